@@ -28,7 +28,7 @@ func plannedInstructions(c *Call) (any, error) {
 	if plan.Session == nil {
 		return nil, made.Refused
 	}
-	facts := &mcp.Facts{Box: *plan.Session, Profile: profileOf(c, plan.Session.Profile), Kept: plan.Enforcement, Refused: plan.Refused}
+	facts := &mcp.Facts{Box: *plan.Session, Profile: profileOf(c, plan.Session.Profile), Enforcement: plan.Enforcement, Refused: plan.Refused}
 	return api.Instructions{Profile: plan.Session.Profile, Instructions: mcp.WriteInstructions(facts)}, nil
 }
 

@@ -94,8 +94,8 @@ func methodOf(message []byte) string {
 }
 
 // mcpAsked is which box the conversation is to have, by the query of its address.
-func mcpAsked(query url.Values) (*mcp.BoxesOptions, error) {
-	o := &mcp.BoxesOptions{Ask: api.SessionRequest{ID: query.Get("session"), Template: query.Get("template"), Profile: query.Get("profile")}}
+func mcpAsked(query url.Values) (*mcp.SessionsOptions, error) {
+	o := &mcp.SessionsOptions{Ask: api.SessionRequest{ID: query.Get("session"), Template: query.Get("template"), Profile: query.Get("profile")}}
 	if text := query.Get("variables"); text != "" {
 		o.Ask.Variables = map[string]string{}
 		for pair := range strings.SplitSeq(text, ",") {

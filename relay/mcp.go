@@ -79,7 +79,7 @@ func (m *Conversations) find(c *Call, id string) (*conversation, error) {
 }
 
 // begin makes a conversation, which has no session yet.
-func (m *Conversations) begin(c *Call, ask *mcp.BoxesOptions) (*conversation, error) {
+func (m *Conversations) begin(c *Call, ask *mcp.SessionsOptions) (*conversation, error) {
 	v := &conversation{owner: ownerOf(c), id: rand.Text(), gone: make(chan struct{}), client: client.Over("boxd", c.Dial)}
 	v.client.Token = bearer(c.R.Header)
 	v.ctx, v.cancel = context.WithCancel(context.Background())
@@ -87,7 +87,7 @@ func (m *Conversations) begin(c *Call, ask *mcp.BoxesOptions) (*conversation, er
 		return nil, err
 	}
 	server, err := mcp.NewServer(c.Context(), v.client, &mcp.Options{
-		Version: m.version, Boxes: *ask, Kept: mcp.OutputLimits{Stream: maxStream, Total: maxHeld}, ID: func() string { return v.id },
+		Version: m.version, Sessions: *ask, Outputs: mcp.OutputLimits{Stream: maxStream, Total: maxHeld}, ID: func() string { return v.id },
 	})
 	if err != nil {
 		m.remove(v)

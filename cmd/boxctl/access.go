@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands of boxctl about who may do what: tokens, and roles for a time.
-
 package main
 
 import (
@@ -24,14 +22,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// accessFlags adds the flag of the token. Where it is not given, the token is that of BOXD_TOKEN, or in the file that
+// addTokenFlag adds the flag of the token. Where it is not given, the token is that of BOXD_TOKEN, or in the file that
 // BOXD_TOKEN_FILE names.
-func accessFlags(set *pflag.FlagSet, app *App) {
-	app.Token = os.Getenv("BOXD_TOKEN")
-	if path := os.Getenv("BOXD_TOKEN_FILE"); path != "" && app.Token == "" {
-		app.Token = fromFile(path)
+func (a *app) addTokenFlag(set *pflag.FlagSet) {
+	a.token = os.Getenv("BOXD_TOKEN")
+	if path := os.Getenv("BOXD_TOKEN_FILE"); path != "" && a.token == "" {
+		a.token = fromFile(path)
 	}
-	set.Var(hidden{&app.Token}, "token", "the `TOKEN` to show, or @FILE that has it; also from BOXD_TOKEN, or a file named by BOXD_TOKEN_FILE")
+	set.Var(hidden{&a.token}, "token", "the `TOKEN` to show, or @FILE that has it; also from BOXD_TOKEN, or a file named by BOXD_TOKEN_FILE")
 }
 
 // maxToken is more than any token has, in bytes.
@@ -72,8 +70,8 @@ func (h hidden) Set(text string) error {
 func (hidden) Type() string { return "TOKEN" }
 
 // tokenCommand makes tokens.
-func tokenCommand(app *App) *cobra.Command {
-	return Group("token", "Make tokens, by which boxd knows who has them", "", newCommand(app))
+func (a *app) tokenCommand() *cobra.Command {
+	return group("token", "Make tokens, by which boxd knows who has them", "", a.tokenNewCommand())
 }
 
 // token is what is printed of a new one.
@@ -82,7 +80,7 @@ type token struct {
 	Line  string `json:"line"`
 }
 
-func newCommand(app *App) *cobra.Command {
+func (a *app) tokenNewCommand() *cobra.Command {
 	var role, until string
 	var routes []string
 	cmd := &cobra.Command{
@@ -93,7 +91,7 @@ box.toml names, /etc/boxd/tokens, which must be root's and of mode 0600, and rel
 the token and not the token; nobody can print it again.
 
 PRINCIPAL is a table [principals.NAME] of box.toml: whose sessions the bearer has, and the most that it may be.`,
-		Args: Usage(cobra.ExactArgs(2)),
+		Args: usage(cobra.ExactArgs(2)),
 		RunE: func(_ *cobra.Command, args []string) error {
 			lines := []string{"[[token]]", fmt.Sprintf("name = %q", args[0])}
 			secret := "boxd_" + rand.Text() + rand.Text()
@@ -112,15 +110,15 @@ PRINCIPAL is a table [principals.NAME] of box.toml: whose sessions the bearer ha
 			if until != "" {
 				end, err := parseUntil(until, time.Now())
 				if err != nil {
-					return &UsageError{Err: err}
+					return &usageError{err: err}
 				}
 				lines = append(lines, "expires = "+end.UTC().Format(time.RFC3339))
 			}
 			t := token{secret, strings.Join(lines, "\n") + "\n"}
-			if app.JSON {
-				return app.PrintJSON(t)
+			if a.json {
+				return a.printJSON(t)
 			}
-			_, err := fmt.Fprintf(app.Stdout, "%s\n\n# for the file of tokens, /etc/boxd/tokens; then: systemctl reload boxd\n%s", t.Token, t.Line)
+			_, err := fmt.Fprintf(a.stdout, "%s\n\n# for the file of tokens, /etc/boxd/tokens; then: systemctl reload boxd\n%s", t.Token, t.Line)
 			return err
 		},
 	}
@@ -146,7 +144,7 @@ func parseUntil(text string, now time.Time) (time.Time, error) {
 }
 
 // grantCommand gives roles for a time.
-func grantCommand(app *App) *cobra.Command {
+func (a *app) grantCommand() *cobra.Command {
 	var until string
 	cmd := &cobra.Command{
 		Use:   "grant [flags] PRINCIPAL ROLE",
@@ -154,48 +152,36 @@ func grantCommand(app *App) *cobra.Command {
 		Long: `grant gives a principal, a table [principals.NAME] of box.toml or a user such as uid:1000, the role viewer,
 user, operator or admin for a time. It ends by itself, also while boxd does not run, and takes the place of an
 earlier grant. grant ls shows those there are, grant revoke ends one. Only admins may.`,
-		Args: Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.ExactArgs(2)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			now := time.Now()
 			end, err := parseUntil(until, now)
 			if until == "" {
 				err = errors.New("--until is missing: a grant is for a time")
 			}
 			if err != nil {
-				return &UsageError{Err: err}
+				return &usageError{err: err}
 			}
-			g, err := client.Grants{Client: app.Client()}.Give(cmd.Context(), &api.GrantRequest{Principal: args[0], Role: args[1], For: quantity.Duration(end.Sub(now).Round(time.Millisecond))})
-			if err != nil {
-				return err
-			}
-			if app.JSON {
-				return app.PrintJSON(g)
-			}
-			return printGrants(app.Stdout, []api.Grant{g})
-		},
+			g, err := c.Grant(cmd.Context(), &api.GrantRequest{Principal: args[0], Role: args[1], For: quantity.Duration(end.Sub(now).Round(time.Millisecond))})
+			return a.answer(g, err, func() error { return printGrants(a.stdout, []api.Grant{g}) })
+		}),
 	}
 	cmd.Flags().StringVar(&until, "until", "", "`WHEN` it ends: after a time such as 1h, or at one such as 2027-01-31T00:00:00Z")
 	cmd.AddCommand(&cobra.Command{
 		Use:   "ls",
 		Short: "Show the roles that somebody has for a time",
-		Args:  Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := client.Grants{Client: app.Client()}.List(cmd.Context())
-			switch {
-			case err != nil:
-				return err
-			case app.JSON:
-				return app.PrintJSON(api.GrantList{Grants: list})
-			}
-			return printGrants(app.Stdout, list)
-		},
+		Args:  usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			list, err := c.Grants(cmd.Context())
+			return a.answer(api.GrantList{Grants: list}, err, func() error { return printGrants(a.stdout, list) })
+		}),
 	}, &cobra.Command{
 		Use:   "revoke PRINCIPAL",
 		Short: "End the grant of a principal, and what it does by it",
-		Args:  Usage(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return client.Grants{Client: app.Client()}.Revoke(cmd.Context(), args[0])
-		},
+		Args:  usage(cobra.ExactArgs(1)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return c.RevokeGrant(cmd.Context(), args[0])
+		}),
 	})
 	return cmd
 }

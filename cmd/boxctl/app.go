@@ -1,74 +1,113 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what the commands of one subject have of boxctl: its streams, its client and its way to fail.
-
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// App is what all commands share. Its fields are set when a command runs.
-type App struct {
-	Stdin  io.Reader
-	Stdout io.Writer
-	Stderr io.Writer
-	Socket string
-	Owner  string // whose sessions; "" is the caller's own
-	Token  string // that is shown; "" is none
-	JSON   bool   // print JSON
+// app is what all commands share. Its fields are set when a command runs.
+type app struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	socket string
+	owner  string // whose sessions; "" is the caller's own
+	token  string // that is shown; "" is none
+	json   bool   // print JSON
 }
 
-// Client returns a client of the daemon that was asked for.
-func (a *App) Client() *client.Client {
-	c := client.New(a.Socket)
-	c.Owner, c.Token = a.Owner, a.Token
+// client returns a client of the daemon that was asked for.
+func (a *app) client() *client.Client {
+	c := client.New(a.socket)
+	c.Owner, c.Token = a.owner, a.token
 	return c
 }
 
-// PrintJSON prints an answer for programs.
-func (a *App) PrintJSON(v any) error {
-	e := json.NewEncoder(a.Stdout)
+// printJSON prints an answer for programs.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.stdout)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
 }
 
-// ExitError ends boxctl with a code and no further words.
-type ExitError int
+// call is the RunE of a command that asks boxd: do has a client, which is closed when it returns.
+func (a *app) call(do func(cmd *cobra.Command, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c := a.client()
+		defer c.Close()
+		return do(cmd, c, args)
+	}
+}
+
+// answer prints what boxd has answered, unless that is an error: v as JSON if that was asked for, or else what show prints.
+func (a *app) answer(v any, err error, show func() error) error {
+	switch {
+	case err != nil:
+		return err
+	case a.json:
+		return a.printJSON(v)
+	}
+	return show()
+}
+
+// forEach does something for every name, and returns what has failed of that.
+func forEach(names []string, do func(name string) error) error {
+	errs := make([]error, 0, len(names))
+	for _, name := range names {
+		errs = append(errs, do(name))
+	}
+	return errors.Join(errs...)
+}
+
+// table prints a row of cells for each element of a list, below a header.
+func table[T any](w io.Writer, header string, list []T, row func(*T) string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, header)
+	for i := range list {
+		fmt.Fprintln(t, row(&list[i]))
+	}
+	return t.Flush()
+}
+
+// exitError ends boxctl with a code and no further words.
+type exitError int
 
 // Error names the code.
-func (e ExitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// UsageError is a mistake on the command line.
-type UsageError struct{ Err error }
+// usageError is a mistake on the command line.
+type usageError struct{ err error }
 
 // Error is that of the mistake.
-func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *usageError) Error() string { return e.err.Error() }
 
 // Unwrap leads to the mistake.
-func (e *UsageError) Unwrap() error { return e.Err }
+func (e *usageError) Unwrap() error { return e.err }
 
-// Usage makes what a check of arguments finds a mistake on the command line.
-func Usage(check cobra.PositionalArgs) cobra.PositionalArgs {
+// usage makes what a check of arguments finds a mistake on the command line.
+func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return &UsageError{Err: fmt.Errorf("%s: %w", cmd.CommandPath(), err)}
+			return &usageError{err: fmt.Errorf("%s: %w", cmd.CommandPath(), err)}
 		}
 		return nil
 	}
 }
 
-// Group is a command that has others below it, and says which when it is called by itself.
-func Group(use, short, long string, below ...*cobra.Command) *cobra.Command {
+// group is a command that has others below it, and says which when it is called by itself.
+func group(use, short, long string, below ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: use, Short: short, Long: long, Args: Usage(cobra.NoArgs),
+		Use: use, Short: short, Long: long, Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(below...)

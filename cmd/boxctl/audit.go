@@ -19,42 +19,38 @@ import (
 // auditDir is where an installed boxd has its audit log.
 const auditDir = "/var/lib/boxd/audit"
 
-func auditCommand(a *App) *cobra.Command {
+func (a *app) auditCommand() *cobra.Command {
 	var o client.AuditOptions
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Show who has changed what, or check that nobody has changed that",
 		Long: `audit prints the last records of the audit log, for operators: one for each call that was to change something, with who
 asked, for what, and what came of it. What was changed in the log itself is found by boxctl audit verify.`,
-		Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := a.Client().Audit(cmd.Context(), o)
-			if err != nil {
+		Args: usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			list, err := c.Audit(cmd.Context(), o)
+			return a.answer(list, err, func() error {
+				w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+				fmt.Fprintln(w, "SEQ\tTIME\tWHO\tVIA\tSTATUS\tOUTCOME\tCALL\tSESSION\tWHAT")
+				for i := range list.Records {
+					r := &list.Records[i]
+					fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", r.Seq, r.Time.Local().Format(timeLayout), or(r.Principal, "boxd"), or(r.Via, "-"), r.Status,
+						or(r.Outcome, r.Kind), or(r.Route, "-"), or(r.Session, "-"), visible(asked(r)))
+				}
+				if err := w.Flush(); err != nil || !list.Cut {
+					return err
+				}
+				_, err = fmt.Fprintln(a.stderr, "more than 16 MiB: older ones are left out; --session, --principal and --request choose")
 				return err
-			}
-			if a.JSON {
-				return a.PrintJSON(list)
-			}
-			w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "SEQ\tTIME\tWHO\tVIA\tSTATUS\tOUTCOME\tCALL\tSESSION\tWHAT")
-			for i := range list.Records {
-				r := &list.Records[i]
-				fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", r.Seq, r.Time.Local().Format(timeLayout), or(r.Principal, "boxd"), or(r.Via, "-"), r.Status,
-					or(r.Outcome, r.Kind), or(r.Route, "-"), or(r.Session, "-"), visible(asked(r)))
-			}
-			if err := w.Flush(); err != nil || !list.Cut {
-				return err
-			}
-			_, err = fmt.Fprintln(a.Stderr, "more than 16 MiB: older ones are left out; --session, --principal and --request choose")
-			return err
-		},
+			})
+		}),
 	}
 	flags := cmd.Flags()
 	flags.IntVarP(&o.N, "number", "n", 100, "show `N` records at most")
 	flags.StringVar(&o.Session, "session", "", "of the sessions of this `ID` alone")
 	flags.StringVar(&o.Principal, "principal", "", "of calls of this `PRINCIPAL` alone, such as uid:1000")
 	flags.StringVar(&o.Request, "request", "", "of the request of this `ID` alone")
-	cmd.AddCommand(verifyCommand(a))
+	cmd.AddCommand(a.auditVerifyCommand())
 	return cmd
 }
 
@@ -70,7 +66,7 @@ func asked(r *api.AuditRecord) string {
 	return strings.Join(append(slices.Clip(words), r.What.Changes...), " ")
 }
 
-func verifyCommand(a *App) *cobra.Command {
+func (a *app) auditVerifyCommand() *cobra.Command {
 	var head string
 	cmd := &cobra.Command{
 		Use:   "verify [DIR]",
@@ -80,7 +76,7 @@ was not written. DIR is ` + auditDir + ` unless given.
 
 That records were cut off at the end can be seen only by who has noted the end: the log of boxd has it from time to time
 ("audit log", head), verify prints it, and --head takes it. The exit code is 1 if anything is wrong.`,
-		Args: Usage(cobra.MaximumNArgs(1)),
+		Args: usage(cobra.MaximumNArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir := auditDir
 			if len(args) > 0 {
@@ -90,7 +86,7 @@ That records were cut off at the end can be seen only by who has noted the end: 
 			if head != "" {
 				link, err := hashchain.ParseLink(head)
 				if err != nil {
-					return &UsageError{Err: err}
+					return &usageError{err: err}
 				}
 				expect = &link
 			}
@@ -101,11 +97,11 @@ That records were cut off at the end can be seen only by who has noted the end: 
 			if err != nil {
 				return fmt.Errorf("audit log: %w", err)
 			}
-			if err := printReport(a, report); err != nil {
+			if err := a.printReport(report); err != nil {
 				return err
 			}
 			if len(report.Problems) > 0 {
-				return ExitError(1)
+				return exitError(1)
 			}
 			return nil
 		},
@@ -114,19 +110,19 @@ That records were cut off at the end can be seen only by who has noted the end: 
 	return cmd
 }
 
-func printReport(a *App, r *hashchain.Report) error {
-	if a.JSON {
-		return a.PrintJSON(r)
+func (a *app) printReport(r *hashchain.Report) error {
+	if a.json {
+		return a.printJSON(r)
 	}
 	for _, p := range r.Problems {
-		fmt.Fprintf(a.Stdout, "%s\n", p.Text)
+		fmt.Fprintf(a.stdout, "%s\n", p.Text)
 	}
-	fmt.Fprintf(a.Stdout, "%d records in %d files, %d problems\n", r.Records, r.Files, len(r.Problems))
+	fmt.Fprintf(a.stdout, "%d records in %d files, %d problems\n", r.Records, r.Files, len(r.Problems))
 	if r.Repairs > 0 || r.Lost > 0 {
-		fmt.Fprintf(a.Stdout, "boxd itself says that it died %d times while it wrote a record, and that it could not write %d\n", r.Repairs, r.Lost)
+		fmt.Fprintf(a.stdout, "boxd itself says that it died %d times while it wrote a record, and that it could not write %d\n", r.Repairs, r.Lost)
 	}
 	if r.Head != "" {
-		fmt.Fprintf(a.Stdout, "head %s\n", r.Head)
+		fmt.Fprintf(a.stdout, "head %s\n", r.Head)
 	}
 	return nil
 }

@@ -16,23 +16,23 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// ChangesFlags are the flags about what a program changes in the workspace.
-type ChangesFlags struct {
+// changesFlags are the flags about what a program changes in the workspace.
+type changesFlags struct {
 	changes bool
 	version string // of what it makes
 	with    api.ChangesWith
 }
 
-// Add adds them to a command.
-func (f *ChangesFlags) Add(set *pflag.FlagSet) {
+// add adds the flags to a command.
+func (f *changesFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.version, "output-version", "", "make /workspace/output/`VERSION`, and OUTPUT_DIR that, for what it makes")
 	set.BoolVar(&f.changes, "changes", false, "say on standard error what it has created, changed and removed in the workspace")
 	set.StringArrayVar(&f.with.Include, "changes-include", nil, "with --changes, only what has such a name, a `GLOB`; may be repeated")
 	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "with --changes, nothing of such a name and below it, a `GLOB`; may be repeated")
 }
 
-// Ask asks for what the flags say.
-func (f *ChangesFlags) Ask(req *api.ExecRequest, errs *[]error) {
+// request asks for what the flags say.
+func (f *changesFlags) request(req *api.ExecRequest, errs *[]error) {
 	req.OutputVersion = f.version
 	narrower := f.with.Include != nil || f.with.Exclude != nil
 	if narrower && !f.changes {
@@ -43,16 +43,16 @@ func (f *ChangesFlags) Ask(req *api.ExecRequest, errs *[]error) {
 	}
 }
 
-// Terminal refuses the flags beside a terminal.
-func (f *ChangesFlags) Terminal(terminal bool) error {
+// checkTerminal refuses the flags beside a terminal.
+func (f *changesFlags) checkTerminal(terminal bool) error {
 	if f.changes && terminal {
-		return &UsageError{Err: errors.New("--changes and a terminal exclude each other: a terminal may be left before the program has ended")}
+		return &usageError{err: errors.New("--changes and a terminal exclude each other: a terminal may be left before the program has ended")}
 	}
 	return nil
 }
 
-// ShowChanges prints what a program has changed; nil: nobody has asked.
-func ShowChanges(w io.Writer, c *api.Changes) {
+// showChanges prints what a program has changed; nil: nobody has asked.
+func showChanges(w io.Writer, c *api.Changes) {
 	if c == nil {
 		return
 	}
@@ -83,31 +83,27 @@ func ShowChanges(w io.Writer, c *api.Changes) {
 }
 
 // diff says what programs have changed of the image of a box.
-func (f *fileCommands) diff() *cobra.Command {
+func (f fileCommands) diff() *cobra.Command {
 	var req api.RootDiff
 	cmd := &cobra.Command{
 		Use:   "diff SESSION",
 		Short: "Say what programs have changed of the image",
 		Long:  `diff lists what is other in a box than in its image, if that was made with --writable-root. /workspace, /tmp and the home directory are of no image.`,
-		Args:  Usage(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			got, err := client.Images{Client: f.Client()}.Diff(cmd.Context(), args[0], &req)
-			switch {
-			case err != nil:
-				return err
-			case f.JSON:
-				return f.PrintJSON(got)
-			}
-			ShowChanges(f.Stdout, &got)
-			return nil
-		},
+		Args:  usage(cobra.ExactArgs(1)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			got, err := c.DiffRoot(cmd.Context(), args[0], &req)
+			return f.answer(got, err, func() error {
+				showChanges(f.stdout, &got)
+				return nil
+			})
+		}),
 	}
 	cmd.Flags().IntVar(&req.Limit, "limit", 0, "list so many changes at most; 0 is 1000")
 	return cmd
 }
 
 // discard undoes what programs have changed of the image of a box.
-func (f *fileCommands) discard() *cobra.Command {
+func (f fileCommands) discard() *cobra.Command {
 	return &cobra.Command{
 		Use:   "discard SESSION [PATH...]",
 		Short: "Undo what programs have changed of the image",
@@ -116,23 +112,19 @@ paths of it. Programs run on meanwhile; a file that one of them has open is its 
 it did before; what the image does not have is removed. /workspace, /tmp, the home directory and mounts stay as they are.`,
 		Example: `  boxctl fs discard work
   boxctl fs discard work /usr/local /etc/profile`,
-		Args: Usage(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			got, err := client.Images{Client: f.Client()}.Discard(cmd.Context(), args[0], &api.RootDiscard{Paths: args[1:]})
-			switch {
-			case err != nil:
+		Args: usage(cobra.MinimumNArgs(1)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			got, err := c.DiscardRoot(cmd.Context(), args[0], &api.RootDiscard{Paths: args[1:]})
+			return f.answer(got, err, func() error {
+				_, err = fmt.Fprintf(f.stdout, "%d removed, %d restored\n", got.Removed, got.Restored)
 				return err
-			case f.JSON:
-				return f.PrintJSON(got)
-			}
-			_, err = fmt.Fprintf(f.Stdout, "%d removed, %d restored\n", got.Removed, got.Restored)
-			return err
-		},
+			})
+		}),
 	}
 }
 
 // fetch copies several files out of a box in one stream.
-func (f *fileCommands) fetch() *cobra.Command {
+func (f fileCommands) fetch() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "fetch SESSION TARGET PATH...",
@@ -140,8 +132,8 @@ func (f *fileCommands) fetch() *cobra.Command {
 		Long: `fetch copies files and directories out of a box in one stream, with their paths, into a directory here that it makes.
 All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
 		Example: `  boxctl fs fetch work results out/report.pdf out/data.csv`,
-		Args:    Usage(cobra.MinimumNArgs(3)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:    usage(cobra.MinimumNArgs(3)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			parent, base := path.Split(path.Clean(args[1]))
 			if parent == "" {
 				parent = "."
@@ -154,17 +146,17 @@ All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
 			if _, err := root.Lstat(base); err == nil {
 				return fmt.Errorf("%s exists: fetch makes a directory", args[1])
 			}
-			archive, err := f.Client().DownloadFiles(cmd.Context(), args[0], &api.ArchiveRequest{Path: dir, Paths: args[2:]})
+			archive, err := c.DownloadFiles(cmd.Context(), args[0], &api.ArchiveRequest{Path: dir, Paths: args[2:]})
 			if err != nil {
 				return err
 			}
 			defer archive.Close()
-			p := f.Progress("received", 0)
+			p := f.progress("received", 0)
 			left, err := unpack(root, base, true, false, io.TeeReader(archive, p))
-			p.End()
+			p.end()
 			f.tellLeftOut(left, err)
 			return err
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&dir, "from", "", "the `DIRECTORY` in the box that paths are from")
 	return cmd

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says what fits on the command line of boxctl where somebody presses Tab. A boxd that does not
-// answer at once is not waited for.
-
 package main
 
 import (
@@ -53,8 +50,8 @@ flags, the sessions you have and their processes. The packages of boxd bring all
 // asker asks boxd, by a client that is made when the flags have been read.
 type asker struct{ client func() *client.Client }
 
-// addCompletion says for every command and flag what fits there; client is called once the flags have been read. What is
-// not named here is nothing a file of this host would be, so none is offered.
+// addCompletion says for every command and flag what fits there when Tab is pressed; client is called once the flags have
+// been read. For what is not named here no file of this host would fit, so none is offered. A boxd that does not answer at once is not waited for.
 func addCompletion(root *cobra.Command, client func() *client.Client) {
 	a := asker{client}
 	root.CompletionOptions.DisableDefaultCmd = true

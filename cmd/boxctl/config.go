@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands about the configuration of boxd: what is in force, and whether a file would be.
-
 package main
 
 import (
@@ -22,43 +20,40 @@ import (
 )
 
 // configCommand returns boxctl config with what is below it.
-func configCommand(a *App) *cobra.Command {
-	return Group("config", "Show the configuration that is in force, or check a file", "config is about box.toml(5): what of it is in force, and whether a file is in order.", showCommand(a), checkCommand(a))
+func (a *app) configCommand() *cobra.Command {
+	return group("config", "Show the configuration that is in force, or check a file", "config is about box.toml(5): what of it is in force, and whether a file is in order.", a.configShowCommand(), a.configCheckCommand())
 }
 
-func showCommand(a *App) *cobra.Command {
+func (a *app) configShowCommand() *cobra.Command {
 	var changed bool
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show every key, its value, and where that comes from",
 		Long: `show prints every key of the configuration that is in force, its value, and the file and line or the variable
 (BOXD__TABLE__KEY) that has set it. It is for operators. What is set for programs in [env] is named and not shown.`,
-		Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.Client().Configuration(cmd.Context())
+		Args: usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			list, err := c.Configuration(cmd.Context())
 			if err != nil {
 				return err
 			}
 			if changed {
-				var list []api.Setting
-				for _, s := range c.Settings {
+				var some []api.Setting
+				for _, s := range list.Settings {
 					if s.Origin != api.OriginBuiltIn {
-						list = append(list, s)
+						some = append(some, s)
 					}
 				}
-				c.Settings = list
+				list.Settings = some
 			}
-			if a.JSON {
-				return a.PrintJSON(c)
-			}
-			return render.Configuration(a.Stdout, &c)
-		},
+			return a.answer(list, nil, func() error { return render.Configuration(a.stdout, &list) })
+		}),
 	}
 	cmd.Flags().BoolVar(&changed, "changed", false, "only what is not built in")
 	return cmd
 }
 
-func checkCommand(a *App) *cobra.Command {
+func (a *app) configCheckCommand() *cobra.Command {
 	var running bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
@@ -68,7 +63,7 @@ what is not in order. Without FILE it is /etc/boxd/box.toml, if that exists. Not
 
 With --against-running the boxd that runs is asked what it has: what the configuration would change is listed, who would be
 shut out, and which sessions would end.`,
-		Args: Usage(cobra.MaximumNArgs(1)),
+		Args: usage(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			program, err := daemonProgram()
 			if err != nil {
@@ -83,16 +78,16 @@ shut out, and which sessions would end.`,
 			}
 			check := exec.CommandContext(cmd.Context(), program, flags...)
 			if running {
-				text, err := runs(cmd.Context(), a.Client())
+				text, err := runs(cmd.Context(), a.client())
 				if err != nil {
 					return err
 				}
 				check.Stdin = bytes.NewReader(text)
 			}
-			check.Stdout, check.Stderr = a.Stdout, a.Stderr
+			check.Stdout, check.Stderr = a.stdout, a.stderr
 			err = check.Run()
 			if ended, ok := errors.AsType[*exec.ExitError](err); ok && ended.Exited() {
-				return ExitError(ended.ExitCode()) // it has said why
+				return exitError(ended.ExitCode()) // it has said why
 			}
 			if err != nil {
 				return fmt.Errorf("run %s: %w", program, err)

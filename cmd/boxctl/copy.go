@@ -25,29 +25,27 @@ import (
 )
 
 // cat prints files whole, whatever they are.
-func (f *fileCommands) cat() *cobra.Command {
+func (f fileCommands) cat() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cat SESSION PATH...",
 		Short: "Print files of a box",
 		Long:  "cat prints files of a box as they are, of any size, text or not.",
-		Args:  Usage(cobra.MinimumNArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := f.Client()
-			defer c.Close()
+		Args:  usage(cobra.MinimumNArgs(2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			for _, p := range args[1:] {
 				if err := f.print(cmd.Context(), c, args[0], p); err != nil {
 					return err
 				}
 			}
 			return nil
-		},
+		}),
 	}
 }
 
 // piece is how much of a file is asked for at once; boxd may give less.
 const piece = 1 << 20
 
-func (f *fileCommands) print(ctx context.Context, c *client.Client, session, p string) error {
+func (f fileCommands) print(ctx context.Context, c *client.Client, session, p string) error {
 	for at := int64(0); ; {
 		got, err := c.ReadFile(ctx, session, &api.FileRead{Path: p, ByteOffset: &at, MaxBytes: piece, Encoding: "base64"})
 		if err != nil {
@@ -57,7 +55,7 @@ func (f *fileCommands) print(ctx context.Context, c *client.Client, session, p s
 		if err != nil {
 			return fmt.Errorf("answer of boxd: %w", err)
 		}
-		if _, err := f.Stdout.Write(data); err != nil {
+		if _, err := f.stdout.Write(data); err != nil {
 			return err
 		}
 		if at = got.NextByteOffset; len(data) == 0 {
@@ -86,7 +84,7 @@ func placeOf(arg string) place {
 	return place{path: arg}
 }
 
-func (f *fileCommands) copy() *cobra.Command {
+func (f fileCommands) copy() *cobra.Command {
 	var overwrite, links bool
 	cmd := &cobra.Command{
 		Use:   "cp SOURCE TARGET",
@@ -98,19 +96,17 @@ that lead out of the directory. All else arrives, or nothing. What comes out of 
 colon begins with ./ .`,
 		Example: `  boxctl cp project work:           into /workspace/project
   boxctl cp work:project/report.pdf .`,
-		Args: Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.ExactArgs(2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			from, to := placeOf(args[0]), placeOf(args[1])
-			c := f.Client()
-			defer c.Close()
 			switch {
 			case (from.session == "") == (to.session == ""):
-				return &UsageError{Err: errors.New("one of the two is in a session, as SESSION:PATH, and the other is here")}
+				return &usageError{err: errors.New("one of the two is in a session, as SESSION:PATH, and the other is here")}
 			case to.session != "":
 				return f.upload(cmd.Context(), c, from.path, to, overwrite, links || !cmd.Flags().Changed("outward-links"))
 			}
 			return f.download(cmd.Context(), c, from, to.path, overwrite, links)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace files that are there")
 	cmd.Flags().BoolVar(&links, "outward-links", false, "take symbolic links that lead out of the directory, out of a box too, where others may follow them")
@@ -123,7 +119,7 @@ func noBounds() archive.Bounds {
 }
 
 // upload copies into a session. The archive has one entry at its top, with the name it gets there.
-func (f *fileCommands) upload(ctx context.Context, c *client.Client, from string, to place, overwrite, links bool) error {
+func (f fileCommands) upload(ctx context.Context, c *client.Client, from string, to place, overwrite, links bool) error {
 	source, err := filepath.Abs(from)
 	if err != nil {
 		return err
@@ -150,27 +146,27 @@ func (f *fileCommands) upload(ctx context.Context, c *client.Client, from string
 		stats, err = pack(w, source, base, info)
 		w.CloseWithError(err)
 	}()
-	p := f.Progress("sent", f.SizeOf(source))
+	p := f.progress("sent", f.sizeOf(source))
 	_, err = c.UploadArchive(ctx, to.session, client.Upload{Path: dir, Overwrite: overwrite, OutwardLinks: links}, io.TeeReader(r, p))
 	_ = r.Close() // cannot fail
 	<-stop
-	p.End()
+	p.end()
 	f.tellLeftOut(stats.LeftOut, err)
 	return err
 }
 
 // tellLeftOut says what has not been copied.
-func (f *fileCommands) tellLeftOut(list []string, err error) {
+func (f fileCommands) tellLeftOut(list []string, err error) {
 	if err != nil {
 		return
 	}
 	outward := false
 	for _, text := range list {
-		fmt.Fprintln(f.Stderr, "boxctl: left out:", render.Printable(text))
+		fmt.Fprintln(f.stderr, "boxctl: left out:", render.Printable(text))
 		outward = outward || strings.Contains(text, "leads out of the directory")
 	}
 	if outward {
-		fmt.Fprintln(f.Stderr, "hint: --outward-links takes such links")
+		fmt.Fprintln(f.stderr, "hint: --outward-links takes such links")
 	}
 }
 
@@ -197,7 +193,7 @@ func pack(w io.Writer, source, base string, info fs.FileInfo) (stats archive.Sta
 
 // download copies out of a session. What a box sends is taken as from a stranger: it is unpacked beside the target, with the
 // rules of every archive, and then moved.
-func (f *fileCommands) download(ctx context.Context, c *client.Client, from place, to string, overwrite, links bool) error {
+func (f fileCommands) download(ctx context.Context, c *client.Client, from place, to string, overwrite, links bool) error {
 	there, err := c.StatFile(ctx, from.session, &api.FileStat{Path: from.path})
 	if err != nil {
 		return err
@@ -207,7 +203,7 @@ func (f *fileCommands) download(ctx context.Context, c *client.Client, from plac
 	if info, err := os.Stat(to); err == nil && info.IsDir() {
 		parent, name = to, base
 		if base == "/" {
-			return &UsageError{Err: errors.New("the whole of a box is not copied; name a directory")}
+			return &usageError{err: errors.New("the whole of a box is not copied; name a directory")}
 		}
 	}
 	if parent == "" {
@@ -230,9 +226,9 @@ func (f *fileCommands) download(ctx context.Context, c *client.Client, from plac
 	if there.Type != "directory" {
 		total = there.Size
 	}
-	p := f.Progress("received", total)
+	p := f.progress("received", total)
 	left, err := unpack(root, name, there.Type == "directory", links, io.TeeReader(archive, p))
-	p.End()
+	p.end()
 	f.tellLeftOut(left, err)
 	return err
 }

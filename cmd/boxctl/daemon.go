@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
@@ -19,17 +20,11 @@ func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show what boxd is doing",
-		Args:  Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.Client().Status(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.JSON {
-				return a.PrintJSON(s)
-			}
-			return render.Status(a.Stdout, &s, time.Now())
-		},
+		Args:  usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			s, err := c.Status(cmd.Context())
+			return a.answer(s, err, func() error { return render.Status(a.stdout, &s, time.Now()) })
+		}),
 	}
 }
 
@@ -43,9 +38,9 @@ It ends with 1 if something that is required is missing.
 
 With --fix-hints it prints the commands that mend what it has found, for the distribution it runs on. It runs
 none of them: read them, and paste what you want into a shell of root's.`,
-		Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := a.Client().Doctor(cmd.Context())
+		Args: usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			d, err := c.Doctor(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -53,10 +48,10 @@ none of them: read them, and paste what you want into a shell of root's.`,
 				return err
 			}
 			if !d.OK {
-				return ExitError(exitFailure)
+				return exitError(exitFailure)
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&fixes, "fix-hints", false, "print the commands that mend what was found")
 	return cmd
@@ -69,14 +64,14 @@ func (a *app) printDoctor(d *api.Doctor, withFixes bool) error {
 		fixes = render.Fixes(d, render.FamilyOf(string(release)))
 	}
 	switch {
-	case !a.JSON && !withFixes:
-		return render.Doctor(a.Stdout, d)
-	case !a.JSON:
-		return errors.Join(render.Doctor(a.Stdout, d), render.PrintFixes(a.Stdout, fixes))
+	case !a.json && !withFixes:
+		return render.Doctor(a.stdout, d)
+	case !a.json:
+		return errors.Join(render.Doctor(a.stdout, d), render.PrintFixes(a.stdout, fixes))
 	case !withFixes:
-		return a.PrintJSON(d)
+		return a.printJSON(d)
 	}
-	return a.PrintJSON(struct {
+	return a.printJSON(struct {
 		*api.Doctor
 		Fixes []render.Fix `json:"fixes"`
 	}{d, fixes})
@@ -87,22 +82,22 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Show the versions of boxctl and boxd",
 		Long:  "version shows the versions of boxctl and of the boxd it talks to, and says on standard error if they differ.",
-		Args:  Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args:  usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			server := "not reached"
-			s, err := a.Client().Status(cmd.Context())
+			s, err := c.Status(cmd.Context())
 			if err == nil {
 				server = s.Version
 			}
 			if err == nil && server != version {
-				fmt.Fprintln(a.Stderr, "boxctl: the versions differ; 'systemctl restart boxd' starts the installed one")
+				fmt.Fprintln(a.stderr, "boxctl: the versions differ; 'systemctl restart boxd' starts the installed one")
 			}
-			if a.JSON {
-				return a.PrintJSON(map[string]string{"boxctl": version, "boxd": server})
+			if a.json {
+				return a.printJSON(map[string]string{"boxctl": version, "boxd": server})
 			}
-			_, err = fmt.Fprintf(a.Stdout, "boxctl  %s\nboxd    %s\n", version, server)
+			_, err = fmt.Fprintf(a.stdout, "boxctl  %s\nboxd    %s\n", version, server)
 			return err
-		},
+		}),
 	}
 }
 
@@ -120,7 +115,7 @@ func correctHelp(root *cobra.Command) {
 			err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
 		}
 		if err != nil {
-			return &UsageError{Err: err}
+			return &usageError{err: err}
 		}
 		cmd.InitDefaultHelpFlag()
 		cmd.InitDefaultVersionFlag()

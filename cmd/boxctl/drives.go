@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands of boxctl about drives: directories in versions that boxes read.
-
 package main
 
 import (
@@ -10,9 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -24,17 +22,26 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// driveCommands have what boxctl has.
-type driveCommands struct{ *App }
-
-func (s driveCommands) client() client.Drives { return client.Drives{Client: s.Client()} }
+type driveCommands struct{ *app }
 
 // driveCommand is that with all others below it.
-func driveCommand(app *App) *cobra.Command {
-	s := driveCommands{app}
-	return Group("drives", "Keep drives: directories in versions that boxes read", `A drive has a name of two parts, OWNER/PROJECT, and versions that never change. Boxes read one of them at
+func (a *app) driveCommand() *cobra.Command {
+	s := driveCommands{a}
+	return group("drives", "Keep drives: directories in versions that boxes read", `A drive has a name of two parts, OWNER/PROJECT, and versions that never change. Boxes read one of them at
 /drives/OWNER/PROJECT: run and create take it with --drive, and a living box is given another with drives switch.`,
-		s.list(), s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.push(), s.keep(), s.remove(), s.switchTo(), s.detach())
+		lsCommand(a, "List drives", (*client.Client).Drives, func(list []api.Drive) any { return api.DriveList{Drives: list} }, s.print),
+		s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.push(), s.keep(),
+		a.rmEachCommand("rm NAME[@VERSION]...", "Remove drives, or versions of them, that no box has", func(c *client.Client, ctx context.Context, text string) error {
+			name, version, err := at(text)
+			if err != nil {
+				return err
+			}
+			return c.DeleteDrive(ctx, name, version)
+		}),
+		s.switchTo(),
+		a.takeCommand("detach SESSION NAME...", "Take drives from a living box",
+			`detach takes drives from a box. One in use stays, and is told with the programs that use it. With --force it goes:
+what they have open of it stays open, and nothing else can be opened.`, (*client.Client).DetachDrive))
 }
 
 // at reads NAME[@VERSION]; 0 is the newest.
@@ -42,120 +49,85 @@ func at(text string) (name string, version int, err error) {
 	name, number, pinned := strings.Cut(text, "@")
 	if pinned {
 		if version, err = strconv.Atoi(number); err != nil || version < 1 {
-			return "", 0, &UsageError{Err: fmt.Errorf("%q: allowed is NAME, or NAME@VERSION with the number of a version", text)}
+			return "", 0, &usageError{err: fmt.Errorf("%q: allowed is NAME, or NAME@VERSION with the number of a version", text)}
 		}
 	}
 	return name, version, nil
 }
 
-func (s driveCommands) list() *cobra.Command {
-	return &cobra.Command{
-		Use: "ls", Short: "List drives", Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := s.client()
-			defer c.Close()
-			list, err := c.List(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if s.JSON {
-				return s.PrintJSON(api.DriveList{Drives: list})
-			}
-			w := tabwriter.NewWriter(s.Stdout, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tVERSION\tSIZE\tENTRIES\tVERSIONS\tSIZE OF ALL")
-			for i := range list {
-				d, all := &list[i], int64(0)
-				for j := range d.Versions {
-					all += d.Versions[j].Bytes
-				}
-				newest := d.Versions[len(d.Versions)-1:]
-				for j := range newest {
-					v := &newest[j]
-					fmt.Fprintf(w, "%s\t%d\t%v\t%d\t%d\t%v\n", d.Name, v.Version, quantity.Size(v.Bytes), v.Entries, len(d.Versions), quantity.Size(all))
-				}
-			}
-			return w.Flush()
-		},
-	}
+func (s driveCommands) print(list []api.Drive) error {
+	list = slices.DeleteFunc(slices.Clone(list), func(d api.Drive) bool { return len(d.Versions) == 0 })
+	return table(s.stdout, "NAME\tVERSION\tSIZE\tENTRIES\tVERSIONS\tSIZE OF ALL", list, func(d *api.Drive) string {
+		all := int64(0)
+		for i := range d.Versions {
+			all += d.Versions[i].Bytes
+		}
+		newest := &d.Versions[len(d.Versions)-1]
+		return fmt.Sprintf("%s\t%d\t%v\t%d\t%d\t%v", d.Name, newest.Version, quantity.Size(newest.Bytes), newest.Entries, len(d.Versions), quantity.Size(all))
+	})
 }
 
 func (s driveCommands) show() *cobra.Command {
 	return &cobra.Command{
-		Use: "show NAME", Short: "List the versions of a drive", Args: Usage(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := s.client()
-			defer c.Close()
-			d, err := c.Get(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return s.printVersions(&d)
-		},
+		Use: "show NAME", Short: "List the versions of a drive", Args: usage(cobra.ExactArgs(1)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			d, err := c.Drive(cmd.Context(), args[0])
+			return s.printVersions(&d, err)
+		}),
 	}
 }
 
-func (s driveCommands) printVersions(d *api.Drive) error {
-	if s.JSON {
-		return s.PrintJSON(d)
-	}
-	w := tabwriter.NewWriter(s.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "VERSION\tSIZE\tENTRIES\tBOXES\tPUSHED\tFROM")
-	for i := range d.Versions {
-		v := &d.Versions[i]
-		pushed := "-"
-		if !v.PushedAt.IsZero() {
-			pushed = "yes"
-		}
-		fmt.Fprintf(w, "%d\t%v\t%d\t%d\t%s\t%s\n", v.Version, quantity.Size(v.Bytes), v.Entries, v.Sessions, pushed, render.Printable(v.Origin))
-	}
-	return w.Flush()
+func (s driveCommands) printVersions(d *api.Drive, err error) error {
+	return s.answer(d, err, func() error {
+		return table(s.stdout, "VERSION\tSIZE\tENTRIES\tBOXES\tPUSHED\tFROM", d.Versions, func(v *api.DriveVersion) string {
+			pushed := "-"
+			if !v.PushedAt.IsZero() {
+				pushed = "yes"
+			}
+			return fmt.Sprintf("%d\t%v\t%d\t%d\t%s\t%s", v.Version, quantity.Size(v.Bytes), v.Entries, v.Sessions, pushed, render.Printable(v.Origin))
+		})
+	})
 }
 
 // done prints the version that a filling has come to.
 func (s driveCommands) done(v *api.DriveVersion, err error) error {
-	switch {
-	case err != nil:
+	return s.answer(v, err, func() error {
+		_, err := fmt.Fprintf(s.stdout, "%d %s\n", v.Version, v.Digest)
 		return err
-	case s.JSON:
-		return s.PrintJSON(v)
-	}
-	_, err = fmt.Fprintf(s.Stdout, "%d %s\n", v.Version, v.Digest)
-	return err
+	})
 }
 
 // driveFlags are those of whatever makes a version.
-func driveFlags(cmd *cobra.Command, f *client.Filling) {
+func driveFlags(cmd *cobra.Command, f *client.DriveFilling) {
 	cmd.Flags().StringVar(&f.Into, "into", "", "put it into this `DIRECTORY` of the drive")
 	cmd.Flags().BoolVar(&f.Add, "add", false, "keep what else the newest version has")
 }
 
 func (s driveCommands) fill() *cobra.Command {
-	var f client.Filling
+	var f client.DriveFilling
 	o := s3.Options{Getenv: os.Getenv}
 	last, most := -1, ""
 	cmd := &cobra.Command{
-		Use: "fill [flags] NAME SOURCE", Short: "Make the next version of a drive, and the drive", Args: Usage(cobra.ExactArgs(2)),
+		Use: "fill [flags] NAME SOURCE", Short: "Make the next version of a drive, and the drive", Args: usage(cobra.ExactArgs(2)),
 		Long: `fill makes a version of a directory, or of a zip or tar archive (- is standard input): all of it or nothing. Links are
 refused. Without --add the source is all that the version has. What would be as the newest version is makes none.
 With s3://BUCKET/PREFIX it is made of the objects below PREFIX/ of an S3-compatible bucket: all that cannot be names of
 files are told, and nothing is fetched then. push says who asks, and how.`,
 		Example: `  boxctl drives fill me/data ./data
   boxctl drives fill me/data s3://datasets/2026`,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if cmd.Flags().Changed("if-version") {
 				f.IfVersion = &last
 			}
-			archive, end, err := s.source(cmd.Context(), args[1], &o, most)
+			archive, end, err := s.content(cmd.Context(), args[1], &o, most)
 			if err != nil {
 				return err
 			}
 			defer end()
 			f.Archive = archive
-			c := s.client()
-			defer c.Close()
-			v, _, err := c.Fill(cmd.Context(), args[0], &f)
+			v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
 			return s.done(&v, err)
-		},
+		}),
 	}
 	driveFlags(cmd, &f)
 	cmd.Flags().IntVar(&last, "if-version", 0, "only if this is the `NUMBER` of the newest version; 0: if there is none")
@@ -164,55 +136,53 @@ files are told, and nothing is fetched then. push says who asks, and how.`,
 	return cmd
 }
 
-// source opens what fills a drive: a bucket, or what App.Source takes. done ends it.
-func (s driveCommands) source(ctx context.Context, from string, o *s3.Options, most string) (r io.Reader, done func(), err error) {
+// content opens what fills a drive: a bucket, or what app.source takes. done ends it.
+func (s driveCommands) content(ctx context.Context, from string, o *s3.Options, most string) (r io.Reader, done func(), err error) {
 	if !s3.Is(from) {
-		return s.Source(from, false)
+		return s.source(from, false)
 	}
 	size, err := quantity.ParseSize(most)
 	if err != nil {
-		return nil, nil, &UsageError{Err: fmt.Errorf("--max-size %q: %w", most, err)}
+		return nil, nil, &usageError{err: fmt.Errorf("--max-size %q: %w", most, err)}
 	}
 	o.Address = from
 	return s.fromBucket(ctx, o, size)
 }
 
 func (s driveCommands) promote() *cobra.Command {
-	var f client.Filling
+	var f client.DriveFilling
 	o := s3.Options{Getenv: os.Getenv}
 	cmd := &cobra.Command{
-		Use: "promote [flags] NAME SESSION [PATH]", Short: "Make the next version of a drive of what a box has made", Args: Usage(cobra.RangeArgs(2, 3)),
+		Use: "promote [flags] NAME SESSION [PATH]", Short: "Make the next version of a drive of what a box has made", Args: usage(cobra.RangeArgs(2, 3)),
 		Long: `promote takes a directory of a living box, or with --output-version what an execution with that version has made. With
 --push-to the version then goes to a bucket, as push does; its drive keeps versions until they are pushed from then on, so
 that after a failure nothing is lost, even if the box is, and push goes on.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			f.Session = args[1]
 			if len(args) > 2 {
 				f.Path = args[2]
 			}
 			if (f.Path == "") == (f.Output == "") {
-				return &UsageError{Err: errors.New("give the PATH of a directory, or --output-version")}
+				return &usageError{err: errors.New("give the PATH of a directory, or --output-version")}
 			}
-			c := s.client()
-			defer c.Close()
 			if o.Address == "" {
-				v, _, err := c.Fill(cmd.Context(), args[0], &f)
+				v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
 				return s.done(&v, err)
 			}
 			b, err := s3.Open(&o) // who gets that wrong has made nothing
 			if err != nil {
-				return &UsageError{Err: err}
+				return &usageError{err: err}
 			}
 			defer b.Close()
-			v, _, err := c.Fill(cmd.Context(), args[0], &f)
+			v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
 			if err != nil {
 				return err
 			}
-			if _, err := c.Change(cmd.Context(), args[0], &api.DriveChange{Push: new(true)}); err != nil {
+			if _, err := c.ChangeDrive(cmd.Context(), args[0], &api.DriveChange{Push: new(true)}); err != nil {
 				return err
 			}
 			return s.pushTo(cmd.Context(), b, args[0], v.Version, false)
-		},
+		}),
 	}
 	driveFlags(cmd, &f)
 	o.Flags(cmd.Flags())
@@ -225,42 +195,32 @@ that after a failure nothing is lost, even if the box is, and push goes on.`,
 func (s driveCommands) index() *cobra.Command {
 	var prefix string
 	cmd := &cobra.Command{
-		Use: "index [flags] NAME[@VERSION]", Short: "List what a drive has", Args: Usage(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Use: "index [flags] NAME[@VERSION]", Short: "List what a drive has", Args: usage(cobra.ExactArgs(1)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, version, err := at(args[0])
 			if err != nil {
 				return err
 			}
-			c := s.client()
-			defer c.Close()
 			all, err := index(cmd.Context(), c, name, version, prefix)
-			if err != nil {
-				return err
-			}
-			if s.JSON {
-				return s.PrintJSON(all)
-			}
-			w := tabwriter.NewWriter(s.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
-			for i := range all.Entries {
-				e := &all.Entries[i]
-				kind := e.Type
-				if e.Executable {
-					kind = "program"
+			return s.answer(all, err, func() error {
+				var entries []entry
+				for i := range all.Entries {
+					e := &all.Entries[i]
+					entries = append(entries, entry{e.Type, e.Executable, e.Size, e.Path})
 				}
-				fmt.Fprintf(w, "%s\t%d\t %s\n", kind, e.Size, render.Printable(e.Path))
-			}
-			return w.Flush()
-		},
+				return s.printEntries(entries)
+			})
+		}),
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "those alone whose paths begin with `TEXT`")
 	return cmd
 }
 
 // index lists all that a version has.
-func index(ctx context.Context, c client.Drives, name string, version int, prefix string) (api.DriveIndex, error) {
+func index(ctx context.Context, c *client.Client, name string, version int, prefix string) (api.DriveIndex, error) {
 	all := api.DriveIndex{Entries: []api.DriveEntry{}}
 	for offset := 0; ; {
-		page, err := c.Index(ctx, name, version, prefix, offset, 1000)
+		page, err := c.DriveIndex(ctx, name, version, prefix, offset, 1000)
 		if err != nil {
 			return all, err
 		}
@@ -275,24 +235,18 @@ func index(ctx context.Context, c client.Drives, name string, version int, prefi
 func (s driveCommands) text() *cobra.Command {
 	var bytes int
 	cmd := &cobra.Command{
-		Use: "text [flags] NAME[@VERSION]", Short: "Print a short text for a prompt that tells what a drive has", Args: Usage(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Use: "text [flags] NAME[@VERSION]", Short: "Print a short text for a prompt that tells what a drive has", Args: usage(cobra.ExactArgs(1)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, version, err := at(args[0])
 			if err != nil {
 				return err
 			}
-			c := s.client()
-			defer c.Close()
-			t, err := c.Text(cmd.Context(), name, version, bytes)
-			if err != nil {
+			t, err := c.DriveText(cmd.Context(), name, version, bytes)
+			return s.answer(t, err, func() error {
+				_, err = io.WriteString(s.stdout, t.Text)
 				return err
-			}
-			if s.JSON {
-				return s.PrintJSON(t)
-			}
-			_, err = io.WriteString(s.Stdout, t.Text)
-			return err
-		},
+			})
+		}),
 	}
 	cmd.Flags().IntVar(&bytes, "bytes", 4096, "`NUMBER` of bytes that it has at most")
 	return cmd
@@ -300,21 +254,19 @@ func (s driveCommands) text() *cobra.Command {
 
 func (s driveCommands) archive() *cobra.Command {
 	return &cobra.Command{
-		Use: "archive NAME[@VERSION]", Short: "Write a drive to standard output as a tar archive", Args: Usage(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Use: "archive NAME[@VERSION]", Short: "Write a drive to standard output as a tar archive", Args: usage(cobra.ExactArgs(1)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, version, err := at(args[0])
 			if err != nil {
 				return err
 			}
-			c := s.client()
-			defer c.Close()
-			r, err := c.Archive(cmd.Context(), name, version)
+			r, err := c.DriveArchive(cmd.Context(), name, version)
 			if err != nil {
 				return err
 			}
 			defer r.Close()
-			_, err = io.Copy(s.Stdout, r)
+			_, err = io.Copy(s.stdout, r)
 			return err
-		},
+		}),
 	}
 }

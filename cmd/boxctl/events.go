@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands about what happens: events, errors, and who has changed what.
-
 package main
 
 import (
@@ -26,12 +24,7 @@ import (
 // timeLayout is that of the columns.
 const timeLayout = "2006-01-02 15:04:05"
 
-// observeCommands returns all of them.
-func observeCommands(a *App) []*cobra.Command {
-	return []*cobra.Command{eventsCommand(a), errorsCommand(a), auditCommand(a)}
-}
-
-func eventsCommand(a *App) *cobra.Command {
+func (a *app) eventsCommand() *cobra.Command {
 	var o client.EventOptions
 	cmd := &cobra.Command{
 		Use:   "events",
@@ -41,24 +34,24 @@ that were hit, and what became of the configuration. boxd keeps the last 8192 ev
 others those of their own sessions and requests.
 
 With -f it goes on with what happens, over restarts of boxd too. Where events are missing, it says so (gap).`,
-		Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
 			defer stop()
-			lines := json.NewEncoder(a.Stdout)
+			lines := json.NewEncoder(a.stdout)
 			lines.SetEscapeHTML(false)
-			err := a.Client().Events(ctx, o, func(e *api.Event) error {
-				if a.JSON {
+			err := c.Events(ctx, o, func(e *api.Event) error {
+				if a.json {
 					return lines.Encode(e)
 				}
-				_, err := io.WriteString(a.Stdout, eventLine(e))
+				_, err := io.WriteString(a.stdout, eventLine(e))
 				return err
 			})
 			if errors.Is(err, context.Canceled) {
 				return nil // who follows ends it
 			}
 			return err
-		},
+		}),
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&o.Follow, "follow", "f", false, "go on with what happens")
@@ -98,28 +91,24 @@ func by(e *api.Event) string {
 	return e.Principal
 }
 
-func errorsCommand(a *App) *cobra.Command {
+func (a *app) errorsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "errors",
 		Short: "Show the last errors",
 		Long: `errors prints the last errors: what your requests came to, the last 64 of each caller. Operators see those of everybody,
 and what boxd itself had trouble with.`,
-		Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := a.Client().Errors(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.JSON {
-				return a.PrintJSON(list)
-			}
-			w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "TIME\tWHO\tKIND\tROUTE\tREQUEST\tERROR")
-			for _, e := range list.Errors {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(timeLayout), or(e.Principal, "boxd"), e.Kind, or(e.Route, "-"), or(e.Request, "-"), visible(e.Detail))
-			}
-			return w.Flush()
-		},
+		Args: usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			list, err := c.Errors(cmd.Context())
+			return a.answer(list, err, func() error {
+				w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+				fmt.Fprintln(w, "TIME\tWHO\tKIND\tROUTE\tREQUEST\tERROR")
+				for _, e := range list.Errors {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(timeLayout), or(e.Principal, "boxd"), e.Kind, or(e.Route, "-"), or(e.Request, "-"), visible(e.Detail))
+				}
+				return w.Flush()
+			})
+		}),
 	}
 }
 

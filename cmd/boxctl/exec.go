@@ -31,7 +31,7 @@ type execFlags struct {
 	cwd, timeout            string
 	env, rlimits            []string
 	set                     *pflag.FlagSet
-	changes                 ChangesFlags
+	changes                 changesFlags
 }
 
 func (f *execFlags) add(cmd *cobra.Command) {
@@ -45,7 +45,7 @@ func (f *execFlags) add(cmd *cobra.Command) {
 }
 
 // addChanges is for commands that wait for the program.
-func (f *execFlags) addChanges() { f.changes.Add(f.set) }
+func (f *execFlags) addChanges() { f.changes.add(f.set) }
 
 // addOwn is for commands whose session has no flags of these names.
 func (f *execFlags) addOwn() {
@@ -57,7 +57,7 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 	req := &api.ExecRequest{Language: f.language, Cwd: f.cwd}
 	var errs []error
 	req.Timeout = parseFlag(&errs, f.set, "timeout", f.timeout, quantity.ParseDuration)
-	f.changes.Ask(req, &errs)
+	f.changes.request(req, &errs)
 	var err error
 	if req.Rlimits, err = parsePairs("ulimit", f.rlimits); err != nil {
 		errs = append(errs, err)
@@ -86,7 +86,7 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 		req.Env = env
 	}
 	if len(errs) > 0 {
-		return nil, &UsageError{Err: errors.Join(errs...)}
+		return nil, &usageError{err: errors.Join(errs...)}
 	}
 	return req, nil
 }
@@ -108,7 +108,7 @@ there stays, and is yours.`,
   boxctl run -it -- bash
   boxctl run -c 'ls -la | head' < input.txt
   boxctl run --language python --code 'import sys; print(sys.version)'`,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			exec, err := ef.request(args)
 			if err != nil {
 				return err
@@ -117,10 +117,9 @@ there stays, and is yours.`,
 			if err != nil {
 				return err
 			}
-			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.Terminal(tf.terminal)); err != nil {
+			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.checkTerminal(tf.terminal)); err != nil {
 				return err
 			}
-			c := a.Client()
 			if sf.dry {
 				p, err := c.PlanRun(cmd.Context(), &api.OneShotRequest{Session: *session, Exec: *exec})
 				return a.printPlan(&p, err)
@@ -135,7 +134,7 @@ there stays, and is yours.`,
 					return c.RunStream(ctx, req, io, sig)
 				},
 			})
-		},
+		}),
 	}
 	sf.add(cmd)
 	ef.add(cmd)
@@ -157,20 +156,19 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 		Example: `  boxctl exec work -- ls -la
   boxctl exec -it work -- bash
   boxctl exec -c 'cat > notes.txt' work < notes.txt`,
-		Args: Usage(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.MinimumNArgs(1)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id := args[0]
 			if id == "" {
-				return &UsageError{Err: client.ErrNoID}
+				return &usageError{err: client.ErrNoID}
 			}
 			exec, err := ef.requestAfter("the session's id", args[1:])
 			if err != nil {
 				return err
 			}
-			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.Terminal(tf.terminal)); err != nil {
+			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.checkTerminal(tf.terminal)); err != nil {
 				return err
 			}
-			c := a.Client()
 			if dry {
 				p, err := c.PlanExec(cmd.Context(), id, exec)
 				return a.printPlan(&p, err)
@@ -184,7 +182,7 @@ ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
 					return c.ExecStream(ctx, id, exec, io, sig)
 				},
 			})
-		},
+		}),
 	}
 	ef.add(cmd)
 	ef.addChanges()
@@ -199,7 +197,7 @@ func (f *execFlags) requestAfter(last string, argv []string) (*api.ExecRequest, 
 	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
 	} else if len(argv) > 0 && strings.HasPrefix(argv[0], "-") {
-		return nil, &UsageError{Err: fmt.Errorf("%s comes after %s: flags go before it, and a program that begins with - after --", argv[0], last)}
+		return nil, &usageError{err: fmt.Errorf("%s comes after %s: flags go before it, and a program that begins with - after --", argv[0], last)}
 	}
 	return f.request(argv)
 }
@@ -215,7 +213,7 @@ const maxJSONStdin = 64 << 20
 
 // execute runs a program with its output as it comes, or with --json waits and prints the answer.
 func (a *app) execute(ctx context.Context, req *api.ExecRequest, in io.Reader, e execution) error {
-	if a.JSON {
+	if a.json {
 		return a.await(ctx, req, in, e)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -226,7 +224,7 @@ func (a *app) execute(ctx context.Context, req *api.ExecRequest, in io.Reader, e
 	var passing sync.WaitGroup
 	passer := &signalPasser{from: signals, to: names}
 	passing.Go(func() { passer.run(ctx, cancel) })
-	r, err := e.stream(ctx, client.Stdio{Stdin: in, Stdout: a.Stdout, Stderr: a.Stderr}, names)
+	r, err := e.stream(ctx, client.Stdio{Stdin: in, Stdout: a.stdout, Stderr: a.stderr}, names)
 	cancel()
 	passing.Wait()
 	if r != nil && req.Changes && r.Changes == nil {
@@ -265,11 +263,11 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 	watching.Wait()
 	switch {
 	case err != nil && caught != 0:
-		return ExitError(exitSignalBase + int(caught))
+		return exitError(exitSignalBase + int(caught))
 	case err != nil:
 		return programError{err}
 	}
-	if err := a.PrintJSON(r); err != nil {
+	if err := a.printJSON(r); err != nil {
 		return err
 	}
 	return resultCode(&r, caught)
@@ -278,16 +276,16 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 // input is standard input, unless that is a terminal and nobody has asked for it: without a terminal in
 // the box, typing into it would only look like one.
 func (a *app) input(f *terminalFlags) io.Reader {
-	if f.noStdin || !f.interactive && tty.Is(a.Stdin) {
+	if f.noStdin || !f.interactive && tty.Is(a.stdin) {
 		return nil
 	}
-	return a.Stdin
+	return a.stdin
 }
 
 // conclude turns the end of a stream into messages and an exit code.
 func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) error {
 	if err != nil && caught != 0 {
-		return ExitError(exitSignalBase + int(caught))
+		return exitError(exitSignalBase + int(caught))
 	}
 	if err != nil {
 		return programError{err}
@@ -295,44 +293,44 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 	a.showClamped(r.Clamped)
 	switch r.Status {
 	case "timed_out":
-		fmt.Fprintf(a.Stderr, "boxctl: timed out after %v\n", r.Timeout)
+		fmt.Fprintf(a.stderr, "boxctl: timed out after %v\n", r.Timeout)
 		if len(r.Clamped) == 0 {
-			fmt.Fprintf(a.Stderr, "hint: --timeout gives it longer, up to the profile's max_timeout\n")
+			fmt.Fprintf(a.stderr, "hint: --timeout gives it longer, up to the profile's max_timeout\n")
 		}
 	case "start_failed":
-		fmt.Fprintf(a.Stderr, "boxctl: %s\n", r.Failure.Text)
+		fmt.Fprintf(a.stderr, "boxctl: %s\n", r.Failure.Text)
 		if r.Failure.Hint != "" {
-			fmt.Fprintf(a.Stderr, "hint: %s\n", r.Failure.Hint)
+			fmt.Fprintf(a.stderr, "hint: %s\n", r.Failure.Hint)
 		}
 	case "oom_killed":
 		hint := "--memory gives a box more"
 		if r.OOM != nil && r.OOM.Of == "owner" {
 			hint = "end another session, or use less there: a policy bounds them together"
 		}
-		fmt.Fprintf(a.Stderr, "boxctl: killed: %s\nhint: %s\n", outOfMemory(r.OOM), hint)
+		fmt.Fprintf(a.stderr, "boxctl: killed: %s\nhint: %s\n", outOfMemory(r.OOM), hint)
 	case "exited", "signaled":
 		if o := r.OOM; o != nil && o.Sign != "" {
-			fmt.Fprintf(a.Stderr, "boxctl: out of memory, as it seems (%s): each process may have %v\nhint: --memory gives a box more\n", o.Sign, o.Limit)
+			fmt.Fprintf(a.stderr, "boxctl: out of memory, as it seems (%s): each process may have %v\nhint: --memory gives a box more\n", o.Sign, o.Limit)
 		}
 	case "lost":
-		fmt.Fprintf(a.Stderr, "boxctl: the box was lost while the program ran\n")
+		fmt.Fprintf(a.stderr, "boxctl: the box was lost while the program ran\n")
 	case "canceled":
-		fmt.Fprintf(a.Stderr, "boxctl: canceled\n")
+		fmt.Fprintf(a.stderr, "boxctl: canceled\n")
 	}
 	switch n := r.LeftoversKilled; n {
 	case 0:
 	case 1:
-		fmt.Fprintln(a.Stderr, "boxctl: killed a process it left running")
+		fmt.Fprintln(a.stderr, "boxctl: killed a process it left running")
 	default:
-		fmt.Fprintf(a.Stderr, "boxctl: killed %d processes it left running\n", n)
+		fmt.Fprintf(a.stderr, "boxctl: killed %d processes it left running\n", n)
 	}
-	ShowChanges(a.Stderr, r.Changes)
+	showChanges(a.stderr, r.Changes)
 	return resultCode(r, caught)
 }
 
 func (a *app) showClamped(list []api.Clamp) {
 	for _, c := range list {
-		fmt.Fprintf(a.Stderr, "boxctl: %s: %s was asked for, %s is the most there is (%s)\n", c.Field, c.Asked, c.Got, c.By)
+		fmt.Fprintf(a.stderr, "boxctl: %s: %s was asked for, %s is the most there is (%s)\n", c.Field, c.Asked, c.Got, c.By)
 	}
 }
 
@@ -358,7 +356,7 @@ func resultCode(r *api.ExecResult, caught syscall.Signal) error {
 	if code == 0 {
 		return nil
 	}
-	return ExitError(code)
+	return exitError(code)
 }
 
 // failureCode is a shell's word on a program that did not start, if it is the program's fault.

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file are the commands of boxctl about files of a session.
-
 package main
 
 import (
@@ -19,17 +17,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // filesCommands returns the commands.
-func filesCommands(a *App) []*cobra.Command {
-	f := &fileCommands{a}
+func (a *app) filesCommands() []*cobra.Command {
+	f := fileCommands{a}
 	fs := &cobra.Command{
 		Use:   "fs",
 		Short: "Read, write and search files of a box",
 		Long: `fs works on files inside a box, as the box user, without starting a shell there. Paths that do not begin
 with / begin at /workspace.`,
-		Args: Usage(func(cmd *cobra.Command, args []string) error {
+		Args: usage(func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unknown command %q", args[0])
 			}
@@ -41,7 +40,7 @@ with / begin at /workspace.`,
 	return []*cobra.Command{f.copy(), f.cat(), fs}
 }
 
-type fileCommands struct{ *App }
+type fileCommands struct{ *app }
 
 // name shows a name of a file. One that a terminal might obey, or that is no text, is quoted.
 func name(text string) string {
@@ -51,36 +50,32 @@ func name(text string) string {
 	return text
 }
 
-func (f *fileCommands) read() *cobra.Command {
+func (f fileCommands) read() *cobra.Command {
 	var req api.FileRead
 	var base64Wanted bool
 	cmd := &cobra.Command{
 		Use:   "read SESSION PATH",
 		Short: "Print lines of a text file",
 		Long:  "read prints lines of a text file as they are. Where there are more it says on standard error how to go on.",
-		Args:  Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:  usage(cobra.ExactArgs(2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Path = args[1]
 			if base64Wanted {
 				req.Encoding = "base64"
 			}
-			got, err := f.Client().ReadFile(cmd.Context(), args[0], &req)
-			switch {
-			case err != nil:
-				return err
-			case f.JSON:
-				return f.PrintJSON(got)
-			}
-			if _, err := io.WriteString(f.Stdout, got.Content); err != nil {
-				return err
-			}
-			if got.NextOffset > 0 {
-				fmt.Fprintf(f.Stderr, "boxctl: there is more: --offset %d\n", got.NextOffset)
-			} else if got.Truncated {
-				fmt.Fprintf(f.Stderr, "boxctl: there is more, from byte %d on: boxctl cat shows all of it\n", got.NextByteOffset)
-			}
-			return nil
-		},
+			got, err := c.ReadFile(cmd.Context(), args[0], &req)
+			return f.answer(got, err, func() error {
+				if _, err := io.WriteString(f.stdout, got.Content); err != nil {
+					return err
+				}
+				if got.NextOffset > 0 {
+					fmt.Fprintf(f.stderr, "boxctl: there is more: --offset %d\n", got.NextOffset)
+				} else if got.Truncated {
+					fmt.Fprintf(f.stderr, "boxctl: there is more, from byte %d on: boxctl cat shows all of it\n", got.NextByteOffset)
+				}
+				return nil
+			})
+		}),
 	}
 	cmd.Flags().IntVar(&req.Offset, "offset", 0, "the first `LINE`, from 1")
 	cmd.Flags().IntVar(&req.Limit, "limit", 0, "how many `LINES` (default 2000)")
@@ -89,7 +84,7 @@ func (f *fileCommands) read() *cobra.Command {
 	return cmd
 }
 
-func (f *fileCommands) write() *cobra.Command {
+func (f fileCommands) write() *cobra.Command {
 	var req api.FileWrite
 	var appendTo, create bool
 	cmd := &cobra.Command{
@@ -97,18 +92,18 @@ func (f *fileCommands) write() *cobra.Command {
 		Short: "Write standard input to a file",
 		Long: `write makes standard input the content of a file, by renaming: nobody sees a part of it. Missing directories
 are made. cp copies larger files, and directories.`,
-		Args: Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.ExactArgs(2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			switch {
 			case appendTo && create:
-				return &UsageError{Err: fmt.Errorf("--append and --create exclude each other")}
+				return &usageError{err: fmt.Errorf("--append and --create exclude each other")}
 			case appendTo:
 				req.Mode = "append"
 			case create:
 				req.Mode = "create"
 			}
 			const most = 16 << 20
-			content, err := io.ReadAll(io.LimitReader(f.Stdin, most+1))
+			content, err := io.ReadAll(io.LimitReader(f.stdin, most+1))
 			if err != nil {
 				return err
 			}
@@ -116,12 +111,12 @@ are made. cp copies larger files, and directories.`,
 				return fmt.Errorf("more than 16MiB on standard input: boxctl cp copies files of any size")
 			}
 			req.Path, req.Content, req.Encoding = args[1], base64.StdEncoding.EncodeToString(content), "base64"
-			got, err := f.Client().WriteFile(cmd.Context(), args[0], &req)
-			if err != nil || !f.JSON {
+			got, err := c.WriteFile(cmd.Context(), args[0], &req)
+			if err != nil || !f.json {
 				return err
 			}
-			return f.PrintJSON(got)
-		},
+			return f.printJSON(got)
+		}),
 	}
 	cmd.Flags().BoolVar(&appendTo, "append", false, "add to the end of the file")
 	cmd.Flags().BoolVar(&create, "create", false, "fail if something is there")
@@ -130,7 +125,7 @@ are made. cp copies larger files, and directories.`,
 	return cmd
 }
 
-func (f *fileCommands) edit() *cobra.Command {
+func (f fileCommands) edit() *cobra.Command {
 	var old, fresh string
 	var all bool
 	cmd := &cobra.Command{
@@ -138,27 +133,23 @@ func (f *fileCommands) edit() *cobra.Command {
 		Short: "Replace texts in a file",
 		Long: `edit replaces a text that is in the file exactly once, or with --all wherever it is. Without --old it reads
 edits from standard input, as JSON: [{"old": "…", "new": "…", "all": false}, …]. All of them are made, or none.`,
-		Args: Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.ExactArgs(2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req := &api.FileEdit{Path: args[1], Edits: []api.FileReplacement{{Old: old, New: fresh, All: all}}}
 			if !cmd.Flags().Changed("old") {
 				req.Edits = nil
-				if err := json.NewDecoder(f.Stdin).Decode(&req.Edits); err != nil {
-					return &UsageError{Err: fmt.Errorf("edits on standard input: %w", err)}
+				if err := json.NewDecoder(f.stdin).Decode(&req.Edits); err != nil {
+					return &usageError{err: fmt.Errorf("edits on standard input: %w", err)}
 				}
 			}
-			got, err := f.Client().EditFile(cmd.Context(), args[0], req)
-			switch {
-			case err != nil:
-				return err
-			case f.JSON:
-				return f.PrintJSON(got)
-			}
-			for _, e := range got.Edits {
-				fmt.Fprintf(f.Stdout, "line %d: %d replaced\n", e.Line, e.Count)
-			}
-			return nil
-		},
+			got, err := c.EditFile(cmd.Context(), args[0], req)
+			return f.answer(got, err, func() error {
+				for _, e := range got.Edits {
+					fmt.Fprintf(f.stdout, "line %d: %d replaced\n", e.Line, e.Count)
+				}
+				return nil
+			})
+		}),
 	}
 	cmd.Flags().StringVar(&old, "old", "", "the `TEXT` to replace")
 	cmd.Flags().StringVar(&fresh, "new", "", "what takes its place, a `TEXT`")
@@ -166,31 +157,27 @@ edits from standard input, as JSON: [{"old": "…", "new": "…", "all": false},
 	return cmd
 }
 
-func (f *fileCommands) glob() *cobra.Command {
+func (f fileCommands) glob() *cobra.Command {
 	var req api.FileGlob
 	cmd := &cobra.Command{
 		Use:   "glob SESSION PATTERN [PATH]",
 		Short: "Find files by name, the newest first",
 		Long: `glob finds what has a name that matches: * is anything within a name, ** any directories, ? one character, [a-z]
 one of some, {a,b} one of several. What .gitignore leaves out is left out, and .git, node_modules, dist and the like.`,
-		Args: Usage(cobra.RangeArgs(2, 3)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.RangeArgs(2, 3)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Pattern = args[1]
 			if len(args) == 3 {
 				req.Path = args[2]
 			}
-			got, err := f.Client().GlobFiles(cmd.Context(), args[0], &req)
-			switch {
-			case err != nil:
-				return err
-			case f.JSON:
-				return f.PrintJSON(got)
-			}
-			for i := range got.Entries {
-				fmt.Fprintln(f.Stdout, name(got.Entries[i].Path))
-			}
-			return f.more(got.Truncated)
-		},
+			got, err := c.GlobFiles(cmd.Context(), args[0], &req)
+			return f.answer(got, err, func() error {
+				for i := range got.Entries {
+					fmt.Fprintln(f.stdout, name(got.Entries[i].Path))
+				}
+				return f.more(got.Truncated)
+			})
+		}),
 	}
 	cmd.Flags().IntVar(&req.Limit, "limit", 0, "at most so many, a `NUMBER` (default 100)")
 	cmd.Flags().BoolVar(&req.NoIgnore, "no-ignore", false, "leave nothing out")
@@ -198,50 +185,46 @@ one of some, {a,b} one of several. What .gitignore leaves out is left out, and .
 }
 
 // more says that there was more.
-func (f *fileCommands) more(is bool) error {
+func (f fileCommands) more(is bool) error {
 	if is {
-		fmt.Fprintln(f.Stderr, "boxctl: there is more: raise --limit, or narrow it down")
+		fmt.Fprintln(f.stderr, "boxctl: there is more: raise --limit, or narrow it down")
 	}
 	return nil
 }
 
-func (f *fileCommands) grep() *cobra.Command {
+func (f fileCommands) grep() *cobra.Command {
 	var req api.FileGrep
 	cmd := &cobra.Command{
 		Use:   "grep SESSION PATTERN [PATH]",
 		Short: "Find lines in files",
 		Long: `grep prints lines that a regular expression (RE2) matches, in the text files below a path. What glob leaves out
 it leaves out too. It ends with 1 if nothing is found.`,
-		Args: Usage(cobra.RangeArgs(2, 3)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.RangeArgs(2, 3)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Pattern = args[1]
 			if len(args) == 3 {
 				req.Path = args[2]
 			}
-			got, err := f.Client().GrepFiles(cmd.Context(), args[0], &req)
-			switch {
-			case err != nil:
-				return err
-			case f.JSON:
-				return f.PrintJSON(got)
-			}
-			for _, file := range got.Files {
-				if len(file.Lines) == 0 {
-					fmt.Fprintln(f.Stdout, name(file.Path))
-				}
-				for _, l := range file.Lines {
-					sign := ":"
-					if l.Column == 0 {
-						sign = "-"
+			got, err := c.GrepFiles(cmd.Context(), args[0], &req)
+			return f.answer(got, err, func() error {
+				for _, file := range got.Files {
+					if len(file.Lines) == 0 {
+						fmt.Fprintln(f.stdout, name(file.Path))
 					}
-					fmt.Fprintf(f.Stdout, "%s%s%d%s%s\n", name(file.Path), sign, l.Line, sign, strings.Map(printable, l.Text))
+					for _, l := range file.Lines {
+						sign := ":"
+						if l.Column == 0 {
+							sign = "-"
+						}
+						fmt.Fprintf(f.stdout, "%s%s%d%s%s\n", name(file.Path), sign, l.Line, sign, strings.Map(printable, l.Text))
+					}
 				}
-			}
-			if got.Matches == 0 {
-				return ExitError(1)
-			}
-			return f.more(got.Truncated)
-		},
+				if got.Matches == 0 {
+					return exitError(1)
+				}
+				return f.more(got.Truncated)
+			})
+		}),
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&req.IgnoreCase, "ignore-case", "i", false, "take upper and lower case for the same")
@@ -264,36 +247,32 @@ func printable(r rune) rune {
 	return r
 }
 
-func (f *fileCommands) list() *cobra.Command {
+func (f fileCommands) list() *cobra.Command {
 	var req api.FileList
 	cmd := &cobra.Command{
 		Use:   "list SESSION [PATH]",
 		Short: "List a directory",
-		Args:  Usage(cobra.RangeArgs(1, 2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:  usage(cobra.RangeArgs(1, 2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 2 {
 				req.Path = args[1]
 			}
-			got, err := f.Client().ListFiles(cmd.Context(), args[0], &req)
-			switch {
-			case err != nil:
-				return err
-			case f.JSON:
-				return f.PrintJSON(got)
-			}
-			if err := f.table(got.Entries); err != nil {
-				return err
-			}
-			return f.more(got.Truncated)
-		},
+			got, err := c.ListFiles(cmd.Context(), args[0], &req)
+			return f.answer(got, err, func() error {
+				if err := f.table(got.Entries); err != nil {
+					return err
+				}
+				return f.more(got.Truncated)
+			})
+		}),
 	}
 	cmd.Flags().IntVar(&req.Depth, "depth", 0, "how many `LEVELS` of directories (default 1)")
 	cmd.Flags().IntVar(&req.Limit, "limit", 0, "at most so many, a `NUMBER` (default 1000)")
 	return cmd
 }
 
-func (f *fileCommands) table(entries []api.File) error {
-	w := tabwriter.NewWriter(f.Stdout, 0, 0, 2, ' ', 0)
+func (f fileCommands) table(entries []api.File) error {
+	w := tabwriter.NewWriter(f.stdout, 0, 0, 2, ' ', 0)
 	for i := range entries {
 		e := &entries[i]
 		target := ""
@@ -305,73 +284,69 @@ func (f *fileCommands) table(entries []api.File) error {
 	return w.Flush()
 }
 
-func (f *fileCommands) stat() *cobra.Command {
+func (f fileCommands) stat() *cobra.Command {
 	var req api.FileStat
 	cmd := &cobra.Command{
 		Use:   "stat SESSION PATH",
 		Short: "Describe what is at a path",
-		Args:  Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:  usage(cobra.ExactArgs(2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Path = args[1]
-			got, err := f.Client().StatFile(cmd.Context(), args[0], &req)
-			switch {
-			case err != nil:
-				return err
-			case f.JSON:
-				return f.PrintJSON(got)
-			}
-			if err := f.table([]api.File{got}); err != nil {
-				return err
-			}
-			if got.Digest != "" {
-				fmt.Fprintln(f.Stdout, got.Digest)
-			}
-			return nil
-		},
+			got, err := c.StatFile(cmd.Context(), args[0], &req)
+			return f.answer(got, err, func() error {
+				if err := f.table([]api.File{got}); err != nil {
+					return err
+				}
+				if got.Digest != "" {
+					fmt.Fprintln(f.stdout, got.Digest)
+				}
+				return nil
+			})
+		}),
 	}
 	cmd.Flags().BoolVar(&req.NoFollow, "no-follow", false, "of a symbolic link, the link")
 	cmd.Flags().BoolVar(&req.Digest, "digest", false, "digest the file")
 	return cmd
 }
 
-func (f *fileCommands) move() *cobra.Command {
+func (f fileCommands) move() *cobra.Command {
 	var req api.FileMove
 	cmd := &cobra.Command{
 		Use:   "move SESSION FROM TO",
 		Short: "Rename a file or directory",
-		Args:  Usage(cobra.ExactArgs(3)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:  usage(cobra.ExactArgs(3)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.From, req.To = args[1], args[2]
-			return f.Client().MoveFile(cmd.Context(), args[0], &req)
-		},
+			return c.MoveFile(cmd.Context(), args[0], &req)
+		}),
 	}
 	cmd.Flags().BoolVar(&req.Overwrite, "overwrite", false, "replace what is there")
 	return cmd
 }
 
-func (f *fileCommands) chmod() *cobra.Command {
+func (f fileCommands) chmod() *cobra.Command {
 	return &cobra.Command{
 		Use:   "chmod SESSION MODE PATH",
 		Short: "Change the mode of a file or directory",
 		Long: `chmod changes the permission bits of what is at a path; MODE is octal, such as 755. It works also where a program has
 closed the workspace to itself.`,
-		Args: Usage(cobra.ExactArgs(3)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.Client().ChmodFile(cmd.Context(), args[0], &api.FileChmod{Mode: args[1], Path: args[2]})
-		},
+		Args: usage(cobra.ExactArgs(3)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return c.ChmodFile(cmd.Context(), args[0], &api.FileChmod{Mode: args[1], Path: args[2]})
+		}),
 	}
 }
 
-func (f *fileCommands) remove() *cobra.Command {
+func (f fileCommands) remove() *cobra.Command {
 	var req api.FileRemove
 	cmd := &cobra.Command{
 		Use:   "remove SESSION PATH",
 		Short: "Remove a file or directory",
-		Args:  Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:  usage(cobra.ExactArgs(2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Path = args[1]
-			return f.Client().RemoveFile(cmd.Context(), args[0], &req)
-		},
+			return c.RemoveFile(cmd.Context(), args[0], &req)
+		}),
 	}
 	cmd.Flags().BoolVarP(&req.Recursive, "recursive", "r", false, "a directory with what is in it")
 	cmd.Flags().BoolVar(&req.MissingOK, "missing-ok", false, "nothing there is no mistake")

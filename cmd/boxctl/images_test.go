@@ -13,7 +13,7 @@ import (
 func TestProgressEndsWhoeverReadsOn(t *testing.T) {
 	t.Parallel()
 	var shown bytes.Buffer
-	p := &progress{r: bytes.NewReader(make([]byte, 10*imageProgressStep)), w: &shown, on: true}
+	p := &imageProgress{r: bytes.NewReader(make([]byte, 10*imageProgressStep)), w: &shown, on: true}
 	piece := make([]byte, imageProgressStep)
 	if _, err := io.ReadFull(p, piece); err != nil {
 		t.Fatal(err)

@@ -48,13 +48,13 @@ func (a *app) checkTerminal(f *terminalFlags) (err error) {
 	f.keys, err = tty.ParseKeys(f.detachKeys)
 	switch {
 	case err != nil:
-		return &UsageError{Err: fmt.Errorf("--detach-keys: %w", err)}
+		return &usageError{err: fmt.Errorf("--detach-keys: %w", err)}
 	case f.interactive && f.noStdin:
-		return &UsageError{Err: errors.New("--interactive and --no-stdin: give one of them")}
-	case f.terminal && a.JSON:
-		return &UsageError{Err: errors.New("--terminal and --json: what a terminal shows is no answer")}
-	case f.terminal && f.interactive && !tty.Is(a.Stdin):
-		return &UsageError{Err: errors.New("the input device is not a terminal: -i and -t together need one; -i alone takes any input")}
+		return &usageError{err: errors.New("--interactive and --no-stdin: give one of them")}
+	case f.terminal && a.json:
+		return &usageError{err: errors.New("--terminal and --json: what a terminal shows is no answer")}
+	case f.terminal && f.interactive && !tty.Is(a.stdin):
+		return &usageError{err: errors.New("the input device is not a terminal: -i and -t together need one; -i alone takes any input")}
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ const (
 
 // setTerminal gives a program a terminal like the one boxctl is on, if it is.
 func (a *app) setTerminal(req *api.ProcessRequest) {
-	size, ok := tty.SizeOf(a.Stdout, a.Stdin)
+	size, ok := tty.SizeOf(a.stdout, a.stdin)
 	if !ok {
 		size = tty.Size{Rows: 24, Cols: 80}
 	}
@@ -106,7 +106,7 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	r, caught, err := a.attend(ctx, c, &v)
 	if errors.Is(err, client.ErrDetached) {
 		a.sayDetached(&v)
-		fmt.Fprintf(a.Stderr, "boxctl: it ends when nobody has been attached to it for %v\n", quantity.Duration(detachedLease))
+		fmt.Fprintf(a.stderr, "boxctl: it ends when nobody has been attached to it for %v\n", quantity.Duration(detachedLease))
 		return client.ErrDetached
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
@@ -138,18 +138,18 @@ func terminalName(req *api.ProcessRequest) string {
 
 // runInteractive does the same in a session of its own, which stays if the terminal is left.
 func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api.SessionRequest, exec *api.ExecRequest, f *terminalFlags) error {
-	s, _, err := c.Create(ctx, session)
+	s, _, err := c.CreateSession(ctx, session)
 	if err != nil {
 		return programError{err}
 	}
 	err = a.interact(ctx, c, s.ID, processRequest(exec), f)
 	if errors.Is(err, client.ErrDetached) {
-		fmt.Fprintf(a.Stderr, "boxctl: 'boxctl rm %s' removes its box\n", render.ShellWord(s.ID))
+		fmt.Fprintf(a.stderr, "boxctl: 'boxctl rm %s' removes its box\n", render.ShellWord(s.ID))
 		return err
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 	defer cancel()
-	if derr := c.Delete(late, s.ID); derr != nil && err == nil {
+	if derr := c.DeleteSession(late, s.ID); derr != nil && err == nil {
 		return programError{fmt.Errorf("remove the box: %w", derr)}
 	}
 	return err
@@ -183,12 +183,12 @@ func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.Exec
 			passer.hangUp(ctx, cancel)
 		}
 	})
-	stdio := client.Stdio{Stdout: a.Stdout, Stderr: a.Stderr}
+	stdio := client.Stdio{Stdout: a.stdout, Stderr: a.stderr}
 	if v.input {
-		stdio.Stdin = a.Stdin
+		stdio.Stdin = a.stdin
 	}
 	end := "\n"
-	if f, ok := a.Stdin.(*os.File); ok && v.input && v.terminal && tty.Is(f) {
+	if f, ok := a.stdin.(*os.File); ok && v.input && v.terminal && tty.Is(f) {
 		restore, err := tty.Raw(f)
 		if err != nil {
 			return nil, 0, fmt.Errorf("raw mode: %w", err)
@@ -205,20 +205,20 @@ func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.Exec
 				case sizes <- api.Terminal{Rows: s.Rows, Cols: s.Cols}:
 				case <-ctx.Done():
 				}
-			}, a.Stdout, a.Stdin)
+			}, a.stdout, a.stdin)
 		})
 	}
 	o := v.options
 	o.Attached = func(at *api.StreamAttached) {
 		if o.Write && !at.Writer {
-			fmt.Fprintf(a.Stderr, "boxctl: another client writes to it, this one only reads; attach --take-over changes places%s", end)
+			fmt.Fprintf(a.stderr, "boxctl: another client writes to it, this one only reads; attach --take-over changes places%s", end)
 		}
 	}
 	o.Gap = func(g api.StreamGap) {
-		fmt.Fprintf(a.Stderr, "boxctl: %d bytes of %s are not kept any more%s", g.Bytes, g.Stream, end)
+		fmt.Fprintf(a.stderr, "boxctl: %d bytes of %s are not kept any more%s", g.Bytes, g.Stream, end)
 	}
 	o.WriterLost = func() {
-		fmt.Fprintf(a.Stderr, "boxctl: another client writes to it now; what you type here goes nowhere%s", end)
+		fmt.Fprintf(a.stderr, "boxctl: another client writes to it now; what you type here goes nowhere%s", end)
 	}
 	r, err := c.Attach(ctx, v.id, v.name, o, stdio, names)
 	cancel()
@@ -227,7 +227,7 @@ func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.Exec
 }
 
 func (a *app) sayDetached(v *visit) {
-	fmt.Fprintf(a.Stderr, "\nboxctl: detached; 'boxctl attach %s %s' attaches again\n", render.ShellWord(v.id), render.ShellWord(v.name))
+	fmt.Fprintf(a.stderr, "\nboxctl: detached; 'boxctl attach %s %s' attaches again\n", render.ShellWord(v.id), render.ShellWord(v.name))
 }
 
 func (a *app) attachCommand() *cobra.Command {
@@ -248,14 +248,13 @@ answers to another one. That command is what the client's configuration names as
 		Example: `  boxctl attach work bash-x7k2q
   boxctl attach -n work server
   boxctl attach --no-replay work mcp`,
-		Args: Usage(names(cobra.ExactArgs(2))),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(names(cobra.ExactArgs(2))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			v := visit{id: args[0], name: args[1]}
 			var err error
 			if v.keys, err = tty.ParseKeys(detachKeys); err != nil {
-				return &UsageError{Err: fmt.Errorf("--detach-keys: %w", err)}
+				return &usageError{err: fmt.Errorf("--detach-keys: %w", err)}
 			}
-			c := a.Client()
 			p, err := c.Process(cmd.Context(), v.id, v.name, 0)
 			if err != nil {
 				return programError{err}
@@ -269,7 +268,7 @@ answers to another one. That command is what the client's configuration names as
 				return nil
 			}
 			return a.conclude(r, err, caught)
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&noStdin, "no-stdin", "n", false, "only read")
 	cmd.Flags().BoolVar(&takeOver, "take-over", false, "write to it instead of another client")

@@ -105,26 +105,26 @@ what these rules say, and to nothing that only the rules of before did: such con
 		Example: `  boxctl set --memory 1GiB --cpus 2 work
   boxctl set --network-rule pypi.org --network-rule '*.pythonhosted.org' work
   boxctl set --network-rule none work`,
-		Args: Usage(ids(cobra.ExactArgs(1))),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(ids(cobra.ExactArgs(1))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			change, errs := f.change()
 			change.NetworkRules = networkRules(rules)
 			if len(errs) > 0 {
-				return &UsageError{Err: errors.Join(errs...)}
+				return &usageError{err: errors.Join(errs...)}
 			}
 			given := false
 			f.set.VisitAll(func(flag *pflag.Flag) {
 				given = given || flag.Changed && cmd.LocalNonPersistentFlags().Lookup(flag.Name) != nil
 			})
 			if !given {
-				return &UsageError{Err: errors.New("set: nothing to change; give at least one flag")}
+				return &usageError{err: errors.New("set: nothing to change; give at least one flag")}
 			}
-			s, err := a.Client().Change(cmd.Context(), args[0], &change)
-			if err == nil && a.JSON {
-				return a.PrintJSON(s)
+			s, err := c.ChangeSession(cmd.Context(), args[0], &change)
+			if err == nil && a.json {
+				return a.printJSON(s)
 			}
 			return err
-		},
+		}),
 	}
 	f.add(cmd)
 	cmd.Flags().StringArrayVar(&rules, "network-rule", nil, "`RULE` of where programs may connect to, such as pypi.org or '151.101.0.0/16 tcp 443', in the place of all it has; none is nowhere; may be repeated")
@@ -142,19 +142,25 @@ func networkRules(flags []string) []string {
 func (a *app) freezeCommand() *cobra.Command {
 	return a.eachSession("freeze ID...", "Stop all programs of sessions where they are",
 		"freeze returns when nothing in the sessions runs any more. Time goes on for them: timeouts and the session's own times "+
-			"end what they would have ended.", (*client.Client).Freeze)
+			"end what they would have ended.", ids(cobra.MinimumNArgs(1)), (*client.Client).FreezeSession)
 }
 
 func (a *app) thawCommand() *cobra.Command {
-	return a.eachSession("thaw ID...", "Let the programs of frozen sessions go on", "", (*client.Client).Thaw)
+	return a.eachSession("thaw ID...", "Let the programs of frozen sessions go on", "", ids(cobra.MinimumNArgs(1)), (*client.Client).ThawSession)
 }
 
-func (a *app) eachSession(use, short, long string, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {
+func (a *app) renewCommand() *cobra.Command {
+	return a.eachSession("renew ID...", "Begin the idle time of sessions anew",
+		`renew is a use of sessions that runs nothing: each ends when it was not used for its ttl from now on. When it ends
+at the latest, by its max_lifetime, stays as it is; set changes that.`, cobra.MinimumNArgs(1), (*client.Client).RenewSession)
+}
+
+// eachSession makes a command that does something to every session that is named.
+func (a *app) eachSession(use, short, long string, args cobra.PositionalArgs, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: long,
-		Args: Usage(ids(cobra.MinimumNArgs(1))),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := a.Client()
+		Args: usage(args),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			list := api.SessionList{Sessions: []api.Session{}}
 			var errs []error
 			for _, id := range args {
@@ -165,10 +171,10 @@ func (a *app) eachSession(use, short, long string, do func(*client.Client, conte
 				}
 				list.Sessions = append(list.Sessions, s)
 			}
-			if a.JSON {
-				errs = append(errs, a.PrintJSON(list))
+			if a.json {
+				errs = append(errs, a.printJSON(list))
 			}
 			return errors.Join(errs...)
-		},
+		}),
 	}
 }

@@ -27,11 +27,11 @@ func (a *app) logsCommand() *cobra.Command {
 standard error to standard error. On a terminal control characters are shown and not obeyed.`,
 		Example: `  boxctl logs -f --tail 20 work web
   boxctl logs -t --stderr work web`,
-		Args: Usage(names(cobra.ExactArgs(2))),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(names(cobra.ExactArgs(2))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			switch {
 			case onlyOut && onlyErr:
-				return &UsageError{Err: errors.New("--stdout and --stderr: give one of them, or neither for both")}
+				return &usageError{err: errors.New("--stdout and --stderr: give one of them, or neither for both")}
 			case onlyOut:
 				o.Stream = "stdout"
 			case onlyErr:
@@ -40,14 +40,13 @@ standard error to standard error. On a terminal control characters are shown and
 			if cmd.Flags().Changed("tail") {
 				o.Lines = &lines
 			}
-			c := a.Client()
-			if a.JSON {
+			if a.json {
 				return a.logLines(cmd.Context(), c, args[0], args[1], o)
 			}
-			p := render.NewLogs(a.Stdout, a.Stderr, timestamps, raw)
+			p := render.NewLogs(a.stdout, a.stderr, timestamps, raw)
 			err := c.LogLines(cmd.Context(), args[0], args[1], o, p.Print)
 			return errors.Join(err, p.Flush())
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what it writes until it has ended")
 	cmd.Flags().BoolVarP(&timestamps, "timestamps", "t", false, "begin every line with the time it was written")
@@ -60,7 +59,7 @@ standard error to standard error. On a terminal control characters are shown and
 
 // logLines prints the pieces as they come, one JSON value a line.
 func (a *app) logLines(ctx context.Context, c *client.Client, id, name string, o client.LogOptions) error {
-	to := json.NewEncoder(a.Stdout)
+	to := json.NewEncoder(a.stdout)
 	to.SetEscapeHTML(false)
 	return c.LogLines(ctx, id, name, o, func(line *api.LogLine) error {
 		if line.Base64 = !utf8.ValidString(line.Data); line.Base64 {

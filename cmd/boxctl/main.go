@@ -39,15 +39,12 @@ func main() {
 
 // realMain is the program without its process, for tests.
 func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{App{Stdin: stdin, Stdout: stdout, Stderr: stderr}}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
 	return a.report(err)
 }
-
-// app is boxctl.
-type app struct{ App }
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -71,41 +68,42 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		SilenceErrors:     true,
 		DisableAutoGenTag: true,
 	}
-	root.SetIn(a.Stdin)
-	root.SetOut(a.Stdout)
-	root.SetErr(a.Stderr)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
 	root.Args = cobra.ArbitraryArgs // so that a command that is not there is a mistake like any other
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return &UsageError{Err: fmt.Errorf("unknown command %q", args[0])}
+			return &usageError{err: fmt.Errorf("unknown command %q", args[0])}
 		}
 		return cmd.Help()
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{Err: err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err: err} })
 	socket := os.Getenv("BOXD_SOCKET")
 	if socket == "" {
 		socket = client.DefaultSocket
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.Socket, "socket", socket, "`PATH` of the Unix socket of boxd, or http://127.0.0.1:PORT; also from BOXD_SOCKET")
-	accessFlags(flags, &a.App)
-	flags.StringVar(&a.Owner, "owner", "", "act on the sessions of another `OWNER`, such as uid:1000 (operators)")
-	flags.BoolVar(&a.JSON, "json", false, "print JSON")
+	flags.StringVar(&a.socket, "socket", socket, "`PATH` of the Unix socket of boxd, or http://127.0.0.1:PORT; also from BOXD_SOCKET")
+	a.addTokenFlag(flags)
+	flags.StringVar(&a.owner, "owner", "", "act on the sessions of another `OWNER`, such as uid:1000 (operators)")
+	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.topCommand(),
-		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), usageCommand(&a.App), a.doctorCommand(), a.versionCommand(),
-		renewCommand(&a.App), drainCommand(&a.App), undrainCommand(&a.App), tokenCommand(&a.App), grantCommand(&a.App),
+		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.usageCommand(), a.doctorCommand(), a.versionCommand(),
+		a.renewCommand(), a.drainCommand(), a.undrainCommand(), a.tokenCommand(), a.grantCommand(),
 	)
-	root.AddCommand(filesCommands(&a.App)...)
-	root.AddCommand(mountCommands(&a.App)...)
-	root.AddCommand(mcpCommand(&a.App, version, asking))
-	root.AddCommand(skillCommand(&a.App), forwardCommand(&a.App), previewCommand(&a.App), driveCommand(&a.App), workspaceCommand(&a.App), imageCommand(&a.App))
-	completion := completionCommand(a.Stdout)
-	completion.Args = Usage(completion.Args)
-	root.AddCommand(completion, configCommand(&a.App))
-	root.AddCommand(observeCommands(&a.App)...)
-	addCompletion(root, a.Client)
+	root.AddCommand(a.filesCommands()...)
+	root.AddCommand(
+		a.mountCommand(), a.umountCommand(), a.forwardCommand(), a.previewCommand(), a.mcpCommand(),
+		a.skillCommand(), a.driveCommand(), a.workspaceCommand(), a.imageCommand(),
+		a.eventsCommand(), a.errorsCommand(), a.auditCommand(),
+	)
+	completion := completionCommand(a.stdout)
+	completion.Args = usage(completion.Args)
+	root.AddCommand(completion, a.configCommand())
+	addCompletion(root, a.client)
 	correctHelp(root)
 	return root
 }
@@ -120,21 +118,21 @@ func (a *app) report(err error) int {
 	if err == nil {
 		return 0
 	}
-	if e, ok := errors.AsType[ExitError](err); ok {
+	if e, ok := errors.AsType[exitError](err); ok {
 		return int(e)
 	}
 	if errors.Is(err, client.ErrDetached) {
 		return 0 // and all has been said
 	}
-	fmt.Fprintf(a.Stderr, "boxctl: %s\n", strings.ReplaceAll(render.Plain(err.Error()), "\n", "\nboxctl: "))
+	fmt.Fprintf(a.stderr, "boxctl: %s\n", strings.ReplaceAll(render.Plain(err.Error()), "\n", "\nboxctl: "))
 	if hint := hintFor(err); hint != "" {
-		fmt.Fprintf(a.Stderr, "hint: %s\n", render.Plain(hint))
+		fmt.Fprintf(a.stderr, "hint: %s\n", render.Plain(hint))
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok && e.Denial != nil {
-		fmt.Fprintf(a.Stderr, "rule: %s\n", render.Denial(e.Denial))
+		fmt.Fprintf(a.stderr, "rule: %s\n", render.Denial(e.Denial))
 	}
 	switch {
-	case errors.As(err, new(*UsageError)):
+	case errors.As(err, new(*usageError)):
 		return exitUsage
 	case errors.As(err, new(programError)):
 		return exitBoxd
@@ -150,7 +148,7 @@ func hintFor(err error) string {
 	if c, ok := errors.AsType[*client.ConnectError](err); ok {
 		return render.ConnectHint(c)
 	}
-	if errors.As(err, new(*UsageError)) {
+	if errors.As(err, new(*usageError)) {
 		return "boxctl help shows the commands, boxctl COMMAND --help its flags"
 	}
 	return ""

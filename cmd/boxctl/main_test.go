@@ -120,7 +120,7 @@ func TestOnlyFlagsThatWereGivenAreAskedFor(t *testing.T) {
 		}
 	}
 	_, err := parse("-m", "x", "--ttl", "y", "--label", "z", "-v", "w")
-	if _, ok := errors.AsType[*UsageError](err); !ok || strings.Count(err.Error(), "--") != 4 {
+	if _, ok := errors.AsType[*usageError](err); !ok || strings.Count(err.Error(), "--") != 4 {
 		t.Errorf("not every mistake is told: %v", err)
 	}
 }
@@ -167,7 +167,7 @@ func TestEveryEndHasItsCodeAndItsWords(t *testing.T) {
 		{api.ExecResult{Status: "exited", ExitCode: new(0), LeftoversKilled: 3}, 0, 0, "boxctl: killed 3 processes it left running\n"},
 	} {
 		var errOut bytes.Buffer
-		a := &app{App{Stderr: &errOut}}
+		a := &app{stderr: &errOut}
 		code := a.report(a.conclude(&tc.result, nil, tc.caught))
 		if code != tc.code || errOut.String() != tc.says {
 			t.Errorf("%+v: %d, %q", tc.result, code, errOut.String())
@@ -186,13 +186,13 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 		says string
 	}{
 		{nil, 0, ""},
-		{ExitError(9), 9, ""},
+		{exitError(9), 9, ""},
 		{errors.New("x"), 1, "boxctl: x\n"},
 		{errors.Join(errors.New("x"), errors.New("y")), 1, "boxctl: x\nboxctl: y\n"},
 		{refused, 1, "boxctl: no\nhint: do that\n"},
 		{programError{refused}, 125, "boxctl: no\nhint: do that\n"},
 		{programError{errors.New("x")}, 125, "boxctl: x\n"},
-		{&UsageError{Err: errors.New("x")}, 2, "boxctl: x\nhint: boxctl help shows the commands, boxctl COMMAND --help its flags\n"},
+		{&usageError{err: errors.New("x")}, 2, "boxctl: x\nhint: boxctl help shows the commands, boxctl COMMAND --help its flags\n"},
 		{connect(syscall.ENOENT), 1, noBoxd},
 		{connect(syscall.ECONNREFUSED), 1, noBoxd},
 		{programError{fmt.Errorf("run: %w", connect(fs.ErrNotExist))}, 125, noBoxd},
@@ -200,7 +200,7 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 		{connect(syscall.EMFILE), 1, "boxctl: connect to /s: too many open files\n"},
 	} {
 		var errOut bytes.Buffer
-		got := (&app{App{Stderr: &errOut}}).report(tc.err)
+		got := (&app{stderr: &errOut}).report(tc.err)
 		says := errOut.String()
 		exact := strings.HasPrefix(tc.says, "boxctl: ") || tc.says == ""
 		if got != tc.code || exact && says != tc.says || !strings.Contains(says, tc.says) {

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands about the Model Context Protocol: boxd as a server of tools for agents, and servers of
-// others in boxes.
-
 package main
 
 import (
@@ -13,19 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/mcp"
 )
 
-// MCPAsking is how the flags of a session become a request for one.
-type MCPAsking struct {
-	Flags   func(*cobra.Command)
-	Request func(id string) (*api.SessionRequest, error)
-}
-
 // mcpCommand returns boxctl mcp.
-func mcpCommand(a *App, version string, asking func() MCPAsking) *cobra.Command {
-	ask := asking()
+func (a *app) mcpCommand() *cobra.Command {
+	var f sessionFlags
 	var session string
 	var any bool
 	cmd := &cobra.Command{
@@ -41,36 +31,36 @@ it has made, but no other of yours unless --any-session says so.`,
 		Example: `  boxctl mcp                                     a box for this conversation
   boxctl mcp --here                              with this directory as its workspace
   boxctl mcp --session work --profile offline    a box that stays`,
-		Args: Usage(cobra.NoArgs),
+		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := ask.Request(session)
+			req, err := f.request(session)
 			if err != nil {
 				return err
 			}
-			if dry, err := planned(cmd.Context(), cmd, a, req); dry || err != nil {
+			if dry, err := a.planned(cmd, req); dry || err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), signals()...)
 			defer stop()
-			return serve(ctx, a, version, mcp.BoxesOptions{Ask: *req, Any: any})
+			return a.serveMCP(ctx, mcp.SessionsOptions{Ask: *req, Any: any})
 		},
 	}
-	ask.Flags(cmd)
+	f.add(cmd)
 	cmd.Flags().StringVar(&session, "session", "", "serve the session of this `ID`, which stays; it is made if it is not there")
 	cmd.Flags().BoolVar(&any, "any-session", false, "let the agent name every session of yours, not only those it has made")
-	cmd.AddCommand(run(a, asking()), status(a), instructions(a))
+	cmd.AddCommand(a.mcpRunCommand(), a.mcpStatusCommand(), a.mcpInstructionsCommand())
 	return cmd
 }
 
-// serve serves one client until it goes or ctx ends.
-func serve(ctx context.Context, a *App, version string, o mcp.BoxesOptions) error {
-	c := a.Client()
+// serveMCP serves one client until it goes or ctx ends.
+func (a *app) serveMCP(ctx context.Context, o mcp.SessionsOptions) error {
+	c := a.client()
 	defer c.Close()
-	server, err := mcp.NewServer(ctx, c, &mcp.Options{Version: version, Boxes: o, Kept: mcp.DefaultOutputLimits()})
+	server, err := mcp.NewServer(ctx, c, &mcp.Options{Version: version, Sessions: o, Outputs: mcp.DefaultOutputLimits()})
 	if err != nil {
 		return err
 	}
-	err = server.Run(ctx, &mcp.Stdio{In: a.Stdin, Out: a.Stdout})
+	err = server.Run(ctx, &mcp.Stdio{In: a.stdin, Out: a.stdout})
 	if errors.Is(err, io.EOF) || ctx.Err() != nil { // the client has gone, or told us to
 		err = nil
 	}

@@ -21,7 +21,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // hints are what a tool is annotated with: read-only, destructive, idempotent, open world.
@@ -394,11 +393,11 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	a := connect(t, d)
-	store := client.Skills{Client: d.Client}
-	if _, err := store.Create(t.Context(), &api.SkillRequest{Name: "greeting", Description: "says hello to people", Instructions: "Say hello."}); err != nil {
+	store := d.Client
+	if _, err := store.CreateSkill(t.Context(), &api.SkillRequest{Name: "greeting", Description: "says hello to people", Instructions: "Say hello."}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.WriteFile(t.Context(), "greeting", &api.SkillFileWrite{Path: "words.txt", Content: "hello\n"}); err != nil {
+	if _, err := store.WriteSkillFile(t.Context(), "greeting", &api.SkillFileWrite{Path: "words.txt", Content: "hello\n"}); err != nil {
 		t.Fatal(err)
 	}
 	a.says("greeting: says hello to people", "skill_list", nil)
@@ -429,11 +428,11 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	a.says("The skill is at /skills/greeting", "skill_activate", in{"name": "greeting"})
 	a.says("hello", "box_exec", in{"command": "cat /skills/greeting/words.txt"})
 	a.fails("none", "skill_activate", in{"name": "none"})
-	if _, err := store.WriteFile(t.Context(), "greeting", &api.SkillFileWrite{Path: "requirements.txt", Content: "#"}); err != nil {
+	if _, err := store.WriteSkillFile(t.Context(), "greeting", &api.SkillFileWrite{Path: "requirements.txt", Content: "#"}); err != nil {
 		t.Fatal(err)
 	}
 	a.says("/workspace/.skill-envs/greeting/", "skill_activate", in{"name": "greeting", "environment": true})
-	if err := store.Delete(t.Context(), "greeting"); err != nil {
+	if err := store.DeleteSkill(t.Context(), "greeting"); err != nil {
 		t.Fatal(err)
 	}
 	list, err = a.ListResources(t.Context(), nil)

@@ -144,7 +144,7 @@ func TestAnAgentIsToldWhatWasWrong(t *testing.T) {
 	a.fails("none", "process_output", in{"name": "none"})
 	a.fails("output that is still held", "box_read", in{"path": "boxd://output/7/stdout"})
 	a.says("exit code 3", "box_exec", in{"command": "exit 3"}) // is no error: what it means is the agent's to say
-	if err := d.Delete(t.Context(), a.own()); err != nil {
+	if err := d.DeleteSession(t.Context(), a.own()); err != nil {
 		t.Fatal(err)
 	}
 	a.fails("hint: the next call makes a new, empty one", "box_list", in{})

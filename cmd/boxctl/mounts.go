@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands of boxctl about mounts of living boxes.
-
 package main
 
 import (
@@ -20,12 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// mountCommands returns boxctl mount and umount.
-func mountCommands(a *App) []*cobra.Command {
-	return []*cobra.Command{mountCommand(a), umountCommand(a)}
-}
-
-func mountCommand(a *App) *cobra.Command {
+func (a *app) mountCommand() *cobra.Command {
 	var req api.MountRequest
 	cmd := &cobra.Command{
 		Use:   "mount [flags] ID [SOURCE:TARGET[:ro[:OWNER-UID]]]...",
@@ -36,39 +29,38 @@ directory it lists the mounts that the box has.
 A TARGET is below /workspace, /home/box or /tmp, or at or below /mnt, /data, /srv, /opt, /media or /app. What is
 missing of it is made, and goes with the mount. --replace puts the directory into the place of another on the
 target: no program finds it without either, and what is open of the old one stays open.`,
-		Args: Usage(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := a.Client()
+		Args: usage(cobra.MinimumNArgs(1)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 1 {
-				list, err := client.ListMounts(cmd.Context(), c, args[0])
+				list, err := c.Mounts(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}
-				return printMounts(a, list)
+				return a.printMounts(list)
 			}
 			var all []api.MountRequest
 			for _, arg := range args[1:] {
 				one, err := parse(arg, req)
 				if err != nil {
-					return &UsageError{Err: err}
+					return &usageError{err: err}
 				}
 				all = append(all, one)
 			}
 			list := []api.SessionMount{}
 			var errs []error
 			for i := range all {
-				m, _, err := client.AddMount(cmd.Context(), c, args[0], &all[i])
+				m, _, err := c.AddMount(cmd.Context(), args[0], &all[i])
 				if err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", render.Printable(all[i].Target), err))
 					continue
 				}
 				list = append(list, m)
 			}
-			if a.JSON {
-				errs = append(errs, a.PrintJSON(api.MountList{Mounts: list}))
+			if a.json {
+				errs = append(errs, a.printJSON(api.MountList{Mounts: list}))
 			}
 			return errors.Join(errs...)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&req.Replace, "replace", false, "take the place of another mount on the target")
 	cmd.Flags().BoolVar(&req.NoSymlinks, "nosymfollow", false, "let nobody follow symbolic links of the directory")
@@ -100,11 +92,11 @@ func parse(text string, m api.MountRequest) (api.MountRequest, error) {
 	return m, nil
 }
 
-func printMounts(a *App, list []api.SessionMount) error {
-	if a.JSON {
-		return a.PrintJSON(api.MountList{Mounts: list})
+func (a *app) printMounts(list []api.SessionMount) error {
+	if a.json {
+		return a.printJSON(api.MountList{Mounts: list})
 	}
-	t := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+	t := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "TARGET\tSOURCE\tMODE\tLIVE")
 	for _, m := range list {
 		live := "no"
@@ -116,7 +108,7 @@ func printMounts(a *App, list []api.SessionMount) error {
 	return t.Flush()
 }
 
-func umountCommand(a *App) *cobra.Command {
+func (a *app) umountCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "umount [flags] ID TARGET...",
@@ -124,20 +116,20 @@ func umountCommand(a *App) *cobra.Command {
 		Long: `umount takes mounts from a box that it was given with mount, and removes the directories that were made for them.
 One in use stays, and is told with the programs that use it. With --force it goes: what they have open of it stays
 open, and nothing else can be opened.`,
-		Args: Usage(cobra.MinimumNArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.MinimumNArgs(2)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var errs []error
 			for _, target := range args[1:] {
-				err := client.RemoveMount(cmd.Context(), a.Client(), args[0], target, force)
+				err := c.RemoveMount(cmd.Context(), args[0], target, force)
 				if err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", render.Printable(target), err))
 				}
-				if !a.JSON {
-					printUsers(a.Stderr, client.MountUsersOf(err))
+				if !a.json {
+					printUsers(a.stderr, client.MountUsersOf(err))
 				}
 			}
 			return errors.Join(errs...)
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "even if it is in use")
 	return cmd

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands of boxctl about ports of boxes.
-
 package main
 
 import (
@@ -23,14 +21,10 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// portCommands have what boxctl has.
-type portCommands struct{ *App }
-
 // forwardCommand is the command that leads connections here to a port of a box.
-func forwardCommand(app *App) *cobra.Command {
-	s := portCommands{app}
+func (a *app) forwardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "forward SESSION WHERE:PORT", Short: "Lead connections here to a port of a box", Args: Usage(cobra.ExactArgs(2)),
+		Use: "forward SESSION WHERE:PORT", Short: "Lead connections here to a port of a box", Args: usage(cobra.ExactArgs(2)),
 		Long: `forward listens here, and leads each connection to PORT at the loopback of the box, whatever the network of that is.
 WHERE is a port of 127.0.0.1, with 0 any that is free; an address of the loopback and a port, as in [::1]:8080; or the
 path of a Unix socket, which is made for you alone. PORT by itself is the same port here and there. It prints where it
@@ -41,43 +35,41 @@ Everybody on this host can connect to a port of the loopback; a Unix socket is y
 		RunE: func(cmd *cobra.Command, args []string) error {
 			where, port, err := parseForward(args[1])
 			if err != nil {
-				return &UsageError{Err: err}
+				return &usageError{err: err}
 			}
-			return s.forward(cmd.Context(), args[0], where, port)
+			return a.forward(cmd.Context(), args[0], where, port)
 		},
 	}
 }
 
 // previewCommand is the command that makes the address of a preview.
-func previewCommand(app *App) *cobra.Command {
+func (a *app) previewCommand() *cobra.Command {
 	var lifetime string
 	cmd := &cobra.Command{
-		Use: "preview SESSION PORT", Short: "Make an address by which a browser sees a port of a box", Args: Usage(cobra.ExactArgs(2)),
+		Use: "preview SESSION PORT", Short: "Make an address by which a browser sees a port of a box", Args: usage(cobra.ExactArgs(2)),
 		Long: `preview prints an address that a browser on this host opens: what listens at PORT of the box, HTTP and WebSockets, under a
 name of its own. The address has a token in it: whoever has it sees the port until its time is over, the session ends, or who
 has made it may not use the session any more. It is good for nothing else.
 
 boxd has to serve HTTP on the loopback (daemon.http of box.toml); where it does not, forward leads connections to the port.`,
 		Example: "boxctl preview work 8000\nboxctl preview --lifetime 1h work 5173",
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)
 			if err != nil || port == 0 {
-				return &UsageError{Err: fmt.Errorf("%q: allowed is a port, 1 to 65535", args[1])}
+				return &usageError{err: fmt.Errorf("%q: allowed is a port, 1 to 65535", args[1])}
 			}
-			c := app.Client()
-			defer c.Close()
-			t, err := client.PreviewPort(cmd.Context(), c, args[0], uint16(port), lifetime)
+			t, err := c.PreviewPort(cmd.Context(), args[0], uint16(port), lifetime)
 			switch {
 			case err != nil:
 				return err
-			case app.JSON:
-				return app.PrintJSON(t)
+			case a.json:
+				return a.printJSON(t)
 			case t.URL == "":
 				return errNoHTTP
 			}
-			fmt.Fprintln(app.Stdout, t.URL)
+			fmt.Fprintln(a.stdout, t.URL)
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&lifetime, "lifetime", "", "how long it holds, a `DURATION` such as 30m (left out, 15m)")
 	return cmd
@@ -125,8 +117,8 @@ func cutLast(text string) (before, after string, found bool) {
 	return text[:i], text[i+1:], true
 }
 
-func (s portCommands) forward(ctx context.Context, id string, where portPlace, port uint16) error {
-	c := s.Client()
+func (a *app) forward(ctx context.Context, id string, where portPlace, port uint16) error {
+	c := a.client()
 	defer c.Close()
 	if _, err := c.Session(ctx, id); err != nil { // it is not to listen for one that is not there
 		return err
@@ -136,7 +128,7 @@ func (s portCommands) forward(ctx context.Context, id string, where portPlace, p
 		return err
 	}
 	defer ln.Close()
-	fmt.Fprintln(s.Stdout, ln.Addr())
+	fmt.Fprintln(a.stdout, ln.Addr())
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer release()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -158,12 +150,12 @@ func (s portCommands) forward(ctx context.Context, id string, where portPlace, p
 		}
 		all.Go(func() {
 			defer near.Close()
-			far, err := client.OpenPort(ctx, c, id, port)
+			far, err := c.OpenPort(ctx, id, port)
 			if err != nil {
 				if errors.Is(err, client.NotFound) {
 					cancel(err)
 				} else if ctx.Err() == nil {
-					fmt.Fprintf(s.Stderr, "boxctl: %v\n", err)
+					fmt.Fprintf(a.stderr, "boxctl: %v\n", err)
 				}
 				return
 			}

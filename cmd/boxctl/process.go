@@ -91,7 +91,7 @@ func (f *startFlags) request(argv []string) (*api.ProcessRequest, error) {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
-		return nil, &UsageError{Err: errors.Join(errs...)}
+		return nil, &usageError{err: errors.Join(errs...)}
 	}
 	return req, nil
 }
@@ -144,8 +144,8 @@ what it writes.`,
 		Example: `  boxctl start --restart on-failure --ready-port 8080 --wait work web -- ./serve
   boxctl start --stdin --restart always --restart-limit 0 work mcp -- python3 /opt/mcp/server.py
   boxctl start -t work shell -- bash`,
-		Args: Usage(names(cobra.MinimumNArgs(2))),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(names(cobra.MinimumNArgs(2))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, name := args[0], args[1]
 			req, err := f.request(args[2:])
 			if err != nil {
@@ -154,7 +154,6 @@ what it writes.`,
 			if f.terminal {
 				a.setTerminal(req)
 			}
-			c := a.Client()
 			p, _, err := c.StartProcess(cmd.Context(), id, name, req)
 			if err == nil && f.wait {
 				clamped := p.Clamped
@@ -164,18 +163,18 @@ what it writes.`,
 			if err != nil {
 				return programError{err}
 			}
-			if a.JSON {
-				err = a.PrintJSON(p)
+			if a.json {
+				err = a.printJSON(p)
 			} else {
 				a.showClamped(p.Clamped)
-				fmt.Fprintln(a.Stdout, render.Printable(p.ID))
+				fmt.Fprintln(a.stdout, render.Printable(p.ID))
 			}
 			failed := p.Result != nil && p.Result.Status == "start_failed"
 			if (f.wait || failed) && p.State == "ended" {
 				return errors.Join(err, a.sayEnded(&p))
 			}
 			return err
-		},
+		}),
 	}
 	f.add(cmd)
 	return cmd
@@ -199,11 +198,11 @@ func (a *app) sayEnded(p *api.Process) error {
 	if why == "" && p.Result != nil {
 		why = p.Result.Status
 	}
-	fmt.Fprintf(a.Stderr, "boxctl: %s has ended: %s\nhint: 'boxctl logs %s %s' shows what it wrote\n", render.Printable(p.ID), why, render.ShellWord(p.Session), render.ShellWord(p.ID))
+	fmt.Fprintf(a.stderr, "boxctl: %s has ended: %s\nhint: 'boxctl logs %s %s' shows what it wrote\n", render.Printable(p.ID), why, render.ShellWord(p.Session), render.ShellWord(p.ID))
 	if p.Result == nil {
-		return ExitError(exitBoxd)
+		return exitError(exitBoxd)
 	}
-	if a.JSON {
+	if a.json {
 		return resultCode(p.Result, 0)
 	}
 	return a.conclude(p.Result, nil, 0)
@@ -215,18 +214,18 @@ func (a *app) psCommand() *cobra.Command {
 		Short: "List the processes of a session, and those that have ended a short time ago",
 		Long: `ps lists the processes of a session that were started with a name or are in a terminal. STARTS counts
 how often a process was started, READERS who is attached to it.`,
-		Args: Usage(ids(cobra.ExactArgs(1))),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := a.Client().Processes(cmd.Context(), args[0])
+		Args: usage(ids(cobra.ExactArgs(1))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			list, err := c.Processes(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			slices.SortStableFunc(list, func(p, q api.Process) int { return p.StartedAt.Compare(q.StartedAt) })
-			if a.JSON {
-				return a.PrintJSON(api.ProcessList{Processes: list})
+			if a.json {
+				return a.printJSON(api.ProcessList{Processes: list})
 			}
-			return render.Processes(a.Stdout, list, time.Now())
-		},
+			return render.Processes(a.stdout, list, time.Now())
+		}),
 	}
 }
 
@@ -240,8 +239,8 @@ func (a *app) stopCommand() *cobra.Command {
 have ended. What they wrote can still be read for a while, unless --rm forgets it.`,
 		Example: `  boxctl stop work web
   boxctl stop --signal INT --grace 1m work job`,
-		Args: Usage(names(cobra.MinimumNArgs(2))),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(names(cobra.MinimumNArgs(2))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var errs []error
 			wait := parseFlag(&errs, cmd.Flags(), "grace", grace, quantity.ParseDuration)
 			signal = signalName(signal)
@@ -249,9 +248,8 @@ have ended. What they wrote can still be read for a while, unless --rm forgets i
 				errs = append(errs, fmt.Errorf("--signal %q: not the name of a signal such as SIGTERM", signal))
 			}
 			if len(errs) > 0 {
-				return &UsageError{Err: errors.Join(errs...)}
+				return &usageError{err: errors.Join(errs...)}
 			}
-			c := a.Client()
 			ended := api.ProcessList{Processes: []api.Process{}}
 			for _, name := range args[1:] {
 				p, err := stop(cmd.Context(), c, args[0], name, signal, wait)
@@ -264,11 +262,11 @@ have ended. What they wrote can still be read for a while, unless --rm forgets i
 				}
 				ended.Processes = append(ended.Processes, p)
 			}
-			if a.JSON {
-				errs = append(errs, a.PrintJSON(ended))
+			if a.json {
+				errs = append(errs, a.printJSON(ended))
 			}
 			return errors.Join(errs...)
-		},
+		}),
 	}
 	cmd.Flags().StringVarP(&signal, "signal", "s", "", "ask with this `SIGNAL`")
 	cmd.Flags().StringVar(&grace, "grace", "", "kill them this `TIME` after that; 0s: at once")

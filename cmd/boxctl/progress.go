@@ -29,23 +29,23 @@ type Progress struct {
 // progressStep is how much goes through between two lines, in bytes: a copy that takes no time says nothing.
 const progressStep = 8 << 20
 
-// Progress begins one: word is what happens to the bytes, of how many there will be; 0: nobody knows.
-func (a *App) Progress(word string, of int64) *Progress {
+// progress begins one: word is what happens to the bytes, of how many there will be; 0: nobody knows.
+func (a *app) progress(word string, of int64) *Progress {
 	p := &Progress{word: word, of: of}
-	if tty.Is(a.Stderr) {
-		p.to = a.Stderr
+	if tty.Is(a.stderr) {
+		p.to = a.stderr
 	}
 	return p
 }
 
 // Write counts what goes through.
 func (p *Progress) Write(b []byte) (int, error) {
-	p.Add(int64(len(b)))
+	p.add(int64(len(b)))
 	return len(b), nil
 }
 
-// Add counts bytes.
-func (p *Progress) Add(n int64) {
+// add counts bytes.
+func (p *Progress) add(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.n += n; p.to == nil || p.over || p.n-p.shown < progressStep {
@@ -79,8 +79,8 @@ func (p *Progress) show(line string) {
 	p.width = len(line)
 }
 
-// End takes the line back. It may be called more than once.
-func (p *Progress) End() {
+// end takes the line back. It may be called more than once.
+func (p *Progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over = true; p.width > 0 {

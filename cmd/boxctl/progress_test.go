@@ -23,19 +23,19 @@ func TestProgressIsOneLineThatGoes(t *testing.T) {
 		var out bytes.Buffer
 		p := &Progress{to: &out, word: "sent", of: tc.of}
 		for _, n := range tc.add {
-			p.Add(n)
+			p.add(n)
 		}
-		p.End()
-		p.Add(1 << 30)
-		p.End()
+		p.end()
+		p.add(1 << 30)
+		p.end()
 		if got := out.String(); !strings.HasPrefix(got, tc.want) || tc.want == "" && got != "" || tc.want != "" && !strings.HasSuffix(got, " \r") || strings.Contains(got, "\x1b") {
 			t.Errorf("%+v: %q", tc, got)
 		}
 	}
 	var out bytes.Buffer
-	p := (&App{Stderr: &out}).Progress("sent", 1)
-	p.Add(1 << 30)
-	p.End()
+	p := (&app{stderr: &out}).progress("sent", 1)
+	p.add(1 << 30)
+	p.end()
 	if out.Len() > 0 {
 		t.Errorf("nobody looks on, and it says %q", out.String())
 	}

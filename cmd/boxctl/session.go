@@ -103,15 +103,9 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
-		return nil, &UsageError{Err: errors.Join(errs...)}
+		return nil, &usageError{err: errors.Join(errs...)}
 	}
 	return req, nil
-}
-
-// asking is for commands elsewhere that take the flags of a session.
-func asking() MCPAsking {
-	f := &sessionFlags{}
-	return MCPAsking{Flags: f.add, Request: f.request}
 }
 
 // parseFlag parses a flag's text if the flag was given.
@@ -164,7 +158,7 @@ func parsePairs(flag string, list []string) (map[string]string, error) {
 // printPlan prints what would be, and fails where that is a refusal.
 func (a *app) printPlan(p *api.Plan, err error) error {
 	if err == nil {
-		err = a.PrintJSON(p)
+		err = a.printJSON(p)
 	}
 	if err == nil && p.Refused != nil {
 		return &client.Error{Problem: *p.Refused}
@@ -209,8 +203,8 @@ func (a *app) createCommand() *cobra.Command {
 		Short: "Make a session, or find the one of that id",
 		Long: `create makes a session and prints its id. If you have a session of that id already and it does not
 differ in what the flags ask for, that is the one; otherwise the fields that differ are named.`,
-		Args: Usage(ids(cobra.MaximumNArgs(1))),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(ids(cobra.MaximumNArgs(1))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id := ""
 			if len(args) > 0 {
 				id = args[0]
@@ -220,20 +214,16 @@ differ in what the flags ask for, that is the one; otherwise the fields that dif
 				return err
 			}
 			if f.dry {
-				p, err := a.Client().PlanSession(cmd.Context(), req)
+				p, err := c.PlanSession(cmd.Context(), req)
 				return a.printPlan(&p, err)
 			}
-			s, _, err := a.Client().Create(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			if a.JSON {
-				return a.PrintJSON(s)
-			}
-			a.showClamped(s.Clamped)
-			fmt.Fprintln(a.Stdout, s.ID)
-			return nil
-		},
+			s, _, err := c.CreateSession(cmd.Context(), req)
+			return a.answer(s, err, func() error {
+				a.showClamped(s.Clamped)
+				fmt.Fprintln(a.stdout, s.ID)
+				return nil
+			})
+		}),
 	}
 	f.add(cmd)
 	return cmd
@@ -247,20 +237,20 @@ func (a *app) lsCommand() *cobra.Command {
 		Short:   "List sessions",
 		Long: `ls lists the sessions you have, with their limits. RUNNING counts executions under way, LEFT is how
 long a session lives on if nobody uses it.`,
-		Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := a.Client().Sessions(cmd.Context(), all || a.Owner != "")
+		Args: usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			list, err := c.Sessions(cmd.Context(), all || a.owner != "")
 			if err != nil {
 				return err
 			}
-			if a.Owner != "" {
-				list = slices.DeleteFunc(list, func(s api.Session) bool { return s.Owner != a.Owner })
+			if a.owner != "" {
+				list = slices.DeleteFunc(list, func(s api.Session) bool { return s.Owner != a.owner })
 			}
-			if a.JSON {
-				return a.PrintJSON(api.SessionList{Sessions: list})
+			if a.json {
+				return a.printJSON(api.SessionList{Sessions: list})
 			}
-			return render.Sessions(a.Stdout, list, time.Now())
-		},
+			return render.Sessions(a.stdout, list, time.Now())
+		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
 	return cmd
@@ -272,14 +262,14 @@ func (a *app) inspectCommand() *cobra.Command {
 		Short: "Show all that is known of a session, as JSON",
 		Long: `inspect prints what a session was made with, what keeps each of its limits on this host (enforcement),
 and what it uses now. Of its environment it shows the names alone.`,
-		Args: Usage(ids(cobra.ExactArgs(1))),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.Client().Session(cmd.Context(), args[0])
+		Args: usage(ids(cobra.ExactArgs(1))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			s, err := c.Session(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			return a.PrintJSON(s)
-		},
+			return a.printJSON(s)
+		}),
 	}
 }
 
@@ -289,23 +279,22 @@ func (a *app) rmCommand() *cobra.Command {
 		Short: "Remove sessions, with what runs in them and their managed workspaces",
 		Long: `rm ends all that runs in sessions and removes them with their managed workspaces. Directories of the
 host that were lent to them stay, with what was written there.`,
-		Args: Usage(ids(cobra.MinimumNArgs(1))),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := a.Client()
+		Args: usage(ids(cobra.MinimumNArgs(1))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var errs []error
 			removed := []string{}
 			for _, id := range args {
-				if err := c.Delete(cmd.Context(), id); err != nil {
+				if err := c.DeleteSession(cmd.Context(), id); err != nil {
 					errs = append(errs, err)
 					continue
 				}
 				removed = append(removed, id)
 			}
-			if a.JSON {
-				errs = append(errs, a.PrintJSON(map[string][]string{"removed": removed}))
+			if a.json {
+				errs = append(errs, a.printJSON(map[string][]string{"removed": removed}))
 			}
 			return errors.Join(errs...)
-		},
+		}),
 	}
 }
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands of boxctl about skills: packages of instructions for agents.
-
 package main
 
 import (
@@ -21,40 +19,24 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// skillCommands have what boxctl has.
-type skillCommands struct{ *App }
-
-func (s skillCommands) client() client.Skills { return client.Skills{Client: s.Client()} }
+type skillCommands struct{ *app }
 
 // skillCommand is that with all others below it.
-func skillCommand(app *App) *cobra.Command {
-	s := skillCommands{app}
-	return Group("skills", "Keep skills: packages of instructions for agents", `A skill is a directory with a file SKILL.md: what it does, when to use it, and how, for an agent to read when it
-needs it (agentskills.io). boxd keeps everybody's own. boxd-skills(7) has the rules.`, s.list(), s.show(), s.create(), s.update(), s.remove(), s.files(), s.cat(), s.write(), s.index(), s.preview(), s.install(), s.scan(), s.activate(), s.deactivate())
+func (a *app) skillCommand() *cobra.Command {
+	s := skillCommands{a}
+	return group("skills", "Keep skills: packages of instructions for agents", `A skill is a directory with a file SKILL.md: what it does, when to use it, and how, for an agent to read when it
+needs it (agentskills.io). boxd keeps everybody's own. boxd-skills(7) has the rules.`,
+		lsCommand(a, "List skills, the newest first", (*client.Client).Skills, func(list []api.Skill) any { return api.SkillList{Skills: list} }, s.print),
+		s.show(), s.create(), s.update(), s.remove(), s.files(), s.cat(), s.write(), s.index(), s.preview(), s.install(), s.scan(), s.activate(),
+		a.takeCommand("deactivate SESSION NAME...", "Take skills from a living box",
+			`deactivate takes skills from a box. One in use stays, and is told with the programs that use it. With --force it goes:
+what they have open of it stays open, and nothing else can be opened.`, (*client.Client).DeactivateSkill))
 }
 
-func (s skillCommands) list() *cobra.Command {
-	return &cobra.Command{
-		Use: "ls", Short: "List skills, the newest first", Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := s.client()
-			defer c.Close()
-			list, err := c.List(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if s.JSON {
-				return s.PrintJSON(api.SkillList{Skills: list})
-			}
-			w := tabwriter.NewWriter(s.Stdout, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tFILES\tSIZE\tDESCRIPTION")
-			for i := range list {
-				k := &list[i]
-				fmt.Fprintf(w, "%s\t%d\t%v\t%s\n", render.Printable(k.Name), k.Entries, quantity.Size(k.Bytes), line(k.Description))
-			}
-			return w.Flush()
-		},
-	}
+func (s skillCommands) print(list []api.Skill) error {
+	return table(s.stdout, "NAME\tFILES\tSIZE\tDESCRIPTION", list, func(k *api.Skill) string {
+		return fmt.Sprintf("%s\t%d\t%v\t%s", render.Printable(k.Name), k.Entries, quantity.Size(k.Bytes), line(k.Description))
+	})
 }
 
 // line is the beginning of a text, as one line. What is in a skill strangers have written.
@@ -69,50 +51,40 @@ func line(text string) string {
 
 func (s skillCommands) show() *cobra.Command {
 	return &cobra.Command{
-		Use: "show NAME", Short: "Show a skill and its instructions", Args: Usage(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := s.client()
-			defer c.Close()
-			k, err := c.Get(cmd.Context(), args[0])
-			if err != nil || s.JSON {
-				return errors.Join(err, s.jsonUnless(err, k))
-			}
-			w := tabwriter.NewWriter(s.Stdout, 0, 8, 2, ' ', 0)
-			row := func(name, text string) {
-				if text != "" {
-					fmt.Fprintf(w, "%s\t%s\n", name, render.Plain(text))
+		Use: "show NAME", Short: "Show a skill and its instructions", Args: usage(cobra.ExactArgs(1)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			k, err := c.Skill(cmd.Context(), args[0])
+			return s.answer(k, err, func() error {
+				w := tabwriter.NewWriter(s.stdout, 0, 8, 2, ' ', 0)
+				row := func(name, text string) {
+					if text != "" {
+						fmt.Fprintf(w, "%s\t%s\n", name, render.Plain(text))
+					}
 				}
-			}
-			row("name", k.Name)
-			row("description", line(k.Description))
-			row("license", k.License)
-			row("needs", line(k.Compatibility))
-			row("digest", k.Digest)
-			row("origin", k.Origin)
-			row("size", fmt.Sprintf("%v in %d entries", quantity.Size(k.Bytes), k.Entries))
-			for _, a := range k.Advice {
-				row("advice", a)
-			}
-			if err := w.Flush(); err != nil {
+				row("name", k.Name)
+				row("description", line(k.Description))
+				row("license", k.License)
+				row("needs", line(k.Compatibility))
+				row("digest", k.Digest)
+				row("origin", k.Origin)
+				row("size", fmt.Sprintf("%v in %d entries", quantity.Size(k.Bytes), k.Entries))
+				for _, a := range k.Advice {
+					row("advice", a)
+				}
+				if err := w.Flush(); err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(s.stdout, "\n%s", render.Plain(k.Instructions))
 				return err
-			}
-			_, err = fmt.Fprintf(s.Stdout, "\n%s", render.Plain(k.Instructions))
-			return err
-		},
+			})
+		}),
 	}
-}
-
-func (s skillCommands) jsonUnless(err error, v any) error {
-	if err != nil {
-		return nil //nolint:nilerr // whoever calls has it
-	}
-	return s.PrintJSON(v)
 }
 
 // text reads what a flag names: a file, or - for standard input.
 func (s skillCommands) text(name string) (string, error) {
 	const most = 1 << 20
-	in := s.Stdin
+	in := s.stdin
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
@@ -132,20 +104,18 @@ func (s skillCommands) create() *cobra.Command {
 	var req api.SkillRequest
 	var from string
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Make a skill of texts", Args: Usage(cobra.ExactArgs(1)),
+		Use: "create NAME", Short: "Make a skill of texts", Args: usage(cobra.ExactArgs(1)),
 		Example: "  boxctl skills create make-report --description 'Makes reports. Use it for tables.' --instructions report.md",
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) (err error) {
 			req.Name = args[0]
 			if from != "" {
 				if req.Instructions, err = s.text(from); err != nil {
 					return err
 				}
 			}
-			c := s.client()
-			defer c.Close()
-			k, err := c.Create(cmd.Context(), &req)
+			k, err := c.CreateSkill(cmd.Context(), &req)
 			return s.done(err, k)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&req.Description, "description", "", "what it does and when to use it")
 	cmd.Flags().StringVar(&req.License, "license", "", "its licence")
@@ -156,8 +126,8 @@ func (s skillCommands) create() *cobra.Command {
 func (s skillCommands) update() *cobra.Command {
 	var description, license, from, match string
 	cmd := &cobra.Command{
-		Use: "update NAME", Short: "Change what a skill says of itself", Args: Usage(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Use: "update NAME", Short: "Change what a skill says of itself", Args: usage(cobra.ExactArgs(1)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req := api.SkillChange{IfMatch: match}
 			if cmd.Flags().Changed("description") {
 				req.Description = &description
@@ -172,11 +142,9 @@ func (s skillCommands) update() *cobra.Command {
 				}
 				req.Instructions = &text
 			}
-			c := s.client()
-			defer c.Close()
-			k, err := c.Change(cmd.Context(), args[0], &req)
+			k, err := c.ChangeSkill(cmd.Context(), args[0], &req)
 			return s.done(err, k)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&description, "description", "", "what it does and when to use it")
 	cmd.Flags().StringVar(&license, "license", "", "its licence")
@@ -187,41 +155,35 @@ func (s skillCommands) update() *cobra.Command {
 
 // done prints what has become of skills.
 func (s skillCommands) done(err error, list ...api.Skill) error {
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.PrintJSON(api.SkillList{Skills: list})
-	}
-	for i := range list {
-		fmt.Fprintf(s.Stdout, "%s %s\n", list[i].Name, list[i].Digest)
-	}
-	return nil
+	return s.answer(api.SkillList{Skills: list}, err, func() error {
+		for i := range list {
+			fmt.Fprintf(s.stdout, "%s %s\n", list[i].Name, list[i].Digest)
+		}
+		return nil
+	})
 }
 
 func (s skillCommands) remove() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Delete skills, or a file of one", Args: Usage(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := s.client()
-			defer c.Close()
+		Use: "rm NAME...", Short: "Delete skills, or a file of one", Args: usage(cobra.MinimumNArgs(1)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if file != "" && len(args) > 1 {
-				return &UsageError{Err: errors.New("--file is of one skill")}
+				return &usageError{err: errors.New("--file is of one skill")}
 			}
 			for _, name := range args {
 				var err error
 				if file != "" {
-					_, err = c.RemoveFile(cmd.Context(), name, file, "")
+					_, err = c.RemoveSkillFile(cmd.Context(), name, file, "")
 				} else {
-					err = c.Delete(cmd.Context(), name)
+					err = c.DeleteSkill(cmd.Context(), name)
 				}
 				if err != nil {
 					return err
 				}
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&file, "file", "", "the `PATH` of a file or directory of the skill, instead of all of it")
 	return cmd
@@ -230,28 +192,21 @@ func (s skillCommands) remove() *cobra.Command {
 func (s skillCommands) files() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "files NAME [PATH]", Short: "List a directory of a skill", Args: Usage(cobra.RangeArgs(1, 2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := s.client()
-			defer c.Close()
+		Use: "files NAME [PATH]", Short: "List a directory of a skill", Args: usage(cobra.RangeArgs(1, 2)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			at := "."
 			if len(args) > 1 {
 				at = args[1]
 			}
-			list, err := c.Files(cmd.Context(), args[0], at, all, 1000)
-			if err != nil || s.JSON {
-				return errors.Join(err, s.jsonUnless(err, list))
-			}
-			w := tabwriter.NewWriter(s.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
-			for _, e := range list.Entries {
-				kind := e.Type
-				if e.Executable {
-					kind = "program"
+			list, err := c.SkillFiles(cmd.Context(), args[0], at, all, 1000)
+			return s.answer(list, err, func() error {
+				var entries []entry
+				for _, e := range list.Entries {
+					entries = append(entries, entry{e.Type, e.Executable, e.Size, e.Path})
 				}
-				fmt.Fprintf(w, "%s\t%d\t %s\n", kind, e.Size, render.Printable(e.Path))
-			}
-			return w.Flush()
-		},
+				return s.printEntries(entries)
+			})
+		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "with those that begin with a dot")
 	return cmd
@@ -259,41 +214,36 @@ func (s skillCommands) files() *cobra.Command {
 
 func (s skillCommands) cat() *cobra.Command {
 	return &cobra.Command{
-		Use: "cat NAME PATH", Short: "Print a file of a skill", Args: Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := s.client()
-			defer c.Close()
-			f, err := c.ReadFile(cmd.Context(), args[0], args[1])
-			if err != nil || s.JSON {
-				return errors.Join(err, s.jsonUnless(err, f))
-			}
-			data := []byte(f.Content)
-			if f.Encoding == "base64" {
-				if data, err = base64.StdEncoding.DecodeString(f.Content); err != nil {
-					return fmt.Errorf("answer of boxd: %w", err)
+		Use: "cat NAME PATH", Short: "Print a file of a skill", Args: usage(cobra.ExactArgs(2)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			f, err := c.ReadSkillFile(cmd.Context(), args[0], args[1])
+			return s.answer(f, err, func() error {
+				data := []byte(f.Content)
+				if f.Encoding == "base64" {
+					if data, err = base64.StdEncoding.DecodeString(f.Content); err != nil {
+						return fmt.Errorf("answer of boxd: %w", err)
+					}
 				}
-			}
-			_, err = s.Stdout.Write(data)
-			return err
-		},
+				_, err = s.stdout.Write(data)
+				return err
+			})
+		}),
 	}
 }
 
 func (s skillCommands) write() *cobra.Command {
 	var req api.SkillFileWrite
 	cmd := &cobra.Command{
-		Use: "write NAME PATH", Short: "Make standard input the content of a file of a skill", Args: Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Use: "write NAME PATH", Short: "Make standard input the content of a file of a skill", Args: usage(cobra.ExactArgs(2)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			text, err := s.text("-")
 			if err != nil {
 				return err
 			}
 			req.Path, req.Content, req.Encoding = args[1], base64.StdEncoding.EncodeToString([]byte(text)), "base64"
-			c := s.client()
-			defer c.Close()
-			k, err := c.WriteFile(cmd.Context(), args[0], &req)
+			k, err := c.WriteSkillFile(cmd.Context(), args[0], &req)
 			return s.done(err, k)
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&req.Executable, "executable", "x", false, "it is a program")
 	cmd.Flags().StringVar(&req.IfMatch, "if-match", "", "only if the skill has this `DIGEST`")
@@ -304,20 +254,17 @@ func (s skillCommands) index() *cobra.Command {
 	var req api.SkillIndexRequest
 	cmd := &cobra.Command{
 		Use: "index [NAME...]", Short: "Print a text for a prompt that tells which skills there are",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := s.client()
-			defer c.Close()
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Names = args
-			text, err := c.Index(cmd.Context(), &req)
-			if err != nil || s.JSON {
-				return errors.Join(err, s.jsonUnless(err, text))
-			}
-			for _, name := range text.Missing {
-				fmt.Fprintf(s.Stderr, "boxctl: there is no skill %q\n", name)
-			}
-			_, err = io.WriteString(s.Stdout, text.Text)
-			return err
-		},
+			text, err := c.SkillIndex(cmd.Context(), &req)
+			return s.answer(text, err, func() error {
+				for _, name := range text.Missing {
+					fmt.Fprintf(s.stderr, "boxctl: there is no skill %q\n", name)
+				}
+				_, err = io.WriteString(s.stdout, text.Text)
+				return err
+			})
+		}),
 	}
 	cmd.Flags().StringVar(&req.Location, "location", "", "the `DIRECTORY` under which an agent finds them")
 	return cmd

@@ -29,7 +29,7 @@ func TestSkillsDoNotSpeakToTheTerminal(t *testing.T) {
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, test.answer) }))
 		var out bytes.Buffer
-		cmd := skillCommand(&App{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Socket: server.URL})
+		cmd := (&app{stdin: strings.NewReader(""), stdout: &out, stderr: &out, socket: server.URL}).skillCommand()
 		cmd.SetArgs(test.args)
 		err := cmd.ExecuteContext(t.Context())
 		server.Close()

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/internal/tty"
+	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
@@ -22,39 +23,33 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
 		Example: `  boxctl top
   boxctl top work
   boxctl top --json work`,
-		Args: Usage(ids(cobra.MaximumNArgs(1))),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			t := &render.Looker{Client: a.Client(), All: all || a.Owner != "", Owner: a.Owner}
+		Args: usage(ids(cobra.MaximumNArgs(1))),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			t := &render.Sampler{Client: c, All: all || a.owner != "", Owner: a.owner}
 			if len(args) > 0 {
 				t.ID = args[0]
 			}
-			first, err := t.Look(cmd.Context(), nil)
+			first, err := t.Sample(cmd.Context(), nil)
 			if err != nil {
 				return err
 			}
-			if !a.JSON && tty.Is(a.Stdout) {
+			if !a.json && tty.Is(a.stdout) {
 				return a.topLive(cmd.Context(), t, first)
 			}
-			v, err := t.LookAgain(cmd.Context(), first)
-			switch {
-			case err != nil:
-				return err
-			case a.JSON:
-				return a.PrintJSON(v)
-			}
-			return v.Print(a.Stdout)
-		},
+			v, err := t.SampleAgain(cmd.Context(), first)
+			return a.answer(v, err, func() error { return v.Print(a.stdout) })
+		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
 	return cmd
 }
 
-func (a *app) topLive(ctx context.Context, t *render.Looker, first *render.Top) error {
+func (a *app) topLive(ctx context.Context, t *render.Sampler, first *render.Top) error {
 	signals, release := catchSignals()
 	defer release()
-	sig, err := t.Live(ctx, a.Stdin, a.Stdout, first, signals)
+	sig, err := t.Live(ctx, a.stdin, a.stdout, first, signals)
 	if s, ok := sig.(syscall.Signal); ok {
-		return ExitError(exitSignalBase + int(s))
+		return exitError(exitSignalBase + int(s))
 	}
 	return err
 }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has the commands about what callers have used.
-
 package main
 
 import (
@@ -10,11 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // usageCommand is the command of that name.
-func usageCommand(a *App) *cobra.Command {
+func (a *app) usageCommand() *cobra.Command {
 	var all bool
 	var days int
 	cmd := &cobra.Command{
@@ -23,20 +22,14 @@ func usageCommand(a *App) *cobra.Command {
 		Long: `usage lists the last days (UTC) on which you have used boxes: executions, how long sessions have lived, the
 time of processors, and memory and disk as gibibytes for an hour; and, where a policy bounds you, how much of
 that you have now. Memory is what sessions have as their limit, disk what is in workspaces with a quota.`,
-		Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if days < 1 {
-				return &UsageError{Err: fmt.Errorf("--days %d: want 1 or more", days)}
+				return &usageError{err: fmt.Errorf("--days %d: want 1 or more", days)}
 			}
-			list, err := a.Client().Usage(cmd.Context(), days, all)
-			if err != nil {
-				return err
-			}
-			if a.JSON {
-				return a.PrintJSON(list)
-			}
-			return render.Usage(a.Stdout, &list, time.Now())
-		},
+			list, err := c.Usage(cmd.Context(), days, all)
+			return a.answer(list, err, func() error { return render.Usage(a.stdout, &list, time.Now()) })
+		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's (operators only)")
 	cmd.Flags().IntVar(&days, "days", 7, "the last `NUMBER` of days")

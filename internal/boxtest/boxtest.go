@@ -233,7 +233,7 @@ func (d *Daemon) removeAll() {
 	for _, s := range list {
 		d.Owner = s.Owner
 		// Its own client may have removed it meanwhile.
-		failed := d.Delete(ctx, s.ID)
+		failed := d.DeleteSession(ctx, s.ID)
 		if e, ok := errors.AsType[*client.Error](failed); !ok || e.Status != http.StatusNotFound {
 			err = errors.Join(err, failed)
 		}

@@ -17,7 +17,7 @@ import (
 // NewSession makes a session that does not exist.
 func (d *Daemon) NewSession(t testing.TB, req api.SessionRequest) api.Session {
 	t.Helper()
-	s, isNew, err := d.Create(t.Context(), &req)
+	s, isNew, err := d.CreateSession(t.Context(), &req)
 	if err != nil || !isNew {
 		t.Fatalf("create %q: new %v, %v", req.ID, isNew, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -176,137 +177,22 @@ func (c streamConn) Read(p []byte) (int, error) {
 // Close ends idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Create makes a session, or returns the one of that id if it does not differ in what req asks for;
-// isNew tells which.
-func (c *Client) Create(ctx context.Context, req *api.SessionRequest) (s api.Session, isNew bool, err error) {
-	code, err := c.do(ctx, http.MethodPost, "/v1/sessions", req, &s)
-	return s, code == http.StatusCreated, err
-}
-
-// Session describes a session.
-func (c *Client) Session(ctx context.Context, id string) (s api.Session, err error) {
-	path, err := c.path(id, "")
-	if err == nil {
-		_, err = c.do(ctx, http.MethodGet, path, nil, &s)
-	}
-	return s, err
-}
-
-// Sessions lists the caller's sessions, or with all everybody's.
-func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) {
-	path := "/v1/sessions"
-	if all {
-		path += "?all=true"
-	}
-	var list api.SessionList
-	_, err := c.do(ctx, http.MethodGet, path, nil, &list)
-	return list.Sessions, err
-}
-
-// Change gives a living session other limits or times, all that change asks for or nothing.
-func (c *Client) Change(ctx context.Context, id string, change *api.SessionChange) (s api.Session, err error) {
-	path, err := c.path(id, "")
-	if err == nil {
-		_, err = c.do(ctx, http.MethodPatch, path, change, &s)
-	}
-	return s, err
-}
-
-// Freeze stops all programs of a session where they are, and returns when that is true.
-func (c *Client) Freeze(ctx context.Context, id string) (s api.Session, err error) {
-	path, err := c.path(id, "/freeze")
-	if err == nil {
-		_, err = c.do(ctx, http.MethodPost, path, nil, &s)
-	}
-	return s, err
-}
-
-// Thaw lets the programs of a frozen session go on.
-func (c *Client) Thaw(ctx context.Context, id string) (s api.Session, err error) {
-	path, err := c.path(id, "/thaw")
-	if err == nil {
-		_, err = c.do(ctx, http.MethodPost, path, nil, &s)
-	}
-	return s, err
-}
-
-// RenewSession begins the idle time of a session anew.
-func (c *Client) RenewSession(ctx context.Context, id string) (s api.Session, err error) {
-	path, err := c.path(id, "/renew")
-	if err == nil {
-		_, err = c.do(ctx, http.MethodPost, path, nil, &s)
-	}
-	return s, err
-}
-
-// Drain has boxd take no new sessions, until Undrain; only root may.
-func (c *Client) Drain(ctx context.Context, req *api.DrainRequest) (d api.Drain, err error) {
-	_, err = c.do(ctx, http.MethodPost, "/v1/drain", req, &d)
-	return d, err
-}
-
-// Undrain has boxd take new sessions again; only root may.
-func (c *Client) Undrain(ctx context.Context) error {
-	_, err := c.do(ctx, http.MethodDelete, "/v1/drain", nil, nil)
-	return err
-}
-
-// Delete ends a session and waits until nothing is left of it.
-func (c *Client) Delete(ctx context.Context, id string) error {
-	path, err := c.path(id, "")
-	if err == nil {
-		_, err = c.do(ctx, http.MethodDelete, path, nil, nil)
-	}
-	return err
-}
-
-// Exec runs a program in a session and waits for it.
-func (c *Client) Exec(ctx context.Context, id string, req *api.ExecRequest) (r api.ExecResult, err error) {
-	path, err := c.path(id, "/exec")
-	if err == nil {
-		_, err = c.do(ctx, http.MethodPost, path, req, &r)
-	}
-	return r, err
-}
-
-// Run makes a session, runs a program in it, and removes it.
-func (c *Client) Run(ctx context.Context, req *api.OneShotRequest) (r api.ExecResult, err error) {
-	_, err = c.do(ctx, http.MethodPost, "/v1/exec", req, &r)
-	return r, err
-}
-
-// Status describes the daemon.
-func (c *Client) Status(ctx context.Context) (s api.Status, err error) {
-	_, err = c.do(ctx, http.MethodGet, "/v1/status", nil, &s)
-	return s, err
-}
-
-// Configuration returns what is in force of box.toml. It is for operators.
-func (c *Client) Configuration(ctx context.Context) (f api.Configuration, err error) {
-	_, err = c.do(ctx, http.MethodGet, "/v1/config", nil, &f)
-	return f, err
-}
-
-// Doctor examines the host.
-func (c *Client) Doctor(ctx context.Context) (d api.Doctor, err error) {
-	_, err = c.do(ctx, http.MethodGet, "/v1/doctor", nil, &d)
-	return d, err
-}
-
-// Profiles lists the configured profiles.
-func (c *Client) Profiles(ctx context.Context) (p api.ProfileList, err error) {
-	_, err = c.do(ctx, http.MethodGet, "/v1/profiles", nil, &p)
-	return p, err
-}
-
-// Ready reports whether boxd can start sessions.
-func (c *Client) Ready(ctx context.Context) error {
-	_, err := c.do(ctx, http.MethodGet, "/readyz", nil, &api.Health{})
-	return err
-}
-
 // ErrNoID means that a call about a session was given the empty id, which no session has.
 var ErrNoID = errors.New("the id of the session is empty")
+
+// target is where a request goes: a path with its query, or the reason why there is none.
+type target struct {
+	path string
+	err  error
+}
+
+// about is the route of one thing of a collection: base is the path of the collection, rest what follows the id.
+func about(base, id, rest string) target {
+	if id == "" {
+		return target{err: ErrNoID}
+	}
+	return target{path: base + "/" + segment(id) + rest}
+}
 
 // segment is an id as one segment of a path whatever is in it: a slash travels as %2F, and "." and "..",
 // which would be taken for steps in the path, as %2E.
@@ -317,88 +203,139 @@ func segment(id string) string {
 	return url.PathEscape(id)
 }
 
-// ErrNotText means that a request has text that is not UTF-8, which JSON cannot carry.
-var ErrNotText = errors.New("the request has text that is not UTF-8")
-
-// encode makes the JSON of a request. For a byte that is no UTF-8 encoding/json writes the escape
-// \ufffd, and boxd would see something that nobody has sent; the character itself it writes as it is. What may be bytes goes
-// in base64 then.
-func encode(v any) ([]byte, error) {
-	data, err := encodeText(v)
-	if errors.Is(err, ErrNotText) {
-		if other := inBytes(v); other != nil {
-			return encodeText(other)
-		}
+// with adds a query.
+func (to target) with(query url.Values) target {
+	if to.err == nil && len(query) > 0 {
+		to.path += "?" + query.Encode()
 	}
-	return data, err
+	return to
 }
 
-func encodeText(v any) ([]byte, error) {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return nil, fmt.Errorf("encode the request: %w", err)
-	}
-	for rest := data; ; {
-		i := bytes.IndexByte(rest, '\\')
-		if i < 0 {
-			return data, nil
+// owned adds a query, in which the owner is named if the client acts for one.
+func (c *Client) owned(to target, query url.Values) target {
+	if c.Owner != "" {
+		if query == nil {
+			query = url.Values{}
 		}
-		if bytes.HasPrefix(rest[i:], []byte(`\ufffd`)) {
-			return nil, ErrNotText
-		}
-		rest = rest[i+2:] // past what is escaped: it may be a backslash
+		query.Set("owner", c.Owner)
 	}
+	return to.with(query)
 }
 
-// Ask makes a request of a path: in is sent as JSON, or as it is if it is an io.Reader; out is read, if not nil.
-func (c *Client) Ask(ctx context.Context, method, path string, in, out any) (int, error) {
-	return c.do(ctx, method, path, in, out)
+// session is the route of a session.
+func (c *Client) session(id, rest string, query url.Values) target {
+	return c.owned(about("/v1/sessions", id, rest), query)
 }
 
-// do makes one request. The answer goes to out; an error answer becomes an *Error.
-func (c *Client) do(ctx context.Context, method, path string, in, out any) (int, error) {
+// given makes a query of names and values, and leaves empty values out.
+func given(pairs ...string) url.Values {
+	query := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			query.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return query
+}
+
+// yes is a value of given: "true", or nothing.
+func yes(on bool) string {
+	if on {
+		return "true"
+	}
+	return ""
+}
+
+// positive is a value of given: a number above 0, or nothing.
+func positive[N int | int64](n N) string {
+	if n > 0 {
+		return strconv.FormatInt(int64(n), 10)
+	}
+	return ""
+}
+
+// ask makes a request and reads its answer.
+func ask[Out any](ctx context.Context, c *Client, method string, to target, in any) (out Out, err error) {
+	_, err = c.do(ctx, method, to, in, &out)
+	return out, err
+}
+
+// askNew does the same for what makes something: isNew is false where that was there already.
+func askNew[Out any](ctx context.Context, c *Client, method string, to target, in any) (out Out, isNew bool, err error) {
+	code, err := c.do(ctx, method, to, in, &out)
+	return out, code == http.StatusCreated, err
+}
+
+// do makes one request: in is sent as JSON, or as it is if it is an io.Reader. The answer goes to out if that is not nil;
+// an error answer becomes an *Error.
+func (c *Client) do(ctx context.Context, method string, to target, in, out any) (int, error) {
 	body, _ := in.(io.Reader)
-	if in != nil && body == nil {
+	if in != nil && body == nil && to.err == nil {
 		data, err := encode(in)
 		if err != nil {
 			return 0, err
 		}
 		body = bytes.NewReader(data)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+path, body)
+	resp, err := c.send(ctx, method, to, body)
 	if err != nil {
-		return 0, fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return 0, simplify(err)
+		return 0, err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return resp.StatusCode, refusal(resp)
+	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return resp.StatusCode, fmt.Errorf("read the answer: %w", err)
-	}
-	if resp.StatusCode >= http.StatusMultipleChoices {
-		return resp.StatusCode, problemOf(resp, data)
 	}
 	if out == nil {
 		return resp.StatusCode, nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return resp.StatusCode, fmt.Errorf("answer to %s %s: %w", method, path, err)
+		return resp.StatusCode, fmt.Errorf("answer to %s %s: %w", method, to.path, err)
 	}
 	return resp.StatusCode, nil
 }
 
-// simplify takes the wrapping of net/http off: its URL is made up and says nothing.
-func simplify(err error) error {
-	if u, ok := errors.AsType[*url.Error](err); ok {
-		return u.Err
+// open makes a request whose answer is a stream, which the caller must close. Names and values of headers go with it.
+func (c *Client) open(ctx context.Context, method string, to target, body io.Reader, header ...string) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, method, to, body, header...)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	if resp.StatusCode < http.StatusMultipleChoices {
+		return resp.Body, nil
+	}
+	defer resp.Body.Close()
+	return nil, refusal(resp)
 }
 
-func problemOf(resp *http.Response, data []byte) error {
+// send makes a request and returns the answer, whatever it is.
+func (c *Client) send(ctx context.Context, method string, to target, body io.Reader, header ...string) (*http.Response, error) {
+	if to.err != nil {
+		return nil, to.err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+to.path, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, to.path, err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := c.http.Do(req)
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return nil, u.Err // its URL is made up and says nothing
+	}
+	return resp, err
+}
+
+// refusal reads the error that is the answer where something else was to come.
+func refusal(resp *http.Response) error {
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
 	e := &Error{}
 	if json.Unmarshal(data, &e.Problem) != nil || e.Type == "" {
 		return fmt.Errorf("boxd answered %s", resp.Status)

@@ -74,11 +74,8 @@ func TestEveryIDIsOneSegmentOfThePath(t *testing.T) {
 	c := serve(t, func(_ http.ResponseWriter, r *http.Request) { got = strings.Split(r.URL.EscapedPath(), "/") })
 	for _, id := range ids() {
 		for _, rest := range []string{"", "/exec"} {
-			path, err := c.path(id, rest)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.do(t.Context(), http.MethodGet, path, nil, nil); err != nil {
+			to := c.session(id, rest, nil)
+			if _, err := c.do(t.Context(), http.MethodGet, to, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 			want := strings.Split("/v1/sessions/"+rest, "/")
@@ -87,14 +84,14 @@ func TestEveryIDIsOneSegmentOfThePath(t *testing.T) {
 				segment, got[3] = got[3], ""
 			}
 			if arrived, err := url.PathUnescape(segment); err != nil || arrived != id || !slices.Equal(got, want) || strings.Trim(segment, ".") == "" {
-				t.Errorf("%q travels as %s and arrives as %q in %q", id, path, arrived, got)
+				t.Errorf("%q travels as %s and arrives as %q in %q", id, to.path, arrived, got)
 			}
 		}
 	}
-	if _, err := c.path("", ""); !errors.Is(err, ErrNoID) {
-		t.Errorf("the empty id has a path: %v", err)
+	if to := c.session("", "", nil); !errors.Is(to.err, ErrNoID) {
+		t.Errorf("the empty id has a path: %v", to)
 	}
-	for _, err := range []error{c.Delete(t.Context(), ""), second(c.Session(t.Context(), "")), second(c.Exec(t.Context(), "", &api.ExecRequest{}))} {
+	for _, err := range []error{c.DeleteSession(t.Context(), ""), second(c.Session(t.Context(), "")), second(c.Exec(t.Context(), "", &api.ExecRequest{}))} {
 		if !errors.Is(err, ErrNoID) {
 			t.Errorf("a call about the empty id: %v", err)
 		}
@@ -108,7 +105,7 @@ func TestAnOwnerTravelsUnchanged(t *testing.T) {
 	var got url.Values
 	c := serve(t, func(_ http.ResponseWriter, r *http.Request) { got = r.URL.Query() })
 	c.Owner = "uid:10&all=true#x"
-	if err := c.Delete(t.Context(), "a?b"); err != nil || len(got) != 1 || got.Get("owner") != c.Owner {
+	if err := c.DeleteSession(t.Context(), "a?b"); err != nil || len(got) != 1 || got.Get("owner") != c.Owner {
 		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is the part of boxd's client that is about mounts of living sessions.
-
 package client
 
 import (
@@ -14,26 +12,27 @@ import (
 )
 
 // AddMount gives a living session a mount; isNew is false if it had that one, or another was replaced.
-func AddMount(ctx context.Context, c *Client, session string, req *api.MountRequest) (m api.SessionMount, isNew bool, err error) {
-	status, err := c.About(ctx, http.MethodPut, session, "/mounts", req, &m)
-	return m, status == http.StatusCreated, err
+func (c *Client) AddMount(ctx context.Context, session string, req *api.MountRequest) (m api.SessionMount, isNew bool, err error) {
+	return askNew[api.SessionMount](ctx, c, http.MethodPut, c.session(session, "/mounts", nil), req)
 }
 
-// ListMounts lists the mounts of a session: those it was made with, and those it was given.
-func ListMounts(ctx context.Context, c *Client, session string) ([]api.SessionMount, error) {
-	var list api.MountList
-	_, err := c.About(ctx, http.MethodGet, session, "/mounts", nil, &list)
+// Mounts lists the mounts of a session: those it was made with, and those it was given.
+func (c *Client) Mounts(ctx context.Context, session string) ([]api.SessionMount, error) {
+	list, err := ask[api.MountList](ctx, c, http.MethodGet, c.session(session, "/mounts", nil), nil)
 	return list.Mounts, err
 }
 
-// RemoveMount takes a mount from a session that it was given. One in use is refused, and UsersOf tells who uses it;
+// RemoveMount takes a mount from a session that it was given. One in use is refused, and MountUsersOf tells who uses it;
 // with force, what is open of it stays open.
-func RemoveMount(ctx context.Context, c *Client, session, target string, force bool) error {
-	query := url.Values{"target": {target}}
-	if force {
-		query.Set("force", "true")
-	}
-	_, err := c.About(ctx, http.MethodDelete, session, "/mounts?"+query.Encode(), nil, nil)
+func (c *Client) RemoveMount(ctx context.Context, session, target string, force bool) error {
+	query := given("force", yes(force))
+	query.Set("target", target)
+	return c.unmount(ctx, session, "/mounts", query)
+}
+
+// unmount takes something that is mounted from a session.
+func (c *Client) unmount(ctx context.Context, session, rest string, query url.Values) error {
+	_, err := c.do(ctx, http.MethodDelete, c.session(session, rest, query), nil, nil)
 	return err
 }
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is the part of boxd's client that is about ports of boxes.
-
 package client
 
 import (
@@ -9,9 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -25,25 +21,14 @@ type PortConn interface {
 
 var errNotPort = errors.New("the answer of boxd is no connection")
 
-// portPath is that of a request about a port.
-func portPath(c *Client, session string, port uint16, rest string) (string, error) {
-	if session == "" {
-		return "", ErrNoID
-	}
-	p := "/v1/sessions/" + strings.ReplaceAll(url.PathEscape(session), ".", "%2E") + "/ports/" + strconv.Itoa(int(port)) + rest
-	if c.Owner != "" {
-		p += "?owner=" + url.QueryEscape(c.Owner)
-	}
-	return p, nil
+// port is the route of a port of a session.
+func (c *Client) port(session string, port uint16, rest string) target {
+	return c.session(session, "/ports/"+strconv.Itoa(int(port))+rest, nil)
 }
 
 // OpenPort connects to a port at the loopback of a session's box. The connection is the caller's to close.
-func OpenPort(ctx context.Context, c *Client, session string, port uint16) (PortConn, error) {
-	p, err := portPath(c, session, port, "/stream")
-	if err != nil {
-		return nil, err
-	}
-	body, err := c.Open(ctx, http.MethodGet, p, nil, "Connection", "Upgrade", "Upgrade", api.PortProtocol)
+func (c *Client) OpenPort(ctx context.Context, session string, port uint16) (PortConn, error) {
+	body, err := c.open(ctx, http.MethodGet, c.port(session, port, "/stream"), nil, "Connection", "Upgrade", "Upgrade", api.PortProtocol)
 	if err != nil {
 		return nil, err
 	}
@@ -56,10 +41,6 @@ func OpenPort(ctx context.Context, c *Client, session string, port uint16) (Port
 }
 
 // PreviewPort makes a token for a preview of a port, which holds for a time, "15m", or with "" the usual one.
-func PreviewPort(ctx context.Context, c *Client, session string, port uint16, lifetime string) (t api.PortToken, err error) {
-	p, err := portPath(c, session, port, "/token")
-	if err == nil {
-		_, err = c.Ask(ctx, http.MethodPost, p, &api.PortTokenRequest{Lifetime: lifetime}, &t)
-	}
-	return t, err
+func (c *Client) PreviewPort(ctx context.Context, session string, port uint16, lifetime string) (api.PortToken, error) {
+	return ask[api.PortToken](ctx, c, http.MethodPost, c.port(session, port, "/token"), &api.PortTokenRequest{Lifetime: lifetime})
 }

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
@@ -24,58 +23,51 @@ var ErrNoName = errors.New("the id of the process is empty")
 // StartProcess makes a process, or returns the one of that id if it was asked for with the same request,
 // running or ended; isNew tells which.
 func (c *Client) StartProcess(ctx context.Context, id, p string, req *api.ProcessRequest) (state api.Process, isNew bool, err error) {
-	path, err := c.processPath(id, p, "", nil)
-	if err != nil {
-		return state, false, err
-	}
-	code, err := c.do(ctx, http.MethodPut, path, req, &state)
-	return state, code == http.StatusCreated, err
+	return askNew[api.Process](ctx, c, http.MethodPut, c.process(id, p, "", nil), req)
 }
 
 // Processes lists the processes of a session.
 func (c *Client) Processes(ctx context.Context, id string) ([]api.Process, error) {
-	path, err := c.path(id, "/processes")
-	if err != nil {
-		return nil, err
-	}
-	var list api.ProcessList
-	_, err = c.do(ctx, http.MethodGet, path, nil, &list)
+	list, err := ask[api.ProcessList](ctx, c, http.MethodGet, c.session(id, "/processes", nil), nil)
 	return list.Processes, err
 }
 
 // Process describes a process: as soon as it has ended, but at the latest after wait.
-func (c *Client) Process(ctx context.Context, id, p string, wait time.Duration) (state api.Process, err error) {
+func (c *Client) Process(ctx context.Context, id, p string, wait time.Duration) (api.Process, error) {
 	query := url.Values{}
 	if wait > 0 {
 		query.Set("wait", wait.String())
 	}
-	return state, c.process(ctx, http.MethodGet, id, p, "", query, nil, &state)
+	return ask[api.Process](ctx, c, http.MethodGet, c.process(id, p, "", query), nil)
 }
 
 // StopProcess asks a process to end as its request says, kills it if it does not, and returns when it has
 // ended.
-func (c *Client) StopProcess(ctx context.Context, id, p string) (state api.Process, err error) {
-	return state, c.process(ctx, http.MethodPost, id, p, "/stop", nil, nil, &state)
+func (c *Client) StopProcess(ctx context.Context, id, p string) (api.Process, error) {
+	return ask[api.Process](ctx, c, http.MethodPost, c.process(id, p, "/stop", nil), nil)
 }
 
 // DeleteProcess ends a process and forgets it.
 func (c *Client) DeleteProcess(ctx context.Context, id, p string) error {
-	return c.process(ctx, http.MethodDelete, id, p, "", nil, nil, nil)
+	_, err := c.do(ctx, http.MethodDelete, c.process(id, p, "", nil), nil, nil)
+	return err
 }
 
 // SignalProcess sends a signal such as SIGHUP to the process group of a process.
 func (c *Client) SignalProcess(ctx context.Context, id, p, signal string) error {
-	return c.process(ctx, http.MethodPost, id, p, "/signal", nil, api.SignalRequest{Signal: signal}, nil)
+	_, err := c.do(ctx, http.MethodPost, c.process(id, p, "/signal", nil), api.SignalRequest{Signal: signal}, nil)
+	return err
 }
 
 // ResizeProcess gives the terminal of a process another size.
 func (c *Client) ResizeProcess(ctx context.Context, id, p string, size api.Terminal) error {
-	return c.process(ctx, http.MethodPost, id, p, "/resize", nil, size, nil)
+	_, err := c.do(ctx, http.MethodPost, c.process(id, p, "/resize", nil), size, nil)
+	return err
 }
 
-// Renew begins the lease of a process anew.
-func (c *Client) Renew(ctx context.Context, id, p string) (state api.Process, err error) {
-	return state, c.process(ctx, http.MethodPost, id, p, "/renew", nil, nil, &state)
+// RenewProcess begins the lease of a process anew.
+func (c *Client) RenewProcess(ctx context.Context, id, p string) (api.Process, error) {
+	return ask[api.Process](ctx, c, http.MethodPost, c.process(id, p, "/renew", nil), nil)
 }
 
 // LogOptions say what of the output of a process is wanted. Without any it is all that is kept.
@@ -90,47 +82,15 @@ type LogOptions struct {
 
 // Logs returns the output of a process.
 func (c *Client) Logs(ctx context.Context, id, p string, o LogOptions) (io.ReadCloser, error) {
-	query := url.Values{}
-	if o.Follow {
-		query.Set("follow", "true")
-	}
+	query := given("follow", yes(o.Follow), "tail", positive(o.Tail), "stream", o.Stream, "format", o.Format)
 	if o.From != nil {
 		query.Set("stdout", strconv.FormatInt(o.From[0], 10))
 		query.Set("stderr", strconv.FormatInt(o.From[1], 10))
 	}
-	if o.Tail > 0 {
-		query.Set("tail", strconv.FormatInt(o.Tail, 10))
-	}
 	if o.Lines != nil {
 		query.Set("lines", strconv.Itoa(*o.Lines))
 	}
-	if o.Stream != "" {
-		query.Set("stream", o.Stream)
-	}
-	if o.Format != "" {
-		query.Set("format", o.Format)
-	}
-	path, err := c.processPath(id, p, "/logs", query)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://boxd"+path, nil)
-	if err != nil {
-		return nil, fmt.Errorf("logs: %w", err)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, simplify(err)
-	}
-	if resp.StatusCode < http.StatusMultipleChoices {
-		return resp.Body, nil
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
-	if err != nil {
-		return nil, fmt.Errorf("read the answer: %w", err)
-	}
-	return nil, problemOf(resp, data)
+	return c.open(ctx, http.MethodGet, c.process(id, p, "/logs", query), nil)
 }
 
 // LogLines hands the output of a process to each, piece by piece. When it follows and the connection is
@@ -221,27 +181,10 @@ func logData(line *api.LogLine) ([]byte, error) {
 	return data, nil
 }
 
-// process makes a request about a process.
-func (c *Client) process(ctx context.Context, method, id, p, rest string, query url.Values, in, out any) error {
-	path, err := c.processPath(id, p, rest, query)
-	if err == nil {
-		_, err = c.do(ctx, method, path, in, out)
-	}
-	return err
-}
-
-// processPath is that of a process's route.
-func (c *Client) processPath(id, p, rest string, query url.Values) (string, error) {
+// process is the route of a process.
+func (c *Client) process(id, p, rest string, query url.Values) target {
 	if p == "" {
-		return "", ErrNoName
+		return target{err: ErrNoName}
 	}
-	path, err := c.path(id, "/processes/"+segment(p)+rest)
-	if len(query) > 0 {
-		separator := "?"
-		if strings.Contains(path, "?") {
-			separator = "&"
-		}
-		path += separator + query.Encode()
-	}
-	return path, err
+	return c.session(id, "/processes/"+segment(p)+rest, query)
 }

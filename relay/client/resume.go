@@ -84,9 +84,9 @@ type stream struct {
 	signals <-chan string
 	options AttachOptions
 
-	path   string             // of the first connection
+	to     target             // of the first connection
 	first  *api.ClientControl // its first message
-	again  string             // path of those that follow; empty: there are none
+	again  target             // of those that follow; without a path there are none
 	attach api.StreamAttach   // how those begin
 
 	sent     bool     // boxd may have had the first message
@@ -114,14 +114,17 @@ func newStream(c *Client, stdio Stdio, signals <-chan string) *stream {
 
 // run relays until the result comes, over as many connections as it takes.
 func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
+	if s.to.err != nil {
+		return nil, s.to.err
+	}
 	ctx, s.cancel = context.WithCancel(ctx)
 	s.done = ctx.Done()
 	defer s.cancel()
-	r, err := s.connection(ctx, s.path, s.first)
+	r, err := s.connection(ctx, s.to, s.first)
 	var tries retries
 	// Where boxd has answered that it starts nothing there is nothing to go on with.
 	unanswered := s.sent && errors.As(err, new(lostError))
-	for err != nil && (s.begun || unanswered) && s.again != "" && worthRetrying(err) && ctx.Err() == nil {
+	for err != nil && (s.begun || unanswered) && s.again.path != "" && worthRetrying(err) && ctx.Err() == nil {
 		if s.begun && s.progress {
 			tries = retries{}
 		}
@@ -197,11 +200,11 @@ func (s *stream) next() *api.ClientControl {
 }
 
 // connection is one of them. A lostError is one that others may follow.
-func (s *stream) connection(ctx context.Context, path string, first *api.ClientControl) (*api.ExecResult, error) {
+func (s *stream) connection(ctx context.Context, to target, first *api.ClientControl) (*api.ExecResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.progress = false
-	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+path, &websocket.DialOptions{HTTPClient: s.client.streams}) //nolint:bodyclose // the library has closed it
+	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+to.path, &websocket.DialOptions{HTTPClient: s.client.streams}) //nolint:bodyclose // the library has closed it
 	if err != nil {
 		return nil, dialError(resp, err)
 	}
@@ -243,11 +246,7 @@ func dialError(resp *http.Response, err error) error {
 	if resp == nil || resp.Body == nil {
 		return lostError{err}
 	}
-	data, rerr := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
-	if rerr != nil {
-		return err
-	}
-	return problemOf(resp, data)
+	return refusal(resp)
 }
 
 // receive handles boxd's messages until the result comes.

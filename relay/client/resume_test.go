@@ -561,7 +561,7 @@ func TestEveryProcessHasItsPath(t *testing.T) {
 	_, _, err := c.StartProcess(ctx, "a/b", "..", &api.ProcessRequest{})
 	_, perr := c.Process(ctx, "a/b", "c d", time.Minute)
 	_, serr := c.StopProcess(ctx, "a/b", "p")
-	_, rerr := c.Renew(ctx, "a/b", "p")
+	_, rerr := c.RenewProcess(ctx, "a/b", "p")
 	err = errors.Join(err, perr, serr, rerr, c.DeleteProcess(ctx, "a/b", "p"), c.SignalProcess(ctx, "a/b", "p", "SIGHUP"), c.ResizeProcess(ctx, "a/b", "p", api.Terminal{}))
 	want := []string{
 		"PUT /v1/sessions/a%2Fb/processes/%2E%2E?owner=uid%3A1", "GET /v1/sessions/a%2Fb/processes/c%20d?owner=uid%3A1&wait=1m0s",

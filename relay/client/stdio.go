@@ -29,11 +29,11 @@ var ErrNoStdio = errors.New("the answer of boxd does not have the three descript
 // its standard input, the others are read for its output and its error. They are the caller's to close. boxd
 // hands them out once.
 func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, err error) {
-	path, err := c.processPath(id, p, "/stdio", nil)
-	if err != nil {
-		return files, err
+	to := c.process(id, p, "/stdio", nil)
+	if to.err != nil {
+		return files, to.err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://boxd"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://boxd"+to.path, nil)
 	if err != nil {
 		return files, fmt.Errorf("stdio: %w", err)
 	}
@@ -114,11 +114,7 @@ func (r *rights) receive(req *http.Request) error {
 	defer resp.Body.Close()
 	bound.N = maxProblem
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		data, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
-		if err != nil {
-			return fmt.Errorf("read the answer: %w", err)
-		}
-		return problemOf(resp, data)
+		return refusal(resp)
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols || !strings.EqualFold(resp.Header.Get("Upgrade"), api.StdioProtocol) {
 		return fmt.Errorf("%w: it is %s", ErrNoStdio, resp.Status)

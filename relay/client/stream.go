@@ -39,21 +39,14 @@ var ErrStreamEnded = errors.New("the connection to boxd ended before the program
 // the program; ending ctx ends it. A connection that is lost once the program has started, as when boxd
 // is restarted, is made again without a byte more or less.
 func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
-	path, err := c.path(id, "/exec/stream")
-	if err != nil {
-		return nil, err
-	}
 	start := &api.StreamStart{Exec: *req, Stdin: stdio.Stdin != nil, Terminal: stdio.Terminal}
 	if start.Exec.ID == "" { // nobody else knows it
 		start.Lease = new(quantity.Duration(0))
 		start.Exec.ID = strings.ToLower(rand.Text())
 	}
-	again, err := c.processPath(id, start.Exec.ID, "/stream", nil)
-	if err != nil {
-		return nil, err
-	}
 	s := newStream(c, stdio, signals)
-	s.first, s.path, s.again = &api.ClientControl{Start: start}, path, again
+	s.first = &api.ClientControl{Start: start}
+	s.to, s.again = c.session(id, "/exec/stream", nil), c.process(id, start.Exec.ID, "/stream", nil)
 	s.attach = api.StreamAttach{Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true)}
 	r, err := s.run(ctx)
 	if req.ID == "" && s.begun { // nobody else knows it
@@ -79,7 +72,7 @@ func (c *Client) forget(ctx context.Context, id, p string, kill bool) {
 // that is lost is not made again.
 func (c *Client) RunStream(ctx context.Context, req *api.OneShotRequest, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
 	s := newStream(c, stdio, signals)
-	s.path = "/v1/exec/stream"
+	s.to = target{path: "/v1/exec/stream"}
 	s.first = &api.ClientControl{Start: &api.StreamStart{
 		Session: &req.Session, Exec: req.Exec, Stdin: stdio.Stdin != nil, Terminal: stdio.Terminal,
 	}}
@@ -123,15 +116,12 @@ type AttachOptions struct {
 // is restarted, is made again without a byte more or less in either direction. Ending ctx leaves the
 // process alone.
 func (c *Client) Attach(ctx context.Context, id, p string, o AttachOptions, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
-	path, err := c.processPath(id, p, "/stream", nil)
-	if err != nil {
-		return nil, err
-	}
 	if !o.Write {
 		stdio.Stdin = nil
 	}
 	s := newStream(c, stdio, signals)
-	s.options, s.path, s.again = o, path, path
+	s.options, s.to = o, c.process(id, p, "/stream", nil)
+	s.again = s.to
 	s.attach = api.StreamAttach{Write: o.Write, Lossless: &o.Lossless, Lines: o.Lines}
 	first := s.attach
 	first.Replay, first.TakeOver = o.Replay, o.TakeOver

@@ -19,7 +19,7 @@ import (
 const answerLimit = 16 << 10
 
 type execArgs struct {
-	In
+	sessionArg
 	what
 	Stdin          string   `json:"stdin,omitempty" jsonschema:"what it reads"`
 	TimeoutSeconds *float64 `json:"timeout_seconds,omitempty" jsonschema:"end it after so long"`
@@ -44,7 +44,7 @@ func seconds(n *float64) *quantity.Duration {
 	return new(quantity.Duration(min(max(*n, -1), most) * float64(time.Second)))
 }
 
-func (t *Tools) addExec() {
+func (t *tools) addExec() {
 	add(t, &mcp.Tool{
 		Name:        "box_exec",
 		Description: "Run a command in the box and wait for it. Cancelling the call kills it with all that it has started.",
@@ -52,14 +52,14 @@ func (t *Tools) addExec() {
 	}, t.exec)
 }
 
-func (t *Tools) exec(ctx context.Context, req *mcp.CallToolRequest, id string, in *execArgs) (*mcp.CallToolResult, error) {
-	out, errs := t.Kept.Stream(), t.Kept.Stream()
+func (t *tools) exec(ctx context.Context, req *mcp.CallToolRequest, id string, in *execArgs) (*mcp.CallToolResult, error) {
+	out, errs := t.outputs.newStream(), t.outputs.newStream()
 	stdio := client.Stdio{Stdout: out, Stderr: errs}
 	if in.Stdin != "" {
 		stdio.Stdin = strings.NewReader(in.Stdin)
 	}
 	done := t.report(ctx, req, out, errs)
-	r, err := t.Client.ExecStream(ctx, id, &api.ExecRequest{
+	r, err := t.client.ExecStream(ctx, id, &api.ExecRequest{
 		Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, Timeout: seconds(in.TimeoutSeconds),
 	}, stdio, nil)
 	done()
@@ -70,12 +70,12 @@ func (t *Tools) exec(ctx context.Context, req *mcp.CallToolRequest, id string, i
 }
 
 // report tells the client how a command is getting on, if it wants to know, until the function is called that it returns.
-func (t *Tools) report(ctx context.Context, req *mcp.CallToolRequest, out, errs *OutputStream) (done func()) {
+func (t *tools) report(ctx context.Context, req *mcp.CallToolRequest, out, errs *outputStream) (done func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
 		return func() {}
 	}
-	beat := t.Beat
+	beat := t.progressEvery
 	if beat <= 0 {
 		beat = time.Second
 	}
@@ -91,11 +91,11 @@ func (t *Tools) report(ctx context.Context, req *mcp.CallToolRequest, out, errs 
 				return
 			case <-tick.C:
 			}
-			last := out.Last()
+			last := out.lastLine()
 			if last == "" {
-				last = errs.Last()
+				last = errs.lastLine()
 			}
-			message := fmt.Sprintf("%d bytes of output", out.Total()+errs.Total())
+			message := fmt.Sprintf("%d bytes of output", out.written()+errs.written())
 			if last != "" {
 				message += ": " + last
 			}
@@ -109,7 +109,7 @@ func (t *Tools) report(ctx context.Context, req *mcp.CallToolRequest, out, errs 
 }
 
 // outcome is the answer about an execution.
-func (t *Tools) outcome(r *api.ExecResult, out, errs *OutputStream) *mcp.CallToolResult {
+func (t *tools) outcome(r *api.ExecResult, out, errs *outputStream) *mcp.CallToolResult {
 	var head strings.Builder
 	head.WriteString(ending(r))
 	if r.LeftoversKilled > 0 {
@@ -123,15 +123,15 @@ func (t *Tools) outcome(r *api.ExecResult, out, errs *OutputStream) *mcp.CallToo
 	}
 	result := text("%s", head.String())
 	result.IsError = r.Status != "exited"
-	long := map[string]*OutputStream{}
+	long := map[string]*outputStream{}
 	for _, s := range []struct {
 		name   string
-		stream *OutputStream
+		stream *outputStream
 	}{{"stdout", out}, {"stderr", errs}} {
-		if s.stream.Total() == 0 {
+		if s.stream.written() == 0 {
 			continue
 		}
-		shown, cut := s.stream.Text(answerLimit)
+		shown, cut := s.stream.text(answerLimit)
 		result.Content = append(result.Content, &mcp.TextContent{Text: s.name + ":\n" + shown})
 		if cut {
 			long[s.name] = s.stream
@@ -140,11 +140,11 @@ func (t *Tools) outcome(r *api.ExecResult, out, errs *OutputStream) *mcp.CallToo
 	if len(long) == 0 {
 		return result
 	}
-	uris := t.Kept.Add(long)
+	uris := t.outputs.add(long)
 	for _, name := range []string{"stdout", "stderr"} {
 		if uri := uris[name]; uri != "" {
 			result.Content = append(result.Content, &mcp.ResourceLink{
-				URI: uri, Name: name, MIMEType: "text/plain", Size: new(long[name].Total()),
+				URI: uri, Name: name, MIMEType: "text/plain", Size: new(long[name].written()),
 				Description: "all that the command wrote to " + name + "; box_read with this as path reads lines of it",
 			})
 		}
@@ -177,17 +177,17 @@ func ending(r *api.ExecResult) string {
 	return r.Status
 }
 
-// addKept makes output that was cut a resource.
-func (t *Tools) addKept() {
-	t.Server.AddResourceTemplate(&mcp.ResourceTemplate{
-		Name: "output", Title: "Output of a command", MIMEType: "text/plain", URITemplate: OutputTemplate,
+// addOutputs makes output that was cut a resource.
+func (t *tools) addOutputs() {
+	t.server.AddResourceTemplate(&mcp.ResourceTemplate{
+		Name: "output", Title: "Output of a command", MIMEType: "text/plain", URITemplate: outputTemplate,
 		Description: "stdout or stderr of a command whose answer was cut; links in answers lead here",
 	}, func(_ context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		stream := t.Kept.Get(req.Params.URI)
+		stream := t.outputs.get(req.Params.URI)
 		if stream == nil {
 			return nil, mcp.ResourceNotFoundError(req.Params.URI)
 		}
-		whole := t.Kept.Whole(stream)
+		whole := t.outputs.whole(stream)
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: req.Params.URI, MIMEType: "text/plain", Text: whole}}}, nil
 	})
 }

@@ -18,7 +18,7 @@ import (
 const usualLines = 2000
 
 type readArgs struct {
-	In
+	sessionArg
 	Path   string `json:"path" jsonschema:"file; relative to /workspace; or the URI of output that was cut"`
 	Offset int    `json:"offset,omitempty" jsonschema:"first line, from 1"`
 	Limit  int    `json:"limit,omitempty" jsonschema:"number of lines; default 2000"`
@@ -26,7 +26,7 @@ type readArgs struct {
 }
 
 type writeArgs struct {
-	In
+	sessionArg
 	Path        string `json:"path" jsonschema:"file; relative to /workspace; missing directories are made"`
 	Content     string `json:"content" jsonschema:"the whole content"`
 	Mode        string `json:"mode,omitempty" jsonschema:"overwrite (default), append, or create to fail if something is there"`
@@ -35,7 +35,7 @@ type writeArgs struct {
 }
 
 type editArgs struct {
-	In
+	sessionArg
 	Path  string        `json:"path" jsonschema:"text file; relative to /workspace"`
 	Edits []replacement `json:"edits" jsonschema:"made one after the other; all of them or none"`
 }
@@ -47,7 +47,7 @@ type replacement struct {
 }
 
 type globArgs struct {
-	In
+	sessionArg
 	Pattern  string `json:"pattern" jsonschema:"such as **/*.go: *, **, ?, [a-z], {a,b}"`
 	Path     string `json:"path,omitempty" jsonschema:"directory to search; default /workspace"`
 	Limit    int    `json:"limit,omitempty" jsonschema:"default 100"`
@@ -55,7 +55,7 @@ type globArgs struct {
 }
 
 type grepArgs struct {
-	In
+	sessionArg
 	Pattern    string   `json:"pattern" jsonschema:"regular expression (RE2)"`
 	Path       string   `json:"path,omitempty" jsonschema:"file or directory; default /workspace"`
 	Literal    bool     `json:"literal,omitempty" jsonschema:"pattern is a text"`
@@ -70,14 +70,14 @@ type grepArgs struct {
 }
 
 type listArgs struct {
-	In
+	sessionArg
 	Path  string `json:"path,omitempty" jsonschema:"directory; default /workspace"`
 	Depth int    `json:"depth,omitempty" jsonschema:"levels of directories; default 1"`
 	Limit int    `json:"limit,omitempty" jsonschema:"default 1000"`
 }
 
 type statArgs struct {
-	In
+	sessionArg
 	Path     string `json:"path"`
 	NoFollow bool   `json:"no_follow,omitempty" jsonschema:"of a symbolic link, the link"`
 	Digest   bool   `json:"digest,omitempty" jsonschema:"with its SHA-256"`
@@ -91,8 +91,8 @@ func encoding(base64 bool) string {
 	return ""
 }
 
-func (t *Tools) addFiles() {
-	mcp.AddTool(t.Server, &mcp.Tool{Name: "box_read", Description: "Read lines of a text file in the box, or of an output that was cut.", Annotations: reads("Read a file")}, t.read)
+func (t *tools) addFiles() {
+	mcp.AddTool(t.server, &mcp.Tool{Name: "box_read", Description: "Read lines of a text file in the box, or of an output that was cut.", Annotations: reads("Read a file")}, t.read)
 	add(t, &mcp.Tool{Name: "box_write", Description: "Write a file in the box: its whole content, by renaming.", Annotations: changes("Write a file", false, true, false)}, t.write)
 	add(t, &mcp.Tool{Name: "box_edit", Description: "Replace texts in a file of the box.", Annotations: changes("Edit a file", true, false, false)}, t.edit)
 	add(t, &mcp.Tool{Name: "box_glob", Description: "Find files of the box by name, the newest first.", Annotations: reads("Find files")}, t.glob)
@@ -101,18 +101,18 @@ func (t *Tools) addFiles() {
 	add(t, &mcp.Tool{Name: "box_stat", Description: "Describe what is at a path of the box.", Annotations: reads("Describe a file")}, t.stat)
 }
 
-func (t *Tools) read(ctx context.Context, _ *mcp.CallToolRequest, in readArgs) (*mcp.CallToolResult, any, error) {
-	if strings.HasPrefix(in.Path, Scheme+"://") {
-		result, err := t.readKept(&in)
-		return result, nil, told(err)
+func (t *tools) read(ctx context.Context, _ *mcp.CallToolRequest, in readArgs) (*mcp.CallToolResult, any, error) {
+	if strings.HasPrefix(in.Path, outputScheme+"://") {
+		result, err := t.readOutput(&in)
+		return result, nil, withHint(err)
 	}
-	id, err := t.Boxes.ID(ctx, in.Session)
+	id, err := t.sessions.ID(ctx, in.Session)
 	if err != nil {
-		return nil, nil, told(err)
+		return nil, nil, withHint(err)
 	}
-	got, err := t.Client.ReadFile(ctx, id, &api.FileRead{Path: in.Path, Offset: in.Offset, Limit: in.Limit, Encoding: encoding(in.Base64)})
+	got, err := t.client.ReadFile(ctx, id, &api.FileRead{Path: in.Path, Offset: in.Offset, Limit: in.Limit, Encoding: encoding(in.Base64)})
 	if err != nil {
-		return nil, nil, told(t.Boxes.Why(ctx, id, err))
+		return nil, nil, withHint(t.sessions.explain(ctx, id, err))
 	}
 	result := text("%s", got.Content)
 	switch {
@@ -124,9 +124,9 @@ func (t *Tools) read(ctx context.Context, _ *mcp.CallToolRequest, in readArgs) (
 	return result, nil, nil
 }
 
-// readKept reads output that is held here, by lines.
-func (t *Tools) readKept(in *readArgs) (*mcp.CallToolResult, error) {
-	stream := t.Kept.Get(in.Path)
+// readOutput reads output that is held here, by lines.
+func (t *tools) readOutput(in *readArgs) (*mcp.CallToolResult, error) {
+	stream := t.outputs.get(in.Path)
 	if stream == nil {
 		f := fault.Field("path", in.Path, "output that is still held")
 		f.Kind, f.Hint = fault.NotFound, "run the command again, with its output going to a file"
@@ -136,8 +136,8 @@ func (t *Tools) readKept(in *readArgs) (*mcp.CallToolResult, error) {
 	if count <= 0 {
 		count = usualLines
 	}
-	whole := t.Kept.Whole(stream)
-	lines, next := Lines(whole, first, count)
+	whole := t.outputs.whole(stream)
+	lines, next := linesFrom(whole, first, count)
 	if cut := answerLimit * 4; len(lines) > cut { // lines may be long
 		lines = strings.ToValidUTF8(lines[:cut], "") + "\n[… cut here: these lines are too long for an answer …]"
 	}
@@ -148,8 +148,8 @@ func (t *Tools) readKept(in *readArgs) (*mcp.CallToolResult, error) {
 	return result, nil
 }
 
-func (t *Tools) write(ctx context.Context, _ *mcp.CallToolRequest, id string, in *writeArgs) (*mcp.CallToolResult, error) {
-	done, err := t.Client.WriteFile(ctx, id, &api.FileWrite{Path: in.Path, Content: in.Content, Encoding: encoding(in.Base64), Mode: in.Mode, Permission: in.Permissions})
+func (t *tools) write(ctx context.Context, _ *mcp.CallToolRequest, id string, in *writeArgs) (*mcp.CallToolResult, error) {
+	done, err := t.client.WriteFile(ctx, id, &api.FileWrite{Path: in.Path, Content: in.Content, Encoding: encoding(in.Base64), Mode: in.Mode, Permission: in.Permissions})
 	if err != nil {
 		return nil, err
 	}
@@ -160,12 +160,12 @@ func (t *Tools) write(ctx context.Context, _ *mcp.CallToolRequest, id string, in
 	return text("%s %s: %d bytes", done.File.Path, verb, done.File.Size), nil
 }
 
-func (t *Tools) edit(ctx context.Context, _ *mcp.CallToolRequest, id string, in *editArgs) (*mcp.CallToolResult, error) {
+func (t *tools) edit(ctx context.Context, _ *mcp.CallToolRequest, id string, in *editArgs) (*mcp.CallToolResult, error) {
 	req := &api.FileEdit{Path: in.Path}
 	for _, e := range in.Edits {
 		req.Edits = append(req.Edits, api.FileReplacement{Old: e.Old, New: e.New, All: e.All})
 	}
-	done, err := t.Client.EditFile(ctx, id, req)
+	done, err := t.client.EditFile(ctx, id, req)
 	if err != nil {
 		return nil, err
 	}
@@ -184,8 +184,8 @@ func more(out *strings.Builder, truncated bool) {
 	}
 }
 
-func (t *Tools) glob(ctx context.Context, _ *mcp.CallToolRequest, id string, in *globArgs) (*mcp.CallToolResult, error) {
-	got, err := t.Client.GlobFiles(ctx, id, &api.FileGlob{Pattern: in.Pattern, Path: in.Path, Limit: in.Limit, NoIgnore: in.NoIgnore})
+func (t *tools) glob(ctx context.Context, _ *mcp.CallToolRequest, id string, in *globArgs) (*mcp.CallToolResult, error) {
+	got, err := t.client.GlobFiles(ctx, id, &api.FileGlob{Pattern: in.Pattern, Path: in.Path, Limit: in.Limit, NoIgnore: in.NoIgnore})
 	if err != nil {
 		return nil, err
 	}
@@ -205,8 +205,8 @@ func orNothing(out *strings.Builder) *mcp.CallToolResult {
 	return text("%s", out.String())
 }
 
-func (t *Tools) grep(ctx context.Context, _ *mcp.CallToolRequest, id string, in *grepArgs) (*mcp.CallToolResult, error) {
-	got, err := t.Client.GrepFiles(ctx, id, &api.FileGrep{
+func (t *tools) grep(ctx context.Context, _ *mcp.CallToolRequest, id string, in *grepArgs) (*mcp.CallToolResult, error) {
+	got, err := t.client.GrepFiles(ctx, id, &api.FileGrep{
 		Pattern: in.Pattern, Path: in.Path, Literal: in.Literal, IgnoreCase: in.IgnoreCase, Include: in.Include, Exclude: in.Exclude,
 		Before: in.Before, After: in.After, NamesOnly: in.NamesOnly, NoIgnore: in.NoIgnore, Limit: in.Limit,
 	})
@@ -230,8 +230,8 @@ func (t *Tools) grep(ctx context.Context, _ *mcp.CallToolRequest, id string, in 
 	return orNothing(&out), nil
 }
 
-func (t *Tools) list(ctx context.Context, _ *mcp.CallToolRequest, id string, in *listArgs) (*mcp.CallToolResult, error) {
-	got, err := t.Client.ListFiles(ctx, id, &api.FileList{Path: in.Path, Depth: in.Depth, Limit: in.Limit})
+func (t *tools) list(ctx context.Context, _ *mcp.CallToolRequest, id string, in *listArgs) (*mcp.CallToolResult, error) {
+	got, err := t.client.ListFiles(ctx, id, &api.FileList{Path: in.Path, Depth: in.Depth, Limit: in.Limit})
 	if err != nil {
 		return nil, err
 	}
@@ -252,8 +252,8 @@ func entry(f *api.File) string {
 	return fmt.Sprintf("%s %s %d %s %s%s\n", f.Type, f.Mode, f.Size, f.ModifiedAt.UTC().Format(time.RFC3339), f.Path, target)
 }
 
-func (t *Tools) stat(ctx context.Context, _ *mcp.CallToolRequest, id string, in *statArgs) (*mcp.CallToolResult, error) {
-	got, err := t.Client.StatFile(ctx, id, &api.FileStat{Path: in.Path, NoFollow: in.NoFollow, Digest: in.Digest})
+func (t *tools) stat(ctx context.Context, _ *mcp.CallToolRequest, id string, in *statArgs) (*mcp.CallToolResult, error) {
+	got, err := t.client.StatFile(ctx, id, &api.FileStat{Path: in.Path, NoFollow: in.NoFollow, Digest: in.Digest})
 	if err != nil {
 		return nil, err
 	}

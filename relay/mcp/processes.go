@@ -17,7 +17,7 @@ import (
 )
 
 type startArgs struct {
-	In
+	sessionArg
 	what
 	Name      string `json:"name" jsonschema:"name of the process in its box"`
 	Stdin     bool   `json:"stdin,omitempty" jsonschema:"give it a standard input for process_write"`
@@ -27,31 +27,31 @@ type startArgs struct {
 }
 
 type processArgs struct {
-	In
+	sessionArg
 	Name string `json:"name" jsonschema:"name of the process"`
 }
 
 type processesArgs struct {
-	In
+	sessionArg
 	Name string `json:"name,omitempty" jsonschema:"name of a process; left out: all of them"`
 }
 
 type outputArgs struct {
-	In
+	sessionArg
 	Name   string `json:"name" jsonschema:"name of the process"`
 	Lines  int    `json:"lines,omitempty" jsonschema:"so many of the end; default 100"`
 	Stream string `json:"stream,omitempty" jsonschema:"stdout or stderr alone"`
 }
 
 type inputArgs struct {
-	In
+	sessionArg
 	Name        string  `json:"name" jsonschema:"name of the process"`
 	Text        string  `json:"text" jsonschema:"what it reads; a line needs its newline"`
 	End         bool    `json:"end,omitempty" jsonschema:"end its standard input behind that"`
 	WaitSeconds float64 `json:"wait_seconds,omitempty" jsonschema:"collect what it writes for so long; default 1, at most 60"`
 }
 
-func (t *Tools) addStart() {
+func (t *tools) addStart() {
 	add(t, &mcp.Tool{
 		Name:        "process_start",
 		Description: "Start a program that stays, such as a server: under a name, found again by process_list, process_output and process_stop. Asked again with the same arguments it finds the one that runs.",
@@ -70,8 +70,8 @@ func (t *Tools) addStart() {
 // readyLook is how long boxd is asked to wait for a process at once.
 const readyLook = 200 * time.Millisecond
 
-func (t *Tools) start(ctx context.Context, req *mcp.CallToolRequest, id string, in *startArgs) (*mcp.CallToolResult, error) {
-	ask := &api.ProcessRequest{Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, Stdin: in.Stdin, Lease: t.Boxes.Lease(id, in.Name)}
+func (t *tools) start(ctx context.Context, req *mcp.CallToolRequest, id string, in *startArgs) (*mcp.CallToolResult, error) {
+	ask := &api.ProcessRequest{Command: in.Command, Argv: in.Argv, Code: in.Code, Language: in.Language, Cwd: in.Cwd, Env: in.Env, Stdin: in.Stdin, Lease: t.sessions.Lease(id, in.Name)}
 	if in.Restart != "" {
 		ask.Restart = &api.Restart{Policy: in.Restart}
 	}
@@ -84,12 +84,12 @@ func (t *Tools) start(ctx context.Context, req *mcp.CallToolRequest, id string, 
 			ask.Ready.Port = &in.ReadyPort
 		}
 	}
-	p, _, err := t.Client.StartProcess(ctx, id, in.Name, ask)
+	p, _, err := t.client.StartProcess(ctx, id, in.Name, ask)
 	if err != nil {
 		return nil, err
 	}
 	for ask.Ready != nil && !p.Ready && p.State != "ended" && err == nil {
-		p, err = t.Client.Process(ctx, id, in.Name, readyLook)
+		p, err = t.client.Process(ctx, id, in.Name, readyLook)
 	}
 	if err != nil {
 		return nil, err
@@ -120,9 +120,9 @@ func process(p *api.Process) *mcp.CallToolResult {
 	return result
 }
 
-func (t *Tools) processes(ctx context.Context, _ *mcp.CallToolRequest, id string, in *processesArgs) (*mcp.CallToolResult, error) {
+func (t *tools) processes(ctx context.Context, _ *mcp.CallToolRequest, id string, in *processesArgs) (*mcp.CallToolResult, error) {
 	if in.Name != "" {
-		p, err := t.Client.Process(ctx, id, in.Name, 0)
+		p, err := t.client.Process(ctx, id, in.Name, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -130,7 +130,7 @@ func (t *Tools) processes(ctx context.Context, _ *mcp.CallToolRequest, id string
 		result.IsError = false // it was asked about, not for
 		return result, nil
 	}
-	list, err := t.Client.Processes(ctx, id)
+	list, err := t.client.Processes(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -146,21 +146,21 @@ func (t *Tools) processes(ctx context.Context, _ *mcp.CallToolRequest, id string
 	return text("%s", out.String()), nil
 }
 
-func (t *Tools) output(ctx context.Context, _ *mcp.CallToolRequest, id string, in *outputArgs) (*mcp.CallToolResult, error) {
+func (t *tools) output(ctx context.Context, _ *mcp.CallToolRequest, id string, in *outputArgs) (*mcp.CallToolResult, error) {
 	lines := in.Lines
 	if lines <= 0 {
 		lines = 100
 	}
-	body, err := t.Client.Logs(ctx, id, in.Name, client.LogOptions{Lines: &lines, Stream: in.Stream})
+	body, err := t.client.Logs(ctx, id, in.Name, client.LogOptions{Lines: &lines, Stream: in.Stream})
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	all := t.Kept.Stream()
+	all := t.outputs.newStream()
 	if _, err := io.Copy(all, body); err != nil {
 		return nil, fmt.Errorf("read the output: %w", err)
 	}
-	shown, _ := all.Text(4 * answerLimit)
+	shown, _ := all.text(4 * answerLimit)
 	if shown == "" {
 		shown = "it has written nothing"
 	}
@@ -192,20 +192,20 @@ const (
 	mostWait  = 60
 )
 
-func (t *Tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in *inputArgs) (*mcp.CallToolResult, error) {
+func (t *tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in *inputArgs) (*mcp.CallToolResult, error) {
 	wait := in.WaitSeconds
 	if wait <= 0 {
 		wait = usualWait
 	}
 	until, cancel := context.WithTimeout(ctx, time.Duration(min(wait, mostWait)*float64(time.Second)))
 	defer cancel()
-	out, errs := t.Kept.Stream(), t.Kept.Stream()
+	out, errs := t.outputs.newStream(), t.outputs.newStream()
 	stdio := client.Stdio{Stdin: &typing{text: strings.NewReader(in.Text), end: in.End, leave: until.Done()}, Stdout: out, Stderr: errs}
 	attach := ctx
 	if in.End { // the end of the input is sent, and then only the time ends the stream
 		attach = until
 	}
-	r, err := t.Client.Attach(attach, id, in.Name, client.AttachOptions{Write: true, TakeOver: true}, stdio, nil)
+	r, err := t.client.Attach(attach, id, in.Name, client.AttachOptions{Write: true, TakeOver: true}, stdio, nil)
 	switch {
 	case err == nil:
 		return t.outcome(r, out, errs), nil
@@ -215,8 +215,8 @@ func (t *Tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in
 	default:
 		return nil, err
 	}
-	shown, _ := out.Text(answerLimit)
-	also, _ := errs.Text(answerLimit)
+	shown, _ := out.text(answerLimit)
+	also, _ := errs.text(answerLimit)
 	result := text("written; process_output shows what comes later")
 	for _, part := range []string{"stdout:\n" + shown, "stderr:\n" + also} {
 		if !strings.HasSuffix(part, ":\n") {
@@ -226,8 +226,8 @@ func (t *Tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in
 	return result, nil
 }
 
-func (t *Tools) stop(ctx context.Context, _ *mcp.CallToolRequest, id string, in *processArgs) (*mcp.CallToolResult, error) {
-	p, err := t.Client.StopProcess(ctx, id, in.Name)
+func (t *tools) stop(ctx context.Context, _ *mcp.CallToolRequest, id string, in *processArgs) (*mcp.CallToolResult, error) {
+	p, err := t.client.StopProcess(ctx, id, in.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -4,70 +4,271 @@ package mcp
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
-type createArgs struct {
-	ID      string `json:"id,omitempty" jsonschema:"id of the new box; left out: boxd makes one up"`
-	Profile string `json:"profile,omitempty" jsonschema:"profile of boxd's configuration; left out: the default one"`
-	Network string `json:"network,omitempty" jsonschema:"off, egress or host, if the profile allows it"`
+// Times of sessions.
+const (
+	// orphaned is how long a session lives on without its client where the profile lets it live for ever.
+	orphaned = 10 * time.Minute
+	// renewals are how often a session is used within its ttl by being there.
+	renewals = 3
+	// farewell is how long boxd may take to end all of them.
+	farewell = time.Minute
+)
+
+// Sessions are the sessions that one MCP client has: one that is made when it is needed first, and those it asks for. They
+// live as long as the client is there, and Close ends them; if nobody can end them, their ttl does.
+type Sessions struct {
+	client *client.Client
+	ask    api.SessionRequest // for the default one
+	stays  bool               // the default one has a name, and is not ended
+	any    bool               // all sessions of the caller may be named
+
+	ctx    context.Context //nolint:containedctx // of the renewals, which Close ends
+	cancel context.CancelFunc
+	all    sync.WaitGroup // of the renewals
+
+	making sync.Mutex // held while the default one is made
+	mu     sync.Mutex // guards what follows
+	own    string     // id of the default one, "" if there is none now
+	made   []string   // that end with the client
+	leases map[string]*leases
 }
 
-type noArgs struct{}
-
-func (t *Tools) addSessions() {
-	mcp.AddTool(t.Server, &mcp.Tool{
-		Name:        "box_create",
-		Description: "Make another box. Its id is the argument session of other tools. It ends with this connection.",
-		Annotations: changes("Make a box", false, true, false),
-	}, t.create)
-	mcp.AddTool(t.Server, &mcp.Tool{
-		Name:        "box_delete",
-		Description: "End a box with all that runs and is in it. Without session it is the connection's own; the next call makes a new, empty one.",
-		Annotations: changes("End a box", true, true, false),
-	}, t.remove)
-	mcp.AddTool(t.Server, &mcp.Tool{
-		Name:        "box_status",
-		Description: "Describe the boxes of this connection: limits, mounts, network, what they use, when they end.",
-		Annotations: reads("Describe boxes"),
-	}, t.status)
+// leases are what keeps a session that was made here, and processes in it, until the client goes.
+type leases struct {
+	ttl       time.Duration
+	processes []string
 }
 
-func (t *Tools) create(ctx context.Context, _ *mcp.CallToolRequest, in createArgs) (*mcp.CallToolResult, any, error) {
-	req := &api.SessionRequest{ID: in.ID, Profile: in.Profile}
-	if in.Network != "" {
-		req.Network = &in.Network
+// SessionsOptions say which sessions a client has.
+type SessionsOptions struct {
+	Ask api.SessionRequest // for the default one; with an id, it stays
+	Any bool               // let the client name every session of its caller, not only its own
+}
+
+// NewSessions has no session yet.
+func NewSessions(c *client.Client, o SessionsOptions) *Sessions {
+	b := &Sessions{client: c, ask: o.Ask, stays: o.Ask.ID != "" || o.Ask.Template != "", any: o.Any, leases: map[string]*leases{}}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	return b
+}
+
+// ID returns the session that a call is about: the default one if name is empty, which is made if it is not there.
+func (b *Sessions) ID(ctx context.Context, name string) (string, error) {
+	if name != "" {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.any || name == b.own || slices.Contains(b.made, name) {
+			return name, nil
+		}
+		f := fault.Field("session", name, "a session that this connection has made")
+		f.Kind, f.Hint = fault.NotFound, "leave it out for the connection's own; box_create makes others"
+		return "", f
 	}
-	s, err := t.Boxes.Create(ctx, req)
+	b.making.Lock()
+	defer b.making.Unlock()
+	b.mu.Lock()
+	own := b.own
+	b.mu.Unlock()
+	if own != "" {
+		return own, nil
+	}
+	s, _, err := b.create(ctx, b.ask, b.stays)
 	if err != nil {
-		return nil, nil, told(err)
+		return "", err
 	}
-	if s.Network != "off" {
-		t.widen()
-	}
-	result, err := asJSON(s)
-	return result, nil, told(err)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.own = s.ID
+	return s.ID, nil
 }
 
-func (t *Tools) remove(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
-	id, err := t.Boxes.Delete(ctx, in.Session)
-	if err != nil {
-		return nil, nil, told(err)
+// createOther makes another session, which ends with the client as its own does.
+func (b *Sessions) createOther(ctx context.Context, req *api.SessionRequest) (api.Session, error) {
+	s, isNew, err := b.create(ctx, *req, false)
+	if err == nil && !isNew && !b.any && !b.has(s.ID) {
+		return s, fault.Errorf(fault.Conflict, "there is a session %s already, which this connection has not made", fault.Show(s.ID)).WithHint("take another id")
 	}
-	return text("box %s has ended", id), nil, nil
+	return s, err
 }
 
-func (t *Tools) status(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*mcp.CallToolResult, any, error) {
-	list, err := t.Boxes.List(ctx)
+func (b *Sessions) has(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return id == b.own || slices.Contains(b.made, id)
+}
+
+// create makes a session and keeps it alive. One that stays is not ended, and keeps its own ttl.
+func (b *Sessions) create(ctx context.Context, req api.SessionRequest, stays bool) (api.Session, bool, error) {
+	if !stays && req.TTL == nil {
+		plan, err := b.client.PlanSession(ctx, &req)
+		if err != nil {
+			return api.Session{}, false, err
+		}
+		if plan.Session != nil && plan.Session.TTL == 0 {
+			req.TTL = new(quantity.Duration(orphaned))
+		}
+	}
+	s, isNew, err := b.client.CreateSession(ctx, &req)
 	if err != nil {
-		return nil, nil, told(err)
+		return s, false, err
 	}
-	if len(list) == 0 {
-		return text("there is no box yet: the first call that needs one makes it"), nil, nil
+	if isNew && !stays {
+		b.mu.Lock()
+		b.made = append(b.made, s.ID)
+		b.leases[s.ID] = &leases{ttl: time.Duration(s.TTL)}
+		b.mu.Unlock()
 	}
-	result, err := asJSON(api.SessionList{Sessions: list})
-	return result, nil, told(err)
+	if (isNew || stays) && s.TTL > 0 {
+		b.all.Go(func() { b.renew(s.ID, time.Duration(s.TTL)/renewals) })
+	}
+	return s, isNew, nil
+}
+
+// renew keeps a session alive until Close, or until it is gone.
+func (b *Sessions) renew(id string, every time.Duration) {
+	tick := time.NewTicker(max(every, time.Second/10))
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if _, err := b.client.RenewSession(b.ctx, id); errors.Is(err, client.NotFound) {
+			return
+		}
+		for _, p := range b.processes(id) {
+			_, _ = b.client.RenewProcess(b.ctx, id, p) // one that has ended has no lease
+		}
+	}
+}
+
+// Lease is that of a process which is to be started in a session: one in a session that ends with the client must not
+// keep it when the client is gone, which nobody may tell boxd. It is renewed from now on. nil is no lease.
+func (b *Sessions) Lease(id, process string) *quantity.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.leases[id]
+	if l == nil || l.ttl <= 0 {
+		return nil
+	}
+	if !slices.Contains(l.processes, process) {
+		l.processes = append(l.processes, process)
+	}
+	return new(quantity.Duration(l.ttl))
+}
+
+func (b *Sessions) processes(id string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := b.leases[id]; l != nil {
+		return slices.Clone(l.processes)
+	}
+	return nil
+}
+
+// forget is about a session that has ended. b.mu is held.
+func (b *Sessions) forget(id string) {
+	b.made = slices.DeleteFunc(b.made, func(m string) bool { return m == id })
+	delete(b.leases, id)
+}
+
+// Why explains an error about a session: one that is gone is said to be, and the default one is made anew by the next
+// call that needs it.
+func (b *Sessions) explain(ctx context.Context, id string, err error) error {
+	if !errors.Is(err, client.NotFound) {
+		return err
+	}
+	if _, gone := b.client.Session(ctx, id); !errors.Is(gone, client.NotFound) {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forget(id)
+	if id != b.own {
+		return fault.Errorf(fault.NotFound, "the box %s has ended, and what was in it is gone", id).WithHint("box_create makes another")
+	}
+	b.own = ""
+	return fault.Errorf(fault.NotFound, "the box of this connection has ended, and what was in it is gone").WithHint("the next call makes a new, empty one")
+}
+
+// remove ends a session, the default one if name is empty: the next call makes a new one.
+func (b *Sessions) remove(ctx context.Context, name string) (string, error) {
+	b.mu.Lock()
+	id := name
+	if id == "" {
+		id = b.own
+	}
+	b.mu.Unlock()
+	if id == "" {
+		return "", fault.Errorf(fault.NotFound, "this connection has no box yet").WithHint("the first call that needs one makes it")
+	}
+	if _, err := b.ID(ctx, id); err != nil {
+		return id, err
+	}
+	if err := b.client.DeleteSession(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
+		return id, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forget(id)
+	if id == b.own {
+		b.own = ""
+	}
+	return id, nil
+}
+
+// list describes the sessions that there are: the default one first.
+func (b *Sessions) list(ctx context.Context) ([]api.Session, error) {
+	b.mu.Lock()
+	ids := slices.Clone(b.made)
+	if b.own != "" && !slices.Contains(ids, b.own) {
+		ids = slices.Insert(ids, 0, b.own)
+	}
+	b.mu.Unlock()
+	if b.any {
+		return b.client.Sessions(ctx, false)
+	}
+	list := []api.Session{}
+	for _, id := range ids {
+		s, err := b.client.Session(ctx, id)
+		if errors.Is(err, client.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// Close ends all sessions that the client has made. It returns when nothing is left of them, or says what is.
+func (b *Sessions) Close(ctx context.Context) error {
+	b.cancel()
+	b.all.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var errs []error
+	for _, id := range b.made {
+		if err := b.client.DeleteSession(ctx, id); err != nil && !errors.Is(err, client.NotFound) {
+			errs = append(errs, fmt.Errorf("end session %s: %w", id, err))
+		}
+	}
+	b.made, b.own = nil, ""
+	return errors.Join(errs...)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 type skillArgs struct {
@@ -18,23 +17,23 @@ type skillArgs struct {
 	Path string `json:"path,omitempty" jsonschema:"file of the skill; left out: its instructions and the names of its files"`
 }
 
-func (t *Tools) addSkills() {
-	mcp.AddTool(t.Server, &mcp.Tool{
+func (t *tools) addSkills() {
+	mcp.AddTool(t.server, &mcp.Tool{
 		Name:        "skill_list",
 		Description: "List the skills of the user: packages of instructions for tasks, with their names and what they are for.",
 		Annotations: reads("List skills"),
 	}, t.skills)
-	mcp.AddTool(t.Server, &mcp.Tool{
+	mcp.AddTool(t.server, &mcp.Tool{
 		Name:        "skill_read",
 		Description: "Read the instructions of a skill, or one of its files.",
 		Annotations: reads("Read a skill"),
 	}, t.skill)
 }
 
-func (t *Tools) skills(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*mcp.CallToolResult, any, error) {
-	list, err := client.Skills{Client: t.Client}.List(ctx)
+func (t *tools) skills(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*mcp.CallToolResult, any, error) {
+	list, err := t.client.Skills(ctx)
 	if err != nil {
-		return nil, nil, told(err)
+		return nil, nil, withHint(err)
 	}
 	var out strings.Builder
 	for i := range list {
@@ -46,25 +45,25 @@ func (t *Tools) skills(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*
 	return text("%s", out.String()), nil, nil
 }
 
-func (t *Tools) skill(ctx context.Context, _ *mcp.CallToolRequest, in skillArgs) (*mcp.CallToolResult, any, error) {
-	c := client.Skills{Client: t.Client}
+func (t *tools) skill(ctx context.Context, _ *mcp.CallToolRequest, in skillArgs) (*mcp.CallToolResult, any, error) {
+	c := t.client
 	if in.Path != "" {
-		file, err := c.ReadFile(ctx, in.Name, in.Path)
+		file, err := c.ReadSkillFile(ctx, in.Name, in.Path)
 		if err != nil {
-			return nil, nil, told(err)
+			return nil, nil, withHint(err)
 		}
 		if file.Encoding == "base64" {
-			return nil, nil, told(fault.Field("path", in.Path, "a file of text"))
+			return nil, nil, withHint(fault.Field("path", in.Path, "a file of text"))
 		}
 		return text("%s", file.Content), nil, nil
 	}
-	s, err := c.Get(ctx, in.Name)
+	s, err := c.Skill(ctx, in.Name)
 	if err != nil {
-		return nil, nil, told(err)
+		return nil, nil, withHint(err)
 	}
-	files, err := c.Files(ctx, in.Name, "", false, 0)
+	files, err := c.SkillFiles(ctx, in.Name, "", false, 0)
 	if err != nil {
-		return nil, nil, told(err)
+		return nil, nil, withHint(err)
 	}
 	result := text("%s", s.Instructions)
 	var names strings.Builder

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file are the tools of the MCP server: what an agent does in boxes.
-
 package mcp
 
 import (
@@ -20,33 +18,33 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// Tools are those of one server.
-type Tools struct {
-	Server *mcp.Server
-	Client *client.Client
-	Boxes  *Boxes
-	Kept   *Outputs
-	Beat   time.Duration // between two reports of progress; 0: a second
+// tools are the tools of one MCP server: what an agent does in boxes.
+type tools struct {
+	server        *mcp.Server
+	client        *client.Client
+	sessions      *Sessions
+	outputs       *outputs
+	progressEvery time.Duration // between two reports of progress; 0: a second
 
 	mu     sync.Mutex        // guards what follows
 	open   bool              // programs reach others over a network, in some box
 	listed map[string]string // descriptions of the skills that are resources, by URI
 }
 
-// Add gives them to the server. open says whether programs of the connection's own box reach others over a network.
-func (t *Tools) Add(open bool) {
+// register adds all tools to the server. open says whether programs of the connection's own box reach others over a network.
+func (t *tools) register(open bool) {
 	t.open = open
 	t.addFiles()
 	t.addSessions()
 	t.addRunning()
-	t.addKept()
+	t.addOutputs()
 	t.addSkills()
 	t.addActivate()
 	t.addSkillResources()
 }
 
-// widen tells the client that programs reach others now. Tools that are added again are announced.
-func (t *Tools) widen() {
+// announceNetwork tells the client that programs of some box reach others over a network now. Tools that are added again are announced.
+func (t *tools) announceNetwork() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.open {
@@ -56,7 +54,7 @@ func (t *Tools) widen() {
 }
 
 // addRunning adds the tools that run programs: what they reach is the box's.
-func (t *Tools) addRunning() {
+func (t *tools) addRunning() {
 	t.addExec()
 	t.addStart()
 }
@@ -71,24 +69,24 @@ func changes(title string, destructive, idempotent, open bool) *mcp.ToolAnnotati
 	return &mcp.ToolAnnotations{Title: title, DestructiveHint: &destructive, IdempotentHint: idempotent, OpenWorldHint: &open}
 }
 
-// In is what all arguments have.
-type In struct {
+// sessionArg is the argument that all tools have.
+type sessionArg struct {
 	Session string `json:"session,omitempty" jsonschema:"id of a box that box_create has made; left out: the connection's own"`
 }
 
 // about is the session of a call.
-func (i In) about() string { return i.Session }
+func (i sessionArg) about() string { return i.Session }
 
 // add makes a tool of a function that does something in a session. What it returns is the text of the answer.
-func add[Args interface{ about() string }](t *Tools, tool *mcp.Tool, do func(ctx context.Context, req *mcp.CallToolRequest, session string, in *Args) (*mcp.CallToolResult, error)) {
-	mcp.AddTool(t.Server, tool, func(ctx context.Context, req *mcp.CallToolRequest, in Args) (*mcp.CallToolResult, any, error) {
-		id, err := t.Boxes.ID(ctx, in.about())
+func add[Args interface{ about() string }](t *tools, tool *mcp.Tool, do func(ctx context.Context, req *mcp.CallToolRequest, session string, in *Args) (*mcp.CallToolResult, error)) {
+	mcp.AddTool(t.server, tool, func(ctx context.Context, req *mcp.CallToolRequest, in Args) (*mcp.CallToolResult, any, error) {
+		id, err := t.sessions.ID(ctx, in.about())
 		if err != nil {
-			return nil, nil, told(err)
+			return nil, nil, withHint(err)
 		}
 		result, err := do(ctx, req, id, &in)
 		if err != nil {
-			return nil, nil, told(t.Boxes.Why(ctx, id, err))
+			return nil, nil, withHint(t.sessions.explain(ctx, id, err))
 		}
 		return result, nil, nil
 	})
@@ -108,13 +106,13 @@ func asJSON(v any) (*mcp.CallToolResult, error) {
 	return text("%s", data), nil
 }
 
-// toldError is an error with all that helps to do better.
-type toldError struct{ error }
+// hintedError is an error with all that helps to do better.
+type hintedError struct{ error }
 
-func (e toldError) Unwrap() error { return e.error }
+func (e hintedError) Unwrap() error { return e.error }
 
 // Error is the reason, and what to do, and which rule it was.
-func (e toldError) Error() string {
+func (e hintedError) Error() string {
 	lines := []string{e.error.Error()}
 	if f, ok := errors.AsType[*fault.Error](e.error); ok && f.Hint != "" {
 		lines = append(lines, "hint: "+f.Hint)
@@ -133,9 +131,9 @@ func (e toldError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-func told(err error) error {
+func withHint(err error) error {
 	if err == nil {
 		return nil
 	}
-	return toldError{err}
+	return hintedError{err}
 }

@@ -15,10 +15,10 @@ func TestProgramsReachOthersWhereABoxHasANetwork(t *testing.T) {
 	t.Parallel()
 	for _, open := range []bool{false, true} {
 		changed := make(chan struct{}, 8)
-		tools := &Tools{Server: mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil), Kept: NewOutputs(DefaultOutputLimits())}
-		tools.Add(open)
+		tools := &tools{server: mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil), outputs: newOutputs(DefaultOutputLimits())}
+		tools.register(open)
 		near, far := mcp.NewInMemoryTransports()
-		if _, err := tools.Server.Connect(t.Context(), near, nil); err != nil {
+		if _, err := tools.server.Connect(t.Context(), near, nil); err != nil {
 			t.Fatal(err)
 		}
 		client := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, &mcp.ClientOptions{
@@ -42,7 +42,7 @@ func TestProgramsReachOthersWhereABoxHasANetwork(t *testing.T) {
 			}
 		}
 		look(open)
-		tools.widen()
+		tools.announceNetwork()
 		if !open {
 			<-changed
 		}

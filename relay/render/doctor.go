@@ -13,7 +13,7 @@ import (
 
 // Doctor prints a line for each check.
 func Doctor(out io.Writer, d *api.Doctor) error {
-	style := StyleOf(out)
+	style := styleOf(out)
 	t, line := newTable(), strings.NewReplacer("\n", "; ", "\t", " ") // a cell is one
 	for _, c := range d.Checks {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", strings.ToUpper(c.Level), c.Name, line.Replace(c.Detail))
@@ -23,10 +23,10 @@ func Doctor(out io.Writer, d *api.Doctor) error {
 	}
 	return t.print(out, func(_ int, line string) string {
 		if rest, ok := strings.CutPrefix(line, "FAIL"); ok {
-			return style.Bad("FAIL") + rest
+			return style.bad("FAIL") + rest
 		}
 		if rest, ok := strings.CutPrefix(line, "WARN"); ok {
-			return style.Warn("WARN") + rest
+			return style.warn("WARN") + rest
 		}
 		return line
 	})
@@ -37,8 +37,8 @@ type Family string
 
 // The families.
 const (
-	Debian Family = "debian"
-	Fedora Family = "fedora"
+	familyDebian Family = "debian"
+	familyFedora Family = "fedora"
 )
 
 // FamilyOf reads os-release(5). What is not like Fedora is taken for Debian.
@@ -50,11 +50,11 @@ func FamilyOf(release string) Family {
 		}
 		for like := range strings.FieldsSeq(strings.Trim(value, `"'`)) {
 			if slices.Contains([]string{"fedora", "rhel", "centos"}, like) {
-				return Fedora
+				return familyFedora
 			}
 		}
 	}
-	return Debian
+	return familyDebian
 }
 
 // Fix is what mends a finding: commands for root's shell, with comments where a person has to choose.
@@ -102,13 +102,13 @@ func Fixes(d *api.Doctor, family Family) []Fix {
 
 // PrintFixes prints them so that they can be read, and pasted.
 func PrintFixes(out io.Writer, fixes []Fix) error {
-	style := StyleOf(out)
+	style := styleOf(out)
 	var text strings.Builder
 	if len(fixes) == 0 {
 		text.WriteString("# nothing to mend\n")
 	}
 	for _, f := range fixes {
-		text.WriteString("\n" + style.Bold("# "+f.Name) + "\n")
+		text.WriteString("\n" + style.bold("# "+f.Name) + "\n")
 		for _, line := range f.Commands {
 			text.WriteString(line + "\n")
 		}
@@ -126,7 +126,7 @@ func dropIn(name, table, line string) string {
 
 // either chooses the command of a family.
 func either(family Family, debian, fedora string) string {
-	if family == Fedora {
+	if family == familyFedora {
 		return fedora
 	}
 	return debian

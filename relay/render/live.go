@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// lookEvery is how often it is looked.
-const lookEvery = time.Second
+// sampleEvery is the time between two samples.
+const sampleEvery = time.Second
 
 // Keys that end a live picture.
 const (
@@ -23,13 +23,13 @@ const (
 	keyCtrlC = 3
 )
 
-// LookAgain looks once more, a moment after the first time, so that there are rates.
-func (t *Looker) LookAgain(ctx context.Context, first *Top) (*Top, error) {
-	timer := time.NewTimer(lookEvery)
+// SampleAgain takes a second sample a moment after the first, so that there are rates.
+func (t *Sampler) SampleAgain(ctx context.Context, first *Top) (*Top, error) {
+	timer := time.NewTimer(sampleEvery)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return t.Look(ctx, first)
+		return t.Sample(ctx, first)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -37,8 +37,8 @@ func (t *Looker) LookAgain(ctx context.Context, first *Top) (*Top, error) {
 
 // Print prints a picture as text.
 func (v *Top) Print(out io.Writer) error {
-	for _, line := range v.Lines() {
-		if _, err := fmt.Fprintln(out, line.In(Style{}, TopColumns)); err != nil {
+	for _, line := range v.lines() {
+		if _, err := fmt.Fprintln(out, line.in(palette{}, topColumns)); err != nil {
 			return err
 		}
 	}
@@ -47,7 +47,7 @@ func (v *Top) Print(out io.Writer) error {
 
 // Live draws on the terminal out until a key or a signal, which is returned, ends it. The terminal is then as
 // it was.
-func (t *Looker) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top, signals <-chan os.Signal) (os.Signal, error) {
+func (t *Sampler) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top, signals <-chan os.Signal) (os.Signal, error) {
 	screen, err := tty.OpenScreen(in, out)
 	if err != nil {
 		return nil, err
@@ -66,10 +66,10 @@ func (t *Looker) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top, 
 		default:
 		}
 	}, out)
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
-	looks, looking := make(chan look, 1), false
-	lines := v.Lines()
+	samples, sampling := make(chan sample, 1), false
+	lines := v.lines()
 	for {
 		if err := draw(screen, lines, out); err != nil {
 			return nil, err
@@ -83,42 +83,42 @@ func (t *Looker) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top, 
 			return sig, nil
 		case <-resized:
 		case <-tick.C:
-			if !looking { // keys are obeyed meanwhile, whatever boxd does
-				looking = true
+			if !sampling { // keys are obeyed meanwhile, whatever boxd does
+				sampling = true
 				go func(before *Top) { // ends with ctx
-					next, err := t.Look(ctx, before)
-					looks <- look{next, err}
+					next, err := t.Sample(ctx, before)
+					samples <- sample{next, err}
 				}(v)
 			}
-		case l := <-looks:
-			looking = false
+		case l := <-samples:
+			sampling = false
 			switch {
 			case errors.Is(l.err, client.NotFound):
 				return nil, l.err
 			case l.err != nil: // boxd may come back
-				lines = append([]Line{{Text: "boxctl: " + Printable(l.err.Error()), Bad: true}, {}}, v.Lines()...)
+				lines = append([]topLine{{Text: "boxctl: " + Printable(l.err.Error()), Bad: true}, {}}, v.lines()...)
 			default:
-				v, lines = l.top, l.top.Lines()
+				v, lines = l.top, l.top.lines()
 			}
 		}
 	}
 }
 
-// look is what a Look has come to.
-type look struct {
+// sample is what a Sample has come to.
+type sample struct {
 	top *Top
 	err error
 }
 
-func draw(screen *tty.Screen, lines []Line, out io.Writer) error {
+func draw(screen *tty.Screen, lines []topLine, out io.Writer) error {
 	size, ok := tty.SizeOf(out)
 	if !ok {
 		size = tty.Size{Rows: 24, Cols: 80}
 	}
-	style := StyleOf(out)
+	style := styleOf(out)
 	drawn := make([]string, len(lines))
 	for i, line := range lines {
-		drawn[i] = line.In(style, int(size.Cols))
+		drawn[i] = line.in(style, int(size.Cols))
 	}
 	return screen.Draw(drawn, int(size.Rows))
 }

@@ -47,14 +47,14 @@ func TestColoursAreForTerminalsOfPeopleWhoWantThem(t *testing.T) {
 	} {
 		t.Setenv("TERM", tc.term)
 		t.Setenv("NO_COLOR", tc.noColor)
-		s := StyleOf(tc.out)
-		if got := s.Bold("a") == "\x1b[1ma\x1b[0m" && s.Bad("a") == "\x1b[31ma\x1b[0m" && s.Warn("a") == "\x1b[33ma\x1b[0m"; got != tc.want {
-			t.Errorf("%T, TERM=%s, NO_COLOR=%s: %q", tc.out, tc.term, tc.noColor, s.Bold("a"))
+		s := styleOf(tc.out)
+		if got := s.bold("a") == "\x1b[1ma\x1b[0m" && s.bad("a") == "\x1b[31ma\x1b[0m" && s.warn("a") == "\x1b[33ma\x1b[0m"; got != tc.want {
+			t.Errorf("%T, TERM=%s, NO_COLOR=%s: %q", tc.out, tc.term, tc.noColor, s.bold("a"))
 		}
-		if plain := s.Bold("a")+s.Bad("a")+s.Warn("a") == "aaa"; plain == tc.want {
+		if plain := s.bold("a")+s.bad("a")+s.warn("a") == "aaa"; plain == tc.want {
 			t.Errorf("%T, TERM=%s, NO_COLOR=%s: neither with colours nor without", tc.out, tc.term, tc.noColor)
 		}
-		if s.Bold("") != "" {
+		if s.bold("") != "" {
 			t.Error("nothing is painted")
 		}
 	}
@@ -62,14 +62,14 @@ func TestColoursAreForTerminalsOfPeopleWhoWantThem(t *testing.T) {
 
 func TestATablesTroubleStandsOut(t *testing.T) {
 	t.Parallel()
-	style := Style{on: true}
+	style := palette{on: true}
 	w := newTable()
 	fmt.Fprintln(w, "NAME\tSTATE\tCOMMAND")
 	fmt.Fprintln(w, "running\trunning\ttrue")
 	fmt.Fprintln(w, "日本 exited 1\texited 1\tfalse")
 	fmt.Fprintln(w, "last\twaiting\t")
 	var out bytes.Buffer
-	if err := w.print(&out, style.headed("STATE", map[int]func(string) string{2: style.Bad, 3: style.Warn})); err != nil {
+	if err := w.print(&out, style.headed("STATE", map[int]func(string) string{2: style.bad, 3: style.warn})); err != nil {
 		t.Fatal(err)
 	}
 	const want = "\x1b[1mNAME         STATE     COMMAND\x1b[0m\n" +
@@ -171,13 +171,13 @@ func TestDistributionsHaveFamilies(t *testing.T) {
 		release string
 		want    Family
 	}{
-		{"PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\n", Debian},
-		{"ID=ubuntu\nID_LIKE=debian\n", Debian},
-		{"NAME=\"Fedora Linux\"\nID=fedora\n", Fedora},
-		{"ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", Fedora},
-		{"ID=\"centos\"\n", Fedora},
-		{"VARIANT_ID=fedora\nID=x\n", Debian},
-		{"", Debian},
+		{"PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\n", familyDebian},
+		{"ID=ubuntu\nID_LIKE=debian\n", familyDebian},
+		{"NAME=\"Fedora Linux\"\nID=fedora\n", familyFedora},
+		{"ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", familyFedora},
+		{"ID=\"centos\"\n", familyFedora},
+		{"VARIANT_ID=fedora\nID=x\n", familyDebian},
+		{"", familyDebian},
 	} {
 		if got := FamilyOf(tc.release); got != tc.want {
 			t.Errorf("%q is like %s", tc.release, got)
@@ -216,7 +216,7 @@ func TestEveryFindingHasCommands(t *testing.T) {
 		{check("warn", "network of boxes", "x", "choose another block in"), "ip route", "60-network.toml"},
 		{check("fail", "scopes", "no bus", ""), "apt-get install dbus", "dnf install dbus-broker"},
 	} {
-		for family, want := range map[Family]string{Debian: tc.debian, Fedora: tc.fedora} {
+		for family, want := range map[Family]string{familyDebian: tc.debian, familyFedora: tc.fedora} {
 			fixes := Fixes(&api.Doctor{Checks: []api.Check{check("ok", tc.check.Name, "", ""), tc.check}}, family)
 			if len(fixes) != 1 || fixes[0].Name != tc.check.Name || !strings.Contains(strings.Join(fixes[0].Commands, "\n"), want) {
 				t.Errorf("%+v on %s: %q", tc.check, family, fixes)
@@ -225,16 +225,16 @@ func TestEveryFindingHasCommands(t *testing.T) {
 	}
 	// A list in a drop-in takes the place of the one before it, so it has what boxes go without already.
 	limits := []api.Check{check("fail", "memory limit", "", ""), check("fail", "pids limit", "", ""), check("warn", "cpu limit", "best effort: not enforced", ""), check("warn", "io limit", "it cannot be", "")}
-	fixes := Fixes(&api.Doctor{Checks: limits}, Debian)
+	fixes := Fixes(&api.Doctor{Checks: limits}, familyDebian)
 	if len(fixes) != 2 || fixes[0].Name != "memory limit, pids limit, cpu limit, io limit" ||
 		!strings.Contains(fixes[1].Commands[0], `best_effort = ["memory", "pids", "cpu"]`) || fixes[1].Commands[1] != "systemctl reload boxd.service" {
 		t.Errorf("%q", fixes)
 	}
-	fixes = Fixes(&api.Doctor{Checks: append([]api.Check{check("warn", "control groups", "hybrid", "")}, limits[2:]...)}, Debian)
+	fixes = Fixes(&api.Doctor{Checks: append([]api.Check{check("warn", "control groups", "hybrid", "")}, limits[2:]...)}, familyDebian)
 	if len(fixes) != 1 || fixes[0].Name != "control groups, cpu limit, io limit" || fixes[0].Commands[1] != "reboot" {
 		t.Errorf("%q", fixes)
 	}
-	if fixes := Fixes(&api.Doctor{Checks: []api.Check{check("warn", "new", "", "do it")}}, Debian); fixes[0].Commands[0] != "# no command is known: do it" {
+	if fixes := Fixes(&api.Doctor{Checks: []api.Check{check("warn", "new", "", "do it")}}, familyDebian); fixes[0].Commands[0] != "# no command is known: do it" {
 		t.Errorf("of a boxd that knows more: %q", fixes)
 	}
 	var out bytes.Buffer
@@ -300,18 +300,18 @@ func TestWhoCannotConnectIsToldWhatToDo(t *testing.T) {
 
 func TestALineIsCutBeforeItIsPainted(t *testing.T) {
 	t.Parallel()
-	style := Style{on: true}
+	style := palette{on: true}
 	for _, tc := range []struct {
-		line Line
+		line topLine
 		want string
 	}{
-		{Line{Text: "abcdef  "}, "abcd"},
-		{Line{Text: "ab   x"}, "ab"},
-		{Line{Text: "abcdef", Heading: true}, "\x1b[1mabcd\x1b[0m"},
-		{Line{Text: "abcdef", Bad: true}, "\x1b[31mabcd\x1b[0m"},
-		{Line{}, ""},
+		{topLine{Text: "abcdef  "}, "abcd"},
+		{topLine{Text: "ab   x"}, "ab"},
+		{topLine{Text: "abcdef", Heading: true}, "\x1b[1mabcd\x1b[0m"},
+		{topLine{Text: "abcdef", Bad: true}, "\x1b[31mabcd\x1b[0m"},
+		{topLine{}, ""},
 	} {
-		if got := tc.line.In(style, 4); got != tc.want || tty.Cut(tc.line.In(Style{}, 4), 4) != tc.line.In(Style{}, 4) {
+		if got := tc.line.in(style, 4); got != tc.want || tty.Cut(tc.line.in(palette{}, 4), 4) != tc.line.in(palette{}, 4) {
 			t.Errorf("%+v: %q", tc.line, got)
 		}
 	}

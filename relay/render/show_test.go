@@ -125,7 +125,7 @@ func TestLogsArePrintedByLines(t *testing.T) {
 }
 
 // lookAt looks twice at a stand-in of boxd that has what answers says.
-func lookAt(t *testing.T, l Looker, answers map[string]any) (first, second *Top) {
+func lookAt(t *testing.T, l Sampler, answers map[string]any) (first, second *Top) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", socket)
@@ -147,10 +147,10 @@ func lookAt(t *testing.T, l Looker, answers map[string]any) (first, second *Top)
 	defer srv.Close()
 	l.Client = client.New(socket)
 	defer l.Client.Close()
-	if first, err = l.Look(context.Background(), nil); err != nil {
+	if first, err = l.Sample(context.Background(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if second, err = l.Look(context.Background(), first); err != nil {
+	if second, err = l.Sample(context.Background(), first); err != nil {
 		t.Fatal(err)
 	}
 	return first, second
@@ -160,7 +160,7 @@ func TestTopSeesWhatHasBeenUsed(t *testing.T) {
 	t.Parallel()
 	busy := api.Session{ID: "busy", Owner: "uid:0", Usage: &api.SessionUsage{}}
 	idle := api.Session{ID: "idle", Owner: "uid:0"}
-	_, v := lookAt(t, Looker{}, map[string]any{
+	_, v := lookAt(t, Sampler{}, map[string]any{
 		"/v1/status":        api.Status{},
 		"/v1/sessions":      api.SessionList{Sessions: []api.Session{idle, busy, {ID: "gone", Owner: "uid:0"}}},
 		"/v1/sessions/idle": idle,
@@ -180,7 +180,7 @@ func TestTopFitsIntoEightyColumns(t *testing.T) {
 	usage := &api.SessionUsage{Memory: 1023 * quantity.MiB, Pids: 12345}
 	v := Top{
 		now: now, one: true, Status: api.Status{Version: "1.2.3", StartedAt: now.Add(-26 * time.Hour), Sessions: 3, MaxSessions: 256, Running: 2, Executed: 123456},
-		Sessions: []TopSession{
+		Sessions: []topSession{
 			{Session: api.Session{ID: "work", State: "ready", Memory: 512 * quantity.MiB, Usage: &api.SessionUsage{Memory: 100 * quantity.KiB, Pids: 3}, Running: 1}, rates: true, CPUPercent: 3.14, ReadRate: 999},
 			{Session: api.Session{ID: "with-a-very-long-name", State: "creating", Memory: 1023 * quantity.GiB, Usage: usage, Running: 9999}, rates: true, CPUPercent: 6400, ReadRate: 1e9, WriteRate: 1023 << 20},
 			{Session: api.Session{ID: "a\x1b[2J日本語日本語日本語", State: "frozen", Memory: quantity.GiB}},
@@ -202,8 +202,8 @@ web                 running  yes         7      1       0    60s ./serve
 worker-with-a-lon~  starting no    4194303 123456      64     4d python3 -m http
 `
 	got := ""
-	for _, line := range v.Lines() {
-		text := line.In(Style{}, TopColumns)
+	for _, line := range v.lines() {
+		text := line.in(palette{}, topColumns)
 		got += text + "\n"
 		if tty.Cut(text, 80) != text {
 			t.Errorf("longer than 80 columns: %q", text)

@@ -20,16 +20,16 @@ const (
 
 // Status prints what boxd is doing, at most 80 columns wide.
 func Status(out io.Writer, s *api.Status, now time.Time) error {
-	style := StyleOf(out)
+	style := styleOf(out)
 	plain := func(text string) string { return text }
 	state, paint := "ready", plain
 	switch {
 	case s.State == "off":
-		state, paint = "switched off", style.Warn
+		state, paint = "switched off", style.warn
 	case s.State == "failed":
-		state, paint = "failed: no session can start", style.Bad
+		state, paint = "failed: no session can start", style.bad
 	case len(s.Degraded) > 0:
-		state, paint = "degraded", style.Bad
+		state, paint = "degraded", style.bad
 	}
 	var lines []string
 	add := func(label, text string, paint func(string) string) {
@@ -37,16 +37,16 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 			if i > 0 {
 				label = ""
 			}
-			lines = append(lines, style.Bold(label)+strings.Repeat(" ", statusLabel-len(label))+paint(line))
+			lines = append(lines, style.bold(label)+strings.Repeat(" ", statusLabel-len(label))+paint(line))
 		}
 	}
 	add("boxd", fmt.Sprintf("%s, up %s", s.Version, Roughly(now.Sub(s.StartedAt))), plain)
 	add("state", state, paint)
 	for _, why := range s.Degraded {
-		add("DEGRADED", why, style.Bad)
+		add("DEGRADED", why, style.bad)
 	}
 	if s.Off != "" {
-		add("OFF", s.Off, style.Warn)
+		add("OFF", s.Off, style.warn)
 	}
 	add("sessions", fmt.Sprintf("%d of %d", s.Sessions, s.MaxSessions), plain)
 	add("processes", fmt.Sprintf("%d, of one session at most %d", s.Processes, s.MaxProcesses), plain)
@@ -77,7 +77,7 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	}
 	add("limits", strings.Join(kept, ", "), plain)
 	if len(s.Unenforced) > 0 {
-		add("NOT ENFORCED", strings.Join(s.Unenforced, ", ")+": best effort, by the operator's choice", style.Warn)
+		add("NOT ENFORCED", strings.Join(s.Unenforced, ", ")+": best effort, by the operator's choice", style.warn)
 	}
 	_, err := fmt.Fprintln(out, strings.Join(lines, "\n"))
 	return err

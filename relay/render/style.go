@@ -13,14 +13,14 @@ import (
 	"github.com/boxd-dev/boxd/internal/tty"
 )
 
-// Style is how words stand out; the zero Style leaves them as they are.
-type Style struct{ on bool }
+// palette is how words stand out; the zero palette leaves them as they are.
+type palette struct{ on bool }
 
-// StyleOf is that of what is written to out: with colours on a terminal that has some, whose person has
+// styleOf is that of what is written to out: with colours on a terminal that has some, whose person has
 // nothing against them (NO_COLOR, see no-color.org).
-func StyleOf(out any) Style {
+func styleOf(out any) palette {
 	term := os.Getenv("TERM")
-	return Style{on: tty.Is(out) && os.Getenv("NO_COLOR") == "" && term != "" && term != "dumb"}
+	return palette{on: tty.Is(out) && os.Getenv("NO_COLOR") == "" && term != "" && term != "dumb"}
 }
 
 // Sequences of ECMA-48.
@@ -31,16 +31,16 @@ const (
 	sgrReset  = "\x1b[0m"
 )
 
-// Bold is for headings.
-func (s Style) Bold(text string) string { return s.with(sgrBold, text) }
+// bold is for headings.
+func (s palette) bold(text string) string { return s.with(sgrBold, text) }
 
-// Bad is for what has failed.
-func (s Style) Bad(text string) string { return s.with(sgrRed, text) }
+// bad is for what has failed.
+func (s palette) bad(text string) string { return s.with(sgrRed, text) }
 
-// Warn is for what is not as it should be.
-func (s Style) Warn(text string) string { return s.with(sgrYellow, text) }
+// warn is for what is not as it should be.
+func (s palette) warn(text string) string { return s.with(sgrYellow, text) }
 
-func (s Style) with(sequence, text string) string {
+func (s palette) with(sequence, text string) string {
 	if !s.on || text == "" {
 		return text
 	}
@@ -75,12 +75,12 @@ func (t *table) print(out io.Writer, paint func(i int, line string) string) erro
 }
 
 // headed paints a table whose first line is its heading, and the words of its column that stand for some trouble.
-func (s Style) headed(column string, trouble map[int]func(string) string) func(i int, line string) string {
+func (s palette) headed(column string, trouble map[int]func(string) string) func(i int, line string) string {
 	at := 0
 	return func(i int, line string) string {
 		if i == 0 {
 			at = strings.Index(line, column)
-			return s.Bold(line)
+			return s.bold(line)
 		}
 		paint, ok := trouble[i]
 		if !ok {

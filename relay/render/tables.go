@@ -15,14 +15,14 @@ import (
 
 // Sessions prints a table of sessions.
 func Sessions(out io.Writer, list []api.Session, now time.Time) error {
-	w, style, trouble := newTable(), StyleOf(out), map[int]func(string) string{}
+	w, style, trouble := newTable(), styleOf(out), map[int]func(string) string{}
 	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tUSED\tLEFT")
 	for i, s := range list {
 		switch s.State {
 		case "frozen":
-			trouble[i+1] = style.Warn
+			trouble[i+1] = style.warn
 		case "unhealthy":
-			trouble[i+1] = style.Bad
+			trouble[i+1] = style.bad
 		}
 		left := "-"
 		if s.ExpiresAt != nil {
@@ -43,14 +43,14 @@ func ownerName(s api.Session) string {
 
 // Processes prints a table of processes.
 func Processes(out io.Writer, list []api.Process, now time.Time) error {
-	w, style, trouble := newTable(), StyleOf(out), map[int]func(string) string{}
+	w, style, trouble := newTable(), styleOf(out), map[int]func(string) string{}
 	fmt.Fprintln(w, "NAME\tSTATE\tREADY\tPID\tSTARTS\tREADERS\tUPTIME\tCOMMAND")
 	for i, p := range list {
 		switch {
 		case failed(&p):
-			trouble[i+1] = style.Bad
+			trouble[i+1] = style.bad
 		case p.State == "waiting":
-			trouble[i+1] = style.Warn
+			trouble[i+1] = style.warn
 		}
 		state := p.State
 		switch {

@@ -17,8 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// TopSession is a session and what it uses at the moment.
-type TopSession struct {
+// topSession is a session and what it uses at the moment.
+type topSession struct {
 	api.Session
 	CPUPercent float64   `json:"cpu_percent"` // of one processor
 	ReadRate   float64   `json:"io_read_per_second"`
@@ -30,23 +30,23 @@ type TopSession struct {
 // Top is all that one picture shows.
 type Top struct {
 	Status    api.Status    `json:"status"`
-	Sessions  []TopSession  `json:"sessions"`
+	Sessions  []topSession  `json:"sessions"`
 	Processes []api.Process `json:"processes,omitempty"` // of the one session that was asked for
 	now       time.Time
 	one       bool
 }
 
-// Looker looks at sessions.
-type Looker struct {
+// Sampler samples what sessions use.
+type Sampler struct {
 	Client *client.Client
 	ID     string // of the only one; empty: all of them
 	All    bool   // everybody's
 	Owner  string // whose alone; empty: anybody's
 }
 
-// Look looks once. What it can it compares with the look before.
-func (t *Looker) Look(ctx context.Context, before *Top) (*Top, error) {
-	v := &Top{one: t.ID != "", Sessions: []TopSession{}}
+// Sample takes one sample. Rates are since the sample before, if there is one.
+func (t *Sampler) Sample(ctx context.Context, before *Top) (*Top, error) {
+	v := &Top{one: t.ID != "", Sessions: []topSession{}}
 	var err error
 	if v.Status, err = t.Client.Status(ctx); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (t *Looker) Look(ctx context.Context, before *Top) (*Top, error) {
 	} else if v.Processes, err = t.Client.Processes(ctx, t.ID); err != nil {
 		return nil, err
 	}
-	earlier := map[string]*TopSession{}
+	earlier := map[string]*topSession{}
 	if before != nil {
 		for i := range before.Sessions {
 			s := &before.Sessions[i]
@@ -77,13 +77,13 @@ func (t *Looker) Look(ctx context.Context, before *Top) (*Top, error) {
 		if err != nil {
 			return nil, err
 		}
-		top := TopSession{Session: s, sampled: time.Now()}
+		top := topSession{Session: s, sampled: time.Now()}
 		if e := earlier[s.Owner+"\x00"+s.ID]; e != nil {
 			top.compare(e)
 		}
 		v.Sessions = append(v.Sessions, top)
 	}
-	slices.SortStableFunc(v.Sessions, func(x, y TopSession) int {
+	slices.SortStableFunc(v.Sessions, func(x, y topSession) int {
 		return cmp.Or(cmp.Compare(y.CPUPercent, x.CPUPercent), cmp.Compare(x.Owner, y.Owner), cmp.Compare(x.ID, y.ID))
 	})
 	slices.SortStableFunc(v.Processes, func(p, q api.Process) int { return p.StartedAt.Compare(q.StartedAt) })
@@ -92,7 +92,7 @@ func (t *Looker) Look(ctx context.Context, before *Top) (*Top, error) {
 }
 
 // session describes one of a list, which may be somebody else's.
-func (t *Looker) session(ctx context.Context, listed *api.Session) (api.Session, error) {
+func (t *Sampler) session(ctx context.Context, listed *api.Session) (api.Session, error) {
 	c := *t.Client
 	if t.All && t.Owner == "" && listed.Owner != "" {
 		c.Owner = listed.Owner
@@ -101,7 +101,7 @@ func (t *Looker) session(ctx context.Context, listed *api.Session) (api.Session,
 }
 
 // compare computes what has been used since an earlier sample of the same session.
-func (s *TopSession) compare(e *TopSession) {
+func (s *topSession) compare(e *topSession) {
 	seconds := s.sampled.Sub(e.sampled).Seconds()
 	if s.Usage == nil || e.Usage == nil || seconds <= 0 || !s.CreatedAt.Equal(e.CreatedAt) {
 		return
@@ -115,52 +115,52 @@ func (s *TopSession) compare(e *TopSession) {
 // nameColumns is how wide names are.
 const nameColumns = 18
 
-// Line is one of a picture.
-type Line struct {
+// topLine is a line of the picture.
+type topLine struct {
 	Text    string
 	Heading bool
 	Bad     bool
 }
 
-// In is the line as it is shown in a style, in at most so many columns.
-func (l Line) In(style Style, cols int) string {
+// in is the line as it is shown in a style, in at most so many columns.
+func (l topLine) in(style palette, cols int) string {
 	text := strings.TrimRight(tty.Cut(l.Text, cols), " ")
 	switch {
 	case l.Heading:
-		return style.Bold(text)
+		return style.bold(text)
 	case l.Bad:
-		return style.Bad(text)
+		return style.bad(text)
 	}
 	return text
 }
 
-// TopColumns is how wide a picture is at most.
-const TopColumns = 80
+// topColumns is how wide a picture is at most.
+const topColumns = 80
 
-// Lines is the picture.
-func (v *Top) Lines() []Line {
-	lines := []Line{
+// lines is the picture.
+func (v *Top) lines() []topLine {
+	lines := []topLine{
 		{Text: fmt.Sprintf("boxd %s, up %s: %d of %d sessions, %d running, %d executed", v.Status.Version, Roughly(v.now.Sub(v.Status.StartedAt)),
 			v.Status.Sessions, v.Status.MaxSessions, v.Status.Running, v.Status.Executed)},
 		{},
 		{Text: tty.Fit("SESSION", nameColumns) + "  STATE      CPU% MEMORY     OF  PIDS READ/s WRITE/s  RUN", Heading: true},
 	}
 	for i := range v.Sessions {
-		lines = append(lines, Line{Text: v.Sessions[i].line()})
+		lines = append(lines, topLine{Text: v.Sessions[i].line()})
 	}
 	if !v.one {
 		return lines
 	}
-	lines = append(lines, Line{}, Line{Text: tty.Fit("PROCESS", nameColumns) + "  STATE    READY     PID STARTS READERS UPTIME COMMAND", Heading: true})
+	lines = append(lines, topLine{}, topLine{Text: tty.Fit("PROCESS", nameColumns) + "  STATE    READY     PID STARTS READERS UPTIME COMMAND", Heading: true})
 	for i := range v.Processes {
 		p := &v.Processes[i]
 		line := fmt.Sprintf("%s  %-8s %-5s %7s %6d %7d %6s %s", tty.Fit(Printable(p.ID), nameColumns), p.State, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(p, v.now), commandLine(p.Argv))
-		lines = append(lines, Line{Text: line, Bad: failed(p)})
+		lines = append(lines, topLine{Text: line, Bad: failed(p)})
 	}
 	return lines
 }
 
-func (s *TopSession) line() string {
+func (s *topSession) line() string {
 	percent, memory, pids, read, written := "-", "-", "-", "-", "-"
 	if u := s.Usage; u != nil {
 		memory, pids = shortSize(float64(u.Memory)), fmt.Sprint(u.Pids)

@@ -15,7 +15,7 @@ import (
 
 // Usage prints what has been used by days, and what is held now of what a policy counts.
 func Usage(out io.Writer, list *api.UsageList, now time.Time) error {
-	style, t := StyleOf(out), newTable()
+	style, t := styleOf(out), newTable()
 	fmt.Fprintln(t, "DAY\tWHO\tSESSIONS\tTIME\tEXECS\tREFUSED\tCPU\tMEMORY\tDISK")
 	for _, d := range list.Days {
 		day := d.Day

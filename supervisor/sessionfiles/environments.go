@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/pip"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -50,6 +49,11 @@ const (
 	lastWords = 2 << 10 // of what it has written, in an error
 )
 
+// pipInstalls says what pip is told about a directory that has a file, in the order in which that is done, and the options
+// of every "pip install" where nobody is there to ask or to read. Of the files that install "." only the first counts.
+const pipInstalls = `{"installs":[{"file":"requirements.txt","args":["-r","requirements.txt"]},{"file":"pyproject.toml","args":["."]},` +
+	`{"file":"setup.py","args":["."]}],"options":["--no-input","--disable-pip-version-check","--no-warn-script-location"]}`
+
 // MakeEnvironment makes the environment of an active skill of a session, unless the workspace has it. Of several who ask at a time
 // one makes it, and the others wait.
 func MakeEnvironment(ctx context.Context, s *session.Session, skill string, req *EnvironmentRequest) (*Environment, error) {
@@ -58,10 +62,6 @@ func MakeEnvironment(ctx context.Context, s *session.Session, skill string, req 
 		f := fault.Errorf(fault.NotFound, "skill %s is not active in session %s", fault.Show(skill), fault.Show(s.ID)).WithHint("activate it first; boxctl inspect shows those that are")
 		f.Field, f.Value = "skill", skill
 		return nil, f
-	}
-	told, err := json.Marshal(map[string]any{"installs": pip.Installs(), "options": pip.Options()})
-	if err != nil {
-		return nil, err
 	}
 	settings := s.Current()
 	timeout := req.Timeout
@@ -72,7 +72,7 @@ func MakeEnvironment(ctx context.Context, s *session.Session, skill string, req 
 	}
 	limit := min(quantity.Size(maxAnswer), s.Config().Exec.OutputLimit)
 	r, err := s.Exec(ctx, &session.ExecRequest{
-		Argv: []string{"python3", "-I", "-c", program, path.Join(isolation.SkillsDir, skill), isolation.Workspace, string(told)},
+		Argv: []string{"python3", "-I", "-c", program, path.Join(isolation.SkillsDir, skill), isolation.Workspace, pipInstalls},
 		Env:  req.Env, Dir: isolation.Workspace, Timeout: timeout, OutputLimit: &limit,
 	})
 	if err != nil {

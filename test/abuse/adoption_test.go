@@ -125,7 +125,7 @@ func TestBoxesLiveOnWhereTheyAreToBe(t *testing.T) {
 			}
 			d.Restart()
 			l.goesOn(t, d)
-			if err := d.Delete(t.Context(), "s1"); err != nil {
+			if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 				t.Error(err)
 			}
 			endsWithTheTest(t, d)
@@ -219,12 +219,12 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	l := live(t, d, api.SessionRequest{})
 	if !boxtest.Grouped() { // what freezes is a control group
-		if _, err := d.Freeze(t.Context(), "s1"); err == nil {
+		if _, err := d.FreezeSession(t.Context(), "s1"); err == nil {
 			t.Error("frozen without a control group")
 		}
 		return
 	}
-	if _, err := d.Freeze(t.Context(), "s1"); err != nil {
+	if _, err := d.FreezeSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -239,7 +239,7 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 	if now, err := d.Process(t.Context(), "s1", "counts", 0); err != nil || now.Output[0].Bytes != before.Output[0].Bytes {
 		t.Errorf("frozen, it has counted from %d to %d bytes, %v", before.Output[0].Bytes, now.Output[0].Bytes, err)
 	}
-	if _, err := d.Thaw(t.Context(), "s1"); err != nil {
+	if _, err := d.ThawSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	l.goesOn(t, d)
@@ -280,7 +280,7 @@ func TestTimesGoOnWithoutBoxd(t *testing.T) {
 			if now, err := d.Session(t.Context(), "stays"); err != nil || now.PID != stays.PID {
 				t.Errorf("the other session: %+v, %v", now, err)
 			}
-			if err := d.Delete(t.Context(), "stays"); err != nil {
+			if err := d.DeleteSession(t.Context(), "stays"); err != nil {
 				t.Error(err)
 			}
 			d.NothingLeft(before)

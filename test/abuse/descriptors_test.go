@@ -183,7 +183,7 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 		t.Errorf("afterwards: %+v", end)
 	}
 	for _, s := range []string{"s1", "s2"} {
-		if err := d.Delete(t.Context(), s); err != nil {
+		if err := d.DeleteSession(t.Context(), s); err != nil {
 			t.Error(err)
 		}
 	}
@@ -218,7 +218,7 @@ func TestT37TerminalsOfManyProcesses(t *testing.T) {
 	if got != 64 || failed != 70-64 {
 		t.Errorf("%d processes have a terminal, %d have none", got, failed)
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Error(err)
 	}
 	d.NothingLeft(before)

@@ -111,7 +111,7 @@ func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 		}
 	}
 	boxtest.Eventually(t, "nobody's server is gone", func() bool {
-		if _, err := d.Renew(t.Context(), "s1", "renewed"); err != nil {
+		if _, err := d.RenewProcess(t.Context(), "s1", "renewed"); err != nil {
 			t.Fatal(err)
 		}
 		s, err := d.Process(t.Context(), "s1", "left", 0)

@@ -73,14 +73,14 @@ func TestARenamerCatchesNoMount(t *testing.T) {
 	const enough, most = 20, 5000
 	made, moved, refused := 0, 0, 0
 	for i := 0; i < 300 || i < most && min(made, moved, refused) < enough; i++ {
-		_, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: "/workspace/a/b/t", Mode: "ro"})
+		_, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: source, Target: "/workspace/a/b/t", Mode: "ro"})
 		if err == nil {
 			made++
 			if at := mountedBelow(t, s.PID, "/workspace/"); len(at) != 1 || strings.HasPrefix(at[0], "/workspace/bare") {
 				t.Errorf("it is on %q: it never was where it was asked for", at)
 			}
 			// It may be moved about, and is found all the same.
-			if err := client.RemoveMount(t.Context(), d.Client, "s", "/workspace/a/b/t", true); err != nil {
+			if err := d.RemoveMount(t.Context(), "s", "/workspace/a/b/t", true); err != nil {
 				t.Fatalf("not removed: %v", err)
 			}
 			continue
@@ -146,11 +146,11 @@ func TestMountsFollowNoLinkOfABox(t *testing.T) {
 		"/workspace/etc", "/workspace/etc/x", "/workspace/sys/kernel", "/workspace/null", "/workspace/up/etc", "/workspace/d/t", "/workspace/d/t/x", "/workspace/fifo",
 		"/workspace/file", "/workspace/file/x",
 	} {
-		_, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: target, Mode: "ro"})
+		_, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: source, Target: target, Mode: "ro"})
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 400 || e.Field != "target" {
 			t.Errorf("%s, live: %v", target, err)
 		}
-		_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "other", Mounts: append(given[:1:1], api.Mount{Source: source, Target: target, Mode: "ro"})})
+		_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "other", Mounts: append(given[:1:1], api.Mount{Source: source, Target: target, Mode: "ro"})})
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 400 || e.Field != "mounts[1].target" {
 			t.Errorf("%s, made with: %v", target, err)
 		}
@@ -162,7 +162,7 @@ func TestMountsFollowNoLinkOfABox(t *testing.T) {
 	if err := os.Symlink("/etc", filepath.Join(d.Dir, "lent", "out")); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: filepath.Join(d.Dir, "lent", "out"), Target: "/mnt/x", Mode: "ro"})
+	_, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: filepath.Join(d.Dir, "lent", "out"), Target: "/mnt/x", Mode: "ro"})
 	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 403 || e.Field != "source" {
 		t.Errorf("a source that is a link: %v", err)
 	}
@@ -176,7 +176,7 @@ func TestALiveMountIsNotTheBoxsToChange(t *testing.T) {
 	source := d.NamedMountSource(t, "one", 1000) // as whom the box is there
 	d.NewSession(t, api.SessionRequest{ID: "s"})
 	for _, target := range []string{"/mnt/x", "/workspace/x"} {
-		if _, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil {
+		if _, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil {
 			t.Fatal(err)
 		}
 		for _, line := range []string{

@@ -139,7 +139,7 @@ func TestT66ARecordThatIsNotBoxdsMakesNoSession(t *testing.T) {
 	if got := d.Sh(t, "witness", "cat file"); got != "kept\n" {
 		t.Errorf("%q", got)
 	}
-	if err := d.Delete(t.Context(), "witness"); err != nil {
+	if err := d.DeleteSession(t.Context(), "witness"); err != nil {
 		t.Fatal(err)
 	}
 	d.NothingLeft(before)
@@ -284,7 +284,7 @@ func TestT66ARecordThatNamesAProcessOfTheHost(t *testing.T) {
 	if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) || !strings.Contains(d.Log(), "it is another process") {
 		t.Errorf("%v", err)
 	}
-	if err := d.Delete(t.Context(), "s1"); err == nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err == nil {
 		t.Error("its end is taken for done")
 	}
 	if !boxtest.Lives(victim.Process.Pid) || !boxtest.Lives(int(s.PID)) {
@@ -338,7 +338,7 @@ func TestT66DamagedRecordsOfTheKeeper(t *testing.T) {
 			if _, err := d.Session(t.Context(), "s1"); !errors.Is(err, client.NotFound) || !strings.Contains(d.Log(), "DAMAGED RECORD") || !strings.Contains(d.Log(), key) {
 				t.Errorf("%v", err)
 			}
-			if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "new"}); err != nil {
+			if _, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "new"}); err != nil {
 				t.Errorf("a new session: %v", err)
 			}
 			if !boxtest.Lives(int(s.PID)) {

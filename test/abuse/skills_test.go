@@ -12,7 +12,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // No program of a box changes a skill that it has, by whatever name it gets at it: what the kernel says is that the
@@ -21,16 +20,16 @@ import (
 func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	c := client.Skills{Client: d.Client}
-	if _, err := c.Create(t.Context(), &api.SkillRequest{Name: "one", Description: "Does it."}); err != nil {
+	c := d.Client
+	if _, err := c.CreateSkill(t.Context(), &api.SkillRequest{Name: "one", Description: "Does it."}); err != nil {
 		t.Fatal(err)
 	}
-	k, err := c.WriteFile(t.Context(), "one", &api.SkillFileWrite{Path: "bin/run", Content: "#!/bin/sh\necho ran\n", Executable: true})
+	k, err := c.WriteSkillFile(t.Context(), "one", &api.SkillFileWrite{Path: "bin/run", Content: "#!/bin/sh\necho ran\n", Executable: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one"}})
-	if _, _, err := c.Activate(t.Context(), "s", "create-skill"); err != nil {
+	if _, _, err := c.ActivateSkill(t.Context(), "s", "create-skill"); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "s", "/skills/one/bin/run"); got != "ran\n" {
@@ -66,12 +65,12 @@ func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 	}
 	// By the names of a session's mounts nobody comes there either.
 	for _, target := range []string{"/skills/one", "/skills", "/skills/x"} {
-		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "other", Mounts: []api.Mount{{Source: filepath.Join(d.State, "skills"), Target: target}}})
+		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "other", Mounts: []api.Mount{{Source: filepath.Join(d.State, "skills"), Target: target}}})
 		if err == nil {
 			t.Errorf("a session has a mount on %s", target)
 		}
 	}
-	if now, err := c.Get(t.Context(), "one"); err != nil || now.Digest != k.Digest {
+	if now, err := c.Skill(t.Context(), "one"); err != nil || now.Digest != k.Digest {
 		t.Errorf("%s, was %s; %v", now.Digest, k.Digest, err)
 	}
 	found := 0

@@ -19,8 +19,8 @@ import (
 func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	c := client.Workspaces{Client: d.Client}
-	if _, err := c.Create(t.Context(), &api.WorkspaceRequest{Name: "shared"}); err != nil {
+	c := d.Client
+	if _, err := c.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "shared"}); err != nil {
 		t.Fatal(err)
 	}
 	outside := filepath.Join(d.Dir, "outside")
@@ -48,17 +48,17 @@ func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
 		default:
 			t.Errorf("%v", err)
 		}
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Error(err)
 		}
 	}
 	if list, err := os.ReadDir(outside); err != nil || len(list) > 0 {
 		t.Errorf("outside: %v, %v", list, err)
 	}
-	if err := d.Delete(t.Context(), "enemy"); err != nil {
+	if err := d.DeleteSession(t.Context(), "enemy"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Remove(t.Context(), "shared"); err != nil {
+	if err := c.DeleteWorkspace(t.Context(), "shared"); err != nil {
 		t.Error(err)
 	}
 	if info, err := os.Stat(outside); err != nil || info.Mode().Perm() != 0o777 {

@@ -441,7 +441,7 @@ func TestWhatIsUnderWayEndsWithTheRight(t *testing.T) {
 	defer rival.Close()
 	rival.Token = other
 	for _, c := range []*client.Client{bearer, rival} {
-		if _, _, err := c.Create(t.Context(), &api.SessionRequest{ID: "s"}); err != nil {
+		if _, _, err := c.CreateSession(t.Context(), &api.SessionRequest{ID: "s"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -515,24 +515,24 @@ func TestAGrantOutlivesBoxd(t *testing.T) {
 	t.Parallel()
 	h := open(t, "")
 	uid := users()[access.User]
-	granted := client.Grants{Client: h.Client}
-	if _, err := granted.Give(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 3600e9}); err != nil {
+	granted := h.Client
+	if _, err := granted.Grant(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 3600e9}); err != nil {
 		t.Fatal(err)
 	}
 	h.Stop()
 	h.Restart()
-	list, err := granted.List(t.Context())
+	list, err := granted.Grants(t.Context())
 	if err != nil || len(list) != 1 || list[0].Principal != "worker" || list[0].By != "uid:0" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	if a := h.as(uid, "GET", "/v1/grants", "", nil); a.Code != http.StatusOK {
 		t.Errorf("%d %s", a.Code, a.Body)
 	}
-	if _, err := granted.Give(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 1e9}); err != nil {
+	if _, err := granted.Grant(t.Context(), &api.GrantRequest{Principal: "worker", Role: "admin", For: 1e9}); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "the grant ends by itself", func() bool { return h.as(uid, "GET", "/v1/grants", "", nil).Code == http.StatusForbidden })
-	if list, err := granted.List(t.Context()); err != nil || len(list) != 0 {
+	if list, err := granted.Grants(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
 }

@@ -167,7 +167,7 @@ func (b *bench) makeCases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err := c.Create(ctx, &api.SessionRequest{ID: "bench"}); err != nil {
+	if _, _, err := c.CreateSession(ctx, &api.SessionRequest{ID: "bench"}); err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
 	bare, err := newBareClient(filepath.Join(b.dir, "a", "s"))
@@ -220,11 +220,11 @@ func peers() [][]string {
 func trueRequest() *api.ExecRequest { return &api.ExecRequest{Argv: []string{program}} }
 
 func lifecycle(ctx context.Context, c *client.Client) error {
-	s, _, err := c.Create(ctx, &api.SessionRequest{})
+	s, _, err := c.CreateSession(ctx, &api.SessionRequest{})
 	if err != nil {
 		return err
 	}
-	return errors.Join(succeed(c.Exec(ctx, s.ID, trueRequest())), c.Delete(ctx, s.ID))
+	return errors.Join(succeed(c.Exec(ctx, s.ID, trueRequest())), c.DeleteSession(ctx, s.ID))
 }
 
 // succeed makes anything but exit code 0 an error: a case that fails is fast.

@@ -259,7 +259,7 @@ func (b *bench) idle(ctx context.Context, c *client.Client) error {
 	var total int64
 	var pids []uint32
 	for n := range idleBoxes {
-		s, _, err := c.Create(ctx, &api.SessionRequest{ID: "idle" + strconv.Itoa(n)})
+		s, _, err := c.CreateSession(ctx, &api.SessionRequest{ID: "idle" + strconv.Itoa(n)})
 		if err != nil {
 			return err
 		}

@@ -44,7 +44,7 @@ func (b *bench) warmCases(ctx context.Context) error {
 			n++
 			id := fmt.Sprint("w", n)
 			took, err := timed(func() error { return do(id) })()
-			return took, errors.Join(err, c.Delete(ctx, id))
+			return took, errors.Join(err, c.DeleteSession(ctx, id))
 		}
 	}
 	create := func(id string) error { return bare.expect("/v1/sessions", `{"id":"`+id+`"}`, `"state":"ready"`) }

@@ -65,7 +65,7 @@ func TestT02BoxesDoNotReachEachOther(t *testing.T) {
 			attempt{"write=/mnt/known", "EACCES|EROFS"}, attempt{"create=/mnt/x", "EROFS"}, attempt{"chmod=0777,/mnt/secret", "EROFS"},
 		)
 		b.try(all("ENOENT", "read=/tmp/secret", "read=/dev/shm/secret", "read=/run/secret", "read=/home/box/secret", "read=/workspace/secret")...)
-		_, _, err := h.Create(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: h.rw, Target: "/mnt", Mode: "rw", Owner: stranger}}})
+		_, _, err := h.CreateSession(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: h.rw, Target: "/mnt", Mode: "rw", Owner: stranger}}})
 		refused(t, err, 403, "mounts[0].source", "owned by uid 4343")
 	})
 }

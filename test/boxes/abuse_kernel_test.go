@@ -141,7 +141,7 @@ func TestT48TheMachineIsNotTheBoxs(t *testing.T) {
 func TestT59AnyTextIsAnIDAndNoneIsAPath(t *testing.T) {
 	attack(t, func(h *host) {
 		for _, id := range []string{"a\x00b", "\x00", "a\nb", "\x1b[31m", "\x7f", "a\u0085b", strings.Repeat("x", 257)} {
-			_, _, err := h.Create(t.Context(), &api.SessionRequest{ID: id})
+			_, _, err := h.CreateSession(t.Context(), &api.SessionRequest{ID: id})
 			refused(t, err, 400, "id", "1 to 256 bytes")
 		}
 		ids := []string{

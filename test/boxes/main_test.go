@@ -105,7 +105,7 @@ func withMounts(mounts ...api.Mount) func(*api.SessionRequest) {
 // remove ends the session.
 func (b *box) remove() {
 	b.t.Helper()
-	if err := b.d.Delete(b.t.Context(), b.ID); err != nil {
+	if err := b.d.DeleteSession(b.t.Context(), b.ID); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -120,7 +120,7 @@ func TestOwnerOfARuleIsWhoAMountBelongsTo(t *testing.T) {
 		t.Errorf("for another user: %+v", answer)
 	}
 	belongs(t, dir, owner, group, "by-root", "by-stranger", "sub", "sub/file")
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: others, Target: "/mnt", Mode: "rw"}}})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: others, Target: "/mnt", Mode: "rw"}}})
 	refused(t, err, 403, "mounts[0].source", "owned by uid 4242")
 }
 
@@ -164,7 +164,7 @@ func TestProfileGivesAndBoundsTheModeOfAMount(t *testing.T) {
 	d := start(t)
 	dir := d.MountSource(t, "dir", owner)
 	mount := func(profile, mode string) (api.Session, error) {
-		s, _, err := d.Create(t.Context(), &api.SessionRequest{Profile: profile, Mounts: []api.Mount{{Source: dir, Target: "/mnt", Mode: mode}}})
+		s, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Profile: profile, Mounts: []api.Mount{{Source: dir, Target: "/mnt", Mode: mode}}})
 		return s, err
 	}
 	for _, tc := range []struct{ profile, asked, got string }{

@@ -36,7 +36,7 @@ func TestRefusedMountsLeaveNothing(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			d.Warm()
 			before := d.Look()
-			s, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: r.mounts})
+			s, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Mounts: r.mounts})
 			if err == nil {
 				t.Fatalf("accepted: %+v", s)
 			}
@@ -80,7 +80,7 @@ func TestMountWithoutAPlaceIsRefused(t *testing.T) {
 			d.Warm()
 			before := d.Look()
 			mounts := []api.Mount{outer, {Source: ro, Target: "/data", Mode: "ro"}, {Source: ro, Target: target, Mode: "ro"}}
-			_, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: mounts})
+			_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Mounts: mounts})
 			refused(t, err, 400, "mounts[2].target", why)
 			untouched(t, d, withMaps(before, 2))
 		})

@@ -187,7 +187,7 @@ func (f *firewall) nextTo(t *testing.T, d *boxtest.Daemon) {
 	}
 	create := func(id string) {
 		t.Helper()
-		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id, Profile: "network_basic"})
+		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: id, Profile: "network_basic"})
 		require(t, err)
 	}
 	reaches := func(id, line string) bool {
@@ -230,8 +230,8 @@ func (f *firewall) nextTo(t *testing.T, d *boxtest.Daemon) {
 	if !reaches("after", get(public4)) {
 		t.Error("a box that is made afterwards has no network")
 	}
-	require(t, d.Delete(t.Context(), "before"))
-	require(t, d.Delete(t.Context(), "after"))
+	require(t, d.DeleteSession(t.Context(), "before"))
+	require(t, d.DeleteSession(t.Context(), "after"))
 	if now := ruleset(t); now != told {
 		t.Errorf("of these rules\n%s\nthere are\n%s", told, now)
 	}

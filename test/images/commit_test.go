@@ -26,10 +26,10 @@ func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 	d := boxtest.Start(t, "[images]\nmax_bytes = \"64MiB\"\nmax_entries = 200\n")
 	d.Warm()
 	before := d.Look()
-	c := client.Images{Client: d.Client}
+	c := d.Client
 	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "usr/lib/dir/in", content: "in"}, entry{name: "opt/a", content: "a"},
 		entry{name: "var/run", kind: tar.TypeSymlink, link: "/run"}, entry{name: "away/x", content: "x"}, entry{name: "closed", content: "c", mode: 0o600}, entry{name: "link", kind: tar.TypeSymlink, link: "usr/lib"})).layout(t), "")
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false)})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false)})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, d.Log())
 	}
@@ -37,11 +37,11 @@ func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 		"write=/usr/bin", "setuid=/usr/lib/old", "hardlink=/usr/lib/old:/opt/twin", "symlink=/etc/shadow:/usr/lib/leads", "mark=/opt"); !strings.HasPrefix(got, "trusted.overlay.redirect operation not permitted") {
 		t.Errorf("writes: %q", got)
 	}
-	img, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "tools:2", Env: map[string]string{"COLOR": "blue"}})
+	img, err := c.CommitImage(t.Context(), "a", &api.ImageCommit{Name: "tools:2", Env: map[string]string{"COLOR": "blue"}})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, d.Log())
 	}
-	first, err := c.Get(t.Context(), "tools:1")
+	first, err := c.Image(t.Context(), "tools:1")
 	if want := []string{programVariable + "=1", "HOME=/root", "COLOR=blue"}; err != nil || img.Form != "commit" || img.Layers != 1 || !slices.Equal(img.Config.Env, want) || img.Config.User != "nobody" || img.Config.WorkingDir != "/srv/app" ||
 		!slices.Equal(img.Config.Cmd, first.Config.Cmd) || img.Digest == first.Digest {
 		t.Errorf("%v, %+v", err, img)
@@ -68,15 +68,15 @@ func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 	if got := runs(t, d, "tools:1", "cat=/usr/lib/old", "ls=/opt", "cat=/away/x"); got != "olda \nx" {
 		t.Errorf("in another one: %q", got)
 	}
-	if err := c.Delete(t.Context(), "tools:1"); err != nil || does(t, d, "a", "remove=/top") != "" {
+	if err := c.DeleteImage(t.Context(), "tools:1"); err != nil || does(t, d, "a", "remove=/top") != "" {
 		t.Fatal(err)
 	}
-	again, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "tools:3", Cmd: []string{}, Entrypoint: []string{"/bin/program", "cat=/etc/new"}})
+	again, err := c.CommitImage(t.Context(), "a", &api.ImageCommit{Name: "tools:3", Cmd: []string{}, Entrypoint: []string{"/bin/program", "cat=/etc/new"}})
 	if err != nil || again.Config.User != "" || runs(t, d, "tools:3") != "written" {
 		t.Errorf("where the image is not there any more: %v, %+v", err, again)
 	}
 	t.Run("refused", func(t *testing.T) { refusesCommits(t, d, c) })
-	if err := errors.Join(d.Delete(t.Context(), "a"), c.Delete(t.Context(), "tools:2"), c.Delete(t.Context(), "tools:3")); err != nil {
+	if err := errors.Join(d.DeleteSession(t.Context(), "a"), c.DeleteImage(t.Context(), "tools:2"), c.DeleteImage(t.Context(), "tools:3")); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
@@ -84,7 +84,7 @@ func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 }
 
 // refusesCommits asks for what does not become an image, and leaves nothing.
-func refusesCommits(t *testing.T, d *boxtest.Daemon, c client.Images) {
+func refusesCommits(t *testing.T, d *boxtest.Daemon, c *client.Client) {
 	there := trees(t, d)
 	if got := does(t, d, "a", "write=/opt/secret"); got != "" {
 		t.Errorf("%q", got)
@@ -97,12 +97,12 @@ func refusesCommits(t *testing.T, d *boxtest.Daemon, c client.Images) {
 		if got := does(t, d, "a", test.do); got != "" {
 			t.Errorf("%s: %q", test.do, got)
 		}
-		if img, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "tools:4"}); err == nil || !strings.Contains(err.Error(), test.want) {
+		if img, err := c.CommitImage(t.Context(), "a", &api.ImageCommit{Name: "tools:4"}); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %+v, %v", test.do, img, err)
 		}
 		does(t, d, "a", test.undo)
 	}
-	if _, err := c.Get(t.Context(), "tools:4"); err == nil || trees(t, d) != there {
+	if _, err := c.Image(t.Context(), "tools:4"); err == nil || trees(t, d) != there {
 		t.Errorf("%d trees where there were %d, %v", trees(t, d), there, err)
 	}
 	scratch := filepath.Join(d.State, "images/scratch")

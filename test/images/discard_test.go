@@ -13,7 +13,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // What programs have changed of their image is undone while they run, all of it or at some paths; afterwards nothing is other,
@@ -23,14 +22,14 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 	d := boxtest.Start(t, boxtest.MountSources)
 	d.Warm()
 	before := d.Look()
-	c := client.Images{Client: d.Client}
+	c := d.Client
 	lent := filepath.Join(d.Dir, "lent", "one")
 	if err := errors.Join(os.MkdirAll(lent, 0o755), os.WriteFile(lent+"/kept", []byte("one"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "usr/lib/dir/in", content: "in"}, entry{name: "usr/lib/dir/deep/er", content: "er"}, entry{name: "opt/a", content: "a"},
 		entry{name: "was/file", content: "f", mode: 0o755}, entry{name: "was/link", kind: tar.TypeSymlink, link: "../usr"}, entry{name: "was/dir/x", content: "x"}, entry{name: "closed", content: "c"}, entry{name: "usr/share/s", content: "s"})).layout(t), "")
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false), WorkspaceQuota: new(64 * quantity.MiB)})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false), WorkspaceQuota: new(64 * quantity.MiB)})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, d.Log())
 	}
@@ -43,7 +42,7 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 	if got := does(t, d, "a", change...); got != "" {
 		t.Fatalf("changes: %q", got)
 	}
-	some, err := c.Discard(t.Context(), "a", &api.RootDiscard{Paths: []string{"/opt/b", "/was/dir", "/usr/bin", "/closed", "/usr/lib/dir/in", "/nothing/at/all"}})
+	some, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{Paths: []string{"/opt/b", "/was/dir", "/usr/bin", "/closed", "/usr/lib/dir/in", "/nothing/at/all"}})
 	if err != nil || some != (api.RootDiscarded{Removed: 1, Restored: 3}) {
 		t.Errorf("some: %+v, %v", some, err)
 	}
@@ -51,40 +50,40 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 		t.Errorf("after some: %q", got)
 	}
 	for path, want := range map[string]string{"/was/file/in": "/was/file", "opt": "shortest form", "/": "shortest form", "/opt/../etc": "shortest form"} {
-		if done, err := c.Discard(t.Context(), "a", &api.RootDiscard{Paths: []string{path}}); err == nil && path != "/was/file/in" || err != nil && !strings.Contains(err.Error(), want) {
+		if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{Paths: []string{path}}); err == nil && path != "/was/file/in" || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v", path, done, err)
 		}
 	}
 	// A directory that programs have made has something of the host's in it.
-	if _, _, err := client.AddMount(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/opt/mine/one", Mode: "ro"}); err != nil {
+	if _, _, err := d.AddMount(t.Context(), "a", &api.MountRequest{Source: lent, Target: "/opt/mine/one", Mode: "ro"}); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := c.Discard(t.Context(), "a", &api.RootDiscard{Paths: []string{"/opt/mine"}}); err == nil || !strings.Contains(err.Error(), "/opt/mine") {
+	if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{Paths: []string{"/opt/mine"}}); err == nil || !strings.Contains(err.Error(), "/opt/mine") {
 		t.Errorf("with a mount in it: %+v, %v", done, err)
 	}
 	if data, err := os.ReadFile(lent + "/kept"); err != nil || string(data) != "one" {
 		t.Fatalf("what is mounted: %q, %v", data, err)
 	}
-	if err := client.RemoveMount(t.Context(), d.Client, "a", "/opt/mine/one", false); err != nil {
+	if err := d.RemoveMount(t.Context(), "a", "/opt/mine/one", false); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := c.Discard(t.Context(), "a", &api.RootDiscard{}); err != nil || done.Removed == 0 || done.Restored == 0 {
+	if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{}); err != nil || done.Removed == 0 || done.Restored == 0 {
 		t.Fatalf("all: %+v, %v\n%s", done, err, d.Log())
 	}
 	if got := does(t, d, "a", look...); got != fresh {
 		t.Errorf("undone:\n%q, was\n%q", got, fresh)
 	}
-	diff, err := c.Diff(t.Context(), "a", &api.RootDiff{})
+	diff, err := c.DiffRoot(t.Context(), "a", &api.RootDiff{})
 	if err != nil || diff.Counts != (api.ChangeCounts{}) {
 		t.Errorf("what is other: %+v, %v", diff, err)
 	}
 	if got := does(t, d, "a", "cat=/workspace/mine", "cat=/tmp/mine"); got != "writtenwritten" {
 		t.Errorf("what is not of the image: %q", got)
 	}
-	if done, err := c.Discard(t.Context(), "a", &api.RootDiscard{}); err != nil || done != (api.RootDiscarded{}) {
+	if done, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{}); err != nil || done != (api.RootDiscarded{}) {
 		t.Errorf("again: %+v, %v", done, err)
 	}
-	if err := errors.Join(d.Delete(t.Context(), "a"), c.Delete(t.Context(), "tools:1")); err != nil {
+	if err := errors.Join(d.DeleteSession(t.Context(), "a"), c.DeleteImage(t.Context(), "tools:1")); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })

@@ -21,7 +21,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // installed are the entries of programs of the host's distribution, with the libraries that they are linked with, at
@@ -157,7 +156,7 @@ func TestADistributionIsPulledAndRuns(t *testing.T) {
 	if want := "debian " + suite + "\n42\n3 2 1 /usr/bin/hello\n/usr/bin/x\nbox:1000\n"; err != nil || r.Stdout != want {
 		t.Errorf("%v, %+v, want %q", err, r, want)
 	}
-	img, err := client.Images{Client: d.Client}.Get(t.Context(), ref)
+	img, err := d.Image(t.Context(), ref)
 	if err != nil || img.Layers != 2 || img.Entries < 1000 {
 		t.Errorf("%+v, %v", img, err)
 	}

@@ -77,13 +77,13 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 			i.also = map[string]string{"index.json": `{"manifests":[{"digest":"sha256:../../../../etc/passwd","size":1}]}`}
 		}), "none of sha256"},
 	} {
-		_, err := client.Images{Client: d.Client}.Import(t.Context(), bytes.NewReader(tc.archive), "hostile:1", "")
+		_, err := d.ImportImage(t.Context(), bytes.NewReader(tc.archive), "hostile:1", "")
 		e, ok := errors.AsType[*client.Error](err)
 		if !ok || e.Status != 400 || !strings.Contains(e.Error(), tc.says) {
 			t.Errorf("%s: %v, want %q", tc.name, err, tc.says)
 		}
 	}
-	list, err := client.Images{Client: d.Client}.List(t.Context())
+	list, err := d.Images(t.Context())
 	if err != nil || len(list) != 0 || trees(t, d) != 0 {
 		t.Errorf("there are %v, %v, and %d trees", list, err, trees(t, d))
 	}

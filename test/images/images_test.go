@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // An image of several layers is what / of a box is, with what it says about its programs; of the host nothing is there.
@@ -67,8 +66,8 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 	if got := runs(t, d, "saved:1", "cat=/opt/twin", "ls=/opt"); got != "twob twin \n" || img.Form != "docker" || img.Name != "saved:1" || img.Layers != 3 {
 		t.Errorf("docker save: %q of %+v", got, img)
 	}
-	c := client.Images{Client: d.Client}
-	if err := errors.Join(c.Delete(t.Context(), "tools:1"), c.Delete(t.Context(), "saved:1")); err != nil {
+	c := d.Client
+	if err := errors.Join(c.DeleteImage(t.Context(), "tools:1"), c.DeleteImage(t.Context(), "saved:1")); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "the tree is gone", func() bool { return trees(t, d) == 0 })

@@ -10,7 +10,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // cats returns a file of a session that lives.
@@ -30,18 +29,18 @@ func TestASessionKeepsItsImage(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting+"[profiles.default]\nimage = \"now:1\"\n[profiles.host]\n[profiles.locked]\nlocked = [\"image\"]\n[sessions]\ndefault_profile = \"host\"\n")
 	d.Warm()
 	before := d.Look()
-	c := client.Images{Client: d.Client}
+	c := d.Client
 	old := imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "old"})).layout(t), "")
 	twin := imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "old"})).layout(t), "twin:1")
 	if twin.Digest != old.Digest || trees(t, d) != 1 {
 		t.Errorf("the same twice: %+v, %d trees", twin, trees(t, d))
 	}
-	if err := c.Delete(t.Context(), "twin:1"); err != nil || trees(t, d) != 1 {
+	if err := c.DeleteImage(t.Context(), "twin:1"); err != nil || trees(t, d) != 1 {
 		t.Errorf("one name of two: %v, %d trees", err, trees(t, d))
 	}
 	for id, req := range map[string]api.SessionRequest{"named": {Image: new("now:1")}, "profile": {Profile: "default"}, "digest": {Image: &old.Digest}} {
 		req.ID = id
-		s, _, err := d.Create(t.Context(), &req)
+		s, _, err := d.CreateSession(t.Context(), &req)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, d.Log())
 		}
@@ -50,7 +49,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 		}
 	}
 	locked := api.SessionRequest{ID: "locked", Profile: "locked", Image: new("now:1")}
-	if _, _, err := d.Create(t.Context(), &locked); boxtest.StatusOf(err) != 403 {
+	if _, _, err := d.CreateSession(t.Context(), &locked); boxtest.StatusOf(err) != 403 {
 		t.Errorf("a profile that locks its image: %v", err)
 	}
 	imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "young"})).layout(t), "")
@@ -64,7 +63,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 		_, err := os.Lstat(left)
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	if err := c.Delete(t.Context(), "now:1"); err != nil {
+	if err := c.DeleteImage(t.Context(), "now:1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tries(t.Context(), d.Client, "now:1", "id"); boxtest.StatusOf(err) != 400 {
@@ -78,7 +77,7 @@ func TestASessionKeepsItsImage(t *testing.T) {
 		if trees(t, d) != 1 {
 			t.Errorf("%d trees while %s lives", trees(t, d), id)
 		}
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -92,7 +91,7 @@ func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	d := boxtest.Start(t, "[profiles.ready]\nimage = \"now:1\"\nread_only_root = false\nwarm = 2\n")
 	d.Warm()
 	before := d.Look()
-	c := client.Images{Client: d.Client}
+	c := d.Client
 	for _, version := range []string{"old", "young"} {
 		imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: version})).layout(t), "")
 		boxtest.Eventually(t, "boxes are ahead of need, and one tree is there", func() bool {
@@ -104,7 +103,7 @@ func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	if got := does(t, d, "a", "cat=/version", "write=/version", "cat=/version"); got != "youngwritten" {
 		t.Errorf("of the image that was: %q", got)
 	}
-	if err := errors.Join(d.Delete(t.Context(), "a"), c.Delete(t.Context(), "now:1")); err != nil {
+	if err := errors.Join(d.DeleteSession(t.Context(), "a"), c.DeleteImage(t.Context(), "now:1")); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })

@@ -218,7 +218,7 @@ func simple(t testing.TB, name string, layers ...[]byte) *image {
 // imports makes an image.
 func imports(t *testing.T, d *boxtest.Daemon, archive []byte, name string) api.Image {
 	t.Helper()
-	img, err := client.Images{Client: d.Client}.Import(t.Context(), bytes.NewReader(archive), name, "")
+	img, err := d.ImportImage(t.Context(), bytes.NewReader(archive), name, "")
 	if err != nil {
 		t.Fatalf("import %s: %v\n%s", name, err, d.Log())
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // pushes puts an image into a registry.
@@ -116,8 +115,8 @@ func TestABoxIsMadeOfWhatARegistryHas(t *testing.T) {
 	if got := runs(t, d, "tools:young", "cat=/version"); got != "young" {
 		t.Errorf("in the box: %q", got)
 	}
-	c := client.Images{Client: d.Client}
-	if err := errors.Join(c.Delete(t.Context(), ref), c.Delete(t.Context(), "tools:young")); err != nil {
+	c := d.Client
+	if err := errors.Join(c.DeleteImage(t.Context(), ref), c.DeleteImage(t.Context(), "tools:young")); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })

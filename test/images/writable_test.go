@@ -17,7 +17,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // does runs the program of an image in a session that lives, and returns what it has printed.
@@ -66,14 +65,14 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	d.Warm()
 	before := d.Look()
-	c := client.Images{Client: d.Client}
+	c := d.Client
 	imports(t, d, simple(t, "tools:1", layer(t,
 		entry{name: "usr/lib/old", content: "old"}, entry{name: "usr/lib/dir/in", content: "in"}, entry{name: "etc/passwd", content: "root:x:0:0::/root:/bin/sh\n"},
 		entry{name: "opt/a", content: "a"}, entry{name: "var", kind: tar.TypeSymlink, link: "/usr"}, entry{name: "closed", content: "c", mode: 0o600},
 	)).layout(t), "")
 	stored := tree(t, treesDir(t, d))
 	for _, id := range []string{"a", "b"} {
-		s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id, Image: new("tools:1"), ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(200)})
+		s, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: id, Image: new("tools:1"), ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(200)})
 		if err != nil || s.ReadOnlyRoot {
 			t.Fatalf("%v, %+v\n%s", err, s, d.Log())
 		}
@@ -86,7 +85,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	if got := does(t, d, "a", "ls=/usr/lib", "ls=/usr/lib/dir", "ls=/opt", "ls=/var"); got != "dir new old \n\na b \nlib run tmp x \n" {
 		t.Errorf("afterwards: %q", got)
 	}
-	diff, err := c.Diff(t.Context(), "a", &api.RootDiff{})
+	diff, err := c.DiffRoot(t.Context(), "a", &api.RootDiff{})
 	var paths []string
 	for _, f := range append(diff.Created, diff.Changed...) {
 		paths = append(paths, f.Path)
@@ -94,7 +93,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	if got := strings.Join(paths, " "); err != nil || got != "/etc/new /opt/b /top /usr/lib/new /var/x /closed /usr/lib/old" || len(diff.Removed) != 1 || diff.Removed[0].Path != "/usr/lib/dir/in" || diff.Counts != (api.ChangeCounts{Created: 5, Changed: 2, Removed: 1}) {
 		t.Errorf("what is other: %v, %+v", err, diff)
 	}
-	if diff, err := c.Diff(t.Context(), "b", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
+	if diff, err := c.DiffRoot(t.Context(), "b", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
 		t.Errorf("what is other where nothing is: %v, %+v", err, diff)
 	}
 	if got := does(t, d, "b", "ls=/usr/lib", "ls=/usr/lib/dir", "ls=/opt", "cat=/usr/lib/old"); got != "dir old \nin \na \nold" {
@@ -108,7 +107,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	if now := tree(t, treesDir(t, d)); now != stored {
 		t.Errorf("the image was\n%s\nand is\n%s", stored, now)
 	}
-	if err := errors.Join(d.Delete(t.Context(), "a"), d.Delete(t.Context(), "b"), c.Delete(t.Context(), "tools:1")); err != nil {
+	if err := errors.Join(d.DeleteSession(t.Context(), "a"), d.DeleteSession(t.Context(), "b"), c.DeleteImage(t.Context(), "tools:1")); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "the tree is gone", func() bool { return trees(t, d) == 0 })
@@ -167,16 +166,16 @@ func TestARootThatCanBeWrittenToIsNoWayOut(t *testing.T) {
 	d := boxtest.Start(t, boxtest.MountSources)
 	d.Warm()
 	before := d.Look()
-	c := client.Images{Client: d.Client}
+	c := d.Client
 	lent := d.NamedMountSource(t, "one", 0)
 	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "opt/a", content: "a"}, entry{name: "srv/b", content: "b"})).layout(t), "")
-	s, _, err := d.Create(t.Context(), &api.SessionRequest{
+	s, _, err := d.CreateSession(t.Context(), &api.SessionRequest{
 		ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(200), Mounts: []api.Mount{{Source: lent, Target: "/opt/in/one", Mode: "ro"}},
 	})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, d.Log())
 	}
-	if _, _, err := client.AddMount(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/srv/in/one", Mode: "ro"}); err != nil {
+	if _, _, err := d.AddMount(t.Context(), "a", &api.MountRequest{Source: lent, Target: "/srv/in/one", Mode: "ro"}); err != nil {
 		t.Errorf("a mount of a session that lives: %v", err)
 	}
 	if got := does(t, d, "a", "cat=/opt/a", "cat=/opt/in/one/name", "cat=/srv/b", "cat=/srv/in/one/name"); got != "aonebone" {
@@ -220,7 +219,7 @@ func TestARootThatCanBeWrittenToIsNoWayOut(t *testing.T) {
 			t.Errorf("kept by %s: %q", kept, got)
 		}
 	}
-	if err := errors.Join(d.Delete(t.Context(), "a"), c.Delete(t.Context(), "tools:1")); err != nil {
+	if err := errors.Join(d.DeleteSession(t.Context(), "a"), c.DeleteImage(t.Context(), "tools:1")); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "the tree is gone", func() bool { return trees(t, d) == 0 })

@@ -100,7 +100,7 @@ func TestAnInstalledBoxdDoesAllItCan(t *testing.T) {
 	c := client.New(client.DefaultSocket)
 	c.Owner = s.Owner // root acts for the member
 	boxtest.Eventually(t, "its port is reached", func() bool {
-		conn, err := client.OpenPort(t.Context(), c, "alive", 8000)
+		conn, err := c.OpenPort(t.Context(), "alive", 8000)
 		if e, ok := errors.AsType[*client.Error](err); ok && e.Type == api.ProblemType+"conflict" {
 			return false // nobody listens yet
 		} else if err != nil {

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // TestMain makes the test binary, which is static, the shell of the image that is made here.
@@ -30,7 +29,7 @@ func (b *bot) imports(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	archive := bytes.NewReader(boxtest.Tar(0o755, map[string]string{"bin/sh": string(program)}))
-	if _, err := (client.Images{Client: b.Client}).Import(t.Context(), archive, name, "rootfs"); err != nil {
+	if _, err := b.Client.ImportImage(t.Context(), archive, name, "rootfs"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -58,7 +57,7 @@ func TestASessionHasTheImageThatLangBotNames(t *testing.T) {
 		t.Errorf("of an image that is not there: %v", got)
 	}
 	b.imports(t, "tools:2") // living sessions keep what they have
-	if err := (client.Images{Client: b.Client}).Delete(t.Context(), "docker.io/library/tools:1"); err != nil {
+	if err := b.Client.DeleteImage(t.Context(), "docker.io/library/tools:1"); err != nil {
 		t.Error(err)
 	}
 	if got := [2]any{c.in("a", "tools:1", "again"), c.in("b", "tools:2", "echo the host")}; got != [2]any{"the image's shell: again", "the host"} {

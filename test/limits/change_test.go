@@ -17,7 +17,7 @@ import (
 func TestLimitsOfALivingSessionChange(t *testing.T) {
 	d := start(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
-	changed, err := d.Change(t.Context(), "s1", &api.SessionChange{
+	changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{
 		Memory: new(64 * quantity.MiB), Pids: new(50), CPUs: new(0.5), CPUWeight: new(10), IOWrite: new(quantity.MiB), OOM: new("session"),
 		WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(500), TTL: boxtest.Duration("1h"), Labels: map[string]string{"a": "b"},
 	})
@@ -74,7 +74,7 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 		{"no quota", api.SessionChange{WorkspaceQuota: new(quantity.Size(0))}, http.StatusNotImplemented, ""},
 		{"more than the host has", api.SessionChange{Memory: new(quantity.TiB)}, http.StatusBadRequest, "memory"},
 	} {
-		_, err := d.Change(t.Context(), "s1", &tc.change)
+		_, err := d.ChangeSession(t.Context(), "s1", &tc.change)
 		boxtest.Refused(t, err, tc.status, tc.field)
 		if now := limits(); now != before {
 			t.Errorf("%s: before %s, now %s", tc.name, before, now)
@@ -85,7 +85,7 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 		t.Errorf("what was running has ended: %s", boxtest.Show(r))
 	default:
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	<-hold
@@ -102,17 +102,17 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 	go func() { done <- d.Result(t, "s1", counter) }()
 	d.Sh(t, "s1", "until [ -e up ]; do sleep 0.05; done")
 	for range 3 {
-		frozen, err := d.Freeze(t.Context(), "s1")
+		frozen, err := d.FreezeSession(t.Context(), "s1")
 		if err != nil || frozen.State != "frozen" || !strings.Contains(boxtest.GroupFile(t, s.Group, "work/cgroup.events"), "frozen 1") {
 			t.Fatalf("%+v, %v, %s", frozen, err, boxtest.GroupFile(t, s.Group, "work/cgroup.events"))
 		}
 		req := boxtest.Shell("true")
 		_, err = d.Exec(t.Context(), "s1", &req)
 		boxtest.Refused(t, err, http.StatusConflict, "")
-		if _, err := d.Freeze(t.Context(), "s1"); err != nil { // again
+		if _, err := d.FreezeSession(t.Context(), "s1"); err != nil { // again
 			t.Fatal(err)
 		}
-		if thawed, err := d.Thaw(t.Context(), "s1"); err != nil || thawed.State != "ready" {
+		if thawed, err := d.ThawSession(t.Context(), "s1"); err != nil || thawed.State != "ready" {
 			t.Fatalf("%+v, %v", thawed, err)
 		}
 		if got := d.Sh(t, "s1", "a=$(cat count); until [ \"$a\" != \"$(cat count)\" ]; do sleep 0.01; done; echo on"); got != "on\n" {
@@ -120,13 +120,13 @@ func TestAFrozenSessionStandsStill(t *testing.T) {
 		}
 	}
 	// What is due ends frozen.
-	if _, err := d.Freeze(t.Context(), "s1"); err != nil {
+	if _, err := d.FreezeSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-done; r.Status != "timed_out" {
 		t.Errorf("%s", boxtest.Show(r))
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil { // and so does the session
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil { // and so does the session
 		t.Fatal(err)
 	}
 	d.NothingLeft(before)
@@ -161,8 +161,8 @@ func TestFreezeAndStartsAtTheSameTime(t *testing.T) {
 	}
 	for range 20 {
 		for _, do := range []func() error{
-			func() error { _, err := d.Freeze(t.Context(), "s1"); return err },
-			func() error { _, err := d.Thaw(t.Context(), "s1"); return err },
+			func() error { _, err := d.FreezeSession(t.Context(), "s1"); return err },
+			func() error { _, err := d.ThawSession(t.Context(), "s1"); return err },
 		} {
 			if err := do(); err != nil {
 				t.Error(err)
@@ -205,7 +205,7 @@ func TestBadLimitsAreRefusedByName(t *testing.T) {
 		{api.SessionRequest{WorkspaceInodes: new(0)}, "workspace_inodes"},
 		{api.SessionRequest{WorkspaceInodes: new(-7)}, "workspace_inodes"},
 	} {
-		_, _, err := d.Create(t.Context(), &tc.req)
+		_, _, err := d.CreateSession(t.Context(), &tc.req)
 		boxtest.Refused(t, err, http.StatusBadRequest, tc.field)
 	}
 	d.NothingLeft(before)
@@ -214,7 +214,7 @@ func TestBadLimitsAreRefusedByName(t *testing.T) {
 func TestAnUnlimitedWorkspaceCannotBeLimitedLater(t *testing.T) {
 	d := start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1", WorkspaceQuota: new(quantity.Size(0))})
-	_, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
+	_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
 	boxtest.Refused(t, err, http.StatusNotImplemented, "")
 	if boxtest.Grouped() {
 		d.Sh(t, "s1", "head -c 9000000 /dev/zero > big")
@@ -233,9 +233,9 @@ func TestAHostDirectoryHasNoQuotaLaterEither(t *testing.T) {
 	}
 	d := start(t, fmt.Sprintf("[mounts]\nallow = [{path = %q, owner = \"65534:65534\"}]\n", dir))
 	d.NewSession(t, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: dir, Target: "/workspace", Mode: "rw", Owner: 65534}}})
-	_, err = d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(32 * quantity.MiB)})
+	_, err = d.ChangeSession(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(32 * quantity.MiB)})
 	boxtest.Refused(t, err, http.StatusNotImplemented, "workspace_quota")
-	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)}); err != nil {
+	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)}); err != nil {
 		t.Error(err)
 	}
 }

@@ -116,11 +116,11 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 				t.Errorf("%s: only %d files of %d", how, w.Files, inodes)
 			}
 		}
-		if err := d.Delete(t.Context(), s.ID); err != nil {
+		if err := d.DeleteSession(t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := d.Delete(t.Context(), "neighbour"); err != nil {
+	if err := d.DeleteSession(t.Context(), "neighbour"); err != nil {
 		t.Fatal(err)
 	}
 	d.NothingLeft(before)
@@ -204,7 +204,7 @@ func TestTheStoreKeepsQuotas(t *testing.T) {
 	killKeeper(t, d) // the store is found mounted, and in use
 	d.Sh(t, "s1", "rm big && head -c 6000000 /dev/zero > big")
 	d.NewSession(t, api.SessionRequest{ID: "s2", WorkspaceQuota: new(8 * quantity.MiB)})
-	if changed, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(16 * quantity.MiB)}); err != nil || changed.Workspace == nil || changed.Workspace.Limit != 16*quantity.MiB {
+	if changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(16 * quantity.MiB)}); err != nil || changed.Workspace == nil || changed.Workspace.Limit != 16*quantity.MiB {
 		t.Errorf("%+v, %v", changed, err)
 	}
 	d.Kill() // boxd: the store is found again, and what was in it is cleaned up

@@ -35,7 +35,7 @@ func TestT30ForkBombs(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"s1", "neighbour"} {
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,7 +152,7 @@ func TestWhoDiesWhenMemoryIsUsedUp(t *testing.T) {
 		if tc.sibling && (other.Status != "exited" || other.Stdout != "alive\n" || other.OOM != nil) || !tc.sibling && other.Status != "oom_killed" {
 			t.Errorf("%s: the sibling %s", id, boxtest.Show(other))
 		}
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}

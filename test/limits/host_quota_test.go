@@ -111,7 +111,7 @@ func TestADirectoryOfTheHostHoldsWhatItMay(t *testing.T) {
 
 	// What is there is more than is asked for: nothing has changed then.
 	small := ask("a", 4*quantity.MiB, on(dir))
-	_, _, err := d.Create(t.Context(), &small)
+	_, _, err := d.CreateSession(t.Context(), &small)
 	boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
 	if n := project(t, filepath.Join(dir, "deep", "er", "before")); n != 0 {
 		t.Errorf("project %d is left", n)
@@ -125,13 +125,13 @@ func TestADirectoryOfTheHostHoldsWhatItMay(t *testing.T) {
 		t.Errorf("%+v, %v", s.Workspace, err)
 	}
 	unlike := ask("c", 16*quantity.MiB, on(dir))
-	_, _, err = d.Create(t.Context(), &unlike)
+	_, _, err = d.CreateSession(t.Context(), &unlike)
 	boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
 	unlike = ask("c", 8*quantity.MiB, on(root)) // a directory above has one in it that is another's
 	if err := os.Chown(root, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = d.Create(t.Context(), &unlike)
+	_, _, err = d.CreateSession(t.Context(), &unlike)
 	boxtest.Refused(t, err, http.StatusNotImplemented, "workspace_quota")
 
 	full("a", "head -c 3000000 /dev/zero > more")
@@ -149,7 +149,7 @@ func TestADirectoryOfTheHostHoldsWhatItMay(t *testing.T) {
 		t.Errorf("what is outside has project %d", n)
 	}
 	for _, id := range []string{"a", "b", "elsewhere"} {
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -192,7 +192,7 @@ func TestAKeeperThatDiesOverAQuotaLeavesNothingHalfDone(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _, _ = d.Create(t.Context(), &api.SessionRequest{ID: "s", Mounts: on(dir), WorkspaceQuota: new(64 * quantity.MiB), WorkspaceInodes: new(10_000)})
+			_, _, _ = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Mounts: on(dir), WorkspaceQuota: new(64 * quantity.MiB), WorkspaceInodes: new(10_000)})
 		}()
 		boxtest.Eventually(t, "the directory is in the book", func() bool {
 			text, _ := os.ReadFile(book)
@@ -206,7 +206,7 @@ func TestAKeeperThatDiesOverAQuotaLeavesNothingHalfDone(t *testing.T) {
 		}
 		<-done
 		boxtest.Eventually(t, "another keeper is at work", func() bool { return d.Keeper() != keeper })
-		_ = d.Delete(t.Context(), "s") // it may be there, tried again
+		_ = d.DeleteSession(t.Context(), "s") // it may be there, tried again
 		want := project(t, dir)
 		text, err := os.ReadFile(book)
 		if err != nil || strings.Contains(string(text), "making") || strings.Contains(string(text), "claiming") || (want != 0) != strings.Contains(string(text), strconv.Quote(dir)) {

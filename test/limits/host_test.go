@@ -75,7 +75,7 @@ func TestTheAnchorIsNotRunning(t *testing.T) {
 	boxtest.RequireGroups(t)
 	path := filepath.Join(boxtest.GroupRoot(), "late")
 	d := start(t, groups(path))
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, path+" does not exist: its unit is not running") {
 		t.Errorf("%+v", e)
 	}
@@ -87,13 +87,13 @@ func TestTheAnchorIsNotRunning(t *testing.T) {
 	}
 	parent(t, "late", "")
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(path); err != nil { // the anchor is stopped
 		t.Fatal(err)
 	}
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s2"})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s2"})
 	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Hint, "boxd-boxes.service") {
 		t.Errorf("%+v", e)
 	}
@@ -117,7 +117,7 @@ func TestAControllerIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := start(t, groups(below))
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "the controller cpu is missing") {
 		t.Errorf("%+v", e)
 	}
@@ -128,13 +128,13 @@ func TestAControllerIsMissing(t *testing.T) {
 func TestAGroupThatCannotBeUsed(t *testing.T) {
 	d := start(t)
 	other := start(t, groups(d.GroupPath()))
-	_, _, err := other.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	_, _, err := other.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "in use by another boxd") {
 		t.Errorf("%+v", e)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	outside := start(t, groups(filepath.Join(boxtest.GroupRoot(), "anchor")))
-	_, _, err = outside.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	_, _, err = outside.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "processes of its own") {
 		t.Errorf("%+v", e)
 	}
@@ -172,7 +172,7 @@ func TestTwoHundredRoundsLeaveNothing(t *testing.T) {
 		if i%10 == 0 {
 			d.Sh(t, s.ID, "echo x > f")
 		}
-		if err := d.Delete(t.Context(), s.ID); err != nil {
+		if err := d.DeleteSession(t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -184,12 +184,12 @@ func TestTwoHundredRoundsLeaveNothing(t *testing.T) {
 
 func TestNothingStartsBelowTheReserveOfTheHost(t *testing.T) {
 	d := start(t, "[host]\nkeep_free_disk = \"1000TiB\"\n")
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "host.keep_free_disk") {
 		t.Errorf("%+v", e)
 	}
 	d = start(t, "[host]\nkeep_free_memory = \"1000TiB\"\n")
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "host.keep_free_memory") {
 		t.Errorf("%+v", e)
 	}

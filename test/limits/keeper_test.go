@@ -29,9 +29,9 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 			d.Sh(t, "s1", "head -c 20000000 /dev/urandom > big")
 			for _, memory := range []quantity.Size{96 * quantity.MiB, 112 * quantity.MiB} {
 				killKeeper(t, d)
-				_, err := d.Change(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
+				_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
 				boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
-				changed, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: &memory, Pids: new(50), WorkspaceQuota: new(24 * quantity.MiB)})
+				changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: &memory, Pids: new(50), WorkspaceQuota: new(24 * quantity.MiB)})
 				if err != nil || changed.Memory != memory || changed.Workspace == nil || changed.Workspace.Limit != 24*quantity.MiB {
 					t.Fatalf("%+v, %v", changed, err)
 				}
@@ -42,13 +42,13 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 					t.Errorf("%s", boxtest.Show(r))
 				}
 				d.NewSession(t, api.SessionRequest{ID: "s3"})
-				if err := d.Delete(t.Context(), "s3"); err != nil {
+				if err := d.DeleteSession(t.Context(), "s3"); err != nil {
 					t.Fatal(err)
 				}
 			}
 			for id, s := range map[string]api.Session{"s1": s, "s2": other} {
 				d.Sh(t, id, "true")
-				if err := d.Delete(t.Context(), id); err != nil {
+				if err := d.DeleteSession(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := os.Stat(s.Group); !os.IsNotExist(err) {
@@ -82,7 +82,7 @@ func TestGroupsOfABoxThatDiedWithoutAKeeper(t *testing.T) {
 		t.Errorf("the living one has lost its groups: %v", err)
 	}
 	d.Sh(t, "alive", "true")
-	if err := d.Delete(t.Context(), "alive"); err != nil {
+	if err := d.DeleteSession(t.Context(), "alive"); err != nil {
 		t.Fatal(err)
 	}
 	d.Warm()

@@ -92,7 +92,7 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, id := range []string{"s1", "s2"} {
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}

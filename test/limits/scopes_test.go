@@ -88,7 +88,7 @@ func TestScopeOfASession(t *testing.T) {
 	if c := level(t, d, "scopes"); c.Level != "ok" {
 		t.Errorf("%+v", c)
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if left := scopes(t); left != "" {
@@ -100,7 +100,7 @@ func TestScopeOfASession(t *testing.T) {
 func TestScopeAndBoxChangeTogether(t *testing.T) {
 	d := startScoped(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(40)})
-	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(256 * quantity.MiB), Pids: new(60), CPUWeight: new(20), CPUs: new(0.5)}); err != nil {
+	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: new(256 * quantity.MiB), Pids: new(60), CPUWeight: new(20), CPUs: new(0.5)}); err != nil {
 		t.Fatal(err)
 	}
 	limits := map[string]string{
@@ -115,12 +115,12 @@ func TestScopeAndBoxChangeTogether(t *testing.T) {
 	}()
 	d.Sh(t, "s1", "until [ -e /workspace/up ]; do sleep 0.1; done")
 	// Less than the box uses, by more than the scope has for PID 1: nothing may die of that.
-	_, err := d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(32 * quantity.MiB), CPUWeight: new(50)})
+	_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: new(32 * quantity.MiB), CPUWeight: new(50)})
 	boxtest.Refused(t, err, http.StatusConflict, "memory")
 	boxtest.GroupHas(t, "after a refused change", s.Group, limits)
 	boxtest.Systemctl(t, "daemon-reload")
 	boxtest.GroupHas(t, "after a reload", s.Group, limits)
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-hold; r.Status != "canceled" && r.Status != "lost" {
@@ -139,7 +139,7 @@ func TestScopesOfFortySessionsLeaveNone(t *testing.T) {
 		if n%4 == 0 {
 			d.Sh(t, id, "true")
 		}
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 		if left := scopes(t); left != "" {
@@ -196,7 +196,7 @@ func TestScopeStoppedByAnAdministrator(t *testing.T) {
 func TestScopeNameInUse(t *testing.T) {
 	d := startScoped(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	unit := filepath.Base(s.Group)
@@ -205,7 +205,7 @@ func TestScopeNameInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "a scope is there", func() bool { return scopes(t) != "" })
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	boxtest.Refused(t, err, http.StatusServiceUnavailable, "")
 	if got := boxtest.Systemctl(t, "is-active", unit); got != "active" {
 		t.Errorf("%s is %s", unit, got)
@@ -251,7 +251,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(64 * quantity.MiB)})
 	show := hideSystemd(t)
 	before := d.Look()
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s2"})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s2"})
 	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "D-Bus") || !strings.Contains(e.Hint, "cgroups.driver") {
 		t.Errorf("%+v", e)
 	}
@@ -260,7 +260,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 	}
 	d.NothingLeft(before)
 	// A change is undone, and the box works on.
-	_, err = d.Change(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)})
+	_, err = d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)})
 	boxtest.Refused(t, err, http.StatusServiceUnavailable, "")
 	boxtest.GroupHas(t, "after a change without D-Bus", s.Group, map[string]string{"memory.max": strconv.Itoa(192 << 20), "work/memory.max": strconv.Itoa(64 << 20)})
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Memory != 64*quantity.MiB {
@@ -268,15 +268,15 @@ func TestScopesWithoutDBus(t *testing.T) {
 	}
 	d.Sh(t, "s1", "true")
 	// A change that is none of systemd's needs it not.
-	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{CPUs: new(0.5)}); err != nil {
+	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{CPUs: new(0.5)}); err != nil {
 		t.Error(err)
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Error(err)
 	}
 	show()
 	d.NewSession(t, api.SessionRequest{ID: "s2"}) // stops what could not be stopped
-	if err := d.Delete(t.Context(), "s2"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s2"); err != nil {
 		t.Error(err)
 	}
 	noScopes(t)

@@ -33,7 +33,7 @@ func TestASessionNobodyUsesSleeps(t *testing.T) {
 		d.Restart()
 	}
 	// One that somebody has frozen does not wake by being used.
-	if _, err := d.Freeze(t.Context(), "s1"); err != nil {
+	if _, err := d.FreezeSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	req := boxtest.Shell("true")

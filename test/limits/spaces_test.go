@@ -9,15 +9,14 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // The quota of a workspace with a name is that of all sessions together that have it: what one fills it with the other
 // has not, and is told. It holds on through the ends of sessions, keeper and boxd.
 func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 	d := start(t, boxtest.Lasting)
-	c := client.Workspaces{Client: d.Client}
-	w, err := c.Create(t.Context(), &api.WorkspaceRequest{Name: "small", Quota: new(8 * quantity.MiB), Inodes: new(100)})
+	c := d.Client
+	w, err := c.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "small", Quota: new(8 * quantity.MiB), Inodes: new(100)})
 	if err != nil || w.Enforcement == "none" || w.Enforcement == "" || w.Usage == nil || w.Usage.Limit != 8*quantity.MiB || w.Usage.FilesLimit != 100 {
 		t.Fatalf("%+v, %v", w, err)
 	}
@@ -39,35 +38,35 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 			t.Errorf("%+v, %v", s, err)
 		}
 	}
-	if now, err := c.Get(t.Context(), "small"); err != nil || now.Usage == nil || !now.Usage.Hit || now.Usage.Used > 8*quantity.MiB {
+	if now, err := c.Workspace(t.Context(), "small"); err != nil || now.Usage == nil || !now.Usage.Hit || now.Usage.Used > 8*quantity.MiB {
 		t.Errorf("%+v, %v", now, err)
 	}
 	d.Sh(t, "b", "rm big other; head -c 6000000 /dev/zero > big") // what one frees the other has
 	killKeeper(t, d)
 	full("a", "head -c 6000000 /dev/zero > more")
-	if err := d.Delete(t.Context(), "a"); err != nil {
+	if err := d.DeleteSession(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
 	d.Kill()
 	d.Restart()
 	full("b", "rm more; for i in $(seq 200); do : > f$i || exit 1; done")
-	if err := d.Delete(t.Context(), "b"); err != nil {
+	if err := d.DeleteSession(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "c", Workspace: "small"})
 	full("c", "rm -f f*; head -c 6000000 /dev/zero > more")
-	if now, err := c.Change(t.Context(), "small", &api.WorkspaceChange{Quota: new(16 * quantity.MiB)}); err != nil || now.Usage == nil || now.Usage.Limit != 16*quantity.MiB || now.Usage.FilesLimit != 100 {
+	if now, err := c.ChangeWorkspace(t.Context(), "small", &api.WorkspaceChange{Quota: new(16 * quantity.MiB)}); err != nil || now.Usage == nil || now.Usage.Limit != 16*quantity.MiB || now.Usage.FilesLimit != 100 {
 		t.Errorf("%+v, %v", now, err)
 	}
 	d.Sh(t, "c", "head -c 6000000 /dev/zero > more") // it holds at once
 	full("c", "head -c 20000000 /dev/zero > most")
-	if err := d.Delete(t.Context(), "c"); err != nil {
+	if err := d.DeleteSession(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Remove(t.Context(), "small"); err != nil {
+	if err := c.DeleteWorkspace(t.Context(), "small"); err != nil {
 		t.Fatal(err)
 	}
-	if w, err = c.Create(t.Context(), &api.WorkspaceRequest{Name: "small", Quota: new(8 * quantity.MiB)}); err != nil || w.Usage == nil || w.Usage.Used > quantity.MiB {
+	if w, err = c.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "small", Quota: new(8 * quantity.MiB)}); err != nil || w.Usage == nil || w.Usage.Used > quantity.MiB {
 		t.Errorf("%+v, %v", w, err)
 	}
 }
@@ -76,7 +75,7 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 // it then, through the ends of keeper and boxd.
 func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 	d := start(t, boxtest.Lasting)
-	c := client.Workspaces{Client: d.Client}
+	c := d.Client
 	d.NewSession(t, api.SessionRequest{ID: "s", WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)})
 	d.Sh(t, "s", "head -c 6000000 /dev/zero > big")
 	counted := func(w api.Workspace, err error) {
@@ -85,7 +84,7 @@ func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 			t.Fatalf("%+v, %v", w, err)
 		}
 	}
-	counted(c.Keep(t.Context(), "s", "kept"))
+	counted(c.KeepWorkspace(t.Context(), "s", "kept"))
 	full := func(id, line string) {
 		t.Helper()
 		if r := d.Result(t, id, boxtest.Shell(line)); r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") {
@@ -102,14 +101,14 @@ func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 	d.Restart()
 	full("a", "rm -f f* more; head -c 6000000 /dev/zero > more")
 	d.Sh(t, "a", "rm more")
-	counted(c.Get(t.Context(), "kept"))
-	if err := d.Delete(t.Context(), "a"); err != nil {
+	counted(c.Workspace(t.Context(), "kept"))
+	if err := d.DeleteSession(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Remove(t.Context(), "kept"); err != nil {
+	if err := c.DeleteWorkspace(t.Context(), "kept"); err != nil {
 		t.Fatal(err)
 	}
-	if w, err := c.Create(t.Context(), &api.WorkspaceRequest{Name: "kept", Quota: new(8 * quantity.MiB)}); err != nil || w.Usage == nil || w.Usage.Used > quantity.MiB {
+	if w, err := c.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "kept", Quota: new(8 * quantity.MiB)}); err != nil || w.Usage == nil || w.Usage.Used > quantity.MiB {
 		t.Errorf("%+v, %v", w, err)
 	}
 }

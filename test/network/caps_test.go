@@ -88,7 +88,7 @@ func TestABoxHasSoManyConnections(t *testing.T) {
 	}
 	boxtest.Eventually(t, "those that have ended are not counted", func() bool { return in(t, d, "one", fmt.Sprintf(some, 34)) == "5\n" })
 	// Neither by other rules, nor by attempts that were refused.
-	_, err := d.Change(t.Context(), "one", &api.SessionChange{NetworkRules: []string{public4 + "/32 tcp 80"}})
+	_, err := d.ChangeSession(t.Context(), "one", &api.SessionChange{NetworkRules: []string{public4 + "/32 tcp 80"}})
 	must(t, err)
 	in(t, d, "one", `for p in {1..50}; do exec 3<>/dev/tcp/`+other4+`/$p; done`)
 	boxtest.Eventually(t, "refused attempts are not counted", func() bool { return in(t, d, "one", fmt.Sprintf(some, 39)) == "5\n" })
@@ -148,7 +148,7 @@ func TestCapsOfOneSession(t *testing.T) {
 	if got := rate(); !slices.Equal(got, []uint64{64 << 10}) {
 		t.Errorf("bandwidth of the profile: %v", got)
 	}
-	changed, err := d.Change(t.Context(), "wide", &api.SessionChange{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)})
+	changed, err := d.ChangeSession(t.Context(), "wide", &api.SessionChange{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)})
 	must(t, err)
 	deniedOf(t, d, "wide", "the box has met network_connections = 8: attempts to begin one more were refused", "profiles.wide.network_connections of more than 8 would allow it")
 	if changed.NetworkConnections != 3 || len(changed.Clamped) != 0 {

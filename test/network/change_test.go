@@ -31,7 +31,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting+byName, "[profiles.fixed]\nnetwork = \"egress\"\nnetwork_rules = [\"11.22.33.0/24\"]\nlocked = [\"network_rules\"]\n")
 	change := func(id string, rules ...string) {
 		t.Helper()
-		s, err := d.Change(t.Context(), id, &api.SessionChange{NetworkRules: append([]string{}, rules...)})
+		s, err := d.ChangeSession(t.Context(), id, &api.SessionChange{NetworkRules: append([]string{}, rules...)})
 		must(t, err)
 		if len(s.NetworkRules) != len(rules) {
 			t.Errorf("rules are %q", s.NetworkRules)
@@ -50,7 +50,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 	boxtest.Eventually(t, "a connection is there", func() bool { return in(t, d, "one", "ls begun 2>&1") == "begun\n" })
 
 	for status, rules := range map[int][]string{403: {"10.99.0.1/32 tcp 80"}, 400: {"010.0.0.1/8"}} {
-		_, err := d.Change(t.Context(), "one", &api.SessionChange{NetworkRules: rules, Labels: map[string]string{"a": "b"}})
+		_, err := d.ChangeSession(t.Context(), "one", &api.SessionChange{NetworkRules: rules, Labels: map[string]string{"a": "b"}})
 		if p, ok := errors.AsType[*client.Error](err); !ok || p.Status != status || p.Field != "network_rules[0]" {
 			t.Errorf("%q: %v", rules, err)
 		}
@@ -107,7 +107,7 @@ func TestRulesOfALivingSessionChange(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "fixed", Profile: "fixed"})
 	d.NewSession(t, api.SessionRequest{ID: "off"})
 	for id, rules := range map[string][]string{"fixed": {"0.0.0.0/0 tcp"}, "off": {}} {
-		_, err := d.Change(t.Context(), id, &api.SessionChange{NetworkRules: rules})
+		_, err := d.ChangeSession(t.Context(), id, &api.SessionChange{NetworkRules: rules})
 		if p, ok := errors.AsType[*client.Error](err); !ok || !strings.HasPrefix(p.Field, "network_rules") {
 			t.Errorf("%s: %v", id, err)
 		}
@@ -157,7 +157,7 @@ func TestDeniedConnectionsAreTold(t *testing.T) {
 	// The last look is at the end.
 	d.NewSession(t, egress("short", public4+"/32 tcp 80"))
 	reach(t, d, "short", other4, 81)
-	must(t, d.Delete(t.Context(), "short"))
+	must(t, d.DeleteSession(t.Context(), "short"))
 	deniedOf(t, d, "short", "a connection to "+other4+" port 81 by tcp")
 	list, err := d.Sessions(t.Context(), false)
 	must(t, err)

@@ -96,7 +96,7 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 			t.Errorf("a neighbour that a rule is about: %s: %q", to, said)
 		}
 	}
-	must(t, d.Delete(t.Context(), "near"))
+	must(t, d.DeleteSession(t.Context(), "near"))
 	if said := in(t, d, "one", "exec 3<>/dev/udp/"+public4+"/80; echo x >&3; dd bs=512 count=1 status=none <&3"); strings.HasPrefix(said, "udp") || said == "" {
 		t.Errorf("UDP that no rule lets through: %q", said)
 	}
@@ -107,7 +107,7 @@ func TestABoxReachesTheInternetAndNothingElse(t *testing.T) {
 		t.Errorf("%d links of two boxes", n)
 	}
 	for _, id := range []string{"one", "two"} {
-		must(t, d.Delete(t.Context(), id))
+		must(t, d.DeleteSession(t.Context(), id))
 	}
 	if left := w.links(); len(left) > 0 {
 		t.Errorf("left: %q", left)

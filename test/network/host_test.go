@@ -50,7 +50,7 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 	greet(t, "unix", abstract)
 	d := boxtest.Start(t, configuration+boxtest.Lasting+"[profiles.near]\nnetwork = \"host\"\n[profiles.ready]\nnetwork = \"host\"\nwarm = 1\n")
 	for _, profile := range []string{"default", "network_basic"} {
-		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "x", Profile: profile, Network: new("host")})
+		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "x", Profile: profile, Network: new("host")})
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusForbidden || e.Field != "network" || !strings.Contains(e.Hint, "profiles of box.toml that say so") {
 			t.Errorf("profile %s: %v", profile, err)
 		}
@@ -99,7 +99,7 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 		if said := in(t, d, profile, `python3 -c 'import socket; l=socket.socket(socket.AF_UNIX); l.bind("\0own-`+abstract[1:]+`"); l.listen(); socket.socket(socket.AF_UNIX).connect(l.getsockname()); print("own")'`); said != "own\n" {
 			t.Errorf("an abstract socket of its own: %q", said)
 		}
-		if conn, err := client.OpenPort(t.Context(), d.Client, profile, 7001); err == nil {
+		if conn, err := d.OpenPort(t.Context(), profile, 7001); err == nil {
 			conn.Close()
 			t.Error("a port of the host is forwarded")
 		} else if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusConflict {
@@ -114,7 +114,7 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 		t.Errorf("doctor does not say it: %+v", doctor)
 	}
 	for _, id := range []string{"alone", "near", "ready"} {
-		must(t, d.Delete(t.Context(), id))
+		must(t, d.DeleteSession(t.Context(), id))
 	}
 	if c, err := new(net.Dialer).DialContext(t.Context(), "tcp4", "127.0.0.1:7001"); err != nil {
 		t.Errorf("the host's own loopback afterwards: %v", err)

@@ -77,7 +77,7 @@ func TestWhatAProfileNamesIsReached(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"10.99.0.0/16 tcp 80", "169.254.169.254/32 tcp 80", "10.99.0.1/32 tcp 443"} {
-		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "more", Profile: "open", NetworkRules: []string{bad}})
+		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "more", Profile: "open", NetworkRules: []string{bad}})
 		if e := problem(t, err); e.Status != 403 || e.Field != "network_rules[0]" {
 			t.Errorf("%s: %v", bad, err)
 		}
@@ -156,11 +156,11 @@ func TestNothingIsLeftOfANetwork(t *testing.T) {
 	p, err := os.FindProcess(int(s.PID))
 	must(t, err)
 	must(t, p.Kill())
-	must(t, d.Delete(t.Context(), "deleted"))
+	must(t, d.DeleteSession(t.Context(), "deleted"))
 	boxtest.Eventually(t, "no link is left", func() bool { return len(w.links()) == 0 })
-	_ = d.Delete(t.Context(), "killed")
+	_ = d.DeleteSession(t.Context(), "killed")
 	// A start that fails undoes its network.
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "never", Profile: "network_basic", Mounts: []api.Mount{{Source: "/proc/1/gone", Target: "/mnt"}}})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "never", Profile: "network_basic", Mounts: []api.Mount{{Source: "/proc/1/gone", Target: "/mnt"}}})
 	if err == nil || len(w.links()) > 0 {
 		t.Errorf("%v; left: %q", err, w.links())
 	}
@@ -209,7 +209,7 @@ func TestANetworkOutlivesKeeperAndBoxd(t *testing.T) {
 	works("after the keeper was killed")
 	d.NewSession(t, egress("three"))
 	for _, id := range []string{"one", "two", "three"} {
-		must(t, d.Delete(t.Context(), id))
+		must(t, d.DeleteSession(t.Context(), id))
 	}
 	if left := w.links(); len(left) != 1 || left[0] != foreign.Name {
 		t.Errorf("left: %q, and only what is another's should be", left)
@@ -221,7 +221,7 @@ func TestWhatTheHostCannotDoIsRefusedByName(t *testing.T) {
 	d := boxtest.Start(t, "[network]\nipv4 = \"10.200.0.0/30\"\nresolvers = [\""+dns4+"\"]\n")
 	refused := func(status int, words ...string) {
 		t.Helper()
-		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "no", Profile: "network_basic"})
+		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "no", Profile: "network_basic"})
 		e := problem(t, err)
 		for _, word := range words {
 			if !strings.Contains(e.Detail, word) {
@@ -262,7 +262,7 @@ func TestWhatTheHostCannotDoIsRefusedByName(t *testing.T) {
 	d.NewSession(t, egress("one"))
 	d.NewSession(t, egress("two"))
 	refused(429, "all are in use", "2 boxes")
-	must(t, d.Delete(t.Context(), "one"))
+	must(t, d.DeleteSession(t.Context(), "one"))
 	d.NewSession(t, egress("three"))
 }
 
@@ -276,7 +276,7 @@ func TestManyAtOnce(t *testing.T) {
 			if i%4 == 0 {
 				req = api.SessionRequest{ID: req.ID, Profile: "ready"}
 			}
-			if _, _, err := d.Create(t.Context(), &req); err != nil {
+			if _, _, err := d.CreateSession(t.Context(), &req); err != nil {
 				t.Error(err)
 			}
 		})
@@ -296,7 +296,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	for i := range 20 {
 		all.Go(func() {
-			if err := d.Delete(t.Context(), fmt.Sprintf("s%d", i)); err != nil {
+			if err := d.DeleteSession(t.Context(), fmt.Sprintf("s%d", i)); err != nil {
 				t.Error(err)
 			}
 		})

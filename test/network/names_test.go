@@ -233,7 +233,7 @@ func TestFewerRulesThanLockedOnesOpenNoResolver(t *testing.T) {
 		d.NewSession(t, api.SessionRequest{ID: id, Profile: "fixed", NetworkRules: rules})
 	}
 	d.NewSession(t, api.SessionRequest{ID: "later", Profile: "fixed"})
-	_, err := d.Change(t.Context(), "later", &api.SessionChange{NetworkRules: []string{}})
+	_, err := d.ChangeSession(t.Context(), "later", &api.SessionChange{NetworkRules: []string{}})
 	must(t, err)
 	held := func() {
 		t.Helper()

@@ -74,7 +74,7 @@ authorities = "%DIR%/roots.pem"
 	must(t, os.WriteFile(filepath.Join(d.Dir, "roots.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: webCertificate().Certificate[0]}), 0o600))
 	req := egress("one", "*.example")
 	req.Secrets = []string{"second", "api"}
-	_, _, err := d.Create(t.Context(), &req)
+	_, _, err := d.CreateSession(t.Context(), &req)
 	if e, ok := errors.AsType[*client.Error](err); !ok || e.Field != "secrets" || strings.Contains(err.Error(), d.Dir) {
 		t.Fatalf("a secret that is not there: %v", err)
 	}
@@ -220,7 +220,7 @@ locked = ["network_strict"]
 		"too many of them": {api.SessionRequest{Network: new("egress"), NetworkRules: rules, Secrets: strings.Fields("a b c d e f g h i")}, "secrets"},
 	} {
 		must(t, os.WriteFile(filepath.Join(d.Dir, "b"), []byte("0123456789"), 0o644))
-		_, _, err := d.Create(t.Context(), &c.req)
+		_, _, err := d.CreateSession(t.Context(), &c.req)
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Field != c.field {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -158,7 +158,7 @@ func TestConnectionsAreForTheNamesThatAreAllowed(t *testing.T) {
 	d.Restart()
 	again("boxd")
 
-	_, err := d.Change(t.Context(), "one", &api.SessionChange{NetworkRules: []string{"far.example"}})
+	_, err := d.ChangeSession(t.Context(), "one", &api.SessionChange{NetworkRules: []string{"far.example"}})
 	must(t, err)
 	visits(t, d, [2]string{"tls www.allowed.example www.allowed.example", "error:"}, [2]string{"tls far.example far.example", "large"}, [2]string{"tls " + webOther4 + " www.allowed.example", denied})
 }
@@ -171,7 +171,7 @@ func TestStrictnessIsOfNames(t *testing.T) {
 		"it is locked":  {Profile: "fixed", NetworkStrict: new(false)},
 		"not any names": {Profile: "fixed", NetworkRules: []string{public4 + "/32 tcp"}},
 	} {
-		_, _, err := d.Create(t.Context(), &req)
+		_, _, err := d.CreateSession(t.Context(), &req)
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Field != "network_strict" {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -34,7 +34,7 @@ func storm(ctx context.Context, d *boxtest.Daemon, workers int, done *atomic.Int
 		all.Go(func() {
 			for n := 0; ; n++ {
 				id := fmt.Sprintf("w%d-%d", w, n%3)
-				if _, _, err := d.Create(ctx, &api.SessionRequest{ID: id}); err != nil {
+				if _, _, err := d.CreateSession(ctx, &api.SessionRequest{ID: id}); err != nil {
 					return
 				}
 				done.Add(1)
@@ -42,7 +42,7 @@ func storm(ctx context.Context, d *boxtest.Daemon, workers int, done *atomic.Int
 					return
 				}
 				done.Add(1)
-				if n%2 == 0 && d.Delete(ctx, id) != nil {
+				if n%2 == 0 && d.DeleteSession(ctx, id) != nil {
 					return
 				}
 				done.Add(1)
@@ -178,7 +178,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 		t.Error("there was room for everything: this test proves nothing")
 	}
 	d.Sh(t, "s1", "true")
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "all sessions are gone", func() bool { return len(sessions(t, d)) == 0 })
@@ -215,7 +215,7 @@ func TestADeadZygoteIsReplaced(t *testing.T) {
 			id := fmt.Sprintf("s%d-%d", round, i)
 			d.NewSession(t, api.SessionRequest{ID: id})
 			d.Sh(t, id, "true")
-			if err := d.Delete(t.Context(), id); err != nil {
+			if err := d.DeleteSession(t.Context(), id); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -237,7 +237,7 @@ func TestADeadBoxMadeAheadIsNotUsed(t *testing.T) {
 		}
 		s := d.NewSession(t, api.SessionRequest{})
 		d.Sh(t, s.ID, "true")
-		if err := d.Delete(t.Context(), s.ID); err != nil {
+		if err := d.DeleteSession(t.Context(), s.ID); err != nil {
 			t.Fatal(err)
 		}
 	}

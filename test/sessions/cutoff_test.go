@@ -26,7 +26,7 @@ func TestAnArchiveThatIsCutOffLeavesNothing(t *testing.T) {
 	for name, end := range map[string]func(){
 		"killed": func() { d.Result(t, "sends", boxtest.Shell("kill -9 -1")) },
 		"ended": func() {
-			if err := d.Delete(t.Context(), "sends"); err != nil {
+			if err := d.DeleteSession(t.Context(), "sends"); err != nil {
 				t.Error(err)
 			}
 			d.NewSession(t, api.SessionRequest{ID: "sends", Workspace: "both"})

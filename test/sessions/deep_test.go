@@ -42,11 +42,11 @@ func TestDeepWorkspacesAreRemoved(t *testing.T) {
 		d.Sh(t, id, descent)
 	}
 	for _, id := range []string{"ends", "shares"} {
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	if err := spacesOf(d).Remove(t.Context(), "deep"); err != nil {
+	if err := d.DeleteWorkspace(t.Context(), "deep"); err != nil {
 		t.Error(err)
 	}
 	d.Kill()

@@ -21,7 +21,7 @@ const drive = "me/data"
 func fillDrive(t *testing.T, d *boxtest.Daemon, name, text string) api.DriveVersion {
 	t.Helper()
 	archive := bytes.NewReader(boxtest.Tar(0o644, map[string]string{"text": text, "dir/file": text}))
-	v, isNew, err := client.Drives{Client: d.Client}.Fill(t.Context(), name, &client.Filling{Archive: archive})
+	v, isNew, err := d.FillDrive(t.Context(), name, &client.DriveFilling{Archive: archive})
 	if err != nil || !isNew {
 		t.Fatalf("fill %s: %v, %v", name, isNew, err)
 	}
@@ -30,7 +30,7 @@ func fillDrive(t *testing.T, d *boxtest.Daemon, name, text string) api.DriveVers
 
 func switchDrive(t *testing.T, d *boxtest.Daemon, id, name string, version int, isNew bool) api.SessionDrive {
 	t.Helper()
-	k, fresh, err := client.Drives{Client: d.Client}.Switch(t.Context(), id, name, version)
+	k, fresh, err := d.SwitchDrive(t.Context(), id, name, version)
 	if err != nil || fresh != isNew {
 		t.Fatalf("switch %s: new %v, %v", name, fresh, err)
 	}
@@ -89,27 +89,27 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	if got, err := io.ReadAll(logs); err != nil || string(got) != "firstfirst\nsecond" {
 		t.Errorf("%q, %v", got, err)
 	}
-	c := client.Drives{Client: d.Client}
-	if err := c.Detach(t.Context(), "s", drive, true); err != nil {
+	c := d.Client
+	if err := c.DetachDrive(t.Context(), "s", drive, true); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.Sh(t, "s", "ls -A /drives"); got != "" {
 		t.Errorf("left is %q", got)
 	}
-	if e := problemOf(t, c.Detach(t.Context(), "s", drive, false)); e.Status != 404 || e.Field != "drive" {
+	if e := problemOf(t, c.DetachDrive(t.Context(), "s", drive, false)); e.Status != 404 || e.Field != "drive" {
 		t.Errorf("twice: %+v", e.Problem)
 	}
-	if e := problemOf(t, c.Remove(t.Context(), drive, 0)); e.Status != 409 {
+	if e := problemOf(t, c.DeleteDrive(t.Context(), drive, 0)); e.Status != 409 {
 		t.Errorf("what was in use: %+v", e.Problem)
 	}
 	if k := switchDrive(t, d, "s", drive, 1, true); k.Version != 1 || d.Sh(t, "s", "cat /drives/me/data/text") != "first" {
 		t.Errorf("back: %+v", k)
 	}
-	if err := d.Delete(t.Context(), "s"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "one is left", func() bool { return driveTrees(t, d) == 1 })
-	if err := c.Remove(t.Context(), drive, 0); err != nil || driveTrees(t, d) != 0 {
+	if err := c.DeleteDrive(t.Context(), drive, 0); err != nil || driveTrees(t, d) != 0 {
 		t.Error(err)
 	}
 }
@@ -121,20 +121,20 @@ func TestResultsBecomeADrive(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "makes"})
 	d.Output(t, "makes", versioned("echo result > $OUTPUT_DIR/r; mkdir $OUTPUT_DIR/d; cp /bin/true $OUTPUT_DIR/d/run", "v1"))
-	c := client.Drives{Client: d.Client}
-	v, isNew, err := c.Fill(t.Context(), "me/results", &client.Filling{Session: "makes", Output: "v1", Into: "runs/v1"})
+	c := d.Client
+	v, isNew, err := c.FillDrive(t.Context(), "me/results", &client.DriveFilling{Session: "makes", Output: "v1", Into: "runs/v1"})
 	if err != nil || !isNew || v.Origin != "session makes, /workspace/output/v1" {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	d.Output(t, "makes", versioned("echo more > $OUTPUT_DIR/r", "v2"))
-	if v, _, err = c.Fill(t.Context(), "me/results", &client.Filling{Session: "makes", Output: "v2", Into: "runs/v2", Add: true, IfVersion: &v.Version}); err != nil || v.Version != 2 {
+	if v, _, err = c.FillDrive(t.Context(), "me/results", &client.DriveFilling{Session: "makes", Output: "v2", Into: "runs/v2", Add: true, IfVersion: &v.Version}); err != nil || v.Version != 2 {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	d.Sh(t, "makes", "mkdir out; ln -s /etc/shadow out/link")
-	if _, _, err := c.Fill(t.Context(), "me/results", &client.Filling{Session: "makes", Path: "out"}); problemOf(t, err).Status != 400 {
+	if _, _, err := c.FillDrive(t.Context(), "me/results", &client.DriveFilling{Session: "makes", Path: "out"}); problemOf(t, err).Status != 400 {
 		t.Errorf("a link: %v", err)
 	}
-	if _, _, err := c.Fill(t.Context(), "me/results", &client.Filling{Session: "makes", Path: "none"}); problemOf(t, err).Status != 404 {
+	if _, _, err := c.FillDrive(t.Context(), "me/results", &client.DriveFilling{Session: "makes", Path: "none"}); problemOf(t, err).Status != 404 {
 		t.Errorf("nothing: %v", err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "reads", Drives: []string{"me/results@1"}})
@@ -142,17 +142,17 @@ func TestResultsBecomeADrive(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 	process(t, d, "reads", "sits", &api.ProcessRequest{Argv: []string{"sleep", "10000"}, Cwd: "/drives/me/results/runs"})
-	err = c.Detach(t.Context(), "reads", "me/results", false)
+	err = c.DetachDrive(t.Context(), "reads", "me/results", false)
 	if users := client.MountUsersOf(err); problemOf(t, err).Status != 409 || len(users) == 0 || !strings.HasPrefix(users[0].Path, "/drives/me/results") {
 		t.Errorf("in use: %v, %+v", err, users)
 	}
 	for _, req := range []api.SessionRequest{{ID: "x", Drives: []string{"me/none"}}, {ID: "x", Drives: []string{"me/results@7"}}} {
-		if _, _, err := d.Create(t.Context(), &req); problemOf(t, err).Status != 404 {
+		if _, _, err := d.CreateSession(t.Context(), &req); problemOf(t, err).Status != 404 {
 			t.Errorf("%v: %v", req.Drives, err)
 		}
 	}
 	for _, bad := range []string{"../../etc", "me", "me/results@0", "me/results/..", "Me/x"} {
-		if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "x", Drives: []string{bad}}); problemOf(t, err).Status != 400 || problemOf(t, err).Field != "drives" {
+		if _, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "x", Drives: []string{bad}}); problemOf(t, err).Status != 400 || problemOf(t, err).Field != "drives" {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

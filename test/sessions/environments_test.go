@@ -10,17 +10,16 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // pythonSkill makes a skill with files.
 func pythonSkill(t *testing.T, d *boxtest.Daemon, name string, files ...api.SkillFileWrite) {
 	t.Helper()
-	c := client.Skills{Client: d.Client}
-	_, err := c.Create(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."})
+	c := d.Client
+	_, err := c.CreateSkill(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."})
 	for i := range files {
 		if err == nil {
-			_, err = c.WriteFile(t.Context(), name, &files[i])
+			_, err = c.WriteSkillFile(t.Context(), name, &files[i])
 		}
 	}
 	if err != nil {
@@ -33,7 +32,7 @@ func pythonSkill(t *testing.T, d *boxtest.Daemon, name string, files ...api.Skil
 func TestASkillHasAnEnvironment(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	c := client.Skills{Client: d.Client}
+	c := d.Client
 	pythonSkill(t, d, "greets", api.SkillFileWrite{Path: "requirements.txt", Content: "# nothing yet\n"})
 	space(t, d, "both")
 	for _, id := range []string{"a", "b"} {
@@ -44,7 +43,7 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 	for i, id := range []string{"a", "b"} {
 		wg.Go(func() {
 			var err error
-			if all[i], err = c.Environment(t.Context(), id, "greets", nil); err != nil {
+			if all[i], err = c.MakeSkillEnvironment(t.Context(), id, "greets", nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -58,7 +57,7 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 		t.Errorf("it is %q", got)
 	}
 	d.Sh(t, "a", "rm "+e.Path+"/.boxd-environment; touch "+e.Path+"/half")
-	if again, err := c.Environment(t.Context(), "a", "greets", nil); err != nil || !again.Made || again.Path != e.Path {
+	if again, err := c.MakeSkillEnvironment(t.Context(), "a", "greets", nil); err != nil || !again.Made || again.Path != e.Path {
 		t.Errorf("after half: %+v, %v", again, err)
 	}
 	if got := d.Sh(t, "a", "ls -A "+e.Path+" | grep -c half; ls -A /workspace/.skill-envs/greets | wc -l; cd /workspace; git status --porcelain 2>/dev/null; true"); got != "0\n2\n" {
@@ -68,7 +67,7 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	activate(t, d, "b", "greets", false)
-	if other, err := c.Environment(t.Context(), "b", "greets", nil); err != nil || !other.Made || other.Path == e.Path {
+	if other, err := c.MakeSkillEnvironment(t.Context(), "b", "greets", nil); err != nil || !other.Made || other.Path == e.Path {
 		t.Errorf("of another version: %+v, %v", other, err)
 	}
 }
@@ -78,16 +77,16 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 func TestASkillsPackagesAreInstalled(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	c := client.Skills{Client: d.Client}
+	c := d.Client
 	pythonSkill(t, d, "greets", api.SkillFileWrite{Path: "requirements.txt", Content: "hello-box\n"},
 		api.SkillFileWrite{Path: "wheels/hello_box-1.0-py3-none-any.whl", Content: base64.StdEncoding.EncodeToString(boxtest.Wheel("hello_box", "print('hello')\n")), Encoding: "base64"})
 	pythonSkill(t, d, "plain")
 	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"greets", "plain"}, Env: map[string]string{"PIP_NO_INDEX": "1"}})
-	_, err := c.Environment(t.Context(), "s", "plain", nil)
+	_, err := c.MakeSkillEnvironment(t.Context(), "s", "plain", nil)
 	if e := problemOf(t, err); e.Status != 409 || e.Field != "skill" || !strings.Contains(e.Detail, "requirements.txt") {
 		t.Errorf("without a file: %+v", e.Problem)
 	}
-	_, err = c.Environment(t.Context(), "s", "greets", nil)
+	_, err = c.MakeSkillEnvironment(t.Context(), "s", "greets", nil)
 	e := problemOf(t, err)
 	if d.Result(t, "s", boxtest.Shell("python3 -I -c 'import pip'")).Stderr != "" && d.Result(t, "s", boxtest.Shell("python3 -I -c 'import ensurepip'")).Stderr != "" {
 		if e.Status != 501 || !strings.Contains(e.Hint, "python3-pip") {
@@ -101,7 +100,7 @@ func TestASkillsPackagesAreInstalled(t *testing.T) {
 	if got := d.Sh(t, "s", "find /workspace/.skill-envs -name pyvenv.cfg"); got != "" {
 		t.Errorf("left: %q", got)
 	}
-	made, err := c.Environment(t.Context(), "s", "greets", &api.SkillEnvironmentRequest{Env: map[string]string{"PIP_FIND_LINKS": "/skills/greets/wheels"}})
+	made, err := c.MakeSkillEnvironment(t.Context(), "s", "greets", &api.SkillEnvironmentRequest{Env: map[string]string{"PIP_FIND_LINKS": "/skills/greets/wheels"}})
 	if err != nil || !made.Made {
 		t.Fatalf("%+v, %v", made, err)
 	}

@@ -189,9 +189,9 @@ func TestAProgramThatStopsTheOthersEndsItsSessionAtMost(t *testing.T) {
 			}
 		}
 		d.Sh(t, "s2", "true")
-		_ = d.Delete(t.Context(), "s1") // it may have been lost already
+		_ = d.DeleteSession(t.Context(), "s1") // it may have been lost already
 	}
-	if err := d.Delete(t.Context(), "s2"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s2"); err != nil {
 		t.Error(err)
 	}
 	d.Warm()

@@ -339,7 +339,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 			t.Errorf("alive: %s", got)
 		}
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	// One that is made for one program goes with its client too.
@@ -399,7 +399,7 @@ func TestValuesOfTheEnvironmentStaySecret(t *testing.T) {
 	}
 	d.Result(t, "s1", api.ExecRequest{Argv: []string{"no-such-program"}, Env: secret})
 	shown := string(d.Raw(t, "GET", "/v1/sessions/s1", "").Body) + string(d.Raw(t, "GET", "/v1/sessions", "").Body)
-	if _, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"TOKEN": "hush-4712"}}); err == nil {
+	if _, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"TOKEN": "hush-4712"}}); err == nil {
 		t.Error("another value is no conflict")
 	} else {
 		shown += fmt.Sprintf("%+v", err)

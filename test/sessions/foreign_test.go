@@ -87,7 +87,7 @@ func TestRootSeesAndActsForOthers(t *testing.T) {
 	if got := d.Sh(t, "theirs", "echo hello"); got != "hello\n" {
 		t.Errorf("%q", got)
 	}
-	if err := d.Delete(t.Context(), "theirs"); err != nil {
+	if err := d.DeleteSession(t.Context(), "theirs"); err != nil {
 		t.Error(err)
 	}
 	d.Owner = ""

@@ -54,7 +54,7 @@ func TestForwardingAPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = forward.Wait()
-	if _, err := client.PreviewPort(t.Context(), d.Client, "s1", 8000, "1h"); err != nil {
+	if _, err := d.PreviewPort(t.Context(), "s1", 8000, "1h"); err != nil {
 		t.Fatal(err)
 	}
 	for _, route := range []string{"GET /v1/sessions/{id}/ports/{port}/stream", "POST /v1/sessions/{id}/ports/{port}/token"} {

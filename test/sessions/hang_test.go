@@ -106,7 +106,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	silent.silent.Store(true)
 	starting := make(chan error, 2)
 	start := func(id, source string) {
-		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id, Mounts: []api.Mount{{Source: source, Target: "/mnt/x", Mode: "ro"}}})
+		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: id, Mounts: []api.Mount{{Source: source, Target: "/mnt/x", Mode: "ro"}}})
 		starting <- err
 	}
 	for _, source := range []string{deaf.at, silent.at} {
@@ -123,7 +123,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 		if e := problemOf(t, <-starting); e.Status != 503 || e.Field != "mounts[0].source" || e.Value != source || !strings.Contains(e.Detail, "1s") {
 			t.Errorf("%s: %+v", source, e.Problem)
 		}
-		_, _, err := client.AddMount(t.Context(), d.Client, id, &api.MountRequest{Source: source, Target: "/mnt/y", Mode: "ro"})
+		_, _, err := d.AddMount(t.Context(), id, &api.MountRequest{Source: source, Target: "/mnt/y", Mode: "ro"})
 		if e := problemOf(t, err); e.Status != 503 || e.Field != "source" {
 			t.Errorf("live, %s: %+v", source, e.Problem)
 		}
@@ -142,11 +142,11 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	mount(t, d, "deaf", api.MountRequest{Source: later.at, Target: "/mnt/y"})
 	mount(t, d, "silent", api.MountRequest{Source: later.at, Target: "/mnt/y"})
 	later.silent.Store(true)
-	if err := client.RemoveMount(t.Context(), d.Client, "deaf", "/mnt/y", true); err != nil {
+	if err := d.RemoveMount(t.Context(), "deaf", "/mnt/y", true); err != nil {
 		t.Error(err)
 	}
 	for _, id := range []string{"deaf", "silent"} {
-		if err := d.Delete(t.Context(), id); err != nil && !errors.Is(err, client.NotFound) {
+		if err := d.DeleteSession(t.Context(), id); err != nil && !errors.Is(err, client.NotFound) {
 			t.Error(err)
 		}
 	}

@@ -54,7 +54,7 @@ func TestOddIDsReachExactlyOneSession(t *testing.T) {
 	}
 	onlyKeysOnDisk(t, d)
 	for i, id := range ids {
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Errorf("%q: %v", id, err)
 		}
 		if got := sessions(t, d); !slices.Equal(got, ids[i+1:]) {

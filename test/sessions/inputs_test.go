@@ -48,7 +48,7 @@ func TestASessionReadsItsInputs(t *testing.T) {
 	if got := d.Sh(t, "reads", "cat /mnt/data/file"); got != "text\nmore\n" {
 		t.Errorf("%s", got)
 	}
-	if err := d.Delete(t.Context(), "fills"); err != nil {
+	if err := d.DeleteSession(t.Context(), "fills"); err != nil {
 		t.Fatal(err)
 	}
 	d.Kill()
@@ -56,17 +56,17 @@ func TestASessionReadsItsInputs(t *testing.T) {
 	if list := usersOf(t, d, "data"); !slices.Equal(list, []string{"reads"}) {
 		t.Errorf("%v", list)
 	}
-	if err := spacesOf(d).Remove(t.Context(), "data"); boxtest.StatusOf(err) != 409 {
+	if err := d.DeleteWorkspace(t.Context(), "data"); boxtest.StatusOf(err) != 409 {
 		t.Errorf("%v", err)
 	}
 	if got := d.Sh(t, "reads", "cat /mnt/data/dir/file"); got != "deep\n" {
 		t.Errorf("%s", got)
 	}
-	if err := d.Delete(t.Context(), "reads"); err != nil {
+	if err := d.DeleteSession(t.Context(), "reads"); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"data", "results"} {
-		if err := spacesOf(d).Remove(t.Context(), name); err != nil {
+		if err := d.DeleteWorkspace(t.Context(), name); err != nil {
 			t.Error(err)
 		}
 	}
@@ -77,7 +77,7 @@ func TestInputsAreRefusedByField(t *testing.T) {
 	d := boxtest.Start(t)
 	space(t, d, "data")
 	ask := func(in ...api.Input) error {
-		_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Inputs: in})
+		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Inputs: in})
 		return err
 	}
 	for _, target := range []string{"/workspace", "/workspace/x", "/tmp", "/home/box", "/usr/x", "/skills/x", "x", "/mnt/../usr", "/mnt/a/", "/proc/x", "/mnt/\x00"} {
@@ -87,14 +87,14 @@ func TestInputsAreRefusedByField(t *testing.T) {
 	boxtest.Refused(t, ask(api.Input{Workspace: "../data"}), 400, "inputs[0].workspace")
 	boxtest.Refused(t, ask(api.Input{Workspace: "data"}, api.Input{Workspace: "none"}), 404, "inputs[1].workspace")
 	boxtest.Refused(t, ask(slices.Repeat([]api.Input{{Workspace: "data"}}, 17)...), 400, "inputs")
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data", Target: "/mnt/a/b"}}, Mounts: []api.Mount{{Source: "/srv", Target: "/mnt/a", Mode: "rw"}}})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data", Target: "/mnt/a/b"}}, Mounts: []api.Mount{{Source: "/srv", Target: "/mnt/a", Mode: "rw"}}})
 	boxtest.Refused(t, err, 400, "inputs[0].target")
 	foreign := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s","inputs":[{"workspace":"data"}]}`))[0]
 	if p := foreign.Problem(t); foreign.Code != 404 || p.Field != "inputs[0].workspace" {
 		t.Errorf("%d %s", foreign.Code, foreign.Body)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data"}}})
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data", Target: "/mnt/other"}}})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Inputs: []api.Input{{Workspace: "data", Target: "/mnt/other"}}})
 	if boxtest.StatusOf(err) != 409 {
 		t.Errorf("%v", err)
 	}

@@ -21,13 +21,13 @@ func TestAWorkspaceIsKeptWhenItsSessionEnds(t *testing.T) {
 	was := d.NewSession(t, api.SessionRequest{ID: "own"})
 	d.Sh(t, "own", "umask 077; echo text > file; (sleep 1000 &)")
 	space(t, d, "taken")
-	if _, err := spacesOf(d).Keep(t.Context(), "own", "taken"); boxtest.StatusOf(err) != 409 {
+	if _, err := d.KeepWorkspace(t.Context(), "own", "taken"); boxtest.StatusOf(err) != 409 {
 		t.Errorf("a name that is taken: %v", err)
 	}
 	if got := d.Sh(t, "own", "cat file"); got != "text\n" {
 		t.Errorf("what is refused has changed %q", got)
 	}
-	w, err := spacesOf(d).Keep(t.Context(), "own", "kept")
+	w, err := d.KeepWorkspace(t.Context(), "own", "kept")
 	if err != nil || w.Quota != was.WorkspaceQuota || w.Inodes != was.WorkspaceInodes || len(w.Sessions) != 0 {
 		t.Fatalf("%+v of %+v, %v", w, was, err)
 	}
@@ -40,18 +40,18 @@ func TestAWorkspaceIsKeptWhenItsSessionEnds(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	}
-	if _, err := spacesOf(d).Keep(t.Context(), "a", "more"); boxtest.StatusOf(err) != 409 {
+	if _, err := d.KeepWorkspace(t.Context(), "a", "more"); boxtest.StatusOf(err) != 409 {
 		t.Errorf("one that has a name: %v", err)
 	}
 	for _, id := range []string{"a", "b"} {
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
 	d.Kill()
 	d.Restart()
 	for _, name := range []string{"kept", "taken"} {
-		if err := spacesOf(d).Remove(t.Context(), name); err != nil {
+		if err := d.DeleteWorkspace(t.Context(), name); err != nil {
 			t.Error(err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestWhatWasToBeKeptIsKept(t *testing.T) {
 		}
 	}
 	d.Restart()
-	list, err := spacesOf(d).List(t.Context())
+	list, err := d.Workspaces(t.Context())
 	if err != nil || len(list) != 2 || list[0].Name != "after" || list[1].Name != "before" {
 		t.Fatalf("%+v, %v", list, err)
 	}

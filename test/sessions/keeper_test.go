@@ -90,7 +90,7 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 			t.Error("a new box has the ids of one that lives")
 		}
 		d.Sh(t, id, "true")
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 	if r := <-running; r.Stdout != "begun\ndone\n" {
 		t.Errorf("%s", boxtest.Show(r))
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	d.Warm()
@@ -124,12 +124,12 @@ func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
 		all.Go(func() {
 			id := fmt.Sprintf("w%d", w)
 			for {
-				_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id})
+				_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: id})
 				if err == nil {
 					_, err = d.Exec(t.Context(), id, new(boxtest.Shell("(setsid sleep 1000 &) ; echo x > file")))
 				}
 				if err == nil {
-					err = d.Delete(t.Context(), id)
+					err = d.DeleteSession(t.Context(), id)
 				}
 				if err != nil {
 					failed.Add(1)
@@ -152,7 +152,7 @@ func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
 	close(end)
 	all.Wait()
 	for w := range workers {
-		err := d.Delete(t.Context(), fmt.Sprintf("w%d", w))
+		err := d.DeleteSession(t.Context(), fmt.Sprintf("w%d", w))
 		if err != nil && !strings.Contains(err.Error(), "no session") {
 			t.Error(err)
 		}

@@ -39,7 +39,7 @@ func TestAnUnusedSessionEnds(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s2", TTL: boxtest.Duration("0")})
 	ended(t, d, "s1", "idle")
 	d.Sh(t, "s2", "true")
-	if err := d.Delete(t.Context(), "s2"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s2"); err != nil {
 		t.Fatal(err)
 	}
 	d.NothingLeft(before)
@@ -102,10 +102,10 @@ func TestThereAreOnlySoManySessions(t *testing.T) {
 			t.Errorf("%s: %v %+v", tc[0], a.Header, p)
 		}
 	}
-	if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
+	if _, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
 		t.Errorf("one that exists: %v, %v", isNew, err)
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s3"})
@@ -119,7 +119,7 @@ func TestManyCreatesAtOnceKeepToTheLimit(t *testing.T) {
 	made := 0
 	for i := range 20 {
 		wait.Go(func() {
-			_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: fmt.Sprint(i)})
+			_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: fmt.Sprint(i)})
 			mu.Lock()
 			defer mu.Unlock()
 			if e, ok := errors.AsType[*client.Error](err); err == nil {
@@ -198,7 +198,7 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 		if r := <-results; r.Status != "lost" {
 			t.Errorf("%s", boxtest.Show(r))
 		}
-		if err := d.Delete(t.Context(), "s1"); err != nil {
+		if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -251,7 +251,7 @@ func TestAStartThatFailsLeavesNothing(t *testing.T) {
 		{"and longer than it is reported", read("/data/" + strings.Repeat("y", 2000)), "mounts[0].target"},
 	} {
 		for range 3 {
-			_, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: tc.mounts})
+			_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Mounts: tc.mounts})
 			if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusBadRequest || e.Field != tc.field || e.Allowed == "" {
 				t.Fatalf("%s: %v (%+v)", tc.name, err, e)
 			}
@@ -277,7 +277,7 @@ func TestAWorkspaceThatIsThereAlreadyIsNotUsed(t *testing.T) {
 		t.Fatalf("%v, %v", list, err)
 	}
 	key := filepath.Join(works, list[0].Name())
-	if err := d.Delete(t.Context(), s.ID); err != nil {
+	if err := d.DeleteSession(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
 	}
 	d.Warm()
@@ -285,7 +285,7 @@ func TestAWorkspaceThatIsThereAlreadyIsNotUsed(t *testing.T) {
 	if err := os.Mkdir(key, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 	if e, ok := errors.AsType[*client.Error](err); !ok || e.Failure == nil || e.Failure.Step != "workspace" || e.Failure.Errno != "EEXIST" {
 		t.Errorf("%v (%+v)", err, e)
 	}
@@ -301,11 +301,11 @@ func TestIDsOfTheHostRunOut(t *testing.T) {
 	d := boxtest.Start(t, fmt.Sprintf("[ids]\nbase = %d\ncount = 2\nlock = \"%%DIR%%/ids\"\n", uint32(0x7fff0000)-0x10000))
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.NewSession(t, api.SessionRequest{ID: "s2"})
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s3"})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s3"})
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Hint, "ids.count") {
 		t.Errorf("%+v", e)
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s3"}) // also while a box ahead of need is being made of it

@@ -103,7 +103,7 @@ func TestOneUserLeavesSessionsForOthers(t *testing.T) {
 	for i := range 2 { // to sessions.max
 		d.NewSession(t, api.SessionRequest{ID: fmt.Sprint(i)})
 	}
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{})
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "(sessions.max)") {
 		t.Errorf("%+v", e)
 	}
@@ -201,7 +201,7 @@ func TestASessionNobodyLearnsOfIsEnded(t *testing.T) {
 		s, err := d.Session(t.Context(), "s1")
 		return err == nil && s.State == "ready"
 	})
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Error(err)
 	}
 }
@@ -210,7 +210,7 @@ func TestAMountSourceThatIsMissingSaysWhyInFailure(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%\"]\n")
 	source := filepath.Join(d.Dir, "none")
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: source, Target: "/data", Mode: "ro"}}})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: source, Target: "/data", Mode: "ro"}}})
 	e := boxtest.Refused(t, err, http.StatusBadRequest, "mounts[0].source")
 	if e.Failure == nil || e.Failure.Errno != "ENOENT" || e.Failure.Step != "mount source" || e.Allowed != "an existing directory you may open" {
 		t.Errorf("%+v, failure %+v", e.Problem, e.Failure)

@@ -59,7 +59,7 @@ func TestTheWatchdogHearsOfABoxdThatIsWell(t *testing.T) {
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
-		_, _, _ = d.Create(waits, &api.SessionRequest{ID: "s1"}) // waits for the keeper
+		_, _, _ = d.CreateSession(waits, &api.SessionRequest{ID: "s1"}) // waits for the keeper
 	}()
 	alive("with a keeper that hangs")
 	if err := d.Ready(t.Context()); err != nil {
@@ -200,7 +200,7 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 	memory("new", 80*quantity.MiB)
 	colour("old", "red")
 	colour("new", "green")
-	if _, isNew, err := d.Create(t.Context(), &asked); isNew || err != nil {
+	if _, isNew, err := d.CreateSession(t.Context(), &asked); isNew || err != nil {
 		t.Errorf("the request that made it does not find it again: %v", err)
 	}
 
@@ -226,7 +226,7 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "last"})
 	memory("last", 64*quantity.MiB)
 	memory("old", 96*quantity.MiB)
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "more"})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "more"})
 	boxtest.Refused(t, err, 429, "")
 	if s, err := d.Status(t.Context()); err != nil || s.MaxSessions != 4 || s.Sessions != 4 {
 		t.Errorf("%+v, %v", s, err)

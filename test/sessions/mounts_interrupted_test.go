@@ -23,7 +23,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // tableOf lists the mounts of a box below what it has of itself: the number of the lowest of each, by their paths. What
@@ -56,7 +55,7 @@ func tableOf(t *testing.T, pid uint32) (at map[string]uint64, over []string) {
 // agree holds the list of a session against what is in its box.
 func agree(t *testing.T, d *boxtest.Daemon, s *api.Session, when string) (listed map[string]api.SessionMount) {
 	t.Helper()
-	list, err := client.ListMounts(t.Context(), d.Client, s.ID)
+	list, err := d.Mounts(t.Context(), s.ID)
 	if err != nil {
 		t.Fatalf("%s: %v", when, err)
 	}
@@ -108,10 +107,10 @@ func changes(t *testing.T, d *boxtest.Daemon, source string, targets []string, r
 		default:
 		}
 		if random.IntN(3) == 0 {
-			_ = client.RemoveMount(t.Context(), d.Client, "s", target, true)
+			_ = d.RemoveMount(t.Context(), "s", target, true)
 			continue
 		}
-		_, _, _ = client.AddMount(t.Context(), d.Client, "s", &req) // what has come of it is looked at afterwards
+		_, _, _ = d.AddMount(t.Context(), "s", &req) // what has come of it is looked at afterwards
 	}
 }
 
@@ -166,7 +165,7 @@ func TestChangesOfMountsSurviveTheirMakers(t *testing.T) {
 			agree(t, d, &s, when) // before any other change
 		}
 		boxtest.Eventually(t, "mounts are changed again", func() bool {
-			_, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: "/mnt/again", Mode: "ro"})
+			_, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: source, Target: "/mnt/again", Mode: "ro"})
 			return err == nil
 		})
 		listed := agree(t, d, &s, when)
@@ -258,7 +257,7 @@ func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 			d.Sh(t, "s", "mkdir -p "+target)
 		}},
 		"replaced": {has: true, change: `{"source":%q,"target":%q,"mode":"ro","known":%s}`, left: "two", make: func(t *testing.T, d *boxtest.Daemon, _ *api.Session, two string) {
-			if _, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: two, Target: target, Mode: "ro", Replace: true}); err != nil {
+			if _, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: two, Target: target, Mode: "ro", Replace: true}); err != nil {
 				t.Fatal(err)
 			}
 		}},

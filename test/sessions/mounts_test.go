@@ -24,7 +24,7 @@ func mount(t *testing.T, d *boxtest.Daemon, id string, req api.MountRequest) api
 	if req.Mode == "" {
 		req.Mode = "ro"
 	}
-	m, isNew, err := client.AddMount(t.Context(), d.Client, id, &req)
+	m, isNew, err := d.AddMount(t.Context(), id, &req)
 	if err != nil || !isNew {
 		t.Fatalf("mount %+v: new %v, %v", req, isNew, err)
 	}
@@ -33,7 +33,7 @@ func mount(t *testing.T, d *boxtest.Daemon, id string, req api.MountRequest) api
 
 func unmount(t *testing.T, d *boxtest.Daemon, id, target string) {
 	t.Helper()
-	if err := client.RemoveMount(t.Context(), d.Client, id, target, false); err != nil {
+	if err := d.RemoveMount(t.Context(), id, target, false); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -64,10 +64,10 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 		if got := d.Sh(t, "s", "cat "+target+"/name; ! touch "+target+"/x; grep -c ' "+target+" ro,nosuid,nodev' /proc/self/mountinfo"); !strings.HasPrefix(got, "one1\n") {
 			t.Errorf("%s in the box: %q", target, got)
 		}
-		if _, isNew, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil || isNew {
+		if _, isNew, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: source, Target: target, Mode: "ro", NoSymlinks: true}); err != nil || isNew {
 			t.Errorf("once more: new %v, %v", isNew, err)
 		}
-		list, err := client.ListMounts(t.Context(), d.Client, "s")
+		list, err := d.Mounts(t.Context(), "s")
 		if err != nil || len(list) != 1 || list[0].Target != target {
 			t.Errorf("listed %+v, %v", list, err)
 		}
@@ -75,7 +75,7 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 		if after := d.Sh(t, "s", "find /mnt /data /workspace /home/box /tmp | sort"); after != before {
 			t.Errorf("%s has left something: before %q, after %q", target, before, after)
 		}
-		if e := problemOf(t, client.RemoveMount(t.Context(), d.Client, "s", target, false)); e.Status != 404 {
+		if e := problemOf(t, d.RemoveMount(t.Context(), "s", target, false)); e.Status != 404 {
 			t.Errorf("removed twice: %+v", e.Problem)
 		}
 	}
@@ -101,13 +101,13 @@ func TestAMountIsReplacedAtOnce(t *testing.T) {
 			case $name in one) one=1 ;; two) [ -z "$two" ] && two=1 && touch /workspace/two ;; *) echo "$name" >>/workspace/gaps ;; esac
 		done; touch /workspace/stopped`}})
 	other := api.MountRequest{Source: one, Target: "/mnt/x", Mode: "ro"}
-	if _, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: two, Target: "/mnt/x", Mode: "ro"}); problemOf(t, err).Status != 409 {
+	if _, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: two, Target: "/mnt/x", Mode: "ro"}); problemOf(t, err).Status != 409 {
 		t.Errorf("replaced without a word: %v", err)
 	}
 	const rounds = 50 // fewer than can be on each other on an old kernel
 	for i := range rounds {
 		other.Source, other.Replace = []string{two, one}[i%2], true
-		if _, isNew, err := client.AddMount(t.Context(), d.Client, "s", &other); err != nil || isNew {
+		if _, isNew, err := d.AddMount(t.Context(), "s", &other); err != nil || isNew {
 			t.Fatalf("replaced: new %v, %v", isNew, err)
 		}
 		if i == 0 {
@@ -154,7 +154,7 @@ func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 		boxtest.Eventually(t, "the mount is in use", func() bool { return strings.Contains(d.Sh(t, "s", "ls /workspace"), "ready") })
 		var users []api.MountUser
 		boxtest.Eventually(t, "it is in use by what is to use it", func() bool {
-			err := client.RemoveMount(t.Context(), d.Client, "s", "/mnt/x", false)
+			err := d.RemoveMount(t.Context(), "s", "/mnt/x", false)
 			if e := problemOf(t, err); e.Status != 409 {
 				t.Fatal(err)
 			}
@@ -164,7 +164,7 @@ func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 		if u := users[0]; u.Path != tc.path || u.PID < 2 {
 			t.Errorf("%s: in use by %+v", tc.name, u)
 		}
-		if err := client.RemoveMount(t.Context(), d.Client, "s", "/mnt/x", true); err != nil {
+		if err := d.RemoveMount(t.Context(), "s", "/mnt/x", true); err != nil {
 			t.Errorf("%s: by force: %v", tc.name, err)
 		}
 		if got := d.Sh(t, "s", "ls -A /mnt"); got != "" {
@@ -192,13 +192,13 @@ func TestLiveMountsOutliveBoxd(t *testing.T) {
 	for _, target := range []string{"/mnt/a", "/mnt/b", "/workspace/in/c"} {
 		mount(t, d, "s", api.MountRequest{Source: source, Target: target})
 	}
-	before, err := client.ListMounts(t.Context(), d.Client, "s")
+	before, err := d.Mounts(t.Context(), "s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.Kill()
 	d.Restart()
-	after, err := client.ListMounts(t.Context(), d.Client, "s")
+	after, err := d.Mounts(t.Context(), "s")
 	if err != nil || len(after) != 3 || len(before) != 3 {
 		t.Fatalf("before %+v, after %+v, %v", before, after, err)
 	}
@@ -212,7 +212,7 @@ func TestLiveMountsOutliveBoxd(t *testing.T) {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "another keeper", func() bool {
-		_, _, err := client.AddMount(t.Context(), d.Client, "s", &api.MountRequest{Source: filepath.Join(filepath.Dir(source), "two"), Target: "/mnt/b", Mode: "ro", Replace: true})
+		_, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: filepath.Join(filepath.Dir(source), "two"), Target: "/mnt/b", Mode: "ro", Replace: true})
 		return err == nil
 	})
 	if got := d.Sh(t, "s", "cat /mnt/b/name /workspace/in/c/name"); got != "twoone" {
@@ -236,7 +236,7 @@ func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
 	clean := []string{"name"}
 	for name, end := range map[string]func(s api.Session){
 		"removed": func(api.Session) {
-			if err := d.Delete(t.Context(), "s"); err != nil {
+			if err := d.DeleteSession(t.Context(), "s"); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -309,7 +309,7 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 	}
 	for name, end := range map[string]func(s api.Session){
 		"removed": func(api.Session) {
-			if err := d.Delete(t.Context(), "s"); err != nil {
+			if err := d.DeleteSession(t.Context(), "s"); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -333,7 +333,7 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 		"after another boxd": func(api.Session) {
 			d.Kill()
 			d.Restart()
-			if err := d.Delete(t.Context(), "s"); err != nil {
+			if err := d.DeleteSession(t.Context(), "s"); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -354,7 +354,7 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	request.Mounts[3].Target = "/workspace/file/x"
-	if s, _, err := d.Create(t.Context(), &request); err == nil {
+	if s, _, err := d.CreateSession(t.Context(), &request); err == nil {
 		t.Errorf("mounted below a file: %+v", s)
 	}
 	if got := entriesOf(t, work); !slices.Equal(got, []string{"file", "name", "there"}) {
@@ -384,7 +384,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	}
 	end := func(id string) {
 		t.Helper()
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -236,7 +236,7 @@ func TestTenantsOfACaller(t *testing.T) {
 		return r
 	}
 	create := func(id, tenant string) error {
-		_, _, err := d.Create(t.Context(), new(of(id, tenant)))
+		_, _, err := d.CreateSession(t.Context(), new(of(id, tenant)))
 		return err
 	}
 	for _, s := range [][2]string{{"a1", "a"}, {"a2", "a"}, {"b1", "b"}, {"n1", ""}, {"n2", ""}} {
@@ -251,10 +251,10 @@ func TestTenantsOfACaller(t *testing.T) {
 	}
 	denied(create("a3", "a"))
 	denied(create("n3", ""))
-	if _, err := d.Change(t.Context(), "a1", &api.SessionChange{Labels: map[string]string{"of": "b"}}); err == nil || boxtest.StatusOf(err) != 403 {
+	if _, err := d.ChangeSession(t.Context(), "a1", &api.SessionChange{Labels: map[string]string{"of": "b"}}); err == nil || boxtest.StatusOf(err) != 403 {
 		t.Errorf("%v", err)
 	}
-	if _, err := d.Change(t.Context(), "a1", &api.SessionChange{Labels: map[string]string{"of": "a", "more": "x"}}); err != nil {
+	if _, err := d.ChangeSession(t.Context(), "a1", &api.SessionChange{Labels: map[string]string{"of": "a", "more": "x"}}); err != nil {
 		t.Error(err)
 	}
 	if _, _, err := d.StartProcess(t.Context(), "a1", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); err != nil {
@@ -272,7 +272,7 @@ func TestTenantsOfACaller(t *testing.T) {
 	if _, _, err := d.StartProcess(t.Context(), "b1", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}}); err != nil {
 		t.Error(err)
 	}
-	if err := d.Delete(t.Context(), "a1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "a1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := create("a3", "a"); err != nil {

@@ -48,7 +48,7 @@ func serving(t *testing.T, d *boxtest.Daemon, id string, args ...string) {
 // says sends a text to a port, and returns the answer to all of it.
 func says(t *testing.T, d *boxtest.Daemon, id, text string) string {
 	t.Helper()
-	conn, err := client.OpenPort(t.Context(), d.Client, id, 8000)
+	conn, err := d.OpenPort(t.Context(), id, 8000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,14 +83,14 @@ func TestAPortOfABoxIsReached(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	for session, want := range map[string]string{"s1": "conflict", "none": "not_found"} {
-		_, err := client.OpenPort(t.Context(), d.Client, session, 8001)
+		_, err := d.OpenPort(t.Context(), session, 8001)
 		if e, ok := errors.AsType[*client.Error](err); !ok || e.Type != api.ProblemType+want {
 			t.Errorf("%s: %v", session, err)
 		}
 	}
 	var held []client.PortConn
 	for {
-		conn, err := client.OpenPort(t.Context(), d.Client, "s1", 8000)
+		conn, err := d.OpenPort(t.Context(), "s1", 8000)
 		if err != nil {
 			if e, ok := errors.AsType[*client.Error](err); !ok || e.Type != api.ProblemType+"exhausted" || len(held) != 64 {
 				t.Errorf("after %d: %v", len(held), err)
@@ -108,13 +108,13 @@ func TestAPortOfABoxIsReached(t *testing.T) {
 	}
 	held[0].Close()
 	boxtest.Eventually(t, "there is room for another", func() bool {
-		conn, err := client.OpenPort(t.Context(), d.Client, "s1", 8000)
+		conn, err := d.OpenPort(t.Context(), "s1", 8000)
 		if err == nil {
 			conn.Close()
 		}
 		return err == nil
 	})
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	for _, conn := range held[1:] {

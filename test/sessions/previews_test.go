@@ -13,7 +13,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // echo is an HTTP server that answers with the head of the request, as it came, and some headers that are not for everybody.
@@ -62,7 +61,7 @@ func preview(t *testing.T, d *boxtest.Daemon, id string) api.PortToken {
 		p, err := d.Process(t.Context(), id, "web", 0)
 		return err == nil && p.Ready
 	})
-	token, err := client.PreviewPort(t.Context(), d.Client, id, 8000, "1h")
+	token, err := d.PreviewPort(t.Context(), id, 8000, "1h")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +162,7 @@ func TestAPreviewHasWebSockets(t *testing.T) {
 	if said, err := in.ReadString('\n'); said != "HELLO\n" {
 		t.Fatalf("%q, %v", said, err)
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := in.ReadByte(); err == nil {

@@ -86,7 +86,7 @@ func TestLockedFields(t *testing.T) {
 		{api.SessionRequest{Mounts: []api.Mount{{Source: "/home", Target: "/data", Mode: "rw"}}}, "mounts[0].mode", "rw", "at most ro"},
 	} {
 		tc.req.ID, tc.req.Profile = "s1", "closed"
-		_, _, err := d.Create(t.Context(), &tc.req)
+		_, _, err := d.CreateSession(t.Context(), &tc.req)
 		e := boxtest.Refused(t, err, http.StatusForbidden, tc.field)
 		if e.Value != tc.value || e.Allowed != tc.allowed || !strings.Contains(e.Hint, `profile "closed" locks`) {
 			t.Errorf("%+v", e)
@@ -141,7 +141,7 @@ func TestLimitsThatCannotBeKeptAreRefusedAndDoctorSaysTheSame(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := boxtest.StartWith(t, tc.config, "[cgroups]\nparent = \"\"\n[workspaces]\nstore_size = \"0\"\n")
-			_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"})
+			_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
 			doctor, derr := d.Doctor(t.Context())
 			if derr != nil || doctor.OK != (tc.missing == "") {
 				t.Fatalf("%+v, %v", doctor, derr)
@@ -250,7 +250,7 @@ func TestBadRequestsMakeNothing(t *testing.T) {
 		t.Errorf("sessions %q", got)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: allowed, Target: "/data", Mode: "ro"}, {Source: "/etc", Target: "/mnt", Mode: "none"}}})
-	if err := d.Delete(t.Context(), "s1"); err != nil || errors.Is(err, client.NotFound) {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil || errors.Is(err, client.NotFound) {
 		t.Error(err)
 	}
 }

@@ -39,7 +39,7 @@ func TestAStartWaitsForRoom(t *testing.T) {
 	var all sync.WaitGroup
 	wait := func(ctx context.Context, id string) *error {
 		var err error
-		all.Go(func() { _, _, err = d.Create(ctx, &api.SessionRequest{ID: id}) })
+		all.Go(func() { _, _, err = d.CreateSession(ctx, &api.SessionRequest{ID: id}) })
 		return &err
 	}
 	ctx, leave := context.WithCancel(t.Context())
@@ -51,20 +51,20 @@ func TestAStartWaitsForRoom(t *testing.T) {
 		t.Errorf("%+v", s.Queue)
 	}
 	// Who does not want to wait, and for whom the line has no room.
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("0s")})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("0s")})
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "the queue of 2 is full") {
 		t.Errorf("%+v", e)
 	}
-	if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
+	if _, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
 		t.Errorf("one that exists waits: %v, %v", isNew, err)
 	}
 	leave()
 	waiting(t, d, 1)
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("1ms")})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("1ms")})
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "there was no room") || !strings.Contains(e.Detail, "sessions.max") {
 		t.Errorf("%+v", e)
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	all.Wait()
@@ -200,7 +200,7 @@ func TestTheLeastRecentlyUsedMakesRoom(t *testing.T) {
 	}
 	defer d.Hold(t, "old", waits()).Release()
 	defer d.Hold(t, "more", waits()).Release()
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "yet more"}) // nothing that runs is evicted
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "yet more"}) // nothing that runs is evicted
 	boxtest.Refused(t, err, http.StatusTooManyRequests, "")
 	// Nor what is another's.
 	if theirs := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", "{}")); theirs[0].Code != http.StatusTooManyRequests {
@@ -231,7 +231,7 @@ func TestADrainedBoxdTakesNoNewSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, what := range []string{"drained", "started again"} {
-		_, _, err := d.Create(t.Context(), &api.SessionRequest{})
+		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{})
 		if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, `uid:0 has drained it`) || !strings.Contains(e.Detail, "new disk") || !strings.Contains(e.Hint, "undrain") {
 			t.Errorf("%s: %+v", what, e)
 		}
@@ -239,7 +239,7 @@ func TestADrainedBoxdTakesNoNewSessions(t *testing.T) {
 		if s, err := d.Status(t.Context()); err != nil || s.State != "off" || !strings.Contains(s.Off, "new disk") || len(s.Degraded) > 0 {
 			t.Errorf("%s: %+v, %v", what, s, err)
 		}
-		if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
+		if _, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"}); err != nil || isNew {
 			t.Errorf("%s: one that lives: %v", what, err)
 		}
 		d.Sh(t, "s1", "true")
@@ -293,7 +293,7 @@ func TestASessionThatDoesNotAnswerIsUnhealthy(t *testing.T) {
 			if now, err := d.Session(t.Context(), "s2"); err != nil || now.State != "ready" || now.PID != other.PID {
 				t.Errorf("another: %+v, %v", now, err)
 			}
-			if err := d.Delete(t.Context(), "s2"); err != nil {
+			if err := d.DeleteSession(t.Context(), "s2"); err != nil {
 				t.Error(err)
 			}
 			d.NothingLeft(before)
@@ -307,7 +307,7 @@ func TestOwnersAreToldHowASessionHasEnded(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.NewSession(t, api.SessionRequest{ID: "s2", TTL: new(quantity.Duration(time.Millisecond))})
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	for id, why := range map[string]string{"s1": "(deleted)", "s2": "(idle)"} {

@@ -130,10 +130,10 @@ func TestAProcessIsAskedToEndAndThenMade(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	before := *p.ExpiresAt
-	if p, err := d.Renew(t.Context(), "s1", "leased"); err != nil || !p.ExpiresAt.After(before) {
+	if p, err := d.RenewProcess(t.Context(), "s1", "leased"); err != nil || !p.ExpiresAt.After(before) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Error(err)
 	}
 	if _, err := d.Processes(t.Context(), "s1"); err == nil || !strings.Contains(err.Error(), "no session") {

@@ -15,7 +15,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // ofHost makes a directory below one of the host's, with files in it by name and mode.
@@ -71,7 +70,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 		t.Errorf("it was not: %s", d.Log())
 	}
 	d.NewSession(t, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
-	if _, _, err := client.AddMount(t.Context(), d.Client, "a", &api.MountRequest{Source: lent, Target: "/srv", Mode: "ro"}); err != nil {
+	if _, _, err := d.AddMount(t.Context(), "a", &api.MountRequest{Source: lent, Target: "/srv", Mode: "ro"}); err != nil {
 		t.Error(err)
 	}
 	if got := d.Sh(t, "a", "cat /srv/name"); got != "one" {
@@ -86,8 +85,8 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	if got := d.Sh(t, "b", "cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/local/bin/boxd-test 2>/dev/null; true"); got != "text of old\ntext of other\nlib\ntool\n" {
 		t.Errorf("in another session: %q", got)
 	}
-	c := client.Images{Client: d.Client}
-	if diff, err := c.Diff(t.Context(), "b", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
+	c := d.Client
+	if diff, err := c.DiffRoot(t.Context(), "b", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
 		t.Errorf("%+v, %v", diff, err)
 	}
 	if now := surface(t, dir); now != was {
@@ -98,7 +97,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	if got := d.Sh(t, "a", "cat "+dir+"/lib/new && rm -r "+dir+"/lib && ls "+dir); got != "new\ntool2\n" {
 		t.Errorf("after boxd was killed: %q", got)
 	}
-	diff, err := c.Diff(t.Context(), "a", &api.RootDiff{})
+	diff, err := c.DiffRoot(t.Context(), "a", &api.RootDiff{})
 	paths := map[string]string{}
 	for kind, list := range map[string][]api.File{"created": diff.Created, "changed": diff.Changed} {
 		for _, f := range list {
@@ -115,22 +114,22 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 			t.Errorf("%s is %q, want %s: %v, %+v", path, paths[path], kind, err, diff)
 		}
 	}
-	if _, err := c.Discard(t.Context(), "a", &api.RootDiscard{}); err != nil {
+	if _, err := c.DiscardRoot(t.Context(), "a", &api.RootDiscard{}); err != nil {
 		t.Error(err)
 	}
 	if got := d.Sh(t, "a", "cd "+dir+"; cat lib/*; ls; ls /etc/new /usr/lib/boxd-test 2>/dev/null; tail -n1 /etc/passwd"); got != "text of old\ntext of other\nlib\ntool\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n" {
 		t.Errorf("undone: %q", got)
 	}
-	if diff, err := c.Diff(t.Context(), "a", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
+	if diff, err := c.DiffRoot(t.Context(), "a", &api.RootDiff{}); err != nil || diff.Counts != (api.ChangeCounts{}) {
 		t.Errorf("undone: %+v, %v", diff, err)
 	}
 	if now := surface(t, dir); now != was {
 		t.Errorf("the host had\n%s\nand has\n%s", was, now)
 	}
-	if _, err := c.Commit(t.Context(), "a", &api.ImageCommit{Name: "mine:1"}); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), "host's own programs") {
+	if _, err := c.CommitImage(t.Context(), "a", &api.ImageCommit{Name: "mine:1"}); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), "host's own programs") {
 		t.Errorf("an image of it: %v", err)
 	}
-	if err := errors.Join(d.Delete(t.Context(), "a"), d.Delete(t.Context(), "b")); err != nil {
+	if err := errors.Join(d.DeleteSession(t.Context(), "a"), d.DeleteSession(t.Context(), "b")); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -235,7 +234,7 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	}
 	fill("own", &own)
 	d.Sh(t, "own", "mkdir upper work; echo text > file; echo x > /usr/local/boxd-test")
-	if w, err := spacesOf(d).Keep(t.Context(), "own", "kept"); err != nil || w.Name != "kept" {
+	if w, err := d.KeepWorkspace(t.Context(), "own", "kept"); err != nil || w.Name != "kept" {
 		t.Fatalf("%+v, %v", w, err)
 	}
 	if left, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*")); err != nil || len(left) != 0 {
@@ -249,10 +248,10 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	// One that can not write to its root and has made itself directories of those names is kept whole.
 	d.NewSession(t, api.SessionRequest{ID: "plain"})
 	d.Sh(t, "plain", "mkdir upper work workspace; echo text > file")
-	if _, err := spacesOf(d).Keep(t.Context(), "plain", "whole"); err != nil {
+	if _, err := d.KeepWorkspace(t.Context(), "plain", "whole"); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Delete(t.Context(), "a"); err != nil {
+	if err := d.DeleteSession(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"kept": "file\nupper\nwork\ntext\nmore\n", "whole": "file\nupper\nwork\nworkspace\ntext\n"} {
@@ -260,7 +259,7 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 		if got := d.Sh(t, name, "ls; cat file"); got != want {
 			t.Errorf("%s: %q", name, got)
 		}
-		if err := errors.Join(d.Delete(t.Context(), name), spacesOf(d).Remove(t.Context(), name)); err != nil {
+		if err := errors.Join(d.DeleteSession(t.Context(), name), d.DeleteWorkspace(t.Context(), name)); err != nil {
 			t.Error(err)
 		}
 	}

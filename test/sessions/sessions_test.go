@@ -43,7 +43,7 @@ func TestConcurrentCreatesOfOneIDJoin(t *testing.T) {
 	pids, fresh := map[uint32]int{}, 0
 	for range 32 {
 		wait.Go(func() {
-			s, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "one"})
+			s, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "one"})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || s.State != "ready" {
@@ -89,7 +89,7 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 	} {
 		req := base()
 		tc.change(&req)
-		s, isNew, err := d.Create(t.Context(), &req)
+		s, isNew, err := d.CreateSession(t.Context(), &req)
 		if tc.want == "" {
 			if err != nil || isNew || s.PID != before.PID {
 				t.Errorf("%s: new %v, %v", tc.name, isNew, err)
@@ -153,7 +153,7 @@ func TestDeleteOfWhatIsNotThereIsAProblem(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"s1", "never"} {

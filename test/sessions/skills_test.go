@@ -20,8 +20,8 @@ import (
 // skill makes a skill with a file "text", which has that text.
 func skill(t *testing.T, d *boxtest.Daemon, name, text string) {
 	t.Helper()
-	c := client.Skills{Client: d.Client}
-	_, err := c.Create(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."})
+	c := d.Client
+	_, err := c.CreateSkill(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."})
 	if err == nil {
 		err = reword(t, d, name, text)
 	}
@@ -33,14 +33,14 @@ func skill(t *testing.T, d *boxtest.Daemon, name, text string) {
 // reword gives a skill another text, and so another version.
 func reword(t *testing.T, d *boxtest.Daemon, name, text string) error {
 	t.Helper()
-	_, err := client.Skills{Client: d.Client}.WriteFile(t.Context(), name, &api.SkillFileWrite{Path: "text", Content: text})
+	_, err := d.WriteSkillFile(t.Context(), name, &api.SkillFileWrite{Path: "text", Content: text})
 	return err
 }
 
 // activate gives a session a skill; isNew says whether it must have had none of that name.
 func activate(t *testing.T, d *boxtest.Daemon, id, name string, isNew bool) api.SessionSkill {
 	t.Helper()
-	k, fresh, err := client.Skills{Client: d.Client}.Activate(t.Context(), id, name)
+	k, fresh, err := d.ActivateSkill(t.Context(), id, name)
 	if err != nil || fresh != isNew {
 		t.Fatalf("activate %s: new %v, %v", name, fresh, err)
 	}
@@ -49,7 +49,7 @@ func activate(t *testing.T, d *boxtest.Daemon, id, name string, isNew bool) api.
 
 func deactivate(t *testing.T, d *boxtest.Daemon, id, name string, force bool) error {
 	t.Helper()
-	return client.Skills{Client: d.Client}.Deactivate(t.Context(), id, name, force)
+	return d.DeactivateSkill(t.Context(), id, name, force)
 }
 
 // trees are the versions of skills that are on the disk, of all users.
@@ -83,11 +83,11 @@ func TestASessionIsMadeWithSkills(t *testing.T) {
 	if got := d.Sh(t, "s", "ls -A /skills /workspace; cat /skills/one/text; head -c3 /skills/create-skill/SKILL.md"); got != "/skills:\ncreate-skill\none\n\n/workspace:\nfirst---" {
 		t.Errorf("in the box: %q", got)
 	}
-	if again, isNew, err := d.Create(t.Context(), &req); err != nil || isNew || len(again.Skills) != 3 {
+	if again, isNew, err := d.CreateSession(t.Context(), &req); err != nil || isNew || len(again.Skills) != 3 {
 		t.Errorf("again: %+v, %v, %v", again, isNew, err)
 	}
 	req.Skills = []string{"two"}
-	if _, _, err := d.Create(t.Context(), &req); problemOf(t, err).Status != 409 || problemOf(t, err).Field != "skills" {
+	if _, _, err := d.CreateSession(t.Context(), &req); problemOf(t, err).Status != 409 || problemOf(t, err).Field != "skills" {
 		t.Errorf("with others: %v", err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "none"})
@@ -113,7 +113,7 @@ func TestAProfileHasSkills(t *testing.T) {
 			t.Errorf("%s: %q, %s", id, got, a.Body)
 		}
 	}
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{Profile: "strict", Skills: []string{"create-skill"}})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Profile: "strict", Skills: []string{"create-skill"}})
 	if e := problemOf(t, err); e.Status != 403 || e.Field != "skills" {
 		t.Errorf("%+v", e.Problem)
 	}
@@ -172,7 +172,7 @@ func TestSkillsComeAndGo(t *testing.T) {
 	if got := d.Sh(t, "s", "ls -A /skills; grep -c ' /skills/' /proc/self/mountinfo || true"); got != "0\n" {
 		t.Errorf("left is %q", got)
 	}
-	if _, _, err := (client.Skills{Client: d.Client}).Activate(t.Context(), "s", "none"); problemOf(t, err).Status != 404 {
+	if _, _, err := d.ActivateSkill(t.Context(), "s", "none"); problemOf(t, err).Status != 404 {
 		t.Errorf("one that is not there: %v", err)
 	}
 }
@@ -196,7 +196,7 @@ func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 	if got := read("s") + read("other"); got != "secondfirst" || trees(t, d) != 2 {
 		t.Errorf("activated again: %q, %d trees", got, trees(t, d))
 	}
-	if err := (client.Skills{Client: d.Client}).Delete(t.Context(), "one"); err != nil {
+	if err := d.DeleteSkill(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
 	if got := read("s") + read("other"); got != "secondfirst" {
@@ -205,7 +205,7 @@ func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 	if err := deactivate(t, d, "s", "one", false); err != nil || trees(t, d) != 1 {
 		t.Errorf("%v, %d trees", err, trees(t, d))
 	}
-	if err := d.Delete(t.Context(), "other"); err != nil {
+	if err := d.DeleteSession(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "nothing is left of it", func() bool { return trees(t, d) == 0 })
@@ -220,9 +220,9 @@ func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one", "gone"}})
 	d.NewSession(t, api.SessionRequest{ID: "other"})
 	activate(t, d, "other", "two", true)
-	c := client.Skills{Client: d.Client}
+	c := d.Client
 	for _, name := range []string{"one", "two"} {
-		if err := c.Delete(t.Context(), name); err != nil {
+		if err := c.DeleteSkill(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -246,7 +246,7 @@ func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
 	if got := d.Sh(t, "s", "ls -A /skills"); got != "" || trees(t, d) != 1 {
 		t.Errorf("left is %q, %d trees", got, trees(t, d))
 	}
-	if err := d.Delete(t.Context(), "other"); err != nil {
+	if err := d.DeleteSession(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "nothing is left of the others", func() bool { return trees(t, d) == 0 })

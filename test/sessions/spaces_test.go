@@ -18,15 +18,12 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/client"
 )
-
-func spacesOf(d *boxtest.Daemon) client.Workspaces { return client.Workspaces{Client: d.Client} }
 
 // space makes a workspace with a name.
 func space(t *testing.T, d *boxtest.Daemon, name string) {
 	t.Helper()
-	if _, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: name}); err != nil {
+	if _, err := d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: name}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -34,7 +31,7 @@ func space(t *testing.T, d *boxtest.Daemon, name string) {
 // usersOf are the sessions that have a workspace.
 func usersOf(t *testing.T, d *boxtest.Daemon, name string) []string {
 	t.Helper()
-	w, err := spacesOf(d).Get(t.Context(), name)
+	w, err := d.Workspace(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,10 +66,10 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 	for _, id := range []string{"a", "b"} {
-		if err := spacesOf(d).Remove(t.Context(), "project"); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), `"b"`) {
+		if err := d.DeleteWorkspace(t.Context(), "project"); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), `"b"`) {
 			t.Errorf("%v", err)
 		}
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,13 +80,13 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 	if r := d.Result(t, "a", api.ExecRequest{Argv: []string{"cat", "kept"}}); r.Stdout != "last\n" {
 		t.Errorf("%+v", r)
 	}
-	if err := d.Delete(t.Context(), "a"); err != nil {
+	if err := d.DeleteSession(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := spacesOf(d).Remove(t.Context(), "project"); err != nil {
+	if err := d.DeleteWorkspace(t.Context(), "project"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := spacesOf(d).Get(t.Context(), "project"); boxtest.StatusOf(err) != 404 {
+	if _, err := d.Workspace(t.Context(), "project"); boxtest.StatusOf(err) != 404 {
 		t.Errorf("%v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(d.State, "*", "*", "kept")); err != nil || len(left) > 0 {
@@ -114,10 +111,10 @@ func TestAWorkspaceOutlivesBoxd(t *testing.T) {
 	if r := d.Result(t, "lives", api.ExecRequest{Argv: []string{"cat", "file"}}); r.Stdout != "text\n" {
 		t.Errorf("%+v", r)
 	}
-	if err := spacesOf(d).Remove(t.Context(), "project"); boxtest.StatusOf(err) != 409 {
+	if err := d.DeleteWorkspace(t.Context(), "project"); boxtest.StatusOf(err) != 409 {
 		t.Errorf("%v", err)
 	}
-	if err := spacesOf(d).Remove(t.Context(), "other"); err != nil {
+	if err := d.DeleteWorkspace(t.Context(), "other"); err != nil {
 		t.Error(err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "joins", Workspace: "project"})
@@ -130,14 +127,14 @@ func TestAWorkspaceOutlivesBoxd(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 	for _, id := range []string{"joins", "lives"} {
-		if err := d.Delete(t.Context(), id); err != nil {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := spacesOf(d).Remove(t.Context(), "project"); err != nil {
+	if err := d.DeleteWorkspace(t.Context(), "project"); err != nil {
 		t.Error(err)
 	}
-	if list, err := spacesOf(d).List(t.Context()); err != nil || len(list) != 0 {
+	if list, err := d.Workspaces(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
 }
@@ -153,10 +150,10 @@ func TestAWorkspaceIsRemovedOrUsed(t *testing.T) {
 		started, removed := make([]error, 2), error(nil)
 		for i := range started {
 			work.Go(func() {
-				_, _, started[i] = d.Create(t.Context(), &api.SessionRequest{ID: fmt.Sprintf("%s-%d", name, i), Workspace: name})
+				_, _, started[i] = d.CreateSession(t.Context(), &api.SessionRequest{ID: fmt.Sprintf("%s-%d", name, i), Workspace: name})
 			})
 		}
-		work.Go(func() { removed = spacesOf(d).Remove(t.Context(), name) })
+		work.Go(func() { removed = d.DeleteWorkspace(t.Context(), name) })
 		work.Wait()
 		for i, err := range started {
 			id := fmt.Sprintf("%s-%d", name, i)
@@ -173,7 +170,7 @@ func TestAWorkspaceIsRemovedOrUsed(t *testing.T) {
 				}
 			}
 			if err == nil {
-				if err := d.Delete(t.Context(), id); err != nil {
+				if err := d.DeleteSession(t.Context(), id); err != nil {
 					t.Error(err)
 				}
 			}
@@ -224,33 +221,33 @@ func TestWorkspacesAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax_workspaces = 2\n")
 	for _, name := range []string{"", ".", "..", ".x", "-x", "a/b", "../x", "a\x00", "a\n", "é", "a b", strings.Repeat("x", 65)} {
-		_, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: name})
+		_, err := d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: name})
 		boxtest.Refused(t, err, 400, "name")
 		if name != "" {
-			_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: name})
+			_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Workspace: name})
 			boxtest.Refused(t, err, 400, "workspace")
 		}
 	}
 	space(t, d, "a")
 	space(t, d, strings.Repeat("x", 64))
-	_, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "third"})
+	_, err := d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "third"})
 	if e := boxtest.Refused(t, err, 429, ""); e.Denial == nil || e.Denial.Rule != "sessions.max_workspaces" {
 		t.Errorf("%+v", e)
 	}
 	small := quantity.Size(quantity.KiB)
-	_, err = spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "third", Quota: &small})
+	_, err = d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "third", Quota: &small})
 	boxtest.Refused(t, err, 400, "quota")
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", WorkspaceInodes: new(1000)})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", WorkspaceInodes: new(1000)})
 	boxtest.Refused(t, err, 400, "workspace_inodes")
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", Mounts: []api.Mount{{Source: "/srv", Target: "/workspace", Mode: "ro"}}})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", Mounts: []api.Mount{{Source: "/srv", Target: "/workspace", Mode: "ro"}}})
 	boxtest.Refused(t, err, 400, "workspace")
 	d.NewSession(t, api.SessionRequest{ID: "s", Workspace: "a"})
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: strings.Repeat("x", 64)})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Workspace: strings.Repeat("x", 64)})
 	if boxtest.StatusOf(err) != 409 {
 		t.Errorf("%v", err)
 	}
 	size := quantity.Size(quantity.GiB)
-	_, err = d.Change(t.Context(), "s", &api.SessionChange{WorkspaceQuota: &size})
+	_, err = d.ChangeSession(t.Context(), "s", &api.SessionChange{WorkspaceQuota: &size})
 	boxtest.Refused(t, err, 400, "workspace_quota")
 }
 
@@ -263,7 +260,7 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 		space(t, d, name)
 		d.NewSession(t, api.SessionRequest{ID: name, Workspace: name})
 		d.Sh(t, name, "echo text > file")
-		if err := d.Delete(t.Context(), name); err != nil {
+		if err := d.DeleteSession(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -302,7 +299,7 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 		}
 	}
 	d.Restart()
-	list, err := spacesOf(d).List(t.Context())
+	list, err := d.Workspaces(t.Context())
 	if err != nil || len(list) != 2 || list[0].Name != "lost" || list[1].Name != "stays" {
 		t.Errorf("%+v, %v", list, err)
 	}
@@ -311,15 +308,15 @@ func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "lost"})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Workspace: "lost"})
 	boxtest.Refused(t, err, 503, "")
-	if _, err := spacesOf(d).Create(t.Context(), &api.WorkspaceRequest{Name: "torn"}); boxtest.StatusOf(err) != 409 {
+	if _, err := d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "torn"}); boxtest.StatusOf(err) != 409 {
 		t.Errorf("the name of one that cannot be read: %v", err)
 	}
-	if err := spacesOf(d).Remove(t.Context(), "torn"); boxtest.StatusOf(err) != 404 {
+	if err := d.DeleteWorkspace(t.Context(), "torn"); boxtest.StatusOf(err) != 404 {
 		t.Errorf("the end of one that cannot be read: %v", err)
 	}
-	if err := spacesOf(d).Remove(t.Context(), "lost"); err != nil {
+	if err := d.DeleteWorkspace(t.Context(), "lost"); err != nil {
 		t.Error(err)
 	}
 	for _, name := range []string{"making", "removing", "lost"} {

@@ -285,7 +285,7 @@ func TestStdioOfAClientThatGoes(t *testing.T) {
 	}
 	// Nor of one that nobody has ever come for.
 	d.NewProcess(t, "s1", "p", direct("cat"))
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	d.NothingLeft(before)

@@ -59,7 +59,7 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 			if err != nil || now.PID != s.PID || now.IDBase != s.IDBase || !now.CreatedAt.Equal(s.CreatedAt) || !maps.Equal(now.Labels, s.Labels) || now.TTL != s.TTL || now.Running != 1 {
 				t.Fatalf("%+v, %v: was %+v", now, err, s)
 			}
-			if _, isNew, err := d.Create(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}}); isNew || err != nil {
+			if _, isNew, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}}); isNew || err != nil {
 				t.Errorf("it is asked for again: %v, %v", isNew, err)
 			}
 			if got := d.Sh(t, "s1", "echo $SECRET"); got != secret+"\n" {
@@ -82,7 +82,7 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 			}
 			holds(t, d.Dir, secret)
 			for _, id := range []string{"s1", "frozen"} {
-				if err := d.Delete(t.Context(), id); err != nil {
+				if err := d.DeleteSession(t.Context(), id); err != nil {
 					t.Error(err)
 				}
 			}
@@ -170,7 +170,7 @@ func TestADamagedRecordIsNoSession(t *testing.T) {
 			if list := sessions(t, d); len(list) != 1 || list[0] != "good" {
 				t.Errorf("%+v", list)
 			}
-			if err := d.Delete(t.Context(), "good"); err != nil {
+			if err := d.DeleteSession(t.Context(), "good"); err != nil {
 				t.Error(err)
 			}
 			d.NothingLeft(before)
@@ -212,7 +212,7 @@ func TestAReaderMissesNothingWhileBoxdIsStarted(t *testing.T) {
 			if err := <-done; err != nil || got != size {
 				t.Errorf("%d bytes, %v", got, err)
 			}
-			if err := d.Delete(t.Context(), "s1"); err != nil {
+			if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 				t.Error(err)
 			}
 		})

@@ -60,7 +60,7 @@ func TestABoxAheadOfNeedIsLikeAnyOther(t *testing.T) {
 			t.Fatal(boxtest.Show(r))
 		}
 		made[profile] = numbers.ReplaceAllString(r.Stdout, "N")
-		if err := d.Delete(t.Context(), "same"); err != nil {
+		if err := d.DeleteSession(t.Context(), "same"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -105,7 +105,7 @@ func TestASessionInABoxAheadOfNeedOutlivesBoxd(t *testing.T) {
 			if took(d) != 1 {
 				t.Errorf("%d were taken over", took(d))
 			}
-			if err := d.Delete(t.Context(), "s1"); err != nil {
+			if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 				t.Error(err)
 			}
 			d.Stop()
@@ -128,7 +128,7 @@ func TestBoxesAheadOfNeedGiveWay(t *testing.T) {
 		t.Errorf("%d were taken over", took(d))
 	}
 	warm(t, d, 0)
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	warm(t, d, 1)

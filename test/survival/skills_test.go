@@ -68,18 +68,18 @@ func TestAnMCPServerAnswersWhileSkillsComeAndGo(t *testing.T) {
 		was := asked.Load()
 		boxtest.Eventually(t, "the server answers "+when, func() bool { return asked.Load() > was+2 || t.Failed() })
 	}
-	c := client.Skills{Client: d.Client}
+	c := d.Client
 	answers("at first")
 	for _, name := range []string{"one", "two"} {
-		if _, err := c.Create(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."}); err != nil {
+		if _, err := c.CreateSkill(t.Context(), &api.SkillRequest{Name: name, Description: "Does it."}); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := c.Activate(t.Context(), "s1", name); err != nil {
+		if _, _, err := c.ActivateSkill(t.Context(), "s1", name); err != nil {
 			t.Fatal(err)
 		}
 		answers("with " + name)
 	}
-	if err := c.Deactivate(t.Context(), "s1", "one", false); err != nil {
+	if err := c.DeactivateSkill(t.Context(), "s1", "one", false); err != nil {
 		t.Fatal(err)
 	}
 	answers("without one")

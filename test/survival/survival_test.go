@@ -267,7 +267,7 @@ func (l *load) make(n int) {
 	for i := 0; !l.stopped(); i++ {
 		id := fmt.Sprintf("made-%d-%d", n, i)
 		if l.again("create "+id, func(ctx context.Context) error {
-			_, _, err := l.d.Create(ctx, &api.SessionRequest{ID: id})
+			_, _, err := l.d.CreateSession(ctx, &api.SessionRequest{ID: id})
 			return err
 		}) != nil {
 			return
@@ -280,7 +280,7 @@ func (l *load) make(n int) {
 		if r.Stdout != id+"\n" {
 			l.t.Errorf("%s: %+v", id, r)
 		}
-		_ = l.again("remove "+id, func(ctx context.Context) error { return gone(l.d.Delete(ctx, id)) })
+		_ = l.again("remove "+id, func(ctx context.Context) error { return gone(l.d.DeleteSession(ctx, id)) })
 		l.made.Add(1)
 	}
 }
@@ -405,7 +405,7 @@ func under(t *testing.T, times int, kill func(d *boxtest.Daemon)) {
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != session.PID {
 		t.Errorf("the box of %d is that of %d, %v", session.PID, now.PID, err)
 	}
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Error(err)
 	}
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) != 0 {

@@ -21,8 +21,8 @@ const farewell = 5 * time.Second
 // pingID begins the ids of our requests to a server. No client makes such ones.
 const pingID = "boxd-health-"
 
-// mouth is what a server is told: what its client says, and between two messages of that a ping.
-type mouth struct {
+// serverInput is what a server is told: what its client says, and between two messages of that a ping.
+type serverInput struct {
 	mu     sync.Mutex // guards what follows
 	out    *io.PipeWriter
 	within bool // a message of the client has begun and not ended
@@ -30,15 +30,15 @@ type mouth struct {
 	ended chan struct{} // closed when the client has said its last word
 }
 
-// newMouth passes on what a client says until that ends, or until the reader of what it returns is closed.
-func newMouth(client io.Reader) (*mouth, *io.PipeReader) {
+// newServerInput passes on what a client says until that ends, or until the reader of what it returns is closed.
+func newServerInput(client io.Reader) (*serverInput, *io.PipeReader) {
 	in, out := io.Pipe()
-	m := &mouth{out: out, ended: make(chan struct{})}
+	m := &serverInput{out: out, ended: make(chan struct{})}
 	go m.pass(client) // ends with the client, or with the next thing it says: nothing interrupts its Read
 	return m, in
 }
 
-func (m *mouth) pass(client io.Reader) {
+func (m *serverInput) pass(client io.Reader) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := client.Read(buf)
@@ -53,7 +53,7 @@ func (m *mouth) pass(client io.Reader) {
 	}
 }
 
-func (m *mouth) say(b []byte) bool {
+func (m *serverInput) say(b []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.within = b[len(b)-1] != '\n'
@@ -62,7 +62,7 @@ func (m *mouth) say(b []byte) bool {
 }
 
 // ping asks for a sign of life, unless the client is saying something.
-func (m *mouth) ping(n int) bool {
+func (m *serverInput) ping(n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.within {
@@ -74,7 +74,7 @@ func (m *mouth) ping(n int) bool {
 
 // leave returns when a client that has said its last word has all answers, and a server that should end by that has had time to.
 // Some never do. false is that ctx has ended.
-func (m *mouth) leave(ctx context.Context, w *watch) bool {
+func (m *serverInput) leave(ctx context.Context, w *watch) bool {
 	select {
 	case <-ctx.Done():
 		return false

@@ -87,7 +87,7 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 func TestPingsAreBetweenMessages(t *testing.T) {
 	t.Parallel()
 	client, says := io.Pipe()
-	m, in := newMouth(client)
+	m, in := newServerInput(client)
 	r := bufio.NewReader(in)
 	next := func(want string) {
 		t.Helper()
@@ -161,7 +161,7 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 		w := newWatch(nil)
 		w.line([]byte(`{"id":7,"method":"tools/call","params":{"name":"x"}}`))
 		client, says := io.Pipe()
-		m, in := newMouth(client)
+		m, in := newServerInput(client)
 		defer in.Close()
 		left := make(chan bool, 1)
 		go func() { left <- m.leave(t.Context(), w) }()

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file keeps how MCP servers in boxes have failed, for their user: boxd forgets a box with its end.
-
 package mcphost
 
 import (
@@ -17,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 )
 
-// MaxKept is of how many servers it is kept; the oldest goes first.
-const MaxKept = 32
+// maxFailures bounds the servers whose failures are kept; the oldest goes first.
+const maxFailures = 32
 
 // Failure is how a server has ended otherwise than it should.
 type Failure struct {
@@ -75,7 +73,7 @@ func KeepFailure(dir string, f *Failure) error {
 // prune removes the oldest files, also those that a writer which died has left.
 func prune(root *os.Root) error {
 	entries, err := fs.ReadDir(root.FS(), ".")
-	if err != nil || len(entries) <= MaxKept {
+	if err != nil || len(entries) <= maxFailures {
 		return err
 	}
 	type file struct {
@@ -89,7 +87,7 @@ func prune(root *os.Root) error {
 		}
 	}
 	slices.SortFunc(list, func(a, b file) int { return a.at.Compare(b.at) })
-	for _, f := range list[:max(0, len(list)-MaxKept)] {
+	for _, f := range list[:max(0, len(list)-maxFailures)] {
 		if err := root.Remove(f.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mcphost_test
+package mcphost
 
 import (
 	"fmt"
@@ -9,13 +9,11 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcphost"
 )
 
 func names(t *testing.T, dir, socket string) (list []string) {
 	t.Helper()
-	kept, err := mcphost.Failures(dir, socket)
+	kept, err := Failures(dir, socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,12 +25,12 @@ func names(t *testing.T, dir, socket string) (list []string) {
 
 func TestTheLastFailureOfEachServerIsKept(t *testing.T) {
 	t.Parallel()
-	dir := mcphost.HistoryDir(func(name string) string { return map[string]string{"XDG_STATE_HOME": t.TempDir()}[name] })
+	dir := HistoryDir(func(name string) string { return map[string]string{"XDG_STATE_HOME": t.TempDir()}[name] })
 	began := time.Now()
 	keep := func(socket, name string, after int) {
 		t.Helper()
 		at := began.Add(time.Duration(after) * time.Second)
-		if err := mcphost.KeepFailure(dir, &mcphost.Failure{Socket: socket, Name: name, Phase: "handshake", Ended: at}); err != nil {
+		if err := KeepFailure(dir, &Failure{Socket: socket, Name: name, Phase: "handshake", Ended: at}); err != nil {
 			t.Fatal(err)
 		}
 		list, err := os.ReadDir(dir)
@@ -58,23 +56,23 @@ func TestTheLastFailureOfEachServerIsKept(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	for range 2 {
-		if err := mcphost.ForgetFailures(dir, "/a", "one"); err != nil {
+		if err := ForgetFailures(dir, "/a", "one"); err != nil {
 			t.Error(err)
 		}
 	}
 	if a, b := names(t, dir, "/a"), names(t, dir, "/b"); !slices.Equal(a, []string{"two/../.."}) || !slices.Equal(b, []string{"one"}) {
 		t.Errorf("%q, %q", a, b)
 	}
-	for i := range mcphost.MaxKept {
+	for i := range maxFailures {
 		keep("/c", fmt.Sprint(i), 10+i)
 	}
-	if a, c := names(t, dir, "/a"), names(t, dir, "/c"); a != nil || len(c) != mcphost.MaxKept {
+	if a, c := names(t, dir, "/a"), names(t, dir, "/c"); a != nil || len(c) != maxFailures {
 		t.Errorf("%q, %q", a, c)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "bad.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := mcphost.Failures(dir, "/c"); err == nil || len(list) != mcphost.MaxKept {
+	if list, err := Failures(dir, "/c"); err == nil || len(list) != maxFailures {
 		t.Errorf("one that is no record: %v, %d others", err, len(list))
 	}
 }
@@ -84,17 +82,17 @@ func TestItIsKeptInTheStateOfTheUser(t *testing.T) {
 	for _, tc := range []struct{ state, home, want string }{
 		{"/s", "/h", "/s/boxctl/mcp"}, {"", "/h", "/h/.local/state/boxctl/mcp"}, {"relative", "/h", "/h/.local/state/boxctl/mcp"}, {"", "", ""}, {"relative", "h", ""},
 	} {
-		if got := mcphost.HistoryDir(func(name string) string { return map[string]string{"XDG_STATE_HOME": tc.state, "HOME": tc.home}[name] }); got != tc.want {
+		if got := HistoryDir(func(name string) string { return map[string]string{"XDG_STATE_HOME": tc.state, "HOME": tc.home}[name] }); got != tc.want {
 			t.Errorf("%+v: %q", tc, got)
 		}
 	}
-	if err := mcphost.KeepFailure("", &mcphost.Failure{}); err == nil {
+	if err := KeepFailure("", &Failure{}); err == nil {
 		t.Error("it is kept nowhere")
 	}
-	if err := mcphost.ForgetFailures("", "/a", "one"); err != nil {
+	if err := ForgetFailures("", "/a", "one"); err != nil {
 		t.Error(err)
 	}
-	if list, err := mcphost.Failures("", "/a"); err != nil || list != nil {
+	if list, err := Failures("", "/a"); err != nil || list != nil {
 		t.Errorf("%v, %v", list, err)
 	}
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/mcp"
 )
 
-// Failed is a server that has ended otherwise than with exit code 0.
-type Failed struct{ Result *api.ExecResult }
+// endedError means that the server has ended otherwise than with exit code 0.
+type endedError struct{ result *api.ExecResult }
 
 // Error says how.
-func (f *Failed) Error() string {
-	r := f.Result
+func (f *endedError) Error() string {
+	r := f.result
 	switch {
 	case r.Failure != nil:
 		return "the server does not start: " + r.Failure.Text
@@ -101,7 +101,7 @@ func shortLived(ctx context.Context, o *Options) api.SessionRequest {
 // handshake, tool call or run time. How far it has come is in the labels of the box meanwhile.
 func Run(ctx context.Context, o *Options) error {
 	r := &runner{o, newRecord(o), &tail{}}
-	b := mcp.NewBoxes(o.Client, mcp.BoxesOptions{Ask: shortLived(ctx, o)})
+	b := mcp.NewSessions(o.Client, mcp.SessionsOptions{Ask: shortLived(ctx, o)})
 	err := r.run(ctx, b)
 	if ctx.Err() != nil { // told to end, as hosts do
 		err = nil
@@ -122,7 +122,7 @@ func (r *runner) last(err error) *Last {
 	return was
 }
 
-func (r *runner) run(ctx context.Context, b *mcp.Boxes) error {
+func (r *runner) run(ctx context.Context, b *mcp.Sessions) error {
 	var id string
 	err := r.again(ctx, "session", "", func() (_ string, again bool, err error) {
 		id, err = b.ID(ctx, "")
@@ -147,16 +147,16 @@ func (r *runner) run(ctx context.Context, b *mcp.Boxes) error {
 		return &phaseError{"process", err}
 	}
 	if p.Result != nil && p.Result.Status == "start_failed" {
-		return &phaseError{"process", &Failed{p.Result}}
+		return &phaseError{"process", &endedError{p.Result}}
 	}
 	return r.relay(ctx, id)
 }
 
 // Why a server is ended.
 var (
-	errSilent = errors.New("the server does not answer initialize")
-	errLeft   = errors.New("the client has gone")
-	errSick   = fmt.Errorf("the server has given no sign of life at %d pings", silences)
+	errSilent       = errors.New("the server does not answer initialize")
+	errClientGone   = errors.New("the client has gone")
+	errUnresponsive = fmt.Errorf("the server has given no sign of life at %d pings", silences)
 )
 
 // relay connects the streams. A server that does not answer the handshake in time is ended, and one that gives no sign of
@@ -168,7 +168,7 @@ func (r *runner) relay(ctx context.Context, id string) error {
 	w := newWatch(func() {
 		late = time.AfterFunc(r.Greeting, func() { cancel(fmt.Errorf("%w within %v", errSilent, r.Greeting)) })
 	})
-	m, in := newMouth(&reader{r.Stdin, lines{see: func(b []byte) { w.line(b) }}})
+	m, in := newServerInput(&reader{r.Stdin, lines{see: func(b []byte) { w.line(b) }}})
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer func() { _ = in.Close() }() // cannot fail
@@ -187,7 +187,7 @@ func (r *runner) relay(ctx context.Context, id string) error {
 	})
 	all.Go(func() {
 		if m.leave(ctx, w) {
-			cancel(errLeft)
+			cancel(errClientGone)
 		}
 	})
 	out := &writer{Writer: r.Stdout, watch: w}
@@ -200,20 +200,20 @@ func (r *runner) relay(ctx context.Context, id string) error {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSilent):
 		return &phaseError{"handshake", cause}
-	case errors.Is(cause, errLeft):
+	case errors.Is(cause, errClientGone):
 		return nil
-	case errors.Is(cause, errSick):
+	case errors.Is(cause, errUnresponsive):
 		return &phaseError{"run time", cause}
 	case err != nil:
 		return &phaseError{"relay", err}
 	case result.Status != "exited" || *result.ExitCode != 0:
-		return &phaseError{w.phase(), &Failed{result}}
+		return &phaseError{w.phase(), &endedError{result}}
 	}
 	return nil
 }
 
 // watch looks after a server that runs, until ctx ends or the server seems dead, which ends it.
-func (r *runner) watch(ctx context.Context, w *watch, m *mouth, end context.CancelCauseFunc) {
+func (r *runner) watch(ctx context.Context, w *watch, m *serverInput, end context.CancelCauseFunc) {
 	r.record.phase(ctx, "run time", 1, "")
 	if r.Health <= 0 {
 		return
@@ -221,6 +221,6 @@ func (r *runner) watch(ctx context.Context, w *watch, m *mouth, end context.Canc
 	tick := time.NewTicker(r.Health)
 	defer tick.Stop()
 	if observe(ctx, tick.C, w, m.ping, func(how string) { r.record.health(ctx, how) }) {
-		end(errSick)
+		end(errUnresponsive)
 	}
 }

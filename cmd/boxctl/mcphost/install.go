@@ -30,19 +30,19 @@ const (
 
 // prepare copies the project into the box and installs what it needs there, within a time.
 func (r *runner) prepare(ctx context.Context, id string) error {
-	if r.Plan.Dir == "" {
+	if r.Plan.dir == "" {
 		return nil
 	}
 	r.record.phase(ctx, "dependencies", 1, "")
 	if err := r.copy(ctx, id); err != nil {
-		return fmt.Errorf("copy %s: %w", r.Plan.Dir, err)
+		return fmt.Errorf("copy %s: %w", r.Plan.dir, err)
 	}
 	late, cancel := context.WithTimeoutCause(ctx, r.Within, fmt.Errorf("not done within %v", r.Within))
 	defer cancel()
-	for i := range r.Plan.Installs {
-		if err := r.install(late, id, &r.Plan.Installs[i]); err != nil {
+	for i := range r.Plan.installs {
+		if err := r.install(late, id, &r.Plan.installs[i]); err != nil {
 			if ctx.Err() == nil && late.Err() != nil {
-				err = fmt.Errorf("%s: %w%s", r.Plan.Installs[i].From, context.Cause(late), r.said)
+				err = fmt.Errorf("%s: %w%s", r.Plan.installs[i].file, context.Cause(late), r.said)
 			}
 			return err
 		}
@@ -52,7 +52,7 @@ func (r *runner) prepare(ctx context.Context, id string) error {
 
 // copy sends the project. What it is on the host stays as it is.
 func (r *runner) copy(ctx context.Context, id string) error {
-	dir, err := os.OpenRoot(r.Plan.Dir)
+	dir, err := os.OpenRoot(r.Plan.dir)
 	if err != nil {
 		return err
 	}
@@ -61,10 +61,10 @@ func (r *runner) copy(ctx context.Context, id string) error {
 	done := make(chan struct{})
 	go func() { // ends with the upload, which closes in
 		defer close(done)
-		_, err := archive.PackSome(out, dir, r.Plan.Names, archive.Bounds{Bytes: maxBytes, Entries: maxEntries, File: maxFile})
+		_, err := archive.PackSome(out, dir, r.Plan.names, archive.Bounds{Bytes: maxBytes, Entries: maxEntries, File: maxFile})
 		out.CloseWithError(err)
 	}()
-	_, err = r.Client.UploadArchive(ctx, id, client.Upload{Path: Place, OutwardLinks: true}, in)
+	_, err = r.Client.UploadArchive(ctx, id, client.Upload{Path: projectDir, OutwardLinks: true}, in)
 	_ = in.Close() // cannot fail
 	<-done
 	return err
@@ -102,15 +102,15 @@ func transient(err error) bool {
 }
 
 // install runs one installer. A box without it has it at no later attempt.
-func (r *runner) install(ctx context.Context, id string, what *Install) error {
-	return r.again(ctx, "dependencies", what.From, func() (string, bool, error) {
+func (r *runner) install(ctx context.Context, id string, what *install) error {
+	return r.again(ctx, "dependencies", what.file, func() (string, bool, error) {
 		r.said.text = nil
 		again, err := r.installOnce(ctx, id, what, r.said)
 		return r.said.String(), again, err
 	})
 }
 
-func (r *runner) installOnce(ctx context.Context, id string, what *Install, said *tail) (again bool, err error) {
+func (r *runner) installOnce(ctx context.Context, id string, what *install, said *tail) (again bool, err error) {
 	left := r.Within
 	if end, ok := ctx.Deadline(); ok {
 		left = time.Until(end)
@@ -119,22 +119,22 @@ func (r *runner) installOnce(ctx context.Context, id string, what *Install, said
 	maps.Copy(env, r.Plan.InstallEnv)
 	maps.Copy(env, r.Plan.Server.Env)
 	result, err := r.Client.ExecStream(ctx, id, &api.ExecRequest{
-		Argv: what.Argv, Cwd: Place, Env: env, Timeout: new(quantity.Duration(left)),
+		Argv: what.argv, Cwd: projectDir, Env: env, Timeout: new(quantity.Duration(left)),
 	}, client.Stdio{Stdout: said, Stderr: said}, nil)
 	if _, ok := errors.AsType[*client.Error](err); ok {
-		return transient(err), fmt.Errorf("%s: %w", what.From, err)
+		return transient(err), fmt.Errorf("%s: %w", what.file, err)
 	}
 	switch {
 	case err != nil:
-		return ctx.Err() == nil, fmt.Errorf("%s: %w", what.From, err)
+		return ctx.Err() == nil, fmt.Errorf("%s: %w", what.file, err)
 	case result.Status == "exited" && *result.ExitCode == 0:
 		return false, nil
 	case result.Status == "timed_out":
-		return false, fmt.Errorf("%s: not done within %v%s", what.From, left.Round(time.Second), said)
+		return false, fmt.Errorf("%s: not done within %v%s", what.file, left.Round(time.Second), said)
 	case result.Failure != nil:
-		return false, fmt.Errorf("%s: %s does not start: %s", what.From, what.Argv[0], result.Failure.Text)
+		return false, fmt.Errorf("%s: %s does not start: %s", what.file, what.argv[0], result.Failure.Text)
 	}
-	return true, fmt.Errorf("%s: %s has failed%s%s", what.From, what.Argv[0], said, r.offline(ctx, id))
+	return true, fmt.Errorf("%s: %s has failed%s%s", what.file, what.argv[0], said, r.offline(ctx, id))
 }
 
 // offline says so where there is no network, which is most often why.

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file finds out of what an MCP server on the host is made, so that it can run in a box: the directory
-// that its command is about, what that needs to be installed, and what its paths are inside.
-
 package mcphost
 
 import (
@@ -12,30 +9,29 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/boxd-dev/boxd/internal/pip"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // Place is where a project is copied to in its box, and Extra what is installed for it.
 const (
-	Place = "/workspace/project"
-	Extra = "/workspace/.installed"
+	projectDir = "/workspace/project"
+	installDir = "/workspace/.installed"
 )
 
 // Plan says how a server runs in a box.
 type Plan struct {
 	Server   Server    // with the paths of the box
-	Dir      string    // of the host, that is copied to Place; "": none
-	Names    []string  // of what is copied in Dir
-	Installs []Install // to be done one after the other, in Place
+	dir      string    // of the host, that is copied to Place; "": none
+	names    []string  // of what is copied in Dir
+	installs []install // to be done one after the other, in Place
 
 	InstallEnv map[string]string // of those beside what the server has, which wins
 }
 
-// Install is a command that installs what a file of the project lists.
-type Install struct {
-	From string // the file
-	Argv []string
+// install is a command that installs what a file of the project lists.
+type install struct {
+	file string // the file
+	argv []string
 }
 
 // markers are the files that make a directory a project.
@@ -89,7 +85,8 @@ func system(p string) bool {
 	return false
 }
 
-// MakePlan makes the plan of a server. What mounts have is as it is in the box: their targets are paths of the box, and
+// MakePlan finds out of what an MCP server on the host is made, so that it can run in a box: the directory that its command
+// is about, what that needs to be installed, and what its paths are inside. What mounts have is as it is in the box: their targets are paths of the box, and
 // a project below their sources is neither copied, nor is anything installed for it.
 func MakePlan(h *ProjectHost, s *Server, mounts []api.Mount) *Plan {
 	m := &maker{ProjectHost: h, server: s, mounts: mounts, base: h.Cwd}
@@ -203,7 +200,7 @@ func (m *maker) venvOf(dir string) string {
 
 // collect says what is copied and installed.
 func (m *maker) collect(p *Plan) {
-	p.Dir = m.dir
+	p.dir = m.dir
 	entries, _ := fs.ReadDir(m.Root, strings.TrimPrefix(m.dir, "/")) // one that cannot be read fails when it is copied
 	has := map[string]bool{}
 	for _, e := range entries {
@@ -216,23 +213,24 @@ func (m *maker) collect(p *Plan) {
 			continue
 		}
 		has[name] = true
-		p.Names = append(p.Names, name)
+		p.names = append(p.names, name)
 	}
 	npm := []string{"npm", "install", "--omit=dev", "--no-audit", "--no-fund"}
 	if has["package-lock.json"] {
 		npm[1] = "ci"
 	}
-	self := false
-	for _, i := range pip.Installs() {
-		is := slices.Contains(i.Args, ".")
-		if has[i.File] && (!is || !self) {
-			argv := slices.Concat([]string{"python3", "-m", "pip", "install", "--user"}, pip.Options(), i.Args)
-			p.Installs = append(p.Installs, Install{i.File, argv})
-			self = self || is
+	pip := []string{"python3", "-m", "pip", "install", "--user", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"}
+	if has["requirements.txt"] {
+		p.installs = append(p.installs, install{"requirements.txt", append(slices.Clone(pip), "-r", "requirements.txt")})
+	}
+	for _, file := range []string{"pyproject.toml", "setup.py"} { // the first of them says all about the directory
+		if has[file] {
+			p.installs = append(p.installs, install{file, append(slices.Clone(pip), ".")})
+			break
 		}
 	}
 	if has["package.json"] {
-		p.Installs = append(p.Installs, Install{"package.json", npm})
+		p.installs = append(p.installs, install{"package.json", npm})
 	}
 }
 
@@ -251,17 +249,17 @@ func (m *maker) rewrite(p *Plan) {
 	if s.Cwd != "" {
 		s.Cwd = m.text(m.base)
 	}
-	if p.Dir == "" {
+	if p.dir == "" {
 		return
 	}
 	if s.Cwd == "" {
-		s.Cwd = Place
+		s.Cwd = projectDir
 	}
 	if s.Env == nil {
 		s.Env = map[string]string{}
 	}
-	setDefault(s.Env, "PYTHONUSERBASE", Extra)
-	setDefault(s.Env, "PATH", Extra+"/bin:"+Place+"/node_modules/.bin:/home/box/.local/bin:/usr/local/bin:/usr/bin:/bin")
+	setDefault(s.Env, "PYTHONUSERBASE", installDir)
+	setDefault(s.Env, "PATH", installDir+"/bin:"+projectDir+"/node_modules/.bin:/home/box/.local/bin:/usr/local/bin:/usr/bin:/bin")
 }
 
 func setDefault(env map[string]string, name, value string) {
@@ -287,7 +285,7 @@ func (m *maker) program(command string) string {
 	case venv != "" && strings.HasPrefix(name, "python"):
 		return "python3"
 	case venv != "":
-		return Extra + "/bin/" + name
+		return installDir + "/bin/" + name
 	}
 	if moved := m.text(abs); moved != abs {
 		return moved
@@ -318,11 +316,11 @@ func (m *maker) text(text string) string {
 	}
 	for _, venv := range m.venvs {
 		if rest, ok := below(text, venv); ok {
-			return Extra + rest
+			return installDir + rest
 		}
 	}
 	if rest, ok := below(text, m.dir); ok && m.dir != "" {
-		return Place + rest
+		return projectDir + rest
 	}
 	for i := range m.mounts {
 		if rest, ok := below(text, m.mounts[i].Source); ok && m.mounts[i].Source != "" {

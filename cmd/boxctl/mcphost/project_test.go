@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mcphost_test
+package mcphost
 
 import (
 	"io/fs"
@@ -10,12 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcphost"
-
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-func host() *mcphost.ProjectHost {
+func host() *ProjectHost {
 	files := fstest.MapFS{}
 	for _, name := range []string{
 		"usr/bin/python3", "home/me/lone.py", "home/me/notes/x.txt",
@@ -27,7 +25,7 @@ func host() *mcphost.ProjectHost {
 	}
 	files["tmp"] = &fstest.MapFile{Mode: fs.ModeDir | fs.ModeSticky | 0o777}
 	files["tmp/x.py"] = &fstest.MapFile{Data: []byte("x")}
-	return &mcphost.ProjectHost{Root: files, Cwd: "/home/me", Home: "/home/me"}
+	return &ProjectHost{Root: files, Cwd: "/home/me", Home: "/home/me"}
 }
 
 func TestAProjectIsFoundByItsCommand(t *testing.T) {
@@ -36,22 +34,22 @@ func TestAProjectIsFoundByItsCommand(t *testing.T) {
 		Dir, Command, Cwd string
 		Args, From        []string
 	}
-	server := func(command string, args ...string) mcphost.Server {
-		return mcphost.Server{Command: command, Args: args}
+	server := func(command string, args ...string) Server {
+		return Server{Command: command, Args: args}
 	}
-	in := func(cwd string, s mcphost.Server) mcphost.Server {
+	in := func(cwd string, s Server) Server {
 		s.Cwd = cwd
 		return s
 	}
-	const place = mcphost.Place
+	const place = projectDir
 	for name, tc := range map[string]struct {
-		server mcphost.Server
+		server Server
 		mounts []api.Mount
 		want   is
 	}{
 		"a script of a project":         {server("python3", "/home/me/py/src/server.py", "--root=/home/me/py/data"), nil, is{"/home/me/py", "python3", place, []string{place + "/src/server.py", "--root=" + place + "/data"}, []string{"pyproject.toml"}}},
 		"python of its environment":     {server("/home/me/py/.venv/bin/python", "-m", "server"), nil, is{"/home/me/py", "python3", place, []string{"-m", "server"}, []string{"pyproject.toml"}}},
-		"a program of its environment":  {server("/home/me/py/.venv/bin/serve"), nil, is{"/home/me/py", mcphost.Extra + "/bin/serve", place, nil, []string{"pyproject.toml"}}},
+		"a program of its environment":  {server("/home/me/py/.venv/bin/serve"), nil, is{"/home/me/py", installDir + "/bin/serve", place, nil, []string{"pyproject.toml"}}},
 		"node of the host's own":        {server("/home/me/.nvm/v22/bin/node", "/home/me/js/dist/index.js"), nil, is{"/home/me/js", "node", place, []string{place + "/dist/index.js"}, []string{"package.json"}}},
 		"a directory of the entry":      {in("/home/me/js", server("node", "dist/index.js")), nil, is{"/home/me/js", "node", place, []string{"dist/index.js"}, []string{"package.json"}}},
 		"an option of the runner":       {server("uv", "run", "--directory", "/home/me/py", "serve"), nil, is{"/home/me/py", "uv", place, []string{"run", "--directory", place, "serve"}, []string{"pyproject.toml"}}},
@@ -66,10 +64,10 @@ func TestAProjectIsFoundByItsCommand(t *testing.T) {
 		"a path that is inside already": {server("python3", "/home/me/py/src/server.py"), []api.Mount{{Source: "/x", Target: "/home/me/py"}}, is{"", "python3", "", []string{"/home/me/py/src/server.py"}, nil}},
 		"data of a mount":               {server("npx", "fs", "/home/me/notes/x"), []api.Mount{{Source: "/home/me/notes", Target: "/data"}}, is{"", "npx", "", []string{"fs", "/data/x"}, nil}},
 	} {
-		p := mcphost.MakePlan(host(), &tc.server, tc.mounts)
-		got := is{p.Dir, p.Server.Command, p.Server.Cwd, p.Server.Args, nil}
-		for _, i := range p.Installs {
-			got.From = append(got.From, i.From)
+		p := MakePlan(host(), &tc.server, tc.mounts)
+		got := is{p.dir, p.Server.Command, p.Server.Cwd, p.Server.Args, nil}
+		for _, i := range p.installs {
+			got.From = append(got.From, i.file)
 		}
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -79,17 +77,17 @@ func TestAProjectIsFoundByItsCommand(t *testing.T) {
 
 func TestWhatIsOfTheHostAloneIsNotCopied(t *testing.T) {
 	t.Parallel()
-	py := mcphost.MakePlan(host(), &mcphost.Server{Command: "/home/me/py/.venv/bin/serve", Env: map[string]string{"CONFIG": "/home/me/py/c.toml", "PATH": "/home/me/py/.venv/bin"}}, nil)
-	if diff := cmp.Diff([]string{"pyproject.toml", "src"}, py.Names); diff != "" {
+	py := MakePlan(host(), &Server{Command: "/home/me/py/.venv/bin/serve", Env: map[string]string{"CONFIG": "/home/me/py/c.toml", "PATH": "/home/me/py/.venv/bin"}}, nil)
+	if diff := cmp.Diff([]string{"pyproject.toml", "src"}, py.names); diff != "" {
 		t.Error(diff)
 	}
-	want := map[string]string{"CONFIG": mcphost.Place + "/c.toml", "PATH": mcphost.Extra + "/bin", "PYTHONUSERBASE": mcphost.Extra}
+	want := map[string]string{"CONFIG": projectDir + "/c.toml", "PATH": installDir + "/bin", "PYTHONUSERBASE": installDir}
 	if diff := cmp.Diff(want, py.Server.Env); diff != "" {
 		t.Error(diff)
 	}
-	js := mcphost.MakePlan(host(), &mcphost.Server{Command: "node", Args: []string{"/home/me/js/dist/index.js"}}, nil)
-	if diff := cmp.Diff([]string{"dist", "package-lock.json", "package.json"}, js.Names); diff != "" || js.Installs[0].Argv[1] != "ci" {
-		t.Error(diff, js.Installs)
+	js := MakePlan(host(), &Server{Command: "node", Args: []string{"/home/me/js/dist/index.js"}}, nil)
+	if diff := cmp.Diff([]string{"dist", "package-lock.json", "package.json"}, js.names); diff != "" || js.installs[0].argv[1] != "ci" {
+		t.Error(diff, js.installs)
 	}
 }
 
@@ -97,8 +95,8 @@ func FuzzMake(f *testing.F) {
 	f.Add("python3", "/home/me/py/src/server.py", "", "/home/me/py")
 	f.Add("/home/me/py/.venv/bin/x", "--directory", "../..", "/")
 	f.Fuzz(func(t *testing.T, command, arg, cwd, source string) {
-		p := mcphost.MakePlan(host(), &mcphost.Server{Command: command, Args: []string{arg, arg}, Cwd: cwd}, []api.Mount{{Source: source, Target: "/data"}})
-		if p.Dir == "/" || p.Dir == "/home" || p.Dir == "/home/me" || len(p.Server.Args) != 2 {
+		p := MakePlan(host(), &Server{Command: command, Args: []string{arg, arg}, Cwd: cwd}, []api.Mount{{Source: source, Target: "/data"}})
+		if p.dir == "/" || p.dir == "/home" || p.dir == "/home/me" || len(p.Server.Args) != 2 {
 			t.Errorf("%+v", p)
 		}
 	})
@@ -106,7 +104,7 @@ func FuzzMake(f *testing.F) {
 
 func TestVariablesOfIndexesAreForInstallers(t *testing.T) {
 	t.Parallel()
-	got := mcphost.Indexes([]string{
+	got := Indexes([]string{
 		"PIP_INDEX_URL=https://me:secret@i.example/simple?a=b", "PIP_CERT=/etc/mine", "PIP_EXTRA_INDEX_URL=given otherwise", "pip_index_url=x", "NPM_CONFIG_REGISTRY=r",
 		"npm_config_@mine:registry=s", "npm_config_prefix=/home/me", "npm_config_proxy=p", "PATH=/bin", "=x", " =x", "PIP_INDEX_URL PIP_PRE=x",
 	}, map[string]string{"PIP_EXTRA_INDEX_URL": "y", "NPM_CONFIG_PROXY": "q"})

@@ -74,7 +74,7 @@ func (r *record) write(ctx context.Context) {
 			labels = map[string]string{}
 		}
 		maps.Copy(labels, r.labels)
-		_, err = r.client.Change(ctx, r.id, &api.SessionChange{Labels: labels})
+		_, err = r.client.ChangeSession(ctx, r.id, &api.SessionChange{Labels: labels})
 	}
 	if err != nil && ctx.Err() == nil {
 		r.mute = true

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reads the file in which an MCP host lists its servers, mcp.json.
-
 package mcphost
 
 import (

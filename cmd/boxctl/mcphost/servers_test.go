@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mcphost_test
+package mcphost
 
 import (
 	"errors"
@@ -9,13 +9,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/mcphost"
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
 func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
 	t.Parallel()
-	want := &mcphost.Server{Command: "npx", Args: []string{"-y", "x"}, Env: map[string]string{"A": "b"}}
+	want := &Server{Command: "npx", Args: []string{"-y", "x"}, Env: map[string]string{"A": "b"}}
 	const entry = `{"command":"npx","args":["-y","x"],"env":{"A":"b"},"disabled":false}`
 	for _, tc := range []struct{ file, says string }{
 		{`{"mcpServers":{"s":` + entry + `}}`, ""},
@@ -38,9 +37,9 @@ func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
 		{`{"mcpServers":{"s":{"command":"x","args":["${workspaceFolder}/x"]}}}`, "without ${…}"},
 		{`{"mcpServers":{"s":{"command":"x","env":{"K":"${input:key}"}}}}`, "without ${…}"},
 		{`{"mcpServers":{"s":{"command":"x\u0000"}}}`, "zero byte"},
-		{strings.Repeat(" ", mcphost.MaxFile) + "{}", "at most"},
+		{strings.Repeat(" ", MaxFile) + "{}", "at most"},
 	} {
-		got, err := mcphost.FindServer([]byte(tc.file), "s", variables)
+		got, err := FindServer([]byte(tc.file), "s", variables)
 		if tc.says == "" && (err != nil || !cmp.Equal(got, want)) || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%.80s: %+v, %v", tc.file, got, err)
 		}
@@ -58,7 +57,7 @@ func FuzzFind(f *testing.F) {
 	f.Add([]byte(`{"servers":{"":{"url":1}}}`), "")
 	f.Add([]byte(`{"servers":{"s":{"command":"${NPX:-x}","args":["${env:EMPTY}${","${}"]}}}`), "s")
 	f.Fuzz(func(t *testing.T, data []byte, name string) {
-		got, err := mcphost.FindServer(data, name, variables)
+		got, err := FindServer(data, name, variables)
 		if err == nil && got.Command == "" {
 			t.Fatalf("%q has no command", data)
 		}

@@ -18,7 +18,7 @@ func (s skillCommands) activate() *cobra.Command {
 	var environment bool
 	var timeout string
 	cmd := &cobra.Command{
-		Use: "activate SESSION NAME...", Short: "Give a living box skills", Args: Usage(cobra.MinimumNArgs(2)),
+		Use: "activate SESSION NAME...", Short: "Give a living box skills", Args: usage(cobra.MinimumNArgs(2)),
 		Long: `activate mounts skills in a living box, read-only, each at /skills/NAME. Programs in it see them at once. What the box
 has of a skill stays as it is, whatever becomes of the skill; activated again, it has the skill as it is then.
 
@@ -38,7 +38,7 @@ boxes that share that, made once, and goes with it. PIP_INDEX_URL and the other 
 					err = errors.New("it is that of --environment")
 				}
 				if err != nil {
-					return &UsageError{Err: fmt.Errorf("--timeout %s: %w", timeout, err)}
+					return &usageError{err: fmt.Errorf("--timeout %s: %w", timeout, err)}
 				}
 				req.Timeout = &d
 			}
@@ -61,47 +61,27 @@ func (s skillCommands) activateAll(ctx context.Context, session string, names []
 	var errs []error
 	list := []active{}
 	for _, name := range names {
-		k, _, err := c.Activate(ctx, session, name)
+		k, _, err := c.ActivateSkill(ctx, session, name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		now := active{SessionSkill: k}
-		if !s.JSON {
-			fmt.Fprintf(s.Stdout, "%s %s\n", k.Target, k.Digest)
+		if !s.json {
+			fmt.Fprintf(s.stdout, "%s %s\n", k.Target, k.Digest)
 		}
 		if req != nil {
-			e, err := c.Environment(ctx, session, name, req)
+			e, err := c.MakeSkillEnvironment(ctx, session, name, req)
 			if err != nil {
 				errs = append(errs, err)
-			} else if now.Environment = &e; !s.JSON {
-				fmt.Fprintln(s.Stdout, render.Printable(e.Path))
+			} else if now.Environment = &e; !s.json {
+				fmt.Fprintln(s.stdout, render.Printable(e.Path))
 			}
 		}
 		list = append(list, now)
 	}
-	if s.JSON {
-		errs = append(errs, s.PrintJSON(list))
+	if s.json {
+		errs = append(errs, s.printJSON(list))
 	}
 	return errors.Join(errs...)
-}
-
-func (s skillCommands) deactivate() *cobra.Command {
-	var force bool
-	cmd := &cobra.Command{
-		Use: "deactivate SESSION NAME...", Short: "Take skills from a living box", Args: Usage(cobra.MinimumNArgs(2)),
-		Long: `deactivate takes skills from a box. One in use stays, and is told with the programs that use it. With --force it goes:
-what they have open of it stays open, and nothing else can be opened.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := s.client()
-			defer c.Close()
-			var errs []error
-			for _, name := range args[1:] {
-				errs = append(errs, c.Deactivate(cmd.Context(), args[0], name, force))
-			}
-			return errors.Join(errs...)
-		},
-	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "even if it is in use")
-	return cmd
 }

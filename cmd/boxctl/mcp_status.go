@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// MCPServer is one that boxctl mcp run has in a box, or had in one until it failed, as status --json prints it.
-type MCPServer struct {
+// mcpServer is one that boxctl mcp run has in a box, or had in one until it failed, as status --json prints it.
+type mcpServer struct {
 	Name    string `json:"name"`
 	Session string `json:"session"`
 	Phase   string `json:"phase"`
@@ -32,8 +32,8 @@ type MCPServer struct {
 	Ended   string `json:"ended,omitempty"`  // when that was, RFC 3339
 }
 
-// status returns boxctl mcp status.
-func status(a *App) *cobra.Command {
+// mcpStatusCommand returns boxctl mcp status.
+func (a *app) mcpStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "List the MCP servers that run in boxes, and how far each has come",
@@ -42,42 +42,40 @@ run time), the attempt, whether it answers pings, and the last line it has writt
 same is in the labels of its session, see boxctl inspect. A server that has failed has no box any more; how the last one
 of each name did is listed after the others, until one of that name ends well. boxctl keeps that, for 32 names, below
 $XDG_STATE_HOME/boxctl/mcp (~/.local/state). Of one that was killed together with boxctl nothing is known.`,
-		Args: Usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := a.Client()
-			defer c.Close()
+		Args: usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Sessions(cmd.Context(), false)
 			if err != nil {
 				return err
 			}
-			servers := []MCPServer{}
+			servers := []mcpServer{}
 			for i := range list {
 				if s := &list[i]; s.Labels[mcphost.LabelServer] != "" {
 					servers = append(servers, serverIn(cmd.Context(), c, s))
 				}
 			}
-			failed, err := mcphost.Failures(mcphost.HistoryDir(os.Getenv), a.Socket)
+			failed, err := mcphost.Failures(mcphost.HistoryDir(os.Getenv), a.socket)
 			if err != nil {
-				fmt.Fprintf(a.Stderr, "boxctl: not all servers that have failed are listed: %v\n", err)
+				fmt.Fprintf(a.stderr, "boxctl: not all servers that have failed are listed: %v\n", err)
 			}
 			for i := range failed {
 				f := &failed[i]
-				servers = append(servers, MCPServer{
+				servers = append(servers, mcpServer{
 					Name: f.Name, Session: f.Session, Phase: f.Phase, Attempt: f.Attempt, Since: f.Since, Stderr: f.Stderr, Failed: f.Words, Ended: f.Ended.Format(time.RFC3339),
 				})
 			}
-			if a.JSON {
-				return a.PrintJSON(map[string]any{"servers": servers})
+			if a.json {
+				return a.printJSON(map[string]any{"servers": servers})
 			}
-			return printServers(a, servers)
-		},
+			return a.printServers(servers)
+		}),
 	}
 }
 
 // serverIn is what the labels of a session say, and the server's process.
-func serverIn(ctx context.Context, c *client.Client, s *api.Session) MCPServer {
+func serverIn(ctx context.Context, c *client.Client, s *api.Session) mcpServer {
 	l := s.Labels
-	server := MCPServer{
+	server := mcpServer{
 		Name: l[mcphost.LabelServer], Session: s.ID, Phase: l[mcphost.LabelPhase], Attempt: l[mcphost.LabelAttempt], Since: l[mcphost.LabelSince],
 		Health: l[mcphost.LabelHealth], Stderr: l[mcphost.LabelStderr],
 	}
@@ -94,8 +92,8 @@ func serverIn(ctx context.Context, c *client.Client, s *api.Session) MCPServer {
 	return server
 }
 
-func printServers(a *App, servers []MCPServer) error {
-	w := tabwriter.NewWriter(a.Stdout, 0, 8, 2, ' ', 0)
+func (a *app) printServers(servers []mcpServer) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "SERVER\tSESSION\tPHASE\tATTEMPT\tFOR\tHEALTH\tLAST STDERR")
 	for i := range servers {
 		s := &servers[i]

@@ -7,37 +7,33 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// instructions returns boxctl mcp instructions.
-func instructions(a *App) *cobra.Command {
+// mcpInstructionsCommand returns boxctl mcp instructions.
+func (a *app) mcpInstructionsCommand() *cobra.Command {
 	var profile string
 	cmd := &cobra.Command{
 		Use:   "instructions [flags] [SESSION]",
 		Short: "Print what a model is told of a box",
 		Long: `instructions prints the lines that boxctl mcp gives a model at the handshake: what a box offers and forbids. They are
 those of a living session, or of the box that would be made.`,
-		Args: Usage(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.MaximumNArgs(1)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id := ""
 			if len(args) > 0 {
 				id = args[0]
 			}
 			if id != "" && profile != "" {
-				return &UsageError{Err: errors.New("--profile is of a box that is still to be made: give a session or a profile")}
+				return &usageError{err: errors.New("--profile is of a box that is still to be made: give a session or a profile")}
 			}
-			c := a.Client()
-			defer c.Close()
 			told, err := c.Instructions(cmd.Context(), id, profile)
-			if err != nil {
+			return a.answer(told, err, func() error {
+				_, err = fmt.Fprint(a.stdout, told.Instructions)
 				return err
-			}
-			if a.JSON {
-				return a.PrintJSON(told)
-			}
-			_, err = fmt.Fprint(a.Stdout, told.Instructions)
-			return err
-		},
+			})
+		}),
 	}
 	cmd.Flags().StringVar(&profile, "profile", "", "of a box with this `PROFILE`, that is not there yet")
 	return cmd

@@ -25,13 +25,13 @@ const skillScheme = "skill://"
 const manifest = "SKILL.md"
 
 type activateArgs struct {
-	In
+	sessionArg
 	Name        string `json:"name" jsonschema:"name of the skill"`
 	Environment bool   `json:"environment,omitempty" jsonschema:"also install what its requirements.txt or pyproject.toml lists, in a virtual environment of Python"`
 }
 
 // addActivate adds the tool by which a box gets a skill.
-func (t *Tools) addActivate() {
+func (t *tools) addActivate() {
 	add(t, &mcp.Tool{
 		Name:        "skill_activate",
 		Description: "Put a skill into the box, with its scripts and other files, and read its instructions. It is at /skills/NAME, read-only.",
@@ -39,19 +39,19 @@ func (t *Tools) addActivate() {
 	}, t.activate)
 }
 
-func (t *Tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string, in *activateArgs) (*mcp.CallToolResult, error) {
-	c := client.Skills{Client: t.Client}
-	there, _, err := c.Activate(ctx, id, in.Name)
+func (t *tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string, in *activateArgs) (*mcp.CallToolResult, error) {
+	c := t.client
+	there, _, err := c.ActivateSkill(ctx, id, in.Name)
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.Get(ctx, in.Name)
+	s, err := c.Skill(ctx, in.Name)
 	if err != nil {
 		return nil, err
 	}
 	where := fmt.Sprintf("The skill is at %s. Paths in its instructions are relative to that.", there.Target)
 	if in.Environment {
-		e, err := c.Environment(ctx, id, in.Name, nil)
+		e, err := c.MakeSkillEnvironment(ctx, id, in.Name, nil)
 		if err != nil {
 			return nil, fmt.Errorf("the skill is at %s, without its environment: %w", there.Target, err)
 		}
@@ -61,16 +61,16 @@ func (t *Tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string,
 }
 
 // addSkillResources makes the files of skills resources. Which there are is looked up whenever a client lists them.
-func (t *Tools) addSkillResources() {
-	t.Server.AddResourceTemplate(&mcp.ResourceTemplate{
+func (t *tools) addSkillResources() {
+	t.server.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "skill", Title: "File of a skill", URITemplate: skillScheme + "{name}/{+path}",
 		Description: "a file of one of the user's skills; " + manifest + " has the instructions",
 	}, t.skillResource)
-	t.Server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+	t.server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if method == "resources/list" {
 				if err := t.listSkills(ctx); err != nil {
-					return nil, told(err)
+					return nil, withHint(err)
 				}
 			}
 			return next(ctx, method, req)
@@ -79,8 +79,8 @@ func (t *Tools) addSkillResources() {
 }
 
 // listSkills has the server list the skills of now.
-func (t *Tools) listSkills(ctx context.Context) error {
-	list, err := client.Skills{Client: t.Client}.List(ctx)
+func (t *tools) listSkills(ctx context.Context) error {
+	list, err := t.client.Skills(ctx)
 	if err != nil {
 		return err
 	}
@@ -94,11 +94,11 @@ func (t *Tools) listSkills(ctx context.Context) error {
 		if old, ok := t.listed[uri]; ok && old == k.Description {
 			continue
 		}
-		t.Server.AddResource(&mcp.Resource{URI: uri, Name: k.Name, Description: k.Description, MIMEType: "text/markdown"}, t.skillResource)
+		t.server.AddResource(&mcp.Resource{URI: uri, Name: k.Name, Description: k.Description, MIMEType: "text/markdown"}, t.skillResource)
 	}
 	for _, uri := range slices.Sorted(maps.Keys(t.listed)) {
 		if _, ok := now[uri]; !ok {
-			t.Server.RemoveResources(uri)
+			t.server.RemoveResources(uri)
 		}
 	}
 	t.listed = now
@@ -106,18 +106,18 @@ func (t *Tools) listSkills(ctx context.Context) error {
 }
 
 // skillResource reads a file of a skill.
-func (t *Tools) skillResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+func (t *tools) skillResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 	uri := req.Params.URI
 	name, path, ok := skillOf(uri)
 	if !ok {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	file, err := client.Skills{Client: t.Client}.ReadFile(ctx, name, path)
+	file, err := t.client.ReadSkillFile(ctx, name, path)
 	if p, ok := errors.AsType[*client.Error](err); ok && p.Status < 500 { // it is not there, or cannot be
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
 	if err != nil {
-		return nil, told(err)
+		return nil, withHint(err)
 	}
 	content, err := contents(uri, path, &file)
 	if err != nil {

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says in a few lines what a box offers and forbids, for a model that is to work in it. All of it comes
-// from what boxd says: the profile, what was asked of it, and what the policy has made of that.
-
 package mcp
 
 import (
@@ -16,12 +13,12 @@ import (
 
 // Facts are what there is to tell.
 type Facts struct {
-	Box     api.PlannedSession
-	Profile api.Profile       // the times of executions; zero: not known
-	Kept    map[string]string // what keeps each limit, as in api.Plan
-	Refused *api.Problem      // why there would be no box now
-	Named   string            // id of a box that stays; "" is one that ends with the connection
-	Any     bool              // the caller's other sessions may be named
+	Box         api.PlannedSession
+	Profile     api.Profile       // the times of executions; zero: not known
+	Enforcement map[string]string // what keeps each limit, as in api.Plan
+	Refused     *api.Problem      // why there would be no box now
+	Named       string            // id of a box that stays; "" is one that ends with the connection
+	Any         bool              // the caller's other sessions may be named
 }
 
 // network says what it is, to somebody inside.
@@ -47,7 +44,7 @@ func (f *Facts) network() string {
 
 // FactsOf are the facts of a session that is there.
 func FactsOf(s *api.Session, p *api.Profile) *Facts {
-	f := &Facts{Kept: s.Enforcement, Named: s.ID, Profile: *p, Box: api.PlannedSession{
+	f := &Facts{Enforcement: s.Enforcement, Named: s.ID, Profile: *p, Box: api.PlannedSession{
 		ID: s.ID, Profile: s.Profile, Network: s.Network, NetworkRules: s.NetworkRules, NetworkStrict: s.NetworkStrict, ReadOnlyRoot: s.ReadOnlyRoot,
 		CPUs: s.CPUs, Memory: s.Memory, Pids: s.Pids, Tmp: s.Tmp, WorkspaceQuota: s.WorkspaceQuota, Mounts: s.Mounts,
 	}}
@@ -57,7 +54,8 @@ func FactsOf(s *api.Session, p *api.Profile) *Facts {
 	return f
 }
 
-// WriteInstructions makes the text: one fact a line.
+// WriteInstructions says in a few lines what a box offers and forbids, for a model that is to work in it, one fact a line. All
+// of it comes from what boxd says: the profile, what was asked of it, and what the policy has made of that.
 func WriteInstructions(f *Facts) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -132,7 +130,7 @@ func (f *Facts) files() string {
 
 func (f *Facts) limits() string {
 	mark := func(name string) string {
-		if f.Kept[name] == "none" {
+		if f.Enforcement[name] == "none" {
 			return " (which this host does not enforce)"
 		}
 		return ""

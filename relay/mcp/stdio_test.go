@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mcp_test
+package mcp
 
 import (
 	"bufio"
@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-
-	boxmcp "github.com/boxd-dev/boxd/relay/mcp"
 )
 
 const (
@@ -45,7 +43,7 @@ func talk(t *testing.T, lines ...string) (answers []answer) {
 	in, typing := io.Pipe()
 	screen, out := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- server.Run(t.Context(), &boxmcp.Stdio{In: in, Out: out}) }()
+	go func() { ended <- server.Run(t.Context(), &Stdio{In: in, Out: out}) }()
 	read := bufio.NewReader(screen)
 	for _, line := range lines {
 		if _, err := io.WriteString(typing, line+"\n"); err != nil {
@@ -90,7 +88,7 @@ func TestWhatIsNoMessageIsRefusedAndTheNextOneServed(t *testing.T) {
 		"an unknown tool":      {`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"cube","arguments":{}}}`, -32602, 9.0, `unknown tool "cube"`},
 		"params of wrong type": {`{"jsonrpc":"2.0","id":10,"method":"tools/call","params":"x"}`, -32602, 10.0, ""},
 		"no params":            {`{"jsonrpc":"2.0","id":11,"method":"tools/call"}`, -32600, 11.0, "params"},
-		"too long":             {`{"jsonrpc":"2.0","id":12,"method":"ping","params":{"x":"` + strings.Repeat("x", boxmcp.MaxLine) + `"}}`, -32600, nil, "longer than"},
+		"too long":             {`{"jsonrpc":"2.0","id":12,"method":"ping","params":{"x":"` + strings.Repeat("x", maxLine) + `"}}`, -32600, nil, "longer than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -153,7 +151,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(line), false)
 	}
 	f.Fuzz(func(t *testing.T, line []byte, batches bool) {
-		messages, refusal := boxmcp.ParseMessages(line, batches)
+		messages, refusal := parseMessages(line, batches)
 		if (len(messages) == 0) == (refusal == nil) && len(line) > 0 {
 			t.Fatalf("%q: %v and %v", line, messages, refusal)
 		}
@@ -171,7 +169,7 @@ func TestTheEndOfTheInputLeavesTimeForAnswers(t *testing.T) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
 	var out strings.Builder
 	in := strings.NewReader(greeting + "\n" + settled + "\n" + `{"jsonrpc":"2.0","id":1,"method":"tools/list"}` + "\n" + `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
-	if err := server.Run(t.Context(), &boxmcp.Stdio{In: in, Out: &out}); err != nil {
+	if err := server.Run(t.Context(), &Stdio{In: in, Out: &out}); err != nil {
 		t.Error(err)
 	}
 	if got := out.String(); strings.Count(got, `"result"`) != 3 || strings.Contains(got, `"error"`) {

@@ -3,13 +3,50 @@
 package client
 
 import (
+	"bytes"
 	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
+
+// ErrNotText means that a request has text that is not UTF-8, which JSON cannot carry.
+var ErrNotText = errors.New("the request has text that is not UTF-8")
+
+// encode makes the JSON of a request. For a byte that is no UTF-8 encoding/json writes the escape
+// \ufffd, and boxd would see something that nobody has sent; the character itself it writes as it is. What may be bytes goes
+// in base64 then.
+func encode(v any) ([]byte, error) {
+	data, err := encodeText(v)
+	if errors.Is(err, ErrNotText) {
+		if other := inBytes(v); other != nil {
+			return encodeText(other)
+		}
+	}
+	return data, err
+}
+
+func encodeText(v any) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	for rest := data; ; {
+		i := bytes.IndexByte(rest, '\\')
+		if i < 0 {
+			return data, nil
+		}
+		if bytes.HasPrefix(rest[i:], []byte(`\ufffd`)) {
+			return nil, ErrNotText
+		}
+		rest = rest[i+2:] // past what is escaped: it may be a backslash
+	}
+}
 
 // inBytes is a request with what of it is no UTF-8 in base64; nil: that is not to be had for it.
 func inBytes(v any) any {

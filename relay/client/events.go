@@ -9,9 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -67,29 +65,14 @@ type seeError struct{ error }
 
 // events is one connection. It reports whether that was answered.
 func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Event) error) (answered bool, err error) {
-	query := url.Values{"follow": {strconv.FormatBool(o.Follow)}}
-	for name, value := range map[string]string{"after": o.After, "session": o.Session, "type": strings.Join(o.Types, ","), "owner": c.Owner} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://boxd/v1/events?"+query.Encode(), nil)
+	query := given("after", o.After, "session", o.Session, "type", strings.Join(o.Types, ","))
+	query.Set("follow", strconv.FormatBool(o.Follow))
+	body, err := c.open(ctx, http.MethodGet, c.owned(target{path: "/v1/events"}, query), nil)
 	if err != nil {
-		return false, fmt.Errorf("events: %w", err)
+		return false, err
 	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return false, simplify(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		data, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
-		if err != nil {
-			return false, fmt.Errorf("read the answer: %w", err)
-		}
-		return false, problemOf(resp, data)
-	}
-	lines := bufio.NewScanner(resp.Body)
+	defer body.Close()
+	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxEvent)
 	for lines.Scan() {
 		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
@@ -109,13 +92,8 @@ func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Even
 }
 
 // Errors returns the last errors: the caller's own, or for operators those of everybody.
-func (c *Client) Errors(ctx context.Context) (list api.ErrorList, err error) {
-	path := "/v1/errors"
-	if c.Owner != "" {
-		path += "?" + url.Values{"owner": {c.Owner}}.Encode()
-	}
-	_, err = c.do(ctx, http.MethodGet, path, nil, &list)
-	return list, err
+func (c *Client) Errors(ctx context.Context) (api.ErrorList, error) {
+	return ask[api.ErrorList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/errors"}, nil), nil)
 }
 
 // AuditOptions say which records are wanted. The zero value is the last hundred.
@@ -125,16 +103,7 @@ type AuditOptions struct {
 }
 
 // Audit returns the last records of the audit log that match. It is for operators.
-func (c *Client) Audit(ctx context.Context, o AuditOptions) (list api.AuditList, err error) {
-	query := url.Values{}
-	if o.N > 0 {
-		query.Set("n", strconv.Itoa(o.N))
-	}
-	for name, value := range map[string]string{"session": o.Session, "principal": o.Principal, "request": o.Request} {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
-	_, err = c.do(ctx, http.MethodGet, "/v1/audit?"+query.Encode(), nil, &list)
-	return list, err
+func (c *Client) Audit(ctx context.Context, o AuditOptions) (api.AuditList, error) {
+	query := given("n", positive(o.N), "session", o.Session, "principal", o.Principal, "request", o.Request)
+	return ask[api.AuditList](ctx, c, http.MethodGet, target{path: "/v1/audit"}.with(query), nil)
 }

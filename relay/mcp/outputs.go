@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds output that was too long for an answer, for as long as there is room: resources of an MCP server.
-
 package mcp
 
 import (
@@ -20,15 +18,15 @@ type OutputLimits struct {
 // DefaultOutputLimits are the limits where one client has a program to itself.
 func DefaultOutputLimits() OutputLimits { return OutputLimits{Stream: 8 << 20, Total: 32 << 20} }
 
-// Scheme is that of the URIs.
-const Scheme = "boxd"
+// outputScheme is that of the URIs.
+const outputScheme = "boxd"
 
-// OutputTemplate is that of the URIs, by RFC 6570.
-const OutputTemplate = Scheme + "://output/{exec}/{stream}"
+// outputTemplate is that of the URIs, by RFC 6570.
+const outputTemplate = outputScheme + "://output/{exec}/{stream}"
 
-// OutputStream collects one stream of a program, of so many bytes. It may be written to and read at once.
-type OutputStream struct {
-	Max int
+// outputStream collects one stream of a program, of so many bytes. It may be written to and read at once.
+type outputStream struct {
+	max int
 
 	mu    sync.Mutex // guards what follows
 	head  []byte
@@ -37,28 +35,28 @@ type OutputStream struct {
 }
 
 // Write takes a piece, all of it or of too much the end.
-func (s *OutputStream) Write(p []byte) (int, error) {
+func (s *outputStream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total += int64(len(p))
-	n := min(len(p), s.Max/2-len(s.head))
+	n := min(len(p), s.max/2-len(s.head))
 	s.head = append(s.head, p[:n]...)
 	s.tail = append(s.tail, p[n:]...)
-	if len(s.tail) > s.Max { // it is half of that at least then
-		s.tail = append(s.tail[:0], s.tail[len(s.tail)-s.Max/2:]...)
+	if len(s.tail) > s.max { // it is half of that at least then
+		s.tail = append(s.tail[:0], s.tail[len(s.tail)-s.max/2:]...)
 	}
 	return len(p), nil
 }
 
-// Total is how many bytes were ever written.
-func (s *OutputStream) Total() int64 {
+// written is how many bytes were ever written.
+func (s *outputStream) written() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.total
 }
 
-// Last returns the last line that is not empty, of 200 bytes at most.
-func (s *OutputStream) Last() string {
+// lastLine returns the last line that is not empty, of 200 bytes at most.
+func (s *outputStream) lastLine() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	end := s.tail
@@ -71,9 +69,9 @@ func (s *OutputStream) Last() string {
 	return strings.ToValidUTF8(text[:min(len(text), 200)], "\uFFFD")
 }
 
-// Text returns what is held of at most limit bytes: beginning and end of more, whole lines where there are any. cut says
+// text returns what is held of at most limit bytes: beginning and end of more, whole lines where there are any. cut says
 // that it is not all that was written. What is no UTF-8 becomes U+FFFD.
-func (s *OutputStream) Text(limit int) (text string, cut bool) {
+func (s *outputStream) text(limit int) (text string, cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := int64(len(s.head) + len(s.tail))
@@ -112,38 +110,38 @@ func wholeEnd(b []byte) []byte {
 }
 
 // size is how many bytes are held.
-func (s *OutputStream) size() int {
+func (s *outputStream) size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.head) + len(s.tail)
 }
 
-// Outputs is what is held, by URI.
-type Outputs struct {
+// outputs holds output that was too long for an answer, by its URI and for as long as there is room.
+type outputs struct {
 	limits OutputLimits
 
 	mu      sync.Mutex // guards what follows
 	next    int
-	streams map[string]*OutputStream
+	streams map[string]*outputStream
 	order   []string // the oldest first
 }
 
-// NewOutputs holds nothing.
-func NewOutputs(l OutputLimits) *Outputs {
-	return &Outputs{limits: l, streams: map[string]*OutputStream{}}
+// newOutputs holds nothing.
+func newOutputs(l OutputLimits) *outputs {
+	return &outputs{limits: l, streams: map[string]*outputStream{}}
 }
 
-// Stream is one that Add may be given.
-func (s *Outputs) Stream() *OutputStream { return &OutputStream{Max: s.limits.Stream} }
+// newStream is an empty stream, for add to hold later.
+func (s *outputs) newStream() *outputStream { return &outputStream{max: s.limits.Stream} }
 
-// Whole is the text of all that is held of a stream.
-func (s *Outputs) Whole(of *OutputStream) string {
-	text, _ := of.Text(s.limits.Stream)
+// whole is the text of all that is held of a stream.
+func (s *outputs) whole(of *outputStream) string {
+	text, _ := of.text(s.limits.Stream)
 	return text
 }
 
-// Add holds streams of one execution, and returns their URIs.
-func (s *Outputs) Add(streams map[string]*OutputStream) map[string]string {
+// add holds streams of one execution, and returns their URIs.
+func (s *outputs) add(streams map[string]*outputStream) map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next++
@@ -152,7 +150,7 @@ func (s *Outputs) Add(streams map[string]*OutputStream) map[string]string {
 		if streams[name] == nil {
 			continue
 		}
-		uri := fmt.Sprintf("%s://output/%d/%s", Scheme, s.next, name)
+		uri := fmt.Sprintf("%s://output/%d/%s", outputScheme, s.next, name)
 		uris[name], s.streams[uri] = uri, streams[name]
 		s.order = append(s.order, uri)
 	}
@@ -169,16 +167,16 @@ func (s *Outputs) Add(streams map[string]*OutputStream) map[string]string {
 	return uris
 }
 
-// Get returns the stream of a URI, nil if it is not held.
-func (s *Outputs) Get(uri string) *OutputStream {
+// get returns the stream of a URI, nil if it is not held.
+func (s *outputs) get(uri string) *outputStream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.streams[uri]
 }
 
-// Lines returns lines of a text from the first on, counted from 1, and the number of the line that follows, 0 if none
+// linesFrom returns lines of a text from the first on, counted from 1, and the number of the line that follows, 0 if none
 // does.
-func Lines(text string, first, count int) (lines string, next int) {
+func linesFrom(text string, first, count int) (lines string, next int) {
 	n := 0
 	var out strings.Builder
 	for line := range strings.Lines(text) {

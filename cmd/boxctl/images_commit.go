@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 func (s imageCommands) commit() *cobra.Command {
@@ -16,7 +17,7 @@ func (s imageCommands) commit() *cobra.Command {
 	var env []string
 	var dir string
 	cmd := &cobra.Command{
-		Use: "commit SESSION NAME", Short: "Make an image of what programs have changed in a box", Args: Usage(cobra.ExactArgs(2)),
+		Use: "commit SESSION NAME", Short: "Make an image of what programs have changed in a box", Args: usage(cobra.ExactArgs(2)),
 		Long: `commit makes an image of the root of a box that was made with --writable-root: what its image has, with what programs
 have made, changed and removed of it. /workspace, /tmp and the home directory are of no image. The box goes on, and what it
 was made from stays as it is. Each file is as it was at one time, and one that changes while it is read is refused; so that
@@ -24,12 +25,12 @@ all of them are of one time, no program of the box should write meanwhile. What 
 before, unless a flag says otherwise.`,
 		Example: `  boxctl images commit work tools:2
   boxctl images commit work tools:2 --env LANG=C.UTF-8 --entrypoint python3 --entrypoint -u`,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Name = args[1]
 			for _, kv := range env {
 				name, value, ok := strings.Cut(kv, "=")
 				if !ok {
-					return &UsageError{Err: errors.New("--env: want NAME=VALUE")}
+					return &usageError{err: errors.New("--env: want NAME=VALUE")}
 				}
 				if req.Env == nil {
 					req.Env = map[string]string{}
@@ -39,14 +40,12 @@ before, unless a flag says otherwise.`,
 			if cmd.Flags().Changed("workdir") {
 				req.WorkingDir = &dir
 			}
-			c := s.client()
-			defer c.Close()
-			img, err := c.Commit(cmd.Context(), args[0], &req)
+			img, err := c.CommitImage(cmd.Context(), args[0], &req)
 			if err != nil {
 				return err
 			}
 			return s.made(&img)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&env, "env", nil, "a variable of its programs (`NAME=VALUE`); may be repeated")

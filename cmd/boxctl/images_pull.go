@@ -23,7 +23,7 @@ func (s imageCommands) pull() *cobra.Command {
 	var name string
 	var password bool
 	cmd := &cobra.Command{
-		Use: "pull REF", Short: "Make an image of one that a registry has", Args: Usage(cobra.ExactArgs(1)),
+		Use: "pull REF", Short: "Make an image of one that a registry has", Args: usage(cobra.ExactArgs(1)),
 		Long: `pull fetches REF from its registry, without a container engine, and makes an image of it as import does. A name
 without a registry is of Docker Hub, one without a tag or digest has the tag latest. boxctl asks the registry, boxd does
 not: what counts is what the caller's machine can reach. Who you are is said by --username and --password-stdin or by
@@ -35,10 +35,10 @@ host's certificates or those of SSL_CERT_FILE.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Ref = args[0]
 			if o.Credentials.Username == "" == password || o.Credentials.File != "" && password {
-				return &UsageError{Err: errors.New("want --username with --password-stdin, or --authfile, or none of them")}
+				return &usageError{err: errors.New("want --username with --password-stdin, or --authfile, or none of them")}
 			}
 			if password {
-				text, err := secret(s.Stdin)
+				text, err := secret(s.stdin)
 				if err != nil {
 					return err
 				}
@@ -86,7 +86,7 @@ func (s imageCommands) pulled(ctx context.Context, o *registry.Options, name str
 	c := s.client()
 	defer c.Close()
 	// What is there already need not be fetched again; whatever else that question comes to, the import will say.
-	if there, err := c.Get(ctx, name); err == nil && there.Digest == found.Digest {
+	if there, err := c.Image(ctx, name); err == nil && there.Digest == found.Digest {
 		return s.made(&there)
 	}
 	img, err := s.fetch(ctx, cancel, c, found, name)
@@ -100,7 +100,7 @@ func (s imageCommands) pulled(ctx context.Context, o *registry.Options, name str
 }
 
 // fetch hands an image to boxd while it comes. cancel ends what comes.
-func (s imageCommands) fetch(ctx context.Context, cancel func(), c client.Images, found *registry.Image, name string) (api.Image, error) {
+func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Client, found *registry.Image, name string) (api.Image, error) {
 	from, to := io.Pipe()
 	written := make(chan error, 1)
 	go func() {
@@ -108,8 +108,8 @@ func (s imageCommands) fetch(ctx context.Context, cancel func(), c client.Images
 		written <- err
 		to.CloseWithError(err)
 	}()
-	shown := &progress{r: from, w: s.Stderr, on: tty.Is(s.Stderr), of: found.Size}
-	img, err := c.Import(ctx, struct{ io.Reader }{shown}, name, "oci")
+	shown := &imageProgress{r: from, w: s.stderr, on: tty.Is(s.stderr), of: found.Size}
+	img, err := c.ImportImage(ctx, struct{ io.Reader }{shown}, name, "oci")
 	shown.end()
 	select {
 	case failed := <-written:
@@ -118,7 +118,7 @@ func (s imageCommands) fetch(ctx context.Context, cancel func(), c client.Images
 		}
 	default: // boxd does not want it
 		cancel()
-		from.CloseWithError(errImageUnread)
+		from.CloseWithError(errUnread)
 		if failed := <-written; err == nil {
 			err = failed
 		}
@@ -128,9 +128,9 @@ func (s imageCommands) fetch(ctx context.Context, cancel func(), c client.Images
 
 // made says what image there is now.
 func (s imageCommands) made(img *api.Image) error {
-	if s.JSON {
-		return s.PrintJSON(img)
+	if s.json {
+		return s.printJSON(img)
 	}
-	_, err := fmt.Fprintf(s.Stdout, "%s %s, %v in %d files\n", img.Name, img.Digest, quantity.Size(img.Bytes), img.Entries)
+	_, err := fmt.Fprintf(s.stdout, "%s %s, %v in %d files\n", img.Name, img.Digest, quantity.Size(img.Bytes), img.Entries)
 	return err
 }

@@ -26,7 +26,7 @@ func (s driveCommands) push() *cobra.Command {
 	o := s3.Options{Getenv: os.Getenv}
 	var overwrite bool
 	cmd := &cobra.Command{
-		Use: "push [flags] NAME[@VERSION] s3://BUCKET/PREFIX", Short: "Put a version of a drive into a bucket", Args: Usage(cobra.ExactArgs(2)),
+		Use: "push [flags] NAME[@VERSION] s3://BUCKET/PREFIX", Short: "Put a version of a drive into a bucket", Args: usage(cobra.ExactArgs(2)),
 		Long: `push makes each file of a version an object below PREFIX/ of an S3-compatible bucket, and tells boxd when all of them are
 there: see keep --push. What is there already, with its digest, is not sent again, so after a failure the same command goes
 on. Objects with other content are not replaced without --overwrite, and none is removed. boxctl asks the bucket, boxd does
@@ -42,7 +42,7 @@ not. Who asks is said by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSIO
 			o.Address = args[1]
 			b, err := s3.Open(&o)
 			if err != nil {
-				return &UsageError{Err: err}
+				return &usageError{err: err}
 			}
 			defer b.Close()
 			return s.pushTo(cmd.Context(), b, name, version, overwrite)
@@ -81,19 +81,19 @@ func (s driveCommands) pushTo(ctx context.Context, b *s3.Bucket, name string, ve
 	if err != nil {
 		return err
 	}
-	p := s.Progress("pushed", v.Bytes)
-	done, err := b.Push(ctx, files, overwrite, p.Add)
-	p.End()
+	p := s.progress("pushed", v.Bytes)
+	done, err := b.Push(ctx, files, overwrite, p.add)
+	p.end()
 	if err == nil {
-		_, err = c.Pushed(ctx, name, v.Version)
+		_, err = c.MarkDrivePushed(ctx, name, v.Version)
 	}
 	if err != nil {
 		return fmt.Errorf("%s@%d is not pushed, and still in boxd; what has arrived is not sent again if you say the same once more: %w", name, v.Version, err)
 	}
-	if s.JSON {
-		return s.PrintJSON(pushed{name, v.Version, v.Digest, b.String(), done})
+	if s.json {
+		return s.printJSON(pushed{name, v.Version, v.Digest, b.String(), done})
 	}
-	_, err = fmt.Fprintf(s.Stdout, "%s@%d %v: %d files sent, %d were there\n", name, v.Version, b, done.Sent, done.There)
+	_, err = fmt.Fprintf(s.stdout, "%s@%d %v: %d files sent, %d were there\n", name, v.Version, b, done.Sent, done.There)
 	return err
 }
 
@@ -112,8 +112,8 @@ func newSpool() (*os.File, error) {
 }
 
 // versionFiles gets a version from boxd, and says what is where in the spool. Each file is what the index says.
-func versionFiles(ctx context.Context, c client.Drives, name string, all *api.DriveIndex, spool *os.File) ([]s3.File, error) {
-	r, err := c.Archive(ctx, name, all.Version.Version)
+func versionFiles(ctx context.Context, c *client.Client, name string, all *api.DriveIndex, spool *os.File) ([]s3.File, error) {
+	r, err := c.DriveArchive(ctx, name, all.Version.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func versionFiles(ctx context.Context, c client.Drives, name string, all *api.Dr
 func (s driveCommands) fromBucket(ctx context.Context, o *s3.Options, most quantity.Size) (r io.Reader, done func(), err error) {
 	b, err := s3.Open(o)
 	if err != nil {
-		return nil, nil, &UsageError{Err: err}
+		return nil, nil, &usageError{err: err}
 	}
 	defer b.Close()
 	list, total, err := b.List(ctx, int64(most))
@@ -185,9 +185,9 @@ func (s driveCommands) fromBucket(ctx context.Context, o *s3.Options, most quant
 	if err != nil {
 		return nil, nil, err
 	}
-	p := s.Progress("fetched", total)
-	defer p.End()
-	if err = b.Fetch(ctx, list, spool, p.Add); err == nil {
+	p := s.progress("fetched", total)
+	defer p.end()
+	if err = b.Fetch(ctx, list, spool, p.add); err == nil {
 		_, err = spool.Seek(0, io.SeekStart)
 	}
 	if err != nil {

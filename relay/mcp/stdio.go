@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is MCP on standard input and output: messages of JSON-RPC, one a line. What is none is answered as the
-// specification says and does not end the connection.
-
 package mcp
 
 import (
@@ -20,14 +17,15 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// MaxLine bounds a message that comes in, in bytes.
-const MaxLine = 16 << 20
+// maxLine bounds a message that comes in, in bytes.
+const maxLine = 16 << 20
 
 // lastAnswers is how long requests that are under way at the end of the input may take for their answers: nobody waits
 // for them any more, most often, but somebody may have sent all of them at once.
 const lastAnswers = 3 * time.Second
 
-// Stdio is the transport over a pair of streams. Closing a connection does not close them.
+// Stdio is the transport of MCP over a pair of streams: messages of JSON-RPC, one a line. What is no message is answered as the
+// specification says, and does not end the connection. Closing a connection does not close the streams.
 type Stdio struct {
 	In  io.Reader
 	Out io.Writer
@@ -62,10 +60,10 @@ func (c *connection) receive(in *bufio.Reader) {
 	for {
 		line, err := readLine(in)
 		if errors.Is(err, errTooLong) {
-			c.refuse(&Refusal{Code: jsonrpc.CodeInvalidRequest, Message: fmt.Sprintf("a message is longer than %d bytes", MaxLine)})
+			c.refuse(&refusal{Code: jsonrpc.CodeInvalidRequest, Message: fmt.Sprintf("a message is longer than %d bytes", maxLine)})
 			continue
 		}
-		messages, refusal := ParseMessages(line, batches)
+		messages, refusal := parseMessages(line, batches)
 		if refusal != nil {
 			c.refuse(refusal)
 		}
@@ -96,7 +94,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	tooLong := false
 	for {
 		piece, err := in.ReadSlice('\n')
-		if tooLong = tooLong || len(line)+len(piece) > MaxLine; tooLong {
+		if tooLong = tooLong || len(line)+len(piece) > maxLine; tooLong {
 			line = nil
 		} else {
 			line = append(line, piece...)
@@ -111,15 +109,15 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// Refusal is what a client is told of what is no message.
-type Refusal struct {
+// refusal is what a client is told of what is no message.
+type refusal struct {
 	ID      json.RawMessage // that it gave, if that can be known and is one; or nil
 	Code    int64
 	Message string
 }
 
-func invalid(line []byte, text string) *Refusal {
-	r := &Refusal{Code: jsonrpc.CodeInvalidRequest, Message: text}
+func invalid(line []byte, text string) *refusal {
+	r := &refusal{Code: jsonrpc.CodeInvalidRequest, Message: text}
 	var m struct {
 		ID json.RawMessage `json:"id"`
 	}
@@ -129,13 +127,13 @@ func invalid(line []byte, text string) *Refusal {
 	return r
 }
 
-// ParseMessages reads a line: no message if it is empty, several if it is a batch and there may be some.
-func ParseMessages(line []byte, batches bool) ([]jsonrpc.Message, *Refusal) {
+// parseMessages reads a line: no message if it is empty, several if it is a batch and there may be some.
+func parseMessages(line []byte, batches bool) ([]jsonrpc.Message, *refusal) {
 	switch {
 	case len(line) == 0:
 		return nil, nil
 	case !json.Valid(line):
-		return nil, &Refusal{Code: jsonrpc.CodeParseError, Message: "the message is not JSON"}
+		return nil, &refusal{Code: jsonrpc.CodeParseError, Message: "the message is not JSON"}
 	case line[0] != '[':
 		m, err := jsonrpc.DecodeMessage(line)
 		if err != nil {
@@ -176,7 +174,7 @@ func initializes(m jsonrpc.Message) (*jsonrpc.Request, string) {
 }
 
 // refuse answers what is no message.
-func (c *connection) refuse(r *Refusal) {
+func (c *connection) refuse(r *refusal) {
 	data, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": r.ID, "error": jsonrpc.Error{Code: r.Code, Message: r.Message}})
 	if err == nil {
 		_ = c.write(data) // a client that does not read any more has its end seen by the next Write

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file puts the MCP server of one client together: what it is told, its boxes and its tools.
-
+// Package mcp is the MCP server of boxd: its tools, the sessions of a client, what they have answered.
 package mcp
 
 import (
@@ -16,40 +15,40 @@ import (
 
 // Options say what a server is.
 type Options struct {
-	Version string
-	Boxes   BoxesOptions
-	Kept    OutputLimits
-	ID      func() string // of its sessions; nil: the transport has none, or makes them up
+	Version  string
+	Sessions SessionsOptions
+	Outputs  OutputLimits
+	ID       func() string // of its sessions; nil: the transport has none, or makes them up
 }
 
-// Server is that of one client. Boxes has to be closed when the client is gone.
+// Server is the MCP server of one client. Boxes are the sessions of boxd that it has, to be closed when the client is gone.
 type Server struct {
 	*mcp.Server
-	Boxes *Boxes
+	Boxes *Sessions
 }
 
 // NewServer asks boxd what a box would be, and makes none yet. What boxd refuses is the error.
 func NewServer(ctx context.Context, c *client.Client, o *Options) (*Server, error) {
-	facts, err := learn(ctx, c, &o.Boxes)
+	facts, err := learn(ctx, c, &o.Sessions)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Boxes: NewBoxes(c, o.Boxes)}
+	s := &Server{Boxes: NewSessions(c, o.Sessions)}
 	s.Server = mcp.NewServer(&mcp.Implementation{Name: "boxd", Title: "boxd sandbox", Version: o.Version}, &mcp.ServerOptions{
 		Instructions: WriteInstructions(facts), Capabilities: &mcp.ServerCapabilities{}, GetSessionID: o.ID,
 	})
-	t := &Tools{Server: s.Server, Client: c, Boxes: s.Boxes, Kept: NewOutputs(o.Kept)}
-	t.Add(facts.Box.Network != "off")
+	t := &tools{server: s.Server, client: c, sessions: s.Boxes, outputs: newOutputs(o.Outputs)}
+	t.register(facts.Box.Network != "off")
 	return s, nil
 }
 
 // learn asks boxd what a box would be.
-func learn(ctx context.Context, c *client.Client, o *BoxesOptions) (*Facts, error) {
+func learn(ctx context.Context, c *client.Client, o *SessionsOptions) (*Facts, error) {
 	plan, err := c.PlanSession(ctx, &o.Ask)
 	if err != nil {
 		return nil, err
 	}
-	f := &Facts{Kept: plan.Enforcement, Refused: plan.Refused, Named: o.Ask.ID, Any: o.Any}
+	f := &Facts{Enforcement: plan.Enforcement, Refused: plan.Refused, Named: o.Ask.ID, Any: o.Any}
 	if plan.Session == nil {
 		if plan.Refused != nil {
 			return nil, fmt.Errorf("boxd would refuse a box: %w", &client.Error{Problem: *plan.Refused})

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,13 +18,15 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/mcphost"
 
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // signals are those by which hosts end a server.
 func signals() []os.Signal { return []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} }
 
-// run returns boxctl mcp run.
-func run(a *App, ask MCPAsking) *cobra.Command {
+// mcpRunCommand returns boxctl mcp run.
+func (a *app) mcpRunCommand() *cobra.Command {
+	var f sessionFlags
 	var from string
 	var asIs bool
 	var within, greeting, health time.Duration
@@ -46,34 +47,32 @@ say from where. Paths of the command become those of the box. Your
 directory stays as it is. A project below the source of a -v is used where that is, and nothing is installed.`,
 		Example: `  boxctl mcp run -v ~/mcp:/opt/mcp:ro files -- node /opt/mcp/server.js
   boxctl mcp run --from ~/.config/mcp.json files`,
-		Args: Usage(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args: usage(cobra.MinimumNArgs(1)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			server, err := serverOf(from, args)
 			if err != nil {
 				return err
 			}
-			req, err := ask.Request("")
+			req, err := f.request("")
 			if err != nil {
 				return err
 			}
-			if dry, err := planned(cmd.Context(), cmd, a, req); dry || err != nil {
+			if dry, err := a.planned(cmd, req); dry || err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), signals()...)
 			defer stop()
-			c := a.Client()
-			defer c.Close()
 			plan, err := planOf(server, req, asIs)
 			if err != nil {
 				return err
 			}
 			return mcphost.Run(ctx, &mcphost.Options{
-				Client: c, Ask: *req, Name: args[0], Plan: plan, Within: within, Greeting: greeting, Health: health, Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr,
-				Ended: ended(a, args[0]),
+				Client: c, Ask: *req, Name: args[0], Plan: plan, Within: within, Greeting: greeting, Health: health, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+				Ended: a.recordEnd(args[0]),
 			})
-		},
+		}),
 	}
-	ask.Flags(cmd)
+	f.add(cmd)
 	cmd.Flags().SetInterspersed(false) // what follows the name is the server's
 	cmd.Flags().BoolVar(&asIs, "as-is", false, "copy no project and rewrite no paths")
 	cmd.Flags().DurationVar(&within, "install-timeout", 2*time.Minute, "how long installing may take, all attempts together")
@@ -83,36 +82,36 @@ directory stays as it is. A project below the source of a -v is used where that 
 	return cmd
 }
 
-// ended keeps how a server has failed, or forgets how it did before.
-func ended(a *App, name string) func(*mcphost.Last, error) {
+// recordEnd keeps how a server has failed, or forgets how it did before.
+func (a *app) recordEnd(name string) func(*mcphost.Last, error) {
 	return func(was *mcphost.Last, failed error) {
 		dir := mcphost.HistoryDir(os.Getenv)
 		var err error
 		switch failed {
 		case nil:
-			err = mcphost.ForgetFailures(dir, a.Socket, name)
+			err = mcphost.ForgetFailures(dir, a.socket, name)
 		default:
 			err = mcphost.KeepFailure(dir, &mcphost.Failure{
-				Socket: a.Socket, Name: name, Session: was.Session, Phase: was.Phase, Attempt: was.Attempt, Since: was.Since, Stderr: was.Stderr,
+				Socket: a.socket, Name: name, Session: was.Session, Phase: was.Phase, Attempt: was.Attempt, Since: was.Since, Stderr: was.Stderr,
 				Ended: time.Now().UTC(), Words: failed.Error(),
 			})
 		}
 		if err != nil {
-			fmt.Fprintf(a.Stderr, "boxctl: how the server has ended is not recorded: %v\n", err)
+			fmt.Fprintf(a.stderr, "boxctl: how the server has ended is not recorded: %v\n", err)
 		}
 	}
 }
 
 // planned prints what would be made, if that is all that is wanted.
-func planned(ctx context.Context, cmd *cobra.Command, a *App, req *api.SessionRequest) (dry bool, err error) {
+func (a *app) planned(cmd *cobra.Command, req *api.SessionRequest) (dry bool, err error) {
 	if dry, err = cmd.Flags().GetBool("dry-run"); err != nil || !dry {
 		return dry, err
 	}
-	plan, err := a.Client().PlanSession(ctx, req)
+	plan, err := a.client().PlanSession(cmd.Context(), req)
 	if err != nil {
 		return true, err
 	}
-	return true, a.PrintJSON(plan)
+	return true, a.printJSON(plan)
 }
 
 // serverOf is what the arguments, or an entry of a file, say is to be run.
@@ -123,7 +122,7 @@ func serverOf(from string, args []string) (*mcphost.Server, error) {
 	}
 	switch {
 	case (from == "") == (len(argv) == 0):
-		return nil, &UsageError{Err: errors.New("give one of: a program with its arguments after --, --from")}
+		return nil, &usageError{err: errors.New("give one of: a program with its arguments after --, --from")}
 	case from == "":
 		return &mcphost.Server{Command: argv[0], Args: argv[1:]}, nil
 	}

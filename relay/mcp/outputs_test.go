@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mcp_test
+package mcp
 
 import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/boxd-dev/boxd/relay/mcp"
 )
 
 const maxStream, maxTotal = 8 << 20, 32 << 20
 
-func written(pieces ...string) *mcp.OutputStream {
-	s := &mcp.OutputStream{Max: maxStream}
+func written(pieces ...string) *outputStream {
+	s := &outputStream{max: maxStream}
 	for _, p := range pieces {
 		if n, err := s.Write([]byte(p)); n != len(p) || err != nil {
 			panic(err)
@@ -25,7 +23,7 @@ func written(pieces ...string) *mcp.OutputStream {
 func TestLongTextHasItsBeginningAndItsEnd(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		stream *mcp.OutputStream
+		stream *outputStream
 		limit  int
 		want   string
 		cut    bool
@@ -37,7 +35,7 @@ func TestLongTextHasItsBeginningAndItsEnd(t *testing.T) {
 		"no text":       {written("\xff\xfe"), 10, "\uFFFD", false},
 		"a cut rune":    {written(strings.Repeat("é", 20)), 6, "é\uFFFD\n[… 34 bytes left out …]\n\uFFFDé", true},
 	} {
-		if got, cut := tc.stream.Text(tc.limit); got != tc.want || cut != tc.cut {
+		if got, cut := tc.stream.text(tc.limit); got != tc.want || cut != tc.cut {
 			t.Errorf("%s: %q, %v", name, got, cut)
 		}
 	}
@@ -51,15 +49,15 @@ func TestAStreamHoldsOnlySoMuch(t *testing.T) {
 		_, _ = s.Write(line)
 	}
 	_, _ = s.Write([]byte("end\n"))
-	text, cut := s.Text(maxStream)
+	text, cut := s.text(maxStream)
 	total := int64(3*maxStream + len("beginend\n"))
-	if !cut || !strings.HasPrefix(text, "begin") || !strings.HasSuffix(text, "xend\n") || len(text) > maxStream+100 || s.Total() != total {
-		t.Errorf("%d bytes of %d, %v", len(text), s.Total(), cut)
+	if !cut || !strings.HasPrefix(text, "begin") || !strings.HasSuffix(text, "xend\n") || len(text) > maxStream+100 || s.written() != total {
+		t.Errorf("%d bytes of %d, %v", len(text), s.written(), cut)
 	}
 	if !strings.Contains(text, fmt.Sprintf("[… %d bytes left out …]", total-maxStream)) {
 		t.Error("what is left out is not told")
 	}
-	if got := s.Last(); len(got) > 200 || !strings.HasSuffix(strings.Repeat("x", 300), got[:10]) {
+	if got := s.lastLine(); len(got) > 200 || !strings.HasSuffix(strings.Repeat("x", 300), got[:10]) {
 		t.Errorf("the last line is %q", got)
 	}
 }
@@ -67,7 +65,7 @@ func TestAStreamHoldsOnlySoMuch(t *testing.T) {
 func TestLastIsALineWithSomethingInIt(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"": "", "\n\n": "", "one\ntwo\n\n": "two", "one\ntw": "tw", "\xff": "\uFFFD"} {
-		if got := written(text).Last(); got != want {
+		if got := written(text).lastLine(); got != want {
 			t.Errorf("%q: %q", text, got)
 		}
 	}
@@ -75,24 +73,24 @@ func TestLastIsALineWithSomethingInIt(t *testing.T) {
 
 func TestTheOldestGoesFirst(t *testing.T) {
 	t.Parallel()
-	store := mcp.NewOutputs(mcp.DefaultOutputLimits())
+	store := newOutputs(DefaultOutputLimits())
 	full := strings.Repeat("x", maxStream)
 	var uris []string
 	for range maxTotal/maxStream + 1 {
-		uris = append(uris, store.Add(map[string]*mcp.OutputStream{"stdout": written(full)})["stdout"])
+		uris = append(uris, store.add(map[string]*outputStream{"stdout": written(full)})["stdout"])
 	}
-	if store.Get(uris[0]) != nil {
+	if store.get(uris[0]) != nil {
 		t.Error("the oldest is still there")
 	}
 	for _, uri := range uris[1:] {
-		if store.Get(uri) == nil {
+		if store.get(uri) == nil {
 			t.Errorf("%s is gone", uri)
 		}
 	}
-	if store.Get("boxd://output/99/stdout") != nil || store.Get("") != nil {
+	if store.get("boxd://output/99/stdout") != nil || store.get("") != nil {
 		t.Error("what never was is there")
 	}
-	both := store.Add(map[string]*mcp.OutputStream{"stdout": written("a"), "stderr": written("b")})
+	both := store.add(map[string]*outputStream{"stdout": written("a"), "stderr": written("b")})
 	if len(both) != 2 || both["stdout"] == both["stderr"] {
 		t.Errorf("%v", both)
 	}
@@ -108,7 +106,7 @@ func TestLinesAreCountedFromOne(t *testing.T) {
 	}{
 		{1, 2, "one\ntwo\n", 3}, {3, 2, "three\nfour", 0}, {4, 1, "four", 0}, {5, 9, "", 0}, {1, 4, text, 0},
 	} {
-		if got, next := mcp.Lines(text, tc.first, tc.count); got != tc.want || next != tc.next {
+		if got, next := linesFrom(text, tc.first, tc.count); got != tc.want || next != tc.next {
 			t.Errorf("%d lines from %d: %q, %d", tc.count, tc.first, got, next)
 		}
 	}

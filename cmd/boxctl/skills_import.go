@@ -16,17 +16,17 @@ import (
 
 // from finds out what a source is: the address of something, standard input, an archive here, or a directory, which is
 // packed as it is sent. done ends what it has begun.
-func (s skillCommands) from(source string, i *client.Import) (done func(), err error) {
+func (s skillCommands) from(source string, i *client.SkillImport) (done func(), err error) {
 	if strings.Contains(source, "://") {
 		i.URL = source
 		return func() {}, nil
 	}
-	i.Archive, done, err = s.Source(source, true)
+	i.Archive, done, err = s.source(source, true)
 	return done, err
 }
 
 // skillFlags are those of every import.
-func skillFlags(cmd *cobra.Command, i *client.Import) {
+func skillFlags(cmd *cobra.Command, i *client.SkillImport) {
 	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "the `DIRECTORY` of it where to look")
 	cmd.Flags().StringSliceVar(&i.Select, "select", nil, "the `PATHS` of those that are meant, with commas")
 	cmd.Flags().BoolVar(&i.Replace, "replace", false, "take the place of skills of the same names")
@@ -38,9 +38,9 @@ directory in it, a SKILL.md or a release at GitHub, GitLab or Gitea. boxd fetche
 box.toml, and from nowhere else.`
 
 func (s skillCommands) preview() *cobra.Command {
-	var i client.Import
+	var i client.SkillImport
 	cmd := &cobra.Command{
-		Use: "preview SOURCE", Short: "Tell which skills could be installed, and what is wrong with them", Args: Usage(cobra.ExactArgs(1)),
+		Use: "preview SOURCE", Short: "Tell which skills could be installed, and what is wrong with them", Args: usage(cobra.ExactArgs(1)),
 		Long: "preview looks at skills without installing them; it fails if one of them could not be.\n\n" + sources,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			done, err := s.from(args[0], &i)
@@ -56,10 +56,10 @@ func (s skillCommands) preview() *cobra.Command {
 }
 
 // look prints candidates; it is an error if one could not be installed.
-func (s skillCommands) look(cmd *cobra.Command, i *client.Import) error {
+func (s skillCommands) look(cmd *cobra.Command, i *client.SkillImport) error {
 	c := s.client()
 	defer c.Close()
-	list, err := c.Preview(cmd.Context(), i)
+	list, err := c.PreviewSkills(cmd.Context(), i)
 	if err != nil {
 		return err
 	}
@@ -67,63 +67,59 @@ func (s skillCommands) look(cmd *cobra.Command, i *client.Import) error {
 	for _, x := range list {
 		bad = bad || len(x.Problems) > 0
 	}
-	if s.JSON {
-		err = s.PrintJSON(api.SkillCandidates{Candidates: list})
+	if s.json {
+		err = s.printJSON(api.SkillCandidates{Candidates: list})
 	} else {
 		for _, x := range list {
-			fmt.Fprintf(s.Stdout, "%s: %s, %v in %d entries, %s\n", render.Printable(x.Path), render.Printable(x.Skill.Name), quantity.Size(x.Skill.Bytes), x.Skill.Entries, x.Skill.Digest)
+			fmt.Fprintf(s.stdout, "%s: %s, %v in %d entries, %s\n", render.Printable(x.Path), render.Printable(x.Skill.Name), quantity.Size(x.Skill.Bytes), x.Skill.Entries, x.Skill.Digest)
 			for _, p := range x.Problems {
-				fmt.Fprintf(s.Stdout, "  wrong: %s\n", render.Plain(strings.TrimPrefix(p.Key+": "+p.Text, ": ")))
+				fmt.Fprintf(s.stdout, "  wrong: %s\n", render.Plain(strings.TrimPrefix(p.Key+": "+p.Text, ": ")))
 			}
 			for _, a := range x.Skill.Advice {
-				fmt.Fprintf(s.Stdout, "  advice: %s\n", render.Plain(a))
+				fmt.Fprintf(s.stdout, "  advice: %s\n", render.Plain(a))
 			}
 		}
 	}
 	if err == nil && bad {
-		err = ExitError(1)
+		err = exitError(1)
 	}
 	return err
 }
 
 func (s skillCommands) install() *cobra.Command {
-	var i client.Import
+	var i client.SkillImport
 	cmd := &cobra.Command{
-		Use: "install SOURCE", Short: "Install skills from a directory, an archive or an address", Args: Usage(cobra.ExactArgs(1)),
+		Use: "install SOURCE", Short: "Install skills from a directory, an archive or an address", Args: usage(cobra.ExactArgs(1)),
 		Long: "install makes skills of all that are chosen, or of none. Nothing of them is executed.\n\n" + sources,
 		Example: `  boxctl skills install ./make-report
   boxctl skills install https://github.com/OWNER/REPO/tree/main/skills/make-report`,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			done, err := s.from(args[0], &i)
 			if err != nil {
 				return err
 			}
 			defer done()
-			c := s.client()
-			defer c.Close()
-			list, err := c.Install(cmd.Context(), &i)
+			list, err := c.InstallSkills(cmd.Context(), &i)
 			return s.done(err, list...)
-		},
+		}),
 	}
 	skillFlags(cmd, &i)
 	return cmd
 }
 
 func (s skillCommands) scan() *cobra.Command {
-	var i client.Import
+	var i client.SkillImport
 	var install bool
 	cmd := &cobra.Command{
-		Use: "scan SESSION DIRECTORY", Short: "Look for skills in a directory of a session, and install them", Args: Usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Use: "scan SESSION DIRECTORY", Short: "Look for skills in a directory of a session, and install them", Args: usage(cobra.ExactArgs(2)),
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			i.Session, i.Path = args[0], args[1]
 			if !install {
 				return s.look(cmd, &i)
 			}
-			c := s.client()
-			defer c.Close()
-			list, err := c.Install(cmd.Context(), &i)
+			list, err := c.InstallSkills(cmd.Context(), &i)
 			return s.done(err, list...)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&install, "install", false, "install them")
 	skillFlags(cmd, &i)

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+func (s driveCommands) keep() *cobra.Command {
+	var versions int
+	var age string
+	var push bool
+	cmd := &cobra.Command{
+		Use: "keep [flags] NAME", Short: "Say how long versions of a drive are kept", Args: usage(cobra.ExactArgs(1)),
+		Long: `keep changes how many versions of a drive are kept, and how old they may become; 0 is no bound. The newest is never
+removed, nor one that a box has or has had, nor with --push one that was not pushed.`,
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			var req api.DriveChange
+			given := cmd.Flags().Changed
+			if given("versions") {
+				req.KeepVersions = &versions
+			}
+			if given("age") {
+				d, err := quantity.ParseDuration(age)
+				if err != nil {
+					return &usageError{err: fmt.Errorf("--age %q: %w", age, err)}
+				}
+				req.KeepAge = &d
+			}
+			if given("push") {
+				req.Push = &push
+			}
+			d, err := c.ChangeDrive(cmd.Context(), args[0], &req)
+			return s.printVersions(&d, err)
+		}),
+	}
+	cmd.Flags().IntVar(&versions, "versions", 0, "`NUMBER` of versions")
+	cmd.Flags().StringVar(&age, "age", "", "`TIME` that versions are kept, such as 720h")
+	cmd.Flags().BoolVar(&push, "push", false, "keep versions until they are pushed")
+	return cmd
+}
+
+func (s driveCommands) switchTo() *cobra.Command {
+	return &cobra.Command{
+		Use: "switch SESSION NAME[@VERSION]...", Short: "Give a living box drives, or other versions of them", Args: usage(cobra.MinimumNArgs(2)),
+		Long: `switch mounts the newest version of a drive in a living box, or the one that is named, in the place of the one it has.
+What its programs have open of that stays, and its files are kept until the box ends.`,
+		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			var errs []error
+			list := []api.SessionDrive{}
+			for _, text := range args[1:] {
+				name, version, err := at(text)
+				if err != nil {
+					return err
+				}
+				k, _, err := c.SwitchDrive(cmd.Context(), args[0], name, version)
+				if err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				if list = append(list, k); !s.json {
+					fmt.Fprintf(s.stdout, "%s %d %s\n", k.Target, k.Version, k.Digest)
+				}
+			}
+			if s.json {
+				errs = append(errs, s.printJSON(list))
+			}
+			return errors.Join(errs...)
+		}),
+	}
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
+)
+
+// Images, workspaces, skills and drives are stores: boxd keeps things by name, and boxctl lists, shows, makes and removes
+// them. What the commands of all stores have in common is here.
+
+// lsCommand lists what a store has: list asks boxd, whole is the answer as JSON, and show prints it for people.
+func lsCommand[T any](a *app, short string, list func(*client.Client, context.Context) ([]T, error), whole func([]T) any, show func([]T) error) *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: short, Args: usage(cobra.NoArgs),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			got, err := list(c, cmd.Context())
+			return a.answer(whole(got), err, func() error { return show(got) })
+		}),
+	}
+}
+
+// inspectOneCommand prints all that is known of one thing of a store, as JSON.
+func inspectOneCommand[T any](a *app, short string, get func(*client.Client, context.Context, string) (T, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: "inspect NAME", Short: short, Args: usage(cobra.ExactArgs(1)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			got, err := get(c, cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.printJSON(got)
+		}),
+	}
+}
+
+// rmEachCommand removes things of a store by their names: all that can be, and what cannot is told.
+func (a *app) rmEachCommand(use, short string, remove func(c *client.Client, ctx context.Context, name string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: usage(cobra.MinimumNArgs(1)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return forEach(args, func(name string) error { return remove(c, cmd.Context(), name) })
+		}),
+	}
+}
+
+// takeCommand takes things of a store from a living session.
+func (a *app) takeCommand(use, short, long string, take func(c *client.Client, ctx context.Context, session, name string, force bool) error) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: usage(cobra.MinimumNArgs(2)),
+		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return forEach(args[1:], func(name string) error { return take(c, cmd.Context(), args[0], name, force) })
+		}),
+	}
+	addForce(cmd, &force)
+	return cmd
+}
+
+func addForce(cmd *cobra.Command, force *bool) {
+	cmd.Flags().BoolVarP(force, "force", "f", false, "even if it is in use")
+}
+
+// entry is a file or directory of a skill or of a drive.
+type entry struct {
+	kind       string
+	executable bool
+	size       int64
+	path       string
+}
+
+// printEntries prints what a directory of a store has.
+func (a *app) printEntries(list []entry) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, e := range list {
+		if e.executable {
+			e.kind = "program"
+		}
+		fmt.Fprintf(w, "%s\t%d\t %s\n", e.kind, e.size, render.Printable(e.path))
+	}
+	return w.Flush()
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Ready reports whether boxd can start sessions.
+func (c *Client) Ready(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodGet, target{path: "/readyz"}, nil, &api.Health{})
+	return err
+}
+
+// Status describes the daemon.
+func (c *Client) Status(ctx context.Context) (api.Status, error) {
+	return ask[api.Status](ctx, c, http.MethodGet, target{path: "/v1/status"}, nil)
+}
+
+// Configuration returns what is in force of box.toml. It is for operators.
+func (c *Client) Configuration(ctx context.Context) (api.Configuration, error) {
+	return ask[api.Configuration](ctx, c, http.MethodGet, target{path: "/v1/config"}, nil)
+}
+
+// Doctor examines the host.
+func (c *Client) Doctor(ctx context.Context) (api.Doctor, error) {
+	return ask[api.Doctor](ctx, c, http.MethodGet, target{path: "/v1/doctor"}, nil)
+}
+
+// Profiles lists the configured profiles.
+func (c *Client) Profiles(ctx context.Context) (api.ProfileList, error) {
+	return ask[api.ProfileList](ctx, c, http.MethodGet, target{path: "/v1/profiles"}, nil)
+}
+
+// Drain has boxd take no new sessions, until Undrain; only root may.
+func (c *Client) Drain(ctx context.Context, req *api.DrainRequest) (api.Drain, error) {
+	return ask[api.Drain](ctx, c, http.MethodPost, target{path: "/v1/drain"}, req)
+}
+
+// Undrain has boxd take new sessions again; only root may.
+func (c *Client) Undrain(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodDelete, target{path: "/v1/drain"}, nil, nil)
+	return err
+}
+
+// Usage tells what the caller, or the owner that it names, has used on the last days, or everybody; 0 days are as many as
+// boxd finds usual.
+func (c *Client) Usage(ctx context.Context, days int, all bool) (api.UsageList, error) {
+	to := c.owned(target{path: "/v1/usage"}, given("days", positive(days), "all", yes(all)))
+	return ask[api.UsageList](ctx, c, http.MethodGet, to, nil)
+}
+
+// Grants lists the roles that principals have for a time. Only admins may ask about grants.
+func (c *Client) Grants(ctx context.Context) ([]api.Grant, error) {
+	list, err := ask[api.GrantList](ctx, c, http.MethodGet, target{path: "/v1/grants"}, nil)
+	return list.Grants, err
+}
+
+// Grant gives a principal a role for a time.
+func (c *Client) Grant(ctx context.Context, req *api.GrantRequest) (api.Grant, error) {
+	return ask[api.Grant](ctx, c, http.MethodPost, target{path: "/v1/grants"}, req)
+}
+
+// RevokeGrant ends the grant of a principal.
+func (c *Client) RevokeGrant(ctx context.Context, principal string) error {
+	_, err := c.do(ctx, http.MethodDelete, about("/v1/grants", principal, ""), nil, nil)
+	return err
+}

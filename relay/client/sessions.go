@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// CreateSession makes a session, or returns the one of that id if it does not differ in what req asks for;
+// isNew tells which.
+func (c *Client) CreateSession(ctx context.Context, req *api.SessionRequest) (s api.Session, isNew bool, err error) {
+	return askNew[api.Session](ctx, c, http.MethodPost, target{path: "/v1/sessions"}, req)
+}
+
+// PlanSession says what CreateSession would make, and makes nothing.
+func (c *Client) PlanSession(ctx context.Context, req *api.SessionRequest) (api.Plan, error) {
+	dry := *req
+	dry.DryRun = true
+	return ask[api.Plan](ctx, c, http.MethodPost, target{path: "/v1/sessions"}, &dry)
+}
+
+// Session describes a session.
+func (c *Client) Session(ctx context.Context, id string) (api.Session, error) {
+	return ask[api.Session](ctx, c, http.MethodGet, c.session(id, "", nil), nil)
+}
+
+// Sessions lists the caller's sessions, or with all everybody's.
+func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) {
+	to := target{path: "/v1/sessions"}.with(given("all", yes(all)))
+	list, err := ask[api.SessionList](ctx, c, http.MethodGet, to, nil)
+	return list.Sessions, err
+}
+
+// ChangeSession gives a living session other limits or times, all that change asks for or nothing.
+func (c *Client) ChangeSession(ctx context.Context, id string, change *api.SessionChange) (api.Session, error) {
+	return ask[api.Session](ctx, c, http.MethodPatch, c.session(id, "", nil), change)
+}
+
+// FreezeSession stops all programs of a session where they are, and returns when that is true.
+func (c *Client) FreezeSession(ctx context.Context, id string) (api.Session, error) {
+	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/freeze", nil), nil)
+}
+
+// ThawSession lets the programs of a frozen session go on.
+func (c *Client) ThawSession(ctx context.Context, id string) (api.Session, error) {
+	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/thaw", nil), nil)
+}
+
+// RenewSession begins the idle time of a session anew.
+func (c *Client) RenewSession(ctx context.Context, id string) (api.Session, error) {
+	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/renew", nil), nil)
+}
+
+// DeleteSession ends a session and waits until nothing is left of it.
+func (c *Client) DeleteSession(ctx context.Context, id string) error {
+	_, err := c.do(ctx, http.MethodDelete, c.session(id, "", nil), nil, nil)
+	return err
+}
+
+// Exec runs a program in a session and waits for it.
+func (c *Client) Exec(ctx context.Context, id string, req *api.ExecRequest) (api.ExecResult, error) {
+	return ask[api.ExecResult](ctx, c, http.MethodPost, c.session(id, "/exec", nil), req)
+}
+
+// PlanExec says what Exec would run, and runs nothing.
+func (c *Client) PlanExec(ctx context.Context, id string, req *api.ExecRequest) (api.Plan, error) {
+	dry := *req
+	dry.DryRun = true
+	return ask[api.Plan](ctx, c, http.MethodPost, c.session(id, "/exec", nil), &dry)
+}
+
+// Run makes a session, runs a program in it, and removes it.
+func (c *Client) Run(ctx context.Context, req *api.OneShotRequest) (api.ExecResult, error) {
+	return ask[api.ExecResult](ctx, c, http.MethodPost, target{path: "/v1/exec"}, req)
+}
+
+// PlanRun says what Run would do, and does nothing.
+func (c *Client) PlanRun(ctx context.Context, req *api.OneShotRequest) (api.Plan, error) {
+	dry := *req
+	dry.Exec.DryRun = true
+	return ask[api.Plan](ctx, c, http.MethodPost, target{path: "/v1/exec"}, &dry)
+}
+
+// Instructions are what a model is told of a session, or without an id of one of a profile that would be made.
+func (c *Client) Instructions(ctx context.Context, id, profile string) (api.Instructions, error) {
+	to := target{path: "/v1/instructions"}.with(given("profile", profile))
+	if id != "" {
+		to = c.session(id, "/instructions", nil)
+	}
+	return ask[api.Instructions](ctx, c, http.MethodGet, to, nil)
+}

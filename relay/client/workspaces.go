@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+func (c *Client) workspace(name string) target {
+	return c.owned(about("/v1/workspaces", name, ""), nil)
+}
+
+func (c *Client) workspaces() target { return c.owned(target{path: "/v1/workspaces"}, nil) }
+
+// Workspaces lists the workspaces of the caller that have a name, by name.
+func (c *Client) Workspaces(ctx context.Context) ([]api.Workspace, error) {
+	list, err := ask[api.WorkspaceList](ctx, c, http.MethodGet, c.workspaces(), nil)
+	return list.Workspaces, err
+}
+
+// CreateWorkspace makes a workspace.
+func (c *Client) CreateWorkspace(ctx context.Context, req *api.WorkspaceRequest) (api.Workspace, error) {
+	return ask[api.Workspace](ctx, c, http.MethodPost, c.workspaces(), req)
+}
+
+// Workspace describes a workspace, with the sessions that have it.
+func (c *Client) Workspace(ctx context.Context, name string) (api.Workspace, error) {
+	return ask[api.Workspace](ctx, c, http.MethodGet, c.workspace(name), nil)
+}
+
+// ChangeWorkspace gives a workspace another quota, for all sessions that have it.
+func (c *Client) ChangeWorkspace(ctx context.Context, name string, req *api.WorkspaceChange) (api.Workspace, error) {
+	return ask[api.Workspace](ctx, c, http.MethodPatch, c.workspace(name), req)
+}
+
+// KeepWorkspace ends a session, and makes its own workspace one with a name, with the quota it has.
+func (c *Client) KeepWorkspace(ctx context.Context, session, name string) (api.Workspace, error) {
+	return ask[api.Workspace](ctx, c, http.MethodPost, c.session(session, "/keep", nil), &api.WorkspaceKept{Workspace: name})
+}
+
+// DeleteWorkspace removes a workspace that no session has, with all that is in it.
+func (c *Client) DeleteWorkspace(ctx context.Context, name string) error {
+	_, err := c.do(ctx, http.MethodDelete, c.workspace(name), nil, nil)
+	return err
+}

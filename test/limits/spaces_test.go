@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -77,7 +78,7 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 	d := start(t, boxtest.Lasting)
 	c := client.Workspaces{Client: d.Client}
-	d.NewSession(t, api.SessionRequest{ID: "s", WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)})
+	d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)}})
 	d.Sh(t, "s", "head -c 6000000 /dev/zero > big")
 	counted := func(w api.Workspace, err error) {
 		t.Helper()
@@ -93,7 +94,7 @@ func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 		}
 	}
 	d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "kept"})
-	d.NewSession(t, api.SessionRequest{ID: "other", WorkspaceQuota: new(8 * quantity.MiB)}) // which takes no project of another's
+	d.NewSession(t, api.SessionRequest{ID: "other", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}}) // which takes no project of another's
 	d.Sh(t, "other", "head -c 6000000 /dev/zero > big")
 	full("a", "head -c 6000000 /dev/zero > more")
 	full("a", "rm more; for i in $(seq 200); do : > f$i || exit 1; done")

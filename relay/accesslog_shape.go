@@ -38,7 +38,7 @@ func what(asked any) *audit.What {
 	case *api.SignalRequest:
 		return &audit.What{Changes: []string{"signal=" + r.Signal}}
 	case *api.SessionChange:
-		return &audit.What{Changes: limits(r)}
+		return &audit.What{Changes: limitsAsked(r)}
 	case nil:
 		return nil
 	}
@@ -70,8 +70,8 @@ func box(r *api.SessionRequest, w *audit.What) *audit.What {
 	return w
 }
 
-// limits are what a session was to have from then on, with the values; of labels there are the names.
-func limits(r *api.SessionChange) []string {
+// limitsAsked are what a session was to have from then on, with the values; of labels there are the names.
+func limitsAsked(r *api.SessionChange) []string {
 	copied := *r
 	copied.Labels = nil
 	data, err := json.Marshal(&copied)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -49,7 +50,7 @@ func TestWhatIsRecordedOfARequest(t *testing.T) {
 		{&api.StreamStart{Session: memory, Exec: api.ExecRequest{Argv: []string{"y"}}}, []string{"y"}, []string{"A", "TOKEN"}, []string{"labels", "memory"}},
 		{&api.ImageCommit{Name: "n", Env: env, Cmd: []string{secret}}, nil, []string{"A", "TOKEN"}, []string{"cmd", "name=n"}},
 		{&api.SignalRequest{Signal: "SIGHUP"}, nil, nil, []string{"signal=SIGHUP"}},
-		{&api.SessionChange{Pids: new(7), CPUs: new(1.5), Labels: map[string]string{"l": secret}}, nil, nil, []string{"cpus=1.5", "labels.l", "pids=7"}},
+		{&api.SessionChange{Patch: limits.Patch{Pids: new(7), CPUs: new(1.5)}, Labels: map[string]string{"l": secret}}, nil, nil, []string{"cpus=1.5", "labels.l", "pids=7"}},
 		{&api.GrantRequest{Principal: "uid:1", Role: "admin"}, nil, nil, []string{"principal=uid:1", "role=admin", "for=0s"}},
 	} {
 		w := what(test.asked)

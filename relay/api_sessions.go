@@ -94,11 +94,7 @@ func changeSession(c *Call) (any, error) {
 	if err := c.DecodeBody(&r, maxSessionBody); err != nil {
 		return nil, err
 	}
-	err = c.Sup.Update(c.Context(), s, &policy.Request{
-		CPUs: r.CPUs, Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, CPUWeight: r.CPUWeight,
-		IOWeight: r.IOWeight, IORead: r.IORead, IOWrite: r.IOWrite, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL,
-		MaxLifetime: r.MaxLifetime, Labels: r.Labels, NetworkRules: r.NetworkRules, NetworkConnections: r.NetworkConnections, NetworkBandwidth: r.NetworkBandwidth,
-	})
+	err = c.Sup.Update(c.Context(), s, &policy.Request{Patch: r.Patch, Labels: r.Labels, NetworkRules: r.NetworkRules})
 	if err != nil {
 		return nil, err
 	}

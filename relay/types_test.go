@@ -84,8 +84,10 @@ func structs(of []any) map[string]reflect.Type {
 				return
 			}
 			found[typ.Name()] = typ
-			for f := range typ.Fields() {
-				walk(f.Type)
+			for _, f := range reflect.VisibleFields(typ) {
+				if !f.Anonymous { // the fields of what is embedded are the struct's own
+					walk(f.Type)
+				}
 			}
 		default:
 		}
@@ -164,8 +166,14 @@ func (w typeCheck) compare(typ reflect.Type, s schema) (wrong []string) {
 	properties := s.at("properties")
 	left := maps.Clone(properties)
 	var required []any
-	for f := range typ.Fields() {
+	for _, f := range reflect.VisibleFields(typ) {
+		if f.Anonymous {
+			continue
+		}
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if typ == reflect.TypeFor[api.Profile]() && name == "rlimits" {
+			options = "" // sessions have some or not; every profile has a table of them, see policy.DefaultProfile
+		}
 		if !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero") {
 			required = append(required, name)
 		}

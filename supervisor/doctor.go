@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -122,7 +123,7 @@ func (d *Doctor) checkLimit(name string, host policy.Host) isolation.Check {
 			only.Limits.BestEffort = append([]string{other}, only.Limits.BestEffort...)
 		}
 	}
-	by, err := only.Enforcement(&policy.Settings{Memory: profile.Memory, IORead: 1, WorkspaceQuota: 1}, host)
+	by, err := only.Enforcement(&policy.Settings{Limits: limits.Limits{Memory: profile.Memory, IORead: 1, WorkspaceQuota: 1}}, host)
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
 		if f, ok := err.(*fault.Error); ok { //nolint:errorlint // made two lines above

@@ -19,6 +19,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -57,7 +58,7 @@ func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.T
 	t.Helper()
 	cfg := v.cfg.Load()
 	s := session.New(&v.sessionHost, &session.Params{
-		ID: id, Created: now, Settings: policy.Settings{TTL: quantity.Duration(ttl)}, Profile: new(policy.DefaultProfile()), Made: cfg,
+		ID: id, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(ttl)}}, Profile: new(policy.DefaultProfile()), Made: cfg,
 	})
 	v.sessions[s.Key] = s
 	if err := s.Launched(new(client.Box), nil); err != nil {
@@ -91,7 +92,7 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	ready(t, v, "b", 7*time.Second, now)
 	ready(t, v, "c", 9*time.Second, now)
 	ready(t, v, "e", time.Second, now).BeginEnd(session.EndDeleted)
-	starting := session.New(&v.sessionHost, &session.Params{ID: "d", Created: now, Settings: policy.Settings{TTL: quantity.Duration(time.Second)}, Profile: &policy.Profile{}, Made: v.cfg.Load()})
+	starting := session.New(&v.sessionHost, &session.Params{ID: "d", Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Second)}}, Profile: &policy.Profile{}, Made: v.cfg.Load()})
 	v.sessions["d"] = starting
 	if got := v.endDue(now); got != 7*time.Second {
 		t.Errorf("it sleeps %v, want 7s", got)

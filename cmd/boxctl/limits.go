@@ -10,87 +10,71 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// limitFlags are the flags of run, create and set: what a living session can be given too.
+// limitFlags are the flags of run, create and set: what a living session can be given too. Each limit has one of its name.
 type limitFlags struct {
-	memory, memoryHigh, swap, oom string
-	ioRead, ioWrite, quota        string
-	bandwidth                     string
-	connections                   int
-	ttl, maxLifetime              string
-	cpus                          float64
-	pids, cpuWeight, ioWeight     int
-	inodes                        int
-	labels                        []string
-	set                           *pflag.FlagSet
+	limits limits.Patch // of the flags that were given
+	reads  []func(errs *[]error)
+	labels []string
+	set    *pflag.FlagSet
 }
 
 func (f *limitFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
-	f.set.StringVarP(&f.memory, "memory", "m", "", "`SIZE` of the memory, such as 512MiB")
-	f.set.StringVar(&f.memoryHigh, "memory-high", "", "`SIZE` of the memory from which on programs are slowed down")
-	f.set.StringVar(&f.swap, "swap", "", "`SIZE` of the swap beside the memory")
-	f.set.StringVar(&f.oom, "oom", "", "`WHAT` dies when the memory is used up: process, program or session")
-	f.set.Float64Var(&f.cpus, "cpus", 0, "`NUMBER` of processors, such as 1.5")
-	f.set.IntVar(&f.cpuWeight, "cpu-weight", 0, "`WEIGHT` against other boxes for processor time, 1 to 10000")
-	f.set.IntVar(&f.pids, "pids", 0, "`NUMBER` of processes and threads")
-	f.set.IntVar(&f.ioWeight, "io-weight", 0, "`WEIGHT` against other boxes for the disk, 1 to 10000")
-	f.set.StringVar(&f.ioRead, "io-read", "", "`SIZE` that may be read from the disk per second, such as 10MiB")
-	f.set.StringVar(&f.ioWrite, "io-write", "", "`SIZE` that may be written to the disk per second")
-	f.set.IntVar(&f.connections, "network-connections", 0, "`NUMBER` of connections at a time, at most the profile's")
-	f.set.StringVar(&f.bandwidth, "network-bandwidth", "", "`SIZE` that may be sent, and as much received, per second, such as 1MiB")
-	f.set.StringVar(&f.quota, "workspace-quota", "", "`SIZE` of the workspace")
-	f.set.IntVar(&f.inodes, "workspace-inodes", 0, "`NUMBER` of files and directories in the workspace")
-	f.set.StringVar(&f.ttl, "ttl", "", "end after this `TIME` without use, such as 10m")
-	f.set.StringVar(&f.maxLifetime, "max-lifetime", "", "end after this `TIME` in any case")
+	p := &f.limits
+	textFlag(f, &p.Memory, quantity.ParseSize, "memory", "m", "`SIZE` of the memory, such as 512MiB")
+	textFlag(f, &p.MemoryHigh, quantity.ParseSize, "memory-high", "", "`SIZE` of the memory from which on programs are slowed down")
+	textFlag(f, &p.Swap, quantity.ParseSize, "swap", "", "`SIZE` of the swap beside the memory")
+	textFlag(f, &p.OOM, anyText, "oom", "", "`WHAT` dies when the memory is used up: process, program or session")
+	numberFlag(f, &p.CPUs, f.set.Float64, "cpus", "`NUMBER` of processors, such as 1.5")
+	numberFlag(f, &p.CPUWeight, f.set.Int, "cpu-weight", "`WEIGHT` against other boxes for processor time, 1 to 10000")
+	numberFlag(f, &p.Pids, f.set.Int, "pids", "`NUMBER` of processes and threads")
+	numberFlag(f, &p.IOWeight, f.set.Int, "io-weight", "`WEIGHT` against other boxes for the disk, 1 to 10000")
+	textFlag(f, &p.IORead, quantity.ParseSize, "io-read", "", "`SIZE` that may be read from the disk per second, such as 10MiB")
+	textFlag(f, &p.IOWrite, quantity.ParseSize, "io-write", "", "`SIZE` that may be written to the disk per second")
+	textFlag(f, &p.WorkspaceQuota, quantity.ParseSize, "workspace-quota", "", "`SIZE` of the workspace")
+	numberFlag(f, &p.WorkspaceInodes, f.set.Int, "workspace-inodes", "`NUMBER` of files and directories in the workspace")
+	numberFlag(f, &p.NetworkConnections, f.set.Int, "network-connections", "`NUMBER` of connections at a time, at most the profile's")
+	textFlag(f, &p.NetworkBandwidth, quantity.ParseSize, "network-bandwidth", "", "`SIZE` that may be sent, and as much received, per second, such as 1MiB")
+	textFlag(f, &p.TTL, quantity.ParseDuration, "ttl", "", "end after this `TIME` without use, such as 10m")
+	textFlag(f, &p.MaxLifetime, quantity.ParseDuration, "max-lifetime", "", "end after this `TIME` in any case")
 	f.set.StringArrayVar(&f.labels, "label", nil, "`NAME=value` that goes with it; may be repeated")
 }
 
+// numberFlag adds a flag, and asks for its number if the flag was given.
+func numberFlag[T int | float64](f *limitFlags, to **T, define func(name string, value T, usage string) *T, name, usage string) {
+	value := define(name, 0, usage)
+	f.reads = append(f.reads, func(*[]error) {
+		if f.set.Changed(name) {
+			*to = value
+		}
+	})
+}
+
+// textFlag adds a flag, and asks for what its text says if the flag was given.
+func textFlag[T any](f *limitFlags, to **T, parse func(string) (T, error), name, short, usage string) {
+	text := f.set.StringP(name, short, "", usage)
+	f.reads = append(f.reads, func(errs *[]error) { *to = parseFlag(errs, f.set, name, *text, parse) })
+}
+
+func anyText(text string) (string, error) { return text, nil }
+
 // change makes a request of the flags that were given.
 func (f *limitFlags) change() (c api.SessionChange, errs []error) {
-	given := f.set.Changed
-	for _, number := range []struct {
-		name string
-		from *int
-		to   **int
-	}{{"pids", &f.pids, &c.Pids}, {"cpu-weight", &f.cpuWeight, &c.CPUWeight}, {"io-weight", &f.ioWeight, &c.IOWeight}, {"workspace-inodes", &f.inodes, &c.WorkspaceInodes}, {"network-connections", &f.connections, &c.NetworkConnections}} {
-		if given(number.name) {
-			*number.to = number.from
-		}
+	for _, read := range f.reads {
+		read(&errs)
 	}
-	if given("cpus") {
-		c.CPUs = &f.cpus
-	}
-	if given("oom") {
-		c.OOM = &f.oom
-	}
-	for _, size := range []struct {
-		name, text string
-		to         **quantity.Size
-	}{
-		{"memory", f.memory, &c.Memory},
-		{"memory-high", f.memoryHigh, &c.MemoryHigh},
-		{"swap", f.swap, &c.Swap},
-		{"io-read", f.ioRead, &c.IORead},
-		{"io-write", f.ioWrite, &c.IOWrite},
-		{"workspace-quota", f.quota, &c.WorkspaceQuota},
-		{"network-bandwidth", f.bandwidth, &c.NetworkBandwidth},
-	} {
-		*size.to = parseFlag(&errs, f.set, size.name, size.text, quantity.ParseSize)
-	}
-	c.TTL = parseFlag(&errs, f.set, "ttl", f.ttl, quantity.ParseDuration)
-	c.MaxLifetime = parseFlag(&errs, f.set, "max-lifetime", f.maxLifetime, quantity.ParseDuration)
 	labels, err := parsePairs("label", f.labels)
 	if err != nil {
 		errs = append(errs, err)
 	}
-	c.Labels = labels
-	return c, errs
+	return api.SessionChange{Patch: f.limits, Labels: labels}, errs
 }
 
 func (a *app) setCommand() *cobra.Command {

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -108,10 +109,12 @@ func TestOnlyFlagsThatWereGivenAreAskedFor(t *testing.T) {
 		want api.SessionRequest
 	}{
 		{nil, api.SessionRequest{}},
-		{[]string{"--cpus=0", "--pids=0", "--network=", "--image="}, api.SessionRequest{CPUs: new(0.0), Pids: new(0), Network: new(""), Image: new("")}},
+		{[]string{"--cpus=0", "--pids=0", "--network=", "--image="}, api.SessionRequest{Patch: limits.Patch{CPUs: new(0.0), Pids: new(0)}, Network: new(""), Image: new("")}},
 		{[]string{"-p", "x", "-m", "64MiB", "--tmp=0", "--workspace-quota=1GiB", "--ttl=0s", "--max-lifetime=1h"}, api.SessionRequest{
-			Profile: "x", Memory: new(64 * quantity.MiB), Tmp: new(quantity.Size(0)), WorkspaceQuota: new(quantity.GiB),
-			TTL: new(quantity.Duration(0)), MaxLifetime: new(quantity.Duration(time.Hour)),
+			Profile: "x", Patch: limits.Patch{
+				Memory: new(64 * quantity.MiB), WorkspaceQuota: new(quantity.GiB), TTL: new(quantity.Duration(0)),
+				MaxLifetime: new(quantity.Duration(time.Hour)),
+			}, Tmp: new(quantity.Size(0)),
 		}},
 	} {
 		tc.want.ID = "id"

@@ -83,10 +83,7 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	if owner := f.set.Lookup("owner"); owner != nil && owner.Changed {
 		errs = append(errs, errors.New("--owner: a new box is always your own"))
 	}
-	req.CPUs, req.Memory, req.MemoryHigh, req.Swap, req.OOM, req.Pids = change.CPUs, change.Memory, change.MemoryHigh, change.Swap, change.OOM, change.Pids
-	req.CPUWeight, req.IOWeight, req.IORead, req.IOWrite = change.CPUWeight, change.IOWeight, change.IORead, change.IOWrite
-	req.NetworkConnections, req.NetworkBandwidth = change.NetworkConnections, change.NetworkBandwidth
-	req.WorkspaceQuota, req.WorkspaceInodes, req.TTL, req.MaxLifetime, req.Labels = change.WorkspaceQuota, change.WorkspaceInodes, change.TTL, change.MaxLifetime, change.Labels
+	req.Patch, req.Labels = change.Patch, change.Labels
 	req.Tmp = parseFlag(&errs, f.set, "tmp", f.tmp, quantity.ParseSize)
 	req.Wait = parseFlag(&errs, f.set, "wait", f.wait, quantity.ParseDuration)
 	var err error

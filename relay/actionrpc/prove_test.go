@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -155,7 +156,7 @@ func TestNoQuotaIsAskedForByName(t *testing.T) {
 	c := policy.DefaultConfig()
 	c.Roots = []string{"/srv/q"}
 	for _, asked := range []*quantity.Size{nil, new(8 * quantity.MiB)} {
-		req := &policy.Request{Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), WorkspaceQuota: asked, Mounts: []policy.Mount{mount}}
+		req := &policy.Request{Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: []policy.Mount{mount}}
 		if s, _, err := c.Merge(req); err != nil || s.WorkspaceQuota == 0 || len(s.Bounded) != 1 {
 			t.Fatalf("%+v, %v", s, err)
 		}

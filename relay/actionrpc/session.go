@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
@@ -189,10 +190,13 @@ func (b *Boxes) request(physical string, spec *protocol.Spec, kept *protocol.Spe
 	req := &policy.Request{
 		ID: physical, Profile: b.Profile, Image: image, Network: &network, Labels: kept.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's own runtime
 		// More than the host has is no limit, and a profile of LangBot's is the same on every host.
-		CPUs: new(min(spec.CPUs, float64(has.CPUs))), Memory: new(min(mib(spec.MemoryMB), has.Memory)),
-		Pids: new(int(max(min(spec.PidsLimit, int64(has.Pids)), isolation.MinPids))), // PID 1 of a box has threads of its own
+		Patch: limits.Patch{
+			CPUs: new(min(spec.CPUs, float64(has.CPUs))), Memory: new(min(mib(spec.MemoryMB), has.Memory)),
+			Pids: new(int(max(min(spec.PidsLimit, int64(has.Pids)), isolation.MinPids))), // PID 1 of a box has threads of its own
+			TTL:  new(quantity.Duration(TTL)),
+		},
 		// A root that can be written to is not to be had, in LangBot's own runtime neither.
-		ReadOnlyRoot: new(true), TTL: new(quantity.Duration(TTL)),
+		ReadOnlyRoot: new(true),
 	}
 	if spec.HostPath == nil || spec.HostPathMode == protocol.ReadWrite && path.Clean(spec.MountPath) == isolation.Workspace {
 		maps.Copy(req.Env, caches())

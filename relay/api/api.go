@@ -10,6 +10,7 @@ package api
 import (
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
@@ -21,105 +22,59 @@ type SessionRequest struct {
 	Template  string            `json:"template,omitempty"`
 	Variables map[string]string `json:"variables,omitempty" max:"64"`
 	// DryRun answers with a Plan, and makes nothing.
-	DryRun          bool               `json:"dry_run,omitempty"`
-	Profile         string             `json:"profile,omitempty"`
-	Image           *string            `json:"image,omitempty"`
-	Network         *string            `json:"network,omitempty"`
-	NetworkRules    []string           `json:"network_rules,omitzero" max:"64"` // where programs may connect to; [] is nowhere
-	NetworkStrict   *bool              `json:"network_strict,omitempty"`        // what connects to names is looked at
-	Secrets         []string           `json:"secrets,omitempty" max:"8"`       // names; programs have placeholders, and only strict sessions have any
-	ReadOnlyRoot    *bool              `json:"read_only_root,omitempty"`
-	CPUs            *float64           `json:"cpus,omitempty"`
-	Memory          *quantity.Size     `json:"memory,omitempty"`
-	MemoryHigh      *quantity.Size     `json:"memory_high,omitempty"`
-	Swap            *quantity.Size     `json:"swap,omitempty"`
-	OOM             *string            `json:"oom,omitempty"` // "process", "program" or "session"
-	Pids            *int               `json:"pids,omitempty"`
-	Rlimits         map[string]string  `json:"rlimits,omitempty" max:"16"` // "SOFT:HARD" or one for both, by name: {"stack": "64MiB"}
-	CPUWeight       *int               `json:"cpu_weight,omitempty"`
-	IOWeight        *int               `json:"io_weight,omitempty"`
-	IORead          *quantity.Size     `json:"io_read,omitempty"`  // bytes a second
-	IOWrite         *quantity.Size     `json:"io_write,omitempty"` // bytes a second
-	Tmp             *quantity.Size     `json:"tmp,omitempty"`
-	WorkspaceQuota  *quantity.Size     `json:"workspace_quota,omitempty"`
-	WorkspaceInodes *int               `json:"workspace_inodes,omitempty"`
-	TTL             *quantity.Duration `json:"ttl,omitempty"`
-	MaxLifetime     *quantity.Duration `json:"max_lifetime,omitempty"`
-	Workspace       string             `json:"workspace,omitempty"` // name of one that is lent to it; "": one of its own
-	Inputs          []Input            `json:"inputs,omitempty" max:"16"`
-	Mounts          []Mount            `json:"mounts,omitempty" max:"249"`
-	Skills          []string           `json:"skills,omitempty" max:"128"` // names; one that is not there is told in the answer
-	Drives          []string           `json:"drives,omitempty" max:"16"`  // names, or NAME@VERSION
-	Env             map[string]string  `json:"env,omitempty" max:"256"`
-	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
-	Wait            *quantity.Duration `json:"wait,omitempty"`   // for room, at most; less than the configured time
-	Base64          *InBase64          `json:"base64,omitempty"` // of env, what is no UTF-8
-
-	NetworkConnections *int           `json:"network_connections,omitempty"` // at a time; at most the profile's
-	NetworkBandwidth   *quantity.Size `json:"network_bandwidth,omitempty"`   // bytes a second in each direction; at most the profile's
+	DryRun        bool     `json:"dry_run,omitempty"`
+	Profile       string   `json:"profile,omitempty"`
+	Image         *string  `json:"image,omitempty"`
+	Network       *string  `json:"network,omitempty"`
+	NetworkRules  []string `json:"network_rules,omitzero" max:"64"` // where programs may connect to; [] is nowhere
+	NetworkStrict *bool    `json:"network_strict,omitempty"`        // what connects to names is looked at
+	Secrets       []string `json:"secrets,omitempty" max:"8"`       // names; programs have placeholders, and only strict sessions have any
+	ReadOnlyRoot  *bool    `json:"read_only_root,omitempty"`
+	limits.Patch
+	Rlimits   map[string]string  `json:"rlimits,omitempty" max:"16"` // "SOFT:HARD" or one for both, by name: {"stack": "64MiB"}
+	Tmp       *quantity.Size     `json:"tmp,omitempty"`
+	Workspace string             `json:"workspace,omitempty"` // name of one that is lent to it; "": one of its own
+	Inputs    []Input            `json:"inputs,omitempty" max:"16"`
+	Mounts    []Mount            `json:"mounts,omitempty" max:"249"`
+	Skills    []string           `json:"skills,omitempty" max:"128"` // names; one that is not there is told in the answer
+	Drives    []string           `json:"drives,omitempty" max:"16"`  // names, or NAME@VERSION
+	Env       map[string]string  `json:"env,omitempty" max:"256"`
+	Labels    map[string]string  `json:"labels,omitempty" max:"32"`
+	Wait      *quantity.Duration `json:"wait,omitempty"`   // for room, at most; less than the configured time
+	Base64    *InBase64          `json:"base64,omitempty"` // of env, what is no UTF-8
 }
 
 // SessionChange asks for other limits, times and rules of a living session: the body of PATCH
 // /v1/sessions/{id}. What is left out stays as it is; all of the rest is changed, or nothing.
 type SessionChange struct {
-	NetworkRules    []string           `json:"network_rules,omitzero" max:"64"` // connections they do not let through are cut; [] is nowhere
-	CPUs            *float64           `json:"cpus,omitempty"`
-	Memory          *quantity.Size     `json:"memory,omitempty"`
-	MemoryHigh      *quantity.Size     `json:"memory_high,omitempty"`
-	Swap            *quantity.Size     `json:"swap,omitempty"`
-	OOM             *string            `json:"oom,omitempty"` // "process", "program" or "session"
-	Pids            *int               `json:"pids,omitempty"`
-	CPUWeight       *int               `json:"cpu_weight,omitempty"`
-	IOWeight        *int               `json:"io_weight,omitempty"`
-	IORead          *quantity.Size     `json:"io_read,omitempty"`  // bytes a second
-	IOWrite         *quantity.Size     `json:"io_write,omitempty"` // bytes a second
-	WorkspaceQuota  *quantity.Size     `json:"workspace_quota,omitempty"`
-	WorkspaceInodes *int               `json:"workspace_inodes,omitempty"`
-	TTL             *quantity.Duration `json:"ttl,omitempty"`
-	MaxLifetime     *quantity.Duration `json:"max_lifetime,omitempty"`
-	Labels          map[string]string  `json:"labels,omitempty" max:"32"`
-
-	NetworkConnections *int           `json:"network_connections,omitempty"` // at a time
-	NetworkBandwidth   *quantity.Size `json:"network_bandwidth,omitempty"`   // bytes a second in each direction
+	NetworkRules []string `json:"network_rules,omitzero" max:"64"` // connections they do not let through are cut; [] is nowhere
+	limits.Patch
+	Labels map[string]string `json:"labels,omitempty" max:"32"`
 }
 
 // Session describes a session.
 type Session struct {
-	ID              string            `json:"id"`
-	Owner           string            `json:"owner"`
-	OwnerUID        uint32            `json:"owner_uid"`
-	State           string            `json:"state"`
-	Profile         string            `json:"profile"`
-	Image           string            `json:"image"`
-	Hostname        string            `json:"hostname"`
-	Network         string            `json:"network"`
-	NetworkRules    []string          `json:"network_rules,omitempty"`
-	NetworkStrict   bool              `json:"network_strict,omitempty"`
-	Secrets         []string          `json:"secrets,omitempty"` // names
-	ReadOnlyRoot    bool              `json:"read_only_root"`
-	CPUs            float64           `json:"cpus"`
-	Memory          quantity.Size     `json:"memory"`
-	MemoryHigh      quantity.Size     `json:"memory_high"`
-	Swap            quantity.Size     `json:"swap"`
-	OOM             string            `json:"oom"`
-	Pids            int               `json:"pids"`
-	Rlimits         map[string]string `json:"rlimits,omitempty"` // other than those that are built in
-	CPUWeight       int               `json:"cpu_weight"`
-	IOWeight        int               `json:"io_weight"`
-	IORead          quantity.Size     `json:"io_read"`
-	IOWrite         quantity.Size     `json:"io_write"`
-	Tmp             quantity.Size     `json:"tmp"`
-	WorkspaceQuota  quantity.Size     `json:"workspace_quota"`
-	WorkspaceInodes int               `json:"workspace_inodes"`
-	TTL             quantity.Duration `json:"ttl"`
-	MaxLifetime     quantity.Duration `json:"max_lifetime"`
-	WorkspaceName   string            `json:"workspace_name,omitempty"` // of the one that is lent to it
-	Inputs          []Input           `json:"inputs,omitempty"`
-	Mounts          []Mount           `json:"mounts"`
-	Skills          []SessionSkill    `json:"skills,omitempty"`
-	Drives          []SessionDrive    `json:"drives,omitempty"`
-	Env             []string          `json:"env"` // names only
-	Labels          map[string]string `json:"labels,omitempty"`
+	ID            string   `json:"id"`
+	Owner         string   `json:"owner"`
+	OwnerUID      uint32   `json:"owner_uid"`
+	State         string   `json:"state"`
+	Profile       string   `json:"profile"`
+	Image         string   `json:"image"`
+	Hostname      string   `json:"hostname"`
+	Network       string   `json:"network"`
+	NetworkRules  []string `json:"network_rules,omitempty"`
+	NetworkStrict bool     `json:"network_strict,omitempty"`
+	Secrets       []string `json:"secrets,omitempty"` // names
+	ReadOnlyRoot  bool     `json:"read_only_root"`
+	limits.Limits
+	limits.Lifetime
+	WorkspaceName string            `json:"workspace_name,omitempty"` // of the one that is lent to it
+	Inputs        []Input           `json:"inputs,omitempty"`
+	Mounts        []Mount           `json:"mounts"`
+	Skills        []SessionSkill    `json:"skills,omitempty"`
+	Drives        []SessionDrive    `json:"drives,omitempty"`
+	Env           []string          `json:"env"` // names only
+	Labels        map[string]string `json:"labels,omitempty"`
 	// Enforcement says what keeps each limit on this host: "cgroup2", "project-quota", "store", "tmpfs",
 	// "rlimit", "host" (a workspace of the host, bounded by its own filesystem) or "none".
 	Enforcement map[string]string `json:"enforcement"`

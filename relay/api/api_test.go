@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -22,10 +23,13 @@ func session() api.Session {
 	born := time.Date(2026, 11, 21, 9, 30, 0, 123456789, time.UTC)
 	return api.Session{
 		ID: "a/b", Owner: "uid:1000", OwnerUID: 1000, State: "ready", Profile: "default", Image: "host", Hostname: "a-b", Network: "off",
-		ReadOnlyRoot: true, CPUs: 1.5, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128, CPUWeight: 100, IOWeight: 50, IOWrite: quantity.MiB, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB,
-		TTL: quantity.Duration(5 * time.Minute), MaxLifetime: quantity.Duration(24 * time.Hour),
-		Mounts: []api.Mount{{Source: "/home/u/in", Target: "/data", Mode: "ro"}, {Source: "/srv/x", Target: "/workspace", Mode: "rw", Owner: 1500}},
-		Env:    []string{"TOKEN"}, Labels: map[string]string{"team": "x"}, Enforcement: map[string]string{"memory": "rlimit", "tmp": "tmpfs"},
+		ReadOnlyRoot: true, Limits: limits.Limits{
+			CPUs: 1.5, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128, CPUWeight: 100, IOWeight: 50, IOWrite: quantity.MiB,
+			Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB,
+		},
+		Lifetime: limits.Lifetime{TTL: quantity.Duration(5 * time.Minute), MaxLifetime: quantity.Duration(24 * time.Hour)},
+		Mounts:   []api.Mount{{Source: "/home/u/in", Target: "/data", Mode: "ro"}, {Source: "/srv/x", Target: "/workspace", Mode: "rw", Owner: 1500}},
+		Env:      []string{"TOKEN"}, Labels: map[string]string{"team": "x"}, Enforcement: map[string]string{"memory": "rlimit", "tmp": "tmpfs"},
 		CreatedAt: born, LastUsedAt: born.Add(time.Second), ExpiresAt: new(born.Add(time.Minute)), Running: 1, Executions: 2, PID: 4321, IDBase: 1879048192,
 		Group: "/sys/fs/cgroup/x", Usage: &api.SessionUsage{CPUMS: 1.5, Memory: quantity.MiB, MemoryPeak: 2 * quantity.MiB, Pids: 3, OOMKills: 1, Pressure: api.Pressure{CPU: 12.5}},
 	}
@@ -87,10 +91,10 @@ func TestTheWireIsWhatItWas(t *testing.T) {
 		"started.json": &api.ServerControl{Started: &api.StreamStarted{Session: "s", Clamped: result().Clamped}},
 		"taken.json":   &api.ServerControl{StdinTaken: 65536},
 		"start.json": &api.ClientControl{Start: &api.StreamStart{
-			Session: &api.SessionRequest{Profile: "default", Memory: new(quantity.GiB), TTL: new(quantity.Duration(90 * time.Second))},
+			Session: &api.SessionRequest{Profile: "default", Patch: limits.Patch{Memory: new(quantity.GiB), TTL: new(quantity.Duration(90 * time.Second))}},
 			Exec:    api.ExecRequest{Command: new("make test"), Cwd: "/workspace", Timeout: new(quantity.Duration(time.Minute))}, Stdin: true,
 		}},
-		"change.json":  &api.SessionChange{Memory: new(quantity.GiB), CPUs: new(0.5), OOM: new("session"), TTL: new(quantity.Duration(time.Minute))},
+		"change.json":  &api.SessionChange{Patch: limits.Patch{Memory: new(quantity.GiB), CPUs: new(0.5), OOM: new("session"), TTL: new(quantity.Duration(time.Minute))}},
 		"signal.json":  &api.ClientControl{Signal: "SIGINT"},
 		"process.json": new(process()), "process_request.json": processRequest(),
 		"resize.json": &api.ClientControl{Resize: &api.Terminal{Rows: 24, Cols: 80}},
@@ -153,6 +157,10 @@ func TestFieldsAreNamedInOneStyle(t *testing.T) {
 		seen[typ] = true
 		for f := range typ.Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if f.Anonymous { // its fields are the struct's own
+				walk(f.Type)
+				continue
+			}
 			if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_0123456789") != "" {
 				t.Errorf("%s.%s is %q on the wire", typ, f.Name, name)
 			}

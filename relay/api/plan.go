@@ -2,7 +2,10 @@
 
 package api
 
-import "github.com/boxd-dev/boxd/internal/quantity"
+import (
+	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
 
 // Plan is the answer to a request with dry_run: what it would come to, now. Nothing has been started.
 type Plan struct {
@@ -20,34 +23,20 @@ type Plan struct {
 
 // PlannedSession is what a session would be made with.
 type PlannedSession struct {
-	ID              string            `json:"id,omitempty"` // left out: one would be made up
-	Profile         string            `json:"profile"`
-	Image           string            `json:"image"`
-	Network         string            `json:"network"`
-	NetworkRules    []string          `json:"network_rules,omitempty"`
-	NetworkStrict   bool              `json:"network_strict,omitempty"`
-	Secrets         []string          `json:"secrets,omitempty"` // names
-	ReadOnlyRoot    bool              `json:"read_only_root"`
-	CPUs            float64           `json:"cpus"`
-	Memory          quantity.Size     `json:"memory"`
-	MemoryHigh      quantity.Size     `json:"memory_high"`
-	Swap            quantity.Size     `json:"swap"`
-	OOM             string            `json:"oom"`
-	Pids            int               `json:"pids"`
-	Rlimits         map[string]string `json:"rlimits,omitempty"`
-	CPUWeight       int               `json:"cpu_weight"`
-	IOWeight        int               `json:"io_weight"`
-	IORead          quantity.Size     `json:"io_read"`
-	IOWrite         quantity.Size     `json:"io_write"`
-	Tmp             quantity.Size     `json:"tmp"`
-	WorkspaceQuota  quantity.Size     `json:"workspace_quota"`
-	WorkspaceInodes int               `json:"workspace_inodes"`
-	TTL             quantity.Duration `json:"ttl"`
-	MaxLifetime     quantity.Duration `json:"max_lifetime"`
-	Mounts          []Mount           `json:"mounts"`
-	Skills          []string          `json:"skills,omitempty"`
-	Drives          []string          `json:"drives,omitempty"`
-	Env             []string          `json:"env"` // names only
+	ID            string   `json:"id,omitempty"` // left out: one would be made up
+	Profile       string   `json:"profile"`
+	Image         string   `json:"image"`
+	Network       string   `json:"network"`
+	NetworkRules  []string `json:"network_rules,omitempty"`
+	NetworkStrict bool     `json:"network_strict,omitempty"`
+	Secrets       []string `json:"secrets,omitempty"` // names
+	ReadOnlyRoot  bool     `json:"read_only_root"`
+	limits.Limits
+	limits.Lifetime
+	Mounts []Mount  `json:"mounts"`
+	Skills []string `json:"skills,omitempty"`
+	Drives []string `json:"drives,omitempty"`
+	Env    []string `json:"env"` // names only
 
 	NetworkConnections int           `json:"network_connections,omitempty"`
 	NetworkBandwidth   quantity.Size `json:"network_bandwidth,omitempty"`

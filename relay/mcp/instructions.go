@@ -46,7 +46,7 @@ func (f *Facts) network() string {
 func FactsOf(s *api.Session, p *api.Profile) *Facts {
 	f := &Facts{Enforcement: s.Enforcement, Named: s.ID, Profile: *p, Box: api.PlannedSession{
 		ID: s.ID, Profile: s.Profile, Network: s.Network, NetworkRules: s.NetworkRules, NetworkStrict: s.NetworkStrict, ReadOnlyRoot: s.ReadOnlyRoot,
-		CPUs: s.CPUs, Memory: s.Memory, Pids: s.Pids, Tmp: s.Tmp, WorkspaceQuota: s.WorkspaceQuota, Mounts: s.Mounts,
+		Limits: s.Limits, Mounts: s.Mounts,
 	}}
 	for i := range s.Skills {
 		f.Box.Skills = append(f.Box.Skills, s.Skills[i].Name)

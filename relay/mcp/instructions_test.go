@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -14,8 +15,7 @@ import (
 func facts() *Facts {
 	return &Facts{
 		Box: api.PlannedSession{
-			Network: "off", ReadOnlyRoot: true, CPUs: 1.5, Memory: 512 * quantity.MiB, Pids: 128,
-			Tmp: 64 * quantity.MiB, WorkspaceQuota: quantity.GiB,
+			Network: "off", ReadOnlyRoot: true, Limits: limits.Limits{CPUs: 1.5, Memory: 512 * quantity.MiB, Pids: 128, Tmp: 64 * quantity.MiB, WorkspaceQuota: quantity.GiB},
 		},
 		Profile: api.Profile{Timeout: quantity.Duration(30 * time.Second), MaxTimeout: quantity.Duration(10 * time.Minute), Leftovers: "kill"},
 	}

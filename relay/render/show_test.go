@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -49,8 +50,7 @@ func TestSessionsAreListedInLines(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	var out bytes.Buffer
 	s := api.Session{
-		ID: "work", Owner: "uid:4294967294", OwnerUID: 4294967294, Profile: "default", State: "ready", Running: 2, Memory: 512 * quantity.MiB,
-		CPUs: 1.5, Pids: 64, LastUsedAt: now.Add(-3 * time.Minute), ExpiresAt: new(now.Add(time.Hour)),
+		ID: "work", Owner: "uid:4294967294", OwnerUID: 4294967294, Profile: "default", State: "ready", Running: 2, Limits: limits.Limits{Memory: 512 * quantity.MiB, CPUs: 1.5, Pids: 64}, LastUsedAt: now.Add(-3 * time.Minute), ExpiresAt: new(now.Add(time.Hour)),
 	}
 	forever := s
 	forever.ID, forever.ExpiresAt, forever.LastUsedAt = "a\nb", nil, now.Add(time.Second) // a clock that was set back
@@ -180,10 +180,10 @@ func TestTopFitsIntoEightyColumns(t *testing.T) {
 	usage := &api.SessionUsage{Memory: 1023 * quantity.MiB, Pids: 12345}
 	v := Top{
 		now: now, one: true, Status: api.Status{Version: "1.2.3", StartedAt: now.Add(-26 * time.Hour), Sessions: 3, MaxSessions: 256, Running: 2, Executed: 123456},
-		Sessions: []topSession{
-			{Session: api.Session{ID: "work", State: "ready", Memory: 512 * quantity.MiB, Usage: &api.SessionUsage{Memory: 100 * quantity.KiB, Pids: 3}, Running: 1}, rates: true, CPUPercent: 3.14, ReadRate: 999},
-			{Session: api.Session{ID: "with-a-very-long-name", State: "creating", Memory: 1023 * quantity.GiB, Usage: usage, Running: 9999}, rates: true, CPUPercent: 6400, ReadRate: 1e9, WriteRate: 1023 << 20},
-			{Session: api.Session{ID: "a\x1b[2J日本語日本語日本語", State: "frozen", Memory: quantity.GiB}},
+		Sessions: []TopSession{
+			{Session: api.Session{ID: "work", State: "ready", Limits: limits.Limits{Memory: 512 * quantity.MiB}, Usage: &api.SessionUsage{Memory: 100 * quantity.KiB, Pids: 3}, Running: 1}, rates: true, CPUPercent: 3.14, ReadRate: 999},
+			{Session: api.Session{ID: "with-a-very-long-name", State: "creating", Limits: limits.Limits{Memory: 1023 * quantity.GiB}, Usage: usage, Running: 9999}, rates: true, CPUPercent: 6400, ReadRate: 1e9, WriteRate: 1023 << 20},
+			{Session: api.Session{ID: "a\x1b[2J日本語日本語日本語", State: "frozen", Limits: limits.Limits{Memory: quantity.GiB}}},
 		},
 		Processes: []api.Process{
 			{ID: "web", State: "running", Ready: true, PID: 7, Starts: 1, StartedAt: now.Add(-time.Minute), Argv: []string{"./serve"}},

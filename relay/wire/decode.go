@@ -132,8 +132,16 @@ func decodeField(raw []byte, v reflect.Value, key, path string) error {
 	return err
 }
 
+// fieldNamed finds the field of a key. Those of an embedded struct are the struct's own, as for encoding/json.
 func fieldNamed(t reflect.Type, key string) (f reflect.StructField, known bool) {
 	for f = range t.Fields() {
+		if f.Anonymous {
+			if inner, ok := fieldNamed(f.Type, key); ok {
+				inner.Index = slices.Concat(f.Index, inner.Index)
+				return inner, true
+			}
+			continue
+		}
 		if nameOf(f) == key {
 			return f, true
 		}
@@ -219,10 +227,11 @@ func object(raw []byte, path string, f func(key, field string, value []byte) err
 	return nil
 }
 
-func fieldNames(t reflect.Type) []string {
-	names := make([]string, t.NumField())
-	for i := range names {
-		names[i] = nameOf(t.Field(i))
+func fieldNames(t reflect.Type) (names []string) {
+	for _, f := range reflect.VisibleFields(t) {
+		if !f.Anonymous {
+			names = append(names, nameOf(f))
+		}
 	}
 	slices.Sort(names)
 	return names

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -32,8 +33,10 @@ func TestRequestsAreReadExactly(t *testing.T) {
 	}
 	want := api.OneShotRequest{
 		Session: api.SessionRequest{
-			ID: `a/b 😀 \ud800`, Profile: "default", Memory: new(quantity.GiB), Tmp: new(quantity.MiB), CPUs: new(0.5),
-			TTL: new(quantity.Duration(90 * time.Second)), MaxLifetime: new(quantity.Duration(1500 * time.Millisecond)),
+			ID: `a/b 😀 \ud800`, Profile: "default", Patch: limits.Patch{
+				Memory: new(quantity.GiB), CPUs: new(0.5), TTL: new(quantity.Duration(90 * time.Second)),
+				MaxLifetime: new(quantity.Duration(1500 * time.Millisecond)),
+			}, Tmp: new(quantity.MiB),
 			Mounts: []api.Mount{{Source: "/a", Target: "/data", Mode: "ro"}, {Source: "/b", Target: "/mnt", Owner: 7}},
 			Env:    map[string]string{"A": "\ufffd", "": "x"}, Labels: map[string]string{},
 		},

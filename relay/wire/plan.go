@@ -37,9 +37,9 @@ func Plan(ctx context.Context, log *slog.Logger, p *supervisor.Plan) api.Plan {
 
 func planned(id string, s *policy.Settings) *api.PlannedSession {
 	p := &api.PlannedSession{
-		ID: id, Profile: s.Profile, Image: s.Image, Network: s.Network, NetworkRules: s.NetworkRules, NetworkStrict: s.NetworkStrict, NetworkConnections: s.NetworkConnections, NetworkBandwidth: s.NetworkBandwidth, Secrets: s.Secrets, ReadOnlyRoot: s.ReadOnlyRoot, CPUs: s.CPUs, Memory: s.Memory, MemoryHigh: s.MemoryHigh,
-		Swap: s.Swap, OOM: s.OOM, Pids: s.Pids, Rlimits: s.Rlimits, CPUWeight: s.CPUWeight, IOWeight: s.IOWeight, IORead: s.IORead, IOWrite: s.IOWrite, Tmp: s.Tmp,
-		WorkspaceQuota: s.WorkspaceQuota, WorkspaceInodes: s.WorkspaceInodes, TTL: s.TTL, MaxLifetime: s.MaxLifetime, Mounts: []api.Mount{}, Skills: s.Skills, Drives: s.Drives, Env: append([]string{}, s.EnvNames...),
+		ID: id, Profile: s.Profile, Image: s.Image, Network: s.Network, NetworkRules: s.NetworkRules, NetworkStrict: s.NetworkStrict,
+		NetworkConnections: s.NetworkConnections, NetworkBandwidth: s.NetworkBandwidth, Secrets: s.Secrets, ReadOnlyRoot: s.ReadOnlyRoot, Limits: s.Limits, Lifetime: s.Lifetime,
+		Mounts: []api.Mount{}, Skills: s.Skills, Drives: s.Drives, Env: append([]string{}, s.EnvNames...),
 	}
 	for _, m := range s.Mounts {
 		p.Mounts = append(p.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})

@@ -22,9 +22,8 @@ const (
 // SessionRequest is what a request for a session means.
 func SessionRequest(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
-		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict, NetworkConnections: r.NetworkConnections, NetworkBandwidth: r.NetworkBandwidth, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, CPUs: r.CPUs,
-		Memory: r.Memory, MemoryHigh: r.MemoryHigh, Swap: r.Swap, OOM: r.OOM, Pids: r.Pids, Rlimits: r.Rlimits, CPUWeight: r.CPUWeight, IOWeight: r.IOWeight,
-		IORead: r.IORead, IOWrite: r.IOWrite, Tmp: r.Tmp, WorkspaceQuota: r.WorkspaceQuota, WorkspaceInodes: r.WorkspaceInodes, TTL: r.TTL, MaxLifetime: r.MaxLifetime,
+		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict,
+		Patch: r.Patch, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, Rlimits: r.Rlimits, Tmp: r.Tmp,
 		Workspace: r.Workspace, Skills: r.Skills, Drives: r.Drives, Env: r.Env, Labels: r.Labels, Wait: r.Wait,
 	}
 	for _, in := range r.Inputs {

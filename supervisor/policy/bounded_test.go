@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -28,17 +29,17 @@ func TestQuotasOfDirectoriesOfTheHost(t *testing.T) {
 		by      Mechanism
 		refused string // a part of the reason
 	}{
-		{"a workspace", "", nil, Request{WorkspaceQuota: asked, Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismProject, ""},
+		{"a workspace", "", nil, Request{Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismProject, ""},
 		{"the root itself, by the profile", "", nil, Request{Mounts: at("/srv/q", "/workspace", "rw")}, LimitWorkspace, MechanismProject, ""},
-		{"another directory", "", nil, Request{WorkspaceQuota: asked, Mounts: at("/srv/q/a", "/data", "rw")}, LimitMounts, MechanismProject, ""},
-		{"without a limit", "", nil, Request{WorkspaceQuota: new(quantity.Size), Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismHost, ""},
+		{"another directory", "", nil, Request{Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: at("/srv/q/a", "/data", "rw")}, LimitMounts, MechanismProject, ""},
+		{"without a limit", "", nil, Request{Patch: limits.Patch{WorkspaceQuota: new(quantity.Size)}, Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismHost, ""},
 		{"to be read", "", nil, Request{Mounts: at("/srv/q/a", "/workspace", "ro")}, LimitWorkspace, MechanismHost, ""},
-		{"to be read, and asked for", "", nil, Request{WorkspaceQuota: asked, Mounts: at("/srv/q/a", "/workspace", "ro")}, "", "", "directory of the host"},
+		{"to be read, and asked for", "", nil, Request{Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: at("/srv/q/a", "/workspace", "ro")}, "", "", "directory of the host"},
 		{"beside the root", "", nil, Request{Mounts: at("/srv/quota", "/workspace", "rw")}, LimitWorkspace, MechanismHost, ""},
-		{"beside the root, and asked for", "", LimitNames(), Request{WorkspaceQuota: asked, Mounts: at("/srv/quota", "/workspace", "rw")}, "", "", "directory of the host"},
+		{"beside the root, and asked for", "", LimitNames(), Request{Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: at("/srv/quota", "/workspace", "rw")}, "", "", "directory of the host"},
 		{"where it cannot be kept", "it is off", nil, Request{Mounts: at("/srv/q/a", "/workspace", "rw")}, "", "", "it is off"},
 		{"where the keeper does not know", "-", nil, Request{Mounts: at("/srv/q/a", "/workspace", "rw")}, "", "", "started before"},
-		{"where it is let go", "it is off", []string{LimitWorkspace}, Request{WorkspaceQuota: asked, Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismNone, ""},
+		{"where it is let go", "it is off", []string{LimitWorkspace}, Request{Patch: limits.Patch{WorkspaceQuota: asked}, Mounts: at("/srv/q/a", "/workspace", "rw")}, LimitWorkspace, MechanismNone, ""},
 		{"beside a workspace with a name", "", nil, Request{Workspace: "w", Mounts: at("/srv/q/a", "/data", "rw")}, "", "", "workspace"},
 	} {
 		c := DefaultConfig()
@@ -80,12 +81,12 @@ func TestAQuotaOfTheHostStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Change(&now, &Request{Memory: new(64 * quantity.MiB), WorkspaceQuota: &now.WorkspaceQuota}); err != nil {
+	if _, err := p.Change(&now, &Request{Patch: limits.Patch{Memory: new(64 * quantity.MiB), WorkspaceQuota: &now.WorkspaceQuota}}); err != nil {
 		t.Error(err)
 	}
 	// Ceilings that have come since do not lower what the record has of it, whatever else changes.
 	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{WorkspaceQuota: quantity.MiB, WorkspaceInodes: 77} }), Name: "ci"}
-	for _, req := range []*Request{{Labels: map[string]string{"a": "b"}}, {WorkspaceQuota: &now.WorkspaceQuota}} {
+	for _, req := range []*Request{{Labels: map[string]string{"a": "b"}}, {Patch: limits.Patch{WorkspaceQuota: &now.WorkspaceQuota}}} {
 		next, err := p.Change(&now, req)
 		if err == nil {
 			err = h.Limits(&next, req)
@@ -94,7 +95,7 @@ func TestAQuotaOfTheHostStays(t *testing.T) {
 			t.Errorf("%v, %d files, cut %v: %v", next.WorkspaceQuota, next.WorkspaceInodes, next.Clamped, err)
 		}
 	}
-	for _, req := range []*Request{{WorkspaceQuota: new(quantity.MiB)}, {WorkspaceInodes: new(77)}} {
+	for _, req := range []*Request{{Patch: limits.Patch{WorkspaceQuota: new(quantity.MiB)}}, {Patch: limits.Patch{WorkspaceInodes: new(77)}}} {
 		if _, err := p.Change(&now, req); fault.KindOf(err) != fault.Unsupported {
 			t.Errorf("%v", err)
 		}

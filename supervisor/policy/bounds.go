@@ -364,10 +364,9 @@ const maxCount = 1 << 30
 // validate holds what the ceilings leave of the largest session against what a session must have.
 func (c *Ceilings) validate() error {
 	p := DefaultProfile()
-	s := Settings{
-		Image: p.Image, Network: p.Network, OOM: p.OOM, CPUs: cmp.Or(c.CPUs, p.CPUs), Memory: cmp.Or(c.Memory, p.Memory), Swap: c.Swap, Pids: cmp.Or(c.Pids, p.Pids),
-		CPUWeight: cmp.Or(c.CPUWeight, p.CPUWeight), IOWeight: cmp.Or(c.IOWeight, p.IOWeight), IORead: c.IORead, IOWrite: c.IOWrite, Tmp: cmp.Or(c.Tmp, p.Tmp),
-		WorkspaceQuota: cmp.Or(c.WorkspaceQuota, p.WorkspaceQuota), WorkspaceInodes: cmp.Or(c.WorkspaceInodes, p.WorkspaceInodes),
+	s := Settings{Image: p.Image, Network: p.Network, Limits: p.Limits}
+	for _, l := range limitTable() {
+		l.raise(&s, c)
 	}
 	if err := cmp.Or(s.validate(), (NetworkCaps{Connections: c.NetworkConnections, Bandwidth: c.NetworkBandwidth}).Check()); err != nil {
 		return fmt.Errorf("ceilings: %w", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
@@ -112,9 +113,11 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 	c := DefaultConfig()
 	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = ceilings }), Name: "ci"}
 	for name, req := range map[string]*Request{"profile": {}, "request": {
-		CPUs: new(2.0), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.GiB), Pids: new(100), CPUWeight: new(100), IOWeight: new(100),
-		IORead: new(quantity.GiB), IOWrite: new(quantity.GiB), Tmp: new(quantity.GiB), WorkspaceQuota: new(quantity.GiB), WorkspaceInodes: new(5000),
-		TTL: new(seconds(0)), MaxLifetime: new(seconds(0)),
+		Patch: limits.Patch{
+			CPUs: new(2.0), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.GiB), Pids: new(100), CPUWeight: new(100),
+			IOWeight: new(100), IORead: new(quantity.GiB), IOWrite: new(quantity.GiB), WorkspaceQuota: new(quantity.GiB), WorkspaceInodes: new(5000),
+			TTL: new(seconds(0)), MaxLifetime: new(seconds(0)),
+		}, Tmp: new(quantity.GiB),
 	}} {
 		s, _, err := c.Merge(req)
 		if err != nil {
@@ -143,8 +146,8 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 			}
 		}
 		changed := 0
-		for i := range reflect.TypeFor[Settings]().NumField() {
-			if !reflect.DeepEqual(reflect.ValueOf(s).Field(i).Interface(), reflect.ValueOf(asked).Field(i).Interface()) {
+		for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+			if !f.Anonymous && !reflect.DeepEqual(reflect.ValueOf(s).FieldByIndex(f.Index).Interface(), reflect.ValueOf(asked).FieldByIndex(f.Index).Interface()) {
 				changed++
 			}
 		}
@@ -165,7 +168,7 @@ func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
 	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{Memory: quantity.GiB, TTL: seconds(3600), IORead: quantity.GiB} }), Name: "ci"}
-	req := &Request{Memory: new(quantity.GiB), TTL: new(seconds(60)), IORead: new(quantity.MiB)}
+	req := &Request{Patch: limits.Patch{Memory: new(quantity.GiB), TTL: new(seconds(60)), IORead: new(quantity.MiB)}}
 	s, _, err := c.Merge(req)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +193,7 @@ func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 	if err := h.Hold(&s, &Request{}); err != nil || len(s.Clamped) != 1 || s.Memory != 64*quantity.MiB {
 		t.Errorf("the profile: %v, %v", s.Clamped, err)
 	}
-	req := &Request{Memory: new(quantity.GiB)}
+	req := &Request{Patch: limits.Patch{Memory: new(quantity.GiB)}}
 	if s, _, err = c.Merge(req); err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +368,7 @@ func TestAChangeIsHeldToo(t *testing.T) {
 		ask, got quantity.Size
 		clamps   int
 	}{{40 * quantity.MiB, 40 * quantity.MiB, 1}, {quantity.GiB, 64 * quantity.MiB, 2}} {
-		req := &Request{Memory: new(tc.ask)}
+		req := &Request{Patch: limits.Patch{Memory: new(tc.ask)}}
 		next, err := p.Change(&s, req)
 		if err == nil {
 			err = h.Limits(&next, req)

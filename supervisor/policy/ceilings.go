@@ -80,40 +80,22 @@ func joined(was, now []Clamp) []Clamp {
 
 // names reports whether a request has said a limit itself.
 func (req *Request) names(field string) bool {
-	given, ok := map[string]bool{
-		"cpus": req.CPUs != nil, "memory": req.Memory != nil, "memory_high": req.MemoryHigh != nil || req.Memory != nil, "swap": req.Swap != nil, "pids": req.Pids != nil,
-		"cpu_weight": req.CPUWeight != nil, "io_weight": req.IOWeight != nil, "io_read": req.IORead != nil, "io_write": req.IOWrite != nil,
-		"workspace_quota": req.WorkspaceQuota != nil, "workspace_inodes": req.WorkspaceInodes != nil, "ttl": req.TTL != nil, "max_lifetime": req.MaxLifetime != nil,
-	}[field]
-	return ok && given
+	if field == "memory_high" && req.Memory != nil { // which has cut it
+		return true
+	}
+	return slices.ContainsFunc(limitTable(), func(l limit) bool { return l.name() == field && l.how() == always && l.given(req) })
 }
 
 // cut cuts every limit to its ceiling, but for a quota that stays.
 func (h *Held) cut(s *Settings, asked *Request, stays bool) ([]Clamp, error) {
-	c, t := &h.Ceilings, cutter{held: h}
-	s.CPUs = ceiling(&t, "cpus", s.CPUs, c.CPUs, asked.CPUs != nil, false)
-	s.Memory = ceiling(&t, "memory", s.Memory, c.Memory, asked.Memory != nil, false)
-	if s.MemoryHigh > s.Memory && s.Memory == c.Memory { // where programs are slowed down is below what they may have
-		t.clamped = append(t.clamped, Clamp{"memory_high", s.MemoryHigh.String(), s.Memory.String(), h.Rule("ceilings.memory")})
-		s.MemoryHigh = s.Memory
+	t := cutter{held: h, stays: stays}
+	for _, l := range limitTable() {
+		l.cut(&t, s, asked)
+		if l.name() == "memory" && s.MemoryHigh > s.Memory && s.Memory == h.Ceilings.Memory { // where programs are slowed down is below what they may have
+			t.clamped = append(t.clamped, Clamp{"memory_high", s.MemoryHigh.String(), s.Memory.String(), h.Rule("ceilings.memory")})
+			s.MemoryHigh = s.Memory
+		}
 	}
-	s.Swap = ceiling(&t, "swap", s.Swap, c.Swap, asked.Swap != nil, false)
-	s.Pids = ceiling(&t, "pids", s.Pids, c.Pids, asked.Pids != nil, false)
-	s.CPUWeight = ceiling(&t, "cpu_weight", s.CPUWeight, c.CPUWeight, asked.CPUWeight != nil, false)
-	s.IOWeight = ceiling(&t, "io_weight", s.IOWeight, c.IOWeight, asked.IOWeight != nil, false)
-	s.IORead = ceiling(&t, "io_read", s.IORead, c.IORead, asked.IORead != nil, true)
-	s.IOWrite = ceiling(&t, "io_write", s.IOWrite, c.IOWrite, asked.IOWrite != nil, true)
-	if s.Network == NetworkEgress {
-		s.NetworkConnections = ceiling(&t, FieldConnections, s.NetworkConnections, c.NetworkConnections, asked.NetworkConnections != nil, true)
-		s.NetworkBandwidth = ceiling(&t, FieldBandwidth, s.NetworkBandwidth, c.NetworkBandwidth, asked.NetworkBandwidth != nil, true)
-	}
-	s.Tmp = ceiling(&t, "tmp", s.Tmp, c.Tmp, asked.Tmp != nil, false)
-	if !stays && (s.OwnDisk() || len(s.Bounded) > 0) {
-		s.WorkspaceQuota = ceiling(&t, "workspace_quota", s.WorkspaceQuota, c.WorkspaceQuota, asked.WorkspaceQuota != nil, true)
-		s.WorkspaceInodes = ceiling(&t, "workspace_inodes", s.WorkspaceInodes, c.WorkspaceInodes, asked.WorkspaceInodes != nil, false)
-	}
-	s.TTL = ceiling(&t, "ttl", s.TTL, c.TTL, asked.TTL != nil, true)
-	s.MaxLifetime = ceiling(&t, "max_lifetime", s.MaxLifetime, c.MaxLifetime, asked.MaxLifetime != nil, true)
 	return t.clamped, t.err
 }
 
@@ -140,6 +122,7 @@ func (h *Held) Timeout(d time.Duration, explicit bool) (time.Duration, []Clamp, 
 // cutter collects what was cut, and the first refusal.
 type cutter struct {
 	held    *Held
+	stays   bool // the quota of what is on disk
 	clamped []Clamp
 	err     error
 }

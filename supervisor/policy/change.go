@@ -21,20 +21,11 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 	s := *now
 	s.Labels = maps.Clone(now.Labels)
 	m := merger{profile: now.Profile, locked: p.Locked}
-	s.CPUs = pick(&m, "cpus", s.CPUs, req.CPUs)
-	s.Memory = pick(&m, "memory", s.Memory, req.Memory)
-	s.MemoryHigh = pick(&m, "memory_high", s.MemoryHigh, req.MemoryHigh)
-	s.Swap = pick(&m, "swap", s.Swap, req.Swap)
-	s.OOM = pick(&m, "oom", s.OOM, req.OOM)
-	s.Pids = pick(&m, "pids", s.Pids, req.Pids)
-	s.CPUWeight = pick(&m, "cpu_weight", s.CPUWeight, req.CPUWeight)
-	s.IOWeight = pick(&m, "io_weight", s.IOWeight, req.IOWeight)
-	s.IORead = pick(&m, "io_read", s.IORead, req.IORead)
-	s.IOWrite = pick(&m, "io_write", s.IOWrite, req.IOWrite)
-	s.WorkspaceQuota = pick(&m, "workspace_quota", s.WorkspaceQuota, req.WorkspaceQuota)
-	s.WorkspaceInodes = pick(&m, "workspace_inodes", s.WorkspaceInodes, req.WorkspaceInodes)
-	s.TTL = pick(&m, "ttl", s.TTL, req.TTL)
-	s.MaxLifetime = pick(&m, "max_lifetime", s.MaxLifetime, req.MaxLifetime)
+	for _, l := range limitTable() {
+		if l.how() == always {
+			l.pick(&m, &s, req)
+		}
+	}
 	if m.err != nil {
 		return s, m.err
 	}
@@ -116,22 +107,24 @@ func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Lim
 // minProgramMemory is what the smallest programs need to be loaded.
 const minProgramMemory = quantity.MiB
 
-func isWeight(n int) bool { return n >= cgroup.MinWeight && n <= cgroup.MaxWeight }
-
 // Recheck holds the settings of a session that an earlier boxd has made against this configuration, as if
 // they were asked for now, and returns their profile. by is what keeps its limits.
 func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {
 	req := &Request{
-		Profile: s.Profile, Image: &s.Image, Network: &s.Network, NetworkRules: s.rules(), NetworkStrict: &s.NetworkStrict, ReadOnlyRoot: &s.ReadOnlyRoot, CPUs: &s.CPUs, Memory: &s.Memory,
-		MemoryHigh: &s.MemoryHigh, Swap: &s.Swap, OOM: &s.OOM, Pids: &s.Pids, Rlimits: s.Rlimits, CPUWeight: &s.CPUWeight, IOWeight: &s.IOWeight,
-		IORead: &s.IORead, IOWrite: &s.IOWrite, Tmp: &s.Tmp, TTL: &s.TTL, MaxLifetime: &s.MaxLifetime,
-		Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels,
+		Profile: s.Profile, Image: &s.Image, Network: &s.Network, NetworkRules: s.rules(), NetworkStrict: &s.NetworkStrict, ReadOnlyRoot: &s.ReadOnlyRoot,
+		Rlimits: s.Rlimits, Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels,
 	}
-	if s.Workspace == "" || !s.ReadOnlyRoot {
-		req.WorkspaceInodes = &s.WorkspaceInodes
-		if s.OwnDisk() { // that of another workspace is a word of the profile's
-			req.WorkspaceQuota = &s.WorkspaceQuota
+	for _, l := range limitTable() {
+		if l.how() != ofNetwork {
+			l.ask(req, s)
 		}
+	}
+	lent := s.Workspace != "" && s.ReadOnlyRoot
+	if lent {
+		req.WorkspaceInodes = nil
+	}
+	if lent || !s.OwnDisk() { // that of another workspace is a word of the profile's
+		req.WorkspaceQuota = nil
 	}
 	if s.Profile == "" {
 		return nil, fault.Field("profile", "", "the name of one")

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
@@ -96,35 +97,21 @@ type UsageKeep struct {
 
 // Profile is a set of defaults, and of fields that requests cannot change.
 type Profile struct {
-	Image           string            `toml:"image"`
-	Network         string            `toml:"network"`
-	NetworkRules    []string          `toml:"network_rules"`  // of an egress network; none: nothing
-	NetworkStrict   bool              `toml:"network_strict"` // what connects to names is looked at, see isolation/egress/proxy
-	ReadOnlyRoot    bool              `toml:"read_only_root"`
-	Mounts          string            `toml:"mounts"`
-	Skills          []string          `toml:"skills"` // names, of a session that asks for none; one that is not there is told
-	CPUs            float64           `toml:"cpus"`
-	Memory          quantity.Size     `toml:"memory"`
-	MemoryHigh      quantity.Size     `toml:"memory_high"`
-	Swap            quantity.Size     `toml:"swap"`
-	OOM             string            `toml:"oom"`
-	Pids            int               `toml:"pids"`
-	Rlimits         map[string]string `toml:"rlimits"` // SOFT:HARD by name, other than those that are built in
-	CPUWeight       int               `toml:"cpu_weight"`
-	IOWeight        int               `toml:"io_weight"`
-	IORead          quantity.Size     `toml:"io_read"`
-	IOWrite         quantity.Size     `toml:"io_write"`
-	Tmp             quantity.Size     `toml:"tmp"`
-	WorkspaceQuota  quantity.Size     `toml:"workspace_quota"`
-	WorkspaceInodes int               `toml:"workspace_inodes"`
-	Timeout         quantity.Duration `toml:"timeout"`
-	MaxTimeout      quantity.Duration `toml:"max_timeout"`
-	TTL             quantity.Duration `toml:"ttl"`
-	MaxLifetime     quantity.Duration `toml:"max_lifetime"`
-	Leftovers       string            `toml:"leftovers"`
-	FreezeAfter     quantity.Duration `toml:"freeze_after"` // unused; 0: never
-	Warm            int               `toml:"warm"`         // boxes that are started ahead of need
-	Locked          []string          `toml:"locked"`
+	Image         string   `toml:"image"`
+	Network       string   `toml:"network"`
+	NetworkRules  []string `toml:"network_rules"`  // of an egress network; none: nothing
+	NetworkStrict bool     `toml:"network_strict"` // what connects to names is looked at, see isolation/egress/proxy
+	ReadOnlyRoot  bool     `toml:"read_only_root"`
+	Mounts        string   `toml:"mounts"`
+	Skills        []string `toml:"skills"` // names, of a session that asks for none; one that is not there is told
+	limits.Limits
+	Timeout    quantity.Duration `toml:"timeout"`
+	MaxTimeout quantity.Duration `toml:"max_timeout"`
+	limits.Lifetime
+	Leftovers   string            `toml:"leftovers"`
+	FreezeAfter quantity.Duration `toml:"freeze_after"` // unused; 0: never
+	Warm        int               `toml:"warm"`         // boxes that are started ahead of need
+	Locked      []string          `toml:"locked"`
 
 	NetworkConnections int           `toml:"network_connections"` // at a time; 0: that of everybody
 	NetworkBandwidth   quantity.Size `toml:"network_bandwidth"`   // a second, in each direction; 0: that of everybody
@@ -148,10 +135,19 @@ const (
 
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
-	return []string{
-		"image", "network", "network_rules", "network_strict", "network_connections", "network_bandwidth", "read_only_root", "mounts", "skills", "cpus", "memory", "memory_high", "swap", "oom", "pids", "rlimits", "cpu_weight",
-		"io_weight", "io_read", "io_write", "tmp", "workspace_quota", "workspace_inodes", "timeout", "ttl", "max_lifetime",
+	names := []string{"image", "network", "network_rules", "network_strict", FieldConnections, FieldBandwidth, "read_only_root", "mounts", "skills"}
+	for _, l := range limitTable() {
+		if l.how() == ofNetwork {
+			continue
+		}
+		if l.name() == "ttl" {
+			names = append(names, "timeout")
+		}
+		if names = append(names, l.name()); l.name() == "pids" {
+			names = append(names, "rlimits")
+		}
 	}
+	return names
 }
 
 // LimitNames are the limits that best_effort may list.
@@ -163,9 +159,8 @@ func LimitNames() []string {
 func DefaultProfile() Profile {
 	return Profile{
 		Image: ImageHost, Network: NetworkOff, NetworkRules: PublicRules(), ReadOnlyRoot: true, Mounts: MountReadWrite, Skills: []string{},
-		CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, Rlimits: map[string]string{}, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB,
-		WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
-		Timeout: seconds(30), MaxTimeout: seconds(120), TTL: seconds(300), MaxLifetime: seconds(24 * 3600),
+		Limits:  limits.Limits{CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, Rlimits: map[string]string{}, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000},
+		Timeout: seconds(30), MaxTimeout: seconds(120), Lifetime: limits.Lifetime{TTL: seconds(300), MaxLifetime: seconds(24 * 3600)},
 		Leftovers: LeftoversKill, Locked: []string{},
 	}
 }
@@ -296,11 +291,7 @@ func (c *Config) Validate() error {
 }
 
 func (p *Profile) validate() (errs []error) {
-	s := Settings{
-		Image: p.Image, Network: p.Network, CPUs: p.CPUs, Memory: p.Memory, MemoryHigh: p.MemoryHigh, Swap: p.Swap,
-		OOM: p.OOM, Pids: p.Pids, CPUWeight: p.CPUWeight, IOWeight: p.IOWeight, IORead: p.IORead, IOWrite: p.IOWrite, Tmp: p.Tmp,
-		WorkspaceQuota: p.WorkspaceQuota, WorkspaceInodes: p.WorkspaceInodes, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
-	}
+	s := Settings{Image: p.Image, Network: p.Network, Limits: p.Limits, Lifetime: p.Lifetime}
 	if err := s.validate(); err != nil {
 		errs = append(errs, err)
 	}

@@ -4,12 +4,12 @@ package policy
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -96,7 +96,7 @@ func (h *Host) Groups() string {
 func (c *Config) Kept(host Host) map[string]Mechanism {
 	all := *c
 	all.Limits.BestEffort = LimitNames()
-	by, _ := all.Enforcement(&Settings{IORead: 1, WorkspaceQuota: 1}, host) // where all may be missing, nothing is refused
+	by, _ := all.Enforcement(&Settings{Limits: limits.Limits{IORead: 1, WorkspaceQuota: 1}}, host) // where all may be missing, nothing is refused
 	return by
 }
 
@@ -149,13 +149,14 @@ func Work(s *Settings, by map[string]Mechanism) isolation.Quota {
 }
 
 // Groups are the limits of a session for its control groups.
-func Groups(s *Settings) cgroup.Limits {
-	return cgroup.Limits{
-		Memory: uint64(s.Memory), MemoryHigh: uint64(s.MemoryHigh), Swap: uint64(s.Swap), OOM: oomOf(s.OOM),
-		CPU: uint64(math.Round(s.CPUs * cgroup.CPUPeriod)), CPUWeight: uint64(s.CPUWeight), Pids: uint64(s.Pids),
-		IOWeight: uint64(s.IOWeight), IORead: uint64(s.IORead), IOWrite: uint64(s.IOWrite),
+func Groups(s *Settings) (g cgroup.Limits) {
+	for _, l := range limitTable() {
+		l.toGroup(s, &g)
 	}
+	return g
 }
+
+func oomWords() []string { return []string{OOMProcess, OOMProgram, OOMSession} }
 
 func oomOf(word string) cgroup.OOM {
 	return map[string]cgroup.OOM{OOMProcess: cgroup.OOMProcess, OOMProgram: cgroup.OOMProgram, OOMSession: cgroup.OOMSession}[word]

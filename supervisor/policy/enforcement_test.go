@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -55,7 +56,7 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 			t.Parallel()
 			c := DefaultConfig()
 			c.Limits.BestEffort = tc.best
-			got, err := c.Enforcement(&Settings{WorkspaceQuota: tc.quota}, tc.host)
+			got, err := c.Enforcement(&Settings{Limits: limits.Limits{WorkspaceQuota: tc.quota}}, tc.host)
 			if tc.refused == "" {
 				if err != nil || !maps.Equal(got, tc.want) {
 					t.Fatalf("%v, %v", got, err)
@@ -72,7 +73,7 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 func TestRlimitsBoundEveryProcess(t *testing.T) {
 	t.Parallel()
 	got := map[uint32]isolation.Rlimit{}
-	for _, r := range Rlimits(&Settings{Memory: 64 * quantity.MiB, Pids: 17}, map[string]Mechanism{"memory": "rlimit", "pids": "rlimit"}) {
+	for _, r := range Rlimits(&Settings{Limits: limits.Limits{Memory: 64 * quantity.MiB, Pids: 17}}, map[string]Mechanism{"memory": "rlimit", "pids": "rlimit"}) {
 		got[r.Resource] = r
 	}
 	for resource, want := range map[uint32][2]uint64{
@@ -84,7 +85,7 @@ func TestRlimitsBoundEveryProcess(t *testing.T) {
 			t.Errorf("resource %d: %+v, want %v", resource, r, want)
 		}
 	}
-	for _, r := range Rlimits(&Settings{Memory: 64 * quantity.MiB, Pids: 17}, map[string]Mechanism{"memory": "cgroup2", "pids": "cgroup2"}) {
+	for _, r := range Rlimits(&Settings{Limits: limits.Limits{Memory: 64 * quantity.MiB, Pids: 17}}, map[string]Mechanism{"memory": "cgroup2", "pids": "cgroup2"}) {
 		if r.Resource == unix.RLIMIT_DATA || r.Resource == unix.RLIMIT_NPROC {
 			t.Errorf("resource %d is limited besides by a control group: %+v", r.Resource, r)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
@@ -14,7 +15,9 @@ func TestRulesOfALivingSessionAreHeld(t *testing.T) {
 	t.Parallel()
 	p := DefaultProfile()
 	p.Network, p.NetworkRules, p.Locked = NetworkEgress, []string{"11.0.0.0/8 tcp", "*.example.org"}, []string{"network_rules"}
-	now := Settings{Profile: "p", Image: p.Image, Network: NetworkEgress, NetworkRules: p.NetworkRules, OOM: p.OOM, CPUs: p.CPUs, Memory: p.Memory, Pids: p.Pids, CPUWeight: p.CPUWeight, IOWeight: p.IOWeight, Tmp: p.Tmp, ReadOnlyRoot: true}
+	now := Settings{Profile: "p", Image: p.Image, Network: NetworkEgress, NetworkRules: p.NetworkRules, Limits: limits.Limits{
+		OOM: p.OOM, CPUs: p.CPUs, Memory: p.Memory, Pids: p.Pids, CPUWeight: p.CPUWeight, IOWeight: p.IOWeight, Tmp: p.Tmp,
+	}, ReadOnlyRoot: true}
 	for _, c := range []struct {
 		rules []string
 		kind  fault.Kind
@@ -82,7 +85,7 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 		"held":      {nil, nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{FieldConnections, "1024", "10", "policy.ci.ceilings.network_connections"}}},
 		"held more": {new(5000), nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{FieldConnections, "5000", "10", "policy.ci.ceilings.network_connections"}}},
 	} {
-		req := &Request{Profile: "network_basic", NetworkConnections: k.connections, NetworkBandwidth: k.bandwidth}
+		req := &Request{Profile: "network_basic", Patch: limits.Patch{NetworkConnections: k.connections, NetworkBandwidth: k.bandwidth}}
 		s, profile, err := c.Merge(req)
 		if err == nil {
 			err = k.held.Hold(&s, req)
@@ -91,7 +94,7 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 			t.Errorf("%s: %q, %+v, %v", name, got, s.Clamped, err)
 			continue
 		}
-		less := &Request{NetworkConnections: new(3)}
+		less := &Request{Patch: limits.Patch{NetworkConnections: new(3)}}
 		next, err := profile.Change(&s, less)
 		if err == nil {
 			err = k.held.Limits(&next, less)
@@ -104,10 +107,10 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 		req  Request
 		kind fault.Kind
 	}{
-		"off":      {Request{NetworkConnections: new(5)}, fault.Invalid},
-		"below 0":  {Request{Profile: "network_basic", NetworkConnections: new(-1)}, fault.Invalid},
-		"too slow": {Request{Profile: "network_basic", NetworkBandwidth: new(quantity.KiB)}, fault.Invalid},
-		"locked":   {Request{Profile: "locked", NetworkConnections: new(5)}, fault.Denied},
+		"off":      {Request{Patch: limits.Patch{NetworkConnections: new(5)}}, fault.Invalid},
+		"below 0":  {Request{Profile: "network_basic", Patch: limits.Patch{NetworkConnections: new(-1)}}, fault.Invalid},
+		"too slow": {Request{Profile: "network_basic", Patch: limits.Patch{NetworkBandwidth: new(quantity.KiB)}}, fault.Invalid},
+		"locked":   {Request{Profile: "locked", Patch: limits.Patch{NetworkConnections: new(5)}}, fault.Denied},
 	} {
 		p.Locked = []string{FieldConnections}
 		c.Profiles["locked"] = p

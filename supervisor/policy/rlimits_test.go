@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -64,8 +65,8 @@ func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
 	if got := c.Profiles["own"].Rlimits["nofile"]; got != "2048:10000" {
 		t.Errorf("a request has changed the profile: %s", got)
 	}
-	list := Rlimits(&Settings{Rlimits: map[string]string{"nofile": "2048:10000", "data": "1GiB"}, Memory: minMemory}, nil)
-	s := &Settings{Rlimits: map[string]string{"cpu": "5:9", "nofile": "2048"}, Memory: minMemory}
+	list := Rlimits(&Settings{Limits: limits.Limits{Rlimits: map[string]string{"nofile": "2048:10000", "data": "1GiB"}, Memory: minMemory}}, nil)
+	s := &Settings{Limits: limits.Limits{Rlimits: map[string]string{"cpu": "5:9", "nofile": "2048"}, Memory: minMemory}}
 	if got := Rlimits(s, nil); slices.ContainsFunc(got, func(r isolation.Rlimit) bool { return r.Resource == unix.RLIMIT_CPU }) {
 		t.Errorf("PID 1 would be killed for its time: %+v", got)
 	}

@@ -5,6 +5,7 @@ package policy
 import (
 	"testing"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -19,7 +20,7 @@ func TestARootThatCanBeWrittenToHasTheQuotaOfTheSession(t *testing.T) {
 	}{
 		"the host's programs":        {Request{ReadOnlyRoot: new(false)}, isolation.Quota{Bytes: 1 << 30, Inodes: 200_000}},
 		"beside a workspace":         {Request{ReadOnlyRoot: new(false), Workspace: "w"}, isolation.Quota{Bytes: 1 << 30, Inodes: 200_000}},
-		"with a quota of its own":    {Request{ReadOnlyRoot: new(false), Workspace: "w", WorkspaceQuota: new(quantity.Size(16 * quantity.MiB))}, isolation.Quota{Bytes: 16 << 20, Inodes: 200_000}},
+		"with a quota of its own":    {Request{ReadOnlyRoot: new(false), Workspace: "w", Patch: limits.Patch{WorkspaceQuota: new(quantity.Size(16 * quantity.MiB))}}, isolation.Quota{Bytes: 16 << 20, Inodes: 200_000}},
 		"read-only":                  {Request{Workspace: "w"}, isolation.Quota{}},
 		"a profile that says it":     {Request{Profile: "mcp"}, isolation.Quota{Bytes: 1 << 30, Inodes: 200_000}},
 		"another that says it":       {Request{Profile: "network_extended"}, isolation.Quota{Bytes: 1 << 30, Inodes: 200_000}},

@@ -12,92 +12,62 @@ import (
 	"strings"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
 // Request asks for a session. A nil field was not given: it takes the profile's value.
 type Request struct {
-	ID              string // "": one is made of Template, or up
-	Template        string // of the id; "": the configured one
-	Variables       map[string]string
-	MadeUp          bool   // set where the id was: nobody could ask for the session who does not learn it
-	OneShot         bool   // it ends with the call that asks for it: nobody else could come for it, nor the next boxd
-	Profile         string // "": the configured default
-	Image           *string
-	Network         *string
-	NetworkRules    []string // nil: the profile's; none: nothing
-	NetworkStrict   *bool
-	Secrets         []string // their names
-	ReadOnlyRoot    *bool
-	CPUs            *float64
-	Memory          *quantity.Size
-	MemoryHigh      *quantity.Size
-	Swap            *quantity.Size
-	OOM             *string
-	Pids            *int
-	Rlimits         map[string]string // name of a resource, and SOFT:HARD
-	CPUWeight       *int
-	IOWeight        *int
-	IORead          *quantity.Size
-	IOWrite         *quantity.Size
-	Tmp             *quantity.Size
-	WorkspaceQuota  *quantity.Size
-	WorkspaceInodes *int
-	TTL             *quantity.Duration
-	MaxLifetime     *quantity.Duration
-	Workspace       string // that is lent to it by name; "": one of its own
-	Inputs          []Input
-	Mounts          []Mount
-	Skills          []string // their names
-	Drives          []string // NAME, or NAME@VERSION
-	Env             map[string]string
-	Labels          map[string]string
-	Wait            *quantity.Duration // for room, at most; nil: as long as the configuration lets it
-
-	NetworkConnections *int
-	NetworkBandwidth   *quantity.Size
+	ID            string // "": one is made of Template, or up
+	Template      string // of the id; "": the configured one
+	Variables     map[string]string
+	MadeUp        bool   // set where the id was: nobody could ask for the session who does not learn it
+	OneShot       bool   // it ends with the call that asks for it: nobody else could come for it, nor the next boxd
+	Profile       string // "": the configured default
+	Image         *string
+	Network       *string
+	NetworkRules  []string // nil: the profile's; none: nothing
+	NetworkStrict *bool
+	Secrets       []string // their names
+	ReadOnlyRoot  *bool
+	limits.Patch
+	Rlimits   map[string]string // name of a resource, and SOFT:HARD
+	Tmp       *quantity.Size
+	Workspace string // that is lent to it by name; "": one of its own
+	Inputs    []Input
+	Mounts    []Mount
+	Skills    []string // their names
+	Drives    []string // NAME, or NAME@VERSION
+	Env       map[string]string
+	Labels    map[string]string
+	Wait      *quantity.Duration // for room, at most; nil: as long as the configuration lets it
 }
 
 // Settings are what a session was made with, after the profile has been applied.
 type Settings struct {
-	Profile         string            `json:"profile"`
-	Image           string            `json:"image"`
-	Network         string            `json:"network"`
-	NetworkRules    []string          `json:"network_rules,omitempty"` // where programs may connect to, see isolation/network/rule
-	NamesOnly       bool              `json:"names_only,omitempty"`    // boxd alone resolves names for it, whatever rules it has
-	NetworkStrict   bool              `json:"network_strict,omitempty"`
-	Secrets         []string          `json:"secrets,omitempty"`   // their names, see supervisor/policy
-	Unsettled       bool              `json:"unsettled,omitempty"` // the box may have other rules: a change of them is under way
-	ReadOnlyRoot    bool              `json:"read_only_root"`
-	CPUs            float64           `json:"cpus"`
-	Memory          quantity.Size     `json:"memory"`
-	MemoryHigh      quantity.Size     `json:"memory_high"`
-	Swap            quantity.Size     `json:"swap"`
-	OOM             string            `json:"oom"`
-	Pids            int               `json:"pids"`
-	Rlimits         map[string]string `json:"rlimits,omitempty"` // other than those that are built in
-	CPUWeight       int               `json:"cpu_weight"`
-	IOWeight        int               `json:"io_weight"`
-	IORead          quantity.Size     `json:"io_read"`
-	IOWrite         quantity.Size     `json:"io_write"`
-	Tmp             quantity.Size     `json:"tmp"`
-	WorkspaceQuota  quantity.Size     `json:"workspace_quota"`
-	WorkspaceInodes int               `json:"workspace_inodes"`
-	Bounded         []string          `json:"bounded,omitempty"` // targets of directories of the host that the quota is for too
-	TTL             quantity.Duration `json:"ttl"`
-	MaxLifetime     quantity.Duration `json:"max_lifetime"`
-	Workspace       string            `json:"workspace,omitempty"` // that is lent to it by name, with the quota of that
-	Inputs          []Input           `json:"inputs,omitempty"`
-	Mounts          []Mount           `json:"mounts,omitempty"`
-	Skills          []string          `json:"skills,omitempty"` // that were asked for; it may have others by now
-	Drives          []string          `json:"drives,omitempty"` // as above
-	Labels          map[string]string `json:"labels,omitempty"`
-	EnvNames        []string          `json:"env,omitempty"`     // names only; the values are in no record
-	Clamped         []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
-	Root            *ImageRoot        `json:"root,omitempty"`    // what the image was when the session was made; nil: the host's programs
+	Profile       string   `json:"profile"`
+	Image         string   `json:"image"`
+	Network       string   `json:"network"`
+	NetworkRules  []string `json:"network_rules,omitempty"` // where programs may connect to, see isolation/network/rule
+	NamesOnly     bool     `json:"names_only,omitempty"`    // boxd alone resolves names for it, whatever rules it has
+	NetworkStrict bool     `json:"network_strict,omitempty"`
+	Secrets       []string `json:"secrets,omitempty"`   // their names, see supervisor/policy
+	Unsettled     bool     `json:"unsettled,omitempty"` // the box may have other rules: a change of them is under way
+	ReadOnlyRoot  bool     `json:"read_only_root"`
+	limits.Limits
+	Bounded []string `json:"bounded,omitempty"` // targets of directories of the host that the quota is for too
+	limits.Lifetime
+	Workspace string            `json:"workspace,omitempty"` // that is lent to it by name, with the quota of that
+	Inputs    []Input           `json:"inputs,omitempty"`
+	Mounts    []Mount           `json:"mounts,omitempty"`
+	Skills    []string          `json:"skills,omitempty"` // that were asked for; it may have others by now
+	Drives    []string          `json:"drives,omitempty"` // as above
+	Labels    map[string]string `json:"labels,omitempty"`
+	EnvNames  []string          `json:"env,omitempty"`     // names only; the values are in no record
+	Clamped   []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
+	Root      *ImageRoot        `json:"root,omitempty"`    // what the image was when the session was made; nil: the host's programs
 
 	NetworkConnections int           `json:"network_connections,omitempty"` // at a time; 0: as the keeper says
 	NetworkBandwidth   quantity.Size `json:"network_bandwidth,omitempty"`   // a second, in each direction; 0: as the keeper says
@@ -127,29 +97,22 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	}
 	m := merger{profile: name, locked: p.Locked}
 	s := Settings{
-		Profile:         name,
-		Image:           pick(&m, "image", p.Image, req.Image),
-		Network:         pick(&m, "network", p.Network, req.Network),
-		NetworkStrict:   pick(&m, FieldStrict, p.NetworkStrict, req.NetworkStrict),
-		ReadOnlyRoot:    pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
-		CPUs:            pick(&m, "cpus", p.CPUs, req.CPUs),
-		Memory:          pick(&m, "memory", p.Memory, req.Memory),
-		MemoryHigh:      pick(&m, "memory_high", p.MemoryHigh, req.MemoryHigh),
-		Swap:            pick(&m, "swap", p.Swap, req.Swap),
-		OOM:             pick(&m, "oom", p.OOM, req.OOM),
-		Pids:            pick(&m, "pids", p.Pids, req.Pids),
-		CPUWeight:       pick(&m, "cpu_weight", p.CPUWeight, req.CPUWeight),
-		IOWeight:        pick(&m, "io_weight", p.IOWeight, req.IOWeight),
-		IORead:          pick(&m, "io_read", p.IORead, req.IORead),
-		IOWrite:         pick(&m, "io_write", p.IOWrite, req.IOWrite),
-		Tmp:             pick(&m, "tmp", p.Tmp, req.Tmp),
-		WorkspaceQuota:  pick(&m, "workspace_quota", p.WorkspaceQuota, req.WorkspaceQuota),
-		WorkspaceInodes: pick(&m, "workspace_inodes", p.WorkspaceInodes, req.WorkspaceInodes),
-		TTL:             pick(&m, "ttl", p.TTL, req.TTL),
-		MaxLifetime:     pick(&m, "max_lifetime", p.MaxLifetime, req.MaxLifetime),
-		Workspace:       req.Workspace,
-		Labels:          req.Labels,
-		EnvNames:        slices.Sorted(maps.Keys(req.Env)),
+		Profile:       name,
+		Image:         pick(&m, "image", p.Image, req.Image),
+		Network:       pick(&m, "network", p.Network, req.Network),
+		NetworkStrict: pick(&m, FieldStrict, p.NetworkStrict, req.NetworkStrict),
+		ReadOnlyRoot:  pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
+		Limits:        p.Limits,
+		Lifetime:      p.Lifetime,
+		Workspace:     req.Workspace,
+		Labels:        req.Labels,
+		EnvNames:      slices.Sorted(maps.Keys(req.Env)),
+	}
+	s.Rlimits = nil // which are merged one by one
+	for _, l := range limitTable() {
+		if l.how() != ofNetwork {
+			l.pick(&m, &s, req)
+		}
 	}
 	if m.err != nil {
 		return s, nil, m.err
@@ -270,32 +233,11 @@ func (s *Settings) validate() error {
 		return fault.Field("image", s.Image, ImageHost+", or the name or digest of an image of the store")
 	case !slices.Contains([]string{NetworkOff, NetworkEgress, NetworkHost}, s.Network):
 		return fault.Field("network", s.Network, strings.Join([]string{NetworkOff, NetworkEgress, NetworkHost}, ", "))
-	case !(s.CPUs >= minCPUs && s.CPUs <= maxCPUs): // also refuses NaN
-		return fault.Field("cpus", s.CPUs, fmt.Sprintf("%g to %d", minCPUs, maxCPUs))
-	case s.Memory < minMemory || s.Memory > maxSize:
-		return fault.Field("memory", s.Memory, fmt.Sprintf("%v to %v", minMemory, maxSize))
-	case s.MemoryHigh != 0 && (s.MemoryHigh < minMemory || s.MemoryHigh > s.Memory):
-		return fault.Field("memory_high", s.MemoryHigh, fmt.Sprintf("0, or %v to %v, which is memory", minMemory, s.Memory))
-	case s.Swap > maxSize:
-		return fault.Field("swap", s.Swap, fmt.Sprintf("at most %v", maxSize))
-	case !slices.Contains([]string{OOMProcess, OOMProgram, OOMSession}, s.OOM):
-		return fault.Field("oom", s.OOM, strings.Join([]string{OOMProcess, OOMProgram, OOMSession}, ", "))
-	case !isWeight(s.CPUWeight):
-		return fault.Field("cpu_weight", s.CPUWeight, fmt.Sprintf("%d to %d", cgroup.MinWeight, cgroup.MaxWeight))
-	case !isWeight(s.IOWeight):
-		return fault.Field("io_weight", s.IOWeight, fmt.Sprintf("%d to %d", cgroup.MinWeight, cgroup.MaxWeight))
-	case s.IORead != 0 && (s.IORead < minIO || s.IORead > maxSize):
-		return fault.Field("io_read", s.IORead, fmt.Sprintf("0, or at least %v a second", minIO))
-	case s.IOWrite != 0 && (s.IOWrite < minIO || s.IOWrite > maxSize):
-		return fault.Field("io_write", s.IOWrite, fmt.Sprintf("0, or at least %v a second", minIO))
-	case s.Pids < isolation.MinPids || s.Pids > maxPids:
-		return fault.Field("pids", s.Pids, fmt.Sprintf("%d to %d", isolation.MinPids, maxPids))
-	case s.WorkspaceQuota != 0 && (s.WorkspaceQuota < minQuota || s.WorkspaceQuota > maxSize):
-		return fault.Field("workspace_quota", s.WorkspaceQuota, fmt.Sprintf("0, or %v to %v", minQuota, maxSize))
-	case s.WorkspaceQuota != 0 && (s.WorkspaceInodes < minInodes || s.WorkspaceInodes > maxInodes):
-		return fault.Field("workspace_inodes", s.WorkspaceInodes, fmt.Sprintf("%d to %d", minInodes, maxInodes))
-	case s.Tmp < isolation.MinScratch:
-		return fault.Field("tmp", s.Tmp, fmt.Sprintf("at least %v", quantity.Size(isolation.MinScratch)))
+	}
+	for _, l := range limitTable() {
+		if err := l.check(s); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -321,26 +263,19 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("network", req.Network != nil, s.Network == asked.Network)
 	check("network_rules", req.NetworkRules != nil, slices.Equal(s.NetworkRules, asked.NetworkRules))
 	check("network_strict", req.NetworkStrict != nil, s.NetworkStrict == asked.NetworkStrict)
-	check(FieldConnections, req.NetworkConnections != nil, s.NetworkConnections == asked.NetworkConnections)
-	check(FieldBandwidth, req.NetworkBandwidth != nil, s.NetworkBandwidth == asked.NetworkBandwidth)
+	for _, l := range limitTable() {
+		if l.how() == ofNetwork {
+			check(l.name(), l.given(req), l.same(s, asked))
+		}
+	}
 	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, asked.Secrets))
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
-	check("cpus", req.CPUs != nil, s.CPUs == asked.CPUs)
-	check("memory", req.Memory != nil, s.Memory == asked.Memory)
-	check("memory_high", req.MemoryHigh != nil, s.MemoryHigh == asked.MemoryHigh)
-	check("swap", req.Swap != nil, s.Swap == asked.Swap)
-	check("oom", req.OOM != nil, s.OOM == asked.OOM)
-	check("cpu_weight", req.CPUWeight != nil, s.CPUWeight == asked.CPUWeight)
-	check("io_weight", req.IOWeight != nil, s.IOWeight == asked.IOWeight)
-	check("io_read", req.IORead != nil, s.IORead == asked.IORead)
-	check("io_write", req.IOWrite != nil, s.IOWrite == asked.IOWrite)
-	check("pids", req.Pids != nil, s.Pids == asked.Pids)
+	for _, l := range limitTable() {
+		if l.how() != ofNetwork {
+			check(l.name(), l.given(req), l.same(s, asked))
+		}
+	}
 	check("rlimits", req.Rlimits != nil, maps.Equal(s.Rlimits, asked.Rlimits))
-	check("tmp", req.Tmp != nil, s.Tmp == asked.Tmp)
-	check("workspace_quota", req.WorkspaceQuota != nil, s.WorkspaceQuota == asked.WorkspaceQuota)
-	check("workspace_inodes", req.WorkspaceInodes != nil, s.WorkspaceInodes == asked.WorkspaceInodes)
-	check("ttl", req.TTL != nil, s.TTL == asked.TTL)
-	check("max_lifetime", req.MaxLifetime != nil, s.MaxLifetime == asked.MaxLifetime)
 	check("workspace", req.Workspace != "", s.Workspace == asked.Workspace)
 	check("inputs", req.Inputs != nil, slices.Equal(s.Inputs, asked.Inputs))
 	check("mounts", req.Mounts != nil, len(s.Mounts)+len(asked.Mounts) == 0 || reflect.DeepEqual(s.Mounts, asked.Mounts))

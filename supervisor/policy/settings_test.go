@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
@@ -44,9 +45,11 @@ func policies() *Config {
 // everyField asks for a value of its own in every field.
 func everyField() *Request {
 	return &Request{
-		CPUs: new(2.5), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.MiB), OOM: new(OOMSession), Pids: new(17), Rlimits: map[string]string{"stack": "64MiB"},
-		CPUWeight: new(5), IOWeight: new(6), IORead: new(quantity.MiB), IOWrite: new(2 * quantity.MiB), Tmp: new(2 * quantity.MiB), WorkspaceQuota: new(5 * quantity.MiB), WorkspaceInodes: new(99),
-		TTL: new(seconds(7)), MaxLifetime: new(seconds(70)), Image: new(ImageHost), Network: new(NetworkOff), ReadOnlyRoot: new(true),
+		Patch: limits.Patch{
+			CPUs: new(2.5), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.MiB), OOM: new(OOMSession), Pids: new(17),
+			CPUWeight: new(5), IOWeight: new(6), IORead: new(quantity.MiB), IOWrite: new(2 * quantity.MiB), WorkspaceQuota: new(5 * quantity.MiB),
+			WorkspaceInodes: new(99), TTL: new(seconds(7)), MaxLifetime: new(seconds(70)),
+		}, Rlimits: map[string]string{"stack": "64MiB"}, Tmp: new(2 * quantity.MiB), Image: new(ImageHost), Network: new(NetworkOff), ReadOnlyRoot: new(true),
 		Mounts: []Mount{{Source: "/a", Target: "/data"}, {Source: "/b", Target: "/mnt", Mode: MountNone}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
 		Env:    map[string]string{"B": "2", "A": "1"}, Labels: map[string]string{"team": "x"},
 	}
@@ -59,9 +62,11 @@ func TestMergeTakesTheRequestOverTheProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Settings{
-		Profile: "default", Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, CPUs: 2.5, Memory: quantity.GiB, MemoryHigh: 512 * quantity.MiB,
-		Swap: quantity.MiB, OOM: OOMSession, Pids: 17, Rlimits: map[string]string{"stack": "64MiB"}, CPUWeight: 5, IOWeight: 6, IORead: quantity.MiB, IOWrite: 2 * quantity.MiB,
-		Tmp: 2 * quantity.MiB, WorkspaceQuota: 5 * quantity.MiB, WorkspaceInodes: 99, TTL: seconds(7), MaxLifetime: seconds(70),
+		Profile: "default", Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, Limits: limits.Limits{
+			CPUs: 2.5, Memory: quantity.GiB, MemoryHigh: 512 * quantity.MiB, Swap: quantity.MiB, OOM: OOMSession, Pids: 17,
+			Rlimits: map[string]string{"stack": "64MiB"}, CPUWeight: 5, IOWeight: 6, IORead: quantity.MiB, IOWrite: 2 * quantity.MiB,
+			Tmp: 2 * quantity.MiB, WorkspaceQuota: 5 * quantity.MiB, WorkspaceInodes: 99,
+		}, Lifetime: limits.Lifetime{TTL: seconds(7), MaxLifetime: seconds(70)},
 		Mounts: []Mount{{Source: "/a", Target: "/data", Mode: MountReadWrite}, {Source: "/c", Target: "/opt", Mode: MountReadOnly}},
 		Labels: map[string]string{"team": "x"}, EnvNames: []string{"A", "B"},
 	}
@@ -80,8 +85,10 @@ func TestMergeOfNothingIsTheProfile(t *testing.T) {
 		p := c.Profiles[name]
 		got, _, err := c.Merge(&Request{Profile: name})
 		want := Settings{
-			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, CPUs: p.CPUs, Memory: p.Memory, MemoryHigh: p.MemoryHigh,
-			Swap: p.Swap, OOM: p.OOM, Pids: p.Pids, CPUWeight: p.CPUWeight, IOWeight: p.IOWeight, IORead: p.IORead, IOWrite: p.IOWrite, Tmp: p.Tmp, WorkspaceQuota: p.WorkspaceQuota, WorkspaceInodes: p.WorkspaceInodes, TTL: p.TTL, MaxLifetime: p.MaxLifetime,
+			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, Limits: limits.Limits{
+				CPUs: p.CPUs, Memory: p.Memory, MemoryHigh: p.MemoryHigh, Swap: p.Swap, OOM: p.OOM, Pids: p.Pids, CPUWeight: p.CPUWeight,
+				IOWeight: p.IOWeight, IORead: p.IORead, IOWrite: p.IOWrite, Tmp: p.Tmp, WorkspaceQuota: p.WorkspaceQuota, WorkspaceInodes: p.WorkspaceInodes,
+			}, Lifetime: limits.Lifetime{TTL: p.TTL, MaxLifetime: p.MaxLifetime},
 		}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v, -want +got:\n%s", name, err, diff)
@@ -99,21 +106,21 @@ func TestLockedFieldsCannotBeChanged(t *testing.T) {
 		{Request{Image: new("debian")}, refusal{fault.Denied, "image", "debian", "host"}},
 		{Request{Network: new(NetworkHost)}, refusal{fault.Denied, "network", "host", "off"}},
 		{Request{ReadOnlyRoot: new(false)}, refusal{fault.Denied, "read_only_root", "false", "true"}},
-		{Request{CPUs: new(2.0)}, refusal{fault.Denied, "cpus", "2", "1"}},
-		{Request{Memory: new(quantity.GiB)}, refusal{fault.Denied, "memory", "1GiB", "512MiB"}},
-		{Request{MemoryHigh: new(quantity.GiB)}, refusal{fault.Denied, "memory_high", "1GiB", "0"}},
-		{Request{Swap: new(quantity.GiB)}, refusal{fault.Denied, "swap", "1GiB", "0"}},
-		{Request{OOM: new(OOMSession)}, refusal{fault.Denied, "oom", "session", "program"}},
-		{Request{CPUWeight: new(1)}, refusal{fault.Denied, "cpu_weight", "1", "100"}},
-		{Request{IOWeight: new(1)}, refusal{fault.Denied, "io_weight", "1", "100"}},
-		{Request{IORead: new(quantity.MiB)}, refusal{fault.Denied, "io_read", "1MiB", "0"}},
-		{Request{IOWrite: new(quantity.MiB)}, refusal{fault.Denied, "io_write", "1MiB", "0"}},
-		{Request{Pids: new(64)}, refusal{fault.Denied, "pids", "64", "128"}},
+		{Request{Patch: limits.Patch{CPUs: new(2.0)}}, refusal{fault.Denied, "cpus", "2", "1"}},
+		{Request{Patch: limits.Patch{Memory: new(quantity.GiB)}}, refusal{fault.Denied, "memory", "1GiB", "512MiB"}},
+		{Request{Patch: limits.Patch{MemoryHigh: new(quantity.GiB)}}, refusal{fault.Denied, "memory_high", "1GiB", "0"}},
+		{Request{Patch: limits.Patch{Swap: new(quantity.GiB)}}, refusal{fault.Denied, "swap", "1GiB", "0"}},
+		{Request{Patch: limits.Patch{OOM: new(OOMSession)}}, refusal{fault.Denied, "oom", "session", "program"}},
+		{Request{Patch: limits.Patch{CPUWeight: new(1)}}, refusal{fault.Denied, "cpu_weight", "1", "100"}},
+		{Request{Patch: limits.Patch{IOWeight: new(1)}}, refusal{fault.Denied, "io_weight", "1", "100"}},
+		{Request{Patch: limits.Patch{IORead: new(quantity.MiB)}}, refusal{fault.Denied, "io_read", "1MiB", "0"}},
+		{Request{Patch: limits.Patch{IOWrite: new(quantity.MiB)}}, refusal{fault.Denied, "io_write", "1MiB", "0"}},
+		{Request{Patch: limits.Patch{Pids: new(64)}}, refusal{fault.Denied, "pids", "64", "128"}},
 		{Request{Tmp: new(quantity.MiB)}, refusal{fault.Denied, "tmp", "1MiB", "256MiB"}},
-		{Request{WorkspaceQuota: new(quantity.MiB)}, refusal{fault.Denied, "workspace_quota", "1MiB", "1GiB"}},
-		{Request{WorkspaceInodes: new(20)}, refusal{fault.Denied, "workspace_inodes", "20", "200000"}},
-		{Request{TTL: new(seconds(1))}, refusal{fault.Denied, "ttl", "1s", "5m"}},
-		{Request{MaxLifetime: new(seconds(1))}, refusal{fault.Denied, "max_lifetime", "1s", "24h"}},
+		{Request{Patch: limits.Patch{WorkspaceQuota: new(quantity.MiB)}}, refusal{fault.Denied, "workspace_quota", "1MiB", "1GiB"}},
+		{Request{Patch: limits.Patch{WorkspaceInodes: new(20)}}, refusal{fault.Denied, "workspace_inodes", "20", "200000"}},
+		{Request{Patch: limits.Patch{TTL: new(seconds(1))}}, refusal{fault.Denied, "ttl", "1s", "5m"}},
+		{Request{Patch: limits.Patch{MaxLifetime: new(seconds(1))}}, refusal{fault.Denied, "max_lifetime", "1s", "24h"}},
 		{Request{Mounts: []Mount{{Mode: MountReadOnly}, {Mode: MountReadWrite}}}, refusal{fault.Denied, "mounts[1].mode", "rw", "at most ro"}},
 	} {
 		tc.req.Profile = "closed"
@@ -131,8 +138,9 @@ func TestTheValueOfALockedFieldMayBeAskedFor(t *testing.T) {
 	t.Parallel()
 	p := policies().Profiles["closed"]
 	req := Request{
-		Profile: "closed", Image: &p.Image, Network: &p.Network, ReadOnlyRoot: &p.ReadOnlyRoot, CPUs: &p.CPUs, Memory: &p.Memory,
-		Pids: &p.Pids, Tmp: &p.Tmp, WorkspaceQuota: &p.WorkspaceQuota, TTL: &p.TTL, MaxLifetime: &p.MaxLifetime,
+		Profile: "closed", Image: &p.Image, Network: &p.Network, ReadOnlyRoot: &p.ReadOnlyRoot, Patch: limits.Patch{
+			CPUs: &p.CPUs, Memory: &p.Memory, Pids: &p.Pids, WorkspaceQuota: &p.WorkspaceQuota, TTL: &p.TTL, MaxLifetime: &p.MaxLifetime,
+		}, Tmp: &p.Tmp,
 		Mounts: []Mount{{Mode: MountReadOnly, Target: "/a"}, {Target: "/b"}, {Mode: MountNone, Target: "/c"}},
 	}
 	s, _, err := policies().Merge(&req)
@@ -160,8 +168,8 @@ func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 		{"image", Request{Image: new("x y")}, fault.Invalid, "image"},
 		{"network", Request{Network: new("wan")}, fault.Invalid, "network"},
 		{"network of the host", Request{Network: new(NetworkHost)}, fault.Denied, "network"},
-		{"a quota beside a workspace with a name", Request{Workspace: "w", WorkspaceQuota: new(quantity.GiB)}, fault.Invalid, "workspace_quota"},
-		{"a quota of a directory of the host", Request{Mounts: []Mount{{Source: "/a", Target: "/workspace"}}, WorkspaceQuota: new(quantity.GiB)}, fault.Unsupported, "workspace_quota"},
+		{"a quota beside a workspace with a name", Request{Workspace: "w", Patch: limits.Patch{WorkspaceQuota: new(quantity.GiB)}}, fault.Invalid, "workspace_quota"},
+		{"a quota of a directory of the host", Request{Mounts: []Mount{{Source: "/a", Target: "/workspace"}}, Patch: limits.Patch{WorkspaceQuota: new(quantity.GiB)}}, fault.Unsupported, "workspace_quota"},
 		{"rules without a network", Request{NetworkRules: []string{}}, fault.Invalid, "network_rules"},
 		{"a malformed rule", Request{Network: new(NetworkEgress), NetworkRules: []string{"1.2.3.0/24", "1.2.3.4/24"}}, fault.Invalid, "network_rules[1]"},
 		{"an octal address", Request{Network: new(NetworkEgress), NetworkRules: []string{"010.0.0.0/8"}}, fault.Invalid, "network_rules[0]"},
@@ -169,13 +177,13 @@ func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 		{"many rules", Request{Network: new(NetworkEgress), NetworkRules: slices.Repeat([]string{"1.2.3.0/24"}, 65)}, fault.Invalid, "network_rules"},
 		{"the metadata service", Request{Profile: "network_basic", NetworkRules: []string{"169.254.169.254/32 tcp 80"}}, fault.Denied, "network_rules[0]"},
 		{"a private network", Request{Profile: "network_basic", NetworkRules: []string{"8.8.8.8/32", "10.0.0.0/8 any"}}, fault.Denied, "network_rules[1]"},
-		{"no cpus", Request{CPUs: new(0.0)}, fault.Invalid, "cpus"},
-		{"no number of cpus", Request{CPUs: new(math.NaN())}, fault.Invalid, "cpus"},
-		{"many cpus", Request{CPUs: new(math.Inf(1))}, fault.Invalid, "cpus"},
-		{"little memory", Request{Memory: new(minMemory - 1)}, fault.Invalid, "memory"},
-		{"few pids", Request{Pids: new(15)}, fault.Invalid, "pids"},
-		{"negative pids", Request{Pids: new(-1)}, fault.Invalid, "pids"},
-		{"many pids", Request{Pids: new(maxPids + 1)}, fault.Invalid, "pids"},
+		{"no cpus", Request{Patch: limits.Patch{CPUs: new(0.0)}}, fault.Invalid, "cpus"},
+		{"no number of cpus", Request{Patch: limits.Patch{CPUs: new(math.NaN())}}, fault.Invalid, "cpus"},
+		{"many cpus", Request{Patch: limits.Patch{CPUs: new(math.Inf(1))}}, fault.Invalid, "cpus"},
+		{"little memory", Request{Patch: limits.Patch{Memory: new(minMemory - 1)}}, fault.Invalid, "memory"},
+		{"few pids", Request{Patch: limits.Patch{Pids: new(15)}}, fault.Invalid, "pids"},
+		{"negative pids", Request{Patch: limits.Patch{Pids: new(-1)}}, fault.Invalid, "pids"},
+		{"many pids", Request{Patch: limits.Patch{Pids: new(maxPids + 1)}}, fault.Invalid, "pids"},
 		{"small tmp", Request{Tmp: new(quantity.MiB - 1)}, fault.Invalid, "tmp"},
 		{"mode", Request{Mounts: []Mount{{Mode: "rx"}}}, fault.Invalid, "mounts[0].mode"},
 		{"label without a name", Request{Labels: map[string]string{"": "x"}}, fault.Invalid, "labels"},
@@ -218,13 +226,15 @@ func TestDifferencesNameWhatWasAskedForAndIsOtherwise(t *testing.T) {
 		{"nothing", &Request{}, nil},
 		{"the profile alone", &Request{Profile: "default"}, nil},
 		{"another profile", &Request{Profile: "closed"}, []string{"profile"}},
-		{"one field", &Request{Pids: new(18)}, []string{"pids"}},
-		{"the profile's value, where the session has its own", &Request{Memory: new(512 * quantity.MiB)}, []string{"memory"}},
+		{"one field", &Request{Patch: limits.Patch{Pids: new(18)}}, []string{"pids"}},
+		{"the profile's value, where the session has its own", &Request{Patch: limits.Patch{Memory: new(512 * quantity.MiB)}}, []string{"memory"}},
 		{"labels", &Request{Labels: map[string]string{"team": "y"}}, []string{"labels"}},
 		{"mounts in another order", &Request{Mounts: []Mount{full.Mounts[2], full.Mounts[0]}}, []string{"mounts"}},
 		{"everything", &Request{
-			CPUs: new(3.5), Memory: new(2 * quantity.GiB), Pids: new(18), Tmp: new(3 * quantity.MiB), WorkspaceQuota: new(quantity.MiB),
-			TTL: new(seconds(8)), MaxLifetime: new(seconds(80)), Mounts: []Mount{{Source: "/z", Target: "/data"}},
+			Patch: limits.Patch{
+				CPUs: new(3.5), Memory: new(2 * quantity.GiB), Pids: new(18), WorkspaceQuota: new(quantity.MiB), TTL: new(seconds(8)),
+				MaxLifetime: new(seconds(80)),
+			}, Tmp: new(3 * quantity.MiB), Mounts: []Mount{{Source: "/z", Target: "/data"}},
 		}, []string{"cpus", "memory", "pids", "tmp", "workspace_quota", "ttl", "max_lifetime", "mounts"}},
 	} {
 		asked, _, err := c.Merge(tc.req)

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -34,7 +35,7 @@ func TestSignsOfWantOfMemory(t *testing.T) {
 		{isolation.Exit{Reason: isolation.ReasonTimedOut, Signal: int(unix.SIGKILL), MaxRSS: uint64(limit)}, "MemoryError", policy.MechanismRlimit, ""},
 	} {
 		o := Outcome{
-			Exit: &tc.exit, Settings: policy.Settings{Memory: limit}, Enforced: map[string]policy.Mechanism{policy.LimitMemory: tc.by}, Limits: &cgroup.Limits{},
+			Exit: &tc.exit, Settings: policy.Settings{Limits: limits.Limits{Memory: limit}}, Enforced: map[string]policy.Mechanism{policy.LimitMemory: tc.by}, Limits: &cgroup.Limits{},
 			Kept: func(stream int) (head, tail []byte, err error) {
 				if stream == 1 {
 					return []byte(tc.stderr), nil, nil

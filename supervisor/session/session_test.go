@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
@@ -95,7 +96,7 @@ func TestASessionExpiresByIdlenessOrAge(t *testing.T) {
 		{"old alone", 0, hour, time.Second, 0, time.Hour, EndLifetime},
 	} {
 		s := &Session{
-			Created: born, lastUsed: born.Add(tc.used), running: tc.running, Settings: policy.Settings{TTL: tc.ttl, MaxLifetime: tc.life},
+			Created: born, lastUsed: born.Add(tc.used), running: tc.running, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: tc.ttl, MaxLifetime: tc.life}},
 		}
 		at, why := s.expiryLocked()
 		want := time.Time{}
@@ -144,7 +145,7 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 	var told []time.Time
 	line := quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{} })
 	host := &Host{Line: line, Due: func(at time.Time) { told = append(told, at) }}
-	s := &Session{host: host, state: StateReady, Created: now, Settings: policy.Settings{TTL: quantity.Duration(time.Minute)}}
+	s := &Session{host: host, state: StateReady, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Minute)}}}
 	for range 2 {
 		if _, err := s.begin(2, now); err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup/stats"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
@@ -25,7 +26,7 @@ func (s *Session) outcome(exit *isolation.Exit, err error, group string) *Outcom
 
 // Work is how full a session's workspace is, nil if it has no quota; dir is where all workspaces are.
 func (s *Session) Work(dir string) *isolation.Disk {
-	if policy.Work(&policy.Settings{WorkspaceQuota: 1}, s.enforced).Bytes == 0 {
+	if policy.Work(&policy.Settings{Limits: limits.Limits{WorkspaceQuota: 1}}, s.enforced).Bytes == 0 {
 		return nil
 	}
 	at := filepath.Join(dir, s.BoxKey())

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -185,7 +186,7 @@ func TestAnotherConfigurationIsHeldAgainstWhatLives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := boxtest.Start(t, boxtest.Lasting, "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\"]\n")
 			s := d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "small"})
-			d.NewSession(t, api.SessionRequest{ID: "s2", Memory: new(100 * quantity.MiB)})
+			d.NewSession(t, api.SessionRequest{ID: "s2", Patch: limits.Patch{Memory: new(100 * quantity.MiB)}})
 			d.NewProcess(t, "s1", "p", boxtest.ShellProcess("sleep 1000"))
 			path := d.Record(t, "s1")
 			d.Kill()
@@ -250,8 +251,8 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 func TestTimesGoOnWithoutBoxd(t *testing.T) {
 	t.Parallel()
 	for name, req := range map[string]api.SessionRequest{
-		"ttl":          {TTL: boxtest.Duration("4s")},
-		"max_lifetime": {TTL: boxtest.Duration("0s"), MaxLifetime: boxtest.Duration("8s")},
+		"ttl":          {Patch: limits.Patch{TTL: boxtest.Duration("4s")}},
+		"max_lifetime": {Patch: limits.Patch{TTL: boxtest.Duration("0s"), MaxLifetime: boxtest.Duration("8s")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := boxtest.Start(t, boxtest.Lasting)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -196,7 +197,7 @@ func TestT37TerminalsOfManyProcesses(t *testing.T) {
 	d := boxtest.Start(t, "[processes]\nmax = 80\n")
 	d.Warm()
 	before := d.Look()
-	d.NewSession(t, api.SessionRequest{ID: "s1", Pids: new(200)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Pids: new(200)}})
 	got, failed := 0, 0
 	for i := range 70 {
 		req := boxtest.ShellProcess("read x")

@@ -10,16 +10,19 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
 func TestLimitsOfALivingSessionChange(t *testing.T) {
 	d := start(t)
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
-	changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{
-		Memory: new(64 * quantity.MiB), Pids: new(50), CPUs: new(0.5), CPUWeight: new(10), IOWrite: new(quantity.MiB), OOM: new("session"),
-		WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(500), TTL: boxtest.Duration("1h"), Labels: map[string]string{"a": "b"},
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)}})
+	changed, err := d.Change(t.Context(), "s1", &api.SessionChange{
+		Patch: limits.Patch{
+			Memory: new(64 * quantity.MiB), Pids: new(50), CPUs: new(0.5), CPUWeight: new(10), IOWrite: new(quantity.MiB), OOM: new("session"),
+			WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(500), TTL: boxtest.Duration("1h"),
+		}, Labels: map[string]string{"a": "b"},
 	})
 	if err != nil || changed.Memory != 64*quantity.MiB || changed.Pids != 50 || changed.TTL != *boxtest.Duration("1h") || changed.Labels["a"] != "b" || changed.PID != s.PID {
 		t.Fatalf("%+v, %v", changed, err)
@@ -41,7 +44,7 @@ func TestLimitsOfALivingSessionChange(t *testing.T) {
 
 func TestAChangeIsAllOrNothing(t *testing.T) {
 	d := start(t)
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Pids: new(60), WorkspaceQuota: new(64 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(256 * quantity.MiB), Pids: new(60), WorkspaceQuota: new(64 * quantity.MiB)}})
 	d.Sh(t, "s1", "head -c 40000000 /dev/urandom > /workspace/big; for i in $(seq 20); do : > /workspace/f$i; done")
 	hold := make(chan api.ExecResult, 1)
 	go func() {
@@ -49,7 +52,7 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 		hold <- d.Result(t, "s1", req)
 	}()
 	d.Sh(t, "s1", "until [ -e /workspace/up ]; do sleep 0.1; done")
-	limits := func() string {
+	ofNow := func() string {
 		now, err := d.Session(t.Context(), "s1")
 		if err != nil {
 			t.Fatal(err)
@@ -57,26 +60,26 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 		return fmt.Sprint(boxtest.GroupFile(t, s.Group, "work/memory.max"), boxtest.GroupFile(t, s.Group, "work/memory.high"), boxtest.GroupFile(t, s.Group, "work/pids.max"), boxtest.GroupFile(t, s.Group, "work/cpu.max"),
 			boxtest.GroupFile(t, s.Group, "memory.max"), now.Workspace.Limit, now.Memory, now.Pids, now.CPUs, now.WorkspaceQuota, now.Labels)
 	}
-	before := limits()
+	before := ofNow()
 	for _, tc := range []struct {
 		name   string
 		change api.SessionChange
 		status int
 		field  string
 	}{
-		{"less memory than is used", api.SessionChange{Memory: new(64 * quantity.MiB), CPUs: new(0.5), Labels: map[string]string{"x": "y"}}, http.StatusConflict, "memory"},
-		{"fewer processes than there are", api.SessionChange{Pids: new(20), Memory: new(512 * quantity.MiB)}, http.StatusConflict, "pids"},
-		{"fewer files than there are", api.SessionChange{WorkspaceInodes: new(16), Pids: new(70)}, http.StatusConflict, "workspace_inodes"},
-		{"less disk than is used", api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB), Pids: new(70)}, http.StatusConflict, "workspace_quota"},
-		{"room on disk, too few processes", api.SessionChange{WorkspaceQuota: new(128 * quantity.MiB), Pids: new(20)}, http.StatusConflict, "pids"},
-		{"nothing", api.SessionChange{Memory: new(quantity.Size(0))}, http.StatusBadRequest, "memory"},
-		{"less than can be", api.SessionChange{Pids: new(-1)}, http.StatusBadRequest, "pids"},
-		{"no quota", api.SessionChange{WorkspaceQuota: new(quantity.Size(0))}, http.StatusNotImplemented, ""},
-		{"more than the host has", api.SessionChange{Memory: new(quantity.TiB)}, http.StatusBadRequest, "memory"},
+		{"less memory than is used", api.SessionChange{Patch: limits.Patch{Memory: new(64 * quantity.MiB), CPUs: new(0.5)}, Labels: map[string]string{"x": "y"}}, http.StatusConflict, "memory"},
+		{"fewer processes than there are", api.SessionChange{Patch: limits.Patch{Pids: new(20), Memory: new(512 * quantity.MiB)}}, http.StatusConflict, "pids"},
+		{"fewer files than there are", api.SessionChange{Patch: limits.Patch{WorkspaceInodes: new(16), Pids: new(70)}}, http.StatusConflict, "workspace_inodes"},
+		{"less disk than is used", api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB), Pids: new(70)}}, http.StatusConflict, "workspace_quota"},
+		{"room on disk, too few processes", api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(128 * quantity.MiB), Pids: new(20)}}, http.StatusConflict, "pids"},
+		{"nothing", api.SessionChange{Patch: limits.Patch{Memory: new(quantity.Size(0))}}, http.StatusBadRequest, "memory"},
+		{"less than can be", api.SessionChange{Patch: limits.Patch{Pids: new(-1)}}, http.StatusBadRequest, "pids"},
+		{"no quota", api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(quantity.Size(0))}}, http.StatusNotImplemented, ""},
+		{"more than the host has", api.SessionChange{Patch: limits.Patch{Memory: new(quantity.TiB)}}, http.StatusBadRequest, "memory"},
 	} {
 		_, err := d.ChangeSession(t.Context(), "s1", &tc.change)
 		boxtest.Refused(t, err, tc.status, tc.field)
-		if now := limits(); now != before {
+		if now := ofNow(); now != before {
 			t.Errorf("%s: before %s, now %s", tc.name, before, now)
 		}
 	}
@@ -186,24 +189,24 @@ func TestBadLimitsAreRefusedByName(t *testing.T) {
 		req   api.SessionRequest
 		field string
 	}{
-		{api.SessionRequest{Memory: new(quantity.Size(0))}, "memory"},
-		{api.SessionRequest{Memory: new(quantity.MiB)}, "memory"},
-		{api.SessionRequest{Memory: new(64 * quantity.TiB)}, "memory"},
-		{api.SessionRequest{MemoryHigh: new(quantity.GiB)}, "memory_high"},
-		{api.SessionRequest{OOM: new("all")}, "oom"},
-		{api.SessionRequest{CPUs: new(0.0)}, "cpus"},
-		{api.SessionRequest{CPUs: new(-1.0)}, "cpus"},
-		{api.SessionRequest{CPUs: new(0.001)}, "cpus"},
-		{api.SessionRequest{CPUs: new(1000.0)}, "cpus"},
-		{api.SessionRequest{CPUWeight: new(0)}, "cpu_weight"},
-		{api.SessionRequest{IOWeight: new(10001)}, "io_weight"},
-		{api.SessionRequest{IORead: new(quantity.Size(1))}, "io_read"},
-		{api.SessionRequest{Pids: new(-5)}, "pids"},
-		{api.SessionRequest{Pids: new(1)}, "pids"},
-		{api.SessionRequest{Pids: new(1 << 30)}, "pids"},
-		{api.SessionRequest{WorkspaceQuota: new(quantity.KiB)}, "workspace_quota"},
-		{api.SessionRequest{WorkspaceInodes: new(0)}, "workspace_inodes"},
-		{api.SessionRequest{WorkspaceInodes: new(-7)}, "workspace_inodes"},
+		{api.SessionRequest{Patch: limits.Patch{Memory: new(quantity.Size(0))}}, "memory"},
+		{api.SessionRequest{Patch: limits.Patch{Memory: new(quantity.MiB)}}, "memory"},
+		{api.SessionRequest{Patch: limits.Patch{Memory: new(64 * quantity.TiB)}}, "memory"},
+		{api.SessionRequest{Patch: limits.Patch{MemoryHigh: new(quantity.GiB)}}, "memory_high"},
+		{api.SessionRequest{Patch: limits.Patch{OOM: new("all")}}, "oom"},
+		{api.SessionRequest{Patch: limits.Patch{CPUs: new(0.0)}}, "cpus"},
+		{api.SessionRequest{Patch: limits.Patch{CPUs: new(-1.0)}}, "cpus"},
+		{api.SessionRequest{Patch: limits.Patch{CPUs: new(0.001)}}, "cpus"},
+		{api.SessionRequest{Patch: limits.Patch{CPUs: new(1000.0)}}, "cpus"},
+		{api.SessionRequest{Patch: limits.Patch{CPUWeight: new(0)}}, "cpu_weight"},
+		{api.SessionRequest{Patch: limits.Patch{IOWeight: new(10001)}}, "io_weight"},
+		{api.SessionRequest{Patch: limits.Patch{IORead: new(quantity.Size(1))}}, "io_read"},
+		{api.SessionRequest{Patch: limits.Patch{Pids: new(-5)}}, "pids"},
+		{api.SessionRequest{Patch: limits.Patch{Pids: new(1)}}, "pids"},
+		{api.SessionRequest{Patch: limits.Patch{Pids: new(1 << 30)}}, "pids"},
+		{api.SessionRequest{Patch: limits.Patch{WorkspaceQuota: new(quantity.KiB)}}, "workspace_quota"},
+		{api.SessionRequest{Patch: limits.Patch{WorkspaceInodes: new(0)}}, "workspace_inodes"},
+		{api.SessionRequest{Patch: limits.Patch{WorkspaceInodes: new(-7)}}, "workspace_inodes"},
 	} {
 		_, _, err := d.CreateSession(t.Context(), &tc.req)
 		boxtest.Refused(t, err, http.StatusBadRequest, tc.field)
@@ -213,8 +216,8 @@ func TestBadLimitsAreRefusedByName(t *testing.T) {
 
 func TestAnUnlimitedWorkspaceCannotBeLimitedLater(t *testing.T) {
 	d := start(t)
-	d.NewSession(t, api.SessionRequest{ID: "s1", WorkspaceQuota: new(quantity.Size(0))})
-	_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{WorkspaceQuota: new(quantity.Size(0))}})
+	_, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 	boxtest.Refused(t, err, http.StatusNotImplemented, "")
 	if boxtest.Grouped() {
 		d.Sh(t, "s1", "head -c 9000000 /dev/zero > big")
@@ -233,9 +236,9 @@ func TestAHostDirectoryHasNoQuotaLaterEither(t *testing.T) {
 	}
 	d := start(t, fmt.Sprintf("[mounts]\nallow = [{path = %q, owner = \"65534:65534\"}]\n", dir))
 	d.NewSession(t, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: dir, Target: "/workspace", Mode: "rw", Owner: 65534}}})
-	_, err = d.ChangeSession(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(32 * quantity.MiB)})
+	_, err = d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(32 * quantity.MiB)}})
 	boxtest.Refused(t, err, http.StatusNotImplemented, "workspace_quota")
-	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)}); err != nil {
+	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(128 * quantity.MiB)}}); err != nil {
 		t.Error(err)
 	}
 }

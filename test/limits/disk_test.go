@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -71,7 +72,7 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 		if small { // which takes as long as it is large
 			limit, inodes = 8*quantity.MiB, 2_500
 		}
-		s := d.NewSession(t, api.SessionRequest{ID: "s " + how, Memory: new(256 * quantity.MiB), WorkspaceQuota: &limit, WorkspaceInodes: &inodes})
+		s := d.NewSession(t, api.SessionRequest{ID: "s " + how, Patch: limits.Patch{Memory: new(256 * quantity.MiB), WorkspaceQuota: &limit, WorkspaceInodes: &inodes}})
 		req := api.ExecRequest{Argv: []string{"python3", "-c", filler, how}, Timeout: boxtest.Duration("10m")}
 		r := d.Result(t, s.ID, req)
 		d.Sh(t, "neighbour", "echo here > f")
@@ -130,7 +131,7 @@ func TestT34And35AWorkspaceHoldsWhatItMay(t *testing.T) {
 // filesystem says to it where it is open, test/host has.
 func TestT36NoWayOutOfTheQuota(t *testing.T) {
 	d := start(t)
-	d.NewSession(t, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 	const leave = `
 import errno, fcntl, os, struct
 GET, SET, QUOTACTL_FD = 0x801c581f, 0x401c5820, 443
@@ -193,7 +194,7 @@ func TestTheStoreKeepsQuotas(t *testing.T) {
 	}
 	before := loops()
 	d := start(t, fmt.Sprintf("state_dir = %q\n[workspaces]\nstore_size = \"256MiB\"\n[host]\nkeep_free_disk = \"16MiB\"\n", dir))
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 	if s.Enforcement["workspace"] != "store" {
 		t.Errorf("%v", s.Enforcement)
 	}
@@ -203,13 +204,13 @@ func TestTheStoreKeepsQuotas(t *testing.T) {
 	}
 	killKeeper(t, d) // the store is found mounted, and in use
 	d.Sh(t, "s1", "rm big && head -c 6000000 /dev/zero > big")
-	d.NewSession(t, api.SessionRequest{ID: "s2", WorkspaceQuota: new(8 * quantity.MiB)})
-	if changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(16 * quantity.MiB)}); err != nil || changed.Workspace == nil || changed.Workspace.Limit != 16*quantity.MiB {
+	d.NewSession(t, api.SessionRequest{ID: "s2", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
+	if changed, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}}); err != nil || changed.Workspace == nil || changed.Workspace.Limit != 16*quantity.MiB {
 		t.Errorf("%+v, %v", changed, err)
 	}
 	d.Kill() // boxd: the store is found again, and what was in it is cleaned up
 	d.Restart()
-	d.NewSession(t, api.SessionRequest{ID: "s1", WorkspaceQuota: new(8 * quantity.MiB)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 	d.Sh(t, "s1", "head -c 6000000 /dev/zero > big")
 	d.Close()
 	d.Stop()

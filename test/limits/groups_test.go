@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup2"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -22,7 +23,7 @@ func TestT30ForkBombs(t *testing.T) {
 	d := start(t)
 	d.Warm()
 	before := d.Look()
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", Pids: new(100), Memory: new(256 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Pids: new(100), Memory: new(256 * quantity.MiB)}})
 	d.NewSession(t, api.SessionRequest{ID: "neighbour"})
 	arm(t, d, "s1")
 	for _, kind := range []string{"fork", "setsid", "double", "vfork", "threads"} {
@@ -80,7 +81,7 @@ const dying = 8 * quantity.MiB
 func TestT31MemoryBombs(t *testing.T) {
 	d := start(t)
 	const limit = 64 * quantity.MiB
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(limit), Tmp: new(512 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(limit)}, Tmp: new(512 * quantity.MiB)})
 	d.NewSession(t, api.SessionRequest{ID: "neighbour"})
 	arm(t, d, "s1")
 	for _, kind := range []string{"memory", "mapped", "shm", "tmp"} {
@@ -134,7 +135,7 @@ func TestWhoDiesWhenMemoryIsUsedUp(t *testing.T) {
 		{"session", "memory", "oom_killed", 0, false},
 	} {
 		id := tc.oom + " " + tc.bomb
-		d.NewSession(t, api.SessionRequest{ID: id, Memory: new(64 * quantity.MiB), OOM: &tc.oom})
+		d.NewSession(t, api.SessionRequest{ID: id, Patch: limits.Patch{Memory: new(64 * quantity.MiB), OOM: &tc.oom}})
 		arm(t, d, id)
 		sibling := make(chan api.ExecResult, 1)
 		// It takes no memory meanwhile: what asks for some just when the bomb dies may be killed too, before the memory
@@ -160,7 +161,7 @@ func TestWhoDiesWhenMemoryIsUsedUp(t *testing.T) {
 
 func TestAnExecutionMayHaveLessThanItsSession(t *testing.T) {
 	d := start(t)
-	d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Pids: new(64)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(256 * quantity.MiB), Pids: new(64)}})
 	arm(t, d, "s1")
 	req := bomb(t, "memory", "1m")
 	req.Memory = new(32 * quantity.MiB)
@@ -187,7 +188,7 @@ func TestAnExecutionMayHaveLessThanItsSession(t *testing.T) {
 // T42: processor time is bounded whatever the number of loops, and boxd answers meanwhile.
 func TestT42BusyLoops(t *testing.T) {
 	d := start(t)
-	d.NewSession(t, api.SessionRequest{ID: "s1", CPUs: new(0.25)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{CPUs: new(0.25)}})
 	done := make(chan api.ExecResult, 1)
 	req := boxtest.Shell("for i in 1 2 3 4 5 6 7 8; do (while :; do :; done) & done; wait")
 	req.Timeout = boxtest.Duration("8s")
@@ -216,8 +217,10 @@ func TestT42BusyLoops(t *testing.T) {
 func TestEveryLimitReadsBackThroughTheLibrary(t *testing.T) {
 	d := start(t)
 	s := d.NewSession(t, api.SessionRequest{
-		ID: "s1", CPUs: new(0.5), CPUWeight: new(50), Memory: new(100 * quantity.MiB), MemoryHigh: new(80 * quantity.MiB), Pids: new(77),
-		OOM: new("session"), IORead: new(10 * quantity.MiB), IOWrite: new(5 * quantity.MiB), Swap: new(quantity.MiB),
+		ID: "s1", Patch: limits.Patch{
+			CPUs: new(0.5), CPUWeight: new(50), Memory: new(100 * quantity.MiB), MemoryHigh: new(80 * quantity.MiB), Pids: new(77), OOM: new("session"),
+			IORead: new(10 * quantity.MiB), IOWrite: new(5 * quantity.MiB), Swap: new(quantity.MiB),
+		},
 	})
 	m, err := cgroup2.Load("/work", cgroup2.WithMountpoint(s.Group))
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -100,7 +101,7 @@ func TestADirectoryOfTheHostHoldsWhatItMay(t *testing.T) {
 	write(t, 1000, outside)
 	d := start(t, boxtest.Lasting+fmt.Sprintf("[mounts]\nallow = [{path = %q, owner = \"65534:65534\"}]\nquota_roots = [%q]\n", root, root))
 	ask := func(id string, size quantity.Size, mounts []api.Mount) api.SessionRequest {
-		return api.SessionRequest{ID: id, Mounts: mounts, WorkspaceQuota: &size, WorkspaceInodes: new(50)}
+		return api.SessionRequest{ID: id, Mounts: mounts, Patch: limits.Patch{WorkspaceQuota: &size, WorkspaceInodes: new(50)}}
 	}
 	full := func(id, line string) {
 		t.Helper()
@@ -192,7 +193,7 @@ func TestAKeeperThatDiesOverAQuotaLeavesNothingHalfDone(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _, _ = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Mounts: on(dir), WorkspaceQuota: new(64 * quantity.MiB), WorkspaceInodes: new(10_000)})
+			_, _, _ = d.Create(t.Context(), &api.SessionRequest{ID: "s", Mounts: on(dir), Patch: limits.Patch{WorkspaceQuota: new(64 * quantity.MiB), WorkspaceInodes: new(10_000)}})
 		}()
 		boxtest.Eventually(t, "the directory is in the book", func() bool {
 			text, _ := os.ReadFile(book)

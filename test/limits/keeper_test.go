@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -24,14 +25,14 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 			d := start(t)
 			d.Warm()
 			before := d.Look()
-			s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)})
+			s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)}})
 			other := d.NewSession(t, api.SessionRequest{ID: "s2"})
 			d.Sh(t, "s1", "head -c 20000000 /dev/urandom > big")
 			for _, memory := range []quantity.Size{96 * quantity.MiB, 112 * quantity.MiB} {
 				killKeeper(t, d)
-				_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{WorkspaceQuota: new(8 * quantity.MiB)})
+				_, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 				boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
-				changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: &memory, Pids: new(50), WorkspaceQuota: new(24 * quantity.MiB)})
+				changed, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: &memory, Pids: new(50), WorkspaceQuota: new(24 * quantity.MiB)}})
 				if err != nil || changed.Memory != memory || changed.Workspace == nil || changed.Workspace.Limit != 24*quantity.MiB {
 					t.Fatalf("%+v, %v", changed, err)
 				}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -25,8 +26,8 @@ func TestTheKernelKeepsWhatAnOwnerMayHave(t *testing.T) {
 	d := start(t, boxtest.Kept, table+"total_memory = \"1GiB\"\ntotal_cpus = 2.5\n")
 	d.Warm()
 	before := d.Look()
-	first := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(256 * quantity.MiB), Tmp: new(512 * quantity.MiB), CPUs: new(1.0)})
-	second := d.NewSession(t, api.SessionRequest{ID: "s2", Memory: new(256 * quantity.MiB), CPUs: new(1.0)})
+	first := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(256 * quantity.MiB), CPUs: new(1.0)}, Tmp: new(512 * quantity.MiB)})
+	second := d.NewSession(t, api.SessionRequest{ID: "s2", Patch: limits.Patch{Memory: new(256 * quantity.MiB), CPUs: new(1.0)}})
 	owner := api.Session{Group: filepath.Dir(first.Group)}
 	if filepath.Base(owner.Group) != "owner-0" || filepath.Dir(second.Group) != owner.Group {
 		t.Fatalf("groups %s and %s", first.Group, second.Group)

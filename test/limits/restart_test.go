@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -19,7 +20,7 @@ import (
 // the anchor's group and live on, with their limits.
 func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
 	d := start(t, boxtest.Kept)
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(128 * quantity.MiB)}})
 	d.Stop()
 	if err := unix.Kill(d.Keeper(), unix.SIGKILL); err != nil { // the next one is of the unit
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
 			t.Errorf("after %v memory.max is %s", how, got)
 		}
 	}
-	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: new(64 * quantity.MiB)}); err != nil || boxtest.GroupFile(t, s.Group, "work/memory.max") != "67108864" {
+	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(64 * quantity.MiB)}}); err != nil || boxtest.GroupFile(t, s.Group, "work/memory.max") != "67108864" {
 		t.Errorf("%v: memory.max is %s", err, boxtest.GroupFile(t, s.Group, "work/memory.max"))
 	}
 	stopped, err := d.StopProcess(t.Context(), "s1", "p")

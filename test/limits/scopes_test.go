@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -56,7 +57,7 @@ func TestScopeOfASession(t *testing.T) {
 	d.Warm()
 	noScopes(t)
 	before := d.Look()
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(64 * quantity.MiB), Pids: new(40), CPUWeight: new(30)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(64 * quantity.MiB), Pids: new(40), CPUWeight: new(30)}})
 	unit := filepath.Base(s.Group)
 	if got := boxtest.Systemctl(t, "show", "--value", "-p", "ControlGroup", unit); s.Group != "/sys/fs/cgroup"+got || !strings.HasPrefix(got, "/box.slice/box-") {
 		t.Errorf("the unit's group is %q, the session's %q", got, s.Group)
@@ -99,15 +100,15 @@ func TestScopeOfASession(t *testing.T) {
 
 func TestScopeAndBoxChangeTogether(t *testing.T) {
 	d := startScoped(t)
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(128 * quantity.MiB), Pids: new(40)})
-	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: new(256 * quantity.MiB), Pids: new(60), CPUWeight: new(20), CPUs: new(0.5)}); err != nil {
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(128 * quantity.MiB), Pids: new(40)}})
+	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(256 * quantity.MiB), Pids: new(60), CPUWeight: new(20), CPUs: new(0.5)}}); err != nil {
 		t.Fatal(err)
 	}
-	limits := map[string]string{
+	inGroup := map[string]string{
 		"memory.max": strconv.Itoa(384 << 20), "pids.max": "124", "cpu.weight": "20",
 		"work/memory.max": strconv.Itoa(256 << 20), "work/pids.max": "60", "work/cpu.max": "50000 100000",
 	}
-	boxtest.GroupHas(t, "after a change", s.Group, limits)
+	boxtest.GroupHas(t, "after a change", s.Group, inGroup)
 	hold := make(chan api.ExecResult, 1)
 	go func() {
 		req := api.ExecRequest{Language: "python", Code: new("x = b'x' * (200 << 20)\nopen('/workspace/up', 'w')\nimport time\ntime.sleep(1000)"), Timeout: boxtest.Duration("10m")}
@@ -115,12 +116,12 @@ func TestScopeAndBoxChangeTogether(t *testing.T) {
 	}()
 	d.Sh(t, "s1", "until [ -e /workspace/up ]; do sleep 0.1; done")
 	// Less than the box uses, by more than the scope has for PID 1: nothing may die of that.
-	_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: new(32 * quantity.MiB), CPUWeight: new(50)})
+	_, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(32 * quantity.MiB), CPUWeight: new(50)}})
 	boxtest.Refused(t, err, http.StatusConflict, "memory")
-	boxtest.GroupHas(t, "after a refused change", s.Group, limits)
+	boxtest.GroupHas(t, "after a refused change", s.Group, inGroup)
 	boxtest.Systemctl(t, "daemon-reload")
-	boxtest.GroupHas(t, "after a reload", s.Group, limits)
-	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
+	boxtest.GroupHas(t, "after a reload", s.Group, inGroup)
+	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-hold; r.Status != "canceled" && r.Status != "lost" {
@@ -248,7 +249,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")
 	d := startScoped(t)
 	d.Warm()
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", Memory: new(64 * quantity.MiB)})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(64 * quantity.MiB)}})
 	show := hideSystemd(t)
 	before := d.Look()
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s2"})
@@ -260,7 +261,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 	}
 	d.NothingLeft(before)
 	// A change is undone, and the box works on.
-	_, err = d.ChangeSession(t.Context(), "s1", &api.SessionChange{Memory: new(128 * quantity.MiB)})
+	_, err = d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(128 * quantity.MiB)}})
 	boxtest.Refused(t, err, http.StatusServiceUnavailable, "")
 	boxtest.GroupHas(t, "after a change without D-Bus", s.Group, map[string]string{"memory.max": strconv.Itoa(192 << 20), "work/memory.max": strconv.Itoa(64 << 20)})
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Memory != 64*quantity.MiB {
@@ -268,7 +269,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 	}
 	d.Sh(t, "s1", "true")
 	// A change that is none of systemd's needs it not.
-	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{CPUs: new(0.5)}); err != nil {
+	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{CPUs: new(0.5)}}); err != nil {
 		t.Error(err)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {

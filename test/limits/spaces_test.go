@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -75,8 +76,8 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 // it then, through the ends of keeper and boxd.
 func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 	d := start(t, boxtest.Lasting)
-	c := d.Client
-	d.NewSession(t, api.SessionRequest{ID: "s", WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)})
+	c := client.Workspaces{Client: d.Client}
+	d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)}})
 	d.Sh(t, "s", "head -c 6000000 /dev/zero > big")
 	counted := func(w api.Workspace, err error) {
 		t.Helper()
@@ -92,7 +93,7 @@ func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 		}
 	}
 	d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "kept"})
-	d.NewSession(t, api.SessionRequest{ID: "other", WorkspaceQuota: new(8 * quantity.MiB)}) // which takes no project of another's
+	d.NewSession(t, api.SessionRequest{ID: "other", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}}) // which takes no project of another's
 	d.Sh(t, "other", "head -c 6000000 /dev/zero > big")
 	full("a", "head -c 6000000 /dev/zero > more")
 	full("a", "rm more; for i in $(seq 200); do : > f$i || exit 1; done")

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -122,7 +123,7 @@ func TestCapsOfOneSession(t *testing.T) {
 	newWorld(t)
 	d := boxtest.Start(t, configuration+"connections = 5\n", "[profiles.wide]\nnetwork = \"egress\"\nnetwork_connections = 8\nnetwork_bandwidth = \"64KiB\"\n")
 	const some = `n=0; for f in {30..45}; do eval "exec $f<>/dev/tcp/` + public4 + `/80" 2>/dev/null || break; read -r line <&$f; n=$((n+1)); done; echo $n`
-	s := d.NewSession(t, api.SessionRequest{ID: "wide", Profile: "wide", NetworkConnections: new(100)})
+	s := d.NewSession(t, api.SessionRequest{ID: "wide", Profile: "wide", Patch: limits.Patch{NetworkConnections: new(100)}})
 	if len(s.Clamped) != 1 || s.NetworkConnections != 8 || s.NetworkBandwidth != 64*quantity.KiB {
 		t.Errorf("%d connections, %v a second, clamped %+v", s.NetworkConnections, s.NetworkBandwidth, s.Clamped)
 	}
@@ -148,7 +149,7 @@ func TestCapsOfOneSession(t *testing.T) {
 	if got := rate(); !slices.Equal(got, []uint64{64 << 10}) {
 		t.Errorf("bandwidth of the profile: %v", got)
 	}
-	changed, err := d.ChangeSession(t.Context(), "wide", &api.SessionChange{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)})
+	changed, err := d.Change(t.Context(), "wide", &api.SessionChange{Patch: limits.Patch{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)}})
 	must(t, err)
 	deniedOf(t, d, "wide", "the box has met network_connections = 8: attempts to begin one more were refused", "profiles.wide.network_connections of more than 8 would allow it")
 	if changed.NetworkConnections != 3 || len(changed.Clamped) != 0 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -99,7 +100,7 @@ func TestNoTrickOutlivesAnExecution(t *testing.T) {
 	boxtest.RequireProgram(t, "gcc")
 	d := boxtest.Start(t)
 	pids := 2000
-	d.NewSession(t, api.SessionRequest{ID: "s1", Pids: &pids})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Pids: &pids}})
 	build := boxtest.Shell("gcc -O1 -pthread -xc -o evade -")
 	build.Stdin, build.Timeout = evade, boxtest.Duration("2m")
 	d.Output(t, "s1", build)
@@ -132,7 +133,7 @@ func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 	boxtest.RequireProgram(t, "gcc")
 	d := boxtest.Start(t)
 	pids := 2000 // the dead count until PID 1 has come to them
-	d.NewSession(t, api.SessionRequest{ID: "s1", Pids: &pids})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Pids: &pids}})
 	build := boxtest.Shell("gcc -O1 -pthread -xc -o evade -")
 	build.Stdin, build.Timeout = evade, boxtest.Duration("2m")
 	d.Output(t, "s1", build)
@@ -169,7 +170,7 @@ func TestAProgramThatStopsTheOthersEndsItsSessionAtMost(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	d.NewSession(t, api.SessionRequest{ID: "s1", TTL: boxtest.Duration("0"), MaxLifetime: boxtest.Duration("0")})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: boxtest.Duration("0"), MaxLifetime: boxtest.Duration("0")}})
 	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	build := boxtest.Shell("gcc -O1 -pthread -xc -o evade -")
 	build.Stdin, build.Timeout = evade, boxtest.Duration("2m")

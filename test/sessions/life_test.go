@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -35,8 +36,8 @@ func TestAnUnusedSessionEnds(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	d.NewSession(t, api.SessionRequest{ID: "s1", TTL: boxtest.Duration("100ms")})
-	d.NewSession(t, api.SessionRequest{ID: "s2", TTL: boxtest.Duration("0")})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: boxtest.Duration("100ms")}})
+	d.NewSession(t, api.SessionRequest{ID: "s2", Patch: limits.Patch{TTL: boxtest.Duration("0")}})
 	ended(t, d, "s1", "idle")
 	d.Sh(t, "s2", "true")
 	if err := d.DeleteSession(t.Context(), "s2"); err != nil {
@@ -48,7 +49,7 @@ func TestAnUnusedSessionEnds(t *testing.T) {
 func TestARunningProgramKeepsItsSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	d.NewSession(t, api.SessionRequest{ID: "s1", TTL: boxtest.Duration("2s")})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: boxtest.Duration("2s")}})
 	// Had its time run while the program did, the program would have been canceled.
 	if got := d.Sh(t, "s1", "sleep 5; echo done"); got != "done\n" {
 		t.Errorf("%q", got)
@@ -59,17 +60,17 @@ func TestARunningProgramKeepsItsSession(t *testing.T) {
 func TestProcessesThatWereKeptKeepTheirSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.keeper]\nleftovers = \"keep\"\n")
-	d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "keeper", TTL: boxtest.Duration("3s")})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "keeper", Patch: limits.Patch{TTL: boxtest.Duration("3s")}})
 	d.Sh(t, "s1", "sleep 1000 & sleep 1001 &")
 	for i := range 2 { // each of these has been idle for as long
 		id := fmt.Sprint("other", i)
-		d.NewSession(t, api.SessionRequest{ID: id, TTL: boxtest.Duration("4s")})
+		d.NewSession(t, api.SessionRequest{ID: id, Patch: limits.Patch{TTL: boxtest.Duration("4s")}})
 		ended(t, d, id, "idle")
 	}
 	if got := d.Sh(t, "s1", "pgrep -c sleep; kill $(pgrep -fx 'sleep 1000')"); got != "2\n" {
 		t.Errorf("%s processes were kept", got)
 	}
-	d.NewSession(t, api.SessionRequest{ID: "other", TTL: boxtest.Duration("4s")})
+	d.NewSession(t, api.SessionRequest{ID: "other", Patch: limits.Patch{TTL: boxtest.Duration("4s")}})
 	ended(t, d, "other", "idle")
 	d.Sh(t, "s1", "kill $(pgrep -fx 'sleep 1001')")
 	ended(t, d, "s1", "idle")
@@ -80,7 +81,7 @@ func TestMaxLifetimeEndsEvenWhatIsUsed(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", MaxLifetime: boxtest.Duration("3s"), TTL: boxtest.Duration("1h")})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{MaxLifetime: boxtest.Duration("3s"), TTL: boxtest.Duration("1h")}})
 	if life := s.ExpiresAt.Sub(s.CreatedAt); quantity.Duration(life) != *boxtest.Duration("3s") {
 		t.Errorf("it says it lives for %v", life)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -106,7 +107,7 @@ func TestAnIdleBoxdEndsAndTheNextCallerFindsAnother(t *testing.T) {
 	rewrite(t, d, "[daemon]\n", "[daemon]\nidle_exit = \"1s\"\n")
 	m := d.Managed(0)
 	hears(t, m, "READY=1")
-	d.NewSession(t, api.SessionRequest{ID: "s1", TTL: length(1500 * time.Millisecond)})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: length(1500 * time.Millisecond)}})
 	d.Close() // it is no caller any more
 	if err := d.Wait(); err != nil {
 		t.Fatalf("it ends with %v", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -28,9 +29,11 @@ func TestTheBuiltInProfiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := api.Profile{
-		Image: "host", Network: "off", NetworkRules: []string{"0.0.0.0/0 tcp", "::/0 tcp"}, ReadOnlyRoot: true, Mounts: "rw", CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128, Rlimits: map[string]string{},
-		CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
-		Timeout: *boxtest.Duration("30s"), MaxTimeout: *boxtest.Duration("2m"), TTL: *boxtest.Duration("5m"), MaxLifetime: *boxtest.Duration("24h"), Leftovers: "kill", Skills: []string{}, Locked: []string{},
+		Image: "host", Network: "off", NetworkRules: []string{"0.0.0.0/0 tcp", "::/0 tcp"}, ReadOnlyRoot: true, Mounts: "rw", Limits: limits.Limits{
+			CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128, Rlimits: map[string]string{}, CPUWeight: 100, IOWeight: 100,
+			Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
+		},
+		Timeout: *boxtest.Duration("30s"), MaxTimeout: *boxtest.Duration("2m"), Lifetime: limits.Lifetime{TTL: *boxtest.Duration("5m"), MaxLifetime: *boxtest.Duration("24h")}, Leftovers: "kill", Skills: []string{}, Locked: []string{},
 	}
 	readonly, basic, extended := base, base, base
 	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids, readonly.MaxTimeout = "ro", 0.5, 256*quantity.MiB, 64, *boxtest.Duration("1m")
@@ -77,11 +80,11 @@ func TestLockedFields(t *testing.T) {
 		req                   api.SessionRequest
 		field, value, allowed string
 	}{
-		{api.SessionRequest{Memory: new(quantity.GiB)}, "memory", "1GiB", "64MiB"},
-		{api.SessionRequest{CPUs: new(4.0)}, "cpus", "4", "1"},
-		{api.SessionRequest{Pids: new(16)}, "pids", "16", "128"},
+		{api.SessionRequest{Patch: limits.Patch{Memory: new(quantity.GiB)}}, "memory", "1GiB", "64MiB"},
+		{api.SessionRequest{Patch: limits.Patch{CPUs: new(4.0)}}, "cpus", "4", "1"},
+		{api.SessionRequest{Patch: limits.Patch{Pids: new(16)}}, "pids", "16", "128"},
 		{api.SessionRequest{Tmp: new(quantity.MiB)}, "tmp", "1MiB", "256MiB"},
-		{api.SessionRequest{TTL: boxtest.Duration("1h")}, "ttl", "1h", "5m"},
+		{api.SessionRequest{Patch: limits.Patch{TTL: boxtest.Duration("1h")}}, "ttl", "1h", "5m"},
 		{api.SessionRequest{Network: new("host")}, "network", "host", "off"},
 		{api.SessionRequest{Mounts: []api.Mount{{Source: "/home", Target: "/data", Mode: "rw"}}}, "mounts[0].mode", "rw", "at most ro"},
 	} {
@@ -96,7 +99,7 @@ func TestLockedFields(t *testing.T) {
 		t.Errorf("sessions %q", got)
 	}
 	// The locked value may be asked for.
-	d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "closed", Memory: new(64 * quantity.MiB), Pids: new(128), TTL: boxtest.Duration("300s"), Network: new("off")})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "closed", Patch: limits.Patch{Memory: new(64 * quantity.MiB), Pids: new(128), TTL: boxtest.Duration("300s")}, Network: new("off")})
 	req := boxtest.Shell("true")
 	req.Timeout = boxtest.Duration("1s")
 	_, err := d.Exec(t.Context(), "s1", &req)

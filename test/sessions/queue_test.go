@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -211,7 +212,7 @@ func TestTheLeastRecentlyUsedMakesRoom(t *testing.T) {
 func TestRenewBeginsTheIdleTimeAnew(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	s := d.NewSession(t, api.SessionRequest{ID: "s1", TTL: boxtest.Duration("1h")})
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: boxtest.Duration("1h")}})
 	boxtest.Eventually(t, "it ends later", func() bool {
 		now, err := d.RenewSession(t.Context(), "s1")
 		if err != nil {
@@ -306,8 +307,8 @@ func TestOwnersAreToldHowASessionHasEnded(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
-	d.NewSession(t, api.SessionRequest{ID: "s2", TTL: new(quantity.Duration(time.Millisecond))})
-	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
+	d.NewSession(t, api.SessionRequest{ID: "s2", Patch: limits.Patch{TTL: new(quantity.Duration(time.Millisecond))}})
+	if err := d.Delete(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	for id, why := range map[string]string{"s1": "(deleted)", "s2": "(idle)"} {

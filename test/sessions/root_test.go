@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -226,7 +227,7 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Lasting)
 	d.Warm()
 	before := d.Look()
-	own := d.NewSession(t, api.SessionRequest{ID: "own", ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB)})
+	own := d.NewSession(t, api.SessionRequest{ID: "own", ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}})
 	fill := func(id string, s *api.Session) { // where the host keeps quotas, what is changed of the root has one
 		if got := d.Result(t, id, boxtest.Shell("cd /usr/lib && head -c 64M /dev/zero > big; rm -f big")).Stderr; s.Enforcement["workspace"] != "none" && !strings.Contains(got, "quota") && !strings.Contains(got, "No space") {
 			t.Errorf("64 MiB in the root of %s: %q", id, got)
@@ -240,7 +241,7 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(d.State, "workspaces", "*")); err != nil || len(left) != 0 {
 		t.Errorf("left are %q, %v", left, err)
 	}
-	a := d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "kept", ReadOnlyRoot: new(false), WorkspaceQuota: new(16 * quantity.MiB)})
+	a := d.NewSession(t, api.SessionRequest{ID: "a", Workspace: "kept", ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}})
 	fill("a", &a)
 	if got := d.Sh(t, "a", "ls; ls /usr/local/boxd-test 2>/dev/null; echo x > /usr/local/boxd-test; echo more >> file"); got != "file\nupper\nwork\n" {
 		t.Errorf("%q", got)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -66,7 +67,7 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 	d := boxtest.Start(t)
 	base := func() api.SessionRequest {
 		return api.SessionRequest{
-			ID: "s1", Memory: new(512 * quantity.MiB), Pids: new(64), Labels: map[string]string{"team": "x"}, Env: map[string]string{"A": "1", "B": "2"},
+			ID: "s1", Patch: limits.Patch{Memory: new(512 * quantity.MiB), Pids: new(64)}, Labels: map[string]string{"team": "x"}, Env: map[string]string{"A": "1", "B": "2"},
 		}
 	}
 	before := d.NewSession(t, base())
@@ -109,7 +110,7 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 func TestInspectSaysAllThatIsKnown(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	made := d.NewSession(t, api.SessionRequest{ID: "Team/42", Labels: map[string]string{"a": "b"}, Env: map[string]string{"TOKEN": "s3cret"}, TTL: boxtest.Duration("10m")})
+	made := d.NewSession(t, api.SessionRequest{ID: "Team/42", Labels: map[string]string{"a": "b"}, Env: map[string]string{"TOKEN": "s3cret"}, Patch: limits.Patch{TTL: boxtest.Duration("10m")}})
 	d.Sh(t, made.ID, "true")
 	s, err := d.Session(t.Context(), made.ID)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -40,7 +41,7 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 			d.Warm()
 			before := d.Look()
 			const secret = "s3cr3t-of-the-session"
-			s := d.NewSession(t, api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}, Labels: map[string]string{"a": "b"}, TTL: new(quantity.Duration(time.Hour))})
+			s := d.NewSession(t, api.SessionRequest{ID: "s1", Env: map[string]string{"SECRET": secret}, Labels: map[string]string{"a": "b"}, Patch: limits.Patch{TTL: new(quantity.Duration(time.Hour))}})
 			d.NewSession(t, api.SessionRequest{ID: "frozen"})
 			lives := process(t, d, "s1", "lives", &api.ProcessRequest{
 				Command: new("echo begun; trap 'echo stopped; exit 0' TERM; while :; do sleep 0.05; done"), Env: map[string]string{"OTHER": secret + "2"},

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file is the table of limits. Whatever is done with every limit of a session goes over it: a request is merged into a profile,
+// held against ceilings, checked, compared with a session, and handed to the control groups.
+
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// row is what there is to know of one limit.
+type row[T cmp.Ordered] struct {
+	key   string // in JSON, and in box.toml
+	when  when
+	value func(*Settings) *T
+	asked func(*Request) **T
+	most  func(*Ceilings) *T // nil: it has no ceiling of its own
+	// endless says that 0 is more than any other value.
+	endless bool
+	// counts says whether a ceiling counts for a session. Nil: always.
+	counts func(*cutter, *Settings) bool
+	// allowed says what may be in the place of a value, "" where that may be itself. Nil: any value may.
+	allowed func(T, *Settings) string
+	// group hands the value to the control groups. Nil: something else enforces it.
+	group func(*cgroup.Limits, T)
+}
+
+// when says how a session gets a limit.
+type when uint8
+
+const (
+	always    when = iota // when it is made, and while it lives
+	atStart               // when it is made alone
+	ofNetwork             // with its network, see mergeCaps
+)
+
+// limit is a row, of whatever type its values are.
+type limit interface {
+	name() string
+	how() when
+	given(req *Request) bool
+	ask(req *Request, s *Settings)
+	pick(m *merger, s *Settings, req *Request)
+	cut(t *cutter, s *Settings, req *Request)
+	raise(s *Settings, to *Ceilings)
+	same(a, b *Settings) bool
+	check(s *Settings) error
+	toGroup(s *Settings, g *cgroup.Limits)
+}
+
+// limitTable has the limits in the order in which people are told of them.
+func limitTable() []limit {
+	return slices.Concat(memoryAndCPU(), diskAndNetwork())
+}
+
+func memoryAndCPU() []limit {
+	return []limit{
+		row[float64]{
+			key: "cpus", value: func(s *Settings) *float64 { return &s.CPUs }, asked: func(r *Request) **float64 { return &r.CPUs },
+			most:    func(c *Ceilings) *float64 { return &c.CPUs },
+			allowed: unless(func(n float64) bool { return n >= minCPUs && n <= maxCPUs }, "%g to %d", minCPUs, maxCPUs), // which NaN is not
+			group:   func(g *cgroup.Limits, n float64) { g.CPU = uint64(math.Round(n * cgroup.CPUPeriod)) },
+		},
+		row[quantity.Size]{
+			key: "memory", value: func(s *Settings) *quantity.Size { return &s.Memory }, asked: func(r *Request) **quantity.Size { return &r.Memory },
+			most:    func(c *Ceilings) *quantity.Size { return &c.Memory },
+			allowed: between(minMemory, maxSize),
+			group:   func(g *cgroup.Limits, n quantity.Size) { g.Memory = uint64(n) },
+		},
+		row[quantity.Size]{
+			key: "memory_high", value: func(s *Settings) *quantity.Size { return &s.MemoryHigh }, asked: func(r *Request) **quantity.Size { return &r.MemoryHigh },
+			allowed: allowedMemoryHigh,
+			group:   func(g *cgroup.Limits, n quantity.Size) { g.MemoryHigh = uint64(n) },
+		},
+		row[quantity.Size]{
+			key: "swap", value: func(s *Settings) *quantity.Size { return &s.Swap }, asked: func(r *Request) **quantity.Size { return &r.Swap },
+			most:    func(c *Ceilings) *quantity.Size { return &c.Swap },
+			allowed: unless(func(n quantity.Size) bool { return n <= maxSize }, "at most %v", maxSize),
+			group:   func(g *cgroup.Limits, n quantity.Size) { g.Swap = uint64(n) },
+		},
+		row[string]{
+			key: "oom", value: func(s *Settings) *string { return &s.OOM }, asked: func(r *Request) **string { return &r.OOM },
+			allowed: unless(func(word string) bool { return slices.Contains(oomWords(), word) }, "%s", strings.Join(oomWords(), ", ")),
+			group:   func(g *cgroup.Limits, word string) { g.OOM = oomOf(word) },
+		},
+		row[int]{
+			key: "pids", value: func(s *Settings) *int { return &s.Pids }, asked: func(r *Request) **int { return &r.Pids },
+			most:    func(c *Ceilings) *int { return &c.Pids },
+			allowed: between(isolation.MinPids, maxPids),
+			group:   func(g *cgroup.Limits, n int) { g.Pids = uint64(n) },
+		},
+		row[int]{
+			key: "cpu_weight", value: func(s *Settings) *int { return &s.CPUWeight }, asked: func(r *Request) **int { return &r.CPUWeight },
+			most:    func(c *Ceilings) *int { return &c.CPUWeight },
+			allowed: between(cgroup.MinWeight, cgroup.MaxWeight),
+			group:   func(g *cgroup.Limits, n int) { g.CPUWeight = uint64(n) },
+		},
+	}
+}
+
+func diskAndNetwork() []limit {
+	onDisk := func(t *cutter, s *Settings) bool { return !t.stays && (s.OwnDisk() || len(s.Bounded) > 0) }
+	egress := func(_ *cutter, s *Settings) bool { return s.Network == NetworkEgress }
+	perSecond := unless(func(n quantity.Size) bool { return n == 0 || n >= minIO && n <= maxSize }, "0, or at least %v a second", minIO)
+	return []limit{
+		row[int]{
+			key: "io_weight", value: func(s *Settings) *int { return &s.IOWeight }, asked: func(r *Request) **int { return &r.IOWeight },
+			most:    func(c *Ceilings) *int { return &c.IOWeight },
+			allowed: between(cgroup.MinWeight, cgroup.MaxWeight),
+			group:   func(g *cgroup.Limits, n int) { g.IOWeight = uint64(n) },
+		},
+		row[quantity.Size]{
+			key: "io_read", value: func(s *Settings) *quantity.Size { return &s.IORead }, asked: func(r *Request) **quantity.Size { return &r.IORead },
+			most: func(c *Ceilings) *quantity.Size { return &c.IORead }, endless: true,
+			allowed: perSecond,
+			group:   func(g *cgroup.Limits, n quantity.Size) { g.IORead = uint64(n) },
+		},
+		row[quantity.Size]{
+			key: "io_write", value: func(s *Settings) *quantity.Size { return &s.IOWrite }, asked: func(r *Request) **quantity.Size { return &r.IOWrite },
+			most: func(c *Ceilings) *quantity.Size { return &c.IOWrite }, endless: true,
+			allowed: perSecond,
+			group:   func(g *cgroup.Limits, n quantity.Size) { g.IOWrite = uint64(n) },
+		},
+		row[int]{
+			key: FieldConnections, value: func(s *Settings) *int { return &s.NetworkConnections }, asked: func(r *Request) **int { return &r.NetworkConnections },
+			most: func(c *Ceilings) *int { return &c.NetworkConnections }, endless: true, counts: egress, when: ofNetwork,
+		},
+		row[quantity.Size]{
+			key: FieldBandwidth, value: func(s *Settings) *quantity.Size { return &s.NetworkBandwidth }, asked: func(r *Request) **quantity.Size { return &r.NetworkBandwidth },
+			most: func(c *Ceilings) *quantity.Size { return &c.NetworkBandwidth }, endless: true, counts: egress, when: ofNetwork,
+		},
+		row[quantity.Size]{
+			key: "tmp", value: func(s *Settings) *quantity.Size { return &s.Tmp }, asked: func(r *Request) **quantity.Size { return &r.Tmp },
+			most: func(c *Ceilings) *quantity.Size { return &c.Tmp }, when: atStart,
+			allowed: unless(func(n quantity.Size) bool { return n >= isolation.MinScratch }, "at least %v", quantity.Size(isolation.MinScratch)),
+		},
+		row[quantity.Size]{
+			key: "workspace_quota", value: func(s *Settings) *quantity.Size { return &s.WorkspaceQuota }, asked: func(r *Request) **quantity.Size { return &r.WorkspaceQuota },
+			most: func(c *Ceilings) *quantity.Size { return &c.WorkspaceQuota }, endless: true, counts: onDisk,
+			allowed: unless(func(n quantity.Size) bool { return n == 0 || n >= minQuota && n <= maxSize }, "0, or %v to %v", minQuota, maxSize),
+		},
+		row[int]{
+			key: "workspace_inodes", value: func(s *Settings) *int { return &s.WorkspaceInodes }, asked: func(r *Request) **int { return &r.WorkspaceInodes },
+			most: func(c *Ceilings) *int { return &c.WorkspaceInodes }, counts: onDisk,
+			allowed: allowedInodes,
+		},
+		row[quantity.Duration]{
+			key: "ttl", value: func(s *Settings) *quantity.Duration { return &s.TTL }, asked: func(r *Request) **quantity.Duration { return &r.TTL },
+			most: func(c *Ceilings) *quantity.Duration { return &c.TTL }, endless: true,
+		},
+		row[quantity.Duration]{
+			key: "max_lifetime", value: func(s *Settings) *quantity.Duration { return &s.MaxLifetime }, asked: func(r *Request) **quantity.Duration { return &r.MaxLifetime },
+			most: func(c *Ceilings) *quantity.Duration { return &c.MaxLifetime }, endless: true,
+		},
+	}
+}
+
+// unless allows what is in order, and words for anything else.
+func unless[T any](inOrder func(T) bool, format string, words ...any) func(T, *Settings) string {
+	return func(value T, _ *Settings) string {
+		if inOrder(value) {
+			return ""
+		}
+		return fmt.Sprintf(format, words...)
+	}
+}
+
+// between allows values from the least to the most.
+func between[T cmp.Ordered](least, most T) func(T, *Settings) string {
+	return unless(func(value T) bool { return value >= least && value <= most }, "%v to %v", least, most)
+}
+
+func allowedMemoryHigh(n quantity.Size, s *Settings) string {
+	if n == 0 || n >= minMemory && n <= s.Memory {
+		return ""
+	}
+	return fmt.Sprintf("0, or %v to %v, which is memory", minMemory, s.Memory)
+}
+
+// allowedInodes is about sessions with a quota: nothing counts files without one.
+func allowedInodes(n int, s *Settings) string {
+	if s.WorkspaceQuota == 0 || n >= minInodes && n <= maxInodes {
+		return ""
+	}
+	return fmt.Sprintf("%d to %d", minInodes, maxInodes)
+}
+
+func (l row[T]) name() string { return l.key }
+
+func (l row[T]) how() when { return l.when }
+
+// given reports whether a request says the limit.
+func (l row[T]) given(req *Request) bool { return *l.asked(req) != nil }
+
+// ask has a request say what a session has.
+func (l row[T]) ask(req *Request, s *Settings) { *l.asked(req) = l.value(s) }
+
+// pick takes the value of a request, unless the profile locks what is there.
+func (l row[T]) pick(m *merger, s *Settings, req *Request) {
+	value := l.value(s)
+	*value = pick(m, l.key, *value, *l.asked(req))
+}
+
+// cut cuts what a session has to the ceiling.
+func (l row[T]) cut(t *cutter, s *Settings, req *Request) {
+	if l.most == nil || l.counts != nil && !l.counts(t, s) {
+		return
+	}
+	value := l.value(s)
+	*value = ceiling(t, l.key, *value, *l.most(&t.held.Ceilings), l.given(req), l.endless)
+}
+
+// raise gives a session as much as the ceiling allows, where there is one.
+func (l row[T]) raise(s *Settings, to *Ceilings) {
+	var none T
+	if l.most != nil && *l.most(to) != none {
+		*l.value(s) = *l.most(to)
+	}
+}
+
+// same reports whether two sessions have the same.
+func (l row[T]) same(a, b *Settings) bool { return *l.value(a) == *l.value(b) }
+
+// check refuses a value that nobody may have.
+func (l row[T]) check(s *Settings) error {
+	if l.allowed == nil {
+		return nil
+	}
+	value := *l.value(s)
+	if allowed := l.allowed(value, s); allowed != "" {
+		return fault.Field(l.key, value, allowed)
+	}
+	return nil
+}
+
+// toGroup hands the limit to the control groups, if they are what enforces it.
+func (l row[T]) toGroup(s *Settings, g *cgroup.Limits) {
+	if l.group != nil {
+		l.group(g, *l.value(s))
+	}
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+// tagged are the fields of structs by what a tag calls them.
+func tagged(tag string, structs ...any) map[string]reflect.StructField {
+	fields := map[string]reflect.StructField{}
+	for _, s := range structs {
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(s)) {
+			if name, _, _ := strings.Cut(f.Tag.Get(tag), ","); name != "" {
+				fields[name] = f
+			}
+		}
+	}
+	return fields
+}
+
+func tableNames() (names []string) {
+	for _, l := range limitTable() {
+		names = append(names, l.name())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Who adds a limit to one place and not to the others learns here which those are.
+func TestEveryLimitIsInTheTableAndWhereverLimitsAre(t *testing.T) {
+	t.Parallel()
+	values := tagged("json", limits.Limits{}, limits.Lifetime{})
+	delete(values, "rlimits") // which are many, and merged one by one
+	all := maps.Clone(values)
+	maps.Copy(all, tagged("json", limits.Patch{}))
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(all)), tableNames()); diff != "" {
+		t.Errorf("-fields of internal/limits +limitTable:\n%s", diff)
+	}
+	for name, f := range values {
+		if f.Tag.Get("toml") != name {
+			t.Errorf("%s is %q in box.toml", name, f.Tag.Get("toml"))
+		}
+	}
+	// Programs are slowed down below what they may have, and what dies is no amount.
+	without := []string{"memory_high", "oom"}
+	profile, settings, ceilings := tagged("toml", Profile{}), tagged("json", Settings{}), tagged("toml", Ceilings{})
+	for _, l := range limitTable() {
+		name := l.name()
+		if _, ok := profile[name]; !ok {
+			t.Errorf("a profile has no %s", name)
+		}
+		if _, ok := settings[name]; !ok {
+			t.Errorf("the record of a session has no %s", name)
+		}
+		if _, ok := ceilings[name]; ok == slices.Contains(without, name) {
+			t.Errorf("ceilings have %s: %v", name, ok)
+		}
+	}
+	for name := range ceilings {
+		if name != "timeout" && !slices.Contains(tableNames(), name) { // which is of executions
+			t.Errorf("the ceiling %s is of no limit", name)
+		}
+	}
+}
+
+// Each row is about the fields of its name, and nothing else.
+func TestRowsAreAboutWhatTheyAreCalled(t *testing.T) {
+	t.Parallel()
+	for _, l := range limitTable() {
+		t.Run(l.name(), func(t *testing.T) {
+			t.Parallel()
+			var have, other Settings
+			value := reflect.ValueOf(&have).Elem().FieldByIndex(tagged("json", have)[l.name()].Index)
+			set(value)
+			if l.same(&have, &other) {
+				t.Error("two sessions that differ are the same")
+			}
+			if value.SetZero(); !l.same(&have, &other) {
+				t.Error("it looks at another field of settings")
+			}
+			set(value)
+			var req Request
+			l.ask(&req, &have)
+			if !l.given(&req) || reflect.DeepEqual(req, Request{}) {
+				t.Error("a request that names it does not ask for it")
+			}
+			if l.pick(&merger{}, &other, &req); !l.same(&have, &other) {
+				t.Error("what is asked for is not given")
+			}
+			locked := &merger{profile: "p", locked: []string{l.name()}}
+			if l.pick(locked, new(Settings), &req); locked.err == nil {
+				t.Error("what is locked is given")
+			}
+			ceiling, ok := tagged("toml", Ceilings{})[l.name()]
+			if !ok {
+				return
+			}
+			h := &Held{Name: "ci"}
+			set(reflect.ValueOf(&h.Ceilings).Elem().FieldByIndex(ceiling.Index))
+			more := Settings{Network: NetworkEgress, ReadOnlyRoot: false}
+			if l.raise(&more, &h.Ceilings); !l.same(&more, &have) {
+				t.Error("it has not the ceiling of its name")
+			}
+			double(reflect.ValueOf(&more).Elem().FieldByIndex(tagged("json", more)[l.name()].Index))
+			cutter := &cutter{held: h}
+			if l.cut(cutter, &more, &Request{}); !l.same(&more, &have) || len(cutter.clamped) != 1 || cutter.clamped[0].Field != l.name() {
+				t.Errorf("it is not cut to its ceiling: %+v", cutter.clamped)
+			}
+		})
+	}
+}
+
+// set gives a limit some value.
+func set(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Float64:
+		v.SetFloat(4)
+	case reflect.Uint64:
+		v.SetUint(uint64(quantity.GiB))
+	case reflect.Int, reflect.Int64:
+		v.SetInt(4000)
+	case reflect.String:
+		v.SetString(OOMSession)
+	default:
+		panic(v.Kind())
+	}
+}
+
+// double gives it more.
+func double(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Float64:
+		v.SetFloat(2 * v.Float())
+	case reflect.Uint64:
+		v.SetUint(2 * v.Uint())
+	default:
+		v.SetInt(2 * v.Int())
+	}
+}
+
+// Something enforces every limit: a control group, or what is named here.
+func TestEveryLimitIsEnforced(t *testing.T) {
+	t.Parallel()
+	elsewhere := map[string]string{
+		"tmp": "the size of a tmpfs, see BoxSpec", "workspace_quota": "a project quota, see Work", "workspace_inodes": "as that",
+		"ttl": "boxd, and PID 1 where there is none", "max_lifetime": "as that",
+		FieldConnections: "the firewall, see KeeperNetwork", FieldBandwidth: "as that",
+	}
+	var all Settings
+	var groups cgroup.Limits
+	for _, l := range limitTable() {
+		set(reflect.ValueOf(&all).Elem().FieldByIndex(tagged("json", all)[l.name()].Index))
+		before := groups
+		l.toGroup(&all, &groups)
+		if _, other := elsewhere[l.name()]; (before == groups) != other {
+			t.Errorf("%s is handed to the control groups: %v", l.name(), before != groups)
+		}
+	}
+	for field, v := range reflect.ValueOf(groups).Fields() {
+		if v.IsZero() {
+			t.Errorf("no limit is for %s of the control groups", field.Name)
+		}
+	}
+}
+
+// box.toml spells out every limit in every profile, and in the ceilings.
+func TestEveryLimitIsInBoxToml(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../box.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Profiles map[string]map[string]any
+		Policy   map[string]struct{ Ceilings map[string]any }
+	}
+	if _, err := toml.Decode(string(text), &file); err != nil {
+		t.Fatal(err)
+	}
+	if len(file.Profiles) < 5 || len(file.Policy) != 1 {
+		t.Fatalf("%d profiles, %d policies", len(file.Profiles), len(file.Policy))
+	}
+	for _, l := range limitTable() {
+		for profile, keys := range file.Profiles {
+			if _, ok := keys[l.name()]; !ok {
+				t.Errorf("profiles.%s has no %s", profile, l.name())
+			}
+		}
+	}
+	for name := range tagged("toml", Ceilings{}) {
+		if _, ok := file.Policy[UsualBounds].Ceilings[name]; !ok {
+			t.Errorf("policy.default.ceilings has no %s", name)
+		}
+	}
+}

@@ -180,7 +180,7 @@ func TestTopFitsIntoEightyColumns(t *testing.T) {
 	usage := &api.SessionUsage{Memory: 1023 * quantity.MiB, Pids: 12345}
 	v := Top{
 		now: now, one: true, Status: api.Status{Version: "1.2.3", StartedAt: now.Add(-26 * time.Hour), Sessions: 3, MaxSessions: 256, Running: 2, Executed: 123456},
-		Sessions: []TopSession{
+		Sessions: []topSession{
 			{Session: api.Session{ID: "work", State: "ready", Limits: limits.Limits{Memory: 512 * quantity.MiB}, Usage: &api.SessionUsage{Memory: 100 * quantity.KiB, Pids: 3}, Running: 1}, rates: true, CPUPercent: 3.14, ReadRate: 999},
 			{Session: api.Session{ID: "with-a-very-long-name", State: "creating", Limits: limits.Limits{Memory: 1023 * quantity.GiB}, Usage: usage, Running: 9999}, rates: true, CPUPercent: 6400, ReadRate: 1e9, WriteRate: 1023 << 20},
 			{Session: api.Session{ID: "a\x1b[2J日本語日本語日本語", State: "frozen", Limits: limits.Limits{Memory: quantity.GiB}}},

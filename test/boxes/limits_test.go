@@ -140,7 +140,7 @@ func TestProgramsSizeThemselvesByTheirBox(t *testing.T) {
 	}
 	if boxtest.Grouped() {
 		memory = 128 * quantity.MiB
-		if _, err := b.d.Change(t.Context(), b.ID, &api.SessionChange{Patch: limits.Patch{Memory: &memory}}); err != nil {
+		if _, err := b.d.ChangeSession(t.Context(), b.ID, &api.SessionChange{Patch: limits.Patch{Memory: &memory}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := look(); !strings.Contains(got, "MemTotal: 131072 kB") || !strings.Contains(got, "134217728") {

@@ -30,7 +30,7 @@ func TestWhatABoxHasChangedIsUndone(t *testing.T) {
 	}
 	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "usr/lib/dir/in", content: "in"}, entry{name: "usr/lib/dir/deep/er", content: "er"}, entry{name: "opt/a", content: "a"},
 		entry{name: "was/file", content: "f", mode: 0o755}, entry{name: "was/link", kind: tar.TypeSymlink, link: "../usr"}, entry{name: "was/dir/x", content: "x"}, entry{name: "closed", content: "c"}, entry{name: "usr/share/s", content: "s"})).layout(t), "")
-	_, _, err := d.Create(t.Context(), &api.SessionRequest{ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(64 * quantity.MiB)}})
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(64 * quantity.MiB)}})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, d.Log())
 	}

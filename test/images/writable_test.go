@@ -73,7 +73,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	)).layout(t), "")
 	stored := tree(t, treesDir(t, d))
 	for _, id := range []string{"a", "b"} {
-		s, _, err := d.Create(t.Context(), &api.SessionRequest{ID: id, Image: new("tools:1"), ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(200)}})
+		s, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: id, Image: new("tools:1"), ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(200)}})
 		if err != nil || s.ReadOnlyRoot {
 			t.Fatalf("%v, %+v\n%s", err, s, d.Log())
 		}
@@ -170,7 +170,7 @@ func TestARootThatCanBeWrittenToIsNoWayOut(t *testing.T) {
 	c := d.Client
 	lent := d.NamedMountSource(t, "one", 0)
 	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "usr/lib/old", content: "old"}, entry{name: "opt/a", content: "a"}, entry{name: "srv/b", content: "b"})).layout(t), "")
-	s, _, err := d.Create(t.Context(), &api.SessionRequest{
+	s, _, err := d.CreateSession(t.Context(), &api.SessionRequest{
 		ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(200)}, Mounts: []api.Mount{{Source: lent, Target: "/opt/in/one", Mode: "ro"}},
 	})
 	if err != nil {

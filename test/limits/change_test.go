@@ -18,7 +18,7 @@ import (
 func TestLimitsOfALivingSessionChange(t *testing.T) {
 	d := start(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(128 * quantity.MiB), Pids: new(20), WorkspaceQuota: new(32 * quantity.MiB)}})
-	changed, err := d.Change(t.Context(), "s1", &api.SessionChange{
+	changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{
 		Patch: limits.Patch{
 			Memory: new(64 * quantity.MiB), Pids: new(50), CPUs: new(0.5), CPUWeight: new(10), IOWrite: new(quantity.MiB), OOM: new("session"),
 			WorkspaceQuota: new(16 * quantity.MiB), WorkspaceInodes: new(500), TTL: boxtest.Duration("1h"),
@@ -217,7 +217,7 @@ func TestBadLimitsAreRefusedByName(t *testing.T) {
 func TestAnUnlimitedWorkspaceCannotBeLimitedLater(t *testing.T) {
 	d := start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{WorkspaceQuota: new(quantity.Size(0))}})
-	_, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
+	_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 	boxtest.Refused(t, err, http.StatusNotImplemented, "")
 	if boxtest.Grouped() {
 		d.Sh(t, "s1", "head -c 9000000 /dev/zero > big")
@@ -236,9 +236,9 @@ func TestAHostDirectoryHasNoQuotaLaterEither(t *testing.T) {
 	}
 	d := start(t, fmt.Sprintf("[mounts]\nallow = [{path = %q, owner = \"65534:65534\"}]\n", dir))
 	d.NewSession(t, api.SessionRequest{ID: "s1", Mounts: []api.Mount{{Source: dir, Target: "/workspace", Mode: "rw", Owner: 65534}}})
-	_, err = d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(32 * quantity.MiB)}})
+	_, err = d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(32 * quantity.MiB)}})
 	boxtest.Refused(t, err, http.StatusNotImplemented, "workspace_quota")
-	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(128 * quantity.MiB)}}); err != nil {
+	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(128 * quantity.MiB)}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -205,7 +205,7 @@ func TestTheStoreKeepsQuotas(t *testing.T) {
 	killKeeper(t, d) // the store is found mounted, and in use
 	d.Sh(t, "s1", "rm big && head -c 6000000 /dev/zero > big")
 	d.NewSession(t, api.SessionRequest{ID: "s2", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
-	if changed, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}}); err != nil || changed.Workspace == nil || changed.Workspace.Limit != 16*quantity.MiB {
+	if changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}}); err != nil || changed.Workspace == nil || changed.Workspace.Limit != 16*quantity.MiB {
 		t.Errorf("%+v, %v", changed, err)
 	}
 	d.Kill() // boxd: the store is found again, and what was in it is cleaned up

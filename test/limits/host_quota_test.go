@@ -193,7 +193,7 @@ func TestAKeeperThatDiesOverAQuotaLeavesNothingHalfDone(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _, _ = d.Create(t.Context(), &api.SessionRequest{ID: "s", Mounts: on(dir), Patch: limits.Patch{WorkspaceQuota: new(64 * quantity.MiB), WorkspaceInodes: new(10_000)}})
+			_, _, _ = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Mounts: on(dir), Patch: limits.Patch{WorkspaceQuota: new(64 * quantity.MiB), WorkspaceInodes: new(10_000)}})
 		}()
 		boxtest.Eventually(t, "the directory is in the book", func() bool {
 			text, _ := os.ReadFile(book)

@@ -30,9 +30,9 @@ func TestLimitsOutliveTheKeeper(t *testing.T) {
 			d.Sh(t, "s1", "head -c 20000000 /dev/urandom > big")
 			for _, memory := range []quantity.Size{96 * quantity.MiB, 112 * quantity.MiB} {
 				killKeeper(t, d)
-				_, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
+				_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 				boxtest.Refused(t, err, http.StatusConflict, "workspace_quota")
-				changed, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: &memory, Pids: new(50), WorkspaceQuota: new(24 * quantity.MiB)}})
+				changed, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: &memory, Pids: new(50), WorkspaceQuota: new(24 * quantity.MiB)}})
 				if err != nil || changed.Memory != memory || changed.Workspace == nil || changed.Workspace.Limit != 24*quantity.MiB {
 					t.Fatalf("%+v, %v", changed, err)
 				}

@@ -71,7 +71,7 @@ func TestSystemdRestartsBoxdAndItsKeeper(t *testing.T) {
 			t.Errorf("after %v memory.max is %s", how, got)
 		}
 	}
-	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(64 * quantity.MiB)}}); err != nil || boxtest.GroupFile(t, s.Group, "work/memory.max") != "67108864" {
+	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(64 * quantity.MiB)}}); err != nil || boxtest.GroupFile(t, s.Group, "work/memory.max") != "67108864" {
 		t.Errorf("%v: memory.max is %s", err, boxtest.GroupFile(t, s.Group, "work/memory.max"))
 	}
 	stopped, err := d.StopProcess(t.Context(), "s1", "p")

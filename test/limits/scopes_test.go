@@ -101,7 +101,7 @@ func TestScopeOfASession(t *testing.T) {
 func TestScopeAndBoxChangeTogether(t *testing.T) {
 	d := startScoped(t)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Memory: new(128 * quantity.MiB), Pids: new(40)}})
-	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(256 * quantity.MiB), Pids: new(60), CPUWeight: new(20), CPUs: new(0.5)}}); err != nil {
+	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(256 * quantity.MiB), Pids: new(60), CPUWeight: new(20), CPUs: new(0.5)}}); err != nil {
 		t.Fatal(err)
 	}
 	inGroup := map[string]string{
@@ -116,12 +116,12 @@ func TestScopeAndBoxChangeTogether(t *testing.T) {
 	}()
 	d.Sh(t, "s1", "until [ -e /workspace/up ]; do sleep 0.1; done")
 	// Less than the box uses, by more than the scope has for PID 1: nothing may die of that.
-	_, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(32 * quantity.MiB), CPUWeight: new(50)}})
+	_, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(32 * quantity.MiB), CPUWeight: new(50)}})
 	boxtest.Refused(t, err, http.StatusConflict, "memory")
 	boxtest.GroupHas(t, "after a refused change", s.Group, inGroup)
 	boxtest.Systemctl(t, "daemon-reload")
 	boxtest.GroupHas(t, "after a reload", s.Group, inGroup)
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-hold; r.Status != "canceled" && r.Status != "lost" {
@@ -261,7 +261,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 	}
 	d.NothingLeft(before)
 	// A change is undone, and the box works on.
-	_, err = d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(128 * quantity.MiB)}})
+	_, err = d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{Memory: new(128 * quantity.MiB)}})
 	boxtest.Refused(t, err, http.StatusServiceUnavailable, "")
 	boxtest.GroupHas(t, "after a change without D-Bus", s.Group, map[string]string{"memory.max": strconv.Itoa(192 << 20), "work/memory.max": strconv.Itoa(64 << 20)})
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Memory != 64*quantity.MiB {
@@ -269,7 +269,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 	}
 	d.Sh(t, "s1", "true")
 	// A change that is none of systemd's needs it not.
-	if _, err := d.Change(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{CPUs: new(0.5)}}); err != nil {
+	if _, err := d.ChangeSession(t.Context(), "s1", &api.SessionChange{Patch: limits.Patch{CPUs: new(0.5)}}); err != nil {
 		t.Error(err)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {

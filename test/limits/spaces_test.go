@@ -76,7 +76,7 @@ func TestSessionsShareTheQuotaOfAWorkspace(t *testing.T) {
 // it then, through the ends of keeper and boxd.
 func TestAKeptWorkspaceIsCountedOn(t *testing.T) {
 	d := start(t, boxtest.Lasting)
-	c := client.Workspaces{Client: d.Client}
+	c := d.Client
 	d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB), WorkspaceInodes: new(100)}})
 	d.Sh(t, "s", "head -c 6000000 /dev/zero > big")
 	counted := func(w api.Workspace, err error) {

@@ -149,7 +149,7 @@ func TestCapsOfOneSession(t *testing.T) {
 	if got := rate(); !slices.Equal(got, []uint64{64 << 10}) {
 		t.Errorf("bandwidth of the profile: %v", got)
 	}
-	changed, err := d.Change(t.Context(), "wide", &api.SessionChange{Patch: limits.Patch{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)}})
+	changed, err := d.ChangeSession(t.Context(), "wide", &api.SessionChange{Patch: limits.Patch{NetworkConnections: new(3), NetworkBandwidth: new(32 * quantity.KiB)}})
 	must(t, err)
 	deniedOf(t, d, "wide", "the box has met network_connections = 8: attempts to begin one more were refused", "profiles.wide.network_connections of more than 8 would allow it")
 	if changed.NetworkConnections != 3 || len(changed.Clamped) != 0 {

@@ -308,7 +308,7 @@ func TestOwnersAreToldHowASessionHasEnded(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.NewSession(t, api.SessionRequest{ID: "s2", Patch: limits.Patch{TTL: new(quantity.Duration(time.Millisecond))}})
-	if err := d.Delete(t.Context(), "s1"); err != nil {
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
 	for id, why := range map[string]string{"s1": "(deleted)", "s2": "(idle)"} {

@@ -238,7 +238,7 @@ func TestWorkspacesAreRefusedByName(t *testing.T) {
 	small := quantity.Size(quantity.KiB)
 	_, err = d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "third", Quota: &small})
 	boxtest.Refused(t, err, 400, "quota")
-	_, _, err = d.Create(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", Patch: limits.Patch{WorkspaceInodes: new(1000)}})
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", Patch: limits.Patch{WorkspaceInodes: new(1000)}})
 	boxtest.Refused(t, err, 400, "workspace_inodes")
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Workspace: "a", Mounts: []api.Mount{{Source: "/srv", Target: "/workspace", Mode: "ro"}}})
 	boxtest.Refused(t, err, 400, "workspace")
@@ -248,7 +248,7 @@ func TestWorkspacesAreRefusedByName(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	size := quantity.Size(quantity.GiB)
-	_, err = d.Change(t.Context(), "s", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: &size}})
+	_, err = d.ChangeSession(t.Context(), "s", &api.SessionChange{Patch: limits.Patch{WorkspaceQuota: &size}})
 	boxtest.Refused(t, err, 400, "workspace_quota")
 }
 

@@ -73,10 +73,18 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 		Process: Process(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
 	}))
 	defer c.in.close()
+	if c.ws.Subprotocol() == api.StreamForget {
+		c.forgotten = make(chan struct{})
+	}
 	c.tasks.Go(func() { c.watch(ctx, hangUp, pingEvery, pongPatience) })
 	c.tasks.Go(func() { // ends with the connection
 		defer hangUp()
-		c.receive(ctx, func(msg *api.ClientControl) error { return steer(p, msg) }, func() {})
+		c.receive(ctx, func(msg *api.ClientControl) error {
+			if msg.Forget {
+				return c.forget(ctx, s, p)
+			}
+			return steer(p, msg)
+		}, func() {})
 	})
 	c.tasks.Go(func() { // ends with the input, or with ctx
 		c.in.pump(func(taken uint64) { c.control(ctx, api.ServerControl{StdinTaken: uint64(sent) + taken}) })
@@ -93,6 +101,29 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	}
 	res := ExecResult(s.ID, r, "")
 	return &res, nil
+}
+
+// forget removes a process whose client has read its end. Nothing that comes behind that is read before it is done,
+// so that a client whose stream is closed knows it.
+func (c *conn) forget(ctx context.Context, s *session.Session, p *process.Process) error {
+	select {
+	case <-p.Done():
+	default:
+		return fault.Field("forget", "true", "only behind exit")
+	}
+	if c.forgotten == nil {
+		return fault.Field("forget", "true", "left out without the subprotocol "+api.StreamForget)
+	}
+	select {
+	case <-c.forgotten:
+		return nil
+	default:
+	}
+	if err := s.RemoveProcess(ctx, p); err != nil {
+		return err
+	}
+	close(c.forgotten)
+	return nil
 }
 
 // attachOptions is what a client asks of a process.

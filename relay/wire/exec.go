@@ -133,6 +133,8 @@ var errNoInput = errors.New("the start did not ask for stdin")
 func signalOf(msg *api.ClientControl) (unix.Signal, error) {
 	sig := unix.SignalNum(msg.Signal)
 	switch {
+	case msg.Forget:
+		return 0, fault.Field("forget", "true", "alone, in the stream of a process")
 	case msg.Start != nil || msg.Attach != nil:
 		return 0, fault.Field("start", fault.Word("late"), "only in the first message, as is attach")
 	case msg.Resize != nil && msg.Signal != "":

@@ -183,7 +183,7 @@ func describeWith(c *Call, s *session.Session, p *process.Process, end func(cont
 func streamProcess(c *Call) (any, error) {
 	s, p, err := c.UsedProcess()
 	if err == nil {
-		err = p.Attachable()
+		err = p.Attachable() // before the upgrade, so that it is an ordinary answer
 	}
 	if err != nil {
 		return nil, err

@@ -12,7 +12,8 @@ import (
 
 // execStream runs a program in a session and relays its input and output.
 func execStream(c *Call) (any, error) {
-	if _, err := c.Session(); err != nil {
+	s, err := c.Session()
+	if err != nil {
 		return nil, err // before the upgrade, so that it is an ordinary answer
 	}
 	return nil, c.Stream(func(o *wire.Opening) error {
@@ -20,8 +21,7 @@ func execStream(c *Call) (any, error) {
 			if start.Session != nil {
 				return nil, nil, fault.Field("start.session", fault.Word("given"), "left out: the path names the session")
 			}
-			s, err := c.Session()
-			return s, func() {}, err
+			return s, func() {}, nil
 		})
 	})
 }

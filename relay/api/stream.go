@@ -41,6 +41,10 @@ const (
 // stream whose start has an id is a stream of the process of that id, from the first byte of output and of
 // input, and can be gone on with as such.
 //
+// A client may offer the subprotocol StreamForget. Where boxd selects it, the client answers the exit of a process
+// with control {"forget": true}, and boxd forgets the process before it closes the stream: as by DELETE, without
+// another request. A stream that is cut off before that can be gone on with as any other.
+//
 // In lines, only whole lines of at most MaxLine bytes are messages of stdout; what is none, as its beginning
 // or its end is missing or it is longer, is a gap. Bytes are counted with the ends of lines.
 
@@ -53,12 +57,17 @@ const (
 	MaxLine     = 16 << 20    // of a line without its end, where messages are lines
 )
 
+// StreamForget is the WebSocket subprotocol of a stream whose client says when boxd may forget its process.
+const StreamForget = "boxd.forget"
+
 // ClientControl is a control message from the client; one field is set.
 type ClientControl struct {
 	Start  *StreamStart  `json:"start,omitempty"`
 	Attach *StreamAttach `json:"attach,omitempty"`
 	Signal string        `json:"signal,omitempty"`
 	Resize *Terminal     `json:"resize,omitempty"`
+	// Forget is for a stream of the subprotocol StreamForget: the client has read the exit of the process.
+	Forget bool `json:"forget,omitempty"`
 }
 
 // StreamStart is the first message. Session is for /v1/exec/stream, which makes one for the purpose.

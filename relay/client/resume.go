@@ -89,6 +89,9 @@ type stream struct {
 	again  target             // of those that follow; without a path there are none
 	attach api.StreamAttach   // how those begin
 
+	forget    bool // boxd is to forget the process when its end has been read
+	forgotten bool // it has
+
 	sent     bool     // boxd may have had the first message
 	begun    bool     // the program runs, or did
 	at       [2]int64 // bytes of stdout and stderr that have been delivered
@@ -204,7 +207,11 @@ func (s *stream) connection(ctx context.Context, to target, first *api.ClientCon
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.progress = false
-	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+to.path, &websocket.DialOptions{HTTPClient: s.client.streams}) //nolint:bodyclose // the library has closed it
+	options := &websocket.DialOptions{HTTPClient: s.client.streams}
+	if s.forget {
+		options.Subprotocols = []string{api.StreamForget}
+	}
+	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+path, options) //nolint:bodyclose // the library has closed it
 	if err != nil {
 		return nil, dialError(resp, err)
 	}
@@ -234,9 +241,21 @@ func (s *stream) connection(ctx context.Context, to target, first *api.ClientCon
 	s.forwards.Do(func() { go s.forward(s.signals, s.stdio.Resize) }) // ends with the stream
 	r, err := s.receive(ctx, ws)
 	if err == nil {
-		_ = ws.Close(websocket.StatusNormalClosure, "")
+		s.close(ctx, ws)
 	}
 	return r, err
+}
+
+// close closes a connection by which the result has come. A boxd that knows StreamForget closes it when it has
+// forgotten the process, and not before.
+func (s *stream) close(ctx context.Context, ws *websocket.Conn) {
+	asked := false
+	if ws.Subprotocol() == api.StreamForget {
+		data, err := encode(&api.ClientControl{Forget: true})
+		asked = err == nil && ws.Write(ctx, websocket.MessageBinary, append([]byte{api.ChannelControl}, data...)) == nil
+	}
+	err := ws.Close(websocket.StatusNormalClosure, "")
+	s.forgotten = asked && err == nil
 }
 
 func dialError(resp *http.Response, err error) error {

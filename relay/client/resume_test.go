@@ -367,6 +367,61 @@ func TestAStartWhoseAnswerIsLostIsGoneOnWith(t *testing.T) {
 	}
 }
 
+func TestAnExecutionIsForgottenOnce(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name      string
+		protocols []string // that boxd knows
+		breaks    bool     // the connection does, behind the exit
+		asked     []string
+	}{
+		{"by the end of its stream", []string{api.StreamForget}, false, []string{"GET", "forget"}},
+		{"by a boxd that does not know how", nil, false, []string{"GET", "DELETE"}},
+		{"by a request where the stream broke at its end", []string{api.StreamForget}, true, []string{"GET", "DELETE"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			var asked []string
+			note := func(what string) {
+				mu.Lock()
+				defer mu.Unlock()
+				asked = append(asked, what)
+			}
+			c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				note(r.Method)
+				if r.Method != http.MethodGet {
+					w.WriteHeader(http.StatusNoContent)
+					return
+				}
+				ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: tc.protocols})
+				if err != nil {
+					return
+				}
+				defer ws.CloseNow()
+				_, _, _ = ws.Read(r.Context())
+				say(r.Context(), ws, api.ServerControl{Started: &api.StreamStarted{}})
+				say(r.Context(), ws, api.ServerControl{Exit: &api.ExecResult{Status: "exited", ExitCode: new(0)}})
+				if tc.breaks {
+					return
+				}
+				if _, data, err := ws.Read(r.Context()); err == nil && string(data) == "\x03"+`{"forget":true}` {
+					note("forget")
+				}
+				_ = ws.Close(websocket.StatusNormalClosure, "")
+			})
+			if r, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{}, Stdio{}, nil); err != nil || r.Status != "exited" {
+				t.Errorf("%+v, %v", r, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(asked, tc.asked) {
+				t.Errorf("%q, not %q", asked, tc.asked)
+			}
+		})
+	}
+}
+
 func TestAProcessThatIsGoneIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	c := talk(t, greet(api.StreamAttached{}))

@@ -48,8 +48,9 @@ func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest
 	s.first = &api.ClientControl{Start: start}
 	s.to, s.again = c.session(id, "/exec/stream", nil), c.process(id, start.Exec.ID, "/stream", nil)
 	s.attach = api.StreamAttach{Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true)}
+	s.forget = req.ID == ""
 	r, err := s.run(ctx)
-	if req.ID == "" && s.begun { // nobody else knows it
+	if s.forget && s.begun && !s.forgotten {
 		c.forget(ctx, id, start.Exec.ID, err != nil)
 	}
 	return r, err
@@ -58,7 +59,8 @@ func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest
 // forgetPatience is for boxd to end and forget a program that has lost its caller.
 const forgetPatience = 5 * time.Second
 
-// forget removes what an execution has left with boxd. What is not removed here is by its lease.
+// forget removes what an execution has left with a boxd that has not forgotten it at the end of its stream. What is not
+// removed here is by its lease.
 func (c *Client) forget(ctx context.Context, id, p string, kill bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 	defer cancel()

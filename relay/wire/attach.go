@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,17 +33,14 @@ func (o *Opening) Process(ctx context.Context, s *session.Session, p *process.Pr
 		if o.Asked != nil {
 			o.Asked(first.Attach)
 		}
-		return c.attend(ctx, hangUp, s, p, first.Attach, func(attached *api.StreamAttached) api.ServerControl {
-			return api.ServerControl{Attached: attached}
-		})
+		c.noInput = errors.New("the attach did not ask to write")
+		return c.attend(ctx, hangUp, s, p, first.Attach, nil)
 	})
 }
 
-// attend relays between a process and its client until one of them has ended. Its first message is what
-// greet makes of the beginning.
-func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p *process.Process, asked *api.StreamAttach,
-	greet func(*api.StreamAttached) api.ServerControl,
-) (*api.ExecResult, error) {
+// attend relays between a process and its client until one of them has ended. Its first message is started, or where
+// that is nil what the client is attached to.
+func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p *process.Process, asked *api.StreamAttach, started *api.StreamStarted) (*api.ExecResult, error) {
 	if err := p.Started(ctx); ctx.Err() != nil { // before, nobody knows how much output there is
 		return nil, err
 	}
@@ -64,19 +62,36 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	c.in = newInput(nil, asked.Lines, c.writer(ctx, a, sent))
 	c.in.repeated = uint64(max(a.Taken()-sent, 0))
 	if !asked.Write {
-		c.in.refusal = errors.New("the attach did not ask to write")
+		c.in.refusal = c.noInput
 	}
 	if asked.Lines {
 		c.ws.SetReadLimit(api.MaxLine + 1)
 	}
-	c.control(ctx, greet(&api.StreamAttached{
-		Process: Process(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
-	}))
+	greeting := api.ServerControl{Started: started}
+	if started == nil {
+		greeting.Attached = &api.StreamAttached{
+			Process: Process(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
+		}
+	}
+	c.control(ctx, greeting)
 	defer c.in.close()
-	c.tasks.Go(func() { c.watch(ctx, hangUp, pingEvery, pongPatience) })
+	if c.ws.Subprotocol() == api.StreamForget {
+		c.forgotten = make(chan struct{})
+	}
+	broken := func() {}
+	if p.Spec().Unlisted {
+		broken = p.RequestStop
+	} else {
+		c.tasks.Go(func() { c.watch(ctx, hangUp, pingEvery, pongPatience) })
+	}
 	c.tasks.Go(func() { // ends with the connection
 		defer hangUp()
-		c.receive(ctx, func(msg *api.ClientControl) error { return steer(p, msg) }, func() {})
+		c.receive(ctx, func(msg *api.ClientControl) error {
+			if msg.Forget {
+				return c.forget(ctx, s, p)
+			}
+			return steer(p, msg)
+		}, broken)
 	})
 	c.tasks.Go(func() { // ends with the input, or with ctx
 		c.in.pump(func(taken uint64) { c.control(ctx, api.ServerControl{StdinTaken: uint64(sent) + taken}) })
@@ -84,7 +99,15 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if a.Writer() {
 		c.tasks.Go(func() { c.watchWriter(ctx, a) })
 	}
-	if err := out.relay(ctx, a); err != nil {
+	if p.Spec().Unlisted {
+		err = c.relayUnlisted(ctx, p, a, out)
+		if ctx.Err() != nil {
+			err, ctx = nil, context.WithoutCancel(ctx) // what has come of it is for those who watch boxd
+		}
+	} else {
+		err = out.relay(ctx, a)
+	}
+	if err != nil {
 		return nil, err
 	}
 	r, err := s.ProcessEnd(ctx, p) // the client has the output
@@ -93,6 +116,56 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	}
 	res := ExecResult(s.ID, r, "")
 	return &res, nil
+}
+
+// relayUnlisted is relay for a client who has the process alone, which ends when the client does not take its output
+// to its end. That of an ended process is not kept for ever.
+func (c *conn) relayUnlisted(ctx context.Context, p *process.Process, a *process.Attachment, out *output) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	c.tasks.Go(func() { // ends with ctx
+		select {
+		case <-p.Done():
+		case <-ctx.Done():
+			return
+		}
+		timer := time.NewTimer(drainPatience)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			stop()
+		case <-ctx.Done():
+		}
+	})
+	err := out.relay(ctx, a)
+	if err != nil {
+		p.RequestStop()
+		return fmt.Errorf("relay output: %w", err)
+	}
+	return nil
+}
+
+// forget removes a process whose client has read its end. Nothing that comes behind that is read before it is done,
+// so that a client whose stream is closed knows it.
+func (c *conn) forget(ctx context.Context, s *session.Session, p *process.Process) error {
+	select {
+	case <-p.Done():
+	default:
+		return fault.Field("forget", "true", "only behind exit")
+	}
+	if c.forgotten == nil {
+		return fault.Field("forget", "true", "left out without the subprotocol "+api.StreamForget)
+	}
+	select {
+	case <-c.forgotten:
+		return nil
+	default:
+	}
+	if err := s.RemoveProcess(ctx, p); err != nil {
+		return err
+	}
+	close(c.forgotten)
+	return nil
 }
 
 // attachOptions is what a client asks of a process.

@@ -59,10 +59,13 @@ type conn struct {
 	ws      *websocket.Conn // to read from
 	frames  *frames         // to write to
 	in      *input          // nil before there may be any
+	noInput error           // why there is none that was not asked for
 	tasks   sync.WaitGroup
 	cutOff  atomic.Bool  // the client has broken the rules
 	writing atomic.Int32 // messages that wait to be taken
 	taken   atomic.Int64 // when the client last took one, in Unix nanoseconds
+
+	forgotten chan struct{} // closed when the client has let its process be forgotten; nil: it cannot
 }
 
 // server runs one stream; hangUp ends its ctx, and so does the end of the connection.
@@ -92,6 +95,12 @@ func (o *Opening) serve(ctx context.Context, run server) error {
 	if !c.cutOff.Load() { // or else receive closes, and says why
 		late, stop := context.WithTimeout(ctx, drainPatience)
 		c.control(late, end)
+		if result != nil && c.forgotten != nil { // its client has one thing more to say
+			select {
+			case <-c.forgotten:
+			case <-late.Done():
+			}
+		}
 		stop()
 		_ = ws.Close(websocket.StatusNormalClosure, "")
 		cancel() // ends receive if the close did not

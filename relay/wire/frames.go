@@ -14,6 +14,8 @@ import (
 
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // frames is the connection below a WebSocket. The library reads from it, and writes pings, pongs and closes.
@@ -31,7 +33,7 @@ type frames struct {
 func accept(w http.ResponseWriter, r *http.Request) (*websocket.Conn, *frames, error) {
 	u := &upgrade{ResponseWriter: w}
 	// A browser on the host cannot reach a Unix socket; on any other the Origin must be the host.
-	ws, err := websocket.Accept(u, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+	ws, err := websocket.Accept(u, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled, Subprotocols: []string{api.StreamForget}})
 	return ws, u.conn, err
 }
 

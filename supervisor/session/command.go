@@ -7,7 +7,6 @@ package session
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/isolation/prlimit"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -37,7 +35,7 @@ type ExecRequest struct {
 	Language    string
 	Env         map[string]string
 	Dir         string // "": the workspace
-	Stdin       []byte // what the program reads, if StdinPipe is not set
+	Stdin       []byte // what the program reads
 	Timeout     *quantity.Duration
 	Limits      policy.ProgramLimits
 	Rlimits     map[string]string // of this program alone, SOFT:HARD by name
@@ -47,12 +45,8 @@ type ExecRequest struct {
 	Usual bool
 	// Beginning keeps the beginning of each stream alone.
 	Beginning bool
-	// Follow hands the output over as it comes, with nothing cut; see Execution.Follow.
-	Follow bool
-	// Own makes it a program of boxd's own: of the rest only Argv, Stdin, Follow and StdinPipe count.
+	// Own makes it a program of boxd's own: of the rest only Argv and Stdin count.
 	Own *InternalExec
-	// StdinPipe gives the program a standard input that is written to while it runs.
-	StdinPipe bool
 	// Wait is how long it may wait for room in its session; nil: as long as the configuration lets it.
 	Wait *time.Duration
 }
@@ -67,18 +61,9 @@ type Context struct {
 	Env      []string // NAME=value of a program that adds nothing
 }
 
-// ExecPlan is a program as PID 1 is told of it.
-type ExecPlan struct {
-	Command isolation.Command
-	Clamped []policy.Clamp
-
-	script []byte // what Command.ScriptArg stands for
-	stdin  []byte
-}
-
-// Order validates a request and merges it with what its session has. A managed program has no timeout that
-// it does not ask for, and may ask for any.
-func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
+// Plan validates a request and merges it with what its session has. A managed program has no timeout that
+// it does not ask for, and may ask for any. What makes it a process is left out of the Spec.
+func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	if req.Own != nil {
 		return c.own(req)
 	}
@@ -102,39 +87,33 @@ func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &ExecPlan{Clamped: clamped, stdin: req.Stdin, Command: isolation.Command{
+	spec := &process.Spec{Clamped: clamped, Input: req.Stdin, Command: isolation.Command{
 		Env: WithEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep,
-		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe, Wait: req.Follow,
 	}}
-	cmd := &o.Command
+	cmd := &spec.Command
 	if cmd.Dir == "" {
 		cmd.Dir = isolation.Workspace
 		if root := c.Settings.Root; root != nil && root.Dir != "" {
 			cmd.Dir = root.Dir
 		}
 	}
-	if !req.Follow {
-		limit := c.Config.Exec.OutputLimit
-		if req.OutputLimit != nil {
-			limit = *req.OutputLimit
-		}
-		cmd.Output.Head = uint64(float64(limit) * headShare)
-		if req.Beginning {
-			cmd.Output.Head = uint64(limit)
-		}
-		cmd.Output.Tail = uint64(limit) - cmd.Output.Head
+	limit := c.Config.Exec.OutputLimit
+	if req.OutputLimit != nil {
+		limit = *req.OutputLimit
 	}
-	switch {
-	case req.StdinPipe:
-		cmd.Stdin = isolation.StdinPipe
-	case len(req.Stdin) > 0:
+	cmd.Output.Head = uint64(float64(limit) * headShare)
+	if req.Beginning {
+		cmd.Output.Head = uint64(limit)
+	}
+	cmd.Output.Tail = uint64(limit) - cmd.Output.Head
+	if len(req.Stdin) > 0 {
 		cmd.Stdin = isolation.StdinFile
 	}
 	if cmd.Limits, err = req.Limits.Groups(&c.Settings, c.Enforced); err != nil {
 		return nil, err
 	}
-	o.script = argv(c.Config, cmd, req)
+	spec.Script = argv(c.Config, cmd, req)
 	own, err := policy.ProgramRlimits(&c.Settings, req.Rlimits)
 	if err != nil {
 		return nil, err
@@ -145,7 +124,7 @@ func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
 			cmd.ScriptArg += prlimit.Ahead
 		}
 	}
-	return o, nil
+	return spec, nil
 }
 
 // longestTimeout leaves room for the times that are added to one.
@@ -291,29 +270,4 @@ func WithEnv(base []string, env map[string]string) []string {
 		list = append(list, name+"="+env[name])
 	}
 	return list
-}
-
-// Files are the memory files that travel with the command. Close them with CloseFiles.
-func (o *ExecPlan) Files() (f client.Files, err error) {
-	if o.Command.ScriptArg >= 0 {
-		if f.Script, err = process.MemoryFile("script", o.script); err != nil {
-			return f, err
-		}
-	}
-	if o.Command.Stdin == isolation.StdinFile {
-		if f.Stdin, err = process.MemoryFile("stdin", o.stdin); err != nil {
-			CloseFiles(&f)
-			return f, err
-		}
-	}
-	return f, nil
-}
-
-// CloseFiles closes what Files has opened.
-func CloseFiles(f *client.Files) {
-	for _, file := range []*os.File{f.Script, f.Stdin} {
-		if file != nil {
-			file.Close()
-		}
-	}
 }

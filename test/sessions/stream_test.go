@@ -8,12 +8,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -106,6 +108,49 @@ func TestAStreamWithoutInputIsAtItsEnd(t *testing.T) {
 	r, err := d.ExecStream(t.Context(), "s1", new(boxtest.Shell("cat; echo end")), client.Stdio{Stdout: &out, Stderr: &out}, nil)
 	if err != nil || r.Status != "exited" || out.String() != "end\n" {
 		t.Errorf("%+v, %v, %q", r, err, out.String())
+	}
+}
+
+// An execution that nobody else knows of leaves nothing with boxd once its client has its end, and takes one request.
+func TestAnExecutionIsOneRequest(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	for range 20 {
+		if r, err := d.ExecStream(t.Context(), "s1", new(boxtest.Shell("true")), client.Stdio{}, nil); err != nil || r.Status != "exited" {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if left, err := d.Processes(t.Context(), "s1"); err != nil || len(left) > 0 {
+			t.Fatalf("%d left, %v", len(left), err)
+		}
+	}
+	metrics := string(d.Raw(t, "GET", "/metrics", "").Body)
+	if n := strings.Count(metrics, `route="GET /v1/sessions/{id}/exec/stream"`); n == 0 || strings.Contains(metrics, `route="DELETE /v1/sessions/{id}/processes/{p}"`) {
+		t.Errorf("not by one request each:\n%s", metrics)
+	}
+	// It is not forgotten before its end, and not by a client that has not said that it would.
+	for name, message := range map[string]string{"early": "only behind exit", "unasked": "left out without the subprotocol"} {
+		p, isNew, err := d.StartProcess(t.Context(), "s1", name, &api.ProcessRequest{Command: new(map[string]string{"early": "sleep 1000", "unasked": "true"}[name])})
+		if err != nil || !isNew {
+			t.Fatal(err)
+		}
+		peer, _ := d.AttachPeer(t, "s1", name, api.StreamAttach{Replay: true})
+		if name == "unasked" {
+			if _, err := d.Process(t.Context(), "s1", p.ID, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		peer.Control(api.ClientControl{Forget: true})
+		var said websocket.CloseError
+		for err = nil; err == nil; {
+			_, _, err = peer.WS.Read(t.Context())
+		}
+		if name == "early" && (!errors.As(err, &said) || said.Code != websocket.StatusPolicyViolation || !strings.Contains(said.Reason, message)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := d.Process(t.Context(), "s1", name, 0); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -211,7 +211,7 @@ func (s *stream) connection(ctx context.Context, to target, first *api.ClientCon
 	if s.forget {
 		options.Subprotocols = []string{api.StreamForget}
 	}
-	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+path, options) //nolint:bodyclose // the library has closed it
+	ws, resp, err := websocket.Dial(ctx, "ws://boxd"+to.path, options) //nolint:bodyclose // the library has closed it
 	if err != nil {
 		return nil, dialError(resp, err)
 	}

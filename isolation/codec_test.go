@@ -78,6 +78,7 @@ func boxRequests() []*BoxRequest {
 			Mounts: []SetupMount{{Target: Workspace, Writable: true}, {Target: "/data"}}, Grouped: true, Adoptable: true, Filter: []byte{1, 0, 255},
 		}},
 		{Setup: &Setup{Filter: []byte{}}},
+		{Setup: &Setup{Filter: []byte{}, Resolv: "nameserver 127.0.0.1\n", View: View{Memory: 1, Swap: 2, CPU: 3, Pids: 4, Processors: 5, Possible: "0-3"}}},
 		{ID: 1, Spawn: &Command{
 			Argv: []string{"sh", "", "{file}"}, Env: []string{"A=1", "B="}, Dir: Workspace, ScriptArg: 2, ScriptSuffix: ".sh",
 			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2}, Limits: limits(),
@@ -149,13 +150,13 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	seen := map[byte]bool{}
 	// The long command once is enough: cutting it at every byte is quadratic.
 	requests := boxRequests()
-	long := requests[4]
+	long := requests[5]
 	if got, err := DecodeBoxRequest(long.Encode()); err != nil || !cmp.Equal(long, got) {
 		t.Errorf("a long command: %v", err)
 	}
 	check(t, seen, keeperRequests(), (*KeeperRequest).Encode, DecodeKeeperRequest)
 	check(t, seen, keeperReplies(), (*KeeperReply).Encode, DecodeKeeperReply)
-	check(t, seen, append(requests[:4:4], requests[5:]...), (*BoxRequest).Encode, DecodeBoxRequest)
+	check(t, seen, append(requests[:5:5], requests[6:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
 	for _, span := range [][2]uint8{{msgHello, msgAdopt}, {msgSetup, msgAdopted}} {
 		for kind := span[0]; kind <= span[1]; kind++ {

@@ -43,3 +43,19 @@ func golden(t *testing.T, name string, lines []string) {
 		}
 	}
 }
+
+// A keeper and a boxd of different versions understand each other so far that one can send the other away.
+func TestFirstWordsAreThoseOfEveryVersion(t *testing.T) {
+	t.Parallel()
+	for want, got := range map[string][]byte{
+		"01" + "07000000":        EncodeKeeperRequest(9, &Hello{Version: 7}),
+		"0c" + "09000000":        EncodeKeeperRequest(9, &Leave{}),
+		"0d" + "09000000":        EncodeKeeperRequest(9, &Quit{}),
+		"06" + "09000000":        EncodeKeeperReply(9, &Done{}),
+		"01" + "07000000" + "3f": EncodeKeeperReply(9, &Greeting{Version: 7, Other: "?"}),
+	} {
+		if text := hex.EncodeToString(got); text != want {
+			t.Errorf("%s, but it has always been %s", text, want)
+		}
+	}
+}

@@ -6,133 +6,240 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"time"
 )
 
 // ErrMalformed is a message that is not of its form: too short, too long, out of range, or of a
 // peer that speaks another version.
 var ErrMalformed = errors.New("malformed isolation message")
 
-// encoder appends little-endian, length-prefixed fields to a message.
-type encoder struct{ b []byte }
-
-func (e *encoder) u8(v uint8)   { e.b = append(e.b, v) }
-func (e *encoder) u32(v uint32) { e.b = binary.LittleEndian.AppendUint32(e.b, v) }
-func (e *encoder) i64(v int64)  { e.u64(uint64(v)) }
-
-func (e *encoder) u64(list ...uint64) {
-	for _, v := range list {
-		e.b = binary.LittleEndian.AppendUint64(e.b, v)
-	}
-}
-
-func (e *encoder) bool(v bool) {
-	if v {
-		e.u8(1)
-	} else {
-		e.u8(0)
-	}
-}
-
-func (e *encoder) str(s string) {
-	e.u32(uint32(len(s)))
-	e.b = append(e.b, s...)
-}
-
-func (e *encoder) strs(list []string) {
-	e.u32(uint32(len(list)))
-	for _, s := range list {
-		e.str(s)
-	}
-}
-
-// decoder reads what encoder wrote. The first thing that does not fit makes every later read zero
+// codec writes the fields of a message, or reads them: each message names its fields once, in order, for both
+// directions. Numbers are little-endian, and texts and lists come behind their lengths.
+//
+// Writing never changes the message. When reading, the first thing that does not fit makes every later field zero
 // and done report ErrMalformed, so a caller checks once, at the end.
-type decoder struct {
-	b   []byte
-	bad bool
+type codec struct {
+	b       []byte // what has been written, or what is left to be read
+	reading bool
+	bad     bool // of reading: something did not fit
 }
 
-func (d *decoder) take(n int) []byte {
-	if d.bad || n < 0 || n > len(d.b) {
-		d.bad, d.b = true, nil
-		return nil
-	}
-	p := d.b[:n]
-	d.b = d.b[n:]
-	return p
+// fielder is a message, or a part of one, that names its fields.
+type fielder[T any] interface {
+	*T
+	fields(c *codec)
 }
 
-func (d *decoder) u8() uint8 {
-	if p := d.take(1); p != nil {
-		return p[0]
-	}
-	return 0
+// writeMessage returns a codec that writes a message of type kind; every message begins with its type.
+func writeMessage(kind uint8) *codec {
+	return &codec{b: append(make([]byte, 0, 256), kind)}
 }
 
-func (d *decoder) u32() uint32 {
-	if p := d.take(4); p != nil {
-		return binary.LittleEndian.Uint32(p)
-	}
-	return 0
+// readMessage returns a codec that reads a message, and the type of that.
+func readMessage(b []byte) (c *codec, kind uint8) {
+	c = &codec{b: b, reading: true}
+	c.u8(&kind)
+	return c, kind
 }
 
-func (d *decoder) u64() uint64 {
-	if p := d.take(8); p != nil {
-		return binary.LittleEndian.Uint64(p)
-	}
-	return 0
-}
-
-func (d *decoder) i64() int64 { return int64(d.u64()) }
-
-func (d *decoder) bool() bool {
-	v := d.u8()
-	if v > 1 {
-		d.bad = true
-	}
-	return v == 1
-}
-
-func (d *decoder) str() string {
-	n := d.u32()
-	if n > math.MaxInt32 {
-		d.bad = true
-		return ""
-	}
-	return string(d.take(int(n)))
-}
-
-// count reads a list's length; every element takes at least size bytes, so a length that the rest
-// of the message cannot hold is refused before anything is allocated for it.
-func (d *decoder) count(size int) int {
-	n := d.u32()
-	if d.bad || int64(n)*int64(size) > int64(len(d.b)) {
-		d.bad = true
-		return 0
-	}
-	return int(n)
-}
-
-func (d *decoder) strs() []string {
-	n := d.count(4)
-	if n == 0 {
-		return nil
-	}
-	list := make([]string, 0, n)
-	for range n {
-		list = append(list, d.str())
-	}
-	return list
-}
-
-func (d *decoder) done() error {
-	if d.bad || len(d.b) != 0 {
+// done reports whether all of a message has been read and is of its form.
+func (c *codec) done() error {
+	if c.bad || len(c.b) != 0 {
 		return ErrMalformed
 	}
 	return nil
 }
 
-// message starts a message of type t; every message begins with its type.
-func message(t uint8) *encoder {
-	return &encoder{b: append(make([]byte, 0, 256), t)}
+// refuse makes a message malformed whose fields cannot be meant.
+func (c *codec) refuse(nonsense bool) { c.bad = c.bad || nonsense }
+
+// set sets what is true of every message of the type that is read.
+func (c *codec) set(p *bool) {
+	if c.reading {
+		*p = true
+	}
+}
+
+// take returns the next n bytes of the message; nil: there are not so many.
+func (c *codec) take(n int) []byte {
+	if c.bad || n < 0 || n > len(c.b) {
+		c.bad, c.b = true, nil
+		return nil
+	}
+	p := c.b[:n]
+	c.b = c.b[n:]
+	return p
+}
+
+func (c *codec) u8(p *uint8) {
+	if !c.reading {
+		c.b = append(c.b, *p)
+		return
+	}
+	*p = 0
+	if b := c.take(1); b != nil {
+		*p = b[0]
+	}
+}
+
+func (c *codec) u16(p *uint16) {
+	if !c.reading {
+		c.b = binary.LittleEndian.AppendUint16(c.b, *p)
+		return
+	}
+	*p = 0
+	if b := c.take(2); b != nil {
+		*p = binary.LittleEndian.Uint16(b)
+	}
+}
+
+func (c *codec) u32(list ...*uint32) {
+	for _, p := range list {
+		if !c.reading {
+			c.b = binary.LittleEndian.AppendUint32(c.b, *p)
+			continue
+		}
+		*p = 0
+		if b := c.take(4); b != nil {
+			*p = binary.LittleEndian.Uint32(b)
+		}
+	}
+}
+
+func (c *codec) u64(list ...*uint64) {
+	for _, p := range list {
+		if !c.reading {
+			c.b = binary.LittleEndian.AppendUint64(c.b, *p)
+			continue
+		}
+		*p = 0
+		if b := c.take(8); b != nil {
+			*p = binary.LittleEndian.Uint64(b)
+		}
+	}
+}
+
+// small is a number that takes one byte, of another type.
+func small[T ~int | ~uint8](c *codec, p *T) {
+	n := uint8(*p)
+	if c.u8(&n); c.reading {
+		*p = T(n)
+	}
+}
+
+// durations are in nanoseconds, and may be negative.
+func (c *codec) durations(list ...*time.Duration) {
+	for _, p := range list {
+		n := uint64(*p)
+		if c.u64(&n); c.reading {
+			*p = time.Duration(n)
+		}
+	}
+}
+
+// bool takes one byte, which is 0 or 1.
+func (c *codec) bool(list ...*bool) {
+	for _, p := range list {
+		var n uint8
+		if *p {
+			n = 1
+		}
+		if c.u8(&n); c.reading {
+			c.refuse(n > 1)
+			*p = n == 1
+		}
+	}
+}
+
+func (c *codec) bytes(p *[]byte) {
+	n := uint32(len(*p))
+	c.u32(&n)
+	if !c.reading {
+		c.b = append(c.b, *p...)
+		return
+	}
+	c.refuse(n > math.MaxInt32)
+	*p = append([]byte{}, c.take(int(n))...)
+}
+
+func (c *codec) str(list ...*string) {
+	for _, p := range list {
+		n := uint32(len(*p))
+		c.u32(&n)
+		if !c.reading {
+			c.b = append(c.b, *p...)
+			continue
+		}
+		c.refuse(n > math.MaxInt32)
+		*p = string(c.take(int(n)))
+	}
+}
+
+// MaxItem bounds the texts of a StepError, so that a reply always fits a small buffer.
+const MaxItem = 512
+
+// items are texts of at most MaxItem bytes: longer ones are cut when they are written.
+func (c *codec) items(list ...*string) {
+	for _, p := range list {
+		if !c.reading {
+			cut := (*p)[:min(len(*p), MaxItem)]
+			c.str(&cut)
+			continue
+		}
+		c.str(p)
+		c.refuse(len(*p) > MaxItem)
+	}
+}
+
+// rest is all that is left of a message, of whatever form.
+func (c *codec) rest(p *string) {
+	if !c.reading {
+		c.b = append(c.b, *p...)
+		return
+	}
+	*p = string(c.take(len(c.b)))
+}
+
+// listOf is a list. Every element takes at least size bytes, so a length that the rest of the message cannot hold is
+// refused before anything is allocated for it.
+func listOf[T any](c *codec, p *[]T, size int, element func(*T)) {
+	n := uint32(len(*p))
+	c.u32(&n)
+	if c.reading {
+		*p = nil
+		c.refuse(int64(n)*int64(size) > int64(len(c.b)))
+		if c.bad || n == 0 {
+			return
+		}
+		*p = make([]T, n)
+	}
+	for i := range *p {
+		element(&(*p)[i])
+	}
+}
+
+// list is a list of what names its fields.
+func list[T any, P fielder[T]](c *codec, p *[]T, size int) {
+	listOf(c, p, size, func(element *T) { P(element).fields(c) })
+}
+
+func (c *codec) strs(p *[]string) { listOf(c, p, 4, func(s *string) { c.str(s) }) }
+
+// part is a part of a message that is there.
+func part[T any, P fielder[T]](c *codec, p **T) {
+	if c.reading {
+		*p = new(T)
+	}
+	P(*p).fields(c)
+}
+
+// optional is a part that may be missing.
+func optional[T any, P fielder[T]](c *codec, p **T) {
+	there := *p != nil
+	c.bool(&there)
+	if !there {
+		*p = nil
+		return
+	}
+	part[T, P](c, p)
 }

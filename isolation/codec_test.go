@@ -17,57 +17,88 @@ func failed() *StepError {
 	return &StepError{Step: StepMountSource, Item: "/home/u", Errno: 13, Refused: &Refusal{"mounts[0].source", "/etc", "no system directory"}}
 }
 
-func limits() cgroup.Limits {
+func allLimits() cgroup.Limits {
 	return cgroup.Limits{Memory: 1, MemoryHigh: 2, Swap: 3, OOM: cgroup.OOMSession, CPU: 4, CPUWeight: 5, Pids: 6, IOWeight: 7, IORead: 8, IOWrite: 1 << 63}
 }
 
-func keeperRequests() []*KeeperRequest {
+// asked is a request with its number.
+type asked struct {
+	Number  uint32
+	Message KeeperRequest
+}
+
+func (a *asked) Encode() []byte { return EncodeKeeperRequest(a.Number, a.Message) }
+
+func decodeAsked(b []byte) (*asked, error) {
+	number, m, err := DecodeKeeperRequest(b)
+	return &asked{number, m}, err
+}
+
+// replied is a reply with the number of its request.
+type replied struct {
+	Number  uint32
+	Message KeeperReply
+}
+
+func (r *replied) Encode() []byte { return EncodeKeeperReply(r.Number, r.Message) }
+
+func decodeReplied(b []byte) (*replied, error) {
+	number, m, err := DecodeKeeperReply(b)
+	return &replied{number, m}, err
+}
+
+func keeperRequests() []*asked {
 	spec := valid()
-	return []*KeeperRequest{
-		{Hello: KeeperVersion},
-		{Req: 1, Launch: &spec},
-		{Req: 2, Launch: &Spec{Grouped: true, Owner: cgroup.Owner{Name: "0123456789abcdef", Memory: 1 << 40, CPU: 7}, Scope: "/sys/fs/cgroup/x", Space: spec.Key, Lent: []string{spec.Key + "/mnt/a", spec.Key + "/mnt/b"}, Image: "tree", Writable: true}},
-		{Req: 3, End: &EndBox{Key: spec.Key, RemoveWork: true}},
-		{Req: 1<<32 - 1, Check: true},
-		{Req: 4, Look: true},
-		{Req: 5, Limits: &SetLimits{Key: spec.Key, Limits: limits(), Work: Quota{1, 2}}},
-		{Req: 6, Leave: true},
-		{Req: 7, Quit: true},
-		{Req: 8, List: &List{After: spec.Key}},
-		{Req: 9, List: &List{}},
-		{Req: 10, Adopt: &Adopt{Key: spec.Key}},
-		{Req: 11, Dress: &Dress{Key: spec.Key, Hostname: "s1"}},
-		{Req: 12, Reclaim: &Reclaim{Key: spec.Key}},
-		{Req: 13, Mount: &ChangeMount{
+	return []*asked{
+		{0, &Hello{Version: KeeperVersion}},
+		{1, &Launch{Spec: spec}},
+		{2, &Launch{Spec: Spec{Grouped: true, Owner: cgroup.Owner{Name: "0123456789abcdef", Memory: 1 << 40, CPU: 7}, Scope: "/sys/fs/cgroup/x", Space: spec.Key, Lent: []string{spec.Key + "/mnt/a", spec.Key + "/mnt/b"}, Image: "tree", Writable: true}}},
+		{3, &EndBox{Key: spec.Key, RemoveWork: true}},
+		{1<<32 - 1, &CheckHost{}},
+		{4, &LookHost{}},
+		{5, &SetLimits{Key: spec.Key, Limits: allLimits(), Work: Quota{1, 2}}},
+		{6, &Leave{}},
+		{7, &Quit{}},
+		{8, &ListBoxes{After: spec.Key}},
+		{9, &ListBoxes{}},
+		{10, &Adopt{Key: spec.Key}},
+		{11, &SetHostname{Key: spec.Key, Hostname: "s1"}},
+		{12, &Reclaim{Key: spec.Key}},
+		{13, &ChangeMount{
 			Key: spec.Key, Op: MountReplace, Caller: Caller{UID: 1, GID: 2, Groups: []uint32{3}}, IDs: []uint64{1 << 40, 7}, Force: true,
 			Mount: Mount{Source: "/a", Target: "/mnt/b/c", Writable: true, Owner: 4, NoSymlinks: true, Bound: true}, Made: "/mnt/b", Target: "/mnt/b/c",
 		}},
-		{Req: 14, Mount: &ChangeMount{Key: spec.Key, Op: MountTidy}},
-		{Req: 15, Mount: &ChangeMount{Key: spec.Key, Op: MountRemove, Mount: Mount{Target: SkillsDir + "/a"}, Skill: Skill{Owner: "uid1", BuiltIn: true, Tree: "t"}}},
-		{Req: 16, Mount: &ChangeMount{Key: spec.Key, Op: MountLook, Mount: Mount{Target: "/mnt/b"}}},
-		{Req: 18, Mount: &ChangeMount{Key: spec.Key, Op: MountMissing, Mount: Mount{Source: "/a", Target: "/mnt"}, Made: "/mnt/b", Target: "/mnt/b"}},
-		{Req: 17, Space: &Space{Key: spec.Key, Quota: Quota{1 << 40, 16}, Remove: true}},
-		{Req: 18, Held: &Held{Key: spec.Key, Source: "/srv/a"}},
+		{14, &ChangeMount{Key: spec.Key, Op: MountTidy}},
+		{15, &ChangeMount{Key: spec.Key, Op: MountRemove, Mount: Mount{Target: SkillsDir + "/a"}, Skill: Skill{Owner: "uid1", BuiltIn: true, Tree: "t"}}},
+		{16, &ChangeMount{Key: spec.Key, Op: MountLook, Mount: Mount{Target: "/mnt/b"}}},
+		{18, &ChangeMount{Key: spec.Key, Op: MountMissing, Mount: Mount{Source: "/a", Target: "/mnt"}, Made: "/mnt/b", Target: "/mnt/b"}},
+		{17, &ChangeSpace{Key: spec.Key, Quota: Quota{1 << 40, 16}, Remove: true}},
+		{18, &ReadQuota{Key: spec.Key, Source: "/srv/a"}},
+		{19, &KeepTree{Key: spec.Key, Tree: "tree"}},
+		{20, &RemoveTree{Tree: "tree"}},
+		{21, &SetOwnerLimits{Owner: cgroup.Owner{Name: "7-0123456789abcdef", Memory: 1, CPU: 2}}},
+		{22, &NetworkQuery{Key: spec.Key, Words: []string{"look"}}},
 	}
 }
 
-func keeperReplies() []*KeeperReply {
-	return []*KeeperReply{
-		{Hello: &Greeting{Version: KeeperVersion, Flags: []string{"-a=b", "-c="}, Programs: "1.2 3.4"}},
-		{Hello: &Greeting{Version: KeeperVersion}},
-		{Req: 1, Mounted: &Mounted{ID: 1 << 40, Made: "/mnt/b", Below: true, Attrs: 0x2007}},
-		{Req: 2, Mounted: &Mounted{Busy: true, Source: "/srv/a", Users: []MountUser{{7, "python3", "cwd", "/mnt/b"}, {8, "sh", "3", "/mnt/b/c"}}}},
-		{Req: 3, Mounted: &Mounted{ID: 7, IDs: []uint64{1 << 40, 7}}},
-		{Req: 9, Listed: &Listed{Keys: []string{"a", "b"}, More: true}},
-		{Req: 10, Listed: &Listed{}},
-		{Req: 1, Launched: &Launched{PID: 42, IDBase: 0x70000000, Group: "/sys/fs/cgroup/x"}},
-		{Req: 7, Host: &Host{Controllers: []string{"cpu", "memory"}}},
-		{Req: 8, Host: &Host{NoGroups: "none", Workspaces: "/w", Quota: "store", NoQuota: "no", QuotaHint: "do", Bounds: []string{"/srv", "", "/home", "no"}}},
-		{Req: 2, Done: true},
-		{Req: 3, Checks: []Check{{Name: "kernel", Level: CheckWarn, Detail: "old", Hint: "upgrade"}, {}}},
-		{Req: 4, Checks: []Check{}},
-		{Req: 5, Failed: failed()},
-		{Req: 6, Failed: &StepError{Step: StepClone, Errno: 11}},
+func keeperReplies() []*replied {
+	return []*replied{
+		{0, &Greeting{Version: KeeperVersion, Flags: []string{"-a=b", "-c="}, Programs: "1.2 3.4"}},
+		{0, &Greeting{Version: KeeperVersion}},
+		{1, &Mounted{ID: 1 << 40, Made: "/mnt/b", Below: true, Attrs: 0x2007}},
+		{2, &Mounted{Busy: true, Source: "/srv/a", Users: []MountUser{{7, "python3", "cwd", "/mnt/b"}, {8, "sh", "3", "/mnt/b/c"}}}},
+		{3, &Mounted{ID: 7, IDs: []uint64{1 << 40, 7}}},
+		{9, &Listed{Keys: []string{"a", "b"}, More: true}},
+		{10, &Listed{}},
+		{1, &Launched{PID: 42, IDBase: 0x70000000, Group: "/sys/fs/cgroup/x"}},
+		{7, &Host{Controllers: []string{"cpu", "memory"}}},
+		{8, &Host{NoGroups: "none", Workspaces: "/w", Quota: "store", NoQuota: "no", QuotaHint: "do", Bounds: []string{"/srv", "", "/home", "no"}}},
+		{2, &Done{}},
+		{3, &Checked{Checks: []Check{{Name: "kernel", Level: CheckWarn, Detail: "old", Hint: "upgrade"}, {}}}},
+		{4, &Checked{}},
+		{5, failed()},
+		{6, &StepError{Step: StepClone, Errno: 11}},
+		{7, &Disk{1, 2, 3, 4}},
 	}
 }
 
@@ -78,9 +109,10 @@ func boxRequests() []*BoxRequest {
 			Mounts: []SetupMount{{Target: Workspace, Writable: true}, {Target: "/data"}}, Grouped: true, Adoptable: true, Filter: []byte{1, 0, 255},
 		}},
 		{Setup: &Setup{Filter: []byte{}}},
+		{Setup: &Setup{Filter: []byte{}, Resolv: "nameserver 127.0.0.1\n", View: View{Memory: 1, Swap: 2, CPU: 3, Pids: 4, Processors: 5, Possible: "0-3"}}},
 		{ID: 1, Spawn: &Command{
 			Argv: []string{"sh", "", "{file}"}, Env: []string{"A=1", "B="}, Dir: Workspace, ScriptArg: 2, ScriptSuffix: ".sh",
-			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2}, Limits: limits(),
+			Stdin: StdinPipe, Timeout: time.Minute, KeepRunning: true, Output: Output{Head: 1, Tail: 2}, Limits: allLimits(),
 			Durable: true, Terminal: &Terminal{Rows: 24, Cols: 80}, Continue: 7,
 		}},
 		{ID: 8, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Direct: true, Wait: true, Output: Output{Tail: 1}}},
@@ -149,15 +181,15 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	seen := map[byte]bool{}
 	// The long command once is enough: cutting it at every byte is quadratic.
 	requests := boxRequests()
-	long := requests[4]
+	long := requests[5]
 	if got, err := DecodeBoxRequest(long.Encode()); err != nil || !cmp.Equal(long, got) {
 		t.Errorf("a long command: %v", err)
 	}
-	check(t, seen, keeperRequests(), (*KeeperRequest).Encode, DecodeKeeperRequest)
-	check(t, seen, keeperReplies(), (*KeeperReply).Encode, DecodeKeeperReply)
-	check(t, seen, append(requests[:4:4], requests[5:]...), (*BoxRequest).Encode, DecodeBoxRequest)
+	check(t, seen, keeperRequests(), (*asked).Encode, decodeAsked)
+	check(t, seen, keeperReplies(), (*replied).Encode, decodeReplied)
+	check(t, seen, append(requests[:5:5], requests[6:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
-	for _, span := range [][2]uint8{{msgHello, msgAdopt}, {msgSetup, msgAdopted}} {
+	for _, span := range [][2]uint8{{msgHello, msgSetOwnerLimits}, {msgSetup, msgPrivate}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
 			if !seen[kind] {
 				t.Errorf("no message of type %d has been tried", kind)
@@ -187,7 +219,7 @@ func TestNonsenseFromPID1IsRefused(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"empty":                  {},
 		"unknown type":           {255},
-		"keeper's message":       (&KeeperReply{Req: 1, Done: true}).Encode(),
+		"keeper's message":       EncodeKeeperReply(1, &Done{}),
 		"own request":            (&BoxRequest{ID: 1, Kill: true}).Encode(),
 		"failure of no program":  append([]byte{msgSpawnFailed}, (&BoxReply{Failed: failed()}).Encode()...),
 		"a long item":            append([]byte{msgSetupFailed, 0, 1, 2, 0, 0}, make([]byte, MaxItem+1+4+1)...),
@@ -250,7 +282,7 @@ func fuzz[T interface{ Encode() []byte }](f *testing.F, seeds []T, decode func([
 	})
 }
 
-func FuzzDecodeKeeperRequest(f *testing.F) { fuzz(f, keeperRequests(), DecodeKeeperRequest) }
-func FuzzDecodeKeeperReply(f *testing.F)   { fuzz(f, keeperReplies(), DecodeKeeperReply) }
+func FuzzDecodeKeeperRequest(f *testing.F) { fuzz(f, keeperRequests(), decodeAsked) }
+func FuzzDecodeKeeperReply(f *testing.F)   { fuzz(f, keeperReplies(), decodeReplied) }
 func FuzzDecodeBoxRequest(f *testing.F)    { fuzz(f, boxRequests(), DecodeBoxRequest) }
 func FuzzDecodeBoxReply(f *testing.F)      { fuzz(f, boxReplies(), DecodeBoxReply) }

@@ -69,22 +69,12 @@ type Greeting struct {
 	Other    string // all but the version, of a keeper of another version
 }
 
-func (e *encoder) greeting(g *Greeting) {
-	e.u32(g.Version)
+func (g *Greeting) fields(c *codec) {
+	c.u32(&g.Version)
 	if g.Version != KeeperVersion {
-		e.b = append(e.b, g.Other...)
+		c.rest(&g.Other)
 		return
 	}
-	e.strs(g.Flags)
-	e.str(g.Programs)
-}
-
-func (d *decoder) greeting() *Greeting {
-	g := &Greeting{Version: d.u32()}
-	if d.bad || g.Version == KeeperVersion {
-		g.Flags, g.Programs = d.strs(), d.str()
-		return g
-	}
-	g.Other = string(d.take(len(d.b)))
-	return g
+	c.strs(&g.Flags)
+	c.str(&g.Programs)
 }

@@ -5,48 +5,34 @@ package isolation
 import "github.com/boxd-dev/boxd/cgroup"
 
 // The conversation between boxd and the keeper, over the SEQPACKET socket that the keeper listens on. One
-// boxd is served at a time; when its end closes, the keeper waits for the next. Requests carry a number
-// and are answered in any order; everything a box needs afterwards goes past the keeper.
+// boxd is served at a time; when its end closes, the keeper waits for the next. Each request has a type, and
+// a number by which its reply is known: they are answered in any order, and every one of them either with the
+// reply of its type or with a StepError. Everything a box needs afterwards goes past the keeper.
 //
-//	boxd                                  keeper
-//	Hello{version} ────────────────────►
-//	            ◄──────────────────────── Hello{version, flags, programs}
-//	Launch{req, spec} ─────────────────►  reserve ids, open mounts, clone from the zygote
-//	            ◄──────────────────────── Launched{req, pid, base} + control socket, pidfd:
-//	                                      PID 1 runs and has its Setup, see box_protocol.go
-//	            ◄──────────────────────── Failed{req, step, item, errno | refusal}
-//	End{req, key, remove work} ────────►  kill, wait until it is gone, release all of it
-//	            ◄──────────────────────── Done{req}              or Failed
-//	SetLimits{req, key, limits} ───────►  change the limits of a living box, all or none, or of an owner
-//	            ◄──────────────────────── Done{req}              or Failed
-//	List{req, after} ──────────────────►  of the living boxes, those with keys after that one
-//	            ◄──────────────────────── Listed{req, keys, more}
-//	Adopt{req, key} ───────────────────►  connect to PID 1 of a living box again
-//	            ◄──────────────────────── Launched, as above     or Failed
-//	Dress{req, key, hostname} ─────────►  name a box that was made ahead of need
-//	            ◄──────────────────────── Done{req}              or Failed
-//	Reclaim{req, key} ─────────────────►  take memory back that the programs of a box do not need
-//	            ◄──────────────────────── Done{req}              or Failed
-//	ChangeMount{req, key, mount} ──────►  add, replace or remove a mount of a living box, or follow a path
-//	            ◄──────────────────────── Mounted{req, …}        or Failed
-//	Space{req, key, quota, remove} ────►  make a workspace that boxes can be lent, or remove it
-//	            ◄──────────────────────── Done{req}              or Failed
-//	Network{req, key, words} ──────────►  of the network of a living box: how it is, other rules, pins
-//	            ◄──────────────────────── Listed{req, words}     or Failed
-//	Held{req, key} ────────────────────►  how full the quotas are of directories of the host that a box writes to
-//	            ◄──────────────────────── Listed{req, numbers}   or Failed
-//	Look{req} ─────────────────────────►  find out what can be enforced on this host
-//	            ◄──────────────────────── Host{req, …}
-//	Check{req} ────────────────────────►  try what boxes need on this host
-//	            ◄──────────────────────── Checked{req, checks}
-//	Leave{req} ────────────────────────►  exit, and leave the boxes to the next keeper
-//	Quit{req} ─────────────────────────►  end every box and exit; one that lingers stays
-//	            ◄──────────────────────── Done{req}, if it stays
+//	request                  reply
+//	Hello                    Greeting, see there
+//	Launch                   Launched + control socket, pidfd: PID 1 runs and has its Setup, see box_protocol.go
+//	Adopt                    Launched + the same, of a living box
+//	EndBox                   Done, when nothing of the box is left
+//	ListBoxes                Listed, page by page
+//	SetLimits                Done
+//	SetOwnerLimits           Done
+//	SetHostname              Done
+//	Reclaim                  Done
+//	ChangeMount              Mounted
+//	ChangeSpace              Done
+//	KeepTree, RemoveTree     Done
+//	ReadQuota                Disk
+//	NetworkQuery             Listed, and files
+//	LookHost                 Host
+//	CheckHost                Checked
+//	Leave                    none: the keeper exits, and leaves the boxes to the next one
+//	Quit                     Done, if the keeper stays: it ends every box, and exits unless it is to linger
 //
 // A box whose Launched boxd does not live to receive is ended.
 
 // KeeperVersion is the version of this conversation; both sides must have the same.
-const KeeperVersion = 21
+const KeeperVersion = 22
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -55,60 +41,23 @@ const ListPage = 1024
 // nothing else: the process that something is made with which cannot be made without one.
 const HoldCommand = "hold"
 
-// Types of the messages between boxd and keeper. They are never renumbered: see Greeting.
-const (
-	msgHello uint8 = iota + 1
-	msgLaunch
-	msgEnd
-	msgCheck
-	msgLaunched
-	msgDone
-	msgChecked
-	msgFailed
-	msgSetLimits
-	msgLook
-	msgHost
-	msgLeave
-	msgQuit
-	msgList
-	msgListed
-	msgAdopt
-	msgDress
-	msgReclaim
-	msgChangeMount
-	msgMounted
-	msgSpace
-	msgNetwork
-	msgHeld
-)
-
-// KeeperRequest is a message from boxd to the keeper; exactly one of the pointers is set, or one of
-// the flags.
-type KeeperRequest struct {
-	Req     uint32
-	Hello   uint32 // version, when it is a greeting
-	Launch  *Spec
-	End     *EndBox
-	Limits  *SetLimits
-	Check   bool
-	Look    bool
-	Leave   bool
-	Quit    bool
-	List    *List
-	Adopt   *Adopt
-	Dress   *Dress
-	Reclaim *Reclaim
-	Mount   *ChangeMount
-	Space   *Space
-	Network []string // the key of a living box, and words of isolation/network
-	Held    *Held
+// KeeperRequest is a message from boxd to the keeper.
+type KeeperRequest interface {
+	requestKind() uint8
+	fields(c *codec)
 }
 
-// Reclaim asks that memory be taken back from a living box.
-type Reclaim struct{ Key string }
+// KeeperReply is a message from the keeper to boxd.
+type KeeperReply interface {
+	replyKind() uint8
+	fields(c *codec)
+}
 
-// List asks for the keys of living boxes.
-type List struct{ After string }
+// Hello asks for the keeper's Greeting. It has no number, and nor has that.
+type Hello struct{ Version uint32 }
+
+// Launch asks for a box.
+type Launch struct{ Spec Spec }
 
 // Adopt asks for a new connection to a living box.
 type Adopt struct{ Key string }
@@ -116,32 +65,47 @@ type Adopt struct{ Key string }
 // EndBox asks for the end of a box.
 type EndBox struct {
 	Key        string
-	RemoveWork bool   // the managed workspace goes too
-	Tree       string // or becomes the tree of an image, of this name, or SpacesDir/KEY; without Key that tree is removed (EBUSY: a box has it)
+	RemoveWork bool // the managed workspace goes too
 }
 
+// KeepTree asks for the end of a box, and that its workspace becomes the tree of an image, of this name, or
+// SpacesDir/KEY.
+type KeepTree struct{ Key, Tree string }
+
+// RemoveTree asks that the tree of an image be removed. EBUSY: a box has it.
+type RemoveTree struct{ Tree string }
+
+// ListBoxes asks for the keys of living boxes that come after one.
+type ListBoxes struct{ After string }
+
 // SetLimits asks for other limits of a living box: those of its control groups, if it has any, and those
-// of its workspace, if that has any. With the name of an owner's group as Key, OwnerPrefix included, it is about what
-// all its boxes may have together: memory and processor time of Limits.
+// of its workspace, if that has any.
 type SetLimits struct {
 	Key    string
 	Limits cgroup.Limits
 	Work   Quota
 }
 
-// KeeperReply is a message from the keeper to boxd. Launched comes with the box's control socket and
-// its pidfd, in this order.
-type KeeperReply struct {
-	Req      uint32
-	Hello    *Greeting
-	Launched *Launched
-	Listed   *Listed
-	Done     bool
-	Checks   []Check
-	Host     *Host
-	Failed   *StepError
-	Mounted  *Mounted
-}
+// SetOwnerLimits asks for other limits of what all boxes of an owner may have together.
+type SetOwnerLimits struct{ Owner cgroup.Owner }
+
+// Reclaim asks that memory be taken back from a living box that its programs do not need.
+type Reclaim struct{ Key string }
+
+// LookHost asks what can be enforced on this host.
+type LookHost struct{}
+
+// CheckHost asks that it be tried what boxes need on this host.
+type CheckHost struct{}
+
+// Leave asks the keeper to exit, and to leave the boxes to the next one.
+type Leave struct{}
+
+// Quit asks the keeper to end every box and to exit; one that lingers stays.
+type Quit struct{}
+
+// Done is the reply to a request that has nothing to tell.
+type Done struct{}
 
 // Listed is a page of the living boxes, in the order of their keys.
 type Listed struct {
@@ -149,7 +113,8 @@ type Listed struct {
 	More bool
 }
 
-// Launched describes a started box as the host sees it.
+// Launched describes a started box as the host sees it. It comes with the box's control socket and its pidfd, in this
+// order.
 type Launched struct {
 	PID    uint32
 	IDBase uint32 // first of the IDRange host ids
@@ -173,216 +138,95 @@ const (
 	QuotaStore   = "store"         // that of a filesystem of boxd's own, in a file there
 )
 
-// Encode returns the message's bytes.
-func (m *KeeperRequest) Encode() []byte {
-	switch {
-	case m.Launch != nil:
-		e := m.begin(msgLaunch)
-		e.spec(m.Launch)
-		return e.b
-	case m.End != nil:
-		e := m.begin(msgEnd)
-		e.str(m.End.Key)
-		e.bool(m.End.RemoveWork)
-		e.str(m.End.Tree)
-		return e.b
-	case m.Limits != nil:
-		e := m.begin(msgSetLimits)
-		e.str(m.Limits.Key)
-		e.limits(&m.Limits.Limits)
-		e.u64(m.Limits.Work.Bytes, m.Limits.Work.Inodes)
-		return e.b
-	case m.List != nil:
-		return m.about(msgList, m.List.After)
-	case m.Adopt != nil:
-		return m.about(msgAdopt, m.Adopt.Key)
-	case m.Dress != nil:
-		return m.about(msgDress, m.Dress.Key, m.Dress.Hostname)
-	case m.Reclaim != nil:
-		return m.about(msgReclaim, m.Reclaim.Key)
-	case m.Mount != nil:
-		e := m.begin(msgChangeMount)
-		e.changeMount(m.Mount)
-		return e.b
-	case m.Space != nil:
-		e := m.begin(msgSpace)
-		e.space(m.Space)
-		return e.b
-	case m.Network != nil:
-		return m.about(msgNetwork, m.Network...)
-	case m.Held != nil:
-		return m.about(msgHeld, m.Held.Key, m.Held.Source)
-	}
-	for _, f := range []struct {
-		set  bool
-		kind uint8
-	}{{m.Check, msgCheck}, {m.Look, msgLook}, {m.Leave, msgLeave}, {m.Quit, msgQuit}} {
-		if f.set {
-			e := message(f.kind)
-			e.u32(m.Req)
-			return e.b
-		}
-	}
-	e := message(msgHello)
-	e.u32(m.Hello)
-	return e.b
+// NetworkQuery asks about the network of a living box, or changes it, in words of isolation/network.
+type NetworkQuery struct {
+	Key   string
+	Words []string
 }
 
-func (m *KeeperRequest) begin(kind uint8) *encoder {
-	e := message(kind)
-	e.u32(m.Req)
-	return e
+// Checked is what has come of a CheckHost.
+type Checked struct{ Checks []Check }
+
+func (*Hello) requestKind() uint8          { return msgHello }
+func (*Launch) requestKind() uint8         { return msgLaunch }
+func (*Adopt) requestKind() uint8          { return msgAdopt }
+func (*EndBox) requestKind() uint8         { return msgEndBox }
+func (*KeepTree) requestKind() uint8       { return msgKeepTree }
+func (*RemoveTree) requestKind() uint8     { return msgRemoveTree }
+func (*ListBoxes) requestKind() uint8      { return msgListBoxes }
+func (*SetLimits) requestKind() uint8      { return msgSetLimits }
+func (*SetOwnerLimits) requestKind() uint8 { return msgSetOwnerLimits }
+func (*SetHostname) requestKind() uint8    { return msgSetHostname }
+func (*Reclaim) requestKind() uint8        { return msgReclaim }
+func (*ChangeMount) requestKind() uint8    { return msgChangeMount }
+func (*ChangeSpace) requestKind() uint8    { return msgChangeSpace }
+func (*ReadQuota) requestKind() uint8      { return msgReadQuota }
+func (*NetworkQuery) requestKind() uint8   { return msgNetworkQuery }
+func (*LookHost) requestKind() uint8       { return msgLookHost }
+func (*CheckHost) requestKind() uint8      { return msgCheckHost }
+func (*Leave) requestKind() uint8          { return msgLeave }
+func (*Quit) requestKind() uint8           { return msgQuit }
+
+func (*Greeting) replyKind() uint8  { return msgHello }
+func (*StepError) replyKind() uint8 { return msgFailed }
+func (*Done) replyKind() uint8      { return msgDone }
+func (*Launched) replyKind() uint8  { return msgLaunched }
+func (*Listed) replyKind() uint8    { return msgListed }
+func (*Mounted) replyKind() uint8   { return msgMounted }
+func (*Disk) replyKind() uint8      { return msgQuotaUse }
+func (*Host) replyKind() uint8      { return msgHost }
+func (*Checked) replyKind() uint8   { return msgChecked }
+
+func (m *Hello) fields(c *codec)      { c.u32(&m.Version) }
+func (m *Launch) fields(c *codec)     { m.Spec.fields(c) }
+func (m *Adopt) fields(c *codec)      { c.str(&m.Key) }
+func (m *KeepTree) fields(c *codec)   { c.str(&m.Key, &m.Tree) }
+func (m *RemoveTree) fields(c *codec) { c.str(&m.Tree) }
+func (m *ListBoxes) fields(c *codec)  { c.str(&m.After) }
+func (m *Reclaim) fields(c *codec)    { c.str(&m.Key) }
+func (*LookHost) fields(*codec)       {}
+func (*CheckHost) fields(*codec)      {}
+func (*Leave) fields(*codec)          {}
+func (*Quit) fields(*codec)           {}
+func (*Done) fields(*codec)           {}
+
+func (m *EndBox) fields(c *codec) {
+	c.str(&m.Key)
+	c.bool(&m.RemoveWork)
 }
 
-func (m *KeeperRequest) about(kind uint8, what ...string) []byte {
-	e := m.begin(kind)
-	for _, text := range what {
-		e.str(text)
-	}
-	return e.b
+func (m *SetLimits) fields(c *codec) {
+	c.str(&m.Key)
+	limits(c, &m.Limits)
+	m.Work.fields(c)
 }
 
-// DecodeKeeperRequest reads a message from boxd.
-func DecodeKeeperRequest(b []byte) (*KeeperRequest, error) {
-	d := &decoder{b: b}
-	m := &KeeperRequest{}
-	switch d.u8() {
-	case msgHello:
-		m.Hello = d.u32()
-	case msgLaunch:
-		m.Req = d.u32()
-		m.Launch = d.spec()
-	case msgEnd:
-		m.Req = d.u32()
-		m.End = &EndBox{Key: d.str(), RemoveWork: d.bool(), Tree: d.str()}
-	case msgSetLimits:
-		m.Req = d.u32()
-		m.Limits = &SetLimits{Key: d.str(), Limits: d.limits(), Work: Quota{d.u64(), d.u64()}}
-	case msgCheck:
-		m.Req, m.Check = d.u32(), true
-	case msgLook:
-		m.Req, m.Look = d.u32(), true
-	case msgLeave:
-		m.Req, m.Leave = d.u32(), true
-	case msgQuit:
-		m.Req, m.Quit = d.u32(), true
-	case msgList:
-		m.Req, m.List = d.u32(), &List{After: d.str()}
-	case msgAdopt:
-		m.Req, m.Adopt = d.u32(), &Adopt{Key: d.str()}
-	case msgDress:
-		m.Req, m.Dress = d.u32(), &Dress{Key: d.str(), Hostname: d.str()}
-	case msgReclaim:
-		m.Req, m.Reclaim = d.u32(), &Reclaim{Key: d.str()}
-	case msgChangeMount:
-		m.Req, m.Mount = d.u32(), d.changeMount()
-	case msgSpace:
-		m.Req, m.Space = d.u32(), d.space()
-	case msgNetwork:
-		for m.Req, m.Network = d.u32(), []string{d.str()}; len(d.b) > 0; {
-			m.Network = append(m.Network, d.str())
-		}
-	case msgHeld:
-		m.Req, m.Held = d.u32(), &Held{d.str(), d.str()}
-	default:
-		d.bad = true
-	}
-	if err := d.done(); err != nil {
-		return nil, err
-	}
-	return m, nil
+func (m *SetOwnerLimits) fields(c *codec) { owner(c, &m.Owner) }
+
+func (m *NetworkQuery) fields(c *codec) {
+	c.str(&m.Key)
+	c.strs(&m.Words)
 }
 
-// Encode returns the message's bytes.
-func (m *KeeperReply) Encode() []byte {
-	switch {
-	case m.Failed != nil:
-		e := message(msgFailed)
-		e.u32(m.Req)
-		e.stepError(m.Failed)
-		return e.b
-	case m.Launched != nil:
-		e := message(msgLaunched)
-		e.u32(m.Req)
-		e.u32(m.Launched.PID)
-		e.u32(m.Launched.IDBase)
-		e.str(m.Launched.Group)
-		return e.b
-	case m.Listed != nil:
-		e := message(msgListed)
-		e.u32(m.Req)
-		e.strs(m.Listed.Keys)
-		e.bool(m.Listed.More)
-		return e.b
-	case m.Mounted != nil:
-		e := message(msgMounted)
-		e.u32(m.Req)
-		e.mounted(m.Mounted)
-		return e.b
-	case m.Hello != nil:
-		e := message(msgHello)
-		e.greeting(m.Hello)
-		return e.b
-	case m.Host != nil:
-		e := message(msgHost)
-		e.u32(m.Req)
-		e.strs(m.Host.Controllers)
-		for _, text := range []string{m.Host.NoGroups, m.Host.Workspaces, m.Host.Quota, m.Host.NoQuota, m.Host.QuotaHint} {
-			e.str(text)
-		}
-		e.strs(m.Host.Bounds)
-		return e.b
-	case m.Checks != nil:
-		e := message(msgChecked)
-		e.u32(m.Req)
-		e.u32(uint32(len(m.Checks)))
-		for _, c := range m.Checks {
-			e.u8(uint8(c.Level))
-			e.str(c.Name)
-			e.str(c.Detail)
-			e.str(c.Hint)
-		}
-		return e.b
-	}
-	e := message(msgDone)
-	e.u32(m.Req)
-	return e.b
+func (m *Listed) fields(c *codec) {
+	c.strs(&m.Keys)
+	c.bool(&m.More)
 }
 
-// DecodeKeeperReply reads a message from the keeper.
-func DecodeKeeperReply(b []byte) (*KeeperReply, error) {
-	d := &decoder{b: b}
-	m := &KeeperReply{}
-	switch d.u8() {
-	case msgHello:
-		m.Hello = d.greeting()
-	case msgFailed:
-		m.Req = d.u32()
-		m.Failed = d.stepError()
-	case msgLaunched:
-		m.Req = d.u32()
-		m.Launched = &Launched{PID: d.u32(), IDBase: d.u32(), Group: d.str()}
-	case msgHost:
-		m.Req = d.u32()
-		m.Host = &Host{Controllers: d.strs(), NoGroups: d.str(), Workspaces: d.str(), Quota: d.str(), NoQuota: d.str(), QuotaHint: d.str(), Bounds: d.strs()}
-	case msgListed:
-		m.Req = d.u32()
-		m.Listed = &Listed{Keys: d.strs(), More: d.bool()}
-	case msgMounted:
-		m.Req, m.Mounted = d.u32(), d.mounted()
-	case msgDone:
-		m.Req, m.Done = d.u32(), true
-	case msgChecked:
-		m.Req = d.u32()
-		m.Checks = make([]Check, 0, d.count(13))
-		for range cap(m.Checks) {
-			m.Checks = append(m.Checks, Check{Level: CheckLevel(d.u8()), Name: d.str(), Detail: d.str(), Hint: d.str()})
-		}
-	default:
-		d.bad = true
-	}
-	if err := d.done(); err != nil {
-		return nil, err
-	}
-	return m, nil
+func (m *Launched) fields(c *codec) {
+	c.u32(&m.PID, &m.IDBase)
+	c.str(&m.Group)
+}
+
+func (m *Host) fields(c *codec) {
+	c.strs(&m.Controllers)
+	c.str(&m.NoGroups, &m.Workspaces, &m.Quota, &m.NoQuota, &m.QuotaHint)
+	c.strs(&m.Bounds)
+}
+
+func (m *Checked) fields(c *codec) { list(c, &m.Checks, 13) }
+
+func (m *Check) fields(c *codec) {
+	small(c, &m.Level)
+	c.str(&m.Name, &m.Detail, &m.Hint)
 }

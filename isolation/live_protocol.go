@@ -105,86 +105,33 @@ type MountUser struct {
 	Path    string // in the box
 }
 
-func (e *encoder) caller(c *Caller) {
-	for _, n := range append([]uint32{c.UID, c.GID, uint32(len(c.Groups))}, c.Groups...) {
-		e.u32(n)
-	}
+func (m *ChangeMount) fields(c *codec) {
+	c.str(&m.Key)
+	small(c, &m.Op)
+	m.Caller.fields(c)
+	m.Mount.fields(c)
+	listOf(c, &m.IDs, 8, func(id *uint64) { c.u64(id) })
+	c.str(&m.Made, &m.Target)
+	c.bool(&m.Force)
+	c.str(&m.Skill.Owner)
+	c.bool(&m.Skill.BuiltIn)
+	c.str(&m.Skill.Drive, &m.Skill.Tree)
+	c.refuse(m.Op < MountAdd || m.Op > MountFollow || len(m.IDs) > MaxStacked || len(m.IDs) == 0 && m.Op == MountReplace)
 }
 
-func (d *decoder) caller() (c Caller) {
-	c.UID, c.GID = d.u32(), d.u32()
-	for range d.count(4) {
-		c.Groups = append(c.Groups, d.u32())
-	}
-	return c
+func (m *Mounted) fields(c *codec) {
+	c.u64(&m.ID)
+	c.str(&m.Made)
+	c.bool(&m.Below)
+	c.u64(&m.Attrs)
+	c.bool(&m.Busy)
+	c.str(&m.Source)
+	list(c, &m.Users, 16)
+	listOf(c, &m.IDs, 8, func(id *uint64) { c.u64(id) })
+	c.refuse(len(m.Users) > MaxMountUsers || len(m.IDs) > MaxLooked)
 }
 
-func (e *encoder) mount(m *Mount) {
-	e.str(m.Source)
-	e.str(m.Target)
-	e.bool(m.Writable)
-	e.u32(m.Owner)
-	e.bool(m.NoSymlinks)
-	e.bool(m.Bound)
-}
-
-func (d *decoder) mount() Mount {
-	return Mount{Source: d.str(), Target: d.str(), Writable: d.bool(), Owner: d.u32(), NoSymlinks: d.bool(), Bound: d.bool()}
-}
-
-func (e *encoder) changeMount(c *ChangeMount) {
-	e.str(c.Key)
-	e.u8(uint8(c.Op))
-	e.caller(&c.Caller)
-	e.mount(&c.Mount)
-	e.u32(uint32(len(c.IDs)))
-	e.u64(c.IDs...)
-	e.str(c.Made)
-	e.str(c.Target)
-	e.bool(c.Force)
-	e.str(c.Skill.Owner)
-	e.bool(c.Skill.BuiltIn)
-	e.str(c.Skill.Drive)
-	e.str(c.Skill.Tree)
-}
-
-func (d *decoder) changeMount() *ChangeMount {
-	c := &ChangeMount{Key: d.str(), Op: MountOp(d.u8()), Caller: d.caller(), Mount: d.mount()}
-	for range d.count(8) {
-		c.IDs = append(c.IDs, d.u64())
-	}
-	c.Made, c.Target, c.Force = d.str(), d.str(), d.bool()
-	c.Skill = Skill{Owner: d.str(), BuiltIn: d.bool(), Drive: d.str(), Tree: d.str()}
-	d.bad = d.bad || c.Op < MountAdd || c.Op > MountFollow || len(c.IDs) > MaxStacked || len(c.IDs) == 0 && c.Op == MountReplace
-	return c
-}
-
-func (e *encoder) mounted(m *Mounted) {
-	e.u64(m.ID)
-	e.str(m.Made)
-	e.bool(m.Below)
-	e.u64(m.Attrs)
-	e.bool(m.Busy)
-	e.str(m.Source)
-	e.u32(uint32(len(m.Users)))
-	for _, u := range m.Users {
-		e.u32(u.PID)
-		for _, text := range []string{u.Program, u.How, u.Path} {
-			e.str(text[:min(len(text), MaxItem)])
-		}
-	}
-	e.u32(uint32(len(m.IDs)))
-	e.u64(m.IDs...)
-}
-
-func (d *decoder) mounted() *Mounted {
-	m := &Mounted{ID: d.u64(), Made: d.str(), Below: d.bool(), Attrs: d.u64(), Busy: d.bool(), Source: d.str()}
-	for range d.count(16) {
-		m.Users = append(m.Users, MountUser{d.u32(), d.item(), d.item(), d.item()})
-	}
-	for range d.count(8) {
-		m.IDs = append(m.IDs, d.u64())
-	}
-	d.bad = d.bad || len(m.Users) > MaxMountUsers || len(m.IDs) > MaxLooked
-	return m
+func (u *MountUser) fields(c *codec) {
+	c.u32(&u.PID)
+	c.items(&u.Program, &u.How, &u.Path)
 }

@@ -7,8 +7,8 @@ import "strconv"
 // SpacesDir holds, beside the workspaces of boxes, those that boxes are lent and that outlive them.
 const SpacesDir = "spaces"
 
-// Space asks for a workspace that several boxes may be lent, or for the end of one, which no box must have.
-type Space struct {
+// ChangeSpace asks for a workspace that several boxes may be lent, or for the end of one, which no box must have.
+type ChangeSpace struct {
 	Key    string
 	Quota  Quota // zero: none
 	Remove bool
@@ -29,34 +29,33 @@ func (s *Spec) validLent(seen map[string]bool) error {
 }
 
 // Validate checks what can be checked without the host.
-func (s *Space) Validate() error {
+func (s *ChangeSpace) Validate() error {
 	if !validKey(s.Key) || (s.Quota.Bytes == 0) != (s.Quota.Inodes == 0) {
 		return &Refusal{"workspace", s.Key, strconv.Itoa(KeyLen) + " characters of a-z and 0-9, with bytes and inodes together"}
 	}
 	return nil
 }
 
-func (e *encoder) space(s *Space) {
-	e.str(s.Key)
-	e.u64(s.Quota.Bytes, s.Quota.Inodes)
-	e.bool(s.Remove)
+func (s *ChangeSpace) fields(c *codec) {
+	c.str(&s.Key)
+	s.Quota.fields(c)
+	c.bool(&s.Remove)
 }
 
-func (d *decoder) space() *Space {
-	return &Space{Key: d.str(), Quota: Quota{d.u64(), d.u64()}, Remove: d.bool()}
-}
-
-// Dress asks for another hostname of a box in which no program runs yet.
-type Dress struct{ Key, Hostname string }
+// SetHostname asks for another hostname of a box in which no program runs yet.
+type SetHostname struct{ Key, Hostname string }
 
 // Validate checks what can be checked without the box.
-func (d *Dress) Validate() error {
-	if !validHostname(d.Hostname) {
-		return &Refusal{"hostname", d.Hostname, "a DNS label: a-z, 0-9 and inner hyphens, at most 63"}
+func (m *SetHostname) Validate() error {
+	if !validHostname(m.Hostname) {
+		return &Refusal{"hostname", m.Hostname, "a DNS label: a-z, 0-9 and inner hyphens, at most 63"}
 	}
 	return nil
 }
 
-// Held asks how full the quota of a directory of the host is, at or below one, that a box has a mount of: bytes, their
-// limit, files and their limit are the answer.
-type Held struct{ Key, Source string }
+func (m *SetHostname) fields(c *codec) { c.str(&m.Key, &m.Hostname) }
+
+// ReadQuota asks how full the quota of a directory of the host is, at or below one, that a box has a mount of.
+type ReadQuota struct{ Key, Source string }
+
+func (m *ReadQuota) fields(c *codec) { c.str(&m.Key, &m.Source) }

@@ -118,7 +118,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v.cfg.Store(&cfg)
 	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mounts.MountPointCleanup{Boxes: v.boxes, Points: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
 	v.Attachments = mounts.NewAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
-	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(v.boxes.SetOwner, v.log)
+	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(v.boxes.SetOwnerLimits, v.log)
 	v.sessionHost = session.Host{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.handOverAgain,
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,

@@ -172,10 +172,30 @@ func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, e
 	}
 }
 
-// ask makes a request whose answer is that it is done.
-func (k *Keeper) ask(ctx context.Context, req isolation.KeeperRequest) error {
+// ask makes a request that may be made again, and returns its reply and the files with it, which are the caller's.
+func ask[R isolation.KeeperReply](ctx context.Context, k *Keeper, req isolation.KeeperRequest) (reply R, files []int, err error) {
 	a, err := k.do(ctx, req)
-	fdpass.CloseAll(a.files)
+	if err != nil {
+		return reply, nil, err
+	}
+	reply, ok := a.msg.(R)
+	if !ok {
+		fdpass.CloseAll(a.files)
+		return reply, nil, fmt.Errorf("ask the keeper: %w", isolation.ErrMalformed)
+	}
+	return reply, a.files, nil
+}
+
+// askPlain is ask for a reply that comes without files.
+func askPlain[R isolation.KeeperReply](ctx context.Context, k *Keeper, req isolation.KeeperRequest) (R, error) {
+	reply, files, err := ask[R](ctx, k, req)
+	fdpass.CloseAll(files)
+	return reply, err
+}
+
+// order makes a request whose reply has nothing to tell.
+func (k *Keeper) order(ctx context.Context, req isolation.KeeperRequest) error {
+	_, err := askPlain[*isolation.Done](ctx, k, req)
 	return err
 }
 
@@ -203,7 +223,7 @@ func (k *Keeper) Close() error {
 	k.mu.Unlock()
 	if err == nil {
 		// A keeper that ends says no more.
-		if _, err = l.do(ctx, isolation.KeeperRequest{Quit: true}, ""); errors.Is(err, ErrKeeperGone) {
+		if _, err = l.do(ctx, &isolation.Quit{}, ""); errors.Is(err, ErrKeeperGone) {
 			err = nil
 		}
 	}
@@ -282,7 +302,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	if err != nil {
 		return nil, err
 	}
-	a, err := l.do(ctx, isolation.KeeperRequest{Launch: spec}, spec.Key)
+	a, err := l.do(ctx, &isolation.Launch{Spec: *spec}, spec.Key)
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over
 		// It may have come so far that the next keeper finds a box, which nobody would know of.
@@ -294,14 +314,15 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	if err != nil {
 		return nil, err
 	}
-	if a.msg.Launched == nil {
+	launched, ok := a.msg.(*isolation.Launched)
+	if !ok {
 		fdpass.CloseAll(a.files)
 		return nil, fmt.Errorf("launch: %w", isolation.ErrMalformed)
 	}
 	var box *Box
 	err = error(&isolation.StepError{Step: isolation.StepSetup, Item: "descriptors", Errno: unix.EMFILE})
 	if len(a.files) == 2 {
-		box, err = newBox(*a.msg.Launched, a.files[0], a.files[1])
+		box, err = newBox(*launched, a.files[0], a.files[1])
 	} else {
 		fdpass.CloseAll(a.files) // ErrNoRoom, see receive
 	}
@@ -318,59 +339,53 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 // End kills a box and waits until it has left nothing behind, with removeWork not even its
 // workspace. A box that does not exist is no error.
 func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
-	return k.ask(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Key: key, RemoveWork: removeWork}})
+	return k.order(ctx, &isolation.EndBox{Key: key, RemoveWork: removeWork})
 }
 
 // SetLimits changes the limits of a living box, all or none. The error unwraps to an
 // *isolation.Refusal if one is below what the box uses.
 func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limits, work isolation.Quota) error {
-	return k.ask(ctx, isolation.KeeperRequest{Limits: &isolation.SetLimits{Key: key, Limits: *limits, Work: work}})
+	return k.order(ctx, &isolation.SetLimits{Key: key, Limits: *limits, Work: work})
+}
+
+// SetOwnerLimits changes what all boxes of an owner may have together. The error is as that of SetLimits.
+func (k *Keeper) SetOwnerLimits(ctx context.Context, owner *cgroup.Owner) error {
+	return k.order(ctx, &isolation.SetOwnerLimits{Owner: *owner})
 }
 
 // Dress gives a box in which no program runs yet another hostname.
 func (k *Keeper) Dress(ctx context.Context, key, hostname string) error {
-	return k.ask(ctx, isolation.KeeperRequest{Dress: &isolation.Dress{Key: key, Hostname: hostname}})
+	return k.order(ctx, &isolation.SetHostname{Key: key, Hostname: hostname})
 }
 
 // Reclaim takes memory back that the programs of a box do not need.
 func (k *Keeper) Reclaim(ctx context.Context, key string) error {
-	return k.ask(ctx, isolation.KeeperRequest{Reclaim: &isolation.Reclaim{Key: key}})
+	return k.order(ctx, &isolation.Reclaim{Key: key})
 }
 
 // Look finds out what can be enforced on this host.
 func (k *Keeper) Look(ctx context.Context) (*isolation.Host, error) {
-	a, err := k.do(ctx, isolation.KeeperRequest{Look: true})
-	fdpass.CloseAll(a.files)
-	if err != nil {
-		return nil, err
-	}
-	if a.msg.Host == nil {
-		return nil, fmt.Errorf("look: %w", isolation.ErrMalformed)
-	}
-	return a.msg.Host, nil
+	return askPlain[*isolation.Host](ctx, k, &isolation.LookHost{})
 }
 
 // Check examines the host.
 func (k *Keeper) Check(ctx context.Context) ([]isolation.Check, error) {
-	a, err := k.do(ctx, isolation.KeeperRequest{Check: true})
-	fdpass.CloseAll(a.files)
+	checked, err := askPlain[*isolation.Checked](ctx, k, &isolation.CheckHost{})
 	if err != nil {
 		return nil, err
 	}
-	return a.msg.Checks, nil
+	return checked.Checks, nil
 }
 
 // List returns the keys of all living boxes, in order.
 func (k *Keeper) List(ctx context.Context) ([]string, error) {
 	var keys []string
 	for after := ""; ; {
-		a, err := k.do(ctx, isolation.KeeperRequest{List: &isolation.List{After: after}})
-		fdpass.CloseAll(a.files)
+		page, err := askPlain[*isolation.Listed](ctx, k, &isolation.ListBoxes{After: after})
 		if err != nil {
 			return nil, err
 		}
-		page := a.msg.Listed
-		if page == nil || page.More && (len(page.Keys) == 0 || page.Keys[len(page.Keys)-1] <= after) {
+		if page.More && (len(page.Keys) == 0 || page.Keys[len(page.Keys)-1] <= after) {
 			return nil, fmt.Errorf("list: %w", isolation.ErrMalformed)
 		}
 		keys = append(keys, page.Keys...)
@@ -384,13 +399,13 @@ func (k *Keeper) List(ctx context.Context) ([]string, error) {
 // adopt connects to PID 1 of a living box again: the control socket and the pidfd are the caller's. The
 // error is ESRCH if the box does not live.
 func (k *Keeper) adopt(ctx context.Context, key string) (launched isolation.Launched, control, pidfd int, err error) {
-	a, err := k.do(ctx, isolation.KeeperRequest{Adopt: &isolation.Adopt{Key: key}})
+	reply, files, err := ask[*isolation.Launched](ctx, k, &isolation.Adopt{Key: key})
 	if err != nil {
 		return launched, -1, -1, err
 	}
-	if a.msg.Launched == nil || len(a.files) != 2 {
-		fdpass.CloseAll(a.files) // ErrNoRoom, see receive
+	if len(files) != 2 {
+		fdpass.CloseAll(files) // ErrNoRoom, see receive
 		return launched, -1, -1, &isolation.StepError{Step: isolation.StepSetup, Item: "descriptors", Errno: unix.EMFILE}
 	}
-	return *a.msg.Launched, a.files[0], a.files[1], nil
+	return *reply, files[0], files[1], nil
 }

@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -86,10 +88,10 @@ func (s *stage) accept(hello *isolation.Greeting) *peer {
 	}
 	s.t.Cleanup(func() { conn.Close() })
 	p := &peer{s.t, conn}
-	if req := p.hear(); req.Hello != isolation.KeeperVersion {
-		s.t.Errorf("greeted with %+v", req)
+	if number, req := p.hear(); !cmp.Equal(req, isolation.KeeperRequest(&isolation.Hello{Version: isolation.KeeperVersion})) {
+		s.t.Errorf("greeted with %d, %+v", number, req)
 	}
-	p.say(&isolation.KeeperReply{Hello: hello})
+	p.say(0, hello)
 	return p
 }
 
@@ -97,25 +99,32 @@ func (s *stage) own() *isolation.Greeting {
 	return &isolation.Greeting{Version: isolation.KeeperVersion, Flags: s.cfg.Flags()}
 }
 
-func (p *peer) hear() *isolation.KeeperRequest {
+func (p *peer) hear() (number uint32, req isolation.KeeperRequest) {
 	p.t.Helper()
 	body, _, err := p.conn.Recv(false)
 	if err != nil {
 		p.t.Errorf("nothing is heard: %v", err)
-		return &isolation.KeeperRequest{}
+		return 0, nil
 	}
-	req, err := isolation.DecodeKeeperRequest(body)
+	number, req, err = isolation.DecodeKeeperRequest(body)
 	if err != nil {
 		p.t.Error(err)
 	}
-	return req
+	return number, req
 }
 
-func (p *peer) say(reply *isolation.KeeperReply, files ...int) {
+func (p *peer) say(number uint32, reply isolation.KeeperReply, files ...int) {
 	p.t.Helper()
-	if err := p.conn.Send(reply.Encode(), files...); err != nil {
+	if err := p.conn.Send(isolation.EncodeKeeperReply(number, reply), files...); err != nil {
 		p.t.Error(err)
 	}
+}
+
+// reply answers the next request, whatever it is.
+func (p *peer) reply(reply isolation.KeeperReply, files ...int) {
+	p.t.Helper()
+	number, _ := p.hear()
+	p.say(number, reply, files...)
 }
 
 // connect returns a connected pair.
@@ -167,10 +176,11 @@ func TestAnEarlierKeeperIsSentAway(t *testing.T) {
 	left := make(chan bool, 1)
 	go func() {
 		p := s.accept(&isolation.Greeting{Version: isolation.KeeperVersion - 1})
-		req := p.hear()
+		_, req := p.hear()
 		s.listener.Close()
 		p.conn.Close()
-		left <- req.Leave
+		_, leave := req.(*isolation.Leave)
+		left <- leave
 	}()
 	_, err := StartKeeper(t.Context(), s.cfg) // its own program ends without a word
 	if err == nil || !strings.Contains(err.Error(), "/bin/false has ended at once: exit status 1") {
@@ -202,17 +212,17 @@ func TestAListComesInPages(t *testing.T) {
 	}
 	go func() {
 		for from := 0; from < len(all); from += isolation.ListPage {
-			req := p.hear()
-			if req.List == nil || from > 0 && req.List.After != all[from-1] {
+			number, req := p.hear()
+			if list, ok := req.(*isolation.ListBoxes); !ok || from > 0 && list.After != all[from-1] {
 				t.Errorf("asked for %+v", req)
 				return
 			}
 			to := min(from+isolation.ListPage, len(all))
-			p.say(&isolation.KeeperReply{Req: req.Req, Listed: &isolation.Listed{Keys: all[from:to], More: to < len(all)}})
+			p.say(number, &isolation.Listed{Keys: all[from:to], More: to < len(all)})
 		}
-		req := p.hear()
-		p.say(&isolation.KeeperReply{Req: req.Req, Listed: &isolation.Listed{More: true}})
-		p.say(&isolation.KeeperReply{Req: p.hear().Req, Listed: &isolation.Listed{}})
+		p.reply(&isolation.Listed{More: true})
+		p.reply(&isolation.Listed{})
+		p.reply(&isolation.Done{})
 	}()
 	if got, err := k.List(t.Context()); err != nil || !slices.Equal(got, all) {
 		t.Errorf("%d keys, %v", len(got), err)
@@ -223,6 +233,9 @@ func TestAListComesInPages(t *testing.T) {
 	if got, err := k.List(t.Context()); err != nil || len(got) > 0 {
 		t.Errorf("no box: %q, %v", got, err)
 	}
+	if _, err := k.List(t.Context()); !errors.Is(err, isolation.ErrMalformed) {
+		t.Errorf("the reply to another request: %v", err)
+	}
 }
 
 func TestAdoptBringsAConnectionAndAProcess(t *testing.T) {
@@ -230,12 +243,17 @@ func TestAdoptBringsAConnectionAndAProcess(t *testing.T) {
 	s := newStage(t)
 	k, p := s.connect()
 	go func() {
-		req := p.hear()
+		number, req := p.hear()
 		a, b := memory(t, "a"), memory(t, "b")
 		defer fdpass.CloseAll([]int{a, b})
-		p.say(&isolation.KeeperReply{Req: req.Req, Launched: &isolation.Launched{PID: 42, Group: req.Adopt.Key}}, a, b)
-		p.say(&isolation.KeeperReply{Req: p.hear().Req, Launched: &isolation.Launched{}}, a)
-		p.say(&isolation.KeeperReply{Req: p.hear().Req, Failed: &isolation.StepError{Errno: unix.ESRCH}})
+		adopt, ok := req.(*isolation.Adopt)
+		if !ok {
+			t.Errorf("asked for %+v", req)
+			return
+		}
+		p.say(number, &isolation.Launched{PID: 42, Group: adopt.Key}, a, b)
+		p.reply(&isolation.Launched{}, a)
+		p.reply(&isolation.StepError{Errno: unix.ESRCH})
 	}()
 	launched, control, pidfd, err := k.adopt(t.Context(), "x")
 	if err != nil || launched.PID != 42 || launched.Group != "x" || control < 0 || pidfd < 0 {
@@ -267,13 +285,15 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 	second := s.accept(s.own())
 	asked := map[string]bool{}
 	for range 3 { // what may be asked again, the end of what may have been started, and after that the start
-		req := second.hear()
+		number, req := second.hear()
+		launch, again := req.(*isolation.Launch)
+		end, ok := req.(*isolation.EndBox)
 		switch {
-		case req.End != nil:
-			asked[req.End.Key] = req.End.RemoveWork
-			second.say(&isolation.KeeperReply{Req: req.Req, Done: true})
-		case req.Launch != nil && req.Launch.Key == "to launch" && asked["to launch"]: // only now is there room for the box
-			second.say(&isolation.KeeperReply{Req: req.Req, Failed: &isolation.StepError{Errno: unix.EUSERS}})
+		case ok:
+			asked[end.Key] = end.RemoveWork
+			second.say(number, &isolation.Done{})
+		case again && launch.Spec.Key == "to launch" && asked["to launch"]: // only now is there room for the box
+			second.say(number, &isolation.StepError{Errno: unix.EUSERS})
 		default:
 			t.Fatalf("the next keeper is asked for %+v", req)
 		}
@@ -295,17 +315,17 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 func TestCloseEndsEveryBox(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	for name, bye := range map[string]func(p *peer, req *isolation.KeeperRequest){
-		"one that stays": func(p *peer, req *isolation.KeeperRequest) { p.say(&isolation.KeeperReply{Req: req.Req, Done: true}) },
-		"one that ends":  func(p *peer, _ *isolation.KeeperRequest) { p.conn.Close() },
+	for name, bye := range map[string]func(p *peer, number uint32){
+		"one that stays": func(p *peer, number uint32) { p.say(number, &isolation.Done{}) },
+		"one that ends":  func(p *peer, _ uint32) { p.conn.Close() },
 	} {
 		k, p := s.connect()
 		go func() {
-			req := p.hear()
-			if !req.Quit {
+			number, req := p.hear()
+			if _, ok := req.(*isolation.Quit); !ok {
 				t.Errorf("%s is asked for %+v", name, req)
 			}
-			bye(p, req)
+			bye(p, number)
 		}()
 		if err := k.Close(); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -40,7 +40,7 @@ type call struct {
 }
 
 type answer struct {
-	msg   *isolation.KeeperReply
+	msg   isolation.KeeperReply
 	files []int
 }
 
@@ -143,8 +143,7 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 		return fmt.Errorf("the keeper %s is another than boxd needs: %s", k.cfg.Program, other)
 	}
 	k.cfg.Log.Info("an earlier keeper is replaced; its boxes live on", "reason", other)
-	leave := isolation.KeeperRequest{Req: 1, Leave: true}
-	if err := conn.Send(leave.Encode()); err != nil {
+	if err := conn.Send(isolation.EncodeKeeperRequest(1, &isolation.Leave{})); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}
 	for { // until it has gone
@@ -174,8 +173,8 @@ func (k *Keeper) wanted() (*isolation.Greeting, error) {
 
 // hear returns a keeper's greeting. It may be ending just now, or be busy with another boxd.
 func hear(ctx context.Context, conn *fdpass.Conn) (*isolation.Greeting, error) {
-	hello := isolation.KeeperRequest{Hello: isolation.KeeperVersion}
-	if err := conn.Send(hello.Encode()); err != nil {
+	hello := &isolation.Hello{Version: isolation.KeeperVersion}
+	if err := conn.Send(isolation.EncodeKeeperRequest(0, hello)); err != nil {
 		return nil, fmt.Errorf("%w: %w", errAgain, err)
 	}
 	body, files, err := conn.RecvContext(ctx, true)
@@ -186,14 +185,15 @@ func hear(ctx context.Context, conn *fdpass.Conn) (*isolation.Greeting, error) {
 	if err != nil {
 		return nil, fmt.Errorf("greet the keeper: %w", err)
 	}
-	reply, err := isolation.DecodeKeeperReply(body)
-	if err == nil && reply.Hello == nil {
+	_, reply, err := isolation.DecodeKeeperReply(body)
+	greeting, ok := reply.(*isolation.Greeting)
+	if err == nil && !ok {
 		err = isolation.ErrMalformed
 	}
 	if err != nil {
 		return nil, fmt.Errorf("greet the keeper: %w", err)
 	}
-	return reply.Hello, nil
+	return greeting, nil
 }
 
 // start starts a keeper, unless one is just starting. It lives on without this process.
@@ -236,12 +236,12 @@ func (l *link) do(ctx context.Context, req isolation.KeeperRequest, key string) 
 		return answer{}, ErrKeeperGone
 	}
 	l.next++
-	req.Req = l.next
-	l.waiting[req.Req] = c
+	number := l.next
+	l.waiting[number] = c
 	l.mu.Unlock()
-	if err := l.conn.Send(req.Encode()); err != nil {
+	if err := l.conn.Send(isolation.EncodeKeeperRequest(number, req)); err != nil {
 		l.mu.Lock()
-		delete(l.waiting, req.Req)
+		delete(l.waiting, number)
 		l.mu.Unlock()
 		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
 			err = ErrKeeperGone
@@ -253,9 +253,9 @@ func (l *link) do(ctx context.Context, req isolation.KeeperRequest, key string) 
 		if !ok {
 			return answer{}, ErrKeeperGone
 		}
-		if a.msg.Failed != nil {
+		if failed, ok := a.msg.(*isolation.StepError); ok {
 			fdpass.CloseAll(a.files)
-			return answer{}, a.msg.Failed
+			return answer{}, failed
 		}
 		return a, nil
 	case <-ctx.Done():
@@ -277,9 +277,10 @@ func (l *link) do(ctx context.Context, req isolation.KeeperRequest, key string) 
 func (l *link) receive() {
 	for {
 		body, files, err := l.conn.Recv(false)
-		var reply *isolation.KeeperReply
+		var number uint32
+		var reply isolation.KeeperReply
 		if err == nil || errors.Is(err, fdpass.ErrNoRoom) { // that is the trouble of one request
-			reply, err = isolation.DecodeKeeperReply(body)
+			number, reply, err = isolation.DecodeKeeperReply(body)
 		}
 		if err != nil {
 			fdpass.CloseAll(files)
@@ -287,8 +288,8 @@ func (l *link) receive() {
 		}
 		a := answer{reply, files}
 		l.mu.Lock()
-		c := l.waiting[reply.Req]
-		delete(l.waiting, reply.Req)
+		c := l.waiting[number]
+		delete(l.waiting, number)
 		wanted := c != nil && !c.abandoned
 		if wanted {
 			c.reply <- a // has room for the one answer
@@ -311,12 +312,13 @@ func (l *link) receive() {
 // discard undoes what an answer nobody waits for has brought.
 func (l *link) discard(c *call, a answer) {
 	fdpass.CloseAll(a.files)
-	if c == nil || a.msg.Launched == nil || c.key == "" {
+	if _, launched := a.msg.(*isolation.Launched); !launched || c == nil || c.key == "" {
 		return
 	}
 	l.mu.Lock()
 	l.next++
-	end := isolation.KeeperRequest{Req: l.next, End: &isolation.EndBox{Key: c.key, RemoveWork: true}}
+	number := l.next
 	l.mu.Unlock()
-	_ = l.conn.Send(end.Encode()) // its answer is dropped; without a keeper the next one has the box
+	end := &isolation.EndBox{Key: c.key, RemoveWork: true}
+	_ = l.conn.Send(isolation.EncodeKeeperRequest(number, end)) // its answer is dropped; without a keeper the next one has the box
 }

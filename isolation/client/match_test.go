@@ -27,12 +27,13 @@ func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: []string{"-a=1"}, Programs: "x"}, `nothing more instead of "-b=2"`},
 		{isolation.Greeting{Version: isolation.KeeperVersion, Flags: want.Flags, Programs: "y"}, "earlier program"},
 	} {
-		reply, err := isolation.DecodeKeeperReply((&isolation.KeeperReply{Hello: &tc.got}).Encode())
-		if err != nil || !cmp.Equal(reply.Hello, &tc.got) {
+		_, reply, err := isolation.DecodeKeeperReply(isolation.EncodeKeeperReply(0, &tc.got))
+		greeting, ok := reply.(*isolation.Greeting)
+		if err != nil || !ok || !cmp.Equal(greeting, &tc.got) {
 			t.Errorf("%+v arrives as %+v, %v", tc.got, reply, err)
 			continue
 		}
-		if differ := Keepers(reply.Hello, want); (differ == "") != (tc.differ == "") || !strings.Contains(differ, tc.differ) {
+		if differ := Keepers(greeting, want); (differ == "") != (tc.differ == "") || !strings.Contains(differ, tc.differ) {
 			t.Errorf("%+v: %q, want %q", tc.got, differ, tc.differ)
 		}
 	}

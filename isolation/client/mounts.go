@@ -18,7 +18,7 @@ func (k *Keeper) ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	if err != nil {
 		return nil, err
 	}
-	a, err := l.do(ctx, isolation.KeeperRequest{Mount: req}, "")
+	a, err := l.do(ctx, req, "")
 	fdpass.CloseAll(a.files)
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over // or it would be the current one still
@@ -26,8 +26,9 @@ func (k *Keeper) ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	if err != nil {
 		return nil, err
 	}
-	if a.msg.Mounted == nil {
+	mounted, ok := a.msg.(*isolation.Mounted)
+	if !ok {
 		return nil, fmt.Errorf("change of a mount: %w", isolation.ErrMalformed)
 	}
-	return a.msg.Mounted, nil
+	return mounted, nil
 }

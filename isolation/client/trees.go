@@ -10,10 +10,10 @@ import (
 
 // Keep kills a box and makes its workspace the tree of an image. It may be called again.
 func (k *Keeper) Keep(ctx context.Context, key, tree string) error {
-	return k.ask(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Key: key, Tree: tree}})
+	return k.order(ctx, &isolation.KeepTree{Key: key, Tree: tree})
 }
 
 // DropTree removes the tree of an image. EBUSY: a box has it.
 func (k *Keeper) DropTree(ctx context.Context, tree string) error {
-	return k.ask(ctx, isolation.KeeperRequest{End: &isolation.EndBox{Tree: tree}})
+	return k.order(ctx, &isolation.RemoveTree{Tree: tree})
 }

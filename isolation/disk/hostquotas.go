@@ -11,7 +11,6 @@ import (
 	"log"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 
@@ -87,7 +86,7 @@ func (h *HostQuotas) Checks() []isolation.Check {
 }
 
 // Held says how full the quota is of a directory that a box uses. ESRCH: it has none.
-func (h *HostQuotas) Held(req *isolation.Held) (*isolation.Listed, error) {
+func (h *HostQuotas) Held(req *isolation.ReadQuota) (*isolation.Disk, error) {
 	h.mu.Lock()
 	var e *entry
 	if h.ids != nil {
@@ -106,11 +105,7 @@ func (h *HostQuotas) Held(req *isolation.Held) (*isolation.Listed, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &isolation.Listed{}
-	for _, n := range []uint64{u.Bytes, u.Limits.Bytes, u.Inodes, u.Limits.Inodes} {
-		l.Keys = append(l.Keys, strconv.FormatUint(n, 10))
-	}
-	return l, nil
+	return &isolation.Disk{Used: u.Bytes, Limit: u.Limits.Bytes, Files: u.Inodes, FilesLimit: u.Limits.Inodes}, nil
 }
 
 // Take gives a directory that a box may write to a quota, or lets the box use the one that it has. What is in it counts.

@@ -49,7 +49,7 @@ func (w *Workspaces) Keep(key, tree string) error {
 	if space, ok := strings.CutPrefix(tree, isolation.SpacesDir+"/"); ok {
 		return w.lend(key, space)
 	}
-	if !isolation.ValidTree(tree) || (&isolation.Space{Key: key}).Validate() != nil {
+	if !isolation.ValidTree(tree) || (&isolation.ChangeSpace{Key: key}).Validate() != nil {
 		return unix.EINVAL
 	}
 	trees, err := w.openTrees()
@@ -78,7 +78,7 @@ func (w *Workspaces) Keep(key, tree string) error {
 // lend makes the workspace of a box that has ended one that boxes are lent, with the quota it has. What lies beside it, of a box
 // that could write to its root, is left for Remove, and has the quota as long.
 func (w *Workspaces) lend(key, space string) error {
-	if (&isolation.Space{Key: key}).Validate() != nil || (&isolation.Space{Key: space}).Validate() != nil {
+	if (&isolation.ChangeSpace{Key: key}).Validate() != nil || (&isolation.ChangeSpace{Key: space}).Validate() != nil {
 		return unix.EINVAL
 	}
 	work, err := w.root.Open(".")

@@ -323,7 +323,7 @@ func (w *Workspaces) MakeFor(spec *isolation.Spec) error {
 // ChangeSpace makes a workspace that boxes can be lent, or removes it. One that is there is not made again, as who asks
 // may not have heard of it, but for its quota; one that is not there is removed already. That no box has it is for who
 // asks to know.
-func (w *Workspaces) ChangeSpace(s *isolation.Space) error {
+func (w *Workspaces) ChangeSpace(s *isolation.ChangeSpace) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func TestPagesAreAllThereIsAndFitAPacket(t *testing.T) {
 		}
 		for after, more := "", true; more; {
 			p := page(keys, after)
-			if size := len((&isolation.KeeperReply{Listed: p}).Encode()); size > fdpass.MaxInline {
+			if size := len(isolation.EncodeKeeperReply(1, p)); size > fdpass.MaxInline {
 				t.Errorf("a page has %d bytes", size)
 			}
 			got = append(got, p.Keys...)

@@ -40,31 +40,36 @@ type box struct {
 // end kills a box if it lives, waits until nothing of it is left, and removes its workspace if
 // asked. A box that is not known is no error: what is asked for is true.
 func (k *Keeper) end(req *isolation.EndBox) error {
-	if req.Key == "" && req.Tree != "" {
-		return k.dropTree(req.Tree)
+	if err := k.killBox(req.Key); err != nil || !req.RemoveWork {
+		return err
 	}
+	return k.work.Remove(req.Key)
+}
+
+// keepTree ends a box, and makes its workspace the tree of an image.
+func (k *Keeper) keepTree(req *isolation.KeepTree) error {
+	if err := k.killBox(req.Key); err != nil {
+		return err
+	}
+	return k.work.Keep(req.Key, req.Tree)
+}
+
+// killBox kills a box if it lives, and waits until nothing of it is left but its workspace.
+func (k *Keeper) killBox(key string) error {
 	k.mu.Lock()
-	b := k.boxes[req.Key]
+	b := k.boxes[key]
 	starting := b != nil && b.pidfd == nil
 	k.mu.Unlock()
 	if starting {
-		return fmt.Errorf("box %s is still starting: %w", req.Key, syscall.EBUSY)
+		return fmt.Errorf("box %s is still starting: %w", key, syscall.EBUSY)
 	}
-	if k.damaged[req.Key] {
-		return fmt.Errorf("box %s has a damaged record: %w", req.Key, syscall.EUCLEAN)
+	if k.damaged[key] {
+		return fmt.Errorf("box %s has a damaged record: %w", key, syscall.EUCLEAN)
 	}
-	if b != nil {
-		if err := b.kill(); err != nil {
-			return err
-		}
-	}
-	switch {
-	case req.Tree != "":
-		return k.work.Keep(req.Key, req.Tree)
-	case !req.RemoveWork:
+	if b == nil {
 		return nil
 	}
-	return k.work.Remove(req.Key)
+	return b.kill()
 }
 
 // endAll ends all boxes.

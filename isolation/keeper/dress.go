@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/mounts"
 )
 
-// dress gives a box that was made ahead of need the hostname of its session.
-func (k *Keeper) dress(req *isolation.Dress) error {
+// setHostname gives a box that was made ahead of need the hostname of its session.
+func (k *Keeper) setHostname(req *isolation.SetHostname) error {
 	if err := req.Validate(); err != nil {
 		return err
 	}
@@ -77,8 +77,8 @@ func (b *box) lives() bool {
 	return lives && err == nil
 }
 
-// dropTree removes the tree of an image that no box has.
-func (k *Keeper) dropTree(tree string) error {
+// removeTree removes the tree of an image that no box has.
+func (k *Keeper) removeTree(tree string) error {
 	k.mu.Lock()
 	used := len(k.damaged) > 0 // who knows what those have
 	for _, b := range k.boxes {

@@ -137,27 +137,23 @@ func ownerName(r *Record) string {
 }
 
 // setOwner changes what all boxes of an owner may have together.
-func (g *groups) setOwner(k *Keeper, name string, limits *cgroup.Limits) error {
+func (g *groups) setOwner(k *Keeper, owner *cgroup.Owner) error {
 	t, err := g.open(k)
 	if err != nil {
 		return err
 	}
-	err = t.SetOwner(&cgroup.Owner{Name: name, Memory: limits.Memory, CPU: limits.CPU})
+	err = t.SetOwner(owner)
 	if used, ok := errors.AsType[*tree.InUseError](err); ok {
 		return inUse(used.Limit, used.Asked, used.Used)
 	}
 	return err
 }
 
-// ownerIn is the owner that a key of limits names, "" if it is none's.
-func ownerIn(key string) string {
-	name, ok := strings.CutPrefix(key, cgroup.OwnerPrefix)
+// validOwner reports whether a name is one that cgroup.OwnerName gives.
+func validOwner(name string) bool {
 	user, other, _ := strings.Cut(name, "-")
 	uid, err := strconv.ParseUint(user, 10, 32)
-	if !ok || err != nil || !cgroup.ValidOther(other) || cgroup.OwnerName(uint32(uid), other) != name {
-		return ""
-	}
-	return name
+	return err == nil && cgroup.ValidOther(other) && cgroup.OwnerName(uint32(uid), other) == name
 }
 
 func (g *groups) close() {
@@ -175,9 +171,6 @@ func (g *groups) closeLocked() {
 
 // setLimits changes the limits of a living box.
 func (k *Keeper) setLimits(req *isolation.SetLimits) error {
-	if owner := ownerIn(req.Key); owner != "" {
-		return k.groups.setOwner(k, owner, &req.Limits)
-	}
 	k.mu.Lock()
 	b := k.boxes[req.Key]
 	k.mu.Unlock()

@@ -67,15 +67,15 @@ func (l *launching) attachNetwork() (string, error) {
 const maxResolv = 4 << 10
 
 // network answers about the network of a living box. The files are the caller's.
-func (k *Keeper) network(req []string) (*isolation.Listed, []int, error) {
-	b, err := k.known(req[0])
+func (k *Keeper) network(req *isolation.NetworkQuery) (*isolation.Listed, []int, error) {
+	b, err := k.known(req.Key)
 	if err != nil {
 		return nil, nil, err
 	}
 	b.networking.Lock() // or the file could be of other rules than the kernel's
 	defer b.networking.Unlock()
-	words, files, err := k.net.Do(req[0], b.pid, b.lives, req[1:])
-	if err == nil && req[1] == network.WordRules {
+	words, files, err := k.net.Do(req.Key, b.pid, b.lives, req.Words)
+	if err == nil && req.Words[0] == network.WordRules {
 		err = SetResolvConf(b.pid, b.lives, words[0])
 		words = nil
 	}

@@ -6,38 +6,27 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
 func TestKeysThatCannotBeAreRefused(t *testing.T) {
 	t.Parallel()
-	about := map[string]func(key string) *isolation.KeeperRequest{
-		"end": func(key string) *isolation.KeeperRequest {
-			return &isolation.KeeperRequest{End: &isolation.EndBox{Key: key}}
-		},
-		"limits": func(key string) *isolation.KeeperRequest {
-			return &isolation.KeeperRequest{Limits: &isolation.SetLimits{Key: key}}
-		},
-		"adopt": func(key string) *isolation.KeeperRequest {
-			return &isolation.KeeperRequest{Adopt: &isolation.Adopt{Key: key}}
-		},
-		"dress": func(key string) *isolation.KeeperRequest {
-			return &isolation.KeeperRequest{Dress: &isolation.Dress{Key: key}}
-		},
-		"reclaim": func(key string) *isolation.KeeperRequest {
-			return &isolation.KeeperRequest{Reclaim: &isolation.Reclaim{Key: key}}
-		},
-		"network": func(key string) *isolation.KeeperRequest { return &isolation.KeeperRequest{Network: []string{key}} },
-		"list": func(key string) *isolation.KeeperRequest {
-			return &isolation.KeeperRequest{List: &isolation.List{After: key}}
-		},
-		"keep": func(key string) *isolation.KeeperRequest {
-			return &isolation.KeeperRequest{End: &isolation.EndBox{Key: key, Tree: "abcdefghijklmnopqrstuvwxyz"}}
+	about := map[string]func(key string) isolation.KeeperRequest{
+		"end":      func(key string) isolation.KeeperRequest { return &isolation.EndBox{Key: key} },
+		"limits":   func(key string) isolation.KeeperRequest { return &isolation.SetLimits{Key: key} },
+		"adopt":    func(key string) isolation.KeeperRequest { return &isolation.Adopt{Key: key} },
+		"hostname": func(key string) isolation.KeeperRequest { return &isolation.SetHostname{Key: key} },
+		"reclaim":  func(key string) isolation.KeeperRequest { return &isolation.Reclaim{Key: key} },
+		"network":  func(key string) isolation.KeeperRequest { return &isolation.NetworkQuery{Key: key} },
+		"list":     func(key string) isolation.KeeperRequest { return &isolation.ListBoxes{After: key} },
+		"keep": func(key string) isolation.KeeperRequest {
+			return &isolation.KeepTree{Key: key, Tree: "abcdefghijklmnopqrstuvwxyz"}
 		},
 	}
 	for name, ask := range about {
 		for key, fine := range map[string]bool{
-			strings.Repeat("a1", 16): true, "": name == "keep" || name == "list", // that tree is to go; from the first on
+			strings.Repeat("a1", 16): true, "": name == "list", // from the first on
 			"..": false, "/etc": false, "../../" + strings.Repeat("a", 26): false, strings.Repeat("a", 31): false, strings.Repeat("A", 32): false,
 		} {
 			if err := refuse(ask(key)); (err == nil) != fine {
@@ -45,15 +34,17 @@ func TestKeysThatCannotBeAreRefused(t *testing.T) {
 			}
 		}
 	}
-	for key, fine := range map[string]bool{
-		"owner-0": true, "owner-4294967295-0123456789abcdef": true, "owner-": false, "owner-01": false, "owner-1-": false, "owner-1-0123": false,
-		"owner-4294967296": false, "owner-1-0123456789abcde/": false, "owner-1/box-a": false, "1": false, "owner-+1": false, "owner-1-0123456789abcdef-": false,
+	for name, fine := range map[string]bool{
+		"0": true, "4294967295-0123456789abcdef": true, "": false, "01": false, "1-": false, "1-0123": false,
+		"4294967296": false, "1-0123456789abcde/": false, "1/box-a": false, "owner-1": false, "+1": false, "1-0123456789abcdef-": false,
 	} {
-		if err := refuse(about["limits"](key)); (err == nil) != fine {
-			t.Errorf("limits of owner %q: %v", key, err)
+		if err := refuse(&isolation.SetOwnerLimits{Owner: cgroup.Owner{Name: name}}); (err == nil) != fine {
+			t.Errorf("limits of owner %q: %v", name, err)
 		}
-		if err := refuse(about["end"](key)); err == nil {
-			t.Errorf("end of owner %q", key)
+		for _, ask := range []string{"limits", "end"} {
+			if err := refuse(about[ask](cgroup.OwnerPrefix + name)); err == nil {
+				t.Errorf("%s of owner %q", ask, name)
+			}
 		}
 	}
 }

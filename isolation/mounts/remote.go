@@ -81,25 +81,20 @@ type about struct {
 }
 
 // do has an errand done, and returns what its answer says besides its reply. The descriptors are the caller's.
-func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int) (*isolation.KeeperReply, []byte, []int, error) {
+func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int) (isolation.KeeperReply, []byte, []int, error) {
 	body, got, err := d.Pool.Do(ctx, w.caller, request, files...)
 	if err != nil {
 		return nil, nil, nil, d.failure(w, err)
 	}
 	if len(body) >= ownerLen {
-		reply, err := isolation.DecodeKeeperReply(body[ownerLen:])
-		if err == nil && reply.Failed != nil {
-			if reply.Failed.Item == "" {
-				reply.Failed.Item = w.item
-			}
-			err = reply.Failed
+		_, reply, err := isolation.DecodeKeeperReply(body[ownerLen:])
+		if failed, ok := reply.(*isolation.StepError); ok {
+			fdpass.CloseAll(got)
+			failed.Item = cmp.Or(failed.Item, w.item)
+			return nil, nil, nil, failed
 		}
 		if err == nil {
 			return reply, body[:ownerLen], got, nil
-		}
-		if reply != nil {
-			fdpass.CloseAll(got)
-			return nil, nil, nil, err
 		}
 	}
 	fdpass.CloseAll(got)
@@ -258,15 +253,15 @@ func (d *Sources) mounted(ctx context.Context, w about, request []byte, files ..
 	if err != nil {
 		return nil, err
 	}
-	if reply.Mounted == nil {
+	mounted, ok := reply.(*isolation.Mounted)
+	if !ok {
 		return nil, d.failure(w, fmt.Errorf("the answer of a worker: %w", isolation.ErrMalformed))
 	}
-	return reply.Mounted, nil
+	return mounted, nil
 }
 
 func encode(kind byte, place []byte, req *isolation.ChangeMount) []byte {
-	ask := isolation.KeeperRequest{Mount: req}
-	return append(append([]byte{kind}, place...), ask.Encode()...)
+	return append(append([]byte{kind}, place...), isolation.EncodeKeeperRequest(0, req)...)
 }
 
 func ownerOf(b []byte) Owner {

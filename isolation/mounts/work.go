@@ -38,7 +38,7 @@ type sourceWorker struct{ rules SourceRules }
 // do does one errand.
 func (w *sourceWorker) do(request []byte, files []int) ([]byte, []int) {
 	owner := make([]byte, 0, ownerLen)
-	reply := isolation.KeeperReply{}
+	var reply isolation.KeeperReply
 	out := -1
 	mounted, err := &isolation.Mounted{}, error(unix.EINVAL)
 	step := isolation.StepMountSource
@@ -67,14 +67,14 @@ func (w *sourceWorker) do(request []byte, files []int) ([]byte, []int) {
 	var descriptors []int
 	switch {
 	case err != nil:
-		reply.Failed = sourceFailed(step, err)
+		reply = sourceFailed(step, err)
 	case out >= 0:
 		descriptors = []int{out}
-		reply.Done = true
+		reply = &isolation.Done{}
 	default:
-		reply.Mounted = mounted
+		reply = mounted
 	}
-	return append(append(owner, make([]byte, ownerLen-len(owner))...), reply.Encode()...), descriptors
+	return append(append(owner, make([]byte, ownerLen-len(owner))...), isolation.EncodeKeeperReply(0, reply)...), descriptors
 }
 
 // sourceFailed is what an errand has failed with, as it is said to boxd.
@@ -98,11 +98,12 @@ func decode(request []byte) (kind byte, place []byte, req *isolation.ChangeMount
 	if kind == askChange && len(request) >= placeLen {
 		place, request = request[:placeLen], request[placeLen:]
 	}
-	ask, err := isolation.DecodeKeeperRequest(request)
-	if err != nil || ask.Mount == nil || kind == askChange && place == nil {
+	_, ask, err := isolation.DecodeKeeperRequest(request)
+	req, ok := ask.(*isolation.ChangeMount)
+	if err != nil || !ok || kind == askChange && place == nil {
 		return 0, nil, nil
 	}
-	return kind, place, ask.Mount
+	return kind, place, req
 }
 
 // source is one that the keeper has had opened; files are what it is mounted with.

@@ -138,10 +138,10 @@ func (d *Driver) SetLimits(ctx context.Context, key string, limits *cgroup.Limit
 // Scopes reports whether boxes are in scopes of systemd.
 func (d *Driver) Scopes() bool { return d.scopes != nil }
 
-// SetOwner changes what all boxes of an owner's group may have together. Boxes in scopes are in no such group.
-func (d *Driver) SetOwner(ctx context.Context, key string, limits *cgroup.Limits) error {
+// SetOwnerLimits changes what all boxes of an owner's group may have together. Boxes in scopes are in no such group.
+func (d *Driver) SetOwnerLimits(ctx context.Context, owner *cgroup.Owner) error {
 	if d.scopes != nil {
 		return syscall.ESRCH
 	}
-	return d.Keeper.SetLimits(ctx, key, limits, isolation.Quota{})
+	return d.Keeper.SetOwnerLimits(ctx, owner)
 }

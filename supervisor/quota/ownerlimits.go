@@ -51,15 +51,15 @@ const again = 10 * time.Second
 // OwnerLimits tells the keeper of totals that have changed. A box brings its owner's with it, and they are written where it
 // is the first one; all that comes later is told here.
 type OwnerLimits struct {
-	set  func(ctx context.Context, key string, limits *cgroup.Limits) error
+	set  func(ctx context.Context, owner *cgroup.Owner) error
 	log  *slog.Logger
 	poke chan struct{}
-	told map[string]cgroup.Owner // what is in force, of owners that have sessions; Run's alone
+	told map[string]cgroup.Owner // by their names: what is in force, of owners that have sessions; Run's alone
 	late map[string]bool         // of whom it has been said that they use more than they may
 }
 
-// NewOwnerLimits returns a desk; set is a keeper's, whose key is that of an owner's group.
-func NewOwnerLimits(set func(ctx context.Context, key string, limits *cgroup.Limits) error, log *slog.Logger) *OwnerLimits {
+// NewOwnerLimits returns a desk; set is a keeper's.
+func NewOwnerLimits(set func(ctx context.Context, owner *cgroup.Owner) error, log *slog.Logger) *OwnerLimits {
 	return &OwnerLimits{set: set, log: log, poke: make(chan struct{}, 1), told: map[string]cgroup.Owner{}, late: map[string]bool{}}
 }
 
@@ -90,27 +90,29 @@ func (d *OwnerLimits) Run(ctx context.Context, living func() []Total) {
 func (d *OwnerLimits) look(ctx context.Context, list []Total) {
 	now := map[string]cgroup.Owner{}
 	for _, t := range list {
-		now[cgroup.OwnerPrefix+cgroup.OwnerName(t.UID, t.Name)] = t.Owner
+		owner := t.Owner
+		owner.Name = cgroup.OwnerName(t.UID, t.Name)
+		now[owner.Name] = owner
 	}
-	for key := range d.told {
-		if _, ok := now[key]; !ok { // its group goes with its last box
-			delete(d.told, key)
-			delete(d.late, key)
+	for name := range d.told {
+		if _, ok := now[name]; !ok { // its group goes with its last box
+			delete(d.told, name)
+			delete(d.late, name)
 		}
 	}
-	for key, want := range now {
-		if was, ok := d.told[key]; ok && was == want {
+	for name, want := range now {
+		if was, ok := d.told[name]; ok && was == want {
 			continue
 		}
-		err := d.set(ctx, key, &cgroup.Limits{Memory: want.Memory, CPU: want.CPU})
+		err := d.set(ctx, &want)
 		switch {
 		case err == nil:
-			d.told[key] = want
-			delete(d.late, key)
+			d.told[name] = want
+			delete(d.late, name)
 		case ctx.Err() != nil || errors.Is(err, unix.ESRCH): // its boxes are older than groups of owners, or have just ended
-		case !d.late[key]:
-			d.late[key] = true
-			d.log.Warn("what all sessions of an owner may have is not in force yet", "group", key, "error", err)
+		case !d.late[name]:
+			d.late[name] = true
+			d.log.Warn("what all sessions of an owner may have is not in force yet", "group", cgroup.OwnerPrefix+name, "error", err)
 		}
 	}
 }

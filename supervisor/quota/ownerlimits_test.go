@@ -60,12 +60,12 @@ func TestTheKeeperIsToldWhatChanges(t *testing.T) {
 			defer mu.Unlock()
 			do()
 		}
-		d := quota.NewOwnerLimits(func(_ context.Context, key string, l *cgroup.Limits) error {
+		d := quota.NewOwnerLimits(func(_ context.Context, owner *cgroup.Owner) error {
 			mu.Lock()
 			defer mu.Unlock()
 			calls++
 			if fails == nil {
-				told[key] = l.Memory
+				told[cgroup.OwnerPrefix+owner.Name] = owner.Memory
 			}
 			return fails
 		}, slog.New(slog.DiscardHandler))

@@ -76,7 +76,7 @@ func (s *Workspaces) Change(ctx context.Context, owner, name string, held *polic
 // apply has the kernel keep the quota of a record, and notes that it does.
 func (s *Workspaces) apply(ctx context.Context, key string, r *WorkspaceRecord) error {
 	if quotaOf(r) != (isolation.Quota{}) {
-		if err := s.Boxes.ChangeSpace(ctx, &isolation.Space{Key: key, Quota: quotaOf(r)}); err != nil {
+		if err := s.Boxes.ChangeSpace(ctx, &isolation.ChangeSpace{Key: key, Quota: quotaOf(r)}); err != nil {
 			return err
 		}
 	}

@@ -183,7 +183,7 @@ func (s *Workspaces) write(key string, r *WorkspaceRecord) error {
 
 // drop removes the files of a workspace that nobody has, and then its record.
 func (s *Workspaces) drop(ctx context.Context, key string) error {
-	if err := s.Boxes.ChangeSpace(ctx, &isolation.Space{Key: key, Remove: true}); err != nil {
+	if err := s.Boxes.ChangeSpace(ctx, &isolation.ChangeSpace{Key: key, Remove: true}); err != nil {
 		return err
 	}
 	if err := s.dir.Remove(key + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -269,7 +269,7 @@ func (s *Workspaces) enter(key string, sp *workspace, most int) error {
 func (s *Workspaces) make(ctx context.Context, key string, r WorkspaceRecord) error {
 	err := s.write(key, &r)
 	if err == nil {
-		err = s.Boxes.ChangeSpace(ctx, &isolation.Space{Key: key, Quota: quotaOf(&r)})
+		err = s.Boxes.ChangeSpace(ctx, &isolation.ChangeSpace{Key: key, Quota: quotaOf(&r)})
 	}
 	if err == nil {
 		r.State = ""

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A box speaks the protocol of the boxinit that it was started with, and outlives boxd: each message to and from PID 1
+// has the bytes that it has always had. The file has them as the first release of the protocol sent them.
+func TestMessagesOfBoxesKeepTheirBytes(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	for i, m := range boxRequests() {
+		if i != 5 { // the long command, which has the fields of the others
+			lines = append(lines, "request "+hex.EncodeToString(m.Encode()))
+		}
+	}
+	for _, m := range boxReplies() {
+		lines = append(lines, "reply "+hex.EncodeToString(m.Encode()))
+	}
+	golden(t, "box_messages.hex", lines)
+}
+
+// golden compares lines with those of a file of testdata.
+func golden(t *testing.T, name string, lines []string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+	if len(lines) != len(want) {
+		t.Fatalf("%d messages, but %s has %d", len(lines), name, len(want))
+	}
+	for i, line := range lines {
+		if line != want[i] {
+			t.Errorf("%s, line %d:\n%s, but it has always been\n%s", name, i+1, line, want[i])
+		}
+	}
+}
+
+// A keeper and a boxd of different versions understand each other so far that one can send the other away.
+func TestFirstWordsAreThoseOfEveryVersion(t *testing.T) {
+	t.Parallel()
+	for want, got := range map[string][]byte{
+		"01" + "07000000":        EncodeKeeperRequest(9, &Hello{Version: 7}),
+		"0c" + "09000000":        EncodeKeeperRequest(9, &Leave{}),
+		"0d" + "09000000":        EncodeKeeperRequest(9, &Quit{}),
+		"06" + "09000000":        EncodeKeeperReply(9, &Done{}),
+		"01" + "07000000" + "3f": EncodeKeeperReply(9, &Greeting{Version: 7, Other: "?"}),
+	} {
+		if text := hex.EncodeToString(got); text != want {
+			t.Errorf("%s, but it has always been %s", text, want)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// This file has a handler for each type of request.
+
+package keeper
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// answer serves one request: what has begun is finished or undone, but for what waits for a filesystem when ctx ends.
+// A reply that cannot be sent means that boxd is gone.
+func (k *Keeper) answer(ctx context.Context, conn *fdpass.Conn, number uint32, req isolation.KeeperRequest) {
+	if m, ok := req.(*isolation.Launch); ok {
+		k.answerLaunch(ctx, conn, number, m)
+		return
+	}
+	reply, files := k.handle(ctx, req)
+	_ = conn.Send(isolation.EncodeKeeperReply(number, reply), files...)
+	fdpass.CloseAll(files)
+}
+
+// handle does what a request asks for, and returns the reply to it. The files are the caller's.
+func (k *Keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply isolation.KeeperReply, files []int) {
+	if err := refuse(req); err != nil {
+		return stepError(isolation.StepSetup, err.Error(), err), nil
+	}
+	switch m := req.(type) {
+	case *isolation.Hello:
+		return &k.greeting, nil
+	case *isolation.Adopt:
+		return k.answerAdopt(m)
+	case *isolation.ListBoxes:
+		return page(k.living(), m.After), nil
+	case *isolation.EndBox:
+		return done(isolation.StepWorkspace, m.Key, k.end(m)), nil
+	case *isolation.KeepTree:
+		return done(isolation.StepWorkspace, m.Key, k.keepTree(m)), nil
+	case *isolation.RemoveTree:
+		return done(isolation.StepWorkspace, "", k.removeTree(m.Tree)), nil
+	case *isolation.SetLimits:
+		return doneOr(isolation.StepGroup, k.setLimits(m)), nil
+	case *isolation.SetOwnerLimits:
+		return doneOr(isolation.StepGroup, k.groups.setOwner(k, &m.Owner)), nil
+	case *isolation.SetHostname:
+		return done(isolation.StepHostname, m.Key, k.setHostname(m)), nil
+	case *isolation.Reclaim:
+		return done(isolation.StepGroup, m.Key, k.reclaim(m.Key)), nil
+	case *isolation.ChangeMount:
+		return k.answerChangeMount(ctx, m), nil
+	case *isolation.ChangeSpace:
+		return done(isolation.StepWorkspace, m.Key, k.work.ChangeSpace(m)), nil
+	case *isolation.ReadQuota:
+		return k.answerReadQuota(m), nil
+	case *isolation.NetworkQuery:
+		return k.answerNetworkQuery(m)
+	case *isolation.LookHost:
+		return k.answerLookHost(), nil
+	case *isolation.CheckHost:
+		return &isolation.Checked{Checks: k.checks()}, nil
+	}
+	return stepError(isolation.StepSetup, "request", unix.ENOSYS), nil // none is left
+}
+
+// done is the reply of a request that has nothing to tell but an error.
+func done(step isolation.Step, item string, err error) isolation.KeeperReply {
+	if err != nil {
+		return stepError(step, item, err)
+	}
+	return &isolation.Done{}
+}
+
+// doneOr is done, where the error itself says what it is about.
+func doneOr(step isolation.Step, err error) isolation.KeeperReply {
+	if err != nil {
+		return stepError(step, err.Error(), err)
+	}
+	return &isolation.Done{}
+}
+
+// refuse refuses what is asked about a box by a key that cannot be one: keys become names in directories of root's.
+// What comes with a specification, a mount or a workspace is validated with those.
+func refuse(req isolation.KeeperRequest) error {
+	var key string
+	switch m := req.(type) {
+	case *isolation.SetOwnerLimits:
+		if !validOwner(m.Owner.Name) {
+			return fmt.Errorf("name of an owner: %w", unix.EINVAL)
+		}
+		return nil
+	case *isolation.EndBox:
+		key = m.Key
+	case *isolation.KeepTree:
+		key = m.Key
+	case *isolation.SetLimits:
+		key = m.Key
+	case *isolation.Adopt:
+		key = m.Key
+	case *isolation.SetHostname:
+		key = m.Key
+	case *isolation.Reclaim:
+		key = m.Key
+	case *isolation.NetworkQuery:
+		key = m.Key
+	case *isolation.ListBoxes:
+		if m.After == "" {
+			return nil
+		}
+		key = m.After
+	default:
+		return nil
+	}
+	if !ValidKey(key) {
+		return fmt.Errorf("key of a box: %w", unix.EINVAL)
+	}
+	return nil
+}
+
+// answerLaunch starts a box. One that boxd does not get is ended: nobody would know of it.
+func (k *Keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uint32, req *isolation.Launch) {
+	l := k.launch(ctx, &req.Spec)
+	if l.failed != nil {
+		k.cfg.Log.Printf("box %s: %v", req.Spec.Key, l.failed)
+		_ = conn.Send(isolation.EncodeKeeperReply(number, l.failed))
+		return
+	}
+	defer k.ahead.leave(k) //nolint:contextcheck // what it makes is for whoever comes next
+	files := []int{l.embryo.control, l.embryo.pidfd}
+	launched := &isolation.Launched{PID: uint32(l.embryo.pid), IDBase: l.embryo.ids.Base, Group: l.box.path()}
+	k.mu.Lock()
+	l.box.handed = true // before boxd can ask for a list
+	k.mu.Unlock()
+	err := conn.Send(isolation.EncodeKeeperReply(number, launched), files...)
+	fdpass.CloseAll(files)
+	if err == nil {
+		return
+	}
+	if err := k.end(&isolation.EndBox{Key: req.Spec.Key, RemoveWork: true}); err != nil {
+		k.cfg.Log.Printf("box %s, which nobody has: %v", req.Spec.Key, err)
+	}
+}
+
+// answerAdopt connects to PID 1 of a living box again.
+func (k *Keeper) answerAdopt(req *isolation.Adopt) (isolation.KeeperReply, []int) {
+	launched, files, err := k.adopt(req.Key)
+	if err != nil {
+		return stepError(isolation.StepSetup, req.Key, err), nil
+	}
+	return launched, files
+}
+
+// answerChangeMount changes a mount of a living box.
+func (k *Keeper) answerChangeMount(ctx context.Context, req *isolation.ChangeMount) isolation.KeeperReply {
+	mounted, err := k.changeMount(ctx, req)
+	if err != nil {
+		return stepError(isolation.StepMount, req.Mount.Target, err)
+	}
+	return mounted
+}
+
+// answerReadQuota says how full the quota of a directory of the host is.
+func (k *Keeper) answerReadQuota(req *isolation.ReadQuota) isolation.KeeperReply {
+	used, err := k.bounds.Held(req)
+	if err != nil {
+		return stepError(isolation.StepWorkspace, req.Source, err)
+	}
+	return used
+}
+
+// answerNetworkQuery asks about the network of a living box, or changes it.
+func (k *Keeper) answerNetworkQuery(req *isolation.NetworkQuery) (isolation.KeeperReply, []int) {
+	listed, files, err := k.network(req)
+	if err != nil {
+		fdpass.CloseAll(files)
+		return stepError(isolation.StepNetwork, err.Error(), err), nil
+	}
+	return listed, files
+}
+
+// answerLookHost finds out what can be enforced on this host.
+func (k *Keeper) answerLookHost() isolation.KeeperReply {
+	host := k.groups.look(k)
+	k.work.Look(host)
+	host.Bounds = k.bounds.Look()
+	return host
+}

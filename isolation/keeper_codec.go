@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+// Types of the messages between boxd and keeper. They are never renumbered: see Greeting.
+const (
+	msgHello uint8 = iota + 1
+	msgLaunch
+	msgEndBox
+	msgCheckHost
+	msgLaunched
+	msgDone
+	msgChecked
+	msgFailed
+	msgSetLimits
+	msgLookHost
+	msgHost
+	msgLeave
+	msgQuit
+	msgListBoxes
+	msgListed
+	msgAdopt
+	msgSetHostname
+	msgReclaim
+	msgChangeMount
+	msgMounted
+	msgChangeSpace
+	msgNetworkQuery
+	msgReadQuota
+	msgQuotaUse
+	msgKeepTree
+	msgRemoveTree
+	msgSetOwnerLimits
+)
+
+// EncodeKeeperRequest returns the bytes of a request and its number.
+func EncodeKeeperRequest(number uint32, m KeeperRequest) []byte {
+	c := writeMessage(m.requestKind())
+	if m.requestKind() != msgHello {
+		c.u32(&number)
+	}
+	m.fields(c)
+	return c.b
+}
+
+// DecodeKeeperRequest reads a message from boxd.
+func DecodeKeeperRequest(b []byte) (number uint32, m KeeperRequest, err error) {
+	c, kind := readMessage(b)
+	if m = newKeeperRequest(kind); m == nil {
+		return 0, nil, ErrMalformed
+	}
+	if kind != msgHello {
+		c.u32(&number)
+	}
+	m.fields(c)
+	if err := c.done(); err != nil {
+		return 0, nil, err
+	}
+	return number, m, nil
+}
+
+// EncodeKeeperReply returns the bytes of the reply to the request of a number.
+func EncodeKeeperReply(number uint32, m KeeperReply) []byte {
+	c := writeMessage(m.replyKind())
+	if m.replyKind() != msgHello {
+		c.u32(&number)
+	}
+	m.fields(c)
+	return c.b
+}
+
+// DecodeKeeperReply reads a message from the keeper.
+func DecodeKeeperReply(b []byte) (number uint32, m KeeperReply, err error) {
+	c, kind := readMessage(b)
+	if m = newKeeperReply(kind); m == nil {
+		return 0, nil, ErrMalformed
+	}
+	if kind != msgHello {
+		c.u32(&number)
+	}
+	m.fields(c)
+	if err := c.done(); err != nil {
+		return 0, nil, err
+	}
+	return number, m, nil
+}
+
+// newKeeperRequest returns an empty request of a type, nil if there is none.
+func newKeeperRequest(kind uint8) KeeperRequest {
+	for _, m := range keeperRequestTypes() {
+		if m.requestKind() == kind {
+			return m
+		}
+	}
+	return nil
+}
+
+// newKeeperReply returns an empty reply of a type, nil if there is none.
+func newKeeperReply(kind uint8) KeeperReply {
+	for _, m := range keeperReplyTypes() {
+		if m.replyKind() == kind {
+			return m
+		}
+	}
+	return nil
+}
+
+// keeperRequestTypes returns an empty request of each type.
+func keeperRequestTypes() []KeeperRequest {
+	return []KeeperRequest{
+		&Hello{}, &Launch{}, &Adopt{}, &EndBox{}, &ListBoxes{}, &SetLimits{}, &SetOwnerLimits{}, &SetHostname{}, &Reclaim{}, &ChangeMount{},
+		&ChangeSpace{}, &KeepTree{}, &RemoveTree{}, &ReadQuota{}, &NetworkQuery{}, &LookHost{}, &CheckHost{}, &Leave{}, &Quit{},
+	}
+}
+
+// keeperReplyTypes returns an empty reply of each type.
+func keeperReplyTypes() []KeeperReply {
+	return []KeeperReply{
+		&Greeting{}, &StepError{}, &Done{}, &Launched{}, &Listed{}, &Mounted{}, &Disk{}, &Host{}, &Checked{},
+	}
+}

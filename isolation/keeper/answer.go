@@ -186,7 +186,7 @@ func (k *Keeper) answerNetworkQuery(req *isolation.NetworkQuery) (isolation.Keep
 // answerLookHost finds out what can be enforced on this host.
 func (k *Keeper) answerLookHost() isolation.KeeperReply {
 	host := k.groups.look(k)
-	k.work.Look(host)
-	host.Bounds = k.bounds.Look()
+	k.work.Probe(host)
+	host.Bounds = k.bounds.Probe()
 	return host
 }

@@ -74,7 +74,7 @@ func (s *Spec) fields(c *codec) {
 	c.str(&s.Space)
 	c.strs(&s.Lent)
 	list(c, &s.Mounts, 15)
-	c.strs(&s.Network)
+	s.Network.fields(c)
 	c.str(&s.Image)
 	c.bool(&s.Writable)
 }

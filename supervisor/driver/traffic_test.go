@@ -58,22 +58,26 @@ func TestRulesByNameAreBoxdsToKeep(t *testing.T) {
 	}{
 		"none": {},
 		"by cidr": {
-			isolation.NetworkSpec{Kind: isolation.NetworkEgress, Connections: 5, Rules: []string{"11.0.0.0/8 tcp"}},
-			isolation.NetworkSpec{Kind: isolation.NetworkEgress, Connections: 5, Rules: []string{"11.0.0.0/8 tcp"}}, false,
+			asked:  isolation.NetworkSpec{Kind: isolation.NetworkEgress, Connections: 5, Rules: []string{"11.0.0.0/8 tcp"}},
+			want:   isolation.NetworkSpec{Kind: isolation.NetworkEgress, Connections: 5, Rules: []string{"11.0.0.0/8 tcp"}},
+			byName: false,
 		},
 		"strict, with nothing to look at": {
-			isolation.NetworkSpec{Kind: isolation.NetworkEgress, Strict: true, Bandwidth: 1 << 20, Rules: []string{"11.0.0.0/8 tcp"}},
-			isolation.NetworkSpec{Kind: isolation.NetworkEgress, Bandwidth: 1 << 20, Rules: []string{"11.0.0.0/8 tcp"}}, false,
+			asked:  isolation.NetworkSpec{Kind: isolation.NetworkEgress, Strict: true, Bandwidth: 1 << 20, Rules: []string{"11.0.0.0/8 tcp"}},
+			want:   isolation.NetworkSpec{Kind: isolation.NetworkEgress, Bandwidth: 1 << 20, Rules: []string{"11.0.0.0/8 tcp"}},
+			byName: false,
 		},
 		"by name": {
-			isolation.NetworkSpec{Kind: isolation.NetworkEgress, Strict: true, Rules: []string{"www.example", "11.0.0.0/8 tcp"}},
-			isolation.NetworkSpec{Kind: isolation.NetworkEgress, Strict: true, NamesOnly: true, Rules: []string{"11.0.0.0/8 tcp"}}, true,
+			asked:  isolation.NetworkSpec{Kind: isolation.NetworkEgress, Strict: true, Rules: []string{"www.example", "11.0.0.0/8 tcp"}},
+			want:   isolation.NetworkSpec{Kind: isolation.NetworkEgress, Strict: true, NamesOnly: true, Rules: []string{"11.0.0.0/8 tcp"}},
+			byName: true,
 		},
 		"names only": {
-			isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true},
-			isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true}, true,
+			asked:  isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true},
+			want:   isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true},
+			byName: true,
 		},
-		"that of the host": {isolation.NetworkSpec{Kind: isolation.NetworkHost}, isolation.NetworkSpec{Kind: isolation.NetworkHost}, false},
+		"that of the host": {asked: isolation.NetworkSpec{Kind: isolation.NetworkHost}, want: isolation.NetworkSpec{Kind: isolation.NetworkHost}},
 	} {
 		got, byName, err := split(&c.asked)
 		if err != nil || (byName != nil) != c.byName || (got.Names != 0) != c.byName || byName != nil && byName.Strict != c.asked.Strict {

@@ -42,14 +42,14 @@ func (m *Mount) fields(c *codec) {
 	c.bool(&m.NoSymlinks, &m.Bound)
 }
 
-func (s *StepError) fields(c *codec) {
-	small(c, &s.Step)
-	c.items(&s.Item)
-	errno := uint32(s.Errno)
+func (e *StepError) fields(c *codec) {
+	small(c, &e.Step)
+	c.items(&e.Item)
+	errno := uint32(e.Errno)
 	if c.u32(&errno); c.reading {
-		s.Errno = syscall.Errno(errno)
+		e.Errno = syscall.Errno(errno)
 	}
-	optional(c, &s.Refused)
+	optional(c, &e.Refused)
 }
 
 func (r *Refusal) fields(c *codec) { c.items(&r.Field, &r.Value, &r.Allowed) }
@@ -74,7 +74,7 @@ func (s *Spec) fields(c *codec) {
 	c.str(&s.Space)
 	c.strs(&s.Lent)
 	list(c, &s.Mounts, 15)
-	c.strs(&s.Network)
+	s.Network.fields(c)
 	c.str(&s.Image)
 	c.bool(&s.Writable)
 }

@@ -12,9 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostNetwork is what a specification has in the place of a network of its own.
-const HostNetwork = "host"
-
 // SetUpLoopback sets lo up, in PID 1 of a new box. In a network of the box's own it is down until then; where it is up the
 // network is the host's.
 func SetUpLoopback() (host bool, item string, err error) {

@@ -25,12 +25,23 @@ const (
 	msgChangeMount
 	msgMounted
 	msgChangeSpace
-	msgNetworkQuery
+	msgNetworkWords // before version 22: no message has it any more
 	msgReadQuota
 	msgQuotaUse
 	msgKeepTree
 	msgRemoveTree
 	msgSetOwnerLimits
+	msgSetNetwork
+	msgPinAddresses
+	msgReadTraffic
+	msgTraffic
+	msgReadRefusals
+	msgRefusals
+	msgOpenSockets
+	msgSocketsOpened
+	msgDial
+	msgDialLoopback
+	msgDialed
 )
 
 // EncodeKeeperRequest returns the bytes of a request and its number.
@@ -109,13 +120,15 @@ func newKeeperReply(kind uint8) KeeperReply {
 func keeperRequestTypes() []KeeperRequest {
 	return []KeeperRequest{
 		&Hello{}, &Launch{}, &Adopt{}, &EndBox{}, &ListBoxes{}, &SetLimits{}, &SetOwnerLimits{}, &SetHostname{}, &Reclaim{}, &ChangeMount{},
-		&ChangeSpace{}, &KeepTree{}, &RemoveTree{}, &ReadQuota{}, &NetworkQuery{}, &LookHost{}, &CheckHost{}, &Leave{}, &Quit{},
+		&ChangeSpace{}, &KeepTree{}, &RemoveTree{}, &ReadQuota{}, &SetNetwork{}, &PinAddresses{}, &ReadTraffic{}, &ReadRefusals{},
+		&OpenSockets{}, &Dial{}, &DialLoopback{}, &LookHost{}, &CheckHost{}, &Leave{}, &Quit{},
 	}
 }
 
 // keeperReplyTypes returns an empty reply of each type.
 func keeperReplyTypes() []KeeperReply {
 	return []KeeperReply{
-		&Greeting{}, &StepError{}, &Done{}, &Launched{}, &Listed{}, &Mounted{}, &Disk{}, &Host{}, &Checked{},
+		&Greeting{}, &StepError{}, &Done{}, &Launched{}, &Listed{}, &Mounted{}, &Disk{}, &Host{}, &Checked{}, &Traffic{}, &Refusals{},
+		&SocketsOpened{}, &Dialed{},
 	}
 }

@@ -23,7 +23,12 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	ChangeSpace              Done
 //	KeepTree, RemoveTree     Done
 //	ReadQuota                Disk
-//	NetworkQuery             Listed, and files
+//	ReadTraffic              Traffic, see network_protocol.go for this and the next
+//	ReadRefusals             Refusals
+//	SetNetwork               Done
+//	PinAddresses             Done
+//	OpenSockets              SocketsOpened + the sockets
+//	Dial, DialLoopback       Dialed + the connection
 //	LookHost                 Host
 //	CheckHost                Checked
 //	Leave                    none: the keeper exits, and leaves the boxes to the next one
@@ -138,12 +143,6 @@ const (
 	QuotaStore   = "store"         // that of a filesystem of boxd's own, in a file there
 )
 
-// NetworkQuery asks about the network of a living box, or changes it, in words of isolation/network.
-type NetworkQuery struct {
-	Key   string
-	Words []string
-}
-
 // Checked is what has come of a CheckHost.
 type Checked struct{ Checks []Check }
 
@@ -161,7 +160,6 @@ func (*Reclaim) requestKind() uint8        { return msgReclaim }
 func (*ChangeMount) requestKind() uint8    { return msgChangeMount }
 func (*ChangeSpace) requestKind() uint8    { return msgChangeSpace }
 func (*ReadQuota) requestKind() uint8      { return msgReadQuota }
-func (*NetworkQuery) requestKind() uint8   { return msgNetworkQuery }
 func (*LookHost) requestKind() uint8       { return msgLookHost }
 func (*CheckHost) requestKind() uint8      { return msgCheckHost }
 func (*Leave) requestKind() uint8          { return msgLeave }
@@ -202,11 +200,6 @@ func (m *SetLimits) fields(c *codec) {
 }
 
 func (m *SetOwnerLimits) fields(c *codec) { owner(c, &m.Owner) }
-
-func (m *NetworkQuery) fields(c *codec) {
-	c.str(&m.Key)
-	c.strs(&m.Words)
-}
 
 func (m *Listed) fields(c *codec) {
 	c.strs(&m.Keys)

@@ -41,35 +41,35 @@ type ChangeMount struct {
 }
 
 // Validate checks what can be checked without the host.
-func (c *ChangeMount) Validate() error {
-	if !validKey(c.Key) {
-		return &Refusal{"key", c.Key, strconv.Itoa(KeyLen) + " characters of a-z and 0-9"}
+func (req *ChangeMount) Validate() error {
+	if !validKey(req.Key) {
+		return &Refusal{"key", req.Key, strconv.Itoa(KeyLen) + " characters of a-z and 0-9"}
 	}
-	if len(c.Caller.Groups) > MaxGroups {
-		return &Refusal{"caller groups", strconv.Itoa(len(c.Caller.Groups)), "at most " + strconv.Itoa(MaxGroups)}
+	if len(req.Caller.Groups) > MaxGroups {
+		return &Refusal{"caller groups", strconv.Itoa(len(req.Caller.Groups)), "at most " + strconv.Itoa(MaxGroups)}
 	}
-	if c.Skill != (Skill{}) {
-		return c.validSkill()
+	if req.Skill != (Skill{}) {
+		return req.validSkill()
 	}
-	if c.Op == MountTidy || c.Op == MountMissing {
-		if !CleanAbsolute(c.Target) || !CleanAbsolute(c.Made) || !Within(c.Made, c.Mount.Target) || c.Made == c.Mount.Target || !Within(c.Target, c.Made) {
-			return &Refusal{"made", c.Made, "a path below that of the mount, and at or above the target"}
+	if req.Op == MountTidy || req.Op == MountMissing {
+		if !CleanAbsolute(req.Target) || !CleanAbsolute(req.Made) || !Within(req.Made, req.Mount.Target) || req.Made == req.Mount.Target || !Within(req.Target, req.Made) {
+			return &Refusal{"made", req.Made, "a path below that of the mount, and at or above the target"}
 		}
-		return c.Mount.validate("", c.Caller.UID)
+		return req.Mount.validate("", req.Caller.UID)
 	}
-	if err := ValidTarget(c.Mount.Target); err != nil {
+	if err := ValidTarget(req.Mount.Target); err != nil {
 		return err
 	}
-	if c.Made != "" && (!CleanAbsolute(c.Made) || !Within(c.Mount.Target, c.Made)) {
-		return &Refusal{"made", c.Made, "a path at or above the target"}
+	if req.Made != "" && (!CleanAbsolute(req.Made) || !Within(req.Mount.Target, req.Made)) {
+		return &Refusal{"made", req.Made, "a path at or above the target"}
 	}
-	if c.Op == MountRemove || c.Op == MountLook {
+	if req.Op == MountRemove || req.Op == MountLook {
 		return nil
 	}
-	if c.Mount.Writable {
+	if req.Mount.Writable {
 		return &Refusal{"mode", "rw", "ro: programs of the box may have been started without the rule that keeps them from setting setuid bits in directories of the host"}
 	}
-	return c.Mount.validate("", c.Caller.UID)
+	return req.Mount.validate("", req.Caller.UID)
 }
 
 // ValidTarget refuses targets that a living box cannot have a mount on: those of the box itself, and those
@@ -105,18 +105,18 @@ type MountUser struct {
 	Path    string // in the box
 }
 
-func (m *ChangeMount) fields(c *codec) {
-	c.str(&m.Key)
-	small(c, &m.Op)
-	m.Caller.fields(c)
-	m.Mount.fields(c)
-	listOf(c, &m.IDs, 8, func(id *uint64) { c.u64(id) })
-	c.str(&m.Made, &m.Target)
-	c.bool(&m.Force)
-	c.str(&m.Skill.Owner)
-	c.bool(&m.Skill.BuiltIn)
-	c.str(&m.Skill.Drive, &m.Skill.Tree)
-	c.refuse(m.Op < MountAdd || m.Op > MountFollow || len(m.IDs) > MaxStacked || len(m.IDs) == 0 && m.Op == MountReplace)
+func (req *ChangeMount) fields(c *codec) {
+	c.str(&req.Key)
+	small(c, &req.Op)
+	req.Caller.fields(c)
+	req.Mount.fields(c)
+	listOf(c, &req.IDs, 8, func(id *uint64) { c.u64(id) })
+	c.str(&req.Made, &req.Target)
+	c.bool(&req.Force)
+	c.str(&req.Skill.Owner)
+	c.bool(&req.Skill.BuiltIn)
+	c.str(&req.Skill.Drive, &req.Skill.Tree)
+	c.refuse(req.Op < MountAdd || req.Op > MountFollow || len(req.IDs) > MaxStacked || len(req.IDs) == 0 && req.Op == MountReplace)
 }
 
 func (m *Mounted) fields(c *codec) {

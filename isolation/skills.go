@@ -20,22 +20,22 @@ type Skill struct {
 
 // validSkill checks a change that is about a skill. It can be added, in the place of what is on the target if need
 // be, and removed; nobody else's mount can be on a target of its.
-func (c *ChangeMount) validSkill() error {
-	m := &c.Mount
+func (req *ChangeMount) validSkill() error {
+	m := &req.Mount
 	switch {
-	case !ValidTree(c.Skill.Tree):
-		return &Refusal{"skill", c.Skill.Tree, "the name of a tree of the store"}
-	case c.Op != MountAdd && c.Op != MountRemove:
+	case !ValidTree(req.Skill.Tree):
+		return &Refusal{"skill", req.Skill.Tree, "the name of a tree of the store"}
+	case req.Op != MountAdd && req.Op != MountRemove:
 		return &Refusal{"op", "", "add, remove"}
-	case c.Skill.Drive != "":
-		if !ValidDrive(c.Skill.Drive) || c.Skill.BuiltIn || m.Target != DriveTarget(c.Skill.Drive) {
+	case req.Skill.Drive != "":
+		if !ValidDrive(req.Skill.Drive) || req.Skill.BuiltIn || m.Target != DriveTarget(req.Skill.Drive) {
 			return &Refusal{"target", m.Target, DrivesDir + "/ with the name of the drive"}
 		}
 	case !CleanAbsolute(m.Target) || path.Dir(m.Target) != SkillsDir:
 		return &Refusal{"target", m.Target, "a name in " + SkillsDir}
 	}
-	if m.Source != "" || m.Writable || m.Owner != 0 || c.Made != "" {
-		return &Refusal{"skill", c.Skill.Tree, "nothing of other mounts"}
+	if m.Source != "" || m.Writable || m.Owner != 0 || req.Made != "" {
+		return &Refusal{"skill", req.Skill.Tree, "nothing of other mounts"}
 	}
 	return nil
 }

@@ -69,9 +69,9 @@ type Spec struct {
 	Space       string        // key of the one that is lent to it then, see Space; "": one that begins and ends with the box
 	Lent        []string      // spaces that it may only read, each its key and behind it the target
 	Mounts      []Mount
-	Network     []string // rule.Egress and the rules of it, see isolation/network/rule; none: no network
-	Image       string   // the tree of an image of the store; "": the host's programs
-	Writable    bool     // what programs change of the image is kept, within Work, until the box ends: beside the workspace, unless that is lent
+	Network     NetworkSpec
+	Image       string // the tree of an image of the store; "": the host's programs
+	Writable    bool   // what programs change of the image is kept, within Work, until the box ends: beside the workspace, unless that is lent
 }
 
 // Quota bounds a directory on disk and all below it. Neither number is zero, or both are.

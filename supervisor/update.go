@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,7 +48,8 @@ func (c *Updater) Apply(ctx context.Context, now, next *policy.Settings) error {
 // rules changes the rules of the network, if they are others, and the record in any case. That is before the kernel
 // in such a change: whoever finds it there half done gives the box the rules once more, see Settle.
 func (c *Updater) rules(ctx context.Context, now, next *policy.Settings) error {
-	if slices.Equal(now.KeeperNetwork(), next.KeeperNetwork()) && !now.Unsettled {
+	before, after := now.KeeperNetwork(), next.KeeperNetwork()
+	if before.Equal(&after) && !now.Unsettled {
 		next.Unsettled = false
 		return c.set(next, now)
 	}
@@ -61,14 +61,14 @@ func (c *Updater) rules(ctx context.Context, now, next *policy.Settings) error {
 	if err := c.set(&begun, now); err != nil {
 		return err
 	}
-	err := c.Boxes.SetNetwork(ctx, c.Session.BoxKey(), next.KeeperNetwork())
+	err := c.Boxes.SetNetwork(ctx, c.Session.BoxKey(), &after)
 	if err == nil {
 		next.Unsettled = false
 		_ = c.set(next, &begun) // or the record has them, and they are settled once more than they have to be
 		return nil
 	}
 	back := *now
-	if uerr := c.Boxes.SetNetwork(ctx, c.Session.BoxKey(), now.KeeperNetwork()); uerr != nil {
+	if uerr := c.Boxes.SetNetwork(ctx, c.Session.BoxKey(), &before); uerr != nil {
 		err = errors.Join(err, uerr)
 		back.Unsettled = true // some change after this one, or the next boxd, settles it
 	}

@@ -250,8 +250,8 @@ func TestRulesAreWrittenAsText(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	again, err := egress.ReadRules("f", got)
-	if err != nil || again.Digest() != r.Digest() || len(r.Digest()) == 0 || len(r.Digest()) > 8 {
-		t.Errorf("%v, %q and %q", err, again.Digest(), r.Digest())
+	if err != nil || again.Digest() != r.Digest() || r.Digest() == 0 {
+		t.Errorf("%v, %d and %d", err, again.Digest(), r.Digest())
 	}
 	for _, text := range []string{"", " ", "a b", "a.org icmp", "a.org tcp 53", "a.org tcp x", "10.0.0.1", "1.1"} {
 		_, err := egress.ReadRules("network_rules", []string{"a.org", text})

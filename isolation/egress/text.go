@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -73,10 +72,10 @@ func (r *Rule) Within(o *Rule) bool {
 }
 
 // Digest tells rules from others, in up to eight hexadecimal digits.
-func (r *Rules) Digest() string {
+func (r *Rules) Digest() uint32 {
 	h := fnv.New32a()
 	for i := range r.list {
 		_, _ = h.Write([]byte(r.list[i].String() + "\n"))
 	}
-	return strconv.FormatUint(uint64(max(h.Sum32(), 1)), 16)
+	return max(h.Sum32(), 1)
 }

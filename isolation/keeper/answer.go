@@ -58,14 +58,12 @@ func (k *Keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply
 		return done(isolation.StepWorkspace, m.Key, k.work.ChangeSpace(m)), nil
 	case *isolation.ReadQuota:
 		return k.answerReadQuota(m), nil
-	case *isolation.NetworkQuery:
-		return k.answerNetworkQuery(m)
 	case *isolation.LookHost:
 		return k.answerLookHost(), nil
 	case *isolation.CheckHost:
 		return &isolation.Checked{Checks: k.checks()}, nil
 	}
-	return stepError(isolation.StepSetup, "request", unix.ENOSYS), nil // none is left
+	return k.handleNetwork(req)
 }
 
 // done is the reply of a request that has nothing to tell but an error.
@@ -94,6 +92,11 @@ func refuse(req isolation.KeeperRequest) error {
 			return fmt.Errorf("name of an owner: %w", unix.EINVAL)
 		}
 		return nil
+	case *isolation.ListBoxes:
+		if m.After == "" {
+			return nil
+		}
+		key = m.After
 	case *isolation.EndBox:
 		key = m.Key
 	case *isolation.KeepTree:
@@ -106,13 +109,20 @@ func refuse(req isolation.KeeperRequest) error {
 		key = m.Key
 	case *isolation.Reclaim:
 		key = m.Key
-	case *isolation.NetworkQuery:
+	case *isolation.ReadTraffic:
 		key = m.Key
-	case *isolation.ListBoxes:
-		if m.After == "" {
-			return nil
-		}
-		key = m.After
+	case *isolation.ReadRefusals:
+		key = m.Key
+	case *isolation.SetNetwork:
+		key = m.Key
+	case *isolation.PinAddresses:
+		key = m.Key
+	case *isolation.OpenSockets:
+		key = m.Key
+	case *isolation.Dial:
+		key = m.Key
+	case *isolation.DialLoopback:
+		key = m.Key
 	default:
 		return nil
 	}
@@ -171,16 +181,6 @@ func (k *Keeper) answerReadQuota(req *isolation.ReadQuota) isolation.KeeperReply
 		return stepError(isolation.StepWorkspace, req.Source, err)
 	}
 	return used
-}
-
-// answerNetworkQuery asks about the network of a living box, or changes it.
-func (k *Keeper) answerNetworkQuery(req *isolation.NetworkQuery) (isolation.KeeperReply, []int) {
-	listed, files, err := k.network(req)
-	if err != nil {
-		fdpass.CloseAll(files)
-		return stepError(isolation.StepNetwork, err.Error(), err), nil
-	}
-	return listed, files
 }
 
 // answerLookHost finds out what can be enforced on this host.

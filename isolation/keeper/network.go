@@ -15,7 +15,7 @@ import (
 
 // shared reports whether the box is to be in the network of the host.
 func (l *launching) shared() bool {
-	return len(l.spec.Network) > 0 && l.spec.Network[0] == isolation.HostNetwork
+	return l.spec.Network.Kind == isolation.NetworkHost
 }
 
 // permitNetwork refuses the network of the host where root has said of no profile that its boxes may have it.
@@ -39,7 +39,7 @@ func (k *Keeper) checks() []isolation.Check {
 
 // attachNetwork makes the box's way to other hosts. The end of a box that has one removes it.
 func (l *launching) attachNetwork() (string, error) {
-	if len(l.spec.Network) == 0 {
+	if l.spec.Network.Kind == isolation.NetworkNone {
 		l.resolv = "# This box has no network.\n"
 		return "", nil
 	}
@@ -57,7 +57,7 @@ func (l *launching) attachNetwork() (string, error) {
 		return "", unix.ESRCH
 	}
 	var err error
-	if l.resolv, err = l.k.net.Attach(l.spec.Key, l.embryo.pid, l.embryo.alive, l.spec.Network); err != nil {
+	if l.resolv, err = l.k.net.Attach(&network.Box{Key: l.spec.Key, PID: l.embryo.pid, Alive: l.embryo.alive}, &l.spec.Network); err != nil {
 		return err.Error(), err
 	}
 	return "", nil
@@ -66,18 +66,115 @@ func (l *launching) attachNetwork() (string, error) {
 // maxResolv is how long a resolv.conf(5) may be, in bytes.
 const maxResolv = 4 << 10
 
-// network answers about the network of a living box. The files are the caller's.
-func (k *Keeper) network(req *isolation.NetworkQuery) (*isolation.Listed, []int, error) {
-	b, err := k.known(req.Key)
+// inNetwork does something with the network of a living box, while nobody else does.
+func (k *Keeper) inNetwork(key string, do func(b *network.Box) error) *isolation.StepError {
+	b, err := k.known(key)
+	if err == nil {
+		b.networking.Lock()
+		defer b.networking.Unlock()
+		err = do(&network.Box{Key: key, PID: b.pid, Alive: b.lives})
+	}
 	if err != nil {
-		return nil, nil, err
+		return stepError(isolation.StepNetwork, err.Error(), err)
 	}
-	b.networking.Lock() // or the file could be of other rules than the kernel's
-	defer b.networking.Unlock()
-	words, files, err := k.net.Do(req.Key, b.pid, b.lives, req.Words)
-	if err == nil && req.Words[0] == network.WordRules {
-		err = SetResolvConf(b.pid, b.lives, words[0])
-		words = nil
+	return nil
+}
+
+// handleNetwork is handle for what is about the network of a living box.
+func (k *Keeper) handleNetwork(req isolation.KeeperRequest) (reply isolation.KeeperReply, files []int) {
+	switch m := req.(type) {
+	case *isolation.ReadTraffic:
+		return k.answerReadTraffic(m), nil
+	case *isolation.ReadRefusals:
+		return k.answerReadRefusals(m), nil
+	case *isolation.SetNetwork:
+		return k.answerSetNetwork(m), nil
+	case *isolation.PinAddresses:
+		return k.answerPinAddresses(m), nil
+	case *isolation.OpenSockets:
+		return k.answerOpenSockets(m)
+	case *isolation.Dial:
+		return k.answerDial(m.Key, &m.To, k.net.Dial)
+	case *isolation.DialLoopback:
+		return k.answerDial(m.Key, &m.To, k.net.DialLoopback)
 	}
-	return &isolation.Listed{Keys: words}, files, err
+	return stepError(isolation.StepSetup, "request", unix.ENOSYS), nil // there is no other
+}
+
+// answerReadTraffic says what has gone over the network of a box.
+func (k *Keeper) answerReadTraffic(req *isolation.ReadTraffic) isolation.KeeperReply {
+	var traffic *isolation.Traffic
+	failed := k.inNetwork(req.Key, func(b *network.Box) (err error) {
+		traffic, err = k.net.Traffic(b.Key)
+		return err
+	})
+	if failed != nil {
+		return failed
+	}
+	return traffic
+}
+
+// answerReadRefusals says what a box was refused.
+func (k *Keeper) answerReadRefusals(req *isolation.ReadRefusals) isolation.KeeperReply {
+	var refusals *isolation.Refusals
+	failed := k.inNetwork(req.Key, func(b *network.Box) (err error) {
+		refusals, err = k.net.Refusals(b)
+		return err
+	})
+	if failed != nil {
+		return failed
+	}
+	return refusals
+}
+
+// answerSetNetwork gives a box other rules, and the resolv.conf(5) for them: while nobody else does, or that could be of
+// other rules than the kernel's.
+func (k *Keeper) answerSetNetwork(req *isolation.SetNetwork) isolation.KeeperReply {
+	failed := k.inNetwork(req.Key, func(b *network.Box) error {
+		resolv, err := k.net.SetRules(b, &req.Network)
+		if err != nil {
+			return err
+		}
+		return SetResolvConf(b.PID, b.Alive, resolv)
+	})
+	if failed != nil {
+		return failed
+	}
+	return &isolation.Done{}
+}
+
+// answerPinAddresses lets a box connect to addresses.
+func (k *Keeper) answerPinAddresses(req *isolation.PinAddresses) isolation.KeeperReply {
+	failed := k.inNetwork(req.Key, func(b *network.Box) error { return k.net.Pin(b, req.Pins) })
+	if failed != nil {
+		return failed
+	}
+	return &isolation.Done{}
+}
+
+// answerOpenSockets opens the sockets of a box with rules by name.
+func (k *Keeper) answerOpenSockets(req *isolation.OpenSockets) (isolation.KeeperReply, []int) {
+	var files []int
+	opened := &isolation.SocketsOpened{}
+	failed := k.inNetwork(req.Key, func(b *network.Box) (err error) {
+		files, opened.IPv6, err = k.net.OpenSockets(b, req.Strict)
+		return err
+	})
+	if failed != nil {
+		return failed, nil
+	}
+	return opened, files
+}
+
+// answerDial begins a connection of a box, out of it or to its loopback.
+func (k *Keeper) answerDial(key string, to *isolation.Endpoint, dial func(*network.Box, *isolation.Endpoint) (int, error)) (isolation.KeeperReply, []int) {
+	fd := -1
+	failed := k.inNetwork(key, func(b *network.Box) (err error) {
+		fd, err = dial(b, to)
+		return err
+	})
+	if failed != nil {
+		return failed, nil
+	}
+	return &isolation.Dialed{}, []int{fd}
 }

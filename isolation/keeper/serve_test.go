@@ -18,7 +18,13 @@ func TestKeysThatCannotBeAreRefused(t *testing.T) {
 		"adopt":    func(key string) isolation.KeeperRequest { return &isolation.Adopt{Key: key} },
 		"hostname": func(key string) isolation.KeeperRequest { return &isolation.SetHostname{Key: key} },
 		"reclaim":  func(key string) isolation.KeeperRequest { return &isolation.Reclaim{Key: key} },
-		"network":  func(key string) isolation.KeeperRequest { return &isolation.NetworkQuery{Key: key} },
+		"traffic":  func(key string) isolation.KeeperRequest { return &isolation.ReadTraffic{Key: key} },
+		"refusals": func(key string) isolation.KeeperRequest { return &isolation.ReadRefusals{Key: key} },
+		"network":  func(key string) isolation.KeeperRequest { return &isolation.SetNetwork{Key: key} },
+		"pins":     func(key string) isolation.KeeperRequest { return &isolation.PinAddresses{Key: key} },
+		"sockets":  func(key string) isolation.KeeperRequest { return &isolation.OpenSockets{Key: key} },
+		"dial":     func(key string) isolation.KeeperRequest { return &isolation.Dial{Key: key} },
+		"loopback": func(key string) isolation.KeeperRequest { return &isolation.DialLoopback{Key: key} },
 		"list":     func(key string) isolation.KeeperRequest { return &isolation.ListBoxes{After: key} },
 		"keep": func(key string) isolation.KeeperRequest {
 			return &isolation.KeepTree{Key: key, Tree: "abcdefghijklmnopqrstuvwxyz"}

@@ -23,7 +23,6 @@ import (
 const (
 	maxPins     = 8192            // of a box; with 8 ports and addresses a name, a thousand names
 	pinSlack    = 5 * time.Second // for which one that is over is still known, since the kernel's clock is another
-	pinsAtOnce  = 256             // in one request; the library loses elements of larger messages
 	register2   = unix.NFT_REG32_01
 	register3   = unix.NFT_REG32_02
 	register2v6 = unix.NFT_REG32_04

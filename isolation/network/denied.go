@@ -5,21 +5,15 @@ package network
 import (
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/isolation"
 )
-
-// WordDenied asks what a box was refused: how many packets, how many of them would have begun one connection too many,
-// and the last destinations of TCP and UDP that its rules refused, each as "ADDRESS PROTOCOL PORT PACKETS".
-const WordDenied = "denied"
 
 // Bounds of what is known of refusals.
 const (
@@ -75,7 +69,7 @@ func (w *writer) refusals(before counts, most int) {
 }
 
 // denied reads what refusals has made.
-func denied(space *os.File) (words []string, err error) {
+func denied(space *os.File) (*isolation.Refusals, error) {
 	c, err := connect(nftables.WithNetNSFd(int(space.Fd())))
 	if err != nil {
 		return nil, lacking("nf_tables", err)
@@ -85,9 +79,9 @@ func denied(space *os.File) (words []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	words = []string{strconv.FormatUint(n.refused, 10), strconv.FormatUint(n.crowded, 10)}
+	all := &isolation.Refusals{Packets: n.refused, Crowded: n.crowded}
 	if !known {
-		return words, nil
+		return all, nil
 	}
 	for _, four := range []bool{true, false} {
 		list, err := c.GetSetElements(deniedSet(t, four))
@@ -95,12 +89,12 @@ func denied(space *os.File) (words []string, err error) {
 			return nil, fmt.Errorf("refusals: %w", err)
 		}
 		for _, e := range list {
-			if word, ok := destinationOf(e, four); ok {
-				words = append(words, word)
+			if d, ok := destinationOf(e, four); ok {
+				all.Lately = append(all.Lately, d)
 			}
 		}
 	}
-	return words, nil
+	return all, nil
 }
 
 // refused is how many packets a box was refused. known is false of a table that counts none, as a keeper of before has
@@ -122,20 +116,16 @@ func refused(c *nftables.Conn, t *nftables.Table) (now counts, known bool, err e
 	return now, known, nil
 }
 
-// destinationOf is the word of an element. Its parts are each at the beginning of a register.
-func destinationOf(e nftables.SetElement, four bool) (string, bool) {
+// destinationOf is that of an element. Its parts are each at the beginning of a register.
+func destinationOf(e nftables.SetElement, four bool) (d isolation.RefusedDestination, ok bool) {
 	size := 16
 	if four {
 		size = 4
 	}
 	if len(e.Key) != size+8 || e.Counter == nil {
-		return "", false
+		return d, false
 	}
-	a, _ := netip.AddrFromSlice(e.Key[:size])
-	protocol := rule.TCP
-	if e.Key[size] == unix.IPPROTO_UDP {
-		protocol = rule.UDP
-	}
-	port := binary.BigEndian.Uint16(e.Key[size+4:])
-	return a.String() + " " + protocol + " " + strconv.Itoa(int(port)) + " " + strconv.FormatUint(e.Counter.Packets, 10), true
+	d.To = isolation.Endpoint{Address: e.Key[:size], Port: binary.BigEndian.Uint16(e.Key[size+4:])}
+	d.UDP, d.Packets = e.Key[size] == unix.IPPROTO_UDP, e.Counter.Packets
+	return d, true
 }

@@ -12,37 +12,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WordConnect is followed by an address of the box's own loopback and a port, and connects there. Boxes without a link
-// have one too. The connection may not be there yet: whoever gets the file waits for that.
-const WordConnect = "connect"
-
-// Connect connects to a port of a box from within its network, which space is, where no rule is about it and nothing is published. It
-// never waits.
-func Connect(space *os.File, words []string) (files []int, err error) {
-	if len(words) != 1 {
-		return nil, unix.EINVAL
+// dialLoopback connects to a port of a box from within its network, which space is, where no rule is about it and
+// nothing is published. It never waits.
+func dialLoopback(space *os.File, to netip.AddrPort) (int, error) {
+	if to.Port() == 0 || to.Addr() != netip.IPv6Loopback() && to.Addr() != localhost() {
+		return -1, unix.EINVAL
 	}
-	to, err := netip.ParseAddrPort(words[0])
-	if err != nil || to.Port() == 0 || to.Addr() != netip.IPv6Loopback() && to.Addr() != localhost() {
-		return nil, unix.EINVAL
-	}
+	fd := -1
 	family, addr := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port()), Addr: localhost().As4()})
 	if to.Addr().Is6() {
 		family, addr = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 	}
-	err = InNamespace(space, func() error {
-		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	err := InNamespace(space, func() error {
+		s, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return os.NewSyscallError("socket", err)
 		}
-		if err := unix.Connect(fd, addr); err != nil && !errors.Is(err, unix.EINPROGRESS) {
-			unix.Close(fd)
+		if err := unix.Connect(s, addr); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+			unix.Close(s)
 			return os.NewSyscallError("connect", err)
 		}
-		files = []int{fd}
+		fd = s
 		return nil
 	})
-	return files, err
+	return fd, err
 }
 
 func localhost() netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, 1}) }

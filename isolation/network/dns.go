@@ -6,42 +6,39 @@ import (
 	"cmp"
 	"encoding/binary"
 	"strconv"
-	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
-
-// WordNames is in front of the rules, and says that the box has rules by name too: it asks at its own loopback, where
-// somebody answers by sockets that were opened with WordSockets, and nobody else. What follows the word, up to eight
-// hexadecimal digits that are not all zero, tells these rules from others: connections that were let through by a pin
-// go on when that is over, but not when the rules by name are others.
-const WordNames = rule.Names
-
-// WordSockets opens the sockets that a box with rules by name asks at.
-const WordSockets = "sockets"
 
 // resolvAt is the resolv.conf(5) of a box with rules by name: a server on its own loopback, where it may not listen.
 const resolvAt = "# Names are resolved by boxd, as the rules of this box allow.\nnameserver 127.0.0.1\n"
 
-// asking is how a box resolves names: rules 0 is by asking the resolvers of the network. caps are what else is said
-// before its rules.
+// asking is how a box resolves names. rules is 0 where it asks the resolvers of the network; otherwise it asks at its own
+// loopback, where somebody answers by sockets of OpenSockets, and nobody else, and the number tells these rules by name
+// from others: connections that were let through by a pin go on when that is over, but not when the rules are others.
+// strict says that what connects to ports 80 and 443 of an address that a name has led to is led to somebody who looks
+// for which name it is. caps are how much of the network the box may use.
 type asking struct {
 	rules  uint32
 	strict bool
 	caps   rule.Caps
 }
 
-// read takes apart what is said of the network of a box: how names are resolved, how much there may be, and the rules,
+// read checks what is said of the network of a box: how names are resolved, how much there may be, and the rules,
 // which are held against what root has named.
-func (h *Host) read(words []string) (asking, []rule.Rule, error) {
-	as, words, err := readAsking(words)
-	if err != nil {
-		return as, nil, err
+func (h *Host) read(spec *isolation.NetworkSpec) (asking, []rule.Rule, error) {
+	as := asking{rules: spec.Names, strict: spec.Strict}
+	switch {
+	case spec.Kind != isolation.NetworkEgress:
+		return as, nil, &Failure{Reason: "the network has no rules", Errno: unix.EINVAL}
+	case spec.NamesOnly != (spec.Names != 0), spec.Strict && !spec.NamesOnly:
+		return as, nil, &rule.Refusal{Part: "names", Value: strconv.FormatUint(uint64(spec.Names), 16), Allowed: "a number, of a box that asks boxd alone"}
 	}
-	own, words, err := rule.TakeCaps(words)
+	own, err := rule.CapsOf(spec)
 	if err != nil {
 		return as, nil, err
 	}
@@ -49,28 +46,8 @@ func (h *Host) read(words []string) (asking, []rule.Rule, error) {
 		return as, nil, &Failure{Reason: "no profile of box.toml lets a box have " + what, Errno: unix.EPERM}
 	}
 	as.caps = rule.Caps{Connections: cmp.Or(own.Connections, h.cfg.Connections), Bandwidth: cmp.Or(own.Bandwidth, h.cfg.Bandwidth)}
-	rules, err := h.parse(words)
+	rules, err := h.parse(spec.Rules)
 	return as, rules, err
-}
-
-// readAsking takes WordNames from the beginning of the rules, if it is there, and WordStrict behind it.
-func readAsking(words []string) (asking, []string, error) {
-	if len(words) == 0 {
-		return asking{}, words, nil
-	}
-	digits, ok := strings.CutPrefix(words[0], WordNames)
-	if !ok {
-		return asking{}, words, nil
-	}
-	n, err := strconv.ParseUint(digits, 16, 32)
-	if err != nil || n == 0 || strconv.FormatUint(n, 16) != digits {
-		return asking{}, nil, &rule.Refusal{Part: "names", Value: words[0], Allowed: "a number"}
-	}
-	as, words := asking{rules: uint32(n)}, words[1:]
-	if len(words) > 0 && words[0] == WordStrict {
-		as.strict, words = true, words[1:]
-	}
-	return as, words, nil
 }
 
 // goOn lets connections go on that a pin has let through. It comes before all rules but those for loopback, and what

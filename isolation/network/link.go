@@ -8,13 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
@@ -28,14 +27,17 @@ type Link struct {
 	pinned  pinTable   // nil: the kernel knows
 }
 
-// Attach makes the link of a box in which no program runs yet, and returns the text of its resolv.conf(5). pid is its
-// PID 1, and alive reports whether that is still the one that is meant: its number may have been given to another. The
-// words are rule.Egress and the rules. When that fails nothing is left.
-func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (resolv string, err error) {
-	if words[0] != rule.Egress {
-		return "", &Failure{Reason: "network " + words[0] + " is none", Errno: unix.EINVAL}
-	}
-	as, rules, err := h.read(words[1:])
+// Box is a box whose network is asked about.
+type Box struct {
+	Key   string
+	PID   int         // of its PID 1
+	Alive func() bool // reports whether that is still the one that is meant: its number may have been given to another
+}
+
+// Attach makes the link of a box in which no program runs yet, and returns the text of its resolv.conf(5). When that
+// fails nothing is left.
+func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err error) {
+	as, rules, err := h.read(spec)
 	if err != nil {
 		return "", err
 	}
@@ -43,7 +45,7 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	if err != nil {
 		return "", err
 	}
-	space, err := h.namespace(pid, alive)
+	space, err := h.namespace(b)
 	if err != nil {
 		return "", err
 	}
@@ -52,8 +54,8 @@ func (h *Host) Attach(key string, pid int, alive func() bool, words []string) (r
 	go func() { // beside the link, which it does not need; waited for below
 		written <- h.writeBoxTable(int(space.Fd()), inOrder(rules, up.near), h.resolvers(true), as, false)
 	}()
-	if err = errors.Join(h.join(key, space, up, as.caps.Bandwidth), <-written); err != nil {
-		h.Remove(key)
+	if err = errors.Join(h.join(b.Key, space, up, as.caps.Bandwidth), <-written); err != nil {
+		h.Remove(b.Key)
 		return "", err
 	}
 	if as.rules != 0 {
@@ -79,14 +81,14 @@ func (h *Host) join(key string, space *os.File, up *uplink, bandwidth uint64) er
 }
 
 // namespace opens the network of a box. The host's own is none: what is written there would be for all.
-func (h *Host) namespace(pid int, alive func() bool) (*os.File, error) {
-	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+func (h *Host) namespace(b *Box) (*os.File, error) {
+	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", b.PID))
 	if err != nil {
 		return nil, fmt.Errorf("the box's network: %w", err)
 	}
 	var box unix.Stat_t
 	err = unix.Fstat(int(space.Fd()), &box)
-	if err == nil && (!alive() || h.own.Ino == 0 || h.own.Ino == box.Ino && h.own.Dev == box.Dev) {
+	if err == nil && (!b.Alive() || h.own.Ino == 0 || h.own.Ino == box.Ino && h.own.Dev == box.Dev) {
 		err = unix.ESRCH
 	}
 	if err != nil {
@@ -157,97 +159,133 @@ func (h *Host) Remove(key string) {
 	h.release(l.pair)
 }
 
-// Words of Do.
-const (
-	WordLook  = "look"  // how the network is
-	WordRules = "rules" // other rules: those that follow; the answer is the text of resolv.conf(5) for them
-	WordPins  = "pins"  // let through what follows, see Pin
-)
-
-// Do answers about the network of a living box, or changes it. A change of rules is in force for connections that are
-// there already: it forgets the pins too.
-func (h *Host) Do(key string, pid int, alive func() bool, words []string) (answer []string, files []int, err error) {
+// link is that of a box, if it has one.
+func (h *Host) link(key string) (*Link, error) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	l := h.links[key]
-	h.mu.Unlock()
-	switch {
-	case len(words) == 0:
-		return nil, nil, unix.EINVAL
-	case l == nil && words[0] != WordConnect:
-		return nil, nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
+	if l == nil {
+		return nil, &Failure{Reason: "the box has no network", Errno: unix.ENONET}
 	}
-	if words[0] == WordLook {
-		answer, err = h.look(l)
-		return answer, nil, err
-	}
-	space, err := h.namespace(pid, alive)
+	return l, nil
+}
+
+// open finds the link of a box, and opens the network in which its other end is.
+func (h *Host) open(b *Box) (*Link, *os.File, error) {
+	l, err := h.link(b.Key)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer space.Close()
-	switch words[0] {
-	case WordConnect:
-		files, err = Connect(space, words[1:])
-		return nil, files, err
-	case WordSockets:
-		if answer, err = h.look(l); err == nil {
-			six := slices.ContainsFunc(answer, func(a string) bool { return strings.Contains(a, ":") })
-			files, err = OpenSockets(space, slices.Equal(words[1:], []string{WordStrict}), six)
-		}
-		return answer, files, err
-	case WordDial:
-		files, err = Dial(space, words[1:])
-		return nil, files, err
-	case WordRules:
-		as, rules, err := h.read(words[1:])
-		if err != nil {
-			return nil, nil, err
-		}
-		return h.rewrite(l, space, rules, as)
-	case WordDenied:
-		answer, err = denied(space)
-		return answer, nil, err
-	case WordPins:
-		if len(words) > pinsAtOnce {
-			return nil, nil, unix.E2BIG
-		}
-		var pins []rule.Pin
-		for _, text := range words[1:] {
-			p, err := rule.ParsePin(text)
-			if err != nil {
-				return nil, nil, err
-			}
-			pins = append(pins, p)
-		}
-		return nil, nil, l.pin(space, pins)
+	space, err := h.namespace(b)
+	return l, space, err
+}
+
+// SetRules gives a living box other rules, and returns the text of its resolv.conf(5) under these. They are in force for
+// connections that are there already, and no pin outlives them.
+func (h *Host) SetRules(b *Box, spec *isolation.NetworkSpec) (resolv string, err error) {
+	l, space, err := h.open(b)
+	if err != nil {
+		return "", err
 	}
-	return nil, nil, unix.EINVAL
+	defer space.Close()
+	as, rules, err := h.read(spec)
+	if err != nil {
+		return "", err
+	}
+	return h.rewrite(l, space, rules, as)
+}
+
+// Pin lets a living box connect to addresses for a time.
+func (h *Host) Pin(b *Box, asked []isolation.Pin) error {
+	l, space, err := h.open(b)
+	if err != nil {
+		return err
+	}
+	defer space.Close()
+	if len(asked) > isolation.MaxPins {
+		return unix.E2BIG
+	}
+	pins := make([]rule.Pin, len(asked))
+	for i := range asked {
+		if pins[i], err = rule.ReadPin(&asked[i]); err != nil {
+			return err
+		}
+	}
+	return l.pin(space, pins)
+}
+
+// Refusals are what a living box was refused.
+func (h *Host) Refusals(b *Box) (*isolation.Refusals, error) {
+	_, space, err := h.open(b)
+	if err != nil {
+		return nil, err
+	}
+	defer space.Close()
+	return denied(space)
+}
+
+// OpenSockets opens the sockets that a living box asks for names at, see openSockets. They are the caller's. six says
+// that it has addresses of IPv6.
+func (h *Host) OpenSockets(b *Box, strict bool) (files []int, six bool, err error) {
+	l, space, err := h.open(b)
+	if err != nil {
+		return nil, false, err
+	}
+	defer space.Close()
+	if _, six, err = h.end(l); err != nil {
+		return nil, false, err
+	}
+	six = six && h.cfg.Block6.IsValid()
+	files, err = openSockets(space, strict, six)
+	return files, six, err
+}
+
+// Dial begins a connection out of a living box, for whoever looks at its connections: the packets of this one are not
+// led back there. The descriptor is the caller's.
+func (h *Host) Dial(b *Box, to *isolation.Endpoint) (int, error) {
+	_, space, err := h.open(b)
+	if err != nil {
+		return -1, err
+	}
+	defer space.Close()
+	return dialOut(space, to)
+}
+
+// DialLoopback begins a connection to a port of the loopback of a living box. Boxes without a link have one too. The
+// connection may not be there yet: whoever gets the descriptor waits for that.
+func (h *Host) DialLoopback(b *Box, to *isolation.Endpoint) (int, error) {
+	space, err := h.namespace(b)
+	if err != nil {
+		return -1, err
+	}
+	defer space.Close()
+	return dialLoopback(space, rule.AddrPort(to))
 }
 
 // rewrite replaces the rules and caps of a box, and answers with the text of its resolv.conf(5) under these.
-func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) ([]string, []int, error) {
+func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) (resolv string, err error) {
 	_, six, err := h.end(l)
 	if err != nil {
-		return nil, nil, err
+		return "", err
 	}
 	near, err := neighbours()
 	if err != nil {
-		return nil, nil, err
+		return "", err
 	}
 	if err := lackingCaps(LimitVeth(h.LinkName(l.key), space, as.caps.Bandwidth)); err != nil {
-		return nil, nil, err
+		return "", err
 	}
 	resolvers := h.resolvers(six)
 	l.pinning.Lock()
 	defer l.pinning.Unlock()
 	l.pinned = nil
 	if err := h.writeBoxTable(int(space.Fd()), inOrder(rules, near), resolvers, as, true); err != nil {
-		return nil, nil, err
+		return "", err
 	}
 	if as.rules != 0 {
-		return []string{resolvAt}, nil, nil
+		return resolvAt, nil
 	}
-	return []string{resolvConf(resolvers)}, nil, nil
+	return resolvConf(resolvers), nil
 }
 
 // end finds the host's end of a link, and whether it has addresses of IPv6.
@@ -259,22 +297,22 @@ func (h *Host) end(l *Link) (end netlink.Link, six bool, err error) {
 	return end, slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.IP.IsPrivate() }), err
 }
 
-// look describes a link: its addresses in the box, and what has gone to the box and come from it.
-func (h *Host) look(l *Link) ([]string, error) {
+// Traffic is what has gone over the link of a box, and the addresses that it has.
+func (h *Host) Traffic(key string) (*isolation.Traffic, error) {
+	l, err := h.link(key)
+	if err != nil {
+		return nil, err
+	}
 	end, six, err := h.end(l)
 	if err != nil {
 		return nil, err
 	}
-	var words []string
+	t := &isolation.Traffic{}
 	for _, a := range h.addresses(l.pair, six, false) {
-		words = append(words, a.String())
+		t.Addresses = append(t.Addresses, a.AsSlice())
 	}
-	s := end.Attrs().Statistics
-	if s == nil {
-		s = &netlink.LinkStatistics{}
+	if s := end.Attrs().Statistics; s != nil { // the host's end sends what the box receives
+		t.Received, t.Sent = isolation.Amount{Bytes: s.TxBytes, Packets: s.TxPackets}, isolation.Amount{Bytes: s.RxBytes, Packets: s.RxPackets}
 	}
-	for _, n := range []uint64{s.TxBytes, s.TxPackets, s.RxBytes, s.RxPackets} { // the host's end sends what the box receives
-		words = append(words, strconv.FormatUint(n, 10))
-	}
-	return words, nil
+	return t, nil
 }

@@ -14,13 +14,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// WordStrict stands behind WordNames, and behind WordSockets: what connects to ports 80 and 443 of an address that a
-// name has led to is led to somebody who looks for which name it is.
-const WordStrict = rule.Strict
-
-// WordDial begins a connection for whoever looks, to an address and port. Its packets alone are not led back there.
-const WordDial = "dial"
-
 func only(port uint16) []expr.Any { return ports(rule.Ports{First: port, Last: port}) }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
@@ -40,10 +41,10 @@ const (
 	manyWait = 128
 )
 
-// OpenSockets opens what a box with rules by name asks at: for packets, and for connections. With strict, those at which
+// openSockets opens what a box with rules by name asks at: for packets, and for connections. With strict, those at which
 // connections are looked at are behind them, for IPv6 too if the box has that. Only root can: no program of a box can
 // listen at these ports. EADDRINUSE: whoever has those of before has them still.
-func OpenSockets(space *os.File, strict, six bool) ([]int, error) {
+func openSockets(space *os.File, strict, six bool) ([]int, error) {
 	local := Loopbacks()
 	list := []socket{{local[0], dns, unix.SOCK_DGRAM, 0}, {local[0], dns, unix.SOCK_STREAM, fewWait}}
 	if strict {
@@ -108,28 +109,22 @@ func socketAddress(a netip.Addr, port int) (family int, at unix.Sockaddr) {
 	return unix.AF_INET6, &unix.SockaddrInet6{Port: port, Addr: a.As16()}
 }
 
-// Dial begins a connection to words, an address and a port that a pin could be about. Whether it comes to be is for
-// the caller to see: the descriptor does not block.
-func Dial(space *os.File, words []string) ([]int, error) {
-	if len(words) != 2 {
-		return nil, unix.EINVAL
-	}
-	p, err := rule.ParsePin(words[0] + " " + rule.TCP + " " + words[1] + " 1")
+// dialOut begins a connection to what a pin could be about. Whether it comes to be is for the caller to see: the
+// descriptor does not block.
+func dialOut(space *os.File, to *isolation.Endpoint) (int, error) {
+	p, err := rule.ReadPin(&isolation.Pin{To: *to, Seconds: 1})
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
 	if !slices.Contains(WebPorts(), p.Port) {
-		return nil, &rule.Refusal{Part: "port", Value: strconv.Itoa(int(p.Port)), Allowed: "80, 443"}
+		return -1, &rule.Refusal{Part: "port", Value: strconv.Itoa(int(p.Port)), Allowed: "80, 443"}
 	}
 	fd := -1
 	err = InNamespace(space, func() (err error) {
 		fd, err = begin(&p)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return []int{fd}, nil
+	return fd, err
 }
 
 func begin(p *rule.Pin) (int, error) {

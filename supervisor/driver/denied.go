@@ -9,16 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/egress"
-	"github.com/boxd-dev/boxd/isolation/network/rule"
-)
-
-// Words of the keeper about what has gone over a network.
-const (
-	wordLook   = "look"
-	wordDenied = "denied"
 )
 
 // watcher looks what boxes with a network were refused.
@@ -68,7 +60,7 @@ func (w *watcher) keys() []string {
 
 // watch begins to look at a box, if it has a network.
 func (d *Driver) watch(spec *isolation.Spec) {
-	if d.watched == nil || len(spec.Network) == 0 || spec.Network[0] != rule.Egress {
+	if d.watched == nil || spec.Network.Kind != isolation.NetworkEgress {
 		return
 	}
 	d.watched.mu.Lock()
@@ -117,31 +109,24 @@ func (d *Driver) Refusals(ctx context.Context, key string) {
 }
 
 func (d *Driver) refused(ctx context.Context, key string) (*Refusals, error) {
-	words, files, err := d.Network(ctx, key, []string{wordDenied})
-	fdpass.CloseAll(files)
+	r, err := d.ReadRefusals(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	return ReadRefused(words)
+	return refusalsOf(r), nil
 }
 
 // Traffic is what has gone over the network of a living box.
 func (d *Driver) Traffic(ctx context.Context, key string) (*TrafficUse, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookMost)
 	defer cancel()
-	words, files, err := d.Network(ctx, key, []string{wordLook})
-	fdpass.CloseAll(files)
+	t, err := d.ReadTraffic(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	u, err := ReadTraffic(words)
+	r, err := d.ReadRefusals(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	all, err := d.refused(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	u.PacketsRejected = all.Packets
-	return u, nil
+	return trafficUse(t, r), nil
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Traffic counters of the boxes' networks and the connections that were refused, as the keeper reports them.
+// This file is what has gone over the networks of boxes, and what they were refused, told as often as somebody wants to
+// hear it.
 
 package driver
 
@@ -9,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,13 +20,10 @@ import (
 
 // TrafficUse is what has gone over the network of a box since it was made.
 type TrafficUse struct {
-	Addresses       []netip.Addr // of the box
-	Received, Sent  Amount       // by the box
-	PacketsRejected uint64       // that no rule let through
+	Addresses       []netip.Addr     // of the box
+	Received, Sent  isolation.Amount // by the box
+	PacketsRejected uint64           // that no rule let through
 }
-
-// Amount is an amount of traffic.
-type Amount struct{ Bytes, Packets uint64 }
 
 // Refused is a destination that a box may not connect to, and how many packets have tried.
 type Refused struct {
@@ -35,29 +32,15 @@ type Refused struct {
 	Packets  uint64
 }
 
-// figures are how many numbers are behind the addresses of a look.
-const figures = 4
-
-// ReadTraffic reads the keeper's answer about a link. The error is isolation.ErrMalformed.
-func ReadTraffic(words []string) (*TrafficUse, error) {
-	if len(words) < figures {
-		return nil, isolation.ErrMalformed
-	}
-	u := &TrafficUse{}
-	for _, word := range words[:len(words)-figures] {
-		a, err := netip.ParseAddr(word)
-		if err != nil {
-			return nil, isolation.ErrMalformed
-		}
-		u.Addresses = append(u.Addresses, a)
-	}
-	for i, to := range []*uint64{&u.Received.Bytes, &u.Received.Packets, &u.Sent.Bytes, &u.Sent.Packets} {
-		var err error
-		if *to, err = strconv.ParseUint(words[len(words)-figures+i], 10, 64); err != nil {
-			return nil, isolation.ErrMalformed
+// trafficUse is what the keeper says of a network.
+func trafficUse(t *isolation.Traffic, r *isolation.Refusals) *TrafficUse {
+	u := &TrafficUse{Received: t.Received, Sent: t.Sent, PacketsRejected: r.Packets}
+	for _, b := range t.Addresses {
+		if a, ok := netip.AddrFromSlice(b); ok {
+			u.Addresses = append(u.Addresses, a)
 		}
 	}
-	return u, nil
+	return u
 }
 
 // Refusals are all that a box was refused since it was made.
@@ -67,38 +50,17 @@ type Refusals struct {
 	Lately  []Refused // where to
 }
 
-// ReadRefused reads the keeper's answer about refusals. The error is isolation.ErrMalformed.
-func ReadRefused(words []string) (*Refusals, error) {
-	const numbers = 2
-	if len(words) < numbers {
-		return nil, isolation.ErrMalformed
-	}
-	all := &Refusals{}
-	for i, to := range []*uint64{&all.Packets, &all.Crowded} {
-		var err error
-		if *to, err = strconv.ParseUint(words[i], 10, 64); err != nil {
-			return nil, isolation.ErrMalformed
+// refusalsOf is what the keeper says of refusals.
+func refusalsOf(r *isolation.Refusals) *Refusals {
+	all := &Refusals{Packets: r.Packets, Crowded: r.Crowded}
+	for i := range r.Lately {
+		protocol := rule.TCP
+		if r.Lately[i].UDP {
+			protocol = rule.UDP
 		}
+		all.Lately = append(all.Lately, Refused{rule.AddrPort(&r.Lately[i].To), protocol, r.Lately[i].Packets})
 	}
-	for _, word := range words[numbers:] {
-		r, ok := readRefused(word)
-		if !ok {
-			return nil, isolation.ErrMalformed
-		}
-		all.Lately = append(all.Lately, r)
-	}
-	return all, nil
-}
-
-func readRefused(word string) (r Refused, ok bool) {
-	parts := strings.Split(word, " ")
-	if len(parts) != 4 || parts[1] != rule.TCP && parts[1] != rule.UDP {
-		return r, false
-	}
-	a, err := netip.ParseAddr(parts[0])
-	port, perr := strconv.ParseUint(parts[2], 10, 16)
-	n, nerr := strconv.ParseUint(parts[3], 10, 64)
-	return Refused{netip.AddrPortFrom(a, uint16(port)), parts[1], n}, err == nil && perr == nil && nerr == nil && a.Zone() == ""
+	return all
 }
 
 // Setting is what would allow a destination to a box that has these rules: "" where nothing would. name is what has

@@ -11,45 +11,83 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
 func TestAnswersOfTheKeeper(t *testing.T) {
 	t.Parallel()
-	u, err := ReadTraffic([]string{"10.77.0.1", "fd00::1", "1", "2", "3", "4"})
-	want := &TrafficUse{Addresses: []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("fd00::1")}, Received: Amount{1, 2}, Sent: Amount{3, 4}}
-	if err != nil || !reflect.DeepEqual(u, want) {
-		t.Errorf("%+v, %v", u, err)
+	four, six := netip.MustParseAddrPort("1.2.3.4:22"), netip.MustParseAddrPort("[2001:db8::1]:443")
+	r := &isolation.Refusals{Packets: 7, Crowded: 5, Lately: []isolation.RefusedDestination{
+		{To: isolation.Endpoint{Address: four.Addr().AsSlice(), Port: 22}, Packets: 3}, {To: isolation.Endpoint{Address: six.Addr().AsSlice(), Port: 443}, UDP: true, Packets: 4},
+	}}
+	all := refusalsOf(r)
+	if want := (&Refusals{Packets: 7, Crowded: 5, Lately: []Refused{{four, "tcp", 3}, {six, "udp", 4}}}); !reflect.DeepEqual(all, want) {
+		t.Errorf("%+v", all)
 	}
-	all, err := ReadRefused([]string{"7", "5", "1.2.3.4 tcp 22 3", "2001:db8::1 udp 443 4"})
-	if err != nil || all.Packets != 7 || all.Crowded != 5 || len(all.Lately) != 2 || all.Lately[1] != (Refused{netip.MustParseAddrPort("[2001:db8::1]:443"), "udp", 4}) {
-		t.Errorf("%+v, %v", all, err)
-	}
-	for _, bad := range []string{"", "1", "x 1 2 3 4", "10.77.0.1 1 2 3 -4"} {
-		if _, err := ReadTraffic(strings.Fields(bad)); err == nil {
-			t.Errorf("look %q is taken", bad)
-		}
-	}
-	for _, bad := range [][]string{nil, {"x"}, {"1"}, {"1", "x"}, {"1", "0", "1.2.3.4 tcp 22"}, {"1", "0", "1.2.3.4 icmp 22 1"}, {"1", "0", "fe80::1%lo tcp 22 1"}, {"1", "0", "1.2.3.4 tcp 65536 1"}} {
-		if _, err := ReadRefused(bad); err == nil {
-			t.Errorf("refusals %q are taken", bad)
-		}
+	u := trafficUse(&isolation.Traffic{Addresses: [][]byte{four.Addr().AsSlice(), six.Addr().AsSlice()}, Received: isolation.Amount{Bytes: 1, Packets: 2}, Sent: isolation.Amount{Bytes: 3, Packets: 4}}, r)
+	want := &TrafficUse{Addresses: []netip.Addr{four.Addr(), six.Addr()}, Received: isolation.Amount{Bytes: 1, Packets: 2}, Sent: isolation.Amount{Bytes: 3, Packets: 4}, PacketsRejected: 7}
+	if !reflect.DeepEqual(u, want) {
+		t.Errorf("%+v", u)
 	}
 }
 
-func FuzzReadRefused(f *testing.F) {
-	f.Add("7\n0\n1.2.3.4 tcp 22 3")
-	f.Fuzz(func(t *testing.T, text string) {
-		all, err := ReadRefused(strings.Split(text, "\n"))
-		if err != nil {
+// Whatever a keeper says can be told.
+func FuzzRefusals(f *testing.F) {
+	f.Add(isolation.EncodeKeeperReply(1, &isolation.Refusals{Packets: 7, Lately: []isolation.RefusedDestination{{To: isolation.Endpoint{Address: []byte{1, 2, 3, 4}, Port: 22}, Packets: 3}}}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, reply, err := isolation.DecodeKeeperReply(data)
+		r, ok := reply.(*isolation.Refusals)
+		if err != nil || !ok {
 			return
 		}
-		for _, r := range all.Lately {
+		for _, r := range refusalsOf(r).Lately {
 			if !r.To.Addr().IsValid() || r.Text(nil, "", false) == "" {
 				t.Errorf("%+v, %v", r, err)
 			}
 		}
 	})
+}
+
+// What the keeper is told of a network has no rules by name, but says that there are some.
+func TestRulesByNameAreBoxdsToKeep(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		asked, want isolation.NetworkSpec
+		byName      bool
+	}{
+		"none": {},
+		"by cidr": {
+			asked:  isolation.NetworkSpec{Kind: isolation.NetworkEgress, Connections: 5, Rules: []string{"11.0.0.0/8 tcp"}},
+			want:   isolation.NetworkSpec{Kind: isolation.NetworkEgress, Connections: 5, Rules: []string{"11.0.0.0/8 tcp"}},
+			byName: false,
+		},
+		"strict, with nothing to look at": {
+			asked:  isolation.NetworkSpec{Kind: isolation.NetworkEgress, Strict: true, Bandwidth: 1 << 20, Rules: []string{"11.0.0.0/8 tcp"}},
+			want:   isolation.NetworkSpec{Kind: isolation.NetworkEgress, Bandwidth: 1 << 20, Rules: []string{"11.0.0.0/8 tcp"}},
+			byName: false,
+		},
+		"by name": {
+			asked:  isolation.NetworkSpec{Kind: isolation.NetworkEgress, Strict: true, Rules: []string{"www.example", "11.0.0.0/8 tcp"}},
+			want:   isolation.NetworkSpec{Kind: isolation.NetworkEgress, Strict: true, NamesOnly: true, Rules: []string{"11.0.0.0/8 tcp"}},
+			byName: true,
+		},
+		"names only": {
+			asked:  isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true},
+			want:   isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true},
+			byName: true,
+		},
+		"that of the host": {asked: isolation.NetworkSpec{Kind: isolation.NetworkHost}, want: isolation.NetworkSpec{Kind: isolation.NetworkHost}},
+	} {
+		got, byName, err := split(&c.asked)
+		if err != nil || (byName != nil) != c.byName || (got.Names != 0) != c.byName || byName != nil && byName.Strict != c.asked.Strict {
+			t.Errorf("%s: %+v, %+v, %v", name, got, byName, err)
+		}
+		got.Names = 0
+		if !got.Equal(&c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
 }
 
 func TestWhatWouldAllowIt(t *testing.T) {

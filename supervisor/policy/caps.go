@@ -106,8 +106,3 @@ func above[T cmp.Ordered](value, most T) bool {
 	var endless T
 	return most != endless && (value == endless || value > most)
 }
-
-// words are what the driver of boxes is asked for.
-func (c NetworkCaps) words() []string {
-	return rule.Caps{Connections: c.Connections, Bandwidth: uint64(c.Bandwidth)}.Words()
-}

@@ -4,6 +4,8 @@ package policy
 
 import (
 	"slices"
+
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // mergeNetwork settles where programs may connect to.
@@ -47,6 +49,15 @@ func (s *Settings) rules() []string {
 }
 
 // KeeperNetwork is what the driver of boxes is asked for.
-func (s *Settings) KeeperNetwork() []string {
-	return NetworkWords(s.Network, s.rules(), s.NamesOnly, s.NetworkStrict, NetworkCaps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth})
+func (s *Settings) KeeperNetwork() isolation.NetworkSpec {
+	switch s.Network {
+	case NetworkHost:
+		return isolation.NetworkSpec{Kind: isolation.NetworkHost}
+	case NetworkEgress:
+		return isolation.NetworkSpec{
+			Kind: isolation.NetworkEgress, NamesOnly: s.NamesOnly, Strict: s.NetworkStrict,
+			Connections: uint32(max(s.NetworkConnections, 0)), Bandwidth: uint64(max(s.NetworkBandwidth, 0)), Rules: s.NetworkRules,
+		}
+	}
+	return isolation.NetworkSpec{}
 }

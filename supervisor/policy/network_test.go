@@ -3,12 +3,15 @@
 package policy
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
 func TestRulesOfALivingSessionAreHeld(t *testing.T) {
@@ -39,8 +42,8 @@ func TestRulesOfALivingSessionAreHeld(t *testing.T) {
 			t.Errorf("%q: %v", c.rules, err)
 		}
 	}
-	if next, err := p.Change(&now, &Request{NetworkRules: []string{}}); err != nil || !slices.Equal(next.KeeperNetwork(), []string{"egress", "names="}) {
-		t.Errorf("without the names that are locked others may resolve: %q, %v", next.KeeperNetwork(), err)
+	if next, err := p.Change(&now, &Request{NetworkRules: []string{}}); err != nil || !reflect.DeepEqual(next.KeeperNetwork(), isolation.NetworkSpec{Kind: isolation.NetworkEgress, NamesOnly: true, Rules: []string{}}) {
+		t.Errorf("without the names that are locked others may resolve: %+v, %v", next.KeeperNetwork(), err)
 	}
 	next, err := p.Change(&now, &Request{})
 	if err != nil || !slices.Equal(next.NetworkRules, now.NetworkRules) {
@@ -74,24 +77,24 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 		connections *int
 		bandwidth   *quantity.Size
 		held        Held
-		want        []string
+		want        rule.Caps
 		clamped     []Clamp
 	}{
-		"nothing": {nil, nil, Held{Bounds: NoBounds()}, []string{"connections=1024", "bandwidth=1048576"}, nil},
-		"less":    {new(5), new(64 * quantity.KiB), Held{Bounds: NoBounds()}, []string{"connections=5", "bandwidth=65536"}, nil},
-		"more": {new(5000), new(quantity.Size(0)), Held{Bounds: NoBounds()}, []string{"connections=1024", "bandwidth=1048576"}, []Clamp{
+		"nothing": {nil, nil, Held{Bounds: NoBounds()}, rule.Caps{Connections: 1024, Bandwidth: 1048576}, nil},
+		"less":    {new(5), new(64 * quantity.KiB), Held{Bounds: NoBounds()}, rule.Caps{Connections: 5, Bandwidth: 65536}, nil},
+		"more": {new(5000), new(quantity.Size(0)), Held{Bounds: NoBounds()}, rule.Caps{Connections: 1024, Bandwidth: 1048576}, []Clamp{
 			{FieldConnections, "5000", "1024", "profiles.network_basic.network_connections"}, {FieldBandwidth, "0", "1MiB", "profiles.network_basic.network_bandwidth"},
 		}},
-		"held":      {nil, nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{FieldConnections, "1024", "10", "policy.ci.ceilings.network_connections"}}},
-		"held more": {new(5000), nil, tight, []string{"connections=10", "bandwidth=1048576"}, []Clamp{{FieldConnections, "5000", "10", "policy.ci.ceilings.network_connections"}}},
+		"held":      {nil, nil, tight, rule.Caps{Connections: 10, Bandwidth: 1048576}, []Clamp{{FieldConnections, "1024", "10", "policy.ci.ceilings.network_connections"}}},
+		"held more": {new(5000), nil, tight, rule.Caps{Connections: 10, Bandwidth: 1048576}, []Clamp{{FieldConnections, "5000", "10", "policy.ci.ceilings.network_connections"}}},
 	} {
 		req := &Request{Profile: "network_basic", Patch: limits.Patch{NetworkConnections: k.connections, NetworkBandwidth: k.bandwidth}}
 		s, profile, err := c.Merge(req)
 		if err == nil {
 			err = k.held.Hold(&s, req)
 		}
-		if got := s.KeeperNetwork(); err != nil || !slices.Equal(got[1:3], k.want) || !slices.Equal(s.Clamped, k.clamped) {
-			t.Errorf("%s: %q, %+v, %v", name, got, s.Clamped, err)
+		if got := s.KeeperNetwork(); err != nil || got.Connections != uint32(k.want.Connections) || got.Bandwidth != k.want.Bandwidth || !slices.Equal(s.Clamped, k.clamped) {
+			t.Errorf("%s: %+v, %+v, %v", name, got, s.Clamped, err)
 			continue
 		}
 		less := &Request{Patch: limits.Patch{NetworkConnections: new(3)}}

@@ -141,26 +141,6 @@ func SettleRules(network, profile string, its, asked []string, locked, strict bo
 	return false, nil, err
 }
 
-// NetworkWords are what the driver of boxes is asked for. namesOnly says that boxd alone is to resolve names, whatever the
-// rules are, strict that connections to names are looked at; nil rules are no
-// network, or that of the host.
-func NetworkWords(network string, rules []string, namesOnly, strict bool, caps NetworkCaps) []string {
-	if network == NetworkHost {
-		return []string{NetworkHost}
-	}
-	if rules == nil {
-		return nil
-	}
-	words := []string{rule.Egress}
-	if namesOnly {
-		words = append(words, rule.Names)
-	}
-	if strict {
-		words = append(words, rule.Strict)
-	}
-	return slices.Concat(words, caps.words(), rules)
-}
-
 // RulesByName reports whether a rule is by name.
 func RulesByName(texts []string) bool { return slices.ContainsFunc(texts, egress.Written) }
 

@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/driver"
@@ -37,9 +36,6 @@ const (
 
 // patience is how long a connection may take to be there: a program whose queue is full does not answer.
 const patience = 10 * time.Second
-
-// word is the keeper's, as isolation/network has it: that is not linked here.
-const word = "connect"
 
 // Ports knows how many connections into boxes there are.
 type Ports struct {
@@ -166,11 +162,11 @@ func (b *Ports) connect(ctx context.Context, s *Session, port uint16) (*net.TCPC
 }
 
 func (b *Ports) connectTo(ctx context.Context, key string, to netip.AddrPort) (*net.TCPConn, error) {
-	_, files, err := b.boxes.Network(ctx, key, []string{word, to.String()})
+	fd, err := b.boxes.DialLoopback(ctx, key, to)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := connOf(files)
+	conn, err := connOf(fd)
 	if err != nil {
 		return nil, err
 	}
@@ -181,12 +177,8 @@ func (b *Ports) connectTo(ctx context.Context, key string, to netip.AddrPort) (*
 }
 
 // connOf takes the descriptor over that the keeper has sent.
-func connOf(files []int) (*net.TCPConn, error) {
-	if len(files) != 1 {
-		fdpass.CloseAll(files)
-		return nil, fmt.Errorf("connect: %w", isolation.ErrMalformed)
-	}
-	f := os.NewFile(uintptr(files[0]), "port")
+func connOf(fd int) (*net.TCPConn, error) {
+	f := os.NewFile(uintptr(fd), "port")
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if err != nil {

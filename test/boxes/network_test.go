@@ -31,12 +31,12 @@ func TestLoopbackIsUpAndTheOnlyLink(t *testing.T) {
 // Whoever has boxd has no keeper that gives a box the network of the host: root has to have said so to the keeper.
 func TestAKeeperGivesNobodyTheNetworkOfTheHost(t *testing.T) {
 	k := startKeeper(t)
-	for _, network := range [][]string{{"host"}, {"host", "0.0.0.0/0"}} {
+	for _, network := range []isolation.NetworkSpec{{Kind: isolation.NetworkHost}, {Kind: isolation.NetworkHost, Rules: []string{"0.0.0.0/0 tcp"}}} {
 		_, err := k.Launch(t.Context(), &isolation.Spec{
 			Key: bareKey, Hostname: "box", Scratch: isolation.Scratch{Bytes: 64 << 20, Inodes: 10_000}, ManagedWork: true, Network: network,
 		})
 		if f, ok := errors.AsType[*isolation.StepError](err); !ok || f.Step != isolation.StepNetwork || f.Errno != unix.EPERM {
-			t.Errorf("%q: %v", network, err)
+			t.Errorf("%+v: %v", network, err)
 		}
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
@@ -42,7 +43,7 @@ func TestASweepRemovesWhatIsNobodys(t *testing.T) {
 		_ = box.Wait()
 	}()
 	h := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24")}, log.New(io.Discard, "", 0))
-	_, err := h.Attach("key", box.Process.Pid, func() bool { return true }, []string{rule.Egress})
+	_, err := h.Attach(&network.Box{Key: "key", PID: box.Process.Pid, Alive: func() bool { return true }}, byRules())
 	must(t, err)
 	h.Close()
 	sweep := func(run string) {
@@ -74,8 +75,8 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	}()
 	h := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24"), Caps: rule.Caps{Connections: 100}}, log.New(io.Discard, "", 0))
 	defer h.Close()
-	alive := func() bool { return true }
-	_, err := h.Attach("key", box.Process.Pid, alive, []string{rule.Egress, public4 + "/32 tcp 80"})
+	of := &network.Box{Key: "key", PID: box.Process.Pid, Alive: func() bool { return true }}
+	_, err := h.Attach(of, byRules(public4+"/32 tcp 80"))
 	must(t, err)
 	defer h.Remove("key")
 	space, err := os.Open("/proc/" + strconv.Itoa(box.Process.Pid) + "/ns/net")
@@ -104,11 +105,16 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		r := <-done
 		return r.c, r.err
 	}
-	do := func(words ...string) []string {
+	refused := func() *isolation.Refusals {
 		t.Helper()
-		answer, _, err := h.Do("key", box.Process.Pid, alive, words)
+		r, err := h.Refusals(of)
 		must(t, err)
-		return answer
+		return r
+	}
+	setRules := func(rules ...string) {
+		t.Helper()
+		_, err := h.SetRules(of, byRules(rules...))
+		must(t, err)
 	}
 	living, err := dial(public4 + ":80")
 	must(t, err)
@@ -117,8 +123,8 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		c.Close()
 		t.Error("a port that no rule has is reached")
 	}
-	do(network.WordPins, public4+" tcp 443 3600")
-	do(network.WordPins, public4+" tcp 443 1", other4+" tcp 443 1")
+	must(t, h.Pin(of, []isolation.Pin{pin(public4+":443", 3600)}))
+	must(t, h.Pin(of, []isolation.Pin{pin(public4+":443", 1), pin(other4+":443", 1)}))
 	if c, err := dial(public4 + ":443"); err != nil {
 		t.Errorf("a pin: %v", err)
 	} else {
@@ -141,18 +147,15 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	defer next.Close()
 	next.Adopt([]string{"key"})
 	for i := range 40 {
-		words := []string{network.WordPins, public4 + " tcp 443 1"}
-		for j := range 250 {
-			words = append(words, fmt.Sprintf("13.%d.0.%d tcp 443 600", i, j))
+		pins := []isolation.Pin{pin(public4+":443", 1)}
+		for j := range isolation.MaxPins - 1 {
+			pins = append(pins, pin(fmt.Sprintf("13.%d.0.%d:443", i, j), 600))
 		}
-		_, _, err := next.Do("key", box.Process.Pid, alive, words)
-		must(t, err)
+		must(t, next.Pin(of, pins))
 	}
-	_, _, err = next.Do("key", box.Process.Pid, alive, []string{network.WordPins, other4 + " tcp 22 1", other4 + " tcp 443 1"})
-	must(t, err)
-	for _, again := range []string{" tcp 443 600", " tcp 443 1"} {
-		_, _, err = next.Do("key", box.Process.Pid, alive, []string{network.WordPins, other4 + again})
-		must(t, err)
+	must(t, next.Pin(of, []isolation.Pin{pin(other4+":22", 1), pin(other4+":443", 1)}))
+	for _, seconds := range []uint32{600, 1} {
+		must(t, next.Pin(of, []isolation.Pin{pin(other4+":443", seconds)}))
 	}
 	for _, to := range []string{public4, other4} {
 		if c, err := dial(to + ":443"); err != nil {
@@ -161,25 +164,37 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 			c.Close()
 		}
 	}
-	for _, bad := range []string{"169.254.169.254 tcp 80 10", "10.99.0.1 tcp 80 10", public4 + " any 80 10", public4 + " tcp 80-81 10", public4 + " tcp 80 0", public4 + " tcp 80 1e3", "::ffff:11.22.33.44 tcp 80 10"} {
-		if _, _, err := h.Do("key", box.Process.Pid, alive, []string{network.WordPins, bad}); err == nil {
-			t.Errorf("pin %q is taken", bad)
+	for _, bad := range []isolation.Pin{
+		pin("169.254.169.254:80", 10), pin("10.99.0.1:80", 10), pin(public4+":0", 10), pin(public4+":80", 0), pin(public4+":80", 3601), pin("[::ffff:11.22.33.44]:80", 10), {Seconds: 10},
+	} {
+		if err := h.Pin(of, []isolation.Pin{bad}); err == nil {
+			t.Errorf("pin %+v is taken", bad)
 		}
 	}
-	look := do(network.WordLook)
-	if len(look) != 5 || !strings.HasPrefix(look[0], "10.77.0.") || slices.Contains(look[1:], "0") {
-		t.Errorf("look: %q", look)
+	if err := h.Pin(of, slices.Repeat([]isolation.Pin{pin(public4+":443", 1)}, isolation.MaxPins+1)); err == nil {
+		t.Error("more pins than fit a message of the kernel are taken")
+	}
+	traffic, err := h.Traffic("key")
+	must(t, err)
+	if r, s := traffic.Received, traffic.Sent; len(traffic.Addresses) != 1 || r.Bytes == 0 || r.Packets == 0 || s.Bytes == 0 || s.Packets == 0 {
+		t.Fatalf("traffic: %+v", traffic)
+	}
+	own, _ := netip.AddrFromSlice(traffic.Addresses[0])
+	if !strings.HasPrefix(own.String(), "10.77.0.") {
+		t.Errorf("address: %v", own)
 	}
 	boxtest.Eventually(t, "what was refused is known", func() bool {
-		said := do(network.WordDenied)
-		n, err := strconv.Atoi(said[0])
-		must(t, err)
-		return n > 0 && slices.ContainsFunc(said[1:], func(s string) bool { return strings.HasPrefix(s, public4+" tcp 443 ") }) &&
-			slices.ContainsFunc(said[1:], func(s string) bool { return strings.HasPrefix(s, other4+" tcp 443 ") })
+		all := refused()
+		to := func(want string) bool {
+			return slices.ContainsFunc(all.Lately, func(d isolation.RefusedDestination) bool {
+				return rule.AddrPort(&d.To).String() == want && !d.UDP && d.Packets > 0
+			})
+		}
+		return all.Packets > 0 && to(public4+":443") && to(other4+":443")
 	})
-	do(network.WordRules, other4+"/32 tcp 80")
-	if said := do(network.WordDenied); said[0] == "0" {
-		t.Errorf("a change of rules forgets how much was refused: %q", said)
+	setRules(other4 + "/32 tcp 80")
+	if all := refused(); all.Packets == 0 {
+		t.Errorf("a change of rules forgets how much was refused: %+v", all)
 	}
 	must(t, living.SetDeadline(time.Now().Add(time.Minute)))
 	boxtest.Eventually(t, "the connection is cut", func() bool {
@@ -195,10 +210,10 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	must(t, err)
 	c.FlushRuleset()
 	must(t, c.Flush())
-	if said := do(network.WordDenied); len(said) != 2 || said[0] != "0" || said[1] != "0" {
-		t.Errorf("without a table: %q", said)
+	if all := refused(); all.Packets != 0 || all.Crowded != 0 || len(all.Lately) > 0 {
+		t.Errorf("without a table: %+v", all)
 	}
-	do(network.WordRules, other4+"/32 tcp 80")
+	setRules(other4 + "/32 tcp 80")
 	if c, err := dial(public4 + ":443"); err == nil {
 		c.Close()
 		t.Error("a table that was replaced lets through")
@@ -206,10 +221,21 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	if n := remembered(t, space); n > 100 {
 		t.Errorf("the kernel remembers %d connections within a box", n)
 	}
-	if _, _, err := h.Do("key", box.Process.Pid, alive, []string{network.WordRules, cloud4 + "/32 tcp 80"}); err == nil {
-		t.Error("the metadata service can be named where no profile does")
+	for what, bad := range map[string]*isolation.NetworkSpec{
+		"the metadata service, which no profile names": byRules(cloud4 + "/32 tcp 80"),
+		"no network":                   {},
+		"that of the host":             {Kind: isolation.NetworkHost},
+		"looking at no rules by name":  {Kind: isolation.NetworkEgress, Strict: true},
+		"names of no rules":            {Kind: isolation.NetworkEgress, NamesOnly: true},
+		"rules by name without a word": {Kind: isolation.NetworkEgress, Names: 7},
+		"many connections":             {Kind: isolation.NetworkEgress, Connections: rule.MaxConnections + 1},
+		"little bandwidth":             {Kind: isolation.NetworkEgress, Bandwidth: rule.LeastBandwidth - 1},
+	} {
+		if _, err := h.SetRules(of, bad); err == nil {
+			t.Errorf("rules are taken that are %s", what)
+		}
 	}
-	if _, _, err := h.Do("key", unix.Gettid(), alive, []string{network.WordRules}); err == nil {
+	if _, err := h.SetRules(&network.Box{Key: "key", PID: unix.Gettid(), Alive: of.Alive}, byRules()); err == nil {
 		t.Error("the host's own network is taken for a box's")
 	}
 	// As many rules as there may be, each with as many ports as it may have.
@@ -217,7 +243,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	for i := range rule.Max {
 		most = append(most, "13.0."+strconv.Itoa(i)+".0/24 any"+strings.Repeat(" 1000-2000", rule.MaxPorts-1)+" 80")
 	}
-	do(append([]string{network.WordRules}, append(most[1:], other4+"/32 tcp"+strings.Repeat(" 80", rule.MaxPorts))...)...)
+	setRules(append(most[1:], other4+"/32 tcp"+strings.Repeat(" 80", rule.MaxPorts))...)
 	full, err := dial(other4 + ":80")
 	must(t, err)
 	defer full.Close()
@@ -225,7 +251,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		list, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
 		must(t, err)
 		for _, f := range list {
-			if f.Forward.SrcIP.String() == look[0] {
+			if f.Forward.SrcIP.String() == own.String() {
 				n++
 			}
 		}
@@ -242,6 +268,17 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	if n := flows(); n > 0 {
 		t.Errorf("the host remembers %d connections of a box that is gone", n)
 	}
+}
+
+// byRules is a network with rules by cidr.
+func byRules(rules ...string) *isolation.NetworkSpec {
+	return &isolation.NetworkSpec{Kind: isolation.NetworkEgress, Rules: rules}
+}
+
+// pin is one of TCP.
+func pin(to string, seconds uint32) isolation.Pin {
+	p := netip.MustParseAddrPort(to)
+	return isolation.Pin{To: isolation.Endpoint{Address: p.Addr().AsSlice(), Port: p.Port()}, Seconds: seconds}
 }
 
 // remembered is how many more connections the kernel remembers of a box when it has sent to hundreds of ports of its own.

@@ -44,8 +44,7 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 	cfg := rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24"), Block6: netip.MustParsePrefix("fd62:6f78:6400::/64")}
 	h := network.New(cfg, log.New(io.Discard, "", 0))
 	defer h.Close()
-	alive := func() bool { return true }
-	_, err := h.Attach("key", box.Process.Pid, alive, []string{rule.Egress, public4 + "/32 udp 80", public6 + "/128 udp 80"})
+	_, err := h.Attach(&network.Box{Key: "key", PID: box.Process.Pid, Alive: func() bool { return true }}, byRules(public4+"/32 udp 80", public6+"/128 udp 80"))
 	must(t, err)
 	defer h.Remove("key")
 	space, err := os.Open("/proc/" + strconv.Itoa(box.Process.Pid) + "/ns/net")
@@ -78,13 +77,16 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 	defer next.Close()
 	must(t, settled(w.links()[0], "1")())
 
-	look, _, err := h.Do("key", box.Process.Pid, alive, []string{network.WordLook})
+	traffic, err := h.Traffic("key")
 	must(t, err)
+	if len(traffic.Addresses) != 2 {
+		t.Fatalf("addresses: %v", traffic.Addresses)
+	}
 	before := dropped(t)
 	for i, send := range []func() error{
 		optioned,
-		func() error { return strictly(netip.MustParseAddr(look[0])) },
-		func() error { return routed(netip.MustParseAddr(look[1])) },
+		func() error { return strictly(netip.AddrFrom4([4]byte(traffic.Addresses[0]))) },
+		func() error { return routed(netip.AddrFrom16([16]byte(traffic.Addresses[1]))) },
 	} {
 		must(t, network.InNamespace(space, send))
 		boxtest.Eventually(t, "a packet is dropped that says where it goes", func() bool { return dropped(t) == before+uint64(i)+1 })

@@ -4,11 +4,12 @@ package rule
 
 import (
 	"strconv"
-	"strings"
+
+	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Caps are the most of the network that one box may use. Their words stand before the rules of a box, and in the
-// configuration of the keeper, which says what boxes have whose words say nothing.
+// Caps are the most of the network that one box may use. Their words are in the configuration of the keeper, which
+// says what boxes have that ask for none of their own.
 type Caps struct {
 	Connections int    // at a time; 0: any number, or the keeper's
 	Bandwidth   uint64 // in each direction, in bytes a second; 0: any, or the keeper's
@@ -40,26 +41,16 @@ func (c *Caps) take(key, value string) (taken bool, err error) {
 	return true, err
 }
 
-// TakeCaps takes the words of caps from the beginning of the rules.
-func TakeCaps(words []string) (c Caps, rules []string, err error) {
-	for len(words) > 0 {
-		key, value, _ := strings.Cut(words[0], "=")
-		taken, err := c.take(key, value)
-		if err != nil {
-			return c, nil, err
-		}
-		if !taken {
-			break
-		}
-		words = words[1:]
+// CapsOf are those of the network of a box, which are held against the bounds of caps.
+func CapsOf(n *isolation.NetworkSpec) (c Caps, err error) {
+	c = Caps{Connections: int(n.Connections), Bandwidth: n.Bandwidth}
+	if c.Connections > MaxConnections {
+		return c, &Refusal{Part: "connections", Value: strconv.Itoa(c.Connections), Allowed: "at most " + strconv.Itoa(MaxConnections)}
 	}
-	return c, words, nil
-}
-
-// IsCap reports whether a word is about a cap, and not a rule.
-func IsCap(word string) bool {
-	key, _, said := strings.Cut(word, "=")
-	return said && (key == keyConnections || key == keyBandwidth)
+	if c.Bandwidth > 0 && (c.Bandwidth < LeastBandwidth || c.Bandwidth > MaxBandwidth) {
+		return c, &Refusal{Part: "bandwidth", Value: strconv.FormatUint(c.Bandwidth, 10), Allowed: strconv.Itoa(LeastBandwidth) + " to " + strconv.Itoa(MaxBandwidth)}
+	}
+	return c, nil
 }
 
 // Exceed names what of c is more than most lets a box have.

@@ -3,11 +3,12 @@
 package rule
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
+	"strconv"
 	"time"
+
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // LongestPin is how long a pin lasts at most. A name server may say more.
@@ -21,34 +22,29 @@ type Pin struct {
 	For      time.Duration // whole seconds
 }
 
-// String is the one form that ParsePin reads.
-func (p Pin) String() string {
-	return fmt.Sprintf("%s %s %d %d", p.Addr, p.Protocol, p.Port, int64(p.For/time.Second))
-}
-
-// ParsePin reads what String has written. A pin is about an address that a rule could be about which is not named:
+// ReadPin checks a pin that somebody asks for. It is about an address that a rule could be about which is not named:
 // no name leads to a blocked one.
-func ParsePin(text string) (Pin, error) {
-	var p Pin
-	parts := strings.Split(text, " ")
-	if len(parts) != 4 {
-		return p, errors.New("not a pin")
+func ReadPin(p *isolation.Pin) (Pin, error) {
+	to, protocol := AddrPort(&p.To), TCP
+	if p.UDP {
+		protocol = UDP
 	}
-	addr, err := netip.ParseAddr(parts[0])
-	if err != nil || addr.Zone() != "" {
-		return p, &Refusal{Part: "pin", Value: text, Allowed: "an address"}
-	}
-	r, err := New(netip.PrefixFrom(addr, addr.BitLen()).String(), parts[1], []string{parts[2]})
-	if err == nil && (r.Named() || r.Protocol == Any || r.Ports[0].First != r.Ports[0].Last) {
-		err = &Refusal{Part: "pin", Value: text, Allowed: "a public address, tcp or udp, and one port"}
+	r, err := New(netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String(), protocol, []string{strconv.Itoa(int(to.Port()))})
+	if err == nil && r.Named() {
+		err = &Refusal{Part: "pin", Value: to.String(), Allowed: "a public address, tcp or udp, and one port"}
 	}
 	if err != nil {
-		return p, err
+		return Pin{}, err
 	}
-	life, err := time.ParseDuration(parts[3] + "s")
-	p = Pin{Addr: addr, Protocol: r.Protocol, Port: r.Ports[0].First, For: life}
-	if err != nil || life < time.Second || life > LongestPin || p.String() != text {
-		return p, &Refusal{Part: "pin", Value: text, Allowed: fmt.Sprintf("1 to %d seconds", LongestPin/time.Second)}
+	life := time.Duration(p.Seconds) * time.Second
+	if life < time.Second || life > LongestPin {
+		return Pin{}, &Refusal{Part: "pin", Value: life.String(), Allowed: fmt.Sprintf("1 to %d seconds", LongestPin/time.Second)}
 	}
-	return p, nil
+	return Pin{Addr: to.Addr(), Protocol: protocol, Port: to.Port(), For: life}, nil
+}
+
+// AddrPort is an endpoint of a message, in the form in which it is used. It is not valid where that has no address.
+func AddrPort(e *isolation.Endpoint) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(e.Address)
+	return netip.AddrPortFrom(a, e.Port)
 }

@@ -17,12 +17,6 @@ import (
 // Egress is the network of a box whose programs connect to other hosts, by rules.
 const Egress = "egress"
 
-// Names begins the word behind it of a box with rules by name, see isolation/network.
-const Names = "names="
-
-// Strict is the word behind that of a box whose connections to names are looked at, see isolation/network.
-const Strict = "strict"
-
 // Protocols of a Rule.
 const (
 	TCP = "tcp"

@@ -120,7 +120,8 @@ func TestClosedListsAreThoseOfTheCode(t *testing.T) {
 		{"Process", "reason", "../supervisor/process", "Reason", ""},
 		{"Restart", "policy", "../supervisor/process", "Restart", ""},
 		{"SessionRequest", "network", "../supervisor/policy", "Network", ""},
-		{"SessionRequest", "oom", "../supervisor/policy", "OOM", ""},
+		{"LimitsPatch", "oom", "../supervisor/policy", "OOM", ""},
+		{"Limits", "oom", "../supervisor/policy", "OOM", ""},
 		{"Mount", "mode", "../supervisor/policy", "Mount", ""},
 		{"Profile", "leftovers", "../supervisor/policy", "Leftovers", ""},
 	} {

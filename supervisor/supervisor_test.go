@@ -285,7 +285,7 @@ func TestAnExecutionWaitsForTheTurnOfItsOwner(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			_, err := s.Start(ctx, &session.ExecRequest{Argv: []string{"true"}})
+			_, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"true"}})
 			ended <- err
 		}()
 		synctest.Wait()

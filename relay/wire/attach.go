@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,7 @@ func (o *Opening) Process(ctx context.Context, s *session.Session, p *process.Pr
 		if o.Asked != nil {
 			o.Asked(first.Attach)
 		}
+		c.noInput = errors.New("the attach did not ask to write")
 		return c.attend(ctx, hangUp, s, p, first.Attach, func(attached *api.StreamAttached) api.ServerControl {
 			return api.ServerControl{Attached: attached}
 		})
@@ -64,7 +66,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	c.in = newInput(nil, asked.Lines, c.writer(ctx, a, sent))
 	c.in.repeated = uint64(max(a.Taken()-sent, 0))
 	if !asked.Write {
-		c.in.refusal = errors.New("the attach did not ask to write")
+		c.in.refusal = c.noInput
 	}
 	if asked.Lines {
 		c.ws.SetReadLimit(api.MaxLine + 1)
@@ -76,7 +78,12 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if c.ws.Subprotocol() == api.StreamForget {
 		c.forgotten = make(chan struct{})
 	}
-	c.tasks.Go(func() { c.watch(ctx, hangUp, pingEvery, pongPatience) })
+	broken := func() {}
+	if p.Spec().Unlisted {
+		broken = p.RequestStop
+	} else {
+		c.tasks.Go(func() { c.watch(ctx, hangUp, pingEvery, pongPatience) })
+	}
 	c.tasks.Go(func() { // ends with the connection
 		defer hangUp()
 		c.receive(ctx, func(msg *api.ClientControl) error {
@@ -84,7 +91,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 				return c.forget(ctx, s, p)
 			}
 			return steer(p, msg)
-		}, func() {})
+		}, broken)
 	})
 	c.tasks.Go(func() { // ends with the input, or with ctx
 		c.in.pump(func(taken uint64) { c.control(ctx, api.ServerControl{StdinTaken: uint64(sent) + taken}) })
@@ -92,15 +99,51 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if a.Writer() {
 		c.tasks.Go(func() { c.watchWriter(ctx, a) })
 	}
-	if err := out.relay(ctx, a); err != nil {
+	waiting := ctx
+	if p.Spec().Unlisted {
+		err = c.relayUnlisted(ctx, p, a, out)
+		if ctx.Err() != nil {
+			err, waiting = nil, context.WithoutCancel(ctx) // what has come of it is for those who watch boxd
+		}
+	} else {
+		err = out.relay(ctx, a)
+	}
+	if err != nil {
 		return nil, err
 	}
-	r, err := s.ProcessEnd(ctx, p) // the client has the output
+	r, err := s.ProcessEnd(waiting, p) // the client has the output
 	if err != nil {
 		return nil, err
 	}
 	res := ExecResult(s.ID, r, "")
 	return &res, nil
+}
+
+// relayUnlisted is relay for a client who has the process alone, which ends when the client does not take its output
+// to its end. That of an ended process is not kept for ever.
+func (c *conn) relayUnlisted(ctx context.Context, p *process.Process, a *process.Attachment, out *output) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	c.tasks.Go(func() { // ends with ctx
+		select {
+		case <-p.Done():
+		case <-ctx.Done():
+			return
+		}
+		timer := time.NewTimer(drainPatience)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			stop()
+		case <-ctx.Done():
+		}
+	})
+	err := out.relay(ctx, a)
+	if err != nil {
+		p.RequestStop()
+		return fmt.Errorf("relay output: %w", err)
+	}
+	return nil
 }
 
 // forget removes a process whose client has read its end. Nothing that comes behind that is read before it is done,

@@ -59,6 +59,7 @@ type conn struct {
 	ws      *websocket.Conn // to read from
 	frames  *frames         // to write to
 	in      *input          // nil before there may be any
+	noInput error           // why there is none that was not asked for
 	tasks   sync.WaitGroup
 	cutOff  atomic.Bool  // the client has broken the rules
 	writing atomic.Int32 // messages that wait to be taken

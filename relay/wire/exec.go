@@ -5,9 +5,6 @@ package wire
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,15 +57,8 @@ func (o *Opening) Exec(ctx context.Context, open Opener) error {
 		if err != nil {
 			return nil, err
 		}
-		if start.Exec.ID != "" || start.Terminal != nil {
-			return c.execProcess(ctx, hangUp, session, start, req, looked)
-		}
-		req.Follow, req.StdinPipe = true, start.Stdin
-		r, err := c.exec(ctx, hangUp, session, req)
-		if r != nil {
-			r.Changes = Changed(looked.End(ctx))
-		}
-		return r, err
+		c.noInput = errNoInput
+		return c.exec(ctx, hangUp, session, start, req, looked)
 	})
 }
 
@@ -91,42 +81,6 @@ func streamRequest(start *api.StreamStart) (*session.ExecRequest, error) {
 	return ExecRequest(x)
 }
 
-// exec runs a program that ends with ctx.
-func (c *conn) exec(ctx context.Context, hangUp func(), session *session.Session, req *session.ExecRequest) (*api.ExecResult, error) {
-	e, err := session.Start(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	defer e.Close()
-	if err := e.Started(ctx); err != nil {
-		return nil, err
-	}
-	c.control(ctx, api.ServerControl{Started: &api.StreamStarted{Session: session.ID, Clamped: Clamped(e.Clamped())}})
-	var refusal error
-	if !req.StdinPipe {
-		refusal = errNoInput
-	}
-	c.in = newInput(refusal, false, pipeWriter(e.Stdin()))
-	defer c.in.close()
-	c.tasks.Go(func() { // ends with the connection
-		defer hangUp()
-		c.receive(ctx, func(msg *api.ClientControl) error {
-			sig, err := signalOf(msg)
-			if err == nil && msg.Resize != nil {
-				err = fault.Field("resize", fault.Word("given"), "left out: the program has no terminal")
-			}
-			if err == nil {
-				_ = e.Signal(sig) // a program that has ended needs none
-			}
-			return err
-		}, func() { _ = e.Kill() })
-	})
-	c.tasks.Go(func() { // ends with the input, or with the pipe that e.Close closes
-		c.in.pump(func(taken uint64) { c.control(ctx, api.ServerControl{StdinTaken: taken}) })
-	})
-	return c.follow(ctx, session, e)
-}
-
 var errNoInput = errors.New("the start did not ask for stdin")
 
 // signalOf is the signal of a control message that has either that or a size.
@@ -145,80 +99,21 @@ func signalOf(msg *api.ClientControl) (unix.Signal, error) {
 	return sig, nil
 }
 
-// pipeWriter writes to a pipe, which is the execution's and closed with it; nil is none.
-func pipeWriter(pipe io.WriteCloser) writer {
-	if pipe == nil || pipe == io.WriteCloser((*os.File)(nil)) {
-		return writer{}
-	}
-	return writer{
-		write: func(data []byte) error {
-			_, err := pipe.Write(data)
-			if err != nil {
-				_ = pipe.Close() // EPIPE: the program has closed its end
-			}
-			return err
-		},
-		end: func() { _ = pipe.Close() },
-	}
-}
-
-// follow relays the output and returns the result when there is no more of it.
-func (c *conn) follow(ctx context.Context, session *session.Session, e *session.Execution) (*api.ExecResult, error) {
-	reading, stop := context.WithCancel(ctx)
-	defer stop()
-	drained := make(chan struct{})
-	c.tasks.Go(func() { // an ended program's output is not kept for ever for a client that does not take it
-		select {
-		case <-e.Exited():
-		case <-drained:
-			return
-		}
-		timer := time.NewTimer(drainPatience)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			stop()
-		case <-drained:
-		}
-	})
-	err := e.Follow(reading, func(stream int, data []byte) error {
-		return c.frames.send(reading, []byte{api.ChannelStdout + byte(stream)}, data)
-	})
-	close(drained)
-	if err != nil {
-		_ = e.Kill() // nobody reads on
-	}
-	r, werr := e.Wait(ctx)
-	if werr != nil {
-		return nil, werr
-	}
-	c.Log.Debug("stream ended", "session", session.ID, "status", exitText(r))
-	if err != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("relay output: %w", err)
-	}
-	res := ExecResult(session.ID, r, "")
-	return &res, nil
-}
-
-// exitText is for logs.
-func exitText(r *session.Result) string {
-	if r.Status == session.StatusExited {
-		return fmt.Sprintf("exited %d", r.ExitCode)
-	}
-	return string(r.Status)
-}
-
 // hangUpGrace is what the programs of a terminal get that nobody can attach to again.
 const hangUpGrace = 2 * time.Second
 
-// execProcess runs a program that is a process: one with an id, which goes on when its client goes and
-// which a second start of the same id joins; or one with a terminal, which is hung up then.
-func (c *conn) execProcess(ctx context.Context, hangUp func(), s *session.Session, start *api.StreamStart, exec *session.ExecRequest, looked *sessionfiles.ChangesWatch) (*api.ExecResult, error) {
+// exec runs a program as a process: one with an id goes on when its client goes, and a second start of the same
+// id joins it; one without is hung up then if it has a terminal, or else ends at once.
+func (c *conn) exec(ctx context.Context, hangUp func(), s *session.Session, start *api.StreamStart, exec *session.ExecRequest, looked *sessionfiles.ChangesWatch) (*api.ExecResult, error) {
 	req := &session.ProcessRequest{ID: start.Exec.ID, Exec: *exec, Terminal: Terminal(start.Terminal), Stdin: start.Stdin, Awaited: true}
 	if start.Lease != nil {
 		req.Lease = new(time.Duration(*start.Lease))
 	}
-	if req.ID == "" {
+	switch {
+	case req.ID != "":
+	case req.Terminal == nil:
+		req.Unlisted, req.Lease = true, nil
+	default:
 		req.ID = policy.NewID()
 		req.Stop = &process.Stop{Signal: "SIGHUP", Grace: new(hangUpGrace)}
 		req.Lease = new(drainPatience) // in case that boxd dies meanwhile

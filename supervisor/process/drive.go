@@ -87,6 +87,10 @@ func (p *Process) attend() *ending {
 		case <-stop:
 			stop = nil
 			p.setState(StateStopping)
+			if p.spec.Unlisted {
+				kill()
+				continue
+			}
 			_ = now.Signal(unix.SignalNum(p.spec.Stop.Signal))
 			grace.Reset(*p.spec.Stop.Grace)
 		case <-grace.C:

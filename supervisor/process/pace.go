@@ -12,7 +12,7 @@ func (p *Process) slowestLocked(now time.Time) *[2]int64 {
 	var least *[2]int64
 	for a := range p.all {
 		switch {
-		case !a.lossless || !a.busy.IsZero() && now.Sub(a.busy) >= stall:
+		case !a.lossless || !p.spec.Unlisted && !a.busy.IsZero() && now.Sub(a.busy) >= stall:
 		case least == nil:
 			least = new(a.taken)
 		default:
@@ -45,6 +45,12 @@ func (p *Process) pace(anyway bool) {
 	}
 	p.paced = to
 	_ = program.Pace(to) // without a box there is nothing to wait for
+}
+
+// farther reports whether PID 1 should hear that readers have come from one position to another.
+func farther(from, to [2]int64, tail uint64) bool {
+	step := max(min(int64(paceStep), int64(tail)/4), 1)
+	return to[0]-from[0] >= step || to[1]-from[1] >= step
 }
 
 // moved reports whether a program has to hear how far its readers are.

@@ -179,13 +179,15 @@ func (p *Process) launch() error {
 			return err
 		}
 	}
-	file, err := newPrivate(&p.spec, &at)
-	if err != nil {
-		return err
+	var file *os.File
+	if !p.spec.Unlisted {
+		if file, err = newPrivate(&p.spec, &at); err != nil {
+			return err
+		}
 	}
 	now, err := p.home.Box.Start(&cmd, client.Files{Script: script, Stdin: input, Private: file, Old: old})
 	if err != nil {
-		file.Close()
+		closeFile(file)
 		return err
 	}
 	p.mu.Lock()
@@ -315,13 +317,16 @@ func (p *Process) Kept(stream int) (head, tail []byte, err error) {
 
 // Stop asks the program to end, kills it if it does not, and returns when the process has ended.
 func (p *Process) Stop(ctx context.Context) error {
-	p.requestStop(ReasonStopped)
+	p.RequestStop()
 	_, err := p.Wait(ctx)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return nil
 }
+
+// RequestStop is Stop that does not wait.
+func (p *Process) RequestStop() { p.requestStop(ReasonStopped) }
 
 // Revoke asks the program to end, and kills it if it does not: its owner may not have it any more.
 func (p *Process) Revoke() { p.requestStop(ReasonRevoked) }

@@ -69,6 +69,9 @@ type Spec struct {
 	Labels   map[string]string
 	Clamped  []policy.Clamp
 	Managed  bool // it counts as a process, any other as an execution
+	// Unlisted makes it its caller's alone, who ends it by RequestStop: at once, whatever Stop says. It waits for its
+	// lossless readers as long as they are there, and no later boxd takes it over.
+	Unlisted bool `json:"-"`
 	// Request is the fields of the request, as something that can be compared.
 	Request map[string]string
 }

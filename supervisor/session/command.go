@@ -37,7 +37,7 @@ type ExecRequest struct {
 	Language    string
 	Env         map[string]string
 	Dir         string // "": the workspace
-	Stdin       []byte // what the program reads, if StdinPipe is not set
+	Stdin       []byte // what the program reads
 	Timeout     *quantity.Duration
 	Limits      policy.ProgramLimits
 	Rlimits     map[string]string // of this program alone, SOFT:HARD by name
@@ -47,12 +47,8 @@ type ExecRequest struct {
 	Usual bool
 	// Beginning keeps the beginning of each stream alone.
 	Beginning bool
-	// Follow hands the output over as it comes, with nothing cut; see Execution.Follow.
-	Follow bool
-	// Own makes it a program of boxd's own: of the rest only Argv, Stdin, Follow and StdinPipe count.
+	// Own makes it a program of boxd's own: of the rest only Argv and Stdin count.
 	Own *InternalExec
-	// StdinPipe gives the program a standard input that is written to while it runs.
-	StdinPipe bool
 	// Wait is how long it may wait for room in its session; nil: as long as the configuration lets it.
 	Wait *time.Duration
 }
@@ -105,7 +101,6 @@ func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
 	o := &ExecPlan{Clamped: clamped, stdin: req.Stdin, Command: isolation.Command{
 		Env: WithEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep,
-		Output:      isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe, Wait: req.Follow,
 	}}
 	cmd := &o.Command
 	if cmd.Dir == "" {
@@ -114,21 +109,16 @@ func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
 			cmd.Dir = root.Dir
 		}
 	}
-	if !req.Follow {
-		limit := c.Config.Exec.OutputLimit
-		if req.OutputLimit != nil {
-			limit = *req.OutputLimit
-		}
-		cmd.Output.Head = uint64(float64(limit) * headShare)
-		if req.Beginning {
-			cmd.Output.Head = uint64(limit)
-		}
-		cmd.Output.Tail = uint64(limit) - cmd.Output.Head
+	limit := c.Config.Exec.OutputLimit
+	if req.OutputLimit != nil {
+		limit = *req.OutputLimit
 	}
-	switch {
-	case req.StdinPipe:
-		cmd.Stdin = isolation.StdinPipe
-	case len(req.Stdin) > 0:
+	cmd.Output.Head = uint64(float64(limit) * headShare)
+	if req.Beginning {
+		cmd.Output.Head = uint64(limit)
+	}
+	cmd.Output.Tail = uint64(limit) - cmd.Output.Head
+	if len(req.Stdin) > 0 {
 		cmd.Stdin = isolation.StdinFile
 	}
 	if cmd.Limits, err = req.Limits.Groups(&c.Settings, c.Enforced); err != nil {

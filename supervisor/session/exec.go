@@ -5,38 +5,24 @@ package session
 import (
 	"context"
 	"errors"
-	"io"
-	"sync"
-	"syscall"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// Execution is a program under way.
-type Execution struct {
+// execution is a program under way that its caller waits for.
+type execution struct {
 	session *Session
-	release func() // gives back what was reserved
-	over    func() // gives back its turn
-	program *client.Program
-	timeout time.Duration
-	clamped []policy.Clamp
-	limits  cgroup.Limits
-	output  isolation.Output
-	follow  bool
-	stdin   *process.Pipe // nil: none
-	opened  sync.Once
-	done    sync.Once
-	told    sync.Once       // of its end
 	caller  context.Context //nolint:containedctx // whose request it is of, for what is told of it; nothing waits for it
-	late    *process.Timer  // ends the session
-	hurry   sync.Once
+	plan    *ExecPlan
+	program *client.Program
+	release func()         // gives back what was reserved
+	over    func()         // gives back its turn
+	late    *process.Timer // ends the session
 }
 
 // context is what a session gives to its programs.
@@ -59,19 +45,17 @@ func (s *Session) Plan(req *ExecRequest) (*ExecPlan, error) {
 	return order, s.host.Book.TryExecution(s.Owner.Name, &given.Held)
 }
 
-// Exec starts a program in a session and waits for it. If ctx ends, so does the program.
+// Exec starts a program in a session, once that has started itself, and waits for it. If ctx ends, so does the program.
 func (s *Session) Exec(ctx context.Context, req *ExecRequest) (*Result, error) {
-	e, err := s.Start(ctx, req)
+	e, err := s.start(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	defer e.Close()
-	return e.Wait(ctx)
+	defer e.close()
+	return e.wait(ctx)
 }
 
-// Start starts a program in a session, once that has started itself. The caller must call Close, which
-// ends the program if it still runs.
-func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, error) {
+func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, error) {
 	given := s.context()
 	order, err := given.Order(req, false)
 	if err != nil {
@@ -82,6 +66,7 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 		return nil, err
 	}
 	defer CloseFiles(&files)
+	order.script, order.stdin = nil, nil // they may be long
 	cmd := &order.Command
 	select {
 	case <-s.started:
@@ -115,8 +100,8 @@ func (s *Session) Start(ctx context.Context, req *ExecRequest) (*Execution, erro
 	}
 	s.host.Executed.Add(1)
 	s.Tell(ctx, events.Event{Type: events.ExecStarted})
-	e := &Execution{caller: context.WithoutCancel(ctx), session: s, over: over, release: release, program: p, timeout: cmd.Timeout, clamped: order.Clamped, limits: cmd.Limits, output: cmd.Output, follow: cmd.Durable}
-	e.late = process.After(e.timeout+process.KillPatience, e.lose)
+	e := &execution{session: s, caller: context.WithoutCancel(ctx), plan: order, program: p, release: release, over: over}
+	e.late = process.After(cmd.Timeout+process.KillPatience, e.lose)
 	return e, nil
 }
 
@@ -139,7 +124,7 @@ func (s *Session) take(given *Context) (box *client.Box, release func(), err err
 // lose ends the session of a program that is still there when it must have ended. Every deadline is PID
 // 1's; one that does not keep it serves nobody any more. With the session the program ends too, so
 // whoever waits for it waits no longer than that.
-func (e *Execution) lose() {
+func (e *execution) lose() {
 	select {
 	case <-e.program.Exited(): // its output may not have been taken yet
 	default:
@@ -147,110 +132,51 @@ func (e *Execution) lose() {
 	}
 }
 
-// Started waits until a followed program runs. A program that could not be started is no error
-// here: Wait tells.
-func (e *Execution) Started(ctx context.Context) error {
-	err := e.program.Started(ctx)
-	if ctx.Err() != nil {
-		return err
-	}
-	return nil
-}
-
-// Exited is closed when the program has ended.
-func (e *Execution) Exited() <-chan struct{} { return e.program.Exited() }
-
-// Clamped lists what was given less of than asked for.
-func (e *Execution) Clamped() []policy.Clamp { return e.clamped }
-
-// Stdin is the standard input of a program that has started, if StdinPipe was asked for, otherwise nil.
-// Closing it is its end of file.
-func (e *Execution) Stdin() io.WriteCloser {
-	in := e.program.Input()
-	if in == nil {
-		return nil
-	}
-	e.opened.Do(func() { e.stdin = process.NewPipe(in) })
-	return e.stdin
-}
-
-// Signal sends a signal to the program's process group.
-func (e *Execution) Signal(sig syscall.Signal) error { return e.program.Signal(sig) }
-
-// Kill ends the program and everything it started; Wait tells when that is done.
-func (e *Execution) Kill() error {
-	e.hurry.Do(func() {
-		if e.late.Left() > process.KillPatience {
-			e.late.Reset(process.KillPatience)
-		}
-	})
-	return e.program.Kill()
-}
-
-// Follow hands the output of a program that has started to emit as it comes, until there is no more; stream
-// 0 is standard output, 1 standard error. The program waits while emit does.
-func (e *Execution) Follow(ctx context.Context, emit func(stream int, data []byte) error) error {
-	return process.Follow(ctx, e.program, e.output, emit)
-}
-
-// Wait waits for the end of the program. If ctx ends first the program is killed, and the result
+// wait waits for the end of the program. If ctx ends first the program is killed, and the result
 // says canceled.
-func (e *Execution) Wait(ctx context.Context) (*Result, error) {
+func (e *execution) wait(ctx context.Context) (*Result, error) {
 	canceled := false
 	for done := ctx.Done(); ; {
 		select {
 		case <-e.program.Exited():
-			exit, err := e.program.Wait(context.WithoutCancel(ctx)) // does not wait
-			if step, ok := errors.AsType[*isolation.StepError](err); ok {
-				if err := e.session.limitHit(step); err != nil {
-					e.told.Do(func() {
-						e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(StatusStartFailed), Detail: err.Error()})
-					})
-					return nil, err
-				}
-			}
-			o := e.session.outcome(exit, err, e.program.Group())
-			o.Timeout, o.Clamped, o.Limits, o.Canceled = e.timeout, e.clamped, &e.limits, o.Canceled || canceled
-			if !e.follow {
-				o.Kept = e.program.Kept
-			}
-			r, err := o.Result()
-			e.told.Do(func() { e.session.tellResult(e.caller, events.Event{Type: events.ExecEnded}, r, err) })
-			return r, err
+			return e.result(canceled)
 		case <-done:
 			done, canceled = nil, true
-			_ = e.Kill() // if the box is gone, Exited tells
+			if e.late.Left() > process.KillPatience {
+				e.late.Reset(process.KillPatience)
+			}
+			_ = e.program.Kill() // if the box is gone, Exited tells
 		}
 	}
 }
 
-// Close ends the program if it still runs, and releases it.
-func (e *Execution) Close() {
-	e.done.Do(func() {
-		select {
-		case <-e.program.Exited():
-		default:
-			_ = e.Kill()
-			<-e.program.Exited()
+// result says what the program has come to, to its caller and to those who watch boxd.
+func (e *execution) result(canceled bool) (*Result, error) {
+	exit, err := e.program.Wait(e.caller) // does not wait
+	if step, ok := errors.AsType[*isolation.StepError](err); ok {
+		if err := e.session.limitHit(step); err != nil {
+			e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(StatusStartFailed), Detail: err.Error()})
+			return nil, err
 		}
-		e.over()
-		e.late.Stop()
-		if e.stdin != nil {
-			e.stdin.Abandon()
-		}
-		if exit, err := e.program.Wait(e.caller); err == nil { // does not wait
-			e.session.used(exit)
-		}
-		if e.follow {
-			_ = e.program.Forget() // without a box there is nothing to forget
-		}
-		e.program.Close()
-		e.told.Do(func() { // nobody has waited for it
-			e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(StatusCanceled)})
-		})
-		e.release()
-		e.session.done()
-	})
+	}
+	o := e.session.outcome(exit, err, e.program.Group())
+	o.Timeout, o.Clamped, o.Limits, o.Canceled = e.plan.Command.Timeout, e.plan.Clamped, &e.plan.Command.Limits, o.Canceled || canceled
+	o.Kept = e.program.Kept
+	r, err := o.Result()
+	e.session.tellResult(e.caller, events.Event{Type: events.ExecEnded}, r, err)
+	return r, err
+}
+
+// close releases a program that has ended.
+func (e *execution) close() {
+	e.over()
+	e.late.Stop()
+	if exit, err := e.program.Wait(e.caller); err == nil { // does not wait
+		e.session.used(exit)
+	}
+	e.program.Close()
+	e.release()
+	e.session.done()
 }
 
 // used tells what a program has used, where the groups of the box do not.

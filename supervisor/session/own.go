@@ -16,7 +16,7 @@ import (
 type InternalExec struct {
 	Tool    string // of policy.Tools: what the owner of the session must be allowed
 	Timeout time.Duration
-	Output  uint64 // bytes of each stream that are kept, if they are not followed
+	Output  uint64 // bytes of the beginning of each stream that are kept
 }
 
 // most processors for a program of boxd's own: it is there for moments.
@@ -28,16 +28,10 @@ func (c *Context) own(req *ExecRequest) (*ExecPlan, error) {
 	}
 	o := &ExecPlan{stdin: req.Stdin, Command: isolation.Command{
 		Argv: req.Argv, Env: []string{"GOMAXPROCS=" + strconv.Itoa(min(ownProcessors, runtime.NumCPU()))}, Dir: cmp.Or(req.Dir, isolation.Workspace), ScriptArg: -1, Timeout: req.Own.Timeout,
-		Output: isolation.Output{Tail: uint64(followWindow)}, Durable: req.Follow || req.StdinPipe, Wait: req.Follow,
+		Output: isolation.Output{Head: req.Own.Output},
 	}}
-	switch {
-	case req.StdinPipe:
-		o.Command.Stdin = isolation.StdinPipe
-	case len(req.Stdin) > 0:
+	if len(req.Stdin) > 0 {
 		o.Command.Stdin = isolation.StdinFile
-	}
-	if !req.Follow {
-		o.Command.Output = isolation.Output{Head: req.Own.Output}
 	}
 	return o, nil
 }

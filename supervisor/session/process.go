@@ -28,14 +28,17 @@ type ProcessRequest struct {
 	Stdin     bool
 	Direct    bool // its standard input, output and error are handed out, see process.TakeStdio
 	StdinData []byte
-	Awaited   bool // from its first byte on the program waits for its caller, who is going to attach as a lossless reader
-	Managed   bool // it has no timeout of its own, and its output is as Output says
-	Restart   *process.Restart
-	Ready     *process.Ready
-	Stop      *process.Stop
-	Lease     *time.Duration
-	Output    *quantity.Size // how much of the end of each stream is kept
-	Labels    map[string]string
+	// Unlisted makes it its caller's alone: it has no ID, and no list shows it. It ends with the ctx of StartProcess or by
+	// RemoveProcess, which its caller must call. Its output is handed over as it comes, with nothing cut.
+	Unlisted bool
+	Awaited  bool // from its first byte on the program waits for its caller, who is going to attach as a lossless reader
+	Managed  bool // it has no timeout of its own, and its output is as Output says
+	Restart  *process.Restart
+	Ready    *process.Ready
+	Stop     *process.Stop
+	Lease    *time.Duration
+	Output   *quantity.Size // how much of the end of each stream is kept
+	Labels   map[string]string
 }
 
 // Bounds of what is kept of each stream of a managed process.
@@ -47,15 +50,19 @@ const (
 
 // Process merges a request with what its session has, as Order does for every execution.
 func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
-	if err := policy.ValidateID(req.ID); err != nil {
+	id := req.ID
+	if req.Unlisted {
+		id = policy.NewID()
+	}
+	if err := policy.ValidateID(id); err != nil {
 		return nil, err
 	}
 	exec := req.Exec
 	if req.StdinData != nil {
 		exec.Stdin = req.StdinData
 	}
-	exec.StdinPipe = req.Stdin || req.Terminal != nil
-	if exec.StdinPipe && len(exec.Stdin) > 0 {
+	pipe := req.Stdin || req.Terminal != nil
+	if pipe && len(exec.Stdin) > 0 {
 		return nil, fault.Field("stdin", fmt.Sprintf("%d bytes", len(exec.Stdin)), "one that is written to, or this")
 	}
 	o, err := c.Order(&exec, req.Managed)
@@ -63,11 +70,17 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 		return nil, err
 	}
 	cmd := &o.Command
-	cmd.Durable, cmd.Wait, cmd.Direct = true, req.Awaited, req.Direct
+	cmd.Durable, cmd.Wait, cmd.Direct = true, req.Awaited || req.Unlisted, req.Direct
+	if pipe {
+		cmd.Stdin = isolation.StdinPipe
+	}
 	if req.Direct && req.Output != nil {
 		return nil, fault.Field("output", *req.Output, "left out with stdio direct: nothing is kept")
 	}
-	if req.Managed {
+	switch {
+	case req.Unlisted:
+		cmd.Output = isolation.Output{Tail: uint64(followWindow)}
+	case req.Managed:
 		keep := defaultOutput
 		if req.Output != nil {
 			keep = *req.Output
@@ -85,8 +98,11 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 		cmd.Timeout = most
 	}
 	spec := &process.Spec{
-		ID: req.ID, Command: *cmd, Script: o.script, Input: exec.Stdin, EnvNames: slices.Sorted(maps.Keys(exec.Env)), Lease: req.Lease,
-		Labels: req.Labels, Clamped: o.Clamped, Managed: req.Managed, Request: requestFields(req, &exec),
+		ID: id, Command: *cmd, Script: o.script, Input: exec.Stdin, EnvNames: slices.Sorted(maps.Keys(exec.Env)), Lease: req.Lease,
+		Labels: req.Labels, Clamped: o.Clamped, Managed: req.Managed, Unlisted: req.Unlisted,
+	}
+	if !req.Unlisted { // which nobody asks for again
+		spec.Request = requestFields(req, &exec, pipe)
 	}
 	if req.Restart != nil {
 		spec.Restart = *req.Restart
@@ -100,12 +116,12 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 
 // requestFields are the fields of a request as they are compared with those of another: by what was asked
 // for, not by what came of it. A terminal may have another size each time.
-func requestFields(req *ProcessRequest, exec *ExecRequest) map[string]string {
+func requestFields(req *ProcessRequest, exec *ExecRequest, pipe bool) map[string]string {
 	fields := map[string]string{}
 	for name, value := range map[string]any{
 		"argv": exec.Argv, "command": exec.Command, "code": exec.Code, "language": exec.Language, "env": exec.Env, "cwd": exec.Dir,
 		"timeout": exec.Timeout, "cpus": exec.Limits.CPUs, "memory": exec.Limits.Memory, "pids": exec.Limits.Pids, "rlimits": exec.Rlimits, "output_limit": exec.OutputLimit,
-		"stdin": exec.StdinPipe, "stdin_data": string(exec.Stdin), "terminal": req.Terminal != nil, "stdio": req.Direct, "restart": req.Restart, "ready": req.Ready, "stop": req.Stop,
+		"stdin": pipe, "stdin_data": string(exec.Stdin), "terminal": req.Terminal != nil, "stdio": req.Direct, "restart": req.Restart, "ready": req.Ready, "stop": req.Stop,
 		"lease": req.Lease, "output": req.Output, "labels": req.Labels, "managed": req.Managed,
 	} {
 		if text, ok := value.(string); ok {

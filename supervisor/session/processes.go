@@ -23,18 +23,19 @@ import (
 
 // slot is the place of a process in its session: whoever makes it starts the process, all others wait.
 type slot struct {
-	request map[string]string
-	managed bool          // it counts as a process, any other as an execution
-	waiting bool          // for room in the session; guarded by its mu
-	spec    *process.Spec // of one that waits
-	past    bool          // it had ended when it was found, and does not count at all
-	known   chan struct{} // closed when the two below are
-	process *process.Process
-	err     error
-	over    chan struct{} // closed when the process has ended and counts no more
-	release func()        // gives back what was reserved; nil of one that is past
-	turn    func()        // gives back the turn in which it has begun; nil of one that was found
-	timer   *time.Timer   // guarded by the session's mu: forgets it; nil while it lives
+	request  map[string]string
+	managed  bool          // it counts as a process, any other as an execution
+	unlisted bool          // whoever has started it removes it
+	waiting  bool          // for room in the session; guarded by its mu
+	spec     *process.Spec // of one that waits
+	past     bool          // it had ended when it was found, and does not count at all
+	known    chan struct{} // closed when the two below are
+	process  *process.Process
+	err      error
+	over     chan struct{} // closed when the process has ended and counts no more
+	release  func()        // gives back what was reserved; nil of one that is past
+	turn     func()        // gives back the turn in which it has begun; nil of one that was found
+	timer    *time.Timer   // guarded by the session's mu: forgets it; nil while it lives
 }
 
 // StartProcess returns the process of a session with the requested id, and starts it if there is none; the
@@ -54,7 +55,11 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 		return nil, false, err
 	}
 	if mine && entry.spec == nil {
-		s.launchProcess(context.WithoutCancel(ctx), entry, spec) // it goes on when its first caller has gone
+		starting := ctx
+		if !spec.Unlisted { // it goes on when its first caller has gone
+			starting = context.WithoutCancel(ctx)
+		}
+		s.launchProcess(starting, entry, spec)
 	}
 	select {
 	case <-entry.known:
@@ -66,6 +71,9 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 	}
 	err = entry.process.Started(ctx)
 	if ctx.Err() != nil {
+		if spec.Unlisted {
+			_ = s.RemoveProcess(context.WithoutCancel(ctx), entry.process) // which fails with ctx alone
+		}
 		return nil, false, ctx.Err()
 	}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok && mine {
@@ -80,7 +88,7 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
 func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slot, mine bool, err error) {
-	crowded := s.host.Line.Waits(s.Key) // before the lock: the line takes it
+	crowded := !spec.Unlisted && s.host.Line.Waits(s.Key) // before the lock: the line takes it
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -122,7 +130,7 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 	if spec.Managed {
 		s.lives++
 	}
-	entry = &slot{request: spec.Request, managed: spec.Managed, release: release, known: make(chan struct{}), over: make(chan struct{})}
+	entry = &slot{request: spec.Request, managed: spec.Managed, unlisted: spec.Unlisted, release: release, known: make(chan struct{}), over: make(chan struct{})}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}
@@ -130,10 +138,11 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 	return entry, true, nil
 }
 
-// launchProcess starts the process of a place, outside any lock.
+// launchProcess starts the process of a place, outside any lock, unless ctx ends before its owner's turn has come.
 func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.Spec) {
 	defer close(entry.known)
 	p, err := s.startInTurn(ctx, entry, spec)
+	ctx = context.WithoutCancel(ctx)
 	if err != nil {
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
 			entry.err = Gone(s.ID)
@@ -144,7 +153,7 @@ func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.
 	}
 	s.host.Executed.Add(1)
 	entry.process = p
-	s.Tell(ctx, happened(spec.ID, spec.Managed, events.ProcessStarted, events.ExecStarted))
+	s.Tell(ctx, happened(spec, events.ProcessStarted, events.ExecStarted))
 	s.drive(ctx, entry)
 }
 
@@ -154,7 +163,7 @@ func (s *Session) startInTurn(ctx context.Context, entry *slot, spec *process.Sp
 	if err != nil {
 		return nil, err
 	}
-	p, err := process.Start(s.home(ctx), spec)
+	p, err := process.Start(s.home(context.WithoutCancel(ctx)), spec)
 	if err != nil {
 		turn()
 		return nil, err
@@ -187,7 +196,7 @@ func (s *Session) drive(ctx context.Context, entry *slot) {
 			entry.turn()
 		}
 		if !entry.past {
-			s.tellEnd(ctx, entry.process, entry.managed)
+			s.tellEnd(ctx, entry.process)
 			s.processEnded(ctx, entry)
 		}
 		close(entry.over)
@@ -216,6 +225,9 @@ const maxEnded = 64
 
 // retire gives an ended process the time it is kept for, and makes room if there are too many.
 func (s *Session) retire(entry *slot) {
+	if entry.unlisted {
+		return
+	}
 	info := entry.process.Info()
 	keep := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(s.host.Config().Processes.Keep)))), 0)
 	s.mu.Lock()
@@ -283,7 +295,7 @@ func (s *Session) Process(id string) (*process.Process, error) {
 	s.mu.Lock()
 	entry := s.processes[id]
 	s.mu.Unlock()
-	if entry != nil {
+	if entry != nil && !entry.unlisted {
 		select {
 		case <-entry.known:
 			if entry.process != nil {
@@ -302,7 +314,7 @@ func (s *Session) Processes() []*process.Process {
 	for _, entry := range s.slots() {
 		select {
 		case <-entry.known:
-			if entry.process != nil {
+			if entry.process != nil && !entry.unlisted {
 				list = append(list, entry.process)
 			}
 		default:

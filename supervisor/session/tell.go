@@ -59,20 +59,22 @@ func (s *Session) tellResult(ctx context.Context, e events.Event, r *Result, err
 	}
 }
 
-// happened is an event of a process, or of an execution that has an id.
-func happened(id string, managed bool, ofProcess, ofExec events.Type) events.Event {
-	if managed {
-		return events.Event{Type: ofProcess, Process: id}
+// happened is an event of a process, or of an execution, which may have an id.
+func happened(spec *process.Spec, ofProcess, ofExec events.Type) events.Event {
+	switch {
+	case spec.Managed:
+		return events.Event{Type: ofProcess, Process: spec.ID}
+	case spec.Unlisted:
+		return events.Event{Type: ofExec}
 	}
-	return events.Event{Type: ofExec, Exec: id}
+	return events.Event{Type: ofExec, Exec: spec.ID}
 }
 
 // tellEnd notes the end of a process, unless another boxd will see it.
-func (s *Session) tellEnd(ctx context.Context, p *process.Process, managed bool) {
+func (s *Session) tellEnd(ctx context.Context, p *process.Process) {
 	if _, err := p.Wait(ctx); errors.Is(err, client.ErrBoxLost) && s.host.Leaving() { // does not wait: it has ended
 		return
 	}
 	r, err := s.ProcessEnd(ctx, p)
-	e := happened(p.Spec().ID, managed, events.ProcessEnded, events.ExecEnded)
-	s.tellResult(ctx, e, r, err)
+	s.tellResult(ctx, happened(p.Spec(), events.ProcessEnded, events.ExecEnded), r, err)
 }

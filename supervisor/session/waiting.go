@@ -27,8 +27,15 @@ const (
 )
 
 // place finds the place of a process, or makes one: to be filled by the caller, or by itself when there is
-// room in the session.
+// room in the session. For one that is unlisted its caller waits.
 func (s *Session) place(ctx context.Context, spec *process.Spec, given *Context, wait *time.Duration) (entry *slot, mine bool, err error) {
+	if spec.Unlisted {
+		err = s.admit(ctx, wait, func() error {
+			entry, mine, err = s.reserveProcess(spec, given)
+			return err
+		})
+		return entry, mine, err
+	}
 	for {
 		entry, mine, err = s.reserveProcess(spec, given)
 		if errors.Is(err, errAsleep) {

@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -75,13 +76,13 @@ func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(ctx, s, &session.ExecRequest{Stdin: in})
+	c, err := start(ctx, s, &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
 	// Every entry has a header, and some have a second for their names.
-	a, err := c.receive(w, 2*int64(limits.ArchiveBytes)+int64(limits.ArchiveEntries)*64<<10)
+	a, err := files.Receive(c, w, 2*int64(limits.ArchiveBytes)+int64(limits.ArchiveEntries)*64<<10)
 	return c.archived(ctx, a, err)
 }
 
@@ -92,12 +93,12 @@ func Commit(ctx context.Context, s *session.Session, b files.Bounds, w io.Writer
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(ctx, s, &session.ExecRequest{Stdin: in})
+	c, err := start(ctx, s, &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
-	a, err := c.receive(w, b.Bytes+int64(b.Entries)*headers)
+	a, err := files.Receive(c, w, b.Bytes+int64(b.Entries)*headers)
 	return c.archived(ctx, a, err)
 }
 
@@ -123,14 +124,14 @@ func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Rea
 	// Who hangs up does not kill the program: it finds that the archive has no end, and takes back what it has made.
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	c, err := start(after, s, &session.ExecRequest{StdinPipe: true})
+	c, err := start(after, s, &session.ProcessRequest{Stdin: true})
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
 	sent := make(chan error, 1)
 	go func() { sent <- c.send(head, r) }() // ends with the program, by close
-	a, err := c.receive(io.Discard, 0)
+	a, err := files.Receive(c, io.Discard, 0)
 	select {
 	case broken := <-sent: // what the caller did is the reason of what the program says
 		if broken != nil {
@@ -145,61 +146,82 @@ func bounds(l *policy.FileLimits) files.Bounds {
 	return files.Bounds{Bytes: int64(l.ArchiveBytes), Entries: l.ArchiveEntries, File: int64(l.ArchiveFile)}
 }
 
-// conversation is a program that is followed.
+// conversation is a program whose input and output are had as they come.
 type conversation struct {
-	s   *session.Session
-	e   *session.Execution
-	out *io.PipeReader
-	end context.CancelFunc
+	s    *session.Session
+	p    *process.Process
+	a    *process.Attachment
+	ctx  context.Context //nolint:containedctx // ends with close
+	end  context.CancelFunc
+	sent int64  // bytes of its standard input
+	said []byte // of its standard output: what Read has not returned yet
 }
 
-func start(ctx context.Context, s *session.Session, req *session.ExecRequest) (*conversation, error) {
-	req.Argv, req.Follow = []string{isolation.FilesProgram}, true
-	req.Own = &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(s.Config().Files.ArchiveTimeout)}
-	ctx, end := context.WithCancel(ctx)
-	e, err := s.Start(ctx, req)
-	if err == nil {
-		err = e.Started(ctx)
-	}
+func start(ctx context.Context, s *session.Session, req *session.ProcessRequest) (*conversation, error) {
+	req.Unlisted, req.Exec.Argv = true, []string{isolation.FilesProgram}
+	req.Exec.Own = &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(s.Config().Files.ArchiveTimeout)}
+	p, _, err := s.StartProcess(ctx, req)
 	if err != nil {
-		end()
-		if e != nil {
-			e.Close()
-		}
 		return nil, err
 	}
-	out, in := io.Pipe()
-	c := &conversation{s: s, e: e, out: out, end: end}
-	go func() { // ends with the program, or with close
-		in.CloseWithError(cmp.Or(e.Follow(ctx, func(stream int, data []byte) error {
-			if stream != 0 {
-				return nil
-			}
-			_, err := in.Write(data)
-			return err
-		}), io.EOF))
-	}()
+	c := &conversation{s: s, p: p}
+	c.ctx, c.end = context.WithCancel(ctx)
+	if c.a, err = p.Attach(c.ctx, process.AttachOptions{From: new([2]int64), Write: req.Stdin, Lossless: true}); err != nil {
+		c.close()
+		return nil, err
+	}
 	return c, nil
 }
 
+// close ends the program if it still runs.
 func (c *conversation) close() {
 	c.end()
-	_ = c.out.Close() // cannot fail
-	c.e.Close()
+	if c.a != nil {
+		c.a.Close()
+	}
+	_ = c.s.RemoveProcess(context.WithoutCancel(c.ctx), c.p) // which fails with its context alone
+}
+
+// Read reads what the program writes to its standard output; that waits while nobody reads.
+func (c *conversation) Read(b []byte) (int, error) {
+	for len(c.said) == 0 {
+		chunk, err := c.a.Next(c.ctx)
+		switch {
+		case err != nil:
+			return 0, err
+		case chunk.Gap > 0: // nothing is dropped before a lossless reader has it
+			return 0, files.ErrMalformed
+		case chunk.Stream == 0:
+			c.said = chunk.Data
+		}
+	}
+	n := copy(b, c.said)
+	c.said = c.said[n:]
+	return n, nil
+}
+
+// Write writes to the program, and waits while that does not read. EPIPE means that it has ended.
+func (c *conversation) Write(b []byte) (int, error) {
+	select {
+	case <-c.p.Done():
+		return 0, unix.EPIPE
+	default:
+	}
+	if err := c.a.Write(c.ctx, c.sent, b); err != nil {
+		return 0, err
+	}
+	c.sent += int64(len(b))
+	return len(b), nil
 }
 
 // send hands a request and the archive to the program. Its standard input ends in any case, and the archive only
 // if all of it has come.
 func (c *conversation) send(head []byte, r io.Reader) error {
-	in := c.e.Stdin()
-	if in == nil {
-		return nil // it has not started, which its end tells
-	}
-	defer in.Close()
-	if _, err := in.Write(head); err != nil {
+	defer func() { _ = c.a.CloseWrite() }() // an ended one has none
+	if _, err := c.Write(head); err != nil {
 		return nil // it has ended, and has said why
 	}
-	w := files.NewWriter(in)
+	w := files.NewWriter(c)
 	buf := make([]byte, files.MaxData)
 	for {
 		n, err := r.Read(buf)
@@ -220,10 +242,6 @@ func (c *conversation) send(head []byte, r io.Reader) error {
 	}
 }
 
-func (c *conversation) receive(w io.Writer, most int64) (*files.Answer, error) {
-	return files.Receive(c.out, w, most)
-}
-
 // archived is what has come of an archive.
 func (c *conversation) archived(ctx context.Context, a *files.Answer, err error) (*files.Archived, error) {
 	if err == nil && a.Failure != nil {
@@ -238,7 +256,7 @@ func (c *conversation) archived(ctx context.Context, a *files.Answer, err error)
 	if !errors.Is(err, files.ErrMalformed) {
 		return nil, err
 	}
-	r, werr := c.e.Wait(ctx)
+	r, werr := c.s.ProcessEnd(ctx, c.p)
 	if werr != nil {
 		return nil, werr
 	}

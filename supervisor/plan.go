@@ -9,6 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -20,7 +21,7 @@ type Plan struct {
 	Exists   bool   // it does, and the request would get it
 	Settings *policy.Settings
 	Enforced map[string]policy.Mechanism
-	Order    *session.ExecPlan // of an execution
+	Exec     *process.Spec // of an execution
 	Refused  error
 }
 
@@ -65,7 +66,7 @@ func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req 
 func (v *Supervisor) PlanExec(s *session.Session, req *session.ExecRequest) *Plan {
 	held := v.cfg.Load().BoundsOf(s.Owner)
 	p := &Plan{Policy: held.Name, ID: s.ID, Exists: true}
-	p.Order, p.Refused = s.Plan(req)
+	p.Exec, p.Refused = s.Plan(req)
 	return p
 }
 
@@ -78,7 +79,7 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req 
 	cfg := v.cfg.Load()
 	profile := cfg.Profiles[p.Settings.Profile]
 	given := session.Context{Config: cfg, Held: cfg.BoundsOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings.Root, req.Env)}
-	if p.Order, p.Refused = given.Order(exec, false); p.Refused == nil {
+	if p.Exec, p.Refused = given.Plan(exec, false); p.Refused == nil {
 		p.Refused = v.book.TryExecution(who.Name, &given.Held)
 	}
 	return p

@@ -25,9 +25,9 @@ func Plan(ctx context.Context, log *slog.Logger, p *supervisor.Plan) api.Plan {
 	if s := p.Settings; s != nil {
 		answer.Session, answer.Clamped = planned(p.ID, s), Clamped(s.Clamped)
 	}
-	if p.Order != nil {
-		answer.Exec = plannedExec(&p.Order.Command)
-		answer.Clamped = append(answer.Clamped, Clamped(p.Order.Clamped)...)
+	if p.Exec != nil {
+		answer.Exec = plannedExec(&p.Exec.Command)
+		answer.Clamped = append(answer.Clamped, Clamped(p.Exec.Clamped)...)
 	}
 	if p.Refused != nil {
 		answer.Refused = Problem(ctx, log, p.Refused)

@@ -159,12 +159,11 @@ func (p *Process) Past() bool {
 
 // launch starts the program, for the first time or again.
 func (p *Process) launch() error {
-	script, input, err := p.spec.files()
+	files, err := p.spec.Files()
 	if err != nil {
 		return err
 	}
-	defer closeFile(script)
-	defer closeFile(input)
+	defer CloseFiles(&files)
 	p.mu.Lock()
 	at, old, cmd := p.at, p.holder, p.spec.Command
 	if p.size != nil {
@@ -185,7 +184,8 @@ func (p *Process) launch() error {
 			return err
 		}
 	}
-	now, err := p.home.Box.Start(&cmd, client.Files{Script: script, Stdin: input, Private: file, Old: old})
+	files.Private, files.Old = file, old
+	now, err := p.home.Box.Start(&cmd, files)
 	if err != nil {
 		closeFile(file)
 		return err

@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -201,20 +202,26 @@ func Differences(a, b map[string]string) (names []string) {
 	return names
 }
 
-// files are the memory files of one start, all but Private.
-func (s *Spec) files() (script, input *os.File, err error) {
+// Files are the memory files of one start that travel with the command. Close them with CloseFiles.
+func (s *Spec) Files() (f client.Files, err error) {
 	if s.Command.ScriptArg >= 0 {
-		if script, err = MemoryFile("script", s.Script); err != nil {
-			return nil, nil, err
+		if f.Script, err = MemoryFile("script", s.Script); err != nil {
+			return f, err
 		}
 	}
 	if s.Command.Stdin == isolation.StdinFile {
-		if input, err = MemoryFile("stdin", s.Input); err != nil {
-			closeFile(script)
-			return nil, nil, err
+		if f.Stdin, err = MemoryFile("stdin", s.Input); err != nil {
+			CloseFiles(&f)
+			return f, err
 		}
 	}
-	return script, input, nil
+	return f, nil
+}
+
+// CloseFiles closes what Files has opened.
+func CloseFiles(f *client.Files) {
+	closeFile(f.Script)
+	closeFile(f.Stdin)
 }
 
 // MemoryFile returns a file that has data and never changes.

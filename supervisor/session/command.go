@@ -7,7 +7,6 @@ package session
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/isolation/prlimit"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -63,18 +61,9 @@ type Context struct {
 	Env      []string // NAME=value of a program that adds nothing
 }
 
-// ExecPlan is a program as PID 1 is told of it.
-type ExecPlan struct {
-	Command isolation.Command
-	Clamped []policy.Clamp
-
-	script []byte // what Command.ScriptArg stands for
-	stdin  []byte
-}
-
-// Order validates a request and merges it with what its session has. A managed program has no timeout that
-// it does not ask for, and may ask for any.
-func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
+// Plan validates a request and merges it with what its session has. A managed program has no timeout that
+// it does not ask for, and may ask for any. What makes it a process is left out of the Spec.
+func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	if req.Own != nil {
 		return c.own(req)
 	}
@@ -98,11 +87,11 @@ func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &ExecPlan{Clamped: clamped, stdin: req.Stdin, Command: isolation.Command{
+	spec := &process.Spec{Clamped: clamped, Input: req.Stdin, Command: isolation.Command{
 		Env: WithEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
 		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep,
 	}}
-	cmd := &o.Command
+	cmd := &spec.Command
 	if cmd.Dir == "" {
 		cmd.Dir = isolation.Workspace
 		if root := c.Settings.Root; root != nil && root.Dir != "" {
@@ -124,7 +113,7 @@ func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
 	if cmd.Limits, err = req.Limits.Groups(&c.Settings, c.Enforced); err != nil {
 		return nil, err
 	}
-	o.script = argv(c.Config, cmd, req)
+	spec.Script = argv(c.Config, cmd, req)
 	own, err := policy.ProgramRlimits(&c.Settings, req.Rlimits)
 	if err != nil {
 		return nil, err
@@ -135,7 +124,7 @@ func (c *Context) Order(req *ExecRequest, managed bool) (*ExecPlan, error) {
 			cmd.ScriptArg += prlimit.Ahead
 		}
 	}
-	return o, nil
+	return spec, nil
 }
 
 // longestTimeout leaves room for the times that are added to one.
@@ -281,29 +270,4 @@ func WithEnv(base []string, env map[string]string) []string {
 		list = append(list, name+"="+env[name])
 	}
 	return list
-}
-
-// Files are the memory files that travel with the command. Close them with CloseFiles.
-func (o *ExecPlan) Files() (f client.Files, err error) {
-	if o.Command.ScriptArg >= 0 {
-		if f.Script, err = process.MemoryFile("script", o.script); err != nil {
-			return f, err
-		}
-	}
-	if o.Command.Stdin == isolation.StdinFile {
-		if f.Stdin, err = process.MemoryFile("stdin", o.stdin); err != nil {
-			CloseFiles(&f)
-			return f, err
-		}
-	}
-	return f, nil
-}
-
-// CloseFiles closes what Files has opened.
-func CloseFiles(f *client.Files) {
-	for _, file := range []*os.File{f.Script, f.Stdin} {
-		if file != nil {
-			file.Close()
-		}
-	}
 }

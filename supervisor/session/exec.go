@@ -18,7 +18,7 @@ import (
 type execution struct {
 	session *Session
 	caller  context.Context //nolint:containedctx // whose request it is of, for what is told of it; nothing waits for it
-	plan    *ExecPlan
+	spec    *process.Spec
 	program *client.Program
 	release func()         // gives back what was reserved
 	over    func()         // gives back its turn
@@ -33,16 +33,16 @@ func (s *Session) context() *Context {
 
 // Plan says what an execution would be, and why not. It starts nothing and takes nothing of what its owner may
 // have.
-func (s *Session) Plan(req *ExecRequest) (*ExecPlan, error) {
+func (s *Session) Plan(req *ExecRequest) (*process.Spec, error) {
 	given := s.context()
-	order, err := given.Order(req, false)
+	spec, err := given.Plan(req, false)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.room(given.Config.Exec.MaxPerSession); err != nil {
-		return order, err
+		return spec, err
 	}
-	return order, s.host.Book.TryExecution(s.Owner.Name, &given.Held)
+	return spec, s.host.Book.TryExecution(s.Owner.Name, &given.Held)
 }
 
 // Exec starts a program in a session, once that has started itself, and waits for it. If ctx ends, so does the program.
@@ -57,17 +57,16 @@ func (s *Session) Exec(ctx context.Context, req *ExecRequest) (*Result, error) {
 
 func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, error) {
 	given := s.context()
-	order, err := given.Order(req, false)
+	spec, err := given.Plan(req, false)
 	if err != nil {
 		return nil, err
 	}
-	files, err := order.Files()
+	files, err := spec.Files()
 	if err != nil {
 		return nil, err
 	}
-	defer CloseFiles(&files)
-	order.script, order.stdin = nil, nil // they may be long
-	cmd := &order.Command
+	defer process.CloseFiles(&files)
+	spec.Script, spec.Input = nil, nil // they may be long
 	select {
 	case <-s.started:
 	case <-ctx.Done():
@@ -88,7 +87,7 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 		s.done()
 		return nil, err
 	}
-	p, err := box.Start(cmd, files)
+	p, err := box.Start(&spec.Command, files)
 	if err != nil {
 		over()
 		release()
@@ -100,8 +99,8 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 	}
 	s.host.Executed.Add(1)
 	s.Tell(ctx, events.Event{Type: events.ExecStarted})
-	e := &execution{session: s, caller: context.WithoutCancel(ctx), plan: order, program: p, release: release, over: over}
-	e.late = process.After(cmd.Timeout+process.KillPatience, e.lose)
+	e := &execution{session: s, caller: context.WithoutCancel(ctx), spec: spec, program: p, release: release, over: over}
+	e.late = process.After(spec.Command.Timeout+process.KillPatience, e.lose)
 	return e, nil
 }
 
@@ -159,10 +158,7 @@ func (e *execution) result(canceled bool) (*Result, error) {
 			return nil, err
 		}
 	}
-	o := e.session.outcome(exit, err, e.program.Group())
-	o.Timeout, o.Clamped, o.Limits, o.Canceled = e.plan.Command.Timeout, e.plan.Clamped, &e.plan.Command.Limits, o.Canceled || canceled
-	o.Kept = e.program.Kept
-	r, err := o.Result()
+	r, err := e.session.result(e.spec, exit, err, e.program.Group(), e.program.Kept, canceled)
 	e.session.tellResult(e.caller, events.Event{Type: events.ExecEnded}, r, err)
 	return r, err
 }

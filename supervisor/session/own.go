@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 // InternalExec are the terms of a program of boxd's own, which does in a box what a caller has asked boxd for. The caller's
@@ -22,16 +23,16 @@ type InternalExec struct {
 // most processors for a program of boxd's own: it is there for moments.
 const ownProcessors = 4
 
-func (c *Context) own(req *ExecRequest) (*ExecPlan, error) {
+func (c *Context) own(req *ExecRequest) (*process.Spec, error) {
 	if err := c.Held.May(req.Own.Tool); err != nil {
 		return nil, err
 	}
-	o := &ExecPlan{stdin: req.Stdin, Command: isolation.Command{
+	spec := &process.Spec{Input: req.Stdin, Command: isolation.Command{
 		Argv: req.Argv, Env: []string{"GOMAXPROCS=" + strconv.Itoa(min(ownProcessors, runtime.NumCPU()))}, Dir: cmp.Or(req.Dir, isolation.Workspace), ScriptArg: -1, Timeout: req.Own.Timeout,
 		Output: isolation.Output{Head: req.Own.Output},
 	}}
 	if len(req.Stdin) > 0 {
-		o.Command.Stdin = isolation.StdinFile
+		spec.Command.Stdin = isolation.StdinFile
 	}
-	return o, nil
+	return spec, nil
 }

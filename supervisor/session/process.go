@@ -48,7 +48,7 @@ const (
 	maxOutput     = 16 * quantity.MiB
 )
 
-// Process merges a request with what its session has, as Order does for every execution.
+// Process merges a request with what its session has, as Plan does for every execution.
 func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 	id := req.ID
 	if req.Unlisted {
@@ -65,11 +65,11 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 	if pipe && len(exec.Stdin) > 0 {
 		return nil, fault.Field("stdin", fmt.Sprintf("%d bytes", len(exec.Stdin)), "one that is written to, or this")
 	}
-	o, err := c.Order(&exec, req.Managed)
+	spec, err := c.Plan(&exec, req.Managed)
 	if err != nil {
 		return nil, err
 	}
-	cmd := &o.Command
+	cmd := &spec.Command
 	cmd.Durable, cmd.Wait, cmd.Direct = true, req.Awaited || req.Unlisted, req.Direct
 	if pipe {
 		cmd.Stdin = isolation.StdinPipe
@@ -93,14 +93,12 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 	cmd.Terminal = (*isolation.Terminal)(req.Terminal)
 	if most := time.Duration(c.Config.Exec.MaxInteractive); cmd.Terminal != nil && most > 0 && (cmd.Timeout == 0 || cmd.Timeout > most) {
 		if exec.Timeout != nil {
-			o.Clamped = append(o.Clamped, policy.Clamp{Field: "timeout", Asked: exec.Timeout.String(), Got: quantity.Duration(most).String(), By: "exec.max_interactive"})
+			spec.Clamped = append(spec.Clamped, policy.Clamp{Field: "timeout", Asked: exec.Timeout.String(), Got: quantity.Duration(most).String(), By: "exec.max_interactive"})
 		}
 		cmd.Timeout = most
 	}
-	spec := &process.Spec{
-		ID: id, Command: *cmd, Script: o.script, Input: exec.Stdin, EnvNames: slices.Sorted(maps.Keys(exec.Env)), Lease: req.Lease,
-		Labels: req.Labels, Clamped: o.Clamped, Managed: req.Managed, Unlisted: req.Unlisted,
-	}
+	spec.ID, spec.EnvNames, spec.Lease, spec.Labels = id, slices.Sorted(maps.Keys(exec.Env)), req.Lease, req.Labels
+	spec.Managed, spec.Unlisted, spec.Ready = req.Managed, req.Unlisted, req.Ready
 	if !req.Unlisted { // which nobody asks for again
 		spec.Request = requestFields(req, &exec, pipe)
 	}
@@ -110,7 +108,6 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 	if req.Stop != nil {
 		spec.Stop = *req.Stop
 	}
-	spec.Ready = req.Ready
 	return spec, spec.Resolve()
 }
 

@@ -367,22 +367,18 @@ func (s *Session) settled(ctx context.Context, p *process.Process) (*slot, error
 
 // ProcessResult waits for the end of a process and says what its last program has come to.
 func (s *Session) ProcessResult(ctx context.Context, p *process.Process) (*Result, error) {
-	return s.processOutcome(ctx, p, p.Kept)
+	return s.processResult(ctx, p, p.Kept)
 }
 
 // ProcessEnd does the same without the output.
 func (s *Session) ProcessEnd(ctx context.Context, p *process.Process) (*Result, error) {
-	return s.processOutcome(ctx, p, nil)
+	return s.processResult(ctx, p, nil)
 }
 
-func (s *Session) processOutcome(ctx context.Context, p *process.Process, kept func(stream int) (head, tail []byte, err error)) (*Result, error) {
+func (s *Session) processResult(ctx context.Context, p *process.Process, kept output) (*Result, error) {
 	exit, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
-	spec := p.Spec()
-	o := s.outcome(exit, err, p.Group())
-	o.Timeout, o.Clamped, o.Limits = spec.Command.Timeout, spec.Clamped, &spec.Command.Limits
-	o.Kept, o.Most = kept, int(s.host.Config().Exec.OutputLimit)
-	return o.Result()
+	return s.result(p.Spec(), exit, err, p.Group(), kept, false)
 }

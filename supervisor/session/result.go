@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 // Status is how an execution ended.
@@ -73,37 +74,24 @@ type OOM struct {
 	Sign    string        // where a limit of each process stands in for that of all, nobody is killed: what looks like it
 }
 
-// Outcome is what a Result is made of.
-type Outcome struct {
-	ID       string // of the session
-	Exit     *isolation.Exit
-	Err      error                                           // instead
-	Kept     func(stream int) (head, tail []byte, err error) // nil: its caller has had the output
-	Most     int                                             // bytes of each stream, of the end; 0: any number
-	Group    string                                          // path of its control group, if it had one
-	Settings policy.Settings                                 // of the session
-	Enforced map[string]policy.Mechanism
-	Timeout  time.Duration
-	Clamped  []policy.Clamp
-	Limits   *cgroup.Limits // its own
-	Canceled bool           // somebody wanted it to end, or its session
-}
+// output returns what is kept of a stream of a program that has ended.
+type output func(stream int) (head, tail []byte, err error)
 
-// Result says what the program has come to.
-func (o *Outcome) Result() (*Result, error) {
-	r := &Result{Timeout: o.Timeout, Clamped: o.Clamped}
-	if step, ok := errors.AsType[*isolation.StepError](o.Err); ok {
+// result says what a program of that spec has come to: exit, or err instead. group is the name of its control group in
+// the box's. Without kept its caller has had the output. canceled says that somebody wanted it to end.
+func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, group string, kept output, canceled bool) (*Result, error) {
+	r := &Result{Timeout: spec.Command.Timeout, Clamped: spec.Clamped}
+	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		r.Status, r.Failed = StatusStartFailed, step
 		return r, nil
 	}
-	if o.Err != nil {
+	if err != nil {
 		r.Status = StatusLost
-		if o.Canceled {
+		if reason := s.Reason(); canceled || reason != "" && reason != EndLost {
 			r.Status = StatusCanceled
 		}
 		return r, nil
 	}
-	exit := o.Exit
 	r.Status = map[isolation.Reason]Status{
 		isolation.ReasonExited: StatusExited, isolation.ReasonSignaled: StatusSignaled,
 		isolation.ReasonTimedOut: StatusTimedOut, isolation.ReasonCanceled: StatusCanceled, isolation.ReasonOOM: StatusOOMKilled,
@@ -114,30 +102,40 @@ func (o *Outcome) Result() (*Result, error) {
 	}
 	r.Duration, r.UserTime, r.SysTime = exit.Duration, exit.UserTime, exit.SystemTime
 	r.MaxRSS, r.Leftovers = quantity.Size(exit.MaxRSS), int(exit.Leftovers)
-	o.addUse(r)
-	for i := range r.Streams {
-		if o.Kept == nil {
-			r.Streams[i].Total = exit.Streams[i].Total
-			continue
-		}
-		head, tail, err := o.Kept(i)
-		if err != nil {
-			return nil, fmt.Errorf("session %q: %w", o.ID, err)
-		}
-		end := exit.Streams[i]
-		if o.Most > 0 && len(head)+len(tail) > o.Most {
-			all := append(head, tail...)
-			head, tail = nil, all[len(all)-o.Most:]
-			end.CutFrom, end.CutTo = 0, end.Total-uint64(o.Most)
-		}
-		r.Streams[i] = newStream(head, tail, end)
+	settings := s.Current()
+	s.addUse(r, &settings, &spec.Command.Limits, exit, group)
+	if err := s.addOutput(r, exit, kept, spec.Command.Durable); err != nil {
+		return nil, err
 	}
-	if o.Enforced[policy.LimitMemory] == policy.MechanismRlimit {
-		if sign := r.memorySign(o.Settings.Memory); sign != "" {
-			r.OOM = &OOM{Limit: o.Settings.Memory, Sign: sign}
+	if s.enforced[policy.LimitMemory] == policy.MechanismRlimit {
+		if sign := r.memorySign(settings.Memory); sign != "" {
+			r.OOM = &OOM{Limit: settings.Memory, Sign: sign}
 		}
 	}
 	return r, nil
+}
+
+// addOutput adds the output. What is kept of a durable program may be more than goes into one answer.
+func (s *Session) addOutput(r *Result, exit *isolation.Exit, kept output, durable bool) error {
+	for i, end := range exit.Streams {
+		if kept == nil {
+			r.Streams[i].Total = end.Total
+			continue
+		}
+		head, tail, err := kept(i)
+		if err != nil {
+			return fmt.Errorf("session %q: %w", s.ID, err)
+		}
+		if durable {
+			if most := int(s.host.Config().Exec.OutputLimit); most > 0 && len(head)+len(tail) > most {
+				all := append(head, tail...)
+				head, tail = nil, all[len(all)-most:]
+				end.CutFrom, end.CutTo = 0, end.Total-uint64(most)
+			}
+		}
+		r.Streams[i] = newStream(head, tail, end)
+	}
+	return nil
 }
 
 // lastWords is how much of the end of standard error is looked at.
@@ -162,10 +160,9 @@ func (r *Result) memorySign(limit quantity.Size) string {
 	return ""
 }
 
-// addUse adds what the control group of an execution has told.
-func (o *Outcome) addUse(r *Result) {
-	exit := o.Exit
-	if by := o.Enforced[policy.LimitWorkspace]; by == policy.MechanismProject || by == policy.MechanismStore {
+// addUse adds what the control group of an execution has told; own are its own limits.
+func (s *Session) addUse(r *Result, settings *policy.Settings, own *cgroup.Limits, exit *isolation.Exit, group string) {
+	if by := s.enforced[policy.LimitWorkspace]; by == policy.MechanismProject || by == policy.MechanismStore {
 		r.addFull(policy.LimitWorkspace, exit.Disks[0])
 	}
 	r.addFull(policy.LimitTmp, exit.Disks[1])
@@ -177,22 +174,22 @@ func (o *Outcome) addUse(r *Result) {
 	r.UserTime, r.SysTime = u.User, u.System
 	r.MemoryPeak = quantity.Size(u.MemoryPeak)
 	// The kernel counts attempts that it has then refused as well (kernel/cgroup/pids.c, pids_try_charge).
-	pids := int(o.Limits.Pids)
+	pids := int(own.Pids)
 	if pids == 0 {
-		pids = o.Settings.Pids
+		pids = settings.Pids
 	}
 	r.PidsPeak = min(int(u.PidsPeak), pids)
 	r.Read, r.Written = quantity.Size(u.Read), quantity.Size(u.Write)
 	if u.OOMKills == 0 {
 		return
 	}
-	r.OOM = &OOM{Kills: int(u.OOMKills), Limit: quantity.Size(o.Limits.Memory), Own: true}
+	r.OOM = &OOM{Kills: int(u.OOMKills), Limit: quantity.Size(own.Memory), Own: true}
 	if r.OOM.Limit == 0 {
-		r.OOM.Limit, r.OOM.Own = o.Settings.Memory, false
+		r.OOM.Limit, r.OOM.Own = settings.Memory, false
 	}
-	if o.Group != "" {
+	if info := s.Info(); info.Group != "" {
 		var limited string
-		r.OOM.Victims, limited = stats.Victims(cgroup.Mount, o.Group)
+		r.OOM.Victims, limited = stats.Victims(cgroup.Mount, filepath.Join(info.Group, "work", group))
 		r.OOM.share(limited)
 	}
 }

@@ -7,10 +7,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 // Where no control group tells of it, want of memory is known by its signs, and nothing else is taken for it.
@@ -33,16 +33,13 @@ func TestSignsOfWantOfMemory(t *testing.T) {
 		{isolation.Exit{Code: 1}, "MemoryError", policy.MechanismGroup, ""},
 		{isolation.Exit{Reason: isolation.ReasonTimedOut, Signal: int(unix.SIGKILL), MaxRSS: uint64(limit)}, "MemoryError", policy.MechanismRlimit, ""},
 	} {
-		o := Outcome{
-			Exit: &tc.exit, Settings: policy.Settings{Memory: limit}, Enforced: map[string]policy.Mechanism{policy.LimitMemory: tc.by}, Limits: &cgroup.Limits{},
-			Kept: func(stream int) (head, tail []byte, err error) {
-				if stream == 1 {
-					return []byte(tc.stderr), nil, nil
-				}
-				return nil, nil, nil
-			},
-		}
-		r, err := o.Result()
+		s := Session{Settings: policy.Settings{Memory: limit}, enforced: map[string]policy.Mechanism{policy.LimitMemory: tc.by}}
+		r, err := s.result(&process.Spec{}, &tc.exit, nil, "", func(stream int) (head, tail []byte, err error) {
+			if stream == 1 {
+				return []byte(tc.stderr), nil, nil
+			}
+			return nil, nil, nil
+		}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,17 +12,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// outcome is what a Result of a program is made of; group is the name of its control group.
-func (s *Session) outcome(exit *isolation.Exit, err error, group string) *Outcome {
-	o := &Outcome{ID: s.ID, Exit: exit, Err: err, Settings: s.Current(), Enforced: s.enforced}
-	if info := s.Info(); info.Group != "" {
-		o.Group = filepath.Join(info.Group, "work", group)
-	}
-	reason := s.Reason()
-	o.Canceled = reason != "" && reason != EndLost
-	return o
-}
-
 // Work is how full a session's workspace is, nil if it has no quota; dir is where all workspaces are.
 func (s *Session) Work(dir string) *isolation.Disk {
 	if policy.Work(&policy.Settings{WorkspaceQuota: 1}, s.enforced).Bytes == 0 {

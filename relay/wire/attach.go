@@ -34,17 +34,13 @@ func (o *Opening) Process(ctx context.Context, s *session.Session, p *process.Pr
 			o.Asked(first.Attach)
 		}
 		c.noInput = errors.New("the attach did not ask to write")
-		return c.attend(ctx, hangUp, s, p, first.Attach, func(attached *api.StreamAttached) api.ServerControl {
-			return api.ServerControl{Attached: attached}
-		})
+		return c.attend(ctx, hangUp, s, p, first.Attach, nil)
 	})
 }
 
-// attend relays between a process and its client until one of them has ended. Its first message is what
-// greet makes of the beginning.
-func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p *process.Process, asked *api.StreamAttach,
-	greet func(*api.StreamAttached) api.ServerControl,
-) (*api.ExecResult, error) {
+// attend relays between a process and its client until one of them has ended. Its first message is started, or where
+// that is nil what the client is attached to.
+func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p *process.Process, asked *api.StreamAttach, started *api.StreamStarted) (*api.ExecResult, error) {
 	if err := p.Started(ctx); ctx.Err() != nil { // before, nobody knows how much output there is
 		return nil, err
 	}
@@ -71,9 +67,13 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if asked.Lines {
 		c.ws.SetReadLimit(api.MaxLine + 1)
 	}
-	c.control(ctx, greet(&api.StreamAttached{
-		Process: Process(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
-	}))
+	greeting := api.ServerControl{Started: started}
+	if started == nil {
+		greeting.Attached = &api.StreamAttached{
+			Process: Process(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
+		}
+	}
+	c.control(ctx, greeting)
 	defer c.in.close()
 	if c.ws.Subprotocol() == api.StreamForget {
 		c.forgotten = make(chan struct{})

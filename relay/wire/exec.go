@@ -129,9 +129,7 @@ func (c *conn) exec(ctx context.Context, hangUp func(), s *session.Session, star
 	// joins it gets what there was, and input that this has taken is not given to it again.
 	r, err := c.attend(ctx, hangUp, s, p, &api.StreamAttach{
 		Stdout: new(int64), Stderr: new(int64), Stdin: new(int64), Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true),
-	}, func(*api.StreamAttached) api.ServerControl {
-		return api.ServerControl{Started: &api.StreamStarted{Session: s.ID, Clamped: Clamped(p.Info().Clamped)}}
-	})
+	}, &api.StreamStarted{Session: s.ID, Clamped: Clamped(p.Spec().Clamped)})
 	if r != nil {
 		r.Changes = Changed(looked.EndProcess(ctx, p, isNew))
 	}

@@ -141,8 +141,13 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 // launchProcess starts the process of a place, outside any lock, unless ctx ends before its owner's turn has come.
 func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.Spec) {
 	defer close(entry.known)
-	p, err := s.startInTurn(ctx, entry, spec)
+	turn, err := s.host.Turns.Begin(ctx, s.Owner.Name)
 	ctx = context.WithoutCancel(ctx)
+	if err == nil {
+		if entry.process, err = process.Start(s.home(ctx), spec); err != nil {
+			turn()
+		}
+	}
 	if err != nil {
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
 			entry.err = Gone(s.ID)
@@ -152,24 +157,9 @@ func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.
 		return
 	}
 	s.host.Executed.Add(1)
-	entry.process = p
+	entry.turn = turn
 	s.Tell(ctx, happened(spec, events.ProcessStarted, events.ExecStarted))
 	s.drive(ctx, entry)
-}
-
-// startInTurn starts the process when its owner's turn has come.
-func (s *Session) startInTurn(ctx context.Context, entry *slot, spec *process.Spec) (*process.Process, error) {
-	turn, err := s.host.Turns.Begin(ctx, s.Owner.Name)
-	if err != nil {
-		return nil, err
-	}
-	p, err := process.Start(s.home(context.WithoutCancel(ctx)), spec)
-	if err != nil {
-		turn()
-		return nil, err
-	}
-	entry.turn = turn
-	return p, nil
 }
 
 // home is what processes get from their session.

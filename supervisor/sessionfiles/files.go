@@ -148,13 +148,13 @@ func bounds(l *policy.FileLimits) files.Bounds {
 
 // conversation is a program whose input and output are had as they come.
 type conversation struct {
-	s    *session.Session
-	p    *process.Process
-	a    *process.Attachment
-	ctx  context.Context //nolint:containedctx // ends with close
-	end  context.CancelFunc
-	sent int64  // bytes of its standard input
-	said []byte // of its standard output: what Read has not returned yet
+	s     *session.Session
+	p     *process.Process
+	a     *process.Attachment
+	ctx   context.Context //nolint:containedctx // ends with close
+	close func()          // ends the program if it still runs
+	sent  int64           // bytes of its standard input
+	said  []byte          // of its standard output: what Read has not returned yet
 }
 
 func start(ctx context.Context, s *session.Session, req *session.ProcessRequest) (*conversation, error) {
@@ -164,22 +164,21 @@ func start(ctx context.Context, s *session.Session, req *session.ProcessRequest)
 	if err != nil {
 		return nil, err
 	}
-	c := &conversation{s: s, p: p}
-	c.ctx, c.end = context.WithCancel(ctx)
-	if c.a, err = p.Attach(c.ctx, process.AttachOptions{From: new([2]int64), Write: req.Stdin, Lossless: true}); err != nil {
-		c.close()
+	ctx, end := context.WithCancel(ctx)
+	remove := func() {
+		end()
+		_ = s.RemoveProcess(context.WithoutCancel(ctx), p) // which fails with its context alone
+	}
+	a, err := p.Attach(ctx, process.AttachOptions{From: new([2]int64), Write: req.Stdin, Lossless: true})
+	if err != nil {
+		remove()
 		return nil, err
 	}
-	return c, nil
-}
-
-// close ends the program if it still runs.
-func (c *conversation) close() {
-	c.end()
-	if c.a != nil {
-		c.a.Close()
-	}
-	_ = c.s.RemoveProcess(context.WithoutCancel(c.ctx), c.p) // which fails with its context alone
+	return &conversation{s: s, p: p, a: a, ctx: ctx, close: func() {
+		end()
+		a.Close()
+		remove()
+	}}, nil
 }
 
 // Read reads what the program writes to its standard output; that waits while nobody reads.

@@ -99,10 +99,11 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if a.Writer() {
 		c.tasks.Go(func() { c.watchWriter(ctx, a) })
 	}
+	waiting := ctx
 	if p.Spec().Unlisted {
 		err = c.relayUnlisted(ctx, p, a, out)
 		if ctx.Err() != nil {
-			err, ctx = nil, context.WithoutCancel(ctx) // what has come of it is for those who watch boxd
+			err, waiting = nil, context.WithoutCancel(ctx) // what has come of it is for those who watch boxd
 		}
 	} else {
 		err = out.relay(ctx, a)
@@ -110,7 +111,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.ProcessEnd(ctx, p) // the client has the output
+	r, err := s.ProcessEnd(waiting, p) // the client has the output
 	if err != nil {
 		return nil, err
 	}

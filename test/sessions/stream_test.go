@@ -154,6 +154,38 @@ func TestAnExecutionIsOneRequest(t *testing.T) {
 	}
 }
 
+// A program without an id is its client's alone: no list shows it, and it ends at once when its client goes, and with boxd.
+func TestAStreamWithoutAnIDEndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	begin := func() *boxtest.Peer {
+		p := d.Dial(t, "/v1/sessions/s1/exec/stream")
+		p.Control(api.ClientControl{Start: &api.StreamStart{Exec: boxtest.Shell("trap '' HUP TERM; while :; do sleep 0.1; done"), Stdin: true}})
+		if m := p.Hear(); m.Control == nil || m.Control.Started == nil {
+			t.Fatalf("%+v", m)
+		}
+		return p
+	}
+	ended := func() bool { return d.Sh(t, "s1", "pgrep -f 'trap .. HUP' | grep -vx $$; true") == "" }
+	p := begin()
+	if list, err := d.Processes(t.Context(), "s1"); err != nil || len(list) > 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if ended() {
+		t.Fatal("it does not run")
+	}
+	_ = p.WS.CloseNow()
+	boxtest.Eventually(t, "it has ended with its client", ended)
+	begin()
+	d.Kill()
+	d.Restart()
+	boxtest.Eventually(t, "it has ended with boxd", ended)
+	if list, err := d.Processes(t.Context(), "s1"); err != nil || len(list) > 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
 func TestSignalsReachTheProgramAndItsChildren(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

@@ -80,7 +80,7 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req 
 	profile := cfg.Profiles[p.Settings.Profile]
 	given := session.Context{Config: cfg, Held: cfg.BoundsOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings.Root, req.Env)}
 	if p.Exec, p.Refused = given.Plan(exec, false); p.Refused == nil {
-		p.Refused = v.book.TryExecution(who.Name, &given.Held)
+		p.Refused = v.accounts.TryExecution(who.Name, &given.Held)
 	}
 	return p
 }

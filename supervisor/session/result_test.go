@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -33,7 +34,7 @@ func TestSignsOfWantOfMemory(t *testing.T) {
 		{isolation.Exit{Code: 1}, "MemoryError", policy.MechanismGroup, ""},
 		{isolation.Exit{Reason: isolation.ReasonTimedOut, Signal: int(unix.SIGKILL), MaxRSS: uint64(limit)}, "MemoryError", policy.MechanismRlimit, ""},
 	} {
-		s := Session{Settings: policy.Settings{Memory: limit}, enforced: map[string]policy.Mechanism{policy.LimitMemory: tc.by}}
+		s := Session{Settings: policy.Settings{Limits: limits.Limits{Memory: limit}}, enforced: map[string]policy.Mechanism{policy.LimitMemory: tc.by}}
 		r, err := s.result(&process.Spec{}, &tc.exit, nil, "", func(stream int) (head, tail []byte, err error) {
 			if stream == 1 {
 				return []byte(tc.stderr), nil, nil

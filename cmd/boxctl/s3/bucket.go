@@ -21,6 +21,7 @@ import (
 	"github.com/aws/smithy-go/logging"
 	"github.com/spf13/pflag"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
@@ -210,14 +211,8 @@ func validName(name string) error {
 	return nil
 }
 
-// refusal is an error in words that a server may have chosen.
-type refusal struct {
-	text string
-	err  error
-}
-
-func (r *refusal) Error() string { return r.text }
-func (r *refusal) Unwrap() error { return r.err }
+// maxText is as much of an error as one reads, in bytes.
+const maxText = 700
 
 // refused says of which bucket an error is, in one line for a terminal, and what may help. No secret is in it.
 func (b *Bucket) refused(about string, err error) error {
@@ -244,23 +239,5 @@ func (b *Bucket) refused(about string, err error) error {
 			text = strings.ReplaceAll(text, secret, "…")
 		}
 	}
-	return &refusal{said(scheme + b.name + "/" + b.prefix + about + ": " + text), err}
-}
-
-// said is a text without what a terminal would obey, and not longer than one reads.
-func said(text string) string {
-	const most = 700
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069:
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
+	return &outbound.Refusal{Text: outbound.Plain(scheme+b.name+"/"+b.prefix+about+": "+text, maxText), Err: err}
 }

@@ -71,7 +71,7 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// request is the body of a request: as long as somebody takes it, the other end is not silent.
+// request is the body of a request: as long as it is taken, the other end is not silent.
 type request struct {
 	io.ReadCloser
 	timer    *time.Timer

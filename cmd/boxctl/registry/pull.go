@@ -50,7 +50,7 @@ type Image struct {
 	image    v1.Image
 	manifest *v1.Manifest
 	raw      []byte
-	through  *wire
+	through  *transportTo
 }
 
 // Close ends the use of an image, and its connections.
@@ -80,7 +80,7 @@ func Find(ctx context.Context, o *Options) (_ *Image, err error) {
 	if patience == 0 {
 		patience = outbound.Silence
 	}
-	through := newWire(ref.Context().RegistryStr(), o.Insecure, patience, o.roots)
+	through := newTransport(ref.Context().RegistryStr(), o.Insecure, patience, o.roots)
 	defer func() {
 		if err != nil {
 			through.close()

@@ -30,7 +30,7 @@ type Options struct {
 	Address     string // s3://BUCKET/PREFIX; what is meant is below PREFIX/
 	Endpoint    string // its URL; "": AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon's of the region
 	Region      string // "": AWS_REGION, AWS_DEFAULT_REGION, or us-east-1
-	Credentials string // a file that nobody else can read; "": the environment's
+	Credentials string // a file that no other user can read; "": the environment's
 	Insecure    bool   // it may be asked without TLS
 	Part        string // a size, of which a larger file is sent in parts; "": 64 MiB. Servers take 5 MiB to 5 GiB
 	Getenv      func(string) string
@@ -68,7 +68,7 @@ const (
 type Bucket struct {
 	name, prefix string // prefix ends with / or is empty
 	s3           *s3.Client
-	wire         *wire
+	transport    *transport
 	part         int64 // bytes
 	pause        time.Duration
 	secrets      []string
@@ -104,9 +104,9 @@ func Open(o *Options) (*Bucket, error) {
 	}
 	b.secrets = []string{who.SecretAccessKey, who.SessionToken}
 	region := first(o.Region, o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
-	b.wire = newWire(o.Patience, o.roots)
+	b.transport = newTransport(o.Patience, o.roots)
 	options := s3.Options{
-		Region: region, HTTPClient: b.wire, Logger: logging.Nop{},
+		Region: region, HTTPClient: b.transport, Logger: logging.Nop{},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return who, nil }),
 		// Servers other than Amazon's fail over checksums that come after a body.
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
@@ -123,7 +123,7 @@ func Open(o *Options) (*Bucket, error) {
 }
 
 // Close ends the use of a bucket, and its connections.
-func (b *Bucket) Close() { b.wire.close() }
+func (b *Bucket) Close() { b.transport.close() }
 
 // String is the address.
 func (b *Bucket) String() string { return scheme + b.name + "/" + strings.TrimSuffix(b.prefix, "/") }

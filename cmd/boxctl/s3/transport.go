@@ -11,23 +11,23 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
 )
 
-// wire is the transport to a server. It bounds what a library does not: how long the other end may be silent, and how long an
+// transport is the transport to a server. It bounds what a library does not: how long the other end may be silent, and how long an
 // answer may be that is not an object. It is led nowhere else.
-type wire struct {
+type transport struct {
 	patience time.Duration
 	base     *http.Transport
 }
 
-func newWire(patience time.Duration, roots *x509.CertPool) *wire {
+func newTransport(patience time.Duration, roots *x509.CertPool) *transport {
 	if patience == 0 {
 		patience = outbound.Silence
 	}
 	base := outbound.NewTransport(roots)
 	base.MaxIdleConnsPerHost, base.DisableCompression = parallel, true
-	return &wire{patience, base}
+	return &transport{patience, base}
 }
 
-func (w *wire) close() { w.base.CloseIdleConnections() }
+func (w *transport) close() { w.base.CloseIdleConnections() }
 
 // silence says whose it is. It is a timeout, after which the library tries again.
 type silence struct {
@@ -41,7 +41,7 @@ func (s *silence) Temporary() bool { return true }
 func (s *silence) Unwrap() error   { return outbound.ErrSilent }
 
 // Do does one exchange.
-func (w *wire) Do(req *http.Request) (*http.Response, error) {
+func (w *transport) Do(req *http.Request) (*http.Response, error) {
 	x := &outbound.Exchange{
 		Patience: w.patience,
 		Silent:   &silence{req.URL.Host, w.patience},

@@ -12,9 +12,9 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
 )
 
-// wire is the transport to a registry. It bounds what a library does not: how long the other end may be silent, how often it
+// transportTo is the transport to a registry. It bounds what a library does not: how long the other end may be silent, how often it
 // may send us elsewhere, how long an answer may be that is not a blob, and that it is asked over TLS.
-type wire struct {
+type transportTo struct {
 	registry string
 	insecure bool
 	patience time.Duration
@@ -23,14 +23,14 @@ type wire struct {
 
 const maxRedirects = 10
 
-func newWire(registry string, insecure bool, patience time.Duration, roots *x509.CertPool) *wire {
-	return &wire{registry, insecure, patience, outbound.NewTransport(roots)}
+func newTransport(registry string, insecure bool, patience time.Duration, roots *x509.CertPool) *transportTo {
+	return &transportTo{registry, insecure, patience, outbound.NewTransport(roots)}
 }
 
-func (w *wire) close() { w.base.CloseIdleConnections() }
+func (w *transportTo) close() { w.base.CloseIdleConnections() }
 
 // RoundTrip does one exchange. Errors of it, and of what it returns, name the host that is to blame.
-func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w *transportTo) RoundTrip(req *http.Request) (*http.Response, error) {
 	first, redirects := req, 0
 	for ; first.Response != nil && first.Response.Request != nil; first = first.Response.Request {
 		redirects++

@@ -57,7 +57,7 @@ func withProgram() v1.Config {
 func pulls(t *testing.T, d *boxtest.Daemon, args ...string) (string, error) {
 	t.Helper()
 	var said bytes.Buffer
-	cmd := d.Boxctl(t, append([]string{"image", "pull"}, args...)...)
+	cmd := d.Boxctl(t, append([]string{"images", "pull"}, args...)...)
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,16 +26,16 @@ import (
 func (a *app) addTokenFlag(set *pflag.FlagSet) {
 	a.token = os.Getenv("BOXD_TOKEN")
 	if path := os.Getenv("BOXD_TOKEN_FILE"); path != "" && a.token == "" {
-		a.token = fromFile(path)
+		a.token = readToken(path)
 	}
-	set.Var(hidden{&a.token}, "token", "the `TOKEN` to show, or @FILE that has it; also from BOXD_TOKEN, or a file named by BOXD_TOKEN_FILE")
+	set.Var(tokenValue{&a.token}, "token", "the `TOKEN` to show, or @FILE that has it; also from BOXD_TOKEN, or a file named by BOXD_TOKEN_FILE")
 }
 
 // maxToken is more than any token has, in bytes.
 const maxToken = 4096
 
-// fromFile reads a token. What cannot be read is a token that holds nowhere: boxd says so.
-func fromFile(path string) string {
+// readToken reads a token. What cannot be read is a token that holds nowhere: boxd says so.
+func readToken(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return "unreadable"
@@ -49,16 +48,16 @@ func fromFile(path string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// hidden is the value of a flag that no help shows.
-type hidden struct{ token *string }
+// tokenValue is the value of a flag that no help shows.
+type tokenValue struct{ token *string }
 
 // String shows nothing.
-func (hidden) String() string { return "" }
+func (tokenValue) String() string { return "" }
 
 // Set takes a token, or the file that has it.
-func (h hidden) Set(text string) error {
+func (h tokenValue) Set(text string) error {
 	if path, ok := strings.CutPrefix(text, "@"); ok {
-		if text = fromFile(path); text == "unreadable" {
+		if text = readToken(path); text == "unreadable" {
 			return fmt.Errorf("%s cannot be read", path)
 		}
 	}
@@ -67,7 +66,7 @@ func (h hidden) Set(text string) error {
 }
 
 // Type is what help calls it.
-func (hidden) Type() string { return "TOKEN" }
+func (tokenValue) Type() string { return "TOKEN" }
 
 // tokenCommand makes tokens.
 func (a *app) tokenCommand() *cobra.Command {
@@ -187,10 +186,7 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 }
 
 func printGrants(w io.Writer, list []api.Grant) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PRINCIPAL\tROLE\tUNTIL\tBY")
-	for _, g := range list {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", g.Principal, g.Role, g.Until.Local().Format(time.DateTime), g.By)
-	}
-	return t.Flush()
+	return table(w, "PRINCIPAL\tROLE\tUNTIL\tBY", list, func(g *api.Grant) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s", g.Principal, g.Role, g.Until.Local().Format(time.DateTime), g.By)
+	})
 }

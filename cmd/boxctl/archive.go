@@ -27,14 +27,14 @@ func (a *app) source(source string, named bool) (r io.Reader, done func(), err e
 		return nil, nil, err
 	}
 	p := a.progress("sent", size)
-	return &watched{from, p}, func() { // whoever sends it must not close it
+	return &countedReader{from, p}, func() { // whoever sends it must not close it
 		p.end()
 		end()
 	}, nil
 }
 
 // open opens what is to be sent as an archive: standard input for "-", an archive here, or a directory, which is packed as
-// it is sent, under its own name if named is set. size is how large it is, 0 if nobody knows or wants to. done ends what
+// it is sent, under its own name if named is set. size is how large it is, 0 if that is not known. done ends what
 // it has begun.
 func (a *app) open(path string, named bool) (r io.Reader, size int64, done func(), err error) {
 	if path == "-" {
@@ -75,14 +75,14 @@ func (a *app) open(path string, named bool) (r io.Reader, size int64, done func(
 
 var errUnread = errors.New("boxd does not read on")
 
-// watched is read where a person looks on.
-type watched struct {
+// countedReader reports to a progress what is read.
+type countedReader struct {
 	from io.Reader
 	p    *Progress
 }
 
 // Read counts what is read. What is said of it later begins on a line of its own.
-func (w *watched) Read(b []byte) (int, error) {
+func (w *countedReader) Read(b []byte) (int, error) {
 	n, err := w.from.Read(b)
 	if w.p.add(int64(n)); err != nil {
 		w.p.end()
@@ -90,7 +90,7 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// sizeOf is how large the files of a directory are, or a file, in bytes; 0 if nobody looks on who would want to know.
+// sizeOf is how large the files of a directory are, or a file, in bytes; 0 where standard error is no terminal.
 func (a *app) sizeOf(source string) (n int64) {
 	if !tty.Is(a.stderr) {
 		return 0

@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -30,14 +29,11 @@ asked, for what, and what came of it. What was changed in the log itself is foun
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Audit(cmd.Context(), o)
 			return a.answer(list, err, func() error {
-				w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(w, "SEQ\tTIME\tWHO\tVIA\tSTATUS\tOUTCOME\tCALL\tSESSION\tWHAT")
-				for i := range list.Records {
-					r := &list.Records[i]
-					fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", r.Seq, r.Time.Local().Format(timeLayout), or(r.Principal, "boxd"), or(r.Via, "-"), r.Status,
-						or(r.Outcome, r.Kind), or(r.Route, "-"), or(r.Session, "-"), visible(asked(r)))
-				}
-				if err := w.Flush(); err != nil || !list.Cut {
+				err := table(a.stdout, "SEQ\tTIME\tWHO\tVIA\tSTATUS\tOUTCOME\tCALL\tSESSION\tWHAT", list.Records, func(r *api.AuditRecord) string {
+					return fmt.Sprintf("%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", r.Seq, r.Time.Local().Format(timeLayout), orElse(r.Principal, "boxd"), orElse(r.Via, "-"), r.Status,
+						orElse(r.Outcome, r.Kind), orElse(r.Route, "-"), orElse(r.Session, "-"), visible(requested(r)))
+				})
+				if err != nil || !list.Cut {
 					return err
 				}
 				_, err = fmt.Fprintln(a.stderr, "more than 16 MiB: older ones are left out; --session, --principal and --request choose")
@@ -54,8 +50,8 @@ asked, for what, and what came of it. What was changed in the log itself is foun
 	return cmd
 }
 
-// asked is what a call asked for, in words.
-func asked(r *api.AuditRecord) string {
+// requested is what a call asked for, in words.
+func requested(r *api.AuditRecord) string {
 	if r.What == nil {
 		return r.Detail
 	}

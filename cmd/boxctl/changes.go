@@ -51,23 +51,23 @@ func (f *changesFlags) checkTerminal(terminal bool) error {
 	return nil
 }
 
-// showChanges prints what a program has changed; nil: nobody has asked.
+// showChanges prints what a program has changed; nil: that was not asked for.
 func showChanges(w io.Writer, c *api.Changes) {
 	if c == nil {
 		return
 	}
 	if c.Unknown != "" {
-		fmt.Fprintf(w, "boxctl: what it has changed is not known: %s\n", name(c.Unknown))
+		fmt.Fprintf(w, "boxctl: what it has changed is not known: %s\n", fileName(c.Unknown))
 		return
 	}
 	for _, f := range c.Created {
-		fmt.Fprintf(w, "created %s (%s, %d bytes)\n", name(f.Path), f.Type, f.Size)
+		fmt.Fprintf(w, "created %s (%s, %d bytes)\n", fileName(f.Path), f.Type, f.Size)
 	}
 	for _, f := range c.Changed {
-		fmt.Fprintf(w, "changed %s (%s, %d bytes)\n", name(f.Path), f.Type, f.Size)
+		fmt.Fprintf(w, "changed %s (%s, %d bytes)\n", fileName(f.Path), f.Type, f.Size)
 	}
 	for _, f := range c.Removed {
-		fmt.Fprintf(w, "removed %s (%s)\n", name(f.Path), f.Type)
+		fmt.Fprintf(w, "removed %s (%s)\n", fileName(f.Path), f.Type)
 	}
 	fmt.Fprintf(w, "boxctl: %d created, %d changed, %d removed", c.Counts.Created, c.Counts.Changed, c.Counts.Removed)
 	if c.Truncated {
@@ -154,7 +154,7 @@ All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
 			p := f.progress("received", 0)
 			left, err := unpack(root, base, true, false, io.TeeReader(archive, p))
 			p.end()
-			f.tellLeftOut(left, err)
+			f.printLeftOut(left, err)
 			return err
 		}),
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// patience is what who has pressed Tab waits for boxd. One that its socket unit has yet to start takes
+// completionPatience is how long a completion waits for boxd. One that its socket unit has yet to start takes
 // longer: then there is nothing to offer until the next time.
-const patience = 500 * time.Millisecond
+const completionPatience = 500 * time.Millisecond
 
 // completionCommand is the command that prints the script of a shell.
 func completionCommand(out io.Writer) *cobra.Command {
@@ -47,13 +47,13 @@ flags, the sessions you have and their processes. The packages of boxd bring all
 	}
 }
 
-// asker asks boxd, by a client that is made when the flags have been read.
-type asker struct{ client func() *client.Client }
+// completer offers what boxd has, by a client that is made when the flags have been read.
+type completer struct{ client func() *client.Client }
 
 // addCompletion says for every command and flag what fits there when Tab is pressed; client is called once the flags have
 // been read. For what is not named here no file of this host would fit, so none is offered. A boxd that does not answer at once is not waited for.
 func addCompletion(root *cobra.Command, client func() *client.Client) {
-	a := asker{client}
+	a := completer{client}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	in := func(states ...string) func(*api.Session) bool {
@@ -105,7 +105,7 @@ func files(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCom
 }
 
 // session offers sessions as the first argument.
-func (a asker) session(want func(*api.Session) bool) cobra.CompletionFunc {
+func (a completer) session(want func(*api.Session) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -115,14 +115,14 @@ func (a asker) session(want func(*api.Session) bool) cobra.CompletionFunc {
 }
 
 // eachSession offers sessions as every argument, each of them once.
-func (a asker) eachSession(want func(*api.Session) bool) cobra.CompletionFunc {
+func (a completer) eachSession(want func(*api.Session) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return a.sessions(cmd.Context(), args, want), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
 // process offers a session and then one of its processes.
-func (a asker) process(want func(*api.Process) bool) cobra.CompletionFunc {
+func (a completer) process(want func(*api.Process) bool) cobra.CompletionFunc {
 	all := a.eachProcess(want)
 	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 1 {
@@ -133,13 +133,13 @@ func (a asker) process(want func(*api.Process) bool) cobra.CompletionFunc {
 }
 
 // eachProcess offers a session and then its processes, each of them once.
-func (a asker) eachProcess(want func(*api.Process) bool) cobra.CompletionFunc {
+func (a completer) eachProcess(want func(*api.Process) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return a.sessions(cmd.Context(), nil, anySession), cobra.ShellCompDirectiveNoFileComp
 		}
 		var list []cobra.Completion
-		a.ask(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+		a.query(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			processes, err := c.Processes(ctx, args[0])
 			for _, p := range processes {
 				if want(&p) {
@@ -153,8 +153,8 @@ func (a asker) eachProcess(want func(*api.Process) bool) cobra.CompletionFunc {
 }
 
 // sessions lists the sessions that are wanted and not given already.
-func (a asker) sessions(ctx context.Context, given []string, want func(*api.Session) bool) (list []cobra.Completion) {
-	a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+func (a completer) sessions(ctx context.Context, given []string, want func(*api.Session) bool) (list []cobra.Completion) {
+	a.query(ctx, func(ctx context.Context, c *client.Client) error {
 		sessions, err := c.Sessions(ctx, c.Owner != "")
 		for _, s := range sessions {
 			if want(&s) && (c.Owner == "" || s.Owner == c.Owner) {
@@ -167,8 +167,8 @@ func (a asker) sessions(ctx context.Context, given []string, want func(*api.Sess
 }
 
 // profile offers the profiles there are.
-func (a asker) profile(cmd *cobra.Command, _ []string, _ string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
-	a.ask(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+func (a completer) profile(cmd *cobra.Command, _ []string, _ string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
+	a.query(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 		found, err := c.Profiles(ctx)
 		for _, name := range slices.Sorted(maps.Keys(found.Profiles)) {
 			p := found.Profiles[name]
@@ -179,9 +179,9 @@ func (a asker) profile(cmd *cobra.Command, _ []string, _ string) (list []cobra.C
 	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
-// ask asks boxd in the middle of a line that is being typed: quickly, and without a word when it cannot.
-func (a asker) ask(ctx context.Context, question func(context.Context, *client.Client) error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// query asks boxd in the middle of a line that is being typed: quickly, and without a word when it cannot.
+func (a completer) query(ctx context.Context, question func(context.Context, *client.Client) error) {
+	ctx, cancel := context.WithTimeout(ctx, completionPatience)
 	defer cancel()
 	c := a.client()
 	defer c.Close()

@@ -78,7 +78,7 @@ shut out, and which sessions would end.`,
 			}
 			check := exec.CommandContext(cmd.Context(), program, flags...)
 			if running {
-				text, err := runs(cmd.Context(), a.client())
+				text, err := runningState(cmd.Context(), a.client())
 				if err != nil {
 					return err
 				}
@@ -99,8 +99,8 @@ shut out, and which sessions would end.`,
 	return cmd
 }
 
-// runs is what boxd has now, as boxd -check -against reads it.
-func runs(ctx context.Context, c *client.Client) ([]byte, error) {
+// runningState is what boxd has now, as boxd -check -against reads it.
+func runningState(ctx context.Context, c *client.Client) ([]byte, error) {
 	defer c.Close()
 	settings, err := c.Configuration(ctx)
 	if err != nil {

@@ -151,12 +151,12 @@ func (f fileCommands) upload(ctx context.Context, c *client.Client, from string,
 	_ = r.Close() // cannot fail
 	<-stop
 	p.end()
-	f.tellLeftOut(stats.LeftOut, err)
+	f.printLeftOut(stats.LeftOut, err)
 	return err
 }
 
-// tellLeftOut says what has not been copied.
-func (f fileCommands) tellLeftOut(list []string, err error) {
+// printLeftOut says what has not been copied.
+func (f fileCommands) printLeftOut(list []string, err error) {
 	if err != nil {
 		return
 	}
@@ -229,12 +229,12 @@ func (f fileCommands) download(ctx context.Context, c *client.Client, from place
 	p := f.progress("received", total)
 	left, err := unpack(root, name, there.Type == "directory", links, io.TeeReader(archive, p))
 	p.end()
-	f.tellLeftOut(left, err)
+	f.printLeftOut(left, err)
 	return err
 }
 
 // unpack makes what an archive has a directory, or the one file it has a file, of a name. A box says what modes files
-// have; whom the user keeps out of new files that lets nobody in.
+// have; the umask of the user holds for them.
 func unpack(root *os.Root, name string, directory, links bool, content io.Reader) (left []string, err error) {
 	stage := ".boxctl-" + name
 	if err := root.Mkdir(stage, 0o700); err != nil {

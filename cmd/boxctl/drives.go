@@ -32,7 +32,7 @@ func (a *app) driveCommand() *cobra.Command {
 		lsCommand(a, "List drives", (*client.Client).Drives, func(list []api.Drive) any { return api.DriveList{Drives: list} }, s.print),
 		s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.push(), s.keep(),
 		a.rmEachCommand("rm NAME[@VERSION]...", "Remove drives, or versions of them, that no box has", func(c *client.Client, ctx context.Context, text string) error {
-			name, version, err := at(text)
+			name, version, err := parseDriveVersion(text)
 			if err != nil {
 				return err
 			}
@@ -44,8 +44,8 @@ func (a *app) driveCommand() *cobra.Command {
 what they have open of it stays open, and nothing else can be opened.`, (*client.Client).DetachDrive))
 }
 
-// at reads NAME[@VERSION]; 0 is the newest.
-func at(text string) (name string, version int, err error) {
+// parseDriveVersion reads NAME[@VERSION]; 0 is the newest.
+func parseDriveVersion(text string) (name string, version int, err error) {
 	name, number, pinned := strings.Cut(text, "@")
 	if pinned {
 		if version, err = strconv.Atoi(number); err != nil || version < 1 {
@@ -89,8 +89,8 @@ func (s driveCommands) printVersions(d *api.Drive, err error) error {
 	})
 }
 
-// done prints the version that a filling has come to.
-func (s driveCommands) done(v *api.DriveVersion, err error) error {
+// printVersion prints the version that a filling has come to.
+func (s driveCommands) printVersion(v *api.DriveVersion, err error) error {
 	return s.answer(v, err, func() error {
 		_, err := fmt.Fprintf(s.stdout, "%d %s\n", v.Version, v.Digest)
 		return err
@@ -126,7 +126,7 @@ files are told, and nothing is fetched then. push says who asks, and how.`,
 			defer end()
 			f.Archive = archive
 			v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
-			return s.done(&v, err)
+			return s.printVersion(&v, err)
 		}),
 	}
 	driveFlags(cmd, &f)
@@ -167,7 +167,7 @@ that after a failure nothing is lost, even if the box is, and push goes on.`,
 			}
 			if o.Address == "" {
 				v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
-				return s.done(&v, err)
+				return s.printVersion(&v, err)
 			}
 			b, err := s3.Open(&o) // who gets that wrong has made nothing
 			if err != nil {
@@ -197,11 +197,11 @@ func (s driveCommands) index() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "index [flags] NAME[@VERSION]", Short: "List what a drive has", Args: usage(cobra.ExactArgs(1)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			name, version, err := at(args[0])
+			name, version, err := parseDriveVersion(args[0])
 			if err != nil {
 				return err
 			}
-			all, err := index(cmd.Context(), c, name, version, prefix)
+			all, err := driveIndex(cmd.Context(), c, name, version, prefix)
 			return s.answer(all, err, func() error {
 				var entries []entry
 				for i := range all.Entries {
@@ -216,8 +216,8 @@ func (s driveCommands) index() *cobra.Command {
 	return cmd
 }
 
-// index lists all that a version has.
-func index(ctx context.Context, c *client.Client, name string, version int, prefix string) (api.DriveIndex, error) {
+// driveIndex lists all that a version has.
+func driveIndex(ctx context.Context, c *client.Client, name string, version int, prefix string) (api.DriveIndex, error) {
 	all := api.DriveIndex{Entries: []api.DriveEntry{}}
 	for offset := 0; ; {
 		page, err := c.DriveIndex(ctx, name, version, prefix, offset, 1000)
@@ -237,7 +237,7 @@ func (s driveCommands) text() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "text [flags] NAME[@VERSION]", Short: "Print a short text for a prompt that tells what a drive has", Args: usage(cobra.ExactArgs(1)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			name, version, err := at(args[0])
+			name, version, err := parseDriveVersion(args[0])
 			if err != nil {
 				return err
 			}
@@ -256,7 +256,7 @@ func (s driveCommands) archive() *cobra.Command {
 	return &cobra.Command{
 		Use: "archive NAME[@VERSION]", Short: "Write a drive to standard output as a tar archive", Args: usage(cobra.ExactArgs(1)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			name, version, err := at(args[0])
+			name, version, err := parseDriveVersion(args[0])
 			if err != nil {
 				return err
 			}

@@ -35,7 +35,7 @@ not. Who asks is said by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSIO
 		Example: `  boxctl drives push me/results s3://results/run-7
   boxctl drives push --endpoint https://minio.example:9000 --credentials ~/.s3 me/results@3 s3://results/run-7`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, version, err := at(args[0])
+			name, version, err := parseDriveVersion(args[0])
 			if err != nil {
 				return err
 			}
@@ -67,7 +67,7 @@ type pushed struct {
 func (s driveCommands) pushTo(ctx context.Context, b *s3.Bucket, name string, version int, overwrite bool) error {
 	c := s.client()
 	defer c.Close()
-	all, err := index(ctx, c, name, version, "")
+	all, err := driveIndex(ctx, c, name, version, "")
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (s driveCommands) pushTo(ctx context.Context, b *s3.Bucket, name string, ve
 	return err
 }
 
-// newSpool is a file for what is on its way, which nobody else can open and nobody has to remove: a bucket may be slower
+// newSpool is a file for what is on its way, which no other process can open and which needs no removal: a bucket may be slower
 // than boxd's patience, and a part is sent again if need be.
 func newSpool() (*os.File, error) {
 	f, err := os.CreateTemp("", "boxctl-")

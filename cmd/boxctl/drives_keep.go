@@ -56,7 +56,7 @@ What its programs have open of that stays, and its files are kept until the box 
 			var errs []error
 			list := []api.SessionDrive{}
 			for _, text := range args[1:] {
-				name, version, err := at(text)
+				name, version, err := parseDriveVersion(text)
 				if err != nil {
 					return err
 				}

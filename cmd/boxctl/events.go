@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
@@ -101,18 +100,15 @@ and what boxd itself had trouble with.`,
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Errors(cmd.Context())
 			return a.answer(list, err, func() error {
-				w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(w, "TIME\tWHO\tKIND\tROUTE\tREQUEST\tERROR")
-				for _, e := range list.Errors {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(timeLayout), or(e.Principal, "boxd"), e.Kind, or(e.Route, "-"), or(e.Request, "-"), visible(e.Detail))
-				}
-				return w.Flush()
+				return table(a.stdout, "TIME\tWHO\tKIND\tROUTE\tREQUEST\tERROR", list.Errors, func(e *api.RecentError) string {
+					return strings.Join([]string{e.Time.Local().Format(timeLayout), orElse(e.Principal, "boxd"), e.Kind, orElse(e.Route, "-"), orElse(e.Request, "-"), visible(e.Detail)}, "\t")
+				})
 			})
 		}),
 	}
 }
 
-func or(s, otherwise string) string {
+func orElse(s, otherwise string) string {
 	if s == "" {
 		return otherwise
 	}

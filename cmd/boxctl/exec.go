@@ -273,7 +273,7 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 	return resultCode(&r, caught)
 }
 
-// input is standard input, unless that is a terminal and nobody has asked for it: without a terminal in
+// input is standard input, unless that is a terminal and -i is not given: without a terminal in
 // the box, typing into it would only look like one.
 func (a *app) input(f *terminalFlags) io.Reader {
 	if f.noStdin || !f.interactive && tty.Is(a.stdin) {

@@ -42,8 +42,8 @@ with / begin at /workspace.`,
 
 type fileCommands struct{ *app }
 
-// name shows a name of a file. One that a terminal might obey, or that is no text, is quoted.
-func name(text string) string {
+// fileName shows a name of a file. One that a terminal might obey, or that is no text, is quoted.
+func fileName(text string) string {
 	if strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }) {
 		return strconv.Quote(text)
 	}
@@ -173,7 +173,7 @@ one of some, {a,b} one of several. What .gitignore leaves out is left out, and .
 			got, err := c.GlobFiles(cmd.Context(), args[0], &req)
 			return f.answer(got, err, func() error {
 				for i := range got.Entries {
-					fmt.Fprintln(f.stdout, name(got.Entries[i].Path))
+					fmt.Fprintln(f.stdout, fileName(got.Entries[i].Path))
 				}
 				return f.more(got.Truncated)
 			})
@@ -209,14 +209,14 @@ it leaves out too. It ends with 1 if nothing is found.`,
 			return f.answer(got, err, func() error {
 				for _, file := range got.Files {
 					if len(file.Lines) == 0 {
-						fmt.Fprintln(f.stdout, name(file.Path))
+						fmt.Fprintln(f.stdout, fileName(file.Path))
 					}
 					for _, l := range file.Lines {
 						sign := ":"
 						if l.Column == 0 {
 							sign = "-"
 						}
-						fmt.Fprintf(f.stdout, "%s%s%d%s%s\n", name(file.Path), sign, l.Line, sign, strings.Map(printable, l.Text))
+						fmt.Fprintf(f.stdout, "%s%s%d%s%s\n", fileName(file.Path), sign, l.Line, sign, strings.Map(printable, l.Text))
 					}
 				}
 				if got.Matches == 0 {
@@ -277,9 +277,9 @@ func (f fileCommands) table(entries []api.File) error {
 		e := &entries[i]
 		target := ""
 		if e.Type == "symlink" {
-			target = " -> " + name(e.Target)
+			target = " -> " + fileName(e.Target)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s%s\n", e.Type, e.Mode, e.Size, e.ModifiedAt.Local().Format(time.DateTime), name(e.Path), target)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s%s\n", e.Type, e.Mode, e.Size, e.ModifiedAt.Local().Format(time.DateTime), fileName(e.Path), target)
 	}
 	return w.Flush()
 }

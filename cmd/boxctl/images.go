@@ -33,12 +33,12 @@ as the profile lets them (boxctl run --image NAME).`,
 
 func (s imageCommands) print(list []api.Image) error {
 	return table(s.stdout, "NAME\tDIGEST\tSIZE\tFILES\tSESSIONS", list, func(img *api.Image) string {
-		return fmt.Sprintf("%s\t%s\t%v\t%d\t%d", img.Name, short(img.Digest), quantity.Size(img.Bytes), img.Entries, img.Sessions)
+		return fmt.Sprintf("%s\t%s\t%v\t%d\t%d", img.Name, shortDigest(img.Digest), quantity.Size(img.Bytes), img.Entries, img.Sessions)
 	})
 }
 
-// short is the beginning of a digest, as people tell them apart.
-func short(digest string) string {
+// shortDigest is the beginning of a digest, as people tell them apart.
+func shortDigest(digest string) string {
 	const algorithm, enough = "sha256:", 12
 	if sum, ok := strings.CutPrefix(digest, algorithm); ok && len(sum) > enough {
 		return sum[:enough]
@@ -69,7 +69,7 @@ boxes that have it keep it.`,
 			if err != nil {
 				return err
 			}
-			return s.made(&img)
+			return s.printMade(&img)
 		}),
 	}
 	cmd.Flags().StringVar(&name, "name", "", "what it is called; without, what the archive says (`NAME`)")
@@ -77,12 +77,12 @@ boxes that have it keep it.`,
 	return cmd
 }
 
-// imageProgress shows how much has been sent, where somebody looks.
+// imageProgress shows on a terminal how much of an image has been sent.
 type imageProgress struct {
 	r     io.Reader
 	w     io.Writer
 	on    bool
-	of    int64      // what it comes to; 0: nobody knows
+	of    int64      // what it comes to; 0: not known
 	mu    sync.Mutex // guards the fields below: what sends may read on after the answer has come
 	sent  int64
 	shown int64

@@ -44,7 +44,7 @@ before, unless a flag says otherwise.`,
 			if err != nil {
 				return err
 			}
-			return s.made(&img)
+			return s.printMade(&img)
 		}),
 	}
 	f := cmd.Flags()

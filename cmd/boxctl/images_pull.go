@@ -38,13 +38,13 @@ host's certificates or those of SSL_CERT_FILE.`,
 				return &usageError{err: errors.New("want --username with --password-stdin, or --authfile, or none of them")}
 			}
 			if password {
-				text, err := secret(s.stdin)
+				text, err := readSecret(s.stdin)
 				if err != nil {
 					return err
 				}
 				o.Credentials.Password = text
 			}
-			return s.pulled(cmd.Context(), &o, name)
+			return s.pullFrom(cmd.Context(), &o, name)
 		},
 	}
 	f := cmd.Flags()
@@ -60,7 +60,7 @@ host's certificates or those of SSL_CERT_FILE.`,
 // maxSecret bounds a password or token.
 const maxSecret = 64 << 10
 
-func secret(r io.Reader) (string, error) {
+func readSecret(r io.Reader) (string, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxSecret+1))
 	if err != nil {
 		return "", err
@@ -72,7 +72,7 @@ func secret(r io.Reader) (string, error) {
 	return text, nil
 }
 
-func (s imageCommands) pulled(ctx context.Context, o *registry.Options, name string) error {
+func (s imageCommands) pullFrom(ctx context.Context, o *registry.Options, name string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	found, err := registry.Find(ctx, o)
@@ -87,7 +87,7 @@ func (s imageCommands) pulled(ctx context.Context, o *registry.Options, name str
 	defer c.Close()
 	// What is there already need not be fetched again; whatever else that question comes to, the import will say.
 	if there, err := c.Image(ctx, name); err == nil && there.Digest == found.Digest {
-		return s.made(&there)
+		return s.printMade(&there)
 	}
 	img, err := s.fetch(ctx, cancel, c, found, name)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s imageCommands) pulled(ctx context.Context, o *registry.Options, name str
 	if img.Digest != found.Digest {
 		return fmt.Errorf("pull %s: boxd has made %s of %s", o.Ref, img.Digest, found.Digest)
 	}
-	return s.made(&img)
+	return s.printMade(&img)
 }
 
 // fetch hands an image to boxd while it comes. cancel ends what comes.
@@ -126,8 +126,8 @@ func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Clien
 	return img, err
 }
 
-// made says what image there is now.
-func (s imageCommands) made(img *api.Image) error {
+// printMade says what image there is now.
+func (s imageCommands) printMade(img *api.Image) error {
 	if s.json {
 		return s.printJSON(img)
 	}

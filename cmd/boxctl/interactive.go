@@ -99,13 +99,13 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 		return programError{err}
 	}
 	a.showClamped(p.Clamped)
-	v := visit{
+	v := attachment{
 		id: id, name: name, options: client.AttachOptions{Replay: true, Write: f.interactive, Lossless: true},
 		input: f.interactive, terminal: true, keys: f.keys, passSignals: true,
 	}
-	r, caught, err := a.attend(ctx, c, &v)
+	r, caught, err := a.attachTo(ctx, c, &v)
 	if errors.Is(err, client.ErrDetached) {
-		a.sayDetached(&v)
+		a.printDetached(&v)
 		fmt.Fprintf(a.stderr, "boxctl: it ends when nobody has been attached to it for %v\n", quantity.Duration(detachedLease))
 		return client.ErrDetached
 	}
@@ -155,8 +155,8 @@ func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api
 	return err
 }
 
-// visit is how to attach to a process.
-type visit struct {
+// attachment is how to attach to a process.
+type attachment struct {
 	id, name    string
 	options     client.AttachOptions
 	input       bool   // from standard input
@@ -165,9 +165,9 @@ type visit struct {
 	passSignals bool   // or else they detach
 }
 
-// attend connects boxctl with a process until that ends or is left. The terminal is as it was when it
+// attachTo connects boxctl with a process until that ends or is left. The terminal is as it was when it
 // returns.
-func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.ExecResult, syscall.Signal, error) {
+func (a *app) attachTo(ctx context.Context, c *client.Client, v *attachment) (*api.ExecResult, syscall.Signal, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	signals, release := catchSignals()
 	defer release()
@@ -226,7 +226,7 @@ func (a *app) attend(ctx context.Context, c *client.Client, v *visit) (*api.Exec
 	return r, passer.signal, err
 }
 
-func (a *app) sayDetached(v *visit) {
+func (a *app) printDetached(v *attachment) {
 	fmt.Fprintf(a.stderr, "\nboxctl: detached; 'boxctl attach %s %s' attaches again\n", render.ShellWord(v.id), render.ShellWord(v.name))
 }
 
@@ -250,7 +250,7 @@ answers to another one. That command is what the client's configuration names as
   boxctl attach --no-replay work mcp`,
 		Args: usage(names(cobra.ExactArgs(2))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			v := visit{id: args[0], name: args[1]}
+			v := attachment{id: args[0], name: args[1]}
 			var err error
 			if v.keys, err = tty.ParseKeys(detachKeys); err != nil {
 				return &usageError{err: fmt.Errorf("--detach-keys: %w", err)}
@@ -262,9 +262,9 @@ answers to another one. That command is what the client's configuration names as
 			v.terminal = p.Terminal != nil
 			v.input = !noStdin && p.State != "ended" && (p.Stdin || v.terminal)
 			v.options = client.AttachOptions{Replay: !noReplay, Write: v.input, TakeOver: takeOver && v.input, Lossless: !drop}
-			r, caught, err := a.attend(cmd.Context(), c, &v)
+			r, caught, err := a.attachTo(cmd.Context(), c, &v)
 			if errors.Is(err, client.ErrDetached) {
-				a.sayDetached(&v)
+				a.printDetached(&v)
 				return nil
 			}
 			return a.conclude(r, err, caught)

@@ -28,9 +28,9 @@ those of a living session, or of the box that would be made.`,
 			if id != "" && profile != "" {
 				return &usageError{err: errors.New("--profile is of a box that is still to be made: give a session or a profile")}
 			}
-			told, err := c.Instructions(cmd.Context(), id, profile)
-			return a.answer(told, err, func() error {
-				_, err = fmt.Fprint(a.stdout, told.Instructions)
+			text, err := c.Instructions(cmd.Context(), id, profile)
+			return a.answer(text, err, func() error {
+				_, err = fmt.Fprint(a.stdout, text.Instructions)
 				return err
 			})
 		}),

@@ -83,8 +83,8 @@ directory stays as it is. A project below the source of a -v is used where that 
 }
 
 // recordEnd keeps how a server has failed, or forgets how it did before.
-func (a *app) recordEnd(name string) func(*mcphost.Last, error) {
-	return func(was *mcphost.Last, failed error) {
+func (a *app) recordEnd(name string) func(*mcphost.LastState, error) {
+	return func(was *mcphost.LastState, failed error) {
 		dir := mcphost.HistoryDir(os.Getenv)
 		var err error
 		switch failed {

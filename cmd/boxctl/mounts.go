@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -96,16 +95,13 @@ func (a *app) printMounts(list []api.SessionMount) error {
 	if a.json {
 		return a.printJSON(api.MountList{Mounts: list})
 	}
-	t := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "TARGET\tSOURCE\tMODE\tLIVE")
-	for _, m := range list {
+	return table(a.stdout, "TARGET\tSOURCE\tMODE\tLIVE", list, func(m *api.SessionMount) string {
 		live := "no"
 		if m.Live {
 			live = strings.Join(m.Attributes, ",")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", render.Printable(m.Target), render.Printable(m.Source), m.Mode, live)
-	}
-	return t.Flush()
+		return strings.Join([]string{render.Printable(m.Target), render.Printable(m.Source), m.Mode, live}, "\t")
+	})
 }
 
 func (a *app) umountCommand() *cobra.Command {
@@ -139,14 +135,11 @@ func printUsers(w io.Writer, list []api.MountUser) {
 	if len(list) == 0 {
 		return
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PID\tPROGRAM\tHOW\tPATH")
-	for _, u := range list {
+	_ = table(w, "PID\tPROGRAM\tHOW\tPATH", list, func(u *api.MountUser) string { // it is said once more in the error
 		pid := "-"
 		if u.PID > 0 {
 			pid = strconv.FormatUint(uint64(u.PID), 10)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", pid, render.Printable(u.Program), render.Printable(u.How), render.Printable(u.Path))
-	}
-	_ = t.Flush() // it is said once more in the error
+		return strings.Join([]string{pid, render.Printable(u.Program), render.Printable(u.How), render.Printable(u.Path)}, "\t")
+	})
 }

@@ -77,7 +77,7 @@ boxd has to serve HTTP on the loopback (daemon.http of box.toml); where it does 
 
 var errNoHTTP = errors.New("boxd serves no HTTP on the loopback (daemon.http of box.toml): boxctl forward leads connections to the port")
 
-// portPlace is where somebody listens.
+// portPlace is where forward listens.
 type portPlace struct{ network, address string }
 
 // parseForward reads WHERE:PORT.
@@ -160,7 +160,7 @@ func (a *app) forward(ctx context.Context, id string, where portPlace, port uint
 				return
 			}
 			defer far.Close()
-			carry(ctx, near, far)
+			relayPort(ctx, near, far)
 		})
 	}
 }
@@ -181,15 +181,15 @@ func listen(ctx context.Context, at portPlace) (net.Listener, error) {
 // linger is how long the end of one direction is waited for after that of the other.
 const linger = 2 * time.Minute
 
-// carry copies both ways until both have ended, or ctx has.
-func carry(ctx context.Context, near net.Conn, far client.PortConn) {
+// relayPort copies both ways until both have ended, or ctx has.
+func relayPort(ctx context.Context, near net.Conn, far client.PortConn) {
 	defer context.AfterFunc(ctx, func() {
 		near.Close()
 		far.Close()
 	})()
-	said := make(chan struct{})
+	sent := make(chan struct{})
 	go func() { // ends with either connection
-		defer close(said)
+		defer close(sent)
 		_, _ = io.Copy(far, near)
 		_ = far.CloseWrite()
 	}()
@@ -198,5 +198,5 @@ func carry(ctx context.Context, near net.Conn, far client.PortConn) {
 		_ = half.CloseWrite()
 	}
 	_ = near.SetReadDeadline(time.Now().Add(linger))
-	<-said
+	<-sent
 }

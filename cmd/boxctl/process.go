@@ -171,7 +171,7 @@ what it writes.`,
 			}
 			failed := p.Result != nil && p.Result.Status == "start_failed"
 			if (f.wait || failed) && p.State == "ended" {
-				return errors.Join(err, a.sayEnded(&p))
+				return errors.Join(err, a.printEnded(&p))
 			}
 			return err
 		}),
@@ -192,8 +192,8 @@ func awaitReady(ctx context.Context, c *client.Client, id, name string) (api.Pro
 	}
 }
 
-// sayEnded says why a process is not there any more, with its exit code.
-func (a *app) sayEnded(p *api.Process) error {
+// printEnded says why a process is not there any more, with its exit code.
+func (a *app) printEnded(p *api.Process) error {
 	why := p.Reason
 	if why == "" && p.Result != nil {
 		why = p.Result.Status
@@ -252,7 +252,7 @@ have ended. What they wrote can still be read for a while, unless --rm forgets i
 			}
 			ended := api.ProcessList{Processes: []api.Process{}}
 			for _, name := range args[1:] {
-				p, err := stop(cmd.Context(), c, args[0], name, signal, wait)
+				p, err := stopProcess(cmd.Context(), c, args[0], name, signal, wait)
 				if err == nil && remove {
 					err = c.DeleteProcess(cmd.Context(), args[0], name)
 				}
@@ -274,8 +274,8 @@ have ended. What they wrote can still be read for a while, unless --rm forgets i
 	return cmd
 }
 
-// stop ends a process, its own way unless a signal or a time says otherwise.
-func stop(ctx context.Context, c *client.Client, id, name, signal string, grace *quantity.Duration) (api.Process, error) {
+// stopProcess ends a process, its own way unless a signal or a time says otherwise.
+func stopProcess(ctx context.Context, c *client.Client, id, name, signal string, grace *quantity.Duration) (api.Process, error) {
 	if signal == "" && grace == nil {
 		return c.StopProcess(ctx, id, name)
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/tty"
 )
 
-// Progress shows on standard error how much of a long transfer is through, where a person looks on. It has no colours
+// Progress shows on standard error how much of a long transfer is through, on a terminal. It has no colours
 // and no cursor movement but back to the beginning of its line. It is safe for concurrent use.
 type Progress struct {
-	to   io.Writer // nil: nobody looks on
+	to   io.Writer // nil: standard error is no terminal
 	word string
 	of   int64
 
@@ -29,7 +29,7 @@ type Progress struct {
 // progressStep is how much goes through between two lines, in bytes: a copy that takes no time says nothing.
 const progressStep = 8 << 20
 
-// progress begins one: word is what happens to the bytes, of how many there will be; 0: nobody knows.
+// progress begins one: word is what happens to the bytes, of how many there will be; 0: not known.
 func (a *app) progress(word string, of int64) *Progress {
 	p := &Progress{word: word, of: of}
 	if tty.Is(a.stderr) {
@@ -63,11 +63,11 @@ func (p *Progress) line() string {
 		return fmt.Sprintf("%s %v", p.word, at)
 	}
 	full := int(min(p.n, p.of) * cells / p.of)
-	return fmt.Sprintf("%s [%s%s] %3d%% of %v", p.word, strings.Repeat("#", full), strings.Repeat(".", cells-full), min(p.n, p.of)*100/p.of, about(p.of))
+	return fmt.Sprintf("%s [%s%s] %3d%% of %v", p.word, strings.Repeat("#", full), strings.Repeat(".", cells-full), min(p.n, p.of)*100/p.of, roundSize(p.of))
 }
 
-// about is a size in as few digits as a person reads.
-func about(n int64) quantity.Size {
+// roundSize is a size in as few digits as a person reads.
+func roundSize(n int64) quantity.Size {
 	if n > 4<<20 {
 		n -= n % (1 << 20)
 	}

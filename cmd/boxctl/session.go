@@ -296,7 +296,7 @@ host that were lent to them stay, with what was written there.`,
 }
 
 // ids makes an empty id a mistake too: it is most often a variable that is, and create would make a
-// session nobody asked for.
+// session that was not asked for.
 func ids(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {

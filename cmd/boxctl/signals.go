@@ -35,8 +35,8 @@ const (
 	killGrace    = 10 * time.Second // for boxd to report the end after SIGKILL
 )
 
-// run returns with ctx. It calls hangUp, which ends the program and its box too, where nobody takes
-// the signals.
+// run returns with ctx. It calls hangUp, which ends the program and its box too, where the
+// stream does not take the signals.
 func (p *signalPasser) run(ctx context.Context, hangUp func()) {
 	select {
 	case sig := <-p.from:
@@ -75,7 +75,7 @@ func (p *signalPasser) hangUp(ctx context.Context, leave func()) {
 	}
 }
 
-// send hands a signal to the stream; false means that nobody has taken it.
+// send hands a signal to the stream; false means that it was not taken.
 func (p *signalPasser) send(ctx context.Context, sig syscall.Signal) bool {
 	select {
 	case p.to <- unix.SignalName(sig):

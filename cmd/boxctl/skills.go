@@ -35,12 +35,12 @@ what they have open of it stays open, and nothing else can be opened.`, (*client
 
 func (s skillCommands) print(list []api.Skill) error {
 	return table(s.stdout, "NAME\tFILES\tSIZE\tDESCRIPTION", list, func(k *api.Skill) string {
-		return fmt.Sprintf("%s\t%d\t%v\t%s", render.Printable(k.Name), k.Entries, quantity.Size(k.Bytes), line(k.Description))
+		return fmt.Sprintf("%s\t%d\t%v\t%s", render.Printable(k.Name), k.Entries, quantity.Size(k.Bytes), oneLine(k.Description))
 	})
 }
 
-// line is the beginning of a text, as one line. What is in a skill strangers have written.
-func line(text string) string {
+// oneLine is the beginning of a text, as one line. Others have written what is in a skill.
+func oneLine(text string) string {
 	const most = 72
 	r := []rune(render.Plain(strings.Join(strings.Fields(text), " ")))
 	if len(r) > most {
@@ -62,9 +62,9 @@ func (s skillCommands) show() *cobra.Command {
 					}
 				}
 				row("name", k.Name)
-				row("description", line(k.Description))
+				row("description", oneLine(k.Description))
 				row("license", k.License)
-				row("needs", line(k.Compatibility))
+				row("needs", oneLine(k.Compatibility))
 				row("digest", k.Digest)
 				row("origin", k.Origin)
 				row("size", fmt.Sprintf("%v in %d entries", quantity.Size(k.Bytes), k.Entries))
@@ -114,7 +114,7 @@ func (s skillCommands) create() *cobra.Command {
 				}
 			}
 			k, err := c.CreateSkill(cmd.Context(), &req)
-			return s.done(err, k)
+			return s.printDone(err, k)
 		}),
 	}
 	cmd.Flags().StringVar(&req.Description, "description", "", "what it does and when to use it")
@@ -143,7 +143,7 @@ func (s skillCommands) update() *cobra.Command {
 				req.Instructions = &text
 			}
 			k, err := c.ChangeSkill(cmd.Context(), args[0], &req)
-			return s.done(err, k)
+			return s.printDone(err, k)
 		}),
 	}
 	cmd.Flags().StringVar(&description, "description", "", "what it does and when to use it")
@@ -153,8 +153,8 @@ func (s skillCommands) update() *cobra.Command {
 	return cmd
 }
 
-// done prints what has become of skills.
-func (s skillCommands) done(err error, list ...api.Skill) error {
+// printDone prints what has become of skills.
+func (s skillCommands) printDone(err error, list ...api.Skill) error {
 	return s.answer(api.SkillList{Skills: list}, err, func() error {
 		for i := range list {
 			fmt.Fprintf(s.stdout, "%s %s\n", list[i].Name, list[i].Digest)
@@ -242,7 +242,7 @@ func (s skillCommands) write() *cobra.Command {
 			}
 			req.Path, req.Content, req.Encoding = args[1], base64.StdEncoding.EncodeToString([]byte(text)), "base64"
 			k, err := c.WriteSkillFile(cmd.Context(), args[0], &req)
-			return s.done(err, k)
+			return s.printDone(err, k)
 		}),
 	}
 	cmd.Flags().BoolVarP(&req.Executable, "executable", "x", false, "it is a program")

@@ -14,9 +14,9 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// from finds out what a source is: the address of something, standard input, an archive here, or a directory, which is
+// openSource finds out what a source is: the address of something, standard input, an archive here, or a directory, which is
 // packed as it is sent. done ends what it has begun.
-func (s skillCommands) from(source string, i *client.SkillImport) (done func(), err error) {
+func (s skillCommands) openSource(source string, i *client.SkillImport) (done func(), err error) {
 	if strings.Contains(source, "://") {
 		i.URL = source
 		return func() {}, nil
@@ -43,20 +43,20 @@ func (s skillCommands) preview() *cobra.Command {
 		Use: "preview SOURCE", Short: "Tell which skills could be installed, and what is wrong with them", Args: usage(cobra.ExactArgs(1)),
 		Long: "preview looks at skills without installing them; it fails if one of them could not be.\n\n" + sources,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			done, err := s.from(args[0], &i)
+			done, err := s.openSource(args[0], &i)
 			if err != nil {
 				return err
 			}
 			defer done()
-			return s.look(cmd, &i)
+			return s.printCandidates(cmd, &i)
 		},
 	}
 	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "the `DIRECTORY` of it where to look")
 	return cmd
 }
 
-// look prints candidates; it is an error if one could not be installed.
-func (s skillCommands) look(cmd *cobra.Command, i *client.SkillImport) error {
+// printCandidates prints candidates; it is an error if one could not be installed.
+func (s skillCommands) printCandidates(cmd *cobra.Command, i *client.SkillImport) error {
 	c := s.client()
 	defer c.Close()
 	list, err := c.PreviewSkills(cmd.Context(), i)
@@ -94,13 +94,13 @@ func (s skillCommands) install() *cobra.Command {
 		Example: `  boxctl skills install ./make-report
   boxctl skills install https://github.com/OWNER/REPO/tree/main/skills/make-report`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			done, err := s.from(args[0], &i)
+			done, err := s.openSource(args[0], &i)
 			if err != nil {
 				return err
 			}
 			defer done()
 			list, err := c.InstallSkills(cmd.Context(), &i)
-			return s.done(err, list...)
+			return s.printDone(err, list...)
 		}),
 	}
 	skillFlags(cmd, &i)
@@ -115,10 +115,10 @@ func (s skillCommands) scan() *cobra.Command {
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			i.Session, i.Path = args[0], args[1]
 			if !install {
-				return s.look(cmd, &i)
+				return s.printCandidates(cmd, &i)
 			}
 			list, err := c.InstallSkills(cmd.Context(), &i)
-			return s.done(err, list...)
+			return s.printDone(err, list...)
 		}),
 	}
 	cmd.Flags().BoolVar(&install, "install", false, "install them")

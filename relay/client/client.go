@@ -60,8 +60,8 @@ func (e *ConnectError) Unwrap() error { return e.Err }
 type Client struct {
 	socket  string
 	http    *http.Client
-	streams *http.Client // for WebSockets
-	pace    pace         // of connections that are made again
+	streams *http.Client   // for WebSockets
+	pace    reconnectTimes // of connections that are made again
 	// Owner, as in "uid:1000", makes session calls about sessions of that principal. Only some may.
 	Owner string
 	// Token is sent with every request, if it is set: boxd takes its bearer for who it says.
@@ -76,7 +76,7 @@ func New(socket string) *Client {
 
 // Over returns a client of the boxd that dial connects with; name is what errors call it.
 func Over(name string, connect func(context.Context) (net.Conn, error)) *Client {
-	c := &Client{socket: name, pace: usualPace()}
+	c := &Client{socket: name, pace: defaultReconnectTimes()}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx) }
 	c.http = c.httpClient(&http.Transport{DialContext: dial, MaxIdleConns: 64, MaxIdleConnsPerHost: 64})
 	c.streams = c.httpClient(&http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -128,7 +128,7 @@ func (c *Client) sign(req *http.Request) {
 }
 
 // Where others have filled the queue of a listener, connect(2) does not wait for room in it (EAGAIN).
-const crowdPatience, crowdPause = 10 * time.Second, 10 * time.Millisecond
+const queuePatience, queuePause = 10 * time.Second, 10 * time.Millisecond
 
 func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
 	network, address := "unix", socket
@@ -136,9 +136,9 @@ func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
 		network, address = "tcp", tcp
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	for end := time.Now().Add(crowdPatience); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
+	for end := time.Now().Add(queuePatience); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
 		select {
-		case <-time.After(crowdPause):
+		case <-time.After(queuePause):
 		case <-ctx.Done():
 		}
 		conn, err = new(net.Dialer).DialContext(ctx, network, address)

@@ -19,12 +19,12 @@ import (
 var ErrNotText = errors.New("the request has text that is not UTF-8")
 
 // encode makes the JSON of a request. For a byte that is no UTF-8 encoding/json writes the escape
-// \ufffd, and boxd would see something that nobody has sent; the character itself it writes as it is. What may be bytes goes
+// \ufffd, and boxd would see something that was not sent; the character itself it writes as it is. What may be bytes goes
 // in base64 then.
 func encode(v any) ([]byte, error) {
 	data, err := encodeText(v)
 	if errors.Is(err, ErrNotText) {
-		if other := inBytes(v); other != nil {
+		if other := inBase64(v); other != nil {
 			return encodeText(other)
 		}
 	}
@@ -48,15 +48,15 @@ func encodeText(v any) ([]byte, error) {
 	}
 }
 
-// inBytes is a request with what of it is no UTF-8 in base64; nil: that is not to be had for it.
-func inBytes(v any) any {
+// inBase64 is a request with what of it is no UTF-8 in base64; nil: that is not to be had for it.
+func inBase64(v any) any {
 	switch r := v.(type) {
 	case *api.ExecRequest:
-		return execInBytes(r)
+		return execInBase64(r)
 	case *api.OneShotRequest:
-		return &api.OneShotRequest{Session: *sessionInBytes(&r.Session), Exec: *execInBytes(&r.Exec)}
+		return &api.OneShotRequest{Session: *sessionInBase64(&r.Session), Exec: *execInBase64(&r.Exec)}
 	case *api.SessionRequest:
-		return sessionInBytes(r)
+		return sessionInBase64(r)
 	case *api.ProcessRequest:
 		c := *r
 		c.Base64 = convert(&c.Argv, &c.Command, &c.Code, &c.Cwd, &c.Env)
@@ -66,23 +66,23 @@ func inBytes(v any) any {
 			return nil
 		}
 		c, start := *r, *r.Start
-		start.Exec = *execInBytes(&start.Exec)
+		start.Exec = *execInBase64(&start.Exec)
 		if start.Session != nil {
-			start.Session = sessionInBytes(start.Session)
+			start.Session = sessionInBase64(start.Session)
 		}
 		c.Start = &start
 		return &c
 	}
-	return pathsInBytes(v)
+	return pathsInBase64(v)
 }
 
-func execInBytes(r *api.ExecRequest) *api.ExecRequest {
+func execInBase64(r *api.ExecRequest) *api.ExecRequest {
 	c := *r
 	c.Base64 = convert(&c.Argv, &c.Command, &c.Code, &c.Cwd, &c.Env)
 	return &c
 }
 
-func sessionInBytes(r *api.SessionRequest) *api.SessionRequest {
+func sessionInBase64(r *api.SessionRequest) *api.SessionRequest {
 	c := *r
 	c.Base64 = convert(nil, nil, nil, nil, &c.Env)
 	return &c
@@ -126,9 +126,9 @@ func convert(argv *[]string, command, code **string, cwd *string, env *map[strin
 
 func encoded(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 
-// pathsInBytes has the paths of a request about files in the fields that are for such, which have the same names and Base64
+// pathsInBase64 has the paths of a request about files in the fields that are for such, which have the same names and Base64
 // behind.
-func pathsInBytes(v any) any {
+func pathsInBase64(v any) any {
 	from := reflect.Indirect(reflect.ValueOf(v))
 	if from.Kind() != reflect.Struct {
 		return nil

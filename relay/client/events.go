@@ -37,7 +37,7 @@ func (c *Client) Events(ctx context.Context, o EventOptions, see func(*api.Event
 		if answered {
 			last = time.Now()
 		}
-		var failed *seeError
+		var failed *callbackError
 		switch {
 		case errors.As(err, &failed):
 			return failed.error
@@ -60,8 +60,8 @@ const (
 	restartPause    = 200 * time.Millisecond
 )
 
-// seeError is one of who is shown the events.
-type seeError struct{ error }
+// callbackError is an error of the function that is given the events.
+type callbackError struct{ error }
 
 // events is one connection. It reports whether that was answered.
 func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Event) error) (answered bool, err error) {
@@ -85,13 +85,13 @@ func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Even
 		}
 		o.After = e.ID
 		if err := see(&e); err != nil {
-			return true, &seeError{err}
+			return true, &callbackError{err}
 		}
 	}
 	return true, lines.Err()
 }
 
-// Errors returns the last errors: the caller's own, or for operators those of everybody.
+// Errors returns the last errors: the caller's own, or for operators those of all callers.
 func (c *Client) Errors(ctx context.Context) (api.ErrorList, error) {
 	return ask[api.ErrorList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/errors"}, nil), nil)
 }

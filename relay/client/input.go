@@ -162,7 +162,7 @@ func (s *stream) pump() {
 	}
 }
 
-// pumpAll returns why there is no more of it, nil if nobody wants any.
+// pumpAll returns why there is no more of it, nil if none is wanted.
 func (s *stream) pumpAll() error {
 	if s.options.Lines {
 		return s.pumpLines()

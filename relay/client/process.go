@@ -130,7 +130,7 @@ func (c *Client) LogLines(ctx context.Context, id, p string, o LogOptions, each 
 func (c *Client) logsOver(ctx context.Context, id, p string, at [2]int64) bool {
 	state, err := c.Process(ctx, id, p, 0)
 	if err != nil {
-		return !worthRetrying(err)
+		return !retryable(err)
 	}
 	return state.State == "ended" && at[0] >= state.Output[0].Bytes && at[1] >= state.Output[1].Bytes
 }
@@ -139,7 +139,7 @@ func (c *Client) logsOver(ctx context.Context, id, p string, at [2]int64) bool {
 func (c *Client) logLines(ctx context.Context, id, p string, o LogOptions, at *[2]int64, each func(*api.LogLine) error) (lost, began bool, err error) {
 	body, err := c.Logs(ctx, id, p, o)
 	if err != nil {
-		return worthRetrying(err), false, err
+		return retryable(err), false, err
 	}
 	defer body.Close()
 	for d := json.NewDecoder(body); ; began = true {

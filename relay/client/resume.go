@@ -18,15 +18,15 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// pace is how a lost connection is made again.
-type pace struct {
+// reconnectTimes say how a lost connection is made again.
+type reconnectTimes struct {
 	first, most time.Duration // between tries; it doubles from one to the other
 	total       time.Duration // after which it is given up
 	writer      time.Duration // for boxd to notice that we are not there twice
 }
 
-func usualPace() pace {
-	return pace{first: 50 * time.Millisecond, most: 2 * time.Second, total: 30 * time.Second, writer: 2 * time.Second}
+func defaultReconnectTimes() reconnectTimes {
+	return reconnectTimes{first: 50 * time.Millisecond, most: 2 * time.Second, total: 30 * time.Second, writer: 2 * time.Second}
 }
 
 // retries are the tries since a connection was lost.
@@ -36,7 +36,7 @@ type retries struct {
 }
 
 // wait waits before the next try. An error is why there is none.
-func (r *retries) wait(ctx context.Context, p *pace, why error) error {
+func (r *retries) wait(ctx context.Context, p *reconnectTimes, why error) error {
 	if r.delay == 0 {
 		r.since, r.delay = time.Now(), p.first
 	}
@@ -65,8 +65,8 @@ type lostError struct{ error }
 
 func (e lostError) Unwrap() error { return e.error }
 
-// worthRetrying reports whether another connection may do better.
-func worthRetrying(err error) bool {
+// retryable reports whether another connection may do better.
+func retryable(err error) bool {
 	if errors.As(err, new(lostError)) {
 		return true
 	}
@@ -127,7 +127,7 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 	var tries retries
 	// Where boxd has answered that it starts nothing there is nothing to go on with.
 	unanswered := s.sent && errors.As(err, new(lostError))
-	for err != nil && (s.begun || unanswered) && s.again.path != "" && worthRetrying(err) && ctx.Err() == nil {
+	for err != nil && (s.begun || unanswered) && s.again.path != "" && retryable(err) && ctx.Err() == nil {
 		if s.begun && s.progress {
 			tries = retries{}
 		}
@@ -153,7 +153,7 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 	return s.end(ctx, r, err)
 }
 
-// errNotWriter means that boxd takes standard input from somebody else.
+// errNotWriter means that boxd takes standard input from another client.
 var errNotWriter = errors.New("another client writes to the process")
 
 func notWriter(err error) bool {
@@ -410,7 +410,7 @@ func (s *stream) attached(a *api.StreamAttached) error {
 	switch {
 	case a.Stdin < base:
 		return fmt.Errorf("boxd has %d bytes of standard input of the %d that it had taken", a.Stdin, base)
-	case a.Stdin > end: // somebody else has written meanwhile
+	case a.Stdin > end: // another client has written meanwhile
 		s.loseWriter()
 	}
 	return nil

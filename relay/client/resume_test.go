@@ -26,8 +26,8 @@ import (
 )
 
 // soon is a pace for tests, which cut connections all the time.
-func soon() pace {
-	return pace{first: time.Millisecond, most: 4 * time.Millisecond, total: 20 * time.Second, writer: 20 * time.Millisecond}
+func soon() reconnectTimes {
+	return reconnectTimes{first: time.Millisecond, most: 4 * time.Millisecond, total: 20 * time.Second, writer: 20 * time.Millisecond}
 }
 
 // program is a stand-in of a process: it has output to give, and ends when it has given it and had all

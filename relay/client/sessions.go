@@ -27,7 +27,7 @@ func (c *Client) Session(ctx context.Context, id string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodGet, c.session(id, "", nil), nil)
 }
 
-// Sessions lists the caller's sessions, or with all everybody's.
+// Sessions lists the caller's sessions, or with all those of every owner.
 func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) {
 	to := target{path: "/v1/sessions"}.with(given("all", yes(all)))
 	list, err := ask[api.SessionList](ctx, c, http.MethodGet, to, nil)

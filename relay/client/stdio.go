@@ -50,7 +50,7 @@ func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, er
 		return files, fmt.Errorf("%w: descriptors go over a Unix socket alone", ErrNoStdio)
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	in := &rights{conn: socket}
+	in := &fdReader{conn: socket}
 	defer in.close()
 	unsent := req.Write(conn)
 	err = in.receive(req) // who is turned away has an answer, sent or not
@@ -63,16 +63,16 @@ func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, er
 	return in.files()
 }
 
-// rights reads from a socket, and collects the descriptors that come with what is read. All reading is done by
+// fdReader reads from a socket, and collects the descriptors that come with what is read. All reading is done by
 // it: a plain read would drop them.
-type rights struct {
+type fdReader struct {
 	conn *net.UnixConn
 	fds  []int
 }
 
 // Read reads from the socket. It is an error if there are more descriptors than are wanted, or no room for
 // them.
-func (r *rights) Read(b []byte) (int, error) {
+func (r *fdReader) Read(b []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(3*4))
 	n, oobn, flags, _, err := r.conn.ReadMsgUnix(b, oob) // close-on-exec
 	switch {
@@ -95,8 +95,8 @@ func (r *rights) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// close closes the descriptors that nobody has.
-func (r *rights) close() {
+// close closes the descriptors that were not handed out.
+func (r *fdReader) close() {
 	for _, fd := range r.fds {
 		unix.Close(fd)
 	}
@@ -104,7 +104,7 @@ func (r *rights) close() {
 }
 
 // receive reads the answer to its end.
-func (r *rights) receive(req *http.Request) error {
+func (r *fdReader) receive(req *http.Request) error {
 	bound := &io.LimitedReader{R: r, N: maxHead}
 	in := bufio.NewReader(bound)
 	resp, err := http.ReadResponse(in, req)
@@ -130,7 +130,7 @@ func (r *rights) receive(req *http.Request) error {
 }
 
 // files are the descriptors, of which there must be as many as a program has.
-func (r *rights) files() (files [3]*os.File, err error) {
+func (r *fdReader) files() (files [3]*os.File, err error) {
 	if len(r.fds) != len(files) {
 		return files, fmt.Errorf("%w, but %d", ErrNoStdio, len(r.fds))
 	}

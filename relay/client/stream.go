@@ -40,7 +40,7 @@ var ErrStreamEnded = errors.New("the connection to boxd ended before the program
 // is restarted, is made again without a byte more or less.
 func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
 	start := &api.StreamStart{Exec: *req, Stdin: stdio.Stdin != nil, Terminal: stdio.Terminal}
-	if start.Exec.ID == "" { // nobody else knows it
+	if start.Exec.ID == "" { // no other client knows it
 		start.Lease = new(quantity.Duration(0))
 		start.Exec.ID = strings.ToLower(rand.Text())
 	}
@@ -50,7 +50,7 @@ func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest
 	s.attach = api.StreamAttach{Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true)}
 	s.forget = req.ID == ""
 	r, err := s.run(ctx)
-	if s.forget && s.begun && !s.forgotten {
+	if req.ID == "" && s.begun { // no other client knows it
 		c.forget(ctx, id, start.Exec.ID, err != nil)
 	}
 	return r, err

@@ -20,13 +20,13 @@ const answerLimit = 16 << 10
 
 type execArgs struct {
 	sessionArg
-	what
+	programArgs
 	Stdin          string   `json:"stdin,omitempty" jsonschema:"what it reads"`
 	TimeoutSeconds *float64 `json:"timeout_seconds,omitempty" jsonschema:"end it after so long"`
 }
 
-// what says what to run.
-type what struct {
+// programArgs says what to run.
+type programArgs struct {
 	Command  *string           `json:"command,omitempty" jsonschema:"a line for the shell; give one of command, argv and code"`
 	Argv     []string          `json:"argv,omitempty" jsonschema:"a program and its arguments, without a shell"`
 	Code     *string           `json:"code,omitempty" jsonschema:"a program in language"`

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// usualLines are read where nobody says how many, as boxd does it.
+// usualLines are read unless the call says how many, as boxd does it.
 const usualLines = 2000
 
 type readArgs struct {

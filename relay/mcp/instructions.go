@@ -21,7 +21,7 @@ type Facts struct {
 	Any         bool              // the caller's other sessions may be named
 }
 
-// network says what it is, to somebody inside.
+// network says what the network is, as seen from inside.
 func (f *Facts) network() string {
 	rules := f.Box.NetworkRules
 	switch name := f.Box.Network; name {

@@ -18,7 +18,7 @@ import (
 
 type startArgs struct {
 	sessionArg
-	what
+	programArgs
 	Name      string `json:"name" jsonschema:"name of the process in its box"`
 	Stdin     bool   `json:"stdin,omitempty" jsonschema:"give it a standard input for process_write"`
 	Restart   string `json:"restart,omitempty" jsonschema:"when it has ended: no (default), on-failure or always"`

@@ -19,15 +19,15 @@ import (
 // Times of sessions.
 const (
 	// orphaned is how long a session lives on without its client where the profile lets it live for ever.
-	orphaned = 10 * time.Minute
+	orphanTTL = 10 * time.Minute
 	// renewals are how often a session is used within its ttl by being there.
-	renewals = 3
+	renewalsPerTTL = 3
 	// farewell is how long boxd may take to end all of them.
-	farewell = time.Minute
+	closeTimeout = time.Minute
 )
 
 // Sessions are the sessions that one MCP client has: one that is made when it is needed first, and those it asks for. They
-// live as long as the client is there, and Close ends them; if nobody can end them, their ttl does.
+// live as long as the client is there, and Close ends them; if that cannot be, their ttl does.
 type Sessions struct {
 	client *client.Client
 	ask    api.SessionRequest // for the default one
@@ -117,7 +117,7 @@ func (b *Sessions) create(ctx context.Context, req api.SessionRequest, stays boo
 			return api.Session{}, false, err
 		}
 		if plan.Session != nil && plan.Session.TTL == 0 {
-			req.TTL = new(quantity.Duration(orphaned))
+			req.TTL = new(quantity.Duration(orphanTTL))
 		}
 	}
 	s, isNew, err := b.client.CreateSession(ctx, &req)
@@ -131,7 +131,7 @@ func (b *Sessions) create(ctx context.Context, req api.SessionRequest, stays boo
 		b.mu.Unlock()
 	}
 	if (isNew || stays) && s.TTL > 0 {
-		b.all.Go(func() { b.renew(s.ID, time.Duration(s.TTL)/renewals) })
+		b.all.Go(func() { b.renew(s.ID, time.Duration(s.TTL)/renewalsPerTTL) })
 	}
 	return s, isNew, nil
 }
@@ -156,7 +156,7 @@ func (b *Sessions) renew(id string, every time.Duration) {
 }
 
 // Lease is that of a process which is to be started in a session: one in a session that ends with the client must not
-// keep it when the client is gone, which nobody may tell boxd. It is renewed from now on. nil is no lease.
+// keep it when the client is gone, which boxd may not hear of. It is renewed from now on. nil is no lease.
 func (b *Sessions) Lease(id, process string) *quantity.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -259,7 +259,7 @@ func (b *Sessions) list(ctx context.Context) ([]api.Session, error) {
 func (b *Sessions) Close(ctx context.Context) error {
 	b.cancel()
 	b.all.Wait()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 // maxLine bounds a message that comes in, in bytes.
 const maxLine = 16 << 20
 
-// lastAnswers is how long requests that are under way at the end of the input may take for their answers: nobody waits
-// for them any more, most often, but somebody may have sent all of them at once.
+// lastAnswers is how long requests that are under way at the end of the input may take for their answers: most
+// often they are not waited for any more, but a client may have sent all of them at once.
 const lastAnswers = 3 * time.Second
 
 // Stdio is the transport of MCP over a pair of streams: messages of JSON-RPC, one a line. What is no message is answered as the

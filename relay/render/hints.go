@@ -19,7 +19,7 @@ import (
 func ConnectHint(e *client.ConnectError) string {
 	switch {
 	case errors.Is(e, fs.ErrPermission):
-		return closedHint(closedTo(e.Socket))
+		return deniedHint(denySocket(e.Socket))
 	case errors.Is(e, fs.ErrNotExist), errors.Is(e, syscall.ECONNREFUSED):
 		return "is boxd running? 'systemctl start boxd.socket' lets it start, 'systemctl status boxd.socket boxd.service' tells why it does not; " +
 			"--socket names another one than " + e.Socket
@@ -27,16 +27,16 @@ func ConnectHint(e *client.ConnectError) string {
 	return ""
 }
 
-// closed is a socket that this user cannot open.
-type closed struct {
+// deniedSocket is a socket that this user cannot open.
+type deniedSocket struct {
 	socket string
 	user   string
 	group  string // "": it is root's alone
 	member bool   // as the user will be from the next login on
 }
 
-func closedTo(socket string) closed {
-	c := closed{socket: socket, user: "YOU", group: "boxd"}
+func denySocket(socket string) deniedSocket {
+	c := deniedSocket{socket: socket, user: "YOU", group: "boxd"}
 	var st syscall.Stat_t
 	if syscall.Stat(socket, &st) == nil {
 		if g, err := user.LookupGroupId(strconv.FormatUint(uint64(st.Gid), 10)); err == nil {
@@ -60,7 +60,7 @@ func closedTo(socket string) closed {
 	return c
 }
 
-func closedHint(c closed) string {
+func deniedHint(c deniedSocket) string {
 	switch {
 	case c.group == "":
 		return fmt.Sprintf("%s is root's alone: use sudo, or name its group in box.toml (daemon.socket_group)", c.socket)

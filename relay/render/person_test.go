@@ -264,14 +264,14 @@ func TestADropInIsWrittenByTheShell(t *testing.T) {
 func TestWhoCannotConnectIsToldWhatToDo(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		closed closed
+		closed deniedSocket
 		want   string
 	}{
-		{closed{"/s", "ann", "boxd", false}, "ask for 'usermod -aG boxd ann' and log in again"},
-		{closed{"/s", "ann", "boxd", true}, "log in again, or try 'newgrp boxd'"},
-		{closed{"/s", "ann", "", false}, "/s is root's alone: use sudo"},
+		{deniedSocket{"/s", "ann", "boxd", false}, "ask for 'usermod -aG boxd ann' and log in again"},
+		{deniedSocket{"/s", "ann", "boxd", true}, "log in again, or try 'newgrp boxd'"},
+		{deniedSocket{"/s", "ann", "", false}, "/s is root's alone: use sudo"},
 	} {
-		if got := closedHint(tc.closed); !strings.Contains(got, tc.want) {
+		if got := deniedHint(tc.closed); !strings.Contains(got, tc.want) {
 			t.Errorf("%+v: %s", tc.closed, got)
 		}
 	}

@@ -64,7 +64,7 @@ func Processes(out io.Writer, list []api.Process, now time.Time) error {
 	return w.print(out, style.headed("STATE", trouble))
 }
 
-// failed reports whether a process has ended as nobody asked it to.
+// failed reports whether a process has ended without being asked to.
 func failed(p *api.Process) bool {
 	if p.State != "ended" || p.Reason == "stopped" || p.Reason == "shutdown" {
 		return false

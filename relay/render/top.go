@@ -40,7 +40,7 @@ type Top struct {
 type Sampler struct {
 	Client *client.Client
 	ID     string // of the only one; empty: all of them
-	All    bool   // everybody's
+	All    bool   // those of every owner
 	Owner  string // whose alone; empty: anybody's
 }
 
@@ -91,7 +91,7 @@ func (t *Sampler) Sample(ctx context.Context, before *Top) (*Top, error) {
 	return v, nil
 }
 
-// session describes one of a list, which may be somebody else's.
+// session describes one of a list, which may be another owner's.
 func (t *Sampler) session(ctx context.Context, listed *api.Session) (api.Session, error) {
 	c := *t.Client
 	if t.All && t.Owner == "" && listed.Owner != "" {

@@ -12,29 +12,29 @@ import (
 	"time"
 )
 
-// silences are how many pings in a row may have no answer before a server is ended.
-const silences = 3
+// maxMissedPings are how many pings in a row may have no answer before a server is ended.
+const maxMissedPings = 3
 
-// farewell is how long a server may take to end after the end of its input.
-const farewell = 5 * time.Second
+// exitGrace is how long a server may take to end after the end of its input.
+const exitGrace = 5 * time.Second
 
 // pingID begins the ids of our requests to a server. No client makes such ones.
 const pingID = "boxd-health-"
 
-// serverInput is what a server is told: what its client says, and between two messages of that a ping.
+// serverInput is the standard input of a server: what its client sends, and between two messages of that a ping.
 type serverInput struct {
-	mu     sync.Mutex // guards what follows
-	out    *io.PipeWriter
-	within bool // a message of the client has begun and not ended
+	mu        sync.Mutex // guards what follows
+	out       *io.PipeWriter
+	inMessage bool // a message of the client has begun and not ended
 
-	ended chan struct{} // closed when the client has said its last word
+	ended chan struct{} // closed at the end of what the client sends
 }
 
-// newServerInput passes on what a client says until that ends, or until the reader of what it returns is closed.
+// newServerInput passes on what a client sends until that ends, or until the reader of what it returns is closed.
 func newServerInput(client io.Reader) (*serverInput, *io.PipeReader) {
 	in, out := io.Pipe()
 	m := &serverInput{out: out, ended: make(chan struct{})}
-	go m.pass(client) // ends with the client, or with the next thing it says: nothing interrupts its Read
+	go m.pass(client) // ends with the client, or with the next thing it sends: nothing interrupts its Read
 	return m, in
 }
 
@@ -42,7 +42,7 @@ func (m *serverInput) pass(client io.Reader) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := client.Read(buf)
-		if n > 0 && !m.say(buf[:n]) {
+		if n > 0 && !m.write(buf[:n]) {
 			return
 		}
 		if err != nil {
@@ -53,28 +53,28 @@ func (m *serverInput) pass(client io.Reader) {
 	}
 }
 
-func (m *serverInput) say(b []byte) bool {
+func (m *serverInput) write(b []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.within = b[len(b)-1] != '\n'
+	m.inMessage = b[len(b)-1] != '\n'
 	_, err := m.out.Write(b)
 	return err == nil
 }
 
-// ping asks for a sign of life, unless the client is saying something.
+// ping asks for a sign of life, unless the client is in the middle of a message.
 func (m *serverInput) ping(n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.within {
+	if m.inMessage {
 		return false
 	}
 	_, err := fmt.Fprintf(m.out, `{"jsonrpc":"2.0","id":"%s%d","method":"ping"}`+"\n", pingID, n)
 	return err == nil
 }
 
-// leave returns when a client that has said its last word has all answers, and a server that should end by that has had time to.
+// awaitAnswers returns when a client that has ended its input has all answers, and a server that should end by that has had time to.
 // Some never do. false is that ctx has ended.
-func (m *serverInput) leave(ctx context.Context, w *watch) bool {
+func (m *serverInput) awaitAnswers(ctx context.Context, w *watch) bool {
 	select {
 	case <-ctx.Done():
 		return false
@@ -84,17 +84,17 @@ func (m *serverInput) leave(ctx context.Context, w *watch) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(farewell):
+		case <-time.After(exitGrace):
 		}
-		if w.owesNothing() {
+		if w.answered() {
 			return true
 		}
 	}
 }
 
-// observe pings a server that has answered the handshake and owes its client nothing, at each tick, until ctx ends. Any
-// word of a server is a sign of life. It returns when the server has given none three times; told hears of each change.
-func observe(ctx context.Context, ticks <-chan time.Time, w *watch, ping func(n int) bool, told func(how string)) (silent bool) {
+// pollHealth pings a server that has answered the handshake and owes its client nothing, at each tick, until ctx ends. Any
+// output of a server is a sign of life. It returns when the server has given none three times; report has each change.
+func pollHealth(ctx context.Context, ticks <-chan time.Time, w *watch, ping func(n int) bool, report func(how string)) (silent bool) {
 	missed, asked := 0, false
 	for n := 1; ; {
 		select {
@@ -102,20 +102,20 @@ func observe(ctx context.Context, ticks <-chan time.Time, w *watch, ping func(n 
 			return false
 		case <-ticks:
 		}
-		said, idle := w.sign()
+		active, idle := w.activity()
 		switch {
-		case said || !asked || !idle:
+		case active || !asked || !idle:
 			missed = 0
 		default:
 			missed++
 		}
 		switch {
-		case missed == 0 && said:
-			told("ok")
+		case missed == 0 && active:
+			report("ok")
 		case missed > 0:
-			told(fmt.Sprintf("silent for %d of %d pings", missed, silences))
+			report(fmt.Sprintf("silent for %d of %d pings", missed, maxMissedPings))
 		}
-		if missed == silences {
+		if missed == maxMissedPings {
 			return true
 		}
 		asked = false
@@ -126,7 +126,7 @@ func observe(ctx context.Context, ticks <-chan time.Time, w *watch, ping func(n 
 	}
 }
 
-// ours reports whether an id is that of a ping of ours.
-func ours(id []byte) bool {
+// isPing reports whether an id is that of a ping of ours.
+func isPing(id []byte) bool {
 	return strings.HasPrefix(string(bytes.TrimPrefix(id, []byte{'"'})), pingID)
 }

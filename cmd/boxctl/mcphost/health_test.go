@@ -34,14 +34,14 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWatch(func() {})
-			w.line([]byte(`{"id":1,"method":"initialize"}`))
+			w.message([]byte(`{"id":1,"method":"initialize"}`))
 			heard(w, []byte(`{"id":1,"result":{}}`))
-			w.sign()
+			w.activity()
 			ticks, pings := make(chan time.Time), 0
 			var told []string
 			done := make(chan bool, 1)
 			go func() {
-				done <- observe(t.Context(), ticks, w, func(int) bool { pings++; return true }, func(how string) {
+				done <- pollHealth(t.Context(), ticks, w, func(int) bool { pings++; return true }, func(how string) {
 					if len(told) == 0 || told[len(told)-1] != how {
 						told = append(told, how)
 					}
@@ -58,11 +58,11 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 				case 's':
 					heard(w, []byte(`{"method":"notifications/message"}`))
 				case 'r':
-					w.line([]byte(`{"id":7,"method":"tools/call","params":{"name":"x"}}`))
+					w.message([]byte(`{"id":7,"method":"tools/call","params":{"name":"x"}}`))
 				case 'd':
 					heard(w, []byte(`{"id":7,"result":{}}`))
 				case 'c':
-					w.line([]byte(`{"method":"notifications/cancelled","params":{"requestId":7}}`))
+					w.message([]byte(`{"method":"notifications/cancelled","params":{"requestId":7}}`))
 				}
 			}
 			select {
@@ -159,12 +159,12 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatch(nil)
-		w.line([]byte(`{"id":7,"method":"tools/call","params":{"name":"x"}}`))
+		w.message([]byte(`{"id":7,"method":"tools/call","params":{"name":"x"}}`))
 		client, says := io.Pipe()
 		m, in := newServerInput(client)
 		defer in.Close()
 		left := make(chan bool, 1)
-		go func() { left <- m.leave(t.Context(), w) }()
+		go func() { left <- m.awaitAnswers(t.Context(), w) }()
 		time.Sleep(time.Hour) //nolint:forbidigo // in a bubble, where it takes no time
 		says.Close()
 		time.Sleep(time.Hour) //nolint:forbidigo // as above
@@ -174,7 +174,7 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 		default:
 		}
 		heard(w, []byte(`{"id":7,"result":{}}`))
-		time.Sleep(farewell + time.Second) //nolint:forbidigo // as above
+		time.Sleep(exitGrace + time.Second) //nolint:forbidigo // as above
 		select {
 		case gone := <-left:
 			if !gone {
@@ -188,8 +188,8 @@ func TestAServerThatStaysWithoutAClientIsEnded(t *testing.T) {
 
 // heard has a server say a line, and reports whether that is for us alone.
 func heard(w *watch, line []byte) bool {
-	w.sound()
-	return w.line(line)
+	w.noteOutput()
+	return w.message(line)
 }
 
 // What a server says arrives in any pieces and of any length, but for answers to our pings; what it has answered it does not
@@ -201,7 +201,7 @@ func TestALineOfAnyLengthArrives(t *testing.T) {
 	want := long + `{"method":"a"}` + "\n" + "half"
 	for _, size := range []int{1 << 20, 65536, 4099, len(said)} {
 		w := newWatch(func() {})
-		w.line([]byte(`{"id":7,"method":"tools/call","params":{"name":"n"}}`))
+		w.message([]byte(`{"id":7,"method":"tools/call","params":{"name":"n"}}`))
 		var got bytes.Buffer
 		out := &writer{Writer: &got, watch: w}
 		for b := []byte(said); len(b) > 0; {
@@ -214,7 +214,7 @@ func TestALineOfAnyLengthArrives(t *testing.T) {
 		if err := out.flush(); err != nil || got.String() != want {
 			t.Errorf("in pieces of %d: %d bytes of %d, %v", size, got.Len(), len(want), err)
 		}
-		if !w.owesNothing() {
+		if !w.answered() {
 			t.Errorf("in pieces of %d the answer was not heard", size)
 		}
 	}

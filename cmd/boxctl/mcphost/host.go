@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mcphost runs an MCP server of somebody else's in a box, with standard input and output as its client expects them.
+// Package mcphost runs a third-party MCP server in a box, with standard input and output as its client expects them.
 package mcphost
 
 import (
@@ -45,14 +45,14 @@ type Options struct {
 	Within, Greeting, Health time.Duration
 
 	// Ended is told how the server has ended: err is nil if that was as it should be, and was of no box if it had none.
-	Ended func(was *Last, err error)
+	Ended func(was *LastState, err error)
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 }
 
-// Last is what a server was at when it ended.
-type Last struct {
+// LastState is what a server was at when it ended.
+type LastState struct {
 	Session, Phase, Attempt, Since string // as the labels have them
 	Stderr                         string // the last line that it, or what installed for it, has written
 }
@@ -61,7 +61,7 @@ type runner struct {
 	*Options
 
 	record *record
-	said   *tail // by the server, or what installs for it
+	output *tail // by the server, or what installs for it
 }
 
 // phaseError is a failure with the phase it was in.
@@ -107,15 +107,15 @@ func Run(ctx context.Context, o *Options) error {
 		err = nil
 	}
 	if o.Ended != nil {
-		o.Ended(r.last(err), err)
+		o.Ended(r.lastState(err), err)
 	}
 	return errors.Join(err, b.Close(ctx))
 }
 
-// last is where a failed server was.
-func (r *runner) last(err error) *Last {
+// lastState is where a failed server was.
+func (r *runner) lastState(err error) *LastState {
 	l := r.record.labels
-	was := &Last{r.record.id, l[LabelPhase], l[LabelAttempt], l[LabelSince], LastLine(string(r.said.text))}
+	was := &LastState{r.record.id, l[LabelPhase], l[LabelAttempt], l[LabelSince], LastLine(string(r.output.text))}
 	if failed, ok := errors.AsType[*phaseError](err); ok {
 		was.Phase = failed.phase
 	}
@@ -124,7 +124,7 @@ func (r *runner) last(err error) *Last {
 
 func (r *runner) run(ctx context.Context, b *mcp.Sessions) error {
 	var id string
-	err := r.again(ctx, "session", "", func() (_ string, again bool, err error) {
+	err := r.retry(ctx, "session", "", func() (_ string, again bool, err error) {
 		id, err = b.ID(ctx, "")
 		return "", transient(err), err
 	})
@@ -139,7 +139,7 @@ func (r *runner) run(ctx context.Context, b *mcp.Sessions) error {
 	_ = b.Lease(id, r.Name) // it is renewed until we are attached, which is better than any lease
 	req := &api.ProcessRequest{Argv: append([]string{s.Command}, s.Args...), Env: s.Env, Cwd: s.Cwd, Stdin: true, Lease: new(quantity.Duration(orphaned))}
 	var p api.Process
-	err = r.again(ctx, "process", "", func() (_ string, again bool, err error) {
+	err = r.retry(ctx, "process", "", func() (_ string, again bool, err error) {
 		p, _, err = r.Client.StartProcess(ctx, id, r.Name, req)
 		return "", transient(err), err
 	})
@@ -156,7 +156,7 @@ func (r *runner) run(ctx context.Context, b *mcp.Sessions) error {
 var (
 	errSilent       = errors.New("the server does not answer initialize")
 	errClientGone   = errors.New("the client has gone")
-	errUnresponsive = fmt.Errorf("the server has given no sign of life at %d pings", silences)
+	errUnresponsive = fmt.Errorf("the server has given no sign of life at %d pings", maxMissedPings)
 )
 
 // relay connects the streams. A server that does not answer the handshake in time is ended, and one that gives no sign of
@@ -168,16 +168,16 @@ func (r *runner) relay(ctx context.Context, id string) error {
 	w := newWatch(func() {
 		late = time.AfterFunc(r.Greeting, func() { cancel(fmt.Errorf("%w within %v", errSilent, r.Greeting)) })
 	})
-	m, in := newServerInput(&reader{r.Stdin, lines{see: func(b []byte) { w.line(b) }}})
+	m, in := newServerInput(&reader{r.Stdin, lines{handle: func(b []byte) { w.message(b) }}})
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer func() { _ = in.Close() }() // cannot fail
 	defer cancel(nil)
-	r.said.text = nil
+	r.output.text = nil
 	r.record.phase(ctx, "handshake", 1, "")
 	all.Go(func() {
 		select {
-		case <-w.greeted:
+		case <-w.initialized:
 			w.mu.Lock()
 			late.Stop()
 			w.mu.Unlock()
@@ -186,13 +186,13 @@ func (r *runner) relay(ctx context.Context, id string) error {
 		}
 	})
 	all.Go(func() {
-		if m.leave(ctx, w) {
+		if m.awaitAnswers(ctx, w) {
 			cancel(errClientGone)
 		}
 	})
 	out := &writer{Writer: r.Stdout, watch: w}
 	result, err := r.Client.Attach(ctx, id, r.Name, client.AttachOptions{Replay: true, Write: true, Lossless: true}, client.Stdio{
-		Stdin: in, Stdout: out, Stderr: io.MultiWriter(r.said, r.Stderr),
+		Stdin: in, Stdout: out, Stderr: io.MultiWriter(r.output, r.Stderr),
 	}, nil)
 	if flushed := out.flush(); err == nil {
 		err = flushed
@@ -220,7 +220,7 @@ func (r *runner) watch(ctx context.Context, w *watch, m *serverInput, end contex
 	}
 	tick := time.NewTicker(r.Health)
 	defer tick.Stop()
-	if observe(ctx, tick.C, w, m.ping, func(how string) { r.record.health(ctx, how) }) {
+	if pollHealth(ctx, tick.C, w, m.ping, func(how string) { r.record.health(ctx, how) }) {
 		end(errUnresponsive)
 	}
 }

@@ -42,7 +42,7 @@ func (r *runner) prepare(ctx context.Context, id string) error {
 	for i := range r.Plan.installs {
 		if err := r.install(late, id, &r.Plan.installs[i]); err != nil {
 			if ctx.Err() == nil && late.Err() != nil {
-				err = fmt.Errorf("%s: %w%s", r.Plan.installs[i].file, context.Cause(late), r.said)
+				err = fmt.Errorf("%s: %w%s", r.Plan.installs[i].file, context.Cause(late), r.output)
 			}
 			return err
 		}
@@ -70,20 +70,20 @@ func (r *runner) copy(ctx context.Context, id string) error {
 	return err
 }
 
-// again does something that may fail for a while, once more after a pause if it says so: what boxd refuses it refuses
+// retry does something that may fail for a while, once more after a pause if it says so: what boxd refuses it refuses
 // again. Each attempt at what has a name is said, and recorded with the last words of the one before it.
-func (r *runner) again(ctx context.Context, phase, what string, once func() (said string, again bool, err error)) error {
+func (r *runner) retry(ctx context.Context, phase, what string, attempt func() (output string, again bool, err error)) error {
 	pause, words := firstPause, ""
-	for attempt := 1; ; attempt++ {
-		if what != "" || attempt > 1 {
-			fmt.Fprintf(r.Stderr, "boxctl: %s, attempt %d of %d\n", strings.TrimSuffix(phase+": "+what, ": "), attempt, attempts)
+	for n := 1; ; n++ {
+		if what != "" || n > 1 {
+			fmt.Fprintf(r.Stderr, "boxctl: %s, attempt %d of %d\n", strings.TrimSuffix(phase+": "+what, ": "), n, attempts)
 		}
-		r.record.phase(ctx, phase, attempt, words)
-		said, again, err := once()
-		if err == nil || !again || attempt == attempts {
+		r.record.phase(ctx, phase, n, words)
+		output, again, err := attempt()
+		if err == nil || !again || n == attempts {
 			return err
 		}
-		if words = said; words == "" {
+		if words = output; words == "" {
 			words = err.Error()
 		}
 		select {
@@ -103,10 +103,10 @@ func transient(err error) bool {
 
 // install runs one installer. A box without it has it at no later attempt.
 func (r *runner) install(ctx context.Context, id string, what *install) error {
-	return r.again(ctx, "dependencies", what.file, func() (string, bool, error) {
-		r.said.text = nil
-		again, err := r.installOnce(ctx, id, what, r.said)
-		return r.said.String(), again, err
+	return r.retry(ctx, "dependencies", what.file, func() (string, bool, error) {
+		r.output.text = nil
+		again, err := r.installOnce(ctx, id, what, r.output)
+		return r.output.String(), again, err
 	})
 }
 
@@ -145,7 +145,7 @@ func (r *runner) offline(ctx context.Context, id string) string {
 	return ""
 }
 
-// tail is the end of what somebody writes.
+// tail keeps the end of what a program writes.
 type tail struct{ text []byte }
 
 // Write keeps the end.

@@ -89,12 +89,12 @@ func system(p string) bool {
 // is about, what that needs to be installed, and what its paths are inside. What mounts have is as it is in the box: their targets are paths of the box, and
 // a project below their sources is neither copied, nor is anything installed for it.
 func MakePlan(h *ProjectHost, s *Server, mounts []api.Mount) *Plan {
-	m := &maker{ProjectHost: h, server: s, mounts: mounts, base: h.Cwd}
+	m := &planner{ProjectHost: h, server: s, mounts: mounts, base: h.Cwd}
 	if s.Cwd != "" {
 		m.base = m.absolute(s.Cwd)
 	}
 	p := &Plan{Server: *s}
-	dir := m.find()
+	dir := m.findProject()
 	for i := range mounts {
 		if _, ok := below(dir, mounts[i].Source); ok && mounts[i].Source != "" {
 			dir = ""
@@ -108,7 +108,7 @@ func MakePlan(h *ProjectHost, s *Server, mounts []api.Mount) *Plan {
 	return p
 }
 
-type maker struct {
+type planner struct {
 	*ProjectHost
 	server *Server
 	mounts []api.Mount
@@ -117,7 +117,7 @@ type maker struct {
 	venvs  []string
 }
 
-func (m *maker) absolute(p string) string {
+func (m *planner) absolute(p string) string {
 	if strings.HasPrefix(p, "/") {
 		return path.Clean(p)
 	}
@@ -125,14 +125,14 @@ func (m *maker) absolute(p string) string {
 }
 
 // inside reports whether a path is one of the box already.
-func (m *maker) inside(p string) bool {
+func (m *planner) inside(p string) bool {
 	return system(p) || slices.ContainsFunc(m.mounts, func(t api.Mount) bool { _, ok := below(p, t.Target); return ok })
 }
 
-// find finds the directory of the project: what the server's entry says, then what an option of its runner says, then
+// findProject finds the directory of the project: what the server's entry says, then what an option of its runner says, then
 // the nearest project around its program or script.
-func (m *maker) find() string {
-	if m.server.Cwd != "" && !m.inside(m.base) && m.isDir(m.base) && m.may(m.base) {
+func (m *planner) findProject() string {
+	if m.server.Cwd != "" && !m.inside(m.base) && m.isDir(m.base) && m.mayCopy(m.base) {
 		return m.base
 	}
 	args := m.server.Args
@@ -142,7 +142,7 @@ func (m *maker) find() string {
 			if arg == option && i+1 < len(args) {
 				value, ok = args[i+1], true
 			}
-			if dir := m.absolute(value); ok && !m.inside(dir) && m.isDir(dir) && m.may(dir) {
+			if dir := m.absolute(value); ok && !m.inside(dir) && m.isDir(dir) && m.mayCopy(dir) {
 				return dir
 			}
 		}
@@ -152,7 +152,7 @@ func (m *maker) find() string {
 			continue
 		}
 		if file := m.absolute(word); !m.inside(file) && m.isFile(file) {
-			if dir := m.around(file, word == m.server.Command); dir != "" {
+			if dir := m.projectOf(file, word == m.server.Command); dir != "" {
 				return dir
 			}
 		}
@@ -160,9 +160,9 @@ func (m *maker) find() string {
 	return ""
 }
 
-// may reports whether a directory can be a project: home and what is above it have more than that, and so has one
-// where everybody may write, such as /tmp.
-func (m *maker) may(dir string) bool {
+// mayCopy reports whether a directory can be a project: home and what is above it have more than that, and so has one
+// where every user may write, such as /tmp.
+func (m *planner) mayCopy(dir string) bool {
 	if _, above := below(m.Home, dir); dir == "/" || above {
 		return false
 	}
@@ -170,27 +170,27 @@ func (m *maker) may(dir string) bool {
 	return ok && info.Mode().Perm()&0o002 == 0
 }
 
-// around is the project that a file is in: the nearest directory with a marker, else the file's own, if it is no
+// projectOf is the project that a file is in: the nearest directory with a marker, else the file's own, if it is no
 // program that only lies there.
-func (m *maker) around(file string, program bool) string {
+func (m *planner) projectOf(file string, program bool) string {
 	start := path.Dir(file)
 	if venv := m.venvOf(start); venv != "" {
-		return map[bool]string{true: path.Dir(venv)}[m.may(path.Dir(venv))]
+		return map[bool]string{true: path.Dir(venv)}[m.mayCopy(path.Dir(venv))]
 	}
-	for dir := start; m.may(dir); dir = path.Dir(dir) {
+	for dir := start; m.mayCopy(dir); dir = path.Dir(dir) {
 		if slices.ContainsFunc(markers(), func(name string) bool { return m.isFile(path.Join(dir, name)) }) {
 			return dir
 		}
 	}
-	if program || !m.may(start) {
+	if program || !m.mayCopy(start) {
 		return ""
 	}
 	return start
 }
 
 // venvOf is the virtual environment of Python around a directory.
-func (m *maker) venvOf(dir string) string {
-	for ; m.may(dir); dir = path.Dir(dir) {
+func (m *planner) venvOf(dir string) string {
+	for ; m.mayCopy(dir); dir = path.Dir(dir) {
 		if m.isFile(path.Join(dir, "pyvenv.cfg")) {
 			return dir
 		}
@@ -199,7 +199,7 @@ func (m *maker) venvOf(dir string) string {
 }
 
 // collect says what is copied and installed.
-func (m *maker) collect(p *Plan) {
+func (m *planner) collect(p *Plan) {
 	p.dir = m.dir
 	entries, _ := fs.ReadDir(m.Root, strings.TrimPrefix(m.dir, "/")) // one that cannot be read fails when it is copied
 	has := map[string]bool{}
@@ -235,7 +235,7 @@ func (m *maker) collect(p *Plan) {
 }
 
 // rewrite gives the server the paths of the box.
-func (m *maker) rewrite(p *Plan) {
+func (m *planner) rewrite(p *Plan) {
 	s := &p.Server
 	s.Command = m.program(m.server.Command)
 	s.Args = slices.Clone(m.server.Args)
@@ -270,7 +270,7 @@ func setDefault(env map[string]string, name, value string) {
 
 // program is the command: one of a virtual environment is that of the box, and so is an interpreter that the host has
 // somewhere of its own.
-func (m *maker) program(command string) string {
+func (m *planner) program(command string) string {
 	if !strings.Contains(command, "/") {
 		return command
 	}
@@ -297,7 +297,7 @@ func (m *maker) program(command string) string {
 }
 
 // argument is one word: a relative path of a file that is copied becomes that of the copy.
-func (m *maker) argument(arg string) string {
+func (m *planner) argument(arg string) string {
 	if option, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
 		return option + "=" + m.text(value)
 	}
@@ -310,7 +310,7 @@ func (m *maker) argument(arg string) string {
 }
 
 // text is a path of the host as it is in the box; anything else is what it is.
-func (m *maker) text(text string) string {
+func (m *planner) text(text string) string {
 	if !strings.HasPrefix(text, "/") || m.inside(text) {
 		return text
 	}

@@ -63,7 +63,7 @@ func FindServer(data []byte, name string, env func(string) (string, bool)) (*Ser
 	if e.Command == "" {
 		return nil, fault.Field("command", "", "a program")
 	}
-	if e.EnvFile != "" { // without its secrets a server fails in ways that nobody understands
+	if e.EnvFile != "" { // without its secrets a server fails in ways that are hard to understand
 		return nil, fault.Field("envFile", e.EnvFile, "nothing").Of(fault.Unsupported).WithHint("name the variables in env")
 	}
 	if err := e.fill(env); err != nil {

@@ -14,16 +14,16 @@ const maxLine = 1 << 20
 
 // watch looks at the messages that pass between a client and a server, to know in what a server was when it failed.
 type watch struct {
-	greeted chan struct{} // closed when the server has answered the handshake
+	initialized chan struct{} // closed when the server has answered the handshake
 
-	mu      sync.Mutex        // guards what follows
-	waiting map[string]string // requests without an answer, by their ids: "initialize", or the name of a tool
-	asked   func()            // is called when the handshake begins; nil: it has begun
-	said    bool              // the server has said something since the last question for a sign of life
+	mu          sync.Mutex        // guards what follows
+	waiting     map[string]string // requests without an answer, by their ids: "initialize", or the name of a tool
+	onHandshake func()            // is called when the handshake begins; nil: it has begun
+	active      bool              // the server has said something since the last question for a sign of life
 }
 
 func newWatch(asked func()) *watch {
-	return &watch{greeted: make(chan struct{}), waiting: map[string]string{}, asked: asked}
+	return &watch{initialized: make(chan struct{}), waiting: map[string]string{}, onHandshake: asked}
 }
 
 // phase is what the server is in.
@@ -43,35 +43,35 @@ func (w *watch) phase() string {
 	return "run time"
 }
 
-// sign reports whether the server has said something since the last call, and whether it has been greeted and owes no answer.
-func (w *watch) sign() (said, idle bool) {
+// activity reports whether the server has said something since the last call, and whether it has been greeted and owes no answer.
+func (w *watch) activity() (active, idle bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	said, w.said = w.said, false
+	active, w.active = w.active, false
 	select {
-	case <-w.greeted:
-		return said, len(w.waiting) == 0
+	case <-w.initialized:
+		return active, len(w.waiting) == 0
 	default:
-		return said, false
+		return active, false
 	}
 }
 
-// owesNothing reports whether all requests have an answer.
-func (w *watch) owesNothing() bool {
+// answered reports whether all requests have an answer.
+func (w *watch) answered() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.waiting) == 0
 }
 
-// sound notes that the server has said something.
-func (w *watch) sound() {
+// noteOutput notes that the server has said something.
+func (w *watch) noteOutput() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.said = true
+	w.active = true
 }
 
-// long looks at the beginning of an answer that is too long to be looked at: its id mostly comes before what it is about.
-func (w *watch) long(b []byte) {
+// scanLong looks at the beginning of an answer that is too long to be looked at: its id mostly comes before what it is about.
+func (w *watch) scanLong(b []byte) {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return
@@ -94,8 +94,8 @@ func (w *watch) long(b []byte) {
 	}
 }
 
-// line looks at a message, and reports whether it is the answer to a ping of ours.
-func (w *watch) line(b []byte) (private bool) {
+// message looks at a message, and reports whether it is the answer to a ping of ours.
+func (w *watch) message(b []byte) (private bool) {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
 		Method string          `json:"method"`
@@ -107,7 +107,7 @@ func (w *watch) line(b []byte) (private bool) {
 	if json.Unmarshal(b, &m) != nil {
 		return false
 	}
-	if ours(m.ID) {
+	if isPing(m.ID) {
 		return m.Method == ""
 	}
 	w.mu.Lock()
@@ -122,18 +122,18 @@ func (w *watch) line(b []byte) (private bool) {
 	switch m.Method {
 	case "initialize":
 		w.waiting[id] = ""
-		if w.asked != nil {
-			w.asked()
-			w.asked = nil
+		if w.onHandshake != nil {
+			w.onHandshake()
+			w.onHandshake = nil
 		}
 	case "tools/call":
 		w.waiting[id] = m.Params.Name
 	case "": // an answer
 		if what, ok := w.waiting[id]; ok && what == "" {
 			select {
-			case <-w.greeted:
+			case <-w.initialized:
 			default:
-				close(w.greeted)
+				close(w.initialized)
 			}
 		}
 		delete(w.waiting, id)
@@ -143,9 +143,9 @@ func (w *watch) line(b []byte) (private bool) {
 
 // lines cuts what passes into lines.
 type lines struct {
-	see  func([]byte)
-	rest []byte
-	long bool // the line is too long, and is passed over
+	handle func([]byte)
+	rest   []byte
+	long   bool // the line is too long, and is passed over
 }
 
 func (l *lines) feed(b []byte) {
@@ -160,7 +160,7 @@ func (l *lines) feed(b []byte) {
 			return
 		}
 		if !l.long {
-			l.see(l.rest)
+			l.handle(l.rest)
 		}
 		l.rest, l.long, b = l.rest[:0], false, rest
 	}
@@ -192,7 +192,7 @@ type writer struct {
 
 // Write looks, and writes.
 func (w *writer) Write(b []byte) (int, error) {
-	w.watch.sound()
+	w.watch.noteOutput()
 	for rest := b; len(rest) > 0; {
 		end := bytes.IndexByte(rest, '\n') + 1
 		whole := end > 0
@@ -214,7 +214,7 @@ func (w *writer) piece(b []byte, whole bool) error {
 		case whole:
 			line := w.begun
 			w.begun = nil
-			if w.watch.line(line) {
+			if w.watch.message(line) {
 				return nil
 			}
 			_, err := w.Writer.Write(line)
@@ -223,7 +223,7 @@ func (w *writer) piece(b []byte, whole bool) error {
 			return nil
 		}
 		b, w.begun, w.past = w.begun, nil, true
-		w.watch.long(b)
+		w.watch.scanLong(b)
 	}
 	w.past = !whole
 	_, err := w.Writer.Write(b)

@@ -25,7 +25,7 @@ type Credentials struct {
 // maxFile bounds a file of credentials.
 const maxFile = 1 << 20
 
-// of are those for a repository; none were given: nobody's.
+// of are those for a repository; none were given: anonymous.
 func (c *Credentials) of(repository name.Repository) (authn.Authenticator, error) {
 	switch {
 	case c.Username != "":

@@ -21,6 +21,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
 )
 
 // Options say what is fetched, and how.
@@ -35,10 +37,9 @@ type Options struct {
 
 // Bounds of what a registry says.
 const (
-	maxConfig    = 4 << 20
-	maxLayers    = 512
-	maxLayer     = 1 << 40
-	usualSilence = 30 * time.Second
+	maxConfig = 4 << 20
+	maxLayers = 512
+	maxLayer  = 1 << 40
 )
 
 // Image is one that a registry has. It must be closed.
@@ -49,7 +50,7 @@ type Image struct {
 	image    v1.Image
 	manifest *v1.Manifest
 	raw      []byte
-	through  *wire
+	through  *transportTo
 }
 
 // Close ends the use of an image, and its connections.
@@ -59,7 +60,7 @@ func (i *Image) Close() { i.through.close() }
 func Find(ctx context.Context, o *Options) (_ *Image, err error) {
 	ref, err := name.ParseReference(o.Ref, references(o.Insecure)...)
 	if err != nil {
-		return nil, fmt.Errorf("pull: %s: want a name such as python:3.12 or registry.example/team/tools:1, or one with @sha256: and a digest", said(err))
+		return nil, fmt.Errorf("pull: %s: want a name such as python:3.12 or registry.example/team/tools:1, or one with @sha256: and a digest", outbound.Plain(err.Error(), maxText))
 	}
 	if d, ok := ref.(name.Digest); ok && !strings.HasPrefix(d.DigestStr(), "sha256:") {
 		return nil, fmt.Errorf("pull %s: want a digest of sha256", o.Ref)
@@ -77,9 +78,9 @@ func Find(ctx context.Context, o *Options) (_ *Image, err error) {
 	}
 	patience := o.Patience
 	if patience == 0 {
-		patience = usualSilence
+		patience = outbound.Silence
 	}
-	through := newWire(ref.Context().RegistryStr(), o.Insecure, patience, o.roots)
+	through := newTransport(ref.Context().RegistryStr(), o.Insecure, patience, o.roots)
 	defer func() {
 		if err != nil {
 			through.close()
@@ -237,41 +238,17 @@ func put(w *tar.Writer, name string, size int64, r io.Reader) error {
 	return err
 }
 
-// refusal is an error in words that a registry may have chosen.
-type refusal struct {
-	text string
-	err  error
-}
-
-func (r *refusal) Error() string { return r.text }
-func (r *refusal) Unwrap() error { return r.err }
+// maxText is as much of an error as one reads, in bytes.
+const maxText = 600
 
 // refused says of which image an error is, in one line for a terminal, and what may help.
 func refused(ref string, err error) error {
 	if err == nil {
 		return nil
 	}
-	text := "pull " + ref + ": " + said(err)
+	text := "pull " + ref + ": " + outbound.Plain(err.Error(), maxText)
 	if e, ok := errors.AsType[*transport.Error](err); ok && (e.StatusCode == 401 || e.StatusCode == 403) {
 		text += " (--username and --password-stdin, or --authfile, say who you are; there may be no such image)"
 	}
-	return &refusal{text, err}
-}
-
-// said is the text of an error without what a terminal would obey, and not longer than one reads.
-func said(err error) string {
-	const most = 600
-	text := strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069:
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(err.Error(), "?"))
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
+	return &outbound.Refusal{Text: text, Err: err}
 }

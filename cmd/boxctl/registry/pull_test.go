@@ -86,7 +86,7 @@ func (s *served) push(t *testing.T, to string, what remote.Taggable) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := []remote.Option{remote.WithTransport(newWire(s.host, false, time.Minute, s.roots)), remote.WithContext(t.Context())}
+	options := []remote.Option{remote.WithTransport(newTransport(s.host, false, time.Minute, s.roots)), remote.WithContext(t.Context())}
 	switch what := what.(type) {
 	case v1.Image:
 		err = remote.Write(ref, what, options...)

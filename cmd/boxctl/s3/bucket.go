@@ -21,6 +21,7 @@ import (
 	"github.com/aws/smithy-go/logging"
 	"github.com/spf13/pflag"
 
+	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
@@ -29,7 +30,7 @@ type Options struct {
 	Address     string // s3://BUCKET/PREFIX; what is meant is below PREFIX/
 	Endpoint    string // its URL; "": AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon's of the region
 	Region      string // "": AWS_REGION, AWS_DEFAULT_REGION, or us-east-1
-	Credentials string // a file that nobody else can read; "": the environment's
+	Credentials string // a file that no other user can read; "": the environment's
 	Insecure    bool   // it may be asked without TLS
 	Part        string // a size, of which a larger file is sent in parts; "": 64 MiB. Servers take 5 MiB to 5 GiB
 	Getenv      func(string) string
@@ -67,7 +68,7 @@ const (
 type Bucket struct {
 	name, prefix string // prefix ends with / or is empty
 	s3           *s3.Client
-	wire         *wire
+	transport    *transport
 	part         int64 // bytes
 	pause        time.Duration
 	secrets      []string
@@ -103,9 +104,9 @@ func Open(o *Options) (*Bucket, error) {
 	}
 	b.secrets = []string{who.SecretAccessKey, who.SessionToken}
 	region := first(o.Region, o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
-	b.wire = newWire(o.Patience, o.roots)
+	b.transport = newTransport(o.Patience, o.roots)
 	options := s3.Options{
-		Region: region, HTTPClient: b.wire, Logger: logging.Nop{},
+		Region: region, HTTPClient: b.transport, Logger: logging.Nop{},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return who, nil }),
 		// Servers other than Amazon's fail over checksums that come after a body.
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
@@ -122,7 +123,7 @@ func Open(o *Options) (*Bucket, error) {
 }
 
 // Close ends the use of a bucket, and its connections.
-func (b *Bucket) Close() { b.wire.close() }
+func (b *Bucket) Close() { b.transport.close() }
 
 // String is the address.
 func (b *Bucket) String() string { return scheme + b.name + "/" + strings.TrimSuffix(b.prefix, "/") }
@@ -210,14 +211,8 @@ func validName(name string) error {
 	return nil
 }
 
-// refusal is an error in words that a server may have chosen.
-type refusal struct {
-	text string
-	err  error
-}
-
-func (r *refusal) Error() string { return r.text }
-func (r *refusal) Unwrap() error { return r.err }
+// maxText is as much of an error as one reads, in bytes.
+const maxText = 700
 
 // refused says of which bucket an error is, in one line for a terminal, and what may help. No secret is in it.
 func (b *Bucket) refused(about string, err error) error {
@@ -244,23 +239,5 @@ func (b *Bucket) refused(about string, err error) error {
 			text = strings.ReplaceAll(text, secret, "…")
 		}
 	}
-	return &refusal{said(scheme + b.name + "/" + b.prefix + about + ": " + text), err}
-}
-
-// said is a text without what a terminal would obey, and not longer than one reads.
-func said(text string) string {
-	const most = 700
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069:
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
+	return &outbound.Refusal{Text: outbound.Plain(scheme+b.name+"/"+b.prefix+about+": "+text, maxText), Err: err}
 }

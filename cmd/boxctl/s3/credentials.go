@@ -45,7 +45,7 @@ func (o *Options) who() (aws.Credentials, error) {
 }
 
 func readCredentials(path string) (aws.Credentials, error) {
-	// O_NONBLOCK: a FIFO makes nobody wait.
+	// O_NONBLOCK: a FIFO does not block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
 		return aws.Credentials{}, err

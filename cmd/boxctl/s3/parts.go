@@ -16,7 +16,7 @@ const (
 	maxParts  = 10_000
 	maxPart   = 5 << 30
 	maxObject = 5 << 40
-	// usualPart is how large a part is if nobody says otherwise: what is sent again after a failure of the network.
+	// usualPart is how large a part is unless an option says otherwise: what is sent again after a failure of the network.
 	usualPart = 64 << 20
 	// abortPatience is for giving up what has come of a file: who does not, pays for it.
 	abortPatience = 30 * time.Second

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package s3
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
+)
+
+// transport is the transport to a server. It bounds what a library does not: how long the other end may be silent, and how long an
+// answer may be that is not an object. It is led nowhere else.
+type transport struct {
+	patience time.Duration
+	base     *http.Transport
+}
+
+func newTransport(patience time.Duration, roots *x509.CertPool) *transport {
+	if patience == 0 {
+		patience = outbound.Silence
+	}
+	base := outbound.NewTransport(roots)
+	base.MaxIdleConnsPerHost, base.DisableCompression = parallel, true
+	return &transport{patience, base}
+}
+
+func (w *transport) close() { w.base.CloseIdleConnections() }
+
+// silence says whose it is. It is a timeout, after which the library tries again.
+type silence struct {
+	host  string
+	after time.Duration
+}
+
+func (s *silence) Error() string   { return fmt.Sprintf("%s is silent for %v", s.host, s.after) }
+func (s *silence) Timeout() bool   { return true }
+func (s *silence) Temporary() bool { return true }
+func (s *silence) Unwrap() error   { return outbound.ErrSilent }
+
+// Do does one exchange.
+func (w *transport) Do(req *http.Request) (*http.Response, error) {
+	x := &outbound.Exchange{
+		Patience: w.patience,
+		Silent:   &silence{req.URL.Host, w.patience},
+		Content: func(resp *http.Response) bool { // who reads an object knows how long it is
+			return resp.StatusCode/100 == 2 && req.Method == http.MethodGet && !req.URL.Query().Has("list-type")
+		},
+	}
+	return x.Do(w.base, req.Clone(req.Context()))
+}

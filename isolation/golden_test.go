@@ -11,7 +11,7 @@ import (
 )
 
 // A box speaks the protocol of the boxinit that it was started with, and outlives boxd: each message to and from PID 1
-// has the bytes that it has always had. The file has them as the first release of the protocol sent them.
+// keeps the bytes that it had when the file was recorded, of BoxVersion 1.
 func TestMessagesOfBoxesKeepTheirBytes(t *testing.T) {
 	t.Parallel()
 	var lines []string

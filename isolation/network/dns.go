@@ -38,8 +38,8 @@ func (h *Host) read(spec *isolation.NetworkSpec) (asking, []rule.Rule, error) {
 	case spec.NamesOnly != (spec.Names != 0), spec.Strict && !spec.NamesOnly:
 		return as, nil, &rule.Refusal{Part: "names", Value: strconv.FormatUint(uint64(spec.Names), 16), Allowed: "a number, of a box that asks boxd alone"}
 	}
-	own, err := rule.CapsOf(spec)
-	if err != nil {
+	own := rule.Caps{Connections: int(spec.Connections), Bandwidth: spec.Bandwidth}
+	if err := own.Check(); err != nil {
 		return as, nil, err
 	}
 	if what, more := own.Exceed(h.cfg.Most); more {

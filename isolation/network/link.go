@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -207,11 +208,26 @@ func (h *Host) Pin(b *Box, asked []isolation.Pin) error {
 	}
 	pins := make([]rule.Pin, len(asked))
 	for i := range asked {
-		if pins[i], err = rule.ReadPin(&asked[i]); err != nil {
+		if pins[i], err = readPin(&asked[i]); err != nil {
 			return err
 		}
 	}
 	return l.pin(space, pins)
+}
+
+// readPin checks a pin that boxd asks for.
+func readPin(p *isolation.Pin) (rule.Pin, error) {
+	protocol := rule.TCP
+	if p.UDP {
+		protocol = rule.UDP
+	}
+	return rule.NewPin(addrPort(&p.To), protocol, time.Duration(p.Seconds)*time.Second)
+}
+
+// addrPort is an endpoint of a message. It is not valid where that has no address.
+func addrPort(e *isolation.Endpoint) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(e.Address)
+	return netip.AddrPortFrom(a, e.Port)
 }
 
 // Refusals are what a living box was refused.
@@ -259,7 +275,7 @@ func (h *Host) DialLoopback(b *Box, to *isolation.Endpoint) (int, error) {
 		return -1, err
 	}
 	defer space.Close()
-	return dialLoopback(space, rule.AddrPort(to))
+	return dialLoopback(space, addrPort(to))
 }
 
 // rewrite replaces the rules and caps of a box, and answers with the text of its resolv.conf(5) under these.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -112,7 +113,7 @@ func socketAddress(a netip.Addr, port int) (family int, at unix.Sockaddr) {
 // dialOut begins a connection to what a pin could be about. Whether it comes to be is for the caller to see: the
 // descriptor does not block.
 func dialOut(space *os.File, to *isolation.Endpoint) (int, error) {
-	p, err := rule.ReadPin(&isolation.Pin{To: *to, Seconds: 1})
+	p, err := rule.NewPin(addrPort(to), rule.TCP, time.Second)
 	if err != nil {
 		return -1, err
 	}

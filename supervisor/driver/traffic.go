@@ -54,11 +54,13 @@ type Refusals struct {
 func refusalsOf(r *isolation.Refusals) *Refusals {
 	all := &Refusals{Packets: r.Packets, Crowded: r.Crowded}
 	for i := range r.Lately {
-		protocol := rule.TCP
-		if r.Lately[i].UDP {
+		d, protocol := &r.Lately[i], rule.TCP
+		if d.UDP {
 			protocol = rule.UDP
 		}
-		all.Lately = append(all.Lately, Refused{rule.AddrPort(&r.Lately[i].To), protocol, r.Lately[i].Packets})
+		if a, ok := netip.AddrFromSlice(d.To.Address); ok {
+			all.Lately = append(all.Lately, Refused{netip.AddrPortFrom(a, d.To.Port), protocol, d.Packets})
+		}
 	}
 	return all
 }

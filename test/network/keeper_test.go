@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -187,7 +188,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 		all := refused()
 		to := func(want string) bool {
 			return slices.ContainsFunc(all.Lately, func(d isolation.RefusedDestination) bool {
-				return rule.AddrPort(&d.To).String() == want && !d.UDP && d.Packets > 0
+				return reflect.DeepEqual(d.To, pin(want, 0).To) && !d.UDP && d.Packets > 0
 			})
 		}
 		return all.Packets > 0 && to(public4+":443") && to(other4+":443")

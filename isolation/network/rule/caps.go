@@ -4,8 +4,6 @@ package rule
 
 import (
 	"strconv"
-
-	"github.com/boxd-dev/boxd/isolation"
 )
 
 // Caps are the most of the network that one box may use. Their words are in the configuration of the keeper, which
@@ -41,16 +39,15 @@ func (c *Caps) take(key, value string) (taken bool, err error) {
 	return true, err
 }
 
-// CapsOf are those of the network of a box, which are held against the bounds of caps.
-func CapsOf(n *isolation.NetworkSpec) (c Caps, err error) {
-	c = Caps{Connections: int(n.Connections), Bandwidth: n.Bandwidth}
-	if c.Connections > MaxConnections {
-		return c, &Refusal{Part: "connections", Value: strconv.Itoa(c.Connections), Allowed: "at most " + strconv.Itoa(MaxConnections)}
+// Check refuses caps that the kernel cannot keep.
+func (c Caps) Check() error {
+	if c.Connections < 0 || c.Connections > MaxConnections {
+		return &Refusal{Part: "connections", Value: strconv.Itoa(c.Connections), Allowed: "0 to " + strconv.Itoa(MaxConnections)}
 	}
 	if c.Bandwidth > 0 && (c.Bandwidth < LeastBandwidth || c.Bandwidth > MaxBandwidth) {
-		return c, &Refusal{Part: "bandwidth", Value: strconv.FormatUint(c.Bandwidth, 10), Allowed: strconv.Itoa(LeastBandwidth) + " to " + strconv.Itoa(MaxBandwidth)}
+		return &Refusal{Part: "bandwidth", Value: strconv.FormatUint(c.Bandwidth, 10), Allowed: "0, or " + strconv.Itoa(LeastBandwidth) + " to " + strconv.Itoa(MaxBandwidth)}
 	}
-	return c, nil
+	return nil
 }
 
 // Exceed names what of c is more than most lets a box have.

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 )
 
 func TestMalformedRulesAreRefusedByName(t *testing.T) {
@@ -157,6 +158,48 @@ func TestConfigurationOfTheKeeper(t *testing.T) {
 	for _, bad := range []string{"connections=0", "connections=-1", "connections=1048577", "connections=", "bandwidth=1", "bandwidth=1e9", "bandwidth=1099511627777", "other=1", "most-ipv4=1"} {
 		if _, err := ParseConfig("/run/x", []string{bad}); err == nil {
 			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func TestAPinIsAboutOneAddressOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		to, protocol string
+		life         time.Duration
+		fine         bool
+	}{
+		{"11.22.33.44:443", TCP, time.Second, true},
+		{"[2606:4700::1111]:53", UDP, LongestPin, true},
+		{"11.22.33.44:443", "icmp", time.Second, false},
+		{"11.22.33.44:443", Any, time.Second, false},
+		{"11.22.33.44:0", TCP, time.Second, false},
+		{"11.22.33.44:443", TCP, 0, false},
+		{"11.22.33.44:443", TCP, LongestPin + time.Second, false},
+		{"169.254.169.254:80", TCP, time.Second, false},
+		{"10.99.0.1:80", TCP, time.Second, false},
+		{"[::ffff:11.22.33.44]:80", TCP, time.Second, false},
+		{"127.0.0.1:80", TCP, time.Second, false},
+	} {
+		to := netip.MustParseAddrPort(c.to)
+		p, err := NewPin(to, c.protocol, c.life)
+		if want := (Pin{to.Addr(), c.protocol, to.Port(), c.life}); (err == nil) != c.fine || c.fine && p != want {
+			t.Errorf("%s %s for %v: %+v, %v", c.to, c.protocol, c.life, p, err)
+		}
+	}
+	if _, err := NewPin(netip.AddrPort{}, TCP, time.Second); err == nil {
+		t.Error("a pin without an address is taken")
+	}
+}
+
+func TestCapsHaveBounds(t *testing.T) {
+	t.Parallel()
+	for c, fine := range map[Caps]bool{
+		{}: true, {Connections: MaxConnections, Bandwidth: MaxBandwidth}: true, {Bandwidth: LeastBandwidth}: true,
+		{Connections: -1}: false, {Connections: MaxConnections + 1}: false, {Bandwidth: LeastBandwidth - 1}: false, {Bandwidth: MaxBandwidth + 1}: false,
+	} {
+		if err := c.Check(); (err == nil) != fine {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }

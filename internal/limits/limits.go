@@ -2,9 +2,9 @@
 
 // Package limits has the limits of a session as the API, box.toml, the command line and the records of boxd share them.
 //
-// To add one: a field of Limits, one of Patch, and a row of the table in supervisor/policy/limits.go, which says what values it
-// may have and what enforces it. The tests then name what of box.toml, of the description of the API and of the flags of boxctl is
-// still without it.
+// To add one: a field of Limits, of Patch and of Ceilings, and a row of the table in supervisor/policy/limits.go, which says what
+// values it may have and what enforces it. The tests then name what of box.toml, of the description of the API and of the flags of
+// boxctl is still without it.
 package limits
 
 import "github.com/boxd-dev/boxd/internal/quantity"
@@ -53,4 +53,25 @@ type Patch struct {
 
 	NetworkConnections *int           `json:"network_connections,omitempty"` // at a time; at most the profile's
 	NetworkBandwidth   *quantity.Size `json:"network_bandwidth,omitempty"`   // bytes a second in each direction; at most the profile's
+}
+
+// Ceilings are the most that a session may have of each limit of its profile; 0 is no ceiling.
+type Ceilings struct {
+	CPUs            float64           `toml:"cpus"`
+	Memory          quantity.Size     `toml:"memory"`
+	Swap            quantity.Size     `toml:"swap"`
+	Pids            int               `toml:"pids"`
+	CPUWeight       int               `toml:"cpu_weight"`
+	IOWeight        int               `toml:"io_weight"`
+	IORead          quantity.Size     `toml:"io_read"`
+	IOWrite         quantity.Size     `toml:"io_write"`
+	Tmp             quantity.Size     `toml:"tmp"`
+	WorkspaceQuota  quantity.Size     `toml:"workspace_quota"`
+	WorkspaceInodes int               `toml:"workspace_inodes"`
+	Timeout         quantity.Duration `toml:"timeout"`
+	TTL             quantity.Duration `toml:"ttl"`
+	MaxLifetime     quantity.Duration `toml:"max_lifetime"`
+
+	NetworkConnections int           `toml:"network_connections"`
+	NetworkBandwidth   quantity.Size `toml:"network_bandwidth"`
 }

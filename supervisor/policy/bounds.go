@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -45,8 +46,8 @@ type Bounds struct {
 
 	Tenant Tenant `toml:"tenant"` // of each of those that the principal serves
 
-	Excess   string   `toml:"excess"` // what becomes of a request for more than a ceiling
-	Ceilings Ceilings `toml:"ceilings"`
+	Excess   string          `toml:"excess"` // what becomes of a request for more than a ceiling
+	Ceilings limits.Ceilings `toml:"ceilings"`
 
 	Template string `toml:"session_template"` // "": that of [sessions]
 	Force    bool   `toml:"force_template"`
@@ -61,27 +62,6 @@ type Tenant struct {
 	Executions int           `toml:"executions"`   // under way, of all its sessions together
 	Memory     quantity.Size `toml:"total_memory"` // of all its sessions together, reserved
 	CPUs       float64       `toml:"total_cpus"`   // the same
-}
-
-// Ceilings are the most that a session may have of each limit of its profile; 0 is no ceiling.
-type Ceilings struct {
-	CPUs            float64           `toml:"cpus"`
-	Memory          quantity.Size     `toml:"memory"`
-	Swap            quantity.Size     `toml:"swap"`
-	Pids            int               `toml:"pids"`
-	CPUWeight       int               `toml:"cpu_weight"`
-	IOWeight        int               `toml:"io_weight"`
-	IORead          quantity.Size     `toml:"io_read"`
-	IOWrite         quantity.Size     `toml:"io_write"`
-	Tmp             quantity.Size     `toml:"tmp"`
-	WorkspaceQuota  quantity.Size     `toml:"workspace_quota"`
-	WorkspaceInodes int               `toml:"workspace_inodes"`
-	Timeout         quantity.Duration `toml:"timeout"`
-	TTL             quantity.Duration `toml:"ttl"`
-	MaxLifetime     quantity.Duration `toml:"max_lifetime"`
-
-	NetworkConnections int           `toml:"network_connections"`
-	NetworkBandwidth   quantity.Size `toml:"network_bandwidth"`
 }
 
 // Any stands for all there are in Profiles and Mounts.
@@ -324,7 +304,7 @@ func (b *Bounds) validate(c *Config) error {
 	if b.Force && b.Template == "" && c.Sessions.Template == "" {
 		bad("force_template", b.Force, "false without a session_template")
 	}
-	if err := b.Ceilings.validate(); err != nil {
+	if err := validateCeilings(&b.Ceilings); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -361,8 +341,8 @@ func (b *Bounds) validateTotals(bad func(key string, value any, allowed string))
 // maxCount is far more than anybody has of anything.
 const maxCount = 1 << 30
 
-// validate holds what the ceilings leave of the largest session against what a session must have.
-func (c *Ceilings) validate() error {
+// validateCeilings holds what the ceilings leave of the largest session against what a session must have.
+func validateCeilings(c *limits.Ceilings) error {
 	p := DefaultProfile()
 	s := Settings{Image: p.Image, Network: p.Network, Limits: p.Limits}
 	for _, l := range limitTable() {

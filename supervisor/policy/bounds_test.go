@@ -106,7 +106,7 @@ func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 // Every ceiling cuts its field, whether it comes from the profile or from the request, and says so.
 func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 	t.Parallel()
-	ceilings := Ceilings{
+	ceilings := limits.Ceilings{
 		CPUs: 0.25, Memory: 64 * quantity.MiB, Swap: quantity.MiB, Pids: 20, CPUWeight: 2, IOWeight: 3, IORead: 64 * quantity.KiB, IOWrite: 65 * quantity.KiB,
 		Tmp: quantity.MiB, WorkspaceQuota: 2 * quantity.MiB, WorkspaceInodes: 17, Timeout: seconds(1), TTL: seconds(2), MaxLifetime: seconds(3),
 	}
@@ -129,7 +129,11 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 		}
 		clamped := s.Clamped
 		s.Clamped = nil
-		got := Ceilings{s.CPUs, s.Memory, s.Swap, s.Pids, s.CPUWeight, s.IOWeight, s.IORead, s.IOWrite, s.Tmp, s.WorkspaceQuota, s.WorkspaceInodes, ceilings.Timeout, s.TTL, s.MaxLifetime, s.NetworkConnections, s.NetworkBandwidth}
+		got := limits.Ceilings{
+			CPUs: s.CPUs, Memory: s.Memory, Swap: s.Swap, Pids: s.Pids, CPUWeight: s.CPUWeight, IOWeight: s.IOWeight, IORead: s.IORead, IOWrite: s.IOWrite,
+			Tmp: s.Tmp, WorkspaceQuota: s.WorkspaceQuota, WorkspaceInodes: s.WorkspaceInodes, Timeout: ceilings.Timeout, TTL: s.TTL, MaxLifetime: s.MaxLifetime,
+			NetworkConnections: s.NetworkConnections, NetworkBandwidth: s.NetworkBandwidth,
+		}
 		want := ceilings
 		if req.Swap == nil {
 			want.Swap = 0
@@ -167,7 +171,9 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{Memory: quantity.GiB, TTL: seconds(3600), IORead: quantity.GiB} }), Name: "ci"}
+	h := Held{Bounds: boundsFor(func(b *Bounds) {
+		b.Ceilings = limits.Ceilings{Memory: quantity.GiB, TTL: seconds(3600), IORead: quantity.GiB}
+	}), Name: "ci"}
 	req := &Request{Patch: limits.Patch{Memory: new(quantity.GiB), TTL: new(seconds(60)), IORead: new(quantity.MiB)}}
 	s, _, err := c.Merge(req)
 	if err != nil {
@@ -184,7 +190,7 @@ func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
 	h := Held{Bounds: boundsFor(func(b *Bounds) {
-		b.Excess, b.Ceilings = ExcessRefuse, Ceilings{Memory: 64 * quantity.MiB, Timeout: seconds(1)}
+		b.Excess, b.Ceilings = ExcessRefuse, limits.Ceilings{Memory: 64 * quantity.MiB, Timeout: seconds(1)}
 	}), Name: "ci"}
 	s, _, err := c.Merge(&Request{})
 	if err != nil {
@@ -356,7 +362,7 @@ func TestTheIdOfASession(t *testing.T) {
 func TestAChangeIsHeldToo(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{Memory: 64 * quantity.MiB, CPUs: 0.5} }), Name: "ci"}
+	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = limits.Ceilings{Memory: 64 * quantity.MiB, CPUs: 0.5} }), Name: "ci"}
 	s, p, err := c.Merge(&Request{})
 	if err != nil {
 		t.Fatal(err)

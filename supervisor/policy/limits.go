@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 )
@@ -24,15 +25,16 @@ type row[T cmp.Ordered] struct {
 	when  when
 	value func(*Settings) *T
 	asked func(*Request) **T
-	most  func(*Ceilings) *T // nil: it has no ceiling of its own
+	most  func(*limits.Ceilings) *T // nil: it has no ceiling of its own
 	// endless says that 0 is more than any other value.
 	endless bool
 	// counts says whether a ceiling counts for a session. Nil: always.
 	counts func(*cutter, *Settings) bool
 	// allowed says what may be in the place of a value, "" where that may be itself. Nil: any value may.
 	allowed func(T, *Settings) string
-	// group hands the value to the control groups. Nil: something else enforces it.
+	// group hands the value to the control groups. Nil: something else enforces it, which by names.
 	group func(*cgroup.Limits, T)
+	by    string
 }
 
 // when says how a session gets a limit.
@@ -52,10 +54,11 @@ type limit interface {
 	ask(req *Request, s *Settings)
 	pick(m *merger, s *Settings, req *Request)
 	cut(t *cutter, s *Settings, req *Request)
-	raise(s *Settings, to *Ceilings)
+	raise(s *Settings, to *limits.Ceilings)
 	same(a, b *Settings) bool
 	check(s *Settings) error
 	toGroup(s *Settings, g *cgroup.Limits)
+	elsewhere() string
 }
 
 // limitTable has the limits in the order in which people are told of them.
@@ -67,13 +70,13 @@ func memoryAndCPU() []limit {
 	return []limit{
 		row[float64]{
 			key: "cpus", value: func(s *Settings) *float64 { return &s.CPUs }, asked: func(r *Request) **float64 { return &r.CPUs },
-			most:    func(c *Ceilings) *float64 { return &c.CPUs },
+			most:    func(c *limits.Ceilings) *float64 { return &c.CPUs },
 			allowed: unless(func(n float64) bool { return n >= minCPUs && n <= maxCPUs }, "%g to %d", minCPUs, maxCPUs), // which NaN is not
 			group:   func(g *cgroup.Limits, n float64) { g.CPU = uint64(math.Round(n * cgroup.CPUPeriod)) },
 		},
 		row[quantity.Size]{
 			key: "memory", value: func(s *Settings) *quantity.Size { return &s.Memory }, asked: func(r *Request) **quantity.Size { return &r.Memory },
-			most:    func(c *Ceilings) *quantity.Size { return &c.Memory },
+			most:    func(c *limits.Ceilings) *quantity.Size { return &c.Memory },
 			allowed: between(minMemory, maxSize),
 			group:   func(g *cgroup.Limits, n quantity.Size) { g.Memory = uint64(n) },
 		},
@@ -84,7 +87,7 @@ func memoryAndCPU() []limit {
 		},
 		row[quantity.Size]{
 			key: "swap", value: func(s *Settings) *quantity.Size { return &s.Swap }, asked: func(r *Request) **quantity.Size { return &r.Swap },
-			most:    func(c *Ceilings) *quantity.Size { return &c.Swap },
+			most:    func(c *limits.Ceilings) *quantity.Size { return &c.Swap },
 			allowed: unless(func(n quantity.Size) bool { return n <= maxSize }, "at most %v", maxSize),
 			group:   func(g *cgroup.Limits, n quantity.Size) { g.Swap = uint64(n) },
 		},
@@ -95,13 +98,13 @@ func memoryAndCPU() []limit {
 		},
 		row[int]{
 			key: "pids", value: func(s *Settings) *int { return &s.Pids }, asked: func(r *Request) **int { return &r.Pids },
-			most:    func(c *Ceilings) *int { return &c.Pids },
+			most:    func(c *limits.Ceilings) *int { return &c.Pids },
 			allowed: between(isolation.MinPids, maxPids),
 			group:   func(g *cgroup.Limits, n int) { g.Pids = uint64(n) },
 		},
 		row[int]{
 			key: "cpu_weight", value: func(s *Settings) *int { return &s.CPUWeight }, asked: func(r *Request) **int { return &r.CPUWeight },
-			most:    func(c *Ceilings) *int { return &c.CPUWeight },
+			most:    func(c *limits.Ceilings) *int { return &c.CPUWeight },
 			allowed: between(cgroup.MinWeight, cgroup.MaxWeight),
 			group:   func(g *cgroup.Limits, n int) { g.CPUWeight = uint64(n) },
 		},
@@ -115,52 +118,59 @@ func diskAndNetwork() []limit {
 	return []limit{
 		row[int]{
 			key: "io_weight", value: func(s *Settings) *int { return &s.IOWeight }, asked: func(r *Request) **int { return &r.IOWeight },
-			most:    func(c *Ceilings) *int { return &c.IOWeight },
+			most:    func(c *limits.Ceilings) *int { return &c.IOWeight },
 			allowed: between(cgroup.MinWeight, cgroup.MaxWeight),
 			group:   func(g *cgroup.Limits, n int) { g.IOWeight = uint64(n) },
 		},
 		row[quantity.Size]{
 			key: "io_read", value: func(s *Settings) *quantity.Size { return &s.IORead }, asked: func(r *Request) **quantity.Size { return &r.IORead },
-			most: func(c *Ceilings) *quantity.Size { return &c.IORead }, endless: true,
+			most: func(c *limits.Ceilings) *quantity.Size { return &c.IORead }, endless: true,
 			allowed: perSecond,
 			group:   func(g *cgroup.Limits, n quantity.Size) { g.IORead = uint64(n) },
 		},
 		row[quantity.Size]{
 			key: "io_write", value: func(s *Settings) *quantity.Size { return &s.IOWrite }, asked: func(r *Request) **quantity.Size { return &r.IOWrite },
-			most: func(c *Ceilings) *quantity.Size { return &c.IOWrite }, endless: true,
+			most: func(c *limits.Ceilings) *quantity.Size { return &c.IOWrite }, endless: true,
 			allowed: perSecond,
 			group:   func(g *cgroup.Limits, n quantity.Size) { g.IOWrite = uint64(n) },
 		},
 		row[int]{
 			key: FieldConnections, value: func(s *Settings) *int { return &s.NetworkConnections }, asked: func(r *Request) **int { return &r.NetworkConnections },
-			most: func(c *Ceilings) *int { return &c.NetworkConnections }, endless: true, counts: egress, when: ofNetwork,
+			most: func(c *limits.Ceilings) *int { return &c.NetworkConnections }, endless: true, counts: egress, when: ofNetwork,
+			by: "the firewall, see KeeperNetwork",
 		},
 		row[quantity.Size]{
 			key: FieldBandwidth, value: func(s *Settings) *quantity.Size { return &s.NetworkBandwidth }, asked: func(r *Request) **quantity.Size { return &r.NetworkBandwidth },
-			most: func(c *Ceilings) *quantity.Size { return &c.NetworkBandwidth }, endless: true, counts: egress, when: ofNetwork,
+			most: func(c *limits.Ceilings) *quantity.Size { return &c.NetworkBandwidth }, endless: true, counts: egress, when: ofNetwork,
+			by: "the firewall, see KeeperNetwork",
 		},
 		row[quantity.Size]{
 			key: "tmp", value: func(s *Settings) *quantity.Size { return &s.Tmp }, asked: func(r *Request) **quantity.Size { return &r.Tmp },
-			most: func(c *Ceilings) *quantity.Size { return &c.Tmp }, when: atStart,
+			most: func(c *limits.Ceilings) *quantity.Size { return &c.Tmp }, when: atStart,
 			allowed: unless(func(n quantity.Size) bool { return n >= isolation.MinScratch }, "at least %v", quantity.Size(isolation.MinScratch)),
+			by:      "the size of a tmpfs, see BoxSpec",
 		},
 		row[quantity.Size]{
 			key: "workspace_quota", value: func(s *Settings) *quantity.Size { return &s.WorkspaceQuota }, asked: func(r *Request) **quantity.Size { return &r.WorkspaceQuota },
-			most: func(c *Ceilings) *quantity.Size { return &c.WorkspaceQuota }, endless: true, counts: onDisk,
+			most: func(c *limits.Ceilings) *quantity.Size { return &c.WorkspaceQuota }, endless: true, counts: onDisk,
 			allowed: unless(func(n quantity.Size) bool { return n == 0 || n >= minQuota && n <= maxSize }, "0, or %v to %v", minQuota, maxSize),
+			by:      "a project quota, see Work",
 		},
 		row[int]{
 			key: "workspace_inodes", value: func(s *Settings) *int { return &s.WorkspaceInodes }, asked: func(r *Request) **int { return &r.WorkspaceInodes },
-			most: func(c *Ceilings) *int { return &c.WorkspaceInodes }, counts: onDisk,
+			most: func(c *limits.Ceilings) *int { return &c.WorkspaceInodes }, counts: onDisk,
 			allowed: allowedInodes,
+			by:      "a project quota, see Work",
 		},
 		row[quantity.Duration]{
 			key: "ttl", value: func(s *Settings) *quantity.Duration { return &s.TTL }, asked: func(r *Request) **quantity.Duration { return &r.TTL },
-			most: func(c *Ceilings) *quantity.Duration { return &c.TTL }, endless: true,
+			most: func(c *limits.Ceilings) *quantity.Duration { return &c.TTL }, endless: true,
+			by: "boxd, and PID 1 while there is none",
 		},
 		row[quantity.Duration]{
 			key: "max_lifetime", value: func(s *Settings) *quantity.Duration { return &s.MaxLifetime }, asked: func(r *Request) **quantity.Duration { return &r.MaxLifetime },
-			most: func(c *Ceilings) *quantity.Duration { return &c.MaxLifetime }, endless: true,
+			most: func(c *limits.Ceilings) *quantity.Duration { return &c.MaxLifetime }, endless: true,
+			by: "boxd, and PID 1 while there is none",
 		},
 	}
 }
@@ -221,7 +231,7 @@ func (l row[T]) cut(t *cutter, s *Settings, req *Request) {
 }
 
 // raise gives a session as much as the ceiling allows, where there is one.
-func (l row[T]) raise(s *Settings, to *Ceilings) {
+func (l row[T]) raise(s *Settings, to *limits.Ceilings) {
 	var none T
 	if l.most != nil && *l.most(to) != none {
 		*l.value(s) = *l.most(to)
@@ -242,6 +252,9 @@ func (l row[T]) check(s *Settings) error {
 	}
 	return nil
 }
+
+// elsewhere is what enforces the limit, "" if the control groups do.
+func (l row[T]) elsewhere() string { return l.by }
 
 // toGroup hands the limit to the control groups, if they are what enforces it.
 func (l row[T]) toGroup(s *Settings, g *cgroup.Limits) {

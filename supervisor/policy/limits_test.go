@@ -56,7 +56,7 @@ func TestEveryLimitIsInTheTableAndWhereverLimitsAre(t *testing.T) {
 	}
 	// Programs are slowed down below what they may have, and what dies is no amount.
 	without := []string{"memory_high", "oom"}
-	profile, settings, ceilings := tagged("toml", Profile{}), tagged("json", Settings{}), tagged("toml", Ceilings{})
+	profile, settings, ceilings := tagged("toml", Profile{}), tagged("json", Settings{}), tagged("toml", limits.Ceilings{})
 	for _, l := range limitTable() {
 		name := l.name()
 		if _, ok := profile[name]; !ok {
@@ -104,7 +104,7 @@ func TestRowsAreAboutWhatTheyAreCalled(t *testing.T) {
 			if l.pick(locked, new(Settings), &req); locked.err == nil {
 				t.Error("what is locked is given")
 			}
-			ceiling, ok := tagged("toml", Ceilings{})[l.name()]
+			ceiling, ok := tagged("toml", limits.Ceilings{})[l.name()]
 			if !ok {
 				return
 			}
@@ -151,22 +151,17 @@ func double(v reflect.Value) {
 	}
 }
 
-// Something enforces every limit: a control group, or what is named here.
+// Something enforces every limit: a control group, or what its row names.
 func TestEveryLimitIsEnforced(t *testing.T) {
 	t.Parallel()
-	elsewhere := map[string]string{
-		"tmp": "the size of a tmpfs, see BoxSpec", "workspace_quota": "a project quota, see Work", "workspace_inodes": "as that",
-		"ttl": "boxd, and PID 1 where there is none", "max_lifetime": "as that",
-		FieldConnections: "the firewall, see KeeperNetwork", FieldBandwidth: "as that",
-	}
 	var all Settings
 	var groups cgroup.Limits
 	for _, l := range limitTable() {
 		set(reflect.ValueOf(&all).Elem().FieldByIndex(tagged("json", all)[l.name()].Index))
 		before := groups
 		l.toGroup(&all, &groups)
-		if _, other := elsewhere[l.name()]; (before == groups) != other {
-			t.Errorf("%s is handed to the control groups: %v", l.name(), before != groups)
+		if (before == groups) != (l.elsewhere() != "") {
+			t.Errorf("%s is handed to the control groups: %v; it is said to be enforced by %q", l.name(), before != groups, l.elsewhere())
 		}
 	}
 	for field, v := range reflect.ValueOf(groups).Fields() {
@@ -200,7 +195,7 @@ func TestEveryLimitIsInBoxToml(t *testing.T) {
 			}
 		}
 	}
-	for name := range tagged("toml", Ceilings{}) {
+	for name := range tagged("toml", limits.Ceilings{}) {
 		if _, ok := file.Policy[UsualBounds].Ceilings[name]; !ok {
 			t.Errorf("policy.default.ceilings has no %s", name)
 		}

@@ -72,7 +72,7 @@ func TestCapsAreTheProfilesAtMost(t *testing.T) {
 	p := c.Profiles["network_basic"]
 	p.NetworkBandwidth = quantity.MiB
 	c.Profiles["network_basic"] = p
-	tight := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = Ceilings{NetworkConnections: 10} }), Name: "ci"}
+	tight := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = limits.Ceilings{NetworkConnections: 10} }), Name: "ci"}
 	for name, k := range map[string]struct {
 		connections *int
 		bandwidth   *quantity.Size

@@ -85,11 +85,9 @@ func TestMergeOfNothingIsTheProfile(t *testing.T) {
 		p := c.Profiles[name]
 		got, _, err := c.Merge(&Request{Profile: name})
 		want := Settings{
-			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, Limits: limits.Limits{
-				CPUs: p.CPUs, Memory: p.Memory, MemoryHigh: p.MemoryHigh, Swap: p.Swap, OOM: p.OOM, Pids: p.Pids, CPUWeight: p.CPUWeight,
-				IOWeight: p.IOWeight, IORead: p.IORead, IOWrite: p.IOWrite, Tmp: p.Tmp, WorkspaceQuota: p.WorkspaceQuota, WorkspaceInodes: p.WorkspaceInodes,
-			}, Lifetime: limits.Lifetime{TTL: p.TTL, MaxLifetime: p.MaxLifetime},
+			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, Limits: p.Limits, Lifetime: p.Lifetime,
 		}
+		want.Rlimits = nil // none is other than built in
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v, -want +got:\n%s", name, err, diff)
 		}

@@ -47,7 +47,7 @@ const (
 )
 
 // limit is a row, of whatever type its values are.
-type limit interface {
+type limit interface { //nolint:interfacebloat // one implementation, which differs by the type of a value alone
 	name() string
 	how() when
 	given(req *Request) bool

@@ -50,7 +50,7 @@ func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest
 	s.attach = api.StreamAttach{Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true)}
 	s.forget = req.ID == ""
 	r, err := s.run(ctx)
-	if req.ID == "" && s.begun { // no other client knows it
+	if s.forget && s.begun && !s.forgotten { // no other client knows it
 		c.forget(ctx, id, start.Exec.ID, err != nil)
 	}
 	return r, err

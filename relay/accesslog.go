@@ -70,25 +70,25 @@ const long = 5 * time.Second
 // beginAccessLog begins the trail of a call whose caller is known; End must follow.
 func beginAccessLog(c *Call, rt *Route) *accessLog {
 	q := trace.Of(c.R.Context())
-	q.Principal = c.Who.Name
+	q.Principal = c.Caller.Name
 	asked := c.R.Context() // that of the connection: what watches the call ends before its trail does
 	c.R = c.R.WithContext(trace.With(c.R.Context(), q))
 	t := &accessLog{call: c, route: rt.Pattern, alter: alters(rt.Pattern), ends: accessLogEnds(rt.Pattern), begin: time.Now(), asked: q, gone: func() bool { return asked.Err() != nil }}
-	if query, err := url.ParseQuery(c.R.URL.RawQuery); err == nil && query.Get("owner") != c.Who.Name {
+	if query, err := url.ParseQuery(c.R.URL.RawQuery); err == nil && query.Get("owner") != c.Caller.Name {
 		t.owner = query.Get("owner")
 	}
 	if t.route == "" {
 		t.route = "none"
 	}
 	if t.alter && c.Audit != nil {
-		c.Hear, c.Sending = t.hear, t.write
+		c.Observe, c.Sending = t.observe, t.write
 		t.late = time.AfterFunc(long, func() { c.Audit.Append(t.record(audit.KindUnder)) })
 	}
 	return t
 }
 
-// hear keeps of what is asked for what a record will have. The rest may be long.
-func (t *accessLog) hear(asked any) {
+// observe keeps of what is asked for what a record will have. The rest may be long.
+func (t *accessLog) observe(asked any) {
 	w := t.call.Audit.Shape(what(asked))
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,7 +141,7 @@ func (t *accessLog) End() {
 		t.cut = true
 		defer panic(broken) // net/http does what it has to
 	}
-	came := t.came()
+	came := t.outcome()
 	t.call.Metrics.Request(t.route, came.Status)
 	if t.late != nil {
 		t.write()
@@ -159,9 +159,9 @@ func granted(c *Call) *audit.What {
 	return &audit.What{Changes: []string{"principal=" + c.Path.Principal}}
 }
 
-// came is what has come of the call.
-func (t *accessLog) came() Outcome {
-	came := t.call.Came()
+// outcome is what has come of the call.
+func (t *accessLog) outcome() Outcome {
+	came := t.call.Outcome()
 	switch {
 	case t.isCut(&came):
 		came.Status = statusCut
@@ -186,7 +186,7 @@ func (t *accessLog) isCut(came *Outcome) bool {
 func (t *accessLog) write() {
 	t.once.Do(func() {
 		t.late.Stop()
-		came := t.came()
+		came := t.outcome()
 		r := t.record(audit.KindCall)
 		r.Status, r.Outcome, r.TookMS = came.Status, outcome(&came), float64(time.Since(t.begin).Microseconds())/1000
 		if came.Problem != nil {
@@ -203,7 +203,7 @@ func (t *accessLog) write() {
 // tell notes what has gone wrong.
 func (t *accessLog) tell(p *api.Problem) {
 	c, ctx := t.call, t.call.R.Context()
-	who := c.Who.Name
+	who := c.Caller.Name
 	if who == "" {
 		who = "unknown"
 	}
@@ -212,15 +212,15 @@ func (t *accessLog) tell(p *api.Problem) {
 	switch {
 	case p.Denial != nil:
 		layer = p.Denial.Layer
-		if c.Refused != nil && c.Who.Name != "" {
-			c.Refused(c.Who.Name)
+		if c.Refused != nil && c.Caller.Name != "" {
+			c.Refused(c.Caller.Name)
 		}
 	case kind(p) == fault.Denied.String():
 		layer = "access"
 	default:
 		return
 	}
-	e := events.Event{Type: events.Denied, Session: c.Path.Session, Owner: c.Who.Name, Reason: layer, Detail: t.route + ": " + p.Detail}
+	e := events.Event{Type: events.Denied, Session: c.Path.Session, Owner: c.Caller.Name, Reason: layer, Detail: t.route + ": " + p.Detail}
 	if p.Denial != nil && p.Denial.Rule != "" {
 		e.Detail += " (" + p.Denial.Rule + ")"
 	}
@@ -252,9 +252,9 @@ func outcome(came *Outcome) string {
 // record is what the audit log has of the call.
 func (t *accessLog) record(kind string) *audit.Record {
 	c := t.call
-	uid := c.Who.UID
+	uid := c.Caller.UID
 	r := &audit.Record{
-		Kind: kind, Request: t.asked.ID, Parent: t.asked.Parent, Principal: c.Who.Name, UID: &uid, Via: "tcp", Route: t.route,
+		Kind: kind, Request: t.asked.ID, Parent: t.asked.Parent, Principal: c.Caller.Name, UID: &uid, Via: "tcp", Route: t.route,
 		Session: c.Path.Session, Owner: t.owner, Process: c.Path.Process,
 	}
 	t.mu.Lock()
@@ -281,7 +281,7 @@ func (t *accessLog) record(kind string) *audit.Record {
 
 // made is the id of the session that a call without one in its path has made.
 func made(c *Call) string {
-	switch body := c.Came().Body.(type) {
+	switch body := c.Outcome().Body.(type) {
 	case api.Session:
 		return body.ID
 	case *api.ExecResult:

@@ -25,7 +25,7 @@ func getAudit(c *Call) (any, error) {
 		}
 	}
 	session, who, request := query.Get("session"), query.Get("principal"), query.Get("request")
-	release, err := c.Load.Reserve(c.Context(), audit.MostBytes) // while they are looked for
+	release, err := c.Limits.Reserve(c.Context(), audit.MostBytes) // while they are looked for
 	if err != nil {
 		return nil, err
 	}

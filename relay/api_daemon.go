@@ -66,7 +66,7 @@ func queue(c *Call) api.Queue {
 	starts, executions := c.Sup.Waiting()
 	q := api.Queue{Waiting: len(starts), Executions: len(executions), Length: limits.Length, Wait: quantity.Duration(limits.Wait), Places: []api.Place{}}
 	for _, p := range starts {
-		if p.Caller == c.Who.Name || c.Who.Is(access.Admin) {
+		if p.Caller == c.Caller.Name || c.Caller.Is(access.Admin) {
 			q.Places = append(q.Places, api.Place{ID: p.What, Owner: p.Caller, Position: p.Position, Reason: string(p.Reason), Since: p.Since})
 		}
 	}
@@ -89,7 +89,7 @@ func drain(c *Call) (any, error) {
 			return nil, err
 		}
 	}
-	d, err := c.Sup.Drain(c.Who, r.Reason)
+	d, err := c.Sup.Drain(c.Caller, r.Reason)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func drain(c *Call) (any, error) {
 }
 
 // undrain has it take them again.
-func undrain(c *Call) (any, error) { return NoContent{}, c.Sup.Undrain(c.Who) }
+func undrain(c *Call) (any, error) { return NoContent{}, c.Sup.Undrain(c.Caller) }
 
 // listProfiles lists the profiles.
 func listProfiles(c *Call) (any, error) {

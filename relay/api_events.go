@@ -38,7 +38,7 @@ func streamEvents(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	leave, err := c.Load.Stream()
+	leave, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
 	}
@@ -103,14 +103,14 @@ func knownEvents() string {
 // themselves.
 func whose(c *Call, query url.Values) (owner string, everybody bool, err error) {
 	owner = c.Person(query.Get("owner"))
-	operator := c.Who.Is(access.Operator)
+	operator := c.Caller.Is(access.Operator)
 	switch {
 	case owner == "" && operator:
 		return "", true, nil
 	case owner == "":
-		return c.Who.Name, false, nil
-	case owner != c.Who.Name && !operator:
-		return "", false, fault.Field("owner", owner, "left out, or "+c.Who.Name).Of(fault.Denied)
+		return c.Caller.Name, false, nil
+	case owner != c.Caller.Name && !operator:
+		return "", false, fault.Field("owner", owner, "left out, or "+c.Caller.Name).Of(fault.Denied)
 	}
 	return owner, false, nil
 }

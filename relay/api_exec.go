@@ -87,7 +87,7 @@ func run(c *Call) (any, error) {
 		return nil, err
 	}
 	if dry {
-		return wire.Plan(c.Context(), c.Log, c.Sup.PlanOneShot(c.Context(), c.Who, wire.SessionRequest(&req.Session), exec)), nil
+		return wire.Plan(c.Context(), c.Log, c.Sup.PlanOneShot(c.Context(), c.Caller, wire.SessionRequest(&req.Session), exec)), nil
 	}
 	s, err := makeOneShot(c, &req.Session, exec)
 	if err != nil {
@@ -114,12 +114,12 @@ func makeOneShot(c *Call, req *api.SessionRequest, exec *session.ExecRequest) (*
 		return nil, fault.Field("session.dry_run", "true", "left out of a stream")
 	}
 	exec.Usual = req.Image != nil
-	if err := c.Sup.CheckExec(c.Who, req.Profile, exec); err != nil {
+	if err := c.Sup.CheckExec(c.Caller, req.Profile, exec); err != nil {
 		return nil, err
 	}
 	want := wire.SessionRequest(req)
 	want.OneShot = true
-	s, isNew, err := c.Sup.Create(c.Context(), c.Who, want)
+	s, isNew, err := c.Sup.Create(c.Context(), c.Caller, want)
 	if err == nil && !isNew {
 		err = fault.Errorf(fault.Conflict, "session %s exists, and one execution alone would remove it", fault.Show(req.ID)).
 			WithHint("run it in that session, or leave the id out")

@@ -37,7 +37,7 @@ func giveGrant(c *Call) (any, error) {
 	if !c.Gate.Knows(req.Principal) {
 		return nil, fault.Field("principal", cmp.Or(req.Principal, "nothing"), "the name of a table [principals.NAME] of box.toml, or a user such as uid:1000")
 	}
-	g, err := c.Gate.Grants().Give(req.Principal, role, time.Duration(req.For), c.Who.Name)
+	g, err := c.Gate.Grants().Give(req.Principal, role, time.Duration(req.For), c.Caller.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func revokeGrant(c *Call) (any, error) {
 	if err := c.Gate.Grants().Revoke(c.Path.Principal); err != nil {
 		return nil, err
 	}
-	c.Events.Add(c.Context(), events.Event{Type: events.GrantChanged, Owner: c.Path.Principal, Principal: c.Who.Name, Reason: "revoked"})
+	c.Events.Add(c.Context(), events.Event{Type: events.GrantChanged, Owner: c.Path.Principal, Principal: c.Caller.Name, Reason: "revoked"})
 	return NoContent{}, nil
 }
 

@@ -23,7 +23,7 @@ func getInstructions(c *Call) (any, error) {
 // plannedInstructions tell what a session of a profile would offer and forbid, made for the caller.
 func plannedInstructions(c *Call) (any, error) {
 	want := wire.SessionRequest(&api.SessionRequest{Profile: c.R.URL.Query().Get("profile")})
-	made := c.Sup.PlanSession(c.Context(), c.Who, want)
+	made := c.Sup.PlanSession(c.Context(), c.Caller, want)
 	plan := wire.Plan(c.Context(), c.Log, made)
 	if plan.Session == nil {
 		return nil, made.Refused

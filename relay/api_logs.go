@@ -63,7 +63,7 @@ func sendLogs(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	leave, err := c.Load.Stream()
+	leave, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
 	}

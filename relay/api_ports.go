@@ -33,7 +33,7 @@ func streamPort(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	leave, err := c.Load.Stream()
+	leave, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
 	}

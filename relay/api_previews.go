@@ -64,7 +64,7 @@ func show(c *Deps, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := Visit(r.Context(), pass.Name); err != nil {
+	if err := identifyVisitor(r.Context(), pass.Name); err != nil {
 		return err
 	}
 	if first {
@@ -169,7 +169,7 @@ func makePreview(c *Call) (any, error) {
 	ends := time.Now().Add(life).Truncate(time.Second)
 	t := &access.PreviewToken{
 		Owner: s.Owner.Name, Session: s.ID, Made: s.Created.UnixNano(), Port: port, Expires: ends.Unix(),
-		By: access.PreviewMaker{Name: c.Who.Name, Token: c.Token, UID: c.Who.UID, GID: c.Who.GID, Groups: c.Who.Groups},
+		By: access.PreviewMaker{Name: c.Caller.Name, Token: c.Token, UID: c.Caller.UID, GID: c.Caller.GID, Groups: c.Caller.Groups},
 	}
 	text, err := c.Previews.Sign(t)
 	if err != nil {

@@ -19,11 +19,11 @@ func listSessions(c *Call) (any, error) {
 	switch {
 	case all != "" && all != "true" && all != "false":
 		return nil, fault.Field("all", all, "true, false")
-	case everybody && !c.Who.Is(c.Others):
+	case everybody && !c.Caller.Is(c.Others):
 		return nil, fault.Field("all", "true", "left out: only operators see the sessions of others").Of(fault.Denied)
 	}
 	list := api.SessionList{Sessions: []api.Session{}}
-	for _, info := range c.Sup.Sessions(c.Who, everybody) {
+	for _, info := range c.Sup.Sessions(c.Caller, everybody) {
 		list.Sessions = append(list.Sessions, wire.Session(info))
 	}
 	return list, nil
@@ -37,9 +37,9 @@ func createSession(c *Call) (any, error) {
 	}
 	want := wire.SessionRequest(&req)
 	if req.DryRun {
-		return wire.Plan(c.Context(), c.Log, c.Sup.PlanSession(c.Context(), c.Who, want)), nil
+		return wire.Plan(c.Context(), c.Log, c.Sup.PlanSession(c.Context(), c.Caller, want)), nil
 	}
-	s, isNew, err := c.Sup.Create(c.Context(), c.Who, want)
+	s, isNew, err := c.Sup.Create(c.Context(), c.Caller, want)
 	if err != nil {
 		return nil, err
 	}

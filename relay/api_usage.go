@@ -30,7 +30,7 @@ func getUsage(c *Call) (any, error) {
 	switch {
 	case all != "" && all != "true" && all != "false":
 		return nil, fault.Field("all", all, "true, false")
-	case all == "true" && !c.Who.Is(access.Operator):
+	case all == "true" && !c.Caller.Is(access.Operator):
 		return nil, fault.Field("all", "true", "left out: only operators see what others have used").Of(fault.Denied)
 	}
 	who, err := c.Owner()

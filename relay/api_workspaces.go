@@ -101,7 +101,7 @@ func changeWorkspace(c *Call) (any, error) {
 	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 		return nil, err
 	}
-	held := c.Sup.Spaces.Config().BoundsOf(who)
+	held := c.Sup.Spaces.Config().PolicyOf(who)
 	i, err := c.Sup.Spaces.Change(c.Context(), who.Name, c.Path.Workspace, &held, in.Quota, in.Inodes)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	if length < 0 {
 		expect = most
 	}
-	release, err := c.Load.Reserve(c.Context(), expect)
+	release, err := c.Limits.Reserve(c.Context(), expect)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	if err := wire.Settle(v); err != nil {
 		return err
 	}
-	c.ask(v)
+	c.observe(v)
 	return nil
 }
 

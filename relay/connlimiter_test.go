@@ -61,43 +61,43 @@ func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 	}
 	seated := func(n int, known func(ctx context.Context, name string) error) (taken int, err error) {
 		for range n {
-			s, refused := c.Sit(func() {})
+			s, refused := c.Admit(func() {})
 			if refused != nil {
 				t.Fatal(refused.Err)
 			}
-			if err := known(withSeat(t.Context(), s), "ann"); err != nil {
+			if err := known(withSlot(t.Context(), s), "ann"); err != nil {
 				return taken, err
 			}
 			taken++
 		}
 		return taken, nil
 	}
-	if n, err := seated(300, Visit); n != maxVisits || err == nil || !strings.Contains(err.Error(), "previews have 128") {
+	if n, err := seated(300, identifyVisitor); n != maxVisits || err == nil || !strings.Contains(err.Error(), "previews have 128") {
 		t.Errorf("%d of previews: %v", n, err)
 	}
-	if n, err := seated(300, Known); n != 256-100-128 || err == nil || !strings.Contains(err.Error(), "you have 256") {
+	if n, err := seated(300, Identify); n != 256-100-128 || err == nil || !strings.Contains(err.Error(), "you have 256") {
 		t.Errorf("%d by a token: %v", n, err)
 	}
 	for range 1000 { // anonymous ones
-		if _, refused := c.Sit(func() {}); refused != nil {
+		if _, refused := c.Admit(func() {}); refused != nil {
 			t.Fatal(refused.Err)
 		}
 	}
 	if n, err := enterLoad(c, "bob", 256); n != 256 {
 		t.Errorf("another gets %d: %v", n, err)
 	}
-	if got := c.Connections("ann"); got != 256 || c.others != 2*256+maxStrangers {
+	if got := c.Connections("ann"); got != 256 || c.others != 2*256+maxAnonymous {
 		t.Errorf("%d are hers, %d all", got, c.others)
 	}
 	// Where all others are full, strangers are the first to go, though not for who is refused all the same.
 	_, _ = enterLoad(c, "cid", 256)
 	_, _ = enterLoad(c, "dan", maxConnections-c.others)
-	if _, refused := c.Enter("ann"); refused == nil || c.strangers.Len() != maxStrangers {
-		t.Errorf("one too many of hers has cost strangers their places: %d are left", c.strangers.Len())
+	if _, refused := c.Enter("ann"); refused == nil || c.anonymous.Len() != maxAnonymous {
+		t.Errorf("one too many of hers has cost strangers their places: %d are left", c.anonymous.Len())
 	}
 	_, _ = enterLoad(c, "dan", 256)
-	if c.others != maxConnections || c.strangers.Len() != 0 || c.Connections("dan") != 256 {
-		t.Errorf("%d connections, %d of strangers, %d of the last", c.others, c.strangers.Len(), c.Connections("dan"))
+	if c.others != maxConnections || c.anonymous.Len() != 0 || c.Connections("dan") != 256 {
+		t.Errorf("%d connections, %d of strangers, %d of the last", c.others, c.anonymous.Len(), c.Connections("dan"))
 	}
 }
 

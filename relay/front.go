@@ -90,9 +90,9 @@ func (f *Front) serveUncounted(ln net.Listener) error {
 
 // End waits until every ordinary request has its answer, and has it stop if ctx has not: a listener has failed, or nobody
 // needs boxd. Streams are hijacked connections, which whoever made them waits for.
-func (f *Front) End() {
+func (f *Front) End(ctx context.Context) {
 	if f.stop() {
-		f.shutdown(context.Background())
+		f.shutdown(context.WithoutCancel(ctx))
 		return
 	}
 	<-f.stopped

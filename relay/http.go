@@ -34,7 +34,7 @@ const stateless = "2026-07-28"
 
 // Serve answers a request: a message, the stream of what the server says by itself, or the end of a conversation.
 func (m *Conversations) Serve(c *Call) (any, error) {
-	leave, err := c.Load.Stream()
+	leave, err := c.Limits.Stream()
 	if err != nil {
 		return nil, err
 	}

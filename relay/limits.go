@@ -30,7 +30,7 @@ const (
 	maxConnections     = 1024 // of root, and of all others together
 	maxUserConnections = 256  // of each of the others
 	maxVisits          = 128  // of these, connections of those who have the token of a preview
-	maxStrangers       = 64   // of all together of whom nobody knows whose they are
+	maxAnonymous       = 64   // of all together of whom nobody knows whose they are
 	maxUserBytes       = 64 << 20
 	maxUserStreams     = 256 // WebSockets and logs
 
@@ -96,7 +96,7 @@ type ConnLimiter struct {
 	mu        sync.Mutex
 	people    map[string]*Limits // of those who have a connection or a call, by their names
 	others    int                // connections of all but root
-	strangers list.List          // of *Seat, those first that have been there for longest
+	anonymous list.List          // of *Seat, those first that have been there for longest
 
 	leaving chan struct{} // holds a word for each connection that is turned away and still listened to
 
@@ -123,9 +123,9 @@ func NewConnLimiter(each int) *ConnLimiter {
 // Enter admits a connection of a principal whom the kernel knows; Leave must follow.
 func (c *ConnLimiter) Enter(name string) (*Limits, *Refusal) {
 	c.mu.Lock()
-	var gone *Seat
+	var gone *Slot
 	if name != root && c.others >= maxConnections && c.ofLocked(name).conns < c.each {
-		gone = c.strangerLocked() // who are the first to go, but not for somebody who is refused all the same
+		gone = c.evictAnonymousLocked() // who are the first to go, but not for somebody who is refused all the same
 	}
 	l, refused := c.enterLocked(name)
 	c.mu.Unlock()
@@ -206,7 +206,7 @@ func full(who string, limit int) *Refusal {
 func (c *ConnLimiter) None() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.people) == 0 && c.strangers.Len() == 0 && len(c.leaving) == 0
+	return len(c.people) == 0 && c.anonymous.Len() == 0 && len(c.leaving) == 0
 }
 
 // Leave ends what Enter began.

@@ -129,7 +129,7 @@ func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 	post := func(ctx context.Context, l *Limits, body string, length int64) error {
 		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(body))
 		r.ContentLength = length
-		c := &Call{Deps: s.common, W: httptest.NewRecorder(), R: r, Load: l}
+		c := &Call{Deps: s.common, W: httptest.NewRecorder(), R: r, Limits: l}
 		return c.DecodeBody(new(api.ExecRequest), MaxBody)
 	}
 	gone, hangUp := context.WithCancel(t.Context())
@@ -256,7 +256,7 @@ func (c notingConn) SetWriteDeadline(t time.Time) error {
 func TestPatienceIsForOneAnswer(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	peer := peerAddr{load: newLimits(), self: &access.Principal{Name: "uid:1", Role: access.User}}
+	peer := peerAddr{limits: newLimits(), self: &access.Principal{Name: "uid:1", Role: access.User}}
 	ln := deadlines{listen(t), make(chan time.Time, 100)}
 	srv := &http.Server{Handler: s, ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peer)

@@ -64,7 +64,7 @@ func options(log *slog.Logger) *sdk.StreamableHTTPOptions {
 // owner is whose a conversation is: a token may be for less than its principal may do.
 type owner struct{ principal, token string }
 
-func ownerOf(c *Call) owner { return owner{c.Who.Name, c.Token} }
+func ownerOf(c *Call) owner { return owner{c.Caller.Name, c.Token} }
 
 // find returns a conversation of the caller. Those of others are not there.
 func (m *Conversations) find(c *Call, id string) (*conversation, error) {

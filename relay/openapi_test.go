@@ -180,7 +180,7 @@ func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 	size, length := func(n int64) string { return quantity.Size(n).String() }, func(d time.Duration) string { return quantity.Duration(d).String() }
 	for _, row := range []string{
 		fmt.Sprintf("all users but root together | %d; %d |", maxUserConnections, maxConnections),
-		fmt.Sprintf("of one user's previews; of all whom nobody knows | %d; %d |", maxVisits, maxStrangers),
+		fmt.Sprintf("of one user's previews; of all whom nobody knows | %d; %d |", maxVisits, maxAnonymous),
 		fmt.Sprintf("one user follows | %d |", maxUserStreams),
 		fmt.Sprintf("execution or process | %s, %s |", size(maxSessionBody), size(MaxBody)),
 		fmt.Sprintf("under way together | %s |", size(maxUserBytes)),

@@ -62,13 +62,13 @@ func (l peerListener) Accept() (net.Conn, error) {
 // enter counts a connection.
 func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refused *Refusal) {
 	if !from.peer.Local {
-		if from.seat, refused = l.callers.Sit(func() { conn.Close() }); refused != nil {
+		if from.slot, refused = l.callers.Admit(func() { conn.Close() }); refused != nil {
 			return nil, refused
 		}
-		return from.seat.Leave, nil
+		return from.slot.Leave, nil
 	}
 	name := l.name(&from.peer)
-	if from.load, refused = l.callers.Enter(name); refused != nil {
+	if from.limits, refused = l.callers.Enter(name); refused != nil {
 		return nil, refused
 	}
 	return sync.OnceFunc(func() { l.callers.Leave(name) }), nil
@@ -149,11 +149,11 @@ func (c peerConn) Close() error {
 }
 
 type peerAddr struct {
-	peer access.Peer
-	load *Limits           // nil: each request has that of its principal
-	seat *Seat             // of who has come over TCP
-	head *head             // of the request that is under way; nil: boxd calls itself
-	self *access.Principal // where boxd has called itself
+	peer   access.Peer
+	limits *Limits           // nil: each request has that of its principal
+	slot   *Slot             // of who has come over TCP
+	head   *head             // of the request that is under way; nil: boxd calls itself
+	self   *access.Principal // where boxd has called itself
 	// within says that boxd calls itself in the name of the peer.
 	within bool
 }
@@ -213,8 +213,8 @@ func (a peerAddr) String() string {
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	if addr, ok := conn.RemoteAddr().(peerAddr); ok {
 		ctx = context.WithValue(ctx, peerKey{}, addr)
-		if addr.seat != nil {
-			ctx = withSeat(ctx, addr.seat)
+		if addr.slot != nil {
+			ctx = withSlot(ctx, addr.slot)
 		}
 	}
 	return context.WithValue(ctx, connKey{}, conn)

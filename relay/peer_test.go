@@ -30,7 +30,7 @@ func TestTheKernelSaysWhoIsCalling(t *testing.T) {
 	defer conn.Close()
 	peer, known := caller(withPeer(t.Context(), conn))
 	uid := uint32(os.Geteuid())
-	if !known || !peer.peer.Local || peer.peer.UID != uid || peer.peer.GID != uint32(os.Getegid()) || peer.load == nil || conn.RemoteAddr().String() != access.OfUser(uid) {
+	if !known || !peer.peer.Local || peer.peer.UID != uid || peer.peer.GID != uint32(os.Getegid()) || peer.limits == nil || conn.RemoteAddr().String() != access.OfUser(uid) {
 		t.Errorf("%+v", peer)
 	}
 	if _, known := caller(withPeer(t.Context(), client)); known {
@@ -56,7 +56,7 @@ func TestOverTCPTheKernelKnowsNobody(t *testing.T) {
 	}
 	defer conn.Close()
 	from, known := caller(withPeer(t.Context(), conn))
-	if !known || from.peer.Local || from.peer.UID != anonymous || from.load != nil || from.self != nil {
+	if !known || from.peer.Local || from.peer.UID != anonymous || from.limits != nil || from.self != nil {
 		t.Errorf("%+v", from)
 	}
 }

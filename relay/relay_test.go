@@ -76,7 +76,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 // as makes a request of a caller.
 func as(ctx context.Context, who access.Principal, method, target string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, target, nil)
-	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{load: newLimits(), self: &who}))
+	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{limits: newLimits(), self: &who}))
 }
 
 func TestARouteWithoutARoleIsClosed(t *testing.T) {

@@ -66,7 +66,7 @@ func (c *Call) Fail(ctx context.Context, err error) {
 	case http.StatusUnauthorized:
 		c.W.Header().Set("WWW-Authenticate", "Bearer")
 	case http.StatusForbidden:
-		p.By = c.Who.Name
+		p.By = c.Caller.Name
 	}
 	_ = c.send(p.Status, wire.ProblemMedia, p) // as in Reply
 }

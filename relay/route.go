@@ -70,8 +70,8 @@ type Call struct {
 	*Deps
 	W      http.ResponseWriter
 	R      *http.Request
-	Who    access.Principal
-	Load   *Limits       // of Who
+	Caller access.Principal
+	Limits *Limits       // of Who
 	Socket *net.UnixConn // that the request has come on; nil: it is none
 	Path   Path
 	Others access.Role // that of the route
@@ -83,12 +83,12 @@ type Call struct {
 	read bool // the body, to its end
 
 	// Hear is told what the body of the request, or the first message of its stream, asks for; nil: nobody is.
-	Hear func(any)
+	Observe func(any)
 	// Sending is called before an answer goes out, or the last message of a stream; nil: nothing is.
 	Sending func()
 
-	noting sync.Mutex // guards came
-	came   Outcome
+	noting  sync.Mutex // guards came
+	outcome Outcome
 }
 
 // Context ends when the caller hangs up or boxd stops.
@@ -126,7 +126,7 @@ func (c *Call) UsedProcess() (*session.Session, *process.Process, error) {
 // Person is the name of the principal that somebody has written in a query: "uid:N", the name of a principal, or that of a
 // user of the host. uid:N stays what it is where that user has a name by now: it is how what the user had before is found.
 func (c *Call) Person(written string) string {
-	if _, ok := access.UserOf(written); ok || written == "" || written == c.Who.Name {
+	if _, ok := access.UserOf(written); ok || written == "" || written == c.Caller.Name {
 		return written
 	}
 	return c.Gate.Person(written)
@@ -135,13 +135,13 @@ func (c *Call) Person(written string) string {
 // Owner is whose sessions the request is about: the caller's, unless the query names somebody else.
 func (c *Call) Owner() (access.Principal, error) {
 	name := c.Person(c.R.URL.Query().Get("owner"))
-	if name == "" || name == c.Who.Name {
-		return c.Who, nil
+	if name == "" || name == c.Caller.Name {
+		return c.Caller, nil
 	}
-	if !c.Who.Is(c.Others) {
-		return c.Who, fault.Field("owner", name, "left out, or "+c.Who.Name).Of(fault.Denied).
-			WithHint("you are %s with the role %s (%s); to name somebody else here takes the role %s", c.Who.Name, c.Who.Role, c.Who.Rule, c.Others).
-			By(fault.Denial{Layer: fault.LayerPolicy, Rule: c.Who.Rule, Used: c.Who.Role.String(), Allowed: c.Others.String(), Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
+	if !c.Caller.Is(c.Others) {
+		return c.Caller, fault.Field("owner", name, "left out, or "+c.Caller.Name).Of(fault.Denied).
+			WithHint("you are %s with the role %s (%s); to name somebody else here takes the role %s", c.Caller.Name, c.Caller.Role, c.Caller.Rule, c.Others).
+			By(fault.Denial{Layer: fault.LayerPolicy, Rule: c.Caller.Rule, Used: c.Caller.Role.String(), Allowed: c.Others.String(), Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
 	}
 	who, ok := c.Gate.Named(name)
 	if uid, isUID := access.UserOf(name); isUID {
@@ -165,7 +165,7 @@ func (c *Deps) End(session *session.Session, reason session.EndReason) {
 
 // Stream opens a stream, if its caller may have one more.
 func (c *Call) Stream(open func(*wire.Opening) error) error {
-	leave, err := c.Load.Stream()
+	leave, err := c.Limits.Stream()
 	if err != nil {
 		return err
 	}
@@ -173,8 +173,8 @@ func (c *Call) Stream(open func(*wire.Opening) error) error {
 	c.Streams.Add(1)
 	defer c.Streams.Done()
 	return open(&wire.Opening{
-		W: c.W, R: c.R, Sup: c.Sup, Log: c.Log, Reserve: c.Load.Reserve, Lines: c.Load.ReserveLine, Unsent: c.unsent,
-		Asked: c.ask, Ended: c.ended,
+		W: c.W, R: c.R, Sup: c.Sup, Log: c.Log, Reserve: c.Limits.Reserve, Lines: c.Limits.ReserveLine, Unsent: c.unsent,
+		Observe: c.observe, Ended: c.ended,
 	})
 }
 

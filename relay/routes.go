@@ -240,13 +240,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rt, ids := s.find(r)
-	c := &Call{Deps: s.common, W: w, R: r, Load: from.load, Socket: socketOf(r.Context()), Within: from.within, Dial: s.dialAs(&from), Path: ids, Others: rt.Others}
+	c := &Call{Deps: s.common, W: w, R: r, Limits: from.limits, Socket: socketOf(r.Context()), Within: from.within, Dial: s.dialAs(&from), Path: ids, Others: rt.Others}
 	pass, err := s.admit(&from, known, r, &rt)
-	c.Who, c.Token = pass.Principal, pass.Token
+	c.Caller, c.Token = pass.Principal, pass.Token
 	left := beginAccessLog(c, &rt) //nolint:contextcheck // the call has its request, and that its context
 	defer left.End()               //nolint:contextcheck // the same
 	if err == nil {
-		err = Known(r.Context(), pass.Name)
+		err = Identify(r.Context(), pass.Name)
 	}
 	if err == nil {
 		err = left.Admit()
@@ -260,9 +260,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer leave()
 		c.R = c.R.WithContext(ctx) //nolint:contextcheck // it is that of the request
 	}
-	if c.Load == nil { // known by its token
+	if c.Limits == nil { // known by its token
 		var leave func()
-		c.Load, leave = s.callers.Share(pass.Name)
+		c.Limits, leave = s.callers.Share(pass.Name)
 		defer leave()
 	}
 	body, err := answer(&rt, c)

@@ -7,10 +7,10 @@ import (
 	"context"
 )
 
-// Seat is the place of a connection whose caller the kernel does not know: a stranger's, until a request on it says who
+// Slot is the place of a connection whose caller the kernel does not know: a stranger's, until a request on it says who
 // that is. Strangers have MaxStrangers together, and one more takes the place of the one that has been a stranger for the
 // longest time, as does who is known when boxd is full. So who says nothing keeps nobody out who has something to say.
-type Seat struct {
+type Slot struct {
 	callers *ConnLimiter
 	end     func()        // ends the connection
 	place   *list.Element // among the strangers; nil: the caller is known, or has no seat any more
@@ -19,19 +19,19 @@ type Seat struct {
 	left    bool
 }
 
-// Sit admits a connection whose caller the kernel does not know; end ends it, and may be called from elsewhere. Leave
+// Admit admits a connection whose caller the kernel does not know; end ends it, and may be called from elsewhere. Leave
 // must follow.
-func (c *ConnLimiter) Sit(end func()) (*Seat, *Refusal) {
+func (c *ConnLimiter) Admit(end func()) (*Slot, *Refusal) {
 	c.mu.Lock()
-	var gone *Seat
-	if c.strangers.Len() >= maxStrangers || c.others >= maxConnections {
-		if gone = c.strangerLocked(); gone == nil {
+	var gone *Slot
+	if c.anonymous.Len() >= maxAnonymous || c.others >= maxConnections {
+		if gone = c.evictAnonymousLocked(); gone == nil {
 			c.mu.Unlock()
 			return nil, c.allFull
 		}
 	}
-	s := &Seat{callers: c, end: end}
-	s.place = c.strangers.PushBack(s)
+	s := &Slot{callers: c, end: end}
+	s.place = c.anonymous.PushBack(s)
 	c.others++
 	c.mu.Unlock()
 	if gone != nil {
@@ -40,25 +40,25 @@ func (c *ConnLimiter) Sit(end func()) (*Seat, *Refusal) {
 	return s, nil
 }
 
-// strangerLocked takes the seat from who has been a stranger for the longest time, nil: there is none.
-func (c *ConnLimiter) strangerLocked() *Seat {
-	first := c.strangers.Front()
+// evictAnonymousLocked takes the seat from who has been a stranger for the longest time, nil: there is none.
+func (c *ConnLimiter) evictAnonymousLocked() *Slot {
+	first := c.anonymous.Front()
 	if first == nil {
 		return nil
 	}
-	gone := first.Value.(*Seat) //nolint:forcetypeassert // nothing else is in there
+	gone := first.Value.(*Slot) //nolint:forcetypeassert // nothing else is in there
 	gone.leaveLocked()
 	return gone
 }
 
 // Leave ends what Sit began, once.
-func (s *Seat) Leave() {
+func (s *Slot) Leave() {
 	s.callers.mu.Lock()
 	defer s.callers.mu.Unlock()
 	s.leaveLocked()
 }
 
-func (s *Seat) leaveLocked() {
+func (s *Slot) leaveLocked() {
 	if s.left {
 		return
 	}
@@ -68,9 +68,9 @@ func (s *Seat) leaveLocked() {
 }
 
 // standLocked takes the seat from whom it counts for.
-func (s *Seat) standLocked() {
+func (s *Slot) standLocked() {
 	if s.place != nil {
-		s.callers.strangers.Remove(s.place)
+		s.callers.anonymous.Remove(s.place)
 		s.place = nil
 		return
 	}
@@ -83,7 +83,7 @@ func (s *Seat) standLocked() {
 }
 
 // known counts the connection for a caller from now on, unless that has as many as one may have.
-func (s *Seat) known(name string, visit bool) error {
+func (s *Slot) known(name string, visit bool) error {
 	c := s.callers
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,24 +110,24 @@ func (s *Seat) known(name string, visit bool) error {
 	return nil
 }
 
-// seatKey is the context key of the seat.
-type seatKey struct{}
+// slotKey is the context key of the seat.
+type slotKey struct{}
 
-// withSeat puts the seat of a connection into the context of its requests.
-func withSeat(ctx context.Context, s *Seat) context.Context {
-	return context.WithValue(ctx, seatKey{}, s)
+// withSlot puts the seat of a connection into the context of its requests.
+func withSlot(ctx context.Context, s *Slot) context.Context {
+	return context.WithValue(ctx, slotKey{}, s)
 }
 
-// Known counts the connection of a request for a caller who has said who that is, where the kernel does not; a name
+// Identify counts the connection of a request for a caller who has said who that is, where the kernel does not; a name
 // that is "" says nothing. The error is the refusal of one connection too many.
-func Known(ctx context.Context, name string) error { return known(ctx, name, false) }
+func Identify(ctx context.Context, name string) error { return identify(ctx, name, false) }
 
-// Visit counts the connection of a request for a preview for who has made the preview, of whose connections visitors have
+// identifyVisitor counts the connection of a request for a preview for who has made the preview, of whose connections visitors have
 // half at most: so they do not keep their host out.
-func Visit(ctx context.Context, name string) error { return known(ctx, name, true) }
+func identifyVisitor(ctx context.Context, name string) error { return identify(ctx, name, true) }
 
-func known(ctx context.Context, name string, visit bool) error {
-	s, ok := ctx.Value(seatKey{}).(*Seat)
+func identify(ctx context.Context, name string, visit bool) error {
+	s, ok := ctx.Value(slotKey{}).(*Slot)
 	if !ok || name == "" {
 		return nil
 	}

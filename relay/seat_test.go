@@ -15,20 +15,20 @@ func TestStrangersMakeRoom(t *testing.T) {
 	t.Parallel()
 	c := NewConnLimiter(maxUserConnections)
 	ended := map[int]bool{}
-	var all []*Seat
+	var all []*Slot
 	sit := func(n int) {
 		t.Helper()
 		for range n {
 			i := len(all)
-			s, refused := c.Sit(func() { ended[i] = true })
+			s, refused := c.Admit(func() { ended[i] = true })
 			if refused != nil {
 				t.Fatalf("seat %d: %v", i, refused.Err)
 			}
 			all = append(all, s)
 		}
 	}
-	name := func(i int, who string) error { return Known(withSeat(t.Context(), all[i]), who) }
-	sit(maxStrangers)
+	name := func(i int, who string) error { return Identify(withSlot(t.Context(), all[i]), who) }
+	sit(maxAnonymous)
 	if err := name(0, ""); err != nil || len(ended) != 0 {
 		t.Errorf("%v, %d have ended", err, len(ended))
 	}
@@ -65,7 +65,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 			_, _ = c.Enter(access.OfUser(uid + 1))
 		}
 	}
-	if _, refused := c.Sit(func() {}); refused == nil {
+	if _, refused := c.Admit(func() {}); refused == nil {
 		t.Error("no stranger is there to make room, and one more comes in")
 	}
 	if c.None() || c.others != maxConnections {
@@ -81,6 +81,6 @@ func TestStrangersMakeRoom(t *testing.T) {
 		}
 	}
 	if !c.None() || c.others != 0 {
-		t.Errorf("%d connections are left, %d of strangers, known %v", c.others, c.strangers.Len(), c.people)
+		t.Errorf("%d connections are left, %d of strangers, known %v", c.others, c.anonymous.Len(), c.people)
 	}
 }

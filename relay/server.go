@@ -48,7 +48,7 @@ type Server struct {
 	cfg     Config
 	common  *Deps
 	routes  []Route
-	mirror  *SelfListener // where it looks at itself
+	self    *SelfListener // where it looks at itself
 	within  *SelfListener // where it calls itself in somebody's name
 	mcp     *Conversations
 	gate    *access.Gate
@@ -60,7 +60,7 @@ func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 	common := &Deps{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerPatience, Telemetry: cfg.Telemetry}
 	talks := newConversations(cfg.Version, log)
 	return &Server{
-		cfg: cfg, common: common, routes: routes(talks), mcp: talks, mirror: newSelfListener(), within: newSelfListener(), gate: cfg.Gate, callers: NewConnLimiter(maxUserConnections),
+		cfg: cfg, common: common, routes: routes(talks), mcp: talks, self: newSelfListener(), within: newSelfListener(), gate: cfg.Gate, callers: NewConnLimiter(maxUserConnections),
 	}
 }
 
@@ -74,7 +74,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 		Handler: s, Log: slog.NewLogLogger(s.common.Log.Handler(), slog.LevelWarn), Callers: s.callers, Name: s.gate.User,
 	})
 	var itself sync.WaitGroup
-	itself.Go(func() { _ = front.serveUncounted(ownListener{s.mirror}) }) // ends with the mirror
+	itself.Go(func() { _ = front.serveUncounted(ownListener{s.self}) }) // ends with the mirror
 	itself.Go(func() { _ = front.serveUncounted(s.within) })
 	for _, other := range others {
 		itself.Go(func() { _ = front.Serve(other) }) // ends with the front
@@ -83,8 +83,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 		ln = &IdleListener{UnixListener: unix, After: s.cfg.IdleExit, Idle: func() bool { return s.callers.None() && s.common.Sup.Idle() }}
 	}
 	err := front.Serve(ln)
-	front.End()
-	_, _ = s.mirror.Close(), s.within.Close() // cannot fail
+	front.End(ctx)
+	_, _ = s.self.Close(), s.within.Close() // cannot fail
 	itself.Wait()
 	s.mcp.Close()
 	s.common.Streams.Wait()
@@ -99,7 +99,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 }
 
 // Check asks the server that serves whether it is well.
-func (s *Server) Check(ctx context.Context) error { return s.mirror.Check(ctx, "/healthz") }
+func (s *Server) Check(ctx context.Context) error { return s.self.Check(ctx, "/healthz") }
 
 // ownListener is where boxd calls itself. That counts as nobody's connection.
 type ownListener struct{ *SelfListener }
@@ -110,5 +110,5 @@ func (l ownListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peerConn{conn, peerAddr{load: newLimits(), self: &access.Principal{Name: "boxd"}}, func() {}}, nil
+	return peerConn{conn, peerAddr{limits: newLimits(), self: &access.Principal{Name: "boxd"}}, func() {}}, nil
 }

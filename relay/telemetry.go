@@ -27,25 +27,25 @@ type Outcome struct {
 	Problem *api.Problem // nil: none
 }
 
-// Came is what has come of the call so far.
-func (c *Call) Came() Outcome {
+// Outcome is what has come of the call so far.
+func (c *Call) Outcome() Outcome {
 	c.noting.Lock()
 	defer c.noting.Unlock()
-	return c.came
+	return c.outcome
 }
 
-func (c *Call) ask(v any) {
-	if c.Hear != nil {
-		c.Hear(v)
+func (c *Call) observe(v any) {
+	if c.Observe != nil {
+		c.Observe(v)
 	}
 }
 
 // ended notes how a stream has ended.
 func (c *Call) ended(result *api.ExecResult, p *api.Problem) {
 	c.noting.Lock()
-	c.came.Problem = p
+	c.outcome.Problem = p
 	if result != nil {
-		c.came.Body = result
+		c.outcome.Body = result
 	}
 	c.noting.Unlock()
 	c.sending()
@@ -60,9 +60,9 @@ func (c *Call) sending() {
 // sent notes an answer.
 func (c *Call) sent(code int, body any) {
 	c.noting.Lock()
-	c.came.Status, c.came.Body = code, body
+	c.outcome.Status, c.outcome.Body = code, body
 	if p, ok := body.(*api.Problem); ok {
-		c.came.Problem = p
+		c.outcome.Problem = p
 	}
 	c.noting.Unlock()
 	c.sending()

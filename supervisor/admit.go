@@ -64,7 +64,7 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	if err := v.accounts.Session(w.who.Name, &w.held, key, quota.SizeOf(&w.settings)); err != nil {
 		return nil, false, v.laterLocked(w, err)
 	}
-	s := session.New(&v.sessionHost, &session.Params{
+	s := session.New(&v.sessionHooks, &session.Params{
 		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: session.Environment(w.cfg, w.settings.Root, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
 	})
 	v.sessions[key] = s
@@ -136,7 +136,7 @@ func (v *Supervisor) gone(who access.Principal, id string) error {
 	now := time.Now()
 	end, ok := v.ended.Get(policy.Key(who.Name, id), now)
 	if !ok {
-		return session.Gone(id)
+		return session.NotFoundError(id)
 	}
 	return fault.Errorf(fault.NotFound, "no session %s: it ended %v ago (%s), as it %s", fault.Show(id), max(now.Sub(end.At), 0).Round(time.Second), end.Reason, end.Reason.Text()).
 		WithHint("boxctl create makes another")

@@ -128,7 +128,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*session.Sess
 	s, err := v.adopt(ctx, key)
 	switch {
 	case err == nil:
-		s.Tell(ctx, events.Event{Type: events.SessionAdopted, Profile: s.Current().Profile, Detail: fmt.Sprintf("%d processes", len(s.Processes()))})
+		s.Emit(ctx, events.Event{Type: events.SessionAdopted, Profile: s.Current().Profile, Detail: fmt.Sprintf("%d processes", len(s.Processes()))})
 		return s, nil
 	case ctx.Err() != nil || session.Transient(err): // another boxd may have more luck
 		return nil, fmt.Errorf("take over session %s, which is left to the next boxd: %w", key, err)
@@ -187,7 +187,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	if err != nil {
 		return nil, err
 	}
-	s := session.New(&v.sessionHost, &session.Params{
+	s := session.New(&v.sessionHooks, &session.Params{
 		ID: r.ID, Owner: r.Owner.Principal(), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live, Skills: r.Skills, Drives: r.Drives,
 	})
 	s.SetBoxKey(r.Box)
@@ -214,10 +214,10 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 		}
 		return nil, err
 	}
-	held := v.cfg.Load().BoundsOf(s.Owner).For(r.Settings.Labels)
+	held := v.cfg.Load().PolicyOf(s.Owner).For(r.Settings.Labels)
 	v.accounts.Restore(s.Owner.Name, &held, key, quota.SizeOf(&r.Settings))
 	v.Attachments.Adopted(ctx, s)
-	s.Adopted(box, found.Frozen, env)
+	s.Restored(box, found.Frozen, env)
 	v.ledger.Resume(s.Owner.Name, key, v.reading(s))
 	if r.Asleep {
 		s.SetAsleep()

@@ -23,7 +23,7 @@ type want struct {
 	who      access.Principal
 	req      *policy.Request // its id is the one the session is to have
 	cfg      *policy.Config  // one for the whole of the request
-	held     policy.Held
+	held     policy.EffectivePolicy
 	settings policy.Settings
 	profile  *policy.Profile
 	enforced map[string]policy.Mechanism
@@ -103,7 +103,7 @@ func (v *Supervisor) forget(s *session.Session) {
 
 // May refuses a tool that the owner of a session may not use in it: see policy.Tools.
 func (v *Supervisor) May(s *session.Session, tool string) error {
-	held := v.cfg.Load().BoundsOf(s.Owner)
+	held := v.cfg.Load().PolicyOf(s.Owner)
 	return held.May(tool)
 }
 
@@ -140,7 +140,7 @@ func (v *Supervisor) readings() map[string]quota.Reading {
 
 // CreateSpace makes a workspace that sessions of a principal can be lent.
 func (v *Supervisor) CreateSpace(ctx context.Context, who access.Principal, w volumes.WorkspaceRequest) (volumes.Workspace, error) {
-	held := v.cfg.Load().BoundsOf(who)
+	held := v.cfg.Load().PolicyOf(who)
 	host, err := v.lookAtHost(ctx)
 	if err != nil {
 		return volumes.Workspace{}, err
@@ -174,7 +174,7 @@ type Holding struct {
 
 // Holdings is what a principal has of all that its bounds count, and their name.
 func (v *Supervisor) Holdings(who access.Principal) (name string, list []Holding) {
-	held := v.cfg.Load().BoundsOf(who)
+	held := v.cfg.Load().PolicyOf(who)
 	now := v.accounts.Standing(who.Name)
 	today, _ := v.ledger.Used(who.Name)
 	for _, h := range []Holding{

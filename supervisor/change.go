@@ -27,7 +27,7 @@ func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy
 	if err != nil {
 		return err
 	}
-	held := v.cfg.Load().BoundsOf(s.Owner).For(now.Labels)
+	held := v.cfg.Load().PolicyOf(s.Owner).For(now.Labels)
 	if err := held.SameTenant(now.Labels, next.Labels); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy
 	if err = s.Await(ctx); err != nil { // it has ended
 		return err
 	}
-	s.Tell(ctx, events.Event{Type: events.SessionChanged})
+	s.Emit(ctx, events.Event{Type: events.SessionChanged})
 	return nil
 }
 
@@ -66,7 +66,7 @@ func (v *Supervisor) changer(s *session.Session) *Updater {
 
 // unsize gives a session the size back that it had, whoever has taken it meanwhile.
 func (v *Supervisor) unsize(s *session.Session, was *policy.Settings) {
-	held := v.cfg.Load().BoundsOf(s.Owner).For(was.Labels)
-	held.Bounds = policy.NoBounds()
+	held := v.cfg.Load().PolicyOf(s.Owner).For(was.Labels)
+	held.Policy = policy.NoPolicy()
 	_ = v.accounts.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(was)) // nothing bounds it
 }

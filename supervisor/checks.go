@@ -17,7 +17,7 @@ import (
 // Create judges.
 func (v *Supervisor) CheckExec(who access.Principal, profile string, req *session.ExecRequest) error {
 	cfg := v.cfg.Load()
-	held := cfg.BoundsOf(who)
+	held := cfg.PolicyOf(who)
 	if err := held.May(policy.ToolExec); err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	s.FinishEnd()
 	v.line.Wake()
 	v.pool.Wake()
-	s.Tell(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Settings.Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)})
+	s.Emit(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Settings.Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)})
 }
 
 // endRetry is how often a box that does not die is tried again.

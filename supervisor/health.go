@@ -62,7 +62,7 @@ func (v *Supervisor) ping(ctx context.Context, s *session.Session, patience time
 	if ctx.Err() != nil {
 		return
 	}
-	silent := s.Heard(err)
+	silent := s.Pinged(err)
 	if silent < session.Unhealthy {
 		return
 	}
@@ -95,9 +95,9 @@ func (v *Supervisor) Renew(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// rest stops the programs of a session that nobody has used, if that is still so.
-func (v *Supervisor) rest(s *session.Session) {
-	if err := s.Rest(); err != nil && !errors.Is(err, client.ErrBoxLost) {
+// freezeIdle stops the programs of a session that nobody has used, if that is still so.
+func (v *Supervisor) freezeIdle(s *session.Session) {
+	if err := s.FreezeIdle(); err != nil && !errors.Is(err, client.ErrBoxLost) {
 		v.log.Warn("session is not frozen", "session", s.ID, "error", err)
 	}
 }

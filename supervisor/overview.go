@@ -41,7 +41,7 @@ func (v *Supervisor) example(ctx context.Context) (*isolation.Spec, error) {
 	if err != nil {
 		by = nil // doctor says so elsewhere; this is about the box
 	}
-	s := session.New(&v.sessionHost, &session.Params{ID: "doctor", Settings: settings, Profile: profile, Made: cfg, Enforced: by})
+	s := session.New(&v.sessionHooks, &session.Params{ID: "doctor", Settings: settings, Profile: profile, Made: cfg, Enforced: by})
 	s.Key = policy.Key("", rand.Text())
 	return s.Spec(), nil
 }

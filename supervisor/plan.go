@@ -64,7 +64,7 @@ func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req 
 
 // PlanExec is Start that starts nothing, in a session that is there.
 func (v *Supervisor) PlanExec(s *session.Session, req *session.ExecRequest) *Plan {
-	held := v.cfg.Load().BoundsOf(s.Owner)
+	held := v.cfg.Load().PolicyOf(s.Owner)
 	p := &Plan{Policy: held.Name, ID: s.ID, Exists: true}
 	p.Exec, p.Refused = s.Plan(req)
 	return p
@@ -78,9 +78,9 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req 
 	}
 	cfg := v.cfg.Load()
 	profile := cfg.Profiles[p.Settings.Profile]
-	given := session.Context{Config: cfg, Held: cfg.BoundsOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings.Root, req.Env)}
+	given := session.Context{Config: cfg, Policy: cfg.PolicyOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings.Root, req.Env)}
 	if p.Exec, p.Refused = given.Plan(exec, false); p.Refused == nil {
-		p.Refused = v.accounts.TryExecution(who.Name, &given.Held)
+		p.Refused = v.accounts.TryExecution(who.Name, &given.Policy)
 	}
 	return p
 }

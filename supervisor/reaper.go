@@ -47,10 +47,10 @@ func (v *Supervisor) endDue(now time.Time) time.Duration {
 			v.work.Go(func() { _ = v.End(v.life, s, why) }) // logged where it fails
 			continue
 		}
-		if at := s.RestAt(); at.After(now) {
+		if at := s.IdleAt(); at.After(now) {
 			wait = min(wait, at.Sub(now))
 		} else if !at.IsZero() {
-			v.work.Go(func() { v.rest(s) })
+			v.work.Go(func() { v.freezeIdle(s) })
 		}
 	}
 	v.mu.Lock()

@@ -50,7 +50,7 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 		}
 	}
 	if err != nil {
-		s.Tell(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
+		s.Emit(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
 		box, err = nil, session.StartError(s.ID, &s.Settings, err)
 		v.record.Ending(s)
 		v.record.End(ctx, s)
@@ -67,7 +67,7 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	if warm {
 		told.Detail = "a box that was ahead of need"
 	}
-	s.Tell(ctx, told)
+	s.Emit(ctx, told)
 	return nil
 }
 

@@ -44,37 +44,37 @@ type Parts struct {
 
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
-	Attachments *mounts.Attachments           // skills, drives and images of sessions
-	Spaces      *volumes.Workspaces           // the workspaces that have a name
-	Ports       *session.Ports                // connections into boxes
-	cfg         atomic.Pointer[policy.Config] // what it points to does not change
-	boxes       *driver.Driver
-	secrets     *secrets.Secrets
-	state       string
-	log         *slog.Logger
-	events      *events.Log
-	records     *Records
-	record      Recorder
-	layout      stats.Layout
-	machine     policy.Machine
-	grace       time.Duration
-	keep        bool
-	serving     context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
-	poke        chan struct{}   // tells the reaper of a new deadline
-	exams       chan struct{}   // has room for one examination
-	work        sync.WaitGroup
-	stop        context.CancelFunc
-	executed    atomic.Uint64 // programs ever started
-	sessionHost session.Host
-	accounts    *quota.Accounts
-	ledger      *quota.Ledger
-	gate        *DrainSwitch
-	line, execs *quota.Queue // where starts wait; where executions wait for room in their session
-	pool        *Pool
-	totals      *quota.OwnerLimits
-	ended       session.EndedSessions
-	pressed     atomic.Pointer[verdict] // what the host last had to say
-	life        context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
+	Attachments  *mounts.Attachments           // skills, drives and images of sessions
+	Spaces       *volumes.Workspaces           // the workspaces that have a name
+	Ports        *session.Ports                // connections into boxes
+	cfg          atomic.Pointer[policy.Config] // what it points to does not change
+	boxes        *driver.Driver
+	secrets      *secrets.Secrets
+	state        string
+	log          *slog.Logger
+	events       *events.Log
+	records      *Records
+	record       Recorder
+	layout       stats.Layout
+	machine      policy.Machine
+	grace        time.Duration
+	keep         bool
+	serving      context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
+	poke         chan struct{}   // tells the reaper of a new deadline
+	exams        chan struct{}   // has room for one examination
+	work         sync.WaitGroup
+	stop         context.CancelFunc
+	executed     atomic.Uint64 // programs ever started
+	sessionHooks session.Hooks
+	accounts     *quota.Accounts
+	ledger       *quota.Ledger
+	gate         *DrainSwitch
+	line, execs  *quota.Queue // where starts wait; where executions wait for room in their session
+	pool         *Pool
+	totals       *quota.OwnerLimits
+	ended        session.EndedSessions
+	pressed      atomic.Pointer[verdict] // what the host last had to say
+	life         context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
 
 	mu       sync.Mutex // guards the fields below
 	sessions map[string]*session.Session
@@ -119,7 +119,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mounts.MountPointCleanup{Boxes: v.boxes, Points: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
 	v.Attachments = mounts.NewAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(v.boxes.SetOwnerLimits, v.log)
-	v.sessionHost = session.Host{
+	v.sessionHooks = session.Hooks{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.handOverAgain,
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
 		End:     func(s *session.Session, why session.EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails

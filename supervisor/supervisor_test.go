@@ -49,7 +49,7 @@ func bare(t *testing.T) *Supervisor {
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
-	v.sessionHost = session.Host{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*session.Session, session.EndReason) {}, Leaving: func() bool { return false }, Book: v.accounts, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
+	v.sessionHooks = session.Hooks{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*session.Session, session.EndReason) {}, Leaving: func() bool { return false }, Book: v.accounts, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
 	return v
 }
 
@@ -57,7 +57,7 @@ func bare(t *testing.T) *Supervisor {
 func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.Time) *session.Session {
 	t.Helper()
 	cfg := v.cfg.Load()
-	s := session.New(&v.sessionHost, &session.Params{
+	s := session.New(&v.sessionHooks, &session.Params{
 		ID: id, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(ttl)}}, Profile: new(policy.DefaultProfile()), Made: cfg,
 	})
 	v.sessions[s.Key] = s
@@ -92,7 +92,7 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	ready(t, v, "b", 7*time.Second, now)
 	ready(t, v, "c", 9*time.Second, now)
 	ready(t, v, "e", time.Second, now).BeginEnd(session.EndDeleted)
-	starting := session.New(&v.sessionHost, &session.Params{ID: "d", Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Second)}}, Profile: &policy.Profile{}, Made: v.cfg.Load()})
+	starting := session.New(&v.sessionHooks, &session.Params{ID: "d", Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Second)}}, Profile: &policy.Profile{}, Made: v.cfg.Load()})
 	v.sessions["d"] = starting
 	if got := v.endDue(now); got != 7*time.Second {
 		t.Errorf("it sleeps %v, want 7s", got)
@@ -113,7 +113,7 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 
 // wanted is a request for a session of which nothing but its id counts.
 func wanted(who access.Principal, req *policy.Request, cfg *policy.Config) *want {
-	return &want{who: who, req: req, cfg: cfg, held: cfg.BoundsOf(who), profile: &policy.Profile{}}
+	return &want{who: who, req: req, cfg: cfg, held: cfg.PolicyOf(who), profile: &policy.Profile{}}
 }
 
 // Ten thousand creates at once make as many sessions as the policy allows, while another caller is not held up.
@@ -122,7 +122,7 @@ func TestT67TenThousandCreatesAtOnce(t *testing.T) {
 	v, cfg := bare(t), policy.DefaultConfig()
 	cfg.Sessions.Max, cfg.Sessions.MaxPerOwner = 4096, 4096
 	cfg.Queue.Starts = 1000
-	b := policy.NoBounds()
+	b := policy.NoPolicy()
 	b.Principals, b.Sessions = []string{"uid:1"}, 5
 	cfg.Policies["ci"] = b
 	one, other := access.Principal{Name: "uid:1", UID: 1, Role: access.User}, access.Principal{Name: "uid:2", UID: 2, Role: access.User}
@@ -279,7 +279,7 @@ func TestAnExecutionWaitsForTheTurnOfItsOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := bare(t)
 		s := ready(t, v, "a", time.Hour, time.Now())
-		over, err := v.sessionHost.Turns.Begin(t.Context(), s.Owner.Name)
+		over, err := v.sessionHooks.Turns.Begin(t.Context(), s.Owner.Name)
 		if err != nil {
 			t.Fatal(err)
 		}

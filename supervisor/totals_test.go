@@ -13,20 +13,20 @@ import (
 
 func TestDoctorSaysWhatKeepsTotals(t *testing.T) {
 	t.Parallel()
-	with := policy.NoBounds()
+	with := policy.NoPolicy()
 	with.Memory = quantity.GiB
 	groups := policy.Host{Host: isolation.Host{Controllers: []string{"cpu", "memory", "pids"}}}
 	for name, tc := range map[string]struct {
-		policies map[string]policy.Bounds
+		policies map[string]policy.Policy
 		host     policy.Host
 		scopes   bool
 		want     string // "": no line
 		level    isolation.CheckLevel
 	}{
-		"no totals":  {map[string]policy.Bounds{"a": policy.NoBounds()}, groups, false, "", 0},
-		"groups":     {map[string]policy.Bounds{"a": policy.NoBounds(), "b": with}, groups, false, "group of each owner", isolation.CheckOK},
-		"no groups":  {map[string]policy.Bounds{"b": with}, policy.Host{}, false, "reserved by boxd", isolation.CheckWarn},
-		"in a scope": {map[string]policy.Bounds{"b": with}, groups, true, "a scope of systemd's", isolation.CheckWarn},
+		"no totals":  {map[string]policy.Policy{"a": policy.NoPolicy()}, groups, false, "", 0},
+		"groups":     {map[string]policy.Policy{"a": policy.NoPolicy(), "b": with}, groups, false, "group of each owner", isolation.CheckOK},
+		"no groups":  {map[string]policy.Policy{"b": with}, policy.Host{}, false, "reserved by boxd", isolation.CheckWarn},
+		"in a scope": {map[string]policy.Policy{"b": with}, groups, true, "a scope of systemd's", isolation.CheckWarn},
 	} {
 		got := checkTotals(&policy.Config{Policies: tc.policies}, tc.host, tc.scopes)
 		if len(got) != min(len(tc.want), 1) || len(got) > 0 && (!strings.Contains(got[0].Detail, tc.want) || got[0].Level != tc.level) {

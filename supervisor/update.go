@@ -90,7 +90,7 @@ func refusal(id string, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
 	case errors.Is(err, unix.ESRCH):
-		return session.Gone(id)
+		return session.NotFoundError(id)
 	case ok && errors.Is(err, unix.EPERM):
 		return fault.Errorf(fault.Denied, "session %s cannot have these rules: %s", fault.Show(id), step.Item).
 			WithHint("the keeper knows what profiles named when it was started").
@@ -141,7 +141,7 @@ func (c *Updater) limit(ctx context.Context, now, next *policy.Settings) error {
 		r := step.Refused
 		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Conflict).WithHint("end some of its programs, or remove some of its files, first")
 	case errors.Is(err, unix.ESRCH):
-		return session.Gone(s.ID)
+		return session.NotFoundError(s.ID)
 	}
 	return fmt.Errorf("set the limits of session %q: %w", s.ID, err)
 }

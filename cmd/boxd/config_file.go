@@ -150,7 +150,7 @@ func (c *Config) decodePolicies(name string, meta toml.MetaData, tables map[stri
 	for policyName, primitive := range tables {
 		base, ok := c.Policies[policyName]
 		if !ok {
-			base = policy.NoBounds()
+			base = policy.NoPolicy()
 		}
 		if err := meta.PrimitiveDecode(primitive, &base); err != nil {
 			return fmt.Errorf("%s: policy.%s: %w", name, policyName, err)
@@ -235,7 +235,7 @@ func knownKeys() []string {
 	file := struct {
 		*Config
 		Profiles map[string]policy.Profile `toml:"profiles"`
-		Policies map[string]policy.Bounds  `toml:"policy"`
+		Policies map[string]policy.Policy  `toml:"policy"`
 	}{&cfg, cfg.Profiles, cfg.Policies}
 	if toml.NewEncoder(&text).Encode(file) != nil {
 		return nil

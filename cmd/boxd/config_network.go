@@ -92,7 +92,7 @@ func most[T cmp.Ordered](usual, its T) T {
 
 // usualCaps tells profiles what their boxes have where they do not say.
 func (c *Config) usualCaps() {
-	c.UsualCaps = policy.NetworkCaps{Connections: c.Network.Connections, Bandwidth: c.Network.Bandwidth}
+	c.DefaultCaps = policy.NetworkCaps{Connections: c.Network.Connections, Bandwidth: c.Network.Bandwidth}
 }
 
 // Resolvers are those that are named for boxes.

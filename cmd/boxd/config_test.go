@@ -21,7 +21,7 @@ import (
 func bare() Config {
 	return Config{Config: policy.Config{
 		Profiles: map[string]policy.Profile{"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {}, "mcp": {}},
-		Policies: map[string]policy.Bounds{"default": {}},
+		Policies: map[string]policy.Policy{"default": {}},
 	}}
 }
 

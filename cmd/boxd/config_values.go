@@ -47,7 +47,7 @@ func (c *Config) Values() ([]ConfigValue, error) {
 	file := struct {
 		*Config
 		Profiles map[string]policy.Profile `toml:"profiles"`
-		Policies map[string]policy.Bounds  `toml:"policy"`
+		Policies map[string]policy.Policy  `toml:"policy"`
 	}{c, c.Profiles, c.Policies}
 	if err := toml.NewEncoder(&text).Encode(file); err != nil {
 		return nil, fmt.Errorf("show the configuration: %w", err)

@@ -79,7 +79,7 @@ func (k *Keeper) keep(ctx context.Context, l *link) {
 	defer close(k.done)
 	for l != nil {
 		l.receive()
-		more := k.lose()
+		more := k.markLost()
 		close(l.over)
 		if !more {
 			return
@@ -118,8 +118,8 @@ func (k *Keeper) set(l *link) {
 	close(k.linked)
 }
 
-// lose notes that the link has ended and reports whether there is to be another.
-func (k *Keeper) lose() bool {
+// markLost notes that the link has ended and reports whether there is to be another.
+func (k *Keeper) markLost() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.link, k.linked = nil, make(chan struct{})

@@ -14,7 +14,7 @@ import (
 func (s *server) orphan() {
 	s.unwatch(s.control, s.token)
 	s.control, s.served = -1, false
-	s.life.Lose(monotonic())
+	s.life.MarkLost(monotonic())
 	for _, p := range s.programs { // all at once, before any of them is waited for
 		if !p.durable && p.group.FD >= 0 {
 			_ = p.group.Kill()

@@ -84,7 +84,7 @@ func (s *server) report(p *program) {
 	if p.conn == s.conn { // another boxd does not know of it, or has not been told yet
 		s.send(&reply, files...)
 	}
-	p.tellReaders()
+	p.notifyReaders()
 	if p.over = true; !p.durable {
 		s.forget(p)
 	}

@@ -33,8 +33,8 @@ func (l *LifeTimer) Idle(now time.Duration) { l.idle = now }
 // Running says whether anything runs.
 func (l *LifeTimer) Running(is bool) { l.running = is }
 
-// Lose says that boxd has gone.
-func (l *LifeTimer) Lose(now time.Duration) { l.orphan = now }
+// MarkLost says that boxd has gone.
+func (l *LifeTimer) MarkLost(now time.Duration) { l.orphan = now }
 
 // Find says that another boxd has come. What an earlier one has said holds until this one says something else: it
 // may go again before it has.

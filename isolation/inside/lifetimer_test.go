@@ -37,7 +37,7 @@ func TestABoxEndsWhenItsFirstTimeIsOver(t *testing.T) {
 		if at := l.End(!tc.alone); at != 0 {
 			t.Errorf("%s: with boxd there it ends at %v", name, at)
 		}
-		l.Lose(lost)
+		l.MarkLost(lost)
 		if at := l.End(!tc.alone); at != tc.want {
 			t.Errorf("%s: it ends at %v, not %v", name, at, tc.want)
 		}
@@ -45,13 +45,13 @@ func TestABoxEndsWhenItsFirstTimeIsOver(t *testing.T) {
 		if at := l.End(!tc.alone); at != 0 {
 			t.Errorf("%s: with the next boxd it ends at %v", name, at)
 		}
-		l.Lose(lost)
+		l.MarkLost(lost)
 		if at := l.End(!tc.alone); at != tc.want {
 			t.Errorf("%s: when that has gone without a word it ends at %v, not %v", name, at, tc.want)
 		}
 		l.Find()
 		l.Set(&isolation.Times{}, told)
-		l.Lose(lost)
+		l.MarkLost(lost)
 		if at := l.End(!tc.alone); at != lost {
 			t.Errorf("%s: when the next boxd wants it to end with itself it ends at %v", name, at)
 		}

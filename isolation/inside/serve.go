@@ -126,7 +126,7 @@ func (s *server) handle(event *unix.EpollEvent) {
 	case w.stream == nil: // it has ended: reap sees to it
 	case event.Events == unix.EPOLLHUP: // no writer left and nothing to read
 		s.closePipe(w.stream)
-		w.program.tellReaders()
+		w.program.notifyReaders()
 	default:
 		s.readable(w.program, w.stream)
 	}

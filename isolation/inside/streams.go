@@ -170,7 +170,7 @@ func (s *server) readable(p *program, st *stream) {
 	case n == 0 || err != nil:
 		s.closePipe(st)
 	}
-	p.tellReaders()
+	p.notifyReaders()
 }
 
 // fill moves what is there to the end of a ring. EAGAIN: nothing; 0: there is nobody left to write.
@@ -194,8 +194,8 @@ func (s *server) fill(p *program, st *stream) (int64, error) {
 	return int64(n), err
 }
 
-// tellReaders wakes who reads a program's output.
-func (p *program) tellReaders() {
+// notifyReaders wakes who reads a program's output.
+func (p *program) notifyReaders() {
 	if p.event >= 0 {
 		one := [8]byte{1}
 		_, _ = unix.Write(p.event, one[:]) // a full counter means that they have been told

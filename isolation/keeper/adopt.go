@@ -22,7 +22,7 @@ func (l *launching) makeDirectory() (string, error) {
 		return "directory", err
 	}
 	l.undo = append(l.undo, func() {
-		l.dropEmbryo()
+		l.dropPreforked()
 		if !l.watched { // or its end has done it
 			l.k.forget(l.spec.Key)
 		}
@@ -35,7 +35,7 @@ func (l *launching) writeRecord() error {
 	r := &Record{
 		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits, Image: l.spec.Image,
 	}
-	if err := r.Identify(l.embryo.pid); err != nil {
+	if err := r.Identify(l.preforked.pid); err != nil {
 		return err
 	}
 	l.box.changing.Lock()

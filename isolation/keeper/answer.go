@@ -141,8 +141,8 @@ func (k *Keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uin
 		return
 	}
 	defer k.ahead.leave(k) //nolint:contextcheck // what it makes is for whoever comes next
-	files := []int{l.embryo.control, l.embryo.pidfd}
-	launched := &isolation.Launched{PID: uint32(l.embryo.pid), IDBase: l.embryo.ids.Base, Group: l.box.path()}
+	files := []int{l.preforked.control, l.preforked.pidfd}
+	launched := &isolation.Launched{PID: uint32(l.preforked.pid), IDBase: l.preforked.ids.Base, Group: l.box.path()}
 	k.mu.Lock()
 	l.box.handed = true // before boxd can ask for a list
 	k.mu.Unlock()

@@ -39,7 +39,7 @@ func (k *Keeper) known(key string) (*box, error) {
 // path leads.
 func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	if mounts.NeedsNoBox(req.Op) {
-		return k.lending.Outside(ctx, req)
+		return k.sources.Outside(ctx, req)
 	}
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*
 		return nil, err
 	}
 	defer unix.Close(process)
-	return k.lending.Change(ctx, &mounts.Place{PID: b.pid, PIDFD: process, IDBase: b.ids.Base}, req)
+	return k.sources.Change(ctx, &mounts.Place{PID: b.pid, PIDFD: process, IDBase: b.ids.Base}, req)
 }
 
 // lives reports whether the box's PID 1 has not ended yet.

@@ -54,9 +54,9 @@ type Keeper struct {
 	state    string // directory, without links
 	ids      *zygote.IDRanges
 	users    mounts.UserNamespaces
-	lending  *mounts.Sources
+	sources  *mounts.Sources
 	zygotes  zygote.Set
-	ahead    nursery
+	ahead    preforkPool
 	groups   groups
 	work     *disk.Workspaces
 	bounds   *disk.HostQuotas // quotas of directories of the host
@@ -86,7 +86,7 @@ func New(cfg Config) (*Keeper, error) {
 	}
 	k := &Keeper{
 		cfg: cfg, boxes: map[string]*box{}, damaged: map[string]bool{}, ended: make(chan struct{}, 1), boxInit: -1, boxFiles: -1,
-		ahead: nursery{want: cfg.Ahead}, ids: zygote.NewIDRanges(cfg.IDLock, cfg.IDBase, cfg.IDCount),
+		ahead: preforkPool{want: cfg.Ahead}, ids: zygote.NewIDRanges(cfg.IDLock, cfg.IDBase, cfg.IDCount),
 	}
 	if err := k.prepare(); err != nil {
 		k.close()
@@ -101,7 +101,7 @@ func (k *Keeper) prepare() error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	k.state = state
-	if k.lending, err = mounts.OpenSources(state, &k.cfg.KeeperConfig, &k.users, k.cfg.Log); err != nil {
+	if k.sources, err = mounts.OpenSources(state, &k.cfg.KeeperConfig, &k.users, k.cfg.Log); err != nil {
 		return err
 	}
 	for i := range k.filters {
@@ -149,7 +149,7 @@ func (k *Keeper) close() {
 		k.listener.Close()
 		k.run.Hide()
 	}
-	k.lending.Close()
+	k.sources.Close()
 	k.ahead.close(k.ids)
 	k.zygotes.Close()
 	k.users.Close()

@@ -23,23 +23,23 @@ import (
 // launching is one start of a box. Its steps run in order; when one fails, undo releases what the
 // ones before it have taken, in reverse.
 type launching struct {
-	k       *Keeper
-	wanted  func() context.Context // as long as boxd is there
-	spec    *isolation.Spec
-	box     *box
-	watched bool // the box's end releases the box
-	sources []mounts.Source
-	ids     *zygote.IDRange // taken, and nobody else's yet
-	init    cgroup.Group    // that PID 1 is cloned into; -1: none
-	dropped bool            // dropEmbryo has run
-	asked   *conceiving     // the zygote is at work on embryo
-	embryo  *embryo
-	socket  int // that PID 1 will listen on; -1: none
-	mounts  []isolation.SetupMount
-	resolv  string // text of resolv.conf(5)
-	trees   []int
-	undo    []func()
-	failed  *isolation.StepError
+	k         *Keeper
+	wanted    func() context.Context // as long as boxd is there
+	spec      *isolation.Spec
+	box       *box
+	watched   bool // the box's end releases the box
+	sources   []mounts.Source
+	ids       *zygote.IDRange // taken, and nobody else's yet
+	init      cgroup.Group    // that PID 1 is cloned into; -1: none
+	dropped   bool            // dropEmbryo has run
+	pending   *pendingClone   // the zygote is at work on embryo
+	preforked *preforkedBox
+	socket    int // that PID 1 will listen on; -1: none
+	mounts    []isolation.SetupMount
+	resolv    string // text of resolv.conf(5)
+	trees     []int
+	undo      []func()
+	failed    *isolation.StepError
 }
 
 func (l *launching) steps() []launchStep {
@@ -47,7 +47,7 @@ func (l *launching) steps() []launchStep {
 		{isolation.StepValidate, l.claim},
 		{isolation.StepNetwork, l.permitNetwork},
 		{isolation.StepMountSource, l.openSources},
-		{isolation.StepIDRange, l.takeEmbryo},
+		{isolation.StepIDRange, l.takePreforked},
 		{isolation.StepGroup, l.makeGroups},
 		// Where there is no embryo, the zygote works from here on, and the workspace is made
 		// meanwhile. A fresh PID 1 takes longer to its first line of code than the rest here.
@@ -73,7 +73,7 @@ type launchStep struct {
 // descriptors of l.embryo.
 func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) *launching {
 	l := k.tryLaunch(ctx, spec)
-	if l.failed != nil && l.embryo != nil && l.embryo.ahead && slices.Contains([]isolation.Step{isolation.StepGroup, isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
+	if l.failed != nil && l.preforked != nil && l.preforked.ahead && slices.Contains([]isolation.Step{isolation.StepGroup, isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
 		l = k.tryLaunch(ctx, spec) // that one may have died since it was cloned
 	}
 	return l
@@ -129,27 +129,27 @@ func (l *launching) claim() (string, error) {
 
 func (l *launching) openSources() (string, error) {
 	var err error
-	l.sources, err = l.k.lending.Open(l.wanted(), l.spec.Caller, l.spec.Mounts)
+	l.sources, err = l.k.sources.Open(l.wanted(), l.spec.Caller, l.spec.Mounts)
 	return "", err
 }
 
-// takeEmbryo takes a PID 1 that waits for its setup, or ids for a new one.
-func (l *launching) takeEmbryo() (string, error) {
+// takePreforked takes a PID 1 that waits for its setup, or ids for a new one.
+func (l *launching) takePreforked() (string, error) {
 	fresh := l.spec.Image != "" || l.shared()
-	l.embryo = l.k.ahead.enter(fresh, l.k.ids)
+	l.preforked = l.k.ahead.enter(fresh, l.k.ids)
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
-	if l.embryo == nil {
+	if l.preforked == nil {
 		own, err := l.k.ids.Take()
 		if errors.Is(err, unix.EUSERS) { // the last ids may be an embryo's that is just being made
-			l.embryo = l.k.ahead.await(l.k.ids)
+			l.preforked = l.k.ahead.await(l.k.ids)
 		}
-		if l.embryo != nil && fresh { // of another image, or with a network of its own: its ids will do
-			l.embryo.discard(l.k.ids)
-			l.embryo = nil
+		if l.preforked != nil && fresh { // of another image, or with a network of its own: its ids will do
+			l.preforked.discard(l.k.ids)
+			l.preforked = nil
 			own, err = l.k.ids.Take()
 		}
 		switch {
-		case l.embryo != nil:
+		case l.preforked != nil:
 		case errors.Is(err, unix.EUSERS):
 			return l.k.cfg.IDLock, unix.EUSERS
 		case err != nil:
@@ -158,7 +158,7 @@ func (l *launching) takeEmbryo() (string, error) {
 			l.ids = &own
 		}
 	}
-	l.undo = append(l.undo, l.dropEmbryo)
+	l.undo = append(l.undo, l.dropPreforked)
 	return "", nil
 }
 
@@ -167,7 +167,7 @@ func (l *launching) base() uint32 {
 	if l.ids != nil {
 		return l.ids.Base
 	}
-	return l.embryo.ids.Base
+	return l.preforked.ids.Base
 }
 
 // askZygote asks for a PID 1 where none was ready: it is cloned into the box's control group at once. To be
@@ -188,34 +188,34 @@ func (l *launching) askZygote() (string, error) {
 	}
 	own := *l.ids
 	l.ids = nil
-	asked, err := l.k.requestEmbryo(l.spec.Image, own, group, l.shared())
+	asked, err := l.k.requestPrefork(l.spec.Image, own, group, l.shared())
 	if err != nil {
 		return "", err
 	}
-	l.asked, l.embryo = asked, asked.e
+	l.pending, l.preforked = asked, asked.e
 	return "", nil
 }
 
-// dropEmbryo ends what takeEmbryo has brought, however far it has come.
-func (l *launching) dropEmbryo() {
+// dropPreforked ends what takeEmbryo has brought, however far it has come.
+func (l *launching) dropPreforked() {
 	if l.dropped {
 		return
 	}
 	l.dropped = true
-	if l.asked != nil {
+	if l.pending != nil {
 		var err error
-		if l.embryo, err = l.asked.await(); err != nil {
+		if l.preforked, err = l.pending.await(); err != nil {
 			return // await has released it
 		}
 	}
 	switch {
 	case l.ids != nil:
 		l.k.ids.Release(*l.ids)
-	case l.embryo == nil:
+	case l.preforked == nil:
 	case !l.watched:
-		l.embryo.discard(l.k.ids)
+		l.preforked.discard(l.k.ids)
 	default:
-		fdpass.CloseAll([]int{l.embryo.control, l.embryo.pidfd})
+		fdpass.CloseAll([]int{l.preforked.control, l.preforked.pidfd})
 		if err := l.box.kill(); err != nil {
 			l.k.cfg.Log.Print(err)
 		}
@@ -235,8 +235,8 @@ func (l *launching) makeGroups() (string, error) {
 	l.box.groups = b
 	l.k.mu.Unlock()
 	l.undo = append(l.undo, func() {
-		l.dropEmbryo()  // which may be on its way into them
-		if !l.watched { // or its end has done it
+		l.dropPreforked() // which may be on its way into them
+		if !l.watched {   // or its end has done it
 			l.box.removeGroups(l.k.cfg.Log)
 		}
 	})
@@ -246,10 +246,10 @@ func (l *launching) makeGroups() (string, error) {
 // enterGroup moves PID 1 into the box if it was there before the box had groups. It has not started
 // anything yet.
 func (l *launching) enterGroup() (string, error) {
-	if l.box.groups == nil || !l.embryo.ahead {
+	if l.box.groups == nil || !l.preforked.ahead {
 		return "", nil
 	}
-	err := l.box.groups.Enter(l.embryo.pid)
+	err := l.box.groups.Enter(l.preforked.pid)
 	if err != nil {
 		return err.Error(), err
 	}
@@ -324,7 +324,7 @@ func (l *launching) mapMounts() (string, error) {
 }
 
 func (l *launching) mapMount(src mounts.Source) error {
-	tree, err := l.k.lending.Tree(l.wanted(), l.spec, &src, l.embryo.ids.Base, l.ownMap)
+	tree, err := l.k.sources.Tree(l.wanted(), l.spec, &src, l.preforked.ids.Base, l.ownMap)
 	if err != nil {
 		return err
 	}
@@ -335,7 +335,7 @@ func (l *launching) mapMount(src mounts.Source) error {
 
 // ownMap opens the box's own user namespace. It knows the other ids of the box as well, root's too.
 func (l *launching) ownMap() (int, error) {
-	return unix.Open("/proc/"+strconv.Itoa(l.embryo.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	return unix.Open("/proc/"+strconv.Itoa(l.preforked.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
 // sendSetup tells PID 1 what to make of itself.
@@ -349,7 +349,7 @@ func (l *launching) sendSetup() (string, error) {
 		files = append(files, l.box.groups.Work().FD)
 	}
 	files = append(files, l.socket)
-	if err := pin(l.embryo.ids.Base, &l.spec.View, l.embryo.pid); err != nil {
+	if err := pin(l.preforked.ids.Base, &l.spec.View, l.preforked.pid); err != nil {
 		l.k.cfg.Log.Printf("box %s counts all processors: %v", l.spec.Key, err)
 	}
 	req := isolation.BoxRequest{Setup: &isolation.Setup{
@@ -363,19 +363,19 @@ func (l *launching) sendSetup() (string, error) {
 		Filter:    l.k.filter(hostWritable),
 		Resolv:    l.resolv,
 	}}
-	return "", fdpass.Send(l.embryo.control, req.Encode(), files...)
+	return "", fdpass.Send(l.preforked.control, req.Encode(), files...)
 }
 
 // awaitClone takes the zygote's answer, if it was asked. From here on the box exists and is watched.
 func (l *launching) awaitClone() (string, error) {
-	if asked := l.asked; asked != nil {
-		l.asked = nil
+	if asked := l.pending; asked != nil {
+		l.pending = nil
 		var err error
-		if l.embryo, err = asked.await(); err != nil {
+		if l.preforked, err = asked.await(); err != nil {
 			return "", err
 		}
 	}
-	e := l.embryo
+	e := l.preforked
 	own, err := unix.FcntlInt(uintptr(e.pidfd), unix.F_DUPFD_CLOEXEC, 3)
 	if err == nil {
 		err = unix.SetNonblock(own, true) // so that the Go poller watches it

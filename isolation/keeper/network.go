@@ -57,7 +57,7 @@ func (l *launching) attachNetwork() (string, error) {
 		return "", unix.ESRCH
 	}
 	var err error
-	if l.resolv, err = l.k.net.Attach(&network.Box{Key: l.spec.Key, PID: l.embryo.pid, Alive: l.embryo.alive}, &l.spec.Network); err != nil {
+	if l.resolv, err = l.k.net.Attach(&network.Box{Key: l.spec.Key, PID: l.preforked.pid, Alive: l.preforked.alive}, &l.spec.Network); err != nil {
 		return err.Error(), err
 	}
 	return "", nil

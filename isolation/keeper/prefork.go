@@ -13,10 +13,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
-// embryo is a PID 1 that has been cloned and waits for its Setup: it has namespaces and a range of
+// preforkedBox is a PID 1 that has been cloned and waits for its Setup: it has namespaces and a range of
 // ids, and nothing of any session. To be cloned and to come to its first line of code is more than
 // half of a start, so the keeper has some ahead of need.
-type embryo struct {
+type preforkedBox struct {
 	ids     zygote.IDRange
 	control int // our end of its control socket
 	pid     int
@@ -25,10 +25,10 @@ type embryo struct {
 }
 
 // alive reports whether the embryo can still become a box.
-func (e *embryo) alive() bool { return mounts.Alive(e.pidfd) }
+func (e *preforkedBox) alive() bool { return mounts.Alive(e.pidfd) }
 
 // discard ends an embryo and waits until it is dead, so that its ids are free.
-func (e *embryo) discard(from *zygote.IDRanges) {
+func (e *preforkedBox) discard(from *zygote.IDRanges) {
 	_ = unix.PidfdSendSignal(e.pidfd, unix.SIGKILL, nil, 0)
 	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
 	for {
@@ -42,12 +42,12 @@ func (e *embryo) discard(from *zygote.IDRanges) {
 	from.Release(e.ids)
 }
 
-// nursery holds the embryos.
-type nursery struct {
+// preforkPool holds the embryos.
+type preforkPool struct {
 	want int
 
 	mu       sync.Mutex // guards the fields below
-	ready    []*embryo
+	ready    []*preforkedBox
 	stamp    string // of the zygote they came from
 	starting int    // boxes that are being started: they come first
 	growing  *time.Timer
@@ -61,7 +61,7 @@ const quiet = 5 * time.Millisecond
 
 // enter notes the start of a box and returns an embryo for it, nil if there is none; leave must
 // follow. All of them are of the image "host", with a network of their own: others are made afresh.
-func (n *nursery) enter(fresh bool, from *zygote.IDRanges) *embryo {
+func (n *preforkPool) enter(fresh bool, from *zygote.IDRanges) *preforkedBox {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.starting++
@@ -73,14 +73,14 @@ func (n *nursery) enter(fresh bool, from *zygote.IDRanges) *embryo {
 
 // await waits for an embryo that is being made and returns one, nil if there is none. The caller is
 // between enter and leave, in which time no other is begun.
-func (n *nursery) await(from *zygote.IDRanges) *embryo {
+func (n *preforkPool) await(from *zygote.IDRanges) *preforkedBox {
 	n.work.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.takeLocked(from)
 }
 
-func (n *nursery) takeLocked(from *zygote.IDRanges) *embryo {
+func (n *preforkPool) takeLocked(from *zygote.IDRanges) *preforkedBox {
 	for len(n.ready) > 0 {
 		e := n.ready[0]
 		n.ready = n.ready[1:]
@@ -94,7 +94,7 @@ func (n *nursery) takeLocked(from *zygote.IDRanges) *embryo {
 
 // leave notes that a start is over. When it has been quiet for a while, the embryo it took is made up
 // for.
-func (n *nursery) leave(k *Keeper) {
+func (n *preforkPool) leave(k *Keeper) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.starting--
@@ -109,7 +109,7 @@ func (n *nursery) leave(k *Keeper) {
 }
 
 // growAll makes embryos until there are enough, or something is started.
-func (n *nursery) growAll(k *Keeper) {
+func (n *preforkPool) growAll(k *Keeper) {
 	n.mu.Lock()
 	if n.closed || n.starting > 0 {
 		n.mu.Unlock()
@@ -122,13 +122,13 @@ func (n *nursery) growAll(k *Keeper) {
 	}
 }
 
-// growAgain is when it is tried again to make an embryo after that has failed.
-const growAgain = time.Second
+// refillRetry is when it is tried again to make an embryo after that has failed.
+const refillRetry = time.Second
 
 // grow makes one embryo and reports whether there should be more at once.
-func (n *nursery) grow(k *Keeper) bool {
+func (n *preforkPool) grow(k *Keeper) bool {
 	stamp := zygote.HostStamp()
-	e, err := k.conceive()
+	e, err := k.beginClone()
 	if err != nil {
 		if !errors.Is(err, unix.EUSERS) { // all ids are in use, which is no fault
 			k.cfg.Log.Printf("no box ahead of need: %v", err)
@@ -136,7 +136,7 @@ func (n *nursery) grow(k *Keeper) bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if !n.closed {
-			n.growing.Reset(growAgain)
+			n.growing.Reset(refillRetry)
 		}
 		return false
 	}
@@ -158,7 +158,7 @@ func (n *nursery) grow(k *Keeper) bool {
 }
 
 // close ends all embryos.
-func (n *nursery) close(from *zygote.IDRanges) {
+func (n *preforkPool) close(from *zygote.IDRanges) {
 	n.mu.Lock()
 	n.closed = true
 	if n.growing != nil {
@@ -172,32 +172,32 @@ func (n *nursery) close(from *zygote.IDRanges) {
 	n.ready = nil
 }
 
-// conceive clones a PID 1.
-func (k *Keeper) conceive() (*embryo, error) {
+// beginClone clones a PID 1.
+func (k *Keeper) beginClone() (*preforkedBox, error) {
 	own, err := k.ids.Take()
 	if err != nil {
 		return nil, err
 	}
-	c, err := k.requestEmbryo("", own, zygote.NoGroup, false)
+	c, err := k.requestPrefork("", own, zygote.NoGroup, false)
 	if err != nil {
 		return nil, err
 	}
 	return c.await()
 }
 
-// conceiving is an embryo that has been asked for.
-type conceiving struct {
+// pendingClone is an embryo that has been asked for.
+type pendingClone struct {
 	k     *Keeper
-	e     *embryo
+	e     *preforkedBox
 	image string
 	group int
 	share bool
 	clone *zygote.Cloning
 }
 
-// requestEmbryo asks the zygote of an image for a PID 1 with these ids, which it takes over, in the control group of a
+// requestPrefork asks the zygote of an image for a PID 1 with these ids, which it takes over, in the control group of a
 // descriptor or in none of its own, and in a network of its own unless it is to share the host's. The caller must call await, and may do other things before.
-func (k *Keeper) requestEmbryo(image string, own zygote.IDRange, group int, share bool) (*conceiving, error) {
+func (k *Keeper) requestPrefork(image string, own zygote.IDRange, group int, share bool) (*pendingClone, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		k.ids.Release(own)
@@ -209,17 +209,17 @@ func (k *Keeper) requestEmbryo(image string, own zygote.IDRange, group int, shar
 		k.ids.Release(own)
 		return nil, err
 	}
-	return &conceiving{k: k, e: &embryo{ids: own, control: ends[0]}, image: image, group: group, share: share, clone: clone}, nil
+	return &pendingClone{k: k, e: &preforkedBox{ids: own, control: ends[0]}, image: image, group: group, share: share, clone: clone}, nil
 }
 
-func (c *conceiving) await() (*embryo, error) {
+func (c *pendingClone) await() (*preforkedBox, error) {
 	pid, pidfd, err := c.clone.Await()
 	if err != nil {
 		unix.Close(c.e.control)
 	}
 	if errors.Is(err, zygote.ErrGone) && !c.clone.Fresh {
 		// It has died since it was last used. A PID 1 that it may have cloned before ends with its socket.
-		again, err := c.k.requestEmbryo(c.image, c.e.ids, c.group, c.share)
+		again, err := c.k.requestPrefork(c.image, c.e.ids, c.group, c.share)
 		if err != nil {
 			return nil, err
 		}

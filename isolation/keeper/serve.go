@@ -47,7 +47,7 @@ func (k *Keeper) Serve(ctx context.Context) error {
 	}
 	stopReaper := StartReaper()
 	defer stopReaper()
-	k.lending.Pool.Warm()
+	k.sources.Pool.Warm()
 	conns, stop := k.accept()
 	defer stop()
 	first := time.NewTimer(firstPatience)

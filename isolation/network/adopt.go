@@ -44,7 +44,7 @@ func (h *Host) Adopt(keys []string) {
 		h.mu.Lock()
 		h.links[key], h.used[n] = l, true
 		h.mu.Unlock()
-		h.settle(l)
+		h.reconcile(l)
 		found = true
 	}
 	h.mu.Lock()
@@ -59,8 +59,8 @@ func (h *Host) Adopt(keys []string) {
 	}
 }
 
-// settle gives a link the settings that a keeper of before may not have given it.
-func (h *Host) settle(l *Link) {
+// reconcile gives a link the settings that a keeper of before may not have given it.
+func (h *Host) reconcile(l *Link) {
 	_, six, err := h.end(l)
 	if err == nil {
 		err = ConfigureVeth(h.LinkName(l.key), six)

@@ -40,7 +40,7 @@ func pinSet(t *nftables.Table, four bool) *nftables.Set {
 }
 
 // pins adds the sets, empty, and a rule for each that lets through what is in it.
-func (w *writer) pins(as asking) {
+func (w *writer) pins(as dnsMode) {
 	for _, four := range []bool{true, false} {
 		set := pinSet(w.table, four)
 		if err := w.c.AddSet(set, nil); err != nil && w.err == nil {

@@ -36,9 +36,9 @@ func (w *writer) most(most int) {
 
 // forgetLoopback keeps connections within the box out of what the kernel remembers, which no cap of ours counts and no
 // limit of the box's memory has.
-func (w *writer) forgetLoopback(as asking) {
+func (w *writer) forgetLoopback(as dnsMode) {
 	w.chain("loopback-out", nftables.ChainHookOutput, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
-	w.rememberLooking(as)
+	w.rememberRedirecting(as)
 	w.rule(within(expr.MetaKeyOIFNAME), []expr.Any{&expr.Notrack{}})
 	w.chain("loopback-in", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
 	w.rule(within(expr.MetaKeyIIFNAME), []expr.Any{&expr.Notrack{}})

@@ -17,12 +17,12 @@ import (
 // resolvAt is the resolv.conf(5) of a box with rules by name: a server on its own loopback, where it may not listen.
 const resolvAt = "# Names are resolved by boxd, as the rules of this box allow.\nnameserver 127.0.0.1\n"
 
-// asking is how a box resolves names. rules is 0 where it asks the resolvers of the network; otherwise it asks at its own
+// dnsMode is how a box resolves names. rules is 0 where it asks the resolvers of the network; otherwise it asks at its own
 // loopback, where somebody answers by sockets of OpenSockets, and nobody else, and the number tells these rules by name
 // from others: connections that were let through by a pin go on when that is over, but not when the rules are others.
 // strict says that what connects to ports 80 and 443 of an address that a name has led to is led to somebody who looks
 // for which name it is. caps are how much of the network the box may use.
-type asking struct {
+type dnsMode struct {
 	rules  uint32
 	strict bool
 	caps   rule.Caps
@@ -30,8 +30,8 @@ type asking struct {
 
 // read checks what is said of the network of a box: how names are resolved, how much there may be, and the rules,
 // which are held against what root has named.
-func (h *Host) read(spec *isolation.NetworkSpec) (asking, []rule.Rule, error) {
-	as := asking{rules: spec.Names, strict: spec.Strict}
+func (h *Host) read(spec *isolation.NetworkSpec) (dnsMode, []rule.Rule, error) {
+	as := dnsMode{rules: spec.Names, strict: spec.Strict}
 	switch {
 	case spec.Kind != isolation.NetworkEgress:
 		return as, nil, &Failure{Reason: "the network has no rules", Errno: unix.EINVAL}
@@ -52,7 +52,7 @@ func (h *Host) read(spec *isolation.NetworkSpec) (asking, []rule.Rule, error) {
 
 // goOn lets connections go on that a pin has let through. It comes before all rules but those for loopback, and what
 // asks other name servers is refused before it.
-func (w *writer) goOn(as asking) {
+func (w *writer) goOn(as dnsMode) {
 	if as.rules == 0 {
 		return
 	}
@@ -65,11 +65,11 @@ func (w *writer) goOn(as asking) {
 }
 
 // remember marks the connection of a packet that a pin lets through.
-func (as asking) remember() []expr.Any {
+func (as dnsMode) remember() []expr.Any {
 	if as.rules == 0 {
 		return nil
 	}
 	return []expr.Any{&expr.Immediate{Register: 1, Data: as.mark()}, &expr.Ct{Key: expr.CtKeyMARK, Register: 1, SourceRegister: true}}
 }
 
-func (as asking) mark() []byte { return binary.NativeEndian.AppendUint32(nil, as.rules) }
+func (as dnsMode) mark() []byte { return binary.NativeEndian.AppendUint32(nil, as.rules) }

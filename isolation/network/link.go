@@ -279,7 +279,7 @@ func (h *Host) DialLoopback(b *Box, to *isolation.Endpoint) (int, error) {
 }
 
 // rewrite replaces the rules and caps of a box, and answers with the text of its resolv.conf(5) under these.
-func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as asking) (resolv string, err error) {
+func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as dnsMode) (resolv string, err error) {
 	_, six, err := h.end(l)
 	if err != nil {
 		return "", err

@@ -23,35 +23,35 @@ func marked(op expr.CmpOp) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, Mark)}}
 }
 
-// rememberLooking has the kernel remember what is answered on loopback where connections are looked at: it translates
+// rememberRedirecting has the kernel remember what is answered on loopback where connections are looked at: it translates
 // the answers back.
-func (w *writer) rememberLooking(as asking) {
+func (w *writer) rememberRedirecting(as dnsMode) {
 	for _, a := range Loopbacks() {
 		if as.strict {
 			w.rule(within(expr.MetaKeyOIFNAME), source(single(a)), transport(unix.IPPROTO_TCP),
-				[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, equal(binary.BigEndian.AppendUint16(nil, LookingAt))}, accept())
+				[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, equal(binary.BigEndian.AppendUint16(nil, redirectPort))}, accept())
 		}
 	}
 }
 
-// looking lets through what was led to who looks, as many connections as there may be, and nothing else there. It
+// redirecting lets through what was led to who looks, as many connections as there may be, and nothing else there. It
 // comes before what is within the box: a packet that was led there still has the link as its way out.
-func (w *writer) looking(as asking, most int) {
+func (w *writer) redirecting(as dnsMode, most int) {
 	if !as.strict {
 		return
 	}
-	w.refuse(within(expr.MetaKeyOIFNAME), transport(unix.IPPROTO_TCP), only(LookingAt))
+	w.refuse(within(expr.MetaKeyOIFNAME), transport(unix.IPPROTO_TCP), only(redirectPort))
 	for _, a := range Loopbacks() {
 		if most > 0 {
-			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(LookingAt), beginnings(), over(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
+			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(redirectPort), beginnings(), over(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
 		}
-		w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(LookingAt), accept())
+		w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(redirectPort), accept())
 	}
 }
 
 // unseen refuses what a pin would let through without a look: a packet that was not led away, since there was no pin
 // yet, and what could not be looked at, QUIC. It stands between the rules by cidr and the pins.
-func (w *writer) unseen(as asking) {
+func (w *writer) unseen(as dnsMode) {
 	if !as.strict {
 		return
 	}
@@ -62,7 +62,7 @@ func (w *writer) unseen(as asking) {
 }
 
 // lead leads what a pin would let through to who looks, behind the sets of pins. What a rule by cidr is about goes on.
-func (w *writer) lead(as asking, rules ordered) {
+func (w *writer) lead(as dnsMode, rules ordered) {
 	if !as.strict {
 		return
 	}
@@ -81,7 +81,7 @@ func (w *writer) lead(as asking, rules ordered) {
 	for _, four := range []bool{true, false} {
 		for _, port := range WebPorts() {
 			w.rule(transport(unix.IPPROTO_TCP), only(port), w.pinned(four), []expr.Any{
-				&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, LookingAt)}, &expr.Redir{RegisterProtoMin: 1},
+				&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, redirectPort)}, &expr.Redir{RegisterProtoMin: 1},
 			})
 		}
 	}

@@ -33,8 +33,8 @@ func ConfigureVeth(name string, six bool) error {
 	return optional(write("ipv6/conf/"+name+"/", append(closed6(v6), setting{"disable_ipv6", off}, setting{"proxy_ndp", "0"})))
 }
 
-// settleBox gives the box's end its settings, in its network. The kernel has made that like the host's, which routes.
-func settleBox() error {
+// reconcileBox gives the box's end its settings, in its network. The kernel has made that like the host's, which routes.
+func reconcileBox() error {
 	const all, end, all6, end6 = "ipv4/conf/all/", "ipv4/conf/" + BoxEnd + "/", "ipv6/conf/all/", "ipv6/conf/" + BoxEnd + "/"
 	hosts := []setting{{"accept_source_route", "0"}, {"accept_redirects", "0"}, {"route_localnet", "0"}, {"proxy_arp", "0"}}
 	err := write(all, append([]setting{{"forwarding", "0"}}, hosts...)) // first: it sets others

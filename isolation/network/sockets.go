@@ -21,8 +21,8 @@ import (
 
 // Ports of a box's loopback that the program listens at. No program of a box can.
 const (
-	dns       = 53
-	LookingAt = 843 // what is led there is looked at
+	dns          = 53
+	redirectPort = 843 // what is led there is looked at
 )
 
 // Mark is on the packets of connections that go on from there. Nobody in a box can set it.
@@ -49,9 +49,9 @@ func openSockets(space *os.File, strict, six bool) ([]int, error) {
 	local := Loopbacks()
 	list := []socket{{local[0], dns, unix.SOCK_DGRAM, 0}, {local[0], dns, unix.SOCK_STREAM, fewWait}}
 	if strict {
-		list = append(list, socket{local[0], LookingAt, unix.SOCK_STREAM, manyWait})
+		list = append(list, socket{local[0], redirectPort, unix.SOCK_STREAM, manyWait})
 		if six {
-			list = append(list, socket{local[1], LookingAt, unix.SOCK_STREAM, manyWait})
+			list = append(list, socket{local[1], redirectPort, unix.SOCK_STREAM, manyWait})
 		}
 	}
 	var fds []int

@@ -168,7 +168,7 @@ const boxTable = "boxd"
 
 // writeBoxTable replaces the table in a box's network, in one transaction: what is let through without it is not let
 // through for a moment. again says that there may be one, whose count of refusals goes on.
-func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, as asking, again bool) error {
+func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, as dnsMode, again bool) error {
 	c, err := connect(nftables.WithNetNSFd(space))
 	if err != nil {
 		return lacking("nf_tables", err)
@@ -190,7 +190,7 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 	}
 	w.refusals(before, as.caps.Connections)
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
-	w.looking(as, as.caps.Connections)
+	w.redirecting(as, as.caps.Connections)
 	w.rule(within(expr.MetaKeyOIFNAME), accept())
 	w.neighbours()
 	w.most(as.caps.Connections)

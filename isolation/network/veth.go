@@ -65,7 +65,7 @@ func (e *Veth) Make(space *os.File) error {
 	if err := ConfigureVeth(e.Name, slices.ContainsFunc(e.Host, netip.Addr.Is6)); err != nil {
 		return err
 	}
-	if err := InNamespace(space, settleBox); err != nil {
+	if err := InNamespace(space, reconcileBox); err != nil {
 		return fmt.Errorf("the box's end: %w", err)
 	}
 	if err := errors.Join(addresses(own, veth, e.Host), addresses(inner, peer, e.Box)); err != nil {

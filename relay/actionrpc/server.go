@@ -147,7 +147,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { s.sweeps(watched) })
 	all.Wait()
-	front.End()
+	front.End(ctx)
 	unwatch()
 	sweeping.Wait()
 	s.live.Wait()
@@ -267,7 +267,7 @@ func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 	case s.instance != instance:
 		return "", "the instance " + instance + " is not the one that is served; restart boxd to serve another (sessions live on), or set langbot.instance"
 	}
-	if err := relay.Known(r.Context(), s.cfg.Principal); err != nil {
+	if err := relay.Identify(r.Context(), s.cfg.Principal); err != nil {
 		return "", err.Error()
 	}
 	return instance, ""

@@ -31,7 +31,7 @@ func Session(i session.Info) api.Session {
 		WorkspaceName: i.Settings.Workspace, Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: Enforced(i.Enforced),
 		Clamped: Clamped(i.Settings.Clamped), CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
 	}
-	if i.Silent >= session.Unhealthy && i.State == session.StateReady {
+	if i.MissedPings >= session.Unhealthy && i.State == session.StateReady {
 		s.State = stateUnhealthy
 	}
 	if i.Frozen && i.State == session.StateReady {

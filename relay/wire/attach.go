@@ -30,8 +30,8 @@ func (o *Opening) Process(ctx context.Context, s *session.Session, p *process.Pr
 		if first.Attach == nil {
 			return nil, fault.Field("attach", fault.Word("missing"), "an object in the first message")
 		}
-		if o.Asked != nil {
-			o.Asked(first.Attach)
+		if o.Observe != nil {
+			o.Observe(first.Attach)
 		}
 		c.noInput = errors.New("the attach did not ask to write")
 		return c.attend(ctx, hangUp, s, p, first.Attach, nil)

@@ -46,8 +46,8 @@ type Opening struct {
 	// Unsent is how much the caller's socket holds that it has not taken.
 	Unsent func() int
 	// Asked hears what the first message asks for, and Ended what has come of it; both may be nil.
-	Asked func(any)
-	Ended func(*api.ExecResult, *api.Problem)
+	Observe func(any)
+	Ended   func(*api.ExecResult, *api.Problem)
 }
 
 // Reserver waits until so many bytes more may be held for a caller; release gives them back.

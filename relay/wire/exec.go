@@ -34,8 +34,8 @@ func (o *Opening) Exec(ctx context.Context, open Opener) error {
 		if start == nil {
 			return nil, fault.Field("start", fault.Word("missing"), "an object in the first message")
 		}
-		if o.Asked != nil {
-			o.Asked(start)
+		if o.Observe != nil {
+			o.Observe(start)
 		}
 		req, err := streamRequest(start)
 		if err != nil {

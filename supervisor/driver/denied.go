@@ -15,10 +15,10 @@ import (
 
 // watcher looks what boxes with a network were refused.
 type watcher struct {
-	tell func(key string, r Refused, name egress.Name)
-	full func(key string, packets uint64)
-	stop context.CancelFunc
-	done sync.WaitGroup
+	report func(key string, r Refused, name egress.Name)
+	full   func(key string, packets uint64)
+	stop   context.CancelFunc
+	done   sync.WaitGroup
 
 	mu    sync.Mutex
 	boxes map[string]*TrafficTally
@@ -26,8 +26,8 @@ type watcher struct {
 
 // lookEvery is how often is looked, and lookMost how long one look may take: what waits for it goes on without.
 const (
-	lookEvery = 5 * time.Second
-	lookMost  = 2 * time.Second
+	pollInterval = 5 * time.Second
+	lookMost     = 2 * time.Second
 )
 
 // Watch has refused told of the connections that boxes were refused: where to, and the name that has led there, if
@@ -35,9 +35,9 @@ const (
 // StopResolving ends it.
 func (d *Driver) Watch(refused func(key string, r Refused, name egress.Name), crowded func(key string, packets uint64)) {
 	ctx, stop := context.WithCancel(context.Background())
-	d.watched = &watcher{tell: refused, full: crowded, stop: stop, boxes: map[string]*TrafficTally{}}
+	d.watched = &watcher{report: refused, full: crowded, stop: stop, boxes: map[string]*TrafficTally{}}
 	d.watched.done.Go(func() {
-		tick := time.NewTicker(lookEvery)
+		tick := time.NewTicker(pollInterval)
 		defer tick.Stop()
 		for {
 			select {
@@ -104,7 +104,7 @@ func (d *Driver) Refusals(ctx context.Context, key string) {
 		if d.names != nil {
 			name = d.names.NameOf(key, r.To.Addr())
 		}
-		d.watched.tell(key, r, name)
+		d.watched.report(key, r, name)
 	}
 }
 

@@ -150,7 +150,7 @@ func (d *Resolver) converse(ctx context.Context, conn *fdpass.Conn) {
 	close(d.ready)
 	d.mu.Unlock()
 	for _, key := range keys {
-		d.all.Go(func() { d.handAgain(ctx, key, 0) })
+		d.all.Go(func() { d.handOverAgain(ctx, key, 0) })
 	}
 	for {
 		body, files, err := conn.RecvContext(ctx, true)
@@ -182,7 +182,7 @@ func (d *Resolver) receive(ctx context.Context, conn *fdpass.Conn, m *egress.Rep
 	case m.Ended != nil:
 		d.cfg.Log.Warn("names of a box are not resolved", "box", m.Ended.Key, "error", m.Ended.Error)
 		if pause, ok := d.givenBack(conn, m.Ended.Key); ok {
-			d.all.Go(func() { d.handAgain(ctx, m.Ended.Key, pause) })
+			d.all.Go(func() { d.handOverAgain(ctx, m.Ended.Key, pause) })
 		}
 	}
 }
@@ -225,8 +225,8 @@ func sane(m *egress.Denied) bool {
 	return !odd(m.Asked) && !odd(m.Setting) && !odd(m.Reason) && len(m.Addresses) <= 8
 }
 
-// handAgain hands in a box whose sockets may be open in a program that is just ending, after a pause.
-func (d *Resolver) handAgain(ctx context.Context, key string, pause time.Duration) {
+// handOverAgain hands in a box whose sockets may be open in a program that is just ending, after a pause.
+func (d *Resolver) handOverAgain(ctx context.Context, key string, pause time.Duration) {
 	for ; ; pause = min(max(2*pause, retryFirst), retryMost) {
 		select {
 		case <-ctx.Done():
@@ -340,7 +340,7 @@ func (d *Resolver) Restore(key string, box ResolverBox) {
 	d.mu.Unlock()
 	d.begin()
 	if connected {
-		d.all.Go(func() { d.handAgain(d.life(), key, 0) })
+		d.all.Go(func() { d.handOverAgain(d.life(), key, 0) })
 	}
 }
 

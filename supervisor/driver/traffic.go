@@ -101,16 +101,16 @@ func (r *Refused) Text(rules []string, name egress.Name, strict bool) string {
 
 // Bounds of what is told of one box.
 const (
-	tellOnce = time.Minute // of one destination
-	tellMost = 30          // destinations in that time
+	reportInterval = time.Minute // of one destination
+	maxReported    = 30          // destinations in that time
 )
 
 // TrafficTally knows what was told of one box.
 type TrafficTally struct {
-	mu    sync.Mutex
-	told  map[destination]said
-	since time.Time // when the count of those that were told began
-	count int
+	mu       sync.Mutex
+	reported map[destination]said
+	since    time.Time // when the count of those that were told began
+	count    int
 
 	crowded said // what was told of connections that were too many
 }
@@ -130,7 +130,7 @@ type said struct {
 func (t *TrafficTally) Crowded(packets uint64, now time.Time) (more uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if packets <= t.crowded.packets || now.Sub(t.crowded.at) < tellOnce {
+	if packets <= t.crowded.packets || now.Sub(t.crowded.at) < reportInterval {
 		return 0
 	}
 	more = packets - t.crowded.packets
@@ -143,30 +143,30 @@ func (t *TrafficTally) Crowded(packets uint64, now time.Time) (more uint64) {
 func (t *TrafficTally) News(list []Refused, now time.Time) (tell []Refused) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.told == nil {
-		t.told = map[destination]said{}
+	if t.reported == nil {
+		t.reported = map[destination]said{}
 	}
-	if now.Sub(t.since) >= tellOnce {
+	if now.Sub(t.since) >= reportInterval {
 		t.since, t.count = now, 0
 	}
 	there := map[destination]bool{}
 	for _, r := range list {
 		d := destination{r.To, r.Protocol}
 		there[d] = true
-		last, known := t.told[d]
-		if known && (r.Packets == last.packets || now.Sub(last.at) < tellOnce) {
+		last, known := t.reported[d]
+		if known && (r.Packets == last.packets || now.Sub(last.at) < reportInterval) {
 			continue
 		}
-		if t.count >= tellMost {
+		if t.count >= maxReported {
 			continue
 		}
 		t.count++
-		t.told[d] = said{now, r.Packets}
+		t.reported[d] = said{now, r.Packets}
 		tell = append(tell, r)
 	}
-	for d, last := range t.told { // what the keeper does not know any more begins anew, after its minute
-		if !there[d] && now.Sub(last.at) >= tellOnce {
-			delete(t.told, d)
+	for d, last := range t.reported { // what the keeper does not know any more begins anew, after its minute
+		if !there[d] && now.Sub(last.at) >= reportInterval {
+			delete(t.reported, d)
 		}
 	}
 	return tell

@@ -139,8 +139,8 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 	if n := news(2*time.Minute, one); n != 0 {
 		t.Errorf("although nothing has happened since: %d", n)
 	}
-	if n := news(2 * time.Minute); n != 0 || len(tally.told) != 0 {
-		t.Errorf("it is kept: %d, %v", n, tally.told)
+	if n := news(2 * time.Minute); n != 0 || len(tally.reported) != 0 {
+		t.Errorf("it is kept: %d, %v", n, tally.reported)
 	}
 	if n := news(time.Second, one); n != 1 {
 		t.Errorf("begun anew: %d", n)
@@ -149,13 +149,13 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 	for i := range 100 {
 		many = append(many, Refused{netip.MustParseAddrPort(fmt.Sprintf("11.22.34.%d:80", i)), "tcp", 1})
 	}
-	if n := news(time.Minute, many...); n != tellMost {
+	if n := news(time.Minute, many...); n != maxReported {
 		t.Errorf("of many: %d", n)
 	}
 	if n := news(time.Second, many...); n != 0 {
 		t.Errorf("of many, again: %d", n)
 	}
-	if n := news(time.Minute, many...); n != tellMost {
+	if n := news(time.Minute, many...); n != maxReported {
 		t.Errorf("of many, a minute later: %d", n)
 	}
 }

@@ -260,7 +260,7 @@ func (d *Attachments) activate(ctx context.Context, s *session.Session, of, name
 	now[i] = is
 	s.SetSkills(now)
 	d.set(s.Key, name, l)
-	s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is active"})
+	s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is active"})
 	return is, !found || was[i].Missing, d.keep(s)
 }
 
@@ -294,7 +294,7 @@ func (d *Attachments) deactivate(ctx context.Context, s *session.Session, name s
 		return err // it is mounted again by the next boxd, which has it in the record
 	}
 	d.set(s.Key, name, nil)
-	s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is not active any more"})
+	s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is not active any more"})
 	return nil
 }
 
@@ -335,7 +335,7 @@ func attachFailure(s *session.Session, kind, name string, err error) error {
 		return fault.Errorf(fault.Unavailable, "the %ss of session %s cannot be changed now: %w", kind, fault.Show(s.ID), err).
 			WithHint("boxd starts another keeper; try again")
 	case errors.Is(err, unix.ESRCH):
-		return session.Gone(s.ID)
+		return session.NotFoundError(s.ID)
 	case ok && step.Step == isolation.StepMountSource && step.Errno == unix.ENOENT:
 		return fmt.Errorf("%s %q of %s: %w", kind, name, s.Owner.Name, errVanished)
 	case ok && step.Refused != nil:

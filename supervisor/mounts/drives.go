@@ -172,7 +172,7 @@ func (d *Attachments) switchTo(ctx context.Context, s *session.Session, name str
 	now = slices.Clone(now)
 	now[i] = is
 	s.SetDrives(now)
-	s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is mounted"})
+	s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is mounted"})
 	return is, isNew, d.keep(s)
 }
 
@@ -226,7 +226,7 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 		if unused {
 			d.letGo(s.Key, tree)
 		}
-		s.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is not mounted any more"})
+		s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "drive " + name + " is not mounted any more"})
 		return nil
 	})
 }

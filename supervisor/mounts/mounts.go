@@ -30,7 +30,7 @@ import (
 // Changer changes the mounts of one session.
 type Changer struct {
 	Boxes       Keeper
-	Held        policy.Held // the bounds of the session's owner
+	Held        policy.EffectivePolicy // the bounds of the session's owner
 	Session     *session.Session
 	Keep        func() error // writes the record of the session
 	MountPoints *MountPointCleanup
@@ -169,7 +169,7 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 			return is, false, errors.Join(err, serr)
 		}
 	}
-	c.Session.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "mount " + m.Target})
+	c.Session.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "mount " + m.Target})
 	return is, !found, nil
 }
 
@@ -244,7 +244,7 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 				return err
 			}
 		}
-		c.Session.Tell(ctx, events.Event{Type: events.SessionChanged, Detail: "umount " + target})
+		c.Session.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "umount " + target})
 		return nil
 	})
 }
@@ -285,7 +285,7 @@ func (c *Changer) failure(m *policy.Mount, err error) error {
 		f.Err = fmt.Errorf("%w: %w", f.Err, step)
 		return f
 	case errors.Is(err, unix.ESRCH):
-		return session.Gone(c.Session.ID)
+		return session.NotFoundError(c.Session.ID)
 	case errors.Is(err, unix.ESTALE):
 		return fault.Errorf(fault.Conflict, "%s was moved by a program of the box while it was mounted there; nothing has changed", fault.Show(m.Target)).
 			WithHint("have the program stop that, or use another target")
@@ -332,8 +332,8 @@ func attributes(flags uint64) []string {
 }
 
 // BoundsOf are the bounds of a principal, with its home where they need that.
-func BoundsOf(cfg *policy.Config, who access.Principal) policy.Held {
-	held := cfg.BoundsOf(who)
+func BoundsOf(cfg *policy.Config, who access.Principal) policy.EffectivePolicy {
+	held := cfg.PolicyOf(who)
 	if slices.Contains(held.Mounts, policy.HomeRoot) {
 		if u, err := user.LookupId(strconv.FormatUint(uint64(who.UID), 10)); err == nil && u.HomeDir != "/" {
 			held.Home = filepath.Clean(u.HomeDir)
@@ -345,7 +345,7 @@ func BoundsOf(cfg *policy.Config, who access.Principal) policy.Held {
 // Leads refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
 // asks mounts.allow of what it has opened in the end. It also is who follows them: they may be of a filesystem that does
 // not answer.
-func Leads(ctx context.Context, boxes Keeper, held *policy.Held, uid uint32, mounts []policy.Mount) error {
+func Leads(ctx context.Context, boxes Keeper, held *policy.EffectivePolicy, uid uint32, mounts []policy.Mount) error {
 	if slices.Contains(held.Mounts, policy.Any) {
 		return nil
 	}

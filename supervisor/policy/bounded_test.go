@@ -85,7 +85,7 @@ func TestAQuotaOfTheHostStays(t *testing.T) {
 		t.Error(err)
 	}
 	// Ceilings that have come since do not lower what the record has of it, whatever else changes.
-	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = limits.Ceilings{WorkspaceQuota: quantity.MiB, WorkspaceInodes: 77} }), Name: "ci"}
+	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Ceilings = limits.Ceilings{WorkspaceQuota: quantity.MiB, WorkspaceInodes: 77} }), Name: "ci"}
 	for _, req := range []*Request{{Labels: map[string]string{"a": "b"}}, {Patch: limits.Patch{WorkspaceQuota: &now.WorkspaceQuota}}} {
 		next, err := p.Change(&now, req)
 		if err == nil {

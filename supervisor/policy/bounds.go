@@ -18,9 +18,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Bounds are one table [policy.NAME]: what some principals may have, whatever their profiles and requests say.
+// Policy are one table [policy.NAME]: what some principals may have, whatever their profiles and requests say.
 // A number of 0 is no bound. The zero Bounds allow nothing; see NoBounds.
-type Bounds struct {
+type Policy struct {
 	// Whose they are. Nobody is named in two tables of a kind; see Config.BoundsOf.
 	Principals []string `toml:"principals"` // as people write them, see Config.Settle
 	Groups     []string `toml:"groups"`     // of the host, by name or number
@@ -91,21 +91,21 @@ func Tools() []string {
 	return []string{ToolExec, ToolFiles, ToolProcesses, ToolSkills, ToolNetwork, ToolPorts}
 }
 
-// UsualBounds is the name of the table of everybody whom no other names, admins excepted.
-const UsualBounds = "default"
+// DefaultPolicyName is the name of the table of everybody whom no other names, admins excepted.
+const DefaultPolicyName = "default"
 
-// NoBounds are the built-in ones, and the base of every table: all is allowed that profiles, limits and
+// NoPolicy are the built-in ones, and the base of every table: all is allowed that profiles, limits and
 // mounts.allow do.
-func NoBounds() Bounds {
-	return Bounds{
+func NoPolicy() Policy {
+	return Policy{
 		Principals: []string{}, Groups: []string{}, Roles: []string{},
 		Profiles: []string{Any}, Tools: Tools(), Networks: []string{NetworkOff, NetworkEgress, NetworkHost}, Secrets: []string{}, Mounts: []string{Any}, Excess: ExcessClamp,
 	}
 }
 
-// Held are the bounds of one principal, with the name of their table, "" if it has none.
-type Held struct {
-	Bounds
+// EffectivePolicy are the bounds of one principal, with the name of their table, "" if it has none.
+type EffectivePolicy struct {
+	Policy
 	Name string
 	Home string // of the principal, where Mounts has HomeRoot; "": it has none
 	// Of is the tenant whose session it is about; nil: it is about none.
@@ -113,7 +113,7 @@ type Held struct {
 }
 
 // For is what holds a session with these labels: its tenant too, if there are such.
-func (h Held) For(labels map[string]string) Held {
+func (h EffectivePolicy) For(labels map[string]string) EffectivePolicy {
 	if h.Tenant.Label != "" {
 		h.Of = new(labels[h.Tenant.Label])
 	}
@@ -121,16 +121,16 @@ func (h Held) For(labels map[string]string) Held {
 }
 
 // Tenants are the bounds of the tenant it is about, nil if it is about none.
-func (h *Held) Tenants() *Held {
+func (h *EffectivePolicy) Tenants() *EffectivePolicy {
 	if h.Of == nil {
 		return nil
 	}
 	t := &h.Tenant
-	return &Held{Name: h.Name + ".tenant", Bounds: Bounds{Sessions: t.Sessions, Processes: t.Processes, Executions: t.Executions, Memory: t.Memory, CPUs: t.CPUs}}
+	return &EffectivePolicy{Name: h.Name + ".tenant", Policy: Policy{Sessions: t.Sessions, Processes: t.Processes, Executions: t.Executions, Memory: t.Memory, CPUs: t.CPUs}}
 }
 
 // SameTenant refuses labels by which a session would become another tenant's: what it has would not be that one's.
-func (h *Held) SameTenant(was, is map[string]string) error {
+func (h *EffectivePolicy) SameTenant(was, is map[string]string) error {
 	label := h.Tenant.Label
 	if label == "" || was[label] == is[label] {
 		return nil
@@ -140,35 +140,35 @@ func (h *Held) SameTenant(was, is map[string]string) error {
 }
 
 // Rule is the name of a key of the table.
-func (h *Held) Rule(key string) string { return "policy." + h.Name + "." + key }
+func (h *EffectivePolicy) Rule(key string) string { return "policy." + h.Name + "." + key }
 
-// BoundsOf finds the bounds of a principal: of the table that names it, or the user that it is; else its group, the first by name if
+// PolicyOf finds the bounds of a principal: of the table that names it, or the user that it is; else its group, the first by name if
 // there are several; else its role; else "default", which admins are not held by. Without any there are none.
-func (c *Config) BoundsOf(who access.Principal) Held {
-	for _, names := range []func(*Bounds) bool{
-		func(b *Bounds) bool { return who.UID != access.NoUser && slices.Contains(b.UIDs, who.UID) },
-		func(b *Bounds) bool {
+func (c *Config) PolicyOf(who access.Principal) EffectivePolicy {
+	for _, names := range []func(*Policy) bool{
+		func(b *Policy) bool { return who.UID != access.NoUser && slices.Contains(b.UIDs, who.UID) },
+		func(b *Policy) bool {
 			return slices.Contains(b.Principals, who.Name) || slices.Contains(b.Names, who.Name)
 		},
-		func(b *Bounds) bool {
+		func(b *Policy) bool {
 			return slices.ContainsFunc(b.GroupIDs, func(gid uint32) bool { return gid == who.GID || slices.Contains(who.Groups, gid) })
 		},
-		func(b *Bounds) bool { return slices.Contains(b.Roles, who.Role.String()) },
+		func(b *Policy) bool { return slices.Contains(b.Roles, who.Role.String()) },
 	} {
 		for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
 			if b := c.Policies[name]; names(&b) {
-				return Held{Bounds: b, Name: name}
+				return EffectivePolicy{Policy: b, Name: name}
 			}
 		}
 	}
-	if b, ok := c.Policies[UsualBounds]; ok && !who.Is(access.Admin) {
-		return Held{Bounds: b, Name: UsualBounds}
+	if b, ok := c.Policies[DefaultPolicyName]; ok && !who.Is(access.Admin) {
+		return EffectivePolicy{Policy: b, Name: DefaultPolicyName}
 	}
-	return Held{Bounds: NoBounds()}
+	return EffectivePolicy{Policy: NoPolicy()}
 }
 
 // May refuses a tool that the bounds do not list.
-func (h *Held) May(tool string) error {
+func (h *EffectivePolicy) May(tool string) error {
 	if slices.Contains(h.Tools, tool) {
 		return nil
 	}
@@ -183,17 +183,19 @@ func (h *Held) May(tool string) error {
 }
 
 // refuse is the refusal of a value of a field by a list of the table.
-func (h *Held) refuse(layer fault.Layer, field, value, key string, list []string) error {
+func (h *EffectivePolicy) refuse(layer fault.Layer, field, value, key string, list []string) error {
 	allowed := cmp.Or(strings.Join(list, ", "), "none")
 	return fault.Field(field, value, allowed).Of(fault.Denied).WithHint("the operator's policy says so").
 		By(fault.Denial{Layer: layer, Rule: h.Rule(key), Allowed: allowed, Setting: fmt.Sprintf("%s with %q", h.Rule(key), value)})
 }
 
 // MayHave reports whether a secret may be had. Whom no table is about may have all.
-func (h *Held) MayHave(name string) bool { return h.Name == "" || SecretAllowed(h.Secrets, name) }
+func (h *EffectivePolicy) MayHave(name string) bool {
+	return h.Name == "" || SecretAllowed(h.Secrets, name)
+}
 
 // Lends reports whether a directory is at or below one of the roots of Mounts, as its path says.
-func (h *Held) Lends(source string) bool {
+func (h *EffectivePolicy) Lends(source string) bool {
 	for _, root := range h.Mounts {
 		if root == Any {
 			return true
@@ -211,7 +213,7 @@ func (h *Held) Lends(source string) bool {
 }
 
 // NotLent is the refusal of a mount that Lends does not allow.
-func (h *Held) NotLent(i int, source string) error {
+func (h *EffectivePolicy) NotLent(i int, source string) error {
 	return h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), source, "mounts", h.Mounts)
 }
 
@@ -253,7 +255,7 @@ func (c *Config) named() (errs []error) {
 	seen := map[string]string{}
 	for _, table := range slices.Sorted(maps.Keys(c.Policies)) {
 		b := c.Policies[table]
-		if table != UsualBounds && len(b.Principals)+len(b.Groups)+len(b.Roles) == 0 {
+		if table != DefaultPolicyName && len(b.Principals)+len(b.Groups)+len(b.Roles) == 0 {
 			errs = append(errs, fmt.Errorf("policy.%s: allowed is a table with principals, groups or roles: it is about nobody", table))
 		}
 		for _, role := range b.Roles {
@@ -267,7 +269,7 @@ func (c *Config) named() (errs []error) {
 }
 
 // validate names every key that is wrong.
-func (b *Bounds) validate(c *Config) error {
+func (b *Policy) validate(c *Config) error {
 	var errs []error
 	bad := func(key string, value any, allowed string) {
 		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
@@ -311,7 +313,7 @@ func (b *Bounds) validate(c *Config) error {
 }
 
 // validateTotals checks what is of all sessions together.
-func (b *Bounds) validateTotals(bad func(key string, value any, allowed string)) {
+func (b *Policy) validateTotals(bad func(key string, value any, allowed string)) {
 	for _, t := range []struct {
 		prefix string
 		cpus   float64

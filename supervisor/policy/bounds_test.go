@@ -18,8 +18,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-func boundsFor(change func(*Bounds)) Bounds {
-	b := NoBounds()
+func boundsFor(change func(*Policy)) Policy {
+	b := NoPolicy()
 	change(&b)
 	return b
 }
@@ -27,12 +27,12 @@ func boundsFor(change func(*Bounds)) Bounds {
 func TestWhoIsHeldByWhat(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	maps.Copy(c.Policies, map[string]Bounds{
-		"one":    boundsFor(func(b *Bounds) { b.Principals = []string{"uid:1000", "bot"} }),
-		"agents": boundsFor(func(b *Bounds) { b.GroupIDs = []uint32{50} }),
-		"devs":   boundsFor(func(b *Bounds) { b.GroupIDs = []uint32{60} }),
-		"ops":    boundsFor(func(b *Bounds) { b.Roles = []string{"operator"} }),
-		"roots":  boundsFor(func(b *Bounds) { b.Roles = []string{"admin"} }),
+	maps.Copy(c.Policies, map[string]Policy{
+		"one":    boundsFor(func(b *Policy) { b.Principals = []string{"uid:1000", "bot"} }),
+		"agents": boundsFor(func(b *Policy) { b.GroupIDs = []uint32{50} }),
+		"devs":   boundsFor(func(b *Policy) { b.GroupIDs = []uint32{60} }),
+		"ops":    boundsFor(func(b *Policy) { b.Roles = []string{"operator"} }),
+		"roots":  boundsFor(func(b *Policy) { b.Roles = []string{"admin"} }),
 	})
 	for want, who := range map[string]access.Principal{
 		"one":     {Name: "uid:1000", GID: 50, Role: access.Operator},
@@ -42,12 +42,12 @@ func TestWhoIsHeldByWhat(t *testing.T) {
 		"roots":   {Name: "uid:0", Role: access.Admin},
 		"default": {Name: "uid:1004", Role: access.User},
 	} {
-		if got := c.BoundsOf(who); got.Name != want {
+		if got := c.PolicyOf(who); got.Name != want {
 			t.Errorf("%s is held by %q, want %q", who.Name, got.Name, want)
 		}
 	}
 	delete(c.Policies, "roots")
-	if got := c.BoundsOf(access.Principal{Name: "uid:0", Role: access.Admin}); got.Name != "" || !reflect.DeepEqual(got.Bounds, NoBounds()) {
+	if got := c.PolicyOf(access.Principal{Name: "uid:0", Role: access.Admin}); got.Name != "" || !reflect.DeepEqual(got.Policy, NoPolicy()) {
 		t.Errorf("an admin is held by %q", got.Name)
 	}
 }
@@ -78,22 +78,22 @@ func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 		"robot":    {{Name: "robot", UID: access.NoUser}},
 	} {
 		c := DefaultConfig()
-		c.Policies["x"] = boundsFor(func(b *Bounds) { b.Principals = []string{written} })
+		c.Policies["x"] = boundsFor(func(b *Policy) { b.Principals = []string{written} })
 		if nobody, err := c.Settle(person); nobody != nil || err != nil {
 			t.Fatalf("%s: %v, %v", written, nobody, err)
 		}
 		for _, who := range held {
-			if got := c.BoundsOf(who); got.Name != "x" {
+			if got := c.PolicyOf(who); got.Name != "x" {
 				t.Errorf("written as %s, %s is held by %q", written, who.Name, got.Name)
 			}
 		}
-		if got := c.BoundsOf(access.Principal{Name: "uid:7", UID: 7, Role: access.User}); got.Name == "x" {
+		if got := c.PolicyOf(access.Principal{Name: "uid:7", UID: 7, Role: access.User}); got.Name == "x" {
 			t.Errorf("written as %s, it holds somebody else", written)
 		}
 	}
 	c := DefaultConfig()
-	c.Policies["x"] = boundsFor(func(b *Bounds) { b.Principals = []string{"alice", "gone"} })
-	c.Policies["y"] = boundsFor(func(b *Bounds) { b.Principals = []string{"uid:1001"} })
+	c.Policies["x"] = boundsFor(func(b *Policy) { b.Principals = []string{"alice", "gone"} })
+	c.Policies["y"] = boundsFor(func(b *Policy) { b.Principals = []string{"uid:1001"} })
 	nobody, err := c.Settle(person)
 	if nobody == nil || nobody.Error() != `policy.x.principals = "gone": allowed is the name of a table [principals.NAME], uid:N, or a user of this host` {
 		t.Errorf("nobody: %v", nobody)
@@ -111,7 +111,7 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 		Tmp: quantity.MiB, WorkspaceQuota: 2 * quantity.MiB, WorkspaceInodes: 17, Timeout: seconds(1), TTL: seconds(2), MaxLifetime: seconds(3),
 	}
 	c := DefaultConfig()
-	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = ceilings }), Name: "ci"}
+	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Ceilings = ceilings }), Name: "ci"}
 	for name, req := range map[string]*Request{"profile": {}, "request": {
 		Patch: limits.Patch{
 			CPUs: new(2.0), Memory: new(quantity.GiB), MemoryHigh: new(512 * quantity.MiB), Swap: new(quantity.GiB), Pids: new(100), CPUWeight: new(100),
@@ -171,7 +171,7 @@ func TestEveryCeilingCutsAndSaysSo(t *testing.T) {
 func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	h := Held{Bounds: boundsFor(func(b *Bounds) {
+	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) {
 		b.Ceilings = limits.Ceilings{Memory: quantity.GiB, TTL: seconds(3600), IORead: quantity.GiB}
 	}), Name: "ci"}
 	req := &Request{Patch: limits.Patch{Memory: new(quantity.GiB), TTL: new(seconds(60)), IORead: new(quantity.MiB)}}
@@ -189,7 +189,7 @@ func TestWhatIsBelowACeilingIsGiven(t *testing.T) {
 func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	h := Held{Bounds: boundsFor(func(b *Bounds) {
+	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) {
 		b.Excess, b.Ceilings = ExcessRefuse, limits.Ceilings{Memory: 64 * quantity.MiB, Timeout: seconds(1)}
 	}), Name: "ci"}
 	s, _, err := c.Merge(&Request{})
@@ -214,7 +214,7 @@ func TestExcessIsRefusedWhereTheOperatorSaysSo(t *testing.T) {
 
 func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 	t.Parallel()
-	h := Held{Bounds: boundsFor(func(b *Bounds) {
+	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) {
 		b.Profiles, b.Networks, b.Tools, b.Mounts = []string{"default"}, []string{NetworkOff}, []string{ToolExec}, []string{"/srv/ci", "/data"}
 	}), Name: "ci"}
 	base := func() Settings {
@@ -249,7 +249,7 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 	if err := h.Hold(&s, &Request{}); err != nil {
 		t.Errorf("%v", err)
 	}
-	home := Held{Bounds: boundsFor(func(b *Bounds) { b.Mounts = []string{HomeRoot} }), Name: "ci"}
+	home := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Mounts = []string{HomeRoot} }), Name: "ci"}
 	if home.Lends("/home/ann/x") || home.Lends("/") {
 		t.Error("who has no home is lent one")
 	}
@@ -272,28 +272,28 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 
 func TestBoundsThatMakeNoSenseAreRefused(t *testing.T) {
 	t.Parallel()
-	for want, change := range map[string]func(*Bounds){
-		"policy.x.roles":                func(b *Bounds) { b.Roles = []string{"king"} },
-		"policy.x.profiles":             func(b *Bounds) { b.Profiles = []string{"gone"} },
-		"policy.x.tools":                func(b *Bounds) { b.Tools = []string{"hammer"} },
-		"policy.x.networks":             func(b *Bounds) { b.Networks = []string{"wan"} },
-		"policy.x.mounts":               func(b *Bounds) { b.Mounts = []string{"srv"} },
-		"policy.x.excess":               func(b *Bounds) { b.Excess = "" },
-		"policy.x.sessions":             func(b *Bounds) { b.Sessions = -1 },
-		"policy.x.burst":                func(b *Bounds) { b.Burst = -1 },
-		"policy.x.total_cpus":           func(b *Bounds) { b.CPUs = -0.5 },
-		"policy.x.total_memory":         func(b *Bounds) { b.Memory = maxSize + 1 },
-		"policy.x.session_template":     func(b *Bounds) { b.Template = "{a}{b}" },
-		"policy.x.force_template":       func(b *Bounds) { b.Force = true },
-		"policy.x.ceilings: memory":     func(b *Bounds) { b.Ceilings.Memory = quantity.MiB },
-		"policy.x.ceilings: pids":       func(b *Bounds) { b.Ceilings.Pids = 2 },
-		"policy.x.ceilings: cpu_weight": func(b *Bounds) { b.Ceilings.CPUWeight = 20_000 },
-		"policy.x.ceilings.timeout":     func(b *Bounds) { b.Ceilings.Timeout = longestTimeout + 1 },
-		"policy.x: allowed":             func(*Bounds) {},
+	for want, change := range map[string]func(*Policy){
+		"policy.x.roles":                func(b *Policy) { b.Roles = []string{"king"} },
+		"policy.x.profiles":             func(b *Policy) { b.Profiles = []string{"gone"} },
+		"policy.x.tools":                func(b *Policy) { b.Tools = []string{"hammer"} },
+		"policy.x.networks":             func(b *Policy) { b.Networks = []string{"wan"} },
+		"policy.x.mounts":               func(b *Policy) { b.Mounts = []string{"srv"} },
+		"policy.x.excess":               func(b *Policy) { b.Excess = "" },
+		"policy.x.sessions":             func(b *Policy) { b.Sessions = -1 },
+		"policy.x.burst":                func(b *Policy) { b.Burst = -1 },
+		"policy.x.total_cpus":           func(b *Policy) { b.CPUs = -0.5 },
+		"policy.x.total_memory":         func(b *Policy) { b.Memory = maxSize + 1 },
+		"policy.x.session_template":     func(b *Policy) { b.Template = "{a}{b}" },
+		"policy.x.force_template":       func(b *Policy) { b.Force = true },
+		"policy.x.ceilings: memory":     func(b *Policy) { b.Ceilings.Memory = quantity.MiB },
+		"policy.x.ceilings: pids":       func(b *Policy) { b.Ceilings.Pids = 2 },
+		"policy.x.ceilings: cpu_weight": func(b *Policy) { b.Ceilings.CPUWeight = 20_000 },
+		"policy.x.ceilings.timeout":     func(b *Policy) { b.Ceilings.Timeout = longestTimeout + 1 },
+		"policy.x: allowed":             func(*Policy) {},
 	} {
 		c := DefaultConfig()
-		c.Policies["a"] = boundsFor(func(b *Bounds) { b.Principals = []string{"uid:1"} })
-		c.Policies["x"] = boundsFor(func(b *Bounds) {
+		c.Policies["a"] = boundsFor(func(b *Policy) { b.Principals = []string{"uid:1"} })
+		c.Policies["x"] = boundsFor(func(b *Policy) {
 			change(b)
 			if want != "policy.x: allowed" && len(b.Roles) == 0 {
 				b.Roles = []string{"viewer"}
@@ -341,15 +341,15 @@ func TestTheIdOfASession(t *testing.T) {
 	} {
 		c := DefaultConfig()
 		c.Sessions.Template, c.Sessions.ForceTemplate = tc.config, tc.force
-		h := Held{Bounds: boundsFor(func(b *Bounds) { b.Template, b.Force = tc.own, tc.ownForce }), Name: "ci"}
+		h := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Template, b.Force = tc.own, tc.ownForce }), Name: "ci"}
 		got, err := c.SessionID(&h, &tc.req)
 		if got != tc.want && tc.want != "" || err != nil && fault.KindOf(err) != tc.kind || err == nil && tc.want == "" {
 			t.Errorf("%s: %q, %v", tc.name, got, err)
 		}
 	}
 	c := DefaultConfig()
-	a, err1 := c.SessionID(&Held{}, &Request{})
-	b, err2 := c.SessionID(&Held{}, &Request{})
+	a, err1 := c.SessionID(&EffectivePolicy{}, &Request{})
+	b, err2 := c.SessionID(&EffectivePolicy{}, &Request{})
 	if a == b || err1 != nil || err2 != nil {
 		t.Errorf("made up: %q, %q", a, b)
 	}
@@ -362,7 +362,7 @@ func TestTheIdOfASession(t *testing.T) {
 func TestAChangeIsHeldToo(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	h := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = limits.Ceilings{Memory: 64 * quantity.MiB, CPUs: 0.5} }), Name: "ci"}
+	h := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Ceilings = limits.Ceilings{Memory: 64 * quantity.MiB, CPUs: 0.5} }), Name: "ci"}
 	s, p, err := c.Merge(&Request{})
 	if err != nil {
 		t.Fatal(err)

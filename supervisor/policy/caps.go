@@ -58,8 +58,8 @@ func (w *NetworkRequest) Asks(field string) bool {
 	return field == FieldConnections && w.Connections != nil || field == FieldBandwidth && w.Bandwidth != nil
 }
 
-// Settle returns the caps of the session. What is asked for above the profile's is cut to that.
-func (w *NetworkRequest) Settle() (got NetworkCaps, cuts []Cut, err error) {
+// Resolve returns the caps of the session. What is asked for above the profile's is cut to that.
+func (w *NetworkRequest) Resolve() (got NetworkCaps, cuts []Cut, err error) {
 	got = w.Now
 	if w.Connections != nil {
 		got.Connections = *w.Connections

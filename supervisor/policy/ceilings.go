@@ -15,7 +15,7 @@ import (
 // Hold holds what a request has come to against the bounds of its principal. What is above a ceiling is cut to
 // it where the bounds say so, and is in Settings.Clamped; anything else that they do not allow is refused.
 // asked tells what the request has said itself: a default that is too much is always cut.
-func (h *Held) Hold(s *Settings, asked *Request) error {
+func (h *EffectivePolicy) Hold(s *Settings, asked *Request) error {
 	if !slices.Contains(h.Profiles, Any) && !slices.Contains(h.Profiles, s.Profile) {
 		return h.refuse(fault.LayerPolicy, "profile", s.Profile, "profiles", h.Profiles)
 	}
@@ -37,7 +37,7 @@ func (h *Held) Hold(s *Settings, asked *Request) error {
 	return err
 }
 
-func (h *Held) network(s *Settings) error {
+func (h *EffectivePolicy) network(s *Settings) error {
 	if !slices.Contains(h.Networks, s.Network) {
 		return h.refuse(fault.LayerNetwork, "network", s.Network, "networks", h.Networks)
 	}
@@ -49,7 +49,7 @@ func (h *Held) network(s *Settings) error {
 
 // Limits holds what a living session is changed to: its limits and, where it is asked for, its network. What is cut
 // is in Settings.Clamped.
-func (h *Held) Limits(s *Settings, asked *Request) error {
+func (h *EffectivePolicy) Limits(s *Settings, asked *Request) error {
 	if asked.NetworkRules != nil || asked.NetworkConnections != nil || asked.NetworkBandwidth != nil {
 		if err := h.network(s); err != nil {
 			return err
@@ -87,8 +87,8 @@ func (req *Request) names(field string) bool {
 }
 
 // cut cuts every limit to its ceiling, but for a quota that stays.
-func (h *Held) cut(s *Settings, asked *Request, stays bool) ([]Clamp, error) {
-	t := cutter{held: h, stays: stays}
+func (h *EffectivePolicy) cut(s *Settings, asked *Request, stays bool) ([]Clamp, error) {
+	t := cutter{policy: h, stays: stays}
 	for _, l := range limitTable() {
 		l.cut(&t, s, asked)
 		if l.name() == "memory" && s.MemoryHigh > s.Memory && s.Memory == h.Ceilings.Memory { // where programs are slowed down is below what they may have
@@ -100,7 +100,7 @@ func (h *Held) cut(s *Settings, asked *Request, stays bool) ([]Clamp, error) {
 }
 
 // ExecTimeout is that of the profile, held.
-func (h *Held) ExecTimeout(p *Profile, name string, asked *quantity.Duration) (time.Duration, []Clamp, error) {
+func (h *EffectivePolicy) ExecTimeout(p *Profile, name string, asked *quantity.Duration) (time.Duration, []Clamp, error) {
 	d, clamped, err := p.ExecTimeout(name, asked)
 	if err != nil {
 		return 0, nil, err
@@ -113,15 +113,15 @@ func (h *Held) ExecTimeout(p *Profile, name string, asked *quantity.Duration) (t
 }
 
 // Timeout holds the time of one execution. More than a managed process has asked for is 0, which is none.
-func (h *Held) Timeout(d time.Duration, explicit bool) (time.Duration, []Clamp, error) {
-	t := cutter{held: h}
+func (h *EffectivePolicy) Timeout(d time.Duration, explicit bool) (time.Duration, []Clamp, error) {
+	t := cutter{policy: h}
 	got := ceiling(&t, "timeout", quantity.Duration(d), h.Ceilings.Timeout, explicit, true)
 	return time.Duration(got), t.clamped, t.err
 }
 
 // cutter collects what was cut, and the first refusal.
 type cutter struct {
-	held    *Held
+	policy  *EffectivePolicy
 	stays   bool // the quota of what is on disk
 	clamped []Clamp
 	err     error
@@ -134,8 +134,8 @@ func ceiling[T cmp.Ordered](t *cutter, field string, value, most T, explicit, en
 	if most == none || value <= most && (value != none || !endless) {
 		return value
 	}
-	rule := t.held.Rule("ceilings." + field)
-	if explicit && t.held.Excess == ExcessRefuse {
+	rule := t.policy.Rule("ceilings." + field)
+	if explicit && t.policy.Excess == ExcessRefuse {
 		if t.err == nil {
 			t.err = fault.Field(field, value, fmt.Sprintf("at most %v", most)).Of(fault.Denied).
 				WithHint("the operator's policy says so; ask for less, or leave it out").

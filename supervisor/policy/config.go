@@ -18,22 +18,22 @@ import (
 
 // Config is the part of box.toml that is about sessions. Every key is explained there.
 type Config struct {
-	Enabled   bool                `toml:"enabled"` // new sessions may start
-	Limits    Limits              `toml:"limits"`
-	Host      HostReserve         `toml:"host"`
-	Sessions  SessionLimits       `toml:"sessions"`
-	Queue     QueueLimits         `toml:"queue"`
-	Exec      ExecLimits          `toml:"exec"`
-	Processes ProcessLimits       `toml:"processes"`
-	Files     FileLimits          `toml:"files"`
-	Usage     UsageKeep           `toml:"usage"`
-	Env       map[string]string   `toml:"env"`
-	Languages map[string]Language `toml:"languages"`
-	Secrets   map[string]Secret   `toml:"secrets"`
-	Profiles  map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
-	Policies  map[string]Bounds   `toml:"-"` // [policy.x], each on top of NoBounds
-	UsualCaps NetworkCaps         `toml:"-"` // of profiles that have none of their own
-	Roots     QuotaRoots          `toml:"-"` // mounts.quota_roots
+	Enabled     bool                `toml:"enabled"` // new sessions may start
+	Limits      Limits              `toml:"limits"`
+	Host        HostReserve         `toml:"host"`
+	Sessions    SessionLimits       `toml:"sessions"`
+	Queue       QueueLimits         `toml:"queue"`
+	Exec        ExecLimits          `toml:"exec"`
+	Processes   ProcessLimits       `toml:"processes"`
+	Files       FileLimits          `toml:"files"`
+	Usage       UsageKeep           `toml:"usage"`
+	Env         map[string]string   `toml:"env"`
+	Languages   map[string]Language `toml:"languages"`
+	Secrets     map[string]Secret   `toml:"secrets"`
+	Profiles    map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
+	Policies    map[string]Policy   `toml:"-"` // [policy.x], each on top of NoBounds
+	DefaultCaps NetworkCaps         `toml:"-"` // of profiles that have none of their own
+	Roots       QuotaRoots          `toml:"-"` // mounts.quota_roots
 }
 
 // Limits says which limits may be missing on a host that cannot enforce them.
@@ -184,7 +184,7 @@ func DefaultConfig() Config {
 		Env:       DefaultVariables(),
 		Languages: DefaultLanguages(),
 		Profiles:  defaultProfiles(),
-		Policies:  map[string]Bounds{UsualBounds: NoBounds()},
+		Policies:  map[string]Policy{DefaultPolicyName: NoPolicy()},
 	}
 }
 

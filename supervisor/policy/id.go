@@ -29,7 +29,7 @@ func NewID() string { return strings.ToLower(rand.Text()[:12]) }
 
 // SessionID is the id that a request means: its own, or one that the template makes of its variables, or one
 // that is made up where neither is said. A template that the operator forces makes every id.
-func (c *Config) SessionID(h *Held, req *Request) (string, error) {
+func (c *Config) SessionID(h *EffectivePolicy, req *Request) (string, error) {
 	text, force, rule := c.Sessions.Template, c.Sessions.ForceTemplate, "sessions.force_template"
 	if h.Template != "" {
 		text, force = h.Template, false

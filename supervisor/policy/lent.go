@@ -62,7 +62,7 @@ func (s *Settings) lent(req *Request) error {
 
 // SpaceQuota is what a workspace may hold that a principal makes: what is asked for, or what its sessions usually
 // have, as far as the policy goes. A nil is not asked for; 0 bytes are no quota.
-func (c *Config) SpaceQuota(held *Held, asked *quantity.Size, inodes *int) (quantity.Size, int, error) {
+func (c *Config) SpaceQuota(held *EffectivePolicy, asked *quantity.Size, inodes *int) (quantity.Size, int, error) {
 	name := c.Sessions.DefaultProfile
 	if len(held.Profiles) > 0 && !slices.Contains(held.Profiles, Any) && !slices.Contains(held.Profiles, name) {
 		name = held.Profiles[0] // the other is not this principal's
@@ -77,7 +77,7 @@ func (c *Config) SpaceQuota(held *Held, asked *quantity.Size, inodes *int) (quan
 	case size != 0 && (files < minInodes || files > maxInodes):
 		return 0, 0, fault.Field("inodes", files, fmt.Sprintf("%d to %d", minInodes, maxInodes))
 	}
-	t := cutter{held: held}
+	t := cutter{policy: held}
 	size = ceiling(&t, "workspace_quota", size, held.Ceilings.WorkspaceQuota, asked != nil, true)
 	files = ceiling(&t, "workspace_inodes", cmp.Or(files, minInodes), held.Ceilings.WorkspaceInodes, inodes != nil, false)
 	if size == 0 {

@@ -19,9 +19,9 @@ func TestTheQuotaOfAWorkspaceIsHeldAsThatOfASession(t *testing.T) {
 	small.WorkspaceQuota, small.WorkspaceInodes = quantity.MiB, 100
 	small.Locked = []string{"workspace_quota", "workspace_inodes"}
 	c.Profiles[c.Sessions.DefaultProfile], c.Profiles["small"] = usual, small
-	open, held := Held{Bounds: NoBounds()}, Held{Bounds: boundsFor(func(b *Bounds) { b.Profiles = []string{"small"} })}
+	open, held := EffectivePolicy{Policy: NoPolicy()}, EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Profiles = []string{"small"} })}
 	for name, tc := range map[string]struct {
-		held   *Held
+		held   *EffectivePolicy
 		asked  *quantity.Size
 		inodes *int
 		size   quantity.Size // 0: refused

@@ -227,7 +227,7 @@ func (l row[T]) cut(t *cutter, s *Settings, req *Request) {
 		return
 	}
 	value := l.value(s)
-	*value = ceiling(t, l.key, *value, *l.most(&t.held.Ceilings), l.given(req), l.endless)
+	*value = ceiling(t, l.key, *value, *l.most(&t.policy.Ceilings), l.given(req), l.endless)
 }
 
 // raise gives a session as much as the ceiling allows, where there is one.

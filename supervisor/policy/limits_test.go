@@ -108,14 +108,14 @@ func TestRowsAreAboutWhatTheyAreCalled(t *testing.T) {
 			if !ok {
 				return
 			}
-			h := &Held{Name: "ci"}
+			h := &EffectivePolicy{Name: "ci"}
 			set(reflect.ValueOf(&h.Ceilings).Elem().FieldByIndex(ceiling.Index))
 			more := Settings{Network: NetworkEgress, ReadOnlyRoot: false}
 			if l.raise(&more, &h.Ceilings); !l.same(&more, &have) {
 				t.Error("it has not the ceiling of its name")
 			}
 			double(reflect.ValueOf(&more).Elem().FieldByIndex(tagged("json", more)[l.name()].Index))
-			cutter := &cutter{held: h}
+			cutter := &cutter{policy: h}
 			if l.cut(cutter, &more, &Request{}); !l.same(&more, &have) || len(cutter.clamped) != 1 || cutter.clamped[0].Field != l.name() {
 				t.Errorf("it is not cut to its ceiling: %+v", cutter.clamped)
 			}
@@ -196,7 +196,7 @@ func TestEveryLimitIsInBoxToml(t *testing.T) {
 		}
 	}
 	for name := range tagged("toml", limits.Ceilings{}) {
-		if _, ok := file.Policy[UsualBounds].Ceilings[name]; !ok {
+		if _, ok := file.Policy[DefaultPolicyName].Ceilings[name]; !ok {
 			t.Errorf("policy.default.ceilings has no %s", name)
 		}
 	}

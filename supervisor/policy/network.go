@@ -13,7 +13,7 @@ func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
 	if err := CheckHostNetwork(s.Network, s.Profile, p.Network); err != nil {
 		return err
 	}
-	s.NamesOnly, s.NetworkRules, err = SettleRules(s.Network, s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, FieldRules), s.NetworkStrict)
+	s.NamesOnly, s.NetworkRules, err = ResolveRules(s.Network, s.Profile, p.NetworkRules, asked, slices.Contains(p.Locked, FieldRules), s.NetworkStrict)
 	return err
 }
 
@@ -23,7 +23,7 @@ func (s *Settings) mergeCaps(p *Profile, req *Request) error {
 		Network: s.Network, Profile: s.Profile, Most: NetworkCaps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}, Now: NetworkCaps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth},
 		Connections: req.NetworkConnections, Bandwidth: req.NetworkBandwidth, Locked: p.Locked,
 	}
-	got, cuts, err := w.Settle()
+	got, cuts, err := w.Resolve()
 	s.NetworkConnections, s.NetworkBandwidth = got.Connections, got.Bandwidth
 	s.Clamped = slices.DeleteFunc(slices.Clone(s.Clamped), func(c Clamp) bool { return w.Asks(c.Field) })
 	for _, c := range cuts {
@@ -34,7 +34,7 @@ func (s *Settings) mergeCaps(p *Profile, req *Request) error {
 
 // mergeSecrets settles which secrets go with that.
 func (s *Settings) mergeSecrets(c *Config, p *Profile, req *Request) (err error) {
-	s.Secrets, s.NetworkStrict, err = SettleSecrets(c.Secrets, &SecretRequest{
+	s.Secrets, s.NetworkStrict, err = ResolveSecrets(c.Secrets, &SecretRequest{
 		Secrets: req.Secrets, Egress: s.Network == NetworkEgress, Strict: req.NetworkStrict, Locked: slices.Contains(p.Locked, FieldStrict), Rules: s.NetworkRules, Env: req.Env,
 	}, s.NetworkStrict)
 	return err

@@ -54,7 +54,7 @@ func TestRulesOfALivingSessionAreHeld(t *testing.T) {
 	if _, err := p.Change(&off, &Request{NetworkRules: []string{}}); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("without a network: %v", err)
 	}
-	held := Held{Bounds: NoBounds(), Name: "ci"}
+	held := EffectivePolicy{Policy: NoPolicy(), Name: "ci"}
 	held.Tools = []string{ToolExec}
 	if err := held.Limits(&next, &Request{NetworkRules: []string{}}); fault.DenialOf(err) == nil || fault.DenialOf(err).Rule != "policy.ci.tools" {
 		t.Errorf("without the tool: %v", err)
@@ -68,21 +68,21 @@ func TestRulesOfALivingSessionAreHeld(t *testing.T) {
 func TestCapsAreTheProfilesAtMost(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig()
-	c.UsualCaps = NetworkCaps{Connections: 1024}
+	c.DefaultCaps = NetworkCaps{Connections: 1024}
 	p := c.Profiles["network_basic"]
 	p.NetworkBandwidth = quantity.MiB
 	c.Profiles["network_basic"] = p
-	tight := Held{Bounds: boundsFor(func(b *Bounds) { b.Ceilings = limits.Ceilings{NetworkConnections: 10} }), Name: "ci"}
+	tight := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Ceilings = limits.Ceilings{NetworkConnections: 10} }), Name: "ci"}
 	for name, k := range map[string]struct {
 		connections *int
 		bandwidth   *quantity.Size
-		held        Held
+		held        EffectivePolicy
 		want        rule.Caps
 		clamped     []Clamp
 	}{
-		"nothing": {nil, nil, Held{Bounds: NoBounds()}, rule.Caps{Connections: 1024, Bandwidth: 1048576}, nil},
-		"less":    {new(5), new(64 * quantity.KiB), Held{Bounds: NoBounds()}, rule.Caps{Connections: 5, Bandwidth: 65536}, nil},
-		"more": {new(5000), new(quantity.Size(0)), Held{Bounds: NoBounds()}, rule.Caps{Connections: 1024, Bandwidth: 1048576}, []Clamp{
+		"nothing": {nil, nil, EffectivePolicy{Policy: NoPolicy()}, rule.Caps{Connections: 1024, Bandwidth: 1048576}, nil},
+		"less":    {new(5), new(64 * quantity.KiB), EffectivePolicy{Policy: NoPolicy()}, rule.Caps{Connections: 5, Bandwidth: 65536}, nil},
+		"more": {new(5000), new(quantity.Size(0)), EffectivePolicy{Policy: NoPolicy()}, rule.Caps{Connections: 1024, Bandwidth: 1048576}, []Clamp{
 			{FieldConnections, "5000", "1024", "profiles.network_basic.network_connections"}, {FieldBandwidth, "0", "1MiB", "profiles.network_basic.network_bandwidth"},
 		}},
 		"held":      {nil, nil, tight, rule.Caps{Connections: 10, Bandwidth: 1048576}, []Clamp{{FieldConnections, "1024", "10", "policy.ci.ceilings.network_connections"}}},

@@ -128,9 +128,9 @@ func MergeRules(profile string, its, asked []string, locked, strict bool) ([]str
 	return texts, CheckStrict(strict, texts)
 }
 
-// SettleRules is Merge for a network that may be another than egress, which has no rules. namesOnly says that boxd alone is
+// ResolveRules is Merge for a network that may be another than egress, which has no rules. namesOnly says that boxd alone is
 // to resolve names, or fewer rules would open a way to other resolvers.
-func SettleRules(network, profile string, its, asked []string, locked, strict bool) (namesOnly bool, rules []string, err error) {
+func ResolveRules(network, profile string, its, asked []string, locked, strict bool) (namesOnly bool, rules []string, err error) {
 	if network == rule.Egress {
 		rules, err = MergeRules(profile, its, asked, locked, strict)
 		return locked && RulesByName(its), rules, err

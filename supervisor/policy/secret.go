@@ -115,9 +115,9 @@ type SecretRequest struct {
 	Env     map[string]string
 }
 
-// SettleSecrets returns the secrets of a session, each once and in order. It refuses those that the session could not use, by
+// ResolveSecrets returns the secrets of a session, each once and in order. It refuses those that the session could not use, by
 // the rules that it has. strict is whether it is so by its profile and its request; one with secrets always is.
-func SettleSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list []string, is bool, err error) {
+func ResolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list []string, is bool, err error) {
 	if len(w.Secrets) == 0 {
 		return nil, strict, nil
 	}

@@ -14,7 +14,7 @@ func TestSecretsAreOfWhomThePolicyNames(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()
 	cfg.Secrets = map[string]Secret{"a": {File: "/a", Hosts: []string{"a.example"}, Env: "A"}, "b": {File: "/b", Hosts: []string{"b.example"}, Env: "B"}}
-	some, all := NoBounds(), NoBounds()
+	some, all := NoPolicy(), NoPolicy()
 	some.Principals, some.Secrets = []string{"some"}, []string{"a"}
 	all.Principals, all.Secrets = []string{"all"}, []string{Any}
 	cfg.Policies["some"], cfg.Policies["all"] = some, all
@@ -36,7 +36,7 @@ func TestSecretsAreOfWhomThePolicyNames(t *testing.T) {
 		"all":           {access.Principal{Name: "all", Role: access.User}, true},
 		"an admin's":    {access.Principal{Name: "root", Role: access.Admin}, true},
 	} {
-		held := cfg.BoundsOf(c.who)
+		held := cfg.PolicyOf(c.who)
 		next := s
 		err := held.Hold(&next, req)
 		if (err == nil) != c.want || err != nil && (fault.KindOf(err) != fault.Denied || !strings.Contains(err.Error(), "secrets[")) {

@@ -117,7 +117,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if m.err != nil {
 		return s, nil, m.err
 	}
-	p.NetworkConnections, p.NetworkBandwidth = cmp.Or(p.NetworkConnections, c.UsualCaps.Connections), cmp.Or(p.NetworkBandwidth, c.UsualCaps.Bandwidth)
+	p.NetworkConnections, p.NetworkBandwidth = cmp.Or(p.NetworkConnections, c.DefaultCaps.Connections), cmp.Or(p.NetworkBandwidth, c.DefaultCaps.Bandwidth)
 	if s.Network == NetworkEgress {
 		s.NetworkConnections, s.NetworkBandwidth = p.NetworkConnections, p.NetworkBandwidth
 	}

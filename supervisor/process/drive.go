@@ -34,7 +34,7 @@ func (p *Process) Drive() {
 			p.setState(StateStarting)
 			err := p.launch()
 			if err == nil {
-				p.home.Tell(p.spec.ID, false)
+				p.hooks.Tell(p.spec.ID, false)
 				break
 			}
 			p.mu.Lock()
@@ -52,7 +52,7 @@ func (p *Process) Drive() {
 // attend stays with one program until that has ended.
 func (p *Process) attend() *ending {
 	end := &ending{}
-	late := After(KillPatience, p.home.Lose)
+	late := After(KillPatience, p.hooks.Lose)
 	defer late.Stop()
 	now := p.now                          // nobody else sets it
 	_ = now.Started(context.Background()) // ends: Lose sees to it
@@ -154,7 +154,7 @@ func (p *Process) setReady() {
 	close(p.news)
 	p.news = make(chan struct{})
 	p.mu.Unlock()
-	p.home.Tell(p.spec.ID, true)
+	p.hooks.Tell(p.spec.ID, true)
 }
 
 // ended notes what a program has come to.
@@ -230,7 +230,7 @@ func (p *Process) sleep(delay time.Duration) bool {
 			return true
 		case <-p.stop:
 			return false
-		case <-p.home.Box.Done():
+		case <-p.hooks.Box.Done():
 			return true // launch fails
 		case <-p.poke:
 			look.Reset(p.look(time.Now()))

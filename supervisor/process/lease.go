@@ -36,4 +36,4 @@ func (p *Process) leaseEndLocked() (time.Time, bool) {
 }
 
 // leaving reports whether whoever goes will be back.
-func (p *Process) leaving() bool { return p.home.Leaving != nil && p.home.Leaving() }
+func (p *Process) leaving() bool { return p.hooks.Leaving != nil && p.hooks.Leaving() }

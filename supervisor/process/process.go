@@ -57,8 +57,8 @@ const (
 	ReasonShutdown  = "shutdown" // of its session
 )
 
-// Home is what a process gets from its session.
-type Home struct {
+// Hooks is what a process gets from its session.
+type Hooks struct {
 	Box *client.Box
 	// Lose gives the box up: it does not do its work.
 	Lose func()
@@ -71,12 +71,12 @@ type Home struct {
 
 // Process is one process. Drive sees it through.
 type Process struct {
-	spec Spec
-	home Home
-	stop chan struct{} // closed when it is to end
-	poke chan struct{} // tells Drive of another time at which something is due
-	done chan struct{} // closed when it has ended
-	up   chan struct{} // closed when the first start is over, well or not
+	spec  Spec
+	hooks Hooks
+	stop  chan struct{} // closed when it is to end
+	poke  chan struct{} // tells Drive of another time at which something is due
+	done  chan struct{} // closed when it has ended
+	up    chan struct{} // closed when the first start is over, well or not
 
 	adopted bool // Drive has not seen it yet
 	stdio   stdio
@@ -108,9 +108,9 @@ type Process struct {
 	writer *Attachment
 }
 
-func newProcess(home Home, spec *Spec) *Process {
+func newProcess(home Hooks, spec *Spec) *Process {
 	p := &Process{
-		spec: *spec, home: home, stop: make(chan struct{}), poke: make(chan struct{}, 1), done: make(chan struct{}), up: make(chan struct{}),
+		spec: *spec, hooks: home, stop: make(chan struct{}), poke: make(chan struct{}, 1), done: make(chan struct{}), up: make(chan struct{}),
 		typing: make(chan struct{}, 1), state: StateStarting, news: make(chan struct{}), used: time.Now(), all: map[*Attachment]struct{}{}, found: spec.Command.Wait,
 	}
 	if t := spec.Command.Terminal; t != nil {
@@ -120,7 +120,7 @@ func newProcess(home Home, spec *Spec) *Process {
 }
 
 // Start starts a process of a resolved Spec. Drive has to be called if there is no error.
-func Start(home Home, spec *Spec) (*Process, error) {
+func Start(home Hooks, spec *Spec) (*Process, error) {
 	p := newProcess(home, spec)
 	p.at.First = time.Now()
 	if err := p.launch(); err != nil {
@@ -134,7 +134,7 @@ var ErrNotProcess = errors.New("the program is no process")
 
 // Adopt makes a process of a program that an earlier boxd has left. What that has written down comes from
 // PID 1 of the box, and is checked as a request is. Drive has to be called if there is no error.
-func Adopt(home Home, now *client.Program) (*Process, error) {
+func Adopt(home Hooks, now *client.Program) (*Process, error) {
 	file := now.Private()
 	if file == nil {
 		return nil, ErrNotProcess
@@ -185,7 +185,7 @@ func (p *Process) launch() error {
 		}
 	}
 	files.Private, files.Old = file, old
-	now, err := p.home.Box.Start(&cmd, files)
+	now, err := p.hooks.Box.Start(&cmd, files)
 	if err != nil {
 		closeFile(file)
 		return err

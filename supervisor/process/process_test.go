@@ -48,7 +48,7 @@ func TestFromEveryStateAProcessCanEnd(t *testing.T) {
 	if len(moves()[StateEnded]) > 0 {
 		t.Error("something comes after the end")
 	}
-	p := newProcess(Home{}, resolved(t, nil))
+	p := newProcess(Hooks{}, resolved(t, nil))
 	for _, to := range []State{StateRunning, StateStarting, StateWaiting, StateEnded, StateRunning} {
 		p.setState(to)
 	}
@@ -126,7 +126,7 @@ func TestWhatFollowsAnEnd(t *testing.T) {
 		{"not ready", func(p *Process) { p.spec.Restart.Policy = RestartNo }, &ending{exit: &isolation.Exit{}, unready: true}, ReasonNotReady, false},
 		{"another boxd has seen the end", func(p *Process) { p.at.Ended, p.at.Reason = time.Now(), ReasonCrashLoop }, failed, ReasonCrashLoop, false},
 	} {
-		p := newProcess(Home{}, resolved(t, func(s *Spec) { s.Restart.Policy = RestartAlways }))
+		p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Restart.Policy = RestartAlways }))
 		p.log = &output.Log{}
 		if tc.change != nil {
 			tc.change(p)
@@ -153,7 +153,7 @@ func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
 		{"nobody has ever been", new(time.Second), false, false, firstLease},
 		{"long", new(time.Hour), false, false, time.Hour},
 	} {
-		p := newProcess(Home{}, resolved(t, func(s *Spec) { s.Lease = tc.lease }))
+		p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Lease = tc.lease }))
 		p.used, p.seen = begin, tc.seen
 		if tc.attached {
 			p.all[&Attachment{}] = struct{}{}
@@ -171,7 +171,7 @@ func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
 		}
 	}
 	// Zero is the moment when the last one goes.
-	p := newProcess(Home{}, resolved(t, func(s *Spec) { s.Lease = new(time.Duration(0)) }))
+	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Lease = new(time.Duration(0)) }))
 	p.used, p.seen = begin, true
 	if p.look(begin); p.stopReason() != ReasonLease {
 		t.Error("it goes on")
@@ -345,7 +345,7 @@ type fed struct {
 
 func feed(t *testing.T, spec *Spec) *fed {
 	t.Helper()
-	f := &fed{Process: newProcess(Home{}, spec), t: t}
+	f := &fed{Process: newProcess(Hooks{}, spec), t: t}
 	var fds [3]int
 	var err error
 	if f.journal, err = output.NewJournal(); err != nil {
@@ -616,7 +616,7 @@ func TestTheOutputStaysUntilItsLastReaderHasGone(t *testing.T) {
 // A clock that was set, or a host that has slept, is no reason to give a box up whose PID 1 counts otherwise.
 func TestWhatAnEarlierBoxdSaysOfTheTimeEndsNothing(t *testing.T) {
 	t.Parallel()
-	p := newProcess(Home{}, resolved(t, func(s *Spec) { s.Command.Timeout = time.Minute }))
+	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Timeout = time.Minute }))
 	for _, began := range []time.Time{time.Now().Add(-24 * time.Hour), time.Now().Add(24 * time.Hour)} {
 		p.at.Began = began
 		if got := p.patience(); got != time.Minute+KillPatience {

@@ -42,7 +42,7 @@ func (p *Process) awaitReady(ctx context.Context) (word <-chan bool, waits bool)
 		case r.Line != nil:
 			is = awaitLine(in, p.log, at.From, regexp.MustCompile(*r.Line)) // compiled before
 		case r.Port != nil:
-			is = every(in, portInterval, func() bool { return listens(p.home.Box.PID, *r.Port) })
+			is = every(in, portInterval, func() bool { return listens(p.hooks.Box.PID, *r.Port) })
 		default:
 			is = every(in, commandInterval, func() bool { return p.try(in, r.Command) })
 		}
@@ -154,7 +154,7 @@ func (p *Process) try(ctx context.Context, argv []string) bool {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	c := &p.spec.Command
-	t, err := p.home.Box.Start(&isolation.Command{Argv: argv, Env: c.Env, Dir: c.Dir, ScriptArg: -1, Timeout: commandTimeout, Limits: c.Limits}, client.Files{})
+	t, err := p.hooks.Box.Start(&isolation.Command{Argv: argv, Env: c.Env, Dir: c.Dir, ScriptArg: -1, Timeout: commandTimeout, Limits: c.Limits}, client.Files{})
 	if err != nil {
 		return false
 	}

@@ -50,7 +50,7 @@ func allClosed(t *testing.T, files []*os.File, want bool) {
 func direct(t *testing.T) (*Process, []*os.File) {
 	t.Helper()
 	far, _ := ends(t)
-	p := newProcess(Home{}, resolved(t, func(s *Spec) { s.Command.Direct, s.Lease = true, new(time.Second) }))
+	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Direct, s.Lease = true, new(time.Second) }))
 	p.stdio.keep(far)
 	close(p.up)
 	return p, far
@@ -119,7 +119,7 @@ func TestDescriptorsEndWithTheProgram(t *testing.T) {
 
 func TestDescriptorsOfAnEarlierBoxdAreGone(t *testing.T) {
 	t.Parallel()
-	p := newProcess(Home{}, resolved(t, func(s *Spec) { s.Command.Direct = true }))
+	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Direct = true }))
 	p.stdio.keep(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -133,7 +133,7 @@ func TestDescriptorsOfAnEarlierBoxdAreGone(t *testing.T) {
 
 func TestOnlyADirectProcessGivesItsDescriptorsAway(t *testing.T) {
 	t.Parallel()
-	p := newProcess(Home{}, resolved(t, nil))
+	p := newProcess(Hooks{}, resolved(t, nil))
 	_, err := p.TakeStdio(t.Context())
 	refusedWith(t, err, "stdio direct")
 	if err := p.Attachable(); err != nil {

@@ -28,7 +28,7 @@ type Total struct {
 }
 
 // OwnerOf is that of a principal who is held by bounds.
-func OwnerOf(who access.Principal, held *policy.Bounds) cgroup.Owner {
+func OwnerOf(who access.Principal, held *policy.Policy) cgroup.Owner {
 	o := cgroup.Owner{Name: other(who), Memory: uint64(held.Memory), CPU: uint64(math.Round(held.CPUs * cgroup.CPUPeriod))}
 	if o.CPU > 0 || held.CPUs > 0 {
 		o.CPU = max(o.CPU, cgroup.MinCPU)

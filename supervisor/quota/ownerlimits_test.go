@@ -24,7 +24,7 @@ import (
 // Principals that are one user of the host are told apart, and a user's own group is called as ever.
 func TestOwnersAreToldApart(t *testing.T) {
 	t.Parallel()
-	held := policy.NoBounds()
+	held := policy.NoPolicy()
 	if got := quota.OwnerOf(access.Principal{Name: "uid:7", UID: 7}, &held); got != (cgroup.Owner{}) {
 		t.Errorf("without bounds: %+v", got)
 	}

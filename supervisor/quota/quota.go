@@ -39,11 +39,11 @@ type Accounts struct {
 type part struct {
 	name string
 	*account
-	held *policy.Held
+	held *policy.EffectivePolicy
 }
 
 // parts are those of a principal, and of the tenant that held is about.
-func (b *Accounts) parts(principal string, held *policy.Held) []part {
+func (b *Accounts) parts(principal string, held *policy.EffectivePolicy) []part {
 	list := []part{{principal, b.of(principal), held}}
 	if tenant := held.Tenants(); tenant != nil {
 		name := principal + "\x00" + *held.Of // no principal has such a name
@@ -103,7 +103,7 @@ func (b *Accounts) forget(principal string) {
 }
 
 // Session reserves a session of a principal under a key that it has none of.
-func (b *Accounts) Session(principal string, held *policy.Held, key string, size Size) error {
+func (b *Accounts) Session(principal string, held *policy.EffectivePolicy, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -128,7 +128,7 @@ func (b *Accounts) addAll(list []part, key string, size Size) {
 }
 
 // another refuses a session that would be one too many.
-func (a *account) another(held *policy.Held, size Size) error {
+func (a *account) another(held *policy.EffectivePolicy, size Size) error {
 	if most := held.Sessions; most > 0 && len(a.sessions) >= most {
 		return full(held, "sessions", "sessions", strconv.Itoa(len(a.sessions)), strconv.Itoa(most), "remove one with boxctl rm, or wait for an idle one to end")
 	}
@@ -136,7 +136,7 @@ func (a *account) another(held *policy.Held, size Size) error {
 }
 
 // TrySession says whether Session would be refused now, and reserves nothing.
-func (b *Accounts) TrySession(principal string, held *policy.Held, size Size) error {
+func (b *Accounts) TrySession(principal string, held *policy.EffectivePolicy, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -150,7 +150,7 @@ func (b *Accounts) TrySession(principal string, held *policy.Held, size Size) er
 }
 
 // TryExecution says whether Execution would be refused now, and takes nothing.
-func (b *Accounts) TryExecution(principal string, held *policy.Held) error {
+func (b *Accounts) TryExecution(principal string, held *policy.EffectivePolicy) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -182,7 +182,7 @@ func (a *account) total() (sum float64) {
 }
 
 // fits refuses a session that would be of another size than it was where that is too much.
-func (a *account) fits(held *policy.Held, was, size Size) error {
+func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
 	const hint = "ask for less, or end a session"
 	if most := held.Memory; most > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > most {
 		if size.Memory > most {
@@ -204,7 +204,7 @@ func (a *account) fits(held *policy.Held, was, size Size) error {
 func number(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }
 
 // Resize reserves another size for a session; it is refused where that is more and too much.
-func (b *Accounts) Resize(principal string, held *policy.Held, key string, size Size) error {
+func (b *Accounts) Resize(principal string, held *policy.EffectivePolicy, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -228,7 +228,7 @@ func (b *Accounts) Resize(principal string, held *policy.Held, key string, size 
 }
 
 // Restore counts a session that is there already, whatever anybody may have.
-func (b *Accounts) Restore(principal string, held *policy.Held, key string, size Size) {
+func (b *Accounts) Restore(principal string, held *policy.EffectivePolicy, key string, size Size) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if list := b.parts(principal, held); list[0].sessions[key] == (Size{}) {
@@ -257,7 +257,7 @@ func (b *Accounts) Release(principal, key string) {
 
 // Execution reserves an execution that begins now, of the number under way, of the rate and of the day. What it
 // returns gives back the first, once.
-func (b *Accounts) Execution(principal string, held *policy.Held) (release func(), err error) {
+func (b *Accounts) Execution(principal string, held *policy.EffectivePolicy) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -274,7 +274,7 @@ func (b *Accounts) Execution(principal string, held *policy.Held) (release func(
 }
 
 // Process does the same for a process that stays: its start is an execution of the rate and of the day.
-func (b *Accounts) Process(principal string, held *policy.Held) (release func(), err error) {
+func (b *Accounts) Process(principal string, held *policy.EffectivePolicy) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.parts(principal, held)
@@ -291,7 +291,7 @@ func (b *Accounts) Process(principal string, held *policy.Held) (release func(),
 }
 
 // Running counts what runs already, whatever anybody may have. What it returns gives it back, once.
-func (b *Accounts) Running(principal string, held *policy.Held, process bool) (release func()) {
+func (b *Accounts) Running(principal string, held *policy.EffectivePolicy, process bool) (release func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.count(b.parts(principal, held), func(a *account, n int) {
@@ -319,7 +319,7 @@ func (b *Accounts) count(list []part, add func(a *account, n int)) (release func
 }
 
 // oneMore refuses an execution that would be one too many at a time.
-func (a *account) oneMore(held *policy.Held) error {
+func (a *account) oneMore(held *policy.EffectivePolicy) error {
 	if most := held.Executions; most > 0 && a.executions >= most {
 		return full(held, "executions", "executions under way", strconv.Itoa(a.executions), strconv.Itoa(most), "wait for one of them to end")
 	}
@@ -327,7 +327,7 @@ func (a *account) oneMore(held *policy.Held) error {
 }
 
 // begin takes an execution from the rate and from the day, or neither.
-func (b *Accounts) begin(principal string, a *account, held *policy.Held) error {
+func (b *Accounts) begin(principal string, a *account, held *policy.EffectivePolicy) error {
 	now := b.now()
 	if err := a.inRate(held, now); err != nil {
 		return err
@@ -343,7 +343,7 @@ func (b *Accounts) begin(principal string, a *account, held *policy.Held) error 
 }
 
 // inRate refuses an execution that comes too fast.
-func (a *account) inRate(held *policy.Held, now time.Time) error {
+func (a *account) inRate(held *policy.EffectivePolicy, now time.Time) error {
 	wait := a.fill(held, now)
 	if wait == 0 {
 		return nil
@@ -355,7 +355,7 @@ func (a *account) inRate(held *policy.Held, now time.Time) error {
 }
 
 // inDay refuses an execution where there have been as many today as there may be.
-func inDay(held *policy.Held, used int, rest time.Duration) error {
+func inDay(held *policy.EffectivePolicy, used int, rest time.Duration) error {
 	if held.PerDay == 0 || used < held.PerDay {
 		return nil
 	}
@@ -365,7 +365,7 @@ func inDay(held *policy.Held, used int, rest time.Duration) error {
 }
 
 // fill puts into the bucket what the time since has brought, and returns how long it takes until there is one.
-func (a *account) fill(held *policy.Held, now time.Time) time.Duration {
+func (a *account) fill(held *policy.EffectivePolicy, now time.Time) time.Duration {
 	if held.PerMinute == 0 {
 		a.filled, a.again = time.Time{}, time.Time{}
 		return 0
@@ -384,23 +384,25 @@ func (a *account) fill(held *policy.Held, now time.Time) time.Duration {
 }
 
 // rate is executions a nanosecond.
-func rate(held *policy.Held) float64 { return float64(held.PerMinute) / float64(time.Minute) }
+func rate(held *policy.EffectivePolicy) float64 {
+	return float64(held.PerMinute) / float64(time.Minute)
+}
 
-func burst(held *policy.Held) float64 { return float64(cmp.Or(held.Burst, held.PerMinute)) }
+func burst(held *policy.EffectivePolicy) float64 { return float64(cmp.Or(held.Burst, held.PerMinute)) }
 
 // full is the refusal of one too many.
-func full(held *policy.Held, key, what, used, allowed, hint string) *fault.Error {
+func full(held *policy.EffectivePolicy, key, what, used, allowed, hint string) *fault.Error {
 	return exceeded(held, key, used, allowed, "you have "+used+" "+what, hint)
 }
 
 // never refuses what no end of another session makes room for, so that nobody waits for it.
-func never(held *policy.Held, key, what, allowed string) *fault.Error {
+func never(held *policy.EffectivePolicy, key, what, allowed string) *fault.Error {
 	rule := held.Rule(key)
 	return fault.Errorf(fault.Denied, "%s alone is more than all sessions may have together, %s (%s)", what, allowed, rule).WithHint("ask for less").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Allowed: allowed, Setting: "a larger " + rule})
 }
 
-func exceeded(held *policy.Held, key, used, allowed, words, hint string) *fault.Error {
+func exceeded(held *policy.EffectivePolicy, key, used, allowed, words, hint string) *fault.Error {
 	rule := held.Rule(key)
 	return fault.Errorf(fault.Exhausted, "%s, the limit is %s (%s)", words, allowed, rule).WithHint("%s", hint).
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Used: used, Allowed: allowed, Setting: "a larger " + rule})

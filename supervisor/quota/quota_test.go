@@ -51,9 +51,9 @@ func book() (*quota.Accounts, *clock) {
 	return quota.NewAccounts(&days{used: map[string]int{}}, c.now), c
 }
 
-func held(change func(*policy.Bounds)) *policy.Held {
-	h := &policy.Held{Bounds: policy.NoBounds(), Name: "ci"}
-	change(&h.Bounds)
+func held(change func(*policy.Policy)) *policy.EffectivePolicy {
+	h := &policy.EffectivePolicy{Policy: policy.NoPolicy(), Name: "ci"}
+	change(&h.Policy)
 	return h
 }
 
@@ -71,34 +71,34 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 	small := quota.Size{Memory: 100 * quantity.MiB, CPUs: 0.5}
 	for _, tc := range []struct {
 		rule, used, allowed string
-		bounds              func(*policy.Bounds)
-		do                  func(*quota.Accounts, *policy.Held, int) error
+		bounds              func(*policy.Policy)
+		do                  func(*quota.Accounts, *policy.EffectivePolicy, int) error
 	}{
-		{"sessions", "2", "2", func(b *policy.Bounds) { b.Sessions = 2 }, func(b *quota.Accounts, h *policy.Held, i int) error {
+		{"sessions", "2", "2", func(b *policy.Policy) { b.Sessions = 2 }, func(b *quota.Accounts, h *policy.EffectivePolicy, i int) error {
 			return b.Session("ann", h, strconv.Itoa(i), small)
 		}},
-		{"total_memory", "200MiB", "299MiB", func(b *policy.Bounds) { b.Memory = 299 * quantity.MiB }, func(b *quota.Accounts, h *policy.Held, i int) error {
+		{"total_memory", "200MiB", "299MiB", func(b *policy.Policy) { b.Memory = 299 * quantity.MiB }, func(b *quota.Accounts, h *policy.EffectivePolicy, i int) error {
 			return b.Session("ann", h, strconv.Itoa(i), small)
 		}},
-		{"total_cpus", "1", "1.25", func(b *policy.Bounds) { b.CPUs = 1.25 }, func(b *quota.Accounts, h *policy.Held, i int) error {
+		{"total_cpus", "1", "1.25", func(b *policy.Policy) { b.CPUs = 1.25 }, func(b *quota.Accounts, h *policy.EffectivePolicy, i int) error {
 			return b.Session("ann", h, strconv.Itoa(i), small)
 		}},
-		{"executions", "2", "2", func(b *policy.Bounds) { b.Executions = 2 }, func(b *quota.Accounts, h *policy.Held, _ int) error {
+		{"executions", "2", "2", func(b *policy.Policy) { b.Executions = 2 }, func(b *quota.Accounts, h *policy.EffectivePolicy, _ int) error {
 			_, err := b.Execution("ann", h)
 			return err
 		}},
-		{"processes", "2", "2", func(b *policy.Bounds) { b.Processes = 2 }, func(b *quota.Accounts, h *policy.Held, _ int) error {
+		{"processes", "2", "2", func(b *policy.Policy) { b.Processes = 2 }, func(b *quota.Accounts, h *policy.EffectivePolicy, _ int) error {
 			_, err := b.Process("ann", h)
 			return err
 		}},
-		{"executions_per_day", "2", "2", func(b *policy.Bounds) { b.PerDay = 2 }, func(b *quota.Accounts, h *policy.Held, _ int) error {
+		{"executions_per_day", "2", "2", func(b *policy.Policy) { b.PerDay = 2 }, func(b *quota.Accounts, h *policy.EffectivePolicy, _ int) error {
 			release, err := b.Execution("ann", h)
 			if err == nil {
 				release()
 			}
 			return err
 		}},
-		{"executions_per_minute", "2", "2", func(b *policy.Bounds) { b.PerMinute = 2 }, func(b *quota.Accounts, h *policy.Held, _ int) error {
+		{"executions_per_minute", "2", "2", func(b *policy.Policy) { b.PerMinute = 2 }, func(b *quota.Accounts, h *policy.EffectivePolicy, _ int) error {
 			_, err := b.Process("ann", h)
 			return err
 		}},
@@ -122,7 +122,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 			if d.Rule != "policy.ci."+tc.rule || d.Used != tc.used || d.Allowed != tc.allowed || d.Setting == "" {
 				t.Errorf("%+v", d)
 			}
-			if err := tc.do(b, held(func(*policy.Bounds) {}), 3); err != nil {
+			if err := tc.do(b, held(func(*policy.Policy) {}), 3); err != nil {
 				t.Errorf("without bounds: %v", err)
 			}
 		})
@@ -133,7 +133,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	b, _ := book()
-	h := held(func(b *policy.Bounds) { b.Memory, b.CPUs = quantity.GiB, 1 })
+	h := held(func(b *policy.Policy) { b.Memory, b.CPUs = quantity.GiB, 1 })
 	for rule, size := range map[string]quota.Size{"total_memory": {Memory: quantity.GiB + 1, CPUs: 1}, "total_cpus": {Memory: 1, CPUs: 1.5}} {
 		err := b.Session("ann", h, "k", size)
 		if d := fault.DenialOf(err); d == nil || d.Rule != "policy.ci."+rule || d.Allowed == "" || fault.KindOf(err) != fault.Denied {
@@ -148,7 +148,7 @@ func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
 func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 	t.Parallel()
 	b, _ := book()
-	h := held(func(b *policy.Bounds) {
+	h := held(func(b *policy.Policy) {
 		b.Sessions, b.Executions, b.Processes, b.Memory, b.CPUs = 1, 1, 1, quantity.GiB, 1
 	})
 	for i := range 3 {
@@ -176,7 +176,7 @@ func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 func TestTheRateIsThatOfABucket(t *testing.T) {
 	t.Parallel()
 	b, c := book()
-	h := held(func(b *policy.Bounds) { b.PerMinute, b.Burst = 60, 3 })
+	h := held(func(b *policy.Policy) { b.PerMinute, b.Burst = 60, 3 })
 	run := func() error {
 		release, err := b.Execution("ann", h)
 		if err == nil {
@@ -218,7 +218,7 @@ func TestARefusalTakesNothing(t *testing.T) {
 	day := &days{used: map[string]int{}}
 	c := &clock{}
 	b := quota.NewAccounts(day, c.now)
-	h := held(func(b *policy.Bounds) { b.PerMinute, b.PerDay, b.Executions = 2, 3, 1 })
+	h := held(func(b *policy.Policy) { b.PerMinute, b.PerDay, b.Executions = 2, 3, 1 })
 	release, err := b.Execution("ann", h)
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func second(_ func(), err error) error { return err }
 func TestASessionChangesItsSize(t *testing.T) {
 	t.Parallel()
 	b, _ := book()
-	h := held(func(b *policy.Bounds) { b.Memory, b.CPUs = 3*quantity.GiB, 3 })
+	h := held(func(b *policy.Policy) { b.Memory, b.CPUs = 3*quantity.GiB, 3 })
 	for key, n := range map[string]quantity.Size{"a": 1, "b": 1} {
 		if err := b.Session("ann", h, key, quota.Size{Memory: n * quantity.GiB, CPUs: float64(n)}); err != nil {
 			t.Fatal(err)
@@ -251,7 +251,7 @@ func TestASessionChangesItsSize(t *testing.T) {
 	}
 	denial(t, b.Resize("ann", h, "b", quota.Size{Memory: 2 * quantity.GiB, CPUs: 1}))
 	denial(t, b.Resize("ann", h, "b", quota.Size{Memory: quantity.GiB, CPUs: 1.5}))
-	less := held(func(b *policy.Bounds) { b.Memory, b.CPUs = quantity.GiB, 1 })
+	less := held(func(b *policy.Policy) { b.Memory, b.CPUs = quantity.GiB, 1 })
 	if err := b.Resize("ann", less, "a", quota.Size{Memory: quantity.GiB, CPUs: 1}); err != nil {
 		t.Errorf("less is refused under bounds that are exceeded already: %v", err)
 	}
@@ -264,11 +264,11 @@ func TestASessionChangesItsSize(t *testing.T) {
 func TestWhatIsThereAlreadyCounts(t *testing.T) {
 	t.Parallel()
 	b, _ := book()
-	h := held(func(b *policy.Bounds) { b.Sessions, b.Executions, b.Processes = 1, 1, 1 })
-	b.Restore("ann", &policy.Held{}, "a", quota.Size{Memory: 1, CPUs: 1})
-	b.Restore("ann", &policy.Held{}, "b", quota.Size{Memory: 1, CPUs: 1})
-	b.Restore("ann", &policy.Held{}, "b", quota.Size{Memory: 1, CPUs: 1}) // counts once
-	execution, process := b.Running("ann", &policy.Held{}, false), b.Running("ann", &policy.Held{}, true)
+	h := held(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes = 1, 1, 1 })
+	b.Restore("ann", &policy.EffectivePolicy{}, "a", quota.Size{Memory: 1, CPUs: 1})
+	b.Restore("ann", &policy.EffectivePolicy{}, "b", quota.Size{Memory: 1, CPUs: 1})
+	b.Restore("ann", &policy.EffectivePolicy{}, "b", quota.Size{Memory: 1, CPUs: 1}) // counts once
+	execution, process := b.Running("ann", &policy.EffectivePolicy{}, false), b.Running("ann", &policy.EffectivePolicy{}, true)
 	denial(t, b.Session("ann", h, "c", quota.Size{}))
 	denial(t, second(b.Execution("ann", h)))
 	denial(t, second(b.Process("ann", h)))
@@ -285,10 +285,10 @@ func TestWhatIsThereAlreadyCounts(t *testing.T) {
 func TestTenThousandAtOnce(t *testing.T) {
 	t.Parallel()
 	b, _ := book()
-	bounds := map[string]*policy.Held{
-		"ann": held(func(b *policy.Bounds) { b.Sessions = 7 }),
-		"bob": held(func(b *policy.Bounds) { b.Memory = 50 * quantity.MiB }),
-		"eve": held(func(b *policy.Bounds) { b.Executions, b.PerDay = 11, 100 }),
+	bounds := map[string]*policy.EffectivePolicy{
+		"ann": held(func(b *policy.Policy) { b.Sessions = 7 }),
+		"bob": held(func(b *policy.Policy) { b.Memory = 50 * quantity.MiB }),
+		"eve": held(func(b *policy.Policy) { b.Executions, b.PerDay = 11, 100 }),
 	}
 	var got [3]atomic.Int64
 	var work sync.WaitGroup
@@ -319,7 +319,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 func TestNothingIsCountedHalf(t *testing.T) {
 	t.Parallel()
 	b, _ := book()
-	h := held(func(b *policy.Bounds) { b.Sessions, b.Executions, b.Processes, b.CPUs = 3, 3, 3, 0.6 })
+	h := held(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes, b.CPUs = 3, 3, 3, 0.6 })
 	var work sync.WaitGroup
 	var in, most atomic.Int64
 	for w := range 16 {
@@ -333,7 +333,7 @@ func TestNothingIsCountedHalf(t *testing.T) {
 					in.Add(-1)
 					b.Release("ann", key)
 				}
-				for _, reserve := range []func(string, *policy.Held) (func(), error){b.Execution, b.Process} {
+				for _, reserve := range []func(string, *policy.EffectivePolicy) (func(), error){b.Execution, b.Process} {
 					if release, err := reserve("ann", h); err == nil {
 						release()
 					}
@@ -354,8 +354,8 @@ func TestNothingIsCountedHalf(t *testing.T) {
 func TestTenantsHaveBoundsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	b, _ := book()
-	bounds := policy.Held{Name: "refly", Bounds: policy.Bounds{Sessions: 4, Tenant: policy.Tenant{Label: "tenant", Sessions: 2, Executions: 1, Processes: 1, Memory: 3 * quantity.GiB}}}
-	of := func(tenant string) *policy.Held {
+	bounds := policy.EffectivePolicy{Name: "refly", Policy: policy.Policy{Sessions: 4, Tenant: policy.Tenant{Label: "tenant", Sessions: 2, Executions: 1, Processes: 1, Memory: 3 * quantity.GiB}}}
+	of := func(tenant string) *policy.EffectivePolicy {
 		h := bounds.For(map[string]string{"tenant": tenant})
 		return &h
 	}

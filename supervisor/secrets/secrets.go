@@ -192,7 +192,7 @@ func (d *Secrets) holds(h *holder) bool {
 // list is what a session may have now, and the variables of its programs.
 func (d *Secrets) list(s *session.Session, auth *authority) (list []egress.Secret, env map[string]string) {
 	cfg, now := s.Config(), s.Current()
-	held := cfg.BoundsOf(s.Owner)
+	held := cfg.PolicyOf(s.Owner)
 	env = map[string]string{}
 	for _, name := range policy.Trusting() {
 		if !slices.Contains(now.EnvNames, name) {

@@ -12,13 +12,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// Adopted makes a session whole that an earlier boxd has left: its box, whether that is frozen, and the
+// Restored makes a session whole that an earlier boxd has left: its box, whether that is frozen, and the
 // environment that was found in it. Programs tells of what runs in it.
-func (s *Session) Adopted(box *client.Box, frozen bool, env []string) {
+func (s *Session) Restored(box *client.Box, frozen bool, env []string) {
 	s.mu.Lock()
 	s.box, s.frozen, s.env, s.state = box, frozen, env, StateReady
 	s.mu.Unlock()
-	s.host.Work.Go(s.watch)
+	s.hooks.Work.Go(s.watch)
 	close(s.started)
 }
 
@@ -31,7 +31,7 @@ func (s *Session) Programs(ctx context.Context, found []*client.Program, log *sl
 }
 
 func (s *Session) adoptProgram(ctx context.Context, program *client.Program, log *slog.Logger) {
-	p, err := process.Adopt(s.home(ctx), program)
+	p, err := process.Adopt(s.processHooks(ctx), program)
 	if err == nil && !s.enter(p) {
 		err = fmt.Errorf("two processes have the id %q", p.Spec().ID)
 		p.Release()
@@ -62,7 +62,7 @@ func (s *Session) enter(p *process.Process) bool {
 	s.execs++
 	if entry.past = p.Past(); !entry.past {
 		s.running++
-		entry.release = s.host.Book.Running(s.Owner.Name, &given.Held, spec.Managed)
+		entry.release = s.hooks.Book.Running(s.Owner.Name, &given.Policy, spec.Managed)
 		if entry.managed {
 			s.lives++
 		}
@@ -76,8 +76,8 @@ func (s *Session) enter(p *process.Process) bool {
 
 // EndUnnamed ends a program nobody can ask for.
 func (s *Session) EndUnnamed(program *client.Program) {
-	s.host.Work.Go(func() {
-		late := process.After(process.KillPatience, s.lose)
+	s.hooks.Work.Go(func() {
+		late := process.After(process.KillPatience, s.markLost)
 		defer late.Stop()
 		_ = program.Kill() // without a box it has ended
 		<-program.Exited()

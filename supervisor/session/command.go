@@ -46,7 +46,7 @@ type ExecRequest struct {
 	// Beginning keeps the beginning of each stream alone.
 	Beginning bool
 	// Own makes it a program of boxd's own: of the rest only Argv and Stdin count.
-	Own *InternalExec
+	Internal *InternalExec
 	// Wait is how long it may wait for room in its session; nil: as long as the configuration lets it.
 	Wait *time.Duration
 }
@@ -54,7 +54,7 @@ type ExecRequest struct {
 // Context is what a session gives to all that runs in it.
 type Context struct {
 	Config   *policy.Config
-	Held     policy.Held // the bounds of whose session it is
+	Policy   policy.EffectivePolicy // the bounds of whose session it is
 	Profile  *policy.Profile
 	Settings policy.Settings
 	Enforced map[string]policy.Mechanism
@@ -64,7 +64,7 @@ type Context struct {
 // Plan validates a request and merges it with what its session has. A managed program has no timeout that
 // it does not ask for, and may ask for any. What makes it a process is left out of the Spec.
 func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
-	if req.Own != nil {
+	if req.Internal != nil {
 		return c.own(req)
 	}
 	asked := *req // of which the caller keeps his own
@@ -80,7 +80,7 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	if managed {
 		tool = policy.ToolProcesses
 	}
-	if err := c.Held.May(tool); err != nil {
+	if err := c.Policy.May(tool); err != nil {
 		return nil, err
 	}
 	timeout, clamped, err := c.timeout(req.Timeout, managed)
@@ -133,13 +133,13 @@ const longestTimeout = quantity.Duration(365 * 24 * time.Hour)
 func (c *Context) timeout(asked *quantity.Duration, managed bool) (time.Duration, []policy.Clamp, error) {
 	switch {
 	case !managed:
-		return c.Held.ExecTimeout(c.Profile, c.Settings.Profile, asked)
+		return c.Policy.ExecTimeout(c.Profile, c.Settings.Profile, asked)
 	case asked == nil:
 		return 0, nil, nil
 	case *asked <= 0 || *asked > longestTimeout:
 		return 0, nil, fault.Field("timeout", *asked, fmt.Sprintf("more than 0, at most %v", longestTimeout))
 	}
-	return c.Held.Timeout(time.Duration(*asked), true)
+	return c.Policy.Timeout(time.Duration(*asked), true)
 }
 
 // argv sets the arguments. It returns the code if that is too long to be one of them.

@@ -22,7 +22,7 @@ func session(t *testing.T) *Context {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Context{Config: &cfg, Held: policy.Held{Bounds: policy.NoBounds()}, Profile: profile, Settings: settings, Env: []string{"A=session", "B=session"}}
+	return &Context{Config: &cfg, Policy: policy.EffectivePolicy{Policy: policy.NoPolicy()}, Profile: profile, Settings: settings, Env: []string{"A=session", "B=session"}}
 }
 
 func request(change func(*ProcessRequest)) *ProcessRequest {

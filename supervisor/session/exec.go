@@ -27,8 +27,8 @@ type execution struct {
 
 // context is what a session gives to its programs.
 func (s *Session) context() *Context {
-	cfg := s.host.Config()
-	return &Context{Config: cfg, Held: cfg.BoundsOf(s.Owner).For(s.Current().Labels), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: WithEnv(s.env, s.givenEnv())}
+	cfg := s.hooks.Config()
+	return &Context{Config: cfg, Policy: cfg.PolicyOf(s.Owner).For(s.Current().Labels), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: WithEnv(s.env, s.givenEnv())}
 }
 
 // Plan says what an execution would be, and why not. It starts nothing and takes nothing of what its owner may
@@ -39,10 +39,10 @@ func (s *Session) Plan(req *ExecRequest) (*process.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.room(given.Config.Exec.MaxPerSession); err != nil {
+	if err := s.checkSlot(given.Config.Exec.MaxPerSession); err != nil {
 		return spec, err
 	}
-	return spec, s.host.Book.TryExecution(s.Owner.Name, &given.Held)
+	return spec, s.hooks.Book.TryExecution(s.Owner.Name, &given.Policy)
 }
 
 // Exec starts a program in a session, once that has started itself, and waits for it. If ctx ends, so does the program.
@@ -81,7 +81,7 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 	if err != nil {
 		return nil, err
 	}
-	over, err := s.host.Turns.Begin(ctx, s.Owner.Name)
+	over, err := s.hooks.Turns.Begin(ctx, s.Owner.Name)
 	if err != nil {
 		release()
 		s.done()
@@ -93,14 +93,14 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 		release()
 		s.done()
 		if errors.Is(err, client.ErrBoxLost) {
-			return nil, Gone(s.ID)
+			return nil, NotFoundError(s.ID)
 		}
 		return nil, err
 	}
-	s.host.Executed.Add(1)
-	s.Tell(ctx, events.Event{Type: events.ExecStarted})
+	s.hooks.Executed.Add(1)
+	s.Emit(ctx, events.Event{Type: events.ExecStarted})
 	e := &execution{session: s, caller: context.WithoutCancel(ctx), spec: spec, program: p, release: release, over: over}
-	e.late = process.After(spec.Command.Timeout+process.KillPatience, e.lose)
+	e.late = process.After(spec.Command.Timeout+process.KillPatience, e.markLost)
 	return e, nil
 }
 
@@ -108,10 +108,10 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 // reserved.
 func (s *Session) take(given *Context) (box *client.Box, release func(), err error) {
 	limit := given.Config.Exec.MaxPerSession
-	if err := s.room(limit); err != nil { // which takes nothing of the owner's day
+	if err := s.checkSlot(limit); err != nil { // which takes nothing of the owner's day
 		return nil, nil, err
 	}
-	if release, err = s.host.Book.Execution(s.Owner.Name, &given.Held); err != nil {
+	if release, err = s.hooks.Book.Execution(s.Owner.Name, &given.Policy); err != nil {
 		return nil, nil, err
 	}
 	if box, err = s.begin(limit, time.Now()); err != nil {
@@ -120,14 +120,14 @@ func (s *Session) take(given *Context) (box *client.Box, release func(), err err
 	return box, release, err
 }
 
-// lose ends the session of a program that is still there when it must have ended. Every deadline is PID
+// markLost ends the session of a program that is still there when it must have ended. Every deadline is PID
 // 1's; one that does not keep it serves nobody any more. With the session the program ends too, so
 // whoever waits for it waits no longer than that.
-func (e *execution) lose() {
+func (e *execution) markLost() {
 	select {
 	case <-e.program.Exited(): // its output may not have been taken yet
 	default:
-		e.session.lose()
+		e.session.markLost()
 	}
 }
 
@@ -154,12 +154,12 @@ func (e *execution) result(canceled bool) (*Result, error) {
 	exit, err := e.program.Wait(e.caller) // does not wait
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		if err := e.session.limitHit(step); err != nil {
-			e.session.Tell(e.caller, events.Event{Type: events.ExecEnded, Reason: string(StatusStartFailed), Detail: err.Error()})
+			e.session.Emit(e.caller, events.Event{Type: events.ExecEnded, Reason: string(StatusStartFailed), Detail: err.Error()})
 			return nil, err
 		}
 	}
 	r, err := e.session.result(e.spec, exit, err, e.program.Group(), e.program.Kept, canceled)
-	e.session.tellResult(e.caller, events.Event{Type: events.ExecEnded}, r, err)
+	e.session.emitResult(e.caller, events.Event{Type: events.ExecEnded}, r, err)
 	return r, err
 }
 
@@ -178,14 +178,14 @@ func (e *execution) close() {
 // used tells what a program has used, where the groups of the box do not.
 func (s *Session) used(exit *isolation.Exit) {
 	if !s.Grouped() {
-		s.host.Used(s.Owner.Name, exit.UserTime+exit.SystemTime)
+		s.hooks.Used(s.Owner.Name, exit.UserTime+exit.SystemTime)
 	}
 }
 
 // done ends an execution, and tells the reaper if it may not know when the session ends now.
 func (s *Session) done() {
 	if at := s.finish(time.Now()); !at.IsZero() {
-		s.host.Due(at)
+		s.hooks.Due(at)
 	}
-	s.host.Line.Wake()
+	s.hooks.Line.Wake()
 }

@@ -27,7 +27,7 @@ func (s *Session) Launched(box *client.Box, err error) error {
 	move := s.advanceLocked(next)
 	s.mu.Unlock()
 	if err == nil {
-		s.host.Work.Go(s.watch)
+		s.hooks.Work.Go(s.watch)
 	}
 	close(s.started)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Session) BeginEnd(reason EndReason) bool {
 	}
 	_ = s.advanceLocked(StateEnding) // legal from ready; nothing is begun in it any more
 	s.reason = reason
-	s.host.Work.Go(s.host.Line.Wake) // who waits for room need not any more; not under this lock
+	s.hooks.Work.Go(s.hooks.Line.Wake) // who waits for room need not any more; not under this lock
 	return true
 }
 
@@ -83,9 +83,9 @@ func (s *Session) watch() {
 	for {
 		select {
 		case <-s.box.Quiet():
-			s.host.Due(time.Time{}) // it may be idle now
+			s.hooks.Due(time.Time{}) // it may be idle now
 		case <-s.box.Done():
-			s.host.End(s, EndLost)
+			s.hooks.End(s, EndLost)
 			return
 		case <-s.ended:
 			return
@@ -93,9 +93,9 @@ func (s *Session) watch() {
 	}
 }
 
-// lose ends a session whose PID 1 does not do what it must.
-func (s *Session) lose() {
-	s.host.Work.Go(func() { s.host.End(s, EndLost) })
+// markLost ends a session whose PID 1 does not do what it must.
+func (s *Session) markLost() {
+	s.hooks.Work.Go(func() { s.hooks.End(s, EndLost) })
 }
 
 // Expiry returns when the session ends by itself and why, if it is ready; a zero time is never.
@@ -158,7 +158,7 @@ func (s *Session) Await(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != StateReady {
-		return Gone(s.ID)
+		return NotFoundError(s.ID)
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (s *Session) Freeze(ctx context.Context, on bool) error {
 	if on {
 		what = events.SessionFrozen
 	}
-	s.Tell(ctx, events.Event{Type: what})
+	s.Emit(ctx, events.Event{Type: what})
 	return nil
 }
 
@@ -193,17 +193,17 @@ func (s *Session) freeze(on bool) error {
 	s.lastUsed = time.Now()
 	s.mu.Unlock()
 	if slept && on {
-		s.host.Keep(s) // or the next boxd wakes what a caller has frozen
+		s.hooks.Keep(s) // or the next boxd wakes what a caller has frozen
 	}
 	err := s.setFrozen(on, before)
 	if slept {
 		s.mu.Lock()
 		s.asleep = s.asleep && s.frozen
 		s.mu.Unlock()
-		s.host.Keep(s)
+		s.hooks.Keep(s)
 	}
-	if at := s.RestAt(); !at.IsZero() {
-		s.host.Due(at)
+	if at := s.IdleAt(); !at.IsZero() {
+		s.hooks.Due(at)
 	}
 	return err
 }
@@ -216,7 +216,7 @@ func (s *Session) setFrozen(on, before bool) error {
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, client.ErrBoxLost):
-		return Gone(s.ID)
+		return NotFoundError(s.ID)
 	case errors.Is(err, unix.ETIMEDOUT):
 		return fault.Errorf(fault.Unavailable, "session %s: some process does not stop; it runs on", fault.Show(s.ID)).
 			WithHint("a process that waits for a disk stops when that answers; try again")

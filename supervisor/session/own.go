@@ -24,12 +24,12 @@ type InternalExec struct {
 const ownProcessors = 4
 
 func (c *Context) own(req *ExecRequest) (*process.Spec, error) {
-	if err := c.Held.May(req.Own.Tool); err != nil {
+	if err := c.Policy.May(req.Internal.Tool); err != nil {
 		return nil, err
 	}
 	spec := &process.Spec{Input: req.Stdin, Command: isolation.Command{
-		Argv: req.Argv, Env: []string{"GOMAXPROCS=" + strconv.Itoa(min(ownProcessors, runtime.NumCPU()))}, Dir: cmp.Or(req.Dir, isolation.Workspace), ScriptArg: -1, Timeout: req.Own.Timeout,
-		Output: isolation.Output{Head: req.Own.Output},
+		Argv: req.Argv, Env: []string{"GOMAXPROCS=" + strconv.Itoa(min(ownProcessors, runtime.NumCPU()))}, Dir: cmp.Or(req.Dir, isolation.Workspace), ScriptArg: -1, Timeout: req.Internal.Timeout,
+		Output: isolation.Output{Head: req.Internal.Output},
 	}}
 	if len(req.Stdin) > 0 {
 		spec.Command.Stdin = isolation.StdinFile

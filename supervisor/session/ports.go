@@ -63,7 +63,7 @@ func ParsePort(text string) (uint16, error) {
 
 // May refuses who has the session where its owner may not use ports.
 func (b *Ports) May(s *Session) error {
-	held := b.cfg().BoundsOf(s.Owner)
+	held := b.cfg().PolicyOf(s.Owner)
 	return held.May(policy.ToolPorts)
 }
 
@@ -151,7 +151,7 @@ func (b *Ports) connect(ctx context.Context, s *Session, port uint16) (*net.TCPC
 		return nil, fault.Errorf(fault.Conflict, "nothing listens at port %d of session %s", port, fault.Show(s.ID)).
 			WithHint("a program in the box has to listen at 127.0.0.1, ::1 or all addresses of the box")
 	case errors.Is(err, unix.ESRCH):
-		return nil, Gone(s.ID)
+		return nil, NotFoundError(s.ID)
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
 		return nil, fault.Errorf(fault.Unavailable, "port %d: %w", port, err).WithHint("the keeper comes back by itself; try again")
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, unix.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):

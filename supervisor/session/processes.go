@@ -88,7 +88,7 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
 func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slot, mine bool, err error) {
-	crowded := !spec.Unlisted && s.host.Line.Waits(s.Key) // before the lock: the line takes it
+	crowded := !spec.Unlisted && s.hooks.Line.Waits(s.Key) // before the lock: the line takes it
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -104,7 +104,7 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 		if crowded { // they come first
 			return nil, false, &quota.Full{Reason: quota.Executions, Own: true}
 		}
-		if err := s.roomLocked(given.Config.Exec.MaxPerSession); err != nil {
+		if err := s.checkSlotLocked(given.Config.Exec.MaxPerSession); err != nil {
 			return nil, false, err
 		}
 	} else if most := given.Config.Processes.Max; s.lives >= most {
@@ -112,14 +112,14 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 			WithHint("stop one of them").
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max", Used: strconv.Itoa(s.lives), Allowed: strconv.Itoa(most), Setting: "a larger processes.max"})
 	}
-	reserve := s.host.Book.Execution
+	reserve := s.hooks.Book.Execution
 	if spec.Managed {
-		reserve = s.host.Book.Process
+		reserve = s.hooks.Book.Process
 	}
 	if err := s.openLocked(); err != nil {
 		return nil, false, err
 	}
-	release, err := reserve(s.Owner.Name, &given.Held)
+	release, err := reserve(s.Owner.Name, &given.Policy)
 	if err != nil {
 		return nil, false, err
 	}
@@ -141,52 +141,52 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 // launchProcess starts the process of a place, outside any lock, unless ctx ends before its owner's turn has come.
 func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.Spec) {
 	defer close(entry.known)
-	turn, err := s.host.Turns.Begin(ctx, s.Owner.Name)
+	turn, err := s.hooks.Turns.Begin(ctx, s.Owner.Name)
 	ctx = context.WithoutCancel(ctx)
 	if err == nil {
-		if entry.process, err = process.Start(s.home(ctx), spec); err != nil {
+		if entry.process, err = process.Start(s.processHooks(ctx), spec); err != nil {
 			turn()
 		}
 	}
 	if err != nil {
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
-			entry.err = Gone(s.ID)
+			entry.err = NotFoundError(s.ID)
 		}
 		s.processEnded(ctx, entry)
 		s.dropProcess(entry)
 		return
 	}
-	s.host.Executed.Add(1)
+	s.hooks.Executed.Add(1)
 	entry.turn = turn
-	s.Tell(ctx, happened(spec, events.ProcessStarted, events.ExecStarted))
+	s.Emit(ctx, happened(spec, events.ProcessStarted, events.ExecStarted))
 	s.drive(ctx, entry)
 }
 
-// home is what processes get from their session.
-func (s *Session) home(ctx context.Context) process.Home {
-	return process.Home{
+// processHooks is what processes get from their session.
+func (s *Session) processHooks(ctx context.Context) process.Hooks {
+	return process.Hooks{
 		Tell: func(id string, ready bool) {
 			what := events.ProcessRestarted
 			if ready {
 				what = events.ProcessReady
 			}
-			s.Tell(ctx, events.Event{Type: what, Process: id})
+			s.Emit(ctx, events.Event{Type: what, Process: id})
 		},
 		Box:     s.box,
-		Lose:    s.lose,
-		Leaving: s.host.Leaving,
+		Lose:    s.markLost,
+		Leaving: s.hooks.Leaving,
 	}
 }
 
 // drive sees a process through, and keeps it for a while when it has ended.
 func (s *Session) drive(ctx context.Context, entry *slot) {
-	s.host.Work.Go(func() {
+	s.hooks.Work.Go(func() {
 		entry.process.Drive() //nolint:contextcheck // the context is for what is told of it alone
 		if entry.turn != nil {
 			entry.turn()
 		}
 		if !entry.past {
-			s.tellEnd(ctx, entry.process)
+			s.emitEnd(ctx, entry.process)
 			s.processEnded(ctx, entry)
 		}
 		close(entry.over)
@@ -219,7 +219,7 @@ func (s *Session) retire(entry *slot) {
 		return
 	}
 	info := entry.process.Info()
-	keep := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(s.host.Config().Processes.Keep)))), 0)
+	keep := max(time.Until(info.EndedAt.Add(entry.process.Keep(time.Duration(s.hooks.Config().Processes.Keep)))), 0)
 	s.mu.Lock()
 	if s.processes[info.ID] != entry || s.state != StateReady {
 		s.mu.Unlock()

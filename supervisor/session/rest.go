@@ -19,7 +19,7 @@ var errAsleep = errors.New("the session is asleep")
 // lock, maybe more than once.
 func (s *Session) admit(ctx context.Context, wait *time.Duration, try func() error) error {
 	for {
-		err := s.host.Line.Admit(ctx, quota.Waiter{Caller: s.Key, What: s.ID, Wait: wait}, try)
+		err := s.hooks.Line.Admit(ctx, quota.Waiter{Caller: s.Key, What: s.ID, Wait: wait}, try)
 		if !errors.Is(err, errAsleep) {
 			return err
 		}
@@ -50,10 +50,10 @@ func (s *Session) Use() error {
 	})
 }
 
-// RestAt is when the programs of the session are to be stopped if nobody uses it until then; zero: never, or
+// IdleAt is when the programs of the session are to be stopped if nobody uses it until then; zero: never, or
 // they are stopped, and thawing them calls Due. A session is used while a program runs that is waited for and
 // while a client is attached: no event tells when that is over, so it is then the time to look again.
-func (s *Session) RestAt() time.Time {
+func (s *Session) IdleAt() time.Time {
 	after := time.Duration(s.profile.FreezeAfter)
 	if after == 0 || !s.Grouped() {
 		return time.Time{}
@@ -80,15 +80,15 @@ func (s *Session) attached() bool {
 	return false
 }
 
-// Rest stops the programs of a session that nobody has used, after what memory they do not need was taken
+// FreezeIdle stops the programs of a session that nobody has used, after what memory they do not need was taken
 // back. It does nothing if somebody uses it by now.
-func (s *Session) Rest() error {
+func (s *Session) FreezeIdle() error {
 	return s.Exclusive(func() error {
-		if at := s.RestAt(); at.IsZero() || time.Now().Before(at) {
+		if at := s.IdleAt(); at.IsZero() || time.Now().Before(at) {
 			return nil
 		}
-		s.host.Reclaim(s)
-		if at := s.RestAt(); at.IsZero() || time.Now().Before(at) {
+		s.hooks.Reclaim(s)
+		if at := s.IdleAt(); at.IsZero() || time.Now().Before(at) {
 			return nil
 		}
 		s.mu.Lock()
@@ -98,14 +98,14 @@ func (s *Session) Rest() error {
 		}
 		s.frozen, s.asleep = true, true
 		s.mu.Unlock()
-		s.host.Keep(s) // first: to a boxd that finds the box frozen without that, a caller has frozen it
+		s.hooks.Keep(s) // first: to a boxd that finds the box frozen without that, a caller has frozen it
 		err := s.setFrozen(true, false)
 		if err != nil {
 			s.mu.Lock()
 			s.asleep = false
 			s.lastUsed = time.Now() // not so soon again
 			s.mu.Unlock()
-			s.host.Keep(s)
+			s.hooks.Keep(s)
 		}
 		return err
 	})
@@ -131,15 +131,15 @@ func (s *Session) BoxKey() string { return cmp.Or(s.boxKey, s.Key) }
 // SetBoxKey gives the session a box of another name, or with "" one of its own. It has not started yet.
 func (s *Session) SetBoxKey(key string) { s.boxKey = key }
 
-// Heard notes whether PID 1 has given the sign of life it was asked for, and returns how many it has not
+// Pinged notes whether PID 1 has given the sign of life it was asked for, and returns how many it has not
 // given in a row.
-func (s *Session) Heard(err error) int {
+func (s *Session) Pinged(err error) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.silent++; !errors.Is(err, client.ErrSilent) {
-		s.silent = 0
+	if s.missedPings++; !errors.Is(err, client.ErrSilent) {
+		s.missedPings = 0
 	}
-	return s.silent
+	return s.missedPings
 }
 
 // Unhealthy is how many signs of life in a row a PID 1 owes that is given up.

@@ -125,7 +125,7 @@ func (s *Session) addOutput(r *Result, exit *isolation.Exit, kept output, durabl
 			return fmt.Errorf("session %q: %w", s.ID, err)
 		}
 		if durable {
-			if most := int(s.host.Config().Exec.OutputLimit); most > 0 && len(head)+len(tail) > most {
+			if most := int(s.hooks.Config().Exec.OutputLimit); most > 0 && len(head)+len(tail) > most {
 				all := append(head, tail...)
 				head, tail = nil, all[len(all)-most:]
 				end.CutFrom, end.CutTo = 0, end.Total-uint64(most)

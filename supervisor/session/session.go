@@ -23,8 +23,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Host is what all sessions of one boxd share, and what a session tells of itself. All of it is set.
-type Host struct {
+// Hooks is what all sessions of one boxd share, and what a session tells of itself. All of it is set.
+type Hooks struct {
 	Config   func() *policy.Config // that is in force; what it points to does not change
 	Executed *atomic.Uint64        // programs ever started
 	Work     *sync.WaitGroup       // owns what goes on in the background
@@ -58,10 +58,10 @@ type Params struct {
 }
 
 // New returns a session that is starting; Launched tells it what has come of that.
-func New(host *Host, p *Params) *Session {
+func New(host *Hooks, p *Params) *Session {
 	return &Session{
 		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID, isolation.MaxHostname), Settings: p.Settings, Created: p.Created,
-		host: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives,
+		hooks: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives,
 		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(),
 	}
 }
@@ -76,35 +76,35 @@ type Session struct {
 	Created  time.Time
 	OneShot  bool   // no later boxd takes it over
 	Record   Record // what is on disk of it
-	host     *Host
+	hooks    *Hooks
 	profile  policy.Profile
 	made     *policy.Config // the configuration it was made or taken over under
 	env      []string       // NAME=value of every program that adds nothing
 	enforced map[string]policy.Mechanism
 
-	boxKey   string     // of its box, if that is not Key; does not change once it has started
-	changing sync.Mutex // held while the session is changed or frozen
-	heirs    sync.Mutex // held while the box is given what the next boxd needs
+	boxKey      string     // of its box, if that is not Key; does not change once it has started
+	changing    sync.Mutex // held while the session is changed or frozen
+	handingOver sync.Mutex // held while the box is given what the next boxd needs
 
 	started chan struct{} // closed when the start is over, well or not
 	ended   chan struct{} // closed when nothing is left of the session
 
-	mu       sync.Mutex // guards the fields below
-	state    State
-	box      *client.Box
-	lastUsed time.Time
-	running  int // executions under way, and processes
-	lives    int // processes among them
-	execs    int // executions ever
-	frozen   bool
-	asleep   bool // frozen because nobody has used it: the next use thaws it
-	silent   int  // signs of life in a row that its PID 1 has not given
-	reason   EndReason
-	live     []policy.LiveMount  // mounts it was given, by target
-	mounting *policy.MountChange // the change of them that is under way
-	skills   []policy.ActiveSkill
-	drives   []policy.ActiveDrive
-	given    map[string]string // variables that boxd adds to env: placeholders of secrets
+	mu          sync.Mutex // guards the fields below
+	state       State
+	box         *client.Box
+	lastUsed    time.Time
+	running     int // executions under way, and processes
+	lives       int // processes among them
+	execs       int // executions ever
+	frozen      bool
+	asleep      bool // frozen because nobody has used it: the next use thaws it
+	missedPings int  // signs of life in a row that its PID 1 has not given
+	reason      EndReason
+	live        []policy.LiveMount  // mounts it was given, by target
+	mounting    *policy.MountChange // the change of them that is under way
+	skills      []policy.ActiveSkill
+	drives      []policy.ActiveDrive
+	given       map[string]string // variables that boxd adds to env: placeholders of secrets
 
 	processes map[string]*slot
 	err       error // why the start failed
@@ -136,14 +136,14 @@ type Info struct {
 	Executions int
 	// Expires is when the session ends if nobody uses it; zero if only deletion ends it or a
 	// running program holds it and it has no absolute end.
-	Expires time.Time
-	Kept    bool // processes go on that a program has left
-	Frozen  bool
-	Asleep  bool   // frozen because nobody has used it
-	Silent  int    // signs of life in a row that PID 1 has not given
-	Group   string // path of the box's control group, "" if it has none
-	PID     uint32 // of the box's PID 1, on the host
-	IDBase  uint32 // first of the box's host ids
+	Expires     time.Time
+	Kept        bool // processes go on that a program has left
+	Frozen      bool
+	Asleep      bool   // frozen because nobody has used it
+	MissedPings int    // signs of life in a row that PID 1 has not given
+	Group       string // path of the box's control group, "" if it has none
+	PID         uint32 // of the box's PID 1, on the host
+	IDBase      uint32 // first of the box's host ids
 }
 
 // Info returns the session as it is now.
@@ -152,7 +152,7 @@ func (s *Session) Info() Info {
 	defer s.mu.Unlock()
 	info := Info{
 		ID: s.ID, Box: cmp.Or(s.boxKey, s.Key), Owner: s.Owner.Name, OwnerUID: s.Owner.UID, Hostname: s.Hostname, State: s.state, Settings: s.Settings,
-		Enforced: maps.Clone(s.enforced), Skills: slices.Clone(s.skills), Drives: slices.Clone(s.drives), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, Silent: s.silent,
+		Enforced: maps.Clone(s.enforced), Skills: slices.Clone(s.skills), Drives: slices.Clone(s.drives), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, MissedPings: s.missedPings,
 	}
 	info.Expires, _ = s.expiryLocked()
 	if s.box != nil {
@@ -199,21 +199,21 @@ func (s *Session) expiryLocked() (time.Time, EndReason) {
 func (s *Session) begin(limit int, now time.Time) (*client.Box, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.roomLocked(limit); err != nil {
+	if err := s.checkSlotLocked(limit); err != nil {
 		return nil, err
 	}
 	return s.box, s.beginLocked(now)
 }
 
-// room refuses an execution that begin would refuse now.
-func (s *Session) room(limit int) error {
+// checkSlot refuses an execution that begin would refuse now.
+func (s *Session) checkSlot(limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(s.roomLocked(limit), s.openLocked())
+	return cmp.Or(s.checkSlotLocked(limit), s.openLocked())
 }
 
-// roomLocked refuses an execution that would be one too many.
-func (s *Session) roomLocked(limit int) error {
+// checkSlotLocked refuses an execution that would be one too many.
+func (s *Session) checkSlotLocked(limit int) error {
 	if s.running-s.lives < limit || s.state != StateReady || s.frozen {
 		return nil // or beginLocked refuses it
 	}
@@ -225,7 +225,7 @@ func (s *Session) roomLocked(limit int) error {
 // openLocked refuses a session in which nothing can begin.
 func (s *Session) openLocked() error {
 	if s.state != StateReady {
-		return Gone(s.ID)
+		return NotFoundError(s.ID)
 	}
 	if s.asleep {
 		return errAsleep
@@ -290,11 +290,11 @@ func (s *Session) Reason() EndReason {
 	return s.reason
 }
 
-// Gone is the answer where there is no session of an id.
-func Gone(id string) error {
+// NotFoundError is the answer where there is no session of an id.
+func NotFoundError(id string) error {
 	return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).
 		WithHint("boxctl ls shows the sessions you have, boxctl create makes one")
 }
 
 // Config is the configuration that is in force.
-func (s *Session) Config() *policy.Config { return s.host.Config() }
+func (s *Session) Config() *policy.Config { return s.hooks.Config() }

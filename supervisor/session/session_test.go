@@ -144,8 +144,8 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 	now := time.Now()
 	var told []time.Time
 	line := quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{} })
-	host := &Host{Line: line, Due: func(at time.Time) { told = append(told, at) }}
-	s := &Session{host: host, state: StateReady, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Minute)}}}
+	host := &Hooks{Line: line, Due: func(at time.Time) { told = append(told, at) }}
+	s := &Session{hooks: host, state: StateReady, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Minute)}}}
 	for range 2 {
 		if _, err := s.begin(2, now); err != nil {
 			t.Fatal(err)
@@ -165,7 +165,7 @@ func TestWhatWaitsIsToldInOrder(t *testing.T) {
 	for range 50 {
 		told := 0
 		var mu sync.Mutex // without which the test were a race where the order is none
-		s := &Session{state: StateReady, host: &Host{Bequeath: func(s *Session) {
+		s := &Session{state: StateReady, hooks: &Hooks{Bequeath: func(s *Session) {
 			n := len(s.Waiting())
 			runtime.Gosched()
 			mu.Lock()
@@ -178,7 +178,7 @@ func TestWhatWaitsIsToldInOrder(t *testing.T) {
 				if _, err := s.enqueue(&process.Spec{ID: fmt.Sprint(i)}); err != nil {
 					t.Error(err)
 				}
-				s.bequeath()
+				s.handOver()
 			})
 		}
 		all.Wait()

@@ -13,14 +13,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// Tell notes what has happened to the session.
-func (s *Session) Tell(ctx context.Context, e events.Event) {
+// Emit notes what has happened to the session.
+func (s *Session) Emit(ctx context.Context, e events.Event) {
 	e.Session, e.Owner = s.ID, s.Owner.Name
-	s.host.Events.Add(ctx, e)
+	s.hooks.Events.Add(ctx, e)
 }
 
-// tellResult notes the end of a program, and which limits it has come to.
-func (s *Session) tellResult(ctx context.Context, e events.Event, r *Result, err error) {
+// emitResult notes the end of a program, and which limits it has come to.
+func (s *Session) emitResult(ctx context.Context, e events.Event, r *Result, err error) {
 	e.Reason = string(StatusLost)
 	if err == nil {
 		e.Reason, e.Took = string(r.Status), r.Duration
@@ -34,7 +34,7 @@ func (s *Session) tellResult(ctx context.Context, e events.Event, r *Result, err
 		case StatusTimedOut, StatusOOMKilled, StatusCanceled, StatusLost:
 		}
 	}
-	s.Tell(ctx, e)
+	s.Emit(ctx, e)
 	if err != nil {
 		return
 	}
@@ -52,10 +52,10 @@ func (s *Session) tellResult(ctx context.Context, e events.Event, r *Result, err
 		if r.OOM.Sign != "" {
 			detail = "as it seems: " + r.OOM.Sign
 		}
-		s.Tell(ctx, events.Event{Type: events.OOM, Exec: e.Exec, Process: e.Process, Reason: of, Detail: fmt.Sprintf("%v used up; %s", r.OOM.Limit, detail)})
+		s.Emit(ctx, events.Event{Type: events.OOM, Exec: e.Exec, Process: e.Process, Reason: of, Detail: fmt.Sprintf("%v used up; %s", r.OOM.Limit, detail)})
 	}
 	for _, full := range r.Full {
-		s.Tell(ctx, events.Event{Type: events.Quota, Exec: e.Exec, Process: e.Process, Reason: full.Kind, Detail: fmt.Sprintf("%v of %v, %d of %d files", full.Used, full.Limit, full.Files, full.FilesLimit)})
+		s.Emit(ctx, events.Event{Type: events.Quota, Exec: e.Exec, Process: e.Process, Reason: full.Kind, Detail: fmt.Sprintf("%v of %v, %d of %d files", full.Used, full.Limit, full.Files, full.FilesLimit)})
 	}
 }
 
@@ -70,11 +70,11 @@ func happened(spec *process.Spec, ofProcess, ofExec events.Type) events.Event {
 	return events.Event{Type: ofExec, Exec: spec.ID}
 }
 
-// tellEnd notes the end of a process, unless another boxd will see it.
-func (s *Session) tellEnd(ctx context.Context, p *process.Process) {
-	if _, err := p.Wait(ctx); errors.Is(err, client.ErrBoxLost) && s.host.Leaving() { // does not wait: it has ended
+// emitEnd notes the end of a process, unless another boxd will see it.
+func (s *Session) emitEnd(ctx context.Context, p *process.Process) {
+	if _, err := p.Wait(ctx); errors.Is(err, client.ErrBoxLost) && s.hooks.Leaving() { // does not wait: it has ended
 		return
 	}
 	r, err := s.ProcessEnd(ctx, p)
-	s.tellResult(ctx, happened(p.Spec(), events.ProcessEnded, events.ExecEnded), r, err)
+	s.emitResult(ctx, happened(p.Spec(), events.ProcessEnded, events.ExecEnded), r, err)
 }

@@ -51,8 +51,8 @@ func (s *Session) place(ctx context.Context, spec *process.Spec, given *Context,
 			return nil, false, err
 		}
 		if entry != nil { // or somebody else has made the place meanwhile
-			s.bequeath()
-			s.host.Work.Go(func() { s.await(context.WithoutCancel(ctx), entry, wait) }) // whoever has asked for it may go
+			s.handOver()
+			s.hooks.Work.Go(func() { s.await(context.WithoutCancel(ctx), entry, wait) }) // whoever has asked for it may go
 			return entry, true, nil
 		}
 	}
@@ -66,7 +66,7 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 		return nil, nil
 	}
 	if s.state != StateReady {
-		return nil, Gone(s.ID)
+		return nil, NotFoundError(s.ID)
 	}
 	many, size := 1, len(spec.Script)+len(spec.Input)
 	for _, other := range s.processes {
@@ -93,10 +93,10 @@ func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 		given := s.context()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if err := cmp.Or(s.roomLocked(given.Config.Exec.MaxPerSession), s.openLocked()); err != nil {
+		if err := cmp.Or(s.checkSlotLocked(given.Config.Exec.MaxPerSession), s.openLocked()); err != nil {
 			return err
 		}
-		release, err := s.host.Book.Execution(s.Owner.Name, &given.Held)
+		release, err := s.hooks.Book.Execution(s.Owner.Name, &given.Policy)
 		if err != nil {
 			return err
 		}
@@ -119,16 +119,16 @@ func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 	ready := s.state == StateReady
 	s.mu.Unlock()
 	if ready { // or the next boxd is to find it
-		s.bequeath()
+		s.handOver()
 	}
 }
 
-// bequeath gives the box what waits, as it is now: an earlier look that is told later would lose what has come since,
+// handOver gives the box what waits, as it is now: an earlier look that is told later would lose what has come since,
 // and begin again what has begun.
-func (s *Session) bequeath() {
-	s.heirs.Lock()
-	defer s.heirs.Unlock()
-	s.host.Bequeath(s)
+func (s *Session) handOver() {
+	s.handingOver.Lock()
+	defer s.handingOver.Unlock()
+	s.hooks.Bequeath(s)
 }
 
 // Waiting are the executions that wait, for Resume of the next boxd.
@@ -170,7 +170,7 @@ func (s *Session) Resume(ctx context.Context, found []json.RawMessage, log *slog
 func (s *Session) resume(ctx context.Context, spec *process.Spec) error {
 	entry, err := s.enqueue(spec)
 	if entry != nil {
-		s.host.Work.Go(func() { s.await(ctx, entry, nil) })
+		s.hooks.Work.Go(func() { s.await(ctx, entry, nil) })
 	}
 	return err
 }

@@ -66,8 +66,8 @@ func MakeEnvironment(ctx context.Context, s *session.Session, skill string, req 
 	settings := s.Current()
 	timeout := req.Timeout
 	if p := s.Config().Profiles[settings.Profile]; timeout == nil && !slices.Contains(p.Locked, "timeout") {
-		if timeout = &p.MaxTimeout; s.Config().BoundsOf(s.Owner).Ceilings.Timeout > 0 {
-			timeout = new(min(p.MaxTimeout, s.Config().BoundsOf(s.Owner).Ceilings.Timeout))
+		if timeout = &p.MaxTimeout; s.Config().PolicyOf(s.Owner).Ceilings.Timeout > 0 {
+			timeout = new(min(p.MaxTimeout, s.Config().PolicyOf(s.Owner).Ceilings.Timeout))
 		}
 	}
 	limit := min(quantity.Size(maxAnswer), s.Config().Exec.OutputLimit)
@@ -104,7 +104,7 @@ func failure(id, skill, network string, r *session.Result) error {
 	case session.StatusCanceled:
 		return context.Canceled
 	case session.StatusLost:
-		return session.Gone(id)
+		return session.NotFoundError(id)
 	case session.StatusStartFailed:
 		if errors.Is(r.Failed, unix.ENOENT) {
 			return fault.Errorf(fault.Unsupported, "there is no python3 in the box").WithHint("the image of the session has to have it")

@@ -40,7 +40,7 @@ func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte
 	}
 	r, err := s.Exec(ctx, &session.ExecRequest{
 		Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir,
-		Own: &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer},
+		Internal: &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(limits.Timeout), Output: uint64(limits.MaxContent)*2 + files.MaxAnswer},
 	})
 	if err != nil {
 		return nil, nil, err
@@ -159,7 +159,7 @@ type conversation struct {
 
 func start(ctx context.Context, s *session.Session, req *session.ProcessRequest) (*conversation, error) {
 	req.Unlisted, req.Exec.Argv = true, []string{isolation.FilesProgram}
-	req.Exec.Own = &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(s.Config().Files.ArchiveTimeout)}
+	req.Exec.Internal = &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(s.Config().Files.ArchiveTimeout)}
 	p, _, err := s.StartProcess(ctx, req)
 	if err != nil {
 		return nil, err
@@ -272,7 +272,7 @@ func ended(s *session.Session, r *session.Result, timeout, key string, err error
 	case session.StatusCanceled:
 		return context.Canceled
 	case session.StatusLost:
-		return session.Gone(s.ID)
+		return session.NotFoundError(s.ID)
 	case session.StatusStartFailed:
 		if errors.Is(r.Failed, unix.ENOENT) {
 			return fault.Errorf(fault.Unsupported, "this box has no program for files: %w", r.Failed).WithHint("an earlier boxd has made it; remove it and make a new one")

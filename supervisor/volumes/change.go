@@ -23,7 +23,7 @@ func busyNow(name string) error {
 
 // Change gives a workspace another quota, for all sessions that have it; nil leaves a part of it as it is. One that was
 // made with a quota keeps one, and one that was made without never has one: the kernel counts its files or does not.
-func (s *Workspaces) Change(ctx context.Context, owner, name string, held *policy.Held, quota *quantity.Size, inodes *int) (Workspace, error) {
+func (s *Workspaces) Change(ctx context.Context, owner, name string, held *policy.EffectivePolicy, quota *quantity.Size, inodes *int) (Workspace, error) {
 	key := policy.SpaceKey(owner, name)
 	s.mu.Lock()
 	sp, err := s.findLocked("name", owner, name)

@@ -203,7 +203,7 @@ type WorkspaceRequest struct {
 }
 
 // Create makes a workspace of a principal, which has most at most; host is what this host can keep.
-func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.Held, host policy.Host, w WorkspaceRequest) (Workspace, error) {
+func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.EffectivePolicy, host policy.Host, w WorkspaceRequest) (Workspace, error) {
 	if err := policy.ValidSpaceName("name", w.Name); err != nil {
 		return Workspace{}, err
 	}

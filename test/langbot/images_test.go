@@ -29,7 +29,7 @@ func (b *bot) imports(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	archive := bytes.NewReader(boxtest.Tar(0o755, map[string]string{"bin/sh": string(program)}))
-	if _, err := b.Client.ImportImage(t.Context(), archive, name, "rootfs"); err != nil {
+	if _, err := b.ImportImage(t.Context(), archive, name, "rootfs"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -57,7 +57,7 @@ func TestASessionHasTheImageThatLangBotNames(t *testing.T) {
 		t.Errorf("of an image that is not there: %v", got)
 	}
 	b.imports(t, "tools:2") // living sessions keep what they have
-	if err := b.Client.DeleteImage(t.Context(), "docker.io/library/tools:1"); err != nil {
+	if err := b.DeleteImage(t.Context(), "docker.io/library/tools:1"); err != nil {
 		t.Error(err)
 	}
 	if got := [2]any{c.in("a", "tools:1", "again"), c.in("b", "tools:2", "echo the host")}; got != [2]any{"the image's shell: again", "the host"} {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Group is a control group by a descriptor of its directory, which works wherever that is held: also
+// Group is a cgroup by a descriptor of its directory, which works wherever that is held: also
 // in a box, where no cgroup filesystem is mounted.
 type Group struct{ FD int }
 

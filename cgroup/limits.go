@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup is about control groups v2, the kernel's way to limit what a box uses: the texts of
+// Package cgroup is about cgroups v2, the kernel's way to limit what a box uses: the texts of
 // limits, and one group and what can be done with it. The names and texts of files are those of
 // cgroup-v2 in the kernel's documentation (admin-guide/cgroup-v2.rst).
 //

@@ -75,7 +75,7 @@ const (
 	msgPrivate
 )
 
-// ProgramGroup is the name of the control group of a program. It is never used again: in a group that has
+// ProgramGroup is the name of the cgroup of a program. It is never used again: in a group that has
 // once been killed nothing can start, from Linux 6.12 on.
 func ProgramGroup(id uint32) string { return "e" + strconv.FormatUint(uint64(id), 10) }
 
@@ -88,7 +88,7 @@ type Setup struct {
 	Scratch  Scratch
 	Rlimits  []Rlimit
 	Mounts   []SetupMount
-	Grouped  bool // every program gets a control group
+	Grouped  bool // every program gets a cgroup
 	// Adoptable boxes have a socket by which another boxd finds them.
 	Adoptable bool
 	Filter    []byte // seccomp program, as in isolation/seccomp

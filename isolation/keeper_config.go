@@ -19,7 +19,7 @@ type KeeperConfig struct {
 	IDLock   string // file that reserves ranges among all keepers of the host
 	Ahead    int    // how many boxes are cloned ahead of need
 	Store    uint64 // bytes of the store, where the state directory has no quotas; 0: no store
-	Group    string // control group that has been delegated to boxd, an absolute path; "": none
+	Group    string // cgroup that has been delegated to boxd, an absolute path; "": none
 	Allow    []string
 	Etc      []string
 	Network  []string      // as isolation/network has it

@@ -83,7 +83,7 @@ type RemoveTree struct{ Tree string }
 // ListBoxes asks for the keys of living boxes that come after one.
 type ListBoxes struct{ After string }
 
-// SetLimits asks for other limits of a living box: those of its control groups, if it has any, and those
+// SetLimits asks for other limits of a living box: those of its cgroups, if it has any, and those
 // of its workspace, if that has any.
 type SetLimits struct {
 	Key    string
@@ -123,12 +123,12 @@ type Listed struct {
 type Launched struct {
 	PID    uint32
 	IDBase uint32 // first of the IDRange host ids
-	Group  string // path of the box's control group, "" if it has none
+	Group  string // path of the box's cgroup, "" if it has none
 }
 
 // Host is what can be enforced here, found out by trying.
 type Host struct {
-	Controllers []string // of the boxes' control groups; none if there are no groups
+	Controllers []string // of the boxes' cgroups; none if there are no groups
 	NoGroups    string   // why there are none
 	Workspaces  string   // the directory that holds the managed workspaces
 	Quota       string   // what keeps their quotas, QuotaProject or QuotaStore; "": nothing

@@ -37,7 +37,7 @@ const (
 
 // Bounds of a Spec.
 const (
-	// MaxMounts leaves room for the workspace, the control group, the listening socket and the message in one
+	// MaxMounts leaves room for the workspace, the cgroup, the listening socket and the message in one
 	// message of 253 descriptors.
 	MaxMounts   = 249
 	rootMounts  = 8    // of a root that programs can write to, at most: what is changed, and trees of the host
@@ -59,7 +59,7 @@ type Spec struct {
 	Caller      Caller
 	Scratch     Scratch
 	Rlimits     []Rlimit
-	Grouped     bool          // the box has control groups, which keep Limits
+	Grouped     bool          // the box has cgroups, which keep Limits
 	Scope       string        // path of a group the service manager has made for the box, see ScopeOf; "": the keeper makes one
 	Limits      cgroup.Limits // of all programs together
 	View        cgroup.Limits // that programs see of its limits, whatever keeps them
@@ -169,7 +169,7 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
-// ScopeOf names the scope unit of a box, which is also the name of its control group.
+// ScopeOf names the scope unit of a box, which is also the name of its cgroup.
 func ScopeOf(key string) string { return "box-" + key + ".scope" }
 
 func (s *Spec) validScope() bool {
@@ -255,7 +255,7 @@ type Command struct {
 	Stdin        Stdin
 	Timeout      time.Duration // 0: none
 	KeepRunning  bool          // leave alone what the command started and did not end
-	Limits       cgroup.Limits // of this program, in a box with control groups
+	Limits       cgroup.Limits // of this program, in a box with cgroups
 	Output       Output
 	// Durable makes PID 1 keep the program's standard input, output and end until they are forgotten,
 	// whatever becomes of boxd; its output is handed over as it grows.
@@ -322,7 +322,7 @@ type Exit struct {
 	MaxRSS     uint64 // bytes, of the largest process waited for
 	Leftovers  uint32 // processes it had started and left running, now killed
 	Kept       bool   // processes go on without it, as Command.KeepRunning wants
-	Grouped    bool   // it had a control group, and Use is what that used
+	Grouped    bool   // it had a cgroup, and Use is what that used
 	Use        cgroup.Use
 	Disks      [2]Disk // /workspace and the scratch directories, as the program has left them
 	Streams    [2]StreamEnd

@@ -47,7 +47,7 @@ const (
 	StepStdio
 	StepLookup
 	StepExec
-	// Control groups: the keeper's part before the clone, PID 1's of a program and of freezing.
+	// Cgroups: the keeper's part before the clone, PID 1's of a program and of freezing.
 	StepGroup
 	StepFreeze
 	StepNetwork // the keeper, before PID 1 has its setup

@@ -30,7 +30,7 @@ func ViewDirs() []string {
 }
 
 // ViewFiles are the files that show a View, below Dir. Those of Sys/fs/cgroup are named and written as cgroup v2 has
-// them, and say the same whether control groups keep the limits or something else (cgroup-v2.rst of the kernel). MemInfo has
+// them, and say the same whether cgroups keep the limits or something else (cgroup-v2.rst of the kernel). MemInfo has
 // what does not change: all of the memory is free (proc_meminfo(5)).
 func ViewFiles(v *View) []BoxFile {
 	kib := func(n uint64) string {

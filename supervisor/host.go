@@ -28,7 +28,7 @@ func (v *Supervisor) lookAtHost(ctx context.Context) (policy.Host, error) {
 }
 
 // enforcement says what keeps the limits of a session. Before it says that something is missing it looks
-// again: the anchor of the control groups may have been started, or may be gone.
+// again: the anchor of the cgroups may have been started, or may be gone.
 func (v *Supervisor) enforcement(ctx context.Context, cfg *policy.Config, settings *policy.Settings) (map[string]policy.Mechanism, error) {
 	by, err := cfg.Enforcement(settings, v.found())
 	if err == nil && (policy.Grouped(by) || v.layout != stats.Unified) {

@@ -109,7 +109,7 @@ func sameSpec(a, b *isolation.Spec) bool {
 	return a.Limits == b.Limits && a.View == b.View && a.Work == b.Work && alike(a, b)
 }
 
-// alike reports whether one box can be made the other: in limits of control groups and of the workspace
+// alike reports whether one box can be made the other: in limits of cgroups and of the workspace
 // they may differ, which living boxes can get others of.
 func alike(a, b *isolation.Spec) bool {
 	x, y := *a, *b
@@ -128,7 +128,7 @@ func sameOwner(a, b *isolation.Spec) bool {
 }
 
 // Take returns a box that can be made that of spec, nil if there is none. It is the caller's then. A box whose
-// control groups would be among another owner's is none; that owner's are made from now on.
+// cgroups would be among another owner's is none; that owner's are made from now on.
 func (p *Pool) Take(profile string, spec *isolation.Spec) *PoolMember {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -183,7 +183,7 @@ func TestWhatFits(t *testing.T) {
 	}
 }
 
-// Control groups of a principal are together, and no box can be moved to others.
+// Cgroups of a principal are together, and no box can be moved to others.
 func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 2}

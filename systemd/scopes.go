@@ -82,7 +82,7 @@ func (s *Scopes) Close() {
 func ScopeName(key string) string { return "box-" + key + ".scope" }
 
 // Start puts a process, which must exist and whose id the caller must hold (not have waited for), into
-// a new scope and returns its control group, a path below the mount of cgroup v2. The scope ends with
+// a new scope and returns its cgroup, a path below the mount of cgroup v2. The scope ends with
 // its last process.
 //
 // A name in use is ErrScopeExists. After any other error the scope may exist all the same: Stop it.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stats looks at control groups: how the host has them, and what the groups of a box use.
+// Package stats looks at cgroups: how the host has them, and what the groups of a box use.
 package stats
 
 import (
 	"github.com/containerd/cgroups/v3"
 )
 
-// Layout is how a host has its control groups mounted.
+// Layout is how a host has its cgroups mounted.
 type Layout string
 
 // The layouts. Only Unified lets boxd limit memory, CPU and processes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tree makes and removes the control groups of boxes, below a group that has been delegated
+// Package tree makes and removes the cgroups of boxes, below a group that has been delegated
 // to boxd (cgroup-v2.rst, "Delegation"):
 //
 //	<parent>/                       the service manager's, with the anchor's process in a group of its own

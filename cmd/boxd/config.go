@@ -91,13 +91,13 @@ type IDs struct {
 	Lock  string `toml:"lock"`
 }
 
-// Groups says who makes the control groups of boxes, and where.
+// Groups says who makes the cgroups of boxes, and where.
 type Groups struct {
 	Driver string `toml:"driver"`
 	Parent string `toml:"parent"`
 }
 
-// Who makes the control groups of boxes.
+// Who makes the cgroups of boxes.
 const (
 	driverAuto    = "auto"    // what is best here: the keeper
 	driverDirect  = "direct"  // the keeper, below the parent

@@ -24,7 +24,7 @@ import (
 // Environment variables that steer tests.
 const (
 	strictVariable = "BOXD_TEST_STRICT" // not empty: what would be skipped fails instead
-	groupVariable  = "BOXD_TEST_CGROUP" // a delegated control group, below /sys/fs/cgroup; "": there is none
+	groupVariable  = "BOXD_TEST_CGROUP" // a delegated cgroup, below /sys/fs/cgroup; "": there is none
 	binVariable    = "BOXD_TEST_BIN"    // directory of programs that are built already
 )
 
@@ -138,7 +138,7 @@ type Daemon struct {
 	Socket string
 	State  string
 	Config string
-	Group  string // the control group its boxes' are in, below /sys/fs/cgroup; "": they have none
+	Group  string // the cgroup its boxes' are in, below /sys/fs/cgroup; "": they have none
 
 	t   testing.TB
 	cmd *exec.Cmd
@@ -155,7 +155,7 @@ const Lasting = "# lasting\n"
 // Kept is Lasting also where boxd is stopped.
 const Kept = "# kept\n"
 
-// BestEffort lets sessions go without the limits that only control groups keep.
+// BestEffort lets sessions go without the limits that only cgroups keep.
 const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n"
 
 // Start starts a private boxd and ends it with the test. Configuration comes after what names its

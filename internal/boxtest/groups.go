@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// Grouped reports whether the boxes of private daemons have control groups on this host.
+// Grouped reports whether the boxes of private daemons have cgroups on this host.
 func Grouped() bool { return os.Getenv(groupVariable) != "" }
 
-// RequireGroups skips a test that needs control groups, or fails it where skipping is not allowed.
+// RequireGroups skips a test that needs cgroups, or fails it where skipping is not allowed.
 func RequireGroups(t testing.TB) {
 	t.Helper()
 	if !Grouped() {
@@ -28,10 +28,10 @@ const groupRoot = "/sys/fs/cgroup"
 // GroupRoot is the absolute path of the delegated group that the daemons' are below.
 func GroupRoot() string { return filepath.Join(groupRoot, os.Getenv(groupVariable)) }
 
-// GroupPath is the absolute path of the daemon's control group.
+// GroupPath is the absolute path of the daemon's cgroup.
 func (d *Daemon) GroupPath() string { return filepath.Join(groupRoot, d.Group) }
 
-// makeGroup makes a control group for the daemon, if this host has one to make it in.
+// makeGroup makes a cgroup for the daemon, if this host has one to make it in.
 func (d *Daemon) makeGroup() {
 	d.t.Helper()
 	if !Grouped() {
@@ -52,7 +52,7 @@ func (d *Daemon) makeGroup() {
 	})
 }
 
-// GroupFile reads a file of a control group, such as "work/memory.max".
+// GroupFile reads a file of a cgroup, such as "work/memory.max".
 func GroupFile(t testing.TB, group, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(group, name))
@@ -62,7 +62,7 @@ func GroupFile(t testing.TB, group, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// GroupHas compares files of a control group.
+// GroupHas compares files of a cgroup.
 func GroupHas(t testing.TB, when, group string, want map[string]string) {
 	t.Helper()
 	for name, text := range want {

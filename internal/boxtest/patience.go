@@ -25,7 +25,7 @@ func BePatient() {
 
 // patience is how long Eventually waits. It decides no test: what it waits for either comes or the test has failed.
 // It is less than Longest, so that a program which should have been ended and runs to its
-// limit is found out; such a program has to be given that limit. Hosts with control groups are emulated machines here,
+// limit is found out; such a program has to be given that limit. Hosts with cgroups are emulated machines here,
 // which need longer, and find that out nowhere.
 func patience() time.Duration {
 	if Grouped() {

@@ -20,7 +20,7 @@ type Traces struct {
 	Processes []string // with ids of its boxes
 	Mounts    int      // of the namespace the test runs in
 	Namespace []string // mount, network, pid and user namespaces of those, of boxd and of its helpers
-	Groups    []string // control groups below the daemon's
+	Groups    []string // cgroups below the daemon's
 	Files     []string // below the daemon's state directory
 	OpenFiles int      // of boxd and its keeper, except
 	IDMaps    int      // user namespaces, which the keeper keeps for mounts of the same owner
@@ -167,7 +167,7 @@ func (d *Daemon) NothingLeft(before Traces) {
 	}
 }
 
-// groups lists the control groups below the daemon's. One may go while it is looked for.
+// groups lists the cgroups below the daemon's. One may go while it is looked for.
 func (d *Daemon) groups() (list []string) {
 	_ = filepath.WalkDir(d.GroupPath(), func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() && path != d.GroupPath() {

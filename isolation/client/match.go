@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file tells keepers from each other.
+// Whether a running keeper has the version and configuration that boxd wants.
 
 package client
 

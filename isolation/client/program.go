@@ -203,7 +203,7 @@ func (p *Program) Taken() int64 { return p.given }
 // caller's.
 func (p *Program) Private() *os.File { return p.private }
 
-// Group is the name of the program's control group in the box's, if that has any.
+// Group is the name of the program's cgroup in the box's, if that has any.
 func (p *Program) Group() string { return isolation.ProgramGroup(p.id) }
 
 // Signal sends a signal to the program's process group.

@@ -31,7 +31,7 @@ type HostQuotas struct {
 	busy map[[2]uint64]bool // directories that are being given to a box, by device and inode
 }
 
-// OpenHostQuotas opens the book of a state directory. Directories at and below roots can be bounded. Where the book cannot be had,
+// OpenHostQuotas opens the id table of a state directory. Directories at and below roots can be bounded. Where the id table cannot be had,
 // nothing can be, and Take says why.
 func OpenHostQuotas(state string, roots []string, l *log.Logger) *HostQuotas {
 	h := &HostQuotas{roots: roots, log: l, busy: map[[2]uint64]bool{}}
@@ -41,7 +41,7 @@ func OpenHostQuotas(state string, roots []string, l *log.Logger) *HostQuotas {
 	return h
 }
 
-// Close lets go of the book. All quotas stay.
+// Close lets go of the id table. All quotas stay.
 func (h *HostQuotas) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -210,7 +210,7 @@ func (e *otherLimitError) Error() string {
 	return fmt.Sprintf("boxes use it with %d bytes and %d files", e.limits.Bytes, e.limits.Inodes)
 }
 
-// note changes the book and writes it.
+// note changes the id table and writes it.
 func (h *HostQuotas) note(change func()) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -51,7 +51,7 @@ type idTable struct {
 	entries []*entry
 }
 
-// openIDTable reads the book of a state directory. EWOULDBLOCK: another keeper has it.
+// openIDTable reads the id table of a state directory. EWOULDBLOCK: another keeper has it.
 func openIDTable(state string) (*idTable, error) {
 	dir, err := os.OpenRoot(state)
 	if err != nil {
@@ -98,7 +98,7 @@ func (b *idTable) read() error {
 	return err
 }
 
-// write replaces the book, and waits for the disk: what it is about outlives a loss of power.
+// write replaces the id table, and waits for the disk: what it is about outlives a loss of power.
 func (b *idTable) write() error {
 	f, err := b.dir.OpenFile(newName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

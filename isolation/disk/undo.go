@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// undo takes a project away. What it cannot undo stays in the book, for the next who tries.
+// undo takes a project away. What it cannot undo stays in the id table, for the next who tries.
 func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 	var err error
 	if e.state == claiming { // it may be another keeper's, whose limits are nobody else's to take
@@ -140,7 +140,7 @@ func (h *HostQuotas) forget(e *entry) error {
 	}
 }
 
-// RemoveHostQuotas takes all quotas away that the book of a state directory knows of. No keeper may be at work there; who calls it has
+// RemoveHostQuotas takes all quotas away that the id table of a state directory knows of. No keeper may be at work there; who calls it has
 // ended the boxes.
 func RemoveHostQuotas(state string, l *log.Logger) error {
 	if _, err := os.Lstat(filepath.Join(state, idTableName)); errors.Is(err, os.ErrNotExist) {

@@ -90,7 +90,7 @@ func (s *server) report(p *program) {
 	}
 }
 
-// othersAlive reports whether a program that has ended may have left processes. Without a control group
+// othersAlive reports whether a program that has ended may have left processes. Without a cgroup
 // to tell, it is whether PID 1 still has children: without any there can be no other process in the box,
 // and the walk through /proc is saved.
 func (s *server) othersAlive(p *program) bool {

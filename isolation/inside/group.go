@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// mark sees to it that what a program starts can be found: by a control group of its own, or where the
+// mark sees to it that what a program starts can be found: by a cgroup of its own, or where the
 // box has none, by a tag.
 func (s *server) mark(p *program, limits *cgroup.Limits) error {
 	if s.groups.FD < 0 {
@@ -44,7 +44,7 @@ func (s *server) tags() (tags []uint32) {
 }
 
 // kill ends a program and everything it has started, and returns how many processes were found. Without
-// control groups they are dead then, or p is stuck; with them isEmpty tells.
+// cgroups they are dead then, or p is stuck; with them isEmpty tells.
 func (s *server) kill(p *program) (killed uint32) {
 	p.killed = true
 	if p.group.FD < 0 {
@@ -103,7 +103,7 @@ func (s *server) killHeadless(p *program) {
 	}
 }
 
-// dyingPatience bounds the wait for killed processes of a control group. Other programs of the box do not
+// dyingPatience bounds the wait for killed processes of a cgroup. Other programs of the box do not
 // wait meanwhile. What takes longer is judged.
 const (
 	dyingPatience = 30 * time.Second

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file finds and ends all processes that a program of a box has started, where there is no cgroup
-// v2 to do it.
+// All processes that a program of a box has started are found and killed, where there is no cgroup v2 to do it.
 //
-// Which processes belong to a program is known by a supplementary group, its tag: every program is started
-// with one of its own, every descendant inherits it, and without CAP_SETGID none can shed it. It survives
-// setsid, double forks and reparenting, which ancestry does not.
+// A supplementary group says which program a process belongs to: every program is started with a group id of its
+// own, every descendant inherits it, and without CAP_SETGID none can drop it. It survives setsid, double forks and
+// reparenting, which ancestry does not.
 
 package inside
 

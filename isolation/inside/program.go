@@ -25,7 +25,7 @@ type program struct {
 	pidfd    int
 	token    int32        // of pidfd, later of events
 	events   int          // cgroup.events of group, while that is dying; 0: none
-	tag      uint32       // where the box has no control groups
+	tag      uint32       // where the box has no cgroups
 	group    cgroup.Group // where it has; -1 if not
 	started  time.Duration
 	deadline time.Duration // 0: none
@@ -140,7 +140,7 @@ func attachments(cmd *isolation.Command, files []int) (script, stdin, private in
 
 // enter makes dir the working directory of this thread. Only plain open is used from here on: openat2
 // would be a hole in the filter of a box with host directories. Links are followed, but none leads out of the box: its tree is the root, and PID 1 holds no
-// directory of any other but those of its control groups. What a link calls /proc/self is PID 1, though,
+// directory of any other but those of its cgroups. What a link calls /proc/self is PID 1, though,
 // which programs cannot see: so no program starts in a procfs, nor where a descriptor of PID 1 leads.
 func (s *server) enter(dir string) error {
 	fd, err := openDir(dir)

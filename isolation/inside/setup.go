@@ -20,7 +20,7 @@ import (
 type box struct {
 	setup    *isolation.Setup
 	trees    []int // detached mounts, one for each of setup.Mounts
-	group    int   // control group for the programs' groups, -1 if there is none
+	group    int   // cgroup for the programs' groups, -1 if there is none
 	root     int   // "/", for openat2
 	writable bool  // programs can write to it
 	shared   bool  // its network is the host's

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has a handler for each type of request.
-
 package keeper
 
 import (

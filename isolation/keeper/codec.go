@@ -19,7 +19,7 @@ type Record struct {
 	Boot   string // which boot that was
 	IDBase uint32
 	Owner  uint32 // uid of the caller, whose boxes' groups are together
-	Group  string // path of its control group, "" if it has none
+	Group  string // path of its cgroup, "" if it has none
 	Scope  bool   // Group is a scope's
 	Limits cgroup.Limits
 	Image  string // the tree of its image in the store; "": host

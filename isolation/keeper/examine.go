@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file looks at what boxes need of a host. It runs in the keeper.
+// What boxes need of a host, for the doctor.
 
 package keeper
 

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
 
-// groups is the keeper's part of the control groups. It is opened when it is first needed and again when
+// groups is the keeper's part of the cgroups. It is opened when it is first needed and again when
 // it has gone: the anchor that holds it may start later than the keeper, and may be stopped.
 type groups struct {
 	mu    sync.Mutex // guards the fields below
@@ -62,7 +62,7 @@ func (g *groups) open(k *Keeper) (*tree.Tree, error) {
 	return t, nil
 }
 
-// noAnchorError means that nothing holds the control group of the boxes.
+// noAnchorError means that nothing holds the cgroup of the boxes.
 type noAnchorError struct {
 	path string
 	err  error
@@ -97,7 +97,7 @@ func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*tree.Box, 
 	return t.Make(&owner, spec.Key, root, &spec.Limits)
 }
 
-// scopeOf refuses a control group that is not the scope of a box: what is in one is ended with the box.
+// scopeOf refuses a cgroup that is not the scope of a box: what is in one is ended with the box.
 func scopeOf(key, path string) error {
 	if filepath.Base(path) != isolation.ScopeOf(key) {
 		return fmt.Errorf("%w: %s is not the scope of box %s", unix.EINVAL, path, key)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file gives a living box another hostname, from outside: one that was made ahead of need becomes a
-// session's by that.
+// The hostname of a live box is changed from outside: a preforked box becomes a session's by that.
 
 package keeper
 

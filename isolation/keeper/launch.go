@@ -32,7 +32,7 @@ type launching struct {
 	ids       *zygote.IDRange // taken, and nobody else's yet
 	init      cgroup.Group    // that PID 1 is cloned into; -1: none
 	dropped   bool            // dropEmbryo has run
-	pending   *pendingClone   // the zygote is at work on embryo
+	pending   *pendingClone   // the zygote is at work on preforked box
 	preforked *preforkedBox
 	socket    int // that PID 1 will listen on; -1: none
 	mounts    []isolation.SetupMount
@@ -49,7 +49,7 @@ func (l *launching) steps() []launchStep {
 		{isolation.StepMountSource, l.openSources},
 		{isolation.StepIDRange, l.takePreforked},
 		{isolation.StepGroup, l.makeGroups},
-		// Where there is no embryo, the zygote works from here on, and the workspace is made
+		// Where there is no preforked box, the zygote works from here on, and the workspace is made
 		// meanwhile. A fresh PID 1 takes longer to its first line of code than the rest here.
 		{isolation.StepZygote, l.askZygote},
 		{isolation.StepWorkspace, l.makeWorkspace},
@@ -70,7 +70,7 @@ type launchStep struct {
 
 // launch starts a box as far as the keeper is needed: PID 1 runs and knows what to make of itself.
 // Whether it has made it, it tells who holds the control socket. On success the caller owns the
-// descriptors of l.embryo.
+// descriptors of l.preforked.
 func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) *launching {
 	l := k.tryLaunch(ctx, spec)
 	if l.failed != nil && l.preforked != nil && l.preforked.ahead && slices.Contains([]isolation.Step{isolation.StepGroup, isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
@@ -140,7 +140,7 @@ func (l *launching) takePreforked() (string, error) {
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
 	if l.preforked == nil {
 		own, err := l.k.ids.Take()
-		if errors.Is(err, unix.EUSERS) { // the last ids may be an embryo's that is just being made
+		if errors.Is(err, unix.EUSERS) { // the last ids may be a preforked box's that is just being made
 			l.preforked = l.k.ahead.await(l.k.ids)
 		}
 		if l.preforked != nil && fresh { // of another image, or with a network of its own: its ids will do
@@ -170,7 +170,7 @@ func (l *launching) base() uint32 {
 	return l.preforked.ids.Base
 }
 
-// askZygote asks for a PID 1 where none was ready: it is cloned into the box's control group at once. To be
+// askZygote asks for a PID 1 where none was ready: it is cloned into the box's cgroup at once. To be
 // moved there later costs a grace period of the kernel (cgroup_threadgroup_rwsem), which a burst of starts
 // would wait for one by one.
 func (l *launching) askZygote() (string, error) {
@@ -222,7 +222,7 @@ func (l *launching) dropPreforked() {
 	}
 }
 
-// makeGroups makes the box's control groups.
+// makeGroups makes the box's cgroups.
 func (l *launching) makeGroups() (string, error) {
 	if !l.spec.Grouped {
 		return "", nil

@@ -24,10 +24,10 @@ type preforkedBox struct {
 	ahead   bool // of need
 }
 
-// alive reports whether the embryo can still become a box.
+// alive reports whether the preforked box can still become a box.
 func (e *preforkedBox) alive() bool { return mounts.Alive(e.pidfd) }
 
-// discard ends an embryo and waits until it is dead, so that its ids are free.
+// discard ends a preforked box and waits until it is dead, so that its ids are free.
 func (e *preforkedBox) discard(from *zygote.IDRanges) {
 	_ = unix.PidfdSendSignal(e.pidfd, unix.SIGKILL, nil, 0)
 	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
@@ -42,7 +42,7 @@ func (e *preforkedBox) discard(from *zygote.IDRanges) {
 	from.Release(e.ids)
 }
 
-// preforkPool holds the embryos.
+// preforkPool holds the preforked boxes.
 type preforkPool struct {
 	want int
 
@@ -55,11 +55,11 @@ type preforkPool struct {
 	work     sync.WaitGroup
 }
 
-// quiet is how long nothing has been started before an embryo is made: what has just been started
+// quiet is how long nothing has been started before a preforked box is made: what has just been started
 // has work to do, and a clone takes a processor.
 const quiet = 5 * time.Millisecond
 
-// enter notes the start of a box and returns an embryo for it, nil if there is none; leave must
+// enter notes the start of a box and returns a preforked box for it, nil if there is none; leave must
 // follow. All of them are of the image "host", with a network of their own: others are made afresh.
 func (n *preforkPool) enter(fresh bool, from *zygote.IDRanges) *preforkedBox {
 	n.mu.Lock()
@@ -71,7 +71,7 @@ func (n *preforkPool) enter(fresh bool, from *zygote.IDRanges) *preforkedBox {
 	return n.takeLocked(from)
 }
 
-// await waits for an embryo that is being made and returns one, nil if there is none. The caller is
+// await waits for a preforked box that is being made and returns one, nil if there is none. The caller is
 // between enter and leave, in which time no other is begun.
 func (n *preforkPool) await(from *zygote.IDRanges) *preforkedBox {
 	n.work.Wait()
@@ -92,7 +92,7 @@ func (n *preforkPool) takeLocked(from *zygote.IDRanges) *preforkedBox {
 	return nil
 }
 
-// leave notes that a start is over. When it has been quiet for a while, the embryo it took is made up
+// leave notes that a start is over. When it has been quiet for a while, the preforked box it took is made up
 // for.
 func (n *preforkPool) leave(k *Keeper) {
 	n.mu.Lock()
@@ -108,7 +108,7 @@ func (n *preforkPool) leave(k *Keeper) {
 	}
 }
 
-// growAll makes embryos until there are enough, or something is started.
+// growAll makes preforked boxes until there are enough, or something is started.
 func (n *preforkPool) growAll(k *Keeper) {
 	n.mu.Lock()
 	if n.closed || n.starting > 0 {
@@ -122,10 +122,10 @@ func (n *preforkPool) growAll(k *Keeper) {
 	}
 }
 
-// refillRetry is when it is tried again to make an embryo after that has failed.
+// refillRetry is when it is tried again to make a preforked box after that has failed.
 const refillRetry = time.Second
 
-// grow makes one embryo and reports whether there should be more at once.
+// grow makes one preforked box and reports whether there should be more at once.
 func (n *preforkPool) grow(k *Keeper) bool {
 	stamp := zygote.HostStamp()
 	e, err := k.beginClone()
@@ -157,7 +157,7 @@ func (n *preforkPool) grow(k *Keeper) bool {
 	return n.starting == 0 && len(n.ready) < n.want
 }
 
-// close ends all embryos.
+// close ends all preforked boxes.
 func (n *preforkPool) close(from *zygote.IDRanges) {
 	n.mu.Lock()
 	n.closed = true
@@ -185,7 +185,7 @@ func (k *Keeper) beginClone() (*preforkedBox, error) {
 	return c.await()
 }
 
-// pendingClone is an embryo that has been asked for.
+// pendingClone is a preforked box that has been asked for.
 type pendingClone struct {
 	k     *Keeper
 	e     *preforkedBox
@@ -195,7 +195,7 @@ type pendingClone struct {
 	clone *zygote.Cloning
 }
 
-// requestPrefork asks the zygote of an image for a PID 1 with these ids, which it takes over, in the control group of a
+// requestPrefork asks the zygote of an image for a PID 1 with these ids, which it takes over, in the cgroup of a
 // descriptor or in none of its own, and in a network of its own unless it is to share the host's. The caller must call await, and may do other things before.
 func (k *Keeper) requestPrefork(image string, own zygote.IDRange, group int, share bool) (*pendingClone, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

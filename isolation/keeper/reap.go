@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file takes the ends of all children of this process.
-
 package keeper
 
 import (

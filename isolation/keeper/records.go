@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds what a keeper has in its run directory: its own socket, and what it remembers of its
-// living boxes, for the next one. That is for each of them a directory with a record, and with the socket on
-// which PID 1 of it is connected to again.
+// The run directory of the keeper: its socket, and for each live box a directory with a record for the next keeper
+// and the socket on which PID 1 of the box is reached again.
 
 package keeper
 

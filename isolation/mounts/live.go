@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file adds, replaces and removes mounts of a living box, from outside: PID 1 and the programs of a box
-// may not mount, and gain no right to do so. It runs in the keeper, on a thread that enters the box's mount
-// namespace for one change and ends with it.
+// Mounts of a live box are added, replaced and removed from outside: PID 1 and the programs of a box may not mount,
+// and gain no right to do so. The keeper does it on a thread that enters the box's mount namespace for one change
+// and ends with it.
 //
-// Nothing of the box is trusted: paths in it are walked one change at a time, without links, and where a mount
-// has come to is looked at again once it is there.
+// Nothing in the box is trusted: its paths are resolved one component at a time, without following links, and where
+// a mount has ended up is checked once it is there.
 
 package mounts
 

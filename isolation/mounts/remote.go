@@ -49,14 +49,14 @@ func OpenSources(state string, cfg *isolation.KeeperConfig, maps *UserNamespaces
 	})}, nil
 }
 
-// Close ends all errands.
+// Close ends all jobs.
 func (d *Sources) Close() {
 	if d != nil {
 		d.Pool.Close()
 	}
 }
 
-// What is asked: the first byte of an errand, and of its answer: what follows is a KeeperReply.
+// What is asked: the first byte of an job, and of its answer: what follows is a KeeperReply.
 const (
 	askOpen    byte = 'o' // the source of a mount; back come its owner and a descriptor
 	askTree    byte = 't' // a mount of a source that is open, by its id map; back comes a descriptor
@@ -65,13 +65,13 @@ const (
 	askFollow  byte = 'f' // where a path leads
 )
 
-// Lengths of what an errand begins with.
+// Lengths of what an job begins with.
 const (
 	ownerLen = 4 * 4
 	placeLen = 2 * 4
 )
 
-// about is what an errand is about, for who is told that it has failed.
+// about is what an job is about, for who is told that it has failed.
 type about struct {
 	caller uint32
 	step   isolation.Step
@@ -80,7 +80,7 @@ type about struct {
 	value  string
 }
 
-// do has an errand done, and returns what its answer says besides its reply. The descriptors are the caller's.
+// do has an job done, and returns what its answer says besides its reply. The descriptors are the caller's.
 func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int) (isolation.KeeperReply, []byte, []int, error) {
 	body, got, err := d.Pool.Do(ctx, w.caller, request, files...)
 	if err != nil {
@@ -101,7 +101,7 @@ func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int)
 	return nil, nil, nil, d.failure(w, errors.New("the answer of a worker is malformed"))
 }
 
-// failure is what becomes of an errand without an answer. What is late has been named by the caller; that a worker has
+// failure is what becomes of an job without an answer. What is late has been named by the caller; that a worker has
 // ended has nothing to do with that.
 func (d *Sources) failure(w about, err error) error {
 	step := &isolation.StepError{Step: w.step, Item: w.value}

@@ -32,10 +32,10 @@ func RunWorker(args []string) error {
 	return serveWorker(w.do)
 }
 
-// sourceWorker does errands. What it is asked comes from the keeper, which has validated what boxd says.
+// sourceWorker does jobs. What it is asked comes from the keeper, which has validated what boxd says.
 type sourceWorker struct{ rules SourceRules }
 
-// do does one errand.
+// do does one job.
 func (w *sourceWorker) do(request []byte, files []int) ([]byte, []int) {
 	owner := make([]byte, 0, ownerLen)
 	var reply isolation.KeeperReply
@@ -77,7 +77,7 @@ func (w *sourceWorker) do(request []byte, files []int) ([]byte, []int) {
 	return append(append(owner, make([]byte, ownerLen-len(owner))...), isolation.EncodeKeeperReply(0, reply)...), descriptors
 }
 
-// sourceFailed is what an errand has failed with, as it is said to boxd.
+// sourceFailed is what an job has failed with, as it is said to boxd.
 func sourceFailed(step isolation.Step, err error) *isolation.StepError {
 	if s, ok := errors.AsType[*isolation.StepError](err); ok {
 		return s
@@ -89,7 +89,7 @@ func sourceFailed(step isolation.Step, err error) *isolation.StepError {
 	return s
 }
 
-// decode reads an errand; nil: it is none.
+// decode reads an job; nil: it is none.
 func decode(request []byte) (kind byte, place []byte, req *isolation.ChangeMount) {
 	if len(request) == 0 {
 		return 0, nil, nil

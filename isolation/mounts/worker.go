@@ -19,7 +19,7 @@ import (
 // WorkerCommand is the argument that makes the keeper's program a worker.
 const WorkerCommand = "errands"
 
-// numberLen is how long the number of an errand is, with which each message begins.
+// numberLen is how long the number of an job is, with which each message begins.
 const numberLen = 8
 
 // socket is the descriptor that a worker is started with.
@@ -92,11 +92,11 @@ func start(args []string) (*worker, error) {
 	return &worker{conn: conn, end: os.NewFile(uintptr(pidfd), "pidfd")}, nil
 }
 
-// Handler does one errand. The descriptors that come with it are closed afterwards, and those of its answer when that
+// Handler does one job. The descriptors that come with it are closed afterwards, and those of its answer when that
 // is sent.
 type Handler func(request []byte, files []int) (answer []byte, out []int)
 
-// serveWorker is the life of a worker. It ends when nobody has errands any more.
+// serveWorker is the life of a worker. It ends when nobody has jobs any more.
 func serveWorker(do Handler) error {
 	unix.CloseOnExec(socket)
 	buf := fdpass.NewBuffer(fdpass.MaxInline)

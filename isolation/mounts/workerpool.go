@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file has what may never end done by processes that can be given up: a filesystem that belongs to a user,
-// or to a server that is gone, answers when it likes, and who waits for it in the kernel waits with its whole thread.
+// System calls that may never return are made by worker processes that can be given up: a filesystem that belongs
+// to a user, or to a server that is gone, answers when it likes, and who waits for it in the kernel waits with a
+// whole thread.
 //
-// A worker is the keeper's own program, has a socket and nothing else, and does one errand at a time. One that is late
-// is killed, and its socket is closed with it: no answer is ever taken for that of another errand.
+// A worker is the keeper's own program; it has a socket and nothing else, and does one job at a time. One that is
+// late is killed and its socket closed, so that no answer is ever taken for that of another job.
 
 package mounts
 
@@ -24,7 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 )
 
-// Reasons for which an errand has no answer. Any other is one for which no worker could be started.
+// Reasons for which an job has no answer. Any other is one for which no worker could be started.
 var (
 	errLate     = errors.New("it was not done in time")
 	errBusy     = errors.New("as many errands of this user as there may be are not done in time")
@@ -35,10 +36,10 @@ var (
 // PoolConfig is what a Pool is made with.
 type PoolConfig struct {
 	Args     []string      // of the worker, after Command
-	Patience time.Duration // for one errand, the wait for its turn counted in
-	Most     int           // errands at a time, with those that were given up and have not ended yet
+	Patience time.Duration // for one job, the wait for its turn counted in
+	Most     int           // jobs at a time, with those that were given up and have not ended yet
 	Each     int           // of these, for one user
-	Keep     int           // workers that wait for the next errand
+	Keep     int           // workers that wait for the next job
 	Log      *log.Logger
 }
 
@@ -46,7 +47,7 @@ type PoolConfig struct {
 type WorkerPool struct {
 	cfg     PoolConfig
 	starter starter
-	work    sync.WaitGroup // what goes on beside the errands
+	work    sync.WaitGroup // what goes on beside the jobs
 
 	life context.Context //nolint:containedctx // of the pool itself
 	end  context.CancelFunc
@@ -54,7 +55,7 @@ type WorkerPool struct {
 	mu    sync.Mutex // guards the fields below
 	idle  []*worker
 	all   int
-	busy  map[uint32]int   // errands, by user
+	busy  map[uint32]int   // jobs, by user
 	stuck map[uint32]int   // those of them that were given up
 	lost  map[*worker]bool // the workers of these
 	turn  chan struct{}    // closed when there may be one for somebody
@@ -70,7 +71,7 @@ func newWorkerPool(cfg PoolConfig) *WorkerPool {
 	return p
 }
 
-// Patience is how long one errand may take.
+// Patience is how long one job may take.
 func (p *WorkerPool) Patience() time.Duration { return p.cfg.Patience }
 
 // Warm starts a worker ahead of need if none waits.
@@ -83,13 +84,13 @@ func (p *WorkerPool) Warm() {
 	p.work.Go(func() {
 		w, err := p.starter.start(p.life)
 		if err != nil {
-			return // the errand that needs one tells it
+			return // the job that needs one tells it
 		}
 		p.keep(w)
 	})
 }
 
-// Do has an errand done for a user, who is the one that waits when too many are not done. The answer and its
+// Do has an job done for a user, who is the one that waits when too many are not done. The answer and its
 // descriptors are the caller's; those that go along stay its.
 func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files ...int) ([]byte, []int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience, errLate)
@@ -121,7 +122,7 @@ func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files 
 	}
 }
 
-// why says for what an errand is given up.
+// why says for what an job is given up.
 func why(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errLate) {
 		return errLate
@@ -193,7 +194,7 @@ func (p *WorkerPool) take(ctx context.Context) (w *worker, fresh bool, err error
 	return w, true, err
 }
 
-// keep has a worker wait for the next errand.
+// keep has a worker wait for the next job.
 func (p *WorkerPool) keep(w *worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +208,7 @@ func (p *WorkerPool) keep(w *worker) {
 // stubborn is when it is told of a worker that was killed that it has not ended.
 const stubborn = 2 * time.Second
 
-// giveUp kills a worker over its errand. Its user's turn is over when it is dead: one that waits for an answer which
+// giveUp kills a worker over its job. Its user's turn is over when it is dead: one that waits for an answer which
 // the kernel insists on is not, until there is one or the filesystem is ended.
 func (p *WorkerPool) giveUp(w *worker, user uint32) {
 	w.conn.Close()
@@ -242,7 +243,7 @@ func (p *WorkerPool) bury(w *worker, user uint32) {
 	p.leaveLocked(user)
 }
 
-// Close ends all workers; the errands that they are at end as ErrCanceled.
+// Close ends all workers; the jobs that they are at end as ErrCanceled.
 func (p *WorkerPool) Close() {
 	p.mu.Lock()
 	p.down = true
@@ -262,10 +263,10 @@ func (p *WorkerPool) Close() {
 type worker struct {
 	conn *fdpass.Conn
 	end  *os.File // pidfd
-	last uint64   // number of its last errand
+	last uint64   // number of its last job
 }
 
-// errNotSent means that a worker has never heard of an errand.
+// errNotSent means that a worker has never heard of an job.
 var errNotSent = errors.New("it was not taken")
 
 // errNoRoom means that a worker has done its part, and what it has opened finds no room in this process.

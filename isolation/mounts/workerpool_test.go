@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve does the errands of the tests.
+// serve does the jobs of the tests.
 func serve(request []byte, files []int) ([]byte, []int) {
 	switch word, rest, _ := strings.Cut(string(request), " "); word {
 	case "wait": // until the other end of a pipe is closed, or for ever
@@ -183,7 +183,7 @@ func TestAWorkerThatEndsIsReplaced(t *testing.T) {
 	}
 }
 
-// Who has as many errands that are not done as one may have waits for those; nobody else does.
+// Who has as many jobs that are not done as one may have waits for those; nobody else does.
 func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
 	t.Parallel()
 	p := pool(t, long)

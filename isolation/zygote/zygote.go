@@ -31,7 +31,7 @@ import (
 //	(start) image in argv ─────────────►  make the tree and enter it
 //	            ◄──────────────────────── "" or the reason it could not
 //	id base, whether it shares the
-//	network + control, lock, group ────►  clone, into that control group if there is one
+//	network + control, lock, group ────►  clone, into that cgroup if there is one
 //	            ◄──────────────────────── pid, errno + pidfd
 //
 // When the keeper's end closes, the zygote ends.
@@ -74,7 +74,7 @@ type Cloning struct {
 	z       *Zygote
 	ids     IDRange
 	control int
-	group   int  // control group, NoGroup if the clone has none of its own
+	group   int  // cgroup, NoGroup if the clone has none of its own
 	share   bool // the network is the keeper's
 }
 
@@ -130,7 +130,7 @@ func network(share bool) byte {
 	return ownNetwork
 }
 
-// NoGroup stands for no control group.
+// NoGroup stands for no cgroup.
 const NoGroup = -1
 
 // ErrGone means that a zygote has ended.
@@ -340,7 +340,7 @@ func setEUID(uid uint32) error {
 func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB"} }
 
 // cloneBox starts PID 1 of a box in all its namespaces, as in-box root. It is this zygote's child, since
-// clone3, which alone clones into a control group, does not take CLONE_PARENT from the runtime; when the
+// clone3, which alone clones into a cgroup, does not take CLONE_PARENT from the runtime; when the
 // zygote ends it becomes the keeper's.
 // Its user namespace is owned by its own root, as whom it is cloned: what programs use of objects that the kernel counts for
 // users is counted for the owner too (namespaces(7)), who would otherwise be root of the host, for all boxes together.

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// PartBudget are rooms within one, each of somebody who cannot have more of it than that. It is safe for concurrent use.
+// PartBudget divides a message budget: each Workspace has a part and cannot use more. It is safe for concurrent use.
 type PartBudget struct {
 	all *MessageBudget
 

@@ -85,10 +85,10 @@ type Session struct {
 	Executions  int               `json:"executions"`
 	PID         uint32            `json:"pid,omitempty"`     // of its PID 1, on the host
 	IDBase      uint32            `json:"id_base,omitempty"` // first of its host ids
-	Group       string            `json:"group,omitempty"`   // path of its control group, on the host
+	Group       string            `json:"group,omitempty"`   // path of its cgroup, on the host
 	// Clamped is what it has less of than its profile or its caller wanted, by a policy.
 	Clamped []Clamp `json:"clamped,omitempty"`
-	// Usage is there in the answer about one session, if it has control groups.
+	// Usage is there in the answer about one session, if it has cgroups.
 	Usage *SessionUsage `json:"usage,omitempty"`
 	// Workspace is there in the answer about one session, if that has a quota.
 	Workspace *Quota `json:"workspace,omitempty"`
@@ -234,7 +234,7 @@ type ExecResult struct {
 type OOM struct {
 	Kills int           `json:"kills"`
 	Limit quantity.Size `json:"limit"`             // that was reached
-	Of    string        `json:"of"`                // whose limit that is: "execution", "session", "owner" for all its sessions together, or "process" where there are no control groups
+	Of    string        `json:"of"`                // whose limit that is: "execution", "session", "owner" for all its sessions together, or "process" where there are no cgroups
 	Peak  quantity.Size `json:"peak,omitempty"`    // most memory the execution has had, if the kernel tells
 	Names []string      `json:"victims,omitempty"` // of the processes the kernel chose, if its log tells
 	Sign  string        `json:"sign,omitempty"`    // of "process": nobody was killed, but its calls for memory failed, as this tells: "MemoryError"
@@ -247,7 +247,7 @@ type Total struct {
 }
 
 // Usage is what an execution used. MaxRSS is that of its largest process, in bytes. The peaks and io are
-// of all its processes together, and there only in a session with control groups.
+// of all its processes together, and there only in a session with cgroups.
 type Usage struct {
 	UserMS   float64       `json:"user_ms"`
 	SystemMS float64       `json:"system_ms"`

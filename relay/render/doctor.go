@@ -66,7 +66,7 @@ type Fix struct {
 // Fixes are for the checks that did not end well. What is mended by the same commands is so at once.
 func Fixes(d *api.Doctor, family Family) []Fix {
 	fixes := []Fix{}
-	var groups []string  // the commands for control groups, on which limits rest
+	var groups []string  // the commands for cgroups, on which limits rest
 	var without []string // limits that boxes go without, or would have to
 	refused := false
 	for _, c := range d.Checks {

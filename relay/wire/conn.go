@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is the WebSocket dialects of boxd: a program with its input and output as they come, and
-// a process that clients come to and leave. relay/api has the messages.
+// The WebSocket protocol of boxd: a program with its input and output as they come, and a process that clients
+// attach to and leave. relay/api has the messages.
 
 package wire
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what has gone over the networks of boxes, and what they were refused, told as often as somebody wants to
-// hear it.
+// Traffic counters of the boxes' networks and refused connections, reported as often as somebody reads them.
 
 package driver
 

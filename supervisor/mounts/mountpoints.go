@@ -34,7 +34,7 @@ type MountPoint struct {
 // Host is where a path of the box is on the host, at or below the directory that was lent.
 func (g *MountPoint) Host(name string) string { return path.Join(g.Real, name[len(g.At):]) }
 
-// valid reports whether a ghost of a record can be one.
+// valid reports whether a created mount point of a record can be one.
 func (g *MountPoint) valid() bool {
 	return isolation.CleanAbsolute(g.Real) && isolation.CleanAbsolute(g.At) && g.Made != g.At && isolation.Within(g.Made, g.At) && isolation.Within(g.Target, g.Made)
 }

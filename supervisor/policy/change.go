@@ -70,7 +70,7 @@ type ProgramLimits struct {
 	Pids   *int
 }
 
-// Groups checks the limits of one program and returns them for its control group.
+// Groups checks the limits of one program and returns them for its cgroup.
 func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Limits, error) {
 	limits := cgroup.Limits{OOM: oomOf(s.OOM)}
 	for _, f := range []struct {

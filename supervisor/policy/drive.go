@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says which drives a session asks for, and which it has.
-
 package policy
 
 import (

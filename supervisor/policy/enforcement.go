@@ -29,7 +29,7 @@ type Mechanism string
 
 // The mechanisms.
 const (
-	MechanismGroup  Mechanism = "cgroup2" // control groups: all of the box together, exact
+	MechanismGroup  Mechanism = "cgroup2" // cgroups: all of the box together, exact
 	MechanismTmpfs  Mechanism = "tmpfs"   // the size of a tmpfs: exact
 	MechanismRlimit Mechanism = "rlimit"  // RLIMIT_NPROC for the whole box; RLIMIT_DATA for each process alone
 	MechanismNone   Mechanism = "none"    // nothing
@@ -107,7 +107,7 @@ func (c *Config) Unenforced(kept map[string]Mechanism) []string {
 	})
 }
 
-// Grouped reports whether any limit is kept by control groups: then the box has some.
+// Grouped reports whether any limit is kept by cgroups: then the box has some.
 func Grouped(by map[string]Mechanism) bool {
 	for _, m := range by {
 		if m == MechanismGroup {
@@ -148,7 +148,7 @@ func Work(s *Settings, by map[string]Mechanism) isolation.Quota {
 	return isolation.Quota{Bytes: uint64(s.WorkspaceQuota), Inodes: uint64(s.WorkspaceInodes)}
 }
 
-// Groups are the limits of a session for its control groups.
+// Groups are the limits of a session for its cgroups.
 func Groups(s *Settings) (g cgroup.Limits) {
 	for _, l := range limitTable() {
 		l.toGroup(s, &g)

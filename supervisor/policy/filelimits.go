@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file bounds what is done to files of boxes.
-
 package policy
 
 import (

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file says how code of a language is run.
-
 package policy
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is the table of limits. Whatever is done with every limit of a session goes over it: a request is merged into a profile,
-// held against ceilings, checked, compared with a session, and handed to the control groups.
+// The table of limits. Whatever is done with every limit of a session goes over it: a request is merged into a
+// profile, cut to ceilings, checked, compared with a session, and handed to the cgroups.
 
 package policy
 
@@ -32,7 +32,7 @@ type row[T cmp.Ordered] struct {
 	counts func(*cutter, *Settings) bool
 	// allowed says what may be in the place of a value, "" where that may be itself. Nil: any value may.
 	allowed func(T, *Settings) string
-	// group hands the value to the control groups. Nil: something else enforces it, which by names.
+	// group hands the value to the cgroups. Nil: something else enforces it, which by names.
 	group func(*cgroup.Limits, T)
 	by    string
 }
@@ -253,10 +253,10 @@ func (l row[T]) check(s *Settings) error {
 	return nil
 }
 
-// elsewhere is what enforces the limit, "" if the control groups do.
+// elsewhere is what enforces the limit, "" if the cgroups do.
 func (l row[T]) elsewhere() string { return l.by }
 
-// toGroup hands the limit to the control groups, if they are what enforces it.
+// toGroup hands the limit to the cgroups, if they are what enforces it.
 func (l row[T]) toGroup(s *Settings, g *cgroup.Limits) {
 	if l.group != nil {
 		l.group(g, *l.value(s))

@@ -151,7 +151,7 @@ func double(v reflect.Value) {
 	}
 }
 
-// Something enforces every limit: a control group, or what its row names.
+// Something enforces every limit: a cgroup, or what its row names.
 func TestEveryLimitIsEnforced(t *testing.T) {
 	t.Parallel()
 	var all Settings

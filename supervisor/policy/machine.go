@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file tells what the host has, and what it has left.
-
 package policy
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file makes the ids of sessions of templates and of what callers say about themselves. Two
-// different sets of values never make the same id, whatever is in them.
+// Session ids are made of templates and of what callers say about themselves. Two different sets of values never
+// make the same id, whatever is in them.
 
 package policy
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file settles where the programs of a session may connect to: what its profile says and its request asks.
+// Where the programs of a session may connect to: its profile's rules and those of its request.
 
 package policy
 

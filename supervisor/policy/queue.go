@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file bounds the line in which starts wait.
-
 package policy
 
 import (

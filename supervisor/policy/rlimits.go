@@ -195,7 +195,7 @@ func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlim
 	return list, nil
 }
 
-// Rlimits are the resource limits of every process of a session: its own, and those that stand in for control groups.
+// Rlimits are the resource limits of every process of a session: its own, and those that stand in for cgroups.
 func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 	all, err := rlimitsOf(s.Rlimits)
 	if err != nil { // which Merge has refused

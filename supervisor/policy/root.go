@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is what images are called, and what sessions have of them.
-
 package policy
 
 import "strings"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file knows below which directories of the host the kernel can be asked for a quota, and whether it can keep one.
+// Below some directories of the host the kernel can keep a project quota.
 
 package policy
 

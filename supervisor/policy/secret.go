@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file settles which secrets a session has: what the operator has named, who may have it, and whether the
-// session could use it at all. It knows no value.
+// Which secrets a session has: what the operator has named, who may have it, and whether the session could use it
+// at all. Values are not known here.
 
 package policy
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file reads the names of skills that a session asks for.
-
 package policy
 
 import (

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file checks the environment that callers give programs, and the labels they give sessions.
-
 package policy
 
 import (

@@ -299,7 +299,7 @@ func (p *Process) Wait(ctx context.Context) (*isolation.Exit, error) {
 	}
 }
 
-// Group is the name of the last program's control group in the box's.
+// Group is the name of the last program's cgroup in the box's.
 func (p *Process) Group() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

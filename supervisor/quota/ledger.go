@@ -38,7 +38,7 @@ type Use struct {
 type Reading struct {
 	Memory, Disk quantity.Size
 	CPU          time.Duration // since its start, if Counted
-	Counted      bool          // by control groups; else its executions tell what they have used when they end
+	Counted      bool          // by cgroups; else its executions tell what they have used when they end
 	Space        bool          // it is no session, but a workspace that sessions are lent: only what it holds counts
 }
 

@@ -142,7 +142,7 @@ func isPlaceError(errno syscall.Errno) bool {
 }
 
 // LimitError is the refusal of a program that could not be started because the session has as much as it may, nil
-// if it was something else. pids is how many processes the control groups allow, 0 if there are none.
+// if it was something else. pids is how many processes the cgroups allow, 0 if there are none.
 func LimitError(id string, pids int, step *isolation.StepError) error {
 	switch {
 	case step.Step == isolation.StepFreeze:

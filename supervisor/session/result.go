@@ -46,7 +46,7 @@ type Result struct {
 	UserTime time.Duration
 	SysTime  time.Duration
 	MaxRSS   quantity.Size
-	// Grouped says that the command had a control group: then the times are of all its processes, and
+	// Grouped says that the command had a cgroup: then the times are of all its processes, and
 	// the four fields below are known.
 	Grouped    bool
 	MemoryPeak quantity.Size
@@ -75,7 +75,7 @@ type OOM struct {
 // output returns what is kept of a stream of a program that has ended.
 type output func(stream int) (head, tail []byte, err error)
 
-// result says what a program of that spec has come to: exit, or err instead. group is the name of its control group in
+// result says what a program of that spec has come to: exit, or err instead. group is the name of its cgroup in
 // the box's. Without kept its caller has had the output. canceled says that somebody wanted it to end.
 func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, group string, kept output, canceled bool) (*Result, error) {
 	r := &Result{Timeout: spec.Command.Timeout, Clamped: spec.Clamped}
@@ -158,7 +158,7 @@ func (r *Result) memorySign(limit quantity.Size) string {
 	return ""
 }
 
-// addUse adds what the control group of an execution has told; own are its own limits.
+// addUse adds what the cgroup of an execution has told; own are its own limits.
 func (s *Session) addUse(r *Result, settings *policy.Settings, own *cgroup.Limits, exit *isolation.Exit, group string) {
 	if by := s.enforced[policy.LimitWorkspace]; by == policy.MechanismProject || by == policy.MechanismStore {
 		r.addFull(policy.LimitWorkspace, exit.Disks[0])

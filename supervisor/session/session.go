@@ -141,7 +141,7 @@ type Info struct {
 	Frozen      bool
 	Asleep      bool   // frozen because nobody has used it
 	MissedPings int    // signs of life in a row that PID 1 has not given
-	Group       string // path of the box's control group, "" if it has none
+	Group       string // path of the box's cgroup, "" if it has none
 	PID         uint32 // of the box's PID 1, on the host
 	IDBase      uint32 // first of the box's host ids
 }
@@ -254,7 +254,7 @@ func (s *Session) Current() policy.Settings {
 	return s.Settings
 }
 
-// Grouped reports whether the box has control groups.
+// Grouped reports whether the box has cgroups.
 func (s *Session) Grouped() bool { return policy.Grouped(s.enforced) }
 
 // limitHit is the refusal of a program for which there was no room in the session.

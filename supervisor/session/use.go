@@ -44,7 +44,7 @@ func (s *Session) HostWork() string {
 	return ""
 }
 
-// Usage is what the programs of a session use, nil if it has no control groups or is gone.
+// Usage is what the programs of a session use, nil if it has no cgroups or is gone.
 func (s *Session) Usage() *stats.Box {
 	info := s.Info()
 	if info.Group == "" || info.State != StateReady {

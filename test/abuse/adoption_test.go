@@ -181,7 +181,7 @@ func TestAnotherConfigurationIsHeldAgainstWhatLives(t *testing.T) {
 		"fewer sessions":         {"[ids]", "[sessions]\nmax = 1\n[ids]", ""},
 	} {
 		if tc.why == "limits.best_effort" && boxtest.Grouped() {
-			continue // with control groups nothing is best effort
+			continue // with cgroups nothing is best effort
 		}
 		t.Run(name, func(t *testing.T) {
 			d := boxtest.Start(t, boxtest.Lasting, "[profiles.small]\nmemory = \"64MiB\"\npids = 50\nlocked = [\"memory\"]\n")
@@ -219,7 +219,7 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
 	l := live(t, d, api.SessionRequest{})
-	if !boxtest.Grouped() { // what freezes is a control group
+	if !boxtest.Grouped() { // what freezes is a cgroup
 		if _, err := d.FreezeSession(t.Context(), "s1"); err == nil {
 			t.Error("frozen without a control group")
 		}

@@ -33,7 +33,7 @@ func TestProgramsRunAsTheBoxUser(t *testing.T) {
 			t.Errorf("%s is %s", field, s[field])
 		}
 	}
-	// Without control groups one group besides its own is how boxd knows what belongs to which program; no
+	// Without cgroups one group besides its own is how boxd knows what belongs to which program; no
 	// file has it.
 	groups := `^1000 [3-5]\d{4}$`
 	if boxtest.Grouped() {

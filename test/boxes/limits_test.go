@@ -100,7 +100,7 @@ func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
 	}
 }
 
-// Without control groups nobody is killed: calls fail, and the answer says what that looks like.
+// Without cgroups nobody is killed: calls fail, and the answer says what that looks like.
 func TestWantOfMemoryIsTold(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
 	memory := 64 * quantity.MiB

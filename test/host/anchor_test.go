@@ -102,7 +102,7 @@ func writeGroup(t *testing.T, group, name, text string) {
 	}
 }
 
-// stubborn starts a process that SIGTERM does not end, in a control group or in the test's own.
+// stubborn starts a process that SIGTERM does not end, in a cgroup or in the test's own.
 func stubborn(t *testing.T, group string) (pid int, ended <-chan syscall.WaitStatus) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", `trap "" TERM; echo; exec sleep 1000`)

@@ -21,7 +21,7 @@ func grant(revision int, life time.Duration) string {
 }
 
 // LangBot requires its own admission: boxes are looked at, grants admit and end, and a boxd that starts again admits
-// nobody. Where no control groups of version 2 keep limits it is not ready, and says so, and that is all of it.
+// nobody. Where no cgroups of version 2 keep limits it is not ready, and says so, and that is all of it.
 func TestAConversationWithGrants(t *testing.T) {
 	t.Parallel()
 	b := start(t, "allow_soft_storage_limits = true", boxtest.Kept)

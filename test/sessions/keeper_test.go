@@ -25,7 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// orphans are the keeper's own processes that have to end with it: its zygote, boxes ahead of need, and who does errands.
+// orphans are the keeper's own processes that have to end with it: its zygote, boxes ahead of need, and who does jobs.
 func orphans(t *testing.T, keeper int, boxes ...int) (list []int) {
 	t.Helper()
 	boxtest.Eventually(t, "there are a zygote and a box ahead of need", func() bool {

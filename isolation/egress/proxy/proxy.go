@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file looks which name a connection of a box is for before it goes on: the server's name of TLS, the Host of
-// HTTP/1. The kernel leads connections of the box to sockets that somebody else has opened, and where they go on
-// somebody else connects, for a name that the rules allow at that port and that has led the box to that address.
+// A transparent proxy that finds the name a connection is for before it lets it go on: the server name of TLS
+// (SNI), the Host of HTTP/1. The kernel redirects connections of the box to sockets that boxd has opened, and boxd
+// connects onwards, for a name that the rules allow at that port and that has resolved to that address for the box.
 //
-// What is within TLS nobody sees here: it is passed on as it is. But for hosts that secrets of the box are for: there
-// the box speaks with this, which puts them into its requests. HTTP is read and written anew, request by request.
+// What is inside TLS is passed on as it is, except for hosts that secrets of the box are for: there the proxy ends
+// the box's TLS and puts the secrets into its requests. HTTP is parsed and written anew, request by request.
 
 package proxy
 

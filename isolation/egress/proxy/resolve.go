@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is the only resolver of a box. It answers questions for names that the box may ask for, on sockets
-// that somebody else has opened, and has every address pinned to the box before the box is told of it.
+// The only DNS resolver of a box. It answers queries for names that the box may resolve, on sockets that boxd has
+// opened, and has every address allowed for the box before it tells the box.
 //
-// It parses the question of a query and the addresses of an answer, and passes on neither: what goes to the resolvers
-// of the host is a question that it made itself, and what a box gets is an answer that it made itself. So a name that
-// is not allowed leaves the host in no form, and nothing that a stranger's server has written reaches a box but
-// addresses.
+// It parses the question of a query and the addresses of an answer, and passes on neither: the query that goes to
+// the host's resolvers and the answer that goes to the box are made here. So a name that is not allowed leaves the
+// host in no form, and nothing but addresses of a stranger's answer reaches a box.
 
 package proxy
 

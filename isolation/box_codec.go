@@ -223,7 +223,7 @@ func (x *Exit) fields(c *codec) {
 	c.durations(&x.Duration, &x.UserTime, &x.SystemTime)
 	c.u64(&x.MaxRSS)
 	c.u32(&x.Leftovers)
-	c.bool(&x.Kept, &x.Grouped)
+	c.bool(&x.LeftRunning, &x.Grouped)
 	use(c, &x.Use)
 	for i := range x.Disks {
 		x.Disks[i].fields(c)
@@ -253,7 +253,7 @@ func (t *Times) fields(c *codec) {
 	c.refuse(t.Grace < 0 || t.Idle < 0 || t.End < 0)
 }
 
-func (k *Kept) fields(c *codec) {
+func (k *ProgramState) fields(c *codec) {
 	c.u32(&k.PID)
 	c.bool(&k.Input)
 	c.u64(&k.Taken)
@@ -265,5 +265,5 @@ func (k *Kept) fields(c *codec) {
 
 func (a *Adopted) fields(c *codec) {
 	c.u32(&a.Version, &a.Next)
-	c.bool(&a.Frozen, &a.Kept, &a.Private)
+	c.bool(&a.Frozen, &a.LeftRunning, &a.Private)
 }

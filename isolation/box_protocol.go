@@ -140,12 +140,12 @@ type BoxReply struct {
 	Quiet    bool    // no process is left but PID 1
 	Frozen   bool    // what Freeze asked for is so; with Failed, it is not
 	Failed   *StepError
-	Program  *Kept
+	Program  *ProgramState
 	Adopted  *Adopted
 }
 
-// Kept is a durable program that PID 1 has for the next boxd. Exited is set if it has ended.
-type Kept struct {
+// ProgramState is a durable program that PID 1 has for the next boxd. Exited is set if it has ended.
+type ProgramState struct {
 	PID      uint32
 	Input    bool   // the files of standard input are there
 	Taken    uint64 // bytes of standard input that it has ever been given
@@ -156,9 +156,9 @@ type Kept struct {
 
 // Adopted is the last word on the adoption of a box.
 type Adopted struct {
-	Version uint32 // of the conversation
-	Next    uint32 // no program has had this id or a greater one
-	Frozen  bool
-	Kept    bool // processes go on without their program
-	Private bool // a file comes with it
+	Version     uint32 // of the conversation
+	Next        uint32 // no program has had this id or a greater one
+	Frozen      bool
+	LeftRunning bool // processes go on without their program
+	Private     bool // a file comes with it
 }

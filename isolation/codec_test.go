@@ -153,7 +153,7 @@ func boxReplies() []*BoxReply {
 		{ID: 1, Failed: &StepError{Step: StepExec, Item: "nosuch", Errno: 2}},
 		{ID: 2, Started: true, PID: 7},
 		{ID: 3, Exited: &Exit{
-			Reason: ReasonSignaled, Signal: 9, Duration: time.Second, UserTime: 2, SystemTime: 3, MaxRSS: 4, Leftovers: 5, Kept: true,
+			Reason: ReasonSignaled, Signal: 9, Duration: time.Second, UserTime: 2, SystemTime: 3, MaxRSS: 4, Leftovers: 5, LeftRunning: true,
 			Grouped: true, Use: cgroup.Use{User: 6, System: 7, MemoryPeak: 8, PidsPeak: 9, Read: 10, Write: 11, OOMKills: 12}, Disks: [2]Disk{{1, 2, 3, 4}, {5, 6, 7, 8}},
 			Streams: [2]StreamEnd{{Total: 100, CutFrom: 10, CutTo: 90}, {Total: 5}},
 		}, Attached: [2]bool{true, false}},
@@ -161,9 +161,9 @@ func boxReplies() []*BoxReply {
 		{Quiet: true},
 		{Frozen: true},
 		{Frozen: true, Failed: failed()},
-		{ID: 5, Program: &Kept{PID: 3, Input: true, Taken: 4, Terminal: true, Output: Output{Head: 1, Tail: 2}}},
-		{ID: 6, Program: &Kept{Exited: &Exit{Code: 3}}},
-		{Adopted: &Adopted{Version: 1, Next: 9, Frozen: true, Kept: true, Private: true}},
+		{ID: 5, Program: &ProgramState{PID: 3, Input: true, Taken: 4, Terminal: true, Output: Output{Head: 1, Tail: 2}}},
+		{ID: 6, Program: &ProgramState{Exited: &Exit{Code: 3}}},
+		{Adopted: &Adopted{Version: 1, Next: 9, Frozen: true, LeftRunning: true, Private: true}},
 	}
 }
 

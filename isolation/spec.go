@@ -313,19 +313,19 @@ const (
 
 // Exit is what is left of a program.
 type Exit struct {
-	Reason     Reason
-	Code       int // exit status, for ReasonExited
-	Signal     int // signal number, whenever a signal ended it
-	Duration   time.Duration
-	UserTime   time.Duration
-	SystemTime time.Duration
-	MaxRSS     uint64 // bytes, of the largest process waited for
-	Leftovers  uint32 // processes it had started and left running, now killed
-	Kept       bool   // processes go on without it, as Command.KeepRunning wants
-	Grouped    bool   // it had a cgroup, and Use is what that used
-	Use        cgroup.Use
-	Disks      [2]Disk // /workspace and the scratch directories, as the program has left them
-	Streams    [2]StreamEnd
+	Reason      Reason
+	Code        int // exit status, for ReasonExited
+	Signal      int // signal number, whenever a signal ended it
+	Duration    time.Duration
+	UserTime    time.Duration
+	SystemTime  time.Duration
+	MaxRSS      uint64 // bytes, of the largest process waited for
+	Leftovers   uint32 // processes it had started and left running, now killed
+	LeftRunning bool   // processes go on without it, as Command.KeepRunning wants
+	Grouped     bool   // it had a cgroup, and Use is what that used
+	Use         cgroup.Use
+	Disks       [2]Disk // /workspace and the scratch directories, as the program has left them
+	Streams     [2]StreamEnd
 }
 
 // Disk is how full a place is, in its filesystem's own words (statfs(2)): with a quota, those are of the

@@ -71,7 +71,7 @@ func keepWorkspace(c *Call) (any, error) {
 	if err := c.Sup.End(ctx, s, session.EndDeleted); err != nil {
 		return nil, err
 	}
-	i, err := c.Sup.Spaces.Kept(s.Owner.Name, in.Workspace)
+	i, err := c.Sup.Spaces.Snapshot(s.Owner.Name, in.Workspace)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	if err := wire.Decode(data.Bytes(), v); err != nil {
 		return err
 	}
-	if err := wire.Settle(v); err != nil {
+	if err := wire.DecodeBase64(v); err != nil {
 		return err
 	}
 	c.observe(v)

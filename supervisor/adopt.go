@@ -116,7 +116,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	}
 	// From here on sessions hand on to each other what they have made in directories that they share.
 	v.record.Lost(l, rest)
-	_ = AtOnce(adopted, func(s *session.Session) error { v.settle(ctx, s); return nil })
+	_ = AtOnce(adopted, func(s *session.Session) error { v.reconcile(ctx, s); return nil })
 	return AtOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
 }
 

@@ -16,7 +16,7 @@ import (
 // lookAtHost asks the keeper what can be enforced here, now.
 func (v *Supervisor) lookAtHost(ctx context.Context) (policy.Host, error) {
 	host := policy.Host{Layout: v.layout}
-	found, err := v.boxes.Look(ctx)
+	found, err := v.boxes.ProbeHost(ctx)
 	if err != nil {
 		return host, fmt.Errorf("look at the host: %w", err)
 	}

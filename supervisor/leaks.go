@@ -46,7 +46,7 @@ func (l *LeakCheck) Count(ctx context.Context) map[string]int {
 	if !l.at.IsZero() && time.Since(l.at) < rest {
 		return l.counts
 	}
-	found := l.look(ctx)
+	found := l.count(ctx)
 	counts := map[string]int{Boxes: 0, Groups: 0, Workspaces: 0}
 	for name := range found {
 		if kind, _, _ := strings.Cut(name, " "); l.before[name] {
@@ -57,8 +57,8 @@ func (l *LeakCheck) Count(ctx context.Context) map[string]int {
 	return counts
 }
 
-// look names what nobody has.
-func (l *LeakCheck) look(ctx context.Context) map[string]bool {
+// count names what nobody has.
+func (l *LeakCheck) count(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, leakPatience)
 	defer cancel()
 	all := map[string][]string{}

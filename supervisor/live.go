@@ -29,9 +29,9 @@ func (v *Supervisor) Traffic(ctx context.Context, s *session.Session) *driver.Tr
 	return u
 }
 
-// settle finds out what has come of changes that an earlier boxd had begun: of the rules of the network, and of a
+// reconcile finds out what has come of changes that an earlier boxd had begun: of the rules of the network, and of a
 // mount. What cannot be found out now is before the next change.
-func (v *Supervisor) settle(ctx context.Context, s *session.Session) {
+func (v *Supervisor) reconcile(ctx context.Context, s *session.Session) {
 	if err := v.changer(s).Reconcile(ctx); err != nil {
 		v.log.Error("a change of network_rules was interrupted: nobody knows whether the box has those of its record", "session", s.ID, "error", err)
 	}

@@ -85,7 +85,7 @@ func (v *Supervisor) Overview() Overview {
 	all := slices.Collect(maps.Values(v.sessions))
 	v.mu.Unlock()
 	o.MaxSessions, o.MaxProcesses, o.BestEffort = cfg.Sessions.Max, cfg.Processes.Max, cfg.Limits.BestEffort
-	o.ControlGroups, o.Enforced = host.Groups(), cfg.Kept(host)
+	o.ControlGroups, o.Enforced = host.Groups(), cfg.EnforcedBy(host)
 	o.Unenforced = cfg.Unenforced(o.Enforced)
 	for _, s := range all {
 		info := s.Info()

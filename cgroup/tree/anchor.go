@@ -59,7 +59,7 @@ func Anchor(log *log.Logger) error {
 	if n, err := unix.Getxattr(group, delegatedMark, mark); err != nil || string(mark[:n]) != "1" {
 		return fmt.Errorf("%s is not delegated: start the anchor by boxd-boxes.service, which has Delegate=yes", group)
 	}
-	missing, err := settle(group)
+	missing, err := enterAnchor(group)
 	if err != nil {
 		return err
 	}
@@ -85,9 +85,9 @@ func unifiedPath(text string) (string, error) {
 	return "", errors.New("no group of cgroup v2 in " + ownGroup)
 }
 
-// settle moves the calling process into the anchor's group and switches on for the groups beside it
+// enterAnchor moves the calling process into the anchor's group and switches on for the groups beside it
 // what limits boxes. It returns the controllers this host does not have.
-func settle(group string) (missing []string, err error) {
+func enterAnchor(group string) (missing []string, err error) {
 	leaf := filepath.Join(group, anchorGroup)
 	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the anchor's group: %w", err)

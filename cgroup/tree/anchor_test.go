@@ -50,7 +50,7 @@ func TestAnchorSwitchesOnWhatThereIs(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(group, "cgroup.controllers"), []byte(tc.has), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		missing, err := settle(group)
+		missing, err := enterAnchor(group)
 		if err != nil || !slices.Equal(missing, tc.missing) {
 			t.Errorf("%s: %v, missing %v, want %v", tc.has, err, missing, tc.missing)
 		}
@@ -71,7 +71,7 @@ func TestAnchorSaysWhatItCannotDo(t *testing.T) {
 		{groupOfFiles(t, "cgroup.controllers"), "move into the anchor's group: "},
 		{groupOfFiles(t, "anchor/cgroup.procs"), "read the controllers: "},
 	} {
-		if _, err := settle(tc.group); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+		if _, err := enterAnchor(tc.group); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
 			t.Errorf("%v, want %s", err, tc.want)
 		}
 	}

@@ -26,7 +26,7 @@ func gateConfig(c *Config, started *Daemon) *access.GateConfig {
 func openGate(cfg *Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
 	state, err := prepareGate(cfg, &cfg.Daemon, access.Credentials(), log)
 	if err == nil {
-		err = settle(cfg, state, func(err error) error {
+		err = resolvePolicies(cfg, state, func(err error) error {
 			log.Warn("a policy holds nobody", "error", err)
 			return nil
 		})
@@ -56,11 +56,11 @@ func prepareGate(cfg *Config, started *Daemon, credentials string, log *slog.Log
 	return state, nil
 }
 
-// settle finds out whom the policies are about. A policy that would hold somebody and holds nobody is refused where a
+// resolvePolicies finds out whom the policies are about. A policy that would hold somebody and holds nobody is refused where a
 // configuration is checked or read again. At the start it is told: an account that was removed is no reason to be of use to
 // nobody.
-func settle(cfg *Config, state *access.State, nobody func(error) error) error {
-	none, err := cfg.Settle(state.Person)
+func resolvePolicies(cfg *Config, state *access.State, nobody func(error) error) error {
+	none, err := cfg.ResolvePrincipals(state.Person)
 	if none != nil {
 		err = errors.Join(err, nobody(none))
 	}
@@ -87,7 +87,7 @@ func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *Config, log
 		tellIdle(next, log)
 		state, err := prepareGate(next, &started.Daemon, access.Credentials(), log)
 		if err == nil {
-			err = settle(next, state, refuse)
+			err = resolvePolicies(next, state, refuse)
 		}
 		if err == nil {
 			err = sup.SetConfig(next.Config)

@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 		// Without the credentials: systemd shows them to the service alone, not to what it runs at a reload.
 		var state *access.State
 		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
-			err = errors.Join(settle(&cfg, state, refuse), fitsNobody(state))
+			err = errors.Join(resolvePolicies(&cfg, state, refuse), fitsNobody(state))
 		}
 		if err == nil && *runs != "" {
 			err = againstFile(&cfg, state, *runs)

@@ -87,7 +87,7 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 		b.freezing.Unlock()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.kept = last.Kept
+		b.kept = last.LeftRunning
 		found := &Adopted{Private: b.private, Programs: b.found, Frozen: last.Frozen}
 		b.private, b.found, b.adopting = nil, nil, false
 		slices.SortFunc(found.Programs, func(x, y *Program) int { return int(int64(x.id) - int64(y.id)) })
@@ -106,8 +106,8 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 	}
 }
 
-// deliverKept takes a program over.
-func (b *Box) deliverKept(reply *isolation.BoxReply, files []int) error {
+// deliverProgram takes a program over.
+func (b *Box) deliverProgram(reply *isolation.BoxReply, files []int) error {
 	k := reply.Program
 	b.mu.Lock()
 	defer b.mu.Unlock()

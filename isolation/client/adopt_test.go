@@ -35,7 +35,7 @@ func TestABoxThatThereIsNoRoomForIsNotLost(t *testing.T) { //nolint:paralleltest
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 1, Max: limit.Max}); err != nil {
 		t.Fatal(err)
 	}
-	peer.send(&isolation.BoxReply{ID: 1, Program: &isolation.Kept{PID: 2}}, fds...)
+	peer.send(&isolation.BoxReply{ID: 1, Program: &isolation.ProgramState{PID: 2}}, fds...)
 	err := <-adopted
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)

@@ -99,9 +99,9 @@ func (b *Box) Gone() bool {
 	}
 }
 
-// Kept reports whether processes go on in the box without the program that started them, and if not,
+// LeftRunning reports whether processes go on in the box without the program that started them, and if not,
 // since when: zero if there never were any.
-func (b *Box) Kept() (bool, time.Time) {
+func (b *Box) LeftRunning() (bool, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.kept, b.since
@@ -232,7 +232,7 @@ func (b *Box) miss(reply *isolation.BoxReply) error {
 	p := b.programs[reply.ID]
 	if p != nil && reply.Exited != nil {
 		delete(b.programs, reply.ID)
-		b.kept = b.kept || reply.Exited.Kept
+		b.kept = b.kept || reply.Exited.LeftRunning
 	}
 	b.mu.Unlock()
 	switch {
@@ -253,7 +253,7 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 	case reply.Frozen:
 		return b.deliverFrozen(reply, files)
 	case reply.Program != nil:
-		return b.deliverKept(reply, files)
+		return b.deliverProgram(reply, files)
 	case reply.Adopted != nil:
 		return b.deliverAdopted(reply, files)
 	}
@@ -288,7 +288,7 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 	if p != nil && !reply.Started {
 		delete(b.programs, reply.ID)
 	}
-	if reply.Exited != nil && reply.Exited.Kept {
+	if reply.Exited != nil && reply.Exited.LeftRunning {
 		b.kept = true
 	}
 	b.mu.Unlock()

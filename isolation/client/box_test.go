@@ -138,7 +138,7 @@ func TestOutputOfAnEndedProgram(t *testing.T) {
 	}
 	defer p.Close()
 	for stream, want := range [][2]string{{"01", "89"}, {"abc", ""}} {
-		head, tail, err := p.Kept(stream)
+		head, tail, err := p.Retained(stream)
 		if err != nil || string(head) != want[0] || string(tail) != want[1] {
 			t.Errorf("stream %d: %q, %q, %v", stream, head, tail, err)
 		}

@@ -363,8 +363,8 @@ func (k *Keeper) Reclaim(ctx context.Context, key string) error {
 	return k.order(ctx, &isolation.Reclaim{Key: key})
 }
 
-// Look finds out what can be enforced on this host.
-func (k *Keeper) Look(ctx context.Context) (*isolation.Host, error) {
+// ProbeHost finds out what can be enforced on this host.
+func (k *Keeper) ProbeHost(ctx context.Context) (*isolation.Host, error) {
 	return askPlain[*isolation.Host](ctx, k, &isolation.LookHost{})
 }
 

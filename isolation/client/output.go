@@ -42,9 +42,9 @@ func (p *Program) attach(reply *isolation.BoxReply, files []int) error {
 	return nil
 }
 
-// Kept returns what is kept of a stream (0 standard output, 1 standard error) of an ended program: its
+// Retained returns what is kept of a stream (0 standard output, 1 standard error) of an ended program: its
 // beginning and, if something between is gone, its end.
-func (p *Program) Kept(stream int) (head, tail []byte, err error) {
+func (p *Program) Retained(stream int) (head, tail []byte, err error) {
 	if p.exit == nil {
 		return nil, nil, nil
 	}

@@ -67,7 +67,7 @@ func (s *server) adopt() {
 			continue
 		}
 		p.conn = s.conn
-		k := isolation.Kept{
+		k := isolation.ProgramState{
 			PID: uint32(p.pid), Input: p.input.pipe >= 0, Taken: p.input.taken(), Terminal: p.terminal,
 			Output: isolation.Output{Head: uint64(p.streams[0].ring.Head), Tail: uint64(p.streams[0].ring.Tail)},
 		}
@@ -80,7 +80,7 @@ func (s *server) adopt() {
 		}
 		s.send(&isolation.BoxReply{ID: id, Program: &k}, files...)
 	}
-	last := isolation.Adopted{Version: isolation.BoxVersion, Next: s.last + 1, Frozen: s.frozen, Kept: s.kept}
+	last := isolation.Adopted{Version: isolation.BoxVersion, Next: s.last + 1, Frozen: s.frozen, LeftRunning: s.kept}
 	var files []int
 	if last.Private = s.private >= 0; last.Private {
 		files = append(files, s.private)

@@ -43,7 +43,7 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 	p.pidfd, p.deadline = -1, 0
 	switch others := s.othersAlive(p); {
 	case p.keep && !p.killed:
-		exit.Kept = others
+		exit.LeftRunning = others
 		s.kept = s.kept || others
 	case others:
 		if ours := p.killed; ours {

@@ -111,7 +111,7 @@ func (g *ProcView) Kill(tag uint32) (killed uint32, stuck, all bool) {
 	k := &killing{tag: tag, deadline: begin.Add(killPatience), stuck: map[int]bool{}}
 	clean := false
 	for n := 0; n < looks && !clean && time.Since(begin) < lookPatience; n++ {
-		clean = g.look(k)
+		clean = g.scan(k)
 	}
 	if !clean {
 		clean = g.killStopped(k)
@@ -135,7 +135,7 @@ func (g *ProcView) killStopped(k *killing) (clean bool) {
 	k.stopped, k.deadline = true, time.Now().Add(killPatience)
 	for n := 0; n < looks && !clean; n++ { // two do, however slow the machine
 		_ = unix.Kill(-1, unix.SIGSTOP)
-		clean = g.look(k)
+		clean = g.scan(k)
 	}
 	if g.eachProcess(func(p *process) {
 		if !slices.Contains(asleep, p.pid) {
@@ -147,9 +147,9 @@ func (g *ProcView) killStopped(k *killing) (clean bool) {
 	return clean
 }
 
-// look kills what it finds, and waits for its death. It is clean if it has found nothing new, and
+// scan kills what it finds, and waits for its death. It is clean if it has found nothing new, and
 // nothing can have escaped it.
-func (g *ProcView) look(k *killing) (clean bool) {
+func (g *ProcView) scan(k *killing) (clean bool) {
 	var fds, pids []int
 	found := 0
 	before := g.lastPID()

@@ -183,7 +183,7 @@ func (k *Keeper) answerReadQuota(req *isolation.ReadQuota) isolation.KeeperReply
 
 // answerLookHost finds out what can be enforced on this host.
 func (k *Keeper) answerLookHost() isolation.KeeperReply {
-	host := k.groups.look(k)
+	host := k.groups.probe(k)
 	k.work.Probe(host)
 	host.Bounds = k.bounds.Probe()
 	return host

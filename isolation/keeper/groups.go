@@ -74,8 +74,8 @@ func (e *noAnchorError) Error() string {
 
 func (e *noAnchorError) Unwrap() error { return e.err }
 
-// look says what boxes can be limited in.
-func (g *groups) look(k *Keeper) *isolation.Host {
+// probe says what boxes can be limited in.
+func (g *groups) probe(k *Keeper) *isolation.Host {
 	t, err := g.open(k)
 	if err != nil {
 		return &isolation.Host{NoGroups: err.Error()}

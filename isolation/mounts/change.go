@@ -23,7 +23,7 @@ type Lender struct {
 func Change(b *Box, req *isolation.ChangeMount, src *Source, idMap func() (int, error)) (*isolation.Mounted, error) {
 	switch req.Op {
 	case isolation.MountLook:
-		return b.Look(req.Mount.Target)
+		return b.List(req.Mount.Target)
 	case isolation.MountRemove:
 		return b.Remove(req.Mount.Target, req.IDs, req.Made, req.Force)
 	case isolation.MountAdd, isolation.MountReplace:

@@ -13,10 +13,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Look says what mounts there are where a living box is given them, and what there is of a target. Before a change and
+// List says what mounts there are where a living box is given them, and what there is of a target. Before a change and
 // after one that nobody knows the end of, the two tell what that has come to. Nothing else mounts anything in a box. No
 // filesystem is asked that is mounted on the target: it may not answer.
-func (b *Box) Look(target string) (*isolation.Mounted, error) {
+func (b *Box) List(target string) (*isolation.Mounted, error) {
 	var list []entry
 	parents := map[uint64]uint64{} // of all mounts
 	err := b.mounts(func(e entry) {

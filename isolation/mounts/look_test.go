@@ -20,7 +20,7 @@ func TestALookNamesWhatABoxWasGiven(t *testing.T) {
 	target := dir + "/a/b"
 	look := func() *isolation.Mounted {
 		t.Helper()
-		now, err := b.Look(target)
+		now, err := b.List(target)
 		if err != nil {
 			t.Fatal(err)
 		}

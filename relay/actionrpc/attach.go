@@ -70,7 +70,7 @@ func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachC
 	tasks.Go(func() { // ends with the connection
 		defer hangUp()
 		r.listen(ctx)
-		r.settle(ctx)
+		r.drain(ctx)
 	})
 	tasks.Go(func() { // ends with ctx
 		defer hangUp()
@@ -156,9 +156,9 @@ func (r *attached) forget() {
 	}
 }
 
-// settle waits until what a client has said before it went is written. Nobody waits long for a process that does not
+// drain waits until what a client has said before it went is written. Nobody waits long for a process that does not
 // read.
-func (r *attached) settle(ctx context.Context) {
+func (r *attached) drain(ctx context.Context) {
 	late, cancel := context.WithTimeout(ctx, lastWords)
 	defer cancel()
 	_ = r.held.Acquire(late, weight) // it has all of it when nothing waits

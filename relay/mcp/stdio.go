@@ -197,7 +197,7 @@ func (c *connection) Read(ctx context.Context) (jsonrpc.Message, error) {
 		return nil, io.EOF
 	case m, ok := <-c.incoming:
 		if !ok {
-			c.settle(ctx)
+			c.awaitAnswers(ctx)
 			return nil, io.EOF
 		}
 		if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() {
@@ -214,8 +214,8 @@ func (c *connection) count(n int) (calls int) {
 	return c.calls
 }
 
-// settle waits until all calls have been answered, but not for long.
-func (c *connection) settle(ctx context.Context) {
+// awaitAnswers waits until all calls have been answered, but not for long.
+func (c *connection) awaitAnswers(ctx context.Context) {
 	late := time.NewTimer(lastAnswers)
 	defer late.Stop()
 	for c.count(0) > 0 {

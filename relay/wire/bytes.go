@@ -11,51 +11,51 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Settle puts what a request has in base64 in the place of what it stands for: from there on a text is bytes, as the kernel
+// DecodeBase64 puts what a request has in base64 in the place of what it stands for: from there on a text is bytes, as the kernel
 // takes them.
-func Settle(v any) error {
+func DecodeBase64(v any) error {
 	switch r := v.(type) {
 	case *api.ExecRequest:
-		return settleExec("", r)
+		return decodeExecBase64("", r)
 	case *api.OneShotRequest:
-		if err := settleSession("session.", &r.Session); err != nil {
+		if err := decodeSessionBase64("session.", &r.Session); err != nil {
 			return err
 		}
-		return settleExec("exec.", &r.Exec)
+		return decodeExecBase64("exec.", &r.Exec)
 	case *api.SessionRequest:
-		return settleSession("", r)
+		return decodeSessionBase64("", r)
 	case *api.ProcessRequest:
-		err := settle("", r.Base64, &r.Argv, &r.Command, &r.Code, &r.Cwd, &r.Env)
+		err := decodeBase64("", r.Base64, &r.Argv, &r.Command, &r.Code, &r.Cwd, &r.Env)
 		r.Base64 = nil
 		return err
 	case *api.StreamStart:
 		if r.Session != nil {
-			if err := settleSession("start.session.", r.Session); err != nil {
+			if err := decodeSessionBase64("start.session.", r.Session); err != nil {
 				return err
 			}
 		}
-		return settleExec("start.exec.", &r.Exec)
+		return decodeExecBase64("start.exec.", &r.Exec)
 	}
 	return nil
 }
 
-func settleExec(prefix string, r *api.ExecRequest) error {
-	err := settle(prefix, r.Base64, &r.Argv, &r.Command, &r.Code, &r.Cwd, &r.Env)
+func decodeExecBase64(prefix string, r *api.ExecRequest) error {
+	err := decodeBase64(prefix, r.Base64, &r.Argv, &r.Command, &r.Code, &r.Cwd, &r.Env)
 	r.Base64 = nil
 	return err
 }
 
-func settleSession(prefix string, r *api.SessionRequest) error {
+func decodeSessionBase64(prefix string, r *api.SessionRequest) error {
 	b := r.Base64
 	if b != nil && (b.Argv != nil || b.Command != nil || b.Code != nil || b.Cwd != "") {
 		return fault.Field(prefix+"base64", fault.Word("given"), "env alone, of a session")
 	}
-	err := settle(prefix, b, nil, nil, nil, nil, &r.Env)
+	err := decodeBase64(prefix, b, nil, nil, nil, nil, &r.Env)
 	r.Base64 = nil
 	return err
 }
 
-func settle(prefix string, b *api.InBase64, argv *[]string, command, code **string, cwd *string, env *map[string]string) error {
+func decodeBase64(prefix string, b *api.InBase64, argv *[]string, command, code **string, cwd *string, env *map[string]string) error {
 	if b == nil {
 		return nil
 	}

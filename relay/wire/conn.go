@@ -153,7 +153,7 @@ func (c *conn) first(ctx context.Context) (*api.ClientControl, error) {
 		return nil, err
 	}
 	if msg.Start != nil {
-		if err := Settle(msg.Start); err != nil {
+		if err := DecodeBase64(msg.Start); err != nil {
 			return nil, err
 		}
 	}

@@ -216,7 +216,7 @@ func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
 	}
 	settings.WorkspaceQuota = quantity.Size(s.plain(int64(s.cfg.MaxBytes))) + quantity.Size(s.cfg.MaxEntries)*2048 // and blocks that are not full
 	settings.WorkspaceInodes = 2*s.cfg.MaxEntries + 64
-	found, err := s.in.Boxes.Look(ctx)
+	found, err := s.in.Boxes.ProbeHost(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look at the host: %w", err)
 	}
@@ -272,11 +272,11 @@ func rewind(f *os.File) error {
 
 // count takes what the program says, in the bounds of what it may.
 func (s *Store) count(p *client.Program, exit *isolation.Exit, img *Image) error {
-	said, _, err := p.Kept(0)
+	said, _, err := p.Retained(0)
 	if err != nil {
 		return err
 	}
-	problem, _, err := p.Kept(1)
+	problem, _, err := p.Retained(1)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, dropPatience)
 	defer cancel()
-	host, err := s.in.Boxes.Look(ctx)
+	host, err := s.in.Boxes.ProbeHost(ctx)
 	if err != nil {
 		return fmt.Errorf("images: %w", err)
 	}

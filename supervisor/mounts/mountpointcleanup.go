@@ -66,7 +66,7 @@ func (d *MountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool
 		err := d.enter(ctx, s, target)
 		found := &isolation.Mounted{}
 		if err == nil && makes(&lent) {
-			found, err = d.look(ctx, s, &lent, target)
+			found, err = d.resolve(ctx, s, &lent, target)
 		}
 		if step, ok := errors.AsType[*isolation.StepError](err); ok && step.Step == isolation.StepMountSource {
 			continue // the box is refused for it, which says it better
@@ -109,15 +109,15 @@ func (d *MountPointCleanup) real(ctx context.Context, s *session.Session, lent *
 		}
 		return at.Made, nil
 	}
-	found, err := d.look(ctx, s, lent, target)
+	found, err := d.resolve(ctx, s, lent, target)
 	if err != nil {
 		return "", err
 	}
 	return found.Source, nil
 }
 
-// look asks the keeper what is missing of a target below a directory of the host.
-func (d *MountPointCleanup) look(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (*isolation.Mounted, error) {
+// resolve asks the keeper what is missing of a target below a directory of the host.
+func (d *MountPointCleanup) resolve(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (*isolation.Mounted, error) {
 	return d.Boxes.ChangeMount(ctx, outside(isolation.MountMissing, s.Key, d.mountPoint(s.Key, s.Caller(), lent, target, target)))
 }
 

@@ -112,7 +112,7 @@ func (b *MountPoints) Real(key, source string) string {
 // Enter notes that a session is about to have a mount on a place. Who looks afterwards whether that is there sees what
 // stays: it waits until nobody is removing it.
 func (b *MountPoints) Enter(ctx context.Context, key, source, real, place string) error {
-	return b.settled(ctx, func(r *Removal) bool { return isolation.Within(place, r.top) }, func() {
+	return b.afterRemovals(ctx, func(r *Removal) bool { return isolation.Within(place, r.top) }, func() {
 		e := b.entryLocked(key)
 		e.Real[source] = real
 		if !slices.Contains(e.Places, place) {
@@ -121,8 +121,8 @@ func (b *MountPoints) Enter(ctx context.Context, key, source, real, place string
 	})
 }
 
-// settled does something as soon as no removal is under way that it has to wait for.
-func (b *MountPoints) settled(ctx context.Context, hinders func(*Removal) bool, do func()) error {
+// afterRemovals does something as soon as no removal is under way that it has to wait for.
+func (b *MountPoints) afterRemovals(ctx context.Context, hinders func(*Removal) bool, do func()) error {
 	for {
 		b.mu.Lock()
 		i := slices.IndexFunc(b.going, hinders)
@@ -206,7 +206,7 @@ type Removal struct {
 // that others need. Nobody begins to need them meanwhile. Who gets a Removal calls Done.
 func (b *MountPoints) Leave(ctx context.Context, key string, g *MountPoint) (r *Removal, err error) {
 	top := g.Host(g.Made)
-	err = b.settled(ctx, func(r *Removal) bool { return isolation.Within(r.top, top) || isolation.Within(top, r.top) }, func() {
+	err = b.afterRemovals(ctx, func(r *Removal) bool { return isolation.Within(r.top, top) || isolation.Within(top, r.top) }, func() {
 		r = &Removal{MountPoint: *g, top: top, over: make(chan struct{})}
 		b.going = append(b.going, r)
 		rest := *g

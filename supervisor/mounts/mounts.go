@@ -56,8 +56,8 @@ func (c *Changer) Add(ctx context.Context, m policy.Mount, replace bool) (is pol
 func (c *Changer) allowed(ctx context.Context, m policy.Mount) (policy.Mount, error) {
 	s := c.Session
 	m, err := s.Profile().LiveMount(s.Current().Profile, m)
-	if err == nil && !c.Held.Lends(m.Source) {
-		err = c.Held.NotLent(0, m.Source)
+	if err == nil && !c.Held.AllowsMount(m.Source) {
+		err = c.Held.MountDenied(0, m.Source)
 	}
 	if err == nil {
 		err = Leads(ctx, c.Boxes, &c.Held, c.Session.Caller().UID, []policy.Mount{m})
@@ -356,14 +356,14 @@ func Leads(ctx context.Context, boxes Keeper, held *policy.EffectivePolicy, uid 
 		at, err := boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: isolation.Caller{UID: uid}, Mount: isolation.Mount{Source: m.Source}})
 		step, answered := errors.AsType[*isolation.StepError](err)
 		switch {
-		case err == nil && !held.Lends(at.Made):
-			return held.NotLent(i, m.Source)
+		case err == nil && !held.AllowsMount(at.Made):
+			return held.MountDenied(i, m.Source)
 		case answered && session.Unanswered(step):
 			return session.NoAnswerError("mounts["+strconv.Itoa(i)+"].source", step)
 		case answered && step.Step == isolation.StepMountSource && (step.Errno == unix.ENOENT || step.Errno == unix.ENOTDIR):
 			continue // so says the keeper, too
 		case answered && step.Step == isolation.StepMountSource: // where it leads is not known, also if its owner could tell
-			return held.NotLent(i, m.Source)
+			return held.MountDenied(i, m.Source)
 		case err != nil:
 			return fault.Errorf(fault.Unavailable, "nobody can tell at the moment where %s leads: %w", fault.Show(m.Source), err).WithHint("try again")
 		}

@@ -23,7 +23,7 @@ const settlePatience = 15 * time.Second
 // begin writes down which change follows, and what there is before it: whoever dies over it, the next one knows what
 // has come of it.
 func (c *Changer) begin(ctx context.Context, list []policy.LiveMount, m policy.Mount) (*policy.MountChange, error) {
-	now, err := c.look(ctx, m.Target)
+	now, err := c.list(ctx, m.Target)
 	if err != nil {
 		return nil, c.failure(&m, err)
 	}
@@ -38,7 +38,7 @@ func (c *Changer) begin(ctx context.Context, list []policy.LiveMount, m policy.M
 	return change, nil
 }
 
-func (c *Changer) look(ctx context.Context, target string) (*isolation.Mounted, error) {
+func (c *Changer) list(ctx context.Context, target string) (*isolation.Mounted, error) {
 	return c.Boxes.ChangeMount(ctx, c.request(isolation.MountLook, policy.Mount{Target: target}))
 }
 
@@ -76,7 +76,7 @@ func (c *Changer) reconcile(ctx context.Context) (finished bool, err error) {
 	if change == nil {
 		return false, nil
 	}
-	now, err := c.look(ctx, change.Target)
+	now, err := c.list(ctx, change.Target)
 	if err != nil {
 		return false, c.failure(&change.Mount, err)
 	}
@@ -151,7 +151,7 @@ func (c *Changer) finishReplacing(ctx context.Context, change *policy.MountChang
 			return is, err
 		}
 	}
-	there, err := c.look(ctx, change.Target)
+	there, err := c.list(ctx, change.Target)
 	if err != nil {
 		return is, err
 	}

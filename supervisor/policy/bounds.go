@@ -194,8 +194,8 @@ func (h *EffectivePolicy) MayHave(name string) bool {
 	return h.Name == "" || SecretAllowed(h.Secrets, name)
 }
 
-// Lends reports whether a directory is at or below one of the roots of Mounts, as its path says.
-func (h *EffectivePolicy) Lends(source string) bool {
+// AllowsMount reports whether a directory is at or below one of the roots of Mounts, as its path says.
+func (h *EffectivePolicy) AllowsMount(source string) bool {
 	for _, root := range h.Mounts {
 		if root == Any {
 			return true
@@ -212,15 +212,15 @@ func (h *EffectivePolicy) Lends(source string) bool {
 	return false
 }
 
-// NotLent is the refusal of a mount that Lends does not allow.
-func (h *EffectivePolicy) NotLent(i int, source string) error {
+// MountDenied is the refusal of a mount that Lends does not allow.
+func (h *EffectivePolicy) MountDenied(i int, source string) error {
 	return h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), source, "mounts", h.Mounts)
 }
 
-// Settle finds out whom the tables are about: person tells of a name as somebody has written it who that is, and which user
+// ResolvePrincipals finds out whom the tables are about: person tells of a name as somebody has written it who that is, and which user
 // of the host, NoUser if it is none. nobody names what holds nobody; err is for somebody whom two tables name: nobody could
 // say which holds.
-func (c *Config) Settle(person func(written string) (name string, uid uint32, ok bool)) (nobody, err error) {
+func (c *Config) ResolvePrincipals(person func(written string) (name string, uid uint32, ok bool)) (nobody, err error) {
 	seen := map[string]string{}
 	var none, twice []error
 	for _, table := range slices.Sorted(maps.Keys(c.Policies)) {

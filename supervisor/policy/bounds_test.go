@@ -79,7 +79,7 @@ func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 	} {
 		c := DefaultConfig()
 		c.Policies["x"] = boundsFor(func(b *Policy) { b.Principals = []string{written} })
-		if nobody, err := c.Settle(person); nobody != nil || err != nil {
+		if nobody, err := c.ResolvePrincipals(person); nobody != nil || err != nil {
 			t.Fatalf("%s: %v, %v", written, nobody, err)
 		}
 		for _, who := range held {
@@ -94,7 +94,7 @@ func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 	c := DefaultConfig()
 	c.Policies["x"] = boundsFor(func(b *Policy) { b.Principals = []string{"alice", "gone"} })
 	c.Policies["y"] = boundsFor(func(b *Policy) { b.Principals = []string{"uid:1001"} })
-	nobody, err := c.Settle(person)
+	nobody, err := c.ResolvePrincipals(person)
 	if nobody == nil || nobody.Error() != `policy.x.principals = "gone": allowed is the name of a table [principals.NAME], uid:N, or a user of this host` {
 		t.Errorf("nobody: %v", nobody)
 	}
@@ -250,10 +250,10 @@ func TestWhatIsNotListedIsRefusedByItsLayer(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	home := EffectivePolicy{Policy: boundsFor(func(b *Policy) { b.Mounts = []string{HomeRoot} }), Name: "ci"}
-	if home.Lends("/home/ann/x") || home.Lends("/") {
+	if home.AllowsMount("/home/ann/x") || home.AllowsMount("/") {
 		t.Error("who has no home is lent one")
 	}
-	if home.Home = "/home/ann"; !home.Lends("/home/ann/x") || home.Lends("/home/anna") || home.Lends("/srv") {
+	if home.Home = "/home/ann"; !home.AllowsMount("/home/ann/x") || home.AllowsMount("/home/anna") || home.AllowsMount("/srv") {
 		t.Error("a home is not what is lent")
 	}
 	for _, tool := range Tools() {

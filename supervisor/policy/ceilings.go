@@ -28,8 +28,8 @@ func (h *EffectivePolicy) Hold(s *Settings, asked *Request) error {
 		}
 	}
 	for i := range s.Mounts {
-		if !h.Lends(s.Mounts[i].Source) {
-			return h.NotLent(i, s.Mounts[i].Source)
+		if !h.AllowsMount(s.Mounts[i].Source) {
+			return h.MountDenied(i, s.Mounts[i].Source)
 		}
 	}
 	clamped, err := h.cut(s, asked, false)

@@ -92,8 +92,8 @@ func (h *Host) Groups() string {
 	return string(h.Layout)
 }
 
-// Kept says what keeps each limit on this host, the operator's choices apart.
-func (c *Config) Kept(host Host) map[string]Mechanism {
+// EnforcedBy says what keeps each limit on this host, the operator's choices apart.
+func (c *Config) EnforcedBy(host Host) map[string]Mechanism {
 	all := *c
 	all.Limits.BestEffort = LimitNames()
 	by, _ := all.Enforcement(&Settings{Limits: limits.Limits{IORead: 1, WorkspaceQuota: 1}}, host) // where all may be missing, nothing is refused

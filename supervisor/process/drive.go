@@ -104,9 +104,9 @@ func (p *Process) attend() *ending {
 				kill()
 			}
 		case <-p.poke:
-			look.Reset(p.look(time.Now()))
+			look.Reset(p.checkReady(time.Now()))
 		case <-look.C:
-			look.Reset(p.look(time.Now()))
+			look.Reset(p.checkReady(time.Now()))
 		}
 	}
 }
@@ -233,9 +233,9 @@ func (p *Process) sleep(delay time.Duration) bool {
 		case <-p.hooks.Box.Done():
 			return true // launch fails
 		case <-p.poke:
-			look.Reset(p.look(time.Now()))
+			look.Reset(p.checkReady(time.Now()))
 		case <-look.C:
-			look.Reset(p.look(time.Now()))
+			look.Reset(p.checkReady(time.Now()))
 		}
 	}
 }
@@ -243,8 +243,8 @@ func (p *Process) sleep(delay time.Duration) bool {
 // rarely is how long Drive sleeps when nothing is due.
 const rarely = time.Hour
 
-// look does what is due by time, and returns how long until it should look again.
-func (p *Process) look(now time.Time) time.Duration {
+// checkReady does what is due by time, and returns how long until it should look again.
+func (p *Process) checkReady(now time.Time) time.Duration {
 	wait := rarely
 	p.mu.Lock()
 	if p.found {

@@ -29,7 +29,7 @@ func After(d time.Duration, late func()) *Timer {
 	t := &Timer{late: late, due: time.Now().Add(d)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.timer = time.AfterFunc(d, t.look)
+	t.timer = time.AfterFunc(d, t.check)
 	return t
 }
 
@@ -60,7 +60,7 @@ func (t *Timer) set(d time.Duration, second bool) {
 	t.timer.Reset(d)
 }
 
-func (t *Timer) look() {
+func (t *Timer) check() {
 	if t.overdue() {
 		t.late()
 	}

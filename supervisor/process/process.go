@@ -306,13 +306,13 @@ func (p *Process) Group() string {
 	return p.now.Group()
 }
 
-// Kept returns what is kept of a stream of a process that has ended, see client.Program.Kept.
-func (p *Process) Kept(stream int) (head, tail []byte, err error) {
+// Retained returns what is kept of a stream of a process that has ended, see client.Program.Kept.
+func (p *Process) Retained(stream int) (head, tail []byte, err error) {
 	if p.use() == nil {
 		return nil, nil, nil
 	}
 	defer p.leave()
-	return p.holder.Kept(stream)
+	return p.holder.Retained(stream)
 }
 
 // Stop asks the program to end, kills it if it does not, and returns when the process has ended.

@@ -158,14 +158,14 @@ func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
 		if tc.attached {
 			p.all[&Attachment{}] = struct{}{}
 		}
-		wait := p.look(begin)
+		wait := p.checkReady(begin)
 		if tc.want == 0 && wait != rarely || tc.want > 0 && wait != tc.want || p.stopReason() != "" {
 			t.Errorf("%s: looks again after %v, %q", tc.name, wait, p.stopReason())
 		}
 		if tc.want == 0 {
 			continue
 		}
-		p.look(begin.Add(tc.want))
+		p.checkReady(begin.Add(tc.want))
 		if p.stopReason() != ReasonLease {
 			t.Errorf("%s: it goes on", tc.name)
 		}
@@ -173,7 +173,7 @@ func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
 	// Zero is the moment when the last one goes.
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Lease = new(time.Duration(0)) }))
 	p.used, p.seen = begin, true
-	if p.look(begin); p.stopReason() != ReasonLease {
+	if p.checkReady(begin); p.stopReason() != ReasonLease {
 		t.Error("it goes on")
 	}
 }

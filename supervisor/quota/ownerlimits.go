@@ -76,7 +76,7 @@ func (d *OwnerLimits) Run(ctx context.Context, living func() []Total) {
 	tick := time.NewTicker(again)
 	defer tick.Stop()
 	for {
-		d.look(ctx, living())
+		d.apply(ctx, living())
 		select {
 		case <-tick.C:
 		case <-d.poke:
@@ -86,8 +86,8 @@ func (d *OwnerLimits) Run(ctx context.Context, living func() []Total) {
 	}
 }
 
-// look tells what is not in force. Of an owner that is in the list twice the last holds.
-func (d *OwnerLimits) look(ctx context.Context, list []Total) {
+// apply tells what is not in force. Of an owner that is in the list twice the last holds.
+func (d *OwnerLimits) apply(ctx context.Context, list []Total) {
 	now := map[string]cgroup.Owner{}
 	for _, t := range list {
 		owner := t.Owner

@@ -54,7 +54,7 @@ func write(ctx context.Context, box *client.Box, own []byte) error {
 	if err != nil {
 		return err
 	}
-	said, _, err := p.Kept(0)
+	said, _, err := p.Retained(0)
 	if err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func (e *execution) result(canceled bool) (*Result, error) {
 			return nil, err
 		}
 	}
-	r, err := e.session.result(e.spec, exit, err, e.program.Group(), e.program.Kept, canceled)
+	r, err := e.session.result(e.spec, exit, err, e.program.Group(), e.program.Retained, canceled)
 	e.session.emitResult(e.caller, events.Event{Type: events.ExecEnded}, r, err)
 	return r, err
 }

@@ -322,21 +322,21 @@ func (s *Session) RemoveProcess(ctx context.Context, p *process.Process) error {
 	if err := p.Stop(ctx); err != nil {
 		return err
 	}
-	entry, err := s.settled(ctx, p)
+	entry, err := s.awaitReleased(ctx, p)
 	if entry != nil {
 		s.dropProcess(entry)
 	}
 	return err
 }
 
-// Settled waits until a process that has ended is not counted as one that runs any more.
-func (s *Session) Settled(ctx context.Context, p *process.Process) error {
-	_, err := s.settled(ctx, p)
+// AwaitReleased waits until a process that has ended is not counted as one that runs any more.
+func (s *Session) AwaitReleased(ctx context.Context, p *process.Process) error {
+	_, err := s.awaitReleased(ctx, p)
 	return err
 }
 
-// settled is the place of a process that is over, nil if it has none any more.
-func (s *Session) settled(ctx context.Context, p *process.Process) (*slot, error) {
+// awaitReleased is the place of a process that is over, nil if it has none any more.
+func (s *Session) awaitReleased(ctx context.Context, p *process.Process) (*slot, error) {
 	for _, entry := range s.slots() {
 		select {
 		case <-entry.known:
@@ -357,7 +357,7 @@ func (s *Session) settled(ctx context.Context, p *process.Process) (*slot, error
 
 // ProcessResult waits for the end of a process and says what its last program has come to.
 func (s *Session) ProcessResult(ctx context.Context, p *process.Process) (*Result, error) {
-	return s.processResult(ctx, p, p.Kept)
+	return s.processResult(ctx, p, p.Retained)
 }
 
 // ProcessEnd does the same without the output.

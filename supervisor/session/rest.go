@@ -118,7 +118,7 @@ func (s *Session) IdleSince() (time.Time, bool) {
 	if s.state != StateReady || s.running > 0 {
 		return time.Time{}, false
 	}
-	kept, quiet := s.box.Kept()
+	kept, quiet := s.box.LeftRunning()
 	if quiet.Before(s.lastUsed) {
 		quiet = s.lastUsed
 	}

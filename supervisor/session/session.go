@@ -137,7 +137,7 @@ type Info struct {
 	// Expires is when the session ends if nobody uses it; zero if only deletion ends it or a
 	// running program holds it and it has no absolute end.
 	Expires     time.Time
-	Kept        bool // processes go on that a program has left
+	LeftRunning bool // processes go on that a program has left
 	Frozen      bool
 	Asleep      bool   // frozen because nobody has used it
 	MissedPings int    // signs of life in a row that PID 1 has not given
@@ -157,7 +157,7 @@ func (s *Session) Info() Info {
 	info.Expires, _ = s.expiryLocked()
 	if s.box != nil {
 		info.PID, info.IDBase, info.Group = s.box.PID, s.box.IDBase, s.box.Group
-		info.Kept, _ = s.box.Kept()
+		info.LeftRunning, _ = s.box.LeftRunning()
 	}
 	return info
 }
@@ -178,7 +178,7 @@ func (s *Session) expiryLocked() (time.Time, EndReason) {
 	var why EndReason
 	idle, since := s.running == 0, s.lastUsed
 	if s.box != nil && idle {
-		kept, quiet := s.box.Kept()
+		kept, quiet := s.box.LeftRunning()
 		idle = !kept
 		if quiet.After(since) {
 			since = quiet

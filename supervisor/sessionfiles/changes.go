@@ -112,7 +112,7 @@ func (w *ChangesWatch) EndProcess(ctx context.Context, p *process.Process, mine 
 	if !mine {
 		return &ChangesReport{Unknown: "another request has begun this execution, and looked before it or did not"}
 	}
-	if err := w.s.Settled(ctx, p); err != nil {
+	if err := w.s.AwaitReleased(ctx, p); err != nil {
 		return &ChangesReport{Unknown: err.Error()}
 	}
 	return w.End(ctx)
@@ -122,7 +122,7 @@ func (w *ChangesWatch) EndProcess(ctx context.Context, p *process.Process, mine 
 // have, whether or not it still is.
 func exact(before, after *session.Info) bool {
 	for _, i := range []*session.Info{before, after} {
-		if i.Running > 0 || i.Kept || i.Settings.Workspace != "" || slices.ContainsFunc(i.Settings.Mounts, lent) {
+		if i.Running > 0 || i.LeftRunning || i.Settings.Workspace != "" || slices.ContainsFunc(i.Settings.Mounts, lent) {
 			return false
 		}
 	}

@@ -283,7 +283,7 @@ func (s *Drives) commit(who, name, at string, last int, n Version) (Version, boo
 		return n, false, fmt.Errorf("fill drive %s: %w", name, err)
 	}
 	sp.drives[name] = &next
-	s.look()
+	s.wakeSweeper()
 	return n, true, nil
 }
 

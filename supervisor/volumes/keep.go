@@ -55,11 +55,11 @@ func (s *Drives) Release(trees ...string) {
 		}
 	}
 	s.mu.Unlock()
-	s.look()
+	s.wakeSweeper()
 }
 
-// look makes Run look.
-func (s *Drives) look() {
+// wakeSweeper makes Run look.
+func (s *Drives) wakeSweeper() {
 	select {
 	case s.poke <- struct{}{}:
 	default: // it has been told

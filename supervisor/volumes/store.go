@@ -256,7 +256,7 @@ func (s *Drives) Keep(who, name string, k RetentionChange) (Drive, error) {
 		}
 		return nil
 	})
-	s.look()
+	s.wakeSweeper()
 	return d, err
 }
 
@@ -269,7 +269,7 @@ func (s *Drives) Pushed(who, name string, number int) (Drive, error) {
 		}
 		return err
 	})
-	s.look()
+	s.wakeSweeper()
 	return d, err
 }
 

@@ -100,8 +100,8 @@ func (s *Workspaces) EndBox(ctx context.Context, box string) error {
 	return s.Boxes.End(ctx, box, true)
 }
 
-// Kept describes what Keep has begun, once its box has ended. A box that had ended before has left nothing.
-func (s *Workspaces) Kept(owner, name string) (Workspace, error) {
+// Snapshot describes what Keep has begun, once its box has ended. A box that had ended before has left nothing.
+func (s *Workspaces) Snapshot(owner, name string) (Workspace, error) {
 	key := policy.SpaceKey(owner, name)
 	s.mu.Lock()
 	late, box := false, ""

@@ -161,7 +161,7 @@ func TestDurableProgramIsTalkedTo(t *testing.T) {
 	if exit := wait(t, p); exit.Reason != isolation.ReasonExited || exit.Code != 3 || exit.Streams[0].Total == 0 || exit.Streams[1].Total == 0 {
 		t.Errorf("%+v", exit)
 	}
-	head, _, err := p.Kept(0)
+	head, _, err := p.Retained(0)
 	if err != nil || !strings.HasPrefix(string(head), "<line 0>\n<line 1>\n") {
 		t.Errorf("%q, %v", head, err)
 	}
@@ -430,7 +430,7 @@ func TestAnotherBoxdFindsEverythingAgain(t *testing.T) {
 		if exit := wait(t, ended); exit.Code != 5 {
 			t.Errorf("%+v", exit)
 		}
-		if head, _, err := ended.Kept(0); err != nil || string(head) != "bye\n" {
+		if head, _, err := ended.Retained(0); err != nil || string(head) != "bye\n" {
 			t.Errorf("%q, %v", head, err)
 		}
 		if cat.Input().Taken() != int64(len(sent)) {

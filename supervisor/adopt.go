@@ -159,6 +159,9 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	switch {
 	case key == "", r != nil && r.Over():
 		v.log.Info("removed what an earlier boxd left", "key", box)
+	case r == nil && !slices.Contains(l.Living, box): // the box may have another name, if it was a warm one: the record would say
+		_, err := v.records.Read(key)
+		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
 	case !slices.Contains(l.Living, box):
 		v.log.Warn("session of an earlier boxd is lost: its box has ended", "record", v.records.Path(key))
 	}

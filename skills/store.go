@@ -25,23 +25,24 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 
 	"github.com/boxd-dev/boxd/skills/manifest"
 )
 
 // Dir is the directory of the store, in the state directory.
-const Dir = isolation.SkillStore
+const Dir = statedir.SkillStore
 
 // Directories of the store: scratch for what is on its way in, and one for each principal with records and trees.
 const (
 	scratchDir = "scratch"
 	namesDir   = "names"
-	treesDir   = isolation.StoreTrees
+	treesDir   = statedir.StoreTrees
 	ownerFile  = "owner.json"
 )
 
 // builtinKey is the directory of the skills that boxd brings; no principal's has this name.
-const builtinKey = isolation.BuiltInOwner
+const builtinKey = statedir.BuiltInOwner
 
 // maxStages is how many imports are under way at once: each holds an archive and what is in it on disk.
 const maxStages = 4
@@ -222,7 +223,7 @@ func (k *Skill) learn(doc *manifest.Document) {
 func (k *Skill) path(sp *space) string { return path.Join(sp.key, treesDir, k.tree) }
 
 // Key is the name of a principal's directory: no name of anybody is in a path.
-func Key(who string) string { return isolation.OwnerDir(who) }
+func Key(who string) string { return statedir.OwnerDir(who) }
 
 func recordFile(name string) string {
 	sum := sha256.Sum256([]byte(name))

@@ -16,6 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/overlay"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
 // Trees of images are what boxes have unpacked into their workspaces: they lie beside those, on the same filesystem and
@@ -27,7 +28,7 @@ const doomed = ".doomed-"
 
 // openTrees opens the directory of the trees.
 func (w *Workspaces) openTrees() (root int, err error) {
-	dir := filepath.Join(filepath.Dir(w.root.Name()), isolation.ImageTrees)
+	dir := filepath.Join(filepath.Dir(w.root.Name()), statedir.ImageTrees)
 	if err := unix.Mkdir(dir, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, fmt.Errorf("trees of images: %w", err)
 	}
@@ -130,7 +131,7 @@ func (w *Workspaces) TreeTop(tree string) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(trees)
-	return linux.OpenBeneath(trees, path.Join(tree, isolation.ImageRoot), unix.O_PATH|unix.O_DIRECTORY)
+	return linux.OpenBeneath(trees, path.Join(tree, statedir.ImageRoot), unix.O_PATH|unix.O_DIRECTORY)
 }
 
 // OpenTree returns a detached mount of a tree, read-only, in which no device and no setuid bit works.
@@ -169,7 +170,7 @@ func (w *Workspaces) Drop(tree string) (remove func() error, err error) {
 
 // sweepTrees removes what Drop has taken away, and the quotas of it.
 func (w *Workspaces) sweepTrees() error {
-	root, err := openWork(filepath.Dir(w.root.Name()), isolation.ImageTrees)
+	root, err := openWork(filepath.Dir(w.root.Name()), statedir.ImageTrees)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
@@ -67,7 +68,7 @@ func TestAKeptWorkspaceIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(filepath.Dir(w.root.Name()), isolation.ImageTrees, tree)); err != nil || len(w.ids) > 0 {
+	if _, err := os.Lstat(filepath.Join(filepath.Dir(w.root.Name()), statedir.ImageTrees, tree)); err != nil || len(w.ids) > 0 {
 		t.Errorf("%v, remembered %v", err, w.ids)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
 // Skill opens the tree of a skill: what is in the place of the store that the skill has, without links, and nothing
@@ -15,12 +16,12 @@ import (
 func (r *SourceRules) Skill(k *isolation.Skill, target string) (*Source, error) {
 	state, err := unix.Open(r.State, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, failed(isolation.SkillPath(k), err)
+		return nil, failed(statedir.SkillPath(k), err)
 	}
 	defer unix.Close(state)
-	fd, err := linux.OpenBeneath(state, isolation.SkillPath(k), unix.O_PATH|unix.O_DIRECTORY)
+	fd, err := linux.OpenBeneath(state, statedir.SkillPath(k), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
-		return nil, failed(isolation.SkillPath(k), err)
+		return nil, failed(statedir.SkillPath(k), err)
 	}
 	return &Source{FD: fd, Mount: isolation.Mount{Target: target, NoSymlinks: true}}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
 // What is mounted as a skill is the directory that has its place in the store, and nothing that a link leads to.
@@ -19,7 +20,7 @@ func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
 	state := t.TempDir()
 	rules := &SourceRules{State: state}
 	k := isolation.Skill{Owner: "uid:1", Tree: "t"}
-	at := filepath.Join(state, isolation.SkillPath(&k))
+	at := filepath.Join(state, statedir.SkillPath(&k))
 	opens := func() error {
 		src, err := rules.Skill(&k, "/skills/a")
 		if err != nil {
@@ -57,7 +58,7 @@ func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
 		}
 	}
 	file := isolation.Skill{Owner: "uid:1", Tree: "file"}
-	if err := os.WriteFile(filepath.Join(state, isolation.SkillPath(&file)), nil, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(state, statedir.SkillPath(&file)), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := rules.Skill(&file, "/skills/a"); !errors.Is(err, unix.ENOTDIR) {

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
 // Prune removes the images that no session has, but for those of these names and digests; it returns what is gone.
@@ -44,7 +45,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
-	entries, err := os.ReadDir(filepath.Join(filepath.Dir(host.Workspaces), isolation.ImageTrees))
+	entries, err := os.ReadDir(filepath.Join(filepath.Dir(host.Workspaces), statedir.ImageTrees))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -100,7 +101,7 @@ func (d *Attachments) Begin(s *session.Session) error {
 func (d *Attachments) lease(s *session.Session, of, name string) (policy.ActiveSkill, *skills.Lease) {
 	k := policy.ActiveSkill{Name: name, Since: time.Now(), Of: of}
 	l, missing := d.store.Lease(cmp.Or(of, s.Owner.Name), []string{name})
-	if len(missing) == 0 && of != "" && strings.HasPrefix(l.Skills[0].Tree, isolation.BuiltInOwner+"/") {
+	if len(missing) == 0 && of != "" && strings.HasPrefix(l.Skills[0].Tree, statedir.BuiltInOwner+"/") {
 		l.Release()
 		missing = []string{name}
 	}
@@ -314,10 +315,10 @@ func (d *Attachments) mount(ctx context.Context, s *session.Session, k *policy.A
 
 // request asks for the mount of a skill.
 func request(s *session.Session, k *policy.ActiveSkill) *isolation.ChangeMount {
-	space, tree, _ := strings.Cut(k.Tree, "/"+isolation.StoreTrees+"/")
+	space, tree, _ := strings.Cut(k.Tree, "/"+statedir.StoreTrees+"/")
 	return &isolation.ChangeMount{
 		Key: s.BoxKey(), Op: isolation.MountAdd, Caller: s.Caller(), Mount: isolation.Mount{Target: SkillTarget(k.Name)},
-		Skill: isolation.Skill{Owner: cmp.Or(k.Of, s.Owner.Name), BuiltIn: space == isolation.BuiltInOwner, Tree: tree},
+		Skill: isolation.Skill{Owner: cmp.Or(k.Of, s.Owner.Name), BuiltIn: space == statedir.BuiltInOwner, Tree: tree},
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/archive"
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -246,9 +246,9 @@ func tooMuch(key, most, of string) error {
 func (s *Drives) commit(who, name, at string, last int, n Version) (Version, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp := s.spaces[isolation.OwnerDir(who)]
+	sp := s.spaces[statedir.OwnerDir(who)]
 	if sp == nil {
-		sp = &driveSpace{key: isolation.OwnerDir(who), drives: map[string]*Drive{}}
+		sp = &driveSpace{key: statedir.OwnerDir(who), drives: map[string]*Drive{}}
 	}
 	next := Drive{Name: name, Created: s.now().UTC()}
 	if d := sp.drives[name]; d != nil {

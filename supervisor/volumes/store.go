@@ -25,6 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
 // Directories of the store: scratch for what is on its way in, and one for each principal with these in it.
@@ -32,7 +33,7 @@ const (
 	scratchDir = "scratch"
 	namesDir   = "names"
 	indexDir   = "index"
-	treesDir   = isolation.StoreTrees
+	treesDir   = statedir.StoreTrees
 )
 
 // maxStages is how many fillings are under way at once: each holds an archive and what is in it on disk.
@@ -85,7 +86,7 @@ type Drives struct {
 
 // OpenDrives opens the store in a state directory, or makes it. What is not in order there is logged and left alone.
 func OpenDrives(state string, cfg Config, log *slog.Logger) (*Drives, error) {
-	root, err := durable.Directory(filepath.Join(state, isolation.DriveStore))
+	root, err := durable.Directory(filepath.Join(state, statedir.DriveStore))
 	if err != nil {
 		return nil, fmt.Errorf("drives: %w", err)
 	}
@@ -179,7 +180,7 @@ func driveNotFound(name string) error {
 
 // find returns a drive. The lock is held.
 func (s *Drives) find(who, name string) (*driveSpace, *Drive, error) {
-	if sp := s.spaces[isolation.OwnerDir(who)]; sp != nil && sp.drives[name] != nil {
+	if sp := s.spaces[statedir.OwnerDir(who)]; sp != nil && sp.drives[name] != nil {
 		return sp, sp.drives[name], nil
 	}
 	return nil, nil, driveNotFound(name)
@@ -214,7 +215,7 @@ func (s *Drives) List(who string) []Drive {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := []Drive{}
-	if sp := s.spaces[isolation.OwnerDir(who)]; sp != nil {
+	if sp := s.spaces[statedir.OwnerDir(who)]; sp != nil {
 		for _, d := range sp.drives {
 			list = append(list, s.copied(sp, d))
 		}

@@ -78,8 +78,8 @@ func areaOf(name string) (area, bool) {
 // exist in the build any more fails too, so that no rule outlives its reason.
 func mustNotLink() map[string][]string {
 	return map[string][]string{
-		// PID 1 of every box: small, and nothing that parses or connects.
-		"cmd/boxinit": {"fmt", "net", "log", "encoding/json", "net/http", "reflect:never", module + "/isolation/keeper", module + "/isolation/disk", module + "/supervisor"},
+		// PID 1 of every box: small, and nothing that parses or connects, nor what has work to do before main, as cryptography has.
+		"cmd/boxinit": {"fmt", "crypto/sha256", "encoding/hex", "net", "log", "encoding/json", "net/http", "reflect:never", module + "/isolation/keeper", module + "/isolation/disk", module + "/supervisor"},
 		// It runs in boxes, and everything it does it does there.
 		"cmd/boxfiles": {"net", "log", "net/http", "os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client"},
 		// The privileged half parses one binary protocol and nothing else. It links net for the types of addresses that

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Files of skills and drives lie in boxd's state directory at Store/<owner>/Trees/<tree>. boxd puts them there, and
-// the keeper mounts nothing else as a skill.
-
-package isolation
+// Package statedir says where boxd's state directory has the files of skills, drives and images: at Store/<owner>/Trees/<tree>.
+// boxd puts them there, and the keeper mounts nothing else as a skill. PID 1 of a box knows nothing of it, nor links what it needs.
+package statedir
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"path"
+
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // Parts of the path.
@@ -26,17 +28,12 @@ const (
 
 // OwnerDir is that of a principal: no name of anybody is in a path.
 func OwnerDir(owner string) string {
-	const digits = "0123456789abcdef" // encoding/hex would bring fmt, which PID 1 of a box is not to have
 	sum := sha256.Sum256([]byte(owner))
-	text := []byte("u-")
-	for _, b := range sum[:16] {
-		text = append(text, digits[b>>4], digits[b&15])
-	}
-	return string(text)
+	return "u-" + hex.EncodeToString(sum[:16])
 }
 
 // SkillPath is where the tree of a skill is, below the state directory.
-func SkillPath(k *Skill) string {
+func SkillPath(k *isolation.Skill) string {
 	space := OwnerDir(k.Owner)
 	if k.BuiltIn {
 		space = BuiltInOwner

@@ -110,6 +110,9 @@ func maxSize() map[string]int64 {
 	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 6 << 20, "boxnames": 9 << 20, "boxctl": 14 << 20, "boxd": 20 << 20}
 }
 
+// maxWritable bounds the data and bss of PID 1 of a box, in bytes.
+const maxWritable = 1 << 20
+
 type goPackage struct {
 	ImportPath   string
 	Dir          string
@@ -265,6 +268,10 @@ func TestProgramsAreStaticAndSmall(t *testing.T) {
 			}
 			if info.Size() > maxSize()[name] {
 				t.Errorf("%s for %s has %d bytes, more than %d", name, arch, info.Size(), maxSize()[name])
+			}
+			// It counts against the memory limit of a box (RLIMIT_DATA, setrlimit(2)), which may be small.
+			if size := writable(t, path); name == "boxinit" && size > maxWritable {
+				t.Errorf("%s for %s has %d bytes of data and bss, more than %d", name, arch, size, maxWritable)
 			}
 			if interpreter(t, path) {
 				t.Errorf("%s for %s is linked dynamically", name, arch)

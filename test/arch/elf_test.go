@@ -18,3 +18,19 @@ func interpreter(t *testing.T, path string) bool {
 	defer f.Close()
 	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
+
+// writable is how much memory a program has to write to before it has asked for any: its data and bss, in bytes.
+func writable(t *testing.T, path string) (bytes uint64) {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_W != 0 {
+			bytes += p.Memsz
+		}
+	}
+	return bytes
+}

@@ -46,52 +46,49 @@ const (
 
 // EncodeKeeperRequest returns the bytes of a request and its number.
 func EncodeKeeperRequest(number uint32, m KeeperRequest) []byte {
-	c := writeMessage(m.requestKind())
-	if m.requestKind() != msgHello {
-		c.u32(&number)
-	}
-	m.fields(c)
-	return c.b
+	return encodeNumbered(m.requestKind(), number, m.fields)
 }
 
 // DecodeKeeperRequest reads a message from boxd.
 func DecodeKeeperRequest(b []byte) (number uint32, m KeeperRequest, err error) {
-	c, kind := readMessage(b)
-	if m = newKeeperRequest(kind); m == nil {
-		return 0, nil, ErrMalformed
-	}
-	if kind != msgHello {
-		c.u32(&number)
-	}
-	m.fields(c)
-	if err := c.done(); err != nil {
-		return 0, nil, err
-	}
-	return number, m, nil
+	return decodeNumbered(b, newKeeperRequest)
 }
 
 // EncodeKeeperReply returns the bytes of the reply to the request of a number.
 func EncodeKeeperReply(number uint32, m KeeperReply) []byte {
-	c := writeMessage(m.replyKind())
-	if m.replyKind() != msgHello {
-		c.u32(&number)
-	}
-	m.fields(c)
-	return c.b
+	return encodeNumbered(m.replyKind(), number, m.fields)
 }
 
 // DecodeKeeperReply reads a message from the keeper.
 func DecodeKeeperReply(b []byte) (number uint32, m KeeperReply, err error) {
+	return decodeNumbered(b, newKeeperReply)
+}
+
+func encodeNumbered(kind uint8, number uint32, fields func(*codec)) []byte {
+	c := writeMessage(kind)
+	if kind != msgHello {
+		c.u32(&number)
+	}
+	fields(c)
+	return c.b
+}
+
+// decodeNumbered reads a message of a kind that empty knows; it returns nil for others.
+func decodeNumbered[M interface {
+	comparable
+	fields(c *codec)
+}](b []byte, empty func(kind uint8) M) (number uint32, m M, err error) {
+	var none M
 	c, kind := readMessage(b)
-	if m = newKeeperReply(kind); m == nil {
-		return 0, nil, ErrMalformed
+	if m = empty(kind); m == none {
+		return 0, none, ErrMalformed
 	}
 	if kind != msgHello {
 		c.u32(&number)
 	}
 	m.fields(c)
 	if err := c.done(); err != nil {
-		return 0, nil, err
+		return 0, none, err
 	}
 	return number, m, nil
 }

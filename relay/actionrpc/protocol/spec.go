@@ -91,16 +91,23 @@ func (r *reader) rule(field string, ok bool, message string) {
 	}
 }
 
-func (r *reader) text(field, otherwise string) string {
+// value reads a field as LangBot's runtime coerces it. It is usual where it is left out, and wrong, which is noted, where it
+// is of another kind.
+func value[T any](r *reader, field string, usual, wrong T, coerce func(json.RawMessage) (T, bool), kind string) T {
 	raw, given := r.fields[field]
 	if !given {
-		return otherwise
+		return usual
 	}
-	s, ok := String(raw)
+	v, ok := coerce(raw)
 	if !ok {
-		r.bad(field, "Input should be a valid string")
+		r.bad(field, "Input should be a valid "+kind)
+		return wrong
 	}
-	return s
+	return v
+}
+
+func (r *reader) text(field, otherwise string) string {
+	return value(r, field, otherwise, "", String, "string")
 }
 
 // optional reads a text that may be null.
@@ -112,41 +119,15 @@ func (r *reader) optional(field string) *string {
 }
 
 func (r *reader) whole(field string, otherwise int64) int64 {
-	raw, given := r.fields[field]
-	if !given {
-		return otherwise
-	}
-	n, ok := Int(raw)
-	if !ok {
-		r.bad(field, "Input should be a valid integer")
-		return otherwise
-	}
-	return n
+	return value(r, field, otherwise, otherwise, Int, "integer")
 }
 
 func (r *reader) number(field string, otherwise float64) float64 {
-	raw, given := r.fields[field]
-	if !given {
-		return otherwise
-	}
-	n, ok := Float(raw)
-	if !ok {
-		r.bad(field, "Input should be a valid number")
-		return otherwise
-	}
-	return n
+	return value(r, field, otherwise, otherwise, Float, "number")
 }
 
 func (r *reader) truth(field string, otherwise bool) bool {
-	raw, given := r.fields[field]
-	if !given {
-		return otherwise
-	}
-	b, ok := Bool(raw)
-	if !ok {
-		r.bad(field, "Input should be a valid boolean")
-	}
-	return b
+	return value(r, field, otherwise, false, Bool, "boolean")
 }
 
 func (r *reader) oneOf(field, otherwise string, allowed ...string) string {

@@ -15,6 +15,7 @@ import (
 	"path"
 	"runtime"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -249,10 +250,13 @@ func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*iso
 	done := &isolation.Mounted{}
 	where := target
 	for i, id := range ids {
-		at, err := b.take(id, force || i > 0)
+		var at string
+		users, err := b.idle(id, func() (err error) {
+			at, err = b.take(id, force || i > 0)
+			return err
+		})
 		if errors.Is(err, unix.EBUSY) {
-			done.Busy = true
-			done.Users = b.users(id)
+			done.Busy, done.Users = true, users
 			return done, nil
 		}
 		if err != nil {
@@ -273,6 +277,26 @@ func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*iso
 
 // maxTries is how often it is tried to catch a mount that a box moves about.
 const maxTries = 64
+
+// maxBusy bounds how long a mount may be in use by nobody that can be named. A process that was forked and has not
+// reached its execve(2) has the descriptors of its parent, those that are closed there included: umount(2) then says
+// EBUSY of a mount that none of the box uses.
+const maxBusy = 250 * time.Millisecond
+
+// idle calls remove again while it says EBUSY and no user can be named. EBUSY comes with the users there are.
+func (b *Box) idle(id uint64, remove func() error) ([]isolation.MountUser, error) {
+	end := time.Now().Add(maxBusy)
+	for wait := time.Millisecond; ; wait *= 2 {
+		err := remove()
+		if !errors.Is(err, unix.EBUSY) {
+			return nil, err
+		}
+		if users := b.users(id); len(users) > 0 || time.Now().Add(wait).After(end) {
+			return users, err
+		}
+		<-time.After(wait) // bounded by maxBusy
+	}
+}
 
 // take takes a mount off, wherever it is, and says where it has found it: "", nowhere. It is done when the box has
 // no mount of that number any more. EPERM: it is where none is that was given to a living box.

@@ -23,7 +23,7 @@ func aBox(t *testing.T) (b *Box, dir string) {
 	boxtest.RequireRoot(t) // to enter a mount namespace
 	// As in a box, /tmp is a mount: it is not covered.
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "mount --bind /tmp /tmp && echo && exec sleep 1000")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Unshareflags: unix.CLONE_NEWNS} // whose processes are its own, as in a box
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -159,6 +159,36 @@ func TestOnlyMountsOfLivingBoxesAreRemoved(t *testing.T) {
 		t.Errorf("/proc is on %q, %v", at, err)
 	}
 	if _, err := b.Remove(dir+"/t", []uint64{done.ID}, done.Made, false); err != nil {
+		t.Error(err)
+	}
+}
+
+// A mount is not in use because of a process that was just forked outside the box, and has descriptors of its parent
+// until its execve.
+func TestAForkElsewhereKeepsNoMount(t *testing.T) {
+	t.Parallel()
+	b, dir := aBox(t)
+	done := given(t, b, dir+"/t")
+	held := -1
+	if err := b.enter(func(p *place) (err error) {
+		held, err = p.open(dir + "/t")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	root := os.NewFile(uintptr(held), "root")
+	// Of another PID namespace, as the keeper's children are: nobody of the box.
+	child := exec.CommandContext(t.Context(), "sleep", "0.1")
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	child.ExtraFiles = []*os.File{root}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	root.Close()
+	if gone, err := b.Remove(dir+"/t", []uint64{done.ID}, done.Made, false); err != nil || gone.Busy {
+		t.Errorf("%+v, %v", gone, err)
+	}
+	if err := child.Wait(); err != nil {
 		t.Error(err)
 	}
 }

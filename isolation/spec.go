@@ -115,7 +115,7 @@ type Refusal struct {
 }
 
 func (r *Refusal) Error() string {
-	return r.Field + " is " + strconv.Quote(shorten(r.Value)) + ": allowed is " + r.Allowed
+	return r.Field + " = " + strconv.Quote(shorten(r.Value)) + ": must be " + r.Allowed
 }
 
 // Validate checks everything that can be checked without the host. A valid Spec has no target

@@ -201,7 +201,7 @@ func TestStepErrorsKeepTheirReason(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 	refused := &StepError{Step: StepValidate, Refused: &Refusal{"tmp", "1", "more"}}
-	if !errors.As(refused, new(*Refusal)) || refused.Error() != `validate: tmp is "1": allowed is more` {
+	if !errors.As(refused, new(*Refusal)) || refused.Error() != `validate: tmp = "1": must be more` {
 		t.Errorf("%q", refused)
 	}
 }

@@ -212,7 +212,7 @@ func TestEveryKindOfFaultHasAnAnswer(t *testing.T) {
 		kind   string
 		detail string
 	}{
-		{fault.Field("id", "x", "y"), 400, "invalid", `id is "x": allowed is y`},
+		{fault.Field("id", "x", "y"), 400, "invalid", `id = "x": must be y`},
 		{fault.Errorf(fault.NotFound, "no session"), 404, "not_found", "no session"},
 		{fault.Errorf(fault.Conflict, "differs"), 409, "conflict", "differs"},
 		{fault.Errorf(fault.Denied, "locked"), 403, "denied", "locked"},

@@ -64,20 +64,20 @@ func (c *Config) Validate() error {
 		size quantity.Size
 	}{{"max_archive", c.MaxArchive}, {"max_bytes", c.MaxBytes}, {"max_file", c.MaxFile}} {
 		if b.size < quantity.KiB || b.size > mostBytes {
-			return fmt.Errorf("skills.%s = %v: allowed is %v to %v", b.key, b.size, quantity.KiB, mostBytes)
+			return fmt.Errorf("skills.%s = %v: must be %v to %v", b.key, b.size, quantity.KiB, mostBytes)
 		}
 	}
 	switch {
 	case c.MaxTotal < quantity.KiB:
-		return fmt.Errorf("skills.max_total = %v: allowed is %v or more", c.MaxTotal, quantity.KiB)
+		return fmt.Errorf("skills.max_total = %v: must be %v or more", c.MaxTotal, quantity.KiB)
 	case c.MaxEntries < 1 || c.MaxEntries > mostEntries:
-		return fmt.Errorf("skills.max_entries = %d: allowed is 1 to %d", c.MaxEntries, mostEntries)
+		return fmt.Errorf("skills.max_entries = %d: must be 1 to %d", c.MaxEntries, mostEntries)
 	case c.Max < 0 || c.Max > mostSkills:
-		return fmt.Errorf("skills.max = %d: allowed is 0 to %d", c.Max, mostSkills)
+		return fmt.Errorf("skills.max = %d: must be 0 to %d", c.Max, mostSkills)
 	case c.LangBotMax < 0 || c.LangBotMax > mostLangBot:
-		return fmt.Errorf("skills.langbot_max = %d: allowed is 0 to %d", c.LangBotMax, mostLangBot)
+		return fmt.Errorf("skills.langbot_max = %d: must be 0 to %d", c.LangBotMax, mostLangBot)
 	case c.LangBotMaxTotal < quantity.KiB:
-		return fmt.Errorf("skills.langbot_max_total = %v: allowed is %v or more", c.LangBotMaxTotal, quantity.KiB)
+		return fmt.Errorf("skills.langbot_max_total = %v: must be %v or more", c.LangBotMaxTotal, quantity.KiB)
 	}
 	return nil
 }

@@ -42,10 +42,10 @@ func levels() map[string]slog.Level {
 // Validate names the key that is wrong, and what is allowed.
 func (c *Config) Validate() error {
 	if !slices.Contains([]string{formatAuto, formatText, formatJSON, formatJournal}, c.Format) {
-		return fmt.Errorf("log.format = %q: allowed are %q, %q, %q and %q", c.Format, formatAuto, formatText, formatJSON, formatJournal)
+		return fmt.Errorf("log.format = %q: must be one of %q, %q, %q and %q", c.Format, formatAuto, formatText, formatJSON, formatJournal)
 	}
 	if _, ok := levels()[c.Level]; !ok {
-		return fmt.Errorf("log.level = %q: allowed are \"debug\", \"info\", \"warn\" and \"error\"", c.Level)
+		return fmt.Errorf("log.level = %q: must be one of \"debug\", \"info\", \"warn\" and \"error\"", c.Level)
 	}
 	return nil
 }

@@ -95,7 +95,7 @@ func TestConfigIsHeldToWhatThereIs(t *testing.T) {
 		t.Error("the default is refused")
 	}
 	for _, c := range []Config{{"", "info"}, {"xml", "info"}, {"text", ""}, {"text", "loud"}} {
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "allowed") {
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "must be") {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

@@ -340,7 +340,7 @@ func checkScopeName(name string) error {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.:", r)
 	}
 	if !ok || key == "" || len(name) > longest || strings.ContainsFunc(key, bad) {
-		return fmt.Errorf("name of a scope is %q: allowed are at most %d of a-z A-Z 0-9 - _ . : that end in %s", name, longest, scopeSuffix)
+		return fmt.Errorf("name of a scope is %q: must be one of at most %d of a-z A-Z 0-9 - _ . : that end in %s", name, longest, scopeSuffix)
 	}
 	return nil
 }

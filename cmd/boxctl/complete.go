@@ -39,7 +39,7 @@ flags, the sessions you have and their processes. The packages of boxd bring all
 		ValidArgs: slices.Sorted(maps.Keys(scripts)),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || scripts[args[0]] == nil {
-				return fmt.Errorf("shell is %q: allowed is one of bash, zsh and fish", args)
+				return fmt.Errorf("invalid shell %q: must be one of bash, zsh and fish", args)
 			}
 			return nil
 		},

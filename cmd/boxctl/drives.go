@@ -49,7 +49,7 @@ func parseDriveVersion(text string) (name string, version int, err error) {
 	name, number, pinned := strings.Cut(text, "@")
 	if pinned {
 		if version, err = strconv.Atoi(number); err != nil || version < 1 {
-			return "", 0, &usageError{err: fmt.Errorf("%q: allowed is NAME, or NAME@VERSION with the number of a version", text)}
+			return "", 0, &usageError{err: fmt.Errorf("invalid drive %q: must be NAME, or NAME@VERSION with the number of a version", text)}
 		}
 	}
 	return name, version, nil

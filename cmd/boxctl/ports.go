@@ -56,7 +56,7 @@ boxd has to serve HTTP on the loopback (daemon.http of box.toml); where it does 
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)
 			if err != nil || port == 0 {
-				return &usageError{err: fmt.Errorf("%q: allowed is a port, 1 to 65535", args[1])}
+				return &usageError{err: fmt.Errorf("invalid port %q: must be 1 to 65535", args[1])}
 			}
 			t, err := c.PreviewPort(cmd.Context(), args[0], uint16(port), lifetime)
 			switch {
@@ -86,7 +86,7 @@ func parseForward(text string) (at portPlace, port uint16, err error) {
 	if !two {
 		where, number = text, text
 	}
-	wrong := fmt.Errorf("%q: allowed is [ADDRESS:]PORT:PORT with an address of the loopback, PATH:PORT, or PORT", text)
+	wrong := fmt.Errorf("invalid port %q: must be PORT, [ADDRESS:]PORT:PORT with a loopback address, or PATH:PORT", text)
 	n, err := strconv.ParseUint(number, 10, 16)
 	if err != nil || n == 0 {
 		return at, 0, wrong

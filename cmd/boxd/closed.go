@@ -22,7 +22,7 @@ func closed(path string) error {
 		}
 		shared := info.Mode()&fs.ModeSticky != 0 // as /tmp is: nobody replaces a file of somebody else
 		if info.Mode().Perm()&0o022 != 0 && !shared {
-			return fmt.Errorf("configuration: others than its owner could write %s (mode %#o): allowed is a mode such as %#o", p, info.Mode().Perm(), info.Mode().Perm()&^0o022)
+			return fmt.Errorf("configuration: users other than its owner can write %s (mode %#o): must be a mode such as %#o", p, info.Mode().Perm(), info.Mode().Perm()&^0o022)
 		}
 	}
 	return nil

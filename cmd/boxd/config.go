@@ -106,10 +106,10 @@ const (
 
 func (c *Groups) validate() error {
 	if p := c.Parent; p != "" && !isolation.CleanAbsolute("/"+p) {
-		return fmt.Errorf("cgroups.parent = %q: allowed is a clean path below %s, without a slash in front, or nothing", p, cgroup.Mount)
+		return fmt.Errorf("cgroups.parent = %q: must be a clean path below %s, without a slash in front, or nothing", p, cgroup.Mount)
 	}
 	if !slices.Contains([]string{driverAuto, driverDirect, driverSystemd}, c.Driver) {
-		return fmt.Errorf("cgroups.driver = %q: allowed are %q, %q and %q", c.Driver, driverAuto, driverDirect, driverSystemd)
+		return fmt.Errorf("cgroups.driver = %q: must be one of %q, %q and %q", c.Driver, driverAuto, driverDirect, driverSystemd)
 	}
 	if c.Driver == driverSystemd && c.Parent == "" {
 		return fmt.Errorf("cgroups.driver = %q: allowed only with cgroups.parent, where boxd tries what can be limited", c.Driver)
@@ -215,38 +215,38 @@ func (c *Config) Check(path string) error {
 	var errs []error
 	for key, value := range map[string]string{"daemon.socket": c.Daemon.Socket, "daemon.state_dir": c.Daemon.StateDir, "daemon.runtime_dir": c.Daemon.RuntimeDir, "ids.lock": c.IDs.Lock} {
 		if !isolation.CleanAbsolute(value) {
-			errs = append(errs, fmt.Errorf("%s = %q: allowed is a clean absolute path", key, value))
+			errs = append(errs, fmt.Errorf("%s = %q: must be a clean absolute path", key, value))
 		}
 	}
 	if !slices.Contains([]string{keeperAuto, keeperOwn, keeperExternal}, c.Daemon.Keeper) {
-		errs = append(errs, fmt.Errorf("daemon.keeper = %q: allowed are %q, %q and %q", c.Daemon.Keeper, keeperAuto, keeperOwn, keeperExternal))
+		errs = append(errs, fmt.Errorf("daemon.keeper = %q: must be one of %q, %q and %q", c.Daemon.Keeper, keeperAuto, keeperOwn, keeperExternal))
 	}
 	if !slices.Contains([]string{onStopKeep, onStopEnd}, c.Daemon.OnStop) {
-		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: allowed are %q and %q", c.Daemon.OnStop, onStopKeep, onStopEnd))
+		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: must be one of %q, %q", c.Daemon.OnStop, onStopKeep, onStopEnd))
 	}
 	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
-		errs = append(errs, fmt.Errorf("daemon.ahead = %d: allowed is 0 to 64", c.Daemon.Ahead))
+		errs = append(errs, fmt.Errorf("daemon.ahead = %d: must be 0 to 64", c.Daemon.Ahead))
 	}
 	if d := time.Duration(c.Daemon.IdleExit); d != 0 && (d < time.Second || d > mostIdle) {
-		errs = append(errs, fmt.Errorf("daemon.idle_exit = %v: allowed is 0s, or 1s to %v", c.Daemon.IdleExit, quantity.Duration(mostIdle)))
+		errs = append(errs, fmt.Errorf("daemon.idle_exit = %v: must be 0s, or 1s to %v", c.Daemon.IdleExit, quantity.Duration(mostIdle)))
 	}
 	if c.IDs.Base == 0 || c.IDs.Base%isolation.IDRange != 0 || c.IDs.Count == 0 ||
 		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {
-		errs = append(errs, fmt.Errorf("ids.base = %d, ids.count = %d: allowed is a multiple of %d, and all below 2³²", c.IDs.Base, c.IDs.Count, isolation.IDRange))
+		errs = append(errs, fmt.Errorf("ids.base = %d, ids.count = %d: must be a multiple of %d, and all below 2³²", c.IDs.Base, c.IDs.Count, isolation.IDRange))
 	}
 	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
-		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: allowed is 0, or %v to %v", n, leastStore, mostStore))
+		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be 0, or %v to %v", n, leastStore, mostStore))
 	}
 	for _, root := range c.Mounts.QuotaRoots {
 		if !isolation.CleanAbsolute(root) || root == "/" {
-			errs = append(errs, fmt.Errorf("mounts.quota_roots has %q: allowed are clean absolute paths of directories, but not /", root))
+			errs = append(errs, fmt.Errorf("mounts.quota_roots has %q: must be one of clean absolute paths of directories, but not /", root))
 		}
 	}
 	if d := time.Duration(c.Mounts.Patience); d < leastPatience || d > mostPatience {
-		errs = append(errs, fmt.Errorf("mounts.patience = %v: allowed is %v to %v", c.Mounts.Patience, quantity.Duration(leastPatience), quantity.Duration(mostPatience)))
+		errs = append(errs, fmt.Errorf("mounts.patience = %v: must be %v to %v", c.Mounts.Patience, quantity.Duration(leastPatience), quantity.Duration(mostPatience)))
 	}
 	if a := c.Daemon.HTTP; a != "" && !isLoopback(a) {
-		errs = append(errs, fmt.Errorf("daemon.http = %q: allowed is an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
+		errs = append(errs, fmt.Errorf("daemon.http = %q: must be an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
 	}
 	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.langbot())
 	if err := c.Validate(); err != nil {

@@ -68,7 +68,7 @@ func within(meta toml.MetaData, key toml.Key) bool {
 func keyOf(name string) (toml.Key, error) {
 	parts := strings.Split(strings.TrimPrefix(name, variablePrefix), "__")
 	if len(parts) < 2 || slices.Contains(parts, "") {
-		return nil, fmt.Errorf("variable %s: allowed is %sTABLE__KEY, as %sSESSIONS__MAX", name, variablePrefix, variablePrefix)
+		return nil, fmt.Errorf("variable %s: must be %sTABLE__KEY, as %sSESSIONS__MAX", name, variablePrefix, variablePrefix)
 	}
 	for i, p := range parts {
 		if i == 0 || !strings.EqualFold(parts[0], "env") {

@@ -159,7 +159,7 @@ func (c *Config) decodePolicies(name string, meta toml.MetaData, tables map[stri
 		for _, group := range base.Groups {
 			gid, err := groupID(group)
 			if err != nil { // nobody would be held by it
-				return fmt.Errorf("%s: policy.%s.groups = %q: allowed is a group of this host, or its number: %w", name, policyName, group, err)
+				return fmt.Errorf("%s: policy.%s.groups = %q: must be a group of this host, or its number: %w", name, policyName, group, err)
 			}
 			base.GroupIDs = append(base.GroupIDs, gid)
 		}

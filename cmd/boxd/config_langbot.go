@@ -15,10 +15,10 @@ func (c *Config) langbot() error {
 		return errs[0]
 	}
 	if _, ok := c.Principals[l.Principal]; !ok {
-		errs = append(errs, fmt.Errorf("langbot.principal = %q: there is no table [principals.%s]: allowed is the name of one, which says whose LangBot's sessions and files are", l.Principal, l.Principal))
+		errs = append(errs, fmt.Errorf("langbot.principal = %q: must be the name of a table [principals.NAME], the owner of LangBot's sessions; there is no [principals.%s]", l.Principal, l.Principal))
 	}
 	if _, ok := c.Profiles[l.Profile]; !ok {
-		errs = append(errs, fmt.Errorf("langbot.profile = %q: allowed is the name of a profile", l.Profile))
+		errs = append(errs, fmt.Errorf("langbot.profile = %q: must be the name of a profile", l.Profile))
 	}
 	return errors.Join(errs...)
 }

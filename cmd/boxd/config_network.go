@@ -32,7 +32,7 @@ func (n *Network) validate() error {
 	var errs []error
 	bad := func(key, value string, err error) {
 		if refused, ok := errors.AsType[*rule.Refusal](err); ok {
-			errs = append(errs, fmt.Errorf("network.%s = %q: allowed is %s", key, value, refused.Allowed))
+			errs = append(errs, fmt.Errorf("network.%s = %q: must be %s", key, value, refused.Allowed))
 		}
 	}
 	_, err := rule.Block(n.IPv4, true)
@@ -40,13 +40,13 @@ func (n *Network) validate() error {
 	_, err = rule.Block(n.IPv6, false)
 	bad("ipv6", n.IPv6, err)
 	if len(n.Resolvers) > mostResolvers {
-		errs = append(errs, fmt.Errorf("network.resolvers has %d: allowed are %d, more no program asks", len(n.Resolvers), mostResolvers))
+		errs = append(errs, fmt.Errorf("network.resolvers has %d: must be one of %d, more no program asks", len(n.Resolvers), mostResolvers))
 	}
 	if n.Connections < 0 || n.Connections > rule.MaxConnections {
-		errs = append(errs, fmt.Errorf("network.connections = %d: allowed is 0 to %d", n.Connections, rule.MaxConnections))
+		errs = append(errs, fmt.Errorf("network.connections = %d: must be 0 to %d", n.Connections, rule.MaxConnections))
 	}
 	if n.Bandwidth != 0 && (n.Bandwidth < rule.LeastBandwidth || n.Bandwidth > rule.MaxBandwidth) {
-		errs = append(errs, fmt.Errorf("network.bandwidth = %v: allowed is 0, or %v to %v", n.Bandwidth, quantity.Size(rule.LeastBandwidth), quantity.Size(rule.MaxBandwidth)))
+		errs = append(errs, fmt.Errorf("network.bandwidth = %v: must be 0, or %v to %v", n.Bandwidth, quantity.Size(rule.LeastBandwidth), quantity.Size(rule.MaxBandwidth)))
 	}
 	for _, r := range n.Resolvers {
 		_, err := rule.Resolver(r)

@@ -103,7 +103,7 @@ func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, er
 	for _, ln := range w.others {
 		if !isLoopback(ln.Addr().String()) {
 			w.Close()
-			return nil, fmt.Errorf("socket %v: allowed is an address of the loopback, since tokens would be read on the way", ln.Addr())
+			return nil, fmt.Errorf("socket %v: must be a loopback address, since tokens are sent in the clear", ln.Addr())
 		}
 		log.Info("boxd serves HTTP on the loopback", "address", ln.Addr().String(), "token_needed", !cfg.HTTPInsecure)
 	}
@@ -120,7 +120,7 @@ func closedSocket(path string) error {
 		return fmt.Errorf("socket: %w", err)
 	}
 	if info.Mode().Perm()&0o002 != 0 {
-		return fmt.Errorf("socket %s: everybody of this host can open it (mode %#o): allowed is SocketMode=0660, for the members of its group", path, info.Mode().Perm())
+		return fmt.Errorf("socket %s: every user of this host can open it (mode %#o): must be SocketMode=0660, for the members of its group", path, info.Mode().Perm())
 	}
 	return nil
 }

@@ -163,9 +163,9 @@ func TestASocketForEverybodyIsRefused(t *testing.T) {
 func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"[policy.a]\nprincipals = [\"no-such-user\"]\n": `policy.a.principals = "no-such-user": allowed is the name of a table [principals.NAME], uid:N, or a user of this host`,
-		"[policy.a]\nsessions = 1\n":                    "policy.a: allowed is a table with principals, groups or roles",
-		"[principals.d]\nuser = \"daemon\"\n[policy.a]\nprincipals = [\"d\"]\n[policy.b]\nprincipals = [\"uid:1\"]\n": `policy.b.principals = "uid:1": allowed is to be in one table, and it is in policy.a`,
+		"[policy.a]\nprincipals = [\"no-such-user\"]\n": `policy.a.principals = "no-such-user": must be the name of a table [principals.NAME], uid:N, or a user of this host`,
+		"[policy.a]\nsessions = 1\n":                    "policy.a: must have principals, groups or roles",
+		"[principals.d]\nuser = \"daemon\"\n[policy.a]\nprincipals = [\"d\"]\n[policy.b]\nprincipals = [\"uid:1\"]\n": `policy.b.principals = "uid:1": must be in one table only, and is also in policy.a`,
 		"[principals.a]\nuser = \"no-such-user\"\n":                                   `principals.a fits nobody: `,
 		"[policy.a]\nprincipals = [\"daemon\", \"uid:7\"]\n[access]\ntokens = \"\"\n": "",
 	} {
@@ -230,7 +230,7 @@ func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
 	}
 	for _, want := range []string{
 		"changed: sessions.max = 9, was 256\n", "gone: no.more = 1\n", "shut out: was, whose processes end\n", "shut out: uid:1, whose processes end\n", "renamed: uid:1 becomes d and loses access",
-		`ends when boxd restarts: session "big" of uid:0: memory is 1GiB: allowed is 512MiB` + "\n", `ends when boxd restarts: session "lost" of was: profile is "no-more"`,
+		`ends when boxd restarts: session "big" of uid:0: memory = 1GiB: must be 512MiB` + "\n", `ends when boxd restarts: session "lost" of was: profile = "no-more"`,
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())

@@ -12,7 +12,7 @@ import (
 )
 
 // errExposed means that others than its owner could read or change a file.
-var errExposed = errors.New("others than root could read or change it: allowed is mode 0600 and owner root")
+var errExposed = errors.New("users other than root can read or change it: must have mode 0600 and owner root")
 
 // ReadSecret reads a file of at most so many bytes. lent is how a file of systemd's credentials is looked at: its group may
 // read it. One that does not exist is an os.ErrNotExist.

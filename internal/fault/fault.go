@@ -60,8 +60,16 @@ func Errorf(k Kind, format string, args ...any) *Error {
 func Field(field string, value any, allowed string) *Error {
 	return &Error{
 		Kind: Invalid, Field: field, Value: shorten(fmt.Sprint(value)), Allowed: allowed,
-		Err: fmt.Errorf("%s is %s: allowed is %s", field, Show(value), allowed),
+		Err: errors.New(Refusal(field, value, allowed)),
 	}
+}
+
+// Refusal is the text of every refusal of a field: which one, what was given, and what it must be.
+func Refusal(field string, value any, allowed string) string {
+	if word, ok := value.(Word); ok {
+		return field + " is " + string(word) + ": must be " + allowed
+	}
+	return field + " = " + Show(value) + ": must be " + allowed
 }
 
 // WithHint returns e with the hint set; it is meant for the line that makes the error.

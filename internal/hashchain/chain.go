@@ -47,7 +47,7 @@ func ParseLink(s string) (Link, error) {
 	seq, err := strconv.ParseUint(number, 10, 64)
 	hash, legal := parseSum([]byte(sum))
 	if !ok || err != nil || !legal || number != strconv.FormatUint(seq, 10) {
-		return Link{}, fmt.Errorf("%q is no place in an audit log: allowed is NUMBER:HASH, as boxctl audit verify and the journal have it", s)
+		return Link{}, fmt.Errorf("invalid place %q in an audit log: must be NUMBER:HASH, as printed by boxctl audit verify and written to the journal", s)
 	}
 	return Link{Seq: seq, Hash: hash}, nil
 }

@@ -58,25 +58,25 @@ func (c *Settings) Validate() error {
 	if c.Listen != "" {
 		host, port, err := net.SplitHostPort(c.Listen)
 		if err != nil || port == "" || net.ParseIP(host) == nil {
-			errs = append(errs, fmt.Errorf("langbot.listen = %q: allowed is an address of this host with a port, such as 127.0.0.1:5410, or nothing", c.Listen))
+			errs = append(errs, fmt.Errorf("langbot.listen = %q: must be an address of this host with a port, such as 127.0.0.1:5410, or nothing", c.Listen))
 		} else if err := c.Closed(c.Listen); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	if c.Principal == "" {
-		errs = append(errs, errors.New(`langbot.principal = "": allowed is the name of a table [principals.NAME]`))
+		errs = append(errs, errors.New(`langbot.principal = "": must be the name of a table [principals.NAME]`))
 	}
 	if c.Profile == "" {
-		errs = append(errs, errors.New(`langbot.profile = "": allowed is the name of a profile`))
+		errs = append(errs, errors.New(`langbot.profile = "": must be the name of a profile`))
 	}
 	if c.TokenFile != "" && !strings.HasPrefix(c.TokenFile, "/") {
-		errs = append(errs, fmt.Errorf("langbot.token_file = %q: allowed is an absolute path, or nothing", c.TokenFile))
+		errs = append(errs, fmt.Errorf("langbot.token_file = %q: must be an absolute path, or nothing", c.TokenFile))
 	}
 	if c.Instance != "" && !validInstance(c.Instance) {
-		errs = append(errs, fmt.Errorf("langbot.instance = %q: allowed is an id such as LangBot's, of letters, digits and . _ : -, or nothing", c.Instance))
+		errs = append(errs, fmt.Errorf("langbot.instance = %q: must be an id such as LangBot's, of letters, digits and . _ : -, or nothing", c.Instance))
 	}
 	if c.MissingImage != profileImage && c.MissingImage != refuseImage {
-		errs = append(errs, fmt.Errorf("langbot.missing_image = %q: allowed is %q or %q", c.MissingImage, profileImage, refuseImage))
+		errs = append(errs, fmt.Errorf("langbot.missing_image = %q: must be %q or %q", c.MissingImage, profileImage, refuseImage))
 	}
 	return errors.Join(errs...)
 }
@@ -90,9 +90,9 @@ func (c *Settings) Closed(address string) error {
 	case c.TokenFile != "":
 		return nil
 	case !loopback:
-		return fmt.Errorf("langbot.token_file = \"\": allowed is nothing only for an address of the loopback, and %s is none", address)
+		return fmt.Errorf("langbot.token_file = \"\": may be empty only for a loopback address, and %s is not one", address)
 	case !c.Insecure:
-		return errors.New(`langbot.token_file = "": allowed is the path of a file with the control token, or nothing with insecure = true: then every user and program of this host can use boxd as LangBot does`)
+		return errors.New(`langbot.token_file = "": must be the path of a file with the control token; without one set insecure = true, which lets every user and program of this host use boxd as LangBot does`)
 	}
 	return nil
 }
@@ -118,12 +118,12 @@ func (c *Settings) ReadToken() (string, error) {
 		return "", fmt.Errorf("langbot.token_file: %w", err)
 	}
 	if info.Mode()&(fs.ModeType|0o077) != 0 {
-		return "", fmt.Errorf("langbot.token_file = %q: it has mode %#o: allowed is a file of mode 0600, as it is a secret", c.TokenFile, info.Mode())
+		return "", fmt.Errorf("langbot.token_file = %q: its mode is %#o: must be 0600, as it is a secret", c.TokenFile, info.Mode())
 	}
 	text, err := io.ReadAll(io.LimitReader(f, mostToken+1))
 	token := strings.TrimSpace(string(text))
 	if err == nil && (len(token) < leastToken || len(text) > mostToken || strings.ContainsFunc(token, unicode.IsSpace)) {
-		err = fmt.Errorf("%s: allowed is a token of %d characters or more, without blanks", c.TokenFile, leastToken)
+		err = fmt.Errorf("%s: must be a token of %d characters or more, without blanks", c.TokenFile, leastToken)
 	}
 	if err != nil {
 		return "", fmt.Errorf("langbot.token_file: %w", err)

@@ -54,7 +54,7 @@ func failure() api.ExecResult {
 
 func problem() api.Problem {
 	return api.Problem{
-		Type: api.ProblemType + "denied", Title: "not allowed", Status: 403, Detail: `network is "host": allowed is off`,
+		Type: api.ProblemType + "denied", Title: "not allowed", Status: 403, Detail: `network = "host": must be off`,
 		Field: "network", Value: "host", Allowed: "off", Hint: "leave it out or use another profile",
 		Denial:  &api.Denial{Layer: "policy", Rule: "profiles.closed.locked", Allowed: "off", Setting: "x", Used: "2", RetryAfter: 3},
 		Failure: &api.StartFailure{Step: "mount source", Item: "/x", Text: "no"},

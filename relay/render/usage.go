@@ -76,7 +76,7 @@ func Denial(d *api.Denial) string {
 	case d.Used != "" && d.Allowed != "":
 		text += ": " + Printable(d.Used) + " of " + Printable(d.Allowed) + " used"
 	case d.Allowed != "":
-		text += ": allowed is " + Printable(d.Allowed)
+		text += ": the limit is " + Printable(d.Allowed)
 	}
 	if d.Setting != "" {
 		text += "; the operator allows it by " + Printable(d.Setting)

@@ -54,7 +54,7 @@ func TestListsAndMapsHaveTheirMost(t *testing.T) {
 			t.Errorf("%d elements of %s: %v", tc.most, tc.field, err)
 		}
 		err := Decode([]byte(elements(tc.field, tc.most+1)), tc.into)
-		want := fmt.Sprintf("%s is %d elements: allowed is at most %d", tc.field, tc.most+1, tc.most)
+		want := fmt.Sprintf("%s is %d elements: must be at most %d", tc.field, tc.most+1, tc.most)
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Invalid || f.Field != tc.field || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -159,22 +159,22 @@ func TestErrorsShowWhatWasSentAndQuoteItOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 100)
 	for body, want := range map[string]string{
-		`{"session":{"mounts":"x"}}`:                                    `session.mounts is "x": allowed is a list`,
-		`{"session":{"mounts":null}}`:                                   `session.mounts is null: allowed is a list`,
-		`{"session":{"mounts":{"a":1}}}`:                                `session.mounts is {"a":1}: allowed is a list`,
-		`{"session":{"id":1}}`:                                          `session.id is 1: allowed is a string`,
-		`{"session":{"id":null}}`:                                       `session.id is null: allowed is a string`,
-		`{"session":{"pids":"\"64\""}}`:                                 `session.pids is "\"64\"": allowed is a whole number`,
-		`{"session":"x"}`:                                               `session is "x": allowed is a JSON object`,
-		`{"session":{"pids":[` + strings.Repeat("1,", 100) + `1]}}`:     `session.pids is [` + strings.Repeat("1,", 31) + `1…: allowed is a whole number`,
-		`{"exec":{"argv":"` + long + `"}}`:                              `exec.argv is "` + long[:64] + `"… (100 bytes): allowed is a list`,
-		`{"exec":{"env":3}}`:                                            `exec.env is something else: allowed is a JSON object`,
-		`{"exec":{"stdin":["s3cret"]}}`:                                 `exec.stdin is something else: allowed is text in UTF-8`,
-		"{\"exec\":{\"stdin\":\"s3cret\xff\"}}":                         `exec.stdin is something else: allowed is text in UTF-8`,
-		"{\"exec\":{\"code\":\"s3cret\xff\"}}":                          `exec.code is something else: allowed is text in UTF-8`,
-		`{"session":{"id":"a","id":"b"}}`:                               `session.id is given twice: allowed is every field once`,
-		`{"session":{"mounts":[{"` + long + `":1}]}}`:                   `session.mounts[0].` + long[:64] + `… is unknown: allowed is mode, nosymfollow, owner, source, target`,
-		`{"session":{"mounts" : [ { "source" : "/a" , "owner":"7" }]}}`: `session.mounts[0].owner is "7": allowed is a whole number`,
+		`{"session":{"mounts":"x"}}`:                                    `session.mounts = "x": must be a list`,
+		`{"session":{"mounts":null}}`:                                   `session.mounts is null: must be a list`,
+		`{"session":{"mounts":{"a":1}}}`:                                `session.mounts is {"a":1}: must be a list`,
+		`{"session":{"id":1}}`:                                          `session.id is 1: must be a string`,
+		`{"session":{"id":null}}`:                                       `session.id is null: must be a string`,
+		`{"session":{"pids":"\"64\""}}`:                                 `session.pids = "\"64\"": must be a whole number`,
+		`{"session":"x"}`:                                               `session = "x": must be a JSON object`,
+		`{"session":{"pids":[` + strings.Repeat("1,", 100) + `1]}}`:     `session.pids is [` + strings.Repeat("1,", 31) + `1…: must be a whole number`,
+		`{"exec":{"argv":"` + long + `"}}`:                              `exec.argv = "` + long[:64] + `"… (100 bytes): must be a list`,
+		`{"exec":{"env":3}}`:                                            `exec.env is something else: must be a JSON object`,
+		`{"exec":{"stdin":["s3cret"]}}`:                                 `exec.stdin is something else: must be text in UTF-8`,
+		"{\"exec\":{\"stdin\":\"s3cret\xff\"}}":                         `exec.stdin is something else: must be text in UTF-8`,
+		"{\"exec\":{\"code\":\"s3cret\xff\"}}":                          `exec.code is something else: must be text in UTF-8`,
+		`{"session":{"id":"a","id":"b"}}`:                               `session.id is given twice: must be every field once`,
+		`{"session":{"mounts":[{"` + long + `":1}]}}`:                   `session.mounts[0].` + long[:64] + `… is unknown: must be mode, nosymfollow, owner, source, target`,
+		`{"session":{"mounts" : [ { "source" : "/a" , "owner":"7" }]}}`: `session.mounts[0].owner = "7": must be a whole number`,
 	} {
 		var req api.OneShotRequest
 		if err := Decode([]byte(body), &req); err == nil || err.Error() != want {

@@ -53,7 +53,7 @@ func (r *Role) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is no role: allowed are none, %s", text, strings.Join(Roles(), ", "))
+	return fmt.Errorf("%q is no role: must be one of none, %s", text, strings.Join(Roles(), ", "))
 }
 
 // MarshalText writes what UnmarshalText reads.

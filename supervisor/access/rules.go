@@ -54,7 +54,7 @@ func isWord(r rune) bool {
 func ValidateRules(c Config, rules map[string]Rule) error {
 	var errs []error
 	bad := func(key string, value any, allowed string) {
-		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
+		errs = append(errs, fmt.Errorf("%s = %v: must be %s", key, value, allowed))
 	}
 	if c.Tokens != "" && !strings.HasPrefix(c.Tokens, "/") {
 		bad("access.tokens", strconv.Quote(c.Tokens), "an absolute path, or nothing")

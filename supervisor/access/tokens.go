@@ -70,7 +70,7 @@ func ParseTokens(text string) (*Tokens, error) {
 		return nil, fmt.Errorf("unknown key %q", unknown[0].String())
 	}
 	if len(file.Token) > maxTokens {
-		return nil, fmt.Errorf("there are %d tokens: allowed are %d", len(file.Token), maxTokens)
+		return nil, fmt.Errorf("there are %d tokens: must be one of %d", len(file.Token), maxTokens)
 	}
 	names, hashes := map[string]bool{}, map[[sha256.Size]byte]bool{}
 	for i := range file.Token {
@@ -90,16 +90,16 @@ func (t *Token) validate() error {
 	sum, err := hex.DecodeString(t.SHA256)
 	switch {
 	case t.Name == "" || len(t.Name) > 64 || strings.ContainsFunc(t.Name, func(r rune) bool { return r <= ' ' || r == 0x7f }):
-		return errors.New("name: allowed are 1 to 64 characters without spaces")
+		return errors.New("name: must be one of 1 to 64 characters without spaces")
 	case err != nil || len(sum) != sha256.Size:
-		return errors.New("sha256: allowed are the 64 hexadecimal digits that boxctl token new prints")
+		return errors.New("sha256: must be one of the 64 hexadecimal digits that boxctl token new prints")
 	case t.Principal == "":
-		return errors.New("principal: allowed is the name of a table [principals.NAME] of box.toml")
+		return errors.New("principal: must be the name of a table [principals.NAME] of box.toml")
 	}
 	for _, r := range t.Routes {
 		method, path, ok := strings.Cut(r, " ")
 		if !ok || method == "" || !strings.HasPrefix(path, "/") || strings.Contains(strings.TrimSuffix(path, "*"), "*") {
-			return fmt.Errorf(`routes: %q: allowed is a method and a path, such as "GET /v1/sessions/*"; * ends the path, and a method * is any`, r)
+			return fmt.Errorf(`routes: %q: must be a method and a path, such as "GET /v1/sessions/*"; * at the end of the path matches the rest, and the method * matches any`, r)
 		}
 	}
 	copy(t.hash[:], sum)

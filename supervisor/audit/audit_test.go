@@ -342,7 +342,7 @@ func TestConfigIsHeldToItsBounds(t *testing.T) {
 	} {
 		c := DefaultConfig()
 		change(&c)
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "allowed") {
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "must be") {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

@@ -39,16 +39,16 @@ func (c *Config) Validate() error {
 		size quantity.Size
 	}{{"max_archive", c.MaxArchive}, {"max_bytes", c.MaxBytes}} {
 		if b.size < quantity.MiB || b.size > mostBytes {
-			return fmt.Errorf("images.%s = %v: allowed is %v to %v", b.key, b.size, quantity.MiB, mostBytes)
+			return fmt.Errorf("images.%s = %v: must be %v to %v", b.key, b.size, quantity.MiB, mostBytes)
 		}
 	}
 	switch {
 	case c.MaxEntries < 16 || c.MaxEntries > mostEntries:
-		return fmt.Errorf("images.max_entries = %d: allowed is 16 to %d", c.MaxEntries, mostEntries)
+		return fmt.Errorf("images.max_entries = %d: must be 16 to %d", c.MaxEntries, mostEntries)
 	case c.Max < 0 || c.Max > mostImages:
-		return fmt.Errorf("images.max = %d: allowed is 0 to %d", c.Max, mostImages)
+		return fmt.Errorf("images.max = %d: must be 0 to %d", c.Max, mostImages)
 	case c.Timeout < quantity.Duration(time.Second) || c.Timeout > quantity.Duration(24*time.Hour):
-		return fmt.Errorf("images.timeout = %v: allowed is 1s to 24h", c.Timeout)
+		return fmt.Errorf("images.timeout = %v: must be 1s to 24h", c.Timeout)
 	}
 	return nil
 }

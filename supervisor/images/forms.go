@@ -219,7 +219,7 @@ func (o *opened) configure(img *ArchiveImage, at, digest, arch string) error {
 	case !d.sane():
 		return bad("its configuration has texts with NUL, or far too many")
 	case len(img.Layers) == 0 || len(img.Layers) > maxLayers:
-		return bad("an image of %d layers: allowed is 1 to %d", len(img.Layers), maxLayers)
+		return bad("an image of %d layers: must have 1 to %d", len(img.Layers), maxLayers)
 	case len(d.RootFS.DiffIDs) != len(img.Layers):
 		return bad("its configuration has %d layers, its manifest %d", len(d.RootFS.DiffIDs), len(img.Layers))
 	}

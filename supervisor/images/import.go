@@ -304,7 +304,7 @@ func (s *Store) count(p *client.Program, exit *isolation.Exit, img *Image) error
 	img.Entries += int(got[1])
 	img.LeftOut += int(got[2])
 	if img.Entries > s.cfg.MaxEntries || img.Bytes > int64(s.cfg.MaxBytes) {
-		return fault.Errorf(fault.Invalid, "image archive: %d bytes in %d entries: allowed is %v (images.max_bytes) and %d (images.max_entries)", img.Bytes, img.Entries, s.cfg.MaxBytes, s.cfg.MaxEntries).WithHint("leave out what the image does not need")
+		return fault.Errorf(fault.Invalid, "image archive: %d bytes in %d entries: must be at most %v (images.max_bytes) and %d (images.max_entries)", img.Bytes, img.Entries, s.cfg.MaxBytes, s.cfg.MaxEntries).WithHint("leave out what the image does not need")
 	}
 	return nil
 }

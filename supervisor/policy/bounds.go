@@ -229,7 +229,7 @@ func (c *Config) ResolvePrincipals(person func(written string) (name string, uid
 		for _, written := range b.Principals {
 			name, uid, ok := person(written)
 			if !ok {
-				none = append(none, fmt.Errorf("policy.%s.principals = %q: allowed is the name of a table [principals.NAME], uid:N, or a user of this host", table, written))
+				none = append(none, fmt.Errorf("policy.%s.principals = %q: must be the name of a table [principals.NAME], uid:N, or a user of this host", table, written))
 				continue
 			}
 			if other, ok := seen[name]; ok {
@@ -247,7 +247,7 @@ func (c *Config) ResolvePrincipals(person func(written string) (name string, uid
 }
 
 func inTwo(table, key, who, other string) error {
-	return fmt.Errorf("policy.%s.%s = %q: allowed is to be in one table, and it is in policy.%s", table, key, who, other)
+	return fmt.Errorf("policy.%s.%s = %q: must be in one table only, and is also in policy.%s", table, key, who, other)
 }
 
 // named refuses roles that are in two tables, and tables that are about nobody.
@@ -256,7 +256,7 @@ func (c *Config) named() (errs []error) {
 	for _, table := range slices.Sorted(maps.Keys(c.Policies)) {
 		b := c.Policies[table]
 		if table != DefaultPolicyName && len(b.Principals)+len(b.Groups)+len(b.Roles) == 0 {
-			errs = append(errs, fmt.Errorf("policy.%s: allowed is a table with principals, groups or roles: it is about nobody", table))
+			errs = append(errs, fmt.Errorf("policy.%s: must have principals, groups or roles; it applies to nobody", table))
 		}
 		for _, role := range b.Roles {
 			if other, ok := seen[role]; ok {
@@ -272,7 +272,7 @@ func (c *Config) named() (errs []error) {
 func (b *Policy) validate(c *Config) error {
 	var errs []error
 	bad := func(key string, value any, allowed string) {
-		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
+		errs = append(errs, fmt.Errorf("%s = %v: must be %s", key, value, allowed))
 	}
 	list := func(key string, values, allowed []string) {
 		for _, v := range values {
@@ -354,7 +354,7 @@ func validateCeilings(c *limits.Ceilings) error {
 		return fmt.Errorf("ceilings: %w", err)
 	}
 	if c.Timeout > longestTimeout {
-		return fmt.Errorf("ceilings.timeout = %v: allowed is at most %v", c.Timeout, longestTimeout)
+		return fmt.Errorf("ceilings.timeout = %v: must be at most %v", c.Timeout, longestTimeout)
 	}
 	return nil
 }

@@ -95,10 +95,10 @@ func TestAPersonIsHeldHoweverWritten(t *testing.T) {
 	c.Policies["x"] = boundsFor(func(b *Policy) { b.Principals = []string{"alice", "gone"} })
 	c.Policies["y"] = boundsFor(func(b *Policy) { b.Principals = []string{"uid:1001"} })
 	nobody, err := c.ResolvePrincipals(person)
-	if nobody == nil || nobody.Error() != `policy.x.principals = "gone": allowed is the name of a table [principals.NAME], uid:N, or a user of this host` {
+	if nobody == nil || nobody.Error() != `policy.x.principals = "gone": must be the name of a table [principals.NAME], uid:N, or a user of this host` {
 		t.Errorf("nobody: %v", nobody)
 	}
-	if err == nil || err.Error() != `policy.y.principals = "uid:1001": allowed is to be in one table, and it is in policy.x` {
+	if err == nil || err.Error() != `policy.y.principals = "uid:1001": must be in one table only, and is also in policy.x` {
 		t.Errorf("twice: %v", err)
 	}
 }
@@ -289,13 +289,13 @@ func TestBoundsThatMakeNoSenseAreRefused(t *testing.T) {
 		"policy.x.ceilings: pids":       func(b *Policy) { b.Ceilings.Pids = 2 },
 		"policy.x.ceilings: cpu_weight": func(b *Policy) { b.Ceilings.CPUWeight = 20_000 },
 		"policy.x.ceilings.timeout":     func(b *Policy) { b.Ceilings.Timeout = longestTimeout + 1 },
-		"policy.x: allowed":             func(*Policy) {},
+		"policy.x: must have":             func(*Policy) {},
 	} {
 		c := DefaultConfig()
 		c.Policies["a"] = boundsFor(func(b *Policy) { b.Principals = []string{"uid:1"} })
 		c.Policies["x"] = boundsFor(func(b *Policy) {
 			change(b)
-			if want != "policy.x: allowed" && len(b.Roles) == 0 {
+			if want != "policy.x: must have" && len(b.Roles) == 0 {
 				b.Roles = []string{"viewer"}
 			}
 		})

@@ -213,7 +213,7 @@ func defaultProfiles() map[string]Profile {
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(key string, value any, allowed string) {
-		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
+		errs = append(errs, fmt.Errorf("%s = %v: must be %s", key, value, allowed))
 	}
 	for _, name := range c.Limits.BestEffort {
 		if !slices.Contains(LimitNames(), name) {
@@ -296,7 +296,7 @@ func (p *Profile) validate() (errs []error) {
 		errs = append(errs, err)
 	}
 	bad := func(key string, value any, allowed string) {
-		errs = append(errs, fmt.Errorf("%s = %v: allowed is %s", key, value, allowed))
+		errs = append(errs, fmt.Errorf("%s = %v: must be %s", key, value, allowed))
 	}
 	if !slices.Contains([]string{MountNone, MountReadOnly, MountReadWrite}, p.Mounts) {
 		bad("mounts", p.Mounts, "none, ro, rw")

@@ -42,18 +42,18 @@ const AnySecret = "*"
 // ValidateSecrets names every key that is wrong.
 func ValidateSecrets(all map[string]Secret) (errs []error) {
 	if len(all) > maxNames {
-		errs = append(errs, fmt.Errorf("secrets has %d tables: allowed are %d", len(all), maxNames))
+		errs = append(errs, fmt.Errorf("secrets has %d tables: must be one of %d", len(all), maxNames))
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		s := all[name]
 		bad := func(key string, value any, allowed string) {
-			errs = append(errs, fmt.Errorf("secrets.%s.%s = %q: allowed is %s", name, key, value, allowed))
+			errs = append(errs, fmt.Errorf("secrets.%s.%s = %q: must be %s", name, key, value, allowed))
 		}
 		if !plain(name, "-") || len(name) > maxSecretName {
-			errs = append(errs, fmt.Errorf("secrets.%s: allowed is a name of at most %d letters, digits, _ and -", name, maxSecretName))
+			errs = append(errs, fmt.Errorf("secrets.%s: the name must be at most %d letters, digits, _ and -", name, maxSecretName))
 		}
 		if (s.Credential == "") == (s.File == "") {
-			errs = append(errs, fmt.Errorf("secrets.%s: allowed is one of credential and file", name))
+			errs = append(errs, fmt.Errorf("secrets.%s: must have either credential or file", name))
 		}
 		if strings.ContainsAny(s.Credential, "/\x00") || s.Credential == "." || s.Credential == ".." {
 			bad("credential", s.Credential, "the name of a file, without a directory")
@@ -64,7 +64,7 @@ func ValidateSecrets(all map[string]Secret) (errs []error) {
 			}
 		}
 		if len(s.Hosts) == 0 || len(s.Hosts) > MaxHosts {
-			errs = append(errs, fmt.Errorf("secrets.%s.hosts has %d: allowed are 1 to %d", name, len(s.Hosts), MaxHosts))
+			errs = append(errs, fmt.Errorf("secrets.%s.hosts has %d: must be one of 1 to %d", name, len(s.Hosts), MaxHosts))
 		}
 		for _, h := range s.Hosts {
 			if _, err := egress.ParseName("hosts", h); err != nil {

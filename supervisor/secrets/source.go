@@ -39,9 +39,9 @@ func (d *Secrets) value(s *policy.Secret) (string, error) {
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
 	switch {
 	case len(text) < leastValue || len(text) > mostValue:
-		return "", fmt.Errorf("%s: it has %d bytes: allowed are %d to %d", path, len(text), leastValue, mostValue)
+		return "", fmt.Errorf("%s: it has %d bytes: must be one of %d to %d", path, len(text), leastValue, mostValue)
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) || strings.Trim(text, " ") != text:
-		return "", fmt.Errorf("%s: it has what no header can: allowed is one line of ASCII without spaces around it", path)
+		return "", fmt.Errorf("%s: must be one line of ASCII without spaces around it, as it goes into a header", path)
 	case strings.Contains(text, Prefix):
 		return "", fmt.Errorf("%s: it looks like a placeholder", path)
 	}

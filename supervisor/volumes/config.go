@@ -44,22 +44,22 @@ func (c *Config) Validate() error {
 		size quantity.Size
 	}{{"max_archive", c.MaxArchive}, {"max_bytes", c.MaxBytes}, {"max_file", c.MaxFile}} {
 		if b.size < quantity.KiB || b.size > mostBytes {
-			return fmt.Errorf("drives.%s = %v: allowed is %v to %v", b.key, b.size, quantity.KiB, mostBytes)
+			return fmt.Errorf("drives.%s = %v: must be %v to %v", b.key, b.size, quantity.KiB, mostBytes)
 		}
 	}
 	switch {
 	case c.MaxTotal < quantity.KiB:
-		return fmt.Errorf("drives.max_total = %v: allowed is %v or more", c.MaxTotal, quantity.KiB)
+		return fmt.Errorf("drives.max_total = %v: must be %v or more", c.MaxTotal, quantity.KiB)
 	case c.MaxEntries < 1 || c.MaxEntries > mostEntries:
-		return fmt.Errorf("drives.max_entries = %d: allowed is 1 to %d", c.MaxEntries, mostEntries)
+		return fmt.Errorf("drives.max_entries = %d: must be 1 to %d", c.MaxEntries, mostEntries)
 	case c.Max < 0 || c.Max > mostDrives:
-		return fmt.Errorf("drives.max = %d: allowed is 0 to %d", c.Max, mostDrives)
+		return fmt.Errorf("drives.max = %d: must be 0 to %d", c.Max, mostDrives)
 	}
 	if !validKeep(c.KeepVersions) {
-		return fmt.Errorf("drives.keep_versions = %d: allowed is 0 to %d", c.KeepVersions, mostVersions)
+		return fmt.Errorf("drives.keep_versions = %d: must be 0 to %d", c.KeepVersions, mostVersions)
 	}
 	if !validAge(c.KeepAge) {
-		return fmt.Errorf("drives.keep_age = %v: allowed is 0s, or 1s and more", c.KeepAge)
+		return fmt.Errorf("drives.keep_age = %v: must be 0s, or 1s and more", c.KeepAge)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func start(ctx context.Context) error {
 	o.skip = strings.Fields(skip)
 	for _, layer := range o.skip {
 		if !slices.Contains(allLayers, layer) {
-			return fmt.Errorf("-skip is %q: allowed are %s", layer, strings.Join(allLayers, ", "))
+			return fmt.Errorf("-skip is %q: must be one of %s", layer, strings.Join(allLayers, ", "))
 		}
 	}
 	if only != "" {
@@ -86,13 +86,13 @@ func start(ctx context.Context) error {
 		}
 	}
 	if o.ground != "" && !slices.Contains([]string{groundKVM, groundUML, groundEmulation}, o.ground) {
-		return fmt.Errorf("-ground is %q: allowed are kvm, uml, emulation", o.ground)
+		return fmt.Errorf("-ground is %q: must be one of kvm, uml, emulation", o.ground)
 	}
 	if !slices.Contains([]string{"bookworm", "trixie"}, o.system) {
-		return fmt.Errorf("-system is %q: allowed are bookworm, trixie", o.system)
+		return fmt.Errorf("-system is %q: must be one of bookworm, trixie", o.system)
 	}
 	if !slices.Contains([]string{"amd64", "arm64"}, o.arch) {
-		return fmt.Errorf("-arch is %q: allowed are amd64, arm64", o.arch)
+		return fmt.Errorf("-arch is %q: must be one of amd64, arm64", o.arch)
 	}
 	switch {
 	case o.quick:

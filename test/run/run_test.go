@@ -153,11 +153,11 @@ func TestFlagsAreRefusedByName(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, tc := range []struct{ args, want string }{
-		{"-skip=boxen", `-skip is "boxen": allowed are pure, packages, boxes, machine, demo`},
+		{"-skip=boxen", `-skip is "boxen": must be one of pure, packages, boxes, machine, demo`},
 		{"-run=(", `-run is "("`},
-		{"-ground=xen", `-ground is "xen": allowed are kvm, uml, emulation`},
-		{"-system=sid", `-system is "sid": allowed are bookworm, trixie`},
-		{"-arch=mips", `-arch is "mips": allowed are amd64, arm64`},
+		{"-ground=xen", `-ground is "xen": must be one of kvm, uml, emulation`},
+		{"-system=sid", `-system is "sid": must be one of bookworm, trixie`},
+		{"-arch=mips", `-arch is "mips": must be one of amd64, arm64`},
 		{"all", `argument "all" is not known`},
 	} {
 		out, err := exec.CommandContext(t.Context(), program, tc.args).CombinedOutput()

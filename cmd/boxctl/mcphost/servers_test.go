@@ -27,7 +27,7 @@ func TestAServerIsFoundInTheFileOfAHost(t *testing.T) {
 		{`{"mcpServers":{"s":{"command":"${EMPTY}"}}}`, "command is"},
 		{`{"servers":{"s":{"command":"x","envFile":"${workspaceFolder}/.env"}}}`, "envFile is"},
 		{`{"mcpServers":{"s":{"command":"x","args":["${userHome}/x"]}}}`, "without ${…}"},
-		{`{"mcpServers":{"a":{},"b":{}}}`, `name is "s": allowed is one of those in the file: a, b`},
+		{`{"mcpServers":{"a":{},"b":{}}}`, `name = "s": must be one of those in the file: a, b`},
 		{`{}`, "name is"},
 		{`// a comment`, "the list of servers"},
 		{`{"mcpServers":[]}`, "the list of servers"},

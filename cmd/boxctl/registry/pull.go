@@ -146,9 +146,9 @@ func (i *Image) examine(want *v1.Platform) error {
 	case m.SchemaVersion != 2:
 		return errors.New("its manifest is not of version 2")
 	case m.Config.Size < 0 || m.Config.Size > maxConfig:
-		return fmt.Errorf("its configuration has %d bytes: allowed is %d", m.Config.Size, maxConfig)
+		return fmt.Errorf("its configuration has %d bytes: must be at most %d", m.Config.Size, maxConfig)
 	case len(m.Layers) == 0 || len(m.Layers) > maxLayers:
-		return fmt.Errorf("it has %d layers: allowed is 1 to %d", len(m.Layers), maxLayers)
+		return fmt.Errorf("it has %d layers: must be 1 to %d", len(m.Layers), maxLayers)
 	}
 	i.Size = m.Config.Size
 	for n := range m.Layers {

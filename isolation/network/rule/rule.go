@@ -44,7 +44,7 @@ type Ports struct{ First, Last uint16 }
 type Refusal struct{ Part, Value, Allowed string }
 
 func (r *Refusal) Error() string {
-	return r.Part + " is " + strconv.Quote(r.Value) + ": allowed is " + r.Allowed
+	return r.Part + " = " + strconv.Quote(r.Value) + ": must be " + r.Allowed
 }
 
 // New reads the parts of a rule as people write them. "" is TCP, no ports are all. The error is a *Refusal.

@@ -7,5 +7,5 @@ set -eu
 cd "$(dirname "$0")/.."
 # The headers of tables stay, for who takes the # from a key; a language without its keys would be another
 # language, so those go too.
-sed -e 's/^# boxd.s configuration: every key with its built-in value\. /# The configuration of boxd: every key with its built-in value, after "#" without a space. /' \
+sed -e 's/^# Configuration of boxd: every key with its default\.$/# Configuration of boxd: every key with its default, commented out./' \
 	-e '/^#/b' -e '/^$/b' -e '/^\[languages\./s/^/#/' -e '/^\[/b' -e 's/^/#/' box.toml

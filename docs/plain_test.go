@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// unclear are the phrases that texts for people do not use.
+func unclear(t *testing.T) (phrases []string) {
+	t.Helper()
+	data, err := os.ReadFile("testdata/unclear-words.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSuffix(line, "\n"); !strings.HasPrefix(line, "#") {
+			phrases = append(phrases, line)
+		}
+	}
+	if len(phrases) < 20 {
+		t.Fatalf("only %d phrases", len(phrases))
+	}
+	return phrases
+}
+
+// A sentence ends with a period, or where a clause of its own begins; a period within a name is none.
+var sentenceEnd = regexp.MustCompile(`[.;:](\s|$)`)
+
+// unplain returns what makes a text hard to read: phrases of the list, and sentences of more than most words.
+func unplain(phrases []string, text string, most int) (faults []string) {
+	text = strings.Join(strings.Fields(text), " ")
+	lower := " " + strings.ToLower(text) + " "
+	for _, phrase := range phrases {
+		if strings.Contains(lower, " "+strings.TrimSpace(phrase)+" ") {
+			faults = append(faults, "it says "+phrase)
+		}
+	}
+	for _, sentence := range sentenceEnd.Split(text, -1) {
+		if len(strings.Fields(sentence)) > most {
+			faults = append(faults, "a long sentence: "+sentence)
+		}
+	}
+	return faults
+}
+
+func TestUnplainTextsAreFound(t *testing.T) {
+	t.Parallel()
+	phrases := unclear(t)
+	for text, want := range map[string]int{
+		"Timeout in seconds. 0: none.":                                    0,
+		"What whoever calls may have, of which there\nis one":             2,
+		"one two three four five six seven eight nine ten eleven":         1,
+		"one two three four five six. Seven eight nine ten eleven twelve": 0,
+	} {
+		if got := unplain(phrases, text, 10); len(got) != want {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
+
+// An example is a table, or a key with its value, in a comment.
+var example = regexp.MustCompile(`^ (\[\S+\]$|\w+ = )`)
+
+// The comment of a key says in a few short sentences what it does.
+func TestCommentsOfTheConfigurationArePlain(t *testing.T) {
+	t.Parallel()
+	const mostLines, mostWords, widest = 6, 24, 112
+	phrases, n := unclear(t), 0
+	data, err := os.ReadFile("../box.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var comment []string
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSuffix(line, "\n")
+		if text, ok := strings.CutPrefix(line, "#"); ok {
+			if len(line) > widest {
+				t.Errorf("%q has %d columns", line, len(line))
+			}
+			if example.MatchString(text) {
+				text = "."
+			}
+			comment = append(comment, text)
+			continue
+		}
+		_, beside, _ := strings.Cut(line, " # ")
+		for _, fault := range unplain(phrases, strings.Join(comment, "\n")+". "+beside, mostWords) {
+			t.Errorf("%s: %s", line, fault)
+		}
+		if len(comment) > 0 {
+			n++
+		}
+		if strings.Contains(line, " = ") && len(comment) > mostLines {
+			t.Errorf("%s: %d lines of comment", line, len(comment))
+		}
+		comment = nil
+	}
+	if n < 150 {
+		t.Errorf("only %d comments", n)
+	}
+}
+
+var (
+	display = regexp.MustCompile(`(?ms)^\.Bd.*?^\.Ed$`)
+	block   = regexp.MustCompile(`(?m)^(\.(Bl|Dd|Dl|Dt|El|It|Nd|Nm|Os|Pp|Sh|Ss)\b|\.\\"|-- )`)
+	inline  = regexp.MustCompile(`(?m)^\.[A-Z][a-z] `)
+)
+
+// Manual page, units and journal catalog are read by the same people.
+func TestOtherTextsOfTheHostArePlain(t *testing.T) {
+	t.Parallel()
+	phrases := unclear(t)
+	for file, most := range map[string]int{"../packaging/man/box.toml.5": 40, "../systemd/catalog/boxd.catalog": 30} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := display.ReplaceAllString(string(data), "\n.Pp\n")
+		text = block.ReplaceAllString(text, ". ") // begins something else
+		text = inline.ReplaceAllString(text, "")
+		for _, fault := range unplain(phrases, text, most) {
+			t.Errorf("%s: %s", file, fault)
+		}
+	}
+}

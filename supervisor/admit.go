@@ -67,7 +67,7 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	s := session.New(&v.sessionHooks, &session.Params{
 		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: session.Environment(w.cfg, w.settings.Root, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
 	})
-	v.sessions[key] = s
+	v.enterLocked(s)
 	v.starting++
 	return s, true, nil
 }
@@ -87,16 +87,6 @@ func (v *Supervisor) evictedLocked(w *want, full *quota.Full) error {
 		full.Soon = v.evictLocked(w.who)
 	}
 	return full
-}
-
-// ownedLocked counts the sessions of one principal.
-func (v *Supervisor) ownedLocked(who access.Principal) (n int) {
-	for _, s := range v.sessions {
-		if s.Owner.Name == who.Name {
-			n++
-		}
-	}
-	return n
 }
 
 // evictLocked ends the session of a principal that was not used for the longest time, if there is one in

@@ -228,7 +228,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	s.Programs(context.WithoutCancel(ctx), found.Programs, v.log) // they go on when New has returned
 	s.Resume(context.WithoutCancel(ctx), waiting, v.log)
 	v.mu.Lock()
-	v.sessions[key] = s
+	v.enterLocked(s)
 	v.mu.Unlock()
 	return s, nil
 }

@@ -78,7 +78,7 @@ func (v *Supervisor) fullLocked(w *want) error {
 	if v.closed {
 		return Stopping()
 	}
-	if own := v.ownedLocked(w.who); !w.who.Is(access.Admin) && own >= limits.MaxPerOwner {
+	if own := v.owned[w.who.Name]; !w.who.Is(access.Admin) && own >= limits.MaxPerOwner {
 		return &quota.Full{Reason: quota.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})}
 	}
@@ -96,7 +96,7 @@ func (v *Supervisor) fullLocked(w *want) error {
 // forget takes a session off the list, with what it had reserved.
 func (v *Supervisor) forget(s *session.Session) {
 	v.mu.Lock()
-	delete(v.sessions, s.Key)
+	v.leaveLocked(s)
 	v.accounts.Release(s.Owner.Name, s.Key)
 	v.mu.Unlock()
 }
@@ -121,12 +121,7 @@ func (v *Supervisor) reading(s *session.Session) quota.Reading {
 
 // readings are those of all sessions.
 func (v *Supervisor) readings() map[string]quota.Reading {
-	v.mu.Lock()
-	all := make([]*session.Session, 0, len(v.sessions))
-	for _, s := range v.sessions {
-		all = append(all, s)
-	}
-	v.mu.Unlock()
+	all := v.all()
 	list := make(map[string]quota.Reading, len(all))
 	for _, s := range all {
 		select {

@@ -47,7 +47,7 @@ func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy
 	if v.grace > 0 {
 		_ = s.Box().SetTimes(v.times(s, time.Now())) // a box that is lost needs none
 	}
-	v.wakeReaper()
+	v.due(s, time.Time{})
 	if err = s.Await(ctx); err != nil { // it has ended
 		return err
 	}

@@ -5,6 +5,8 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -78,11 +80,26 @@ func (v *Supervisor) ping(ctx context.Context, s *session.Session, patience time
 func (v *Supervisor) all() []*session.Session {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	all := make([]*session.Session, 0, len(v.sessions))
-	for _, s := range v.sessions {
-		all = append(all, s)
+	return v.allLocked()
+}
+
+func (v *Supervisor) allLocked() []*session.Session { return slices.Collect(maps.Values(v.sessions)) }
+
+// enterLocked puts a session on the list.
+func (v *Supervisor) enterLocked(s *session.Session) {
+	v.sessions[s.Key] = s
+	v.owned[s.Owner.Name]++
+}
+
+// leaveLocked takes a session off the list; one that is not on it is of no matter.
+func (v *Supervisor) leaveLocked(s *session.Session) {
+	if v.sessions[s.Key] != s {
+		return
 	}
-	return all
+	delete(v.sessions, s.Key)
+	if v.owned[s.Owner.Name]--; v.owned[s.Owner.Name] == 0 {
+		delete(v.owned, s.Owner.Name) // or names would be kept for ever
+	}
 }
 
 // Renew begins the idle time of a session anew.
@@ -91,7 +108,7 @@ func (v *Supervisor) Renew(ctx context.Context, s *session.Session) error {
 		return err
 	}
 	s.Touch(time.Now())
-	v.wakeReaper()
+	v.due(s, time.Time{})
 	return nil
 }
 

@@ -62,7 +62,7 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 		return cmp.Or(err, move)
 	}
 	v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
-	v.wakeReaper()
+	v.due(s, time.Time{})
 	told := events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)}
 	if warm {
 		told.Detail = "a box that was ahead of need"

@@ -76,12 +76,14 @@ type Supervisor struct {
 	pressed      atomic.Pointer[verdict] // what the host last had to say
 	life         context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
 
-	mu       sync.Mutex // guards the fields below
-	sessions map[string]*session.Session
-	closed   bool
-	starting int       // boxes, for sessions
-	nextLook time.Time // when the reaper looks again
-	host     policy.Host
+	mu        sync.Mutex // guards the fields below
+	sessions  map[string]*session.Session
+	closed    bool
+	starting  int            // boxes, for sessions
+	owned     map[string]int // sessions, by the names of their owners
+	nextLook  time.Time      // when the reaper looks again
+	deadlines deadlines
+	host      policy.Host
 }
 
 // startPatience bounds a start. It runs on after its caller has gone, for others may wait for it.
@@ -113,7 +115,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v := &Supervisor{
 		ledger: used, accounts: quota.NewAccounts(used, time.Now),
 		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
-		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*session.Session{},
+		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{},
 	}
 	v.cfg.Store(&cfg)
 	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mounts.MountPointCleanup{Boxes: v.boxes, Points: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
@@ -161,10 +163,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 func (v *Supervisor) Close() {
 	v.mu.Lock()
 	v.closed = true
-	all := make([]*session.Session, 0, len(v.sessions))
-	for _, s := range v.sessions {
-		all = append(all, s)
-	}
+	all := v.allLocked()
 	v.mu.Unlock()
 	v.line.Wake() // who waits for room hears of it
 	var ends sync.WaitGroup

@@ -45,7 +45,7 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
+	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
@@ -60,11 +60,12 @@ func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.T
 	s := session.New(&v.sessionHooks, &session.Params{
 		ID: id, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(ttl)}}, Profile: new(policy.DefaultProfile()), Made: cfg,
 	})
-	v.sessions[s.Key] = s
+	v.enterLocked(s)
 	if err := s.Launched(new(client.Box), nil); err != nil {
 		t.Fatal(err)
 	}
 	s.Touch(now)
+	v.due(s, time.Time{})
 	t.Cleanup(func() {
 		s.BeginEnd(session.EndDeleted)
 		s.FinishEnd()
@@ -93,21 +94,69 @@ func TestTheReaperSleepsUntilTheNextDeadline(t *testing.T) {
 	ready(t, v, "c", 9*time.Second, now)
 	ready(t, v, "e", time.Second, now).BeginEnd(session.EndDeleted)
 	starting := session.New(&v.sessionHooks, &session.Params{ID: "d", Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Second)}}, Profile: &policy.Profile{}, Made: v.cfg.Load()})
-	v.sessions["d"] = starting
+	v.enterLocked(starting)
 	if got := v.endDue(now); got != 7*time.Second {
 		t.Errorf("it sleeps %v, want 7s", got)
 	}
-	v.due(now.Add(2 * time.Second))
+	poked(v) // by the sessions that have come
+	a := v.sessions[policy.Key("", "a")]
+	v.due(a, now.Add(2*time.Second))
 	if !poked(v) {
 		t.Error("a session has a deadline of which the reaper does not hear")
 	}
-	v.due(now.Add(time.Hour))
+	v.due(a, now.Add(time.Hour))
 	if poked(v) {
 		t.Error("the reaper is woken for a deadline it knows of")
 	}
-	v.due(time.Time{})
+	v.due(a, time.Time{})
 	if !poked(v) {
 		t.Error("the reaper does not hear of a session that may be idle")
+	}
+}
+
+// A deadline costs a look at one session, however many there are, and all are looked at once in a while.
+func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	v := bare(t)
+	long, short := ready(t, v, "long", time.Hour, now), ready(t, v, "short", 7*time.Second, now)
+	if got := v.endDue(now); got != 7*time.Second {
+		t.Fatalf("it sleeps %v, want 7s", got)
+	}
+	looks := func(at time.Time) (list []*session.Session) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		list = v.deadlines.due(at)
+		for _, s := range list {
+			v.deadlines.add(s, at) // as it was
+		}
+		return list
+	}
+	if got := looks(now.Add(6 * time.Second)); len(got) > 0 {
+		t.Errorf("before any deadline %d are looked at", len(got))
+	}
+	if got := looks(now.Add(8 * time.Second)); !slices.Equal(got, []*session.Session{short}) {
+		t.Errorf("after one deadline %d are looked at", len(got))
+	}
+	short.Touch(now.Add(8 * time.Second)) // used meanwhile: it does not end, and is looked at later
+	if got := v.endDue(now.Add(8 * time.Second)); got != 7*time.Second {
+		t.Errorf("it sleeps %v, want 7s", got)
+	}
+	v.due(long, now.Add(9*time.Second))
+	v.due(long, now.Add(10*time.Second)) // which it knows of
+	if got := looks(now.Add(11 * time.Second)); !slices.Equal(got, []*session.Session{long}) {
+		t.Errorf("after a deadline that was told %d are looked at", len(got))
+	}
+	// Nobody has told that this one has a deadline now.
+	v.mu.Lock()
+	v.deadlines = deadlines{full: now.Add(reapAtLeast)}
+	v.mu.Unlock()
+	if got := v.endDue(now.Add(12 * time.Second)); got != 18*time.Second {
+		t.Errorf("it sleeps %v, want 18s", got)
+	}
+	short.Touch(now.Add(29 * time.Second))
+	if got := v.endDue(now.Add(reapAtLeast)); got != 6*time.Second {
+		t.Errorf("after a look at all it sleeps %v, want 6s", got)
 	}
 }
 
@@ -194,7 +243,7 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 			t.Errorf("%s: %v", who.Name, err)
 		}
 	}
-	delete(v.sessions, policy.Key(one.Name, "0"))
+	v.leaveLocked(v.sessions[policy.Key(one.Name, "0")])
 	if err := claim(one, "more"); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	}

@@ -23,8 +23,9 @@ type IDRanges struct {
 	base  uint32
 	count uint32
 
-	mu   sync.Mutex // guards the field below
+	mu   sync.Mutex // guards the fields below
 	used map[uint32]bool
+	low  uint32 // all ranges below this one are used
 }
 
 // NewIDRanges returns the ranges from base on that a file reserves.
@@ -49,11 +50,16 @@ func (r *IDRanges) Take() (IDRange, error) {
 	if err != nil {
 		return IDRange{}, err
 	}
-	for slot := range r.count {
+	below := true // everything so far is used
+	for slot := r.low; slot < r.count; slot++ {
 		base := r.base + slot*isolation.IDRange
 		if r.used[base] {
+			if below {
+				r.low = slot + 1
+			}
 			continue
 		}
+		below = false
 		err := lockByte(fd, base/isolation.IDRange)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 			continue // another keeper's
@@ -93,6 +99,9 @@ func (r *IDRanges) Release(ids IDRange) {
 		unix.Close(ids.Lock)
 	}
 	delete(r.used, ids.Base)
+	if ids.Base >= r.base { // one that was adopted may be of another configuration
+		r.low = min(r.low, (ids.Base-r.base)/isolation.IDRange)
+	}
 }
 
 // Close removes the lock file if no keeper on the host needs it any more: who can lock every byte

@@ -5,8 +5,11 @@ package zygote
 import (
 	"errors"
 	"io/fs"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -105,6 +108,37 @@ func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) {
 	r.Release(living)
 	b := take(t, r, 0)
 	for _, ids := range []IDRange{elsewhere, a, b} {
+		r.Release(ids)
+	}
+}
+
+// Whatever comes and goes, the lowest free range is the next.
+func TestTheLowestFreeRangeIsTaken(t *testing.T) {
+	t.Parallel()
+	const ranges = 16
+	r := NewIDRanges(filepath.Join(t.TempDir(), "ids"), firstBase, ranges)
+	held := map[uint32]IDRange{}
+	random := rand.New(rand.NewPCG(1, 2)) // the same in every run
+	for range 2000 {
+		if len(held) > 0 && random.IntN(2) == 0 {
+			slot := slices.Sorted(maps.Keys(held))[random.IntN(len(held))]
+			r.Release(held[slot])
+			delete(held, slot)
+			continue
+		}
+		lowest := uint32(0)
+		for held[lowest] != (IDRange{}) {
+			lowest++
+		}
+		if lowest == ranges {
+			if _, err := r.Take(); !errors.Is(err, unix.EUSERS) {
+				t.Fatalf("all are taken: %v", err)
+			}
+			continue
+		}
+		held[lowest] = take(t, r, lowest)
+	}
+	for _, ids := range held {
 		r.Release(ids)
 	}
 }

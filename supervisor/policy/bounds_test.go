@@ -289,7 +289,7 @@ func TestBoundsThatMakeNoSenseAreRefused(t *testing.T) {
 		"policy.x.ceilings: pids":       func(b *Policy) { b.Ceilings.Pids = 2 },
 		"policy.x.ceilings: cpu_weight": func(b *Policy) { b.Ceilings.CPUWeight = 20_000 },
 		"policy.x.ceilings.timeout":     func(b *Policy) { b.Ceilings.Timeout = longestTimeout + 1 },
-		"policy.x: must have":             func(*Policy) {},
+		"policy.x: must have":           func(*Policy) {},
 	} {
 		c := DefaultConfig()
 		c.Policies["a"] = boundsFor(func(b *Policy) { b.Principals = []string{"uid:1"} })

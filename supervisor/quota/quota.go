@@ -7,6 +7,7 @@ package quota
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -64,7 +65,7 @@ type account struct {
 	processes  int
 	executions int
 	memory     quantity.Size
-	cpus       float64
+	cpus       int64 // billionths of a processor: what is added to and taken from it for a year is right at its end
 
 	tokens float64   // executions that may begin now
 	filled time.Time // when that was true; zero: never, and the bucket is full
@@ -168,18 +169,13 @@ func (b *Accounts) TryExecution(principal string, held *policy.EffectivePolicy) 
 }
 
 func (a *account) add(key string, size Size) {
+	a.cpus += billionths(size.CPUs) - billionths(a.sessions[key].CPUs)
 	a.sessions[key] = size
 	a.memory += size.Memory
-	a.cpus = a.total()
 }
 
-// total adds the processors up anew: what is added to and taken from one number for a year is wrong at its end.
-func (a *account) total() (sum float64) {
-	for _, s := range a.sessions {
-		sum += s.CPUs
-	}
-	return sum
-}
+// billionths of a processor is far less than the kernel divides.
+func billionths(cpus float64) int64 { return int64(math.Round(cpus * 1e9)) }
 
 // fits refuses a session that would be of another size than it was where that is too much.
 func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
@@ -190,12 +186,11 @@ func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
 		}
 		return full(held, "total_memory", "of memory in sessions", a.memory.String(), most.String(), hint)
 	}
-	const little = 1e-6 // of a processor: less than the kernel divides
-	if most := held.CPUs; most > 0 && size.CPUs > was.CPUs && a.cpus-was.CPUs+size.CPUs > most+little {
-		if size.CPUs > most+little {
+	if most := held.CPUs; most > 0 && size.CPUs > was.CPUs && a.cpus-billionths(was.CPUs)+billionths(size.CPUs) > billionths(most) {
+		if billionths(size.CPUs) > billionths(most) {
 			return never(held, "total_cpus", "a session with "+number(size.CPUs)+" processors", number(most))
 		}
-		return full(held, "total_cpus", "processors in sessions", number(a.cpus), number(most), hint)
+		return full(held, "total_cpus", "processors in sessions", number(float64(a.cpus)/1e9), number(most), hint)
 	}
 	return nil
 }
@@ -248,7 +243,7 @@ func (b *Accounts) Release(principal, key string) {
 		if was, ok := a.sessions[key]; ok {
 			delete(a.sessions, key)
 			a.memory -= was.Memory
-			a.cpus = a.total()
+			a.cpus -= billionths(was.CPUs)
 		}
 		b.forget(name)
 	}
@@ -423,5 +418,5 @@ func (b *Accounts) Standing(principal string) Standing {
 	if a == nil {
 		return Standing{}
 	}
-	return Standing{len(a.sessions), a.processes, a.executions, a.memory, a.cpus}
+	return Standing{len(a.sessions), a.processes, a.executions, a.memory, float64(a.cpus) / 1e9}
 }

@@ -5,7 +5,6 @@
 package session
 
 import (
-	"slices"
 	"sync"
 	"time"
 )
@@ -75,7 +74,13 @@ const (
 type EndedSessions struct {
 	mu    sync.Mutex // guards the fields below
 	byKey map[string]EndedSession
-	order []string // keys, oldest first; one that has ended again is there twice
+	order []endedKey // oldest first; one that has ended again is there twice
+}
+
+// endedKey is the key of a session that ended at a time.
+type endedKey struct {
+	key string
+	at  time.Time
 }
 
 // Add remembers a session that has just ended.
@@ -86,7 +91,7 @@ func (m *EndedSessions) Add(key string, reason EndReason, now time.Time) {
 		m.byKey = map[string]EndedSession{}
 	}
 	m.byKey[key] = EndedSession{reason, now}
-	m.order = append(m.order, key)
+	m.order = append(m.order, endedKey{key, now})
 	for len(m.order) > MostEnded {
 		m.forgetLocked()
 	}
@@ -108,24 +113,17 @@ func (m *EndedSessions) Expire(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for len(m.order) > 0 {
-		key := m.order[0]
-		if s, ok := m.byKey[key]; ok && now.Sub(s.At) < KeepEnded && !m.againLocked(key) {
+		if now.Sub(m.order[0].at) < KeepEnded {
 			return
 		}
 		m.forgetLocked()
 	}
 }
 
-// againLocked reports whether the session of the oldest key has ended again since.
-func (m *EndedSessions) againLocked(key string) bool {
-	return slices.Contains(m.order[1:], key)
-}
-
-// forgetLocked drops the oldest entry.
+// forgetLocked drops the oldest entry. A session of that key that has ended again since is remembered by its own.
 func (m *EndedSessions) forgetLocked() {
-	key := m.order[0]
-	if !m.againLocked(key) {
-		delete(m.byKey, key)
+	if oldest := m.order[0]; m.byKey[oldest.key].At.Equal(oldest.at) {
+		delete(m.byKey, oldest.key)
 	}
 	m.order = m.order[1:]
 }

@@ -185,7 +185,7 @@ func (s *Session) used(exit *isolation.Exit) {
 // done ends an execution, and tells the reaper if it may not know when the session ends now.
 func (s *Session) done() {
 	if at := s.finish(time.Now()); !at.IsZero() {
-		s.hooks.Due(at)
+		s.hooks.Due(s, at)
 	}
 	s.hooks.Line.Wake()
 }

@@ -83,7 +83,7 @@ func (s *Session) watch() {
 	for {
 		select {
 		case <-s.box.Quiet():
-			s.hooks.Due(time.Time{}) // it may be idle now
+			s.hooks.Due(s, time.Time{}) // it may be idle now
 		case <-s.box.Done():
 			s.hooks.End(s, EndLost)
 			return
@@ -203,7 +203,7 @@ func (s *Session) freeze(on bool) error {
 		s.hooks.Keep(s)
 	}
 	if at := s.IdleAt(); !at.IsZero() {
-		s.hooks.Due(at)
+		s.hooks.Due(s, at)
 	}
 	return err
 }

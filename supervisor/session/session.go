@@ -29,10 +29,10 @@ type Hooks struct {
 	Executed *atomic.Uint64        // programs ever started
 	Work     *sync.WaitGroup       // owns what goes on in the background
 	End      func(*Session, EndReason)
-	Due      func(time.Time) // the session has an end that may be earlier than any other
-	Leaving  func() bool     // the boxes are about to be left to the next boxd
-	Events   *events.Log     // nil: what happens is not noted
-	Book     *quota.Accounts // what owners have
+	Due      func(*Session, time.Time) // it has to be looked at by then: it may be over or idle; zero: now
+	Leaving  func() bool               // the boxes are about to be left to the next boxd
+	Events   *events.Log               // nil: what happens is not noted
+	Book     *quota.Accounts           // what owners have
 	Used     func(owner string, cpu time.Duration)
 	Line     *quota.Queue        // where executions wait for room in their session
 	Turns    *quota.StartLimiter // of which owner how many programs begin at a time

@@ -144,7 +144,7 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 	now := time.Now()
 	var told []time.Time
 	line := quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{} })
-	host := &Hooks{Line: line, Due: func(at time.Time) { told = append(told, at) }}
+	host := &Hooks{Line: line, Due: func(_ *Session, at time.Time) { told = append(told, at) }}
 	s := &Session{hooks: host, state: StateReady, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(time.Minute)}}}
 	for range 2 {
 		if _, err := s.begin(2, now); err != nil {

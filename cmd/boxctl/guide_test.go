@@ -4,11 +4,13 @@ package main
 
 import (
 	"fmt"
+	"html"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -18,14 +20,14 @@ import (
 func TestCommandsOfTheGuideDoWhatItSays(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t)
-	for _, program := range []string{"bash", "python3", "tar"} {
+	for _, program := range []string{"bash", "curl", "python3", "tar"} {
 		boxtest.RequireProgram(t, program)
 	}
 	for name, more := range map[string]string{
-		"first-box.md": "", "processes-and-mcp.md": "", "access.md": "", "observing.md": "", "agents.md": "", "skills.md": "", "workspaces.md": "",
+		"../../README.md": "", "../terminal.svg": "", "first-box.md": "", "processes-and-mcp.md": "", "access.md": "", "observing.md": "", "agents.md": "", "skills.md": "", "workspaces.md": "",
 		"images.md": fmt.Sprintf("[principals.guide]\nrole = \"operator\"\nuid = %d\n", boxtest.GuideUser), // those of test/network have a network
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(filepath.Base(name), func(t *testing.T) {
 			t.Parallel()
 			page, err := os.ReadFile(filepath.Join("../../docs/guide", name))
 			if err != nil {
@@ -36,9 +38,24 @@ func TestCommandsOfTheGuideDoWhatItSays(t *testing.T) {
 			if name == "images.md" {
 				rootArchive(t, filepath.Join(g.Home, "rootfs.tar"))
 			}
-			g.Follow(string(page))
+			text := string(page)
+			if filepath.Ext(name) == ".svg" {
+				text = picture(text)
+			}
+			g.Follow(text)
 		})
 	}
+}
+
+var textOfSVG = regexp.MustCompile(`<text[^>]*>(.*)</text>`)
+
+// picture is what a picture of a terminal shows, as an indented block of a page.
+func picture(svg string) string {
+	var block strings.Builder
+	for _, m := range textOfSVG.FindAllStringSubmatch(svg, -1) {
+		block.WriteString("    " + html.UnescapeString(m[1]) + "\n")
+	}
+	return block.String()
 }
 
 // rootArchive writes an archive of a root directory with sh, cat and what they need.

@@ -34,6 +34,7 @@ type logs struct {
 	resumed bool          // from is where an EventSource has come to
 	tail    quantity.Size // bytes of the end of each stream; 0: all
 	lines   int           // of the end; -1: all
+	since   time.Time     // nothing written before it; zero: all
 	end     [2]int64      // of what was there at the beginning
 }
 
@@ -71,8 +72,8 @@ func sendLogs(c *Call) (any, error) {
 	if l.resumed && l.from == l.end && info.State == process.StateEnded {
 		return NoContent{}, nil // or an EventSource would come again and again
 	}
-	if l.lines >= 0 {
-		if l.from, err = l.tailLines(c.Context(), p); err != nil {
+	if l.lines >= 0 || !l.since.IsZero() {
+		if l.from, err = l.findBegin(c.Context(), p); err != nil {
 			return nil, err
 		}
 	}
@@ -147,13 +148,22 @@ func (l *logs) readBegin(query url.Values, last string) error {
 		}
 		l.lines = n
 	}
+	if text := query.Get("since"); text != "" {
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil || at.IsZero() {
+			return fault.Field("since", text, "a time such as 2026-11-21T09:30:00Z")
+		}
+		if l.since = at; l.lines < 0 { // together with lines it is the last of those written since
+			begins++
+		}
+	}
 	if begins > 1 {
-		return fault.Field("query", fault.Word("ambiguous"), "one of tail, lines, and stdout or stderr, which say where to begin")
+		return fault.Field("query", fault.Word("ambiguous"), "one of tail, lines or since, and stdout or stderr, which say where to begin")
 	}
 	if l.format != "sse" || last == "" {
 		return nil
 	}
-	l.resumed, l.lines = true, -1
+	l.resumed, l.lines, l.since = true, -1, time.Time{}
 	for i, text := range strings.SplitN(last, ".", 2) {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 0 || n > l.end[i] || !strings.Contains(last, ".") {
@@ -170,19 +180,25 @@ func (l *logs) wants(stream int) bool { return l.only < 0 || l.only == stream }
 // before reports whether there was more at the beginning than what lies before a position.
 func (l *logs) before(at [2]int64) bool { return at[0] < l.end[0] || at[1] < l.end[1] }
 
-// tailLines finds where the last lines begin.
-func (l *logs) tailLines(ctx context.Context, p *process.Process) ([2]int64, error) {
-	a, err := p.Attach(ctx, process.AttachOptions{From: new([2]int64)})
+// findBegin finds where the last lines begin, or what was written since a time.
+func (l *logs) findBegin(ctx context.Context, p *process.Process) ([2]int64, error) {
+	a, err := p.Attach(ctx, process.AttachOptions{From: new([2]int64), Timed: !l.since.IsZero()})
 	if err != nil {
 		return l.end, err
 	}
 	defer a.Close()
-	t := &tail{lines: l.lines}
+	t := &tail{lines: l.lines, since: l.since}
 	for l.before(a.Position()) {
 		at := a.Position()
 		c, err := a.Next(ctx)
 		if err != nil {
 			return l.end, err
+		}
+		if !t.late(&c) {
+			continue
+		}
+		if l.lines < 0 {
+			return at, nil
 		}
 		if l.wants(c.Stream) {
 			t.add(at, &c)
@@ -194,8 +210,15 @@ func (l *logs) tailLines(ctx context.Context, p *process.Process) ([2]int64, err
 // tail remembers where the last lines began, which it is shown one piece after the other.
 type tail struct {
 	lines  int
+	since  time.Time  // what was written before does not count; zero: all counts
 	starts [][2]int64 // the oldest first
 	inside [2]bool    // a line of the stream has begun
+}
+
+// late reports whether a piece was written since the time that was asked for. What is not kept any more was not, and what has
+// no time comes after something that has.
+func (t *tail) late(c *output.Chunk) bool {
+	return t.since.IsZero() || c.Gap == 0 && !c.Time.IsZero() && !c.Time.Before(t.since)
 }
 
 func (t *tail) add(at [2]int64, c *output.Chunk) {

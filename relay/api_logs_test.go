@@ -32,6 +32,8 @@ func TestLogsAreAskedForExactly(t *testing.T) {
 		{"tail=100", "", logs{format: "text", from: [2]int64{900, 0}, tail: 100}},
 		{"tail=1KiB", "", logs{format: "text", tail: quantity.KiB}},
 		{"tail=9223372036854775807", "", logs{format: "text", tail: 1<<63 - 1}},
+		{"since=2026-11-21T09:30:00Z", "", logs{format: "text", since: time.Date(2026, 11, 21, 9, 30, 0, 0, time.UTC)}},
+		{"since=2026-11-21T10:30:00.5%2B01:00&format=sse", "7.0", logs{format: "sse", from: [2]int64{7, 0}, resumed: true}},
 		{"format=sse&stream=stderr", "", logs{format: "sse"}},
 		{"format=sse&stdout=7", "1000.20", logs{format: "sse", from: end, resumed: true}},
 		{"format=sse&lines=7", "5.0", logs{format: "sse", from: [2]int64{5, 0}, resumed: true}},
@@ -57,6 +59,7 @@ func TestLogsAreAskedForExactly(t *testing.T) {
 	for query, field := range map[string]string{
 		"follow=yes": "follow", "timestamps=1": "timestamps", "stdout=1001": "stdout", "stderr=21": "stderr", "stdout=-1": "stdout", "stdout=x": "stdout",
 		"tail=-1": "tail", "tail=many": "tail", "lines=-1": "lines", "lines=10001": "lines", "lines=x": "lines", "format=xml": "format", "stream=both": "stream",
+		"since=yesterday": "since", "since=10m": "since", "since=0001-01-01T00:00:00Z": "since", "since=2026-11-21T09:30:00Z&tail=1": "query", "stdout=1&since=2026-11-21T09:30:00Z": "query",
 		"stream=1": "stream", "tail=1&lines=1": "query", "stdout=1&tail=1": "query", "stderr=1&lines=1": "query", "format=sse#1001.0": lastEvent, "format=sse#1": lastEvent,
 		"format=sse#1.2.3": lastEvent, "format=sse#-1.0": lastEvent, "format=sse#1.2 ": lastEvent,
 	} {

@@ -131,7 +131,7 @@ func sessionRoutes() []Route {
 		line("POST /v1/sessions/{id}/processes/{p}/signal", access.User, "owner", signalProcess),
 		line("POST /v1/sessions/{id}/processes/{p}/resize", access.User, "owner", resizeProcess),
 		line("POST /v1/sessions/{id}/processes/{p}/renew", access.User, "owner", renewProcess),
-		line("GET /v1/sessions/{id}/processes/{p}/logs", access.Viewer, "owner follow stdout stderr tail lines stream format timestamps", sendLogs),
+		line("GET /v1/sessions/{id}/processes/{p}/logs", access.Viewer, "owner follow stdout stderr tail lines since stream format timestamps", sendLogs),
 		line("GET /v1/sessions/{id}/processes/{p}/stream", access.User, "owner", streamProcess),
 		line("GET /v1/sessions/{id}/processes/{p}/stdio", access.User, "owner", stdioProcess),
 		line("GET /v1/sessions/{id}/ports/{port}/stream", access.User, "owner", streamPort),

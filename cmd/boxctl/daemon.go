@@ -36,8 +36,8 @@ func (a *app) doctorCommand() *cobra.Command {
 		Long: `doctor prints one line for each thing boxes need of this host, and what to do where it is missing.
 It ends with 1 if something that is required is missing.
 
-With --fix-hints it prints the commands that mend what it has found, for the distribution it runs on. It runs
-none of them: read them, and paste what you want into a shell of root's.`,
+With --fix it also prints the commands that fix what it found, for this distribution. It runs none of them: read
+them, and paste those you want into a root shell.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			d, err := c.Doctor(cmd.Context())
@@ -53,7 +53,9 @@ none of them: read them, and paste what you want into a shell of root's.`,
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&fixes, "fix-hints", false, "print the commands that mend what was found")
+	cmd.Flags().BoolVar(&fixes, "fix", false, "print the commands that fix what was found; runs nothing")
+	cmd.Flags().BoolVar(&fixes, "fix-hints", false, "the old name of --fix")
+	_ = cmd.Flags().MarkHidden("fix-hints") // fails for a flag that is not there
 	return cmd
 }
 

@@ -37,7 +37,7 @@ with / begin at /workspace.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.move(), f.remove(), f.chmod(), f.fetch())
-	return []*cobra.Command{f.copy(), f.cat(), fs}
+	return []*cobra.Command{f.copy(), f.cat(), f.diff(), fs}
 }
 
 type fileCommands struct{ *app }

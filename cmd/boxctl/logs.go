@@ -7,10 +7,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
@@ -20,13 +23,15 @@ func (a *app) logsCommand() *cobra.Command {
 	var o client.LogOptions
 	var lines int
 	var timestamps, onlyOut, onlyErr, raw bool
+	var since string
 	cmd := &cobra.Command{
 		Use:   "logs [flags] ID NAME",
 		Short: "Show what a process of a session has written",
 		Long: `logs prints what is kept of the output of a process: its standard output to standard output, its
 standard error to standard error. On a terminal control characters are shown and not obeyed.`,
 		Example: `  boxctl logs -f --tail 20 work web
-  boxctl logs -t --stderr work web`,
+  boxctl logs -t --stderr work web
+  boxctl logs --since 10m work web`,
 		Args: usage(names(cobra.ExactArgs(2))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			switch {
@@ -40,6 +45,12 @@ standard error to standard error. On a terminal control characters are shown and
 			if cmd.Flags().Changed("tail") {
 				o.Lines = &lines
 			}
+			if since != "" {
+				var err error
+				if o.Since, err = parseSince(since, time.Now()); err != nil {
+					return &usageError{err: err}
+				}
+			}
 			if a.json {
 				return a.logLines(cmd.Context(), c, args[0], args[1], o)
 			}
@@ -51,10 +62,24 @@ standard error to standard error. On a terminal control characters are shown and
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what it writes until it has ended")
 	cmd.Flags().BoolVarP(&timestamps, "timestamps", "t", false, "begin every line with the time it was written")
 	cmd.Flags().IntVar(&lines, "tail", 0, "only this `NUMBER` of lines of the end")
+	cmd.Flags().StringVar(&since, "since", "", "only what it wrote since this `TIME`: how long ago, for example 10m, or when, for example 2026-11-21T09:30:00Z")
 	cmd.Flags().BoolVar(&onlyOut, "stdout", false, "only its standard output")
 	cmd.Flags().BoolVar(&onlyErr, "stderr", false, "only its standard error")
 	cmd.Flags().BoolVar(&raw, "raw", false, "let control characters through to the terminal")
 	return cmd
+}
+
+// parseSince reads how long ago something was, or when. A time without a zone is local.
+func parseSince(text string, now time.Time) (time.Time, error) {
+	if d, err := quantity.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-time.Duration(d)), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime, "2006-01-02 15:04", time.DateOnly} {
+		if at, err := time.ParseInLocation(layout, text, now.Location()); err == nil && !at.IsZero() {
+			return at, nil
+		}
+	}
+	return now, fmt.Errorf("--since %q: must be how long ago, such as 10m, or a time, such as 2026-11-21T09:30:00Z", text)
 }
 
 // logLines prints the pieces as they come, one JSON value a line.

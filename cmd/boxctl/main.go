@@ -90,7 +90,7 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
-		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.topCommand(),
+		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.waitCommand(), a.topCommand(), a.shellCommand(),
 		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.usageCommand(), a.doctorCommand(), a.versionCommand(),
 		a.renewCommand(), a.drainCommand(), a.undrainCommand(), a.tokenCommand(), a.grantCommand(),
 	)

@@ -271,10 +271,10 @@ func subcommands(b *bytes.Buffer, cmd *cobra.Command) {
 // related are the commands that have to do with one: those of the same things.
 func related(cmd *cobra.Command) (list []string) {
 	for _, group := range [][]string{
-		{"run", "create", "exec", "start"},
+		{"run", "create", "exec", "shell", "start"},
 		{"create", "exec", "inspect", "ls", "rm", "set"},
 		{"freeze", "set", "thaw"},
-		{"attach", "logs", "ps", "start", "stop"},
+		{"attach", "logs", "ps", "start", "stop", "wait"},
 		{"ls", "status", "top"},
 		{"config", "doctor", "status", "version"},
 	} {

@@ -216,11 +216,10 @@ func (a *app) psCommand() *cobra.Command {
 how often a process was started, READERS who is attached to it.`,
 		Args: usage(ids(cobra.ExactArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			list, err := c.Processes(cmd.Context(), args[0])
+			list, err := processesOf(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			slices.SortStableFunc(list, func(p, q api.Process) int { return p.StartedAt.Compare(q.StartedAt) })
 			if a.json {
 				return a.printJSON(api.ProcessList{Processes: list})
 			}

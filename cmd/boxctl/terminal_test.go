@@ -347,3 +347,34 @@ func TestALongCopyShowsHowFarItIs(t *testing.T) {
 		t.Errorf("a program reads %q, %v", out, err)
 	}
 }
+
+// A shell on a terminal is a shell with a terminal, and what the person types there is its input.
+func TestAShellHasThisTerminal(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, scriptConfig)
+	lent := lend(t, d)
+	d.Warm()
+	before := d.Look()
+	cmd := d.Boxctl(t, "shell")
+	cmd.Dir = lent
+	cmd.Env = append(cmd.Env, "SHELL=/bin/bash", "TERM=dumb") // which gets no bracketed paste
+	term := onTerminal(t, cmd)
+	term.types("test -t 0 && echo te''rminal; pwd; echo made >result; exit 6\n")
+	term.shows("terminal")
+	term.shows("/workspace")
+	term.ends(6)
+	if made, err := os.ReadFile(filepath.Join(lent, "result")); err != nil || string(made) != "made\n" {
+		t.Errorf("the shell has made %q, %v", made, err)
+	}
+	d.NothingLeft(before)
+
+	session(t, d, "create", "work")
+	cmd = d.Boxctl(t, "shell", "work")
+	cmd.Env = append(cmd.Env, "TERM=dumb")
+	term = onTerminal(t, cmd)
+	term.types("tty | grep -o pts; exit 7\n")
+	term.shows("pts")
+	term.ends(7)
+	session(t, d, "rm", "work")
+	d.NothingLeft(before)
+}

@@ -149,6 +149,7 @@ const StdioProtocol = "boxd-stdio"
 //	stdout=N&stderr=N  begins at these bytes of the streams
 //	tail=N             begins at most N bytes before the end of each stream; "64KiB" is a number too
 //	lines=N            begins N lines before the end
+//	since=TIME         begins with what was written at that time (RFC 3339) or later; with lines=N, the last N lines of that
 //	stream=stderr      only that one
 //	format=text        the bytes (the default), what is not kept any more being a line that says so;
 //	                   with timestamps=true every line begins with the time

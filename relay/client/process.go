@@ -77,6 +77,7 @@ type LogOptions struct {
 	From   *[2]int64 // begin at these bytes of stdout and stderr
 	Tail   int64     // only so many bytes of the end of each stream
 	Lines  *int      // only so many lines of the end
+	Since  time.Time // only what was written since; zero: all
 	Format string    // "text" (the default), "ndjson" (of api.LogLine) or "sse"
 }
 
@@ -90,6 +91,9 @@ func (c *Client) Logs(ctx context.Context, id, p string, o LogOptions) (io.ReadC
 	if o.Lines != nil {
 		query.Set("lines", strconv.Itoa(*o.Lines))
 	}
+	if !o.Since.IsZero() {
+		query.Set("since", o.Since.UTC().Format(time.RFC3339Nano))
+	}
 	return c.open(ctx, http.MethodGet, c.process(id, p, "/logs", query), nil)
 }
 
@@ -101,7 +105,7 @@ func (c *Client) LogLines(ctx context.Context, id, p string, o LogOptions, each 
 	switch {
 	case o.From != nil:
 		at = *o.From
-	case o.Follow && (o.Tail > 0 || o.Lines != nil): // a stream may have nothing in it, and is not to come whole later
+	case o.Follow && (o.Tail > 0 || o.Lines != nil || !o.Since.IsZero()): // a stream may have nothing in it, and is not to come whole later
 		state, err := c.Process(ctx, id, p, 0)
 		if err != nil {
 			return err
@@ -118,7 +122,7 @@ func (c *Client) LogLines(ctx context.Context, id, p string, o LogOptions, each 
 			return err
 		}
 		if began {
-			tries, o.From, o.Tail, o.Lines = retries{}, &at, 0, nil
+			tries, o.From, o.Tail, o.Lines, o.Since = retries{}, &at, 0, nil, time.Time{}
 		}
 		if err := tries.wait(ctx, &c.pace, err); err != nil {
 			return err

@@ -108,18 +108,21 @@ func (c *contract) logs() {
 		c.t.Errorf("%v: %q", text.Header, text.Body)
 	}
 	lines := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "format=ndjson&tail=64KiB"})
+	if all := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "lines=9&since=2020-01-01T00:00:00Z"}); len(all.Body) == 0 {
+		c.t.Error("nothing was written since 2020")
+	}
 	if n := c.lines("LogLine", lines.Body); n < 2 || lines.Header.Get("Content-Type") != "application/x-ndjson" {
 		c.t.Errorf("%d lines in %q, %v", n, lines.Body, lines.Header)
 	}
 	events := c.gets(200, ask{route: logsRoute, s: "s", p: "writer", query: "format=sse&follow=true"})
 	last := c.events(events)
 	c.gets(204, ask{route: logsRoute, s: "s", p: "writer", query: "format=sse&follow=true", head: http.Header{"Last-Event-Id": {last}}})
-	for query, field := range map[string]string{"stdout=1000": "stdout", "tail=10&lines=1": "query", "tail=64KiB&stdout=1": "query"} {
+	for query, field := range map[string]string{"stdout=1000": "stdout", "tail=10&lines=1": "query", "tail=64KiB&stdout=1": "query", "since=2026-11-21T09:30:00Z&tail=1": "query"} {
 		c.refused(400, field, ask{route: logsRoute, s: "s", p: "writer", query: query})
 	}
 	for query, field := range map[string]string{
 		"format=xml": "format", "lines=-1": "lines", "lines=10001": "lines", "stream=stdin": "stream", "follow=yes": "follow", "timestamps=1": "timestamps", "stderr=-1": "stderr",
-		"tail=much": "tail",
+		"tail=much": "tail", "since=10m": "since",
 	} {
 		c.refused(400, field, ask{route: logsRoute, s: "s", p: "writer", query: query, odd: true})
 	}

@@ -509,6 +509,23 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 			t.Errorf("%s: %q, want %q", query, got, want)
 		}
 	}
+	since := []string{"0001-01-02T00:00:00Z"}
+	for line := range strings.Lines(get("timestamps=true")) {
+		at, _, _ := strings.Cut(line, " ")
+		since = append(since, at)
+	}
+	since = append(since, "2999-01-01T00:00:00Z")
+	for i, want := range []string{"one\ntwo\nthrée\n", "one\ntwo\nthrée\n", "two\nthrée\n", "thrée\n", ""} {
+		if got := get("since=" + since[i]); got != want {
+			t.Errorf("since %s: %q, want %q", since[i], got, want)
+		}
+		if got := get("lines=1&since=" + since[i]); got != want[max(len(want)-len("thrée\n"), 0):] {
+			t.Errorf("the last line since %s: %q", since[i], got)
+		}
+	}
+	if got := get("lines=5&stream=stderr&since=" + since[3]); got != "" {
+		t.Errorf("of standard error since the third line: %q", got)
+	}
 	if got := get("timestamps=true&lines=2"); strings.Count(got, "Z t") != 2 || strings.Count(got, time.Now().UTC().Format("2006-")) != 2 {
 		t.Errorf("%q", got)
 	}

@@ -3,8 +3,13 @@
 package docs_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -124,6 +129,42 @@ func TestOtherTextsOfTheHostArePlain(t *testing.T) {
 		text = inline.ReplaceAllString(text, "")
 		for _, fault := range unplain(phrases, text, most) {
 			t.Errorf("%s: %s", file, fault)
+		}
+	}
+}
+
+// What doctor says is in these files, among the few other texts that they have.
+func TestTextsOfDoctorArePlain(t *testing.T) {
+	t.Parallel()
+	const mostWords = 22
+	phrases := append(unclear(t), "control group", "control groups", "kept by", "mend", "lend", "lent", "what others have")
+	for _, name := range []string{
+		"supervisor/doctor.go", "supervisor/policy/enforcement.go", "supervisor/driver/scope.go", "isolation/keeper/examine.go",
+		"isolation/network/check.go", "isolation/network/firewall/firewall.go", "isolation/disk/errors.go", "isolation/hostnetwork.go", "relay/render/doctor.go",
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		ast.Inspect(file, func(node ast.Node) bool {
+			literal, ok := node.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING {
+				return true
+			}
+			text, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				t.Errorf("%s: %v", literal.Value, err)
+			}
+			text, _, _ = strings.Cut(text, "%[1]s -I ") // a command
+			for _, fault := range unplain(phrases, text, mostWords) {
+				t.Errorf("%s: %s", name, fault)
+			}
+			n++
+			return true
+		})
+		if n < 5 {
+			t.Errorf("%s: only %d texts", name, n)
 		}
 	}
 }

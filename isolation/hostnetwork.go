@@ -45,13 +45,13 @@ func CanScopeSockets() bool {
 
 // CheckHostNetwork says loudly that there are such profiles.
 func CheckHostNetwork(profiles []string) Check {
-	detail := "boxes of these profiles are in the network of the host, reach what listens at its loopback, and no rule is about them: " + strings.Join(profiles, ", ")
+	detail := "boxes of these profiles use the network of the host unfiltered, including services on loopback: " + strings.Join(profiles, ", ")
 	if !CanScopeSockets() {
-		detail += "; nor does this kernel keep them from its abstract Unix sockets (Landlock of Linux 6.12 does)"
+		detail += ", and abstract Unix sockets (blocked only from Linux 6.12 on, by Landlock)"
 	}
 	return Check{
-		Name: "network of the host", Level: CheckWarn, Detail: detail,
-		Hint: "let such a profile be used by those alone whom you trust like a user of this host (profiles of a policy), or give it network = \"egress\"",
+		Name: "host network", Level: CheckWarn, Detail: detail,
+		Hint: "allow these profiles only to trusted callers (policy.NAME.profiles), or set network = \"egress\"",
 	}
 }
 

@@ -116,7 +116,7 @@ func getDoctor(c *Call) (any, error) {
 		return nil, err
 	}
 	for _, what := range c.Waived {
-		checks = append(checks, isolation.Check{Name: "done without", Level: isolation.CheckWarn, Detail: what, Hint: "leave the key out where that is not meant"})
+		checks = append(checks, isolation.Check{Name: "waived", Level: isolation.CheckWarn, Detail: what, Hint: "remove the key from box.toml to enforce it"})
 	}
 	d := api.Doctor{OK: true, Checks: make([]api.Check, len(checks))}
 	levels := map[isolation.CheckLevel]string{isolation.CheckOK: "ok", isolation.CheckWarn: "warn", isolation.CheckFail: "fail"}

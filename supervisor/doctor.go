@@ -57,15 +57,15 @@ func checkTotals(cfg *policy.Config, host policy.Host, scopes bool) []isolation.
 	if !some {
 		return nil
 	}
-	c := isolation.Check{Name: "totals of policies", Level: isolation.CheckWarn}
-	const reserved = "total_memory and total_cpus are reserved by boxd, and not kept together by the kernel: "
+	c := isolation.Check{Name: "policy totals", Level: isolation.CheckWarn}
+	const reserved = "total_memory and total_cpus are enforced by boxd only, not by the kernel: "
 	switch {
 	case len(host.Controllers) == 0:
-		c.Detail, c.Hint = reserved+"boxes have no control groups", "what each session may have is kept as the lines of its limits say"
+		c.Detail, c.Hint = reserved+"boxes have no cgroups", "fix the check \"cgroups\" first"
 	case scopes:
-		c.Detail, c.Hint = reserved+"each box is in a scope of systemd's", "cgroups.driver = \"direct\" has a group for every owner"
+		c.Detail, c.Hint = reserved+"each box has a systemd scope of its own", "set cgroups.driver = \"direct\" in box.toml; it has a cgroup per owner"
 	default:
-		c.Level, c.Detail = isolation.CheckOK, "kept by the control group of each owner"
+		c.Level, c.Detail = isolation.CheckOK, "enforced by a cgroup per owner"
 	}
 	return []isolation.Check{c}
 }
@@ -73,7 +73,7 @@ func checkTotals(cfg *policy.Config, host policy.Host, scopes bool) []isolation.
 // checkBox starts a box as a session of the default profile would have it, and ends it: a host that
 // passes has done what it will be asked to do.
 func (d *Doctor) checkBox(ctx context.Context) isolation.Check {
-	c := isolation.Check{Name: "a real box"}
+	c := isolation.Check{Name: "test box"}
 	spec, err := d.Spec(ctx)
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
@@ -82,14 +82,14 @@ func (d *Doctor) checkBox(ctx context.Context) isolation.Check {
 	begin := time.Now()
 	box, err := d.Boxes.Launch(ctx, spec)
 	if err != nil {
-		c.Level, c.Detail, c.Hint = isolation.CheckFail, err.Error(), "the step and the error say what the host refuses"
+		c.Level, c.Detail, c.Hint = isolation.CheckFail, err.Error(), "no box can start: see journalctl -b -u boxd.service -u boxd-keeper.service"
 		return c
 	}
 	took := time.Since(begin)
 	err = d.Boxes.End(context.WithoutCancel(ctx), spec.Key, true)
 	box.Close()
 	if err != nil {
-		c.Level, c.Detail = isolation.CheckFail, "it does not end: "+err.Error()
+		c.Level, c.Detail = isolation.CheckFail, "it cannot be ended: "+err.Error()
 		return c
 	}
 	c.Detail = fmt.Sprintf("started in %.1f ms", float64(took.Microseconds())/1000)
@@ -97,18 +97,18 @@ func (d *Doctor) checkBox(ctx context.Context) isolation.Check {
 }
 
 func checkControlGroups(host policy.Host) isolation.Check {
-	c := isolation.Check{Name: "control groups", Detail: string(host.Layout)}
+	c := isolation.Check{Name: "cgroups", Detail: string(host.Layout)}
 	switch {
 	case host.Layout != stats.Unified:
 		c.Level = isolation.CheckWarn
-		c.Detail += ": v2 alone can limit boxes"
-		c.Hint = "boot with systemd.unified_cgroup_hierarchy=1, or upgrade: from version 258 on systemd has v2 alone"
+		c.Detail += ": limits need cgroup v2"
+		c.Hint = "boot with systemd.unified_cgroup_hierarchy=1 (systemd 258 and later always use v2)"
 	case host.NoGroups != "":
 		c.Level = isolation.CheckWarn
-		c.Detail += ", but boxes have none: " + host.NoGroups
-		c.Hint = "systemctl start boxd-boxes.service, or name a delegated group as cgroups.parent in box.toml"
+		c.Detail += ", but not available to boxes: " + host.NoGroups
+		c.Hint = "systemctl start boxd-boxes.service, or set cgroups.parent in box.toml to a delegated cgroup"
 	default:
-		c.Detail += ", boxes have " + strings.Join(host.Controllers, ", ") + "; each limit was written and read back"
+		c.Detail += ", controllers for boxes: " + strings.Join(host.Controllers, ", ")
 	}
 	return c
 }
@@ -137,13 +137,13 @@ func (d *Doctor) checkLimit(name string, host policy.Host) isolation.Check {
 	c.Level = isolation.CheckWarn
 	switch by[name] {
 	case policy.MechanismGroup:
-		c.Level, c.Detail = isolation.CheckOK, "kept by control groups"
+		c.Level, c.Detail = isolation.CheckOK, "enforced by cgroup"
 	case policy.MechanismRlimit:
-		c.Detail = "best effort: by rlimit, not by the kernel's control groups"
+		c.Detail = "best effort: enforced per process only (rlimit), not for the whole box"
 	case policy.MechanismProject:
-		c.Level, c.Detail = isolation.CheckOK, "kept by project quota in "+host.Workspaces+", found out by running into one"
+		c.Level, c.Detail = isolation.CheckOK, "enforced by project quota in "+host.Workspaces
 	case policy.MechanismStore:
-		c.Level, c.Detail = isolation.CheckOK, "kept by project quota in the store, "+host.Workspaces+", found out by running into one"
+		c.Level, c.Detail = isolation.CheckOK, "enforced by project quota in the store "+host.Workspaces
 	default:
 		c.Detail = "best effort: not enforced"
 	}
@@ -163,7 +163,7 @@ func (d *Doctor) checkDisk() isolation.Check {
 	free := quantity.Size(fs.Bavail) * quantity.Size(fs.Bsize)
 	c.Detail = fmt.Sprintf("%d MiB free in %s", free/quantity.MiB, d.State)
 	if free < lowDisk {
-		c.Level, c.Hint = isolation.CheckWarn, "make room: boxes write their workspaces there"
+		c.Level, c.Hint = isolation.CheckWarn, "free disk space, or workspaces run full: boxctl ls --all, boxctl rm BOX"
 	}
 	return c
 }

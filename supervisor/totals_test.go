@@ -24,9 +24,9 @@ func TestDoctorSaysWhatKeepsTotals(t *testing.T) {
 		level    isolation.CheckLevel
 	}{
 		"no totals":  {map[string]policy.Policy{"a": policy.NoPolicy()}, groups, false, "", 0},
-		"groups":     {map[string]policy.Policy{"a": policy.NoPolicy(), "b": with}, groups, false, "group of each owner", isolation.CheckOK},
-		"no groups":  {map[string]policy.Policy{"b": with}, policy.Host{}, false, "reserved by boxd", isolation.CheckWarn},
-		"in a scope": {map[string]policy.Policy{"b": with}, groups, true, "a scope of systemd's", isolation.CheckWarn},
+		"groups":     {map[string]policy.Policy{"a": policy.NoPolicy(), "b": with}, groups, false, "cgroup per owner", isolation.CheckOK},
+		"no groups":  {map[string]policy.Policy{"b": with}, policy.Host{}, false, "enforced by boxd only", isolation.CheckWarn},
+		"in a scope": {map[string]policy.Policy{"b": with}, groups, true, "a systemd scope", isolation.CheckWarn},
 	} {
 		got := checkTotals(&policy.Config{Policies: tc.policies}, tc.host, tc.scopes)
 		if len(got) != min(len(tc.want), 1) || len(got) > 0 && (!strings.Contains(got[0].Detail, tc.want) || got[0].Level != tc.level) {

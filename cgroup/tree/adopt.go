@@ -67,11 +67,11 @@ func (t *Tree) Find(owner, key string, limits *cgroup.Limits) (*Box, error) {
 	b.path = filepath.Join(t.path, b.owner, b.name)
 	home, err := t.root.Open(b.owner)
 	if err != nil {
-		return nil, fmt.Errorf("control group %s: %w", b.path, err)
+		return nil, fmt.Errorf("cgroup %s: %w", b.path, err)
 	}
 	defer home.Close()
 	if b.group, err = home.Open(b.name); err != nil {
-		return nil, fmt.Errorf("control group %s: %w", b.path, err)
+		return nil, fmt.Errorf("cgroup %s: %w", b.path, err)
 	}
 	return b.found()
 }
@@ -95,7 +95,7 @@ func (b *Box) found() (*Box, error) {
 	}
 	if err != nil {
 		b.group.Close()
-		return nil, fmt.Errorf("control group %s: %w", b.path, err)
+		return nil, fmt.Errorf("cgroup %s: %w", b.path, err)
 	}
 	b.work = work
 	return b, nil

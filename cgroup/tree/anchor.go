@@ -44,7 +44,7 @@ func Anchor(log *log.Logger) error {
 		return fmt.Errorf("%s: %w", cgroup.Mount, err)
 	}
 	if mount.Type != unix.CGROUP2_SUPER_MAGIC {
-		return fmt.Errorf("%s is not cgroup v2: boxes need a host that has it alone (systemd.unified_cgroup_hierarchy=1)", cgroup.Mount)
+		return fmt.Errorf("%s is not cgroup v2: boot with systemd.unified_cgroup_hierarchy=1", cgroup.Mount)
 	}
 	text, err := os.ReadFile(ownGroup)
 	if err != nil {
@@ -57,7 +57,7 @@ func Anchor(log *log.Logger) error {
 	group := filepath.Join(cgroup.Mount, path)
 	mark := make([]byte, 8)
 	if n, err := unix.Getxattr(group, delegatedMark, mark); err != nil || string(mark[:n]) != "1" {
-		return fmt.Errorf("%s is not delegated: start the anchor by boxd-boxes.service, which has Delegate=yes", group)
+		return fmt.Errorf("%s is not delegated: systemctl start boxd-boxes.service, which has Delegate=yes", group)
 	}
 	missing, err := enterAnchor(group)
 	if err != nil {
@@ -77,12 +77,12 @@ func unifiedPath(text string) (string, error) {
 		switch {
 		case !ok:
 		case path == "/" || !strings.HasPrefix(path, "/") || slices.Contains(strings.Split(path, "/"), ".."):
-			return "", fmt.Errorf("own group is %q: it has to be one below %s", path, cgroup.Mount)
+			return "", fmt.Errorf("own cgroup is %q: must be below %s", path, cgroup.Mount)
 		default:
 			return path, nil
 		}
 	}
-	return "", errors.New("no group of cgroup v2 in " + ownGroup)
+	return "", errors.New("no cgroup v2 entry in " + ownGroup)
 }
 
 // enterAnchor moves the calling process into the anchor's group and switches on for the groups beside it
@@ -114,10 +114,10 @@ func enterAnchor(group string) (missing []string, err error) {
 	}
 	err = writeGroupFile(group, "cgroup.subtree_control", strings.Join(on, " "))
 	if errors.Is(err, unix.EBUSY) {
-		return nil, fmt.Errorf("switch controllers on: %w: other processes are in %s itself", err, group)
+		return nil, fmt.Errorf("enable controllers: %w: other processes are in %s itself", err, group)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("switch controllers on: %w", err)
+		return nil, fmt.Errorf("enable controllers: %w", err)
 	}
 	return missing, nil
 }

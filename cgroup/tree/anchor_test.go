@@ -17,12 +17,12 @@ func TestOwnGroupIsTheOneOfVersionTwo(t *testing.T) {
 	}{
 		{"0::/box.slice/boxd-boxes.service\n", "/box.slice/boxd-boxes.service", ""},
 		{"3:cpu:/a\n0::/b c\n", "/b c", ""},
-		{"0::/\n", "", `own group is "/"`},
-		{"0::/../..\n", "", "own group is"},
-		{"0::/a/../b\n", "", "own group is"},
-		{"0::\n", "", "own group is"},
-		{"4:memory:/x\n", "", "no group of cgroup v2"},
-		{"", "", "no group of cgroup v2"},
+		{"0::/\n", "", `own cgroup is "/"`},
+		{"0::/../..\n", "", "own cgroup is"},
+		{"0::/a/../b\n", "", "own cgroup is"},
+		{"0::\n", "", "own cgroup is"},
+		{"4:memory:/x\n", "", "no cgroup v2 entry"},
+		{"", "", "no cgroup v2 entry"},
 	} {
 		got, err := unifiedPath(tc.text)
 		switch {

@@ -29,10 +29,10 @@ func (t *Tree) MakeIn(path string, root uint32, limits *cgroup.Limits) (*Box, er
 	b := &Box{t: t, name: filepath.Base(path), path: path, scope: true, group: group, work: cgroup.Group{FD: -1}, limits: *limits}
 	if err := b.clearTop(); err != nil {
 		b.group.Close()
-		return nil, fmt.Errorf("control group %s: %w", path, err)
+		return nil, fmt.Errorf("cgroup %s: %w", path, err)
 	}
 	if err := b.fill(root); err != nil {
-		return nil, errors.Join(fmt.Errorf("control group %s: %w", path, err), b.Remove())
+		return nil, errors.Join(fmt.Errorf("cgroup %s: %w", path, err), b.Remove())
 	}
 	return b, nil
 }
@@ -41,7 +41,7 @@ func (t *Tree) MakeIn(path string, root uint32, limits *cgroup.Limits) (*Box, er
 func openDelegated(path string) (cgroup.Group, error) {
 	g, err := cgroup.Open(path)
 	if err != nil {
-		return g, fmt.Errorf("control group %s: %w", path, err)
+		return g, fmt.Errorf("cgroup %s: %w", path, err)
 	}
 	var st unix.Statfs_t
 	mark := make([]byte, 8)
@@ -50,12 +50,12 @@ func openDelegated(path string) (cgroup.Group, error) {
 	}
 	if err == nil {
 		if n, xerr := unix.Fgetxattr(g.FD, delegatedMark, mark); xerr != nil || string(mark[:n]) != "1" {
-			err = errors.New("the service manager has not delegated it")
+			err = errors.New("systemd has not delegated it")
 		}
 	}
 	if err != nil {
 		g.Close()
-		return g, fmt.Errorf("control group %s: %w", path, err)
+		return g, fmt.Errorf("cgroup %s: %w", path, err)
 	}
 	return g, nil
 }

@@ -52,19 +52,19 @@ type Tree struct {
 func Open(path, state string, keep func(key string) bool) (*Tree, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
-		return nil, fmt.Errorf("control group %s: %w", path, err)
+		return nil, fmt.Errorf("cgroup %s: %w", path, err)
 	}
 	if st.Type != unix.CGROUP2_SUPER_MAGIC {
 		return nil, fmt.Errorf("%s is not in a cgroup v2 hierarchy", path)
 	}
 	root, err := cgroup.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("control group %s: %w", path, err)
+		return nil, fmt.Errorf("cgroup %s: %w", path, err)
 	}
 	t := &Tree{path: path, root: root, device: diskOf(state)}
 	if err := t.prepare(keep); err != nil {
 		root.Close()
-		return nil, fmt.Errorf("control group %s: %w", path, err)
+		return nil, fmt.Errorf("cgroup %s: %w", path, err)
 	}
 	return t, nil
 }
@@ -82,12 +82,12 @@ func (t *Tree) prepare(keep func(key string) bool) error {
 		case slices.Contains(strings.Fields(string(have)), c):
 			t.controllers = append(t.controllers, c)
 		case c != optional:
-			return fmt.Errorf("the controller %s is missing, there are: %s", c, have)
+			return fmt.Errorf("controller %s is missing (available: %s)", c, have)
 		}
 	}
 	if err := t.enable(t.root); err != nil {
 		if errors.Is(err, unix.EBUSY) {
-			return errors.New("it has processes of its own; they have to be in a group below it")
+			return errors.New("it has processes of its own; they must be in a cgroup below it")
 		}
 		return err
 	}

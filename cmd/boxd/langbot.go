@@ -58,7 +58,7 @@ func (w *front) waived(cfg *Config) []string {
 	if !cfg.LangBot.AllowSoftStorage || !cfg.LangBot.On(len(w.bots) > 0) {
 		return nil
 	}
-	return []string{"langbot.allow_soft_storage_limits = true: LangBot's sessions and admission are ready though no kernel keeps how much its Workspaces and skills hold: one of them can fill a disk"}
+	return []string{"langbot.allow_soft_storage_limits = true: the kernel does not limit the storage of LangBot's workspaces and skills; one of them can fill the disk"}
 }
 
 // langBot serves LangBot until ctx ends or stop is called, which waits for that. boxd goes on without it, should it

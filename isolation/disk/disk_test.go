@@ -138,7 +138,7 @@ func TestEveryReasonHasWordsAndAHint(t *testing.T) {
 		}
 	}
 	e := &UnavailableError{Reason: NotEnforced, Path: "/state", Kind: "xfs"}
-	if got := e.Error(); got != "/state: project quota is counted on this xfs, but not enforced" {
+	if got := e.Error(); got != "/state: project quota on this xfs is counted, but not enforced" {
 		t.Error(got)
 	}
 }

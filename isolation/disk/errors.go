@@ -76,11 +76,11 @@ func (e *UnavailableError) what() string {
 	case Off:
 		return "project quota is off on this " + e.Kind
 	case NotEnforced:
-		return "project quota is counted on this " + e.Kind + ", but not enforced"
+		return "project quota on this " + e.Kind + " is counted, but not enforced"
 	case NoPrivilege:
-		return "no right to set quota"
+		return "no permission to set quotas"
 	case NoProgram:
-		return "cannot make a store without mke2fs"
+		return "mke2fs is not installed, so no store can be created"
 	case NoLoop:
 		return "no loop device for the store"
 	case NoMount:
@@ -95,17 +95,17 @@ func (e *UnavailableError) Hint() string {
 	case NoKernel:
 		return "use Linux 5.14 or later with CONFIG_QUOTA, CONFIG_QFMT_V2 and CONFIG_QUOTACTL"
 	case NoKind:
-		return "put the state directory on ext4 or xfs, or let boxd make a store"
+		return "use ext4 or xfs for the state directory, or set workspaces.store_size in box.toml"
 	case Off, NotEnforced:
 		return offHint(e.Kind)
 	case NoPrivilege:
-		return "run boxkeeper as root of the host, with CAP_SYS_ADMIN"
+		return "run boxkeeper as root with CAP_SYS_ADMIN"
 	case NoProgram:
 		return "install e2fsprogs"
 	case NoLoop:
-		return "load the module loop, and give boxkeeper /dev/loop-control and /dev/loop*"
+		return "modprobe loop, and give boxkeeper access to /dev/loop-control and /dev/loop*"
 	case NoMount:
-		return "the store needs ext4 with CONFIG_QUOTA and CONFIG_QFMT_V2; the kernel's log has more"
+		return "use a kernel with ext4, CONFIG_QUOTA and CONFIG_QFMT_V2; dmesg has the reason"
 	}
 	return ""
 }
@@ -113,11 +113,11 @@ func (e *UnavailableError) Hint() string {
 func offHint(kind string) string {
 	switch kind {
 	case "ext4":
-		return "unmount it, tune2fs -O quota,project -Q prjquota DEVICE, mount it with the option prjquota"
+		return "unmount it, run tune2fs -O quota,project -Q prjquota DEVICE, mount it with -o prjquota"
 	case "xfs":
-		return "mount it with the option prjquota"
+		return "mount it with -o prjquota"
 	}
-	return "mount it with project quota"
+	return "mount it with project quotas enabled"
 }
 
 // explain turns an error of the first look at a filesystem into the reason it stands for.

@@ -75,10 +75,10 @@ func (h *HostQuotas) Probe() []string {
 func (h *HostQuotas) Checks() []isolation.Check {
 	var list []isolation.Check
 	for found := h.Probe(); len(found) > 1; found = found[2:] {
-		c := isolation.Check{Name: "quotas below " + found[0], Detail: "kept by project quota, by the kernel's word"}
+		c := isolation.Check{Name: "quotas in " + found[0], Detail: "enforced by project quota"}
 		if found[1] != "" {
 			c.Level, c.Detail = isolation.CheckWarn, found[1]
-			c.Hint = "sessions with a workspace limit cannot write there, unless limits.best_effort has \"workspace\"; box.toml(5) says what it takes, under mounts.quota_roots"
+			c.Hint = "boxes with a workspace limit cannot mount it writable, unless limits.best_effort lists \"workspace\"; see mounts.quota_roots in box.toml(5)"
 		}
 		list = append(list, c)
 	}

@@ -149,7 +149,7 @@ func (w *Workspaces) Probe(h *isolation.Host) {
 	case missing:
 		h.QuotaHint = unavailable.Hint()
 	case full:
-		h.QuotaHint = "make room on the disk of " + w.root.Name()
+		h.QuotaHint = "free disk space in " + w.root.Name()
 	}
 	h.NoQuota = w.why.Error()
 }

@@ -38,27 +38,27 @@ func checkHugePages(setting string) (c isolation.Check, bad bool) {
 	chosen, _, _ := strings.Cut(rest, "]")
 	switch chosen {
 	case "always", "within_size", "force":
-		return warn("output", "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
-			"files in memory have huge pages (%s): a reader that is far behind may see zeros where output is not kept any more", chosen), true
+		return warn("huge pages", "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+			"transparent huge pages are on for shared memory (%s): slow readers can get zeros in place of old output", chosen), true
 	}
 	return c, false
 }
 
 // CheckLinks tells of links of the host's /usr that lead to a part of /etc that boxes do not have.
 func CheckLinks(missing []string, err error) isolation.Check {
-	const name, most = "links into /etc", 8
+	const name, most = "/etc links", 8
 	switch {
 	case err != nil:
 		return warn(name, "", "%v", err)
 	case len(missing) == 0:
-		return ok(name, "boxes have all that links of /usr lead to")
+		return ok(name, "boxes have every /etc file that /usr links to")
 	}
 	shown := strings.Join(missing[:min(most, len(missing))], ", ")
 	if len(missing) > most {
 		shown += ", …"
 	}
-	c := ok(name, "%d of /usr lead to what boxes do not have: %s", len(missing), shown)
-	c.Hint = "name what programs need of it in image.etc of box.toml"
+	c := ok(name, "%d links of /usr are broken in boxes: %s", len(missing), shown)
+	c.Hint = "add the files that programs need to image.etc in box.toml"
 	return c
 }
 
@@ -90,13 +90,13 @@ func checkKernel() isolation.Check {
 	release := unix.ByteSliceToString(u.Release[:])
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return warn(name, "", "unreadable version %q", release)
+		return warn(name, "", "unknown version %q", release)
 	}
 	switch v := major<<16 | minor; {
 	case v < kernelNeeded:
-		return fail(name, "upgrade to Linux 6.1 or later", "Linux %s lacks idmapped mounts or cgroup.kill", release)
+		return fail(name, "upgrade to Linux 6.1 or later", "Linux %s is too old: boxes need idmapped mounts and cgroup.kill (5.14)", release)
 	case v < kernelTested:
-		return warn(name, "upgrade to Linux 6.1 or later", "Linux %s is older than what boxd is tested on; before 5.19 there are no writable roots (overlayfs on idmapped mounts)", release)
+		return warn(name, "upgrade to Linux 6.1 or later", "Linux %s is untested (6.1 or later is tested); a writable root needs 5.19", release)
 	}
 	return ok(name, "Linux %s", release)
 }
@@ -109,7 +109,7 @@ func checkUserNamespaces() isolation.Check {
 	}
 	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil || n == 0 {
-		return fail(name, "sysctl user.max_user_namespaces=10000 (root alone uses them here)", "user.max_user_namespaces is %s", strings.TrimSpace(string(data)))
+		return fail(name, "sysctl user.max_user_namespaces=10000 (boxd creates them as root)", "disabled: user.max_user_namespaces is %s", strings.TrimSpace(string(data)))
 	}
 	return ok(name, "up to %d", n)
 }
@@ -123,7 +123,7 @@ func needed() map[string]int {
 }
 
 func checkCapabilities() isolation.Check {
-	const name = "privileges"
+	const name = "capabilities"
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
@@ -139,7 +139,7 @@ func checkCapabilities() isolation.Check {
 	if len(missing) > 0 {
 		return fail(name, "run boxd as root, or give its unit these capabilities", "missing %s", strings.Join(missing, ", "))
 	}
-	return ok(name, "all that is needed")
+	return ok(name, "boxkeeper has all it needs")
 }
 
 // checkIDs looks for users and subordinate ranges of the host inside the boxes' ids.
@@ -155,7 +155,7 @@ func checkIDs(base, count uint32) isolation.Check {
 		for line := range strings.Lines(string(data)) {
 			who, start, count, err := subordinate(line)
 			if err == nil && start < end && start+count > first {
-				return fail(name, "choose another ids.base", "%s gives %s the ids %d-%d, which are the boxes'", file, who, start, start+count-1)
+				return fail(name, "set ids.base in box.toml to a free multiple of 65536", "%s assigns ids %d-%d to %s, which overlap with those of boxes", file, start, start+count-1, who)
 			}
 		}
 	}
@@ -169,10 +169,10 @@ func checkIDs(base, count uint32) isolation.Check {
 			continue
 		}
 		if id, err := strconv.ParseUint(fields[2], 10, 32); err == nil && id >= first && id < end {
-			return fail(name, "choose another ids.base", "user %s has an id of the boxes: %d", fields[0], id)
+			return fail(name, "set ids.base in box.toml to a free multiple of 65536", "uid %[2]d of user %[1]s is in the range of boxes", fields[0], id)
 		}
 	}
-	return ok(name, "%d-%d, room for %d boxes", first, end-1, count)
+	return ok(name, "%d-%d, enough for %d boxes", first, end-1, count)
 }
 
 // subordinate reads a line of subuid(5).

@@ -34,7 +34,7 @@ func (g *groups) open(k *Keeper) (*tree.Tree, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if k.cfg.Group == "" {
-		return nil, errors.New("no control group is configured (cgroups.parent)")
+		return nil, errors.New("cgroups.parent is empty")
 	}
 	if g.tree != nil {
 		gone, err := g.tree.Gone()
@@ -221,7 +221,7 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 }
 
 // errNoGroups means that the groups of a living box could not be opened again.
-var errNoGroups = errors.New("the control groups of the box are lost")
+var errNoGroups = errors.New("the cgroups of the box are lost")
 
 // inUse refuses a limit that is below what is in use.
 func inUse(field string, asked, used uint64) error {

@@ -33,7 +33,7 @@ const ethernet = 1500
 // uplink looks whether packets of boxes would be forwarded, and their answers, and whether the block is free.
 func (h *Host) uplink() (*uplink, error) {
 	if !h.cfg.Block4.IsValid() {
-		return nil, &Failure{Reason: "network.ipv4 is empty, so that boxes have no addresses", Errno: unix.EADDRNOTAVAIL}
+		return nil, &Failure{Reason: "network.ipv4 is empty", Errno: unix.EADDRNOTAVAIL}
 	}
 	up := &uplink{mtu: ethernet}
 	var shut string
@@ -71,7 +71,7 @@ func (h *Host) uplink() (*uplink, error) {
 		}
 	}
 	if !open && shut != "" {
-		return nil, &Failure{Reason: "this host does not forward what arrives on " + shut + " (net.ipv4.conf." + shut + ".forwarding is 0)", Errno: unix.ENETDOWN}
+		return nil, &Failure{Reason: "IP forwarding is off on this host (net.ipv4.conf." + shut + ".forwarding is 0)", Errno: unix.ENETDOWN}
 	}
 	return up, nil
 }
@@ -104,7 +104,7 @@ func (h *Host) free(r *netlink.Route) error {
 			continue // a link that has just ended, such as a box's
 		}
 		if !strings.HasPrefix(name, h.tag) {
-			return &Failure{Reason: fmt.Sprintf("%s is %v, and this host has a route to %v already, by %s", key, block, to, name), Errno: unix.EADDRINUSE}
+			return &Failure{Reason: fmt.Sprintf("%s = %v: this host has a route to %v already, via %s", key, block, to, name), Errno: unix.EADDRINUSE}
 		}
 	}
 	return nil
@@ -173,20 +173,20 @@ func isOn(name string) bool {
 
 // Check says whether boxes can have a network here, and what to do if not.
 func (h *Host) Check() isolation.Check {
-	c := isolation.Check{Name: "network of boxes", Level: isolation.CheckWarn}
+	c := isolation.Check{Name: "box network", Level: isolation.CheckWarn}
 	up, err := h.uplink()
 	if err == nil {
 		err = h.tryTable()
 	}
 	if err != nil {
-		c.Detail, c.Hint = "sessions can have no network: "+err.Error(), Hint(err)
+		c.Detail, c.Hint = "boxes cannot have a network: "+err.Error(), Hint(err)
 		return c
 	}
-	detail := fmt.Sprintf("boxes have addresses of %v", h.cfg.Block4)
+	detail := fmt.Sprintf("available, with addresses from %v", h.cfg.Block4)
 	if up.six {
 		detail += fmt.Sprintf(" and %v", h.cfg.Block6)
 	} else {
-		detail += ", and no IPv6: the host forwards none, has no way out for it, or network.ipv6 is empty"
+		detail += "; no IPv6 (no forwarding, no default route, or network.ipv6 is empty)"
 	}
 	if walls := h.walls(up.six); len(walls) > 0 {
 		c.Detail, c.Hint = detail, firewall.Hints(walls, h.tag)
@@ -203,13 +203,13 @@ func (h *Host) Check() isolation.Check {
 func Hint(err error) string {
 	switch {
 	case errors.Is(err, unix.ENETDOWN):
-		return "sysctl -w net.ipv4.ip_forward=1, and write it to a file of /etc/sysctl.d; boxd does not decide for the whole host"
+		return "sysctl -w net.ipv4.ip_forward=1, and add it to a file in /etc/sysctl.d (affects the whole host)"
 	case errors.Is(err, unix.EADDRINUSE):
-		return "choose another block in box.toml, [network]"
+		return "set network.ipv4 or network.ipv6 in box.toml to a free block"
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return "modprobe nf_tables veth, or use a kernel that has them"
+		return "modprobe -a nf_tables veth, or use a kernel that has them"
 	case errors.Is(err, unix.EUSERS):
-		return "end sessions, or choose a larger block in box.toml, [network]"
+		return "end boxes, or set network.ipv4 in box.toml to a larger block"
 	}
 	return ""
 }

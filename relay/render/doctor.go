@@ -57,7 +57,7 @@ func FamilyOf(release string) Family {
 	return familyDebian
 }
 
-// Fix is what mends a finding: commands for root's shell, with comments where a person has to choose.
+// Fix has the commands for a finding, for a root shell, with comments where a person has to choose.
 type Fix struct {
 	Name     string   `json:"name"`
 	Commands []string `json:"commands"`
@@ -76,7 +76,7 @@ func Fixes(d *api.Doctor, family Family) []Fix {
 		commands := fixOf(&c, family)
 		limit, ok := strings.CutSuffix(c.Name, " limit")
 		switch {
-		case c.Name == "control groups":
+		case c.Name == "cgroups":
 			groups = commands
 		case ok && limit != "workspace" && groups != nil:
 			commands = groups
@@ -93,7 +93,7 @@ func Fixes(d *api.Doctor, family Family) []Fix {
 		}
 	}
 	if refused {
-		fixes = append(fixes, Fix{"or else run boxes without these limits", []string{
+		fixes = append(fixes, Fix{"or run boxes without these limits", []string{
 			dropIn("limits", "limits", "best_effort = ["+strings.Join(without, ", ")+"]"), "systemctl reload boxd.service",
 		}})
 	}
@@ -105,7 +105,7 @@ func PrintFixes(out io.Writer, fixes []Fix) error {
 	style := styleOf(out)
 	var text strings.Builder
 	if len(fixes) == 0 {
-		text.WriteString("# nothing to mend\n")
+		text.WriteString("# nothing to fix\n")
 	}
 	for _, f := range fixes {
 		text.WriteString("\n" + style.bold("# "+f.Name) + "\n")
@@ -138,16 +138,16 @@ func fixOf(c *api.Check, family Family) []string {
 		return []string{either(family, "apt-get update && apt-get full-upgrade", "dnf upgrade"), "reboot # into Linux 6.1 or later"}
 	case "user namespaces":
 		return []string{"echo 'user.max_user_namespaces = 10000' >/etc/sysctl.d/60-boxd.conf", "sysctl --system"}
-	case "privileges":
-		return []string{"systemctl revert boxd-keeper.service # which takes back what was changed of the unit", restartAll}
+	case "capabilities":
+		return []string{"systemctl revert boxd-keeper.service # undo changes of the unit", restartAll}
 	case "id ranges":
 		return []string{
-			"grep . /etc/subuid /etc/subgid # what others have",
-			dropIn("ids", "ids", "base = NUMBER") + " # a multiple of 65536, away from those", restartAll,
+			"grep . /etc/subuid /etc/subgid # ranges in use",
+			dropIn("ids", "ids", "base = NUMBER") + " # a multiple of 65536 outside these ranges", restartAll,
 		}
-	case "a real box":
-		return []string{"journalctl -b -n 50 -u boxd.service -u boxd-keeper.service # what the host refuses"}
-	case "control groups":
+	case "test box":
+		return []string{"journalctl -b -n 50 -u boxd.service -u boxd-keeper.service # has the error"}
+	case "cgroups":
 		if strings.HasPrefix(c.Detail, "unified") {
 			return []string{"systemctl start boxd-boxes.service"}
 		}
@@ -157,43 +157,43 @@ func fixOf(c *api.Check, family Family) []string {
 		}
 	case "memory limit", "cpu limit", "pids limit", "io limit":
 		return []string{
-			"cat /sys/fs/cgroup/cgroup.controllers # what the kernel has",
-			"systemctl start boxd-boxes.service # which holds the control groups of boxes",
+			"cat /sys/fs/cgroup/cgroup.controllers # controllers of this kernel",
+			"systemctl start boxd-boxes.service # has the cgroups of boxes",
 		}
 	case "workspace limit":
 		return workspaceFix(c, family)
-	case "output":
+	case "huge pages":
 		const file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
-		return []string{"echo advise >" + file, "echo 'w " + file + " - - - - advise' >/etc/tmpfiles.d/boxd-output.conf # at each boot"}
+		return []string{"echo advise >" + file, "echo 'w " + file + " - - - - advise' >/etc/tmpfiles.d/boxd-output.conf # at every boot"}
 	case "disk":
-		return []string{"boxctl ls --all", "boxctl rm ID # with its workspace", "du -xsh /var/lib/boxd/*"}
-	case "scopes":
+		return []string{"boxctl ls --all", "boxctl rm BOX # deletes its workspace too", "du -xsh /var/lib/boxd/*"}
+	case "systemd scopes":
 		return []string{either(family, "apt-get install dbus", "dnf install dbus-broker"), "systemctl start dbus.socket", "systemctl restart boxd.service"}
 	}
-	if c.Name == "network of boxes" {
+	if c.Name == "box network" {
 		return networkFix(c)
 	}
-	return []string{"# no command is known: " + c.Hint}
+	return []string{"# no command known: " + c.Hint}
 }
 
 func networkFix(c *api.Check) []string {
 	switch {
 	case strings.Contains(c.Hint, "ip_forward"):
-		return []string{"echo 'net.ipv4.ip_forward = 1' >/etc/sysctl.d/60-boxd-network.conf # for all links of this host", "sysctl --system"}
+		return []string{"echo 'net.ipv4.ip_forward = 1' >/etc/sysctl.d/60-boxd-network.conf # for the whole host", "sysctl --system"}
 	case strings.Contains(c.Hint, "modprobe"):
 		return []string{"modprobe -a nf_tables veth", "printf '%s\n' nf_tables veth >/etc/modules-load.d/boxd-network.conf"}
-	case strings.Contains(c.Hint, "link begins"):
+	case strings.Contains(c.Hint, "allow packets"):
 		return []string{"nft list chains # " + c.Hint}
 	}
-	return []string{"ip route # what others have", dropIn("network", "network", `ipv4 = "BLOCK"`) + " # away from those", restartAll}
+	return []string{"ip route # blocks in use", dropIn("network", "network", `ipv4 = "BLOCK"`) + " # a free block", restartAll}
 }
 
 func workspaceFix(c *api.Check, family Family) []string {
 	switch {
 	case strings.Contains(c.Hint, "e2fsprogs"):
 		return []string{either(family, "apt-get install e2fsprogs", "dnf install e2fsprogs"), restartAll}
-	case strings.Contains(c.Hint, "module loop"):
+	case strings.Contains(c.Hint, "modprobe loop"):
 		return []string{"modprobe loop && echo loop >/etc/modules-load.d/boxd.conf", restartAll}
 	}
-	return []string{dropIn("store", "workspaces", `store_size = "16GiB"`) + " # a filesystem of boxd's own, in a file", restartAll}
+	return []string{dropIn("store", "workspaces", `store_size = "16GiB"`) + " # workspaces in an image file with quotas", restartAll}
 }

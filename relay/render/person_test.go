@@ -196,25 +196,25 @@ func TestEveryFindingHasCommands(t *testing.T) {
 	}{
 		{check("fail", "kernel", "Linux 5.10 lacks something", ""), "apt-get full-upgrade", "dnf upgrade"},
 		{check("fail", "user namespaces", "user.max_user_namespaces is 0", ""), "/etc/sysctl.d/60-boxd.conf", "sysctl --system"},
-		{check("fail", "privileges", "missing CAP_KILL", ""), "systemctl revert boxd-keeper.service", "systemctl restart boxd-keeper.service"},
+		{check("fail", "capabilities", "missing CAP_KILL", ""), "systemctl revert boxd-keeper.service", "systemctl restart boxd-keeper.service"},
 		{check("fail", "id ranges", "/etc/subuid gives x the ids", ""), "base = NUMBER", "60-ids.toml"},
-		{check("fail", "a real box", "clone: no", ""), "journalctl ", "journalctl "},
-		{check("warn", "control groups", "hybrid: v2 alone can limit boxes", ""), "update-grub", "grubby "},
-		{check("warn", "control groups", "unified, but boxes have none: x", ""), "systemctl start boxd-boxes.service", "systemctl start boxd-boxes.service"},
+		{check("fail", "test box", "clone: no", ""), "journalctl ", "journalctl "},
+		{check("warn", "cgroups", "hybrid: limits need cgroup v2", ""), "update-grub", "grubby "},
+		{check("warn", "cgroups", "unified, but not available to boxes: x", ""), "systemctl start boxd-boxes.service", "systemctl start boxd-boxes.service"},
 		{check("warn", "memory limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
 		{check("warn", "cpu limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
 		{check("warn", "pids limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
 		{check("warn", "io limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
 		{check("warn", "workspace limit", "x", "install e2fsprogs; or as the operator"), "apt-get install e2fsprogs", "dnf install e2fsprogs"},
-		{check("warn", "workspace limit", "x", "load the module loop, and"), "modprobe loop", "modules-load.d"},
+		{check("warn", "workspace limit", "x", "modprobe loop, and"), "modprobe loop", "modules-load.d"},
 		{check("warn", "workspace limit", "x", ""), `'[workspaces]' 'store_size = "16GiB"'`, "60-store.toml"},
-		{check("warn", "output", "files in memory have huge pages (always)", ""), "echo advise >/sys/", "/etc/tmpfiles.d/boxd-output.conf"},
-		{check("warn", "disk", "3 MiB free", ""), "boxctl rm ID", "boxctl ls --all"},
-		{check("warn", "network of boxes", "x", "sysctl -w net.ipv4.ip_forward=1, and"), "60-boxd-network.conf", "sysctl --system"},
-		{check("warn", "network of boxes", "x", "modprobe nf_tables veth, or"), "modprobe -a nf_tables", "modules-load.d"},
-		{check("warn", "network of boxes", "x", "let packets through there whose link begins with bx"), "nft list chains", "begins with bx"},
-		{check("warn", "network of boxes", "x", "choose another block in"), "ip route", "60-network.toml"},
-		{check("fail", "scopes", "no bus", ""), "apt-get install dbus", "dnf install dbus-broker"},
+		{check("warn", "huge pages", "transparent huge pages are on for shared memory (always)", ""), "echo advise >/sys/", "/etc/tmpfiles.d/boxd-output.conf"},
+		{check("warn", "disk", "3 MiB free", ""), "boxctl rm BOX", "boxctl ls --all"},
+		{check("warn", "box network", "x", "sysctl -w net.ipv4.ip_forward=1, and"), "60-boxd-network.conf", "sysctl --system"},
+		{check("warn", "box network", "x", "modprobe -a nf_tables veth, or"), "modprobe -a nf_tables", "modules-load.d"},
+		{check("warn", "box network", "x", "allow packets from and to interfaces bx* there"), "nft list chains", "interfaces bx*"},
+		{check("warn", "box network", "x", "set network.ipv4 or"), "ip route", "60-network.toml"},
+		{check("fail", "systemd scopes", "no bus", ""), "apt-get install dbus", "dnf install dbus-broker"},
 	} {
 		for family, want := range map[Family]string{familyDebian: tc.debian, familyFedora: tc.fedora} {
 			fixes := Fixes(&api.Doctor{Checks: []api.Check{check("ok", tc.check.Name, "", ""), tc.check}}, family)
@@ -230,15 +230,15 @@ func TestEveryFindingHasCommands(t *testing.T) {
 		!strings.Contains(fixes[1].Commands[0], `best_effort = ["memory", "pids", "cpu"]`) || fixes[1].Commands[1] != "systemctl reload boxd.service" {
 		t.Errorf("%q", fixes)
 	}
-	fixes = Fixes(&api.Doctor{Checks: append([]api.Check{check("warn", "control groups", "hybrid", "")}, limits[2:]...)}, familyDebian)
-	if len(fixes) != 1 || fixes[0].Name != "control groups, cpu limit, io limit" || fixes[0].Commands[1] != "reboot" {
+	fixes = Fixes(&api.Doctor{Checks: append([]api.Check{check("warn", "cgroups", "hybrid", "")}, limits[2:]...)}, familyDebian)
+	if len(fixes) != 1 || fixes[0].Name != "cgroups, cpu limit, io limit" || fixes[0].Commands[1] != "reboot" {
 		t.Errorf("%q", fixes)
 	}
-	if fixes := Fixes(&api.Doctor{Checks: []api.Check{check("warn", "new", "", "do it")}}, familyDebian); fixes[0].Commands[0] != "# no command is known: do it" {
+	if fixes := Fixes(&api.Doctor{Checks: []api.Check{check("warn", "new", "", "do it")}}, familyDebian); fixes[0].Commands[0] != "# no command known: do it" {
 		t.Errorf("of a boxd that knows more: %q", fixes)
 	}
 	var out bytes.Buffer
-	if err := PrintFixes(&out, nil); err != nil || out.String() != "# nothing to mend\n" {
+	if err := PrintFixes(&out, nil); err != nil || out.String() != "# nothing to fix\n" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 	out.Reset()

@@ -191,7 +191,7 @@ func (d *Driver) Check(ctx context.Context) ([]isolation.Check, error) {
 	if err != nil || d.scopes == nil {
 		return checks, err
 	}
-	c := isolation.Check{Name: "scopes", Detail: "one was made in " + systemd.Slice + ", and removed"}
+	c := isolation.Check{Name: "systemd scopes", Detail: "can be created in " + systemd.Slice}
 	name := systemd.ScopeName("try-" + strings.ToLower(rand.Text()))
 	s, err := d.start(ctx, name, &cgroup.Limits{Memory: 1 << 20, Pids: 1})
 	if err == nil {
@@ -200,7 +200,7 @@ func (d *Driver) Check(ctx context.Context) ([]isolation.Check, error) {
 	}
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()
-		c.Hint = "start D-Bus and systemd's manager of the system, or set cgroups.driver to \"direct\" in box.toml"
+		c.Hint = "no box can start: start D-Bus, or set cgroups.driver = \"direct\" in box.toml"
 	}
 	return append(checks, c), nil
 }

@@ -120,7 +120,7 @@ func Grouped(by map[string]Mechanism) bool {
 func unenforced(name string, host Host) error {
 	err := fault.Errorf(fault.Unsupported, "the %s limit cannot be enforced: %s", name, whyNot(name, host))
 	err.Field = "limits.best_effort"
-	hint := fmt.Sprintf("as the operator, list %q under limits.best_effort in box.toml to run boxes without it", name)
+	hint := fmt.Sprintf("add %q to limits.best_effort in box.toml to run boxes without this limit", name)
 	if name == LimitWorkspace && host.QuotaHint != "" {
 		hint = host.QuotaHint + "; or " + hint
 	}
@@ -133,11 +133,11 @@ func whyNot(name string, host Host) string {
 	case name == LimitWorkspace:
 		return host.NoQuota
 	case host.Layout != stats.Unified:
-		return "the host's control groups are " + string(host.Layout) + ", not v2"
+		return "the host has " + string(host.Layout) + " cgroups, not v2"
 	case host.NoGroups != "":
 		return host.NoGroups
 	}
-	return "the boxes' control groups have no controller " + name
+	return "the cgroups of boxes have no controller " + name
 }
 
 // Work is the quota of what a session has on disk of its own, if one is kept: its workspace, what it changes of its root.

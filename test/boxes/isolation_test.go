@@ -147,7 +147,7 @@ func TestConfigurationOfPackagesIsShown(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	c, err := d.Doctor(t.Context())
-	if err != nil || !slices.ContainsFunc(c.Checks, func(c api.Check) bool { return c.Name == "links into /etc" && c.Level == "ok" }) {
+	if err != nil || !slices.ContainsFunc(c.Checks, func(c api.Check) bool { return c.Name == "/etc links" && c.Level == "ok" }) {
 		t.Errorf("%v, %+v", err, c)
 	}
 	d = start(t, "[image]\netc = [\"@packages\", \"!debian_version\"]\n")

@@ -262,7 +262,7 @@ func TestAnchorRefusesAGroupThatIsNotItsOwn(t *testing.T) {
 		name, want string
 		args       []string
 	}{
-		{"not delegated", "is not delegated: start the anchor by boxd-boxes.service", []string{keeper, "anchor"}},
+		{"not delegated", "is not delegated: systemctl start boxd-boxes.service", []string{keeper, "anchor"}},
 		{"shared", "other processes are in", []string{"-p", "Delegate=yes", "/bin/sh", "-c", keeper + " anchor; exit $?"}},
 		{"not writable", "make the anchor's group: ", []string{"-p", "Delegate=yes", "-p", "ProtectControlGroups=yes", keeper, "anchor"}},
 	} {

@@ -150,7 +150,7 @@ func network(t *testing.T, d *boxtest.Daemon) api.Check {
 	t.Helper()
 	doctor, err := d.Doctor(t.Context())
 	require(t, err)
-	at := slices.IndexFunc(doctor.Checks, func(c api.Check) bool { return c.Name == "network of boxes" })
+	at := slices.IndexFunc(doctor.Checks, func(c api.Check) bool { return c.Name == "box network" })
 	if at < 0 {
 		t.Fatalf("doctor says nothing of networks: %+v", doctor)
 	}
@@ -203,7 +203,7 @@ func (f *firewall) nextTo(t *testing.T, d *boxtest.Daemon) {
 		}
 	}
 	c := network(t, d)
-	if c.Level != "warn" || !strings.Contains(c.Detail, "of the table "+f.table+" refuses what boxes send") || c.Hint == "" {
+	if c.Level != "warn" || !strings.Contains(c.Detail, "of table "+f.table+" drops packets from boxes") || c.Hint == "" {
 		t.Fatalf("doctor: %+v", c)
 	}
 	t.Logf("doctor: %s\n%s", c.Detail, c.Hint)

@@ -79,7 +79,7 @@ func TestTheAnchorIsNotRunning(t *testing.T) {
 	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, path+" does not exist: its unit is not running") {
 		t.Errorf("%+v", e)
 	}
-	if c := level(t, d, "control groups"); c.Level != "warn" || !strings.Contains(c.Hint, "systemctl start boxd-boxes.service") {
+	if c := level(t, d, "cgroups"); c.Level != "warn" || !strings.Contains(c.Hint, "systemctl start boxd-boxes.service") {
 		t.Errorf("%+v", c)
 	}
 	if c := level(t, d, "memory limit"); c.Level != "fail" {
@@ -118,7 +118,7 @@ func TestAControllerIsMissing(t *testing.T) {
 	}
 	d := start(t, groups(below))
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s1"})
-	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "the controller cpu is missing") {
+	if e := boxtest.Refused(t, err, http.StatusNotImplemented, "limits.best_effort"); !strings.Contains(e.Detail, "controller cpu is missing") {
 		t.Errorf("%+v", e)
 	}
 	d.Close()

@@ -86,7 +86,7 @@ func TestScopeOfASession(t *testing.T) {
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Usage == nil || now.Usage.OOMKills == 0 || now.PID != s.PID {
 		t.Errorf("%+v, %v", now, err)
 	}
-	if c := level(t, d, "scopes"); c.Level != "ok" {
+	if c := level(t, d, "systemd scopes"); c.Level != "ok" {
 		t.Errorf("%+v", c)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
@@ -256,7 +256,7 @@ func TestScopesWithoutDBus(t *testing.T) {
 	if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, "D-Bus") || !strings.Contains(e.Hint, "cgroups.driver") {
 		t.Errorf("%+v", e)
 	}
-	if c := level(t, d, "scopes"); c.Level != "fail" || !strings.Contains(c.Hint, "D-Bus") {
+	if c := level(t, d, "systemd scopes"); c.Level != "fail" || !strings.Contains(c.Hint, "D-Bus") {
 		t.Errorf("%+v", c)
 	}
 	d.NothingLeft(before)

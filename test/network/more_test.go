@@ -237,7 +237,7 @@ func TestWhatTheHostCannotDoIsRefusedByName(t *testing.T) {
 		checks, err := d.Doctor(t.Context())
 		must(t, err)
 		for _, c := range checks.Checks {
-			if c.Name == "network of boxes" {
+			if c.Name == "box network" {
 				if !strings.Contains(c.Detail, word) {
 					t.Errorf("doctor says %q, not %q", c.Detail, word)
 				}
@@ -246,10 +246,10 @@ func TestWhatTheHostCannotDoIsRefusedByName(t *testing.T) {
 		}
 		t.Error("doctor says nothing of networks")
 	}
-	doctor("boxes have addresses of 10.200.0.0/30")
+	doctor("available, with addresses from 10.200.0.0/30")
 	w.forward("0")
-	refused(501, "does not forward", "up0")
-	doctor("does not forward")
+	refused(501, "IP forwarding is off", "up0")
+	doctor("IP forwarding is off")
 	w.forward("1")
 	up, err := netlink.LinkByName("up0")
 	must(t, err)

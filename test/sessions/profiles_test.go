@@ -184,14 +184,14 @@ func TestDoctorLooksAtWhatBoxesNeed(t *testing.T) {
 	for _, c := range doctor.Checks {
 		found[c.Name] = c
 	}
-	for _, name := range []string{"kernel", "user namespaces", "privileges", "id ranges", "a real box", "control groups", "memory limit", "cpu limit", "pids limit", "workspace limit", "disk"} {
+	for _, name := range []string{"kernel", "user namespaces", "capabilities", "id ranges", "test box", "cgroups", "memory limit", "cpu limit", "pids limit", "workspace limit", "disk"} {
 		if c := found[name]; c.Level != "ok" && c.Level != "warn" || c.Detail == "" {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
-	level, detail := "warn", "best effort: by rlimit"
+	level, detail := "warn", "best effort: enforced per process only (rlimit)"
 	if boxtest.Grouped() {
-		level, detail = "ok", "kept by control groups"
+		level, detail = "ok", "enforced by cgroup"
 	}
 	if c := found["pids limit"]; c.Level != level || !strings.Contains(c.Detail, detail) {
 		t.Errorf("%+v", c)

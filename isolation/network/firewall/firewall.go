@@ -27,13 +27,13 @@ type BlockingChain struct {
 
 // String is a sentence for people, without its full stop.
 func (w *BlockingChain) String() string {
-	what := "what boxes send"
+	what := "packets from boxes"
 	if w.Answers {
-		what = "the answers to boxes"
+		what = "replies to boxes"
 	}
-	s := fmt.Sprintf("the chain %s of the table %s refuses %s", w.Chain, w.Table, what)
+	s := fmt.Sprintf("chain %s of table %s drops %s", w.Chain, w.Table, what)
 	if w.At != w.Chain {
-		s += ", in its chain " + w.At
+		s += ", in chain " + w.At
 	}
 	return s
 }
@@ -89,7 +89,7 @@ func (t *table) wall(chain, tag string, shut bool) (*BlockingChain, error) {
 func Hints(walls []BlockingChain, tag string) string {
 	var hints []string
 	for _, w := range walls {
-		hint := cmp.Or(w.Hint, "let packets through there whose link begins with "+tag+", and the answers")
+		hint := cmp.Or(w.Hint, "allow packets from and to interfaces "+tag+"* there")
 		if !slices.Contains(hints, hint) {
 			hints = append(hints, hint)
 		}

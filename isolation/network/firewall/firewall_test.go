@@ -105,7 +105,7 @@ func TestWhatBecomesOfAPacket(t *testing.T) {
 func TestHintsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	walls := []BlockingChain{{Hint: "a"}, {Hint: "a"}, {Chain: "x"}, {Chain: "y"}}
-	if got := Hints(walls, "bxabcd"); got != "a\nlet packets through there whose link begins with bxabcd, and the answers" {
+	if got := Hints(walls, "bxabcd"); got != "a\nallow packets from and to interfaces bxabcd* there" {
 		t.Errorf("%q", got)
 	}
 }

@@ -39,7 +39,7 @@ func TestADenialIsOneLine(t *testing.T) {
 	for want, d := range map[string]api.Denial{
 		"policy.ci.sessions (quota): 2 of 2 used; the operator allows it by a larger policy.ci.sessions": {Layer: "quota", Rule: "policy.ci.sessions", Used: "2", Allowed: "2", Setting: "a larger policy.ci.sessions"},
 		"network (network): the limit is off": {Layer: "network", Rule: "network", Allowed: "off"},
-		"x (limit)":                         {Layer: "limit", Rule: "x"},
+		"x (limit)":                           {Layer: "limit", Rule: "x"},
 	} {
 		if got := Denial(&d); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -28,7 +28,7 @@ func (a *app) addTokenFlag(set *pflag.FlagSet) {
 	if path := os.Getenv("BOXD_TOKEN_FILE"); path != "" && a.token == "" {
 		a.token = readToken(path)
 	}
-	set.Var(tokenValue{&a.token}, "token", "the `TOKEN` to show, or @FILE that has it; also from BOXD_TOKEN, or a file named by BOXD_TOKEN_FILE")
+	set.Var(tokenValue{&a.token}, "token", "`TOKEN` access token, or @FILE; also from BOXD_TOKEN or BOXD_TOKEN_FILE")
 }
 
 // maxToken is more than any token has, in bytes.
@@ -121,9 +121,9 @@ PRINCIPAL is a table [principals.NAME] of box.toml: whose sessions the bearer ha
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&role, "role", "", "the most its bearer may be: `ROLE` viewer, user, operator or admin")
-	cmd.Flags().StringArrayVar(&routes, "route", nil, "what it is for alone: a `ROUTE` such as 'GET /v1/sessions*'; may be repeated")
-	cmd.Flags().StringVar(&until, "until", "", "`WHEN` it ends: after a time such as 720h, or at one such as 2027-01-31T00:00:00Z")
+	cmd.Flags().StringVar(&role, "role", "", "`ROLE` highest role of the token: viewer, user, operator or admin")
+	cmd.Flags().StringArrayVar(&routes, "route", nil, "`ROUTE` allow only this API route, for example 'GET /v1/sessions*'")
+	cmd.Flags().StringVar(&until, "until", "", "`WHEN` expiry, for example 720h or 2027-01-31T00:00:00Z")
 	return cmd
 }
 
@@ -165,7 +165,7 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 			return a.answer(g, err, func() error { return printGrants(a.stdout, []api.Grant{g}) })
 		}),
 	}
-	cmd.Flags().StringVar(&until, "until", "", "`WHEN` it ends: after a time such as 1h, or at one such as 2027-01-31T00:00:00Z")
+	cmd.Flags().StringVar(&until, "until", "", "`WHEN` end of the role, for example 1h or 2027-01-31T00:00:00Z")
 	cmd.AddCommand(&cobra.Command{
 		Use:   "ls",
 		Short: "Show the roles that somebody has for a time",

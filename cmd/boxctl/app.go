@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -86,7 +87,10 @@ type exitError int
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // usageError is a mistake on the command line.
-type usageError struct{ err error }
+type usageError struct {
+	err     error
+	command string // whose help says how it is done, "" is boxctl's own
+}
 
 // Error is that of the mistake.
 func (e *usageError) Error() string { return e.err.Error() }
@@ -94,15 +98,28 @@ func (e *usageError) Error() string { return e.err.Error() }
 // Unwrap leads to the mistake.
 func (e *usageError) Unwrap() error { return e.err }
 
-// usage makes what a check of arguments finds a mistake on the command line.
+// usage makes what a check of arguments finds a mistake on the command line: a wrong number of them is answered with how
+// the command is called.
 func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
+		err := check(cmd, args)
+		switch {
+		case err == nil, errors.As(err, new(*usageError)):
+			return err
+		case errors.Is(err, client.ErrNoID), errors.Is(err, client.ErrNoName):
 			return &usageError{err: fmt.Errorf("%s: %w", cmd.CommandPath(), err)}
+		case cmd.HasSubCommands() && len(args) > 0:
+			return &usageError{err: fmt.Errorf("unknown command %q", strings.TrimPrefix(cmd.CommandPath()+" "+args[0], cmd.Root().Name()+" "))}
 		}
-		return nil
+		return &usageError{err: wrongArguments("usage: " + shortUse(cmd))}
 	}
 }
+
+// wrongArguments says how a command is called that has too few arguments or too many.
+type wrongArguments string
+
+// Error is that line.
+func (e wrongArguments) Error() string { return string(e) }
 
 // group is a command that has others below it, and says which when it is called by itself.
 func group(use, short, long string, below ...*cobra.Command) *cobra.Command {

@@ -42,10 +42,10 @@ asked, for what, and what came of it. What was changed in the log itself is foun
 		}),
 	}
 	flags := cmd.Flags()
-	flags.IntVarP(&o.N, "number", "n", 100, "show `N` records at most")
-	flags.StringVar(&o.Session, "session", "", "of the sessions of this `ID` alone")
-	flags.StringVar(&o.Principal, "principal", "", "of calls of this `PRINCIPAL` alone, such as uid:1000")
-	flags.StringVar(&o.Request, "request", "", "of the request of this `ID` alone")
+	flags.IntVarP(&o.N, "number", "n", 100, "`N` print at most this many records")
+	flags.StringVar(&o.Session, "session", "", "`BOX` only records about this box")
+	flags.StringVar(&o.Principal, "principal", "", "`PRINCIPAL` only calls by this principal, for example uid:1000")
+	flags.StringVar(&o.Request, "request", "", "`ID` only the call with this request id")
 	cmd.AddCommand(a.auditVerifyCommand())
 	return cmd
 }
@@ -102,7 +102,7 @@ That records were cut off at the end can be seen only by who has noted the end: 
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&head, "head", "", "a `NUMBER:HASH` noted earlier: the log must not end before it")
+	cmd.Flags().StringVar(&head, "head", "", "`NUMBER:HASH` head noted earlier; the log must not end before it")
 	return cmd
 }
 

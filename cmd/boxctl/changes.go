@@ -25,10 +25,10 @@ type changesFlags struct {
 
 // add adds the flags to a command.
 func (f *changesFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.version, "output-version", "", "make /workspace/output/`VERSION`, and OUTPUT_DIR that, for what it makes")
-	set.BoolVar(&f.changes, "changes", false, "say on standard error what it has created, changed and removed in the workspace")
-	set.StringArrayVar(&f.with.Include, "changes-include", nil, "with --changes, only what has such a name, a `GLOB`; may be repeated")
-	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "with --changes, nothing of such a name and below it, a `GLOB`; may be repeated")
+	set.StringVar(&f.version, "output-version", "", "`VERSION` create /workspace/output/VERSION and set OUTPUT_DIR to it")
+	set.BoolVar(&f.changes, "changes", false, "list created, changed and removed workspace files on stderr")
+	set.StringArrayVar(&f.with.Include, "changes-include", nil, "`GLOB` with --changes: list only files with such a name")
+	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "`GLOB` with --changes: leave out files or directories with such a name")
 }
 
 // request asks for what the flags say.
@@ -86,7 +86,7 @@ func showChanges(w io.Writer, c *api.Changes) {
 func (f fileCommands) diff() *cobra.Command {
 	var req api.RootDiff
 	cmd := &cobra.Command{
-		Use:   "diff SESSION",
+		Use:   "diff BOX",
 		Short: "Say what programs have changed of the image",
 		Long:  `diff lists what is other in a box than in its image, if that was made with --writable-root. /workspace, /tmp and the home directory are of no image.`,
 		Args:  usage(cobra.ExactArgs(1)),
@@ -98,14 +98,14 @@ func (f fileCommands) diff() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().IntVar(&req.Limit, "limit", 0, "list so many changes at most; 0 is 1000")
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "`N` list at most this many changes (default 1000)")
 	return cmd
 }
 
 // discard undoes what programs have changed of the image of a box.
 func (f fileCommands) discard() *cobra.Command {
 	return &cobra.Command{
-		Use:   "discard SESSION [PATH...]",
+		Use:   "discard BOX [PATH...]",
 		Short: "Undo what programs have changed of the image",
 		Long: `discard makes the root of a box that was made with --writable-root again what its image is, or what is at some absolute
 paths of it. Programs run on meanwhile; a file that one of them has open is its own until it closes that. What was changed or removed is copied from the image, and takes room as
@@ -127,7 +127,7 @@ it did before; what the image does not have is removed. /workspace, /tmp, the ho
 func (f fileCommands) fetch() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use:   "fetch SESSION TARGET PATH...",
+		Use:   "fetch BOX TARGET PATH...",
 		Short: "Copy several files out of a box into a new directory",
 		Long: `fetch copies files and directories out of a box in one stream, with their paths, into a directory here that it makes.
 All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
@@ -158,6 +158,6 @@ All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
 			return err
 		}),
 	}
-	cmd.Flags().StringVar(&dir, "from", "", "the `DIRECTORY` in the box that paths are from")
+	cmd.Flags().StringVar(&dir, "from", "", "`DIRECTORY` directory in the box that paths start from (default /workspace)")
 	return cmd
 }

@@ -37,12 +37,12 @@ flags, the sessions you have and their processes. The packages of boxd bring all
   boxctl completion zsh > ~/.zfunc/_boxctl
   boxctl completion fish > ~/.config/fish/completions/boxctl.fish`,
 		ValidArgs: slices.Sorted(maps.Keys(scripts)),
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || scripts[args[0]] == nil {
-				return fmt.Errorf("invalid shell %q: must be one of bash, zsh and fish", args)
+		Args: usage(func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && scripts[args[0]] == nil {
+				return &usageError{err: fmt.Errorf("unknown shell %q: use bash, zsh or fish", args[0])}
 			}
-			return nil
-		},
+			return cobra.ExactArgs(1)(cmd, args)
+		}),
 		RunE: func(cmd *cobra.Command, args []string) error { return scripts[args[0]](cmd.Root()) },
 	}
 }

@@ -49,7 +49,7 @@ func (a *app) configShowCommand() *cobra.Command {
 			return a.answer(list, nil, func() error { return render.Configuration(a.stdout, &list) })
 		}),
 	}
-	cmd.Flags().BoolVar(&changed, "changed", false, "only what is not built in")
+	cmd.Flags().BoolVar(&changed, "changed", false, "show only keys that differ from the built-in defaults")
 	return cmd
 }
 
@@ -95,7 +95,7 @@ shut out, and which sessions would end.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&running, "against-running", false, "say what it would change for the boxd that runs, and take away")
+	cmd.Flags().BoolVar(&running, "against-running", false, "show what would change for the running boxd")
 	return cmd
 }
 

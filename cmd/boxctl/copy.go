@@ -27,7 +27,7 @@ import (
 // cat prints files whole, whatever they are.
 func (f fileCommands) cat() *cobra.Command {
 	return &cobra.Command{
-		Use:   "cat SESSION PATH...",
+		Use:   "cat BOX PATH...",
 		Short: "Print files of a box",
 		Long:  "cat prints files of a box as they are, of any size, text or not.",
 		Args:  usage(cobra.MinimumNArgs(2)),
@@ -108,8 +108,8 @@ colon begins with ./ .`,
 			return f.download(cmd.Context(), c, from, to.path, overwrite, links)
 		}),
 	}
-	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace files that are there")
-	cmd.Flags().BoolVar(&links, "outward-links", false, "take symbolic links that lead out of the directory, out of a box too, where others may follow them")
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace existing files")
+	cmd.Flags().BoolVar(&links, "outward-links", false, "also copy symbolic links that point outside the directory")
 	return cmd
 }
 

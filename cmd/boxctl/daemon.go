@@ -53,7 +53,7 @@ them, and paste those you want into a root shell.`,
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&fixes, "fix", false, "print the commands that fix what was found; runs nothing")
+	cmd.Flags().BoolVar(&fixes, "fix", false, "print the commands that fix the problems found, and run none")
 	cmd.Flags().BoolVar(&fixes, "fix-hints", false, "the old name of --fix")
 	_ = cmd.Flags().MarkHidden("fix-hints") // fails for a flag that is not there
 	return cmd
@@ -110,6 +110,7 @@ func correctHelp(root *cobra.Command) {
 	if err != nil || help == root {
 		return
 	}
+	help.Use, help.Short, help.Long = "help [COMMAND...]", "Show the help of a command", ""
 	help.Run = nil
 	help.RunE = func(_ *cobra.Command, args []string) error {
 		cmd, rest, err := root.Find(args)
@@ -117,9 +118,8 @@ func correctHelp(root *cobra.Command) {
 			err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
 		}
 		if err != nil {
-			return &usageError{err: err}
+			return &usageError{err: err, command: root.Name()}
 		}
-		cmd.InitDefaultHelpFlag()
 		cmd.InitDefaultVersionFlag()
 		return cmd.Help()
 	}

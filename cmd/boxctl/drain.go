@@ -26,7 +26,7 @@ whatever becomes of boxd; status and /readyz say so meanwhile.`,
 			return err
 		}),
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` that people are told")
+	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` reason, shown to users")
 	return cmd
 }
 

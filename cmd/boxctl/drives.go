@@ -39,7 +39,7 @@ func (a *app) driveCommand() *cobra.Command {
 			return c.DeleteDrive(ctx, name, version)
 		}),
 		s.switchTo(),
-		a.takeCommand("detach SESSION NAME...", "Take drives from a living box",
+		a.takeCommand("detach BOX NAME...", "Take drives from a living box",
 			`detach takes drives from a box. One in use stays, and is told with the programs that use it. With --force it goes:
 what they have open of it stays open, and nothing else can be opened.`, (*client.Client).DetachDrive))
 }
@@ -99,8 +99,8 @@ func (s driveCommands) printVersion(v *api.DriveVersion, err error) error {
 
 // driveFlags are those of whatever makes a version.
 func driveFlags(cmd *cobra.Command, f *client.DriveFilling) {
-	cmd.Flags().StringVar(&f.Into, "into", "", "put it into this `DIRECTORY` of the drive")
-	cmd.Flags().BoolVar(&f.Add, "add", false, "keep what else the newest version has")
+	cmd.Flags().StringVar(&f.Into, "into", "", "`DIRECTORY` put the files into this directory of the drive")
+	cmd.Flags().BoolVar(&f.Add, "add", false, "also take over the files of the newest version")
 }
 
 func (s driveCommands) fill() *cobra.Command {
@@ -130,9 +130,9 @@ files are told, and nothing is fetched then. push says who asks, and how.`,
 		}),
 	}
 	driveFlags(cmd, &f)
-	cmd.Flags().IntVar(&last, "if-version", 0, "only if this is the `NUMBER` of the newest version; 0: if there is none")
+	cmd.Flags().IntVar(&last, "if-version", 0, "`N` fail unless this is the newest version; 0: no version exists")
 	o.Flags(cmd.Flags())
-	cmd.Flags().StringVar(&most, "max-size", "1GiB", "fetch no more than this from a bucket (`SIZE`)")
+	cmd.Flags().StringVar(&most, "max-size", "1GiB", "`SIZE` refuse to fetch more than this from the bucket")
 	return cmd
 }
 
@@ -153,7 +153,7 @@ func (s driveCommands) promote() *cobra.Command {
 	var f client.DriveFilling
 	o := s3.Options{Getenv: os.Getenv}
 	cmd := &cobra.Command{
-		Use: "promote [flags] NAME SESSION [PATH]", Short: "Make the next version of a drive of what a box has made", Args: usage(cobra.RangeArgs(2, 3)),
+		Use: "promote [flags] NAME BOX [PATH]", Short: "Make the next version of a drive of what a box has made", Args: usage(cobra.RangeArgs(2, 3)),
 		Long: `promote takes a directory of a living box, or with --output-version what an execution with that version has made. With
 --push-to the version then goes to a bucket, as push does; its drive keeps versions until they are pushed from then on, so
 that after a failure nothing is lost, even if the box is, and push goes on.`,
@@ -187,8 +187,8 @@ that after a failure nothing is lost, even if the box is, and push goes on.`,
 	driveFlags(cmd, &f)
 	o.Flags(cmd.Flags())
 	o.SendFlags(cmd.Flags())
-	cmd.Flags().StringVar(&o.Address, "push-to", "", "put the version into a bucket (`s3://BUCKET/PREFIX`)")
-	cmd.Flags().StringVar(&f.Output, "output-version", "", "the `VERSION` of the outputs in /workspace/output")
+	cmd.Flags().StringVar(&o.Address, "push-to", "", "`s3://BUCKET/PREFIX` then push the version to this bucket")
+	cmd.Flags().StringVar(&f.Output, "output-version", "", "`VERSION` take the directory /workspace/output/VERSION")
 	return cmd
 }
 
@@ -212,7 +212,7 @@ func (s driveCommands) index() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&prefix, "prefix", "", "those alone whose paths begin with `TEXT`")
+	cmd.Flags().StringVar(&prefix, "prefix", "", "`TEXT` list only paths that start with this text")
 	return cmd
 }
 
@@ -248,7 +248,7 @@ func (s driveCommands) text() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().IntVar(&bytes, "bytes", 4096, "`NUMBER` of bytes that it has at most")
+	cmd.Flags().IntVar(&bytes, "bytes", 4096, "`N` maximum length in bytes")
 	return cmd
 }
 

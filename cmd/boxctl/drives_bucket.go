@@ -50,7 +50,7 @@ not. Who asks is said by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSIO
 	}
 	o.Flags(cmd.Flags())
 	o.SendFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace objects that have other content")
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace objects with different content")
 	return cmd
 }
 

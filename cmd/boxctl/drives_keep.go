@@ -41,15 +41,15 @@ removed, nor one that a box has or has had, nor with --push one that was not pus
 			return s.printVersions(&d, err)
 		}),
 	}
-	cmd.Flags().IntVar(&versions, "versions", 0, "`NUMBER` of versions")
-	cmd.Flags().StringVar(&age, "age", "", "`TIME` that versions are kept, such as 720h")
-	cmd.Flags().BoolVar(&push, "push", false, "keep versions until they are pushed")
+	cmd.Flags().IntVar(&versions, "versions", 0, "`N` number of versions to retain; 0 retains all")
+	cmd.Flags().StringVar(&age, "age", "", "`TIME` remove versions older than this, for example 720h; 0 retains all")
+	cmd.Flags().BoolVar(&push, "push", false, "retain versions until they have been pushed")
 	return cmd
 }
 
 func (s driveCommands) switchTo() *cobra.Command {
 	return &cobra.Command{
-		Use: "switch SESSION NAME[@VERSION]...", Short: "Give a living box drives, or other versions of them", Args: usage(cobra.MinimumNArgs(2)),
+		Use: "switch BOX NAME[@VERSION]...", Short: "Give a living box drives, or other versions of them", Args: usage(cobra.MinimumNArgs(2)),
 		Long: `switch mounts the newest version of a drive in a living box, or the one that is named, in the place of the one it has.
 What its programs have open of that stays, and its files are kept until the box ends.`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {

@@ -53,10 +53,10 @@ With -f it goes on with what happens, over restarts of boxd too. Where events ar
 		}),
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&o.Follow, "follow", "f", false, "go on with what happens")
-	flags.StringVar(&o.Session, "session", "", "of the sessions of this `ID` alone")
-	flags.StringSliceVar(&o.Types, "type", nil, "of these `TYPES` alone, such as session.ended,oom")
-	flags.StringVar(&o.After, "after", "", "what comes after the event of this `ID`, or latest for what comes from now on")
+	flags.BoolVarP(&o.Follow, "follow", "f", false, "follow new events")
+	flags.StringVar(&o.Session, "session", "", "`BOX` only events of this box")
+	flags.StringSliceVar(&o.Types, "type", nil, "`TYPES` only events of these types, for example session.ended,oom")
+	flags.StringVar(&o.After, "after", "", "`ID` only events after this one; \"latest\" means from now on")
 	return cmd
 }
 

@@ -37,11 +37,11 @@ type execFlags struct {
 func (f *execFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
 	f.set.SetInterspersed(false) // what follows the program's name is the program's
-	f.set.StringVarP(&f.command, "command", "c", "", "run this `LINE` with the shell instead of a program")
-	f.set.StringVar(&f.code, "code", "", "run this `CODE` instead of a program, in --language")
-	f.set.StringVarP(&f.language, "language", "l", "", "`LANGUAGE` of --code, such as python")
-	f.set.StringVarP(&f.cwd, "cwd", "w", "", "working `DIRECTORY`; made if missing")
-	f.set.StringVar(&f.timeout, "timeout", "", "end the program after this `TIME`, such as 90s; without it the profile says when, and for one in a terminal exec.max_interactive, if anything")
+	f.set.StringVarP(&f.command, "command", "c", "", "`LINE` run this shell command line")
+	f.set.StringVar(&f.code, "code", "", "`CODE` run this source code, in --language")
+	f.set.StringVarP(&f.language, "language", "l", "", "`LANGUAGE` language of --code, for example python")
+	f.set.StringVarP(&f.cwd, "cwd", "w", "", "`DIRECTORY` working directory; created if missing")
+	f.set.StringVar(&f.timeout, "timeout", "", "`TIME` end the program after this time, for example 90s")
 }
 
 // addChanges is for commands that wait for the program.
@@ -49,8 +49,8 @@ func (f *execFlags) addChanges() { f.changes.add(f.set) }
 
 // addOwn is for commands whose session has no flags of these names.
 func (f *execFlags) addOwn() {
-	f.set.StringArrayVar(&f.rlimits, "ulimit", nil, "`NAME=SOFT:HARD` of a resource limit of it, or one for both, such as cpu=10 (seconds), within those of the session; may be repeated")
-	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value`, or NAME to pass it on; may be repeated")
+	f.set.StringArrayVar(&f.rlimits, "ulimit", nil, "`NAME=SOFT:HARD` resource limit within the box's own, for example cpu=10 (seconds)")
+	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value` set an environment variable; NAME alone passes yours on")
 }
 
 func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
@@ -148,7 +148,7 @@ func (a *app) execCommand() *cobra.Command {
 	var tf terminalFlags
 	var dry bool
 	cmd := &cobra.Command{
-		Use:   "exec [flags] ID [--] PROGRAM [ARG...]",
+		Use:   "exec [flags] BOX [--] PROGRAM [ARG...]",
 		Short: "Run a program in a session",
 		Long: `exec runs a program in a session and waits for it. What it leaves running is ended with it, unless the
 session's profile says otherwise; the files it leaves stay. With -it the program has this terminal:

@@ -28,12 +28,7 @@ func (a *app) filesCommands() []*cobra.Command {
 		Short: "Read, write and search files of a box",
 		Long: `fs works on files inside a box, as the box user, without starting a shell there. Paths that do not begin
 with / begin at /workspace.`,
-		Args: usage(func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q", args[0])
-			}
-			return nil
-		}),
+		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.move(), f.remove(), f.chmod(), f.fetch())
@@ -54,7 +49,7 @@ func (f fileCommands) read() *cobra.Command {
 	var req api.FileRead
 	var base64Wanted bool
 	cmd := &cobra.Command{
-		Use:   "read SESSION PATH",
+		Use:   "read BOX PATH",
 		Short: "Print lines of a text file",
 		Long:  "read prints lines of a text file as they are. Where there are more it says on standard error how to go on.",
 		Args:  usage(cobra.ExactArgs(2)),
@@ -77,10 +72,10 @@ func (f fileCommands) read() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().IntVar(&req.Offset, "offset", 0, "the first `LINE`, from 1")
-	cmd.Flags().IntVar(&req.Limit, "limit", 0, "how many `LINES` (default 2000)")
-	cmd.Flags().Int64Var(&req.MaxBytes, "max-bytes", 0, "how many `BYTES` (default 51200)")
-	cmd.Flags().BoolVar(&base64Wanted, "base64", false, "print it in base64, text or not")
+	cmd.Flags().IntVar(&req.Offset, "offset", 0, "`LINE` first line to print, counted from 1")
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "`LINES` print at most this many lines (default 2000)")
+	cmd.Flags().Int64Var(&req.MaxBytes, "max-bytes", 0, "`N` print at most this many bytes (default 51200)")
+	cmd.Flags().BoolVar(&base64Wanted, "base64", false, "print base64; works for any file")
 	return cmd
 }
 
@@ -88,7 +83,7 @@ func (f fileCommands) write() *cobra.Command {
 	var req api.FileWrite
 	var appendTo, create bool
 	cmd := &cobra.Command{
-		Use:   "write SESSION PATH",
+		Use:   "write BOX PATH",
 		Short: "Write standard input to a file",
 		Long: `write makes standard input the content of a file, by renaming: nobody sees a part of it. Missing directories
 are made. cp copies larger files, and directories.`,
@@ -118,10 +113,10 @@ are made. cp copies larger files, and directories.`,
 			return f.printJSON(got)
 		}),
 	}
-	cmd.Flags().BoolVar(&appendTo, "append", false, "add to the end of the file")
-	cmd.Flags().BoolVar(&create, "create", false, "fail if something is there")
-	cmd.Flags().StringVar(&req.Permission, "permissions", "", "`MODE` of the file, such as 0755")
-	cmd.Flags().StringVar(&req.IfMatch, "if-match", "", "write only if the file has this `DIGEST`, as fs stat --digest prints it")
+	cmd.Flags().BoolVar(&appendTo, "append", false, "append to the file")
+	cmd.Flags().BoolVar(&create, "create", false, "fail if the file exists")
+	cmd.Flags().StringVar(&req.Permission, "permissions", "", "`MODE` permissions of the file, for example 0755")
+	cmd.Flags().StringVar(&req.IfMatch, "if-match", "", "`DIGEST` write only if the file has this digest, see fs stat --digest")
 	return cmd
 }
 
@@ -129,7 +124,7 @@ func (f fileCommands) edit() *cobra.Command {
 	var old, fresh string
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "edit SESSION PATH",
+		Use:   "edit BOX PATH",
 		Short: "Replace texts in a file",
 		Long: `edit replaces a text that is in the file exactly once, or with --all wherever it is. Without --old it reads
 edits from standard input, as JSON: [{"old": "…", "new": "…", "all": false}, …]. All of them are made, or none.`,
@@ -151,16 +146,16 @@ edits from standard input, as JSON: [{"old": "…", "new": "…", "all": false},
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&old, "old", "", "the `TEXT` to replace")
-	cmd.Flags().StringVar(&fresh, "new", "", "what takes its place, a `TEXT`")
-	cmd.Flags().BoolVar(&all, "all", false, "wherever it is")
+	cmd.Flags().StringVar(&old, "old", "", "`TEXT` text to replace")
+	cmd.Flags().StringVar(&fresh, "new", "", "`TEXT` replacement")
+	cmd.Flags().BoolVar(&all, "all", false, "replace every occurrence")
 	return cmd
 }
 
 func (f fileCommands) glob() *cobra.Command {
 	var req api.FileGlob
 	cmd := &cobra.Command{
-		Use:   "glob SESSION PATTERN [PATH]",
+		Use:   "glob BOX PATTERN [PATH]",
 		Short: "Find files by name, the newest first",
 		Long: `glob finds what has a name that matches: * is anything within a name, ** any directories, ? one character, [a-z]
 one of some, {a,b} one of several. What .gitignore leaves out is left out, and .git, node_modules, dist and the like.`,
@@ -179,8 +174,8 @@ one of some, {a,b} one of several. What .gitignore leaves out is left out, and .
 			})
 		}),
 	}
-	cmd.Flags().IntVar(&req.Limit, "limit", 0, "at most so many, a `NUMBER` (default 100)")
-	cmd.Flags().BoolVar(&req.NoIgnore, "no-ignore", false, "leave nothing out")
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "`N` print at most this many names (default 100)")
+	cmd.Flags().BoolVar(&req.NoIgnore, "no-ignore", false, "include files that .gitignore and the built-in list leave out")
 	return cmd
 }
 
@@ -195,7 +190,7 @@ func (f fileCommands) more(is bool) error {
 func (f fileCommands) grep() *cobra.Command {
 	var req api.FileGrep
 	cmd := &cobra.Command{
-		Use:   "grep SESSION PATTERN [PATH]",
+		Use:   "grep BOX PATTERN [PATH]",
 		Short: "Find lines in files",
 		Long: `grep prints lines that a regular expression (RE2) matches, in the text files below a path. What glob leaves out
 it leaves out too. It ends with 1 if nothing is found.`,
@@ -227,15 +222,15 @@ it leaves out too. It ends with 1 if nothing is found.`,
 		}),
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&req.IgnoreCase, "ignore-case", "i", false, "take upper and lower case for the same")
-	flags.BoolVarP(&req.Literal, "literal", "F", false, "the pattern is a text")
-	flags.BoolVarP(&req.NamesOnly, "names", "l", false, "print names of files only")
-	flags.IntVarP(&req.Before, "before", "B", 0, "so many `LINES` before each")
-	flags.IntVarP(&req.After, "after", "A", 0, "so many `LINES` after each")
-	flags.StringArrayVar(&req.Include, "include", nil, "only files that a `GLOB` matches; may be repeated")
-	flags.StringArrayVar(&req.Exclude, "exclude", nil, "no files that a `GLOB` matches; may be repeated")
-	flags.IntVar(&req.Limit, "limit", 0, "at most so many lines, a `NUMBER` (default 200)")
-	flags.BoolVar(&req.NoIgnore, "no-ignore", false, "leave nothing out")
+	flags.BoolVarP(&req.IgnoreCase, "ignore-case", "i", false, "ignore upper and lower case")
+	flags.BoolVarP(&req.Literal, "literal", "F", false, "take PATTERN as text, not as a regular expression")
+	flags.BoolVarP(&req.NamesOnly, "names", "l", false, "print only the names of matching files")
+	flags.IntVarP(&req.Before, "before", "B", 0, "`LINES` print this many lines before each match")
+	flags.IntVarP(&req.After, "after", "A", 0, "`LINES` print this many lines after each match")
+	flags.StringArrayVar(&req.Include, "include", nil, "`GLOB` search only files that match")
+	flags.StringArrayVar(&req.Exclude, "exclude", nil, "`GLOB` skip files that match")
+	flags.IntVar(&req.Limit, "limit", 0, "`N` print at most this many lines (default 200)")
+	flags.BoolVar(&req.NoIgnore, "no-ignore", false, "include files that .gitignore and the built-in list leave out")
 	return cmd
 }
 
@@ -250,7 +245,7 @@ func printable(r rune) rune {
 func (f fileCommands) list() *cobra.Command {
 	var req api.FileList
 	cmd := &cobra.Command{
-		Use:   "list SESSION [PATH]",
+		Use:   "list BOX [PATH]",
 		Short: "List a directory",
 		Args:  usage(cobra.RangeArgs(1, 2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -266,8 +261,8 @@ func (f fileCommands) list() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().IntVar(&req.Depth, "depth", 0, "how many `LEVELS` of directories (default 1)")
-	cmd.Flags().IntVar(&req.Limit, "limit", 0, "at most so many, a `NUMBER` (default 1000)")
+	cmd.Flags().IntVar(&req.Depth, "depth", 0, "`LEVELS` levels of directories to list (default 1)")
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "`N` print at most this many entries (default 1000)")
 	return cmd
 }
 
@@ -287,7 +282,7 @@ func (f fileCommands) table(entries []api.File) error {
 func (f fileCommands) stat() *cobra.Command {
 	var req api.FileStat
 	cmd := &cobra.Command{
-		Use:   "stat SESSION PATH",
+		Use:   "stat BOX PATH",
 		Short: "Describe what is at a path",
 		Args:  usage(cobra.ExactArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -304,15 +299,15 @@ func (f fileCommands) stat() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.NoFollow, "no-follow", false, "of a symbolic link, the link")
-	cmd.Flags().BoolVar(&req.Digest, "digest", false, "digest the file")
+	cmd.Flags().BoolVar(&req.NoFollow, "no-follow", false, "describe a symbolic link, not its target")
+	cmd.Flags().BoolVar(&req.Digest, "digest", false, "print the SHA-256 digest of the file")
 	return cmd
 }
 
 func (f fileCommands) move() *cobra.Command {
 	var req api.FileMove
 	cmd := &cobra.Command{
-		Use:   "move SESSION FROM TO",
+		Use:   "move BOX FROM TO",
 		Short: "Rename a file or directory",
 		Args:  usage(cobra.ExactArgs(3)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -320,13 +315,13 @@ func (f fileCommands) move() *cobra.Command {
 			return c.MoveFile(cmd.Context(), args[0], &req)
 		}),
 	}
-	cmd.Flags().BoolVar(&req.Overwrite, "overwrite", false, "replace what is there")
+	cmd.Flags().BoolVar(&req.Overwrite, "overwrite", false, "replace an existing file")
 	return cmd
 }
 
 func (f fileCommands) chmod() *cobra.Command {
 	return &cobra.Command{
-		Use:   "chmod SESSION MODE PATH",
+		Use:   "chmod BOX MODE PATH",
 		Short: "Change the mode of a file or directory",
 		Long: `chmod changes the permission bits of what is at a path; MODE is octal, such as 755. It works also where a program has
 closed the workspace to itself.`,
@@ -340,7 +335,7 @@ closed the workspace to itself.`,
 func (f fileCommands) remove() *cobra.Command {
 	var req api.FileRemove
 	cmd := &cobra.Command{
-		Use:   "remove SESSION PATH",
+		Use:   "remove BOX PATH",
 		Short: "Remove a file or directory",
 		Args:  usage(cobra.ExactArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -348,7 +343,7 @@ func (f fileCommands) remove() *cobra.Command {
 			return c.RemoveFile(cmd.Context(), args[0], &req)
 		}),
 	}
-	cmd.Flags().BoolVarP(&req.Recursive, "recursive", "r", false, "a directory with what is in it")
-	cmd.Flags().BoolVar(&req.MissingOK, "missing-ok", false, "nothing there is no mistake")
+	cmd.Flags().BoolVarP(&req.Recursive, "recursive", "r", false, "remove a directory and its contents")
+	cmd.Flags().BoolVar(&req.MissingOK, "missing-ok", false, "succeed if nothing is there")
 	return cmd
 }

@@ -72,8 +72,8 @@ boxes that have it keep it.`,
 			return s.printMade(&img)
 		}),
 	}
-	cmd.Flags().StringVar(&name, "name", "", "what it is called; without, what the archive says (`NAME`)")
-	cmd.Flags().StringVar(&form, "form", "", "what SOURCE is: oci, docker or rootfs (`FORM`); without, what it looks like")
+	cmd.Flags().StringVar(&name, "name", "", "`NAME` name of the image (default: the name in the archive)")
+	cmd.Flags().StringVar(&form, "form", "", "`FORM` format of SOURCE: oci, docker or rootfs (default: detect it)")
 	return cmd
 }
 

@@ -17,7 +17,7 @@ func (s imageCommands) commit() *cobra.Command {
 	var env []string
 	var dir string
 	cmd := &cobra.Command{
-		Use: "commit SESSION NAME", Short: "Make an image of what programs have changed in a box", Args: usage(cobra.ExactArgs(2)),
+		Use: "commit BOX NAME", Short: "Make an image of what programs have changed in a box", Args: usage(cobra.ExactArgs(2)),
 		Long: `commit makes an image of the root of a box that was made with --writable-root: what its image has, with what programs
 have made, changed and removed of it. /workspace, /tmp and the home directory are of no image. The box goes on, and what it
 was made from stays as it is. Each file is as it was at one time, and one that changes while it is read is refused; so that
@@ -48,9 +48,9 @@ before, unless a flag says otherwise.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&env, "env", nil, "a variable of its programs (`NAME=VALUE`); may be repeated")
-	f.StringVar(&dir, "workdir", "", "where its programs start (`DIR`)")
-	f.StringArrayVar(&req.Entrypoint, "entrypoint", nil, "what it runs, word by word (`WORD`)")
-	f.StringArrayVar(&req.Cmd, "cmd", nil, "what it runs, or gives to its entrypoint, where a run says nothing, word by word (`WORD`)")
+	f.StringArrayVar(&env, "env", nil, "`NAME=value` set an environment variable of the image")
+	f.StringVar(&dir, "workdir", "", "`DIRECTORY` working directory of the image's programs")
+	f.StringArrayVar(&req.Entrypoint, "entrypoint", nil, "`WORD` entrypoint, one word per flag")
+	f.StringArrayVar(&req.Cmd, "cmd", nil, "`WORD` default command or arguments, one word per flag")
 	return cmd
 }

@@ -48,12 +48,12 @@ host's certificates or those of SSL_CERT_FILE.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&name, "name", "", "what it is called here; without, REF (`NAME`)")
-	f.StringVar(&o.Platform, "platform", "", "of an image for several (`OS/ARCH`); without, this machine's")
-	f.StringVar(&o.Credentials.Username, "username", "", "who asks (`NAME`)")
+	f.StringVar(&name, "name", "", "`NAME` local name of the image (default: REF)")
+	f.StringVar(&o.Platform, "platform", "", "`OS/ARCH` platform to pull (default: this machine's)")
+	f.StringVar(&o.Credentials.Username, "username", "", "`NAME` user name for the registry")
 	f.BoolVar(&password, "password-stdin", false, "read the password or token from standard input")
-	f.StringVar(&o.Credentials.File, "authfile", "", "who asks, as docker login and podman login write it (`FILE`)")
-	f.BoolVar(&o.Insecure, "insecure", false, "ask the registry without TLS, if it has none")
+	f.StringVar(&o.Credentials.File, "authfile", "", "`FILE` credentials file, as docker login or podman login writes it")
+	f.BoolVar(&o.Insecure, "insecure", false, "use plain HTTP instead of TLS")
 	return cmd
 }
 

@@ -34,13 +34,13 @@ type terminalFlags struct {
 func (f *terminalFlags) add(cmd *cobra.Command) {
 	set := cmd.Flags()
 	set.BoolVarP(&f.noStdin, "no-stdin", "n", false, "give the program no standard input")
-	set.BoolVarP(&f.interactive, "interactive", "i", false, "give it standard input even if that is a terminal")
-	set.BoolVarP(&f.terminal, "terminal", "t", false, "give it a terminal; with -i, this one")
+	set.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on, even from a terminal")
+	set.BoolVarP(&f.terminal, "terminal", "t", false, "give the program a terminal; with -i, connect it to yours")
 	addDetachKeys(cmd, &f.detachKeys)
 }
 
 func addDetachKeys(cmd *cobra.Command, keys *string) {
-	cmd.Flags().StringVar(keys, "detach-keys", "ctrl-p,ctrl-q", "`KEYS` that leave a program in a terminal to itself; empty: none")
+	cmd.Flags().StringVar(keys, "detach-keys", "ctrl-p,ctrl-q", "`KEYS` key sequence to detach from the terminal; \"\" disables it")
 }
 
 // checkTerminal says whether the flags fit together and to what boxctl was started on.
@@ -234,7 +234,7 @@ func (a *app) attachCommand() *cobra.Command {
 	var noStdin, takeOver, noReplay, drop bool
 	var detachKeys string
 	cmd := &cobra.Command{
-		Use:   "attach [flags] ID NAME",
+		Use:   "attach [flags] BOX PROCESS",
 		Short: "Connect with a process of a session",
 		Long: `attach shows what a process has written, as much as is kept, and then what it writes, and gives it
 what is typed. Of the clients of a process one writes to it. The process goes on when attach ends; the
@@ -270,10 +270,10 @@ answers to another one. That command is what the client's configuration names as
 			return a.conclude(r, err, caught)
 		}),
 	}
-	cmd.Flags().BoolVarP(&noStdin, "no-stdin", "n", false, "only read")
-	cmd.Flags().BoolVar(&takeOver, "take-over", false, "write to it instead of another client")
-	cmd.Flags().BoolVar(&drop, "drop", false, "leave out what is not read in time, rather than have the process wait")
-	cmd.Flags().BoolVar(&noReplay, "no-replay", false, "do not show what it wrote before")
+	cmd.Flags().BoolVarP(&noStdin, "no-stdin", "n", false, "only show output, send no input")
+	cmd.Flags().BoolVar(&takeOver, "take-over", false, "become the client that writes to the process")
+	cmd.Flags().BoolVar(&drop, "drop", false, "drop output that is not read in time, instead of blocking the process")
+	cmd.Flags().BoolVar(&noReplay, "no-replay", false, "do not show earlier output")
 	addDetachKeys(cmd, &detachKeys)
 	return cmd
 }

@@ -28,23 +28,23 @@ type limitFlags struct {
 func (f *limitFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
 	p := &f.limits
-	textFlag(f, &p.Memory, quantity.ParseSize, "memory", "m", "`SIZE` of the memory, such as 512MiB")
-	textFlag(f, &p.MemoryHigh, quantity.ParseSize, "memory-high", "", "`SIZE` of the memory from which on programs are slowed down")
-	textFlag(f, &p.Swap, quantity.ParseSize, "swap", "", "`SIZE` of the swap beside the memory")
-	textFlag(f, &p.OOM, anyText, "oom", "", "`WHAT` dies when the memory is used up: process, program or session")
-	numberFlag(f, &p.CPUs, f.set.Float64, "cpus", "`NUMBER` of processors, such as 1.5")
-	numberFlag(f, &p.CPUWeight, f.set.Int, "cpu-weight", "`WEIGHT` against other boxes for processor time, 1 to 10000")
-	numberFlag(f, &p.Pids, f.set.Int, "pids", "`NUMBER` of processes and threads")
-	numberFlag(f, &p.IOWeight, f.set.Int, "io-weight", "`WEIGHT` against other boxes for the disk, 1 to 10000")
-	textFlag(f, &p.IORead, quantity.ParseSize, "io-read", "", "`SIZE` that may be read from the disk per second, such as 10MiB")
-	textFlag(f, &p.IOWrite, quantity.ParseSize, "io-write", "", "`SIZE` that may be written to the disk per second")
-	textFlag(f, &p.WorkspaceQuota, quantity.ParseSize, "workspace-quota", "", "`SIZE` of the workspace")
-	numberFlag(f, &p.WorkspaceInodes, f.set.Int, "workspace-inodes", "`NUMBER` of files and directories in the workspace")
-	numberFlag(f, &p.NetworkConnections, f.set.Int, "network-connections", "`NUMBER` of connections at a time, at most the profile's")
-	textFlag(f, &p.NetworkBandwidth, quantity.ParseSize, "network-bandwidth", "", "`SIZE` that may be sent, and as much received, per second, such as 1MiB")
-	textFlag(f, &p.TTL, quantity.ParseDuration, "ttl", "", "end after this `TIME` without use, such as 10m")
-	textFlag(f, &p.MaxLifetime, quantity.ParseDuration, "max-lifetime", "", "end after this `TIME` in any case")
-	f.set.StringArrayVar(&f.labels, "label", nil, "`NAME=value` that goes with it; may be repeated")
+	textFlag(f, &p.Memory, quantity.ParseSize, "memory", "m", "`SIZE` memory limit, for example 512MiB")
+	textFlag(f, &p.MemoryHigh, quantity.ParseSize, "memory-high", "", "`SIZE` slow programs down above this memory use")
+	textFlag(f, &p.Swap, quantity.ParseSize, "swap", "", "`SIZE` swap limit, beside the memory")
+	textFlag(f, &p.OOM, anyText, "oom", "", "`WHAT` what is killed when memory runs out: process, program or session")
+	numberFlag(f, &p.CPUs, f.set.Float64, "cpus", "`N` CPU limit, for example 1.5")
+	numberFlag(f, &p.CPUWeight, f.set.Int, "cpu-weight", "`WEIGHT` relative CPU share, 1-10000 (default 100)")
+	numberFlag(f, &p.Pids, f.set.Int, "pids", "`N` limit of processes and threads")
+	numberFlag(f, &p.IOWeight, f.set.Int, "io-weight", "`WEIGHT` relative disk share, 1-10000 (default 100)")
+	textFlag(f, &p.IORead, quantity.ParseSize, "io-read", "", "`SIZE` disk read limit per second, for example 10MiB")
+	textFlag(f, &p.IOWrite, quantity.ParseSize, "io-write", "", "`SIZE` disk write limit per second, for example 10MiB")
+	textFlag(f, &p.WorkspaceQuota, quantity.ParseSize, "workspace-quota", "", "`SIZE` disk space limit of the workspace, for example 2GiB")
+	numberFlag(f, &p.WorkspaceInodes, f.set.Int, "workspace-inodes", "`N` limit of files and directories in the workspace")
+	numberFlag(f, &p.NetworkConnections, f.set.Int, "network-connections", "`N` limit of open connections")
+	textFlag(f, &p.NetworkBandwidth, quantity.ParseSize, "network-bandwidth", "", "`SIZE` bandwidth limit per second and direction, for example 1MiB")
+	textFlag(f, &p.TTL, quantity.ParseDuration, "ttl", "", "`TIME` idle timeout: remove the box after this time without use")
+	textFlag(f, &p.MaxLifetime, quantity.ParseDuration, "max-lifetime", "", "`TIME` remove the box after this time in any case, for example 8h")
+	f.set.StringArrayVar(&f.labels, "label", nil, "`NAME=value` label")
 }
 
 // numberFlag adds a flag, and asks for its number if the flag was given.
@@ -81,7 +81,7 @@ func (a *app) setCommand() *cobra.Command {
 	var f limitFlags
 	var rules []string
 	cmd := &cobra.Command{
-		Use:   "set [flags] ID",
+		Use:   "set [flags] BOX",
 		Short: "Change the limits, times and network rules of a session that lives",
 		Long: `set gives a session other limits, and its programs feel them at once. All that the flags ask for is
 changed, or nothing: a limit below what the session uses is refused. With --network-rule its programs may connect to
@@ -111,7 +111,7 @@ what these rules say, and to nothing that only the rules of before did: such con
 		}),
 	}
 	f.add(cmd)
-	cmd.Flags().StringArrayVar(&rules, "network-rule", nil, "`RULE` of where programs may connect to, such as pypi.org or '151.101.0.0/16 tcp 443', in the place of all it has; none is nowhere; may be repeated")
+	cmd.Flags().StringArrayVar(&rules, "network-rule", nil, "`RULE` allow connections to a host name or CIDR; replaces all rules, \"none\" allows nothing")
 	return cmd
 }
 
@@ -124,17 +124,17 @@ func networkRules(flags []string) []string {
 }
 
 func (a *app) freezeCommand() *cobra.Command {
-	return a.eachSession("freeze ID...", "Stop all programs of sessions where they are",
+	return a.eachSession("freeze BOX...", "Stop all programs of sessions where they are",
 		"freeze returns when nothing in the sessions runs any more. Time goes on for them: timeouts and the session's own times "+
 			"end what they would have ended.", ids(cobra.MinimumNArgs(1)), (*client.Client).FreezeSession)
 }
 
 func (a *app) thawCommand() *cobra.Command {
-	return a.eachSession("thaw ID...", "Let the programs of frozen sessions go on", "", ids(cobra.MinimumNArgs(1)), (*client.Client).ThawSession)
+	return a.eachSession("thaw BOX...", "Let the programs of frozen sessions go on", "", ids(cobra.MinimumNArgs(1)), (*client.Client).ThawSession)
 }
 
 func (a *app) renewCommand() *cobra.Command {
-	return a.eachSession("renew ID...", "Begin the idle time of sessions anew",
+	return a.eachSession("renew BOX...", "Begin the idle time of sessions anew",
 		`renew is a use of sessions that runs nothing: each ends when it was not used for its ttl from now on. When it ends
 at the latest, by its max_lifetime, stays as it is; set changes that.`, cobra.MinimumNArgs(1), (*client.Client).RenewSession)
 }

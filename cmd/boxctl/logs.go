@@ -25,7 +25,7 @@ func (a *app) logsCommand() *cobra.Command {
 	var timestamps, onlyOut, onlyErr, raw bool
 	var since string
 	cmd := &cobra.Command{
-		Use:   "logs [flags] ID NAME",
+		Use:   "logs [flags] BOX PROCESS",
 		Short: "Show what a process of a session has written",
 		Long: `logs prints what is kept of the output of a process: its standard output to standard output, its
 standard error to standard error. On a terminal control characters are shown and not obeyed.`,
@@ -59,13 +59,13 @@ standard error to standard error. On a terminal control characters are shown and
 			return errors.Join(err, p.Flush())
 		}),
 	}
-	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what it writes until it has ended")
-	cmd.Flags().BoolVarP(&timestamps, "timestamps", "t", false, "begin every line with the time it was written")
-	cmd.Flags().IntVar(&lines, "tail", 0, "only this `NUMBER` of lines of the end")
-	cmd.Flags().StringVar(&since, "since", "", "only what it wrote since this `TIME`: how long ago, for example 10m, or when, for example 2026-11-21T09:30:00Z")
-	cmd.Flags().BoolVar(&onlyOut, "stdout", false, "only its standard output")
-	cmd.Flags().BoolVar(&onlyErr, "stderr", false, "only its standard error")
-	cmd.Flags().BoolVar(&raw, "raw", false, "let control characters through to the terminal")
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "follow the output until the process ends")
+	cmd.Flags().BoolVarP(&timestamps, "timestamps", "t", false, "print the time before each line")
+	cmd.Flags().IntVar(&lines, "tail", 0, "`N` print only the last lines")
+	cmd.Flags().StringVar(&since, "since", "", "`TIME` print only output since then, for example 10m (ago) or 2026-11-21T09:30:00Z")
+	cmd.Flags().BoolVar(&onlyOut, "stdout", false, "print only standard output")
+	cmd.Flags().BoolVar(&onlyErr, "stderr", false, "print only standard error")
+	cmd.Flags().BoolVar(&raw, "raw", false, "pass control characters on to the terminal")
 	return cmd
 }
 

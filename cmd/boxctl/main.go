@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,10 @@ func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	root := a.root()
 	root.SetArgs(args)
-	err := root.ExecuteContext(context.Background())
+	cmd, err := root.ExecuteContextC(context.Background())
+	if e, ok := errors.AsType[*usageError](err); ok && e.command == "" {
+		e.command = cmd.CommandPath()
+	}
 	return a.report(err)
 }
 
@@ -84,9 +88,9 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		socket = client.DefaultSocket
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", socket, "`PATH` of the Unix socket of boxd, or http://127.0.0.1:PORT; also from BOXD_SOCKET")
+	flags.StringVar(&a.socket, "socket", socket, "`PATH` socket of boxd, or http://127.0.0.1:PORT; also from BOXD_SOCKET")
 	a.addTokenFlag(flags)
-	flags.StringVar(&a.owner, "owner", "", "act on the sessions of another `OWNER`, such as uid:1000 (operators)")
+	flags.StringVar(&a.owner, "owner", "", "`OWNER` act on the boxes of another user, for example uid:1000 (operators)")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
@@ -100,11 +104,10 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		a.skillCommand(), a.driveCommand(), a.workspaceCommand(), a.imageCommand(),
 		a.eventsCommand(), a.errorsCommand(), a.auditCommand(),
 	)
-	completion := completionCommand(a.stdout)
-	completion.Args = usage(completion.Args)
-	root.AddCommand(completion, a.configCommand())
+	root.AddCommand(completionCommand(a.stdout), a.configCommand())
 	addCompletion(root, a.client)
 	correctHelp(root)
+	setHelp(root)
 	return root
 }
 
@@ -124,7 +127,11 @@ func (a *app) report(err error) int {
 	if errors.Is(err, client.ErrDetached) {
 		return 0 // and all has been said
 	}
-	fmt.Fprintf(a.stderr, "boxctl: %s\n", strings.ReplaceAll(render.Plain(err.Error()), "\n", "\nboxctl: "))
+	if e, ok := errors.AsType[wrongArguments](err); ok {
+		fmt.Fprintln(a.stderr, e)
+	} else {
+		fmt.Fprintf(a.stderr, "boxctl: %s\n", strings.ReplaceAll(render.Plain(err.Error()), "\n", "\nboxctl: "))
+	}
 	if hint := hintFor(err); hint != "" {
 		fmt.Fprintf(a.stderr, "hint: %s\n", render.Plain(hint))
 	}
@@ -148,8 +155,8 @@ func hintFor(err error) string {
 	if c, ok := errors.AsType[*client.ConnectError](err); ok {
 		return render.ConnectHint(c)
 	}
-	if errors.As(err, new(*usageError)) {
-		return "boxctl help shows the commands, boxctl COMMAND --help its flags"
+	if e, ok := errors.AsType[*usageError](err); ok {
+		return cmp.Or(e.command, "boxctl") + " --help"
 	}
 	return ""
 }

@@ -195,7 +195,7 @@ func TestErrorsHaveACodeAndAHint(t *testing.T) {
 		{refused, 1, "boxctl: no\nhint: do that\n"},
 		{programError{refused}, 125, "boxctl: no\nhint: do that\n"},
 		{programError{errors.New("x")}, 125, "boxctl: x\n"},
-		{&usageError{err: errors.New("x")}, 2, "boxctl: x\nhint: boxctl help shows the commands, boxctl COMMAND --help its flags\n"},
+		{&usageError{err: errors.New("x")}, 2, "boxctl: x\nhint: boxctl --help\n"},
 		{connect(syscall.ENOENT), 1, noBoxd},
 		{connect(syscall.ECONNREFUSED), 1, noBoxd},
 		{programError{fmt.Errorf("run: %w", connect(fs.ErrNotExist))}, 125, noBoxd},

@@ -27,7 +27,7 @@ const writeVariable = "BOXCTL_WRITE"
 const shipped = "../../packaging"
 
 // manualDate is when the text of the pages was last gone through. Pages must not differ from build to build.
-const manualDate = "2026-11-21"
+const manualDate = "2026-11-26"
 
 // shippedRoot is the command table as whoever has set nothing sees it.
 func shippedRoot(t *testing.T) *cobra.Command {
@@ -36,9 +36,6 @@ func shippedRoot(t *testing.T) *cobra.Command {
 	var a app
 	root := a.root()
 	root.InitDefaultHelpCmd()
-	for _, cmd := range append(slices.Clone(root.Commands()), root) {
-		cmd.InitDefaultHelpFlag()
-	}
 	return root
 }
 
@@ -99,21 +96,14 @@ func comparePages(t *testing.T, dir, pattern string, want map[string]string) {
 	}
 }
 
-func TestEveryFlagSaysWhatItTakes(t *testing.T) {
-	root := shippedRoot(t)
-	for _, cmd := range append(slices.Clone(root.Commands()), root) {
-		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			name, usage := pflag.UnquoteUsage(f)
-			if usage == "" || f.Value.Type() != "bool" && name != strings.ToUpper(name) && name != "NAME=value" {
-				t.Errorf("%s --%s: its value is called %q in %q", cmd.CommandPath(), f.Name, name, usage)
-			}
-		})
-	}
-}
-
 // documented are the commands with a page of their own.
 func documented(root *cobra.Command) []*cobra.Command {
 	return slices.DeleteFunc(slices.Clone(root.Commands()), func(c *cobra.Command) bool { return c.Hidden || c.Name() == "help" })
+}
+
+// use is how a command is called, after the name of the command above it.
+func use(cmd *cobra.Command) string {
+	return strings.TrimPrefix(useLine(cmd), cmd.Parent().CommandPath()+" ")
 }
 
 func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
@@ -182,44 +172,48 @@ func paragraphs(b *bytes.Buffer, text string) {
 	}
 }
 
-func options(b *bytes.Buffer, flags *pflag.FlagSet) {
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden {
-			return
+// options writes flags as the help of their command has them: many of them under headings.
+func options(b *bytes.Buffer, set *pflag.FlagSet) {
+	titles, flags := flagsByTopic(set)
+	for i, list := range flags {
+		if titles[i] != "" {
+			fmt.Fprintf(b, ".SS %s\n", titles[i])
 		}
-		b.WriteString(".TP\n")
-		if f.Shorthand != "" {
-			fmt.Fprintf(b, `\fB\-%s\fR, `, f.Shorthand)
+		for _, f := range list {
+			option(b, f)
 		}
-		fmt.Fprintf(b, `\fB\-\-%s\fR`, roffText(f.Name))
-		name, usage := pflag.UnquoteUsage(f)
-		switch {
-		case f.Value.Type() == "bool":
-		case f.NoOptDefVal != "":
-			fmt.Fprintf(b, `[=\fI%s\fR]`, name)
-			usage += "; without one, " + f.NoOptDefVal
-		default:
-			fmt.Fprintf(b, ` \fI%s\fR`, roffText(name))
-		}
-		if f.DefValue != "" && f.Value.Type() == "string" && f.NoOptDefVal == "" {
-			usage += " (default " + f.DefValue + ")"
-		}
-		fmt.Fprintf(b, "\n%s.\n", filled(strings.ToUpper(usage[:1])+usage[1:]))
-	})
+	}
+}
+
+func option(b *bytes.Buffer, f *pflag.Flag) {
+	b.WriteString(".TP\n")
+	if f.Shorthand != "" {
+		fmt.Fprintf(b, `\fB\-%s\fR, `, f.Shorthand)
+	}
+	fmt.Fprintf(b, `\fB\-\-%s\fR`, roffText(f.Name))
+	switch value := roffText(valueName(f)); {
+	case value == "":
+	case f.NoOptDefVal != "":
+		fmt.Fprintf(b, `[=\fI%s\fR]`, value)
+	default:
+		fmt.Fprintf(b, ` \fI%s\fR`, value)
+	}
+	text := flagText(f)
+	fmt.Fprintf(b, "\n%s.\n", filled(strings.ToUpper(text[:1])+text[1:]))
 }
 
 func commandPage(cmd *cobra.Command) string {
 	var b bytes.Buffer
 	pageHeader(&b, pageName(cmd), cmd.Short)
-	fmt.Fprintf(&b, ".SH SYNOPSIS\n\\fBboxctl\\fR %s\n", roffUse(cmd.Use))
+	fmt.Fprintf(&b, ".SH SYNOPSIS\n\\fBboxctl\\fR %s\n", roffUse(use(cmd)))
 	for _, alias := range cmd.Aliases {
-		fmt.Fprintf(&b, ".br\n\\fBboxctl\\fR %s\n", roffUse(alias+strings.TrimPrefix(cmd.Use, cmd.Name())))
+		fmt.Fprintf(&b, ".br\n\\fBboxctl\\fR %s\n", roffUse(alias+strings.TrimPrefix(use(cmd), cmd.Name())))
 	}
 	b.WriteString(".SH DESCRIPTION\n")
 	paragraphs(&b, cmp.Or(cmd.Long, cmd.Short+"."))
 	b.WriteString(".SH OPTIONS\n")
 	options(&b, cmd.LocalFlags())
-	b.WriteString(".PP\nThe options of all commands are in\n.BR boxctl (1).\n")
+	b.WriteString(".PP\nSee\n.BR boxctl (1)\nfor the options of all commands.\n")
 	if cmd.Example != "" {
 		b.WriteString(".SH EXAMPLES\n")
 		examplesOf(&b, cmd.Example)
@@ -246,7 +240,7 @@ func subcommands(b *bytes.Buffer, cmd *cobra.Command) {
 		b.WriteString(".SH COMMANDS\n")
 	}
 	for _, sub := range cmd.Commands() {
-		fmt.Fprintf(b, ".SS \\fBboxctl %s\\fR %s\n", roffText(cmd.Name()), roffUse(sub.Use))
+		fmt.Fprintf(b, ".SS \\fBboxctl %s\\fR %s\n", roffText(cmd.Name()), roffUse(use(sub)))
 		paragraphs(b, cmp.Or(sub.Long, sub.Short+"."))
 		own := pflag.NewFlagSet(sub.Name(), pflag.ContinueOnError)
 		shared := false
@@ -259,7 +253,7 @@ func subcommands(b *bytes.Buffer, cmd *cobra.Command) {
 		})
 		options(b, own)
 		if shared {
-			b.WriteString(".PP\nIts other options are those above.\n")
+			b.WriteString(".PP\nIt also takes the options above.\n")
 		}
 		if sub.Example != "" {
 			b.WriteString(".PP\n")
@@ -356,11 +350,17 @@ func rootPage(root *cobra.Command) string {
 	pageHeader(&b, root.Name(), root.Short)
 	b.WriteString(".SH SYNOPSIS\n\\fBboxctl\\fR [\\fIflags\\fR] \\fICOMMAND\\fR [\\fIARG\\fR...]\n.SH DESCRIPTION\n")
 	paragraphs(&b, root.Long)
-	b.WriteString(".SH COMMANDS\nEvery command has a page of its own.\n")
-	for _, cmd := range documented(root) {
-		fmt.Fprintf(&b, ".TP\n.BR %s (1)\n%s.\n", roffText(pageName(cmd)), filled(cmd.Short))
+	b.WriteString(".SH COMMANDS\nEach command has its own manual page.\n")
+	titles, commands := commandsByTopic(root)
+	for i, list := range commands {
+		fmt.Fprintf(&b, ".SS %s\n", titles[i])
+		for _, cmd := range list {
+			if cmd.Name() != "help" {
+				fmt.Fprintf(&b, ".TP\n.BR %s (1)\n%s.\n", roffText(pageName(cmd)), filled(cmd.Short))
+			}
+		}
 	}
-	b.WriteString(".SH OPTIONS\nEvery command takes these.\n")
+	b.WriteString(".SH OPTIONS\nThese apply to all commands.\n")
 	options(&b, root.PersistentFlags())
 	options(&b, root.LocalNonPersistentFlags())
 	return b.String() + rootEnd

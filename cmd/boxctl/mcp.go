@@ -46,8 +46,8 @@ it has made, but no other of yours unless --any-session says so.`,
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&session, "session", "", "serve the session of this `ID`, which stays; it is made if it is not there")
-	cmd.Flags().BoolVar(&any, "any-session", false, "let the agent name every session of yours, not only those it has made")
+	cmd.Flags().StringVar(&session, "session", "", "`BOX` use this box, which stays; created if missing")
+	cmd.Flags().BoolVar(&any, "any-session", false, "let the agent use all your boxes, not only those it created")
 	cmd.AddCommand(a.mcpRunCommand(), a.mcpStatusCommand(), a.mcpInstructionsCommand())
 	return cmd
 }

@@ -15,7 +15,7 @@ import (
 func (a *app) mcpInstructionsCommand() *cobra.Command {
 	var profile string
 	cmd := &cobra.Command{
-		Use:   "instructions [flags] [SESSION]",
+		Use:   "instructions [flags] [BOX]",
 		Short: "Print what a model is told of a box",
 		Long: `instructions prints the lines that boxctl mcp gives a model at the handshake: what a box offers and forbids. They are
 those of a living session, or of the box that would be made.`,
@@ -35,6 +35,6 @@ those of a living session, or of the box that would be made.`,
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&profile, "profile", "", "of a box with this `PROFILE`, that is not there yet")
+	cmd.Flags().StringVar(&profile, "profile", "", "`PROFILE` describe a new box of this profile")
 	return cmd
 }

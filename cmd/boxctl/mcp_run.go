@@ -75,10 +75,10 @@ directory stays as it is. A project below the source of a -v is used where that 
 	f.add(cmd)
 	cmd.Flags().SetInterspersed(false) // what follows the name is the server's
 	cmd.Flags().BoolVar(&asIs, "as-is", false, "copy no project and rewrite no paths")
-	cmd.Flags().DurationVar(&within, "install-timeout", 2*time.Minute, "how long installing may take, all attempts together")
-	cmd.Flags().DurationVar(&greeting, "start-timeout", 2*time.Minute, "how long the server may take to answer the handshake")
-	cmd.Flags().DurationVar(&health, "health", 30*time.Second, "how often to ping the server afterwards; at the third without an answer it is ended. 0s is never")
-	cmd.Flags().StringVar(&from, "from", "", "read what to run from the entry of that name in this `FILE` of an MCP host")
+	cmd.Flags().DurationVar(&within, "install-timeout", 2*time.Minute, "`TIME` limit for installing dependencies, all attempts together")
+	cmd.Flags().DurationVar(&greeting, "start-timeout", 2*time.Minute, "`TIME` limit for the server's answer to the handshake")
+	cmd.Flags().DurationVar(&health, "health", 30*time.Second, "`TIME` ping interval; three missed answers end the server, 0s disables it")
+	cmd.Flags().StringVar(&from, "from", "", "`FILE` read the command from entry NAME of an mcp.json")
 	return cmd
 }
 

@@ -20,7 +20,7 @@ import (
 func (a *app) mountCommand() *cobra.Command {
 	var req api.MountRequest
 	cmd := &cobra.Command{
-		Use:   "mount [flags] ID [SOURCE:TARGET[:ro[:OWNER-UID]]]...",
+		Use:   "mount [flags] BOX [SOURCE:TARGET[:ro[:OWNER-UID]]]...",
 		Short: "Give a living box host directories, or list its mounts",
 		Long: `mount gives a box directories of this host while it lives, read-only. Programs in it see them at once. With no
 directory it lists the mounts that the box has.
@@ -61,8 +61,8 @@ target: no program finds it without either, and what is open of the old one stay
 			return errors.Join(errs...)
 		}),
 	}
-	cmd.Flags().BoolVar(&req.Replace, "replace", false, "take the place of another mount on the target")
-	cmd.Flags().BoolVar(&req.NoSymlinks, "nosymfollow", false, "let nobody follow symbolic links of the directory")
+	cmd.Flags().BoolVar(&req.Replace, "replace", false, "replace the mount on the same target")
+	cmd.Flags().BoolVar(&req.NoSymlinks, "nosymfollow", false, "do not let programs follow symbolic links in the directory")
 	return cmd
 }
 
@@ -107,7 +107,7 @@ func (a *app) printMounts(list []api.SessionMount) error {
 func (a *app) umountCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use:   "umount [flags] ID TARGET...",
+		Use:   "umount [flags] BOX TARGET...",
 		Short: "Take mounts from a living box",
 		Long: `umount takes mounts from a box that it was given with mount, and removes the directories that were made for them.
 One in use stays, and is told with the programs that use it. With --force it goes: what they have open of it stays
@@ -127,7 +127,7 @@ open, and nothing else can be opened.`,
 			return errors.Join(errs...)
 		}),
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "even if it is in use")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "unmount even if it is in use")
 	return cmd
 }
 

@@ -24,7 +24,7 @@ import (
 // forwardCommand is the command that leads connections here to a port of a box.
 func (a *app) forwardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "forward SESSION WHERE:PORT", Short: "Lead connections here to a port of a box", Args: usage(cobra.ExactArgs(2)),
+		Use: "forward BOX WHERE:PORT", Short: "Lead connections here to a port of a box", Args: usage(cobra.ExactArgs(2)),
 		Long: `forward listens here, and leads each connection to PORT at the loopback of the box, whatever the network of that is.
 WHERE is a port of 127.0.0.1, with 0 any that is free; an address of the loopback and a port, as in [::1]:8080; or the
 path of a Unix socket, which is made for you alone. PORT by itself is the same port here and there. It prints where it
@@ -46,7 +46,7 @@ Everybody on this host can connect to a port of the loopback; a Unix socket is y
 func (a *app) previewCommand() *cobra.Command {
 	var lifetime string
 	cmd := &cobra.Command{
-		Use: "preview SESSION PORT", Short: "Make an address by which a browser sees a port of a box", Args: usage(cobra.ExactArgs(2)),
+		Use: "preview BOX PORT", Short: "Make an address by which a browser sees a port of a box", Args: usage(cobra.ExactArgs(2)),
 		Long: `preview prints an address that a browser on this host opens: what listens at PORT of the box, HTTP and WebSockets, under a
 name of its own. The address has a token in it: whoever has it sees the port until its time is over, the session ends, or who
 has made it may not use the session any more. It is good for nothing else.
@@ -71,7 +71,7 @@ boxd has to serve HTTP on the loopback (daemon.http of box.toml); where it does 
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&lifetime, "lifetime", "", "how long it holds, a `DURATION` such as 30m (left out, 15m)")
+	cmd.Flags().StringVar(&lifetime, "lifetime", "", "`TIME` how long the URL works, for example 1h (default 15m)")
 	return cmd
 }
 

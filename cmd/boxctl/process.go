@@ -35,24 +35,24 @@ type startFlags struct {
 func (f *startFlags) add(cmd *cobra.Command) {
 	f.execFlags.add(cmd)
 	f.addOwn()
-	f.set.Float64Var(&f.cpus, "cpus", 0, "`NUMBER` of processors, within those of the session")
-	f.set.StringVarP(&f.memory, "memory", "m", "", "`SIZE` of the memory, within that of the session")
-	f.set.IntVar(&f.pids, "pids", 0, "`NUMBER` of processes and threads, within those of the session")
-	f.set.BoolVarP(&f.stdin, "stdin", "i", false, "give it a standard input for attach")
-	f.set.BoolVarP(&f.terminal, "terminal", "t", false, "give it a terminal, with a standard input")
-	f.set.StringVar(&f.restart, "restart", "", "start it again when it has ended, by this `POLICY`: no, on-failure or always")
-	f.set.StringVar(&f.restartDelay, "restart-delay", "", "`TIME` before the first restart, such as 1s; it doubles with each that follows")
-	f.set.IntVar(&f.restartLimit, "restart-limit", 0, "`NUMBER` of restarts that a minute may have; one more is a crash loop; 0: no such number")
-	f.set.StringVar(&f.readyLine, "ready-line", "", "it is ready when a line of its output matches this `EXPRESSION`")
-	f.set.IntVar(&f.readyPort, "ready-port", 0, "it is ready when this TCP `PORT` of the box accepts connections")
-	f.set.StringVar(&f.readyCommand, "ready-command", "", "it is ready when this `LINE` for the shell ends with 0")
-	f.set.StringVar(&f.readyTime, "ready-timeout", "", "end it if it is not ready after this `TIME`")
-	f.set.StringVar(&f.stopSignal, "stop-signal", "", "`SIGNAL` that asks it to end, such as SIGINT")
-	f.set.StringVar(&f.grace, "grace", "", "kill it this `TIME` after it was asked to end")
-	f.set.StringVar(&f.lease, "lease", "", "end it when nobody has been attached to it for this `TIME`")
-	f.set.StringVar(&f.output, "output", "", "`SIZE` of the end of each stream that is kept, such as 1MiB")
-	f.set.StringArrayVar(&f.labels, "label", nil, "`NAME=value` that goes with it; may be repeated")
-	f.set.BoolVar(&f.wait, "wait", false, "return when it is ready, or has ended")
+	f.set.Float64Var(&f.cpus, "cpus", 0, "`N` CPU limit, within the box's limit")
+	f.set.StringVarP(&f.memory, "memory", "m", "", "`SIZE` memory limit, within the box's limit")
+	f.set.IntVar(&f.pids, "pids", 0, "`N` limit of processes and threads, within the box's limit")
+	f.set.BoolVarP(&f.stdin, "stdin", "i", false, "open a standard input, for attach")
+	f.set.BoolVarP(&f.terminal, "terminal", "t", false, "give the process a terminal, for attach")
+	f.set.StringVar(&f.restart, "restart", "", "`POLICY` restart policy: no, on-failure or always")
+	f.set.StringVar(&f.restartDelay, "restart-delay", "", "`TIME` delay before the first restart, for example 1s; doubles each time")
+	f.set.IntVar(&f.restartLimit, "restart-limit", 0, "`N` give up after more restarts per minute; 0 never gives up (default 5)")
+	f.set.StringVar(&f.readyLine, "ready-line", "", "`REGEX` ready when a line of output matches")
+	f.set.IntVar(&f.readyPort, "ready-port", 0, "`PORT` ready when this TCP port accepts connections")
+	f.set.StringVar(&f.readyCommand, "ready-command", "", "`LINE` ready when this shell command line exits with 0")
+	f.set.StringVar(&f.readyTime, "ready-timeout", "", "`TIME` end the process if it is not ready after this time")
+	f.set.StringVar(&f.stopSignal, "stop-signal", "", "`SIGNAL` signal that asks the process to stop, for example SIGINT")
+	f.set.StringVar(&f.grace, "grace", "", "`TIME` time between the stop signal and SIGKILL")
+	f.set.StringVar(&f.lease, "lease", "", "`TIME` end the process after this time without a client attached")
+	f.set.StringVar(&f.output, "output", "", "`SIZE` how much recent output to store per stream, for example 1MiB")
+	f.set.StringArrayVar(&f.labels, "label", nil, "`NAME=value` label")
+	f.set.BoolVar(&f.wait, "wait", false, "wait until the process is ready or has ended")
 }
 
 // request makes a request of the flags that were given.
@@ -136,7 +136,7 @@ func signalName(name string) string {
 func (a *app) startCommand() *cobra.Command {
 	var f startFlags
 	cmd := &cobra.Command{
-		Use:   "start [flags] ID NAME [--] PROGRAM [ARG...]",
+		Use:   "start [flags] BOX NAME [--] PROGRAM [ARG...]",
 		Short: "Start a process in a session that goes on by itself",
 		Long: `start makes a process, or finds the one of that name if it was asked for with the same flags, and
 prints its name. It lives until it ends, is stopped, or its session is removed; logs and attach show
@@ -210,7 +210,7 @@ func (a *app) printEnded(p *api.Process) error {
 
 func (a *app) psCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "ps ID",
+		Use:   "ps BOX",
 		Short: "List the processes of a session, and those that have ended a short time ago",
 		Long: `ps lists the processes of a session that were started with a name or are in a terminal. STARTS counts
 how often a process was started, READERS who is attached to it.`,
@@ -232,7 +232,7 @@ func (a *app) stopCommand() *cobra.Command {
 	var signal, grace string
 	var remove bool
 	cmd := &cobra.Command{
-		Use:   "stop [flags] ID NAME...",
+		Use:   "stop [flags] BOX PROCESS...",
 		Short: "End processes of a session",
 		Long: `stop asks processes to end as their start flags say, kills those that do not, and returns when they
 have ended. What they wrote can still be read for a while, unless --rm forgets it.`,
@@ -267,9 +267,9 @@ have ended. What they wrote can still be read for a while, unless --rm forgets i
 			return errors.Join(errs...)
 		}),
 	}
-	cmd.Flags().StringVarP(&signal, "signal", "s", "", "ask with this `SIGNAL`")
-	cmd.Flags().StringVar(&grace, "grace", "", "kill them this `TIME` after that; 0s: at once")
-	cmd.Flags().BoolVar(&remove, "rm", false, "forget them and what they wrote")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "", "`SIGNAL` stop signal, for example INT (default: the process's own)")
+	cmd.Flags().StringVar(&grace, "grace", "", "`TIME` time until SIGKILL; 0s kills at once (default: the process's own)")
+	cmd.Flags().BoolVar(&remove, "rm", false, "remove the stopped processes and their output")
 	return cmd
 }
 

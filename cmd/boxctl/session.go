@@ -36,28 +36,28 @@ type sessionFlags struct {
 
 func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
-	f.set.StringVarP(&f.profile, "profile", "p", "", "`PROFILE` to start from")
-	f.set.StringVar(&f.image, "image", "", "`IMAGE` that / is made from: host, or one of boxctl images ls")
-	f.set.BoolVar(&f.writable, "writable-root", false, "let programs change what is in the image: for this box alone, within its --workspace-quota")
-	f.set.StringVar(&f.network, "network", "", "`NETWORK` of the box: off, egress or host")
-	f.set.StringArrayVar(&f.rules, "network-rule", nil, "`RULE` of where programs may connect to, such as pypi.org or '151.101.0.0/16 tcp 443', which means --network egress; none is nowhere; may be repeated")
-	f.set.BoolVar(&f.strict, "network-strict", false, "look for which name connections to ports 80 and 443 are, and let those go on whose name a rule allows")
+	f.set.StringVarP(&f.profile, "profile", "p", "", "`PROFILE` profile to take limits and rules from")
+	f.set.StringVar(&f.image, "image", "", "`IMAGE` root filesystem: host, or an image of boxctl images ls")
+	f.set.BoolVar(&f.writable, "writable-root", false, "let programs change files of the image, for this box only")
+	f.set.StringVar(&f.network, "network", "", "`MODE` off, egress (what --network-rule allows) or host")
+	f.set.StringArrayVar(&f.rules, "network-rule", nil, "`RULE` allow connections to a host name or CIDR, for example pypi.org or '10.0.0.0/8 tcp 443'")
+	f.set.BoolVar(&f.strict, "network-strict", false, "check the host name (TLS SNI, HTTP Host) of connections to ports 80 and 443 against the rules")
 	f.limitFlags.add(cmd)
-	f.set.StringVar(&f.tmp, "tmp", "", "`SIZE` of /tmp, /run, /dev/shm and home together")
-	f.set.StringArrayVar(&f.rlimits, "ulimit", nil, "`NAME=SOFT:HARD` of a resource limit of every process, or one for both, such as stack=64MiB; may be repeated")
-	f.set.StringVar(&f.wait, "wait", "", "wait for room for this `TIME` at most, such as 5s")
-	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value`, or NAME to pass it on; may be repeated")
-	f.set.StringArrayVarP(&f.mounts, "mount", "v", nil, "`MOUNT`: SOURCE:TARGET[:ro|rw[:OWNER-UID]]; may be repeated")
-	f.set.StringVar(&f.here, "here", "", "mount this directory as the workspace, in this `MODE`: rw or ro")
+	f.set.StringVar(&f.tmp, "tmp", "", "`SIZE` limit of /tmp, /run, /dev/shm and the home directory together")
+	f.set.StringArrayVar(&f.rlimits, "ulimit", nil, "`NAME=SOFT:HARD` resource limit of each process, for example nofile=1024:4096")
+	f.set.StringVar(&f.wait, "wait", "", "`TIME` wait this long for free capacity, for example 5s")
+	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value` set an environment variable; NAME alone passes yours on")
+	f.set.StringArrayVarP(&f.mounts, "mount", "v", nil, "`MOUNT` bind-mount a host path: SOURCE:TARGET[:ro|rw[:OWNER-UID]]")
+	f.set.StringVar(&f.here, "here", "", "`MODE` use this directory as /workspace, rw (default) or ro")
 	f.set.Lookup("here").NoOptDefVal = "rw"
-	f.set.StringVar(&f.workspace, "workspace", "", "`NAME` of a workspace to have at /workspace, which is kept when the box ends")
-	f.set.StringArrayVar(&f.inputs, "input", nil, "`NAME[:TARGET]` of a workspace to read at TARGET, or /mnt/NAME; may be repeated")
-	f.set.StringArrayVar(&f.skills, "skill", nil, "`NAME` of a skill to have at /skills/NAME, if it is there; may be repeated")
-	f.set.StringArrayVar(&f.drives, "drive", nil, "`NAME[@VERSION]` of a drive to read at /drives/NAME; may be repeated")
-	f.set.StringArrayVar(&f.secrets, "secret", nil, "`NAME` of a secret whose placeholder programs have, and that is put into their requests to its hosts; may be repeated")
-	f.set.StringVar(&f.template, "template", "", "`TEMPLATE` that makes the id of variables: per_chat, per_user, global, or a text such as {chat}_{user}")
-	f.set.StringArrayVar(&f.variables, "var", nil, "`NAME=value` for the template; may be repeated")
-	f.set.BoolVar(&f.dry, "dry-run", false, "print what would be made and run, as JSON, and make nothing")
+	f.set.StringVar(&f.workspace, "workspace", "", "`NAME` use a named workspace, which outlives the box")
+	f.set.StringArrayVar(&f.inputs, "input", nil, "`NAME[:TARGET]` mount a workspace read-only, at /mnt/NAME or TARGET")
+	f.set.StringArrayVar(&f.skills, "skill", nil, "`NAME` mount a skill at /skills/NAME, if it exists")
+	f.set.StringArrayVar(&f.drives, "drive", nil, "`NAME[@VERSION]` mount a drive read-only at /drives/NAME")
+	f.set.StringArrayVar(&f.secrets, "secret", nil, "`NAME` give programs a placeholder for a secret; its value goes only into requests to its hosts")
+	f.set.StringVar(&f.template, "template", "", "`TEMPLATE` name the box by --var: per_chat, per_user, global or {chat}_{user}")
+	f.set.StringArrayVar(&f.variables, "var", nil, "`NAME=value` variable for --template")
+	f.set.BoolVar(&f.dry, "dry-run", false, "print what would be created, as JSON, and create nothing")
 }
 
 // request makes a request of the flags that were given.
@@ -196,7 +196,7 @@ func (f *sessionFlags) parseMounts() ([]api.Mount, error) {
 func (a *app) createCommand() *cobra.Command {
 	var f sessionFlags
 	cmd := &cobra.Command{
-		Use:   "create [flags] [ID]",
+		Use:   "create [flags] [NAME]",
 		Short: "Make a session, or find the one of that id",
 		Long: `create makes a session and prints its id. If you have a session of that id already and it does not
 differ in what the flags ask for, that is the one; otherwise the fields that differ are named.`,
@@ -249,13 +249,13 @@ long a session lives on if nobody uses it.`,
 			return render.Sessions(a.stdout, list, time.Now())
 		}),
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "list the boxes of all users (operators)")
 	return cmd
 }
 
 func (a *app) inspectCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "inspect ID",
+		Use:   "inspect BOX",
 		Short: "Show all that is known of a session, as JSON",
 		Long: `inspect prints what a session was made with, what keeps each of its limits on this host (enforcement),
 and what it uses now. Of its environment it shows the names alone.`,
@@ -272,7 +272,7 @@ and what it uses now. Of its environment it shows the names alone.`,
 
 func (a *app) rmCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "rm ID...",
+		Use:   "rm BOX...",
 		Short: "Remove sessions, with what runs in them and their managed workspaces",
 		Long: `rm ends all that runs in sessions and removes them with their managed workspaces. Directories of the
 host that were lent to them stay, with what was written there.`,

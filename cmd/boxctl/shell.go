@@ -74,7 +74,7 @@ terminal, the shell reads its commands from there.`,
 			newOnly = append(newOnly, f.Name)
 		}
 	})
-	cmd.Flags().StringVarP(&cwd, "cwd", "w", "", "working `DIRECTORY`; created if missing")
+	cmd.Flags().StringVarP(&cwd, "cwd", "w", "", "`DIRECTORY` working directory; created if missing")
 	addDetachKeys(cmd, &tf.detachKeys)
 	return cmd
 }

@@ -28,7 +28,7 @@ func (a *app) skillCommand() *cobra.Command {
 needs it (agentskills.io). boxd keeps everybody's own. boxd-skills(7) has the rules.`,
 		lsCommand(a, "List skills, the newest first", (*client.Client).Skills, func(list []api.Skill) any { return api.SkillList{Skills: list} }, s.print),
 		s.show(), s.create(), s.update(), s.remove(), s.files(), s.cat(), s.write(), s.index(), s.preview(), s.install(), s.scan(), s.activate(),
-		a.takeCommand("deactivate SESSION NAME...", "Take skills from a living box",
+		a.takeCommand("deactivate BOX NAME...", "Take skills from a living box",
 			`deactivate takes skills from a box. One in use stays, and is told with the programs that use it. With --force it goes:
 what they have open of it stays open, and nothing else can be opened.`, (*client.Client).DeactivateSkill))
 }
@@ -117,9 +117,9 @@ func (s skillCommands) create() *cobra.Command {
 			return s.printDone(err, k)
 		}),
 	}
-	cmd.Flags().StringVar(&req.Description, "description", "", "what it does and when to use it")
-	cmd.Flags().StringVar(&req.License, "license", "", "its licence")
-	cmd.Flags().StringVar(&from, "instructions", "", "the `FILE` with its instructions; - is standard input")
+	cmd.Flags().StringVar(&req.Description, "description", "", "`TEXT` what the skill does and when to use it")
+	cmd.Flags().StringVar(&req.License, "license", "", "`TEXT` license of the skill")
+	cmd.Flags().StringVar(&from, "instructions", "", "`FILE` file with the instructions; - is standard input")
 	return cmd
 }
 
@@ -146,10 +146,10 @@ func (s skillCommands) update() *cobra.Command {
 			return s.printDone(err, k)
 		}),
 	}
-	cmd.Flags().StringVar(&description, "description", "", "what it does and when to use it")
-	cmd.Flags().StringVar(&license, "license", "", "its licence")
-	cmd.Flags().StringVar(&from, "instructions", "", "the `FILE` with its instructions; - is standard input")
-	cmd.Flags().StringVar(&match, "if-match", "", "only if the skill has this `DIGEST`")
+	cmd.Flags().StringVar(&description, "description", "", "`TEXT` what the skill does and when to use it")
+	cmd.Flags().StringVar(&license, "license", "", "`TEXT` license of the skill")
+	cmd.Flags().StringVar(&from, "instructions", "", "`FILE` file with the instructions; - is standard input")
+	cmd.Flags().StringVar(&match, "if-match", "", "`DIGEST` change the skill only if it has this digest")
 	return cmd
 }
 
@@ -185,7 +185,7 @@ func (s skillCommands) remove() *cobra.Command {
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&file, "file", "", "the `PATH` of a file or directory of the skill, instead of all of it")
+	cmd.Flags().StringVar(&file, "file", "", "`PATH` delete only this file or directory of the skill")
 	return cmd
 }
 
@@ -208,7 +208,7 @@ func (s skillCommands) files() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "with those that begin with a dot")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list names that start with a dot")
 	return cmd
 }
 
@@ -245,8 +245,8 @@ func (s skillCommands) write() *cobra.Command {
 			return s.printDone(err, k)
 		}),
 	}
-	cmd.Flags().BoolVarP(&req.Executable, "executable", "x", false, "it is a program")
-	cmd.Flags().StringVar(&req.IfMatch, "if-match", "", "only if the skill has this `DIGEST`")
+	cmd.Flags().BoolVarP(&req.Executable, "executable", "x", false, "make the file executable")
+	cmd.Flags().StringVar(&req.IfMatch, "if-match", "", "`DIGEST` change the skill only if it has this digest")
 	return cmd
 }
 
@@ -266,6 +266,6 @@ func (s skillCommands) index() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&req.Location, "location", "", "the `DIRECTORY` under which an agent finds them")
+	cmd.Flags().StringVar(&req.Location, "location", "", "`DIRECTORY` directory where the agent finds the skills")
 	return cmd
 }

@@ -18,7 +18,7 @@ func (s skillCommands) activate() *cobra.Command {
 	var environment bool
 	var timeout string
 	cmd := &cobra.Command{
-		Use: "activate SESSION NAME...", Short: "Give a living box skills", Args: usage(cobra.MinimumNArgs(2)),
+		Use: "activate BOX NAME...", Short: "Give a living box skills", Args: usage(cobra.MinimumNArgs(2)),
 		Long: `activate mounts skills in a living box, read-only, each at /skills/NAME. Programs in it see them at once. What the box
 has of a skill stays as it is, whatever becomes of the skill; activated again, it has the skill as it is then.
 
@@ -45,8 +45,8 @@ boxes that share that, made once, and goes with it. PIP_INDEX_URL and the other 
 			return s.activateAll(cmd.Context(), args[0], args[1:], req)
 		},
 	}
-	cmd.Flags().BoolVar(&environment, "environment", false, "with a virtual environment of Python for each")
-	cmd.Flags().StringVar(&timeout, "timeout", "", "how long making one may take, such as 5m")
+	cmd.Flags().BoolVar(&environment, "environment", false, "also create a Python virtual environment for each skill")
+	cmd.Flags().StringVar(&timeout, "timeout", "", "`TIME` limit for creating one environment, for example 5m")
 	return cmd
 }
 

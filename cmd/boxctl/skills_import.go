@@ -27,10 +27,10 @@ func (s skillCommands) openSource(source string, i *client.SkillImport) (done fu
 
 // skillFlags are those of every import.
 func skillFlags(cmd *cobra.Command, i *client.SkillImport) {
-	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "the `DIRECTORY` of it where to look")
-	cmd.Flags().StringSliceVar(&i.Select, "select", nil, "the `PATHS` of those that are meant, with commas")
-	cmd.Flags().BoolVar(&i.Replace, "replace", false, "take the place of skills of the same names")
-	cmd.Flags().StringVar(&i.Digest, "digest", "", "only if the skill has this `DIGEST`")
+	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "`DIRECTORY` search only this directory of the source")
+	cmd.Flags().StringSliceVar(&i.Select, "select", nil, "`PATHS` install only the skills at these paths, separated by commas")
+	cmd.Flags().BoolVar(&i.Replace, "replace", false, "replace skills of the same name")
+	cmd.Flags().StringVar(&i.Digest, "digest", "", "`DIGEST` install only if the skill has this digest")
 }
 
 const sources = `SOURCE is a directory, a zip or tar archive (- is standard input), or an address: of an archive, or of a repository, a
@@ -51,7 +51,7 @@ func (s skillCommands) preview() *cobra.Command {
 			return s.printCandidates(cmd, &i)
 		},
 	}
-	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "the `DIRECTORY` of it where to look")
+	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "`DIRECTORY` search only this directory of the source")
 	return cmd
 }
 
@@ -111,7 +111,7 @@ func (s skillCommands) scan() *cobra.Command {
 	var i client.SkillImport
 	var install bool
 	cmd := &cobra.Command{
-		Use: "scan SESSION DIRECTORY", Short: "Look for skills in a directory of a session, and install them", Args: usage(cobra.ExactArgs(2)),
+		Use: "scan BOX DIRECTORY", Short: "Look for skills in a directory of a session, and install them", Args: usage(cobra.ExactArgs(2)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			i.Session, i.Path = args[0], args[1]
 			if !install {
@@ -121,7 +121,7 @@ func (s skillCommands) scan() *cobra.Command {
 			return s.printDone(err, list...)
 		}),
 	}
-	cmd.Flags().BoolVar(&install, "install", false, "install them")
+	cmd.Flags().BoolVar(&install, "install", false, "install the skills found")
 	skillFlags(cmd, &i)
 	return cmd
 }

@@ -65,7 +65,7 @@ func (a *app) takeCommand(use, short, long string, take func(c *client.Client, c
 }
 
 func addForce(cmd *cobra.Command, force *bool) {
-	cmd.Flags().BoolVarP(force, "force", "f", false, "even if it is in use")
+	cmd.Flags().BoolVarP(force, "force", "f", false, "detach even if it is in use")
 }
 
 // entry is a file or directory of a skill or of a drive.

@@ -16,7 +16,7 @@ import (
 func (a *app) topCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "top [flags] [ID]",
+		Use:   "top [flags] [BOX]",
 		Short: "Show live what sessions use, or one and its processes",
 		Long: `top shows what sessions use, the busiest first, every second until q or Ctrl-C is pressed. CPU% is of one
 processor. Where standard output is no terminal, or with --json, it looks once, which takes a second.`,
@@ -40,7 +40,7 @@ processor. Where standard output is no terminal, or with --json, it looks once, 
 			return a.answer(v, err, func() error { return v.Print(a.stdout) })
 		}),
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's sessions (root only)")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "show the boxes of all users (operators)")
 	return cmd
 }
 

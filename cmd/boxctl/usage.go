@@ -31,7 +31,7 @@ that you have now. Memory is what sessions have as their limit, disk what is in 
 			return a.answer(list, err, func() error { return render.Usage(a.stdout, &list, time.Now()) })
 		}),
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "everybody's (operators only)")
-	cmd.Flags().IntVar(&days, "days", 7, "the last `NUMBER` of days")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "show the usage of all users (operators)")
+	cmd.Flags().IntVar(&days, "days", 7, "`N` number of days to show")
 	return cmd
 }

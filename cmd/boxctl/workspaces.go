@@ -62,7 +62,7 @@ type workspaceFlags struct {
 
 func (f *workspaceFlags) add(cmd *cobra.Command, quota string) {
 	cmd.Flags().StringVar(&f.quota, "quota", "", quota)
-	cmd.Flags().IntVar(&f.inodes, "inodes", 0, "`NUMBER` of files and directories that it may hold")
+	cmd.Flags().IntVar(&f.inodes, "inodes", 0, "`N` limit of files and directories")
 }
 
 // limits are those of the flags that were given.
@@ -99,7 +99,7 @@ is that of boxes of the default profile.`,
 			})
 		}),
 	}
-	f.add(cmd, "`SIZE` that it may hold; 0 is no quota")
+	f.add(cmd, "`SIZE` disk space limit; 0: no limit")
 	return cmd
 }
 
@@ -116,13 +116,13 @@ func (s workspaceCommands) set() *cobra.Command {
 			return s.printOne(c.ChangeWorkspace(cmd.Context(), args[0], &api.WorkspaceChange{Quota: quota, Inodes: inodes}))
 		}),
 	}
-	f.add(cmd, "`SIZE` that it may hold")
+	f.add(cmd, "`SIZE` disk space limit")
 	return cmd
 }
 
 func (s workspaceCommands) keep() *cobra.Command {
 	return &cobra.Command{
-		Use: "keep SESSION NAME", Short: "End a box, and keep its workspace under a name", Args: usage(cobra.ExactArgs(2)),
+		Use: "keep BOX NAME", Short: "End a box, and keep its workspace under a name", Args: usage(cobra.ExactArgs(2)),
 		Long: `keep ends a box as rm does, and makes its own workspace one that has a name, with all that is in it and its quota.
 Nothing is copied.`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {

@@ -41,15 +41,15 @@ type Options struct {
 
 // Flags are those of every command that asks a bucket.
 func (o *Options) Flags(f *pflag.FlagSet) {
-	f.StringVar(&o.Endpoint, "endpoint", "", "where the bucket is (`URL`), if it is not Amazon's")
-	f.StringVar(&o.Region, "region", "", "`REGION` of the bucket")
-	f.StringVar(&o.Credentials, "credentials", "", "who asks its server; a `FILE` that nobody else can read")
-	f.BoolVar(&o.Insecure, "insecure", false, "ask the server without TLS, if it has none")
+	f.StringVar(&o.Endpoint, "endpoint", "", "`URL` S3 endpoint (default: Amazon's)")
+	f.StringVar(&o.Region, "region", "", "`REGION` region of the bucket")
+	f.StringVar(&o.Credentials, "credentials", "", "`FILE` credentials file, readable only by you")
+	f.BoolVar(&o.Insecure, "insecure", false, "use plain HTTP instead of TLS")
 }
 
 // SendFlags are those of commands that send files there.
 func (o *Options) SendFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Part, "part-size", "64MiB", "send larger files in parts of this `SIZE`, 5MiB to 5GiB")
+	f.StringVar(&o.Part, "part-size", "64MiB", "`SIZE` part size of multipart uploads, 5MiB to 5GiB")
 }
 
 // Is reports whether a source or target means a bucket.

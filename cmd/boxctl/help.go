@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+)
+
+const (
+	// helpWidth is the number of columns that help has at most.
+	helpWidth = 100
+	// manyFlags is the number of flags from which on they are shown in groups.
+	manyFlags = 16
+	// valueAnnotation holds the name of a flag's value, which setHelp takes out of the usage text.
+	valueAnnotation = "boxctl_value"
+)
+
+// topic is a heading of help, with the commands or flags below it in the order they are shown in.
+type topic struct {
+	title string
+	names []string
+}
+
+// commandTopics order the commands of boxctl. A command that is in none of them is shown at the end.
+func commandTopics() []topic {
+	return []topic{
+		{"Boxes", []string{"run", "shell", "create", "ls", "inspect", "set", "renew", "freeze", "thaw", "rm", "top"}},
+		{"Programs and processes", []string{"exec", "start", "ps", "logs", "attach", "wait", "stop"}},
+		{"Files", []string{"cp", "cat", "diff", "fs"}},
+		{"Mounts, network and ports", []string{"mount", "umount", "forward", "preview"}},
+		{"Images, workspaces, drives and skills", []string{"images", "workspaces", "drives", "skills"}},
+		{"Agents", []string{"mcp"}},
+		{"Administration", []string{
+			"status", "doctor", "config", "usage", "events", "errors", "audit", "grant", "token", "drain", "undrain", "version", "completion", "help",
+		}},
+	}
+}
+
+// flagTopics order the flags of commands that have many. A flag of one name has one place, whatever command it is of.
+func flagTopics() []topic {
+	return []topic{
+		{"Program", []string{"command", "code", "language", "cwd", "env"}},
+		{"Limits", []string{
+			"memory", "memory-high", "swap", "oom", "cpus", "cpu-weight", "pids", "io-read", "io-write", "io-weight",
+			"tmp", "workspace-quota", "workspace-inodes", "ulimit",
+		}},
+		{"Network", []string{"network", "network-rule", "network-strict", "network-connections", "network-bandwidth", "secret"}},
+		{"Mounts and files", []string{"here", "mount", "workspace", "input", "drive", "skill", "image", "writable-root"}},
+		{"Input and output", []string{
+			"interactive", "terminal", "detach-keys", "no-stdin", "stdin", "output", "changes", "changes-include", "changes-exclude", "output-version",
+		}},
+		{"Lifetime", []string{
+			"timeout", "ttl", "max-lifetime", "lease", "stop-signal", "grace", "restart", "restart-delay", "restart-limit",
+			"ready-line", "ready-port", "ready-command", "ready-timeout", "wait",
+		}},
+		{"MCP server", []string{"session", "any-session", "from", "as-is", "health", "install-timeout", "start-timeout"}},
+		{"Other", []string{"profile", "template", "var", "label", "dry-run", "help"}},
+	}
+}
+
+// setHelp gives every command the help of this file.
+func setHelp(root *cobra.Command) {
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(cmd.OutOrStdout(), cmd) })
+	eachCommand(root, func(cmd *cobra.Command) {
+		if cmd.Flags().Lookup("help") == nil {
+			cmd.Flags().BoolP("help", "h", false, "show this help")
+		}
+		cmd.Flags().VisitAll(nameValue)
+		cmd.PersistentFlags().VisitAll(nameValue)
+	})
+}
+
+// eachCommand calls do for a command and all below it.
+func eachCommand(cmd *cobra.Command, do func(*cobra.Command)) {
+	do(cmd)
+	for _, sub := range cmd.Commands() {
+		eachCommand(sub, do)
+	}
+}
+
+// nameValue takes the name of a flag's value, which its usage text has in back quotes, out of the text. That is shown
+// beside the flag, and in the offers of completion, where the name would only be in the way.
+func nameValue(f *pflag.Flag) {
+	rest, ok := strings.CutPrefix(f.Usage, "`")
+	if !ok {
+		return
+	}
+	name, text, ok := strings.Cut(rest, "` ")
+	if !ok {
+		return
+	}
+	if f.Annotations == nil {
+		f.Annotations = map[string][]string{}
+	}
+	f.Annotations[valueAnnotation], f.Usage = []string{name}, text
+}
+
+// valueName is what help calls the value of a flag, "" for one that takes none.
+func valueName(f *pflag.Flag) string {
+	if name := f.Annotations[valueAnnotation]; len(name) > 0 {
+		return name[0]
+	}
+	return ""
+}
+
+// flagName is a flag as it is typed, with what stands for its value.
+func flagName(f *pflag.Flag) string {
+	name := "--" + f.Name
+	if f.Shorthand != "" {
+		name = "-" + f.Shorthand + ", " + name
+	}
+	switch value := valueName(f); {
+	case value == "":
+		return name
+	case f.NoOptDefVal != "":
+		return name + "[=" + value + "]"
+	default:
+		return name + " " + value
+	}
+}
+
+// flagText says what a flag does, and what holds without it.
+func flagText(f *pflag.Flag) string {
+	text := f.Usage
+	if kind := f.Value.Type(); kind == "stringArray" {
+		text += " (repeatable)"
+	}
+	switch value := defaultOf(f); value {
+	case "", "0", "false", "[]", "0s":
+	default:
+		text += " (default " + value + ")"
+	}
+	return text
+}
+
+// defaultOf is the default of a flag, as a person writes it.
+func defaultOf(f *pflag.Flag) string {
+	if d, err := time.ParseDuration(f.DefValue); err == nil && f.Value.Type() == "duration" {
+		return quantity.Duration(d).String()
+	}
+	return f.DefValue
+}
+
+// flagsByTopic are the flags of a set in the order help has them. Few of them are one topic without a title, by name.
+func flagsByTopic(set *pflag.FlagSet) (titles []string, flags [][]*pflag.Flag) {
+	var all []*pflag.Flag
+	set.VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			all = append(all, f)
+		}
+	})
+	if len(all) < manyFlags {
+		return []string{""}, [][]*pflag.Flag{all}
+	}
+	topics := flagTopics()
+	placed := map[string]bool{}
+	for i, t := range topics {
+		var list []*pflag.Flag
+		for _, name := range t.names {
+			if f := set.Lookup(name); f != nil && !f.Hidden {
+				list = append(list, f)
+				placed[name] = true
+			}
+		}
+		if i == len(topics)-1 { // with what no topic has
+			for _, f := range all {
+				if !placed[f.Name] {
+					list = append(list, f)
+				}
+			}
+		}
+		if len(list) > 0 {
+			titles, flags = append(titles, t.title), append(flags, list)
+		}
+	}
+	return titles, flags
+}
+
+// useLine is how a command is called.
+func useLine(cmd *cobra.Command) string {
+	own := false
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { own = own || f.Name != "help" && !f.Hidden })
+	name, rest, _ := strings.Cut(cmd.Use, " ")
+	if own && !strings.Contains(rest, "[flags]") {
+		rest = "[flags] " + rest
+	}
+	if cmd.HasParent() {
+		name = cmd.Parent().CommandPath() + " " + name
+	}
+	return strings.TrimSpace(name + " " + rest)
+}
+
+// shortUse is how a command is called without flags.
+func shortUse(cmd *cobra.Command) string { return strings.Replace(useLine(cmd), " [flags]", "", 1) }
+
+func printHelp(w io.Writer, cmd *cobra.Command) {
+	text := cmd.Long
+	if text == "" {
+		text = cmd.Short + "."
+	}
+	fmt.Fprintf(w, "%s\n\nUsage:\n", strings.TrimSpace(text))
+	if cmd.Runnable() && cmd.HasParent() {
+		fmt.Fprintf(w, "  %s\n", useLine(cmd))
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(w, "  %s COMMAND\n", cmd.CommandPath())
+	}
+	if len(cmd.Aliases) > 0 {
+		fmt.Fprintf(w, "\nAlso known as: %s\n", strings.Join(cmd.Aliases, ", "))
+	}
+	if cmd.HasExample() {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", cmd.Example)
+	}
+	printCommands(w, cmd)
+	printFlags(w, cmd)
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(w, "\n\"%s COMMAND --help\" shows the help of a command.\n", cmd.CommandPath())
+	}
+}
+
+// commandsByTopic are the commands below one in the order help has them.
+func commandsByTopic(cmd *cobra.Command) (titles []string, commands [][]*cobra.Command) {
+	var all []*cobra.Command
+	byName := map[string]*cobra.Command{}
+	for _, sub := range cmd.Commands() {
+		if !sub.Hidden {
+			all = append(all, sub)
+			byName[sub.Name()] = sub
+		}
+	}
+	if cmd.HasParent() {
+		return []string{"Commands"}, [][]*cobra.Command{all}
+	}
+	for _, t := range commandTopics() {
+		var list []*cobra.Command
+		for _, name := range t.names {
+			if sub := byName[name]; sub != nil {
+				list = append(list, sub)
+				delete(byName, name)
+			}
+		}
+		titles, commands = append(titles, t.title), append(commands, list)
+	}
+	last := len(commands) - 1
+	for _, sub := range all {
+		if byName[sub.Name()] != nil {
+			commands[last] = append(commands[last], sub)
+		}
+	}
+	return titles, commands
+}
+
+func printCommands(w io.Writer, cmd *cobra.Command) {
+	if !cmd.HasAvailableSubCommands() {
+		return
+	}
+	titles, commands := commandsByTopic(cmd)
+	for i, list := range commands {
+		fmt.Fprintf(w, "\n%s:\n", titles[i])
+		for _, sub := range list {
+			fmt.Fprintf(w, "  %-12s %s\n", sub.Name(), sub.Short)
+		}
+	}
+}
+
+func printFlags(w io.Writer, cmd *cobra.Command) {
+	set := cmd.LocalFlags()
+	width := 0
+	set.VisitAll(func(f *pflag.Flag) { width = max(width, len(margin(f)+flagName(f))) })
+	titles, flags := flagsByTopic(set)
+	for i, list := range flags {
+		title := titles[i]
+		if title == "" {
+			title = "Flags"
+		}
+		fmt.Fprintf(w, "\n%s:\n", title)
+		for _, f := range list {
+			for line, text := range wrap(flagText(f), helpWidth-width-2) {
+				name := ""
+				if line == 0 {
+					name = margin(f) + flagName(f)
+				}
+				fmt.Fprintf(w, "%-*s  %s\n", width, name, text)
+			}
+		}
+	}
+	if cmd.HasParent() {
+		fmt.Fprintf(w, "\nFlags of all commands, see boxctl --help:\n  ")
+		var names []string
+		cmd.Root().PersistentFlags().VisitAll(func(f *pflag.Flag) { names = append(names, flagName(f)) })
+		fmt.Fprintf(w, "%s\n", strings.Join(names, ", "))
+	}
+}
+
+// margin is what stands before a flag, so that the long names begin in one column.
+func margin(f *pflag.Flag) string {
+	if f.Shorthand == "" {
+		return "      "
+	}
+	return "  "
+}
+
+// wrap breaks text between words into lines of at most width columns, and has at least one line.
+func wrap(text string, width int) []string {
+	lines := []string{""}
+	for word := range strings.FieldsSeq(text) {
+		last := &lines[len(lines)-1]
+		switch {
+		case *last == "":
+			*last = word
+		case len(*last)+1+len(word) <= width:
+			*last += " " + word
+		default:
+			lines = append(lines, word)
+		}
+	}
+	return lines
+}

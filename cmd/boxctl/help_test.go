@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// flagsOf are the flags that help shows for a command.
+func flagsOf(cmd *cobra.Command) (list []*pflag.Flag) {
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			list = append(list, f)
+		}
+	})
+	return list
+}
+
+func TestEveryFlagHasATopicWhereThereAreMany(t *testing.T) {
+	root := shippedRoot(t)
+	used := map[string]bool{}
+	topics := flagTopics()
+	placed := map[string]string{}
+	for _, topic := range topics {
+		for _, name := range topic.names {
+			if other := placed[name]; other != "" {
+				t.Errorf("--%s is in %q and in %q", name, other, topic.title)
+			}
+			placed[name] = topic.title
+		}
+	}
+	many := 0
+	eachCommand(root, func(cmd *cobra.Command) {
+		list := flagsOf(cmd)
+		titles, grouped := flagsByTopic(cmd.LocalFlags())
+		if n := len(slices.Concat(grouped...)); n != len(list) {
+			t.Errorf("%s: %d flags, %d in help", cmd.CommandPath(), len(list), n)
+		}
+		if len(list) < manyFlags {
+			if len(titles) != 1 || titles[0] != "" {
+				t.Errorf("%s: topics %q for %d flags", cmd.CommandPath(), titles, len(list))
+			}
+			return
+		}
+		many++
+		for _, f := range list {
+			if used[f.Name] = true; placed[f.Name] == "" {
+				t.Errorf("%s --%s is in no topic of flagTopics", cmd.CommandPath(), f.Name)
+			}
+		}
+	})
+	if many < 5 {
+		t.Errorf("%d commands with many flags", many)
+	}
+	for name, title := range placed {
+		if !used[name] {
+			t.Errorf("--%s of topic %q is no flag of a command with many", name, title)
+		}
+	}
+}
+
+func TestEveryCommandHasATopic(t *testing.T) {
+	root := shippedRoot(t)
+	placed := map[string]bool{}
+	for _, topic := range commandTopics() {
+		for _, name := range topic.names {
+			if cmd, _, err := root.Find([]string{name}); placed[name] || err != nil || cmd == root {
+				t.Errorf("%q of topic %q: named twice, or no command", name, topic.title)
+			}
+			placed[name] = true
+		}
+	}
+	for _, cmd := range root.Commands() {
+		if !cmd.Hidden && !placed[cmd.Name()] {
+			t.Errorf("%s is in no topic of commandTopics", cmd.Name())
+		}
+	}
+}
+
+func helpOf(cmd *cobra.Command) string {
+	var b bytes.Buffer
+	printHelp(&b, cmd)
+	return b.String()
+}
+
+func TestHelpHasEveryFlagAndCommand(t *testing.T) {
+	eachCommand(shippedRoot(t), func(cmd *cobra.Command) {
+		help := helpOf(cmd)
+		for _, f := range flagsOf(cmd) {
+			line := regexp.MustCompile(`(?m)^ +` + regexp.QuoteMeta(flagName(f)) + `  +\S`)
+			if n := len(line.FindAllString(help, -1)); n != 1 {
+				t.Errorf("%s: --%s is %d times in its help", cmd.CommandPath(), f.Name, n)
+			}
+		}
+		for _, sub := range cmd.Commands() {
+			if n := strings.Count(help, "\n  "+sub.Name()+" "); sub.Hidden == (n == 1) {
+				t.Errorf("%s: %s is %d times in its help", cmd.CommandPath(), sub.Name(), n)
+			}
+		}
+	})
+}
+
+// properNames may begin the text of a flag in capital letters.
+var properNames = []string{"CPU", "S3"}
+
+// valueNames are the names of values with other than capital letters.
+var valueNames = []string{"NAME=value", "s3://BUCKET/PREFIX"}
+
+func TestEveryFlagSaysWhatItTakes(t *testing.T) {
+	eachCommand(shippedRoot(t), func(cmd *cobra.Command) {
+		for _, f := range flagsOf(cmd) {
+			name := cmd.CommandPath() + " --" + f.Name
+			value := valueName(f)
+			switch {
+			case (f.Value.Type() == "bool") != (value == ""):
+				t.Errorf("%s: its value is called %q", name, value)
+			case value != strings.ToUpper(value) && !slices.Contains(valueNames, value):
+				t.Errorf("%s: the name %s of its value has small letters", name, value)
+			}
+			first, _, _ := strings.Cut(f.Usage, " ")
+			switch {
+			case f.Usage == "" || strings.ContainsAny(f.Usage, "`\n"):
+				t.Errorf("%s: %q: want one line, with the name of the value in back quotes at its beginning", name, f.Usage)
+			case unicode.IsUpper([]rune(first)[0]) && !slices.Contains(properNames, first):
+				t.Errorf("%s: %q: want a small letter first", name, f.Usage)
+			case strings.HasSuffix(f.Usage, "."), strings.Contains(f.Usage, ". "):
+				t.Errorf("%s: %q: want no sentence", name, f.Usage)
+			case len(f.Usage) > 100:
+				t.Errorf("%s: %q: %d columns, of at most 100", name, f.Usage, len(f.Usage))
+			case value != "" && strings.HasPrefix(f.Usage, value+" "):
+				t.Errorf("%s: %q names its value twice", name, f.Usage)
+			}
+		}
+	})
+}
+
+func TestTheTextOfAFlag(t *testing.T) {
+	t.Parallel()
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	set.StringP("memory", "m", "", "`SIZE` memory limit")
+	set.StringArray("label", nil, "`NAME=value` label")
+	set.Duration("health", 90e9, "`TIME` ping interval")
+	set.String("keys", "ctrl-p", "`KEYS` key sequence")
+	set.String("here", "", "`MODE` use this directory")
+	set.Lookup("here").NoOptDefVal = "rw"
+	set.Int("lines", 0, "`N` number of lines")
+	set.Bool("all", false, "show all")
+	set.VisitAll(nameValue)
+	var got []string
+	set.VisitAll(func(f *pflag.Flag) { got = append(got, flagName(f)+": "+flagText(f)) })
+	want := []string{
+		"--all: show all", "--health TIME: ping interval (default 1m30s)", "--here[=MODE]: use this directory", "--keys KEYS: key sequence (default ctrl-p)",
+		"--label NAME=value: label (repeatable)", "--lines N: number of lines", "-m, --memory SIZE: memory limit",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestTextIsWrappedBetweenWords(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		text  string
+		width int
+		want  []string
+	}{
+		{"", 5, []string{""}},
+		{"a bc def", 8, []string{"a bc def"}},
+		{"a bc def", 7, []string{"a bc", "def"}},
+		{"abcdefgh ij", 4, []string{"abcdefgh", "ij"}},
+	} {
+		if got := wrap(tc.text, tc.width); !slices.Equal(got, tc.want) {
+			t.Errorf("%q in %d: %q", tc.text, tc.width, got)
+		}
+	}
+}

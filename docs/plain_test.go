@@ -3,6 +3,7 @@
 package docs_test
 
 import (
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -166,5 +167,45 @@ func TestTextsOfDoctorArePlain(t *testing.T) {
 		if n < 5 {
 			t.Errorf("%s: only %d texts", name, n)
 		}
+	}
+}
+
+// texts calls found with every summary and description of a document, and with where it is.
+func texts(node any, where string, found func(where, text string)) {
+	switch node := node.(type) {
+	case map[string]any:
+		for key, value := range node {
+			if text, ok := value.(string); ok && (key == "summary" || key == "description") {
+				found(where, text)
+			}
+			texts(value, where+"/"+key, found)
+		}
+	case []any:
+		for i, value := range node {
+			texts(value, where+"/"+strconv.Itoa(i), found)
+		}
+	}
+}
+
+func TestDescriptionsOfTheAPIArePlain(t *testing.T) {
+	t.Parallel()
+	const mostWords = 40 // some sentences have a list of characters or directories
+	data, err := os.ReadFile("../relay/openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document any
+	if err := json.Unmarshal(data, &document); err != nil {
+		t.Fatal(err)
+	}
+	phrases, n := append(unclear(t), "control groups", "lend", "lent", "left out", "gives way"), 0
+	texts(document, "", func(where, text string) {
+		n++
+		for _, fault := range unplain(phrases, text, mostWords) {
+			t.Errorf("%s: %s", where, fault)
+		}
+	})
+	if n < 800 {
+		t.Errorf("only %d texts", n)
 	}
 }

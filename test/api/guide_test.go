@@ -61,6 +61,7 @@ func TestTheGuideIsTrue(t *testing.T) {
 		script.WriteString(e.command + "printf '%s' '" + end + "'\n")
 	}
 	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", script.String())
+	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "BOXD_SOCKET="+d.Socket)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

@@ -165,16 +165,19 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 			return a.answer(g, err, func() error { return printGrants(a.stdout, []api.Grant{g}) })
 		}),
 	}
+	var l *listing[api.Grant]
 	cmd.Flags().StringVar(&until, "until", "", "`WHEN` end of the role, for example 1h or 2027-01-31T00:00:00Z")
-	cmd.AddCommand(&cobra.Command{
+	ls := &cobra.Command{
 		Use:   "ls",
 		Short: "Show the roles that somebody has for a time",
 		Args:  usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Grants(cmd.Context())
-			return a.answer(api.GrantList{Grants: list}, err, func() error { return printGrants(a.stdout, list) })
+			return l.print(list, api.GrantList{Grants: list}, err, func() error { return printGrants(a.stdout, list) })
 		}),
-	}, &cobra.Command{
+	}
+	l = newListing(a, ls, "principals", func(g *api.Grant) string { return g.Principal })
+	cmd.AddCommand(ls, &cobra.Command{
 		Use:   "revoke PRINCIPAL",
 		Short: "End the grant of a principal, and what it does by it",
 		Args:  usage(cobra.ExactArgs(1)),

@@ -20,6 +20,7 @@ const auditDir = "/var/lib/boxd/audit"
 
 func (a *app) auditCommand() *cobra.Command {
 	var o client.AuditOptions
+	var l *listing[api.AuditRecord]
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Show who has changed what, or check that nobody has changed that",
@@ -28,7 +29,7 @@ asked, for what, and what came of it. What was changed in the log itself is foun
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Audit(cmd.Context(), o)
-			return a.answer(list, err, func() error {
+			return l.print(list.Records, list, err, func() error {
 				err := table(a.stdout, "SEQ\tTIME\tWHO\tVIA\tSTATUS\tOUTCOME\tCALL\tSESSION\tWHAT", list.Records, func(r *api.AuditRecord) string {
 					return fmt.Sprintf("%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", r.Seq, r.Time.Local().Format(timeLayout), orElse(r.Principal, "boxd"), orElse(r.Via, "-"), r.Status,
 						orElse(r.Outcome, r.Kind), orElse(r.Route, "-"), orElse(r.Session, "-"), visible(requested(r)))
@@ -42,6 +43,7 @@ asked, for what, and what came of it. What was changed in the log itself is foun
 		}),
 	}
 	flags := cmd.Flags()
+	l = newListing[api.AuditRecord](a, cmd, "", nil)
 	flags.IntVarP(&o.N, "number", "n", 100, "`N` print at most this many records")
 	flags.StringVar(&o.Session, "session", "", "`BOX` only records about this box")
 	flags.StringVar(&o.Principal, "principal", "", "`PRINCIPAL` only calls by this principal, for example uid:1000")

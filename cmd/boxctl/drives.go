@@ -29,7 +29,7 @@ func (a *app) driveCommand() *cobra.Command {
 	s := driveCommands{a}
 	return group("drives", "Keep drives: directories in versions that boxes read", `A drive has a name of two parts, OWNER/PROJECT, and versions that never change. Boxes read one of them at
 /drives/OWNER/PROJECT: run and create take it with --drive, and a living box is given another with drives switch.`,
-		lsCommand(a, "List drives", (*client.Client).Drives, func(list []api.Drive) any { return api.DriveList{Drives: list} }, s.print),
+		lsCommand(a, "List drives", (*client.Client).Drives, func(list []api.Drive) any { return api.DriveList{Drives: list} }, s.print, func(d *api.Drive) string { return d.Name }),
 		s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.push(), s.keep(),
 		a.rmEachCommand("rm NAME[@VERSION]...", "Remove drives, or versions of them, that no box has", func(c *client.Client, ctx context.Context, text string) error {
 			name, version, err := parseDriveVersion(text)
@@ -68,13 +68,16 @@ func (s driveCommands) print(list []api.Drive) error {
 }
 
 func (s driveCommands) show() *cobra.Command {
-	return &cobra.Command{
+	var l *listing[api.DriveVersion]
+	cmd := &cobra.Command{
 		Use: "show NAME", Short: "List the versions of a drive", Args: usage(cobra.ExactArgs(1)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			d, err := c.Drive(cmd.Context(), args[0])
-			return s.printVersions(&d, err)
+			return l.print(d.Versions, d, err, func() error { return s.printVersions(&d, nil) })
 		}),
 	}
+	l = newListing(s.app, cmd, "numbers of versions", func(v *api.DriveVersion) string { return strconv.Itoa(v.Version) })
+	return cmd
 }
 
 func (s driveCommands) printVersions(d *api.Drive, err error) error {
@@ -194,6 +197,7 @@ that after a failure nothing is lost, even if the box is, and push goes on.`,
 
 func (s driveCommands) index() *cobra.Command {
 	var prefix string
+	var l *listing[api.DriveEntry]
 	cmd := &cobra.Command{
 		Use: "index [flags] NAME[@VERSION]", Short: "List what a drive has", Args: usage(cobra.ExactArgs(1)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -202,7 +206,7 @@ func (s driveCommands) index() *cobra.Command {
 				return err
 			}
 			all, err := driveIndex(cmd.Context(), c, name, version, prefix)
-			return s.answer(all, err, func() error {
+			return l.print(all.Entries, all, err, func() error {
 				var entries []entry
 				for i := range all.Entries {
 					e := &all.Entries[i]
@@ -212,6 +216,7 @@ func (s driveCommands) index() *cobra.Command {
 			})
 		}),
 	}
+	l = newListing(s.app, cmd, "paths", func(e *api.DriveEntry) string { return e.Path })
 	cmd.Flags().StringVar(&prefix, "prefix", "", "`TEXT` list only paths that start with this text")
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"time"
 	"unicode"
@@ -25,6 +26,7 @@ const timeLayout = "2006-01-02 15:04:05"
 
 func (a *app) eventsCommand() *cobra.Command {
 	var o client.EventOptions
+	format := formatFlag{of: reflect.TypeFor[api.Event]()}
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what has happened, and what happens",
@@ -43,6 +45,9 @@ With -f it goes on with what happens, over restarts of boxd too. Where events ar
 				if a.json {
 					return lines.Encode(e)
 				}
+				if format.parsed != nil {
+					return format.print(a, e)
+				}
 				_, err := io.WriteString(a.stdout, eventLine(e))
 				return err
 			})
@@ -53,6 +58,8 @@ With -f it goes on with what happens, over restarts of boxd too. Where events ar
 		}),
 	}
 	flags := cmd.Flags()
+	format.add(cmd, "", "each")
+	cmd.PreRunE = func(*cobra.Command, []string) error { return a.oneForm(format.parsed != nil, false) }
 	flags.BoolVarP(&o.Follow, "follow", "f", false, "follow new events")
 	flags.StringVar(&o.Session, "session", "", "`BOX` only events of this box")
 	flags.StringSliceVar(&o.Types, "type", nil, "`TYPES` only events of these types, for example session.ended,oom")
@@ -91,7 +98,8 @@ func by(e *api.Event) string {
 }
 
 func (a *app) errorsCommand() *cobra.Command {
-	return &cobra.Command{
+	var l *listing[api.RecentError]
+	cmd := &cobra.Command{
 		Use:   "errors",
 		Short: "Show the last errors",
 		Long: `errors prints the last errors: what your requests came to, the last 64 of each caller. Operators see those of everybody,
@@ -99,13 +107,15 @@ and what boxd itself had trouble with.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Errors(cmd.Context())
-			return a.answer(list, err, func() error {
+			return l.print(list.Errors, list, err, func() error {
 				return table(a.stdout, "TIME\tWHO\tKIND\tROUTE\tREQUEST\tERROR", list.Errors, func(e *api.RecentError) string {
 					return strings.Join([]string{e.Time.Local().Format(timeLayout), orElse(e.Principal, "boxd"), e.Kind, orElse(e.Route, "-"), orElse(e.Request, "-"), visible(e.Detail)}, "\t")
 				})
 			})
 		}),
 	}
+	l = newListing[api.RecentError](a, cmd, "", nil)
+	return cmd
 }
 
 func orElse(s, otherwise string) string {

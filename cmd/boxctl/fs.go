@@ -244,6 +244,7 @@ func printable(r rune) rune {
 
 func (f fileCommands) list() *cobra.Command {
 	var req api.FileList
+	var l *listing[api.File]
 	cmd := &cobra.Command{
 		Use:   "list BOX [PATH]",
 		Short: "List a directory",
@@ -253,7 +254,7 @@ func (f fileCommands) list() *cobra.Command {
 				req.Path = args[1]
 			}
 			got, err := c.ListFiles(cmd.Context(), args[0], &req)
-			return f.answer(got, err, func() error {
+			return l.print(got.Entries, got, err, func() error {
 				if err := f.table(got.Entries); err != nil {
 					return err
 				}
@@ -261,6 +262,7 @@ func (f fileCommands) list() *cobra.Command {
 			})
 		}),
 	}
+	l = newListing(f.app, cmd, "paths", func(e *api.File) string { return e.Path })
 	cmd.Flags().IntVar(&req.Depth, "depth", 0, "`LEVELS` levels of directories to list (default 1)")
 	cmd.Flags().IntVar(&req.Limit, "limit", 0, "`N` print at most this many entries (default 1000)")
 	return cmd

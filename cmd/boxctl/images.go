@@ -24,7 +24,7 @@ func (a *app) imageCommand() *cobra.Command {
 	return group("images", "Keep images: what / of boxes is made from", `Without an image a box has the host's own programs. An image is another tree of files, such as one that a registry has
 or that "docker save" has written; boxd needs no container engine for it. Images are the operator's; everybody may have boxes of them, as far
 as the profile lets them (boxctl run --image NAME).`,
-		lsCommand(a, "List images, by name", (*client.Client).Images, func(list []api.Image) any { return api.ImageList{Images: list} }, s.print),
+		lsCommand(a, "List images, by name", (*client.Client).Images, func(list []api.Image) any { return api.ImageList{Images: list} }, s.print, func(img *api.Image) string { return img.Name }),
 		inspectOneCommand(a, "Show everything about an image", (*client.Client).Image),
 		s.pull(), s.imports(), s.commit(),
 		a.rmEachCommand("rm NAME...", "Remove images; boxes that have them keep them", (*client.Client).DeleteImage),
@@ -117,11 +117,14 @@ func (p *imageProgress) end() {
 }
 
 func (s imageCommands) prune() *cobra.Command {
-	return &cobra.Command{
+	var l *listing[api.Image]
+	cmd := &cobra.Command{
 		Use: "prune", Short: "Remove the images that no box has and no profile names", Args: usage(cobra.NoArgs),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			gone, err := c.PruneImages(cmd.Context())
-			return s.answer(api.ImageList{Images: gone}, err, func() error { return s.print(gone) })
+			return l.print(gone, api.ImageList{Images: gone}, err, func() error { return s.print(gone) })
 		}),
 	}
+	l = newListing(s.app, cmd, "names", func(img *api.Image) string { return img.Name })
+	return cmd
 }

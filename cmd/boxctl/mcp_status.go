@@ -34,7 +34,8 @@ type mcpServer struct {
 
 // mcpStatusCommand returns boxctl mcp status.
 func (a *app) mcpStatusCommand() *cobra.Command {
-	return &cobra.Command{
+	var l *listing[mcpServer]
+	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "List the MCP servers that run in boxes, and how far each has come",
 		Long: `status lists the servers that boxctl mcp run has in boxes of yours: the phase each is in (dependencies, process, handshake,
@@ -64,12 +65,11 @@ $XDG_STATE_HOME/boxctl/mcp (~/.local/state). Of one that was killed together wit
 					Name: f.Name, Session: f.Session, Phase: f.Phase, Attempt: f.Attempt, Since: f.Since, Stderr: f.Stderr, Failed: f.Words, Ended: f.Ended.Format(time.RFC3339),
 				})
 			}
-			if a.json {
-				return a.printJSON(map[string]any{"servers": servers})
-			}
-			return a.printServers(servers)
+			return l.print(servers, map[string]any{"servers": servers}, nil, func() error { return a.printServers(servers) })
 		}),
 	}
+	l = newListing(a, cmd, "names", func(s *mcpServer) string { return s.Name })
+	return cmd
 }
 
 // serverIn is what the labels of a session say, and the server's process.

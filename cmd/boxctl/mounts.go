@@ -19,6 +19,7 @@ import (
 
 func (a *app) mountCommand() *cobra.Command {
 	var req api.MountRequest
+	var l *listing[api.SessionMount]
 	cmd := &cobra.Command{
 		Use:   "mount [flags] BOX [SOURCE:TARGET[:ro[:OWNER-UID]]]...",
 		Short: "Give a living box host directories, or list its mounts",
@@ -32,10 +33,7 @@ target: no program finds it without either, and what is open of the old one stay
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 1 {
 				list, err := c.Mounts(cmd.Context(), args[0])
-				if err != nil {
-					return err
-				}
-				return a.printMounts(list)
+				return l.print(list, api.MountList{Mounts: list}, err, func() error { return a.printMounts(list) })
 			}
 			var all []api.MountRequest
 			for _, arg := range args[1:] {
@@ -55,12 +53,11 @@ target: no program finds it without either, and what is open of the old one stay
 				}
 				list = append(list, m)
 			}
-			if a.json {
-				errs = append(errs, a.printJSON(api.MountList{Mounts: list}))
-			}
+			errs = append(errs, l.print(list, api.MountList{Mounts: list}, nil, func() error { return nil }))
 			return errors.Join(errs...)
 		}),
 	}
+	l = newListing(a, cmd, "targets", func(m *api.SessionMount) string { return m.Target })
 	cmd.Flags().BoolVar(&req.Replace, "replace", false, "replace the mount on the same target")
 	cmd.Flags().BoolVar(&req.NoSymlinks, "nosymfollow", false, "do not let programs follow symbolic links in the directory")
 	return cmd
@@ -92,9 +89,6 @@ func parse(text string, m api.MountRequest) (api.MountRequest, error) {
 }
 
 func (a *app) printMounts(list []api.SessionMount) error {
-	if a.json {
-		return a.printJSON(api.MountList{Mounts: list})
-	}
 	return table(a.stdout, "TARGET\tSOURCE\tMODE\tLIVE", list, func(m *api.SessionMount) string {
 		live := "no"
 		if m.Live {

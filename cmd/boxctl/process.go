@@ -209,7 +209,8 @@ func (a *app) printEnded(p *api.Process) error {
 }
 
 func (a *app) psCommand() *cobra.Command {
-	return &cobra.Command{
+	var l *listing[api.Process]
+	cmd := &cobra.Command{
 		Use:   "ps BOX",
 		Short: "List the processes of a session, and those that have ended a short time ago",
 		Long: `ps lists the processes of a session that were started with a name or are in a terminal. STARTS counts
@@ -217,15 +218,11 @@ how often a process was started, READERS who is attached to it.`,
 		Args: usage(ids(cobra.ExactArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			list, err := processesOf(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(api.ProcessList{Processes: list})
-			}
-			return render.Processes(a.stdout, list, time.Now())
+			return l.print(list, api.ProcessList{Processes: list}, err, func() error { return render.Processes(a.stdout, list, time.Now()) })
 		}),
 	}
+	l = newListing(a, cmd, "names", func(p *api.Process) string { return p.ID })
+	return cmd
 }
 
 func (a *app) stopCommand() *cobra.Command {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -228,6 +229,7 @@ differ in what the flags ask for, that is the one; otherwise the fields that dif
 
 func (a *app) lsCommand() *cobra.Command {
 	var all bool
+	var l *listing[api.Session]
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
@@ -237,37 +239,26 @@ long a session lives on if nobody uses it.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Sessions(cmd.Context(), all || a.owner != "")
-			if err != nil {
-				return err
-			}
 			if a.owner != "" {
 				list = slices.DeleteFunc(list, func(s api.Session) bool { return s.Owner != a.owner })
 			}
-			if a.json {
-				return a.printJSON(api.SessionList{Sessions: list})
-			}
-			return render.Sessions(a.stdout, list, time.Now())
+			return l.print(list, api.SessionList{Sessions: list}, err, func() error { return render.Sessions(a.stdout, list, time.Now()) })
 		}),
 	}
+	l = newListing(a, cmd, "ids", func(s *api.Session) string { return s.ID })
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "list the boxes of all users (operators)")
 	return cmd
 }
 
 func (a *app) inspectCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "inspect BOX",
 		Short: "Show all that is known of a session, as JSON",
 		Long: `inspect prints what a session was made with, what keeps each of its limits on this host (enforcement),
 and what it uses now. Of its environment it shows the names alone.`,
 		Args: usage(ids(cobra.ExactArgs(1))),
-		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			s, err := c.Session(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return a.printJSON(s)
-		}),
 	}
+	return inspecting(a, cmd, func(ctx context.Context, c *client.Client, id string) (api.Session, error) { return c.Session(ctx, id) })
 }
 
 func (a *app) rmCommand() *cobra.Command {

@@ -26,7 +26,7 @@ func (a *app) skillCommand() *cobra.Command {
 	s := skillCommands{a}
 	return group("skills", "Keep skills: packages of instructions for agents", `A skill is a directory with a file SKILL.md: what it does, when to use it, and how, for an agent to read when it
 needs it (agentskills.io). boxd keeps everybody's own. boxd-skills(7) has the rules.`,
-		lsCommand(a, "List skills, the newest first", (*client.Client).Skills, func(list []api.Skill) any { return api.SkillList{Skills: list} }, s.print),
+		lsCommand(a, "List skills, the newest first", (*client.Client).Skills, func(list []api.Skill) any { return api.SkillList{Skills: list} }, s.print, func(k *api.Skill) string { return k.Name }),
 		s.show(), s.create(), s.update(), s.remove(), s.files(), s.cat(), s.write(), s.index(), s.preview(), s.install(), s.scan(), s.activate(),
 		a.takeCommand("deactivate BOX NAME...", "Take skills from a living box",
 			`deactivate takes skills from a box. One in use stays, and is told with the programs that use it. With --force it goes:
@@ -191,6 +191,7 @@ func (s skillCommands) remove() *cobra.Command {
 
 func (s skillCommands) files() *cobra.Command {
 	var all bool
+	var l *listing[api.SkillEntry]
 	cmd := &cobra.Command{
 		Use: "files NAME [PATH]", Short: "List a directory of a skill", Args: usage(cobra.RangeArgs(1, 2)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -199,7 +200,7 @@ func (s skillCommands) files() *cobra.Command {
 				at = args[1]
 			}
 			list, err := c.SkillFiles(cmd.Context(), args[0], at, all, 1000)
-			return s.answer(list, err, func() error {
+			return l.print(list.Entries, list, err, func() error {
 				var entries []entry
 				for _, e := range list.Entries {
 					entries = append(entries, entry{e.Type, e.Executable, e.Size, e.Path})
@@ -208,6 +209,7 @@ func (s skillCommands) files() *cobra.Command {
 			})
 		}),
 	}
+	l = newListing(s.app, cmd, "paths", func(e *api.SkillEntry) string { return e.Path })
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list names that start with a dot")
 	return cmd
 }

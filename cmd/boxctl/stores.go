@@ -16,29 +16,22 @@ import (
 // Images, workspaces, skills and drives are stores: boxd keeps things by name, and boxctl lists, shows, makes and removes
 // them. What the commands of all stores have in common is here.
 
-// lsCommand lists what a store has: list asks boxd, whole is the answer as JSON, and show prints it for people.
-func lsCommand[T any](a *app, short string, list func(*client.Client, context.Context) ([]T, error), whole func([]T) any, show func([]T) error) *cobra.Command {
-	return &cobra.Command{
-		Use: "ls", Short: short, Args: usage(cobra.NoArgs),
-		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			got, err := list(c, cmd.Context())
-			return a.answer(whole(got), err, func() error { return show(got) })
-		}),
-	}
+// lsCommand lists what a store has: list asks boxd, whole is the answer as JSON, show prints it for people, and name is what
+// an element is called.
+func lsCommand[T any](a *app, short string, list func(*client.Client, context.Context) ([]T, error), whole func([]T) any, show func([]T) error, name func(*T) string) *cobra.Command {
+	cmd := &cobra.Command{Use: "ls", Short: short, Args: usage(cobra.NoArgs)}
+	l := newListing(a, cmd, "names", name)
+	cmd.RunE = a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+		got, err := list(c, cmd.Context())
+		return l.print(got, whole(got), err, func() error { return show(got) })
+	})
+	return cmd
 }
 
 // inspectOneCommand prints all that is known of one thing of a store, as JSON.
 func inspectOneCommand[T any](a *app, short string, get func(*client.Client, context.Context, string) (T, error)) *cobra.Command {
-	return &cobra.Command{
-		Use: "inspect NAME", Short: short, Args: usage(cobra.ExactArgs(1)),
-		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			got, err := get(c, cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return a.printJSON(got)
-		}),
-	}
+	cmd := &cobra.Command{Use: "inspect NAME", Short: short, Args: usage(cobra.ExactArgs(1))}
+	return inspecting(a, cmd, func(ctx context.Context, c *client.Client, name string) (T, error) { return get(c, ctx, name) })
 }
 
 // rmEachCommand removes things of a store by their names: all that can be, and what cannot is told.

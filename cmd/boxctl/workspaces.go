@@ -22,7 +22,7 @@ func (a *app) workspaceCommand() *cobra.Command {
 	s := workspaceCommands{a}
 	return group("workspaces", "Keep workspaces that outlive boxes", `A box has a workspace of its own, which goes with it, or one that has a name: run and create take it with
 --workspace NAME. That stays when the box ends, and several boxes can have it at a time.`,
-		lsCommand(a, "List workspaces, and who uses them", (*client.Client).Workspaces, func(list []api.Workspace) any { return api.WorkspaceList{Workspaces: list} }, s.print),
+		lsCommand(a, "List workspaces, and who uses them", (*client.Client).Workspaces, func(list []api.Workspace) any { return api.WorkspaceList{Workspaces: list} }, s.print, func(k *api.Workspace) string { return k.Name }),
 		inspectOneCommand(a, "Describe a workspace as JSON", (*client.Client).Workspace),
 		s.create(), s.set(), s.keep(),
 		a.rmEachCommand("rm NAME...", "Remove workspaces that no box has, with all that is in them", func(c *client.Client, ctx context.Context, name string) error {

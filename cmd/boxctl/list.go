@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+
+	"github.com/spf13/cobra"
+
+	"github.com/boxd-dev/boxd/internal/tty"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
+)
+
+// formatFlag is the value of --format: a template for what a command prints of some type. A bad one is a mistake on the
+// command line, so boxd is not asked.
+type formatFlag struct {
+	of     reflect.Type
+	text   string
+	parsed *render.Format
+}
+
+// String is the template.
+func (f *formatFlag) String() string { return f.text }
+
+// Type is what help calls it.
+func (*formatFlag) Type() string { return "TEMPLATE" }
+
+// Set reads the template.
+func (f *formatFlag) Set(text string) (err error) {
+	f.text = text
+	f.parsed, err = render.ParseFormat(text, f.of)
+	return err
+}
+
+// add adds the flag to a command.
+func (f *formatFlag) add(cmd *cobra.Command, shorthand, what string) {
+	cmd.Flags().VarP(f, "format", shorthand, "`TEMPLATE` print "+what+" with this Go template; its fields are those of --json, for example '{{.id}}'")
+}
+
+// print prints rows. On a terminal nothing of them speaks to it.
+func (f *formatFlag) print(a *app, rows ...any) error {
+	var text bytes.Buffer
+	if err := f.parsed.Print(&text, rows...); err != nil {
+		return &usageError{err: fmt.Errorf("--format: %w", err)}
+	}
+	if tty.Is(a.stdout) {
+		_, err := io.WriteString(a.stdout, render.Plain(text.String()))
+		return err
+	}
+	_, err := a.stdout.Write(text.Bytes())
+	return err
+}
+
+// listing is how a command prints a list: as a table, or as --format, --json or --quiet say.
+type listing[T any] struct {
+	app    *app
+	format formatFlag
+	quiet  bool
+	name   func(*T) string // of an element, which --quiet prints
+}
+
+// newListing gives a command that prints a list the flags for that. name is what --quiet prints of an element, and what is what
+// that is called, such as "ids"; without a name there is no such flag.
+func newListing[T any](a *app, cmd *cobra.Command, what string, name func(*T) string) *listing[T] {
+	l := &listing[T]{app: a, name: name, format: formatFlag{of: reflect.TypeFor[T]()}}
+	l.format.add(cmd, "", "each")
+	if name != nil {
+		cmd.Flags().BoolVarP(&l.quiet, "quiet", "q", false, "print only the "+what)
+	}
+	cmd.PreRunE = func(*cobra.Command, []string) error { return a.oneForm(l.format.parsed != nil, l.quiet) }
+	return l
+}
+
+// oneForm refuses two answers to the question in which form something is printed.
+func (a *app) oneForm(format, quiet bool) error {
+	given := 0
+	for _, is := range []bool{format, quiet, a.json} {
+		if is {
+			given++
+		}
+	}
+	if given > 1 {
+		return &usageError{err: errors.New("--format, --quiet and --json: give only one of them")}
+	}
+	return nil
+}
+
+// print prints the list that boxd has answered with, unless that is an error: whole is it as JSON, and show prints the table.
+func (l *listing[T]) print(list []T, whole any, err error, show func() error) error {
+	switch {
+	case err != nil:
+		return err
+	case l.format.parsed != nil:
+		rows := make([]any, len(list))
+		for i := range list {
+			rows[i] = &list[i]
+		}
+		return l.format.print(l.app, rows...)
+	case l.quiet:
+		for i := range list {
+			name := l.name(&list[i])
+			if tty.Is(l.app.stdout) {
+				name = render.Printable(name)
+			}
+			if _, err := fmt.Fprintln(l.app.stdout, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return l.app.answer(whole, nil, show)
+}
+
+// inspecting makes cmd print what it gets, as JSON or with --format.
+func inspecting[T any](a *app, cmd *cobra.Command, get func(context.Context, *client.Client, string) (T, error)) *cobra.Command {
+	f := formatFlag{of: reflect.TypeFor[T]()}
+	f.add(cmd, "f", "it")
+	cmd.PreRunE = func(*cobra.Command, []string) error { return a.oneForm(f.parsed != nil, false) }
+	cmd.RunE = a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+		got, err := get(cmd.Context(), c, args[0])
+		switch {
+		case err != nil:
+			return err
+		case f.parsed != nil:
+			return f.print(a, &got)
+		}
+		return a.printJSON(got)
+	})
+	return cmd
+}

@@ -158,11 +158,12 @@ func (f *Format) fill(v any, t reflect.Type) any {
 			all[key] = f.fill(value, t.Elem())
 		}
 		return all
+	default:
+		if v == nil && t.Kind() != reflect.Interface {
+			return reflect.Zero(t).Interface()
+		}
+		return number(v)
 	}
-	if v == nil {
-		return reflect.Zero(t).Interface()
-	}
-	return number(v)
 }
 
 // number is what a template compares and prints as a number, if v is one.
@@ -191,8 +192,7 @@ func opaque(t reflect.Type) bool {
 // jsonFields are the fields of a struct by their names in JSON.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	all := map[string]reflect.Type{}
-	for i := range t.NumField() {
-		field := t.Field(i)
+	for field := range t.Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		switch {
 		case field.Anonymous && name == "":

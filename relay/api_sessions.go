@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// listSessions answers with the sessions of the caller, or of everybody.
+// listSessions answers with the sessions of the caller, of the owner that the query names, or of everybody.
 func listSessions(c *Call) (any, error) {
 	all := c.R.URL.Query().Get("all")
 	everybody := all == "true"
@@ -22,8 +22,12 @@ func listSessions(c *Call) (any, error) {
 	case everybody && !c.Caller.Is(c.Others):
 		return nil, fault.Field("all", "true", "left out: only operators see the sessions of others").Of(fault.Denied)
 	}
+	owner, err := c.Owner()
+	if err != nil {
+		return nil, err
+	}
 	list := api.SessionList{Sessions: []api.Session{}}
-	for _, info := range c.Sup.Sessions(c.Caller, everybody) {
+	for _, info := range c.Sup.Sessions(owner, everybody) {
 		list.Sessions = append(list.Sessions, wire.Session(info))
 	}
 	return list, nil

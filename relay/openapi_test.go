@@ -180,12 +180,12 @@ func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 	size, length := func(n int64) string { return quantity.Size(n).String() }, func(d time.Duration) string { return quantity.Duration(d).String() }
 	for _, row := range []string{
 		fmt.Sprintf("all users but root together | %d; %d |", maxUserConnections, maxConnections),
-		fmt.Sprintf("of one user's previews; of all whom nobody knows | %d; %d |", maxVisits, maxAnonymous),
+		fmt.Sprintf("for one user's previews; of all unauthenticated clients | %d; %d |", maxVisits, maxAnonymous),
 		fmt.Sprintf("one user follows | %d |", maxUserStreams),
-		fmt.Sprintf("execution or process | %s, %s |", size(maxSessionBody), size(MaxBody)),
-		fmt.Sprintf("under way together | %s |", size(maxUserBytes)),
-		fmt.Sprintf("header of a request | %s |", size(maxHeader)),
-		fmt.Sprintf("to be taken | %s, %s, %s |", length(headerPatience), length(BodyPatience), length(answerPatience)),
+		fmt.Sprintf("request body: session; command or process | %s, %s |", size(maxSessionBody), size(MaxBody)),
+		fmt.Sprintf("request bodies of one user at the same time | %s |", size(maxUserBytes)),
+		fmt.Sprintf("request header | %s |", size(maxHeader)),
+		fmt.Sprintf("time to send a header; a body; to read an answer | %s, %s, %s |", length(headerPatience), length(BodyPatience), length(answerPatience)),
 		fmt.Sprintf("`wait` | %s |", length(MaxWait)),
 	} {
 		if !strings.Contains(string(guide), row) {

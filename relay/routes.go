@@ -87,7 +87,7 @@ func sessionRoutes() []Route {
 	return []Route{
 		line("POST /v1/exec", access.User, "", run),
 		line("GET /v1/exec/stream", access.User, "", runStream),
-		line("GET /v1/sessions", access.Viewer, "all", listSessions),
+		line("GET /v1/sessions", access.Viewer, "all owner", listSessions),
 		line("POST /v1/sessions", access.User, "", createSession),
 		line("GET /v1/sessions/{id}", access.Viewer, "owner", getSession),
 		line("PATCH /v1/sessions/{id}", access.User, "owner", changeSession),

@@ -155,9 +155,9 @@ func (a completer) eachProcess(want func(*api.Process) bool) cobra.CompletionFun
 // sessions lists the sessions that are wanted and not given already.
 func (a completer) sessions(ctx context.Context, given []string, want func(*api.Session) bool) (list []cobra.Completion) {
 	a.query(ctx, func(ctx context.Context, c *client.Client) error {
-		sessions, err := c.Sessions(ctx, c.Owner != "")
+		sessions, err := c.Sessions(ctx, false)
 		for _, s := range sessions {
-			if want(&s) && (c.Owner == "" || s.Owner == c.Owner) {
+			if want(&s) {
 				list = offer(list, given, s.ID, s.State+", "+s.Profile)
 			}
 		}

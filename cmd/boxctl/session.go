@@ -238,10 +238,7 @@ func (a *app) lsCommand() *cobra.Command {
 long a session lives on if nobody uses it.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			list, err := c.Sessions(cmd.Context(), all || a.owner != "")
-			if a.owner != "" {
-				list = slices.DeleteFunc(list, func(s api.Session) bool { return s.Owner != a.owner })
-			}
+			list, err := c.Sessions(cmd.Context(), all)
 			return l.print(list, api.SessionList{Sessions: list}, err, func() error { return render.Sessions(a.stdout, list, time.Now()) })
 		}),
 	}

@@ -27,9 +27,9 @@ func (c *Client) Session(ctx context.Context, id string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodGet, c.session(id, "", nil), nil)
 }
 
-// Sessions lists the caller's sessions, or with all those of every owner.
+// Sessions lists the sessions of the caller, or of Owner if that is set; without Owner, all lists those of every owner.
 func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) {
-	to := target{path: "/v1/sessions"}.with(given("all", yes(all)))
+	to := c.owned(target{path: "/v1/sessions"}, given("all", yes(all && c.Owner == "")))
 	list, err := ask[api.SessionList](ctx, c, http.MethodGet, to, nil)
 	return list.Sessions, err
 }

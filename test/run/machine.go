@@ -49,19 +49,22 @@ func (m *machine) choose(ctx context.Context) error {
 	if m.ground = m.options.ground; m.ground != "" {
 		return nil
 	}
-	switch {
-	case m.kvmWorks(ctx):
-		m.ground = groundKVM
-	case m.selinux || m.arch != "amd64" || runtime.GOARCH != "amd64":
-		m.ground = groundEmulation
-	default:
-		m.ground = groundUML
+	if m.ground = m.withoutKVM(); m.kvmOpens(ctx) {
+		m.ground = groundKVM // unless prepare finds that it runs no kernel
 	}
 	return nil
 }
 
-// kvmWorks tries it: a host may have the device and no right to it, or a processor that is lent without it.
-func (m *machine) kvmWorks(ctx context.Context) bool {
+// withoutKVM is the best ground of a host without KVM.
+func (m *machine) withoutKVM() string {
+	if m.selinux || m.arch != "amd64" || runtime.GOARCH != "amd64" {
+		return groundEmulation
+	}
+	return groundUML
+}
+
+// kvmOpens tries it: a host may have the device and no right to it, or a processor that is lent without it.
+func (m *machine) kvmOpens(ctx context.Context) bool {
 	if _, err := os.Stat("/dev/kvm"); err != nil || m.arch != runtime.GOARCH {
 		return false
 	}
@@ -119,10 +122,19 @@ func (m *machine) make(ctx context.Context) error {
 	return err
 }
 
-// prepare makes the kernel and the system. Where User-mode Linux cannot be built, or does not run, as where the calls
-// of the system that it needs are forbidden, the ground becomes emulation, unless the other one was asked for.
+// prepare makes the kernel and the system. Where KVM does not run a kernel, the ground becomes another. Where User-mode
+// Linux cannot be built, or does not run, as where the calls of the system that it needs are forbidden, it becomes
+// emulation. A ground that was asked for stays.
 func (m *machine) prepare(ctx context.Context) error {
 	err := m.make(ctx)
+	if m.ground == groundKVM && m.options.ground == "" && err == nil {
+		if err = m.tryKVM(ctx); err == nil || ctx.Err() != nil {
+			return err
+		}
+		m.ground = m.withoutKVM()
+		m.printf("KVM is not used, %s is: %v", m.ground, err)
+		err = m.make(ctx)
+	}
 	if m.ground != groundUML || ctx.Err() != nil {
 		return err
 	}
@@ -135,6 +147,20 @@ func (m *machine) prepare(ctx context.Context) error {
 	m.printf("User-mode Linux is not to be had here, so that a processor is emulated, which takes hours: %v", err)
 	m.ground = groundEmulation
 	return m.make(ctx)
+}
+
+// tryKVM boots the kernel of the system with a program that ends at once. Some hosts have a KVM that emulates a part of what
+// a kernel does, and stops in the middle of it.
+func (m *machine) tryKVM(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	cmd := m.command(ctx, m.qemu(), m.kernelArgs("init=/bin/true", []string{filepath.Join(m.image, "root.img")})...)
+	cmd.Cancel = func() error { return cmd.Process.Kill() }
+	out, err := cmd.CombinedOutput()
+	if !strings.Contains(string(out), "Attempted to kill init!") {
+		return fmt.Errorf("a kernel does not get to its first program in a minute: %w\n%s", err, out[max(len(out)-2000, 0):])
+	}
+	return nil
 }
 
 // tryUML starts a kernel whose only program ends at once, which is its end too.
@@ -547,10 +573,10 @@ func (m *machine) userModeLinux(ctx context.Context, out string, n int) *exec.Cm
 	return cmd
 }
 
-// emulator is a machine of qemu, with disks that forget.
-func (m *machine) emulator(ctx context.Context, out string, n int) *exec.Cmd {
+// kernelArgs are those of qemu for a machine that boots the system, with disks that forget.
+func (m *machine) kernelArgs(words string, disks []string) []string {
 	args := []string{"-machine", m.board(), "-smp", "2", "-m", "2048", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot"}
-	line, console := m.kernelLine(n)+" root=/dev/vda rw panic=-1", "ttyS0"
+	line, console := words+" root=/dev/vda rw panic=-1", "ttyS0"
 	if m.arch == "arm64" {
 		console = "ttyAMA0"
 	}
@@ -569,9 +595,15 @@ func (m *machine) emulator(ctx context.Context, out string, n int) *exec.Cmd {
 		line += " security=selinux selinux=1 enforcing=1"
 	}
 	args = append(args, "-kernel", filepath.Join(m.image, "vmlinuz"), "-initrd", filepath.Join(m.image, "initrd"), "-append", "console="+console+" "+line, "-serial", "stdio")
-	for _, disk := range []string{filepath.Join(m.image, "root.img"), filepath.Join(m.image, "data.img"), filepath.Join(m.dir, "suite.img")} {
+	for _, disk := range disks {
 		args = append(args, "-drive", "file="+disk+",if=virtio,format=raw,snapshot=on")
 	}
+	return args
+}
+
+// emulator is a machine of qemu.
+func (m *machine) emulator(ctx context.Context, out string, n int) *exec.Cmd {
+	args := m.kernelArgs(m.kernelLine(n), []string{filepath.Join(m.image, "root.img"), filepath.Join(m.image, "data.img"), filepath.Join(m.dir, "suite.img")})
 	args = append(args, "-device", "virtio-serial", "-device", "virtio-rng-pci")
 	for name, file := range map[string]string{"suite": "stream", "journal": "journal"} {
 		args = append(args, "-chardev", fmt.Sprintf("file,id=%s,path=%s", name, filepath.Join(out, fmt.Sprintf("%s.%d", file, n))), "-device", fmt.Sprintf("virtserialport,chardev=%s,name=%s", name, name))

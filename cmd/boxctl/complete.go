@@ -8,9 +8,11 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -50,148 +52,310 @@ flags, the sessions you have and their processes. The packages of boxd bring all
 // completer offers what boxd has, by a client that is made when the flags have been read.
 type completer struct{ client func() *client.Client }
 
+// source asks boxd for what fits at a place of the command line. args are the arguments before it.
+type source func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error)
+
 // addCompletion says for every command and flag what fits there when Tab is pressed; client is called once the flags have
 // been read. For what is not named here no file of this host would fit, so none is offered. A boxd that does not answer at once is not waited for.
 func addCompletion(root *cobra.Command, client func() *client.Client) {
 	a := completer{client}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
-	in := func(states ...string) func(*api.Session) bool {
-		return func(s *api.Session) bool { return slices.Contains(states, s.State) }
-	}
-	anyProcess := func(*api.Process) bool { return true }
-	living := func(p *api.Process) bool { return p.State != "ended" }
-	arguments := map[string]cobra.CompletionFunc{
-		"run":     files, // of the directory that --here makes the workspace
-		"exec":    a.session(anySession),
-		"start":   a.session(anySession),
-		"set":     a.session(anySession),
-		"inspect": a.session(anySession),
-		"ps":      a.session(anySession),
-		"top":     a.session(anySession),
-		"rm":      a.eachSession(anySession),
-		"freeze":  a.eachSession(in("ready")),
-		"thaw":    a.eachSession(in("frozen")),
-		"attach":  a.process(living),
-		"logs":    a.process(anyProcess),
-		"stop":    a.eachProcess(living),
-	}
-	signals := cobra.FixedCompletions([]cobra.Completion{"TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2"}, cobra.ShellCompDirectiveNoFileComp)
-	words := func(list ...cobra.Completion) cobra.CompletionFunc {
-		return cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp)
-	}
-	flags := map[string]cobra.CompletionFunc{
-		"socket": files, "mount": files,
-		"profile": a.profile,
-		"image":   words("host"), "network": words("off"), "here": words("rw", "ro"), "oom": words("process", "program", "session"),
-		"restart": words("no", "on-failure", "always"), "signal": signals, "stop-signal": signals,
-	}
-	for _, cmd := range append(slices.Clone(root.Commands()), root) {
-		if f, ok := arguments[cmd.Name()]; ok {
+	arguments, flags := a.arguments(), a.flags()
+	eachCommand(root, func(cmd *cobra.Command) {
+		path := strings.TrimPrefix(cmd.CommandPath(), root.Name()+" ")
+		if f, ok := arguments[path]; ok {
 			cmd.ValidArgsFunction = f
 		}
-		for name, f := range flags {
-			if cmd.LocalFlags().Lookup(name) != nil {
-				_ = cmd.RegisterFlagCompletionFunc(name, f) // fails for a flag that is not there
+		cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+			f, ok := flags[path+" --"+flag.Name]
+			if !ok {
+				f, ok = flags["--"+flag.Name]
 			}
-		}
-	}
+			if ok {
+				_ = cmd.RegisterFlagCompletionFunc(flag.Name, f) // fails for a flag that is not there
+			}
+		})
+	})
 }
 
-func anySession(*api.Session) bool { return true }
+// arguments is what fits as arguments of commands. What runs in a box is not offered: boxctl does not look into it.
+func (a completer) arguments() map[string]cobra.CompletionFunc {
+	box := a.arg(boxes(""))
+	all := map[string]cobra.CompletionFunc{
+		"run": files, // of the directory that --here makes the workspace
+		"cp":  a.copied,
+
+		"rm":     a.args(boxes("")),
+		"freeze": a.args(boxes("ready")),
+		"thaw":   a.args(boxes("frozen")),
+		"renew":  a.args(boxes("")),
+		"attach": a.arg(boxes(""), processes(true)),
+		"logs":   a.arg(boxes(""), processes(false)),
+		"stop":   a.args(boxes(""), processes(true)),
+		"wait":   a.args(boxes(""), processes(false)),
+		"umount": a.args(boxes(""), mounts),
+
+		"images import":      files,
+		"images inspect":     a.arg(images),
+		"images rm":          a.args(images),
+		"workspaces inspect": a.arg(workspaces),
+		"workspaces rm":      a.args(workspaces),
+		"workspaces set":     a.arg(workspaces),
+		"skills show":        a.arg(skills),
+		"skills update":      a.arg(skills),
+		"skills files":       a.arg(skills),
+		"skills cat":         a.arg(skills),
+		"skills write":       a.arg(skills),
+		"skills rm":          a.args(skills),
+		"skills index":       a.args(skills),
+		"skills preview":     files,
+		"skills install":     files,
+		"skills activate":    a.args(boxes(""), skills),
+		"skills deactivate":  a.args(boxes(""), skillsOf),
+		"drives show":        a.arg(drives),
+		"drives fill":        a.then(files, drives),
+		"drives promote":     a.arg(drives, boxes("")),
+		"drives index":       a.arg(drives),
+		"drives text":        a.arg(drives),
+		"drives archive":     a.arg(drives),
+		"drives push":        a.arg(drives),
+		"drives keep":        a.arg(drives),
+		"drives rm":          a.args(drives),
+		"drives switch":      a.args(boxes(""), drives),
+		"drives detach":      a.args(boxes(""), drivesOf),
+		"grant":              a.arg(grants, words("viewer\tsees its own boxes", "user\tuses boxes", "operator\tsees and ends the boxes of all users", "admin\tmay do everything")),
+		"grant revoke":       a.arg(grants),
+		"config check":       files,
+		"audit verify":       files,
+	}
+	for _, path := range []string{
+		"exec", "start", "set", "inspect", "ps", "top", "shell", "cat", "diff", "forward", "preview", "mcp instructions",
+		"fs read", "fs write", "fs edit", "fs glob", "fs grep", "fs list", "fs stat", "fs move", "fs chmod", "fs remove", "fs diff", "fs discard", "fs fetch",
+		"images commit", "workspaces keep", "skills scan",
+	} {
+		all[path] = box
+	}
+	all["mount"] = a.then(files, boxes(""))
+	return all
+}
+
+// flags is what fits as values of flags: of one command, or of all that have a flag of the name.
+func (a completer) flags() map[string]cobra.CompletionFunc {
+	signals := a.value(words("TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2"))
+	roles := a.value(words("viewer", "user", "operator", "admin"))
+	return map[string]cobra.CompletionFunc{
+		"--socket": files, "--mount": files, "--authfile": files, "--credentials": files, "--instructions": files,
+		"--profile": a.value(profiles), "--workspace": a.value(workspaces), "--input": a.value(workspaces),
+		"--skill": a.value(skills), "--drive": a.value(drives), "--session": a.value(boxes("")),
+		"--image":    a.value(both(words("host\tthe programs of this host"), images)),
+		"--network":  a.value(words("off\tloopback only", "egress\tconnections that --network-rule allows", "host\tthe network of this host")),
+		"--here":     a.value(words("rw\tread and write", "ro\tread only")),
+		"--oom":      a.value(words("process", "program", "session")),
+		"--restart":  a.value(words("no", "on-failure", "always")),
+		"--template": a.value(words("per_chat", "per_user", "global")),
+		"--language": a.value(words("python", "bash", "sh", "node")),
+		"--signal":   signals, "--stop-signal": signals, "--role": roles,
+		"images import --form":   a.value(words("oci", "docker", "rootfs")),
+		"images pull --platform": a.value(words("linux/amd64", "linux/arm64")),
+		"events --type": a.value(words(
+			"session.started", "session.failed", "session.ended", "session.frozen", "session.thawed", "session.changed", "exec.started", "exec.ended",
+			"process.started", "process.ready", "process.restarted", "process.ended", "denied", "oom", "quota",
+			"config.reloaded", "config.refused", "daemon.started", "daemon.stopping", "grant.changed",
+		)),
+		"events --after": a.value(words("latest")),
+	}
+}
 
 func files(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveDefault
 }
 
-// session offers sessions as the first argument.
-func (a completer) session(want func(*api.Session) bool) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return a.sessions(cmd.Context(), nil, want), cobra.ShellCompDirectiveNoFileComp
-	}
+// arg offers one argument of each source.
+func (a completer) arg(sources ...source) cobra.CompletionFunc {
+	return a.then(func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}, sources...)
 }
 
-// eachSession offers sessions as every argument, each of them once.
-func (a completer) eachSession(want func(*api.Session) bool) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return a.sessions(cmd.Context(), args, want), cobra.ShellCompDirectiveNoFileComp
-	}
+// args is arg with any number of arguments of the last source, each of them once.
+func (a completer) args(sources ...source) cobra.CompletionFunc {
+	last := len(sources) - 1
+	return a.then(func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return a.offer(cmd, sources[last], args, args[last:])
+	}, sources...)
 }
 
-// process offers a session and then one of its processes.
-func (a completer) process(want func(*api.Process) bool) cobra.CompletionFunc {
-	all := a.eachProcess(want)
+// then is arg, and behind these arguments comes what rest offers.
+func (a completer) then(rest cobra.CompletionFunc, sources ...source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 1 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		if len(args) < len(sources) {
+			return a.offer(cmd, sources[len(args)], args, nil)
 		}
-		return all(cmd, args, word)
+		return rest(cmd, args, word)
 	}
 }
 
-// eachProcess offers a session and then its processes, each of them once.
-func (a completer) eachProcess(want func(*api.Process) bool) cobra.CompletionFunc {
+// value offers values of a flag.
+func (a completer) value(of source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) == 0 {
-			return a.sessions(cmd.Context(), nil, anySession), cobra.ShellCompDirectiveNoFileComp
-		}
-		var list []cobra.Completion
-		a.query(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-			processes, err := c.Processes(ctx, args[0])
-			for _, p := range processes {
-				if want(&p) {
-					list = offer(list, args[1:], p.ID, p.State)
-				}
-			}
-			return err
-		})
-		return list, cobra.ShellCompDirectiveNoFileComp
+		return a.offer(cmd, of, args, nil)
 	}
 }
 
-// sessions lists the sessions that are wanted and not given already.
-func (a completer) sessions(ctx context.Context, given []string, want func(*api.Session) bool) (list []cobra.Completion) {
-	a.query(ctx, func(ctx context.Context, c *client.Client) error {
-		sessions, err := c.Sessions(ctx, false)
-		for _, s := range sessions {
-			if want(&s) {
-				list = offer(list, given, s.ID, s.State+", "+s.Profile)
-			}
-		}
-		return err
-	})
-	return list
+// copied offers boxes to copy from or to, and files of this host, but not what needs no box any more.
+func (a completer) copied(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 1 || len(args) == 1 && placeOf(args[0]).session != "" || strings.HasPrefix(word, "/") || strings.HasPrefix(word, ".") {
+		return files(cmd, args, word)
+	}
+	list, _ := a.offer(cmd, boxes(""), args, nil)
+	for i, box := range list {
+		id, what, _ := strings.Cut(box, "\t")
+		list[i] = cobra.CompletionWithDesc(id+":", what)
+	}
+	return list, cobra.ShellCompDirectiveNoSpace
 }
 
-// profile offers the profiles there are.
-func (a completer) profile(cmd *cobra.Command, _ []string, _ string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
-	a.query(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-		found, err := c.Profiles(ctx)
-		for _, name := range slices.Sorted(maps.Keys(found.Profiles)) {
-			p := found.Profiles[name]
-			list = offer(list, nil, name, fmt.Sprintf("%v, %g processors, network %s", p.Memory, p.CPUs, p.Network))
-		}
-		return err
-	})
-	return list, cobra.ShellCompDirectiveNoFileComp
-}
-
-// query asks boxd in the middle of a line that is being typed: quickly, and without a word when it cannot.
-func (a completer) query(ctx context.Context, question func(context.Context, *client.Client) error) {
-	ctx, cancel := context.WithTimeout(ctx, completionPatience)
+// offer asks boxd in the middle of a line that is being typed: quickly, and without a word when it cannot. What is given
+// already, or would speak to the terminal, is not offered.
+func (a completer) offer(cmd *cobra.Command, of source, args, given []string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
 	defer cancel()
 	c := a.client()
 	defer c.Close()
-	_ = question(ctx, c) // what there is to say would stand in the middle of that line
+	all, _ := of(ctx, c, args) // what there is to say would stand in the middle of that line
+	for _, one := range all {
+		word, what, _ := strings.Cut(one, "\t")
+		if !slices.Contains(given, word) && render.Printable(word) == word {
+			list = append(list, cobra.CompletionWithDesc(word, oneLine(what)))
+		}
+	}
+	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
-// offer adds a word, unless it is given already or would speak to the terminal.
-func offer(list []cobra.Completion, given []string, word, what string) []cobra.Completion {
-	if slices.Contains(given, word) || render.Printable(word) != word {
-		return list
+// words are always the same.
+func words(list ...cobra.Completion) source {
+	return func(context.Context, *client.Client, []string) ([]cobra.Completion, error) { return list, nil }
+}
+
+// both is what two sources have.
+func both(first, second source) source {
+	return func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+		list, err := first(ctx, c, args)
+		if err != nil {
+			return nil, err
+		}
+		more, err := second(ctx, c, args)
+		return append(slices.Clip(list), more...), err
 	}
-	return append(list, cobra.CompletionWithDesc(word, what))
+}
+
+// each is what a list of boxd's offers, one after the other.
+func each[T any](list []T, err error, offer func(*T) (word, what string)) ([]cobra.Completion, error) {
+	all := make([]cobra.Completion, 0, len(list))
+	for i := range list {
+		if word, what := offer(&list[i]); word != "" {
+			all = append(all, cobra.CompletionWithDesc(word, what))
+		}
+	}
+	return all, err
+}
+
+// boxes are those in a state, or in any.
+func boxes(state string) source {
+	return func(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+		list, err := c.Sessions(ctx, false)
+		return each(list, err, func(s *api.Session) (string, string) {
+			if state != "" && s.State != state {
+				return "", ""
+			}
+			return s.ID, s.State + ", " + s.Profile
+		})
+	}
+}
+
+// processes are those of the box that is the first argument: those that live, or all.
+func processes(living bool) source {
+	return func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+		list, err := c.Processes(ctx, args[0])
+		return each(list, err, func(p *api.Process) (string, string) {
+			if living && p.State == "ended" {
+				return "", ""
+			}
+			return p.ID, p.State + ", " + strings.Join(p.Argv, " ")
+		})
+	}
+}
+
+func profiles(ctx context.Context, c *client.Client, _ []string) (list []cobra.Completion, err error) {
+	found, err := c.Profiles(ctx)
+	for _, name := range slices.Sorted(maps.Keys(found.Profiles)) {
+		p := found.Profiles[name]
+		list = append(list, cobra.CompletionWithDesc(name, fmt.Sprintf("%v, %g processors, network %s", p.Memory, p.CPUs, p.Network)))
+	}
+	return list, err
+}
+
+func images(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+	list, err := c.Images(ctx)
+	return each(list, err, func(img *api.Image) (string, string) {
+		return img.Name, fmt.Sprintf("%v, %s", roundSize(img.Bytes), shortDigest(img.Digest))
+	})
+}
+
+func workspaces(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+	list, err := c.Workspaces(ctx)
+	return each(list, err, func(w *api.Workspace) (string, string) {
+		what := "in no box"
+		if len(w.Sessions) > 0 {
+			what = "in " + strings.Join(w.Sessions, ", ")
+		}
+		return w.Name, what
+	})
+}
+
+func skills(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+	list, err := c.Skills(ctx)
+	return each(list, err, func(k *api.Skill) (string, string) { return k.Name, k.Description })
+}
+
+func drives(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+	list, err := c.Drives(ctx)
+	return each(list, err, func(d *api.Drive) (string, string) {
+		if len(d.Versions) == 0 {
+			return "", ""
+		}
+		newest := &d.Versions[len(d.Versions)-1]
+		return d.Name, fmt.Sprintf("version %d, %v", newest.Version, roundSize(newest.Bytes))
+	})
+}
+
+func grants(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+	list, err := c.Grants(ctx)
+	return each(list, err, func(g *api.Grant) (string, string) {
+		return g.Principal, g.Role + " until " + g.Until.Local().Format(time.DateTime)
+	})
+}
+
+// mounts are those that can be taken from the box that is the first argument.
+func mounts(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+	list, err := c.Mounts(ctx, args[0])
+	return each(list, err, func(m *api.SessionMount) (string, string) {
+		if !m.Live {
+			return "", ""
+		}
+		return m.Target, m.Source
+	})
+}
+
+// skillsOf are those of the box that is the first argument.
+func skillsOf(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+	s, err := c.Session(ctx, args[0])
+	return each(s.Skills, err, func(k *api.SessionSkill) (string, string) { return k.Name, k.Target })
+}
+
+// drivesOf are those of the box that is the first argument.
+func drivesOf(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+	s, err := c.Session(ctx, args[0])
+	return each(s.Drives, err, func(d *api.SessionDrive) (string, string) { return d.Name, fmt.Sprintf("version %d", d.Version) })
 }

@@ -9,28 +9,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"reflect"
 	"strings"
 	"text/tabwriter"
-	"text/template"
 	"text/template/parse"
-
-	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
 // Format prints rows with a template of the caller's. Its fields are those of the rows as JSON: {{.id}} is what "id" is
 // there. They may be written in any case and without _, as {{.ID}} and {{.CreatedAt}}. One that a row leaves out is empty.
 type Format struct {
-	of       reflect.Type
-	table    bool // with a header, the columns set apart by tabs
-	template *template.Template
-	keys     headings
-	raw      map[uintptr]any // what a row, or a part of one, was before empty fields were added; see json
+	of    reflect.Type
+	table bool // with a header, the columns set apart by tabs
+	trees map[string]*parse.Tree
+	keys  map[string]any // of maps, as the header has them
 }
 
-// tablePrefix before a template asks for a header and aligned columns.
-const tablePrefix = "table "
+const (
+	// tablePrefix before a template asks for a header and aligned columns.
+	tablePrefix = "table "
+	// formatName is the template itself, among those that it defines.
+	formatName = "format"
+)
 
 // ParseFormat reads a template for rows of a type. An error says what is wrong with the template, a field that rows of the
 // type do not have among it.
@@ -40,20 +39,17 @@ func ParseFormat(text string, of reflect.Type) (*Format, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("the template is empty")
 	}
-	t, err := template.New("format").Funcs(template.FuncMap{
-		"json": f.json, "join": join, "split": strings.Split, "lower": strings.ToLower, "upper": strings.ToUpper, "size": size,
-	}).Option("missingkey=zero").Parse(text)
+	trees, err := parse.Parse(formatName, text, "", "", functionNames())
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "template: "))
 	}
-	c := &formatCheck{variables: map[string]reflect.Type{"$": of}, keys: headings{}}
-	if t.Tree != nil {
-		c.node(t.Root, of)
+	c := &formatCheck{variables: map[string]reflect.Type{"$": of}, keys: map[string]any{}}
+	if trees[formatName] == nil {
+		return nil, errors.New("the template is empty")
 	}
-	if f.template, f.keys = t, c.keys; c.err != nil {
-		return nil, c.err
-	}
-	return f, nil
+	c.node(trees[formatName].Root, of)
+	f.trees, f.keys = trees, c.keys
+	return f, c.err
 }
 
 // Print prints a line for each row.
@@ -85,8 +81,9 @@ func (f *Format) Print(out io.Writer, rows ...any) error {
 }
 
 func (f *Format) line(text *bytes.Buffer, data any) error {
-	if err := f.template.Execute(text, data); err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "template: "))
+	x := &execution{trees: f.trees, out: text}
+	if err := x.execute(f.trees[formatName], data); err != nil {
+		return err
 	}
 	text.WriteByte('\n')
 	return nil
@@ -104,74 +101,68 @@ func (f *Format) data(row any) (any, error) {
 	if err := d.Decode(&v); err != nil {
 		return nil, err
 	}
-	f.raw = map[uintptr]any{}
-	return f.fill(v, f.of), nil
+	return fill(v, f.of), nil
 }
 
 // fill adds what JSON leaves out. t is the type that v was, nil if that is not known.
-func (f *Format) fill(v any, t reflect.Type) any {
-	if t == nil {
-		return number(v)
-	}
-	if t.Kind() == reflect.Pointer {
-		if v == nil && opaque(t.Elem()) || v == nil && t.Elem().Kind() != reflect.Struct {
-			return ""
-		}
+func fill(v any, t reflect.Type) any {
+	if t != nil && t.Kind() == reflect.Pointer {
 		if v == nil {
-			return map[string]string{} // false, and so is all in it
+			return nil
 		}
 		t = t.Elem()
 	}
-	if opaque(t) {
-		if v == nil {
-			return ""
+	switch had := v.(type) {
+	case nil:
+		return empty(t)
+	case json.Number:
+		return number(had)
+	case []any:
+		var each reflect.Type
+		if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
+			each = t.Elem()
 		}
-		return number(v)
-	}
-	switch t.Kind() {
-	case reflect.Struct:
-		had, _ := v.(map[string]any)
-		all := map[string]any{}
-		for name, field := range jsonFields(t) {
-			all[name] = f.fill(had[name], field)
-		}
-		f.raw[reflect.ValueOf(all).Pointer()] = had
-		return all
-	case reflect.Slice, reflect.Array:
-		had, _ := v.([]any)
-		all := make([]any, len(had))
+		list := make([]any, len(had))
 		for i := range had {
-			all[i] = f.fill(had[i], t.Elem())
+			list[i] = fill(had[i], each)
 		}
-		return all
-	case reflect.Map:
-		had, _ := v.(map[string]any)
-		if t.Elem().Kind() == reflect.String { // where a key that is not there is empty
-			all := map[string]string{}
-			for key, value := range had {
-				all[key], _ = value.(string)
+		return list
+	case map[string]any:
+		o := &object{fields: map[string]any{}, raw: had}
+		var each reflect.Type
+		switch {
+		case t != nil && t.Kind() == reflect.Map:
+			each = t.Elem()
+		case t != nil && t.Kind() == reflect.Struct && !opaque(t):
+			for name, field := range jsonFields(t) {
+				o.fields[name] = fill(had[name], field)
 			}
-			return all
+			return o
 		}
-		all := map[string]any{}
-		for key, value := range had {
-			all[key] = f.fill(value, t.Elem())
+		for name := range had {
+			o.fields[name] = fill(had[name], each)
 		}
-		return all
-	default:
-		if v == nil && t.Kind() != reflect.Interface {
-			return reflect.Zero(t).Interface()
-		}
-		return number(v)
+		return o
 	}
+	return v
 }
 
-// number is what a template compares and prints as a number, if v is one.
-func number(v any) any {
-	n, ok := v.(json.Number)
-	if !ok {
-		return v
+// empty is a value that JSON leaves out: a number is 0 and a flag is false, all else is nothing.
+func empty(t reflect.Type) any {
+	if t == nil || opaque(t) {
+		return nil
 	}
+	switch {
+	case t.Kind() == reflect.Bool:
+		return false
+	case t.ConvertibleTo(reflect.TypeFor[float64]()):
+		return int64(0)
+	}
+	return nil
+}
+
+// number is what a template compares and prints as a number.
+func number(n json.Number) any {
 	if i, err := n.Int64(); err == nil {
 		return i
 	}
@@ -220,64 +211,21 @@ func (f *Format) header(t reflect.Type, name string) any {
 	title := strings.ToUpper(strings.ReplaceAll(name, "_", " "))
 	switch {
 	case t.Kind() == reflect.Map:
-		keys := maps.Clone(f.keys)
-		keys[""] = title
-		return keys
+		return &object{fields: f.keys, title: title}
 	case t.Kind() != reflect.Struct || opaque(t):
 		return title
 	}
-	all := map[string]any{}
+	o := &object{fields: map[string]any{}, title: title}
 	for name, field := range jsonFields(t) {
-		all[name] = f.header(field, name)
+		o.fields[name] = f.header(field, name)
 	}
-	return all
-}
-
-// headings are those of the keys of a map that a template names; the empty one is that of the map.
-type headings map[string]string
-
-// String is the heading of the map.
-func (h headings) String() string { return h[""] }
-
-// json is a function of templates.
-func (f *Format) json(v any) (string, error) {
-	if m, ok := v.(map[string]any); ok {
-		if had, ok := f.raw[reflect.ValueOf(m).Pointer()]; ok {
-			v = had
-		}
-	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return strings.TrimSuffix(b.String(), "\n"), err
-}
-
-// join is a function of templates: the elements of a list with something between them. A header is no list.
-func join(list any, between string) string {
-	v := reflect.ValueOf(list)
-	if v.Kind() != reflect.Slice {
-		return fmt.Sprint(list)
-	}
-	var words []string
-	for i := range v.Len() {
-		words = append(words, fmt.Sprint(v.Index(i).Interface()))
-	}
-	return strings.Join(words, between)
-}
-
-// size is a function of templates: a number of bytes as a person reads it. What is no number stays.
-func size(v any) string {
-	if n, ok := v.(int64); ok && n >= 0 {
-		return quantity.Size(n).String()
-	}
-	return fmt.Sprint(v)
+	return o
 }
 
 // formatCheck goes through a template, gives each field the name that it has in JSON, and finds those that there are not.
 type formatCheck struct {
 	variables map[string]reflect.Type
-	keys      headings
+	keys      map[string]any
 	err       error
 }
 

@@ -66,11 +66,11 @@ func TestAFormatPrintsRowsAsJSONHasThem(t *testing.T) {
 		`{{(index .parts 0).used}}{{break}}`:                            "",
 		`{{.InnerMost}}\t{{upper .id}}`:                                 "true\tA\nfalse\tB\n",
 		`{{if gt .pids 3}}many{{end}}`:                                  "many\n\n",
-		`{{json .labels}} {{json .id}}`:                                 "{\"k\":\"<v>\"} \"a\"\n{} \"b\"\n",
-		`{{json .usage}}{{range .parts}}{{json .}}{{end}}`:              "{\"used\":7}{\"used\":1}{\"used\":2}\n{}\n",
+		`{{json .labels}} {{json .id}}`:                                 "{\"k\":\"<v>\"} \"a\"\nnull \"b\"\n",
+		`{{json .usage}}{{range .parts}}{{json .}}{{end}}`:              "{\"used\":7}{\"used\":1}{\"used\":2}\nnull\n",
 		"table {{.ID}}\t{{.CreatedAt}}\t{{.usage.used}}":                "ID  CREATED AT            USED\na   2026-11-21T09:30:00Z  7\nb   0001-01-01T00:00:00Z  \n",
 		`table {{.id}}\t{{join .names ","}}`:                            "ID  NAMES\na   x,y\nb   \n",
-		"table {{.labels.k}}\t{{.Labels}}":                              "K    LABELS\n<v>  map[k:<v>]\n     map[]\n",
+		"table {{.labels.k}}\t{{.Labels}}":                              "K    LABELS\n<v>  map[k:<v>]\n     \n",
 		`{{"{{"}}`:                                                      "{{\n{{\n",
 	} {
 		f, err := render.ParseFormat(text, reflect.TypeFor[formatted]())
@@ -130,7 +130,7 @@ func TestABadFormatIsNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Print(new(bytes.Buffer), formattedRows()...); err == nil || !strings.Contains(err.Error(), "wrong type") {
+	if err := f.Print(new(bytes.Buffer), formattedRows()...); err == nil || !strings.Contains(err.Error(), "upper needs a text, not a number") {
 		t.Errorf("a number in capitals: %v", err)
 	}
 }

@@ -101,18 +101,21 @@ func (e *usageError) Unwrap() error { return e.err }
 // usage makes what a check of arguments finds a mistake on the command line: a wrong number of them is answered with how
 // the command is called.
 func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		err := check(cmd, args)
-		switch {
-		case err == nil, errors.As(err, new(*usageError)):
-			return err
-		case errors.Is(err, client.ErrNoID), errors.Is(err, client.ErrNoName):
-			return &usageError{err: fmt.Errorf("%s: %w", cmd.CommandPath(), err)}
-		case cmd.HasSubCommands() && len(args) > 0:
-			return &usageError{err: fmt.Errorf("unknown command %q", strings.TrimPrefix(cmd.CommandPath()+" "+args[0], cmd.Root().Name()+" "))}
-		}
-		return &usageError{err: wrongArguments("usage: " + shortUse(cmd))}
+	return func(cmd *cobra.Command, args []string) error { return usageMistake(cmd, args, check(cmd, args)) }
+}
+
+// usageMistake is what a check of arguments has found, as a mistake on the command line. It is not part of usage, of which
+// there is a copy for every command.
+func usageMistake(cmd *cobra.Command, args []string, err error) error {
+	switch {
+	case err == nil, errors.As(err, new(*usageError)):
+		return err
+	case errors.Is(err, client.ErrNoID), errors.Is(err, client.ErrNoName):
+		return &usageError{err: fmt.Errorf("%s: %w", cmd.CommandPath(), err)}
+	case cmd.HasSubCommands() && len(args) > 0:
+		return &usageError{err: fmt.Errorf("unknown command %q", strings.TrimPrefix(cmd.CommandPath()+" "+args[0], cmd.Root().Name()+" "))}
 	}
+	return &usageError{err: wrongArguments("usage: " + shortUse(cmd))}
 }
 
 // wrongArguments says how a command is called that has too few arguments or too many.

@@ -68,7 +68,7 @@ func TestToolsSayWhatTheyDoAndTheServerWhatTheBoxIs(t *testing.T) {
 		t.Errorf("there are %d tools, want %d", len(tools), len(want))
 	}
 	text := a.InitializeResult().Instructions
-	for _, part := range []string{"/data is a directory of the user's (read-only)", "100MiB of memory", "There is no network"} {
+	for _, part := range []string{"/data is a directory of the user (read-only)", "100MiB memory", "Network: no network"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("there is no %q in\n%s", part, text)
 		}
@@ -85,7 +85,7 @@ func TestLongOutputIsCutAndAllOfItIsThere(t *testing.T) {
 	d := boxtest.Start(t)
 	a := connect(t, d)
 	text, result := a.call("box_exec", in{"command": "seq 100000; echo end >&2"})
-	if len(text) > 20<<10 || !strings.Contains(text, "stdout:\n1\n2\n") || !strings.Contains(text, "\n100000\n") || !strings.Contains(text, "bytes left out") || !strings.Contains(text, "stderr:\nend\n") {
+	if len(text) > 20<<10 || !strings.Contains(text, "stdout:\n1\n2\n") || !strings.Contains(text, "\n100000\n") || !strings.Contains(text, "bytes omitted") || !strings.Contains(text, "stderr:\nend\n") {
 		t.Errorf("%d bytes: %.200q", len(text), text)
 	}
 	var link *mcp.ResourceLink
@@ -104,7 +104,7 @@ func TestLongOutputIsCutAndAllOfItIsThere(t *testing.T) {
 	if err != nil || len(whole.Contents) != 1 || len(whole.Contents[0].Text) != 588895 {
 		t.Errorf("%v, %+v", err, whole)
 	}
-	if got := a.says("[there is more: offset 50002]", "box_read", in{"path": link.URI, "offset": 50000, "limit": 2}); !strings.HasPrefix(got, "50000\n50001\n") {
+	if got := a.says("[more lines follow: continue with offset 50002]", "box_read", in{"path": link.URI, "offset": 50000, "limit": 2}); !strings.HasPrefix(got, "50000\n50001\n") {
 		t.Errorf("it reads %q", got)
 	}
 	if _, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "boxd://output/999/stdout"}); err == nil {
@@ -175,15 +175,15 @@ func TestAnAgentHasBoxesOfItsOwnAlone(t *testing.T) {
 	session(t, d, "create", "of-the-user")
 	a := connect(t, d)
 	a.says(`"id": "second"`, "box_create", in{"id": "second"})
-	a.says("made", "box_write", in{"path": "f", "content": "in the second", "session": "second"})
+	a.says("created", "box_write", in{"path": "f", "content": "in the second", "session": "second"})
 	a.says("nothing found", "box_glob", in{"pattern": "f"})
 	a.says("in the second", "box_read", in{"path": "f", "session": "second"})
-	a.fails("made", "box_read", in{"path": "f", "session": "of-the-user"})
-	a.fails("made", "box_delete", in{"session": "of-the-user"})
-	a.fails(`there is a session "of-the-user" already`, "box_create", in{"id": "of-the-user"})
+	a.fails("created", "box_read", in{"path": "f", "session": "of-the-user"})
+	a.fails("created", "box_delete", in{"session": "of-the-user"})
+	a.fails(`box "of-the-user" exists already`, "box_create", in{"id": "of-the-user"})
 	a.says("second", "box_status", nil)
-	a.says("has ended", "box_delete", in{"session": "second"})
-	a.fails("made", "box_read", in{"path": "f", "session": "second"})
+	a.says("deleted", "box_delete", in{"session": "second"})
+	a.fails("created", "box_read", in{"path": "f", "session": "second"})
 	all := connect(t, d, "--any-session")
 	all.says("exit code 0", "box_exec", in{"command": "true", "session": "of-the-user"})
 	for _, one := range []*agent{a, all} {
@@ -198,7 +198,7 @@ func TestAnAgentHasBoxesOfItsOwnAlone(t *testing.T) {
 func TestANamedSessionStays(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	for _, step := range []struct{ tool, want string }{{"box_write", "made"}, {"box_read", "kept"}} {
+	for _, step := range []struct{ tool, want string }{{"box_write", "created"}, {"box_read", "kept"}} {
 		a := connect(t, d, "--session", "project")
 		if !strings.Contains(a.InitializeResult().Instructions, `the box "project"`) {
 			t.Error(a.InitializeResult().Instructions)
@@ -364,7 +364,7 @@ func TestACallOutlivesARestartOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
 	a := connect(t, d)
-	a.says("made", "box_write", in{"path": "f", "content": "kept"})
+	a.says("created", "box_write", in{"path": "f", "content": "kept"})
 	id := a.own()
 	type answer struct {
 		result *mcp.CallToolResult
@@ -379,7 +379,7 @@ func TestACallOutlivesARestartOfTheDaemon(t *testing.T) {
 	d.Kill()
 	d.Restart()
 	a.says("kept", "box_read", in{"path": "f"})
-	a.says("made", "box_write", in{"path": "go", "content": ""})
+	a.says("created", "box_write", in{"path": "go", "content": ""})
 	got := <-answers
 	if got.err != nil || got.result.IsError || !strings.Contains(textOf(got.result), "before\nafter\n") {
 		t.Errorf("%v, %+v: %q", got.err, got.result, textOf(got.result))
@@ -407,7 +407,7 @@ func TestAnAgentReadsSkills(t *testing.T) {
 	a.says("hello", "skill_read", in{"name": "greeting", "path": "words.txt"})
 	a.fails("none", "skill_read", in{"name": "none"})
 	a.fails("", "skill_read", in{"name": "greeting", "path": "../../etc/passwd"})
-	a.says("there is no box yet", "box_status", nil) // skills need none
+	a.says("no box yet", "box_status", nil) // skills need none
 	list, err := a.ListResources(t.Context(), nil)
 	if err != nil || !slices.ContainsFunc(list.Resources, func(r *mcp.Resource) bool {
 		return r.URI == "skill://greeting/SKILL.md" && r.Description == "says hello to people"

@@ -120,7 +120,7 @@ esac; done`,
 	if _, err := io.WriteString(h.in, greeting); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Wait(); err == nil || !strings.Contains(h.err.String(), "boxctl: run time: the server has given no sign of life at 3 pings") {
+	if err := h.Wait(); err == nil || !strings.Contains(h.err.String(), "boxctl: run time: the server did not answer 3 pings") {
 		t.Errorf("a server that is silent: %v, %s", err, h.err.String())
 	}
 	if gone := seen(t, d, "deaf", "run time", "1", "", ""); gone == "" {

@@ -102,16 +102,16 @@ func TestAnAgentDoesAWholeTask(t *testing.T) {
 	if got := a.InitializeResult().ProtocolVersion; got != "2026-07-28" { // the tests of lines speak older ones
 		t.Errorf("the protocol is %s", got)
 	}
-	a.says("there is no box yet", "box_status", nil)
-	a.says("made: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
-	a.says("made: ", "box_write", in{"path": "calc/test.sh", "content": ". ./add.sh\n[ \"$(add 2 3)\" = 5 ] || { echo FAIL: add 2 3 is $(add 2 3); exit 1; }\necho PASS\n"})
+	a.says("no box yet", "box_status", nil)
+	a.says("created: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
+	a.says("created: ", "box_write", in{"path": "calc/test.sh", "content": ". ./add.sh\n[ \"$(add 2 3)\" = 5 ] || { echo FAIL: add 2 3 is $(add 2 3); exit 1; }\necho PASS\n"})
 	failed := a.says("exit code 1", "box_exec", in{"command": "sh test.sh", "cwd": "/workspace/calc"})
 	if !strings.Contains(failed, "FAIL: add 2 3 is -1") {
 		t.Errorf("the test says %q", failed)
 	}
 	a.says("calc/add.sh:1:add()", "box_grep", in{"pattern": `\$1 - \$2`})
 	a.says("calc/add.sh", "box_glob", in{"pattern": "**/add.*"})
-	a.says("edit 1: 1 replaced, from line 1", "box_edit", in{"path": "calc/add.sh", "edits": []in{{"old": "$1 - $2", "new": "$1 + $2"}}})
+	a.says("edit 1: 1 replaced, first in line 1", "box_edit", in{"path": "calc/add.sh", "edits": []in{{"old": "$1 - $2", "new": "$1 + $2"}}})
 	a.says("$1 + $2", "box_read", in{"path": "calc/add.sh"})
 	a.says("PASS", "box_exec", in{"argv": []string{"sh", "test.sh"}, "cwd": "/workspace/calc"})
 	a.says("directory", "box_list", in{})
@@ -133,21 +133,21 @@ func TestAnAgentIsToldWhatWasWrong(t *testing.T) {
 	d := boxtest.Start(t)
 	a := connect(t, d)
 	a.fails("no/such", "box_read", in{"path": "no/such"})
-	a.says("made", "box_write", in{"path": "twice", "content": "a a"})
+	a.says("created", "box_write", in{"path": "twice", "content": "a a"})
 	a.fails("2", "box_edit", in{"path": "twice", "edits": []in{{"old": "a", "new": "b"}}})
 	a.fails("argv", "box_exec", in{})
 	a.fails("not started: ", "box_exec", in{"argv": []string{"/no/such/program"}})
-	a.fails("killed: its time", "box_exec", in{"command": "sleep 600", "timeout_seconds": 0.2})
-	a.fails("hint: leave it out", "box_exec", in{"command": "true", "session": "of-somebody-else"})
+	a.fails("killed: timeout after", "box_exec", in{"command": "sleep 600", "timeout_seconds": 0.2})
+	a.fails("hint: omit it", "box_exec", in{"command": "true", "session": "of-somebody-else"})
 	a.fails("profile", "box_create", in{"profile": "no-such-profile"})
 	a.fails("network", "box_create", in{"network": "all-of-it"})
 	a.fails("none", "process_output", in{"name": "none"})
-	a.fails("output that is still held", "box_read", in{"path": "boxd://output/7/stdout"})
+	a.fails("output that is still stored", "box_read", in{"path": "boxd://output/7/stdout"})
 	a.says("exit code 3", "box_exec", in{"command": "exit 3"}) // is no error: what it means is the agent's to say
 	if err := d.DeleteSession(t.Context(), a.own()); err != nil {
 		t.Fatal(err)
 	}
-	a.fails("hint: the next call makes a new, empty one", "box_list", in{})
+	a.fails("hint: the next call creates a new, empty one", "box_list", in{})
 	a.says("nothing found", "box_list", in{})
 }
 

@@ -21,17 +21,17 @@ const answerLimit = 16 << 10
 type execArgs struct {
 	sessionArg
 	programArgs
-	Stdin          string   `json:"stdin,omitempty" jsonschema:"what it reads"`
-	TimeoutSeconds *float64 `json:"timeout_seconds,omitempty" jsonschema:"end it after so long"`
+	Stdin          string   `json:"stdin,omitempty" jsonschema:"data for standard input"`
+	TimeoutSeconds *float64 `json:"timeout_seconds,omitempty" jsonschema:"timeout in seconds; default and maximum depend on the profile"`
 }
 
 // programArgs says what to run.
 type programArgs struct {
-	Command  *string           `json:"command,omitempty" jsonschema:"a line for the shell; give one of command, argv and code"`
-	Argv     []string          `json:"argv,omitempty" jsonschema:"a program and its arguments, without a shell"`
-	Code     *string           `json:"code,omitempty" jsonschema:"a program in language"`
-	Language string            `json:"language,omitempty" jsonschema:"of code, such as python"`
-	Cwd      string            `json:"cwd,omitempty" jsonschema:"working directory; default /workspace"`
+	Command  *string           `json:"command,omitempty" jsonschema:"shell command; set exactly one of command, argv and code"`
+	Argv     []string          `json:"argv,omitempty" jsonschema:"program and arguments, run without a shell"`
+	Code     *string           `json:"code,omitempty" jsonschema:"source code to run, in the given language"`
+	Language string            `json:"language,omitempty" jsonschema:"language of code, e.g. python"`
+	Cwd      string            `json:"cwd,omitempty" jsonschema:"working directory (default /workspace)"`
 	Env      map[string]string `json:"env,omitempty" jsonschema:"environment variables"`
 }
 
@@ -47,7 +47,7 @@ func seconds(n *float64) *quantity.Duration {
 func (t *tools) addExec() {
 	add(t, &mcp.Tool{
 		Name:        "box_exec",
-		Description: "Run a command in the box and wait for it. Cancelling the call kills it with all that it has started.",
+		Description: "Run a command in the box and wait for its result. Cancelling the call kills the command and all its child processes.",
 		Annotations: changes("Run a command", true, false, t.open),
 	}, t.exec)
 }
@@ -113,10 +113,10 @@ func (t *tools) outcome(r *api.ExecResult, out, errs *outputStream) *mcp.CallToo
 	var head strings.Builder
 	head.WriteString(ending(r))
 	if r.LeftoversKilled > 0 {
-		fmt.Fprintf(&head, "; killed %d processes it left running", r.LeftoversKilled)
+		fmt.Fprintf(&head, "; killed %d background processes it left running", r.LeftoversKilled)
 	}
 	for _, c := range r.Clamped {
-		fmt.Fprintf(&head, "\n%s: %s was asked for, %s is the most there is (%s)", c.Field, c.Asked, c.Got, c.By)
+		fmt.Fprintf(&head, "\n%s: lowered from %s to the maximum %s (%s)", c.Field, c.Asked, c.Got, c.By)
 	}
 	for _, q := range r.Quota {
 		fmt.Fprintf(&head, "\nthe %s is full: %v of %v used", q.Kind, q.Used, q.Limit)
@@ -145,7 +145,7 @@ func (t *tools) outcome(r *api.ExecResult, out, errs *outputStream) *mcp.CallToo
 		if uri := uris[name]; uri != "" {
 			result.Content = append(result.Content, &mcp.ResourceLink{
 				URI: uri, Name: name, MIMEType: "text/plain", Size: new(long[name].written()),
-				Description: "all that the command wrote to " + name + "; box_read with this as path reads lines of it",
+				Description: "full " + name + " of the command; use box_read with this URI as path to read more",
 			})
 		}
 	}
@@ -159,12 +159,12 @@ func ending(r *api.ExecResult) string {
 	case "exited":
 		return fmt.Sprintf("exit code %d after %v", *r.ExitCode, took)
 	case "signaled":
-		return fmt.Sprintf("ended by %s after %v", r.Signal, took)
+		return fmt.Sprintf("killed by %s after %v", r.Signal, took)
 	case "timed_out":
-		return fmt.Sprintf("killed: its time of %v was over; timeout_seconds gives it longer, up to the profile's max_timeout", r.Timeout)
+		return fmt.Sprintf("killed: timeout after %v; set timeout_seconds to allow more, up to the maximum of the profile", r.Timeout)
 	case "oom_killed":
 		if r.OOM != nil {
-			return fmt.Sprintf("killed: out of memory, the %s may have %v", r.OOM.Of, r.OOM.Limit)
+			return fmt.Sprintf("killed: out of memory (limit of the %s: %v)", r.OOM.Of, r.OOM.Limit)
 		}
 		return "killed: out of memory"
 	case "start_failed":
@@ -172,7 +172,7 @@ func ending(r *api.ExecResult) string {
 			return "not started: " + r.Failure.Text
 		}
 	case "lost":
-		return "lost: the box ended while it ran"
+		return "lost: the box ended while the command was running"
 	}
 	return r.Status
 }
@@ -181,7 +181,7 @@ func ending(r *api.ExecResult) string {
 func (t *tools) addOutputs() {
 	t.server.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "output", Title: "Output of a command", MIMEType: "text/plain", URITemplate: outputTemplate,
-		Description: "stdout or stderr of a command whose answer was cut; links in answers lead here",
+		Description: "full stdout or stderr of a command with truncated output",
 	}, func(_ context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		stream := t.outputs.get(req.Params.URI)
 		if stream == nil {

@@ -19,68 +19,68 @@ const usualLines = 2000
 
 type readArgs struct {
 	sessionArg
-	Path   string `json:"path" jsonschema:"file; relative to /workspace; or the URI of output that was cut"`
-	Offset int    `json:"offset,omitempty" jsonschema:"first line, from 1"`
-	Limit  int    `json:"limit,omitempty" jsonschema:"number of lines; default 2000"`
-	Base64 bool   `json:"base64,omitempty" jsonschema:"bytes in base64, for files that are not text"`
+	Path   string `json:"path" jsonschema:"file path, relative to /workspace, or URI of truncated output"`
+	Offset int    `json:"offset,omitempty" jsonschema:"first line to read, starting at 1 (default 1)"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"number of lines to read (default 2000)"`
+	Base64 bool   `json:"base64,omitempty" jsonschema:"return the content as base64, for binary files"`
 }
 
 type writeArgs struct {
 	sessionArg
-	Path        string `json:"path" jsonschema:"file; relative to /workspace; missing directories are made"`
-	Content     string `json:"content" jsonschema:"the whole content"`
-	Mode        string `json:"mode,omitempty" jsonschema:"overwrite (default), append, or create to fail if something is there"`
-	Base64      bool   `json:"base64,omitempty" jsonschema:"content is base64"`
-	Permissions string `json:"permissions,omitempty" jsonschema:"octal, such as 0755"`
+	Path        string `json:"path" jsonschema:"file path, relative to /workspace; missing directories are created"`
+	Content     string `json:"content" jsonschema:"new content of the file"`
+	Mode        string `json:"mode,omitempty" jsonschema:"overwrite (default), append, or create (fails if the file exists)"`
+	Base64      bool   `json:"base64,omitempty" jsonschema:"content is base64-encoded"`
+	Permissions string `json:"permissions,omitempty" jsonschema:"octal file mode, e.g. 0755"`
 }
 
 type editArgs struct {
 	sessionArg
-	Path  string        `json:"path" jsonschema:"text file; relative to /workspace"`
-	Edits []replacement `json:"edits" jsonschema:"made one after the other; all of them or none"`
+	Path  string        `json:"path" jsonschema:"path of a text file, relative to /workspace"`
+	Edits []replacement `json:"edits" jsonschema:"replacements, applied in order; if one fails, none is applied"`
 }
 
 type replacement struct {
-	Old string `json:"old" jsonschema:"text that is in the file exactly once"`
-	New string `json:"new" jsonschema:"what takes its place"`
-	All bool   `json:"all,omitempty" jsonschema:"replace it wherever it is, at least once"`
+	Old string `json:"old" jsonschema:"text to replace; must occur exactly once unless all is set"`
+	New string `json:"new" jsonschema:"replacement text"`
+	All bool   `json:"all,omitempty" jsonschema:"replace every occurrence of old"`
 }
 
 type globArgs struct {
 	sessionArg
-	Pattern  string `json:"pattern" jsonschema:"such as **/*.go: *, **, ?, [a-z], {a,b}"`
-	Path     string `json:"path,omitempty" jsonschema:"directory to search; default /workspace"`
-	Limit    int    `json:"limit,omitempty" jsonschema:"default 100"`
-	NoIgnore bool   `json:"no_ignore,omitempty" jsonschema:"also what .gitignore leaves out, and .git, node_modules and the like"`
+	Pattern  string `json:"pattern" jsonschema:"glob, e.g. **/*.go; supports *, **, ?, [a-z] and {a,b}"`
+	Path     string `json:"path,omitempty" jsonschema:"directory to search (default /workspace)"`
+	Limit    int    `json:"limit,omitempty" jsonschema:"maximum number of files (default 100)"`
+	NoIgnore bool   `json:"no_ignore,omitempty" jsonschema:"include files ignored by .gitignore, and .git, node_modules and similar"`
 }
 
 type grepArgs struct {
 	sessionArg
 	Pattern    string   `json:"pattern" jsonschema:"regular expression (RE2)"`
-	Path       string   `json:"path,omitempty" jsonschema:"file or directory; default /workspace"`
-	Literal    bool     `json:"literal,omitempty" jsonschema:"pattern is a text"`
-	IgnoreCase bool     `json:"ignore_case,omitempty"`
-	Include    []string `json:"include,omitempty" jsonschema:"globs of files to search"`
-	Exclude    []string `json:"exclude,omitempty" jsonschema:"globs of files to leave out"`
-	Before     int      `json:"before,omitempty" jsonschema:"lines of context"`
-	After      int      `json:"after,omitempty" jsonschema:"lines of context"`
-	NamesOnly  bool     `json:"names_only,omitempty"`
-	NoIgnore   bool     `json:"no_ignore,omitempty" jsonschema:"also what .gitignore leaves out, and .git, node_modules and the like"`
-	Limit      int      `json:"limit,omitempty" jsonschema:"of lines; default 200"`
+	Path       string   `json:"path,omitempty" jsonschema:"file or directory to search (default /workspace)"`
+	Literal    bool     `json:"literal,omitempty" jsonschema:"match pattern as plain text instead of a regular expression"`
+	IgnoreCase bool     `json:"ignore_case,omitempty" jsonschema:"match upper and lower case alike"`
+	Include    []string `json:"include,omitempty" jsonschema:"search only files that match one of these globs"`
+	Exclude    []string `json:"exclude,omitempty" jsonschema:"skip files that match one of these globs"`
+	Before     int      `json:"before,omitempty" jsonschema:"lines of context before each match"`
+	After      int      `json:"after,omitempty" jsonschema:"lines of context after each match"`
+	NamesOnly  bool     `json:"names_only,omitempty" jsonschema:"return only the names of matching files"`
+	NoIgnore   bool     `json:"no_ignore,omitempty" jsonschema:"include files ignored by .gitignore, and .git, node_modules and similar"`
+	Limit      int      `json:"limit,omitempty" jsonschema:"maximum number of lines (default 200)"`
 }
 
 type listArgs struct {
 	sessionArg
-	Path  string `json:"path,omitempty" jsonschema:"directory; default /workspace"`
-	Depth int    `json:"depth,omitempty" jsonschema:"levels of directories; default 1"`
-	Limit int    `json:"limit,omitempty" jsonschema:"default 1000"`
+	Path  string `json:"path,omitempty" jsonschema:"directory to list (default /workspace)"`
+	Depth int    `json:"depth,omitempty" jsonschema:"levels of subdirectories (default 1: only the directory itself)"`
+	Limit int    `json:"limit,omitempty" jsonschema:"maximum number of entries (default 1000)"`
 }
 
 type statArgs struct {
 	sessionArg
-	Path     string `json:"path"`
-	NoFollow bool   `json:"no_follow,omitempty" jsonschema:"of a symbolic link, the link"`
-	Digest   bool   `json:"digest,omitempty" jsonschema:"with its SHA-256"`
+	Path     string `json:"path" jsonschema:"path, relative to /workspace"`
+	NoFollow bool   `json:"no_follow,omitempty" jsonschema:"describe a symbolic link itself, not its target"`
+	Digest   bool   `json:"digest,omitempty" jsonschema:"include the SHA-256 of the content"`
 }
 
 // encoding names that of contents.
@@ -92,13 +92,13 @@ func encoding(base64 bool) string {
 }
 
 func (t *tools) addFiles() {
-	mcp.AddTool(t.server, &mcp.Tool{Name: "box_read", Description: "Read lines of a text file in the box, or of an output that was cut.", Annotations: reads("Read a file")}, t.read)
-	add(t, &mcp.Tool{Name: "box_write", Description: "Write a file in the box: its whole content, by renaming.", Annotations: changes("Write a file", false, true, false)}, t.write)
-	add(t, &mcp.Tool{Name: "box_edit", Description: "Replace texts in a file of the box.", Annotations: changes("Edit a file", true, false, false)}, t.edit)
-	add(t, &mcp.Tool{Name: "box_glob", Description: "Find files of the box by name, the newest first.", Annotations: reads("Find files")}, t.glob)
-	add(t, &mcp.Tool{Name: "box_grep", Description: "Find lines in files of the box.", Annotations: reads("Search in files")}, t.grep)
-	add(t, &mcp.Tool{Name: "box_list", Description: "List a directory of the box.", Annotations: reads("List a directory")}, t.list)
-	add(t, &mcp.Tool{Name: "box_stat", Description: "Describe what is at a path of the box.", Annotations: reads("Describe a file")}, t.stat)
+	mcp.AddTool(t.server, &mcp.Tool{Name: "box_read", Description: "Read lines of a text file in the box, or of the truncated output of a command.", Annotations: reads("Read a file")}, t.read)
+	add(t, &mcp.Tool{Name: "box_write", Description: "Write a file in the box. The file is replaced atomically.", Annotations: changes("Write a file", false, true, false)}, t.write)
+	add(t, &mcp.Tool{Name: "box_edit", Description: "Replace text in a file in the box.", Annotations: changes("Edit a file", true, false, false)}, t.edit)
+	add(t, &mcp.Tool{Name: "box_glob", Description: "Find files in the box by name pattern, newest first.", Annotations: reads("Find files")}, t.glob)
+	add(t, &mcp.Tool{Name: "box_grep", Description: "Search for text in files in the box.", Annotations: reads("Search in files")}, t.grep)
+	add(t, &mcp.Tool{Name: "box_list", Description: "List a directory in the box.", Annotations: reads("List a directory")}, t.list)
+	add(t, &mcp.Tool{Name: "box_stat", Description: "Show type, mode, size and modification time of a path in the box.", Annotations: reads("Describe a file")}, t.stat)
 }
 
 func (t *tools) read(ctx context.Context, _ *mcp.CallToolRequest, in readArgs) (*mcp.CallToolResult, any, error) {
@@ -117,9 +117,9 @@ func (t *tools) read(ctx context.Context, _ *mcp.CallToolRequest, in readArgs) (
 	result := text("%s", got.Content)
 	switch {
 	case got.NextOffset > 0:
-		result.Content = append(result.Content, &mcp.TextContent{Text: fmt.Sprintf("[there is more: offset %d]", got.NextOffset)})
+		result.Content = append(result.Content, &mcp.TextContent{Text: fmt.Sprintf("[more lines follow: continue with offset %d]", got.NextOffset)})
 	case got.Truncated:
-		result.Content = append(result.Content, &mcp.TextContent{Text: fmt.Sprintf("[cut after %d of %d bytes, within a line]", got.NextByteOffset, got.File.Size)})
+		result.Content = append(result.Content, &mcp.TextContent{Text: fmt.Sprintf("[truncated after %d of %d bytes, within a line]", got.NextByteOffset, got.File.Size)})
 	}
 	return result, nil, nil
 }
@@ -128,8 +128,8 @@ func (t *tools) read(ctx context.Context, _ *mcp.CallToolRequest, in readArgs) (
 func (t *tools) readOutput(in *readArgs) (*mcp.CallToolResult, error) {
 	stream := t.outputs.get(in.Path)
 	if stream == nil {
-		f := fault.Field("path", in.Path, "output that is still held")
-		f.Kind, f.Hint = fault.NotFound, "run the command again, with its output going to a file"
+		f := fault.Field("path", in.Path, "the URI of output that is still stored")
+		f.Kind, f.Hint = fault.NotFound, "run the command again and redirect its output to a file"
 		return nil, f
 	}
 	first, count := max(in.Offset, 1), in.Limit
@@ -139,11 +139,11 @@ func (t *tools) readOutput(in *readArgs) (*mcp.CallToolResult, error) {
 	whole := t.outputs.whole(stream)
 	lines, next := linesFrom(whole, first, count)
 	if cut := answerLimit * 4; len(lines) > cut { // lines may be long
-		lines = strings.ToValidUTF8(lines[:cut], "") + "\n[… cut here: these lines are too long for an answer …]"
+		lines = strings.ToValidUTF8(lines[:cut], "") + "\n[… truncated: these lines are too long for one answer …]"
 	}
 	result := text("%s", lines)
 	if next > 0 {
-		result.Content = append(result.Content, &mcp.TextContent{Text: fmt.Sprintf("[there is more: offset %d]", next)})
+		result.Content = append(result.Content, &mcp.TextContent{Text: fmt.Sprintf("[more lines follow: continue with offset %d]", next)})
 	}
 	return result, nil
 }
@@ -155,7 +155,7 @@ func (t *tools) write(ctx context.Context, _ *mcp.CallToolRequest, id string, in
 	}
 	verb := "written"
 	if done.Created {
-		verb = "made"
+		verb = "created"
 	}
 	return text("%s %s: %d bytes", done.File.Path, verb, done.File.Size), nil
 }
@@ -172,7 +172,7 @@ func (t *tools) edit(ctx context.Context, _ *mcp.CallToolRequest, id string, in 
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s edited", done.File.Path)
 	for i, e := range done.Edits {
-		fmt.Fprintf(&out, "\nedit %d: %d replaced, from line %d on", i+1, e.Count, e.Line)
+		fmt.Fprintf(&out, "\nedit %d: %d replaced, first in line %d", i+1, e.Count, e.Line)
 	}
 	return text("%s", out.String()), nil
 }
@@ -180,7 +180,7 @@ func (t *tools) edit(ctx context.Context, _ *mcp.CallToolRequest, id string, in 
 // more says that an answer does not have all.
 func more(out *strings.Builder, truncated bool) {
 	if truncated {
-		out.WriteString("[there is more: raise limit, or narrow it down]\n")
+		out.WriteString("[truncated: raise limit or narrow the search]\n")
 	}
 }
 

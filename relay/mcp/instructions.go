@@ -26,19 +26,19 @@ func (f *Facts) network() string {
 	rules := f.Box.NetworkRules
 	switch name := f.Box.Network; name {
 	case "off":
-		return "There is no network, only loopback: nothing can be downloaded or installed from elsewhere."
+		return "no network, only loopback. Nothing can be downloaded."
 	case "egress":
 		switch {
 		case len(rules) == 0:
-			return "There is one, but its rules let no connection through."
+			return "the rules allow no connections."
 		case slices.Contains(rules, "0.0.0.0/0 tcp"):
-			return "Programs can connect to the internet by TCP; nobody can connect to them from outside."
+			return "programs can open TCP connections to the internet; incoming connections are not possible."
 		}
-		return fmt.Sprintf("Programs can connect to what these rules allow and to nothing else: %s.", strings.Join(rules, ", "))
+		return fmt.Sprintf("programs can connect only to: %s.", strings.Join(rules, ", "))
 	case "host":
-		return "Programs share the network of the host: be careful what you connect to or listen on."
+		return "programs use the network of the host, including its loopback services. Be careful."
 	default:
-		return "The network is " + strconv.Quote(name) + "."
+		return strconv.Quote(name) + "."
 	}
 }
 
@@ -60,28 +60,28 @@ func WriteInstructions(f *Facts) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	if f.Named != "" {
-		add("These tools work in the box %q, a sandbox on the user's machine. It stays when this connection ends, and others may use it.", f.Named)
+		add("These tools work in the box %q, a sandbox on the user's machine. It is kept when this connection ends, and other clients may use it.", f.Named)
 	} else {
-		add("These tools work in a box: a sandbox on the user's machine, made by the first call and removed with all that is in it when this connection ends.")
+		add("These tools work in a box, a sandbox on the user's machine. The first call creates it; it is deleted with all its files when this connection ends.")
 	}
 	if f.Refused != nil {
-		add("At this moment boxd would refuse to make it: %s", f.Refused.Detail)
+		add("At the moment boxd refuses to create it: %s", f.Refused.Detail)
 	}
-	add("Files: %s Relative paths begin at /workspace. The rest of the host's files is not there.", f.files())
+	add("Files: %s Paths are relative to /workspace. Other files of the host are not visible.", f.files())
 	add("Network: %s", f.network())
 	if len(f.Box.Skills) > 0 {
-		add("Skills, instructions for tasks, are at /skills: %s. Read /skills/NAME/SKILL.md before such a task.", strings.Join(f.Box.Skills, ", "))
+		add("Skills (instructions for tasks) in /skills: %s. Read /skills/NAME/SKILL.md before a task that a skill is for.", strings.Join(f.Box.Skills, ", "))
 	}
 	add("Limits: %s.", f.limits())
 	if f.Profile.Timeout > 0 {
-		add("A command ends after %v unless timeout_seconds says otherwise, at most %v. What it leaves running in the background is %s; process_start is for servers and other programs that stay.",
+		add("Timeout of a command: %v; timeout_seconds sets another, at most %v. Background processes that it leaves are %s; start servers and other long-running programs with process_start.",
 			f.Profile.Timeout, f.Profile.MaxTimeout, leftovers(f.Profile.Leftovers))
 	}
-	add("You are an ordinary user without root, sudo or capabilities. Long output is cut in the middle; its URI, given to box_read, shows the rest.")
+	add("Commands run as an ordinary user without root, sudo or capabilities. Long output is truncated in the middle; pass its URI to box_read to read the rest.")
 	if f.Any {
-		add("The argument session may name any session of the user's; without it a call is about the connection's own box.")
+		add("session can be the id of any box of the user (default: the box of this connection).")
 	} else {
-		add("The argument session names a box that box_create has made here; without it a call is about the connection's own box.")
+		add("session is the id of a box from box_create (default: the box of this connection).")
 	}
 	return strings.Join(lines, "\n") + "\n"
 }
@@ -90,7 +90,7 @@ func leftovers(what string) string {
 	if what == "kill" {
 		return "killed"
 	}
-	return "left alone"
+	return "kept"
 }
 
 func (f *Facts) files() string {
@@ -101,14 +101,14 @@ func (f *Facts) files() string {
 		mode := "read-only"
 		switch m.Mode {
 		case "rw":
-			mode = "writable, and what changes there changes on the user's machine"
+			mode = "writable; changes affect the user's machine"
 		case "none":
 			continue
 		}
 		if m.Target == "/workspace" {
 			workspace = ""
 		}
-		places = append(places, fmt.Sprintf("%s is a directory of the user's (%s)", m.Target, mode))
+		places = append(places, fmt.Sprintf("%s is a directory of the user (%s)", m.Target, mode))
 	}
 	text := ""
 	switch {
@@ -121,9 +121,9 @@ func (f *Facts) files() string {
 	if len(places) > 0 {
 		text += strings.Join(places, ", ") + "; "
 	}
-	text += fmt.Sprintf("/tmp and the home are writable, up to %v together", f.Box.Tmp)
+	text += fmt.Sprintf("/tmp and the home directory are writable, up to %v together", f.Box.Tmp)
 	if f.Box.ReadOnlyRoot {
-		text += "; all else is read-only"
+		text += "; everything else is read-only"
 	}
 	return text + "."
 }
@@ -131,9 +131,9 @@ func (f *Facts) files() string {
 func (f *Facts) limits() string {
 	mark := func(name string) string {
 		if f.Enforcement[name] == "none" {
-			return " (which this host does not enforce)"
+			return " (not enforced on this host)"
 		}
 		return ""
 	}
-	return fmt.Sprintf("%v of memory%s, %v processors%s, %d processes%s", f.Box.Memory, mark("memory"), f.Box.CPUs, mark("cpu"), f.Box.Pids, mark("pids"))
+	return fmt.Sprintf("%v memory%s, %v CPUs%s, %d processes%s", f.Box.Memory, mark("memory"), f.Box.CPUs, mark("cpu"), f.Box.Pids, mark("pids"))
 }

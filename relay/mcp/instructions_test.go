@@ -29,30 +29,30 @@ func TestItSaysWhatTheBoxIs(t *testing.T) {
 		wantNone []string
 	}{
 		"as shipped": {func(*Facts) {}, []string{
-			"removed with all that is in it when this connection ends", "/workspace is writable, up to 1GiB", "64MiB together", "all else is read-only",
-			"There is no network", "512MiB of memory, 1.5 processors, 128 processes", "ends after 30s", "at most 10m", "is killed",
-			"names a box that box_create has made",
-		}, []string{"does not enforce", "refuse"}},
-		"named": {func(f *Facts) { f.Named = "work" }, []string{`the box "work"`, "It stays"}, []string{"removed with all"}},
+			"deleted with all its files when this connection ends", "/workspace is writable, up to 1GiB", "64MiB together", "everything else is read-only",
+			"Network: no network", "512MiB memory, 1.5 CPUs, 128 processes", "Timeout of a command: 30s", "at most 10m", "are killed",
+			"session is the id of a box from box_create",
+		}, []string{"not enforced", "refuse"}},
+		"named": {func(f *Facts) { f.Named = "work" }, []string{`the box "work"`, "It is kept"}, []string{"deleted with all"}},
 		"egress": {func(f *Facts) {
 			f.Box.Network, f.Box.NetworkRules = "egress", []string{"0.0.0.0/0 tcp", "::/0 tcp"}
-		}, []string{"connect to the internet by TCP"}, []string{"no network"}},
+		}, []string{"TCP connections to the internet"}, []string{"no network"}},
 		"rules": {
 			func(f *Facts) { f.Box.Network, f.Box.NetworkRules = "egress", []string{"pypi.org", "!10.0.0.1"} },
-			[]string{"these rules allow and to nothing else: pypi.org, !10.0.0.1."},
+			[]string{"can connect only to: pypi.org, !10.0.0.1."},
 			[]string{"the internet"},
 		},
-		"no rules":     {func(f *Facts) { f.Box.Network = "egress" }, []string{"let no connection through"}, []string{"the internet"}},
-		"skills":       {func(f *Facts) { f.Box.Skills = []string{"pdf", "chart"} }, []string{"at /skills: pdf, chart."}, nil},
-		"host network": {func(f *Facts) { f.Box.Network = "host" }, []string{"share the network of the host"}, []string{"no network"}},
-		"writable":     {func(f *Facts) { f.Box.ReadOnlyRoot = false }, nil, []string{"all else is read-only"}},
-		"leftovers":    {func(f *Facts) { f.Profile.Leftovers = "keep" }, []string{"is left alone"}, []string{"is killed"}},
-		"not enforced": {func(f *Facts) { f.Enforcement = map[string]string{"memory": "none", "cpu": "rlimit"} }, []string{"512MiB of memory (which this host does not enforce), 1.5 processors,"}, nil},
-		"refused":      {func(f *Facts) { f.Refused = &api.Problem{Detail: "no room"} }, []string{"would refuse to make it: no room"}, nil},
-		"any session":  {func(f *Facts) { f.Any = true }, []string{"may name any session"}, []string{"box_create has made"}},
+		"no rules":     {func(f *Facts) { f.Box.Network = "egress" }, []string{"the rules allow no connections"}, []string{"the internet"}},
+		"skills":       {func(f *Facts) { f.Box.Skills = []string{"pdf", "chart"} }, []string{"in /skills: pdf, chart."}, nil},
+		"host network": {func(f *Facts) { f.Box.Network = "host" }, []string{"use the network of the host"}, []string{"no network"}},
+		"writable":     {func(f *Facts) { f.Box.ReadOnlyRoot = false }, nil, []string{"everything else is read-only"}},
+		"leftovers":    {func(f *Facts) { f.Profile.Leftovers = "keep" }, []string{"are kept"}, []string{"are killed"}},
+		"not enforced": {func(f *Facts) { f.Enforcement = map[string]string{"memory": "none", "cpu": "rlimit"} }, []string{"512MiB memory (not enforced on this host), 1.5 CPUs,"}, nil},
+		"refused":      {func(f *Facts) { f.Refused = &api.Problem{Detail: "no room"} }, []string{"boxd refuses to create it: no room"}, nil},
+		"any session":  {func(f *Facts) { f.Any = true }, []string{"any box of the user"}, []string{"a box from box_create"}},
 		"mounts": {func(f *Facts) {
 			f.Box.Mounts = []api.Mount{{Target: "/data", Mode: "ro"}, {Target: "/workspace", Mode: "rw"}, {Target: "/hidden", Mode: "none"}}
-		}, []string{"/data is a directory of the user's (read-only)", "/workspace is a directory of the user's (writable"}, []string{"/workspace is writable", "/hidden"}},
+		}, []string{"/data is a directory of the user (read-only)", "/workspace is a directory of the user (writable"}, []string{"/workspace is writable", "/hidden"}},
 	} {
 		f := facts()
 		tc.change(f)

@@ -90,7 +90,7 @@ func (s *outputStream) text(limit int) (text string, cut bool) {
 	if strings.HasSuffix(string(head), between) {
 		between = ""
 	}
-	return strings.ToValidUTF8(fmt.Sprintf("%s%s[… %d bytes left out …]\n%s", head, between, missing, tail), "\uFFFD"), true
+	return strings.ToValidUTF8(fmt.Sprintf("%s%s[… %d bytes omitted …]\n%s", head, between, missing, tail), "\uFFFD"), true
 }
 
 // wholeStart leaves out the line that a piece ends in, if it is not most of it.

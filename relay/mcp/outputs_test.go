@@ -30,10 +30,10 @@ func TestLongTextHasItsBeginningAndItsEnd(t *testing.T) {
 	}{
 		"nothing":       {written(), 10, "", false},
 		"short":         {written("one\n", "two\n"), 8, "one\ntwo\n", false},
-		"lines":         {written("one\ntwo\nthree\nfour\nfive\n"), 16, "one\ntwo\n[… 11 bytes left out …]\nfive\n", true},
-		"one long line": {written(strings.Repeat("a", 10) + strings.Repeat("b", 10)), 10, "aaaaa\n[… 10 bytes left out …]\nbbbbb", true},
+		"lines":         {written("one\ntwo\nthree\nfour\nfive\n"), 16, "one\ntwo\n[… 11 bytes omitted …]\nfive\n", true},
+		"one long line": {written(strings.Repeat("a", 10) + strings.Repeat("b", 10)), 10, "aaaaa\n[… 10 bytes omitted …]\nbbbbb", true},
 		"no text":       {written("\xff\xfe"), 10, "\uFFFD", false},
-		"a cut rune":    {written(strings.Repeat("é", 20)), 6, "é\uFFFD\n[… 34 bytes left out …]\n\uFFFDé", true},
+		"a cut rune":    {written(strings.Repeat("é", 20)), 6, "é\uFFFD\n[… 34 bytes omitted …]\n\uFFFDé", true},
 	} {
 		if got, cut := tc.stream.text(tc.limit); got != tc.want || cut != tc.cut {
 			t.Errorf("%s: %q, %v", name, got, cut)
@@ -54,7 +54,7 @@ func TestAStreamHoldsOnlySoMuch(t *testing.T) {
 	if !cut || !strings.HasPrefix(text, "begin") || !strings.HasSuffix(text, "xend\n") || len(text) > maxStream+100 || s.written() != total {
 		t.Errorf("%d bytes of %d, %v", len(text), s.written(), cut)
 	}
-	if !strings.Contains(text, fmt.Sprintf("[… %d bytes left out …]", total-maxStream)) {
+	if !strings.Contains(text, fmt.Sprintf("[… %d bytes omitted …]", total-maxStream)) {
 		t.Error("what is left out is not told")
 	}
 	if got := s.lastLine(); len(got) > 200 || !strings.HasSuffix(strings.Repeat("x", 300), got[:10]) {

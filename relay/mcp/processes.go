@@ -19,11 +19,11 @@ import (
 type startArgs struct {
 	sessionArg
 	programArgs
-	Name      string `json:"name" jsonschema:"name of the process in its box"`
-	Stdin     bool   `json:"stdin,omitempty" jsonschema:"give it a standard input for process_write"`
-	Restart   string `json:"restart,omitempty" jsonschema:"when it has ended: no (default), on-failure or always"`
-	ReadyLine string `json:"ready_line,omitempty" jsonschema:"return when a line of its output matches this regular expression"`
-	ReadyPort int    `json:"ready_port,omitempty" jsonschema:"return when this TCP port of the box accepts connections"`
+	Name      string `json:"name" jsonschema:"name for the process, unique in the box"`
+	Stdin     bool   `json:"stdin,omitempty" jsonschema:"open standard input for process_write"`
+	Restart   string `json:"restart,omitempty" jsonschema:"restart policy: no (default), on-failure or always"`
+	ReadyLine string `json:"ready_line,omitempty" jsonschema:"wait until an output line matches this regular expression"`
+	ReadyPort int    `json:"ready_port,omitempty" jsonschema:"wait until this TCP port in the box accepts connections"`
 }
 
 type processArgs struct {
@@ -33,38 +33,38 @@ type processArgs struct {
 
 type processesArgs struct {
 	sessionArg
-	Name string `json:"name,omitempty" jsonschema:"name of a process; left out: all of them"`
+	Name string `json:"name,omitempty" jsonschema:"name of the process (default: all processes)"`
 }
 
 type outputArgs struct {
 	sessionArg
 	Name   string `json:"name" jsonschema:"name of the process"`
-	Lines  int    `json:"lines,omitempty" jsonschema:"so many of the end; default 100"`
-	Stream string `json:"stream,omitempty" jsonschema:"stdout or stderr alone"`
+	Lines  int    `json:"lines,omitempty" jsonschema:"number of last lines to return (default 100)"`
+	Stream string `json:"stream,omitempty" jsonschema:"return only stdout or only stderr (default both)"`
 }
 
 type inputArgs struct {
 	sessionArg
 	Name        string  `json:"name" jsonschema:"name of the process"`
-	Text        string  `json:"text" jsonschema:"what it reads; a line needs its newline"`
-	End         bool    `json:"end,omitempty" jsonschema:"end its standard input behind that"`
-	WaitSeconds float64 `json:"wait_seconds,omitempty" jsonschema:"collect what it writes for so long; default 1, at most 60"`
+	Text        string  `json:"text" jsonschema:"data for standard input; end a line with a newline"`
+	End         bool    `json:"end,omitempty" jsonschema:"close standard input after the text"`
+	WaitSeconds float64 `json:"wait_seconds,omitempty" jsonschema:"seconds to wait for output (default 1, maximum 60)"`
 }
 
 func (t *tools) addStart() {
 	add(t, &mcp.Tool{
 		Name:        "process_start",
-		Description: "Start a program that stays, such as a server: under a name, found again by process_list, process_output and process_stop. Asked again with the same arguments it finds the one that runs.",
+		Description: "Start a long-running program, such as a server, in the background. Its name identifies it in process_list, process_output, process_write and process_stop. A call with the same arguments returns the running process instead of starting another.",
 		Annotations: changes("Start a process", true, false, t.open),
 	}, t.start)
 	add(t, &mcp.Tool{
 		Name:        "process_write",
-		Description: "Write to the standard input of a process that was started with stdin, and return what it writes then.",
+		Description: "Write to the standard input of a process started with stdin, and return its new output.",
 		Annotations: changes("Write to a process", true, false, t.open),
 	}, t.input)
-	add(t, &mcp.Tool{Name: "process_list", Description: "Describe the processes of the box, or one of them.", Annotations: reads("Describe processes")}, t.processes)
-	add(t, &mcp.Tool{Name: "process_output", Description: "Read the end of what a process has written.", Annotations: reads("Output of a process")}, t.output)
-	add(t, &mcp.Tool{Name: "process_stop", Description: "End a process: asked first, killed after ten seconds.", Annotations: changes("Stop a process", true, true, false)}, t.stop)
+	add(t, &mcp.Tool{Name: "process_list", Description: "List background processes in the box, or show one of them.", Annotations: reads("List processes")}, t.processes)
+	add(t, &mcp.Tool{Name: "process_output", Description: "Read the last lines of the output of a process.", Annotations: reads("Output of a process")}, t.output)
+	add(t, &mcp.Tool{Name: "process_stop", Description: "Stop a process: SIGTERM, then SIGKILL after ten seconds.", Annotations: changes("Stop a process", true, true, false)}, t.stop)
 }
 
 // readyLook is how long boxd is asked to wait for a process at once.
@@ -162,7 +162,7 @@ func (t *tools) output(ctx context.Context, _ *mcp.CallToolRequest, id string, i
 	}
 	shown, _ := all.text(4 * answerLimit)
 	if shown == "" {
-		shown = "it has written nothing"
+		shown = "no output yet"
 	}
 	return text("%s", shown), nil
 }
@@ -217,7 +217,7 @@ func (t *tools) input(ctx context.Context, _ *mcp.CallToolRequest, id string, in
 	}
 	shown, _ := out.text(answerLimit)
 	also, _ := errs.text(answerLimit)
-	result := text("written; process_output shows what comes later")
+	result := text("written; use process_output for later output")
 	for _, part := range []string{"stdout:\n" + shown, "stderr:\n" + also} {
 		if !strings.HasSuffix(part, ":\n") {
 			result.Content = append(result.Content, &mcp.TextContent{Text: part})

@@ -51,9 +51,9 @@ func learn(ctx context.Context, c *client.Client, o *SessionsOptions) (*Facts, e
 	f := &Facts{Enforcement: plan.Enforcement, Refused: plan.Refused, Named: o.Ask.ID, Any: o.Any}
 	if plan.Session == nil {
 		if plan.Refused != nil {
-			return nil, fmt.Errorf("boxd would refuse a box: %w", &client.Error{Problem: *plan.Refused})
+			return nil, fmt.Errorf("boxd refuses to create a box: %w", &client.Error{Problem: *plan.Refused})
 		}
-		return nil, errors.New("boxd does not say what a box would be")
+		return nil, errors.New("boxd has not answered with the settings of a box")
 	}
 	f.Box = *plan.Session
 	if o.Ask.Template != "" {

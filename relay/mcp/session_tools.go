@@ -11,9 +11,9 @@ import (
 )
 
 type createArgs struct {
-	ID      string `json:"id,omitempty" jsonschema:"id of the new box; left out: boxd makes one up"`
-	Profile string `json:"profile,omitempty" jsonschema:"profile of boxd's configuration; left out: the default one"`
-	Network string `json:"network,omitempty" jsonschema:"off, egress or host, if the profile allows it"`
+	ID      string `json:"id,omitempty" jsonschema:"id of the new box (default: generated)"`
+	Profile string `json:"profile,omitempty" jsonschema:"name of a boxd profile (default: the default profile)"`
+	Network string `json:"network,omitempty" jsonschema:"off, egress (outgoing connections) or host, as the profile allows"`
 }
 
 type noArgs struct{}
@@ -21,18 +21,18 @@ type noArgs struct{}
 func (t *tools) addSessions() {
 	mcp.AddTool(t.server, &mcp.Tool{
 		Name:        "box_create",
-		Description: "Make another box. Its id is the argument session of other tools. It ends with this connection.",
-		Annotations: changes("Make a box", false, true, false),
+		Description: "Create another box. Pass its id as session to other tools. It is removed when this connection ends.",
+		Annotations: changes("Create a box", false, true, false),
 	}, t.create)
 	mcp.AddTool(t.server, &mcp.Tool{
 		Name:        "box_delete",
-		Description: "End a box with all that runs and is in it. Without session it is the connection's own; the next call makes a new, empty one.",
-		Annotations: changes("End a box", true, true, false),
+		Description: "Delete a box with all its processes and files. Without session: the default box of this connection; the next call creates a new, empty one.",
+		Annotations: changes("Delete a box", true, true, false),
 	}, t.remove)
 	mcp.AddTool(t.server, &mcp.Tool{
 		Name:        "box_status",
-		Description: "Describe the boxes of this connection: limits, mounts, network, what they use, when they end.",
-		Annotations: reads("Describe boxes"),
+		Description: "Show the boxes of this connection: limits, mounts, network, resource usage and expiry.",
+		Annotations: reads("Show boxes"),
 	}, t.status)
 }
 
@@ -57,7 +57,7 @@ func (t *tools) remove(ctx context.Context, _ *mcp.CallToolRequest, in sessionAr
 	if err != nil {
 		return nil, nil, withHint(err)
 	}
-	return text("box %s has ended", id), nil, nil
+	return text("box %s deleted", id), nil, nil
 }
 
 func (t *tools) status(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*mcp.CallToolResult, any, error) {
@@ -66,7 +66,7 @@ func (t *tools) status(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*
 		return nil, nil, withHint(err)
 	}
 	if len(list) == 0 {
-		return text("there is no box yet: the first call that needs one makes it"), nil, nil
+		return text("no box yet; the first call that needs one creates it"), nil, nil
 	}
 	result, err := asJSON(api.SessionList{Sessions: list})
 	return result, nil, withHint(err)

@@ -72,8 +72,8 @@ func (b *Sessions) ID(ctx context.Context, name string) (string, error) {
 		if b.any || name == b.own || slices.Contains(b.made, name) {
 			return name, nil
 		}
-		f := fault.Field("session", name, "a session that this connection has made")
-		f.Kind, f.Hint = fault.NotFound, "leave it out for the connection's own; box_create makes others"
+		f := fault.Field("session", name, "a box that this connection has created")
+		f.Kind, f.Hint = fault.NotFound, "omit it to use the box of this connection; box_create creates others"
 		return "", f
 	}
 	b.making.Lock()
@@ -98,7 +98,7 @@ func (b *Sessions) ID(ctx context.Context, name string) (string, error) {
 func (b *Sessions) createOther(ctx context.Context, req *api.SessionRequest) (api.Session, error) {
 	s, isNew, err := b.create(ctx, *req, false)
 	if err == nil && !isNew && !b.any && !b.has(s.ID) {
-		return s, fault.Errorf(fault.Conflict, "there is a session %s already, which this connection has not made", fault.Show(s.ID)).WithHint("take another id")
+		return s, fault.Errorf(fault.Conflict, "box %s exists already, and was not created by this connection", fault.Show(s.ID)).WithHint("use another id")
 	}
 	return s, err
 }
@@ -198,10 +198,10 @@ func (b *Sessions) explain(ctx context.Context, id string, err error) error {
 	defer b.mu.Unlock()
 	b.forget(id)
 	if id != b.own {
-		return fault.Errorf(fault.NotFound, "the box %s has ended, and what was in it is gone", id).WithHint("box_create makes another")
+		return fault.Errorf(fault.NotFound, "box %s has ended, and its files are gone", id).WithHint("create another one with box_create")
 	}
 	b.own = ""
-	return fault.Errorf(fault.NotFound, "the box of this connection has ended, and what was in it is gone").WithHint("the next call makes a new, empty one")
+	return fault.Errorf(fault.NotFound, "the box of this connection has ended, and its files are gone").WithHint("the next call creates a new, empty one")
 }
 
 // remove ends a session, the default one if name is empty: the next call makes a new one.
@@ -213,7 +213,7 @@ func (b *Sessions) remove(ctx context.Context, name string) (string, error) {
 	}
 	b.mu.Unlock()
 	if id == "" {
-		return "", fault.Errorf(fault.NotFound, "this connection has no box yet").WithHint("the first call that needs one makes it")
+		return "", fault.Errorf(fault.NotFound, "this connection has no box yet").WithHint("the first call that needs one creates it")
 	}
 	if _, err := b.ID(ctx, id); err != nil {
 		return id, err

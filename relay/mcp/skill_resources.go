@@ -27,14 +27,14 @@ const manifest = "SKILL.md"
 type activateArgs struct {
 	sessionArg
 	Name        string `json:"name" jsonschema:"name of the skill"`
-	Environment bool   `json:"environment,omitempty" jsonschema:"also install what its requirements.txt or pyproject.toml lists, in a virtual environment of Python"`
+	Environment bool   `json:"environment,omitempty" jsonschema:"also install its Python requirements in a virtual environment"`
 }
 
 // addActivate adds the tool by which a box gets a skill.
 func (t *tools) addActivate() {
 	add(t, &mcp.Tool{
 		Name:        "skill_activate",
-		Description: "Put a skill into the box, with its scripts and other files, and read its instructions. It is at /skills/NAME, read-only.",
+		Description: "Mount a skill with its scripts and other files read-only at /skills/NAME in the box, and return its instructions.",
 		Annotations: changes("Activate a skill", false, true, false),
 	}, t.activate)
 }
@@ -49,13 +49,13 @@ func (t *tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string,
 	if err != nil {
 		return nil, err
 	}
-	where := fmt.Sprintf("The skill is at %s. Paths in its instructions are relative to that.", there.Target)
+	where := fmt.Sprintf("The skill is at %s. Paths in its instructions are relative to this directory.", there.Target)
 	if in.Environment {
 		e, err := c.MakeSkillEnvironment(ctx, id, in.Name, nil)
 		if err != nil {
-			return nil, fmt.Errorf("the skill is at %s, without its environment: %w", there.Target, err)
+			return nil, fmt.Errorf("the skill is at %s, but its Python environment was not created: %w", there.Target, err)
 		}
-		where += fmt.Sprintf(" Run its Python scripts with %s/bin/python: that has what they need.", e.Path)
+		where += fmt.Sprintf(" Run its Python scripts with %s/bin/python, which has its requirements installed.", e.Path)
 	}
 	return text("%s\n\n%s", where, s.Instructions), nil
 }
@@ -64,7 +64,7 @@ func (t *tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string,
 func (t *tools) addSkillResources() {
 	t.server.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "skill", Title: "File of a skill", URITemplate: skillScheme + "{name}/{+path}",
-		Description: "a file of one of the user's skills; " + manifest + " has the instructions",
+		Description: "file of a skill of the user; " + manifest + " has its instructions",
 	}, t.skillResource)
 	t.server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {

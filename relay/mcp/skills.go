@@ -14,13 +14,13 @@ import (
 
 type skillArgs struct {
 	Name string `json:"name" jsonschema:"name of the skill"`
-	Path string `json:"path,omitempty" jsonschema:"file of the skill; left out: its instructions and the names of its files"`
+	Path string `json:"path,omitempty" jsonschema:"file in the skill (default: its instructions and a list of its files)"`
 }
 
 func (t *tools) addSkills() {
 	mcp.AddTool(t.server, &mcp.Tool{
 		Name:        "skill_list",
-		Description: "List the skills of the user: packages of instructions for tasks, with their names and what they are for.",
+		Description: "List the skills of the user (instruction packages for tasks) with their descriptions.",
 		Annotations: reads("List skills"),
 	}, t.skills)
 	mcp.AddTool(t.server, &mcp.Tool{
@@ -40,7 +40,7 @@ func (t *tools) skills(ctx context.Context, _ *mcp.CallToolRequest, _ noArgs) (*
 		fmt.Fprintf(&out, "%s: %s\n", list[i].Name, list[i].Description)
 	}
 	if out.Len() == 0 {
-		return text("there are no skills"), nil, nil
+		return text("no skills"), nil, nil
 	}
 	return text("%s", out.String()), nil, nil
 }
@@ -53,7 +53,7 @@ func (t *tools) skill(ctx context.Context, _ *mcp.CallToolRequest, in skillArgs)
 			return nil, nil, withHint(err)
 		}
 		if file.Encoding == "base64" {
-			return nil, nil, withHint(fault.Field("path", in.Path, "a file of text"))
+			return nil, nil, withHint(fault.Field("path", in.Path, "a text file"))
 		}
 		return text("%s", file.Content), nil, nil
 	}

@@ -71,7 +71,7 @@ func changes(title string, destructive, idempotent, open bool) *mcp.ToolAnnotati
 
 // sessionArg is the argument that all tools have.
 type sessionArg struct {
-	Session string `json:"session,omitempty" jsonschema:"id of a box that box_create has made; left out: the connection's own"`
+	Session string `json:"session,omitempty" jsonschema:"id of a box from box_create (default: the box of this connection)"`
 }
 
 // about is the session of a call.

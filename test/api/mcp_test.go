@@ -175,7 +175,7 @@ func TestAnAgentWorksOverHTTP(t *testing.T) {
 	if text := a.InitializeResult().Instructions; !strings.Contains(text, "These tools work in a box") {
 		t.Error(text)
 	}
-	a.says("made: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
+	a.says("created: ", "box_write", in{"path": "calc/add.sh", "content": "add() { echo $(($1 - $2)); }\n"})
 	a.says("-1", "box_exec", in{"command": ". ./add.sh; add 2 3", "cwd": "/workspace/calc"})
 	a.says("calc/add.sh:1:add()", "box_grep", in{"pattern": `\$1 - \$2`})
 	a.says("1 replaced", "box_edit", in{"path": "calc/add.sh", "edits": []in{{"old": "$1 - $2", "new": "$1 + $2"}}})

@@ -3,6 +3,7 @@
 package mcphost
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -40,12 +41,14 @@ func filled(text string, env func(string) (string, bool)) (string, error) {
 		inner, behind, closed := strings.Cut(after, "}")
 		name, otherwise, may := strings.Cut(strings.TrimPrefix(inner, "env:"), ":-")
 		if !closed || !isName(name) {
-			return "", fault.Field("args", text, "texts without ${…} that only the host of that file fills in, but ${NAME}, ${NAME:-otherwise} and ${env:NAME}").Of(fault.Unsupported)
+			return "", fault.Field("args", text, "text in which only ${NAME}, ${NAME:-default} and ${env:NAME} are expanded").Of(fault.Unsupported)
 		}
 		value, set := env(name)
 		switch {
 		case !set && !may:
-			return "", fault.Field("args", text, "variables that are set: "+name+" is not").WithHint("hosts pass few of their own variables on to a server: give it in env")
+			e := fault.Field("args", text, "text with variables that are set")
+			e.Err = fmt.Errorf("args = %s: the variable %s is not set", fault.Show(text), name)
+			return "", e.WithHint("set %s in env of the server: MCP clients pass on only a few of their own variables", name)
 		case !set || may && value == "":
 			value = otherwise
 		}
@@ -53,7 +56,7 @@ func filled(text string, env func(string) (string, bool)) (string, error) {
 		rest = behind
 	}
 	if strings.ContainsRune(all.String(), 0) {
-		return "", fault.Field("args", text, "texts without a zero byte")
+		return "", fault.Field("args", text, "text without NUL bytes")
 	}
 	return all.String(), nil
 }

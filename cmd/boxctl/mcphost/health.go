@@ -113,7 +113,7 @@ func pollHealth(ctx context.Context, ticks <-chan time.Time, w *watch, ping func
 		case missed == 0 && active:
 			report("ok")
 		case missed > 0:
-			report(fmt.Sprintf("silent for %d of %d pings", missed, maxMissedPings))
+			report(fmt.Sprintf("no answer to %d of %d pings", missed, maxMissedPings))
 		}
 		if missed == maxMissedPings {
 			return true

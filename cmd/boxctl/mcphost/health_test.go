@@ -26,11 +26,11 @@ func TestAServerThatGivesNoSignOfLifeIsFound(t *testing.T) {
 		told       []string
 	}{
 		{"it answers", "aaaaaa", false, 6, []string{"ok"}},
-		{"never", "...", true, 3, []string{"silent for 1 of 3 pings", "silent for 2 of 3 pings", "silent for 3 of 3 pings"}},
-		{"late", "a..a..a", false, 7, []string{"ok", "silent for 1 of 3 pings", "silent for 2 of 3 pings", "ok", "silent for 1 of 3 pings", "silent for 2 of 3 pings", "ok"}},
-		{"another word is one too", "..s..s", false, 6, []string{"silent for 1 of 3 pings", "silent for 2 of 3 pings", "ok", "silent for 1 of 3 pings", "silent for 2 of 3 pings", "ok"}},
+		{"never", "...", true, 3, []string{"no answer to 1 of 3 pings", "no answer to 2 of 3 pings", "no answer to 3 of 3 pings"}},
+		{"late", "a..a..a", false, 7, []string{"ok", "no answer to 1 of 3 pings", "no answer to 2 of 3 pings", "ok", "no answer to 1 of 3 pings", "no answer to 2 of 3 pings", "ok"}},
+		{"another word is one too", "..s..s", false, 6, []string{"no answer to 1 of 3 pings", "no answer to 2 of 3 pings", "ok", "no answer to 1 of 3 pings", "no answer to 2 of 3 pings", "ok"}},
 		{"who works is left alone", "r.........da", false, 2, []string{"ok"}},
-		{"a call that was cancelled is no work", "rc...", true, 4, []string{"silent for 1 of 3 pings", "silent for 2 of 3 pings", "silent for 3 of 3 pings"}},
+		{"a call that was cancelled is no work", "rc...", true, 4, []string{"no answer to 1 of 3 pings", "no answer to 2 of 3 pings", "no answer to 3 of 3 pings"}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWatch(func() {})

@@ -49,7 +49,7 @@ func historyRecord(socket, name string) string {
 	return hex.EncodeToString(sum[:12]) + ".json"
 }
 
-var errNowhere = errors.New("there is neither XDG_STATE_HOME nor HOME")
+var errNowhere = errors.New("neither XDG_STATE_HOME nor HOME is set")
 
 // KeepFailure replaces what is kept of a server.
 func KeepFailure(dir string, f *Failure) error {

@@ -154,9 +154,9 @@ func (r *runner) run(ctx context.Context, b *mcp.Sessions) error {
 
 // Why a server is ended.
 var (
-	errSilent       = errors.New("the server does not answer initialize")
-	errClientGone   = errors.New("the client has gone")
-	errUnresponsive = fmt.Errorf("the server has given no sign of life at %d pings", maxMissedPings)
+	errSilent       = errors.New("the server did not answer initialize")
+	errClientGone   = errors.New("the client has disconnected")
+	errUnresponsive = fmt.Errorf("the server did not answer %d pings", maxMissedPings)
 )
 
 // relay connects the streams. A server that does not answer the handshake in time is ended, and one that gives no sign of

@@ -37,7 +37,7 @@ func (r *runner) prepare(ctx context.Context, id string) error {
 	if err := r.copy(ctx, id); err != nil {
 		return fmt.Errorf("copy %s: %w", r.Plan.dir, err)
 	}
-	late, cancel := context.WithTimeoutCause(ctx, r.Within, fmt.Errorf("not done within %v", r.Within))
+	late, cancel := context.WithTimeoutCause(ctx, r.Within, fmt.Errorf("not finished within %v", r.Within))
 	defer cancel()
 	for i := range r.Plan.installs {
 		if err := r.install(late, id, &r.Plan.installs[i]); err != nil {
@@ -130,11 +130,11 @@ func (r *runner) installOnce(ctx context.Context, id string, what *install, said
 	case result.Status == "exited" && *result.ExitCode == 0:
 		return false, nil
 	case result.Status == "timed_out":
-		return false, fmt.Errorf("%s: not done within %v%s", what.file, left.Round(time.Second), said)
+		return false, fmt.Errorf("%s: not finished within %v%s", what.file, left.Round(time.Second), said)
 	case result.Failure != nil:
 		return false, fmt.Errorf("%s: %s does not start: %s", what.file, what.argv[0], result.Failure.Text)
 	}
-	return true, fmt.Errorf("%s: %s has failed%s%s", what.file, what.argv[0], said, r.offline(ctx, id))
+	return true, fmt.Errorf("%s: %s failed%s%s", what.file, what.argv[0], said, r.offline(ctx, id))
 }
 
 // offline says so where there is no network, which is most often why.

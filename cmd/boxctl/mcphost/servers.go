@@ -4,6 +4,7 @@ package mcphost
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,7 +47,7 @@ func FindServer(data []byte, name string, env func(string) (string, bool)) (*Ser
 	}
 	var f file
 	if err := json.Unmarshal(data, &f); err != nil {
-		return nil, fault.Errorf(fault.Invalid, "the list of servers is not JSON such as {\"mcpServers\": {\"NAME\": {\"command\": …}}}: %w", err).WithHint("comments have to go")
+		return nil, fault.Errorf(fault.Invalid, "the list of servers must be JSON like {\"mcpServers\": {\"NAME\": {\"command\": …}}}: %w", err).WithHint("JSON has no comments: remove them")
 	}
 	all := f.MCPServers
 	if len(all) == 0 {
@@ -55,22 +56,24 @@ func FindServer(data []byte, name string, env func(string) (string, bool)) (*Ser
 	e, ok := all[name]
 	if !ok {
 		names := slices.Sorted(maps.Keys(all))
-		return nil, fault.Field("name", name, "one of those in the file: "+strings.Join(names, ", ")).Of(fault.NotFound)
+		return nil, fault.Field("name", name, "a server of the file: "+strings.Join(names, ", ")).Of(fault.NotFound)
 	}
 	if e.URL != "" || e.Type != "" && e.Type != "stdio" {
-		return nil, fault.Field("type", e.Type, "stdio, as only a server on standard input and output runs in a box").Of(fault.Unsupported)
+		return nil, fault.Field("type", e.Type, "stdio: boxes run only servers on standard input and output").Of(fault.Unsupported)
 	}
 	if e.Command == "" {
-		return nil, fault.Field("command", "", "a program")
+		return nil, fault.Field("command", fault.Word("missing"), "a program")
 	}
 	if e.EnvFile != "" { // without its secrets a server fails in ways that are hard to understand
-		return nil, fault.Field("envFile", e.EnvFile, "nothing").Of(fault.Unsupported).WithHint("name the variables in env")
+		f := fault.Field("envFile", e.EnvFile, "absent").Of(fault.Unsupported)
+		f.Err = errors.New("envFile is not supported")
+		return nil, f.WithHint("set the variables in env")
 	}
 	if err := e.fill(env); err != nil {
 		return nil, err
 	}
 	if e.Command == "" {
-		return nil, fault.Field("command", "", "a program")
+		return nil, fault.Field("command", fault.Word("missing"), "a program")
 	}
 	return &e.Server, nil
 }

@@ -28,7 +28,7 @@ func (a *app) addTokenFlag(set *pflag.FlagSet) {
 	if path := os.Getenv("BOXD_TOKEN_FILE"); path != "" && a.token == "" {
 		a.token = readToken(path)
 	}
-	set.Var(tokenValue{&a.token}, "token", "`TOKEN` access token, or @FILE; also from BOXD_TOKEN or BOXD_TOKEN_FILE")
+	set.Var(tokenValue{&a.token}, "token", "`TOKEN` access token, or @FILE; also BOXD_TOKEN or BOXD_TOKEN_FILE")
 }
 
 // maxToken is more than any token has, in bytes.
@@ -70,7 +70,7 @@ func (tokenValue) Type() string { return "TOKEN" }
 
 // tokenCommand makes tokens.
 func (a *app) tokenCommand() *cobra.Command {
-	return group("token", "Make tokens, by which boxd knows who has them", "", a.tokenNewCommand())
+	return group("token", "Create access tokens", "token manages the access tokens of boxd(8).", a.tokenNewCommand())
 }
 
 // token is what is printed of a new one.
@@ -84,12 +84,13 @@ func (a *app) tokenNewCommand() *cobra.Command {
 	var routes []string
 	cmd := &cobra.Command{
 		Use:   "new [flags] NAME PRINCIPAL",
-		Short: "Make a token and print it, once",
-		Long: `new prints a token, and the lines that make boxd know it: put them into the file that access.tokens of
-box.toml names, /etc/boxd/tokens, which must be root's and of mode 0600, and reload boxd. They have the hash of
-the token and not the token; nobody can print it again.
+		Short: "Create a token and print it once",
+		Long: `new prints a token, and the lines that make boxd accept it. Add these lines to the token file of
+access.tokens in box.toml, /etc/boxd/tokens (owned by root, mode 0600), and run
+systemctl reload boxd. The file stores only a hash, so the token cannot be printed again.
 
-PRINCIPAL is a table [principals.NAME] of box.toml: whose sessions the bearer has, and the most that it may be.`,
+PRINCIPAL is a table [principals.NAME] of box.toml. A client with the token acts as that principal,
+with at most its role.`,
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: func(_ *cobra.Command, args []string) error {
 			lines := []string{"[[token]]", fmt.Sprintf("name = %q", args[0])}
@@ -147,10 +148,10 @@ func (a *app) grantCommand() *cobra.Command {
 	var until string
 	cmd := &cobra.Command{
 		Use:   "grant [flags] PRINCIPAL ROLE",
-		Short: "Give somebody a role for a time",
-		Long: `grant gives a principal, a table [principals.NAME] of box.toml or a user such as uid:1000, the role viewer,
-user, operator or admin for a time. It ends by itself, also while boxd does not run, and takes the place of an
-earlier grant. grant ls shows those there are, grant revoke ends one. Only admins may.`,
+		Short: "Grant a role for a limited time",
+		Long: `grant gives a principal the role viewer, user, operator or admin until a given time. The principal
+is a table [principals.NAME] of box.toml or a user, for example uid:1000. A grant expires by itself,
+also while boxd is stopped, and replaces an earlier grant. Only admins can grant roles.`,
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			now := time.Now()
@@ -169,7 +170,7 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 	cmd.Flags().StringVar(&until, "until", "", "`WHEN` end of the role, for example 1h or 2027-01-31T00:00:00Z")
 	ls := &cobra.Command{
 		Use:   "ls",
-		Short: "Show the roles that somebody has for a time",
+		Short: "List granted roles",
 		Args:  usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Grants(cmd.Context())
@@ -179,7 +180,8 @@ earlier grant. grant ls shows those there are, grant revoke ends one. Only admin
 	l = newListing(a, ls, "principals", func(g *api.Grant) string { return g.Principal })
 	cmd.AddCommand(ls, &cobra.Command{
 		Use:   "revoke PRINCIPAL",
-		Short: "End the grant of a principal, and what it does by it",
+		Short: "Revoke a granted role",
+		Long:  "revoke ends the grant of a principal, and the requests that depend on it.",
 		Args:  usage(cobra.ExactArgs(1)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return c.RevokeGrant(cmd.Context(), args[0])

@@ -23,9 +23,10 @@ func (a *app) auditCommand() *cobra.Command {
 	var l *listing[api.AuditRecord]
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Show who has changed what, or check that nobody has changed that",
-		Long: `audit prints the last records of the audit log, for operators: one for each call that was to change something, with who
-asked, for what, and what came of it. What was changed in the log itself is found by boxctl audit verify.`,
+		Short: "Show or verify the audit log",
+		Long: `audit prints the last records of the audit log: one for each request that was to change something,
+with its caller, its content and its outcome. It needs the operator role. boxctl audit verify finds
+changes to the log itself.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Audit(cmd.Context(), o)
@@ -68,12 +69,13 @@ func (a *app) auditVerifyCommand() *cobra.Command {
 	var head string
 	cmd := &cobra.Command{
 		Use:   "verify [DIR]",
-		Short: "Check that the audit log is as it was written",
-		Long: `verify reads a whole audit log, without a daemon, and names each record that was edited, is missing, or stands where it
-was not written. DIR is ` + auditDir + ` unless given.
+		Short: "Verify that the audit log was not changed",
+		Long: `verify reads a whole audit log, without boxd, and reports each record that was edited, moved or
+removed. Without DIR it reads ` + auditDir + `.
 
-That records were cut off at the end can be seen only by who has noted the end: the log of boxd has it from time to time
-("audit log", head), verify prints it, and --head takes it. The exit code is 1 if anything is wrong.`,
+Records that were cut off at the end can only be found with a head that was noted before: verify
+prints the head, boxd logs it from time to time ("audit log", head), and --head takes it. The exit
+code is 1 if there are problems.`,
 		Args: usage(cobra.MaximumNArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir := auditDir

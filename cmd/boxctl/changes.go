@@ -27,8 +27,8 @@ type changesFlags struct {
 func (f *changesFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.version, "output-version", "", "`VERSION` create /workspace/output/VERSION and set OUTPUT_DIR to it")
 	set.BoolVar(&f.changes, "changes", false, "list created, changed and removed workspace files on stderr")
-	set.StringArrayVar(&f.with.Include, "changes-include", nil, "`GLOB` with --changes: list only files with such a name")
-	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "`GLOB` with --changes: leave out files or directories with such a name")
+	set.StringArrayVar(&f.with.Include, "changes-include", nil, "`GLOB` with --changes: list only matching files")
+	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "`GLOB` with --changes: leave out matching files and directories")
 }
 
 // request asks for what the flags say.
@@ -87,9 +87,10 @@ func (f fileCommands) diff() *cobra.Command {
 	var req api.RootDiff
 	cmd := &cobra.Command{
 		Use:   "diff BOX",
-		Short: "Say what programs have changed of the image",
-		Long:  `diff lists what is other in a box than in its image, if that was made with --writable-root. /workspace, /tmp and the home directory are of no image.`,
-		Args:  usage(cobra.ExactArgs(1)),
+		Short: "List changes to the image of a box",
+		Long: `diff lists the files of a box that differ from its image, if the box was created with
+--writable-root. /workspace, /tmp and the home directory are not part of an image.`,
+		Args: usage(cobra.ExactArgs(1)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			got, err := c.DiffRoot(cmd.Context(), args[0], &req)
 			return f.answer(got, err, func() error {
@@ -106,10 +107,11 @@ func (f fileCommands) diff() *cobra.Command {
 func (f fileCommands) discard() *cobra.Command {
 	return &cobra.Command{
 		Use:   "discard BOX [PATH...]",
-		Short: "Undo what programs have changed of the image",
-		Long: `discard makes the root of a box that was made with --writable-root again what its image is, or what is at some absolute
-paths of it. Programs run on meanwhile; a file that one of them has open is its own until it closes that. What was changed or removed is copied from the image, and takes room as
-it did before; what the image does not have is removed. /workspace, /tmp, the home directory and mounts stay as they are.`,
+		Short: "Undo changes to the image of a box",
+		Long: `discard resets the root of a box that was created with --writable-root to its image, or only the
+given absolute paths. Changed and removed files are copied from the image, and take up disk space as
+before; new files are removed. Programs continue to run, and a program that has a file open keeps
+that file until it closes it. /workspace, /tmp, the home directory and mounts do not change.`,
 		Example: `  boxctl fs discard work
   boxctl fs discard work /usr/local /etc/profile`,
 		Args: usage(cobra.MinimumNArgs(1)),
@@ -128,9 +130,9 @@ func (f fileCommands) fetch() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "fetch BOX TARGET PATH...",
-		Short: "Copy several files out of a box into a new directory",
-		Long: `fetch copies files and directories out of a box in one stream, with their paths, into a directory here that it makes.
-All of them arrive, or nothing. Paths are from /workspace, or from --from.`,
+		Short: "Copy several files out of a box",
+		Long: `fetch copies files and directories with their paths out of a box, in one stream, into a new
+directory TARGET. Either all of them are copied or none. Paths start at /workspace, or at --from.`,
 		Example: `  boxctl fs fetch work results out/report.pdf out/data.csv`,
 		Args:    usage(cobra.MinimumNArgs(3)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {

@@ -32,9 +32,9 @@ func completionCommand(out io.Writer) *cobra.Command {
 	}
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
-		Short: "Print what completes boxctl's command line in a shell",
-		Long: `completion prints a script for a shell, which asks boxctl what fits where Tab is pressed: commands,
-flags, the sessions you have and their processes. The packages of boxd bring all three scripts along.`,
+		Short: "Print a shell completion script",
+		Long: `completion prints a script that completes boxctl commands in bash, zsh or fish: commands, flags, and
+the names of your boxes and processes. The packages of boxd install the scripts of all three shells.`,
 		Example: `  . <(boxctl completion bash)
   boxctl completion zsh > ~/.zfunc/_boxctl
   boxctl completion fish > ~/.config/fish/completions/boxctl.fish`,

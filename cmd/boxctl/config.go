@@ -21,16 +21,17 @@ import (
 
 // configCommand returns boxctl config with what is below it.
 func (a *app) configCommand() *cobra.Command {
-	return group("config", "Show the configuration that is in force, or check a file", "config is about box.toml(5): what of it is in force, and whether a file is in order.", a.configShowCommand(), a.configCheckCommand())
+	return group("config", "Show or check the configuration", "config shows the configuration of boxd, or checks a file before boxd loads it. See box.toml(5).", a.configShowCommand(), a.configCheckCommand())
 }
 
 func (a *app) configShowCommand() *cobra.Command {
 	var changed bool
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "Show every key, its value, and where that comes from",
-		Long: `show prints every key of the configuration that is in force, its value, and the file and line or the variable
-(BOXD__TABLE__KEY) that has set it. It is for operators. What is set for programs in [env] is named and not shown.`,
+		Short: "Show each key, its value and where it was set",
+		Long: `show prints every key of the configuration that boxd uses, its value, and where it was set: the file
+and line, or the environment variable (BOXD__TABLE__KEY). It needs the operator role. Variables set
+for programs in [env] are listed without their values.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Configuration(cmd.Context())
@@ -57,12 +58,12 @@ func (a *app) configCheckCommand() *cobra.Command {
 	var running bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Check a configuration before it is used",
-		Long: `check reads a configuration as boxd does, with its drop-ins and the variables of the environment it runs in, and says
-what is not in order. Without FILE it is /etc/boxd/box.toml, if that exists. Nothing is started.
+		Short: "Check a configuration file",
+		Long: `check reads a configuration as boxd would, with its drop-ins and environment variables, and reports
+errors. Without FILE it checks /etc/boxd/box.toml, if that exists. Nothing is started.
 
-With --against-running the boxd that runs is asked what it has: what the configuration would change is listed, who would be
-shut out, and which sessions would end.`,
+With --against-running it compares the configuration with that of the running boxd: it lists what
+would change, which users would lose access, and which boxes would end.`,
 		Args: usage(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			program, err := daemonProgram()

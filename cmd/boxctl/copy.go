@@ -29,7 +29,7 @@ func (f fileCommands) cat() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cat BOX PATH...",
 		Short: "Print files of a box",
-		Long:  "cat prints files of a box as they are, of any size, text or not.",
+		Long:  "cat prints files of a box unchanged, text or binary, of any size.",
 		Args:  usage(cobra.MinimumNArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			for _, p := range args[1:] {
@@ -89,11 +89,13 @@ func (f fileCommands) copy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp SOURCE TARGET",
 		Short: "Copy files between this host and a box",
-		Long: `cp copies a file or a directory from this host into a box, or back: the one in the box is SESSION:PATH, where a path
-that does not begin with / begins at /workspace. If the target is a directory, the copy goes into it under its own name. What is
-left out is told at the end: what is neither file, directory nor symbolic link, or may not be read, and out of a box links
-that lead out of the directory. All else arrives, or nothing. What comes out of a box heeds the umask; a path here that has a
-colon begins with ./ .`,
+		Long: `cp copies a file or directory from this host into a box, or back. The path in the box is written
+BOX:PATH, and starts at /workspace unless it begins with /. If the target is a directory, the copy
+is created in it, under its own name. Write a local path that contains a colon with ./ in front.
+
+Either everything is copied or nothing. Special files and unreadable files are skipped and listed at
+the end. So are symbolic links that point outside the directory when you copy out of a box, unless
+--outward-links is given. Files copied out of a box get permissions according to your umask.`,
 		Example: `  boxctl cp project work:           into /workspace/project
   boxctl cp work:project/report.pdf .`,
 		Args: usage(cobra.ExactArgs(2)),

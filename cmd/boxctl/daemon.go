@@ -19,7 +19,7 @@ import (
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show what boxd is doing",
+		Short: "Show the state of boxd",
 		Args:  usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			s, err := c.Status(cmd.Context())
@@ -32,12 +32,12 @@ func (a *app) doctorCommand() *cobra.Command {
 	var fixes bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Examine the host: what boxes need, and what is enforced by what",
-		Long: `doctor prints one line for each thing boxes need of this host, and what to do where it is missing.
-It ends with 1 if something that is required is missing.
+		Short: "Check whether this host can run boxes",
+		Long: `doctor prints one line for each thing that boxes need on this host, and how to fix it if it is
+missing. It exits with 1 if something required is missing.
 
-With --fix it also prints the commands that fix what it found, for this distribution. It runs none of them: read
-them, and paste those you want into a root shell.`,
+With --fix it also prints the commands that fix the problems, for this distribution. It runs none of
+them: read them, and paste the ones you want into a root shell.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			d, err := c.Doctor(cmd.Context())
@@ -83,8 +83,9 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of boxctl and boxd",
-		Long:  "version shows the versions of boxctl and of the boxd it talks to, and says on standard error if they differ.",
-		Args:  usage(cobra.NoArgs),
+		Long: `version shows the versions of boxctl and of the running boxd, and warns on standard error if they
+differ.`,
+		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			server := "not reached"
 			s, err := c.Status(cmd.Context())

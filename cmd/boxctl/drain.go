@@ -14,9 +14,10 @@ func (a *app) drainCommand() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "drain [flags]",
-		Short: "Have boxd take no new sessions (root only)",
-		Long: `drain has boxd take no new sessions. Those that live go on, and what runs in them. It holds until undrain,
-whatever becomes of boxd; status and /readyz say so meanwhile.`,
+		Short: "Stop accepting new boxes",
+		Long: `drain makes boxd refuse new boxes. Existing boxes and their programs continue. This stays in effect,
+also when boxd restarts, until boxctl undrain; boxctl status and /readyz report it. drain needs the
+admin role.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			d, err := c.Drain(cmd.Context(), &api.DrainRequest{Reason: reason})
@@ -34,7 +35,8 @@ whatever becomes of boxd; status and /readyz say so meanwhile.`,
 func (a *app) undrainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "undrain",
-		Short: "Have boxd take new sessions again (root only)",
+		Short: "Accept new boxes again",
+		Long:  "undrain makes boxd accept new boxes again after drain. It needs the admin role.",
 		Args:  usage(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return a.client().Undrain(cmd.Context()) },
 	}

@@ -27,11 +27,12 @@ type driveCommands struct{ *app }
 // driveCommand is that with all others below it.
 func (a *app) driveCommand() *cobra.Command {
 	s := driveCommands{a}
-	return group("drives", "Keep drives: directories in versions that boxes read", `A drive has a name of two parts, OWNER/PROJECT, and versions that never change. Boxes read one of them at
-/drives/OWNER/PROJECT: run and create take it with --drive, and a living box is given another with drives switch.`,
+	return group("drives", "Manage drives: versioned, read-only directories", `A drive has a name of two parts, OWNER/PROJECT, and versions that never change. Boxes read one
+version at /drives/OWNER/PROJECT: run and create take --drive, and drives switch changes the version
+in a running box.`,
 		lsCommand(a, "List drives", (*client.Client).Drives, func(list []api.Drive) any { return api.DriveList{Drives: list} }, s.print, func(d *api.Drive) string { return d.Name }),
 		s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.push(), s.keep(),
-		a.rmEachCommand("rm NAME[@VERSION]...", "Remove drives, or versions of them, that no box has", func(c *client.Client, ctx context.Context, text string) error {
+		a.rmEachCommand("rm NAME[@VERSION]...", "Remove drives or versions that no box uses", func(c *client.Client, ctx context.Context, text string) error {
 			name, version, err := parseDriveVersion(text)
 			if err != nil {
 				return err
@@ -39,9 +40,10 @@ func (a *app) driveCommand() *cobra.Command {
 			return c.DeleteDrive(ctx, name, version)
 		}),
 		s.switchTo(),
-		a.takeCommand("detach BOX NAME...", "Take drives from a living box",
-			`detach takes drives from a box. One in use stays, and is told with the programs that use it. With --force it goes:
-what they have open of it stays open, and nothing else can be opened.`, (*client.Client).DetachDrive))
+		a.takeCommand("detach BOX NAME...", "Detach drives from a running box",
+			`detach unmounts drives in a running box. A drive in use stays, and the programs that use it are
+listed. With --force it is detached anyway: files that are open stay open, and nothing else can be
+opened.`, (*client.Client).DetachDrive))
 }
 
 // parseDriveVersion reads NAME[@VERSION]; 0 is the newest.
@@ -111,11 +113,15 @@ func (s driveCommands) fill() *cobra.Command {
 	o := s3.Options{Getenv: os.Getenv}
 	last, most := -1, ""
 	cmd := &cobra.Command{
-		Use: "fill [flags] NAME SOURCE", Short: "Make the next version of a drive, and the drive", Args: usage(cobra.ExactArgs(2)),
-		Long: `fill makes a version of a directory, or of a zip or tar archive (- is standard input): all of it or nothing. Links are
-refused. Without --add the source is all that the version has. What would be as the newest version is makes none.
-With s3://BUCKET/PREFIX it is made of the objects below PREFIX/ of an S3-compatible bucket: all that cannot be names of
-files are told, and nothing is fetched then. push says who asks, and how.`,
+		Use: "fill [flags] NAME SOURCE", Short: "Create the next version of a drive", Args: usage(cobra.ExactArgs(2)),
+		Long: `fill creates a version from a directory, or from a zip or tar archive (- is standard input), and the
+drive if it does not exist. Either all files are stored or none. Links are refused. Without --add
+the version contains only the files of the source. If it would equal the newest version, no version
+is created.
+
+With s3://BUCKET/PREFIX the version is made from the objects below PREFIX/ of an S3-compatible
+bucket. If some of their names cannot be file names, these are listed and nothing is fetched. See
+push for the credentials.`,
 		Example: `  boxctl drives fill me/data ./data
   boxctl drives fill me/data s3://datasets/2026`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -156,10 +162,13 @@ func (s driveCommands) promote() *cobra.Command {
 	var f client.DriveFilling
 	o := s3.Options{Getenv: os.Getenv}
 	cmd := &cobra.Command{
-		Use: "promote [flags] NAME BOX [PATH]", Short: "Make the next version of a drive of what a box has made", Args: usage(cobra.RangeArgs(2, 3)),
-		Long: `promote takes a directory of a living box, or with --output-version what an execution with that version has made. With
---push-to the version then goes to a bucket, as push does; its drive keeps versions until they are pushed from then on, so
-that after a failure nothing is lost, even if the box is, and push goes on.`,
+		Use: "promote [flags] NAME BOX [PATH]", Short: "Create the next version of a drive from a box", Args: usage(cobra.RangeArgs(2, 3)),
+		Long: `promote creates a version from a directory of a running box, or with --output-version from the
+output of programs that ran with that version.
+
+With --push-to it also pushes the version to a bucket, like push. From then on the drive retains
+versions until they are pushed: if the push fails, nothing is lost, even if the box ends, and
+boxctl drives push continues it.`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			f.Session = args[1]
 			if len(args) > 2 {
@@ -199,7 +208,7 @@ func (s driveCommands) index() *cobra.Command {
 	var prefix string
 	var l *listing[api.DriveEntry]
 	cmd := &cobra.Command{
-		Use: "index [flags] NAME[@VERSION]", Short: "List what a drive has", Args: usage(cobra.ExactArgs(1)),
+		Use: "index [flags] NAME[@VERSION]", Short: "List the files of a drive", Args: usage(cobra.ExactArgs(1)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, version, err := parseDriveVersion(args[0])
 			if err != nil {
@@ -240,7 +249,7 @@ func driveIndex(ctx context.Context, c *client.Client, name string, version int,
 func (s driveCommands) text() *cobra.Command {
 	var bytes int
 	cmd := &cobra.Command{
-		Use: "text [flags] NAME[@VERSION]", Short: "Print a short text for a prompt that tells what a drive has", Args: usage(cobra.ExactArgs(1)),
+		Use: "text [flags] NAME[@VERSION]", Short: "Print a short description of a drive for a prompt", Args: usage(cobra.ExactArgs(1)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, version, err := parseDriveVersion(args[0])
 			if err != nil {

@@ -26,14 +26,17 @@ func (s driveCommands) push() *cobra.Command {
 	o := s3.Options{Getenv: os.Getenv}
 	var overwrite bool
 	cmd := &cobra.Command{
-		Use: "push [flags] NAME[@VERSION] s3://BUCKET/PREFIX", Short: "Put a version of a drive into a bucket", Args: usage(cobra.ExactArgs(2)),
-		Long: `push makes each file of a version an object below PREFIX/ of an S3-compatible bucket, and tells boxd when all of them are
-there: see keep --push. What is there already, with its digest, is not sent again, so after a failure the same command goes
-on. Objects with other content are not replaced without --overwrite, and none is removed. boxctl asks the bucket, boxd does
-not. Who asks is said by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, by a file with --credentials
-(aws_access_key_id = …, aws_secret_access_key = …; mode 0600), or by the credential boxctl-s3 of a unit of systemd.`,
+		Use: "push [flags] NAME[@VERSION] s3://BUCKET/PREFIX", Short: "Push a version of a drive to an S3 bucket", Args: usage(cobra.ExactArgs(2)),
+		Long: `push uploads each file of a version as an object below PREFIX/ of an S3-compatible bucket, and then
+marks the version as pushed (see keep --push). Objects that already have the right content are
+skipped, so the same command continues after a failure. Objects with different content are replaced
+only with --overwrite, and none are removed. boxctl itself connects to the bucket, not boxd.
+
+Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, from a file
+given with --credentials (aws_access_key_id = …, aws_secret_access_key = …; mode 0600), or from the
+systemd credential boxctl-s3.`,
 		Example: `  boxctl drives push me/results s3://results/run-7
-  boxctl drives push --endpoint https://minio.example:9000 --credentials ~/.s3 me/results@3 s3://results/run-7`,
+  boxctl drives push --endpoint https://s3.example --credentials ~/.s3 me/results@3 s3://results`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, version, err := parseDriveVersion(args[0])
 			if err != nil {

@@ -18,9 +18,10 @@ func (s driveCommands) keep() *cobra.Command {
 	var age string
 	var push bool
 	cmd := &cobra.Command{
-		Use: "keep [flags] NAME", Short: "Say how long versions of a drive are kept", Args: usage(cobra.ExactArgs(1)),
-		Long: `keep changes how many versions of a drive are kept, and how old they may become; 0 is no bound. The newest is never
-removed, nor one that a box has or has had, nor with --push one that was not pushed.`,
+		Use: "keep [flags] NAME", Short: "Set how long versions of a drive are retained", Args: usage(cobra.ExactArgs(1)),
+		Long: `keep sets how many versions of a drive are retained, and how long; 0 is no limit. The newest version
+is never removed, and neither are versions that a box uses or has used, nor with --push versions
+that have not been pushed.`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var req api.DriveChange
 			given := cmd.Flags().Changed
@@ -49,9 +50,9 @@ removed, nor one that a box has or has had, nor with --push one that was not pus
 
 func (s driveCommands) switchTo() *cobra.Command {
 	return &cobra.Command{
-		Use: "switch BOX NAME[@VERSION]...", Short: "Give a living box drives, or other versions of them", Args: usage(cobra.MinimumNArgs(2)),
-		Long: `switch mounts the newest version of a drive in a living box, or the one that is named, in the place of the one it has.
-What its programs have open of that stays, and its files are kept until the box ends.`,
+		Use: "switch BOX NAME[@VERSION]...", Short: "Mount other versions of drives in a running box", Args: usage(cobra.MinimumNArgs(2)),
+		Long: `switch mounts the newest or the given version of a drive in a running box, and replaces the version
+that was mounted before. Files that programs have open stay open, and readable until the box ends.`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var errs []error
 			list := []api.SessionDrive{}

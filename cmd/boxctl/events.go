@@ -29,12 +29,12 @@ func (a *app) eventsCommand() *cobra.Command {
 	format := formatFlag{of: reflect.TypeFor[api.Event]()}
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "Show what has happened, and what happens",
-		Long: `events prints what boxd has noted: sessions, executions and processes that begin and end, what was denied, limits
-that were hit, and what became of the configuration. boxd keeps the last 8192 events in memory. Operators see those of everybody,
-others those of their own sessions and requests.
+		Short: "Show recent events, or follow new ones",
+		Long: `events prints the events that boxd recorded: boxes, programs and processes that start and end,
+refused requests, limits that were reached, and configuration changes. boxd stores the last 8192
+events in memory. Operators see all events, other users those of their own boxes and requests.
 
-With -f it goes on with what happens, over restarts of boxd too. Where events are missing, it says so (gap).`,
+With -f it follows new events, also when boxd restarts. Missing events are reported (gap).`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
@@ -101,9 +101,9 @@ func (a *app) errorsCommand() *cobra.Command {
 	var l *listing[api.RecentError]
 	cmd := &cobra.Command{
 		Use:   "errors",
-		Short: "Show the last errors",
-		Long: `errors prints the last errors: what your requests came to, the last 64 of each caller. Operators see those of everybody,
-and what boxd itself had trouble with.`,
+		Short: "Show recent errors",
+		Long: `errors prints the errors that your last requests ended with, at most 64. Operators see the errors of
+all users, and those of boxd itself.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Errors(cmd.Context())

@@ -97,11 +97,15 @@ func (a *app) runCommand() *cobra.Command {
 	var tf terminalFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] PROGRAM [ARG...]",
-		Short: "Run a program in a box of its own, which is removed afterwards",
-		Long: `run makes a box, runs a program in it, and removes the box with what it has written when the program
-has ended. Standard input, output and error are those of boxctl, and so is the exit code; a terminal is
-read from only with -i. With --here the directory boxctl is in is the workspace: what the program makes
-there stays, and is yours.`,
+		Short: "Run a program in a new box and remove the box afterwards",
+		Long: `run creates a box, runs a program in it, and removes the box and its files when the program ends.
+The program uses the standard input, output and error of boxctl, and boxctl exits with its exit
+code. Input from a terminal is passed on only with -i.
+
+With --here the current directory is the workspace of the box: files that the program writes there
+stay, and belong to you. --network-rule implies --network egress; the rule "none" allows no
+connection. Without --timeout the timeout of the profile applies, or for a program with a terminal
+exec.max_interactive of box.toml.`,
 		Example: `  boxctl run -- python3 -c 'print(6*7)'
   boxctl run --here -- make test
   boxctl run --image python:3.12 -- python3 -V
@@ -149,10 +153,13 @@ func (a *app) execCommand() *cobra.Command {
 	var dry bool
 	cmd := &cobra.Command{
 		Use:   "exec [flags] BOX [--] PROGRAM [ARG...]",
-		Short: "Run a program in a session",
-		Long: `exec runs a program in a session and waits for it. What it leaves running is ended with it, unless the
-session's profile says otherwise; the files it leaves stay. With -it the program has this terminal:
-ctrl-p ctrl-q leaves it there, and attach comes back to it.`,
+		Short: "Run a program in a box",
+		Long: `exec runs a program in a box and waits until it ends. Processes that the program leaves running are
+killed, unless the profile of the box says otherwise. Files stay.
+
+With -it the program gets your terminal: ctrl-p ctrl-q detaches from it, and boxctl attach returns
+to it. Without --timeout the timeout of the profile applies, or for a program with a terminal
+exec.max_interactive of box.toml.`,
 		Example: `  boxctl exec work -- ls -la
   boxctl exec -it work -- bash
   boxctl exec -c 'cat > notes.txt' work < notes.txt`,

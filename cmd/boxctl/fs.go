@@ -25,9 +25,9 @@ func (a *app) filesCommands() []*cobra.Command {
 	f := fileCommands{a}
 	fs := &cobra.Command{
 		Use:   "fs",
-		Short: "Read, write and search files of a box",
-		Long: `fs works on files inside a box, as the box user, without starting a shell there. Paths that do not begin
-with / begin at /workspace.`,
+		Short: "Read, write and search files in a box",
+		Long: `fs works on files in a box, as the user of the box, without starting a shell there. Paths that do
+not begin with / start at /workspace.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -51,8 +51,9 @@ func (f fileCommands) read() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "read BOX PATH",
 		Short: "Print lines of a text file",
-		Long:  "read prints lines of a text file as they are. Where there are more it says on standard error how to go on.",
-		Args:  usage(cobra.ExactArgs(2)),
+		Long: `read prints lines of a text file. If there are more, it prints the --offset that continues to
+standard error.`,
+		Args: usage(cobra.ExactArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Path = args[1]
 			if base64Wanted {
@@ -85,8 +86,8 @@ func (f fileCommands) write() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "write BOX PATH",
 		Short: "Write standard input to a file",
-		Long: `write makes standard input the content of a file, by renaming: nobody sees a part of it. Missing directories
-are made. cp copies larger files, and directories.`,
+		Long: `write replaces the content of a file with standard input, in one step: programs see the old file or
+the new one. Missing directories are created. Use cp for large files and for directories.`,
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			switch {
@@ -125,9 +126,10 @@ func (f fileCommands) edit() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "edit BOX PATH",
-		Short: "Replace texts in a file",
-		Long: `edit replaces a text that is in the file exactly once, or with --all wherever it is. Without --old it reads
-edits from standard input, as JSON: [{"old": "…", "new": "…", "all": false}, …]. All of them are made, or none.`,
+		Short: "Replace text in a file",
+		Long: `edit replaces a text that occurs exactly once in the file, or with --all every time it occurs.
+Without --old it reads edits from standard input, as JSON:
+[{"old": "…", "new": "…", "all": false}, …]. It makes all of them or none.`,
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req := &api.FileEdit{Path: args[1], Edits: []api.FileReplacement{{Old: old, New: fresh, All: all}}}
@@ -156,9 +158,10 @@ func (f fileCommands) glob() *cobra.Command {
 	var req api.FileGlob
 	cmd := &cobra.Command{
 		Use:   "glob BOX PATTERN [PATH]",
-		Short: "Find files by name, the newest first",
-		Long: `glob finds what has a name that matches: * is anything within a name, ** any directories, ? one character, [a-z]
-one of some, {a,b} one of several. What .gitignore leaves out is left out, and .git, node_modules, dist and the like.`,
+		Short: "Find files by name, newest first",
+		Long: `glob lists files whose names match a pattern: * matches any text within a name, ** any directories,
+? one character, [a-z] one of these characters, {a,b} one of these words. Files that .gitignore
+excludes are skipped, as are .git, node_modules, dist and similar directories.`,
 		Args: usage(cobra.RangeArgs(2, 3)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Pattern = args[1]
@@ -192,8 +195,8 @@ func (f fileCommands) grep() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "grep BOX PATTERN [PATH]",
 		Short: "Find lines in files",
-		Long: `grep prints lines that a regular expression (RE2) matches, in the text files below a path. What glob leaves out
-it leaves out too. It ends with 1 if nothing is found.`,
+		Long: `grep prints lines that match a regular expression (RE2) in the text files below PATH. It skips the
+same files as glob, and exits with 1 if nothing matches.`,
 		Args: usage(cobra.RangeArgs(2, 3)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Pattern = args[1]
@@ -285,7 +288,7 @@ func (f fileCommands) stat() *cobra.Command {
 	var req api.FileStat
 	cmd := &cobra.Command{
 		Use:   "stat BOX PATH",
-		Short: "Describe what is at a path",
+		Short: "Describe a file or directory",
 		Args:  usage(cobra.ExactArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Path = args[1]
@@ -324,9 +327,9 @@ func (f fileCommands) move() *cobra.Command {
 func (f fileCommands) chmod() *cobra.Command {
 	return &cobra.Command{
 		Use:   "chmod BOX MODE PATH",
-		Short: "Change the mode of a file or directory",
-		Long: `chmod changes the permission bits of what is at a path; MODE is octal, such as 755. It works also where a program has
-closed the workspace to itself.`,
+		Short: "Change the permissions of a file or directory",
+		Long: `chmod sets the permission bits of a file or directory. MODE is octal, for example 755. It also works
+if a program has removed its own permissions for the workspace.`,
 		Args: usage(cobra.ExactArgs(3)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return c.ChmodFile(cmd.Context(), args[0], &api.FileChmod{Mode: args[1], Path: args[2]})
@@ -346,6 +349,6 @@ func (f fileCommands) remove() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVarP(&req.Recursive, "recursive", "r", false, "remove a directory and its contents")
-	cmd.Flags().BoolVar(&req.MissingOK, "missing-ok", false, "succeed if nothing is there")
+	cmd.Flags().BoolVar(&req.MissingOK, "missing-ok", false, "succeed if the file does not exist")
 	return cmd
 }

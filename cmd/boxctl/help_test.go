@@ -108,6 +108,59 @@ func TestHelpHasEveryFlagAndCommand(t *testing.T) {
 	})
 }
 
+// privateWords are words that say less to a reader of help than to its writer.
+var privateWords = regexp.MustCompile(`(?i)\b(who ?ever|some ?body|every ?body|no ?body|whom|such an?|anew|of which|as it is|leads? connections|` +
+	`lent|lend|heeds?|told|tells? which|keeps? (drives|images|skills|workspaces|an?|the|them|its?)|of others|of yours|may be repeated|repeatable|` +
+	`is there|gives way|what it|what is|takes? the place|begins? with what|control groups?|living|lives)\b`)
+
+// sessionWord is the API's word for a box where it is a word, not a flag or a route.
+var sessionWord = regexp.MustCompile(`(?m)(^|[ (])[Ss]essions?($|[ ,;:)]|\.($|\s))`)
+
+func TestHelpIsInPlainWords(t *testing.T) {
+	eachCommand(shippedRoot(t), func(cmd *cobra.Command) {
+		path := cmd.CommandPath()
+		texts := []string{cmd.Short, cmd.Long, cmd.Example}
+		for _, f := range flagsOf(cmd) {
+			texts = append(texts, f.Usage)
+		}
+		for _, text := range texts {
+			for _, word := range privateWords.FindAllString(text, -1) {
+				t.Errorf("%s: %q in: %s", path, word, text)
+			}
+			if sessionWord.MatchString(strings.ReplaceAll(text, "program or session", "")) {
+				t.Errorf("%s: want box, which is the word for people, and not session, which is the word of the API: %s", path, text)
+			}
+		}
+		for line := range strings.Lines(helpOf(cmd)) {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > helpWidth {
+				t.Errorf("%s: a line of %d columns in its help: %s", path, n, line)
+			}
+		}
+	})
+}
+
+// verbs are the words a command may be introduced with.
+var verbs = strings.Fields(`Accept Add Apply Attach Change Check Copy Create Delete Describe Detach Discard Edit End Execute Export Fetch Find Forward Freeze
+	Grant Import Install List Manage Mount Open Preview Print Promote Publish Pull Push Read Remove Rename Replace Reset Restore Resume Revoke Run Save Search
+	Set Show Start Stop Switch Turn Undo Unmount Update Validate Verify Wait Write`)
+
+func TestEveryCommandIsIntroducedByAVerb(t *testing.T) {
+	eachCommand(shippedRoot(t), func(cmd *cobra.Command) {
+		verb, _, _ := strings.Cut(cmd.Short, " ")
+		if !slices.Contains(verbs, strings.TrimSuffix(verb, ",")) || strings.HasSuffix(cmd.Short, ".") || len(cmd.Short) > 60 {
+			t.Errorf("%s: %q: want a verb first, no full stop, and at most 60 columns", cmd.CommandPath(), cmd.Short)
+		}
+		if cmd.Long != "" && !strings.HasSuffix(strings.TrimSpace(cmd.Long), ".") {
+			t.Errorf("%s: its description does not end with a full stop: %s", cmd.CommandPath(), cmd.Long)
+		}
+		for line := range strings.Lines(cmd.Example) {
+			if !strings.HasPrefix(line, "  ") {
+				t.Errorf("%s: an example that is not indented: %s", cmd.CommandPath(), line)
+			}
+		}
+	})
+}
+
 // properNames may begin the text of a flag in capital letters.
 var properNames = []string{"CPU", "S3"}
 

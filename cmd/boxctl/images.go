@@ -21,13 +21,14 @@ type imageCommands struct{ *app }
 // imageCommand is that with all others below it.
 func (a *app) imageCommand() *cobra.Command {
 	s := imageCommands{a}
-	return group("images", "Keep images: what / of boxes is made from", `Without an image a box has the host's own programs. An image is another tree of files, such as one that a registry has
-or that "docker save" has written; boxd needs no container engine for it. Images are the operator's; everybody may have boxes of them, as far
-as the profile lets them (boxctl run --image NAME).`,
-		lsCommand(a, "List images, by name", (*client.Client).Images, func(list []api.Image) any { return api.ImageList{Images: list} }, s.print, func(img *api.Image) string { return img.Name }),
-		inspectOneCommand(a, "Show everything about an image", (*client.Client).Image),
+	return group("images", "Manage images: root filesystems for boxes", `Without an image, boxes use the programs of the host. An image is another root filesystem, for
+example from a registry or from "docker save"; boxd needs no container engine for it. Operators
+manage images. All users can run boxes with them if their profile allows it
+(boxctl run --image NAME).`,
+		lsCommand(a, "List images by name", (*client.Client).Images, func(list []api.Image) any { return api.ImageList{Images: list} }, s.print, func(img *api.Image) string { return img.Name }),
+		inspectOneCommand(a, "Show all details of an image as JSON", (*client.Client).Image),
 		s.pull(), s.imports(), s.commit(),
-		a.rmEachCommand("rm NAME...", "Remove images; boxes that have them keep them", (*client.Client).DeleteImage),
+		a.rmEachCommand("rm NAME...", "Remove images; boxes that use them are not affected", (*client.Client).DeleteImage),
 		s.prune())
 }
 
@@ -49,11 +50,11 @@ func shortDigest(digest string) string {
 func (s imageCommands) imports() *cobra.Command {
 	var name, form string
 	cmd := &cobra.Command{
-		Use: "import SOURCE", Short: "Make an image of an archive or a directory", Args: usage(cobra.ExactArgs(1)),
-		Long: `import makes an image of SOURCE: an OCI image layout, as a directory or a tar archive; what "docker save" or "podman
-save" has written; or a tar archive of a root directory. Archives may be compressed by gzip or zstd; - is standard
-input. Every digest is verified, and layers are unpacked in a box of their own. An image of the same name gives way;
-boxes that have it keep it.`,
+		Use: "import SOURCE", Short: "Create an image from an archive or a directory", Args: usage(cobra.ExactArgs(1)),
+		Long: `import creates an image from SOURCE: an OCI image layout (a directory or a tar archive), an archive
+of "docker save" or "podman save", or a tar archive of a root filesystem. Archives can be compressed
+with gzip or zstd; - is standard input. All digests are verified, and layers are unpacked in a box.
+The new image replaces one of the same name; boxes that use the old one continue to use it.`,
 		Example: `  docker save python:3.12 | boxctl images import -
   boxctl images import ./layout --name tools:1
   boxctl images import rootfs.tar.gz --name debian:mine`,
@@ -119,7 +120,7 @@ func (p *imageProgress) end() {
 func (s imageCommands) prune() *cobra.Command {
 	var l *listing[api.Image]
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove the images that no box has and no profile names", Args: usage(cobra.NoArgs),
+		Use: "prune", Short: "Remove images that no box and no profile uses", Args: usage(cobra.NoArgs),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			gone, err := c.PruneImages(cmd.Context())
 			return l.print(gone, api.ImageList{Images: gone}, err, func() error { return s.print(gone) })

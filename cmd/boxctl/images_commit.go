@@ -17,12 +17,14 @@ func (s imageCommands) commit() *cobra.Command {
 	var env []string
 	var dir string
 	cmd := &cobra.Command{
-		Use: "commit BOX NAME", Short: "Make an image of what programs have changed in a box", Args: usage(cobra.ExactArgs(2)),
-		Long: `commit makes an image of the root of a box that was made with --writable-root: what its image has, with what programs
-have made, changed and removed of it. /workspace, /tmp and the home directory are of no image. The box goes on, and what it
-was made from stays as it is. Each file is as it was at one time, and one that changes while it is read is refused; so that
-all of them are of one time, no program of the box should write meanwhile. What the image says about its programs is as
-before, unless a flag says otherwise.`,
+		Use: "commit BOX NAME", Short: "Create an image from the changes in a box", Args: usage(cobra.ExactArgs(2)),
+		Long: `commit creates an image from the root of a box that was created with --writable-root: the image of
+the box with all changes that programs made. /workspace, /tmp and the home directory are not part of
+it. The box continues to run, and its own image does not change. The configuration of the image is
+copied too, unless a flag changes it.
+
+Files are read one after another, and a file that changes while it is read makes commit fail. For a
+consistent image, let no program of the box write meanwhile.`,
 		Example: `  boxctl images commit work tools:2
   boxctl images commit work tools:2 --env LANG=C.UTF-8 --entrypoint python3 --entrypoint -u`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {

@@ -23,12 +23,14 @@ func (s imageCommands) pull() *cobra.Command {
 	var name string
 	var password bool
 	cmd := &cobra.Command{
-		Use: "pull REF", Short: "Make an image of one that a registry has", Args: usage(cobra.ExactArgs(1)),
-		Long: `pull fetches REF from its registry, without a container engine, and makes an image of it as import does. A name
-without a registry is of Docker Hub, one without a tag or digest has the tag latest. boxctl asks the registry, boxd does
-not: what counts is what the caller's machine can reach. Who you are is said by --username and --password-stdin or by
---authfile; nothing is read from the usual places, and no helper program is run. Registries are asked over TLS, with the
-host's certificates or those of SSL_CERT_FILE.`,
+		Use: "pull REF", Short: "Pull an image from a registry", Args: usage(cobra.ExactArgs(1)),
+		Long: `pull fetches the image REF from its registry, without a container engine, and imports it. A name
+without a registry is one of Docker Hub, and the default tag is latest. boxctl itself connects to
+the registry, not boxd: the network of this client counts. Registries are accessed over TLS, with
+the certificates of the host or of SSL_CERT_FILE.
+
+Credentials come from --username and --password-stdin, or from --authfile. No other files are read,
+and no credential helpers are run.`,
 		Example: `  boxctl images pull python:3.12
   boxctl images pull registry.example/team/tools@sha256:… --name tools:1
   boxctl images pull --username me --password-stdin registry.example/team/tools:1 < token`,

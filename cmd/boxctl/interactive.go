@@ -235,16 +235,17 @@ func (a *app) attachCommand() *cobra.Command {
 	var detachKeys string
 	cmd := &cobra.Command{
 		Use:   "attach [flags] BOX PROCESS",
-		Short: "Connect with a process of a session",
-		Long: `attach shows what a process has written, as much as is kept, and then what it writes, and gives it
-what is typed. Of the clients of a process one writes to it. The process goes on when attach ends; the
-end of standard input, if that is not a terminal, is its end for the process too. The process waits for
-what it writes to be read, as it would for a pipe; with --drop it does not, and what is not read in time is
-left out, with a word on standard error. attach ends when the process does; with one that is started again
-by its policy it goes on, until a signal ends it.
+		Short: "Attach to a process of a box",
+		Long: `attach prints the stored output of a process, then its new output, and passes your input to the
+process. Only one client at a time can send input. attach ends when the process ends, unless the
+restart policy starts the process again. The process continues when attach ends.
 
-A server of the Model Context Protocol is attached to with --no-replay, so that its client does not get
-answers to another one. That command is what the client's configuration names as the server.`,
+If standard input is not a terminal, its end also closes the standard input of the process. Like
+with a pipe, the process blocks while its output is not read. With --drop it does not: output that
+is not read in time is dropped, with a note on standard error.
+
+For an MCP server use --no-replay, so that the client does not receive answers to an earlier
+client, and make that command the server command in the configuration of the MCP client.`,
 		Example: `  boxctl attach work bash-x7k2q
   boxctl attach -n work server
   boxctl attach --no-replay work mcp`,

@@ -31,7 +31,7 @@ func (f *limitFlags) add(cmd *cobra.Command) {
 	textFlag(f, &p.Memory, quantity.ParseSize, "memory", "m", "`SIZE` memory limit, for example 512MiB")
 	textFlag(f, &p.MemoryHigh, quantity.ParseSize, "memory-high", "", "`SIZE` slow programs down above this memory use")
 	textFlag(f, &p.Swap, quantity.ParseSize, "swap", "", "`SIZE` swap limit, beside the memory")
-	textFlag(f, &p.OOM, anyText, "oom", "", "`WHAT` what is killed when memory runs out: process, program or session")
+	textFlag(f, &p.OOM, anyText, "oom", "", "`WHAT` what to kill when memory runs out: process, program or session")
 	numberFlag(f, &p.CPUs, f.set.Float64, "cpus", "`N` CPU limit, for example 1.5")
 	numberFlag(f, &p.CPUWeight, f.set.Int, "cpu-weight", "`WEIGHT` relative CPU share, 1-10000 (default 100)")
 	numberFlag(f, &p.Pids, f.set.Int, "pids", "`N` limit of processes and threads")
@@ -82,10 +82,12 @@ func (a *app) setCommand() *cobra.Command {
 	var rules []string
 	cmd := &cobra.Command{
 		Use:   "set [flags] BOX",
-		Short: "Change the limits, times and network rules of a session that lives",
-		Long: `set gives a session other limits, and its programs feel them at once. All that the flags ask for is
-changed, or nothing: a limit below what the session uses is refused. With --network-rule its programs may connect to
-what these rules say, and to nothing that only the rules of before did: such connections are cut.`,
+		Short: "Change limits, timeouts and network rules of a box",
+		Long: `set changes the limits of a box at once. It makes all changes or none: a limit below the current use
+is refused.
+
+--network-rule replaces all network rules of the box, and closes connections that the new rules do
+not allow. The rule "none" allows no connection.`,
 		Example: `  boxctl set --memory 1GiB --cpus 2 work
   boxctl set --network-rule pypi.org --network-rule '*.pythonhosted.org' work
   boxctl set --network-rule none work`,
@@ -124,19 +126,19 @@ func networkRules(flags []string) []string {
 }
 
 func (a *app) freezeCommand() *cobra.Command {
-	return a.eachSession("freeze BOX...", "Stop all programs of sessions where they are",
-		"freeze returns when nothing in the sessions runs any more. Time goes on for them: timeouts and the session's own times "+
-			"end what they would have ended.", ids(cobra.MinimumNArgs(1)), (*client.Client).FreezeSession)
+	return a.eachSession("freeze BOX...", "Freeze the programs of boxes",
+		`freeze stops the programs of boxes where they are, and returns when none of them runs. Timeouts and
+lifetimes continue to count. thaw resumes the programs.`, ids(cobra.MinimumNArgs(1)), (*client.Client).FreezeSession)
 }
 
 func (a *app) thawCommand() *cobra.Command {
-	return a.eachSession("thaw BOX...", "Let the programs of frozen sessions go on", "", ids(cobra.MinimumNArgs(1)), (*client.Client).ThawSession)
+	return a.eachSession("thaw BOX...", "Resume the programs of frozen boxes", "", ids(cobra.MinimumNArgs(1)), (*client.Client).ThawSession)
 }
 
 func (a *app) renewCommand() *cobra.Command {
-	return a.eachSession("renew BOX...", "Begin the idle time of sessions anew",
-		`renew is a use of sessions that runs nothing: each ends when it was not used for its ttl from now on. When it ends
-at the latest, by its max_lifetime, stays as it is; set changes that.`, cobra.MinimumNArgs(1), (*client.Client).RenewSession)
+	return a.eachSession("renew BOX...", "Reset the idle timer of boxes",
+		`renew restarts the idle timeout (--ttl) of boxes without running a program. The maximum lifetime
+does not change; use boxctl set --max-lifetime for that.`, cobra.MinimumNArgs(1), (*client.Client).RenewSession)
 }
 
 // eachSession makes a command that does something to every session that is named.

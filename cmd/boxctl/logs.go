@@ -26,9 +26,9 @@ func (a *app) logsCommand() *cobra.Command {
 	var since string
 	cmd := &cobra.Command{
 		Use:   "logs [flags] BOX PROCESS",
-		Short: "Show what a process of a session has written",
-		Long: `logs prints what is kept of the output of a process: its standard output to standard output, its
-standard error to standard error. On a terminal control characters are shown and not obeyed.`,
+		Short: "Print the output of a process",
+		Long: `logs prints the stored output of a process: its standard output to standard output, its standard
+error to standard error. On a terminal, control characters are shown escaped.`,
 		Example: `  boxctl logs -f --tail 20 work web
   boxctl logs -t --stderr work web
   boxctl logs --since 10m work web`,

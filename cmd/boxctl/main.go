@@ -53,20 +53,22 @@ func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "boxctl",
-		Short: "Run programs in boxes: sandboxes with their own processes, files and limits",
-		Long: `boxctl talks to boxd, the sandbox supervisor of this host.
+		Short: "Run programs in sandboxes",
+		Long: `boxctl runs programs in boxes: sandboxes with their own processes, files, network and limits.
+It talks to boxd, the sandbox daemon of this host.
 
-  boxctl run -- python3 -c 'print(6*7)'    one program in a box of its own
-  boxctl run --here -- make test           the same, with this directory as its workspace
-  boxctl create work                       a box that stays
-  boxctl exec work -- sh -c 'make test'    programs in it, one after the other or at once
-  boxctl exec -it work -- bash             a shell in it
-  boxctl start work web -- ./serve         a process that stays: see ps, logs, attach, stop
-  boxctl ls                                what there is; top shows it live
-  boxctl rm work                           remove it
+  boxctl run -- python3 -c 'print(6*7)'    run one program in a new box
+  boxctl run --here -- make test           the same, with this directory as /workspace
+  boxctl shell                             open a shell in a new box
+  boxctl create work                       create a box that stays
+  boxctl exec work -- make test            run a program in it
+  boxctl exec -it work -- bash             open a shell in it
+  boxctl start work web -- ./serve         start a background process; see also ps, logs and stop
+  boxctl ls                                list boxes; see also top
+  boxctl rm work                           remove the box
 
-run and exec end with the exit code of the program; 124 is a timeout, 125 a failure of boxd,
-126 a program that cannot be run, 127 one that is not there, 128+n the end by signal n.`,
+run and exec exit with the exit code of the program. Other exit codes: 2 wrong usage, 124 timeout,
+125 boxd failed, 126 program cannot be run, 127 program not found, 128+N ended by signal N.`,
 		Version:           version,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -88,10 +90,11 @@ run and exec end with the exit code of the program; 124 is a timeout, 125 a fail
 		socket = client.DefaultSocket
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", socket, "`PATH` socket of boxd, or http://127.0.0.1:PORT; also from BOXD_SOCKET")
+	flags.StringVar(&a.socket, "socket", socket, "`PATH` boxd socket, or http://127.0.0.1:PORT; also BOXD_SOCKET")
 	a.addTokenFlag(flags)
 	flags.StringVar(&a.owner, "owner", "", "`OWNER` act on the boxes of another user, for example uid:1000 (operators)")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
+	root.Flags().BoolP("version", "v", false, "print the version of boxctl")
 	root.AddCommand(
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.waitCommand(), a.topCommand(), a.shellCommand(),

@@ -20,14 +20,14 @@ func (a *app) mcpCommand() *cobra.Command {
 	var any bool
 	cmd := &cobra.Command{
 		Use:   "mcp [flags]",
-		Short: "Be an MCP server on standard input and output, for agents",
-		Long: `mcp serves the Model Context Protocol on standard input and output: an agent's tools to run commands, to read,
-write and search files and to keep processes, all of it in a box. The box is made when it is needed first and
-removed with what is in it when the client goes; its flags are those of create. With --session, or a
---template, it is the session of that id, which stays.
+		Short: "Run an MCP server on stdin/stdout for an AI agent",
+		Long: `mcp serves the Model Context Protocol on standard input and output. It gives an AI agent tools to
+run commands, to read, write and search files, and to manage processes, all in a box. The box is
+created on first use, with the flags of create, and removed with its files when the client
+disconnects. With --session or --template the agent uses the box of that name, which stays.
 
-The agent is told in a few lines what the box offers and forbids. It can make further boxes, and name those
-it has made, but no other of yours unless --any-session says so.`,
+The agent receives a short text about what the box allows and forbids. It can create more boxes and
+use those, but none of your other boxes unless --any-session is given.`,
 		Example: `  boxctl mcp                                     a box for this conversation
   boxctl mcp --here                              with this directory as its workspace
   boxctl mcp --session work --profile offline    a box that stays`,

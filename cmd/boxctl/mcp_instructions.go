@@ -16,9 +16,9 @@ func (a *app) mcpInstructionsCommand() *cobra.Command {
 	var profile string
 	cmd := &cobra.Command{
 		Use:   "instructions [flags] [BOX]",
-		Short: "Print what a model is told of a box",
-		Long: `instructions prints the lines that boxctl mcp gives a model at the handshake: what a box offers and forbids. They are
-those of a living session, or of the box that would be made.`,
+		Short: "Print the instructions for a model",
+		Long: `instructions prints the text that boxctl mcp sends to a model at the handshake: what a box allows
+and forbids. It is about a running box, or about the box that would be created.`,
 		Args: usage(cobra.MaximumNArgs(1)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id := ""

@@ -32,19 +32,20 @@ func (a *app) mcpRunCommand() *cobra.Command {
 	var within, greeting, health time.Duration
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME [-- PROGRAM [ARG...]]",
-		Short: "Run an MCP server of somebody else's in a box, on standard input and output",
-		Long: `run makes a box, runs an MCP server in it, and is that server to whoever has started it: standard input, output
-and error are the server's. When it ends, or its client goes, the box is removed. In the configuration of an MCP
-host only the command changes, from the server's to this one.
+		Short: "Run another MCP server in a box, on stdin/stdout",
+		Long: `run creates a box, runs an MCP server in it, and connects the server to standard input, output and
+error. The box is removed when the server ends or its client disconnects. In the configuration of an
+MCP host, replace only the command of the server with this one.
 
-The box has the flags of create: without them it has no network. With --from the command, its environment and its
-directory are read from the entry NAME of a file such as mcp.json.
+The flags of create configure the box; without them it has no network. With --from, the command, its
+environment and its directory are read from entry NAME of a file like mcp.json.
 
-A command that is about a directory of yours, the project around its script or virtual environment, has that copied
-into the box first, to /workspace/project, and what its requirements.txt, pyproject.toml, setup.py or package.json
-lists installed there, which takes --network egress most often; variables such as PIP_INDEX_URL and NPM_CONFIG_REGISTRY
-say from where. Paths of the command become those of the box. Your
-directory stays as it is. A project below the source of a -v is used where that is, and nothing is installed.`,
+If the command belongs to a local project, the directory around its script or virtual environment,
+the project is copied to /workspace/project in the box, and the dependencies listed in
+requirements.txt, pyproject.toml, setup.py or package.json are installed there. This usually needs
+--network egress; variables like PIP_INDEX_URL and NPM_CONFIG_REGISTRY set the source. Paths in the
+command are changed to those of the box. The local directory does not change. A project below the
+source of a -v mount is used in place, and nothing is installed.`,
 		Example: `  boxctl mcp run -v ~/mcp:/opt/mcp:ro files -- node /opt/mcp/server.js
   boxctl mcp run --from ~/.config/mcp.json files`,
 		Args: usage(cobra.MinimumNArgs(1)),

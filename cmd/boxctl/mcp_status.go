@@ -37,12 +37,15 @@ func (a *app) mcpStatusCommand() *cobra.Command {
 	var l *listing[mcpServer]
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "List the MCP servers that run in boxes, and how far each has come",
-		Long: `status lists the servers that boxctl mcp run has in boxes of yours: the phase each is in (dependencies, process, handshake,
-run time), the attempt, whether it answers pings, and the last line it has written to standard error. The
-same is in the labels of its session, see boxctl inspect. A server that has failed has no box any more; how the last one
-of each name did is listed after the others, until one of that name ends well. boxctl keeps that, for 32 names, below
-$XDG_STATE_HOME/boxctl/mcp (~/.local/state). Of one that was killed together with boxctl nothing is known.`,
+		Short: "List MCP servers in boxes and their state",
+		Long: `status lists the servers that boxctl mcp run runs in your boxes: the phase (dependencies, process,
+handshake, run time), the attempt, whether the server answers pings, and its last line on standard
+error. The labels of the box contain the same, see boxctl inspect.
+
+The box of a server that failed is removed. The last failure of each server is listed after the
+running servers, until a server of that name ends well. boxctl stores these failures, for 32 names,
+below $XDG_STATE_HOME/boxctl/mcp (~/.local/state/boxctl/mcp). It stores nothing about a server that
+was killed together with boxctl.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Sessions(cmd.Context(), false)

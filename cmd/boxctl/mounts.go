@@ -22,13 +22,13 @@ func (a *app) mountCommand() *cobra.Command {
 	var l *listing[api.SessionMount]
 	cmd := &cobra.Command{
 		Use:   "mount [flags] BOX [SOURCE:TARGET[:ro[:OWNER-UID]]]...",
-		Short: "Give a living box host directories, or list its mounts",
-		Long: `mount gives a box directories of this host while it lives, read-only. Programs in it see them at once. With no
-directory it lists the mounts that the box has.
+		Short: "Mount host directories in a running box",
+		Long: `mount mounts directories of this host read-only in a running box; programs see them at once. Without
+directories it lists the mounts of the box.
 
-A TARGET is below /workspace, /home/box or /tmp, or at or below /mnt, /data, /srv, /opt, /media or /app. What is
-missing of it is made, and goes with the mount. --replace puts the directory into the place of another on the
-target: no program finds it without either, and what is open of the old one stays open.`,
+TARGET is below /workspace, /home/box or /tmp, or at or below /mnt, /data, /srv, /opt, /media or
+/app. Missing directories are created, and removed with the mount. --replace replaces the mount on
+the target in one step; files that are open in the old one stay open.`,
 		Args: usage(cobra.MinimumNArgs(1)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 1 {
@@ -102,10 +102,10 @@ func (a *app) umountCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "umount [flags] BOX TARGET...",
-		Short: "Take mounts from a living box",
-		Long: `umount takes mounts from a box that it was given with mount, and removes the directories that were made for them.
-One in use stays, and is told with the programs that use it. With --force it goes: what they have open of it stays
-open, and nothing else can be opened.`,
+		Short: "Unmount directories from a running box",
+		Long: `umount removes mounts that boxctl mount added, and the directories created for them. A mount in use
+is not removed, and the programs that use it are listed. With --force it is removed anyway: files
+that are open stay open, and nothing else can be opened.`,
 		Args: usage(cobra.MinimumNArgs(2)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var errs []error

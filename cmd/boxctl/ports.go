@@ -24,14 +24,17 @@ import (
 // forwardCommand is the command that leads connections here to a port of a box.
 func (a *app) forwardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "forward BOX WHERE:PORT", Short: "Lead connections here to a port of a box", Args: usage(cobra.ExactArgs(2)),
-		Long: `forward listens here, and leads each connection to PORT at the loopback of the box, whatever the network of that is.
-WHERE is a port of 127.0.0.1, with 0 any that is free; an address of the loopback and a port, as in [::1]:8080; or the
-path of a Unix socket, which is made for you alone. PORT by itself is the same port here and there. It prints where it
-listens, and ends with the session, or when it is interrupted.
+		Use: "forward BOX WHERE:PORT", Short: "Forward a local port or socket to a port in a box", Args: usage(cobra.ExactArgs(2)),
+		Long: `forward listens on this host and forwards each connection to PORT on the loopback interface of the
+box, in every network mode. It prints the address it listens on, and ends with the box or when it
+is interrupted.
 
-Everybody on this host can connect to a port of the loopback; a Unix socket is yours.`,
-		Example: "boxctl forward web 8080:80\nboxctl forward web ./web.sock:8000",
+WHERE is a port of 127.0.0.1 (0 takes any free port), a loopback address and a port, for example
+[::1]:8080, or the path of a Unix socket. PORT without WHERE uses the same port number on this host.
+
+All users of this host can connect to a loopback port. Only you can connect to a Unix socket.`,
+		Example: `  boxctl forward web 8080:80
+  boxctl forward web ./web.sock:8000`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			where, port, err := parseForward(args[1])
 			if err != nil {
@@ -46,13 +49,16 @@ Everybody on this host can connect to a port of the loopback; a Unix socket is y
 func (a *app) previewCommand() *cobra.Command {
 	var lifetime string
 	cmd := &cobra.Command{
-		Use: "preview BOX PORT", Short: "Make an address by which a browser sees a port of a box", Args: usage(cobra.ExactArgs(2)),
-		Long: `preview prints an address that a browser on this host opens: what listens at PORT of the box, HTTP and WebSockets, under a
-name of its own. The address has a token in it: whoever has it sees the port until its time is over, the session ends, or who
-has made it may not use the session any more. It is good for nothing else.
+		Use: "preview BOX PORT", Short: "Create a URL that shows a port of a box in a browser", Args: usage(cobra.ExactArgs(2)),
+		Long: `preview prints a URL for a browser on this host. It shows the server that listens on PORT in the
+box, over HTTP and WebSocket, under its own host name. The URL contains a token: every user who has
+the URL can see that port, and nothing else, until it expires, the box ends, or you lose access to
+the box.
 
-boxd has to serve HTTP on the loopback (daemon.http of box.toml); where it does not, forward leads connections to the port.`,
-		Example: "boxctl preview work 8000\nboxctl preview --lifetime 1h work 5173",
+boxd must serve HTTP on the loopback interface (daemon.http in box.toml). If it does not, use
+boxctl forward.`,
+		Example: `  boxctl preview work 8000
+  boxctl preview --lifetime 1h work 5173`,
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)
 			if err != nil || port == 0 {

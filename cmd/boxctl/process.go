@@ -137,10 +137,10 @@ func (a *app) startCommand() *cobra.Command {
 	var f startFlags
 	cmd := &cobra.Command{
 		Use:   "start [flags] BOX NAME [--] PROGRAM [ARG...]",
-		Short: "Start a process in a session that goes on by itself",
-		Long: `start makes a process, or finds the one of that name if it was asked for with the same flags, and
-prints its name. It lives until it ends, is stopped, or its session is removed; logs and attach show
-what it writes.`,
+		Short: "Start a background process in a box",
+		Long: `start starts a process in a box and prints its name. It runs until it ends, is stopped, or its box
+is removed; logs and attach show its output. If the box already has a process of that name with the
+same flags, start does nothing.`,
 		Example: `  boxctl start --restart on-failure --ready-port 8080 --wait work web -- ./serve
   boxctl start --stdin --restart always --restart-limit 0 work mcp -- python3 /opt/mcp/server.py
   boxctl start -t work shell -- bash`,
@@ -212,9 +212,10 @@ func (a *app) psCommand() *cobra.Command {
 	var l *listing[api.Process]
 	cmd := &cobra.Command{
 		Use:   "ps BOX",
-		Short: "List the processes of a session, and those that have ended a short time ago",
-		Long: `ps lists the processes of a session that were started with a name or are in a terminal. STARTS counts
-how often a process was started, READERS who is attached to it.`,
+		Short: "List the processes of a box",
+		Long: `ps lists the processes of a box that boxctl start started or that have a terminal, with those that
+ended recently. STARTS is the number of times a process was started, READERS the number of clients
+attached to it.`,
 		Args: usage(ids(cobra.ExactArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			list, err := processesOf(cmd.Context(), c, args[0])
@@ -230,9 +231,9 @@ func (a *app) stopCommand() *cobra.Command {
 	var remove bool
 	cmd := &cobra.Command{
 		Use:   "stop [flags] BOX PROCESS...",
-		Short: "End processes of a session",
-		Long: `stop asks processes to end as their start flags say, kills those that do not, and returns when they
-have ended. What they wrote can still be read for a while, unless --rm forgets it.`,
+		Short: "Stop processes of a box",
+		Long: `stop sends each process its stop signal, kills it if it does not end in its grace time, and returns
+when all of them have ended. Their output can still be read for a while, unless --rm removes it.`,
 		Example: `  boxctl stop work web
   boxctl stop --signal INT --grace 1m work job`,
 		Args: usage(names(cobra.MinimumNArgs(2))),

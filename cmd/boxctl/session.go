@@ -198,9 +198,11 @@ func (a *app) createCommand() *cobra.Command {
 	var f sessionFlags
 	cmd := &cobra.Command{
 		Use:   "create [flags] [NAME]",
-		Short: "Make a session, or find the one of that id",
-		Long: `create makes a session and prints its id. If you have a session of that id already and it does not
-differ in what the flags ask for, that is the one; otherwise the fields that differ are named.`,
+		Short: "Create a box",
+		Long: `create creates a box and prints its name. If you already have a box of that name and it matches the
+flags, create does nothing; if it does not match, create fails and names the differences.
+
+--network-rule implies --network egress. The rule "none" allows no connection.`,
 		Args: usage(ids(cobra.MaximumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id := ""
@@ -233,9 +235,9 @@ func (a *app) lsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
-		Short:   "List sessions",
-		Long: `ls lists the sessions you have, with their limits. RUNNING counts executions under way, LEFT is how
-long a session lives on if nobody uses it.`,
+		Short:   "List boxes",
+		Long: `ls lists your boxes with their limits. RUNNING is the number of programs that exec runs now, LEFT
+the time until the idle timeout removes the box.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Sessions(cmd.Context(), all)
@@ -250,9 +252,9 @@ long a session lives on if nobody uses it.`,
 func (a *app) inspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect BOX",
-		Short: "Show all that is known of a session, as JSON",
-		Long: `inspect prints what a session was made with, what keeps each of its limits on this host (enforcement),
-and what it uses now. Of its environment it shows the names alone.`,
+		Short: "Show all details of a box as JSON",
+		Long: `inspect prints the settings of a box, how each of its limits is enforced on this host (enforcement),
+and its current resource use. Environment variables are shown by name only.`,
 		Args: usage(ids(cobra.ExactArgs(1))),
 	}
 	return inspecting(a, cmd, func(ctx context.Context, c *client.Client, id string) (api.Session, error) { return c.Session(ctx, id) })
@@ -261,9 +263,9 @@ and what it uses now. Of its environment it shows the names alone.`,
 func (a *app) rmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm BOX...",
-		Short: "Remove sessions, with what runs in them and their managed workspaces",
-		Long: `rm ends all that runs in sessions and removes them with their managed workspaces. Directories of the
-host that were lent to them stay, with what was written there.`,
+		Short: "Remove boxes and everything that runs in them",
+		Long: `rm ends everything that runs in the boxes, and removes them with their workspaces. Named workspaces
+and mounted host directories stay, with the files written there.`,
 		Args: usage(ids(cobra.MinimumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var errs []error

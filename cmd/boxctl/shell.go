@@ -27,11 +27,12 @@ func (a *app) shellCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shell [flags] [BOX]",
 		Short: "Open a shell in a new box, or in BOX",
-		Long: `shell opens a shell in a new box with the current directory as its workspace, and removes the box when the shell
-exits: it is short for boxctl run -it --here. The shell is yours ($SHELL) if the box has it, else bash, else sh.
+		Long: `shell opens a shell in a new box with the current directory as its workspace, and removes the box
+when the shell exits: it is short for boxctl run -it --here. The shell is yours ($SHELL) if the box
+has it, else bash, else sh.
 
-With BOX it opens bash in that box, or sh if the box has no bash, and the box stays. If standard input is not a
-terminal, the shell reads its commands from there.`,
+With BOX it opens bash in that box, or sh if the box has no bash, and the box stays. If standard
+input is not a terminal, the shell reads its commands from there.`,
 		Example: `  boxctl shell
   boxctl shell --image python:3.12 --network-rule pypi.org
   boxctl shell work

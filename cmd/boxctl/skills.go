@@ -24,13 +24,14 @@ type skillCommands struct{ *app }
 // skillCommand is that with all others below it.
 func (a *app) skillCommand() *cobra.Command {
 	s := skillCommands{a}
-	return group("skills", "Keep skills: packages of instructions for agents", `A skill is a directory with a file SKILL.md: what it does, when to use it, and how, for an agent to read when it
-needs it (agentskills.io). boxd keeps everybody's own. boxd-skills(7) has the rules.`,
-		lsCommand(a, "List skills, the newest first", (*client.Client).Skills, func(list []api.Skill) any { return api.SkillList{Skills: list} }, s.print, func(k *api.Skill) string { return k.Name }),
+	return group("skills", "Manage skills: instructions for AI agents", `A skill is a directory with a file SKILL.md. It tells an AI agent what the skill does, when to use
+it, and how (agentskills.io). Each user has their own skills. boxd-skills(7) has the rules.`,
+		lsCommand(a, "List skills, newest first", (*client.Client).Skills, func(list []api.Skill) any { return api.SkillList{Skills: list} }, s.print, func(k *api.Skill) string { return k.Name }),
 		s.show(), s.create(), s.update(), s.remove(), s.files(), s.cat(), s.write(), s.index(), s.preview(), s.install(), s.scan(), s.activate(),
-		a.takeCommand("deactivate BOX NAME...", "Take skills from a living box",
-			`deactivate takes skills from a box. One in use stays, and is told with the programs that use it. With --force it goes:
-what they have open of it stays open, and nothing else can be opened.`, (*client.Client).DeactivateSkill))
+		a.takeCommand("deactivate BOX NAME...", "Unmount skills in a running box",
+			`deactivate unmounts skills in a running box. A skill in use stays, and the programs that use it are
+listed. With --force it is unmounted anyway: files that are open stay open, and nothing else can be
+opened.`, (*client.Client).DeactivateSkill))
 }
 
 func (s skillCommands) print(list []api.Skill) error {
@@ -104,8 +105,8 @@ func (s skillCommands) create() *cobra.Command {
 	var req api.SkillRequest
 	var from string
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Make a skill of texts", Args: usage(cobra.ExactArgs(1)),
-		Example: "  boxctl skills create make-report --description 'Makes reports. Use it for tables.' --instructions report.md",
+		Use: "create NAME", Short: "Create a skill from texts", Args: usage(cobra.ExactArgs(1)),
+		Example: "  boxctl skills create make-report --description 'Makes reports.' --instructions report.md",
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) (err error) {
 			req.Name = args[0]
 			if from != "" {
@@ -126,7 +127,7 @@ func (s skillCommands) create() *cobra.Command {
 func (s skillCommands) update() *cobra.Command {
 	var description, license, from, match string
 	cmd := &cobra.Command{
-		Use: "update NAME", Short: "Change what a skill says of itself", Args: usage(cobra.ExactArgs(1)),
+		Use: "update NAME", Short: "Change the texts of a skill", Args: usage(cobra.ExactArgs(1)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req := api.SkillChange{IfMatch: match}
 			if cmd.Flags().Changed("description") {
@@ -236,7 +237,7 @@ func (s skillCommands) cat() *cobra.Command {
 func (s skillCommands) write() *cobra.Command {
 	var req api.SkillFileWrite
 	cmd := &cobra.Command{
-		Use: "write NAME PATH", Short: "Make standard input the content of a file of a skill", Args: usage(cobra.ExactArgs(2)),
+		Use: "write NAME PATH", Short: "Write standard input to a file of a skill", Args: usage(cobra.ExactArgs(2)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			text, err := s.text("-")
 			if err != nil {
@@ -255,7 +256,7 @@ func (s skillCommands) write() *cobra.Command {
 func (s skillCommands) index() *cobra.Command {
 	var req api.SkillIndexRequest
 	cmd := &cobra.Command{
-		Use: "index [NAME...]", Short: "Print a text for a prompt that tells which skills there are",
+		Use: "index [NAME...]", Short: "Print a list of skills for a prompt",
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req.Names = args
 			text, err := c.SkillIndex(cmd.Context(), &req)

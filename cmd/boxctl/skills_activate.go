@@ -18,13 +18,14 @@ func (s skillCommands) activate() *cobra.Command {
 	var environment bool
 	var timeout string
 	cmd := &cobra.Command{
-		Use: "activate BOX NAME...", Short: "Give a living box skills", Args: usage(cobra.MinimumNArgs(2)),
-		Long: `activate mounts skills in a living box, read-only, each at /skills/NAME. Programs in it see them at once. What the box
-has of a skill stays as it is, whatever becomes of the skill; activated again, it has the skill as it is then.
+		Use: "activate BOX NAME...", Short: "Mount skills in a running box", Args: usage(cobra.MinimumNArgs(2)),
+		Long: `activate mounts skills read-only in a running box, each at /skills/NAME. Later changes of a skill do
+not affect the box; activate it again to update it.
 
-With --environment it has a virtual environment of Python made for each of them as well, and prints its directory: what
-requirements.txt or pyproject.toml of the skill lists is installed there, by pip in the box. It is in the workspace, for all
-boxes that share that, made once, and goes with it. PIP_INDEX_URL and the other variables of pip are those of the box.`,
+With --environment it also creates a Python virtual environment for each skill and prints its
+directory. pip installs the packages of requirements.txt or pyproject.toml of the skill, in the box
+and with its variables, for example PIP_INDEX_URL. The environment is created once in the workspace,
+for all boxes that share the workspace, and removed with it.`,
 		Example: `  boxctl skills activate work make-report
   boxctl skills activate --environment --timeout 2m work make-report`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -33,15 +33,15 @@ func skillFlags(cmd *cobra.Command, i *client.SkillImport) {
 	cmd.Flags().StringVar(&i.Digest, "digest", "", "`DIGEST` install only if the skill has this digest")
 }
 
-const sources = `SOURCE is a directory, a zip or tar archive (- is standard input), or an address: of an archive, or of a repository, a
-directory in it, a SKILL.md or a release at GitHub, GitLab or Gitea. boxd fetches from the hosts of skills.hosts in
-box.toml, and from nowhere else.`
+const sources = `SOURCE is a directory, a zip or tar archive (- is standard input), or a URL: of an archive, or on
+GitHub, GitLab or Gitea of a repository, a directory in it, a SKILL.md or a release. boxd downloads
+only from the hosts listed in skills.hosts of box.toml.`
 
 func (s skillCommands) preview() *cobra.Command {
 	var i client.SkillImport
 	cmd := &cobra.Command{
-		Use: "preview SOURCE", Short: "Tell which skills could be installed, and what is wrong with them", Args: usage(cobra.ExactArgs(1)),
-		Long: "preview looks at skills without installing them; it fails if one of them could not be.\n\n" + sources,
+		Use: "preview SOURCE", Short: "Check skills before installing them", Args: usage(cobra.ExactArgs(1)),
+		Long: "preview checks skills without installing them, and exits with 1 if one cannot be installed.\n\n" + sources,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			done, err := s.openSource(args[0], &i)
 			if err != nil {
@@ -89,8 +89,8 @@ func (s skillCommands) printCandidates(cmd *cobra.Command, i *client.SkillImport
 func (s skillCommands) install() *cobra.Command {
 	var i client.SkillImport
 	cmd := &cobra.Command{
-		Use: "install SOURCE", Short: "Install skills from a directory, an archive or an address", Args: usage(cobra.ExactArgs(1)),
-		Long: "install makes skills of all that are chosen, or of none. Nothing of them is executed.\n\n" + sources,
+		Use: "install SOURCE", Short: "Install skills from a directory, archive or URL", Args: usage(cobra.ExactArgs(1)),
+		Long: "install installs all selected skills or none. It executes nothing from them.\n\n" + sources,
 		Example: `  boxctl skills install ./make-report
   boxctl skills install https://github.com/OWNER/REPO/tree/main/skills/make-report`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -111,7 +111,7 @@ func (s skillCommands) scan() *cobra.Command {
 	var i client.SkillImport
 	var install bool
 	cmd := &cobra.Command{
-		Use: "scan BOX DIRECTORY", Short: "Look for skills in a directory of a session, and install them", Args: usage(cobra.ExactArgs(2)),
+		Use: "scan BOX DIRECTORY", Short: "Find skills in a directory of a box and install them", Args: usage(cobra.ExactArgs(2)),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			i.Session, i.Path = args[0], args[1]
 			if !install {

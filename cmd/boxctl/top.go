@@ -17,9 +17,10 @@ func (a *app) topCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "top [flags] [BOX]",
-		Short: "Show live what sessions use, or one and its processes",
-		Long: `top shows what sessions use, the busiest first, every second until q or Ctrl-C is pressed. CPU% is of one
-processor. Where standard output is no terminal, or with --json, it looks once, which takes a second.`,
+		Short: "Show the resource use of boxes",
+		Long: `top shows the resource use of boxes, the busiest first, and refreshes every second until you press
+q or ctrl-c. With BOX it shows that box and its processes. 100 in CPU% is one processor. If standard
+output is not a terminal, or with --json, top measures for one second and prints the result once.`,
 		Example: `  boxctl top
   boxctl top work
   boxctl top --json work`,

@@ -18,10 +18,10 @@ func (a *app) usageCommand() *cobra.Command {
 	var days int
 	cmd := &cobra.Command{
 		Use:   "usage [flags]",
-		Short: "Show what you have used, by days",
-		Long: `usage lists the last days (UTC) on which you have used boxes: executions, how long sessions have lived, the
-time of processors, and memory and disk as gibibytes for an hour; and, where a policy bounds you, how much of
-that you have now. Memory is what sessions have as their limit, disk what is in workspaces with a quota.`,
+		Short: "Show your resource use per day",
+		Long: `usage lists your resource use on each of the last days (UTC): executions, lifetime of boxes, CPU
+time, and memory and disk in GiB-hours. If a policy limits you, it also shows your current use of
+each limit. Memory counts the memory limits of boxes, disk the files in workspaces with a quota.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if days < 1 {

@@ -22,10 +22,12 @@ func (a *app) waitCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "wait BOX [PROCESS...]",
 		Short: "Wait for processes to end and print their exit codes",
-		Long: `wait waits until processes of a box have ended, and prints the exit code of each on a line of its own, in the
-order they are named. Without PROCESS it waits for all that ps lists, in that order. A process that is restarted by its
-policy has not ended. The codes are those of exec: 128+n if signal n ended it, 137 if it ran out of memory, 124 if it
-timed out, 125 if boxd could not run it. wait itself exits with 0.`,
+		Long: `wait waits until processes of a box have ended, and prints the exit code of each on a line of its
+own, in the order they are named. Without PROCESS it waits for all processes that ps lists, in that
+order. A process that its policy restarts has not ended.
+
+The codes are those of exec: 128+N if signal N ended the process, 137 if it ran out of memory, 124
+if it timed out, 125 if boxd could not run it. wait itself exits with 0.`,
 		Example: `  boxctl start work build -- make
   boxctl wait work build`,
 		Args: usage(ids(cobra.MinimumNArgs(1))),

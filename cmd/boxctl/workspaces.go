@@ -20,12 +20,13 @@ type workspaceCommands struct{ *app }
 // workspaceCommand is that with all others below it.
 func (a *app) workspaceCommand() *cobra.Command {
 	s := workspaceCommands{a}
-	return group("workspaces", "Keep workspaces that outlive boxes", `A box has a workspace of its own, which goes with it, or one that has a name: run and create take it with
---workspace NAME. That stays when the box ends, and several boxes can have it at a time.`,
-		lsCommand(a, "List workspaces, and who uses them", (*client.Client).Workspaces, func(list []api.Workspace) any { return api.WorkspaceList{Workspaces: list} }, s.print, func(k *api.Workspace) string { return k.Name }),
-		inspectOneCommand(a, "Describe a workspace as JSON", (*client.Client).Workspace),
+	return group("workspaces", "Manage workspaces that outlive boxes", `A box has a workspace of its own, which is removed with it, or a named one: run and create take
+--workspace NAME. A named workspace stays when the box ends, and several boxes can use it at the
+same time.`,
+		lsCommand(a, "List workspaces and the boxes that use them", (*client.Client).Workspaces, func(list []api.Workspace) any { return api.WorkspaceList{Workspaces: list} }, s.print, func(k *api.Workspace) string { return k.Name }),
+		inspectOneCommand(a, "Show all details of a workspace as JSON", (*client.Client).Workspace),
 		s.create(), s.set(), s.keep(),
-		a.rmEachCommand("rm NAME...", "Remove workspaces that no box has, with all that is in them", func(c *client.Client, ctx context.Context, name string) error {
+		a.rmEachCommand("rm NAME...", "Remove workspaces that no box uses, with their files", func(c *client.Client, ctx context.Context, name string) error {
 			if err := c.DeleteWorkspace(ctx, name); err != nil {
 				return fmt.Errorf("%s: %w", render.Printable(name), err)
 			}
@@ -81,9 +82,9 @@ func (f *workspaceFlags) limits(cmd *cobra.Command) (quota *quantity.Size, inode
 func (s workspaceCommands) create() *cobra.Command {
 	var f workspaceFlags
 	cmd := &cobra.Command{
-		Use: "create [flags] NAME", Short: "Make a workspace", Args: usage(cobra.ExactArgs(1)),
-		Long: `create makes an empty workspace. Its quota is its own, and counts for all boxes together that have it; without --quota it
-is that of boxes of the default profile.`,
+		Use: "create [flags] NAME", Short: "Create a workspace", Args: usage(cobra.ExactArgs(1)),
+		Long: `create creates an empty workspace. Its quota applies to all boxes that use it together; without
+--quota it is the quota of the default profile.`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			quota, inodes, err := f.limits(cmd)
 			if err != nil {
@@ -106,8 +107,9 @@ is that of boxes of the default profile.`,
 func (s workspaceCommands) set() *cobra.Command {
 	var f workspaceFlags
 	cmd := &cobra.Command{
-		Use: "set [flags] NAME", Short: "Give a workspace another quota", Args: usage(cobra.ExactArgs(1)),
-		Long: `set changes the quota of a workspace for all boxes that have it, at once. One that was made without has none.`,
+		Use: "set [flags] NAME", Short: "Change the quota of a workspace", Args: usage(cobra.ExactArgs(1)),
+		Long: `set changes the quota of a workspace for all boxes that use it, at once. A workspace that was
+created without a quota cannot get one.`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			quota, inodes, err := f.limits(cmd)
 			if err != nil {
@@ -122,9 +124,9 @@ func (s workspaceCommands) set() *cobra.Command {
 
 func (s workspaceCommands) keep() *cobra.Command {
 	return &cobra.Command{
-		Use: "keep BOX NAME", Short: "End a box, and keep its workspace under a name", Args: usage(cobra.ExactArgs(2)),
-		Long: `keep ends a box as rm does, and makes its own workspace one that has a name, with all that is in it and its quota.
-Nothing is copied.`,
+		Use: "keep BOX NAME", Short: "End a box and store its workspace under a name", Args: usage(cobra.ExactArgs(2)),
+		Long: `keep ends a box like rm, and makes its workspace a named one, with its files and its quota. Nothing
+is copied.`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return s.printOne(c.KeepWorkspace(cmd.Context(), args[0], args[1]))
 		}),

@@ -283,45 +283,51 @@ func related(cmd *cobra.Command) (list []string) {
 // rootEnd are the sections of boxctl(1) that are of all commands.
 const rootEnd = `.SH EXIT STATUS
 .BR run " and " exec
-end with the exit code of the program, and so does
-.BR attach
-when the program ends while it is attached.
+exit with the exit code of the program. So does
+.BR attach ,
+if the program ends while it is attached.
 .TP
 .B 0
 Success.
 .TP
 .B 1
-A failure: of boxd, or of what was asked for.
+The request failed.
 .TP
 .B 2
-A mistake on the command line. Nothing was done.
+The command line is wrong. Nothing was done.
 .TP
 .B 124
-The program was ended because its time was over.
+The program timed out.
 .TP
 .B 125
-A failure of boxd, where 1 could be the program\(aqs own code:
-.BR run ", " exec ", " start " and " attach .
+boxd failed, for
+.BR run ", " exec ", " start " and " attach ,
+where 1 could be the exit code of the program.
 .TP
 .B 126
 The program cannot be run.
 .TP
 .B 127
-There is no such program.
+The program was not found.
 .TP
 .BI 128+ n
-The program was ended by signal
-.IR n ;
-137 too when it was killed for want of memory.
+Signal
+.I n
+ended the program. 137 also means that it ran out of memory.
 .SH ENVIRONMENT
 .TP
 .B BOXD_SOCKET
-Where the Unix socket of boxd is, unless
+Path of the Unix socket of boxd, if
 .B \-\-socket
-says it.
+is not given.
+.TP
+.BR BOXD_TOKEN ", " BOXD_TOKEN_FILE
+Access token, or a file that contains it, if
+.B \-\-token
+is not given.
 .TP
 .B TERM
-Passed on to a program that gets a terminal.
+Passed on to programs with a terminal.
 .SH FILES
 .TP
 .I /run/boxd/boxd.sock
@@ -330,15 +336,15 @@ The socket of boxd. Members of the group
 may use it.
 .TP
 .I /usr/share/doc/boxd/guide
-The user guide, from the first box to what to do by message.
+The user guide, with a chapter on troubleshooting.
 .SH NOTES
 Messages begin with
 .B boxctl:
 and go to standard error; a line
 .B hint:
-says what to do next, where that is known. With
+says what to do next. With
 .B \-\-json
-an answer is JSON on standard output.
+the answer is printed as JSON to standard output.
 .SH SEE ALSO
 .BR boxd (8),
 .BR box.toml (5),

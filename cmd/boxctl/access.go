@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // addTokenFlag adds the flag of the token. Where it is not given, the token is that of BOXD_TOKEN, or in the file that
@@ -132,13 +133,13 @@ with at most its role.`,
 func parseUntil(text string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		if !at.After(now) {
-			return at, fmt.Errorf("--until %s: that has been", text)
+			return at, fmt.Errorf("--until %s: must be in the future", text)
 		}
 		return at, nil
 	}
 	d, err := quantity.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return now, fmt.Errorf("--until %s: want a time from now such as 1h, or a point in time such as 2027-01-31T00:00:00Z", text)
+		return now, fmt.Errorf("--until %s: must be a time from now, for example 1h, or a date, for example 2027-01-31T00:00:00Z", text)
 	}
 	return now.Add(time.Duration(d)), nil
 }
@@ -154,6 +155,9 @@ is a table [principals.NAME] of box.toml or a user, for example uid:1000. A gran
 also while boxd is stopped, and replaces an earlier grant. Only admins can grant roles.`,
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if role := args[1]; role == "none" {
+				return &usageError{err: errors.New("grant: a role must be viewer, user, operator or admin; none is no role"), hint: "boxctl revoke " + render.ShellWord(args[0])}
+			}
 			now := time.Now()
 			end, err := parseUntil(until, now)
 			if until == "" {
@@ -178,7 +182,13 @@ also while boxd is stopped, and replaces an earlier grant. Only admins can grant
 		}),
 	}
 	l = newListing(a, ls, "principals", func(g *api.Grant) string { return g.Principal })
-	cmd.AddCommand(ls, &cobra.Command{
+	cmd.AddCommand(ls, a.revokeCommand())
+	return cmd
+}
+
+// revokeCommand ends grants: boxctl revoke, and boxctl grant revoke.
+func (a *app) revokeCommand() *cobra.Command {
+	return &cobra.Command{
 		Use:   "revoke PRINCIPAL",
 		Short: "Revoke a granted role",
 		Long:  "revoke ends the grant of a principal, and the requests that depend on it.",
@@ -186,8 +196,7 @@ also while boxd is stopped, and replaces an earlier grant. Only admins can grant
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return c.RevokeGrant(cmd.Context(), args[0])
 		}),
-	})
-	return cmd
+	}
 }
 
 func printGrants(w io.Writer, list []api.Grant) error {

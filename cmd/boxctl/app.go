@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -24,6 +23,7 @@ type app struct {
 	owner  string // whose sessions; "" is the caller's own
 	token  string // that is shown; "" is none
 	json   bool   // print JSON
+	typed  typed  // what is being run, when that has failed
 }
 
 // client returns a client of the daemon that was asked for.
@@ -44,6 +44,7 @@ func (a *app) printJSON(v any) error {
 // call is the RunE of a command that asks boxd: do has a client, which is closed when it returns.
 func (a *app) call(do func(cmd *cobra.Command, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
+		a.typed.cmd = cmd // for what is said meanwhile
 		c := a.client()
 		defer c.Close()
 		return do(cmd, c, args)
@@ -90,6 +91,7 @@ func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 type usageError struct {
 	err     error
 	command string // whose help says how it is done, "" is boxctl's own
+	hint    string // what to type instead, "" is that help
 }
 
 // Error is that of the mistake.
@@ -113,7 +115,7 @@ func usageMistake(cmd *cobra.Command, args []string, err error) error {
 	case errors.Is(err, client.ErrNoID), errors.Is(err, client.ErrNoName):
 		return &usageError{err: fmt.Errorf("%s: %w", cmd.CommandPath(), err)}
 	case cmd.HasSubCommands() && len(args) > 0:
-		return &usageError{err: fmt.Errorf("unknown command %q", strings.TrimPrefix(cmd.CommandPath()+" "+args[0], cmd.Root().Name()+" "))}
+		return unknownCommand(cmd, args[0])
 	}
 	return &usageError{err: wrongArguments("usage: " + shortUse(cmd))}
 }

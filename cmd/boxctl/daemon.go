@@ -116,10 +116,10 @@ func correctHelp(root *cobra.Command) {
 	help.RunE = func(_ *cobra.Command, args []string) error {
 		cmd, rest, err := root.Find(args)
 		if err == nil && len(rest) > 0 {
-			err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
+			err = unknownCommand(root, strings.Join(args, " "))
 		}
 		if err != nil {
-			return &usageError{err: err, command: root.Name()}
+			return err
 		}
 		cmd.InitDefaultVersionFlag()
 		return cmd.Help()

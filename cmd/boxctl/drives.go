@@ -152,7 +152,7 @@ func (s driveCommands) content(ctx context.Context, from string, o *s3.Options, 
 	}
 	size, err := quantity.ParseSize(most)
 	if err != nil {
-		return nil, nil, &usageError{err: fmt.Errorf("--max-size %q: %w", most, err)}
+		return nil, nil, &usageError{err: fmt.Errorf("--max-size %s: %w", render.ShellWord(most), err)}
 	}
 	o.Address = from
 	return s.fromBucket(ctx, o, size)

@@ -11,6 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 func (s driveCommands) keep() *cobra.Command {
@@ -31,7 +32,7 @@ that have not been pushed.`,
 			if given("age") {
 				d, err := quantity.ParseDuration(age)
 				if err != nil {
-					return &usageError{err: fmt.Errorf("--age %q: %w", age, err)}
+					return &usageError{err: fmt.Errorf("--age %s: %w", render.ShellWord(age), err)}
 				}
 				req.KeepAge = &d
 			}

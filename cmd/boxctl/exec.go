@@ -95,6 +95,7 @@ func (a *app) runCommand() *cobra.Command {
 	var sf sessionFlags
 	var ef execFlags
 	var tf terminalFlags
+	var detach bool
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] PROGRAM [ARG...]",
 		Short: "Run a program in a new box and remove the box afterwards",
@@ -103,7 +104,12 @@ The program uses the standard input, output and error of boxctl, and boxctl exit
 code. Input from a terminal is passed on only with -i.
 
 With --here the current directory is the workspace of the box: files that the program writes there
-stay, and belong to you. --network-rule implies --network egress; the rule "none" allows no
+stay, and belong to you.
+
+With -d the program becomes a process of a box that stays: run prints the name of the box, for logs,
+attach and exec. boxctl rm removes it; so does its idle timeout (--ttl), once the program has ended.
+
+--network-rule implies --network egress; the rule "none" allows no
 connection. Without --timeout the timeout of the profile applies, or for a program with a terminal
 exec.max_interactive of box.toml.`,
 		Example: `  boxctl run -- python3 -c 'print(6*7)'
@@ -117,9 +123,12 @@ exec.max_interactive of box.toml.`,
 			if err != nil {
 				return err
 			}
-			session, err := sf.request("")
+			session, err := sf.request(sf.name)
 			if err != nil {
 				return err
+			}
+			if detach {
+				return a.runDetached(cmd.Context(), c, session, exec, &tf, sf.dry)
 			}
 			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.checkTerminal(tf.terminal)); err != nil {
 				return err
@@ -141,16 +150,18 @@ exec.max_interactive of box.toml.`,
 		}),
 	}
 	sf.add(cmd)
+	sf.addName()
 	ef.add(cmd)
 	ef.addChanges()
 	tf.add(cmd)
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "start the program in a box that stays, and print the name of the box")
 	return cmd
 }
 
 func (a *app) execCommand() *cobra.Command {
 	var ef execFlags
 	var tf terminalFlags
-	var dry bool
+	var dry, detach bool
 	cmd := &cobra.Command{
 		Use:   "exec [flags] BOX [--] PROGRAM [ARG...]",
 		Short: "Run a program in a box",
@@ -172,6 +183,9 @@ exec.max_interactive of box.toml.`,
 			exec, err := ef.requestAfter("the session's id", args[1:])
 			if err != nil {
 				return err
+			}
+			if detach {
+				return a.execDetached(cmd.Context(), c, id, exec, &tf, dry)
 			}
 			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.checkTerminal(tf.terminal)); err != nil {
 				return err
@@ -196,6 +210,7 @@ exec.max_interactive of box.toml.`,
 	ef.addOwn()
 	tf.add(cmd)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what would be run, as JSON, and run nothing")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "start the program as a process, print its name and do not wait")
 	return cmd
 }
 
@@ -337,7 +352,8 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 
 func (a *app) showClamped(list []api.Clamp) {
 	for _, c := range list {
-		fmt.Fprintf(a.stderr, "boxctl: %s: %s was asked for, %s is the most there is (%s)\n", c.Field, c.Asked, c.Got, c.By)
+		name, _, _ := a.typed.name(c.Field)
+		a.say("boxctl", fmt.Sprintf("%s %s: limited to %s (%s)", name, c.Asked, c.Got, c.By))
 	}
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -31,7 +32,7 @@ not begin with / start at /workspace.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.move(), f.remove(), f.chmod(), f.fetch())
+	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.cat(), f.mkdir(), f.move(), f.remove(), f.chmod(), f.fetch())
 	return []*cobra.Command{f.copy(), f.cat(), f.diff(), fs}
 }
 
@@ -249,7 +250,7 @@ func (f fileCommands) list() *cobra.Command {
 	var req api.FileList
 	var l *listing[api.File]
 	cmd := &cobra.Command{
-		Use:   "list BOX [PATH]",
+		Use: "list BOX [PATH]", Aliases: []string{"ls"},
 		Short: "List a directory",
 		Args:  usage(cobra.RangeArgs(1, 2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -312,7 +313,7 @@ func (f fileCommands) stat() *cobra.Command {
 func (f fileCommands) move() *cobra.Command {
 	var req api.FileMove
 	cmd := &cobra.Command{
-		Use:   "move BOX FROM TO",
+		Use: "move BOX FROM TO", Aliases: []string{"mv"},
 		Short: "Rename a file or directory",
 		Args:  usage(cobra.ExactArgs(3)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -323,6 +324,27 @@ func (f fileCommands) move() *cobra.Command {
 	cmd.Flags().BoolVar(&req.Overwrite, "overwrite", false, "replace an existing file")
 	return cmd
 }
+
+func (f fileCommands) mkdir() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "mkdir BOX PATH...",
+		Short: "Make directories",
+		Long:  "mkdir makes directories, and those above them that are missing. One that is there is no mistake.",
+		Args:  usage(cobra.MinimumNArgs(2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return forEach(args[1:], func(path string) error {
+				// An archive of nothing makes the directory that it is unpacked in.
+				_, err := c.UploadArchive(cmd.Context(), args[0], client.Upload{Path: path}, bytes.NewReader(make([]byte, emptyArchive)))
+				return err
+			})
+		}),
+	}
+	cmd.Flags().BoolP("parents", "p", false, "does nothing: missing directories are always made")
+	return cmd
+}
+
+// emptyArchive is the size of a tar archive of nothing in bytes, all of them zero.
+const emptyArchive = 1024
 
 func (f fileCommands) chmod() *cobra.Command {
 	return &cobra.Command{
@@ -340,7 +362,7 @@ if a program has removed its own permissions for the workspace.`,
 func (f fileCommands) remove() *cobra.Command {
 	var req api.FileRemove
 	cmd := &cobra.Command{
-		Use:   "remove BOX PATH",
+		Use: "remove BOX PATH", Aliases: []string{"rm"},
 		Short: "Remove a file or directory",
 		Args:  usage(cobra.ExactArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {

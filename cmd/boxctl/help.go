@@ -39,7 +39,7 @@ func commandTopics() []topic {
 		{"Images, workspaces, drives and skills", []string{"images", "workspaces", "drives", "skills"}},
 		{"Agents", []string{"mcp"}},
 		{"Administration", []string{
-			"status", "doctor", "config", "usage", "events", "errors", "audit", "grant", "token", "drain", "undrain", "version", "completion", "help",
+			"status", "doctor", "config", "usage", "events", "errors", "audit", "grant", "revoke", "token", "drain", "undrain", "version", "completion", "help",
 		}},
 	}
 }
@@ -55,14 +55,14 @@ func flagTopics() []topic {
 		{"Network", []string{"network", "network-rule", "network-strict", "network-connections", "network-bandwidth", "secret"}},
 		{"Mounts and files", []string{"here", "mount", "workspace", "input", "drive", "skill", "image", "writable-root"}},
 		{"Input and output", []string{
-			"interactive", "terminal", "detach-keys", "no-stdin", "stdin", "output", "changes", "changes-include", "changes-exclude", "output-version",
+			"interactive", "terminal", "detach", "detach-keys", "no-stdin", "stdin", "output", "changes", "changes-include", "changes-exclude", "output-version",
 		}},
 		{"Lifetime", []string{
 			"timeout", "ttl", "max-lifetime", "lease", "stop-signal", "grace", "restart", "restart-delay", "restart-limit",
 			"ready-line", "ready-port", "ready-command", "ready-timeout", "wait",
 		}},
 		{"MCP server", []string{"session", "any-session", "from", "as-is", "health", "install-timeout", "start-timeout"}},
-		{"Other", []string{"profile", "template", "var", "label", "dry-run", "help"}},
+		{"Other", []string{"name", "profile", "template", "var", "label", "dry-run", "help"}},
 	}
 }
 

@@ -3,13 +3,14 @@
 package main
 
 import (
-	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 func (s imageCommands) commit() *cobra.Command {
@@ -32,7 +33,7 @@ consistent image, let no program of the box write meanwhile.`,
 			for _, kv := range env {
 				name, value, ok := strings.Cut(kv, "=")
 				if !ok {
-					return &usageError{err: errors.New("--env: want NAME=VALUE")}
+					return &usageError{err: fmt.Errorf("--env %s: must be NAME=value", render.ShellWord(kv))}
 				}
 				if req.Env == nil {
 					req.Env = map[string]string{}

@@ -3,13 +3,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"strings"
 	"sync"
 	"syscall"
@@ -120,20 +118,7 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 
 // terminalName is an id that says what runs in the terminal.
 func terminalName(req *api.ProcessRequest) string {
-	word := "sh"
-	if len(req.Argv) > 0 {
-		word = path.Base(req.Argv[0])
-	}
-	if req.Code != nil {
-		word = req.Language
-	}
-	word = strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '.' || r == '_' {
-			return r
-		}
-		return -1
-	}, strings.ToLower(word))
-	return cmp.Or(word[:min(len(word), 16)], "program") + "-" + strings.ToLower(rand.Text()[:5])
+	return programName(req) + "-" + strings.ToLower(rand.Text()[:5])
 }
 
 // runInteractive does the same in a session of its own, which stays if the terminal is left.
@@ -234,11 +219,12 @@ func (a *app) attachCommand() *cobra.Command {
 	var noStdin, takeOver, noReplay, drop bool
 	var detachKeys string
 	cmd := &cobra.Command{
-		Use:   "attach [flags] BOX PROCESS",
+		Use:   "attach [flags] BOX [PROCESS]",
 		Short: "Attach to a process of a box",
 		Long: `attach prints the stored output of a process, then its new output, and passes your input to the
 process. Only one client at a time can send input. attach ends when the process ends, unless the
 restart policy starts the process again. The process continues when attach ends.
+PROCESS can be left out if the box has one process.
 
 If standard input is not a terminal, its end also closes the standard input of the process. Like
 with a pipe, the process blocks while its output is not read. With --drop it does not: output that
@@ -249,13 +235,17 @@ client, and make that command the server command in the configuration of the MCP
 		Example: `  boxctl attach work bash-x7k2q
   boxctl attach -n work server
   boxctl attach --no-replay work mcp`,
-		Args: usage(names(cobra.ExactArgs(2))),
+		Args: usage(names(cobra.RangeArgs(1, 2))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			v := attachment{id: args[0], name: args[1]}
+			var v attachment
 			var err error
 			if v.keys, err = tty.ParseKeys(detachKeys); err != nil {
 				return &usageError{err: fmt.Errorf("--detach-keys: %w", err)}
 			}
+			if args, err = withProcess(cmd, c, args); err != nil {
+				return err
+			}
+			v.id, v.name = args[0], args[1]
 			p, err := c.Process(cmd.Context(), v.id, v.name, 0)
 			if err != nil {
 				return programError{err}

@@ -94,7 +94,10 @@ not allow. The rule "none" allows no connection.`,
 		Args: usage(ids(cobra.ExactArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			change, errs := f.change()
-			change.NetworkRules = networkRules(rules)
+			var err error
+			if change.NetworkRules, err = networkRules(rules); err != nil {
+				errs = append(errs, err)
+			}
 			if len(errs) > 0 {
 				return &usageError{err: errors.Join(errs...)}
 			}
@@ -118,11 +121,16 @@ not allow. The rule "none" allows no connection.`,
 }
 
 // networkRules are those of the flags; the one word none is no rule at all.
-func networkRules(flags []string) []string {
+func networkRules(flags []string) (rules []string, err error) {
 	if len(flags) == 1 && flags[0] == "none" {
-		return []string{}
+		return []string{}, nil
 	}
-	return flags
+	var errs []error
+	for _, text := range flags {
+		rule, err := networkRule(text)
+		rules, errs = append(rules, rule), append(errs, err)
+	}
+	return rules, errors.Join(errs...)
 }
 
 func (a *app) freezeCommand() *cobra.Command {

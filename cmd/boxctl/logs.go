@@ -25,16 +25,20 @@ func (a *app) logsCommand() *cobra.Command {
 	var timestamps, onlyOut, onlyErr, raw bool
 	var since string
 	cmd := &cobra.Command{
-		Use:   "logs [flags] BOX PROCESS",
+		Use:   "logs [flags] BOX [PROCESS]",
 		Short: "Print the output of a process",
 		Long: `logs prints the stored output of a process: its standard output to standard output, its standard
-error to standard error. On a terminal, control characters are shown escaped.`,
+error to standard error. On a terminal, control characters are shown escaped. PROCESS can be left
+out if the box has one process.`,
 		Example: `  boxctl logs -f --tail 20 work web
   boxctl logs -t --stderr work web
   boxctl logs --since 10m work web`,
-		Args: usage(names(cobra.ExactArgs(2))),
+		Args: usage(names(cobra.RangeArgs(1, 2))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			args, err := withProcess(cmd, c, args)
 			switch {
+			case err != nil:
+				return err
 			case onlyOut && onlyErr:
 				return &usageError{err: errors.New("--stdout and --stderr: give one of them, or neither for both")}
 			case onlyOut:
@@ -55,7 +59,7 @@ error to standard error. On a terminal, control characters are shown escaped.`,
 				return a.logLines(cmd.Context(), c, args[0], args[1], o)
 			}
 			p := render.NewLogs(a.stdout, a.stderr, timestamps, raw)
-			err := c.LogLines(cmd.Context(), args[0], args[1], o, p.Print)
+			err = c.LogLines(cmd.Context(), args[0], args[1], o, p.Print)
 			return errors.Join(err, p.Flush())
 		}),
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -42,8 +41,10 @@ func main() {
 func realMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	root := a.root()
-	root.SetArgs(args)
+	root.SetArgs(joinHere(root, args))
+	a.typed = typed{args: args}
 	cmd, err := root.ExecuteContextC(context.Background())
+	a.typed = typed{cmd, args}
 	if e, ok := errors.AsType[*usageError](err); ok && e.command == "" {
 		e.command = cmd.CommandPath()
 	}
@@ -80,11 +81,11 @@ run and exec exit with the exit code of the program. Other exit codes: 2 wrong u
 	root.Args = cobra.ArbitraryArgs // so that a command that is not there is a mistake like any other
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return &usageError{err: fmt.Errorf("unknown command %q", args[0])}
+			return unknownCommand(cmd, args[0])
 		}
 		return cmd.Help()
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err: err} })
+	root.SetFlagErrorFunc(flagMistake)
 	socket := os.Getenv("BOXD_SOCKET")
 	if socket == "" {
 		socket = client.DefaultSocket
@@ -99,7 +100,7 @@ run and exec exit with the exit code of the program. Other exit codes: 2 wrong u
 		a.runCommand(), a.createCommand(), a.execCommand(), a.lsCommand(), a.inspectCommand(), a.rmCommand(),
 		a.startCommand(), a.psCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.waitCommand(), a.topCommand(), a.shellCommand(),
 		a.setCommand(), a.freezeCommand(), a.thawCommand(), a.statusCommand(), a.usageCommand(), a.doctorCommand(), a.versionCommand(),
-		a.renewCommand(), a.drainCommand(), a.undrainCommand(), a.tokenCommand(), a.grantCommand(),
+		a.renewCommand(), a.drainCommand(), a.undrainCommand(), a.tokenCommand(), a.grantCommand(), a.revokeCommand(),
 	)
 	root.AddCommand(a.filesCommands()...)
 	root.AddCommand(
@@ -133,13 +134,13 @@ func (a *app) report(err error) int {
 	if e, ok := errors.AsType[wrongArguments](err); ok {
 		fmt.Fprintln(a.stderr, e)
 	} else {
-		fmt.Fprintf(a.stderr, "boxctl: %s\n", strings.ReplaceAll(render.Plain(err.Error()), "\n", "\nboxctl: "))
+		a.say("boxctl", a.typed.sentence(err))
 	}
-	if hint := hintFor(err); hint != "" {
-		fmt.Fprintf(a.stderr, "hint: %s\n", render.Plain(hint))
+	if hint := a.typed.hint(err); hint != "" {
+		a.say("hint", hint)
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok && e.Denial != nil {
-		fmt.Fprintf(a.stderr, "rule: %s\n", render.Denial(e.Denial))
+		a.say("rule", render.Denial(e.Denial))
 	}
 	switch {
 	case errors.As(err, new(*usageError)):
@@ -150,16 +151,16 @@ func (a *app) report(err error) int {
 	return exitFailure
 }
 
-// hintFor says what to do next, where that can be known.
-func hintFor(err error) string {
+// hint says what to do next, where that can be known.
+func (t typed) hint(err error) string {
 	if e, ok := errors.AsType[*client.Error](err); ok {
-		return e.Hint
+		return t.words(e.Hint)
 	}
 	if c, ok := errors.AsType[*client.ConnectError](err); ok {
 		return render.ConnectHint(c)
 	}
 	if e, ok := errors.AsType[*usageError](err); ok {
-		return cmp.Or(e.command, "boxctl") + " --help"
+		return cmp.Or(e.hint, cmp.Or(e.command, "boxctl")+" --help")
 	}
 	return ""
 }

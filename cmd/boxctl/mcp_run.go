@@ -3,12 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"os/signal"
+	"path"
 	"slices"
 	"syscall"
 	"time"
@@ -31,14 +33,15 @@ func (a *app) mcpRunCommand() *cobra.Command {
 	var asIs bool
 	var within, greeting, health time.Duration
 	cmd := &cobra.Command{
-		Use:   "run [flags] NAME [-- PROGRAM [ARG...]]",
+		Use:   "run [flags] [NAME] [-- PROGRAM [ARG...]]",
 		Short: "Run another MCP server in a box, on stdin/stdout",
 		Long: `run creates a box, runs an MCP server in it, and connects the server to standard input, output and
 error. The box is removed when the server ends or its client disconnects. In the configuration of an
 MCP host, replace only the command of the server with this one.
 
 The flags of create configure the box; without them it has no network. With --from, the command, its
-environment and its directory are read from entry NAME of a file like mcp.json.
+environment and its directory are read from entry NAME of a file like mcp.json; without --from, NAME
+defaults to the name of the program.
 
 If the command belongs to a local project, the directory around its script or virtual environment,
 the project is copied to /workspace/project in the box, and the dependencies listed in
@@ -50,6 +53,9 @@ source of a -v mount is used in place, and nothing is installed.`,
   boxctl mcp run --from ~/.config/mcp.json files`,
 		Args: usage(cobra.MinimumNArgs(1)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if cmd.ArgsLenAtDash() == 0 && from == "" { // without a name
+				args = slices.Insert(slices.Clone(args), 0, cmp.Or(nameOf(path.Base(args[0])), "server"))
+			}
 			server, err := serverOf(from, args)
 			if err != nil {
 				return err

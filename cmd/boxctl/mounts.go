@@ -3,10 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -63,29 +63,11 @@ the target in one step; files that are open in the old one stay open.`,
 	return cmd
 }
 
-// parse reads SOURCE:TARGET[:MODE[:OWNER]]. A source that is not absolute begins at this directory. Left out, the
-// mode is ro.
+// parse reads SOURCE:TARGET[:MODE[:OWNER]]. Left out, the mode is ro.
 func parse(text string, m api.MountRequest) (api.MountRequest, error) {
-	part := strings.Split(text, ":")
-	if len(part) < 2 || len(part) > 4 || part[0] == "" || part[1] == "" {
-		return m, fmt.Errorf("%q: want SOURCE:TARGET[:ro[:OWNER-UID]]", text)
-	}
-	source, err := filepath.Abs(part[0])
-	if err != nil {
-		return m, err
-	}
-	m.Source, m.Target, m.Mode = source, part[1], "ro"
-	if len(part) > 2 {
-		m.Mode = part[2]
-	}
-	if len(part) > 3 {
-		owner, err := strconv.ParseUint(part[3], 10, 32)
-		if err != nil {
-			return m, fmt.Errorf("%q: the owner is not a uid", text)
-		}
-		m.Owner = uint32(owner)
-	}
-	return m, nil
+	one, err := parseMount("", text)
+	m.Source, m.Target, m.Mode, m.Owner = one.Source, one.Target, cmp.Or(one.Mode, "ro"), one.Owner
+	return m, err
 }
 
 func (a *app) printMounts(list []api.SessionMount) error {

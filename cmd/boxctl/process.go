@@ -30,6 +30,8 @@ type startFlags struct {
 	pids, restartLimit, readyPort      int
 	stdin, terminal, wait              bool
 	labels                             []string
+	name                               string
+	detach                             bool // what it does anyway
 }
 
 func (f *startFlags) add(cmd *cobra.Command) {
@@ -53,11 +55,29 @@ func (f *startFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.output, "output", "", "`SIZE` how much recent output to store per stream, for example 1MiB")
 	f.set.StringArrayVar(&f.labels, "label", nil, "`NAME=value` label")
 	f.set.BoolVar(&f.wait, "wait", false, "wait until the process is ready or has ended")
+	f.set.StringVar(&f.name, "name", "", "`NAME` name of the process, instead of the argument")
+	f.set.BoolVarP(&f.detach, "detach", "d", false, "no effect: start never waits for the process to end")
 }
 
-// request makes a request of the flags that were given.
-func (f *startFlags) request(argv []string) (*api.ProcessRequest, error) {
-	exec, err := f.requestAfter("the process's name", argv)
+// split divides what follows the box into the name of the process, "" if none was given, and the program.
+func (f *startFlags) split(args []string) (name string, program []string) {
+	if f.set.Changed("name") || len(args) == 0 || args[0] == "--" {
+		return f.name, args
+	}
+	return args[0], args[1:]
+}
+
+// request makes a request of the flags that were given, for a process of a box that is to have a name, or is named after
+// what runs.
+func (f *startFlags) request(id, name string, argv []string) (*api.ProcessRequest, error) {
+	last := "the process's name"
+	if name == "" || f.set.Changed("name") {
+		last = "the name of the box"
+	}
+	exec, err := f.requestAfter(last, argv)
+	if e, ok := errors.AsType[*usageError](err); ok && len(argv) == 0 && name != "" && !f.set.Changed("name") {
+		e.hint = "boxctl start " + render.ShellWord(id) + " -- " + render.ShellWord(name) + " starts the program of that name"
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -136,20 +156,28 @@ func signalName(name string) string {
 func (a *app) startCommand() *cobra.Command {
 	var f startFlags
 	cmd := &cobra.Command{
-		Use:   "start [flags] BOX NAME [--] PROGRAM [ARG...]",
+		Use:   "start [flags] BOX [NAME] [--] PROGRAM [ARG...]",
 		Short: "Start a background process in a box",
 		Long: `start starts a process in a box and prints its name. It runs until it ends, is stopped, or its box
 is removed; logs and attach show its output. If the box already has a process of that name with the
-same flags, start does nothing.`,
+same flags, start does nothing. Without NAME, the process is named after the program, which then
+follows --.`,
 		Example: `  boxctl start --restart on-failure --ready-port 8080 --wait work web -- ./serve
   boxctl start --stdin --restart always --restart-limit 0 work mcp -- python3 /opt/mcp/server.py
-  boxctl start -t work shell -- bash`,
-		Args: usage(names(cobra.MinimumNArgs(2))),
+  boxctl start -t work shell -- bash
+  boxctl start work -- ./serve`,
+		Args: usage(names(cobra.MinimumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			id, name := args[0], args[1]
-			req, err := f.request(args[2:])
+			id := args[0]
+			name, program := f.split(args[1:])
+			req, err := f.request(id, name, program)
 			if err != nil {
 				return err
+			}
+			if name == "" {
+				if name, err = freeName(cmd.Context(), c, id, req); err != nil {
+					return programError{err}
+				}
 			}
 			if f.terminal {
 				a.setTerminal(req)
@@ -242,7 +270,7 @@ when all of them have ended. Their output can still be read for a while, unless 
 			wait := parseFlag(&errs, cmd.Flags(), "grace", grace, quantity.ParseDuration)
 			signal = signalName(signal)
 			if signal != "" && unix.SignalNum(signal) == 0 {
-				errs = append(errs, fmt.Errorf("--signal %q: not the name of a signal such as SIGTERM", signal))
+				errs = append(errs, fmt.Errorf("--signal %s: must be the name of a signal, for example TERM", render.ShellWord(signal)))
 			}
 			if len(errs) > 0 {
 				return &usageError{err: errors.Join(errs...)}
@@ -311,7 +339,7 @@ func names(check cobra.PositionalArgs) cobra.PositionalArgs {
 		if err := check(cmd, args); err != nil {
 			return err
 		}
-		switch slices.Index(args[:2], "") {
+		switch slices.Index(args[:min(len(args), 2)], "") {
 		case 0:
 			return client.ErrNoID
 		case 1:

@@ -3,12 +3,13 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
@@ -32,6 +34,7 @@ type sessionFlags struct {
 	skills, inputs, rules   []string
 	drives, secrets         []string
 	rlimits                 []string
+	name                    string // of run and create
 	dry, writable, strict   bool
 }
 
@@ -61,6 +64,11 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.BoolVar(&f.dry, "dry-run", false, "print what would be created, as JSON, and create nothing")
 }
 
+// addName is for commands that make a box which a person names.
+func (f *sessionFlags) addName() {
+	f.set.StringVar(&f.name, "name", "", "`NAME` name of the box (default: made up)")
+}
+
 // request makes a request of the flags that were given.
 func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Inputs: workspaceInputs(f.inputs), Skills: f.skills, Drives: f.drives, Secrets: f.secrets}
@@ -76,7 +84,6 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	} else if given("network-rule") {
 		req.Network = new("egress")
 	}
-	req.NetworkRules = networkRules(f.rules)
 	if given("network-strict") {
 		req.NetworkStrict = &f.strict
 	}
@@ -88,6 +95,9 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	req.Tmp = parseFlag(&errs, f.set, "tmp", f.tmp, quantity.ParseSize)
 	req.Wait = parseFlag(&errs, f.set, "wait", f.wait, quantity.ParseDuration)
 	var err error
+	if req.NetworkRules, err = networkRules(f.rules); err != nil {
+		errs = append(errs, err)
+	}
 	if req.Env, err = parseEnv(f.env); err != nil {
 		errs = append(errs, err)
 	}
@@ -113,7 +123,7 @@ func parseFlag[T any](errs *[]error, set *pflag.FlagSet, name, text string, pars
 	}
 	v, err := parse(text)
 	if err != nil {
-		*errs = append(*errs, fmt.Errorf("--%s %q: %w", name, text, err))
+		*errs = append(*errs, fmt.Errorf("--%s %s: %w", name, render.ShellWord(text), err))
 		return nil
 	}
 	return &v
@@ -146,7 +156,7 @@ func parsePairs(flag string, list []string) (map[string]string, error) {
 	for _, e := range list {
 		name, value, ok := strings.Cut(e, "=")
 		if !ok {
-			return nil, fmt.Errorf("--%s %q: want name=value", flag, e)
+			return nil, fmt.Errorf("--%s %s: must be NAME=value", flag, render.ShellWord(e))
 		}
 		pairs[name] = value
 	}
@@ -167,20 +177,9 @@ func (a *app) printPlan(p *api.Plan, err error) error {
 func (f *sessionFlags) parseMounts() ([]api.Mount, error) {
 	var mounts []api.Mount
 	for _, text := range f.mounts {
-		parts := strings.Split(text, ":")
-		if len(parts) < 2 || len(parts) > 4 {
-			return nil, fmt.Errorf("--mount %q: want SOURCE:TARGET[:ro|rw[:OWNER-UID]]", text)
-		}
-		m := api.Mount{Source: parts[0], Target: parts[1]}
-		if len(parts) > 2 {
-			m.Mode = parts[2]
-		}
-		if len(parts) > 3 {
-			uid, err := strconv.ParseUint(parts[3], 10, 32)
-			if err != nil {
-				return nil, fmt.Errorf("--mount %q: the owner is not a uid", text)
-			}
-			m.Owner = uint32(uid)
+		m, err := parseMount("-v", text)
+		if err != nil {
+			return nil, err
 		}
 		mounts = append(mounts, m)
 	}
@@ -190,6 +189,9 @@ func (f *sessionFlags) parseMounts() ([]api.Mount, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return nil, fmt.Errorf("--here: %w", err)
+	}
+	if f.here != "ro" && f.here != "rw" {
+		return nil, fmt.Errorf("--here=%s: must be ro or rw", render.ShellWord(f.here))
 	}
 	return append(mounts, api.Mount{Source: dir, Target: "/workspace", Mode: f.here}), nil
 }
@@ -205,9 +207,9 @@ flags, create does nothing; if it does not match, create fails and names the dif
 --network-rule implies --network egress. The rule "none" allows no connection.`,
 		Args: usage(ids(cobra.MaximumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			id := ""
-			if len(args) > 0 {
-				id = args[0]
+			id, err := theName(strings.Join(args, ""), f.name)
+			if err != nil {
+				return err
 			}
 			req, err := f.request(id)
 			if err != nil {
@@ -226,6 +228,7 @@ flags, create does nothing; if it does not match, create fails and names the dif
 		}),
 	}
 	f.add(cmd)
+	f.addName()
 	return cmd
 }
 
@@ -261,18 +264,35 @@ and its current resource use. Environment variables are shown by name only.`,
 }
 
 func (a *app) rmCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "rm BOX...",
+	var all, force bool
+	cmd := &cobra.Command{
+		Use:   "rm [flags] BOX...",
 		Short: "Remove boxes and everything that runs in them",
 		Long: `rm ends everything that runs in the boxes, and removes them with their workspaces. Named workspaces
-and mounted host directories stay, with the files written there.`,
-		Args: usage(ids(cobra.MinimumNArgs(1))),
+and mounted host directories stay, with the files written there. --all removes all your boxes; on a
+terminal it asks first.`,
+		Example: `  boxctl rm work
+  boxctl rm --all --force`,
+		Args: usage(ids(func(cmd *cobra.Command, args []string) error {
+			if all {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.MinimumNArgs(1)(cmd, args)
+		})),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if all {
+				var err error
+				if args, err = a.allBoxes(cmd.Context(), c, force); err != nil {
+					return err
+				}
+			}
 			var errs []error
 			removed := []string{}
 			for _, id := range args {
 				if err := c.DeleteSession(cmd.Context(), id); err != nil {
-					errs = append(errs, err)
+					if !force || !errors.Is(err, client.NotFound) {
+						errs = append(errs, err)
+					}
 					continue
 				}
 				removed = append(removed, id)
@@ -283,7 +303,43 @@ and mounted host directories stay, with the files written there.`,
 			return errors.Join(errs...)
 		}),
 	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "remove all your boxes")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask, and ignore boxes that do not exist")
+	return cmd
 }
+
+// allBoxes are the names of the caller's boxes, or of those of --owner, once a person has agreed to have them removed.
+func (a *app) allBoxes(ctx context.Context, c *client.Client, force bool) ([]string, error) {
+	list, err := c.Sessions(ctx, a.owner != "")
+	if err != nil {
+		return nil, err
+	}
+	var names, shown []string
+	for i := range list {
+		if a.owner == "" || list[i].Owner == a.owner {
+			names = append(names, list[i].ID)
+			shown = append(shown, render.Printable(list[i].ID))
+		}
+	}
+	switch {
+	case force || len(names) == 0:
+		return names, nil
+	case !tty.Is(a.stdin):
+		return nil, &usageError{err: errors.New("rm --all: standard input is not a terminal to ask on"), hint: "boxctl rm --all --force"}
+	}
+	fmt.Fprintf(a.stderr, "remove %d boxes: %s? [y/N] ", len(names), strings.Join(shown, ", "))
+	answer, err := bufio.NewReader(io.LimitReader(a.stdin, maxAnswer)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return nil, errors.New("nothing was removed")
+	}
+	return names, nil
+}
+
+// maxAnswer is more than a person types for yes or no, in bytes.
+const maxAnswer = 64
 
 // ids makes an empty id a mistake too: it is most often a variable that is, and create would make a
 // session that was not asked for.

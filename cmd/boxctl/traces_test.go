@@ -204,7 +204,7 @@ func TestCommandsAsLongAsArgumentsCanBe(t *testing.T) {
 	cmd := d.Boxctl(t, append(many, many[len(many)-2:]...)...)
 	cmd.Stderr = &stderr
 	_ = cmd.Run() // its code says it all
-	if got := stderr.String(); cmd.ProcessState.ExitCode() != exitBoxd || !strings.HasPrefix(got, "boxctl: argv = ") || !strings.Contains(got, ": must be at most 1MiB (exec.max_command)") {
+	if got := stderr.String(); cmd.ProcessState.ExitCode() != exitBoxd || !strings.HasPrefix(got, "boxctl: program ") || !strings.Contains(got, ": must be at most 1MiB (exec.max_command)") {
 		t.Errorf("more than exec.max_command: %v, %q", cmd.ProcessState, got)
 	}
 	if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {

@@ -25,7 +25,7 @@ each limit. Memory counts the memory limits of boxes, disk the files in workspac
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if days < 1 {
-				return &usageError{err: fmt.Errorf("--days %d: want 1 or more", days)}
+				return &usageError{err: fmt.Errorf("--days %d: must be 1 or more", days)}
 			}
 			list, err := c.Usage(cmd.Context(), days, all)
 			return a.answer(list, err, func() error { return render.Usage(a.stdout, &list, time.Now()) })

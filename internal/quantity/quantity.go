@@ -12,8 +12,11 @@ import (
 	"time"
 )
 
-// Size is a number of bytes. As text it has a unit ("512MiB", "4KiB", "100B"; "0" needs none); in
-// JSON it is a number of bytes, and text is accepted too.
+// Size is a number of bytes. As text it has a unit ("512MiB", "1.5g", "100B"; "0" needs none); in JSON it is a number of bytes,
+// and text is accepted too.
+//
+// Units are powers of 1024, as docker, podman and systemd have them for memory: 2G, 2g, 2GB and 2GiB are all 2 GiB. What is
+// written has the units B, KiB, MiB, GiB and TiB.
 type Size uint64
 
 // Units of a Size, largest first.
@@ -33,29 +36,61 @@ func units() []unit {
 	return []unit{{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}, {"B", 1}}
 }
 
-// ErrSize and ErrDuration say what a text should have looked like.
+// What a text should have looked like.
 var (
-	errSize     = errors.New(`not a size such as "512MiB" (units B, KiB, MiB, GiB, TiB)`)
-	errDuration = errors.New(`not a duration such as "30s" or "5m"`)
+	errSize     = errors.New("must be a size, for example 512MiB or 2g")
+	errDuration = errors.New("must be a time, for example 30s, 5m or 1d")
 )
 
-// ParseSize reads a size.
+// ParseSize reads a size as people type it: a number with or without a fraction, and a unit of any case. A number alone is
+// one of bytes.
 func ParseSize(s string) (Size, error) {
-	if s == "0" {
-		return 0, nil
+	number, name := cutNumber(s)
+	factor, ok := factorOf(name)
+	if !ok || number == "" {
+		return 0, errSize
 	}
-	for _, u := range units() {
-		digits, ok := strings.CutSuffix(s, u.name)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseUint(digits, 10, 64)
-		if err != nil || n > math.MaxInt64/uint64(u.size) || digits[0] == '+' {
+	if n, err := strconv.ParseUint(number, 10, 64); err == nil {
+		if n > math.MaxInt64/uint64(factor) {
 			return 0, errSize
 		}
-		return Size(n) * u.size, nil
+		return Size(n) * factor, nil
 	}
-	return 0, errSize
+	f, err := strconv.ParseFloat(number, 64)
+	f *= float64(factor)
+	if err != nil || f >= math.MaxInt64 {
+		return 0, errSize
+	}
+	return Size(f), nil
+}
+
+// cutNumber splits digits, with a point among them or not, from what follows.
+func cutNumber(s string) (number, rest string) {
+	rest = strings.TrimLeft(s, "0123456789")
+	if fraction, ok := strings.CutPrefix(rest, "."); ok && len(rest) < len(s) {
+		if after := strings.TrimLeft(fraction, "0123456789"); len(after) < len(fraction) {
+			rest = after
+		}
+	}
+	return s[:len(s)-len(rest)], rest
+}
+
+// factorOf is a unit by its name in any case: M, MB and MiB are one.
+func factorOf(name string) (Size, bool) {
+	if name == "" {
+		return 1, true
+	}
+	for _, u := range units() {
+		if strings.EqualFold(name, u.name) || len(u.name) == 3 && (strings.EqualFold(name, u.name[:1]) || strings.EqualFold(name, u.name[:1]+"B")) {
+			return u.size, true
+		}
+	}
+	return 0, false
+}
+
+// hasUnit reports whether a text says of what its number is.
+func hasUnit(s string) bool {
+	return s == "0" || strings.Trim(s, "0123456789.") != ""
 }
 
 // String returns the size in its largest unit without a fraction.
@@ -68,8 +103,12 @@ func (s Size) String() string {
 	return "0"
 }
 
-// UnmarshalText reads text as ParseSize does.
+// UnmarshalText reads text as ParseSize does, but no number without a unit: in a configuration file most of those that write
+// one mean megabytes.
 func (s *Size) UnmarshalText(text []byte) error {
+	if !hasUnit(string(text)) {
+		return errSize
+	}
 	v, err := ParseSize(string(text))
 	*s = v
 	return err
@@ -94,19 +133,36 @@ func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // MarshalJSON writes the number of bytes.
 func (s Size) MarshalJSON() ([]byte, error) { return strconv.AppendUint(nil, uint64(s), 10), nil }
 
-// Duration is a length of time, never negative. As text it is what time.ParseDuration reads; in JSON
-// it is text, and a number is accepted as seconds. A bare integer in a configuration file is an
-// error: nobody means nanoseconds.
+// Duration is a length of time, never negative. As text it is what time.ParseDuration reads, with days before it ("1d",
+// "1d12h"); in JSON it is text, and a number is accepted as seconds. A number without a unit in a configuration file is an
+// error.
 type Duration time.Duration
 
-// ParseDuration reads a duration.
+// ParseDuration reads a duration as people type it. A number alone is one of seconds.
 func ParseDuration(s string) (Duration, error) {
+	number, rest := cutNumber(s)
+	var days time.Duration
+	switch {
+	case number != "" && rest == "":
+		s += "s"
+	case number != "" && (rest[0] == 'd' || rest[0] == 'D'):
+		n, err := strconv.ParseFloat(number, 64)
+		if err != nil || n*float64(day) >= math.MaxInt64 {
+			return 0, errDuration
+		}
+		days, s = time.Duration(n*float64(day)), rest[1:]
+		if s == "" {
+			return Duration(days), nil
+		}
+	}
 	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
+	if err != nil || d < 0 || d > math.MaxInt64-days {
 		return 0, errDuration
 	}
-	return Duration(d), nil
+	return Duration(days + d), nil
 }
+
+const day = 24 * time.Hour
 
 // String returns the duration as time.Duration does, without zero units at the end ("5m", not "5m0s").
 func (d Duration) String() string {
@@ -120,8 +176,11 @@ func (d Duration) String() string {
 	return s
 }
 
-// UnmarshalText reads text as ParseDuration does.
+// UnmarshalText reads text as ParseDuration does, but no number without a unit.
 func (d *Duration) UnmarshalText(text []byte) error {
+	if !hasUnit(string(text)) {
+		return errDuration
+	}
 	v, err := ParseDuration(string(text))
 	*d = v
 	return err

@@ -22,12 +22,34 @@ func TestParseSize(t *testing.T) {
 		{"512MiB", 512 * quantity.MiB, true},
 		{"1TiB", quantity.TiB, true},
 		{"", 0, false},
-		{"512", 0, false},
+		{"512", 512, true},
 		{"512 pigs", 0, false},
-		{"512MB", 0, false},
+		{"512MB", 512 * quantity.MiB, true},
+		{"512M", 512 * quantity.MiB, true},
+		{"512m", 512 * quantity.MiB, true},
+		{"2g", 2 * quantity.GiB, true},
+		{"2G", 2 * quantity.GiB, true},
+		{"2GB", 2 * quantity.GiB, true},
+		{"2gib", 2 * quantity.GiB, true},
+		{"64k", 64 * quantity.KiB, true},
+		{"1t", quantity.TiB, true},
+		{"7b", 7, true},
+		{"1.5g", 3 * quantity.GiB / 2, true},
+		{"0.5m", 512 * quantity.KiB, true},
+		{"9007199254740993B", 9007199254740993, true}, // a float64 has no such number
+		{"1.g", 0, false},
+		{".5g", 0, false},
+		{"1.5.5g", 0, false},
+		{"1e3m", 0, false},
+		{"0x10m", 0, false},
+		{"NaNg", 0, false},
+		{"8388608.5t", 0, false},
+		{"2gg", 0, false},
+		{"2 g", 0, false},
+		{"2i", 0, false},
 		{"-1MiB", 0, false},
 		{"+1MiB", 0, false},
-		{"1.5GiB", 0, false},
+		{"1.5GiB", 3 * quantity.GiB / 2, true},
 		{"MiB", 0, false},
 		{"99999999999TiB", 0, false},
 	} {
@@ -45,16 +67,36 @@ func TestParseSize(t *testing.T) {
 
 func TestDurationText(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]string{"5m": "5m", "90s": "1m30s", "24h": "24h", "0": "0s", "1500ms": "1.5s", "1h30m": "1h30m"} {
+	for in, want := range map[string]string{"5m": "5m", "90s": "1m30s", "24h": "24h", "0": "0s", "1500ms": "1.5s", "1h30m": "1h30m", "1d": "24h", "1D": "24h", "1d12h": "36h", "1.5d": "36h", "90": "1m30s", "0.5": "500ms"} {
 		d, err := quantity.ParseDuration(in)
 		if err != nil || d.String() != want {
 			t.Errorf("%q: %q, %v, want %q", in, d, err, want)
 		}
 	}
-	for _, in := range []string{"5", "-1s", "soon", ""} {
+	for _, in := range []string{"-1s", "-1", "soon", "", "d", "1d-1h", "1d1d", "1dx", "200000d", "106751d24h", "1.", "1e9"} {
 		if _, err := quantity.ParseDuration(in); err == nil {
 			t.Errorf("%q was accepted", in)
 		}
+	}
+}
+
+func TestTextOfAConfigurationHasAUnit(t *testing.T) {
+	t.Parallel()
+	var size quantity.Size
+	var time quantity.Duration
+	for text, ok := range map[string]bool{"0": true, "5": false, "1.5": false, "": false, "x": false} {
+		if err := size.UnmarshalText([]byte(text)); (err == nil) != ok {
+			t.Errorf("size %q: %v", text, err)
+		}
+		if err := time.UnmarshalText([]byte(text)); (err == nil) != ok {
+			t.Errorf("duration %q: %v", text, err)
+		}
+	}
+	if err := size.UnmarshalText([]byte("2g")); err != nil || size != 2*quantity.GiB {
+		t.Errorf("2g: %v, %v", size, err)
+	}
+	if err := time.UnmarshalText([]byte("1d")); err != nil || time.String() != "24h" {
+		t.Errorf("1d: %v, %v", time, err)
 	}
 }
 

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/boxd-dev/boxd/internal/tty"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
+)
+
+// typed is the command line that is being run. boxd names the field of a request that it refuses; a person has typed a flag
+// or an argument, and is answered with that.
+type typed struct {
+	cmd  *cobra.Command // nil: not known
+	args []string       // all of boxctl's
+}
+
+// flagsOfFields has the flag of every field of a request that is not its name with hyphens.
+func flagsOfFields() map[string]string {
+	return map[string]string{
+		"mounts": "mount", "network_rules": "network-rule", "env": "env", "labels": "label", "variables": "var",
+		"rlimits": "ulimit", "inputs": "input", "skills": "skill", "drives": "drive", "secrets": "secret",
+		"read_only_root": "writable-root", "restart.policy": "restart", "restart.delay": "restart-delay",
+		"restart.max_delay": "restart-delay", "restart.window": "restart-limit",
+		"restart.limit": "restart-limit", "ready.line": "ready-line", "ready.port": "ready-port", "ready.command": "ready-command",
+		"ready.timeout": "ready-timeout", "ready": "ready-line", "stop.signal": "stop-signal", "stop.grace": "grace",
+		"for": "until", "changes_with": "changes",
+	}
+}
+
+// wordsOfFields has what a person would call a field that is given by an argument, or not by a flag of its own.
+func wordsOfFields() map[string]string {
+	return map[string]string{
+		"id": "box", "argv": "program", "stdin": "standard input", "stdin_encoding": "standard input", "session": "box",
+		"dry_run": "--dry-run", "base64": "text", "body": "what was sent", "output_version": "output", "output_limit": "output",
+		"terminal": "-t", "terminal.rows": "the height of the terminal", "terminal.cols": "the width of the terminal",
+	}
+}
+
+var indexedField = regexp.MustCompile(`^([a-z_]+)\[(\d+)\]\.?(.*)$`)
+
+// flag is what a flag was typed as, "" if the command has none of the name.
+func (t typed) flag(name string) string {
+	if t.cmd == nil {
+		return ""
+	}
+	f := t.cmd.Flags().Lookup(name)
+	if f == nil {
+		return ""
+	}
+	long := "--" + name
+	if f.Shorthand == "" || !f.Changed {
+		return long
+	}
+	for _, arg := range t.args {
+		if arg == long || strings.HasPrefix(arg, long+"=") {
+			return long
+		}
+	}
+	return "-" + f.Shorthand
+}
+
+// list is what was given to a flag that may be repeated.
+func (t typed) list(name string) []string {
+	if t.cmd != nil {
+		if f := t.cmd.Flags().Lookup(name); f != nil {
+			if v, ok := f.Value.(pflag.SliceValue); ok {
+				return v.GetSlice()
+			}
+		}
+	}
+	return nil
+}
+
+// name says what a person typed for a field. With whole it has the value too, and part is what of that the field is about,
+// "" for all of it.
+func (t typed) name(field string) (name, part string, whole bool) {
+	field = strings.TrimPrefix(strings.TrimPrefix(field, "session."), "exec.")
+	if m := indexedField.FindStringSubmatch(field); m != nil {
+		flag := flagOf(m[1])
+		i, err := strconv.Atoi(m[2])
+		list := t.list(flag)
+		switch {
+		case err == nil && i < len(list):
+			return t.flag(flag) + " " + render.ShellWord(list[i]), m[3], true
+		case m[1] == "mounts" && t.flag("here") != "" && i == len(list):
+			return "--here", m[3], true
+		}
+		field = m[1]
+	}
+	if name := t.flag(flagOf(field)); name != "" {
+		return name, "", false
+	}
+	if word, ok := wordsOfFields()[field]; ok {
+		return word, "", false
+	}
+	head, rest, below := strings.Cut(field, ".")
+	if name := t.flag(flagOf(head)); name != "" && below {
+		return name + " " + strings.ReplaceAll(rest, "_", " "), "", false
+	}
+	return strings.NewReplacer("_", " ", ".", " ").Replace(field), "", false
+}
+
+// flagOf is the flag of a field, without hyphens before it.
+func flagOf(field string) string {
+	if name, ok := flagsOfFields()[field]; ok {
+		return name
+	}
+	return strings.ReplaceAll(field, "_", "-")
+}
+
+const (
+	mustBe  = ": must be "
+	leftOut = "left out"
+	// otherFields comes before the fields in which what is there differs from what was asked for.
+	otherFields = " exists with another "
+)
+
+// refusal is what boxd has said of a request, about what was typed for it.
+func (t typed) refusal(p *api.Problem) string {
+	rest, ok := strings.CutPrefix(p.Detail, p.Field)
+	if p.Field == "" || !ok || rest == "" || rest[0] != ' ' && rest[0] != ':' {
+		return t.words(p.Detail)
+	}
+	name, part, whole := t.name(p.Field)
+	value, allowed, form := strings.Cut(rest, mustBe)
+	value, given := strings.CutPrefix(value, " = ")
+	switch {
+	case !form && given:
+		return name + " " + t.words(value)
+	case !form:
+		return name + t.words(rest)
+	case part != "":
+		if name == "--here" {
+			name += " (" + value + ")"
+		}
+		name += ": the " + strings.ReplaceAll(part, "_", " ") + " must be "
+	case whole:
+		name += mustBe
+	case given && t.list(strings.TrimLeft(name, "-")) != nil && strings.Trim(value, "0123456789") == "":
+		name += " is given " + value + " times" + mustBe
+	case given && value == `"true"`:
+		name += mustBe
+	case given:
+		name += " " + value + mustBe
+	default:
+		name += value + mustBe
+	}
+	if after, ok := strings.CutPrefix(allowed, leftOut); ok {
+		return strings.TrimSuffix(name, " must be ") + " leave it out" + t.words(after)
+	}
+	return name + t.words(allowed)
+}
+
+// A name of a request in running text: none that is a part of a longer one, such as a key of box.toml.
+var (
+	wireName      = regexp.MustCompile(`(^|[^\w.\[-])([a-z]+(?:_[a-z]+)+)($|[^\w.\]])`)
+	wireValue     = regexp.MustCompile(`(^|[^\w.-])([a-z_]+) = "([a-z_.]+)"`)
+	sessionInText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|(^|[^\w./\[-])([Ss])ession(s?)($|[^\w.\]/])`)
+)
+
+// words has the flags of this command where a text has fields of a request, and calls a session a box, as boxctl does.
+func (t typed) words(text string) string {
+	text = sessionInText.ReplaceAllStringFunc(text, func(s string) string {
+		m := sessionInText.FindStringSubmatch(s)
+		switch {
+		case m[2] == "":
+			return s
+		case m[3] == "s":
+			return m[1] + "boxes" + m[4]
+		}
+		return m[1] + "box" + m[4]
+	})
+	if said, fields, ok := strings.Cut(text, otherFields); ok {
+		names := strings.Split(fields, ", ")
+		for i := range names {
+			names[i], _, _ = t.name(names[i])
+		}
+		return said + otherFields + strings.Join(names, ", ")
+	}
+	text = wireValue.ReplaceAllStringFunc(text, func(s string) string {
+		m := wireValue.FindStringSubmatch(s)
+		if flag := t.flag(flagOf(m[2])); flag != "" {
+			return m[1] + flag + " " + m[3]
+		}
+		return s
+	})
+	return wireName.ReplaceAllStringFunc(text, func(s string) string {
+		m := wireName.FindStringSubmatch(s)
+		if flag := t.flag(flagOf(m[2])); flag != "" {
+			return m[1] + flag + m[3]
+		}
+		return s
+	})
+}
+
+// sentence is the text of an error, with what was typed in the place of what boxd calls it.
+func (t typed) sentence(err error) string {
+	text := err.Error()
+	for _, e := range answers(err) {
+		if said := t.refusal(&e.Problem); e.Detail != "" && said != e.Detail {
+			text = strings.Replace(text, e.Detail, said, 1)
+		}
+	}
+	return text
+}
+
+// answers are those of boxd that an error has in it.
+func answers(err error) []*client.Error {
+	switch e := err.(type) { //nolint:errorlint // each link is looked at, and not the first that fits
+	case nil:
+		return nil
+	case *client.Error:
+		return []*client.Error{e}
+	case interface{ Unwrap() []error }:
+		var all []*client.Error
+		for _, one := range e.Unwrap() {
+			all = append(all, answers(one)...)
+		}
+		return all
+	}
+	return answers(errors.Unwrap(err))
+}
+
+// say prints a message, each line of which begins with a word and a colon. On a terminal it is folded at the width.
+func (a *app) say(word, text string) {
+	lines := strings.Split(render.Plain(text), "\n")
+	size, terminal := tty.SizeOf(a.stderr)
+	for _, line := range lines {
+		line = word + ": " + line
+		if terminal {
+			line = fold(line, int(size.Cols))
+		}
+		fmt.Fprintln(a.stderr, line)
+	}
+}
+
+// fold breaks a line at spaces so that no part is wider than the width, if its words are not. What follows the first part is
+// two columns in.
+func fold(line string, width int) string {
+	const indent = "  "
+	var out strings.Builder
+	column := 0
+	for i, word := range strings.Split(line, " ") {
+		length := len([]rune(word))
+		switch {
+		case i == 0:
+		case column+1+length > width && column > len(indent):
+			out.WriteString("\n" + indent)
+			column = len(indent)
+		default:
+			out.WriteByte(' ')
+			column++
+		}
+		out.WriteString(word)
+		column += length
+	}
+	return out.String()
+}

@@ -78,9 +78,11 @@ func flagHint(cmd *cobra.Command, name string) string {
 	return habits(name)
 }
 
-// habits is what people type who know docker, podman, systemctl or git, and what does it here: by the whole command, or by a
-// flag of any command.
-func habits(typed string) string {
+// habits says what does here what people type who know docker, podman, systemctl or git: a whole command, one with a flag, or a
+// flag of any command. It is "" where that is not known.
+func habits(typed string) string { return cmp.Or(commandHabits()[typed], flagHabits()[typed]) }
+
+func commandHabits() map[string]string {
 	return map[string]string{
 		"boxctl build":     "boxctl images pull python:3.12 or boxctl images import FILE makes an image; boxctl images commit makes one of a box",
 		"boxctl commit":    "boxctl images commit BOX NAME",
@@ -122,7 +124,11 @@ func habits(typed string) string {
 		"boxctl prune":     "boxctl images prune removes unused images, boxctl rm --all your boxes",
 		"boxctl system":    "boxctl status, boxctl doctor",
 		"boxctl touch":     "boxctl fs write BOX PATH </dev/null",
+	}
+}
 
+func flagHabits() map[string]string {
+	return map[string]string{
 		"boxctl ps -a":       "boxctl ls lists boxes; boxctl ps BOX lists its processes, those that have ended among them",
 		"boxctl ps --all":    "boxctl ls lists boxes; boxctl ps BOX lists its processes, those that have ended among them",
 		"boxctl run --rm":    "leave it out: run always removes its box; boxctl create makes one that stays",
@@ -167,7 +173,7 @@ func habits(typed string) string {
 		"-u":             "programs run as the box user, or as the owner of what -v mounts for writing",
 		"-q":             "--json",
 		"-P":             "boxctl forward BOX 8080:8080",
-	}[typed]
+	}
 }
 
 // nearest is the one of some names that has the fewest letters other than the one that was typed, "" if none is near.

@@ -328,8 +328,8 @@ func (f fileCommands) move() *cobra.Command {
 func (f fileCommands) mkdir() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mkdir BOX PATH...",
-		Short: "Make directories",
-		Long:  "mkdir makes directories, and those above them that are missing. One that is there is no mistake.",
+		Short: "Create directories",
+		Long:  "mkdir creates directories and their missing parents. Existing directories stay as they are.",
 		Args:  usage(cobra.MinimumNArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return forEach(args[1:], func(path string) error {
@@ -339,7 +339,7 @@ func (f fileCommands) mkdir() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().BoolP("parents", "p", false, "does nothing: missing directories are always made")
+	cmd.Flags().BoolP("parents", "p", false, "no effect: parents are always created")
 	return cmd
 }
 

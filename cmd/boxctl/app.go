@@ -24,6 +24,7 @@ type app struct {
 	token  string // that is shown; "" is none
 	json   bool   // print JSON
 	typed  typed  // what is being run, when that has failed
+	quiet  bool   // show no progress
 }
 
 // client returns a client of the daemon that was asked for.

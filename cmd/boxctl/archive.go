@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 
 	"github.com/boxd-dev/boxd/internal/archive"
-	"github.com/boxd-dev/boxd/internal/tty"
 )
 
 // source opens what is to be sent as an archive, see open. Of an archive here or a directory a person sees how far it is.
@@ -84,15 +83,18 @@ type countedReader struct {
 // Read counts what is read. What is said of it later begins on a line of its own.
 func (w *countedReader) Read(b []byte) (int, error) {
 	n, err := w.from.Read(b)
-	if w.p.add(int64(n)); err != nil {
+	switch w.p.add(int64(n)); {
+	case errors.Is(err, io.EOF):
+		w.p.through()
+	case err != nil:
 		w.p.end()
 	}
 	return n, err
 }
 
-// sizeOf is how large the files of a directory are, or a file, in bytes; 0 where standard error is no terminal.
+// sizeOf is how large the files of a directory are, or a file, in bytes; 0 where nobody sees it.
 func (a *app) sizeOf(source string) (n int64) {
-	if !tty.Is(a.stderr) {
+	if !a.showsProgress() {
 		return 0
 	}
 	_ = filepath.WalkDir(source, func(_ string, e fs.DirEntry, err error) error {

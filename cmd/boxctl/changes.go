@@ -160,6 +160,7 @@ directory TARGET. Either all of them are copied or none. Paths start at /workspa
 			return err
 		}),
 	}
+	f.addQuiet(cmd, "show no progress")
 	cmd.Flags().StringVar(&dir, "from", "", "`DIRECTORY` directory in the box that paths start from (default /workspace)")
 	return cmd
 }

@@ -110,6 +110,7 @@ the end. So are symbolic links that point outside the directory when you copy ou
 			return f.download(cmd.Context(), c, from, to.path, overwrite, links)
 		}),
 	}
+	f.addQuiet(cmd, "show no progress")
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace existing files")
 	cmd.Flags().BoolVar(&links, "outward-links", false, "also copy symbolic links that point outside the directory")
 	return cmd

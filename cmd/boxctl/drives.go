@@ -139,6 +139,7 @@ push for the credentials.`,
 		}),
 	}
 	driveFlags(cmd, &f)
+	s.addQuiet(cmd, "show no progress")
 	cmd.Flags().IntVar(&last, "if-version", 0, "`N` fail unless this is the newest version; 0: no version exists")
 	o.Flags(cmd.Flags())
 	cmd.Flags().StringVar(&most, "max-size", "1GiB", "`SIZE` refuse to fetch more than this from the bucket")
@@ -199,6 +200,7 @@ boxctl drives push continues it.`,
 	driveFlags(cmd, &f)
 	o.Flags(cmd.Flags())
 	o.SendFlags(cmd.Flags())
+	s.addQuiet(cmd, "show no progress")
 	cmd.Flags().StringVar(&o.Address, "push-to", "", "`s3://BUCKET/PREFIX` then push the version to this bucket")
 	cmd.Flags().StringVar(&f.Output, "output-version", "", "`VERSION` take the directory /workspace/output/VERSION")
 	return cmd

@@ -53,6 +53,7 @@ systemd credential boxctl-s3.`,
 	}
 	o.Flags(cmd.Flags())
 	o.SendFlags(cmd.Flags())
+	s.addQuiet(cmd, "show no progress")
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace objects with different content")
 	return cmd
 }

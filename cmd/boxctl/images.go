@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -47,6 +45,13 @@ func shortDigest(digest string) string {
 	return digest
 }
 
+const (
+	// unpacking is what happens to an image that has been sent.
+	unpacking = "unpacking"
+	// quietImage says what --quiet does to commands that make an image.
+	quietImage = "print only the name of the image, and no progress"
+)
+
 func (s imageCommands) imports() *cobra.Command {
 	var name, form string
 	cmd := &cobra.Command{
@@ -59,14 +64,15 @@ The new image replaces one of the same name; boxes that use the old one continue
   boxctl images import ./layout --name tools:1
   boxctl images import rootfs.tar.gz --name debian:mine`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			archive, _, done, err := s.open(args[0], false)
+			archive, size, done, err := s.open(args[0], false)
 			if err != nil {
 				return err
 			}
 			defer done()
-			shown := &imageProgress{r: archive, w: s.stderr, on: tty.Is(s.stderr)}
-			img, err := c.ImportImage(cmd.Context(), struct{ io.Reader }{shown}, name, form)
-			shown.end()
+			p := s.progress("sent", size)
+			p.after = unpacking
+			img, err := c.ImportImage(cmd.Context(), struct{ io.Reader }{&countedReader{archive, p}}, name, form)
+			p.end()
 			if err != nil {
 				return err
 			}
@@ -74,47 +80,9 @@ The new image replaces one of the same name; boxes that use the old one continue
 		}),
 	}
 	cmd.Flags().StringVar(&name, "name", "", "`NAME` name of the image (default: the name in the archive)")
+	s.addQuiet(cmd, quietImage)
 	cmd.Flags().StringVar(&form, "form", "", "`FORM` format of SOURCE: oci, docker or rootfs (default: detect it)")
 	return cmd
-}
-
-// imageProgress shows on a terminal how much of an image has been sent.
-type imageProgress struct {
-	r     io.Reader
-	w     io.Writer
-	on    bool
-	of    int64      // what it comes to; 0: not known
-	mu    sync.Mutex // guards the fields below: what sends may read on after the answer has come
-	sent  int64
-	shown int64
-	over  bool
-}
-
-const imageProgressStep = 8 << 20
-
-func (p *imageProgress) Read(b []byte) (int, error) {
-	n, err := p.r.Read(b)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sent += int64(n)
-	if p.on && !p.over && p.sent-p.shown >= imageProgressStep {
-		p.shown = p.sent
-		fmt.Fprintf(p.w, "\rsent %v", quantity.Size(p.sent-p.sent%imageProgressStep))
-		if p.of > 0 {
-			fmt.Fprintf(p.w, " of %v", quantity.Size(max(p.of-p.of%imageProgressStep, p.sent-p.sent%imageProgressStep)))
-		}
-	}
-	return n, err
-}
-
-// end takes the line back.
-func (p *imageProgress) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.over = true
-	if p.shown > 0 {
-		fmt.Fprintf(p.w, "\r\x1b[K")
-	}
 }
 
 func (s imageCommands) prune() *cobra.Command {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/registry"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -49,6 +48,7 @@ and no credential helpers are run.`,
 			return s.pullFrom(cmd.Context(), &o, name)
 		},
 	}
+	s.addQuiet(cmd, quietImage)
 	f := cmd.Flags()
 	f.StringVar(&name, "name", "", "`NAME` local name of the image (default: REF)")
 	f.StringVar(&o.Platform, "platform", "", "`OS/ARCH` platform to pull (default: this machine's)")
@@ -110,9 +110,10 @@ func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Clien
 		written <- err
 		to.CloseWithError(err)
 	}()
-	shown := &imageProgress{r: from, w: s.stderr, on: tty.Is(s.stderr), of: found.Size}
-	img, err := c.ImportImage(ctx, struct{ io.Reader }{shown}, name, "oci")
-	shown.end()
+	p := s.progress("pulled", found.Size)
+	p.after = unpacking
+	img, err := c.ImportImage(ctx, struct{ io.Reader }{&countedReader{from, p}}, name, "oci")
+	p.end()
 	select {
 	case failed := <-written:
 		if failed != nil && ctx.Err() == nil {
@@ -132,6 +133,10 @@ func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Clien
 func (s imageCommands) printMade(img *api.Image) error {
 	if s.json {
 		return s.printJSON(img)
+	}
+	if s.quiet {
+		_, err := fmt.Fprintln(s.stdout, img.Name)
+		return err
 	}
 	_, err := fmt.Fprintf(s.stdout, "%s %s, %v in %d files\n", img.Name, img.Digest, quantity.Size(img.Bytes), img.Entries)
 	return err

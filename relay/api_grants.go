@@ -34,10 +34,11 @@ func giveGrant(c *Call) (any, error) {
 	if err := role.UnmarshalText([]byte(req.Role)); err != nil || role == 0 {
 		return nil, fault.Field("role", req.Role, strings.Join(access.Roles(), ", "))
 	}
-	if !c.Gate.Knows(req.Principal) {
-		return nil, fault.Field("principal", cmp.Or(req.Principal, "nothing"), "the name of a table [principals.NAME] of box.toml, or a user such as uid:1000")
+	principal := c.Person(req.Principal)
+	if !c.Gate.Knows(principal) {
+		return nil, fault.Field("principal", cmp.Or(req.Principal, "nothing"), "a user of this host, uid:N, or the name of a table [principals.NAME] of box.toml")
 	}
-	g, err := c.Gate.Grants().Give(req.Principal, role, time.Duration(req.For), c.Caller.Name)
+	g, err := c.Gate.Grants().Give(principal, role, time.Duration(req.For), c.Caller.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -47,10 +48,11 @@ func giveGrant(c *Call) (any, error) {
 
 // revokeGrant ends the grant of a principal, and what it has under way that needs it.
 func revokeGrant(c *Call) (any, error) {
-	if err := c.Gate.Grants().Revoke(c.Path.Principal); err != nil {
+	principal := c.Person(c.Path.Principal)
+	if err := c.Gate.Grants().Revoke(principal); err != nil {
 		return nil, err
 	}
-	c.Events.Add(c.Context(), events.Event{Type: events.GrantChanged, Owner: c.Path.Principal, Principal: c.Caller.Name, Reason: "revoked"})
+	c.Events.Add(c.Context(), events.Event{Type: events.GrantChanged, Owner: principal, Principal: c.Caller.Name, Reason: "revoked"})
 	return NoContent{}, nil
 }
 

@@ -94,7 +94,7 @@ func (v *Supervisor) Overview() Overview {
 	}
 	o.State, o.Warm, o.Waiting = ConditionOK, v.pool.Counts(), v.line.Len()+v.execs.Len()
 	if !v.boxes.Present() {
-		o.Degraded, o.State = append(o.Degraded, "there is no keeper at present: boxes live on, and none can start"), ConditionFailed
+		o.Degraded, o.State = append(o.Degraded, "boxkeeper is not running: boxes keep running, but none can start"), ConditionFailed
 	}
 	settings, _, err := cfg.Merge(&policy.Request{})
 	if err == nil {
@@ -102,7 +102,7 @@ func (v *Supervisor) Overview() Overview {
 	}
 	for _, err := range []error{err, v.room(host.Workspaces)} {
 		if err != nil {
-			o.Degraded = append(o.Degraded, "new sessions are refused: "+err.Error())
+			o.Degraded = append(o.Degraded, "no box can start: "+err.Error())
 		}
 	}
 	if err != nil {

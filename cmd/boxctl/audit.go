@@ -31,14 +31,14 @@ changes to the log itself.`,
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Audit(cmd.Context(), o)
 			return l.print(list.Records, list, err, func() error {
-				err := table(a.stdout, "SEQ\tTIME\tWHO\tVIA\tSTATUS\tOUTCOME\tCALL\tSESSION\tWHAT", list.Records, func(r *api.AuditRecord) string {
+				err := table(a.stdout, "SEQ\tTIME\tPRINCIPAL\tVIA\tSTATUS\tOUTCOME\tROUTE\tBOX\tREQUEST", list.Records, func(r *api.AuditRecord) string {
 					return fmt.Sprintf("%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", r.Seq, r.Time.Local().Format(timeLayout), orElse(r.Principal, "boxd"), orElse(r.Via, "-"), r.Status,
 						orElse(r.Outcome, r.Kind), orElse(r.Route, "-"), orElse(r.Session, "-"), visible(requested(r)))
 				})
 				if err != nil || !list.Cut {
 					return err
 				}
-				_, err = fmt.Fprintln(a.stderr, "more than 16 MiB: older ones are left out; --session, --principal and --request choose")
+				_, err = fmt.Fprintln(a.stderr, "older records are not shown (limit 16 MiB); filter with --session, --principal or --request")
 				return err
 			})
 		}),
@@ -119,7 +119,7 @@ func (a *app) printReport(r *hashchain.Report) error {
 	}
 	fmt.Fprintf(a.stdout, "%d records in %d files, %d problems\n", r.Records, r.Files, len(r.Problems))
 	if r.Repairs > 0 || r.Lost > 0 {
-		fmt.Fprintf(a.stdout, "boxd itself says that it died %d times while it wrote a record, and that it could not write %d\n", r.Repairs, r.Lost)
+		fmt.Fprintf(a.stdout, "boxd was killed %d times while writing a record, and lost %d records that it could not write\n", r.Repairs, r.Lost)
 	}
 	if r.Head != "" {
 		fmt.Fprintf(a.stdout, "head %s\n", r.Head)

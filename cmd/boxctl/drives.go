@@ -59,7 +59,7 @@ func parseDriveVersion(text string) (name string, version int, err error) {
 
 func (s driveCommands) print(list []api.Drive) error {
 	list = slices.DeleteFunc(slices.Clone(list), func(d api.Drive) bool { return len(d.Versions) == 0 })
-	return table(s.stdout, "NAME\tVERSION\tSIZE\tENTRIES\tVERSIONS\tSIZE OF ALL", list, func(d *api.Drive) string {
+	return table(s.stdout, "NAME\tVERSION\tSIZE\tENTRIES\tVERSIONS\tTOTAL SIZE", list, func(d *api.Drive) string {
 		all := int64(0)
 		for i := range d.Versions {
 			all += d.Versions[i].Bytes
@@ -84,7 +84,7 @@ func (s driveCommands) show() *cobra.Command {
 
 func (s driveCommands) printVersions(d *api.Drive, err error) error {
 	return s.answer(d, err, func() error {
-		return table(s.stdout, "VERSION\tSIZE\tENTRIES\tBOXES\tPUSHED\tFROM", d.Versions, func(v *api.DriveVersion) string {
+		return table(s.stdout, "VERSION\tSIZE\tENTRIES\tBOXES\tPUSHED\tSOURCE", d.Versions, func(v *api.DriveVersion) string {
 			pushed := "-"
 			if !v.PushedAt.IsZero() {
 				pushed = "yes"

@@ -81,10 +81,10 @@ func eventLine(e *api.Event) string {
 		words = append(words, "took="+(time.Duration(e.TookMS*1000)*time.Microsecond).String())
 	}
 	if e.Gap != nil && e.Gap.Restarted {
-		words = append(words, "boxd was started anew; what came between is not known")
+		words = append(words, "boxd was restarted; events before that are lost")
 	}
 	if e.Gap != nil && e.Gap.Missed > 0 {
-		words = append(words, fmt.Sprintf("%d events are no longer kept", e.Gap.Missed))
+		words = append(words, fmt.Sprintf("%d events are lost", e.Gap.Missed))
 	}
 	return strings.Join(words, " ") + "\n"
 }
@@ -108,7 +108,7 @@ all users, and those of boxd itself.`,
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Errors(cmd.Context())
 			return l.print(list.Errors, list, err, func() error {
-				return table(a.stdout, "TIME\tWHO\tKIND\tROUTE\tREQUEST\tERROR", list.Errors, func(e *api.RecentError) string {
+				return table(a.stdout, "TIME\tPRINCIPAL\tKIND\tROUTE\tREQUEST\tERROR", list.Errors, func(e *api.RecentError) string {
 					return strings.Join([]string{e.Time.Local().Format(timeLayout), orElse(e.Principal, "boxd"), e.Kind, orElse(e.Route, "-"), orElse(e.Request, "-"), visible(e.Detail)}, "\t")
 				})
 			})

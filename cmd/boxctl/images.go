@@ -31,7 +31,7 @@ manage images. All users can run boxes with them if their profile allows it
 }
 
 func (s imageCommands) print(list []api.Image) error {
-	return table(s.stdout, "NAME\tDIGEST\tSIZE\tFILES\tSESSIONS", list, func(img *api.Image) string {
+	return table(s.stdout, "NAME\tDIGEST\tSIZE\tFILES\tBOXES", list, func(img *api.Image) string {
 		return fmt.Sprintf("%s\t%s\t%v\t%d\t%d", img.Name, shortDigest(img.Digest), quantity.Size(img.Bytes), img.Entries, img.Sessions)
 	})
 }

@@ -97,7 +97,7 @@ func serverIn(ctx context.Context, c *client.Client, s *api.Session) mcpServer {
 
 func (a *app) printServers(servers []mcpServer) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "SERVER\tSESSION\tPHASE\tATTEMPT\tFOR\tHEALTH\tLAST STDERR")
+	fmt.Fprintln(w, "SERVER\tBOX\tPHASE\tATTEMPT\tFOR\tHEALTH\tLAST STDERR")
 	for i := range servers {
 		s := &servers[i]
 		since := "-"

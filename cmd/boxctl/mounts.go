@@ -111,7 +111,7 @@ func printUsers(w io.Writer, list []api.MountUser) {
 	if len(list) == 0 {
 		return
 	}
-	_ = table(w, "PID\tPROGRAM\tHOW\tPATH", list, func(u *api.MountUser) string { // it is said once more in the error
+	_ = table(w, "PID\tPROGRAM\tUSED AS\tPATH", list, func(u *api.MountUser) string { // it is said once more in the error
 		pid := "-"
 		if u.PID > 0 {
 			pid = strconv.FormatUint(uint64(u.PID), 10)

@@ -35,7 +35,7 @@ same time.`,
 }
 
 func (s workspaceCommands) print(list []api.Workspace) error {
-	return table(s.stdout, "NAME\tUSED\tQUOTA\tKEPT BY\tIN USE BY", list, func(k *api.Workspace) string {
+	return table(s.stdout, "NAME\tUSED\tQUOTA\tENFORCED BY\tBOXES", list, func(k *api.Workspace) string {
 		used, quota, by, users := "-", "none", "-", "-"
 		if k.Usage != nil {
 			used = fmt.Sprintf("%d MiB", k.Usage.Used/quantity.MiB)

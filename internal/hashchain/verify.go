@@ -116,7 +116,7 @@ func (v *verifier) file(dir fs.FS, name string, last bool) error {
 		return nil
 	})
 	if open && last {
-		v.problem(Problem{Kind: Torn, Seq: v.next, File: name}, "record %d is not whole: boxd has died while it wrote it, and the next boxd will say so, or the file was cut there", v.next)
+		v.problem(Problem{Kind: Torn, Seq: v.next, File: name}, "record %d is incomplete: boxd was killed while writing it (the next boxd records this), or the file was truncated", v.next)
 	}
 	return err
 }
@@ -146,7 +146,7 @@ func (v *verifier) gap(to uint64, file string, line int) {
 func (v *verifier) line(file string, line *Line) {
 	at := Problem{Kind: Edited, Seq: v.next, File: file, Line: line.Number}
 	if line.Err != nil {
-		v.problem(at, "record %d was edited: line %d of %s is not as it was written", v.next, line.Number, file)
+		v.problem(at, "record %d was modified: line %d of %s does not match its hash", v.next, line.Number, file)
 		v.next, v.known = v.next+1, false
 		return
 	}
@@ -167,19 +167,19 @@ func (v *verifier) line(file string, line *Line) {
 	case link.Seq < v.next && v.missing[link.Seq]:
 		delete(v.missing, link.Seq)
 		at.Kind = Reordered
-		v.problem(at, "record %d was moved: it stands after record %d, in line %d of %s", link.Seq, v.next-1, line.Number, file)
+		v.problem(at, "record %d was moved: it follows record %d, in line %d of %s", link.Seq, v.next-1, line.Number, file)
 		return
 	case link.Seq < v.next:
 		at.Kind = Repeated
-		v.problem(at, "record %d is there twice: again in line %d of %s", link.Seq, line.Number, file)
+		v.problem(at, "record %d is a duplicate, in line %d of %s", link.Seq, line.Number, file)
 		return
 	case link.Seq > v.next:
 		v.gap(link.Seq, file, line.Number)
 	case v.known && link.Prev != v.prev && link.Seq == 1:
-		v.problem(at, "record 1 was edited: it is not the beginning of a log")
+		v.problem(at, "record 1 was modified: it has a predecessor")
 	case v.known && link.Prev != v.prev:
 		at.Seq--
-		v.problem(at, "record %d was edited, with a new hash: record %d, in line %d of %s, says otherwise of it", link.Seq-1, link.Seq, line.Number, file)
+		v.problem(at, "record %d was modified and hashed again: record %d, in line %d of %s, has another hash of it", link.Seq-1, link.Seq, line.Number, file)
 	}
 	v.next, v.prev, v.known = link.Seq+1, link.Hash, true
 	v.report.Head = link.String()
@@ -203,7 +203,7 @@ func (v *verifier) note(text []byte) {
 
 func (v *verifier) finish() {
 	if removed := v.dropped[v.start-1]; v.start > 1 && (removed == "" || v.before != nil && removed != v.before.String()) {
-		v.problem(Problem{Kind: Missing, Seq: 1, Last: v.start - 1}, "records before %d are missing, and no record says that boxd has removed them", v.start)
+		v.problem(Problem{Kind: Missing, Seq: 1, Last: v.start - 1}, "records before %d are missing, and their removal is not recorded", v.start)
 	}
 	gone := slices.Sorted(maps.Keys(v.missing))
 	for len(gone) > 0 {
@@ -225,9 +225,9 @@ func (v *verifier) finish() {
 	}
 	p := Problem{Kind: Truncated, Seq: max(v.next, 1), Last: v.expect.Seq}
 	if v.expect.Seq >= v.next {
-		v.problem(p, "the end is cut off: record %d was there, and the log ends with record %d", v.expect.Seq, max(v.next, 1)-1)
+		v.problem(p, "the log was truncated: it had record %d, and ends with record %d", v.expect.Seq, max(v.next, 1)-1)
 		return
 	}
 	p.Kind, p.Seq, p.Last = Edited, v.expect.Seq, 0
-	v.problem(p, "record %d is not the one that was expected: the log was written anew from there or before", v.expect.Seq)
+	v.problem(p, "record %d does not match --head: the log was rewritten from there or earlier", v.expect.Seq)
 }

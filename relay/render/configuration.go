@@ -12,7 +12,7 @@ import (
 // Configuration prints a key a line: where it comes from, and its value, which may be long.
 func Configuration(out io.Writer, c *api.Configuration) error {
 	w, style := newTable(), styleOf(out)
-	fmt.Fprintln(w, "KEY\tFROM\tVALUE")
+	fmt.Fprintln(w, "KEY\tSOURCE\tVALUE")
 	for _, s := range c.Settings {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", Printable(s.Key), Printable(s.Origin), Printable(s.Value))
 	}

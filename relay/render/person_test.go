@@ -115,10 +115,10 @@ func TestAStatusFitsIntoEightyColumns(t *testing.T) {
 	}
 	want := `boxd            1.2.3, up 3h
 state           ready
-sessions        3 of 256
-processes       2, of one session at most 64
-executions      3 under way, 42 since the start
-control groups  unified
+boxes           3 of 256
+processes       2, at most 64 per box
+executions      3 running, 42 since boxd started
+cgroups         unified
 limits          memory by cgroup2, cpu by cgroup2, pids by cgroup2, io by none,
                 workspace by project-quota, tmp by tmpfs
 `
@@ -126,14 +126,14 @@ limits          memory by cgroup2, cpu by cgroup2, pids by cgroup2, io by none,
 		t.Error(cmp.Diff(want, out.String()))
 	}
 	out.Reset()
-	s.Degraded = []string{"there is no keeper at present: boxes live on, and none can start", "new sessions are refused: " + strings.Repeat("long ", 30)}
+	s.Degraded = []string{"boxkeeper is not running: boxes keep running, but none can start", "no box can start: " + strings.Repeat("long ", 30)}
 	s.Unenforced = []string{"memory", "cpu", "pids", "io", "workspace"}
 	if err := Status(&out, &s, now); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"\nstate           degraded\n", "\nDEGRADED        there is no keeper at present: ", "\nDEGRADED        new sessions are refused: long ",
-		"\n                long ", "\nNOT ENFORCED    memory, cpu, pids, io, workspace: best effort, by the operator's\n                choice\n",
+		"\nstate           degraded\n", "\nDEGRADED        boxkeeper is not running: ", "\nDEGRADED        no box can start: long ",
+		"\n                long ", "\nNOT ENFORCED    memory, cpu, pids, io, workspace: allowed by limits.best_effort\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())

@@ -57,9 +57,9 @@ func TestSessionsAreListedInLines(t *testing.T) {
 	if err := Sessions(&out, []api.Session{s, forever}, now); err != nil {
 		t.Fatal(err)
 	}
-	const want = `ID      OWNER           PROFILE  STATE  RUNNING  MEMORY  CPUS  PIDS  USED    LEFT
-work    uid:4294967294  default  ready  2        512MiB  1.5   64    3m ago  60m
-"a\nb"  uid:4294967294  default  ready  2        512MiB  1.5   64    0s ago  -
+	const want = `ID      OWNER           PROFILE  STATE  RUNNING  MEMORY  CPUS  PIDS  LAST USED  EXPIRES IN
+work    uid:4294967294  default  ready  2        512MiB  1.5   64    3m ago     60m
+"a\nb"  uid:4294967294  default  ready  2        512MiB  1.5   64    0s ago     -
 `
 	if got := out.String(); got != want {
 		t.Errorf("%s", cmp.Diff(want, got))
@@ -77,7 +77,7 @@ func TestProcessesAreListedInLines(t *testing.T) {
 	if err := Processes(&out, list, now); err != nil {
 		t.Fatal(err)
 	}
-	want := `NAME      STATE               READY  PID  STARTS  READERS  UPTIME  COMMAND
+	want := `NAME      STATE               READY  PID  STARTS  CLIENTS  UPTIME  COMMAND
 web       running             yes    7    2       1        3m      ./serve -p 8080
 "a\x1bb"  ended (crash loop)  no     -    6       0        5s      sh -c ` + strings.Repeat("x", 51) + "...\n"
 	if got := out.String(); got != want {
@@ -190,14 +190,14 @@ func TestTopFitsIntoEightyColumns(t *testing.T) {
 			{ID: "worker-with-a-long-name", State: "starting", PID: 4194303, Starts: 123456, Readers: 64, StartedAt: now.Add(-100 * time.Hour), Argv: []string{"python3", "-m", "http.server", strings.Repeat("x", 70)}},
 		},
 	}
-	const want = `boxd 1.2.3, up 26h: 3 of 256 sessions, 2 running, 123456 executed
+	const want = `boxd 1.2.3, up 26h: 3 of 256 boxes, 2 programs running, 123456 executions
 
-SESSION             STATE      CPU% MEMORY     OF  PIDS READ/s WRITE/s  RUN
+BOX                 STATE      CPU% MEMORY  LIMIT  PIDS READ/s WRITE/s  RUN
 work                ready       3.1   100K   512M     3   999B      0B    1
 with-a-very-long-~  creating 6400.0  1023M  1023G 12345   954M   1023M 9999
 "a\x1b[2J日本語日~  frozen        -      -   1.0G     -      -       -    0
 
-PROCESS             STATE    READY     PID STARTS READERS UPTIME COMMAND
+PROCESS             STATE    READY     PID STARTS CLIENTS UPTIME COMMAND
 web                 running  yes         7      1       0    60s ./serve
 worker-with-a-lon~  starting no    4194303 123456      64     4d python3 -m http
 `

@@ -25,9 +25,9 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	state, paint := "ready", plain
 	switch {
 	case s.State == "off":
-		state, paint = "switched off", style.warn
+		state, paint = "off: no new boxes", style.warn
 	case s.State == "failed":
-		state, paint = "failed: no session can start", style.bad
+		state, paint = "failed: no box can start", style.bad
 	case len(s.Degraded) > 0:
 		state, paint = "degraded", style.bad
 	}
@@ -48,17 +48,17 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	if s.Off != "" {
 		add("OFF", s.Off, style.warn)
 	}
-	add("sessions", fmt.Sprintf("%d of %d", s.Sessions, s.MaxSessions), plain)
-	add("processes", fmt.Sprintf("%d, of one session at most %d", s.Processes, s.MaxProcesses), plain)
-	add("executions", fmt.Sprintf("%d under way, %d since the start", s.Running-s.Processes, s.Executed), plain)
+	add("boxes", fmt.Sprintf("%d of %d", s.Sessions, s.MaxSessions), plain)
+	add("processes", fmt.Sprintf("%d, at most %d per box", s.Processes, s.MaxProcesses), plain)
+	add("executions", fmt.Sprintf("%d running, %d since boxd started", s.Running-s.Processes, s.Executed), plain)
 	if q := &s.Queue; q.Waiting+q.Executions > 0 {
-		add("waiting", fmt.Sprintf("%d for a session, %d executions; at most %d of each, for %v", q.Waiting, q.Executions, q.Length, q.Wait), plain)
+		add("queue", fmt.Sprintf("%d requests for a box, %d executions; at most %d of each, for %v", q.Waiting, q.Executions, q.Length, q.Wait), plain)
 		for i, p := range q.Places {
 			if i == placesShown {
 				add("", fmt.Sprintf("and %d more", len(q.Places)-i), plain)
 				break
 			}
-			add("", fmt.Sprintf("%d. %s of %s, for %s: %s", p.Position, Printable(p.ID), p.Owner, Roughly(now.Sub(p.Since)), p.Reason), plain)
+			add("", fmt.Sprintf("%d. %s of %s, waiting for %s: %s", p.Position, Printable(p.ID), p.Owner, Roughly(now.Sub(p.Since)), p.Reason), plain)
 		}
 	}
 	var warm []string
@@ -66,9 +66,9 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 		warm = append(warm, fmt.Sprintf("%d of %d for %s", w.Ready, w.Want, w.Profile))
 	}
 	if len(warm) > 0 {
-		add("ahead of need", strings.Join(warm, ", "), plain)
+		add("pre-started", strings.Join(warm, ", "), plain)
 	}
-	add("control groups", s.ControlGroups, plain)
+	add("cgroups", s.ControlGroups, plain)
 	var kept []string
 	for _, limit := range []string{"memory", "cpu", "pids", "io", "workspace", "tmp"} {
 		if by := s.Enforced[limit]; by != "" {
@@ -77,7 +77,7 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	}
 	add("limits", strings.Join(kept, ", "), plain)
 	if len(s.Unenforced) > 0 {
-		add("NOT ENFORCED", strings.Join(s.Unenforced, ", ")+": best effort, by the operator's choice", style.warn)
+		add("NOT ENFORCED", strings.Join(s.Unenforced, ", ")+": allowed by limits.best_effort", style.warn)
 	}
 	_, err := fmt.Fprintln(out, strings.Join(lines, "\n"))
 	return err

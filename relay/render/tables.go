@@ -16,7 +16,7 @@ import (
 // Sessions prints a table of sessions.
 func Sessions(out io.Writer, list []api.Session, now time.Time) error {
 	w, style, trouble := newTable(), styleOf(out), map[int]func(string) string{}
-	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tUSED\tLEFT")
+	fmt.Fprintln(w, "ID\tOWNER\tPROFILE\tSTATE\tRUNNING\tMEMORY\tCPUS\tPIDS\tLAST USED\tEXPIRES IN")
 	for i, s := range list {
 		switch s.State {
 		case "frozen":
@@ -44,7 +44,7 @@ func ownerName(s api.Session) string {
 // Processes prints a table of processes.
 func Processes(out io.Writer, list []api.Process, now time.Time) error {
 	w, style, trouble := newTable(), styleOf(out), map[int]func(string) string{}
-	fmt.Fprintln(w, "NAME\tSTATE\tREADY\tPID\tSTARTS\tREADERS\tUPTIME\tCOMMAND")
+	fmt.Fprintln(w, "NAME\tSTATE\tREADY\tPID\tSTARTS\tCLIENTS\tUPTIME\tCOMMAND")
 	for i, p := range list {
 		switch {
 		case failed(&p):

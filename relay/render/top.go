@@ -140,10 +140,10 @@ const topColumns = 80
 // lines is the picture.
 func (v *Top) lines() []topLine {
 	lines := []topLine{
-		{Text: fmt.Sprintf("boxd %s, up %s: %d of %d sessions, %d running, %d executed", v.Status.Version, Roughly(v.now.Sub(v.Status.StartedAt)),
+		{Text: fmt.Sprintf("boxd %s, up %s: %d of %d boxes, %d programs running, %d executions", v.Status.Version, Roughly(v.now.Sub(v.Status.StartedAt)),
 			v.Status.Sessions, v.Status.MaxSessions, v.Status.Running, v.Status.Executed)},
 		{},
-		{Text: tty.Fit("SESSION", nameColumns) + "  STATE      CPU% MEMORY     OF  PIDS READ/s WRITE/s  RUN", Heading: true},
+		{Text: tty.Fit("BOX", nameColumns) + "  STATE      CPU% MEMORY  LIMIT  PIDS READ/s WRITE/s  RUN", Heading: true},
 	}
 	for i := range v.Sessions {
 		lines = append(lines, topLine{Text: v.Sessions[i].line()})
@@ -151,7 +151,7 @@ func (v *Top) lines() []topLine {
 	if !v.one {
 		return lines
 	}
-	lines = append(lines, topLine{}, topLine{Text: tty.Fit("PROCESS", nameColumns) + "  STATE    READY     PID STARTS READERS UPTIME COMMAND", Heading: true})
+	lines = append(lines, topLine{}, topLine{Text: tty.Fit("PROCESS", nameColumns) + "  STATE    READY     PID STARTS CLIENTS UPTIME COMMAND", Heading: true})
 	for i := range v.Processes {
 		p := &v.Processes[i]
 		line := fmt.Sprintf("%s  %-8s %-5s %7s %6d %7d %6s %s", tty.Fit(Printable(p.ID), nameColumns), p.State, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(p, v.now), commandLine(p.Argv))

@@ -16,7 +16,7 @@ import (
 // Usage prints what has been used by days, and what is held now of what a policy counts.
 func Usage(out io.Writer, list *api.UsageList, now time.Time) error {
 	style, t := styleOf(out), newTable()
-	fmt.Fprintln(t, "DAY\tWHO\tSESSIONS\tTIME\tEXECS\tREFUSED\tCPU\tMEMORY\tDISK")
+	fmt.Fprintln(t, "DAY\tOWNER\tBOXES\tBOX TIME\tEXECUTIONS\tDENIED\tCPU TIME\tMEMORY\tDISK")
 	for _, d := range list.Days {
 		day := d.Day
 		if day == now.UTC().Format(time.DateOnly) {
@@ -32,14 +32,14 @@ func Usage(out io.Writer, list *api.UsageList, now time.Time) error {
 		return nil
 	}
 	h := newTable()
-	fmt.Fprintln(h, "RULE\tNOW\tALLOWED")
+	fmt.Fprintln(h, "LIMIT\tIN USE\tMAXIMUM")
 	for _, holding := range list.Holdings {
 		fmt.Fprintf(h, "%s\t%s\t%s\n", Printable(holding.Rule), amount(holding.Rule, holding.Used), amount(holding.Rule, holding.Allowed))
 	}
 	if _, err := fmt.Fprintln(out); err != nil {
 		return err
 	}
-	return h.print(out, style.headed("RULE", nil))
+	return h.print(out, style.headed("LIMIT", nil))
 }
 
 // seconds is a length of time, short.

@@ -238,7 +238,7 @@ func TestTheStatusSaysWhatIsTheMatter(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[host]\nkeep_free_memory = \"16TiB\"\n")
 	s, err := d.Status(t.Context())
-	if err != nil || len(s.Degraded) != 1 || !strings.HasPrefix(s.Degraded[0], "new sessions are refused: ") || !strings.Contains(s.Degraded[0], "host.keep_free_memory") {
+	if err != nil || len(s.Degraded) != 1 || !strings.HasPrefix(s.Degraded[0], "no box can start: ") || !strings.Contains(s.Degraded[0], "host.keep_free_memory") {
 		t.Errorf("%+v, %v", s, err)
 	}
 	memory := "rlimit"

@@ -58,7 +58,7 @@ With -f it follows new events, also when boxd restarts. Missing events are repor
 		}),
 	}
 	flags := cmd.Flags()
-	format.add(cmd, "", "each")
+	format.add(cmd, "")
 	cmd.PreRunE = func(*cobra.Command, []string) error { return a.oneForm(format.parsed != nil, false) }
 	flags.BoolVarP(&o.Follow, "follow", "f", false, "follow new events")
 	flags.StringVar(&o.Session, "session", "", "`BOX` only events of this box")

@@ -62,7 +62,7 @@ func flagTopics() []topic {
 			"ready-line", "ready-port", "ready-command", "ready-timeout", "wait",
 		}},
 		{"MCP server", []string{"session", "any-session", "from", "as-is", "health", "install-timeout", "start-timeout"}},
-		{"Other", []string{"name", "profile", "template", "var", "label", "dry-run", "help"}},
+		{"Other", []string{"name", "profile", "template", "var", "label", "dry-run"}},
 	}
 }
 
@@ -149,11 +149,12 @@ func defaultOf(f *pflag.Flag) string {
 	return f.DefValue
 }
 
-// flagsByTopic are the flags of a set in the order help has them. Few of them are one topic without a title, by name.
+// flagsByTopic are the flags of a set in the order help has them, but --help, which all commands have. Few of them are
+// one topic without a title, by name.
 func flagsByTopic(set *pflag.FlagSet) (titles []string, flags [][]*pflag.Flag) {
 	var all []*pflag.Flag
 	set.VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
+		if !f.Hidden && f.Name != "help" {
 			all = append(all, f)
 		}
 	})
@@ -207,10 +208,11 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 		text = cmd.Short + "."
 	}
 	fmt.Fprintf(w, "%s\n\nUsage:\n", strings.TrimSpace(text))
-	if cmd.Runnable() && cmd.HasParent() {
-		fmt.Fprintf(w, "  %s\n", useLine(cmd))
+	use, above := useLine(cmd), cmd.HasAvailableSubCommands()
+	if cmd.HasParent() && (!above || use != cmd.CommandPath()) { // or it does no more than show this help
+		fmt.Fprintf(w, "  %s\n", use)
 	}
-	if cmd.HasAvailableSubCommands() {
+	if above {
 		fmt.Fprintf(w, "  %s COMMAND\n", cmd.CommandPath())
 	}
 	if len(cmd.Aliases) > 0 {
@@ -221,7 +223,7 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	}
 	printCommands(w, cmd)
 	printFlags(w, cmd)
-	if cmd.HasAvailableSubCommands() {
+	if above {
 		fmt.Fprintf(w, "\n\"%s COMMAND --help\" shows the help of a command.\n", cmd.CommandPath())
 	}
 }
@@ -281,6 +283,9 @@ func printFlags(w io.Writer, cmd *cobra.Command) {
 		if title == "" {
 			title = "Flags"
 		}
+		if len(list) == 0 {
+			continue
+		}
 		fmt.Fprintf(w, "\n%s:\n", title)
 		for _, f := range list {
 			for line, text := range wrap(flagText(f), helpWidth-width-2) {
@@ -293,8 +298,8 @@ func printFlags(w io.Writer, cmd *cobra.Command) {
 		}
 	}
 	if cmd.HasParent() {
-		fmt.Fprintf(w, "\nFlags of all commands, see boxctl --help:\n  ")
-		var names []string
+		fmt.Fprintf(w, "\nFlags of all commands (see boxctl --help):\n  ")
+		names := []string{"-h, --help"}
 		cmd.Root().PersistentFlags().VisitAll(func(f *pflag.Flag) { names = append(names, flagName(f)) })
 		fmt.Fprintf(w, "%s\n", strings.Join(names, ", "))
 	}

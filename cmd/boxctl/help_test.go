@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// flagsOf are the flags that help shows for a command.
+// flagsOf are the flags that are in the help of a command, of which all have --help.
 func flagsOf(cmd *cobra.Command) (list []*pflag.Flag) {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
+		if !f.Hidden && f.Name != "help" {
 			list = append(list, f)
 		}
 	})

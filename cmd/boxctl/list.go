@@ -39,8 +39,8 @@ func (f *formatFlag) Set(text string) (err error) {
 }
 
 // add adds the flag to a command.
-func (f *formatFlag) add(cmd *cobra.Command, shorthand, what string) {
-	cmd.Flags().VarP(f, "format", shorthand, "`TEMPLATE` print "+what+" with this Go template; its fields are those of --json, for example '{{.id}}'")
+func (f *formatFlag) add(cmd *cobra.Command, shorthand string) {
+	cmd.Flags().VarP(f, "format", shorthand, "`TEMPLATE` format with a Go template over the fields of --json")
 }
 
 // print prints rows. On a terminal nothing of them speaks to it.
@@ -69,7 +69,7 @@ type listing[T any] struct {
 // that is called, such as "ids"; without a name there is no such flag.
 func newListing[T any](a *app, cmd *cobra.Command, what string, name func(*T) string) *listing[T] {
 	l := &listing[T]{app: a, name: name, format: formatFlag{of: reflect.TypeFor[T]()}}
-	l.format.add(cmd, "", "each")
+	l.format.add(cmd, "")
 	if name != nil {
 		cmd.Flags().BoolVarP(&l.quiet, "quiet", "q", false, "print only the "+what)
 	}
@@ -120,7 +120,7 @@ func (l *listing[T]) print(list []T, whole any, err error, show func() error) er
 // inspecting makes cmd print what it gets, as JSON or with --format.
 func inspecting[T any](a *app, cmd *cobra.Command, get func(context.Context, *client.Client, string) (T, error)) *cobra.Command {
 	f := formatFlag{of: reflect.TypeFor[T]()}
-	f.add(cmd, "f", "it")
+	f.add(cmd, "f")
 	cmd.PreRunE = func(*cobra.Command, []string) error { return a.oneForm(f.parsed != nil, false) }
 	cmd.RunE = a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 		got, err := get(cmd.Context(), c, args[0])

@@ -63,7 +63,7 @@ type workspaceFlags struct {
 
 func (f *workspaceFlags) add(cmd *cobra.Command, quota string) {
 	cmd.Flags().StringVar(&f.quota, "quota", "", quota)
-	cmd.Flags().IntVar(&f.inodes, "inodes", 0, "`N` limit of files and directories")
+	cmd.Flags().IntVar(&f.inodes, "inodes", 0, "`N` maximum number of files and directories")
 }
 
 // limits are those of the flags that were given.

@@ -212,8 +212,11 @@ func commandPage(cmd *cobra.Command) string {
 	b.WriteString(".SH DESCRIPTION\n")
 	paragraphs(&b, cmp.Or(cmd.Long, cmd.Short+"."))
 	b.WriteString(".SH OPTIONS\n")
-	options(&b, cmd.LocalFlags())
-	b.WriteString(".PP\nSee\n.BR boxctl (1)\nfor the options of all commands.\n")
+	before := b.Len()
+	if options(&b, cmd.LocalFlags()); b.Len() > before {
+		b.WriteString(".PP\n")
+	}
+	b.WriteString("See\n.BR boxctl (1)\nfor the options of all commands.\n")
 	if cmd.Example != "" {
 		b.WriteString(".SH EXAMPLES\n")
 		examplesOf(&b, cmd.Example)

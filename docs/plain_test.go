@@ -209,3 +209,29 @@ func TestDescriptionsOfTheAPIArePlain(t *testing.T) {
 		t.Errorf("only %d texts", n)
 	}
 }
+
+// systemctl cat shows the comments of a unit.
+func TestCommentsOfUnitsArePlain(t *testing.T) {
+	t.Parallel()
+	phrases := append(unclear(t), "control group", "control groups", "left out on purpose", "lend", "who", "whom")
+	units, err := filepath.Glob("../systemd/units/*")
+	if err != nil || len(units) < 9 {
+		t.Fatalf("%d units: %v", len(units), err)
+	}
+	for _, unit := range units {
+		data, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(data), "\nDescription=box") {
+			t.Errorf("%s does not say that it is part of boxd", unit)
+		}
+		for comment := range strings.SplitSeq(assignment.ReplaceAllString(string(data), "\n\n"), "\n\n") {
+			for _, fault := range unplain(phrases, strings.ReplaceAll(comment, "#", ""), 45) {
+				t.Errorf("%s: %s", unit, fault)
+			}
+		}
+	}
+}
+
+var assignment = regexp.MustCompile(`(?m)^[^#\n].*\n`)

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -90,7 +92,9 @@ code is 1 if there are problems.`,
 				}
 				expect = &link
 			}
-			if _, err := os.ReadDir(dir); err != nil {
+			if _, err := os.ReadDir(dir); len(args) == 0 && errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s does not exist: pass DIR, the directory audit in state_dir of box.toml", dir)
+			} else if err != nil {
 				return fmt.Errorf("audit log: %w", err)
 			}
 			report, err := hashchain.Verify(os.DirFS(dir), expect)

@@ -9,6 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -141,12 +144,16 @@ exec.max_interactive of box.toml.`,
 				return a.runInteractive(cmd.Context(), c, session, exec, &tf)
 			}
 			req := &api.OneShotRequest{Session: *session, Exec: *exec}
-			return a.execute(cmd.Context(), exec, a.input(&tf), execution{
+			err = a.execute(cmd.Context(), exec, a.input(&tf), execution{
 				wait: func(ctx context.Context) (api.ExecResult, error) { req.Exec = *exec; return c.Run(ctx, req) },
 				stream: func(ctx context.Context, io client.Stdio, sig <-chan string) (*api.ExecResult, error) {
 					return c.RunStream(ctx, req, io, sig)
 				},
 			})
+			if hint := absent(session, args, err); hint != "" {
+				fmt.Fprintf(a.stderr, "hint: %s\n", hint)
+			}
+			return err
 		}),
 	}
 	sf.add(cmd)
@@ -302,6 +309,28 @@ func (a *app) input(f *terminalFlags) io.Reader {
 		return nil
 	}
 	return a.stdin
+}
+
+// absent is a hint for a program that has failed as it would for want of what people expect a new box to have: the
+// image whose name they gave as docker takes it, or a file of the directory they are in. Interpreters and tools that
+// cannot open a file end with 1 or 2; other codes are the program's own.
+func absent(session *api.SessionRequest, args []string, err error) string {
+	code, ok := errors.AsType[exitError](err)
+	if !ok || len(args) == 0 {
+		return ""
+	}
+	if name, tag, tagged := strings.Cut(args[0], ":"); code == exitNotFound && tagged && name != "" && tag != "" && session.Image == nil {
+		return strings.Join(append([]string{"boxctl run --image", args[0], "--"}, args[1:]...), " ")
+	}
+	if usual := []exitError{1, 2, exitCannotRun, exitNotFound}; !slices.Contains(usual, code) || len(session.Mounts) > 0 || session.Workspace != "" {
+		return ""
+	}
+	for _, arg := range args {
+		if info, err := os.Stat(arg); err == nil && info.Mode().IsRegular() && !filepath.IsAbs(arg) {
+			return fmt.Sprintf("the box does not have the file %s of this directory: boxctl run --here", render.Printable(arg))
+		}
+	}
+	return ""
 }
 
 // conclude turns the end of a stream into messages and an exit code.

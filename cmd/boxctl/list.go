@@ -59,22 +59,34 @@ func (f *formatFlag) print(a *app, rows ...any) error {
 
 // listing is how a command prints a list: as a table, or as --format, --json or --quiet say.
 type listing[T any] struct {
+	listFlags
+	name func(*T) string // of an element, which --quiet prints
+}
+
+// listFlags is what listings of all types share, so that there is one copy of it in the program.
+type listFlags struct {
 	app    *app
 	format formatFlag
 	quiet  bool
-	name   func(*T) string // of an element, which --quiet prints
 }
 
 // newListing gives a command that prints a list the flags for that. name is what --quiet prints of an element, and what is what
 // that is called, such as "ids"; without a name there is no such flag.
 func newListing[T any](a *app, cmd *cobra.Command, what string, name func(*T) string) *listing[T] {
-	l := &listing[T]{app: a, name: name, format: formatFlag{of: reflect.TypeFor[T]()}}
+	l := &listing[T]{name: name, listFlags: listFlags{app: a, format: formatFlag{of: reflect.TypeFor[T]()}}}
+	if name == nil {
+		what = ""
+	}
+	l.add(cmd, what)
+	return l
+}
+
+func (l *listFlags) add(cmd *cobra.Command, what string) {
 	l.format.add(cmd, "")
-	if name != nil {
+	if what != "" {
 		cmd.Flags().BoolVarP(&l.quiet, "quiet", "q", false, "print only the "+what)
 	}
-	cmd.PreRunE = func(*cobra.Command, []string) error { return a.oneForm(l.format.parsed != nil, l.quiet) }
-	return l
+	cmd.PreRunE = func(*cobra.Command, []string) error { return l.app.oneForm(l.format.parsed != nil, l.quiet) }
 }
 
 // oneForm refuses two answers to the question in which form something is printed.
@@ -103,18 +115,23 @@ func (l *listing[T]) print(list []T, whole any, err error, show func() error) er
 		}
 		return l.format.print(l.app, rows...)
 	case l.quiet:
-		for i := range list {
-			name := l.name(&list[i])
-			if tty.Is(l.app.stdout) {
-				name = render.Printable(name)
-			}
-			if _, err := fmt.Fprintln(l.app.stdout, name); err != nil {
-				return err
-			}
-		}
-		return nil
+		return l.printNames(len(list), func(i int) string { return l.name(&list[i]) })
 	}
 	return l.app.answer(whole, nil, show)
+}
+
+// printNames prints some names, one a line.
+func (l *listFlags) printNames(n int, name func(int) string) error {
+	for i := range n {
+		text := name(i)
+		if tty.Is(l.app.stdout) {
+			text = render.Printable(text)
+		}
+		if _, err := fmt.Fprintln(l.app.stdout, text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inspecting makes cmd print what it gets, as JSON or with --format.

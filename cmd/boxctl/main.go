@@ -154,7 +154,7 @@ func (a *app) report(err error) int {
 // hint says what to do next, where that can be known.
 func (t typed) hint(err error) string {
 	if e, ok := errors.AsType[*client.Error](err); ok {
-		return t.words(e.Hint)
+		return cmp.Or(t.words(e.Hint), t.otherTarget(&e.Problem))
 	}
 	if c, ok := errors.AsType[*client.ConnectError](err); ok {
 		return render.ConnectHint(c)

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -41,10 +42,18 @@ func flagMistake(cmd *cobra.Command, err error) error {
 func unknownCommand(parent *cobra.Command, name string) error {
 	err := &usageError{err: fmt.Errorf("unknown command %q", strings.TrimSpace(strings.TrimPrefix(parent.CommandPath()+" ", parent.Root().Name()+" ")+name))}
 	err.command = parent.CommandPath()
-	if hint := habits(parent.CommandPath() + " " + name); hint != "" {
+	known := commandNames(parent)
+	if !parent.HasParent() {
+		for _, habit := range slices.Collect(maps.Keys(commandHabits())) {
+			known = append(known, strings.TrimPrefix(habit, "boxctl "))
+		}
+	}
+	near := nearest(name, known)
+	switch hint := habits(parent.CommandPath() + " " + name); {
+	case hint != "":
 		err.hint = hint
-	} else if near := nearest(name, commandNames(parent)); near != "" {
-		err.hint = "did you mean " + parent.CommandPath() + " " + near + "?"
+	case near != "":
+		err.hint = cmp.Or(habits(parent.CommandPath()+" "+near), "did you mean "+parent.CommandPath()+" "+near+"?")
 	}
 	return err
 }
@@ -86,13 +95,11 @@ func commandHabits() map[string]string {
 	return map[string]string{
 		"boxctl build":     "boxctl images pull python:3.12 or boxctl images import FILE makes an image; boxctl images commit makes one of a box",
 		"boxctl commit":    "boxctl images commit BOX NAME",
-		"boxctl config":    "boxctl config show",
 		"boxctl container": "boxctl ls lists boxes",
 		"boxctl disable":   "boxctl drain stops new boxes",
 		"boxctl down":      "boxctl rm --all removes your boxes",
 		"boxctl enable":    "boxctl undrain takes new boxes again",
-		"boxctl export":    "boxctl images commit BOX NAME, then boxctl images archive NAME",
-		"boxctl images":    "boxctl images ls",
+		"boxctl export":    "boxctl cp BOX:/workspace DIRECTORY copies files out; boxctl images commit BOX NAME makes an image",
 		"boxctl import":    "boxctl images import FILE",
 		"boxctl info":      "boxctl status",
 		"boxctl journal":   "boxctl logs BOX",

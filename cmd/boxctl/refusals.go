@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -147,7 +148,7 @@ func (t typed) refusal(p *api.Problem) string {
 		name += ": the " + strings.ReplaceAll(part, "_", " ") + " must be "
 	case whole:
 		name += mustBe
-	case given && t.list(strings.TrimLeft(name, "-")) != nil && strings.Trim(value, "0123456789") == "":
+	case given && len(t.list(flagOf(p.Field))) > 0 && strings.Trim(value, "0123456789") == "":
 		name += " is given " + value + " times" + mustBe
 	case given && value == `"true"`:
 		name += mustBe
@@ -202,6 +203,22 @@ func (t typed) words(text string) string {
 		}
 		return s
 	})
+}
+
+// otherTarget is a mount that boxd would take in the place of one whose target it refuses, "" if that is not what it refuses.
+func (t typed) otherTarget(p *api.Problem) string {
+	m := indexedField.FindStringSubmatch(p.Field)
+	if m == nil || m[1] != "mounts" || m[3] != "target" {
+		return ""
+	}
+	list := t.list("mount")
+	i, err := strconv.Atoi(m[2])
+	if err != nil || i >= len(list) {
+		return ""
+	}
+	part := strings.Split(list[i], ":")
+	part[1] = path.Join("/mnt", path.Base(part[1])) // a mount that was read has a source and a target
+	return t.flag("mount") + " " + render.ShellWord(strings.Join(part, ":"))
 }
 
 // sentence is the text of an error, with what was typed in the place of what boxd calls it.

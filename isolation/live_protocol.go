@@ -77,7 +77,7 @@ func (req *ChangeMount) Validate() error {
 func ValidTarget(target string) error {
 	own := target == Workspace || target == Home || target == "/tmp"
 	if own || !CleanAbsolute(target) || !UnderRoots(target) {
-		return &Refusal{"target", target, "a path below " + Workspace + ", " + Home + " or /tmp, or at or below /mnt, /data, /srv, /opt, /media or /app"}
+		return &Refusal{"target", target, "a path below " + Workspace + ", " + Home + " or /tmp, or at or below /mnt, /data, /srv, /opt, /media, /app, /work, /src or /code"}
 	}
 	return nil
 }

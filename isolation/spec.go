@@ -193,7 +193,7 @@ func (m *Mount) validate(field string, caller uint32) error {
 // Roots returns the directories of a box in which a session may have mounts and working
 // directories. Everything else of its tree is read-only and the same for all boxes of an image, unless it is Writable.
 func Roots() []string {
-	return []string{Workspace, Home, "/tmp", "/mnt", "/data", "/srv", "/opt", "/media", "/app"}
+	return []string{Workspace, Home, "/tmp", "/mnt", "/data", "/srv", "/opt", "/media", "/app", "/work", "/src", "/code"}
 }
 
 // UnderRoots reports whether a clean absolute path is one of Roots or below one.

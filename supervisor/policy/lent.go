@@ -118,7 +118,7 @@ func (s *Settings) inputs(asked []Input) ([]Input, error) {
 		in.Target = cmp.Or(in.Target, "/mnt/"+in.Workspace)
 		own := slices.Contains([]string{isolation.Workspace, isolation.Home, "/tmp"}, in.Target)
 		if own || !isolation.CleanAbsolute(in.Target) || !isolation.UnderRoots(in.Target) || isolation.Within(in.Target, isolation.Workspace) {
-			return nil, fault.Field(field+"target", in.Target, "a path below /home/box or /tmp, or at or below /mnt, /data, /srv, /opt, /media or /app")
+			return nil, fault.Field(field+"target", in.Target, "a path below /home/box or /tmp, or at or below /mnt, /data, /srv, /opt, /media, /app, /work, /src or /code")
 		}
 		there := slices.ContainsFunc(list[:i], func(o Input) bool { return o.Target == in.Target })
 		if there || slices.ContainsFunc(s.Mounts, func(m Mount) bool { return isolation.Within(in.Target, m.Target) }) {

@@ -22,7 +22,7 @@ import (
 func TestRootHoldsTheImageAndNothingElse(t *testing.T) {
 	b := newBox(t, start(t))
 	want := []string{
-		"app", "data", "dev", "drives", "etc", "home", "media", "mnt", "opt", "proc", "run", "skills", "srv", "sys", "tmp", "usr", "var", "workspace",
+		"app", "code", "data", "dev", "drives", "etc", "home", "media", "mnt", "opt", "proc", "run", "skills", "src", "srv", "sys", "tmp", "usr", "var", "work", "workspace",
 	}
 	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
 		if _, err := os.Lstat("/" + name); err == nil {

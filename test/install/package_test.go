@@ -202,7 +202,7 @@ func TestRemovalAndPurge(t *testing.T) {
 		t.Errorf("the removal has taken the configuration: %v", err)
 	}
 	said := apt(t, "purge", "boxd")
-	if !strings.Contains(said.stdout+said.stderr, "are left in /var/lib/boxd") {
+	if !strings.Contains(said.stdout+said.stderr, "are kept in /var/lib/boxd") {
 		t.Errorf("nothing is said of the workspaces:\n%s%s", said.stdout, said.stderr)
 	}
 	left, _ := filepath.Glob("/var/lib/boxd/workspaces/*/file")
@@ -266,7 +266,7 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 	if got := run(t, "losetup", "--list", "--noheadings"); got != "" {
 		t.Errorf("loop devices are left: %s", got)
 	}
-	if said := apt(t, "purge", "boxd"); !strings.Contains(said.stdout+said.stderr, "are left in /var/lib/boxd") {
+	if said := apt(t, "purge", "boxd"); !strings.Contains(said.stdout+said.stderr, "are kept in /var/lib/boxd") {
 		t.Errorf("a purge with work in the store says\n%s%s", said.stdout, said.stderr)
 	}
 	if list, err := os.ReadDir("/var/lib/boxd"); err != nil || len(list) != 1 || list[0].Name() != "store.img" {

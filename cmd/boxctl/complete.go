@@ -291,7 +291,7 @@ func profiles(ctx context.Context, c *client.Client, _ []string) (list []cobra.C
 	found, err := c.Profiles(ctx)
 	for _, name := range slices.Sorted(maps.Keys(found.Profiles)) {
 		p := found.Profiles[name]
-		list = append(list, cobra.CompletionWithDesc(name, fmt.Sprintf("%v, %g processors, network %s", p.Memory, p.CPUs, p.Network)))
+		list = append(list, cobra.CompletionWithDesc(name, fmt.Sprintf("%v memory, %g CPUs, network %s", p.Memory, p.CPUs, p.Network)))
 	}
 	return list, err
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -265,10 +266,14 @@ func printCommands(w io.Writer, cmd *cobra.Command) {
 		return
 	}
 	titles, commands := commandsByTopic(cmd)
+	width := 0
+	for _, sub := range slices.Concat(commands...) {
+		width = max(width, len(sub.Name()))
+	}
 	for i, list := range commands {
 		fmt.Fprintf(w, "\n%s:\n", titles[i])
 		for _, sub := range list {
-			fmt.Fprintf(w, "  %-12s %s\n", sub.Name(), sub.Short)
+			fmt.Fprintf(w, "  %-*s  %s\n", width, sub.Name(), sub.Short)
 		}
 	}
 }
@@ -276,8 +281,10 @@ func printCommands(w io.Writer, cmd *cobra.Command) {
 func printFlags(w io.Writer, cmd *cobra.Command) {
 	set := cmd.LocalFlags()
 	width := 0
-	set.VisitAll(func(f *pflag.Flag) { width = max(width, len(margin(f)+flagName(f))) })
 	titles, flags := flagsByTopic(set)
+	for _, f := range slices.Concat(flags...) {
+		width = max(width, len(margin(f)+flagName(f)))
+	}
 	for i, list := range flags {
 		title := titles[i]
 		if title == "" {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -193,6 +194,37 @@ func TestEveryFlagSaysWhatItTakes(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestAWrongNumberOfArgumentsIsAnsweredWithTheUse(t *testing.T) {
+	root := shippedRoot(t)
+	refused := 0
+	eachCommand(root, func(cmd *cobra.Command) {
+		if cmd.Args == nil || cmd == root {
+			return
+		}
+		for _, args := range [][]string{nil, slices.Repeat([]string{"x"}, 50)} {
+			err := cmd.Args(cmd, args)
+			if err == nil {
+				continue
+			}
+			refused++
+			want := "usage: " + strings.Replace(useLine(cmd), " [flags]", "", 1)
+			if cmd.HasSubCommands() && len(args) > 0 {
+				want = `unknown command "` + strings.TrimPrefix(cmd.CommandPath(), "boxctl ") + ` x"`
+			}
+			if got, _, _ := strings.Cut(err.Error(), "\n"); !errors.As(err, new(*usageError)) || !strings.HasPrefix(got, want) {
+				t.Errorf("%s with %d arguments: %v, want %s", cmd.CommandPath(), len(args), err, want)
+			}
+		}
+	})
+	if refused < 100 {
+		t.Errorf("%d refusals in all", refused)
+	}
+	var out bytes.Buffer
+	if code := realMain([]string{"logs", "work", "web", "more"}, nil, &out, &out); code != exitUsage || out.String() != "usage: boxctl logs BOX [PROCESS]\nhint: boxctl logs --help\n" {
+		t.Errorf("%d, %s", code, out.String())
+	}
 }
 
 func TestTheTextOfAFlag(t *testing.T) {

@@ -151,8 +151,8 @@ func (a *app) grantCommand() *cobra.Command {
 		Use:   "grant [flags] PRINCIPAL ROLE",
 		Short: "Grant a role for a limited time",
 		Long: `grant gives a principal the role viewer, user, operator or admin until a given time. The principal
-is a table [principals.NAME] of box.toml or a user, for example uid:1000. A grant expires by itself,
-also while boxd is stopped, and replaces an earlier grant. Only admins can grant roles.`,
+is a table [principals.NAME] of box.toml or a user, for example alice or uid:1000. A grant expires
+by itself, also while boxd is stopped, and replaces an earlier grant. Only admins can grant roles.`,
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if role := args[1]; role == "none" {

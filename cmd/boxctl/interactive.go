@@ -226,7 +226,7 @@ process. Only one client at a time can send input. attach ends when the process 
 restart policy starts the process again. The process continues when attach ends.
 PROCESS can be left out if the box has one process.
 
-If standard input is not a terminal, its end also closes the standard input of the process. Like
+If standard input is not a terminal, its end also closes the standard input of the process. As
 with a pipe, the process blocks while its output is not read. With --drop it does not: output that
 is not read in time is dropped, with a note on standard error.
 

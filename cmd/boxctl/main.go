@@ -93,7 +93,7 @@ run and exec exit with the exit code of the program. Other exit codes: 2 wrong u
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.socket, "socket", socket, "`PATH` boxd socket, or http://127.0.0.1:PORT; also BOXD_SOCKET")
 	a.addTokenFlag(flags)
-	flags.StringVar(&a.owner, "owner", "", "`OWNER` act on the boxes of another user, for example uid:1000 (operators)")
+	flags.StringVar(&a.owner, "owner", "", "`OWNER` act on the boxes of another user, for example alice or uid:1000 (operators)")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.Flags().BoolP("version", "v", false, "print the version of boxctl")
 	root.AddCommand(

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
@@ -22,7 +23,7 @@ import (
 func (a *app) shellCommand() *cobra.Command {
 	var sf sessionFlags
 	var tf terminalFlags
-	var cwd string
+	var cwd, timeout string
 	var newOnly []string // flags that say how a new box is made
 	cmd := &cobra.Command{
 		Use:   "shell [flags] [BOX]",
@@ -44,6 +45,10 @@ input is not a terminal, the shell reads its commands from there.`,
 				return err
 			}
 			exec := &api.ExecRequest{Cwd: cwd}
+			var errs []error
+			if exec.Timeout = parseFlag(&errs, cmd.Flags(), "timeout", timeout, quantity.ParseDuration); len(errs) > 0 {
+				return &usageError{err: errs[0]}
+			}
 			if len(args) == 0 {
 				exec.Argv = shellArgv(userShell(os.Getenv("SHELL")))
 				return a.newShell(cmd.Context(), c, &sf, exec, &tf)
@@ -76,6 +81,7 @@ input is not a terminal, the shell reads its commands from there.`,
 		}
 	})
 	cmd.Flags().StringVarP(&cwd, "cwd", "w", "", "`DIRECTORY` working directory; created if missing")
+	cmd.Flags().StringVar(&timeout, "timeout", "", "`TIME` end the shell after this time, for example 90s")
 	addDetachKeys(cmd, &tf.detachKeys)
 	return cmd
 }

@@ -7,16 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
-
-// waitPatience is how long boxd is asked to wait in one request.
-const waitPatience = time.Minute
 
 func (a *app) waitCommand() *cobra.Command {
 	return &cobra.Command{
@@ -44,7 +40,7 @@ if it timed out, 125 if boxd could not run it. wait itself exits with 0.`,
 			}
 			ended := api.ProcessList{Processes: []api.Process{}}
 			for _, name := range names {
-				p, err := awaitEnd(cmd.Context(), c, args[0], name)
+				p, err := c.ProcessEnd(cmd.Context(), args[0], name)
 				if err != nil {
 					return err
 				}
@@ -65,16 +61,6 @@ func processesOf(ctx context.Context, c *client.Client, id string) ([]api.Proces
 	list, err := c.Processes(ctx, id)
 	slices.SortStableFunc(list, func(p, q api.Process) int { return p.StartedAt.Compare(q.StartedAt) })
 	return list, err
-}
-
-// awaitEnd waits for the end of a process.
-func awaitEnd(ctx context.Context, c *client.Client, id, name string) (api.Process, error) {
-	for {
-		p, err := c.Process(ctx, id, name, waitPatience)
-		if err != nil || p.State == "ended" {
-			return p, err
-		}
-	}
 }
 
 // endCode is the exit code of a process that has ended, as exec would exit with it.

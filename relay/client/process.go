@@ -41,6 +41,26 @@ func (c *Client) Process(ctx context.Context, id, p string, wait time.Duration) 
 	return ask[api.Process](ctx, c, http.MethodGet, c.process(id, p, "", query), nil)
 }
 
+// endPatience is how long boxd is asked to wait for an end in one request.
+const endPatience = time.Minute
+
+// ProcessEnd waits for the end of a process and describes it then. When the connection is lost meanwhile, as when boxd is
+// restarted, it goes on with a new one.
+func (c *Client) ProcessEnd(ctx context.Context, id, p string) (api.Process, error) {
+	state, err := c.Process(ctx, id, p, 0) // where there is no boxd, or no process, that is said at once
+	var tries retries
+	for err == nil && state.State != "ended" {
+		state, err = c.Process(ctx, id, p, endPatience)
+		switch {
+		case err == nil:
+			tries = retries{}
+		case retryable(err) && ctx.Err() == nil:
+			state, err = api.Process{}, tries.wait(ctx, &c.pace, err)
+		}
+	}
+	return state, err
+}
+
 // StopProcess asks a process to end as its request says, kills it if it does not, and returns when it has
 // ended.
 func (c *Client) StopProcess(ctx context.Context, id, p string) (api.Process, error) {

@@ -630,3 +630,43 @@ func TestEveryProcessHasItsPath(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Who waits for the end of a process does so while boxd is restarted, but not for a boxd or a process that there is not.
+func TestTheEndOfAProcessIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	asked := new(atomic.Int64)
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch n := asked.Add(1); {
+		case !strings.HasSuffix(r.URL.Path, "/processes/p"):
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"type":"urn:boxd:problem:not_found","status":404,"detail":"no process"}`)
+		case n == 1 && r.URL.Query().Has("wait"):
+			t.Error("it waits before it knows that there is a process")
+		case n == 1:
+			_, _ = io.WriteString(w, `{"id":"p","state":"running"}`)
+		case n == 2 || n == 3: // boxd stops, and starts
+			panic(http.ErrAbortHandler)
+		case n == 4:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"type":"urn:boxd:problem:unavailable","status":503,"detail":"boxd starts"}`)
+		case n < 7:
+			_, _ = io.WriteString(w, `{"id":"p","state":"running"}`)
+		default:
+			_, _ = io.WriteString(w, `{"id":"p","state":"ended"}`)
+		}
+	})
+	c.pace = soon()
+	defer c.Close()
+	if p, err := c.ProcessEnd(t.Context(), "s", "p"); err != nil || p.State != "ended" || asked.Load() != 7 {
+		t.Errorf("%+v, %v after %d questions", p, err, asked.Load())
+	}
+	asked.Store(0)
+	if p, err := c.ProcessEnd(t.Context(), "s", "none"); !errors.Is(err, NotFound) || asked.Load() != 1 {
+		t.Errorf("%+v, %v after %d questions", p, err, asked.Load())
+	}
+	nobody := New(filepath.Join(t.TempDir(), "nobody"))
+	nobody.pace = soon()
+	if _, err := nobody.ProcessEnd(t.Context(), "s", "p"); !errors.As(err, new(*ConnectError)) {
+		t.Errorf("without boxd: %v", err)
+	}
+}

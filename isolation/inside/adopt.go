@@ -10,12 +10,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// orphan goes on without boxd: what nobody but its callers could want is ended, the rest waits for the next.
+// orphan lets the box go on after boxd has gone. Programs that only a connected caller could want
+// are ended; durable ones keep running for the next boxd.
 func (s *server) orphan() {
 	s.unwatch(s.control, s.token)
 	s.control, s.served = -1, false
 	s.life.MarkLost(monotonic())
-	for _, p := range s.programs { // all at once, before any of them is waited for
+	for _, p := range s.programs { // kill all of them before waiting for any
 		if !p.durable && p.group.FD >= 0 {
 			_ = p.group.Kill()
 		}
@@ -27,24 +28,24 @@ func (s *server) orphan() {
 	}
 }
 
-// outlived reports whether the box has no reason to live on.
+// outlived reports whether the time of a box without boxd is up.
 func (s *server) outlived() bool {
 	end := s.endAt()
 	return end > 0 && end <= monotonic()
 }
 
-// endAt is when the box ends unless boxd comes, 0 if it does not.
+// endAt returns when the box ends if no boxd connects before, 0 if it does not end.
 func (s *server) endAt() time.Duration {
 	s.life.Running(s.childful)
 	return s.life.End(s.listener >= 0)
 }
 
-// accept takes another boxd's connection; who has connected last is boxd. Only root of the host can reach
-// the socket.
+// accept takes a connection of another boxd, which replaces the one before: the last to connect
+// is boxd. Only root of the host can reach the socket.
 func (s *server) accept() {
 	fd, _, err := unix.Accept4(s.listener, unix.SOCK_CLOEXEC)
 	if err != nil {
-		return // it has given up meanwhile
+		return // the client has given up meanwhile
 	}
 	if s.control >= 0 {
 		s.orphan()
@@ -59,7 +60,7 @@ func (s *server) accept() {
 	s.conn++
 }
 
-// adopt tells a boxd that has just come what there is.
+// adopt sends a newly connected boxd the state of every durable program.
 func (s *server) adopt() {
 	s.served = true
 	for id, p := range s.programs {

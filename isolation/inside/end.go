@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// end kills a program and everything it has started; finish follows when it is gone.
+// end kills a program and everything it has started. When the program is dead, finish is called.
 func (s *server) end(p *program, reason isolation.Reason) {
 	p.deadline = 0
 	if p.reason == isolation.ReasonExited {
@@ -21,8 +21,8 @@ func (s *server) end(p *program, reason isolation.Reason) {
 	s.kill(p)
 }
 
-// finish sees to it that a program which has ended is reported, after ending and counting what it left
-// behind.
+// finish ends and counts the processes that a dead program has left behind, and then has its end
+// reported.
 func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) {
 	exit := &isolation.Exit{
 		Reason: p.reason, Duration: monotonic() - p.started,
@@ -38,7 +38,7 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 		exit.Code = status.ExitStatus()
 	}
 	p.exit = exit
-	delete(s.byPID, p.pid) // the number may be another's now
+	delete(s.byPID, p.pid) // the PID may be reused from here on
 	s.unwatch(p.pidfd, p.token)
 	p.pidfd, p.deadline = -1, 0
 	switch others := s.othersAlive(p); {
@@ -52,13 +52,13 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 			exit.Leftovers = s.kill(p)
 		}
 		if !s.isEmpty(p) {
-			return // report follows
+			return // report is called when they are dead
 		}
 	}
 	s.report(p)
 }
 
-// report says that a program has ended, and forgets it if it is not durable.
+// report sends the end of a program to boxd, and forgets the program unless it is durable.
 func (s *server) report(p *program) {
 	exit := p.exit
 	if p.group.FD >= 0 {
@@ -81,7 +81,7 @@ func (s *server) report(p *program) {
 		}
 	}
 	s.release(p)
-	if p.conn == s.conn { // another boxd does not know of it, or has not been told yet
+	if p.conn == s.conn { // a later boxd does not know the program, or learns of it from adopt
 		s.send(&reply, files...)
 	}
 	p.notifyReaders()
@@ -90,9 +90,9 @@ func (s *server) report(p *program) {
 	}
 }
 
-// othersAlive reports whether a program that has ended may have left processes. Without a cgroup
-// to tell, it is whether PID 1 still has children: without any there can be no other process in the box,
-// and the walk through /proc is saved.
+// othersAlive reports whether a program that has ended may have left processes behind. In a box
+// without cgroups the answer is whether PID 1 still has children: without any there can be no
+// other process in the box, and a walk through /proc is saved.
 func (s *server) othersAlive(p *program) bool {
 	if p.group.FD >= 0 {
 		populated, err := p.group.Populated()
@@ -111,7 +111,7 @@ func (s *server) abandon(p *program) {
 	s.forget(p)
 }
 
-// disown leaves a program's output to another.
+// disown makes a program drop its output, which another program continues.
 func (p *program) disown() {
 	for i := range p.streams {
 		p.streams[i].ring.FD = -1
@@ -119,7 +119,7 @@ func (p *program) disown() {
 	p.journal.FD, p.event = -1, -1
 }
 
-// release gives back what only a running program needs.
+// release frees what a program needs only while it runs.
 func (s *server) release(p *program) {
 	for i := range p.streams {
 		s.closePipe(&p.streams[i])
@@ -158,7 +158,8 @@ func (s *server) release(p *program) {
 	s.life.Idle(monotonic())
 }
 
-// forget drops what is kept of a program that has been released. Copies of its output may live on with boxd.
+// forget drops all state of a program that has been released. boxd may still hold copies of its
+// output descriptors.
 func (s *server) forget(p *program) {
 	for i := range p.streams {
 		p.streams[i].ring.Close()

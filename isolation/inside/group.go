@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// mark sees to it that what a program starts can be found: by a cgroup of its own, or where the
-// box has none, by a tag.
+// mark makes everything that a program starts findable: by a cgroup of its own, or by a marker
+// gid where the box has no cgroups.
 func (s *server) mark(p *program, limits *cgroup.Limits) error {
 	if s.groups.FD < 0 {
 		if p.tag = s.ground.Tag(s.tags); p.tag == 0 {
@@ -23,7 +23,7 @@ func (s *server) mark(p *program, limits *cgroup.Limits) error {
 		}
 		return nil
 	}
-	// As in-box root, whose the groups are; also to start a program in one.
+	// As in-box root, who owns the cgroups; this is also needed to start a program in one.
 	setfs(0, 0)
 	var err error
 	if p.group, err = s.groups.Make(isolation.ProgramGroup(p.id)); err != nil {
@@ -35,7 +35,7 @@ func (s *server) mark(p *program, limits *cgroup.Limits) error {
 	return nil
 }
 
-// tags are those that programs have.
+// tags returns the marker gids that programs have.
 func (s *server) tags() (tags []uint32) {
 	for _, p := range s.programs {
 		tags = append(tags, p.tag)
@@ -43,8 +43,9 @@ func (s *server) tags() (tags []uint32) {
 	return tags
 }
 
-// kill ends a program and everything it has started, and returns how many processes were found. Without
-// cgroups they are dead then, or p is stuck; with them isEmpty tells.
+// kill ends a program and everything it has started, and returns how many processes were found.
+// Without cgroups they are dead when it returns, or p.stuck is set; with cgroups isEmpty reports
+// when they are.
 func (s *server) kill(p *program) (killed uint32) {
 	p.killed = true
 	if p.group.FD < 0 {
@@ -53,7 +54,7 @@ func (s *server) kill(p *program) (killed uint32) {
 		s.evaded = s.evaded || !all
 		return killed
 	}
-	// Who is frozen forks no more, and dies all the same.
+	// A frozen process forks no more, and SIGKILL still ends it.
 	if p.group.Write("cgroup.freeze", "1") == nil {
 		_, _ = p.group.Await("frozen", 1, standStill)
 	}
@@ -65,11 +66,11 @@ func (s *server) kill(p *program) (killed uint32) {
 	return uint32(len(before))
 }
 
-// standStill is how long what is to be killed may take to be frozen first.
+// standStill is how long freezing a cgroup may take before its processes are killed regardless.
 const standStill = 100 * time.Millisecond
 
-// judge looks at what does not die. Who sleeps in the kernel can do nothing any more; anybody else costs the
-// box.
+// judge examines processes that do not die. One in an uninterruptible sleep can do no harm any
+// more; because of any other the box must end.
 func (s *server) judge(p *program) {
 	s.killHeadless(p)
 	left, err := p.group.Processes()
@@ -83,12 +84,13 @@ func (s *server) judge(p *program) {
 	p.stuck = true
 }
 
-// killHeadless kills those that cgroup.kill has passed over: it signals first threads alone
-// (kernel/cgroup/cgroup.c, __cgroup_kill), and a first thread may have ended while others run. Only who is
-// still in the group once we hold it is told.
+// killHeadless kills the processes that cgroup.kill passes over: it signals only the first thread
+// of each process (kernel/cgroup/cgroup.c, __cgroup_kill), and that may have ended while other
+// threads run. The second listing makes sure that each pidfd is of a process of this cgroup,
+// whatever PIDs were reused before it was open.
 func (s *server) killHeadless(p *program) {
 	left, _ := p.group.Processes()
-	held := map[int]int{} // descriptors by process id
+	held := map[int]int{} // pidfds by PID
 	for _, pid := range left {
 		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 			held[pid] = fd
@@ -103,14 +105,15 @@ func (s *server) killHeadless(p *program) {
 	}
 }
 
-// dyingPatience bounds the wait for killed processes of a cgroup. Other programs of the box do not
-// wait meanwhile. What takes longer is judged.
+// dyingPatience bounds the wait for the killed processes of a cgroup. Other programs of the box
+// do not wait meanwhile. After it, judge decides.
 const (
 	dyingPatience = 30 * time.Second
 	dyingAtOnce   = 2 * time.Millisecond
 )
 
-// isEmpty reports whether what a program has left is dead. If it is not, the loop wakes when it is.
+// isEmpty reports whether all processes that a program has left behind are dead. If not, the
+// event loop wakes when they are.
 func (s *server) isEmpty(p *program) bool {
 	if p.group.FD < 0 {
 		return true
@@ -124,7 +127,7 @@ func (s *server) isEmpty(p *program) bool {
 		return true
 	}
 	p.events, p.deadline = events, monotonic()+dyingPatience
-	// The file is ready for EPOLLPRI when it has changed since it was read.
+	// EPOLLPRI: cgroup.events has changed since it was last read.
 	if p.token, err = s.watchFor(events, watch{program: p}, unix.EPOLLPRI); err != nil {
 		s.evaded = true
 		return true
@@ -132,14 +135,15 @@ func (s *server) isEmpty(p *program) bool {
 	return s.emptied(p)
 }
 
-// emptied reads what there is about the group of a program that is dying.
+// emptied reads from cgroup.events whether the cgroup of a dying program is empty.
 func (s *server) emptied(p *program) bool {
 	var buf [256]byte
 	n, err := unix.Pread(p.events, buf[:], 0)
 	return err != nil || cgroup.KeyOf(buf[:n], "populated") == 0
 }
 
-// dropGroup removes the group of a program that has ended, now or when the last process in it has.
+// dropGroup removes the cgroup of a program that has ended, now or, if processes are left in it,
+// when the last of them ends.
 func (s *server) dropGroup(p *program) {
 	if p.group.FD < 0 {
 		return
@@ -151,20 +155,21 @@ func (s *server) dropGroup(p *program) {
 	}
 }
 
-// clearGroups removes the groups that were full and are empty now.
+// clearGroups removes those cgroups that still had processes at the end of their program and are
+// empty now.
 func (s *server) clearGroups() {
 	s.full = slices.DeleteFunc(s.full, func(name string) bool {
 		return !errors.Is(s.groups.Remove(name), unix.EBUSY)
 	})
 }
 
-// freezePatience bounds the wait for all programs to stop. A process in an uninterruptible sleep of the
-// kernel stops when that ends.
+// freezePatience bounds the wait for all programs to stop. A process in an uninterruptible sleep
+// stops only when that sleep ends.
 const freezePatience = 5 * time.Second
 
-// freeze stops all programs, or lets them go on, and says when that is so. Time goes on for them: who is
-// due is ended frozen. PID 1 does it because it starts the programs: one that froze between clone and
-// exec would stop PID 1 too.
+// freeze stops all programs or lets them continue, and answers once that has happened. Deadlines
+// are not suspended: a frozen program whose time is up is killed frozen. PID 1 does this itself
+// because it starts the programs: a program frozen between clone and exec would block PID 1 too.
 func (s *server) freeze(on bool) {
 	reply := isolation.BoxReply{Frozen: true}
 	if err := s.setFrozen(on); err != nil {
@@ -192,7 +197,8 @@ func (s *server) setFrozen(on bool) error {
 	return err
 }
 
-// diskOf reads how full a place of the box is; no program can put another in its stead.
+// diskOf reads how full the filesystem at a path of the box is. Programs cannot replace what is
+// mounted there.
 func diskOf(path string) isolation.Disk {
 	var fs unix.Statfs_t
 	if unix.Statfs(path, &fs) != nil {

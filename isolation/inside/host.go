@@ -11,9 +11,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// setRlimits sets the limits every program inherits, or what the host allows if that is less.
-// syscall.Setrlimit and not unix.Prlimit: the runtime raised its own soft RLIMIT_NOFILE and would
-// otherwise give children the old one back.
+// setRlimits sets the limits that every program inherits, or the host's hard limit where that is
+// lower. syscall.Setrlimit and not unix.Prlimit: the runtime raised its own soft RLIMIT_NOFILE
+// and would otherwise give children the old one back.
 func (b *box) setRlimits() (string, error) {
 	for _, r := range b.setup.Rlimits {
 		var host syscall.Rlimit
@@ -32,14 +32,15 @@ func (b *box) setHostname() (string, error) {
 	return b.setup.Hostname, unix.Sethostname([]byte(b.setup.Hostname))
 }
 
-// raiseLoopback sets lo up, unless the box is in the network of the host. What else there may be is the keeper's to make.
+// raiseLoopback sets lo up, unless the box shares the network of the host. The keeper makes all
+// other interfaces.
 func (b *box) raiseLoopback() (item string, err error) {
 	b.shared, item, err = isolation.SetUpLoopback()
 	return item, err
 }
 
-// writeFiles writes the files of /etc that differ from box to box. The image has links to them.
-// Their directory is root's, so a program cannot change what the next one reads.
+// writeFiles writes the files of /etc that differ from box to box; the image has symbolic links
+// to them. Their directory belongs to root, so a program cannot change what the next one reads.
 func (b *box) writeFiles() (string, error) {
 	if err := unix.Mkdir(isolation.RunDir, 0o755); err != nil {
 		return isolation.RunDir, err
@@ -47,8 +48,9 @@ func (b *box) writeFiles() (string, error) {
 	return writeAll(append(isolation.HostnameFiles(b.setup.Hostname), isolation.BoxFile{Name: "resolv.conf", Text: b.setup.Resolv}))
 }
 
-// showLimits shows programs the limits of the box where they look for the host's. The files are in the same directory, so
-// that the keeper can write them again when limits change.
+// showLimits writes the limits of the box into the files where programs look for those of the
+// host. They are in the same directory as the files of /etc, so that the keeper can rewrite them
+// when limits change.
 func (b *box) showLimits() (string, error) {
 	for _, dir := range isolation.ViewDirs() {
 		if err := unix.Mkdir(isolation.RunDir+"/"+dir, 0o755); err != nil {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// All processes that a program of a box has started are found and killed, where there is no cgroup v2 to do it.
+// Where there is no cgroup v2, all processes that a program of a box has started are found and
+// killed by a marker gid.
 //
-// A supplementary group says which program a process belongs to: every program is started with a group id of its
-// own, every descendant inherits it, and without CAP_SETGID none can drop it. It survives setsid, double forks and
-// reparenting, which ancestry does not.
+// That is a supplementary group which says what program a process belongs to: every program is
+// started with a gid of its own, every descendant inherits it, and without CAP_SETGID none can
+// drop it. It survives setsid, double forks and reparenting, which ancestry does not.
 
 package inside
 
@@ -18,20 +19,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcView is a box, as its PID 1 sees it.
+// ProcView is the procfs of a box, as its PID 1 sees it.
 type ProcView struct {
-	Proc int // its procfs
+	Proc int // the mounted procfs
 	next uint32
 	used map[uint32]bool
 }
 
-// The range of tags lies inside the box's own ids and away from any that a file could have.
+// Marker gids come from a range inside the box's own ids, where no file can have its group.
 const (
 	firstTag = 30000
 	lastTag  = 59999
 )
 
-// take returns a tag no living process has, 0 if there is none left.
+// take returns a marker gid that no living process has, 0 if there is none left.
 func (g *ProcView) take() uint32 {
 	if g.used == nil {
 		g.used = map[uint32]bool{}
@@ -50,12 +51,13 @@ func (g *ProcView) take() uint32 {
 	return 0
 }
 
-// Free gives a tag back; nothing that carries it may be alive.
+// Free gives a marker gid back. No living process may have it.
 func (g *ProcView) Free(tag uint32) { delete(g.used, tag) }
 
-// Tag returns a tag no living process has, 0 if there is none. When there seems to be none left it looks for
-// those that nobody has any more: a program that may leave others running keeps its tag used. running has
-// those of the programs.
+// Tag returns a marker gid that no living process has, 0 if there is none. When all seem to be in
+// use it looks for those that no process has any more, since a program that may have left
+// processes running keeps its own in use. running returns the marker gids of the running
+// programs.
 func (g *ProcView) Tag(running func() []uint32) uint32 {
 	if tag := g.take(); tag != 0 {
 		return tag
@@ -78,34 +80,36 @@ func (g *ProcView) Tag(running func() []uint32) uint32 {
 	return g.take()
 }
 
-// killPatience bounds the waits of one Kill, and exitPatience that for one process in it: what is in an
-// uninterruptible sleep of the kernel dies only when that ends, and must not hold the whole box up.
+// killPatience bounds the waits of one Kill, and exitPatience the wait for one process in it: a
+// process in an uninterruptible sleep dies only when that ends, and must not hold up the whole
+// box.
 const (
 	killPatience = 5 * time.Second
 	exitPatience = time.Second
 )
 
-// looks is how many looks may find something, or be spoilt by forks, and lookPatience how long they may
-// take, before all processes are stopped for the next ones: then none forks any more, and none takes the
-// processor from PID 1.
+// looks bounds how many scans of /proc may find something or be spoilt by forks, and lookPatience
+// how long they may take. After that all processes are stopped during the following scans: then
+// none forks any more, and none takes processor time from PID 1.
 const (
 	looks        = 8
 	lookPatience = 250 * time.Millisecond
 )
 
-// killing is one Kill.
+// killing is the state of one Kill.
 type killing struct {
 	tag      uint32
 	deadline time.Time
 	killed   uint32
-	stuck    map[int]bool // told, and still not dead
-	stopped  bool         // all other processes are
+	stuck    map[int]bool // killed, and still not dead
+	stopped  bool         // all other processes are stopped
 }
 
-// Kill kills every process with a tag, waits until they are dead, and returns how many there
-// were. It looks until it has seen none: by its successor a process may escape a look, if it forks
-// between being listed and being examined, so only a look counts in whose time nothing has forked.
-// stuck means that some were told and do not die; without all, there may be others that were not even found.
+// Kill kills every process with a marker gid, waits until they are dead, and returns how many
+// there were. It scans /proc until a scan finds none. A process that forks between being listed
+// and being examined escapes a scan through its child, so only a scan during which nothing has
+// forked counts. stuck means that some were killed and do not die; if all is false, there may be
+// others that were not even found.
 func (g *ProcView) Kill(tag uint32) (killed uint32, stuck, all bool) {
 	begin := time.Now()
 	k := &killing{tag: tag, deadline: begin.Add(killPatience), stuck: map[int]bool{}}
@@ -119,12 +123,12 @@ func (g *ProcView) Kill(tag uint32) (killed uint32, stuck, all bool) {
 	return k.killed, len(k.stuck) > 0, clean
 }
 
-// killStopped is the way for processes that fork faster than they are found: with all others stopped
-// at one moment (kill(2) of -1 goes by the kernel's list of processes, which no fork can pass), what
-// carries the tag is found for certain. The others go on; they are stopped for as long as it takes the
-// found ones to die, some milliseconds as a rule.
+// killStopped handles processes that fork faster than they are found. It stops all others at one
+// moment (kill(2) of -1 goes by the kernel's list of processes, which no fork can escape), so
+// that every process with the marker gid is found for certain. The rest continues afterwards;
+// they stand still for as long as the found ones take to die, usually some milliseconds.
 func (g *ProcView) killStopped(k *killing) (clean bool) {
-	asleep, clean := []int{}, false // those that were stopped before stay so
+	asleep, clean := []int{}, false // already stopped before, and left so
 	if g.eachProcess(func(p *process) {
 		if p.state == 'T' {
 			asleep = append(asleep, p.pid)
@@ -133,7 +137,7 @@ func (g *ProcView) killStopped(k *killing) (clean bool) {
 		return false
 	}
 	k.stopped, k.deadline = true, time.Now().Add(killPatience)
-	for n := 0; n < looks && !clean; n++ { // two do, however slow the machine
+	for n := 0; n < looks && !clean; n++ { // two are enough, however slow the machine
 		_ = unix.Kill(-1, unix.SIGSTOP)
 		clean = g.scan(k)
 	}
@@ -141,14 +145,14 @@ func (g *ProcView) killStopped(k *killing) (clean bool) {
 		if !slices.Contains(asleep, p.pid) {
 			_ = unix.PidfdSendSignal(p.pidfd, unix.SIGCONT, nil, 0)
 		}
-	}) != nil { // for want of a descriptor: rather too many than too few
+	}) != nil { // out of descriptors: continue too many rather than too few
 		_ = unix.Kill(-1, unix.SIGCONT)
 	}
 	return clean
 }
 
-// scan kills what it finds, and waits for its death. It is clean if it has found nothing new, and
-// nothing can have escaped it.
+// scan kills the processes it finds and waits until they are dead. clean means that it has found
+// nothing new and that nothing can have escaped it.
 func (g *ProcView) scan(k *killing) (clean bool) {
 	var fds, pids []int
 	found := 0
@@ -190,8 +194,8 @@ func awaitExit(pidfd int, deadline time.Time) bool {
 	}
 }
 
-// lastPID is the process id this box has given out last, 0 if the kernel does not tell: the last field
-// of /proc/loadavg (proc(5)) goes by the reader's pid namespace.
+// lastPID returns the PID that was allocated last in this box, 0 if the kernel does not tell: the
+// last field of /proc/loadavg (proc(5)) is that of the reader's pid namespace.
 func (g *ProcView) lastPID() int {
 	fd, err := unix.Openat(g.Proc, "loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -211,7 +215,8 @@ func (g *ProcView) lastPID() int {
 	return pid
 }
 
-// process is a living process of the box other than PID 1. Its pidfd is open while it is looked at.
+// process is a living process of the box other than PID 1. Its pidfd stays open while it is
+// examined.
 type process struct {
 	pid    int
 	pidfd  int
@@ -219,8 +224,8 @@ type process struct {
 	groups []uint32
 }
 
-// eachProcess calls do for every living process of the box that it finds. An error means that it may
-// have missed some, other than those that are gone.
+// eachProcess calls do for every living process of the box that it finds. An error means that it
+// may have missed some that are still alive.
 func (g *ProcView) eachProcess(do func(*process)) error {
 	dir, err := unix.Openat(g.Proc, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -240,7 +245,7 @@ func (g *ProcView) eachProcess(do func(*process)) error {
 			if err != nil || pid == 1 {
 				continue
 			}
-			// The descriptor first, so that what is examined is what is killed.
+			// The pidfd first, so that the process examined is the one killed.
 			fd, err := unix.PidfdOpen(pid, 0)
 			if err != nil {
 				missed = unlessGone(missed, err)
@@ -258,7 +263,8 @@ func (g *ProcView) eachProcess(do func(*process)) error {
 	}
 }
 
-// unlessGone is missed with err, which may also say that a process has ended since it was listed.
+// unlessGone returns err, or missed as it was if err only says that the process has ended since
+// it was listed.
 func unlessGone(missed, err error) error {
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		return missed
@@ -266,8 +272,8 @@ func unlessGone(missed, err error) error {
 	return err
 }
 
-// examine reads /proc/<pid>/status (proc(5)) and reports whether the process is alive. The state is
-// that of its first thread, which may have ended while others run.
+// examine reads /proc/<pid>/status (proc(5)) and reports whether the process is alive. The state
+// is that of its first thread, which may have ended while others run.
 func (g *ProcView) examine(p *process, name string) (alive bool, err error) {
 	fd, err := unix.Openat(g.Proc, name+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

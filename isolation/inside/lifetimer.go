@@ -10,16 +10,17 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// LifeTimer is that of one box. All times are of one clock that starts at zero, which no event happens at.
+// LifeTimer decides when a box without boxd ends. All its times are readings of one clock that
+// starts at zero; no event happens at zero.
 type LifeTimer struct {
 	times   isolation.Times
 	end     time.Duration // 0: none
-	orphan  time.Duration // since when; 0: boxd is there
-	idle    time.Duration // since when nothing runs
+	orphan  time.Duration // when boxd went; 0: boxd is connected
+	idle    time.Duration // when the last program ended
 	running bool
 }
 
-// Set takes what boxd says.
+// Set replaces the times by those that boxd has sent.
 func (l *LifeTimer) Set(t *isolation.Times, now time.Duration) {
 	l.times, l.end = *t, 0
 	if t.End > 0 {
@@ -27,21 +28,21 @@ func (l *LifeTimer) Set(t *isolation.Times, now time.Duration) {
 	}
 }
 
-// Idle says that a program has ended.
+// Idle records that a program has ended.
 func (l *LifeTimer) Idle(now time.Duration) { l.idle = now }
 
-// Running says whether anything runs.
+// Running records whether any process runs.
 func (l *LifeTimer) Running(is bool) { l.running = is }
 
-// MarkLost says that boxd has gone.
+// MarkLost records that boxd has gone.
 func (l *LifeTimer) MarkLost(now time.Duration) { l.orphan = now }
 
-// Find says that another boxd has come. What an earlier one has said holds until this one says something else: it
-// may go again before it has.
+// Find records that another boxd has connected. The times that an earlier one has set hold until
+// this one sets others: it may go before it does.
 func (l *LifeTimer) Find() { l.orphan = 0 }
 
-// End is when the box ends unless boxd comes: 0 while that is there, or if nothing ends the box. No boxd can
-// come to a box that is not adoptable.
+// End returns when the box ends unless boxd connects before: 0 while boxd is connected, or if
+// nothing ends the box. No boxd can connect to a box that is not adoptable.
 func (l *LifeTimer) End(adoptable bool) time.Duration {
 	if l.orphan == 0 {
 		return 0

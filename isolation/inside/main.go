@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inside is PID 1 of a box: it makes the box from within, then starts and ends programs in it.
+// Package inside is PID 1 of a box: it sets the box up from within, then starts and ends programs
+// in it.
 package inside
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Descriptors PID 1 is started with, after 0, 1 and 2 on /dev/null.
+// Descriptors that PID 1 is started with, after 0, 1 and 2 on /dev/null.
 const (
 	controlFD = 3 // SEQPACKET socket, see isolation/box_protocol.go
 	idLockFD  = 4 // holds the reservation of the id range for as long as the box lives
@@ -39,12 +40,13 @@ func Main() int {
 		reply.Failed = asStepError(err)
 	}
 	if fdpass.Send(controlFD, reply.Encode()) != nil || err != nil {
-		return 1 // with the socket closed the peer knows that the box is gone
+		return 1 // closing the socket tells the peer that the box is gone
 	}
 	return s.serve()
 }
 
-// setUp makes the box as far as all are the same, learns which one it is, and makes the rest.
+// setUp does the part that is the same for all boxes, waits for the configuration of this one,
+// and does the rest.
 func setUp(buf *fdpass.Buffer) (*server, error) {
 	b := &box{}
 	if err := run(b.common()); err != nil {
@@ -86,7 +88,8 @@ func (b *box) receive(buf *fdpass.Buffer) error {
 	return nil
 }
 
-// setName sets what ps shows on the host; the kernel took "4" from the path /proc/self/fd/4.
+// setName sets the name that ps shows on the host; the kernel took "4" from the path
+// /proc/self/fd/4.
 func setName(name string) {
 	p, err := unix.BytePtrFromString(name)
 	if err != nil {
@@ -96,7 +99,7 @@ func setName(name string) {
 	runtime.KeepAlive(p)
 }
 
-// stepError makes the error of a step; whatever is not the kernel's word is EPROTO.
+// stepError returns the error of a step; an error that is not an errno becomes EPROTO.
 func stepError(step isolation.Step, item string, err error) *isolation.StepError {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {

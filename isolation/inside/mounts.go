@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// mountProc mounts the box's own procfs. Box users see only their own processes; the in-box gid 0,
-// which no program has, sees all: PID 1 looks for leftovers there.
+// mountProc mounts the box's own procfs. Box users see only their own processes; the in-box gid
+// 0, which no program has, sees all of them: PID 1 uses it to look for left-over processes.
 func (b *box) mountProc() (string, error) {
 	m, err := linux.NewMount("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
 		"hidepid", "invisible", "gid", "0")
@@ -26,14 +26,16 @@ func (b *box) mountProc() (string, error) {
 	return "/proc", linux.AttachMount(m, unix.AT_FDCWD, "/proc")
 }
 
-// boundKernelObjects bounds what the kernel counts for each user namespace, through the procfs that is known to be ours:
-// see namespaces(7) and inotify(7). Nested user namespaces there are none. The host's own limits hold too, for the box
-// alone, since it is owned by an id of its own. All else of this kind needs a capability that no program has.
+// boundKernelObjects limits what the kernel counts for each user namespace (namespaces(7),
+// inotify(7)), through the procfs that is known to be the box's own. No nested user namespaces
+// are allowed. The host's own limits also apply, and to this box alone, since its user namespace
+// is owned by an id of its own. Everything else of this kind needs a capability that no program
+// has.
 func (b *box) boundKernelObjects() (string, error) {
 	for _, limit := range []struct{ name, value string }{
 		{"sys/user/max_user_namespaces", "0"},
 		{"sys/user/max_inotify_instances", "1024"},
-		{"sys/user/max_inotify_watches", "65536"}, // a KiB or so each
+		{"sys/user/max_inotify_watches", "65536"}, // about a KiB each
 	} {
 		fd, err := linux.OpenBeneath(b.proc, limit.name, unix.O_WRONLY)
 		if err != nil {
@@ -48,7 +50,8 @@ func (b *box) boundKernelObjects() (string, error) {
 	return "", nil
 }
 
-// scratchDirs are the writable directories of every box: all parts of one bounded tmpfs.
+// scratchDirs returns the writable directories of every box: all are parts of one tmpfs of
+// limited size.
 func scratchDirs() []scratchDir {
 	return []scratchDir{
 		{"tmp", "/tmp", 0o1777, 0},
@@ -64,8 +67,8 @@ type scratchDir struct {
 	owner        int
 }
 
-// mountScratch mounts the session's one tmpfs and shows parts of it at their places. The root of it
-// is attached only while that is done, since a tree can be cloned only from an attached mount.
+// mountScratch mounts the box's one tmpfs and bind-mounts parts of it in their places. The root
+// of it is attached only during that, since a tree can be cloned only from an attached mount.
 func (b *box) mountScratch() (string, error) {
 	const staging = "/tmp"
 	m, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755",
@@ -83,7 +86,7 @@ func (b *box) mountScratch() (string, error) {
 			return d.target, err
 		}
 		if d.target == staging {
-			continue // covers the root of the tmpfs: last
+			continue // covers the root of the tmpfs, so it comes last
 		}
 		if err := b.showScratch(d); err != nil {
 			return d.target, err
@@ -111,7 +114,8 @@ func (b *box) showScratch(d scratchDir) error {
 	return linux.AttachMount(tree, unix.AT_FDCWD, d.target)
 }
 
-// maxTerminals is how many of the host's terminals, of which it has some thousands, one box can have.
+// maxTerminals is how many pseudo-terminals one box can have, of the few thousand that the host
+// has.
 const maxTerminals = "64"
 
 func (b *box) mountDevpts() (string, error) {
@@ -123,14 +127,14 @@ func (b *box) mountDevpts() (string, error) {
 	return "/dev/pts", linux.AttachMount(m, unix.AT_FDCWD, "/dev/pts")
 }
 
-// What of /proc is hidden, and what is shown read-only, as far as its own modes do not see to it: all
-// in it that only root of the host may open or write is closed to the box user, who is nobody there.
-// See proc(5).
+// These entries of /proc are hidden or shown read-only because their own modes do not protect
+// them. Everything that only root of the host may open or write is closed to the box user
+// already, who is nobody there. See proc(5).
 func hiddenFiles() []string {
 	return []string{
 		"kcore", "keys", "kallsyms", "timer_list", "sched_debug", "latency_stats",
-		"interrupts", // the timing of other boxes' input
-		"locks",      // of all files of the host, with ids of other boxes
+		"interrupts", // shows the timing of other boxes' input
+		"locks",      // lists the locked files of the whole host, with ids of other boxes
 	}
 }
 func hiddenDirs() []string    { return []string{"acpi", "asound", "scsi"} }
@@ -143,7 +147,7 @@ func (b *box) maskProc() (string, error) {
 		}
 	}
 	for _, name := range hiddenDirs() {
-		// Nothing is in /media of the template, which is read-only.
+		// /media of the image is empty and read-only.
 		if err := b.cover(name, b.root, "media", 0); err != nil {
 			return name, err
 		}
@@ -156,7 +160,7 @@ func (b *box) maskProc() (string, error) {
 	return "", nil
 }
 
-// cover mounts a clone of source over an entry of /proc, if this kernel has it.
+// cover mounts a clone of source over an entry of /proc, if this kernel has that entry.
 func (b *box) cover(name string, dir int, source string, attrs uint64) error {
 	target, err := linux.OpenBeneath(b.proc, name, unix.O_PATH)
 	if errors.Is(err, unix.ENOENT) {
@@ -179,8 +183,8 @@ func (b *box) cover(name string, dir int, source string, attrs uint64) error {
 	return linux.AttachMount(tree, target, "")
 }
 
-// attachMounts puts the session's mounts in place, parents before children (the keeper sorted
-// them), and reads back what the kernel made of each.
+// attachMounts attaches the box's mounts, parents before children (the keeper has sorted them),
+// and reads back the attributes that the kernel has given to each.
 func (b *box) attachMounts() (string, error) {
 	for i, m := range b.setup.Mounts {
 		if err := b.attachMount(b.trees[i], m); err != nil {
@@ -214,9 +218,9 @@ func (b *box) attachMount(tree int, m isolation.SetupMount) error {
 	return nil
 }
 
-// mountPoint opens the directory a mount goes to, without following a symbolic link, and makes what
-// is missing. Below a mounted directory that is done as the box user, who owns it; below the bare
-// image a part of the scratch tmpfs goes in between, since the image is read-only.
+// mountPoint opens the directory that a mount goes to, without following a symbolic link, and
+// makes missing ones. Below a mounted directory it does that as the box user, who owns it; below
+// the bare image it first mounts a part of the scratch tmpfs, since the image is read-only.
 func (b *box) mountPoint(path string) (int, error) {
 	fd, err := linux.OpenBeneath(b.root, path[1:], unix.O_PATH|unix.O_DIRECTORY)
 	if !errors.Is(err, unix.ENOENT) {
@@ -264,7 +268,7 @@ func (b *box) makeWritable(top string) error {
 	return b.showScratch(d)
 }
 
-// makeDir makes the last directory of a path whose parents exist, following no link.
+// makeDir makes the last directory of a path whose parents exist. It follows no symbolic link.
 func makeDir(root int, path string) error {
 	parent, name := "", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
@@ -285,15 +289,16 @@ func makeDir(root int, path string) error {
 	return nil
 }
 
-// asBoxUser makes file accesses of this thread those of the box user, until the returned function
-// is called. A mapped owner of files exists only as that user: even in-box root cannot write there.
+// asBoxUser gives this thread the file access rights of the box user until the returned function
+// is called. The owner of an id-mapped mount exists only as that user: even in-box root cannot
+// write there.
 func asBoxUser() func() {
 	setfs(isolation.BoxUID, isolation.BoxGID)
 	return func() { setfs(0, 0) }
 }
 
 func setfs(uid, gid uintptr) {
-	// Raw calls: the wrappers would change every thread.
+	// Raw system calls: the wrappers would change every thread.
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSGID, gid, 0, 0)
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSUID, uid, 0, 0)
 }

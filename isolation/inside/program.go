@@ -18,38 +18,39 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// program is one running program and everything it has started. A durable one stays until it is forgotten.
+// program is one running program and everything it has started. A durable program is remembered
+// until boxd has it forgotten.
 type program struct {
 	id       uint32
 	pid      int
 	pidfd    int
-	token    int32        // of pidfd, later of events
-	events   int          // cgroup.events of group, while that is dying; 0: none
-	tag      uint32       // where the box has no cgroups
-	group    cgroup.Group // where it has; -1 if not
+	token    int32        // epoll token of pidfd, later of events
+	events   int          // cgroup.events of group while its processes are dying; 0: not open
+	tag      uint32       // marker gid, where the box has no cgroups
+	group    cgroup.Group // where the box has cgroups; FD is -1 otherwise
 	started  time.Duration
 	deadline time.Duration // 0: none
 	reason   isolation.Reason
 	keep     bool
-	exit     *isolation.Exit // it has ended, and what it has left is dying, or is dead if over
-	killed   bool            // by us
-	conn     uint32          // the connection that knows of it
-	stuck    bool            // something of it does not die: its tag stays used
+	exit     *isolation.Exit // set once the program itself has ended; its other processes are dying, or dead if over
+	killed   bool            // by PID 1
+	conn     uint32          // the connection that knows the program
+	stuck    bool            // some process of it does not die, so its marker gid stays in use
 	script   string          // path of its script file, "" if none
 	streams  [2]stream
 
-	// Of a durable program.
+	// For a durable program only.
 	durable  bool
 	terminal bool
-	slave    int  // the program's end of the terminal, so that somebody always has it open; -1 if none
-	over     bool // nothing is left but what it has written, and exit
+	slave    int  // the program's end of the terminal, held so that it is always open; -1 if none
+	over     bool // all processes are dead; only the output and exit are left
 	input    input
 	journal  output.Journal
-	event    int // eventfd of the readers, -1 if none
+	event    int // eventfd that wakes the readers, -1 if none
 	pace     isolation.Pace
-	far      []int    // ends of its pipes, until they have been handed over
-	private  int      // boxd's, for the next boxd; -1 if none
-	before   *program // whose output it goes on with, until it has started
+	far      []int    // our copies of boxd's ends of the pipes, until they are sent
+	private  int      // boxd's own data, held for the next boxd; -1 if none
+	before   *program // the program whose output it continues, until it has started
 }
 
 func newProgram(id uint32, cmd *isolation.Command) *program {
@@ -59,9 +60,9 @@ func newProgram(id uint32, cmd *isolation.Command) *program {
 	}
 }
 
-// spawn starts a program. It owns the files. There is no step between this thread and the program:
-// the child inherits the thread's filter, its missing capabilities and its directory, and becomes
-// the box user on the way (syscall.ForkExec, by vfork).
+// spawn starts a program and closes files. Nothing runs between this thread and the program: the
+// child inherits the thread's filter, its reduced capabilities and its directory, and becomes the
+// box user on the way (syscall.ForkExec, by vfork).
 func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolation.StepError {
 	script, stdin, private, ok := attachments(cmd, files)
 	defer func() { fdpass.CloseAll(files) }()
@@ -71,18 +72,18 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	if !ok {
 		return stepError(isolation.StepCommand, "files", unix.EPROTO)
 	}
-	if s.frozen { // it would be stopped halfway, and PID 1 with it
+	if s.frozen { // it would stop before its exec, and PID 1 would wait for it
 		return stepError(isolation.StepFreeze, "", unix.EBUSY)
 	}
 	p := newProgram(id, cmd)
 	p.conn = s.conn
-	// With the rights of the box user, whose the pipes are then too: /dev/stdout can be opened.
+	// As the box user, who then owns the pipes too: programs can open /dev/stdout.
 	restore := asBoxUser()
 	defer restore()
 	if err := s.enter(cmd.Dir); err != nil {
 		return stepError(isolation.StepDirectory, cmd.Dir, err)
 	}
-	defer func() { _ = unix.Fchdir(s.root) }() // holding it would keep a mount busy
+	defer func() { _ = unix.Fchdir(s.root) }() // a working directory in a mount keeps it busy
 	if script >= 0 {
 		if err := s.writeScript(p, cmd, script); err != nil {
 			return stepError(isolation.StepScript, p.script, err)
@@ -106,11 +107,11 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		return nil
 	}
 	if private >= 0 {
-		p.private, files = private, files[:len(files)-1] // the last of them
+		p.private, files = private, files[:len(files)-1] // it is the last of them
 	} else if p.before != nil {
 		p.private, p.before.private = p.before.private, -1
 	}
-	_ = unix.Fchdir(s.root) // before anybody hears of it, who may want to take the mount away
+	_ = unix.Fchdir(s.root) // before the answer, after which boxd may want to unmount that directory
 	s.send(&isolation.BoxReply{ID: id, Started: true, PID: uint32(p.pid)}, p.handOver(p.before == nil)...)
 	fdpass.CloseAll(p.far)
 	p.far = nil
@@ -122,7 +123,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	return nil
 }
 
-// attachments sorts the files of a Spawn; -1 means none.
+// attachments assigns the files of a Spawn; -1 means that there is none.
 func attachments(cmd *isolation.Command, files []int) (script, stdin, private int, ok bool) {
 	next := func(wanted bool) int {
 		if !wanted || len(files) == 0 {
@@ -138,10 +139,11 @@ func attachments(cmd *isolation.Command, files []int) (script, stdin, private in
 	return script, stdin, private, ok
 }
 
-// enter makes dir the working directory of this thread. Only plain open is used from here on: openat2
-// would be a hole in the filter of a box with host directories. Links are followed, but none leads out of the box: its tree is the root, and PID 1 holds no
-// directory of any other but those of its cgroups. What a link calls /proc/self is PID 1, though,
-// which programs cannot see: so no program starts in a procfs, nor where a descriptor of PID 1 leads.
+// enter makes dir the working directory of this thread. From here on only plain open is used: to
+// allow openat2 would be a hole in the filter of a box with host directories. Symbolic links are
+// followed, but none leads out of the box: its tree is the root, and PID 1 holds no directory
+// outside of it but those of its cgroups. To PID 1, however, /proc/self is PID 1, which programs
+// cannot see: so no program is started in a procfs, nor where a descriptor of PID 1 leads.
 func (s *server) enter(dir string) error {
 	fd, err := openDir(dir)
 	if errors.Is(err, unix.ENOENT) {
@@ -161,7 +163,8 @@ func (s *server) enter(dir string) error {
 	if err := unix.Fchdir(fd); err != nil {
 		return err
 	}
-	// A directory that is gone or outside has no path (getcwd(2)): never start a program there.
+	// A directory that was removed or is outside the root has no path (getcwd(2)): never start a
+	// program there.
 	var buf [unix.PathMax]byte
 	n, err := unix.Getcwd(buf[:])
 	if err == nil && (n == 0 || buf[0] != '/') {
@@ -174,8 +177,8 @@ func openDir(path string) (int, error) {
 	return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
-// makeDirs makes what is missing of dir and opens it. Every prefix is looked up from the root again,
-// so that a link among the parents means the same as to a program.
+// makeDirs makes the missing directories of dir and opens it. Every prefix is looked up from the
+// root again, so that a symbolic link among the parents means the same as it does to a program.
 func makeDirs(dir string) (int, error) {
 	for end := 0; ; {
 		start := end + 1
@@ -196,7 +199,7 @@ func makeDirs(dir string) (int, error) {
 	}
 }
 
-// writeScript puts the script into a file that the box user owns and names it in argv.
+// writeScript writes the script to a file that the box user owns and puts its path into argv.
 func (s *server) writeScript(p *program, cmd *isolation.Command, from int) error {
 	p.script = "/tmp/.box-" + strconv.FormatUint(uint64(p.id), 10) + cmd.ScriptSuffix
 	fd, err := unix.Open(p.script, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
@@ -218,7 +221,7 @@ func (s *server) writeScript(p *program, cmd *isolation.Command, from int) error
 	return nil
 }
 
-// start looks the program up, runs it and puts it into the loop.
+// start finds the executable, runs it and adds the process to the event loop.
 func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	path, err := isolation.LookPath(cmd.Argv[0], cmd.Env)
 	if err != nil {
@@ -229,7 +232,7 @@ func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	}
 	attr := &syscall.SysProcAttr{
 		Setsid:     true,
-		Setctty:    p.terminal, // its standard input
+		Setctty:    p.terminal, // number of its standard input
 		PidFD:      &p.pidfd,
 		Credential: &syscall.Credential{Uid: isolation.BoxUID, Gid: isolation.BoxGID, Groups: []uint32{isolation.BoxGID}},
 	}

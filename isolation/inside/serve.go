@@ -16,45 +16,46 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// server is PID 1 once the box is made: one thread, one epoll loop.
+// server is PID 1 once the box is set up: one thread with one epoll loop.
 type server struct {
 	root, proc int // "/" and the box's procfs, for openat2
-	null       int // /dev/null, the standard input of programs that get none
+	null       int // /dev/null, the standard input of programs that get no other
 	epoll      int
 	buf        *fdpass.Buffer
-	scratch    []byte // for what cannot be spliced; nil before it is needed
+	scratch    []byte // buffer for what cannot be spliced; nil until it is needed
 
-	control  int // boxd's connection, -1 while there is none
+	control  int // connection to boxd, -1 while there is none
 	token    int32
-	conn     uint32 // counts the connections
-	served   bool   // it has been told what there is
-	listener int    // where another boxd connects, -1 if none can
+	conn     uint32 // number of the connection
+	served   bool   // this boxd has been sent the state of the programs
+	listener int    // where another boxd connects, -1 if the box cannot be adopted
 	life     LifeTimer
-	private  int // boxd's, for the next boxd; -1 if none
+	private  int // boxd's own data, held for the next boxd; -1 if none
 
-	programs map[uint32]*program // by the id the caller chose
-	last     uint32              // the greatest of these ids, ever
+	programs map[uint32]*program // by the id that boxd chose
+	last     uint32              // the greatest of these ids that was ever used
 	byPID    map[int]*program
-	watches  map[int32]watch // by token, the data of an epoll event
-	tokens   int32           // a token is never used twice
+	watches  map[int32]watch // by token, which is the data of an epoll event
+	tokens   int32           // the last token; none is used twice
 	ground   ProcView
-	groups   cgroup.Group // where the programs' groups are; -1 if the box has none
-	full     []string     // groups of ended programs, with processes still in them
+	groups   cgroup.Group // parent of the programs' cgroups; FD is -1 if the box has none
+	full     []string     // cgroups of ended programs that still have processes
 	frozen   bool
-	childful bool // a child may exist, ours or an orphan we inherited
-	kept     bool // boxd has been told that processes go on without their program
-	evaded   bool // a program cannot be ended: the box has to end
+	childful bool // a child may exist, a program or an orphan that was reparented to PID 1
+	kept     bool // boxd has been told that processes outlive their program
+	evaded   bool // a program cannot be killed, so the box has to end
 }
 
-// watch says what an epoll event is about.
+// watch says what a descriptor in the epoll loop belongs to.
 type watch struct {
 	program  *program // nil: the control socket
-	stream   *stream  // nil: the program itself has ended
+	stream   *stream  // nil: the pidfd of the program, or its cgroup.events
 	listener bool
 }
 
-// A tick while programs run reaps the orphans they leave to PID 1: their end wakes nobody, since
-// SIGCHLD is not caught (its handler would cost every exec a good part of its time).
+// A timer that ticks while programs run reaps the orphans that are reparented to PID 1: their end
+// wakes nobody, since SIGCHLD is not caught (a handler would cost every exec a good part of its
+// time).
 const reapInterval = 100 * time.Millisecond
 
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
@@ -86,8 +87,8 @@ func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	return s, nil
 }
 
-// serve runs until the life of the box is over. When it returns PID 1 exits, and the kernel ends every
-// process of the namespace with it (pid_namespaces(7)).
+// serve runs until the life of the box is over. When it returns PID 1 exits, and the kernel kills
+// every process of the namespace with it (pid_namespaces(7)).
 func (s *server) serve() int {
 	events := make([]unix.EpollEvent, 32)
 	for {
@@ -112,19 +113,19 @@ func (s *server) serve() int {
 func (s *server) handle(event *unix.EpollEvent) {
 	w, ok := s.watches[event.Fd]
 	switch {
-	case !ok: // ended by an earlier event of this batch
+	case !ok: // ended because of an earlier event of this batch
 	case w.listener:
 		s.accept()
 	case w.program == nil:
 		if !s.request() {
 			s.orphan()
 		}
-	case w.stream == nil && w.program.events > 0: // its group has changed
+	case w.stream == nil && w.program.events > 0: // its cgroup.events has changed
 		if s.emptied(w.program) {
 			s.report(w.program)
 		}
-	case w.stream == nil: // it has ended: reap sees to it
-	case event.Events == unix.EPOLLHUP: // no writer left and nothing to read
+	case w.stream == nil: // it has ended, and reap collects it
+	case event.Events == unix.EPOLLHUP: // no writer is left and there is nothing to read
 		s.closePipe(w.stream)
 		w.program.notifyReaders()
 	default:
@@ -132,7 +133,7 @@ func (s *server) handle(event *unix.EpollEvent) {
 	}
 }
 
-// watch adds a descriptor to the loop.
+// watch adds a descriptor to the epoll loop.
 func (s *server) watch(fd int, w watch) (int32, error) { return s.watchFor(fd, w, unix.EPOLLIN) }
 
 func (s *server) watchFor(fd int, w watch, event uint32) (int32, error) {
@@ -145,18 +146,18 @@ func (s *server) watchFor(fd int, w watch, event uint32) (int32, error) {
 	return s.tokens, nil
 }
 
-// unwatch takes a descriptor out of the loop and closes it. The explicit removal matters: a vfork
-// child that has not reached exec yet holds a copy, and epoll would go on reporting it.
+// unwatch removes a descriptor from the epoll loop and closes it. The explicit removal matters: a
+// vfork child that has not reached exec yet holds a copy, and epoll would go on reporting it.
 func (s *server) unwatch(fd int, token int32) {
 	_ = unix.EpollCtl(s.epoll, unix.EPOLL_CTL_DEL, fd, nil)
 	delete(s.watches, token)
 	unix.Close(fd)
 }
 
-// longestSleep is less than the number of milliseconds that the kernel has room for.
+// longestSleep fits into the milliseconds that epoll_wait(2) takes.
 const longestSleep = time.Hour
 
-// timeout is how long the loop may sleep, in milliseconds; -1 is for ever.
+// timeout returns how long the loop may sleep, in milliseconds; -1 is without limit.
 func (s *server) timeout() int {
 	wait := time.Duration(-1)
 	if s.childful {
@@ -165,7 +166,7 @@ func (s *server) timeout() int {
 	now := monotonic()
 	for _, p := range s.programs {
 		if p.deadline > 0 {
-			wait = min(wait, max(p.deadline-now, 0)) // a program that runs is a child
+			wait = min(wait, max(p.deadline-now, 0)) // a program that runs is a child, so childful is set
 		}
 	}
 	if end := s.endAt(); end > 0 {
@@ -180,7 +181,7 @@ func (s *server) timeout() int {
 	return int((min(wait, longestSleep) + time.Millisecond - 1) / time.Millisecond)
 }
 
-// request serves one message; false means that boxd has gone.
+// request handles one message; false means that boxd has gone.
 func (s *server) request() bool {
 	body, files, err := fdpass.Recv(s.control, s.buf, false)
 	noRoom := errors.Is(err, fdpass.ErrNoRoom)
@@ -214,18 +215,18 @@ func (s *server) request() bool {
 		if serr := s.spawn(req.ID, req.Spawn, files); serr != nil {
 			s.send(&isolation.BoxReply{ID: req.ID, Failed: serr})
 		}
-		return true // spawn has taken the files
-	case p == nil: // it has just ended; the answer is under way
+		return true // spawn has closed the files
+	case p == nil: // it has just ended, and boxd will hear of that
 	case req.Pace != nil:
 		s.setPace(p, req.Pace)
 	case req.Forget && p.over:
 		s.forget(p)
-	case p.exit != nil: // what it has left is dying already
+	case p.exit != nil: // its other processes are being killed already
 	case req.CloseInput && p.input.pipe >= 0 && !p.terminal:
 		unix.Close(p.input.pipe)
 		p.input.pipe = -1
 	case req.Signal != 0:
-		_ = unix.Kill(-p.pid, syscall.Signal(req.Signal)) // its whole process group, as a terminal would
+		_ = unix.Kill(-p.pid, syscall.Signal(req.Signal)) // the whole process group, as a terminal does
 	case req.Kill:
 		s.end(p, isolation.ReasonCanceled)
 	}
@@ -233,12 +234,13 @@ func (s *server) request() bool {
 	return true
 }
 
-// sendPatience is how long a boxd that does not receive holds everything up: longer than the service manager
-// leaves one alone that stands still (WatchdogSec= of boxd.service), and one that goes on has lost nothing.
+// sendPatience is how long PID 1 waits for a boxd that does not receive. It is longer than the
+// service manager tolerates a boxd that hangs (WatchdogSec= of boxd.service), and a boxd that
+// recovers within it has lost nothing.
 const sendPatience = 40 * time.Second
 
-// send answers boxd. One that does not receive, or that there is no memory to talk to, is as good as gone:
-// what it does not hear of now, the next one finds.
+// send sends a message to boxd. A boxd that does not receive, or for which there is no memory, is
+// treated as gone: the next one finds out what this one has missed.
 func (s *server) send(reply *isolation.BoxReply, files ...int) {
 	if s.control < 0 || !s.served {
 		return
@@ -252,7 +254,7 @@ func (s *server) send(reply *isolation.BoxReply, files ...int) {
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.control), Events: unix.POLLOUT}}, int(min(left, 100*time.Millisecond)/time.Millisecond))
 			continue
 		}
-		_ = unix.Shutdown(s.control, unix.SHUT_RDWR) // the loop sees that
+		_ = unix.Shutdown(s.control, unix.SHUT_RDWR) // the event loop notices
 		return
 	}
 }
@@ -263,7 +265,7 @@ func (s *server) expire() {
 	for _, p := range s.programs {
 		switch {
 		case p.deadline == 0 || p.deadline > now || s.evaded:
-		case p.exit != nil: // it does not die
+		case p.exit != nil: // its processes do not die
 			s.judge(p)
 			s.report(p)
 		default:

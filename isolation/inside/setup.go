@@ -14,20 +14,21 @@ import (
 	"github.com/boxd-dev/boxd/isolation/overlay"
 )
 
-// box is a box in the making. PID 1 starts in fresh pid, mount, net, ipc, uts and user namespaces,
-// as in-box root with every capability there, in a copy of the image's template mount tree whose
-// mounts are locked (mount_namespaces(7)): what is read-only in the template stays so.
+// box is a box that is being set up. PID 1 starts in fresh pid, mount, net, ipc, uts and user
+// namespaces, as in-box root with every capability there, in a copy of the image's mount tree.
+// The mounts of the copy are locked (mount_namespaces(7)): what is read-only in the image stays
+// so.
 type box struct {
 	setup    *isolation.Setup
 	trees    []int // detached mounts, one for each of setup.Mounts
-	group    int   // cgroup for the programs' groups, -1 if there is none
+	group    int   // parent of the programs' cgroups, -1 if there is none
 	root     int   // "/", for openat2
 	writable bool  // programs can write to it
-	shared   bool  // its network is the host's
+	shared   bool  // it shares the network of the host
 	proc     int   // the box's own procfs
 	work     int   // the scratch tmpfs, source of every writable directory
 
-	listener int // where another boxd connects, -1 if none can
+	listener int // where another boxd connects, -1 if the box cannot be adopted
 }
 
 type step struct {
@@ -35,13 +36,13 @@ type step struct {
 	do   func() (item string, err error)
 }
 
-// common is what every box has. It is done before PID 1 knows which box it will be. A line may lean
-// on the lines above it, on none below.
+// common returns the steps that are the same for every box. They run before PID 1 knows which box
+// it will be. A step may depend on those above it, never on one below.
 func (b *box) common() []step {
 	return []step{
 		{isolation.StepRoot, b.openRoot},
 		{isolation.StepProc, b.mountProc},
-		// Once CAP_SYS_RESOURCE is gone nobody in the box can raise them again.
+		// Once CAP_SYS_RESOURCE is dropped nobody in the box can raise these limits again.
 		{isolation.StepSysctl, b.boundKernelObjects},
 		{isolation.StepDevpts, b.mountDevpts},
 		{isolation.StepLoopback, b.raiseLoopback},
@@ -50,7 +51,8 @@ func (b *box) common() []step {
 	}
 }
 
-// own is what makes it this box, and what has to come last.
+// own returns the steps that depend on the configuration of this box, and those that have to come
+// last.
 func (b *box) own() []step {
 	return []step{
 		{isolation.StepRoot, b.enterRoot},
@@ -62,7 +64,7 @@ func (b *box) own() []step {
 		{isolation.StepMount, b.attachMounts},
 		{isolation.StepPrivileges, b.dropPrivileges},
 		{isolation.StepPrivileges, b.keepApart},
-		// Last, since the filter forbids most of the above.
+		// Last, since the filter forbids most of what the other steps do.
 		{isolation.StepSeccomp, b.installFilter},
 	}
 }
@@ -76,9 +78,10 @@ func run(steps []step) error {
 	return nil
 }
 
-// openRoot also lets go of every descriptor PID 1 was not meant to have. One of a directory of the host
-// would be a way out of the box: links of the box's own may lead PID 1 to /proc/self/fd. The runtime
-// has none yet, as it is told the number of threads and need not look it up.
+// openRoot also closes every descriptor that PID 1 was not meant to have. A descriptor of a host
+// directory would be a way out of the box: symbolic links in the box may lead PID 1 to
+// /proc/self/fd. The Go runtime has opened none yet, as the number of threads is given to it and
+// it need not look it up.
 func (b *box) openRoot() (string, error) {
 	unix.Umask(0o022)
 	err := unix.CloseRange(idLockFD+1, math.MaxUint32, 0)
@@ -89,14 +92,15 @@ func (b *box) openRoot() (string, error) {
 	return "/", err
 }
 
-// enterRoot makes the root that programs can write to, if the box is to have one.
+// enterRoot sets up the root that programs can write to, if the box is to have one.
 func (b *box) enterRoot() (item string, err error) {
 	b.writable, item, err = overlay.Enter(b.setup, &b.trees, &b.root, b.proc)
 	return item, err
 }
 
-// keptCapabilities are what PID 1 needs for its work: to become the box user in a child (SETUID and
-// SETGID, both or clone fails) and to signal that user's processes (KILL). No program ever has one.
+// keptCapabilities are what PID 1 needs for its work: to become the box user in a child (SETUID
+// and SETGID, both or clone fails) and to signal that user's processes (KILL). No program ever
+// has one.
 const keptCapabilities = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL
 
 // Secure bits of capabilities(7), all locked: uid 0 gets no capability by exec, and none can be
@@ -108,12 +112,13 @@ const secureBits = 1<<0 | 1<<1 | // NOROOT
 
 // dropPrivileges leaves every thread of PID 1 with keptCapabilities at most.
 //
-// What matters to execve alone, the secure bits and the bounding set, is set on this thread only: it
-// is the one that ever forks, and on the others no_new_privs (by installFilter) keeps an execve from
-// gaining anything (capabilities(7)). Stopping all threads fifty times took longer than all else that
-// PID 1 does.
+// The secure bits and the bounding set matter only to execve, so they are set on this thread
+// alone: it is the only one that forks, and on the others no_new_privs (set by installFilter)
+// keeps an execve from gaining anything (capabilities(7)). Stopping all threads fifty times took
+// longer than everything else that PID 1 does.
 func (b *box) dropPrivileges() (string, error) {
-	// A working directory of our own: programs inherit it, other threads are not disturbed.
+	// A working directory of this thread's own: programs inherit it, and the other threads are
+	// not disturbed.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return "unshare", err
 	}
@@ -144,11 +149,12 @@ func (b *box) dropPrivileges() (string, error) {
 	return "", nil
 }
 
-// keepApart keeps programs from the abstract sockets of the host, which are of its network.
+// keepApart keeps programs away from the abstract sockets of the host's network namespace, if the
+// box shares that.
 func (b *box) keepApart() (string, error) { return isolation.ScopeSockets(b.shared) }
 
-// installFilter puts the programs' filter on every thread. TSYNC also gives no_new_privs to all of
-// them (seccomp(2)).
+// installFilter installs the programs' seccomp filter on every thread. TSYNC also sets
+// no_new_privs on all of them (seccomp(2)).
 func (b *box) installFilter() (string, error) {
 	filter := b.setup.Filter
 	n := len(filter) / int(unsafe.Sizeof(unix.SockFilter{}))
@@ -163,7 +169,7 @@ func (b *box) installFilter() (string, error) {
 	case errno != 0:
 		return "install", errno
 	case r != 0:
-		return "thread", unix.ESRCH // TSYNC names a thread it could not bring along
+		return "thread", unix.ESRCH // TSYNC returns the id of a thread that it could not synchronize
 	}
 	return "", nil
 }

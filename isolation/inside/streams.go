@@ -11,22 +11,22 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// stream is one output of a program: what it writes to, and the ring its bytes end up in.
+// stream is one output of a program: the pipe it writes to, and the ring that holds its bytes.
 type stream struct {
 	index  int
 	pipe   int // reading end, or the terminal; -1 when finished
 	token  int32
-	paused bool // not watched: a reader has not come far enough yet
+	paused bool // not watched: a reader lags too far behind
 	ring   output.Ring
 }
 
-// input is the standard input of a durable program, as boxd needs it: see isolation/client.
+// input is the standard input of a durable program; isolation/client describes how boxd uses it.
 type input struct {
 	pipe   int // writing end, or the terminal; -1 if there is none
-	memory int // what has been written
+	memory int // memfd with the input written so far
 }
 
-// taken is how much of it the program's pipe has ever had.
+// taken returns how many bytes of the input have gone into the program's pipe.
 func (i *input) taken() uint64 {
 	if i.memory < 0 {
 		return 0
@@ -35,10 +35,11 @@ func (i *input) taken() uint64 {
 	return uint64(max(at, 0))
 }
 
-// stdio is what a program is started with: its 0, 1 and 2.
+// stdio are descriptors 0, 1 and 2 of a program.
 type stdio [3]int
 
-// openStdio makes the pipes of a program or its terminal and, if it is durable, the rings.
+// openStdio makes the pipes or the terminal of a program and, if it is durable, the rings for its
+// output.
 func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio, error) {
 	io := stdio{s.null, s.null, s.null}
 	for i := range p.streams {
@@ -82,7 +83,7 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 	return io, nil
 }
 
-// openDirect makes pipes whose far ends are somebody else's.
+// openDirect makes pipes whose other ends go to boxd.
 func (p *program) openDirect(io stdio) (stdio, error) {
 	for i := range io {
 		reading, writing, err := pipe()
@@ -105,8 +106,8 @@ func pipe() (reading, writing int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// openRings makes what a durable program's output is kept in, or takes it over from the one it continues,
-// and what its input goes through.
+// openRings makes the rings that hold the output of a durable program, or takes over those of the
+// program it continues, and sets up its input.
 func (s *server) openRings(p *program, cmd *isolation.Command) error {
 	var err error
 	if cmd.Stdin == isolation.StdinPipe {
@@ -135,7 +136,8 @@ func (s *server) openRings(p *program, cmd *isolation.Command) error {
 	return err
 }
 
-// handOver lists what boxd needs of a durable program, in the order of the protocol.
+// handOver lists the descriptors of a durable program that boxd gets, in the order of the
+// protocol.
 func (p *program) handOver(all bool) (files []int) {
 	files = append(files, p.far...)
 	if p.input.pipe >= 0 {
@@ -147,8 +149,8 @@ func (p *program) handOver(all bool) (files []int) {
 	return files
 }
 
-// watchStreams begins to take a program's output as it comes. Out of memory for that, the output is
-// taken at the program's end, as far as the pipe holds it.
+// watchStreams starts reading a program's output as it is written. If there is no memory for
+// that, the output is read at the program's end, as much as the pipe holds.
 func (s *server) watchStreams(p *program) {
 	for i := range p.streams {
 		if st := &p.streams[i]; st.pipe >= 0 {
@@ -173,7 +175,7 @@ func (s *server) readable(p *program, st *stream) {
 	p.notifyReaders()
 }
 
-// fill moves what is there to the end of a ring. EAGAIN: nothing; 0: there is nobody left to write.
+// fill moves available output to the end of a ring. EAGAIN: there is none; 0: no writer is left.
 func (s *server) fill(p *program, st *stream) (int64, error) {
 	if p.durable {
 		p.journal.Note(st.index, [2]int64{p.streams[0].ring.Size(), p.streams[1].ring.Size()})
@@ -184,8 +186,8 @@ func (s *server) fill(p *program, st *stream) (int64, error) {
 	if s.scratch == nil {
 		s.scratch = make([]byte, 16<<10)
 	}
-	n, err := unix.Read(st.pipe, s.scratch) // what has been read is not lost: PID 1 does not end before its box
-	if errors.Is(err, unix.EIO) {           // nobody has the terminal open any more
+	n, err := unix.Read(st.pipe, s.scratch) // nothing that was read is lost: PID 1 does not end before its box
+	if errors.Is(err, unix.EIO) {           // no process has the terminal open any more
 		return 0, nil
 	}
 	if n > 0 {
@@ -194,11 +196,11 @@ func (s *server) fill(p *program, st *stream) (int64, error) {
 	return int64(n), err
 }
 
-// notifyReaders wakes who reads a program's output.
+// notifyReaders wakes the readers of a program's output.
 func (p *program) notifyReaders() {
 	if p.event >= 0 {
 		one := [8]byte{1}
-		_, _ = unix.Write(p.event, one[:]) // a full counter means that they have been told
+		_, _ = unix.Write(p.event, one[:]) // if the counter is full they have been woken already
 	}
 }
 
@@ -207,7 +209,8 @@ func (p *program) ahead(st *stream) bool {
 	return p.pace.Wait && st.ring.Size()-int64(p.pace.Taken[st.index]) >= st.ring.Tail
 }
 
-// setPace goes on with the streams whose readers have caught up.
+// setPace records how far the readers have come, and watches paused streams again whose readers
+// have caught up.
 func (s *server) setPace(p *program, pace *isolation.Pace) {
 	p.pace = *pace
 	for i := range p.streams {
@@ -226,15 +229,16 @@ func (s *server) setPace(p *program, pace *isolation.Pace) {
 	}
 }
 
-// pause stops watching a stream; its program will wait for room in the pipe, as for any slow reader.
+// pause stops reading a stream; its program then waits for room in the pipe, as with any slow
+// reader.
 func (s *server) pause(st *stream) {
 	if unix.EpollCtl(s.epoll, unix.EPOLL_CTL_DEL, st.pipe, nil) == nil {
 		st.paused = true
 	}
 }
 
-// drain takes what is in the pipe of a program that has ended. Whoever else holds the writing end is
-// not waited for, nor listened to if they go on writing.
+// drain reads what is in the pipe of a program that has ended. It neither waits for other
+// processes that hold the writing end, nor reads on if they keep writing.
 func (s *server) drain(p *program, st *stream) {
 	if st.pipe < 0 {
 		return
@@ -257,10 +261,11 @@ func (s *server) drain(p *program, st *stream) {
 	}
 }
 
-// terminalRest bounds what is taken of a terminal at the end of its program, which is more than one holds.
+// terminalRest bounds how much is read from a terminal at the end of its program: more than a
+// terminal buffers.
 const terminalRest = 256 << 10
 
-// closePipe ends the reading of a stream; what it has written stays in the ring.
+// closePipe stops reading a stream; the output read so far stays in the ring.
 func (s *server) closePipe(st *stream) {
 	switch {
 	case st.pipe < 0:

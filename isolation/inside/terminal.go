@@ -9,8 +9,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// openTerminal makes a terminal in the box's own devpts and returns the program's end of it. The thread acts
-// as the box user, whose the terminal is then.
+// openTerminal opens a terminal in the box's own devpts and returns the program's end of it. The
+// thread acts as the box user, who then owns the terminal.
 func (s *server) openTerminal(p *program, size *isolation.Terminal) (int, error) {
 	master, slave, err := pty.Open()
 	if err != nil {
@@ -19,7 +19,8 @@ func (s *server) openTerminal(p *program, size *isolation.Terminal) (int, error)
 	defer master.Close()
 	defer slave.Close()
 	err = pty.Setsize(master, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
-	// Descriptors of our own: the library's are the runtime's to close, and block (creack/pty, issue 162).
+	// Descriptors of our own: those of the library are closed by the runtime, and block
+	// (creack/pty, issue 162).
 	end := s.null
 	if err == nil {
 		p.streams[0].pipe, err = duplicate(int(master.Fd()))
@@ -28,7 +29,7 @@ func (s *server) openTerminal(p *program, size *isolation.Terminal) (int, error)
 		p.input.pipe, err = duplicate(int(master.Fd()))
 	}
 	if err == nil {
-		err = unix.SetNonblock(p.streams[0].pipe, true) // both: it is a property of what they share
+		err = unix.SetNonblock(p.streams[0].pipe, true) // one call for both: the flag belongs to the open file description they share
 	}
 	if err == nil {
 		p.slave, err = duplicate(int(slave.Fd()))

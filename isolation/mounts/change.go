@@ -12,14 +12,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Lender knows which directories of the host are lent, as for boxes that are made.
+// Lender knows which directories of the host may be mounted in boxes.
 type Lender struct {
 	Rules *SourceRules
 }
 
-// Change does what a request asks for, which is valid and about no skill. One change of a box is made at a time. src is
-// what is added, with its id map, a user namespace; both stay the caller's. It waits for filesystems that callers have
-// named: what is mounted, and what the target is in.
+// Change lists or changes the mounts of a live box. The request is valid and is not about a
+// skill, and only one change of a box is made at a time. src is what is to be mounted, and idMap
+// opens the user namespace that is its id map; both stay the caller's. Change waits for
+// filesystems that callers have named: that of the source and that of the target.
 func Change(b *Box, req *isolation.ChangeMount, src *Source, idMap func() (int, error)) (*isolation.Mounted, error) {
 	switch req.Op {
 	case isolation.MountLook:
@@ -41,8 +42,9 @@ func Change(b *Box, req *isolation.ChangeMount, src *Source, idMap func() (int, 
 	return b.Replace(tree, &req.Mount, req.IDs[0])
 }
 
-// Outside does what needs no box. It removes the directories that were made for the mounts of one that has ended, in a
-// directory of the host; one that is gone has none. Or it says which a target lacks.
+// Outside does what needs no live box. For MountTidy it removes the directories that were made in
+// a directory of the host for mounts of a box that has ended; if that directory is gone too,
+// there is nothing to do. Otherwise it returns which directory of a target is missing.
 func (l *Lender) Outside(req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	src, err := l.Rules.Open(req.Caller, req.Mount)
 	if errors.Is(err, unix.ENOENT) && req.Op == isolation.MountTidy {

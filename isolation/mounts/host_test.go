@@ -8,7 +8,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Who mounts the lower overlay of a writable root is in-box root, and must own nothing there; root of the host is the box user.
+// In-box root mounts the lower overlay of a writable root and must own nothing there; root of the
+// host is the box user.
 func TestNobodyIsInBoxRootInATreeOfTheHost(t *testing.T) {
 	t.Parallel()
 	const base = 7 * isolation.IDRange
@@ -17,7 +18,7 @@ func TestNobodyIsInBoxRootInATreeOfTheHost(t *testing.T) {
 	if len(users) != len(groups) {
 		t.Errorf("%v, %v", users, groups)
 	}
-	host := map[int]int{} // by id of the box
+	host := map[int]int{} // by id in the box
 	for i, m := range users {
 		if groups[i] != m {
 			t.Errorf("groups are mapped otherwise: %v", groups[i])

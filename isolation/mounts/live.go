@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Mounts of a live box are added, replaced and removed from outside: PID 1 and the programs of a box may not mount,
-// and gain no right to do so. The keeper does it on a thread that enters the box's mount namespace for one change
-// and ends with it.
+// Mounts of a live box are added, replaced and removed from outside: PID 1 and the programs of a
+// box may not mount, and gain no right to do so. The keeper does it on a thread that enters the
+// box's mount namespace for one change and then ends.
 //
-// Nothing in the box is trusted: its paths are resolved one component at a time, without following links, and where
-// a mount has ended up is checked once it is there.
+// Nothing in the box is trusted: its paths are resolved one component at a time, without
+// following symbolic links, and once a mount is attached it is checked where it has ended up.
 
 package mounts
 
@@ -23,43 +23,45 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Box is the box that is changed.
+// Box is the box whose mounts are changed.
 type Box struct {
-	PID    int         // of its PID 1, on the host
+	PID    int         // host PID of its PID 1
 	IDBase uint32      // first of its host ids
-	Alive  func() bool // whether that process still is the one that is meant
-	closed bool        // what is made for targets is root's, as for skills, and not the box user's
+	Alive  func() bool // whether the process with that PID is still PID 1 of the box
+	closed bool        // directories made for targets belong to root, as for skills, and not to the box user
 }
 
 // place is a thread in the mount namespace of a box.
 type place struct {
-	root int    // of the box
+	root int    // root directory of the box
 	fds  int    // /proc/self/fd of the host
-	uid  uint32 // of whose the directories are that are made for targets, on the host: the box user
+	uid  uint32 // host uid that owns directories made for targets: that of the box user, or 0
 }
 
-// enter calls f on a thread that is in the box's mount namespace, with a working directory of its own. The thread
-// ends with it.
+// enter calls f on a thread in the box's mount namespace, with a working directory of its own.
+// The thread ends when f returns.
 func (b *Box) enter(f func(p *place) error) error {
 	ns, err := unix.Open("/proc/"+strconv.Itoa(b.PID)+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return b.gone(err)
 	}
 	defer unix.Close(ns)
-	if !b.Alive() { // it is of that process, as it has lived until after it was opened
+	if !b.Alive() { // the namespace is that of PID 1, as PID 1 was alive after it was opened
 		return unix.ESRCH
 	}
 	return apart(func() error { return b.inside(ns, f) })
 }
 
-// apart calls f on a thread that ends with it. The main thread cannot end: it would stay where f has brought it for
-// as long as the keeper lives, and hold the box's mounts. If it is the one that is given, it waits meanwhile.
+// apart calls f on a thread that ends when f returns. The main thread cannot end: it would stay
+// in the namespace that f has entered for as long as the keeper lives, and hold the box's mounts.
+// If the goroutine happens to be on the main thread, that waits while another thread does the
+// work.
 func apart(f func() error) error {
 	done := make(chan error, 1)
 	go func() { // waited for below
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			done <- apart(f) // on another, as this one is taken
+			done <- apart(f) // on another thread, as this one is occupied
 			runtime.UnlockOSThread()
 			return
 		}
@@ -92,8 +94,8 @@ func (b *Box) inside(ns int, f func(p *place) error) error {
 	return f(p)
 }
 
-// gone makes the end of a process of what is said of its directory. EINVAL: it is just ending, and has let go of its
-// namespaces.
+// gone turns errors that mean the end of the box's process into ESRCH. The kernel says EINVAL of
+// a process that is ending and has released its namespaces.
 func (b *Box) gone(err error) error {
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EINVAL) || !b.Alive() {
 		return unix.ESRCH
@@ -101,8 +103,9 @@ func (b *Box) gone(err error) error {
 	return err
 }
 
-// Add puts a mount on its target, of which the missing directories are made. EEXIST: there is a mount. ESTALE:
-// somebody in the box moved the target meanwhile. After an error nothing has changed.
+// Add attaches a mount to its target and makes missing directories of that first. EEXIST:
+// something is mounted there. ESTALE: a program in the box moved the target meanwhile. After an
+// error nothing has changed.
 func (b *Box) Add(tree int, m *isolation.Mount) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
 	err := b.enter(func(p *place) error {
@@ -135,8 +138,9 @@ func (p *place) add(tree int, m *isolation.Mount, done *isolation.Mounted) error
 	return p.settle(tree, m, done)
 }
 
-// settle looks at a mount that has just been attached, and takes it away if it is not what it should be, or not
-// where. The programs of the box may have used it for that moment; there is nothing in it they may not have.
+// settle checks a mount that has just been attached, and detaches it if its attributes or its
+// place are not as they should be. Programs of the box may have used it in between, but it holds
+// nothing they may not have.
 func (p *place) settle(tree int, m *isolation.Mount, done *isolation.Mounted) error {
 	err := note(tree, m, done)
 	if err == nil {
@@ -148,7 +152,7 @@ func (p *place) settle(tree int, m *isolation.Mount, done *isolation.Mounted) er
 	return errors.Join(err, p.detach(tree))
 }
 
-// note writes down what the kernel has made of a mount.
+// note records the id and the attributes that the kernel has given to a mount.
 func note(tree int, m *isolation.Mount, done *isolation.Mounted) (err error) {
 	if done.ID, err = mountID(tree, ""); err == nil {
 		done.Attrs, err = verify(tree, m)
@@ -156,8 +160,9 @@ func note(tree int, m *isolation.Mount, done *isolation.Mounted) (err error) {
 	return err
 }
 
-// detach takes a mount off by its own root, wherever it is by now. That is found by a link of /proc, so that its
-// filesystem is asked nothing: it may not answer, and to go there would be to ask (chdir(2)).
+// detach unmounts by a descriptor of the mount's root, wherever that is by now. It goes by a link
+// in /proc so that its filesystem is not asked, since that may never answer; chdir(2) to the
+// mount would ask it.
 func (p *place) detach(root int) error {
 	if err := unix.Fchdir(p.fds); err != nil {
 		return err
@@ -166,7 +171,7 @@ func (p *place) detach(root int) error {
 	return unix.Unmount(strconv.Itoa(root), unix.MNT_DETACH)
 }
 
-// isAt reports whether a mount is what is found at a path; ESTALE: it is not.
+// isAt checks that a path leads to a mount; ESTALE: it does not.
 func (p *place) isAt(target string, id uint64) error {
 	fd, err := p.open(target)
 	if err != nil {
@@ -179,9 +184,9 @@ func (p *place) isAt(target string, id uint64) error {
 	return nil
 }
 
-// Replace puts a mount into the place of another, given as it is known, and detaches that: programs that have
-// something of it open keep it. Nobody finds the target without one of the two. On kernels that cannot put a
-// mount below another (before 6.5), the old one stays there, covered.
+// Replace puts a mount in the place of another, whose id must be old, and detaches the old one:
+// programs keep what they have open of it. At no moment is the target without a mount. On kernels
+// that cannot attach a mount beneath another (before 6.5), the old one stays there, covered.
 func (b *Box) Replace(tree int, m *isolation.Mount, old uint64) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
 	return done, b.enter(func(p *place) error {
@@ -193,10 +198,10 @@ func (b *Box) Replace(tree int, m *isolation.Mount, old uint64) (*isolation.Moun
 	})
 }
 
-// errNotBeneath means that the kernel cannot put a mount below another. Nothing has changed.
+// errNotBeneath means that the kernel cannot attach a mount beneath another. Nothing has changed.
 var errNotBeneath = errors.New("no mount can be put below another")
 
-// onTop covers what is on a target.
+// onTop attaches a mount on top of the one that is on the target.
 func (p *place) onTop(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
 	target, err := p.open(m.Target)
 	if err != nil {
@@ -213,7 +218,7 @@ func (p *place) onTop(tree int, m *isolation.Mount, old uint64, done *isolation.
 	return p.settle(tree, m, done)
 }
 
-// moveMountBeneath is MOVE_MOUNT_BENEATH of move_mount(2), from Linux 6.5 on.
+// moveMountBeneath is MOVE_MOUNT_BENEATH of move_mount(2), since Linux 6.5.
 const moveMountBeneath = 0x200
 
 func (p *place) replace(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
@@ -232,8 +237,9 @@ func (p *place) replace(tree int, m *isolation.Mount, old uint64, done *isolatio
 	if err != nil {
 		return err
 	}
-	// The new one is below the old one, which goes. From then on it is where the old one was, and found by its
-	// number if the box has moved that: taken away, it would leave nothing in that place.
+	// The new mount is beneath the old one, which is detached now. The new one is then where the
+	// old one was, and if the box has moved that, it is still found by its id. Detaching the new
+	// one would leave that place without any mount.
 	if err := p.detach(target); err != nil {
 		return err
 	}
@@ -243,9 +249,10 @@ func (p *place) replace(tree int, m *isolation.Mount, old uint64, done *isolatio
 	return nil
 }
 
-// Remove takes mounts off their target, the first of them being the uppermost, and removes what was made for it.
-// If the first is in use, it is Busy and nothing has changed, unless force is set: what is open of it then stays
-// so. A mount that is not there any more is no error.
+// Remove unmounts the mounts of a target, the uppermost first, and removes the directories that
+// were made for it. If the first is in use, the result is Busy and nothing has changed, unless
+// force is set: then programs keep what they have open of it. It is no error if a mount is not
+// there any more.
 func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
 	where := target
@@ -267,7 +274,7 @@ func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*iso
 		}
 	}
 	if made == "" || where != target {
-		return done, nil // where the box has put it, it is the box's
+		return done, nil // the box has moved the mount, so the directories are the box's to remove
 	}
 	return done, b.enter(func(p *place) error {
 		p.removeMade(target, made)
@@ -275,15 +282,16 @@ func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*iso
 	})
 }
 
-// maxTries is how often it is tried to catch a mount that a box moves about.
+// maxTries is how often Remove tries to catch a mount that a program in the box keeps moving.
 const maxTries = 64
 
-// maxBusy bounds how long a mount may be in use by nobody that can be named. A process that was forked and has not
-// reached its execve(2) has the descriptors of its parent, those that are closed there included: umount(2) then says
-// EBUSY of a mount that none of the box uses.
+// maxBusy bounds how long a mount may be busy without a user that can be named. A process that
+// was forked and has not reached its execve(2) still has the descriptors of its parent, also
+// those that close on exec: umount(2) then says EBUSY for a mount that nothing in the box uses.
 const maxBusy = 250 * time.Millisecond
 
-// idle calls remove again while it says EBUSY and no user can be named. EBUSY comes with the users there are.
+// idle repeats remove while that says EBUSY and no user can be named. It returns EBUSY together
+// with the users it found.
 func (b *Box) idle(id uint64, remove func() error) ([]isolation.MountUser, error) {
 	end := time.Now().Add(maxBusy)
 	for wait := time.Millisecond; ; wait *= 2 {
@@ -298,8 +306,9 @@ func (b *Box) idle(id uint64, remove func() error) ([]isolation.MountUser, error
 	}
 }
 
-// take takes a mount off, wherever it is, and says where it has found it: "", nowhere. It is done when the box has
-// no mount of that number any more. EPERM: it is where none is that was given to a living box.
+// take unmounts a mount wherever it is, and returns the path where it has found it, or "" if the
+// box does not have it. It succeeds once the box has no mount with that id any more. EPERM: at
+// that path there can be no mount that was added to a live box.
 func (b *Box) take(id uint64, force bool) (at string, err error) {
 	for range maxTries {
 		now, err := b.find(id)
@@ -309,7 +318,7 @@ func (b *Box) take(id uint64, force bool) (at string, err error) {
 		if at = now; !b.given(at) {
 			return at, unix.EPERM
 		}
-		// ESTALE: somebody in the box moves it about.
+		// ESTALE: a program in the box moves it about; try again.
 		if err = b.enter(func(p *place) error { return p.remove(at, id, force) }); err != nil && !errors.Is(err, unix.ESTALE) {
 			return at, err
 		}
@@ -317,7 +326,8 @@ func (b *Box) take(id uint64, force bool) (at string, err error) {
 	return at, unix.ESTALE
 }
 
-// given reports whether a living box can have been given a mount that is at a place now. Skills stay where they are.
+// given reports whether a mount at this path may be one that was added to a live box. Skills
+// cannot be moved.
 func (b *Box) given(at string) bool {
 	if b.closed {
 		return path.Dir(at) == isolation.SkillsDir || isolation.IsDriveTarget(at)
@@ -325,8 +335,9 @@ func (b *Box) given(at string) bool {
 	return isolation.UnderRoots(at) && at != isolation.Workspace && at != isolation.Home && at != "/tmp"
 }
 
-// remove takes a mount off. By force that is done by its own root. Else it is by its name, which nobody of the box
-// can give to anything else meanwhile; who has the same directory elsewhere can.
+// remove unmounts a mount. With force it goes by a descriptor of the mount's root. Without, it
+// goes by the name in the parent directory, which programs of the box cannot reuse while
+// something is mounted there; a process outside that has the same directory can.
 func (p *place) remove(at string, id uint64, force bool) error {
 	if force {
 		root, err := p.open(at)
@@ -354,8 +365,8 @@ func (p *place) remove(at string, id uint64, force bool) error {
 	return unix.Unmount(name, unix.UMOUNT_NOFOLLOW)
 }
 
-// mountID is the number of the mount that a name below a directory is in; "": of the directory itself. Nothing is asked of
-// its filesystem (AT_STATX_DONT_SYNC).
+// mountID returns the id of the mount that a name in a directory belongs to; "" stands for the
+// directory itself. Its filesystem is not asked (AT_STATX_DONT_SYNC).
 func mountID(dir int, name string) (uint64, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC|unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st); err != nil {
@@ -364,7 +375,7 @@ func mountID(dir int, name string) (uint64, error) {
 	return st.Mnt_id, nil
 }
 
-// isMountRoot reports whether a descriptor is of the root of a mount.
+// isMountRoot reports whether a descriptor refers to the root of a mount.
 func isMountRoot(fd int) (bool, error) {
 	var st unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_STATX_DONT_SYNC|unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st)

@@ -13,12 +13,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// List says what mounts there are where a living box is given them, and what there is of a target. Before a change and
-// after one that nobody knows the end of, the two tell what that has come to. Nothing else mounts anything in a box. No
-// filesystem is asked that is mounted on the target: it may not answer.
+// List returns the mounts that a live box was given, and which directory of a target is missing.
+// Compared before and after a change whose outcome is unknown, it tells what the change has done,
+// since nothing else mounts anything in a box. It does not ask the filesystem that is mounted on
+// the target: that may never answer.
 func (b *Box) List(target string) (*isolation.Mounted, error) {
 	var list []entry
-	parents := map[uint64]uint64{} // of all mounts
+	parents := map[uint64]uint64{} // parent ids of all mounts, by id
 	err := b.mounts(func(e entry) {
 		parents[e.id] = e.parent
 		if isGiven(e.path, target) {
@@ -54,7 +55,7 @@ func (b *Box) List(target string) (*isolation.Mounted, error) {
 	})
 }
 
-// flags are the ST_ flags (statfs(2)) of the options of a mount.
+// flags returns the ST_ flags (statfs(2)) for the options of a mount.
 func flags(options string) (list uint64) {
 	for o := range strings.SplitSeq(options, ",") {
 		switch o {
@@ -73,20 +74,21 @@ func flags(options string) (list uint64) {
 	return list
 }
 
-// isGiven reports whether what is mounted on a path may be what a living box was given for a target. What covers a bare
-// directory of the image stays (see cover).
+// isGiven reports whether a mount at this path may have been added to a live box for a target.
+// The tmpfs that covers a bare directory of the image stays (see cover).
 func isGiven(path, target string) bool {
 	return isolation.UnderRoots(path) && (path == target || !slices.Contains(isolation.Roots(), path))
 }
 
-// missing is the first directory of a target that is not there, which would be made; "": none.
+// missing returns the first directory of a target that does not exist and would be made, or "" if
+// none is missing.
 func (p *place) missing(target string) string {
 	for _, dir := range chain(target, "") {
 		fd, err := p.open(dir)
 		if errors.Is(err, unix.ENOENT) {
 			return dir
 		}
-		if err != nil { // no directory: the change refuses it, and makes none
+		if err != nil { // not a directory: the change refuses it, and makes nothing
 			break
 		}
 		unix.Close(fd)

@@ -13,7 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// A look names what a living box was given, what is on a mount before that one, and what a target lacks.
+// List returns the mounts that a live box was given, those that are covered too, and what a
+// target lacks.
 func TestALookNamesWhatABoxWasGiven(t *testing.T) {
 	t.Parallel()
 	b, dir := aBox(t)
@@ -60,7 +61,8 @@ func TestALookNamesWhatABoxWasGiven(t *testing.T) {
 	if now = look(); !slices.Equal(now.IDs, before.IDs) || now.Made != before.Made {
 		t.Errorf("before %+v, after %+v", before, now)
 	}
-	// What covers a bare directory of the image is not of the box, and not of a target below it.
+	// The tmpfs that covers a bare directory of the image does not count for the box, nor for a
+	// target below it.
 	for path, want := range map[string]bool{"/mnt": false, "/mnt/x": true, target: true, "/tmp": false, "/etc": false, "/home/box": false, "/home": false} {
 		if isGiven(path, target) != want {
 			t.Errorf("%s is taken for a live mount: %v", path, !want)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Directories that callers name are opened, checked against the rules and mounted by workers: their filesystem may
-// never answer, and a worker that is late is given up.
+// Directories that callers name are opened, checked against the rules and mounted by worker
+// processes: their filesystem may never answer, and a worker that takes too long is abandoned.
 
 package mounts
 
@@ -23,21 +23,22 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Sources is where the keeper asks for it.
+// Sources has mount sources opened and mounted by workers.
 type Sources struct {
 	Pool *WorkerPool
 	Maps *UserNamespaces
 }
 
-// How many filesystems that callers have named may be waited for at a time, and how many of one user, each with a process
-// of some megabytes; and for how long, where the configuration says nothing.
+// How many jobs on filesystems that callers have named may be waited for at a time, and how many
+// of those for one user; each needs a process of some megabytes. And how long, where the
+// configuration does not say.
 const (
 	maxJobs          = 64
 	maxJobsPerCaller = 8
 	patience         = 5 * time.Second
 )
 
-// OpenSources checks the rules by which directories are lent, and returns a desk whose workers go by them.
+// OpenSources checks the rules for mount sources, and returns Sources whose workers apply them.
 func OpenSources(state string, cfg *isolation.KeeperConfig, maps *UserNamespaces, log *log.Logger) (*Sources, error) {
 	for _, text := range cfg.Allow {
 		if _, err := parseAllowRule(text); err != nil {
@@ -49,38 +50,40 @@ func OpenSources(state string, cfg *isolation.KeeperConfig, maps *UserNamespaces
 	})}, nil
 }
 
-// Close ends all jobs.
+// Close cancels all jobs.
 func (d *Sources) Close() {
 	if d != nil {
 		d.Pool.Close()
 	}
 }
 
-// What is asked: the first byte of an job, and of its answer: what follows is a KeeperReply.
+// The first byte of a job and of its answer says what is asked. The rest of an answer is a
+// KeeperReply.
 const (
-	askOpen    byte = 'o' // the source of a mount; back come its owner and a descriptor
-	askTree    byte = 't' // a mount of a source that is open, by its id map; back comes a descriptor
-	askChange  byte = 'c' // a change of a mount of a living box
-	askOutside byte = 'r' // what needs no box: what was made for mounts of one that has ended, what a target lacks
-	askFollow  byte = 'f' // where a path leads
+	askOpen    byte = 'o' // open the source of a mount; the answer has its owner and a descriptor
+	askTree    byte = 't' // make an id-mapped mount of an open source; the answer has a descriptor
+	askChange  byte = 'c' // change a mount of a live box
+	askOutside byte = 'r' // remove what was made for mounts of a box that has ended, or say what a target lacks
+	askFollow  byte = 'f' // return where a path leads
 )
 
-// Lengths of what an job begins with.
+// Lengths of the fixed parts at the start of a job.
 const (
 	ownerLen = 4 * 4
 	placeLen = 2 * 4
 )
 
-// about is what an job is about, for who is told that it has failed.
+// about says what a job is about, for the error if it fails.
 type about struct {
 	caller uint32
 	step   isolation.Step
-	item   string // of what fails with an answer
+	item   string // what the answer says that has failed
 	field  string
 	value  string
 }
 
-// do has an job done, and returns what its answer says besides its reply. The descriptors are the caller's.
+// do runs a job in a worker, and returns what its answer holds besides the reply. The descriptors
+// are the caller's.
 func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int) (isolation.KeeperReply, []byte, []int, error) {
 	body, got, err := d.Pool.Do(ctx, w.caller, request, files...)
 	if err != nil {
@@ -101,8 +104,8 @@ func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int)
 	return nil, nil, nil, d.failure(w, errors.New("the answer of a worker is malformed"))
 }
 
-// failure is what becomes of an job without an answer. What is late has been named by the caller; that a worker has
-// ended has nothing to do with that.
+// failure is the error of a job without an answer. A job that is late is refused by the path that
+// the caller has named; if a worker has died, that path is not to blame.
 func (d *Sources) failure(w about, err error) error {
 	step := &isolation.StepError{Step: w.step, Item: w.value}
 	switch {
@@ -115,7 +118,7 @@ func (d *Sources) failure(w about, err error) error {
 	default:
 		*step = isolation.StepError{Step: isolation.StepSetup, Item: err.Error(), Errno: unix.EPROTO}
 		if errno, ok := errors.AsType[syscall.Errno](err); ok {
-			step.Errno = errno // of want of descriptors or memory, there may be more later
+			step.Errno = errno // descriptors or memory are short now, and may not be later
 		}
 		if errors.Is(err, errCanceled) {
 			step.Errno = unix.ECANCELED
@@ -124,7 +127,7 @@ func (d *Sources) failure(w about, err error) error {
 	return step
 }
 
-// Open opens the sources of mounts with the rights of their caller.
+// Open opens the sources of mounts with the caller's access rights.
 func (d *Sources) Open(ctx context.Context, caller isolation.Caller, mounts []isolation.Mount) ([]Source, error) {
 	list := make([]Source, 0, len(mounts))
 	for i, m := range mounts {
@@ -140,7 +143,7 @@ func (d *Sources) Open(ctx context.Context, caller isolation.Caller, mounts []is
 	return list, nil
 }
 
-// sourceField is what a refusal of the source of a mount is about.
+// sourceField is the field that a refusal of the source of mount i names.
 func sourceField(i int) string { return "mounts[" + strconv.Itoa(i) + "].source" }
 
 func (d *Sources) open(ctx context.Context, caller isolation.Caller, m isolation.Mount, field string) (*Source, error) {
@@ -154,14 +157,16 @@ func (d *Sources) open(ctx context.Context, caller isolation.Caller, m isolation
 	}
 	if len(files) != 1 {
 		fdpass.CloseAll(files)
-		return nil, d.failure(w, unix.EMFILE) // there was no room for it
+		return nil, d.failure(w, unix.EMFILE) // this process has no descriptor left for it
 	}
 	return &Source{Mount: m, FD: files[0], Owner: ownerOf(owner)}, nil
 }
 
-// Tree is the Tree of a source of a box with these ids. The filesystem of a directory of the host is a caller's to name;
-// boxd's own are not asked by a worker. Managed workspaces have the box user's own number on disk, so the box's own
-// namespace, which own opens, is their map. It knows root of the box too, so a host directory never gets it.
+// Tree does what Source.Tree does, for a box with these ids. A worker does it for a directory of
+// the host, whose filesystem a caller has named, but not for boxd's own filesystems. Files of
+// managed workspaces have the box user's own number on disk, so the box's own user namespace,
+// which own opens, is their id map. That namespace maps root of the box too, so a host directory
+// never gets it.
 func (d *Sources) Tree(ctx context.Context, spec *isolation.Spec, src *Source, base uint32, own func() (int, error)) (int, error) {
 	if src.Owner.Managed {
 		return src.Tree(own)
@@ -187,7 +192,8 @@ func (d *Sources) Tree(ctx context.Context, spec *isolation.Spec, src *Source, b
 	return got[0], nil
 }
 
-// files are what a source is mounted with: all but the first are the caller's.
+// files are the descriptors a source is mounted with. All but the first must be closed by the
+// caller.
 func (d *Sources) files(src *Source, base uint32) ([]int, error) {
 	files := []int{src.FD}
 	if src.Owner.Mapped {
@@ -200,14 +206,14 @@ func (d *Sources) files(src *Source, base uint32) ([]int, error) {
 	return files, nil
 }
 
-// Place is a living box: its PID 1, a descriptor of that process, and the first of its host ids.
+// Place is a live box: its PID 1, a pidfd of that process, and the first of its host ids.
 type Place struct {
 	PID    int
 	PIDFD  int
 	IDBase uint32
 }
 
-// Change changes a mount of a living box, but none of a skill.
+// Change lists or changes the mounts of a live box, but not its skills.
 func (d *Sources) Change(ctx context.Context, b *Place, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	files := []int{b.PIDFD}
 	if req.Op == isolation.MountAdd || req.Op == isolation.MountReplace {
@@ -227,13 +233,13 @@ func (d *Sources) Change(ctx context.Context, b *Place, req *isolation.ChangeMou
 	return d.mounted(ctx, about{req.Caller.UID, isolation.StepMount, req.Mount.Target, "target", req.Mount.Target}, encode(askChange, place, req), files...)
 }
 
-// NeedsNoBox reports whether a change is for Outside.
+// NeedsNoBox reports whether an operation is done by Outside.
 func NeedsNoBox(op isolation.MountOp) bool {
 	return op == isolation.MountTidy || op == isolation.MountMissing || op == isolation.MountFollow
 }
 
-// Outside removes what was made for mounts of a box that has ended, or says what a target lacks, or, as Made, where the
-// source of a mount leads without links.
+// Outside removes what was made for mounts of a box that has ended, or returns what a target
+// lacks, or, as Made, where the source of a mount leads once symbolic links are resolved.
 func (d *Sources) Outside(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	kind := askOutside
 	if req.Op == isolation.MountFollow {

@@ -17,13 +17,14 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// aBox is a process in a mount namespace of its own, and a directory there that belongs to its user.
+// aBox starts a process in a mount namespace of its own, with a directory there that belongs to
+// its user.
 func aBox(t *testing.T) (b *Box, dir string) {
 	t.Helper()
-	boxtest.RequireRoot(t) // to enter a mount namespace
+	boxtest.RequireRoot(t) // entering a mount namespace needs root
 	// As in a box, /tmp is a mount: it is not covered.
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "mount --bind /tmp /tmp && echo && exec sleep 1000")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Unshareflags: unix.CLONE_NEWNS} // whose processes are its own, as in a box
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Unshareflags: unix.CLONE_NEWNS} // with its own PID namespace, as a box has
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -81,7 +82,8 @@ func aTree(t *testing.T) int {
 	return tree
 }
 
-// deep moves a directory into many others, one in the other, as a program can that is in none of the paths.
+// deep moves a directory into many others, one inside the other, as a program that uses none of
+// the paths can do.
 func deep(t *testing.T, dir, name string, depth int) {
 	t.Helper()
 	long := strings.Repeat("d", unix.NAME_MAX)
@@ -111,8 +113,9 @@ func deep(t *testing.T, dir, name string, depth int) {
 	}
 }
 
-// Wherever a box has put a mount, and whatever it calls what is above, the mount is removed: from a name with white
-// space that the kernel does not escape, and from where no path leads that a system call takes.
+// A mount is removed wherever a box has moved it, and whatever it has named the directories
+// above: also from a name with white space that the kernel does not escape, and from a path
+// longer than a system call takes.
 func TestAMountIsRemovedFromWhereverItIs(t *testing.T) {
 	t.Parallel()
 	for name, move := range map[string]func(t *testing.T, dir string){
@@ -143,7 +146,8 @@ func TestAMountIsRemovedFromWhereverItIs(t *testing.T) {
 	}
 }
 
-// What is not where a living box is given mounts is not taken away, whatever number is asked for.
+// Only mounts in places where a live box is given mounts are removed, whatever mount id the
+// request names.
 func TestOnlyMountsOfLivingBoxesAreRemoved(t *testing.T) {
 	t.Parallel()
 	b, dir := aBox(t)
@@ -163,8 +167,8 @@ func TestOnlyMountsOfLivingBoxesAreRemoved(t *testing.T) {
 	}
 }
 
-// A mount is not in use because of a process that was just forked outside the box, and has descriptors of its parent
-// until its execve.
+// A mount does not count as busy because a process outside the box was just forked, and has the
+// descriptors of its parent until its execve.
 func TestAForkElsewhereKeepsNoMount(t *testing.T) {
 	t.Parallel()
 	b, dir := aBox(t)
@@ -177,7 +181,8 @@ func TestAForkElsewhereKeepsNoMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := os.NewFile(uintptr(held), "root")
-	// Of another PID namespace, as the keeper's children are: nobody of the box.
+	// It is in another PID namespace, as the keeper's children are, so it is no process of the
+	// box.
 	child := exec.CommandContext(t.Context(), "sleep", "0.1")
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
 	child.ExtraFiles = []*os.File{root}
@@ -193,7 +198,8 @@ func TestAForkElsewhereKeepsNoMount(t *testing.T) {
 	}
 }
 
-// A mount that takes the place of another is the one that is found there, and with it goes all that was made.
+// After a replacement the target has the new mount alone, and removing that also removes every
+// directory made for it.
 func TestReplacingLeavesOneMount(t *testing.T) {
 	t.Parallel()
 	b, dir := aBox(t)
@@ -222,7 +228,8 @@ func TestReplacingLeavesOneMount(t *testing.T) {
 	}
 }
 
-// Where nothing can be put below a mount, a version of a skill goes before the next one comes.
+// Where a mount cannot be attached beneath another, the old version of a skill is unmounted
+// before the new one is mounted.
 func TestSwappingLeavesOneMount(t *testing.T) {
 	t.Parallel()
 	b, dir := aBox(t)

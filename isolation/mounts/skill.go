@@ -12,8 +12,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Skill adds or removes a skill of a box: nothing here is of a caller's naming. What is made for its target is root's, in a directory that no program of the
-// box can write to: nobody there moves a skill, or has something else in its place.
+// Skill mounts or unmounts a skill of a box. No caller names any of the paths. The directories
+// made for its target belong to root, in a directory that no program of the box can write to:
+// nothing there can be moved or replaced.
 func (l *Lender) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	own := &Box{PID: b.PID, IDBase: b.IDBase, Alive: b.Alive, closed: true}
 	target := req.Mount.Target
@@ -24,7 +25,7 @@ func (l *Lender) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, 
 	if req.Op == isolation.MountRemove {
 		made := target
 		if req.Skill.Drive != "" {
-			made = path.Dir(target) // it is for one drive or for several
+			made = path.Dir(target) // DrivesDir too, unless other drives are in it
 		}
 		return own.Remove(target, stack, made, req.Force)
 	}
@@ -52,9 +53,10 @@ func (l *Lender) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, 
 	return done, err
 }
 
-// swap is for kernels that cannot put a mount below another. The old version is not covered, as it is soon removed:
-// what is mounted on a directory ends with that, whoever removes it in another namespace (rmdir of a mount point, since
-// Linux 3.18). So it goes first, and for a moment the directory is bare.
+// swap replaces a skill on kernels that cannot attach a mount beneath another. It does not cover
+// the old version, as the store soon removes that, and what is mounted on a directory is
+// unmounted when the directory is removed, in whatever namespace (rmdir of a mount point, since
+// Linux 3.18). So the old version goes first, and the directory is bare for a moment.
 func (b *Box) swap(tree int, m *isolation.Mount, stacked int) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
 	return done, b.enter(func(p *place) error {
@@ -67,7 +69,7 @@ func (b *Box) swap(tree int, m *isolation.Mount, stacked int) (*isolation.Mounte
 	})
 }
 
-// bare takes off the uppermost mount of a target.
+// bare unmounts the uppermost mount of a target.
 func (p *place) bare(target string) error {
 	fd, err := p.open(target)
 	if err != nil {
@@ -77,8 +79,8 @@ func (p *place) bare(target string) error {
 	return p.detach(fd)
 }
 
-// stack lists the mounts on a target, the uppermost first. They are looked for in the box's table, so that there is
-// nothing to remember of them.
+// stack returns the ids of the mounts on a target, the uppermost first. It reads them from the
+// box's mount table, so that nothing has to be remembered.
 func (b *Box) stack(target string) ([]uint64, error) {
 	var list []entry
 	err := b.mounts(func(e entry) {
@@ -89,9 +91,10 @@ func (b *Box) stack(target string) ([]uint64, error) {
 	return inOrder(list), err
 }
 
-// inOrder lists mounts that are on each other, the uppermost first.
+// inOrder sorts mounts that are stacked on each other, the uppermost first, and returns their
+// ids.
 func inOrder(list []entry) (ids []uint64) {
-	on := map[uint64]uint64{} // by what they are on
+	on := map[uint64]uint64{} // ids by the parent they are mounted on
 	for _, e := range list {
 		on[e.parent] = e.id
 	}
@@ -107,7 +110,8 @@ func inOrder(list []entry) (ids []uint64) {
 	return ids
 }
 
-// same reports whether a directory is what is mounted on a target already, and as it is to be.
+// same reports whether a directory is already mounted on the target with the attributes it should
+// have.
 func (b *Box) same(dir int, m *isolation.Mount) (*isolation.Mounted, bool, error) {
 	var want, is unix.Stat_t
 	if err := unix.Fstat(dir, &want); err != nil {

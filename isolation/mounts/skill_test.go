@@ -17,7 +17,7 @@ func TestMountsOnEachOtherComeInOrder(t *testing.T) {
 		{[]entry{{id: 7, parent: 1}}, []uint64{7}},
 		{[]entry{{id: 7, parent: 1}, {id: 9, parent: 7}, {id: 8, parent: 9}}, []uint64{8, 9, 7}},
 		{[]entry{{id: 8, parent: 9}, {id: 9, parent: 7}, {id: 7, parent: 1}}, []uint64{8, 9, 7}},
-		{[]entry{{id: 7, parent: 8}, {id: 8, parent: 7}}, nil}, // what no kernel says
+		{[]entry{{id: 7, parent: 8}, {id: 8, parent: 7}}, nil}, // a cycle, which no kernel reports
 		{[]entry{{id: 7, parent: 7}}, nil},
 	} {
 		if got := inOrder(tc.list); !slices.Equal(got, tc.want) {

@@ -10,9 +10,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
-// Skill opens the tree of a skill: what is in the place of the store that the skill has, without links, and nothing
-// else. Nobody but boxd can change that place, so the caller's rights are not asked. The box user is a stranger to the
-// files, which are root's and open to all.
+// Skill opens the tree of a skill at its place in the store, and nothing that a symbolic link
+// leads to. Only boxd can change that place, so the caller's rights do not matter. The files
+// belong to root and anyone may read them; the box user owns none of them.
 func (r *SourceRules) Skill(k *isolation.Skill, target string) (*Source, error) {
 	state, err := unix.Open(r.State, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
-// What is mounted as a skill is the directory that has its place in the store, and nothing that a link leads to.
+// A skill is mounted from the directory at its place in the store, never from where a symbolic
+// link leads.
 func TestASkillIsWhatHasItsPlaceInTheStore(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()

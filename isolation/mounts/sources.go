@@ -22,9 +22,9 @@ import (
 
 // AllowRule allows host directories as mount sources.
 type AllowRule struct {
-	// Path is an absolute directory, itself and all below it allowed; or HomePath.
+	// Path is an absolute directory, which is allowed with everything below it; or HomePath.
 	Path string
-	// UID and GID own what boxes make there, whoever calls; 0: the caller.
+	// UID and GID own what boxes create there, whoever the caller is; 0: the caller owns it.
 	UID, GID uint32
 }
 
@@ -32,7 +32,7 @@ type AllowRule struct {
 // and nothing below one of its dot directories.
 const homePath = "{home}"
 
-// parseAllowRule reads a rule as boxd hands it over: a path, or path=uid:gid.
+// parseAllowRule parses a rule in the form that boxd passes: a path, or path=uid:gid.
 func parseAllowRule(text string) (AllowRule, error) {
 	path, ids, owned := strings.Cut(text, "=")
 	r := AllowRule{Path: path}
@@ -52,37 +52,39 @@ func parseAllowRule(text string) (AllowRule, error) {
 	return r, nil
 }
 
-// SourceRules say what may be lent.
+// SourceRules say which directories may be mounted.
 type SourceRules struct {
 	Allow []AllowRule
-	State string // boxd's own directory, never lent; without links
+	State string // boxd's state directory, without symbolic links; never mounted
 }
 
-// Source is an opened and permitted mount source.
+// Source is a mount source that has been opened and is permitted.
 type Source struct {
 	Mount isolation.Mount
 	FD    int
 	Owner Owner
 }
 
-// Owner is the host identity that the box user has in a mount.
+// Owner is the host user and group that the box user acts as in a mount.
 type Owner struct {
 	uid, gid uint32
-	// dirGID is the directory's own group. The box user is not in it unless it is gid, but the map must
-	// know it: the kernel refuses every write to what has an id it could not write back.
+	// dirGID is the directory's own group. The box user is not in it unless it is gid, but the id
+	// map must contain it: the kernel refuses every write to an inode whose ids it could not
+	// write back.
 	dirGID  uint32
-	Mapped  bool // false: no map, the box user is a stranger there
-	Managed bool // of a managed workspace, see WorkOwner
-	host    bool // of a tree of the host, see HostOwner
+	Mapped  bool // false: there is no id map, and the box user owns nothing there
+	Managed bool // for a managed workspace, see WorkOwner
+	host    bool // for a tree of the host, see HostOwner
 }
 
-// UID is the owner on the host.
+// UID returns the owner's uid on the host.
 func (o *Owner) UID() uint32 { return o.uid }
 
-// OfHost reports whether it is that of the trees of the host, which no caller names.
+// OfHost reports whether this is HostOwner, for trees of the host that no caller names.
 func (o *Owner) OfHost() bool { return o.host }
 
-// Words are an owner for another process of the keeper; it is none of a managed workspace.
+// Words encodes an owner for another process of the keeper. That of a managed workspace cannot be
+// encoded.
 func (o *Owner) Words() []uint32 {
 	words := []uint32{o.uid, o.gid, o.dirGID, 0}
 	if o.Mapped {
@@ -91,13 +93,14 @@ func (o *Owner) Words() []uint32 {
 	return words
 }
 
-// OwnerOf is the owner of Words.
+// OwnerOf decodes an owner from Words.
 func OwnerOf(words [4]uint32) Owner {
 	return Owner{uid: words[0], gid: words[1], dirGID: words[2], Mapped: words[3] != 0}
 }
 
-// Open opens the source of a mount with the rights of its caller and holds it against the rules. What it returns is what
-// will be mounted, whatever happens to the path afterwards. It waits for the filesystem that the caller has named.
+// Open opens the source of a mount with the caller's access rights and checks it against the
+// rules. The descriptor it returns is what will be mounted, whatever happens to the path
+// afterwards. Open waits for the filesystem that the caller has named.
 func (r *SourceRules) Open(caller isolation.Caller, m isolation.Mount) (*Source, error) {
 	fd := -1
 	var oerr error
@@ -105,7 +108,7 @@ func (r *SourceRules) Open(caller isolation.Caller, m isolation.Mount) (*Source,
 		fd, oerr = linux.Openat2(unix.AT_FDCWD, m.Source, &unix.OpenHow{
 			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
 		})
-		if oerr == nil { // O_PATH asks for no right on the directory itself
+		if oerr == nil { // O_PATH needs no permission on the directory itself
 			oerr = unix.Faccessat2(fd, "", accessMode(m), unix.AT_EMPTY_PATH|unix.AT_EACCESS)
 		}
 	})
@@ -125,10 +128,10 @@ func (r *SourceRules) Open(caller isolation.Caller, m isolation.Mount) (*Source,
 	return nil, err
 }
 
-// Field is what a refusal of a source is about, of the first mount.
+// Field is the field that a refusal of the source of the first mount names.
 const Field = "mounts[0].source"
 
-// failed says which source the kernel refused.
+// failed returns the error for a source that the kernel refused.
 func failed(path string, err error) error {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -144,7 +147,7 @@ func accessMode(m isolation.Mount) uint32 {
 	return unix.R_OK | unix.X_OK
 }
 
-// permit decides on the directory that was opened, not on the path that was asked for.
+// permit judges the directory that was opened, not the path that was asked for.
 func (r *SourceRules) permit(caller isolation.Caller, m isolation.Mount, fd int) (Owner, error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buf)
@@ -165,15 +168,15 @@ func (r *SourceRules) permit(caller isolation.Caller, m isolation.Mount, fd int)
 	return own, nil
 }
 
-// directory is what the rules are about.
+// directory holds what the rules judge by.
 type directory struct {
-	path     string // without links
+	path     string // without symbolic links
 	uid, gid uint32
-	state    string // of the rules
+	state    string // state directory of the rules
 	home     func(uid uint32) string
 }
 
-// permit applies the rules; a non-empty second result says what would have been allowed.
+// permit applies the rules. A non-empty second result says what would have been allowed.
 func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolation.Mount) (Owner, string) {
 	if !isolation.CleanAbsolute(d.path) || system(d.path, d.state) {
 		return Owner{}, "no system directory, and nothing of boxd's own"
@@ -215,7 +218,7 @@ func (d *directory) matches(rule *AllowRule, caller isolation.Caller) bool {
 	return d.uid == caller.UID && d.path[len(home)+1] != '.'
 }
 
-// owner says whose files the box makes there.
+// owner returns who owns the files that the box creates there.
 func (d *directory) owner(rule *AllowRule, caller isolation.Caller, m isolation.Mount) Owner {
 	switch {
 	case rule.UID != 0:
@@ -242,8 +245,8 @@ func describe(rules []AllowRule) string {
 	return strings.Join(parts, ", or below ") + " (mounts.allow)"
 }
 
-// system reports whether path is one no configuration can lend: the system's own trees, whatever
-// contains them, and boxd's state.
+// system reports whether path is one that no configuration can allow: the system's own
+// directories, those that contain them, and boxd's state directory.
 func system(path, state string) bool {
 	for _, dir := range []string{
 		"/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
@@ -256,8 +259,8 @@ func system(path, state string) bool {
 	return false
 }
 
-// homeOf is a user's home in /etc/passwd, without links, as /home itself is one on some hosts; "" if
-// there is none.
+// homeOf returns a user's home in /etc/passwd with symbolic links resolved, as /home itself is
+// one on some hosts; "" if there is none.
 func homeOf(uid uint32) string {
 	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil || !isolation.CleanAbsolute(u.HomeDir) {
@@ -270,7 +273,7 @@ func homeOf(uid uint32) string {
 	return home
 }
 
-// primaryGroup is the group of a user in /etc/passwd, or the group of the same number.
+// primaryGroup returns the group of a user in /etc/passwd, or else the group of the same number.
 func primaryGroup(uid uint32) uint32 {
 	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil {
@@ -283,7 +286,8 @@ func primaryGroup(uid uint32) uint32 {
 	return uint32(gid)
 }
 
-// asCaller runs f on a thread that has the caller's file access rights, and throws the thread away.
+// asCaller runs f on a thread with the caller's file access rights. The thread ends when f
+// returns.
 func asCaller(c isolation.Caller, f func()) error {
 	result := make(chan error, 1)
 	go func() {
@@ -297,15 +301,15 @@ func asCaller(c isolation.Caller, f func()) error {
 	return <-result
 }
 
-// become takes on an identity for file access, on this thread only (setfsuid(2)). Leaving uid 0 also
-// drops the capabilities that override permissions.
+// become gives this thread alone another identity for file access (setfsuid(2)). Leaving uid 0
+// also drops the capabilities that override permissions.
 func become(c isolation.Caller) error {
 	if _, _, errno := syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(c.Groups)), slicePointer(c.Groups), 0); errno != 0 {
 		return fmt.Errorf("setgroups: %w", errno)
 	}
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSGID, uintptr(c.GID), 0, 0)
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSUID, uintptr(c.UID), 0, 0)
-	// The calls report no error; asking with an invalid id returns the one in force.
+	// The calls report no error; a call with an invalid id returns the id in force.
 	uid, _, _ := syscall.RawSyscall(unix.SYS_SETFSUID, ^uintptr(0), 0, 0)
 	gid, _, _ := syscall.RawSyscall(unix.SYS_SETFSGID, ^uintptr(0), 0, 0)
 	if uint32(uid) != c.UID || uint32(gid) != c.GID {
@@ -314,13 +318,14 @@ func become(c isolation.Caller) error {
 	return nil
 }
 
-// WorkOwner owns managed workspaces on disk: the box user's own number, which no user of the host can
-// use there, as the directory above is closed to all.
+// WorkOwner is the owner of managed workspaces on disk: the box user's own number. No user of the
+// host can use the files by it, as the directory above is closed to everyone.
 func WorkOwner() Owner {
 	return Owner{uid: isolation.BoxUID, gid: isolation.BoxGID, Mapped: true, Managed: true}
 }
 
-// HostOwner owns the trees of the host in boxes that can write to their root: it is root of the host, and every other user
-// has the own number there, the box user's the last one. None of them is in-box root: overlay.enterHost needs a mounter that
-// owns nothing.
+// HostOwner is the owner of the trees of the host in boxes with a writable root. It is root of
+// the host; every other user has the same number in the box as on the host, and that of the box
+// user is the last. None of them is in-box root: overlay.enterHost needs a mounter that owns
+// nothing.
 func HostOwner() Owner { return Owner{Mapped: true, host: true} }

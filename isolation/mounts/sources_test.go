@@ -9,7 +9,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// People of the tables below. No host has users of these numbers, so that their groups are the same.
+// Users of the tables below. No host has users with these numbers, so their groups have the same
+// numbers.
 const (
 	ann  = 4242001
 	bob  = 4242002
@@ -25,7 +26,7 @@ const (
 	toWrite = "rw"
 )
 
-// Beginnings of what a refusal says would have been allowed.
+// How the text begins in which a refusal says what would have been allowed.
 const (
 	noSystem = "no system directory"
 	ownHome  = "a directory of your own below your home"
@@ -43,9 +44,9 @@ func TestPermitFollowsTheRules(t *testing.T) {
 		name    string
 		rules   []AllowRule
 		path    string
-		of      uint32 // who owns it, and its group
+		of      uint32 // owner of the directory, and its group
 		caller  uint32
-		owner   uint32 // that the mount names
+		owner   uint32 // named in the mount
 		mode    string
 		want    Owner
 		refused string
@@ -114,7 +115,7 @@ func mapped(id uint32) Owner { return Owner{uid: id, gid: id, dirGID: id, Mapped
 
 func TestPermitNeverLendsWhatIsTheSystems(t *testing.T) {
 	t.Parallel()
-	// Even if every directory there is were allowed, to its owner and to root.
+	// These stay refused even if every directory is allowed, to its owner and to root.
 	rules := []AllowRule{{Path: "/"}}
 	paths := []string{
 		"/", "/proc", "/proc/1/root", "/sys", "/sys/fs/cgroup", "/dev", "/dev/shm", "/etc", "/etc/ssl/certs", "/boot", "/run", "/run/user/1000",

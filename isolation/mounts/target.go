@@ -15,10 +15,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// maxWalk is how much of a path is walked at a time: what a box has put deep has a longer one than the kernel takes.
+// maxWalk is how much of a path is resolved in one call: a box can nest directories into a longer
+// path than the kernel takes.
 const maxWalk = 4000
 
-// open opens a directory of the box and follows no link on the way.
+// open opens a directory of the box without following any symbolic link.
 func (p *place) open(name string) (int, error) {
 	if name == "/" {
 		return unix.FcntlInt(uintptr(p.root), unix.F_DUPFD_CLOEXEC, 3)
@@ -44,8 +45,8 @@ func (p *place) open(name string) (int, error) {
 	}
 }
 
-// makeTarget makes the directories of a target that are missing, as the box user: what is made belongs to whom
-// all else there belongs to. It returns the first that it has made, which it has removed again after an error.
+// makeTarget makes the missing directories of a target as the box user, who owns what else is
+// there. It returns the first one that it has made. After an error it has removed them again.
 func (p *place) makeTarget(target string) (made string, err error) {
 	fd, err := p.open(target)
 	if err == nil {
@@ -78,7 +79,8 @@ func (p *place) makeTarget(target string) (made string, err error) {
 	return made, nil
 }
 
-// chain lists the path below a directory and all above it, the shortest first. The directory itself is not one.
+// chain lists target and the directories between it and dir, the shortest path first; dir itself
+// is not in the list.
 func chain(target, dir string) []string {
 	var list []string
 	for i := len(dir) + 1; i <= len(target); i++ {
@@ -99,15 +101,16 @@ func (p *place) makeDir(name string) (isNew bool, err error) {
 	if err == nil {
 		return true, nil
 	}
-	// Of what is there already a read-only filesystem may say so instead (mkdir(2)).
+	// For a directory that exists, a read-only filesystem may return EROFS instead of EEXIST
+	// (mkdir(2)).
 	if fd, oerr := linux.OpenBeneath(parent, path.Base(name), unix.O_PATH|unix.O_DIRECTORY); oerr == nil {
 		return false, unix.Close(fd)
 	}
 	return false, err
 }
 
-// removeMade removes the directories from a target up to the one that was made first, as far as they are empty.
-// It is done as the box user, who could do as much.
+// removeMade removes the empty directories from a target up to made, which was the first one
+// made. It does so as the box user, who could do the same.
 func (p *place) removeMade(target, made string) {
 	restore, err := actAs(p.uid)
 	if err != nil {
@@ -120,21 +123,22 @@ func (p *place) removeMade(target, made string) {
 			err = unix.Unlinkat(parent, path.Base(dir), unix.AT_REMOVEDIR)
 			unix.Close(parent)
 		}
-		// One that is not there was not made, or was removed by who did not come any further.
+		// ENOENT: it was never made, or an earlier call has removed it and stopped further up.
 		if err != nil && !errors.Is(err, unix.ENOENT) || dir == made {
 			return
 		}
 	}
 }
 
-// Bounds of what covers a bare directory of the image; it has nothing but directories that mounts are on.
+// Size of the tmpfs that covers a bare directory of the image. It holds nothing but mount points.
 const (
 	coverSize   = "1m"
 	coverInodes = "256"
 )
 
-// cover makes a top-level directory of the image writable, which is bare and read-only, by a filesystem of its
-// own, as PID 1 does for the mounts that a box is made with. What is mounted already is left as it is.
+// cover makes a bare, read-only top-level directory of the image writable by mounting a tmpfs on
+// it, as PID 1 does for the mounts that a box starts with. Where something is mounted already,
+// nothing changes.
 func (p *place) cover(target string) error {
 	top, _, deeper := strings.Cut(target[1:], "/")
 	here, err := mountID(p.root, top)
@@ -145,7 +149,7 @@ func (p *place) cover(target string) error {
 	if err != nil || here != root || !deeper || "/"+top == "/home" {
 		return err
 	}
-	// Of a root that the box user can write to, the directories are made there.
+	// If the box user can write to the root, directories are made there directly.
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(p.root, &fs); err != nil || p.uid != 0 && fs.Flags&unix.ST_RDONLY == 0 {
 		return err
@@ -163,14 +167,15 @@ func (p *place) cover(target string) error {
 	return linux.AttachMount(m, p.root, top)
 }
 
-// actAs makes file accesses of this thread those of a user and the group of the same number, until the returned function is called. Leaving uid 0
-// also takes the capabilities off that override permissions (setfsuid(2)).
+// actAs gives this thread the file access rights of a user, and of the group of the same number,
+// until the returned function is called. Leaving uid 0 also drops the capabilities that override
+// permissions (setfsuid(2)).
 func actAs(id uint32) (restore func(), err error) {
 	if _, _, errno := syscall.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
 		return nil, errno
 	}
 	setfs(id)
-	now, _, _ := syscall.RawSyscall(unix.SYS_SETFSUID, ^uintptr(0), 0, 0) // an invalid id: returns the one in force
+	now, _, _ := syscall.RawSyscall(unix.SYS_SETFSUID, ^uintptr(0), 0, 0) // an invalid id makes it return the one in force
 	if uint32(now) != id {
 		setfs(0)
 		return nil, unix.EPERM
@@ -179,13 +184,13 @@ func actAs(id uint32) (restore func(), err error) {
 }
 
 func setfs(id uint32) {
-	// Raw calls: the wrappers would change every thread.
+	// Raw system calls: the wrappers would change every thread.
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSGID, uintptr(id), 0, 0)
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSUID, uintptr(id), 0, 0)
 }
 
-// outside calls f where the root is a directory of the host, whose owner it is to act as. A path of a box at or below
-// mount, where that directory is in there, is one of f's with that cut off.
+// outside calls f with a directory of the host as the root, and with its owner as the user to act
+// as. That directory was mounted at mount in the box; f gets paths below it with mount cut off.
 func outside(dir int, mount string, owner uint32, paths []string, f func(p *place) error) error {
 	for _, path := range paths {
 		if mount == "/" || owner == 0 || !isolation.Within(path, mount) || path == mount {
@@ -195,8 +200,8 @@ func outside(dir int, mount string, owner uint32, paths []string, f func(p *plac
 	return apart(func() error { return f(&place{root: dir, uid: owner}) })
 }
 
-// tidy removes directories that were made below one of the host, as its owner, as far as they are empty. That one
-// was at mount in the box.
+// tidy removes the empty directories that were made in a directory of the host, as the owner of
+// that. The directory was mounted at mount in the box.
 func tidy(dir int, mount string, owner uint32, target, made string) error {
 	if !isolation.Within(target, made) {
 		return unix.EINVAL
@@ -207,7 +212,8 @@ func tidy(dir int, mount string, owner uint32, target, made string) error {
 	})
 }
 
-// missing is the first directory of a target that is to be mounted below one of the host and is not there; "": none.
+// missing returns the first directory that does not exist of a target below a directory of the
+// host, or "" if none is missing.
 func missing(dir int, mount string, owner uint32, target string) (made string, err error) {
 	err = outside(dir, mount, owner, []string{target}, func(p *place) error {
 		restore, err := actAs(p.uid)

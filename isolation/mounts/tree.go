@@ -9,13 +9,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Tree returns a detached mount of the source, as a box is to have it: the descriptor is the caller's. idMap
-// opens the user namespace that is its map, if it needs one. What the kernel has made of the attributes is read
-// back; EPERM: it is not what was asked for.
+// Tree returns a detached mount of the source with the attributes it has in the box; the
+// descriptor is the caller's. idMap opens the user namespace that is its id map, if it needs one.
+// The attributes are read back from the kernel; EPERM: they are not what was asked for.
 func (s *Source) Tree(idMap func() (int, error)) (int, error) {
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
-		Propagation: unix.MS_PRIVATE, // or a mount made in a box shows up on the host
+		Propagation: unix.MS_PRIVATE, // otherwise a mount made in a box would show up on the host
 	}
 	if !s.Mount.Writable {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
@@ -50,8 +50,8 @@ func (s *Source) Tree(idMap func() (int, error)) (int, error) {
 // stNoSymfollow is ST_NOSYMFOLLOW of statfs(2).
 const stNoSymfollow = 0x2000
 
-// verify reads back which attributes a mount has, as ST_ flags of statfs(2), and refuses one that lacks what it
-// must have (EPERM).
+// verify reads back the attributes of a mount, as ST_ flags of statfs(2), and returns EPERM if
+// one is missing.
 func verify(tree int, m *isolation.Mount) (uint64, error) {
 	want := uint64(unix.ST_NOSUID | unix.ST_NODEV)
 	if !m.Writable {

@@ -14,11 +14,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// UserNamespaces keeps the user namespaces that serve as id maps of mounts (mount_setattr(2)). One
-// maps a single owner on disk to the box user of one range. Making one costs a process, so they are
-// kept for the next box of the same owner and range.
+// UserNamespaces caches the user namespaces that serve as id maps of mounts (mount_setattr(2)).
+// Each maps a single owner on disk to the box user of one id range. Making one costs a process,
+// so they are kept for the next box of the same owner and range.
 type UserNamespaces struct {
-	mu   sync.Mutex // guards the field below, and is held while one is made
+	mu   sync.Mutex // guards the field below, and is held while a namespace is made
 	open map[idMap]int
 }
 
@@ -27,8 +27,9 @@ type idMap struct {
 	base  uint32
 }
 
-// maxOpen bounds the cache; every entry is one descriptor and one namespace. The lowest free range is
-// always the next, so few entries serve whoever does one thing after the other.
+// maxOpen bounds the cache; every entry is one descriptor and one namespace. A new box always
+// gets the lowest free id range, so a few entries serve a caller who runs one box after the
+// other.
 const maxOpen = 16
 
 // Get returns a user namespace for the map. The descriptor is the caller's.
@@ -50,7 +51,7 @@ func (u *UserNamespaces) Get(o Owner, base uint32) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-// Close forgets all that are kept.
+// Close closes all cached namespaces.
 func (u *UserNamespaces) Close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -64,11 +65,11 @@ func (u *UserNamespaces) closeLocked() {
 	u.open = map[idMap]int{}
 }
 
-// strangerGID is what a box sees as the group of a mounted directory that is not its owner's. No
-// program is ever in it.
+// strangerGID is what a box sees as the group of a mounted directory whose group is not its
+// owner's. No program is ever in it.
 const strangerGID = isolation.BoxGID + 1
 
-// maps are the ids on disk, as ContainerID, and those of the box.
+// maps returns the id maps: ContainerID is the id on disk, and HostID the one of the box.
 func (o *Owner) maps(base int) (users, groups []syscall.SysProcIDMap) {
 	if o.host {
 		const last = isolation.IDRange - 1
@@ -92,7 +93,7 @@ func newUserNamespace(o Owner, base uint32) (int, error) {
 	if err := unix.Pipe2(stdin[:], unix.O_CLOEXEC); err != nil {
 		return -1, err
 	}
-	defer unix.Close(stdin[1]) // ends the holder if the kill below does not
+	defer unix.Close(stdin[1]) // closing its standard input ends the holder if the kill below does not
 	defer unix.Close(stdin[0])
 	users, groups := o.maps(int(base))
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{"boxkeeper", isolation.HoldCommand}, &syscall.ProcAttr{
@@ -106,7 +107,7 @@ func newUserNamespace(o Owner, base uint32) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("user namespace: %w", err)
 	}
-	defer func() { _ = unix.Kill(pid, unix.SIGKILL) }() // the reaper collects it, not before this
+	defer func() { _ = unix.Kill(pid, unix.SIGKILL) }() // the reaper collects it, and not before this
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("user namespace: %w", err)

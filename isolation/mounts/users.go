@@ -16,8 +16,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Alive reports whether a process has not ended, by a descriptor of it (pidfd_open(2)). A signal to this process may come
-// between, as the runtime sends to itself, and says nothing of the other one.
+// Alive reports whether the process of a pidfd has not ended (pidfd_open(2)). It polls again
+// after EINTR: a signal, such as the Go runtime sends to its own threads, says nothing about that
+// process.
 func Alive(pidfd int) bool {
 	poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
@@ -31,21 +32,22 @@ func Alive(pidfd int) bool {
 // entry is a line of mountinfo (proc_pid_mountinfo(5)).
 type entry struct {
 	id, parent uint64
-	path       string // in the box, where it is at the moment
-	options    string // of the mount, with commas
+	path       string // where it is in the box at the moment
+	options    string // mount options, separated by commas
 }
 
-// maxLine bounds a line of mountinfo. The path in it is as long as a box makes it, by directories in directories.
+// maxLine bounds a line of mountinfo. By nesting directories a box can make the path in it as
+// long as it likes.
 const maxLine = 16 << 20
 
-// parse reads mountinfo, of which it keeps nothing. A line that is not of its form is an error: what is missing
-// would be taken for gone.
+// parse calls each for every line of mountinfo and keeps nothing itself. A malformed line is an
+// error: otherwise a missing mount would be taken for one that is gone.
 func parse(r io.Reader, each func(entry)) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		// By spaces alone: the kernel escapes space, tab and newline and no other white space, and names that a
-		// box gives may have it.
+		// Split at spaces only: the kernel escapes space, tab, newline and backslash but no other
+		// white space, which a box can put into names.
 		f := strings.SplitN(lines.Text(), " ", 7)
 		if len(f) < 6 {
 			return unix.EPROTO
@@ -63,7 +65,7 @@ func parse(r io.Reader, each func(entry)) error {
 	return lines.Err()
 }
 
-// unescape undoes what the kernel does to space, tab, newline and backslash in a path.
+// unescape undoes the kernel's escapes of space, tab, newline and backslash in a path.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -82,7 +84,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// mounts calls each with those of the box.
+// mounts calls each for every mount of the box.
 func (b *Box) mounts(each func(entry)) error {
 	f, err := os.Open("/proc/" + strconv.Itoa(b.PID) + "/mountinfo")
 	if err != nil {
@@ -95,7 +97,7 @@ func (b *Box) mounts(each func(entry)) error {
 	return parse(f, each)
 }
 
-// find returns where a mount is in the box, "" if it is not there.
+// find returns the path of a mount in the box, "" if the box does not have it.
 func (b *Box) find(id uint64) (at string, err error) {
 	err = b.mounts(func(e entry) {
 		if e.id == id && strings.HasPrefix(e.path, "/") && e.path != "/" {
@@ -108,15 +110,16 @@ func (b *Box) find(id uint64) (at string, err error) {
 	return at, nil
 }
 
-// maxLooks is how many descriptors and maps of all processes are looked at to name who uses a mount. A box can have
-// millions, and the time that takes is not its own.
+// maxLooks bounds how many descriptors and mappings, of all processes, are examined to name the
+// users of a mount. A box can have millions, and the time it takes to examine them is not charged
+// to it.
 const maxLooks = 1 << 16
 
-// users names those who keep a mount from being removed, at most isolation.MaxMountUsers: other mounts on it,
-// and of each process of the box the first thing of it that it has.
+// users names what keeps a mount busy, at most isolation.MaxMountUsers entries: other mounts on
+// it, and for each process of the box the first use that is found.
 func (b *Box) users(id uint64) []isolation.MountUser {
 	var list []isolation.MountUser
-	_ = b.mounts(func(e entry) { // what cannot be found out is not said
+	_ = b.mounts(func(e entry) { // what cannot be found out is left out
 		if e.parent == id && len(list) < isolation.MaxMountUsers {
 			list = append(list, isolation.MountUser{How: "mount", Path: text(e.path)})
 		}
@@ -147,7 +150,8 @@ func (b *Box) users(id uint64) []isolation.MountUser {
 	return list
 }
 
-// usesOf looks for the first thing of a mount that a process has, as long as there are looks left.
+// usesOf looks for the first use that a process makes of a mount, as long as looks is not used
+// up.
 func usesOf(proc string, id uint64, looks *int) (isolation.MountUser, bool) {
 	for _, how := range []string{"cwd", "root", "exe"} {
 		if now, err := mountIDOf(proc + "/" + how); err == nil && now == id {
@@ -179,7 +183,8 @@ func usesOf(proc string, id uint64, looks *int) (isolation.MountUser, bool) {
 	return isolation.MountUser{}, false
 }
 
-// mountIDOf is that of what a link of /proc leads to. Nothing is asked of its filesystem (AT_STATX_DONT_SYNC).
+// mountIDOf returns the id of the mount that a link in /proc leads to. Its filesystem is not
+// asked (AT_STATX_DONT_SYNC).
 func mountIDOf(link string) (uint64, error) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
@@ -206,7 +211,7 @@ func mountUser(proc, how, link string) isolation.MountUser {
 	return u
 }
 
-// text makes something of the box one that can be shown.
+// text makes a name from the box safe to show.
 func text(s string) string {
 	s = strings.ToValidUTF8(s, "\ufffd")
 	if len(s) > isolation.MaxItem {

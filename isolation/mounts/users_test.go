@@ -37,7 +37,7 @@ func TestMountinfoIsReadExactly(t *testing.T) {
 	}
 }
 
-// Whatever is in the table, reading it ends, and gives no more entries than there are lines.
+// Whatever the table contains, parsing it ends, and yields no more entries than there are lines.
 func FuzzParse(f *testing.F) {
 	f.Add(table)
 	f.Fuzz(func(t *testing.T, text string) {
@@ -53,7 +53,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Whatever thread a caller is on, what is done apart is never on the main one, which could not end.
+// Whatever thread a caller is on, apart never runs its function on the main thread, which could
+// not end.
 func TestTheMainThreadStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
@@ -80,7 +81,7 @@ func TestTheDirectoriesOfATargetComeInOrder(t *testing.T) {
 	}
 }
 
-// A process lives, whatever signals whoever asks gets meanwhile.
+// A process counts as alive whatever signals this process gets meanwhile.
 func TestASignalIsNobodysEnd(t *testing.T) {
 	t.Parallel()
 	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
@@ -98,7 +99,7 @@ func TestASignalIsNobodysEnd(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				_ = unix.Tgkill(os.Getpid(), self, unix.SIGURG) // the runtime's own, which it takes for nothing
+				_ = unix.Tgkill(os.Getpid(), self, unix.SIGURG) // the runtime's own preemption signal, which it ignores
 			}
 		}
 	})

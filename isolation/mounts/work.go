@@ -13,10 +13,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// workerArgs are those of a worker with these rules.
+// workerArgs returns the arguments of a worker with these rules.
 func workerArgs(state string, allow []string) []string { return append([]string{state}, allow...) }
 
-// RunWorker is the life of a worker with Args.
+// RunWorker runs a worker with Args until the keeper closes its socket.
 func RunWorker(args []string) error {
 	if len(args) == 0 {
 		return errors.New("the rules are missing")
@@ -32,7 +32,7 @@ func RunWorker(args []string) error {
 	return serveWorker(w.do)
 }
 
-// sourceWorker does jobs. What it is asked comes from the keeper, which has validated what boxd says.
+// sourceWorker does jobs for the keeper, which has validated what boxd has sent.
 type sourceWorker struct{ rules SourceRules }
 
 // do does one job.
@@ -77,7 +77,7 @@ func (w *sourceWorker) do(request []byte, files []int) ([]byte, []int) {
 	return append(append(owner, make([]byte, ownerLen-len(owner))...), isolation.EncodeKeeperReply(0, reply)...), descriptors
 }
 
-// sourceFailed is what an job has failed with, as it is said to boxd.
+// sourceFailed turns an error of a job into the one that boxd gets.
 func sourceFailed(step isolation.Step, err error) *isolation.StepError {
 	if s, ok := errors.AsType[*isolation.StepError](err); ok {
 		return s
@@ -89,7 +89,7 @@ func sourceFailed(step isolation.Step, err error) *isolation.StepError {
 	return s
 }
 
-// decode reads an job; nil: it is none.
+// decode decodes a job; the request is nil if it is malformed.
 func decode(request []byte) (kind byte, place []byte, req *isolation.ChangeMount) {
 	if len(request) == 0 {
 		return 0, nil, nil
@@ -106,17 +106,19 @@ func decode(request []byte) (kind byte, place []byte, req *isolation.ChangeMount
 	return kind, place, req
 }
 
-// source is one that the keeper has had opened; files are what it is mounted with.
+// source returns a source that an earlier job has opened; files are the descriptors it is mounted
+// with.
 func source(req *isolation.ChangeMount, files []int) *Source {
 	return &Source{Mount: req.Mount, FD: files[0], Owner: Owner{Mapped: len(files) > 1}}
 }
 
-// mapOf opens the id map that a source is mounted with.
+// mapOf returns a function that opens the id map among the files of a source.
 func mapOf(files []int) func() (int, error) {
 	return func() (int, error) { return unix.FcntlInt(uintptr(files[1]), unix.F_DUPFD_CLOEXEC, 3) }
 }
 
-// change changes a mount of a living box: files are its process, the source and the id map of that.
+// change changes a mount of a live box: files are a pidfd of its PID 1, the source and the id map
+// of that.
 func change(place []byte, req *isolation.ChangeMount, files []int) (*isolation.Mounted, error) {
 	pidfd := files[0]
 	b := &Box{

@@ -19,14 +19,15 @@ import (
 // WorkerCommand is the argument that makes the keeper's program a worker.
 const WorkerCommand = "errands"
 
-// numberLen is how long the number of an job is, with which each message begins.
+// numberLen is the length in bytes of the job number that each message begins with.
 const numberLen = 8
 
 // socket is the descriptor that a worker is started with.
 const socket = 3
 
-// starter starts workers on one thread, which lives as long as the pool: the kernel ends a worker when the thread
-// that has started it ends (PR_SET_PDEATHSIG), and those of the runtime come and go.
+// starter starts workers on one thread that lives as long as the pool: the kernel kills a worker
+// when the thread that has started it ends (PR_SET_PDEATHSIG), and threads of the Go runtime come
+// and go.
 type starter struct{ asked chan chan<- started }
 
 type started struct {
@@ -48,7 +49,7 @@ func (s *starter) serve(ctx context.Context, args []string) {
 	}
 }
 
-// start has a worker started. One that comes too late for who has asked is ended.
+// start has a worker started. It waits for the starter no longer than ctx lasts.
 func (s *starter) start(ctx context.Context) (*worker, error) {
 	answer := make(chan started, 1)
 	select {
@@ -56,11 +57,11 @@ func (s *starter) start(ctx context.Context) (*worker, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	got := <-answer // it takes milliseconds, and nothing in it is a caller's
+	got := <-answer // this takes milliseconds, and depends on nothing of the caller
 	return got.w, got.err
 }
 
-// start starts a worker: without environment, and with nothing open but its socket.
+// start starts a worker without environment, and with no descriptor but its socket.
 func start(args []string) (*worker, error) {
 	conn, child, err := fdpass.Pair(fdpass.MaxInline)
 	if err != nil {
@@ -92,11 +93,11 @@ func start(args []string) (*worker, error) {
 	return &worker{conn: conn, end: os.NewFile(uintptr(pidfd), "pidfd")}, nil
 }
 
-// Handler does one job. The descriptors that come with it are closed afterwards, and those of its answer when that
-// is sent.
+// Handler does one job. The descriptors that come with it are closed afterwards, and those of its
+// answer once that is sent.
 type Handler func(request []byte, files []int) (answer []byte, out []int)
 
-// serveWorker is the life of a worker. It ends when nobody has jobs any more.
+// serveWorker is the main loop of a worker. It ends when the keeper has closed the socket.
 func serveWorker(do Handler) error {
 	unix.CloseOnExec(socket)
 	buf := fdpass.NewBuffer(fdpass.MaxInline)

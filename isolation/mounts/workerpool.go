@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// System calls that may never return are made by worker processes that can be given up: a filesystem that belongs
-// to a user, or to a server that is gone, answers when it likes, and who waits for it in the kernel waits with a
-// whole thread.
+// System calls that may never return are made by worker processes that can be abandoned: a
+// filesystem that belongs to a user, or to a server that is gone, may take for ever to answer,
+// and a wait in the kernel occupies a whole thread.
 //
-// A worker is the keeper's own program; it has a socket and nothing else, and does one job at a time. One that is
-// late is killed and its socket closed, so that no answer is ever taken for that of another job.
+// A worker is the keeper's own program; it has one socket and no other descriptor, and does one
+// job at a time. A worker that is late is killed and its socket closed, so that its answer is
+// never taken for that of another job.
 
 package mounts
 
@@ -25,7 +26,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 )
 
-// Reasons for which an job has no answer. Any other is one for which no worker could be started.
+// Reasons why a job has no answer. Any other error means that no worker could be started.
 var (
 	errLate     = errors.New("it was not done in time")
 	errBusy     = errors.New("as many errands of this user as there may be are not done in time")
@@ -33,21 +34,21 @@ var (
 	errCanceled = errors.New("it is not wanted any more")
 )
 
-// PoolConfig is what a Pool is made with.
+// PoolConfig configures a WorkerPool.
 type PoolConfig struct {
-	Args     []string      // of the worker, after Command
-	Patience time.Duration // for one job, the wait for its turn counted in
-	Most     int           // jobs at a time, with those that were given up and have not ended yet
+	Args     []string      // arguments of the worker, after Command
+	Patience time.Duration // time limit of one job, including the wait for its turn
+	Most     int           // jobs at a time, including abandoned ones whose worker has not ended yet
 	Each     int           // of these, for one user
-	Keep     int           // workers that wait for the next job
+	Keep     int           // idle workers that are kept
 	Log      *log.Logger
 }
 
-// WorkerPool is the workers. It starts one when it needs one.
+// WorkerPool runs jobs in worker processes, which it starts when it needs them.
 type WorkerPool struct {
 	cfg     PoolConfig
 	starter starter
-	work    sync.WaitGroup // what goes on beside the jobs
+	work    sync.WaitGroup // background goroutines
 
 	life context.Context //nolint:containedctx // of the pool itself
 	end  context.CancelFunc
@@ -56,9 +57,9 @@ type WorkerPool struct {
 	idle  []*worker
 	all   int
 	busy  map[uint32]int   // jobs, by user
-	stuck map[uint32]int   // those of them that were given up
-	lost  map[*worker]bool // the workers of these
-	turn  chan struct{}    // closed when there may be one for somebody
+	stuck map[uint32]int   // abandoned jobs among them, by user
+	lost  map[*worker]bool // the workers of abandoned jobs
+	turn  chan struct{}    // closed when a turn may have become free
 	down  bool
 }
 
@@ -71,10 +72,10 @@ func newWorkerPool(cfg PoolConfig) *WorkerPool {
 	return p
 }
 
-// Patience is how long one job may take.
+// Patience returns the time limit of one job.
 func (p *WorkerPool) Patience() time.Duration { return p.cfg.Patience }
 
-// Warm starts a worker ahead of need if none waits.
+// Warm starts a worker in advance if none is idle.
 func (p *WorkerPool) Warm() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,14 +85,14 @@ func (p *WorkerPool) Warm() {
 	p.work.Go(func() {
 		w, err := p.starter.start(p.life)
 		if err != nil {
-			return // the job that needs one tells it
+			return // the job that needs a worker reports the error
 		}
 		p.keep(w)
 	})
 }
 
-// Do has an job done for a user, who is the one that waits when too many are not done. The answer and its
-// descriptors are the caller's; those that go along stay its.
+// Do has a worker do a job for a user. A user with too many unfinished jobs waits; other users do
+// not. The answer and its descriptors are the caller's, and files stay the caller's.
 func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files ...int) ([]byte, []int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Patience, errLate)
 	defer cancel()
@@ -111,7 +112,7 @@ func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files 
 			p.keep(w)
 			p.leave(user)
 			return answer, got, err
-		case errors.Is(err, errNotSent) && !fresh: // it has died since it was last used
+		case errors.Is(err, errNotSent) && !fresh: // the worker has died since it was last used
 			w.close()
 			continue
 		case ctx.Err() != nil:
@@ -122,7 +123,7 @@ func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files 
 	}
 }
 
-// why says for what an job is given up.
+// why returns the reason for which a job is abandoned.
 func why(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errLate) {
 		return errLate
@@ -161,7 +162,7 @@ func (p *WorkerPool) await(ctx context.Context, user uint32) error {
 	}
 }
 
-// leave gives the turn of a user to somebody else.
+// leave ends the turn of a user, so that another can begin.
 func (p *WorkerPool) leave(user uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +178,7 @@ func (p *WorkerPool) leaveLocked(user uint32) {
 	p.turn = make(chan struct{})
 }
 
-// take returns a worker that waits, or a fresh one.
+// take returns an idle worker, or starts a fresh one.
 func (p *WorkerPool) take(ctx context.Context) (w *worker, fresh bool, err error) {
 	p.mu.Lock()
 	if n := len(p.idle); n > 0 {
@@ -194,7 +195,7 @@ func (p *WorkerPool) take(ctx context.Context) (w *worker, fresh bool, err error
 	return w, true, err
 }
 
-// keep has a worker wait for the next job.
+// keep adds a worker to the idle ones, or closes it if there are enough.
 func (p *WorkerPool) keep(w *worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,11 +206,11 @@ func (p *WorkerPool) keep(w *worker) {
 	p.idle = append(p.idle, w)
 }
 
-// stubborn is when it is told of a worker that was killed that it has not ended.
+// stubborn is how long a killed worker may take to end before that is logged.
 const stubborn = 2 * time.Second
 
-// giveUp kills a worker over its job. Its user's turn is over when it is dead: one that waits for an answer which
-// the kernel insists on is not, until there is one or the filesystem is ended.
+// giveUp kills the worker of a late job. The user's turn ends only when the worker is dead: one
+// that waits uninterruptibly in the kernel lives until the filesystem answers or is aborted.
 func (p *WorkerPool) giveUp(w *worker, user uint32) {
 	w.conn.Close()
 	w.kill()
@@ -243,7 +244,7 @@ func (p *WorkerPool) bury(w *worker, user uint32) {
 	p.leaveLocked(user)
 }
 
-// Close ends all workers; the jobs that they are at end as ErrCanceled.
+// Close ends all workers; jobs in progress end as ErrCanceled.
 func (p *WorkerPool) Close() {
 	p.mu.Lock()
 	p.down = true
@@ -253,23 +254,24 @@ func (p *WorkerPool) Close() {
 	}
 	p.idle = nil
 	for w := range p.lost {
-		w.end.Close() // nobody waits for those any more
+		w.end.Close() // stop waiting for those to die
 	}
 	p.mu.Unlock()
 	p.work.Wait()
 }
 
-// worker is one, from this end.
+// worker is the pool's handle on a worker process.
 type worker struct {
 	conn *fdpass.Conn
 	end  *os.File // pidfd
 	last uint64   // number of its last job
 }
 
-// errNotSent means that a worker has never heard of an job.
+// errNotSent means that the job has not reached the worker.
 var errNotSent = errors.New("it was not taken")
 
-// errNoRoom means that a worker has done its part, and what it has opened finds no room in this process.
+// errNoRoom means that a worker has answered, but this process has no descriptor left for what it
+// has opened.
 var errNoRoom = fmt.Errorf("%w: %w", fdpass.ErrNoRoom, unix.EMFILE)
 
 func (w *worker) do(ctx context.Context, request []byte, files []int) ([]byte, []int, error) {
@@ -301,7 +303,8 @@ func (w *worker) kill() {
 	}
 }
 
-// dies waits for the end of a worker, or until nobody waits for it any more; 0: however long that takes.
+// dies waits until a worker has ended, or until nobody waits for it any more. A patience of 0 is
+// without limit.
 func (w *worker) dies(patience time.Duration) bool {
 	var late time.Time
 	if patience > 0 {
@@ -320,7 +323,7 @@ func (w *worker) dies(patience time.Duration) bool {
 	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// close ends a worker that does nothing.
+// close ends an idle worker.
 func (w *worker) close() {
 	w.conn.Close()
 	w.kill()

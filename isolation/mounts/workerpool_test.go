@@ -20,13 +20,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 )
 
-// TestMain lets the test be its own workers.
+// TestMain lets the test program be its own worker.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == WorkerCommand {
 		_ = serveWorker(serve)
 		return
 	}
-	// As the keeper does.
+	// The keeper does this too.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		log.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 // serve does the jobs of the tests.
 func serve(request []byte, files []int) ([]byte, []int) {
 	switch word, rest, _ := strings.Cut(string(request), " "); word {
-	case "wait": // until the other end of a pipe is closed, or for ever
+	case "wait": // until the other end of a pipe is closed, or without end
 		var b [1]byte
 		_, _ = unix.Read(files[0], b[:])
 		return []byte("waited"), nil
@@ -44,7 +44,7 @@ func serve(request []byte, files []int) ([]byte, []int) {
 		os.Exit(3)
 	case "pid":
 		return []byte(strconv.Itoa(os.Getpid())), nil
-	case "own": // what a worker has
+	case "own": // what descriptors and environment the worker has
 		text := strings.Join(os.Environ(), " ") + "|"
 		list, _ := os.ReadDir("/proc/self/fd")
 		for _, f := range list {
@@ -75,7 +75,7 @@ func ask(t *testing.T, p *WorkerPool, user uint32, what string) string {
 	return string(answer)
 }
 
-// pipe returns a pipe whose writing end is open until the test ends.
+// pipe returns a pipe whose writing end stays open until the test ends.
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -108,7 +108,8 @@ func TestAWorkerIsUsedAgain(t *testing.T) {
 	}
 }
 
-// What is late is given up with its worker, and what it would have answered is never the answer of another.
+// A late job is abandoned together with its worker, and its answer is never taken for that of
+// another job.
 func TestAnErrandThatIsLateIsGivenUp(t *testing.T) {
 	t.Parallel()
 	p := pool(t, short)
@@ -183,7 +184,7 @@ func TestAWorkerThatEndsIsReplaced(t *testing.T) {
 	}
 }
 
-// Who has as many jobs that are not done as one may have waits for those; nobody else does.
+// A user with as many unfinished jobs as one user may have waits for those; no other user does.
 func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
 	t.Parallel()
 	p := pool(t, long)
@@ -211,7 +212,7 @@ func TestNobodyWaitsForTheErrandsOfAnother(t *testing.T) {
 	if n := p.count(1); n != 0 {
 		t.Errorf("%d errands go on", n)
 	}
-	// One whose worker cannot be ended has its turn until that has.
+	// A user's turn lasts until the worker that cannot be killed has ended.
 	p.mu.Lock()
 	p.stuck[3] = 3
 	p.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// makeDirectory makes the place of what the next keeper has to know of the box.
+// makeDirectory makes the box's directory in the run directory, which holds what the next keeper
+// has to know of the box.
 func (l *launching) makeDirectory() (string, error) {
 	var err error
 	if l.socket, err = l.k.records.Make(l.spec.Key); err != nil {
@@ -23,14 +24,15 @@ func (l *launching) makeDirectory() (string, error) {
 	}
 	l.undo = append(l.undo, func() {
 		l.dropPreforked()
-		if !l.watched { // or its end has done it
+		if !l.watched { // otherwise watch has removed it
 			l.k.forget(l.spec.Key)
 		}
 	})
 	return "", nil
 }
 
-// writeRecord makes the box known to the next keeper: from the Setup on it may live without this one.
+// writeRecord makes the box known to the next keeper: once it has its Setup it may outlive this
+// one.
 func (l *launching) writeRecord() error {
 	r := &Record{
 		Key: l.spec.Key, IDBase: l.base(), Owner: l.spec.Caller.UID, Group: l.box.path(), Scope: l.spec.Scope != "", Limits: l.spec.Limits, Image: l.spec.Image,
@@ -47,24 +49,24 @@ func (l *launching) writeRecord() error {
 	return l.k.records.Write(r)
 }
 
-// takeOver finds what an earlier keeper has left: living boxes become this one's, what is left of dead ones
-// is removed. What cannot be understood is not touched: a box may live there.
+// takeOver restores what an earlier keeper has left: it adopts living boxes, and removes what is
+// left of dead ones. A box whose record cannot be read is not touched, since it may be alive.
 func (k *Keeper) takeOver() error {
 	keys, err := k.records.Keys()
 	if err != nil {
 		return err
 	}
-	lacks := []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} // which say nothing of a record
-	living := map[string]int{}                              // pidfds
+	lacks := []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} // errors that do not mean a damaged record
+	living := map[string]int{}                              // pidfds by key
 	known := map[string]*Record{}
-	alive := map[string]bool{} // or not known to be dead
+	alive := map[string]bool{} // alive, or not known to be dead
 	k.groups.keep = alive
 	for _, key := range keys {
 		r, pidfd, err := k.find(key)
 		switch {
 		case r == nil && errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
 		case slices.ContainsFunc(lacks, func(lack error) bool { return errors.Is(err, lack) }):
-			return fmt.Errorf("box %s: %w", key, err) // the next keeper may have what this one lacks
+			return fmt.Errorf("box %s: %w", key, err) // the next keeper may have the resources
 		case err != nil:
 			k.cfg.Log.Printf("DAMAGED RECORD: %v: nobody touches that box any more; end it, then remove its directory", err)
 			k.damaged[key] = true
@@ -76,7 +78,7 @@ func (k *Keeper) takeOver() error {
 		}
 		known[key] = r
 	}
-	// Only now can a tree of groups be opened, which removes all others.
+	// Only now, as opening a tree of cgroups removes all those that are not in keep.
 	for _, key := range keys {
 		pidfd, lives := living[key]
 		switch {
@@ -89,14 +91,14 @@ func (k *Keeper) takeOver() error {
 	}
 	k.bounds.Reconcile(func(key string) bool { return alive[key] })
 	k.net.Adopt(slices.Collect(maps.Keys(alive)))
-	for key, b := range maps.Clone(k.boxes) { // only now: the end of a box removes a link that is known
+	for key, b := range maps.Clone(k.boxes) { // only now: when a box ends, its network link is removed, which must be known by then
 		go k.watch(key, b)
 	}
 	return err
 }
 
-// find reads the record of a box and opens its process. ErrNotExist: its start was interrupted before PID 1
-// had its setup, without which it ends. ESRCH: it is dead.
+// find reads the record of a box and opens a pidfd of its PID 1. ErrNotExist: its start was
+// interrupted before PID 1 had its Setup, without which PID 1 exits. ESRCH: it is dead.
 func (k *Keeper) find(key string) (*Record, int, error) {
 	if !ValidKey(key) {
 		return nil, -1, fmt.Errorf("%q is not a box", key)
@@ -112,7 +114,7 @@ func (k *Keeper) find(key string) (*Record, int, error) {
 	return r, pidfd, nil
 }
 
-// own makes a living box this keeper's, which is to watch it. It takes the pidfd over.
+// own adds a living box to those of this keeper; watch must follow. It takes the pidfd over.
 func (k *Keeper) own(r *Record, pidfd int) error {
 	if err := unix.SetNonblock(pidfd, true); err != nil { // so that the Go poller watches it
 		unix.Close(pidfd)
@@ -127,12 +129,12 @@ func (k *Keeper) own(r *Record, pidfd int) error {
 			k.cfg.Log.Printf("box %s goes on, and its limits cannot be changed: %v", r.Key, err)
 		}
 	}
-	k.boxes[r.Key] = b // nobody else has the keeper yet
+	k.boxes[r.Key] = b // no lock: nobody else uses the keeper yet
 	return nil
 }
 
-// clear removes what is left of a box that is dead, or has never been one. Groups that it does not find are
-// removed when the tree is opened.
+// clear removes what is left of a box that is dead or was never started. A cgroup that it does
+// not find is removed when the tree of cgroups is opened.
 func (k *Keeper) clear(key string, r *Record) {
 	if k.cfg.Group != "" {
 		if _, err := k.groups.open(k); err != nil {
@@ -149,7 +151,7 @@ func (k *Keeper) clear(key string, r *Record) {
 	k.cfg.Log.Printf("box %s is dead: what was left of it is removed", key)
 }
 
-// living lists the boxes that boxd can have, by their keys.
+// living lists the keys of the boxes that boxd can adopt.
 func (k *Keeper) living() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -163,7 +165,7 @@ func (k *Keeper) living() []string {
 	return keys
 }
 
-// page returns those of the sorted keys that come after one.
+// page returns the next page of sorted keys, those after one.
 func page(keys []string, after string) *isolation.Listed {
 	i, found := slices.BinarySearch(keys, after)
 	if found {
@@ -174,8 +176,8 @@ func page(keys []string, after string) *isolation.Listed {
 	return &isolation.Listed{Keys: keys[:n], More: n < len(keys)}
 }
 
-// adopt connects to PID 1 of a living box again. The descriptors, of the connection and of its process, are
-// the caller's. ESRCH: it does not live.
+// adopt connects to PID 1 of a living box again. Both descriptors are the caller's: the
+// connection and a pidfd. ESRCH: the box is dead.
 func (k *Keeper) adopt(key string) (*isolation.Launched, []int, error) {
 	k.mu.Lock()
 	b := k.boxes[key]
@@ -201,7 +203,7 @@ func (k *Keeper) adopt(key string) (*isolation.Launched, []int, error) {
 	return &isolation.Launched{PID: uint32(b.pid), IDBase: b.ids.Base, Group: b.path()}, []int{control, pidfd}, nil
 }
 
-// processFD returns another descriptor of the box's process. ESRCH: the box has been released.
+// processFD returns a duplicate of the box's pidfd. ESRCH: the box has been released.
 func (b *box) processFD() (int, error) {
 	raw, err := b.pidfd.SyscallConn()
 	if err != nil {

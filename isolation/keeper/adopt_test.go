@@ -20,7 +20,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// A keeper that lacks descriptors does not say that a record is damaged, which nobody would touch any more.
+// A keeper that runs out of descriptors does not take a record for damaged, which would leave the
+// box alone for good.
 func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // all of the process lacks room
 	dir, err := OpenRecords(t.TempDir())
 	if err != nil {
@@ -33,7 +34,7 @@ func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // a
 		t.Fatal(err)
 	}
 	defer unix.Close(listener)
-	boxtest.RequireRoot(t) // which may make a namespace of such ids
+	boxtest.RequireRoot(t) // creating a user namespace with such ids needs root
 	r := &Record{Key: key, IDBase: isolation.IDRange}
 	ids := []syscall.SysProcIDMap{{HostID: int(r.IDBase), Size: isolation.IDRange}}
 	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
@@ -52,8 +53,8 @@ func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // a
 	}
 	k := &Keeper{records: dir, damaged: map[string]bool{}, cfg: Config{Log: log.New(io.Discard, "", 0)}}
 	lacked := 0
-	for room := range 16 { // until it finds the box, by which time it has lacked them at each step
-		next, err := unix.Dup(listener) // the lowest that is free
+	for room := range 16 { // until it finds the box; before that each step has run out of descriptors once
+		next, err := unix.Dup(listener) // the lowest free descriptor
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +104,7 @@ func TestPagesAreAllThereIsAndFitAPacket(t *testing.T) {
 			t.Errorf("%d boxes: %d are listed", n, len(got))
 		}
 	}
-	// The one a page ended with may have died since.
+	// The box that the last page ended with may have died since.
 	if p := page([]string{"b", "d"}, "c"); !slices.Equal(p.Keys, []string{"d"}) || p.More {
 		t.Errorf("%+v", p)
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Identify notes which process PID 1 of the box is, so that no later one is taken for it.
+// Identify records which process is PID 1 of the box, so that a later process with the same PID
+// is not taken for it.
 func (r *Record) Identify(pid int) error {
 	start, err := startOf(pid)
 	if err != nil {
@@ -27,7 +28,7 @@ func (r *Record) Identify(pid int) error {
 	return err
 }
 
-// Living opens the process of a record. ESRCH: it is dead.
+// Living opens a pidfd of a record's process. ESRCH: it is dead.
 func (r *Record) Living() (pidfd int, err error) {
 	now, err := boot()
 	if err == nil && now != r.Boot {
@@ -37,13 +38,13 @@ func (r *Record) Living() (pidfd int, err error) {
 		return -1, err
 	}
 	pidfd, err = unix.PidfdOpen(r.PID, 0)
-	if errors.Is(err, unix.EINVAL) { // a thread has the number now
+	if errors.Is(err, unix.EINVAL) { // the number belongs to a thread now
 		err = unix.ESRCH
 	}
 	if err != nil {
 		return -1, err
 	}
-	// From here on the number is that of the process of the pidfd, or of none.
+	// From here on the PID belongs to the process of the pidfd, or to none.
 	start, err := startOf(r.PID)
 	if err == nil && start != r.Start || errors.Is(err, os.ErrNotExist) {
 		err = unix.ESRCH
@@ -51,7 +52,7 @@ func (r *Record) Living() (pidfd int, err error) {
 	if err == nil {
 		err = r.isBox()
 	}
-	if ended(pidfd) || errors.Is(err, os.ErrNotExist) { // and so nothing that was read of the number is about it
+	if ended(pidfd) || errors.Is(err, os.ErrNotExist) { // then what was read of that PID may be about another process
 		err = unix.ESRCH
 	}
 	if err != nil {
@@ -61,9 +62,10 @@ func (r *Record) Living() (pidfd int, err error) {
 	return pidfd, nil
 }
 
-// isBox asks the kernel whether the process of a record is in the user namespace of a box with those ids: which ids a
-// namespace has, and who owns it, only somebody with CAP_SETUID can have decided (user_namespaces(7)). A record is a file,
-// and says what somebody has written. Boxes of a keeper that made all namespaces as root are owned by root.
+// isBox asks the kernel whether a record's process is in the user namespace of a box with those
+// ids: only somebody with CAP_SETUID can decide which ids a namespace maps and who owns it
+// (user_namespaces(7)), whereas a record is a file that may say anything. The namespaces of boxes
+// that an earlier version started as root are owned by root.
 func (r *Record) isBox() error {
 	dir := "/proc/" + strconv.Itoa(r.PID)
 	for _, name := range []string{"/uid_map", "/gid_map"} {
@@ -106,7 +108,8 @@ func ended(pidfd int) bool {
 	}
 }
 
-// startOf reads when a process was started, in clock ticks since the boot: field 22 of its stat (proc(5)).
+// startOf returns when a process was started, in clock ticks since the boot: field 22 of
+// /proc/PID/stat (proc(5)).
 func startOf(pid int) (uint64, error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, unix.ESRCH) {
@@ -118,9 +121,9 @@ func startOf(pid int) (uint64, error) {
 	return startIn(data)
 }
 
-// startIn finds the field behind the name, which can have any characters.
+// startIn finds that field after the name, which may contain any character.
 func startIn(stat []byte) (uint64, error) {
-	const after = 22 - 3 // the first field behind the name is the third
+	const after = 22 - 3 // the first field after the name is the third
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) <= after {
 		return 0, fmt.Errorf("stat of a process: %d fields", len(fields))

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// answer serves one request: what has begun is finished or undone, but for what waits for a filesystem when ctx ends.
-// A reply that cannot be sent means that boxd is gone.
+// answer handles one request. What has begun is finished or undone even if ctx ends; only the
+// wait for a filesystem is given up. If the reply cannot be sent, boxd is gone.
 func (k *Keeper) answer(ctx context.Context, conn *fdpass.Conn, number uint32, req isolation.KeeperRequest) {
 	if m, ok := req.(*isolation.Launch); ok {
 		k.answerLaunch(ctx, conn, number, m)
@@ -24,7 +24,7 @@ func (k *Keeper) answer(ctx context.Context, conn *fdpass.Conn, number uint32, r
 	fdpass.CloseAll(files)
 }
 
-// handle does what a request asks for, and returns the reply to it. The files are the caller's.
+// handle carries out a request and returns the reply to it. The files are the caller's.
 func (k *Keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply isolation.KeeperReply, files []int) {
 	if err := refuse(req); err != nil {
 		return stepError(isolation.StepSetup, err.Error(), err), nil
@@ -64,7 +64,7 @@ func (k *Keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply
 	return k.handleNetwork(req)
 }
 
-// done is the reply of a request that has nothing to tell but an error.
+// done returns the reply to a request that has no result but an error.
 func done(step isolation.Step, item string, err error) isolation.KeeperReply {
 	if err != nil {
 		return stepError(step, item, err)
@@ -72,7 +72,7 @@ func done(step isolation.Step, item string, err error) isolation.KeeperReply {
 	return &isolation.Done{}
 }
 
-// doneOr is done, where the error itself says what it is about.
+// doneOr is done for an error that may already say what it is about.
 func doneOr(step isolation.Step, err error) isolation.KeeperReply {
 	if err != nil {
 		return stepError(step, err.Error(), err)
@@ -80,8 +80,8 @@ func doneOr(step isolation.Step, err error) isolation.KeeperReply {
 	return &isolation.Done{}
 }
 
-// refuse refuses what is asked about a box by a key that cannot be one: keys become names in directories of root's.
-// What comes with a specification, a mount or a workspace is validated with those.
+// refuse refuses a request whose key is not a valid box key: keys become names in directories of
+// root. A key inside a specification, a mount or a workspace is validated with those.
 func refuse(req isolation.KeeperRequest) error {
 	var key string
 	switch m := req.(type) {
@@ -130,7 +130,8 @@ func refuse(req isolation.KeeperRequest) error {
 	return nil
 }
 
-// answerLaunch starts a box. One that boxd does not get is ended: nobody would know of it.
+// answerLaunch starts a box. If the reply does not reach boxd the box is killed: nobody would
+// know of it.
 func (k *Keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uint32, req *isolation.Launch) {
 	l := k.launch(ctx, &req.Spec)
 	if l.failed != nil {
@@ -142,7 +143,7 @@ func (k *Keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uin
 	files := []int{l.preforked.control, l.preforked.pidfd}
 	launched := &isolation.Launched{PID: uint32(l.preforked.pid), IDBase: l.preforked.ids.Base, Group: l.box.path()}
 	k.mu.Lock()
-	l.box.handed = true // before boxd can ask for a list
+	l.box.handed = true // before the reply, after which boxd may ask for the list
 	k.mu.Unlock()
 	err := conn.Send(isolation.EncodeKeeperReply(number, launched), files...)
 	fdpass.CloseAll(files)
@@ -163,7 +164,7 @@ func (k *Keeper) answerAdopt(req *isolation.Adopt) (isolation.KeeperReply, []int
 	return launched, files
 }
 
-// answerChangeMount changes a mount of a living box.
+// answerChangeMount changes a mount of a live box.
 func (k *Keeper) answerChangeMount(ctx context.Context, req *isolation.ChangeMount) isolation.KeeperReply {
 	mounted, err := k.changeMount(ctx, req)
 	if err != nil {
@@ -172,7 +173,7 @@ func (k *Keeper) answerChangeMount(ctx context.Context, req *isolation.ChangeMou
 	return mounted
 }
 
-// answerReadQuota says how full the quota of a directory of the host is.
+// answerReadQuota returns how full the quota of a directory of the host is.
 func (k *Keeper) answerReadQuota(req *isolation.ReadQuota) isolation.KeeperReply {
 	used, err := k.bounds.Held(req)
 	if err != nil {
@@ -181,7 +182,7 @@ func (k *Keeper) answerReadQuota(req *isolation.ReadQuota) isolation.KeeperReply
 	return used
 }
 
-// answerLookHost finds out what can be enforced on this host.
+// answerLookHost returns what can be enforced on this host.
 func (k *Keeper) answerLookHost() isolation.KeeperReply {
 	host := k.groups.probe(k)
 	k.work.Probe(host)

@@ -19,26 +19,27 @@ import (
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
-// box is a box from the reservation of its key to its removal. It is watched once it has a pidfd. The first
-// fields are guarded by Keeper.mu until then, and do not change any more afterwards.
+// box is a box from the reservation of its key to its removal. It is watched once it has a pidfd;
+// until then the first fields are guarded by Keeper.mu, and after that they do not change any
+// more.
 type box struct {
 	pid    int
 	pidfd  *os.File
 	ids    zygote.IDRange
-	groups *tree.Box     // nil: none
-	gone   chan struct{} // closed when it and all its processes are dead and released
-	handed bool          // boxd knows of it; guarded by Keeper.mu
-	image  string        // the tree of its image in the store; "": host
+	groups *tree.Box     // nil: it has no cgroups
+	gone   chan struct{} // closed when all its processes are dead and everything is released
+	handed bool          // boxd knows the box; guarded by Keeper.mu
+	image  string        // tree of its image in the store; "": the image host
 
-	mounting   sync.Mutex // held while its mounts change
-	networking sync.Mutex // held while its network changes, or is looked at
-	changing   sync.Mutex // guards the fields below, and is held while limits change
-	record     *Record    // what the next keeper will know of it; nil: nothing
+	mounting   sync.Mutex // held while its mounts are changed
+	networking sync.Mutex // held while its network is changed or read
+	changing   sync.Mutex // guards the fields below, and is held while limits are changed
+	record     *Record    // what the next keeper gets to know; nil: nothing yet
 	released   bool
 }
 
-// end kills a box if it lives, waits until nothing of it is left, and removes its workspace if
-// asked. A box that is not known is no error: what is asked for is true.
+// end kills a box if it is alive, waits until everything of it is released, and removes its
+// workspace if asked. It is no error if the box is not known: then there is nothing to end.
 func (k *Keeper) end(req *isolation.EndBox) error {
 	if err := k.killBox(req.Key); err != nil || !req.RemoveWork {
 		return err
@@ -46,7 +47,7 @@ func (k *Keeper) end(req *isolation.EndBox) error {
 	return k.work.Remove(req.Key)
 }
 
-// keepTree ends a box, and makes its workspace the tree of an image.
+// keepTree ends a box, and turns its workspace into the tree of an image.
 func (k *Keeper) keepTree(req *isolation.KeepTree) error {
 	if err := k.killBox(req.Key); err != nil {
 		return err
@@ -54,7 +55,7 @@ func (k *Keeper) keepTree(req *isolation.KeepTree) error {
 	return k.work.Keep(req.Key, req.Tree)
 }
 
-// killBox kills a box if it lives, and waits until nothing of it is left but its workspace.
+// killBox kills a box if it is alive, and waits until nothing of it is left but its workspace.
 func (k *Keeper) killBox(key string) error {
 	k.mu.Lock()
 	b := k.boxes[key]
@@ -91,7 +92,7 @@ func (k *Keeper) endAll() {
 	all.Wait()
 }
 
-// kill ends PID 1 of the box, with which the kernel ends every other process in it.
+// kill kills PID 1 of the box, and the kernel kills every other process of the box with it.
 func (b *box) kill() error {
 	raw, err := b.pidfd.SyscallConn()
 	if err == nil {
@@ -107,7 +108,8 @@ func (b *box) kill() error {
 	}
 }
 
-// watch waits for the end of a box, whoever caused it, and releases what only the living need.
+// watch waits for the end of a box, however it comes about, and releases what only a living box
+// needs.
 func (k *Keeper) watch(key string, b *box) {
 	if raw, err := b.pidfd.SyscallConn(); err == nil {
 		// A pidfd is readable once the process is dead (pidfd_open(2)); PID 1 dies after all others.
@@ -120,7 +122,7 @@ func (k *Keeper) watch(key string, b *box) {
 	b.pidfd.Close()
 	b.removeGroups(k.cfg.Log)
 	k.ids.Release(b.ids)
-	b.changing.Lock() // a change of limits writes the record
+	b.changing.Lock() // a change of limits writes the record, so wait for it
 	b.released = true
 	k.forget(key)
 	b.changing.Unlock()
@@ -132,18 +134,18 @@ func (k *Keeper) watch(key string, b *box) {
 	close(b.gone)
 	select {
 	case k.ended <- struct{}{}:
-	default: // Serve has not heard of the last one yet
+	default: // Serve has not received the last one yet
 	}
 }
 
-// forget removes what the next keeper would find of a box.
+// forget removes the record by which the next keeper would find a box.
 func (k *Keeper) forget(key string) {
 	if err := k.records.Remove(key); err != nil {
 		k.cfg.Log.Printf("directory of box %s: %v", key, err)
 	}
 }
 
-// path is where the box's groups are, "" if it has none.
+// path returns the path of the box's cgroup, "" if it has none.
 func (b *box) path() string {
 	b.changing.Lock()
 	defer b.changing.Unlock()
@@ -156,7 +158,7 @@ func (b *box) path() string {
 	return ""
 }
 
-// removeGroups removes the groups of a box that is dead.
+// removeGroups removes the cgroups of a dead box.
 func (b *box) removeGroups(l *log.Logger) {
 	if b.groups == nil {
 		return

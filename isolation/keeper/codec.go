@@ -11,31 +11,32 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Record is what it takes to watch, to limit and to release a box that another keeper has started.
+// Record is what a keeper needs to watch, limit and release a box that another keeper has
+// started.
 type Record struct {
 	Key    string
 	PID    int
-	Start  uint64 // of the process, in ticks since the boot: pids are used again
-	Boot   string // which boot that was
+	Start  uint64 // start time of the process, in clock ticks since the boot: PIDs are reused
+	Boot   string // id of that boot
 	IDBase uint32
-	Owner  uint32 // uid of the caller, whose boxes' groups are together
+	Owner  uint32 // uid of the caller, whose boxes share a cgroup
 	Group  string // path of its cgroup, "" if it has none
-	Scope  bool   // Group is a scope's
+	Scope  bool   // Group belongs to a systemd scope
 	Limits cgroup.Limits
-	Image  string // the tree of its image in the store; "": host
+	Image  string // tree of its image in the store; "": the image host
 }
 
 // head is the first line of a record.
 const head = "boxd box 1"
 
-// maxRecord is far more than any record has.
+// maxRecord is in bytes, and far more than any record needs.
 const maxRecord = 16 << 10
 
-// encode returns the record as lines of a name and a value, for a person to read as well.
+// encode returns the record as lines of a name and a value, which a person can read too.
 func (r *Record) encode() []byte {
 	b := []byte(head + "\n")
 	list := r.fields()
-	if r.Image != "" { // an earlier keeper has not heard of it
+	if r.Image != "" { // earlier keepers do not know this line
 		list = append(list, r.image())
 	}
 	for _, f := range list {
@@ -44,7 +45,7 @@ func (r *Record) encode() []byte {
 	return b
 }
 
-// decode reads a record. A file that is not of the form encode gives it is an error, whatever it says.
+// decode parses a record. Anything that encode would not have written is an error.
 func decode(data []byte) (*Record, error) {
 	if len(data) > maxRecord {
 		return nil, errors.New("too long")
@@ -82,7 +83,7 @@ func decode(data []byte) (*Record, error) {
 	return r, nil
 }
 
-// field is a line of a record. set refuses what get would not give.
+// field is a line of a record. set refuses a value that get would not return.
 type field struct {
 	name string
 	get  func() string
@@ -115,7 +116,7 @@ func (r *Record) fields() []field {
 
 func (r *Record) image() field { return text("image", &r.Image, isolation.ValidTree) }
 
-// limits goes through the numbers of limits, in the order of a record.
+// limits yields the numbers of limits, in the order of a record.
 func limits(l *cgroup.Limits) func(yield func(string, *uint64) bool) {
 	return func(yield func(string, *uint64) bool) {
 		for _, f := range []struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/mounts"
 )
 
-// setHostname gives a box that was made ahead of need the hostname of its session.
+// setHostname gives a preforked box the hostname of its session.
 func (k *Keeper) setHostname(req *isolation.SetHostname) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -24,7 +24,7 @@ func (k *Keeper) setHostname(req *isolation.SetHostname) error {
 	return SetHostname(b.pid, b.lives, req.Hostname)
 }
 
-// known is a box that boxd knows of; ESRCH: there is none.
+// known returns a living box by its key. ESRCH: there is none.
 func (k *Keeper) known(key string) (*box, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -35,8 +35,8 @@ func (k *Keeper) known(key string) (*box, error) {
 	return b, nil
 }
 
-// changeMount changes a mount of a living box, or removes what was made for one of a box that has ended, or says where a
-// path leads.
+// changeMount changes a mount of a live box, removes what was made for one of a box that has
+// ended, or returns where a path leads.
 func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	if mounts.NeedsNoBox(req.Op) {
 		return k.sources.Outside(ctx, req)
@@ -62,14 +62,14 @@ func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	return k.sources.Change(ctx, &mounts.Place{PID: b.pid, PIDFD: process, IDBase: b.ids.Base}, req)
 }
 
-// lives reports whether the box's PID 1 has not ended yet.
+// lives reports whether PID 1 of the box has not ended yet.
 func (b *box) lives() bool {
 	select {
 	case <-b.gone:
 		return false
 	default:
 	}
-	raw, err := b.pidfd.SyscallConn() // an error: it has been closed, after the end
+	raw, err := b.pidfd.SyscallConn() // an error means that watch has closed it, after the end
 	lives := false
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { lives = mounts.Alive(int(fd)) })
@@ -77,10 +77,10 @@ func (b *box) lives() bool {
 	return lives && err == nil
 }
 
-// removeTree removes the tree of an image that no box has.
+// removeTree removes the tree of an image that no box uses.
 func (k *Keeper) removeTree(tree string) error {
 	k.mu.Lock()
-	used := len(k.damaged) > 0 // who knows what those have
+	used := len(k.damaged) > 0 // damaged records do not tell what their boxes use
 	for _, b := range k.boxes {
 		used = used || b.image == tree
 	}
@@ -99,7 +99,7 @@ func (k *Keeper) removeTree(tree string) error {
 	return remove()
 }
 
-// reclaim takes memory back that the programs of a box do not need.
+// reclaim takes back memory that the programs of a box do not need.
 func (k *Keeper) reclaim(key string) error {
 	b, err := k.known(key)
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What boxes need of a host, for the doctor.
+// Checks of what boxes need from a host, for boxctl doctor.
 
 package keeper
 
@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// CheckHost examines this host, for boxes with so many ranges of ids from base on. Whether a box really starts, boxd
-// tries by itself.
+// CheckHost checks this host for boxes that use count id ranges from base on. Whether a box
+// really starts is for boxd to try.
 func CheckHost(base, count uint32) []isolation.Check {
 	checks := []isolation.Check{
 		checkKernel(), checkUserNamespaces(), checkCapabilities(), checkIDs(base, count),
@@ -30,9 +30,9 @@ func CheckHost(base, count uint32) []isolation.Check {
 	return checks
 }
 
-// checkHugePages looks whether files in memory, which output is kept in, may have huge pages: where the kernel
-// cannot split one it gives a part of it back by writing zeros there, which no reader can tell from output
-// (transhuge.rst of the kernel: "shmem_enabled").
+// checkHugePages checks whether files in memory, which hold output, may have huge pages: where
+// the kernel cannot split one, it frees a part of it by writing zeros there, which no reader can
+// tell from output (transhuge.rst of the kernel: "shmem_enabled").
 func checkHugePages(setting string) (c isolation.Check, bad bool) {
 	_, rest, _ := strings.Cut(setting, "[")
 	chosen, _, _ := strings.Cut(rest, "]")
@@ -44,7 +44,8 @@ func checkHugePages(setting string) (c isolation.Check, bad bool) {
 	return c, false
 }
 
-// CheckLinks tells of links of the host's /usr that lead to a part of /etc that boxes do not have.
+// CheckLinks reports symbolic links of the host's /usr that lead to a part of /etc that boxes do
+// not have.
 func CheckLinks(missing []string, err error) isolation.Check {
 	const name, most = "/etc links", 8
 	switch {
@@ -74,8 +75,8 @@ func fail(name, hint, format string, args ...any) isolation.Check {
 	return isolation.Check{Name: name, Level: isolation.CheckFail, Detail: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// Kernel versions: idmapped mounts and recursive mount_setattr need 5.12, cgroup.kill 5.14; 6.1 is
-// the oldest that boxd is tested on.
+// Kernel versions: idmapped mounts and recursive mount_setattr need 5.12, cgroup.kill 5.14; 6.1
+// is the oldest that boxd is tested on.
 const (
 	kernelNeeded = 5<<16 | 14
 	kernelTested = 6<<16 | 1
@@ -114,7 +115,7 @@ func checkUserNamespaces() isolation.Check {
 	return ok(name, "up to %d", n)
 }
 
-// needed are the capabilities the keeper uses, by their numbers in capability.h.
+// needed returns the capabilities that the keeper uses, by their numbers in capability.h.
 func needed() map[string]int {
 	return map[string]int{
 		"CHOWN": unix.CAP_CHOWN, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "FOWNER": unix.CAP_FOWNER, "KILL": unix.CAP_KILL,
@@ -142,7 +143,7 @@ func checkCapabilities() isolation.Check {
 	return ok(name, "boxkeeper has all it needs")
 }
 
-// checkIDs looks for users and subordinate ranges of the host inside the boxes' ids.
+// checkIDs looks for users and subordinate id ranges of the host that overlap the ids of boxes.
 func checkIDs(base, count uint32) isolation.Check {
 	const name = "id ranges"
 	first := uint64(base)
@@ -175,7 +176,7 @@ func checkIDs(base, count uint32) isolation.Check {
 	return ok(name, "%d-%d, enough for %d boxes", first, end-1, count)
 }
 
-// subordinate reads a line of subuid(5).
+// subordinate parses a line of subuid(5).
 func subordinate(line string) (who string, start, count uint64, err error) {
 	fields := strings.Split(strings.TrimSpace(line), ":")
 	if len(fields) != 3 {

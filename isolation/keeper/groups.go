@@ -20,16 +20,17 @@ import (
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
 
-// groups is the keeper's part of the cgroups. It is opened when it is first needed and again when
-// it has gone: the anchor that holds it may start later than the keeper, and may be stopped.
+// groups is the keeper's part of the cgroup hierarchy. It is opened when it is first needed, and
+// again after it has gone: the service that holds it, the anchor, may start later than the keeper
+// and may be stopped.
 type groups struct {
 	mu    sync.Mutex // guards the fields below
 	tree  *tree.Tree
-	keep  map[string]bool // keys of boxes that an earlier keeper has started, until what it left is swept
-	swept bool            // what an earlier keeper has left is gone
+	keep  map[string]bool // keys of boxes of an earlier keeper, whose cgroups stay, until the rest is removed
+	swept bool            // what an earlier keeper has left behind is removed
 }
 
-// open returns the tree of the boxes.
+// open returns the cgroup tree of the boxes.
 func (g *groups) open(k *Keeper) (*tree.Tree, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -44,7 +45,7 @@ func (g *groups) open(k *Keeper) (*tree.Tree, error) {
 		if !gone {
 			return g.tree, nil
 		}
-		// Its boxes are dead, but not all may have been removed yet: what they hold of it stays open.
+		// Its boxes are dead, but maybe not all removed yet: they keep open what they need of it.
 		g.tree = nil
 	}
 	keep := func(key string) bool { return g.keep[key] }
@@ -62,7 +63,7 @@ func (g *groups) open(k *Keeper) (*tree.Tree, error) {
 	return t, nil
 }
 
-// noAnchorError means that nothing holds the cgroup of the boxes.
+// noAnchorError means that no service holds the cgroup of the boxes.
 type noAnchorError struct {
 	path string
 	err  error
@@ -74,7 +75,7 @@ func (e *noAnchorError) Error() string {
 
 func (e *noAnchorError) Unwrap() error { return e.err }
 
-// probe says what boxes can be limited in.
+// probe returns which limits can be enforced on boxes.
 func (g *groups) probe(k *Keeper) *isolation.Host {
 	t, err := g.open(k)
 	if err != nil {
@@ -83,7 +84,7 @@ func (g *groups) probe(k *Keeper) *isolation.Host {
 	return &isolation.Host{Controllers: t.Controllers()}
 }
 
-// make makes the groups of a box, in its scope or else below its owner's.
+// make makes the cgroups of a box, in its scope or else below that of its owner.
 func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*tree.Box, error) {
 	t, err := g.open(k)
 	if err != nil {
@@ -97,7 +98,8 @@ func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*tree.Box, 
 	return t.Make(&owner, spec.Key, root, &spec.Limits)
 }
 
-// scopeOf refuses a cgroup that is not the scope of a box: what is in one is ended with the box.
+// scopeOf refuses a cgroup that is not the scope of this box: everything in a scope is killed
+// when its box ends.
 func scopeOf(key, path string) error {
 	if filepath.Base(path) != isolation.ScopeOf(key) {
 		return fmt.Errorf("%w: %s is not the scope of box %s", unix.EINVAL, path, key)
@@ -105,7 +107,7 @@ func scopeOf(key, path string) error {
 	return nil
 }
 
-// find takes over the groups of a box that an earlier keeper has started.
+// find opens the cgroups of a box that an earlier keeper has started.
 func (g *groups) find(k *Keeper, r *Record) (*tree.Box, error) {
 	t, err := g.open(k)
 	if err != nil {
@@ -125,8 +127,8 @@ func (g *groups) find(k *Keeper, r *Record) (*tree.Box, error) {
 	return b, err
 }
 
-// ownerName is the name of whose boxes' groups those of a record are with: that of its user, or of another owner that
-// has the same id.
+// ownerName returns the owner that the cgroups of a record are under: its user, or another owner
+// of the same id.
 func ownerName(r *Record) string {
 	user := cgroup.OwnerName(r.Owner, "")
 	name := tree.OwnerOf(r.Group)
@@ -136,7 +138,7 @@ func ownerName(r *Record) string {
 	return user
 }
 
-// setOwner changes what all boxes of an owner may have together.
+// setOwner changes the limits for all boxes of an owner together.
 func (g *groups) setOwner(k *Keeper, owner *cgroup.Owner) error {
 	t, err := g.open(k)
 	if err != nil {
@@ -149,7 +151,7 @@ func (g *groups) setOwner(k *Keeper, owner *cgroup.Owner) error {
 	return err
 }
 
-// validOwner reports whether a name is one that cgroup.OwnerName gives.
+// validOwner reports whether a name has the form that cgroup.OwnerName returns.
 func validOwner(name string) bool {
 	user, other, _ := strings.Cut(name, "-")
 	uid, err := strconv.ParseUint(user, 10, 32)
@@ -169,7 +171,7 @@ func (g *groups) closeLocked() {
 	}
 }
 
-// setLimits changes the limits of a living box.
+// setLimits changes the limits of a live box.
 func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 	k.mu.Lock()
 	b := k.boxes[req.Key]
@@ -180,7 +182,7 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 	b.changing.Lock()
 	defer b.changing.Unlock()
 	if b.record == nil {
-		return syscall.ESRCH // it is starting, or has ended
+		return syscall.ESRCH // it is starting or has ended
 	}
 	undo := func() error { return nil }
 	if req.Work != (isolation.Quota{}) {
@@ -206,7 +208,7 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 	if err == nil {
 		b.record.Limits = req.Limits
 		if werr := k.records.Write(b.record); werr != nil {
-			k.cfg.Log.Print(werr) // the next keeper would go back to older ones if a change failed, no more
+			k.cfg.Log.Print(werr) // this only means that the next keeper, if a change fails, goes back to older limits
 		}
 		if verr := b.show(&req.Limits); verr != nil {
 			k.cfg.Log.Printf("box %s sees its limits of before: %v", req.Key, verr)
@@ -220,10 +222,10 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 	return err
 }
 
-// errNoGroups means that the groups of a living box could not be opened again.
+// errNoGroups means that the cgroups of a live box could not be opened again.
 var errNoGroups = errors.New("the cgroups of the box are lost")
 
-// inUse refuses a limit that is below what is in use.
+// inUse refuses a limit below what is in use.
 func inUse(field string, asked, used uint64) error {
 	return &isolation.StepError{Step: isolation.StepGroup, Item: field, Errno: unix.EBUSY, Refused: &isolation.Refusal{
 		Field: field, Value: strconv.FormatUint(asked, 10), Allowed: "no less than is in use, " + strconv.FormatUint(used, 10),

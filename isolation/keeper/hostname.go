@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The hostname of a live box is changed from outside: a preforked box becomes a session's by that.
+// The hostname of a live box is set from outside: this is how a preforked box becomes that of a
+// session.
 
 package keeper
 
@@ -16,8 +17,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// SetHostname gives the box of a process, its PID 1, a hostname. alive reports whether that process still is the
-// one that is meant: its number may have been given to another. No program of the box may run yet.
+// SetHostname sets the hostname of the box whose PID 1 has this PID. alive reports whether that
+// process is still the one that is meant, as the PID may have been reused. No program of the box
+// may run yet.
 func SetHostname(pid int, alive func() bool, hostname string) error {
 	proc := "/proc/" + strconv.Itoa(pid)
 	uts, err := unix.Open(proc+"/ns/uts", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -30,7 +32,7 @@ func SetHostname(pid int, alive func() bool, hostname string) error {
 		return fmt.Errorf("tree of the box: %w", err)
 	}
 	defer unix.Close(root)
-	if !alive() { // both are of that process, as it has lived until after they were opened
+	if !alive() { // both belong to PID 1 of the box, as it was alive after they were opened
 		return unix.ESRCH
 	}
 	if err := setHostname(uts, hostname); err != nil {
@@ -44,8 +46,9 @@ func SetHostname(pid int, alive func() bool, hostname string) error {
 	return nil
 }
 
-// SetResolvConf gives a living box another resolv.conf(5), from outside: text is not empty, and less than a page. Programs of
-// the box may run: the directory is root's. It takes no memory that the box does not have.
+// SetResolvConf replaces resolv.conf(5) of a live box from outside; text is not empty, and
+// shorter than a page. Programs of the box may run: the directory belongs to root. It takes no
+// memory that the box does not have already.
 func SetResolvConf(pid int, alive func() bool, text string) error {
 	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -61,7 +64,7 @@ func SetResolvConf(pid int, alive func() bool, text string) error {
 	return nil
 }
 
-// SetView shows the programs of a living box other limits, from outside.
+// SetView changes from outside the limits that programs of a live box see.
 func SetView(pid int, alive func() bool, v *isolation.View) error {
 	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -72,14 +75,14 @@ func SetView(pid int, alive func() bool, v *isolation.View) error {
 		return unix.ESRCH
 	}
 	for _, f := range isolation.ViewFiles(v) {
-		if err := rewrite(root, isolation.RunDir[1:]+"/"+f.Name, f.Text); err != nil && !errors.Is(err, unix.ENOENT) { // an earlier boxd has made the box
+		if err := rewrite(root, isolation.RunDir[1:]+"/"+f.Name, f.Text); err != nil && !errors.Is(err, unix.ENOENT) { // a box that an earlier version has made may lack the file
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
 	}
 	return nil
 }
 
-// setHostname sets the name in a namespace, by a thread that goes there and comes back.
+// setHostname sets the hostname in a UTS namespace, on a thread that enters it and returns.
 func setHostname(uts int, hostname string) error {
 	own, err := unix.Open("/proc/thread-self/ns/uts", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -88,7 +91,7 @@ func setHostname(uts int, hostname string) error {
 	defer unix.Close(own)
 	done := make(chan error, 1)
 	go func() { // waited for below
-		runtime.LockOSThread() // and if it does not come back, it ends with this goroutine
+		runtime.LockOSThread() // if the thread cannot return, it ends with this goroutine
 		if err := unix.Setns(uts, unix.CLONE_NEWUTS); err != nil {
 			runtime.UnlockOSThread()
 			done <- err
@@ -104,8 +107,9 @@ func setHostname(uts int, hostname string) error {
 	return <-done
 }
 
-// rewrite replaces the text of a file that PID 1 has made. Nothing on the way may be a link, and nobody waits for who
-// reads a FIFO. What is longer than the text is cut off behind it, so that the page there is is used again.
+// rewrite replaces the text of a file that PID 1 has made. No component of the path may be a
+// symbolic link, and opening a FIFO does not wait for a reader. The file is truncated after the
+// text is written, so that its page is reused.
 func rewrite(root int, name, text string) error {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
 		Flags: unix.O_WRONLY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,

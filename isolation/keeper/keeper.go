@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keeper is the privileged half of boxd: it starts boxes, ends them, and does nothing else.
+// Package keeper is the privileged half of boxd: it starts boxes, ends them, and does nothing
+// else.
 //
-// It takes plain data over one socket, holds it against its own root-owned configuration, and never
-// parses JSON, HTTP or archives.
+// It takes plain data over one socket, checks it against its own root-owned configuration, and
+// never parses JSON, HTTP or archives.
 package keeper
 
 import (
@@ -30,28 +31,28 @@ import (
 	"github.com/boxd-dev/boxd/isolation/seccomp"
 )
 
-// Config is what the keeper allows. It comes from root and is never changed by a request.
+// Config is what the keeper allows. It comes from root, and no request changes it.
 type Config struct {
 	isolation.KeeperConfig
-	Linger bool // wait for the next boxd, also when no box lives
+	Linger bool // wait for the next boxd even when no box is alive
 	Log    *log.Logger
 }
 
-// Times the keeper gives to things that take milliseconds when all is well.
+// Time limits for things that take milliseconds when all is well.
 const (
 	endPatience = 30 * time.Second
 )
 
-// Keeper serves one boxd at a time, and watches its boxes also while there is none.
+// Keeper serves one boxd at a time, and watches its boxes even while there is none.
 type Keeper struct {
 	cfg      Config
 	run      *Place
 	listener *fdpass.Listener
 	greeting isolation.Greeting
 	boxInit  int // descriptor of cfg.BoxInit
-	boxFiles int // of the program that serves files in boxes, which lies beside it
+	boxFiles int // descriptor of the program that serves files in boxes, in the same directory as BoxInit
 	filters  [2]seccomp.Filter
-	state    string // directory, without links
+	state    string // state directory, without symbolic links
 	ids      *zygote.IDRanges
 	users    mounts.UserNamespaces
 	sources  *mounts.Sources
@@ -59,28 +60,29 @@ type Keeper struct {
 	ahead    preforkPool
 	groups   groups
 	work     *disk.Workspaces
-	bounds   *disk.HostQuotas // quotas of directories of the host
+	bounds   *disk.HostQuotas // quotas on directories of the host
 	records  *RecordDir
 	net      *network.Host
-	damaged  map[string]bool // boxes whose records cannot be read: nobody touches them
-	ended    chan struct{}   // has a word when a box has ended
+	damaged  map[string]bool // boxes whose records cannot be read, which are left alone
+	ended    chan struct{}   // receives a value when a box has ended
 
 	mu    sync.Mutex // guards the field below
 	boxes map[string]*box
 }
 
-// New checks the configuration, prepares what all boxes share, and takes over the boxes that an earlier
-// keeper has left. It waits until that has ended.
+// New checks the configuration, prepares what all boxes share, and adopts the boxes that an
+// earlier keeper has left. It first waits until that keeper has ended.
 func New(cfg Config) (*Keeper, error) {
 	if cfg.IDBase%isolation.IDRange != 0 || cfg.IDBase == 0 || cfg.IDCount == 0 ||
 		uint64(cfg.IDBase)+uint64(cfg.IDCount)*isolation.IDRange > 1<<32-isolation.IDRange {
 		return nil, fmt.Errorf("id ranges %d+%d: want a multiple of %d, and all below 2³²", cfg.IDBase, cfg.IDCount, isolation.IDRange)
 	}
-	// Whatever boxd was started with besides goes no further: a program in a box would have it.
+	// Any other descriptor that boxd was started with ends here: otherwise a program in a box
+	// would inherit it.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("close on exec: %w", err)
 	}
-	// Boxes of a zygote that has ended become the keeper's, which reaps them.
+	// PID 1 processes of a zygote that has ended become children of the keeper, which reaps them.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("subreaper: %w", err)
 	}
@@ -143,9 +145,9 @@ func (k *Keeper) prepare() error {
 	return err
 }
 
-// close lets go of everything. Boxes that live are left to the next keeper.
+// close releases everything. Living boxes are left to the next keeper.
 func (k *Keeper) close() {
-	if k.listener != nil { // first of all: who is refused here starts another keeper
+	if k.listener != nil { // first of all: a boxd that is refused here starts another keeper
 		k.listener.Close()
 		k.run.Hide()
 	}
@@ -174,7 +176,7 @@ func (k *Keeper) close() {
 	unix.Close(k.boxFiles)
 }
 
-// idle reports whether no box lives.
+// idle reports whether no box is alive.
 func (k *Keeper) idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

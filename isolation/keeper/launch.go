@@ -20,19 +20,19 @@ import (
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
-// launching is one start of a box. Its steps run in order; when one fails, undo releases what the
-// ones before it have taken, in reverse.
+// launching is one start of a box. Its steps run in order; when one fails, undo releases in
+// reverse what the earlier ones have taken.
 type launching struct {
 	k         *Keeper
-	wanted    func() context.Context // as long as boxd is there
+	wanted    func() context.Context // a context that lasts as long as boxd is connected
 	spec      *isolation.Spec
 	box       *box
-	watched   bool // the box's end releases the box
+	watched   bool // watch releases the box when it ends
 	sources   []mounts.Source
-	ids       *zygote.IDRange // taken, and nobody else's yet
-	init      cgroup.Group    // that PID 1 is cloned into; -1: none
-	dropped   bool            // dropEmbryo has run
-	pending   *pendingClone   // the zygote is at work on preforked box
+	ids       *zygote.IDRange // id range that no PID 1 holds yet
+	init      cgroup.Group    // cgroup that PID 1 is cloned into; FD -1: none
+	dropped   bool            // dropPreforked has run
+	pending   *pendingClone   // the zygote is cloning a PID 1
 	preforked *preforkedBox
 	socket    int // that PID 1 will listen on; -1: none
 	mounts    []isolation.SetupMount
@@ -49,8 +49,9 @@ func (l *launching) steps() []launchStep {
 		{isolation.StepMountSource, l.openSources},
 		{isolation.StepIDRange, l.takePreforked},
 		{isolation.StepGroup, l.makeGroups},
-		// Where there is no preforked box, the zygote works from here on, and the workspace is made
-		// meanwhile. A fresh PID 1 takes longer to its first line of code than the rest here.
+		// If there is no preforked box, the zygote works from here on, and the workspace is made
+		// meanwhile. A fresh PID 1 takes longer to reach its first line of code than the other
+		// steps here.
 		{isolation.StepZygote, l.askZygote},
 		{isolation.StepWorkspace, l.makeWorkspace},
 		{isolation.StepWorkspace, l.boundSources},
@@ -68,13 +69,13 @@ type launchStep struct {
 	do   func() (item string, err error)
 }
 
-// launch starts a box as far as the keeper is needed: PID 1 runs and knows what to make of itself.
-// Whether it has made it, it tells who holds the control socket. On success the caller owns the
-// descriptors of l.preforked.
+// launch does the keeper's part of a start: afterwards PID 1 runs and has its Setup. Whether the
+// set-up has succeeded, PID 1 reports to the holder of the control socket. On success the caller
+// owns the descriptors of l.preforked.
 func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) *launching {
 	l := k.tryLaunch(ctx, spec)
 	if l.failed != nil && l.preforked != nil && l.preforked.ahead && slices.Contains([]isolation.Step{isolation.StepGroup, isolation.StepIDMap, isolation.StepSetup}, l.failed.Step) {
-		l = k.tryLaunch(ctx, spec) // that one may have died since it was cloned
+		l = k.tryLaunch(ctx, spec) // the preforked one may have died since it was cloned
 	}
 	return l
 }
@@ -92,7 +93,7 @@ func (k *Keeper) tryLaunch(ctx context.Context, spec *isolation.Spec) *launching
 	}
 	fdpass.CloseAll(l.trees)
 	if l.socket >= 0 {
-		unix.Close(l.socket) // when PID 1 is dead nobody must listen any more
+		unix.Close(l.socket) // when PID 1 is dead the socket must not listen any more
 	}
 	if l.failed != nil {
 		for _, f := range slices.Backward(l.undo) {
@@ -100,12 +101,12 @@ func (k *Keeper) tryLaunch(ctx context.Context, spec *isolation.Spec) *launching
 		}
 	}
 	if l.init.FD != zygote.NoGroup {
-		l.init.Close() // nobody asks the zygote again
+		l.init.Close() // the zygote will not be asked again
 	}
 	return l
 }
 
-// claim checks the specification and takes the key, so that nobody starts a second box under it.
+// claim checks the specification and reserves the key, so that no second box starts under it.
 func (l *launching) claim() (string, error) {
 	if err := l.spec.Validate(); err != nil {
 		return "", err
@@ -133,17 +134,17 @@ func (l *launching) openSources() (string, error) {
 	return "", err
 }
 
-// takePreforked takes a PID 1 that waits for its setup, or ids for a new one.
+// takePreforked takes a PID 1 that waits for its Setup, or an id range for a new one.
 func (l *launching) takePreforked() (string, error) {
 	fresh := l.spec.Image != "" || l.shared()
 	l.preforked = l.k.ahead.enter(fresh, l.k.ids)
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
 	if l.preforked == nil {
 		own, err := l.k.ids.Take()
-		if errors.Is(err, unix.EUSERS) { // the last ids may be a preforked box's that is just being made
+		if errors.Is(err, unix.EUSERS) { // the last range may belong to a preforked box that is being made right now
 			l.preforked = l.k.ahead.await(l.k.ids)
 		}
-		if l.preforked != nil && fresh { // of another image, or with a network of its own: its ids will do
+		if l.preforked != nil && fresh { // it is for another image or for another network, but its id range is of use
 			l.preforked.discard(l.k.ids)
 			l.preforked = nil
 			own, err = l.k.ids.Take()
@@ -162,7 +163,7 @@ func (l *launching) takePreforked() (string, error) {
 	return "", nil
 }
 
-// base is the first of the box's host ids.
+// base returns the first of the box's host ids.
 func (l *launching) base() uint32 {
 	if l.ids != nil {
 		return l.ids.Base
@@ -170,9 +171,9 @@ func (l *launching) base() uint32 {
 	return l.preforked.ids.Base
 }
 
-// askZygote asks for a PID 1 where none was ready: it is cloned into the box's cgroup at once. To be
-// moved there later costs a grace period of the kernel (cgroup_threadgroup_rwsem), which a burst of starts
-// would wait for one by one.
+// askZygote requests a PID 1 if none was ready. It is cloned into the box's cgroup directly: to
+// move it there later costs a grace period of the kernel (cgroup_threadgroup_rwsem), and the
+// boxes of a burst of starts would wait for one each.
 func (l *launching) askZygote() (string, error) {
 	if l.ids == nil {
 		return "", nil
@@ -196,7 +197,7 @@ func (l *launching) askZygote() (string, error) {
 	return "", nil
 }
 
-// dropPreforked ends what takeEmbryo has brought, however far it has come.
+// dropPreforked releases what takePreforked has taken, whatever state it is in.
 func (l *launching) dropPreforked() {
 	if l.dropped {
 		return
@@ -235,16 +236,16 @@ func (l *launching) makeGroups() (string, error) {
 	l.box.groups = b
 	l.k.mu.Unlock()
 	l.undo = append(l.undo, func() {
-		l.dropPreforked() // which may be on its way into them
-		if !l.watched {   // or its end has done it
+		l.dropPreforked() // which may be about to enter them
+		if !l.watched {   // otherwise watch has removed them
 			l.box.removeGroups(l.k.cfg.Log)
 		}
 	})
 	return "", nil
 }
 
-// enterGroup moves PID 1 into the box if it was there before the box had groups. It has not started
-// anything yet.
+// enterGroup moves a preforked PID 1 into the box's cgroup, which did not exist when it was
+// cloned. It has started no other process yet.
 func (l *launching) enterGroup() (string, error) {
 	if l.box.groups == nil || !l.preforked.ahead {
 		return "", nil
@@ -256,8 +257,8 @@ func (l *launching) enterGroup() (string, error) {
 	return "", nil
 }
 
-// makeWorkspace makes the managed workspace, new and empty: what an earlier session of the same key
-// left must have been removed or it would be seen by this one.
+// makeWorkspace makes the managed workspace, new and empty: one that an earlier session with the
+// same key has left must have been removed, or this session would see it.
 func (l *launching) makeWorkspace() (string, error) {
 	if (!l.spec.ManagedWork || l.spec.Space != "") && !l.spec.Writable {
 		return "", nil
@@ -265,7 +266,7 @@ func (l *launching) makeWorkspace() (string, error) {
 	if err := l.k.work.MakeFor(l.spec); err != nil {
 		return l.spec.Key, err
 	}
-	// Nothing has been in it yet: PID 1 attaches it, and no program runs before the start is over.
+	// Nothing is in it yet: PID 1 attaches it, and no program runs before the start is over.
 	l.undo = append(l.undo, func() {
 		if err := l.k.work.Remove(l.spec.Key); err != nil {
 			l.k.cfg.Log.Printf("workspace %s: %v", l.spec.Key, err)
@@ -274,7 +275,7 @@ func (l *launching) makeWorkspace() (string, error) {
 	return "", nil
 }
 
-// boundSources gives directories of the host the quota that the box is to have there.
+// boundSources sets the quotas that the box has on directories of the host.
 func (l *launching) boundSources() (string, error) {
 	if l.spec.Work == (isolation.Quota{}) {
 		return "", nil
@@ -291,8 +292,8 @@ func (l *launching) boundSources() (string, error) {
 	return "", nil
 }
 
-// mapMounts makes the trees the box will attach, each mapped so that the box user is the owner of
-// the files in it: parents before children.
+// mapMounts makes the mounts that the box will attach, parents before children, each id-mapped so
+// that the box user owns the files in it.
 func (l *launching) mapMounts() (string, error) {
 	if item, err := l.mapRoot(); err != nil {
 		return item, err
@@ -333,12 +334,13 @@ func (l *launching) mapMount(src mounts.Source) error {
 	return nil
 }
 
-// ownMap opens the box's own user namespace. It knows the other ids of the box as well, root's too.
+// ownMap opens the box's own user namespace. It maps the other ids of the box as well, also that
+// of root.
 func (l *launching) ownMap() (int, error) {
 	return unix.Open("/proc/"+strconv.Itoa(l.preforked.pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
-// sendSetup tells PID 1 what to make of itself.
+// sendSetup sends PID 1 its Setup.
 func (l *launching) sendSetup() (string, error) {
 	if err := l.writeRecord(); err != nil {
 		return "record", err
@@ -366,7 +368,8 @@ func (l *launching) sendSetup() (string, error) {
 	return "", fdpass.Send(l.preforked.control, req.Encode(), files...)
 }
 
-// awaitClone takes the zygote's answer, if it was asked. From here on the box exists and is watched.
+// awaitClone waits for the zygote's answer, if there was a request. From here on the box exists
+// and is watched.
 func (l *launching) awaitClone() (string, error) {
 	if asked := l.pending; asked != nil {
 		l.pending = nil

@@ -13,12 +13,12 @@ import (
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
-// shared reports whether the box is to be in the network of the host.
+// shared reports whether the box is to use the network of the host.
 func (l *launching) shared() bool {
 	return l.spec.Network.Kind == isolation.NetworkHost
 }
 
-// permitNetwork refuses the network of the host where root has said of no profile that its boxes may have it.
+// permitNetwork refuses the network of the host unless the configuration allows it to a profile.
 func (l *launching) permitNetwork() (string, error) {
 	if l.shared() && len(l.k.net.Shared()) == 0 {
 		return "no profile of box.toml has the network of the host", unix.EPERM
@@ -26,7 +26,7 @@ func (l *launching) permitNetwork() (string, error) {
 	return "", nil
 }
 
-// checks are what doctor says of this host, as the keeper sees it.
+// checks returns what doctor reports about this host, as far as the keeper can tell.
 func (k *Keeper) checks() []isolation.Check {
 	all := append(CheckHost(k.cfg.IDBase, k.cfg.IDCount), k.net.Check())
 	all = append(all, k.bounds.Checks()...)
@@ -37,7 +37,7 @@ func (k *Keeper) checks() []isolation.Check {
 	return append(all, CheckLinks(missing, err))
 }
 
-// attachNetwork makes the box's way to other hosts. The end of a box that has one removes it.
+// attachNetwork connects the box to other hosts. When the box ends, the connection is removed.
 func (l *launching) attachNetwork() (string, error) {
 	if l.spec.Network.Kind == isolation.NetworkNone {
 		l.resolv = "# This box has no network.\n"
@@ -66,7 +66,7 @@ func (l *launching) attachNetwork() (string, error) {
 // maxResolv is how long a resolv.conf(5) may be, in bytes.
 const maxResolv = 4 << 10
 
-// inNetwork does something with the network of a living box, while nobody else does.
+// inNetwork calls do with the network of a live box, one call at a time.
 func (k *Keeper) inNetwork(key string, do func(b *network.Box) error) *isolation.StepError {
 	b, err := k.known(key)
 	if err == nil {
@@ -80,7 +80,7 @@ func (k *Keeper) inNetwork(key string, do func(b *network.Box) error) *isolation
 	return nil
 }
 
-// handleNetwork is handle for what is about the network of a living box.
+// handleNetwork is handle for requests about the network of a live box.
 func (k *Keeper) handleNetwork(req isolation.KeeperRequest) (reply isolation.KeeperReply, files []int) {
 	switch m := req.(type) {
 	case *isolation.ReadTraffic:
@@ -98,10 +98,10 @@ func (k *Keeper) handleNetwork(req isolation.KeeperRequest) (reply isolation.Kee
 	case *isolation.DialLoopback:
 		return k.answerDial(m.Key, &m.To, k.net.DialLoopback)
 	}
-	return stepError(isolation.StepSetup, "request", unix.ENOSYS), nil // there is no other
+	return stepError(isolation.StepSetup, "request", unix.ENOSYS), nil // no other request reaches this
 }
 
-// answerReadTraffic says what has gone over the network of a box.
+// answerReadTraffic returns the traffic counters of a box.
 func (k *Keeper) answerReadTraffic(req *isolation.ReadTraffic) isolation.KeeperReply {
 	var traffic *isolation.Traffic
 	failed := k.inNetwork(req.Key, func(b *network.Box) (err error) {
@@ -114,7 +114,7 @@ func (k *Keeper) answerReadTraffic(req *isolation.ReadTraffic) isolation.KeeperR
 	return traffic
 }
 
-// answerReadRefusals says what a box was refused.
+// answerReadRefusals returns which connections of a box were refused.
 func (k *Keeper) answerReadRefusals(req *isolation.ReadRefusals) isolation.KeeperReply {
 	var refusals *isolation.Refusals
 	failed := k.inNetwork(req.Key, func(b *network.Box) (err error) {
@@ -127,8 +127,8 @@ func (k *Keeper) answerReadRefusals(req *isolation.ReadRefusals) isolation.Keepe
 	return refusals
 }
 
-// answerSetNetwork gives a box other rules, and the resolv.conf(5) for them: while nobody else does, or that could be of
-// other rules than the kernel's.
+// answerSetNetwork gives a box other rules and the resolv.conf(5) for them, both under one lock:
+// otherwise the file could belong to other rules than those in the kernel.
 func (k *Keeper) answerSetNetwork(req *isolation.SetNetwork) isolation.KeeperReply {
 	failed := k.inNetwork(req.Key, func(b *network.Box) error {
 		resolv, err := k.net.SetRules(b, &req.Network)
@@ -143,7 +143,7 @@ func (k *Keeper) answerSetNetwork(req *isolation.SetNetwork) isolation.KeeperRep
 	return &isolation.Done{}
 }
 
-// answerPinAddresses lets a box connect to addresses.
+// answerPinAddresses allows a box to connect to addresses.
 func (k *Keeper) answerPinAddresses(req *isolation.PinAddresses) isolation.KeeperReply {
 	failed := k.inNetwork(req.Key, func(b *network.Box) error { return k.net.Pin(b, req.Pins) })
 	if failed != nil {
@@ -152,7 +152,7 @@ func (k *Keeper) answerPinAddresses(req *isolation.PinAddresses) isolation.Keepe
 	return &isolation.Done{}
 }
 
-// answerOpenSockets opens the sockets of a box with rules by name.
+// answerOpenSockets opens the sockets for a box with rules by host name.
 func (k *Keeper) answerOpenSockets(req *isolation.OpenSockets) (isolation.KeeperReply, []int) {
 	var files []int
 	opened := &isolation.SocketsOpened{}
@@ -166,7 +166,7 @@ func (k *Keeper) answerOpenSockets(req *isolation.OpenSockets) (isolation.Keeper
 	return opened, files
 }
 
-// answerDial begins a connection of a box, out of it or to its loopback.
+// answerDial starts a connection of a box, to another host or to its loopback.
 func (k *Keeper) answerDial(key string, to *isolation.Endpoint, dial func(*network.Box, *isolation.Endpoint) (int, error)) (isolation.KeeperReply, []int) {
 	fd := -1
 	failed := k.inNetwork(key, func(b *network.Box) (err error) {

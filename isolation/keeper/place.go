@@ -15,19 +15,20 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Place is the keeper's own part of the run directory: its socket, and the lock that keeps it the only one.
+// Place is the keeper's part of the run directory: its socket, and the lock that makes sure there
+// is only one keeper.
 type Place struct {
 	dir  *os.Root
 	lock *os.File
 }
 
-// lockName is the file that a keeper holds while it lives. It says which process that is.
+// lockName is the file that a keeper locks while it lives. It contains the keeper's PID.
 const lockName = "lock"
 
 // leavePatience is how long an earlier keeper may take to end.
 const leavePatience = 40 * time.Second
 
-// OpenPlace makes the place in a run directory the caller's, and waits until an earlier keeper has left it.
+// OpenPlace takes the lock in a run directory, after waiting for an earlier keeper to end.
 func OpenPlace(run string) (*Place, error) {
 	if err := os.MkdirAll(run, 0o755); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
@@ -62,7 +63,7 @@ func OpenPlace(run string) (*Place, error) {
 		case <-again.C:
 		}
 	}
-	own := strconv.Itoa(os.Getpid()) + "\n" // the first line, at any time
+	own := strconv.Itoa(os.Getpid()) + "\n" // written first and then truncated: the first line is always complete
 	if _, err = lock.WriteAt([]byte(own), 0); err == nil {
 		err = lock.Truncate(int64(len(own)))
 	}
@@ -73,7 +74,7 @@ func OpenPlace(run string) (*Place, error) {
 	return p, nil
 }
 
-// Listen makes the socket. One that is there already is a dead keeper's.
+// Listen makes the socket. An existing one is left over from a dead keeper.
 func (p *Place) Listen() (*fdpass.Listener, error) {
 	p.Hide()
 	dir, err := p.dir.Open(".")
@@ -91,7 +92,7 @@ func (p *Place) Listen() (*fdpass.Listener, error) {
 // Hide removes the socket.
 func (p *Place) Hide() { _ = p.dir.Remove(isolation.KeeperSocket) }
 
-// Close lets go of the place.
+// Close releases the lock and the directory.
 func (p *Place) Close() {
 	p.lock.Close()
 	p.dir.Close()

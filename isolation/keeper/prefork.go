@@ -13,21 +13,21 @@ import (
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
-// preforkedBox is a PID 1 that has been cloned and waits for its Setup: it has namespaces and a range of
-// ids, and nothing of any session. To be cloned and to come to its first line of code is more than
-// half of a start, so the keeper has some ahead of need.
+// preforkedBox is a PID 1 that has been cloned and waits for its Setup: it has namespaces and an
+// id range, and nothing of any session. The clone and the way to its first line of code are more
+// than half of a start, so the keeper has some ready in advance.
 type preforkedBox struct {
 	ids     zygote.IDRange
-	control int // our end of its control socket
+	control int // the keeper's end of its control socket
 	pid     int
 	pidfd   int
-	ahead   bool // of need
+	ahead   bool // cloned before a box needed it
 }
 
 // alive reports whether the preforked box can still become a box.
 func (e *preforkedBox) alive() bool { return mounts.Alive(e.pidfd) }
 
-// discard ends a preforked box and waits until it is dead, so that its ids are free.
+// discard kills a preforked box and waits until it is dead, so that its id range is free.
 func (e *preforkedBox) discard(from *zygote.IDRanges) {
 	_ = unix.PidfdSendSignal(e.pidfd, unix.SIGKILL, nil, 0)
 	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
@@ -48,19 +48,20 @@ type preforkPool struct {
 
 	mu       sync.Mutex // guards the fields below
 	ready    []*preforkedBox
-	stamp    string // of the zygote they came from
-	starting int    // boxes that are being started: they come first
+	stamp    string // HostStamp of the zygote that cloned them
+	starting int    // number of starts in progress, which take precedence
 	growing  *time.Timer
 	closed   bool
 	work     sync.WaitGroup
 }
 
-// quiet is how long nothing has been started before a preforked box is made: what has just been started
-// has work to do, and a clone takes a processor.
+// quiet is how long no box may have been started before one is preforked: a box that has just
+// started has work to do, and a clone takes processor time.
 const quiet = 5 * time.Millisecond
 
-// enter notes the start of a box and returns a preforked box for it, nil if there is none; leave must
-// follow. All of them are of the image "host", with a network of their own: others are made afresh.
+// enter records the start of a box and returns a preforked one for it, nil if there is none;
+// leave must follow. All preforked boxes are of the image "host" and have a network of their own:
+// fresh says that the box needs another kind.
 func (n *preforkPool) enter(fresh bool, from *zygote.IDRanges) *preforkedBox {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -71,8 +72,8 @@ func (n *preforkPool) enter(fresh bool, from *zygote.IDRanges) *preforkedBox {
 	return n.takeLocked(from)
 }
 
-// await waits for a preforked box that is being made and returns one, nil if there is none. The caller is
-// between enter and leave, in which time no other is begun.
+// await waits for a preforked box that is being made and returns one, nil if there is none. The
+// caller is between enter and leave, and meanwhile no other is begun.
 func (n *preforkPool) await(from *zygote.IDRanges) *preforkedBox {
 	n.work.Wait()
 	n.mu.Lock()
@@ -92,8 +93,8 @@ func (n *preforkPool) takeLocked(from *zygote.IDRanges) *preforkedBox {
 	return nil
 }
 
-// leave notes that a start is over. When it has been quiet for a while, the preforked box it took is made up
-// for.
+// leave records that a start is over. After a quiet while, the preforked box that it took is
+// replaced.
 func (n *preforkPool) leave(k *Keeper) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -108,7 +109,7 @@ func (n *preforkPool) leave(k *Keeper) {
 	}
 }
 
-// growAll makes preforked boxes until there are enough, or something is started.
+// growAll preforks boxes until there are enough, or until a box is started.
 func (n *preforkPool) growAll(k *Keeper) {
 	n.mu.Lock()
 	if n.closed || n.starting > 0 {
@@ -122,15 +123,15 @@ func (n *preforkPool) growAll(k *Keeper) {
 	}
 }
 
-// refillRetry is when it is tried again to make a preforked box after that has failed.
+// refillRetry is the pause before the next attempt after a prefork has failed.
 const refillRetry = time.Second
 
-// grow makes one preforked box and reports whether there should be more at once.
+// grow preforks one box and reports whether another should follow at once.
 func (n *preforkPool) grow(k *Keeper) bool {
 	stamp := zygote.HostStamp()
 	e, err := k.beginClone()
 	if err != nil {
-		if !errors.Is(err, unix.EUSERS) { // all ids are in use, which is no fault
+		if !errors.Is(err, unix.EUSERS) { // EUSERS: all id ranges are in use, which is no fault
 			k.cfg.Log.Printf("no box ahead of need: %v", err)
 		}
 		n.mu.Lock()
@@ -157,7 +158,7 @@ func (n *preforkPool) grow(k *Keeper) bool {
 	return n.starting == 0 && len(n.ready) < n.want
 }
 
-// close ends all preforked boxes.
+// close kills all preforked boxes.
 func (n *preforkPool) close(from *zygote.IDRanges) {
 	n.mu.Lock()
 	n.closed = true
@@ -172,7 +173,7 @@ func (n *preforkPool) close(from *zygote.IDRanges) {
 	n.ready = nil
 }
 
-// beginClone clones a PID 1.
+// beginClone clones a PID 1 for the pool.
 func (k *Keeper) beginClone() (*preforkedBox, error) {
 	own, err := k.ids.Take()
 	if err != nil {
@@ -185,7 +186,7 @@ func (k *Keeper) beginClone() (*preforkedBox, error) {
 	return c.await()
 }
 
-// pendingClone is a preforked box that has been asked for.
+// pendingClone is a PID 1 that the zygote has been asked for.
 type pendingClone struct {
 	k     *Keeper
 	e     *preforkedBox
@@ -195,8 +196,10 @@ type pendingClone struct {
 	clone *zygote.Cloning
 }
 
-// requestPrefork asks the zygote of an image for a PID 1 with these ids, which it takes over, in the cgroup of a
-// descriptor or in none of its own, and in a network of its own unless it is to share the host's. The caller must call await, and may do other things before.
+// requestPrefork asks the zygote of an image for a PID 1 with an id range, which it takes over.
+// The PID 1 is cloned into the cgroup of a descriptor, if that is not NoGroup, and has a network
+// of its own unless it is to share the host's. The caller must call await, and may do other
+// things before that.
 func (k *Keeper) requestPrefork(image string, own zygote.IDRange, group int, share bool) (*pendingClone, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -218,7 +221,8 @@ func (c *pendingClone) await() (*preforkedBox, error) {
 		unix.Close(c.e.control)
 	}
 	if errors.Is(err, zygote.ErrGone) && !c.clone.Fresh {
-		// It has died since it was last used. A PID 1 that it may have cloned before ends with its socket.
+		// The zygote has died since it was last used. A PID 1 that it may have cloned exits when
+		// its socket is closed.
 		again, err := c.k.requestPrefork(c.image, c.e.ids, c.group, c.share)
 		if err != nil {
 			return nil, err

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartReaper collects every ended child. Boxes are watched by pidfd, so their status is not needed
-// here; zygotes, id map holders and half-made clones have nobody else.
+// StartReaper reaps every child that has ended. Boxes are watched by pidfd, so their status is
+// not needed here; zygotes, holders of id maps and unfinished clones have no other parent.
 func StartReaper() (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)

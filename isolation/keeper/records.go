@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The run directory of the keeper: its socket, and for each live box a directory with a record for the next keeper
-// and the socket on which PID 1 of the box is reached again.
+// The run directory of the keeper: its socket, and for each live box a directory with a record
+// for the next keeper and the socket on which PID 1 of the box listens.
 
 package keeper
 
@@ -25,14 +25,15 @@ const (
 	socketName = "init"
 )
 
-// RecordDir is the directory of all boxes of one keeper. It is safe for concurrent use, as far as that is about
-// different boxes.
+// RecordDir is the directory of all boxes of one keeper. Calls for different boxes may be made
+// concurrently.
 type RecordDir struct {
 	root *os.Root
 	fd   *os.File
 }
 
-// OpenRecords opens the directory of the boxes in a run directory, and makes it first if there is none.
+// OpenRecords opens the directory of the boxes in a run directory, and makes it first if it does
+// not exist.
 func OpenRecords(run string) (*RecordDir, error) {
 	root, err := OpenPrivate(run, isolation.BoxesDir)
 	if err != nil {
@@ -46,8 +47,8 @@ func OpenRecords(run string) (*RecordDir, error) {
 	return &RecordDir{root, fd}, nil
 }
 
-// OpenPrivate opens a directory that is the caller's and closed to all others, and makes it first if there
-// is none.
+// OpenPrivate opens a directory that belongs to the caller and is closed to all others. It makes
+// the directory first if it does not exist.
 func OpenPrivate(parent, name string) (*os.Root, error) {
 	above, err := os.OpenRoot(parent)
 	if err != nil {
@@ -77,13 +78,14 @@ func OpenPrivate(parent, name string) (*os.Root, error) {
 	return root, nil
 }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (d *RecordDir) Close() {
 	d.fd.Close()
 	d.root.Close()
 }
 
-// Make makes the directory of a box and the socket in it, which is the caller's. EEXIST: there is one.
+// Make makes the directory of a box and a socket in it; the listener is the caller's. EEXIST: the
+// directory exists.
 func (d *RecordDir) Make(key string) (listener int, err error) {
 	if err := d.root.Mkdir(key, 0o700); err != nil {
 		return -1, err
@@ -100,7 +102,7 @@ func (d *RecordDir) Dial(key string) (int, error) {
 	return fdpass.Dial(int(d.fd.Fd()), key+"/"+socketName)
 }
 
-// Write replaces the record of a box. It does not wait for the disk: nothing lives across a loss of power.
+// Write replaces the record of a box. It does not sync to disk: no box survives a loss of power.
 func (d *RecordDir) Write(r *Record) error {
 	temp := r.Key + "/" + newName
 	err := d.root.WriteFile(temp, r.encode(), 0o600)
@@ -129,7 +131,8 @@ func (d *RecordDir) Read(key string) (*Record, error) {
 	return r, nil
 }
 
-// read reads a record. What only has its name, such as a FIFO, is neither waited for nor followed.
+// read reads a record. It does not block on a FIFO of that name, and does not follow a symbolic
+// link.
 func (d *RecordDir) read(name string) ([]byte, error) {
 	info, err := d.root.Lstat(name)
 	if err != nil {
@@ -143,10 +146,10 @@ func (d *RecordDir) read(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxRecord+1)) // decode refuses so much
+	return io.ReadAll(io.LimitReader(f, maxRecord+1)) // decode refuses more than maxRecord
 }
 
-// Remove removes the directory of a box that is dead, if there is one.
+// Remove removes the directory of a dead box, if it exists.
 func (d *RecordDir) Remove(key string) error {
 	for _, name := range []string{key + "/" + newName, key + "/" + socketName, key + "/" + recordName, key} {
 		if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -156,7 +159,7 @@ func (d *RecordDir) Remove(key string) error {
 	return nil
 }
 
-// Keys lists the boxes that have a directory.
+// Keys lists the keys of the boxes that have a directory.
 func (d *RecordDir) Keys() ([]string, error) {
 	entries, err := fs.ReadDir(d.root.FS(), ".")
 	if err != nil {

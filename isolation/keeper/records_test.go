@@ -87,7 +87,7 @@ func TestADamagedRecordIsNone(t *testing.T) {
 	}
 }
 
-// What is read from a disk that is damaged is refused, or is what was once written.
+// A record read from a damaged disk is refused, or it is exactly what encode writes for it.
 func FuzzDecodeRecord(f *testing.F) {
 	f.Add(full().encode())
 	f.Add(least().encode())
@@ -111,8 +111,8 @@ func open(t *testing.T) (*RecordDir, string) {
 	return d, run
 }
 
-// It is not parallel: a program that another test starts has a copy of the listener for a moment, which the kernel
-// closes after the starter goes on.
+// This test is not parallel: a program that another test starts has a copy of the listener for a
+// moment, which the kernel may close only after the start has returned.
 func TestABoxIsRememberedUntilItIsRemoved(t *testing.T) {
 	d, run := open(t)
 	fd, err := d.Make(one)
@@ -191,7 +191,7 @@ func TestTheDirectoryIsClosedToOthers(t *testing.T) {
 
 func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	t.Parallel()
-	boxtest.RequireRoot(t) // which may make a namespace of such ids
+	boxtest.RequireRoot(t) // creating a user namespace with such ids needs root
 	r := full()
 	ids := []syscall.SysProcIDMap{{HostID: int(r.IDBase), Size: isolation.IDRange}}
 	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
@@ -218,7 +218,7 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 	earlier.Boot = "another"
 	living("a later process of that number", later, unix.ESRCH)
 	living("one of an earlier boot", earlier, unix.ESRCH)
-	// Of what is not a box, a record may say what it will.
+	// These records name a live process that is not the box.
 	other, foreign, none := *r, *r, *r
 	other.IDBase += isolation.IDRange
 	none.IDBase = 0
@@ -238,7 +238,7 @@ func TestAProcessIsKnownByMoreThanItsNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	living("a dead one that nobody has waited for", *r, unix.ESRCH)
-	_ = cmd.Wait() // killed, as asked
+	_ = cmd.Wait() // it was killed above
 	living("a dead one", *r, unix.ESRCH)
 }
 

@@ -13,9 +13,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/overlay"
 )
 
-// mapRoot makes the layers of a root that programs can write to, which come first of all mounts. An image, and what is
-// changed of the root, are mapped as the workspace is, by the box's own namespace: the box user owns all that is in the
-// image, and in what is changed PID 1 has a part of its own. The host's trees have a map of their own (mounts.HostOwner).
+// mapRoot makes the layers of a writable root, which come before all other mounts. An image and
+// the layer for changes are id-mapped as the workspace is, by the box's own user namespace: the
+// box user owns everything in the image, and PID 1 has a part of its own in the layer for
+// changes. The host's trees have an id map of their own (mounts.HostOwner).
 func (l *launching) mapRoot() (string, error) {
 	if !l.spec.Writable {
 		return "", nil
@@ -33,7 +34,7 @@ func (l *launching) mapRoot() (string, error) {
 	}
 	for _, part := range list {
 		dir, err := part.open()
-		if part.target != overlay.Target && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) { // ENOTDIR: a link
+		if part.target != overlay.Target && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) { // ENOTDIR: it is a symbolic link
 			continue
 		}
 		if err != nil {
@@ -48,7 +49,7 @@ func (l *launching) mapRoot() (string, error) {
 	return "", nil
 }
 
-// layer is one of a root.
+// layer is one layer of a root.
 type layer struct {
 	target   string
 	open     func() (int, error)

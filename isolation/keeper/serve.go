@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// greet makes what every boxd is told first.
+// greet builds the first message to every boxd.
 func (k *Keeper) greet() error {
 	var own, boxInit, boxFiles unix.Stat_t
 	err := unix.Stat("/proc/self/exe", &own)
@@ -37,9 +37,10 @@ func (k *Keeper) greet() error {
 // firstPatience is how long a keeper waits for the boxd that has started it.
 const firstPatience = 30 * time.Second
 
-// Serve answers one boxd after the other. It returns when ctx ends or boxd asks for it, and, unless the
-// keeper is to linger, when neither a boxd nor a box is left. One that is not to linger belongs to the boxd
-// that it serves, which may be stopped by the same signal and need it for that: it goes when that has.
+// Serve answers one boxd after the other. It returns when ctx ends or boxd asks for it, and,
+// unless the keeper lingers, when there is neither a boxd nor a box. A keeper that does not
+// linger belongs to the boxd it serves, which may be stopped by the same signal and need it for
+// that: so it ends only after that boxd has gone.
 func (k *Keeper) Serve(ctx context.Context) error {
 	serving := ctx
 	if !k.cfg.Linger {
@@ -75,12 +76,12 @@ func (k *Keeper) Serve(ctx context.Context) error {
 		switch {
 		case leave, ctx.Err() != nil, !waiting && !k.cfg.Linger && (quit || k.idle()):
 			k.close()
-			if conn != nil { // last of all: boxd waits for the end of this
+			if conn != nil { // last of all: boxd waits for it to close
 				conn.Close()
 			}
 			return nil
 		case quit:
-			_ = conn.Send(isolation.EncodeKeeperReply(number, &isolation.Done{})) // boxd is going
+			_ = conn.Send(isolation.EncodeKeeperReply(number, &isolation.Done{})) // boxd may be gone already
 		}
 		if conn != nil {
 			conn.Close()
@@ -88,7 +89,7 @@ func (k *Keeper) Serve(ctx context.Context) error {
 	}
 }
 
-// accept takes connections of our own user. stop must be called; it ends with the listener.
+// accept accepts connections of our own user. stop must be called; it closes the listener.
 func (k *Keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
 	accepted, done := make(chan *fdpass.Conn), make(chan struct{})
 	var all sync.WaitGroup
@@ -97,7 +98,7 @@ func (k *Keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
 			fd, err := k.listener.Accept()
 			if err != nil && !errors.Is(err, os.ErrClosed) {
 				k.cfg.Log.Printf("accept: %v", err)
-				select { // no room for a descriptor: there may be later
+				select { // out of descriptors now, maybe not later
 				case <-time.After(acceptAgain):
 					continue
 				case <-done:
@@ -126,10 +127,10 @@ func (k *Keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
 	}
 }
 
-// acceptAgain is when it is tried again to accept after that has failed.
+// acceptAgain is the pause before the next accept after one has failed.
 const acceptAgain = 100 * time.Millisecond
 
-// admit holds a connection against the one rule there is: it is our own user's.
+// admit checks a connection against the one rule there is: the peer has our own uid.
 func (k *Keeper) admit(fd int) (*fdpass.Conn, error) {
 	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err == nil && int(peer.Uid) != os.Geteuid() {
@@ -142,11 +143,12 @@ func (k *Keeper) admit(fd int) (*fdpass.Conn, error) {
 	return fdpass.FromFD(fd, fdpass.MaxInline)
 }
 
-// converse answers boxd until its end of the connection closes, or until its last request, which is
-// returned: Leave or Quit. All others are answered then. The connection stays the caller's.
+// converse answers requests of boxd until that closes its end of the connection, or sends its
+// last one, Leave or Quit, which converse returns. All others have been answered by then. The
+// connection stays the caller's.
 func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) (number uint32, last isolation.KeeperRequest) {
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	wanted, gone := context.WithCancel(ctx) // filesystems are not waited for when nobody does any more
+	wanted, gone := context.WithCancel(ctx) // nobody waits for filesystems once boxd is gone
 	defer gone()
 	var requests sync.WaitGroup
 	defer requests.Wait()
@@ -156,7 +158,7 @@ func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) (number uint32
 			if !errors.Is(err, io.EOF) && ctx.Err() == nil {
 				k.cfg.Log.Printf("connection to boxd: %v", err)
 			}
-			conn.Close() // so that no answer waits for a boxd that has stopped
+			conn.Close() // so that no answer blocks on a boxd that has stopped
 			gone()
 			return 0, nil
 		}
@@ -174,6 +176,6 @@ func receive(conn *fdpass.Conn) (number uint32, req isolation.KeeperRequest, err
 	if err != nil {
 		return 0, nil, err
 	}
-	fdpass.CloseAll(files) // no request carries any
+	fdpass.CloseAll(files) // no request has descriptors
 	return isolation.DecodeKeeperRequest(body)
 }

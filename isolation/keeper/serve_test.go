@@ -32,7 +32,7 @@ func TestKeysThatCannotBeAreRefused(t *testing.T) {
 	}
 	for name, ask := range about {
 		for key, fine := range map[string]bool{
-			strings.Repeat("a1", 16): true, "": name == "list", // from the first on
+			strings.Repeat("a1", 16): true, "": name == "list", // an empty key asks for the first page
 			"..": false, "/etc": false, "../../" + strings.Repeat("a", 26): false, strings.Repeat("a", 31): false, strings.Repeat("A", 32): false,
 		} {
 			if err := refuse(ask(key)); (err == nil) != fine {
@@ -55,7 +55,8 @@ func TestKeysThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-// The groups of a box are where its record says, among those of its user: by themselves or by another owner's name.
+// A box's cgroup is the one in its record, below that of its owner: the user's own, or one with
+// another owner's name.
 func TestARecordNamesTheOwner(t *testing.T) {
 	t.Parallel()
 	for group, want := range map[string]string{

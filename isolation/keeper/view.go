@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// processors are those that boxes run on: the keeper's own.
+// processors returns those that boxes run on: the keeper's own affinity.
 func processors() (list []int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -27,7 +27,7 @@ func processors() (list []int, err error) {
 	return list, nil
 }
 
-// share is how many of n processors a box may count that may use so much time of them; at least one.
+// share returns how many of n processors a box with these limits may see; at least one.
 func share(l *cgroup.Limits, n int) int {
 	if l.CPU == 0 {
 		return n
@@ -35,7 +35,7 @@ func share(l *cgroup.Limits, n int) int {
 	return max(1, min(n, int((l.CPU+cgroup.CPUPeriod-1)/cgroup.CPUPeriod)))
 }
 
-// view is what programs of a box are shown of its limits.
+// view returns what programs of a box see of its limits.
 func view(l *cgroup.Limits) isolation.View {
 	v := isolation.View{Memory: l.Memory, Swap: l.Swap, CPU: l.CPU, Pids: l.Pids}
 	var info unix.Sysinfo_t
@@ -54,9 +54,10 @@ func view(l *cgroup.Limits) isolation.View {
 	return v
 }
 
-// pin keeps processes on as many processors as their box may use the time of: by those programs count how many threads are
-// of use (sched_setaffinity(2), nproc(1)). Limits do not hang on it: a program may change it. Which ones those are goes round with
-// the ids of boxes, so that they are used alike.
+// pin restricts processes to as many processors as their box may use the time of: programs go by
+// that to choose their number of threads (sched_setaffinity(2), nproc(1)). No limit depends on
+// it, as a program may change it. Which processors a box gets rotates with its id range, so that
+// all are used alike.
 func pin(base uint32, l *cgroup.Limits, pids ...int) error {
 	all, err := processors()
 	if err != nil {
@@ -74,11 +75,12 @@ func pin(base uint32, l *cgroup.Limits, pids ...int) error {
 	return errs
 }
 
-// pinAll pins all threads of a process: those that others make have what those have, so it looks again until there is no other.
+// pinAll pins all threads of a process. A new thread inherits the affinity of its maker, so it
+// repeats until it finds no new one.
 func pinAll(pid int, set *unix.CPUSet) error {
 	done := map[int]bool{}
 	for {
-		entries, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task") // none of one that has ended
+		entries, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task") // empty if the process has ended
 		more := false
 		for _, e := range entries {
 			tid, err := strconv.Atoi(e.Name())
@@ -96,7 +98,7 @@ func pinAll(pid int, set *unix.CPUSet) error {
 	}
 }
 
-// show has a living box see other limits.
+// show changes the limits that a live box sees.
 func (b *box) show(l *cgroup.Limits) error {
 	pids := []int{b.pid}
 	if b.groups != nil {
@@ -107,7 +109,7 @@ func (b *box) show(l *cgroup.Limits) error {
 					continue
 				}
 				if g, err := work.Open(e.Name()); err == nil {
-					list, _ := g.Processes() // one that has ended meanwhile has none
+					list, _ := g.Processes() // a box that has ended meanwhile has no processes
 					pids = append(pids, list...)
 					g.Close()
 				}

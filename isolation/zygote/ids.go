@@ -14,10 +14,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// IDRanges gives every box a range of host ids that no other living box on the host has, also none
-// of another keeper or of one that crashed: each range is a byte of a shared file, locked for as
-// long as any holder lives. The lock is of the open file description (fcntl(2), F_OFD_SETLK), and
-// PID 1 of the box holds that too.
+// IDRanges gives every box a range of host ids that no other living box on the host has, not even
+// a box of another keeper or of one that crashed: each range is a byte of a shared file, locked
+// for as long as any holder lives. The lock belongs to the open file description (fcntl(2),
+// F_OFD_SETLK), which PID 1 of the box holds too.
 type IDRanges struct {
 	path  string
 	base  uint32
@@ -25,10 +25,10 @@ type IDRanges struct {
 
 	mu   sync.Mutex // guards the fields below
 	used map[uint32]bool
-	low  uint32 // all ranges below this one are used
+	low  uint32 // all ranges below this one are in use
 }
 
-// NewIDRanges returns the ranges from base on that a file reserves.
+// NewIDRanges returns the count ranges from base on, reserved through the file at path.
 func NewIDRanges(path string, base, count uint32) *IDRanges {
 	return &IDRanges{path: path, base: base, count: count, used: map[uint32]bool{}}
 }
@@ -36,13 +36,13 @@ func NewIDRanges(path string, base, count uint32) *IDRanges {
 // IDRange is one reservation.
 type IDRange struct {
 	Base uint32 // first id
-	Lock int    // descriptor that holds the reservation, noLock if only the box itself holds it
+	Lock int    // descriptor of the locked file, noLock if only the box itself has it
 }
 
 const noLock = -1
 
-// Take reserves the lowest free range: few ranges used over and over keep the cache of user
-// namespaces warm. EUSERS: all are taken.
+// Take reserves the lowest free range: using few ranges over and over lets the cache of user
+// namespaces hit. EUSERS: all are in use.
 func (r *IDRanges) Take() (IDRange, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +50,7 @@ func (r *IDRanges) Take() (IDRange, error) {
 	if err != nil {
 		return IDRange{}, err
 	}
-	below := true // everything so far is used
+	below := true // all ranges so far are in use
 	for slot := r.low; slot < r.count; slot++ {
 		base := r.base + slot*isolation.IDRange
 		if r.used[base] {
@@ -62,13 +62,13 @@ func (r *IDRanges) Take() (IDRange, error) {
 		below = false
 		err := lockByte(fd, base/isolation.IDRange)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			continue // another keeper's
+			continue // reserved by another keeper
 		}
 		if err != nil {
 			unix.Close(fd)
 			return IDRange{}, fmt.Errorf("reserve ids: %w", err)
 		}
-		if !sameFile(fd, r.path) { // removed by a keeper that ended just now
+		if !sameFile(fd, r.path) { // a keeper that just ended has removed the file
 			unix.Close(fd)
 			if fd, err = openLock(r.path); err != nil {
 				return IDRange{}, err
@@ -82,8 +82,8 @@ func (r *IDRanges) Take() (IDRange, error) {
 	return IDRange{}, unix.EUSERS
 }
 
-// Adopt notes the range of a living box that an earlier keeper has started. PID 1 of it holds the
-// reservation.
+// Adopt records the range of a living box that an earlier keeper has started. PID 1 of that box
+// holds the reservation.
 func (r *IDRanges) Adopt(base uint32) IDRange {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +91,7 @@ func (r *IDRanges) Adopt(base uint32) IDRange {
 	return IDRange{Base: base, Lock: noLock}
 }
 
-// Release gives a range back when its box is dead.
+// Release frees a range after its box has died.
 func (r *IDRanges) Release(ids IDRange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,13 +99,13 @@ func (r *IDRanges) Release(ids IDRange) {
 		unix.Close(ids.Lock)
 	}
 	delete(r.used, ids.Base)
-	if ids.Base >= r.base { // one that was adopted may be of another configuration
+	if ids.Base >= r.base { // an adopted one may lie outside of this configuration
 		r.low = min(r.low, (ids.Base-r.base)/isolation.IDRange)
 	}
 }
 
-// Close removes the lock file if no keeper on the host needs it any more: who can lock every byte
-// of it is the last.
+// Close removes the lock file if no keeper on the host uses it any more: a keeper that can lock
+// every byte of it is the last one.
 func (r *IDRanges) Close() {
 	fd, err := unix.Open(r.path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {

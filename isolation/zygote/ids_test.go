@@ -45,7 +45,7 @@ func TestKeepersOfAHostNeverShareARange(t *testing.T) {
 		}
 	}
 	two.Release(b)
-	b = take(t, one, 1) // the lowest free one, whosever it was
+	b = take(t, one, 1) // the lowest free one, whoever had it before
 	for _, ids := range []IDRange{a, b, c} {
 		one.Release(ids)
 	}
@@ -57,11 +57,11 @@ func TestRangeIsHeldAsLongAsAnybodyHoldsIt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ids")
 	dead, next := NewIDRanges(path, firstBase, 2), NewIDRanges(path, firstBase, 2)
 	ids := take(t, dead, 0)
-	box, err := unix.FcntlInt(uintptr(ids.Lock), unix.F_DUPFD_CLOEXEC, 3) // as PID 1 of a box has it
+	box, err := unix.FcntlInt(uintptr(ids.Lock), unix.F_DUPFD_CLOEXEC, 3) // as PID 1 of a box holds it
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead.Release(ids) // its keeper has crashed; the box has not ended yet
+	dead.Release(ids) // its keeper has crashed, and the box is still alive
 	other := take(t, next, 1)
 	unix.Close(box)
 	first := take(t, next, 0)
@@ -103,7 +103,7 @@ func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ids")
 	r := NewIDRanges(path, firstBase, 3)
 	living := r.Adopt(firstBase)
-	elsewhere := r.Adopt(firstBase + 77*isolation.IDRange) // of an earlier configuration
+	elsewhere := r.Adopt(firstBase + 77*isolation.IDRange) // outside of this configuration
 	a := take(t, r, 1)
 	r.Release(living)
 	b := take(t, r, 0)
@@ -112,7 +112,7 @@ func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, the lowest free range is the next.
+// Whatever ranges are taken and released, the next is always the lowest free one.
 func TestTheLowestFreeRangeIsTaken(t *testing.T) {
 	t.Parallel()
 	const ranges = 16

@@ -10,18 +10,21 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// Places in the skeleton, both of them empty directories, where layer and result are attached while the tree is built.
+// Two empty directories of the skeleton, where layer and result are attached while the tree is
+// built.
 const (
 	layerPlace  = "mnt"
 	resultPlace = "media"
 )
 
-// enterImageRoot makes the tree of an image of the store the root of the calling thread's mount namespace, as Enter does
-// with the host's. tree is a detached mount of it, files the program that serves files in boxes.
+// enterImageRoot makes the tree of an image of the store the root of the calling thread's mount
+// namespace, as enterRoot does with the host's. tree is a detached mount of it, files a
+// descriptor of the program that serves files in boxes.
 //
-// Nothing is looked up in the image, which somebody else has made: what every box has is a skeleton of our own that
-// lies on the image (overlayfs, read-only). A directory of the skeleton is joined with one of the image, and hides
-// anything else of its name, so that a link or a file there leads nowhere.
+// Nothing is looked up in the image, which comes from somebody else: what every box has is in a
+// skeleton of our own, which is the upper of two read-only layers (overlayfs). A directory of the
+// skeleton is merged with one of the image, and hides anything else of that name, so that a
+// symbolic link or a file there leads nowhere.
 func enterImageRoot(tree, files int) error {
 	b, err := begin() // the skeleton
 	if err != nil {
@@ -50,7 +53,7 @@ func enterImageRoot(tree, files int) error {
 	return enter(root)
 }
 
-// overlay puts the skeleton on the image. Devices work in the skeleton's /dev alone.
+// overlay puts the skeleton on top of the image. Device nodes work only in the skeleton's /dev.
 func (b *builder) overlay() (int, error) {
 	root, err := linux.NewMount("overlay", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "lowerdir", staging+":"+staging+"/"+layerPlace)
 	if err != nil {

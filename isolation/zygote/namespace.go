@@ -38,12 +38,13 @@ func (b *builder) close() {
 	unix.Close(b.host)
 }
 
-// enter makes a finished tree the root, and lets go of the host's.
+// enter makes a finished tree the root, and unmounts the host's.
 func enter(root int) error {
 	if err := unix.Fchdir(root); err != nil {
 		return fmt.Errorf("enter the tree: %w", err)
 	}
-	// Putting the old root below the new one's own path leaves no place for it (pivot_root(2)).
+	// With both arguments "." the old root ends up on top of the new one and needs no directory
+	// there (pivot_root(2)).
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fmt.Errorf("pivot_root: %w", err)
 	}

@@ -19,12 +19,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// Packages stands, in a list of what of /etc is shown, for the configuration that packages have brought and nobody has
-// changed since: programs of /usr do not work without it, and it is what everybody can read in the package. What somebody has
-// changed may be a secret or say which host this is, so it is shown only if it is listed itself.
+// Packages stands, in a list of what of /etc boxes see, for the configuration files that packages
+// have installed and nobody has changed since: programs of /usr do not work without them, and
+// anybody can read them in the package. A changed one may be a secret or tell which host this is,
+// so boxes see it only if it is listed itself.
 const Packages = "@packages"
 
-// Bounds of the configuration of packages, which is copied.
+// Bounds on the configuration files of packages, which are copied.
 const (
 	maxPackageFile  = 1 << 20
 	maxPackageFiles = 8 << 20
@@ -32,8 +33,8 @@ const (
 	maxEtcDepth     = 8
 )
 
-// notPrograms are the parts of /etc that are about services and logins of the host, which boxes have none of, or that boxd
-// writes itself.
+// notPrograms returns the parts of /etc that concern services and logins of the host, of which
+// boxes have none, or that boxd writes itself.
 func notPrograms() []string {
 	return []string{
 		"passwd", "group", "shadow", "gshadow", "subuid", "subgid", "nsswitch.conf", "shells", gitConfig, "hosts", "hostname", "resolv.conf", "mtab", "os-release", "machine-id",
@@ -44,7 +45,8 @@ func notPrograms() []string {
 	}
 }
 
-// unchanged are the paths of files and links of /etc that packages have brought and that are as those have them.
+// unchanged returns the paths of files and symbolic links of /etc that packages have installed
+// and that have not changed since.
 func (b *builder) unchanged() ([]string, error) {
 	known, err := b.configuration()
 	if err != nil {
@@ -74,7 +76,7 @@ func (b *builder) unchanged() ([]string, error) {
 	if err := b.linksIn("etc", skipped, links, 0); err != nil {
 		return nil, err
 	}
-	for name, target := range links { // as those of programs that are configured by a link to a file that they have
+	for name, target := range links { // as with programs that are configured by a link to one of their own files
 		if at := resolved(name, target); found[at] || strings.HasPrefix(at, "usr/") {
 			found[name] = true
 		}
@@ -86,7 +88,8 @@ func (b *builder) unchanged() ([]string, error) {
 	return list, nil
 }
 
-// resolved is the path below / that a link leads to, as it is written.
+// resolved returns the path below / that a symbolic link contains, without resolving further
+// links.
 func resolved(name, target string) string {
 	if !strings.HasPrefix(target, "/") {
 		target = path.Join("/", path.Dir(name), target)
@@ -94,7 +97,7 @@ func resolved(name, target string) string {
 	return path.Clean(target)[1:]
 }
 
-// is reports whether a file is one that everybody may read and has this MD5 sum.
+// is reports whether a file has this MD5 sum and everybody may read it.
 func (b *builder) is(name, sum string) (same bool, size int64, err error) {
 	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -116,8 +119,9 @@ func (b *builder) is(name, sum string) (same bool, size int64, err error) {
 	return hex.EncodeToString(h.Sum(nil)) == sum, info.Size(), nil
 }
 
-// configuration are the files of /etc that packages say are theirs, with the MD5 sums they have brought them with: by
-// dpkg(1), ucf(1) and pacman(8). None: there is no such package manager.
+// configuration returns the files of /etc that belong to packages, with the MD5 sums they were
+// installed with, according to dpkg(1), ucf(1) and pacman(8). It is empty where there is no such
+// package manager.
 func (b *builder) configuration() (map[string]string, error) {
 	known := map[string]string{}
 	note := func(name, sum string) {
@@ -140,7 +144,7 @@ func (b *builder) configuration() (map[string]string, error) {
 		case !strings.HasPrefix(text, " "):
 			conffiles = text == "Conffiles:"
 		case conffiles && installed:
-			if fields := strings.Fields(text); len(fields) == 2 { // a third says that it is obsolete, or to be removed
+			if fields := strings.Fields(text); len(fields) == 2 { // a third field says that the file is obsolete, or to be removed
 				note(fields[0], fields[1])
 			}
 		}
@@ -175,7 +179,7 @@ func (b *builder) configuration() (map[string]string, error) {
 	return known, nil
 }
 
-// database reads a file of a package manager; what is not there is empty.
+// database reads a file of a package manager; a missing file counts as empty.
 func (b *builder) database(name string) ([]byte, error) {
 	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -197,7 +201,7 @@ func (b *builder) database(name string) ([]byte, error) {
 func (b *builder) linksIn(dir string, skipped map[string]bool, links map[string]string, depth int) error {
 	fd, err := unix.Openat(b.host, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil // it has just gone, or is closed
+		return nil // it has just been removed, or may not be read
 	}
 	d := os.NewFile(uintptr(fd), dir)
 	defer d.Close()
@@ -223,8 +227,8 @@ func (b *builder) linksIn(dir string, skipped map[string]bool, links map[string]
 	return nil
 }
 
-// MissingLinks lists symbolic links of the host's /usr that lead to a part of /etc that boxes do not have, with this list of what
-// they have.
+// MissingLinks lists symbolic links of the host's /usr that lead to a part of /etc that boxes do
+// not have; etc is the list of what they have.
 func MissingLinks(etc []string) ([]string, error) {
 	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What packages have brought is shown if it is as they have it, may be read by everybody, and is no service's.
+// A configuration file of a package is shown if it is unchanged, readable by everybody, and does
+// not belong to a service.
 func TestUnchangedConfigurationOfPackages(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

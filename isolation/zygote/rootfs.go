@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Mount trees: what every box of an image starts in.
+// Mount trees: what every box of an image starts with.
 
 package zygote
 
@@ -20,32 +20,36 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// HostRoot describes the image "host": the host's own programs and as little else as they run with.
+// HostRoot describes the image "host": the host's own programs, and as little else as they need
+// to run.
 type HostRoot struct {
-	// Etc lists what of the host's /etc is shown, read-only: paths below it, * matches within a
-	// name. Directories are bound, files copied, links kept. Missing entries are no error. Packages stands for what packages have
-	// brought, and !PATH takes away.
+	// Etc lists what boxes see of the host's /etc, read-only: paths below it, where * matches
+	// within a name. Directories are bind-mounted, files copied, symbolic links kept. Missing
+	// entries are no error. Packages stands for what packages have installed, and !PATH takes a
+	// path out.
 	Etc []string
-	// Files is a descriptor of the program that serves files in boxes, which becomes isolation.FilesProgram there.
+	// Files is a descriptor of the program that serves files in boxes, which becomes
+	// isolation.FilesProgram there.
 	Files int
 }
 
-// The tree holds a few links and small files; boxes cannot write to it.
+// treeSize bounds the tmpfs of the tree. It holds a few links and small files; boxes cannot write
+// to it.
 const treeSize = "16m"
 
 // staging is where the tree is attached while it is built. It exists on every Linux host, and the
 // mount namespace is ours alone.
 const staging = "/proc"
 
-// builder makes one tree. Everything goes through descriptors, so no path of the host is looked up
-// in the half-built tree or the other way round.
+// builder makes one tree. It uses descriptors throughout, so that no path of the host is resolved
+// in the half-built tree, and no path of the tree on the host.
 type builder struct {
 	root int // the new tree
 	host int // the host's /
 }
 
-// enterRoot makes the tree and makes it the root of the calling thread's mount namespace, which must be
-// a private one. The namespaces of boxes are copies of it; what is mounted here is locked there
+// enterRoot makes the tree and makes it the root of the calling thread's mount namespace, which
+// must be private. The namespaces of boxes are copies of it; what is mounted here is locked there
 // (mount_namespaces(7)), so it stays read-only even for root in a box.
 func enterRoot(img HostRoot) error {
 	b, err := begin()
@@ -62,13 +66,13 @@ func enterRoot(img HostRoot) error {
 		}
 	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC}
-	if err := unix.MountSetattr(b.root, "", unix.AT_EMPTY_PATH, &attr); err != nil { // this mount alone
+	if err := unix.MountSetattr(b.root, "", unix.AT_EMPTY_PATH, &attr); err != nil { // without AT_RECURSIVE: this mount only
 		return fmt.Errorf("make the tree read-only: %w", err)
 	}
 	return enter(b.root)
 }
 
-// directories makes those that every box has, and others at the top.
+// directories makes the directories that every box has, and others at the top.
 func (b *builder) directories(others ...string) error {
 	dirs := slices.Concat(isolation.RootDirs(), []string{"dev/pts", "dev/shm", isolation.SkillsDir[1:], isolation.DrivesDir[1:]}, others)
 	for _, r := range isolation.Roots() {
@@ -94,7 +98,7 @@ func (b *builder) links(links map[string]string) error {
 	return nil
 }
 
-// programs shows /usr and what of /bin, /lib and so on is not a link into it.
+// programs shows /usr, and those of /bin, /lib and so on that are not symbolic links into it.
 func (b *builder) programs() error {
 	trees := isolation.HostDirs()
 	if err := b.bind(trees[0]); err != nil {
@@ -108,8 +112,8 @@ func (b *builder) programs() error {
 	return nil
 }
 
-// show puts one entry of the host into the tree: a directory is bound, a link kept, a file copied.
-// What does not exist is left out, and so are the directories on the way to it.
+// show puts one entry of the host into the tree: a directory is bind-mounted, a symbolic link
+// kept, a file copied. What does not exist is left out, and so are its parent directories.
 func (b *builder) show(name string) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -138,10 +142,10 @@ func (b *builder) show(name string) error {
 	case unix.S_IFREG:
 		return b.copyFile(name)
 	}
-	return nil // sockets and devices are nothing to share
+	return nil // sockets and devices are not shared
 }
 
-// bind mounts a directory of the host, with what is mounted below it, read-only.
+// bind mounts a directory of the host read-only, with all mounts below it.
 func (b *builder) bind(name string) error {
 	src, err := linux.OpenBeneath(b.host, name, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -155,7 +159,7 @@ func (b *builder) bind(name string) error {
 	defer unix.Close(tree)
 	attr := unix.MountAttr{
 		Attr_set:    unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
-		Propagation: unix.MS_PRIVATE, // or a mount made in a box shows up on the host
+		Propagation: unix.MS_PRIVATE, // otherwise a mount made in a box would show up on the host
 	}
 	if err := linux.RestrictMount(tree, &attr); err != nil {
 		return fmt.Errorf("restrict /%s: %w", name, err)
@@ -166,11 +170,12 @@ func (b *builder) bind(name string) error {
 	return nil
 }
 
-// maxCopy bounds a copied file of /etc; ld.so.cache of a large host has some 200 KiB.
+// maxCopy bounds a copied file of /etc, in bytes; ld.so.cache of a large host has some 200 KiB.
 const maxCopy = 4 << 20
 
 func (b *builder) copyFile(name string) error {
-	// O_NONBLOCK: whatever it has become since we looked, opening it does not wait.
+	// O_NONBLOCK: opening it does not block, even if it has been replaced by a FIFO since it was
+	// examined.
 	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("host's /%s: %w", name, err)
@@ -194,8 +199,8 @@ func (b *builder) write(name string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// devices makes the few harmless device nodes. Where the host may not make nodes, being a container
-// itself, its own are bound.
+// devices makes the few harmless device nodes. On a host that may not make nodes, being a
+// container itself, it bind-mounts the host's.
 func (b *builder) devices() error {
 	for _, d := range []struct {
 		name         string
@@ -214,9 +219,9 @@ func (b *builder) devices() error {
 	return nil
 }
 
-// filesProgram copies the program that serves files, so that nothing a box could do to it would be done to the
-// host's. The box user may execute and not read it: the kernel then lets nobody of the box trace it or look into it
-// from its first instruction on (execve(2), ptrace(2)).
+// filesProgram copies the program that serves files, so that nothing a box might do to it affects
+// the host's file. The box user may execute it but not read it: then the kernel lets nobody in
+// the box trace it or read its memory from its first instruction on (execve(2), ptrace(2)).
 func (b *builder) filesProgram(program int) error {
 	name := isolation.FilesProgram[1:]
 	if err := b.parents(name); err != nil {
@@ -226,18 +231,18 @@ func (b *builder) filesProgram(program int) error {
 	if err != nil {
 		return fmt.Errorf("file /%s: %w", name, err)
 	}
-	from := int64(0) // of the descriptor's own place others may make use
+	from := int64(0) // an offset of our own, as the descriptor's is shared with others
 	for n := 1; n > 0 && err == nil; {
 		n, err = unix.Sendfile(to, program, &from, 1<<20)
 	}
-	unix.Close(to) // or it could not be executed
+	unix.Close(to) // a file that is open for writing cannot be executed
 	if err != nil {
 		return fmt.Errorf("copy /%s: %w", name, err)
 	}
 	return nil
 }
 
-// showProgram mounts the copy on itself in a tree, as nothing in that can be executed.
+// showProgram bind-mounts the copy on itself in a tree, as the tree itself is noexec.
 func (b *builder) showProgram(target int) error {
 	name := isolation.FilesProgram[1:]
 	tree, err := linux.CloneMount(b.root, name, false)
@@ -264,7 +269,7 @@ func (b *builder) bindFile(name string) error {
 	return linux.AttachMount(tree, b.root, name)
 }
 
-// etc makes the synthetic /etc and shows the listed parts of the host's.
+// etc makes the synthetic /etc and adds the listed parts of the host's.
 func (b *builder) etc(show []string) error {
 	own := map[string]string{
 		"passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n" +
@@ -273,15 +278,15 @@ func (b *builder) etc(show []string) error {
 		"group":         "root:x:0:\ntty:x:5:\nbox:x:1000:\nnogroup:x:65534:\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
 		"shells":        "/bin/sh\n/bin/bash\n",
-		// A repository that is lent belongs to somebody of the host, whom git would not trust (git-config(1)). Whatever its
-		// configuration has git run is run in the box.
+		// A repository mounted from the host belongs to a user of the host, whom git would not
+		// trust (git-config(1)). Whatever its configuration makes git run is run in the box.
 		gitConfig: "[safe]\n\tdirectory = *\n",
 	}
 	listed, err := b.listed(show)
 	if err != nil {
 		return err
 	}
-	if slices.Contains(listed, "etc/"+gitConfig) { // the operator wants that of the host
+	if slices.Contains(listed, "etc/"+gitConfig) { // the operator wants the host's file instead
 		delete(own, gitConfig)
 	}
 	for name, text := range own {
@@ -300,10 +305,11 @@ func (b *builder) etc(show []string) error {
 	return nil
 }
 
-// gitConfig is what git reads of the system, below /etc.
+// gitConfig is git's system-wide configuration, below /etc.
 const gitConfig = "gitconfig"
 
-// listed are the paths below / that patterns name, each once; one that is in a directory of them is shown with that.
+// listed returns the paths below / that patterns match, each once; a path inside a directory that
+// is listed too is left out.
 func (b *builder) listed(show []string) ([]string, error) {
 	var all, without []string
 	for _, pattern := range show {
@@ -345,20 +351,20 @@ func (b *builder) listed(show []string) ([]string, error) {
 	}), nil
 }
 
-// isDir reports whether something of the host is a directory, and no link to one.
+// isDir reports whether a path of the host is a directory, and not a symbolic link to one.
 func (b *builder) isDir(name string) bool {
 	var st unix.Stat_t
 	return unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
-// names makes the links that every box has, whatever its image.
+// names makes the symbolic links that every box has, whatever its image.
 func (b *builder) names(others map[string]string) error {
 	links := isolation.RootLinks()
 	maps.Copy(links, others)
 	return b.links(links)
 }
 
-// match returns the paths below / that a pattern of Etc names.
+// match returns the paths below / that a pattern of Etc matches.
 func (b *builder) match(pattern string) ([]string, error) {
 	if !isolation.CleanAbsolute("/" + pattern) {
 		return nil, fmt.Errorf("image etc %q: not a clean path below /etc", pattern)
@@ -388,7 +394,7 @@ func (b *builder) match(pattern string) ([]string, error) {
 	return found, nil
 }
 
-// entries are the names in a directory of the host; none: there is no such directory.
+// entries returns the names in a directory of the host, none if there is no such directory.
 func (b *builder) entries(name string) ([]string, error) {
 	fd, err := unix.Openat(b.host, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -418,10 +424,10 @@ func (b *builder) parents(name string) error {
 	return nil
 }
 
-// attachProc mounts a procfs that the copies in boxes cover with their own. It is needed twice: the Go
-// runtime writes /proc/<pid>/uid_map of a new box by path, and the kernel lets a user namespace
-// mount a procfs only where one is fully visible. hidepid=ptraceable leaves nothing of the host to
-// see in it for root in a box.
+// attachProc mounts a procfs that each box covers with its own. It is needed for two reasons: the
+// Go runtime writes /proc/<pid>/uid_map of a new box by path, and the kernel lets a user
+// namespace mount a procfs only where one is fully visible. hidepid=ptraceable leaves nothing of
+// the host in it that root in a box could see.
 func attachProc(root int) error {
 	m, err := linux.NewMount("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, "hidepid", "ptraceable")
 	if err != nil {

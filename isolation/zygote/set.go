@@ -7,19 +7,20 @@ import (
 	"sync"
 )
 
-// maxImages is how many zygotes of images of the store live at a time: each has a tree mounted, and some memory.
+// maxImages is how many zygotes of images of the store live at a time: each has a mounted tree,
+// and some memory.
 const maxImages = 16
 
-// Set is the zygotes of one keeper: that of the image "host", and those of images of the store that were used last. The
-// descriptors stay the keeper's.
+// Set holds the zygotes of one keeper: that of the image "host", and those of the images of the
+// store that were used last. The descriptors stay the keeper's.
 type Set struct {
 	BoxInit, BoxFiles int
 	Etc               []string
-	Open              func(tree string) (int, error) // a detached mount of the tree of an image
+	Open              func(tree string) (int, error) // opens a detached mount of an image's tree
 
 	mu     sync.Mutex         // guards the fields below
 	all    map[string]*Zygote // by tree
-	recent []string           // trees of the images of the store whose zygotes may live, the last used one last
+	recent []string           // trees of the store's images that have a zygote, the last used one last
 }
 
 // Of returns the zygote of a tree, "" for the image "host".
@@ -42,13 +43,13 @@ func (s *Set) Of(tree string) *Zygote {
 	}
 	s.recent = append(slices.DeleteFunc(s.recent, func(t string) bool { return t == tree }), tree)
 	if len(s.recent) > maxImages {
-		go s.all[s.recent[0]].Close() // ends with the request it may be at; it starts again when it is needed
+		go s.all[s.recent[0]].Close() // it ends after a request in progress, and starts again when it is needed
 		s.recent = s.recent[1:]
 	}
 	return z
 }
 
-// Drop ends the zygote of a tree that nobody uses any more and that cannot be opened again.
+// Drop ends the zygote of a tree that is not used any more and cannot be opened again.
 func (s *Set) Drop(tree string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,8 +24,8 @@ import (
 )
 
 // A zygote is a small process that lives in the finished mount tree of an image and clones boxes
-// from there: they get a copy of the tree for nothing, and a process with a small heap forks fast
-// whatever the size of boxd's.
+// from there: a clone gets a copy of the tree at no cost, and a process with a small heap forks
+// fast however large boxd is.
 //
 //	keeper                                zygote
 //	(start) image in argv ─────────────►  make the tree and enter it
@@ -34,32 +34,34 @@ import (
 //	network + control, lock, group ────►  clone, into that cgroup if there is one
 //	            ◄──────────────────────── pid, errno + pidfd
 //
-// When the keeper's end closes, the zygote ends.
+// When the keeper closes its end, the zygote ends.
 
 // Arguments that make the keeper's program a zygote.
 const (
-	Command      = "zygote"       // of the image "host"; what of /etc to show follows it
-	ImageCommand = "zygote-image" // of an image of the store, whose tree it is given
+	Command      = "zygote"       // for the image "host"; the list of what to show of /etc follows
+	ImageCommand = "zygote-image" // for an image of the store, whose tree is passed as a descriptor
 )
 
-// patience is how long the keeper waits for a word of a zygote, which takes milliseconds when all is well.
+// patience is how long the keeper waits for an answer of a zygote, which takes milliseconds when
+// all is well.
 const patience = 20 * time.Second
 
-// Descriptors a zygote is started with.
+// Descriptors that a zygote is started with.
 const (
 	zygoteSocket  = 3
 	zygoteBoxInit = 4
 	zygoteFiles   = 5
-	zygoteTree    = 6 // of an image of the store alone
+	zygoteTree    = 6 // for an image of the store only
 )
 
-// Zygote is the keeper's handle on one. It starts with the first request, and again when it has died. The descriptors
-// stay the keeper's.
+// Zygote is the keeper's handle on one. It is started by the first request, and again after it
+// has died. The descriptors stay the keeper's.
 type Zygote struct {
-	BoxInit  int      // of the program that becomes PID 1 of boxes
-	BoxFiles int      // of the program that serves files in them
-	Etc      []string // what of the host's /etc is shown, of the image "host"
-	// Tree opens the tree of an image of the store, whose descriptor is then ours; nil: it is the image "host".
+	BoxInit  int      // the program that becomes PID 1 of boxes
+	BoxFiles int      // the program that serves files in boxes
+	Etc      []string // what boxes of the image "host" see of the host's /etc
+	// Tree opens the tree of an image of the store; the descriptor is then ours. nil: this is the
+	// image "host".
 	Tree func() (int, error)
 
 	mu    sync.Mutex // guards the fields below, and is held from a request to its answer
@@ -67,29 +69,30 @@ type Zygote struct {
 	stamp string
 }
 
-// Cloning is a request under way. Its maker must call Await.
+// Cloning is a request in progress. Whoever has made it must call Await.
 type Cloning struct {
 	Fresh bool // the zygote was started for this request
 
 	z       *Zygote
 	ids     IDRange
 	control int
-	group   int  // cgroup, NoGroup if the clone has none of its own
-	share   bool // the network is the keeper's
+	group   int  // cgroup to clone into, NoGroup for none
+	share   bool // the clone shares the keeper's network
 }
 
-// Request asks for a PID 1 with the range own and the socket control, which it takes over. The zygote
-// works while its caller does something else. The clone has a network of its own unless it is to share the keeper's.
+// Request asks for a PID 1 with the id range own and the socket control, which it takes over. The
+// zygote works while the caller does something else. The clone has a network of its own unless it
+// is to share the keeper's.
 func (z *Zygote) Request(own IDRange, control, group int, share bool) (*Cloning, error) {
 	c := &Cloning{z: z, ids: own, control: control, group: group, share: share}
 	z.mu.Lock()
 	stamp := z.stampNow()
 	if z.conn != nil && z.stamp != stamp {
-		z.closeLocked() // the host has changed; boxes of the old zygote live on
+		z.closeLocked() // the host has changed; boxes of the old zygote keep running
 	}
 	c.Fresh = z.conn == nil
 	err := c.sendLocked()
-	if err != nil && !c.Fresh { // it has died since it was last used
+	if err != nil && !c.Fresh { // the zygote has died since it was last used
 		z.closeLocked()
 		c.Fresh = true
 		err = c.sendLocked()
@@ -120,7 +123,7 @@ func (c *Cloning) sendLocked() error {
 	return nil
 }
 
-// The last byte of a request.
+// Values of the last byte of a request.
 const ownNetwork, sharedNetwork = 0, 1
 
 func network(share bool) byte {
@@ -207,7 +210,7 @@ func receive(conn *fdpass.Conn) ([]byte, []int, error) {
 	return conn.RecvContext(ctx, true)
 }
 
-// Close ends the zygote. Its boxes live on.
+// Close ends the zygote. Its boxes keep running.
 func (z *Zygote) Close() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -221,7 +224,8 @@ func (z *Zygote) closeLocked() {
 	}
 }
 
-// stampNow changes when what the zygote has made its tree of has: trees of the store never do.
+// stampNow returns a text that changes when the files change that the zygote has copied into its
+// tree. Trees of the store never change.
 func (z *Zygote) stampNow() string {
 	if z.Tree != nil {
 		return ""
@@ -229,8 +233,8 @@ func (z *Zygote) stampNow() string {
 	return HostStamp()
 }
 
-// HostStamp changes when something a zygote copied from the host has changed, as after an
-// installation of libraries: then boxes need a new tree.
+// HostStamp returns a text that changes when something a zygote has copied from the host changes,
+// as after an installation of libraries: then boxes need a new tree.
 func HostStamp() string {
 	var stamp []byte
 	for _, path := range []string{"/etc/ld.so.cache", "/etc/localtime", "/etc", "/var/lib/dpkg/status", "/var/lib/pacman/local"} {
@@ -242,7 +246,7 @@ func HostStamp() string {
 	return string(stamp)
 }
 
-// Host is the life of a zygote of the image "host"; it returns when the keeper is gone.
+// Host runs the zygote of the image "host" until the keeper is gone.
 func Host(etc []string) error {
 	return live(func() error {
 		err := enterRoot(HostRoot{Etc: etc, Files: zygoteFiles})
@@ -251,7 +255,7 @@ func Host(etc []string) error {
 	})
 }
 
-// Image is the life of a zygote of an image of the store.
+// Image runs the zygote of an image of the store until the keeper is gone.
 func Image() error {
 	return live(func() error {
 		err := enterImageRoot(zygoteTree, zygoteFiles)
@@ -262,18 +266,19 @@ func Image() error {
 }
 
 func live(enter func() error) error {
-	runtime.LockOSThread() // the mount namespace is entered by this thread, and this thread forks
-	// SIGCHLD: what has ended is gone without being waited for (wait(2)); the keeper holds pidfds.
+	runtime.LockOSThread() // this thread enters the mount namespace, and this thread forks
+	// SIGCHLD ignored: children need not be waited for (wait(2)); the keeper holds pidfds.
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGCHLD)
 	unix.CloseOnExec(zygoteSocket)
 	if err := linux.SetThreadTimerSlack(linux.InitTimerSlack); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
-	// This thread clones as the owner of each box, and stays what it is (capabilities(7)).
+	// This thread clones as the owner of each box, and keeps its capabilities all the same
+	// (capabilities(7)).
 	if err := unix.Prctl(unix.PR_SET_SECUREBITS, noSetuidFixup, 0, 0, 0); err != nil {
 		return fmt.Errorf("secure bits: %w", err)
 	}
-	// Away from the numbers the clones get their own descriptors at.
+	// Out of the range of numbers at which a clone gets its own descriptors.
 	boxInit, err := unix.FcntlInt(zygoteBoxInit, unix.F_DUPFD_CLOEXEC, 16)
 	if err != nil {
 		return err
@@ -315,7 +320,7 @@ func live(enter func() error) error {
 		err = fdpass.Send(zygoteSocket, answer[:], rights...)
 		fdpass.CloseAll(rights)
 		if errors.Is(err, unix.EPIPE) {
-			return nil // the clone ends too, as nobody has the other end of its socket
+			return nil // the clone exits too, as nobody has the other end of its socket
 		}
 		if err != nil {
 			return err
@@ -323,10 +328,10 @@ func live(enter func() error) error {
 	}
 }
 
-// noSetuidFixup is SECBIT_NO_SETUID_FIXUP: a change of user changes no capability.
+// noSetuidFixup is SECBIT_NO_SETUID_FIXUP: a change of the uid changes no capability.
 const noSetuidFixup = 1 << 2
 
-// setEUID changes the effective user of this thread alone.
+// setEUID changes the effective uid of this thread only.
 func setEUID(uid uint32) error {
 	const same = ^uintptr(0)
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(uid), same); errno != 0 {
@@ -335,21 +340,25 @@ func setEUID(uid uint32) error {
 	return nil
 }
 
-// initEnvironment is all of PID 1's: constant, and only for its runtime. Its heap is a few hundred
-// KiB; collecting by growth would cost threads and memory in every box, so only the limit does.
+// initEnvironment is the whole environment of PID 1: constant, and only for its Go runtime. The
+// heap is a few hundred KiB; a garbage collector driven by growth would cost threads and memory
+// in every box, so only the limit triggers it.
 func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB"} }
 
-// cloneBox starts PID 1 of a box in all its namespaces, as in-box root. It is this zygote's child, since
-// clone3, which alone clones into a cgroup, does not take CLONE_PARENT from the runtime; when the
-// zygote ends it becomes the keeper's.
-// Its user namespace is owned by its own root, as whom it is cloned: what programs use of objects that the kernel counts for
-// users is counted for the owner too (namespaces(7)), who would otherwise be root of the host, for all boxes together.
-// The cgroup namespace is not among them: under nsdelegate every later clone into a group of the box
-// would fail (ENOENT).
+// cloneBox starts PID 1 of a box in all its namespaces, as in-box root. It is a child of this
+// zygote, since clone3, the only call that clones into a cgroup, does not take CLONE_PARENT from
+// the Go runtime; when the zygote ends it becomes the keeper's child.
+//
+// Its user namespace is owned by in-box root, as whom it is cloned: the kernel counts objects
+// that programs use for the owner of the namespace too (namespaces(7)), who would otherwise be
+// root of the host, for all boxes together.
+//
+// There is no cgroup namespace: under nsdelegate every later clone into a cgroup of the box would
+// fail (ENOENT).
 func cloneBox(boxInit, null int, base uint32, control, lock, group int, share bool) (pid, pidfd int, err error) {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: isolation.IDRange}}
 	flags := uintptr(unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)
-	if share { // its root has no capability there: it belongs to another user namespace
+	if share { // in-box root has no capability in it: it belongs to another user namespace
 		flags &^= unix.CLONE_NEWNET
 	}
 	if err := setEUID(base); err != nil {
@@ -368,7 +377,7 @@ func cloneBox(boxInit, null int, base uint32, control, lock, group int, share bo
 			Credential:                 &syscall.Credential{Uid: 0, Gid: 0},
 		},
 	})
-	if back := setEUID(0); back != nil { // and so it is of no use any more; the clone ends with its socket
+	if back := setEUID(0); back != nil { // then this zygote is of no use any more; the clone exits when its socket is closed
 		unix.Close(pidfd)
 		return 0, -1, back
 	}

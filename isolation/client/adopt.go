@@ -14,7 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// SetTimes says how long the box lives without this boxd. PID 1 counts from when it hears of it.
+// SetTimes sets how long the box lives without this boxd. PID 1 counts from when it receives
+// them.
 func (b *Box) SetTimes(t isolation.Times) error {
 	if err := b.send(&isolation.BoxRequest{Times: &t}); err != nil {
 		return ErrBoxLost
@@ -22,7 +23,8 @@ func (b *Box) SetTimes(t isolation.Times) error {
 	return nil
 }
 
-// SetPrivate gives PID 1 a file to keep for the next boxd, in place of the one it has. It stays the caller's.
+// SetPrivate gives PID 1 a file to hold for the next boxd, in place of the one it has. f stays
+// the caller's.
 func (b *Box) SetPrivate(f *os.File) error {
 	if err := b.send(&isolation.BoxRequest{Private: true}, int(f.Fd())); err != nil {
 		return ErrBoxLost
@@ -32,19 +34,20 @@ func (b *Box) SetPrivate(f *os.File) error {
 
 // Adopted is what was found in a box that an earlier boxd has left.
 type Adopted struct {
-	Private  *os.File   // the last one of SetPrivate, or what a hostile PID 1 hands out; nil: none
-	Programs []*Program // durable ones, by their ids; all of them have started, and some may have ended
+	Private  *os.File   // the file of the last SetPrivate, or whatever a hostile PID 1 sends; nil: none
+	Programs []*Program // the durable ones, by id; all have started, and some may have ended
 	Frozen   bool
 }
 
-// maxFound is more than any session can have of durable programs.
+// maxFound is more durable programs than any session can have.
 const maxFound = 1024
 
-// adoptPatience is what PID 1 gets to tell what there is. It may have to kill first what was the earlier boxd's
-// callers', on a host that has little time for it.
+// adoptPatience is how long PID 1 may take to report its programs. It may first have to kill
+// those of the earlier boxd's callers, on a host that has little time for it.
 const adoptPatience = time.Minute
 
-// Adopt takes over a box that an earlier boxd has left. Programs that were not durable are gone, or dying.
+// Adopt connects to a box that an earlier boxd has left. Programs that were not durable are dead
+// or dying.
 func (k *Keeper) Adopt(ctx context.Context, key string) (*Box, *Adopted, error) {
 	launched, control, pidfd, err := k.adopt(ctx, key)
 	if err != nil {
@@ -106,7 +109,7 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 	}
 }
 
-// deliverProgram takes a program over.
+// deliverProgram adds a program that PID 1 reports.
 func (b *Box) deliverProgram(reply *isolation.BoxReply, files []int) error {
 	k := reply.Program
 	b.mu.Lock()
@@ -124,7 +127,7 @@ func (b *Box) deliverProgram(reply *isolation.BoxReply, files []int) error {
 	if k.Exited != nil && p.attach(&isolation.BoxReply{Exited: k.Exited}, nil) != nil {
 		return isolation.ErrMalformed
 	}
-	kept := len(files) % 2 // the one that PID 1 has only kept
+	kept := len(files) % 2 // one more file than pairs: the private one that PID 1 was holding
 	if err := p.start(k.PID, k.Input, files[kept:]); err != nil {
 		return err
 	}
@@ -140,7 +143,7 @@ func (b *Box) deliverProgram(reply *isolation.BoxReply, files []int) error {
 	return nil
 }
 
-// deliverAdopted takes the last word on what there is.
+// deliverAdopted handles the last message of the report, after all programs.
 func (b *Box) deliverAdopted(reply *isolation.BoxReply, files []int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// A box lives on whose programs this process has no room for: that is no end of it.
+// If this process has no descriptors left for the programs of a box, the box is not lost.
 func TestABoxThatThereIsNoRoomForIsNotLost(t *testing.T) { //nolint:paralleltest // all of the process lacks room
 	box, peer := standin(t)
 	fds := make([]int, 4)
@@ -25,7 +25,7 @@ func TestABoxThatThereIsNoRoomForIsNotLost(t *testing.T) { //nolint:paralleltest
 		t.Fatal(err)
 	}
 	adopted := make(chan error)
-	go func() { // ends: PID 1 answers
+	go func() { // ends once PID 1 has answered
 		_, err := box.adopt(t.Context())
 		adopted <- err
 	}()

@@ -19,32 +19,32 @@ import (
 // ErrBoxLost means that PID 1 of the box is gone, and every process of the box with it.
 var ErrBoxLost = errors.New("the box is gone")
 
-// Box is a living box. What PID 1 says is checked as if a program had said it.
+// Box is a living box. Messages of PID 1 are checked as if a program of the box had sent them.
 type Box struct {
 	isolation.Launched
 	conn  *fdpass.Conn
 	pidfd *os.File
-	ready chan error    // one word on the setup, or closed with the connection
+	ready chan error    // receives the outcome of the set-up, or is closed with the connection
 	done  chan struct{} // closed when the connection to PID 1 has ended
-	quiet chan struct{} // has a word when kept has become false
+	quiet chan struct{} // receives a value when kept has become false
 
-	freezing sync.Mutex  // held while a Freeze or a Ping is under way
-	frozen   chan error  // its answer
-	owed     atomic.Bool // PID 1 owes one
-	stopped  bool        // it is frozen; guarded by freezing
+	freezing sync.Mutex  // held during a Freeze or a Ping
+	frozen   chan error  // receives the answer
+	owed     atomic.Bool // PID 1 has yet to answer
+	stopped  bool        // the box is frozen; guarded by freezing
 
 	adopting bool                   // guarded by mu
-	found    []*Program             // the receiver's, until adopted has its word
-	scarce   bool                   // there was no room for what is adopted: guarded by mu
+	found    []*Program             // belongs to the receiver until adopted has received
+	scarce   bool                   // there were no descriptors for the adopted programs; guarded by mu
 	private  *os.File               // guarded by mu
-	adopted  chan isolation.Adopted // what a box that is adopted says last
+	adopted  chan isolation.Adopted // receives the last message of an adopted box's report
 
 	mu       sync.Mutex // guards the fields below
 	next     uint32
 	programs map[uint32]*Program
 	gone     bool
-	kept     bool      // processes go on without their program
-	since    time.Time // when the last of them ended
+	kept     bool      // processes outlive their program
+	since    time.Time // when the last of those ended
 }
 
 // newBox takes the descriptors over.
@@ -61,15 +61,16 @@ func newBox(l isolation.Launched, control, pidfd int) (*Box, error) {
 	return b, nil
 }
 
-// sendPatience is how long a message may wait for a PID 1 that does not receive. All it does that takes
-// long is to kill, a few seconds for a program; one that a hostile program has brought to a halt is given
-// up.
+// sendPatience is how long a message may wait for a PID 1 that does not receive. The only thing
+// it does that takes long is to kill, a few seconds for each program; one that a hostile program
+// has brought to a halt is given up.
 const sendPatience = 10 * time.Second
 
-// setupPatience is what PID 1 gets to make the box, which takes it less than a millisecond.
+// setupPatience is how long PID 1 may take to set the box up, which takes it less than a
+// millisecond.
 const setupPatience = 20 * time.Second
 
-// awaitReady waits for PID 1's word that the box is made.
+// awaitReady waits until PID 1 reports that the box is set up.
 func (b *Box) awaitReady(ctx context.Context) error {
 	timer := time.NewTimer(setupPatience)
 	defer timer.Stop()
@@ -99,18 +100,18 @@ func (b *Box) Gone() bool {
 	}
 }
 
-// LeftRunning reports whether processes go on in the box without the program that started them, and if not,
-// since when: zero if there never were any.
+// LeftRunning reports whether processes in the box outlive the program that started them. If not,
+// it returns since when: zero if there never were any.
 func (b *Box) LeftRunning() (bool, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.kept, b.since
 }
 
-// Quiet has a word whenever the last process that Kept speaks of has ended.
+// Quiet receives a value whenever the last process that LeftRunning reports has ended.
 func (b *Box) Quiet() <-chan struct{} { return b.quiet }
 
-// Close ends the box by closing its connection, and waits until PID 1 has let go of its end. The
+// Close ends the box by closing its connection, and waits until PID 1 has closed its end. The
 // keeper's End cleans up after it.
 func (b *Box) Close() {
 	b.conn.Close()
@@ -118,18 +119,18 @@ func (b *Box) Close() {
 	b.pidfd.Close()
 }
 
-// Files are what travels with a command into the box. They stay the caller's.
+// Files are the files sent with a command into the box. They stay the caller's.
 type Files struct {
 	Script  *os.File // with Command.ScriptArg >= 0
 	Stdin   *os.File // with isolation.StdinFile
-	Private *os.File // of a durable program: PID 1 keeps it for the next boxd
-	// Old is a program of the same box that has ended, whose output the durable one goes on with. From then
-	// on the old one has none.
+	Private *os.File // for a durable program: PID 1 holds it for the next boxd
+	// Old is a program of the same box that has ended, whose output the durable one continues.
+	// From then on the old one has none.
 	Old *Program
 }
 
-// Start starts a program. It returns when the command is on its way; a program that could not be
-// started says so in Wait, and in Started if it is durable.
+// Start starts a program. It returns once the command is sent; if the program cannot be started,
+// Wait returns the error, and so does Started if the program is durable.
 func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	p := b.newProgram(cmd)
 	if old := files.Old; old != nil {
@@ -164,13 +165,13 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 		if ours {
 			p.giveBack()
 		} else {
-			<-p.exited // the receiver has lost the box, and gives back
+			<-p.exited // the receiver has lost the box, and gives the old output back
 		}
 		if errors.Is(err, fdpass.ErrTooLarge) {
 			return nil, &isolation.StepError{Step: isolation.StepCommand, Item: "size", Errno: unix.E2BIG}
 		}
 		for _, errno := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ETOOMANYREFS} {
-			if errors.Is(err, errno) { // a lack of this process, of which the box knows nothing
+			if errors.Is(err, errno) { // this process is short of something, and the box has not received the command
 				return nil, &isolation.StepError{Step: isolation.StepCommand, Item: "message", Errno: errno}
 			}
 		}
@@ -179,7 +180,7 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	return p, nil
 }
 
-// send sends a message. PID 1 is given up if it does not receive it.
+// send sends a message. If PID 1 does not receive it, the connection is closed.
 func (b *Box) send(req *isolation.BoxRequest, fds ...int) error {
 	err := b.conn.Send(req.Encode(), fds...)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -188,7 +189,7 @@ func (b *Box) send(req *isolation.BoxRequest, fds ...int) error {
 	return err
 }
 
-// receive takes PID 1's messages until the connection ends or makes no sense any more.
+// receive handles PID 1's messages until the connection ends or a message is malformed.
 func (b *Box) receive() {
 	for {
 		body, files, err := b.conn.Recv(true)
@@ -214,17 +215,17 @@ func (b *Box) receive() {
 	b.programs = nil
 	b.mu.Unlock()
 	close(b.ready)
-	close(b.done) // before any program ends: who hears of that finds the box gone
+	close(b.done) // before the programs end: whoever is woken by that finds the box gone
 	for _, p := range lost {
 		p.end(nil, ErrBoxLost)
 	}
 }
 
-// miss handles a message whose files this process had no room for: its program is of no use to its
-// caller any more, and the others go on.
+// miss handles a message for whose files this process had no descriptors left: its program is of
+// no use to its caller any more, and the others are not affected.
 func (b *Box) miss(reply *isolation.BoxReply) error {
 	b.mu.Lock()
-	if b.adopting { // all or nothing: another boxd may have room
+	if b.adopting { // all or nothing: another boxd may have descriptors left
 		b.scarce = true
 		b.mu.Unlock()
 		return fdpass.ErrNoRoom
@@ -238,7 +239,7 @@ func (b *Box) miss(reply *isolation.BoxReply) error {
 	switch {
 	case p != nil && reply.Started && p.missed == nil:
 		p.missed = fdpass.ErrNoRoom
-		_ = p.Kill() // its end is told; without PID 1 that is the box's
+		_ = p.Kill() // its end will be reported; without PID 1, the end of the box is
 	case p != nil && reply.Exited != nil:
 		p.end(nil, fdpass.ErrNoRoom)
 	default:
@@ -247,7 +248,8 @@ func (b *Box) miss(reply *isolation.BoxReply) error {
 	return nil
 }
 
-// deliver hands a message to the program it is about. On an error the files are still the caller's.
+// deliver passes a message to the program it is about. After an error the files are still the
+// caller's.
 func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 	switch {
 	case reply.Frozen:
@@ -269,7 +271,7 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 		case b.ready <- failed:
 			return nil
 		default:
-			return isolation.ErrMalformed // said twice
+			return isolation.ErrMalformed // sent twice
 		}
 	}
 	if reply.Quiet {
@@ -278,7 +280,7 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 		b.mu.Unlock()
 		select {
 		case b.quiet <- struct{}{}:
-		default: // the last word has not been heard yet
+		default: // the previous value has not been received yet
 		}
 		fdpass.CloseAll(files)
 		return nil
@@ -294,7 +296,7 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 	b.mu.Unlock()
 	switch {
 	case p == nil:
-		return isolation.ErrMalformed // nothing of that number was started, or it has ended already
+		return isolation.ErrMalformed // no program with that id was started, or it has ended already
 	case reply.Started:
 		return p.start(reply.PID, p.stdin, files)
 	case reply.Failed != nil && len(files) == 0:

@@ -22,13 +22,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pid1 is a stand-in for PID 1 that says what a test makes it say.
+// pid1 is a stand-in for PID 1 that sends what a test makes it send.
 type pid1 struct {
 	t    *testing.T
 	conn *fdpass.Conn
 }
 
-// standin returns a box and its PID 1.
+// standin returns a box and its stand-in for PID 1.
 func standin(t *testing.T) (*Box, *pid1) {
 	t.Helper()
 	conn, fd, err := fdpass.Pair(fdpass.MaxInline)
@@ -104,7 +104,7 @@ func eventfd(t *testing.T) int {
 	return fd
 }
 
-// begin starts a program, that keeps two bytes of head and tail.
+// begin starts a program that keeps two bytes of head and tail.
 func begin(t *testing.T, box *Box, peer *pid1, durable bool) *Program {
 	t.Helper()
 	p, err := box.Start(&isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Output: isolation.Output{Head: 2, Tail: 2}, Durable: durable}, Files{})
@@ -161,8 +161,8 @@ func TestAProgramThatCannotStartSaysWhy(t *testing.T) {
 	}
 }
 
-// What PID 1 says is checked as if a program had said it: nonsense ends the box, and no descriptor
-// that came with it stays open.
+// Messages of PID 1 are checked as if a program had sent them: a malformed one ends the box, and
+// no descriptor that came with it stays open.
 func TestNonsenseFromPID1EndsTheBox(t *testing.T) {
 	for name, nonsense := range map[string]func(peer *pid1, p *Program){
 		"an end of nothing":          func(peer *pid1, p *Program) { peer.say(exited(p.id+7, 0), "x") },
@@ -284,7 +284,7 @@ func TestReadersAreToldOfNewsAndOfTheEnd(t *testing.T) {
 	if req := peer.hear(); req.Pace == nil || *req.Pace != (isolation.Pace{Wait: true, Taken: [2]uint64{4, 0}}) {
 		t.Errorf("PID 1 hears %+v", req)
 	}
-	peer.conn.Close() // PID 1 dies with output that nobody has seen
+	peer.conn.Close() // PID 1 dies with output that nobody has read
 	<-news
 	if _, err := p.Wait(t.Context()); !errors.Is(err, ErrBoxLost) {
 		t.Errorf("%v", err)
@@ -347,7 +347,7 @@ func TestInputIsCountedByWhatThePipeAndTheFileSay(t *testing.T) {
 	again := duplicate(t, file)
 	pipe := duplicate(t, ends[1])
 	in := newInput(p, ends[1], file)
-	data := []byte(strings.Repeat("0123456789", 20_000)) // three pipes full
+	data := []byte(strings.Repeat("0123456789", 20_000)) // three times what a pipe holds
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	n, err := in.Write(ctx, data)
@@ -355,7 +355,7 @@ func TestInputIsCountedByWhatThePipeAndTheFileSay(t *testing.T) {
 		t.Fatalf("%d, %v, %d", n, err, in.Taken())
 	}
 	in.close()
-	// Another boxd goes on with what is left in the file, and with the rest.
+	// Another boxd continues with what is left in the file, and then the rest.
 	in = newInput(p, pipe, again)
 	if in.Taken() != int64(n) {
 		t.Errorf("%d of %d", in.Taken(), n)
@@ -391,7 +391,7 @@ func duplicate(t *testing.T, fd int) int {
 	return d
 }
 
-// A PID 1 that says nothing is given up: the clock of this test is its own.
+// A PID 1 that does not answer is given up. This test runs with a clock of its own.
 func TestASilentPID1IsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,23 +10,23 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// freezePatience is what PID 1 gets to answer. It may be at work on other things first.
+// freezePatience is how long PID 1 may take to answer. It may be busy with other things first.
 const freezePatience = 30 * time.Second
 
-// ErrSilent means that PID 1 of the box has not answered in time. It may yet.
+// ErrSilent means that PID 1 of the box has not answered in time. It still may.
 var ErrSilent = errors.New("PID 1 of the box does not answer")
 
-// Freeze stops all programs of the box where they are, or lets them go on, and returns when that is so.
-// In a frozen box no program can be started; those that are there can be killed. The error is a
-// *isolation.StepError if it cannot be done, or ErrBoxLost.
+// Freeze stops all programs of the box where they are, or lets them continue, and returns once
+// that has happened. In a frozen box no program can be started; running ones can be killed. The
+// error is a *isolation.StepError if it cannot be done, or ErrBoxLost.
 //
-// PID 1 waits for the kernel a few seconds at most; one that does not answer is given up.
+// PID 1 waits a few seconds at most for the kernel; if it does not answer, it is given up.
 func (b *Box) Freeze(on bool) error {
 	b.freezing.Lock()
 	defer b.freezing.Unlock()
 	late := time.NewTimer(freezePatience)
 	defer late.Stop()
-	if b.owed.Load() { // to a Ping
+	if b.owed.Load() { // the answer to a Ping
 		if err := b.answered(late.C, nil); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
 			b.conn.Close()
 			return ErrBoxLost
@@ -34,7 +34,7 @@ func (b *Box) Freeze(on bool) error {
 	}
 	err := b.ask(on, late.C, nil)
 	if errors.Is(err, ErrSilent) {
-		b.conn.Close() // it does not do its work
+		b.conn.Close() // PID 1 hangs
 		return ErrBoxLost
 	}
 	if err == nil {
@@ -43,18 +43,19 @@ func (b *Box) Freeze(on bool) error {
 	return err
 }
 
-// Ping asks PID 1 for a sign of life, and waits for it until ctx ends: ErrSilent. It asks what has an answer
-// in every version of a box: that its programs may run, as they do. A frozen box is not asked.
+// Ping asks PID 1 for a sign of life, and waits for it until ctx ends: then the error is
+// ErrSilent. It asks PID 1 to let programs run, as they do already, since every version of a box
+// answers that. A frozen box is not asked.
 func (b *Box) Ping(ctx context.Context) error {
 	if !b.freezing.TryLock() {
-		return nil // a Freeze waits for the same, and gives PID 1 up
+		return nil // a Freeze waits for the same answer, and gives PID 1 up
 	}
 	defer b.freezing.Unlock()
 	if b.stopped {
 		return nil
 	}
 	var err error
-	if b.owed.Load() { // to the last Ping
+	if b.owed.Load() { // the answer to the last Ping
 		err = b.answered(nil, ctx.Done())
 	} else {
 		err = b.ask(false, nil, ctx.Done())
@@ -74,7 +75,7 @@ func (b *Box) ask(on bool, late <-chan time.Time, done <-chan struct{}) error {
 	return b.answered(late, done)
 }
 
-// answered waits for an answer that PID 1 owes, until either of the two has a word.
+// answered waits for an answer of PID 1, until late or done.
 func (b *Box) answered(late <-chan time.Time, done <-chan struct{}) error {
 	select {
 	case err := <-b.frozen:
@@ -89,9 +90,9 @@ func (b *Box) answered(late <-chan time.Time, done <-chan struct{}) error {
 	}
 }
 
-// deliverFrozen takes the answer to a Freeze.
+// deliverFrozen handles the answer to a Freeze.
 func (b *Box) deliverFrozen(reply *isolation.BoxReply, files []int) error {
-	if len(files) > 0 || !b.owed.Load() { // nobody has asked
+	if len(files) > 0 || !b.owed.Load() { // there was no request
 		return isolation.ErrMalformed
 	}
 	err := error(nil)
@@ -102,6 +103,6 @@ func (b *Box) deliverFrozen(reply *isolation.BoxReply, files []int) error {
 	case b.frozen <- err:
 		return nil
 	default:
-		return isolation.ErrMalformed // said twice
+		return isolation.ErrMalformed // sent twice
 	}
 }

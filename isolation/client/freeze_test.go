@@ -10,7 +10,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// now is a context in which nothing is waited for.
+// now returns a context that has ended, so that nothing is waited for.
 func now(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -38,7 +38,8 @@ func TestAPingIsAnswered(t *testing.T) {
 	}
 }
 
-// One that is late with its answer is not asked again, and its answer is not taken for another.
+// While an answer is outstanding no other Ping is sent, and the late answer is not taken for that
+// of another.
 func TestALateAnswerToAPing(t *testing.T) {
 	t.Parallel()
 	box, p := standin(t)
@@ -51,7 +52,7 @@ func TestALateAnswerToAPing(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- box.Freeze(true) }()
 	p.say(&isolation.BoxReply{Frozen: true})
-	p.frozen(true) // and no second ping before that
+	p.frozen(true) // no second ping was sent before that
 	p.say(&isolation.BoxReply{Frozen: true})
 	if err := <-done; err != nil {
 		t.Error(err)

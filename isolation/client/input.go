@@ -14,24 +14,26 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Input is the standard input of a durable program. What is written goes through a memory file: it is moved
-// from there into the pipe by splice, which moves the file's own position in the same system call. So that
-// position is the number of bytes the pipe has ever had, and outlives boxd with PID 1's copy of the file.
+// Input is the standard input of a durable program. What is written to it goes into a memory
+// file, and from there into the pipe by splice, which advances the file's own offset in the same
+// system call. So that offset is the number of bytes that have ever gone into the pipe, and it
+// outlives boxd with PID 1's copy of the descriptor.
 type Input struct {
 	program  *Program
-	pipe     *os.File // writing end, or the terminal
+	pipe     *os.File // writing end of the pipe, or the terminal
 	memory   *os.File
 	terminal bool
-	taken    atomic.Int64 // the position of memory
+	taken    atomic.Int64 // the offset of memory
 
-	turn  chan struct{} // holds one element; who has taken it may use the fields below, and memory
+	turn  chan struct{} // holds one element; whoever has taken it may use memory and the fields below
 	holed int64
-	clean bool  // the file ends at its position
+	clean bool  // nothing is in the file after its offset
 	err   error // why nothing can be written any more
 }
 
-// newInput takes a pipe, which does not block, and a memory file over. What an earlier boxd has put into the
-// file and not into the pipe was never confirmed to anybody: its writer has it still.
+// newInput takes over a non-blocking pipe and a memory file. What an earlier boxd has put into
+// the file but not into the pipe was never confirmed, so its writer still has it and sends it
+// again.
 func newInput(p *Program, pipe, memory int) *Input {
 	i := &Input{
 		program: p, pipe: os.NewFile(uintptr(pipe), "stdin"), memory: os.NewFile(uintptr(memory), "input"), terminal: p.terminal,
@@ -46,17 +48,17 @@ func newInput(p *Program, pipe, memory int) *Input {
 // ErrInputClosed means that the end of the input has been written.
 var ErrInputClosed = errors.New("standard input is closed")
 
-// Taken is the number of bytes the program has ever been given, by any boxd.
+// Taken returns the number of bytes that any boxd has ever given to the program.
 func (i *Input) Taken() int64 { return i.taken.Load() }
 
-// Sizes of what is moved, and given back, at once.
+// How many bytes are moved, and freed, at once.
 const (
 	inputChunk = 64 << 10
 	inputHole  = 64 << 10
 )
 
-// Write writes to the program, and waits while that does not read. n bytes of b are the program's, whatever
-// the error. After EPIPE it never will read any more.
+// Write writes to the program, and blocks while the program does not read. Whatever the error, n
+// bytes of b have gone to the program. After EPIPE it will never read any more.
 func (i *Input) Write(ctx context.Context, b []byte) (n int, err error) {
 	select {
 	case <-i.turn:
@@ -86,10 +88,11 @@ func (i *Input) Write(ctx context.Context, b []byte) (n int, err error) {
 	return n, err
 }
 
-// pass brings b into the memory file and from there into the pipe. What does not come so far is cut off again.
+// pass writes b into the memory file and moves it into the pipe. What does not fit into the pipe
+// is cut off the file again.
 func (i *Input) pass(ctx context.Context, b []byte) (n int, err error) {
 	memory, begin := int(i.memory.Fd()), i.taken.Load()
-	if !i.clean { // an earlier boxd may have been killed in here
+	if !i.clean { // an earlier boxd may have been killed at this point
 		if err := unix.Ftruncate(memory, begin); err != nil {
 			return 0, os.NewSyscallError("input", err)
 		}
@@ -113,7 +116,7 @@ func (i *Input) pass(ctx context.Context, b []byte) (n int, err error) {
 	return int(at - begin), errors.Join(err, serr)
 }
 
-// move brings what is in the file up to end into the pipe.
+// move moves the file's contents up to end into the pipe.
 func (i *Input) move(ctx context.Context, memory int, end int64) error {
 	raw, err := i.pipe.SyscallConn()
 	if err != nil {
@@ -146,8 +149,8 @@ func (i *Input) move(ctx context.Context, memory int, end int64) error {
 	return nil
 }
 
-// giveBack makes a hole of what the program has read: whole pages, since of a part of one it would make zeros,
-// and none that the pipe still refers to.
+// giveBack punches a hole where the program has read: only whole pages, since a part of one would
+// be overwritten with zeros, and none that the pipe still refers to.
 func (i *Input) giveBack(memory, pipe int, at int64) {
 	if at-i.holed < 2*inputHole {
 		return
@@ -165,17 +168,17 @@ func (i *Input) giveBack(memory, pipe int, at int64) {
 	}
 }
 
-// splice moves up to n bytes from the file's position, which it moves too.
+// splice moves up to n bytes from the file's offset, which it advances.
 func (i *Input) splice(memory, pipe int, n int64) (int64, error) {
 	if i.terminal {
-		m, err := unix.Sendfile(pipe, memory, nil, int(n)) // splice needs a pipe on one side
+		m, err := unix.Sendfile(pipe, memory, nil, int(n)) // splice needs a pipe on one side, and a terminal is none
 		return int64(m), err
 	}
 	return unix.Splice(memory, nil, pipe, nil, int(n), unix.SPLICE_F_NONBLOCK)
 }
 
-// CloseWrite is the end of the input. To a terminal that means nothing: there it is a character. A Write that
-// is under way comes first.
+// CloseWrite ends the input, after any Write in progress. A terminal has no end of input; there
+// it is a character.
 func (i *Input) CloseWrite() error {
 	if i.terminal {
 		return nil
@@ -189,7 +192,7 @@ func (i *Input) CloseWrite() error {
 	return errors.Join(i.pipe.Close(), i.program.tell(&isolation.BoxRequest{ID: i.program.id, CloseInput: true}))
 }
 
-// Deaf reports whether there is nobody left to read what is written.
+// Deaf reports whether no process is left that could read the input.
 func (i *Input) Deaf() bool {
 	raw, err := i.pipe.SyscallConn()
 	if err != nil {
@@ -203,7 +206,8 @@ func (i *Input) Deaf() bool {
 	return err != nil || poll[0].Revents&unix.POLLERR != 0
 }
 
-// resize gives a terminal another size; the kernel tells its programs (ioctl_tty(2), TIOCSWINSZ).
+// resize changes the size of a terminal; the kernel signals that to its programs (ioctl_tty(2),
+// TIOCSWINSZ).
 func (i *Input) resize(rows, cols uint16) error {
 	raw, err := i.pipe.SyscallConn()
 	if err != nil {
@@ -214,11 +218,11 @@ func (i *Input) resize(rows, cols uint16) error {
 	return errors.Join(cerr, os.NewSyscallError("resize", err))
 }
 
-// hangUp gives the terminal of an ended program back to its box, which has only so many. A Write that is under
-// way ends.
+// hangUp closes the terminal of an ended program, of which a box has only so many. A Write in
+// progress ends.
 func (i *Input) hangUp() { _ = i.pipe.Close() }
 
-// close ends a Write that is under way, and releases the files.
+// close ends a Write in progress, and releases the files.
 func (i *Input) close() {
 	_ = i.pipe.Close() // CloseWrite or hangUp may have closed it
 	<-i.turn

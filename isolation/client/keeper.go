@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package client is boxd's end of the conversations with the keeper and with PID 1 of each box.
+// Package client is boxd's end of the connections to the keeper and to PID 1 of each box.
 package client
 
 import (
@@ -19,47 +19,47 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// ErrKeeperGone means that the keeper has ended while it was at work on a request that cannot be made again,
-// or that there will be none any more.
+// ErrKeeperGone means that the keeper has ended during a request that cannot be repeated, or that
+// there will be no keeper any more.
 var ErrKeeperGone = errors.New("the keeper is gone")
 
-// ErrNoKeeper means that there is no keeper at present. Boxes live on without one; none can be started or
-// cleaned up until there is one again.
+// ErrNoKeeper means that there is no keeper at present. Boxes keep running without one; none can
+// be started or cleaned up until there is one again.
 var ErrNoKeeper = errors.New("there is no keeper at present")
 
 // KeeperConfig says which keeper is wanted, and how to start it.
 type KeeperConfig struct {
 	isolation.KeeperConfig
 	Program  string   // path of boxkeeper
-	External bool     // it is started by somebody else; wait for it
-	Stderr   *os.File // where a keeper that is started, and its zygotes, log
+	External bool     // systemd or another program starts it; wait for it
+	Stderr   *os.File // log of a keeper that this process starts, and of its zygotes
 	Log      *slog.Logger
 }
 
-// Keeper is the connection to a keeper. When it is lost it is made again, to another keeper if that one is
-// dead; its boxes live all the while.
+// Keeper is the connection to a keeper. A lost connection is made again, to another keeper if
+// that one is dead; the boxes keep running meanwhile.
 type Keeper struct {
 	cfg   KeeperConfig
-	stop  func()        // ends the search for another keeper
-	done  chan struct{} // closed when no other one will be connected to
-	child *child        // of connect alone
+	stop  func()        // ends the attempts to connect
+	done  chan struct{} // closed when no other keeper will be connected to
+	child *child        // used by connect only
 
 	mu      sync.Mutex    // guards the fields below
-	link    *link         // nil: none at present
-	linked  chan struct{} // closed when there is one
+	link    *link         // nil: not connected at present
+	linked  chan struct{} // closed when there is a link
 	closing bool
 }
 
-// Times in which another keeper is found.
+// Time limits for connecting again, and for the end.
 const (
-	relinkPatience = 30 * time.Second // that a request waits for one
+	relinkPatience = 30 * time.Second // how long a request waits for a connection
 	retryFirst     = 50 * time.Millisecond
 	retryMost      = 5 * time.Second
-	quitPatience   = time.Minute // to end every box
+	quitPatience   = time.Minute // how long it may take to end every box
 	undoPatience   = 30 * time.Second
 )
 
-// StartKeeper connects to the keeper that is already there, or else starts one, which then lives on without
+// StartKeeper connects to the running keeper, or else starts one, which then lives on without
 // this process.
 func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	k := &Keeper{cfg: cfg, done: make(chan struct{}), linked: make(chan struct{})}
@@ -118,7 +118,7 @@ func (k *Keeper) set(l *link) {
 	close(k.linked)
 }
 
-// markLost notes that the link has ended and reports whether there is to be another.
+// markLost records that the link has ended and reports whether there is to be another.
 func (k *Keeper) markLost() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -126,7 +126,8 @@ func (k *Keeper) markLost() bool {
 	return !k.closing
 }
 
-// current returns the link, and waits for one for a while: ErrNoKeeper, or ErrKeeperGone after Close.
+// current returns the link, after waiting for one if need be. The error is ErrNoKeeper if there
+// is none in time, or ErrKeeperGone after Close.
 func (k *Keeper) current(ctx context.Context) (*link, error) {
 	var late <-chan time.Time
 	for {
@@ -151,10 +152,10 @@ func (k *Keeper) current(ctx context.Context) (*link, error) {
 	}
 }
 
-// again is how often a request is made that may be made more than once.
+// again is how often a repeatable request is made.
 const again = 3
 
-// do makes a request that may be made again, to the next keeper.
+// do makes a repeatable request; if the keeper goes, it repeats it to the next one.
 func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, error) {
 	for n := 1; ; n++ {
 		l, err := k.current(ctx)
@@ -168,11 +169,12 @@ func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, e
 		if n == again {
 			return answer{}, ErrNoKeeper
 		}
-		<-l.over // or it would be the current one still
+		<-l.over // wait until it is not the current one any more
 	}
 }
 
-// ask makes a request that may be made again, and returns its reply and the files with it, which are the caller's.
+// ask makes a repeatable request, and returns the reply and the files with it, which are the
+// caller's.
 func ask[R isolation.KeeperReply](ctx context.Context, k *Keeper, req isolation.KeeperRequest) (reply R, files []int, err error) {
 	a, err := k.do(ctx, req)
 	if err != nil {
@@ -193,7 +195,7 @@ func askPlain[R isolation.KeeperReply](ctx context.Context, k *Keeper, req isola
 	return reply, err
 }
 
-// order makes a request whose reply has nothing to tell.
+// order makes a repeatable request whose reply has no result.
 func (k *Keeper) order(ctx context.Context, req isolation.KeeperRequest) error {
 	_, err := askPlain[*isolation.Done](ctx, k, req)
 	return err
@@ -206,14 +208,14 @@ func (k *Keeper) Present() bool {
 	return k.link != nil
 }
 
-// Program is the path of the keeper's program.
+// Program returns the path of the keeper's program.
 func (k *Keeper) Program() string { return k.cfg.Program }
 
 // Done is closed when there will be no keeper any more: after Close or Detach.
 func (k *Keeper) Done() <-chan struct{} { return k.done }
 
-// Close ends all boxes and waits for that, and for the end of the keeper. One that is another's to start
-// stays.
+// Close ends all boxes, and waits until they and the keeper have ended. An external keeper keeps
+// running.
 func (k *Keeper) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), quitPatience)
 	defer cancel()
@@ -222,7 +224,7 @@ func (k *Keeper) Close() error {
 	k.closing = true
 	k.mu.Unlock()
 	if err == nil {
-		// A keeper that ends says no more.
+		// A keeper that ends may not answer.
 		if _, err = l.do(ctx, &isolation.Quit{}, ""); errors.Is(err, ErrKeeperGone) {
 			err = nil
 		}
@@ -241,7 +243,7 @@ func (k *Keeper) Close() error {
 	return nil
 }
 
-// Detach ends the connection. Keeper and boxes live on.
+// Detach ends the connection. The keeper and the boxes keep running.
 func (k *Keeper) Detach() {
 	k.mu.Lock()
 	k.closing = true
@@ -265,17 +267,18 @@ func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 		box, err := k.launch(ctx, spec)
 		switch {
 		case errors.Is(err, ErrKeeperGone) && ctx.Err() == nil && !k.closed():
-			// What that one has begun is ended; the next one begins anew.
+			// What the lost keeper has begun is ended; the next one starts over.
 		case errors.Is(err, ErrBoxLost) && lost < again:
-			lost++ // PID 1 may have been cloned ahead of need and be dead since, or dying; the next one is fresh
+			lost++ // a preforked PID 1 may have died before it was used; the next one is fresh
 		default:
 			return box, err
 		}
 	}
 }
 
-// undo ends what a keeper has begun that may have died over it: the next one may find a box, or its workspace,
-// which nobody would know of. Keepers that die over this are no reason to leave it.
+// undo ends a box whose start a lost keeper has begun: the next keeper may find it, or its
+// workspace, and nobody would know of either. If that keeper is lost too, undo goes on with the
+// one after it.
 func (k *Keeper) undo(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, undoPatience)
 	defer cancel()
@@ -305,7 +308,8 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	a, err := l.do(ctx, &isolation.Launch{Spec: *spec}, spec.Key)
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over
-		// It may have come so far that the next keeper finds a box, which nobody would know of.
+		// The start may have come so far that the next keeper finds the box, which nobody would
+		// know of.
 		if eerr := k.undo(context.WithoutCancel(ctx), spec.Key); eerr != nil {
 			return nil, fmt.Errorf("%w; after that: %w", ErrNoKeeper, eerr)
 		}
@@ -332,43 +336,44 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 		}
 		box.Close()
 	}
-	// The keeper has done its part; what came of it has to be undone with its help.
+	// The keeper has started the box, so the keeper has to end it again.
 	return nil, errors.Join(err, k.undo(context.WithoutCancel(ctx), spec.Key))
 }
 
-// End kills a box and waits until it has left nothing behind, with removeWork not even its
-// workspace. A box that does not exist is no error.
+// End kills a box and waits until nothing of it is left but its workspace, and not even that with
+// removeWork. It is no error if the box does not exist.
 func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
 	return k.order(ctx, &isolation.EndBox{Key: key, RemoveWork: removeWork})
 }
 
-// SetLimits changes the limits of a living box, all or none. The error unwraps to an
-// *isolation.Refusal if one is below what the box uses.
+// SetLimits changes the limits of a live box, all or none. The error unwraps to an
+// *isolation.Refusal if a limit is below what the box uses.
 func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limits, work isolation.Quota) error {
 	return k.order(ctx, &isolation.SetLimits{Key: key, Limits: *limits, Work: work})
 }
 
-// SetOwnerLimits changes what all boxes of an owner may have together. The error is as that of SetLimits.
+// SetOwnerLimits changes the limits for all boxes of an owner together. Errors are as for
+// SetLimits.
 func (k *Keeper) SetOwnerLimits(ctx context.Context, owner *cgroup.Owner) error {
 	return k.order(ctx, &isolation.SetOwnerLimits{Owner: *owner})
 }
 
-// Dress gives a box in which no program runs yet another hostname.
+// Dress sets the hostname of a box in which no program runs yet.
 func (k *Keeper) Dress(ctx context.Context, key, hostname string) error {
 	return k.order(ctx, &isolation.SetHostname{Key: key, Hostname: hostname})
 }
 
-// Reclaim takes memory back that the programs of a box do not need.
+// Reclaim takes back memory that the programs of a box do not need.
 func (k *Keeper) Reclaim(ctx context.Context, key string) error {
 	return k.order(ctx, &isolation.Reclaim{Key: key})
 }
 
-// ProbeHost finds out what can be enforced on this host.
+// ProbeHost returns what can be enforced on this host.
 func (k *Keeper) ProbeHost(ctx context.Context) (*isolation.Host, error) {
 	return askPlain[*isolation.Host](ctx, k, &isolation.LookHost{})
 }
 
-// Check examines the host.
+// Check returns the keeper's checks of the host.
 func (k *Keeper) Check(ctx context.Context) ([]isolation.Check, error) {
 	checked, err := askPlain[*isolation.Checked](ctx, k, &isolation.CheckHost{})
 	if err != nil {
@@ -377,7 +382,7 @@ func (k *Keeper) Check(ctx context.Context) ([]isolation.Check, error) {
 	return checked.Checks, nil
 }
 
-// List returns the keys of all living boxes, in order.
+// List returns the keys of all living boxes, sorted.
 func (k *Keeper) List(ctx context.Context) ([]string, error) {
 	var keys []string
 	for after := ""; ; {
@@ -396,8 +401,8 @@ func (k *Keeper) List(ctx context.Context) ([]string, error) {
 	}
 }
 
-// adopt connects to PID 1 of a living box again: the control socket and the pidfd are the caller's. The
-// error is ESRCH if the box does not live.
+// adopt connects to PID 1 of a living box again: the control socket and the pidfd are the
+// caller's. ESRCH: the box is dead.
 func (k *Keeper) adopt(ctx context.Context, key string) (launched isolation.Launched, control, pidfd int, err error) {
 	reply, files, err := ask[*isolation.Launched](ctx, k, &isolation.Adopt{Key: key})
 	if err != nil {

@@ -35,7 +35,7 @@ func newStage(t *testing.T) *stage {
 	if err := os.Mkdir(filepath.Join(run, isolation.KeeperDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"boxinit", "boxfiles"} { // whose times are looked at, and no more
+	for _, name := range []string{"boxinit", "boxfiles"} { // only their modification times are used
 		if err := os.WriteFile(filepath.Join(run, name), nil, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// open begins to listen, as a keeper that starts.
+// open starts to listen, as a keeper does that starts.
 func (s *stage) open() {
 	s.t.Helper()
 	dir, err := os.Open(filepath.Join(s.cfg.RunDir, isolation.KeeperDir))
@@ -73,7 +73,7 @@ type peer struct {
 	conn *fdpass.Conn
 }
 
-// accept takes a connection and greets.
+// accept accepts a connection and sends the greeting.
 func (s *stage) accept(hello *isolation.Greeting) *peer {
 	s.t.Helper()
 	fd, err := s.listener.Accept()
@@ -182,7 +182,7 @@ func TestAnEarlierKeeperIsSentAway(t *testing.T) {
 		_, leave := req.(*isolation.Leave)
 		left <- leave
 	}()
-	_, err := StartKeeper(t.Context(), s.cfg) // its own program ends without a word
+	_, err := StartKeeper(t.Context(), s.cfg) // the program it starts ends without a message
 	if err == nil || !strings.Contains(err.Error(), "/bin/false has ended at once: exit status 1") {
 		t.Errorf("%v", err)
 	}
@@ -284,7 +284,7 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 	s.open()
 	second := s.accept(s.own())
 	asked := map[string]bool{}
-	for range 3 { // what may be asked again, the end of what may have been started, and after that the start
+	for range 3 { // a repeatable request, the end of the box that may have been started, and then the start
 		number, req := second.hear()
 		launch, again := req.(*isolation.Launch)
 		end, ok := req.(*isolation.EndBox)
@@ -292,7 +292,7 @@ func TestAnotherKeeperIsFoundWhenOneIsLost(t *testing.T) {
 		case ok:
 			asked[end.Key] = end.RemoveWork
 			second.say(number, &isolation.Done{})
-		case again && launch.Spec.Key == "to launch" && asked["to launch"]: // only now is there room for the box
+		case again && launch.Spec.Key == "to launch" && asked["to launch"]: // only now are there descriptors for the box
 			second.say(number, &isolation.StepError{Errno: unix.EUSERS})
 		default:
 			t.Fatalf("the next keeper is asked for %+v", req)

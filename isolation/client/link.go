@@ -21,10 +21,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// link is a connection to a keeper that has been greeted.
+// link is a connection to a keeper whose greeting was accepted.
 type link struct {
 	conn *fdpass.Conn
-	over chan struct{} // closed when it has been lost, and the Keeper knows
+	over chan struct{} // closed when the connection is lost and the Keeper knows
 
 	mu      sync.Mutex // guards the fields below
 	next    uint32
@@ -32,7 +32,7 @@ type link struct {
 	gone    bool
 }
 
-// call is one request under way. The reply of an abandoned one is undone, not delivered.
+// call is one request in progress. The reply to an abandoned one is undone instead of delivered.
 type call struct {
 	reply     chan answer
 	key       string
@@ -50,11 +50,11 @@ const keeperPatience = 30 * time.Second
 // child is a keeper that this process has started.
 type child struct {
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has
-	met   bool          // it has been connected to
+	ended chan struct{} // closed when it has ended
+	met   bool          // there has been a connection to it
 }
 
-// errAgain is what another attempt may not meet.
+// errAgain marks failures that another attempt may not meet.
 var errAgain = errors.New("the keeper does not answer yet")
 
 // Pauses between attempts to connect, which double.
@@ -63,8 +63,8 @@ const (
 	longPause  = 100 * time.Millisecond
 )
 
-// connect connects to the keeper that lives, or else starts one. A living one that is not as it should be is
-// sent away; its boxes live on.
+// connect connects to the running keeper, or else starts one. A running keeper of another version
+// or configuration is asked to leave; its boxes keep running.
 func (k *Keeper) connect(ctx context.Context) (*link, error) {
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		l, err := k.attempt(ctx)
@@ -123,7 +123,8 @@ func (k *Keeper) dial() (*fdpass.Conn, error) {
 	return conn, err
 }
 
-// greet finds out whether a keeper is as it should be, and asks it to leave if it is not.
+// greet checks a keeper's version and configuration by its greeting, and asks it to leave if they
+// differ.
 func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	want, err := k.wanted()
 	if err != nil {
@@ -146,7 +147,7 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	if err := conn.Send(isolation.EncodeKeeperRequest(1, &isolation.Leave{})); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}
-	for { // until it has gone
+	for { // until the keeper has closed the connection
 		_, files, err := conn.RecvContext(ctx, true)
 		fdpass.CloseAll(files)
 		if err != nil {
@@ -155,7 +156,7 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	}
 }
 
-// wanted is the greeting of a keeper that is as it should be.
+// wanted returns the greeting of a keeper that suits this boxd.
 func (k *Keeper) wanted() (*isolation.Greeting, error) {
 	g := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags()}
 	if k.cfg.External { // whoever updates its program restarts its unit
@@ -171,7 +172,7 @@ func (k *Keeper) wanted() (*isolation.Greeting, error) {
 	return g, nil
 }
 
-// hear returns a keeper's greeting. It may be ending just now, or be busy with another boxd.
+// hear receives a keeper's greeting. The keeper may just be ending, or be busy with another boxd.
 func hear(ctx context.Context, conn *fdpass.Conn) (*isolation.Greeting, error) {
 	hello := &isolation.Hello{Version: isolation.KeeperVersion}
 	if err := conn.Send(isolation.EncodeKeeperRequest(0, hello)); err != nil {
@@ -209,7 +210,8 @@ func (k *Keeper) start() error {
 			return nil
 		}
 	}
-	// Not CommandContext: it ends when it is asked to, so that it can end the boxes first.
+	// Not CommandContext: the keeper ends when it is asked to, so that it can end the boxes
+	// first.
 	cmd := exec.Command(k.cfg.Program, k.cfg.Flags()...) //nolint:noctx // see above
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Stderr = k.cfg.Stderr
@@ -221,13 +223,14 @@ func (k *Keeper) start() error {
 	c := &child{cmd: cmd, ended: make(chan struct{})}
 	k.child = c
 	go func() { // ends with the keeper
-		_ = cmd.Wait() // its state says it all
+		_ = cmd.Wait() // the error is in its process state too
 		close(c.ended)
 	}()
 	return nil
 }
 
-// do sends a request and waits for its answer. key names the box that an unwanted answer started.
+// do sends a request and waits for its answer. key names the box to end if the answer comes too
+// late.
 func (l *link) do(ctx context.Context, req isolation.KeeperRequest, key string) (answer, error) {
 	c := &call{reply: make(chan answer, 1), key: key}
 	l.mu.Lock()
@@ -264,7 +267,7 @@ func (l *link) do(ctx context.Context, req isolation.KeeperRequest, key string) 
 	c.abandoned = true
 	l.mu.Unlock()
 	select {
-	case a, ok := <-c.reply: // it came between the two
+	case a, ok := <-c.reply: // the answer came after all
 		if ok {
 			l.discard(c, a)
 		}
@@ -279,7 +282,7 @@ func (l *link) receive() {
 		body, files, err := l.conn.Recv(false)
 		var number uint32
 		var reply isolation.KeeperReply
-		if err == nil || errors.Is(err, fdpass.ErrNoRoom) { // that is the trouble of one request
+		if err == nil || errors.Is(err, fdpass.ErrNoRoom) { // ErrNoRoom concerns one request only
 			number, reply, err = isolation.DecodeKeeperReply(body)
 		}
 		if err != nil {
@@ -292,7 +295,7 @@ func (l *link) receive() {
 		delete(l.waiting, number)
 		wanted := c != nil && !c.abandoned
 		if wanted {
-			c.reply <- a // has room for the one answer
+			c.reply <- a // never blocks: it has room for the one answer
 		}
 		l.mu.Unlock()
 		if !wanted {
@@ -309,7 +312,7 @@ func (l *link) receive() {
 	l.mu.Unlock()
 }
 
-// discard undoes what an answer nobody waits for has brought.
+// discard undoes what the answer to an abandoned request has brought.
 func (l *link) discard(c *call, a answer) {
 	fdpass.CloseAll(a.files)
 	if _, launched := a.msg.(*isolation.Launched); !launched || c == nil || c.key == "" {
@@ -320,5 +323,5 @@ func (l *link) discard(c *call, a answer) {
 	number := l.next
 	l.mu.Unlock()
 	end := &isolation.EndBox{Key: c.key, RemoveWork: true}
-	_ = l.conn.Send(isolation.EncodeKeeperRequest(number, end)) // its answer is dropped; without a keeper the next one has the box
+	_ = l.conn.Send(isolation.EncodeKeeperRequest(number, end)) // the answer to this is dropped; if the keeper is lost, the next one has the box
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Keepers says what of a keeper's greeting is not as it should be, "" if it all is.
+// Keepers says in what a keeper's greeting differs from the wanted one, "" if in nothing.
 func Keepers(g, want *isolation.Greeting) string {
 	switch {
 	case g.Version != want.Version:

@@ -12,7 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// A keeper of any version can be told from one's own, and sent away.
+// The greeting of a keeper of any version can be decoded, so that the keeper can be told to
+// leave.
 func TestAGreetingOfAnotherVersionIsUnderstood(t *testing.T) {
 	t.Parallel()
 	want := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: []string{"-a=1", "-b=2"}, Programs: "x"}

@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// ChangeMount changes a mount of a living box, or tidies up after one. ErrKeeperGone: it may have been done, and
-// is not asked for again. ESRCH: there is no such box.
+// ChangeMount changes a mount of a live box, or removes directories made for one. ErrKeeperGone:
+// the change may have been made; it is not repeated. ESRCH: there is no such box.
 func (k *Keeper) ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	l, err := k.current(ctx)
 	if err != nil {
@@ -21,7 +21,7 @@ func (k *Keeper) ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	a, err := l.do(ctx, req, "")
 	fdpass.CloseAll(a.files)
 	if errors.Is(err, ErrKeeperGone) {
-		<-l.over // or it would be the current one still
+		<-l.over // wait until it is not the current one any more
 	}
 	if err != nil {
 		return nil, err

@@ -11,28 +11,30 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// ReadTraffic says what has gone over the network of a box. ENONET: it has none of its own.
+// ReadTraffic returns the traffic counters of a box. ENONET: it has no network of its own.
 func (k *Keeper) ReadTraffic(ctx context.Context, key string) (*isolation.Traffic, error) {
 	return askPlain[*isolation.Traffic](ctx, k, &isolation.ReadTraffic{Key: key})
 }
 
-// ReadRefusals says what a box was refused.
+// ReadRefusals returns which connections of a box were refused.
 func (k *Keeper) ReadRefusals(ctx context.Context, key string) (*isolation.Refusals, error) {
 	return askPlain[*isolation.Refusals](ctx, k, &isolation.ReadRefusals{Key: key})
 }
 
-// SetNetwork gives the network of a living box other rules.
+// SetNetwork gives the network of a live box other rules.
 func (k *Keeper) SetNetwork(ctx context.Context, key string, network *isolation.NetworkSpec) error {
 	return k.order(ctx, &isolation.SetNetwork{Key: key, Network: *network})
 }
 
-// PinAddresses lets a box connect to addresses for a time. There are at most isolation.MaxPins.
+// PinAddresses allows a box to connect to addresses for a limited time; at most isolation.MaxPins
+// at once.
 func (k *Keeper) PinAddresses(ctx context.Context, key string, pins []isolation.Pin) error {
 	return k.order(ctx, &isolation.PinAddresses{Key: key, Pins: pins})
 }
 
-// OpenSockets opens what a box with rules by name asks at, and where the connections of a strict one are looked at. The
-// sockets are the caller's. six says that the box has addresses of IPv6.
+// OpenSockets opens the sockets on which a box with rules by host name sends its DNS queries, and
+// for a strict box those that its web connections are redirected to. They are the caller's. six
+// says that the box has IPv6 addresses.
 func (k *Keeper) OpenSockets(ctx context.Context, key string, strict bool) (files []int, six bool, err error) {
 	opened, files, err := ask[*isolation.SocketsOpened](ctx, k, &isolation.OpenSockets{Key: key, Strict: strict})
 	if err != nil {
@@ -45,12 +47,13 @@ func (k *Keeper) OpenSockets(ctx context.Context, key string, strict bool) (file
 	return files, opened.IPv6, nil
 }
 
-// Dial begins a connection out of a box. The descriptor is the caller's, and does not block.
+// Dial starts a connection out of a box. The descriptor is the caller's, and non-blocking.
 func (k *Keeper) Dial(ctx context.Context, key string, to netip.AddrPort) (int, error) {
 	return k.dialed(ctx, &isolation.Dial{Key: key, To: endpoint(to)})
 }
 
-// DialLoopback begins a connection to a port of a box's own loopback. The descriptor is the caller's, and does not block.
+// DialLoopback starts a connection to a port of a box's own loopback. The descriptor is the
+// caller's, and non-blocking.
 func (k *Keeper) DialLoopback(ctx context.Context, key string, to netip.AddrPort) (int, error) {
 	return k.dialed(ctx, &isolation.DialLoopback{Key: key, To: endpoint(to)})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// attach takes the output of a program that is not durable, and checks that no more is claimed to be kept
-// than was asked for.
+// attach takes the output of a program that is not durable, and checks that PID 1 claims to have
+// kept no more than was asked for.
 func (p *Program) attach(reply *isolation.BoxReply, files []int) error {
 	n := 0
 	for i, attached := range reply.Attached {
@@ -42,8 +42,8 @@ func (p *Program) attach(reply *isolation.BoxReply, files []int) error {
 	return nil
 }
 
-// Retained returns what is kept of a stream (0 standard output, 1 standard error) of an ended program: its
-// beginning and, if something between is gone, its end.
+// Retained returns what is kept of a stream (0 standard output, 1 standard error) of an ended
+// program: its beginning and, if output in between was dropped, its end.
 func (p *Program) Retained(stream int) (head, tail []byte, err error) {
 	if p.exit == nil {
 		return nil, nil, nil
@@ -64,7 +64,7 @@ func (p *Program) Retained(stream int) (head, tail []byte, err error) {
 	return head, tail, p.readAt(stream, tail, int64(end.CutTo))
 }
 
-// size is how much there can be of a stream.
+// size returns how much of a stream can be kept.
 func (p *Program) size(stream int) (uint64, error) {
 	if p.log != nil {
 		end, err := p.log.End()
@@ -85,11 +85,12 @@ func (p *Program) readAt(stream int, b []byte, off int64) error {
 	return output.ReadAt(p.rings[stream], b, off)
 }
 
-// Output is what a durable program writes. It is valid after Started and until Close.
+// Output returns the output of a durable program. It is valid after Started and until Close.
 func (p *Program) Output() *output.Log { return p.log }
 
-// watch wakes the readers of a durable program's output when there is news, until event is closed. The eventfd
-// is only polled: every write to it is told once (epoll(7), EPOLLET), and what is never read cannot block.
+// watch wakes the readers of a durable program's output whenever there is more, until event is
+// closed. The eventfd is only polled: every write to it is reported once (epoll(7), EPOLLET), and
+// as it is never read, polling does not block PID 1.
 func watch(event *os.File, log *output.Log) {
 	raw, err := event.SyscallConn()
 	for err == nil {
@@ -99,7 +100,7 @@ func watch(event *os.File, log *output.Log) {
 				return true
 			}
 			armed = true
-			log.Wake() // for what has come since the last round
+			log.Wake() // for output that came since the last round
 			return false
 		})
 	}

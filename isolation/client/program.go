@@ -23,10 +23,10 @@ type Program struct {
 	terminal bool
 	direct   bool
 	stdin    bool          // it has a standard input that boxd writes to
-	old      *Program      // that it continues
-	started  chan struct{} // closed when it is durable and runs, or has ended
-	exited   chan struct{} // closed when it has ended
-	missed   error         // its files did not arrive; the receiver's
+	old      *Program      // the program it continues
+	started  chan struct{} // closed when a durable program runs or has ended
+	exited   chan struct{} // closed when the program has ended
+	missed   error         // why its files did not arrive; belongs to the receiver
 	closing  sync.Once
 
 	// Set before started is closed.
@@ -35,10 +35,10 @@ type Program struct {
 	log     *output.Log
 	event   *os.File // wakes log; nil once the program has ended
 	far     []*os.File
-	given   int64    // of an adopted program: how much of its standard input it has had
-	private *os.File // of an adopted program: what Files.Private was
+	given   int64    // for an adopted program: how many bytes of standard input it has had
+	private *os.File // for an adopted program: what Files.Private was
 	// Set before exited is closed.
-	rings [2]int // of a program that is not durable; -1 if it has written nothing
+	rings [2]int // for a program that is not durable; -1 if it has written nothing
 	exit  *isolation.Exit
 	err   error
 }
@@ -50,7 +50,8 @@ func (b *Box) newProgram(cmd *isolation.Command) *Program {
 	}
 }
 
-// start takes the files of a durable program. input tells whether those of standard input are among them.
+// start takes the files of a durable program. input says whether those of standard input are
+// among them.
 func (p *Program) start(pid uint32, input bool, files []int) error {
 	select {
 	case <-p.started:
@@ -64,13 +65,13 @@ func (p *Program) start(pid uint32, input bool, files []int) error {
 	if p.direct {
 		want = 3
 	}
-	if p.log == nil { // or it continues another
+	if p.log == nil { // unless it continues another program's output
 		want += 4
 	}
 	if !p.durable || len(files) != want {
 		return isolation.ErrMalformed
 	}
-	// All of them are looked at before any is taken: on an error they stay the caller's.
+	// Check all of them before taking any: after an error they stay the caller's.
 	var in []int
 	if input {
 		in, files = files[:2], files[2:]
@@ -119,7 +120,7 @@ func isKind(fd int, terminal bool) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && err == nil
 }
 
-// giveBack leaves the output of the program it should have continued to that one.
+// giveBack returns the output to the program that this one should have continued.
 func (p *Program) giveBack() {
 	if p.old != nil {
 		p.old.log, p.old.event, p.log, p.event = p.log, p.event, nil, nil
@@ -135,27 +136,27 @@ func (p *Program) end(exit *isolation.Exit, err error) {
 		early = true
 		p.giveBack()
 	}
-	log := p.log // another may go on with it as soon as this one has ended
+	log := p.log // another program may continue it as soon as this one has ended
 	close(p.exited)
-	if early { // after that: who waits for the start finds the end
+	if early { // after exited is closed: whoever waits for the start finds the end
 		close(p.started)
 	}
 	if p.terminal && p.input != nil {
 		p.input.hangUp()
 	}
 	if log != nil {
-		log.Wake() // there may be nothing more to read
+		log.Wake() // readers may be waiting for more, and no more will come
 	}
 }
 
-// ID is the number of the program in its box; none has it twice.
+// ID returns the number of the program in its box; a number is never used twice.
 func (p *Program) ID() uint32 { return p.id }
 
-// PID is the process id of a durable program in its box. It is valid after Started.
+// PID returns the PID of a durable program in its box. It is valid after Started.
 func (p *Program) PID() uint32 { return p.pid }
 
-// Started waits until a durable program runs. It returns the error of one that could not start, and nothing
-// special for one that has already ended.
+// Started waits until a durable program runs. It returns an error if the program could not start,
+// and none if it has already ended.
 func (p *Program) Started(ctx context.Context) error {
 	select {
 	case <-p.started:
@@ -184,26 +185,27 @@ func (p *Program) Wait(ctx context.Context) (*isolation.Exit, error) {
 	}
 }
 
-// Input is the standard input of a durable program, nil if that is no pipe or terminal. It is valid after
-// Started.
+// Input returns the standard input of a durable program, nil if that is no pipe or terminal. It
+// is valid after Started.
 func (p *Program) Input() *Input { return p.input }
 
-// Far returns the far ends of a direct program's standard input, output and error. They are the caller's, who
-// asks once, after Started. Of an adopted program there are none.
+// Far returns boxd's ends of a direct program's standard input, output and error. They are the
+// caller's, who may ask once, after Started. An adopted program has none.
 func (p *Program) Far() []*os.File {
 	far := p.far
 	p.far = nil
 	return far
 }
 
-// Taken is how many bytes of standard input an adopted program had ever been given when it was found.
+// Taken returns how many bytes of standard input an adopted program had been given when it was
+// adopted.
 func (p *Program) Taken() int64 { return p.given }
 
-// Private is what Files.Private was when an adopted program was started, nil if there was none. It is the
-// caller's.
+// Private returns what Files.Private was when an adopted program was started, nil if there was
+// none. It is the caller's.
 func (p *Program) Private() *os.File { return p.private }
 
-// Group is the name of the program's cgroup in the box's, if that has any.
+// Group returns the name of the program's cgroup below the box's, if the box has cgroups.
 func (p *Program) Group() string { return isolation.ProgramGroup(p.id) }
 
 // Signal sends a signal to the program's process group.
@@ -211,7 +213,7 @@ func (p *Program) Signal(sig syscall.Signal) error {
 	return p.tell(&isolation.BoxRequest{ID: p.id, Signal: int(sig)})
 }
 
-// Resize gives the program's terminal another size. Without a terminal it does nothing.
+// Resize changes the size of the program's terminal. Without a terminal it does nothing.
 func (p *Program) Resize(rows, cols uint16) error {
 	if !p.terminal || p.input == nil {
 		return nil
@@ -219,11 +221,11 @@ func (p *Program) Resize(rows, cols uint16) error {
 	return p.input.resize(rows, cols)
 }
 
-// Kill ends the program and everything it started. Wait tells when that is done.
+// Kill ends the program and everything it has started. Wait returns when that is done.
 func (p *Program) Kill() error { return p.tell(&isolation.BoxRequest{ID: p.id, Kill: true}) }
 
-// Pace makes a durable program wait when it is Output.Tail bytes of a stream ahead of taken. With nil it
-// never waits.
+// Pace makes a durable program wait when it is Output.Tail bytes of a stream ahead of taken. With
+// nil it never waits.
 func (p *Program) Pace(taken *[2]int64) error {
 	pace := isolation.Pace{}
 	if taken != nil {
@@ -232,8 +234,8 @@ func (p *Program) Pace(taken *[2]int64) error {
 	return p.tell(&isolation.BoxRequest{ID: p.id, Pace: &pace})
 }
 
-// Forget makes PID 1 drop what it keeps of a durable program that has ended. What this boxd has of it stays
-// until Close.
+// Forget makes PID 1 drop what it holds of a durable program that has ended. What this boxd has
+// of it stays until Close.
 func (p *Program) Forget() error { return p.tell(&isolation.BoxRequest{ID: p.id, Forget: true}) }
 
 func (p *Program) tell(req *isolation.BoxRequest) error {
@@ -243,8 +245,8 @@ func (p *Program) tell(req *isolation.BoxRequest) error {
 	return nil
 }
 
-// Close releases the descriptors of a program that has ended, or that is left to the next boxd. Nobody may be
-// reading or writing.
+// Close releases the descriptors of a program that has ended, or that is left to the next boxd.
+// No reads or writes may be in progress.
 func (p *Program) Close() { p.closing.Do(p.close) }
 
 func (p *Program) close() {

@@ -8,12 +8,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// ChangeSpace makes a workspace that boxes can be lent, or removes it. Both can be asked for again.
+// ChangeSpace makes a named workspace that boxes can mount, or removes it. Both may be repeated.
 func (k *Keeper) ChangeSpace(ctx context.Context, s *isolation.ChangeSpace) error {
 	return k.order(ctx, s)
 }
 
-// Held says how full the quota is of a directory of the host that a box has a mount of. ESRCH: it has none.
+// Held returns how full the quota is on a directory of the host that is mounted in a box. ESRCH:
+// there is no quota.
 func (k *Keeper) Held(ctx context.Context, key, source string) (*isolation.Disk, error) {
 	return askPlain[*isolation.Disk](ctx, k, &isolation.ReadQuota{Key: key, Source: source})
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Keep kills a box and makes its workspace the tree of an image. It may be called again.
+// Keep kills a box and turns its workspace into the tree of an image. It may be called again.
 func (k *Keeper) Keep(ctx context.Context, key, tree string) error {
 	return k.order(ctx, &isolation.KeepTree{Key: key, Tree: tree})
 }
 
-// DropTree removes the tree of an image. EBUSY: a box has it.
+// DropTree removes the tree of an image. EBUSY: a box uses it.
 func (k *Keeper) DropTree(ctx context.Context, tree string) error {
 	return k.order(ctx, &isolation.RemoveTree{Tree: tree})
 }

@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// resolvers are names of servers of DNS over HTTPS and TLS that programs know by heart. They are covered by no
-// wildcard: who can ask them asks past the box's resolver. An address that was got there is pinned by nobody, so what
-// this list lacks is a way to learn addresses, not to reach them.
+// resolvers returns the names of DNS servers over HTTPS and TLS that programs have built in. No
+// wildcard covers them: a program that can reach one can bypass the box's resolver. Addresses
+// that it learns there are not allowed by anything, so a name missing from this list lets
+// programs learn addresses, not reach them.
 func resolvers() []string {
 	return []string{
 		"dns.google", "dns64.dns.google", "dns.google.com", "cloudflare-dns.com", "one.one.one.one", "quad9.net",
@@ -21,7 +22,7 @@ func resolvers() []string {
 	}
 }
 
-// overHTTPS says that a name is that of a known resolver, or below it.
+// overHTTPS reports whether a name is that of a known resolver, or below it.
 func overHTTPS(n Name) bool {
 	return slices.ContainsFunc(resolvers(), func(r string) bool {
 		rest, ok := strings.CutSuffix(string(n), r)
@@ -29,7 +30,8 @@ func overHTTPS(n Name) bool {
 	})
 }
 
-// discovery says that a name is how programs find encrypted resolvers, which no wildcard means.
+// discovery reports whether programs find encrypted resolvers by this name, which no wildcard
+// covers either.
 func discovery(n Name) bool {
 	return n == "resolver.arpa" || strings.HasSuffix(string(n), ".resolver.arpa") || strings.HasPrefix(string(n), "_dns.")
 }

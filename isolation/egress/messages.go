@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Messages between boxd and the egress proxy, over a SEQPACKET socket. boxd hands the proxy each box with two
-// sockets that are in the box's netns, and is asked to allow every address. Neither end trusts the other further:
-// boxd checks each address against its own rules.
+// Messages between boxd and the egress proxy, over a SEQPACKET socket. boxd passes each box to
+// the proxy with two sockets that are in the box's netns, and the proxy asks boxd to allow every
+// address. Neither end trusts the other further: boxd checks each address against its own rules.
 
 package egress
 
@@ -14,51 +14,52 @@ import (
 	"net/netip"
 )
 
-// The conversation:
+// The messages:
 //
 //	boxd                               boxnames
 //	Resolvers ───────────────────────►  asks these, if some are configured
-//	Add{box} + UDP and TCP socket ───►  answers questions of that box from now on; of a strict one there are one
-//	                                    or two more, whose connections are looked at
-//	Change{box} ─────────────────────►  by these rules from now on
-//	Secrets{key, …} ─────────────────►  puts these into requests of that box from now on; before its Add, and
+//	Add{box} + UDP and TCP socket ───►  answers that box's queries from now on; for a strict box there are one
+//	                                    or two more sockets, whose connections it checks
+//	Change{box} ─────────────────────►  applies these rules from now on
+//	Secrets{key, …} ─────────────────►  puts these into that box's requests from now on; sent before its Add, and
 //	                                    whenever they have changed
 //	Remove{key} ─────────────────────►  closes its sockets, and forgets its secrets
 //	         ◄──────────────────────── Pin{id, key, name, addresses}
-//	Pinned{id, error} ───────────────►  the box is told the addresses, or that it failed
+//	Pinned{id, error} ───────────────►  sends the box the addresses, or that it failed
 //	         ◄──────────────────────── Dial{id, key, name, address, port}
-//	Dialed{id, error} + socket ──────►  passes bytes on by it
+//	Dialed{id, error} + socket ──────►  forwards bytes over it
 //	         ◄──────────────────────── Denied{key, …}
 //	         ◄──────────────────────── Ended{key, error}: a socket of that box has failed
 //
-// When the connection ends the program closes all sockets that came by it.
+// When the connection ends, the program closes all sockets that came over it.
 
 // Request is a message from boxd; one of its fields is set.
 type Request struct {
-	// Resolvers are those that are asked for all boxes from now on; none are those of the host.
+	// Resolvers are the upstream servers for all boxes from now on; if empty, those of the host.
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`
 
 	Add    *Box   `json:"add,omitempty"`
 	Change *Box   `json:"change,omitempty"`
 	Remove string `json:"remove,omitempty"`
-	// Secrets take the place of those that the box has; without any it has none.
+	// Secrets replace those that the box has; an empty list removes them.
 	Secrets *Secrets `json:"secrets,omitempty"`
 	Pinned  *Pinned  `json:"pinned,omitempty"`
 	Dialed  *Dialed  `json:"dialed,omitempty"`
 }
 
-// Box is one whose questions are answered.
+// Box is a box whose DNS queries are answered.
 type Box struct {
 	Key string `json:"key"`
-	V6  bool   `json:"v6,omitempty"` // it has addresses of IPv6; of no meaning in a Change
-	// Strict says that connections by a name to the ports of HTTP and TLS are looked at; of no meaning in a Change.
+	V6  bool   `json:"v6,omitempty"` // the box has IPv6 addresses; ignored in a Change
+	// Strict says that connections to the HTTP and TLS ports are checked for their host name;
+	// ignored in a Change.
 	Strict bool `json:"strict,omitempty"`
 
 	Rules []Spec         `json:"rules"`
-	Reach []netip.Prefix `json:"reach,omitempty"` // networks it may connect to by rules of their own
+	Reach []netip.Prefix `json:"reach,omitempty"` // networks it may connect to by its rules for addresses
 }
 
-// Compile reads the rules.
+// Compile compiles the box's rules.
 func (b *Box) Compile() (*Rules, error) {
 	r, err := CompileRules("rules", b.Rules)
 	if err != nil {
@@ -67,27 +68,29 @@ func (b *Box) Compile() (*Rules, error) {
 	return r.Reaching(b.Reach), nil
 }
 
-// Secrets are what is put into requests of a strict box, to hosts that they are for. Nobody keeps them on a disk.
+// Secrets are inserted into requests of a strict box to the hosts they are for. They are never
+// written to disk.
 type Secrets struct {
 	Key string `json:"key"`
-	// Certificate is for all hosts of the list, in DER, and PrivateKey its key in PKCS 8. The box trusts who has made it.
+	// Certificate is for all hosts of the list, in DER, and PrivateKey its key in PKCS 8. The box
+	// trusts its issuer.
 	Certificate []byte   `json:"certificate,omitempty"`
 	PrivateKey  []byte   `json:"private_key,omitempty"`
 	List        []Secret `json:"list,omitempty"`
 }
 
-// Secret is one of them.
+// Secret is one secret and the hosts it is for.
 type Secret struct {
-	Placeholder string `json:"placeholder"` // what the box has in its place
+	Placeholder string `json:"placeholder"` // what programs of the box use in its place
 	Value       string `json:"value"`
 	Hosts       []Name `json:"hosts"`
-	Authorities string `json:"authorities,omitempty"` // who may have made the hosts' certificates, in PEM; "": as the system says
+	Authorities string `json:"authorities,omitempty"` // CA certificates for these hosts, in PEM; "": those of the system
 }
 
 // Pinned is the answer to a Pin.
 type Pinned struct {
 	ID    uint64 `json:"id"`
-	Error string `json:"error,omitempty"` // "": it is done
+	Error string `json:"error,omitempty"` // "": the addresses are allowed
 }
 
 // Report is a message from the program; one of its fields is set.
@@ -98,7 +101,7 @@ type Report struct {
 	Ended  *Ended  `json:"ended,omitempty"`
 }
 
-// Pin asks that a box may connect to addresses, as its rules for the name say.
+// Pin asks boxd to allow a box to connect to addresses, as its rules for the name say.
 type Pin struct {
 	ID        uint64       `json:"id"`
 	Key       string       `json:"key"`
@@ -107,7 +110,7 @@ type Pin struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// Dial asks for a connection out of a box, to an address that a name has led it to.
+// Dial asks for a connection out of a box, to an address that a name has resolved to.
 type Dial struct {
 	ID   uint64         `json:"id"`
 	Key  string         `json:"key"`
@@ -118,21 +121,21 @@ type Dial struct {
 // Dialed is the answer to a Dial.
 type Dialed struct {
 	ID     uint64 `json:"id"`
-	Error  string `json:"error,omitempty"`   // "": the socket is there, and begins to connect
-	NotLed bool   `json:"not_led,omitempty"` // the name has not led the box there, as far as boxd knows
+	Error  string `json:"error,omitempty"`   // "": the socket comes with the message, and is connecting
+	NotLed bool   `json:"not_led,omitempty"` // as far as boxd knows, the name did not resolve to that address for the box
 }
 
-// Denied is a name that a box did not get, or addresses, or a connection to one.
+// Denied reports a name, addresses or a connection that a box was refused.
 type Denied struct {
 	Key       string       `json:"key"`
 	Reason    string       `json:"reason"` // a Reason
 	Asked     string       `json:"asked"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
-	Port      uint16       `json:"port,omitempty"` // of a connection
+	Port      uint16       `json:"port,omitempty"` // for a connection
 	Setting   string       `json:"setting,omitempty"`
 }
 
-// Ended is a box whose questions are not answered any more.
+// Ended reports that a box's queries are not answered any more.
 type Ended struct {
 	Key   string `json:"key"`
 	Error string `json:"error"`
@@ -141,7 +144,7 @@ type Ended struct {
 // Encode returns the bytes of a message.
 func Encode[M Request | Report](m *M) ([]byte, error) { return json.Marshal(m) }
 
-// Decode reads a message that has nothing but what is known here.
+// Decode decodes a message and refuses unknown fields.
 func Decode[M Request | Report](b []byte) (*M, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -160,12 +163,12 @@ type Reason string
 
 // The reasons. They may be extended, never renamed.
 const (
-	NotAllowed Reason = "name"    // no rule covers the name
-	NotPublic  Reason = "address" // the name leads to addresses that are not public
+	NotAllowed Reason = "name"    // no rule allows the name
+	NotPublic  Reason = "address" // the name resolves to addresses that are not public
 
-	// Of a connection that was looked at.
-	NotThere Reason = "connection" // no rule covers the name that it is for, at this port
-	Astray   Reason = "elsewhere"  // the name has not led to its address
-	NoName   Reason = "nameless"   // it does not say which name it is for
-	Unspoken Reason = "protocol"   // it is for a host with secrets, and speaks HTTP/2 alone
+	// For a connection that was checked.
+	NotThere Reason = "connection" // no rule allows its host name at this port
+	Astray   Reason = "elsewhere"  // its host name has not resolved to its address
+	NoName   Reason = "nameless"   // it names no host
+	Unspoken Reason = "protocol"   // it is for a host with secrets, and speaks only HTTP/2
 )

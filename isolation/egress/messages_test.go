@@ -46,7 +46,7 @@ func TestABoxIsRead(t *testing.T) {
 	}
 }
 
-// FuzzReport holds that nothing that the program sends ends boxd.
+// FuzzReport checks that nothing the program sends makes boxd panic.
 func FuzzReport(f *testing.F) {
 	f.Add([]byte(`{"pin":{"id":1,"key":"k","name":"a.org","seconds":60,"addresses":["1.1.1.1"]}}`))
 	f.Add([]byte(`{"denied":{"key":"k","addresses":["::ffff:1.1.1.1","fe80::1%0"]}}`))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which host names a box may resolve: one strict parser of names, rules by name, and which addresses an answer may
-// contain. Nothing here connects to anybody.
+// Which host names a box may resolve: one strict parser of names, rules by name, and which
+// addresses an answer may contain. Nothing here opens a connection.
 
 package egress
 
@@ -13,21 +13,23 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Bounds of a name, as the DNS has them, in octets.
+// Limits of the DNS on a name, in octets.
 const (
 	maxName  = 253
 	maxLabel = 63
 )
 
-// Name is a host name in the one form that is compared: lower case, A-labels, without the dot at its end.
+// Name is a host name in the canonical form that is compared: lower case, A-labels, without a
+// trailing dot.
 type Name string
 
-// allowed says what a name may be; it is in every error about one.
+// allowed says what a name must be; it is part of every error about one.
 const allowed = "a host name of at most 253 octets in labels of 1 to 63 letters, digits, - and _, such as \"pypi.org\""
 
-// ParseName reads a name as people write it: in any case, with a dot at its end or without, and with letters of any
-// language, which become A-labels. It refuses what looks like another name than it is (letters that only stand for
-// others) and what is an address in any of the spellings that programs take for one. Errors name field.
+// ParseName parses a name as people write it: in any case, with or without a trailing dot, and
+// with letters of any language, which become A-labels. It refuses a name that looks like another
+// one (because letters are mapped to others), and an address in any of the spellings that
+// programs accept as one. Errors name field.
 func ParseName(field, text string) (Name, error) {
 	plain := strings.TrimSuffix(text, ".")
 	if !ascii(plain) || strings.Contains(strings.ToLower(plain), "xn--") {
@@ -47,7 +49,8 @@ func ParseName(field, text string) (Name, error) {
 	return n, nil
 }
 
-// FromQuery reads the name of a question, which ends with a dot. A name that is no host name is nobody's: false.
+// FromQuery parses the name of a DNS query, which ends with a dot. It returns false if that is no
+// host name.
 func FromQuery(text string) (Name, bool) {
 	rest, ok := strings.CutSuffix(text, ".")
 	if !ok {
@@ -61,8 +64,9 @@ func ascii(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r >= 0x80 })
 }
 
-// alabels turns a name into A-labels. The way back must lead to what was written: otherwise letters were replaced or
-// left out on the way, and a reader of the rule would see another name than the one that is allowed.
+// alabels turns a name into A-labels. Converting back must give what was written: otherwise
+// letters were mapped or dropped, and a reader of the rule would see another name than the one
+// that is allowed.
 func alabels(text string) (string, bool) {
 	a, err := idna.Lookup.ToASCII(text)
 	if err != nil {
@@ -73,7 +77,7 @@ func alabels(text string) (string, bool) {
 	return a, err == nil && (written == u || written == a)
 }
 
-// canonical is the form that is compared, of a name without a dot at its end.
+// canonical returns the canonical form of a name without a trailing dot.
 func canonical(text string) (Name, bool) {
 	if text == "" || len(text) > maxName {
 		return "", false
@@ -92,7 +96,8 @@ func canonical(text string) (Name, bool) {
 	return Name(strings.ToLower(text)), true
 }
 
-// numeric says that programs take a name for an IPv4 address: its last label is a decimal, octal or hexadecimal number.
+// numeric reports whether programs take a name for an IPv4 address: its last label is a decimal,
+// octal or hexadecimal number.
 func numeric(n Name) bool {
 	last := string(n[strings.LastIndexByte(string(n), '.')+1:])
 	digits, hex := strings.CutPrefix(last, "0x")

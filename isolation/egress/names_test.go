@@ -17,7 +17,7 @@ import (
 func TestOneFormOfAName(t *testing.T) {
 	t.Parallel()
 	label := strings.Repeat("a", 63)
-	long := strings.Join([]string{label, label, label, strings.Repeat("b", 61)}, ".") // 253
+	long := strings.Join([]string{label, label, label, strings.Repeat("b", 61)}, ".") // 253 octets
 	for in, want := range map[string]string{
 		"pypi.org": "pypi.org", "PyPI.Org": "pypi.org", "pypi.org.": "pypi.org", "localhost": "localhost",
 		"a-b.example": "a-b.example", "_srv.example": "_srv.example", "4chan.org": "4chan.org", "1.2.3.4.example": "1.2.3.4.example",
@@ -186,8 +186,8 @@ func TestWhichAddressesRulesPermit(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that whatever was accepted is in the form that is compared, that it is found in a question, and that
-// reading it again changes nothing.
+// FuzzParse checks that an accepted name is in canonical form, that it is found in a query, and
+// that parsing it again changes nothing.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"pypi.org", "Bücher.example.", "xn--bcher-kva.example", "127.0.0.1", "a\x00b", "*.a", "例え.テスト", "ｅ.org", "0x7f.1"} {
 		f.Add(s)
@@ -213,7 +213,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzCompile holds that a rule can be written as what it was read from says.
+// FuzzCompile checks that a rule turns back into the text it was parsed from.
 func FuzzCompile(f *testing.F) {
 	f.Add("*.a.org", "443-444", "udp")
 	f.Fuzz(func(t *testing.T, name, ports, protocol string) {

@@ -21,12 +21,14 @@ const Any = "*"
 
 // Spec is a rule as it is written. Errors about it name its keys.
 type Spec struct {
-	// Name is a host name; with "*." in front of it all names below it, at any depth, but not the name itself; "*" is
-	// every name. The names of servers of DNS over HTTPS that are known are allowed by a rule for that very name alone.
+	// Name is a host name; with "*." in front it stands for all names below it, at any depth, but
+	// not for the name itself; "*" is every name. The names of known DNS servers over HTTPS are
+	// allowed only by a rule for exactly that name.
 	Name string `json:"name"`
-	// Protocol is "tcp", "udp" or "any", both; "" is tcp.
+	// Protocol is "tcp", "udp" or "any" (both); "" is tcp.
 	Protocol string `json:"protocol,omitempty"`
-	// Ports are numbers and ranges such as "443" or "8000-8003", 16 ports at most; none are 80 and 443.
+	// Ports are numbers and ranges such as "443" or "8000-8003", 16 ports at most; if empty, 80
+	// and 443.
 	Ports []string `json:"ports,omitempty"`
 }
 
@@ -37,13 +39,13 @@ const (
 	Both = "any"
 )
 
-// maxPorts of one rule: each address of an answer is opened port by port.
+// maxPorts is for one rule: each address of an answer is allowed port by port.
 const maxPorts = 16
 
 // Ports are those from First to Last, both included.
 type Ports struct{ First, Last uint16 }
 
-// String is the form that a rule is written in.
+// String returns the form in which a rule is written.
 func (p Ports) String() string {
 	if p.First == p.Last {
 		return strconv.Itoa(int(p.First))
@@ -51,7 +53,7 @@ func (p Ports) String() string {
 	return fmt.Sprintf("%d-%d", p.First, p.Last)
 }
 
-// Rule is a Spec that was found good.
+// Rule is a valid Spec.
 type Rule struct {
 	Name     Name // "" is every name
 	Below    bool // names below it, not the name itself
@@ -59,7 +61,7 @@ type Rule struct {
 	Ports    []Ports
 }
 
-// Spec is the rule as it could have been written.
+// Spec returns the rule as it could have been written.
 func (r *Rule) Spec() Spec {
 	s := Spec{Name: r.Pattern(), Protocol: r.Protocol}
 	for _, p := range r.Ports {
@@ -68,7 +70,7 @@ func (r *Rule) Spec() Spec {
 	return s
 }
 
-// Pattern is the rule's name as it is written.
+// Pattern returns the rule's name as it is written.
 func (r *Rule) Pattern() string {
 	switch {
 	case r.Name == "":
@@ -79,7 +81,7 @@ func (r *Rule) Pattern() string {
 	return string(r.Name)
 }
 
-// Covers says that the rule is for this name.
+// Covers reports whether the rule applies to this name.
 func (r *Rule) Covers(n Name) bool {
 	if !r.Below {
 		return n == r.Name
@@ -96,10 +98,10 @@ type Opening struct {
 	Port     uint16
 }
 
-// String is the form in which the keeper reads it.
+// String returns the form that the keeper parses.
 func (o Opening) String() string { return o.Protocol + " " + strconv.Itoa(int(o.Port)) }
 
-// Openings are those of several rules, each once.
+// Openings returns those of several rules, each once.
 func Openings(rules []Rule) []Opening {
 	seen := map[Opening]bool{}
 	var out []Opening
@@ -122,14 +124,14 @@ func Openings(rules []Rule) []Opening {
 	return out
 }
 
-// Rules are all rules by name of a box. None of them, and a nil *Rules, allow nothing.
+// Rules are all rules by name of a box. An empty list and a nil *Rules allow nothing.
 type Rules struct {
 	list  []Rule
 	reach []netip.Prefix
 }
 
-// Reaching returns the same rules for a box that may connect to these networks whoever has named their addresses:
-// names may lead there although they are not public.
+// Reaching returns the same rules for a box that may connect to these networks whatever name
+// their addresses come from: names may resolve to them although they are not public.
 func (r *Rules) Reaching(networks []netip.Prefix) *Rules {
 	out := &Rules{reach: slices.Clone(networks)}
 	if r != nil {
@@ -138,12 +140,13 @@ func (r *Rules) Reaching(networks []netip.Prefix) *Rules {
 	return out
 }
 
-// Permits says that an answer may have the address.
+// Permits reports whether an answer may contain the address.
 func (r *Rules) Permits(a netip.Addr) bool {
 	return Public(a) || !a.Is4In6() && a.Zone() == "" && slices.ContainsFunc(r.reach, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// CompileRules reads rules. Errors name the rule's place in field and the key in it, as field[2].name.
+// CompileRules compiles rules. Errors name the rule's place in field and the key in it, as
+// field[2].name.
 func CompileRules(field string, specs []Spec) (*Rules, error) {
 	if len(specs) > MaxRules {
 		return nil, fault.Field(field, fmt.Sprintf("%d rules by name", len(specs)), fmt.Sprintf("at most %d", MaxRules))
@@ -235,7 +238,7 @@ func parsePorts(text string) (Ports, bool) {
 	return Ports{a, b}, okA && okB && a <= b
 }
 
-// port reads a number as one writes it: no sign, no zero in front.
+// port parses a port number: no sign, no leading zero.
 func port(text string) (uint16, bool) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	return uint16(n), err == nil && n > 0 && strconv.FormatUint(n, 10) == text

@@ -12,14 +12,14 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Written tells rules by name from rules by cidr, in lists that have both: a name has no slash.
+// Written tells rules by name from rules by CIDR, in lists that have both: a name has no slash.
 func Written(text string) bool {
 	first, _, _ := strings.Cut(text, " ")
 	return !strings.Contains(first, "/")
 }
 
-// ReadRule reads a rule written as "pypi.org", "*.pythonhosted.org tcp 443" or "a.example any 443 8000-8003". Errors name
-// field.
+// ReadRule parses a rule written as "pypi.org", "*.pythonhosted.org tcp 443" or "a.example any
+// 443 8000-8003". Errors name field.
 func ReadRule(field, text string) (Rule, error) {
 	parts := strings.Fields(text)
 	if len(parts) == 0 {
@@ -31,12 +31,12 @@ func ReadRule(field, text string) (Rule, error) {
 	}
 	r, err := s.compile(field)
 	if f, ok := errors.AsType[*fault.Error](err); ok {
-		f.Field = field // the keys of a rule are no keys here
+		f.Field = field // the keys of a Spec do not occur in this form
 	}
 	return r, err
 }
 
-// ReadRules reads several. Errors name their places in field.
+// ReadRules parses several. Errors name their places in field.
 func ReadRules(field string, texts []string) (*Rules, error) {
 	if len(texts) > MaxRules {
 		return nil, fault.Field(field, fmt.Sprintf("%d rules by name", len(texts)), fmt.Sprintf("at most %d", MaxRules))
@@ -52,12 +52,12 @@ func ReadRules(field string, texts []string) (*Rules, error) {
 	return out, nil
 }
 
-// String is the one form of a rule, which ReadAll reads.
+// String returns the canonical text of a rule, which ReadRule parses.
 func (r *Rule) String() string {
 	return strings.Join(append([]string{r.Pattern(), r.Protocol}, r.Spec().Ports...), " ")
 }
 
-// Within says that everything that r lets through, o does too.
+// Within reports whether o allows everything that r allows.
 func (r *Rule) Within(o *Rule) bool {
 	switch {
 	case r.Name == "" && o.Name != "", r.Below && !o.Below:
@@ -71,7 +71,7 @@ func (r *Rule) Within(o *Rule) bool {
 	return !slices.ContainsFunc(Openings([]Rule{*r}), func(x Opening) bool { return !slices.Contains(has, x) })
 }
 
-// Digest tells rules from others, in up to eight hexadecimal digits.
+// Digest distinguishes rules from others: a number that has up to eight hexadecimal digits.
 func (r *Rules) Digest() uint32 {
 	h := fnv.New32a()
 	for i := range r.list {

@@ -13,24 +13,24 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// firstBound is the first project id of directories that are somebody else's; there are IDCount of them too.
+// firstBound is the first project id for directories of the host; there are IDCount of these too.
 const firstBound = 0x63000000
 
-// OtherError means that something in a directory, or that itself, is in a project that somebody else has given it.
+// OtherError means that a directory, or something in it, has a project id that boxd has not set.
 type OtherError struct{ ID uint32 }
 
 func (e *OtherError) Error() string { return fmt.Sprintf("it has project %d already", e.ID) }
 
-// Tree is a directory of somebody else's, with what is in it. What is mounted below it is not there: it is another mount
-// of the directory alone, as a box has it.
+// Tree is a directory of the host with everything in it. What is mounted below it is not
+// included: it is a clone of the directory's own mount only, as a box has it.
 type Tree struct {
 	q     *Quotas
 	mount int
 	top   *os.File
 }
 
-// openTree opens the tree of a directory, which need not be open for reading (O_PATH). An *UnavailableError says what its
-// filesystem lacks.
+// openTree opens the tree of a directory, which need not be open for reading (O_PATH). An
+// *UnavailableError says what its filesystem lacks.
 func openTree(dir int) (*Tree, error) {
 	if err := Available(dir); err != nil {
 		return nil, err
@@ -59,7 +59,8 @@ func openTree(dir int) (*Tree, error) {
 	return t, nil
 }
 
-// Available says what the filesystem of an open directory lacks for limits, an *UnavailableError, or nil.
+// Available returns an *UnavailableError that says what the filesystem of an open directory lacks
+// for limits, or nil.
 func Available(dir int) error {
 	path := fmt.Sprintf("/proc/self/fd/%d", dir)
 	name, err := os.Readlink(path)
@@ -67,7 +68,7 @@ func Available(dir int) error {
 		return err
 	}
 	kind := kindOf(dir)
-	if kind != "ext4" && kind != "xfs" { // of others, of FUSE and NFS too, nothing else is asked
+	if kind != "ext4" && kind != "xfs" { // others, such as FUSE and NFS, are not asked anything else
 		return &UnavailableError{Reason: NoKind, Path: name, Kind: kind}
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -80,30 +81,31 @@ func Available(dir int) error {
 	case err == nil && !on:
 		return &UnavailableError{Reason: NotEnforced, Path: name, Kind: kind}
 	case errors.Is(err, unix.ENOSYS) && !errors.Is(quotactl(-1, qGetQuota, 0, &dqblk{}), unix.ENOSYS):
-		return &UnavailableError{Reason: Off, Path: name, Kind: kind} // also what a kernel without quotas for it says
+		return &UnavailableError{Reason: Off, Path: name, Kind: kind} // also the error of a kernel without quotas for this filesystem
 	case err != nil:
 		return explain(name, fd, err)
 	}
 	return nil
 }
 
-// Close lets go of the tree.
+// Close closes the tree.
 func (t *Tree) Close() {
 	t.top.Close()
 	unix.Close(t.mount)
 }
 
-// Identity is where a tree is on its filesystem.
+// Identity returns the device and inode number of the tree.
 func (t *Tree) Identity() (dev, ino uint64, err error) {
 	var st unix.Stat_t
 	err = unix.Fstat(t.q.fd(), &st)
 	return st.Dev, st.Ino, err
 }
 
-// Project is that of the directory itself, and whether what is made in it gets it; 0: none.
+// Project returns the project id of the directory itself, and whether files created in it inherit
+// it; 0: none.
 func (t *Tree) Project() (id uint32, inherit bool, err error) { return project(t.q.fd()) }
 
-// Free is an id that is in no use on the filesystem, and that is not taken elsewhere.
+// Free returns an id that is not used on the filesystem and is not taken elsewhere.
 func (t *Tree) Free(taken func(id uint32) bool) (uint32, error) {
 	for range t.q.count {
 		id, err := t.q.free()
@@ -114,14 +116,15 @@ func (t *Tree) Free(taken func(id uint32) bool) (uint32, error) {
 	return 0, errNoID
 }
 
-// Claim gives the directory itself a project, which nobody else has: false if somebody has. What is made in it from then on
-// is counted, and the kernel lets nothing that is not be moved or linked into it (EXDEV).
+// Claim sets the project id of the directory itself, and returns false if something else has that
+// id. What is created in it from then on is counted, and the kernel refuses to move or link
+// anything into it that is not (EXDEV).
 func (t *Tree) Claim(id uint32) (bool, error) {
 	_, ours, err := t.q.claim(t.q.fd(), id, true)
 	return ours, err
 }
 
-// Leave takes a project from the directory itself, if it has that.
+// Leave removes a project id from the directory itself, if it has that id.
 func (t *Tree) Leave(id uint32) error {
 	if now, _, err := t.Project(); err != nil || now != id {
 		return err
@@ -129,8 +132,9 @@ func (t *Tree) Leave(id uint32) error {
 	return setProject(t.q.fd(), 0, false)
 }
 
-// Fill gives the project of the directory to all that is in it: each directory before what is in that, so that what is moved
-// about meanwhile is found where it comes to. An *OtherError: something is in another.
+// Fill sets the project id of the directory on everything in it. It visits each directory before
+// what is in it, so that what is moved about meanwhile is found in its new place. An *OtherError:
+// something has another project id.
 func (t *Tree) Fill(ctx context.Context, id uint32, r Reach) error {
 	return walk(ctx, t.q.fd(), r, func(fd int, directory bool) error {
 		now, inherit, err := project(fd)
@@ -146,10 +150,12 @@ func (t *Tree) Fill(ctx context.Context, id uint32, r Reach) error {
 	})
 }
 
-// passes are how often a tree is gone through to empty a project: things are moved about meanwhile.
+// passes is how often a tree is walked to remove a project id: things may be moved about
+// meanwhile.
 const passes = 3
 
-// Empty takes a project, and its limits, from a directory and all that is in it. What else has it is counted on: a *UsedError.
+// Empty removes a project id and its limits from a directory and everything in it. If something
+// else still has the id, the error is a *UsedError and it goes on being counted.
 func (t *Tree) Empty(ctx context.Context, id uint32, r Reach) error {
 	if err := t.q.limit(id, Limits{}); err != nil {
 		return err
@@ -177,7 +183,8 @@ func (t *Tree) Empty(ctx context.Context, id uint32, r Reach) error {
 	return &UsedError{ID: id, Usage: u}
 }
 
-// Limit sets the limits of a project. A *UsedError: more than that is used; they are as before.
+// Limit sets the limits of a project. A *UsedError: more than that is used, and the limits are as
+// before.
 func (t *Tree) Limit(id uint32, l Limits) error {
 	want, err := t.q.round(l)
 	if err != nil {
@@ -190,7 +197,7 @@ func (t *Tree) Limit(id uint32, l Limits) error {
 	if err := t.q.limit(id, want); err != nil {
 		return err
 	}
-	after, err := t.q.usage(id) // and from here on the kernel refuses more
+	after, err := t.q.usage(id) // read after setting them: from then on the kernel refuses more
 	if err == nil && after.exceeds(want) {
 		err = &UsedError{ID: id, Usage: after, Want: want}
 	}
@@ -200,7 +207,7 @@ func (t *Tree) Limit(id uint32, l Limits) error {
 	return nil
 }
 
-// Used is what a project holds on the filesystem of an open directory (O_PATH), and its limits.
+// Used returns the usage and limits of a project on the filesystem of an open directory (O_PATH).
 func Used(dir int, id uint32) (Usage, error) {
 	var d dqblk
 	if err := quotactl(dir, qGetQuota, id, &d); err != nil {
@@ -209,7 +216,8 @@ func Used(dir int, id uint32) (Usage, error) {
 	return d.usage(), nil
 }
 
-// Forget takes the limits of a project back on the filesystem of an open directory. A *UsedError: something has it.
+// Forget removes the limits of a project on the filesystem of an open directory. A *UsedError:
+// something has its id.
 func Forget(dir int, id uint32) error {
 	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -37,7 +37,7 @@ func TestStructuresAreTheKernels(t *testing.T) {
 	}
 }
 
-// accounts is a filesystem's list of projects, as the kernel would go through it.
+// accounts is a filesystem's list of projects, in the order in which the kernel returns them.
 type accounts []dqblk
 
 func (a accounts) entry(id uint32) (*dqblk, error) {
@@ -112,7 +112,7 @@ func TestLimitsAreRoundedDown(t *testing.T) {
 		{in: Limits{Bytes: 1 << 20, Inodes: 100}, want: Limits{Bytes: 1 << 20, Inodes: 100}, ok: true},
 		{in: Limits{Bytes: 3*4096 - 1, Inodes: 2}, want: Limits{Bytes: 2 * 4096, Inodes: 2}, ok: true},
 		{in: Limits{Bytes: 2*4096 - 1, Inodes: 100}},
-		{in: Limits{Inodes: 100}}, // would be none at all
+		{in: Limits{Inodes: 100}}, // zero would mean no limit
 		{in: Limits{Bytes: 1 << 20}},
 		{in: Limits{Bytes: 1 << 20, Inodes: 1}},
 	} {
@@ -177,7 +177,7 @@ func TestEmptyDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for range 2 { // the offset has not moved
+	for range 2 { // the second time shows that the offset has not moved
 		if empty, err := emptyDirectory(int(f.Fd())); !empty || err != nil {
 			t.Errorf("empty: %v, %v", empty, err)
 		}

@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors of requests that cannot be met; all others are the kernel's.
+// Errors of requests that cannot be met; all others come from the kernel.
 var (
-	// ErrNoID means that every project id of the range is in use on this filesystem.
+	// errNoID means that every project id of the range is in use on this filesystem.
 	errNoID = errors.New("no project id is free")
-	// ErrNotEmpty means that a directory has something in it, which a new project would not count.
+	// ErrNotEmpty means that a directory is not empty; a new project would not count what is in
+	// it.
 	ErrNotEmpty = errors.New("the directory is not empty")
-	// ErrForeign means that a directory or an id is not one that this package has limited.
+	// ErrForeign means that this package has not limited this directory or id.
 	ErrForeign = errors.New("not limited by boxd")
 )
 
@@ -24,7 +25,7 @@ var (
 type UsedError struct {
 	ID    uint32
 	Usage Usage
-	Want  Limits // zero if removal was asked for
+	Want  Limits // zero if the limits were to be removed
 }
 
 func (e *UsedError) Error() string {
@@ -41,8 +42,8 @@ type Reason uint8
 const (
 	NoKernel    Reason = iota + 1 // the kernel has no quotactl_fd(2), or no quota for this filesystem
 	NoKind                        // filesystems of this kind have no project quota
-	Off                           // the filesystem could have it and has not
-	NotEnforced                   // use is counted and limits are kept, but writing goes on beyond them
+	Off                           // the filesystem supports it, but it is not enabled
+	NotEnforced                   // usage is counted and limits are stored, but the kernel does not enforce them
 	NoPrivilege                   // the caller may not set quota
 	NoProgram                     // mke2fs is not installed
 	NoLoop                        // the kernel gives no loop device
@@ -52,9 +53,9 @@ const (
 // UnavailableError says why there is no project quota on a filesystem.
 type UnavailableError struct {
 	Reason Reason
-	Path   string // what was tried
-	Kind   string // of filesystem, such as "ext4"; empty if it does not matter
-	Err    error  // of the kernel, or nil
+	Path   string // the path that was tried
+	Kind   string // type of filesystem, such as "ext4"; empty if it does not matter
+	Err    error  // error of the kernel, or nil
 }
 
 func (e *UnavailableError) Error() string {
@@ -89,7 +90,7 @@ func (e *UnavailableError) what() string {
 	return "no project quota"
 }
 
-// Hint is what an administrator can do about it, or empty.
+// Hint returns what an administrator can do about it, or "".
 func (e *UnavailableError) Hint() string {
 	switch e.Reason {
 	case NoKernel:
@@ -120,18 +121,18 @@ func offHint(kind string) string {
 	return "mount it with project quotas enabled"
 }
 
-// explain turns an error of the first look at a filesystem into the reason it stands for.
+// explain turns an error of the first call on a filesystem into the reason it stands for.
 func explain(path string, fd int, err error) error {
 	why := &UnavailableError{Path: path, Kind: kindOf(fd), Err: err}
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		why.Reason = NoPrivilege
 	case errors.Is(quotactl(-1, qGetQuota, 0, &dqblk{}), unix.ENOSYS):
-		why.Reason = NoKernel // with the call it would be EBADF
+		why.Reason = NoKernel // a kernel that has the call would return EBADF
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EOPNOTSUPP):
 		why.Reason = Off
 	case errors.Is(err, unix.ENOSYS) && why.Kind == "xfs":
-		why.Reason = Off // also what a kernel without CONFIG_XFS_QUOTA says
+		why.Reason = Off // also the error of a kernel without CONFIG_XFS_QUOTA
 	case errors.Is(err, unix.ENOSYS) && (why.Kind == "ext4" || why.Kind == "f2fs"):
 		why.Reason = NoKernel
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY):
@@ -142,7 +143,7 @@ func explain(path string, fd int, err error) error {
 	return why
 }
 
-// kindOf names the filesystem of an open file, by linux/magic.h.
+// kindOf returns the type of an open file's filesystem, by linux/magic.h.
 func kindOf(fd int) string {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
@@ -173,5 +174,5 @@ func kindName(magic uint32) string {
 	return fmt.Sprintf("filesystem of type %#x", magic)
 }
 
-// zfsMagic is not in linux/magic.h; it is what zfs reports of itself.
+// zfsMagic is not in linux/magic.h; it is what zfs returns in statfs(2).
 const zfsMagic = 0x2fc12fc1

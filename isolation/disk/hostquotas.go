@@ -19,20 +19,21 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// HostQuotas is what one keeper has bounded. It is safe for concurrent use.
+// HostQuotas holds the quotas that one keeper has set on directories of the host. It is safe for
+// concurrent use.
 type HostQuotas struct {
 	roots []string
 	log   *log.Logger
-	act   sync.Mutex // held while a directory is given an id, or a box
+	act   sync.Mutex // held while a directory gets an id or a user
 
 	mu   sync.Mutex // guards the fields below
 	ids  *idTable
-	why  error              // why there is no book
-	busy map[[2]uint64]bool // directories that are being given to a box, by device and inode
+	why  error              // why there is no id table
+	busy map[[2]uint64]bool // directories that are just getting a quota, by device and inode
 }
 
-// OpenHostQuotas opens the id table of a state directory. Directories at and below roots can be bounded. Where the id table cannot be had,
-// nothing can be, and Take says why.
+// OpenHostQuotas opens the id table of a state directory. Directories at and below roots can get
+// a quota. If the id table cannot be opened none can, and Take says why.
 func OpenHostQuotas(state string, roots []string, l *log.Logger) *HostQuotas {
 	h := &HostQuotas{roots: roots, log: l, busy: map[[2]uint64]bool{}}
 	if h.ids, h.why = openIDTable(state); h.why != nil {
@@ -41,7 +42,7 @@ func OpenHostQuotas(state string, roots []string, l *log.Logger) *HostQuotas {
 	return h
 }
 
-// Close lets go of the id table. All quotas stay.
+// Close closes the id table. All quotas stay.
 func (h *HostQuotas) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,7 +52,7 @@ func (h *HostQuotas) Close() {
 	}
 }
 
-// Probe says of each of the roots, by its path, why nothing below it can be bounded; "" if it can.
+// Probe says for each of the roots why nothing below it can have a quota, "" if it can.
 func (h *HostQuotas) Probe() []string {
 	h.mu.Lock()
 	why := h.why
@@ -71,7 +72,7 @@ func (h *HostQuotas) Probe() []string {
 	return list
 }
 
-// Checks are what doctor says of the roots.
+// Checks returns what doctor reports about the roots.
 func (h *HostQuotas) Checks() []isolation.Check {
 	var list []isolation.Check
 	for found := h.Probe(); len(found) > 1; found = found[2:] {
@@ -85,7 +86,7 @@ func (h *HostQuotas) Checks() []isolation.Check {
 	return list
 }
 
-// Held says how full the quota is of a directory that a box uses. ESRCH: it has none.
+// Held returns how full the quota is on a directory that a box uses. ESRCH: there is none.
 func (h *HostQuotas) Held(req *isolation.ReadQuota) (*isolation.Disk, error) {
 	h.mu.Lock()
 	var e *entry
@@ -108,8 +109,9 @@ func (h *HostQuotas) Held(req *isolation.ReadQuota) (*isolation.Disk, error) {
 	return &isolation.Disk{Used: u.Bytes, Limit: u.Limits.Bytes, Files: u.Inodes, FilesLimit: u.Limits.Inodes}, nil
 }
 
-// Take gives a directory that a box may write to a quota, or lets the box use the one that it has. What is in it counts.
-// Whatever it refuses it has undone, or Settle does.
+// Take puts a quota on a directory that a box may write to, or lets the box use the one that is
+// there. What is in the directory counts. When it refuses, it has undone what it began, or
+// Reconcile does later.
 func (h *HostQuotas) Take(ctx context.Context, key string, m *isolation.Mount, fd int, want Limits) error {
 	at, err := h.below(fd)
 	path := at.path
@@ -165,7 +167,8 @@ func (h *HostQuotas) take(ctx context.Context, key string, fd int, path string, 
 	return h.bind(ctx, key, t, path, want)
 }
 
-// begin has one directory for one caller: the walk through it is nobody else's to wait for.
+// begin reserves a directory for one caller. Another one is refused, and need not wait for the
+// walk through it.
 func (h *HostQuotas) begin(dev, ino uint64) (done func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -181,7 +184,7 @@ func (h *HostQuotas) begin(dev, ino uint64) (done func(), err error) {
 	}, nil
 }
 
-// left are the entries of a directory that somebody has begun with and could not end.
+// left returns the entries of a directory that were begun with and never completed.
 func (h *HostQuotas) left(path string) (list []*entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -196,7 +199,7 @@ func (h *HostQuotas) left(path string) (list []*entry) {
 	return list
 }
 
-// Errors of directories that have a project already.
+// Errors of directories that already have a project id.
 var (
 	errForeign = errors.New("it has a project that is not of boxd's making")
 	errBroken  = errors.New("boxd is not done with a quota of it or above it yet: the log of the keeper may say why")
@@ -221,7 +224,7 @@ func (h *HostQuotas) note(change func()) error {
 	return h.ids.write()
 }
 
-// find is the entry of a project, nil if there is none.
+// find returns the entry with a project id, nil if there is none.
 func (h *HostQuotas) find(id uint32) *entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -231,7 +234,7 @@ func (h *HostQuotas) find(id uint32) *entry {
 	return h.ids.byID(id)
 }
 
-// share has one more box use a directory that is bounded, or that is in one.
+// share adds a box to the users of a directory that has a quota, or is inside one that has.
 func (h *HostQuotas) share(key string, t *Tree, id uint32, inherit bool, path string, want Limits) error {
 	h.act.Lock()
 	defer h.act.Unlock()
@@ -245,7 +248,7 @@ func (h *HostQuotas) share(key string, t *Tree, id uint32, inherit bool, path st
 	h.mu.Lock()
 	busy := len(e.users) > 0 && e.limits != want
 	h.mu.Unlock()
-	if busy { // and who uses it meanwhile waits for h.act
+	if busy { // a box that starts to use it meanwhile waits for h.act
 		return &otherLimitError{e.limits}
 	}
 	if err := t.Limit(id, want); err != nil {
@@ -259,7 +262,7 @@ func (h *HostQuotas) share(key string, t *Tree, id uint32, inherit bool, path st
 	})
 }
 
-// bind gives a directory without a project one.
+// bind puts a quota on a directory that has no project id.
 func (h *HostQuotas) bind(ctx context.Context, key string, t *Tree, path string, want Limits) error {
 	e, err := h.claim(ctx, t, path, want)
 	if err != nil {
@@ -274,18 +277,18 @@ func (h *HostQuotas) bind(ctx context.Context, key string, t *Tree, path string,
 			return nil
 		}
 	}
-	_ = h.undo(ctx, t, e) // and has said what could not be
+	_ = h.undo(ctx, t, e) // it has logged what could not be undone
 	return err
 }
 
-// rest notes that nobody is at work with an entry any more.
+// rest records that the work on an entry has ended.
 func (h *HostQuotas) rest(e *entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e.active = false
 }
 
-// claim notes an id, takes it, and notes that it is ours.
+// claim records an id, sets it on the directory, and then records that the id is ours.
 func (h *HostQuotas) claim(ctx context.Context, t *Tree, path string, want Limits) (*entry, error) {
 	h.act.Lock()
 	defer h.act.Unlock()
@@ -316,14 +319,14 @@ func (h *HostQuotas) claim(ctx context.Context, t *Tree, path string, want Limit
 	return e, nil
 }
 
-// giveUp undoes what could not be claimed, and returns why that was.
+// giveUp undoes a claim that has failed, and returns why it failed.
 func (h *HostQuotas) giveUp(ctx context.Context, t *Tree, e *entry, why error) error {
 	defer h.rest(e)
-	_ = h.undo(ctx, t, e) // and has said what could not be
+	_ = h.undo(ctx, t, e) // it has logged what could not be undone
 	return why
 }
 
-// explainHostQuota is the refusal of a directory, in words that say what to do.
+// explainHostQuota returns a refusal that says what to do about an error.
 func explainHostQuota(source string, want Limits, err error) error {
 	asked := fmt.Sprintf("%d bytes, %d files", want.Bytes, want.Inodes)
 	if used, ok := errors.AsType[*UsedError](err); ok {
@@ -344,7 +347,7 @@ func explainHostQuota(source string, want Limits, err error) error {
 	return err
 }
 
-// refusal is one by a rule. Its number says of which kind it is.
+// refusal returns a refusal by a rule. errno tells what kind it is.
 func refusal(errno syscall.Errno, value, allowed string) error {
 	return &isolation.StepError{Step: isolation.StepWorkspace, Item: value, Errno: errno, Refused: &isolation.Refusal{
 		Field: "workspace_quota", Value: value, Allowed: allowed,

@@ -57,7 +57,7 @@ func TestABookIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// A book that is not whole is left as it is, and nothing is bounded.
+// A damaged id table is left as it is, and no directory gets a quota.
 func TestADamagedBookIsNotTouched(t *testing.T) {
 	t.Parallel()
 	good := encode(entries()[:1])
@@ -99,7 +99,7 @@ func TestADamagedBookIsNotTouched(t *testing.T) {
 	}
 }
 
-// The boxes that have ended are forgotten, the quota is not.
+// Boxes that have ended are forgotten, the quota is not.
 func TestBoxesThatHaveEndedAreForgotten(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -128,7 +128,8 @@ func TestBoxesThatHaveEndedAreForgotten(t *testing.T) {
 	}
 }
 
-// What an earlier keeper had begun with a directory that is gone is forgotten, but not where its filesystem is missing.
+// Work that an earlier keeper has left unfinished on a removed directory is dropped, unless its
+// filesystem is not mounted.
 func TestWhatIsGoneIsSettled(t *testing.T) {
 	t.Parallel()
 	dir, state := t.TempDir(), t.TempDir()
@@ -156,7 +157,7 @@ func TestWhatIsGoneIsSettled(t *testing.T) {
 	}
 }
 
-// What is to be bounded is bounded or refused, and nothing is that boxd has not taken for below a root.
+// A directory gets its quota or is refused, and outside of the roots boxd sets none.
 func TestWhatCannotBeBoundedIsRefused(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -171,7 +172,7 @@ func TestWhatCannotBeBoundedIsRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name, root string
 		bound      bool
-		allowed    string // a part; "": it is nobody's business
+		allowed    string // part of the message; "": no quota is called for
 	}{
 		{"below", root, true, "project quota"},
 		{"a root that is a link", link, true, "project quota"},
@@ -197,7 +198,8 @@ func TestWhatCannotBeBoundedIsRefused(t *testing.T) {
 	}
 }
 
-// Below a root, but on another filesystem, which may be one that does not answer: it is told by its number alone.
+// A directory below a root but on another filesystem, which may hang, is recognized by its device
+// number alone.
 func TestAnotherFilesystemIsNotAsked(t *testing.T) {
 	t.Parallel()
 	h := OpenHostQuotas(t.TempDir(), []string{"/"}, quiet())
@@ -222,8 +224,8 @@ func TestAnotherFilesystemIsNotAsked(t *testing.T) {
 	}
 }
 
-// A directory is one caller's at a time, and others are nobody's business. What was begun with it and not ended is found
-// by its path, unless somebody is at it.
+// Only one caller at a time works on a directory, and callers of other directories do not wait.
+// Unfinished work on it is found by its path, unless somebody is still doing it.
 func TestADirectoryIsOneCallersAtATime(t *testing.T) {
 	t.Parallel()
 	h := OpenHostQuotas(t.TempDir(), nil, quiet())
@@ -253,7 +255,7 @@ func TestADirectoryIsOneCallersAtATime(t *testing.T) {
 	}
 }
 
-// The words of a refusal say of which kind it is, by its number.
+// Each kind of refusal has its message and its errno.
 func TestRefusalsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	want := Limits{Bytes: 1 << 20, Inodes: 16}

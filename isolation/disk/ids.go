@@ -24,34 +24,34 @@ const (
 	lockName    = "host-quotas.lock"
 )
 
-// What has become of an entry. All but bound is undone by who finds it.
+// States of an entry. All but bound are undone by whoever finds them.
 const (
-	claiming = "claiming" // the directory may have it, and so may one of another keeper
-	making   = "making"   // it has been given to some of what is in the directory
-	bound    = "bound"    // it has been given to all of it
-	lifting  = "lifting"  // it may have been taken from some of it
+	claiming = "claiming" // the directory may have the id, and so may a directory of another keeper
+	making   = "making"   // part of what is in the directory has the id
+	bound    = "bound"    // all of it has the id
+	lifting  = "lifting"  // part of it may have lost the id
 )
 
-// entry is a directory that has been given a project, or is just being given one or losing it.
+// entry is a directory that has a project id, or is just getting or losing one.
 type entry struct {
 	state    string
 	id       uint32
 	dev, ino uint64
 	limits   Limits
-	path     string   // without links
-	users    []string // keys of boxes, sorted
-	active   bool     // somebody is at work with it; not in the file
+	path     string   // without symbolic links
+	users    []string // keys of the boxes that use it, sorted
+	active   bool     // work on it is in progress; not in the file
 }
 
-// idTable is what a keeper has to know of directories that are not its own, whatever becomes of it. It is written before
-// anything is done to one.
+// idTable is what a keeper has to know of directories that are not its own, even after a crash.
+// It is written before anything is done to a directory.
 type idTable struct {
 	dir     *os.Root
 	lock    *os.File
 	entries []*entry
 }
 
-// openIDTable reads the id table of a state directory. EWOULDBLOCK: another keeper has it.
+// openIDTable opens the id table of a state directory. EWOULDBLOCK: another keeper has it.
 func openIDTable(state string) (*idTable, error) {
 	dir, err := os.OpenRoot(state)
 	if err != nil {
@@ -78,7 +78,7 @@ func (b *idTable) close() {
 	b.dir.Close()
 }
 
-// maxIDTable is far more than any book has.
+// maxIDTable is in bytes, and far more than any id table needs.
 const maxIDTable = 64 << 20
 
 func (b *idTable) read() error {
@@ -98,7 +98,7 @@ func (b *idTable) read() error {
 	return err
 }
 
-// write replaces the id table, and waits for the disk: what it is about outlives a loss of power.
+// write replaces the id table and syncs it to disk: project ids survive a loss of power.
 func (b *idTable) write() error {
 	f, err := b.dir.OpenFile(newName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -122,7 +122,7 @@ func (b *idTable) write() error {
 	return dir.Sync()
 }
 
-// byID finds what has a project, nil if nothing has.
+// byID returns the entry with a project id, nil if there is none.
 func (b *idTable) byID(id uint32) *entry {
 	for _, e := range b.entries {
 		if e.id == id {
@@ -132,7 +132,7 @@ func (b *idTable) byID(id uint32) *entry {
 	return nil
 }
 
-// ofBox finds what a box uses that a directory is in, by its path; nil if there is none.
+// ofBox returns the entry that a box uses and that contains a path, nil if there is none.
 func (b *idTable) ofBox(key, path string) *entry {
 	for _, e := range b.entries {
 		if slices.Contains(e.users, key) && isolation.Within(path, e.path) {
@@ -147,10 +147,10 @@ func (b *idTable) drop(gone *entry) {
 	b.entries = slices.DeleteFunc(b.entries, func(e *entry) bool { return e == gone })
 }
 
-// head is the first line of a book.
+// head is the first line of an id table.
 const head = "boxd host quotas 1\n"
 
-// encode writes each entry as a line, for a person to read as well.
+// encode writes each entry as a line, which a person can read too.
 func encode(entries []*entry) string {
 	var s strings.Builder
 	s.WriteString(head)
@@ -164,7 +164,7 @@ func encode(entries []*entry) string {
 	return s.String()
 }
 
-// decode reads what encode has written. Whatever else it finds it does not pass over.
+// decode parses what encode has written. Anything else is an error.
 func decode(text string) ([]*entry, error) {
 	rest, ok := strings.CutPrefix(text, head)
 	if !ok {

@@ -27,7 +27,7 @@ const (
 type dqblk struct {
 	spaceHard  uint64 // limits of space are in limitUnit
 	spaceSoft  uint64
-	space      uint64 // bytes, those promised to delayed writes included
+	space      uint64 // in bytes, including those reserved for delayed writes
 	inodesHard uint64
 	inodesSoft uint64
 	inodes     uint64
@@ -43,7 +43,7 @@ func (d *dqblk) limited() bool {
 
 func (d *dqblk) used() bool { return d.space|d.inodes != 0 }
 
-// quotactl works on the filesystem that fd is of (quotactl_fd(2), Linux 5.14).
+// quotactl acts on the filesystem of fd (quotactl_fd(2), Linux 5.14).
 func quotactl(fd int, command, id uint32, d *dqblk) error {
 	return quotactlAt(fd, command, id, unsafe.Pointer(d))
 }
@@ -56,7 +56,8 @@ func quotactlAt(fd int, command, id uint32, arg unsafe.Pointer) error {
 	return nil
 }
 
-// quotaState is the beginning of struct fs_quota_statv of linux/dqblk_xfs.h, and room for the rest of it.
+// quotaState is the beginning of struct fs_quota_statv of linux/dqblk_xfs.h, and room for the
+// rest of it.
 type quotaState struct {
 	version uint8
 	_       uint8
@@ -69,7 +70,8 @@ const (
 	projectEnforced = 1 << 5 // FS_QUOTA_PDQ_ENFD
 )
 
-// enforced says whether limits of projects are kept on the filesystem of an open file, by the kernel's own word.
+// enforced returns whether the kernel says that it enforces project limits on an open file's
+// filesystem.
 func enforced(fd int) (bool, error) {
 	s := quotaState{version: stateVersion}
 	if err := quotactlAt(fd, qGetState, 0, unsafe.Pointer(&s)); err != nil {
@@ -78,15 +80,15 @@ func enforced(fd int) (bool, error) {
 	return s.flags&projectEnforced != 0, nil
 }
 
-// Requests of ioctl(2): _IOR('X', 31, struct fsxattr) and _IOW('X', 32, struct fsxattr) of linux/fs.h,
-// and _IOW('f', 16, __u64) of the kernel's fs/ext4/ext4.h. The numbers are those of architectures that
-// use asm-generic/ioctl.h.
+// Requests of ioctl(2): _IOR('X', 31, struct fsxattr) and _IOW('X', 32, struct fsxattr) of
+// linux/fs.h, and _IOW('f', 16, __u64) of the kernel's fs/ext4/ext4.h. The numbers are those of
+// architectures that use asm-generic/ioctl.h.
 const (
 	fsGetXattr   = 0x801c581f // FS_IOC_FSGETXATTR
 	fsSetXattr   = 0x401c5820 // FS_IOC_FSSETXATTR
-	ext4ResizeFS = 0x40086610 // EXT4_IOC_RESIZE_FS: to so many blocks
+	ext4ResizeFS = 0x40086610 // EXT4_IOC_RESIZE_FS: the new size in blocks
 
-	projectInherit = 0x200 // FS_XFLAG_PROJINHERIT: what is made in a directory gets its project
+	projectInherit = 0x200 // FS_XFLAG_PROJINHERIT: what is created in a directory inherits its project id
 )
 
 // fsxattr is struct fsxattr of linux/fs.h.
@@ -106,7 +108,7 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	return nil
 }
 
-// project returns the project of an open file, and whether it hands it down.
+// project returns the project id of an open file, and whether it is inherited.
 func project(fd int) (id uint32, inherit bool, err error) {
 	var x fsxattr
 	if err := ioctl(fd, fsGetXattr, unsafe.Pointer(&x)); err != nil {
@@ -115,7 +117,7 @@ func project(fd int) (id uint32, inherit bool, err error) {
 	return x.project, x.flags&projectInherit != 0, nil
 }
 
-// setProject moves an open file and what it has used to a project. Only a directory can hand it down.
+// setProject moves an open file and its usage to a project. Only a directory can have inherit.
 func setProject(fd int, id uint32, inherit bool) error {
 	var x fsxattr
 	if err := ioctl(fd, fsGetXattr, unsafe.Pointer(&x)); err != nil {
@@ -129,14 +131,14 @@ func setProject(fd int, id uint32, inherit bool) error {
 	return ioctl(fd, fsSetXattr, unsafe.Pointer(&x))
 }
 
-// emptyDirectory says whether nothing is in a directory, without moving the offset of fd.
+// emptyDirectory reports whether a directory is empty, without moving the offset of fd.
 func emptyDirectory(fd int) (bool, error) {
 	again, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, err
 	}
 	defer unix.Close(again)
-	buf := make([]byte, 4096) // one name is at most 255 bytes, so a name shows in the first read
+	buf := make([]byte, 4096) // a name is at most 255 bytes, so the first read returns one if there is any
 	n, err := unix.ReadDirent(again, buf)
 	if err != nil {
 		return false, err

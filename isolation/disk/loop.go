@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// findLoop opens the loop device that image is attached to, or returns nil if there is none. As long as
-// the device is open it stays attached.
+// findLoop opens the loop device that image is attached to, or returns nil if there is none. As
+// long as the device is open it stays attached.
 func findLoop(image *os.File) (*os.File, error) {
 	var want unix.Stat_t
 	if err := unix.Fstat(int(image.Fd()), &want); err != nil {
 		return nil, err
 	}
-	attached, err := filepath.Glob("/sys/block/loop*/loop/backing_file") // a hint: its path may be any
+	attached, err := filepath.Glob("/sys/block/loop*/loop/backing_file") // only a hint: the path in there may be any
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func findLoop(image *os.File) (*os.File, error) {
 		name := filepath.Base(filepath.Dir(filepath.Dir(file)))
 		loop, err := openLoop(name)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENXIO) {
-			continue // detached and removed just now
+			continue // the device was just detached and removed
 		}
 		if err != nil {
 			return nil, err
@@ -44,11 +44,11 @@ func openLoop(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join("/dev", name), os.O_RDWR|unix.O_CLOEXEC, 0)
 }
 
-// loopAttempts bounds how often another program may take the device that was free.
+// loopAttempts bounds how often another program may take the free device first.
 const loopAttempts = 64
 
-// attachLoop attaches image to a free loop device, which is released with its last mount and opener.
-// losetup(8) shows its path.
+// attachLoop attaches image to a free loop device, which is released with its last mount and open
+// descriptor. losetup(8) shows path.
 func attachLoop(image *os.File, path string) (*os.File, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

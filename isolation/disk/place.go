@@ -15,8 +15,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// open opens the directory of an entry, for what needs no right to read it. It is looked for below a root and on the
-// filesystem of that alone: no other one is asked, which may not answer. Who has no roots goes by the path.
+// open opens the directory of an entry with O_PATH, which needs no permission to read it. It
+// walks from a root and stays on that root's filesystem: it asks no other one, which may hang. If
+// there are no roots it goes by the path.
 func (h *HostQuotas) open(e *entry) (int, error) {
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
 	if len(h.roots) == 0 {
@@ -31,7 +32,7 @@ func (h *HostQuotas) open(e *entry) (int, error) {
 		defer unix.Close(dir)
 		if name, err := filepath.Rel(real, e.path); err == nil && isolation.Within(e.path, real) {
 			fd, err := linux.Openat2(dir, name, how)
-			if !errors.Is(err, unix.EXDEV) { // there may be a root that is nearer
+			if !errors.Is(err, unix.EXDEV) { // another root may be nearer
 				return fd, err
 			}
 		}
@@ -39,7 +40,7 @@ func (h *HostQuotas) open(e *entry) (int, error) {
 	return -1, errMoved
 }
 
-// openRoot opens a root, and says what its path is without links and which its filesystem.
+// openRoot opens a root, and returns its path without symbolic links and its device number.
 func openRoot(root string) (real string, dir int, dev uint64, err error) {
 	if real, err = filepath.EvalSymlinks(root); err != nil {
 		return "", -1, 0, err
@@ -54,8 +55,9 @@ func openRoot(root string) (real string, dir int, dev uint64, err error) {
 	return real, dir, dev, nil
 }
 
-// device is the number of the filesystem that a descriptor is on. One that hangs says that much: who wants nothing but
-// that, and nothing new, asks no server (statx(2)).
+// device returns the device number of a descriptor's filesystem. Even a filesystem that hangs
+// returns it: a call that asks for nothing else, and accepts cached values, sends no request to a
+// server (statx(2)).
 func device(fd int) (uint64, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st); err != nil {
@@ -75,9 +77,9 @@ func available(root string) error {
 
 // place is where a directory is that a box may write to.
 type place struct {
-	path string // without links
-	in   bool   // it is at or below one of the roots, and on the filesystem of that
-	off  bool   // it is below one, and on another filesystem
+	path string // without symbolic links
+	in   bool   // at or below one of the roots, and on the same filesystem
+	off  bool   // below one of the roots, but on another filesystem
 }
 
 func (h *HostQuotas) below(fd int) (p place, err error) {

@@ -15,9 +15,9 @@ import (
 // proofName is a directory that exists while prove runs.
 const proofName = ".quota-proof"
 
-// prove makes a directory with small limits and runs into both of them.
+// prove makes a directory with small limits and exceeds each of them.
 func (q *Quotas) prove(root *os.Root) error {
-	if err := root.RemoveAll(proofName); err != nil { // of a keeper that was killed just then
+	if err := root.RemoveAll(proofName); err != nil { // a keeper that was killed during a test has left it
 		return fmt.Errorf("try project quota: %w", err)
 	}
 	if err := root.Mkdir(proofName, 0o700); err != nil {
@@ -27,7 +27,7 @@ func (q *Quotas) prove(root *os.Root) error {
 	if gone := root.RemoveAll(proofName); gone != nil {
 		err = errors.Join(err, gone)
 	}
-	// The directory's project; where use falls late, the next sweep takes it.
+	// Takes back the directory's project id; if its usage drops late, the next Sweep does.
 	return errors.Join(err, q.Sweep())
 }
 
@@ -42,7 +42,7 @@ func (q *Quotas) proveIn(root *os.Root) error {
 		return fmt.Errorf("try project quota: %w", err)
 	}
 	defer f.Close()
-	limits := Limits{Bytes: 256 * q.block, Inodes: 6} // xfs wants room for dozens of blocks to make one file
+	limits := Limits{Bytes: 256 * q.block, Inodes: 6} // xfs needs dozens of free blocks to create one file
 	id, err := q.Make(int(f.Fd()), limits)
 	if err != nil {
 		return explain(root.Name(), q.fd(), err)
@@ -68,7 +68,8 @@ var (
 	errFull    = errors.New("the limit is not what stops writing: is the filesystem full?")
 )
 
-// fillBytes writes until the limit and then, to see that it was the limit, beyond it with a higher one.
+// fillBytes writes up to the limit, and then beyond it with a higher limit, to show that it was
+// the limit that stopped it.
 func (q *Quotas) fillBytes(dir *os.Root, id uint32, l Limits) error {
 	f, err := dir.OpenFile("bytes", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -115,11 +116,12 @@ func (q *Quotas) fillInodes(dir *os.Root, id uint32, l Limits) error {
 	return nil
 }
 
-// untilFull repeats a step, of which at most so many can be within the limit, until the limit stops it.
+// untilFull repeats a step until the limit stops it; within the limit it can succeed at most so
+// many times.
 func untilFull(most int, step func() error) error {
 	for range most + 1 {
 		err := step()
-		if errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.ENOSPC) { // ext4 says the first, xfs the second
+		if errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.ENOSPC) { // ext4 returns the first, xfs the second
 			return nil
 		}
 		if err != nil {
@@ -129,8 +131,8 @@ func untilFull(most int, step func() error) error {
 	return errNoLimit
 }
 
-// asUser calls f without CAP_SYS_RESOURCE, which lets its holder write beyond limits on ext4. Only the
-// calling thread loses it, and gets it back.
+// asUser calls f without CAP_SYS_RESOURCE, whose holder may write beyond limits on ext4. Only the
+// calling thread drops it, and gets it back.
 func asUser(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -148,7 +150,7 @@ func asUser(f func() error) error {
 			return
 		}
 		err := f()
-		// A thread that cannot be restored stays locked and ends with this function.
+		// A thread that cannot get it back stays locked, and ends with its goroutine.
 		if unix.Capset(&header, &old[0]) == nil {
 			runtime.UnlockOSThread()
 		}

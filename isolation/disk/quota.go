@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disk bounds what is written below a directory: with project quota of the filesystem it is
-// on, or in a store, which is a filesystem in a file that has it.
+// Package disk limits what is written below a directory: with project quota of its filesystem, or
+// in a store, which is a filesystem in a file that has project quota.
 //
-// No list of project ids is kept: the filesystem's own accounts say which are taken. An id belongs to
-// whoever has put an inode into it and then found no other one there; the kernel counts them
-// atomically, for all keepers on the filesystem and across their crashes.
+// No list of project ids is kept: the filesystem's own accounting says which are taken. An id
+// belongs to whoever has put an inode into its project and then found no other inode there; the
+// kernel counts them atomically, for all keepers on the filesystem and across their crashes.
 package disk
 
 import (
@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Project ids that are ours, if nobody else has used one of them first: far from those that /etc/projid
-// and other runtimes count up from, and one for each range of ids that boxes can have.
+// These project ids are ours unless somebody else has used one first: far from those that
+// /etc/projid and other runtimes count up from, and as many as there are id ranges for boxes.
 const (
 	FirstID = 0x62000000
 	IDCount = 1 << 16
@@ -26,34 +26,35 @@ const (
 
 // Limits are what one directory may hold. Neither can be zero.
 type Limits struct {
-	// Bytes are rounded down to blocks of the filesystem. Directories and extended attributes count. xfs
-	// makes a file only if dozens of blocks are free.
+	// Bytes are rounded down to blocks of the filesystem. Directories and extended attributes
+	// count. xfs creates a file only if dozens of blocks are free.
 	Bytes  uint64
 	Inodes uint64 // the directory itself counts as one
 }
 
-// Usage is what one directory holds, files that are deleted and still open included, and its limits.
+// Usage is what one directory holds, including deleted files that are still open, and its limits.
 type Usage struct {
 	Bytes  uint64
 	Inodes uint64
 	Limits Limits // zero: none
 }
 
-// Quotas gives directories of one filesystem projects of their own. It is safe for concurrent use.
+// Quotas gives directories of one filesystem project ids of their own. It is safe for concurrent
+// use.
 type Quotas struct {
-	dir   *os.File // of the filesystem
+	dir   *os.File // a directory on the filesystem
 	dev   uint64
-	block uint64 // bytes
+	block uint64 // block size in bytes
 	first uint32
 	count uint32
 
 	mu   sync.Mutex // held while limits change; guards the field below
-	next uint32     // where to look for a free id first, from 0
+	next uint32     // where the search for a free id starts, from 0
 }
 
-// OpenQuotas finds out whether project quota is enforced below dir, by running into it, and takes back ids
-// whose directories are gone. dir must be closed to all but root. An *UnavailableError says what the
-// host lacks.
+// OpenQuotas tests whether project quota is enforced below dir, by exceeding one, and takes back
+// ids whose directories are gone. dir must be closed to all but root. An *UnavailableError says
+// what the host lacks.
 func OpenQuotas(dir *os.Root) (*Quotas, error) {
 	q, err := open(dir, FirstID, IDCount)
 	if err != nil {
@@ -94,9 +95,9 @@ func (q *Quotas) Close() { q.dir.Close() }
 
 func (q *Quotas) fd() int { return int(q.dir.Fd()) }
 
-// Make gives an empty directory a project of its own with these limits, and returns its id. What is
-// made in the directory from then on counts; give it its owner and mode before. dir must be open for
-// reading. ErrNoID, ErrNotEmpty, ErrForeign.
+// Make gives an empty directory a project id of its own with these limits, and returns the id.
+// What is created in the directory from then on counts; set its owner and mode before. dir must
+// be open for reading. It may return errNoID, ErrNotEmpty or ErrForeign.
 func (q *Quotas) Make(dir int, l Limits) (uint32, error) {
 	want, err := q.round(l)
 	if err != nil {
@@ -126,7 +127,7 @@ func (q *Quotas) Make(dir int, l Limits) (uint32, error) {
 	}
 }
 
-// fit says whether a directory can get a project.
+// fit returns an error if a directory cannot get a project id.
 func (q *Quotas) fit(dir int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
@@ -151,7 +152,7 @@ func (q *Quotas) fit(dir int) error {
 	return nil
 }
 
-// round returns the limits as the filesystem can keep them.
+// round returns the limits as the filesystem can store them.
 func (q *Quotas) round(l Limits) (Limits, error) {
 	least := Limits{Bytes: 2 * q.block, Inodes: 2} // the directory and something in it
 	l.Bytes -= l.Bytes % q.block
@@ -161,7 +162,8 @@ func (q *Quotas) round(l Limits) (Limits, error) {
 	return l, nil
 }
 
-// free returns an id that nobody uses, going round. That it is still free when used, claim finds out.
+// free returns the next unused id, starting over after the last. Whether it is still free when it
+// is used, claim finds out.
 func (q *Quotas) free() (uint32, error) {
 	n, err := firstFree(q.first, q.count, q.next, q.entry)
 	if err != nil {
@@ -171,8 +173,8 @@ func (q *Quotas) free() (uint32, error) {
 	return q.first + n, nil
 }
 
-// firstFree looks for an unused id among count ids after first, beginning with the one at from, and
-// returns its place.
+// firstFree returns the offset from first of an unused id, out of count, beginning the search at
+// from.
 func firstFree(first, count, from uint32, entry func(id uint32) (*dqblk, error)) (uint32, error) {
 	for i := range count {
 		n := (from%count + i) % count
@@ -187,8 +189,9 @@ func firstFree(first, count, from uint32, entry func(id uint32) (*dqblk, error))
 	return 0, errNoID
 }
 
-// claim puts an inode into a project and says whether it is alone there: who finds another one steps
-// back, so that two can both fail but never both succeed. undo takes the inode out again.
+// claim puts an inode into a project and returns whether it is alone there. Whoever finds another
+// one takes its own out again, so that two may both fail but never both succeed. undo takes the
+// inode out.
 func (q *Quotas) claim(fd int, id uint32, inherit bool) (undo func() error, ours bool, err error) {
 	before, handed, err := project(fd)
 	if err != nil {
@@ -208,7 +211,7 @@ func (q *Quotas) claim(fd int, id uint32, inherit bool) (undo func() error, ours
 	return undo, false, undo()
 }
 
-// limit sets limits of a project, zero for none, and looks whether it now has them.
+// limit sets the limits of a project, zero for none, and reads them back.
 func (q *Quotas) limit(id uint32, l Limits) error {
 	set := dqblk{spaceHard: l.Bytes / limitUnit, inodesHard: l.Inodes, valid: setLimits}
 	if err := quotactl(q.fd(), qSetQuota, id, &set); err != nil {
@@ -227,7 +230,7 @@ func (q *Quotas) limit(id uint32, l Limits) error {
 func (q *Quotas) usage(id uint32) (Usage, error) {
 	var d dqblk
 	err := quotactl(q.fd(), qGetQuota, id, &d)
-	if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: xfs has no account of it, which ext4 would begin
+	if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: xfs has no account for it, where ext4 would create one
 		return Usage{}, fmt.Errorf("usage of project %d: %w", id, err)
 	}
 	return d.usage(), nil
@@ -252,8 +255,8 @@ func (q *Quotas) entry(id uint32) (*dqblk, error) {
 
 func (q *Quotas) known(id uint32) bool { return id >= q.first && id-q.first < q.count }
 
-// ID returns the project that Make gave an open directory, in this life of the keeper or an earlier
-// one. ErrForeign: it gave none.
+// ID returns the project id that Make gave to an open directory, in this run of the keeper or an
+// earlier one. ErrForeign: it gave none.
 func (q *Quotas) ID(dir int) (uint32, error) {
 	id, inherit, err := project(dir)
 	if err != nil {
@@ -265,7 +268,7 @@ func (q *Quotas) ID(dir int) (uint32, error) {
 	return id, nil
 }
 
-// Usage returns what is used by a project of ours and its limits.
+// Usage returns the usage and limits of one of our projects.
 func (q *Quotas) Usage(id uint32) (Usage, error) {
 	if !q.known(id) {
 		return Usage{}, ErrForeign
@@ -273,8 +276,8 @@ func (q *Quotas) Usage(id uint32) (Usage, error) {
 	return q.usage(id)
 }
 
-// Set changes the limits of a project while it is used. A *UsedError: more than that is used already,
-// nothing has changed. ErrForeign: it has no limits that could be changed.
+// Set changes the limits of a project while it is used. A *UsedError: more than that is used
+// already, and nothing has changed. ErrForeign: it has no limits that could be changed.
 func (q *Quotas) Set(id uint32, l Limits) error {
 	want, err := q.round(l)
 	if err != nil {
@@ -308,9 +311,9 @@ func (q *Quotas) Set(id uint32, l Limits) error {
 
 func (u Usage) exceeds(l Limits) bool { return u.Bytes > l.Bytes || u.Inodes > l.Inodes }
 
-// Remove takes a project back after its directory is gone. A *UsedError: something of it is still there,
-// such as a deleted file that is open, or what xfs has yet to clear away; its limits stay, and Sweep
-// takes it back later.
+// Remove takes a project id back after its directory is gone. A *UsedError: something is still in
+// the project, such as a deleted file that is open, or what xfs has yet to clean up; its limits
+// stay, and Sweep takes it back later.
 func (q *Quotas) Remove(id uint32) error {
 	if !q.known(id) {
 		return ErrForeign
@@ -327,13 +330,13 @@ func (q *Quotas) Remove(id uint32) error {
 	if u.Limits == (Limits{}) {
 		return nil
 	}
-	// Limits are removed by who has the only inode of the project: another keeper, which may have
-	// found it unused as well, can then not be giving it to a new directory.
+	// Limits are removed by whoever has the only inode of the project: then no other keeper,
+	// which may also have found it unused, can be giving it to a new directory.
 	token, err := unix.Openat(q.fd(), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("take back project %d: %w", id, err)
 	}
-	defer unix.Close(token) // nobody can have it any more
+	defer unix.Close(token) // the inode leaves the project when it is closed
 	_, ours, err := q.claim(token, id, false)
 	if err != nil {
 		return fmt.Errorf("take back project %d: %w", id, err)
@@ -344,7 +347,8 @@ func (q *Quotas) Remove(id uint32) error {
 	return q.limit(id, Limits{})
 }
 
-// Sweep takes back all projects that have limits and whose directories are gone, whoever made them.
+// Sweep takes back all project ids that have limits and whose directories are gone, whichever
+// keeper set them.
 func (q *Quotas) Sweep() error {
 	ids, err := leftOver(q.first, q.count, q.entry)
 	if err != nil {
@@ -360,7 +364,7 @@ func (q *Quotas) Sweep() error {
 	return nil
 }
 
-// leftOver lists ids that have limits and are not used.
+// leftOver returns the ids that have limits and are not used.
 func leftOver(first, count uint32, entry func(id uint32) (*dqblk, error)) ([]uint32, error) {
 	var ids []uint32
 	for n := uint32(0); n < count; {
@@ -368,7 +372,7 @@ func leftOver(first, count uint32, entry func(id uint32) (*dqblk, error)) ([]uin
 		if err != nil {
 			return nil, err
 		}
-		if d == nil || d.id < first+n { // no more, or nonsense
+		if d == nil || d.id < first+n { // no more entries, or an impossible one
 			break
 		}
 		if n = d.id - first; n < count && d.limited() && !d.used() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trees that boxes have created are removed however deep they are: with a few descriptors, where walking to the
-// bottom would need one for each level.
+// Trees that boxes have created are removed however deep they are, with a few descriptors:
+// walking to the bottom would need one for each level.
 
 package disk
 
@@ -17,12 +17,13 @@ import (
 )
 
 const (
-	maxDepth    = 32   // of one descent; what is below comes to the top of the tree, and has its turn there
+	maxDepth    = 32   // levels of one descent; what is deeper is moved to the top of the tree and removed from there
 	removeBatch = 1024 // names that are read at a time
 )
 
-// removeAll removes what has a name in a directory, with all that is below; links are removed, never followed. What is not
-// there is no error. Nobody else may write to it meanwhile, but for another All.
+// removeAll removes an entry of a directory with everything below it. Symbolic links are removed,
+// never followed. It is no error if the entry does not exist. Nothing else may write to the tree
+// meanwhile but another removeAll.
 func removeAll(root *os.Root, name string) error {
 	dir, err := root.Open(".")
 	if err != nil {
@@ -39,7 +40,7 @@ func removeAll(root *os.Root, name string) error {
 	return nil
 }
 
-// removeTree is what is being removed.
+// removeTree is a tree that is being removed.
 type removeTree struct {
 	top *os.File // its uppermost directory
 }
@@ -74,8 +75,8 @@ func (t *removeTree) remove(dir *os.File, name string, depth int) error {
 	return ignoreGone(unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR))
 }
 
-// empty removes all entries of a directory. What cannot be removed, for want of room on the disk to move it, is tried
-// again as long as others can.
+// empty removes all entries of a directory. What cannot be removed because the disk is too full
+// to move it is retried as long as others can be removed.
 func (t *removeTree) empty(dir *os.File, depth int) error {
 	for {
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {

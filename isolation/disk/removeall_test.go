@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chain makes a directory in a directory, and so on, with a file in each.
+// chain nests directories in each other, with a file in each.
 func chain(t *testing.T, dir string, depth int) {
 	t.Helper()
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -32,7 +32,7 @@ func chain(t *testing.T, dir string, depth int) {
 	}
 }
 
-// Not parallel: it has few descriptors.
+// Not parallel: it lowers the limit of descriptors.
 func TestDeepTreesAreRemovedWithFewDescriptors(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -70,7 +70,7 @@ func TestDeepTreesAreRemovedWithFewDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
-	for range 2 { // what is not there is no error
+	for range 2 { // removing it again is no error
 		if err := removeAll(root, "tree"); err != nil {
 			t.Fatal(err)
 		}

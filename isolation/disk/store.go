@@ -22,24 +22,26 @@ const (
 	StoreImage = "store.img" // a sparse file with an ext4 filesystem
 	StoreDir   = "store"     // where it is mounted
 
-	newImage = StoreImage + ".new" // until it is whole
+	newImage = StoreImage + ".new" // name until it is complete
 )
 
-// leastStore is the smallest size of a store in bytes: with less, its journal leaves nothing.
+// leastStore is the smallest size of a store in bytes: below that its journal leaves no room.
 const leastStore = 64 << 20
 
-// Store is a filesystem with project quota in a file, for a state directory that has none. It takes
-// from the disk below what is in it, and gives it back when that is deleted. Nothing keeps room for it
-// there: a disk that gets full below shows as EIO in the store.
+// Store is a filesystem with project quota in a file, for a state directory that has none. It
+// takes up as much of the disk below as is written to it, and gives that back when it is deleted.
+// Nothing reserves room for it there: when the disk below is full, writes in the store fail with
+// EIO.
 type Store struct {
 	state *os.File
 	image *os.File
 	root  *os.Root
 }
 
-// OpenStore mounts the store of a state directory, or finds it mounted, and makes it first if there is
-// none. It grows to at least so many bytes and never shrinks. state must be closed to all but root, and
-// children must be the caller's to wait for. An *UnavailableError says what the host lacks.
+// OpenStore mounts the store of a state directory, or finds it mounted, and makes it first if
+// there is none. It grows to at least so many bytes and never shrinks. state must be closed to
+// all but root, and children must be the caller's to wait for. An *UnavailableError says what the
+// host lacks.
 func OpenStore(ctx context.Context, state *os.Root, bytes uint64) (*Store, error) {
 	if bytes < leastStore {
 		return nil, fmt.Errorf("store of %d bytes: want at least %d: %w", bytes, leastStore, unix.EINVAL)
@@ -65,7 +67,7 @@ func OpenStore(ctx context.Context, state *os.Root, bytes uint64) (*Store, error
 	return s, nil
 }
 
-// locked keeps others from making, mounting or unmounting the same store meanwhile.
+// locked calls f while no other process makes, mounts or unmounts the same store.
 func (s *Store) locked(f func() error) error {
 	if err := retry(func() error { return unix.Flock(int(s.state.Fd()), unix.LOCK_EX) }); err != nil {
 		return fmt.Errorf("lock %s: %w", s.state.Name(), err)
@@ -84,7 +86,8 @@ func (s *Store) abandon() {
 	s.state.Close()
 }
 
-// openImage opens the image and makes it if there is none. It has its name only once it is whole.
+// openImage opens the image, and makes it if there is none. It gets its name only once it is
+// complete.
 func (s *Store) openImage(ctx context.Context, state *os.Root, bytes uint64) error {
 	f, err := state.OpenFile(StoreImage, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +133,7 @@ func makeImage(ctx context.Context, state *os.Root, bytes uint64) (*os.File, err
 	return f, nil
 }
 
-// findMke2fs looks where distributions have it; the PATH of a service often lacks /sbin.
+// findMke2fs looks where distributions install it; the PATH of a service often lacks /sbin.
 func findMke2fs() (string, error) {
 	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"} {
 		path := filepath.Join(dir, "mke2fs")
@@ -141,8 +144,9 @@ func findMke2fs() (string, error) {
 	return exec.LookPath("mke2fs")
 }
 
-// mke2fs makes the filesystem. The lazy options leave the image sparse: its holes read as the zeroes that
-// would be written. No blocks are kept for root, which limits already keep from filling it.
+// mke2fs makes the filesystem. The lazy options leave the image sparse: its holes read as the
+// zeros that would be written. No blocks are reserved for root, as limits already keep others
+// from filling it.
 func mke2fs(ctx context.Context, program string, image *os.File) error {
 	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-i", "8192", "-e", "remount-ro",
 		"-O", "quota,project,resize_inode", "-E", "quotatype=prjquota,lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0",
@@ -155,13 +159,14 @@ func mke2fs(ctx context.Context, program string, image *os.File) error {
 	return nil
 }
 
-// attach mounts the image at its directory unless it is.
+// attach mounts the image at its directory unless it is mounted.
 func (s *Store) attach(state *os.Root) error {
 	if err := state.Mkdir(StoreDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("directory of the store: %w", err)
 	}
-	// An image may be attached though it is not mounted here, perhaps in the mount namespace of an earlier
-	// keeper. The same device gives the same filesystem; a second one for the image would destroy it.
+	// An image may be attached to a loop device though it is not mounted here, perhaps in the
+	// mount namespace of an earlier keeper. The same device gives the same filesystem; a second
+	// device for the image would destroy it.
 	loop, err := findLoop(s.image)
 	if err == nil && loop == nil {
 		loop, err = attachLoop(s.image, s.path())
@@ -169,7 +174,7 @@ func (s *Store) attach(state *os.Root) error {
 	if err != nil {
 		return s.unavailable(NoLoop, err)
 	}
-	defer loop.Close() // it goes with its last mount from here on
+	defer loop.Close() // from here on it is detached with its last mount
 	mounted, err := s.mountedFrom(loop)
 	if err == nil && !mounted {
 		if err := s.mount(loop.Name()); err != nil {
@@ -180,7 +185,7 @@ func (s *Store) attach(state *os.Root) error {
 		s.root, err = state.OpenRoot(StoreDir)
 	}
 	if err == nil {
-		err = s.root.Chmod(".", 0o700) // mke2fs lets everybody in
+		err = s.root.Chmod(".", 0o700) // mke2fs makes the root directory open to everybody
 	}
 	if err != nil {
 		return fmt.Errorf("directory of the store: %w", err)
@@ -194,8 +199,8 @@ func (s *Store) unavailable(reason Reason, err error) error {
 	return &UnavailableError{Reason: reason, Path: s.path(), Kind: "ext4", Err: err}
 }
 
-// mountedFrom says whether the directory of the store shows the filesystem on a device. EBUSY: it shows
-// another one.
+// mountedFrom reports whether the filesystem on a device is mounted at the directory of the
+// store. EBUSY: another one is.
 func (s *Store) mountedFrom(device *os.File) (bool, error) {
 	var on, below, st unix.Stat_t
 	if err := unix.Fstat(int(device.Fd()), &st); err != nil {
@@ -238,12 +243,12 @@ func (s *Store) mount(device string) error {
 	return linux.AttachMount(tree, int(s.state.Fd()), StoreDir)
 }
 
-// Root is the root directory of the store, for Open and for what is kept in it. It is the store's to
-// close.
+// Root returns the root directory of the store, for OpenQuotas and for what is stored in it. The
+// store closes it.
 func (s *Store) Root() *os.Root { return s.root }
 
-// Grow makes the store larger while it is used. A smaller size than it has is no error and changes
-// nothing.
+// Grow makes the store larger while it is used. A size smaller than it has is no error and
+// changes nothing.
 func (s *Store) Grow(bytes uint64) error {
 	return s.locked(func() error { return s.grow(bytes) })
 }
@@ -260,7 +265,8 @@ func (s *Store) grow(bytes uint64) error {
 			return fmt.Errorf("grow the store: %w", err)
 		}
 	}
-	// The rest is done also if the image has its size, as an earlier attempt may have ended there.
+	// The rest is done even if the image has its size already, as an earlier attempt may have
+	// stopped here.
 	loop, err := findLoop(s.image)
 	if err == nil && loop == nil {
 		err = fs.ErrNotExist
@@ -287,8 +293,8 @@ func (s *Store) grow(bytes uint64) error {
 // storeBlock is the block size given to mke2fs.
 const storeBlock = 4096
 
-// Close unmounts the store, and with it gives up its loop device. EBUSY: something in it is open or
-// mounted; it stays mounted, and OpenStore will find it.
+// Close unmounts the store and thereby releases its loop device. EBUSY: something in it is open
+// or mounted; it stays mounted, and OpenStore will find it.
 func (s *Store) Close() error {
 	defer s.abandon()
 	return s.locked(func() error {
@@ -301,7 +307,7 @@ func (s *Store) Close() error {
 	})
 }
 
-// Leave lets go of the store and leaves it mounted for who uses it next: OpenStore will find it.
+// Leave closes the store but leaves it mounted for the next user: OpenStore will find it.
 func (s *Store) Leave() { s.abandon() }
 
 func retry(f func() error) error {

@@ -19,11 +19,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
-// Trees of images are what boxes have unpacked into their workspaces: they lie beside those, on the same filesystem and
-// as closed to all others, and nobody writes to them any more. Whatever is in one, nothing in it is ever looked up
-// outside of a box.
+// Trees of images are what boxes have unpacked into their workspaces. They lie beside the
+// workspaces, on the same filesystem and closed to everyone else in the same way, and are never
+// written to again. Nothing in them is ever resolved as a path outside of a box.
 
-// doomed begins the names of trees that are being removed; isolation.ValidTree knows none of them.
+// doomed is the prefix of trees that are being removed; isolation.ValidTree accepts none of them.
 const doomed = ".doomed-"
 
 // openTrees opens the directory of the trees.
@@ -44,8 +44,8 @@ func (w *Workspaces) openTrees() (root int, err error) {
 	return fd, nil
 }
 
-// Keep makes the workspace of a box that has ended the tree of an image, or one that boxes are lent: then tree is
-// isolation.SpacesDir, a slash and its key. It may be called again.
+// Keep turns the workspace of a box that has ended into the tree of an image, or into a named
+// workspace: then tree is isolation.SpacesDir, a slash and its key. It may be called again.
 func (w *Workspaces) Keep(key, tree string) error {
 	if space, ok := strings.CutPrefix(tree, isolation.SpacesDir+"/"); ok {
 		return w.lend(key, space)
@@ -71,13 +71,14 @@ func (w *Workspaces) Keep(key, tree string) error {
 		return fmt.Errorf("keep the tree: %w", err)
 	}
 	w.mu.Lock()
-	delete(w.ids, key) // a workspace no more; its project is found by the tree
+	delete(w.ids, key) // it is no workspace any more; Drop finds its project id by the tree
 	w.mu.Unlock()
 	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
 }
 
-// lend makes the workspace of a box that has ended one that boxes are lent, with the quota it has. What lies beside it, of a box
-// that could write to its root, is left for Remove, and has the quota as long.
+// lend turns the workspace of a box that has ended into a named one, with the quota it has. For a
+// box with a writable root, what lies beside it is left for Remove, and stays in the quota until
+// then.
 func (w *Workspaces) lend(key, space string) error {
 	if (&isolation.ChangeSpace{Key: key}).Validate() != nil || (&isolation.ChangeSpace{Key: space}).Validate() != nil {
 		return unix.EINVAL
@@ -104,13 +105,13 @@ func (w *Workspaces) lend(key, space string) error {
 		return fmt.Errorf("keep the workspace: %w", err)
 	}
 	w.mu.Lock()
-	delete(w.ids, key) // its project is found by the directory
+	delete(w.ids, key) // its project id is found by the directory
 	w.mu.Unlock()
 	return errors.Join(lent.Sync(), work.Sync())
 }
 
-// rooted reports whether the directory of a box has its workspace beside what it has changed of its root: what that is kept
-// in belongs to root, which nothing does that a program has made.
+// rooted reports whether the directory of a box holds its workspace beside the changes to its
+// root. The directories for those belong to root, and nothing that a program has made does.
 func rooted(work int, key string) bool {
 	fd, err := linux.OpenBeneath(work, key+"/"+overlay.Upper, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -121,7 +122,8 @@ func rooted(work int, key string) bool {
 	return unix.Fstat(fd, &st) == nil && st.Uid == 0
 }
 
-// TreeTop opens the uppermost directory of a tree for what needs no right to read it (O_PATH).
+// TreeTop opens the uppermost directory of a tree with O_PATH, which needs no permission to read
+// it.
 func (w *Workspaces) TreeTop(tree string) (int, error) {
 	if !isolation.ValidTree(tree) {
 		return -1, unix.EINVAL
@@ -134,7 +136,7 @@ func (w *Workspaces) TreeTop(tree string) (int, error) {
 	return linux.OpenBeneath(trees, path.Join(tree, statedir.ImageRoot), unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// OpenTree returns a detached mount of a tree, read-only, in which no device and no setuid bit works.
+// OpenTree returns a detached mount of a tree, read-only, nodev and nosuid.
 func (w *Workspaces) OpenTree(tree string) (int, error) {
 	top, err := w.TreeTop(tree)
 	if err != nil {
@@ -153,8 +155,8 @@ func (w *Workspaces) OpenTree(tree string) (int, error) {
 	return fd, nil
 }
 
-// Drop takes a tree away, so that it cannot be opened any more; what it returns removes it and what earlier removals
-// have left. A tree that is not there is no error.
+// Drop renames a tree so that it cannot be opened any more; the function it returns removes that
+// tree and those that earlier removals have left. It is no error if the tree does not exist.
 func (w *Workspaces) Drop(tree string) (remove func() error, err error) {
 	trees, err := w.openTrees()
 	if err != nil {
@@ -168,7 +170,7 @@ func (w *Workspaces) Drop(tree string) (remove func() error, err error) {
 	return w.sweepTrees, nil
 }
 
-// sweepTrees removes what Drop has taken away, and the quotas of it.
+// sweepTrees removes the trees that Drop has renamed, and their quotas.
 func (w *Workspaces) sweepTrees() error {
 	root, err := openWork(filepath.Dir(w.root.Name()), statedir.ImageTrees)
 	if err != nil {

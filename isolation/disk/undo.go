@@ -15,10 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// undo takes a project away. What it cannot undo stays in the id table, for the next who tries.
+// undo removes the project id of an entry. What it cannot undo stays in the id table, for the
+// next attempt.
 func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 	var err error
-	if e.state == claiming { // it may be another keeper's, whose limits are nobody else's to take
+	if e.state == claiming { // the id may be another keeper's, whose limits must stay
 		err = t.Leave(e.id)
 	} else {
 		if err = h.note(func() { e.state, e.users = lifting, nil }); err == nil {
@@ -26,8 +27,9 @@ func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 		}
 	}
 	if rest, ok := errors.AsType[*UsedError](err); ok {
-		// Links and special files keep the project that they were made with, and an owner can put other files into it. It
-		// bounds nobody any more, and is given to nobody as long as something has it.
+		// Symbolic links and special files keep the id they were created with, and an owner can
+		// move other files into the project. It limits nothing any more, and no directory gets it
+		// as long as something has it.
 		h.log.Printf("quota of %s, project %d: taken away, though %d files have the number still", e.path, e.id, rest.Usage.Inodes)
 		err = nil
 	}
@@ -38,15 +40,15 @@ func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 	return h.note(func() { h.ids.drop(e) })
 }
 
-// everything is the reach of who takes quotas away.
+// everything is the Reach for removing quotas.
 func everything() Reach {
 	return Reach{Entries: 1 << 40, Depth: 1 << 10, Time: 24 * time.Hour}
 }
 
-// Release notes that a box has ended. The directories that it has used keep their quotas.
+// Release records that a box has ended. The directories that it has used keep their quotas.
 func (h *HostQuotas) Release(key string) { h.keep(func(user string) bool { return user != key }) }
 
-// keep forgets the boxes that do not live.
+// keep removes dead boxes from all entries.
 func (h *HostQuotas) keep(lives func(key string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,16 +63,17 @@ func (h *HostQuotas) keep(lives func(key string) bool) {
 	}
 	if changed {
 		if err := h.ids.write(); err != nil {
-			h.log.Printf("quotas of directories of the host: %v", err) // the next keeper finds that the box is dead
+			h.log.Printf("quotas of directories of the host: %v", err) // the next keeper will see that the box is dead
 		}
 	}
 }
 
-// settling is how long a keeper's start may take for what an earlier one had begun. The rest is done when a box wants the
-// directory.
+// settling is how long the start of a keeper may take to undo what an earlier one has begun. The
+// rest is done when a box wants the directory.
 const settling = 10 * time.Second
 
-// Reconcile undoes what an earlier keeper had begun, and forgets the boxes that have ended since. Nobody else has h yet.
+// Reconcile undoes what an earlier keeper has begun, and removes the boxes that have ended since.
+// It runs before h is used.
 func (h *HostQuotas) Reconcile(lives func(key string) bool) {
 	h.keep(lives)
 	if h.ids == nil {
@@ -87,10 +90,10 @@ func (h *HostQuotas) Reconcile(lives func(key string) bool) {
 	}
 }
 
-// errMoved means that another directory is at the path of one that was bounded, or none.
+// errMoved means that the directory with the quota is not at its path any more.
 var errMoved = errors.New("it is not at its path any more, or its filesystem is not mounted")
 
-// lift takes the quota of a directory away, which is found by its path.
+// lift removes the quota of a directory, which it finds by its path.
 func (h *HostQuotas) lift(ctx context.Context, e *entry) error {
 	fd, err := h.open(e)
 	if errors.Is(err, unix.ENOENT) {
@@ -115,7 +118,8 @@ func (h *HostQuotas) lift(ctx context.Context, e *entry) error {
 	return h.undo(ctx, t, e)
 }
 
-// forget forgets a directory that is not there any more, if nothing that was in it is elsewhere.
+// forget drops the entry of a directory that does not exist any more, unless something that was
+// in it has its id elsewhere.
 func (h *HostQuotas) forget(e *entry) error {
 	for up := filepath.Dir(e.path); ; up = filepath.Dir(up) {
 		fd, err := unix.Open(up, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -140,8 +144,8 @@ func (h *HostQuotas) forget(e *entry) error {
 	}
 }
 
-// RemoveHostQuotas takes all quotas away that the id table of a state directory knows of. No keeper may be at work there; who calls it has
-// ended the boxes.
+// RemoveHostQuotas removes all quotas in the id table of a state directory. No keeper may be
+// running on it; the caller has ended the boxes.
 func RemoveHostQuotas(state string, l *log.Logger) error {
 	if _, err := os.Lstat(filepath.Join(state, idTableName)); errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -17,29 +17,29 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// Reach bounds the walk through a tree that others have made, and may change meanwhile.
+// Reach bounds a walk through a tree that others have made and may change meanwhile.
 type Reach struct {
 	Entries int
 	Depth   int // each level holds a descriptor
 	Time    time.Duration
 }
 
-// Usual is the reach of a walk that a session waits for.
+// Usual returns the Reach of a walk that a session waits for.
 func Usual() Reach { return Reach{Entries: 1_000_000, Depth: 256, Time: 30 * time.Second} }
 
 // ReachError means that a tree is too large to be walked.
 type ReachError struct {
-	Path string // from the top, where it was given up
-	What string // how much is too much
+	Path string // where the walk was given up, relative to the top
+	What string // which bound was exceeded
 }
 
 func (e *ReachError) Error() string {
 	return "more than " + e.What + " in it, at " + strconv.Quote(e.Path)
 }
 
-// WalkError says at what a walk has failed.
+// WalkError says at what path a walk has failed.
 type WalkError struct {
-	Path string // from the top
+	Path string // relative to the top
 	Err  error
 }
 
@@ -50,15 +50,15 @@ func (e *WalkError) Unwrap() error { return e.Err }
 // batch is how many names are read at a time.
 const batch = 256
 
-// level is a directory on the way, and names in it that are yet to be visited.
+// level is a directory on the current path, with names in it that are yet to be visited.
 type level struct {
 	dir   *os.File
 	path  string
 	names []string
-	end   bool // there are no more
+	end   bool // all names have been read
 }
 
-// walker is on its way through a tree.
+// walker is the state of a walk.
 type walker struct {
 	Reach
 	each    func(fd int, directory bool) error
@@ -67,10 +67,11 @@ type walker struct {
 	way     []*level
 }
 
-// walk calls each for a directory, and then for every directory and regular file below it, those before what is in them.
-// Nothing is looked up but names in open directories: no link is followed and no mount entered, and whoever renames
-// things meanwhile gets what each makes of them, there or where they are found later. What cannot be opened without doing
-// something, such as a FIFO, is passed over.
+// walk calls each for a directory, and then for every directory and regular file below it, a
+// directory before what is in it. It looks up nothing but names in open directories, so it
+// follows no symbolic link and enters no mount. When others rename things meanwhile, each is
+// visited where the walk meets it, in its old place or its new one. What cannot be opened without
+// side effects, such as a FIFO, is skipped.
 func walk(ctx context.Context, top int, r Reach, each func(fd int, directory bool) error) error {
 	w := walker{Reach: r, each: each, until: time.Now().Add(r.Time)}
 	defer func() {
@@ -91,7 +92,7 @@ func walk(ctx context.Context, top int, r Reach, each func(fd int, directory boo
 	return err
 }
 
-// enter visits a directory, which it takes over, and goes on in it.
+// enter takes over a directory, visits it, and continues in it.
 func (w *walker) enter(fd int, at string) error {
 	if len(w.way) == w.Depth {
 		unix.Close(fd)
@@ -123,7 +124,7 @@ func (w *walker) step(l *level) error {
 	}
 	fd, directory, err := openEntry(int(l.dir.Fd()), name)
 	switch {
-	case errors.Is(err, unix.ENOENT), err == nil && fd < 0: // it has gone, to where it will be found, or has nothing to count
+	case errors.Is(err, unix.ENOENT), err == nil && fd < 0: // it was moved to where it will be found, or it is of a kind that is skipped
 		return nil
 	case err != nil:
 		return &WalkError{at, err}
@@ -138,7 +139,7 @@ func (w *walker) step(l *level) error {
 	return nil
 }
 
-// next is the next name in a directory, io.EOF after the last.
+// next returns the next name in a directory, io.EOF after the last.
 func (l *level) next() (string, error) {
 	if len(l.names) == 0 && !l.end {
 		names, err := l.dir.Readdirnames(batch)
@@ -155,7 +156,8 @@ func (l *level) next() (string, error) {
 	return name, nil
 }
 
-// openEntry opens a directory or regular file. What is neither is not opened, and no error: fd is -1.
+// openEntry opens a directory or regular file. Anything else is not opened and no error: fd is
+// -1.
 func openEntry(dir int, name string) (fd int, directory bool, err error) {
 	at, err := linux.Openat2(dir, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -169,7 +171,7 @@ func openEntry(dir int, name string) (fd int, directory bool, err error) {
 	if err := unix.Fstat(at, &st); err != nil {
 		return -1, false, err
 	}
-	flags := unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOATIME // a lease is not waited for
+	flags := unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOATIME // O_NONBLOCK: does not wait for a lease to be broken
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		directory = true

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// visited lists what a walk through a directory comes to, by what its descriptors are of.
+// visited lists what a walk visits in a directory, by what its descriptors refer to.
 func visited(t *testing.T, dir string, r Reach, also func(path string) error) ([]string, error) {
 	t.Helper()
 	top, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -100,7 +100,7 @@ func TestAWalkFindsEverythingThatCounts(t *testing.T) {
 	}
 }
 
-// Whoever changes the tree meanwhile leads a walk nowhere.
+// Changes to the tree during a walk do not lead it out of the tree.
 func TestAWalkIsNotLedAstray(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
@@ -110,7 +110,7 @@ func TestAWalkIsNotLedAstray(t *testing.T) {
 		if path != "." {
 			return nil
 		}
-		for _, name := range []string{"a", "c"} { // before they are come to
+		for _, name := range []string{"a", "c"} { // before the walk reaches them
 			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 				return err
 			}
@@ -150,9 +150,9 @@ func TestAWalkHasAnEnd(t *testing.T) {
 	}
 }
 
-// What is mounted below a directory is not part of it, and what it hides is.
+// What is mounted below a directory is not visited, and what the mount hides is.
 func TestAWalkSeesWhatABoxSees(t *testing.T) {
-	boxtest.RequireRoot(t) // to mount
+	boxtest.RequireRoot(t) // mounting needs root
 	dir := t.TempDir()
 	tree(t, dir, "on/hidden")
 	on := filepath.Join(dir, "on")

@@ -23,31 +23,32 @@ import (
 	"github.com/boxd-dev/boxd/isolation/overlay"
 )
 
-// Workspaces is the directory of the managed workspaces of one keeper, those of boxes. It is safe for concurrent use.
+// Workspaces is the directory of the managed workspaces of one keeper's boxes. It is safe for
+// concurrent use.
 type Workspaces struct {
 	*Place
-	Spaces *Place // those that boxes are lent, beside it
-	kind   string // what keeps quotas
-	store  *Store // nil: they are in the state directory itself
+	Spaces *Place // the named workspaces, in a directory beside it
+	kind   string // what enforces quotas
+	store  *Store // nil: workspaces are in the state directory itself
 
 	mu     sync.Mutex // guards the fields below
-	quotas *Quotas    // nil: none can be had
-	why    error      // why there are none
+	quotas *Quotas    // nil: not available
+	why    error      // why quotas are not available
 }
 
 // Place is a directory of workspaces.
 type Place struct {
-	dir  *Workspaces // which it is of
+	dir  *Workspaces // the Workspaces it is part of
 	root *os.Root
 	ids  map[string]uint32 // guarded by dir.mu
 }
 
-// storePatience bounds the making of the store, which is the making of a filesystem.
+// storePatience bounds the making of the store, which makes a filesystem.
 const storePatience = 5 * time.Minute
 
-// OpenWorkspaces finds the place for workspaces. Where the state directory's filesystem keeps project
-// quotas that is there; otherwise it is in a filesystem of our own, if it may have a size and the host can
-// mount it.
+// OpenWorkspaces opens the directory for workspaces. If the state directory's filesystem enforces
+// project quotas it is there; otherwise it is in a filesystem of our own, if storeSize allows one
+// and the host can mount it.
 func OpenWorkspaces(state string, storeSize uint64) (*Workspaces, error) {
 	w := &Workspaces{kind: isolation.QuotaProject}
 	if err := w.open(state); err != nil {
@@ -65,7 +66,7 @@ func OpenWorkspaces(state string, storeSize uint64) (*Workspaces, error) {
 	return w, nil
 }
 
-// open opens the two places in a directory.
+// open opens the two directories.
 func (w *Workspaces) open(dir string) error {
 	own, err := openWork(dir, "workspaces")
 	if err != nil {
@@ -113,8 +114,8 @@ func (w *Workspaces) closePlaces() {
 	w.Spaces.root.Close()
 }
 
-// Close lets go of the workspaces; what they hold stays. While boxes live that use them, the store stays
-// mounted, and the next Open finds it.
+// Close closes the workspaces; what they contain stays. While living boxes use them, the store
+// stays mounted, and the next OpenWorkspaces finds it.
 func (w *Workspaces) Close(inUse bool, l *log.Logger) {
 	if w.quotas != nil {
 		w.quotas.Close()
@@ -132,7 +133,8 @@ func (w *Workspaces) Close(inUse bool, l *log.Logger) {
 	}
 }
 
-// Probe says what keeps quotas. On a disk that was full it tries again: then there was no room to find out.
+// Probe sets in h what enforces quotas. If the disk was full before, it tests again: then there
+// was no room for the test.
 func (w *Workspaces) Probe(h *isolation.Host) {
 	h.Workspaces = w.root.Name()
 	w.mu.Lock()
@@ -154,15 +156,15 @@ func (w *Workspaces) Probe(h *isolation.Host) {
 	h.NoQuota = w.why.Error()
 }
 
-// kept is what keeps quotas, or why nothing does.
+// kept returns what enforces quotas, or why nothing does.
 func (w *Workspaces) kept() (*Quotas, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.quotas, w.why
 }
 
-// openWork opens a directory of managed workspaces. It is root's and closed to all others:
-// what boxes make in there, setuid bits included, is out of reach for users of the host.
+// openWork opens a directory of managed workspaces. It belongs to root and is closed to all
+// others: users of the host cannot reach what boxes create in it, such as setuid files.
 func openWork(state, name string) (*os.Root, error) {
 	dir := filepath.Join(state, name)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -182,7 +184,7 @@ func openWork(state, name string) (*os.Root, error) {
 	return root, nil
 }
 
-// Make makes an empty directory that belongs to the box user's id and may hold so much.
+// Make makes an empty directory with a quota that belongs to the box user.
 func (p *Place) Make(key string, quota isolation.Quota) error {
 	if err := p.root.Mkdir(key, 0o700); err != nil {
 		return err
@@ -217,7 +219,8 @@ func (p *Place) limit(key string, quota isolation.Quota) error {
 	return nil
 }
 
-// SetQuota changes what a living workspace may hold, and returns what undoes it. ESRCH: it has no quota.
+// SetQuota changes the quota of a workspace in use, and returns a function that undoes it. ESRCH:
+// it has no quota.
 func (p *Place) SetQuota(key string, quota isolation.Quota) (undo func() error, err error) {
 	id, ok := p.idOf(key)
 	if !ok {
@@ -232,7 +235,7 @@ func (p *Place) SetQuota(key string, quota isolation.Quota) (undo func() error, 
 	return undo, quotas.Set(id, Limits(quota))
 }
 
-// OpenPath opens a workspace for what needs no right to read it (O_PATH).
+// OpenPath opens a workspace with O_PATH, which needs no permission to read it.
 func (p *Place) OpenPath(key string) (int, error) {
 	dir, err := p.root.Open(".")
 	if err != nil {
@@ -242,8 +245,8 @@ func (p *Place) OpenPath(key string) (int, error) {
 	return linux.OpenBeneath(int(dir.Fd()), key, unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// Remove deletes a workspace and its quota. The box is dead, so nothing changes below while it does;
-// links are removed, never followed.
+// Remove deletes a workspace and its quota. The box is dead, so nothing below changes meanwhile;
+// symbolic links are removed, never followed.
 func (p *Place) Remove(key string) error {
 	id, limited := p.idOf(key)
 	if err := removeAll(p.root, key); err != nil {
@@ -256,7 +259,7 @@ func (p *Place) Remove(key string) error {
 	delete(p.ids, key)
 	quotas := p.dir.quotas
 	p.dir.mu.Unlock()
-	// On xfs what has been deleted is counted for a while yet; its quota is swept later.
+	// xfs counts deleted files for a while; the quota is swept later.
 	if err := quotas.Remove(id); errors.As(err, new(*UsedError)) {
 		return quotas.Sweep()
 	} else if err != nil {
@@ -265,7 +268,7 @@ func (p *Place) Remove(key string) error {
 	return nil
 }
 
-// idOf finds the project of a workspace, also of an earlier keeper's.
+// idOf returns the project id of a workspace, also of one that an earlier keeper has made.
 func (p *Place) idOf(key string) (uint32, bool) {
 	p.dir.mu.Lock()
 	id, ok := p.ids[key]
@@ -283,7 +286,7 @@ func (p *Place) idOf(key string) (uint32, bool) {
 	return id, err == nil
 }
 
-// OpenFor opens the workspace of a box: its own, or the one it is lent.
+// OpenFor opens the workspace of a box: its own, or the named one that it mounts.
 func (w *Workspaces) OpenFor(spec *isolation.Spec) (int, error) {
 	switch {
 	case spec.Space != "":
@@ -294,12 +297,12 @@ func (w *Workspaces) OpenFor(spec *isolation.Spec) (int, error) {
 	return w.OpenPath(spec.Key)
 }
 
-// workName is where the workspace is of a box that can write to its root: beside what it changes there, in a directory
-// whose quota is for both.
+// workName is the workspace of a box with a writable root: it is beside the changes to the root,
+// in one directory whose quota is for both.
 const workName = "workspace"
 
-// MakeFor makes what a box has on disk of its own. What is in the directory of what it changes of its root is made by its
-// PID 1, whose directories these are.
+// MakeFor makes what a box has on disk of its own. The directories for the changes to a writable
+// root belong to root on disk, which is PID 1 of the box; PID 1 makes what is in them.
 func (w *Workspaces) MakeFor(spec *isolation.Spec) error {
 	err := w.Make(spec.Key, spec.Work)
 	if err != nil || !spec.Writable {
@@ -320,9 +323,9 @@ func (w *Workspaces) MakeFor(spec *isolation.Spec) error {
 	return nil
 }
 
-// ChangeSpace makes a workspace that boxes can be lent, or removes it. One that is there is not made again, as who asks
-// may not have heard of it, but for its quota; one that is not there is removed already. That no box has it is for who
-// asks to know.
+// ChangeSpace makes a named workspace, or removes it. If it exists already only its quota is set,
+// as the caller may have missed an earlier reply; if it does not exist, it counts as removed. The
+// caller has to make sure that no box uses it.
 func (w *Workspaces) ChangeSpace(s *isolation.ChangeSpace) error {
 	if err := s.Validate(); err != nil {
 		return err

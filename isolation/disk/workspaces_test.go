@@ -50,7 +50,8 @@ func TestWorkspacesAreInADirectoryClosedToAll(t *testing.T) {
 	}
 }
 
-// What has become the tree of an image is no workspace any more, and its project is not remembered as one.
+// A workspace that has become the tree of an image is no workspace any more, and its project id
+// is forgotten.
 func TestAKeptWorkspaceIsForgotten(t *testing.T) {
 	t.Parallel()
 	w := &Workspaces{}
@@ -73,7 +74,8 @@ func TestAKeptWorkspaceIsForgotten(t *testing.T) {
 	}
 }
 
-// A name is never followed out of the directory of workspaces, nor is one that is none removed.
+// A name never leads out of the directory of workspaces, and nothing that is no workspace is
+// removed.
 func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
@@ -104,11 +106,11 @@ func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 	}
 }
 
-// What a box has changed of its root belongs to root and stays where it is; a workspace in which a program has made
-// directories of those names is kept whole.
+// The changes that a box made to its root belong to root and stay; a workspace in which a program
+// has made directories with the same names is kept whole.
 func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 	t.Parallel()
-	boxtest.RequireRoot(t) // for files of others
+	boxtest.RequireRoot(t) // to create files of other users
 	w, err := OpenWorkspaces(t.TempDir(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +119,7 @@ func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 	for _, tc := range []struct {
 		key  string
 		spec isolation.Spec
-		want string // in what is kept
+		want string // a path in the kept workspace
 		left bool
 	}{
 		{strings.Repeat("a", isolation.KeyLen), isolation.Spec{Writable: true}, "file", true},

@@ -20,11 +20,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// handshakeMost is how long the real host may take to show who it is.
+// handshakeMost is how long the TLS handshake with the real host may take.
 const handshakeMost = 20 * time.Second
 
-// opened takes a connection to a host that has secrets, if it is one: what is within TLS is read here. records are
-// what was read of it.
+// opened takes over a connection if it is to a host that has secrets: the TLS of the box then
+// ends here. records are what was read of it so far.
 func (s *Server) opened(ctx context.Context, c *client, r *bufio.Reader, records []byte, t Target) bool {
 	if s.box.Secrets == nil {
 		return false
@@ -40,13 +40,13 @@ func (s *Server) opened(ctx context.Context, c *client, r *bufio.Reader, records
 		if len(hello.SupportedProtos) > 0 && !slices.ContainsFunc(hello.SupportedProtos, func(p string) bool { return slices.Contains(cfg.NextProtos, p) }) {
 			inner.unspoken()
 		}
-		return nil, nil // the handshake goes on as cfg says, and ends with an alert if they have no protocol in common
+		return nil, nil // the handshake continues with cfg, and ends with an alert if they have no protocol in common
 	}
 	s.bound.take(ctx, tls.Server(inner, cfg))
 	return true
 }
 
-// unspoken tells of a connection that speaks nothing that is spoken here.
+// unspoken reports a connection that does not speak HTTP/1.1.
 func (n *innards) unspoken() {
 	n.server.deny(Denial{Reason: egress.Unspoken, Asked: string(n.target.Name)}, n.to)
 }
@@ -59,10 +59,11 @@ type innards struct {
 	host   *SecretHost
 }
 
-// Read is of the connection from its begin.
+// Read reads the connection from its first byte, including what was read already.
 func (n *innards) Read(b []byte) (int, error) { return n.in.Read(b) }
 
-// newBound makes what serves such connections. Each request has a connection of its own to the real host.
+// newBound returns the server of such connections. Each request gets a connection of its own to
+// the real host.
 func newBound(s *Server) *web {
 	w := emptyWeb(s)
 	w.ServeHTTP = w.serveBound
@@ -91,7 +92,7 @@ func newBound(s *Server) *web {
 	return w
 }
 
-// serveBound answers a request, which has to be for the host that the connection is for.
+// serveBound answers a request, which must be for the host that the connection is for.
 func (w *web) serveBound(out http.ResponseWriter, r *http.Request) {
 	shown, ok := r.Context().Value(keyClient).(*tls.Conn)
 	if !ok {
@@ -101,7 +102,7 @@ func (w *web) serveBound(out http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if r.ProtoMajor > 1 { // what begins with the preface of HTTP/2 all the same
+	if r.ProtoMajor > 1 { // the client sent the HTTP/2 preface all the same
 		n.unspoken()
 		refuse(out, http.StatusMisdirectedRequest, "boxd: only HTTP/1.1 is spoken to "+string(n.target.Name)+" here, which is a host of secrets\n")
 		return
@@ -130,7 +131,7 @@ func rewriteBound(p *httputil.ProxyRequest) {
 	p.Out.Host = string(n.target.Name)
 }
 
-// failedBound is failed, and tells of a host that is not who it should be.
+// failedBound is failed for a host within TLS, whose certificate may be invalid.
 func failedBound(out http.ResponseWriter, r *http.Request, err error) {
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		refuse(out, http.StatusBadGateway, "boxd: the certificate of the server does not hold, and nothing was sent to it: "+strconv.QuoteToASCII(bad.Err.Error())+"\n")
@@ -139,10 +140,11 @@ func failedBound(out http.ResponseWriter, r *http.Request, err error) {
 	failed(out, r, err)
 }
 
-// cleaner takes secrets out of answers. Trailers, which come when all else has been passed on, are left out.
+// cleaner removes secrets from responses. It drops trailers, which come after everything else has
+// been forwarded.
 type cleaner struct{ transport *http.Transport }
 
-// RoundTrip is http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (c *cleaner) RoundTrip(r *http.Request) (*http.Response, error) {
 	got, err := c.transport.RoundTrip(r)
 	if err != nil {
@@ -151,15 +153,15 @@ func (c *cleaner) RoundTrip(r *http.Request) (*http.Response, error) {
 	if n, ok := r.Context().Value(keyInnards).(*innards); ok {
 		n.host.Out(got.Header)
 	}
-	answer := *got // the one that was got is given its trailers later
+	answer := *got // a copy: the transport adds trailers to the original later
 	answer.Trailer = nil
 	return &answer, nil
 }
 
-// final leaves out what comes before an answer (status 1xx), which the cleaner does not see.
+// final drops informational responses (status 1xx), which the cleaner does not see.
 type final struct{ http.ResponseWriter }
 
-// WriteHeader is http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter.
 func (f *final) WriteHeader(status int) {
 	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
 		f.ResponseWriter.WriteHeader(status)

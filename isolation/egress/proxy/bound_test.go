@@ -29,7 +29,7 @@ import (
 
 const secretMark, secretValue = "boxd-secret-placeholder", "tiger-value"
 
-// signed is a certificate for a name that is its own authority, with its key in PKCS 8.
+// signed returns a self-signed certificate for a name, with its key in PKCS 8.
 func signed(t *testing.T, name string) (cert tls.Certificate, key []byte, text string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -47,7 +47,7 @@ func signed(t *testing.T, name string) (cert tls.Certificate, key []byte, text s
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, key, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// boundBench looks at connections to a host that shows a certificate for shown, and has a secret.
+// boundBench proxies connections to a host that has a secret and shows a certificate for shown.
 func boundBench(t *testing.T, shown string, requests *atomic.Int32) (b *bench, trusts *x509.CertPool) {
 	t.Helper()
 	theirs, _, text := signed(t, shown)
@@ -137,7 +137,8 @@ func TestSecretsArePutIntoRequests(t *testing.T) {
 	}
 }
 
-// Who insists on HTTP/2, by its hello or by how it begins, is refused, and that is told with the host.
+// A client that insists on HTTP/2, by its hello or by its first bytes, is refused, and the denial
+// names the host.
 func TestHTTP2IsRefusedAndTold(t *testing.T) {
 	t.Parallel()
 	for name, protocols := range map[string][]string{"hello": {"h2"}, "preface": nil, "both": {"h2", "http/1.1"}} {
@@ -182,7 +183,7 @@ func TestProtocolsAreChangedWithinSecrets(t *testing.T) {
 	if line, err := r.ReadString('\n'); line != "hello\n" {
 		t.Errorf("%q, %v", line, err)
 	}
-	b.server.Cut() // as where a secret is taken away
+	b.server.Cut() // as when a secret is removed
 	if _, err := r.ReadString('\n'); err == nil {
 		t.Error("a connection goes on that was cut")
 	}

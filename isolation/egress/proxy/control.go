@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// boxd hands in boxes over a control socket: this is the proxy's end.
+// The proxy's end of the control socket over which boxd passes it boxes.
 
 package proxy
 
@@ -19,13 +19,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// maxBoxes is how many there are at a time.
+// maxBoxes is how many boxes may be served at a time.
 const maxBoxes = 4096
 
 // dns is the port of name servers.
 const dns = 53
 
-// patience is how long a boxd that does not listen is waited for.
+// patience is how long to wait for a boxd that does not receive.
 const patience = 10 * time.Second
 
 // Control serves one boxd.
@@ -35,26 +35,26 @@ type Control struct {
 	proxy    *Proxy
 	log      *log.Logger
 
-	named atomic.Pointer[[]netip.AddrPort] // resolvers that boxd has named; nil: none
+	named atomic.Pointer[[]netip.AddrPort] // resolvers that boxd has configured; nil: none
 
 	mu    sync.Mutex
 	boxes map[string]*box
-	sets  map[string]*Secrets // by keys of boxes; those may come later
+	sets  map[string]*Secrets // by key of the box, which may be added later
 	pins  map[uint64]chan<- error
 	dials map[uint64]chan<- dialed
-	last  uint64 // number of a pin or a dial
+	last  uint64 // number of the last Pin or Dial
 	all   sync.WaitGroup
 }
 
 type box struct {
 	rules atomic.Pointer[egress.Rules]
-	proxy *Server // nil: its connections are not looked at
+	proxy *Server // nil: connections are not checked
 	end   context.CancelFunc
 	done  chan struct{}
 }
 
-// Serve answers boxd until the connection or ctx ends, and then closes it and all that came by it. cfg.Upstreams are
-// asked where boxd names no resolvers.
+// Serve serves boxd until the connection or ctx ends, and then closes it and everything that came
+// over it. cfg.Upstreams are queried if boxd configures no resolvers.
 func Serve(ctx context.Context, conn *fdpass.Conn, cfg ResolverConfig, l *log.Logger) {
 	conn.Patience = patience
 	c := &Control{conn: conn, log: l, boxes: map[string]*box{}, sets: map[string]*Secrets{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: NewProxy(Config{})}
@@ -86,7 +86,7 @@ func Serve(ctx context.Context, conn *fdpass.Conn, cfg ResolverConfig, l *log.Lo
 	}
 }
 
-// handle does what one message asks for. The files are its own.
+// handle carries out one message. It takes over the files.
 func (c *Control) handle(ctx context.Context, body []byte, files []int) error {
 	m, err := egress.Decode[egress.Request](body)
 	if err != nil || m.Add == nil && m.Dialed == nil {
@@ -157,7 +157,7 @@ func (c *Control) add(ctx context.Context, b *egress.Box, files []int) error {
 			if err := own.proxy.Serve(ctx, looked); err != nil {
 				c.report(&egress.Report{Ended: &egress.Ended{Key: b.Key, Error: err.Error()}})
 			}
-			end() // both, or boxd would open sockets that are there
+			end() // end both, or boxd would open sockets that still exist
 		})
 		if err := c.resolver.Serve(ctx, asks, packets, streams); err != nil {
 			c.report(&egress.Report{Ended: &egress.Ended{Key: b.Key, Error: err.Error()}})
@@ -181,20 +181,20 @@ func (c *Control) questioner(b *egress.Box, own *box) *ResolverBox {
 func (c *Control) change(b *egress.Box) error {
 	rules, err := b.Compile()
 	if err != nil {
-		rules = nil // nothing, rather than what is not meant any more
+		rules = nil // rather no rules than old ones
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if own := c.boxes[b.Key]; own != nil {
 		own.rules.Store(rules)
 		if own.proxy != nil {
-			own.proxy.Cut() // the kernel does too, for what says something
+			own.proxy.Cut() // the kernel does too, but only once a connection sends something
 		}
 	}
 	return err
 }
 
-// remove ends the service of a box, and waits for that: its sockets are closed then.
+// remove stops serving a box, and returns when its sockets are closed.
 func (c *Control) remove(key string) {
 	c.mu.Lock()
 	own := c.boxes[key]
@@ -206,7 +206,7 @@ func (c *Control) remove(key string) {
 	}
 }
 
-// pin asks boxd and waits for its answer.
+// pin asks boxd to allow addresses and waits for its answer.
 func (c *Control) pin(ctx context.Context, key string, p Pin) error {
 	answer := make(chan error, 1)
 	c.mu.Lock()
@@ -234,7 +234,7 @@ func (c *Control) pinned(p *egress.Pinned) {
 	delete(c.pins, p.ID)
 	c.mu.Unlock()
 	if answer == nil {
-		return // its time is over
+		return // the wait has timed out
 	}
 	var err error
 	if p.Error != "" {
@@ -243,7 +243,8 @@ func (c *Control) pinned(p *egress.Pinned) {
 	answer <- err
 }
 
-// report tells boxd. One that does not listen is gone soon, and this with it.
+// report sends a message to boxd. If that does not receive, the connection ends soon, and this
+// program with it.
 func (c *Control) report(r *egress.Report) {
 	body, err := egress.Encode(r)
 	if err == nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// Denial is an answer that a box did not get.
+// Denial is something a box was refused: a name, addresses or a connection.
 type Denial struct {
 	Reason    egress.Reason
-	Asked     string       // the name; in quotes if it is none that a host can have
-	Addresses []netip.Addr // that were left out, at most eight of them; or the one that was connected to
-	Port      uint16       // that was connected to; 0: nobody has connected
-	Setting   string       // the rules that would allow it; "" where none would
+	Asked     string       // the name; in quotes if it is not a valid host name
+	Addresses []netip.Addr // addresses that were left out, at most eight of them; or the one of the connection
+	Port      uint16       // port of the connection; 0: there was none
+	Setting   string       // the rules that would allow it; "" if none would
 }
 
 const maxShown = 8
@@ -42,7 +42,7 @@ func leadsAstray(name egress.Name, to []netip.Addr) Denial {
 	return d
 }
 
-// Tally knows what was told a short time ago.
+// Tally remembers what was reported recently.
 type Tally struct {
 	mu   sync.Mutex
 	told map[string]time.Time
@@ -53,8 +53,8 @@ const (
 	tellOnce = time.Minute
 )
 
-// IsNew says that a text was not told in the last minute. When too many others were it says nothing: who asks for
-// hundreds of names that are not allowed is known by then.
+// IsNew reports whether a text was not reported in the last minute. If too many others were, it
+// returns false: a box that asks for hundreds of names it may not resolve is known by then.
 func (t *Tally) IsNew(text string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +78,7 @@ func (t *Tally) IsNew(text string, now time.Time) bool {
 	return true
 }
 
-// pace is how fast a box may ask: tokens that come back with time.
+// pace limits how fast a box may send queries: tokens that come back with time.
 type pace struct {
 	mu   sync.Mutex
 	left float64

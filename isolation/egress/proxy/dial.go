@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// looker is what looks at the connections of a box.
+// looker returns the proxy server of a box.
 func (c *Control) looker(b *egress.Box, own *box, asks *ResolverBox) *Server {
 	return c.proxy.Open(&Box{
 		Rules: own.rules.Load, Secrets: func() *Secrets { return c.set(b.Key) },
@@ -28,13 +28,13 @@ func (c *Control) looker(b *egress.Box, own *box, asks *ResolverBox) *Server {
 	})
 }
 
-// dialed is what boxd has answered.
+// dialed is an answer of boxd.
 type dialed struct {
 	conn net.Conn
 	err  error
 }
 
-// dial asks boxd for a connection and waits until it is there.
+// dial asks boxd for a connection and waits until it is established.
 func (c *Control) dial(ctx context.Context, key string, t Target) (net.Conn, error) {
 	answer := make(chan dialed, 1)
 	c.mu.Lock()
@@ -55,7 +55,7 @@ func (c *Control) dial(ctx context.Context, key string, t Target) (net.Conn, err
 	_, waits := c.dials[id]
 	delete(c.dials, id)
 	c.mu.Unlock()
-	if !waits { // it has come meanwhile, and is nobody's
+	if !waits { // the answer came meanwhile, and nobody else closes it
 		if d := <-answer; d.conn != nil {
 			d.conn.Close()
 		}
@@ -63,13 +63,13 @@ func (c *Control) dial(ctx context.Context, key string, t Target) (net.Conn, err
 	return nil, ctx.Err()
 }
 
-// dialed hands over a connection that has begun. The files are its own.
+// dialed delivers a connection that is being established. It takes over the files.
 func (c *Control) dialed(m *egress.Dialed, files []int) {
 	c.mu.Lock()
 	answer := c.dials[m.ID]
 	delete(c.dials, m.ID)
 	c.mu.Unlock()
-	if answer == nil { // its time is over
+	if answer == nil { // the wait has timed out
 		fdpass.CloseAll(files)
 		return
 	}
@@ -91,10 +91,10 @@ func begun(m *egress.Dialed, files []int) dialed {
 	return dialed{conn, err}
 }
 
-// aliveEvery is how often a server that is silent is asked whether it is there.
+// aliveEvery is the keep-alive interval for connections to servers.
 const aliveEvery = time.Minute
 
-// connected waits until a connection that has begun is there, and closes it where that fails.
+// connected waits until a connection is established, and closes it if that fails.
 func connected(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	err := awaited(ctx, conn)
 	if err != nil {
@@ -121,9 +121,9 @@ func awaited(ctx context.Context, conn net.Conn) error {
 			return true
 		}
 		_, perr := unix.Getpeername(int(fd))
-		return perr == nil // or it is on its way
+		return perr == nil // an error here means that it is still connecting
 	})
-	if !stop() { // its end came
+	if !stop() { // ctx ended meanwhile
 		return errors.Join(failed, context.Cause(ctx))
 	}
 	return errors.Join(err, failed, tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: aliveEvery, Interval: aliveEvery / 4, Count: 4}))

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// What is taken for a hello is what was sent, to its end and no further, and reads the same once more.
+// What is accepted as a ClientHello is exactly what was sent, up to its end, and parses the same
+// once more.
 func FuzzReadHello(f *testing.F) {
 	here, there := net.Pipe()
 	go func() {
@@ -24,7 +25,7 @@ func FuzzReadHello(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(buf[:n])
-	// The same in two records.
+	// The same hello in two records.
 	f.Add(append([]byte("\x16\x03\x01\x00\x01\x01\x16\x03\x01"+string([]byte{byte((n - 6) >> 8), byte(n - 6)})), buf[6:n]...))
 	f.Add([]byte("\x16\x03\x01\x00\x05\x01\x00\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {

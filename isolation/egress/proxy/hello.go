@@ -13,15 +13,15 @@ import (
 	"slices"
 )
 
-// Records of TLS: a type, a version, a length, and that much.
+// A TLS record is a type, a version, a length, and that many bytes.
 const (
 	recordHead      = 5
 	maxRecord       = 1<<14 + 2048
 	typeHandshake   = 22
 	typeClientHello = 1
 	helloHead       = 4
-	maxHello        = 32 << 10 // of all its records
-	encryptedHello  = 0xfe0d   // the extension of a hello within a hello
+	maxHello        = 32 << 10 // bytes in all its records
+	encryptedHello  = 0xfe0d   // the extension encrypted_client_hello
 )
 
 var (
@@ -29,7 +29,8 @@ var (
 	errEncrypted = errors.New("the name is encrypted (ECH)")
 )
 
-// readHello reads the records of a ClientHello, and what it says which server it is for. They end with it.
+// readHello reads the records of a ClientHello and returns them with the server name in it. No
+// record may go on after it.
 func readHello(r *bufio.Reader) (records []byte, server string, err error) {
 	var message []byte
 	for need := helloHead; len(message) < need; {
@@ -60,13 +61,13 @@ func readHello(r *bufio.Reader) (records []byte, server string, err error) {
 	return records, server, err
 }
 
-// errSeen ends a handshake when its hello was seen.
+// errSeen ends a handshake as soon as its ClientHello is parsed.
 var errSeen = errors.New("the hello was seen")
 
-// serverName has the library read a ClientHello.
+// serverName has crypto/tls parse a ClientHello.
 func serverName(records []byte) (name string, err error) {
 	seen := false
-	// It is not spoken with: nothing is answered.
+	// Nothing is ever sent in answer to it.
 	server := tls.Server(&heard{in: bytes.NewReader(records)}, &tls.Config{ //nolint:gosec // see above
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			name, seen = hello.ServerName, true
@@ -83,7 +84,7 @@ func serverName(records []byte) (name string, err error) {
 	return name, err
 }
 
-// heard is a connection of which all was heard.
+// heard is a connection that returns bytes read earlier, and drops what is written to it.
 type heard struct {
 	net.Conn
 	in io.Reader

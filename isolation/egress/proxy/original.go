@@ -14,7 +14,7 @@ import (
 // originalDst is SO_ORIGINAL_DST, and IP6T_SO_ORIGINAL_DST.
 const originalDst = 80
 
-// original asks the kernel where a connection that was led here has been made to.
+// original asks the kernel for the original destination of a redirected connection.
 func original(c net.Conn) (to netip.AddrPort, err error) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
@@ -28,7 +28,7 @@ func original(c net.Conn) (to netip.AddrPort, err error) {
 	var serr error
 	err = raw.Control(func(fd uintptr) {
 		if local.Addr().Is4() {
-			var m *unix.IPv6Mreq // of the size that there has to be
+			var m *unix.IPv6Mreq // a struct of the required size
 			if m, serr = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, originalDst); serr == nil {
 				to = netip.AddrPortFrom(netip.AddrFrom4([4]byte(m.Multiaddr[4:8])), binary.BigEndian.Uint16(m.Multiaddr[2:4]))
 			}

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A transparent proxy that finds the name a connection is for before it lets it go on: the server name of TLS
-// (SNI), the Host of HTTP/1. The kernel redirects connections of the box to sockets that boxd has opened, and boxd
-// connects onwards, for a name that the rules allow at that port and that has resolved to that address for the box.
+// A transparent proxy that finds the host name of a connection before it forwards it: the server
+// name of TLS (SNI), the Host of HTTP/1. The kernel redirects connections of the box to sockets
+// that boxd has opened, and boxd connects onwards if the rules allow that name at that port and
+// it has resolved to that address for the box.
 //
-// What is inside TLS is passed on as it is, except for hosts that secrets of the box are for: there the proxy ends
-// the box's TLS and puts the secrets into its requests. HTTP is parsed and written anew, request by request.
+// TLS is forwarded as it is, except to hosts that secrets of the box are for: there the proxy
+// terminates the box's TLS and inserts the secrets into its requests. HTTP is parsed and written
+// anew, request by request.
 
 package proxy
 
@@ -23,41 +25,43 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// Config is what holds for all boxes. Zero values are replaced by defaults.
+// Config applies to all boxes. Zero values are replaced by defaults.
 type Config struct {
-	Hello  time.Duration // for a box to say which name it is for; default 10 s
+	Hello  time.Duration // time a connection has to name its host; default 10 s
 	PerBox int           // connections of one box at a time; default 256, further ones wait
-	All    int           // of all boxes; default 4096, further ones are closed
+	All    int           // connections of all boxes; default 4096, further ones are closed
 
-	// Original is where a box has connected to; default: what the kernel says.
+	// Original returns the original destination of a connection; default: ask the kernel.
 	Original func(net.Conn) (netip.AddrPort, error)
 }
 
-// Target is where a connection goes on to.
+// Target is where a connection is forwarded to.
 type Target struct {
 	Name egress.Name
 	To   netip.AddrPort
 }
 
-// ErrNotLed says that the name has not led the box to the address, as far as is known.
+// ErrNotLed means that, as far as is known, the name has not resolved to this address for the
+// box.
 var ErrNotLed = errors.New("the name has not led to this address")
 
-// Box is whom connections come from.
+// Box is a box whose connections are proxied.
 type Box struct {
-	// Rules are those that hold when a connection comes.
+	// Rules returns the rules in force when a connection comes.
 	Rules func() *egress.Rules
-	// Secrets are those that the box has when a connection comes; nil: it never has any.
+	// Secrets returns the box's secrets when a connection comes; nil: it never has any.
 	Secrets func() *Secrets
 	// Dial connects from the box's network. ErrNotLed: not for this name.
 	Dial func(context.Context, Target) (net.Conn, error)
-	// Find has a name resolved for the box once more, to addresses of IPv6 or to those of IPv4. false: nobody has
-	// answered.
+	// Find resolves a name for the box once more, to IPv6 addresses if six is set and otherwise
+	// to IPv4 addresses. false: no resolver has answered.
 	Find func(ctx context.Context, name egress.Name, six bool) bool
-	// Denied is told what was refused, the same at most once a minute. It must not block.
+	// Denied is called for what was refused, for the same thing at most once a minute. It must
+	// not block.
 	Denied func(Denial)
 }
 
-// Proxy looks at connections of all boxes.
+// Proxy holds what the proxy servers of all boxes share.
 type Proxy struct {
 	cfg Config
 	all chan struct{}
@@ -80,18 +84,18 @@ func NewProxy(cfg Config) *Proxy {
 	return &Proxy{cfg: cfg, all: make(chan struct{}, cfg.All)}
 }
 
-// Server looks at the connections of one box.
+// Server proxies the connections of one box.
 type Server struct {
 	proxy *Proxy
 	box   *Box
-	own   chan struct{} // its connections
+	own   chan struct{} // bounds its connections
 	web   *web
-	bound *web // for hosts that have secrets, within TLS
+	bound *web // server of connections to hosts that have secrets, within TLS
 	wg    sync.WaitGroup
 
 	told    Tally
 	finding sync.Mutex           // held while a name is resolved once more
-	found   map[string]time.Time // which were, and when
+	found   map[string]time.Time // when a name was resolved once more
 
 	mu    sync.Mutex
 	conns map[*client]bool
@@ -104,8 +108,8 @@ func (p *Proxy) Open(box *Box) *Server {
 	return s
 }
 
-// Serve looks at what comes to the listeners until ctx ends, or one of them fails, with that error. It closes all of
-// them, and returns when nothing of it is left.
+// Serve handles connections to the listeners until ctx ends or one of them fails, with that
+// error. It closes all listeners, and returns when all connections have ended.
 func (s *Server) Serve(ctx context.Context, listeners []net.Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -126,7 +130,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener) error {
 	return nil
 }
 
-// Cut ends all connections that there are.
+// Cut closes all current connections.
 func (s *Server) Cut() {
 	s.mu.Lock()
 	list := make([]*client, 0, len(s.conns))
@@ -162,15 +166,15 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 		s.mu.Lock()
 		s.conns[c] = true
 		s.mu.Unlock()
-		s.wg.Add(1)           // until it is closed
-		if ctx.Err() != nil { // and Cut may not have seen it
+		s.wg.Add(1)           // until the connection is closed
+		if ctx.Err() != nil { // Cut may have run before it was in conns
 			_ = c.Close()
 		}
 		s.wg.Go(func() { s.handle(ctx, c) })
 	}
 }
 
-// handle has a connection looked at, by the port that it was made to.
+// handle handles a connection by the port it was made to.
 func (s *Server) handle(ctx context.Context, c *client) {
 	to, err := s.proxy.cfg.Original(c.Conn)
 	switch {
@@ -178,17 +182,17 @@ func (s *Server) handle(ctx context.Context, c *client) {
 	case to.Port() == portTLS:
 		c.to = to
 		if s.tls(ctx, c) {
-			return // as below
+			return // as for HTTP
 		}
 	case to.Port() == portWeb:
 		c.to = to
 		s.web.take(ctx, c)
-		return // who serves it closes it
+		return // its server closes it
 	}
 	_ = c.Close()
 }
 
-// Ports that are looked at.
+// Ports whose connections are checked.
 const (
 	portWeb = 80
 	portTLS = 443
@@ -198,12 +202,12 @@ const (
 type client struct {
 	net.Conn
 	server *Server
-	to     netip.AddrPort // what it has connected to
+	to     netip.AddrPort // original destination
 	once   sync.Once
 	state  webState
 }
 
-// Close ends it, and makes room for another.
+// Close closes the connection, and makes room for another.
 func (c *client) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() {
@@ -218,7 +222,8 @@ func (c *client) Close() error {
 	return err
 }
 
-// permit says whether a connection may go on to where it was made, for the host it says it is for.
+// permit reports whether the rules allow a connection to its destination for the host that it
+// names.
 func (s *Server) permit(host string, to netip.AddrPort) (Target, bool) {
 	name, ok := egress.FromQuery(strings.TrimSuffix(host, ".") + ".")
 	if !ok {
@@ -233,7 +238,8 @@ func (s *Server) permit(host string, to netip.AddrPort) (Target, bool) {
 	return Target{name, to}, true
 }
 
-// nameless tells of a connection that is for no name. Only a rule about its address would let it through.
+// nameless reports a connection that names no valid host. Only a rule for its address would let
+// it through.
 func (s *Server) nameless(host string, to netip.AddrPort) {
 	asked := ""
 	if host != "" {
@@ -243,7 +249,7 @@ func (s *Server) nameless(host string, to netip.AddrPort) {
 	s.deny(Denial{Reason: egress.NoName, Asked: asked, Setting: strconv.Quote(rule)}, to)
 }
 
-// maxShownHost is how much of what is no name is told, in bytes.
+// maxShownHost is how much of an invalid host name is reported, in bytes.
 const maxShownHost = 200
 
 func (s *Server) deny(d Denial, to netip.AddrPort) {
@@ -253,8 +259,8 @@ func (s *Server) deny(d Denial, to netip.AddrPort) {
 	}
 }
 
-// dial connects for a name. One that is not known to have led to the address is resolved once more: a boxd that has
-// just begun does not know what was before it.
+// dial connects for a name. If the name is not known to have resolved to the address it is
+// resolved once more: a boxd that has just started does not know what earlier queries returned.
 func (s *Server) dial(ctx context.Context, t Target) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectMost)
 	defer cancel()
@@ -271,7 +277,7 @@ func (s *Server) dial(ctx context.Context, t Target) (net.Conn, error) {
 func (s *Server) dialAgain(ctx context.Context, t Target) (net.Conn, error) {
 	s.finding.Lock()
 	defer s.finding.Unlock()
-	conn, err := s.box.Dial(ctx, t) // another may have had it resolved
+	conn, err := s.box.Dial(ctx, t) // another connection may have had the name resolved
 	if !errors.Is(err, ErrNotLed) {
 		return conn, err
 	}
@@ -289,11 +295,11 @@ func (s *Server) dialAgain(ctx context.Context, t Target) (net.Conn, error) {
 	return s.box.Dial(ctx, t)
 }
 
-// Bounds of names that are resolved once more.
+// Bounds on names that are resolved once more.
 const (
 	findOnce = time.Minute
 	maxFound = 1024
 )
 
-// connectMost is how long a connection may take to be there.
+// connectMost is how long it may take to establish a connection.
 const connectMost = 30 * time.Second

@@ -30,19 +30,19 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
-// net/http lingers half a second over a connection that it ends.
+// net/http lingers half a second on a connection that it closes.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
 
 const allowed = "www.allowed.example"
 
-// bench is a box, whoever looks at its connections, and what they would go on to.
+// bench is a box, the proxy of its connections, and the servers they are forwarded to.
 type bench struct {
 	t      *testing.T
 	server *proxy.Server
-	at     string // where connections are looked at
-	up     string // where they go on
+	at     string // address of the proxy
+	up     string // address of the server
 	port   uint16
 
 	mu     sync.Mutex
@@ -128,7 +128,7 @@ func (b *bench) refused() proxy.Denial {
 	return b.denied[len(b.denied)-1]
 }
 
-// certified is a server of TLS that says which name it was asked for and what it was sent.
+// certified starts a TLS server that returns the name it was asked for and what it was sent.
 func certified(t *testing.T, curves ...tls.CurveID) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -151,7 +151,7 @@ func certified(t *testing.T, curves ...tls.CurveID) string {
 }
 
 func TestWhatIsWithinTLSIsPassedOn(t *testing.T) {
-	// A server that wants another key than it is offered asks for a second hello.
+	// A server that wants another key share than it is offered asks for a second hello.
 	for _, curve := range []tls.CurveID{tls.X25519, tls.CurveP384} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 			b := open(t, 443, proxy.Config{}, certified(t, curve))
@@ -175,7 +175,7 @@ func TestWhatIsWithinTLSIsPassedOn(t *testing.T) {
 	}
 }
 
-// hello is what a client of TLS says first.
+// hello returns the ClientHello of a TLS client.
 func hello(t *testing.T, cfg *tls.Config) []byte {
 	t.Helper()
 	here, there := net.Pipe()
@@ -222,7 +222,7 @@ func TestHellosThatAreRefused(t *testing.T) {
 			if d.Reason != c.reason || d.Asked != c.asked || c.rule != "" && d.Setting != c.rule || d.Port != 443 || len(d.Addresses) != 1 {
 				t.Errorf("%+v", d)
 			}
-			_, _ = io.Copy(io.Discard, conn) // it ends
+			_, _ = io.Copy(io.Discard, conn) // until the connection ends
 			if len(b.dialed) > 0 {
 				t.Error("it went on")
 			}
@@ -230,7 +230,7 @@ func TestHellosThatAreRefused(t *testing.T) {
 	}
 }
 
-// echList is a list of one configuration of ECH, as a server would have published it.
+// echList returns an ECH configuration list with one entry, as a server would publish it.
 func echList(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdh.X25519().GenerateKey(rand.Reader)
@@ -240,13 +240,13 @@ func echList(t *testing.T) []byte {
 	public := key.PublicKey().Bytes()
 	config := []byte{1, 0, 0x20, 0, byte(len(public))} // its number, and the kind of key
 	config = append(config, public...)
-	config = append(config, 0, 4, 0, 1, 0, 1, 32, byte(len(allowed))) // one cipher; the longest name; the name that is shown
+	config = append(config, 0, 4, 0, 1, 0, 1, 32, byte(len(allowed))) // one cipher; the longest name; the public name
 	config = append(append(config, allowed...), 0, 0)
 	list := append([]byte{0xfe, 0x0d, 0, byte(len(config))}, config...)
 	return append([]byte{0, byte(len(list))}, list...)
 }
 
-// A second hello may not be for another name, also behind what looks like data that was sent early.
+// A second hello may not name another host, not even after what looks like early data.
 func TestASecondHelloIsForTheSameName(t *testing.T) {
 	first, second := hello(t, &tls.Config{ServerName: allowed}), hello(t, &tls.Config{ServerName: "evil.example"})
 	for _, between := range []string{"", "\x14\x03\x03\x00\x01\x01", "\x17\x03\x03\x00\x04data"} {
@@ -297,7 +297,7 @@ func TestRequestsGoWhereTheirNameIsAllowed(t *testing.T) {
 		{"GET / HTTP/1.1\r\nHost : evil.example\r\nHost: " + allowed + "\r\n\r\n", " 400 "},
 		{"POST / HTTP/1.1\r\nHost: " + allowed + "\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", " 501 "},
 		{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", " 403 "},
-		// A request that hides in the body of one: it is read as the next.
+		// A request smuggled in the body of another: it is parsed as the next one.
 		{"POST / HTTP/1.1\r\nHost: " + allowed + "\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", " 403 "},
 		{"GET / HTTP/1.1\r\nHost: " + allowed + "\r\n\r\nGET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", " 403 "},
 	} {
@@ -317,7 +317,7 @@ func TestRequestsGoWhereTheirNameIsAllowed(t *testing.T) {
 	}
 }
 
-// A name that has not led to an address is resolved once more, and not again and again.
+// A name that has not resolved to an address is resolved once more, but not again and again.
 func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
 	b := open(t, 443, proxy.Config{}, "127.0.0.1:1")
 	b.led = false
@@ -335,11 +335,12 @@ func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
 	}
 }
 
-// Who says nothing has so much time; of one box so many wait, and change of rules ends what there is.
+// A silent connection times out, the number of connections of a box is limited, and a change of
+// rules closes those that exist.
 func TestConnectionsAreBounded(t *testing.T) {
 	for _, port := range []uint16{80, 443} {
 		b := open(t, port, proxy.Config{Hello: 50 * time.Millisecond, PerBox: 1}, "127.0.0.1:1")
-		for range 3 { // each waits for the end of the one before
+		for range 3 { // each waits until the one before has ended
 			c := b.dial()
 			if _, err := c.Write([]byte("G")); err != nil {
 				t.Fatal(err)

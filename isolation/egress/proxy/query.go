@@ -10,25 +10,28 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// maxQuery is the longest query that is read: one question, and whatever a program adds behind it, which is ignored.
+// maxQuery is the longest query that is read, in bytes: one question, and whatever a program adds
+// after it, which is ignored.
 const maxQuery = 1232
 
-// maxUDP is the longest answer over UDP. There is no EDNS here, so it is what every program understands.
+// maxUDP is the longest answer over UDP, in bytes. There is no EDNS here, so every program
+// understands it.
 const maxUDP = 512
 
-// query is a question and what it has come to.
+// query is a question and the answer to it.
 type query struct {
 	id        uint16
 	op        dnsmessage.OpCode
 	recurse   bool
-	asked     bool // q was read
+	asked     bool // q was parsed
 	q         dnsmessage.Question
 	code      dnsmessage.RCode
 	addresses []netip.Addr
 	ttl       time.Duration
 }
 
-// readQuery reads the header and the question; false for what deserves no answer, because it is none, or is one itself.
+// readQuery parses the header and the question. It returns false for a message that gets no
+// answer, because it is malformed or an answer itself.
 func readQuery(msg []byte) (*query, bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -55,7 +58,8 @@ func readQuery(msg []byte) (*query, bool) {
 	return q, true
 }
 
-// reply is the answer as a message; nil if there can be none. What is too long for UDP says so, and nothing else.
+// reply returns the answer as a message; nil if there can be none. An answer too long for UDP is
+// empty but for the truncation flag.
 func (q *query) reply(overUDP bool) []byte {
 	msg := q.pack(false)
 	if overUDP && len(msg) > maxUDP {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// records are what of an answer counts, by the names of their owners.
+// records are the records of an answer that matter, by owner name.
 type records struct {
 	aliases   map[string]alias
 	addresses map[string][]address
@@ -27,7 +27,7 @@ type address struct {
 	ttl time.Duration
 }
 
-// read takes aliases, and addresses of one kind, out of the answer section.
+// read takes aliases, and addresses of one kind, from the answer section.
 func (rr *records) read(p *dnsmessage.Parser, kind dnsmessage.Type) error {
 	for range maxRecords {
 		h, err := p.AnswerHeader()
@@ -77,7 +77,8 @@ func (rr *records) take(p *dnsmessage.Parser, h *dnsmessage.ResourceHeader, kind
 	return p.SkipAnswer()
 }
 
-// follow goes from a name to its addresses. A chain that ends in a name without any has none.
+// follow follows aliases from a name to its addresses. A chain that ends in a name without
+// addresses has none.
 func (rr *records) follow(name string) (*found, error) {
 	f := &found{ttl: seconds(1<<31 - 1)}
 	for range maxAliases {
@@ -95,7 +96,7 @@ func (rr *records) follow(name string) (*found, error) {
 	return nil, errAliases
 }
 
-// seconds is a TTL as it is meant: what would be negative is none (RFC 2181, section 8).
+// seconds returns a TTL; one that would be negative counts as zero (RFC 2181, section 8).
 func seconds(ttl uint32) time.Duration {
 	if ttl > 1<<31-1 {
 		return 0

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The only DNS resolver of a box. It answers queries for names that the box may resolve, on sockets that boxd has
-// opened, and has every address allowed for the box before it tells the box.
+// The only DNS resolver of a box. It answers queries for names that the box may resolve, on
+// sockets that boxd has opened, and has every address allowed for the box before it sends it to
+// the box.
 //
-// It parses the question of a query and the addresses of an answer, and passes on neither: the query that goes to
-// the host's resolvers and the answer that goes to the box are made here. So a name that is not allowed leaves the
-// host in no form, and nothing but addresses of a stranger's answer reaches a box.
+// It parses the question of a query and the addresses of an answer, and forwards neither message:
+// both the query to the host's resolvers and the answer to the box are built here. So a name that
+// is not allowed leaves the host in no form, and nothing but addresses from an upstream answer
+// reaches a box.
 
 package proxy
 
@@ -22,46 +24,46 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// ResolverConfig is what holds for all boxes. Zero values are replaced by defaults.
+// ResolverConfig applies to all boxes. Zero values are replaced by defaults.
 type ResolverConfig struct {
-	Upstreams func() []netip.AddrPort // recursive resolvers, in the order they are asked; default: none
-	Attempt   time.Duration           // for one question to one of them; default 1.5 s
-	Total     time.Duration           // for all of a query; default 4.5 s, less than programs wait
-	MinTTL    time.Duration           // no pin is shorter, whatever the answer says; default 30 s
-	MaxTTL    time.Duration           // nor longer; default 30 min
-	Grace     time.Duration           // for how long a pin outlives what the box was told; default 10 s
-	InFlight  int                     // queries of all boxes at a time; default 2048, so that no few boxes can have them all
+	Upstreams func() []netip.AddrPort // upstream recursive resolvers, in the order they are tried; default: none
+	Attempt   time.Duration           // timeout of one question to one of them; default 1.5 s
+	Total     time.Duration           // timeout of a whole query; default 4.5 s, less than programs wait
+	MinTTL    time.Duration           // shortest time an address is allowed, whatever its TTL; default 30 s
+	MaxTTL    time.Duration           // longest such time; default 30 min
+	Grace     time.Duration           // how much longer an address is allowed than the TTL the box was told; default 10 s
+	InFlight  int                     // queries of all boxes at a time; default 2048, so that a few boxes cannot use them up
 	PerBox    int                     // queries of one box at a time; default 32
-	Rate      int                     // queries of one box per second, ten times as many at once; default 50
-	Idle      time.Duration           // for how long a connection of a box may be silent; default 10 s
+	Rate      int                     // queries of one box per second, with bursts of ten times as many; default 50
+	Idle      time.Duration           // idle timeout of a TCP connection of a box; default 10 s
 }
 
-// Pin is what a box is about to be told.
+// Pin is the addresses a box is about to get for a name.
 type Pin struct {
-	Name      egress.Name // as it was asked; names that it led to are not named
+	Name      egress.Name // as in the query; aliases on the way are not listed
 	TTL       time.Duration
 	Addresses []netip.Addr // public ones, at least one
 }
 
-// ResolverBox is whom questions come from.
+// ResolverBox is a box whose queries are answered.
 type ResolverBox struct {
-	// Rules are those that hold when a question comes.
+	// Rules returns the rules in force when a query comes.
 	Rules func() *egress.Rules
-	// V6 says that the box has addresses of IPv6. Without it there are none in answers.
+	// V6 says that the box has IPv6 addresses. Without it answers contain none.
 	V6 bool
-	// Pin makes addresses reachable for the box. The box is told nothing of them if it fails.
+	// Pin allows the box to connect to addresses. If it fails the box does not get them.
 	Pin func(context.Context, Pin) error
-	// Denied is told what was refused, a name at most once a minute. It must not block.
+	// Denied is called for what was refused, for a name at most once a minute. It must not block.
 	Denied func(Denial)
 }
 
-// Resolver asks for all boxes.
+// Resolver queries the upstream resolvers for all boxes.
 type Resolver struct {
 	cfg  ResolverConfig
 	busy chan struct{}
 }
 
-// NewResolver returns a Resolver that asks nobody until Serve is called.
+// NewResolver returns a Resolver that sends nothing until Serve is called.
 func NewResolver(cfg ResolverConfig) *Resolver {
 	duration := func(d *time.Duration, def time.Duration) {
 		if *d <= 0 {
@@ -88,21 +90,21 @@ func NewResolver(cfg ResolverConfig) *Resolver {
 	return &Resolver{cfg: cfg, busy: make(chan struct{}, cfg.InFlight)}
 }
 
-// server is a Box while it is served.
+// server serves one ResolverBox.
 type server struct {
 	*Resolver
 	box    *ResolverBox
-	busy   chan struct{} // its own queries
-	conns  chan struct{} // its own connections
+	busy   chan struct{} // bounds its queries
+	conns  chan struct{} // bounds its TCP connections
 	pace   pace
 	denied Tally
 	wg     sync.WaitGroup
 }
 
-// maxAddresses of one answer. More of them are left out: no program needs them.
+// maxAddresses bounds one answer. Further ones are left out: no program needs them.
 const maxAddresses = 16
 
-// answer is what a query comes to; nil for what is no query.
+// answer returns the answer to a query, nil if it is no query.
 func (s *server) answer(ctx context.Context, query []byte, overUDP bool) []byte {
 	q, ok := readQuery(query)
 	if !ok {
@@ -114,8 +116,8 @@ func (s *server) answer(ctx context.Context, query []byte, overUDP bool) []byte 
 	return q.reply(overUDP)
 }
 
-// Find asks for a name as if the box had, for addresses of IPv6 or for those of IPv4: what it leads to is pinned.
-// It is false where nobody has answered.
+// Find resolves a name as if the box had asked, to IPv6 addresses if six is set and otherwise to
+// IPv4 addresses, and pins what it finds. It returns false if no resolver has answered.
 func (r *Resolver) Find(ctx context.Context, box *ResolverBox, name egress.Name, six bool) bool {
 	q := &query{q: dnsmessage.Question{Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}
 	if six {
@@ -135,19 +137,19 @@ func (r *Resolver) Find(ctx context.Context, box *ResolverBox, name egress.Name,
 	return q.code != dnsmessage.RCodeServerFailure
 }
 
-// resolve fills in code, addresses and TTL of a question that is well formed.
+// resolve fills in code, addresses and TTL for a well-formed question.
 func (s *server) resolve(ctx context.Context, q *query) {
 	name, ok := egress.FromQuery(q.q.Name.String())
 	rules := s.box.Rules()
 	if !ok || len(rules.Match(name)) == 0 {
 		q.code = dnsmessage.RCodeNameError
-		if !strings.HasSuffix(string(name), ".arpa") { // whose address it is: asked by habit, and nothing to allow
+		if !strings.HasSuffix(string(name), ".arpa") { // reverse lookups are made by habit; there is nothing to allow
 			s.refuse(notAllowed(name, q.q.Name.String()))
 		}
 		return
 	}
 	if q.q.Type != dnsmessage.TypeA && (q.q.Type != dnsmessage.TypeAAAA || !s.box.V6) {
-		return // there is such a name, and it has nothing of this type
+		return // the name exists and has no records of this type
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Total)
 	defer cancel()
@@ -172,7 +174,7 @@ func (s *server) resolve(ctx context.Context, q *query) {
 			refused = append(refused, ip)
 		case len(q.addresses) < maxAddresses:
 			q.addresses = append(q.addresses, ip)
-			if egress.Public(ip) { // a rule by cidr leads to the others
+			if egress.Public(ip) { // a rule by CIDR may allow the others
 				pin.Addresses = append(pin.Addresses, ip)
 			}
 		}

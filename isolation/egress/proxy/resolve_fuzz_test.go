@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// FuzzQuery holds that nothing that a box sends ends the resolver, that what goes back is an answer which fits, and that
-// nobody is asked for, and nothing pinned, when nothing is allowed.
+// FuzzQuery checks that nothing a box sends makes the resolver panic, that what goes back is an
+// answer that fits, and that nothing is sent upstream and nothing pinned when nothing is allowed.
 func FuzzQuery(f *testing.F) {
 	q := dnsmessage.Message{Header: dnsmessage.Header{ID: 1}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName("a.org."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
 	good, err := q.Pack()
@@ -43,8 +43,8 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
-// FuzzAnswer holds that nothing that a resolver of the host sends ends ours, and that every address of an answer can
-// be given to a box.
+// FuzzAnswer checks that nothing an upstream resolver sends makes ours panic, and that every
+// address of an answer can be given to a box.
 func FuzzAnswer(f *testing.F) {
 	q, err := newQuestion("a.org", dnsmessage.TypeA)
 	if err != nil {

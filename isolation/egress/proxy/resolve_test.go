@@ -22,15 +22,16 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
-// upstream is a resolver of the host, on loopback.
+// upstream is an upstream resolver on loopback.
 type upstream struct {
 	at netip.AddrPort
-	// reply says what is sent for a question: messages, one packet each; over TCP they are framed.
+	// reply returns what is sent for a question: messages, one packet each; over TCP they are
+	// framed.
 	reply func(u *upstream, id uint16, q dnsmessage.Question, tcp bool) [][]byte
-	other net.PacketConn // another socket of the same address
+	other net.PacketConn // another socket with the same address
 	mu    sync.Mutex
 	asked []string
-	from  []string // the ports it was asked from
+	from  []string // source ports of its queries
 	ids   []uint16
 }
 
@@ -38,7 +39,7 @@ func newUpstream(t *testing.T, reply func(u *upstream, id uint16, q dnsmessage.Q
 	t.Helper()
 	var l net.Listener
 	var pc net.PacketConn
-	for range 20 { // a port that is free for both
+	for range 20 { // until a port is free for both UDP and TCP
 		var err error
 		if pc, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
 			t.Fatal(err)
@@ -109,7 +110,7 @@ func (u *upstream) questions() []string {
 	return slices.Clone(u.asked)
 }
 
-// record is one of an answer: "name 60 A 1.2.3.4".
+// record parses a record of an answer: "name 60 A 1.2.3.4".
 func record(text string) dnsmessage.Resource {
 	f := strings.Fields(text)
 	ttl := uint32(0)
@@ -145,7 +146,7 @@ func message(id uint16, q dnsmessage.Question, change func(*dnsmessage.Message),
 	return b
 }
 
-// says is a reply of fixed records, whatever the question; those of other types are left out.
+// says returns a reply of fixed records for any question; those of other types are left out.
 func says(records ...string) func(*upstream, uint16, dnsmessage.Question, bool) [][]byte {
 	return func(_ *upstream, id uint16, q dnsmessage.Question, _ bool) [][]byte {
 		return [][]byte{message(id, q, nil, records...)}
@@ -201,7 +202,7 @@ func serve(t *testing.T, cfg proxy.ResolverConfig, v6 bool, specs ...egress.Spec
 	return s
 }
 
-// refused returns what was refused so far.
+// refused returns the denials so far.
 func (s *served) refused() []proxy.Denial {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +216,7 @@ func (s *served) pinned() []proxy.Pin {
 	return slices.Clone(s.pins)
 }
 
-// send sends bytes and returns what comes back; nil if nothing comes in a short time.
+// send sends bytes and returns the answer; nil if none comes within patience.
 func send(t *testing.T, network, to string, msg []byte, patience time.Duration) []byte {
 	t.Helper()
 	c, err := net.Dial(network, to)
@@ -264,7 +265,7 @@ func ask(t *testing.T, network, to, name string, kind dnsmessage.Type) *dnsmessa
 	return m
 }
 
-// text is an answer in one line: the code, and addresses with their TTLs.
+// text returns an answer in one line: the code, and addresses with their TTLs.
 func text(m *dnsmessage.Message) string {
 	out := []string{strings.TrimPrefix(m.RCode.String(), "RCode")}
 	if m.Truncated {
@@ -367,7 +368,7 @@ func TestNamesThatAreNotAllowedLeaveNoTrace(t *testing.T) {
 	if q := u.questions(); len(q) > 0 {
 		t.Errorf("the host's resolver was asked %q", q)
 	}
-	if len(s.refused()) != 9 { // each once; whose address it is is no denial
+	if len(s.refused()) != 9 { // each name once; reverse lookups are no denials
 		t.Errorf("%d denials: %+v", len(s.refused()), s.refused())
 	}
 	if d := s.refused()[0]; d.Reason != egress.NotAllowed || d.Asked != "evil.example" || d.Setting != `"evil.example"` {
@@ -399,7 +400,7 @@ func TestPrivateAddressesAreLeftOut(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 
-	// A rule by cidr leads there anyway.
+	// A rule by CIDR allows these anyway.
 	s = serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	s.mu.Lock()
 	s.rules = s.rules.Reaching([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")})
@@ -535,7 +536,7 @@ func TestResolversThatMisbehave(t *testing.T) {
 			u := newUpstream(t, tc.reply)
 			cfg := proxy.ResolverConfig{Upstreams: list(u.at), Attempt: 20 * time.Second, Total: time.Minute}
 			if tc.want == "ServerFailure" {
-				cfg.Attempt = 200 * time.Millisecond // nothing good is waited for
+				cfg.Attempt = 200 * time.Millisecond // no good answer will come
 			}
 			s := serve(t, cfg, true, egress.Spec{Name: "a.org"})
 			if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != tc.want {
@@ -548,7 +549,8 @@ func TestResolversThatMisbehave(t *testing.T) {
 	}
 }
 
-// What is too long for a packet says so, and comes over TCP; sixteen addresses are enough for everybody.
+// An answer too long for a packet is truncated, and complete over TCP; sixteen addresses are the
+// most.
 func TestLongAnswers(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("a", 60) + "." + strings.Repeat("b", 60) + ".org."
@@ -630,7 +632,7 @@ func TestQueriesThatAreNone(t *testing.T) {
 	chaos.Class = dnsmessage.ClassCHAOS
 	for name, tc := range map[string]struct {
 		msg  []byte
-		want string // "" is silence
+		want string // "" means no answer
 	}{
 		"empty":     {[]byte{}, ""},
 		"short":     {[]byte{1, 2, 3}, ""},
@@ -678,7 +680,7 @@ func TestABoxThatAsksTooMuchIsTold(t *testing.T) {
 	for _, n := range []string{"a.org.", "b.org.", "c.org."} {
 		go func() { results <- text(ask(t, "udp", s.udp, n, dnsmessage.TypeA)) }()
 	}
-	if got := <-results; got != "ServerFailure" { // whichever came third; the others wait
+	if got := <-results; got != "ServerFailure" { // whichever came third; the others are still waiting
 		t.Error(got)
 	}
 	once.Do(func() { close(hold) })
@@ -698,7 +700,7 @@ func TestABoxThatAsksTooMuchIsTold(t *testing.T) {
 	}
 }
 
-// A box that opens connections and says nothing has eight of them, and others are closed.
+// A box may have eight silent connections open; further ones are closed.
 func TestConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
 	s := serve(t, proxy.ResolverConfig{Idle: time.Minute}, true)

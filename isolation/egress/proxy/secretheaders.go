@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Secrets are put into the headers of requests, where programs of the box have placeholders, and taken out of the
-// headers of answers again. Each secret is for some hosts alone; all others get the placeholder.
+// Secrets are inserted into the headers of requests, in place of the placeholders that programs
+// of the box use, and removed again from the headers of responses. Each secret is for certain
+// hosts only; all others get the placeholder.
 
 package proxy
 
@@ -16,27 +17,27 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// MaxHeaders is how much the headers of a request may have, in bytes, once secrets are in them.
+// MaxHeaders bounds the headers of a request, in bytes, after secrets are inserted.
 const MaxHeaders = 128 << 10
 
-// ErrTooLong means that the headers of a request would have more than MaxHeaders.
+// ErrTooLong means that the headers of a request would be longer than MaxHeaders.
 var ErrTooLong = errors.New("the headers would be too long")
 
-// Secrets is what one box has. It does not change. The nil Set has nothing.
+// Secrets are the secrets of one box. They do not change. A nil *Secrets has none.
 type Secrets struct {
 	own   tls.Certificate
 	hosts map[egress.Name]*SecretHost
 }
 
-// SecretHost is what is put into requests for one host, and nobody else's.
+// SecretHost holds the secrets for one host.
 type SecretHost struct {
-	in, out *strings.Replacer // placeholders by secrets, and the other way
-	longest int               // secret, in bytes
+	in, out *strings.Replacer // in replaces placeholders by secrets, out the other way
+	longest int               // length of the longest secret, in bytes
 	marks   []string          // the placeholders
-	roots   *x509.CertPool    // nil: the host's
+	roots   *x509.CertPool    // nil: those of the host
 }
 
-// NewSecrets reads what boxd has sent.
+// NewSecrets decodes what boxd has sent.
 func NewSecrets(m *egress.Secrets) (*Secrets, error) {
 	key, err := x509.ParsePKCS8PrivateKey(m.PrivateKey)
 	if err != nil {
@@ -74,7 +75,7 @@ func NewSecrets(m *egress.Secrets) (*Secrets, error) {
 	return s, nil
 }
 
-// For is what there is for a host; nil: nothing.
+// For returns the secrets for a host, nil if there are none.
 func (s *Secrets) For(name egress.Name) *SecretHost {
 	if s == nil {
 		return nil
@@ -82,26 +83,28 @@ func (s *Secrets) For(name egress.Name) *SecretHost {
 	return s.hosts[name]
 }
 
-// Serve is how a box is spoken with in the place of its hosts: by HTTP/1.1 alone.
+// Serve returns the TLS configuration towards the box, in place of its hosts: HTTP/1.1 only.
 func (s *Secrets) Serve() *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{s.own}, MinVersion: tls.VersionTLS12, NextProtos: []string{http1}}
 }
 
-// http1 is HTTP/1.1 as TLS calls it.
+// http1 is the ALPN name of HTTP/1.1.
 const http1 = "http/1.1"
 
-// Dial is how the real host is spoken with: it has to show a certificate for exactly this name.
+// Dial returns the TLS configuration towards the real host, whose certificate must be for exactly
+// this name.
 func (h *SecretHost) Dial(name egress.Name) *tls.Config {
 	return &tls.Config{ServerName: string(name), RootCAs: h.roots, MinVersion: tls.VersionTLS12, NextProtos: []string{http1}}
 }
 
-// In puts secrets into the values of the headers of a request, within the base64 of basic authorization too.
+// In inserts secrets into the values of request headers, also inside the base64 of basic
+// authorization.
 func (h *SecretHost) In(header map[string][]string) error {
 	size := 0
 	for name, values := range header {
 		for i, v := range values {
 			size += len(name) + len(v) + h.growth(v)
-			if size > MaxHeaders { // before it is made
+			if size > MaxHeaders { // check before making it
 				return ErrTooLong
 			}
 			values[i] = h.in.Replace(v)
@@ -120,7 +123,7 @@ func (h *SecretHost) In(header map[string][]string) error {
 	return nil
 }
 
-// growth is how much longer a text may become, in bytes.
+// growth returns by how much a text may grow, in bytes.
 func (h *SecretHost) growth(text string) (n int) {
 	for _, m := range h.marks {
 		n += strings.Count(text, m) * h.longest
@@ -128,10 +131,11 @@ func (h *SecretHost) growth(text string) (n int) {
 	return n
 }
 
-// scheme begins the value of basic authorization, in any case (RFC 7617).
+// scheme is how basic authorization starts, in any case (RFC 7617).
 const scheme = "basic "
 
-// basic puts secrets into the user and the password of basic authorization, ok if there are placeholders in them.
+// basic inserts secrets into the user and password of basic authorization; ok if there are
+// placeholders in them.
 func (h *SecretHost) basic(value string) (text string, grown int, ok bool) {
 	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
 		return "", 0, false
@@ -147,7 +151,7 @@ func (h *SecretHost) basic(value string) (text string, grown int, ok bool) {
 	return value[:len(scheme)] + base64.StdEncoding.EncodeToString([]byte(h.in.Replace(string(plain)))), grown, true
 }
 
-// Out puts placeholders into the headers of an answer, where the host has sent secrets back as they are.
+// Out puts placeholders into response headers in which the host has sent secrets back.
 func (h *SecretHost) Out(header map[string][]string) {
 	for _, values := range header {
 		for i, v := range values {

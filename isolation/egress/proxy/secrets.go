@@ -6,12 +6,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// secrets gives a box other secrets than it has. What it is connected to by the old ones ends.
+// secrets replaces the secrets of a box, and closes the connections that were made with the old
+// ones.
 func (c *Control) secrets(m *egress.Secrets) error {
 	var set *Secrets
 	var err error
 	if len(m.List) > 0 {
-		set, err = NewSecrets(m) // or none, rather than what is not meant any more
+		set, err = NewSecrets(m) // rather no secrets than old ones
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

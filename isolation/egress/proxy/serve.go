@@ -13,11 +13,11 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// maxConns are connections of one box at a time.
+// maxConns bounds the TCP connections of one box at a time.
 const maxConns = 8
 
-// Serve answers the questions of one box until ctx ends, or a socket fails, with that error. It closes both sockets,
-// and returns when nothing of it is left.
+// Serve answers the queries of one box until ctx ends or a socket fails, with that error. It
+// closes both sockets, and returns when all its goroutines have ended.
 func (r *Resolver) Serve(ctx context.Context, box *ResolverBox, packets net.PacketConn, streams net.Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &server{Resolver: r, box: box, busy: make(chan struct{}, r.cfg.PerBox), conns: make(chan struct{}, maxConns)}
@@ -55,7 +55,7 @@ func (s *server) servePackets(ctx context.Context, packets net.PacketConn) error
 	}
 }
 
-// write sends an answer. What cannot be sent is lost, as a packet may be.
+// write sends an answer. If it cannot be sent it is lost, as any packet may be.
 func (s *server) write(packets net.PacketConn, msg []byte, to net.Addr) {
 	if len(msg) == 0 {
 		return
@@ -89,7 +89,7 @@ func (s *server) serveStreams(ctx context.Context, streams net.Listener) error {
 	}
 }
 
-// exchange answers one question of a connection; false at its end.
+// exchange answers one query of a connection; false at its end.
 func (s *server) exchange(ctx context.Context, c net.Conn) bool {
 	if c.SetDeadline(time.Now().Add(s.cfg.Idle)) != nil {
 		return false
@@ -112,7 +112,7 @@ func (s *server) exchange(ctx context.Context, c net.Conn) bool {
 	return err == nil
 }
 
-// enter counts a query in, if the box may ask now; free counts it out.
+// enter starts a query if the box is within its limits; free ends it.
 func (s *server) enter() (free func(), ok bool) {
 	if !s.pace.take(s.cfg.Rate, time.Now()) {
 		return nil, false
@@ -131,7 +131,7 @@ func (s *server) enter() (free func(), ok bool) {
 	}
 }
 
-// busy is the answer to who asks too much.
+// busy returns the answer to a box that sends too many queries.
 func busy(msg []byte) []byte {
 	q, ok := readQuery(msg)
 	if !ok {
@@ -141,7 +141,7 @@ func busy(msg []byte) []byte {
 	return q.reply(true)
 }
 
-// readStream reads a message behind its length.
+// readStream reads a message with its length in front.
 func readStream(r io.Reader, most int) ([]byte, error) {
 	var size [2]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 )
 
-// sockets makes of descriptors what they should be: two where a box asks, and behind them, of a strict one, those
-// whose connections are looked at. It takes them over.
+// sockets turns descriptors, which it takes over, into the DNS sockets of a box, and for a strict
+// box the listeners to which its connections are redirected.
 func sockets(files []int, strict bool) (packets net.PacketConn, streams net.Listener, looked []net.Listener, err error) {
 	if len(files) < 2 || strict != (len(files) > 2) || len(files) > 4 {
 		fdpass.CloseAll(files)

@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// afterwards is how long the other side may go on sending when the box has said all.
+// afterwards is how long the server may go on sending after the box has ended its direction.
 const afterwards = time.Hour
 
 // denial is a fatal alert, access_denied.
 const denial = "\x15\x03\x03\x00\x02\x02\x31"
 
-// tls passes on a connection whose hello names a server that is allowed. One to a host that has secrets is taken: who
-// serves it closes it.
+// tls forwards a connection whose ClientHello names a server that is allowed. taken means that
+// the connection is to a host that has secrets, and that its server closes it.
 func (s *Server) tls(ctx context.Context, c *client) (taken bool) {
 	if c.SetReadDeadline(time.Now().Add(s.proxy.cfg.Hello)) != nil {
 		return false
 	}
 	r := bufio.NewReaderSize(c.Conn, recordHead+1<<12)
 	records, server, err := readHello(r)
-	if err != nil && (len(records) == 0 && r.Buffered() == 0) { // nothing was said
+	if err != nil && (len(records) == 0 && r.Buffered() == 0) { // nothing was sent
 		return false
 	}
 	t, ok := Target{}, false
@@ -64,7 +64,8 @@ func (s *Server) tls(ctx context.Context, c *client) (taken bool) {
 	return false
 }
 
-// pass passes bytes on in both directions, and the end of each, until both have ended or one has failed.
+// pass copies bytes in both directions, and the end of each, until both have ended or one has
+// failed.
 func (s *Server) pass(c *client, r *bufio.Reader, up net.Conn, server string) {
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -91,14 +92,15 @@ func closeWrite(c net.Conn) error {
 	return c.Close()
 }
 
-// send sends what the box says after its hello. A server may ask for a second hello, which could name another: it has
-// to be for the same one. It is the only message after the first that begins so and is not encrypted; whatever else
-// of the handshake is sent first ends the time for it.
+// send forwards what the box sends after its hello. A server may ask for a second hello, which
+// could name another host: it must name the same one. A second hello is the only later message
+// that begins in this way and is not encrypted; once the box has sent any other handshake
+// message, none can follow.
 func (s *Server) send(up io.Writer, r *bufio.Reader, c *client, server string) error {
 	for {
 		head, err := r.Peek(recordHead + 1)
 		if err != nil {
-			break // less than a record: its end, or an error that is found again
+			break // less than a record: the end, or an error that the copy below meets again
 		}
 		if head[0] != typeHandshake {
 			n := recordHead + int64(binary.BigEndian.Uint16(head[3:]))

@@ -18,13 +18,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// Bounds of what a resolver of the host may say.
+// Bounds on what an upstream resolver may send.
 const (
-	maxAnswer  = 16 << 10 // over TCP
-	maxPacket  = 4 << 10  // of which 512 bytes can be an answer
+	maxAnswer  = 16 << 10 // bytes over TCP
+	maxPacket  = 4 << 10  // bytes over UDP, of which 512 can be an answer
 	maxRecords = 256
-	maxAliases = 10 // names that lead to names
-	maxStrays  = 32 // packets that are no answer, while one waits for one
+	maxAliases = 10 // aliases in a chain
+	maxStrays  = 32 // unrelated packets during the wait for an answer
 	rounds     = 2
 )
 
@@ -38,14 +38,14 @@ var (
 	errNotAnswer = errors.New("the message does not answer the question")
 )
 
-// found is what a resolver has said about a name.
+// found is a resolver's answer about a name.
 type found struct {
 	code      dnsmessage.RCode // success or name error
 	addresses []netip.Addr
-	ttl       time.Duration // the least of all records that led there
+	ttl       time.Duration // the shortest of all records in the chain
 }
 
-// ask asks one resolver after the other, twice, until one has an answer.
+// ask queries one resolver after the other, twice, until one answers.
 func (r *Resolver) ask(ctx context.Context, name egress.Name, kind dnsmessage.Type) (*found, error) {
 	last := errNoAnswer
 	for range rounds {
@@ -80,15 +80,15 @@ func (r *Resolver) attempt(ctx context.Context, at netip.AddrPort, name egress.N
 	return q.read(msg)
 }
 
-// question is one that goes to a resolver of the host.
+// question is a query to an upstream resolver.
 type question struct {
 	id  uint16
 	q   dnsmessage.Question
 	msg []byte
 }
 
-// newQuestion makes one with an id that nobody can guess. Each goes out from a socket of its own, so that its port is
-// as new.
+// newQuestion builds a query with an unpredictable id. Each is sent from a socket of its own, so
+// that its port is unpredictable too.
 func newQuestion(name egress.Name, kind dnsmessage.Type) (*question, error) {
 	full, err := dnsmessage.NewName(string(name) + ".")
 	if err != nil {
@@ -104,9 +104,9 @@ func newQuestion(name egress.Name, kind dnsmessage.Type) (*question, error) {
 	return q, err
 }
 
-// over asks, and waits for the answer.
+// over sends the query and waits for the answer.
 func (q *question) over(ctx context.Context, network string, at netip.AddrPort) ([]byte, error) {
-	// A socket that is connected hears from nobody else.
+	// A connected socket receives packets of that peer only.
 	c, err := (&net.Dialer{}).DialContext(ctx, network, at.String())
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (q *question) over(ctx context.Context, network string, at netip.AddrPort) 
 	return nil, errStrays
 }
 
-// isAnsweredBy says that a message is an answer to this question, whatever it says.
+// isAnsweredBy reports whether a message answers this query, whatever the answer is.
 func (q *question) isAnsweredBy(msg []byte) bool {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -161,8 +161,9 @@ func truncated(msg []byte) bool {
 	return err == nil && h.Truncated
 }
 
-// read takes the addresses out of an answer. They belong to the name that was asked, by way of the names that it leads
-// to, which need not be allowed: who is allowed a name is allowed what its owner makes of it.
+// read takes the addresses from an answer. They belong to the name in the query, by way of its
+// aliases, which need not be allowed: a rule that allows a name allows what its owner points it
+// to.
 func (q *question) read(msg []byte) (*found, error) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)

@@ -16,19 +16,19 @@ import (
 	"time"
 )
 
-// Bounds of HTTP, in bytes, and of a connection between requests.
+// Bounds of HTTP messages, in bytes, and of the time between requests of a connection.
 const (
 	maxRequestHead  = 64 << 10
 	maxResponseHead = 256 << 10
 	idle            = 2 * time.Minute
 )
 
-// webState is what is known of a connection of HTTP.
+// webState records what an HTTP connection has received.
 type webState struct {
-	heard, asked atomic.Bool // that something came, and that a request did
+	heard, asked atomic.Bool // any bytes, and a request
 }
 
-// Read is of the connection.
+// Read implements net.Conn.
 func (c *client) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
@@ -37,30 +37,30 @@ func (c *client) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// web reads requests of HTTP/1 and writes them anew, each by a connection of its own: what one was allowed says nothing
-// about the next.
+// web parses HTTP/1 requests and writes each anew on a connection of its own: what one request
+// was allowed says nothing about the next.
 type web struct {
 	// ServeHTTP answers a request.
 	ServeHTTP http.HandlerFunc
 	server    *Server
 	queue     queue
 	pass      *httputil.ReverseProxy
-	silent    *log.Logger // boxes could fill the log
+	silent    *log.Logger // discards messages, with which boxes could fill the log
 }
 
 type key int
 
 const (
-	keyClient  key = iota // the connection that a request came by
-	keyTarget             // where it goes
-	keyInnards            // by which connection within TLS
+	keyClient  key = iota // the connection of a request
+	keyTarget             // where it is forwarded to
+	keyInnards            // its connection within TLS
 )
 
 func emptyWeb(s *Server) *web {
 	return &web{server: s, queue: queue{conns: make(chan net.Conn), end: make(chan struct{})}, silent: log.New(io.Discard, "", 0)}
 }
 
-// transport is what requests go on by, without where to.
+// transport returns the transport for forwarded requests, without their destination.
 func (w *web) transport() *http.Transport {
 	return &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxResponseHead}
 }
@@ -101,7 +101,7 @@ func (w *web) serve(ctx context.Context) {
 	_ = server.Serve(&w.queue)
 }
 
-// take hands a connection to the server, which closes it.
+// take passes a connection to the server, which closes it.
 func (w *web) take(ctx context.Context, c net.Conn) {
 	select {
 	case w.queue.conns <- c:
@@ -131,7 +131,7 @@ func (w *web) servePlain(out http.ResponseWriter, r *http.Request) {
 	w.pass.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), keyTarget, t)))
 }
 
-// hostOf is the host that a request is for, if it is for one at this port.
+// hostOf returns the host that a request is for, if that is for the usual port.
 func hostOf(r *http.Request, usual int) (string, bool) {
 	if r.Method == http.MethodConnect {
 		return "", false
@@ -140,7 +140,8 @@ func hostOf(r *http.Request, usual int) (string, bool) {
 	return host, host != "" && (!found || port == "" || port == strconv.Itoa(usual))
 }
 
-// rewrite leaves a request as it was, as far as it is for the server and not for who passes it on.
+// rewrite keeps a request as it was, except for the parts that a client sends to a proxy and not
+// to a server.
 func rewrite(p *httputil.ProxyRequest) {
 	t, _ := p.In.Context().Value(keyTarget).(Target)
 	rewriteTo(p, "http", t.To.String())
@@ -156,7 +157,7 @@ func rewriteTo(p *httputil.ProxyRequest, scheme, to string) {
 	}
 }
 
-// failed answers a request that could not be passed on.
+// failed answers a request that could not be forwarded.
 func failed(out http.ResponseWriter, _ *http.Request, err error) {
 	if errors.Is(err, ErrNotLed) {
 		refuse(out, http.StatusForbidden, "boxd: this name has not led to this address; ask for it again\n")
@@ -165,7 +166,7 @@ func failed(out http.ResponseWriter, _ *http.Request, err error) {
 	refuse(out, http.StatusBadGateway, "boxd: the server cannot be reached\n")
 }
 
-// refuse answers, and ends the connection: what else was sent by it is not read.
+// refuse answers and closes the connection; what else was sent on it is not read.
 func refuse(out http.ResponseWriter, status int, text string) {
 	out.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	out.Header().Set("Connection", "close")
@@ -173,13 +174,13 @@ func refuse(out http.ResponseWriter, status int, text string) {
 	_, _ = io.WriteString(out, text)
 }
 
-// queue is the listener of connections that were accepted elsewhere.
+// queue is a listener that returns connections accepted elsewhere.
 type queue struct {
 	conns chan net.Conn
 	end   chan struct{}
 }
 
-// Accept is net.Listener.
+// Accept implements net.Listener.
 func (q *queue) Accept() (net.Conn, error) {
 	select {
 	case c := <-q.conns:
@@ -189,8 +190,8 @@ func (q *queue) Accept() (net.Conn, error) {
 	}
 }
 
-// Close is net.Listener.
+// Close implements net.Listener.
 func (q *queue) Close() error { return nil }
 
-// Addr is net.Listener.
+// Addr implements net.Listener.
 func (q *queue) Addr() net.Addr { return &net.TCPAddr{} }

@@ -4,7 +4,8 @@ package isolation
 
 import "math"
 
-// The bytes of the messages to and from PID 1. They are those of every release: see BoxVersion.
+// The bytes of the messages to and from PID 1. They stay the same in every release: see
+// BoxVersion.
 
 // Encode returns the message's bytes.
 func (m *BoxRequest) Encode() []byte {
@@ -14,7 +15,7 @@ func (m *BoxRequest) Encode() []byte {
 	return c.b
 }
 
-// DecodeBoxRequest reads a message to PID 1.
+// DecodeBoxRequest decodes a message to PID 1.
 func DecodeBoxRequest(b []byte) (*BoxRequest, error) {
 	c, kind := readMessage(b)
 	m := &BoxRequest{}
@@ -96,7 +97,7 @@ func (m *BoxReply) Encode() []byte {
 	return c.b
 }
 
-// DecodeBoxReply reads a message from PID 1, which is not trusted: every number is checked.
+// DecodeBoxReply decodes a message from PID 1, which is not trusted: every number is checked.
 func DecodeBoxReply(b []byte) (*BoxReply, error) {
 	c, kind := readMessage(b)
 	m := &BoxReply{}
@@ -203,7 +204,7 @@ func (x *Command) fields(c *codec) {
 		x.Direct && (x.Stdin != StdinNull || x.Continue != 0))
 }
 
-// terminal is the size of a terminal in one number, 0 if there is none.
+// terminal encodes the size of a terminal in one number, 0 if there is none.
 func (x *Command) terminal(c *codec) {
 	var size uint32
 	if x.Terminal != nil {

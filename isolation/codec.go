@@ -9,40 +9,42 @@ import (
 	"time"
 )
 
-// ErrMalformed is a message that is not of its form: too short, too long, out of range, or of a
-// peer that speaks another version.
+// ErrMalformed means that a message is malformed: too short, too long, out of range, or from a
+// peer of another version.
 var ErrMalformed = errors.New("malformed isolation message")
 
-// codec writes the fields of a message, or reads them: each message names its fields once, in order, for both
-// directions. Numbers are little-endian, and texts and lists come behind their lengths.
+// codec encodes the fields of a message, or decodes them: each message lists its fields once, in
+// order, for both directions. Numbers are little-endian, and texts and lists are preceded by
+// their lengths.
 //
-// Writing never changes the message. When reading, the first thing that does not fit makes every later field zero
-// and done report ErrMalformed, so a caller checks once, at the end.
+// Encoding never changes the message. When decoding, the first mismatch makes every later field
+// zero and done return ErrMalformed, so a caller checks once, at the end.
 type codec struct {
 	b       []byte // what has been written, or what is left to be read
 	reading bool
-	bad     bool // of reading: something did not fit
+	bad     bool // when decoding: there was a mismatch
 }
 
-// fielder is a message, or a part of one, that names its fields.
+// fielder is a message, or a part of one, that lists its fields.
 type fielder[T any] interface {
 	*T
 	fields(c *codec)
 }
 
-// writeMessage returns a codec that writes a message of type kind; every message begins with its type.
+// writeMessage returns a codec that encodes a message of type kind; every message begins with its
+// type.
 func writeMessage(kind uint8) *codec {
 	return &codec{b: append(make([]byte, 0, 256), kind)}
 }
 
-// readMessage returns a codec that reads a message, and the type of that.
+// readMessage returns a codec that decodes a message, and the type of the message.
 func readMessage(b []byte) (c *codec, kind uint8) {
 	c = &codec{b: b, reading: true}
 	c.u8(&kind)
 	return c, kind
 }
 
-// done reports whether all of a message has been read and is of its form.
+// done returns an error unless the whole message has been read and is well-formed.
 func (c *codec) done() error {
 	if c.bad || len(c.b) != 0 {
 		return ErrMalformed
@@ -50,17 +52,17 @@ func (c *codec) done() error {
 	return nil
 }
 
-// refuse makes a message malformed whose fields cannot be meant.
+// refuse marks a message as malformed if its fields are nonsense.
 func (c *codec) refuse(nonsense bool) { c.bad = c.bad || nonsense }
 
-// set sets what is true of every message of the type that is read.
+// set sets a field that is true in every message of this type when it is decoded.
 func (c *codec) set(p *bool) {
 	if c.reading {
 		*p = true
 	}
 }
 
-// take returns the next n bytes of the message; nil: there are not so many.
+// take returns the next n bytes of the message, nil if it has fewer.
 func (c *codec) take(n int) []byte {
 	if c.bad || n < 0 || n > len(c.b) {
 		c.bad, c.b = true, nil
@@ -119,7 +121,7 @@ func (c *codec) u64(list ...*uint64) {
 	}
 }
 
-// small is a number that takes one byte, of another type.
+// small encodes a number of another type in one byte.
 func small[T ~int | ~uint8](c *codec, p *T) {
 	n := uint8(*p)
 	if c.u8(&n); c.reading {
@@ -191,7 +193,7 @@ func (c *codec) items(list ...*string) {
 	}
 }
 
-// rest is all that is left of a message, of whatever form.
+// rest is everything that is left of a message, in any form.
 func (c *codec) rest(p *string) {
 	if !c.reading {
 		c.b = append(c.b, *p...)
@@ -200,8 +202,8 @@ func (c *codec) rest(p *string) {
 	*p = string(c.take(len(c.b)))
 }
 
-// listOf is a list. Every element takes at least size bytes, so a length that the rest of the message cannot hold is
-// refused before anything is allocated for it.
+// listOf encodes a list. Every element takes at least size bytes, so a length that the rest of
+// the message cannot hold is refused before anything is allocated for it.
 func listOf[T any](c *codec, p *[]T, size int, element func(*T)) {
 	n := uint32(len(*p))
 	c.u32(&n)
@@ -218,14 +220,14 @@ func listOf[T any](c *codec, p *[]T, size int, element func(*T)) {
 	}
 }
 
-// list is a list of what names its fields.
+// list encodes a list of elements that list their fields.
 func list[T any, P fielder[T]](c *codec, p *[]T, size int) {
 	listOf(c, p, size, func(element *T) { P(element).fields(c) })
 }
 
 func (c *codec) strs(p *[]string) { listOf(c, p, 4, func(s *string) { c.str(s) }) }
 
-// part is a part of a message that is there.
+// part encodes a part of a message that is always there.
 func part[T any, P fielder[T]](c *codec, p **T) {
 	if c.reading {
 		*p = new(T)
@@ -233,7 +235,7 @@ func part[T any, P fielder[T]](c *codec, p **T) {
 	P(*p).fields(c)
 }
 
-// optional is a part that may be missing.
+// optional encodes a part that may be missing.
 func optional[T any, P fielder[T]](c *codec, p **T) {
 	there := *p != nil
 	c.bool(&there)

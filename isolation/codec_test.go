@@ -48,7 +48,7 @@ func decodeReplied(b []byte) (*replied, error) {
 	return &replied{number, m}, err
 }
 
-// endpoint is one whose address has so many bytes.
+// endpoint returns one whose address has this many bytes.
 func endpoint(size int) Endpoint {
 	return Endpoint{Address: bytes.Repeat([]byte{11}, size), Port: 443}
 }
@@ -167,7 +167,7 @@ func boxReplies() []*BoxReply {
 	}
 }
 
-// check decodes what encode made of each message, and notes the types of the messages.
+// check encodes and decodes each message, and records the types of the messages.
 func check[T any](t *testing.T, seen map[byte]bool, list []T, encode func(T) []byte, decode func([]byte) (T, error)) {
 	t.Helper()
 	for _, want := range list {
@@ -195,7 +195,7 @@ func check[T any](t *testing.T, seen map[byte]bool, list []T, encode func(T) []b
 func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	t.Parallel()
 	seen := map[byte]bool{}
-	// The long command once is enough: cutting it at every byte is quadratic.
+	// One long command is enough: truncating it at every byte is quadratic.
 	requests := boxRequests()
 	long := requests[5]
 	if got, err := DecodeBoxRequest(long.Encode()); err != nil || !cmp.Equal(long, got) {
@@ -316,8 +316,8 @@ func TestNonsenseToTheKeeperIsRefused(t *testing.T) {
 	}
 }
 
-// fuzz holds a decoder to what its peers rely on: it never panics, and what it accepts is the one
-// encoding of the message it returns.
+// fuzz checks what peers rely on: a decoder never panics, and what it accepts is the one encoding
+// of the message it returns.
 func fuzz[T interface{ Encode() []byte }](f *testing.F, seeds []T, decode func([]byte) (T, error)) {
 	f.Helper()
 	for _, s := range seeds {

@@ -6,14 +6,15 @@ package isolation
 
 import "strings"
 
-// DrivesDir is where a box has its drives, two names below it. As for skills it is part of the image's tree, so that no program
-// of the box, and no mount that its session was given, is in the way there.
+// DrivesDir is where a box has its drives, two levels below it. Like SkillsDir it is part of the
+// image's tree, so that no program of the box, and no mount of its session, can be in the way
+// there.
 const DrivesDir = "/drives"
 
-// Where a box that can write to its root has what that is made of, read-only.
+// Where a box with a writable root has the layers of that, read-only.
 const (
 	RootImage   = "/var/lib/boxd/image"
-	RootChanged = "/var/lib/boxd/changed" // as overlayfs keeps it: a device 0:0 is something that was removed
+	RootChanged = "/var/lib/boxd/changed" // as overlayfs stores it: a device 0:0 stands for something removed
 )
 
 // maxTreeName bounds the name of a tree, and each part of the name of a drive.
@@ -25,8 +26,8 @@ func ValidTree(name string) bool {
 	return name != "" && len(name) <= maxTreeName && strings.Trim(name, chars) == "" && name[0] != '-'
 }
 
-// ValidDrive reports whether a text is the name of a drive: whom it is for and what it is, each 1 to 64 of a-z, 0-9, "-", "_"
-// and ".", and no punctuation first.
+// ValidDrive reports whether a text is the name of a drive: its owner, a slash and its project,
+// each 1 to 64 of a-z, 0-9, "-", "_" and ".", beginning with a letter or digit.
 func ValidDrive(name string) bool {
 	const chars = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 	owner, project, ok := strings.Cut(name, "/")
@@ -38,10 +39,10 @@ func ValidDrive(name string) bool {
 	return ok
 }
 
-// DriveTarget is where a drive is in a box.
+// DriveTarget returns where a drive is in a box.
 func DriveTarget(name string) string { return DrivesDir + "/" + name }
 
-// IsDriveTarget reports whether a path is where a box can have a drive.
+// IsDriveTarget reports whether a path is one where a box can have a drive.
 func IsDriveTarget(at string) bool {
 	name, ok := strings.CutPrefix(at, DrivesDir+"/")
 	return ok && ValidDrive(name)

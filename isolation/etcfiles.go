@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Files and links that every box has in /etc and /run/box.
+// Files and symbolic links that every box has in /etc and /run/box.
 
 package isolation
 
@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RunDir holds the files of /etc that differ from box to box. The image has links to them.
+// RunDir holds the files of /etc that differ from box to box. The image has symbolic links to
+// them.
 const RunDir = "/run/box"
 
 // BoxFile is one of them.
 type BoxFile struct{ Name, Text string }
 
-// HostnameFiles are the files that have a box's hostname in them.
+// HostnameFiles returns the files that contain a box's hostname.
 func HostnameFiles(hostname string) []BoxFile {
 	return []BoxFile{
 		{"hostname", hostname + "\n"},
@@ -24,17 +25,18 @@ func HostnameFiles(hostname string) []BoxFile {
 	}
 }
 
-// RootDirs are those that every box has at the top of its tree, apart from those that mounts of a session go to.
+// RootDirs returns the directories that every box has at the top of its tree, apart from those
+// where a session may mount.
 func RootDirs() []string { return []string{"proc", "sys", "dev", "etc", "var", "run", "home"} }
 
-// HostDirs are those of the host that the image "host" shows whole, as far as they are directories: on most hosts all but
-// the first are links into that.
+// HostDirs returns the directories of the host that the image "host" shows whole. On most hosts
+// all but the first are symbolic links into that one.
 func HostDirs() []string {
 	return []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 }
 
-// RootLinks are the links that every box has, with where they lead. What of /etc is about the box differs from box to box, and
-// PID 1 writes it.
+// RootLinks returns the symbolic links that every box has, with their targets. The files of /etc
+// that differ from box to box are written by PID 1.
 func RootLinks() map[string]string {
 	return map[string]string{
 		"etc/hosts": "../run/box/hosts", "etc/hostname": "../run/box/hostname", "etc/resolv.conf": "../run/box/resolv.conf", "etc/mtab": "../proc/self/mounts",
@@ -42,7 +44,7 @@ func RootLinks() map[string]string {
 	}
 }
 
-// RlimitName is what a resource is called in errors.
+// RlimitName returns what a resource is called in errors.
 func RlimitName(resource uint32) string {
 	switch resource {
 	case unix.RLIMIT_CORE:
@@ -65,8 +67,8 @@ func RlimitName(resource uint32) string {
 	return ""
 }
 
-// ProgramsID tells the keeper's program and those of boxes from later ones of the same path: an update of one
-// is another keeper.
+// ProgramsID distinguishes these versions of the programs from later ones at the same paths:
+// after an update boxd wants another keeper.
 func ProgramsID(keeper, boxInit, boxFiles *unix.Stat_t) string {
 	return stamp(keeper) + " " + stamp(boxInit) + " " + stamp(boxFiles)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// The fields of what more than one message has.
+// The fields of parts that more than one message has.
 
 func limits(c *codec, l *cgroup.Limits) {
 	c.u64(&l.Memory, &l.MemoryHigh, &l.Swap, &l.CPU, &l.CPUWeight, &l.Pids, &l.IOWeight, &l.IORead, &l.IOWrite)

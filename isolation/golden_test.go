@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// A box speaks the protocol of the boxinit that it was started with, and outlives boxd: each message to and from PID 1
-// keeps the bytes that it had when the file was recorded, of BoxVersion 1.
+// A box speaks the protocol of the boxinit that it was started with, and outlives boxd: each
+// message to and from PID 1 has the bytes that were recorded for BoxVersion 1.
 func TestMessagesOfBoxesKeepTheirBytes(t *testing.T) {
 	t.Parallel()
 	var lines []string
 	for i, m := range boxRequests() {
-		if i != 5 { // the long command, which has the fields of the others
+		if i != 5 { // the long command, whose fields other messages have too
 			lines = append(lines, "request "+hex.EncodeToString(m.Encode()))
 		}
 	}
@@ -44,7 +44,8 @@ func golden(t *testing.T, name string, lines []string) {
 	}
 }
 
-// A keeper and a boxd of different versions understand each other so far that one can send the other away.
+// A keeper and a boxd of different versions understand each other well enough that one can tell
+// the other to leave.
 func TestFirstWordsAreThoseOfEveryVersion(t *testing.T) {
 	t.Parallel()
 	for want, got := range map[string][]byte{

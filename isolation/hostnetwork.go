@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A box in the host's network. It may not configure that, which belongs to another user namespace, but it connects
-// as any program of the host does.
+// A box in the host's network. It may not configure that, which belongs to another user
+// namespace, but it can connect as any program of the host can.
 
 package isolation
 
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetUpLoopback sets lo up, in PID 1 of a new box. In a network of the box's own it is down until then; where it is up the
-// network is the host's.
+// SetUpLoopback sets lo up, in PID 1 of a new box. In a network namespace of the box's own it is
+// down until then; if it is up already, the network is the host's.
 func SetUpLoopback() (host bool, item string, err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -34,16 +34,18 @@ func SetUpLoopback() (host bool, item string, err error) {
 	return false, "lo", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
-// leastScopes is the first version of Landlock that keeps programs from abstract sockets of others (Linux 6.12).
+// leastScopes is the first Landlock ABI version that can keep programs from abstract sockets of
+// others (Linux 6.12).
 const leastScopes = 6
 
-// CanScopeSockets reports whether this kernel keeps the programs of such a box from the host's abstract Unix sockets.
+// CanScopeSockets reports whether this kernel can keep the programs of such a box from the host's
+// abstract Unix sockets.
 func CanScopeSockets() bool {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	return errno == 0 && version >= leastScopes
 }
 
-// CheckHostNetwork says loudly that there are such profiles.
+// CheckHostNetwork warns that there are such profiles.
 func CheckHostNetwork(profiles []string) Check {
 	detail := "boxes of these profiles use the network of the host unfiltered, including services on loopback: " + strings.Join(profiles, ", ")
 	if !CanScopeSockets() {
@@ -55,8 +57,10 @@ func CheckHostNetwork(profiles []string) Check {
 	}
 }
 
-// ScopeSockets has, in a box in the network of the host, this thread, and what it starts, connect to no abstract Unix socket that others have made, where the kernel
-// can. The thread has no_new_privs, and is the one that starts all programs of the box: those reach each other.
+// ScopeSockets keeps this thread, and every process it starts, from abstract Unix sockets of
+// other processes, if the box shares the host's network and the kernel can do it. The thread must
+// have no_new_privs, and must be the one that starts all programs of the box: those can then
+// still reach each other.
 func ScopeSockets(host bool) (item string, err error) {
 	if !host || !CanScopeSockets() {
 		return "", nil

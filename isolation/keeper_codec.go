@@ -25,7 +25,7 @@ const (
 	msgChangeMount
 	msgMounted
 	msgChangeSpace
-	msgNetworkWords // before version 22: no message has it any more
+	msgNetworkWords // used before version 22; no message has this type any more
 	msgReadQuota
 	msgQuotaUse
 	msgKeepTree
@@ -49,17 +49,17 @@ func EncodeKeeperRequest(number uint32, m KeeperRequest) []byte {
 	return encodeNumbered(m.requestKind(), number, m.fields)
 }
 
-// DecodeKeeperRequest reads a message from boxd.
+// DecodeKeeperRequest decodes a message from boxd.
 func DecodeKeeperRequest(b []byte) (number uint32, m KeeperRequest, err error) {
 	return decodeNumbered(b, newKeeperRequest)
 }
 
-// EncodeKeeperReply returns the bytes of the reply to the request of a number.
+// EncodeKeeperReply returns the bytes of the reply to the request with this number.
 func EncodeKeeperReply(number uint32, m KeeperReply) []byte {
 	return encodeNumbered(m.replyKind(), number, m.fields)
 }
 
-// DecodeKeeperReply reads a message from the keeper.
+// DecodeKeeperReply decodes a message from the keeper.
 func DecodeKeeperReply(b []byte) (number uint32, m KeeperReply, err error) {
 	return decodeNumbered(b, newKeeperReply)
 }
@@ -73,7 +73,8 @@ func encodeNumbered(kind uint8, number uint32, fields func(*codec)) []byte {
 	return c.b
 }
 
-// decodeNumbered reads a message of a kind that empty knows; it returns nil for others.
+// decodeNumbered decodes a message of a type for which empty returns a value; for others it
+// returns nil.
 func decodeNumbered[M interface {
 	comparable
 	fields(c *codec)
@@ -93,7 +94,7 @@ func decodeNumbered[M interface {
 	return number, m, nil
 }
 
-// newKeeperRequest returns an empty request of a type, nil if there is none.
+// newKeeperRequest returns an empty request of this type, nil if there is none.
 func newKeeperRequest(kind uint8) KeeperRequest {
 	for _, m := range keeperRequestTypes() {
 		if m.requestKind() == kind {
@@ -103,7 +104,7 @@ func newKeeperRequest(kind uint8) KeeperRequest {
 	return nil
 }
 
-// newKeeperReply returns an empty reply of a type, nil if there is none.
+// newKeeperReply returns an empty reply of this type, nil if there is none.
 func newKeeperReply(kind uint8) KeeperReply {
 	for _, m := range keeperReplyTypes() {
 		if m.replyKind() == kind {

@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// KeeperConfig is what a keeper is started with. It comes from root as flags and is never changed by a
-// request; boxd replaces a keeper that has another one.
+// KeeperConfig is what a keeper is started with. It comes from root as flags, and no request
+// changes it; boxd replaces a keeper whose configuration differs.
 type KeeperConfig struct {
-	RunDir   string // holds the keeper's socket, and a directory of each living box
+	RunDir   string // holds the keeper's socket, and a directory for each living box
 	StateDir string // holds the managed workspaces; 0700
 	BoxInit  string // path of the program that becomes PID 1 of a box
 	IDBase   uint32 // first host id of the first range, a multiple of IDRange
 	IDCount  uint32 // number of ranges, one for each living box
 	IDLock   string // file that reserves ranges among all keepers of the host
-	Ahead    int    // how many boxes are cloned ahead of need
-	Store    uint64 // bytes of the store, where the state directory has no quotas; 0: no store
+	Ahead    int    // number of boxes to prefork
+	Store    uint64 // size of the store in bytes, where the state directory has no quotas; 0: no store
 	Group    string // cgroup that has been delegated to boxd, an absolute path; "": none
 	Allow    []string
 	Etc      []string
-	Network  []string      // as isolation/network has it
-	Patience time.Duration // for filesystems that callers name; 0: some seconds
+	Network  []string      // in the form of isolation/network
+	Patience time.Duration // timeout for filesystems that callers name; 0: some seconds
 
-	AIO        bool     // programs may have asynchronous I/O of the kernel, whose amount is one for the host
-	QuotaRoots []string // directories of the host below which such can be given quotas
+	AIO        bool     // programs may use io_setup(2), of which the host has a limited number
+	QuotaRoots []string // directories of the host below which directories can have quotas
 }
 
 // Names in the run directory.
 const (
-	KeeperDir    = "keeper" // of the keeper alone, 0700
+	KeeperDir    = "keeper" // for the keeper only, 0700
 	KeeperSocket = "socket" // in KeeperDir
-	BoxesDir     = "boxes"  // a directory for each box, 0700
+	BoxesDir     = "boxes"  // holds a directory for each box, 0700
 )
 
 // Flags returns the flags of a keeper with this configuration, always in the same order.
@@ -57,16 +57,17 @@ func (c *KeeperConfig) Flags() []string {
 	return flags
 }
 
-// BoxFiles is the path of the program that serves files in boxes: it lies beside BoxInit.
+// BoxFiles returns the path of the program that serves files in boxes, in the same directory as
+// BoxInit.
 func (c *KeeperConfig) BoxFiles() string { return filepath.Join(filepath.Dir(c.BoxInit), "boxfiles") }
 
-// Greeting is the first word of a keeper. The form of its version, and of the requests Hello, Leave and
-// Quit, is that of every version, so that each can send the other away.
+// Greeting is the first message of a keeper. The form of its version, and of the requests Hello,
+// Leave and Quit, is the same in every version, so that each side can tell the other to leave.
 type Greeting struct {
 	Version  uint32
 	Flags    []string
 	Programs string
-	Other    string // all but the version, of a keeper of another version
+	Other    string // the rest of the message, if the keeper has another version
 }
 
 func (g *Greeting) fields(c *codec) {

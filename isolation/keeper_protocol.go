@@ -4,10 +4,10 @@ package isolation
 
 import "github.com/boxd-dev/boxd/cgroup"
 
-// The conversation between boxd and the keeper, over the SEQPACKET socket that the keeper listens on. One
-// boxd is served at a time; when its end closes, the keeper waits for the next. Each request has a type, and
-// a number by which its reply is known: they are answered in any order, and every one of them either with the
-// reply of its type or with a StepError. Everything a box needs afterwards goes past the keeper.
+// The protocol between boxd and the keeper, over the SEQPACKET socket that the keeper listens on.
+// One boxd is served at a time; when its end closes, the keeper waits for the next. Each request
+// has a type, and a number that its reply repeats: replies come in any order, each either the
+// reply of its type or a StepError. Everything a box needs after its start bypasses the keeper.
 //
 //	request                  reply
 //	Hello                    Greeting, see there
@@ -34,16 +34,16 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	Leave                    none: the keeper exits, and leaves the boxes to the next one
 //	Quit                     Done, if the keeper stays: it ends every box, and exits unless it is to linger
 //
-// A box whose Launched boxd does not live to receive is ended.
+// If boxd goes before it receives a Launched, that box is ended.
 
-// KeeperVersion is the version of this conversation; both sides must have the same.
+// KeeperVersion is the version of this protocol; both sides must have the same.
 const KeeperVersion = 22
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
 
-// HoldCommand is the argument that makes the keeper's program wait for the end of its standard input and do
-// nothing else: the process that something is made with which cannot be made without one.
+// HoldCommand is the argument that makes the keeper's program wait for the end of its standard
+// input and do nothing else: it holds a user namespace, which cannot be made without a process.
 const HoldCommand = "hold"
 
 // KeeperRequest is a message from boxd to the keeper.
@@ -58,92 +58,92 @@ type KeeperReply interface {
 	fields(c *codec)
 }
 
-// Hello asks for the keeper's Greeting. It has no number, and nor has that.
+// Hello asks for the keeper's Greeting. Neither has a number.
 type Hello struct{ Version uint32 }
 
-// Launch asks for a box.
+// Launch starts a box.
 type Launch struct{ Spec Spec }
 
-// Adopt asks for a new connection to a living box.
+// Adopt opens a new connection to a living box.
 type Adopt struct{ Key string }
 
-// EndBox asks for the end of a box.
+// EndBox ends a box.
 type EndBox struct {
 	Key        string
-	RemoveWork bool // the managed workspace goes too
+	RemoveWork bool // remove the managed workspace too
 }
 
-// KeepTree asks for the end of a box, and that its workspace becomes the tree of an image, of this name, or
+// KeepTree ends a box, and turns its workspace into the tree of an image with this name, or into
 // SpacesDir/KEY.
 type KeepTree struct{ Key, Tree string }
 
-// RemoveTree asks that the tree of an image be removed. EBUSY: a box has it.
+// RemoveTree removes the tree of an image. EBUSY: a box uses it.
 type RemoveTree struct{ Tree string }
 
-// ListBoxes asks for the keys of living boxes that come after one.
+// ListBoxes asks for the keys of living boxes that sort after one.
 type ListBoxes struct{ After string }
 
-// SetLimits asks for other limits of a living box: those of its cgroups, if it has any, and those
-// of its workspace, if that has any.
+// SetLimits changes the limits of a living box: those of its cgroups, if it has any, and those of
+// its workspace, if that has any.
 type SetLimits struct {
 	Key    string
 	Limits cgroup.Limits
 	Work   Quota
 }
 
-// SetOwnerLimits asks for other limits of what all boxes of an owner may have together.
+// SetOwnerLimits changes the limits for all boxes of an owner together.
 type SetOwnerLimits struct{ Owner cgroup.Owner }
 
-// Reclaim asks that memory be taken back from a living box that its programs do not need.
+// Reclaim takes back memory of a living box that its programs do not need.
 type Reclaim struct{ Key string }
 
 // LookHost asks what can be enforced on this host.
 type LookHost struct{}
 
-// CheckHost asks that it be tried what boxes need on this host.
+// CheckHost tests what boxes need on this host.
 type CheckHost struct{}
 
 // Leave asks the keeper to exit, and to leave the boxes to the next one.
 type Leave struct{}
 
-// Quit asks the keeper to end every box and to exit; one that lingers stays.
+// Quit asks the keeper to end every box and to exit; a keeper that lingers stays.
 type Quit struct{}
 
-// Done is the reply to a request that has nothing to tell.
+// Done is the reply to a request that has no result.
 type Done struct{}
 
-// Listed is a page of the living boxes, in the order of their keys.
+// Listed is a page of the keys of living boxes, sorted.
 type Listed struct {
 	Keys []string
 	More bool
 }
 
-// Launched describes a started box as the host sees it. It comes with the box's control socket and its pidfd, in this
-// order.
+// Launched describes a started box as the host sees it. The box's control socket and its pidfd
+// come with it, in this order.
 type Launched struct {
 	PID    uint32
 	IDBase uint32 // first of the IDRange host ids
 	Group  string // path of the box's cgroup, "" if it has none
 }
 
-// Host is what can be enforced here, found out by trying.
+// Host says what can be enforced on this host, as found out by trying.
 type Host struct {
-	Controllers []string // of the boxes' cgroups; none if there are no groups
-	NoGroups    string   // why there are none
+	Controllers []string // cgroup controllers of the boxes; empty if there are no cgroups
+	NoGroups    string   // why there are no cgroups
 	Workspaces  string   // the directory that holds the managed workspaces
-	Quota       string   // what keeps their quotas, QuotaProject or QuotaStore; "": nothing
+	Quota       string   // what enforces their quotas, QuotaProject or QuotaStore; "": nothing
 	NoQuota     string   // why nothing does
 	QuotaHint   string   // what to do about that
-	Bounds      []string // of each of KeeperConfig.QuotaRoots its path, and why nothing below it can have a quota; "": it can
+	Bounds      []string // for each of KeeperConfig.QuotaRoots its path, and why nothing below it can have a quota; "": it can
 }
 
-// What keeps quotas of workspaces.
+// What enforces quotas of workspaces.
 const (
-	QuotaProject = "project-quota" // of the filesystem of the state directory
-	QuotaStore   = "store"         // that of a filesystem of boxd's own, in a file there
+	QuotaProject = "project-quota" // project quota of the state directory's filesystem
+	QuotaStore   = "store"         // project quota of boxd's own filesystem, in a file there
 )
 
-// Checked is what has come of a CheckHost.
+// Checked is the result of a CheckHost.
 type Checked struct{ Checks []Check }
 
 func (*Hello) requestKind() uint8          { return msgHello }

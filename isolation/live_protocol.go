@@ -4,40 +4,42 @@ package isolation
 
 import "strconv"
 
-// MountOp is what is done to a mount of a living box.
+// MountOp is what to do with a mount of a live box.
 type MountOp uint8
 
 // The operations.
 const (
 	MountAdd     MountOp = iota + 1
-	MountReplace         // by another directory, so that the target is never bare
+	MountReplace         // mount another directory in its place, so that the target is never bare
 	MountRemove
 	MountTidy    // after the box has ended: remove the directories that were made for its mounts
-	MountLook    // change nothing: what there is, to find out later what a change has come to that was interrupted
-	MountMissing // change nothing, from outside: where on the host a directory is, and what a target below it lacks
-	MountFollow  // change nothing, of no box: where a path leads
+	MountLook    // change nothing: list the mounts, to find out later what an interrupted change has done
+	MountMissing // change nothing, from outside: where on the host a directory is, and which part of a target below it is missing
+	MountFollow  // change nothing, without a box: where a path leads
 )
 
-// MaxMountUsers is how many of those who use a mount are named.
+// MaxMountUsers is how many users of a busy mount are named.
 const MaxMountUsers = 16
 
-// MaxStacked is how many mounts can be on one target: on kernels before 6.5 one that was replaced stays below.
+// MaxStacked is how many mounts can be stacked on one target: before Linux 6.5 a replaced mount
+// stays below.
 const MaxStacked = 64
 
-// MaxLooked is how many mounts of a living box there can be, at most.
+// MaxLooked is how many mounts a live box can have at most.
 const MaxLooked = MaxMounts * MaxStacked
 
-// ChangeMount asks for another mount of a living box, in the place of one, or for the end of one.
+// ChangeMount adds a mount to a live box, replaces or removes one, or does one of the other
+// operations.
 type ChangeMount struct {
 	Key    string
 	Op     MountOp
 	Caller Caller
-	Mount  Mount    // what is added; to remove and to look, only the target; to tidy, the mount that Made is in, also of what is missing
-	IDs    []uint64 // of the mounts on the target, the uppermost first: to replace and to remove
-	Made   string   // to remove and to tidy: the first of the directories that were made for the target
-	Target string   // to tidy: the last of them
+	Mount  Mount    // what is added; for remove and look only the target; for tidy and missing the mount that contains Made
+	IDs    []uint64 // for replace and remove: ids of the mounts on the target, the uppermost first
+	Made   string   // for remove and tidy: the first of the directories that were made for the target
+	Target string   // for tidy: the last of them
 	Force  bool     // remove it even if it is in use
-	Skill  Skill    // what is mounted instead of a directory that is lent
+	Skill  Skill    // what to mount instead of a directory of the host
 }
 
 // Validate checks what can be checked without the host.
@@ -72,8 +74,8 @@ func (req *ChangeMount) Validate() error {
 	return req.Mount.validate("", req.Caller.UID)
 }
 
-// ValidTarget refuses targets that a living box cannot have a mount on: those of the box itself, and those
-// that the mounts of its making cannot have either.
+// ValidTarget refuses targets where a live box cannot have a mount: those of the box itself, and
+// those that mounts at its start cannot have either.
 func ValidTarget(target string) error {
 	own := target == Workspace || target == Home || target == "/tmp"
 	if own || !CleanAbsolute(target) || !UnderRoots(target) {
@@ -82,25 +84,26 @@ func ValidTarget(target string) error {
 	return nil
 }
 
-// Mounted is what has come of a ChangeMount.
+// Mounted is the result of a ChangeMount.
 type Mounted struct {
-	ID    uint64 // of the new mount, as in mountinfo; 0: there is none
-	Made  string // the first of the directories that were made for the target; "": none. To follow: where it leads
-	Below bool   // what was replaced is still there, below the new one
-	Attrs uint64 // ST_ flags of the new mount, as the kernel has them (statfs(2))
-	// Users are those for whom it was not removed. Nothing has changed then.
+	ID    uint64 // id of the new mount, as in mountinfo; 0: there is none
+	Made  string // the first of the directories that were made for the target; "": none. For follow: where the path leads
+	Below bool   // the replaced mount is still there, below the new one
+	Attrs uint64 // ST_ flags of the new mount, as read back from the kernel (statfs(2))
+	// the mount was not removed because of Users, and nothing has changed
 	Busy  bool
 	Users []MountUser
-	// IDs are, of a look, the mounts that are where a living box is given them, what is on a mount before that one. ID
-	// and Attrs then are of the one on the target, and Made is the first directory of that that is missing.
+	// IDs are, for a look, the mounts in places where a live box is given them, a mount on
+	// another before that one. ID and Attrs are then those of the mount on the target, and Made
+	// is the first missing directory of the target.
 	IDs    []uint64
-	Source string // of MountMissing: the path of the directory on the host, without links
+	Source string // for MountMissing: the path of the directory on the host, without symbolic links
 }
 
-// MountUser is a process of the box that has something of a mount open.
+// MountUser is a process of the box that keeps a mount busy.
 type MountUser struct {
-	PID     uint32 // in the box's own numbering; 0: it is another mount
-	Program string // its name, as it gives it
+	PID     uint32 // in the box's pid namespace; 0: it is another mount
+	Program string // the name that the process gives itself
 	How     string // "cwd", "root", "exe", "map", "mount", or the number of a descriptor
 	Path    string // in the box
 }

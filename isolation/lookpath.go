@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LookPath finds a program as execvp(3) would, with the rights of this thread. ENOENT: nothing of that name;
-// EACCES: something, but not executable. What is named by a path execve judges.
+// LookPath finds a program as execvp(3) does, with the rights of this thread. ENOENT: there is
+// nothing of that name; EACCES: there is something, but it is not executable. A name with a slash
+// is left for execve to judge.
 func LookPath(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -19,7 +20,7 @@ func LookPath(name string, env []string) (string, error) {
 	found := error(unix.ENOENT)
 	for dir := range strings.SplitSeq(pathOf(env), ":") {
 		if dir == "" {
-			continue // the current directory, by POSIX; never a good idea
+			continue // POSIX means the current directory, which is never a good idea
 		}
 		path := dir + "/" + name
 		err := executable(path)

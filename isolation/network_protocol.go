@@ -4,25 +4,25 @@ package isolation
 
 import "bytes"
 
-// NetworkKind is one of the networks that a box can have.
+// NetworkKind is one of the kinds of network that a box can have.
 type NetworkKind uint8
 
 // The networks.
 const (
 	NetworkNone   NetworkKind = iota
-	NetworkEgress             // its programs connect to other hosts, by rules
-	NetworkHost               // that of the host, in which no rule is about them
+	NetworkEgress             // its programs can connect to other hosts, as rules allow
+	NetworkHost               // that of the host, to which no rules apply
 )
 
 // NetworkSpec says what network a box has.
 type NetworkSpec struct {
 	Kind        NetworkKind
-	NamesOnly   bool     // boxd alone resolves names for the box, which asks at its own loopback. So it is wherever there are rules by name
-	Names       uint32   // for the keeper, which knows no rules by name: tells these from others, and is zero unless NamesOnly
-	Strict      bool     // of a box with rules by name: connections to ports 80 and 443 of what a name has led to are looked at
-	Connections uint32   // at a time; 0: what the keeper lets every box have
-	Bandwidth   uint64   // in each direction, in bytes a second; 0: the same
-	Rules       []string // as isolation/network/rule has them; for boxd's own part also rules by name, as isolation/egress has them
+	NamesOnly   bool     // names are resolved only by boxd, which the box queries at its own loopback; set whenever there are rules by name
+	Names       uint32   // distinguishes rules by name for the keeper, which does not know them; zero unless NamesOnly
+	Strict      bool     // with rules by name: connections to ports 80 and 443 of resolved addresses go through the proxy
+	Connections uint32   // at a time; 0: the keeper's default
+	Bandwidth   uint64   // in each direction, in bytes per second; 0: the keeper's default
+	Rules       []string // in the form of isolation/network/rule; inside boxd also rules by name, in that of isolation/egress
 }
 
 // Equal reports whether two specifications are the same.
@@ -33,24 +33,26 @@ func (n *NetworkSpec) Equal(o *NetworkSpec) bool {
 	return bytes.Equal(one.b, other.b)
 }
 
-// Endpoint is an address of IPv4 or IPv6, in its 4 or 16 bytes, and a port. PID 1 of every box links this package, so it
-// knows no more of addresses.
+// Endpoint is an IPv4 or IPv6 address, in its 4 or 16 bytes, and a port. PID 1 of every box links
+// this package, so it does not use net/netip.
 type Endpoint struct {
 	Address []byte
 	Port    uint16
 }
 
-// SetNetwork asks for other rules of the network of a living box. They are in force for connections that are there
-// already, and no pin outlives them.
+// SetNetwork changes the network rules of a live box. They apply to existing connections too, and
+// all pins end.
 type SetNetwork struct {
 	Key     string
 	Network NetworkSpec
 }
 
-// MaxPins is how many a PinAddresses has at most. The keeper's library of nf_tables loses elements of larger messages.
+// MaxPins is how many a PinAddresses has at most. The keeper's nf_tables library loses elements
+// of larger messages.
 const MaxPins = 250
 
-// PinAddresses asks that a living box may connect to addresses for a time, to which a name has led.
+// PinAddresses allows a live box to connect for some time to addresses that a name has resolved
+// to.
 type PinAddresses struct {
 	Key  string
 	Pins []Pin
@@ -59,41 +61,42 @@ type PinAddresses struct {
 // Pin is one of them.
 type Pin struct {
 	To      Endpoint
-	UDP     bool // and not TCP
+	UDP     bool // UDP instead of TCP
 	Seconds uint32
 }
 
-// ReadTraffic asks what has gone over the network of a living box since that was made.
+// ReadTraffic asks for the traffic of a live box since it was made.
 type ReadTraffic struct{ Key string }
 
 // Traffic is the reply.
 type Traffic struct {
-	Addresses      [][]byte // of the box, each as in an Endpoint
-	Received, Sent Amount   // by the box
+	Addresses      [][]byte // addresses of the box, each as in an Endpoint
+	Received, Sent Amount   // as seen from the box
 }
 
 // Amount is an amount of traffic.
 type Amount struct{ Bytes, Packets uint64 }
 
-// ReadRefusals asks what a living box was refused.
+// ReadRefusals asks what a live box was refused.
 type ReadRefusals struct{ Key string }
 
 // Refusals is the reply: what a box was refused since it was made.
 type Refusals struct {
 	Packets uint64
-	Crowded uint64               // of them: packets that would have begun one connection more than the box may have
-	Lately  []RefusedDestination // where to
+	Crowded uint64               // of these, packets that would have opened more connections than the box may have
+	Lately  []RefusedDestination // the destinations
 }
 
-// RefusedDestination is where the rules of a box did not let it connect to, and how many packets have tried.
+// RefusedDestination is a destination that the rules of a box do not allow, and how many packets
+// have tried it.
 type RefusedDestination struct {
 	To      Endpoint
-	UDP     bool // and not TCP
+	UDP     bool // UDP instead of TCP
 	Packets uint64
 }
 
-// OpenSockets asks for the sockets in the network of a living box that it asks for names at, and with Strict those where
-// its connections are looked at.
+// OpenSockets asks for the sockets in the network of a live box that receive its DNS queries, and
+// with Strict those that its web connections are redirected to.
 type OpenSockets struct {
 	Key    string
 	Strict bool
@@ -101,22 +104,25 @@ type OpenSockets struct {
 
 // SocketsOpened is the reply. The sockets come with it.
 type SocketsOpened struct {
-	IPv6 bool // the box has addresses of IPv6
+	IPv6 bool // the box has IPv6 addresses
 }
 
-// Dial asks for a connection out of a living box to what a pin could be about, for whoever looks at its connections.
+// Dial asks for a connection out of a live box to an address that can be pinned, for the proxy of
+// its connections.
 type Dial struct {
 	Key string
 	To  Endpoint
 }
 
-// DialLoopback asks for a connection to a port of the loopback of a living box, whatever network that has.
+// DialLoopback asks for a connection to a port of the loopback of a live box, whatever network it
+// has.
 type DialLoopback struct {
 	Key string
 	To  Endpoint
 }
 
-// Dialed is the reply to both. The connection comes with it, and may not be there yet: whoever gets it waits for that.
+// Dialed is the reply to both. The connection comes with it and may still be connecting: the
+// receiver has to wait for that.
 type Dialed struct{}
 
 func (*SetNetwork) requestKind() uint8   { return msgSetNetwork }
@@ -204,7 +210,7 @@ func (e *Endpoint) fields(c *codec) {
 	c.u16(&e.Port)
 }
 
-// address is one of IPv4 or IPv6.
+// address encodes an IPv4 or IPv6 address.
 func (c *codec) address(p *[]byte) {
 	c.bytes(p)
 	c.refuse(len(*p) != 4 && len(*p) != 16)

@@ -6,20 +6,21 @@ import (
 	"path"
 )
 
-// SkillsDir is where a box has its skills. It is part of the image's tree, so that no program of the box, and no
-// mount that its session was given, is in the way there.
+// SkillsDir is where a box has its skills. It is part of the image's tree, so that no program of
+// the box, and no mount of its session, can be in the way there.
 const SkillsDir = "/skills"
 
-// Skill says which tree of files is to be mounted as a skill. It has no path: the keeper makes it of whose store it is.
+// Skill says which tree of files is to be mounted as a skill. It contains no path: the keeper
+// builds that from the owner.
 type Skill struct {
-	Owner   string // the principal whose store it is in
-	BuiltIn bool   // it is in boxd's own instead
+	Owner   string // the principal in whose store it is
+	BuiltIn bool   // it is in boxd's own store instead
 	Drive   string // "owner/project": it is a version of that drive instead
-	Tree    string // "": it is about no skill
+	Tree    string // "": the change is not about a skill
 }
 
-// validSkill checks a change that is about a skill. It can be added, in the place of what is on the target if need
-// be, and removed; nobody else's mount can be on a target of its.
+// validSkill checks a change that is about a skill. A skill can be added, replacing what is on
+// its target, and removed; no other mount can be on the target of a skill.
 func (req *ChangeMount) validSkill() error {
 	m := &req.Mount
 	switch {

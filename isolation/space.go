@@ -4,17 +4,18 @@ package isolation
 
 import "strconv"
 
-// SpacesDir holds, beside the workspaces of boxes, those that boxes are lent and that outlive them.
+// SpacesDir holds, beside the workspaces of boxes, the named ones, which boxes mount and which
+// outlive them.
 const SpacesDir = "spaces"
 
-// ChangeSpace asks for a workspace that several boxes may be lent, or for the end of one, which no box must have.
+// ChangeSpace makes a named workspace, or removes one, which no box may be using.
 type ChangeSpace struct {
 	Key    string
 	Quota  Quota // zero: none
 	Remove bool
 }
 
-// MaxLent is how many spaces a box can have that it may only read.
+// MaxLent is how many named workspaces a box can mount read-only.
 const MaxLent = 16
 
 func (s *Spec) validLent(seen map[string]bool) error {
@@ -42,7 +43,7 @@ func (s *ChangeSpace) fields(c *codec) {
 	c.bool(&s.Remove)
 }
 
-// SetHostname asks for another hostname of a box in which no program runs yet.
+// SetHostname sets the hostname of a box in which no program runs yet.
 type SetHostname struct{ Key, Hostname string }
 
 // Validate checks what can be checked without the box.
@@ -55,7 +56,8 @@ func (m *SetHostname) Validate() error {
 
 func (m *SetHostname) fields(c *codec) { c.str(&m.Key, &m.Hostname) }
 
-// ReadQuota asks how full the quota of a directory of the host is, at or below one, that a box has a mount of.
+// ReadQuota asks how full the quota is on a directory of the host, at or below one that is
+// mounted in a box.
 type ReadQuota struct{ Key, Source string }
 
 func (m *ReadQuota) fields(c *codec) { c.str(&m.Key, &m.Source) }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package isolation says what a box is: its specification, the steps of its start, and the messages
-// between boxd, the keeper and PID 1 of a box.
+// Package isolation says what a box is: its specification, the steps of its start, and the
+// messages between boxd, the keeper and PID 1 of a box.
 //
-// It is plain data without input or output. The privileged half is isolation/keeper, the half that
-// runs inside a box is isolation/inside, and boxd holds a box through isolation/client.
+// It is plain data without input or output. The privileged half is isolation/keeper, the half
+// that runs inside a box is isolation/inside, and boxd controls a box through isolation/client.
 package isolation
 
 import (
@@ -18,12 +18,12 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// Ids inside a box. The box's user has no privilege even there; PID 1 is in-box root with what
-// little it needs.
+// Ids inside a box. The box user has no privilege even there; PID 1 is in-box root with the few
+// it needs.
 const (
 	BoxUID = 1000
 	BoxGID = 1000
-	// IDRange is how many host ids every session has for itself.
+	// IDRange is how many host ids every session has of its own.
 	IDRange = 1 << 16
 )
 
@@ -31,50 +31,51 @@ const (
 const (
 	Workspace = "/workspace"
 	Home      = "/home/box"
-	// FilesProgram is where boxfiles is. It is part of the image's tree, which nobody in a box can change.
+	// FilesProgram is where boxfiles is. It is part of the image's tree, which nothing in a box
+	// can change.
 	FilesProgram = "/var/lib/boxd/boxfiles"
 )
 
 // Bounds of a Spec.
 const (
-	// MaxMounts leaves room for the workspace, the cgroup, the listening socket and the message in one
-	// message of 253 descriptors.
+	// MaxMounts leaves room for the workspace, the cgroup, the listening socket and the message
+	// in one message of 253 descriptors.
 	MaxMounts   = 249
-	rootMounts  = 8    // of a root that programs can write to, at most: what is changed, and trees of the host
+	rootMounts  = 8    // mounts of a writable root, at most: the changes, and trees of the host
 	MaxHostname = 63   // one DNS label
 	MaxPath     = 4095 // PATH_MAX without its NUL
 	MaxGroups   = 256
 	KeyLen      = 32
 	MinScratch  = 1 << 20
-	// MinPids leaves room for PID 1, whose own few threads count against the same number where it
-	// is enforced by RLIMIT_NPROC.
+	// MinPids leaves room for PID 1, whose own few threads count against the same limit where
+	// RLIMIT_NPROC enforces it.
 	MinPids = 16
 )
 
-// Spec describes one box. It holds no pointer and no descriptor, so that it can be logged, compared
-// and replayed; Validate checks it without touching the host.
+// Spec describes one box. It contains no pointer and no descriptor, so that it can be logged,
+// compared and replayed; Validate checks it without touching the host.
 type Spec struct {
 	Key         string // names the box on the host: KeyLen of a-z0-9, derived from principal and id
 	Hostname    string
 	Caller      Caller
 	Scratch     Scratch
 	Rlimits     []Rlimit
-	Grouped     bool          // the box has cgroups, which keep Limits
-	Scope       string        // path of a group the service manager has made for the box, see ScopeOf; "": the keeper makes one
-	Limits      cgroup.Limits // of all programs together
-	View        cgroup.Limits // that programs see of its limits, whatever keeps them
-	Owner       cgroup.Owner  // whose boxes its groups are with, beside Caller.UID, where the keeper makes them
-	Work        Quota         // of /workspace, if that is managed; zero: none
-	ManagedWork bool          // /workspace is a directory of our own, made and kept by the keeper
-	Space       string        // key of the one that is lent to it then, see Space; "": one that begins and ends with the box
-	Lent        []string      // spaces that it may only read, each its key and behind it the target
+	Grouped     bool          // the box has cgroups, which enforce Limits
+	Scope       string        // path of a cgroup that systemd has made for the box, see ScopeOf; "": the keeper makes one
+	Limits      cgroup.Limits // for all programs together
+	View        cgroup.Limits // limits that programs see, whatever enforces them
+	Owner       cgroup.Owner  // owner whose cgroup contains those of the box, if the keeper makes them; its uid is Caller.UID
+	Work        Quota         // quota of /workspace, if that is managed; zero: none
+	ManagedWork bool          // /workspace is a directory of boxd's own, made and removed by the keeper
+	Space       string        // key of the named workspace mounted there, see ChangeSpace; "": a new one that ends with the box
+	Lent        []string      // named workspaces mounted read-only, each its key followed by the target
 	Mounts      []Mount
 	Network     NetworkSpec
-	Image       string // the tree of an image of the store; "": the host's programs
-	Writable    bool   // what programs change of the image is kept, within Work, until the box ends: beside the workspace, unless that is lent
+	Image       string // tree of an image in the store; "": the host's programs
+	Writable    bool   // programs can write to the root; their changes count as Work, and stay beside the workspace (unless that is a named one) until the box ends
 }
 
-// Quota bounds a directory on disk and all below it. Neither number is zero, or both are.
+// Quota bounds a directory on disk and everything below it. Both numbers are zero, or neither.
 type Quota struct{ Bytes, Inodes uint64 }
 
 // Caller is who asks for the box; host directories are opened with this identity.
@@ -83,7 +84,7 @@ type Caller struct {
 	Groups   []uint32
 }
 
-// Scratch bounds /tmp, /run, /dev/shm and the home directory together: one tmpfs.
+// Scratch bounds /tmp, /run, /dev/shm and the home directory together: they are one tmpfs.
 type Scratch struct {
 	Bytes  uint64
 	Inodes uint64
@@ -101,12 +102,13 @@ type Mount struct {
 	Source   string // absolute path on the host, a directory
 	Target   string // absolute path in the box
 	Writable bool
-	// Owner is the host id that owns the directory's files and that the box user becomes there.
-	// Zero: the caller, or for a caller with uid 0 the directory's owner. Only a caller with uid 0 may name another.
+	// Owner is the host id that owns the directory's files and that the box user acts as there.
+	// Zero: the caller, or for a caller with uid 0 the directory's owner. Only a caller with uid
+	// 0 may name another.
 	Owner uint32
-	// NoSymlinks has the kernel follow no symbolic link of the directory (ELOOP).
+	// NoSymlinks makes the kernel follow no symbolic link in the directory (ELOOP).
 	NoSymlinks bool
-	Bound      bool // Spec.Work is a quota of this directory
+	Bound      bool // Spec.Work is a quota on this directory
 }
 
 // Refusal says which field of a Spec or request is not acceptable, and what would be.
@@ -169,7 +171,7 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
-// ScopeOf names the scope unit of a box, which is also the name of its cgroup.
+// ScopeOf returns the name of a box's scope unit, which is also the name of its cgroup.
 func ScopeOf(key string) string { return "box-" + key + ".scope" }
 
 func (s *Spec) validScope() bool {
@@ -191,7 +193,8 @@ func (m *Mount) validate(field string, caller uint32) error {
 }
 
 // Roots returns the directories of a box in which a session may have mounts and working
-// directories. Everything else of its tree is read-only and the same for all boxes of an image, unless it is Writable.
+// directories. Everything else of its tree is read-only and the same for all boxes of an image,
+// unless the box is Writable.
 func Roots() []string {
 	return []string{Workspace, Home, "/tmp", "/mnt", "/data", "/srv", "/opt", "/media", "/app", "/work", "/src", "/code"}
 }
@@ -246,28 +249,31 @@ func shorten(s string) string {
 type Command struct {
 	Argv []string
 	Env  []string // NAME=value, the whole environment
-	Dir  string   // absolute; made if missing; below one of Roots or a mount
-	// ScriptArg is the index in Argv that PID 1 replaces by the path of a file holding the script
-	// that travels beside the message: for scripts longer than one argument may be (128 KiB,
+	Dir  string   // absolute; created if missing; below one of Roots or a mount
+	// ScriptArg is the index in Argv that PID 1 replaces by the path of a file with the script,
+	// which is sent with the message: for scripts longer than one argument may be (128 KiB,
 	// MAX_ARG_STRLEN in execve(2)). -1: none.
 	ScriptArg    int
 	ScriptSuffix string
 	Stdin        Stdin
 	Timeout      time.Duration // 0: none
-	KeepRunning  bool          // leave alone what the command started and did not end
-	Limits       cgroup.Limits // of this program, in a box with cgroups
+	KeepRunning  bool          // do not kill processes that the command has left running
+	Limits       cgroup.Limits // for this program, in a box with cgroups
 	Output       Output
-	// Durable makes PID 1 keep the program's standard input, output and end until they are forgotten,
-	// whatever becomes of boxd; its output is handed over as it grows.
+	// Durable makes PID 1 hold the program's standard input, output and exit until they are
+	// forgotten, whatever becomes of boxd; boxd gets its output as it grows.
 	Durable bool
 	// Terminal gives a durable program a terminal: its output is then one stream, and Stdin is StdinPipe.
 	Terminal *Terminal
-	// Direct hands the far ends of a durable program's standard input, output and error over, for somebody
-	// who wants them for himself: nothing of what goes through them is kept. Stdin is StdinNull then.
+	// Direct hands over boxd's ends of a durable program's standard input, output and error, for
+	// a caller that wants the pipes themselves: nothing that goes through them is retained. Stdin
+	// is StdinNull then.
 	Direct bool
-	// Wait makes a durable program wait for its readers from the start, until a Pace says something else.
+	// Wait makes a durable program wait for its readers from the start, until a Pace says
+	// otherwise.
 	Wait bool
-	// Continue is a durable program that has ended, whose output this durable one goes on with. 0: none.
+	// Continue is a durable program that has ended, whose output this durable one continues. 0:
+	// none.
 	Continue uint32
 }
 
@@ -280,22 +286,24 @@ type Stdin uint8
 // The kinds of standard input.
 const (
 	StdinNull Stdin = iota // end of file at once
-	StdinFile              // a file that travels beside the message
-	StdinPipe              // of a durable program: what boxd writes, see Started in box_protocol.go
+	StdinFile              // a file that is sent with the message
+	StdinPipe              // for a durable program: what boxd writes, see Started in box_protocol.go
 )
 
-// MaxOutput is the most that can be asked to be kept of either end of a stream, in bytes.
+// MaxOutput is the most that can be retained of either end of a stream, in bytes.
 const MaxOutput = 256 << 20
 
-// Output says what is kept of each of the two streams: the first Head bytes and the last Tail. What is
-// between is dropped and counted. The program never waits, unless a Pace says so.
+// Output says what is retained of each of the two streams: the first Head bytes and the last
+// Tail. What is in between is dropped and counted. The program never waits, unless a Pace says
+// so.
 type Output struct{ Head, Tail uint64 }
 
-// Times say how long a box lives without boxd. A box that has never been told ends when boxd does.
+// Times say how long a box lives without boxd. A box that has never received them ends when boxd
+// does.
 type Times struct {
-	Grace  time.Duration // after boxd has gone without a word; 0: it ends at once
-	Parked bool          // boxd goes with a word: Grace does not count
-	Idle   time.Duration // after the last program has ended; 0: for ever
+	Grace  time.Duration // after boxd has gone without setting Parked; 0: it ends at once
+	Parked bool          // boxd leaves the box running on purpose: Grace does not count
+	Idle   time.Duration // after the last program has ended; 0: no limit
 	End    time.Duration // from now; 0: none
 }
 
@@ -308,10 +316,10 @@ const (
 	ReasonSignaled
 	ReasonTimedOut
 	ReasonCanceled // killed on request
-	ReasonOOM      // killed by the kernel, as the memory of the program or of the box was used up
+	ReasonOOM      // killed by the kernel, as the memory limit of the program or of the box was reached
 )
 
-// Exit is what is left of a program.
+// Exit is the outcome of a program.
 type Exit struct {
 	Reason      Reason
 	Code        int // exit status, for ReasonExited
@@ -320,29 +328,29 @@ type Exit struct {
 	UserTime    time.Duration
 	SystemTime  time.Duration
 	MaxRSS      uint64 // bytes, of the largest process waited for
-	Leftovers   uint32 // processes it had started and left running, now killed
-	LeftRunning bool   // processes go on without it, as Command.KeepRunning wants
-	Grouped     bool   // it had a cgroup, and Use is what that used
+	Leftovers   uint32 // number of processes it had started and left running, now killed
+	LeftRunning bool   // processes outlive it, as Command.KeepRunning wants
+	Grouped     bool   // it had a cgroup, and Use is what that has used
 	Use         cgroup.Use
 	Disks       [2]Disk // /workspace and the scratch directories, as the program has left them
 	Streams     [2]StreamEnd
 }
 
-// Disk is how full a place is, in its filesystem's own words (statfs(2)): with a quota, those are of the
+// Disk is how full a filesystem is, by statfs(2): with a quota, the numbers are those of the
 // quota.
 type Disk struct {
 	Used, Limit       uint64 // bytes
 	Files, FilesLimit uint64
 }
 
-// DiskOf reads the kernel's word on a filesystem.
+// DiskOf converts the result of statfs(2).
 func DiskOf(fs *unix.Statfs_t) Disk {
 	size := uint64(fs.Bsize)
 	return Disk{Used: (fs.Blocks - fs.Bfree) * size, Limit: fs.Blocks * size, Files: fs.Files - fs.Ffree, FilesLimit: fs.Files}
 }
 
-// StreamEnd describes a finished stream: Total bytes were written, those from CutFrom to CutTo are
-// gone.
+// StreamEnd describes a finished stream: Total bytes were written, and those from CutFrom to
+// CutTo were dropped.
 type StreamEnd struct {
 	Total, CutFrom, CutTo uint64
 }

@@ -30,7 +30,7 @@ func TestValidateNamesTheFieldThatIsWrong(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		spoil func(*Spec)
-		want  string // field; "" is valid
+		want  string // field of the refusal; "": it is valid
 	}{
 		{"nothing", func(*Spec) {}, ""},
 		{"root caller names an owner", func(s *Spec) { s.Caller.UID, s.Mounts[0].Owner = 0, 1500 }, ""},
@@ -151,7 +151,7 @@ func TestWithinGoesByComponents(t *testing.T) {
 	}
 }
 
-// A valid specification never mounts outside the roots, and names no source by a detour.
+// A valid specification never mounts outside the roots, and its sources are clean paths.
 func FuzzSpecValidate(f *testing.F) {
 	s := valid()
 	f.Add(s.Key, s.Hostname, s.Mounts[0].Source, s.Mounts[0].Target, s.Mounts[1].Target, uint32(0), uint32(0), true)

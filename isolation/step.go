@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// Step names one step of starting a box or a program. Steps travel as numbers and are never
-// renumbered; text is made only where a person reads it.
+// Step is one step of starting a box or a program. Steps are sent as numbers and never
+// renumbered; they become text only where a person reads them.
 type Step uint8
 
 // The steps, in the order in which they are taken.
@@ -23,14 +23,14 @@ const (
 	StepIDMap
 	StepSetup
 	StepClone
-	// PID 1, making what every box has.
+	// PID 1, setting up what every box has.
 	StepRoot
 	StepProc
 	StepSysctl
 	StepDevpts
 	StepLoopback
 	StepMask
-	// PID 1, making this box.
+	// PID 1, setting up this box.
 	StepReceive
 	StepRlimit
 	StepScratch
@@ -47,10 +47,10 @@ const (
 	StepStdio
 	StepLookup
 	StepExec
-	// Cgroups: the keeper's part before the clone, PID 1's of a program and of freezing.
+	// Cgroups: the keeper before the clone, and PID 1 for a program or for freezing.
 	StepGroup
 	StepFreeze
-	StepNetwork // the keeper, before PID 1 has its setup
+	StepNetwork // the keeper, before PID 1 has its Setup
 )
 
 var stepNames = [...]string{
@@ -68,8 +68,8 @@ func (s Step) String() string {
 	return "step " + strconv.Itoa(int(s))
 }
 
-// StepError says where a start failed: the step, the thing it was about, and the kernel's reason.
-// It unwraps to the Errno, so errors.Is(err, fs.ErrNotExist) works on it. Where a rule and not the
+// StepError says where a start failed: the step, what it was about, and the kernel's reason. It
+// unwraps to the Errno, so errors.Is(err, fs.ErrNotExist) works on it. Where a rule and not the
 // kernel refused, Refused is set.
 type StepError struct {
 	Step    Step

@@ -7,31 +7,34 @@ import (
 	"strings"
 )
 
-// View is what programs of a box see of its limits, where they look for those of the host.
+// View is what programs of a box see of its limits, in the places where they look for those of
+// the host.
 type View struct {
 	Memory, Swap uint64 // bytes
 	CPU          uint64 // microseconds of processor time in every 100,000
 	Pids         uint64
-	Processors   uint32 // that programs count
-	// Possible are the processors of the host, as its /sys/devices/system/cpu/possible has them: numbers of processors stay the
-	// host's, and some allocators have tables of them. "": it has no such file.
+	Processors   uint32 // number that programs see
+	// Possible is the host's /sys/devices/system/cpu/possible: processors keep their numbers of
+	// the host, and some allocators have tables indexed by them. "": the host has no such file.
 	Possible string
 }
 
-// Directories of files of a View, below Dir: MemInfo is mounted on /proc/meminfo, Sys on /sys.
+// Directories with the files of a View, below Dir: MemInfo is mounted on /proc/meminfo, Sys on
+// /sys.
 const (
 	ViewMemInfo = "meminfo"
 	ViewSys     = "sys"
 )
 
-// ViewDirs are the directories that ViewFiles are in, parents first.
+// ViewDirs returns the directories that ViewFiles are in, parents first.
 func ViewDirs() []string {
 	return []string{ViewSys, ViewSys + "/fs", ViewSys + "/fs/cgroup", ViewSys + "/devices", ViewSys + "/devices/system", ViewSys + "/devices/system/cpu"}
 }
 
-// ViewFiles are the files that show a View, below Dir. Those of Sys/fs/cgroup are named and written as cgroup v2 has
-// them, and say the same whether cgroups keep the limits or something else (cgroup-v2.rst of the kernel). MemInfo has
-// what does not change: all of the memory is free (proc_meminfo(5)).
+// ViewFiles returns the files that show a View, below Dir. Those of Sys/fs/cgroup have the names
+// and format of cgroup v2, and say the same whether cgroups or something else enforces the limits
+// (cgroup-v2.rst of the kernel). MemInfo has what does not change: all memory is free
+// (proc_meminfo(5)).
 func ViewFiles(v *View) []BoxFile {
 	kib := func(n uint64) string {
 		text := strconv.FormatUint(n>>10, 10)

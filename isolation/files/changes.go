@@ -2,13 +2,13 @@
 
 package files
 
-// Snapshot asks for the state of all that is in a directory. It comes before the answer as data, which only
-// Changes of the same program reads.
+// Snapshot asks for the state of everything in a directory. It comes before the answer as data,
+// which only Changes of the same program reads.
 type Snapshot struct {
 	Path    []byte
-	Exclude []string // globs; what they name is not looked at, nor is what is in it
-	Walk    int      // of entries looked at; more are a Failure
-	Most    int64    // bytes of the data, as above
+	Exclude []string // globs; matching entries and everything below them are left out
+	Walk    int      // bound on entries visited; more are a Failure
+	Most    int64    // bound on the data in bytes; more is a Failure
 }
 
 // SnapshotAnswer describes a snapshot.
@@ -17,63 +17,65 @@ type SnapshotAnswer struct {
 	Unread  int // directories that could not be read
 }
 
-// Changes asks what is other in a directory than it was in the snapshot that follows, which was taken with the same
-// Path and Exclude.
+// Changes asks what has changed in a directory since the snapshot that follows, which was taken
+// with the same Path and Exclude.
 type Changes struct {
 	Path    []byte
 	Exclude []string
 	Include []string // globs; empty: everything
-	Walk    int      // as of Snapshot
-	Limit   int      // of changes that are listed; all are counted
-	MaxSize int64    // bytes; files that have more are counted as Large, and not listed; 0: all are
-	Digest  int64    // bytes that may be read for digests of the files that are listed; 0: there are none
+	Walk    int      // as in Snapshot
+	Limit   int      // bound on listed changes; all are counted
+	MaxSize int64    // bytes; larger files are counted as Large and not listed; 0: no bound
+	Digest  int64    // bytes that may be read to digest the listed files; 0: no digests
 }
 
-// Diff asks what is other in a root than in the image below it. Its answer is that of Changes.
+// Diff asks how a root differs from the image below it. Its answer is that of Changes.
 type Diff struct {
-	Image, Changed []byte // the image, and what overlayfs keeps of the changes
-	Walk           int    // of changes looked at; more are a Failure
-	Limit          int    // as of Changes
+	Image, Changed []byte // the image, and the upper layer of overlayfs
+	Walk           int    // bound on changes visited; more are a Failure
+	Limit          int    // as in Changes
 }
 
-// Commit asks for a tar archive of a root, of the image with what is other than there. Its answer is that of Pack.
+// Commit asks for a tar archive of a root: the image with its changes. Its answer is that of
+// Pack.
 type Commit struct {
-	Image, Changed []byte // as of Diff
-	Bounds         Bounds // of the image that it becomes; File is not looked at
+	Image, Changed []byte // as in Diff
+	Bounds         Bounds // of the resulting image; File is ignored
 }
 
-// Discard asks for a root to become again what its image is.
+// Discard asks to undo all changes to a root, so that it is its image again.
 type Discard struct {
-	Image, Changed []byte   // as of Diff
-	Root           []byte   // where the root is
-	Paths          [][]byte // only what is there; none: everything
-	Walk           int      // of changes looked at; more are a Failure
+	Image, Changed []byte   // as in Diff
+	Root           []byte   // where the root is mounted
+	Paths          [][]byte // only what is at these paths; empty: everything
+	Walk           int      // bound on changes visited; more are a Failure
 }
 
-// Discarded counts what was done, by what was other: a directory with what is in it is one.
+// Discarded counts what was done, by kind of change: a directory with everything in it counts
+// once.
 type Discarded struct {
-	Removed  int // the image does not have them
+	Removed  int // removed, as the image does not have them
 	Restored int
 }
 
-// ChangesAnswer is what is other, in the order of the paths.
+// ChangesAnswer lists the changes, sorted by path.
 type ChangesAnswer struct {
 	Changes []Change
-	Created int // of all, those that are not listed too
+	Created int // these count all changes, also those not listed
 	Changed int
 	Removed int
-	Large   int // of them not listed, since they are larger than MaxSize
+	Large   int // not listed because they are larger than MaxSize
 	Unread  int // directories that could not be read
 	Cut     string
 }
 
-// Change is one path at which something is other than it was.
+// Change is a change at one path.
 type Change struct {
 	What  string
-	Entry Entry // of what was removed, what was there: path, type, size and mode
+	Entry Entry // for what was removed: its former path, type, size and mode
 }
 
-// What has become of a path.
+// Kinds of change.
 const (
 	WasCreated = "created"
 	WasChanged = "changed" // content, permissions, or another file of the same name

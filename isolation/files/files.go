@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package files is the conversation with boxfiles, the program that reads, writes and searches files inside a
-// box, as the box user. The host never walks a path that a box can change.
+// Package files is the protocol with boxfiles, the program that reads, writes and searches files
+// inside a box, as the box user. The host never walks a path that a box can change.
 //
-// boxd writes one request and what belongs to it to the program's standard input, and reads frames from its
-// standard output. What the program says is checked as if a program of the box had said it.
+// boxd writes one request and its data to the program's standard input, and reads frames from its
+// standard output. What the program sends is checked as if a program of the box had sent it.
 package files
 
 import "time"
 
-// Bounds of the conversation.
+// Bounds of the protocol.
 const (
-	maxRequest = 64 << 20 // bytes of a request, without what follows it
+	maxRequest = 64 << 20 // bytes of a request, without the data that follows
 	MaxAnswer  = 32 << 20 // bytes of an answer, without data
 	MaxData    = 64 << 10 // bytes of one frame of data
 	MaxPath    = 4095     // bytes of a path (PATH_MAX)
-	MaxDepth   = 4096     // directories below each other that are entered
+	MaxDepth   = 4096     // levels of directories that are entered
 )
 
-// Arguments that make the program unpack the layer of an image that its standard input is: see isolation/files/layers.
+// Arguments that make the program unpack the layer of an image from its standard input: see
+// isolation/files/layers.
 const (
 	LayerCommand = "layer"
 	LastLayer    = "last"
 )
 
-// Request asks for one thing: exactly one pointer is set. Paths are bytes, since names of files are; one that
-// is not absolute begins at the working directory of the program.
+// Request asks for one operation: exactly one pointer is set. Paths are bytes, since names of
+// files are; a path that is not absolute is relative to the working directory of the program.
 type Request struct {
 	Read   *Read   `json:",omitempty"`
 	Write  *Write  `json:",omitempty"` // the content follows
@@ -49,19 +50,19 @@ type Request struct {
 	Discard  *Discard  `json:",omitempty"`
 }
 
-// Answer is what has come of a request: the pointer of its kind, or Failure.
+// Answer is the result of a request: the pointer of its kind, or Failure.
 type Answer struct {
 	Read    *ReadAnswer  `json:",omitempty"` // the content came before, as data
 	Write   *WriteAnswer `json:",omitempty"`
 	Edit    *EditAnswer  `json:",omitempty"`
-	List    *ListAnswer  `json:",omitempty"` // of List and Glob
+	List    *ListAnswer  `json:",omitempty"` // for List and Glob
 	Grep    *GrepAnswer  `json:",omitempty"`
 	Stat    *Entry       `json:",omitempty"`
-	Archive *Archived    `json:",omitempty"` // of Pack and Commit, whose archive came before as data, and Unpack
-	Done    bool         `json:",omitempty"` // of Move, Remove, Chmod, Prune and Sweep
+	Archive *Archived    `json:",omitempty"` // for Unpack, and for Pack and Commit, whose archive came before as data
+	Done    bool         `json:",omitempty"` // for Move, Remove, Chmod, Prune and Sweep
 
 	Snapshot *SnapshotAnswer `json:",omitempty"` // the snapshot came before, as data
-	Changes  *ChangesAnswer  `json:",omitempty"` // of Changes and Diff
+	Changes  *ChangesAnswer  `json:",omitempty"` // for Changes and Diff
 
 	Discarded *Discarded `json:",omitempty"`
 
@@ -72,12 +73,12 @@ type Answer struct {
 type Read struct {
 	Path    []byte
 	Line    int   // the first line, from 1
-	Lines   int   // at most so many
-	ByBytes bool  // Offset counts, Line and Lines do not
+	Lines   int   // number of lines, at most
+	ByBytes bool  // use Offset instead of Line and Lines
 	Offset  int64 // the first byte, from 0
-	Bytes   int64 // at most so many, in both cases
-	Raw     bool  // anything; otherwise only text, which is UTF-8 without NUL
-	Digest  int64 // digest the whole file, if it has at most so many bytes; 0: do not
+	Bytes   int64 // number of bytes, at most, in both cases
+	Raw     bool  // any bytes; otherwise only text, which is UTF-8 without NUL
+	Digest  int64 // digest the whole file, if it has at most this many bytes; 0: no digest
 }
 
 // ReadAnswer describes what was read.
@@ -90,30 +91,30 @@ type ReadAnswer struct {
 	Cut       string
 }
 
-// What an answer was cut by.
+// Which bound an answer was cut off by.
 const (
 	CutLines   = "lines"
 	CutBytes   = "bytes"
-	CutEntries = "entries" // results, or places that were looked at
+	CutEntries = "entries" // results, or entries visited
 	CutFiles   = "files"
 )
 
-// Ways to write.
+// Modes of writing.
 const (
 	Overwrite = "overwrite"
 	Append    = "append"
-	Create    = "create" // fails if something is there
+	Create    = "create" // fails if the path exists
 )
 
-// Write asks for the content that follows to become that of a file, at once (by renaming) unless it is
+// Write asks to write the data that follows to a file, atomically (by renaming) unless it is
 // appended.
 type Write struct {
 	Path    []byte
 	How     string
-	Parents bool    // make missing directories
-	Mode    *uint32 // permissions; nil: those of the file that is replaced, 0644 of a new one
-	IfMatch string  // digest the file must have
-	Most    int64   // bytes of content
+	Parents bool    // create missing directories
+	Mode    *uint32 // permissions; nil: those of the replaced file, 0644 for a new one
+	IfMatch string  // digest that the file must have
+	Most    int64   // bound on the data in bytes
 }
 
 // WriteAnswer describes the file.
@@ -122,15 +123,15 @@ type WriteAnswer struct {
 	Created bool
 }
 
-// Edit asks for replacements in a text, all of them or none, one after the other.
+// Edit asks for replacements in a text, all or none of them, one after the other.
 type Edit struct {
 	Path    []byte
 	Edits   []Replacement
 	IfMatch string
-	Most    int64 // bytes of the file, before and after
+	Most    int64 // bound on the file in bytes, before and after
 }
 
-// Replacement is one edit: Old must be there exactly once, or with All at least once.
+// Replacement is one edit: Old must occur exactly once, or with All at least once.
 type Replacement struct {
 	Old, New []byte
 	All      bool
@@ -142,80 +143,81 @@ type EditAnswer struct {
 	Edits []Replaced
 }
 
-// Replaced says how often an edit was made, and in which line first, as that was before this edit.
+// Replaced says how often an edit was made, and its first line number, in the text before this
+// edit.
 type Replaced struct{ Count, Line int }
 
-// Glob asks for files below Path whose path from there matches a pattern.
+// Glob asks for files below Path whose path relative to it matches a pattern.
 type Glob struct {
 	Path    []byte
 	Pattern string
-	Limit   int  // of results
-	Walk    int  // of entries looked at
-	Ignore  bool // what searches leave out, see package search
-	ByName  bool // sorted by name, not newest first
+	Limit   int  // bound on results
+	Walk    int  // bound on entries visited
+	Ignore  bool // leave out what searches ignore, see package search
+	ByName  bool // sort by name instead of newest first
 }
 
-// Grep asks for the lines of the files below Path that match.
+// Grep asks for the matching lines of the files below Path.
 type Grep struct {
 	Path          []byte
-	Pattern       string // RE2
-	Literal       bool   // Pattern is a text
+	Pattern       string // RE2 syntax
+	Literal       bool   // Pattern is literal text
 	IgnoreCase    bool
 	Include       []string // globs; empty: all files
 	Exclude       []string
 	Ignore        bool
 	Before, After int // lines of context
 	NamesOnly     bool
-	Limit         int   // of matching lines, or names
-	Walk          int   // of entries looked at
-	MaxFile       int64 // bytes; what is larger is left out
-	MaxTotal      int64 // bytes read
-	MaxLine       int   // bytes shown of a line
+	Limit         int   // bound on matching lines, or names
+	Walk          int   // bound on entries visited
+	MaxFile       int64 // bytes; larger files are skipped
+	MaxTotal      int64 // bound on the bytes read
+	MaxLine       int   // bytes of a line that are returned
 }
 
-// GrepAnswer is what was found, by file in the order of their paths.
+// GrepAnswer is what was found, file by file, sorted by path.
 type GrepAnswer struct {
 	Files    []Found
-	Matches  int // lines
-	Searched int // files
-	Binary   int // files left out, since they are no text
-	Large    int // or larger than MaxFile
-	Failed   int // or could not be read
+	Matches  int // number of lines
+	Searched int // number of files
+	Binary   int // files skipped because they are not text
+	Large    int // skipped because they are larger than MaxFile
+	Failed   int // could not be read
 	Cut      string
 }
 
 // Found is what was found in a file.
 type Found struct {
-	Path  []byte // from the place that was searched
+	Path  []byte // relative to the path that was searched
 	Lines []Line `json:",omitempty"`
 }
 
 // Line is a line of a file.
 type Line struct {
 	Number int
-	Match  bool // not context
-	Column int  // of the match, in bytes from 1; 0 of context
+	Match  bool // a match, not context
+	Column int  // of the match, in bytes from 1; 0 for context
 	Text   []byte
 	Cut    bool
 }
 
-// List asks for what is in a directory, down to a depth, sorted by name.
+// List asks for the entries of a directory, down to a depth, sorted by name.
 type List struct {
 	Path  []byte
-	Depth int // 1: the directory alone
+	Depth int // 1: only the directory itself
 	Limit int
 }
 
-// ListAnswer lists entries with their paths from where the question began.
+// ListAnswer lists entries with their paths relative to the path of the request.
 type ListAnswer struct {
 	Entries []Entry
 	Cut     string
 }
 
-// Stat asks what is at a path.
+// Stat asks about what is at a path.
 type Stat struct {
 	Path   []byte
-	Follow bool  // a link at its end
+	Follow bool  // follow a symbolic link at the end of the path
 	Digest int64 // as in Read
 }
 
@@ -226,7 +228,7 @@ type Entry struct {
 	Size   int64
 	Mode   uint32 // permissions
 	Time   time.Time
-	Target []byte `json:",omitempty"` // of a link
+	Target []byte `json:",omitempty"` // of a symbolic link
 	Digest string `json:",omitempty"` // sha256: and 64 hexadecimal digits
 }
 
@@ -245,28 +247,28 @@ func Types() []string {
 	return []string{TypeFile, TypeDirectory, TypeLink, TypeFIFO, TypeSocket, TypeDevice}
 }
 
-// Move renames.
+// Move renames a file or directory.
 type Move struct {
 	From, To  []byte
-	Overwrite bool // replace what is there
-	Parents   bool // make missing directories
+	Overwrite bool // replace an existing target
+	Parents   bool // create missing directories
 }
 
-// Remove removes.
+// Remove removes a file or directory.
 type Remove struct {
 	Path      []byte
-	Recursive bool // a directory with what is in it
-	Missing   bool // nothing there is no failure
+	Recursive bool // a directory with everything in it
+	Missing   bool // succeed if there is nothing to remove
 }
 
-// Chmod changes the mode of what is at a path, of a symbolic link that of its target.
+// Chmod changes the mode of what is at a path; for a symbolic link, that of its target.
 type Chmod struct {
 	Path []byte
-	Mode uint32 // permission bits alone
+	Mode uint32 // permission bits only
 }
 
-// Prune removes directories in one: all but the newest Keep, and those that were changed longer than Age ago. Zero is no
-// bound. Except stays.
+// Prune removes subdirectories of a directory: all but the newest Keep, and those last changed
+// longer than Age ago. Zero means no bound. Except is never removed.
 type Prune struct {
 	Path   []byte
 	Except []byte // a name
@@ -274,33 +276,33 @@ type Prune struct {
 	Age    time.Duration
 }
 
-// Bounds are those of an archive.
+// Bounds bound an archive.
 type Bounds struct {
-	Bytes   int64 // of all contents
+	Bytes   int64 // of all contents together
 	Entries int
-	File    int64 // bytes of one content
+	File    int64 // bytes of one file
 }
 
-// Pack asks for a tar archive of a directory's content, of some of it, or of one file.
+// Pack asks for a tar archive of a directory's content, of a part of it, or of one file.
 type Pack struct {
 	Path   []byte
-	Some   [][]byte // paths from Path, which is a directory: these, and what is in those that are directories
+	Some   [][]byte // paths relative to Path, which is a directory: only these, with everything below those that are directories
 	Bounds Bounds
-	// LeaveOut leaves out what may not be read of a directory, and says so in the archive.
+	// LeaveOut skips what may not be read in a directory, and says so in the archive.
 	LeaveOut bool `json:",omitempty"`
 }
 
-// Unpack makes a directory's content of the tar archive that follows, which may be compressed by gzip: all of
-// it or nothing.
+// Unpack unpacks the tar archive that follows into a directory, all of it or nothing. It may be
+// compressed by gzip.
 type Unpack struct {
-	Path         []byte // made if missing
+	Path         []byte // created if missing
 	Bounds       Bounds
-	CaseTwins    bool // names that differ in case alone are refused
-	OutwardLinks bool // symbolic links that lead out of the directory are not
-	Overwrite    bool // replace files that are there
+	CaseTwins    bool // allow names that differ only in case
+	OutwardLinks bool // allow symbolic links that lead out of the directory
+	Overwrite    bool // replace existing files
 }
 
-// Sweep removes what an archive for a directory has left that was killed while it was unpacked, and nothing else.
+// Sweep removes what an Unpack has left behind that was killed, and nothing else.
 type Sweep struct {
 	Path []byte // that of the Unpack
 }
@@ -309,16 +311,16 @@ type Sweep struct {
 type Archived struct {
 	Entries int
 	Bytes   int64
-	Skipped int // neither file, directory nor link
+	Skipped int // number of entries that are neither file, directory nor link
 }
 
-// Failure says why not.
+// Failure says why a request has failed.
 type Failure struct {
 	Kind    Kind
 	Path    []byte `json:",omitempty"`
 	Text    string // what happened
 	Hint    string `json:",omitempty"`
-	Field   string `json:",omitempty"` // of the request, if that is wrong
+	Field   string `json:",omitempty"` // field of the request, if that is wrong
 	Allowed string `json:",omitempty"`
 }
 
@@ -329,7 +331,7 @@ func (f *Failure) Error() string {
 	return f.Text
 }
 
-// Kind is what sort of failure one is.
+// Kind is the kind of a failure.
 type Kind string
 
 // The kinds.
@@ -338,7 +340,7 @@ const (
 	Exists       Kind = "exists"
 	IsDirectory  Kind = "is_directory"
 	NotDirectory Kind = "not_directory"
-	NotRegular   Kind = "not_regular" // a FIFO, socket, device or a file of the kernel's
+	NotRegular   Kind = "not_regular" // a FIFO, socket, device or a file of the kernel
 	Binary       Kind = "binary"
 	TooLarge     Kind = "too_large"
 	TooMany      Kind = "too_many"

@@ -12,19 +12,19 @@ import (
 	"strings"
 )
 
-// A frame is a kind, the length of what follows in four bytes, the lowest first, and that.
+// A frame is a kind, the length of its payload in four bytes, little-endian, and the payload.
 const (
 	frameRequest byte = 'q' // a Request
-	frameData    byte = 'd' // a piece of a content or an archive, of either side
-	frameEnd     byte = 'z' // all of what belongs to a request has been said
+	frameData    byte = 'd' // a piece of a file or an archive, in either direction
+	frameEnd     byte = 'z' // the end of the data of a request
 	frameAnswer  byte = 'a' // an Answer, the last frame
 	headerSize        = 5
 )
 
-// ErrMalformed means that what boxfiles, or what stands in its place, said makes no sense.
+// ErrMalformed means that boxfiles, or what runs in its place, has sent nonsense.
 var ErrMalformed = errors.New("malformed answer of boxfiles")
 
-// ErrTooMuch means that it said more than was asked for.
+// ErrTooMuch means that it has sent more than was asked for.
 var ErrTooMuch = errors.New("boxfiles answered more than was asked for")
 
 func frame(kind byte, payload []byte) []byte {
@@ -43,7 +43,7 @@ func (r *Request) Encode() ([]byte, error) {
 	return frame(frameRequest, payload), err
 }
 
-// ReadRequest reads a request. What belongs to it a Reader reads.
+// ReadRequest reads a request. A Reader reads the data that follows.
 func ReadRequest(r io.Reader) (*Request, error) {
 	kind, length, err := header(r)
 	if err != nil {
@@ -68,14 +68,14 @@ func header(r io.Reader) (kind byte, length int, err error) {
 	return h[0], int(binary.LittleEndian.Uint32(h[1:])), nil
 }
 
-// Reader reads what follows a request. It ends with io.EOF only if all of it has come.
+// Reader reads the data that follows a request. It ends with io.EOF only if the data is complete.
 type Reader struct {
 	from io.Reader
-	left int // of the frame
+	left int // bytes left of the frame
 	end  bool
 }
 
-// NewReader returns one.
+// NewReader returns a Reader of the data in from.
 func NewReader(from io.Reader) *Reader { return &Reader{from: from} }
 
 func (r *Reader) Read(p []byte) (int, error) {
@@ -105,12 +105,12 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Writer writes frames: of an answer, or of what follows a request.
+// Writer writes frames: those of an answer, or the data that follows a request.
 type Writer struct {
 	to io.Writer
 }
 
-// NewWriter returns one.
+// NewWriter returns a Writer of frames to to.
 func NewWriter(to io.Writer) *Writer { return &Writer{to: to} }
 
 // Write writes p as frames of data.
@@ -123,7 +123,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// End says that all of what belongs to a request has been written.
+// End marks the end of the data of a request.
 func (w *Writer) End() error {
 	_, err := w.to.Write(frame(frameEnd, nil))
 	return err
@@ -147,9 +147,9 @@ func (w *Writer) Answer(a *Answer) error {
 	return err
 }
 
-// Receive reads an answer of what nobody vouches for, and hands data that comes before it to the writer.
-// More than most bytes of data are ErrTooMuch, and everything that does not belong there ErrMalformed. A Failure
-// is no error here.
+// Receive reads an answer from an untrusted program, and writes the data before it to data. More
+// than most bytes of data are ErrTooMuch, and anything malformed is ErrMalformed. A Failure is no
+// error here.
 func Receive(r io.Reader, data io.Writer, most int64) (*Answer, error) {
 	buf := make([]byte, MaxData)
 	for {
@@ -176,7 +176,7 @@ func Receive(r io.Reader, data io.Writer, most int64) (*Answer, error) {
 }
 
 func lastFrame(r io.Reader, length int) (*Answer, error) {
-	payload, err := io.ReadAll(io.LimitReader(r, int64(length))) // it takes what has come, not what was claimed
+	payload, err := io.ReadAll(io.LimitReader(r, int64(length))) // allocates for what has arrived, not for the length that was claimed
 	if err == nil && len(payload) < length {
 		err = io.ErrUnexpectedEOF
 	}
@@ -198,7 +198,7 @@ func lastFrame(r io.Reader, length int) (*Answer, error) {
 	return a, nil
 }
 
-// check holds an answer against what one can say.
+// check checks the values of an answer.
 func (a *Answer) check() error {
 	given := 0
 	for _, is := range []bool{a.Read != nil, a.Write != nil, a.Edit != nil, a.List != nil, a.Grep != nil, a.Stat != nil, a.Archive != nil, a.Snapshot != nil, a.Changes != nil, a.Discarded != nil, a.Done, a.Failure != nil} {
@@ -281,5 +281,5 @@ func isCut(by string) bool {
 	return by == "" || by == CutLines || by == CutBytes || by == CutEntries || by == CutFiles
 }
 
-// DigestPrefix says by which function a digest was made.
+// DigestPrefix names the hash function of a digest.
 const DigestPrefix = "sha256:"

@@ -95,7 +95,8 @@ func TestTooLongAnAnswerIsAFailure(t *testing.T) {
 	}
 }
 
-// What boxfiles says is what a program of a box says: whatever it is, it is an answer that holds, or an error.
+// boxfiles is as untrusted as a program of the box: whatever it sends is a valid answer, or an
+// error.
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte(frame('d', "content") + frame('a', `{"Read":{"File":{"Type":"file","Time":"2026-01-01T00:00:00Z"},"Next":7}}`)))
 	f.Add([]byte(frame('a', `{"Failure":{"Kind":"not_found","Path":"Lw==","Text":"no such file"}}`)))

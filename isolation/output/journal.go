@@ -9,19 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Journal is the writer's end of the order of two streams.
+// Journal is the writer's end of the order in which two streams were written.
 type Journal struct {
 	FD     int
-	count  int64 // entries ever
+	count  int64 // number of entries ever written
 	holeTo int64
 	stream int
 	noted  time.Time
 }
 
-// entry says where both streams were when one of them went on; until the next entry only that one grows.
+// entry says where both streams were when one of them grew; until the next entry only that one
+// grows.
 type entry struct {
 	offset [2]int64
-	time   int64 // nanoseconds since 1970; 0: the entry is not kept any more
+	time   int64 // nanoseconds since 1970; 0: the entry has been dropped
 	stream int
 }
 
@@ -36,7 +37,7 @@ func (e *entry) encode() []byte {
 	return b[:]
 }
 
-// decode reads an entry, which may be anything.
+// decode decodes an entry from any bytes.
 func (e *entry) decode(b []byte) {
 	e.offset[0] = int64(binary.LittleEndian.Uint64(b[0:]) &^ (1 << 63))
 	e.offset[1] = int64(binary.LittleEndian.Uint64(b[8:]) &^ (1 << 63))
@@ -44,7 +45,8 @@ func (e *entry) decode(b []byte) {
 	e.stream = int(b[24] & 1)
 }
 
-// How much of the journal is kept, in bytes, and how far apart in time two entries of one stream are.
+// How much of the journal is kept, in bytes, and the least time between two entries of one
+// stream.
 const (
 	journalKeep = 256 << 10
 	resolution  = 100 * time.Millisecond
@@ -56,7 +58,7 @@ func NewJournal() (Journal, error) {
 	return Journal{FD: fd}, err
 }
 
-// Note says that a stream is about to grow. offset is where both are.
+// Note records that a stream is about to grow. offset is where both streams are.
 func (j *Journal) Note(stream int, offset [2]int64) {
 	now := time.Now()
 	if j.count > 0 && stream == j.stream && now.Sub(j.noted) < resolution {
@@ -64,7 +66,7 @@ func (j *Journal) Note(stream int, offset [2]int64) {
 	}
 	e := entry{offset: offset, time: now.UnixNano(), stream: stream}
 	if n, err := unix.Pwrite(j.FD, e.encode(), j.count*entrySize); err != nil || n != entrySize {
-		return // for want of memory; the order is not known then, and all data is
+		return // out of memory: the data is kept, only its order is lost
 	}
 	j.count++
 	j.stream, j.noted = stream, now

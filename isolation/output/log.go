@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Log is the reader's end of a program's output. Any number of goroutines may use it. What the writer says
+// Log is the reader's end of a program's output. Any number of goroutines may use it. The writer
 // is not trusted: it can make a reader see other bytes, and nothing worse.
 type Log struct {
 	rings   [2]int
@@ -23,11 +23,12 @@ type Log struct {
 	changed chan struct{}
 }
 
-// ErrNotMemory means that a descriptor is no memory file: to read from it might block or have effects.
+// ErrNotMemory means that a descriptor is not a memory file: reading it might block or have side
+// effects.
 var ErrNotMemory = errors.New("output: not a memory file")
 
-// NewLog takes the descriptors of two rings and a journal over, if they can be those. The writer keeps the last
-// tail bytes of each ring, at least.
+// NewLog takes over the descriptors of two rings and a journal, if they can be those. The writer
+// keeps at least the last tail bytes of each ring.
 func NewLog(ring0, ring1, journal int, tail uint64) (*Log, error) {
 	for _, fd := range []int{ring0, ring1, journal} {
 		if !IsMemory(fd) {
@@ -37,14 +38,14 @@ func NewLog(ring0, ring1, journal int, tail uint64) (*Log, error) {
 	return &Log{rings: [2]int{ring0, ring1}, journal: journal, tail: int64(tail)}, nil
 }
 
-// IsMemory reports whether fd is a file in memory, which alone know seals (fcntl(2), F_GET_SEALS): to read it
-// cannot block.
+// IsMemory reports whether fd is a file in memory: only those support seals (fcntl(2),
+// F_GET_SEALS), and reading them cannot block.
 func IsMemory(fd int) bool {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	return err == nil
 }
 
-// Close releases the descriptors. No reader may be at work.
+// Close closes the descriptors. No reads may be in progress.
 func (l *Log) Close() {
 	for _, fd := range []int{l.rings[0], l.rings[1], l.journal} {
 		unix.Close(fd)
@@ -78,7 +79,7 @@ func (l *Log) Oldest() (from [2]int64, err error) {
 	for i, fd := range l.rings {
 		hole, err := unix.Seek(fd, 0, unix.SEEK_HOLE)
 		if err != nil || hole >= end[i] {
-			continue // none, or nothing at all
+			continue // no hole, or nothing written
 		}
 		if from[i], err = unix.Seek(fd, hole, unix.SEEK_DATA); err != nil {
 			from[i] = end[i]
@@ -87,7 +88,7 @@ func (l *Log) Oldest() (from [2]int64, err error) {
 	return from, nil
 }
 
-// Changed returns a channel that is closed when there is news after this call.
+// Changed returns a channel that is closed when there is more output than at this call.
 func (l *Log) Changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +98,7 @@ func (l *Log) Changed() <-chan struct{} {
 	return l.changed
 }
 
-// Wake closes what Changed has returned.
+// Wake closes the channels that Changed has returned.
 func (l *Log) Wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +108,7 @@ func (l *Log) Wake() {
 	}
 }
 
-// Chunk is a piece of one stream: either Data, or a Gap of bytes that are not kept any more.
+// Chunk is a piece of one stream: either Data, or a Gap of bytes that have been dropped.
 type Chunk struct {
 	Stream int
 	Offset int64 // of the first byte
@@ -116,34 +117,34 @@ type Chunk struct {
 	Time   time.Time // when it was written, to a tenth of a second; zero if that is not known
 }
 
-// Len is the number of bytes of the stream that the chunk stands for.
+// Len returns the number of bytes of the stream that the chunk stands for.
 func (c *Chunk) Len() int64 { return int64(len(c.Data)) + c.Gap }
 
-// Reader goes through the output of a program in the order it was written. It is for one goroutine.
+// Reader reads the output of a program in the order it was written. It is for one goroutine.
 type Reader struct {
 	log   *Log
 	pos   [2]int64
 	timed bool
-	hint  int64 // journal entry that the position was at last
+	hint  int64 // journal entry of the last position
 }
 
-// NewReader begins at a position. A timed reader knows the time of every chunk, and hands out smaller ones
-// for it.
+// NewReader returns a Reader that starts at a position. A timed reader returns the time of every
+// chunk, and smaller chunks because of that.
 func (l *Log) NewReader(pos [2]int64, timed bool) *Reader {
 	return &Reader{log: l, pos: pos, timed: timed}
 }
 
-// Position is where the reader is: the number of bytes of each stream before it.
+// Position returns where the reader is: the number of bytes of each stream before it.
 func (r *Reader) Position() [2]int64 { return r.pos }
 
-// Next returns the next chunk and moves behind it. One of length zero means that there is no news. Data is
-// a part of buf.
+// Next returns the next chunk and moves past it. A chunk of length zero means that there is no
+// more output yet. Data is a part of buf.
 func (r *Reader) Next(buf []byte) (Chunk, error) {
-	end, err := r.log.End() // before the journal, which is ahead of what it tells of
+	end, err := r.log.End() // before the journal, whose entries come before the data they are about
 	if err != nil {
 		return Chunk{}, err
 	}
-	if end[0] == r.pos[0] && end[1] > r.pos[1] { // what was before that in the other has come since
+	if end[0] == r.pos[0] && end[1] > r.pos[1] { // read the other stream again: what was written to it before has arrived since
 		if end[0], err = size(r.log.rings[0]); err != nil {
 			return Chunk{}, err
 		}
@@ -168,8 +169,8 @@ func (r *Reader) Next(buf []byte) (Chunk, error) {
 	return c, nil
 }
 
-// order finds out which stream comes next, until where, and when it was written. What the journal does not
-// know any more comes standard output first.
+// order finds which stream comes next, up to where, and when it was written. Where the journal
+// has been dropped, standard output comes first.
 func (r *Reader) order(c *Chunk, end *[2]int64, news [2]bool) error {
 	at, next, err := r.log.find(r.pos, &r.hint)
 	if err != nil {
@@ -178,7 +179,7 @@ func (r *Reader) order(c *Chunk, end *[2]int64, news [2]bool) error {
 	switch {
 	case at != nil:
 		c.Stream, c.Time = at.stream, time.Unix(0, at.time)
-		if end[c.Stream], err = size(r.log.rings[c.Stream]); err != nil { // the other one was looked at later
+		if end[c.Stream], err = size(r.log.rings[c.Stream]); err != nil { // its size was read before that of the other one
 			return err
 		}
 		news[c.Stream] = end[c.Stream] > r.pos[c.Stream]
@@ -193,7 +194,7 @@ func (r *Reader) order(c *Chunk, end *[2]int64, news [2]bool) error {
 			end[other] = min(end[other], next.offset[other])
 		}
 	}
-	if !news[c.Stream] { // a writer that does not keep to the rules
+	if !news[c.Stream] { // the writer breaks the rules
 		c.Stream = 1 - c.Stream
 	}
 	return nil
@@ -201,7 +202,7 @@ func (r *Reader) order(c *Chunk, end *[2]int64, news [2]bool) error {
 
 // read fills a chunk from its offset up to end.
 func (l *Log) read(c *Chunk, buf []byte, end int64) error {
-	if end <= c.Offset { // a file that has become shorter: its writer does not keep to the rules
+	if end <= c.Offset { // the file has shrunk: its writer breaks the rules
 		return nil
 	}
 	fd := l.rings[c.Stream]
@@ -209,8 +210,8 @@ func (l *Log) read(c *Chunk, buf []byte, end int64) error {
 	if err := ReadAt(fd, buf[:n], c.Offset); err != nil {
 		return err
 	}
-	// Looked at afterwards: what was a hole before is not data, and what has become one since was read. A hole
-	// is looked for only where one can be: the kernel makes that wait for the writer.
+	// Look for a hole after reading, so that zeros from a hole are never taken for data. Look
+	// only where there can be a hole, since the kernel makes lseek wait for the writer.
 	if now, err := size(fd); err != nil {
 		return err
 	} else if c.Offset >= now-l.tail {
@@ -226,7 +227,7 @@ func (l *Log) read(c *Chunk, buf []byte, end int64) error {
 		return nil
 	}
 	data, err := unix.Seek(fd, c.Offset, unix.SEEK_DATA)
-	if errors.Is(err, unix.ENXIO) { // nothing but a hole up to the end
+	if errors.Is(err, unix.ENXIO) { // only a hole up to the end
 		data, err = end, nil
 	}
 	if err != nil {
@@ -236,7 +237,7 @@ func (l *Log) read(c *Chunk, buf []byte, end int64) error {
 	return nil
 }
 
-// ReadAt fills b from a file; to have less is an error.
+// ReadAt fills b from a file; it is an error if there are fewer bytes.
 func ReadAt(fd int, b []byte, off int64) error {
 	for len(b) > 0 {
 		n, err := unix.Pread(fd, b, off)
@@ -253,8 +254,8 @@ func ReadAt(fd int, b []byte, off int64) error {
 	return nil
 }
 
-// find returns the journal entry that a position lies in and the one after it. The first is nil where the
-// journal is not kept that far back, the second at its end.
+// find returns the journal entry that covers a position, and the one after it. The first is nil
+// if the journal has been dropped that far back, the second is nil at the end of the journal.
 func (l *Log) find(pos [2]int64, hint *int64) (at, next *entry, err error) {
 	bytes, err := size(l.journal)
 	if err != nil {
@@ -262,9 +263,9 @@ func (l *Log) find(pos [2]int64, hint *int64) (at, next *entry, err error) {
 	}
 	count := bytes / entrySize
 	behind := func(e *entry) bool { return e.offset[0] <= pos[0] && e.offset[1] <= pos[1] }
-	low, high := int64(-1), count // low is behind, high is not
+	low, high := int64(-1), count // the entry at low is not after the position, the one at high is
 	pair := [2]entry{}
-	if h := *hint; h < count { // most often it is still the same, or the next
+	if h := *hint; h < count { // usually it is the same entry as last time, or the next one
 		n, err := l.entries(h, pair[:])
 		if err != nil {
 			return nil, nil, err
@@ -307,12 +308,12 @@ func (l *Log) find(pos [2]int64, hint *int64) (at, next *entry, err error) {
 	return at, next, nil
 }
 
-// ReadAt reads bytes of a stream that are known to be kept.
+// ReadAt reads bytes of a stream that are known to be retained.
 func (l *Log) ReadAt(stream int, b []byte, off int64) error {
 	return ReadAt(l.rings[stream], b, off)
 }
 
-// entries reads some entries, and returns how many there were.
+// entries reads journal entries, and returns how many there were.
 func (l *Log) entries(index int64, to []entry) (int, error) {
 	var buf [2 * entrySize]byte
 	n, err := unix.Pread(l.journal, buf[:len(to)*entrySize], index*entrySize)

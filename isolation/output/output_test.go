@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writer is PID 1's part, in small.
+// writer does what PID 1 does.
 type writer struct {
 	rings   [2]Ring
 	journal Journal
@@ -57,7 +57,7 @@ func (w *writer) write(t *testing.T, stream int, data []byte) {
 	}
 }
 
-// piece is what one write of a program looks like to a reader, however it is cut.
+// piece is one write of a program, however readers see it split.
 type piece struct {
 	stream int
 	data   []byte
@@ -119,7 +119,7 @@ func TestBothStreamsAreReadInTheOrderTheyWereWritten(t *testing.T) {
 				}
 				got = append(got, piece{c.Stream, bytes.Clone(c.Data)})
 			}
-			if r.IntN(20) == 0 { // another takes over where this one is
+			if r.IntN(20) == 0 { // another reader continues at the position of this one
 				reader = l.NewReader(reader.Position(), seed%2 == 0)
 			}
 		}
@@ -237,7 +237,7 @@ func TestReaderBesideAWriterThatTrims(t *testing.T) {
 	}
 }
 
-// An old part of the journal is given up before the data is: then standard output comes first.
+// An old part of the journal is dropped before the data is: then standard output comes first.
 func TestTheOrderIsForgottenBeforeTheData(t *testing.T) {
 	t.Parallel()
 	w, l := newWriter(t, 0, 1<<20)
@@ -276,7 +276,8 @@ func TestTheOrderIsForgottenBeforeTheData(t *testing.T) {
 	}
 }
 
-// What a lossless reader has not had is kept, even where Fill has moved more at once than it was to.
+// What a lossless reader has not read yet is kept, even if Fill has moved more at once than the
+// limit.
 func TestWhatIsHeldIsKept(t *testing.T) {
 	t.Parallel()
 	w, l := newWriter(t, 0, 64<<10)
@@ -304,7 +305,7 @@ func TestNewsWakesWhoWaits(t *testing.T) {
 	}
 	time.AfterFunc(time.Millisecond, l.Wake)
 	<-news
-	l.Wake() // nobody waits
+	l.Wake() // without anybody waiting
 }
 
 func TestOnlyMemoryFilesAreALog(t *testing.T) {
@@ -320,7 +321,7 @@ func TestOnlyMemoryFilesAreALog(t *testing.T) {
 	}
 }
 
-// Whatever stands in the files, a reader comes to their end.
+// Whatever is in the files, a reader reaches their end.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte{}, []byte("out"), []byte("err"), int64(0), int64(0), true)
 	f.Add((&entry{offset: [2]int64{5, 5}, time: 1, stream: 1}).encode(), []byte("out"), []byte("err"), int64(1), int64(0), false)
@@ -349,7 +350,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// The pipe of a program that fills it is widened; that of any other is as it was.
+// The pipe of a program that fills it is enlarged; that of any other stays as it is.
 func TestAFullPipeIsWidened(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

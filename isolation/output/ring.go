@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package output keeps what a program has written: PID 1 of its box writes, boxd reads.
+// Package output keeps what a program has written: PID 1 of its box writes it, and boxd reads it.
 //
-// Byte n of a stream lies at offset n of a memory file, so the file's size is the sequence number of the
-// next byte, set by the kernel in the same call that moves the data. What is no longer kept is a hole. A
-// journal, a third file, says in which order two streams have grown, and when.
+// Byte n of a stream is at offset n of a memory file, so the file's size is the number of bytes
+// written, updated by the kernel in the same call that moves the data. Dropped bytes are a hole.
+// A third file, the journal, records in which order the two streams have grown, and when.
 package output
 
 import (
@@ -15,24 +15,26 @@ import (
 type Ring struct {
 	FD         int // -1 until the first byte, unless Create makes it before
 	Head, Tail int64
-	held       int64 // nothing from here on is given back; -1: no such place
+	held       int64 // nothing from this offset on is dropped; -1: no such offset
 	size       int64 // bytes written so far
 	holeTo     int64 // end of the hole; it begins at Head
-	full       bool  // the pipe was once, and has been widened
+	full       bool  // the pipe was full once, and has been enlarged
 }
 
-// Holes are made in steps, to call the kernel once for many reads, and of whole pages: of a part of one
-// the kernel would make zeros (fallocate(2)), which no reader could tell from data.
+// Holes are punched in steps, to call the kernel once for many reads, and only in whole pages: a
+// part of one would be overwritten with zeros (fallocate(2)), which no reader could tell from
+// data.
 const (
 	holeStep = 256 << 10
 	page     = 4096
 )
 
-// chunk is how much one Fill moves at most: the default capacity of a pipe many times over.
+// chunk is how much one Fill moves at most: many times the default capacity of a pipe.
 const chunk = 1 << 20
 
-// Capacity of a pipe, as it is made and for a program that fills it, in bytes (pipe(7)): such a one is then waited
-// for a quarter as often, and so are its readers. Not all have it, since a user's are counted (pipe-user-pages-soft).
+// Capacity of a pipe in bytes (pipe(7)), by default and for a program that has filled it: then
+// the program waits a quarter as often, and so do its readers. Not every pipe is that large,
+// since those of a user are counted (pipe-user-pages-soft).
 const (
 	pipeSize = 64 << 10
 	widePipe = 256 << 10
@@ -43,13 +45,13 @@ func NewRing(head, tail uint64) Ring {
 	return Ring{FD: -1, Head: int64(head), Tail: int64(tail), held: -1}
 }
 
-// Hold keeps everything from an offset on, until it is called again. -1 lets go.
+// Hold keeps everything from an offset on, until the next call. -1 ends that.
 func (r *Ring) Hold(offset int64) { r.held = offset }
 
-// Size is the number of bytes written so far.
+// Size returns the number of bytes written so far.
 func (r *Ring) Size() int64 { return r.size }
 
-// Create makes the file.
+// Create creates the file.
 func (r *Ring) Create() error {
 	fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
 	if err == nil {
@@ -58,8 +60,8 @@ func (r *Ring) Create() error {
 	return err
 }
 
-// Fill moves what is in the pipe to the end of the ring, inside the kernel. EAGAIN: the pipe is empty; 0: it
-// has no writer left.
+// Fill moves what is in the pipe to the end of the ring, inside the kernel. EAGAIN: the pipe is
+// empty; 0: it has no writer left.
 func (r *Ring) Fill(pipe int) (int64, error) {
 	if r.FD < 0 {
 		if err := r.Create(); err != nil {
@@ -74,7 +76,7 @@ func (r *Ring) Fill(pipe int) (int64, error) {
 	}
 	if n >= pipeSize && !r.full {
 		r.full = true
-		_, _ = unix.FcntlInt(uintptr(pipe), unix.F_SETPIPE_SZ, widePipe) // refused, it stays as it is
+		_, _ = unix.FcntlInt(uintptr(pipe), unix.F_SETPIPE_SZ, widePipe) // if that is refused, the pipe stays as it is
 	}
 	return n, err
 }
@@ -93,7 +95,7 @@ func (r *Ring) Append(data []byte) error {
 	return nil
 }
 
-// trim gives back what is no longer kept.
+// trim frees what need not be kept any more.
 func (r *Ring) trim() {
 	start := max((r.Head+page-1)&^(page-1), r.holeTo)
 	end := r.size - r.Tail
@@ -109,8 +111,8 @@ func (r *Ring) trim() {
 	}
 }
 
-// Cut is what of the stream does not count as kept, even where it has not been given back yet, so that it
-// does not depend on how the reads fell.
+// Cut returns the part of the stream that counts as dropped, even where it has not been freed
+// yet, so that the result does not depend on the sizes of the reads.
 func (r *Ring) Cut() (from, to uint64) {
 	if r.size <= r.Head+r.Tail {
 		return 0, 0
@@ -118,7 +120,7 @@ func (r *Ring) Cut() (from, to uint64) {
 	return uint64(r.Head), uint64(r.size - r.Tail)
 }
 
-// Close releases the file; a copy of it may live on with a reader.
+// Close closes the file; a reader may still have a copy of the descriptor.
 func (r *Ring) Close() {
 	if r.FD >= 0 {
 		unix.Close(r.FD)

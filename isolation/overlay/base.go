@@ -15,12 +15,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// base makes the lower layer of what is no tree of the host: a copy of /etc and of the links at the top, of the read-only
-// root that PID 1 starts in, as files of the box user. It is made as that user, who has no rights on the host: what
-// programs could not read there is not in it.
+// base makes the lower layer for everything outside the trees of the host: a copy of /etc and of
+// the symbolic links at the top of the read-only root that PID 1 starts in, as files of the box
+// user. It is made as that user, who has no rights on the host, so what programs could not read
+// there is not in it.
 //
-// It is one overlay for some hundred small files. Overlays of the directories of the host that /etc has parts of would be
-// two for each, and each costs more than all the copies.
+// It is a single overlay for some hundred small files. The parts of /etc that are directories of
+// the host would need two overlays each, and each of those costs more than all the copies.
 func (h *host) base() (item string, err error) {
 	id := strconv.Itoa(isolation.BoxUID)
 	m, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755", "uid", id, "gid", id, "size", baseSize, "nr_inodes", baseInodes)
@@ -43,7 +44,7 @@ func (h *host) base() (item string, err error) {
 		return "/", err
 	}
 	for _, name := range list {
-		if err := copyLink(top, m, name); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it is no link
+		if err := copyLink(top, m, name); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it is not a symbolic link
 			return "/" + name, err
 		}
 	}
@@ -55,7 +56,8 @@ func (h *host) base() (item string, err error) {
 	return copyDir(top, m, "etc", "/etc", baseDepth)
 }
 
-// asBoxUser makes file accesses of this thread those of the box user, until the returned function is called.
+// asBoxUser gives this thread the file access rights of the box user until the returned function
+// is called.
 func asBoxUser() (restore func()) {
 	runtime.LockOSThread()
 	setfs(isolation.BoxUID, isolation.BoxGID)
@@ -66,7 +68,7 @@ func asBoxUser() (restore func()) {
 }
 
 func setfs(uid, gid uintptr) {
-	// Raw calls: the wrappers would change every thread.
+	// Raw system calls: the wrappers would change every thread.
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSGID, gid, 0, 0)
 	_, _, _ = syscall.RawSyscall(unix.SYS_SETFSUID, uid, 0, 0)
 }
@@ -75,7 +77,7 @@ func setfs(uid, gid uintptr) {
 func copyDir(from, to int, name, at string, depth int) (item string, err error) {
 	in, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EACCES) || depth < baseDepth && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)) {
-		return "", nil // or it was a directory a moment ago
+		return "", nil // or it has just been replaced by something else
 	}
 	if err != nil {
 		return at, err
@@ -99,7 +101,7 @@ func copyDir(from, to int, name, at string, depth int) (item string, err error) 
 	for _, e := range list {
 		var st unix.Stat_t
 		if err := unix.Fstatat(in, e, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) { // removed meanwhile; a directory that lists and does not let in
+			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) { // removed meanwhile, or in a directory that may be listed but not searched
 				continue
 			}
 			return path.Join(at, e), err
@@ -152,7 +154,7 @@ func copyFile(from, to int, name string, mode uint32) error {
 	}
 }
 
-// entries are the names in a directory.
+// entries returns the names in a directory.
 func entries(dir int) (list []string, err error) {
 	buf := make([]byte, 16<<10)
 	for {

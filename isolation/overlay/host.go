@@ -15,44 +15,47 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// A root of the host's own programs is several overlays: one for what of the read-only root is boxd's own, /etc with it,
-// and one for each tree of the host, /usr above all. The files of a tree belong to root of the host, whom the map of its
-// mount makes the box user, or nobody could change them; then that user could read what only root may read. So between
-// the tree and the box is another overlay, a read-only one, whose mounter has no right over any file: overlayfs asks for
-// each file whether its mounter may read it as well (overlayfs.rst of the kernel, "permission model"). What is shown
-// there, and copied from there to be changed, is what everybody may read on the host.
+// A root made of the host's own programs consists of several overlays: one for the part of the
+// read-only root that is boxd's own, including /etc, and one for each tree of the host, above all
+// /usr. The files of a tree belong to root of the host. The id map of its mount makes them the
+// box user's, or no program could change them; but then the box user could read what only root
+// may read. So between the tree and the box there is another, read-only overlay, whose mounter
+// has no right over any file: overlayfs asks for each file whether its mounter may read it as
+// well (overlayfs.rst of the kernel, "permission model"). So what is visible there, and what is
+// copied up from there to be changed, is what everybody may read on the host.
 //
-// Nothing of the tree is in the box but through that one.
+// The box reaches the tree only through that overlay.
 
-// More places of the tree that PID 1 starts in.
+// More places in the tree that PID 1 starts in.
 const (
-	treePlace   = "data" // the tree of the host, as the box user's: nobody but the kernel looks at it
-	nobodyPlace = "app"  // the same as everybody may read it
+	treePlace   = "data" // the tree of the host, mapped to the box user: only the kernel reads it
+	nobodyPlace = "app"  // the overlay of it that shows what everybody may read
 	emptyPlace  = "opt"  // the lowest layer of that, since overlayfs wants two
 )
 
-// rootName is the part of a root that is no tree of the host, as a directory of what the box changes.
+// rootName is the directory, among the changes of the box, of the part of a root that is no tree
+// of the host.
 const rootName = "root"
 
-// Bounds of what is copied of the read-only root: it is /etc.
+// Bounds on what is copied of the read-only root, which is /etc.
 const (
 	baseSize   = "64m"
 	baseInodes = "32768"
 	baseDepth  = 16
 )
 
-// tree is one of the host.
+// tree is a tree of the host.
 type tree struct {
-	name   string // at the top
+	name   string // at the top of the root
 	mount  int
-	nobody int // overlay of it that is as everybody may read it
+	nobody int // overlay that shows what everybody may read of it
 	top    int // overlay of that which the box can write to
 }
 
-// part is the directory of a tree in what the box changes.
+// part returns the directory of a tree among the changes of the box.
 func (t *tree) part() string { return upperPlace + "/" + Upper + "/" + t.name }
 
-// host is a root in the making.
+// host is a root that is being made.
 type host struct {
 	layers
 	trees []tree
@@ -134,7 +137,7 @@ func (h *host) mount() (m int, item string, err error) {
 	if item, err := skeleton(upper); err != nil {
 		return -1, item, err
 	}
-	for _, t := range h.trees { // what was changed of it is shown there
+	for _, t := range h.trees { // the changes of each tree are shown there
 		if err := unix.Mkdirat(upper, t.name, 0o755); err != nil {
 			return -1, t.name, err
 		}
@@ -150,7 +153,8 @@ func (h *host) mount() (m int, item string, err error) {
 	return m, "", nil
 }
 
-// parts makes the two directories of an overlay, the upper one for its owner, and opens that.
+// parts makes the two directories of an overlay, the upper one for its owner, and opens the upper
+// one.
 func (h *host) parts(t *tree, owner int) (upper int, err error) {
 	if err := unix.Mkdirat(h.old, upperPlace+"/"+Work+"/"+t.name, 0o700); err != nil {
 		return -1, err
@@ -181,7 +185,7 @@ func (h *host) cover(t *tree) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Unmount("/"+treePlace, unix.MNT_DETACH); err != nil { // for the next one
+	if err := unix.Unmount("/"+treePlace, unix.MNT_DETACH); err != nil { // make room for the next tree
 		return err
 	}
 	if err := linux.AttachMount(t.nobody, h.old, nobodyPlace); err != nil {
@@ -203,8 +207,9 @@ func (h *host) cover(t *tree) error {
 	return err
 }
 
-// asNobody does something with no capability in force but the one to mount: what this thread makes a mounter of then has
-// no right over files that are not its own, and in no tree of the host is one that is in-box root's (sources.HostOwner).
+// asNobody calls f with no effective capability but the one to mount: the mounter of an overlay
+// that f makes then has no right over files that are not its own, and none in a tree of the host
+// belongs to in-box root (mounts.HostOwner).
 func asNobody(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -222,19 +227,19 @@ func asNobody(f func() error) error {
 	return errors.Join(err, unix.Capset(&header, &all[0]))
 }
 
-// place puts the overlays of a tree where they are seen.
+// place moves the overlays of a tree to where programs see them.
 func (h *host) place(t *tree, root int) error {
 	if err := linux.AttachMount(t.top, root, t.name); err != nil {
 		return err
 	}
-	if err := linux.AttachMount(t.nobody, root, isolation.RootImage[1:]+"/"+t.name); err != nil { // moved
+	if err := linux.AttachMount(t.nobody, root, isolation.RootImage[1:]+"/"+t.name); err != nil { // moved, not cloned
 		return err
 	}
 	return shown{t.part(), isolation.RootChanged + "/" + t.name, false, changedAttr}.in(h.old, root)
 }
 
-// below shows what the host has mounted below its trees, read-only as before: overlays have none of it. What is at a place that
-// programs cannot come to is left out.
+// below shows what the host has mounted below its trees, read-only as before: overlays do not
+// include that. Mounts in places that programs cannot reach are left out.
 func (h *host) below(root int) (item string, err error) {
 	fd, err := linux.OpenBeneath(h.proc, "1/mountinfo", unix.O_RDONLY)
 	if err != nil {
@@ -261,7 +266,7 @@ func (h *host) below(root int) (item string, err error) {
 	return "", nil
 }
 
-// mountedBelow lists the uppermost mounts below trees, by mountinfo of proc(5).
+// mountedBelow lists the uppermost mounts below trees, from mountinfo (proc_pid_mountinfo(5)).
 func mountedBelow(mountinfo string, all []tree) []string {
 	var list []string
 	for line := range strings.Lines(mountinfo) {
@@ -282,7 +287,8 @@ func mountedBelow(mountinfo string, all []tree) []string {
 	})
 }
 
-// unescaped is a path of mountinfo, which has space, tab, newline and backslash as three octal digits.
+// unescaped returns a path of mountinfo, in which space, tab, newline and backslash are written
+// as three octal digits.
 func unescaped(path string) string {
 	var b strings.Builder
 	for i := 0; i < len(path); i++ {

@@ -46,9 +46,10 @@ func TestTreesOfTheHostAreKnownByTheirPlace(t *testing.T) {
 	}
 }
 
-// The copy of /etc is made with the rights of the box's user, and goes through nothing that is no file.
+// The copy of /etc is made with the rights of the box user, and skips everything that is no file,
+// directory or link.
 func TestOnlyWhatTheBoxUserMayReadIsCopied(t *testing.T) {
-	boxtest.RequireRoot(t) // to become another user
+	boxtest.RequireRoot(t) // becoming another user needs root
 	from, to := t.TempDir(), t.TempDir()
 	err := errors.Join(os.MkdirAll(filepath.Join(from, "etc/in/deep"), 0o755), os.MkdirAll(filepath.Join(from, "etc/closed"), 0o700), os.Chmod(from, 0o755), os.Chmod(filepath.Dir(from), 0o755), os.Chmod(filepath.Dir(to), 0o755), os.Chown(to, 1000, 1000))
 	for name, mode := range map[string]os.FileMode{"open": 0o644, "run": 0o755, "secret": 0o600, "in/deep/open": 0o640, "closed/open": 0o644, "in/open": 0o444} {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package overlay makes the root of a box that its programs can write to. It runs in PID 1 of the box, in the
-// namespaces of that: what is written then is written with the box's ids and rights, so that the quota of its disk
-// counts, and nothing in it is believed by the host.
+// Package overlay makes the writable root of a box. It runs in PID 1 of the box, in the
+// namespaces of the box: programs write there with the box's ids and rights, so that the disk
+// quota counts it, and the host trusts nothing in it.
 package overlay
 
 import (
@@ -12,18 +12,18 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Target is where the two layers of a root go, as mounts of a Setup: the image, read-only, and the directory of what
-// the box changes of it, writable. Where that comes first there is no image, and trees of the host follow it, each for
-// its own place (host.go).
+// Target is the target of the two layers of a root, as mounts of a Setup: the image, read-only,
+// and the directory for the changes, writable. If the changes come first there is no image, and
+// trees of the host follow, each with its own target (host.go).
 const Target = "/"
 
-// Names in the directory of what the box changes.
+// Names in the directory for the changes.
 const (
-	Upper = "upper" // what differs from the image
-	Work  = "work"  // overlayfs's own
+	Upper = "upper" // upper layer: what differs from the image
+	Work  = "work"  // work directory of overlayfs
 )
 
-// Places of the tree that PID 1 starts in, which are empty directories there.
+// Places in the tree that PID 1 starts in, which are empty directories there.
 const (
 	imagePlace = "mnt"
 	upperPlace = "media"
@@ -32,13 +32,14 @@ const (
 
 // layers is what a root is made of.
 type layers struct {
-	image, changes int // mounts
-	old, proc      int // the tree that PID 1 has started in, and its procfs, which comes along
+	image, changes int // descriptors of mounts
+	old, proc      int // the tree that PID 1 has started in, and its procfs, which moves to the new root
 }
 
-// Enter makes the root that a Setup has layers for, which it takes off that and off the mounts that came with it, and
-// makes it that of the process; without layers it does nothing. root is open for paths (O_PATH), before and after. With an
-// error comes what that is about.
+// Enter makes the root for which a Setup has layers, and makes it the root of the process;
+// without layers it does nothing. It removes the layers from the Setup and from the mounts that
+// came with it. root is open for paths (O_PATH), before and after. item says what an error is
+// about.
 func Enter(s *isolation.Setup, mounts *[]int, root *int, proc int) (made bool, item string, err error) {
 	switch {
 	case len(s.Mounts) == 0 || s.Mounts[0].Target != Target:
@@ -74,8 +75,9 @@ func (l *layers) enter() (root int, item string, err error) {
 	return root, "/", err
 }
 
-// mount puts the layers on each other. userxattr: overlayfs keeps its own marks in attributes that an unprivileged
-// mounter may write, of which programs can set none through it (overlayfs.rst of the kernel); redirections are off then.
+// mount makes the overlay. userxattr: overlayfs keeps its metadata in extended attributes that an
+// unprivileged mounter may write, and that programs cannot set through the overlay (overlayfs.rst
+// of the kernel); redirections are off then.
 func (l *layers) mount() (m int, item string, err error) {
 	if err := linux.AttachMount(l.image, l.old, imagePlace); err != nil {
 		return -1, "image", err
@@ -102,27 +104,27 @@ func (l *layers) mount() (m int, item string, err error) {
 	return m, "", nil
 }
 
-// stack makes an overlay that can be written to.
+// stack makes a writable overlay.
 func stack(lower, upper, work string) (int, error) {
 	return linux.NewMount("overlay", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "lowerdir", lower, "upperdir", "/"+upper, "workdir", "/"+work, "userxattr", "", "volatile", "")
 }
 
-// directory is one of the skeleton.
+// directory is a directory of the skeleton.
 type directory struct {
 	path   string
-	shared bool // programs may make something in it; what is PID 1's there they can neither remove nor rename
+	shared bool // programs may create entries in it, but cannot remove or rename those of PID 1
 }
 
-// skeleton makes what every box has, whatever the image has there: directories are joined with those of the image, and
-// hide anything else. It is PID 1's own, in directories with the sticky bit: so nobody puts something else into the place
-// of a mount, or of the program that serves files.
+// skeleton makes what every box has, whatever the image has there: its directories are merged
+// with those of the image, and hide anything else. It belongs to PID 1, in directories with the
+// sticky bit: so no program can replace a mount point, or the program that serves files.
 func skeleton(upper int) (item string, err error) {
 	dirs := []directory{{isolation.SkillsDir[1:], false}, {isolation.DrivesDir[1:], false}, {"var/lib", true}, {"var/lib/boxd", false}, {isolation.RootImage[1:], false}, {isolation.RootChanged[1:], false}}
 	for _, d := range isolation.Roots() {
 		dirs = append(dirs, directory{d[1:], true})
 	}
 	for _, d := range isolation.RootDirs() {
-		dirs = append([]directory{{d, true}}, dirs...) // before those below it
+		dirs = append([]directory{{d, true}}, dirs...) // parents first
 	}
 	for _, d := range append(dirs, directory{".", true}) {
 		if err := makeDir(upper, d); err != nil {
@@ -161,14 +163,16 @@ type shown struct {
 	attr      uint64
 }
 
-// populate brings what is mounted in the old tree to the new one, and shows what that is made of: upper is what was changed.
+// populate moves or clones what is mounted in the old tree into the new one, and shows the
+// layers; upper is the path of the changes.
 func (l *layers) populate(root int, upper string) (item string, err error) {
-	// The procfs has what covers parts of it below it, and was mounted in this namespace: it can be moved.
+	// The procfs has mounts below it that cover parts of it, and was mounted in this namespace:
+	// it can be moved.
 	if err := linux.AttachMount(l.proc, root, "proc"); err != nil {
 		return "/proc", err
 	}
 	for _, c := range []shown{
-		{"dev", "/dev", true, 0}, // and what is locked of it stays as it is
+		{"dev", "/dev", true, 0}, // locked mounts in it stay as they are
 		{isolation.FilesProgram[1:], isolation.FilesProgram, false, 0},
 		{imagePlace, isolation.RootImage, false, unix.MOUNT_ATTR_RDONLY},
 		{upper, isolation.RootChanged, false, changedAttr},
@@ -180,7 +184,7 @@ func (l *layers) populate(root int, upper string) (item string, err error) {
 	return "", nil
 }
 
-// changedAttr is how a box sees what overlayfs keeps.
+// changedAttr are the mount flags with which a box sees the upper layer.
 const changedAttr = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC
 
 func (c shown) in(old, root int) error {
@@ -197,7 +201,7 @@ func (c shown) in(old, root int) error {
 	return linux.AttachMount(tree, root, c.to[1:])
 }
 
-// enter makes a mount the root, and lets go of the one before.
+// enter makes a mount the root, and unmounts the old one.
 func enter(root int) error {
 	if err := unix.Fchdir(root); err != nil {
 		return err

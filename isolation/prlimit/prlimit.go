@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prlimit executes a program with resource limits of its own. PID 1 of a box, whose limits programs have otherwise, can
-// give no program others: what it has is what it hands on.
+// Package prlimit executes a program with resource limits of its own. Programs inherit theirs
+// from PID 1 of the box, which cannot give one program others than it has itself.
 package prlimit
 
 import (
@@ -20,10 +20,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Command is the first argument of boxfiles that makes it do this. The limits follow, and the program.
+// Command is the first argument of boxfiles that makes it do this. The limits follow, and then
+// the program.
 const Command = "limited"
 
-// Argv is what is executed for a program that is to have limits.
+// Argv returns what to execute for a program with limits.
 func Argv(limits []isolation.Rlimit, argv []string) []string {
 	texts := make([]string, len(limits))
 	for i, l := range limits {
@@ -32,10 +33,10 @@ func Argv(limits []isolation.Rlimit, argv []string) []string {
 	return append([]string{isolation.FilesProgram, Command, strings.Join(texts, ",")}, argv...)
 }
 
-// Ahead is how many arguments are before those of the program.
+// Ahead is how many arguments come before those of the program.
 const Ahead = 3
 
-// Program is what was to be executed, of what is.
+// Program returns the arguments of the program inside an Argv.
 func Program(argv []string) []string {
 	if len(argv) > Ahead && argv[0] == isolation.FilesProgram && argv[1] == Command {
 		return argv[Ahead:]
@@ -43,13 +44,14 @@ func Program(argv []string) []string {
 	return argv
 }
 
-// Codes of a shell for a program that cannot be executed.
+// Exit codes of a shell for a program that cannot be executed.
 const (
 	cannot   = 126
 	notFound = 127
 )
 
-// Main becomes the program, with the arguments of Argv behind the first two. It returns only if that fails.
+// Main executes the program; args are those of Argv without the first two. It returns only if
+// that fails.
 func Main(args []string, stderr io.Writer) int {
 	fail := func(what string, err error) int {
 		fmt.Fprintf(stderr, "boxd: %s: %v\n", what, err)
@@ -70,7 +72,8 @@ func Main(args []string, stderr io.Writer) int {
 	if err != nil {
 		return fail(args[1], err)
 	}
-	// All memory is taken before the limits hold, which may be less than what this runtime has.
+	// Allocate everything before setting limits, which may be lower than what this Go runtime
+	// uses.
 	name, err1 := unix.BytePtrFromString(path)
 	argv, err2 := syscall.SlicePtrFromStrings(args[1:])
 	envp, err3 := syscall.SlicePtrFromStrings(env)
@@ -79,7 +82,7 @@ func Main(args []string, stderr io.Writer) int {
 	}
 	runtime.LockOSThread()
 	for i := range limits {
-		var now unix.Rlimit // a hard one can only be lowered
+		var now unix.Rlimit // a hard limit can only be lowered
 		if err := unix.Getrlimit(int(limits[i].Resource), &now); err != nil {
 			return fail("limits", err)
 		}

@@ -21,18 +21,18 @@ const (
 	sizeWord     = 4
 )
 
-// A span is a run of system call numbers, from first up to the next span, that
-// is decided by the same rules. The last of them has no tests.
+// A span is a range of system call numbers, from first up to the next span, that is decided by
+// the same rules. The last of the rules has no tests.
 type span struct {
 	first uint32
 	rules []rule
 }
 
-// absentCall is the answer to whatever no line speaks of.
+// absentCall is the answer to every call that no line is about.
 const absentCall = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 
-// spans lays the rules out over all 2³² numbers. The numbers of x32 need no
-// rule of their own: bit 30 puts them above every listed one.
+// spans maps the rules to all 2³² numbers. The numbers of x32 need no rule of their own: bit 30
+// puts them above every listed one.
 func spans(rules map[string][]rule, target arch, o *Options) []span {
 	var listed []span
 	for name, all := range rules {
@@ -55,7 +55,7 @@ func spans(rules map[string][]rule, target arch, o *Options) []span {
 	return slices.CompactFunc(all, func(a, b span) bool { return slices.EqualFunc(a.rules, b.rules, sameEffect) })
 }
 
-// inForce drops what does not apply, so that the last rule has no tests.
+// inForce drops the rules that do not apply, so that the last one has no tests.
 func inForce(rules []rule, o *Options) []rule {
 	var valid []rule
 	for _, r := range rules {
@@ -76,11 +76,10 @@ func sameEffect(a, b rule) bool {
 	})
 }
 
-// program checks the architecture first, because a number means nothing
-// without it (int 0x80 reaches the i386 table from a 64-bit program), and then
-// looks the number up. It stays within the instructions the kernel can run in
-// advance, so that since Linux 5.11 calls that are always allowed cost one bit
-// test and the filter runs only for the others.
+// program checks the architecture first, because a number means nothing without it (int 0x80
+// reaches the i386 table from a 64-bit program), and then looks the number up. It uses only
+// instructions that the kernel can evaluate in advance, so that since Linux 5.11 calls that are
+// always allowed cost one bit test and the filter runs only for the others.
 func program(target arch, all []span) []bpf.Instruction {
 	return append([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: offsetArch, Size: sizeWord},
@@ -101,8 +100,8 @@ func search(all []span) []bpf.Instruction {
 	return slices.Concat(code, below, above)
 }
 
-// skipIf jumps over the next n instructions if A compares so. Conditional
-// jumps reach 255 instructions; a plain one, of 32 bits, goes the rest.
+// skipIf jumps over the next n instructions if the comparison with A holds. Conditional jumps
+// reach 255 instructions; an unconditional one, of 32 bits, goes further.
 func skipIf(cond bpf.JumpTest, value uint32, n int) []bpf.Instruction {
 	if n <= math.MaxUint8 {
 		return []bpf.Instruction{bpf.JumpIf{Cond: cond, Val: value, SkipTrue: uint8(n)}}
@@ -122,8 +121,8 @@ func decide(rules []rule) []bpf.Instruction {
 	return code
 }
 
-// attempt returns the rule's verdict if its tests hold and goes on behind its
-// own code if not. It is put together from the end, where the jumps lead.
+// attempt returns the rule's verdict if its tests hold and otherwise continues after its own
+// code. It is assembled from the end, where the jumps lead.
 func attempt(r rule) []bpf.Instruction {
 	code := []bpf.Instruction{bpf.RetConstant{Val: r.verdict}}
 	for _, t := range slices.Backward(r.tests) {
@@ -132,8 +131,8 @@ func attempt(r rule) []bpf.Instruction {
 	return code
 }
 
-// compare goes on behind its own code if the test holds and jumps over miss
-// further instructions if not.
+// compare continues after its own code if the test holds and otherwise jumps over miss further
+// instructions.
 func compare(t test, miss int) []bpf.Instruction {
 	code := []bpf.Instruction{bpf.LoadAbsolute{Off: offsetArgs + sizeArg*t.arg, Size: sizeWord}}
 	if t.mask != math.MaxUint32 {
@@ -143,7 +142,7 @@ func compare(t test, miss int) []bpf.Instruction {
 		return append(code, skipIf(bpf.JumpEqual, t.values[0], miss)...)
 	}
 	for i, v := range t.values {
-		// Over the comparisons that are left and the jump behind them.
+		// Over the remaining comparisons and the jump after them.
 		code = append(code, bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipTrue: uint8(len(t.values) - i)})
 	}
 	return append(code, bpf.Jump{Skip: uint32(miss)})

@@ -12,8 +12,8 @@ const allowed = unix.SECCOMP_RET_ALLOW
 
 func errno(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
 
-// Every number of every kind of box, on every argument that matters, must be
-// answered as the text says.
+// Every number in every kind of box, with every argument that matters, must be answered as the
+// policy says.
 func TestFilterMeansThePolicy(t *testing.T) {
 	rules, err := parse(Default())
 	if err != nil {
@@ -69,8 +69,8 @@ func TestForeignABIs(t *testing.T) {
 	}
 }
 
-// verdicts are written down a second time here, by hand, as a reader expects
-// them. hostrw is left out where it makes no difference.
+// verdicts states the policy a second time, by hand, as a reader expects it. hostrw is left out
+// where it makes no difference.
 var verdicts = []struct {
 	name   string
 	args   [6]uint64

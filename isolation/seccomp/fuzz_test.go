@@ -20,7 +20,7 @@ func FuzzCompile(f *testing.F) {
 		f.Add(seed, false, false)
 		f.Add(seed, true, true)
 	}
-	// Line by line, because Go spends its time on shortening long seeds otherwise.
+	// One line each, because Go would otherwise spend its time on minimizing long seeds.
 	for line := range strings.Lines(Default()) {
 		f.Add(line, false, true)
 	}

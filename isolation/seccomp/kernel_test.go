@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childMode tells the test binary that it is the child and which filter to
-// put on: a filter cannot be taken off again.
+// childMode tells the test binary that it is the child and which filter to install: a filter
+// cannot be removed again.
 const childMode = "BOXD_SECCOMP_TEST_CHILD"
 
-// findings are what the child saw behind the filter.
+// findings are what the child saw with the filter installed.
 type findings struct {
 	Probes  []unix.Errno // answers to probes()
 	Sweep   []string     // calls that were not refused as the policy says
@@ -27,8 +27,8 @@ type findings struct {
 	Int80   string       // how the int 0x80 program ended
 }
 
-// TestKernel puts the native filter on a child and compares the running
-// kernel's answers. Seen by root, an EPERM can only be the filter's.
+// TestKernel installs the native filter in a child and compares the running kernel's answers. As
+// root, an EPERM can only come from the filter.
 func TestKernel(t *testing.T) {
 	if mode := os.Getenv(childMode); mode != "" {
 		child(t, mode)
@@ -56,7 +56,7 @@ func runChild(t *testing.T, mode string) findings {
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKernel$")
 	cmd.Env = append(os.Environ(), childMode+"="+mode, "REPORT="+report)
-	// No terminal, should vhangup get through.
+	// Without a terminal, in case vhangup gets through.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("child: %v\n%s", err, out)
@@ -153,9 +153,9 @@ func install(t *testing.T, f Filter) {
 	}
 }
 
-// sweep makes every call the policy refuses on any arguments, every number
-// nobody knows, and all of x32. The arguments are all ones, on which none of
-// the calls would do anything even if it got through.
+// sweep makes every call that the policy refuses whatever the arguments, every unknown number,
+// and all of x32. All arguments are all ones, with which no call would do anything even if it got
+// through.
 func sweep(t *testing.T, o Options) []string {
 	rules, err := parse(Default())
 	if err != nil {
@@ -185,9 +185,9 @@ func sweep(t *testing.T, o Options) []string {
 	return wrong
 }
 
-// int80 is a 64-bit program that calls close(-1) by the i386 entry point and
-// exits with the errno: EBADF (9) where that entry works, ENOSYS (38) where a
-// filter refuses foreign calls. Its exit goes by the native entry point.
+// int80 is a 64-bit program that calls close(-1) through the i386 entry point and exits with the
+// errno: EBADF (9) where that entry works, ENOSYS (38) where a filter refuses foreign calls. It
+// exits through the native entry point.
 var int80 = []byte{
 	0xb8, 6, 0, 0, 0, // mov eax, 6 (i386 close)
 	0xbb, 0xff, 0xff, 0xff, 0xff, // mov ebx, -1
@@ -198,7 +198,7 @@ var int80 = []byte{
 	0x0f, 0x05, // syscall
 }
 
-// runInt80 wraps int80 into an executable in memory and says how it ended.
+// runInt80 makes int80 an executable in memory, runs it and returns how it ended.
 func runInt80(t *testing.T) string {
 	t.Helper()
 	const base, headers = 0x400000, 64 + 56

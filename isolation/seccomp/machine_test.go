@@ -40,8 +40,8 @@ func (f Filter) at(i int) instruction {
 	return instruction{binary.LittleEndian.Uint16(b), b[2], b[3], binary.LittleEndian.Uint32(b[4:])}
 }
 
-// The operations the compiler may use. They are those the kernel can run in
-// advance for its cache of calls that are always allowed.
+// The operations the compiler may use. They are those that the kernel can evaluate in advance for
+// its cache of calls that are always allowed.
 const (
 	opLoad  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 	opAnd   = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
@@ -51,7 +51,7 @@ const (
 	opRet   = unix.BPF_RET | unix.BPF_K
 )
 
-// run is the kernel's machine, as far as the compiler makes use of it.
+// run does what the kernel does with a filter, as far as the compiler makes use of it.
 func (f Filter) run(c call) uint32 {
 	var a uint32
 	data := c.bytes()
@@ -128,8 +128,7 @@ func checkValid(t *testing.T, f Filter) {
 	}
 }
 
-// expect is the meaning of a policy, told without a program: the first rule
-// that fits.
+// expect evaluates a policy without a filter: the first rule that matches decides.
 func expect(rules []rule, args [6]uint64) (index int, verdict uint32) {
 	for i, r := range rules {
 		if r.fits(args) {
@@ -154,9 +153,9 @@ func (r rule) fits(args [6]uint64) bool {
 
 const everything = 1 << 20
 
-// variants are arguments that bring out every case of the rules: each value a
-// test speaks of, values close to it, and all of them with dirt in the bits
-// the kernel drops. There are at most limit of them.
+// variants returns arguments that exercise every case of the rules: each value of a test, values
+// close to it, and all of them with noise in the bits that the kernel drops. There are at most
+// limit of them.
 func variants(rules []rule, limit int) [][6]uint64 {
 	interesting := map[uint32][]uint64{}
 	for _, r := range rules {

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tables below are arrays, not maps, so that they are laid out by the
-// linker: nothing runs at start and nobody can write to them by accident.
+// The tables below are arrays, not maps, so that the linker lays them out: nothing runs at start
+// and nobody can write to them by accident.
 
-// An arch is an architecture filters can be made for.
+// An arch is an architecture that filters can be compiled for.
 type arch struct {
 	audit  uint32 // value of seccomp_data.arch for native calls, see seccomp(2)
 	number func(syscallRow) int16
@@ -48,11 +48,10 @@ func findSyscall(name string) (syscallRow, bool) {
 	return syscalls[i], true
 }
 
-// kept says which bits of an argument the kernel looks at. The filter is shown
-// all 64 bits of the register, but a call that declares an int drops the upper
-// half: comparing it would let ioctl(fd, 1<<32|TIOCSTI) through, and still do
-// what TIOCSTI does. Arguments that are not listed are pointers, longs, or
-// nobody's concern yet, and cannot be tested.
+// kept says which bits of an argument the kernel uses. The filter sees all 64 bits of the
+// register, but a call that declares an int drops the upper half: comparing that would let
+// ioctl(fd, 1<<32|TIOCSTI) through, which still does what TIOCSTI does. Arguments that are not
+// listed are pointers, longs, or not needed yet, and cannot be tested.
 type kept struct {
 	name string
 	arg  uint32
@@ -64,8 +63,8 @@ const (
 	asMode = 0xffff     // umode_t is an unsigned short
 )
 
-// keptBits follows the SYSCALL_DEFINE lines of the kernel. clone declares a
-// long but works with lower_32_bits() of it.
+// keptBits follows the SYSCALL_DEFINE lines of the kernel. clone declares a long but uses
+// lower_32_bits() of it.
 var keptBits = [...]kept{
 	{"chmod", 1, asMode},
 	{"clone", 0, asInt},
@@ -103,7 +102,7 @@ func findKept(name string, arg uint32) (bits uint32, ok bool) {
 	return 0, false
 }
 
-// A named value of the policy's grammar.
+// A named value in the grammar of policies.
 type named struct {
 	name  string
 	value uint32
@@ -166,8 +165,8 @@ var constants = [...]named{
 	{"TIOCSETD", unix.TIOCSETD},
 	{"TIOCSTI", unix.TIOCSTI},
 	{"UNAME26", 0x0020000},
-	// The bit that sets O_TMPFILE apart; the rest of O_TMPFILE is O_DIRECTORY,
-	// which differs between architectures and is no sign of making a file.
+	// The bit that distinguishes O_TMPFILE; the rest of it is O_DIRECTORY, which differs between
+	// architectures and does not mean that a file is created.
 	{"__O_TMPFILE", 0o20000000},
 }
 

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A rule is one line of the policy, seen from one of its calls.
+// A rule is one line of the policy, for one of its calls.
 type rule struct {
 	line    int
 	where   string // "": in every box, otherwise a word of the grammar
@@ -20,13 +20,13 @@ type rule struct {
 	tests   []test // all must hold; none: always
 }
 
-// Words before a line that counts only in some boxes, see Options.
+// Words before a line that applies only in some boxes, see Options.
 const (
 	hostrw = "hostrw"
 	noaio  = "noaio"
 )
 
-// counts reports whether a rule counts in boxes of these options.
+// counts reports whether a rule applies in boxes with these options.
 func (o *Options) counts(r *rule) bool {
 	switch r.where {
 	case hostrw:
@@ -48,7 +48,7 @@ type test struct {
 // maxValues keeps the jump over a list of comparisons within its 8 bits.
 const maxValues = 64
 
-// parse reads a policy into the rules of each call, in the order of the lines.
+// parse parses a policy into the rules of each call, in the order of the lines.
 func parse(policy string) (map[string][]rule, error) {
 	rules := make(map[string][]rule)
 	line := 0
@@ -113,7 +113,7 @@ func parseLine(rules map[string][]rule, line int, text string) error {
 	return nil
 }
 
-// parseVerdict reads "allow NAME..." or "deny NAME... ERRNO" and returns the names.
+// parseVerdict parses "allow NAME..." or "deny NAME... ERRNO" and returns the names.
 func parseVerdict(r *rule, words []string) ([]string, error) {
 	if len(words) < 2 {
 		return nil, errors.New("want allow NAME... or deny NAME... ERRNO")
@@ -134,7 +134,7 @@ func parseVerdict(r *rule, words []string) ([]string, error) {
 	return nil, fmt.Errorf("want allow or deny, not %q", words[0])
 }
 
-// parseTests reads "TEST and TEST ..." for one call.
+// parseTests parses "TEST and TEST ..." for one call.
 func parseTests(name string, words []string) ([]test, error) {
 	var tests []test
 	for len(words) > 0 {
@@ -155,7 +155,7 @@ func parseTests(name string, words []string) ([]test, error) {
 	return tests, nil
 }
 
-// parseTest reads "argN [& MASK] == VALUE", or "!=" or "in VALUE...".
+// parseTest parses "argN [& MASK] == VALUE", or "!=" or "in VALUE...".
 func parseTest(name string, words []string) (test, error) {
 	if len(words) < 3 {
 		return test{}, fmt.Errorf("want argN [& MASK] ==, != or in VALUE..., not %q", strings.Join(words, " "))
@@ -203,7 +203,7 @@ func parseComparison(t *test, op string, words []string) error {
 		if err != nil {
 			return err
 		}
-		// Such a test would be always true or never; nobody means that.
+		// Such a test would be always true or always false, which nobody wants.
 		if v&^t.mask != 0 {
 			return fmt.Errorf("value %q has bits the mask takes away", w)
 		}
@@ -220,7 +220,7 @@ func parseArg(word string) (uint32, error) {
 	return uint32(n[0] - '0'), nil
 }
 
-// parseValue reads numbers and constants joined by "|".
+// parseValue parses numbers and constants joined by "|".
 func parseValue(word string) (uint32, error) {
 	var value uint32
 	for part := range strings.SplitSeq(word, "|") {
@@ -237,10 +237,10 @@ func parseValue(word string) (uint32, error) {
 	return value, nil
 }
 
-// checkOrder makes sure that every line about a call can decide something and
-// that, with and without the lines of some boxes, every case is decided.
+// checkOrder makes sure that every line about a call can decide something and that every case is
+// decided, with and without the lines that apply only in some boxes.
 func checkOrder(name string, rules []rule) error {
-	shared, some := 0, 0 // line that decides all that is left, in every box and in some
+	shared, some := 0, 0 // line that decides everything left, in every box and in some
 	for _, r := range rules {
 		if shared != 0 || r.where != "" && some != 0 {
 			return fmt.Errorf("line %d: %s is decided in line %d already", r.line, name, max(shared, some))

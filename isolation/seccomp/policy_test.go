@@ -17,8 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// A new call in golang.org/x/sys must be thought about, even if the answer is
-// ENOSYS as for every number nobody listed.
+// A new call in golang.org/x/sys needs a decision, even if the answer is ENOSYS as for every
+// unlisted number.
 func TestPolicySpeaksOfEveryCall(t *testing.T) {
 	rules, err := parse(Default())
 	if err != nil {
@@ -42,7 +42,7 @@ func TestPolicyReasons(t *testing.T) {
 	}
 }
 
-// Every line must decide some call: one that cannot is a mistake in the text.
+// Every line must decide some call: a line that cannot is a mistake.
 func TestPolicyLinesAllCount(t *testing.T) {
 	rules, err := parse(Default())
 	if err != nil {
@@ -65,7 +65,7 @@ func TestPolicyLinesAllCount(t *testing.T) {
 	}
 }
 
-// What must stay closed whatever becomes of the text, on any arguments.
+// What must stay forbidden with any arguments, however the policy changes.
 func TestPolicyKeepsClosed(t *testing.T) {
 	closed := strings.Fields(`
 		mount umount2 move_mount fsopen fsconfig fsmount fspick open_tree open_tree_attr mount_setattr
@@ -87,7 +87,7 @@ func TestPolicyKeepsClosed(t *testing.T) {
 	}
 }
 
-// What must stay open, or programs and boxinit's way of starting them break.
+// What must stay allowed, or programs and boxinit's way of starting them break.
 func TestPolicyKeepsOpen(t *testing.T) {
 	open := strings.Fields(`
 		clone3 vfork execve execveat setuid setgid setgroups setresuid setresgid setfsuid setfsgid

@@ -12,26 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Answers a probe can have besides the kernel's.
+// Results of a probe besides those of the kernel.
 const (
-	anyOther unix.Errno = 1<<16 + iota // the kernel's, whatever it is, but not EPERM or ENOSYS
+	anyOther unix.Errno = 1<<16 + iota // any errno of the kernel but EPERM and ENOSYS
 	notHere                            // this architecture lacks the call
 )
 
-// A probe is one call on a running kernel. Where the filter must refuse, the
-// arguments are such that the kernel alone would give another errno, also to
-// root; where it must not, they are such that nothing happens.
+// A probe is one call on a running kernel. Where the filter must refuse, the arguments are such
+// that the kernel alone would return another errno, even to root; where it must not, they are
+// such that nothing happens.
 type probe struct {
 	what   string
 	name   string
-	path   int // 1 + the argument that gets nowhere's address
+	path   int // 1 + the argument that gets the address of nowhere
 	args   [6]uintptr
 	want   unix.Errno
-	hostrw unix.Errno // if other than want
+	hostrw unix.Errno // if it differs from want
 	aio    unix.Errno // likewise
 }
 
-// nowhere is a path of which not even the directory exists.
+// nowhere is a path in a directory that does not exist.
 var nowhere = [...]byte{'/', 'n', 'o', 'w', 'h', 'e', 'r', 'e', '/', 'x', 0}
 
 func (p probe) run(t *testing.T) unix.Errno {
@@ -88,7 +88,7 @@ func probes() []probe {
 		{what: "socket option", name: "setsockopt", args: [6]uintptr{bad, unix.SOL_TCP, unix.TCP_NODELAY}, want: unix.EBADF},
 		{what: "TCP_ULP", name: "setsockopt", args: [6]uintptr{bad, unix.SOL_TCP, unix.TCP_ULP}, want: unix.ENOPROTOOPT},
 
-		// CLONE_SIGHAND without CLONE_VM is an error, so that nothing is born.
+		// CLONE_SIGHAND without CLONE_VM is an error, so that no child is created.
 		{what: "clone", name: "clone", args: [6]uintptr{unix.CLONE_SIGHAND}, want: unix.EINVAL},
 		{what: "clone into a user namespace", name: "clone", args: [6]uintptr{unix.CLONE_SIGHAND | unix.CLONE_NEWUSER}, want: unix.EPERM},
 		{what: "clone into a net namespace", name: "clone", args: [6]uintptr{high | unix.CLONE_SIGHAND | unix.CLONE_NEWNET}, want: unix.EPERM},
@@ -141,8 +141,8 @@ func probes() []probe {
 	}
 }
 
-// elfHeader is the smallest that the kernel loads: one segment of size bytes
-// at base, read and executed, entered at entry.
+// elfHeader returns the smallest header that the kernel loads: one segment of size bytes at base,
+// readable and executable, with this entry point.
 func elfHeader(entry, base, size uint64) []byte {
 	var b bytes.Buffer
 	put := func(values ...any) {

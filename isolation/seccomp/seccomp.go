@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package seccomp turns the policy of a box, a text of allowed system calls with their reasons, into the filter the kernel runs.
+// Package seccomp compiles the policy of a box, a text of allowed system calls with their
+// reasons, into the filter that the kernel runs.
 package seccomp
 
 import (
@@ -24,11 +25,11 @@ func Default() string { return shipped }
 type Options struct {
 	// Arch is "amd64" or "arm64", the native architecture of the box.
 	Arch string
-	// HostWritable puts the lines marked "hostrw" into force: the box has a
-	// read-write host directory, where the host would honour setuid and setgid bits.
+	// HostWritable applies the lines marked "hostrw": the box has a read-write host directory,
+	// where the host would honour setuid and setgid bits.
 	HostWritable bool
-	// AIO lets programs have asynchronous I/O of the kernel (io_setup(2)), whose amount is one for
-	// the whole host: it puts the lines marked "noaio" out of force.
+	// AIO lets programs use asynchronous I/O of the kernel (io_setup(2)), of which the whole host
+	// has a limited number: the lines marked "noaio" do not apply.
 	AIO bool
 }
 
@@ -42,12 +43,11 @@ const filterStep = 8
 // Len returns the number of instructions.
 func (f Filter) Len() int { return len(f) / filterStep }
 
-// Compile translates a policy. An error in the text names its line, and is
-// found whatever the options are.
+// Compile compiles a policy. An error in the text names its line, and is found whatever the
+// options are.
 //
-// The filter gives one of two answers, allow or an errno. It never kills: a
-// program that meets ENOSYS falls back or says what it misses, a killed one
-// says nothing.
+// The filter gives one of two answers, allow or an errno. It never kills: a program that gets
+// ENOSYS falls back or reports what it lacks, a killed one reports nothing.
 func Compile(policy string, o Options) (Filter, error) {
 	target, err := archNamed(o.Arch)
 	if err != nil {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statedir says where boxd's state directory has the files of skills, drives and images: at Store/<owner>/Trees/<tree>.
-// boxd puts them there, and the keeper mounts nothing else as a skill. PID 1 of a box knows nothing of it, nor links what it needs.
+// Package statedir says where in boxd's state directory the files of skills, drives and images
+// are: at Store/<owner>/Trees/<tree>. boxd puts them there, and the keeper mounts nothing else as
+// a skill. PID 1 of a box neither knows this nor links this package.
 package statedir
 
 import (
@@ -15,24 +16,25 @@ import (
 // Parts of the path.
 const (
 	SkillStore   = "skills"
-	DriveStore   = "drives" // the store of drives, which is built as that of skills
+	DriveStore   = "drives" // the store of drives, with the same layout as that of skills
 	StoreTrees   = "trees"
-	BuiltInOwner = "builtin" // the space of the skills that boxd brings; no principal's has this name
+	BuiltInOwner = "builtin" // owner of the skills that come with boxd; no principal has this name
 )
 
-// Trees of images lie in ImageTrees beside the workspaces; what becomes / of a box is ImageRoot in one.
+// Trees of images are in ImageTrees beside the workspaces; ImageRoot in a tree becomes / of a
+// box.
 const (
 	ImageTrees = "image-trees"
 	ImageRoot  = "rootfs"
 )
 
-// OwnerDir is that of a principal: no name of anybody is in a path.
+// OwnerDir returns the directory name of a principal: no path contains anybody's name.
 func OwnerDir(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return "u-" + hex.EncodeToString(sum[:16])
 }
 
-// SkillPath is where the tree of a skill is, below the state directory.
+// SkillPath returns where the tree of a skill is, below the state directory.
 func SkillPath(k *isolation.Skill) string {
 	space := OwnerDir(k.Owner)
 	if k.BuiltIn {

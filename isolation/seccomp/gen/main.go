@@ -56,7 +56,7 @@ var numberLine = regexp.MustCompile(`(?m)^\s*SYS_([A-Z0-9_]+)\s*=\s*(\d+)$`)
 func addColumn(rows map[string][len(arches)]string, column int, source []byte) {
 	for _, m := range numberLine.FindAllSubmatch(source, -1) {
 		name := strings.ToLower(string(m[1]))
-		// The first of a range of numbers set aside on arm64, not a call.
+		// The start of a range of numbers reserved on arm64, not a call.
 		if name == "arch_specific_syscall" {
 			continue
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Adopt finds the links of boxes that an earlier keeper has left, by their keys. What belongs to none of them is
-// removed. What goes wrong is in the log: boxes live on.
+// Adopt takes over the links of the boxes with these keys, which an earlier keeper has left, and
+// removes all other links. Errors are only logged: the boxes keep running.
 func (h *Host) Adopt(keys []string) {
 	all, err := links()
 	if err != nil {
@@ -59,7 +59,8 @@ func (h *Host) Adopt(keys []string) {
 	}
 }
 
-// reconcile gives a link the settings that a keeper of before may not have given it.
+// reconcile applies to a link the settings that an earlier version of the keeper may not have
+// set.
 func (h *Host) reconcile(l *Link) {
 	_, six, err := h.end(l)
 	if err == nil {
@@ -70,7 +71,7 @@ func (h *Host) reconcile(l *Link) {
 	}
 }
 
-// pairOf finds which pair of addresses a link has.
+// pairOf returns the number of a link's pair of addresses.
 func (h *Host) pairOf(end netlink.Link) (uint32, bool) {
 	list, err := netlink.AddrList(end, netlink.FAMILY_V4)
 	if err != nil || !h.cfg.Block4.IsValid() {
@@ -91,7 +92,8 @@ func (h *Host) pairOf(end netlink.Link) (uint32, bool) {
 	return 1 << 31, false
 }
 
-// links lists all links of the host. The kernel may say that the list has changed meanwhile: then again.
+// links lists all links of the host. It repeats if the kernel says that the list has changed
+// meanwhile.
 func links() (list []netlink.Link, err error) {
 	for range 5 {
 		list, err = netlink.LinkList()

@@ -19,27 +19,27 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// Bounds of pins.
+// Bounds on pins.
 const (
-	maxPins     = 8192            // of a box; with 8 ports and addresses a name, a thousand names
-	pinSlack    = 5 * time.Second // for which one that is over is still known, since the kernel's clock is another
+	maxPins     = 8192            // for one box; enough for a thousand names with 8 ports and addresses each
+	pinSlack    = 5 * time.Second // how long an expired pin is remembered, since the kernel goes by its own clock
 	register2   = unix.NFT_REG32_01
 	register3   = unix.NFT_REG32_02
 	register2v6 = unix.NFT_REG32_04
 	register3v6 = unix.NFT_REG32_05
 )
 
-// pinSet is a set of addresses, protocols and ports of one family, each for a time.
+// pinSet is a set of addresses, protocols and ports of one family, whose elements time out.
 func pinSet(t *nftables.Table, four bool) *nftables.Set {
 	name, kind := "pins6", nftables.TypeIP6Addr
 	if four {
 		name, kind = "pins4", nftables.TypeIPAddr
 	}
-	key, _ := nftables.ConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService)                           // of three, it cannot fail
-	return &nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true, HasTimeout: true, Size: 2 * maxPins} // those that are over count for a while
+	key, _ := nftables.ConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService)                           // cannot fail for three types
+	return &nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true, HasTimeout: true, Size: 2 * maxPins} // twice, as expired elements count for a while
 }
 
-// pins adds the sets, empty, and a rule for each that lets through what is in it.
+// pins adds the sets, empty, and for each a rule that accepts what is in it.
 func (w *writer) pins(as dnsMode) {
 	for _, four := range []bool{true, false} {
 		set := pinSet(w.table, four)
@@ -51,8 +51,8 @@ func (w *writer) pins(as dnsMode) {
 	}
 }
 
-// pinned is what is in a set of pins, which has been added. A packet of another protocol has no such port, and there
-// is no pin of another.
+// pinned matches packets whose destination is in a set of pins. A packet without ports matches
+// none, as pins are only for TCP and UDP.
 func (w *writer) pinned(four bool) []expr.Any {
 	set, second, third := w.sets[0], uint32(register2), uint32(register3)
 	if !four {
@@ -64,8 +64,9 @@ func (w *writer) pinned(four bool) []expr.Any {
 		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID})
 }
 
-// pin adds pins to the table in a box's network. One that is there already lasts as long as the longer of both: another
-// name may have led there. Where there are too many, those go that would be over first.
+// pin adds pins to the table in a box's network. A pin that exists already lasts as long as the
+// longer of both, as it may come from another name. If there are too many, those that expire
+// first are dropped.
 func (l *Link) pin(space *os.File, pins []rule.Pin) error {
 	l.pinning.Lock()
 	defer l.pinning.Unlock()
@@ -96,7 +97,7 @@ func (l *Link) pin(space *os.File, pins []rule.Pin) error {
 		}
 	}
 	for _, list := range []map[string]time.Duration{gone, again} {
-		send(c.SetAddElements, list) // or one that is over already is an error of the whole transaction
+		send(c.SetAddElements, list) // add before deleting: to delete an expired element would fail the whole transaction
 		send(c.SetDeleteElements, list)
 	}
 	send(c.SetAddElements, again)
@@ -105,13 +106,13 @@ func (l *Link) pin(space *os.File, pins []rule.Pin) error {
 		err = c.Flush()
 	}
 	if err != nil {
-		l.pinned = nil // the kernel knows
+		l.pinned = nil // read them from the kernel next time
 		return fmt.Errorf("pins: %w", err)
 	}
 	return nil
 }
 
-// pinTable is until when pins last, by their keys.
+// pinTable says when pins expire, by key.
 type pinTable map[string]time.Time
 
 // pinned reads the pins of a box from the kernel.
@@ -129,7 +130,8 @@ func pinned(c *nftables.Conn, t *nftables.Table, now time.Time) (pinTable, error
 	return known, nil
 }
 
-// add enters pins, and returns those that the kernel has to be told of: new ones, and longer ones.
+// add enters pins, and returns those that have to be sent to the kernel: new ones, and extended
+// ones.
 func (known pinTable) add(pins []rule.Pin, now time.Time) (fresh, again map[string]time.Duration) {
 	fresh, again = map[string]time.Duration{}, map[string]time.Duration{}
 	for i := range pins {
@@ -149,7 +151,8 @@ func (known pinTable) add(pins []rule.Pin, now time.Time) (fresh, again map[stri
 	return fresh, again
 }
 
-// makeRoom forgets pins that were over long ago, and takes out as many as there would be too many with n more.
+// makeRoom forgets pins that expired some time ago, and drops as many of the others as would be
+// too many with n more.
 func (known pinTable) makeRoom(n int, now time.Time) map[string]time.Duration {
 	maps.DeleteFunc(known, func(_ string, end time.Time) bool { return now.Sub(end) > pinSlack })
 	if len(known)+n <= maxPins {
@@ -163,7 +166,7 @@ func (known pinTable) makeRoom(n int, now time.Time) map[string]time.Duration {
 	return gone
 }
 
-// key has each part at the beginning of a register.
+// keyOf pads each part, so that it begins at a register.
 func keyOf(p *rule.Pin) []byte {
 	protocol := byte(unix.IPPROTO_TCP)
 	if p.Protocol == rule.UDP {

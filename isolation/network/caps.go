@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// crowdedChain refuses what would be one connection too many. It counts as refused, and no destination is to blame.
+// crowdedChain refuses a connection over the limit. It counts as refused, but is not listed under
+// its destination.
 const crowdedChain = "crowded"
 
-// crowded makes the chain of that name, where there is a cap.
+// crowded adds that chain, if there is a limit.
 func (w *writer) crowded(most int) {
 	if most == 0 {
 		return
@@ -26,16 +27,17 @@ func (w *writer) crowded(most int) {
 	w.refuse()
 }
 
-// most leads what begins one connection too many to the chain of crowded. Those that have ended are not counted by the
-// kernel, nor those of UDP that nothing was heard of for a while.
+// most sends the first packet of a connection over the limit to the chain of crowded. The kernel
+// does not count connections that have ended, nor those over UDP that have been silent for a
+// while.
 func (w *writer) most(most int) {
 	if most > 0 {
 		w.rule(beginnings(), over(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
 	}
 }
 
-// forgetLoopback keeps connections within the box out of what the kernel remembers, which no cap of ours counts and no
-// limit of the box's memory has.
+// forgetLoopback disables connection tracking for connections within the box: no limit of ours
+// counts them, and their entries are not charged to the box's memory.
 func (w *writer) forgetLoopback(as dnsMode) {
 	w.chain("loopback-out", nftables.ChainHookOutput, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
 	w.rememberRedirecting(as)
@@ -44,7 +46,7 @@ func (w *writer) forgetLoopback(as dnsMode) {
 	w.rule(within(expr.MetaKeyIIFNAME), []expr.Any{&expr.Notrack{}})
 }
 
-// beginnings are the first packets of connections.
+// beginnings matches the first packets of connections.
 func beginnings() []expr.Any {
 	mask := binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW)
 	return []expr.Any{
@@ -54,7 +56,7 @@ func beginnings() []expr.Any {
 	}
 }
 
-// over is one connection more than most.
+// over matches one connection more than most.
 func over(most int) []expr.Any {
 	return []expr.Any{&expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}}
 }
@@ -62,7 +64,7 @@ func over(most int) []expr.Any {
 // lackCount is the Lack of a kernel that cannot count connections.
 const lackCount = "connlimit of nf_tables"
 
-// tryCap sees whether the kernel can count connections, in a table that is there.
+// tryCap tests whether the kernel can count connections, in an existing table.
 func (h *Host) tryCap(c *nftables.Conn, table string) error {
 	if h.cfg.Connections == 0 {
 		return nil
@@ -76,7 +78,8 @@ func (h *Host) tryCap(c *nftables.Conn, table string) error {
 	return nil
 }
 
-// lackingCaps names what an error about a pair or a cap is about, with the key of box.toml that can do without.
+// lackingCaps names what the kernel lacks for a link or a limit, with the key of box.toml that
+// avoids the need for it.
 func lackingCaps(err error) error {
 	lack, ok := errors.AsType[*Lack](err)
 	switch {

@@ -19,18 +19,19 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// uplink is how the host reaches others.
+// uplink is how the host reaches other hosts.
 type uplink struct {
 	mtu int
 	six bool // IPv6 too
-	// near are networks of neighbours of the host whose addresses are public ones.
+	// near are networks with public addresses on one of the host's own links.
 	near []netip.Prefix
 }
 
-// ethernet is the usual size of a packet, in bytes.
+// ethernet is the usual MTU, in bytes.
 const ethernet = 1500
 
-// uplink looks whether packets of boxes would be forwarded, and their answers, and whether the block is free.
+// uplink checks that the host forwards packets of boxes and their answers, and that no other
+// route uses the address block.
 func (h *Host) uplink() (*uplink, error) {
 	if !h.cfg.Block4.IsValid() {
 		return nil, &Failure{Reason: "network.ipv4 is empty", Errno: unix.EADDRNOTAVAIL}
@@ -58,7 +59,7 @@ func (h *Host) uplink() (*uplink, error) {
 			for _, index := range hops(&list[i]) {
 				end, err := netlink.LinkByIndex(index)
 				if err != nil {
-					continue // it has gone since
+					continue // it was removed meanwhile
 				}
 				name := end.Attrs().Name
 				if !isOn("ipv4/conf/" + name + "/forwarding") {
@@ -76,7 +77,7 @@ func (h *Host) uplink() (*uplink, error) {
 	return up, nil
 }
 
-// hops are the links of a route, of which a multipath route has several.
+// hops returns the links of a route; a multipath route has several.
 func hops(r *netlink.Route) (list []int) {
 	for _, hop := range r.MultiPath {
 		list = append(list, hop.LinkIndex)
@@ -87,7 +88,7 @@ func hops(r *netlink.Route) (list []int) {
 	return list
 }
 
-// free refuses a route of somebody else to addresses of the block.
+// free returns an error if a route that is not ours leads to addresses of the block.
 func (h *Host) free(r *netlink.Route) error {
 	to, ok := prefixOf(r.Dst)
 	if !ok || to.Bits() == 0 || r.Type == unix.RTN_UNREACHABLE || r.Type == unix.RTN_BLACKHOLE || r.Type == unix.RTN_PROHIBIT {
@@ -101,7 +102,7 @@ func (h *Host) free(r *netlink.Route) error {
 		if end, err := netlink.LinkByIndex(r.LinkIndex); err == nil {
 			name = end.Attrs().Name
 		} else if len(hops(r)) > 0 {
-			continue // a link that has just ended, such as a box's
+			continue // of a link that was just removed, such as a box's
 		}
 		if !strings.HasPrefix(name, h.tag) {
 			return &Failure{Reason: fmt.Sprintf("%s = %v: this host has a route to %v already, via %s", key, block, to, name), Errno: unix.EADDRINUSE}
@@ -110,8 +111,9 @@ func (h *Host) free(r *netlink.Route) error {
 	return nil
 }
 
-// near is what a route leads to where that is on one of the host's links, by an address that the host has or by the
-// word of a router. What is blocked in any case is left out.
+// near returns the destination of a route if that is on one of the host's links, because of an
+// address of the host or a router advertisement. Networks that are blocked in any case are left
+// out.
 func near(r *netlink.Route) []netip.Prefix {
 	to, ok := prefixOf(r.Dst)
 	if !ok || to.Bits() == 0 || r.Gw != nil || r.Protocol != unix.RTPROT_KERNEL && r.Protocol != unix.RTPROT_RA || r.Type != unix.RTN_UNICAST ||
@@ -121,7 +123,7 @@ func near(r *netlink.Route) []netip.Prefix {
 	return []netip.Prefix{to}
 }
 
-// neighbours are all networks that are near.
+// neighbours returns all networks that are near.
 func neighbours() (found []netip.Prefix, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		list, err := routes(family)
@@ -152,7 +154,7 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// routes lists those of the main table.
+// routes lists the routes of the main table.
 func routes(family int) (list []netlink.Route, err error) {
 	for range 5 {
 		list, err = netlink.RouteList(nil, family)
@@ -171,7 +173,7 @@ func isOn(name string) bool {
 	return err == nil && strings.TrimSpace(string(data)) != "0"
 }
 
-// Check says whether boxes can have a network here, and what to do if not.
+// Check reports whether boxes can have a network on this host, and what to do if not.
 func (h *Host) Check() isolation.Check {
 	c := isolation.Check{Name: "box network", Level: isolation.CheckWarn}
 	up, err := h.uplink()
@@ -199,7 +201,7 @@ func (h *Host) Check() isolation.Check {
 	return c
 }
 
-// Hint is what to do about a failure.
+// Hint returns what to do about a failure.
 func Hint(err error) string {
 	switch {
 	case errors.Is(err, unix.ENETDOWN):
@@ -214,7 +216,7 @@ func Hint(err error) string {
 	return ""
 }
 
-// walls are chains of others that refuse what boxes send.
+// walls returns the chains of other firewalls that refuse what boxes send.
 func (h *Host) walls(six bool) []firewall.BlockingChain {
 	c, err := connect()
 	if err != nil {

@@ -15,36 +15,36 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Bounds of what is known of refusals.
+// Bounds on what is remembered of refusals.
 const (
-	maxDenied = 64          // destinations of each family; of more than that only the packets are counted
-	deniedFor = time.Minute // since the last packet
+	maxDenied = 64          // destinations of each family; beyond that packets are only counted
+	deniedFor = time.Minute // time since the last packet
 )
 
-// refusedChain answers what is refused in a box's table, and refusedPackets counts it; crowdedPackets counts what there
-// were too many of.
+// refusedChain answers what a box's table refuses. refusedPackets counts that, and crowdedPackets
+// those over the limit of connections.
 const refusedChain, refusedPackets, crowdedPackets = "refused", "refused", "crowded"
 
-// counts are those of a box's table.
+// counts are the counters in a box's table.
 type counts struct{ refused, crowded uint64 }
 
-// deniedSet has the destinations of one family that were refused, with a count of packets each.
+// deniedSet is the set of refused destinations of one family, each with a count of packets.
 func deniedSet(t *nftables.Table, four bool) *nftables.Set {
 	name, kind := "denied6", nftables.TypeIP6Addr
 	if four {
 		name, kind = "denied4", nftables.TypeIPAddr
 	}
-	key, _ := nftables.ConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService) // of three, it cannot fail
+	key, _ := nftables.ConcatSetType(kind, nftables.TypeInetProto, nftables.TypeInetService) // cannot fail for three types
 	return &nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true, Dynamic: true, HasTimeout: true, Timeout: deniedFor, Size: maxDenied}
 }
 
-// refusals makes the chain that refuses and remembers: from here on refuse leads there. before are the packets that
-// the box was refused by rules of before, and most is how many connections it may have. A set that is full does not
-// hold up the answer.
+// refusals adds the chain that refuses and records; from here on refuse jumps to it. before are
+// the counters under earlier rules, and most is the limit of connections. If a set is full, the
+// packet is answered all the same.
 func (w *writer) refusals(before counts, most int) {
 	w.c.AddObj(&nftables.CounterObj{Table: w.table, Name: refusedPackets, Packets: before.refused})
 	w.c.AddObj(&nftables.CounterObj{Table: w.table, Name: crowdedPackets, Packets: before.crowded})
-	w.crowded(most) // while each rule answers by itself
+	w.crowded(most) // before refusing is set: its rule answers by itself
 	w.at = w.c.AddChain(&nftables.Chain{Name: refusedChain, Table: w.table})
 	w.rule([]expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: refusedPackets}})
 	for _, four := range []bool{true, false} {
@@ -68,7 +68,7 @@ func (w *writer) refusals(before counts, most int) {
 	w.refusing = refusedChain
 }
 
-// denied reads what refusals has made.
+// denied reads what the chain of refusals has recorded.
 func denied(space *os.File) (*isolation.Refusals, error) {
 	c, err := connect(nftables.WithNetNSFd(int(space.Fd())))
 	if err != nil {
@@ -97,8 +97,9 @@ func denied(space *os.File) (*isolation.Refusals, error) {
 	return all, nil
 }
 
-// refused is how many packets a box was refused. known is false of a table that counts none, as a keeper of before has
-// made it, and where there is no table. They are listed: the library's errors do not say what one that is missing is.
+// refused returns how many packets a box was refused. known is false if there is no table, or if
+// an earlier keeper has made one without counters. The counters are listed, since the library's
+// errors do not say that one is missing.
 func refused(c *nftables.Conn, t *nftables.Table) (now counts, known bool, err error) {
 	list, err := c.GetObjects(t)
 	if err != nil {
@@ -116,7 +117,7 @@ func refused(c *nftables.Conn, t *nftables.Table) (now counts, known bool, err e
 	return now, known, nil
 }
 
-// destinationOf is that of an element. Its parts are each at the beginning of a register.
+// destinationOf decodes an element. Each of its parts begins at a register.
 func destinationOf(e nftables.SetElement, four bool) (d isolation.RefusedDestination, ok bool) {
 	size := 16
 	if four {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialLoopback connects to a port of a box from within its network, which space is, where no rule is about it and
-// nothing is published. It never waits.
+// dialLoopback connects to a port of a box from inside its network namespace, space, where no
+// rules apply and no port has to be published. It never blocks.
 func dialLoopback(space *os.File, to netip.AddrPort) (int, error) {
 	if to.Port() == 0 || to.Addr() != netip.IPv6Loopback() && to.Addr() != localhost() {
 		return -1, unix.EINVAL

@@ -14,22 +14,27 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// resolvAt is the resolv.conf(5) of a box with rules by name: a server on its own loopback, where it may not listen.
+// resolvAt is the resolv.conf(5) of a box with rules by name: a server on its own loopback, at a
+// port where programs may not listen.
 const resolvAt = "# Names are resolved by boxd, as the rules of this box allow.\nnameserver 127.0.0.1\n"
 
-// dnsMode is how a box resolves names. rules is 0 where it asks the resolvers of the network; otherwise it asks at its own
-// loopback, where somebody answers by sockets of OpenSockets, and nobody else, and the number tells these rules by name
-// from others: connections that were let through by a pin go on when that is over, but not when the rules are others.
-// strict says that what connects to ports 80 and 443 of an address that a name has led to is led to somebody who looks
-// for which name it is. caps are how much of the network the box may use.
+// dnsMode is how a box resolves names, and what its network is limited to.
+//
+// rules is 0 if the box queries the resolvers of the network. Otherwise it can query only its own
+// loopback, where the sockets of OpenSockets answer, and rules distinguishes its rules by name
+// from others: connections that a pin has let through continue after the pin has expired, but not
+// under other rules.
+//
+// strict says that connections to ports 80 and 443 of resolved addresses are redirected to the
+// proxy, which checks their host name. caps are the limits of the network.
 type dnsMode struct {
 	rules  uint32
 	strict bool
 	caps   rule.Caps
 }
 
-// read checks what is said of the network of a box: how names are resolved, how much there may be, and the rules,
-// which are held against what root has named.
+// read checks the network of a box: how names are resolved, its limits, and its rules, which are
+// checked against the configuration.
 func (h *Host) read(spec *isolation.NetworkSpec) (dnsMode, []rule.Rule, error) {
 	as := dnsMode{rules: spec.Names, strict: spec.Strict}
 	switch {
@@ -50,8 +55,8 @@ func (h *Host) read(spec *isolation.NetworkSpec) (dnsMode, []rule.Rule, error) {
 	return as, rules, err
 }
 
-// goOn lets connections go on that a pin has let through. It comes before all rules but those for loopback, and what
-// asks other name servers is refused before it.
+// goOn lets connections continue that a pin has let through. It comes before all rules but those
+// for loopback, and refuses queries to other name servers first.
 func (w *writer) goOn(as dnsMode) {
 	if as.rules == 0 {
 		return

@@ -17,21 +17,23 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// Lengths and places in the heads of packets, in bytes.
+// Lengths and offsets in the headers of packets, in bytes.
 const (
 	source4, destination4 = 12, 16 // of the IPv4 header
 	source6, destination6 = 8, 24
 	destinationPort       = 2
 )
 
-// buffer is the room for one transaction, and as much for the answers to it, in bytes.
+// buffer is the size of the socket buffers, in bytes: one transaction fits, and so do the answers
+// to it.
 const buffer = 4 << 20
 
 // answerPatience is how long the kernel may take for a transaction.
 const answerPatience = 20 * time.Second
 
-// prepare makes room for many messages: without it they are refused, or the answers are lost and what was done is not
-// known. The library waits for an answer to each message, and a kernel without nf_tables has one for all of them.
+// prepare enlarges the buffers for many messages: otherwise messages are refused, or answers are
+// lost and the outcome is unknown. The library waits for an answer to each message, whereas a
+// kernel without nf_tables sends one for all of them, so it also sets a timeout.
 func prepare(patience time.Duration) func(*netlink.Conn) error {
 	return func(c *netlink.Conn) error {
 		return errors.Join(c.SetReadBuffer(buffer), c.SetWriteBuffer(buffer), c.SetDeadline(time.Now().Add(patience)))
@@ -43,10 +45,10 @@ type writer struct {
 	c     *nftables.Conn
 	table *nftables.Table
 	at    *nftables.Chain
-	err   error // the first
+	err   error // the first error
 	// refusing is the chain that answers what is refused; "": each rule does so itself.
 	refusing string
-	sets     []*nftables.Set // of pins, once they are there: of IPv4, of IPv6
+	sets     []*nftables.Set // sets of pins, once they are added: IPv4, IPv6
 }
 
 func (w *writer) chain(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, policy nftables.ChainPolicy) {
@@ -57,12 +59,13 @@ func (w *writer) nat(name string) {
 	w.at = w.c.AddChain(&nftables.Chain{Name: name, Table: w.table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
 }
 
-// rule adds one of these parts, in order.
+// rule adds a rule made of these parts, in order.
 func (w *writer) rule(parts ...[]expr.Any) {
 	w.c.AddRule(&nftables.Rule{Table: w.table, Chain: w.at, Exprs: slices.Concat(parts...)})
 }
 
-// refuse answers what would come this far: a connection is reset, and everything else told that it is prohibited.
+// refuse answers what matches: TCP with a reset, and everything else with an ICMP error
+// (prohibited).
 func (w *writer) refuse(parts ...[]expr.Any) {
 	if w.refusing != "" {
 		w.rule(append(slices.Clone(parts), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: w.refusing}})...)
@@ -72,7 +75,7 @@ func (w *writer) refuse(parts ...[]expr.Any) {
 	w.rule(append(slices.Clone(parts), []expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})...)
 }
 
-// neighbours lets the two ends of a link find each other by IPv6.
+// neighbours accepts IPv6 neighbour discovery between the two ends of a link.
 func (w *writer) neighbours(parts ...[]expr.Any) {
 	for _, kind := range []byte{135, 136} { // solicitation, advertisement
 		w.rule(append(slices.Clone(parts), transport(unix.IPPROTO_ICMPV6), []expr.Any{
@@ -81,7 +84,7 @@ func (w *writer) neighbours(parts ...[]expr.Any) {
 	}
 }
 
-// allow lets through what a rule is about.
+// allow accepts what a rule allows.
 func (w *writer) allow(r rule.Rule) {
 	protocols := map[string][]uint8{rule.TCP: {unix.IPPROTO_TCP}, rule.UDP: {unix.IPPROTO_UDP}, rule.Any: {unix.IPPROTO_TCP, unix.IPPROTO_UDP}}[r.Protocol]
 	for _, p := range protocols {
@@ -94,7 +97,8 @@ func (w *writer) allow(r rule.Rule) {
 	}
 }
 
-// blocked adds the sets of what is blocked, and returns what finds a destination in each.
+// blocked adds the sets of blocked networks, and returns for each what matches a destination in
+// it.
 func (w *writer) blocked() (lookups [][]expr.Any) {
 	for _, four := range []bool{true, false} {
 		name, kind := "blocked6", nftables.TypeIP6Addr
@@ -110,8 +114,8 @@ func (w *writer) blocked() (lookups [][]expr.Any) {
 	return lookups
 }
 
-// intervals are the blocked networks of one family, in order and joined where one begins with the end of another: a
-// set takes no address twice.
+// intervals returns the blocked networks of one family, sorted, with adjacent ones joined: a set
+// does not take an address twice.
 func intervals(four bool) (elements []nftables.SetElement) {
 	list := slices.DeleteFunc(rule.Blocked(), func(p netip.Prefix) bool { return p.Addr().Is4() != four })
 	slices.SortFunc(list, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
@@ -119,7 +123,7 @@ func intervals(four bool) (elements []nftables.SetElement) {
 		if i == 0 || last(list[i-1]).Next() != p.Addr() {
 			elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
 		}
-		after := last(p).Next() // none behind the last of all
+		after := last(p).Next() // invalid after the last address of all
 		if after.IsValid() && (i == len(list)-1 || list[i+1].Addr() != after) {
 			elements = append(elements, nftables.SetElement{Key: after.AsSlice(), IntervalEnd: true})
 		}
@@ -127,7 +131,7 @@ func intervals(four bool) (elements []nftables.SetElement) {
 	return elements
 }
 
-// last is the last address of a network.
+// last returns the last address of a network.
 func last(p netip.Prefix) netip.Addr {
 	bytes := p.Addr().AsSlice()
 	for i := range bytes {
@@ -143,19 +147,19 @@ func drop() []expr.Any   { return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind
 
 func equal(data []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
 
-// named is a link whose name begins so.
+// named matches a link whose name has this prefix.
 func named(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, equal([]byte(name))}
 }
 
-// within is the loopback of a box.
+// within matches the loopback of a box.
 func within(key expr.MetaKey) []expr.Any {
 	full := make([]byte, unix.IFNAMSIZ)
 	copy(full, "lo")
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, equal(full)}
 }
 
-// unlike is a link whose name begins in another way.
+// unlike matches a link whose name does not have this prefix.
 func unlike(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte(name)}}
 }
@@ -192,12 +196,12 @@ func prefixed(p netip.Prefix, from bool) []expr.Any {
 		equal(p.Addr().AsSlice()))
 }
 
-// transport is a protocol above IP.
+// transport matches a protocol above IP.
 func transport(protocol uint8) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal([]byte{protocol})}
 }
 
-// ports are the destinations of a transport that has ports.
+// ports matches destination ports of a transport that has them.
 func ports(p rule.Ports) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: destinationPort, Len: 2},
@@ -205,7 +209,7 @@ func ports(p rule.Ports) []expr.Any {
 	}
 }
 
-// answers are packets of conversations that the box has begun, and what is said about them.
+// answers matches packets of connections that the box has begun, and errors about those.
 func answers() []expr.Any {
 	mask := binary.NativeEndian.AppendUint32(nil, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
 	return []expr.Any{
@@ -215,8 +219,8 @@ func answers() []expr.Any {
 	}
 }
 
-// sourceRoutes are packets that say themselves which way they go: by an option of IPv4 (loose or strict source and
-// record route), or the routing header of IPv6.
+// sourceRoutes matches source-routed packets: those with an IPv4 option (loose or strict source
+// and record route), or with the routing header of IPv6.
 func sourceRoutes() [][]expr.Any {
 	const loose, strict, routing = 131, 137, 43
 	there := func(family byte, op expr.ExthdrOp, kind uint8) []expr.Any {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A kernel that does not answer each message, as one without nf_tables, is not waited for without end.
+// The wait for a kernel that does not answer each message, such as one without nf_tables, ends.
 func TestAnAnswerThatNeverComesIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)

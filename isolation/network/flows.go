@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgetFlows has the host forget connections that were begun from these addresses of boxes that are gone: what others
-// send to them still would reach the next box there.
+// forgetFlows removes connection tracking entries of connections from these addresses, whose
+// boxes are gone: otherwise late packets to them would reach the next box with that address.
 func (h *Host) forgetFlows(of func(netip.Addr) bool) {
 	for family, block := range map[netlink.InetFamily]netip.Prefix{unix.AF_INET: h.cfg.Block4, unix.AF_INET6: h.cfg.Block6} {
 		if !block.IsValid() {
@@ -27,10 +27,10 @@ func (h *Host) forgetFlows(of func(netip.Addr) bool) {
 	}
 }
 
-// flowsFrom are connections that were begun from some addresses.
+// flowsFrom matches connections that were begun from some addresses.
 type flowsFrom func(netip.Addr) bool
 
-// MatchConntrackFlow is netlink.CustomConntrackFilter.
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
 func (of flowsFrom) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	a, ok := netip.AddrFromSlice(flow.Forward.SrcIP)
 	return ok && of(a.Unmap())

@@ -18,25 +18,25 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// Link is a box's way out.
+// Link is the network link of a box.
 type Link struct {
 	host *Host
 	key  string
 	pair uint32
 
-	pinning sync.Mutex // held while pins are made, or the table that has them
-	pinned  pinTable   // nil: the kernel knows
+	pinning sync.Mutex // held while pins, or the table that has them, are written
+	pinned  pinTable   // nil: read them from the kernel
 }
 
-// Box is a box whose network is asked about.
+// Box is a box whose network a request is about.
 type Box struct {
 	Key   string
-	PID   int         // of its PID 1
-	Alive func() bool // reports whether that is still the one that is meant: its number may have been given to another
+	PID   int         // host PID of its PID 1
+	Alive func() bool // reports whether the process with that PID is still that of the box
 }
 
-// Attach makes the link of a box in which no program runs yet, and returns the text of its resolv.conf(5). When that
-// fails nothing is left.
+// Attach makes the link of a box in which no program runs yet, and returns the text of its
+// resolv.conf(5). If it fails it leaves nothing behind.
 func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err error) {
 	as, rules, err := h.read(spec)
 	if err != nil {
@@ -52,7 +52,7 @@ func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err e
 	}
 	defer space.Close()
 	written := make(chan error, 1)
-	go func() { // beside the link, which it does not need; waited for below
+	go func() { // in parallel with the link, which it does not need; waited for below
 		written <- h.writeBoxTable(int(space.Fd()), inOrder(rules, up.near), h.resolvers(true), as, false)
 	}()
 	if err = errors.Join(h.join(b.Key, space, up, as.caps.Bandwidth), <-written); err != nil {
@@ -65,7 +65,7 @@ func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err e
 	return resolvConf(h.resolvers(up.six)), nil
 }
 
-// join makes the link of a box. What is made of it when that fails is for Remove.
+// join makes the link of a box. If it fails, Remove removes what it has made.
 func (h *Host) join(key string, space *os.File, up *uplink, bandwidth uint64) error {
 	if err := h.ensure(); err != nil {
 		return err
@@ -81,7 +81,8 @@ func (h *Host) join(key string, space *os.File, up *uplink, bandwidth uint64) er
 	return l.build(space, up, bandwidth)
 }
 
-// namespace opens the network of a box. The host's own is none: what is written there would be for all.
+// namespace opens the network namespace of a box. The host's is refused: what is written there
+// would apply to everything.
 func (h *Host) namespace(b *Box) (*os.File, error) {
 	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", b.PID))
 	if err != nil {
@@ -99,7 +100,7 @@ func (h *Host) namespace(b *Box) (*os.File, error) {
 	return space, nil
 }
 
-// parse reads the rules of a box, and holds them against what root has named.
+// parse parses the rules of a box, and checks them against the configuration.
 func (h *Host) parse(words []string) ([]rule.Rule, error) {
 	rules, err := rule.ParseAll(words)
 	if err != nil {
@@ -127,7 +128,7 @@ func (l *Link) build(space *os.File, up *uplink, bandwidth uint64) error {
 	return lackingCaps(ends.Make(space))
 }
 
-// addresses are those of one end.
+// addresses returns the addresses of one end.
 func (h *Host) addresses(n uint32, six, host bool) (list []netip.Addr) {
 	for _, block := range []netip.Prefix{h.cfg.Block4, h.cfg.Block6} {
 		if !block.IsValid() || block.Addr().Is6() && !six {
@@ -142,7 +143,7 @@ func (h *Host) addresses(n uint32, six, host bool) (list []netip.Addr) {
 	return list
 }
 
-// Remove ends the link of a box, if it has one.
+// Remove removes the link of a box, if it has one.
 func (h *Host) Remove(key string) {
 	h.mu.Lock()
 	l := h.links[key]
@@ -152,7 +153,7 @@ func (h *Host) Remove(key string) {
 		return
 	}
 	if err := RemoveVeth(h.LinkName(key)); err != nil {
-		h.log.Printf("box %s: %v", key, err) // and it keeps its addresses
+		h.log.Printf("box %s: %v", key, err) // its addresses stay reserved
 		return
 	}
 	own := h.addresses(l.pair, true, false)
@@ -160,7 +161,7 @@ func (h *Host) Remove(key string) {
 	h.release(l.pair)
 }
 
-// link is that of a box, if it has one.
+// link returns the link of a box, if it has one.
 func (h *Host) link(key string) (*Link, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,7 +172,7 @@ func (h *Host) link(key string) (*Link, error) {
 	return l, nil
 }
 
-// open finds the link of a box, and opens the network in which its other end is.
+// open returns the link of a box, and the network namespace of its other end.
 func (h *Host) open(b *Box) (*Link, *os.File, error) {
 	l, err := h.link(b.Key)
 	if err != nil {
@@ -181,8 +182,8 @@ func (h *Host) open(b *Box) (*Link, *os.File, error) {
 	return l, space, err
 }
 
-// SetRules gives a living box other rules, and returns the text of its resolv.conf(5) under these. They are in force for
-// connections that are there already, and no pin outlives them.
+// SetRules gives a live box other rules, and returns the text of the resolv.conf(5) for them.
+// They apply to existing connections too, and all pins end.
 func (h *Host) SetRules(b *Box, spec *isolation.NetworkSpec) (resolv string, err error) {
 	l, space, err := h.open(b)
 	if err != nil {
@@ -196,7 +197,7 @@ func (h *Host) SetRules(b *Box, spec *isolation.NetworkSpec) (resolv string, err
 	return h.rewrite(l, space, rules, as)
 }
 
-// Pin lets a living box connect to addresses for a time.
+// Pin allows a live box to connect to addresses for a limited time.
 func (h *Host) Pin(b *Box, asked []isolation.Pin) error {
 	l, space, err := h.open(b)
 	if err != nil {
@@ -224,13 +225,13 @@ func readPin(p *isolation.Pin) (rule.Pin, error) {
 	return rule.NewPin(addrPort(&p.To), protocol, time.Duration(p.Seconds)*time.Second)
 }
 
-// addrPort is an endpoint of a message. It is not valid where that has no address.
+// addrPort converts an endpoint of a message. The result is invalid if that has no address.
 func addrPort(e *isolation.Endpoint) netip.AddrPort {
 	a, _ := netip.AddrFromSlice(e.Address)
 	return netip.AddrPortFrom(a, e.Port)
 }
 
-// Refusals are what a living box was refused.
+// Refusals returns what a live box was refused.
 func (h *Host) Refusals(b *Box) (*isolation.Refusals, error) {
 	_, space, err := h.open(b)
 	if err != nil {
@@ -240,8 +241,8 @@ func (h *Host) Refusals(b *Box) (*isolation.Refusals, error) {
 	return denied(space)
 }
 
-// OpenSockets opens the sockets that a living box asks for names at, see openSockets. They are the caller's. six says
-// that it has addresses of IPv6.
+// OpenSockets opens the sockets for a live box with rules by name, see openSockets. They are the
+// caller's. six says that the box has IPv6 addresses.
 func (h *Host) OpenSockets(b *Box, strict bool) (files []int, six bool, err error) {
 	l, space, err := h.open(b)
 	if err != nil {
@@ -256,8 +257,8 @@ func (h *Host) OpenSockets(b *Box, strict bool) (files []int, six bool, err erro
 	return files, six, err
 }
 
-// Dial begins a connection out of a living box, for whoever looks at its connections: the packets of this one are not
-// led back there. The descriptor is the caller's.
+// Dial starts a connection out of a live box for the proxy: its packets are not redirected to the
+// proxy again. The descriptor is the caller's.
 func (h *Host) Dial(b *Box, to *isolation.Endpoint) (int, error) {
 	_, space, err := h.open(b)
 	if err != nil {
@@ -267,8 +268,8 @@ func (h *Host) Dial(b *Box, to *isolation.Endpoint) (int, error) {
 	return dialOut(space, to)
 }
 
-// DialLoopback begins a connection to a port of the loopback of a living box. Boxes without a link have one too. The
-// connection may not be there yet: whoever gets the descriptor waits for that.
+// DialLoopback starts a connection to a port of the loopback of a live box, which boxes without a
+// link have too. It may still be connecting: the receiver of the descriptor has to wait for that.
 func (h *Host) DialLoopback(b *Box, to *isolation.Endpoint) (int, error) {
 	space, err := h.namespace(b)
 	if err != nil {
@@ -278,7 +279,8 @@ func (h *Host) DialLoopback(b *Box, to *isolation.Endpoint) (int, error) {
 	return dialLoopback(space, addrPort(to))
 }
 
-// rewrite replaces the rules and caps of a box, and answers with the text of its resolv.conf(5) under these.
+// rewrite replaces the rules and limits of a box, and returns the text of the resolv.conf(5) for
+// them.
 func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as dnsMode) (resolv string, err error) {
 	_, six, err := h.end(l)
 	if err != nil {
@@ -304,7 +306,7 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as dnsMode) (
 	return resolvConf(resolvers), nil
 }
 
-// end finds the host's end of a link, and whether it has addresses of IPv6.
+// end returns the host's end of a link, and whether the link has IPv6 addresses.
 func (h *Host) end(l *Link) (end netlink.Link, six bool, err error) {
 	if end, err = netlink.LinkByName(h.LinkName(l.key)); err != nil {
 		return nil, false, err
@@ -313,7 +315,7 @@ func (h *Host) end(l *Link) (end netlink.Link, six bool, err error) {
 	return end, slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.IP.IsPrivate() }), err
 }
 
-// Traffic is what has gone over the link of a box, and the addresses that it has.
+// Traffic returns the traffic counters of a box's link, and the addresses of the box.
 func (h *Host) Traffic(key string) (*isolation.Traffic, error) {
 	l, err := h.link(key)
 	if err != nil {
@@ -327,7 +329,7 @@ func (h *Host) Traffic(key string) (*isolation.Traffic, error) {
 	for _, a := range h.addresses(l.pair, six, false) {
 		t.Addresses = append(t.Addresses, a.AsSlice())
 	}
-	if s := end.Attrs().Statistics; s != nil { // the host's end sends what the box receives
+	if s := end.Attrs().Statistics; s != nil { // what the host's end sends is what the box receives
 		t.Received, t.Sent = isolation.Amount{Bytes: s.TxBytes, Packets: s.TxPackets}, isolation.Amount{Bytes: s.RxBytes, Packets: s.RxPackets}
 	}
 	return t, nil

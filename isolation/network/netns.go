@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InNamespace calls f in the network that space is, and waits for it. Only what f does by its own thread happens there.
+// InNamespace calls f in the network namespace of a descriptor, and waits for it. Only what f
+// does on its own thread happens there.
 func InNamespace(space *os.File, f func() error) error {
 	return alone(func() error {
 		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -21,7 +22,8 @@ func InNamespace(space *os.File, f func() error) error {
 	})
 }
 
-// alone calls f on a thread that ends with it. The main thread cannot end, and waits.
+// alone calls f on a thread that ends when f returns. The main thread cannot end, so it waits
+// while another one does the work.
 func alone(f func() error) error {
 	done := make(chan error, 1)
 	go func() { // waited for below

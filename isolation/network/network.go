@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package network gives boxes a way to other hosts: a pair of links, the addresses of both ends, and what the kernel
-// lets through. It runs in the keeper.
+// Package network gives boxes a way to other hosts: a veth pair, the addresses of both ends, and
+// the rules of what the kernel lets through. It runs in the keeper.
 //
-// What a box may reach is decided in its own network namespace, by a table that nobody in the box has the capability
-// to change and that ends with it. The host has one small table for all boxes, the second wall: it knows who sends
-// from which link, keeps boxes from the host and from each other, and translates addresses.
+// What a box may reach is decided in its own network namespace, by a table that nothing in the
+// box has the capability to change and that ends with it. The host has one small table for all
+// boxes, as a second line of defence: it checks the sender of each link, keeps boxes from the
+// host and from each other, and translates addresses.
 package network
 
 import (
@@ -26,41 +27,41 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// Host is the part of this host's network that is one keeper's.
+// Host is the part of this host's network that belongs to one keeper.
 type Host struct {
 	cfg  rule.Config
-	tag  string // what the names of its links begin with
+	tag  string // prefix of the names of its links
 	log  *log.Logger
-	own  unix.Stat_t // the host's network. /proc/self has that of the first thread, which may be in a box's for a while
+	own  unix.Stat_t // identity of the host's network namespace. /proc/self has that of the main thread, which may be inside a box for a while
 	stop chan struct{}
 	done sync.WaitGroup
 
 	watching sync.Once
-	tabling  sync.Mutex   // held while the host's table is made
-	made     bool         // it has been, by this process
-	known    []netip.Addr // name servers that it lets boxes reach
+	tabling  sync.Mutex   // held while the host's table is written
+	made     bool         // this process has written it
+	known    []netip.Addr // name servers that the table lets boxes reach
 
 	mu      sync.Mutex // guards the fields below
 	links   map[string]*Link
-	adopted bool            // those of living boxes are among them
-	used    map[uint32]bool // pairs of addresses
-	next    uint32          // the pair that is tried first: one is used again as late as can be. The first is any, since nobody knows what the last keeper had
+	adopted bool            // Adopt has run, so used includes the pairs of living boxes
+	used    map[uint32]bool // numbers of the pairs of addresses in use
+	next    uint32          // pair to try first, so that one is reused as late as possible; it starts at a random one, since the last keeper's is unknown
 }
 
-// Shared are the profiles whose boxes are in the network of the host.
+// Shared returns the profiles whose boxes use the network of the host.
 func (h *Host) Shared() []string { return h.cfg.Shared }
 
-// prefix is what the names of all keepers' links begin with.
+// prefix begins the names of all keepers' links.
 const prefix = "bx"
 
-// tagChars is how much of the run directory's digest is in a link's name, and keyChars how much of the box's: a name
-// has 15 at most.
+// tagChars is how many characters of the run directory's digest are in a link's name, and
+// keyChars how many of the box's: a name has at most 15.
 const (
 	tagChars = 4
 	keyChars = 9
 )
 
-// New returns the part of a keeper's. The network of its thread is the host's.
+// New returns the part of one keeper. The network of the calling thread must be the host's.
 func New(cfg rule.Config, l *log.Logger) *Host {
 	h := &Host{cfg: cfg, tag: prefix + digest(cfg.Run)[:tagChars], log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}, next: rand.Uint32()}
 	if err := unix.Stat("/proc/thread-self/ns/net", &h.own); err != nil {
@@ -76,16 +77,16 @@ func digest(text string) string {
 	return strings.Repeat("0", 13-len(s)) + s
 }
 
-// LinkName is what the host's end of a box's link is called.
+// LinkName returns the name of the host's end of a box's link.
 func (h *Host) LinkName(key string) string { return h.tag + digest(key)[13-keyChars:] }
 
-// table is the name of the host's table.
+// table returns the name of the host's table.
 func (h *Host) table() string { return "boxd-" + h.tag[len(prefix):] }
 
-// Failure says by name why a box cannot have a network.
+// Failure says why a box cannot have a network.
 type Failure struct {
 	Reason string
-	Errno  unix.Errno // EUSERS: no address is left, EADDRINUSE: the block is in use, ENETDOWN: nothing is forwarded, EOPNOTSUPP: the kernel lacks something
+	Errno  unix.Errno // EUSERS: no address is free, EADDRINUSE: the block is in use, ENETDOWN: the host does not forward, EOPNOTSUPP: the kernel lacks something
 }
 
 func (f *Failure) Error() string { return f.Reason }
@@ -93,7 +94,7 @@ func (f *Failure) Error() string { return f.Reason }
 // Unwrap returns the Errno.
 func (f *Failure) Unwrap() error { return f.Errno }
 
-// lacking names what the kernel does not have, if that is what err says.
+// lacking names what the kernel lacks, if that is what err means.
 func lacking(what string, err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return &Failure{Reason: "this kernel lacks " + what + ": " + err.Error(), Errno: unix.EOPNOTSUPP}
@@ -139,8 +140,8 @@ func couple(block netip.Prefix, n uint32) (host, box netip.Addr) {
 	return host, host.Next()
 }
 
-// Close lets go of the host's part. Links of living boxes stay, and the table with them, also where it is not known
-// whether there are any: it keeps them from the host and from each other.
+// Close ends the keeper's use of the network. The table is removed unless there may be links of
+// living boxes, which stay: it keeps those from the host and from each other.
 func (h *Host) Close() {
 	close(h.stop)
 	h.done.Wait()
@@ -152,10 +153,11 @@ func (h *Host) Close() {
 	}
 }
 
-// tableWatch is how often it is looked whether somebody has removed the host's table, as "nft flush ruleset" does.
+// tableWatch is how often Host checks whether the host's table has been removed, as "nft flush
+// ruleset" does.
 const tableWatch = 3 * time.Second
 
-// watch puts the table back where it is gone, as long as there are links.
+// watch restores a removed table as long as there are links.
 func (h *Host) watch() {
 	tick := time.NewTicker(tableWatch)
 	defer tick.Stop()
@@ -177,7 +179,7 @@ func (h *Host) watch() {
 	}
 }
 
-// resolvers are the name servers for a box.
+// resolvers returns the name servers for a box.
 func (h *Host) resolvers(six bool) []netip.Addr {
 	list := h.cfg.Resolvers
 	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
@@ -198,7 +200,8 @@ func (h *Host) resolvers(six bool) []netip.Addr {
 	return own
 }
 
-// nameservers reads resolv.conf(5). Those of the host itself are none for a box.
+// nameservers parses resolv.conf(5). A server on the host itself is left out, since boxes cannot
+// reach it.
 func nameservers(text string) (list []netip.Addr) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -212,7 +215,7 @@ func nameservers(text string) (list []netip.Addr) {
 	return list
 }
 
-// resolvConf is the file of a box.
+// resolvConf returns the text of a box's file.
 func resolvConf(list []netip.Addr) string {
 	if len(list) == 0 {
 		return "# This host has no name server for boxes: see network.resolvers in box.toml(5).\n"

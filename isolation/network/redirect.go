@@ -18,13 +18,13 @@ func only(port uint16) []expr.Any { return ports(rule.Ports{First: port, Last: p
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// marked are packets of whoever looks, or all others.
+// marked matches packets of the proxy, or all others.
 func marked(op expr.CmpOp) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, Mark)}}
 }
 
-// rememberRedirecting has the kernel remember what is answered on loopback where connections are looked at: it translates
-// the answers back.
+// rememberRedirecting enables connection tracking for the answers of the proxy on loopback, so
+// that the kernel translates them back.
 func (w *writer) rememberRedirecting(as dnsMode) {
 	for _, a := range Loopbacks() {
 		if as.strict {
@@ -34,8 +34,9 @@ func (w *writer) rememberRedirecting(as dnsMode) {
 	}
 }
 
-// redirecting lets through what was led to who looks, as many connections as there may be, and nothing else there. It
-// comes before what is within the box: a packet that was led there still has the link as its way out.
+// redirecting accepts what was redirected to the proxy, up to the limit of connections, and
+// nothing else there. It comes before the rules for loopback: a redirected packet still has the
+// link as its output interface.
 func (w *writer) redirecting(as dnsMode, most int) {
 	if !as.strict {
 		return
@@ -49,8 +50,9 @@ func (w *writer) redirecting(as dnsMode, most int) {
 	}
 }
 
-// unseen refuses what a pin would let through without a look: a packet that was not led away, since there was no pin
-// yet, and what could not be looked at, QUIC. It stands between the rules by cidr and the pins.
+// unseen refuses what a pin would let through without a check: a packet that was not redirected,
+// since there was no pin yet, and QUIC, which cannot be checked. It comes between the rules by
+// CIDR and the pins.
 func (w *writer) unseen(as dnsMode) {
 	if !as.strict {
 		return
@@ -61,7 +63,8 @@ func (w *writer) unseen(as dnsMode) {
 	}
 }
 
-// lead leads what a pin would let through to who looks, behind the sets of pins. What a rule by cidr is about goes on.
+// lead redirects what a pin would let through to the proxy. It comes after the sets of pins; what
+// a rule by CIDR allows is not redirected.
 func (w *writer) lead(as dnsMode, rules ordered) {
 	if !as.strict {
 		return

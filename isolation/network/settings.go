@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// setting is a file below /proc/sys/net, and what it has to say.
+// setting is a file below /proc/sys/net, and the value it must have.
 type setting struct{ name, value string }
 
-// ConfigureVeth gives the host's end of a pair its settings, whatever those of other links and of new ones are. There IPv4 is
-// forwarded, and IPv6 where boxes have it. What hangs on "all" too is off where one of the two is (source routes and
-// redirects, of a link that forwards); send_redirects, proxy_arp and route_localnet are on where one of them is, and
-// "all" is the host's.
+// ConfigureVeth sets the sysctls of the host's end of a pair, whatever those of other links and
+// the defaults are. IPv4 is forwarded there, and IPv6 if boxes have it. Some sysctls also depend
+// on "all": accept_source_route, and accept_redirects on a link that forwards, are off if either
+// of the two is off; send_redirects, proxy_arp and route_localnet are on if either is on, and
+// "all" is the host's to set.
 func ConfigureVeth(name string, six bool) error {
 	v6 := map[bool]string{true: "1", false: "0"}[six]
 	off := map[bool]string{true: "0", false: "1"}[six]
@@ -23,7 +24,7 @@ func ConfigureVeth(name string, six bool) error {
 		{"accept_source_route", "0"},
 		{"accept_redirects", "0"},
 		{"send_redirects", "0"},
-		{"rp_filter", "1"}, // as the host's table does
+		{"rp_filter", "1"}, // the host's table checks this too
 		{"proxy_arp", "0"},
 		{"route_localnet", "0"},
 	})
@@ -33,11 +34,12 @@ func ConfigureVeth(name string, six bool) error {
 	return optional(write("ipv6/conf/"+name+"/", append(closed6(v6), setting{"disable_ipv6", off}, setting{"proxy_ndp", "0"})))
 }
 
-// reconcileBox gives the box's end its settings, in its network. The kernel has made that like the host's, which routes.
+// reconcileBox sets the sysctls of the box's end, in its network namespace. The kernel has copied
+// them from the host, which forwards.
 func reconcileBox() error {
 	const all, end, all6, end6 = "ipv4/conf/all/", "ipv4/conf/" + BoxEnd + "/", "ipv6/conf/all/", "ipv6/conf/" + BoxEnd + "/"
 	hosts := []setting{{"accept_source_route", "0"}, {"accept_redirects", "0"}, {"route_localnet", "0"}, {"proxy_arp", "0"}}
-	err := write(all, append([]setting{{"forwarding", "0"}}, hosts...)) // first: it sets others
+	err := write(all, append([]setting{{"forwarding", "0"}}, hosts...)) // first, as it sets others
 	if err == nil {
 		err = write(end, append(hosts, setting{"rp_filter", "1"}))
 	}
@@ -50,8 +52,8 @@ func reconcileBox() error {
 	return optional(write(end6, closed6("0")))
 }
 
-// closed6 are settings of IPv6 that both ends have. There a negative accept_source_route takes no routing header at
-// all, and what is less, that of the link or that of all, holds.
+// closed6 returns the IPv6 sysctls that both ends have. A negative accept_source_route accepts no
+// routing header at all; the lower one of the link's and that of "all" applies.
 func closed6(forwarding string) []setting {
 	return []setting{
 		{"forwarding", forwarding},
@@ -63,7 +65,7 @@ func closed6(forwarding string) []setting {
 	}
 }
 
-// optional is what a kernel may be without: IPv6, or a part of it.
+// optional ignores that the kernel lacks something it may lack: IPv6, or a part of it.
 func optional(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -71,8 +73,8 @@ func optional(err error) error {
 	return err
 }
 
-// write writes files of a directory below /proc/sys/net that do not say so already. One that is not there does not
-// keep it from the others.
+// write writes those files of a directory below /proc/sys/net that do not have the value yet. If
+// one is missing, it still writes the others.
 func write(dir string, list []setting) (missing error) {
 	for _, s := range list {
 		err := put("/proc/sys/net/"+dir+s.name, s.value)

@@ -11,15 +11,15 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Bounds of the queue in front of a capped link, in bytes.
+// Sizes of the queue in front of a link with a bandwidth limit, in bytes.
 const (
-	leastBurst = 64 << 10 // the largest packet before it is cut for the link
-	burstShare = 20       // what may go at once is a twentieth of a second's
-	queueShare = 4        // and what may wait a quarter
+	leastBurst = 64 << 10 // the largest packet before it is segmented for the link
+	burstShare = 20       // a burst is a twentieth of what is sent in a second
+	queueShare = 4        // and the queue a quarter
 )
 
-// slow caps what an end of a link sends, in bytes a second; 0 takes the cap away. Who sends more waits, and then loses
-// packets.
+// slow limits what an end of a link sends, in bytes per second; 0 removes the limit. A sender
+// above it waits, and then loses packets.
 func slow(at *netlink.Handle, end netlink.Link, rate uint64) error {
 	attrs := netlink.QdiscAttrs{LinkIndex: end.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 	if rate == 0 {
@@ -37,10 +37,10 @@ func slow(at *netlink.Handle, end netlink.Link, rate uint64) error {
 	return nil
 }
 
-// LackCap is the Lack of a kernel that cannot keep a bandwidth.
+// LackCap is the Lack of a kernel that cannot limit bandwidth.
 const LackCap = "sch_tbf"
 
-// uncapped removes the cap of an end, if it has one.
+// uncapped removes the limit of an end, if it has one.
 func uncapped(at *netlink.Handle, end netlink.Link, attrs netlink.QdiscAttrs) error {
 	list, err := at.QdiscList(end)
 	if err != nil {
@@ -54,7 +54,7 @@ func uncapped(at *netlink.Handle, end netlink.Link, attrs netlink.QdiscAttrs) er
 	return nil
 }
 
-// LimitVeth gives a pair that is there another bandwidth.
+// LimitVeth changes the bandwidth limit of an existing pair.
 func LimitVeth(name string, space *os.File, rate uint64) error {
 	own, inner, err := handles(space)
 	if err != nil {

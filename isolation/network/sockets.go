@@ -19,32 +19,33 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// Ports of a box's loopback that the program listens at. No program of a box can.
+// Ports on a box's loopback where the egress proxy listens. No program of a box can listen there.
 const (
 	dns          = 53
-	redirectPort = 843 // what is led there is looked at
+	redirectPort = 843 // connections to the proxy are redirected here
 )
 
-// Mark is on the packets of connections that go on from there. Nobody in a box can set it.
+// Mark is on the packets of the proxy's connections. No program of a box can set it.
 const Mark = 0x626f7864
 
-// WebPorts are the ports whose connections say which name they are for.
+// WebPorts returns the ports whose connections name a host.
 func WebPorts() []uint16 { return []uint16{80, 443} }
 
-// Loopbacks are the addresses that the kernel leads to.
+// Loopbacks returns the addresses that the kernel redirects to.
 func Loopbacks() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
-// How many connections may wait.
+// Backlogs of the listening sockets.
 const (
 	fewWait  = 16
 	manyWait = 128
 )
 
-// openSockets opens what a box with rules by name asks at: for packets, and for connections. With strict, those at which
-// connections are looked at are behind them, for IPv6 too if the box has that. Only root can: no program of a box can
-// listen at these ports. EADDRINUSE: whoever has those of before has them still.
+// openSockets opens the sockets for the DNS queries of a box with rules by name: one for packets,
+// and one for connections. With strict, the sockets to which connections are redirected follow,
+// also for IPv6 if the box has that. Only root can listen at these ports, no program of a box.
+// EADDRINUSE: the sockets of an earlier call are still open.
 func openSockets(space *os.File, strict, six bool) ([]int, error) {
 	local := Loopbacks()
 	list := []socket{{local[0], dns, unix.SOCK_DGRAM, 0}, {local[0], dns, unix.SOCK_STREAM, fewWait}}
@@ -74,7 +75,7 @@ func openSockets(space *os.File, strict, six bool) ([]int, error) {
 	return fds, nil
 }
 
-// socket is one that is bound.
+// socket is a bound socket.
 type socket struct {
 	addr    netip.Addr
 	port    int
@@ -88,7 +89,7 @@ func (s socket) open() (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	if s.kind == unix.SOCK_STREAM { // connections of before may linger
+	if s.kind == unix.SOCK_STREAM { // earlier connections may be in TIME_WAIT
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
 	if err == nil {
@@ -110,8 +111,8 @@ func socketAddress(a netip.Addr, port int) (family int, at unix.Sockaddr) {
 	return unix.AF_INET6, &unix.SockaddrInet6{Port: port, Addr: a.As16()}
 }
 
-// dialOut begins a connection to what a pin could be about. Whether it comes to be is for the caller to see: the
-// descriptor does not block.
+// dialOut starts a connection to an address that can be pinned. The descriptor does not block:
+// the caller finds out whether the connection is established.
 func dialOut(space *os.File, to *isolation.Endpoint) (int, error) {
 	p, err := rule.NewPin(addrPort(to), rule.TCP, time.Second)
 	if err != nil {

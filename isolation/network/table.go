@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// tableFamily has both families of addresses.
+// tableFamily covers IPv4 and IPv6.
 const tableFamily = nftables.TableFamilyINet
 
 // connect opens a transaction.
@@ -22,7 +22,7 @@ func connect(options ...nftables.ConnOption) (*nftables.Conn, error) {
 	return nftables.New(append(options, nftables.WithSockOptions(prepare(answerPatience)))...)
 }
 
-// ensure makes the host's table, unless it is there and of this keeper.
+// ensure writes the host's table, unless it exists and this keeper has written it.
 func (h *Host) ensure() error {
 	h.tabling.Lock()
 	defer h.tabling.Unlock()
@@ -55,7 +55,7 @@ func (h *Host) hasTable(c *nftables.Conn) bool {
 	return false
 }
 
-// tryTable makes a table and removes it, to see that the kernel can.
+// tryTable makes a table and removes it, to test that the kernel can.
 func (h *Host) tryTable() error {
 	c, err := connect()
 	if err == nil {
@@ -69,7 +69,7 @@ func (h *Host) tryTable() error {
 	return errors.Join(err, c.Flush())
 }
 
-// removeTable removes the host's table, if it is there.
+// removeTable removes the host's table, if it exists.
 func (h *Host) removeTable() {
 	h.tabling.Lock()
 	defer h.tabling.Unlock()
@@ -85,11 +85,11 @@ func (h *Host) removeTable() {
 
 // writeTable replaces the host's table, in one transaction.
 //
-//	prerouting   what a box sends from an address that is not its own is dropped, and what says itself which way it goes,
-//	             before anything remembers it
-//	input        a box reaches nothing of the host; it may ask for the host's link address
-//	forward      no box reaches another, nor a blocked network that root has not named; from outside there are answers alone
-//	output       nothing on the host begins a conversation with a box
+//	prerouting   drop what a box sends from an address that is not its own, and source-routed packets, before connection
+//	             tracking sees them
+//	input        a box reaches nothing on the host; it may ask for the host's link address
+//	forward      no box reaches another, nor a blocked network that root has not named; from outside only answers come in
+//	output       nothing on the host opens a connection to a box
 //	postrouting  boxes have the host's address outside
 func (h *Host) writeTable(c *nftables.Conn, name string) error {
 	t := c.AddTable(&nftables.Table{Name: name, Family: tableFamily})
@@ -142,13 +142,13 @@ func (h *Host) writeTable(c *nftables.Conn, name string) error {
 	return nil
 }
 
-// early is before the tables of others, so that what is refused is refused by name.
+// early comes before the tables of others, so that our own table refuses what is refused.
 func early() *nftables.ChainPriority { return nftables.ChainPriorityRef(-10) }
 
-// ordered are the rules of a box: those about what is refused otherwise come first.
+// ordered are the rules of a box: first those for networks that are blocked otherwise.
 type ordered struct {
 	first, others []rule.Rule
-	near          []netip.Prefix // refused between them: neighbours of the host, which no rule for everybody is about
+	near          []netip.Prefix // refused between them: networks near the host, which a rule for all addresses does not include
 }
 
 func inOrder(rules []rule.Rule, near []netip.Prefix) ordered {
@@ -166,8 +166,9 @@ func inOrder(rules []rule.Rule, near []netip.Prefix) ordered {
 // boxTable is the name of the table in a box's network.
 const boxTable = "boxd"
 
-// writeBoxTable replaces the table in a box's network, in one transaction: what is let through without it is not let
-// through for a moment. again says that there may be one, whose count of refusals goes on.
+// writeBoxTable replaces the table in a box's network, in one transaction, so that at no moment
+// packets pass without it. again says that there may be one already, whose counters of refusals
+// are carried over.
 func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, as dnsMode, again bool) error {
 	c, err := connect(nftables.WithNetNSFd(space))
 	if err != nil {
@@ -180,7 +181,7 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 		}
 	}
 	t := c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
-	if again { // to remove one takes the kernel a grace period, many milliseconds
+	if again { // to delete one takes the kernel a grace period of many milliseconds
 		c.DelTable(t)
 		t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The veth pair that joins a box to the host: addresses, routes, settings, and how much goes through in a second.
+// The veth pair that connects a box to the host: addresses, routes, sysctls, and its bandwidth.
 
 package network
 
@@ -17,18 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BoxEnd is what the link is called in the box.
+// BoxEnd is the name of the link in the box.
 const BoxEnd = "eth0"
 
-// Veth are those of one pair.
+// Veth describes one pair.
 type Veth struct {
-	Name      string // of the host's
+	Name      string // name of the host's end
 	MTU       int
 	Host, Box []netip.Addr
-	Bandwidth uint64 // in each direction, in bytes a second; 0: any
+	Bandwidth uint64 // in each direction, in bytes per second; 0: no limit
 }
 
-// Lack is something of the kernel's that an error is about.
+// Lack is a feature that the kernel lacks, with the error that shows it.
 type Lack struct {
 	What string
 	Err  error
@@ -39,12 +39,12 @@ func (l *Lack) Error() string { return l.What + ": " + l.Err.Error() }
 // Unwrap returns Err.
 func (l *Lack) Unwrap() error { return l.Err }
 
-// queue is how many packets may wait at an end that has no cap.
+// queue is how many packets may wait at an end without a bandwidth limit.
 const queue = 1000
 
-// Make makes both ends, with addresses and routes; space is the box's network. The host's end routes nothing but the
-// box's address, and nothing goes through either before its settings are there. What is made when that fails is for
-// Remove.
+// Make makes both ends, with addresses and routes; space is the box's network namespace. The
+// host's end routes only the box's address, and nothing passes either end before its sysctls are
+// set. If it fails, Remove removes what it has made.
 func (e *Veth) Make(space *os.File) error {
 	own, inner, err := handles(space)
 	if err != nil {
@@ -85,7 +85,7 @@ func (e *Veth) Make(space *os.File) error {
 	return nil
 }
 
-// handles are conversations with the kernel about the links of the host, and of the box.
+// handles opens netlink sockets in the host's network namespace, and in the box's.
 func handles(space *os.File) (own, inner *netlink.Handle, err error) {
 	if own, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, nil, &Lack{"netlink", err}
@@ -115,14 +115,14 @@ func addresses(at *netlink.Handle, end netlink.Link, list []netip.Addr) error {
 	return nil
 }
 
-// RemoveVeth ends a pair by the name of the host's end, if it is there.
+// RemoveVeth removes a pair by the name of the host's end, if it exists.
 func RemoveVeth(name string) error {
 	end, err := netlink.LinkByName(name)
 	if err == nil {
 		err = netlink.LinkDel(end)
 	}
 	var gone netlink.LinkNotFoundError
-	if errors.As(err, &gone) || errors.Is(err, unix.ENODEV) { // the kernel was faster: it ends with the box
+	if errors.As(err, &gone) || errors.Is(err, unix.ENODEV) { // the kernel was faster: it removes the pair with the box
 		err = nil
 	}
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package firewall looks at chains of others (firewalld, ufw, Docker, iptables-legacy) on the way of what boxes send, and at nothing of
-// theirs but that. It changes none.
+// Package firewall finds chains of other firewalls (firewalld, ufw, Docker, iptables-legacy) that
+// refuse what boxes send. It reads only what is in the way of that, and changes nothing.
 package firewall
 
 import (
@@ -14,18 +14,18 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Own is how the names of boxd's tables begin.
+// Own is the prefix of the names of boxd's tables.
 const Own = "boxd-"
 
-// BlockingChain is a chain of somebody else's that refuses what boxes send, or the answers.
+// BlockingChain is a chain of another firewall that refuses what boxes send, or the answers.
 type BlockingChain struct {
-	Table, Chain string // the table with its family; the chain that packets come to
-	At           string // the chain that refuses, by a rule or as what it does with the rest
-	Answers      bool   // what boxes send is let through, and the answers are not
-	Hint         string // commands that let boxes through, for firewalls that are known here; "": others
+	Table, Chain string // the table with its family; the base chain
+	At           string // the chain that refuses, by a rule or by its policy
+	Answers      bool   // it accepts what boxes send, but not the answers
+	Hint         string // commands that allow boxes, for firewalls that are known here; "": others
 }
 
-// String is a sentence for people, without its full stop.
+// String returns a sentence for people, without its full stop.
 func (w *BlockingChain) String() string {
 	what := "packets from boxes"
 	if w.Answers {
@@ -38,9 +38,9 @@ func (w *BlockingChain) String() string {
 	return s
 }
 
-// Find looks at all chains of the forward hook, as a new TCP connection would from a link whose name begins with tag,
-// and its answers. What hangs on anything else of a packet (addresses, ports, other links) is taken for what does not
-// happen. IPv6 counts where boxes have it.
+// Find evaluates all chains of the forward hook for a new TCP connection from a link whose name
+// begins with tag, and for its answers. Conditions on anything else of a packet (addresses,
+// ports, other links) are taken not to hold. IPv6 counts if boxes have it.
 func Find(c *nftables.Conn, tag string, six bool) (walls []BlockingChain, err error) {
 	all, err := c.ListChains()
 	if err != nil {
@@ -68,7 +68,8 @@ func Find(c *nftables.Conn, tag string, six bool) (walls []BlockingChain, err er
 	return walls, nil
 }
 
-// wall is what a chain is to boxes, nil if it lets them through. shut says that it drops what no rule is about.
+// wall returns how a base chain blocks boxes, nil if it does not. shut says that its policy is to
+// drop.
 func (t *table) wall(chain, tag string, shut bool) (*BlockingChain, error) {
 	for _, p := range []packet{{from: tag}, {to: tag}} {
 		end, at, err := t.walk(chain, p, 0)
@@ -85,7 +86,7 @@ func (t *table) wall(chain, tag string, shut bool) (*BlockingChain, error) {
 	return nil, nil
 }
 
-// Hints are those of all walls.
+// Hints returns the hints of all walls.
 func Hints(walls []BlockingChain, tag string) string {
 	var hints []string
 	for _, w := range walls {
@@ -97,7 +98,7 @@ func Hints(walls []BlockingChain, tag string) string {
 	return strings.Join(hints, "\n")
 }
 
-// inTheWay reports whether a chain is asked about what is forwarded, and somebody else's.
+// inTheWay reports whether a chain sees forwarded packets and is not boxd's own.
 func inTheWay(ch *nftables.Chain, six bool) bool {
 	if ch.Hooknum == nil || *ch.Hooknum != *nftables.ChainHookForward || strings.HasPrefix(ch.Table.Name, Own) {
 		return false
@@ -110,18 +111,18 @@ func family(f nftables.TableFamily) string {
 	return map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6"}[f]
 }
 
-// packet is one as far as it is known: the beginning of a link's name, and nothing of the other's. One to a box is an
-// answer.
+// packet is a packet as far as it is known: the prefix of one link's name, and nothing of the
+// other's. A packet to a box is an answer.
 type packet struct{ from, to string }
 
-// What becomes of a packet in a chain.
+// What happens to a packet in a chain.
 type outcome int
 
 const (
-	on       outcome = iota // it goes on behind the chain
-	let                     // let through, as far as the table is asked
+	on       outcome = iota // it continues after the chain
+	let                     // accepted, as far as this table is concerned
 	refused                 // dropped or rejected
-	maxDepth = 32           // the kernel takes 16
+	maxDepth = 32           // the kernel allows 16
 )
 
 type table struct {
@@ -129,7 +130,7 @@ type table struct {
 	rules  func(*nftables.Chain) ([]*nftables.Rule, error)
 }
 
-// walk follows a packet through a chain, and says which chain has decided.
+// walk follows a packet through a chain, and returns which chain has decided.
 func (t *table) walk(name string, p packet, depth int) (outcome, string, error) {
 	ch := t.chains[name]
 	if ch == nil || depth > maxDepth {
@@ -159,7 +160,8 @@ func (t *table) walk(name string, p packet, depth int) (outcome, string, error) 
 	return on, "", nil
 }
 
-// verdict is what a rule says of a packet, nil if nothing, or if that hangs on what is not known. A rejection is a drop.
+// verdict returns a rule's verdict on a packet, nil if there is none or if it depends on
+// something unknown. A reject counts as a drop.
 func verdict(parts []expr.Any, p packet) *expr.Verdict {
 	var key expr.MetaKey
 	named, state := false, false
@@ -169,7 +171,7 @@ func verdict(parts []expr.Any, p packet) *expr.Verdict {
 		case *expr.Meta:
 			key, named = e.Key, true
 		case *expr.Cmp:
-			if state { // which one is for the verdict to say
+			if state { // which state it is about depends on the verdict
 				continue
 			}
 			if !named || !p.has(key, e) {
@@ -184,7 +186,7 @@ func verdict(parts []expr.Any, p packet) *expr.Verdict {
 			if !state {
 				return nil
 			}
-		case *expr.Match: // of xtables
+		case *expr.Match: // an xtables match
 			if e.Name == "conntrack" || e.Name == "state" {
 				state = p.to != ""
 			}
@@ -201,7 +203,7 @@ func verdict(parts []expr.Any, p packet) *expr.Verdict {
 			}
 			return &expr.Verdict{Kind: expr.VerdictDrop}
 		case *expr.Verdict:
-			if state && e.Kind == expr.VerdictDrop { // what is invalid; an answer is not
+			if state && e.Kind == expr.VerdictDrop { // it drops invalid packets, and an answer is valid
 				return nil
 			}
 			return e
@@ -226,8 +228,8 @@ func (p packet) has(key expr.MetaKey, e *expr.Cmp) bool {
 	return e.Op == expr.CmpOpNeq && !strings.HasPrefix(link, whole) && !strings.HasPrefix(whole, link)
 }
 
-// hint is for the firewall whose table it is. Where there are several in one, that which remembers what it is told comes
-// first.
+// hint returns the hint for the firewall that owns the table. If several share it, the one whose
+// settings persist comes first.
 func (t *table) hint(base *nftables.Chain, tag string) string {
 	ip := "iptables"
 	if base.Table.Family == nftables.TableFamilyIPv6 {
@@ -244,12 +246,13 @@ func (t *table) hint(base *nftables.Chain, tag string) string {
 	return ""
 }
 
-// letThrough are commands of a program of xtables.
+// letThrough returns commands of an xtables program.
 func letThrough(program, chain, tag string) string {
 	return fmt.Sprintf("%[1]s -I %[2]s -i %[3]s+ -j ACCEPT && %[1]s -I %[2]s -o %[3]s+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT # again after each boot", program, chain, tag)
 }
 
-// firewalld is a zone for boxes, which is let into no service of the host, and a policy that lets it out.
+// firewalld returns commands for a zone of the boxes that allows no service of the host, and a
+// policy that lets it out.
 func firewalld(tag string) string {
 	const permanent = "firewall-cmd --permanent "
 	return strings.Join([]string{

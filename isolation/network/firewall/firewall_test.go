@@ -33,7 +33,7 @@ func rule(parts ...[]expr.Any) (r []expr.Any) {
 	return r
 }
 
-// Chains as they are written by firewalld, ufw and Docker, and what they do to boxes.
+// Chains as firewalld, ufw and Docker write them, and what they do to packets of boxes.
 func TestWhatBecomesOfAPacket(t *testing.T) {
 	t.Parallel()
 	const accept, drop, jump, goTo, back = expr.VerdictAccept, expr.VerdictDrop, expr.VerdictJump, expr.VerdictGoto, expr.VerdictReturn
@@ -42,7 +42,7 @@ func TestWhatBecomesOfAPacket(t *testing.T) {
 	for name, c := range map[string]struct {
 		chains     map[string][][]expr.Any
 		out, reply outcome
-		at         string // that decides what is sent
+		at         string // the chain that decides about what is sent
 	}{
 		"empty": {nil, on, on, ""},
 		"firewalld": {map[string][][]expr.Any{

@@ -17,22 +17,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Words of the kernel about tables of x_tables (linux/netfilter_ipv4/ip_tables.h and its sister of IPv6).
+// Constants of x_tables (linux/netfilter_ipv4/ip_tables.h, and its counterpart for IPv6).
 const (
 	askInfo, askEntries = 64, 65
 	nameSize            = 32
-	infoSize            = nameSize + 4 + 2*5*4 + 4 + 4 // valid hooks, where each begins and ends, entries, bytes
-	headSize            = nameSize + 8                 // in front of the entries
+	infoSize            = nameSize + 4 + 2*5*4 + 4 + 4 // valid hooks, the start and end of each, number of entries, bytes
+	headSize            = nameSize + 8                 // before the entries
 	hookForward         = 2
 	faceSize            = unix.IFNAMSIZ
-	partHead            = 32 // of a match or a target: its size, its name, its revision
+	partHead            = 32 // of a match or a target: its size, name and revision
 	invertIn, invertOut = 1, 2
 	verdictDrop         = -1
 	verdictAccept       = -2
 	verdictReturn       = -5
 )
 
-// layout is where an entry of one family has what.
+// layout says at which offsets an entry of one family has its fields.
 type layout struct {
 	family                   nftables.TableFamily
 	domain, level            int
@@ -40,7 +40,7 @@ type layout struct {
 	program                  string
 	size, masks, masksEnd    int
 	faces, protocol          int
-	flags, gone, conditions  int // a flag says that a chain is gone to and not come back from; others are conditions
+	flags, gone, conditions  int // one flag means goto instead of jump; the others are conditions
 	targetOffset, nextOffset int
 }
 
@@ -58,12 +58,12 @@ func layouts(six bool) []layout {
 	return list
 }
 
-// FindLegacy is Find for the tables of iptables-legacy, which nf_tables does not show. Only tables that are there are asked
-// for: to ask for another makes it, and loads what makes it.
+// FindLegacy is Find for the tables of iptables-legacy, which nf_tables does not show. It queries
+// only tables that exist: to query another creates it, and loads the modules for it.
 func FindLegacy(tag string, six bool) (walls []BlockingChain, err error) {
 	for _, l := range layouts(six) {
 		names, err := os.ReadFile("/proc/thread-self/net/" + l.names)
-		if errors.Is(err, os.ErrNotExist) { // the kernel has none
+		if errors.Is(err, os.ErrNotExist) { // the kernel has no such tables
 			continue
 		}
 		if err != nil {
@@ -94,7 +94,7 @@ func FindLegacy(tag string, six bool) (walls []BlockingChain, err error) {
 	return walls, nil
 }
 
-// legacyForward is the chain of the forward hook in each table that has one.
+// legacyForward is the base chain of the forward hook in each table that has one.
 const legacyForward = "FORWARD"
 
 // legacyHint is hint for such a table.
@@ -112,7 +112,8 @@ func (t *table) legacyHint(l *layout, name, tag string) string {
 	return letThrough(ip, chain, tag)
 }
 
-// ask asks the kernel for a table that is there. It may be another when its entries are asked for: then again.
+// ask reads an existing table from the kernel. It repeats if the table changes before its entries
+// are read.
 func (l *layout) ask(name string) (info, entries []byte, err error) {
 	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
@@ -150,15 +151,15 @@ func (l *layout) get(fd, option int, buffer []byte) error {
 
 var errLayout = errors.New("the kernel's answer is not understood")
 
-// read makes rules of entries, as if they were of nf_tables; nil: the table is not asked about what is forwarded. What
-// is not known here is a condition that may not hold.
+// read converts entries to rules as of nf_tables; nil: the table does not see forwarded packets.
+// Anything unknown becomes a condition that may not hold.
 func (l *layout) read(info, entries []byte) (*table, error) {
 	number := func(at int) int { return int(binary.NativeEndian.Uint32(info[at:])) }
 	if len(info) != infoSize || number(nameSize)&(1<<hookForward) == 0 {
 		return nil, nil
 	}
 	begin := number(nameSize + 4 + 4*hookForward)
-	heads := map[int]string{begin: legacyForward} // of chains, by where their first rule is
+	heads := map[int]string{begin: legacyForward} // names of chains, by the offset of their first rule
 	err := l.each(entries, func(at, next int, target []byte) {
 		if bytes.HasPrefix(target[2:], []byte("ERROR\x00")) && next < len(entries) {
 			heads[next] = text(target[partHead:])
@@ -175,7 +176,7 @@ func (l *layout) read(info, entries []byte) (*table, error) {
 		if chain != "" {
 			rules[chain] = append(rules[chain], &nftables.Rule{Exprs: l.rule(entries[at:next], target, heads)})
 		}
-		if at == number(nameSize+4+4*5+4*hookForward) { // its policy: what follows is of another chain
+		if at == number(nameSize+4+4*5+4*hookForward) { // the policy of the chain: what follows belongs to another
 			chain = ""
 		}
 	})
@@ -186,7 +187,7 @@ func (l *layout) read(info, entries []byte) (*table, error) {
 	return t, err
 }
 
-// each calls f for each entry: where it is, where the next one is, and its target.
+// each calls f for each entry, with its offset, the offset of the next one, and its target.
 func (l *layout) each(entries []byte, f func(at, next int, target []byte)) error {
 	for at := 0; at < len(entries); {
 		if len(entries)-at < l.size {
@@ -203,7 +204,7 @@ func (l *layout) each(entries []byte, f func(at, next int, target []byte)) error
 	return nil
 }
 
-// rule is an entry in the words of nf_tables.
+// rule converts an entry to expressions of nf_tables.
 func (l *layout) rule(entry, target []byte, heads map[int]string) (parts []expr.Any) {
 	inverted := entry[l.flags+1]
 	for i, key := range []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME} {
@@ -244,7 +245,7 @@ func (l *layout) rule(entry, target []byte, heads map[int]string) (parts []expr.
 		parts = append(parts, &expr.Verdict{Kind: expr.VerdictAccept})
 	case v == verdictDrop:
 		parts = append(parts, &expr.Verdict{Kind: expr.VerdictDrop})
-	case heads[v] != "": // others go on with the next rule
+	case heads[v] != "": // other values continue with the next rule
 		kind := expr.VerdictJump
 		if int(entry[l.flags])&l.gone != 0 {
 			kind = expr.VerdictGoto
@@ -254,7 +255,7 @@ func (l *layout) rule(entry, target []byte, heads map[int]string) (parts []expr.
 	return parts
 }
 
-// text is what is before the first NUL.
+// text returns what comes before the first NUL.
 func text(b []byte) string {
 	whole, _, _ := bytes.Cut(b, []byte{0})
 	return string(whole)

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Tables of iptables-legacy as a kernel has told of them (testdata/README.md), and what they do to boxes.
+// Tables of iptables-legacy as read from a kernel (testdata/README.md), and what they do to
+// packets of boxes.
 func TestTablesOfIptablesLegacy(t *testing.T) {
 	t.Parallel()
 	const tag = "bxabcd"
@@ -45,7 +46,7 @@ func TestTablesOfIptablesLegacy(t *testing.T) {
 		if hint := tb.legacyHint(l, "filter", tag); w != nil && hint != c.hint {
 			t.Errorf("%s: %q", name, hint)
 		}
-		for cut := infoSize; cut < len(data); cut += 7 { // what is broken off is an error, or less
+		for cut := infoSize; cut < len(data); cut += 7 { // a truncated table is an error, or finds less
 			_, _ = l.read(data[:infoSize], data[infoSize:cut])
 		}
 	}

@@ -6,14 +6,14 @@ import (
 	"strconv"
 )
 
-// Caps are the most of the network that one box may use. Their words are in the configuration of the keeper, which
-// says what boxes have that ask for none of their own.
+// Caps are the network limits of one box. In the keeper's configuration they are the defaults for
+// boxes that ask for none of their own.
 type Caps struct {
-	Connections int    // at a time; 0: any number, or the keeper's
-	Bandwidth   uint64 // in each direction, in bytes a second; 0: any, or the keeper's
+	Connections int    // at a time; 0: no limit, or the keeper's default
+	Bandwidth   uint64 // in each direction, in bytes per second; 0: no limit, or the keeper's default
 }
 
-// Words are those of what c says.
+// Words encodes the limits that are set.
 func (c Caps) Words() (words []string) {
 	if c.Connections > 0 {
 		words = append(words, keyConnections+"="+strconv.Itoa(c.Connections))
@@ -24,7 +24,7 @@ func (c Caps) Words() (words []string) {
 	return words
 }
 
-// take reads a word if it is one of caps.
+// take parses a word if it is that of a limit.
 func (c *Caps) take(key, value string) (taken bool, err error) {
 	switch key {
 	case keyConnections:
@@ -39,7 +39,7 @@ func (c *Caps) take(key, value string) (taken bool, err error) {
 	return true, err
 }
 
-// Check refuses caps that the kernel cannot keep.
+// Check refuses limits that the kernel cannot enforce.
 func (c Caps) Check() error {
 	if c.Connections < 0 || c.Connections > MaxConnections {
 		return &Refusal{Part: "connections", Value: strconv.Itoa(c.Connections), Allowed: "0 to " + strconv.Itoa(MaxConnections)}
@@ -50,7 +50,7 @@ func (c Caps) Check() error {
 	return nil
 }
 
-// Exceed names what of c is more than most lets a box have.
+// Exceed names which limit is higher than most allows.
 func (c Caps) Exceed(most Caps) (what string, exceeds bool) {
 	switch {
 	case most.Connections > 0 && c.Connections > most.Connections:

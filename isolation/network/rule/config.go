@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// Config is what the keeper is told about networks, by root.
+// Config is the keeper's network configuration, which comes from root.
 type Config struct {
-	Run       string       // the keeper's run directory, which tells its links from another keeper's
-	Block4    netip.Prefix // the boxes' addresses; invalid: none
+	Run       string       // the keeper's run directory, which distinguishes its links from another keeper's
+	Block4    netip.Prefix // address block of the boxes; invalid: none
 	Block6    netip.Prefix // invalid: boxes have no IPv6
-	Resolvers []netip.Addr // none: those of the host
-	Shared    []string     // profiles whose boxes are in the network of the host; none: no box is
-	Named     []Rule       // what is blocked unless named, and may be named in the rules of a box
+	Resolvers []netip.Addr // empty: those of the host
+	Shared    []string     // profiles whose boxes use the network of the host; empty: no box does
+	Named     []Rule       // networks that are blocked otherwise and may occur in the rules of a box
 
-	Caps      // of a box that has none of its own
-	Most Caps // that a box may have of its own; 0: any
+	Caps      // for a box that has none of its own
+	Most Caps // the most that a box may have of its own; 0: no limit
 }
 
 // Keys of the words of a keeper's configuration.
@@ -33,17 +33,17 @@ const (
 
 	keyConnections = "connections"
 	keyBandwidth   = "bandwidth"
-	prefixMost     = "most-" // of a cap
+	prefixMost     = "most-" // followed by the key of a limit
 )
 
-// Bounds of caps. Less bandwidth than the least holds up a single packet for seconds.
+// Bounds of limits. With less bandwidth than the least, a single packet would take seconds.
 const (
 	MaxConnections = 1 << 20
 	LeastBandwidth = 16 << 10
 	MaxBandwidth   = 1 << 40
 )
 
-// Words is the configuration as the keeper's flags have it, but for Run.
+// Words encodes the configuration, except Run, for the keeper's flags.
 func (c *Config) Words() (words []string) {
 	for _, b := range []struct {
 		key   string
@@ -69,7 +69,7 @@ func (c *Config) Words() (words []string) {
 	return words
 }
 
-// number reads one from least to most.
+// number parses a number between least and most.
 func number(text string, least, most uint64) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n < least || n > most {
@@ -78,7 +78,7 @@ func number(text string, least, most uint64) (uint64, error) {
 	return n, nil
 }
 
-// ParseConfig reads Words.
+// ParseConfig parses Words.
 func ParseConfig(run string, words []string) (Config, error) {
 	c := Config{Run: run}
 	for _, word := range words {
@@ -116,7 +116,7 @@ func ParseConfig(run string, words []string) (Config, error) {
 	return c, nil
 }
 
-// Block reads a block of addresses for boxes: private ones, two for each box. "" is none.
+// Block parses a block of addresses for boxes: private ones, two for each box. "" is none.
 func Block(text string, four bool) (netip.Prefix, error) {
 	if text == "" {
 		return netip.Prefix{}, nil
@@ -136,7 +136,7 @@ func Block(text string, four bool) (netip.Prefix, error) {
 	return p, nil
 }
 
-// Resolver reads the address of a name server.
+// Resolver parses the address of a name server.
 func Resolver(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// LongestPin is how long a pin lasts at most. A name server may say more.
+// LongestPin is the longest time that a pin lasts, even if the TTL is longer.
 const LongestPin = time.Hour
 
-// Pin lets a box connect to one address and port for a time.
+// Pin lets a box connect to one address and port for a limited time.
 type Pin struct {
 	Addr     netip.Addr
 	Protocol string // TCP or UDP
@@ -20,8 +20,8 @@ type Pin struct {
 	For      time.Duration // whole seconds
 }
 
-// NewPin checks a pin that somebody asks for. It is about an address that a rule could be about which is not named:
-// no name leads to a blocked one.
+// NewPin checks a pin. Its address must be one that an ordinary rule could be about: no name
+// opens a blocked address.
 func NewPin(to netip.AddrPort, protocol string, life time.Duration) (Pin, error) {
 	r, err := New(netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String(), protocol, []string{strconv.Itoa(int(to.Port()))})
 	if err == nil && (r.Named() || r.Protocol == Any) {

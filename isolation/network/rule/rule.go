@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rule says which addresses the programs of a box may connect to. It is plain data: boxd parses rules for its
-// callers, and the keeper once more for itself.
+// Package rule says which addresses the programs of a box may connect to. It is plain data: boxd
+// parses rules for its callers, and the keeper parses them again for itself.
 package rule
 
 import (
@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Egress is the network of a box whose programs connect to other hosts, by rules.
+// Egress is the network of a box whose programs connect to other hosts, as rules allow.
 const Egress = "egress"
 
 // Protocols of a Rule.
@@ -26,18 +26,18 @@ const (
 
 // Bounds of rules.
 const (
-	Max      = 64 // of one session
-	MaxPorts = 16 // of one rule
+	Max      = 64 // rules of one session
+	MaxPorts = 16 // ports of one rule
 )
 
 // Rule lets programs connect to addresses.
 type Rule struct {
 	To       netip.Prefix
 	Protocol string  // TCP, UDP or Any
-	Ports    []Ports // none: all
+	Ports    []Ports // empty: all
 }
 
-// Ports are those from First to Last, both counted in. Port 0 is none.
+// Ports are those from First to Last, both included. Port 0 means none.
 type Ports struct{ First, Last uint16 }
 
 // Refusal says which part of a rule is not acceptable, and what would be.
@@ -47,7 +47,8 @@ func (r *Refusal) Error() string {
 	return r.Part + " = " + strconv.Quote(r.Value) + ": must be " + r.Allowed
 }
 
-// New reads the parts of a rule as people write them. "" is TCP, no ports are all. The error is a *Refusal.
+// New parses the parts of a rule as people write them. "" is TCP, no ports are all ports. The
+// error is a *Refusal.
 func New(cidr, protocol string, ports []string) (Rule, error) {
 	r := Rule{Protocol: cmp.Or(protocol, TCP)}
 	var err error
@@ -73,8 +74,8 @@ func New(cidr, protocol string, ports []string) (Rule, error) {
 	return r, nil
 }
 
-// Prefix reads a network: an address of either family in its usual form, a slash, and how many of its bits count; the
-// others are zero.
+// Prefix parses a network: an address of either family in its usual form, a slash, and the number
+// of network bits; all other bits must be zero.
 func Prefix(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p.Addr().Is4In6() || p != p.Masked() {
@@ -101,7 +102,7 @@ func parsePorts(text string) (p Ports, ok bool) {
 	return p, p.First > 0 && p.First <= p.Last
 }
 
-// String is the one form that Parse reads.
+// String returns the canonical form, which Parse parses.
 func (r Rule) String() string {
 	parts := []string{r.To.String(), r.Protocol}
 	for _, p := range r.Ports {
@@ -110,7 +111,7 @@ func (r Rule) String() string {
 	return strings.Join(parts, " ")
 }
 
-// String is the form in which ports are written in rules.
+// String returns the form in which ports are written in rules.
 func (p Ports) String() string {
 	first := strconv.FormatUint(uint64(p.First), 10)
 	if p.First == p.Last {
@@ -122,7 +123,7 @@ func (p Ports) String() string {
 // Compare orders rules.
 func Compare(a, b Rule) int { return cmp.Compare(a.String(), b.String()) }
 
-// Parse reads what String has written.
+// Parse parses what String has returned.
 func Parse(text string) (Rule, error) {
 	parts := strings.Split(text, " ")
 	if len(parts) < 2 || parts[1] == "" {
@@ -131,7 +132,8 @@ func Parse(text string) (Rule, error) {
 	return New(parts[0], parts[1], parts[2:])
 }
 
-// Read reads a rule as people write it: as String does, and what is left out is as with New.
+// Read parses a rule as people write it: like String, with the defaults of New for what is left
+// out.
 func Read(text string) (Rule, error) {
 	parts := strings.Split(text, " ")
 	protocol := ""
@@ -143,7 +145,7 @@ func Read(text string) (Rule, error) {
 	return New(parts[0], protocol, parts[min(len(parts), 2):])
 }
 
-// ParseAll reads several, at most Max.
+// ParseAll parses several rules, at most Max.
 func ParseAll(texts []string) ([]Rule, error) {
 	if len(texts) > Max {
 		return nil, fmt.Errorf("%d rules: at most %d", len(texts), Max)
@@ -158,7 +160,7 @@ func ParseAll(texts []string) ([]Rule, error) {
 	return rules, nil
 }
 
-// Within reports whether everything that r lets through, o does too.
+// Within reports whether o allows everything that r allows.
 func (r Rule) Within(o Rule) bool {
 	if !Within(r.To, o.To) || o.Protocol != Any && r.Protocol != o.Protocol {
 		return false
@@ -168,7 +170,8 @@ func (r Rule) Within(o Rule) bool {
 	})
 }
 
-// Named reports whether the rule is about addresses that are blocked unless they are named, as it does.
+// Named reports whether the rule is about addresses that are blocked unless a rule names them, as
+// this one does.
 func (r Rule) Named() bool {
 	return slices.ContainsFunc(Blocked(), func(p netip.Prefix) bool { return Within(r.To, p) })
 }
@@ -178,21 +181,23 @@ func Within(p, o netip.Prefix) bool {
 	return p.Addr().Is4() == o.Addr().Is4() && p.Bits() >= o.Bits() && o.Contains(p.Addr())
 }
 
-// never are the networks of which no rule is: nobody else has an address there, or an address there is another's.
+// never returns the networks that no rule can allow: no other host has an address there, or an
+// address there stands for one of another network.
 func never() []netip.Prefix {
 	return prefixes(
 		"0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4",
 		"::/64", "fe80::/10", "ff00::/8")
 }
 
-// Blocked are the networks that no rule is about that does not name them or a part of them: addresses of this host or
-// its neighbours (private, link-local with the metadata services of clouds, shared by carriers, unique local), what is
-// no address of one host, and what leads to an IPv4 address by another name. No two have an address in common.
+// Blocked returns the networks that are allowed only by a rule for them or for a part of them:
+// addresses of this host or its neighbours (private, link-local with the metadata services of
+// clouds, carrier-grade NAT, unique local), addresses that are not those of one host, and those
+// that embed an IPv4 address. No two of them overlap.
 func Blocked() []netip.Prefix {
 	return slices.Concat(never(), prefixes(
 		"10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24",
 		"192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", // private and documentation, RFC 6890
-		"168.63.129.16/32",                                         // the platform of Azure speaks to its machines from there, with their secrets
+		"168.63.129.16/32",                                         // Azure's platform talks to its virtual machines from there, with their secrets
 		"64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16", // NAT64, Teredo, 6to4
 		"100::/64", "2001:2::/48", "2001:10::/28", "2001:20::/28", "2001:db8::/32", "3fff::/20", "5f00::/16", "fc00::/7", "fec0::/10"))
 }

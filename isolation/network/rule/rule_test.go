@@ -16,7 +16,7 @@ func TestMalformedRulesAreRefusedByName(t *testing.T) {
 	for _, c := range []struct {
 		cidr, protocol string
 		ports          []string
-		part           string // "": taken
+		part           string // "": accepted
 	}{
 		{"1.2.3.0/24", "tcp", []string{"443"}, ""},
 		{"1.2.3.4/32", "", nil, ""},
@@ -25,9 +25,9 @@ func TestMalformedRulesAreRefusedByName(t *testing.T) {
 		{"169.254.169.254/32", "tcp", []string{"80"}, ""},
 		{"", "tcp", nil, "cidr"},
 		{"1.2.3.4", "tcp", nil, "cidr"},
-		{"1.2.3.4/24", "tcp", nil, "cidr"},   // more bits than count
-		{"1.2.3.0/33", "tcp", nil, "cidr"},   // there are no so many
-		{"01.2.3.0/24", "tcp", nil, "cidr"},  // octal, to some
+		{"1.2.3.4/24", "tcp", nil, "cidr"},   // bits after the prefix
+		{"1.2.3.0/33", "tcp", nil, "cidr"},   // there are not that many bits
+		{"01.2.3.0/24", "tcp", nil, "cidr"},  // octal, to some programs
 		{"0x1.2.3.0/24", "tcp", nil, "cidr"}, // hexadecimal
 		{"16909060/32", "tcp", nil, "cidr"},  // one number
 		{"1.2.3/24", "tcp", nil, "cidr"},

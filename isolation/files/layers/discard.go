@@ -17,15 +17,16 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// undoing makes a root again what its image is. It does so as any program would, through what overlayfs shows: what that
-// keeps must not be touched while it is mounted (overlayfs.rst of the kernel). So what the image has is copied from there.
+// undoing reverts a root to its image. It does so through the overlay, as any program would: the
+// upper layer must not be changed while it is mounted (overlayfs.rst of the kernel). So what the
+// image has is copied from the image.
 type undoing struct {
 	a    files.Discarded
-	left int // of files and directories that may still be looked at
+	left int // number of files and directories that may still be visited
 }
 
-// Discard undoes what is other in a root than in the image: all of it, or what is at some paths. What it has done before
-// an error stays done.
+// Discard undoes the changes to a root: all of them, or those at some paths. After an error, what
+// was done before stays done.
 func Discard(req *files.Discard) (*files.Discarded, error) {
 	l, err := open(req.Image, req.Changed)
 	if err != nil {
@@ -53,7 +54,7 @@ func Discard(req *files.Discard) (*files.Discarded, error) {
 	return &u.a, nil
 }
 
-// at undoes what is at a path.
+// at undoes the changes at a path.
 func (u *undoing) at(l layers, at int, prefix, rest string) error {
 	name, below, more := strings.Cut(rest, "/")
 	if !more {
@@ -65,7 +66,7 @@ func (u *undoing) at(l layers, at int, prefix, rest string) error {
 	}
 	if is == nil {
 		if now, err := look(at, name); err != nil || now != nil {
-			return fail(prefix+name, err) // it is as in the image
+			return fail(prefix+name, err) // nothing has changed below it
 		}
 	}
 	if !isDir(is) {
@@ -74,7 +75,7 @@ func (u *undoing) at(l layers, at int, prefix, rest string) error {
 	return u.into(l, at, prefix, name, isDir(was), func(next layers, fd int) error { return u.at(next, fd, prefix+name+"/", below) })
 }
 
-// both describes what the layers have of a name; nil: nothing.
+// both returns what each layer has under a name; nil: nothing.
 func (l layers) both(name string) (is, was *unix.Stat_t, err error) {
 	if is, err = look(l.changed, name); err == nil {
 		was, err = look(l.image, name)
@@ -82,8 +83,9 @@ func (l layers) both(name string) (is, was *unix.Stat_t, err error) {
 	return is, was, err
 }
 
-// into opens a directory in both layers and in the root. What is mounted there is not of the root, unless what is changed of
-// it is by itself as well: then it is a tree of the host, which has an overlay of its own.
+// into opens a directory in both layers and in the root. A mount there is not part of the root,
+// unless its upper layer is a mount as well: then it is a tree of the host, which has an overlay
+// of its own.
 func (u *undoing) into(l layers, at int, prefix, name string, image bool, do func(next layers, fd int) error) error {
 	fd, err := enter(at, name)
 	if errors.Is(err, unix.EXDEV) && apart(l.changed, name) {
@@ -123,7 +125,7 @@ func (u *undoing) directory(l layers, at int, prefix string, depth int) error {
 	return nil
 }
 
-// name undoes what is of one name in a directory.
+// name undoes the changes to one name in a directory.
 func (u *undoing) name(l layers, at int, prefix, name string, depth int) error {
 	is, was, err := l.both(name)
 	if err != nil || is == nil {
@@ -145,7 +147,7 @@ func (u *undoing) name(l layers, at int, prefix, name string, depth int) error {
 				return fail(prefix+name, err)
 			}
 		}
-		again := opaque(l.changed, name) // what the image has in it is not seen
+		again := opaque(l.changed, name) // opaque: what the image has in it is hidden
 		return u.into(l, at, prefix, name, true, func(next layers, fd int) error {
 			if err := down(next, fd); err != nil || !again {
 				return err
@@ -166,7 +168,7 @@ func (u *undoing) name(l layers, at int, prefix, name string, depth int) error {
 	return fail(prefix+name, err)
 }
 
-// missing restores what the image has of a name, if the root has nothing.
+// missing restores what the image has under a name, if the root has nothing there.
 func (u *undoing) missing(image, at int, name string, was *unix.Stat_t) error {
 	if was == nil {
 		return nil
@@ -179,7 +181,7 @@ func (u *undoing) missing(image, at int, name string, was *unix.Stat_t) error {
 	return u.restore(image, at, name, was)
 }
 
-// all restores what a directory lacks of the image's.
+// all restores what a directory lacks of that of the image.
 func (u *undoing) all(image, at int, prefix string) error {
 	names, err := namesOf(image, u.left)
 	if err != nil {
@@ -208,7 +210,7 @@ func apart(at int, name string) bool {
 	return errors.Is(err, unix.EXDEV)
 }
 
-// chmod sets the permissions of a directory, which may be such that it cannot be opened.
+// chmod sets the permissions of a directory, even if it may not be opened.
 func chmod(at int, name string, mode uint32) error {
 	fd, err := unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
 	if err != nil {
@@ -218,7 +220,8 @@ func chmod(at int, name string, mode uint32) error {
 	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode&0o7777)
 }
 
-// removeAll removes what is in a directory by a name, with what is in it. What is mounted there is somebody else's: EBUSY.
+// removeAll removes an entry of a directory with everything below it. EBUSY: something is mounted
+// there, which is not ours.
 func removeAll(at int, name string) error {
 	err := unix.Unlinkat(at, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -252,15 +255,15 @@ func removeAll(at int, name string) error {
 	return unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
 }
 
-// maxRemoved bounds the names of one directory.
+// maxRemoved bounds the number of names in one directory.
 const maxRemoved = 10_000_000
 
-// restore copies what the image has of a name.
+// restore copies what the image has under a name.
 func (u *undoing) restore(image, at int, name string, was *unix.Stat_t) error {
 	if isDir(was) {
 		return u.restoreDir(image, at, name, was)
 	}
-	fresh := ".boxd-" + rand.Text() // until it is whole
+	fresh := ".boxd-" + rand.Text() // name until it is complete
 	var err error
 	switch was.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
@@ -274,7 +277,7 @@ func (u *undoing) restore(image, at int, name string, was *unix.Stat_t) error {
 		err = unix.Renameat(at, fresh, at, name)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(at, fresh, 0) // it may not be there
+		_ = unix.Unlinkat(at, fresh, 0) // it may not exist
 	}
 	return err
 }

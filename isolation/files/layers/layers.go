@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package layers unpacks layers of images, inside a box that has nothing but them. A layer is a tar archive that nobody
-// vouches for: what it says is looked through before anything is made of it, and whatever it says, it is looked up
-// below one directory alone (openat2, RESOLVE_IN_ROOT).
+// Package layers unpacks layers of images, inside a box that contains nothing but them. A layer
+// is an untrusted tar archive: it is checked before anything is made of it, and all its paths are
+// resolved below one directory (openat2, RESOLVE_IN_ROOT).
 package layers
 
 import (
@@ -23,13 +23,13 @@ import (
 // Root is the directory of the image, in the box.
 const Root = "/workspace/rootfs"
 
-// Limits are what a layer may come to.
+// Limits bound what a layer may contain.
 type Limits struct {
-	Bytes   int64 // of all files
+	Bytes   int64 // of all files together
 	Entries int
 }
 
-// Totals are what it has come to. Devices and FIFOs are left out.
+// Totals count what a layer contains. Devices and FIFOs are left out.
 type Totals struct {
 	Bytes   int64
 	Entries int
@@ -38,7 +38,7 @@ type Totals struct {
 
 // Refusal says why an archive is not unpacked.
 type Refusal struct {
-	Entry string // "": all of it
+	Entry string // "": the archive as a whole
 	Why   string
 }
 
@@ -63,9 +63,9 @@ const (
 	maxDepth = 200
 )
 
-// Main unpacks one layer and returns the exit status. The arguments are the limits, and with the last layer
-// files.LastLayer and the directory in which programs of the image start.
-// The answer is a line of numbers; a reason goes to standard error.
+// Main unpacks one layer and returns the exit status. The arguments are the limits, and with the
+// last layer files.LastLayer and the directory in which programs of the image start. The answer
+// is a line of numbers; the reason of a failure goes to standard error.
 func Main(args []string, in *os.File, out, problems io.Writer) int {
 	unix.Umask(0)
 	t, err := run(args, in)
@@ -103,10 +103,12 @@ func run(args []string, in *os.File) (Totals, error) {
 	return t, err
 }
 
-// Apply puts a layer on what the layers before it have made of a directory. After an error that is of no use any more.
+// Apply applies a layer to a directory with the layers before it. After an error the directory is
+// of no use any more.
 func Apply(root int, in io.ReadSeeker, l Limits) (Totals, error) {
 	t := &tree{root: root, limits: l}
-	// What a layer takes away is of those before it, wherever in the archive that is said: first of all.
+	// Whiteouts remove entries of earlier layers only, wherever in the archive they are: so they
+	// come first.
 	for _, pass := range []func(*tar.Header, string, io.Reader) error{t.whiteout, t.add} {
 		if _, err := in.Seek(0, io.SeekStart); err != nil {
 			return t.totals, err
@@ -118,15 +120,15 @@ func Apply(root int, in io.ReadSeeker, l Limits) (Totals, error) {
 	return t.totals, nil
 }
 
-// tree is an image in the making.
+// tree is an image that is being unpacked.
 type tree struct {
 	root   int
 	limits Limits
-	seen   Totals // of the first pass
-	totals Totals // what was made
+	seen   Totals // counted in the first pass
+	totals Totals // unpacked so far
 }
 
-// each reads an archive to its end.
+// each calls do for each entry of an archive.
 func (t *tree) each(in io.Reader, do func(*tar.Header, string, io.Reader) error) error {
 	r := tar.NewReader(in)
 	for {
@@ -136,7 +138,7 @@ func (t *tree) each(in io.Reader, do func(*tar.Header, string, io.Reader) error)
 			return nil
 		case errors.Is(err, io.ErrUnexpectedEOF):
 			return &Refusal{Why: "the archive ends in the middle of an entry"}
-		case errors.Is(err, tar.ErrInsecurePath): // clean names it
+		case errors.Is(err, tar.ErrInsecurePath): // clean names the entry
 		case errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong):
 			return &Refusal{Why: "no tar archive, or damaged"}
 		case err != nil:
@@ -158,7 +160,7 @@ func (t *tree) each(in io.Reader, do func(*tar.Header, string, io.Reader) error)
 	}
 }
 
-// describe says what the kernel thinks of an entry.
+// describe returns a Refusal for an errno about an entry.
 func describe(name string, errno unix.Errno) error {
 	if errno == unix.ENOSPC || errno == unix.EDQUOT {
 		return &Refusal{Entry: name, Why: "no room for it: " + errno.Error()}
@@ -199,14 +201,15 @@ func clean(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// Names by which a layer takes away what is below it (OCI image specification, layer.md).
+// Names by which a layer removes entries of earlier layers (OCI image specification, layer.md).
 const (
 	whiteoutPrefix = ".wh."
 	opaqueMark     = ".wh..wh..opq"
-	whiteoutOther  = ".wh..wh." // of aufs itself
+	whiteoutOther  = ".wh..wh." // metadata of aufs
 )
 
-// whiteout looks an entry through, and takes away what it says. Nothing of this layer is there yet.
+// whiteout checks an entry, and removes what it whites out. Nothing of this layer is unpacked
+// yet.
 func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
 	if t.seen.Entries++; t.seen.Entries > t.limits.Entries {
 		return &Refusal{Why: "more than " + strconv.Itoa(t.limits.Entries) + " entries (images.max_entries)"}
@@ -239,7 +242,7 @@ func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
 	}
 	parent, err := t.open(path.Clean(dir))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return nil // as is what it would take away
+		return nil // what it would remove does not exist
 	}
 	if err != nil {
 		return err
@@ -251,7 +254,7 @@ func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
 	return remove(parent, victim)
 }
 
-// add makes what an entry says.
+// add unpacks an entry.
 func (t *tree) add(h *tar.Header, name string, r io.Reader) error {
 	dir, base := path.Split(name)
 	if strings.HasPrefix(base, whiteoutPrefix) {
@@ -282,8 +285,9 @@ func (t *tree) add(h *tar.Header, name string, r io.Reader) error {
 	return t.addFile(parent, base, h, r)
 }
 
-// mode is what an entry may be done with in a box. Programs there are not who the image means by its owners, root
-// first of all: what the owner may read and execute, all may. No setuid or setgid bit is kept.
+// mode returns the permissions of an entry in a box. Programs there do not run as the owners that
+// the image means, above all not as root, so everybody may read and execute what the owner may.
+// setuid and setgid bits are dropped.
 func mode(h *tar.Header, least uint32) uint32 {
 	m := uint32(h.Mode)&0o1777 | least
 	return m | m>>6&0o5
@@ -306,7 +310,7 @@ func (t *tree) addDir(parent int, base string, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	return unix.Fchmodat(parent, base, mode(h, 0o700), 0) // what was looked at is a directory, and nobody else is here
+	return unix.Fchmodat(parent, base, mode(h, 0o700), 0) // it was checked to be a directory, and nobody else is here to change that
 }
 
 func (t *tree) addLink(parent int, base string, h *tar.Header) error {
@@ -338,7 +342,7 @@ func (t *tree) addFile(parent int, base string, h *tar.Header, r io.Reader) erro
 		return err
 	}
 	f := os.NewFile(uintptr(fd), base)
-	// Of what the header says only so much was allowed for.
+	// The header's size was checked against the limit; this checks the data itself.
 	n, err := io.Copy(f, io.LimitReader(r, t.limits.Bytes-t.totals.Bytes+1))
 	t.totals.Bytes += n
 	if err == nil && t.totals.Bytes > t.limits.Bytes {
@@ -353,7 +357,7 @@ func (t *tree) addFile(parent int, base string, h *tar.Header, r io.Reader) erro
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	// Compiled programs know their sources by this.
+	// Compiled files are matched to their sources by this time.
 	at := unix.NsecToTimespec(h.ModTime.UnixNano())
 	return unix.UtimesNanoAt(parent, base, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
 }

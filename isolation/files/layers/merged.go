@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The writable root of a box is an image and what overlayfs keeps of the changes. This runs inside the box, as the
-// box user: nothing here can do more than any program there.
+// The writable root of a box is an image and the upper layer of overlayfs. This code runs inside
+// the box, as the box user: it can do no more than any program there.
 
 package layers
 
@@ -17,13 +17,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// mergedMaxDepth is how many directories may be below each other, as in images.
+// mergedMaxDepth bounds the levels of directories, as in images.
 const mergedMaxDepth = 200
 
-// none is where a layer has no directory of a name.
+// none means that a layer has no directory of a name.
 const none = -1
 
-// layers are the directories of one name in both: either may be none.
+// layers are the directories of one name in both layers; either may be none.
 type layers struct{ image, changed int }
 
 func (l layers) close() {
@@ -57,7 +57,7 @@ func openDir(dir int, name string) (int, error) {
 	return fd, nil
 }
 
-// look describes what a directory has of a name; nil: nothing.
+// look returns what a directory has under a name; nil: nothing.
 func look(dir int, name string) (*unix.Stat_t, error) {
 	if dir == none {
 		return nil, nil //nolint:nilnil // nothing is no error
@@ -76,15 +76,18 @@ func look(dir int, name string) (*unix.Stat_t, error) {
 func isDir(st *unix.Stat_t) bool     { return st != nil && st.Mode&unix.S_IFMT == unix.S_IFDIR }
 func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// gone reports whether overlayfs means by this that something of the image was removed (overlayfs.rst of the kernel).
+// gone reports whether this is a whiteout, by which overlayfs marks something removed of the
+// image (overlayfs.rst of the kernel).
 func gone(st *unix.Stat_t) bool {
 	return st != nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }
 
-// ours reports whether this is of what every box has, which PID 1 has put there: nobody else in a box is its root.
+// ours reports whether this belongs to what every box has, which PID 1 has put there: only that
+// belongs to in-box root.
 func ours(st *unix.Stat_t) bool { return st != nil && st.Uid == 0 && !gone(st) }
 
-// opaque reports whether a directory hides all that the image has in the one of its name.
+// opaque reports whether a directory hides everything that the image has in the directory of its
+// name.
 func opaque(dir int, name string) bool {
 	fd, err := openDir(dir, name)
 	if err != nil {
@@ -96,7 +99,7 @@ func opaque(dir int, name string) bool {
 	return err == nil && n == 1 && value[0] == 'y'
 }
 
-// names lists what both have, sorted. left is how many there may be.
+// names lists the names in both layers, sorted. left bounds how many there may be.
 func (l layers) names(left int) ([]string, error) {
 	var all []string
 	for _, dir := range []int{l.image, l.changed} {
@@ -134,7 +137,7 @@ func tooMany(allowed int) error {
 	return &files.Failure{Kind: files.TooLarge, Text: "there are more than " + strconv.Itoa(allowed) + " files and directories (images.max_entries)", Hint: "remove what the image does not need"}
 }
 
-// holds reports whether programs have put anything into a directory of what every box has.
+// holds reports whether programs have put anything into a directory that every box has.
 func holds(dir int, name string, depth int) (bool, error) {
 	fd, err := openDir(dir, name)
 	if err != nil || depth > mergedMaxDepth {
@@ -161,12 +164,12 @@ func holds(dir int, name string, depth int) (bool, error) {
 
 // of says which layers a name of the root comes from.
 type of struct {
-	st             *unix.Stat_t // of what it is; nil: nothing is there
-	image, changed bool         // what is in it comes from there; of what is no directory, its content
-	implied        bool         // a directory that no image has to say anything about
+	st             *unix.Stat_t // what it is; nil: nothing
+	image, changed bool         // the layers that its entries come from, or the content of what is no directory
+	implied        bool         // a directory that an image need not contain
 }
 
-// find says what a name of the root is.
+// find returns what a name of the root is.
 func (l layers) find(name string) (o of, err error) {
 	was, err := look(l.image, name)
 	if err != nil {
@@ -187,7 +190,7 @@ func (l layers) find(name string) (o of, err error) {
 			return of{st: was, image: true, changed: true}, nil
 		}
 		used, err := holds(l.changed, name, 0)
-		if !used { // whatever the image has there, boxes hide
+		if !used { // boxes hide whatever the image has there
 			return old, err
 		}
 		return of{st: is, changed: true, implied: true}, err
@@ -199,7 +202,7 @@ func (l layers) find(name string) (o of, err error) {
 	return of{st: is, changed: true}, nil
 }
 
-// below opens the directories of a name, as far as they count.
+// below opens the directories of a name, in the layers that count.
 func (l layers) below(name string, o of) (next layers, err error) {
 	next = layers{none, none}
 	if o.image {
@@ -214,7 +217,7 @@ func (l layers) below(name string, o of) (next layers, err error) {
 	return next, err
 }
 
-// fail says of what an error is; of none it makes none.
+// fail adds the path to an error; nil stays nil.
 func fail(path string, err error) error {
 	if err == nil {
 		return nil

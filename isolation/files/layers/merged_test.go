@@ -19,8 +19,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// made makes what is said in a directory: "dir/", "dir!/" for one that hides what the image has, "file=content", "link->target",
-// "a<b" for another name of b, and "-gone". All of it belongs to the box user, but for what begins with "^".
+// made makes the given entries in a directory: "dir/", "dir!/" for an opaque one, "file=content",
+// "link->target", "a<b" for another name of b, and "-gone". Everything belongs to the box user,
+// except what begins with "^".
 func made(t *testing.T, entries ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -107,10 +108,11 @@ func packs(image, changed string, b files.Bounds) (string, *files.Archived, erro
 
 func usual() files.Bounds { return files.Bounds{Bytes: 1 << 20, Entries: 100} }
 
-// What an image and the changes of a box come to is what programs see, without what every box has.
+// An archive of an image with the changes of a box contains what programs see, without what every
+// box has.
 func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 	t.Parallel()
-	boxtest.RequireRoot(t) // marks of overlayfs are devices, which it makes
+	boxtest.RequireRoot(t) // whiteouts of overlayfs are devices, which need root
 	for _, test := range []struct {
 		name           string
 		image, changed []string
@@ -139,7 +141,7 @@ func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 	}
 }
 
-// Too much is refused, and what is no file is left out.
+// Too much is refused, and what is no file, directory or link is left out.
 func TestWhatCannotBePacked(t *testing.T) {
 	t.Parallel()
 	image, changed := made(t, "a=12345", "d/b=12345"), made(t)
@@ -155,7 +157,8 @@ func TestWhatCannotBePacked(t *testing.T) {
 	if got, a, err := packs(image, made(t), usual()); err != nil || a.Skipped != 1 || strings.Contains(got, "fifo") {
 		t.Errorf("%s, %+v, %v", got, a, err)
 	}
-	// Of the test's user, who may be the root of boxes: so as the image.
+	// Everything belongs to the test's user, who may be in-box root: so it is packed as if it
+	// were the image.
 	if got, _, err := packs(changed, image, files.Bounds{Bytes: 1 << 20, Entries: 1000}); err == nil || !strings.Contains(err.Error(), "below each other") {
 		t.Errorf("%s, %v", got, err)
 	}

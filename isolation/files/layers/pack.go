@@ -22,14 +22,15 @@ type packer struct {
 	out    *tar.Writer
 	bounds files.Bounds
 	stats  files.Archived
-	links  map[inode]string // files that have several names, by the first of them
+	links  map[inode]string // first name of each file that has several
 }
 
 type inode struct{ dev, ino uint64 }
 
-// Pack writes an archive of a root, as a layer of an image: what the image has, with what is other in the root. What is
-// no file, directory or link is left out and counted, and so is what every box has. A file that changes while it is read
-// is a Failure: each is as it was at one time, all of them together need not be.
+// Pack writes an archive of a root, as a layer of an image: the image with the changes to it.
+// What is no file, directory or link is left out and counted, and so is what every box has. A
+// file that changes while it is read is a Failure: each file is as it was at one moment, but not
+// all at the same.
 func Pack(req *files.Commit, w io.Writer) (*files.Archived, error) {
 	l, err := open(req.Image, req.Changed)
 	if err != nil {
@@ -52,7 +53,7 @@ func (p *packer) directory(l layers, prefix string, depth int) error {
 		return fail(prefix, err)
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, ".wh.") { // in a layer that would take something away
+		if strings.HasPrefix(name, ".wh.") { // in a layer it would be a whiteout
 			p.stats.Skipped++
 			continue
 		}
@@ -113,7 +114,8 @@ func (p *packer) file(from int, prefix, name string, st *unix.Stat_t) error {
 		}
 		p.links[key] = prefix + name
 	}
-	// O_NONBLOCK: whatever it has become since we looked, opening it does not wait.
+	// O_NONBLOCK: opening it does not block, even if it has been replaced by a FIFO since it was
+	// examined.
 	fd, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

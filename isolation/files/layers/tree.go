@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// open opens a directory of the tree. Links on the way to it lead where they would in the image.
+// open opens a directory of the tree. Symbolic links on the way lead where they would in the
+// image.
 func (t *tree) open(dir string) (int, error) {
 	fd, err := openat2(t.root, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 	if !errors.Is(err, unix.ELOOP) {
@@ -24,7 +25,7 @@ func (t *tree) open(dir string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	// Through links a tree may become deeper than anybody can remove it.
+	// Through links a tree may become too deep to be removed again.
 	at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	if err == nil && strings.Count(at, "/") > maxDepth {
 		err = unix.ENAMETOOLONG
@@ -45,7 +46,8 @@ func openat2(dir int, name string, flags, resolve uint64) (int, error) {
 	}
 }
 
-// directory opens a directory of the tree, and makes it if it is missing: an archive need not name them all.
+// directory opens a directory of the tree, and makes it if it is missing: an archive need not
+// list parents.
 func (t *tree) directory(dir string) (int, error) {
 	fd, err := t.open(dir)
 	if !errors.Is(err, unix.ENOENT) || dir == "." {
@@ -61,12 +63,13 @@ func (t *tree) directory(dir string) (int, error) {
 		return -1, &Refusal{Entry: dir, Why: "more directories than the archive has entries"}
 	}
 	if err := unix.Mkdirat(parent, name, 0o755); err != nil {
-		return -1, err // EEXIST: a link that leads nowhere
+		return -1, err // EEXIST: a dangling symbolic link
 	}
 	return t.open(dir)
 }
 
-// remove removes what is in a directory by a name, with all below it. Nothing is no error.
+// remove removes an entry of a directory with everything below it. It is no error if it does not
+// exist.
 func remove(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)
 	switch {
@@ -111,7 +114,7 @@ func empty(dir int) error {
 	}
 }
 
-// Who is who in a box. An image need not know its user.
+// Users of a box. An image need not know the box user.
 const (
 	boxUID    = "1000"
 	boxUser   = "box:x:1000:1000:box:/home/box:/bin/sh\n"
@@ -121,10 +124,11 @@ const (
 	maxLookup = 1 << 20
 )
 
-// finish adds what an image may lack: the directory in which its programs start, and the box user among those it knows.
+// finish adds what an image may lack: the directory in which its programs start, and the box user
+// in its list of users.
 func (t *tree) finish(dir string) error {
 	if name, err := clean(strings.Trim(dir, "/")); err == nil {
-		if fd, err := t.directory(name); err == nil { // or programs do not start, and say why
+		if fd, err := t.directory(name); err == nil { // if this fails, programs fail to start and report why
 			unix.Close(fd)
 		}
 	}
@@ -133,7 +137,7 @@ func (t *tree) finish(dir string) error {
 		etc, err = t.directory("etc")
 	}
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		return nil // what it is instead is hidden in boxes
+		return nil // it is something else, which boxes hide
 	}
 	if err != nil {
 		return err
@@ -142,7 +146,8 @@ func (t *tree) finish(dir string) error {
 	return errors.Join(addLine(etc, "passwd", rootUser, boxUser), addLine(etc, "group", rootGroup, boxGroup))
 }
 
-// addLine adds a line to a file of users or groups that has none of its number. What is no file is left alone.
+// addLine adds a line to a file of users or groups that has no entry with its number. What is no
+// regular file is left alone.
 func addLine(etc int, name, first, line string) error {
 	fd, err := openat2(etc, name, unix.O_RDONLY|unix.O_NONBLOCK, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 	old := []byte(first)
@@ -157,7 +162,7 @@ func addLine(etc int, name, first, line string) error {
 		old, err = io.ReadAll(io.LimitReader(f, maxLookup+1))
 		f.Close()
 		if err != nil || len(old) > maxLookup {
-			return nil // a directory, or nothing that anybody looks users up in
+			return nil // a directory, or something in which nobody looks up users
 		}
 	}
 	for l := range bytes.Lines(old) {

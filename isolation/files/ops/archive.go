@@ -73,10 +73,11 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 	return &a, nil
 }
 
-// some checks that paths are there, before anything is packed, and leaves out what another one brings.
+// some checks that paths exist before anything is packed, and leaves out those inside another
+// one.
 func some(root *os.Root, paths [][]byte) ([]string, error) {
 	names := make([]string, 0, len(paths))
-	whole := map[string]bool{} // directories
+	whole := map[string]bool{} // directories that are packed whole
 	for _, p := range paths {
 		name := string(p)
 		if !filepath.IsLocal(name) || filepath.Clean(name) != name || name == "." || strings.IndexByte(name, 0) >= 0 {
@@ -116,8 +117,9 @@ func asFailure(err error) error {
 	return err
 }
 
-// Unpack makes a directory's content of an archive. All of it is unpacked beside what is there, before anything of
-// that changes; then it is moved to its place, and back if something is in the way.
+// Unpack unpacks an archive into a directory. Everything is unpacked beside what is there before
+// anything of that changes; then it is moved into place, and back again if something is in the
+// way.
 func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
@@ -148,7 +150,7 @@ func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer stage.end() // what has been moved is not in it any more
+	defer stage.end() // what has been moved is not in the stage any more
 	stats, err := archive.Unpack(r, stage.content, archive.Rules{Bounds: archive.Bounds(req.Bounds), CaseTwins: req.CaseTwins, OutwardLinks: req.OutwardLinks})
 	if err != nil {
 		return nil, asFailure(err)
@@ -157,7 +159,7 @@ func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	switch {
 	case missing:
 		err = unix.Renameat2(unix.AT_FDCWD, content, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
-	case req.Overwrite: // what is replaced goes there, and would be all there is of it if this were cut off
+	case req.Overwrite: // replaced files are moved there, and if this is interrupted it has their only copy
 		if err = stage.keep(); err != nil {
 			break
 		}
@@ -169,7 +171,7 @@ func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	return &a, err
 }
 
-// moved is what undoes a step of merging.
+// moved is what undoes one step of a merge.
 type moved struct {
 	from, to string
 	flags    uint
@@ -183,7 +185,7 @@ func merge(stage *os.Root, from, to string, overwrite bool) error {
 		return nil
 	}
 	for _, m := range slices.Backward(done) {
-		_ = unix.Renameat2(unix.AT_FDCWD, m.to, unix.AT_FDCWD, m.from, m.flags) // who moves things here meanwhile keeps them
+		_ = unix.Renameat2(unix.AT_FDCWD, m.to, unix.AT_FDCWD, m.from, m.flags) // if somebody else has moved it meanwhile, it stays there
 	}
 	return err
 }
@@ -218,7 +220,7 @@ func mergeDir(stage *os.Root, rel, from, to string, overwrite bool, done *[]move
 		case !overwrite:
 			return &files.Failure{Kind: files.Exists, Path: []byte(target), Text: "something is there", Hint: "overwrite = true replaces it"}
 		default:
-			flags = unix.RENAME_EXCHANGE // the old one is then where the new one was, to come back or to go with that
+			flags = unix.RENAME_EXCHANGE // the old file is then where the new one was, to be moved back or removed
 		}
 		if err := unix.Renameat2(unix.AT_FDCWD, source, unix.AT_FDCWD, target, flags); err != nil {
 			return Fail(target, err)

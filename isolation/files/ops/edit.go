@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Edit replaces texts in a file: all that it is asked for, or nothing.
+// Edit replaces texts in a file: all that is asked for, or nothing.
 func Edit(req *files.Edit) (*files.EditAnswer, error) {
 	asked, err := checkPath(req.Path)
 	if err != nil {
@@ -58,7 +58,8 @@ func tooLarge(most int64) *files.Failure {
 	return &files.Failure{Kind: files.TooLarge, Text: fmt.Sprintf("more than %d bytes", most)}
 }
 
-// Replace makes edits in a content, one after the other: each finds what the ones before have left.
+// Replace applies edits to a content, one after the other: each sees the result of those before
+// it.
 func Replace(content []byte, edits []files.Replacement, most int64) ([]byte, []files.Replaced, error) {
 	made := make([]files.Replaced, 0, len(edits))
 	for i, e := range edits {
@@ -90,7 +91,7 @@ func Replace(content []byte, edits []files.Replacement, most int64) ([]byte, []f
 
 func lineOf(content []byte, at int) int { return bytes.Count(content[:at], []byte{'\n'}) + 1 }
 
-// places lists the first lines a text is in.
+// places lists the first lines in which a text occurs.
 func places(content, text []byte) string {
 	const most = 5
 	var list []string
@@ -107,7 +108,7 @@ func places(content, text []byte) string {
 	}
 }
 
-// nearby says what may be wrong with a text that is not there.
+// nearby says what may be wrong with a text that does not occur.
 func nearby(content, text []byte) string {
 	switch {
 	case bytes.Contains(content, []byte("\r\n")) && !bytes.Contains(text, []byte("\r\n")) && bytes.Contains(bytes.ReplaceAll(content, []byte("\r\n"), []byte("\n")), text):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ops does to files what boxd asks for. It is linked into boxfiles, which runs inside a box as the box
-// user: whatever it can do any program of the box can do.
+// Package ops does to files what boxd asks for. It is linked into boxfiles, which runs inside a
+// box as the box user: it can do no more than any program of the box.
 package ops
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Fail makes a Failure of an error about a path.
+// Fail returns a Failure for an error about a path.
 func Fail(path string, err error) *files.Failure {
 	if f, ok := errors.AsType[*files.Failure](err); ok {
 		if len(f.Path) == 0 {
@@ -71,7 +71,7 @@ func kindOf(errno syscall.Errno) files.Kind {
 	}
 }
 
-// checkPath refuses what the kernel would read as something else, or not at all.
+// checkPath refuses paths that the kernel would read as something else, or not at all.
 func checkPath(path []byte) (string, error) {
 	switch p := string(path); {
 	case p == "":
@@ -85,17 +85,18 @@ func checkPath(path []byte) (string, error) {
 	}
 }
 
-// openFlags are those of every file that is opened: none makes us wait, nor gives us a terminal.
+// openFlags are used for every file that is opened: none blocks, or becomes our controlling
+// terminal.
 const openFlags = unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 
-// OpenRegular opens a regular file for reading, at a directory or unix.AT_FDCWD. Anything else is refused at
-// once; a FIFO does not make us wait for a writer, nor a device for itself.
+// OpenRegular opens a regular file for reading, relative to a directory or unix.AT_FDCWD.
+// Anything else is refused at once: it does not wait for a writer of a FIFO, or for a device.
 func OpenRegular(dir int, path string, flags int) (*os.File, *unix.Stat_t, error) {
 	fd, err := unix.Openat(dir, path, flags|openFlags, 0)
 	if err != nil {
 		var st unix.Stat_t
 		if !errors.Is(err, unix.ENOENT) && unix.Fstatat(dir, path, &st, 0) == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-			return nil, nil, notRegular(&st) // a socket cannot be opened, a FIFO not for writing
+			return nil, nil, notRegular(&st) // a socket cannot be opened, nor a FIFO for writing without a reader
 		}
 		return nil, nil, err
 	}
@@ -116,8 +117,8 @@ func OpenRegular(dir int, path string, flags int) (*os.File, *unix.Stat_t, error
 	return os.NewFile(uintptr(fd), path), st, nil
 }
 
-// ofKernel reports whether the files of a filesystem are answers of the kernel: their sizes are no sizes, and
-// reading one may wait.
+// ofKernel reports whether the kernel generates the files of a filesystem: their sizes mean
+// nothing, and reading one may block.
 func ofKernel(kind int64) bool {
 	switch uint32(kind) {
 	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC,
@@ -135,7 +136,7 @@ func notRegular(st *unix.Stat_t) *files.Failure {
 	return &files.Failure{Kind: files.NotRegular, Text: "a " + kind + ", not a regular file"}
 }
 
-// TypeOf is the type of what has a mode (inode(7)).
+// TypeOf returns the type in a mode (inode(7)).
 func TypeOf(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -152,29 +153,30 @@ func TypeOf(mode uint32) string {
 	return files.TypeDevice
 }
 
-// EntryOf describes what was looked at.
+// EntryOf describes a file or directory by its status.
 func EntryOf(path string, st *unix.Stat_t) files.Entry {
 	at := time.Unix(st.Mtim.Unix()).UTC()
-	if at.Year() < 0 || at.Year() > 9999 { // anybody may set it to anything, and JSON knows no other years
+	if at.Year() < 0 || at.Year() > 9999 { // anybody may set it to anything, and JSON has no other years
 		at = time.Unix(0, 0).UTC()
 	}
 	return files.Entry{Path: []byte(path), Type: TypeOf(st.Mode), Size: max(st.Size, 0), Mode: st.Mode & 0o7777, Time: at}
 }
 
-// same reports whether a file is still the one that was looked at, and as it was then.
+// same reports whether two results of stat(2) are of the same file, unchanged.
 func same(a, b *unix.Stat_t) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino && a.Size == b.Size && a.Mtim == b.Mtim && a.Ctim == b.Ctim
 }
 
-// final follows the symbolic links at the end of a path, so that what replaces the file leaves them as they
-// are. A link to nothing is not followed: who asks for a file did not ask for that one.
+// final follows the symbolic links at the end of a path, so that replacing the file leaves them
+// as they are. A dangling link is not followed: the caller did not ask for the file that it
+// names.
 func final(path string) (string, error) {
-	const most = 40 // as the kernel
+	const most = 40 // as many as the kernel follows
 	for i := 0; ; i++ {
 		buf := make([]byte, files.MaxPath+1)
 		n, err := unix.Readlink(path, buf)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) && i == 0 {
-			return path, nil // no link, or nothing
+			return path, nil // not a link, or it does not exist
 		}
 		if errors.Is(err, unix.ENOENT) {
 			return "", &files.Failure{Kind: files.NotFound, Text: "a symbolic link to nothing"}
@@ -187,7 +189,7 @@ func final(path string) (string, error) {
 		}
 		target := string(buf[:n])
 		if !strings.HasPrefix(target, "/") {
-			target = parent(path) + "/" + target // not cleaned: what is before .. may be a link itself
+			target = parent(path) + "/" + target // not cleaned: what comes before .. may be a link itself
 		}
 		if len(target) > files.MaxPath {
 			return "", unix.ENAMETOOLONG
@@ -196,7 +198,7 @@ func final(path string) (string, error) {
 	}
 }
 
-// parent is the directory a path is in, as it is spelled.
+// parent returns the directory of a path, as it is spelled.
 func parent(path string) string {
 	trimmed := strings.TrimRight(path, "/")
 	i := strings.LastIndexByte(trimmed, '/')
@@ -209,7 +211,7 @@ func parent(path string) string {
 	return trimmed[:i]
 }
 
-// base is the last name of a path.
+// base returns the last name of a path.
 func base(path string) string {
 	trimmed := strings.TrimRight(path, "/")
 	return trimmed[strings.LastIndexByte(trimmed, '/')+1:]

@@ -16,8 +16,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Prune removes directories in one: of the newest it keeps so many, and none that is too old. What a program uses, as its
-// working directory or by a variable of its environment, stays. A link in the place of the directory is not followed.
+// Prune removes subdirectories of a directory: it keeps so many of the newest, and none that is
+// too old. One that a program uses, as its working directory or by a variable of its environment,
+// stays. A symbolic link in place of the directory is not followed.
 func Prune(req *files.Prune) error {
 	dir, err := checkPath(req.Path)
 	if err != nil {
@@ -65,7 +66,7 @@ func Prune(req *files.Prune) error {
 	return nil
 }
 
-// inUse are the names in a directory that processes of the box use.
+// inUse returns the names in a directory that processes of the box use.
 func inUse(dir string) map[string]bool {
 	used := map[string]bool{}
 	note := func(p string) {
@@ -85,7 +86,7 @@ func inUse(dir string) map[string]bool {
 		if at, err := os.Readlink("/proc/" + p.Name() + "/cwd"); err == nil {
 			note(at)
 		}
-		env, _ := os.ReadFile("/proc/" + p.Name() + "/environ") // of one that has ended there is none
+		env, _ := os.ReadFile("/proc/" + p.Name() + "/environ") // empty if the process has ended
 		for variable := range bytes.SplitSeq(env, []byte{0}) {
 			if _, value, ok := bytes.Cut(variable, []byte("=")); ok && bytes.HasPrefix(value, []byte(dir)) {
 				note(string(value))

@@ -65,7 +65,7 @@ func readBytes(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error)
 	return content, nil
 }
 
-// wholeCharacters leaves out the beginning of a character at the end.
+// wholeCharacters drops an incomplete character at the end.
 func wholeCharacters(content []byte) []byte {
 	for i := 1; i < utf8.UTFMax && i <= len(content); i++ {
 		if tail := content[len(content)-i:]; utf8.RuneStart(tail[0]) {
@@ -81,7 +81,7 @@ func wholeCharacters(content []byte) []byte {
 func readLines(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error) {
 	in := bufio.NewReaderSize(f, 64<<10)
 	offset, line := int64(0), 1
-	for line < req.Line { // those before the first
+	for line < req.Line { // skip the lines before the first
 		piece, err := in.ReadSlice('\n')
 		offset += int64(len(piece))
 		if errors.Is(err, io.EOF) {
@@ -125,7 +125,8 @@ func readLines(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error)
 	return content, nil
 }
 
-// cutLine leaves out a line that makes the content too long, or what is too long of it if it is the first.
+// cutLine drops a line that makes the content too long, or, if it is the first, the part of it
+// that is too long.
 func cutLine(content []byte, begin, line int, req *files.Read, a *files.ReadAnswer) []byte {
 	a.Cut = files.CutBytes
 	if begin == 0 {
@@ -141,7 +142,7 @@ func cutLine(content []byte, begin, line int, req *files.Read, a *files.ReadAnsw
 	return content
 }
 
-// digestOf digests a file that is not too large, and leaves it at its beginning.
+// digestOf digests a file that is not too large, and seeks back to its beginning.
 func digestOf(f *os.File, st *unix.Stat_t, most int64) (string, error) {
 	if st.Size > most || most == 0 {
 		return "", nil
@@ -155,15 +156,15 @@ func digestOf(f *os.File, st *unix.Stat_t, most int64) (string, error) {
 	return files.DigestPrefix + hex.EncodeToString(sum.Sum(nil)), err
 }
 
-// Digest digests a regular file in a directory, with no link followed; "" if it cannot be read or has more than so many
-// bytes.
+// Digest digests a regular file in a directory without following a symbolic link; "" if it cannot
+// be read or has more than most bytes.
 func Digest(dir int, name string, most int64) string {
 	f, st, err := OpenRegular(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	sum, _ := digestOf(f, st, most) // as above
+	sum, _ := digestOf(f, st, most) // "" on errors, as documented
 	return sum
 }
 

@@ -15,25 +15,26 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// stagePrefix begins the names of stages; markFile and contentDir are in one.
+// stagePrefix begins the names of stages; markFile and contentDir are names in one.
 const (
 	stagePrefix = ".boxd-"
 	markFile    = "unfinished"
 	contentDir  = "content"
 )
 
-// stage is a directory beside what an archive will change, where that is unpacked first. Its mark says which directory
-// it is of, by name and inode, and is locked as long as whoever made it lives: so a later one knows what nobody needs
-// any more, and takes no copy and nothing of a user's for it.
+// stage is a directory beside the one that an archive will change, where the archive is unpacked
+// first. Its mark file says which directory it is, by name and inode, and is locked as long as
+// the process that made it lives. So a later process can tell which stages are left over, and
+// does not take a copy of one, or something of a user's, for one.
 type stage struct {
-	in      *os.Root // where it is
-	name    string   // there
-	dir     *os.Root // it
-	content *os.Root // what comes of the archive
+	in      *os.Root // its parent directory
+	name    string   // its name there
+	dir     *os.Root // the stage itself
+	content *os.Root // the unpacked archive
 	mark    *os.File
 }
 
-// newStage makes one, and removes those that others have left.
+// newStage makes a stage, and removes those that others have left behind.
 func newStage(in *os.Root) (*stage, error) {
 	sweep(in)
 	s := &stage{in: in, name: stagePrefix + rand.Text()}
@@ -45,7 +46,7 @@ func newStage(in *os.Root) (*stage, error) {
 		s.mark, err = s.dir.OpenFile(markFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	}
 	if err == nil {
-		_ = unix.Flock(int(s.mark.Fd()), unix.LOCK_EX|unix.LOCK_NB) // nobody has it; what knows no locks is not swept either
+		_ = unix.Flock(int(s.mark.Fd()), unix.LOCK_EX|unix.LOCK_NB) // nobody else has it; without support for locks nothing is swept either
 		var text string
 		if text, err = markText(s.dir, s.name); err == nil {
 			_, err = s.mark.WriteString(text)
@@ -64,7 +65,7 @@ func newStage(in *os.Root) (*stage, error) {
 	return s, nil
 }
 
-// markText is what the mark of a directory says.
+// markText returns the content of the mark file of a directory.
 func markText(dir *os.Root, name string) (string, error) {
 	at, err := dir.Open(".")
 	if err != nil {
@@ -78,10 +79,11 @@ func markText(dir *os.Root, name string) (string, error) {
 	return fmt.Sprintf("boxd: an archive that is being unpacked, in %s, inode %d\n", name, st.Ino), nil
 }
 
-// keep has nobody take it for something left behind: files of the user's come into it.
+// keep makes sure that the stage is not taken for left over: files of the user's will be moved
+// into it.
 func (s *stage) keep() error { return s.dir.Remove(markFile) }
 
-// end removes it, with what has not been moved.
+// end removes the stage, with everything that has not been moved.
 func (s *stage) end() {
 	if s.content != nil {
 		s.content.Close()
@@ -91,14 +93,14 @@ func (s *stage) end() {
 	}
 	_ = s.in.RemoveAll(s.name)
 	if s.mark != nil {
-		s.mark.Close() // last: the lock ends with it
+		s.mark.Close() // last, as it releases the lock
 	}
 }
 
-// maxSweep bounds the names that are looked at for what was left.
+// maxSweep bounds how many names are searched for left-over stages.
 const maxSweep = 100_000
 
-// Sweep removes what archives have left where they were to be unpacked: those that were killed.
+// Sweep removes stages that an Unpack has left behind because it was killed.
 func Sweep(req *files.Sweep) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
@@ -116,7 +118,7 @@ func Sweep(req *files.Sweep) error {
 	return nil
 }
 
-// sweep removes stages that nobody works on. What cannot be removed stays for the next.
+// sweep removes stages that no process is using. What cannot be removed stays for the next sweep.
 func sweep(in *os.Root) {
 	dir, err := in.Open(".")
 	if err != nil {
@@ -155,8 +157,9 @@ func sweepOne(in *os.Root, name string) {
 	if said, err := io.ReadAll(io.LimitReader(mark, int64(len(want))+1)); err != nil || string(said) != want {
 		return
 	}
-	// In the directory that was looked at, whatever has its name by now; the mark goes last.
+	// Through the directory that was opened, whatever has its name by now; the mark file goes
+	// last.
 	if dir.RemoveAll(contentDir) == nil && dir.Remove(markFile) == nil {
-		_ = in.Remove(name) // it is empty, or has something that is not ours
+		_ = in.Remove(name) // fails if it contains something that is not ours
 	}
 }

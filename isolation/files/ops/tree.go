@@ -36,7 +36,7 @@ func Stat(req *files.Stat) (*files.Entry, error) {
 	}
 	f, now, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if err != nil {
-		return &e, nil // what cannot be read has no digest, and can be looked at all the same
+		return &e, nil // a file that cannot be read has no digest, but the rest can be told
 	}
 	defer f.Close()
 	e.Digest, err = digestOf(f, now, req.Digest)
@@ -94,7 +94,7 @@ func Chmod(req *files.Chmod) error {
 	return unix.Fchmodat(unix.AT_FDCWD, path, req.Mode&0o777, 0)
 }
 
-// Remove removes a file, an empty directory, or with what is in it if that is said.
+// Remove removes a file, an empty directory, or on request a directory with everything in it.
 func Remove(req *files.Remove) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
@@ -112,7 +112,7 @@ func Remove(req *files.Remove) error {
 }
 
 func remove(dir, name string, mustBeDirectory, recursive bool) error {
-	root, err := os.OpenRoot(dir) // the directory is looked up once; what is below it is not followed out of it
+	root, err := os.OpenRoot(dir) // the directory is resolved once; nothing below it is followed out of it
 	if err != nil {
 		return err
 	}
@@ -134,11 +134,11 @@ func remove(dir, name string, mustBeDirectory, recursive bool) error {
 	return err
 }
 
-// maxCompared bounds the files that are looked at for whether they are the same.
+// maxCompared bounds the size of files that are compared.
 const maxCompared = 64 << 20
 
-// SameFile reports whether a name stands for files of the same content, permissions and time in two directories, or for the
-// same link. Of files that are too large it is taken that they are not.
+// SameFile reports whether a name in two directories stands for files with the same content,
+// permissions and time, or for the same link. Files that are too large count as different.
 func SameFile(oldDir int, was *unix.Stat_t, newDir int, is *unix.Stat_t, name string) bool {
 	if was.Mode != is.Mode || was.Size != is.Size {
 		return false

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Write makes what r has the content of a file.
+// Write writes what r contains to a file.
 func Write(req *files.Write, r io.Reader) (*files.WriteAnswer, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
@@ -47,7 +47,7 @@ func Write(req *files.Write, r io.Reader) (*files.WriteAnswer, error) {
 
 func overwrite(path string, req *files.Write, content []byte) (*files.WriteAnswer, error) {
 	if req.How == files.Create {
-		// Not even a link to nothing may be there.
+		// Not even a dangling link may be there.
 		if err := unix.Lstat(path, &unix.Stat_t{}); !errors.Is(err, unix.ENOENT) {
 			if err == nil {
 				err = unix.EEXIST
@@ -79,8 +79,8 @@ func overwrite(path string, req *files.Write, content []byte) (*files.WriteAnswe
 	return a, nil
 }
 
-// lookAt returns what is at a path that is to be replaced, nil if that is nothing. It must be a regular file
-// that could be written to, with the digest that is asked for.
+// lookAt returns the status of what is to be replaced at a path, nil if there is nothing. It must
+// be a regular file that may be written to, with the requested digest.
 func lookAt(path, match string, most int64) (*unix.Stat_t, error) {
 	f, st, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
@@ -115,8 +115,8 @@ func lookAt(path, match string, most int64) (*unix.Stat_t, error) {
 	return st, err
 }
 
-// replace puts a content at a path by renaming: nobody sees a part of it. The file that was looked at must
-// still be there as it was.
+// replace puts a content at a path by renaming, so that nobody sees a part of it. The file that
+// was examined must still be there unchanged.
 func replace(path string, content []byte, mode uint32, old *unix.Stat_t, fresh bool) (*unix.Stat_t, error) {
 	temp := parent(path) + "/.boxd-" + rand.Text()
 	fd, err := unix.Open(temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -156,8 +156,8 @@ func fill(f *os.File, content []byte, mode uint32) (*unix.Stat_t, error) {
 	return st, errors.Join(err, f.Close())
 }
 
-// appendTo adds to the end of a file, which it makes if it is missing. It is not undone where there is too
-// little room for all of it.
+// appendTo appends to a file, which it creates if it is missing. If there is not enough room for
+// all of it, what was written stays.
 func appendTo(path string, req *files.Write, content []byte) (*files.WriteAnswer, error) {
 	created := errors.Is(unix.Lstat(path, &unix.Stat_t{}), unix.ENOENT)
 	path, err := final(path)

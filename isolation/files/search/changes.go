@@ -14,30 +14,30 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// state is what tells whether an entry is other than it was. Nobody in a box can set an inode's change time: it is the
-// clock's at the last change of content, size, permissions or links.
+// state is what tells whether an entry has changed. No program in a box can set an inode's change
+// time: it is the clock's at the last change of content, size, permissions or links.
 type state struct {
 	path    string
-	mode    uint32 // with the type
+	mode    uint32 // including the type
 	inode   uint64
 	size    int64
 	changed int64 // nanoseconds since 1970
 }
 
-// survey is a walk through all of a directory that is on the mount of the directory itself.
+// survey is a walk through everything in a directory that is on the directory's own mount.
 type survey struct {
 	walk
 	out    filter
 	mount  uint64
-	across bool // what is mounted in it is part of it
+	across bool // include what is mounted in it
 	unread int
-	err    error // that ends the walk
+	err    error // why the walk was ended
 	found  func(dir int, name string, s *state, st *unix.Statx_t) error
 }
 
 const lookFor = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
 
-// run walks. More entries than there may be are a Failure.
+// run walks. More than most entries are a Failure.
 func (s *survey) run(path []byte, exclude []string, most int) error {
 	var err error
 	if s.out, err = newFilter(nil, exclude); err != nil {
@@ -77,12 +77,12 @@ func (s *survey) look(dir int, path, name string, kind byte) error {
 	}
 	var st unix.Statx_t
 	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, lookFor, &st)
-	if err != nil || st.Mnt_id != s.mount && !s.across { // it is gone, or of something else that is mounted there
+	if err != nil || st.Mnt_id != s.mount && !s.across { // it was removed, or it is on something else that is mounted there
 		return errPass
 	}
 	e := &state{path: path, mode: uint32(st.Mode), inode: st.Ino, size: int64(min(st.Size, 1<<62)), changed: st.Ctime.Sec*int64(time.Second) + int64(st.Ctime.Nsec)}
 	if kind == unix.DT_DIR || st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		e.inode, e.size, e.changed = 0, 0, 0 // that something in it is other is told by that
+		e.inode, e.size, e.changed = 0, 0, 0 // a change in a directory is reported for its entries
 	}
 	if s.err = s.found(dir, name, e, &st); s.err != nil {
 		return errEnough
@@ -90,7 +90,7 @@ func (s *survey) look(dir int, path, name string, kind byte) error {
 	return nil
 }
 
-// Snapshot writes the state of all that is in a directory to w.
+// Snapshot writes the state of everything in a directory to w.
 func Snapshot(req *files.Snapshot, w io.Writer) (*files.SnapshotAnswer, error) {
 	out := newPress(w, req.Most)
 	a := &files.SnapshotAnswer{}
@@ -108,8 +108,9 @@ func Snapshot(req *files.Snapshot, w io.Writer) (*files.SnapshotAnswer, error) {
 	return a, out.end()
 }
 
-// awaitClock waits until the clock of change times has left the time of the last change: what changes from now on has
-// another one. The clock goes on every few milliseconds. One that was set back is not waited for.
+// awaitClock waits until the clock of change times has passed the time of the last change, so
+// that later changes have another time. The clock advances every few milliseconds. If it was set
+// back, there is no wait.
 func awaitClock(last int64) {
 	const patience = 50 * time.Millisecond
 	tick := time.NewTicker(time.Millisecond)
@@ -122,18 +123,18 @@ func awaitClock(last int64) {
 	}
 }
 
-// comparison is a survey beside a snapshot: both have the same order.
+// comparison is a survey alongside a snapshot: both have the same order.
 type comparison struct {
 	req  *files.Changes
 	want filter
 	old  *unpress
-	was  *state // the next one of the snapshot; nil: there is none any more
+	was  *state // the next state of the snapshot; nil at its end
 	a    files.ChangesAnswer
 	left int64 // bytes that may be read for digests
 	name int   // bytes of names in the answer
 }
 
-// Changes says what is other in a directory than it was in a snapshot.
+// Changes returns what has changed in a directory since a snapshot.
 func Changes(req *files.Changes, snapshot io.Reader) (*files.ChangesAnswer, error) {
 	want, err := newFilter(req.Include, nil)
 	if err != nil {
@@ -144,7 +145,7 @@ func Changes(req *files.Changes, snapshot io.Reader) (*files.ChangesAnswer, erro
 		return nil, err
 	}
 	s := &survey{found: c.found}
-	var broken error // in a directory that cannot be read
+	var broken error // error in a directory that cannot be read
 	s.closed = func(path string) { broken = errors.Join(broken, c.passBy(path+"/")) }
 	err = s.run(req.Path, req.Exclude, req.Walk)
 	if err = errors.Join(err, broken); err != nil {
@@ -164,7 +165,7 @@ func (c *comparison) next() (err error) {
 	return err
 }
 
-// passBy takes what was in a directory as unknown.
+// passBy skips the states of a directory, whose changes are unknown.
 func (c *comparison) passBy(prefix string) error {
 	for c.was != nil && strings.HasPrefix(c.was.path, prefix) {
 		if err := c.next(); err != nil {
@@ -237,7 +238,8 @@ func (c *comparison) list(what string, e files.Entry) {
 	}
 }
 
-// before reports whether a path comes before another one in a walk: what is in a directory comes right after it.
+// before reports whether a path comes before another one in a walk: the entries of a directory
+// come right after it.
 func before(a, b string) bool {
 	for i := range min(len(a), len(b)) {
 		if a[i] == b[i] {

@@ -76,7 +76,7 @@ func TestChangesAreWhatIsOther(t *testing.T) {
 		t.Fatalf("nothing was done, and there is %q", got)
 	}
 	must(t, os.WriteFile(dir+"/longer", []byte("12345"), 0o644))
-	must(t, os.WriteFile(dir+"/other", []byte("4321"), 0o644)) // the same size, perhaps in the same tick of a lazier clock
+	must(t, os.WriteFile(dir+"/other", []byte("4321"), 0o644)) // the same size, perhaps in the same tick of a coarse clock
 	must(t, os.Remove(dir+"/gone"))
 	must(t, os.Chmod(dir+"/mode", 0o600))
 	put(t, dir+"/new", "1234")
@@ -93,7 +93,7 @@ func TestChangesAreWhatIsOther(t *testing.T) {
 	info, err := os.Stat(dir + "/touched")
 	must(t, err)
 	must(t, os.WriteFile(dir+"/touched", []byte("4321"), 0o644))
-	must(t, os.Chtimes(dir+"/touched", info.ModTime(), info.ModTime())) // who hides that cannot hide the change time
+	must(t, os.Chtimes(dir+"/touched", info.ModTime(), info.ModTime())) // a program may reset the modification time, but not the change time
 	a := changes(t, &files.Changes{Digest: 1 << 20}, dir, before)
 	want := []string{
 		"created file caf\xe9", "created directory d/fresh", "created file d/fresh/file", "removed directory d/gone", "removed directory d/gone/deep",
@@ -152,7 +152,7 @@ func TestChangesTakeFiltersAndLimits(t *testing.T) {
 	}
 }
 
-// Ten thousand files are counted, and as many of them listed as was asked for.
+// Ten thousand changes are counted, and as many of them listed as was asked for.
 func TestTenThousandChangesAreCounted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -193,7 +193,8 @@ func TestTheOrderIsThatOfAWalk(t *testing.T) {
 	}
 }
 
-// What boxd sends is checked, though it comes from boxfiles: nothing of it makes the program do more than read it.
+// A snapshot from boxd is checked although it comes from boxfiles: parsing any bytes does nothing
+// but parse.
 func FuzzSnapshot(f *testing.F) {
 	var b bytes.Buffer
 	p := newPress(&b, 1<<20)

@@ -16,20 +16,21 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// job is a file to be searched, as one worker gets it and one result comes of it.
+// job is a file to be searched: one worker gets it and returns one result for it.
 type job struct {
 	number int // in the order of the walk
 	fd     int
 	size   int64
 	path   string
 
-	found  *files.Found // nil: nothing
+	found  *files.Found // nil: no match
 	hits   int
 	binary bool
 	failed bool
 }
 
-// Grep finds lines. The files are read by several threads; what is found does not depend on which was faster.
+// Grep finds matching lines. Several threads read the files; the result does not depend on which
+// is faster.
 func Grep(req *files.Grep) (*files.GrepAnswer, error) {
 	m, err := newMatcher(req)
 	if err != nil {
@@ -60,13 +61,14 @@ type grep struct {
 	m      *matcher
 	wanted filter
 	jobs   chan *job
-	stop   chan struct{} // closed when enough is found
+	stop   chan struct{} // closed when enough has been found
 	answer *files.GrepAnswer
 	walked walked
-	room   int // bytes of the answer that are used
+	room   int // bytes of the answer used so far
 }
 
-// walked is what the walker has counted: it and the collector are two.
+// walked are the counts of the walker, apart from those of the collector, which runs
+// concurrently.
 type walked struct {
 	number        int
 	total         int64
@@ -88,7 +90,7 @@ func (g *grep) one() (*files.GrepAnswer, error) {
 	return g.answer, g.search(func() error { return g.send(fd, st.Size, path.Base(string(g.req.Path))) })
 }
 
-// search runs a walk, with workers behind it, and collects what they find.
+// search runs a walk, with workers, and collects their results.
 func (g *grep) search(walk func() error) error {
 	n := runtime.GOMAXPROCS(0)
 	g.jobs = make(chan *job, 4*n)
@@ -125,7 +127,7 @@ func (g *grep) visit(dir int, path, name string, kind byte) error {
 		return nil //nolint:nilerr // not ours to read, and counted
 	}
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 { // empty are also the kernel's
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size == 0 { // files of the kernel are empty too, by their size
 		unix.Close(fd)
 		return nil //nolint:nilerr // as if it were not there
 	}
@@ -189,7 +191,7 @@ func readAll(fd int, b []byte) ([]byte, error) {
 	}
 }
 
-// find looks for the lines of a file.
+// find finds the matching lines of a file.
 func (g *grep) find(j *job, content, scratch []byte) []byte {
 	t, scratch := g.m.look(content, scratch)
 	s := &shown{g: g, content: content, line: 1}
@@ -211,15 +213,15 @@ func (g *grep) find(j *job, content, scratch []byte) []byte {
 	return scratch
 }
 
-// shown gathers matching lines and what is around them.
+// shown collects matching lines and their context.
 type shown struct {
 	g       *grep
 	content []byte
 	lines   []files.Line
-	at      int // beginning of the line with the number line
+	at      int // offset of the line with the number line
 	line    int
-	from    int // what is before that has been shown
-	left    int // lines still to be shown after the last match
+	from    int // everything before this has been shown
+	left    int // lines of context still to be shown after the last match
 }
 
 func (s *shown) add(begin, end, column int) {
@@ -238,14 +240,14 @@ func (s *shown) add(begin, end, column int) {
 	s.from, s.left = end+1, s.g.req.After
 }
 
-// after shows what follows the last match, as far as wanted and not beyond a position.
+// after shows the lines after the last match, as many as wanted and not beyond an offset.
 func (s *shown) after(limit int) {
 	for ; s.left > 0 && s.from < limit; s.left-- {
 		s.from = s.put(s.from, false, 0)
 	}
 }
 
-// put shows the line that begins at a position, and returns where the next one does.
+// put shows the line that begins at an offset, and returns the offset of the next one.
 func (s *shown) put(at int, match bool, column int) int {
 	s.line += bytes.Count(s.content[s.at:at], []byte{'\n'})
 	s.at = at
@@ -262,7 +264,7 @@ func (s *shown) put(at int, match bool, column int) int {
 	return next
 }
 
-// maxFound bounds the bytes of all that is shown.
+// maxFound bounds the bytes of everything shown.
 const maxFound = 8 << 20
 
 // collect takes results in the order of the walk, until there are enough.
@@ -318,7 +320,7 @@ func (g *grep) take(j *job) bool {
 	return false
 }
 
-// firstMatches leaves out what comes after so many matching lines.
+// firstMatches drops everything after the first n matching lines.
 func firstMatches(lines []files.Line, n int) []files.Line {
 	for i := range lines {
 		if lines[i].Match {

@@ -16,12 +16,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// leftOut are directories that a search which ignores does not enter: what programs have made of the rest.
+// leftOut returns directories that a search does not enter if it ignores files: programs generate
+// what is in them.
 func leftOut() []string {
 	return []string{".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", "dist", "build"}
 }
 
-// Bounds of a .gitignore; what is beyond them does not count.
+// Bounds of a .gitignore; anything beyond them is not used.
 const (
 	maxIgnoreFile  = 256 << 10
 	maxIgnoreRules = 4096
@@ -30,23 +31,23 @@ const (
 // rule is a line of a .gitignore.
 type rule struct {
 	again     bool   // ! : not ignored after all
-	directory bool   // for directories alone
-	name      string // a plain name, anywhere below; "": re counts
+	directory bool   // matches directories only
+	name      string // a plain name, anywhere below; "": use re
 	suffix    string // *suffix, anywhere below
 	re        *regexp.Regexp
-	whole     bool // re is of the path from the directory of the file, not of the name
+	whole     bool // re matches the path relative to the file's directory, not the name
 }
 
-// rules are those of one directory, and of those above it.
+// rules are those of one directory and of the directories above it.
 type rules struct {
 	above *rules
-	dir   string // path of the directory, "" or with a slash at its end
-	lead  string // what leads from it to the place that is searched, if that is below it, the same
+	dir   string // path of the directory, "" or ending with a slash
+	lead  string // if the searched directory is below it: the path from here to that, in the same form
 	list  []rule
 }
 
-// ignored reports whether a path is left out. The last rule that matches decides, and those of a directory
-// come after those above it (gitignore(5)).
+// ignored reports whether a path is ignored. The last rule that matches decides, and those of a
+// directory come after those of the directories above it (gitignore(5)).
 func (r *rules) ignored(p, name string, directory bool) bool {
 	for ; r != nil; r = r.above {
 		for i := range slices.Backward(r.list) {
@@ -90,17 +91,18 @@ func readRules(dir int, at string, above *rules) *rules {
 	return &rules{above: above, dir: at, list: list}
 }
 
-// maxAbove is how many directories above the place that is searched are looked at.
+// maxAbove bounds how many directories above the searched one are examined.
 const maxAbove = 64
 
-// rulesAbove are those of the directories above one, up to the top of the repository that it is in, or of its mount.
-// Whoever moves it meanwhile may be told of other files of its own.
+// rulesAbove returns the rules of the directories above one, up to the top of its repository or
+// of its mount. If a program moves the directory meanwhile, it may get rules of other files of
+// its own.
 func rulesAbove(dir int) *rules {
 	at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(dir))
 	if err != nil {
 		return nil
 	}
-	var list []*rules // the nearest first
+	var list []*rules // the nearest directory first
 	here, lead := dir, ""
 	defer func() {
 		if here != dir {
@@ -176,11 +178,11 @@ func parseRule(line string) (r rule, ok bool) {
 	}
 	r.whole = anchored
 	var err error
-	r.re, err = compileGlob(strings.NewReplacer("{", `\{`, "}", `\}`).Replace(line)) // braces are themselves there
+	r.re, err = compileGlob(strings.NewReplacer("{", `\{`, "}", `\}`).Replace(line)) // braces are literal in a .gitignore
 	return r, err == nil
 }
 
-// filter says which files a search is about, by globs: one without a slash is of the name.
+// filter selects the files of a search by globs: one without a slash matches the name.
 type filter struct{ include, exclude []glob }
 
 type glob struct {

@@ -17,7 +17,7 @@ import (
 // maxNames bounds the bytes of the paths in an answer: those of a deep tree are long.
 const maxNames = 8 << 20
 
-// collector gathers entries as long as there is room.
+// collector collects entries as long as there is room.
 type collector struct {
 	entries []files.Entry
 	limit   int
@@ -62,7 +62,7 @@ func List(req *files.List) (*files.ListAnswer, error) {
 	return a, nil
 }
 
-// listFactor is how many times as many entries are looked at as there may be in a list: it is sorted.
+// listFactor is how many times more entries are visited than a list may have: the list is sorted.
 const listFactor = 100
 
 // Glob finds files and directories whose path matches a pattern.
@@ -75,7 +75,7 @@ func Glob(req *files.Glob) (*files.ListAnswer, error) {
 	dir, err := openDir(begin)
 	if prefix != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) {
 		var at int
-		if at, err = openDir(req.Path); err == nil { // that is there, so there are just no matches
+		if at, err = openDir(req.Path); err == nil { // the directory itself exists, so there are just no matches
 			unix.Close(at)
 			return &files.ListAnswer{}, nil
 		}
@@ -107,7 +107,8 @@ func Glob(req *files.Glob) (*files.ListAnswer, error) {
 	return a, nil
 }
 
-// beginning is the directory in which a pattern begins to be one: there is no need to look elsewhere.
+// beginning returns the directory in which the first wildcard of a pattern is: nothing elsewhere
+// can match.
 func beginning(at []byte, pattern string) (dir []byte, prefix string) {
 	i := strings.IndexAny(pattern, `*?[{\`)
 	if i < 0 {

@@ -12,14 +12,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// matcher finds lines. Regular expressions of Go are slow next to the search for a text, so that as many lines
-// as possible are passed over because a text is missing that every match has.
+// matcher finds matching lines. Regular expressions of Go are slow compared to the search for a
+// text, so as many lines as possible are skipped because they lack a text that every match
+// contains.
 type matcher struct {
-	re      *regexp.Regexp // of one line
+	re      *regexp.Regexp // for one line
 	across  bool           // re can be used on many lines at once, to find the next that may match
-	needles [][]byte       // every match has one of them; none: unknown
-	exact   bool           // and is one of them
-	fold    bool           // needles are lower case, and so must be what they are looked for in
+	needles [][]byte       // every match contains one of these; empty: not known
+	exact   bool           // and is nothing but one of them
+	fold    bool           // needles are lower case, and the text must be lowered before the search
 }
 
 func newMatcher(req *files.Grep) (*matcher, error) {
@@ -67,8 +68,8 @@ func hasOp(re *syntax.Regexp, op syntax.Op) bool {
 	return false
 }
 
-// literals is a set of texts of which every match has one; empty if there is none. exact: a match is one of
-// them, and nothing else. fold: in lower case.
+// literals is a set of texts of which every match contains one; empty if there is none. exact: a
+// match is one of them and nothing else. fold: they are lower case.
 type literals struct {
 	set   []string
 	exact bool
@@ -118,7 +119,7 @@ func literalsOf(re *syntax.Regexp) literals {
 	}
 }
 
-// concat puts the literals of parts that follow each other together, and chooses the best.
+// concat joins the literals of consecutive parts, and chooses the best.
 func concat(subs []*syntax.Regexp) literals {
 	var best, run literals
 	whole := true
@@ -170,7 +171,7 @@ type text struct {
 	content []byte
 	lower   []byte // in lower case, if the needles are
 	m       *matcher
-	ahead   []int // where each needle is next, -1 nowhere
+	ahead   []int // offset of the next occurrence of each needle, -1 for none
 }
 
 func (m *matcher) look(content, scratch []byte) (t *text, grown []byte) {
@@ -180,7 +181,8 @@ func (m *matcher) look(content, scratch []byte) (t *text, grown []byte) {
 	}
 	t.lower = content
 	if m.fold {
-		// Two letters have a third form, outside ASCII (unicode.SimpleFold): with those about, nothing is passed over.
+		// Two letters have a third form outside ASCII (unicode.SimpleFold): with those in the
+		// text, no line is skipped.
 		if bytes.Contains(content, []byte("\u212a")) || bytes.Contains(content, []byte("\u017f")) {
 			slow := *m
 			slow.needles, slow.exact = nil, false
@@ -207,8 +209,8 @@ func lower(to, from []byte) []byte {
 	return to
 }
 
-// next finds the first matching line at or after a position, which is the beginning of one: where it begins
-// and ends, and where in it the match is. begin is -1 if there is none.
+// next finds the first matching line from an offset on, at which a line begins: where the line
+// begins and ends, and where in it the match is. begin is -1 if there is none.
 func (t *text) next(pos int) (begin, end, column int) {
 	for pos < len(t.content) {
 		at := pos
@@ -222,7 +224,7 @@ func (t *text) next(pos int) (begin, end, column int) {
 				at = -1
 			}
 		}
-		if at < 0 || at >= len(t.content) { // after the last line's end is no line
+		if at < 0 || at >= len(t.content) { // there is no line after the last line's end
 			return -1, -1, 0
 		}
 		begin = bytes.LastIndexByte(t.content[:at], '\n') + 1
@@ -241,7 +243,7 @@ func (t *text) next(pos int) (begin, end, column int) {
 	return -1, -1, 0
 }
 
-// candidate is where one of the needles is next, -1 if none is.
+// candidate returns the offset of the next needle, -1 if there is none.
 func (t *text) candidate(pos int) int {
 	first := -1
 	for i, needle := range t.m.needles {

@@ -12,11 +12,12 @@ import (
 // maxPattern bounds a pattern, in bytes.
 const maxPattern = 1024
 
-// maxAlternatives bounds how often braces are in a glob.
+// maxAlternatives bounds the number of braces in a glob.
 const maxAlternatives = 32
 
-// compileGlob makes a regular expression of a glob: * is anything within a name, ** any directories, ? one
-// character, [a-z] one of some, {a,b} one of several, and a backslash takes what follows as it is.
+// compileGlob translates a glob into a regular expression: * is anything within a name, ** any
+// directories, ? one character, [a-z] one of several characters, {a,b} one of several texts, and
+// a backslash takes the next character literally.
 func compileGlob(glob string) (*regexp.Regexp, error) {
 	if len(glob) > maxPattern {
 		return nil, badPattern(glob, "a pattern of at most 1024 bytes")
@@ -73,7 +74,8 @@ func compileGlob(glob string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-// quoteByte writes a byte of the pattern that stands for itself. Those of a longer character follow each other.
+// quoteByte writes a byte of the pattern literally. The bytes of a longer character follow each
+// other.
 func quoteByte(b *strings.Builder, c byte) {
 	if strings.IndexByte(`\.+*?()|[]{}^$`, c) >= 0 {
 		b.WriteByte('\\')
@@ -81,7 +83,8 @@ func quoteByte(b *strings.Builder, c byte) {
 	b.WriteByte(c)
 }
 
-// classOf translates the bracket at the beginning of s, and says how long it is; 0 if it has no end.
+// classOf translates the bracket expression at the beginning of s, and returns its length; 0 if
+// it has no end.
 func classOf(s string) (class string, n int) {
 	i := 1
 	out := "["

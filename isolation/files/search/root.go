@@ -14,15 +14,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// difference is a survey of what overlayfs keeps of the changes of a root.
+// difference is a survey of the upper layer of a root.
 type difference struct {
 	comparison
-	image  int             // the image, of which nothing changes
-	shared map[string]bool // directories that the image has too: no link is followed to what is in them
+	image  int             // the image, which does not change
+	shared map[string]bool // directories that the image has too, so that no link is followed to what is in them
 }
 
-// Diff says what is other in a root than in the image below it, with absolute paths. A file that was opened for
-// writing, and is as it was, is not.
+// Diff returns how a root differs from the image below it, with absolute paths. A file that was
+// opened for writing and is unchanged does not count.
 func Diff(req *files.Diff) (*files.ChangesAnswer, error) {
 	image, err := openDir(req.Image)
 	if err != nil {
@@ -30,7 +30,7 @@ func Diff(req *files.Diff) (*files.ChangesAnswer, error) {
 	}
 	defer unix.Close(image)
 	d := &difference{comparison: comparison{req: &files.Changes{Limit: req.Limit}}, image: image, shared: map[string]bool{".": true}}
-	s := &survey{found: d.found, across: true} // nothing is there but what PID 1 shows of it
+	s := &survey{found: d.found, across: true} // nothing is mounted there but what PID 1 shows
 	if err := s.run(req.Changed, nil, req.Walk); err != nil {
 		return nil, err
 	}
@@ -47,7 +47,8 @@ func Diff(req *files.Diff) (*files.ChangesAnswer, error) {
 	return &d.a, nil
 }
 
-// same reports whether a file is as in the image: it was opened for writing and nothing was written, or it was put back.
+// same reports whether a file is as in the image: it was opened for writing and nothing was
+// written, or it was restored.
 func (d *difference) same(dir int, name string, is *state, st *unix.Statx_t, was *unix.Stat_t) bool {
 	above, err := openat(d.image, path.Dir(is.path))
 	if err != nil {
@@ -57,7 +58,8 @@ func (d *difference) same(dir int, name string, is *state, st *unix.Statx_t, was
 	return ops.SameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
 }
 
-// hidden tells of what the image has in a directory that was removed and made again, if it is not there any more.
+// hidden reports what the image has in a directory that was removed and made again, as far as it
+// does not exist any more.
 func (d *difference) hidden(dir int, name, at string) {
 	now, err := openat(dir, name)
 	if err != nil {
@@ -84,7 +86,7 @@ func (d *difference) hidden(dir int, name, at string) {
 	}
 }
 
-// maxHidden bounds what is looked at of such a directory.
+// maxHidden bounds how many entries of such a directory are visited.
 const maxHidden = 100_000
 
 func openat(dir int, name string) (int, error) {
@@ -104,7 +106,7 @@ func (d *difference) found(dir int, name string, is *state, st *unix.Statx_t) er
 	}
 	removed := is.mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev_major == 0 && st.Rdev_minor == 0
 	switch {
-	case st.Uid == 0 && !removed: // what every box has
+	case st.Uid == 0 && !removed: // it belongs to what every box has
 	case removed && there:
 		d.a.Removed++
 		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + is.path), Type: ops.TypeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
@@ -125,7 +127,8 @@ func (d *difference) found(dir int, name string, is *state, st *unix.Statx_t) er
 	return nil
 }
 
-// opaque reports whether a directory hides all that the image has in the one of its name (overlayfs.rst of the kernel).
+// opaque reports whether a directory hides everything that the image has in the directory of its
+// name (overlayfs.rst of the kernel).
 func opaque(dir int, name string) bool {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

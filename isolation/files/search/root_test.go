@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// What overlayfs keeps is compared with the image name by name; links of the image lead nowhere, and more changes than may
-// be looked at are told.
+// The upper layer is compared with the image name by name. Symbolic links of the image are not
+// followed, and more changes than the bound are reported as such.
 func TestWhatIsOtherThanInTheImage(t *testing.T) {
 	t.Parallel()
 	image, changed := t.TempDir(), t.TempDir()
@@ -46,7 +46,7 @@ func TestWhatIsOtherThanInTheImage(t *testing.T) {
 	}
 }
 
-// own gives files to somebody who is not root.
+// own gives files to a user who is not root.
 func own(t *testing.T, dir string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(name string, _ os.DirEntry, err error) error {

@@ -96,7 +96,7 @@ func TestIgnoreRules(t *testing.T) {
 	}
 }
 
-// A .gitignore above the place that is searched counts, as far as the top of the repository.
+// A .gitignore above the searched directory counts, up to the top of the repository.
 func TestIgnoreFilesAboveCount(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -221,8 +221,8 @@ func TestGrepShowsContextOnce(t *testing.T) {
 	}
 }
 
-// What is passed over because a text is missing must not be a match: every way to search finds the same as the
-// expression alone, line by line.
+// A line that is skipped because it lacks a text must not be a match: every way of searching
+// finds the same as the expression alone, line by line.
 func TestGrepFindsWhatTheExpressionMatches(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

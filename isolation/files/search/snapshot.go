@@ -12,12 +12,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// A snapshot is a row of states in the order of a walk, compressed. Of each there is what it does not share with the one
-// before it: the beginning of the path, and the distance of numbers that are often near each other.
+// A snapshot is a sequence of states in the order of a walk, compressed. Each state is stored as
+// its difference from the one before it: what the path does not share, and the distance of
+// numbers that are often close to each other.
 
-// Bounds of what one state says.
+// Bounds of one state.
 const (
-	maxSuffix = 1 << 9  // bytes of a path beyond the directory it is in: a slash and a name
+	maxSuffix = 1 << 9  // bytes of a path after its directory: a slash and a name
 	maxDeep   = 1 << 21 // bytes of a path
 )
 
@@ -32,11 +33,11 @@ type press struct {
 
 func newPress(w io.Writer, most int64) *press {
 	p := &press{most: most, to: w}
-	p.out, _ = flate.NewWriter(p, flate.BestSpeed) // that is a level there is
+	p.out, _ = flate.NewWriter(p, flate.BestSpeed) // cannot fail: the level is valid
 	return p
 }
 
-// Write is where the compressed bytes go.
+// Write receives the compressed bytes.
 func (p *press) Write(b []byte) (int, error) {
 	if p.most -= int64(len(b)); p.most < 0 {
 		return 0, &files.Failure{Kind: files.TooMany, Text: "there are more files and directories than can be remembered", Hint: "leave out directories by exclude"}
@@ -71,7 +72,7 @@ type unpress struct {
 
 func newUnpress(r io.Reader) *unpress { return &unpress{in: bufio.NewReader(flate.NewReader(r))} }
 
-// next returns the next state, nil at the end. What is no snapshot, or not all of one, is a Failure.
+// next returns the next state, nil at the end. A malformed or truncated snapshot is a Failure.
 func (u *unpress) next() (*state, error) {
 	same, err := binary.ReadUvarint(u.in)
 	if errors.Is(err, io.EOF) {

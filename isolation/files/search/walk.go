@@ -17,25 +17,27 @@ import (
 // errEnough ends a walk early.
 var errEnough = errors.New("enough")
 
-// errPass means that what is in a directory does not count.
+// errPass means that the content of a directory is skipped.
 var errPass = errors.New("pass it by")
 
-// walk is a walk through directories. It goes from descriptor to descriptor, so that a directory that is
-// swapped under it leads it nowhere else, and no path is too long. Links are seen and not followed.
+// walk is a walk through directories. It goes from descriptor to descriptor, so that replacing a
+// directory does not lead it elsewhere, and no path is too long. Symbolic links are visited and
+// not followed.
 type walk struct {
-	left   int  // entries that may still be looked at
-	ignore bool // rules count
-	depth  int  // how deep to go; 1: the directory alone
-	deep   bool // there was something below the depth
+	left   int  // entries that may still be visited
+	ignore bool // apply rules
+	depth  int  // levels to descend; 1: only the directory itself
+	deep   bool // there was something below that
 	buf    []byte
-	// visit is called for each entry, in the order of the names, a directory before what is in it. dir is
+	// visit is called for each entry, sorted by name, a directory before what is in it. dir is
 	// valid during the call.
 	visit func(dir int, path, name string, kind byte) error
-	// closed is called for a directory that is there and cannot be read; nil: nobody cares.
+	// closed is called for a directory that exists and cannot be read; may be nil.
 	closed func(path string)
 }
 
-// run walks what is below a directory. errEnough means that left is used up, or visit has said so.
+// run walks what is below a directory. errEnough means that left is used up, or that visit has
+// returned it.
 func (w *walk) run(dir int) error {
 	w.buf = make([]byte, 64<<10)
 	var above *rules
@@ -77,7 +79,7 @@ func (w *walk) enter(dir int, prefix string, above *rules, depth int) error {
 			continue
 		}
 		fd, err := unix.Openat(dir, e.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err != nil { // not ours to read, or not there any more
+		if err != nil { // not readable, or removed meanwhile
 			if w.closed != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
 				w.closed(p)
 			}
@@ -98,7 +100,7 @@ func (w *walk) enter(dir int, prefix string, above *rules, depth int) error {
 	return nil
 }
 
-// read returns what is in a directory, or as much of it as may still be looked at.
+// read returns the entries of a directory, or as many of them as may still be visited.
 func (w *walk) read(dir int) (entries []entry, cut bool, err error) {
 	for {
 		n, err := unix.Getdents(dir, w.buf)
@@ -122,7 +124,8 @@ func (w *walk) read(dir int) (entries []entry, cut bool, err error) {
 	}
 }
 
-// parseEntry takes one struct linux_dirent64 off a buffer the kernel has filled (getdents(2)).
+// parseEntry takes one struct linux_dirent64 off a buffer that the kernel has filled
+// (getdents(2)).
 func parseEntry(b []byte) (e entry, rest []byte) {
 	const header = 8 + 8 + 2 + 1
 	length := int(binary.NativeEndian.Uint16(b[16:]))
@@ -133,7 +136,7 @@ func parseEntry(b []byte) (e entry, rest []byte) {
 	return entry{string(name), b[18]}, b[length:]
 }
 
-// look asks for the type where the filesystem does not tell it beside the name.
+// look reads the type of an entry where the filesystem does not return it with the name.
 func look(dir int, name string) byte {
 	var st unix.Stat_t
 	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {

@@ -79,6 +79,9 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	if given("writable-root") {
 		req.ReadOnlyRoot = new(!f.writable)
 	}
+	if given("network") && strings.ContainsAny(f.network, ".:/*") { // of docker's habits: a host or network, where a mode is wanted
+		return nil, &usageError{err: fmt.Errorf("--network %s: must be off, egress or host", render.ShellWord(f.network)), hint: "--network-rule " + render.ShellWord(f.network) + " allows connections to it"}
+	}
 	if given("network") {
 		req.Network = &f.network
 	} else if given("network-rule") {

@@ -139,13 +139,16 @@ func (d *Doctor) checkLimit(name string, host policy.Host) isolation.Check {
 	case policy.MechanismGroup:
 		c.Level, c.Detail = isolation.CheckOK, "enforced by cgroup"
 	case policy.MechanismRlimit:
-		c.Detail = "best effort: enforced per process only (rlimit), not for the whole box"
+		c.Detail = "best effort: by rlimit, not by cgroup"
+		if name == policy.LimitMemory {
+			c.Detail = "best effort: limited per process (rlimit), not for the whole box"
+		}
 	case policy.MechanismProject:
 		c.Level, c.Detail = isolation.CheckOK, "enforced by project quota in "+host.Workspaces
 	case policy.MechanismStore:
 		c.Level, c.Detail = isolation.CheckOK, "enforced by project quota in the store "+host.Workspaces
 	default:
-		c.Detail = "best effort: not enforced"
+		c.Detail = "best effort: not enforced (limits.best_effort)"
 	}
 	return c
 }

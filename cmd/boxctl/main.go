@@ -139,7 +139,7 @@ func (a *app) report(err error) int {
 	if hint := a.typed.hint(err); hint != "" {
 		a.say("hint", hint)
 	}
-	if e, ok := errors.AsType[*client.Error](err); ok && e.Denial != nil {
+	if e, ok := errors.AsType[*client.Error](err); ok && e.Denial != nil && e.Denial.Setting != "" {
 		a.say("rule", render.Denial(e.Denial))
 	}
 	switch {

@@ -121,7 +121,7 @@ func (e hintedError) Error() string {
 		if p.Hint != "" {
 			lines = append(lines, "hint: "+p.Hint)
 		}
-		if p.Denial != nil {
+		if p.Denial != nil && p.Denial.Setting != "" {
 			lines = append(lines, "rule: "+render.Denial(p.Denial))
 		}
 	}

@@ -69,17 +69,22 @@ func amount(rule string, n float64) string {
 	return strconv.FormatFloat(n, 'g', 6, 64)
 }
 
-// Denial is one line on the rule that has refused something.
+// Denial is one line on the rule that has refused something, "" if nobody can change what it allows.
 func Denial(d *api.Denial) string {
+	if d.Setting == "" {
+		return ""
+	}
+	amount := func(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
 	text := Printable(d.Rule) + " (" + d.Layer + ")"
-	switch {
-	case d.Used != "" && d.Allowed != "":
-		text += ": " + Printable(d.Used) + " of " + Printable(d.Allowed) + " used"
-	case d.Allowed != "":
-		text += ": the limit is " + Printable(d.Allowed)
+	switch used, allowed := Printable(d.Used), Printable(d.Allowed); {
+	case amount(used) && amount(allowed):
+		text += ": " + used + " of " + allowed + " in use"
+	case used != "" && allowed != "": // roles
+		text += ": " + used + ", needs " + allowed
+	case amount(allowed):
+		text += ": the limit is " + allowed
+	case allowed != "":
+		text += ": allows " + allowed
 	}
-	if d.Setting != "" {
-		text += "; the operator allows it by " + Printable(d.Setting)
-	}
-	return text
+	return text + "; operators can change it: " + Printable(d.Setting)
 }

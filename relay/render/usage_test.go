@@ -37,9 +37,11 @@ func TestUsageIsListedByDays(t *testing.T) {
 func TestADenialIsOneLine(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[string]api.Denial{
-		"policy.ci.sessions (quota): 2 of 2 used; the operator allows it by a larger policy.ci.sessions": {Layer: "quota", Rule: "policy.ci.sessions", Used: "2", Allowed: "2", Setting: "a larger policy.ci.sessions"},
-		"network (network): the limit is off": {Layer: "network", Rule: "network", Allowed: "off"},
-		"x (limit)":                           {Layer: "limit", Rule: "x"},
+		"policy.ci.sessions (quota): 2 of 2 in use; operators can change it: a larger policy.ci.sessions": {Layer: "quota", Rule: "policy.ci.sessions", Used: "2", Allowed: "2", Setting: "a larger policy.ci.sessions"},
+		"access.default_role (policy): user, needs admin; operators can change it: boxctl grant":          {Layer: "policy", Rule: "access.default_role", Used: "user", Allowed: "admin", Setting: "boxctl grant"},
+		"images.max (quota): the limit is 100; operators can change it: images.max in box.toml":           {Layer: "quota", Rule: "images.max", Allowed: "100", Setting: "images.max in box.toml"},
+		"policy.a.networks (policy): allows off; operators can change it: x":                              {Layer: "policy", Rule: "policy.a.networks", Allowed: "off", Setting: "x"},
+		"": {Layer: "network", Rule: "network", Allowed: "off"}, // the host cannot do it, whoever asks
 	} {
 		if got := Denial(&d); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -119,8 +119,8 @@ func noNetwork(id string, step *isolation.StepError) error {
 		kind = fault.Denied
 	}
 	f := fault.Errorf(kind, "session %s cannot have a network: %s", fault.Show(id), step.Item).
-		WithHint("boxctl doctor says what to do about it; with network \"off\" a session needs none of this").
-		By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: policy.NetworkOff, Setting: "none: this host cannot do it as it is"})
+		WithHint("see boxctl doctor, or use network = \"off\"").
+		By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: policy.NetworkOff})
 	f.Field, f.Value = "network", policy.NetworkEgress
 	return f
 }

@@ -189,7 +189,7 @@ func TestDoctorLooksAtWhatBoxesNeed(t *testing.T) {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
-	level, detail := "warn", "best effort: enforced per process only (rlimit)"
+	level, detail := "warn", "best effort: by rlimit"
 	if boxtest.Grouped() {
 		level, detail = "ok", "enforced by cgroup"
 	}

@@ -92,7 +92,7 @@ func TestServeEndsOnlyWithoutACaller(t *testing.T) {
 	}
 	conn.Close() // the check is no caller
 	await(t, "it does not end without a caller", ended)
-	if !strings.Contains(log.String(), "there is no session and no caller") {
+	if !strings.Contains(log.String(), "no sessions and no connections") {
 		t.Errorf("it says %s", log)
 	}
 	// The socket is still somebody's: who calls now is served by the next.

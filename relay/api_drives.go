@@ -82,7 +82,7 @@ func drivePushed(c *Call) (any, error) {
 		return nil, err
 	}
 	if in.Version < 1 {
-		return nil, fault.Field("version", in.Version, "the number of a version")
+		return nil, fault.Field("version", in.Version, "a version number")
 	}
 	d, err := c.Drives.Pushed(who.Name, c.Path.Drive, in.Version)
 	if err != nil {
@@ -149,12 +149,12 @@ func promoted(query url.Values) (string, error) {
 	case query.Get("session") == "":
 		for _, name := range []string{"session", "path", "output_version"} {
 			if query.Has(name) {
-				return "", fault.Field(name, query.Get(name), "beside session, a directory or output of it")
+				return "", fault.Field(name, query.Get(name), "given with session").WithText("%s: give session, and path or output_version", name)
 			}
 		}
 		return "", nil
 	case (path == "") == (output == ""):
-		return "", fault.Field("path", path, "a directory of the session, or output_version instead")
+		return "", fault.Field("path", path, "a directory of the session, or left out with output_version")
 	case path != "":
 		return path, nil
 	}

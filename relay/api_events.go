@@ -68,7 +68,7 @@ func readEvents(c *Call) (*reader, error) {
 	case "false":
 		r.follow = false
 	default:
-		return nil, fault.Field("follow", text, "true, false")
+		return nil, fault.Field("follow", text, "true or false")
 	}
 	if text := query.Get("type"); text != "" {
 		for name := range strings.SplitSeq(text, ",") {
@@ -96,7 +96,7 @@ func knownEvents() string {
 	for _, t := range events.Types() {
 		list = append(list, string(t))
 	}
-	return strings.Join(list, ", ")
+	return fault.OneOf(list...)
 }
 
 // whose tells of whom the caller may and wants to see something: an operator of everybody, or of one; others of
@@ -110,7 +110,8 @@ func whose(c *Call, query url.Values) (owner string, everybody bool, err error) 
 	case owner == "":
 		return c.Caller.Name, false, nil
 	case owner != c.Caller.Name && !operator:
-		return "", false, fault.Field("owner", owner, "left out, or "+c.Caller.Name).Of(fault.Denied)
+		return "", false, fault.Field("owner", owner, c.Caller.Name+", or left out").Of(fault.Denied).
+			WithText("permission denied: only operators see the events of others")
 	}
 	return owner, false, nil
 }
@@ -169,7 +170,7 @@ func (r *reader) render(c *Call, b *events.Batch) ([]byte, error) {
 	put := func(e *api.Event) error {
 		data, err := json.Marshal(e)
 		if err != nil {
-			c.Log.ErrorContext(c.Context(), "event not encoded", "error", err)
+			c.Log.ErrorContext(c.Context(), "cannot encode an event", "error", err)
 			return err
 		}
 		text.WriteString("id: " + e.ID + "\nevent: " + e.Type + "\ndata: ")

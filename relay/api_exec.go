@@ -39,7 +39,7 @@ func execSession(c *Call) (any, error) {
 	case req.ID != "":
 		return executeProcess(c, s, &req, exec, asked)
 	case req.Detach:
-		return nil, fault.Field("detach", "true", "given with an id: without one nobody could find it again")
+		return nil, fault.Field("detach", "true", "false without an id")
 	}
 	return execute(c, s, &req, exec, asked)
 }
@@ -101,9 +101,9 @@ func run(c *Call) (any, error) {
 func oneShotRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
 	switch {
 	case r.ID != "":
-		return nil, fault.Field("exec.id", r.ID, "left out: nobody can come back to an execution that ends with its session")
+		return nil, fault.Field("exec.id", r.ID, "left out").WithText("exec.id: not for an execution that ends with its session")
 	case r.Detach:
-		return nil, fault.Field("exec.detach", "true", "left out: the execution ends with its session")
+		return nil, fault.Field("exec.detach", "true", "false, as the execution ends with its session")
 	}
 	return wire.ExecRequest(r)
 }
@@ -111,7 +111,7 @@ func oneShotRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
 // makeOneShot makes the session of a single execution. It must be new, since it will be removed.
 func makeOneShot(c *Call, req *api.SessionRequest, exec *session.ExecRequest) (*session.Session, error) {
 	if req.DryRun {
-		return nil, fault.Field("session.dry_run", "true", "left out of a stream")
+		return nil, fault.Field("session.dry_run", "true", "false in a stream")
 	}
 	exec.Usual = req.Image != nil
 	if err := c.Sup.CheckExec(c.Caller, req.Profile, exec); err != nil {
@@ -121,7 +121,7 @@ func makeOneShot(c *Call, req *api.SessionRequest, exec *session.ExecRequest) (*
 	want.OneShot = true
 	s, isNew, err := c.Sup.Create(c.Context(), c.Caller, want)
 	if err == nil && !isNew {
-		err = fault.Errorf(fault.Conflict, "session %s exists, and one execution alone would remove it", fault.Show(req.ID)).
+		err = fault.Errorf(fault.Conflict, "session %s already exists, and a one-shot execution would remove it", fault.Show(req.ID)).
 			WithHint("run it in that session, or leave the id out")
 	}
 	return s, err

@@ -55,7 +55,7 @@ func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Req
 func path(field, text, encoded, missing string) ([]byte, error) {
 	switch {
 	case text != "" && encoded != "":
-		return nil, fault.Field(field+"_base64", encoded, "left out, as "+field+" is given")
+		return nil, fault.Field(field+"_base64", encoded, "left out with "+field)
 	case text != "":
 		return []byte(text), nil
 	case encoded != "":
@@ -202,7 +202,7 @@ func writeFile(c *Call) (any, error) {
 			}
 		}
 		if err == nil && int64(len(body)) > w.Most {
-			err = fault.Field("content", len(body), fmt.Sprintf("at most %d bytes (files.max_content)", w.Most)).WithHint("an archive carries larger files")
+			err = fault.Field("content", len(body), fmt.Sprintf("at most %d bytes (files.max_content)", w.Most)).WithHint("send larger files as an archive")
 		}
 		return &files.Request{Write: w}, body, err
 	})

@@ -71,7 +71,7 @@ func collectOutputs(c *Call) (any, error) {
 		req.Some = append(req.Some, b)
 	}
 	if len(req.Some) == 0 {
-		return nil, fault.Field("paths", fault.Word("empty"), "at least one path from the directory; GET sends all of it")
+		return nil, fault.Field("paths", fault.Word("empty"), "one path or more; use GET to get all of the directory")
 	}
 	return send(c, s, req)
 }

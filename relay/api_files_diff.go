@@ -57,6 +57,6 @@ func writable(s *session.Session) error {
 	if !s.Settings.ReadOnlyRoot {
 		return nil
 	}
-	return fault.Errorf(fault.Conflict, "the root of session %s is read-only: it is as in its image", fault.Show(s.ID)).
-		WithHint("a session that is made with read_only_root false can change what is in its image")
+	return fault.Errorf(fault.Conflict, "nothing to compare: the root of session %s is read-only", fault.Show(s.ID)).
+		WithHint("create the session with read_only_root = false")
 }

@@ -3,8 +3,6 @@
 package relay
 
 import (
-	"cmp"
-	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -32,11 +30,11 @@ func giveGrant(c *Call) (any, error) {
 	}
 	var role access.Role
 	if err := role.UnmarshalText([]byte(req.Role)); err != nil || role == 0 {
-		return nil, fault.Field("role", req.Role, strings.Join(access.Roles(), ", "))
+		return nil, fault.Field("role", req.Role, fault.OneOf(access.Roles()...))
 	}
 	principal := c.Person(req.Principal)
 	if !c.Gate.Knows(principal) {
-		return nil, fault.Field("principal", cmp.Or(req.Principal, "nothing"), "a user of this host, uid:N, or the name of a table [principals.NAME] of box.toml")
+		return nil, fault.Field("principal", req.Principal, "a user of this host, uid:N, or the name of a table [principals.NAME] of box.toml")
 	}
 	g, err := c.Gate.Grants().Give(principal, role, time.Duration(req.For), c.Caller.Name)
 	if err != nil {

@@ -59,8 +59,8 @@ func commitImage(c *Call) (any, error) {
 		return nil, err
 	}
 	if s.Settings.Root == nil {
-		return nil, fault.Errorf(fault.Conflict, "session %s has the host's own programs, which are no image", fault.Show(s.ID)).
-			WithHint("an image can be made of a session that was made of one; boxctl diff shows what is other than on the host")
+		return nil, fault.Errorf(fault.Conflict, "cannot make an image of session %s: its root is the host's", fault.Show(s.ID)).
+			WithHint("create the session with --image; boxctl diff lists the changes")
 	}
 	to := &images.Commitment{Name: in.Name, Env: in.Env, WorkingDir: in.WorkingDir, Entrypoint: in.Entrypoint, Cmd: in.Cmd}
 	img, err := c.Images.Commit(c.Context(), s.Settings.Root, to, func(ctx context.Context, b files.Bounds, w io.Writer) error {

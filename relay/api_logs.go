@@ -83,7 +83,7 @@ func sendLogs(c *Call) (any, error) {
 	}
 	defer a.Close()
 	if err := l.send(c, a); err != nil {
-		c.Log.Debug("logs cut off", "process", info.ID, "error", err)
+		c.Log.Debug("logs ended early", "process", info.ID, "error", err)
 		panic(http.ErrAbortHandler) // this alone tells a client that there is more
 	}
 	return nil, nil //nolint:nilnil // it has been sent
@@ -98,7 +98,7 @@ func readLogs(query url.Values, last string, end [2]int64) (*logs, error) {
 		case "true":
 			*v = true
 		default:
-			return nil, fault.Field(name, text, "true, false")
+			return nil, fault.Field(name, text, "true or false")
 		}
 	}
 	switch only := query.Get("stream"); only {
@@ -106,12 +106,12 @@ func readLogs(query url.Values, last string, end [2]int64) (*logs, error) {
 	case "stdout", "stderr":
 		l.only = map[string]int{"stdout": 0, "stderr": 1}[only]
 	default:
-		return nil, fault.Field("stream", only, "stdout, stderr")
+		return nil, fault.Field("stream", only, "stdout or stderr")
 	}
 	switch l.format {
 	case "text", "ndjson", "sse":
 	default:
-		return nil, fault.Field("format", l.format, "text, ndjson, sse")
+		return nil, fault.Field("format", l.format, "text, ndjson or sse")
 	}
 	return l, l.readBegin(query, last)
 }
@@ -126,7 +126,7 @@ func (l *logs) readBegin(query url.Values, last string) error {
 			text := cmp.Or(query.Get(name), "0")
 			n, err := strconv.ParseInt(text, 10, 64)
 			if err != nil || n < 0 || n > l.end[i] {
-				return fault.Field(name, text, fmt.Sprintf("0 to %d, what has been written", l.end[i]))
+				return fault.Field(name, text, fmt.Sprintf("0 to %d, the bytes written so far", l.end[i]))
 			}
 			l.from[i] = n
 		}
@@ -158,7 +158,8 @@ func (l *logs) readBegin(query url.Values, last string) error {
 		}
 	}
 	if begins > 1 {
-		return fault.Field("query", fault.Word("ambiguous"), "one of tail, lines or since, and stdout or stderr, which say where to begin")
+		return fault.Field("query", fault.Word("ambiguous"), "one of tail, lines or since, and stdout or stderr").
+			WithText("tail, lines or since, and stdout or stderr cannot be combined: each says where to begin")
 	}
 	if l.format != "sse" || last == "" {
 		return nil

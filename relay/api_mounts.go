@@ -66,9 +66,9 @@ func removeMount(c *Call) (any, error) {
 	target, force := query.Get("target"), query.Get("force")
 	switch {
 	case target == "":
-		return nil, fault.Field("target", fault.Word("missing"), "where the mount is in the box")
+		return nil, fault.Field("target", fault.Word("missing"), "a path in the box")
 	case force != "" && force != "true" && force != "false":
-		return nil, fault.Field("force", force, "true, false")
+		return nil, fault.Field("force", force, "true or false")
 	}
 	return NoContent{}, c.Sup.Mounts(s).Remove(c.Context(), target, force == "true")
 }

@@ -51,13 +51,13 @@ func showPreview(c *Deps, w http.ResponseWriter, r *http.Request) {
 
 func show(c *Deps, w http.ResponseWriter, r *http.Request) error {
 	if r.Method == http.MethodConnect || r.Method == http.MethodTrace || !strings.HasPrefix(r.RequestURI, "/") {
-		return fault.Field("request", r.Method+" "+r.RequestURI, "a path, with any method but CONNECT and TRACE")
+		return fault.Field("request", r.Method+" "+r.RequestURI, "a path, with a method other than CONNECT and TRACE")
 	}
 	text, first := shown(r)
 	key := c.Previews
 	t, err := key.Read(text, time.Now())
 	if err != nil || key.Host(t) != strings.Split(r.Host, ":")[0] {
-		return fault.Errorf(fault.Unauthenticated, "%s", why(err)).WithHint("boxctl preview makes the address of one")
+		return fault.Errorf(fault.Unauthenticated, "%s", why(err)).WithHint("create a preview link with boxctl preview")
 	}
 	v := visit{c, t}
 	s, pass, err := v.admit()
@@ -105,7 +105,7 @@ func shown(r *http.Request) (text string, first bool) {
 // where they are. Scripts of the page do not get it.
 func enterPreview(w http.ResponseWriter, r *http.Request, text string, t *access.PreviewToken) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		return fault.Field("method", r.Method, "GET, with the token in the address")
+		return fault.Field("method", r.Method, "GET for an address with a token")
 	}
 	query := r.URL.Query()
 	query.Del(Query)
@@ -130,11 +130,11 @@ func (v visit) admit() (*session.Session, access.Pass, error) {
 	by := &t.By
 	pass := v.c.Gate.Reauthenticate(&access.Peer{Local: by.Token == "" && by.Name != access.Guest, UID: by.UID, GID: by.GID, Groups: by.Groups}, by.Token)
 	if pass.Name != by.Name || !pass.Allows(previewRoute) || !pass.Is(access.User) || by.Name != t.Owner && !pass.Is(access.Admin) {
-		return nil, pass, fault.Errorf(fault.Denied, "who has made this preview may not any more").WithHint("boxctl preview makes another, for who may")
+		return nil, pass, fault.Errorf(fault.Denied, "permission denied: the maker of this preview link no longer has access").WithHint("create a new one with boxctl preview")
 	}
 	s, err := v.c.Sup.Session(access.Principal{Name: t.Owner}, t.Session)
 	if err == nil && s.Created.UnixNano() != t.Made {
-		err = fault.Errorf(fault.NotFound, "the session of this preview has ended").WithHint("boxctl preview makes one for the session that has its id now")
+		err = fault.Errorf(fault.NotFound, "the session of this preview has ended").WithHint("create a new one with boxctl preview")
 	}
 	if err == nil {
 		err = v.c.Sup.Ports.May(s)
@@ -188,8 +188,8 @@ const usual = 15 * time.Minute
 // lifetime is how long a token holds, at least a second.
 func lifetime(asked string, most time.Duration) (time.Duration, error) {
 	if most == 0 {
-		return 0, fault.Errorf(fault.Denied, "there are no previews here").
-			WithHint("sessions.preview_max of box.toml is 0; boxctl forward leads connections to the port too").
+		return 0, fault.Errorf(fault.Denied, "previews are switched off (sessions.preview_max = \"0s\")").
+			WithHint("use boxctl forward, or have the operator raise sessions.preview_max in box.toml").
 			By(fault.Denial{Layer: fault.LayerPolicy, Rule: "sessions.preview_max", Used: "0s", Allowed: "0s", Setting: "a longer sessions.preview_max"})
 	}
 	if asked == "" {
@@ -226,9 +226,9 @@ func (v visit) proxy(w http.ResponseWriter, r *http.Request, s *session.Session)
 	case fault.KindOf(failed) != fault.Internal:
 		return failed
 	case r.Context().Err() != nil:
-		return fault.Errorf(fault.Unavailable, "the preview ended: %v", ended).WithHint("load it again")
+		return fault.Errorf(fault.Unavailable, "the preview ended: %v", ended).WithHint("reload the page")
 	}
-	return fault.Errorf(fault.Unavailable, "what listens at port %d has not answered as HTTP says", v.token.Port).WithHint("%v", failed)
+	return fault.Errorf(fault.Unavailable, "the program on port %d did not answer with HTTP", v.token.Port).WithHint("%v", failed)
 }
 
 // outward takes from a request what is boxd's, before the box has it.
@@ -265,7 +265,7 @@ func without(headers []string, name string) string {
 	return strings.Join(kept, "; ")
 }
 
-var errUnasked = errors.New("the box has changed the protocol, and nobody has asked for that")
+var errUnasked = errors.New("the box changed the protocol without being asked")
 
 // inward holds what the box answers against what it may say to a browser.
 func inward(r *http.Request, resp *http.Response) error {

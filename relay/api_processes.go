@@ -98,7 +98,7 @@ func stopProcess(c *Call) (any, error) {
 		return nil, err
 	}
 	if c.R.ContentLength != 0 {
-		return nil, fault.Field("body", fault.Word("given"), "nothing: how a process is stopped is of its request")
+		return nil, fault.Field("body", fault.Word("given"), "empty").WithText("body: must be empty; stop.signal and stop.grace are set when the process is created")
 	}
 	if err := p.Stop(c.Context()); err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func resizeProcess(c *Call) (any, error) {
 		return nil, err
 	}
 	if p.Info().Terminal == nil {
-		return nil, fault.Errorf(fault.Conflict, "process %s has no terminal", fault.Show(c.Path.Process)).WithHint("it was started with pipes")
+		return nil, fault.Errorf(fault.Conflict, "process %s has no terminal", fault.Show(c.Path.Process)).WithHint("start it with a terminal (boxctl start -t)")
 	}
 	return NoContent{}, p.Resize(size.Rows, size.Cols)
 }
@@ -156,7 +156,7 @@ func renewProcess(c *Call) (any, error) {
 func describeProcess(c *Call, s *session.Session, p *process.Process) api.Process {
 	a, err := describeWith(c, s, p, s.ProcessEnd)
 	if err != nil {
-		c.Log.Warn("end of a process not told", "session", s.ID, "process", a.ID, "error", err)
+		c.Log.Warn("cannot report the end of a process", "session", s.ID, "process", a.ID, "error", err)
 	}
 	return a
 }

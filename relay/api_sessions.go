@@ -18,9 +18,9 @@ func listSessions(c *Call) (any, error) {
 	everybody := all == "true"
 	switch {
 	case all != "" && all != "true" && all != "false":
-		return nil, fault.Field("all", all, "true, false")
+		return nil, fault.Field("all", all, "true or false")
 	case everybody && !c.Caller.Is(c.Others):
-		return nil, fault.Field("all", "true", "left out: only operators see the sessions of others").Of(fault.Denied)
+		return nil, fault.Field("all", "true", "false").Of(fault.Denied).WithText("permission denied: only operators can list everyone's boxes; you see your own")
 	}
 	owner, err := c.Owner()
 	if err != nil {

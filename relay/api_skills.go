@@ -197,7 +197,7 @@ func writeSkillFile(c *Call) (any, error) {
 			return nil, fault.Field("content", fault.Word("no base64"), "base64, as encoding says")
 		}
 	default:
-		return nil, fault.Field("encoding", in.Encoding, "utf-8, base64")
+		return nil, fault.Field("encoding", in.Encoding, "utf-8 or base64")
 	}
 	k, err := c.Skills.WriteFile(who.Name, c.Path.Skill, &f, in.IfMatch, skills.Strict)
 	if err != nil {

@@ -32,7 +32,7 @@ func deactivateSkill(c *Call) (any, error) {
 	}
 	force := c.R.URL.Query().Get("force")
 	if force != "" && force != "true" && force != "false" {
-		return nil, fault.Field("force", force, "true, false")
+		return nil, fault.Field("force", force, "true or false")
 	}
 	return NoContent{}, c.Sup.Attachments.Deactivate(c.Context(), s, c.Path.Skill, force == "true")
 }

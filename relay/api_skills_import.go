@@ -50,11 +50,11 @@ func fill(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice
 	from, session := query.Get("url"), query.Get("session")
 	switch {
 	case from != "" && session != "":
-		return fault.Field("session", session, "left out, as url is given")
+		return fault.Field("session", session, "left out with url")
 	case session != "":
 		return fillFromSession(c, who, st, choice, session, query.Get("path"))
 	case query.Has("path"):
-		return fault.Field("path", query.Get("path"), "left out: it is of a session")
+		return fault.Field("path", query.Get("path"), "left out without a session")
 	case from == "":
 		return st.Fill(body{c}, "")
 	}

@@ -28,8 +28,8 @@ func stdioProcess(c *Call) (any, error) {
 	}
 	conn := c.Socket
 	if conn == nil {
-		return nil, fault.Errorf(fault.Unsupported, "descriptors go over a Unix socket alone, and this connection is none").
-			WithHint("ask on the socket of boxd, or start the process without stdio direct")
+		return nil, fault.Errorf(fault.Unsupported, "descriptors can only be passed over a Unix socket").
+			WithHint("connect over the Unix socket of boxd, or start the process without stdio = \"direct\"")
 	}
 	files, err := p.TakeStdio(c.Context())
 	if err != nil {
@@ -48,7 +48,7 @@ func stdioProcess(c *Call) (any, error) {
 	}
 	defer hijacked.Close()
 	if err := sendStdio(conn, files, time.Now().Add(c.Answers)); err != nil {
-		c.Log.Warn("descriptors not handed over", "session", c.Path.Session, "process", c.Path.Process, "error", err)
+		c.Log.Warn("cannot pass descriptors", "session", c.Path.Session, "process", c.Path.Process, "error", err)
 	}
 	return nil, nil //nolint:nilnil // it has been sent
 }

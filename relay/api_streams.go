@@ -19,7 +19,7 @@ func execStream(c *Call) (any, error) {
 	return nil, c.Stream(func(o *wire.Opening) error {
 		return o.Exec(c.Context(), func(start *api.StreamStart, _ *session.ExecRequest) (*session.Session, func(), error) {
 			if start.Session != nil {
-				return nil, nil, fault.Field("start.session", fault.Word("given"), "left out: the path names the session")
+				return nil, nil, fault.Field("start.session", fault.Word("given"), "left out, as the path names the session")
 			}
 			return s, func() {}, nil
 		})
@@ -31,7 +31,7 @@ func runStream(c *Call) (any, error) {
 	return nil, c.Stream(func(o *wire.Opening) error {
 		return o.Exec(c.Context(), func(start *api.StreamStart, req *session.ExecRequest) (*session.Session, func(), error) {
 			if start.Exec.ID != "" {
-				return nil, nil, fault.Field("start.exec.id", start.Exec.ID, "left out: nobody can come back to an execution that ends with its session")
+				return nil, nil, fault.Field("start.exec.id", start.Exec.ID, "left out").WithText("exec.id: not for an execution that ends with its session")
 			}
 			if start.Session == nil {
 				start.Session = &api.SessionRequest{}

@@ -29,7 +29,7 @@ func getUsage(c *Call) (any, error) {
 	}
 	switch {
 	case all != "" && all != "true" && all != "false":
-		return nil, fault.Field("all", all, "true, false")
+		return nil, fault.Field("all", all, "true or false")
 	case all == "true" && !c.Caller.Is(access.Operator):
 		return nil, fault.Field("all", "true", "left out: only operators see what others have used").Of(fault.Denied)
 	}

@@ -77,7 +77,7 @@ func (m *Conversations) Serve(c *Call) (any, error) {
 	case method == "server/discover" || method != "" && c.R.Header.Get(versionHeader) >= stateless:
 		m.none.ServeHTTP(w, c.R)
 	default:
-		return nil, fault.Field(sessionHeader, "", "the one that initialize was answered with").WithHint("initialize first")
+		return nil, fault.Field(sessionHeader, "", "the id in the answer to initialize").WithHint("send initialize first")
 	}
 	return nil, nil //nolint:nilnil // it has been answered
 }
@@ -101,7 +101,7 @@ func mcpAsked(query url.Values) (*mcp.SessionsOptions, error) {
 		for pair := range strings.SplitSeq(text, ",") {
 			name, value, ok := strings.Cut(pair, "=")
 			if !ok || name == "" {
-				return nil, fault.Field("variables", text, "name=value, and further ones behind commas")
+				return nil, fault.Field("variables", text, "NAME=VALUE, separated by commas")
 			}
 			o.Ask.Variables[name] = value
 		}

@@ -59,7 +59,7 @@ func (l *Limits) Stream() (leave func(), err error) {
 	leave = func() { l.streams.Add(-1) }
 	if l.streams.Add(1) > maxUserStreams {
 		leave()
-		return nil, fault.Errorf(fault.Exhausted, "you have %d streams, the limit", maxUserStreams).WithHint("close one of them")
+		return nil, fault.Errorf(fault.Exhausted, "you have %d streams open, the limit", maxUserStreams).WithHint("close one of them")
 	}
 	return leave, nil
 }
@@ -71,7 +71,7 @@ func (l *Limits) Reserve(ctx context.Context, n int64) (release func(), err erro
 
 // ReserveLine does the same for a line of output.
 func (l *Limits) ReserveLine(ctx context.Context, n int64) (release func(), err error) {
-	return reserve(ctx, l.lines, n, "long lines of output that have no end yet")
+	return reserve(ctx, l.lines, n, "unfinished lines of output")
 }
 
 func reserve(ctx context.Context, of *semaphore.Weighted, n int64, what string) (release func(), err error) {
@@ -80,7 +80,7 @@ func reserve(ctx context.Context, of *semaphore.Weighted, n int64, what string) 
 	defer cancel()
 	if err := of.Acquire(late, n); err != nil {
 		if ctx.Err() == nil {
-			err = fault.Errorf(fault.Exhausted, "you have %v of %s, the limit", quantity.Size(maxUserBytes), what).
+			err = fault.Errorf(fault.Exhausted, "your %s take %s, the limit", what, quantity.Size(maxUserBytes).Short()).
 				WithHint("wait for one of them to end")
 		}
 		return nil, err

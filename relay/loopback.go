@@ -19,12 +19,12 @@ func FromHere(r *http.Request) error {
 		name = h
 	}
 	if ip := net.ParseIP(strings.Trim(name, "[]")); !strings.EqualFold(name, "localhost") && (ip == nil || !ip.IsLoopback()) {
-		return fault.Field("Host", r.Host, "localhost, or an address of the loopback").Of(fault.Denied).
-			WithHint("boxd speaks to this host alone; a proxy before it has to say so too")
+		return fault.Field("Host", r.Host, "localhost or a loopback address").Of(fault.Denied).
+			WithHint("boxd accepts only local requests; a reverse proxy must set Host to localhost")
 	}
 	for _, origin := range r.Header.Values("Origin") {
 		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
-			return fault.Field("Origin", origin, "left out: boxd is not for pages of other places").Of(fault.Denied)
+			return fault.Field("Origin", origin, "left out, or the origin of boxd itself").Of(fault.Denied)
 		}
 	}
 	return nil

@@ -72,8 +72,8 @@ func (m *Conversations) find(c *Call, id string) (*conversation, error) {
 	defer m.mu.Unlock()
 	v := m.open[id]
 	if v == nil || v.owner != ownerOf(c) {
-		return nil, fault.Field(sessionHeader, id, "that of a conversation which goes on").Of(fault.NotFound).
-			WithHint("initialize begins another; one ends when it is deleted, unused for %v, or with boxd", m.idle)
+		return nil, fault.Field(sessionHeader, id, "the id of an open MCP connection").Of(fault.NotFound).
+			WithHint("send initialize again (unused connections end after %v)", m.idle)
 	}
 	return v, nil
 }
@@ -111,11 +111,11 @@ func (m *Conversations) add(v *conversation) error {
 	}
 	switch {
 	case m.over:
-		return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("initialize again when it is back")
+		return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("send initialize again when it is back")
 	case own >= maxOwn:
-		return fault.Errorf(fault.Exhausted, "you have %d conversations at /mcp, the limit", own).WithHint("end one of them with DELETE; unused ones end after %v", m.idle)
+		return fault.Errorf(fault.Exhausted, "you have %d connections to /mcp, the limit", own).WithHint("end one with DELETE (unused ones end after %v)", m.idle)
 	case len(m.open) >= maxAll:
-		return fault.Errorf(fault.Exhausted, "there are %d conversations at /mcp, the limit", maxAll).WithHint("wait for one of them to end")
+		return fault.Errorf(fault.Exhausted, "there are %d connections to /mcp, the limit", maxAll).WithHint("wait for one of them to end")
 	}
 	m.open[v.id] = v
 	return nil
@@ -141,7 +141,7 @@ func (m *Conversations) keep(v *conversation) {
 		v.still()
 		// A box that cannot be ended now, as boxd itself ends, does so by its ttl.
 		if err := v.server.Boxes.Close(v.ctx); err != nil && !m.ending() {
-			m.log.Warn("boxes of a conversation at /mcp have not ended", "principal", v.owner.principal, "error", err)
+			m.log.Warn("cannot end the boxes of a connection to /mcp", "principal", v.owner.principal, "error", err)
 		}
 		m.remove(v)
 		close(v.gone)
@@ -174,7 +174,7 @@ func (m *Conversations) Close() {
 func mcpRefused(err error) error {
 	p, ok := errors.AsType[*client.Error](err)
 	if !ok {
-		return fault.Errorf(fault.Unavailable, "boxd cannot ask itself: %w", err).WithHint("initialize again; the log of boxd has more")
+		return fault.Errorf(fault.Unavailable, "internal request of boxd failed: %w", err).WithHint("send initialize again; details are in the log of boxd")
 	}
 	f := fault.Errorf(fault.Invalid, "%s", p.Detail)
 	f.Field, f.Allowed, f.Hint = p.Field, p.Allowed, p.Hint

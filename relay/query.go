@@ -29,6 +29,6 @@ func queryFlag(query url.Values, name string) (bool, error) {
 	case value == "true":
 		return true, nil
 	default:
-		return false, fault.Field(name, value, "true, false")
+		return false, fault.Field(name, value, "true or false")
 	}
 }

@@ -76,7 +76,7 @@ func (c *Call) send(code int, contentType string, body any) error {
 	c.sent(code, body)
 	data, err := json.Marshal(body)
 	if err != nil {
-		c.Log.Error("answer not encoded", "path", c.R.URL.Path, "error", err)
+		c.Log.Error("cannot encode an answer", "path", c.R.URL.Path, "error", err)
 		c.ExpectReader()
 		http.Error(c.W, "internal error", http.StatusInternalServerError)
 		return err

@@ -139,8 +139,9 @@ func (c *Call) Owner() (access.Principal, error) {
 		return c.Caller, nil
 	}
 	if !c.Caller.Is(c.Others) {
-		return c.Caller, fault.Field("owner", name, "left out, or "+c.Caller.Name).Of(fault.Denied).
-			WithHint("you are %s with the role %s (%s); to name somebody else here takes the role %s", c.Caller.Name, c.Caller.Role, c.Caller.Rule, c.Others).
+		return c.Caller, fault.Field("owner", name, c.Caller.Name+", or left out").Of(fault.Denied).
+			WithText("permission denied: to use boxes of %s needs the %s role, you have %q (%s)", fault.Show(name), c.Others, c.Caller.Role, c.Caller.Rule).
+			WithHint("an admin can run: boxctl grant %s %s --until 1h", c.Caller.Name, c.Others).
 			By(fault.Denial{Layer: fault.LayerPolicy, Rule: c.Caller.Rule, Used: c.Caller.Role.String(), Allowed: c.Others.String(), Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
 	}
 	who, ok := c.Gate.Named(name)

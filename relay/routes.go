@@ -232,7 +232,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(r.TransferEncoding) > 0 && from.head != nil && from.head.twoLengths() {
 		w.Header().Set("Connection", "close") // what follows is not to be believed
 		c := &Call{Deps: s.common, W: w, R: r}
-		c.Fail(r.Context(), fault.Field("Content-Length", fault.Word("given"), "left out beside Transfer-Encoding"))
+		c.Fail(r.Context(), fault.Field("Content-Length", fault.Word("given"), "left out with Transfer-Encoding"))
 		return
 	}
 	if access.IsPreviewHost(r.Host) { // which is never for the API
@@ -285,7 +285,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // admit is the one place where a caller's right to a route is decided.
 func (s *Server) admit(from *peerAddr, known bool, r *http.Request, rt *Route) (access.Pass, error) {
 	if !known {
-		return access.Pass{}, fault.Errorf(fault.Denied, "this caller may not do that").WithHint("it is for the users of boxd, over its socket")
+		return access.Pass{}, fault.Errorf(fault.Denied, "permission denied: this route is not open to this connection").WithHint("use the Unix socket of boxd")
 	}
 	pass, err := s.identify(from, r)
 	switch {
@@ -294,8 +294,8 @@ func (s *Server) admit(from *peerAddr, known bool, r *http.Request, rt *Route) (
 	case pass.Anonymous():
 		return pass, s.gate.Unknown()
 	case !pass.Allows(rt.Pattern):
-		return pass, fault.Errorf(fault.Denied, "the token %s is not for that", fault.Show(pass.Token)).
-			WithHint("the routes of a token are those in the file of tokens, which is the operator's")
+		return pass, fault.Errorf(fault.Denied, "permission denied: the token %s does not allow this route", fault.Show(pass.Token)).
+			WithHint("the operator can add the route to the token in the tokens file")
 	case !pass.Is(rt.Role):
 		return pass, tooLow(&pass, rt.Role)
 	}
@@ -318,21 +318,36 @@ func (s *Server) identify(from *peerAddr, r *http.Request) (access.Pass, error) 
 // tooLow refuses a route to a caller, who may know of itself.
 func tooLow(pass *access.Pass, needed access.Role) error {
 	role := needed.String()
+	f := fault.Field("role", pass.Role.String(), role+" or more").Of(fault.Denied)
 	if needed == 0 || needed > access.Admin {
-		role = "none: it is closed"
+		role = "none"
+		f = f.WithText("permission denied: this route is closed")
+	} else {
+		f = f.WithText("permission denied: this needs the %s role, you have %q (%s)", role, pass.Role, pass.Rule).
+			WithHint("an admin can run: boxctl grant %s %s --until 1h", pass.Name, role)
 	}
-	return fault.Field("role", pass.Role.String(), role+" or more").Of(fault.Denied).
-		WithHint("you are %s, with that role by %s; box.toml gives roles ([principals.NAME], access.default_role), and 'boxctl grant' for a time", pass.Name, pass.Rule).
-		By(fault.Denial{Layer: fault.LayerPolicy, Rule: pass.Rule, Used: pass.Role.String(), Allowed: role, Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
+	return f.By(fault.Denial{Layer: fault.LayerPolicy, Rule: pass.Rule, Used: pass.Role.String(), Allowed: role, Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
 }
 
 // still asks whether a call may go on that was let in with a pass.
 func (s *Server) still(pass *access.Pass, from *peerAddr, r *http.Request, rt *Route) (time.Time, error) {
 	now, err := s.admit(from, true, r, rt)
 	if err == nil && now.Name != pass.Name {
-		err = fault.Errorf(fault.Denied, "who was %s is not any more", pass.Name).WithHint("the configuration of boxd has changed; ask again")
+		err = fault.Errorf(fault.Denied, "permission denied: you are no longer %s", pass.Name).WithHint("try again: the configuration of boxd has changed")
 	}
 	return now.Until, err
+}
+
+// unknownQuery refuses a query parameter that the route has not, or that is given several times.
+func unknownQuery(name string, known []string, times int) error {
+	f := fault.Field("query", name, cmp.Or(strings.Join(known, ", "), "nothing")+", each once")
+	switch {
+	case len(known) == 0:
+		return f.WithText("this route takes no query parameters")
+	case times > 1:
+		return f.WithText("query parameter %s is given %d times", fault.Show(name), times)
+	}
+	return f.WithText("unknown query parameter %s (known: %s)", fault.Show(name), strings.Join(known, ", "))
 }
 
 // answer calls the handler, if the request has nothing that would be passed over in silence.
@@ -343,7 +358,7 @@ func answer(rt *Route, c *Call) (any, error) {
 	}
 	for name, values := range query {
 		if known := strings.Fields(rt.Query); !slices.Contains(known, name) || len(values) != 1 {
-			return nil, fault.Field("query", name, cmp.Or(strings.Join(known, ", "), "nothing")+", each once")
+			return nil, unknownQuery(name, known, len(values))
 		}
 	}
 	return rt.Handle(c)
@@ -351,5 +366,5 @@ func answer(rt *Route, c *Call) (any, error) {
 
 func noRoute(c *Call) (any, error) {
 	return nil, fault.Errorf(fault.NotFound, "no route %s %s", c.R.Method, fault.Show(c.R.URL.Path)).
-		WithHint("/v1/openapi.json describes those there are; an id in a path is percent-encoded, as one segment")
+		WithHint("see /v1/openapi.json; an id in a path is one percent-encoded segment")
 }

@@ -67,7 +67,7 @@ const maxAnswer = 64 << 10
 func (m *SelfListener) Check(ctx context.Context, path string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://boxd"+path, nil)
 	if err != nil {
-		return fmt.Errorf("check: %w", err)
+		return fmt.Errorf("self-check: %w", err)
 	}
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		far, near := net.Pipe()
@@ -76,7 +76,7 @@ func (m *SelfListener) Check(ctx context.Context, path string) error {
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return fmt.Errorf("check: %w", err)
+		return fmt.Errorf("self-check: %w", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -84,7 +84,7 @@ func (m *SelfListener) Check(ctx context.Context, path string) error {
 		err = fmt.Errorf("%s: %s", resp.Status, body)
 	}
 	if err != nil {
-		return fmt.Errorf("check: %w", err)
+		return fmt.Errorf("self-check: %w", err)
 	}
 	return nil
 }

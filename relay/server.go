@@ -90,7 +90,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	s.common.Streams.Wait()
 	switch {
 	case errors.Is(err, errIdle):
-		s.common.Log.Info("boxd ends: there is no session and no caller; the next caller starts it again", "after", s.cfg.IdleExit)
+		s.common.Log.Info("boxd stops: no sessions and no connections (idle_exit); the next connection starts it again", "after", s.cfg.IdleExit)
 		return nil
 	case err != nil:
 		return fmt.Errorf("serve: %w", err)

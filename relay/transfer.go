@@ -15,7 +15,7 @@ import (
 const transferPatience = time.Minute
 
 // errNotRead ends the packing of an archive that nobody reads any more.
-var errNotRead = errors.New("nobody reads it any more")
+var errNotRead = errors.New("the reader has gone")
 
 // body reads the body of a request as it comes.
 type body struct{ c *Call }

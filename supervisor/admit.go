@@ -128,15 +128,15 @@ func (v *Supervisor) gone(who access.Principal, id string) error {
 	if !ok {
 		return session.NotFoundError(id)
 	}
-	return fault.Errorf(fault.NotFound, "no session %s: it ended %v ago (%s), as it %s", fault.Show(id), max(now.Sub(end.At), 0).Round(time.Second), end.Reason, end.Reason.Text()).
-		WithHint("boxctl create makes another")
+	return fault.Errorf(fault.NotFound, "no session %s: it ended %v ago (%s): it %s", fault.Show(id), max(now.Sub(end.At), 0).Round(time.Second), end.Reason, end.Reason.Text()).
+		WithHint("create another one with boxctl create")
 }
 
 // Drain refuses new sessions until Undrain, whatever becomes of boxd. Those that live go on.
 func (v *Supervisor) Drain(who access.Principal, reason string) (Drained, error) {
 	d, err := v.gate.Drain(who.Name, reason, time.Now())
 	if err == nil {
-		v.log.Warn("boxd is drained: no new sessions", "by", d.By, "reason", d.Reason)
+		v.log.Warn("boxd is drained and accepts no new sessions", "by", d.By, "reason", d.Reason)
 	}
 	v.line.Wake()
 	v.pool.Wake()
@@ -147,7 +147,7 @@ func (v *Supervisor) Drain(who access.Principal, reason string) (Drained, error)
 func (v *Supervisor) Undrain(who access.Principal) error {
 	err := v.gate.Undrain()
 	if err == nil {
-		v.log.Info("boxd takes new sessions again", "by", who.Name)
+		v.log.Info("boxd accepts new sessions again", "by", who.Name)
 	}
 	v.line.Wake()
 	v.pool.Wake()

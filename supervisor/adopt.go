@@ -80,7 +80,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 		}
 	}
 	if l.Living, err = v.boxes.List(ctx); err != nil {
-		return fmt.Errorf("boxes of an earlier boxd: %w", err)
+		return fmt.Errorf("restore boxes: %w", err)
 	}
 	orphans, err := os.ReadDir(workspaces)
 	if err != nil {
@@ -131,9 +131,9 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*session.Sess
 		s.Emit(ctx, events.Event{Type: events.SessionAdopted, Profile: s.Current().Profile, Detail: fmt.Sprintf("%d processes", len(s.Processes()))})
 		return s, nil
 	case ctx.Err() != nil || session.Transient(err): // another boxd may have more luck
-		return nil, fmt.Errorf("take over session %s, which is left to the next boxd: %w", key, err)
+		return nil, fmt.Errorf("restore session %s (the next boxd tries again): %w", key, err)
 	}
-	v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
+	v.log.Error("session cannot be restored and is lost", "record", v.records.Path(key), "error", err)
 	return nil, nil //nolint:nilnil // it is cleaned up after
 }
 
@@ -145,25 +145,25 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	key := l.Sessions[box]
 	err := v.Spaces.EndBox(ctx, box)
 	if errors.Is(err, syscall.EUCLEAN) { // the others need not wait until somebody has seen to this one
-		v.log.Error("session of an earlier boxd is left alone: the keeper does not understand its record", "key", box, "error", err)
+		v.log.Error("session is not restored: the keeper cannot read its record", "key", box, "error", err)
 		return nil
 	}
 	if err != nil && (ctx.Err() != nil || session.Transient(err)) {
 		return fmt.Errorf("clean up session %s: %w", box, err)
 	}
 	if err != nil { // a process that sleeps in the kernel, or a mount in a workspace: all others can be served
-		v.log.Error("what an earlier boxd left does not end, and is left to the next boxd", "key", box, "error", err)
+		v.log.Error("cannot clean up a box of an earlier boxd; the next boxd tries again", "key", box, "error", err)
 		return nil
 	}
 	r := l.Of(box)
 	switch {
 	case key == "", r != nil && r.Over():
-		v.log.Info("removed what an earlier boxd left", "key", box)
+		v.log.Info("cleaned up a box of an earlier boxd", "key", box)
 	case r == nil && !slices.Contains(l.Living, box): // the box may have another name, if it was a warm one: the record would say
 		_, err := v.records.Read(key)
-		v.log.Error("session of an earlier boxd is lost", "record", v.records.Path(key), "error", err)
+		v.log.Error("session cannot be restored and is lost", "record", v.records.Path(key), "error", err)
 	case !slices.Contains(l.Living, box):
-		v.log.Warn("session of an earlier boxd is lost: its box has ended", "record", v.records.Path(key))
+		v.log.Warn("session cannot be restored: its box has ended", "record", v.records.Path(key))
 	}
 	if key == "" {
 		return nil
@@ -202,7 +202,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	}
 	env, waiting, err := ReadEnvironment(found.Private)
 	if err == nil && s.Grouped() != (box.Group != "") {
-		err = errors.New("the record is wrong about control groups")
+		err = errors.New("the record is wrong about cgroups")
 	}
 	if err == nil {
 		err = v.handOver(s, box, env, waiting)

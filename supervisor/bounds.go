@@ -79,15 +79,15 @@ func (v *Supervisor) fullLocked(w *want) error {
 		return Stopping()
 	}
 	if own := v.owned[w.who.Name]; !w.who.Is(access.Admin) && own >= limits.MaxPerOwner {
-		return &quota.Full{Reason: quota.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d sessions, the limit is %d (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
+		return &quota.Full{Reason: quota.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d of %d sessions (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})}
 	}
 	if most := limits.Max; len(v.sessions) >= most {
-		return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "%d sessions exist, the limit (sessions.max)", most).WithHint(hint).
+		return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "boxd has %d of %d sessions, %d of them yours (sessions.max)", len(v.sessions), most, v.owned[w.who.Name]).WithHint(hint).
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(len(v.sessions)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})}
 	}
 	if most := w.cfg.Queue.AtOnce(); v.starting >= most {
-		return &quota.Full{Reason: quota.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "%d sessions are being started, the limit (queue.starts)", most).
+		return &quota.Full{Reason: quota.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "%d sessions are starting, the limit (queue.starts)", most).
 			WithHint("try again")}
 	}
 	return nil

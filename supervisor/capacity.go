@@ -41,7 +41,7 @@ func checkCapacity(keep *policy.HostReserve, state, workspaces string) error {
 		is, bounds float64
 	}{{"cpu", p.CPU, keep.PressureCPU}, {"memory", p.Memory, keep.PressureMemory}, {"io", p.IO, keep.PressureIO}} {
 		if of.bounds > 0 && of.is > of.bounds {
-			return &quota.Full{Reason: quota.Pressure, Err: fault.Errorf(fault.Unavailable, "for %g %% of the last ten seconds some task of the host waited for %s, and sessions start up to %g (host.pressure_%s)", of.is, of.name, of.bounds, of.name).
+			return &quota.Full{Reason: quota.Pressure, Err: fault.Errorf(fault.Unavailable, "the host is too busy: %s pressure (PSI some avg10) is %g %%, the limit is %g %% (host.pressure_%s)", of.name, of.is, of.bounds, of.name).
 				WithHint("try again when the host is less busy")}
 		}
 	}
@@ -49,6 +49,6 @@ func checkCapacity(keep *policy.HostReserve, state, workspaces string) error {
 }
 
 func shortOf(what quota.Reason, free, keep quantity.Size) error {
-	return &quota.Full{Reason: what, Err: fault.Errorf(fault.Unavailable, "the host has %d MiB of %s left, and %v are to be kept free (host.keep_free_%s)", free/quantity.MiB, what, keep, what).
-		WithHint("remove sessions, or make room on the host")}
+	return &quota.Full{Reason: what, Err: fault.Errorf(fault.Unavailable, "the host is short of %s: %v free, and %v must stay free (host.keep_free_%s)", what, free.Short(), keep.Short(), what).
+		WithHint("remove sessions, or free some on the host")}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 // Drained says who has closed the gate.
@@ -42,7 +43,7 @@ type DrainSwitch struct {
 func OpenDrainSwitch(state string) (*DrainSwitch, error) {
 	root, err := os.OpenRoot(state)
 	if err != nil {
-		return nil, fmt.Errorf("gate: %w", err)
+		return nil, fmt.Errorf("drain switch: %w", err)
 	}
 	g := &DrainSwitch{root: root}
 	d := &Drained{}
@@ -51,7 +52,7 @@ func OpenDrainSwitch(state string) (*DrainSwitch, error) {
 		g.closed = d
 	case !errors.Is(err, fs.ErrNotExist):
 		root.Close()
-		return nil, fmt.Errorf("%s/%s: %w; remove it, if boxd is to take new sessions", state, name, err)
+		return nil, fmt.Errorf("%s/%s: %w; remove the file to let boxd accept new sessions", state, name, err)
 	}
 	return g, nil
 }
@@ -97,16 +98,23 @@ func (g *DrainSwitch) Check(enabled bool) error {
 	d := g.closed
 	g.mu.Unlock()
 	if !enabled {
-		return fault.Errorf(fault.Unavailable, "boxd is switched off: it takes no new sessions (enabled = false)").
-			WithHint("set enabled = true in box.toml and reload boxd; sessions that live go on")
+		return fault.Errorf(fault.Unavailable, "boxd accepts no new boxes: enabled = false in box.toml").
+			WithHint("set enabled = true in box.toml, then: systemctl reload boxd")
 	}
 	if d == nil {
 		return nil
 	}
-	reason := ""
-	if d.Reason != "" {
-		reason = ": " + fault.Show(d.Reason)
+	by, at, reason := d.By, d.Since.Local(), ""
+	if by == access.OfUser(0) {
+		by = "root"
 	}
-	return fault.Errorf(fault.Unavailable, "boxd is switched off: %s has drained it at %s%s", d.By, d.Since.Format(time.RFC3339), reason).
-		WithHint("boxctl undrain lets it take new sessions; those that live go on")
+	if d.Reason != "" {
+		reason = " (" + fault.Show(d.Reason) + ")"
+	}
+	layout := time.TimeOnly
+	if now := time.Now(); now.YearDay() != at.YearDay() || now.Year() != at.Year() {
+		layout = time.DateTime
+	}
+	return fault.Errorf(fault.Unavailable, "boxd accepts no new boxes: drained by %s at %s%s", by, at.Format(layout), reason).
+		WithHint("an operator can run: boxctl undrain")
 }

@@ -50,7 +50,7 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 		if err == nil || errors.Is(err, client.ErrKeeperGone) {
 			break
 		}
-		v.log.Error("session does not end", "session", s.ID, "error", err)
+		v.log.Error("cannot end session; trying again", "session", s.ID, "error", err)
 		select {
 		case <-time.After(endRetry):
 			continue

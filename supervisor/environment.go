@@ -56,7 +56,7 @@ const maxEnvironment = 64 << 20
 // 1, and closes it.
 func ReadEnvironment(f *os.File) (env []string, waiting []json.RawMessage, err error) {
 	if f == nil {
-		return nil, nil, errors.New("the environment of the session is not there")
+		return nil, nil, errors.New("the environment of the session is missing")
 	}
 	defer f.Close()
 	if !output.IsMemory(int(f.Fd())) {

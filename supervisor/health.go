@@ -69,7 +69,7 @@ func (v *Supervisor) ping(ctx context.Context, s *session.Session, patience time
 		return
 	}
 	if silent == session.Unhealthy {
-		v.log.Error("session is unhealthy: PID 1 does not answer", "session", s.ID, "owner", s.Owner.Name)
+		v.log.Error("session is unhealthy: its PID 1 does not answer", "session", s.ID, "owner", s.Owner.Name)
 	}
 	if v.cfg.Load().Sessions.Unhealthy == policy.UnhealthyEnd {
 		v.work.Go(func() { _ = v.End(v.life, s, session.EndUnhealthy) }) // logged where it fails
@@ -115,21 +115,21 @@ func (v *Supervisor) Renew(ctx context.Context, s *session.Session) error {
 // freezeIdle stops the programs of a session that nobody has used, if that is still so.
 func (v *Supervisor) freezeIdle(s *session.Session) {
 	if err := s.FreezeIdle(); err != nil && !errors.Is(err, client.ErrBoxLost) {
-		v.log.Warn("session is not frozen", "session", s.ID, "error", err)
+		v.log.Warn("cannot freeze session", "session", s.ID, "error", err)
 	}
 }
 
 // keepRecord writes the record of a session anew.
 func (v *Supervisor) keepRecord(s *session.Session) {
 	if err := v.record.Write(s); err != nil {
-		v.log.Error("record not written", "session", s.ID, "error", err)
+		v.log.Error("cannot write record", "session", s.ID, "error", err)
 	}
 }
 
 // handOverAgain gives the box of a session what the next boxd needs, as it is now.
 func (v *Supervisor) handOverAgain(s *session.Session) {
 	if err := v.handOver(s, s.Box(), s.Environment(), s.Waiting()); err != nil && !errors.Is(err, client.ErrBoxLost) {
-		v.log.Error("the next boxd will not know what waits", "session", s.ID, "error", err)
+		v.log.Error("cannot record waiting executions; the next boxd will not know them", "session", s.ID, "error", err)
 	}
 }
 
@@ -138,6 +138,6 @@ func (v *Supervisor) reclaim(s *session.Session) {
 	ctx, cancel := context.WithTimeout(v.life, startPatience)
 	defer cancel()
 	if err := v.boxes.Reclaim(ctx, s.BoxKey()); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		v.log.Debug("memory not reclaimed", "session", s.ID, "error", err)
+		v.log.Debug("cannot reclaim memory", "session", s.ID, "error", err)
 	}
 }

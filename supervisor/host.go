@@ -18,7 +18,7 @@ func (v *Supervisor) lookAtHost(ctx context.Context) (policy.Host, error) {
 	host := policy.Host{Layout: v.layout}
 	found, err := v.boxes.ProbeHost(ctx)
 	if err != nil {
-		return host, fmt.Errorf("look at the host: %w", err)
+		return host, fmt.Errorf("examine the host: %w", err)
 	}
 	host.Host = *found
 	v.mu.Lock()

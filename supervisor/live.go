@@ -33,14 +33,14 @@ func (v *Supervisor) Traffic(ctx context.Context, s *session.Session) *driver.Tr
 // mount. What cannot be found out now is before the next change.
 func (v *Supervisor) reconcile(ctx context.Context, s *session.Session) {
 	if err := v.changer(s).Reconcile(ctx); err != nil {
-		v.log.Error("a change of network_rules was interrupted: nobody knows whether the box has those of its record", "session", s.ID, "error", err)
+		v.log.Error("a change of network_rules was interrupted: the rules in force may differ from the record", "session", s.ID, "error", err)
 	}
 	_, change := s.Mounting()
 	if change == nil {
 		return
 	}
 	if err := v.Mounts(s).Reconcile(ctx); err != nil {
-		v.log.Warn("a change of a mount was interrupted, and is not settled", "session", s.ID, "target", change.Target, "error", err)
+		v.log.Warn("a change of a mount was interrupted; its state is not known yet", "session", s.ID, "target", change.Target, "error", err)
 	}
 }
 

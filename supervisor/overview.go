@@ -179,15 +179,15 @@ func (v *Supervisor) Alive() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if late := time.Since(v.nextLook); !v.nextLook.IsZero() && late > reapLate {
-		return fault.Errorf(fault.Unavailable, "sessions whose time is over have not been looked for since %v", late.Round(time.Second)).
-			WithHint("systemctl restart boxd, which no box notices")
+		return fault.Errorf(fault.Unavailable, "expired sessions have not been checked for %v", late.Round(time.Second)).
+			WithHint("restart boxd (boxes keep running): systemctl restart boxd")
 	}
 	return nil
 }
 
 // Stopping is the answer of a boxd that is about to end: the next one has what this has let go of.
 func Stopping() error {
-	return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has started anew")
+	return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has restarted")
 }
 
 // Ready reports whether sessions can start: the keeper is there and boxd is not stopping.
@@ -199,11 +199,11 @@ func (v *Supervisor) Ready() error {
 	}
 	select {
 	case <-v.boxes.Done():
-		return fault.Errorf(fault.Unavailable, "the keeper is gone").WithHint("boxd waits for another one; if none comes its log says why")
+		return fault.Errorf(fault.Unavailable, "the keeper is gone").WithHint("boxd is waiting for a new keeper; its log says why if none starts: journalctl -u boxd")
 	default:
 	}
 	if !v.boxes.Present() {
-		return fault.Errorf(fault.Unavailable, "there is no keeper at present: no session can start").WithHint("boxd waits for another one; if none comes its log says why")
+		return fault.Errorf(fault.Unavailable, "no session can start: there is no keeper").WithHint("boxd is waiting for a new keeper; its log says why if none starts: journalctl -u boxd")
 	}
 	return v.gate.Check(v.cfg.Load().Enabled)
 }

@@ -91,8 +91,8 @@ func different(s *session.Session, fields []string) error {
 		return nil
 	}
 	names := strings.Join(fields, ", ")
-	err := fault.Errorf(fault.Conflict, "session %s exists with another %s", fault.Show(s.ID), names).
-		WithHint("ask for the same, use another id, or remove it first")
+	err := fault.Errorf(fault.Conflict, "session %s already exists with a different %s", fault.Show(s.ID), names).
+		WithHint("use another id, or remove it first")
 	err.Field = names
 	return err
 }

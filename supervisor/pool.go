@@ -291,7 +291,7 @@ func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
 	box, err := p.src.Launch(within, spec)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.src.Log.Warn("no box ahead of need", "profile", k.Profile, "error", err)
+			p.src.Log.Warn("cannot prefork a box", "profile", k.Profile, "error", err)
 		}
 		return false
 	}

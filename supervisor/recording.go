@@ -67,7 +67,7 @@ func (r *Recorder) Ending(s *session.Session) {
 	s.Record.Ending = true
 	s.Record.Unlock()
 	if err := r.Write(s); err != nil { // the next boxd takes over what is left of it
-		r.Log.Error("record not written", "session", s.ID, "error", err)
+		r.Log.Error("cannot write record", "session", s.ID, "error", err)
 	}
 }
 
@@ -106,6 +106,6 @@ func (r *Recorder) remove(s *session.Session) {
 	defer s.Record.Unlock()
 	s.Record.Gone = true
 	if err := r.Dir.Remove(s.Key); err != nil {
-		r.Log.Error("record not removed", "session", s.ID, "error", err)
+		r.Log.Error("cannot remove record", "session", s.ID, "error", err)
 	}
 }

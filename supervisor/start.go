@@ -81,7 +81,7 @@ func (v *Supervisor) box(ctx context.Context, s *session.Session) (box *client.B
 		if err == nil {
 			return m.Box, true, nil
 		}
-		v.log.Warn("box ahead of need not taken", "session", s.ID, "error", err)
+		v.log.Warn("cannot use a preforked box", "session", s.ID, "error", err)
 		v.endWarm(ctx, m.Key, m.Box)
 		s.SetBoxKey("")
 	}
@@ -143,7 +143,7 @@ func (v *Supervisor) endWarm(ctx context.Context, key string, box *client.Box) {
 	box.Close()
 	v.Attachments.Ended()
 	if err != nil && !errors.Is(err, client.ErrKeeperGone) {
-		v.log.Warn("box ahead of need does not end", "key", key, "error", err) // the next boxd finds it
+		v.log.Warn("cannot end a preforked box", "key", key, "error", err) // the next boxd finds it
 	}
 }
 
@@ -185,7 +185,7 @@ func (v *Supervisor) SetWarm() {
 			by, err = cfg.Enforcement(&settings, host)
 		}
 		if err != nil {
-			v.log.Warn("no boxes ahead of need", "profile", name, "error", err)
+			v.log.Warn("cannot prefork boxes", "profile", name, "error", err)
 			continue
 		}
 		kinds = append(kinds, PoolKind{Profile: name, Count: p.Warm, Spec: *policy.BoxSpec(&settings, by, "")})

@@ -184,7 +184,7 @@ func (v *Supervisor) Close() {
 	v.records.Close()
 	v.Spaces.Close()
 	if err := v.ledger.Close(); err != nil {
-		v.log.Error("usage not written", "error", err)
+		v.log.Error("cannot write usage", "error", err)
 	}
 	v.gate.Close()
 }

@@ -224,7 +224,7 @@ func TestOneOwnerHasOnlySoManySessions(t *testing.T) {
 		}
 	}
 	err := claim(one, "more")
-	if fault.KindOf(err) != fault.Exhausted || err.Error() != "you have 3 sessions, the limit is 3 (sessions.max_per_owner)" {
+	if fault.KindOf(err) != fault.Exhausted || err.Error() != "you have 3 of 3 sessions (sessions.max_per_owner)" {
 		t.Errorf("%v", err)
 	}
 	if err := claim(one, "0"); err != nil {

@@ -93,8 +93,8 @@ func refusal(id string, err error) error {
 		return session.NotFoundError(id)
 	case ok && errors.Is(err, unix.EPERM):
 		return fault.Errorf(fault.Denied, "session %s cannot have these rules: %s", fault.Show(id), step.Item).
-			WithHint("the keeper knows what profiles named when it was started").
-			By(fault.Denial{Layer: fault.LayerNetwork, Rule: "blocked unless named", Setting: "a profile that names it, and a keeper that was started since"})
+			WithHint("create a new session: the keeper knows only the profiles that existed when it started").
+			By(fault.Denial{Layer: fault.LayerNetwork, Rule: "blocked unless named", Setting: "a profile that names it, and a restart of the keeper"})
 	}
 	if _, known := errors.AsType[*fault.Error](err); known {
 		return err
@@ -129,8 +129,8 @@ func (c *Updater) limit(ctx context.Context, now, next *policy.Settings) error {
 		return err
 	}
 	if old != limits && !s.Grouped() || !maps.Equal(by, s.Enforced()) {
-		return fault.Errorf(fault.Unsupported, "the limits of session %s cannot be changed: not all of them are kept by the kernel", fault.Show(s.ID)).
-			WithHint("make another session with the limits you want")
+		return fault.Errorf(fault.Unsupported, "cannot change the limits of session %s: the kernel does not enforce all of them", fault.Show(s.ID)).
+			WithHint("create a new session with these limits")
 	}
 	err = c.Boxes.SetLimits(ctx, s.BoxKey(), &limits, work)
 	step, ok := errors.AsType[*isolation.StepError](err)
@@ -139,7 +139,7 @@ func (c *Updater) limit(ctx context.Context, now, next *policy.Settings) error {
 		return nil
 	case ok && step.Refused != nil:
 		r := step.Refused
-		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Conflict).WithHint("end some of its programs, or remove some of its files, first")
+		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Conflict).WithHint("end some of its programs or remove some of its files first")
 	case errors.Is(err, unix.ESRCH):
 		return session.NotFoundError(s.ID)
 	}

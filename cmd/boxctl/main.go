@@ -139,8 +139,10 @@ func (a *app) report(err error) int {
 	if hint := a.typed.hint(err); hint != "" {
 		a.say("hint", hint)
 	}
-	if e, ok := errors.AsType[*client.Error](err); ok && e.Denial != nil && e.Denial.Setting != "" {
-		a.say("rule", render.Denial(e.Denial))
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		if line := render.Denial(&e.Problem); line != "" {
+			a.say("rule", line)
+		}
 	}
 	switch {
 	case errors.As(err, new(*usageError)):

@@ -124,7 +124,7 @@ const (
 	mustBe  = ": must be "
 	leftOut = "left out"
 	// otherFields comes before the fields in which what is there differs from what was asked for.
-	otherFields = " exists with another "
+	otherFields = " already exists with a different "
 )
 
 // refusal is what boxd has said of a request, about what was typed for it.

@@ -230,7 +230,7 @@ func TestWhatAConfigurationTakesAwayIsSaid(t *testing.T) {
 	}
 	for _, want := range []string{
 		"changed: sessions.max = 9, was 256\n", "gone: no.more = 1\n", "shut out: was, whose processes end\n", "shut out: uid:1, whose processes end\n", "renamed: uid:1 becomes d and loses access",
-		`ends when boxd restarts: session "big" of uid:0: memory = 1GiB: must be 512MiB` + "\n", `ends when boxd restarts: session "lost" of was: profile = "no-more"`,
+		`ends when boxd restarts: session "big" of uid:0: memory = 1GiB: must be 512MiB, as profile "default" locks it` + "\n", `ends when boxd restarts: session "lost" of was: profile = "no-more"`,
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())

@@ -78,6 +78,22 @@ func (e *Error) WithHint(format string, args ...any) *Error {
 	return e
 }
 
+// WithText returns e with another text, for a field of which "must be" does not say what is wrong: what failed,
+// and why. Field, Value and Allowed stay for programs that read them.
+func (e *Error) WithText(format string, args ...any) *Error {
+	e.Err = fmt.Errorf(format, args...)
+	return e
+}
+
+// OneOf lists what a field may be, as it reads after "must be": "off, egress or host".
+func OneOf(words ...string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
 // Of returns e with another kind, for example a field refused by policy (Denied).
 func (e *Error) Of(k Kind) *Error {
 	e.Kind = k

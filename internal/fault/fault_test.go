@@ -63,3 +63,20 @@ func TestShowShortensWithoutBreakingRunes(t *testing.T) {
 		t.Fatalf("Show(42) = %s", got)
 	}
 }
+
+func TestOneOfReadsAfterMustBe(t *testing.T) {
+	t.Parallel()
+	for want, words := range map[string][]string{"": nil, "off": {"off"}, "off or host": {"off", "host"}, "a, b or c": {"a", "b", "c"}} {
+		if got := fault.OneOf(words...); got != want {
+			t.Errorf("OneOf(%q) = %q, want %q", words, got, want)
+		}
+	}
+}
+
+func TestWithTextKeepsWhatProgramsRead(t *testing.T) {
+	t.Parallel()
+	err := fault.Field("network_rules", 1, "no rules without a network").WithText("this box has no %s", "network")
+	if err.Error() != "this box has no network" || err.Field != "network_rules" || err.Value != "1" || err.Allowed != "no rules without a network" || err.Kind != fault.Invalid {
+		t.Fatalf("got %q %+v", err, err)
+	}
+}

@@ -103,6 +103,16 @@ func (s Size) String() string {
 	return "0"
 }
 
+// Short returns the size for a sentence, in its largest unit with one decimal: "3.5 GiB", "512 MiB".
+func (s Size) Short() string {
+	for _, u := range units() {
+		if s >= u.size {
+			return strconv.FormatFloat(math.Round(10*float64(s)/float64(u.size))/10, 'f', -1, 64) + " " + u.name
+		}
+	}
+	return "0"
+}
+
 // UnmarshalText reads text as ParseSize does, but no number without a unit: in a configuration file most of those that write
 // one mean megabytes.
 func (s *Size) UnmarshalText(text []byte) error {

@@ -135,3 +135,12 @@ func TestJSON(t *testing.T) {
 		t.Fatalf("%s %v", out, err)
 	}
 }
+
+func TestShortSizeHasOneDecimal(t *testing.T) {
+	t.Parallel()
+	for want, size := range map[string]quantity.Size{"0": 0, "100 B": 100, "3.5 GiB": 3584 * quantity.MiB, "1 GiB": quantity.GiB + 1, "512 MiB": 512 * quantity.MiB, "1.5 KiB": 1536} {
+		if got := size.Short(); got != want {
+			t.Errorf("%d: %q, want %q", size, got, want)
+		}
+	}
+}

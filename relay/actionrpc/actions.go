@@ -137,7 +137,7 @@ func (s *Server) init(ctx context.Context, c *call) (any, error) {
 	}
 	if next.Work != "" {
 		if err := s.boxes.MakeWork(ctx, next.Work); err != nil { // which readiness tells, if it lasts
-			s.cfg.Log.Warn("LangBot's default workspace cannot be made", "directory", next.Work, "error", err)
+			s.cfg.Log.Warn("cannot create LangBot's default workspace", "directory", next.Work, "error", err)
 		}
 	}
 	return map[string]any{"initialized": true}, nil

@@ -120,7 +120,7 @@ func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 	})
 	if err != nil {
 		s.invalidate() // what has not ended is ended later; the revocation holds
-		s.cfg.Log.Warn("what a revoked grant of LangBot has admitted has not ended yet", "error", err)
+		s.cfg.Log.Warn("sessions of a revoked LangBot grant have not ended yet", "error", err)
 	}
 	return map[string]any{"revoked": true, "workspace_uuid": v.Workspace, "entitlement_revision": v.Revision}, nil
 }
@@ -258,11 +258,11 @@ func (s *Server) sweep(ctx context.Context, told *InitConfig) bool {
 		if refused == nil && logical == Logical {
 			return false
 		}
-		s.cfg.Log.Info("a session of LangBot ends: no grant admits it", "session", id)
+		s.cfg.Log.Info("session of LangBot ends: no grant allows it", "session", id)
 		return true
 	})
 	if err != nil && ctx.Err() == nil {
-		s.cfg.Log.Warn("sessions of LangBot that no grant admits have not ended yet", "error", err)
+		s.cfg.Log.Warn("sessions of LangBot that no grant allows have not ended yet", "error", err)
 	}
 	return err == nil
 }

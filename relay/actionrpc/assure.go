@@ -162,7 +162,7 @@ func (b *Boxes) soften(t *Tenant, req *policy.Request) {
 		}
 	}
 	if err != nil {
-		b.Log.Warn("a Workspace of LangBot has no quota: its directory cannot be bounded here, and langbot.allow_soft_storage_limits lets that be",
+		b.Log.Warn("a workspace of LangBot has no quota: its filesystem cannot enforce one, and langbot.allow_soft_storage_limits allows that",
 			"session", req.ID, "because", err)
 	}
 }

@@ -193,7 +193,7 @@ func (r *attached) write(ctx context.Context, a *process.Attachment) {
 		case m := <-r.said:
 			r.touch()
 			if err := a.Write(ctx, a.Taken(), m.Data); err != nil && ctx.Err() == nil {
-				r.log.Debug("standard input not written", "error", err)
+				r.log.Debug("cannot write standard input", "error", err)
 			}
 			m.Free()
 			r.held.Release(m.size)
@@ -235,7 +235,7 @@ func (r *attached) read(ctx context.Context, a *process.Attachment, at *[2]int64
 			return err
 		}
 		if c.Gap > 0 {
-			r.log.Warn("output of a process of LangBot was not kept until somebody read it", "bytes", c.Gap, "stream", c.Stream)
+			r.log.Warn("output of a LangBot process was lost before it was read", "bytes", c.Gap, "stream", c.Stream)
 		}
 		if c.Stream != 0 {
 			continue

@@ -241,7 +241,7 @@ func (s *Skills) register(ctx context.Context, r *SkillRequest, p string, as *sk
 	return made, err
 }
 
-var errUnread = errors.New("nobody reads it any more")
+var errUnread = errors.New("the reader has gone")
 
 // directory does something with a directory of the Workspace's own, of which it has a copy that nobody changes.
 func (s *Skills) directory(ctx context.Context, r *SkillRequest, p, below string, do func(*skills.Stage, *skills.Choice) error) error {

@@ -118,12 +118,12 @@ func (c *Settings) ReadToken() (string, error) {
 		return "", fmt.Errorf("langbot.token_file: %w", err)
 	}
 	if info.Mode()&(fs.ModeType|0o077) != 0 {
-		return "", fmt.Errorf("langbot.token_file = %q: its mode is %#o: must be 0600, as it is a secret", c.TokenFile, info.Mode())
+		return "", fmt.Errorf("langbot.token_file = %q: must have mode 0600, as it is a secret, and has %#o", c.TokenFile, info.Mode())
 	}
 	text, err := io.ReadAll(io.LimitReader(f, mostToken+1))
 	token := strings.TrimSpace(string(text))
 	if err == nil && (len(token) < leastToken || len(text) > mostToken || strings.ContainsFunc(token, unicode.IsSpace)) {
-		err = fmt.Errorf("%s: must be a token of %d characters or more, without blanks", c.TokenFile, leastToken)
+		err = fmt.Errorf("%s: must be a token of %d characters or more, without spaces", c.TokenFile, leastToken)
 	}
 	if err != nil {
 		return "", fmt.Errorf("langbot.token_file: %w", err)

@@ -22,10 +22,10 @@ func (b *Boxes) image(asked string) (*string, error) {
 		}
 	}
 	if b.NeedImage {
-		f := fault.Errorf(fault.Invalid, "no image %s is on this host", fault.Show(asked))
-		return nil, f.WithHint("the operator brings it in with boxctl images pull; langbot.missing_image in box.toml")
+		f := fault.Errorf(fault.Invalid, "no image %s on this host", fault.Show(asked))
+		return nil, f.WithHint("the operator can run boxctl images pull, or set langbot.missing_image in box.toml")
 	}
-	b.Log.Info("the image that LangBot wants is not on this host: the session has that of its profile", "image", fault.Show(asked))
+	b.Log.Info("the image that LangBot asks for is not on this host; using that of the profile", "image", fault.Show(asked))
 	return nil, nil //nolint:nilnil // the profile's
 }
 

@@ -50,7 +50,7 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 	err := s.Boxes.Packages(ctx, from, func(below string, archive io.Reader) error {
 		made, err := s.takeOne(ctx, r, path.Join(from, below), archive)
 		if err != nil {
-			e.Log.Warn("a skill of LangBot's own directory could not be taken", "skill", path.Join(from, below), "error", err)
+			e.Log.Warn("cannot import a skill from LangBot's directory", "skill", path.Join(from, below), "error", err)
 			return nil
 		}
 		taken += len(made)
@@ -59,14 +59,14 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 	switch {
 	case fault.KindOf(err) == fault.NotFound || fault.KindOf(err) == fault.Invalid: // there is no such directory, as a rule
 	case err != nil:
-		e.Log.Warn("skills of LangBot's own directory could not be taken: they are asked for again when boxd starts", "directory", from, "error", err)
+		e.Log.Warn("cannot import skills from LangBot's directory; trying again when boxd starts", "directory", from, "error", err)
 		return
 	}
 	if taken > 0 {
-		e.Log.Info("skills of LangBot's own directory are taken into the store", "directory", from, "skills", taken)
+		e.Log.Info("imported skills from LangBot's directory", "directory", from, "skills", taken)
 	}
 	if err := e.note(r.Namespace); err != nil {
-		e.Log.Warn("it is not noted that skills were taken: they are taken again when boxd starts", "error", err)
+		e.Log.Warn("cannot record that skills were imported; they are imported again when boxd starts", "error", err)
 	}
 }
 

@@ -66,7 +66,7 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *proto
 	var names []string
 	for i, k := range spec.Skills {
 		if len(names) == policy.MaxSkills {
-			b.Log.Warn("a session has no more skills than it can have", "session", s.ID, "has", len(names), "passed_over", len(spec.Skills)-i)
+			b.Log.Warn("a session has too many skills; some are left out", "session", s.ID, "has", len(names), "passed_over", len(spec.Skills)-i)
 			break
 		}
 		if !slices.Contains(names, k.Name) {
@@ -74,7 +74,7 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *proto
 		}
 		if !isolation.UnderRoots(k.At) || slices.Contains(isolation.Roots(), k.At) {
 			spec.Skills[i].Elsewhere = true
-			b.Log.Warn("a skill is not where LangBot wants it, but at its own place", "session", s.ID, "skill", k.Name, "wanted", k.At)
+			b.Log.Warn("a skill is not at the path LangBot asks for, but at its usual path", "session", s.ID, "skill", k.Name, "wanted", k.At)
 		}
 	}
 	changed, err := b.Sup.Attachments.Have(ctx, s, spec.SkillsOf, names)
@@ -105,11 +105,11 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *proto
 			spec.Skills[i].Elsewhere = spec.Skills[i].Elsewhere || all || slices.Contains(failed, spec.Skills[i].At)
 		}
 		if all || len(failed) > 1 {
-			b.Log.Warn("skills are not where LangBot wants them, but at their own place", "session", s.ID, "skills", names, "because", strings.TrimSpace(string(r.Streams[1].Data)))
+			b.Log.Warn("skills are not at the paths LangBot asks for, but at their usual paths", "session", s.ID, "skills", names, "because", strings.TrimSpace(string(r.Streams[1].Data)))
 		}
 	}
 	if err != nil && !changed {
-		b.Log.Warn("skills are where they were", "session", s.ID, "skills", names, "error", err)
+		b.Log.Warn("cannot move skills; they stay where they were", "session", s.ID, "skills", names, "error", err)
 		return nil
 	}
 	return err

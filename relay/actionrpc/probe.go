@@ -45,7 +45,7 @@ func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
 		return nil, unready("Managed sandbox admission requires box.local.default_workspace")
 	}
 	if err != nil {
-		b.Log.Warn("no box can have the workspace that LangBot wants to be verified", "directory", dir, "error", err)
+		b.Log.Warn("no box can use the workspace that LangBot asks to verify", "directory", dir, "error", err)
 		return nil, unready(unread)
 	}
 	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", reads, "sh", name}})

@@ -132,7 +132,7 @@ func TestWhatThereIsNoRoomForIsNotKnown(t *testing.T) {
 	}
 	if _, p = tried("/srv/box", func(work string) (*session.Session, error) {
 		if work == "" {
-			return nil, fault.Errorf(fault.Unavailable, "others are first")
+			return nil, fault.Errorf(fault.Unavailable, "others are waiting longer")
 		}
 		return nil, broken
 	}); !p.Full {

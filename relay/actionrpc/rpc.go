@@ -140,8 +140,8 @@ func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 // broken tells the log of a defect of boxd that a request has met, as net/http does for all other requests: the rest of
 // boxd goes on.
 func (s *Server) broken(c *call, what any) error {
-	s.cfg.Log.Error("an action of LangBot met a defect of boxd", "action", c.Action, "panic", what, "stack", string(debug.Stack()))
-	return protocol.Errorf("RuntimeError", "boxd has met a defect of its own; its log says more")
+	s.cfg.Log.Error("an action of LangBot failed because of a bug in boxd", "action", c.Action, "panic", what, "stack", string(debug.Stack()))
+	return protocol.Errorf("RuntimeError", "boxd failed because of a bug; details are in its log")
 }
 
 // safely does what an action is for. What it breaks is its own call, which has a record all the same.

@@ -120,8 +120,8 @@ func New(cfg Config) *Server {
 func (s *Server) owner() (access.Principal, error) {
 	p, ok := s.cfg.Gate.Named(s.cfg.Principal)
 	if !ok || !p.Is(access.User) {
-		return p, fault.Errorf(fault.Denied, "LangBot is the principal %s, which has not the role of a user", fault.Show(s.cfg.Principal)).
-			WithHint("box.toml needs a table [principals.%s] with role = \"user\"", s.cfg.Principal)
+		return p, fault.Errorf(fault.Denied, "permission denied: LangBot's principal %s needs the user role", fault.Show(s.cfg.Principal)).
+			WithHint("add to box.toml: [principals.%s] with role = \"user\"", s.cfg.Principal)
 	}
 	return p, nil
 }
@@ -157,7 +157,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := fromHere(r); err != nil {
-		s.cfg.Log.Warn("LangBot was not let in", "reason", err)
+		s.cfg.Log.Warn("connection of LangBot refused", "reason", err)
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
@@ -241,7 +241,7 @@ func only(r *http.Request, name string) string {
 
 // refuse is the one answer to whoever is not let in; the log says why.
 func (s *Server) refuse(w http.ResponseWriter, why string) {
-	s.cfg.Log.Warn("LangBot was not let in", "reason", why)
+	s.cfg.Log.Warn("connection of LangBot refused", "reason", why)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusUnauthorized)
 	_, _ = w.Write([]byte("Unauthorized")) // who has hung up needs no answer
@@ -278,7 +278,7 @@ func upgrades(r *http.Request) bool { return strings.EqualFold(r.Header.Get("Upg
 // upgrade makes a WebSocket of a request that was let in; nil: it has its answer.
 func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, o *websocket.AcceptOptions) *websocket.Conn {
 	if !upgrades(r) {
-		http.Error(w, "this is a WebSocket", http.StatusBadRequest)
+		http.Error(w, "this route needs a WebSocket", http.StatusBadRequest)
 		return nil
 	}
 	o.CompressionMode = websocket.CompressionDisabled

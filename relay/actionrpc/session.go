@@ -125,7 +125,7 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *protocol.S
 		if info.Processes == 0 {
 			return nil, b.Sup.End(ctx, s, session.EndDeleted)
 		}
-		b.Log.Warn("LangBot wants other mounts: the session keeps those it has, for the processes that run in it", "session", s.ID)
+		b.Log.Warn("LangBot asks for other mounts; the session keeps its own while processes run in it", "session", s.ID)
 	}
 	return kept, s.Use()
 }
@@ -313,7 +313,7 @@ func mountError(err error, physical string) error {
 	if d := fault.DenialOf(err); d == nil || d.Layer != fault.LayerMount {
 		return explain(err, physical)
 	}
-	return protocol.Errorf("BoxValidationError", "%v (boxd lends what mounts.allow in box.toml names, to the user of langbot.principal; "+
+	return protocol.Errorf("BoxValidationError", "%v (allowed directories are listed in mounts.allow in box.toml, for the user of langbot.principal; "+
 		"give LangBot an absolute box.local.host_root, since a relative one is relative to LangBot's own directory)", err)
 }
 
@@ -342,11 +342,11 @@ func (b *Boxes) makeDirectory(ctx context.Context, who access.Principal, dir str
 		r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"mkdir", "-p", "--", below}})
 		err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot))
 		if err == nil && (r.Status != session.StatusExited || r.ExitCode != 0) {
-			err = fault.Field("host_path", dir, "a directory that can be made ("+strings.TrimSpace(string(r.Streams[1].Data))+")")
+			err = fault.Field("host_path", dir, "a directory that can be created ("+strings.TrimSpace(string(r.Streams[1].Data))+")")
 		}
 		return err
 	}
-	return fault.Field("host_path", dir, fmt.Sprintf("a directory of which at most %d are missing", deepest))
+	return fault.Field("host_path", dir, fmt.Sprintf("a path of which at most %d directories are missing", deepest))
 }
 
 // python gives a box whose image has python3 alone the name that LangBot uses.

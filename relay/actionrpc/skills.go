@@ -146,7 +146,7 @@ func (s *Skills) get(r *SkillRequest, name string) (*skills.Skill, error) {
 }
 
 func skillNotFound(name string) error {
-	return fault.Errorf(fault.NotFound, "Skill %q not found", name).WithHint("list_skills names those there are")
+	return fault.Errorf(fault.NotFound, "Skill %q not found", name).WithHint("list skills with list_skills")
 }
 
 // List lists all, the newest first.

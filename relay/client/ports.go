@@ -19,7 +19,7 @@ type PortConn interface {
 	CloseWrite() error
 }
 
-var errNotPort = errors.New("the answer of boxd is no connection")
+var errNotPort = errors.New("boxd did not open a connection")
 
 // port is the route of a port of a session.
 func (c *Client) port(session string, port uint16, rest string) target {

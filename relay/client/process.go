@@ -18,7 +18,7 @@ import (
 )
 
 // ErrNoName means that a call about a process was given the empty id, which no process has.
-var ErrNoName = errors.New("the id of the process is empty")
+var ErrNoName = errors.New("the process id is empty")
 
 // StartProcess makes a process, or returns the one of that id if it was asked for with the same request,
 // running or ended; isNew tells which.

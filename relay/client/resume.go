@@ -409,7 +409,7 @@ func (s *stream) attached(a *api.StreamAttached) error {
 	s.mu.Unlock()
 	switch {
 	case a.Stdin < base:
-		return fmt.Errorf("boxd has %d bytes of standard input of the %d that it had taken", a.Stdin, base)
+		return fmt.Errorf("boxd has %d bytes of standard input, not the %d it had accepted", a.Stdin, base)
 	case a.Stdin > end: // another client has written meanwhile
 		s.loseWriter()
 	}

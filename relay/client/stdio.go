@@ -23,7 +23,7 @@ import (
 const maxHead = 16 << 10
 
 // ErrNoStdio means that boxd has answered a request for descriptors with something else.
-var ErrNoStdio = errors.New("the answer of boxd does not have the three descriptors")
+var ErrNoStdio = errors.New("boxd did not pass the three descriptors")
 
 // Stdio takes the descriptors of a process that was started with stdio "direct": the first is written to for
 // its standard input, the others are read for its output and its error. They are the caller's to close. boxd
@@ -47,7 +47,7 @@ func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, er
 	defer conn.Close()
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
-		return files, fmt.Errorf("%w: descriptors go over a Unix socket alone", ErrNoStdio)
+		return files, fmt.Errorf("%w: descriptors can only be passed over a Unix socket", ErrNoStdio)
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	in := &fdReader{conn: socket}
@@ -90,7 +90,7 @@ func (r *fdReader) Read(b []byte) (int, error) {
 	case err != nil:
 		return 0, fmt.Errorf("%w: %w", ErrNoStdio, err)
 	case flags&unix.MSG_CTRUNC != 0:
-		return 0, fmt.Errorf("%w, or this process has no room for them", ErrNoStdio)
+		return 0, fmt.Errorf("%w, or this process has too many files open", ErrNoStdio)
 	}
 	return n, nil
 }

@@ -137,21 +137,21 @@ func parseMessages(line []byte, batches bool) ([]jsonrpc.Message, *refusal) {
 	case line[0] != '[':
 		m, err := jsonrpc.DecodeMessage(line)
 		if err != nil {
-			return nil, invalid(line, "not a message of JSON-RPC 2.0: "+err.Error())
+			return nil, invalid(line, "not a JSON-RPC 2.0 message: "+err.Error())
 		}
 		return []jsonrpc.Message{m}, nil
 	case !batches:
-		return nil, invalid(line, "batches are not part of this version of the protocol")
+		return nil, invalid(line, "this version of the protocol has no batches")
 	}
 	var parts []json.RawMessage
 	if err := json.Unmarshal(line, &parts); err != nil || len(parts) == 0 {
-		return nil, invalid(line, "a batch has at least one message")
+		return nil, invalid(line, "a batch must have at least one message")
 	}
 	messages := make([]jsonrpc.Message, 0, len(parts))
 	for _, part := range parts {
 		m, err := jsonrpc.DecodeMessage(part)
 		if err != nil {
-			return nil, invalid(part, "a batch has something that is not a message of JSON-RPC 2.0: "+err.Error())
+			return nil, invalid(part, "a batch has an element that is not a JSON-RPC 2.0 message: "+err.Error())
 		}
 		messages = append(messages, m)
 	}

@@ -79,9 +79,9 @@ func TestWhatIsNoMessageIsRefusedAndTheNextOneServed(t *testing.T) {
 	}{
 		"no JSON":              {`{"jsonrpc":`, -32700, nil, "not JSON"},
 		"bytes":                {"\x00\xff\xfe", -32700, nil, "not JSON"},
-		"a number":             {`17`, -32600, nil, "not a message"},
-		"another version":      {`{"jsonrpc":"1.0","id":7,"method":"ping"}`, -32600, 7.0, "not a message"},
-		"nothing in it":        {`{}`, -32600, nil, "not a message"},
+		"a number":             {`17`, -32600, nil, "not a JSON-RPC 2.0 message"},
+		"another version":      {`{"jsonrpc":"1.0","id":7,"method":"ping"}`, -32600, 7.0, "not a JSON-RPC 2.0 message"},
+		"nothing in it":        {`{}`, -32600, nil, "not a JSON-RPC 2.0 message"},
 		"a batch":              {`[{"jsonrpc":"2.0","id":8,"method":"ping"}]`, -32600, nil, "batches"},
 		"an empty batch":       {`[]`, -32600, nil, "batches"},
 		"an unknown method":    {`{"jsonrpc":"2.0","id":"x","method":"no/such"}`, -32601, "x", "no/such"},

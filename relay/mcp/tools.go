@@ -121,8 +121,8 @@ func (e hintedError) Error() string {
 		if p.Hint != "" {
 			lines = append(lines, "hint: "+p.Hint)
 		}
-		if p.Denial != nil && p.Denial.Setting != "" {
-			lines = append(lines, "rule: "+render.Denial(p.Denial))
+		if line := render.Denial(&p.Problem); line != "" {
+			lines = append(lines, "rule: "+line)
 		}
 	}
 	if c, ok := errors.AsType[*client.ConnectError](e.error); ok {

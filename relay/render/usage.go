@@ -69,9 +69,11 @@ func amount(rule string, n float64) string {
 	return strconv.FormatFloat(n, 'g', 6, 64)
 }
 
-// Denial is one line on the rule that has refused something, "" if nobody can change what it allows.
-func Denial(d *api.Denial) string {
-	if d.Setting == "" {
+// Denial is one line on the rule that has refused something, "" if nobody can change what it allows, or the refusal or its
+// hint has named the rule already.
+func Denial(p *api.Problem) string {
+	d := p.Denial
+	if d == nil || d.Setting == "" || strings.Contains(p.Detail+p.Hint, d.Rule) {
 		return ""
 	}
 	amount := func(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }

@@ -36,6 +36,9 @@ func TestUsageIsListedByDays(t *testing.T) {
 
 func TestADenialIsOneLine(t *testing.T) {
 	t.Parallel()
+	if got := Denial(&api.Problem{Detail: "none"}) + Denial(&api.Problem{Detail: "no (r.x)", Denial: &api.Denial{Rule: "r.x", Setting: "a larger r.x"}}); got != "" {
+		t.Errorf("%q, and the refusal has named the rule", got)
+	}
 	for want, d := range map[string]api.Denial{
 		"policy.ci.sessions (quota): 2 of 2 in use; operators can change it: a larger policy.ci.sessions": {Layer: "quota", Rule: "policy.ci.sessions", Used: "2", Allowed: "2", Setting: "a larger policy.ci.sessions"},
 		"access.default_role (policy): user, needs admin; operators can change it: boxctl grant":          {Layer: "policy", Rule: "access.default_role", Used: "user", Allowed: "admin", Setting: "boxctl grant"},
@@ -43,7 +46,7 @@ func TestADenialIsOneLine(t *testing.T) {
 		"policy.a.networks (policy): allows off; operators can change it: x":                              {Layer: "policy", Rule: "policy.a.networks", Allowed: "off", Setting: "x"},
 		"": {Layer: "network", Rule: "network", Allowed: "off"}, // the host cannot do it, whoever asks
 	} {
-		if got := Denial(&d); got != want {
+		if got := Denial(&api.Problem{Denial: &d, Detail: "no (policy.x)"}); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -33,7 +33,7 @@ func (o *Opening) Process(ctx context.Context, s *session.Session, p *process.Pr
 		if o.Observe != nil {
 			o.Observe(first.Attach)
 		}
-		c.noInput = errors.New("the attach did not ask to write")
+		c.noInput = errors.New("attach.write was not set")
 		return c.attend(ctx, hangUp, s, p, first.Attach, nil)
 	})
 }
@@ -152,10 +152,10 @@ func (c *conn) forget(ctx context.Context, s *session.Session, p *process.Proces
 	select {
 	case <-p.Done():
 	default:
-		return fault.Field("forget", "true", "only behind exit")
+		return fault.Field("forget", "true", "false before the program has exited")
 	}
 	if c.forgotten == nil {
-		return fault.Field("forget", "true", "left out without the subprotocol "+api.StreamForget)
+		return fault.Field("forget", "true", "false without the subprotocol "+api.StreamForget)
 	}
 	select {
 	case <-c.forgotten:
@@ -178,16 +178,16 @@ func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOp
 	resumes := asked.Stdout != nil || asked.Stderr != nil
 	switch {
 	case asked.Replay && resumes:
-		return o, fault.Field("attach.replay", "true", "left out where stdout or stderr says where to begin")
+		return o, fault.Field("attach.replay", "true", "false with attach.stdout or attach.stderr")
 	case asked.Stdin != nil && *asked.Stdin < 0:
 		return o, fault.Field("attach.stdin", *asked.Stdin, "0 or more")
 	case asked.Write && !info.Stdin && info.Terminal == nil:
-		return o, fault.Field("attach.write", "true", "left out: the process was started without stdin")
+		return o, fault.Field("attach.write", "true", "false, as the process was started without stdin")
 	case resumes:
 		o.From = new([2]int64)
 		for i, n := range []*int64{asked.Stdout, asked.Stderr} {
 			if n != nil && (*n < 0 || *n > info.Output[i].Bytes) {
-				return o, fault.Field("attach."+StreamName(i), *n, fmt.Sprintf("0 to %d, what has been written", info.Output[i].Bytes))
+				return o, fault.Field("attach."+StreamName(i), *n, fmt.Sprintf("0 to %d, the bytes written so far", info.Output[i].Bytes))
 			}
 			if n != nil {
 				o.From[i] = *n
@@ -210,7 +210,7 @@ func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) wr
 			if err == nil || errors.Is(err, unix.EPIPE) {
 				return err
 			}
-			c.Log.Debug("standard input not written", "error", err)
+			c.Log.Debug("cannot write standard input", "error", err)
 			return errNotOurs
 		},
 		end: func() { _ = a.CloseWrite() }, // an ended process has none
@@ -242,7 +242,7 @@ func steer(p *process.Process, msg *api.ClientControl) error {
 		return err
 	}
 	if p.Info().Terminal == nil {
-		return fault.Field("resize", fault.Word("given"), "left out: the process has no terminal")
+		return fault.Field("resize", fault.Word("given"), "left out for a process without a terminal")
 	}
 	_ = p.Resize(msg.Resize.Rows, msg.Resize.Cols)
 	return nil

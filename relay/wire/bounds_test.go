@@ -54,7 +54,7 @@ func TestListsAndMapsHaveTheirMost(t *testing.T) {
 			t.Errorf("%d elements of %s: %v", tc.most, tc.field, err)
 		}
 		err := Decode([]byte(elements(tc.field, tc.most+1)), tc.into)
-		want := fmt.Sprintf("%s is %d elements: must be at most %d", tc.field, tc.most+1, tc.most)
+		want := fmt.Sprintf("%s has %d elements: must have at most %d", tc.field, tc.most+1, tc.most)
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Invalid || f.Field != tc.field || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -172,8 +172,8 @@ func TestErrorsShowWhatWasSentAndQuoteItOnce(t *testing.T) {
 		`{"exec":{"stdin":["s3cret"]}}`:                                 `exec.stdin is something else: must be text in UTF-8`,
 		"{\"exec\":{\"stdin\":\"s3cret\xff\"}}":                         `exec.stdin is something else: must be text in UTF-8`,
 		"{\"exec\":{\"code\":\"s3cret\xff\"}}":                          `exec.code is something else: must be text in UTF-8`,
-		`{"session":{"id":"a","id":"b"}}`:                               `session.id is given twice: must be every field once`,
-		`{"session":{"mounts":[{"` + long + `":1}]}}`:                   `session.mounts[0].` + long[:64] + `… is unknown: must be mode, nosymfollow, owner, source, target`,
+		`{"session":{"id":"a","id":"b"}}`:                               `session.id is given twice: must be given once`,
+		`{"session":{"mounts":[{"` + long + `":1}]}}`:                   `unknown field session.mounts[0].` + long[:64] + `… (known: mode, nosymfollow, owner, source, target)`,
 		`{"session":{"mounts" : [ { "source" : "/a" , "owner":"7" }]}}`: `session.mounts[0].owner = "7": must be a whole number`,
 	} {
 		var req api.OneShotRequest

@@ -48,7 +48,7 @@ func decodeExecBase64(prefix string, r *api.ExecRequest) error {
 func decodeSessionBase64(prefix string, r *api.SessionRequest) error {
 	b := r.Base64
 	if b != nil && (b.Argv != nil || b.Command != nil || b.Code != nil || b.Cwd != "") {
-		return fault.Field(prefix+"base64", fault.Word("given"), "env alone, of a session")
+		return fault.Field(prefix+"base64", fault.Word("given"), "an object with env only, for a session")
 	}
 	err := decodeBase64(prefix, b, nil, nil, nil, nil, &r.Env)
 	r.Base64 = nil
@@ -124,5 +124,5 @@ func decoded(field, text string) (string, error) {
 }
 
 func twice(field string) error {
-	return fault.Field(field, fault.Word("given"), "left out beside the field that it stands for")
+	return fault.Field(field, fault.Word("given"), "left out with the field it replaces")
 }

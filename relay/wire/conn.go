@@ -74,7 +74,7 @@ type server func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, 
 // serve is a WebSocket from its upgrade to its end. An error is for an answer in plain HTTP.
 func (o *Opening) serve(ctx context.Context, run server) error {
 	if !strings.EqualFold(o.R.Header.Get("Upgrade"), "websocket") {
-		return fault.Field("Upgrade", o.R.Header.Get("Upgrade"), "websocket: a stream is one (RFC 6455)")
+		return fault.Field("Upgrade", o.R.Header.Get("Upgrade"), "websocket (RFC 6455)")
 	}
 	ws, below, err := accept(o.W, o.R)
 	if err != nil {
@@ -126,7 +126,7 @@ func (c *conn) send(ctx context.Context, channel byte, data []byte) error {
 func (c *conn) control(ctx context.Context, msg api.ServerControl) {
 	data, err := json.Marshal(msg)
 	if err != nil {
-		c.Log.Error("control message not encoded", "error", err)
+		c.Log.Error("cannot encode a control message", "error", err)
 		return
 	}
 	_ = c.send(ctx, api.ChannelControl, data)
@@ -140,13 +140,13 @@ func (c *conn) first(ctx context.Context) (*api.ClientControl, error) {
 	kind, data, release, err := c.read(ctx)
 	if err != nil {
 		return nil, fault.Errorf(fault.Invalid, "no first message: %w", err).
-			WithHint("start or attach, on the control channel, within %v", startPatience)
+			WithHint("send start or attach on the control channel within %v", startPatience)
 	}
 	defer release()
 	c.ws.SetReadLimit(api.MaxFrame)
 	if kind != websocket.MessageBinary || len(data) == 0 || data[0] != api.ChannelControl {
-		return nil, fault.Errorf(fault.Invalid, "the first message is not a binary one on the control channel").
-			WithHint("its first byte is %d, and a JSON object follows", api.ChannelControl)
+		return nil, fault.Errorf(fault.Invalid, "the first message must be a binary message on the control channel").
+			WithHint("send a binary message: the byte %d, then a JSON object", api.ChannelControl)
 	}
 	var msg api.ClientControl
 	if err := Decode(data[1:], &msg); err != nil {
@@ -213,7 +213,7 @@ func (c *conn) receive(ctx context.Context, control func(*api.ClientControl) err
 	}
 }
 
-var errBadFrame = errors.New("want binary messages on the stdin or control channel")
+var errBadFrame = errors.New("only binary messages on the stdin or control channel are accepted")
 
 // maxCloseReason is what of a reason fits into a close frame, in bytes (RFC 6455, 5.5).
 const maxCloseReason = 123

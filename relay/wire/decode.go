@@ -123,7 +123,8 @@ func decodeValue(raw []byte, v reflect.Value, path string, most int) error {
 func decodeField(raw []byte, v reflect.Value, key, path string) error {
 	f, known := fieldNamed(v.Type(), key)
 	if !known {
-		return fault.Field(path, fault.Word("unknown"), strings.Join(fieldNames(v.Type()), ", "))
+		known := strings.Join(fieldNames(v.Type()), ", ")
+		return fault.Field(path, fault.Word("unknown"), known).WithText("unknown field %s (known: %s)", path, known)
 	}
 	err := decodeValue(raw, v.FieldByIndex(f.Index), path, mostOf(f))
 	if err != nil && f.Tag.Get("show") == "never" {
@@ -194,7 +195,7 @@ func decodeList(raw []byte, v reflect.Value, path string, most int) error {
 }
 
 func tooMany(path string, n, most int) error {
-	return fault.Field(path, fault.Word(strconv.Itoa(n)+" elements"), fmt.Sprintf("at most %d", most))
+	return fault.Field(path, fault.Word(strconv.Itoa(n)+" elements"), fmt.Sprintf("at most %d", most)).WithText("%s has %d elements: must have at most %d", path, n, most)
 }
 
 // object calls f for every key of a JSON object, each of which may come once. What f refuses ends it, so
@@ -217,7 +218,7 @@ func object(raw []byte, path string, f func(key, field string, value []byte) err
 		name = nil
 		field := strings.TrimPrefix(path+"."+string(cut(key)), ".")
 		if seen[key] {
-			return fault.Field(field, fault.Word("given twice"), "every field once")
+			return fault.Field(field, fault.Word("given twice"), "given once")
 		}
 		seen[key] = true
 		if err := f(key, field, part); err != nil {

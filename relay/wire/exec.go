@@ -69,11 +69,11 @@ func streamRequest(start *api.StreamStart) (*session.ExecRequest, error) {
 		"stdin": x.Stdin != "", "stdin_encoding": x.StdinEncoding != "", "encoding": x.Encoding != "", "output_limit": x.OutputLimit != nil,
 	} {
 		if given {
-			return nil, fault.Field("start.exec."+field, fault.Word("given"), "left out: in a stream input and output are frames")
+			return nil, fault.Field("start.exec."+field, fault.Word("given"), "left out in a stream, where input and output are frames")
 		}
 	}
 	if x.Detach {
-		return nil, fault.Field("start.exec.detach", "true", "left out: closing a stream of an execution with an id leaves it alone")
+		return nil, fault.Field("start.exec.detach", "true", "false in a stream: an execution with an id goes on when its stream closes")
 	}
 	if err := CheckTerminal("start.terminal.", start.Terminal); err != nil {
 		return nil, err
@@ -81,18 +81,18 @@ func streamRequest(start *api.StreamStart) (*session.ExecRequest, error) {
 	return ExecRequest(x)
 }
 
-var errNoInput = errors.New("the start did not ask for stdin")
+var errNoInput = errors.New("start.stdin was not set")
 
 // signalOf is the signal of a control message that has either that or a size.
 func signalOf(msg *api.ClientControl) (unix.Signal, error) {
 	sig := unix.SignalNum(msg.Signal)
 	switch {
 	case msg.Forget:
-		return 0, fault.Field("forget", "true", "alone, in the stream of a process")
+		return 0, fault.Field("forget", "true", "the only field, in the stream of a process")
 	case msg.Start != nil || msg.Attach != nil:
-		return 0, fault.Field("start", fault.Word("late"), "only in the first message, as is attach")
+		return 0, fault.Field("start", fault.Word("late"), "in the first message, like attach")
 	case msg.Resize != nil && msg.Signal != "":
-		return 0, fault.Field("signal", fault.Word("not alone"), "a signal or a resize in one message")
+		return 0, fault.Field("signal", fault.Word("not alone"), "in a message without resize")
 	case msg.Resize == nil && sig == 0:
 		return 0, fault.Field("signal", msg.Signal, "the name of a signal, such as SIGINT")
 	}

@@ -47,11 +47,11 @@ func Changes(r *api.ExecRequest) (*sessionfiles.ChangesRequest, error) {
 	w := r.ChangesWith
 	switch {
 	case !r.Changes && w != nil:
-		return nil, fault.Field("changes_with", fault.Word("given"), "left out, or with changes = true")
+		return nil, fault.Field("changes_with", fault.Word("given"), "left out without changes = true")
 	case !r.Changes:
 		return nil, nil
 	case r.Detach:
-		return nil, fault.Field("changes", "true", "left out with detach: they are in the answer of who waits")
+		return nil, fault.Field("changes", "true", "false with detach")
 	case w == nil:
 		w = &api.ChangesWith{}
 	case w.Limit < 0 || w.Limit > mostChanges:

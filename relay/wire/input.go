@@ -35,7 +35,7 @@ type writer struct {
 
 // errNotOurs is a writer's word that somebody else writes now, or nobody. Any other error says that the
 // program does not read any more.
-var errNotOurs = errors.New("this client does not write any more")
+var errNotOurs = errors.New("this client no longer writes")
 
 // message is a piece of standard input; no data is its end.
 type message struct {
@@ -55,7 +55,7 @@ func (in *input) add(data []byte, release func()) error {
 	if in.lines && len(data) > 0 {
 		if bytes.IndexByte(data, '\n') >= 0 {
 			release()
-			return errors.New("a message of stdin is one line, without its end")
+			return errors.New("a stdin message must be one line, without its line end")
 		}
 		data = append(data, '\n')
 	}
@@ -68,9 +68,9 @@ func (in *input) add(data []byte, release func()) error {
 		release()
 		return nil
 	case in.ended:
-		err = errors.New("stdin has ended before")
+		err = errors.New("stdin is already closed")
 	case len(data) > 0 && ahead > 0 && ahead+uint64(len(data)) > api.StdinWindow+in.repeated:
-		err = fmt.Errorf("more than %d bytes of stdin under way", api.StdinWindow)
+		err = fmt.Errorf("more than %d bytes of stdin not yet accepted", api.StdinWindow)
 	}
 	if err == nil {
 		in.received += uint64(len(data))
@@ -79,7 +79,7 @@ func (in *input) add(data []byte, release func()) error {
 		case in.queue <- message{data, release}:
 			return nil
 		default:
-			err = fmt.Errorf("more than %d messages of stdin under way", inputQueue)
+			err = fmt.Errorf("more than %d stdin messages not yet accepted", inputQueue)
 		}
 	}
 	release()

@@ -55,7 +55,7 @@ func statusOf(kind fault.Kind) int {
 func Problem(ctx context.Context, log *slog.Logger, err error) *api.Problem {
 	kind := fault.KindOf(err)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		kind, err = fault.Unavailable, fault.Errorf(fault.Unavailable, "the request was canceled").WithHint("the caller has gone, or boxd stops; send it again")
+		kind, err = fault.Unavailable, fault.Errorf(fault.Unavailable, "the request was canceled").WithHint("send it again: the connection was closed, or boxd stops")
 	}
 	p := Refusal(err)
 	step, ok := errors.AsType[*isolation.StepError](err)

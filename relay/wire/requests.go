@@ -38,7 +38,7 @@ func SessionRequest(r *api.SessionRequest) *policy.Request {
 // ExecRequest is what a request for an execution means.
 func ExecRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
 	if r.DryRun {
-		return nil, fault.Field("dry_run", "true", "left out of a stream")
+		return nil, fault.Field("dry_run", "true", "false in a stream")
 	}
 	for field, value := range map[string]string{"encoding": r.Encoding, "stdin_encoding": r.StdinEncoding} {
 		if value != "" && value != encodingUTF8 && value != encodingBase64 {

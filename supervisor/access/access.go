@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/boxd-dev/boxd/internal/fault"
 )
 
 // Role is what a principal may do at all; each may do what those before it may.
@@ -53,7 +55,7 @@ func (r *Role) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is no role: must be one of none, %s", text, strings.Join(Roles(), ", "))
+	return fmt.Errorf("unknown role %q: use none, %s", text, fault.OneOf(Roles()...))
 }
 
 // MarshalText writes what UnmarshalText reads.

@@ -157,8 +157,8 @@ const scheme = "bearer "
 
 // unknown is what everybody hears whose credentials do not hold, whatever is wrong with them.
 func unknown() error {
-	return fault.Errorf(fault.Unauthenticated, "nobody is known by the token of this request, or it has none").
-		WithHint("boxctl takes one from --token, BOXD_TOKEN or BOXD_TOKEN_FILE; 'boxctl token new' makes one; on the socket of boxd none is needed")
+	return fault.Errorf(fault.Unauthenticated, "authentication failed: missing, unknown, expired or revoked token").
+		WithHint("pass it with --token, BOXD_TOKEN or BOXD_TOKEN_FILE; the Unix socket of boxd needs no token")
 }
 
 // Identify tells who makes a call over a connection with these values of the header Authorization. Without any,
@@ -308,7 +308,7 @@ func (r *refusals) note(log *slog.Logger, now time.Time, why string) {
 		r.unsaid++
 		return
 	}
-	log.Warn("a caller was refused", "reason", why, "others_unsaid", r.unsaid)
+	log.Warn("authentication failed", "reason", why, "others_unsaid", r.unsaid)
 	r.last, r.unsaid = now, 0
 }
 

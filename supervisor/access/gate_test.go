@@ -109,7 +109,7 @@ func TestWhoIsNotKnownHearsTheSame(t *testing.T) {
 	if strings.Contains(h.log.String(), good) || strings.Contains(h.log.String(), strange) {
 		t.Errorf("the log has a token: %s", h.log)
 	}
-	if n := strings.Count(h.log.String(), "a caller was refused"); n == 0 || n > 5 {
+	if n := strings.Count(h.log.String(), "authentication failed"); n == 0 || n > 5 {
 		t.Errorf("%d lines of log about 22 refusals", n)
 	}
 }

@@ -109,7 +109,7 @@ func (s *Grants) Give(principal string, role Role, last time.Duration, by string
 	next := slices.DeleteFunc(slices.Clone(s.list), func(old Grant) bool { return old.Principal == principal })
 	if len(next) >= maxGrants {
 		s.mu.Unlock()
-		return Grant{}, fault.Errorf(fault.Exhausted, "there are %d grants, the limit", maxGrants).WithHint("boxctl grant revoke ends one")
+		return Grant{}, fault.Errorf(fault.Exhausted, "too many grants: the limit is %d", maxGrants).WithHint("end one: boxctl grant revoke PRINCIPAL")
 	}
 	next = append(next, g)
 	slices.SortFunc(next, func(a, b Grant) int { return strings.Compare(a.Principal, b.Principal) })
@@ -129,7 +129,7 @@ func (s *Grants) Revoke(principal string) error {
 	next := slices.DeleteFunc(slices.Clone(s.list), func(g Grant) bool { return g.Principal == principal })
 	if len(next) == len(s.list) {
 		s.mu.Unlock()
-		return fault.Errorf(fault.NotFound, "%s has no grant", fault.Show(principal)).WithHint("boxctl grant ls shows those there are")
+		return fault.Errorf(fault.NotFound, "%s has no grant", fault.Show(principal)).WithHint("list grants: boxctl grant ls")
 	}
 	err := s.keep(next)
 	s.mu.Unlock()

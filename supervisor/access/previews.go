@@ -75,10 +75,10 @@ func OpenPreviewKey(dir *os.Root) (*PreviewKey, error) {
 }
 
 // errToken is what is wrong with every token that is not one of ours, whatever it is.
-var errToken = errors.New("this is no token of a preview, or not one of this boxd")
+var errToken = errors.New("not a preview link of this boxd")
 
 // ErrPreviewOver means that the time of a token is over.
-var ErrPreviewOver = errors.New("the time of this preview is over")
+var ErrPreviewOver = errors.New("this preview link has expired")
 
 // Sign makes the text of a token.
 func (k *PreviewKey) Sign(t *PreviewToken) (string, error) {

@@ -57,13 +57,13 @@ func ValidateRules(c Config, rules map[string]Rule) error {
 		errs = append(errs, fmt.Errorf("%s = %v: must be %s", key, value, allowed))
 	}
 	if c.Tokens != "" && !strings.HasPrefix(c.Tokens, "/") {
-		bad("access.tokens", strconv.Quote(c.Tokens), "an absolute path, or nothing")
+		bad("access.tokens", strconv.Quote(c.Tokens), "an absolute path, or empty")
 	}
 	uids := map[uint32]string{}
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
 		r, key := rules[name], "principals."+name
 		if !validName(name) {
-			bad(key, "a table", fmt.Sprintf("a name of at most %d letters, digits, and . _ @ - after the first", maxName))
+			bad(key, "a table", fmt.Sprintf("named with at most %d letters, digits, and . _ @ - after the first", maxName))
 		}
 		said := 0
 		for _, yes := range []bool{r.User != "", r.UID != nil, r.Group != "", r.GID != nil} {
@@ -73,13 +73,13 @@ func ValidateRules(c Config, rules map[string]Rule) error {
 		}
 		switch {
 		case said > 1:
-			bad(key, "of several", "one of user, uid, group, gid")
+			bad(key, "of several", "one of user, uid, group and gid")
 		case r.Shared && r.Group == "" && r.GID == nil:
-			bad(key+".shared", true, "true only with group or gid")
+			bad(key+".shared", true, "false without group or gid")
 		case r.UID != nil && *r.UID == 0 || r.User == "root":
-			bad(key, "root", "any other user: root is admin, and called uid:0")
+			bad(key, "root", "a user other than root, who is always admin under the name uid:0")
 		case r.UID != nil && uids[*r.UID] != "":
-			bad(key+".uid", *r.UID, "a uid that no other principal has; "+uids[*r.UID]+" has it")
+			bad(key+".uid", *r.UID, "a uid that no other principal has ("+uids[*r.UID]+" has it)")
 		case r.UID != nil:
 			uids[*r.UID] = name
 		}
@@ -154,7 +154,7 @@ func (t *Table) add(r *named, host HostLookup) error {
 	case r.User != "":
 		u, err := host.User(r.User)
 		if err != nil {
-			return fmt.Errorf("there is no user %q", r.User)
+			return fmt.Errorf("unknown user %q", r.User)
 		}
 		uid, err := number(u.Uid)
 		gid, err2 := number(u.Gid)
@@ -162,7 +162,7 @@ func (t *Table) add(r *named, host HostLookup) error {
 			return err
 		}
 		if uid == 0 {
-			return fmt.Errorf("the user %q is root, who is admin and called uid:0", r.User)
+			return fmt.Errorf("the user %q is root, who is always admin under the name uid:0", r.User)
 		}
 		r.uid, r.gid, r.fits = uid, gid, true
 	case r.GID != nil:
@@ -170,7 +170,7 @@ func (t *Table) add(r *named, host HostLookup) error {
 	case r.Group != "":
 		g, err := host.Group(r.Group)
 		if err != nil {
-			return fmt.Errorf("there is no group %q", r.Group)
+			return fmt.Errorf("unknown group %q", r.Group)
 		}
 		if r.gid, err = number(g.Gid); err != nil {
 			return err
@@ -183,7 +183,7 @@ func (t *Table) add(r *named, host HostLookup) error {
 		return nil
 	}
 	if other, ok := t.users[r.uid]; ok {
-		return fmt.Errorf("the uid %d is principals.%s", r.uid, other.name)
+		return fmt.Errorf("uid %d is already principals.%s", r.uid, other.name)
 	}
 	t.users[r.uid] = *r
 	return nil
@@ -192,7 +192,7 @@ func (t *Table) add(r *named, host HostLookup) error {
 func number(text string) (uint32, error) {
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no id", text)
+		return 0, fmt.Errorf("%q is not a user or group id", text)
 	}
 	return uint32(n), nil
 }

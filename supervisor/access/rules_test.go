@@ -74,8 +74,8 @@ func TestWhoIsWho(t *testing.T) {
 	}
 	text := strings.Join(loud, "\n")
 	for _, want := range []string{
-		`principals.gone fits nobody: there is no user "gone"`, `principals.lost fits nobody: there is no group "lost"`,
-		"principals.toor fits nobody", "principals.ci fits nobody: the uid 1001 is principals.again",
+		`principals.gone fits nobody: unknown user "gone"`, `principals.lost fits nobody: unknown group "lost"`,
+		"principals.toor fits nobody", "principals.ci fits nobody: uid 1001 is already principals.again",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("nothing says %q:\n%s", want, text)
@@ -116,8 +116,8 @@ func TestRulesThatSayTooMuch(t *testing.T) {
 		"nothing":       {},
 		"for tokens":    {rules: map[string]access.Rule{"a.b_c@d-E9": {}}},
 		"two matches":   {rules: map[string]access.Rule{"a": {UID: new(uint32(1)), Group: "x"}}, want: "principals.a"},
-		"root":          {rules: map[string]access.Rule{"a": {UID: new(uint32(0))}}, want: "root is admin"},
-		"root by name":  {rules: map[string]access.Rule{"a": {User: "root"}}, want: "root is admin"},
+		"root":          {rules: map[string]access.Rule{"a": {UID: new(uint32(0))}}, want: "root, who is always admin"},
+		"root by name":  {rules: map[string]access.Rule{"a": {User: "root"}}, want: "root, who is always admin"},
 		"twice":         {rules: map[string]access.Rule{"a": {UID: new(uint32(5))}, "b": {UID: new(uint32(5))}}, want: "principals.b.uid"},
 		"shared by one": {rules: map[string]access.Rule{"a": {UID: new(uint32(5)), Shared: true}}, want: "principals.a.shared"},
 		"a colon":       {rules: map[string]access.Rule{"uid:5": {}}, want: "principals.uid:5"},

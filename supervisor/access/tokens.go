@@ -70,7 +70,7 @@ func ParseTokens(text string) (*Tokens, error) {
 		return nil, fmt.Errorf("unknown key %q", unknown[0].String())
 	}
 	if len(file.Token) > maxTokens {
-		return nil, fmt.Errorf("there are %d tokens: must be one of %d", len(file.Token), maxTokens)
+		return nil, fmt.Errorf("%d tokens: at most %d are allowed", len(file.Token), maxTokens)
 	}
 	names, hashes := map[string]bool{}, map[[sha256.Size]byte]bool{}
 	for i := range file.Token {
@@ -79,7 +79,7 @@ func ParseTokens(text string) (*Tokens, error) {
 			return nil, fmt.Errorf("token %d %q: %w", i+1, t.Name, err)
 		}
 		if names[t.Name] || hashes[t.hash] {
-			return nil, fmt.Errorf("token %d %q: another has its name or its hash", i+1, t.Name)
+			return nil, fmt.Errorf("token %d %q: another token has the same name or hash", i+1, t.Name)
 		}
 		names[t.Name], hashes[t.hash] = true, true
 	}
@@ -90,9 +90,9 @@ func (t *Token) validate() error {
 	sum, err := hex.DecodeString(t.SHA256)
 	switch {
 	case t.Name == "" || len(t.Name) > 64 || strings.ContainsFunc(t.Name, func(r rune) bool { return r <= ' ' || r == 0x7f }):
-		return errors.New("name: must be one of 1 to 64 characters without spaces")
+		return errors.New("name: must be 1 to 64 characters without spaces")
 	case err != nil || len(sum) != sha256.Size:
-		return errors.New("sha256: must be one of the 64 hexadecimal digits that boxctl token new prints")
+		return errors.New("sha256: must be the 64 hexadecimal digits that boxctl token new prints")
 	case t.Principal == "":
 		return errors.New("principal: must be the name of a table [principals.NAME] of box.toml")
 	}
@@ -129,7 +129,7 @@ func JoinTokens(a, b *Tokens) (*Tokens, error) {
 	names := map[string]bool{}
 	for i := range all.list {
 		if name := all.list[i].Name; names[name] {
-			return nil, fmt.Errorf("tokens: two are called %q", name)
+			return nil, fmt.Errorf("tokens: two have the name %q", name)
 		}
 		names[all.list[i].Name] = true
 	}

@@ -87,7 +87,7 @@ func (l *Log) Append(r *Record) {
 	data, err := json.Marshal(l.cfg.shaped(r))
 	if err != nil { // not of plain data
 		l.lost++
-		l.log.Error("audit record not encoded", "error", err)
+		l.log.Error("cannot encode an audit record", "error", err)
 	} else if len(l.pending) < maxPending && l.held+len(data) < maxHeld {
 		l.pending = append(l.pending, data)
 		l.held += len(data)
@@ -154,8 +154,8 @@ func (l *Log) Admit(ends bool) error {
 	if err == nil || ends || l.cfg.OnError == onErrorContinue {
 		return nil
 	}
-	return fault.Errorf(fault.Unavailable, "the audit log cannot be written, and nothing may happen without a record (audit.on_error): %w", err).
-		WithHint("make room on the disk of the state directory; boxctl rm works meanwhile")
+	return fault.Errorf(fault.Unavailable, "cannot write the audit log, and audit.on_error forbids changes without a record: %w", err).
+		WithHint("free space on the disk of the state directory; boxctl rm still works")
 }
 
 // flushLocked writes what waits, in its order.
@@ -250,7 +250,7 @@ func (l *Log) beginLocked() error {
 		l.file.Close()
 	}
 	l.file, l.size, l.files = f, 0, append(l.files, name)
-	l.log.Info("audit log goes on in another file", "file", name, "head", l.head.String())
+	l.log.Info("audit log writes to a new file", "file", name, "head", l.head.String())
 	return nil
 }
 

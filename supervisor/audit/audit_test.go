@@ -136,7 +136,7 @@ func TestATornEndIsRepairedAndSaid(t *testing.T) {
 		if r := inOrder(t, dir, nil); r.Repairs != 1 || r.Records != 4 {
 			t.Fatalf("cut at %d: %+v", n, r)
 		}
-		if list[0].Kind != hashchain.NoteRepaired || list[0].Seq != 3 || !strings.Contains(list[0].Detail, fmt.Sprintf("%d bytes", n-before)) || !strings.Contains(text.String(), "cut off") {
+		if list[0].Kind != hashchain.NoteRepaired || list[0].Seq != 3 || !strings.Contains(list[0].Detail, fmt.Sprintf("%d bytes", n-before)) || !strings.Contains(text.String(), "incomplete last record") {
 			t.Fatalf("cut at %d: %+v, %s", n, list[0], text)
 		}
 	}

@@ -69,12 +69,12 @@ func (l *Log) prepareLocked() error {
 	}
 	l.file, l.size = f, end.size
 	if end.damaged > 0 {
-		l.log.Error("the audit log was edited: its end is not as it was written", "records", end.damaged, "file", name)
+		l.log.Error("the audit log was edited: its last records do not match what was written", "records", end.damaged, "file", name)
 	}
 	if end.torn == "" {
 		return nil
 	}
-	l.log.Warn("the last record of the audit log was not whole, and was cut off: boxd had died while it wrote it", "file", name, "bytes", end.tornLen)
+	l.log.Warn("removed an incomplete last record of the audit log: boxd died while writing it", "file", name, "bytes", end.tornLen)
 	return l.noteLocked(&Record{Kind: hashchain.NoteRepaired, Detail: fmt.Sprintf("%d bytes at the end of %s were no whole record and were cut off; their SHA-256 is %s", end.tornLen, name, end.torn)})
 }
 
@@ -153,7 +153,7 @@ func (l *Log) Run(ctx context.Context) {
 			return
 		}
 		if err := l.sync(); err != nil {
-			l.log.Error("audit log not on the disk", "error", err)
+			l.log.Error("cannot sync the audit log to disk", "error", err)
 		}
 		l.again()
 		if head := l.Head(); time.Since(said) >= headEvery && head != at {
@@ -215,7 +215,7 @@ func (l *Log) Close() {
 		err = l.syncLocked()
 	}
 	if err != nil {
-		l.log.Error("audit log not on the disk", "error", err)
+		l.log.Error("cannot sync the audit log to disk", "error", err)
 	}
 	l.log.Info("audit log", "head", l.head.String())
 	if l.file != nil {

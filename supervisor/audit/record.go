@@ -53,9 +53,9 @@ func DefaultConfig() Config {
 func (c *Config) Validate() error {
 	switch {
 	case !slices.Contains([]string{argvFull, argvDigest, argvNone}, c.Argv):
-		return fmt.Errorf("audit.argv = %q: must be one of %q, %q and %q", c.Argv, argvFull, argvDigest, argvNone)
+		return fmt.Errorf("audit.argv = %q: must be %q, %q or %q", c.Argv, argvFull, argvDigest, argvNone)
 	case c.OnError != onErrorRefuse && c.OnError != onErrorContinue:
-		return fmt.Errorf("audit.on_error = %q: must be one of %q, %q", c.OnError, onErrorRefuse, onErrorContinue)
+		return fmt.Errorf("audit.on_error = %q: must be %q or %q", c.OnError, onErrorRefuse, onErrorContinue)
 	case c.MaxSize < leastSize || c.MaxSize > mostSize:
 		return fmt.Errorf("audit.max_size = %v: must be %v to %v", c.MaxSize, leastSize, mostSize)
 	case c.MaxFiles < 2 || c.MaxFiles > mostFiles:

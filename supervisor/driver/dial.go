@@ -21,7 +21,7 @@ type ledTo struct {
 }
 
 // errNotLed says that a name has not led a box to an address.
-var errNotLed = errors.New("the name has not led to this address")
+var errNotLed = errors.New("the name does not resolve to this address")
 
 // dial begins a connection for a box whose connections are looked at, and hands it to the program.
 func (d *Resolver) dial(ctx context.Context, conn *fdpass.Conn, m *egress.Dial) {
@@ -59,7 +59,7 @@ func (d *Resolver) mayDial(m *egress.Dial) error {
 	defer d.mu.Unlock()
 	e := d.boxes[m.Key]
 	if e == nil || !e.Strict {
-		return errors.New("there is no such box")
+		return errors.New("no such box")
 	}
 	name, ok := egress.FromQuery(string(m.Name) + ".")
 	if !ok || !slices.Contains(egress.Openings(e.Rules.Match(name)), egress.Opening{Protocol: egress.TCP, Port: m.To.Port()}) {

@@ -109,7 +109,7 @@ func (d *Driver) launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 		box.Close()
 		d.unwatch(ctx, spec.Key)
 		if eerr := d.Keeper.End(context.WithoutCancel(ctx), spec.Key, true); eerr != nil && d.log != nil {
-			d.log.Warn("box whose names are not resolved", "error", eerr)
+			d.log.Warn("cannot resolve names for a box", "error", eerr)
 		}
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (d *Driver) SetNetwork(ctx context.Context, key string, network *isolation.
 }
 
 func errNoNames() error {
-	return fault.Errorf(fault.Unsupported, "rules by name: boxd resolves no names").WithHint("name networks instead")
+	return fault.Errorf(fault.Unsupported, "rules with host names need boxnames, which this boxd has switched off").WithHint("use rules with networks (CIDR) instead")
 }
 
 // resume has the names of a box resolved that was taken over. It lives without them until the program is there.

@@ -35,7 +35,7 @@ func (d *Resolver) pin(ctx context.Context, conn *fdpass.Conn, p *egress.Pin) {
 		d.remember(e, p)
 	}
 	if err != nil {
-		d.cfg.Log.Warn("addresses of a name are not reachable", "box", p.Key, "name", p.Name, "error", err)
+		d.cfg.Log.Warn("cannot allow the addresses of a name", "box", p.Key, "name", p.Name, "error", err)
 		done.Error = err.Error()
 	}
 	if body, err := egress.Encode(&egress.Request{Pinned: done}); err == nil {
@@ -84,7 +84,7 @@ func (d *Resolver) check(p *egress.Pin) ([]egress.Opening, error) {
 	defer d.mu.Unlock()
 	e := d.boxes[p.Key]
 	if e == nil {
-		return nil, errors.New("there is no such box")
+		return nil, errors.New("no such box")
 	}
 	name, ok := egress.FromQuery(string(p.Name) + ".")
 	if !ok {
@@ -95,7 +95,7 @@ func (d *Resolver) check(p *egress.Pin) ([]egress.Opening, error) {
 	case len(at) == 0:
 		return nil, fmt.Errorf("no rule allows %q", p.Name)
 	case len(p.Addresses) == 0 || len(p.Addresses) > maxPinned || p.Seconds < 1 || p.Seconds > int64(longestPin/time.Second):
-		return nil, errors.New("no pin")
+		return nil, errors.New("no address given")
 	case slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return !egress.Public(a) }):
 		return nil, errors.New("an address is not public")
 	}

@@ -128,7 +128,7 @@ func (d *Resolver) keep(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		d.cfg.Log.Warn("names of boxes are not resolved; the program for it is looked for", "error", err)
+		d.cfg.Log.Warn("boxnames is not running: names in boxes do not resolve; trying again", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -180,7 +180,7 @@ func (d *Resolver) receive(ctx context.Context, conn *fdpass.Conn, m *egress.Rep
 			d.cfg.Denied(m.Denied)
 		}
 	case m.Ended != nil:
-		d.cfg.Log.Warn("names of a box are not resolved", "box", m.Ended.Key, "error", m.Ended.Error)
+		d.cfg.Log.Warn("cannot resolve names for a box", "box", m.Ended.Key, "error", m.Ended.Error)
 		if pause, ok := d.givenBack(conn, m.Ended.Key); ok {
 			d.all.Go(func() { d.handOverAgain(ctx, m.Ended.Key, pause) })
 		}
@@ -237,14 +237,14 @@ func (d *Resolver) handOverAgain(ctx context.Context, key string, pause time.Dur
 		if err == nil || errors.Is(err, errNone) || errors.Is(err, errRemoved) || d.cfg.Gone(err) {
 			return
 		}
-		d.cfg.Log.Warn("names of a box are not resolved", "box", key, "error", err)
+		d.cfg.Log.Warn("cannot resolve names for a box", "box", key, "error", err)
 	}
 }
 
 // Why a box is not handed in.
 var (
-	errNone    = errors.New("the program that resolves names is not there")
-	errRemoved = errors.New("the box is not there any more")
+	errNone    = errors.New("boxnames is not running")
+	errRemoved = errors.New("the box has ended")
 )
 
 // hand gives the program a box with two sockets, if it neither has it nor has just given it back.
@@ -327,7 +327,7 @@ func (d *Resolver) Add(ctx context.Context, key string, box ResolverBox) error {
 			return nil
 		case !errors.Is(err, errNone) || ctx.Err() != nil || d.life().Err() != nil:
 			d.Remove(key)
-			return fault.Errorf(fault.Unavailable, "names of the box: %w", err).WithHint("boxnames resolves them: the log of boxd says what it lacks")
+			return fault.Errorf(fault.Unavailable, "cannot resolve names for the box: %w", err).WithHint("see the log of boxd: journalctl -u boxd")
 		}
 	}
 }

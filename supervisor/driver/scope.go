@@ -38,11 +38,11 @@ func hold(program string) (*scope, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C meant for boxd is not for it
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, fmt.Errorf("holder of a scope: %w", err)
+		return nil, fmt.Errorf("process that holds the scope: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
 		stdin.Close()
-		return nil, fmt.Errorf("holder of a scope: %w", err)
+		return nil, fmt.Errorf("process that holds the scope: %w", err)
 	}
 	return &scope{stdin: stdin, cmd: cmd}, nil
 }
@@ -64,7 +64,7 @@ func (d *Driver) start(ctx context.Context, name string, limits *cgroup.Limits) 
 	s.letGo()
 	switch {
 	case errors.Is(err, systemd.ErrScopeExists): // it is another's, or what is left of one is just going
-		return nil, fault.Errorf(fault.Unavailable, "%w", err).WithHint("another boxd on this host may have a box of this name; if not, try again")
+		return nil, fault.Errorf(fault.Unavailable, "%w", err).WithHint("try again; another boxd on this host may use the same name")
 	case !errors.Is(err, systemd.ErrNoBus):
 		if serr := d.stopScope(ctx, name); serr != nil {
 			d.log.Warn("scope", "error", serr) // it has lost its only process, and ends by that
@@ -89,7 +89,7 @@ func (d *Driver) stop(ctx context.Context, key string) error {
 	name := systemd.ScopeName(key)
 	err := d.stopScope(ctx, name)
 	if errors.Is(err, systemd.ErrNoBus) {
-		d.log.Warn("scope is stopped later", "error", err)
+		d.log.Warn("scope not stopped yet; trying again later", "error", err)
 		d.mu.Lock()
 		d.left[name] = true
 		d.mu.Unlock()
@@ -106,7 +106,7 @@ func (d *Driver) stopLeft(ctx context.Context) {
 	d.mu.Unlock()
 	for _, name := range names {
 		if err := d.stopScope(ctx, name); err != nil {
-			d.log.Warn("scope is stopped later", "error", err)
+			d.log.Warn("scope not stopped yet; trying again later", "error", err)
 			d.mu.Lock()
 			d.left[name] = true
 			d.mu.Unlock()
@@ -179,10 +179,10 @@ func unavailable(err error) error {
 		return fmt.Errorf("%w: %w", syscall.ESRCH, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("systemd has not answered within %v", patience) // not the caller's deadline
+		err = fmt.Errorf("systemd did not answer within %v", patience) // not the caller's deadline
 	}
-	return fault.Errorf(fault.Unavailable, "no scope for the box: %w", err).
-		WithHint("boxes are in scopes of systemd by cgroups.driver in box.toml; is D-Bus running? With \"direct\" boxd needs none")
+	return fault.Errorf(fault.Unavailable, "cannot create a systemd scope for the box: %w", err).
+		WithHint("check that D-Bus is running, or set cgroups.driver = \"direct\" in box.toml")
 }
 
 // Check examines the host, as client.Keeper.Check does, and whether scopes can be made.

@@ -54,7 +54,7 @@ func TestBoxdsOwnErrorsAreKept(t *testing.T) {
 	log := slog.New(l.Watch(slog.NewTextHandler(io.Discard, nil)))
 	log.Info("all is well")
 	log.Warn("keeper", "error", "gone")
-	log.With("session", "s").Error("session does not end")
+	log.With("session", "s").Error("cannot end session; trying again")
 	log.ErrorContext(trace.With(t.Context(), trace.Request{ID: "r"}), "request failed")
 	all := l.Of("", true)
 	if len(all) != 2 || all[0].Detail != "keeper error=gone" || all[0].Kind != "warn" || all[1].Session != "s" {

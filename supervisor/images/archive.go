@@ -155,7 +155,7 @@ func (o *opened) index(ctx context.Context, most int) error {
 			return bad("it is truncated")
 		case errors.Is(err, tar.ErrInsecurePath): // of no file that is looked for
 		case err != nil:
-			return bad("no tar archive, or damaged: %v", err)
+			return bad("not a tar archive, or damaged: %v", err)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -242,7 +242,7 @@ func (o *opened) document(name, want string, v any) error {
 	o.read++
 	o.bytes += f.size
 	if o.read > maxReads || o.bytes > maxRead {
-		return bad("its indexes lead to more than %d documents, or %d bytes of them", maxReads, maxRead)
+		return bad("its indexes refer to more than %d documents, or %d bytes of them", maxReads, maxRead)
 	}
 	data := make([]byte, f.size)
 	if _, err := io.ReadFull(io.NewSectionReader(o.from, f.at, f.size), data); err != nil {
@@ -253,7 +253,7 @@ func (o *opened) document(name, want string, v any) error {
 		return bad("%s has the digest %s", fault.Show(want), digest)
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return bad("%s is no JSON of its kind: %v", fault.Show(name), err)
+		return bad("%s is not the expected JSON: %v", fault.Show(name), err)
 	}
 	return nil
 }
@@ -278,7 +278,7 @@ func copyBounded(ctx context.Context, w io.Writer, r io.Reader, most int64) erro
 	case err != nil:
 		return err
 	case n > most:
-		return bad("it becomes more than %d bytes (images.max_bytes)", most)
+		return bad("it unpacks to more than %d bytes (images.max_bytes)", most)
 	}
 	return nil
 }
@@ -299,13 +299,13 @@ func decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
 	case len(head) > 1 && head[0] == 0x1f && head[1] == 0x8b:
 		z, err := gzip.NewReader(b)
 		if err != nil {
-			return nil, true, bad("not what gzip has compressed, or damaged")
+			return nil, true, bad("not gzip data, or damaged")
 		}
 		return &inflated{&archive.Inflated{Z: z, In: in, Free: freeBytes}, func() {}}, true, nil
 	case len(head) > 3 && head[0] == 0x28 && head[1] == 0xb5 && head[2] == 0x2f && head[3] == 0xfd:
 		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
-			return nil, true, bad("not what zstd has compressed, or damaged")
+			return nil, true, bad("not zstd data, or damaged")
 		}
 		return &inflated{&archive.Inflated{Z: z, In: in, Free: freeBytes}, z.Close}, true, nil
 	}
@@ -364,7 +364,7 @@ func (l *Layer) Write(ctx context.Context, w io.Writer, most int64) error {
 func digestName(digest string) (string, error) {
 	sum, ok := strings.CutPrefix(digest, "sha256:")
 	if !ok || !isHex(sum) {
-		return "", bad("the digest %s is none of sha256", fault.Show(digest))
+		return "", bad("the digest %s is not a sha256 digest", fault.Show(digest))
 	}
 	return "blobs/sha256/" + sum, nil
 }

@@ -71,7 +71,7 @@ func (s *Store) configOf(is *policy.ImageRoot, to *Commitment) (*ImageConfig, er
 	}
 	if to.WorkingDir != nil {
 		if dir := *to.WorkingDir; dir != "/" && !isolation.CleanAbsolute(dir) {
-			return nil, fault.Field("working_dir", dir, "an absolute path, in its shortest form")
+			return nil, fault.Field("working_dir", dir, "an absolute path without . or ..")
 		}
 		c.WorkingDir = *to.WorkingDir
 	}

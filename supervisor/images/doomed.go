@@ -86,7 +86,7 @@ func (s *Store) removeOne(ctx context.Context, tree string) {
 	ctx, cancel := context.WithTimeout(ctx, dropPatience)
 	defer cancel()
 	if err := s.remove(ctx, tree); err != nil {
-		s.in.Log.Info("the tree of an image that nobody wants is still there", "tree", tree, "error", err)
+		s.in.Log.Info("cannot remove an unused image tree yet", "tree", tree, "error", err)
 		return
 	}
 	s.mu.Lock()

@@ -77,7 +77,7 @@ func (o *opened) oci(ctx context.Context, name, arch string) (*ArchiveImage, err
 		return nil, err
 	}
 	if !strings.HasPrefix(layout.Version, "1.") {
-		return nil, bad("an image layout of version %s, not 1", fault.Show(layout.Version))
+		return nil, bad("image layout version %s is not supported, only 1", fault.Show(layout.Version))
 	}
 	var top index
 	if err := o.document("index.json", "", &top); err != nil {
@@ -154,7 +154,7 @@ func choose(found []candidate, name, arch string) (*candidate, error) {
 	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.Digest, b.Digest) })
 	found = slices.CompactFunc(found, func(a, b candidate) bool { return a.Digest == b.Digest && slices.Equal(a.names, b.names) })
 	if len(found) == 0 {
-		return nil, bad("no image for linux/%s is in it", arch)
+		return nil, bad("it has no image for linux/%s", arch)
 	}
 	var same []candidate
 	var names []string
@@ -171,7 +171,7 @@ func choose(found []candidate, name, arch string) (*candidate, error) {
 		return &same[0], nil
 	}
 	slices.Sort(names)
-	f := bad("%d images for linux/%s are in it", len(found), arch)
+	f := bad("it has %d images for linux/%s", len(found), arch)
 	f.Field, f.Value, f.Allowed = "name", name, strings.Join(slices.Compact(names), ", ")
 	return nil, f
 }
@@ -186,7 +186,7 @@ func (o *opened) manifest(c *candidate, arch string) (*ArchiveImage, error) {
 		return nil, err
 	}
 	if m.SchemaVersion != 2 || m.Config == nil {
-		return nil, bad("%s is no manifest of an image of version 2", fault.Show(c.Digest))
+		return nil, bad("%s is not an image manifest of schema version 2", fault.Show(c.Digest))
 	}
 	if at, err = o.blob(m.Config); err != nil {
 		return nil, err
@@ -217,9 +217,9 @@ func (o *opened) configure(img *ArchiveImage, at, digest, arch string) error {
 	case d.OS != "linux" || d.Architecture != arch:
 		return bad("it is for %s, not for linux/%s", fault.Show(d.OS+"/"+d.Architecture), arch)
 	case !d.sane():
-		return bad("its configuration has texts with NUL, or far too many")
+		return bad("its configuration has too many texts, or texts with NUL")
 	case len(img.Layers) == 0 || len(img.Layers) > maxLayers:
-		return bad("an image of %d layers: must have 1 to %d", len(img.Layers), maxLayers)
+		return bad("it has %d layers: must have 1 to %d", len(img.Layers), maxLayers)
 	case len(d.RootFS.DiffIDs) != len(img.Layers):
 		return bad("its configuration has %d layers, its manifest %d", len(d.RootFS.DiffIDs), len(img.Layers))
 	}
@@ -259,7 +259,7 @@ func (o *opened) docker(name, arch string) (*ArchiveImage, error) {
 		}
 	}
 	if len(list) != 1 && (len(list) == 0 || !slices.Contains(list[i].RepoTags, name)) {
-		f := bad("%d images are in it", len(list))
+		f := bad("it has %d images", len(list))
 		f.Field, f.Value, f.Allowed = "name", name, strings.Join(names, ", ")
 		return nil, f
 	}
@@ -290,7 +290,7 @@ func Committed(ctx context.Context, from *os.File, config *ImageConfig) (*Archiv
 	d.Architecture, d.OS, d.RootFS.DiffIDs = config.Architecture, "linux", []string{img.Digest}
 	c.Env, c.WorkingDir, c.User, c.Entrypoint, c.Cmd = config.Env, config.WorkingDir, config.User, config.Entrypoint, config.Cmd
 	if !d.sane() {
-		return nil, fault.Field("env", fault.Word("too much"), "a configuration without NUL, of 128 KiB at most")
+		return nil, fault.Field("env", fault.Word("too long"), "at most 128 KiB, without NUL")
 	}
 	data, err := json.Marshal(&d)
 	if err != nil {

@@ -41,7 +41,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 		from.Form = Auto
 	}
 	if !slices.Contains(forms, from.Form) {
-		return Image{}, fault.Field("form", from.Form, strings.Join(forms, ", "))
+		return Image{}, fault.Field("form", from.Form, fault.OneOf(forms...))
 	}
 	if from.Name != "" {
 		if err := validName(from.Name); err != nil {
@@ -78,7 +78,7 @@ func (s *Store) take(ctx context.Context, in *incoming) (Image, error) {
 	}
 	defer func() {
 		if err := s.root.RemoveAll(dir); err != nil {
-			s.in.Log.Warn("what an import has left is still on the disk", "error", err)
+			s.in.Log.Warn("cannot clean up after an import", "error", err)
 		}
 	}()
 	return s.importFrom(ctx, dir, in)
@@ -136,7 +136,7 @@ func (s *Store) importFrom(ctx context.Context, dir string, in *incoming) (Image
 	s.mu.Unlock()
 	defer s.Release(importing)
 	if old == nil && count >= s.cfg.Max {
-		return Image{}, fault.Errorf(fault.Exhausted, "there are %d images, the limit (images.max)", count).WithHint("boxctl images prune removes what no session has")
+		return Image{}, fault.Errorf(fault.Exhausted, "the image store has %d images, its limit (images.max)", count).WithHint("remove unused images: boxctl images prune")
 	}
 	if same == nil {
 		if err := s.unpack(ctx, img, found.Layers, all[2]); err != nil {
@@ -162,7 +162,7 @@ func receive(f *os.File, r io.Reader, most int64) error {
 	case errors.As(err, new(*os.PathError)) || err != nil && fault.KindOf(err) != fault.Internal:
 		return err
 	case err != nil:
-		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("send all of it")
+		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
 	case n > most:
 		return fault.Field("body", fault.Word("more"), fmt.Sprintf("at most %v (images.max_archive)", quantity.Size(most)))
 	}
@@ -194,7 +194,7 @@ func (s *Store) unpack(ctx context.Context, img *Image, layers []Layer, scratch 
 		ended := s.in.Boxes.End(late, spec.Key, true)
 		box.Close()
 		if err == nil && ended != nil {
-			s.in.Log.Warn("the box in which an image was unpacked does not end", "key", spec.Key, "error", ended)
+			s.in.Log.Warn("cannot end the box that unpacked an image", "key", spec.Key, "error", ended)
 		}
 	}
 	s.mu.Lock()
@@ -218,7 +218,7 @@ func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
 	settings.WorkspaceInodes = 2*s.cfg.MaxEntries + 64
 	found, err := s.in.Boxes.ProbeHost(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look at the host: %w", err)
+		return nil, fmt.Errorf("examine the host: %w", err)
 	}
 	by, err := s.in.Policy().Enforcement(&settings, policy.Host{Layout: stats.HostLayout(), Host: *found})
 	if err != nil {
@@ -282,9 +282,9 @@ func (s *Store) count(p *client.Program, exit *isolation.Exit, img *Image) error
 	}
 	switch {
 	case exit.Reason == isolation.ReasonTimedOut:
-		return fault.Errorf(fault.Exhausted, "to unpack a layer took longer than %v (images.timeout)", s.cfg.Timeout).WithHint("a larger images.timeout, or an image of smaller layers")
+		return fault.Errorf(fault.Exhausted, "unpacking a layer took longer than %v (images.timeout)", s.cfg.Timeout).WithHint("raise images.timeout in box.toml, or use smaller layers")
 	case exit.Reason == isolation.ReasonOOM:
-		return fault.Errorf(fault.Invalid, "image archive: to unpack a layer takes more memory than there is for it").WithHint("leave out what the image does not need, such as very long names")
+		return fault.Errorf(fault.Invalid, "image archive: unpacking a layer needs more memory than it may have").WithHint("use an image with fewer or shorter file names")
 	case exit.Reason != isolation.ReasonExited || exit.Code != 0:
 		text := strings.Map(func(r rune) rune {
 			if r < ' ' || r == 0x7f {
@@ -298,13 +298,13 @@ func (s *Store) count(p *client.Program, exit *isolation.Exit, img *Image) error
 	}
 	var got [3]int64
 	if n, err := fmt.Sscanf(string(said), "%d %d %d\n", &got[0], &got[1], &got[2]); n != 3 || err != nil || slices.Min(got[:]) < 0 || got[0] > int64(s.cfg.MaxBytes) || slices.Max(got[1:]) > int64(2*s.cfg.MaxEntries) {
-		return errors.New("unpack an image: the program in the box makes no sense")
+		return errors.New("unpack an image: the unpacker gave an invalid answer")
 	}
 	img.Bytes += got[0]
 	img.Entries += int(got[1])
 	img.LeftOut += int(got[2])
 	if img.Entries > s.cfg.MaxEntries || img.Bytes > int64(s.cfg.MaxBytes) {
-		return fault.Errorf(fault.Invalid, "image archive: %d bytes in %d entries: must be at most %v (images.max_bytes) and %d (images.max_entries)", img.Bytes, img.Entries, s.cfg.MaxBytes, s.cfg.MaxEntries).WithHint("leave out what the image does not need")
+		return fault.Errorf(fault.Invalid, "image archive: it has %d bytes in %d files; the limits are %v (images.max_bytes) and %d (images.max_entries)", img.Bytes, img.Entries, s.cfg.MaxBytes, s.cfg.MaxEntries).WithHint("use a smaller image")
 	}
 	return nil
 }

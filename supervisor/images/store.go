@@ -137,7 +137,7 @@ func (s *Store) load() error {
 			err = errors.New("not the record of that image")
 		}
 		if err != nil {
-			s.in.Log.Error("an image is not in order", "file", filepath.Join(dir.Name(), name), "error", err)
+			s.in.Log.Error("cannot use an image: its record is damaged", "file", filepath.Join(dir.Name(), name), "error", err)
 			continue
 		}
 		s.images[img.Name] = img
@@ -154,14 +154,14 @@ func recordFile(name string) string {
 // validName checks the name of an image, as registries have them.
 func validName(name string) error {
 	if name == policy.ImageHost || !policy.ValidImageName(name) || strings.HasPrefix(name, "sha256:") {
-		return fault.Field("name", name, "a name such as python:3.12 or registry.example/team/tools:1, not host")
+		return fault.Field("name", name, "a name such as python:3.12 or registry.example/team/tools:1, other than host")
 	}
 	return nil
 }
 
 // notFound is the answer where there is no image of a name.
 func notFound(name string) error {
-	f := fault.Errorf(fault.NotFound, "no image %s", fault.Show(name)).WithHint("boxctl images ls shows those there are")
+	f := fault.Errorf(fault.NotFound, "no image %s", fault.Show(name)).WithHint("list images: boxctl images ls")
 	f.Field, f.Value = "image", name
 	return f
 }
@@ -217,7 +217,7 @@ func (s *Store) Root(name string) (*policy.ImageRoot, error) {
 		for _, known := range s.List() {
 			names = append(names, known.Name)
 		}
-		return nil, fault.Field("image", name, strings.Join(names, ", ")).WithHint("boxctl images import brings images in")
+		return nil, fault.Field("image", name, fault.OneOf(names...)).WithHint("add one: boxctl images pull NAME")
 	}
 	is := &policy.ImageRoot{Digest: img.Digest, Tree: img.Tree, Env: map[string]string{}}
 	for _, kv := range img.Config.Env {
@@ -339,7 +339,7 @@ func nameOf(asked string, given []string) (string, error) {
 		name = slices.MaxFunc(given, func(a, b string) int { return cmp.Compare(len(a), len(b)) }) // with its registry
 	}
 	if name == "" {
-		return "", fault.Field("name", fault.Word("missing"), "a name: the archive gives the image none")
+		return "", fault.Field("name", fault.Word("missing"), "a name such as team/tools:1").WithText("the archive has no image name").WithHint("give it a name with --name")
 	}
 	return name, validName(name)
 }

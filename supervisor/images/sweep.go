@@ -65,7 +65,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	defer s.mu.Unlock()
 	for name, img := range s.images {
 		if !there[img.Tree] {
-			s.in.Log.Error("an image is in the store and not on the disk", "image", name)
+			s.in.Log.Error("an image of the store is missing on disk", "image", name)
 			delete(s.images, name)
 		}
 	}

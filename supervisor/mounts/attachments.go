@@ -146,7 +146,7 @@ func (d *Attachments) Mount(ctx context.Context, s *session.Session, box *client
 		}
 		err := d.mount(ctx, s, k)
 		if errors.Is(err, errVanished) {
-			d.log.Warn("a skill is in the store and not on the disk", "skill", k.Name, "owner", s.Owner.Name)
+			d.log.Warn("a skill of the store is missing on disk", "skill", k.Name, "owner", s.Owner.Name)
 			d.set(s.Key, k.Name, nil)
 			*k, err = policy.ActiveSkill{Name: k.Name, Since: k.Since, Of: k.Of, Missing: true}, nil
 		}
@@ -182,7 +182,7 @@ func (d *Attachments) Adopted(ctx context.Context, s *session.Session) {
 			continue
 		}
 		if err := d.mount(ctx, s, &k); err != nil {
-			d.log.Warn("skill of a session of an earlier boxd", "session", s.ID, "skill", k.Name, "error", err)
+			d.log.Warn("cannot restore a skill of a session", "session", s.ID, "skill", k.Name, "error", err)
 		}
 	}
 }
@@ -231,7 +231,7 @@ func (d *Attachments) activate(ctx context.Context, s *session.Session, of, name
 	was := s.Skills()
 	i, found := attachPosition(was, name)
 	if !found && len(was) >= policy.MaxSkills {
-		return is, false, fault.Errorf(fault.Conflict, "session %s has %d skills, the limit", fault.Show(s.ID), len(was)).WithHint("deactivate one")
+		return is, false, fault.Errorf(fault.Conflict, "session %s has %d skills, its limit", fault.Show(s.ID), len(was)).WithHint("deactivate one first")
 	}
 	is, l := d.lease(s, of, name)
 	if l == nil {
@@ -275,7 +275,7 @@ func (d *Attachments) deactivate(ctx context.Context, s *session.Session, name s
 	list := s.Skills()
 	i, found := attachPosition(list, name)
 	if !found {
-		f := fault.Errorf(fault.NotFound, "skill %s is not active in session %s", fault.Show(name), fault.Show(s.ID)).WithHint("boxctl inspect shows those that are")
+		f := fault.Errorf(fault.NotFound, "skill %s is not active in session %s", fault.Show(name), fault.Show(s.ID)).WithHint("list active skills: boxctl inspect BOX")
 		f.Field, f.Value = "skill", name
 		return f
 	}
@@ -326,25 +326,25 @@ func request(s *session.Session, k *policy.ActiveSkill) *isolation.ChangeMount {
 func SkillTarget(name string) string { return path.Join(isolation.SkillsDir, name) }
 
 // errVanished means that the files of a skill are not where the store has them.
-var errVanished = errors.New("its files are gone")
+var errVanished = errors.New("its files are missing")
 
 // attachFailure is what the keeper says of a change that is about a skill, or a drive.
 func attachFailure(s *session.Session, kind, name string, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
-		return fault.Errorf(fault.Unavailable, "the %ss of session %s cannot be changed now: %w", kind, fault.Show(s.ID), err).
-			WithHint("boxd starts another keeper; try again")
+		return fault.Errorf(fault.Unavailable, "cannot change the %ss of session %s now: %w", kind, fault.Show(s.ID), err).
+			WithHint("try again: boxd is starting a new keeper")
 	case errors.Is(err, unix.ESRCH):
 		return session.NotFoundError(s.ID)
 	case ok && step.Step == isolation.StepMountSource && step.Errno == unix.ENOENT:
 		return fmt.Errorf("%s %q of %s: %w", kind, name, s.Owner.Name, errVanished)
 	case ok && step.Refused != nil:
 		f := fault.Field(kind, step.Refused.Value, step.Refused.Allowed).Of(fault.Conflict)
-		return f.WithHint("take it from the session, and give it again")
+		return f.WithHint("remove it from the session, and add it again")
 	case ok && step.Errno == unix.ENOENT:
-		return fault.Errorf(fault.Conflict, "the box of session %s was made by an earlier boxd, and has no place for a %s", fault.Show(s.ID), kind).
-			WithHint("make another session")
+		return fault.Errorf(fault.Conflict, "session %s was made by an older boxd, and cannot have a %s", fault.Show(s.ID), kind).
+			WithHint("create a new session")
 	}
 	return fmt.Errorf("%s %q in session %q: %w", kind, name, s.ID, err)
 }

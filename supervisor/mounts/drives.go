@@ -98,7 +98,7 @@ func (d *Attachments) adoptedDrives(ctx context.Context, s *session.Session) {
 			continue
 		}
 		if err := d.mountDrive(ctx, s, &k); err != nil {
-			d.log.Warn("drive of a session of an earlier boxd", "session", s.ID, "drive", k.Name, "error", err)
+			d.log.Warn("cannot restore a drive of a session", "session", s.ID, "drive", k.Name, "error", err)
 		}
 	}
 }
@@ -186,9 +186,9 @@ func allowDrive(s *session.Session, was []policy.ActiveDrive, is *policy.ActiveD
 	}
 	switch {
 	case isNew && n >= policy.MaxDrives:
-		return fault.Errorf(fault.Conflict, "session %s has %d drives, the limit", fault.Show(s.ID), n).WithHint("take one from it")
+		return fault.Errorf(fault.Conflict, "session %s has %d drives, its limit", fault.Show(s.ID), n).WithHint("remove one from it first")
 	case len(is.Earlier) > policy.MaxEarlier || !found && len(was) >= policy.MaxDrives+maxGone:
-		return fault.Errorf(fault.Conflict, "session %s has had too many versions of drives, which are kept until it ends", fault.Show(s.ID)).WithHint("go on in another session")
+		return fault.Errorf(fault.Conflict, "session %s has used too many versions of drives; they are kept until it ends", fault.Show(s.ID)).WithHint("create a new session")
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 		list := s.Drives()
 		i, found := driveAt(list, name)
 		if !found || list[i].Gone {
-			f := fault.Errorf(fault.NotFound, "session %s has no drive %s", fault.Show(s.ID), fault.Show(name)).WithHint("boxctl inspect shows those it has")
+			f := fault.Errorf(fault.NotFound, "session %s has no drive %s", fault.Show(s.ID), fault.Show(name)).WithHint("list its drives: boxctl inspect BOX")
 			f.Field, f.Value = "drive", name
 			return f
 		}

@@ -190,12 +190,12 @@ func (d *MountPointCleanup) sweep(ctx context.Context, key string) (bool, error)
 			return err
 		}
 		if err != nil {
-			d.Log.Warn("directories made for mounts are left", "key", key, "error", err)
+			d.Log.Warn("cannot remove directories made for mounts", "key", key, "error", err)
 		}
 		return nil
 	})
 	if err != nil {
-		d.Log.Warn("directories made for mounts are left for now", "key", key, "error", err)
+		d.Log.Warn("cannot remove directories made for mounts yet", "key", key, "error", err)
 	}
 	return found, err
 }
@@ -206,7 +206,7 @@ func (d *MountPointCleanup) tell(r *Removal) {
 		return
 	}
 	if err := d.Keep(r.Successor); err != nil {
-		d.Log.Error("record not written", "key", r.Successor, "error", err)
+		d.Log.Error("cannot write record", "key", r.Successor, "error", err)
 	}
 }
 

@@ -73,18 +73,18 @@ func (c *Changer) allowed(ctx context.Context, m policy.Mount) (policy.Mount, er
 func free(made []policy.Mount, live []policy.LiveMount, target string) error {
 	for _, m := range made {
 		if isolation.Within(m.Target, target) {
-			return fault.Field("target", target, "a path that is not at or above "+m.Target+", with which the session was made").Of(fault.Conflict)
+			return fault.Field("target", target, "a path that is not at or above "+m.Target+", a mount the session was created with").Of(fault.Conflict)
 		}
 	}
 	for _, m := range live {
 		if m.Target != target && isolation.Within(m.Target, target) {
-			return fault.Field("target", target, "a path that is not above "+m.Target+", which is mounted").Of(fault.Conflict).
-				WithHint("it would be hidden; boxctl umount removes it")
+			return fault.Field("target", target, "a path that is not above the mount "+m.Target).Of(fault.Conflict).
+				WithHint("unmount that one first: boxctl umount BOX %s", m.Target)
 		}
 	}
 	if _, found := position(live, target); !found && len(made)+len(live) >= isolation.MaxMounts {
-		return fault.Errorf(fault.Conflict, "the session has as many mounts as it may, %d", isolation.MaxMounts).
-			WithHint("boxctl umount removes those that it was given while it lived")
+		return fault.Errorf(fault.Conflict, "the session has %d mounts, its limit", isolation.MaxMounts).
+			WithHint("remove one first: boxctl umount BOX TARGET")
 	}
 	return nil
 }
@@ -121,12 +121,12 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 		return list[i], false, nil
 	}
 	if found && !replace {
-		return is, false, fault.Errorf(fault.Conflict, "%s is mounted on %s already, %s", list[i].Source, fault.Show(m.Target), list[i].Mode).
-			WithHint("replace it (boxctl mount --replace), or remove it first")
+		return is, false, fault.Errorf(fault.Conflict, "%s is already mounted on %s (%s)", list[i].Source, fault.Show(m.Target), list[i].Mode).
+			WithHint("replace it with boxctl mount --replace, or remove it first")
 	}
 	if found && len(list[i].IDs) >= isolation.MaxStacked {
-		return is, false, fault.Errorf(fault.Conflict, "what is mounted on %s was replaced %d times, and this kernel keeps all of them below", fault.Show(m.Target), isolation.MaxStacked-1).
-			WithHint("remove it, and add another; from Linux 6.5 on nothing is left below")
+		return is, false, fault.Errorf(fault.Conflict, "the mount on %s was replaced %d times, and this kernel keeps every replaced mount", fault.Show(m.Target), isolation.MaxStacked-1).
+			WithHint("unmount it, and mount again; Linux 6.5 and later have no such limit")
 	}
 	req := c.request(isolation.MountAdd, m)
 	if found {
@@ -212,12 +212,12 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 		list := c.Session.Live()
 		i, found := position(list, target)
 		if !found {
-			return fault.Errorf(fault.NotFound, "nothing is mounted on %s that session %s was given while it lived", fault.Show(target), fault.Show(c.Session.ID)).
-				WithHint("boxctl mount SESSION lists what there is; what a session is made with stays as long as it lives")
+			return fault.Errorf(fault.NotFound, "no mount on %s was added to session %s", fault.Show(target), fault.Show(c.Session.ID)).
+				WithHint("list mounts: boxctl mount BOX; mounts it was created with cannot be removed")
 		}
 		for _, m := range list {
 			if m.Target != target && isolation.Within(m.Target, target) {
-				return fault.Field("target", target, "one without another mount on it: "+m.Target).Of(fault.Conflict).WithHint("remove that one first")
+				return fault.Field("target", target, "a mount without another one below it; "+m.Target+" is").Of(fault.Conflict).WithHint("remove that one first")
 			}
 		}
 		if _, err := c.begin(ctx, list, policy.Mount{Target: target}); err != nil {
@@ -261,7 +261,7 @@ func inUse(what string, users []isolation.MountUser) error {
 	}
 	by := cmp.Or(strings.Join(who, ", "), "something that had it open for a moment")
 	return &Busy{Users: users, Err: fault.Errorf(fault.Conflict, "the %s is in use by %s", what, by).
-		WithHint("end what uses it, or force it: what is open then stays open, and nothing else can be opened")}
+		WithHint("end what uses it, or unmount with --force (files that are open stay open)")}
 }
 
 // failure is what the keeper says of a change.
@@ -269,30 +269,30 @@ func (c *Changer) failure(m *policy.Mount, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
-		return fault.Errorf(fault.Unavailable, "the mounts of session %s cannot be changed now: %w", fault.Show(c.Session.ID), err).
-			WithHint("boxd starts another keeper; try again")
+		return fault.Errorf(fault.Unavailable, "cannot change the mounts of session %s now: %w", fault.Show(c.Session.ID), err).
+			WithHint("try again: boxd is starting a new keeper")
 	case ok && session.Unanswered(step):
 		return fieldOf(session.NoAnswerError(step.Refused.Field, step))
 	case ok && step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
 		return fault.Field("source", r.Value, r.Allowed).Of(fault.Denied).
-			WithHint("box.toml says which directories are lent (mounts.allow)").
+			WithHint("allowed directories are listed in mounts.allow in box.toml").
 			By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed, Setting: "mounts.allow with " + strconv.Quote(r.Value)})
 	case ok && step.Refused != nil:
 		return fieldOf(step.Refused)
 	case ok && step.Step == isolation.StepMountSource:
-		f := fault.Field("source", m.Source, "an existing directory the owner of the session may open")
+		f := fault.Field("source", m.Source, "an existing directory that the owner of the session can open")
 		f.Err = fmt.Errorf("%w: %w", f.Err, step)
 		return f
 	case errors.Is(err, unix.ESRCH):
 		return session.NotFoundError(c.Session.ID)
 	case errors.Is(err, unix.ESTALE):
-		return fault.Errorf(fault.Conflict, "%s was moved by a program of the box while it was mounted there; nothing has changed", fault.Show(m.Target)).
-			WithHint("have the program stop that, or use another target")
+		return fault.Errorf(fault.Conflict, "a program in the box moved %s while it was being mounted; nothing was changed", fault.Show(m.Target)).
+			WithHint("stop the program that moves it, or use another target")
 	case errors.Is(err, unix.EEXIST):
 		return fault.Field("target", m.Target, "a path on which nothing is mounted").Of(fault.Conflict)
 	case ok && isPlace(step):
-		return fault.Field("target", m.Target, "a directory, or a path where the box user can make one, without links ("+step.Errno.Error()+")")
+		return fault.Field("target", m.Target, "a directory, or a path where the box user can create one, without symbolic links ("+step.Errno.Error()+")")
 	}
 	return fmt.Errorf("mount of session %q: %w", c.Session.ID, err)
 }
@@ -365,7 +365,7 @@ func Leads(ctx context.Context, boxes Keeper, held *policy.EffectivePolicy, uid 
 		case answered && step.Step == isolation.StepMountSource: // where it leads is not known, also if its owner could tell
 			return held.MountDenied(i, m.Source)
 		case err != nil:
-			return fault.Errorf(fault.Unavailable, "nobody can tell at the moment where %s leads: %w", fault.Show(m.Source), err).WithHint("try again")
+			return fault.Errorf(fault.Unavailable, "cannot resolve %s now: %w", fault.Show(m.Source), err).WithHint("try again")
 		}
 	}
 	return nil

@@ -82,8 +82,8 @@ func (c *Changer) reconcile(ctx context.Context) (finished bool, err error) {
 	}
 	fresh := slices.DeleteFunc(slices.Clone(now.IDs), func(id uint64) bool { return slices.Contains(change.Known, id) })
 	if len(fresh) > 1 { // one change makes one
-		return false, fault.Errorf(fault.Unavailable, "the mounts of session %s cannot be changed now: a change was interrupted, and which mount is of it is not clear", fault.Show(c.Session.ID)).
-			WithHint("try again; if that does not help, remove the session")
+		return false, fault.Errorf(fault.Unavailable, "cannot change the mounts of session %s now: an interrupted change left them in an unknown state", fault.Show(c.Session.ID)).
+			WithHint("try again; if it fails again, remove the session")
 	}
 	i, found := position(list, change.Target)
 	switch {

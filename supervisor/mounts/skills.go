@@ -64,7 +64,7 @@ func (d *Attachments) have(ctx context.Context, s *session.Session, of, name str
 	list := s.Skills()
 	i, found := attachPosition(list, name)
 	if found && list[i].Of != of {
-		d.log.Warn("a session has a skill of that name already", "session", s.ID, "skill", name)
+		d.log.Warn("a session already has a skill of that name", "session", s.ID, "skill", name)
 		return nil
 	}
 	_, _, err := d.activate(ctx, s, of, name)
@@ -77,7 +77,7 @@ func (d *Attachments) have(ctx context.Context, s *session.Session, of, name str
 	case kind == fault.NotFound, errors.Is(err, errVanished):
 		return d.miss(ctx, s, of, name)
 	case kind == fault.Conflict, isStep(err): // it is about this one alone
-		d.log.Warn("a session goes without a skill", "session", s.ID, "skill", name, "error", err)
+		d.log.Warn("cannot give a session a skill", "session", s.ID, "skill", name, "error", err)
 		return nil
 	default:
 		return err
@@ -105,7 +105,7 @@ func (d *Attachments) miss(ctx context.Context, s *session.Session, of, name str
 	if found {
 		return nil
 	}
-	d.log.Warn("a session was to have a skill that is not there", "session", s.ID, "skill", name)
+	d.log.Warn("a session is missing a skill that does not exist", "session", s.ID, "skill", name)
 	s.SetSkills(slices.Insert(list, i, policy.ActiveSkill{Name: name, Since: time.Now(), Of: of, Missing: true}))
 	return d.keep(s)
 }

@@ -44,8 +44,8 @@ func (c *Config) hostQuotas(s *Settings, by map[string]Mechanism, host Host) err
 			continue
 		}
 		if s.Workspace != "" {
-			return fault.Field("workspace", s.Workspace, "nothing beside a mount for writing below a directory of "+QuotaRootsKey).Of(fault.Unsupported).
-				WithHint("the workspace has a quota of its own, and the directory would have none; leave one of them out, or mount it \"ro\"")
+			return fault.Field("workspace", s.Workspace, "left out with a mount for writing below a directory of "+QuotaRootsKey).Of(fault.Unsupported).WithText("a workspace and a writable mount below a directory of %s cannot be combined", QuotaRootsKey).
+				WithHint("leave one of them out, or mount the directory \"ro\"")
 		}
 		if err := c.Roots.Can(host.Bounds, m.Source); err != nil {
 			if !slices.Contains(c.Limits.BestEffort, LimitWorkspace) {
@@ -65,6 +65,6 @@ func (s *Settings) still(now *Settings) error {
 	if len(s.Bounded) == 0 || s.WorkspaceQuota == now.WorkspaceQuota && s.WorkspaceInodes == now.WorkspaceInodes {
 		return nil
 	}
-	return fault.Field("workspace_quota", s.WorkspaceQuota, "what the session has: it is for directories of the host, which other sessions may use").Of(fault.Unsupported).
-		WithHint("end the sessions that use them, and make another with the quota you want")
+	return fault.Field("workspace_quota", s.WorkspaceQuota, "what the session has").Of(fault.Unsupported).WithText("the quota of a mounted host directory cannot change while the session runs: other sessions may use the directory").
+		WithHint("end the sessions that use the directory, and create one with the quota you want")
 }

@@ -135,8 +135,8 @@ func (h *EffectivePolicy) SameTenant(was, is map[string]string) error {
 	if label == "" || was[label] == is[label] {
 		return nil
 	}
-	return fault.Field("labels", is[label], fmt.Sprintf("%s = %q, as it was made with: it says whose session it is", label, was[label])).Of(fault.Denied).
-		By(fault.Denial{Layer: fault.LayerPolicy, Rule: h.Rule("tenant.label"), Setting: "another session"})
+	return fault.Field("labels", is[label], fmt.Sprintf("%s = %q, as the session was created with", label, was[label])).Of(fault.Denied).WithText("labels: %s cannot change from %q: it names the tenant of the session", label, was[label]).
+		By(fault.Denial{Layer: fault.LayerPolicy, Rule: h.Rule("tenant.label"), Setting: "a new session"})
 }
 
 // Rule is the name of a key of the table.
@@ -177,15 +177,19 @@ func (h *EffectivePolicy) May(tool string) error {
 		layer = fault.LayerNetwork
 	}
 	list := cmp.Or(strings.Join(h.Tools, ", "), "none")
-	return fault.Errorf(fault.Denied, "%s is not among what you may use: %s", tool, list).
+	return fault.Errorf(fault.Denied, "permission denied: you may not use %s (%s allows %s)", tool, h.Rule("tools"), list).
 		WithHint("the operator's policy says so").
 		By(fault.Denial{Layer: layer, Rule: h.Rule("tools"), Allowed: list, Setting: fmt.Sprintf("%s with %q", h.Rule("tools"), tool)})
 }
 
 // refuse is the refusal of a value of a field by a list of the table.
 func (h *EffectivePolicy) refuse(layer fault.Layer, field, value, key string, list []string) error {
-	allowed := cmp.Or(strings.Join(list, ", "), "none")
-	return fault.Field(field, value, allowed).Of(fault.Denied).WithHint("the operator's policy says so").
+	allowed := cmp.Or(fault.OneOf(list...), "none")
+	denied := fault.Field(field, value, allowed)
+	if len(list) == 0 {
+		denied = denied.WithText("%s = %s: %s allows none", field, fault.Show(value), h.Rule(key))
+	}
+	return denied.Of(fault.Denied).WithHint("ask the operator, or see what you may do: boxctl usage").
 		By(fault.Denial{Layer: layer, Rule: h.Rule(key), Allowed: allowed, Setting: fmt.Sprintf("%s with %q", h.Rule(key), value)})
 }
 
@@ -277,7 +281,7 @@ func (b *Policy) validate(c *Config) error {
 	list := func(key string, values, allowed []string) {
 		for _, v := range values {
 			if !slices.Contains(allowed, v) {
-				bad(key, fmt.Sprintf("%q", v), strings.Join(allowed, ", "))
+				bad(key, fmt.Sprintf("%q", v), fault.OneOf(allowed...))
 			}
 		}
 	}
@@ -289,7 +293,7 @@ func (b *Policy) validate(c *Config) error {
 	list("excess", []string{b.Excess}, []string{ExcessClamp, ExcessRefuse})
 	for _, root := range b.Mounts {
 		if root != Any && root != HomeRoot && !isolation.CleanAbsolute(root) {
-			bad("mounts", fmt.Sprintf("%q", root), Any+", "+HomeRoot+" or a clean absolute path")
+			bad("mounts", fmt.Sprintf("%q", root), fault.OneOf(Any, HomeRoot, "an absolute path without . or .."))
 		}
 	}
 	for key, n := range map[string]int{
@@ -336,7 +340,7 @@ func (b *Policy) validateTotals(bad func(key string, value any, allowed string))
 		}
 	}
 	if bounded := (*t != Tenant{Label: t.Label}); bounded && t.Label == "" {
-		bad("tenant.label", `""`, "the name of the label that says whose a session is")
+		bad("tenant.label", `""`, "the name of the label that names the tenant")
 	}
 }
 

@@ -87,11 +87,12 @@ func (w *NetworkRequest) shut(field string, asked bool, value, now any) error {
 	case !asked:
 		return nil
 	case w.Network != rule.Egress:
-		return fault.Field(field, value, "left out of a session whose network is "+w.Network)
+		return fault.Field(field, value, "left out with network = "+strconv.Quote(w.Network)).WithText("%s: needs a network, and this session has network = %q", field, w.Network)
 	case value != now && slices.Contains(w.Locked, field):
 		rule := "profiles." + w.Profile + ".locked"
-		return fault.Field(field, value, fmt.Sprint(now)).Of(fault.Denied).
-			WithHint("profile %q locks %s; leave it out or use another profile", w.Profile, field).
+		f := fault.Field(field, value, fmt.Sprint(now))
+		return f.WithText("%w, as profile %q locks it", f.Err, w.Profile).Of(fault.Denied).
+			WithHint("leave it out, or use another profile").
 			By(fault.Denial{Layer: fault.LayerNetwork, Rule: rule, Allowed: fmt.Sprint(now), Setting: rule + " without " + strconv.Quote(field)})
 	}
 	return nil

@@ -54,11 +54,11 @@ func (s *Settings) Unchanged(other *Settings) bool { return reflect.DeepEqual(s,
 func (req *Request) Fits(has Machine, s *Settings) error {
 	switch {
 	case req.CPUs != nil && s.CPUs > float64(has.CPUs):
-		return fault.Field("cpus", s.CPUs, fmt.Sprintf("at most %d, which this host has", has.CPUs))
+		return fault.Field("cpus", s.CPUs, fmt.Sprintf("at most %d, the CPUs of this host", has.CPUs))
 	case req.Memory != nil && s.Memory > has.Memory:
-		return fault.Field("memory", s.Memory, fmt.Sprintf("at most %d MiB, which this host has", has.Memory/quantity.MiB))
+		return fault.Field("memory", s.Memory, fmt.Sprintf("at most %d MiB, the memory of this host", has.Memory/quantity.MiB))
 	case req.Pids != nil && s.Pids > has.Pids:
-		return fault.Field("pids", s.Pids, fmt.Sprintf("at most %d, which this host has (kernel.pid_max)", has.Pids))
+		return fault.Field("pids", s.Pids, fmt.Sprintf("at most %d, the limit of this host (kernel.pid_max)", has.Pids))
 	}
 	return nil
 }
@@ -78,19 +78,19 @@ func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Lim
 		given        bool
 	}{{LimitCPU, "cpus", l.CPUs != nil}, {LimitMemory, "memory", l.Memory != nil}, {LimitPids, "pids", l.Pids != nil}} {
 		if f.given && by[f.limit] != MechanismGroup {
-			err := fault.Errorf(fault.Unsupported, "%s of an execution alone needs control groups, which this session has not", f.field).
-				WithHint("leave it out: the session's own limit counts; boxctl doctor says why there are no control groups")
+			err := fault.Errorf(fault.Unsupported, "%s: a limit for one execution needs cgroups, which this session does not have", f.field).
+				WithHint("leave it out (the session's limit applies); boxctl doctor says why there are no cgroups")
 			err.Field, err.Allowed = f.field, "left out"
 			return limits, err
 		}
 	}
 	switch {
 	case l.CPUs != nil && !(*l.CPUs >= minCPUs && *l.CPUs <= s.CPUs):
-		return limits, fault.Field("cpus", *l.CPUs, fmt.Sprintf("%g to %g, which the session has", minCPUs, s.CPUs))
+		return limits, fault.Field("cpus", *l.CPUs, fmt.Sprintf("%g to %g, the limit of the session", minCPUs, s.CPUs))
 	case l.Memory != nil && (*l.Memory < minProgramMemory || *l.Memory > s.Memory):
-		return limits, fault.Field("memory", *l.Memory, fmt.Sprintf("%v to %v, which the session has", minProgramMemory, s.Memory))
+		return limits, fault.Field("memory", *l.Memory, fmt.Sprintf("%v to %v, the limit of the session", minProgramMemory, s.Memory))
 	case l.Pids != nil && (*l.Pids < 1 || *l.Pids > s.Pids):
-		return limits, fault.Field("pids", *l.Pids, fmt.Sprintf("1 to %d, which the session has", s.Pids))
+		return limits, fault.Field("pids", *l.Pids, fmt.Sprintf("1 to %d, the limit of the session", s.Pids))
 	}
 	if l.CPUs != nil {
 		limits.CPU = uint64(math.Round(*l.CPUs * cgroup.CPUPeriod))
@@ -127,7 +127,7 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 		req.WorkspaceQuota = nil
 	}
 	if s.Profile == "" {
-		return nil, fault.Field("profile", "", "the name of one")
+		return nil, fault.Field("profile", fault.Word("empty"), "the name of a profile")
 	}
 	_, profile, err := c.Merge(req)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 		m, kept := by[name]
 		needed := name != LimitIO && name != LimitWorkspace || name == LimitIO && s.IORead+s.IOWrite > 0 || name == LimitWorkspace && s.OwnDisk() && s.WorkspaceQuota > 0
 		if loose := !kept || m == MechanismNone || m == MechanismRlimit; loose && needed && !slices.Contains(c.Limits.BestEffort, name) {
-			return nil, fault.Field("enforcement."+name, string(m), "what keeps it, as it is not in limits.best_effort")
+			return nil, fault.Field("enforcement."+name, string(m), "enforced, as limits.best_effort does not list it")
 		}
 	}
 	return profile, nil

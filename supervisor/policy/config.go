@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
@@ -217,18 +218,18 @@ func (c *Config) Validate() error {
 	}
 	for _, name := range c.Limits.BestEffort {
 		if !slices.Contains(LimitNames(), name) {
-			bad("limits.best_effort", fmt.Sprintf("%q", name), strings.Join(LimitNames(), ", "))
+			bad("limits.best_effort", fmt.Sprintf("%q", name), fault.OneOf(LimitNames()...))
 		}
 	}
 	if c.Sessions.Max < 1 || c.Sessions.Max > 4096 {
 		bad("sessions.max", c.Sessions.Max, "1 to 4096")
 	}
 	if c.Sessions.MaxPerOwner < 1 || c.Sessions.MaxPerOwner > c.Sessions.Max {
-		bad("sessions.max_per_owner", c.Sessions.MaxPerOwner, fmt.Sprintf("1 to %d, which is sessions.max", c.Sessions.Max))
+		bad("sessions.max_per_owner", c.Sessions.MaxPerOwner, fmt.Sprintf("1 to %d (sessions.max)", c.Sessions.Max))
 	}
 	c.Sessions.checkPreviews(bad)
 	if _, ok := c.Profiles[c.Sessions.DefaultProfile]; !ok {
-		bad("sessions.default_profile", fmt.Sprintf("%q", c.Sessions.DefaultProfile), strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "))
+		bad("sessions.default_profile", fmt.Sprintf("%q", c.Sessions.DefaultProfile), fault.OneOf(slices.Sorted(maps.Keys(c.Profiles))...))
 	}
 	if c.Exec.MaxPerSession < 1 || c.Exec.MaxPerSession > 1000 {
 		bad("exec.max_per_session", c.Exec.MaxPerSession, "1 to 1000")
@@ -299,10 +300,10 @@ func (p *Profile) validate() (errs []error) {
 		errs = append(errs, fmt.Errorf("%s = %v: must be %s", key, value, allowed))
 	}
 	if !slices.Contains([]string{MountNone, MountReadOnly, MountReadWrite}, p.Mounts) {
-		bad("mounts", p.Mounts, "none, ro, rw")
+		bad("mounts", p.Mounts, fault.OneOf(MountNone, MountReadOnly, MountReadWrite))
 	}
 	if p.Leftovers != LeftoversKill && p.Leftovers != LeftoversKeep {
-		bad("leftovers", p.Leftovers, "kill, keep")
+		bad("leftovers", p.Leftovers, "kill or keep")
 	}
 	if p.Timeout <= 0 || p.MaxTimeout < p.Timeout {
 		bad("timeout", p.Timeout, "more than 0 and at most max_timeout")
@@ -330,7 +331,7 @@ func (p *Profile) validate() (errs []error) {
 	}
 	for _, name := range p.Locked {
 		if !slices.Contains(lockable(), name) {
-			bad("locked", fmt.Sprintf("%q", name), strings.Join(lockable(), ", "))
+			bad("locked", fmt.Sprintf("%q", name), fault.OneOf(lockable()...))
 		}
 	}
 	return errs

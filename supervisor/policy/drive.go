@@ -48,7 +48,7 @@ func DriveRef(field, text string) (name string, version int, err error) {
 	}
 	if pinned {
 		if version, err = strconv.Atoi(number); err != nil || version < 1 {
-			return "", 0, fault.Field(field, text, "NAME, or NAME@VERSION with the number of a version")
+			return "", 0, fault.Field(field, text, "NAME, or NAME@VERSION with a version number")
 		}
 	}
 	return name, version, nil
@@ -67,7 +67,7 @@ func ReadDrives(asked []string) ([]string, error) {
 			return nil, err
 		}
 		if slices.Contains(names, name) {
-			return nil, fault.Field(fmt.Sprintf("drives[%d]", i), text, "each drive once")
+			return nil, fault.Field(fmt.Sprintf("drives[%d]", i), text, "a drive that is not listed twice")
 		}
 		names = append(names, name)
 	}

@@ -43,10 +43,10 @@ func (f *FileLimits) Validate(bad func(key string, value any, allowed string)) {
 		}
 	}
 	if f.OutputVersions < 0 || f.OutputVersions > 100_000 {
-		bad("files.output_versions", f.OutputVersions, "0, which is all, to 100000")
+		bad("files.output_versions", f.OutputVersions, "0 (all) to 100000")
 	}
 	if f.OutputAge > 0 && f.OutputAge < fileSeconds(60) {
-		bad("files.output_age", f.OutputAge, "0s, which is never, or 1m and more")
+		bad("files.output_age", f.OutputAge, "0s (never), or 1m and more")
 	}
 	for _, s := range []struct {
 		key      string

@@ -46,15 +46,15 @@ func (c *Config) SessionID(h *EffectivePolicy, req *Request) (string, error) {
 	case force && req.Template != "" && req.Template != text:
 		return "", forced("template", req.Template, text, rule)
 	case !force && req.ID != "" && (req.Template != "" || req.Variables != nil):
-		return "", fault.Field("id", req.ID, "left out with a template or variables, which make one")
+		return "", fault.Field("id", req.ID, "left out with a template or variables").WithText("id: cannot be combined with a template or variables, which make the id")
 	case !force && req.ID != "":
 		return req.ID, ValidateID(req.ID)
 	case !force && req.Template == "" && req.Variables == nil:
 		req.MadeUp = true
 		return NewID(), nil
 	case text == "":
-		return "", fault.Field("variables", fault.Word("given"), "left out without a template").
-			WithHint("template names one, such as per_chat; the operator's is sessions.template")
+		return "", fault.Field("variables", fault.Word("given"), "left out without a template").WithText("variables: there is no template to put them into").
+			WithHint("name a template, for example template = \"per_chat\"")
 	}
 	t, err := ParseTemplate(text)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *Config) SessionID(h *EffectivePolicy, req *Request) (string, error) {
 const maxVariables = 64
 
 func forced(field, value, allowed, rule string) error {
-	return fault.Field(field, value, allowed).Of(fault.Denied).WithHint("the operator has ids made of a template; leave it out").
+	return fault.Field(field, value, allowed).Of(fault.Denied).WithHint("leave %s out: ids are made from a template here", field).
 		By(fault.Denial{Layer: fault.LayerPolicy, Rule: rule, Allowed: allowed, Setting: rule + " = false"})
 }
 

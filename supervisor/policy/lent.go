@@ -39,8 +39,8 @@ func (s *Settings) quotaFor(req *Request) error {
 	if s.OwnDisk() || slices.Contains(s.Bounded, isolation.Workspace) || req.WorkspaceQuota == nil || *req.WorkspaceQuota == 0 {
 		return nil
 	}
-	return fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).
-		WithHint("it is not lent for writing below a directory of " + QuotaRootsKey + "; leave the mount out, or have its filesystem bound it")
+	return fault.Field("workspace_quota", *req.WorkspaceQuota, "0 for a directory of the host").Of(fault.Unsupported).WithText("workspace_quota: a host directory as the workspace has no quota").
+		WithHint("leave the mount out, or mount a directory below one of " + QuotaRootsKey)
 }
 
 // lent refuses what does not go with a workspace that is lent by name.
@@ -50,12 +50,12 @@ func (s *Settings) lent(req *Request) error {
 	}
 	for field, given := range map[string]bool{"workspace_quota": req.WorkspaceQuota != nil, "workspace_inodes": req.WorkspaceInodes != nil} {
 		if given && s.ReadOnlyRoot { // or it is of what the session changes of its root
-			return fault.Field(field, fault.Word("given"), "nothing: workspace "+fault.Show(s.Workspace)+" has its own").
-				WithHint("its quota is told when it is made, and all sessions share it")
+			return fault.Field(field, fault.Word("given"), "left out with a named workspace").WithText("%s: workspace %s has its own quota, which all its sessions share", field, fault.Show(s.Workspace)).
+				WithHint("set its quota: boxctl workspaces set %s --quota SIZE", s.Workspace)
 		}
 	}
 	if !s.ManagedWork() {
-		return fault.Field("workspace", s.Workspace, "nothing beside a mount on "+isolation.Workspace).WithHint("leave one of them out")
+		return fault.Field("workspace", s.Workspace, "left out with a mount on "+isolation.Workspace).WithText("a workspace and a mount on %s cannot be combined", isolation.Workspace).WithHint("leave one of them out")
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ type Input struct {
 // where something would be left of it.
 func (s *Settings) inputs(asked []Input) ([]Input, error) {
 	if len(asked) > isolation.MaxLent || len(asked) > 0 && len(asked)+len(s.Mounts) > isolation.MaxMounts {
-		return nil, fault.Field("inputs", len(asked), fmt.Sprintf("at most %d, and with mounts %d", isolation.MaxLent, isolation.MaxMounts))
+		return nil, fault.Field("inputs", len(asked), fmt.Sprintf("at most %d, and with mounts at most %d", isolation.MaxLent, isolation.MaxMounts))
 	}
 	list := slices.Clone(asked)
 	for i := range list {
@@ -122,7 +122,7 @@ func (s *Settings) inputs(asked []Input) ([]Input, error) {
 		}
 		there := slices.ContainsFunc(list[:i], func(o Input) bool { return o.Target == in.Target })
 		if there || slices.ContainsFunc(s.Mounts, func(m Mount) bool { return isolation.Within(in.Target, m.Target) }) {
-			return nil, fault.Field(field+"target", in.Target, "a place of its own, outside mounts")
+			return nil, fault.Field(field+"target", in.Target, "a path that is not at or below another mount")
 		}
 	}
 	return list, nil

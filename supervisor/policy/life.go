@@ -41,7 +41,7 @@ func (c *Config) validateLife(bad func(key string, value any, allowed string)) {
 		}
 	}
 	if c.Sessions.Unhealthy != UnhealthyEnd && c.Sessions.Unhealthy != UnhealthyKeep {
-		bad("sessions.unhealthy", fmt.Sprintf("%q", c.Sessions.Unhealthy), UnhealthyEnd+", "+UnhealthyKeep)
+		bad("sessions.unhealthy", fmt.Sprintf("%q", c.Sessions.Unhealthy), UnhealthyEnd+" or "+UnhealthyKeep)
 	}
 	if c.Sessions.Ping != 0 && c.Sessions.Ping < quantity.Duration(100*time.Millisecond) || c.Sessions.Ping > quantity.Duration(time.Hour) {
 		bad("sessions.ping", c.Sessions.Ping, "0s, or 100ms to 1h")

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -93,7 +92,7 @@ func memoryAndCPU() []limit {
 		},
 		row[string]{
 			key: "oom", value: func(s *Settings) *string { return &s.OOM }, asked: func(r *Request) **string { return &r.OOM },
-			allowed: unless(func(word string) bool { return slices.Contains(oomWords(), word) }, "%s", strings.Join(oomWords(), ", ")),
+			allowed: unless(func(word string) bool { return slices.Contains(oomWords(), word) }, "%s", fault.OneOf(oomWords()...)),
 			group:   func(g *cgroup.Limits, word string) { g.OOM = oomOf(word) },
 		},
 		row[int]{
@@ -194,7 +193,7 @@ func allowedMemoryHigh(n quantity.Size, s *Settings) string {
 	if n == 0 || n >= minMemory && n <= s.Memory {
 		return ""
 	}
-	return fmt.Sprintf("0, or %v to %v, which is memory", minMemory, s.Memory)
+	return fmt.Sprintf("0, or %v to %v (memory)", minMemory, s.Memory)
 }
 
 // allowedInodes is about sessions with a quota: nothing counts files without one.

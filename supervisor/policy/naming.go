@@ -60,7 +60,7 @@ func ParseTemplate(text string) (*Template, error) {
 		text = preset
 	}
 	if text == "" || len(text) > maxTemplate || !printable(text) {
-		return nil, fmt.Errorf("a template is a preset (%s), or 1 to %d bytes without control characters", strings.Join(slices.Sorted(maps.Keys(TemplatePresets())), ", "), maxTemplate)
+		return nil, fmt.Errorf("a preset (%s), or 1 to %d bytes without control characters", strings.Join(slices.Sorted(maps.Keys(TemplatePresets())), ", "), maxTemplate)
 	}
 	t := &Template{}
 	literal := ""
@@ -69,11 +69,11 @@ func ParseTemplate(text string) (*Template, error) {
 		case strings.HasPrefix(text, "{{"), strings.HasPrefix(text, "}}"):
 			literal, text = literal+text[:1], text[2:]
 		case text[0] == '}':
-			return nil, errors.New("a template has a } without a {; a brace itself is written twice")
+			return nil, errors.New("a template without a } that has no { (write a brace twice to mean itself)")
 		case text[0] == '{':
 			inner, rest, ok := strings.Cut(text[1:], "}")
 			if !ok {
-				return nil, errors.New("a template has a { without a }; a brace itself is written twice")
+				return nil, errors.New("a template without a { that has no } (write a brace twice to mean itself)")
 			}
 			if literal != "" {
 				t.parts, literal = append(t.parts, part{text: literal}), ""
@@ -97,10 +97,10 @@ func ParseTemplate(text string) (*Template, error) {
 func variable(inner string) (part, error) {
 	name, usual, optional := strings.Cut(inner, ":")
 	if !ValidTemplateName(name) {
-		return part{}, fmt.Errorf("a template has the variable %s: a name is 1 to %d letters, digits and _", fault.Show(name), maxTemplateName)
+		return part{}, fmt.Errorf("a template whose variables are not named %s, but with 1 to %d letters, digits and _", fault.Show(name), maxTemplateName)
 	}
 	if strings.Contains(usual, "{") {
-		return part{}, fmt.Errorf("the default of the variable %s has a brace", name)
+		return part{}, fmt.Errorf("a template whose variable %s has a default without braces", name)
 	}
 	return part{text: usual, variable: name, optional: optional}, nil
 }
@@ -117,12 +117,12 @@ func (t *Template) separate() error {
 	for i, p := range t.parts {
 		if p.variable != "" {
 			if i > 0 && t.parts[i-1].variable != "" {
-				return fmt.Errorf("the variables %s and %s have nothing between them", t.parts[i-1].variable, p.variable)
+				return fmt.Errorf("a template with text between the variables %s and %s", t.parts[i-1].variable, p.variable)
 			}
 			continue
 		}
 		if strings.Contains(p.text, "%") {
-			return errors.New("a template has a %, which ids have for what is written otherwise in them")
+			return errors.New("a template without %, which ids use for escapes")
 		}
 		between := i > 0 && i < len(t.parts)-1
 		signs := strings.Map(func(r rune) rune {
@@ -132,7 +132,7 @@ func (t *Template) separate() error {
 			return r
 		}, p.text)
 		if between && signs == "" {
-			return fmt.Errorf("the variables %s and %s have only letters and digits between them, which may be in either; put a _ there", t.parts[i-1].variable, t.parts[i+1].variable)
+			return fmt.Errorf("a template with a _ between the variables %s and %s, as letters and digits may be part of either", t.parts[i-1].variable, t.parts[i+1].variable)
 		}
 		if between {
 			t.apart += signs
@@ -165,7 +165,7 @@ func (t *Template) Fill(values map[string]string) (string, error) {
 		switch {
 		case !given && !p.optional:
 			return "", fault.Field(field, fault.Word("missing"), "a value").
-				WithHint("the session's template needs %s", strings.Join(t.Variables(), ", "))
+				WithHint("the id template needs the variables %s", strings.Join(t.Variables(), ", "))
 		case !given:
 			value = p.text
 		case len(value) > MaxValue || !printable(value):
@@ -174,7 +174,7 @@ func (t *Template) Fill(values map[string]string) (string, error) {
 		t.write(&id, value)
 	}
 	if id.Len() == 0 {
-		return "", fault.Field("variables", fault.Word("all empty"), "values that make an id")
+		return "", fault.Field("variables", fault.Word("all empty"), "values that are not all empty")
 	}
 	return bounded(id.String()), nil
 }

@@ -27,8 +27,8 @@ func CheckStrict(strict bool, rules []string) error {
 	if !strict || len(rules) == 0 || RulesByName(rules) {
 		return nil
 	}
-	return fault.Field(FieldStrict, true, "false with rules that have no name").
-		WithHint("what a rule by cidr lets through is not looked at: name hosts in %s, such as \"pypi.org\"", FieldRules)
+	return fault.Field(FieldStrict, true, "false with CIDR rules only").WithText("network_strict: needs a rule with a host name, and all rules are CIDR rules").
+		WithHint("add a host name to %s, for example \"pypi.org\"", FieldRules)
 }
 
 // PublicRules are the rules of a profile that has none of its own: connections by TCP to what is not blocked.
@@ -116,11 +116,11 @@ func MergeRules(profile string, its, asked []string, locked, strict bool) ([]str
 		switch {
 		case r.within(most):
 		case r.Named():
-			return nil, fault.Field(field, r, "no network of the host, its neighbours or a cloud's metadata, unless the profile names it").Of(fault.Denied).
+			return nil, fault.Field(field, r, "outside the networks of the host, its neighbours and a cloud's metadata, unless the profile allows it").Of(fault.Denied).
 				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "blocked unless named", Setting: setting})
 		case locked:
-			return nil, fault.Field(field, r, "what the profile's rules let through").Of(fault.Denied).
-				WithHint("profile %q locks %s; ask for fewer of its rules, or use another profile", profile, FieldRules).
+			return nil, fault.Field(field, r, "within the rules of the profile").Of(fault.Denied).
+				WithHint("profile %q locks %s: use some of its rules, or another profile", profile, FieldRules).
 				By(fault.Denial{Layer: fault.LayerNetwork, Rule: "profiles." + profile + ".locked", Setting: setting})
 		}
 		texts[i] = r.String()
@@ -136,7 +136,7 @@ func ResolveRules(network, profile string, its, asked []string, locked, strict b
 		return locked && RulesByName(its), rules, err
 	}
 	if asked != nil {
-		err = fault.Field(FieldRules, len(asked), "left out of a session whose network is "+network)
+		err = fault.Field(FieldRules, len(asked), "left out with network = "+strconv.Quote(network)).WithText("%s: this box has no filtered network (network = %q); create one with network = %q", FieldRules, network, rule.Egress)
 	}
 	return false, nil, err
 }
@@ -160,8 +160,8 @@ func CheckHostNetwork(network, profile, its string) error {
 	if network != NetworkHost || its == NetworkHost {
 		return nil
 	}
-	const allowed = "off, " + rule.Egress
+	const allowed = "off or " + rule.Egress
 	return fault.Field("network", network, allowed).Of(fault.Denied).
-		WithHint("the network of the host is for profiles of box.toml that say so, and profile %q does not; %q reaches the internet", profile, rule.Egress).
+		WithHint("profile %q does not allow the host network; use network = %q to reach the internet", profile, rule.Egress).
 		By(fault.Denial{Layer: fault.LayerNetwork, Rule: "network", Allowed: allowed, Setting: "profiles." + profile + ".network = \"" + NetworkHost + "\""})
 }

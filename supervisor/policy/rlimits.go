@@ -50,8 +50,8 @@ func rlimits() map[string]rlimit {
 
 // Those of getrlimit(2) that are not among them, and why.
 func noRlimits() map[string]string {
-	const priority = "left out: nothing in a box has a higher priority than usual"
-	const nothing = "left out: the kernel keeps no such limit any more"
+	const priority = "a box cannot raise its priority"
+	const nothing = "the kernel no longer has this limit"
 	return map[string]string{
 		"locks": nothing, "rss": nothing, "nice": priority, "rtprio": priority, "rttime": priority,
 	}
@@ -89,7 +89,7 @@ func (r rlimit) read(text string) (n uint64, err error) {
 		n, err = strconv.ParseUint(text, 10, 63)
 	}
 	if err == nil && n < r.least {
-		err = errors.New("too little")
+		err = errors.New("too small")
 	}
 	return n, err
 }
@@ -111,9 +111,9 @@ func rlimitsOf(table map[string]string) (map[string]rlimit, error) {
 		of, ok := all[name]
 		if !ok {
 			if why, known := noRlimits()[name]; known {
-				return nil, fault.Field("rlimits."+name, table[name], why)
+				return nil, fault.Field("rlimits."+name, table[name], "left out").WithText("rlimits.%s cannot be set: %s", name, why)
 			}
-			return nil, fault.Field("rlimits", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+			return nil, fault.Field("rlimits", name, fault.OneOf(slices.Sorted(maps.Keys(all))...))
 		}
 		var err error
 		if of.soft, of.hard, err = readRlimit("rlimits."+name, table[name], of); err != nil {
@@ -146,7 +146,7 @@ func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string
 			return locked("rlimits."+resource, text, "left out", name)
 		case hard > of.hard:
 			return fault.Field("rlimits."+resource, text, "at most "+of.show(of.hard)).Of(fault.Denied).
-				WithHint("profile %q lets nobody have more", name).
+				WithHint("profile %q allows no more", name).
 				By(fault.Denial{Layer: fault.LayerPolicy, Rule: "profiles." + name + ".rlimits." + resource, Used: of.show(hard), Allowed: of.show(of.hard), Setting: "profiles." + name + ".rlimits." + resource})
 		}
 		if merged == nil {
@@ -178,7 +178,7 @@ func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlim
 		if text, ok := asked[name]; ok {
 			soft, hard, err := readRlimit("rlimits."+name, text, r)
 			if err == nil && hard > r.hard {
-				err = fault.Field("rlimits."+name, text, "at most "+r.show(r.hard)+", which the session has")
+				err = fault.Field("rlimits."+name, text, "at most "+r.show(r.hard)+", the limit of the session")
 			}
 			if err != nil {
 				return nil, err

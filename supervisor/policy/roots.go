@@ -31,8 +31,8 @@ func (l QuotaRoots) Of(path string) string {
 func (l QuotaRoots) Can(found []string, path string) error {
 	root := l.Of(path)
 	if root == "" {
-		return fault.Errorf(fault.Unsupported, "%s is not below a directory of %s", fault.Show(path), QuotaRootsKey).
-			WithHint("as the operator, list one that it is below: the kernel then counts what is in it")
+		return fault.Errorf(fault.Unsupported, "no quota for %s: it is not below a directory of %s", fault.Show(path), QuotaRootsKey).
+			WithHint("the operator can add a directory above it to " + QuotaRootsKey)
 	}
 	lacks := "the keeper does not know it: it was started before"
 	for ; len(found) > 1; found = found[2:] {
@@ -43,8 +43,8 @@ func (l QuotaRoots) Can(found []string, path string) error {
 	if lacks == "" {
 		return nil
 	}
-	f := fault.Errorf(fault.Unsupported, "%s cannot have a quota: %s", fault.Show(path), lacks).
-		WithHint("as the operator, have its filesystem keep project quotas (boxctl doctor says more), or list \"workspace\" under limits.best_effort").
+	f := fault.Errorf(fault.Unsupported, "no quota for %s: %s", fault.Show(path), lacks).
+		WithHint("the operator can enable project quotas on its filesystem (see boxctl doctor), or add \"workspace\" to limits.best_effort").
 		By(fault.Denial{Layer: fault.LayerLimit, Rule: "limits.best_effort", Setting: "limits.best_effort with \"workspace\""})
 	f.Field, f.Value = "mounts", path
 	return f

@@ -42,7 +42,7 @@ const AnySecret = "*"
 // ValidateSecrets names every key that is wrong.
 func ValidateSecrets(all map[string]Secret) (errs []error) {
 	if len(all) > maxNames {
-		errs = append(errs, fmt.Errorf("secrets has %d tables: must be one of %d", len(all), maxNames))
+		errs = append(errs, fmt.Errorf("secrets: %d tables are too many, at most %d are allowed", len(all), maxNames))
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		s := all[name]
@@ -56,7 +56,7 @@ func ValidateSecrets(all map[string]Secret) (errs []error) {
 			errs = append(errs, fmt.Errorf("secrets.%s: must have either credential or file", name))
 		}
 		if strings.ContainsAny(s.Credential, "/\x00") || s.Credential == "." || s.Credential == ".." {
-			bad("credential", s.Credential, "the name of a file, without a directory")
+			bad("credential", s.Credential, "a file name without a directory")
 		}
 		for key, path := range map[string]string{"file": s.File, "authorities": s.Authorities} {
 			if path != "" && (!strings.HasPrefix(path, "/") || strings.Contains(path, "\x00")) {
@@ -64,7 +64,7 @@ func ValidateSecrets(all map[string]Secret) (errs []error) {
 			}
 		}
 		if len(s.Hosts) == 0 || len(s.Hosts) > MaxHosts {
-			errs = append(errs, fmt.Errorf("secrets.%s.hosts has %d: must be one of 1 to %d", name, len(s.Hosts), MaxHosts))
+			errs = append(errs, fmt.Errorf("secrets.%s.hosts = %d hosts: must be 1 to %d", name, len(s.Hosts), MaxHosts))
 		}
 		for _, h := range s.Hosts {
 			if _, err := egress.ParseName("hosts", h); err != nil {
@@ -72,7 +72,7 @@ func ValidateSecrets(all map[string]Secret) (errs []error) {
 			}
 		}
 		if !plain(s.Env, "") || s.Env[0] <= '9' || slices.Contains(Trusting(), s.Env) {
-			bad("env", s.Env, "the name of a variable of letters, digits and _, other than those that say which certificates to trust")
+			bad("env", s.Env, "a variable name of letters, digits and _, other than those that name trusted certificates")
 		}
 	}
 	return errs
@@ -125,11 +125,11 @@ func ResolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list 
 		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), fmt.Sprintf("at most %d", MaxSecrets))
 	}
 	if !w.Egress {
-		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), "left out of a session whose network is not egress")
+		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), "left out without network = \"egress\"").WithText("secrets: need network = \"egress\"")
 	}
 	if !strict && (w.Strict != nil || w.Locked) {
-		return nil, strict, fault.Field("network_strict", false, "true for a session with secrets").
-			WithHint("leave network_strict out; only connections that are looked at are given secrets")
+		return nil, strict, fault.Field("network_strict", false, "true for a session with secrets").WithText("network_strict: secrets need it; only checked connections get secrets").
+			WithHint("leave network_strict out")
 	}
 	rules, err := egress.ReadRules("network_rules", slices.DeleteFunc(slices.Clone(w.Rules), func(r string) bool { return !egress.Written(r) }))
 	if err != nil {
@@ -146,15 +146,15 @@ func ResolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list 
 			continue
 		}
 		if _, given := w.Env[s.Env]; given {
-			return nil, strict, fault.Field("env", s.Env, "left out where the secret "+name+" has this variable")
+			return nil, strict, fault.Field("env", s.Env, "a variable other than that of secret "+name)
 		}
 		if other := taken[s.Env]; other != "" {
-			return nil, strict, fault.Field(field, name, "one of several secrets that have the variable "+s.Env).WithHint("the other is %s", other)
+			return nil, strict, fault.Field(field, name, "the only secret with the variable "+s.Env).WithText("secrets %s and %s both set the variable %s", other, name, s.Env).WithHint("use one of them")
 		}
 		for _, host := range s.Names() {
 			if !slices.Contains(egress.Openings(rules.Match(host)), egress.Opening{Protocol: egress.TCP, Port: 443}) {
-				return nil, strict, fault.Field(field, name, "a secret whose hosts the rules of the session let through").
-					WithHint("network_rules with %q", string(host)+" tcp 443")
+				return nil, strict, fault.Field(field, name, "a secret whose hosts the network rules allow").WithText("secret %s: the network rules do not allow its host %s", name, host).
+					WithHint("add the rule %q to network_rules", string(host)+" tcp 443")
 			}
 		}
 		taken[s.Env] = name

@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -93,7 +92,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	}
 	p, ok := c.Profiles[name]
 	if !ok {
-		return Settings{}, nil, fault.Field("profile", name, strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "))
+		return Settings{}, nil, fault.Field("profile", name, fault.OneOf(slices.Sorted(maps.Keys(c.Profiles))...))
 	}
 	m := merger{profile: name, locked: p.Locked}
 	s := Settings{
@@ -196,8 +195,9 @@ func (p *Profile) ExecTimeout(name string, asked *quantity.Duration) (time.Durat
 }
 
 func locked(field string, value any, allowed, profile string) error {
-	return fault.Field(field, value, allowed).Of(fault.Denied).
-		WithHint("profile %q locks %s; leave it out or use another profile", profile, field).
+	f := fault.Field(field, value, allowed)
+	return f.WithText("%w, as profile %q locks it", f.Err, profile).Of(fault.Denied).
+		WithHint("leave it out, or use another profile").
 		By(fault.Denial{Layer: fault.LayerPolicy, Rule: "profiles." + profile + ".locked", Allowed: allowed, Setting: "profiles." + profile + ".locked without " + strconv.Quote(field)})
 }
 
@@ -216,7 +216,7 @@ func mergeMounts(name string, p *Profile, asked []Mount) ([]Mount, error) {
 		}
 		switch {
 		case !slices.Contains(rank, m.Mode):
-			return nil, fault.Field(field, m.Mode, strings.Join(rank, ", "))
+			return nil, fault.Field(field, m.Mode, fault.OneOf(rank...))
 		case slices.Contains(p.Locked, "mounts") && slices.Index(rank, m.Mode) > slices.Index(rank, p.Mounts):
 			return nil, locked(field, m.Mode, "at most "+p.Mounts, name)
 		case m.Mode != MountNone:
@@ -230,9 +230,9 @@ func mergeMounts(name string, p *Profile, asked []Mount) ([]Mount, error) {
 func (s *Settings) validate() error {
 	switch {
 	case !ValidImageName(s.Image):
-		return fault.Field("image", s.Image, ImageHost+", or the name or digest of an image of the store")
+		return fault.Field("image", s.Image, ImageHost+", or the name or digest of an image in the store")
 	case !slices.Contains([]string{NetworkOff, NetworkEgress, NetworkHost}, s.Network):
-		return fault.Field("network", s.Network, strings.Join([]string{NetworkOff, NetworkEgress, NetworkHost}, ", "))
+		return fault.Field("network", s.Network, fault.OneOf(NetworkOff, NetworkEgress, NetworkHost))
 	}
 	for _, l := range limitTable() {
 		if err := l.check(s); err != nil {

@@ -126,8 +126,8 @@ func TestLockedFieldsCannotBeChanged(t *testing.T) {
 		if got := refusalOf(t, err); got != tc.want {
 			t.Errorf("%+v, want %+v", got, tc.want)
 		}
-		if f, _ := errors.AsType[*fault.Error](err); !strings.Contains(f.Hint, `"closed"`) {
-			t.Errorf("the hint %q does not name the profile", f.Hint)
+		if f, _ := errors.AsType[*fault.Error](err); !strings.Contains(f.Error(), `as profile "closed" locks it`) || !strings.Contains(f.Hint, "another profile") {
+			t.Errorf("%q, hint %q, do not name the profile", f, f.Hint)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func ReadSkillNames(names []string, most int) ([]string, error) {
 	}
 	for _, name := range list {
 		if name == "" || len(name) > LongestSkillNames || !Printable(name) {
-			return nil, fault.Field("skills", name, "names of skills")
+			return nil, fault.Field("skills", name, "the name of a skill")
 		}
 	}
 	return list, nil

@@ -29,7 +29,7 @@ func CheckVariables(env map[string]string) error {
 		size += quantity.Size(len(name) + len(value) + 2)
 	}
 	if size > MaxSize {
-		return fault.Field("env", size, fmt.Sprintf("at most %v in all", MaxSize))
+		return fault.Field("env", size, fmt.Sprintf("at most %v in total", MaxSize))
 	}
 	return nil
 }
@@ -37,10 +37,10 @@ func CheckVariables(env map[string]string) error {
 // CheckVariable checks one variable; its value never appears in the error.
 func CheckVariable(name, value string) error {
 	if name == "" || strings.ContainsAny(name, "=\x00") {
-		return fault.Field("env", name, "names without = and NUL")
+		return fault.Field("env", name, "a name without = and NUL")
 	}
 	if strings.Contains(value, "\x00") {
-		return fault.Field("env", name, "values without NUL")
+		return fault.Field("env", name, "a variable whose value has no NUL")
 	}
 	return nil
 }

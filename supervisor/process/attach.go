@@ -87,7 +87,7 @@ func (a *Attachment) begin(o *AttachOptions, end [2]int64) error {
 	if o.From != nil {
 		for i, name := range []string{"stdout", "stderr"} {
 			if n := o.From[i]; n < 0 || n > end[i] {
-				return fault.Field(name, n, fmt.Sprintf("0 to %d, which has been written", end[i]))
+				return fault.Field(name, n, fmt.Sprintf("0 to %d, the bytes written so far", end[i]))
 			}
 		}
 		a.at = *o.From
@@ -101,7 +101,7 @@ func (p *Process) enter(a *Attachment, o *AttachOptions) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.all) >= maxReaders {
-		return fault.Errorf(fault.Exhausted, "process %s has %d clients, the limit", fault.Show(p.spec.ID), maxReaders).
+		return fault.Errorf(fault.Exhausted, "process %s has %d clients, its limit", fault.Show(p.spec.ID), maxReaders).
 			WithHint("detach one of them")
 	}
 	if o.Write && p.spec.Command.Stdin == isolation.StdinPipe && (p.writer == nil || o.TakeOver) {

@@ -64,7 +64,7 @@ func (a *Attachment) Write(ctx context.Context, offset int64, b []byte) error {
 	}
 	given := a.Taken()
 	if offset < 0 || offset > given {
-		return fault.Field("offset", offset, fmt.Sprintf("0 to %d, or the input would have a hole", given))
+		return fault.Field("offset", offset, fmt.Sprintf("0 to %d, the input received so far", given))
 	}
 	for b = b[min(given-offset, int64(len(b))):]; len(b) > 0; {
 		n, err := p.give(ctx, a, b)
@@ -155,8 +155,8 @@ func (p *Process) cutLocked() {
 }
 
 func (p *Process) notWriter() error {
-	return fault.Errorf(fault.Conflict, "another client writes to process %s, or it takes no input", fault.Show(p.spec.ID)).
-		WithHint("attach with take_over to write instead")
+	return fault.Errorf(fault.Conflict, "cannot write to process %s: another client does, or it has no stdin", fault.Show(p.spec.ID)).
+		WithHint("attach with take_over to write in its place")
 }
 
 // CloseWrite is the end of the program's standard input. To one with a terminal it means nothing.

@@ -130,7 +130,7 @@ func Start(home Hooks, spec *Spec) (*Process, error) {
 }
 
 // ErrNotProcess means that a program was not started as a process.
-var ErrNotProcess = errors.New("the program is no process")
+var ErrNotProcess = errors.New("the program is not a process")
 
 // Adopt makes a process of a program that an earlier boxd has left. What that has written down comes from
 // PID 1 of the box, and is checked as a request is. Drive has to be called if there is no error.
@@ -368,7 +368,7 @@ func (p *Process) Resize(rows, cols uint16) error {
 }
 
 func (p *Process) notRunning(state State) error {
-	return fault.Errorf(fault.Conflict, "process %s is %s", fault.Show(p.spec.ID), state).WithHint("only a running one can be told anything")
+	return fault.Errorf(fault.Conflict, "process %s is %s", fault.Show(p.spec.ID), state).WithHint("start it again to use it")
 }
 
 func (p *Process) orNotRunning(err error) error {

@@ -125,7 +125,7 @@ func (s *Spec) validate() error {
 	r := &s.Restart
 	switch {
 	case r.Policy != RestartNo && r.Policy != RestartOnFailure && r.Policy != RestartAlways:
-		return fault.Field("restart.policy", r.Policy, strings.Join([]string{RestartNo, RestartOnFailure, RestartAlways}, ", "))
+		return fault.Field("restart.policy", r.Policy, fault.OneOf(RestartNo, RestartOnFailure, RestartAlways))
 	case *r.Limit < 0 || *r.Limit > maxLimit:
 		return fault.Field("restart.limit", *r.Limit, fmt.Sprintf("0 to %d", maxLimit))
 	case unix.SignalNum(s.Stop.Signal) == 0:
@@ -178,7 +178,7 @@ func (r *Ready) validate() error {
 	}
 	switch {
 	case given != 1:
-		return fault.Field("ready", fault.Word(fmt.Sprintf("%d of line, port and command", given)), "one of them")
+		return fault.Field("ready", fault.Word(fmt.Sprintf("%d of line, port and command", given)), "one of line, port and command")
 	case r.Port != nil && (*r.Port < 1 || *r.Port > 65535):
 		return fault.Field("ready.port", *r.Port, "1 to 65535")
 	case r.Command != nil && (len(r.Command) == 0 || r.Command[0] == "" || strings.Contains(strings.Join(r.Command, ""), "\x00")):

@@ -76,7 +76,7 @@ func (s *stdio) drop(why string) {
 // caller's, and nothing that goes through them is boxd's any more. It counts as a renewal of the lease.
 func (p *Process) TakeStdio(ctx context.Context) ([]*os.File, error) {
 	if !p.spec.Command.Direct {
-		return nil, fault.Errorf(fault.Conflict, "process %s was not started with stdio direct: its descriptors stay with boxd", fault.Show(p.spec.ID)).
+		return nil, fault.Errorf(fault.Conflict, "process %s was not started with stdio = \"direct\"", fault.Show(p.spec.ID)).
 			WithHint("attach to it instead")
 	}
 	select {
@@ -87,7 +87,7 @@ func (p *Process) TakeStdio(ctx context.Context) ([]*os.File, error) {
 	files, gone := p.stdio.take()
 	if gone != "" {
 		return nil, fault.Errorf(fault.Conflict, "the descriptors of process %s %s", fault.Show(p.spec.ID), gone).
-			WithHint("they are handed out once, within %v of the start, by the boxd that has started it", stdioPatience)
+			WithHint("they can be taken once, within %v of the start, and not after boxd has restarted", stdioPatience)
 	}
 	p.mu.Lock()
 	p.seen = true
@@ -101,23 +101,23 @@ func (p *Process) Attachable() error {
 	if !p.spec.Command.Direct {
 		return nil
 	}
-	return fault.Errorf(fault.Conflict, "process %s has stdio direct: boxd neither keeps nor sees its input and output", fault.Show(p.spec.ID)).
-		WithHint("who has taken its descriptors talks to it; signal, stop and wait work as for any process")
+	return fault.Errorf(fault.Conflict, "cannot attach to process %s: it has stdio = \"direct\", and boxd does not see its input and output", fault.Show(p.spec.ID)).
+		WithHint("use the descriptors taken from it; signal, stop and wait still work")
 }
 
 // validateDirect refuses what boxd would have to keep, or see, of a direct process.
 func (s *Spec) validateDirect() error {
-	switch allowed := "left out with stdio direct"; {
+	switch allowed := "left out with stdio = \"direct\""; {
 	case !s.Command.Direct:
 		return nil
 	case s.Command.Terminal != nil:
 		return fault.Field("terminal", fault.Word("given"), allowed)
 	case s.Command.Stdin != isolation.StdinNull:
-		return fault.Field("stdin", fault.Word("given"), allowed+", which has one")
+		return fault.Field("stdin", fault.Word("given"), allowed)
 	case s.Ready != nil && s.Ready.Line != nil:
-		return fault.Field("ready.line", *s.Ready.Line, allowed+": boxd does not see the output")
+		return fault.Field("ready.line", *s.Ready.Line, allowed)
 	case s.Restart.Policy != RestartNo:
-		return fault.Field("restart.policy", s.Restart.Policy, RestartNo+" with stdio direct: the descriptors are of one start")
+		return fault.Field("restart.policy", s.Restart.Policy, RestartNo+" with stdio = \"direct\"")
 	}
 	return nil
 }

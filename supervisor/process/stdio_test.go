@@ -135,13 +135,13 @@ func TestOnlyADirectProcessGivesItsDescriptorsAway(t *testing.T) {
 	t.Parallel()
 	p := newProcess(Hooks{}, resolved(t, nil))
 	_, err := p.TakeStdio(t.Context())
-	refusedWith(t, err, "stdio direct")
+	refusedWith(t, err, `stdio = "direct"`)
 	if err := p.Attachable(); err != nil {
 		t.Error(err)
 	}
 	p, _ = direct(t)
 	_, err = p.Attach(t.Context(), AttachOptions{})
-	refusedWith(t, err, "stdio direct")
+	refusedWith(t, err, `stdio = "direct"`)
 }
 
 func TestADirectProcessIsRefusedWhatBoxdWouldHaveToSee(t *testing.T) {

@@ -87,7 +87,7 @@ func (l *Ledger) turnLocked() {
 			l.use[name] = new(*u)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
-		l.log.Error("usage of a day is counted anew: its record cannot be read and is put aside", "error", err)
+		l.log.Error("cannot read the usage record of a day; it was moved aside and counting starts again", "error", err)
 		_ = l.dir.Rename(today+suffix, today+".unreadable") // or it is written over
 	}
 	l.pruneLocked()
@@ -103,7 +103,7 @@ func (l *Ledger) pruneLocked() {
 		}
 	}
 	if err != nil {
-		l.log.Warn("old usage not removed", "error", err)
+		l.log.Warn("cannot remove old usage records", "error", err)
 	}
 }
 

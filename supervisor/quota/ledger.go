@@ -103,7 +103,7 @@ func OpenLedger(state string, keep int, clock Clock, log *slog.Logger) (*Ledger,
 	l := &Ledger{clock: clock, dir: dir, log: log, keep: keep, use: map[string]*Use{}, meters: map[string]*meter{}, done: map[string]*file{}}
 	if err := l.load(); err != nil {
 		dir.Close()
-		return nil, fmt.Errorf("%w: without it nobody knows what has been used today; mend it, or move it out of %s", err, path)
+		return nil, fmt.Errorf("%w: today's usage is unknown; repair the file, or move it out of %s", err, path)
 	}
 	return l, nil
 }
@@ -124,7 +124,7 @@ func (l *Ledger) load() error {
 	}
 	f, err := l.read(last)
 	if err != nil && last != l.day {
-		l.log.Warn("the time of sessions without a boxd is not counted", "error", err)
+		l.log.Warn("cannot count the time sessions ran without boxd", "error", err)
 		return nil
 	}
 	if err != nil {
@@ -292,7 +292,7 @@ func (l *Ledger) Run(ctx context.Context, read func() map[string]Reading) {
 		l.Count(read())
 		err := l.Flush()
 		if err != nil && !failing {
-			l.log.Error("usage not written; it is tried again", "error", err)
+			l.log.Error("cannot write usage; trying again", "error", err)
 		}
 		failing = err != nil
 	}

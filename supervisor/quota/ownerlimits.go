@@ -112,7 +112,7 @@ func (d *OwnerLimits) apply(ctx context.Context, list []Total) {
 		case ctx.Err() != nil || errors.Is(err, unix.ESRCH): // its boxes are older than groups of owners, or have just ended
 		case !d.late[name]:
 			d.late[name] = true
-			d.log.Warn("what all sessions of an owner may have is not in force yet", "group", cgroup.OwnerPrefix+name, "error", err)
+			d.log.Warn("cannot set the total limits of an owner yet", "group", cgroup.OwnerPrefix+name, "error", err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -117,7 +118,7 @@ func (l *Queue) Admit(ctx context.Context, t Waiter, try func() error) error {
 	}
 	var refusal error
 	if l.count > max(limits.Length, 0) {
-		refusal = refuse(w.full.Err, "and the queue of %d is full (queue.length)", limits.Length)
+		refusal = refuse(w.full.Err, "the queue of %d is full (queue.length)", limits.Length)
 	} else if wait == 0 && !w.full.Soon {
 		refusal = w.full.Err
 	}
@@ -163,7 +164,7 @@ func (l *Queue) await(ctx context.Context, w *waiter, wait time.Duration) error 
 			continue
 		}
 		if late {
-			err = refuse(w.full.Err, "and for %v there was no room: %d waited", time.Since(w.since).Round(time.Millisecond), l.count)
+			err = refuse(w.full.Err, "gave up after %v s", math.Round(10*time.Since(w.since).Seconds())/10)
 		}
 		l.dropLocked(w)
 		l.turnLocked() // it may have stood in the way of others
@@ -179,7 +180,7 @@ func refuse(err error, format string, args ...any) error {
 		return err
 	}
 	g := *f
-	g.Err = fmt.Errorf("%w, "+format, append([]any{f.Err}, args...)...)
+	g.Err = fmt.Errorf("%w; "+format, append([]any{f.Err}, args...)...)
 	return &g
 }
 
@@ -311,5 +312,5 @@ func (l *Queue) blockerLocked(w *waiter) *Full {
 			return full
 		}
 	}
-	return &Full{Reason: Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "others are first").WithHint("try again")}
+	return &Full{Reason: Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "others are waiting longer").WithHint("try again")}
 }

@@ -131,7 +131,7 @@ func (b *Accounts) addAll(list []part, key string, size Size) {
 // another refuses a session that would be one too many.
 func (a *account) another(held *policy.EffectivePolicy, size Size) error {
 	if most := held.Sessions; most > 0 && len(a.sessions) >= most {
-		return full(held, "sessions", "sessions", strconv.Itoa(len(a.sessions)), strconv.Itoa(most), "remove one with boxctl rm, or wait for an idle one to end")
+		return full(held, "sessions", fmt.Sprintf("%s %d of %d sessions", whose(held, "have"), len(a.sessions), most), strconv.Itoa(len(a.sessions)), strconv.Itoa(most), "remove one with boxctl rm, or wait for an idle one to end")
 	}
 	return a.fits(held, Size{}, size)
 }
@@ -179,18 +179,18 @@ func billionths(cpus float64) int64 { return int64(math.Round(cpus * 1e9)) }
 
 // fits refuses a session that would be of another size than it was where that is too much.
 func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
-	const hint = "ask for less, or end a session"
+	const hint = "ask for less, or remove a box: boxctl ls"
 	if most := held.Memory; most > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > most {
 		if size.Memory > most {
-			return never(held, "total_memory", "a session with "+size.Memory.String()+" of memory", most.String())
+			return never(held, "total_memory", "memory = "+size.Memory.String(), most.String())
 		}
-		return full(held, "total_memory", "of memory in sessions", a.memory.String(), most.String(), hint)
+		return full(held, "total_memory", fmt.Sprintf("%s %s of %s and this one asks for %s", whose(held, "reserve"), (a.memory-was.Memory).Short(), most.Short(), size.Memory.Short()), a.memory.String(), most.String(), hint)
 	}
 	if most := held.CPUs; most > 0 && size.CPUs > was.CPUs && a.cpus-billionths(was.CPUs)+billionths(size.CPUs) > billionths(most) {
 		if billionths(size.CPUs) > billionths(most) {
-			return never(held, "total_cpus", "a session with "+number(size.CPUs)+" processors", number(most))
+			return never(held, "total_cpus", "cpus = "+number(size.CPUs), number(most))
 		}
-		return full(held, "total_cpus", "processors in sessions", number(float64(a.cpus)/1e9), number(most), hint)
+		return full(held, "total_cpus", fmt.Sprintf("%s %s of %s CPUs and this one asks for %s", whose(held, "reserve"), number(float64(a.cpus-billionths(was.CPUs))/1e9), number(most), number(size.CPUs)), number(float64(a.cpus)/1e9), number(most), hint)
 	}
 	return nil
 }
@@ -316,7 +316,7 @@ func (b *Accounts) count(list []part, add func(a *account, n int)) (release func
 // oneMore refuses an execution that would be one too many at a time.
 func (a *account) oneMore(held *policy.EffectivePolicy) error {
 	if most := held.Executions; most > 0 && a.executions >= most {
-		return full(held, "executions", "executions under way", strconv.Itoa(a.executions), strconv.Itoa(most), "wait for one of them to end")
+		return full(held, "executions", fmt.Sprintf("%s %d of %d executions running", whose(held, "have"), a.executions, most), strconv.Itoa(a.executions), strconv.Itoa(most), "wait for one of them to end")
 	}
 	return nil
 }
@@ -344,7 +344,7 @@ func (a *account) inRate(held *policy.EffectivePolicy, now time.Time) error {
 		return nil
 	}
 	most := strconv.Itoa(held.PerMinute)
-	err := exceeded(held, "executions_per_minute", most, most, "your executions come too fast", fmt.Sprintf("try again in %v", quantity.Duration(wait.Round(time.Millisecond))))
+	err := full(held, "executions_per_minute", "too many executions: "+most+" a minute are allowed", most, most, fmt.Sprintf("try again in %v", quantity.Duration(wait.Round(time.Millisecond))))
 	err.Denial.After = wait
 	return err
 }
@@ -354,7 +354,7 @@ func inDay(held *policy.EffectivePolicy, used int, rest time.Duration) error {
 	if held.PerDay == 0 || used < held.PerDay {
 		return nil
 	}
-	err := full(held, "executions_per_day", "executions today", strconv.Itoa(used), strconv.Itoa(held.PerDay), "a day begins at midnight UTC")
+	err := full(held, "executions_per_day", fmt.Sprintf("%s %d of %d executions today", whose(held, "have"), used, held.PerDay), strconv.Itoa(used), strconv.Itoa(held.PerDay), "try again after midnight UTC")
 	err.Denial.After = rest
 	return err
 }
@@ -385,21 +385,28 @@ func rate(held *policy.EffectivePolicy) float64 {
 
 func burst(held *policy.EffectivePolicy) float64 { return float64(cmp.Or(held.Burst, held.PerMinute)) }
 
-// full is the refusal of one too many.
-func full(held *policy.EffectivePolicy, key, what, used, allowed, hint string) *fault.Error {
-	return exceeded(held, key, used, allowed, "you have "+used+" "+what, hint)
+// whose begins the sentence on what has used a limit up: of a principal, or of one of the tenants it serves.
+func whose(held *policy.EffectivePolicy, verb string) string {
+	switch {
+	case held.Of != nil:
+		return "the boxes of this tenant " + verb
+	case verb == "have":
+		return "you have"
+	}
+	return "your boxes " + verb
 }
 
 // never refuses what no end of another session makes room for, so that nobody waits for it.
 func never(held *policy.EffectivePolicy, key, what, allowed string) *fault.Error {
 	rule := held.Rule(key)
-	return fault.Errorf(fault.Denied, "%s alone is more than all sessions may have together, %s (%s)", what, allowed, rule).WithHint("ask for less").
+	return fault.Errorf(fault.Denied, "%s is more than all your boxes together may have: %s (%s)", what, allowed, rule).WithHint("ask for less").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Allowed: allowed, Setting: "a larger " + rule})
 }
 
-func exceeded(held *policy.EffectivePolicy, key, used, allowed, words, hint string) *fault.Error {
+// full is the refusal of one too many, or of more than is left.
+func full(held *policy.EffectivePolicy, key, words, used, allowed, hint string) *fault.Error {
 	rule := held.Rule(key)
-	return fault.Errorf(fault.Exhausted, "%s, the limit is %s (%s)", words, allowed, rule).WithHint("%s", hint).
+	return fault.Errorf(fault.Exhausted, "%s (%s)", words, rule).WithHint("%s", hint).
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Used: used, Allowed: allowed, Setting: "a larger " + rule})
 }
 

@@ -90,7 +90,7 @@ func parseAuthority(der, cert, mark []byte) (*authority, error) {
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok || len(mark) != sha256.Size {
-		return nil, fmt.Errorf("record %s: it is not one of this program", record)
+		return nil, fmt.Errorf("record %s: not written by boxd", record)
 	}
 	own, err := x509.ParseCertificate(cert)
 	if err != nil {

@@ -24,7 +24,7 @@ const patience = 30 * time.Second
 func write(ctx context.Context, box *client.Box, own []byte) error {
 	text, err := bundle(own)
 	if err != nil {
-		return fmt.Errorf("certificates that the host trusts: %w", err)
+		return fmt.Errorf("CA certificates of the host: %w", err)
 	}
 	req := files.Request{Write: &files.Write{Path: []byte(Bundle), How: files.Overwrite, Parents: true, Most: int64(len(text))}}
 	head, err := req.Encode()
@@ -63,7 +63,7 @@ func write(ctx context.Context, box *client.Box, own []byte) error {
 		return fmt.Errorf("write %s: the program in the box has ended with %v %d: %w", Bundle, exit.Reason, exit.Code, err)
 	}
 	if a.Failure != nil {
-		return fault.Errorf(fault.Exhausted, "write %s: %s", Bundle, a.Failure.Kind).WithHint("a session with secrets needs a megabyte of tmp")
+		return fault.Errorf(fault.Exhausted, "write %s: %s", Bundle, a.Failure.Kind).WithHint("a session with secrets needs 1 MiB of tmp; raise its tmp limit")
 	}
 	return nil
 }

@@ -71,8 +71,8 @@ func (d *Secrets) Begin(s *session.Session) error {
 			_, err = authorities(&conf)
 		}
 		if err != nil {
-			d.cfg.Log.Error("a secret cannot be read", "secret", name, "error", err)
-			f := fault.Errorf(fault.Unavailable, "the secret %s cannot be read", fault.Show(name)).WithHint("the log of boxd says why")
+			d.cfg.Log.Error("cannot read a secret", "secret", name, "error", err)
+			f := fault.Errorf(fault.Unavailable, "cannot read the secret %s", fault.Show(name)).WithHint("the reason is in the log of boxd: journalctl -u boxd")
 			f.Field, f.Value = policy.FieldSecrets, name
 			return f
 		}
@@ -164,7 +164,7 @@ func (d *Secrets) give(h *holder) {
 		m.Certificate, m.PrivateKey, err = auth.leaf(slices.Compact(hosts), time.Now())
 	}
 	if err != nil {
-		d.cfg.Log.Error("a session has lost its secrets", "session", s.ID, "error", err)
+		d.cfg.Log.Error("a session no longer has its secrets", "session", s.ID, "error", err)
 		m.List = nil
 	}
 	s.SetGiven(env)
@@ -202,7 +202,7 @@ func (d *Secrets) list(s *session.Session, auth *authority) (list []egress.Secre
 	for _, name := range now.Secrets {
 		conf, ok := cfg.Secrets[name]
 		if !ok || !held.MayHave(name) {
-			d.cfg.Log.Warn("a session has a secret no more", "session", s.ID, "secret", name)
+			d.cfg.Log.Warn("a session no longer has a secret", "session", s.ID, "secret", name)
 			continue
 		}
 		mark := auth.placeholder(s.Key, s.Created, name)
@@ -213,7 +213,7 @@ func (d *Secrets) list(s *session.Session, auth *authority) (list []egress.Secre
 			roots, err = authorities(&conf)
 		}
 		if err != nil {
-			d.cfg.Log.Error("a session has a secret no more: it cannot be read", "session", s.ID, "secret", name, "error", err)
+			d.cfg.Log.Error("a session no longer has a secret: it cannot be read", "session", s.ID, "secret", name, "error", err)
 			continue
 		}
 		list = append(list, egress.Secret{Placeholder: mark, Value: value, Hosts: conf.Names(), Authorities: roots})

@@ -28,7 +28,7 @@ func (d *Secrets) value(s *policy.Secret) (string, error) {
 	path := s.File
 	if s.Credential != "" {
 		if d.cfg.Credentials == "" {
-			return "", fmt.Errorf("credential %q: systemd has lent boxd none (LoadCredential=, systemd.exec(5))", s.Credential)
+			return "", fmt.Errorf("credential %q: systemd passed none to boxd (LoadCredential=, systemd.exec(5))", s.Credential)
 		}
 		path = filepath.Join(d.cfg.Credentials, s.Credential)
 	}
@@ -39,9 +39,9 @@ func (d *Secrets) value(s *policy.Secret) (string, error) {
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
 	switch {
 	case len(text) < leastValue || len(text) > mostValue:
-		return "", fmt.Errorf("%s: it has %d bytes: must be one of %d to %d", path, len(text), leastValue, mostValue)
+		return "", fmt.Errorf("%s has %d bytes: must have %d to %d", path, len(text), leastValue, mostValue)
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) || strings.Trim(text, " ") != text:
-		return "", fmt.Errorf("%s: must be one line of ASCII without spaces around it, as it goes into a header", path)
+		return "", fmt.Errorf("%s: must be one line of ASCII without spaces around it, because it goes into an HTTP header", path)
 	case strings.Contains(text, Prefix):
 		return "", fmt.Errorf("%s: it looks like a placeholder", path)
 	}
@@ -58,7 +58,7 @@ func authorities(s *policy.Secret) (string, error) {
 		return "", err
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(data) {
-		return "", fmt.Errorf("%s: there is no certificate in it", s.Authorities)
+		return "", fmt.Errorf("%s: no certificate in it", s.Authorities)
 	}
 	return string(data), nil
 }
@@ -71,7 +71,7 @@ func readMost(path string, most int64) ([]byte, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(data)) > most {
-		err = fmt.Errorf("%s: it is longer than %d bytes", path, most)
+		err = fmt.Errorf("%s: longer than %d bytes", path, most)
 	}
 	return data, err
 }

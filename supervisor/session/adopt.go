@@ -38,7 +38,7 @@ func (s *Session) adoptProgram(ctx context.Context, program *client.Program, log
 	}
 	if err != nil {
 		if !errors.Is(err, process.ErrNotProcess) {
-			log.Warn("program of an earlier boxd is ended", "session", s.ID, "error", err)
+			log.Warn("cannot restore a program; it is ended", "session", s.ID, "error", err)
 		}
 		s.EndUnnamed(program)
 		return

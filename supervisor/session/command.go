@@ -172,8 +172,8 @@ func (req *ExecRequest) Validate(cfg *policy.Config) error {
 	switch {
 	case given == 0 && req.Usual: // its session knows
 	case given != 1:
-		return fault.Errorf(fault.Invalid, "%d of argv, command and code are given, not one", given).
-			WithHint("argv is a program with its arguments, command a line for the shell, code a text in language")
+		return fault.Errorf(fault.Invalid, "give one of argv, command and code; the request has %d", given).
+			WithHint("give one of argv (program and arguments), command (a shell line) and code (with language)")
 	case req.Argv != nil:
 		if err := validateArgv(cfg, req.Argv); err != nil {
 			return err
@@ -184,20 +184,20 @@ func (req *ExecRequest) Validate(cfg *policy.Config) error {
 		}
 	default:
 		if _, ok := policy.FindLanguage(cfg.Languages, req.Language); !ok {
-			return fault.Field("language", req.Language, strings.Join(slices.Sorted(maps.Keys(cfg.Languages)), ", "))
+			return fault.Field("language", req.Language, fault.OneOf(slices.Sorted(maps.Keys(cfg.Languages))...))
 		}
 		if err := validateCode(cfg, "code", *req.Code); err != nil {
 			return err
 		}
 	}
 	if req.Code == nil && req.Language != "" {
-		return fault.Field("language", req.Language, "nothing without code")
+		return fault.Field("language", req.Language, "left out without code").WithText("language: only for code, and the request has none")
 	}
 	if req.Dir != "" && req.Dir != "/" && (!isolation.CleanAbsolute(req.Dir) || !isolation.UnderRoots(req.Dir) && !isolation.Within(req.Dir, isolation.SkillsDir) && !isolation.Within(req.Dir, isolation.DrivesDir)) {
-		return fault.Field("cwd", req.Dir, "a clean absolute path at or below one of "+strings.Join(append(isolation.Roots(), isolation.SkillsDir, isolation.DrivesDir), ", ")+"; /; output beside output_version")
+		return fault.Field("cwd", req.Dir, "/ or an absolute path at or below "+fault.OneOf(append(isolation.Roots(), isolation.SkillsDir, isolation.DrivesDir)...))
 	}
 	if size := quantity.Size(len(req.Stdin)); size > cfg.Exec.MaxStdin {
-		return fault.Field("stdin", size, fmt.Sprintf("at most %v (exec.max_stdin); stream it instead", cfg.Exec.MaxStdin))
+		return fault.Field("stdin", size, fmt.Sprintf("at most %v (exec.max_stdin)", cfg.Exec.MaxStdin)).WithHint("send it with a stream instead")
 	}
 	if l := req.OutputLimit; l != nil && (*l < 1 || *l > cfg.Exec.OutputLimit) {
 		return fault.Field("output_limit", *l, fmt.Sprintf("1B to %v (exec.output_limit)", cfg.Exec.OutputLimit))
@@ -207,7 +207,7 @@ func (req *ExecRequest) Validate(cfg *policy.Config) error {
 
 func validateArgv(cfg *policy.Config, argv []string) error {
 	if len(argv) == 0 || argv[0] == "" {
-		return fault.Field("argv", "", "a program and its arguments")
+		return fault.Field("argv", fault.Word("empty"), "a program and its arguments")
 	}
 	var size quantity.Size
 	for i, arg := range argv {
@@ -216,8 +216,8 @@ func validateArgv(cfg *policy.Config, argv []string) error {
 			return fault.Field(field, arg, "text without NUL")
 		}
 		if len(arg) > policy.MaxArg {
-			return fault.Field(field, quantity.Size(len(arg)), fmt.Sprintf("at most %d bytes, by the kernel", policy.MaxArg)).
-				WithHint("a command, code or stdin may be longer")
+			return fault.Field(field, quantity.Size(len(arg)), fmt.Sprintf("at most %d bytes (a limit of the kernel)", policy.MaxArg)).
+				WithHint("use command, code or stdin, which may be longer")
 		}
 		size += quantity.Size(len(arg) + 1)
 	}
@@ -230,12 +230,12 @@ func validateArgv(cfg *policy.Config, argv []string) error {
 func validateCode(cfg *policy.Config, field, code string) error {
 	switch {
 	case strings.TrimSpace(code) == "":
-		return fault.Field(field, code, "something to run")
+		return fault.Field(field, code, "a program text that is not empty")
 	case strings.Contains(code, "\x00"):
 		return fault.Field(field, code, "text without NUL")
 	case quantity.Size(len(code)) > cfg.Exec.MaxCommand:
 		return fault.Field(field, quantity.Size(len(code)), fmt.Sprintf("at most %v (exec.max_command)", cfg.Exec.MaxCommand)).
-			WithHint("put it into a file of the workspace, or send it by stdin")
+			WithHint("write it to a file in the workspace, or send it on stdin")
 	}
 	return nil
 }

@@ -25,18 +25,18 @@ import (
 func StartError(id string, settings *policy.Settings, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	if errors.Is(err, client.ErrNoKeeper) || errors.Is(err, client.ErrKeeperGone) {
-		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(id), err).WithHint("boxd starts another keeper; try again")
+		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(id), err).WithHint("try again: boxd is starting a new keeper")
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fault.Errorf(fault.Unavailable, "session %s did not start within a minute", fault.Show(id)).
-			WithHint("the host is busy; try again, and see boxctl doctor if it stays so")
+			WithHint("try again; if it fails again, see boxctl doctor")
 	}
 	if errno, is := errors.AsType[syscall.Errno](err); is && isShortage(errno) {
 		if err = errno; ok { // what else is around the reason is for the log
 			err = step
 		}
 		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(id), err).
-			WithHint("try again later; the host is short of something, and the log of boxd has more")
+			WithHint("try again later; details are in the log of boxd: journalctl -u boxd")
 	}
 	if !ok {
 		return fmt.Errorf("start session %q: %w", id, err)
@@ -47,7 +47,7 @@ func StartError(id string, settings *policy.Settings, err error) error {
 	case step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
 		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
-			WithHint("box.toml says which directories are lent (mounts.allow); a session without mounts has a workspace of its own").
+			WithHint("allowed directories are listed in mounts.allow in box.toml").
 			By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed, Setting: "mounts.allow with " + strconv.Quote(r.Value)})
 	case step.Refused != nil && step.Step == isolation.StepWorkspace:
 		return noQuota(step)
@@ -56,7 +56,7 @@ func StartError(id string, settings *policy.Settings, err error) error {
 	case step.Step == isolation.StepMountSource:
 		for i, m := range settings.Mounts {
 			if isItem(m.Source, step) {
-				f := fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory you may open")
+				f := fault.Field(fmt.Sprintf("mounts[%d].source", i), m.Source, "an existing directory that you can open")
 				f.Err = fmt.Errorf("%w: %w", f.Err, step)
 				return f
 			}
@@ -64,16 +64,16 @@ func StartError(id string, settings *policy.Settings, err error) error {
 	case step.Step == isolation.StepMount && isPlaceError(step.Errno):
 		for i, m := range settings.Mounts {
 			if isItem(m.Target, step) {
-				return fault.Field(fmt.Sprintf("mounts[%d].target", i), m.Target, "a directory, or a path where one can be made, without links ("+step.Errno.Error()+")")
+				return fault.Field(fmt.Sprintf("mounts[%d].target", i), m.Target, "a directory, or a path where one can be created, without symbolic links ("+step.Errno.Error()+")")
 			}
 		}
 	case step.Step == isolation.StepNetwork:
 		return noNetwork(id, step)
 	case step.Step == isolation.StepGroup && step.Refused == nil:
 		return fault.Errorf(fault.Unavailable, "session %s cannot start: %s", fault.Show(id), step.Item).
-			WithHint("is the unit that holds the boxes running? systemctl status boxd-boxes.service tells; boxctl doctor examines the host")
+			WithHint("check the unit that holds the boxes: systemctl status boxd-boxes.service")
 	case step.Step == isolation.StepIDRange:
-		return fault.Errorf(fault.Exhausted, "no free id range: %w", err).WithHint("ids.count bounds the living boxes of the host").
+		return fault.Errorf(fault.Exhausted, "too many boxes on this host: no free id range (ids.count): %w", err).WithHint("remove sessions, or raise ids.count in box.toml").
 			By(fault.Denial{Layer: fault.LayerLimit, Rule: "ids.count", Setting: "a larger ids.count"})
 	}
 	return fmt.Errorf("start session %q: %w", id, err)
@@ -85,11 +85,11 @@ func noQuota(step *isolation.StepError) error {
 	f := fault.Field(r.Field, r.Value, r.Allowed)
 	switch step.Errno { //nolint:exhaustive // of a hundred
 	case unix.EBUSY:
-		return f.Of(fault.Conflict).WithHint("ask for the same quota, or end those sessions")
+		return f.Of(fault.Conflict).WithHint("use the same quota, or end those sessions")
 	case unix.EDQUOT:
-		return f.Of(fault.Conflict).WithHint("remove some of what is there, or ask for more")
+		return f.Of(fault.Conflict).WithHint("remove files, or ask for a larger quota")
 	case unix.EOPNOTSUPP:
-		return f.Of(fault.Unsupported).WithHint("the quota is the kernel's, of a directory below " + policy.QuotaRootsKey + "; the guide to workspaces says what it takes")
+		return f.Of(fault.Unsupported).WithHint("see \"quotas\" in the guide to workspaces; directories are listed in " + policy.QuotaRootsKey)
 	}
 	return f
 }
@@ -102,7 +102,7 @@ func Unanswered(step *isolation.StepError) bool {
 // NoAnswerError is the refusal of a directory, given in a field, whose filesystem has not answered in time.
 func NoAnswerError(field string, step *isolation.StepError) error {
 	f := fault.Field(field, step.Refused.Value, step.Refused.Allowed).Of(fault.Unavailable).
-		WithHint("is its server there? box.toml says how long a directory may take to answer (mounts.patience)")
+		WithHint("check that its server is up; boxd waits as long as mounts.patience in box.toml says")
 	f.Err = fmt.Errorf("%w: %w", f.Err, step.Errno)
 	return f
 }
@@ -148,19 +148,19 @@ func LimitError(id string, pids int, step *isolation.StepError) error {
 	case step.Step == isolation.StepFreeze:
 		return FrozenError(id)
 	case pids > 0 && step.Step == isolation.StepExec && errors.Is(step, unix.EAGAIN):
-		return fault.Errorf(fault.Exhausted, "session %s has as many processes as it may, %d (pids)", fault.Show(id), pids).
+		return fault.Errorf(fault.Exhausted, "session %s has %d processes, its limit (pids)", fault.Show(id), pids).
 			WithHint("end some of them, or raise the limit with boxctl set").
 			By(fault.Denial{Layer: fault.LayerLimit, Rule: "pids", Used: strconv.Itoa(pids), Allowed: strconv.Itoa(pids), Setting: "more pids for the session"})
 	case step.Step == isolation.StepGroup && errors.Is(step, unix.EAGAIN):
-		return fault.Errorf(fault.Exhausted, "session %s has as many programs as it may, %d", fault.Show(id), cgroup.MaxGroups).
-			WithHint("end some of those that others have left running")
+		return fault.Errorf(fault.Exhausted, "session %s has %d programs, its limit", fault.Show(id), cgroup.MaxGroups).
+			WithHint("end some that still run in the background: boxctl ps BOX")
 	}
 	return nil
 }
 
 // FrozenError is the refusal of a program in a frozen session.
 func FrozenError(id string) error {
-	return fault.Errorf(fault.Conflict, "session %s is frozen", fault.Show(id)).WithHint("boxctl thaw lets it go on")
+	return fault.Errorf(fault.Conflict, "session %s is frozen", fault.Show(id)).WithHint("resume it: boxctl thaw BOX")
 }
 
 // Transient reports whether the keeper, or this process, failed at something for want of what it may have again: a

@@ -170,8 +170,8 @@ func (s *Session) Freeze(ctx context.Context, on bool) error {
 		return err
 	}
 	if !s.Grouped() {
-		return fault.Errorf(fault.Unsupported, "session %s cannot be frozen: it has no control groups", fault.Show(s.ID)).
-			WithHint("boxctl doctor says why")
+		return fault.Errorf(fault.Unsupported, "cannot freeze session %s: it has no cgroup", fault.Show(s.ID)).
+			WithHint("run boxctl doctor to see why")
 	}
 	if err := s.Exclusive(func() error { return s.freeze(on) }); err != nil {
 		return err
@@ -218,8 +218,8 @@ func (s *Session) setFrozen(on, before bool) error {
 	case errors.Is(err, client.ErrBoxLost):
 		return NotFoundError(s.ID)
 	case errors.Is(err, unix.ETIMEDOUT):
-		return fault.Errorf(fault.Unavailable, "session %s: some process does not stop; it runs on", fault.Show(s.ID)).
-			WithHint("a process that waits for a disk stops when that answers; try again")
+		return fault.Errorf(fault.Unavailable, "cannot freeze session %s: a process does not stop", fault.Show(s.ID)).
+			WithHint("try again: a process may be waiting for a disk")
 	case err != nil:
 		return fmt.Errorf("session %q: %w", s.ID, err)
 	}

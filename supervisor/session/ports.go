@@ -83,7 +83,7 @@ func (b *Ports) Open(ctx context.Context, s *Session, port uint16) (*PortConn, e
 		return nil, err
 	}
 	if s.Info().Settings.Network == policy.NetworkHost {
-		return nil, fault.Errorf(fault.Conflict, "session %s is in the network of the host: its ports are the host's", fault.Show(s.ID)).WithHint("connect to 127.0.0.1 of the host")
+		return nil, fault.Errorf(fault.Conflict, "session %s uses the host network: its ports are ports of the host", fault.Show(s.ID)).WithHint("connect to 127.0.0.1 on the host")
 	}
 	if s.Info().Frozen {
 		return nil, FrozenError(s.ID)
@@ -148,15 +148,15 @@ func (b *Ports) connect(ctx context.Context, s *Session, port uint16) (*net.TCPC
 	case err == nil:
 		return conn, nil
 	case errors.Is(err, unix.ECONNREFUSED):
-		return nil, fault.Errorf(fault.Conflict, "nothing listens at port %d of session %s", port, fault.Show(s.ID)).
-			WithHint("a program in the box has to listen at 127.0.0.1, ::1 or all addresses of the box")
+		return nil, fault.Errorf(fault.Conflict, "nothing listens on port %d in session %s", port, fault.Show(s.ID)).
+			WithHint("start a program in the box that listens on 127.0.0.1, ::1 or all addresses")
 	case errors.Is(err, unix.ESRCH):
 		return nil, NotFoundError(s.ID)
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
-		return nil, fault.Errorf(fault.Unavailable, "port %d: %w", port, err).WithHint("the keeper comes back by itself; try again")
+		return nil, fault.Errorf(fault.Unavailable, "port %d: %w", port, err).WithHint("try again: boxd is starting a new keeper")
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, unix.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fault.Errorf(fault.Unavailable, "port %d of session %s does not answer", port, fault.Show(s.ID)).
-			WithHint("a program listens there and takes no more connections at the moment")
+			WithHint("the program that listens there does not accept connections now")
 	}
 	return nil, fmt.Errorf("port %d: %w", port, err)
 }

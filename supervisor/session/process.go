@@ -63,7 +63,7 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 	}
 	pipe := req.Stdin || req.Terminal != nil
 	if pipe && len(exec.Stdin) > 0 {
-		return nil, fault.Field("stdin", fmt.Sprintf("%d bytes", len(exec.Stdin)), "one that is written to, or this")
+		return nil, fault.Field("stdin", fmt.Sprintf("%d bytes", len(exec.Stdin)), "either data or a stream").WithText("stdin: data cannot be combined with a process whose stdin stays open")
 	}
 	spec, err := c.Plan(&exec, req.Managed)
 	if err != nil {
@@ -75,7 +75,7 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 		cmd.Stdin = isolation.StdinPipe
 	}
 	if req.Direct && req.Output != nil {
-		return nil, fault.Field("output", *req.Output, "left out with stdio direct: nothing is kept")
+		return nil, fault.Field("output", *req.Output, "left out with stdio = \"direct\"")
 	}
 	switch {
 	case req.Unlisted:

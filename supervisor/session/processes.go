@@ -93,8 +93,8 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
 		if diff := process.Differences(entry.request, spec.Request); len(diff) > 0 {
-			err := fault.Errorf(fault.Conflict, "process %s exists with another %s", fault.Show(spec.ID), strings.Join(diff, ", ")).
-				WithHint("ask for the same, use another id, or remove it first")
+			err := fault.Errorf(fault.Conflict, "process %s already exists with a different %s", fault.Show(spec.ID), strings.Join(diff, ", ")).
+				WithHint("use another id, or remove it first")
 			err.Field = strings.Join(diff, ", ")
 			return nil, false, err
 		}
@@ -108,7 +108,7 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 			return nil, false, err
 		}
 	} else if most := given.Config.Processes.Max; s.lives >= most {
-		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, the limit (processes.max)", fault.Show(s.ID), s.lives).
+		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, its limit (processes.max)", fault.Show(s.ID), s.lives).
 			WithHint("stop one of them").
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max", Used: strconv.Itoa(s.lives), Allowed: strconv.Itoa(most), Setting: "a larger processes.max"})
 	}
@@ -295,7 +295,7 @@ func (s *Session) Process(id string) (*process.Process, error) {
 		}
 	}
 	return nil, fault.Errorf(fault.NotFound, "no process %s in session %s", fault.Show(id), fault.Show(s.ID)).
-		WithHint("boxctl ps shows those there are; one that has ended is kept for a while (processes.keep)")
+		WithHint("list processes: boxctl ps BOX")
 }
 
 // Processes returns the processes of a session, oldest first.

@@ -13,7 +13,7 @@ import (
 )
 
 // errAsleep means that the session has to be woken first.
-var errAsleep = errors.New("the session is asleep")
+var errAsleep = errors.New("the session is suspended")
 
 // admit waits until the session has room for one more, and wakes it if it is asleep. try is called under no
 // lock, maybe more than once.

@@ -217,7 +217,7 @@ func (s *Session) checkSlotLocked(limit int) error {
 	if s.running-s.lives < limit || s.state != StateReady || s.frozen {
 		return nil // or beginLocked refuses it
 	}
-	return &quota.Full{Reason: quota.Executions, Own: true, Err: fault.Errorf(fault.Exhausted, "session %s has %d executions under way, the limit", fault.Show(s.ID), limit).
+	return &quota.Full{Reason: quota.Executions, Own: true, Err: fault.Errorf(fault.Exhausted, "session %s has %d executions running, its limit (exec.max_per_session)", fault.Show(s.ID), limit).
 		WithHint("wait for one of them to end").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: "exec.max_per_session", Used: strconv.Itoa(limit), Allowed: strconv.Itoa(limit), Setting: "a larger exec.max_per_session"})}
 }
@@ -293,7 +293,7 @@ func (s *Session) Reason() EndReason {
 // NotFoundError is the answer where there is no session of an id.
 func NotFoundError(id string) error {
 	return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).
-		WithHint("boxctl ls shows the sessions you have, boxctl create makes one")
+		WithHint("list sessions: boxctl ls")
 }
 
 // Config is the configuration that is in force.

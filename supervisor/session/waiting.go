@@ -76,7 +76,7 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 		}
 	}
 	if many > maxWaiting || size > maxSpecs {
-		return nil, fault.Errorf(fault.Exhausted, "in session %s %d executions wait for others to end, as many as can be remembered", fault.Show(s.ID), many-1).
+		return nil, fault.Errorf(fault.Exhausted, "session %s has %d executions waiting, the limit", fault.Show(s.ID), many-1).
 			WithHint("wait for one of them to end")
 	}
 	entry := &slot{request: spec.Request, known: make(chan struct{}), over: make(chan struct{}), waiting: true, spec: spec}
@@ -162,7 +162,7 @@ func (s *Session) Resume(ctx context.Context, found []json.RawMessage, log *slog
 			err = s.resume(ctx, spec)
 		}
 		if err != nil {
-			log.Warn("waiting execution of an earlier boxd is lost", "session", s.ID, "error", err)
+			log.Warn("a waiting execution cannot be restored", "session", s.ID, "error", err)
 		}
 	}
 }

@@ -59,7 +59,7 @@ const pipInstalls = `{"installs":[{"file":"requirements.txt","args":["-r","requi
 func MakeEnvironment(ctx context.Context, s *session.Session, skill string, req *EnvironmentRequest) (*Environment, error) {
 	i := slices.IndexFunc(s.Skills(), func(k policy.ActiveSkill) bool { return k.Name == skill && !k.Missing })
 	if i < 0 {
-		f := fault.Errorf(fault.NotFound, "skill %s is not active in session %s", fault.Show(skill), fault.Show(s.ID)).WithHint("activate it first; boxctl inspect shows those that are")
+		f := fault.Errorf(fault.NotFound, "skill %s is not active in session %s", fault.Show(skill), fault.Show(s.ID)).WithHint("activate it first: boxctl skills activate BOX %s", skill)
 		f.Field, f.Value = "skill", skill
 		return nil, f
 	}
@@ -98,37 +98,37 @@ func failure(id, skill, network string, r *session.Result) error {
 	said := words(r.Streams[1].Data)
 	switch r.Status {
 	case session.StatusTimedOut:
-		return fault.Errorf(fault.Exhausted, "the environment of skill %s was not made within %v", fault.Show(skill), r.Timeout).WithHint("give it more with timeout, as far as the profile lets it; what was begun is made anew")
+		return fault.Errorf(fault.Exhausted, "creating the environment of skill %s took longer than %v", fault.Show(skill), r.Timeout).WithHint("try again with a longer timeout")
 	case session.StatusOOMKilled:
-		return fault.Errorf(fault.Exhausted, "the memory of the session does not suffice for the environment of skill %s", fault.Show(skill)).WithHint("give the session more: boxctl set")
+		return fault.Errorf(fault.Exhausted, "not enough memory in the session for the environment of skill %s", fault.Show(skill)).WithHint("raise its limit: boxctl set BOX --memory SIZE")
 	case session.StatusCanceled:
 		return context.Canceled
 	case session.StatusLost:
 		return session.NotFoundError(id)
 	case session.StatusStartFailed:
 		if errors.Is(r.Failed, unix.ENOENT) {
-			return fault.Errorf(fault.Unsupported, "there is no python3 in the box").WithHint("the image of the session has to have it")
+			return fault.Errorf(fault.Unsupported, "there is no python3 in the box").WithHint("use an image that has python3")
 		}
-		return fault.Errorf(fault.Unavailable, "python3 could not be started: %w", r.Failed).WithHint("the session may be at its limit of processes or memory: boxctl inspect")
+		return fault.Errorf(fault.Unavailable, "cannot start python3: %w", r.Failed).WithHint("the session may be at its limit of processes or memory: boxctl inspect BOX")
 	case session.StatusExited, session.StatusSignaled:
 	}
 	if r.Status == session.StatusExited && r.ExitCode == 0 {
 		return nil
 	}
-	f := fault.Errorf(fault.Conflict, "the environment of skill %s could not be made: %s", fault.Show(skill), said)
+	f := fault.Errorf(fault.Conflict, "cannot create the environment of skill %s: %s", fault.Show(skill), said)
 	f.Field, f.Value = "skill", skill
 	switch r.ExitCode {
 	case codeNothing:
-		return f.WithHint("it needs no environment")
+		return f.WithHint("this skill needs no environment")
 	case codeNoVenv, codeNoPip:
-		return f.Of(fault.Unsupported).WithHint("install python3-pip, or python3-venv, where the image of the session is from: on the host, for the image host")
+		return f.Of(fault.Unsupported).WithHint("install python3-pip or python3-venv in the image of the session (for the image \"host\": on the host)")
 	case codeNoRoom:
-		return f.WithHint("the workspace, or the home where that is read-only, has to have room for it")
+		return f.WithHint("free space in the workspace (or in the home directory, if the workspace is read-only)")
 	}
 	if network == policy.NetworkOff {
-		return f.WithHint("the session has no network: make it with one (network egress), or have the packages in the skill, and PIP_NO_INDEX and PIP_FIND_LINKS say so")
+		return f.WithHint("create the session with network = \"egress\", or put the packages into the skill and set PIP_NO_INDEX and PIP_FIND_LINKS")
 	}
-	return f.WithHint("pip obeys PIP_INDEX_URL and its other variables: in env, or that of the session")
+	return f.WithHint("pip reads PIP_INDEX_URL and its other variables from env")
 }
 
 // words are the last of a program of a box, as one text that no terminal obeys.
@@ -157,9 +157,9 @@ func parse(said []byte) (*Environment, error) {
 	plain := utf8.ValidString(e.Path) && !strings.ContainsFunc(e.Path, unicode.IsControl)
 	switch {
 	case err != nil:
-		return nil, fault.Errorf(fault.Conflict, "what the box says of the environment is none: %w", err).WithHint("a program of the session may have changed its python3")
+		return nil, fault.Errorf(fault.Conflict, "the box gave an invalid answer about the environment: %w", err).WithHint("a program in the session may have changed its python3")
 	case !plain || !path.IsAbs(e.Path) || path.Clean(e.Path) != e.Path || len(e.Path) >= unix.PathMax || !version.MatchString(e.Python):
-		return nil, fault.Errorf(fault.Conflict, "what the box says of the environment is none").WithHint("a program of the session may have changed its python3")
+		return nil, fault.Errorf(fault.Conflict, "the box gave an invalid answer about the environment").WithHint("a program in the session may have changed its python3")
 	}
 	return e, nil
 }

@@ -59,7 +59,7 @@ func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte
 func encode(req *files.Request, body []byte) ([]byte, error) {
 	head, err := req.Encode()
 	if err != nil {
-		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("ask for less at once")
+		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("request less at once")
 	}
 	in := bytes.NewBuffer(head)
 	w := files.NewWriter(in)
@@ -119,7 +119,7 @@ func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Rea
 	req.Bounds = bounds(&s.Config().Files)
 	head, err := (&files.Request{Unpack: req}).Encode()
 	if err != nil {
-		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("ask for less at once")
+		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("request less at once")
 	}
 	// Who hangs up does not kill the program: it finds that the archive has no end, and takes back what it has made.
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -266,26 +266,26 @@ func (c *conversation) archived(ctx context.Context, a *files.Answer, err error)
 func ended(s *session.Session, r *session.Result, timeout, key string, err error) error {
 	switch r.Status {
 	case session.StatusTimedOut:
-		return fault.Errorf(fault.Exhausted, "it took longer than %s (%s)", timeout, key).WithHint("ask for less: a narrower path, or a lower limit")
+		return fault.Errorf(fault.Exhausted, "it took longer than %s (%s)", timeout, key).WithHint("use a narrower path, or a lower limit")
 	case session.StatusOOMKilled:
-		return fault.Errorf(fault.Exhausted, "the memory of the session does not suffice for it").WithHint("ask for less, or give the session more: boxctl set")
+		return fault.Errorf(fault.Exhausted, "not enough memory in the session for this file operation").WithHint("request less, or raise its limit: boxctl set BOX --memory SIZE")
 	case session.StatusCanceled:
 		return context.Canceled
 	case session.StatusLost:
 		return session.NotFoundError(s.ID)
 	case session.StatusStartFailed:
 		if errors.Is(r.Failed, unix.ENOENT) {
-			return fault.Errorf(fault.Unsupported, "this box has no program for files: %w", r.Failed).WithHint("an earlier boxd has made it; remove it and make a new one")
+			return fault.Errorf(fault.Unsupported, "this box has no helper for file operations: %w", r.Failed).WithHint("remove it and create a new one: it was made by an older boxd")
 		}
 		if r.Failed.Step == isolation.StepDirectory && errors.Is(r.Failed, unix.EACCES) {
-			return fault.Errorf(fault.Conflict, "a program of the box has closed its own %s: %w", r.Failed.Item, unix.EACCES).
-				WithHint("boxctl fs chmod %s 755 %s opens it", s.ID, r.Failed.Item)
+			return fault.Errorf(fault.Conflict, "a program in the box has closed access to %s: %w", r.Failed.Item, unix.EACCES).
+				WithHint("make it accessible: boxctl fs chmod %s 755 %s", s.ID, r.Failed.Item)
 		}
-		return fault.Errorf(fault.Unavailable, "the program for files could not be started: %w", r.Failed).WithHint("try again; boxctl doctor examines the host")
+		return fault.Errorf(fault.Unavailable, "cannot start the helper for file operations: %w", r.Failed).WithHint("try again; if it fails again, see boxctl doctor")
 	case session.StatusExited, session.StatusSignaled:
 	}
 	if r.Streams[1].Total > 0 && r.Status == session.StatusExited && r.ExitCode != 0 { // the runtime's last words
-		return fault.Errorf(fault.Exhausted, "the program for files could not do its work").WithHint("the session may be at its limit of processes or memory: boxctl inspect")
+		return fault.Errorf(fault.Exhausted, "the helper for file operations failed").WithHint("the session may be at its limit of processes or memory: boxctl inspect BOX")
 	}
 	return fmt.Errorf("session %q: %s: %w", s.ID, r.Status, err)
 }

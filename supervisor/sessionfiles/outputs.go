@@ -37,7 +37,7 @@ func OutputEnvironment(version string, env map[string]string) (map[string]string
 		return nil, err
 	}
 	if _, given := env[OutputVariable]; given {
-		return nil, fault.Field("env", OutputVariable, "left out beside output_version, which sets it")
+		return nil, fault.Field("env", OutputVariable, "a variable other than "+OutputVariable+" with output_version, which sets it")
 	}
 	with := map[string]string{OutputVariable: OutputDir(version)}
 	maps.Copy(with, env)

@@ -16,7 +16,7 @@ import (
 
 // busyNow is the refusal of a second change of a workspace.
 func busyNow(name string) error {
-	f := fault.Errorf(fault.Conflict, "workspace %s is just being changed", fault.Show(name)).WithHint("try again")
+	f := fault.Errorf(fault.Conflict, "workspace %s is being changed by another request", fault.Show(name)).WithHint("try again")
 	f.Field, f.Value = "name", name
 	return f
 }
@@ -34,10 +34,10 @@ func (s *Workspaces) Change(ctx context.Context, owner, name string, held *polic
 	case sp.lost:
 		_, err = s.lendLocked("name", owner, name)
 	case sp.Quota == 0:
-		f := fault.Field("quota", fmt.Sprint(cmp.Or(quota, new(quantity.Size))), "none: the workspace was made without one").Of(fault.Conflict)
-		err = f.WithHint("make another workspace with a quota, and copy what is in this one")
+		f := fault.Field("quota", fmt.Sprint(cmp.Or(quota, new(quantity.Size))), "left out for a workspace without a quota").Of(fault.Conflict).WithText("workspace %s was created without a quota, and cannot get one", fault.Show(name))
+		err = f.WithHint("create another workspace with a quota, and copy the files to it")
 	case quota != nil && *quota == 0:
-		err = fault.Field("quota", 0, "a size: the workspace was made with a quota")
+		err = fault.Field("quota", 0, "a size, because the workspace has a quota")
 	}
 	if err != nil {
 		s.mu.Unlock()
@@ -90,6 +90,6 @@ func (s *Workspaces) resume(ctx context.Context, key string, sp *workspace) {
 		return
 	}
 	if err := s.apply(ctx, key, &sp.WorkspaceRecord); err != nil {
-		s.Log.Error("the quota of a workspace may not be what it says", "workspace", sp.Name, "owner", sp.Owner, "error", err)
+		s.Log.Error("cannot set the quota of a workspace; it may differ from the record", "workspace", sp.Name, "owner", sp.Owner, "error", err)
 	}
 }

@@ -356,7 +356,7 @@ func TestWhatNobodyNamesIsSwept(t *testing.T) {
 		if err := next.Sweep(); err != nil || next.onDisk() != round.want {
 			t.Errorf("%q: %v, %d trees, want %d", round.record, err, next.onDisk(), round.want)
 		}
-		if told := strings.Contains(next.log.String(), "not in order"); told != (round.record != "") {
+		if told := strings.Contains(next.log.String(), "a record is damaged"); told != (round.record != "") {
 			t.Errorf("%q: told %v", round.record, told)
 		}
 		next.Close()

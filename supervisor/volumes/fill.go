@@ -62,7 +62,7 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 	at := path.Join(scratchDir, strings.ToLower(rand.Text()))
 	defer func() {
 		if err := s.root.RemoveAll(at); err != nil {
-			s.log.Warn("what a filling has left is still on the disk", "error", err)
+			s.log.Warn("cannot clean up after filling a drive", "error", err)
 		}
 	}()
 	content := at + "/content"
@@ -96,7 +96,7 @@ func (s *Drives) unpack(scratch, to string, body io.Reader) error {
 		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
 			return err
 		}
-		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("send all of it")
+		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
 	}
 	if err := s.root.MkdirAll(to, 0o700); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (s *Drives) keepRest(who, name string, f *Filling, content string) (last in
 }
 
 func changed(name string, last int) error {
-	f := fault.Errorf(fault.Conflict, "the newest version of drive %s is %d", name, last).WithHint("somebody has filled it meanwhile; look at it, and do it again")
+	f := fault.Errorf(fault.Conflict, "the newest version of drive %s is now %d", name, last).WithHint("someone else has filled it meanwhile; look at the new version, and try again")
 	f.Field, f.Allowed = "if_version", fmt.Sprint(last)
 	return f
 }
@@ -236,7 +236,7 @@ func sealEntry(dir *os.Root, name string, e fs.DirEntry) (x Entry, err error) {
 }
 
 func tooMuch(key, most, of string) error {
-	f := fault.Errorf(fault.Invalid, "the drive would have more than %s %s", most, of).WithHint("make it smaller").
+	f := fault.Errorf(fault.Invalid, "the drive is too large: at most %s %s are allowed", most, of).WithHint("use fewer or smaller files").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Allowed: most, Setting: key + " in box.toml"})
 	f.Field, f.Allowed = "drive", most
 	return f

@@ -85,7 +85,7 @@ func (s *Drives) Remove(who, name string, number int) error {
 	for i := range gone {
 		if n := s.held[treePath(sp, &gone[i])]; n > 0 {
 			f := fault.Errorf(fault.Conflict, "version %d of drive %s is in use by %d sessions", gone[i].Number, d.Name, n).
-				WithHint("end them first: what they have had of a drive stays until then")
+				WithHint("end those sessions first")
 			f.Field, f.Value = "drive", name
 			return f
 		}
@@ -128,7 +128,7 @@ func (s *Drives) removeTrees(sp *driveSpace, gone []Version) {
 	for i := range gone {
 		err := errors.Join(s.root.RemoveAll(treePath(sp, &gone[i])), s.root.RemoveAll(path.Join(sp.key, indexDir, gone[i].Tree)))
 		if err != nil {
-			s.log.Warn("a version that is no more is still on the disk, and goes when boxd starts again", "directory", treePath(sp, &gone[i]), "error", err)
+			s.log.Warn("cannot remove a version of a drive; boxd tries again when it starts", "directory", treePath(sp, &gone[i]), "error", err)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (s *Drives) retain(now time.Time) time.Duration {
 		for _, d := range sp.drives {
 			next, err := s.retainOne(sp, d, now)
 			if err != nil {
-				s.log.Warn("versions of a drive are kept that need not be", "drive", d.Name, "error", err)
+				s.log.Warn("cannot remove old versions of a drive", "drive", d.Name, "error", err)
 			}
 			wait = min(wait, next)
 		}
@@ -233,7 +233,7 @@ func (sp *driveSpace) total() (n int64) {
 
 // full is the refusal of more than a principal may have.
 func full(key, used, most string) error {
-	f := fault.Errorf(fault.Exhausted, "no room for more in drives: %s of %s", used, most).WithHint("remove some, or versions of some").
+	f := fault.Errorf(fault.Exhausted, "your drives are full: %s of %s used", used, most).WithHint("remove a drive, or old versions: boxctl drives rm").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Used: used, Allowed: most, Setting: key + " in box.toml"})
 	f.Field, f.Allowed = "drive", most
 	return f

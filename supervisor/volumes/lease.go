@@ -35,8 +35,8 @@ func (s *Workspaces) Validate(owner string, settings *policy.Settings, by map[st
 		return err
 	}
 	if sp.Quota > 0 && sp.KeptBy == policy.MechanismNone && !slices.Contains(s.Config().Limits.BestEffort, policy.LimitWorkspace) {
-		return fault.Errorf(fault.Unsupported, "workspace %s was made without a quota that the kernel keeps, and the operator does not let that go any more", fault.Show(sp.Name)).
-			WithHint("make another workspace, and copy what is in this one")
+		return fault.Errorf(fault.Unsupported, "workspace %s has no quota enforced by the kernel, which limits.best_effort no longer allows", fault.Show(sp.Name)).
+			WithHint("create another workspace, and copy the files to it")
 	}
 	settings.WorkspaceQuota, settings.WorkspaceInodes = sp.Quota, sp.Inodes
 	delete(by, policy.LimitWorkspace)
@@ -50,7 +50,7 @@ func (s *Workspaces) Validate(owner string, settings *policy.Settings, by map[st
 func (s *Workspaces) lendLocked(field, owner, name string) (*workspace, error) {
 	sp, err := s.findLocked(field, owner, name)
 	if err == nil && sp.lost {
-		err = fault.Errorf(fault.Unavailable, "the files of workspace %s are not there", fault.Show(sp.Name)).WithHint("the operator finds in the log of boxd where they should be")
+		err = fault.Errorf(fault.Unavailable, "the files of workspace %s are missing", fault.Show(sp.Name)).WithHint("the path is in the log of boxd: journalctl -u boxd")
 	}
 	return sp, err
 }
@@ -84,7 +84,7 @@ func (s *Workspaces) Restore(key, id, owner string, settings *policy.Settings) {
 	for _, name := range settings.Lends() {
 		sp, err := s.findLocked("workspace", owner, name)
 		if err != nil {
-			s.Log.Error("a session has a workspace that is not there any more", "session", id, "workspace", name, "owner", owner)
+			s.Log.Error("the workspace of a session is missing", "session", id, "workspace", name, "owner", owner)
 			continue
 		}
 		sp.users[key] = id

@@ -121,7 +121,7 @@ func (s *Drives) load() error {
 		sp := &driveSpace{key: e.Name(), drives: map[string]*Drive{}}
 		if err := s.loadSpace(sp); err != nil {
 			sp.broken = true
-			s.log.Error("drives of somebody are not in order", "directory", e.Name(), "error", err)
+			s.log.Error("cannot use the drives of an owner: a record is damaged", "directory", e.Name(), "error", err)
 		}
 		s.spaces[sp.key] = sp
 	}
@@ -140,7 +140,7 @@ func (s *Drives) loadSpace(sp *driveSpace) error {
 		d := &Drive{}
 		err := durable.ReadJSON(dir, name, d)
 		if err == nil && !d.valid(name) {
-			err = errors.New("it is not the record of a drive")
+			err = errors.New("not the record of a drive")
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("record %s: %w", name, err))
@@ -173,7 +173,7 @@ func treePath(sp *driveSpace, v *Version) string { return path.Join(sp.key, tree
 
 // driveNotFound is the refusal of a drive that is not there, or that is another's.
 func driveNotFound(name string) error {
-	f := fault.Errorf(fault.NotFound, "no drive %s", fault.Show(name)).WithHint("boxctl drives ls shows those you have, boxctl drives fill makes one")
+	f := fault.Errorf(fault.NotFound, "no drive %s", fault.Show(name)).WithHint("list your drives: boxctl drives ls")
 	f.Field, f.Value = "drive", name
 	return f
 }
@@ -193,7 +193,7 @@ func (d *Drive) version(number int) (*Version, error) {
 	}
 	i, found := slices.BinarySearchFunc(d.Versions, number, func(v Version, n int) int { return cmp.Compare(v.Number, n) })
 	if !found {
-		f := fault.Errorf(fault.NotFound, "drive %s has no version %d", d.Name, number).WithHint("boxctl drives show lists those that are kept")
+		f := fault.Errorf(fault.NotFound, "drive %s has no version %d", d.Name, number).WithHint("list its versions: boxctl drives show")
 		f.Field, f.Value = "version", fmt.Sprint(number)
 		return nil, f
 	}

@@ -136,14 +136,14 @@ func (s *Workspaces) load(ctx context.Context) error {
 		}
 		sp, err := s.read(name)
 		if err != nil {
-			s.Log.Error("a workspace cannot be used: its record is left alone, and so are its files", "error", err)
+			s.Log.Error("cannot read the record of a workspace; the record and its files stay as they are", "error", err)
 			s.all[key] = &workspace{WorkspaceRecord: WorkspaceRecord{State: unread}, busy: true} // nobody gets its name
 			delete(there, key)
 			continue
 		}
 		sp.lost = !there[key]
 		if sp.State == "" && sp.lost {
-			s.Log.Error("a workspace has a record and no files: it cannot be lent; remove it, or bring them back", "workspace", sp.Name, "owner", sp.Owner, "path", filepath.Join(s.place, key))
+			s.Log.Error("the files of a workspace are missing: restore them, or remove the workspace", "workspace", sp.Name, "owner", sp.Owner, "path", filepath.Join(s.place, key))
 		}
 		s.all[key] = sp
 		delete(there, key)
@@ -153,7 +153,7 @@ func (s *Workspaces) load(ctx context.Context) error {
 		}
 		if sp.State != "" {
 			if err := s.drop(ctx, key); err != nil {
-				s.Log.Error("a workspace is not removed yet", "workspace", sp.Name, "owner", sp.Owner, "error", err)
+				s.Log.Error("cannot remove a workspace yet; trying again later", "workspace", sp.Name, "owner", sp.Owner, "error", err)
 			}
 			continue
 		}
@@ -161,7 +161,7 @@ func (s *Workspaces) load(ctx context.Context) error {
 		s.Ledger.Resume(sp.Owner, key, s.reading(key, sp))
 	}
 	for name := range there { // who has removed the record knows why
-		s.Log.Error("files of a workspace that has no record are left alone", "path", filepath.Join(s.place, name))
+		s.Log.Error("files of a workspace without a record stay as they are", "path", filepath.Join(s.place, name))
 	}
 	return nil
 }
@@ -245,9 +245,9 @@ func (s *Workspaces) enter(key string, sp *workspace, most int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all[key] != nil {
-		f := fault.Errorf(fault.Conflict, "you have a workspace %s", fault.Show(sp.Name)).WithHint("use it, remove it, or take another name")
+		f := fault.Errorf(fault.Conflict, "you already have a workspace %s", fault.Show(sp.Name)).WithHint("use that one, remove it, or choose another name")
 		if s.all[key].State == unread {
-			f = fault.Errorf(fault.Conflict, "there is a workspace %s whose record cannot be read", fault.Show(sp.Name)).WithHint("take another name; the operator finds in the log of boxd what is wrong")
+			f = fault.Errorf(fault.Conflict, "workspace %s exists, and its record cannot be read", fault.Show(sp.Name)).WithHint("choose another name; the reason is in the log of boxd: journalctl -u boxd")
 		}
 		f.Field, f.Value = "name", sp.Name
 		return f
@@ -259,7 +259,7 @@ func (s *Workspaces) enter(key string, sp *workspace, most int) error {
 		}
 	}
 	if n >= most {
-		return fault.Errorf(fault.Exhausted, "you have %d workspaces, the limit is %d (sessions.max_workspaces)", n, most).WithHint("remove one with boxctl workspaces rm").
+		return fault.Errorf(fault.Exhausted, "you have %d of %d workspaces (sessions.max_workspaces)", n, most).WithHint("remove one: boxctl workspaces rm NAME").
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_workspaces", Used: strconv.Itoa(n), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max_workspaces"})
 	}
 	s.all[key] = sp
@@ -288,7 +288,7 @@ func quotaOf(r *WorkspaceRecord) isolation.Quota {
 
 // workspaceNotFound is the answer about a workspace that there is not, or that is another's.
 func workspaceNotFound(field, name string) error {
-	f := fault.Errorf(fault.NotFound, "no workspace %s", fault.Show(name)).WithHint("boxctl workspaces ls shows those you have, boxctl workspaces create makes one")
+	f := fault.Errorf(fault.NotFound, "no workspace %s", fault.Show(name)).WithHint("list your workspaces: boxctl workspaces ls")
 	f.Field, f.Value = field, name
 	return f
 }

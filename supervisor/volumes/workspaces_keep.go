@@ -23,7 +23,7 @@ func (s *Workspaces) Keep(owner, name, box string, settings *policy.Settings, by
 		return err
 	}
 	if !settings.ManagedWork() || settings.Workspace != "" {
-		f := fault.Errorf(fault.Conflict, "the session has no workspace of its own").WithHint("a directory of the host, and a workspace that has a name, stay as they are when it ends")
+		f := fault.Errorf(fault.Conflict, "the session has no temporary workspace to keep").WithHint("host directories and named workspaces are kept anyway")
 		f.Field, f.Value = "workspace", name
 		return f
 	}
@@ -33,11 +33,11 @@ func (s *Workspaces) Keep(owner, name, box string, settings *policy.Settings, by
 		known := s.all[key] != nil
 		s.mu.Unlock()
 		if !known { // the log tells of it; enter refuses a known one
-			return fault.Errorf(fault.Conflict, "there are files of a workspace %s that has no record", fault.Show(name)).WithHint("take another name")
+			return fault.Errorf(fault.Conflict, "files of a workspace %s without a record exist", fault.Show(name)).WithHint("choose another name")
 		}
 	}
 	if s.keptAs(box) != "" {
-		return fault.Errorf(fault.Conflict, "the workspace of the session is just being kept").WithHint("wait for its end")
+		return fault.Errorf(fault.Conflict, "the workspace of the session is already being kept by another request").WithHint("try again when that is done")
 	}
 	r := WorkspaceRecord{Name: name, Owner: owner, Created: time.Now(), Quota: settings.WorkspaceQuota, Inodes: settings.WorkspaceInodes, State: keeping, From: box}
 	if r.Quota > 0 {
@@ -110,10 +110,10 @@ func (s *Workspaces) Snapshot(owner, name string) (Workspace, error) {
 	}
 	s.mu.Unlock()
 	if late && !s.gone(box) {
-		return Workspace{}, fault.Errorf(fault.Unavailable, "the workspace is not kept yet").WithHint("the next boxd does it")
+		return Workspace{}, fault.Errorf(fault.Unavailable, "the workspace is not kept yet").WithHint("boxd does it after its restart")
 	}
 	if late {
-		f := fault.Errorf(fault.Conflict, "the session was ending already, and its workspace is gone")
+		f := fault.Errorf(fault.Conflict, "the session was already ending, and its workspace is removed")
 		f.Field, f.Value = "workspace", name
 		return Workspace{}, errors.Join(f, s.forget(key))
 	}
@@ -136,8 +136,8 @@ func (s *Workspaces) resumeKeeping(ctx context.Context, key string, sp *workspac
 		return
 	}
 	if s.gone(sp.From) {
-		s.Log.Error("a workspace that was to be kept is not there", "workspace", sp.Name, "owner", sp.Owner, "error", errors.Join(err, s.forget(key)))
+		s.Log.Error("a workspace that should be kept is missing", "workspace", sp.Name, "owner", sp.Owner, "error", errors.Join(err, s.forget(key)))
 		return
 	}
-	s.Log.Error("a workspace is not kept yet", "workspace", sp.Name, "owner", sp.Owner, "error", err)
+	s.Log.Error("cannot keep a workspace yet; trying again later", "workspace", sp.Name, "owner", sp.Owner, "error", err)
 }

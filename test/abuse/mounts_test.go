@@ -86,7 +86,7 @@ func TestARenamerCatchesNoMount(t *testing.T) {
 			continue
 		}
 		switch e, ok := errors.AsType[*client.Error](err); {
-		case ok && e.Status == 409 && strings.Contains(e.Detail, "was moved by a program"):
+		case ok && e.Status == 409 && strings.Contains(e.Detail, "a program in the box moved"):
 			moved++
 		case ok && (e.Status == 409 || e.Status == 400 && e.Field == "target"):
 			refused++

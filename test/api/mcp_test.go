@@ -258,7 +258,7 @@ func TestMCPIsForWhomTheAPIIs(t *testing.T) {
 	}
 	r, err := a.CallTool(t.Context(), &mcp.CallToolParams{Name: "box_exec", Arguments: in{"command": "true"}})
 	data, _ := json.Marshal(r)
-	if err != nil || !r.IsError || !strings.Contains(string(data), "is not for that") {
+	if err != nil || !r.IsError || !strings.Contains(string(data), "does not allow this route") {
 		t.Errorf("a tool that the token is not for: %s, %v", data, err)
 	}
 	h.revoke("narrow")

@@ -457,7 +457,7 @@ func TestWhatIsUnderWayEndsWithTheRight(t *testing.T) {
 		})
 	}
 	h.revoke("t")
-	if err := <-ended; err == nil || !strings.Contains(err.Error(), "nobody is known") {
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "authentication failed") {
 		t.Errorf("what ran was told: %v", err)
 	}
 	if _, err := bearer.Sessions(t.Context(), false); err == nil {

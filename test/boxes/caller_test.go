@@ -66,7 +66,7 @@ func TestUserLendsNoMoreThanTheyMay(t *testing.T) {
 	put(t, filepath.Join(open, "file"), "known", 0o644, stranger)
 	put(t, filepath.Join(open, "secret"), "secret", 0o600, stranger)
 	put(t, filepath.Join(open, "mine"), "mine", 0o600, owner)
-	const mayOpen = "an existing directory you may open"
+	const mayOpen = "an existing directory that you can open"
 	for _, tc := range []struct {
 		name    string
 		session api.SessionRequest

@@ -128,7 +128,7 @@ func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
 		{"dots", from(lendDir+"/roots/../dir", "ro"), 400, source, clean},
 		{"trailing slash", from(dir+"/", "ro"), 400, source, clean},
 		{"NUL", from(dir+"\x00", "ro"), 400, source, clean},
-		{"mode", from(dir, "rx"), 400, "mounts[0].mode", "none, ro, rw"},
+		{"mode", from(dir, "rx"), 400, "mounts[0].mode", "none, ro or rw"},
 		{"too many", nil, 400, "mounts", fmt.Sprint("at most ", isolation.MaxMounts)},
 		{"one target twice", []api.Mount{{Source: dir, Target: "/mnt/x", Mode: "ro"}, {Source: roots, Target: "/mnt/x", Mode: "ro"}}, 400, "mounts[1].target", "one mount per target"},
 		{"workspace twice", []api.Mount{{Source: dir, Target: "/workspace", Mode: "ro"}, {Source: roots, Target: "/workspace", Mode: "ro"}}, 400, "mounts[1].target", "one mount per target"},

@@ -75,7 +75,7 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 		}), "version 2"},
 		{"a digest that is a path", oci(func(i *image) {
 			i.also = map[string]string{"index.json": `{"manifests":[{"digest":"sha256:../../../../etc/passwd","size":1}]}`}
-		}), "none of sha256"},
+		}), "not a sha256 digest"},
 	} {
 		_, err := d.ImportImage(t.Context(), bytes.NewReader(tc.archive), "hostile:1", "")
 		e, ok := errors.AsType[*client.Error](err)

@@ -71,7 +71,7 @@ func TestATokenByTheCredentialOfAUnit(t *testing.T) {
 	if r := by(made[0]); r.code != 0 || strings.TrimSpace(r.stdout) != "hello" {
 		t.Errorf("with its token: %+v", r)
 	}
-	if r := by(made[0] + "x"); r.code != 125 || !strings.Contains(r.stderr, "nobody is known by the token") {
+	if r := by(made[0] + "x"); r.code != 125 || !strings.Contains(r.stderr, "authentication failed: missing, unknown") {
 		t.Errorf("with another: %+v", r)
 	}
 }

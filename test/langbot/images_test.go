@@ -70,7 +70,7 @@ func TestAnImageThatIsMissingCanBeRefused(t *testing.T) {
 	t.Parallel()
 	b := start(t, "missing_image = \"refuse\"\n")
 	c := b.dial(t)
-	c.refused("box_create_session", `{"session_id":"a","image":"tools:1"}`, `BoxValidationError: no image "tools:1" is on this host (the operator brings it in with boxctl images pull; langbot.missing_image in box.toml)`)
+	c.refused("box_create_session", `{"session_id":"a","image":"tools:1"}`, `BoxValidationError: no image "tools:1" on this host (the operator can run boxctl images pull, or set langbot.missing_image in box.toml)`)
 	c.refused("box_create_session", `{"session_id":"a","image":"`+strings.Repeat("x", 300)+`"}`, "BoxValidationError: no image…")
 	if ids := c.sessions(); len(ids) > 0 {
 		t.Errorf("there are %q", ids)

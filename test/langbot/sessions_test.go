@@ -397,7 +397,7 @@ func TestAQuotaThatCannotBeKeptIsTheOperatorsToWaive(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b := start(t, "allow_soft_storage_limits = true")
-	if r := ask(b); *r.Code != 0 || !strings.Contains(string(r.Data), "fine") || !strings.Contains(b.Log(), "langbot.allow_soft_storage_limits lets that be") {
+	if r := ask(b); *r.Code != 0 || !strings.Contains(string(r.Data), "fine") || !strings.Contains(b.Log(), "langbot.allow_soft_storage_limits allows that") {
 		t.Errorf("%+v: %s", r, b.Log())
 	}
 }

@@ -51,7 +51,7 @@ func TestTheNetworkOfTheHostIsForProfilesThatSaySo(t *testing.T) {
 	d := boxtest.Start(t, configuration+boxtest.Lasting+"[profiles.near]\nnetwork = \"host\"\n[profiles.ready]\nnetwork = \"host\"\nwarm = 1\n")
 	for _, profile := range []string{"default", "network_basic"} {
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "x", Profile: profile, Network: new("host")})
-		if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusForbidden || e.Field != "network" || !strings.Contains(e.Hint, "profiles of box.toml that say so") {
+		if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusForbidden || e.Field != "network" || !strings.Contains(e.Hint, "does not allow the host network") {
 			t.Errorf("profile %s: %v", profile, err)
 		}
 	}

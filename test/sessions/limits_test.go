@@ -94,7 +94,7 @@ func TestOneUserLeavesSessionsForOthers(t *testing.T) {
 		}
 	}
 	p := theirs[2].Problem(t)
-	if p.Detail != "you have 2 sessions, the limit is 2 (sessions.max_per_owner)" || p.Hint == "" || theirs[2].Header.Get("Retry-After") == "" {
+	if p.Detail != "you have 2 of 2 sessions (sessions.max_per_owner)" || p.Hint == "" || theirs[2].Header.Get("Retry-After") == "" {
 		t.Errorf("%+v", p)
 	}
 	if third := d.AsUser(t, boxtest.ThirdUID, once, make("s1")); third[0].Code != http.StatusOK || third[1].Code != http.StatusCreated {
@@ -212,7 +212,7 @@ func TestAMountSourceThatIsMissingSaysWhyInFailure(t *testing.T) {
 	source := filepath.Join(d.Dir, "none")
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{Mounts: []api.Mount{{Source: source, Target: "/data", Mode: "ro"}}})
 	e := boxtest.Refused(t, err, http.StatusBadRequest, "mounts[0].source")
-	if e.Failure == nil || e.Failure.Errno != "ENOENT" || e.Failure.Step != "mount source" || e.Allowed != "an existing directory you may open" {
+	if e.Failure == nil || e.Failure.Errno != "ENOENT" || e.Failure.Step != "mount source" || e.Allowed != "an existing directory that you can open" {
 		t.Errorf("%+v, failure %+v", e.Problem, e.Failure)
 	}
 }

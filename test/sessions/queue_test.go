@@ -233,7 +233,7 @@ func TestADrainedBoxdTakesNoNewSessions(t *testing.T) {
 	}
 	for _, what := range []string{"drained", "started again"} {
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{})
-		if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, `uid:0 has drained it`) || !strings.Contains(e.Detail, "new disk") || !strings.Contains(e.Hint, "undrain") {
+		if e := boxtest.Refused(t, err, http.StatusServiceUnavailable, ""); !strings.Contains(e.Detail, `drained by root at `) || !strings.Contains(e.Detail, "new disk") || !strings.Contains(e.Hint, "undrain") {
 			t.Errorf("%s: %+v", what, e)
 		}
 		boxtest.Refused(t, d.Ready(t.Context()), http.StatusServiceUnavailable, "")

@@ -168,7 +168,7 @@ func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 	}
 }
 
-// What a call has come to whose caller does not wait for its end: never that it was done.
+// What a call has come to whose caller does not try again when that is done: never that it was done.
 func TestACallThatIsCutOffIsNotDone(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

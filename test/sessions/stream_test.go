@@ -129,7 +129,7 @@ func TestAnExecutionIsOneRequest(t *testing.T) {
 		t.Errorf("not by one request each:\n%s", metrics)
 	}
 	// It is not forgotten before its end, and not by a client that has not said that it would.
-	for name, message := range map[string]string{"early": "only behind exit", "unasked": "left out without the subprotocol"} {
+	for name, message := range map[string]string{"early": "false before the program has exited", "unasked": "false without the subprotocol"} {
 		p, isNew, err := d.StartProcess(t.Context(), "s1", name, &api.ProcessRequest{Command: new(map[string]string{"early": "sleep 1000", "unasked": "true"}[name])})
 		if err != nil || !isNew {
 			t.Fatal(err)

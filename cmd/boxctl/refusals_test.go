@@ -155,7 +155,7 @@ func TestWordsOfBoxdLeaveKeysAndQuotesAlone(t *testing.T) {
 		"policy.ci.sessions is reached":                             "policy.ci.sessions is reached",
 		"profiles.x.network_rules":                                  "profiles.x.network_rules",
 		"leave network_rules out":                                   "leave --network-rule out",
-		`session "a" exists with another cpus, read_only_root`:      `box "a" exists with another --cpus, --writable-root`,
+		`session "a" already exists with a different cpus, read_only_root`:      `box "a" already exists with a different --cpus, --writable-root`,
 	} {
 		if got := said.words(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)

@@ -242,7 +242,7 @@ func (a *app) psCommand() *cobra.Command {
 		Use:   "ps BOX",
 		Short: "List the processes of a box",
 		Long: `ps lists the processes of a box that boxctl start started or that have a terminal, with those that
-ended recently. STARTS is the number of times a process was started, READERS the number of clients
+ended recently. STARTS is the number of times a process was started, CLIENTS the number of clients
 attached to it.`,
 		Args: usage(ids(cobra.ExactArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {

@@ -242,8 +242,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
 		Short:   "List boxes",
-		Long: `ls lists your boxes with their limits. RUNNING is the number of programs that exec runs now, LEFT
-the time until the idle timeout removes the box.`,
+		Long: `ls lists your boxes with their limits. RUNNING is the number of programs that exec runs now,
+EXPIRES IN the time until the idle timeout removes the box.`,
 		Args: usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Sessions(cmd.Context(), all)

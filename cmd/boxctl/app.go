@@ -24,7 +24,10 @@ type app struct {
 	token  string // that is shown; "" is none
 	json   bool   // print JSON
 	typed  typed  // what is being run, when that has failed
-	quiet  bool   // show no progress
+	// program is what run or exec is asked for; nil: something else is done. hinted is set when a hint about it was given.
+	program *program
+	hinted  bool
+	quiet   bool // show no progress
 }
 
 // client returns a client of the daemon that was asked for.

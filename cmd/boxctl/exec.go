@@ -130,6 +130,7 @@ exec.max_interactive of box.toml.`,
 			if err != nil {
 				return err
 			}
+			a.program = &program{argv: exec.Argv, full: sf.here != "" || sf.workspace != "" || len(sf.mounts) > 0 || exec.Cwd != ""}
 			if detach {
 				return a.runDetached(cmd.Context(), c, session, exec, &tf, sf.dry)
 			}
@@ -150,8 +151,8 @@ exec.max_interactive of box.toml.`,
 					return c.RunStream(ctx, req, io, sig)
 				},
 			})
-			if hint := absent(session, args, err); hint != "" {
-				fmt.Fprintf(a.stderr, "hint: %s\n", hint)
+			if hint := absent(session, args, err); hint != "" && !a.hinted {
+				a.say("hint", hint)
 			}
 			return err
 		}),
@@ -191,6 +192,7 @@ exec.max_interactive of box.toml.`,
 			if err != nil {
 				return err
 			}
+			a.program = programOf(c, id, exec.Cwd, exec.Argv)
 			if detach {
 				return a.execDetached(cmd.Context(), c, id, exec, &tf, dry)
 			}
@@ -202,14 +204,14 @@ exec.max_interactive of box.toml.`,
 				return a.printPlan(&p, err)
 			}
 			if tf.terminal {
-				return a.interact(cmd.Context(), c, id, processRequest(exec), &tf)
+				return a.explain(cmd.Context(), a.interact(cmd.Context(), c, id, processRequest(exec), &tf))
 			}
-			return a.execute(cmd.Context(), exec, a.input(&tf), execution{
+			return a.explain(cmd.Context(), a.execute(cmd.Context(), exec, a.input(&tf), execution{
 				wait: func(ctx context.Context) (api.ExecResult, error) { return c.Exec(ctx, id, exec) },
 				stream: func(ctx context.Context, io client.Stdio, sig <-chan string) (*api.ExecResult, error) {
 					return c.ExecStream(ctx, id, exec, io, sig)
 				},
-			})
+			}))
 		}),
 	}
 	ef.add(cmd)
@@ -311,16 +313,12 @@ func (a *app) input(f *terminalFlags) io.Reader {
 	return a.stdin
 }
 
-// absent is a hint for a program that has failed as it would for want of what people expect a new box to have: the
-// image whose name they gave as docker takes it, or a file of the directory they are in. Interpreters and tools that
-// cannot open a file end with 1 or 2; other codes are the program's own.
+// absent is a hint for a program that has failed as it would for want of a file of the directory that boxctl is
+// in. Interpreters and tools that cannot open a file end with 1 or 2; other codes are the program's own.
 func absent(session *api.SessionRequest, args []string, err error) string {
 	code, ok := errors.AsType[exitError](err)
 	if !ok || len(args) == 0 {
 		return ""
-	}
-	if name, tag, tagged := strings.Cut(args[0], ":"); code == exitNotFound && tagged && name != "" && tag != "" && session.Image == nil {
-		return strings.Join(append([]string{"boxctl run --image", args[0], "--"}, args[1:]...), " ")
 	}
 	if usual := []exitError{1, 2, exitCannotRun, exitNotFound}; !slices.Contains(usual, code) || len(session.Mounts) > 0 || session.Workspace != "" {
 		return ""
@@ -349,9 +347,13 @@ func (a *app) conclude(r *api.ExecResult, err error, caught syscall.Signal) erro
 			fmt.Fprintf(a.stderr, "hint: --timeout gives it longer, up to the profile's max_timeout\n")
 		}
 	case "start_failed":
-		fmt.Fprintf(a.stderr, "boxctl: %s\n", r.Failure.Text)
-		if r.Failure.Hint != "" {
-			fmt.Fprintf(a.stderr, "hint: %s\n", r.Failure.Hint)
+		text, hint := r.Failure.Text, a.typed.words(r.Failure.Hint)
+		if r.Failure.Step == "lookup" && r.Failure.Errno == "ENOENT" && r.Failure.Item != "" {
+			text, hint = a.program.noProgram(r.Failure.Item)
+		}
+		a.say("boxctl", text)
+		if a.hinted = hint != ""; a.hinted {
+			a.say("hint", hint)
 		}
 	case "oom_killed":
 		hint := "--memory gives a box more"

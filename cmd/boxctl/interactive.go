@@ -109,7 +109,10 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 	defer cancel()
-	_ = c.DeleteProcess(late, id, name) // its lease does it too
+	gone := c.DeleteProcess(late, id, name) // its lease does it too
+	if err != nil && caught == 0 && gone == nil {
+		err = fmt.Errorf("%w; the program that ran in the terminal was ended", err)
+	}
 	if r != nil {
 		r.Clamped = nil // has been said
 	}

@@ -50,7 +50,7 @@ func TestWhatABoxHasChangedBecomesAnImage(t *testing.T) {
 		t.Errorf("without a command: %q", got)
 	}
 	args := []string{"ls=/", "ls=/usr", "ls=/usr/lib", "ls=/usr/lib/dir", "ls=/opt", "ls=/var", "cat=/away", "cat=/opt/twin", "cat=/usr/lib/old", "mode=/usr/lib/old", "mode=/closed", "cat=/etc/new", "ls=/workspace", "ls=/tmp", "ls=/link"}
-	want := "app away bin closed data dev drives etc home link media mnt opt proc run skills srv sys tmp usr var workspace \nbin lib \ndir leads old \n\na twin \nlib run tmp \nwrittenwrittenwritten100755\n100604\nwritten\n\ndir leads old \n"
+	want := "app away bin closed code data dev drives etc home link media mnt opt proc run skills src srv sys tmp usr var work workspace \nbin lib \ndir leads old \n\na twin \nlib run tmp \nwrittenwrittenwritten100755\n100604\nwritten\n\ndir leads old \n"
 	if got := runs(t, d, "tools:2", args...); got != want {
 		t.Errorf("in the image:\n%q, want\n%q", got, want)
 	}

@@ -37,7 +37,7 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 	}
 	got := runs(t, d, "tools:1", "id", "env=HOME", "ls=/", "ls=/opt", "cat=/opt/twin", "ls=/data", "ls=/data/old", "mode=/secret", "cat=/secret", "cat=/usr/lib/through", "mode=/usr/lib")
 	want := "1000 1000\n/home/box\n" +
-		"app bin data dev drives etc home lib media mnt opt proc run secret skills srv sys tmp usr var workspace \n" +
+		"app bin code data dev drives etc home lib media mnt opt proc run secret skills src srv sys tmp usr var work workspace \n" +
 		"b twin \ntwokept old \nnew \n100604\nsthrough a link40705\n"
 	if got != want {
 		t.Errorf("in the box:\n%s\nwant\n%s", got, want)

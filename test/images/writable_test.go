@@ -80,7 +80,7 @@ func TestARootThatCanBeWrittenTo(t *testing.T) {
 	}
 	if got := does(t, d, "a", "ls=/", "write=/usr/lib/old", "write=/usr/lib/new", "remove=/usr/lib/dir/in", "write=/etc/new", "write=/opt/b", "write=/top", "write=/var/x", "write=/workspace/x", "write=/tmp/x",
 		"write=/root/.x", "write=/closed", "cat=/etc/hostname", "cat=/usr/lib/old", "cat=/dev/null"); got !=
-		"app bin closed data dev drives etc home media mnt opt proc run skills srv sys tmp usr var workspace \nwrite=/root/.x open /root/.x: no such file or directory\na\nwritten" {
+		"app bin closed code data dev drives etc home media mnt opt proc run skills src srv sys tmp usr var work workspace \nwrite=/root/.x open /root/.x: no such file or directory\na\nwritten" {
 		t.Errorf("writes: %q", got)
 	}
 	if got := does(t, d, "a", "ls=/usr/lib", "ls=/usr/lib/dir", "ls=/opt", "ls=/var"); got != "dir new old \n\na b \nlib run tmp x \n" {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -62,6 +63,33 @@ func textFlag[T any](f *limitFlags, to **T, parse func(string) (T, error), name,
 	text := f.set.StringP(name, short, "", usage)
 	f.reads = append(f.reads, func(errs *[]error) { *to = parseFlag(errs, f.set, name, *text, parse) })
 }
+
+// timeValue is the value of a flag that has a time as its default.
+type timeValue struct{ to *time.Duration }
+
+// addTime adds one.
+func addTime(cmd *cobra.Command, to *time.Duration, name string, usual time.Duration, usage string) {
+	*to = usual
+	cmd.Flags().Var(timeValue{to}, name, usage)
+}
+
+// String is the time.
+func (v timeValue) String() string {
+	if v.to == nil {
+		return ""
+	}
+	return v.to.String()
+}
+
+// Set reads it as people type it.
+func (v timeValue) Set(text string) error {
+	d, err := quantity.ParseDuration(text)
+	*v.to = time.Duration(d)
+	return err
+}
+
+// Type is what defaultOf knows it by.
+func (timeValue) Type() string { return "duration" }
 
 func anyText(text string) (string, error) { return text, nil }
 

@@ -82,9 +82,9 @@ source of a -v mount is used in place, and nothing is installed.`,
 	f.add(cmd)
 	cmd.Flags().SetInterspersed(false) // what follows the name is the server's
 	cmd.Flags().BoolVar(&asIs, "as-is", false, "copy no project and rewrite no paths")
-	cmd.Flags().DurationVar(&within, "install-timeout", 2*time.Minute, "`TIME` limit for installing dependencies, all attempts together")
-	cmd.Flags().DurationVar(&greeting, "start-timeout", 2*time.Minute, "`TIME` limit for the server's answer to the handshake")
-	cmd.Flags().DurationVar(&health, "health", 30*time.Second, "`TIME` ping interval; three missed answers end the server, 0s disables it")
+	addTime(cmd, &within, "install-timeout", 2*time.Minute, "`TIME` limit for installing dependencies, all attempts together")
+	addTime(cmd, &greeting, "start-timeout", 2*time.Minute, "`TIME` limit for the server's answer to the handshake")
+	addTime(cmd, &health, "health", 30*time.Second, "`TIME` ping interval; three missed answers end the server, 0s disables it")
 	cmd.Flags().StringVar(&from, "from", "", "`FILE` read the command from entry NAME of an mcp.json")
 	return cmd
 }

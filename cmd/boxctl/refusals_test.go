@@ -151,11 +151,11 @@ func TestWordsOfBoxdLeaveKeysAndQuotesAlone(t *testing.T) {
 	for in, want := range map[string]string{
 		`no session "session"`: `no box "session"`,
 		"Sessions of others":   "boxes of others",
-		"[sessions] of box.toml has sessions.max, see /v1/sessions": "[sessions] of box.toml has sessions.max, see /v1/sessions",
-		"policy.ci.sessions is reached":                             "policy.ci.sessions is reached",
-		"profiles.x.network_rules":                                  "profiles.x.network_rules",
-		"leave network_rules out":                                   "leave --network-rule out",
-		`session "a" already exists with a different cpus, read_only_root`:      `box "a" already exists with a different --cpus, --writable-root`,
+		"[sessions] of box.toml has sessions.max, see /v1/sessions":        "[sessions] of box.toml has sessions.max, see /v1/sessions",
+		"policy.ci.sessions is reached":                                    "policy.ci.sessions is reached",
+		"profiles.x.network_rules":                                         "profiles.x.network_rules",
+		"leave network_rules out":                                          "leave --network-rule out",
+		`session "a" already exists with a different cpus, read_only_root`: `box "a" already exists with a different --cpus, --writable-root`,
 	} {
 		if got := said.words(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
@@ -239,6 +239,7 @@ func TestMistakesNameWhatWasMeant(t *testing.T) {
 		{"run --memory", "--memory: SIZE is missing", "boxctl run --help"},
 		{"run --cpus x y", "--cpus x: must be a number", "boxctl run --help"},
 		{"run --dry-run=x y", "--dry-run x: must be true or false", "boxctl run --help"},
+		{"mcp run --health x y -- z", "--health x: must be a time, for example 30s, 5m or 1d", "boxctl mcp run --help"},
 		{"grant uid:1 none", "a role must be viewer, user, operator or admin", "boxctl revoke uid:1"},
 		{"rm --all", "rm --all: standard input is not a terminal", "boxctl rm --all --force"},
 	} {

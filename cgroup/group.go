@@ -11,23 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Group is a cgroup by a descriptor of its directory, which works wherever that is held: also
-// in a box, where no cgroup filesystem is mounted.
+// Group is a cgroup by a descriptor of its directory, which works wherever the descriptor is
+// held: also in a box, where no cgroup filesystem is mounted.
 type Group struct{ FD int }
 
-// Open opens the group of a path.
+// Open opens the cgroup at a path.
 func Open(path string) (Group, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	return Group{fd}, err
 }
 
-// Open opens a group below this one.
+// Open opens a child cgroup.
 func (g Group) Open(name string) (Group, error) {
 	fd, err := unix.Openat(g.FD, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	return Group{fd}, err
 }
 
-// Make makes a group below this one.
+// Make makes a child cgroup.
 func (g Group) Make(name string) (Group, error) {
 	if err := unix.Mkdirat(g.FD, name, 0o755); err != nil {
 		return Group{-1}, err
@@ -39,13 +39,13 @@ func (g Group) Make(name string) (Group, error) {
 	return child, err
 }
 
-// Remove removes a group below this one, which must hold no process and no group. EBUSY: it does.
+// Remove removes a child cgroup. EBUSY: it has processes or children.
 func (g Group) Remove(name string) error { return unix.Unlinkat(g.FD, name, unix.AT_REMOVEDIR) }
 
-// Close closes the descriptor; the group lives on.
+// Close closes the descriptor; the cgroup stays.
 func (g Group) Close() { unix.Close(g.FD) }
 
-// FileError says which file of a group would not take which text.
+// FileError says which file of a cgroup refused which text.
 type FileError struct {
 	Setting
 	Err error
@@ -57,7 +57,7 @@ func (e *FileError) Error() string {
 
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Write writes a text to a file of the group. The error is a *FileError.
+// Write writes a text to a file of the cgroup. The error is a *FileError.
 func (g Group) Write(file, text string) error {
 	fd, err := unix.Openat(g.FD, file, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err == nil {
@@ -70,8 +70,8 @@ func (g Group) Write(file, text string) error {
 	return nil
 }
 
-// Apply writes settings, in order, up to the first that fails. What the host lacks without loss is
-// passed over.
+// Apply writes settings, in order, up to the first that fails. Files that a host may lack without
+// losing a limit are skipped if they do not exist.
 func (g Group) Apply(settings []Setting) error {
 	for _, s := range settings {
 		err := g.Write(s.File, s.Text)
@@ -83,11 +83,11 @@ func (g Group) Apply(settings []Setting) error {
 	return nil
 }
 
-// readSize holds nearly every file that is read here: the longest are io.stat, a line of some 100 bytes for
-// every device, and cgroup.procs.
+// readSize is enough for nearly every file that is read here: the longest are io.stat, with a
+// line of some 100 bytes for each device, and cgroup.procs.
 const readSize = 4 << 10
 
-// Read returns a file of the group.
+// Read returns the content of a file of the cgroup.
 func (g Group) Read(file string) ([]byte, error) {
 	fd, err := unix.Openat(g.FD, file, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -95,7 +95,7 @@ func (g Group) Read(file string) ([]byte, error) {
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, readSize)
-	for n := 0; ; { // the kernel gives no more than a page at a time
+	for n := 0; ; { // the kernel returns at most a page at a time
 		got, err := unix.Read(fd, buf[n:])
 		if err != nil {
 			return nil, err
@@ -109,7 +109,7 @@ func (g Group) Read(file string) ([]byte, error) {
 	}
 }
 
-// Number returns the number in a file of one; "max" is the largest.
+// Number returns the number in a file that contains only one; "max" is the largest.
 func (g Group) Number(file string) (uint64, error) {
 	text, err := g.Read(file)
 	if err != nil {
@@ -121,8 +121,8 @@ func (g Group) Number(file string) (uint64, error) {
 	return strconv.ParseUint(string(text), 10, 64)
 }
 
-// Key returns a number of a file of "key number" lines, such as memory.events or cpu.stat. A key that
-// is not there is zero.
+// Key returns a number from a file of "key number" lines, such as memory.events or cpu.stat; zero
+// if the key is missing.
 func (g Group) Key(file, key string) (uint64, error) {
 	text, err := g.Read(file)
 	if err != nil {
@@ -131,7 +131,7 @@ func (g Group) Key(file, key string) (uint64, error) {
 	return KeyOf(text, key), nil
 }
 
-// KeyOf is Key for a text that has been read.
+// KeyOf is Key for a text that has been read already.
 func KeyOf(text []byte, key string) uint64 {
 	for line := range bytes.Lines(text) {
 		fields := bytes.Fields(line)
@@ -143,18 +143,19 @@ func KeyOf(text []byte, key string) uint64 {
 	return 0
 }
 
-// Populated reports whether a living process is in the group or below it.
+// Populated reports whether a living process is in the cgroup or below it.
 func (g Group) Populated() (bool, error) {
 	n, err := g.Key("cgroup.events", "populated")
 	return n != 0, err
 }
 
-// Kill sends SIGKILL to every process in the group and below it, forks under way included. Await tells
-// when they are dead. From Linux 6.12 on nothing can be started in the group any more.
+// Kill sends SIGKILL to every process in the cgroup and below it, including those that are just
+// forking. Await tells when they are dead. Since Linux 6.12 nothing can be started in the cgroup
+// afterwards.
 func (g Group) Kill() error { return g.Write("cgroup.kill", "1") }
 
-// Await waits until a key of cgroup.events, "populated" or "frozen", has a value, and reports whether it
-// has before the patience is over.
+// Await waits until a key of cgroup.events, "populated" or "frozen", has a value. It returns
+// false if that takes longer than patience.
 func (g Group) Await(key string, value uint64, patience time.Duration) (bool, error) {
 	fd, err := unix.Openat(g.FD, "cgroup.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -175,7 +176,7 @@ func (g Group) Await(key string, value uint64, patience time.Duration) (bool, er
 		if left <= 0 {
 			return false, nil
 		}
-		// The file is ready for POLLPRI when it has changed since it was read.
+		// POLLPRI: cgroup.events has changed since it was last read.
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}
 		if _, err := unix.Poll(poll, int(left/time.Millisecond)+1); err != nil && !errors.Is(err, unix.EINTR) {
 			return false, err
@@ -189,16 +190,17 @@ func now() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Use is what the processes of a group have used since it was made, those that have ended included.
+// Use is what the processes of a cgroup have used since it was made, including those that have
+// ended.
 type Use struct {
 	User, System time.Duration
-	MemoryPeak   uint64 // bytes; zero where the kernel does not tell
-	PidsPeak     uint64 // the same
-	Read, Write  uint64 // bytes of all devices
-	OOMKills     uint64 // processes killed for want of memory
+	MemoryPeak   uint64 // bytes; zero if the kernel does not report it
+	PidsPeak     uint64 // likewise
+	Read, Write  uint64 // bytes, of all devices together
+	OOMKills     uint64 // processes killed because memory was used up
 }
 
-// Use reads what the group has used. What the kernel does not tell is zero.
+// Use reads what the cgroup has used. What the kernel does not report is zero.
 func (g Group) Use() Use {
 	var u Use
 	if text, err := g.Read("cpu.stat"); err == nil {
@@ -230,7 +232,7 @@ func ioOf(text []byte) (read, written uint64) {
 	return read, written
 }
 
-// Processes returns the ids of the processes in the group itself, in the numbering of the reader's pid
+// Processes returns the PIDs of the processes in the cgroup itself, in the reader's pid
 // namespace.
 func (g Group) Processes() ([]int, error) {
 	text, err := g.Read("cgroup.procs")

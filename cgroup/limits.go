@@ -1,37 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup is about cgroups v2, the kernel's way to limit what a box uses: the texts of
-// limits, and one group and what can be done with it. The names and texts of files are those of
-// cgroup-v2 in the kernel's documentation (admin-guide/cgroup-v2.rst).
+// Package cgroup handles cgroups v2, by which the kernel limits what a box uses: the texts of
+// limits, and the operations on one cgroup. The names and texts of files are those of cgroup-v2
+// in the kernel's documentation (admin-guide/cgroup-v2.rst).
 //
-// It is linked into PID 1 of every box, so it is small. The tree of all boxes is in cgroup/tree, what
-// they use in cgroup/stats.
+// It is linked into PID 1 of every box, so it is small. The tree of all boxes is in cgroup/tree,
+// what they use in cgroup/stats.
 package cgroup
 
 import "strconv"
 
-// Mount is where cgroup v2 is on every host with systemd.
+// Mount is where cgroup v2 is mounted on every host with systemd.
 const Mount = "/sys/fs/cgroup"
 
-// OOM says what dies when memory is used up.
+// OOM says what is killed when memory is used up.
 type OOM uint8
 
 // The kinds of OOM.
 const (
 	OOMProcess OOM = iota // the process the kernel chooses
-	OOMProgram            // that one and everything of the program it belongs to
+	OOMProgram            // that process and everything of the program it belongs to
 	OOMSession            // every program of the box
 )
 
-// Limits bound the programs of one box, or one of them. A zero field sets nothing, unless it says so.
+// Limits bound the programs of one box, or one program. A zero field sets nothing, unless it says
+// otherwise.
 type Limits struct {
 	Memory     uint64 // bytes of memory.max; zero in a box: no limit, and none on swap either
-	MemoryHigh uint64 // bytes from which on programs are slowed down and their memory is reclaimed
-	Swap       uint64 // bytes of swap beside Memory; zero is none
+	MemoryHigh uint64 // bytes; above this programs are slowed down and their memory is reclaimed
+	Swap       uint64 // bytes of swap in addition to Memory; zero is none
 	OOM        OOM
 	CPU        uint64 // microseconds of processor time in every CPUPeriod
-	CPUWeight  uint64 // 1 to 10000 against other boxes; the kernel's default is 100
-	Pids       uint64 // processes and threads
+	CPUWeight  uint64 // share against other boxes, 1 to 10000; the kernel's default is 100
+	Pids       uint64 // number of processes and threads
 	IOWeight   uint64 // 1 to 10000, as CPUWeight
 	IORead     uint64 // bytes per second from the device of the state directory
 	IOWrite    uint64 // bytes per second to it
@@ -40,35 +41,37 @@ type Limits struct {
 // Bounds of Limits.
 const (
 	CPUPeriod = 100_000 // microseconds
-	MinCPU    = 1_000   // the kernel takes no smaller quota (sched: min_cfs_quota_period)
+	MinCPU    = 1_000   // the smallest quota that the kernel accepts (sched: min_cfs_quota_period)
 	MinWeight = 1
 	MaxWeight = 10_000
 )
 
-// Room of the whole box beyond what its programs may use: PID 1, and what it keeps of their output.
+// What the whole box may use beyond the limits of its programs: for PID 1, and for the output
+// that PID 1 keeps.
 const (
 	initMemory = 128 << 20
 	initPids   = 64
-	mostPids   = 1 << 22 // PID_MAX_LIMIT of the kernel, which takes no more in pids.max
+	mostPids   = 1 << 22 // PID_MAX_LIMIT of the kernel, the largest value of pids.max
 )
 
-// MaxGroups bounds the groups below a box, one for each program and those that hold them.
+// MaxGroups bounds the cgroups below a box: one for each program, and those that contain them.
 const MaxGroups = 1024
 
-// Setting is a text to be written to a file of a group.
+// Setting is a text to write to a file of a cgroup.
 type Setting struct{ File, Text string }
 
-// maxDepth is that of a program's group below the box's.
+// maxDepth is the depth of a program's cgroup below that of the box.
 const maxDepth = "2"
 
-// LiftIO returns what to write where there has been a limit on a device and is none any more.
+// LiftIO returns the setting that removes the limit on a device.
 func LiftIO(device string) Setting { return Setting{"io.max", device + " rbps=max wbps=max"} }
 
 const unlimited = "max"
 
-// Programs returns what to write into the group that holds all programs of a box. device is the
-// "major:minor" that IORead and IOWrite are about, "" if there is none. Every file a limit can be in is
-// there, so that a limit that is no more is lifted, but io.max where there is none: see LiftIO.
+// Programs returns what to write into the cgroup that contains all programs of a box. device is
+// the "major:minor" that IORead and IOWrite are about, "" if there is none. Every file that can
+// have a limit is included, so that a limit that was dropped is removed; except io.max without a
+// limit: see LiftIO.
 func (l *Limits) Programs(device string) []Setting {
 	swap := strconv.FormatUint(l.Swap, 10)
 	if l.Memory == 0 {
@@ -88,8 +91,8 @@ func (l *Limits) Programs(device string) []Setting {
 	return list
 }
 
-// Box returns what to write into the group of the box itself: its share against other boxes, and a cap
-// on all of it.
+// Box returns what to write into the cgroup of the box itself: its share against other boxes, and
+// a cap on all of it.
 func (l *Limits) Box() []Setting {
 	memory, pids := l.Cap()
 	return append([]Setting{
@@ -100,13 +103,14 @@ func (l *Limits) Box() []Setting {
 	}, l.Scope()...)
 }
 
-// Scope returns what of Box is written where the service manager keeps the limits of the box's own group:
-// what it has no property for.
+// Scope returns the part of Box that is written if systemd sets the limits of the box's own
+// cgroup: what it has no property for.
 func (l *Limits) Scope() []Setting {
 	return []Setting{{"cgroup.max.descendants", strconv.Itoa(MaxGroups)}, {"cgroup.max.depth", maxDepth}}
 }
 
-// Cap returns the bytes of memory and the processes that the box as a whole may have; zero is no limit.
+// Cap returns the bytes of memory and the number of processes that the box as a whole may have;
+// zero is no limit.
 func (l *Limits) Cap() (memory, pids uint64) {
 	memory, pids = l.Memory, l.Pids
 	if memory > 0 {
@@ -118,7 +122,7 @@ func (l *Limits) Cap() (memory, pids uint64) {
 	return memory, pids
 }
 
-// Program returns what to write into the group of one program.
+// Program returns what to write into the cgroup of one program.
 func (l *Limits) Program() []Setting {
 	var list []Setting
 	add := func(n uint64, s Setting) {
@@ -135,8 +139,8 @@ func (l *Limits) Program() []Setting {
 	return list
 }
 
-// Optional reports whether a host may lack a file without any limit being lost: io.weight depends on
-// the scheduler of the kernel's build, memory.swap.max on swap being built in.
+// Optional reports whether a host may lack a file without losing a limit: io.weight depends on
+// the I/O scheduler in the kernel's build, memory.swap.max on support for swap.
 func Optional(file string) bool { return file == "io.weight" || file == "memory.swap.max" }
 
 func orMax(n uint64) string {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// boxd logs to the journal with fields one can ask for (journalctl BOXD_SESSION=work) where standard error is the
-// journal's, and as text or JSON elsewhere.
+// boxd logs to the journal with fields that can be queried (journalctl BOXD_SESSION=work) if
+// standard error is connected to the journal, and as text or JSON otherwise.
 
 package systemd
 
@@ -26,13 +26,13 @@ type Config struct {
 
 // The formats.
 const (
-	formatAuto    = "auto"    // journal if standard error is the journal's, otherwise text
+	formatAuto    = "auto"    // journal if standard error is connected to the journal, otherwise text
 	formatText    = "text"    // key=value
-	formatJSON    = "json"    // an object a line
+	formatJSON    = "json"    // one object per line
 	formatJournal = "journal" // the journal's own protocol
 )
 
-// DefaultConfig is what holds where nothing is said.
+// DefaultConfig returns the defaults.
 func DefaultConfig() Config { return Config{Format: formatAuto, Level: "info"} }
 
 func levels() map[string]slog.Level {
@@ -50,8 +50,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Open returns the handler of a configuration that is valid. Standard error takes what is text, and what the journal
-// does not take.
+// Open returns the handler for a valid configuration. Text goes to stderr, and so does what the
+// journal does not accept.
 func Open(c Config, stderr io.Writer) slog.Handler {
 	format := c.Format
 	if ours, err := journald.StderrIsJournalStream(); format == formatAuto && err == nil && ours && journald.Enabled() {
@@ -59,7 +59,7 @@ func Open(c Config, stderr io.Writer) slog.Handler {
 	}
 	options := &slog.HandlerOptions{Level: levels()[c.Level], ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == MessageID {
-			return slog.Attr{} // for the journal alone
+			return slog.Attr{} // only the journal gets it
 		}
 		return a
 	}}
@@ -72,13 +72,13 @@ func Open(c Config, stderr io.Writer) slog.Handler {
 	return &asked{slog.NewTextHandler(stderr, options)}
 }
 
-// MessageID is the attribute that holds the class of a line, for the journal alone.
+// MessageID is the attribute with the catalog id of a line; only the journal gets it.
 const MessageID = "message_id"
 
 // asked adds the request to lines of text and JSON.
 type asked struct{ slog.Handler }
 
-// Handle adds what the context says.
+// Handle adds the request in the context.
 func (h *asked) Handle(ctx context.Context, r slog.Record) error {
 	if q := trace.Of(ctx); q.ID != "" {
 		r = r.Clone()
@@ -93,10 +93,10 @@ func (h *asked) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs is that of the handler.
+// WithAttrs implements slog.Handler.
 func (h *asked) WithAttrs(attrs []slog.Attr) slog.Handler { return &asked{h.Handler.WithAttrs(attrs)} }
 
-// WithGroup is that of the handler.
+// WithGroup implements slog.Handler.
 func (h *asked) WithGroup(name string) slog.Handler { return &asked{h.Handler.WithGroup(name)} }
 
 // handler writes to the journal.
@@ -105,13 +105,14 @@ type handler struct {
 	send      func(message string, priority journald.Priority, fields map[string]string) error
 	otherwise slog.Handler
 	attrs     []slog.Attr
-	prefix    string // of names, from groups
+	prefix    string // prefix of names, from groups
 }
 
 // Enabled reports whether lines of a level are written.
 func (h *handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
-// Handle sends one line. What the journal does not take goes to standard error: a line is not lost in silence.
+// Handle sends one line. If the journal does not accept it, it goes to standard error, so that no
+// line is lost silently.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	fields := map[string]string{"SYSLOG_IDENTIFIER": "boxd"}
 	var words strings.Builder
@@ -139,7 +140,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-// WithAttrs returns a handler whose lines have more.
+// WithAttrs returns a handler that adds attributes to its lines.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	copied := *h
 	copied.attrs = slices.Clone(h.attrs)
@@ -151,7 +152,7 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &copied
 }
 
-// WithGroup returns a handler that puts the name before those of what follows.
+// WithGroup returns a handler that prefixes the names of later attributes.
 func (h *handler) WithGroup(name string) slog.Handler {
 	copied := *h
 	copied.prefix = h.prefix + name + "_"
@@ -159,7 +160,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &copied
 }
 
-// put adds an attribute to the fields and to the line that a person reads.
+// put adds an attribute to the fields and to the text that a person reads.
 func put(fields map[string]string, words *strings.Builder, prefix string, a slog.Attr) {
 	value := a.Value.Resolve()
 	if value.Kind() == slog.KindGroup {
@@ -190,10 +191,11 @@ func put(fields map[string]string, words *strings.Builder, prefix string, a slog
 	fmt.Fprintf(words, " %s=%s", a.Key, text)
 }
 
-// maxField is the longest name that journald takes.
+// maxField is the longest field name that journald accepts.
 const maxField = 64
 
-// fieldOf is the name of a field: what the journal allows, with a prefix that nobody else has.
+// fieldOf returns the name of a field: with the characters that the journal allows, and with a
+// prefix of our own.
 func fieldOf(key string) string {
 	name := []byte("BOXD_" + strings.ToUpper(key))
 	for i, c := range name {

@@ -11,23 +11,23 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Unlimited is the size or count of what has no limit; systemd calls it infinity.
+// Unlimited is the value for no limit; systemd calls it infinity.
 const Unlimited = math.MaxUint64
 
-// ScopeLimits are the limits of one scope, as properties of systemd.resource-control(5). A limit that
-// is zero does not exist, but for swap: no swap has to be the default.
+// ScopeLimits are the limits of one scope, as properties of systemd.resource-control(5). Zero
+// means no limit, except for swap, where no swap has to be the default.
 type ScopeLimits struct {
-	MemoryMax     uint64        // bytes; what does not fit is killed
-	MemoryHigh    uint64        // bytes; above it the scope is slowed down and reclaimed from
-	MemorySwapMax uint64        // bytes of swap besides; zero is none at all, Unlimited all there is
+	MemoryMax     uint64        // bytes; beyond it processes are killed
+	MemoryHigh    uint64        // bytes; above it the scope is slowed down and its memory is reclaimed
+	MemorySwapMax uint64        // bytes of swap in addition; zero is no swap, Unlimited all there is
 	TasksMax      uint64        // processes and threads
-	CPUQuota      time.Duration // of processor time in every second, so two processors are 2 s
-	CPUPeriod     time.Duration // over which the quota is held, 1 ms to 1 s; zero is systemd's 100 ms
-	CPUWeight     uint64        // 1 to 10000 where processors are short; zero is the kernel's 100
-	IOWeight      uint64        // likewise where disks are
+	CPUQuota      time.Duration // processor time per second, so 2 s is two processors
+	CPUPeriod     time.Duration // period over which the quota is enforced, 1 ms to 1 s; zero is systemd's 100 ms
+	CPUWeight     uint64        // 1 to 10000, when processors are scarce; zero is the kernel's 100
+	IOWeight      uint64        // the same for disks
 }
 
-// properties returns every limit, so that what l does not name loses the limit it had.
+// properties returns every limit, so that those that are not set in l are removed.
 func (l ScopeLimits) properties() ([]sd.Property, error) {
 	if l.CPUQuota < 0 || l.CPUPeriod < 0 {
 		return nil, fmt.Errorf("CPU quota %v in every second, held over %v: neither can be negative", l.CPUQuota, l.CPUPeriod)
@@ -44,12 +44,13 @@ func (l ScopeLimits) properties() ([]sd.Property, error) {
 	}, nil
 }
 
-// microseconds rounds up: the smallest quota must not become none, which is no limit.
+// microseconds rounds up: the smallest quota must not become zero, which is no limit.
 func microseconds(d time.Duration) uint64 {
 	return uint64((d + time.Microsecond - 1) / time.Microsecond)
 }
 
-// orUnlimited turns zero into what systemd takes for "not set", in weights and periods too.
+// orUnlimited turns zero into the value that means "not set" to systemd, in weights and periods
+// too.
 func orUnlimited(n uint64) uint64 {
 	if n == 0 {
 		return Unlimited
@@ -57,15 +58,16 @@ func orUnlimited(n uint64) uint64 {
 	return n
 }
 
-// scopeStopPatience is how long systemd waits for killed processes to be gone, then once more, before
-// it calls the scope failed. A box full of processes takes the kernel seconds.
+// scopeStopPatience is how long systemd waits for killed processes to be gone, and then once
+// more, before it marks the scope as failed. For a box full of processes the kernel needs
+// seconds.
 const scopeStopPatience = 10 * time.Second
 
-// sigkill is the number of SIGKILL, of the type systemd has for signals.
+// sigkill is SIGKILL, in the type that systemd uses for signals.
 const sigkill int32 = 9
 
 // scopeProperties describes a new scope around a process. The types are those of systemd's D-Bus
-// interface (org.freedesktop.systemd1(5)); it refuses any other, even of the same value.
+// interface (org.freedesktop.systemd1(5)), which refuses others even for the same value.
 func scopeProperties(pid uint32, limits ScopeLimits) ([]sd.Property, error) {
 	properties, err := limits.properties()
 	if err != nil {
@@ -75,14 +77,15 @@ func scopeProperties(pid uint32, limits ScopeLimits) ([]sd.Property, error) {
 		property("Description", "A box of boxd"),
 		property("Slice", Slice),
 		property("PIDs", []uint32{pid}),
-		// The keeper makes groups of its own below, and systemd leaves them alone.
+		// The keeper makes cgroups of its own below, and systemd must leave them alone.
 		property("Delegate", true),
-		// PID 1 of a box takes no SIGTERM, and its programs should not get one behind its back.
+		// PID 1 of a box ignores SIGTERM, and its programs should not get one behind its back.
 		property("KillSignal", sigkill),
 		property("TimeoutStopUSec", microseconds(scopeStopPatience)),
-		// One process too many for the memory is the box's business, and no end of the box.
+		// If one process is killed because memory is used up, that is the box's own affair and
+		// must not end the box.
 		property("OOMPolicy", "continue"),
-		// A failed scope would stay and keep its name from being used again.
+		// A failed scope would stay and keep its name in use.
 		property("CollectMode", "inactive-or-failed"),
 	}, properties...), nil
 }

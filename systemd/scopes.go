@@ -17,7 +17,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Slice is the unit that all boxes are in and that carries their common limits (units/box.slice).
+// Slice is the unit that contains all boxes and has the limits for all of them together
+// (units/box.slice).
 const Slice = "box.slice"
 
 // Error is a failure that a caller can act on; errors.Is finds it in what the methods return.
@@ -32,31 +33,32 @@ const (
 
 func (e Error) Error() string { return string(e) }
 
-// Times between two looks at what D-Bus does not tell.
+// Intervals for polling what D-Bus does not report.
 const (
-	lookAtBus  = time.Second           // whether the bus is still there, while a job is awaited
-	lookAtUnit = 20 * time.Millisecond // whether systemd has dropped a unit that was stopped
+	lookAtBus  = time.Second           // whether the bus still exists, while waiting for a job
+	lookAtUnit = 20 * time.Millisecond // whether systemd has dropped a stopped unit
 )
 
-// Scopes makes, changes and ends transient scope units. Its methods may be called concurrently. The
-// context of each bounds all waiting and should have a deadline: systemd does not answer while it
-// reloads, and one unanswered start keeps the others waiting.
+// Scopes makes, changes and ends transient scope units. Its methods may be called concurrently.
+// The context of each bounds all waiting and should have a deadline: systemd does not answer
+// while it reloads, and one unanswered start keeps the others waiting.
 type Scopes struct {
 	end  context.CancelFunc
 	dial func(request context.Context) (*connection, error)
-	turn chan struct{} // holds one element; who has taken it may use conn
+	turn chan struct{} // holds one element; whoever has taken it may use conn
 	conn *connection   // nil before the first call
 }
 
-// connection is one to systemd; drop closes it and frees what it holds.
+// connection is a connection to systemd; drop closes it and frees what it holds.
 type connection struct {
 	*sd.Conn
 	drop context.CancelFunc
 }
 
-// NewScopes returns a client that lives until ctx ends or Close. It connects at the first call, to the
-// system bus or else, as root, straight to systemd, and again at the next call after a connection is
-// lost: at every restart of the bus, or of systemd itself (daemon-reexec) without one.
+// NewScopes returns a client that lives until ctx ends or Close. It connects at the first call,
+// to the system bus or else, as root, straight to systemd, and again at the next call after a
+// connection is lost: that happens at every restart of the bus, or, without a bus, of systemd
+// itself (daemon-reexec).
 func NewScopes(ctx context.Context) *Scopes {
 	life, end := context.WithCancel(ctx)
 	s := &Scopes{
@@ -67,25 +69,28 @@ func NewScopes(ctx context.Context) *Scopes {
 	return s
 }
 
-// Close ends the connection. Scopes live on. Calls under way fail with ErrNoBus, as do all later ones.
+// Close ends the connection. Scopes stay. Calls in progress fail with ErrNoBus, as do all later
+// ones.
 func (s *Scopes) Close() {
 	s.end()
 	<-s.turn
 	if s.conn != nil {
-		s.conn.Close() // drop would do it later
+		s.conn.Close() // drop would close it only later
 	}
 	s.turn <- struct{}{}
 }
 
-// ScopeName returns the name of the scope of a box. A dash means nesting in names of slices alone; in
-// that of a scope it lets an administrator reach all boxes with one drop-in, box-.scope.d/*.conf.
+// ScopeName returns the name of the scope of a box. A dash means nesting only in names of slices;
+// in that of a scope it lets an administrator configure all boxes with one drop-in,
+// box-.scope.d/*.conf.
 func ScopeName(key string) string { return "box-" + key + ".scope" }
 
-// Start puts a process, which must exist and whose id the caller must hold (not have waited for), into
-// a new scope and returns its cgroup, a path below the mount of cgroup v2. The scope ends with
-// its last process.
+// Start puts a process into a new scope and returns its cgroup, a path below the mount of cgroup
+// v2. The process must exist, and must not have been waited for, so that its PID cannot be
+// reused. The scope ends with its last process.
 //
-// A name in use is ErrScopeExists. After any other error the scope may exist all the same: Stop it.
+// A name in use is ErrScopeExists. After any other error the scope may exist all the same: Stop
+// it.
 func (s *Scopes) Start(ctx context.Context, name string, pid int, limits ScopeLimits) (group string, err error) {
 	if err := checkScopeName(name); err != nil {
 		return "", err
@@ -101,7 +106,7 @@ func (s *Scopes) Start(ctx context.Context, name string, pid int, limits ScopeLi
 	if err != nil {
 		return "", fmt.Errorf("start %s: %w", name, err)
 	}
-	done := make(chan string, 1) // one for each job, or one that nobody reads stops all others
+	done := make(chan string, 1) // one for each job: a channel that nobody reads would block all others
 	if _, err := conn.StartTransientUnitContext(ctx, name, "fail", properties, done); err != nil {
 		return "", fmt.Errorf("start %s: %w", name, explain(conn, err))
 	}
@@ -118,8 +123,8 @@ func (s *Scopes) Start(ctx context.Context, name string, pid int, limits ScopeLi
 	return group, nil
 }
 
-// Set replaces all limits of a scope: one that limits does not name is lifted. Without the scope it
-// returns ErrNoScope.
+// Set replaces all limits of a scope: those that are not set in limits are removed. Without the
+// scope it returns ErrNoScope.
 func (s *Scopes) Set(ctx context.Context, name string, limits ScopeLimits) error {
 	if err := checkScopeName(name); err != nil {
 		return err
@@ -138,8 +143,8 @@ func (s *Scopes) Set(ctx context.Context, name string, limits ScopeLimits) error
 	return nil
 }
 
-// Stop kills every process of a scope and returns when systemd has forgotten it, so that its name is
-// free. A scope that does not exist is no error.
+// Stop kills every process of a scope and returns when systemd has dropped it, so that its name
+// is free. It is no error if the scope does not exist.
 func (s *Scopes) Stop(ctx context.Context, name string) error {
 	if err := checkScopeName(name); err != nil {
 		return err
@@ -166,7 +171,7 @@ func stop(ctx context.Context, conn *sd.Conn, name string) error {
 	if err != nil {
 		return err
 	}
-	// The job is over before the unit is dropped.
+	// The job ends before the unit is dropped.
 	look := time.NewTicker(lookAtUnit)
 	defer look.Stop()
 	for {
@@ -182,8 +187,8 @@ func stop(ctx context.Context, conn *sd.Conn, name string) error {
 	}
 }
 
-// List returns the names of all scopes that begin with prefix, whoever made them: the leftovers of an
-// earlier run, if the caller has none of its own.
+// List returns the names of all scopes that begin with prefix, whoever made them: if the caller
+// has none of its own, they are left over from an earlier run.
 func (s *Scopes) List(ctx context.Context, prefix string) ([]string, error) {
 	if err := checkScopeName(prefix + scopeSuffix); err != nil {
 		return nil, err
@@ -195,8 +200,8 @@ func (s *Scopes) List(ctx context.Context, prefix string) ([]string, error) {
 	return loaded(ctx, conn, prefix+"*"+scopeSuffix)
 }
 
-// loaded returns the units systemd has that match a pattern. Unlike a question for one unit it does
-// not make systemd load anything.
+// loaded returns the loaded units that match a pattern. Unlike a query for one unit it does not
+// make systemd load anything.
 func loaded(ctx context.Context, conn *sd.Conn, pattern string) ([]string, error) {
 	units, err := conn.ListUnitsByPatternsContext(ctx, nil, []string{pattern})
 	if err != nil {
@@ -204,14 +209,14 @@ func loaded(ctx context.Context, conn *sd.Conn, pattern string) ([]string, error
 	}
 	var names []string
 	for _, u := range units {
-		if u.LoadState != "not-found" { // only asked for by somebody
+		if u.LoadState != "not-found" { // otherwise somebody has only asked for it
 			names = append(names, u.Name)
 		}
 	}
 	return names, nil
 }
 
-// await waits for a job that has been sent off. The bus may end meanwhile, and does not say so.
+// await waits for a job that has been sent. The bus may end meanwhile without saying so.
 func await(ctx context.Context, conn *sd.Conn, name string, done <-chan string) error {
 	look := time.NewTicker(lookAtBus)
 	defer look.Stop()
@@ -232,9 +237,9 @@ func await(ctx context.Context, conn *sd.Conn, name string, done <-chan string) 
 	}
 }
 
-// failure says why a job has not been done, and frees the name of a unit that failed.
+// failure returns why a job has failed, and frees the name of a failed unit.
 func failure(ctx context.Context, conn *sd.Conn, name, result string) error {
-	why := "unknown" // the unit may be gone already, and its reason with it
+	why := "unknown" // the unit may be gone already, and the reason with it
 	if p, err := conn.GetUnitTypePropertyContext(ctx, name, "Scope", "Result"); err == nil {
 		why, _ = p.Value.Value().(string)
 	}
@@ -245,7 +250,7 @@ func failure(ctx context.Context, conn *sd.Conn, name, result string) error {
 	return errors.Join(fmt.Errorf("job of systemd is %q, result of the unit %q", result, why), err)
 }
 
-// bus returns a living connection.
+// bus returns a working connection.
 func (s *Scopes) bus(ctx context.Context) (*sd.Conn, error) {
 	select {
 	case <-s.turn:
@@ -257,7 +262,7 @@ func (s *Scopes) bus(ctx context.Context) (*sd.Conn, error) {
 		return s.conn.Conn, nil
 	}
 	if s.conn != nil {
-		s.conn.drop() // of its two halves one may still live
+		s.conn.drop() // one of its two halves may still work
 		s.conn = nil
 	}
 	conn, err := s.dial(ctx)
@@ -268,7 +273,7 @@ func (s *Scopes) bus(ctx context.Context) (*sd.Conn, error) {
 	return conn.Conn, nil
 }
 
-// dial connects. The connection lives as long as life; request bounds the making of it alone, which
+// dial connects. The connection lives as long as life; request bounds only the connecting, which
 // takes no context of its own.
 func dial(life, request context.Context) (*connection, error) {
 	life, drop := context.WithCancel(life)
@@ -279,7 +284,7 @@ func dial(life, request context.Context) (*connection, error) {
 	done := make(chan dialled, 1)
 	go func() {
 		conn, err := sd.NewSystemConnectionContext(life)
-		if err != nil && os.Geteuid() == 0 && life.Err() == nil { // as NewWithContext, which goes on when life is over
+		if err != nil && os.Geteuid() == 0 && life.Err() == nil { // as NewWithContext does, except that it goes on when life has ended
 			conn, err = sd.NewSystemdConnectionContext(life)
 		}
 		done <- dialled{conn, err}
@@ -292,12 +297,12 @@ func dial(life, request context.Context) (*connection, error) {
 		}
 		return &connection{d.conn, drop}, nil
 	case <-request.Done():
-		drop() // closes what has been opened, and so ends the goroutine
+		drop() // closes what has been opened, which ends the goroutine
 		return nil, request.Err()
 	}
 }
 
-// explain gives an error of D-Bus a type where a caller can act on it.
+// explain gives an error of D-Bus a type if a caller can act on it.
 func explain(conn *sd.Conn, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -308,7 +313,8 @@ func explain(conn *sd.Conn, err error) error {
 		}
 		return err
 	}
-	// A broken connection shows in the first call to write to it, before the connection itself knows.
+	// A broken connection shows in the first call that writes to it, before the connection itself
+	// knows.
 	_, broken := errors.AsType[*net.OpError](err)
 	if broken || errors.Is(err, io.EOF) || errors.Is(err, dbus.ErrClosed) || !conn.Connected() {
 		return fmt.Errorf("%w: %w", ErrNoBus, err)
@@ -316,7 +322,7 @@ func explain(conn *sd.Conn, err error) error {
 	return err
 }
 
-// typed knows the names of errors of systemd and of the bus.
+// typed maps names of errors of systemd and of the bus.
 func typed(name string) Error {
 	switch name {
 	case "org.freedesktop.systemd1.UnitExists":
@@ -332,7 +338,7 @@ func typed(name string) Error {
 
 const scopeSuffix = ".scope"
 
-// checkScopeName lets nothing through that systemd would take for a pattern or for another unit.
+// checkScopeName refuses names that systemd would take for a pattern or for another unit.
 func checkScopeName(name string) error {
 	const longest = 255
 	key, ok := strings.CutSuffix(name, scopeSuffix)

@@ -19,17 +19,17 @@ import (
 // The names of boxd's sockets in their units (FileDescriptorName=, systemd.socket(5)).
 const (
 	SocketName = "boxd-api"  // boxd.socket
-	httpName   = "boxd-http" // boxd-http.socket: over TCP, as many as it has
+	httpName   = "boxd-http" // boxd-http.socket: over TCP, any number of sockets
 
 	langBotName = "boxd-langbot" // boxd-langbot.socket: the same for LangBot's protocol
 )
 
-// Listeners returns the Unix socket the service manager holds for boxd, nil if there is none, and those for
-// HTTP over TCP. It consumes the environment variables that name them, so it works once.
+// Listeners returns the Unix socket that systemd holds for boxd, nil if there is none, and those
+// for HTTP over TCP. It consumes the environment variables that name them, so it works once.
 func Listeners() (socket net.Listener, others, bots []net.Listener, err error) {
 	for _, f := range activation.Files(true) {
 		ln, lerr := net.FileListener(f)
-		f.Close() // ln has a copy
+		f.Close() // ln has a duplicate
 		tcp := f.Name() == httpName || f.Name() == langBotName
 		switch {
 		case err != nil:
@@ -45,7 +45,7 @@ func Listeners() (socket net.Listener, others, bots []net.Listener, err error) {
 		case f.Name() == langBotName:
 			bots = append(bots, ln)
 			continue
-		case ln.Addr().Network() != "unix": // callers are known by what the kernel says of a Unix socket
+		case ln.Addr().Network() != "unix": // only for a Unix socket the kernel tells who the callers are
 			err = fmt.Errorf("socket activation: %q is %v, want a Unix socket", SocketName, ln.Addr())
 		default:
 			socket = ln
@@ -67,10 +67,10 @@ func Listeners() (socket net.Listener, others, bots []net.Listener, err error) {
 	return socket, others, bots, nil
 }
 
-// Ready tells the service manager that boxd serves (sd_notify(3)); without one it does nothing.
+// Ready tells systemd that boxd is ready (sd_notify(3)); without systemd it does nothing.
 func Ready() error { return notify(daemon.SdNotifyReady) }
 
-// Reloading tells the service manager that boxd reads its configuration again. Ready must follow.
+// Reloading tells systemd that boxd is reloading its configuration. Ready must follow.
 func Reloading() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -79,8 +79,9 @@ func Reloading() error {
 	return notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/int64(time.Microsecond)))
 }
 
-// Watchdog tells the service manager that boxd is well, twice in the time after which that one would start
-// it anew (WatchdogSec=), as long as check finds it so, until ctx ends. Without a watchdog it returns at once.
+// Watchdog tells systemd that boxd is alive, twice in each interval after which it would be
+// restarted (WatchdogSec=), as long as check succeeds and until ctx ends. Without a watchdog it
+// returns at once.
 func Watchdog(ctx context.Context, check func(context.Context) error, log *slog.Logger) error {
 	limit, err := daemon.SdWatchdogEnabled(true)
 	if err != nil {
@@ -113,7 +114,7 @@ func beat(ctx context.Context, most time.Duration, check func(context.Context) e
 	return notify(daemon.SdNotifyWatchdog)
 }
 
-// Stopping tells the service manager that boxd is on its way out.
+// Stopping tells systemd that boxd is stopping.
 func Stopping() error { return notify(daemon.SdNotifyStopping) }
 
 func notify(state string) error {

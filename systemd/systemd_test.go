@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// role makes the test binary a service: it takes its listener and says what it got.
+// role makes the test binary a service: it takes its listener and reports what it got.
 const role = "BOXD_TEST_SERVICE"
 
 func TestMain(m *testing.M) {
@@ -62,8 +62,9 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// watched is a service with a watchdog that is well at first, then not, then too slow to tell, and then well
-// again. It says so where it says that it lives, so that the order is known.
+// watched is a service with a watchdog whose check succeeds first, then fails, then is too slow,
+// and then succeeds again. It reports each on the notification socket too, so that the order is
+// known.
 func watched() error {
 	addr := &net.UnixAddr{Name: os.Getenv("NOTIFY_SOCKET"), Net: "unixgram"}
 	conn, err := net.DialUnix("unixgram", nil, addr)
@@ -175,7 +176,7 @@ func hear(t *testing.T, conn *net.UnixConn) string {
 	return string(buf[:n])
 }
 
-// monotonic is the time now, in microseconds, by the clock of the service manager.
+// monotonic returns the current time in microseconds, by the clock of systemd.
 func monotonic(t *testing.T) int64 {
 	t.Helper()
 	var now unix.Timespec

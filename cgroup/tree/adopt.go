@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// sweep removes what a keeper has left that died, but for the boxes to keep.
+// sweep removes what a dead keeper has left behind, except for the boxes to keep.
 func (t *Tree) sweep(keep func(key string) bool) error {
 	owners, err := os.ReadDir(t.path)
 	if err != nil {
@@ -61,7 +61,7 @@ func (t *Tree) sweepOwner(name string, keep func(key string) bool) error {
 	return nil
 }
 
-// Find takes over the groups that Make made for a box in an earlier keeper.
+// Find opens the cgroups that Make made for a box in an earlier keeper.
 func (t *Tree) Find(owner, key string, limits *cgroup.Limits) (*Box, error) {
 	b := &Box{t: t, owner: ownerPrefix + owner, name: boxPrefix + key, limits: *limits}
 	b.path = filepath.Join(t.path, b.owner, b.name)
@@ -76,7 +76,7 @@ func (t *Tree) Find(owner, key string, limits *cgroup.Limits) (*Box, error) {
 	return b.found()
 }
 
-// FindIn takes over the groups that MakeIn made for a box in an earlier keeper.
+// FindIn opens the cgroups that MakeIn made for a box in an earlier keeper.
 func (t *Tree) FindIn(path string, limits *cgroup.Limits) (*Box, error) {
 	group, err := openDelegated(path)
 	if err != nil {
@@ -86,8 +86,8 @@ func (t *Tree) FindIn(path string, limits *cgroup.Limits) (*Box, error) {
 	return b.found()
 }
 
-// found opens the group of the programs. What the box is limited in is left as it is. A box that is dead may
-// have lost that group already; its groups can only be removed.
+// found opens the cgroup of the programs. The limits of the box stay as they are. A dead box may
+// have lost that cgroup already; the rest can only be removed.
 func (b *Box) found() (*Box, error) {
 	work, err := b.group.Open("work")
 	if errors.Is(err, unix.ENOENT) {
@@ -101,7 +101,7 @@ func (b *Box) found() (*Box, error) {
 	return b, nil
 }
 
-// Close lets go of the groups of a box; they stay.
+// Close closes the descriptors of a box's cgroups, which stay.
 func (b *Box) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// directories stand for groups: nothing has a process there.
+// directories makes plain directories in place of cgroups: none has a process.
 func directories(t *testing.T, names ...string) *Tree {
 	t.Helper()
 	path := t.TempDir()

@@ -22,19 +22,21 @@ import (
 // AnchorCommand is the argument that makes boxkeeper the anchor, the process of boxd-boxes.service.
 const AnchorCommand = "anchor"
 
-// anchorGroup is the group, below the unit's own, that the anchor moves itself into. It has a process
-// in it once the controllers are on.
+// anchorGroup is the child of the unit's own cgroup into which the anchor moves itself. Once it
+// has a process, the controllers are on.
 const anchorGroup = "anchor"
 
 const (
 	ownGroup = "/proc/self/cgroup"
 
-	// delegatedMark is how systemd marks a group it has handed over (its CGROUP_DELEGATION.md).
+	// delegatedMark is the extended attribute by which systemd marks a delegated cgroup (its
+	// CGROUP_DELEGATION.md).
 	delegatedMark = "user.delegate"
 )
 
-// Anchor turns the group it was started in into one that boxes can live in, and returns at SIGTERM.
-// What the kernel has no controller for is logged; the host check says what follows from that.
+// Anchor turns the cgroup it was started in into one that can contain boxes, and returns at
+// SIGTERM. Controllers that the kernel lacks are logged; the host check reports what follows from
+// that.
 func Anchor(log *log.Logger) error {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
@@ -70,7 +72,7 @@ func Anchor(log *log.Logger) error {
 	return nil
 }
 
-// unifiedPath finds the group of cgroup v2 in a text of the form of /proc/self/cgroup.
+// unifiedPath returns the cgroup v2 path in a text in the format of /proc/self/cgroup.
 func unifiedPath(text string) (string, error) {
 	for line := range strings.Lines(text) {
 		path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::")
@@ -85,14 +87,14 @@ func unifiedPath(text string) (string, error) {
 	return "", errors.New("no cgroup v2 entry in " + ownGroup)
 }
 
-// enterAnchor moves the calling process into the anchor's group and switches on for the groups beside it
-// what limits boxes. It returns the controllers this host does not have.
+// enterAnchor moves the calling process into the anchor's cgroup, and enables the controllers
+// that limit boxes for the cgroups beside it. It returns the controllers that this host lacks.
 func enterAnchor(group string) (missing []string, err error) {
 	leaf := filepath.Join(group, anchorGroup)
 	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the anchor's group: %w", err)
 	}
-	// First of all: a group with processes cannot have controllers for the groups below it.
+	// First of all: a cgroup with processes cannot enable controllers for its children.
 	if err := writeGroupFile(leaf, "cgroup.procs", "0"); err != nil {
 		return nil, fmt.Errorf("move into the anchor's group: %w", err)
 	}
@@ -122,7 +124,7 @@ func enterAnchor(group string) (missing []string, err error) {
 	return missing, nil
 }
 
-// writeGroupFile writes in one call, as the kernel takes it, and never makes a file.
+// writeGroupFile writes with one system call, as the kernel expects, and never creates a file.
 func writeGroupFile(group, name, text string) error {
 	f, err := os.OpenFile(filepath.Join(group, name), os.O_WRONLY, 0)
 	if err != nil {

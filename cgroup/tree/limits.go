@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// InUseError is a limit that is below what the box uses.
+// InUseError means that a limit is below what the box uses.
 type InUseError struct {
 	Limit       string // "memory" or "pids"
 	Used, Asked uint64
@@ -25,8 +25,9 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("%s: %d are in use, more than %d", e.Limit, e.Used, e.Asked)
 }
 
-// SetLimits changes all limits of a living box, or none. Memory is first taken back from its programs as
-// far as that goes without killing any; an *InUseError says that the limit is still below what they use.
+// SetLimits changes all limits of a live box, or none. First memory is reclaimed from its
+// programs as far as that is possible without killing any; an *InUseError says that the limit is
+// still below what they use.
 func (b *Box) SetLimits(limits *cgroup.Limits) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -45,7 +46,8 @@ func (b *Box) SetLimits(limits *cgroup.Limits) error {
 }
 
 func (b *Box) write(limits *cgroup.Limits) error {
-	// A cap on all of the box that is lower than the programs' is no harm for a moment.
+	// It does no harm if for a moment the cap on the whole box is lower than the limit of its
+	// programs.
 	programs := limits.Programs(b.ioDevice())
 	if device := b.ioDevice(); device != "" && b.limits.IORead+b.limits.IOWrite > 0 && limits.IORead+limits.IOWrite == 0 {
 		programs = append(programs, cgroup.LiftIO(device))
@@ -53,7 +55,7 @@ func (b *Box) write(limits *cgroup.Limits) error {
 	return errors.Join(b.group.Apply(b.box(limits)), b.work.Apply(programs))
 }
 
-// box returns what to write into the box's own group.
+// box returns what to write into the box's own cgroup.
 func (b *Box) box(limits *cgroup.Limits) []cgroup.Setting {
 	if b.scope {
 		return limits.Scope()
@@ -70,7 +72,7 @@ func (b *Box) fits(limits *cgroup.Limits) error {
 	}
 	used, err := b.work.Number("memory.current")
 	if err == nil && used > limits.Memory {
-		// memory.high takes back what it can at once, and kills nobody.
+		// memory.high makes the kernel reclaim what it can at once, and kills nothing.
 		err = b.work.Write("memory.high", strconv.FormatUint(limits.Memory, 10))
 		if err == nil {
 			used, err = b.work.Number("memory.current")
@@ -89,8 +91,8 @@ func inUse(limit string, used, asked uint64, err error) error {
 	return &InUseError{limit, used, asked}
 }
 
-// diskOf returns the "major:minor" of the whole disk that holds a directory: io.max takes no partition.
-// It is "" for what is not on a disk.
+// diskOf returns the "major:minor" of the whole disk that holds a directory, as io.max accepts no
+// partition. It is "" if the directory is not on a disk.
 func diskOf(dir string) string {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {
@@ -99,26 +101,26 @@ func diskOf(dir string) string {
 	number := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
 	device, err := filepath.EvalSymlinks("/sys/dev/block/" + number)
 	if err != nil {
-		return "" // no disk: tmpfs, overlay, btrfs
+		return "" // not a disk: tmpfs, overlay, btrfs
 	}
 	return wholeDisk(device, number)
 }
 
-// wholeDisk returns the number of the disk that a device of sysfs is, or is a partition of, whatever they are
-// called.
+// wholeDisk returns the number of the disk that a device in sysfs is, or is a partition of,
+// whatever their names.
 func wholeDisk(device, number string) string {
 	if _, err := os.Stat(filepath.Join(device, "partition")); err != nil {
 		return number
 	}
-	whole, err := os.ReadFile(filepath.Join(filepath.Dir(device), "dev")) // a partition lies in its disk
+	whole, err := os.ReadFile(filepath.Join(filepath.Dir(device), "dev")) // the directory of a partition is inside that of its disk
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(whole))
 }
 
-// Reclaim takes memory back that the programs of the box do not need, as far as the kernel can: what it gives
-// back in this way it would otherwise have to find when somebody else needs it. ErrUnsupported before Linux
+// Reclaim reclaims memory that the programs of the box do not need, as far as the kernel can:
+// otherwise it would have to do so when somebody else needs memory. ErrUnsupported before Linux
 // 5.19.
 func (b *Box) Reclaim() error {
 	b.mu.Lock()
@@ -132,7 +134,7 @@ func (b *Box) Reclaim() error {
 	}
 	err = b.work.Write("memory.reclaim", strconv.FormatUint(used, 10))
 	switch {
-	case errors.Is(err, unix.EAGAIN): // less than asked for, as always
+	case errors.Is(err, unix.EAGAIN): // it reclaimed less than asked for, as it always does
 		return nil
 	case errors.Is(err, unix.ENOENT):
 		return errors.ErrUnsupported

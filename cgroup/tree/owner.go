@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// openOwner opens the group of an owner, which is made and limited if it is not there.
+// openOwner opens the cgroup of an owner, and makes it with its limits if it does not exist.
 func (t *Tree) openOwner(owner *cgroup.Owner) (cgroup.Group, error) {
 	name := ownerPrefix + owner.Name
 	g, err := t.root.Make(name)
@@ -34,12 +34,13 @@ func (t *Tree) openOwner(owner *cgroup.Owner) (cgroup.Group, error) {
 	return g, nil
 }
 
-// slack is what an owner gets beyond what it uses when it uses more than it may: what grows just then kills nobody.
+// slack is added to what an owner uses if that is more than the new limit, so that memory growing
+// at that moment causes no kill. In bytes.
 const slack = 16 << 20
 
-// SetOwner changes what all boxes of an owner may have together. ESRCH: it has none. Nobody is killed for a limit
-// that is lower than what they use: an *InUseError says that they get no more for now, and that SetOwner is to be
-// called again.
+// SetOwner changes the limits for all boxes of an owner together. ESRCH: the owner has no boxes.
+// Nothing is killed if a limit is lower than what they use: an *InUseError says that they get no
+// more for now, and that SetOwner must be called again.
 func (t *Tree) SetOwner(owner *cgroup.Owner) error {
 	g, err := t.root.Open(ownerPrefix + owner.Name)
 	if err == nil {
@@ -59,7 +60,8 @@ func setOwner(g cgroup.Group, owner *cgroup.Owner) error {
 	}
 	used, err := g.Number("memory.current")
 	if err == nil && used > most {
-		// memory.high takes back what it can at once; left there it would slow everybody down.
+		// memory.high makes the kernel reclaim what it can at once; it is removed again, as it
+		// would slow down all boxes.
 		err = g.Write("memory.high", strconv.FormatUint(most, 10))
 		if err = errors.Join(err, g.Write("memory.high", "max")); err == nil {
 			used, err = g.Number("memory.current")
@@ -79,7 +81,8 @@ func setOwner(g cgroup.Group, owner *cgroup.Owner) error {
 	return errors.Join(err, g.Apply(cpu), &InUseError{"memory", used, most})
 }
 
-// OwnerOf is the name of the owner in whose group a box's group is, "" if that is no group of Make's.
+// OwnerOf returns the name of the owner whose cgroup contains that of a box, "" if Make has not
+// made it.
 func OwnerOf(group string) string {
 	name, ok := strings.CutPrefix(filepath.Base(filepath.Dir(group)), ownerPrefix)
 	if !ok {

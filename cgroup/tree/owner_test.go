@@ -13,17 +13,17 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// What an owner's boxes may have is written as it is where they use no more; where they do, nobody is killed for it,
-// and nobody gets more than before.
+// The limits of an owner's boxes are written as they are if the boxes use no more; otherwise
+// nothing is killed, and the boxes get no more than before.
 func TestAnOwnersLimitsFollow(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for name, tc := range map[string]struct {
 		owner cgroup.Owner
-		used  string // bytes
-		max   string // of memory, before
-		want  string // of memory, then
-		high  string // then
+		used  string // in bytes
+		max   string // memory.max before
+		want  string // memory.max afterwards
+		high  string // memory.high afterwards
 		cpu   string
 		inUse uint64
 	}{
@@ -48,7 +48,7 @@ func TestAnOwnersLimitsFollow(t *testing.T) {
 		}
 		for file, want := range map[string]string{"memory.max": tc.want, "memory.high": tc.high, "cpu.max": tc.cpu} {
 			text, err := os.ReadFile(filepath.Join(in, file))
-			if err != nil || len(text) < len(want) || string(text[:len(want)]) != want { // files, unlike the kernel's, keep the rest of what was longer
+			if err != nil || len(text) < len(want) || string(text[:len(want)]) != want { // unlike the kernel's, plain files keep the end of a longer text
 				t.Errorf("%s: %s is %q, want %q, %v", name, file, text, want, err)
 			}
 		}

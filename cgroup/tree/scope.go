@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// holdGroup is where the process goes that a scope was made around: a group with processes of its own
-// cannot have controllers for those below it. It is beside what a box has, so that the box can be removed
-// and made again while the scope lives.
+// holdGroup is the cgroup for the process around which a scope was made: a cgroup with processes
+// of its own cannot enable controllers for its children. It is beside those of the box, so that
+// the box can be removed and made again while the scope lives.
 const holdGroup = "hold"
 
-// MakeIn makes the groups of a box in one that the service manager has made for it, a scope's. What that
-// group itself is limited in is the manager's: what others write there it undoes.
+// MakeIn makes the cgroups of a box in one that systemd has made for it, that of a scope. systemd
+// sets the limits of that cgroup itself: it reverts what others write there.
 func (t *Tree) MakeIn(path string, root uint32, limits *cgroup.Limits) (*Box, error) {
 	group, err := openDelegated(path)
 	if err != nil {
@@ -37,7 +37,7 @@ func (t *Tree) MakeIn(path string, root uint32, limits *cgroup.Limits) (*Box, er
 	return b, nil
 }
 
-// openDelegated opens a group that the service manager has handed over.
+// openDelegated opens a cgroup that systemd has delegated.
 func openDelegated(path string) (cgroup.Group, error) {
 	g, err := cgroup.Open(path)
 	if err != nil {
@@ -60,7 +60,7 @@ func openDelegated(path string) (cgroup.Group, error) {
 	return g, nil
 }
 
-// clearTop moves the processes that are in the scope's group itself into one below it.
+// clearTop moves the processes in the scope's own cgroup into a child.
 func (b *Box) clearTop() error {
 	hold, err := b.group.Make(holdGroup)
 	if errors.Is(err, fs.ErrExist) {
@@ -82,15 +82,15 @@ func (b *Box) clearTop() error {
 	return nil
 }
 
-// removeFromScope removes what MakeIn has made; the scope is its maker's. It may have gone with all that
-// is in it: the manager drops one that has no process.
+// removeFromScope removes what MakeIn has made; the scope is left to its maker. It may be gone
+// already with everything in it: systemd drops a scope without processes.
 func (b *Box) removeFromScope() error {
 	defer b.group.Close()
 	if b.work.FD >= 0 {
 		b.work.Close()
 	}
 	err := errors.Join(removeAll(b.group, b.path, "work"), removeAll(b.group, b.path, "init"))
-	_ = b.group.Remove(holdGroup) // unless somebody still holds the scope
+	_ = b.group.Remove(holdGroup) // fails if a process still holds the scope
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}

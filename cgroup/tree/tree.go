@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tree makes and removes the cgroups of boxes, below a group that has been delegated
-// to boxd (cgroup-v2.rst, "Delegation"):
+// Package tree makes and removes the cgroups of boxes, below one that has been delegated to boxd
+// (cgroup-v2.rst, "Delegation"):
 //
-//	<parent>/                       the service manager's, with the anchor's process in a group of its own
-//	  owner-<uid>/                  all boxes of one owner, and what they may have together; see cgroup.OwnerName
-//	    box-<key>/                  root's, or a scope of systemd's elsewhere: a cap on all of the box, and its share
+//	<parent>/                       systemd's, with the anchor's process in a child of its own
+//	  owner-<uid>/                  all boxes of one owner, with their limits together; see cgroup.OwnerName
+//	    box-<key>/                  root's, or a systemd scope elsewhere: a cap on all of the box, and its share
 //	      init/                     PID 1 of the box, outside what can starve or freeze it
 //	      work/                     all programs: memory, swap, processes, processor time, freezing
-//	        e1/ e2/ …               one for every program, made and removed by PID 1
+//	        e1/ e2/ …               one for each program, made and removed by PID 1
 //
-// work belongs to in-box root as a directory, so that PID 1 can make groups in it; its limits, and
-// everything above it, are root's.
+// work belongs to in-box root as a directory, so that PID 1 can make cgroups in it; its limits,
+// and everything above it, belong to root.
 package tree
 
 import (
@@ -31,24 +31,25 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// Controllers that boxes need; io is taken where it is.
+// needed returns the controllers that boxes need; io is used if it is available.
 func needed() []string { return []string{"cpu", "memory", "pids"} }
 
 const optional = "io"
 
-// Tree is the delegated part of the hierarchy. It is one keeper's alone.
+// Tree is the delegated part of the hierarchy. Only one keeper uses it.
 type Tree struct {
 	path        string
 	root        cgroup.Group
 	controllers []string
 	device      string // "major:minor" of the disk of the state directory
 
-	mu sync.Mutex // no owner's group goes while a box's is made in it; nothing slow happens under it
+	mu sync.Mutex // no owner's cgroup is removed while one of a box is made in it; nothing slow is done under it
 }
 
-// Open takes the group of a path over, with the disk that holds state as the one whose use is limited.
-// With keep, groups of boxes for whose keys it is not true are removed, with all that is in them: a keeper that
-// has died has left them. Every limit is tried: an error says which cannot be had, and nothing has changed then.
+// Open takes over the cgroup at a path; io limits apply to the disk that holds state. If keep is
+// given, cgroups of boxes for whose keys it returns false are removed with everything in them: a
+// dead keeper has left them. Every limit is tested: an error says which one does not work, and
+// then nothing has changed.
 func Open(path, state string, keep func(key string) bool) (*Tree, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -99,15 +100,15 @@ func (t *Tree) prepare(keep func(key string) bool) error {
 	return t.try()
 }
 
-// enable switches the controllers on for the groups below g.
+// enable enables the controllers for the children of g.
 func (t *Tree) enable(g cgroup.Group) error {
 	return g.Write("cgroup.subtree_control", "+"+strings.Join(t.controllers, " +"))
 }
 
-// Close lets go of the tree; the groups stay.
+// Close closes the tree; the cgroups stay.
 func (t *Tree) Close() { t.root.Close() }
 
-// Controllers are those by which boxes can be limited: io only where there is a disk to limit.
+// Controllers returns those by which boxes can be limited: io only if there is a disk to limit.
 func (t *Tree) Controllers() []string {
 	if t.device != "" {
 		return t.controllers
@@ -115,8 +116,8 @@ func (t *Tree) Controllers() []string {
 	return slices.DeleteFunc(slices.Clone(t.controllers), func(c string) bool { return c == optional })
 }
 
-// Gone reports whether the tree is no more: its anchor may have been stopped. An error is about something
-// else.
+// Gone reports whether the tree does not exist any more: its anchor may have been stopped. An
+// error means that this is not known.
 func (t *Tree) Gone() (bool, error) {
 	_, err := t.root.Read("cgroup.events")
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
@@ -125,7 +126,7 @@ func (t *Tree) Gone() (bool, error) {
 	return false, err
 }
 
-// try makes the groups of a box, reads every limit back, and removes them.
+// try makes the cgroups of a box, reads every limit back, and removes them.
 func (t *Tree) try() error {
 	limits := cgroup.Limits{
 		Memory: 64 << 20, MemoryHigh: 48 << 20, CPU: cgroup.CPUPeriod, CPUWeight: 50, Pids: 100, IOWeight: 50,
@@ -143,7 +144,7 @@ func (t *Tree) try() error {
 	return errors.Join(err, b.Remove())
 }
 
-// holds reports which limits do not read back as they were written.
+// holds returns which limits do not read back as they were written.
 func holds(g cgroup.Group, settings []cgroup.Setting) error {
 	for _, s := range settings {
 		got, err := g.Read(s.File)
@@ -157,16 +158,17 @@ func holds(g cgroup.Group, settings []cgroup.Setting) error {
 	return nil
 }
 
-// ownerPrefix and boxPrefix begin the names of our groups; nothing else below the parent is touched.
+// ownerPrefix and boxPrefix begin the names of our cgroups; nothing else below the parent is
+// touched.
 const (
 	ownerPrefix = cgroup.OwnerPrefix
 	boxPrefix   = "box-"
 )
 
-// killPatience bounds the wait for processes that have been killed.
+// killPatience bounds the wait for killed processes to die.
 const killPatience = 30 * time.Second
 
-// removeAll kills what is in a group and removes it and all below it.
+// removeAll kills everything in a cgroup, and removes it with all cgroups below it.
 func removeAll(parent cgroup.Group, path, name string) error {
 	g, err := parent.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -192,7 +194,7 @@ func removeBelow(parent, g cgroup.Group, path, name string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, e := range list { // three levels at most: cgroup.max.depth
+	for _, e := range list { // at most three levels: cgroup.max.depth
 		if !e.IsDir() {
 			continue
 		}
@@ -215,21 +217,21 @@ func removeBelow(parent, g cgroup.Group, path, name string) error {
 	return nil
 }
 
-// Box is the groups of one box.
+// Box is the cgroups of one box.
 type Box struct {
 	t           *Tree
 	owner, name string
 	path        string
 	group, work cgroup.Group
-	scope       bool // group is a scope's, and the service manager's
+	scope       bool // group is that of a systemd scope
 
 	mu      sync.Mutex // guards the fields below, and is held while limits change
 	limits  cgroup.Limits
-	removed bool // the descriptors are not ours any more
+	removed bool // the descriptors are closed
 }
 
-// Make makes the groups of a box. The owner's limits are written where this is the first box of that: see SetOwner.
-// root is the host id of in-box root, which work will belong to.
+// Make makes the cgroups of a box. The owner's limits are written if this is the owner's first
+// box: see SetOwner. root is the host id of in-box root, which work will belong to.
 func (t *Tree) Make(owner *cgroup.Owner, key string, root uint32, limits *cgroup.Limits) (*Box, error) {
 	b := &Box{t: t, owner: ownerPrefix + owner.Name, name: boxPrefix + key, limits: *limits}
 	b.path = filepath.Join(t.path, b.owner, b.name)
@@ -243,7 +245,7 @@ func (t *Tree) Make(owner *cgroup.Owner, key string, root uint32, limits *cgroup
 	return b, nil
 }
 
-// make makes the group of the box, and its owner's if this is the first box of that: then that stays.
+// make makes the cgroup of the box, and that of its owner if this is the owner's first box.
 func (b *Box) make(owner *cgroup.Owner) error {
 	b.t.mu.Lock()
 	defer b.t.mu.Unlock()
@@ -253,20 +255,21 @@ func (b *Box) make(owner *cgroup.Owner) error {
 	}
 	defer home.Close()
 	b.group, err = home.Make(b.name)
-	if errors.Is(err, fs.ErrExist) { // the box is dead, and something kept its groups from going
+	if errors.Is(err, fs.ErrExist) { // an earlier box of that key is dead, and something kept its cgroups from being removed
 		if err = removeAll(home, filepath.Join(b.t.path, b.owner), b.name); err == nil {
 			b.group, err = home.Make(b.name)
 		}
 	}
 	if err != nil {
-		_ = b.t.root.Remove(b.owner) // unless it has others
+		_ = b.t.root.Remove(b.owner) // fails if the owner has other boxes
 		return fmt.Errorf("make %s: %w", b.name, err)
 	}
 	return nil
 }
 
-// fill makes what is in a box's group. To clone into a group of work, PID 1 has to be able to write the
-// cgroup.procs of that and of the nearest group above both, and nothing else.
+// fill makes the contents of a box's cgroup. To clone into a child of work, PID 1 must be able to
+// write the cgroup.procs of that child and of the nearest common ancestor of its own cgroup and
+// that, and nothing else.
 func (b *Box) fill(root uint32) error {
 	initGroup, err := b.group.Make("init")
 	if err != nil {
@@ -306,23 +309,23 @@ func (b *Box) ioDevice() string {
 	return b.t.device
 }
 
-// Path is where the box's groups are.
+// Path returns the path of the box's cgroup.
 func (b *Box) Path() string { return b.path }
 
-// Work is the group that PID 1 makes its programs' groups in. It stays the Box's.
+// Work returns the cgroup in which PID 1 makes those of its programs. It stays the Box's.
 func (b *Box) Work() cgroup.Group { return b.work }
 
-// Init opens the group of PID 1, to clone it there.
+// Init opens the cgroup of PID 1, to clone it there.
 func (b *Box) Init() (cgroup.Group, error) { return b.group.Open("init") }
 
-// Enter moves a process into the group of PID 1.
+// Enter moves a process into the cgroup of PID 1.
 func (b *Box) Enter(pid int) error {
 	return b.group.Write("init/cgroup.procs", strconv.Itoa(pid))
 }
 
-// Remove removes the groups of a box that is dead.
+// Remove removes the cgroups of a dead box.
 func (b *Box) Remove() error {
-	b.mu.Lock() // no limits change meanwhile, through descriptors that may be another's by then
+	b.mu.Lock() // wait for a change of limits, which uses descriptors that may be reused afterwards
 	defer b.mu.Unlock()
 	if b.removed {
 		return nil

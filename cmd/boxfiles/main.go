@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// It starts for each request: what it need not look up it does not.
+// It is started for each request, so it reads nothing it can do without.
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 

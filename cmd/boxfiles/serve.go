@@ -14,10 +14,12 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files/search"
 )
 
-// Main serves one request and returns the exit status: 0 if it has been answered, with a Failure too.
+// Main serves one request and returns the exit status: 0 if it has been answered, even with a
+// Failure.
 func Main(in io.Reader, out io.Writer) int {
-	// Other programs of the box have the same user. The kernel sees to it from the first instruction on, since
-	// nobody in a box can read the program (execve(2)); this is for a kernel that has been told otherwise.
+	// Other programs of the box run as the same user. The kernel makes this process non-dumpable
+	// from its first instruction on, since nobody in a box may read the program (execve(2)); this
+	// is for a kernel where that has been changed.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	unix.Umask(0o022)
 	from, to := bufio.NewReaderSize(in, 64<<10), bufio.NewWriterSize(out, 64<<10)
@@ -35,7 +37,7 @@ func Main(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// answer does what is asked and fills the field of its kind.
+// answer carries out a request and fills in the field of its kind.
 func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (err error) {
 	switch {
 	case req.Read != nil:
@@ -87,7 +89,7 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 	return err
 }
 
-// pathOf is what a request is about.
+// pathOf returns the path that a request is about.
 func pathOf(req *files.Request) string {
 	switch {
 	case req.Read != nil:

@@ -95,7 +95,7 @@ func content(t *testing.T, path string) string {
 	return string(b)
 }
 
-// names lists a directory: what is there, and what is not.
+// names lists the names in a directory.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -182,7 +182,7 @@ func TestWhatIsNoFileIsRefusedAtOnce(t *testing.T) {
 			t.Errorf("%s is %+v", path, a.Stat)
 		}
 	}
-	// Searching passes over them.
+	// Searches skip them.
 	a := must(t, &files.Request{Grep: &files.Grep{Path: []byte(dir), Pattern: "x", Limit: 10, Walk: 100, MaxFile: 100, MaxTotal: 100, MaxLine: 10}})
 	if a.Grep.Matches != 1 || string(a.Grep.Files[0].Path) != "mine" {
 		t.Errorf("found %+v beside what is no file, want %s", a.Grep, mine)
@@ -476,15 +476,15 @@ func TestArchivesComeInWhollyOrNotAtAll(t *testing.T) {
 	if content(t, dir+"/to/top") != "new" || content(t, dir+"/to/b/mine") != "mine" || content(t, dir+"/to/a/one") != "1" {
 		t.Error("it was not merged")
 	}
-	// A part of one is none.
+	// A truncated archive is no archive.
 	mustFail(t, files.BadArchive, unpack("part", false), archive[:700]...)
 	if got := names(t, dir); !slices.Equal(got, []string{"fresh", "from", "to", "way"}) {
 		t.Errorf("there is %q", got)
 	}
 }
 
-// What an archive has left that was killed goes with the next one, and is told from what a user has named so or copied, and
-// from what somebody still works on.
+// What a killed Unpack has left behind is removed by the next one, but not what a user has given
+// such a name or copied, nor what is still in use.
 func TestWhatWasCutOffIsSwept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -494,7 +494,7 @@ func TestWhatWasCutOffIsSwept(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := func() []string { return names(t, dir) }
-	// One that works: its standard input has no end yet.
+	// One in use: its standard input has not ended yet.
 	in, feed := io.Pipe()
 	var working sync.WaitGroup
 	working.Go(func() { main.Main(in, io.Discard) })
@@ -518,7 +518,7 @@ func TestWhatWasCutOffIsSwept(t *testing.T) {
 	if len(left()) != 0 {
 		t.Errorf("left: %q", left())
 	}
-	// Those that nobody works on: one of ours, by another's name, a copy, without a mark.
+	// Those not in use: a left-over one, one renamed, a copy, and one without a mark file.
 	ours, copied, named := dir+"/.boxd-AAAAAAAAAAAAAAAAAAAAAAAAAA", dir+"/.boxd-BBBBBBBBBBBBBBBBBBBBBBBBBB", dir+"/.boxd-CCCCCCCCCCCCCCCCCCCCCCCCCC"
 	for _, at := range []string{ours, copied, named} {
 		put(t, at+"/content/file", "mine")
@@ -537,8 +537,8 @@ func TestWhatWasCutOffIsSwept(t *testing.T) {
 	}
 }
 
-// Whoever renames under a verb meanwhile gets nobody out of the directory (T20), and no verb hangs or fails
-// in a way that has no name.
+// A program that renames directories during an operation leads nothing out of the directory
+// (T20), and no operation hangs or fails with an undefined error.
 func TestARenamerGetsNothingElseDone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -555,7 +555,7 @@ func TestARenamerGetsNothingElseDone(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			default: // a directory becomes a link to another one, and a directory again
+			default: // a directory becomes a symbolic link to another one, and a directory again
 				_ = unix.Renameat2(unix.AT_FDCWD, dir+"/work/d", unix.AT_FDCWD, dir+"/work/swap", unix.RENAME_EXCHANGE)
 			}
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// PID 1 has one P by its environment; looking up the processor quota it might have takes longer than
-// all else before main.
+// PID 1 has one P by its environment; reading the cgroup's CPU quota would take longer than
+// everything else before main.
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 

@@ -58,8 +58,8 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	// Boxes end when boxd says so, in order; a Ctrl-C meant for boxd must not come first. boxd may also have gone
-	// with whatever reads the log.
+	// Boxes end in order when boxd says so; a Ctrl-C meant for boxd must not come first. boxd may
+	// also have gone together with the reader of the log.
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -71,11 +71,11 @@ func run(args []string) error {
 	return k.Serve(ctx)
 }
 
-// sweepCommand is run by the package when it is removed.
+// sweepCommand is run when the package is removed.
 const sweepCommand = "sweep"
 
-// sweep removes what a keeper has left in the host's network for boxes that have outlived it: its table, and links. Who
-// runs it has ended the boxes.
+// sweep removes what a keeper has left in the host's network for boxes that outlive it: its
+// table, and links. The boxes must have been ended.
 func sweep(args []string) error {
 	if len(args) != 1 || !filepath.IsAbs(args[0]) {
 		return errors.New("sweep takes the run directory of the keeper")
@@ -84,11 +84,11 @@ func sweep(args []string) error {
 	return nil
 }
 
-// liftCommand is run by the package when it is purged, and by root.
+// liftCommand is run when the package is purged, or by root.
 const liftCommand = "lift"
 
-// lift takes the quotas away that keepers have given directories of the host. No keeper may be at work, and who runs it has
-// ended the boxes.
+// lift removes the quotas that keepers have set on directories of the host. No keeper may be
+// running, and the boxes must have been ended.
 func lift(args []string) error {
 	if len(args) != 1 || !filepath.IsAbs(args[0]) {
 		return errors.New("lift takes the state directory of boxd")
@@ -96,8 +96,8 @@ func lift(args []string) error {
 	return disk.RemoveHostQuotas(args[0], log.New(os.Stderr, "boxkeeper: ", 0))
 }
 
-// parse reads the keeper's configuration from its flags: they come from root, and a configuration
-// file would need a parser here that links far more than the keeper may (test/arch).
+// parse parses the keeper's configuration from its flags: they come from root, and a
+// configuration file would need a parser that links far more than the keeper may (test/arch).
 func parse(args []string) (keeper.Config, error) {
 	cfg := keeper.Config{Log: log.New(os.Stderr, "boxkeeper: ", 0)}
 	f := flag.NewFlagSet("boxkeeper", flag.ContinueOnError)

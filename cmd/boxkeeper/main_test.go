@@ -10,7 +10,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// boxd compares a living keeper's flags with its own configuration's, so both have to come to the same.
+// boxd compares a running keeper's flags with those of its own configuration, so both must be
+// equal.
 func TestAKeeperReadsItsFlagsAsBoxdWritesThem(t *testing.T) {
 	t.Parallel()
 	want := isolation.KeeperConfig{

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command boxnames resolves the names that boxes may ask for, looks for which of them connections of strict boxes are,
-// and puts secrets into the requests of those that have any. It has no privilege: its sockets in the boxes' networks
-// come from boxd, and what a box may connect to boxd decides.
+// Command boxnames resolves the names that boxes may look up, checks the host names of
+// connections of strict boxes, and inserts secrets into requests. It has no privilege: boxd opens
+// its sockets in the boxes' networks, and decides what a box may connect to.
 package main
 
 import (
@@ -23,11 +23,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
-// first is the descriptor by which boxd is reached: a connection, or the socket of a unit that it connects to.
+// first is the descriptor for boxd: a connection, or the listening socket of a unit.
 const first = 3
 
 func main() {
-	// Secrets of boxes are in its memory: nobody else of its user looks into that.
+	// Its memory holds secrets of boxes: other processes of its user must not read it.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		fmt.Fprintf(os.Stderr, "boxnames: %v\n", err)
 		os.Exit(1)
@@ -40,7 +40,8 @@ func main() {
 	}
 }
 
-// run serves boxd. The resolvers of resolv.conf(5), as it is at the moment, are asked where boxd names none.
+// run serves boxd. Where boxd configures no resolvers, those in resolv.conf(5) at that time are
+// used.
 func run(ctx context.Context, l *log.Logger) error {
 	cfg := proxy.ResolverConfig{Upstreams: func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }}
 	listens, err := unix.GetsockoptInt(first, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
@@ -57,7 +58,7 @@ func run(ctx context.Context, l *log.Logger) error {
 	return accept(ctx, cfg, l)
 }
 
-// accept serves whoever the socket of the unit lets connect: root.
+// accept serves everybody who may connect to the unit's socket, which is only root.
 func accept(ctx context.Context, cfg proxy.ResolverConfig, l *log.Logger) error {
 	listener, err := fdpass.NewListener(first)
 	if err != nil {
@@ -85,10 +86,11 @@ func accept(ctx context.Context, cfg proxy.ResolverConfig, l *log.Logger) error 
 // dns is the port of name servers.
 const dns = 53
 
-// maxResolvConf is how much of the file is read, in bytes; a longer one has no resolvers.
+// maxResolvConf is how much of the file is read, in bytes; a longer file counts as having no
+// resolvers.
 const maxResolvConf = 64 << 10
 
-// readResolvConf lists the name servers of a resolv.conf(5), at most three as everywhere.
+// readResolvConf lists the name servers in a resolv.conf(5), at most three, as in the C library.
 func readResolvConf(path string) (list []netip.AddrPort) {
 	data, err := os.ReadFile(path)
 	if err != nil || len(data) > maxResolvConf {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stats looks at cgroups: how the host has them, and what the groups of a box use.
+// Package stats reads cgroups: how the host has them mounted, and what those of a box use.
 package stats
 
 import (
@@ -12,13 +12,13 @@ type Layout string
 
 // The layouts. Only Unified lets boxd limit memory, CPU and processes.
 const (
-	Unified Layout = "unified" // v2 alone
-	Hybrid  Layout = "hybrid"  // v1 with the controllers, v2 beside it with none
+	Unified Layout = "unified" // v2 only
+	Hybrid  Layout = "hybrid"  // v1 with the controllers, and v2 beside it without any
 	Legacy  Layout = "legacy"  // v1
 	Absent  Layout = "absent"
 )
 
-// HostLayout looks at the mounts of this host.
+// HostLayout examines the mounts of this host.
 func HostLayout() Layout {
 	switch cgroups.Mode() {
 	case cgroups.Unified:

@@ -11,26 +11,26 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup2/stats"
 )
 
-// Box is what the programs of a box use and have used, all of them together.
+// Box is what the programs of a box use and have used, all together.
 type Box struct {
 	CPU           time.Duration
 	Memory        uint64 // bytes now
-	MemoryPeak    uint64 // bytes; zero where the kernel does not tell
+	MemoryPeak    uint64 // bytes; zero if the kernel does not report it
 	Swap          uint64 // bytes now
-	Pids          uint64 // now
-	Read, Written uint64 // bytes of all devices
-	OOMKills      uint64 // processes killed for want of memory
-	// Throttled is how long programs were made to wait for processor time by the limit.
+	Pids          uint64 // number now
+	Read, Written uint64 // bytes, of all devices together
+	OOMKills      uint64 // processes killed because memory was used up
+	// Throttled is how long programs had to wait because of the limit of processor time.
 	Throttled time.Duration
-	// Pressure is the share of the last ten seconds, in percent, in which some program waited for each
-	// resource (Documentation/accounting/psi.rst). Zero too where the kernel does not tell.
+	// Pressure is the percentage of the last ten seconds in which some program waited for each
+	// resource (Documentation/accounting/psi.rst). Zero also if the kernel does not report it.
 	CPUPressure, MemoryPressure, IOPressure float64
 }
 
-// Read reads what the group of a path uses. What is not there is zero.
+// Read reads what the cgroup at a path uses. What does not exist is zero.
 func Read(path string) (*Box, error) {
 	dir, name := filepath.Split(path)
-	// The mount point given is the parent, so that nothing above the group is looked at.
+	// The parent is given as the mount point, so that nothing above the cgroup is read.
 	m, err := cgroup2.Load("/"+name, cgroup2.WithMountpoint(filepath.Clean(dir)))
 	if err != nil {
 		return nil, fmt.Errorf("control group %s: %w", path, err)

@@ -10,20 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Victims returns the names of the processes that the kernel has killed in a group for want of memory,
-// oldest first, as far as its log still has them. Nothing else tells: the line is one of mm/oom_kill.c.
-// group is an absolute path below mount, and so is limited, the group whose limit the last of them was killed for.
+// Victims returns the names of the processes that the kernel has killed in a cgroup because
+// memory was used up, oldest first, as far as its log still has them. Nothing else tells: the
+// line comes from mm/oom_kill.c. group is an absolute path below mount, and so is limited, the
+// cgroup whose limit the last of them was killed for.
 func Victims(mount, group string) (names []string, limited string) {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, "" // a host that hides its log
+		return nil, "" // the host does not let us read its log
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, 8<<10) // longer than any record (PRINTKRB_RECORD_MAX)
 	for {
 		n, err := unix.Read(fd, buf)
 		switch {
-		case errors.Is(err, unix.EPIPE): // overwritten while it was read: on with the next
+		case errors.Is(err, unix.EPIPE): // the record was overwritten while it was read: continue with the next one
 			continue
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -36,8 +37,9 @@ func Victims(mount, group string) (names []string, limited string) {
 	}
 }
 
-// victimOf reads one record: "6,1234,5678,-;oom-kill:constraint=…,task_memcg=/a/b,task=python3,pid=42,uid=…".
-// by is what the record has as oom_memcg, "" if the host itself was short of memory.
+// victimOf parses one record:
+// "6,1234,5678,-;oom-kill:constraint=…,task_memcg=/a/b,task=python3,pid=42,uid=…". by is its
+// oom_memcg, "" if the host itself was short of memory.
 func victimOf(record []byte, group string) (name, by string) {
 	line, _, _ := bytes.Cut(record, []byte("\n"))
 	_, text, ok := bytes.Cut(line, []byte(";oom-kill:"))
@@ -48,7 +50,8 @@ func victimOf(record []byte, group string) (name, by string) {
 	if !ok {
 		return "", ""
 	}
-	// A program may give itself any name of up to 15 bytes, commas too: the last ",pid=" is the kernel's.
+	// A program may give itself any name of up to 15 bytes, even with commas: the last ",pid=" is
+	// the kernel's.
 	if i := bytes.LastIndex(rest, []byte(",pid=")); i >= 0 {
 		return string(rest[:i]), limitOf(before)
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Archives that nobody vouches for, zip and tar, become directories. What is wrong with one is found before
-// anything is written where the format allows it, and while writing otherwise. Nothing is executed, and an archive
-// in an archive is a file.
+// Untrusted archives, zip and tar, are unpacked into directories. An archive is checked before
+// anything is written where its format allows that, and otherwise while writing. Nothing is
+// executed, and an archive inside an archive is just a file.
 
 package archive
 
@@ -30,23 +30,24 @@ type Limits struct {
 
 // Bounds of names, whatever the limits are.
 const (
-	maxPart         = 255 // bytes of a part of a name: what filesystems take
-	extractMaxDepth = 32  // parts of a name
+	maxPart         = 255 // bytes of one component: what filesystems accept
+	extractMaxDepth = 32  // components of a name
 )
 
-// maxRatio is how many times as long as in the archive content may be. The first bytes of a tar archive are free,
-// since small ones are mostly padding.
+// maxRatio is how many times longer content may be than it is in the archive. The first bytes of
+// a tar archive are exempt, since small archives are mostly padding.
 const (
 	extractMaxRatio  = 100
 	extractFreeBytes = 1 << 20
 )
 
-// maxStream is how many times Limits.Bytes may go by of a tar archive of which only a part is taken.
+// maxStream bounds how much of a tar archive is read if only a part of it is unpacked, as a
+// multiple of Limits.Bytes.
 const maxStream = 8
 
-// Extract makes what is in an archive, in an empty directory. What was made before something turned out to be wrong
-// is left to the caller. below names a directory of the archive, from its root (see Root): of a tar archive nothing
-// else is looked at; "": all is taken.
+// Extract unpacks an archive into an empty directory. After an error, what it has made until then
+// is left to the caller. below names a directory of the archive, from its root (see Root):
+// nothing else of a tar archive is unpacked; "": everything is.
 func Extract(f *os.File, dir *os.Root, below string, l Limits) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -78,7 +79,7 @@ func refuse(format string, args ...any) error {
 	return f
 }
 
-// stream is the tar archive itself, without gzip around it.
+// stream returns the tar archive itself, without gzip.
 func stream(packed io.Reader, head []byte, l Limits) (io.Reader, error) {
 	if !bytes.HasPrefix(head, []byte{0x1f, 0x8b}) {
 		return packed, nil
@@ -120,7 +121,7 @@ func (i *inflated) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// untar takes a tar archive. What it leaves out counts for nothing but time, which stream bounds.
+// untar unpacks a tar archive. What it leaves out costs only time, which stream bounds.
 func untar(in io.Reader, dir *os.Root, below string, l Limits) error {
 	rules := Rules{
 		Bounds:    Bounds{Bytes: l.Bytes, File: l.File, Entries: l.Entries},
@@ -148,7 +149,7 @@ func untar(in io.Reader, dir *os.Root, below string, l Limits) error {
 	return damaged(err)
 }
 
-// damaged tells what an archive has done wrong from what the disk has.
+// damaged distinguishes errors of the archive from errors of the disk.
 func damaged(err error) error {
 	if err == nil || errors.As(err, new(*os.PathError)) || errors.As(err, new(*os.LinkError)) {
 		return err
@@ -166,14 +167,14 @@ func tarText(r *Refusal) string {
 	return r.Error()
 }
 
-// beneath reports whether an entry is below a directory, with a directory of any name around all of it: archives of
-// a repository have one.
+// beneath reports whether an entry is below a directory, which may be inside one more directory
+// of any name: archives of a repository have such a directory.
 func beneath(name, below string) bool {
 	_, rest, _ := strings.Cut(name, "/")
 	return rest == below || strings.HasPrefix(rest, below+"/")
 }
 
-// CheckName refuses names that some tool or terminal would take for something else.
+// CheckName refuses names that some tool or terminal would misread.
 func CheckName(name string) error {
 	parts := strings.Split(name, "/")
 	switch {
@@ -190,7 +191,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// shown is a name that can stand in a message.
+// shown returns a name in a form that is safe in a message.
 func shown(name string) string {
 	const most = 120
 	if len(name) > most {

@@ -9,14 +9,14 @@ import (
 	"io"
 )
 
-// maxRatio is how many times as long compressed content may become. What becomes more is no archive of anything: gzip
-// comes to about a thousand with nothing but zeros.
+// maxRatio is how many times longer compressed content may become. Nothing real becomes longer
+// than that: gzip reaches about a thousand with nothing but zeros.
 const maxRatio = 200
 
-// freeBytes of any archive are free, since small ones are mostly padding.
+// freeBytes of any archive are exempt, since small archives are mostly padding.
 const freeBytes = 8 << 20
 
-// decompress reads what may be compressed.
+// decompress reads content that may be compressed.
 func decompress(r io.Reader) (io.Reader, error) {
 	in := &Counter{R: r}
 	b := bufio.NewReaderSize(in, 64<<10)
@@ -30,7 +30,7 @@ func decompress(r io.Reader) (io.Reader, error) {
 	return &Inflated{Z: z, In: in, Free: freeBytes}, nil
 }
 
-// Counter counts what is read.
+// Counter counts the bytes that are read.
 type Counter struct {
 	R io.Reader
 	n int64
@@ -43,11 +43,12 @@ func (c *Counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Inflated is what becomes of compressed content, as long as it becomes no more than 200 times as long.
+// Inflated reads decompressed content, as long as it is not more than 200 times longer than the
+// compressed one.
 type Inflated struct {
-	Z    io.Reader // decompresses
-	In   *Counter  // what it reads
-	Free int64     // bytes that are not held against the ratio
+	Z    io.Reader // the decompressor
+	In   *Counter  // what that reads
+	Free int64     // bytes exempt from the ratio
 	n    int64
 }
 

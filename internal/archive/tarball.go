@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package archive packs directories into tar archives and unpacks those that nobody vouches for.
+// Package archive packs directories into tar archives and unpacks untrusted ones.
 package archive
 
 import (
@@ -15,22 +15,22 @@ import (
 	"time"
 )
 
-// Bounds of an archive. All of them count.
+// Bounds of an archive; all of them apply.
 type Bounds struct {
-	Bytes   int64 // of all contents
-	Entries int   // directories that are made on the way to one are entries too
-	File    int64 // bytes of one content
+	Bytes   int64 // of all contents together
+	Entries int   // missing parent directories count as entries too
+	File    int64 // bytes of one file
 }
 
-// Stats say what went through.
+// Stats count what was packed or unpacked.
 type Stats struct {
 	Entries int
 	Bytes   int64
-	Skipped int      // neither file, directory nor link
-	LeftOut []string // what was, where that is allowed: names with the reason, at most maxLeftOut
+	Skipped int      // number of entries that are neither file, directory nor link
+	LeftOut []string // what was left out, where that is allowed: names with the reason, at most maxLeftOut
 }
 
-// maxLeftOut bounds what is remembered of what was left out.
+// maxLeftOut bounds how many names are remembered that were left out.
 const maxLeftOut = 1000
 
 func (s *Stats) leaveOut(text string) {
@@ -39,14 +39,15 @@ func (s *Stats) leaveOut(text string) {
 	}
 }
 
-// leftOut begins the comment in an archive that says what has been left out of it. Others pass over comments (pax(1)).
+// leftOut begins the comment in an archive that says what has been left out of it. Other programs
+// ignore comments (pax(1)).
 const leftOut = "left out: "
 
 // Refusal says what in an archive or directory is not acceptable.
 type Refusal struct {
-	Name    string // of the entry; "" if it is the whole
+	Name    string // of the entry; "" for the archive as a whole
 	Reason  string
-	TooMuch bool // a bound is reached; otherwise it is wrong whatever the bounds
+	TooMuch bool // a bound was reached; otherwise it is wrong whatever the bounds
 }
 
 func (r *Refusal) Error() string {
@@ -60,28 +61,29 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("archive entry %q: %s", name, r.Reason)
 }
 
-// maxDepth is how many directories may be below each other.
+// maxDepth bounds the levels of directories.
 const maxDepth = 4096
 
 // packer writes one archive.
 type packer struct {
 	out    *tar.Writer
 	bounds Bounds
-	leave  bool // what cannot be read is left out, and the archive says so
+	leave  bool // leave out what cannot be read, and say so in the archive
 	stats  Stats
 }
 
-// leaveOut notes that something is not in the archive.
+// leaveOut records that something is not in the archive.
 func (p *packer) leaveOut(name, why string) error {
 	text := fmt.Sprintf("%q: %s", name, why)
 	p.stats.leaveOut(text)
 	return p.out.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "left_out", PAXRecords: map[string]string{"comment": leftOut + text}})
 }
 
-// PackDir writes what is in a directory, with names from there, or below a directory of the name as if that is given. Links are packed, not followed; what is neither
-// file, directory nor link is left out and counted. A file that changes meanwhile has the length it had first.
+// PackDir writes the content of a directory, with names relative to it, or below a directory
+// called as if that is given. Links are packed, not followed; what is neither file, directory nor
+// link is left out and counted. A file that changes meanwhile has the length it had first.
 //
-// With leave, what may not be read is left out too, and told, in the archive as well.
+// With leave, what may not be read is left out too, and the archive says so.
 func PackDir(w io.Writer, dir *os.Root, as string, b Bounds, leave bool) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b, leave: leave}
 	if as != "" {
@@ -100,8 +102,8 @@ func PackDir(w io.Writer, dir *os.Root, as string, b Bounds, leave bool) (Stats,
 	return p.stats, p.out.Close()
 }
 
-// PackSome writes what has some names in a directory, with all of those that are directories. What is not there any more is left
-// out and counted.
+// PackSome writes the entries of a directory with these names, directories with everything in
+// them. What does not exist any more is left out and counted.
 func PackSome(w io.Writer, dir *os.Root, names []string, b Bounds) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b}
 	for _, name := range names {
@@ -120,7 +122,7 @@ func PackSome(w io.Writer, dir *os.Root, names []string, b Bounds) (Stats, error
 	return p.stats, p.out.Close()
 }
 
-// PackFile writes one file of a directory, as the only entry, of the name as.
+// PackFile writes one file of a directory, as the only entry, with the name as.
 func PackFile(w io.Writer, dir *os.Root, name, as string, b Bounds) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b}
 	if err := p.file(dir, name, as); err != nil {
@@ -140,7 +142,7 @@ func (p *packer) directory(dir *os.Root, prefix string, depth int) error {
 	for _, name := range names {
 		info, err := dir.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has just gone
+			continue // it was just removed
 		}
 		if err == nil {
 			err = p.entry(dir, name, prefix, info, depth)
@@ -205,7 +207,7 @@ func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, dept
 	return nil
 }
 
-// unreadable notes that something may not be read, where that is no error.
+// unreadable records that something may not be read, where that is allowed.
 func (p *packer) unreadable(name string, err error) error {
 	if p.leave && errors.Is(err, fs.ErrPermission) {
 		return p.leaveOut(name, "may not be read")
@@ -225,7 +227,8 @@ func (p *packer) head(h *tar.Header, info fs.FileInfo) error {
 }
 
 func (p *packer) file(dir *os.Root, name, full string) error {
-	// O_NONBLOCK: whatever it has become since we looked, opening it does not wait.
+	// O_NONBLOCK: opening it does not block, even if it has been replaced by a FIFO since it was
+	// examined.
 	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
 		return err
@@ -247,7 +250,7 @@ func (p *packer) file(dir *os.Root, name, full string) error {
 		return err
 	}
 	n, err := io.Copy(p.out, io.LimitReader(f, size))
-	if err == nil && n < size { // somebody has cut it
+	if err == nil && n < size { // the file has been truncated
 		_, err = io.CopyN(p.out, zeros{}, size-n)
 	}
 	return err

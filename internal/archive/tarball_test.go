@@ -30,7 +30,7 @@ func link(name, target string) tar.Header {
 	return tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target}
 }
 
-// make writes an archive. What a file has stands in its Linkname.
+// packed writes an archive. The content of a file is given in its Linkname.
 func packed(t *testing.T, headers ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -53,7 +53,7 @@ func packed(t *testing.T, headers ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-// unpack unpacks into a directory whose neighbour must stay as it is.
+// unpack unpacks into a directory and checks that its neighbour stays as it is.
 func unpack(t *testing.T, data []byte, rules archive.Rules) (string, archive.Stats, error) {
 	t.Helper()
 	top := t.TempDir()
@@ -80,7 +80,7 @@ func unpack(t *testing.T, data []byte, rules archive.Rules) (string, archive.Sta
 	return top + "/in/here", stats, err
 }
 
-// T26: what an archive must not have.
+// T26: what an archive must not contain.
 func TestUnpackRefuses(t *testing.T) {
 	t.Parallel()
 	many := make([]tar.Header, 0, 30)
@@ -128,10 +128,10 @@ func TestUnpackRefuses(t *testing.T) {
 	}
 }
 
-// T27: a bomb is refused by what it claims and by what it becomes.
+// T27: a bomb is refused by the sizes in its headers and by what it decompresses to.
 func TestUnpackRefusesBombs(t *testing.T) {
 	t.Parallel()
-	// Four gigabytes are claimed, nothing is there.
+	// The header says four gigabytes, and nothing follows.
 	claim := packed(t, tar.Header{Typeflag: tar.TypeDir, Name: "x/"})
 	var b bytes.Buffer
 	if err := tar.NewWriter(&b).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "x", Size: 4 << 30}); err != nil {
@@ -140,7 +140,7 @@ func TestUnpackRefusesBombs(t *testing.T) {
 	if _, _, err := unpack(t, b.Bytes(), archive.Rules{Bounds: limits()}); !tooMuch(err) {
 		t.Errorf("claimed size: %v", err)
 	}
-	// Padding that is compressed a thousand times.
+	// Padding that compresses to a thousandth.
 	b.Reset()
 	z := gzip.NewWriter(&b)
 	if _, err := z.Write(claim); err != nil {
@@ -263,7 +263,7 @@ func TestPackIsWhatUnpackTakes(t *testing.T) {
 	}
 }
 
-// Whatever the archive says, nothing comes out of the directory, and the bounds hold.
+// Whatever the archive contains, nothing gets out of the directory, and the bounds hold.
 func FuzzUnpack(f *testing.F) {
 	add := func(headers ...tar.Header) {
 		var b bytes.Buffer

@@ -19,37 +19,38 @@ import (
 // Rules of unpacking.
 type Rules struct {
 	Bounds       Bounds
-	CaseTwins    bool // refuse names that differ in case alone
-	OutwardLinks bool // take symbolic links that lead out of the directory
+	CaseTwins    bool // refuse names that differ only in case
+	OutwardLinks bool // accept symbolic links that lead out of the directory
 	NoLinks      bool // refuse links of both kinds
-	LeaveOut     bool // leave out what is refused of links and kinds, and tell it
-	// Umask are bits that no file and no directory gets, whatever the archive says (umask(2)).
+	LeaveOut     bool // leave out links and special files that are refused, and report them
+	// Umask are bits that no file or directory gets, whatever the archive says (umask(2)).
 	Umask fs.FileMode
-	// Take is asked about the name of each entry, and may refuse it; an entry that it does not take is left out, and
-	// counts for nothing. nil: all are taken.
+	// Take is called with the name of each entry, and may refuse it; an entry for which it
+	// returns false is left out and not counted. nil: all are unpacked.
 	Take func(name string) (bool, error)
 }
 
-// maxNames bounds the bytes of all names, which are kept to find twins.
+// maxNames bounds the bytes of all names, which are kept to find duplicates.
 const maxNames = 32 << 20
 
-// unpacker takes one archive.
+// unpacker unpacks one archive.
 type unpacker struct {
 	dir    *os.Root
-	open   []opened // from there to the directory that was last used
+	open   []opened // open directories, down to the one used last
 	rules  Rules
 	stats  Stats
-	kinds  map[string]byte // what each name is, directories on the way too
+	kinds  map[string]byte // type of each name, parent directories included
 	folded map[string]string
 	names  int
-	later  []*tar.Header // directories, whose modes and times come last
+	later  []*tar.Header // directories, whose modes and times are set last
 }
 
-// Unpack makes what is in a tar archive, which may be compressed by gzip, in an empty directory. It goes on until
-// something is wrong, and leaves what it has made until then to the caller.
+// Unpack unpacks a tar archive, which may be compressed by gzip, into an empty directory. After
+// an error, what it has made until then is left to the caller.
 //
-// Refused are names that are absolute or have .., names that are there twice, entries below something that is no
-// directory, links out of the directory, and whatever is neither file, directory nor link.
+// It refuses names that are absolute or contain .., duplicate names, entries below something that
+// is no directory, links out of the directory, and anything that is neither file, directory nor
+// link.
 func Unpack(r io.Reader, dir *os.Root, rules Rules) (Stats, error) {
 	u := &unpacker{dir: dir, rules: rules, kinds: map[string]byte{}, folded: map[string]string{}}
 	defer u.close(0)
@@ -64,14 +65,14 @@ func Unpack(r io.Reader, dir *os.Root, rules Rules) (Stats, error) {
 			if err := u.finish(); err != nil {
 				return u.stats, err
 			}
-			_, err := io.Copy(io.Discard, in) // padding: who sends the archive is to come to its end
+			_, err := io.Copy(io.Discard, in) // read the padding, so that the sender of the archive can finish
 			return u.stats, err
 		}
 		if errors.Is(err, tar.ErrHeader) {
 			return u.stats, &Refusal{Reason: "not a tar archive, or a damaged one"}
 		}
 		if errors.Is(err, tar.ErrInsecurePath) {
-			err = nil // the header is there, and name judges it
+			err = nil // the header is there, and its name is checked below
 		}
 		if err == nil {
 			err = u.entry(h, t)
@@ -87,7 +88,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		if text, ok := strings.CutPrefix(h.PAXRecords["comment"], leftOut); ok && u.rules.LeaveOut {
 			u.stats.leaveOut(text)
 		}
-		return nil // or git archive's
+		return nil // or by git archive
 	}
 	name, err := u.name(h)
 	if err != nil || name == "." {
@@ -133,10 +134,10 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		u.kinds[name] = tar.TypeReg
 		return u.dir.Link(target, name)
 	}
-	return nil // which unwanted has refused
+	return nil // unwanted has refused it already
 }
 
-// unwanted says why an entry is not taken, whatever its place; "": it is.
+// unwanted says why an entry is left out, wherever it is; "": it is not.
 func (u *unpacker) unwanted(h *tar.Header, name string) string {
 	switch h.Typeflag {
 	case tar.TypeDir, tar.TypeReg, tar.TypeGNUSparse, tar.TypeLink:
@@ -176,8 +177,8 @@ func clean(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// parents makes the directories a name needs that the archive has not had, and sees to it that those it had are
-// directories.
+// parents makes the parent directories of a name that were not in the archive, and checks that
+// those that were are directories.
 func (u *unpacker) parents(name string) error {
 	for i := range len(name) {
 		if name[i] != '/' {
@@ -208,7 +209,7 @@ func (u *unpacker) parents(name string) error {
 	return nil
 }
 
-// claim takes a name, if nothing has it yet. Directories may come again.
+// claim records a name, which must be new. Directories may occur more than once.
 func (u *unpacker) claim(h *tar.Header, name string) error {
 	kind, taken := u.kinds[name]
 	if taken && (kind != tar.TypeDir || h.Typeflag != tar.TypeDir) {
@@ -269,7 +270,7 @@ func (u *unpacker) file(h *tar.Header, name string, content io.Reader) error {
 	}
 	_, err = io.Copy(f, content)
 	if err == nil {
-		err = f.Chmod(fs.FileMode(h.Mode) & 0o777 &^ u.rules.Umask) // nothing with setuid comes out of an archive
+		err = f.Chmod(fs.FileMode(h.Mode) & 0o777 &^ u.rules.Umask) // no file from an archive is setuid
 	}
 	if err = cmp.Or(err, f.Close()); err != nil {
 		return err
@@ -277,7 +278,8 @@ func (u *unpacker) file(h *tar.Header, name string, content io.Reader) error {
 	return in.Chtimes(base, time.Time{}, h.ModTime)
 }
 
-// finish gives directories their modes and times, those below first. They stay their owner's to change.
+// finish sets the modes and times of directories, the deepest first. Their owner can always write
+// to them.
 func (u *unpacker) finish() error {
 	for _, h := range slices.Backward(u.later) {
 		in, base, err := u.in(h.Name)
@@ -294,14 +296,14 @@ func (u *unpacker) finish() error {
 	return nil
 }
 
-// opened is a directory that has been opened.
+// opened is an open directory.
 type opened struct {
 	path string
 	root *os.Root
 }
 
-// in opens the directory a name is in, which has been made, from the one that was last used: a name of a thousand
-// parts would otherwise be walked from its beginning each time.
+// in opens the parent directory of a name, which exists, from the one used last: a name with a
+// thousand components would otherwise be walked from its beginning each time.
 func (u *unpacker) in(name string) (dir *os.Root, base string, err error) {
 	parent, base := path.Split(name)
 	keep := len(u.open)
@@ -326,7 +328,7 @@ func (u *unpacker) in(name string) (dir *os.Root, base string, err error) {
 	return dir, base, nil
 }
 
-// close closes all directories but so many.
+// close closes all directories except the first keep.
 func (u *unpacker) close(keep int) {
 	for _, o := range u.open[keep:] {
 		o.root.Close()
@@ -334,8 +336,9 @@ func (u *unpacker) close(keep int) {
 	u.open = u.open[:keep]
 }
 
-// outward reports whether a link leads out of the directory. Its name's parents are directories, so .. at the
-// beginning of the target is one step up; further inside it could be a step up from wherever another link leads.
+// outward reports whether a link leads out of the directory. The parents of its name are
+// directories, so .. at the beginning of the target is one step up; later in the target it could
+// be a step up from wherever another link leads.
 func outward(name, target string) bool {
 	if target == "" || strings.HasPrefix(target, "/") || len(target) > 4095 || strings.IndexByte(target, 0) >= 0 {
 		return true

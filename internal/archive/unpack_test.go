@@ -25,11 +25,11 @@ func unpackLimits() archive.Limits {
 	return archive.Limits{Archive: 1 << 20, Bytes: 64 << 10, File: 32 << 10, Entries: 16}
 }
 
-// entry is one of an archive.
+// entry is an entry of an archive.
 type entry struct {
 	name, body string
-	mode       uint32 // of Unix, with the type; 0: a file's
-	link       string // tar: what a link leads to
+	mode       uint32 // Unix mode with the type; 0: that of a file
+	link       string // tar: target of a link
 }
 
 func zipped(t testing.TB, change func(*zip.FileHeader), entries ...entry) []byte {
@@ -84,7 +84,7 @@ func tarred(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-// run unpacks into a directory whose neighbours must stay as they are.
+// run unpacks into a directory and checks that its neighbours stay as they are.
 func run(t testing.TB, data []byte, below string, l archive.Limits) (string, error) {
 	t.Helper()
 	top := t.TempDir()
@@ -115,7 +115,7 @@ func run(t testing.TB, data []byte, below string, l archive.Limits) (string, err
 	return top + "/in/here", err
 }
 
-// made lists what is in a directory, and its bytes.
+// made lists what is in a directory, and counts its bytes.
 func made(t testing.TB, dir string) (names []string, total int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -161,7 +161,7 @@ func TestArchivesAreUnpacked(t *testing.T) {
 	}
 }
 
-// T26 for zip: refused, and nothing is written.
+// T26 for zip: it is refused, and nothing is written.
 func TestZipsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 	t.Parallel()
 	many := make([]entry, 0, 17)
@@ -216,7 +216,7 @@ func TestZipsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 	}
 }
 
-// noise does not become shorter when it is compressed.
+// noise returns text that does not get shorter by compression.
 func noise(n int) string {
 	b := make([]byte, n)
 	x := uint64(88172645463325252)
@@ -229,13 +229,13 @@ func noise(n int) string {
 	return string(b)
 }
 
-// T27: an archive that says less than it has.
+// T27: an archive whose headers say less than it contains.
 func TestLyingZipsAreRefused(t *testing.T) {
 	t.Parallel()
 	honest := zipped(t, nil, entry{name: "x", body: noise(30 << 10)})
-	at := bytes.LastIndex(honest, []byte("PK\x01\x02")) // its entry of the directory
+	at := bytes.LastIndex(honest, []byte("PK\x01\x02")) // its entry in the central directory
 	small := bytes.Clone(honest)
-	binary.LittleEndian.PutUint32(small[at+24:], 1000) // bytes of the content
+	binary.LittleEndian.PutUint32(small[at+24:], 1000) // size of the content
 	large := bytes.Clone(honest)
 	binary.LittleEndian.PutUint32(large[at+24:], 31<<10)
 	locked := bytes.Clone(honest)
@@ -248,7 +248,7 @@ func TestLyingZipsAreRefused(t *testing.T) {
 		data []byte
 		says string
 	}{
-		"less than it has":   {small, "valid .zip"}, // the reader itself finds it
+		"less than it has":   {small, "valid .zip"}, // the zip reader finds this itself
 		"more than it has":   {large, "valid .zip"},
 		"encrypted":          {locked, "encrypted"},
 		"a checksum":         {damaged, "valid .zip"},
@@ -266,7 +266,7 @@ func TestLyingZipsAreRefused(t *testing.T) {
 	}
 }
 
-// T27: a directory of hundreds of thousands of entries is not read.
+// T27: a central directory with hundreds of thousands of entries is not read.
 func TestAnEnormousDirectoryCostsNothing(t *testing.T) {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
@@ -292,7 +292,7 @@ func TestAnEnormousDirectoryCostsNothing(t *testing.T) {
 	}
 }
 
-// T26 and T27 for tar, as far as skills ask for more than archives do elsewhere.
+// T26 and T27 for tar, where skills are stricter than other archives.
 func TestTarsAreRefused(t *testing.T) {
 	t.Parallel()
 	for what, tc := range map[string]struct {
@@ -316,7 +316,7 @@ func TestTarsAreRefused(t *testing.T) {
 	}
 }
 
-// A part of an archive counts alone.
+// Only the part that is unpacked counts.
 func TestAPartOfATarIsTaken(t *testing.T) {
 	t.Parallel()
 	entries := []entry{{name: "repo-main/link", link: "/etc"}, {name: "repo-main/large", body: noise(40 << 10)}, {name: "repo-main/skills/a/SKILL.md", body: "x"}, {name: "repo-main/skills/ab/no"}}
@@ -336,7 +336,7 @@ func TestAPartOfATarIsTaken(t *testing.T) {
 	}
 }
 
-// Whatever comes, it stays in the directory and within the limits.
+// Whatever the archive contains, everything stays in the directory and within the limits.
 func FuzzArchive(f *testing.F) {
 	f.Add(zipped(f, nil, entry{name: "a/SKILL.md", body: "text"}, entry{name: "a/run", body: "x", mode: 0o100755}))
 	f.Add(zipped(f, func(h *zip.FileHeader) { h.Method = zip.Store }, entry{name: "../a", body: "text"}, entry{name: "b/", mode: 0o040755}))

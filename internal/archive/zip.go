@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Bytes of the directory of a zip archive for each entry that it may have, and for its end. Whoever claims to have
-// fewer entries than follow is read no further than this.
+// Bytes of the central directory for each entry that an archive may have, and for its end record.
+// If more entries follow than the end record says, no more than this is read.
 const (
 	entryBytes = 1 << 10
 	endBytes   = 256 << 10
@@ -22,7 +22,7 @@ const (
 
 var errTooLong = errors.New("archive: its directory is longer than its limits allow")
 
-// metered reads until a budget is used up; a negative one has no end.
+// metered reads until a budget is used up; a negative budget is unlimited.
 type metered struct {
 	f    io.ReaderAt
 	left int64
@@ -37,14 +37,15 @@ func (m *metered) ReadAt(p []byte, at int64) (int, error) {
 	return m.f.ReadAt(p, at)
 }
 
-// unzip takes a zip archive: all of its directory is held against the limits before the first file is made.
+// unzip unpacks a zip archive: its whole central directory is checked against the limits before
+// the first file is made.
 func unzip(f *os.File, size int64, dir *os.Root, l Limits) error {
 	m := &metered{f, int64(l.Entries)*entryBytes + endBytes}
 	r, err := zip.NewReader(m, size)
 	if errors.Is(err, errTooLong) {
 		return tooMany(l)
 	}
-	if err != nil && !errors.Is(err, zip.ErrInsecurePath) { // names are looked at below
+	if err != nil && !errors.Is(err, zip.ErrInsecurePath) { // names are checked below
 		return invalidZip()
 	}
 	m.left = -1
@@ -69,11 +70,11 @@ func tooMany(l Limits) error {
 
 func invalidZip() error { return refuse("Uploaded file must be a valid .zip archive") }
 
-// plan returns the names under which entries are made, if all of them are in order.
+// plan returns the names of the entries to make, if all of them are acceptable.
 func plan(entries []*zip.File, l Limits) ([]string, error) {
 	names := make([]string, len(entries))
 	seen, folded := map[string]bool{}, map[string]string{}
-	kinds := map[string]bool{} // of each name, parents included: is it a directory
+	kinds := map[string]bool{} // for each name, parents included: whether it is a directory
 	var packed, total uint64
 	for i, e := range entries {
 		name, err := zipName(e.Name)
@@ -109,7 +110,7 @@ func plan(entries []*zip.File, l Limits) ([]string, error) {
 	return names, nil
 }
 
-// zipName is an entry's name in its shortest form; "" is the root itself.
+// zipName returns an entry's name in its shortest form; "" is the root itself.
 func zipName(raw string) (string, error) {
 	if raw == "" || strings.IndexByte(raw, 0) >= 0 {
 		return "", refuse("Archive contains an unsafe empty or NUL path")
@@ -125,7 +126,8 @@ func zipName(raw string) (string, error) {
 	return name, CheckName(name)
 }
 
-// kindOf reports whether an entry is a directory, and refuses what is neither that nor a file.
+// kindOf reports whether an entry is a directory, and refuses anything that is neither that nor a
+// file.
 func kindOf(e *zip.File, name string) (isDir bool, err error) {
 	const unixMade, typeBits = 3, 0o170000
 	isDir = strings.HasSuffix(strings.ReplaceAll(e.Name, `\`, "/"), "/") || name == ""
@@ -150,7 +152,7 @@ func kindOf(e *zip.File, name string) (isDir bool, err error) {
 	return isDir, nil
 }
 
-// claim takes a name and all above it.
+// claim records a name and its parents.
 func claim(name string, isDir bool, kinds map[string]bool, folded map[string]string) error {
 	for at := name; at != "" && at != "."; at = path.Dir(at) {
 		dir := isDir || at != name
@@ -167,7 +169,7 @@ func claim(name string, isDir bool, kinds map[string]bool, folded map[string]str
 	return nil
 }
 
-// longer reports whether content is more than maxRatio times as long as in the archive.
+// longer reports whether content is more than maxRatio times longer than it is in the archive.
 func longer(content, packed uint64) bool { return (content+extractMaxRatio-1)/extractMaxRatio > packed }
 
 func sizes(e *zip.File, name string, l Limits) error {
@@ -183,7 +185,7 @@ func sizes(e *zip.File, name string, l Limits) error {
 	return nil
 }
 
-// extract makes one entry. What its header has said is not taken for what follows.
+// extract makes one entry. It does not trust the header about the content.
 func extract(e *zip.File, name string, dir *os.Root, l Limits) error {
 	if name == "" {
 		return nil

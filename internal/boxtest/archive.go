@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// Tar is an archive of regular files with their contents, which have a mode.
+// Tar returns an archive of regular files with these contents and this mode.
 func Tar(mode int64, files map[string]string) []byte {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -21,7 +21,7 @@ func Tar(mode int64, files map[string]string) []byte {
 			_, err = io.WriteString(w, files[name])
 		}
 		if err != nil {
-			panic(err) // it is in memory
+			panic(err) // cannot fail: it writes to memory
 		}
 	}
 	if err := w.Close(); err != nil {
@@ -30,7 +30,7 @@ func Tar(mode int64, files map[string]string) []byte {
 	return archive.Bytes()
 }
 
-// Zip is an archive of files with their contents.
+// Zip returns an archive of files with these contents.
 func Zip(files map[string]string) []byte {
 	var archive bytes.Buffer
 	z := zip.NewWriter(&archive)
@@ -40,7 +40,7 @@ func Zip(files map[string]string) []byte {
 			_, err = io.WriteString(w, files[name])
 		}
 		if err != nil {
-			panic(err) // it is in memory
+			panic(err) // cannot fail: it writes to memory
 		}
 	}
 	if err := z.Close(); err != nil {

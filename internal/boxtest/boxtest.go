@@ -21,14 +21,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// Environment variables that steer tests.
+// Environment variables that control tests.
 const (
-	strictVariable = "BOXD_TEST_STRICT" // not empty: what would be skipped fails instead
-	groupVariable  = "BOXD_TEST_CGROUP" // a delegated cgroup, below /sys/fs/cgroup; "": there is none
-	binVariable    = "BOXD_TEST_BIN"    // directory of programs that are built already
+	strictVariable = "BOXD_TEST_STRICT" // if not empty, tests that would be skipped fail instead
+	groupVariable  = "BOXD_TEST_CGROUP" // a delegated cgroup, relative to /sys/fs/cgroup; "": there is none
+	binVariable    = "BOXD_TEST_BIN"    // directory of programs that have been built already
 )
 
-// RequireRoot skips a test that needs to be root, or fails it where skipping is not allowed.
+// RequireRoot skips a test that needs root, or fails it where skipping is not allowed.
 func RequireRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -49,7 +49,7 @@ func RequireProgram(t testing.TB, name string) {
 	Missing(t, "the program "+name+" in /usr")
 }
 
-// build makes the programs once for all tests of a process.
+// build builds the programs once for all tests of a process.
 var build = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv(binVariable); dir != "" {
 		return dir, nil
@@ -81,8 +81,8 @@ func Programs(t testing.TB) string {
 	return dir
 }
 
-// Build makes another program of this module, without cgo, and returns its path. It may be among those
-// that are built already.
+// Build builds another program of this module, without cgo, and returns its path. It may have
+// been built already.
 func Build(t testing.TB, pkg string) string {
 	t.Helper()
 	if built := filepath.Join(os.Getenv(binVariable), filepath.Base(pkg)); filepath.IsAbs(built) {
@@ -104,7 +104,7 @@ func Build(t testing.TB, pkg string) string {
 	return out
 }
 
-// ModuleRoot is the directory of the module that the working directory is in.
+// ModuleRoot returns the root of the module that the working directory is in.
 func ModuleRoot() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -113,7 +113,8 @@ func ModuleRoot() (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
-// TempDir is t.TempDir with a short name, which the path of a socket needs, and open to every user.
+// TempDir is t.TempDir with a short name, which the path of a socket needs, and open to every
+// user.
 func TempDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "boxd") //nolint:usetesting // t.TempDir's names are too long for a socket
@@ -134,11 +135,11 @@ func TempDir(t testing.TB) string {
 // Daemon is a private boxd.
 type Daemon struct {
 	*client.Client
-	Dir    string // its own directory: Socket, State and the log are in it
+	Dir    string // its own directory, with Socket, State and the log in it
 	Socket string
 	State  string
 	Config string
-	Group  string // the cgroup its boxes' are in, below /sys/fs/cgroup; "": they have none
+	Group  string // parent of its boxes' cgroups, relative to /sys/fs/cgroup; "": they have none
 
 	t   testing.TB
 	cmd *exec.Cmd
@@ -148,19 +149,20 @@ type Daemon struct {
 	manager *Manager // nil: there is none
 }
 
-// Lasting makes boxes outlive boxd where it is killed; they end where it is stopped. Without it they end
-// either way.
+// Lasting makes boxes outlive a boxd that is killed; they end when boxd is stopped. Without it
+// they end in both cases.
 const Lasting = "# lasting\n"
 
-// Kept is Lasting also where boxd is stopped.
+// Kept makes boxes outlive a boxd that is stopped too.
 const Kept = "# kept\n"
 
-// BestEffort lets sessions go without the limits that only cgroups keep.
+// BestEffort accepts sessions without the limits that only cgroups enforce.
 const BestEffort = "[limits]\nbest_effort = [\"memory\", \"cpu\", \"pids\", \"workspace\"]\n"
 
-// Start starts a private boxd and ends it with the test. Configuration comes after what names its
-// files and BestEffort; %DIR% in it is the daemon's directory. Unless it has [ids], the daemon gets
-// host ids that no other test's has, by which Look knows its boxes.
+// Start starts a private boxd and stops it at the end of the test. configuration is appended to
+// the settings of its files and BestEffort; %DIR% in it stands for the daemon's directory. Unless
+// it has [ids], the daemon gets host ids that no other test's daemon has, by which Look
+// recognizes its boxes.
 func Start(t testing.TB, configuration ...string) *Daemon {
 	t.Helper()
 	return StartWith(t, append([]string{BestEffort}, configuration...)...)
@@ -177,7 +179,7 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	}
 	text := strings.Join(configuration, "\n")
 	daemon := fmt.Sprintf("[daemon]\nsocket = %q\nsocket_group = \"nogroup\"\nruntime_dir = %q\n", d.Socket, filepath.Join(dir, "run"))
-	if dir, ok := strings.CutPrefix(text, "state_dir = "); ok { // elsewhere
+	if dir, ok := strings.CutPrefix(text, "state_dir = "); ok { // a state directory elsewhere
 		_, _ = fmt.Sscanf(dir, "%q", &d.State)
 	} else {
 		daemon += fmt.Sprintf("state_dir = %q\n", d.State)
@@ -194,7 +196,7 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 	if !strings.Contains(text, "[cgroups]") {
 		text += fmt.Sprintf("\n[cgroups]\nparent = %q\n", d.Group)
 	}
-	if !strings.Contains(text, "[queue]") { // who tests a limit need not wait to be refused
+	if !strings.Contains(text, "[queue]") { // a test of a limit should be refused without a wait
 		text += "\n[queue]\nwait = \"0s\"\n"
 	}
 	if !strings.Contains(text, "[workspaces]") {
@@ -228,11 +230,11 @@ func (d *Daemon) removeAll() {
 	if d.cmd == nil {
 		d.Restart()
 	}
-	ctx := context.Background() // that of the test has ended
+	ctx := context.Background() // the test's context has ended
 	list, err := d.Sessions(ctx, true)
 	for _, s := range list {
 		d.Owner = s.Owner
-		// Its own client may have removed it meanwhile.
+		// The session's own client may have removed it meanwhile.
 		failed := d.DeleteSession(ctx, s.ID)
 		if e, ok := errors.AsType[*client.Error](failed); !ok || e.Status != http.StatusNotFound {
 			err = errors.Join(err, failed)
@@ -252,9 +254,9 @@ func (d *Daemon) Restart() {
 		d.t.Fatal(err)
 	}
 	defer log.Close()
-	// Not CommandContext: boxd ends by Stop, in order.
+	// Not CommandContext: Stop ends boxd, in order.
 	cmd := exec.Command(filepath.Join(Programs(d.t), "boxd"), "-config", d.Config)
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // or a race detector makes each end a second long
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // otherwise the race detector makes each exit take a second
 	cmd.Stderr = log
 	if d.manager != nil {
 		cmd = d.manager.manage(cmd)
@@ -290,7 +292,7 @@ func (d *Daemon) Stop() {
 	d.cmd = nil
 }
 
-// Wait waits for boxd to end by itself, and returns what it ended with.
+// Wait waits until boxd exits by itself, and returns its error.
 func (d *Daemon) Wait() error {
 	d.t.Helper()
 	err := d.cmd.Wait()
@@ -298,18 +300,18 @@ func (d *Daemon) Wait() error {
 	return err
 }
 
-// Kill ends boxd without any warning.
+// Kill kills boxd with SIGKILL.
 func (d *Daemon) Kill() {
 	d.t.Helper()
 	if err := d.cmd.Process.Kill(); err != nil {
 		d.t.Fatal(err)
 	}
-	_ = d.cmd.Wait() // killed, as asked
+	_ = d.cmd.Wait() // it was killed above
 	d.cmd = nil
 }
 
-// Warm makes everything that a daemon makes once and then keeps: the zygote and the boxes ahead of
-// need. What Look finds afterwards is what it will find whenever nothing is in use.
+// Warm makes everything that a daemon makes once and then keeps: the zygote and the preforked
+// boxes. What Look finds afterwards is what it finds whenever nothing is in use.
 func (d *Daemon) Warm() {
 	d.t.Helper()
 	req := api.OneShotRequest{Exec: api.ExecRequest{Argv: []string{"true"}}}
@@ -323,15 +325,16 @@ func (d *Daemon) Warm() {
 		}
 	}()
 	Eventually(d.t, "a box is made ahead of need", func() bool {
-		now = d.Look().Processes // the one that has ended may still be among them
+		now = d.Look().Processes // the box that has ended may still be among them
 		return len(now) == 1 && strings.Contains(now[0], " boxinit S")
 	})
 }
 
-// PID is the process id of boxd.
+// PID returns the PID of boxd.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
-// Boxctl is boxctl about to talk to this daemon, with nothing of what the user of the test has kept.
+// Boxctl returns a boxctl command for this daemon that uses nothing of what the user of the test
+// has stored.
 func (d *Daemon) Boxctl(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(Programs(t), "boxctl"), args...)
@@ -339,7 +342,8 @@ func (d *Daemon) Boxctl(t testing.TB, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Keeper is the process id of the keeper, which may be an earlier boxd's child. It waits for one.
+// Keeper returns the PID of the keeper, which may be the child of an earlier boxd. It waits for
+// one.
 func (d *Daemon) Keeper() (pid int) {
 	d.t.Helper()
 	Eventually(d.t, "there is a keeper", func() bool {
@@ -354,7 +358,7 @@ func (d *Daemon) Keeper() (pid int) {
 	return pid
 }
 
-// Zygotes are the process ids of the keeper's zygotes.
+// Zygotes returns the PIDs of the keeper's zygotes.
 func (d *Daemon) Zygotes() (pids []int) {
 	d.t.Helper()
 	for _, pid := range Children(d.t, d.Keeper()) {
@@ -365,7 +369,7 @@ func (d *Daemon) Zygotes() (pids []int) {
 	return pids
 }
 
-// Record is the path of the only record of a session that boxd has on disk.
+// Record returns the path of the only record of a session that boxd has on disk.
 func (d *Daemon) Record(t testing.TB, session string) string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(d.State, "sessions", "*.json"))

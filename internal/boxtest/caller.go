@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callerVariable makes a test binary a caller of the boxd whose socket it names. The arguments of the process are an
-// act and those of the act.
+// callerVariable makes a test binary a caller of the boxd whose socket it names. The arguments of
+// the process are the name of an act and its arguments.
 const callerVariable = "BOXD_TEST_CALLER"
 
 // requestsAct is the act of AsUser.
@@ -31,7 +31,7 @@ const (
 	OtherGID = 65534
 )
 
-// BeCaller does, in a process that Caller has started, what that was told to, and ends the process. In any other it
+// BeCaller runs the act of a process that Caller has started, and exits. In any other process it
 // returns. TestMain calls it first, with the acts that its package has besides making requests.
 func BeCaller(acts map[string]func(socket string, args []string) error) {
 	socket := os.Getenv(callerVariable)
@@ -52,10 +52,11 @@ func BeCaller(acts map[string]func(socket string, args []string) error) {
 	os.Exit(0)
 }
 
-// Caller is the test binary as a process of a user that calls the daemon. Its TestMain has to call BeCaller.
+// Caller returns a command that runs the test binary as a user who calls the daemon. Its TestMain
+// must call BeCaller.
 func (d *Daemon) Caller(t testing.TB, uid uint32, act string, args ...string) *exec.Cmd {
 	t.Helper()
-	// Not by its path, which may be closed to that user.
+	// Not by its path, which that user may not be able to reach.
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", append([]string{act}, args...)...)
 	cmd.Env = []string{callerVariable + "=" + d.Socket}
 	cmd.Stderr = os.Stderr
@@ -63,8 +64,8 @@ func (d *Daemon) Caller(t testing.TB, uid uint32, act string, args ...string) *e
 	return cmd
 }
 
-// Stay starts a Caller that says one thing in JSON, which is read into v, and stays until release: its standard input
-// ends then, and so must it.
+// Stay starts a Caller that prints one JSON value, which is read into v, and runs until release:
+// that closes its standard input, at which it must exit.
 func (d *Daemon) Stay(t testing.TB, uid uint32, v any, act string, args ...string) (release func()) {
 	t.Helper()
 	cmd := d.Caller(t, uid, act, args...)
@@ -90,7 +91,7 @@ func (d *Daemon) Stay(t testing.TB, uid uint32, v any, act string, args ...strin
 	}
 }
 
-// Requests is a Caller that makes requests, one after the other. What Request returns is one.
+// Requests returns a Caller that makes requests, one after the other; Request returns one.
 func (d *Daemon) Requests(t testing.TB, uid uint32, requests ...string) *exec.Cmd {
 	t.Helper()
 	in, err := json.Marshal(requests)
@@ -115,7 +116,8 @@ func (d *Daemon) AsUser(t testing.TB, uid uint32, requests ...string) (answers [
 	return answers
 }
 
-// makeRequests makes the requests on standard input, and writes the answers to standard output.
+// makeRequests makes the requests read from standard input, and writes the answers to standard
+// output.
 func makeRequests(socket string, _ []string) error {
 	var requests []string
 	if err := json.NewDecoder(os.Stdin).Decode(&requests); err != nil {
@@ -131,8 +133,8 @@ func makeRequests(socket string, _ []string) error {
 	return json.NewEncoder(os.Stdout).Encode(answers)
 }
 
-// Dialer connects this process to a socket as some user, for the DialContext of a transport: boxd is told who a thread
-// was when it connected, see SO_PEERCRED in unix(7).
+// Dialer connects this process to a socket as another user, for the DialContext of a transport:
+// the kernel tells boxd who the thread was when it connected, see SO_PEERCRED in unix(7).
 func Dialer(socket string, uid uint32) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
 		if uid == 0 {
@@ -141,7 +143,7 @@ func Dialer(socket string, uid uint32) func(ctx context.Context, network, addres
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			runtime.LockOSThread() // for good: a thread that has been somebody else ends with its goroutine
+			runtime.LockOSThread() // never unlocked: a thread that has changed its user ends with its goroutine
 			_, _, e1 := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0)
 			_, _, e2 := unix.RawSyscall(unix.SYS_SETRESGID, OtherGID, OtherGID, OtherGID)
 			_, _, e3 := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))

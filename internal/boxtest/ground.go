@@ -7,18 +7,19 @@ import (
 	"testing"
 )
 
-// groundVariable names the ground that tests run on: this host, or a machine. Where it is set, a test that lacks
-// something here is left to another ground, and whoever has set it sees that the test runs on one; see test/run.
+// groundVariable names the machine that tests run on: this host, or a virtual machine. If it is
+// set, a test that lacks something here is left to another machine, and whoever has set it makes
+// sure that the test runs on one; see test/run.
 const groundVariable = "BOXD_TEST_GROUND"
 
-// LeftTo begins what a test says that is left to another ground.
+// LeftTo begins the message of a test that is left to another machine.
 const LeftTo = "left to another ground, for it needs "
 
-// Lacks begins what a test says that is left out, or fails, where there is no other ground.
+// Lacks begins the message of a test that is skipped, or fails, if there is no other machine.
 const Lacks = "missing: "
 
-// Missing says what a test lacks: it is left to another ground, if tests run on more than one. Otherwise it skips, or
-// fails where skipping is not allowed.
+// Missing says what a test lacks. If tests run on more than one machine, the test is left to
+// another; otherwise it is skipped, or fails where skipping is not allowed.
 func Missing(t testing.TB, what string) {
 	t.Helper()
 	switch {

@@ -22,16 +22,16 @@ func RequireGroups(t testing.TB) {
 	}
 }
 
-// groupRoot is where cgroup v2 is.
+// groupRoot is where cgroup v2 is mounted.
 const groupRoot = "/sys/fs/cgroup"
 
-// GroupRoot is the absolute path of the delegated group that the daemons' are below.
+// GroupRoot returns the absolute path of the delegated cgroup, the parent of those of daemons.
 func GroupRoot() string { return filepath.Join(groupRoot, os.Getenv(groupVariable)) }
 
-// GroupPath is the absolute path of the daemon's cgroup.
+// GroupPath returns the absolute path of the daemon's cgroup.
 func (d *Daemon) GroupPath() string { return filepath.Join(groupRoot, d.Group) }
 
-// makeGroup makes a cgroup for the daemon, if this host has one to make it in.
+// makeGroup makes a cgroup for the daemon, if this host has a delegated one.
 func (d *Daemon) makeGroup() {
 	d.t.Helper()
 	if !Grouped() {
@@ -41,7 +41,7 @@ func (d *Daemon) makeGroup() {
 	if err := os.Mkdir(d.GroupPath(), 0o755); err != nil {
 		d.t.Fatal(err)
 	}
-	d.t.Cleanup(func() { // after the daemon has ended; the keepers of boxes that nobody has yet end a little later
+	d.t.Cleanup(func() { // after the daemon has ended; keepers of boxes that were not handed over end a little later
 		Eventually(d.t, "the daemon's group is empty", func() bool {
 			err := os.Remove(d.GroupPath())
 			if err != nil && !errors.Is(err, syscall.EBUSY) {
@@ -62,7 +62,7 @@ func GroupFile(t testing.TB, group, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// GroupHas compares files of a cgroup.
+// GroupHas compares files of a cgroup with the wanted contents.
 func GroupHas(t testing.TB, when, group string, want map[string]string) {
 	t.Helper()
 	for name, text := range want {

@@ -12,14 +12,14 @@ import (
 	"testing"
 )
 
-// example is a command of the user guide, and what the guide says it prints.
+// example is a command in the user guide, and what the guide says it prints.
 type example struct {
 	command string
 	prints  []string
 }
 
-// examples reads the blocks of a page of the guide: "$ " begins a command, which goes on to the end of a here
-// document or a group; what follows is its output.
+// examples parses the blocks of a page of the guide: "$ " begins a command, which continues to
+// the end of a here document or a group; what follows is its output.
 func examples(page string) (list []example) {
 	end := ""
 	for line := range strings.SplitSeq(page, "\n") {
@@ -44,13 +44,14 @@ func examples(page string) (list []example) {
 			last := &list[len(list)-1]
 			last.prints = append(last.prints, text)
 		default:
-			list = append(list, example{}) // what follows is of no command
+			list = append(list, example{}) // what follows belongs to no command
 		}
 	}
 	return slices.DeleteFunc(list, func(e example) bool { return e.command == "" })
 }
 
-// asked are commands that need what a test has not: a person at a terminal, a network, somebody who presses Ctrl-C.
+// asked reports whether a command needs what a test does not have: a person at a terminal, a
+// network, or somebody who presses Ctrl-C.
 func asked(command string) bool {
 	for _, word := range []string{"-it ", "logs -f", "npm", " files"} {
 		if strings.Contains(command, word) {
@@ -60,18 +61,18 @@ func asked(command string) bool {
 	return false
 }
 
-// GuideUser is who follows the guide: somebody in the group of the socket who is not root.
+// GuideUser follows the guide: a user in the socket's group who is not root.
 const GuideUser = 65534
 
-// Guide is somebody who does what pages of the user guide say.
+// Guide follows pages of the user guide.
 type Guide struct {
-	Home string // with a directory project
+	Home string // contains a directory named project
 
 	t *testing.T
 	d *Daemon
 }
 
-// NewGuide makes a home for one.
+// NewGuide makes a home directory and returns a Guide.
 func NewGuide(t *testing.T, d *Daemon) *Guide {
 	t.Helper()
 	home := filepath.Join(d.Dir, "home")
@@ -89,15 +90,16 @@ func NewGuide(t *testing.T, d *Daemon) *Guide {
 	return &Guide{home, t, d}
 }
 
-// Follow does the commands of a page in their order, each of which has to do and to print what the page says.
+// Follow runs the commands of a page in their order, and checks that each does and prints what
+// the page says.
 func (g *Guide) Follow(page string) {
 	t, d, home := g.t, g.d, g.Home
 	t.Helper()
 	list := slices.DeleteFunc(examples(page), func(e example) bool { return asked(e.command) })
-	const exits, ends = "exit 4", "timeout 5" // words of commands that end otherwise than with 0
+	const exits, ends = "exit 4", "timeout 5" // parts of commands that exit with another status than 0
 	var script strings.Builder
 	script.WriteString("cd\n")
-	for i, e := range list { // the status of one command is what the next may ask for
+	for i, e := range list { // a command may use the exit status of the one before
 		fmt.Fprintf(&script, "%s\nstatus=$?; printf '\\n@%d %%d\\n' $status; (exit $status)\n", e.command, i)
 	}
 	cmd := exec.CommandContext(t.Context(), "setpriv", "--reuid", fmt.Sprint(GuideUser), "--regid", fmt.Sprint(GuideUser), "--clear-groups", "bash", "-c", script.String()+"true\n")

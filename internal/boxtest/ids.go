@@ -20,14 +20,15 @@ const (
 	endID    = 0x80000000
 )
 
-// idsOfDaemon is the share of one test's daemon: for as many boxes as the built-in sessions.max.
+// idsOfDaemon is how many ids one test's daemon gets: enough for as many boxes as the built-in
+// sessions.max.
 const idsOfDaemon = 256 * idsOfBox
 
 func (r idRange) boxes() uint32 { return (r.end - r.first) / idsOfBox }
 
 func allIDs() idRange { return idRange{firstID, endID} }
 
-// takeIDs reserves ids until the end of the test, against all test processes of the host: a byte of
+// takeIDs reserves ids until the end of the test, among all test processes of the host: a byte of
 // a shared file is locked for each range.
 func takeIDs(t testing.TB) idRange {
 	t.Helper()
@@ -47,7 +48,7 @@ func takeIDs(t testing.TB) idRange {
 	return idRange{}
 }
 
-// IDs reserves host ids until the end of the test for boxes that no Daemon starts.
+// IDs reserves host ids until the end of the test, for boxes that no Daemon starts.
 func IDs(t testing.TB) (base, count uint32) {
 	t.Helper()
 	r := takeIDs(t)

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Manager does for a boxd what its service manager would: it holds the socket and hears what boxd says.
+// Manager does for a boxd what systemd would: it holds the socket and receives notifications.
 type Manager struct {
-	Heard *net.UnixConn // a message is a notification, see sd_notify(3)
+	Heard *net.UnixConn // each message is a notification, see sd_notify(3)
 
 	t        testing.TB
 	socket   *os.File
@@ -22,8 +22,8 @@ type Manager struct {
 	watchdog time.Duration
 }
 
-// Managed starts boxd again under a manager, with a watchdog if that is not 0. What boxd says in the end is
-// still to be heard.
+// Managed starts boxd again under a manager, with a watchdog if that is not 0. The last
+// notifications of boxd can still be received afterwards.
 func (d *Daemon) Managed(watchdog time.Duration) *Manager {
 	d.t.Helper()
 	d.Stop()
@@ -40,7 +40,7 @@ func (d *Daemon) Managed(watchdog time.Duration) *Manager {
 	if m.socket, err = ln.File(); err != nil {
 		d.t.Fatal(err)
 	}
-	_ = ln.Close() // m.socket is the one that is held
+	_ = ln.Close() // m.socket is the one that is used
 	d.manager = m
 	d.Restart()
 	return m
@@ -53,9 +53,9 @@ func (m *Manager) close() {
 	}
 }
 
-// manage makes of a command one that the manager runs.
+// manage changes a command so that the manager runs it.
 func (m *Manager) manage(cmd *exec.Cmd) *exec.Cmd {
-	const itself = `LISTEN_PID=$$ WATCHDOG_PID=$$ exec "$0" "$@"` // exec keeps the id
+	const itself = `LISTEN_PID=$$ WATCHDOG_PID=$$ exec "$0" "$@"` // exec keeps the PID
 	managed := exec.Command("/bin/sh", append([]string{"-c", itself}, cmd.Args...)...)
 	managed.Stderr = cmd.Stderr
 	managed.ExtraFiles = []*os.File{m.socket}
@@ -80,11 +80,12 @@ func (m *Manager) Hear() string {
 	return string(text[:n])
 }
 
-// Drain forgets what boxd has said so far.
+// Drain discards the notifications received so far.
 func (m *Manager) Drain() {
 	m.t.Helper()
 	for {
-		// Not now: whoever reads after its deadline gets nothing, whatever is there.
+		// Not a deadline of now: a read after its deadline gets nothing, even if something is
+		// there.
 		if err := m.Heard.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
 			m.t.Fatal(err)
 		}

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// maxTimeoutVariable is max_timeout of the profile that is the default, in the environment of boxd.
+// maxTimeoutVariable sets max_timeout of the default profile, in the environment of boxd.
 const maxTimeoutVariable = "BOXD__PROFILES__DEFAULT__MAX_TIMEOUT"
 
-// Longest is the most that the profile which is the default gives an execution, without BePatient.
+// Longest is the timeout of an execution in the default profile, without BePatient.
 const Longest = 2 * time.Minute
 
-// BePatient lets programs in boxes of the profile that is the default have an hour, where emulated machines take
-// minutes; Output gives them ten minutes of it. It is for TestMain.
+// BePatient gives programs in boxes of the default profile an hour, since emulated machines take
+// minutes; Output gives them ten minutes of that. It is for TestMain.
 func BePatient() {
 	if err := os.Setenv(maxTimeoutVariable, "1h"); err != nil {
 		panic(err)
 	}
 }
 
-// patience is how long Eventually waits. It decides no test: what it waits for either comes or the test has failed.
-// It is less than Longest, so that a program which should have been ended and runs to its
-// limit is found out; such a program has to be given that limit. Hosts with cgroups are emulated machines here,
-// which need longer, and find that out nowhere.
+// patience is how long Eventually waits. It decides no test: what it waits for either comes, or
+// the test has failed. It is less than Longest, so that a program that should have been killed
+// but runs to its timeout is noticed; such a program must be given that timeout. Hosts with
+// cgroups are emulated machines here: they need longer, and do not notice that.
 func patience() time.Duration {
 	if Grouped() {
 		return 5 * time.Minute
@@ -34,7 +34,7 @@ func patience() time.Duration {
 	return 90 * time.Second
 }
 
-// Eventually waits until cond holds. It may be called in a clean-up.
+// Eventually waits until cond returns true. It may be called in a clean-up.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience())

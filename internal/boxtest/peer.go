@@ -19,12 +19,12 @@ type Peer struct {
 	t testing.TB
 }
 
-// Message is one that boxd has sent.
+// Message is a message from boxd.
 type Message struct {
 	Channel byte
-	Data    []byte             // what follows the channel
+	Data    []byte             // the rest of the message, after the channel
 	Control *api.ServerControl // nil: it is output
-	Closed  error              // not nil: there is no message, the stream has ended
+	Closed  error              // not nil: this is no message, the stream has ended
 }
 
 // Dial opens a stream, which is closed at the end of the test.
@@ -41,7 +41,7 @@ func (d *Daemon) Dial(t testing.TB, path string) *Peer {
 	return &Peer{ws, t}
 }
 
-// DialProcess opens a stream of a process that has not been attached to it yet.
+// DialProcess opens a stream of a process without attaching it yet.
 func (d *Daemon) DialProcess(t testing.TB, session, process string) *Peer {
 	t.Helper()
 	return d.Dial(t, "/v1/sessions/"+session+"/processes/"+process+"/stream")
@@ -77,7 +77,7 @@ func (p *Peer) Send(channel byte, data []byte) {
 	}
 }
 
-// Hear is the next message.
+// Hear returns the next message.
 func (p *Peer) Hear() Message {
 	p.t.Helper()
 	_, data, err := p.WS.Read(p.t.Context())
@@ -94,8 +94,8 @@ func (p *Peer) Hear() Message {
 	return m
 }
 
-// Hears reads standard output until that is what was wanted, and there must be no other output. Confirmations of input
-// are passed over.
+// Hears reads standard output until it is what was wanted; any other output fails the test.
+// Confirmations of input are skipped.
 func (p *Peer) Hears(want string) {
 	p.t.Helper()
 	got := ""
@@ -114,7 +114,8 @@ func (p *Peer) Hears(want string) {
 	}
 }
 
-// Next is the next control message that is no confirmation of input; output before it is passed over.
+// Next returns the next control message that is no confirmation of input; it skips output before
+// it.
 func (p *Peer) Next() *api.ServerControl {
 	p.t.Helper()
 	for {

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// Lives reports whether a process of the host does, and is not only waiting to be waited for.
+// Lives reports whether a process of the host is alive, and not a zombie.
 func Lives(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// ProcessStatus is what /proc/PID/status says of a process of the host, see proc_pid_status(5). Each value has one blank
-// between its words.
+// ProcessStatus returns the fields of /proc/PID/status of a process of the host, see
+// proc_pid_status(5). The words of a value are separated by one blank.
 func ProcessStatus(t testing.TB, pid int) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -31,7 +31,7 @@ func ProcessStatus(t testing.TB, pid int) map[string]string {
 	return fields
 }
 
-// Memory is a field of ProcessStatus that is a size, such as "VmRSS", in bytes.
+// Memory returns a field of ProcessStatus that is a size, such as "VmRSS", in bytes.
 func Memory(t testing.TB, pid int, field string) int {
 	t.Helper()
 	value, n := ProcessStatus(t, pid)[field], 0

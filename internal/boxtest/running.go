@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// Running is a program with a stream that has said "ready".
+// Running is a program with a stream that has printed "ready".
 type Running struct {
 	t      testing.TB
 	stdin  *io.PipeWriter
@@ -29,21 +29,22 @@ type Buffer struct {
 	text bytes.Buffer
 }
 
-// Write appends to what there is.
+// Write appends p.
 func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.text.Write(p)
 }
 
-// String is what has been written so far.
+// String returns what has been written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.text.String()
 }
 
-// Hold runs a program that says "ready" and then waits for the end of its input, for Longest at most.
+// Hold runs a program that prints "ready" and then waits for the end of its input, for Longest at
+// most.
 func (d *Daemon) Hold(t testing.TB, session string, req api.ExecRequest) *Running {
 	t.Helper()
 	in, stdin := io.Pipe()
@@ -63,7 +64,8 @@ func (d *Daemon) Hold(t testing.TB, session string, req api.ExecRequest) *Runnin
 	return r
 }
 
-// Release ends the program's input and returns what it has written after "ready", to either output, and its result.
+// Release ends the program's input and returns what it has written to both outputs after "ready",
+// and its result.
 func (r *Running) Release() (string, api.ExecResult) {
 	r.t.Helper()
 	_ = r.stdin.Close()

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// NewSession makes a session that does not exist.
+// NewSession creates a session that must not exist yet.
 func (d *Daemon) NewSession(t testing.TB, req api.SessionRequest) api.Session {
 	t.Helper()
 	s, isNew, err := d.CreateSession(t.Context(), &req)
@@ -24,10 +24,10 @@ func (d *Daemon) NewSession(t testing.TB, req api.SessionRequest) api.Session {
 	return s
 }
 
-// Shell is an execution of a line for the shell.
+// Shell returns a request to run a shell line.
 func Shell(line string) api.ExecRequest { return api.ExecRequest{Command: &line} }
 
-// Result runs something in a session, and returns its result however it has ended.
+// Result runs something in a session, and returns its result whatever that is.
 func (d *Daemon) Result(t testing.TB, session string, req api.ExecRequest) api.ExecResult {
 	t.Helper()
 	r, err := d.Exec(t.Context(), session, &req)
@@ -41,7 +41,7 @@ func (d *Daemon) Result(t testing.TB, session string, req api.ExecRequest) api.E
 func (d *Daemon) Output(t testing.TB, session string, req api.ExecRequest) string {
 	t.Helper()
 	if req.Timeout == nil && os.Getenv(maxTimeoutVariable) != "" {
-		req.Timeout = Duration("10m") // an emulated machine may need that
+		req.Timeout = Duration("10m") // an emulated machine may need that long
 	}
 	r := d.Result(t, session, req)
 	if r.Status != "exited" || *r.ExitCode != 0 {
@@ -50,13 +50,13 @@ func (d *Daemon) Output(t testing.TB, session string, req api.ExecRequest) strin
 	return r.Stdout
 }
 
-// Sh is Output of a line for the shell.
+// Sh is Output for a shell line.
 func (d *Daemon) Sh(t testing.TB, session, line string) string {
 	t.Helper()
 	return d.Output(t, session, Shell(line))
 }
 
-// Show is a result for a message of a test.
+// Show formats a result for a message of a test.
 func Show(r api.ExecResult) string {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -65,10 +65,10 @@ func Show(r api.ExecResult) string {
 	return string(data)
 }
 
-// ShellProcess is a process of a line for the shell.
+// ShellProcess returns a request to start a shell line as a process.
 func ShellProcess(line string) *api.ProcessRequest { return &api.ProcessRequest{Command: &line} }
 
-// NewProcess starts a process that does not exist.
+// NewProcess starts a process that must not exist yet.
 func (d *Daemon) NewProcess(t testing.TB, session, process string, req *api.ProcessRequest) api.Process {
 	t.Helper()
 	p, isNew, err := d.StartProcess(t.Context(), session, process, req)
@@ -88,7 +88,8 @@ func (d *Daemon) Ended(t testing.TB, session, process string) api.Process {
 	return p
 }
 
-// Refused is boxd's word on a request that it must not have accepted.
+// Refused checks that boxd has refused a request with this status and field, and returns its
+// error.
 func Refused(t testing.TB, err error, status int, field string) *client.Error {
 	t.Helper()
 	e, ok := errors.AsType[*client.Error](err)
@@ -98,7 +99,7 @@ func Refused(t testing.TB, err error, status int, field string) *client.Error {
 	return e
 }
 
-// StatusOf is the status of the answer that an error of the client is; 0: it is none.
+// StatusOf returns the HTTP status in an error of the client; 0: it has none.
 func StatusOf(err error) int {
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		return e.Status
@@ -106,7 +107,8 @@ func StatusOf(err error) int {
 	return 0
 }
 
-// Duration is one for a request, such as "2m"; a text that is none is a mistake in the test.
+// Duration parses a duration for a request, such as "2m"; an invalid text is a mistake in the
+// test.
 func Duration(text string) *quantity.Duration {
 	d, err := quantity.ParseDuration(text)
 	if err != nil {

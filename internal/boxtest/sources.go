@@ -11,7 +11,8 @@ import (
 // MountSources allows the directories of MountSource as sources of mounts.
 const MountSources = "[mounts]\nallow = [\"%DIR%/lent\"]\n"
 
-// MountSource makes a directory of an owner that may be mounted where the configuration has MountSources.
+// MountSource makes a directory with this owner that may be mounted if the configuration has
+// MountSources.
 func (d *Daemon) MountSource(t testing.TB, name string, owner int) string {
 	t.Helper()
 	dir := filepath.Join(d.Dir, "lent", name)
@@ -24,7 +25,8 @@ func (d *Daemon) MountSource(t testing.TB, name string, owner int) string {
 	return dir
 }
 
-// NamedMountSource is MountSource with a file "name" in it, root's, that says which one it is.
+// NamedMountSource is MountSource with a file "name" in it that belongs to root and contains its
+// name.
 func (d *Daemon) NamedMountSource(t testing.TB, name string, owner int) string {
 	t.Helper()
 	dir := d.MountSource(t, name, owner)

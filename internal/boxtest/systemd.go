@@ -19,7 +19,7 @@ func Systemctl(t testing.TB, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// UnitProperty is a property of a unit, such as "ActiveState".
+// UnitProperty returns a property of a unit, such as "ActiveState".
 func UnitProperty(t testing.TB, unit, name string) string {
 	t.Helper()
 	return Systemctl(t, "show", "--value", "-p", name, unit)

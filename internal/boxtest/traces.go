@@ -17,19 +17,19 @@ import (
 
 // Traces is what the boxes of one daemon could leave behind on a host.
 type Traces struct {
-	Processes []string // with ids of its boxes
-	Mounts    int      // of the namespace the test runs in
-	Namespace []string // mount, network, pid and user namespaces of those, of boxd and of its helpers
-	Groups    []string // cgroups below the daemon's
+	Processes []string // those with ids of its boxes
+	Mounts    int      // in the mount namespace of the test
+	Namespace []string // mount, network, pid and user namespaces of those processes, of boxd and of its helpers
+	Groups    []string // cgroups below that of the daemon
 	Files     []string // below the daemon's state directory
-	OpenFiles int      // of boxd and its keeper, except
-	IDMaps    int      // user namespaces, which the keeper keeps for mounts of the same owner
+	OpenFiles int      // of boxd and its keeper, without IDMaps
+	IDMaps    int      // user namespaces that the keeper caches for mounts of the same owner
 }
 
-// keptIDMaps is how many user namespaces a keeper keeps at most.
+// keptIDMaps is how many user namespaces a keeper caches at most.
 const keptIDMaps = 16
 
-// Look takes a picture of the host.
+// Look records the current state of the host.
 func (d *Daemon) Look() Traces {
 	d.t.Helper()
 	var tr Traces
@@ -73,7 +73,7 @@ func (d *Daemon) Look() Traces {
 			d.t.Fatal(err)
 		}
 		for _, fd := range fds {
-			link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())) // a closed one counts until the next look
+			link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())) // one that was just closed counts until the next Look
 			if strings.HasPrefix(link, "user:") {
 				tr.IDMaps++
 			} else {
@@ -84,7 +84,7 @@ func (d *Daemon) Look() Traces {
 	return tr
 }
 
-// helpers are boxd and its keeper; none if boxd has ended.
+// helpers returns the PIDs of boxd and its keeper; none if boxd has ended.
 func (d *Daemon) helpers() []int {
 	if d.cmd == nil {
 		return nil
@@ -99,7 +99,7 @@ type process struct {
 	name, state string
 }
 
-// processes lists all processes, as far as they live long enough to be looked at.
+// processes lists all processes, as far as they live long enough to be examined.
 func processes(t testing.TB) []process {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -149,7 +149,7 @@ func Children(t testing.TB, pid int) []int {
 	return list
 }
 
-// NothingLeft waits until the host is again as it was, and fails if it never is.
+// NothingLeft waits until the host is as it was before, and fails if that never happens.
 func (d *Daemon) NothingLeft(before Traces) {
 	d.t.Helper()
 	deadline := time.Now().Add(patience())
@@ -167,7 +167,7 @@ func (d *Daemon) NothingLeft(before Traces) {
 	}
 }
 
-// groups lists the cgroups below the daemon's. One may go while it is looked for.
+// groups lists the cgroups below the daemon's. One may be removed meanwhile.
 func (d *Daemon) groups() (list []string) {
 	_ = filepath.WalkDir(d.GroupPath(), func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() && path != d.GroupPath() {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Wheel is a package of Python as small as one can be: version 1.0, with one module of the package's name. Each script
-// is an entry point, such as "hello = module:main".
+// Wheel returns a minimal Python package: version 1.0, with one module of the package's name.
+// Each script is an entry point, such as "hello = module:main".
 func Wheel(name, module string, scripts ...string) []byte {
 	info := name + "-1.0.dist-info/"
 	files := map[string]string{

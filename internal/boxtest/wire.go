@@ -17,14 +17,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Answer is an answer of boxd to a request as it went over the wire.
+// Answer is an HTTP response of boxd as it came over the wire.
 type Answer struct {
 	Code   int
 	Header http.Header
 	Body   []byte
 }
 
-// Problem is what the answer says is wrong with the request; an answer that is none fails the test.
+// Problem returns the problem in the response; a response without one fails the test.
 func (a Answer) Problem(t testing.TB) api.Problem {
 	t.Helper()
 	var p api.Problem
@@ -34,18 +34,19 @@ func (a Answer) Problem(t testing.TB) api.Problem {
 	return p
 }
 
-// Request is the bytes of a request; the path is sent as it is.
+// Request returns the bytes of a request; the path is sent as it is.
 func Request(method, path, body string, header ...string) string {
 	return method + " " + path + " HTTP/1.1\r\nHost: boxd\r\nConnection: close\r\nContent-Length: " + fmt.Sprint(len(body)) + "\r\n" +
 		strings.Join(append(header, ""), "\r\n") + "\r\n" + body
 }
 
-// Upgrade is the header of a request for a WebSocket, and more.
+// Upgrade returns the headers of a request for a WebSocket, and more.
 func Upgrade(more ...string) []string {
 	return append([]string{"Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="}, more...)
 }
 
-// Ask sends the bytes of a request and reads the answer. That may come before all of the request is taken.
+// Ask sends the bytes of a request and reads the response, which may come before the whole
+// request is read.
 func Ask(ctx context.Context, socket, request string) (Answer, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -64,7 +65,8 @@ func Ask(ctx context.Context, socket, request string) (Answer, error) {
 	return a, nil
 }
 
-// ReadAnswer reads one answer. Behind one that switches protocols nothing is read: it has no end.
+// ReadAnswer reads one response. After one that switches protocols it reads no body, which would
+// have no end.
 func ReadAnswer(conn net.Conn) (Answer, error) {
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -78,7 +80,7 @@ func ReadAnswer(conn net.Conn) (Answer, error) {
 	return Answer{resp.StatusCode, resp.Header, body}, err
 }
 
-// Raw makes a request without any help of the client.
+// Raw makes a request without using the client package.
 func (d *Daemon) Raw(t testing.TB, method, path, body string, header ...string) Answer {
 	t.Helper()
 	a, err := Ask(t.Context(), d.Socket, Request(method, path, body, header...))
@@ -88,7 +90,7 @@ func (d *Daemon) Raw(t testing.TB, method, path, body string, header ...string) 
 	return a
 }
 
-// Get asks a server that listens on TCP for a URL.
+// Get requests a URL of a server that listens on TCP.
 func Get(t testing.TB, url string, header http.Header) Answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

@@ -16,10 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tempPrefix marks a file that is still being written; readers pass over it.
+// tempPrefix marks a file that is still being written; readers skip it.
 const tempPrefix = ".new-"
 
-// Directory opens a directory that is boxd's alone, and makes it (0700) if it is not there. The one above it must be.
+// Directory opens a directory that belongs to boxd alone, and makes it (0700) if it does not
+// exist. Its parent must exist.
 func Directory(path string) (*os.Root, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -27,9 +28,9 @@ func Directory(path string) (*os.Root, error) {
 	return os.OpenRoot(path)
 }
 
-// WriteJSON replaces the file name in dir by v as JSON: a reader sees the old record or the new one.
-// It does not wait for the disk. A record survives the death of its writer, which is what the
-// records of living things are for; nothing lives across a loss of power.
+// WriteJSON replaces the file name in dir by v as JSON: a reader sees either the old record or
+// the new one. It does not sync to disk. A record survives the death of its writer, which is
+// enough for records of things that are alive: none of those survives a loss of power.
 func WriteJSON(dir *os.Root, name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -47,7 +48,7 @@ func WriteJSON(dir *os.Root, name string, v any) error {
 	return nil
 }
 
-// SyncJSON is WriteJSON for what is to outlive a loss of power: it waits for the disk.
+// SyncJSON is WriteJSON for what must survive a loss of power: it syncs to disk.
 func SyncJSON(dir *os.Root, name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -96,14 +97,14 @@ func ReadJSON(dir *os.Root, name string, v any) error {
 	return nil
 }
 
-// maxRecord is far more than any record has.
+// maxRecord is in bytes, and far more than any record needs.
 const maxRecord = 16 << 20
 
-// errNoRecord means that something else is in the place of a record.
+// errNoRecord means that there is something other than a record.
 var errNoRecord = errors.New("not a regular file of the size of a record")
 
-// read reads a file of dir that was written as a record. Whatever else has its name is not waited for, as a
-// FIFO would be, not followed and not held in memory.
+// read reads a file of dir that was written as a record. It does not block on a FIFO of that
+// name, follow a symbolic link, or read a huge file into memory.
 func read(dir *os.Root, name string) ([]byte, error) {
 	info, err := dir.Lstat(name)
 	if err == nil && !info.Mode().IsRegular() {
@@ -124,7 +125,7 @@ func read(dir *os.Root, name string) ([]byte, error) {
 	return data, err
 }
 
-// Names lists the records in dir and removes what a writer that died has left half-written.
+// Names lists the records in dir and removes what a dead writer has left unfinished.
 func Names(dir *os.Root) ([]string, error) {
 	entries, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {

@@ -54,7 +54,8 @@ func TestRecordsReplaceEachOtherWhole(t *testing.T) {
 	}
 }
 
-// What only has the name of a record is refused, and neither waited for nor followed.
+// Something else with the name of a record is refused; it is not followed, and reading it does
+// not block.
 func TestOnlyRegularFilesAreRecords(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errExposed means that others than its owner could read or change a file.
+// errExposed means that users other than the owner could read or change a file.
 var errExposed = errors.New("users other than root can read or change it: must have mode 0600 and owner root")
 
-// ReadSecret reads a file of at most so many bytes. lent is how a file of systemd's credentials is looked at: its group may
-// read it. One that does not exist is an os.ErrNotExist.
+// ReadSecret reads a file of at most most bytes. lent is for files of systemd's credentials,
+// which their group may read. If the file does not exist the error is os.ErrNotExist.
 func ReadSecret(path string, lent bool, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// Layer is what has refused something: who wants another answer has to look there.
+// Layer is the part of boxd that has refused something: to change that, look there.
 type Layer string
 
 // The layers. They may be extended, never renamed.
 const (
 	LayerPolicy  Layer = "policy"  // who may do what: tools, profiles, locked fields, ids
-	LayerMount   Layer = "mount"   // which directories of the host are lent
+	LayerMount   Layer = "mount"   // which directories of the host may be mounted
 	LayerNetwork Layer = "network" // which networks a box may have
-	LayerQuota   Layer = "quota"   // how many and how much of something a principal, or all, may have
+	LayerQuota   Layer = "quota"   // how many and how much of something a principal, or all principals, may have
 	LayerSeccomp Layer = "seccomp" // what programs may ask of the kernel
-	LayerLimit   Layer = "limit"   // what a session has, or what this host can keep
+	LayerLimit   Layer = "limit"   // what a session has, or what this host can enforce
 )
 
-// Denial says which rule has refused something, and which setting would allow it. It is in the answer and in
-// the log, so it names no value of anybody but the caller.
+// Denial says which rule has refused something, and which setting would allow it. It appears in
+// the answer and in the log, so it contains no value of anybody but the caller.
 type Denial struct {
 	Layer   Layer
-	Rule    string // the key that refused, as box.toml has it: "policy.ci.sessions"
-	Used    string // of what is counted, "" where nothing is
-	Allowed string // by the rule
+	Rule    string // the key that refused, as in box.toml: "policy.ci.sessions"
+	Used    string // how much of it is used, "" if nothing is counted
+	Allowed string // how much the rule allows
 	Setting string // what would allow it, as the operator writes it
-	// After is when it may be asked again with another outcome; 0: nobody knows.
+	// After is how long to wait before the same request may succeed; 0: unknown.
 	After time.Duration
 }
 
@@ -38,7 +38,7 @@ func (e *Error) By(d Denial) *Error {
 	return e
 }
 
-// DenialOf is that of the outermost Error in err's chain that has one, otherwise nil.
+// DenialOf returns that of the outermost Error in err's chain that has one, otherwise nil.
 func DenialOf(err error) *Denial {
 	for {
 		e, ok := errors.AsType[*Error](err)

@@ -23,8 +23,8 @@ const (
 	Denied                      // policy or a profile forbids it
 	Exhausted                   // a limit is reached; later or less may work
 	Unsupported                 // this build or host cannot do it
-	Unavailable                 // a part of boxd is not there at the moment
-	Unauthenticated             // who asks is not known
+	Unavailable                 // a part of boxd is not running at the moment
+	Unauthenticated             // the caller is not known
 )
 
 var kindNames = [...]string{
@@ -64,7 +64,8 @@ func Field(field string, value any, allowed string) *Error {
 	}
 }
 
-// Refusal is the text of every refusal of a field: which one, what was given, and what it must be.
+// Refusal returns the text of every refusal of a field: which one, what was given, and what it
+// must be.
 func Refusal(field string, value any, allowed string) string {
 	if word, ok := value.(Word); ok {
 		return field + " is " + string(word) + ": must be " + allowed
@@ -121,8 +122,8 @@ func KindOf(err error) Kind {
 // showLimit keeps error texts readable when a caller sends an id of ten thousand characters.
 const showLimit = 64
 
-// Word stands for a value in an error text, such as missing: it is said of the value, not by the caller, and
-// so not quoted.
+// Word stands for a value in an error text, such as missing: it describes the value instead of
+// quoting the caller, so it is shown without quotes.
 type Word string
 
 // Show renders a value for an error text: quoted if it is a string, at most 64 bytes of it.
@@ -144,7 +145,7 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(cut(s), "�") + "…"
 }
 
-// cut takes the beginning of a long text without breaking a character.
+// cut returns the beginning of a long text without breaking a character.
 func cut(s string) string {
 	n := showLimit
 	for n > 0 && !utf8.RuneStart(s[n]) {

@@ -16,20 +16,21 @@ import (
 // Conn is one end of a connection, driven by the Go poller. One goroutine may receive while any
 // number send.
 type Conn struct {
-	// Patience is how long Send waits for a peer that does not receive; 0 is for ever. It is set
-	// before the first Send.
+	// Patience is how long Send waits for a peer that does not receive; 0 is without limit. Set
+	// it before the first Send.
 	Patience time.Duration
 
 	file *os.File
 	raw  syscall.RawConn
 
-	sendMu sync.Mutex // orders senders; a message is one system call, so it guards no field
+	sendMu sync.Mutex // serializes senders; a message is one system call, so it guards no field
 
 	recv *Buffer
 }
 
 // Pair returns two connected ends: a Conn for this process, which receives bodies of up to size
-// bytes, and a bare, blocking, close-on-exec descriptor to hand to another. Both are the caller's.
+// bytes, and a bare, blocking, close-on-exec descriptor for another process. Both are the
+// caller's.
 func Pair(size int) (*Conn, int, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -43,8 +44,8 @@ func Pair(size int) (*Conn, int, error) {
 	return c, fds[1], nil
 }
 
-// FromFD makes a Conn of a SEQPACKET socket that receives bodies of up to size bytes. It takes the
-// descriptor over, also when it fails.
+// FromFD returns a Conn for a SEQPACKET socket that receives bodies of up to size bytes. It takes
+// the descriptor over, even if it fails.
 func FromFD(fd, size int) (*Conn, error) {
 	unix.CloseOnExec(fd)
 	if err := unix.SetNonblock(fd, true); err != nil {
@@ -60,8 +61,8 @@ func FromFD(fd, size int) (*Conn, error) {
 	return &Conn{file: f, raw: raw, recv: NewBuffer(size)}, nil
 }
 
-// Send sends one message and waits while the peer's queue is full, with os.ErrDeadlineExceeded if
-// that takes longer than Patience.
+// Send sends one message. While the peer's queue is full it waits, and returns
+// os.ErrDeadlineExceeded if that takes longer than Patience.
 func (c *Conn) Send(body []byte, files ...int) error {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
@@ -85,7 +86,7 @@ func (c *Conn) Send(body []byte, files ...int) error {
 	return serr
 }
 
-// ended says why the poller does not wait: the deadline is over, or the file is closed.
+// ended says why the poller does not wait: the deadline has passed, or the file is closed.
 func ended(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -121,8 +122,8 @@ func (c *Conn) RecvContext(ctx context.Context, inlineOnly bool) (body []byte, f
 	return body, files, err
 }
 
-// Take gives the bare descriptor away and ends the Conn: the socket can be handed to another
-// process without this one reading from it again.
+// Take returns the bare descriptor and ends the Conn: the socket can be passed to another process
+// without this one reading from it again.
 func (c *Conn) Take() (int, error) {
 	var dup int
 	var derr error

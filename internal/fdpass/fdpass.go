@@ -2,9 +2,9 @@
 
 // Package fdpass carries messages together with file descriptors over a Unix SEQPACKET socket.
 //
-// The socket keeps message borders, so there is no framing to get wrong. Two layers share the code:
-// Send and Recv work on a bare descriptor (PID 1 of a box drives them from its own epoll loop),
-// Conn works through the Go poller and has deadlines (boxd and the keeper).
+// The socket preserves message boundaries, so there is no framing to get wrong. Two layers share
+// the code: Send and Recv work on a bare descriptor (PID 1 of a box drives them from its own
+// epoll loop), Conn works through the Go poller and has deadlines (boxd and the keeper).
 package fdpass
 
 import (
@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// MaxInline is the largest message body that travels in the socket itself, in bytes. It stays
-	// well under the default socket buffer (net.core.wmem_default, 208 KiB on Linux): a larger
-	// SEQPACKET message would be EMSGSIZE on a host with small buffers.
+	// MaxInline is the largest message body sent in the socket itself, in bytes. It is well under
+	// the default socket buffer (net.core.wmem_default, 208 KiB on Linux): a larger SEQPACKET
+	// message would be EMSGSIZE on a host with small buffers.
 	MaxInline = 64 << 10
-	// MaxBody is the largest body at all, in bytes; beyond MaxInline it travels in a sealed memfd.
+	// MaxBody is the largest body of all, in bytes; beyond MaxInline it is sent in a sealed
+	// memfd.
 	MaxBody = 8 << 20
-	// MaxFiles is the largest number of descriptors of one message, the kernel's (SCM_MAX_FD in
-	// unix(7)); one of them is for the body.
+	// maxFiles is the largest number of descriptors that the kernel allows in one message
+	// (SCM_MAX_FD in unix(7)); one of them is for the body.
 	maxFiles = 253
 )
 
@@ -32,14 +33,15 @@ const (
 	bodyMemfd  byte = 'm' // the first descriptor is a memfd with the body
 )
 
-// Errors of a malformed or oversized message. After one of them the connection is of no more use.
+// Errors of a malformed or oversized message. After one of them the connection is of no use any
+// more.
 var (
 	ErrTooLarge  = errors.New("message too large")
 	ErrMalformed = errors.New("malformed message")
 )
 
-// ErrNoRoom means that a message came without its descriptors, for which this process had no room
-// (EMFILE). Its body is there, and the connection is as good as before.
+// ErrNoRoom means that a message has lost its descriptors, because this process has too many open
+// (EMFILE). Its body is there, and the connection can still be used.
 var ErrNoRoom = errors.New("no room for descriptors")
 
 const memfdSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
@@ -48,7 +50,7 @@ const memfdSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | un
 // returns EAGAIN when the peer's queue is full; nothing was sent then.
 func Send(fd int, body []byte, files ...int) error { return send(fd, 0, body, files) }
 
-// SendNow is Send that fails with EAGAIN rather than wait for the peer to receive.
+// SendNow is Send, but returns EAGAIN instead of waiting for the peer to receive.
 func SendNow(fd int, body []byte, files ...int) error {
 	return send(fd, unix.MSG_DONTWAIT, body, files)
 }
@@ -79,14 +81,14 @@ func send(fd, flags int, body []byte, files []int) error {
 	}
 }
 
-// Buffer is the memory one receiver reads into; it is reused from message to message.
+// Buffer is the memory that one receiver reads into; it is reused for each message.
 type Buffer struct {
 	data []byte
 	oob  []byte
 }
 
-// NewBuffer returns a buffer for bodies of up to size bytes, at most MaxInline. A longer message is
-// ErrMalformed, so a peer of few words gets a small one.
+// NewBuffer returns a buffer for bodies of up to size bytes, at most MaxInline. A longer message
+// is ErrMalformed, so a peer with short messages needs only a small buffer.
 func NewBuffer(size int) *Buffer {
 	return &Buffer{
 		data: make([]byte, 1+min(size, MaxInline)),
@@ -96,8 +98,8 @@ func NewBuffer(size int) *Buffer {
 
 // Recv receives one message. The body is valid until the next Recv with the same buffer; the
 // descriptors are close-on-exec and become the caller's. It returns io.EOF when the peer is gone.
-// On ErrNoRoom there is a body and no descriptor. With inlineOnly a body outside the packet is refused: that is for peers that are not trusted to
-// hand over a file we would read.
+// On ErrNoRoom there is a body and no descriptor. With inlineOnly a body outside the packet is
+// refused: that is for peers that are not trusted to pass a file that we would read.
 func Recv(fd int, b *Buffer, inlineOnly bool) (body []byte, files []int, err error) {
 	n, oobn, flags, err := recvmsg(fd, b)
 	if err != nil {
@@ -121,13 +123,13 @@ func recvmsg(fd int, b *Buffer) (n, oobn, flags int, err error) {
 			continue
 		}
 		if errors.Is(err, unix.ECONNRESET) {
-			return 0, 0, 0, nil // the peer closed with our bytes unread: it is gone all the same
+			return 0, 0, 0, nil // the peer closed without reading our bytes: it is gone all the same
 		}
 		return n, oobn, flags, err
 	}
 }
 
-// open finds the body of a packet. On an error it has closed every descriptor.
+// open returns the body of a packet. After an error it has closed every descriptor.
 func open(packet []byte, flags int, files []int, inlineOnly bool) ([]byte, []int, error) {
 	switch {
 	case flags&unix.MSG_TRUNC != 0:
@@ -160,7 +162,7 @@ func parseRights(oob []byte) ([]int, error) {
 	for i := range msgs {
 		fds, err := unix.ParseUnixRights(&msgs[i])
 		if err != nil {
-			continue // other control messages carry nothing we own
+			continue // other control messages contain nothing to close
 		}
 		files = append(files, fds...)
 	}
@@ -191,8 +193,8 @@ func readSealed(fd int) ([]byte, error) {
 	return body, nil
 }
 
-// BytesFile returns a close-on-exec memfd that holds data, sealed against any further change and
-// positioned at its start. The descriptor is the caller's.
+// BytesFile returns a close-on-exec memfd that contains data, sealed against any further change
+// and positioned at its start. The descriptor is the caller's.
 func BytesFile(name string, data []byte) (int, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -213,7 +215,7 @@ func BytesFile(name string, data []byte) (int, error) {
 	return fd, nil
 }
 
-// CloseAll closes descriptors that arrived with a message nobody wants.
+// CloseAll closes descriptors that came with an unwanted message.
 func CloseAll(files []int) {
 	for _, fd := range files {
 		unix.Close(fd)

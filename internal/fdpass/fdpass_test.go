@@ -67,7 +67,7 @@ func TestMessagesKeepTheirBordersAndFiles(t *testing.T) {
 	}
 }
 
-func TestUntrustedPeerCannotHandOverABody(t *testing.T) { // counts descriptors: not parallel
+func TestUntrustedPeerCannotHandOverABody(t *testing.T) { // not parallel: it counts descriptors
 	a, b := pair(t)
 	if err := a.Send(make([]byte, fdpass.MaxInline+1)); err != nil {
 		t.Fatal(err)
@@ -130,8 +130,8 @@ func TestRecvContextEndsAndLeavesTheConnUsable(t *testing.T) {
 	}
 }
 
-// FuzzPacket feeds arbitrary packets to the receiver: it answers or refuses, and owns no descriptor
-// after a refusal.
+// FuzzPacket feeds arbitrary packets to the receiver: it accepts or refuses each, and leaves no
+// descriptor open after a refusal.
 func FuzzPacket(f *testing.F) {
 	f.Add([]byte("ihello"), false)
 	f.Add([]byte("m"), true)
@@ -150,7 +150,7 @@ func FuzzPacket(f *testing.F) {
 			rights = unix.UnixRights(fds[0])
 		}
 		if len(packet) > fdpass.MaxInline+2 || unix.Sendmsg(fds[0], packet, rights, nil, 0) != nil {
-			return // the kernel does not carry this packet
+			return // the kernel does not send this packet
 		}
 		body, files, err := fdpass.Recv(fds[1], fdpass.NewBuffer(fdpass.MaxInline), false)
 		if err != nil && (body != nil || files != nil) {
@@ -174,7 +174,7 @@ func openFiles(t *testing.T) int {
 
 func TestASocketIsFoundByItsName(t *testing.T) {
 	t.Parallel()
-	long := filepath.Join(t.TempDir(), strings.Repeat("x", 200)) // longer than the path of a socket can be
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 200)) // longer than the path of a socket may be
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}

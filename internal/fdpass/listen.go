@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backlog is how many connections wait to be accepted.
+// backlog is how many connections may wait to be accepted.
 const backlog = 16
 
-// Bind makes a listening socket at a name in an open directory, of mode 0600. The name can be in a directory
-// whose path is longer than a socket's may be. The descriptor is the caller's.
+// Bind makes a listening socket with mode 0600 at a name in an open directory, whose path may be
+// longer than that of a socket may be. The descriptor is the caller's.
 func Bind(dir int, name string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	// The mode of the socket is taken over by its name (unix(7)), which so never has another.
+	// The name gets the mode of the socket (unix(7)), so it never has another one.
 	if err = unix.Fchmod(fd, 0o600); err == nil {
 		err = unix.Bind(fd, address(dir, name))
 	}
@@ -35,8 +35,9 @@ func Bind(dir int, name string) (int, error) {
 	return fd, nil
 }
 
-// Dial connects to the socket at a name in an open directory. EAGAIN: too many wait there already.
-// ECONNREFUSED: nobody listens any more. The descriptor is the caller's, and does not block.
+// Dial connects to the socket at a name in an open directory. EAGAIN: too many connections are
+// waiting there. ECONNREFUSED: nobody listens any more. The descriptor is the caller's, and
+// non-blocking.
 func Dial(dir int, name string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -59,7 +60,8 @@ type Listener struct {
 	raw  syscall.RawConn
 }
 
-// NewListener makes a Listener of a listening socket. It takes the descriptor over, also when it fails.
+// NewListener returns a Listener for a listening socket. It takes the descriptor over, even if it
+// fails.
 func NewListener(fd int) (*Listener, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
@@ -92,5 +94,5 @@ func (l *Listener) Accept() (int, error) {
 	return conn, os.NewSyscallError("accept", aerr)
 }
 
-// Close ends a wait in Accept. What waits to be accepted is reset.
+// Close ends a wait in Accept. Connections that wait to be accepted are reset.
 func (l *Listener) Close() { l.file.Close() }

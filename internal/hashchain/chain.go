@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hashchain is a log in which every record holds the hash of the one before, so that none can be changed, taken
-// out or put elsewhere unseen. It knows the form of a line and reads directories of such logs; it writes none.
+// Package hashchain is a log in which every record contains the hash of the one before, so that
+// none can be changed, removed or moved unnoticed. It knows the form of a line and reads
+// directories of such logs; it writes none.
 package hashchain
 
 import (
@@ -20,7 +21,7 @@ const MaxLine = 1 << 20
 // Sum is a SHA-256.
 type Sum [sha256.Size]byte
 
-// String is the sum in lower-case hexadecimal digits.
+// String returns the sum in lower-case hexadecimal digits.
 func (s Sum) String() string { return hex.EncodeToString(s[:]) }
 
 func parseSum(text []byte) (s Sum, ok bool) {
@@ -31,17 +32,18 @@ func parseSum(text []byte) (s Sum, ok bool) {
 	return s, err == nil
 }
 
-// Link is the place of a record in the chain. The zero Link is before the first.
+// Link is the place of a record in the chain. The zero Link comes before the first record.
 type Link struct {
-	Seq  uint64 // from 1 on
-	Prev Sum    // hash of the record before
+	Seq  uint64 // from 1
+	Prev Sum    // hash of the previous record
 	Hash Sum
 }
 
-// String is "17:9f86d0…": what one notes elsewhere, to know later that nothing was cut off.
+// String returns "17:9f86d0…": keep it elsewhere to be able to check later that nothing was cut
+// off.
 func (l Link) String() string { return strconv.FormatUint(l.Seq, 10) + ":" + l.Hash.String() }
 
-// ParseLink reads what String has written. The link has no Prev.
+// ParseLink parses what String has returned. The link has no Prev.
 func ParseLink(s string) (Link, error) {
 	number, sum, ok := strings.Cut(s, ":")
 	seq, err := strconv.ParseUint(number, 10, 64)
@@ -65,7 +67,8 @@ const (
 // errRecord means that what is to be sealed is not a record.
 var errRecord = errors.New("a record is a JSON object with something in it, on one line")
 
-// Seal makes the line, with its end, of a record that follows another. The record is a JSON object.
+// Seal returns the line, with its newline, of a record that follows another. The record is a JSON
+// object.
 func Seal(before Link, record []byte) ([]byte, Link, error) {
 	if len(record) < len(`{"a":0}`) || record[0] != '{' || record[len(record)-1] != '}' || bytes.IndexByte(record, '\n') >= 0 {
 		return nil, Link{}, errRecord
@@ -91,7 +94,8 @@ func Seal(before Link, record []byte) ([]byte, Link, error) {
 // errEdited means that a line is not what was written.
 var errEdited = errors.New("it is not as it was written")
 
-// Unseal reads the place of a line, without its end, and holds the line against its own hash.
+// Unseal parses the place of a line, without its newline, and checks the line against its own
+// hash.
 func Unseal(line []byte) (Link, error) {
 	var link Link
 	body := len(line) - tailLen

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
-// some makes a log of records in files of three, and returns its lines and its end.
+// some makes a log of records in files of three, and returns its lines and its last link.
 func some(t testing.TB, records int) (lines []string, head hashchain.Link) {
 	t.Helper()
 	for i := range records {
@@ -28,7 +28,7 @@ func some(t testing.TB, records int) (lines []string, head hashchain.Link) {
 
 const perFile = 3
 
-// laid out is the log as files.
+// laidOut returns the log as files.
 func laidOut(lines []string) fstest.MapFS {
 	dir := fstest.MapFS{}
 	for i := 0; i < len(lines); i += perFile {
@@ -46,7 +46,7 @@ func verify(t testing.TB, dir fstest.MapFS, expect *hashchain.Link) *hashchain.R
 	return r
 }
 
-// one is the only problem of a log.
+// one checks that a log has only this problem.
 func one(t *testing.T, r *hashchain.Report, kind hashchain.Kind, seq, last uint64) {
 	t.Helper()
 	if len(r.Problems) != 1 {
@@ -73,7 +73,7 @@ func TestALogIsWhatWasWritten(t *testing.T) {
 	}
 }
 
-// Each bit of each byte matters, and the record it is of is the one that is named.
+// A change of any bit is found, and the report names the record it is in.
 func TestEveryByteIsHeld(t *testing.T) {
 	t.Parallel()
 	lines, head := some(t, 5)
@@ -128,7 +128,8 @@ func TestARecordThatWasMovedIsNamed(t *testing.T) {
 	one(t, verify(t, twice, &head), hashchain.Repeated, 3, 0)
 }
 
-// Whoever edits a record and makes its hash anew is found by the next record, or by the place that was noted.
+// A record that was edited and hashed again is found by the next record, or by the link that was
+// kept elsewhere.
 func TestARecordWithANewHashIsNamed(t *testing.T) {
 	t.Parallel()
 	lines, head := some(t, 8)
@@ -202,7 +203,7 @@ func FuzzVerify(f *testing.F) {
 		if len(r.Problems) > 0 {
 			return
 		}
-		// What is in order is a chain of whole lines.
+		// Whatever is accepted is a chain of complete lines.
 		var last hashchain.Link
 		for line := range bytes.Lines(append(slices.Clone(a), b...)) {
 			link, err := hashchain.Unseal(bytes.TrimSuffix(line, []byte("\n")))

@@ -13,19 +13,19 @@ import (
 	"strings"
 )
 
-// Names of the files of a log: the number in it is that of its first record.
+// Names of the files of a log: the number is that of the first record in it.
 const (
 	filePrefix = "audit-"
 	fileSuffix = ".log"
 	fileDigits = 20
 )
 
-// FileName is the name of the file that begins with a record.
+// FileName returns the name of the file that begins with a record.
 func FileName(first uint64) string {
 	return fmt.Sprintf("%s%0*d%s", filePrefix, fileDigits, first, fileSuffix)
 }
 
-// FirstOf is the number in the name of a file, 0 if it is no file of a log.
+// FirstOf returns the number in the name of a file, 0 if it is no file of a log.
 func FirstOf(name string) uint64 {
 	digits, ok := strings.CutPrefix(name, filePrefix)
 	digits, ok2 := strings.CutSuffix(digits, fileSuffix)
@@ -48,22 +48,22 @@ func Files(dir fs.FS) ([]string, error) {
 			names = append(names, e.Name())
 		}
 	}
-	slices.Sort(names) // the numbers have one width
+	slices.Sort(names) // sorting as text works, as all numbers have the same width
 	return names, nil
 }
 
 // Line is one line of a file.
 type Line struct {
-	Text   []byte // without its end; valid until the next; nil if it has no end or is longer than MaxLine
-	Number int    // in its file, from 1 on
+	Text   []byte // without its newline; valid until the next line; nil if it has no newline or is longer than MaxLine
+	Number int    // line number in its file, from 1
 	Offset int64  // of its first byte
-	Size   int64  // with its end, if it has one
-	Ended  bool   // it has; only the last line of a file may have none
+	Size   int64  // including its newline, if it has one
+	Ended  bool   // it has a newline; only the last line of a file may have none
 	Link   Link
 	Err    error // why it is no record of a chain
 }
 
-// Lines hands the lines of a file to see, until it has no more or see fails.
+// Lines calls see for each line of a file, until there are no more or see fails.
 func Lines(r io.Reader, see func(*Line) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	at := int64(0)

@@ -17,66 +17,66 @@ type Kind string
 const (
 	Edited    Kind = "edited"    // a record is not what was written
 	Missing   Kind = "missing"   // records are gone
-	Reordered Kind = "reordered" // a record stands where it was not written
-	Repeated  Kind = "repeated"  // a record is there twice
-	Torn      Kind = "torn"      // the last record is not whole: its writer has died, or the file was cut
-	Truncated Kind = "truncated" // the end that was expected is not there
+	Reordered Kind = "reordered" // a record is in another place than it was written
+	Repeated  Kind = "repeated"  // a record occurs twice
+	Torn      Kind = "torn"      // the last record is incomplete: its writer has died, or the file was cut off
+	Truncated Kind = "truncated" // the expected last record does not exist
 )
 
-// Problem is one thing that is wrong, and where.
+// Problem is one problem, and where it is.
 type Problem struct {
 	Kind Kind   `json:"kind"`
-	Seq  uint64 `json:"seq"`            // number of the record; the first of those that are missing
-	Last uint64 `json:"last,omitempty"` // of several, the last
+	Seq  uint64 `json:"seq"`            // number of the record, or of the first of several missing ones
+	Last uint64 `json:"last,omitempty"` // the last of several
 	File string `json:"file,omitempty"`
 	Line int    `json:"line,omitempty"`
-	Text string `json:"text"` // the whole of it, for a person
+	Text string `json:"text"` // a complete sentence for a person
 }
 
-// Report is what Verify has found.
+// Report is the result of Verify.
 type Report struct {
 	Files    int       `json:"files"`
-	Records  uint64    `json:"records"` // that are as they were written
-	First    uint64    `json:"first"`   // number of the first that is there
-	Head     string    `json:"head"`    // NUMBER:HASH of the last; note it elsewhere to know later that it is still there
-	Repairs  int       `json:"repairs"` // times that boxd has cut off a record it had died in
-	Lost     uint64    `json:"lost"`    // records that boxd itself says it could not write
+	Records  uint64    `json:"records"` // number of those that are intact
+	First    uint64    `json:"first"`   // number of the first record
+	Head     string    `json:"head"`    // NUMBER:HASH of the last record; keep it elsewhere to be able to check later that it still exists
+	Repairs  int       `json:"repairs"` // how often boxd has cut off a record during which it had died
+	Lost     uint64    `json:"lost"`    // number of records that boxd itself reports as not written
 	Problems []Problem `json:"problems"`
 }
 
-// maxProblems is where Verify stops to look for more.
+// maxProblems is after how many problems Verify stops.
 const maxProblems = 1000
 
-// Note is what a record says of the log itself.
+// Note is a record about the log itself.
 type Note struct {
 	Kind    string `json:"kind"`
-	Last    uint64 `json:"last"`    // of "dropped": number of the last record of the file that rotation has removed
-	Hash    string `json:"last_at"` // of "dropped": its hash
-	Records uint64 `json:"records"` // of "lost"
+	Last    uint64 `json:"last"`    // for "dropped": number of the last record in the file that rotation has removed
+	Hash    string `json:"last_at"` // for "dropped": the hash of that record
+	Records uint64 `json:"records"` // for "lost"
 }
 
-// The kinds of records that say something of the log itself.
+// Kinds of records about the log itself.
 const (
 	NoteDropped  = "dropped"
 	NoteRepaired = "repaired"
 	NoteLost     = "lost"
 )
 
-// verifier is where Verify has come to.
+// verifier is the state of a Verify.
 type verifier struct {
 	report  Report
 	next    uint64 // number of the record that should follow
-	prev    Sum    // its hash of the one before
+	prev    Sum    // hash of the record before that
 	known   bool   // whether prev is known
-	start   uint64 // number that the first file has in its name
-	before  *Sum   // what the record of that number says of the one before it
+	start   uint64 // number in the name of the first file
+	before  *Sum   // the previous hash in the record with that number
 	dropped map[uint64]string
-	missing map[uint64]bool // that may come later
+	missing map[uint64]bool // records that may come later
 	expect  *Link
-	seen    bool // expect was
+	seen    bool // the expected link was found
 }
 
-// Verify reads a whole log. With expect, its end must come no earlier than that.
+// Verify reads a whole log. With expect, the log must reach at least that record.
 func Verify(dir fs.FS, expect *Link) (*Report, error) {
 	files, err := Files(dir)
 	if err != nil {
@@ -101,9 +101,9 @@ func (v *verifier) file(dir fs.FS, name string, last bool) error {
 	defer f.Close() //nolint:errcheck // it was only read
 	if v.next == 0 {
 		v.start, v.next = FirstOf(name), FirstOf(name)
-		v.known = v.next == 1 // and is zero
+		v.known = v.next == 1 // the hash before the first record is zero
 	}
-	if first := FirstOf(name); first > v.next { // before its lines: one of them may be edited
+	if first := FirstOf(name); first > v.next { // before reading its lines, one of which may be edited
 		v.gap(first, name, 1)
 	}
 	open := false
@@ -121,7 +121,7 @@ func (v *verifier) file(dir fs.FS, name string, last bool) error {
 	return err
 }
 
-// problem notes something wrong.
+// problem records a problem.
 func (v *verifier) problem(p Problem, format string, args ...any) {
 	if p.Text = fmt.Sprintf(format, args...); len(v.report.Problems) < maxProblems {
 		v.report.Problems = append(v.report.Problems, p)
@@ -131,7 +131,7 @@ func (v *verifier) problem(p Problem, format string, args ...any) {
 // mostGap is how many numbers of missing records are remembered, in case they come later.
 const mostGap = 1 << 16
 
-// gap notes that records are missing before one.
+// gap records that records are missing before one.
 func (v *verifier) gap(to uint64, file string, line int) {
 	if to-v.next > mostGap {
 		v.problem(Problem{Kind: Missing, Seq: v.next, Last: to - 1, File: file, Line: line}, "records %d to %d are missing before line %d of %s", v.next, to-1, line, file)
@@ -185,11 +185,11 @@ func (v *verifier) line(file string, line *Line) {
 	v.report.Head = link.String()
 }
 
-// note remembers what a record says of the log itself.
+// note uses a record about the log itself.
 func (v *verifier) note(text []byte) {
 	var n Note
 	if json.Unmarshal(text, &n) != nil {
-		return // what is not JSON was sealed as it is
+		return // not JSON, but sealed all the same
 	}
 	switch n.Kind {
 	case NoteDropped:
@@ -221,7 +221,7 @@ func (v *verifier) finish() {
 		gone = gone[n:]
 	}
 	if v.expect == nil || v.seen || v.expect.Seq < v.start {
-		return // what rotation has removed can be expected no more
+		return // rotation has removed it, so it cannot be expected any more
 	}
 	p := Problem{Kind: Truncated, Seq: max(v.next, 1), Last: v.expect.Seq}
 	if v.expect.Seq >= v.next {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Mounts and paths as descriptors, so that nothing is looked up twice. Every descriptor is close-on-exec and the
-// caller's.
+// Mounts and paths as descriptors, so that nothing is looked up twice. Every descriptor is
+// close-on-exec and the caller's.
 
 package linux
 
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewMount makes a detached mount of a new filesystem, with MOUNT_ATTR_ attributes. Options are name,
-// value pairs, with an empty value for a flag (fsopen(2), fsconfig(2), fsmount(2)).
+// NewMount makes a detached mount of a new filesystem, with MOUNT_ATTR_ attributes. Options are
+// name, value pairs, with an empty value for a flag (fsopen(2), fsconfig(2), fsmount(2)).
 func NewMount(fstype string, attrs int, options ...string) (int, error) {
 	fs, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -39,8 +39,9 @@ func NewMount(fstype string, attrs int, options ...string) (int, error) {
 	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attrs)
 }
 
-// CloneMount returns a detached copy of the mount at path below dir, or of dir itself if path is empty,
-// following no final link (open_tree(2)). With recursive, what is mounted below comes too.
+// CloneMount returns a detached copy of the mount at path below dir, or of dir itself if path is
+// empty. It does not follow a symbolic link at the end of path (open_tree(2)). With recursive,
+// mounts below are copied too.
 func CloneMount(dir int, path string, recursive bool) (int, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_SYMLINK_NOFOLLOW)
 	if path == "" {
@@ -52,7 +53,8 @@ func CloneMount(dir int, path string, recursive bool) (int, error) {
 	return unix.OpenTree(dir, path, flags)
 }
 
-// AttachMount puts a detached mount at path below dir, or on dir itself if path is empty (move_mount(2)).
+// AttachMount attaches a detached mount at path below dir, or on dir itself if path is empty
+// (move_mount(2)).
 func AttachMount(tree, dir int, path string) error {
 	flags := unix.MOVE_MOUNT_F_EMPTY_PATH
 	if path == "" {
@@ -61,12 +63,12 @@ func AttachMount(tree, dir int, path string) error {
 	return unix.MoveMount(tree, "", dir, path, flags)
 }
 
-// RestrictMount sets attributes of a detached mount and of what came with it (mount_setattr(2)).
+// RestrictMount sets attributes of a detached mount and of all mounts in it (mount_setattr(2)).
 func RestrictMount(tree int, attr *unix.MountAttr) error {
 	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr)
 }
 
-// OpenBeneath opens a relative path below dir and follows no symbolic link at all.
+// OpenBeneath opens a relative path below dir without following any symbolic link.
 func OpenBeneath(dir int, path string, flags uint64) (int, error) {
 	return Openat2(dir, path, &unix.OpenHow{
 		Flags:   flags | unix.O_CLOEXEC,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Timer slack. A Go program that is mostly idle wakes often without it: while any thread works, one of the
-// runtime's looks after the others every 20 µs.
+// Timer slack. Without it a mostly idle Go program wakes often: while any thread is busy, a
+// thread of the Go runtime checks on the others every 20 µs.
 
 package linux
 
@@ -14,13 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TimerSlack is what boxd and the keeper have, here and by their units: late enough for that thread to look two or three times
-// in the course of an execution, and soon enough for those that wait while others are held by a disk.
+// TimerSlack is that of boxd and the keeper, set here and by their units: late enough that this
+// thread checks only two or three times in the course of an execution, and early enough for
+// goroutines that wait while a disk blocks other threads.
 const TimerSlack = 200 * time.Microsecond
 
-// SetTimerSlack gives every thread of this process a slack, and so those that they start and the programs that they execute. It is
-// for the beginning of main. Threads whose slack could not be set, as without CAP_SYS_NICE, keep their own. Where this
-// one has it already, as from a unit, all have.
+// SetTimerSlack sets the timer slack of every thread of this process, and thereby of the threads
+// that those start and the programs that they execute. Call it at the beginning of main. Threads
+// whose slack cannot be set, as without CAP_SYS_NICE, keep their own. If this thread has it
+// already, as from a unit, all threads have.
 func SetTimerSlack(slack time.Duration) error {
 	if now, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err == nil && time.Duration(now) == slack {
 		return nil
@@ -33,7 +35,7 @@ func SetTimerSlack(slack time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// writeSlack gives one thread its slack (timerslack_ns of proc_pid_timerslack_ns(5)).
+// writeSlack sets the slack of one thread (timerslack_ns of proc_pid_timerslack_ns(5)).
 func writeSlack(path string, slack time.Duration) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All threads have it, and those that have begun before are among them; without a capability the first one has.
+// All threads have it, also those that were started before; without the capability the first one
+// has.
 func TestEveryThreadHasIt(t *testing.T) {
 	err := SetTimerSlack(70 * time.Microsecond)
 	if err != nil && (os.Geteuid() == 0 || !strings.Contains(err.Error(), unix.EPERM.Error())) {
@@ -35,7 +36,7 @@ func TestEveryThreadHasIt(t *testing.T) {
 	}
 }
 
-// The units give the same where boxd may not.
+// The units set the same slack, for a boxd that may not.
 func TestUnitsAgree(t *testing.T) {
 	t.Parallel()
 	units := os.DirFS("../../systemd/units")

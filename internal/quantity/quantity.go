@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quantity reads and writes sizes and durations the way people write them.
+// Package quantity parses and formats sizes and durations the way people write them.
 package quantity
 
 import (
@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// Size is a number of bytes. As text it has a unit ("512MiB", "1.5g", "100B"; "0" needs none); in JSON it is a number of bytes,
-// and text is accepted too.
+// Size is a number of bytes. As text it has a unit ("512MiB", "1.5g", "100B"; "0" needs none); in
+// JSON it is a number of bytes, and text is accepted too.
 //
-// Units are powers of 1024, as docker, podman and systemd have them for memory: 2G, 2g, 2GB and 2GiB are all 2 GiB. What is
-// written has the units B, KiB, MiB, GiB and TiB.
+// Units are powers of 1024, as docker, podman and systemd have them for memory: 2G, 2g, 2GB and
+// 2GiB are all 2 GiB. Output has the units B, KiB, MiB, GiB and TiB.
 type Size uint64
 
 // Units of a Size, largest first.
@@ -36,14 +36,14 @@ func units() []unit {
 	return []unit{{"TiB", TiB}, {"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}, {"B", 1}}
 }
 
-// What a text should have looked like.
+// What a text must look like.
 var (
 	errSize     = errors.New("must be a size, for example 512MiB or 2g")
 	errDuration = errors.New("must be a time, for example 30s, 5m or 1d")
 )
 
-// ParseSize reads a size as people type it: a number with or without a fraction, and a unit of any case. A number alone is
-// one of bytes.
+// ParseSize parses a size as people type it: a number with or without a fraction, and a unit in
+// any case. A number alone is in bytes.
 func ParseSize(s string) (Size, error) {
 	number, name := cutNumber(s)
 	factor, ok := factorOf(name)
@@ -64,7 +64,7 @@ func ParseSize(s string) (Size, error) {
 	return Size(f), nil
 }
 
-// cutNumber splits digits, with a point among them or not, from what follows.
+// cutNumber splits digits, with or without a point, from what follows.
 func cutNumber(s string) (number, rest string) {
 	rest = strings.TrimLeft(s, "0123456789")
 	if fraction, ok := strings.CutPrefix(rest, "."); ok && len(rest) < len(s) {
@@ -75,7 +75,7 @@ func cutNumber(s string) (number, rest string) {
 	return s[:len(s)-len(rest)], rest
 }
 
-// factorOf is a unit by its name in any case: M, MB and MiB are one.
+// factorOf returns a unit by its name in any case: M, MB and MiB are the same.
 func factorOf(name string) (Size, bool) {
 	if name == "" {
 		return 1, true
@@ -88,12 +88,12 @@ func factorOf(name string) (Size, bool) {
 	return 0, false
 }
 
-// hasUnit reports whether a text says of what its number is.
+// hasUnit reports whether a text has a unit.
 func hasUnit(s string) bool {
 	return s == "0" || strings.Trim(s, "0123456789.") != ""
 }
 
-// String returns the size in its largest unit without a fraction.
+// String returns the size in the largest unit that needs no fraction.
 func (s Size) String() string {
 	for _, u := range units() {
 		if s >= u.size && s%u.size == 0 {
@@ -113,8 +113,8 @@ func (s Size) Short() string {
 	return "0"
 }
 
-// UnmarshalText reads text as ParseSize does, but no number without a unit: in a configuration file most of those that write
-// one mean megabytes.
+// UnmarshalText parses text as ParseSize does, but refuses a number without a unit: in a
+// configuration file, most people who write one mean megabytes.
 func (s *Size) UnmarshalText(text []byte) error {
 	if !hasUnit(string(text)) {
 		return errSize
@@ -124,7 +124,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return err
 }
 
-// UnmarshalJSON reads a number of bytes, or text as ParseSize does.
+// UnmarshalJSON accepts a number of bytes, or text as ParseSize does.
 func (s *Size) UnmarshalJSON(data []byte) error {
 	if text, ok := unquote(data); ok {
 		return s.UnmarshalText([]byte(text))
@@ -137,18 +137,18 @@ func (s *Size) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalText writes the size as a configuration has it.
+// MarshalText returns the size in the form of a configuration file.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// MarshalJSON writes the number of bytes.
+// MarshalJSON returns the number of bytes.
 func (s Size) MarshalJSON() ([]byte, error) { return strconv.AppendUint(nil, uint64(s), 10), nil }
 
-// Duration is a length of time, never negative. As text it is what time.ParseDuration reads, with days before it ("1d",
-// "1d12h"); in JSON it is text, and a number is accepted as seconds. A number without a unit in a configuration file is an
-// error.
+// Duration is a length of time, never negative. As text it is what time.ParseDuration accepts,
+// with days in front ("1d", "1d12h"); in JSON it is text, and a number is accepted as seconds. A
+// number without a unit in a configuration file is an error.
 type Duration time.Duration
 
-// ParseDuration reads a duration as people type it. A number alone is one of seconds.
+// ParseDuration parses a duration as people type it. A number alone is in seconds.
 func ParseDuration(s string) (Duration, error) {
 	number, rest := cutNumber(s)
 	var days time.Duration
@@ -186,7 +186,7 @@ func (d Duration) String() string {
 	return s
 }
 
-// UnmarshalText reads text as ParseDuration does, but no number without a unit.
+// UnmarshalText parses text as ParseDuration does, but refuses a number without a unit.
 func (d *Duration) UnmarshalText(text []byte) error {
 	if !hasUnit(string(text)) {
 		return errDuration
@@ -196,7 +196,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// UnmarshalJSON reads text as ParseDuration does, or a number of seconds.
+// UnmarshalJSON accepts text as ParseDuration does, or a number of seconds.
 func (d *Duration) UnmarshalJSON(data []byte) error {
 	if text, ok := unquote(data); ok {
 		return d.UnmarshalText([]byte(text))
@@ -210,10 +210,10 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalText writes the duration as a configuration has it.
+// MarshalText returns the duration in the form of a configuration file.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// MarshalJSON writes the text.
+// MarshalJSON returns the text.
 func (d Duration) MarshalJSON() ([]byte, error) { return strconv.AppendQuote(nil, d.String()), nil }
 
 // unquote returns the text of a JSON string.

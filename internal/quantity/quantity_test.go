@@ -36,7 +36,7 @@ func TestParseSize(t *testing.T) {
 		{"7b", 7, true},
 		{"1.5g", 3 * quantity.GiB / 2, true},
 		{"0.5m", 512 * quantity.KiB, true},
-		{"9007199254740993B", 9007199254740993, true}, // a float64 has no such number
+		{"9007199254740993B", 9007199254740993, true}, // a float64 cannot represent this number
 		{"1.g", 0, false},
 		{".5g", 0, false},
 		{"1.5.5g", 0, false},

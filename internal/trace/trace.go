@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trace says for which request something is done: the request's id, and the W3C trace it belongs to.
-// Both travel in the context, from the way in to every log line, event and audit record.
+// Package trace says for which request something is done: the id of the request, and the W3C
+// trace it belongs to. Both travel in the context, to every log line, event and audit record.
 package trace
 
 import (
@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// MaxID is the longest id of a request that is taken from its caller, in bytes.
+// MaxID is the longest request id that is accepted from a caller, in bytes.
 const MaxID = 128
 
 // parentLen is the length of a traceparent of version 00.
 const parentLen = 55
 
-// Request names one request. The zero Request is none: something boxd does by itself.
+// Request identifies one request. The zero Request is none: boxd does something by itself.
 type Request struct {
-	ID     string // of MaxID bytes at most, of letters, digits and -._:/+=@
+	ID     string // at most MaxID bytes of letters, digits and -._:/+=@
 	Parent string // its traceparent, "" if it has none
-	// Principal is who asks, "" where that is not known.
+	// Principal is the caller, "" if that is not known.
 	Principal string
 }
 
-// New takes the id and the traceparent of a caller where they are legal. It makes an id where that is not, and
-// leaves out a trace that nobody could have begun.
+// New uses the id and the traceparent of a caller if they are valid. Otherwise it makes a new id,
+// and leaves the traceparent out.
 func New(id, parent string) Request {
 	if !LegalID(id) {
 		id = strings.ToLower(rand.Text())
@@ -34,7 +34,7 @@ func New(id, parent string) Request {
 	return Request{ID: id, Parent: parent}
 }
 
-// LegalID reports whether a caller's id of a request may be repeated in answers, logs and records.
+// LegalID reports whether a caller's request id may be repeated in answers, logs and records.
 func LegalID(id string) bool {
 	if id == "" || len(id) > MaxID {
 		return false
@@ -49,8 +49,8 @@ func LegalID(id string) bool {
 	return true
 }
 
-// ParseParent reads a traceparent as W3C Trace Context describes it, and returns it as version 00 has it. Of a
-// later version only what version 00 knows is kept.
+// ParseParent parses a traceparent as in W3C Trace Context, and returns it in the form of version
+// 00. Of a later version, only what version 00 knows is kept.
 func ParseParent(s string) (parent string, ok bool) {
 	if len(s) < parentLen || s[2] != '-' || s[35] != '-' || s[52] != '-' {
 		return "", false
@@ -64,7 +64,7 @@ func ParseParent(s string) (parent string, ok bool) {
 	case !isHex(id) || strings.Trim(id, "0") == "", !isHex(span) || strings.Trim(span, "0") == "":
 		return "", false
 	}
-	known := "0" + string("0123"[strings.IndexByte("0123456789abcdef", flags[1])&3]) // sampled and random: others must be sent as 0
+	known := "0" + string("0123"[strings.IndexByte("0123456789abcdef", flags[1])&3]) // the flags sampled and random: all others must be sent as 0
 	return "00-" + id + "-" + span + "-" + known, true
 }
 
@@ -73,7 +73,7 @@ func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 // key is the context key of a Request.
 type key struct{}
 
-// With returns a context of a request.
+// With returns a context with a request.
 func With(ctx context.Context, r Request) context.Context { return context.WithValue(ctx, key{}, r) }
 
 // Of returns the request of a context, the zero Request if it has none.

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// ParseKeys reads a sequence of keys such as "ctrl-p,ctrl-q": characters, or ctrl- and one of a to z and
-// @[\]^_, with commas between them. The empty one is none.
+// ParseKeys parses a key sequence such as "ctrl-p,ctrl-q": characters, or ctrl- and one of a to z
+// and @[\]^_, separated by commas. The empty sequence is none.
 func ParseKeys(text string) ([]byte, error) {
 	if text == "" {
 		return nil, nil
@@ -31,18 +31,18 @@ func ParseKeys(text string) ([]byte, error) {
 	return keys, nil
 }
 
-// Detacher reads what is typed until keys have been pressed one after the other; it returns end then. What
-// may become the keys is held back until it cannot any more.
+// Detacher reads what is typed until the keys have been pressed one after the other; then it
+// returns end. What may be the beginning of the keys is held back until it cannot be any more.
 type Detacher struct {
 	in   io.Reader
 	keys []byte
 	end  error
 	held int    // keys[:held] have been pressed
 	out  []byte // for the next Read
-	err  error  // after that
+	err  error  // returned after out
 }
 
-// NewDetacher returns one; without keys it hands everything on.
+// NewDetacher returns a Detacher; without keys it passes everything on.
 func NewDetacher(in io.Reader, keys []byte, end error) *Detacher {
 	return &Detacher{in: in, keys: keys, end: end}
 }
@@ -69,10 +69,10 @@ func (d *Detacher) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// press takes a key, and reports whether it was the last of them.
+// press handles a key, and reports whether it completes the sequence.
 func (d *Detacher) press(b byte) bool {
 	pressed := append(bytes.Clone(d.keys[:d.held]), b)
-	for !bytes.HasPrefix(d.keys, pressed) { // what it begins with can be no part of the keys any more
+	for !bytes.HasPrefix(d.keys, pressed) { // drop what can be no part of the sequence any more
 		d.out = append(d.out, pressed[0])
 		pressed = pressed[1:]
 	}

@@ -9,22 +9,22 @@ import (
 	"unicode"
 )
 
-// Sequences of every terminal of these days (ECMA-48 and xterm).
+// Control sequences that every modern terminal supports (ECMA-48 and xterm).
 const (
-	openScreen  = "\x1b[?1049h\x1b[?25l" // the other screen, without cursor
+	openScreen  = "\x1b[?1049h\x1b[?25l" // alternate screen, hidden cursor
 	closeScreen = "\x1b[?25h\x1b[?1049l"
 	home        = "\x1b[H"
 	endOfLine   = "\x1b[K"
 	endOfScreen = "\x1b[J"
 )
 
-// Screen is a whole terminal to draw on. What was there before comes back with Close.
+// Screen is a whole terminal to draw on. Close restores what was there before.
 type Screen struct {
 	out     io.Writer
 	restore func()
 }
 
-// OpenScreen takes the terminal of in and out; in may be none.
+// OpenScreen takes over the terminal of in and out; in may be no terminal.
 func OpenScreen(in, out any) (*Screen, error) {
 	s := &Screen{restore: func() {}}
 	s.out, _ = out.(io.Writer)
@@ -42,7 +42,7 @@ func OpenScreen(in, out any) (*Screen, error) {
 	return s, nil
 }
 
-// Draw shows lines, as many as there are rows. None may be longer than the screen is wide.
+// Draw shows the first rows of lines. None may be wider than the screen.
 func (s *Screen) Draw(lines []string, rows int) error {
 	var b strings.Builder
 	b.WriteString(home)
@@ -58,13 +58,13 @@ func (s *Screen) Draw(lines []string, rows int) error {
 	return err
 }
 
-// Close gives the terminal back.
+// Close restores the terminal.
 func (s *Screen) Close() {
-	_, _ = io.WriteString(s.out, closeScreen) // it may have hung up
+	_, _ = io.WriteString(s.out, closeScreen) // fails if the terminal has hung up
 	s.restore()
 }
 
-// Cut is the beginning of a line that fits into so many columns.
+// Cut returns the beginning of a line that fits into so many columns.
 func Cut(line string, cols int) string {
 	for i, r := range line {
 		if cols -= width(r); cols < 0 {
@@ -74,7 +74,7 @@ func Cut(line string, cols int) string {
 	return line
 }
 
-// Fit is text in exactly so many columns; what is cut off leaves a mark.
+// Fit returns text in exactly so many columns, with a mark if it is cut off.
 func Fit(text string, cols int) string {
 	if n := columns(text); n <= cols {
 		return text + strings.Repeat(" ", cols-n)
@@ -90,8 +90,8 @@ func columns(text string) (n int) {
 	return n
 }
 
-// width is how many columns a printable character takes: nothing, if it goes onto the one before it, and
-// two for the scripts of East Asia and emoji.
+// width returns how many columns a printable character takes: none for one that combines with the
+// one before, and two for East Asian scripts and emoji.
 func width(r rune) int {
 	switch {
 	case unicode.Is(unicode.Mn, r):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package tty is a person's terminal: raw mode, its size, the keys that detach, a screen that is
-// drawn again and again, and text that must not speak to it.
+// redrawn again and again, and text that must not control it.
 package tty
 
 import (
@@ -33,7 +33,8 @@ func Is(v any) bool {
 	return is
 }
 
-// SizeOf is the size of the first of the given readers and writers that is a terminal and has one.
+// SizeOf returns the size of the first of the given readers and writers that is a terminal and
+// has one.
 func SizeOf(list ...any) (Size, bool) {
 	for _, v := range list {
 		f, ok := v.(*os.File)
@@ -54,7 +55,7 @@ func SizeOf(list ...any) (Size, bool) {
 
 func clip(n int) uint16 { return uint16(min(n, 1<<16-1)) }
 
-// control uses a descriptor without taking it from the runtime, which os.File.Fd does.
+// control uses a descriptor without removing it from the Go poller, as os.File.Fd does.
 func control(f *os.File, do func(fd int) error) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -65,8 +66,8 @@ func control(f *os.File, do func(fd int) error) error {
 	return errors.Join(err, derr)
 }
 
-// Raw makes every key a byte of a terminal's input. Restore, which may be called more than once, makes it
-// what it was.
+// Raw sets raw mode, in which every key is a byte of the terminal's input. restore, which may be
+// called more than once, undoes it.
 func Raw(in *os.File) (restore func(), err error) {
 	var state *term.State
 	err = control(in, func(fd int) (err error) {
@@ -77,12 +78,12 @@ func Raw(in *os.File) (restore func(), err error) {
 		return nil, err
 	}
 	return sync.OnceFunc(func() {
-		_ = control(in, func(fd int) error { return term.Restore(fd, state) }) // it may have hung up
+		_ = control(in, func(fd int) error { return term.Restore(fd, state) }) // fails if the terminal has hung up
 	}), nil
 }
 
-// Watch tells the size of the first of the given readers and writers that is a terminal, now and whenever
-// it changes, until ctx ends.
+// Watch calls tell with the size of the first of the given readers and writers that is a
+// terminal, now and whenever it changes, until ctx ends.
 func Watch(ctx context.Context, tell func(Size), list ...any) {
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, unix.SIGWINCH)
@@ -99,7 +100,7 @@ func Watch(ctx context.Context, tell func(Size), list ...any) {
 	}
 }
 
-// Keys reads keys of a terminal in raw mode and hands them on. It ends with the input.
+// Keys returns the keys read from a terminal in raw mode. It ends with the input.
 func Keys(in io.Reader) <-chan byte {
 	keys := make(chan byte)
 	go func() { // a Read cannot be interrupted: this may live as long as the program

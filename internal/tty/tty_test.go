@@ -57,7 +57,7 @@ func TestKeysDetachAndNothingElseIsLost(t *testing.T) {
 		{pq, "abc", "abc", false},
 		{pq, pq, "", true},
 		{pq, "abc" + pq + "def", "abc", true},
-		{pq, "\x10a\x10", "\x10a\x10", false}, // the last is held back only as long as there may be more
+		{pq, "\x10a\x10", "\x10a\x10", false}, // the last key is held back only while more may follow
 		{pq, "\x11\x10", "\x11\x10", false},
 		{pq, ppq, "\x10", true},
 		{ppq, "\x10" + ppq, "\x10", true},
@@ -84,7 +84,7 @@ func TestTextDoesNotSpeakToTheTerminal(t *testing.T) {
 		"\x1b[31mred\x1b[0m":      `\x1b[31mred\x1b[0m`,
 		"\x1b]0;title\a":          `\x1b]0;title\x07`,
 		"a\rb\b\x7f\x00":          `a\x0db\x08\x7f\x00`,
-		"\u009b31m\u0085":         `\u009b31m\u0085`, // CSI in one character
+		"\u009b31m\u0085":         `\u009b31m\u0085`, // CSI as a single character
 		"\u202eabc\u2066\u200b":   `\u202eabc\u2066\u200b`,
 		"\xff\xc3(\xe6\x97":       `\xff\xc3(\xe6\x97`,
 		"\ufffd":                  "\ufffd",
@@ -170,7 +170,7 @@ func TestTheTerminalIsRestored(t *testing.T) {
 	t.Parallel()
 	screen, line := open(t)
 	odd := settings(t, line)
-	odd.Cc[unix.VEOF], odd.Lflag = 5, odd.Lflag&^unix.ECHO // what nobody has by default
+	odd.Cc[unix.VEOF], odd.Lflag = 5, odd.Lflag&^unix.ECHO // settings that no terminal has by default
 	if err := control(line, func(fd int) error { return unix.IoctlSetTermios(fd, unix.TCSETS, odd) }); err != nil {
 		t.Fatal(err)
 	}
@@ -204,10 +204,10 @@ func TestTheTerminalIsRestored(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	line.Close()
-	restore() // of one that has hung up
+	restore() // on a terminal that has hung up
 }
 
-// It is not parallel: the signal is for the whole process.
+// This test is not parallel: the signal is for the whole process.
 func TestTheSizeIsWatched(t *testing.T) {
 	screen, line := open(t)
 	resize := func(rows uint16) {

@@ -9,18 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// Visible writes text for a terminal that must not obey it: characters that are not printable are shown
-// as \x1b, \u202e and the like, except for newline and tab. One that is not whole at the end of a Write
-// waits for its rest.
+// Visible writes text to a terminal without letting it control the terminal: characters that are
+// not printable are shown as \x1b, \u202e and the like, except for newline and tab. An incomplete
+// character at the end of a Write waits for its rest.
 type Visible struct {
 	to   io.Writer
 	rest []byte
 }
 
-// NewVisible returns one.
+// NewVisible returns a Visible that writes to to.
 func NewVisible(to io.Writer) *Visible { return &Visible{to: to} }
 
-// Write writes all of p but for the beginning of a character at its end.
+// Write writes all of p except an incomplete character at its end.
 func (v *Visible) Write(p []byte) (int, error) {
 	text := append(v.rest, p...)
 	out := make([]byte, 0, len(text)+len(text)/8)
@@ -36,7 +36,7 @@ func (v *Visible) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush writes the beginning of a character whose rest will not come.
+// Flush writes an incomplete character whose rest will not come.
 func (v *Visible) Flush() error {
 	var out []byte
 	for _, b := range v.rest {

@@ -71,7 +71,7 @@ func (r *Rule) Within(o *Rule) bool {
 	return !slices.ContainsFunc(Openings([]Rule{*r}), func(x Opening) bool { return !slices.Contains(has, x) })
 }
 
-// Digest distinguishes rules from others: a number that has up to eight hexadecimal digits.
+// Digest returns a number of up to eight hexadecimal digits that differs for different rules.
 func (r *Rules) Digest() uint32 {
 	h := fnv.New32a()
 	for i := range r.list {

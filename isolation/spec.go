@@ -111,6 +111,9 @@ type Mount struct {
 	Bound      bool // Spec.Work is a quota on this directory
 }
 
+// NotRootsDirectory is what the source of a mount must be that programs may write to.
+const NotRootsDirectory = "a directory of a user other than root: nothing in a box ever writes as root of the host"
+
 // Refusal says which field of a Spec or request is not acceptable, and what would be.
 type Refusal struct {
 	Field, Value, Allowed string

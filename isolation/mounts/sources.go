@@ -198,7 +198,7 @@ func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolati
 		return own, ""
 	}
 	if own.uid == 0 || own.gid == 0 {
-		return Owner{}, "a directory of a user other than root: nothing in a box ever writes as root of the host"
+		return Owner{}, isolation.NotRootsDirectory
 	}
 	if own.uid != d.uid {
 		return Owner{}, fmt.Sprintf("a directory owned by uid %d, for writing (this one is uid %d's)", own.uid, d.uid)

@@ -46,6 +46,11 @@ func StartError(id string, settings *policy.Settings, err error) error {
 		return NoAnswerError(step.Refused.Field, step)
 	case step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
+		if r.Allowed == isolation.NotRootsDirectory { // which no key of box.toml changes
+			return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
+				WithHint("mount it read-only (:ro, or --here=ro), or give it to a user with chown").
+				By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed})
+		}
 		return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
 			WithHint("allowed directories are listed in mounts.allow in box.toml").
 			By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed, Setting: "mounts.allow with " + strconv.Quote(r.Value)})

@@ -46,7 +46,7 @@ func (c *contract) mcp() {
 		`{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"echo $((6*7))"}}}`:  `42`,
 		`{"jsonrpc":"2.0","id":7,"method":"ping"}`:                                                                                 `"result":{}`,
 		`{"jsonrpc":"2.0","id":8,"method":"resources/read","params":{"uri":"boxd://output/7/stdout"}}`:                             `-32`,
-		`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"true","session":"x"}}}`: `leave it out`,
+		`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"true","session":"x"}}}`: `omit it`,
 	} {
 		if got := c.gets(200, ask{route: post, body: message, head: in}); !strings.Contains(string(got.Body), want) {
 			c.t.Errorf("%s: %s", message, got.Body)

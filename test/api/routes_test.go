@@ -85,7 +85,7 @@ func (c *contract) instructions(id string) {
 		c.t.Errorf("%+v, %+v", usual, other)
 	}
 	c.reads(c.gets(200, ask{route: living, s: id}), &its)
-	if its.Session != id || !strings.Contains(its.Instructions, "256MiB of memory") || !strings.Contains(its.Instructions, "the box "+strconv.Quote(id)) {
+	if its.Session != id || !strings.Contains(its.Instructions, "256MiB memory") || !strings.Contains(its.Instructions, "the box "+strconv.Quote(id)) {
 		c.t.Errorf("%+v", its)
 	}
 	c.refused(400, "profile", ask{route: planned, query: "profile=none-such"})

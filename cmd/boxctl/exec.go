@@ -47,6 +47,9 @@ func (f *execFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.timeout, "timeout", "", "`TIME` end the program after this time, for example 90s")
 }
 
+// oneProgram is what is said where there is nothing to run, or more than one thing.
+const oneProgram = "give one of: a program with its arguments, --command, --code with --language"
+
 // addChanges is for commands that wait for the program.
 func (f *execFlags) addChanges() { f.changes.add(f.set) }
 
@@ -79,7 +82,7 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 		given++
 	}
 	if given != 1 && (given > 0 || !f.set.Changed("image")) { // which may say what runs
-		errs = append(errs, errors.New("give one of: a program with its arguments, --command, --code with --language"))
+		errs = append(errs, errors.New(oneProgram))
 	}
 	if f.env != nil {
 		env, err := parseEnv(f.env)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -156,6 +157,9 @@ func (a *app) report(err error) int {
 // hint says what to do next, where that can be known.
 func (t typed) hint(err error) string {
 	if e, ok := errors.AsType[*client.Error](err); ok {
+		if strings.HasPrefix(e.Detail, noProgramAsked) && t.cmd != nil {
+			return t.cmd.CommandPath() + " --help"
+		}
 		return cmp.Or(t.words(e.Hint), t.otherTarget(&e.Problem))
 	}
 	if c, ok := errors.AsType[*client.ConnectError](err); ok {

@@ -123,12 +123,17 @@ func flagOf(field string) string {
 const (
 	mustBe  = ": must be "
 	leftOut = "left out"
+	// noProgramAsked is the beginning of what boxd says where there is nothing to run.
+	noProgramAsked = "give one of argv, command and code"
 	// otherFields comes before the fields in which what is there differs from what was asked for.
 	otherFields = " already exists with a different "
 )
 
 // refusal is what boxd has said of a request, about what was typed for it.
 func (t typed) refusal(p *api.Problem) string {
+	if strings.HasPrefix(p.Detail, noProgramAsked) { // an image that names none either
+		return oneProgram
+	}
 	rest, ok := strings.CutPrefix(p.Detail, p.Field)
 	if p.Field == "" || !ok || rest == "" || rest[0] != ' ' && rest[0] != ':' {
 		return t.words(p.Detail)

@@ -16,7 +16,7 @@ var errExposed = errors.New("users other than root can read or change it: must h
 
 // ReadSecret reads a file of at most most bytes. lent is for files of systemd's credentials,
 // which their group may read. If the file does not exist the error is os.ErrNotExist.
-func ReadSecret(path string, lent bool, most int64) ([]byte, error) {
+func ReadSecret(path string, credential bool, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func ReadSecret(path string, lent bool, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	shut := uint32(0o077)
-	if lent {
+	if credential {
 		shut = 0o037
 	}
 	switch {

@@ -73,7 +73,7 @@ type verifier struct {
 	dropped map[uint64]string
 	missing map[uint64]bool // records that may come later
 	expect  *Link
-	seen    bool // the expected link was found
+	found   bool // the expected link was found
 }
 
 // Verify reads a whole log. With expect, the log must reach at least that record.
@@ -159,7 +159,7 @@ func (v *verifier) line(file string, line *Line) {
 		v.before = &link.Prev
 	}
 	if v.expect != nil && v.expect.Seq == link.Seq && v.expect.Hash == link.Hash {
-		v.seen = true
+		v.found = true
 	}
 	v.note(line.Text)
 	at.Seq = link.Seq
@@ -220,7 +220,7 @@ func (v *verifier) finish() {
 		}
 		gone = gone[n:]
 	}
-	if v.expect == nil || v.seen || v.expect.Seq < v.start {
+	if v.expect == nil || v.found || v.expect.Seq < v.start {
 		return // rotation has removed it, so it cannot be expected any more
 	}
 	p := Problem{Kind: Truncated, Seq: max(v.next, 1), Last: v.expect.Seq}

@@ -60,7 +60,7 @@ func (k *Keeper) Adopt(ctx context.Context, key string) (*Box, *Adopted, error) 
 	found, err := b.adopt(ctx)
 	if err != nil {
 		b.Close()
-		for _, p := range b.found {
+		for _, p := range b.adoptedPrograms {
 			p.Close()
 			if p.private != nil {
 				p.private.Close()
@@ -90,15 +90,15 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 		b.freezing.Unlock()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.kept = last.LeftRunning
-		found := &Adopted{Private: b.private, Programs: b.found, Frozen: last.Frozen}
-		b.private, b.found, b.adopting = nil, nil, false
+		b.leftRunning = last.LeftRunning
+		found := &Adopted{Private: b.private, Programs: b.adoptedPrograms, Frozen: last.Frozen}
+		b.private, b.adoptedPrograms, b.adopting = nil, nil, false
 		slices.SortFunc(found.Programs, func(x, y *Program) int { return int(int64(x.id) - int64(y.id)) })
 		return found, nil
 	case <-b.done:
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.scarce {
+		if b.noDescriptors {
 			return nil, &isolation.StepError{Step: isolation.StepReceive, Item: "descriptors", Errno: unix.EMFILE}
 		}
 		return nil, ErrBoxLost
@@ -114,8 +114,8 @@ func (b *Box) deliverProgram(reply *isolation.BoxReply, files []int) error {
 	k := reply.Program
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	known := slices.ContainsFunc(b.found, func(p *Program) bool { return p.id == reply.ID })
-	if known || !b.adopting || len(files) == 0 || len(b.found) >= maxFound {
+	known := slices.ContainsFunc(b.adoptedPrograms, func(p *Program) bool { return p.id == reply.ID })
+	if known || !b.adopting || len(files) == 0 || len(b.adoptedPrograms) >= maxFound {
 		return isolation.ErrMalformed
 	}
 	cmd := isolation.Command{Output: k.Output, Durable: true}
@@ -139,7 +139,7 @@ func (b *Box) deliverProgram(reply *isolation.BoxReply, files []int) error {
 	} else {
 		b.programs[p.id] = p
 	}
-	b.found = append(b.found, p)
+	b.adoptedPrograms = append(b.adoptedPrograms, p)
 	return nil
 }
 

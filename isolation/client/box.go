@@ -28,23 +28,23 @@ type Box struct {
 	done  chan struct{} // closed when the connection to PID 1 has ended
 	quiet chan struct{} // receives a value when kept has become false
 
-	freezing sync.Mutex  // held during a Freeze or a Ping
-	frozen   chan error  // receives the answer
-	owed     atomic.Bool // PID 1 has yet to answer
-	stopped  bool        // the box is frozen; guarded by freezing
+	freezing   sync.Mutex  // held during a Freeze or a Ping
+	frozen     chan error  // receives the answer
+	unanswered atomic.Bool // PID 1 has yet to answer
+	stopped    bool        // the box is frozen; guarded by freezing
 
-	adopting bool                   // guarded by mu
-	found    []*Program             // belongs to the receiver until adopted has received
-	scarce   bool                   // there were no descriptors for the adopted programs; guarded by mu
-	private  *os.File               // guarded by mu
-	adopted  chan isolation.Adopted // receives the last message of an adopted box's report
+	adopting        bool                   // guarded by mu
+	adoptedPrograms []*Program             // belongs to the receiver until adopted has received
+	noDescriptors   bool                   // there were no descriptors for the adopted programs; guarded by mu
+	private         *os.File               // guarded by mu
+	adopted         chan isolation.Adopted // receives the last message of an adopted box's report
 
-	mu       sync.Mutex // guards the fields below
-	next     uint32
-	programs map[uint32]*Program
-	gone     bool
-	kept     bool      // processes outlive their program
-	since    time.Time // when the last of those ended
+	mu          sync.Mutex // guards the fields below
+	next        uint32
+	programs    map[uint32]*Program
+	gone        bool
+	leftRunning bool      // processes outlive their program
+	since       time.Time // when the last of those ended
 }
 
 // newBox takes the descriptors over.
@@ -105,7 +105,7 @@ func (b *Box) Gone() bool {
 func (b *Box) LeftRunning() (bool, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.kept, b.since
+	return b.leftRunning, b.since
 }
 
 // Quiet receives a value whenever the last process that LeftRunning reports has ended.
@@ -137,7 +137,7 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 		next := *cmd
 		next.Continue = old.id
 		cmd = &next
-		p.log, p.event, p.old, p.output = old.log, old.event, old, old.output
+		p.log, p.event, p.continued, p.output = old.log, old.event, old, old.output
 		old.log, old.event = nil, nil
 	}
 	var fds []int
@@ -226,14 +226,14 @@ func (b *Box) receive() {
 func (b *Box) miss(reply *isolation.BoxReply) error {
 	b.mu.Lock()
 	if b.adopting { // all or nothing: another boxd may have descriptors left
-		b.scarce = true
+		b.noDescriptors = true
 		b.mu.Unlock()
 		return fdpass.ErrNoRoom
 	}
 	p := b.programs[reply.ID]
 	if p != nil && reply.Exited != nil {
 		delete(b.programs, reply.ID)
-		b.kept = b.kept || reply.Exited.LeftRunning
+		b.leftRunning = b.leftRunning || reply.Exited.LeftRunning
 	}
 	b.mu.Unlock()
 	switch {
@@ -276,7 +276,7 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 	}
 	if reply.Quiet {
 		b.mu.Lock()
-		b.kept, b.since = false, time.Now()
+		b.leftRunning, b.since = false, time.Now()
 		b.mu.Unlock()
 		select {
 		case b.quiet <- struct{}{}:
@@ -291,7 +291,7 @@ func (b *Box) deliver(reply *isolation.BoxReply, files []int) error {
 		delete(b.programs, reply.ID)
 	}
 	if reply.Exited != nil && reply.Exited.LeftRunning {
-		b.kept = true
+		b.leftRunning = true
 	}
 	b.mu.Unlock()
 	switch {

@@ -26,7 +26,7 @@ func (b *Box) Freeze(on bool) error {
 	defer b.freezing.Unlock()
 	late := time.NewTimer(freezePatience)
 	defer late.Stop()
-	if b.owed.Load() { // the answer to a Ping
+	if b.unanswered.Load() { // the answer to a Ping
 		if err := b.answered(late.C, nil); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
 			b.conn.Close()
 			return ErrBoxLost
@@ -55,7 +55,7 @@ func (b *Box) Ping(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	if b.owed.Load() { // the answer to the last Ping
+	if b.unanswered.Load() { // the answer to the last Ping
 		err = b.answered(nil, ctx.Done())
 	} else {
 		err = b.ask(false, nil, ctx.Done())
@@ -68,7 +68,7 @@ func (b *Box) Ping(ctx context.Context) error {
 
 // ask sends a Freeze and waits for the answer.
 func (b *Box) ask(on bool, late <-chan time.Time, done <-chan struct{}) error {
-	b.owed.Store(true)
+	b.unanswered.Store(true)
 	if err := b.send(&isolation.BoxRequest{Freeze: &isolation.Freeze{On: on}}); err != nil {
 		return ErrBoxLost
 	}
@@ -79,7 +79,7 @@ func (b *Box) ask(on bool, late <-chan time.Time, done <-chan struct{}) error {
 func (b *Box) answered(late <-chan time.Time, done <-chan struct{}) error {
 	select {
 	case err := <-b.frozen:
-		b.owed.Store(false)
+		b.unanswered.Store(false)
 		return err
 	case <-b.done:
 		return ErrBoxLost
@@ -92,7 +92,7 @@ func (b *Box) answered(late <-chan time.Time, done <-chan struct{}) error {
 
 // deliverFrozen handles the answer to a Freeze.
 func (b *Box) deliverFrozen(reply *isolation.BoxReply, files []int) error {
-	if len(files) > 0 || !b.owed.Load() { // there was no request
+	if len(files) > 0 || !b.unanswered.Load() { // there was no request
 		return isolation.ErrMalformed
 	}
 	err := error(nil)

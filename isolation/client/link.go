@@ -130,7 +130,7 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	if err != nil {
 		return err
 	}
-	got, err := hear(ctx, conn)
+	got, err := receiveGreeting(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -172,8 +172,8 @@ func (k *Keeper) wanted() (*isolation.Greeting, error) {
 	return g, nil
 }
 
-// hear receives a keeper's greeting. The keeper may just be ending, or be busy with another boxd.
-func hear(ctx context.Context, conn *fdpass.Conn) (*isolation.Greeting, error) {
+// receiveGreeting receives a keeper's greeting. The keeper may just be ending, or be busy with another boxd.
+func receiveGreeting(ctx context.Context, conn *fdpass.Conn) (*isolation.Greeting, error) {
 	hello := &isolation.Hello{Version: isolation.KeeperVersion}
 	if err := conn.Send(isolation.EncodeKeeperRequest(0, hello)); err != nil {
 		return nil, fmt.Errorf("%w: %w", errAgain, err)

@@ -16,18 +16,18 @@ import (
 
 // Program is one program started in a box.
 type Program struct {
-	box      *Box
-	id       uint32
-	output   isolation.Output
-	durable  bool
-	terminal bool
-	direct   bool
-	stdin    bool          // it has a standard input that boxd writes to
-	old      *Program      // the program it continues
-	started  chan struct{} // closed when a durable program runs or has ended
-	exited   chan struct{} // closed when the program has ended
-	missed   error         // why its files did not arrive; belongs to the receiver
-	closing  sync.Once
+	box       *Box
+	id        uint32
+	output    isolation.Output
+	durable   bool
+	terminal  bool
+	direct    bool
+	stdin     bool          // it has a standard input that boxd writes to
+	continued *Program      // the program it continues
+	started   chan struct{} // closed when a durable program runs or has ended
+	exited    chan struct{} // closed when the program has ended
+	missed    error         // why its files did not arrive; belongs to the receiver
+	closing   sync.Once
 
 	// Set before started is closed.
 	pid     uint32
@@ -122,8 +122,8 @@ func isKind(fd int, terminal bool) bool {
 
 // giveBack returns the output to the program that this one should have continued.
 func (p *Program) giveBack() {
-	if p.old != nil {
-		p.old.log, p.old.event, p.log, p.event = p.log, p.event, nil, nil
+	if p.continued != nil {
+		p.continued.log, p.continued.event, p.log, p.event = p.log, p.event, nil, nil
 	}
 }
 

@@ -152,7 +152,7 @@ func (h *HostQuotas) take(ctx context.Context, key string, fd int, path string, 
 		return err
 	}
 	defer done()
-	for _, e := range h.left(path) {
+	for _, e := range h.unfinished(path) {
 		if err := h.undo(ctx, t, e); err != nil {
 			return errors.Join(errBroken, err)
 		}
@@ -184,8 +184,8 @@ func (h *HostQuotas) begin(dev, ino uint64) (done func(), err error) {
 	}, nil
 }
 
-// left returns the entries of a directory that were begun with and never completed.
-func (h *HostQuotas) left(path string) (list []*entry) {
+// unfinished returns the entries of a directory that were begun with and never completed.
+func (h *HostQuotas) unfinished(path string) (list []*entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ids == nil {
@@ -213,8 +213,8 @@ func (e *otherLimitError) Error() string {
 	return fmt.Sprintf("boxes use it with %d bytes and %d files", e.limits.Bytes, e.limits.Inodes)
 }
 
-// note changes the id table and writes it.
-func (h *HostQuotas) note(change func()) error {
+// update changes the id table and writes it.
+func (h *HostQuotas) update(change func()) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ids == nil {
@@ -254,7 +254,7 @@ func (h *HostQuotas) share(key string, t *Tree, id uint32, inherit bool, path st
 	if err := t.Limit(id, want); err != nil {
 		return err
 	}
-	return h.note(func() {
+	return h.update(func() {
 		e.limits = want
 		if i, has := slices.BinarySearch(e.users, key); !has {
 			e.users = slices.Insert(e.users, i, key)
@@ -268,12 +268,12 @@ func (h *HostQuotas) bind(ctx context.Context, key string, t *Tree, path string,
 	if err != nil {
 		return err
 	}
-	defer h.rest(e)
+	defer h.finish(e)
 	if err = t.Fill(ctx, e.id, Usual()); err == nil {
 		err = t.Limit(e.id, want)
 	}
 	if err == nil {
-		if err = h.note(func() { e.state, e.users = bound, []string{key} }); err == nil {
+		if err = h.update(func() { e.state, e.users = bound, []string{key} }); err == nil {
 			return nil
 		}
 	}
@@ -281,8 +281,8 @@ func (h *HostQuotas) bind(ctx context.Context, key string, t *Tree, path string,
 	return err
 }
 
-// rest records that the work on an entry has ended.
-func (h *HostQuotas) rest(e *entry) {
+// finish records that the work on an entry has ended.
+func (h *HostQuotas) finish(e *entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e.active = false
@@ -300,7 +300,7 @@ func (h *HostQuotas) claim(ctx context.Context, t *Tree, path string, want Limit
 	for ours := false; !ours; {
 		id, err := t.Free(func(id uint32) bool { return h.find(id) != nil })
 		if err == nil {
-			err = h.note(func() {
+			err = h.update(func() {
 				h.ids.drop(e)
 				e.id = id
 				h.ids.entries = append(h.ids.entries, e)
@@ -313,7 +313,7 @@ func (h *HostQuotas) claim(ctx context.Context, t *Tree, path string, want Limit
 			return nil, h.giveUp(ctx, t, e, err)
 		}
 	}
-	if err := h.note(func() { e.state = making }); err != nil {
+	if err := h.update(func() { e.state = making }); err != nil {
 		return nil, h.giveUp(ctx, t, e, err)
 	}
 	return e, nil
@@ -321,7 +321,7 @@ func (h *HostQuotas) claim(ctx context.Context, t *Tree, path string, want Limit
 
 // giveUp undoes a claim that has failed, and returns why it failed.
 func (h *HostQuotas) giveUp(ctx context.Context, t *Tree, e *entry, why error) error {
-	defer h.rest(e)
+	defer h.finish(e)
 	_ = h.undo(ctx, t, e) // it has logged what could not be undone
 	return why
 }

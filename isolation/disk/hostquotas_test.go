@@ -250,7 +250,7 @@ func TestADirectoryIsOneCallersAtATime(t *testing.T) {
 	}
 	stale := &entry{path: "/a", state: lifting}
 	h.ids.entries = []*entry{stale, {path: "/a", state: making, active: true}, {path: "/a", state: bound}, {path: "/b", state: making}}
-	if got := h.left("/a"); len(got) != 1 || got[0] != stale {
+	if got := h.unfinished("/a"); len(got) != 1 || got[0] != stale {
 		t.Errorf("%v", got)
 	}
 }

@@ -143,8 +143,8 @@ func (b *idTable) ofBox(key, path string) *entry {
 }
 
 // drop removes an entry.
-func (b *idTable) drop(gone *entry) {
-	b.entries = slices.DeleteFunc(b.entries, func(e *entry) bool { return e == gone })
+func (b *idTable) drop(dropped *entry) {
+	b.entries = slices.DeleteFunc(b.entries, func(e *entry) bool { return e == dropped })
 }
 
 // head is the first line of an id table.

@@ -15,8 +15,8 @@ import (
 // proofName is a directory that exists while prove runs.
 const proofName = ".quota-proof"
 
-// prove makes a directory with small limits and exceeds each of them.
-func (q *Quotas) prove(root *os.Root) error {
+// testEnforced makes a directory with small limits and exceeds each of them.
+func (q *Quotas) testEnforced(root *os.Root) error {
 	if err := root.RemoveAll(proofName); err != nil { // a keeper that was killed during a test has left it
 		return fmt.Errorf("try project quota: %w", err)
 	}
@@ -24,8 +24,8 @@ func (q *Quotas) prove(root *os.Root) error {
 		return fmt.Errorf("try project quota: %w", err)
 	}
 	err := q.proveIn(root)
-	if gone := root.RemoveAll(proofName); gone != nil {
-		err = errors.Join(err, gone)
+	if rerr := root.RemoveAll(proofName); rerr != nil {
+		err = errors.Join(err, rerr)
 	}
 	// Takes back the directory's project id; if its usage drops late, the next Sweep does.
 	return errors.Join(err, q.Sweep())

@@ -60,7 +60,7 @@ func OpenQuotas(dir *os.Root) (*Quotas, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := q.prove(dir); err != nil {
+	if err := q.testEnforced(dir); err != nil {
 		q.Close()
 		return nil, err
 	}

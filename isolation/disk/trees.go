@@ -48,7 +48,7 @@ func (w *Workspaces) openTrees() (root int, err error) {
 // workspace: then tree is isolation.SpacesDir, a slash and its key. It may be called again.
 func (w *Workspaces) Keep(key, tree string) error {
 	if space, ok := strings.CutPrefix(tree, isolation.SpacesDir+"/"); ok {
-		return w.lend(key, space)
+		return w.keepNamed(key, space)
 	}
 	if !isolation.ValidTree(tree) || (&isolation.ChangeSpace{Key: key}).Validate() != nil {
 		return unix.EINVAL
@@ -76,10 +76,10 @@ func (w *Workspaces) Keep(key, tree string) error {
 	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
 }
 
-// lend turns the workspace of a box that has ended into a named one, with the quota it has. For a
+// keepNamed turns the workspace of a box that has ended into a named one, with the quota it has. For a
 // box with a writable root, what lies beside it is left for Remove, and stays in the quota until
 // then.
-func (w *Workspaces) lend(key, space string) error {
+func (w *Workspaces) keepNamed(key, space string) error {
 	if (&isolation.ChangeSpace{Key: key}).Validate() != nil || (&isolation.ChangeSpace{Key: space}).Validate() != nil {
 		return unix.EINVAL
 	}
@@ -88,17 +88,17 @@ func (w *Workspaces) lend(key, space string) error {
 		return err
 	}
 	defer work.Close()
-	lent, err := w.Spaces.root.Open(".")
+	named, err := w.Spaces.root.Open(".")
 	if err != nil {
 		return err
 	}
-	defer lent.Close()
+	defer named.Close()
 	name := key
-	if rooted(int(work.Fd()), key) {
+	if hasWritableRoot(int(work.Fd()), key) {
 		name += "/" + workName
 	}
-	err = unix.Renameat2(int(work.Fd()), name, int(lent.Fd()), space, unix.RENAME_NOREPLACE)
-	if errors.Is(err, unix.ENOENT) && unix.Faccessat(int(lent.Fd()), space, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
+	err = unix.Renameat2(int(work.Fd()), name, int(named.Fd()), space, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.ENOENT) && unix.Faccessat(int(named.Fd()), space, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return nil // an earlier keeper has done it
 	}
 	if err != nil {
@@ -107,12 +107,12 @@ func (w *Workspaces) lend(key, space string) error {
 	w.mu.Lock()
 	delete(w.ids, key) // its project id is found by the directory
 	w.mu.Unlock()
-	return errors.Join(lent.Sync(), work.Sync())
+	return errors.Join(named.Sync(), work.Sync())
 }
 
-// rooted reports whether the directory of a box holds its workspace beside the changes to its
+// hasWritableRoot reports whether the directory of a box holds its workspace beside the changes to its
 // root. The directories for those belong to root, and nothing that a program has made does.
-func rooted(work int, key string) bool {
+func hasWritableRoot(work int, key string) bool {
 	fd, err := linux.OpenBeneath(work, key+"/"+overlay.Upper, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return false

@@ -22,7 +22,7 @@ func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 	if e.state == claiming { // the id may be another keeper's, whose limits must stay
 		err = t.Leave(e.id)
 	} else {
-		if err = h.note(func() { e.state, e.users = lifting, nil }); err == nil {
+		if err = h.update(func() { e.state, e.users = lifting, nil }); err == nil {
 			err = t.Empty(ctx, e.id, everything())
 		}
 	}
@@ -37,7 +37,7 @@ func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 		h.log.Printf("quota of %s, project %d: it cannot be taken away now: %v", e.path, e.id, err)
 		return err
 	}
-	return h.note(func() { h.ids.drop(e) })
+	return h.update(func() { h.ids.drop(e) })
 }
 
 // everything is the Reach for removing quotas.
@@ -83,7 +83,7 @@ func (h *HostQuotas) Reconcile(lives func(key string) bool) {
 	defer cancel()
 	for _, e := range slices.Clone(h.ids.entries) {
 		if e.state != bound {
-			if err := h.lift(ctx, e); err != nil {
+			if err := h.removeQuota(ctx, e); err != nil {
 				h.log.Printf("quota of %s, which an earlier keeper was at work on: %v", e.path, err)
 			}
 		}
@@ -93,8 +93,8 @@ func (h *HostQuotas) Reconcile(lives func(key string) bool) {
 // errMoved means that the directory with the quota is not at its path any more.
 var errMoved = errors.New("it is not at its path any more, or its filesystem is not mounted")
 
-// lift removes the quota of a directory, which it finds by its path.
-func (h *HostQuotas) lift(ctx context.Context, e *entry) error {
+// removeQuota removes the quota of a directory, which it finds by its path.
+func (h *HostQuotas) removeQuota(ctx context.Context, e *entry) error {
 	fd, err := h.open(e)
 	if errors.Is(err, unix.ENOENT) {
 		return h.forget(e)
@@ -140,7 +140,7 @@ func (h *HostQuotas) forget(e *entry) error {
 		if err != nil {
 			return err
 		}
-		return h.note(func() { h.ids.drop(e) })
+		return h.update(func() { h.ids.drop(e) })
 	}
 }
 
@@ -161,7 +161,7 @@ func RemoveHostQuotas(state string, l *log.Logger) error {
 	defer h.Close()
 	var errs []error
 	for _, e := range slices.Clone(b.entries) {
-		if err := h.lift(context.Background(), e); err != nil {
+		if err := h.removeQuota(context.Background(), e); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", e.path, err))
 		}
 	}

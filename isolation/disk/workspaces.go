@@ -68,16 +68,16 @@ func OpenWorkspaces(state string, storeSize uint64) (*Workspaces, error) {
 
 // open opens the two directories.
 func (w *Workspaces) open(dir string) error {
-	own, err := openWork(dir, "workspaces")
+	work, err := openWork(dir, "workspaces")
 	if err != nil {
 		return err
 	}
-	lent, err := openWork(dir, isolation.SpacesDir)
+	named, err := openWork(dir, isolation.SpacesDir)
 	if err != nil {
-		own.Close()
+		work.Close()
 		return err
 	}
-	w.Place, w.Spaces = &Place{w, own, map[string]uint32{}}, &Place{w, lent, map[string]uint32{}}
+	w.Place, w.Spaces = &Place{w, work, map[string]uint32{}}, &Place{w, named, map[string]uint32{}}
 	return nil
 }
 

@@ -81,7 +81,7 @@ func (s *server) adopt() {
 		}
 		s.send(&isolation.BoxReply{ID: id, Program: &k}, files...)
 	}
-	last := isolation.Adopted{Version: isolation.BoxVersion, Next: s.last + 1, Frozen: s.frozen, LeftRunning: s.kept}
+	last := isolation.Adopted{Version: isolation.BoxVersion, Next: s.last + 1, Frozen: s.frozen, LeftRunning: s.leftRunning}
 	var files []int
 	if last.Private = s.private >= 0; last.Private {
 		files = append(files, s.private)

@@ -44,7 +44,7 @@ func (s *server) finish(p *program, status unix.WaitStatus, usage *unix.Rusage) 
 	switch others := s.othersAlive(p); {
 	case p.keep && !p.killed:
 		exit.LeftRunning = others
-		s.kept = s.kept || others
+		s.leftRunning = s.leftRunning || others
 	case others:
 		if ours := p.killed; ours {
 			s.kill(p)
@@ -104,7 +104,7 @@ func (s *server) othersAlive(p *program) bool {
 
 // abandon undoes a start that failed halfway.
 func (s *server) abandon(p *program) {
-	if p.before != nil {
+	if p.continued != nil {
 		p.disown()
 	}
 	s.release(p)
@@ -151,7 +151,7 @@ func (s *server) release(p *program) {
 		delete(s.byPID, p.pid)
 	}
 	if p.tag != 0 && !p.keep && !p.stuck {
-		s.ground.Free(p.tag)
+		s.procs.Free(p.tag)
 		p.tag = 0
 	}
 	p.deadline = 0
@@ -165,7 +165,7 @@ func (s *server) forget(p *program) {
 		p.streams[i].ring.Close()
 	}
 	p.journal.Close()
-	fdpass.CloseAll(p.far)
+	fdpass.CloseAll(p.remoteEnds)
 	for _, fd := range []int{p.event, p.private, p.input.memory} {
 		if fd >= 0 {
 			unix.Close(fd)

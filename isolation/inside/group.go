@@ -18,7 +18,7 @@ import (
 // gid where the box has no cgroups.
 func (s *server) mark(p *program, limits *cgroup.Limits) error {
 	if s.groups.FD < 0 {
-		if p.tag = s.ground.Tag(s.tags); p.tag == 0 {
+		if p.tag = s.procs.Tag(s.tags); p.tag == 0 {
 			return stepError(isolation.StepCommand, "tag", unix.EAGAIN)
 		}
 		return nil
@@ -50,13 +50,13 @@ func (s *server) kill(p *program) (killed uint32) {
 	p.killed = true
 	if p.group.FD < 0 {
 		var all bool
-		killed, p.stuck, all = s.ground.Kill(p.tag)
+		killed, p.stuck, all = s.procs.Kill(p.tag)
 		s.evaded = s.evaded || !all
 		return killed
 	}
 	// A frozen process forks no more, and SIGKILL still ends it.
 	if p.group.Write("cgroup.freeze", "1") == nil {
-		_, _ = p.group.Await("frozen", 1, standStill)
+		_, _ = p.group.Await("frozen", 1, killFreezePatience)
 	}
 	before, _ := p.group.Processes()
 	if err := p.group.Kill(); err != nil {
@@ -66,17 +66,17 @@ func (s *server) kill(p *program) (killed uint32) {
 	return uint32(len(before))
 }
 
-// standStill is how long freezing a cgroup may take before its processes are killed regardless.
-const standStill = 100 * time.Millisecond
+// killFreezePatience is how long freezing a cgroup may take before its processes are killed regardless.
+const killFreezePatience = 100 * time.Millisecond
 
-// judge examines processes that do not die. One in an uninterruptible sleep can do no harm any
+// checkUnkillable examines processes that do not die. One in an uninterruptible sleep can do no harm any
 // more; because of any other the box must end.
-func (s *server) judge(p *program) {
+func (s *server) checkUnkillable(p *program) {
 	s.killHeadless(p)
 	left, err := p.group.Processes()
 	s.evaded = s.evaded || err != nil
 	for _, pid := range left {
-		alive, state, err := s.ground.Alive(pid)
+		alive, state, err := s.procs.Alive(pid)
 		if err == nil && alive && state != 'D' {
 			s.evaded = true
 		}

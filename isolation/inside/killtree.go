@@ -88,12 +88,12 @@ const (
 	exitPatience = time.Second
 )
 
-// looks bounds how many scans of /proc may find something or be spoilt by forks, and lookPatience
+// maxScans bounds how many scans of /proc may find something or be spoilt by forks, and scanPatience
 // how long they may take. After that all processes are stopped during the following scans: then
 // none forks any more, and none takes processor time from PID 1.
 const (
-	looks        = 8
-	lookPatience = 250 * time.Millisecond
+	maxScans     = 8
+	scanPatience = 250 * time.Millisecond
 )
 
 // killing is the state of one Kill.
@@ -114,7 +114,7 @@ func (g *ProcView) Kill(tag uint32) (killed uint32, stuck, all bool) {
 	begin := time.Now()
 	k := &killing{tag: tag, deadline: begin.Add(killPatience), stuck: map[int]bool{}}
 	clean := false
-	for n := 0; n < looks && !clean && time.Since(begin) < lookPatience; n++ {
+	for n := 0; n < maxScans && !clean && time.Since(begin) < scanPatience; n++ {
 		clean = g.scan(k)
 	}
 	if !clean {
@@ -137,7 +137,7 @@ func (g *ProcView) killStopped(k *killing) (clean bool) {
 		return false
 	}
 	k.stopped, k.deadline = true, time.Now().Add(killPatience)
-	for n := 0; n < looks && !clean; n++ { // two are enough, however slow the machine
+	for n := 0; n < maxScans && !clean; n++ { // two are enough, however slow the machine
 		_ = unix.Kill(-1, unix.SIGSTOP)
 		clean = g.scan(k)
 	}

@@ -55,7 +55,7 @@ func setUp(buf *fdpass.Buffer) (*server, error) {
 	if err := b.receive(buf); err != nil {
 		return nil, err
 	}
-	if err := run(b.own()); err != nil {
+	if err := run(b.specific()); err != nil {
 		return nil, err
 	}
 	unix.Close(b.work)

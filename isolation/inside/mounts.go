@@ -251,14 +251,14 @@ func (b *box) mountPoint(path string) (int, error) {
 // makeWritable covers a bare top-level directory of the image with a writable part of the scratch
 // tmpfs, unless something is mounted on it already.
 func (b *box) makeWritable(top string) error {
-	var here, root unix.Statx_t
-	if err := unix.Statx(b.root, top, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &here); err != nil {
+	var target, root unix.Statx_t
+	if err := unix.Statx(b.root, top, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &target); err != nil {
 		return err
 	}
 	if err := unix.Statx(b.root, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &root); err != nil {
 		return err
 	}
-	if here.Mnt_id != root.Mnt_id || b.writable || "/"+top == "/home" {
+	if target.Mnt_id != root.Mnt_id || b.writable || "/"+top == "/home" {
 		return nil
 	}
 	d := scratchDir{"root-" + top, "/" + top, 0o755, isolation.BoxUID}

@@ -40,17 +40,17 @@ type program struct {
 	streams  [2]stream
 
 	// For a durable program only.
-	durable  bool
-	terminal bool
-	slave    int  // the program's end of the terminal, held so that it is always open; -1 if none
-	over     bool // all processes are dead; only the output and exit are left
-	input    input
-	journal  output.Journal
-	event    int // eventfd that wakes the readers, -1 if none
-	pace     isolation.Pace
-	far      []int    // our copies of boxd's ends of the pipes, until they are sent
-	private  int      // boxd's own data, held for the next boxd; -1 if none
-	before   *program // the program whose output it continues, until it has started
+	durable    bool
+	terminal   bool
+	slave      int  // the program's end of the terminal, held so that it is always open; -1 if none
+	over       bool // all processes are dead; only the output and exit are left
+	input      input
+	journal    output.Journal
+	event      int // eventfd that wakes the readers, -1 if none
+	pace       isolation.Pace
+	remoteEnds []int    // our copies of boxd's ends of the pipes, until they are sent
+	private    int      // boxd's own data, held for the next boxd; -1 if none
+	continued  *program // the program whose output it continues, until it has started
 }
 
 func newProgram(id uint32, cmd *isolation.Command) *program {
@@ -108,15 +108,15 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	}
 	if private >= 0 {
 		p.private, files = private, files[:len(files)-1] // it is the last of them
-	} else if p.before != nil {
-		p.private, p.before.private = p.before.private, -1
+	} else if p.continued != nil {
+		p.private, p.continued.private = p.continued.private, -1
 	}
 	_ = unix.Fchdir(s.root) // before the answer, after which boxd may want to unmount that directory
-	s.send(&isolation.BoxReply{ID: id, Started: true, PID: uint32(p.pid)}, p.handOver(p.before == nil)...)
-	fdpass.CloseAll(p.far)
-	p.far = nil
-	if old := p.before; old != nil {
-		p.before = nil
+	s.send(&isolation.BoxReply{ID: id, Started: true, PID: uint32(p.pid)}, p.handOver(p.continued == nil)...)
+	fdpass.CloseAll(p.remoteEnds)
+	p.remoteEnds = nil
+	if old := p.continued; old != nil {
+		p.continued = nil
 		old.disown()
 		s.forget(old)
 	}

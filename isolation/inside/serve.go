@@ -32,18 +32,18 @@ type server struct {
 	life     LifeTimer
 	private  int // boxd's own data, held for the next boxd; -1 if none
 
-	programs map[uint32]*program // by the id that boxd chose
-	last     uint32              // the greatest of these ids that was ever used
-	byPID    map[int]*program
-	watches  map[int32]watch // by token, which is the data of an epoll event
-	tokens   int32           // the last token; none is used twice
-	ground   ProcView
-	groups   cgroup.Group // parent of the programs' cgroups; FD is -1 if the box has none
-	full     []string     // cgroups of ended programs that still have processes
-	frozen   bool
-	childful bool // a child may exist, a program or an orphan that was reparented to PID 1
-	kept     bool // boxd has been told that processes outlive their program
-	evaded   bool // a program cannot be killed, so the box has to end
+	programs    map[uint32]*program // by the id that boxd chose
+	last        uint32              // the greatest of these ids that was ever used
+	byPID       map[int]*program
+	watches     map[int32]watch // by token, which is the data of an epoll event
+	tokens      int32           // the last token; none is used twice
+	procs       ProcView
+	groups      cgroup.Group // parent of the programs' cgroups; FD is -1 if the box has none
+	full        []string     // cgroups of ended programs that still have processes
+	frozen      bool
+	childful    bool // a child may exist, a program or an orphan that was reparented to PID 1
+	leftRunning bool // boxd has been told that processes outlive their program
+	evaded      bool // a program cannot be killed, so the box has to end
 }
 
 // watch says what a descriptor in the epoll loop belongs to.
@@ -60,7 +60,7 @@ const reapInterval = 100 * time.Millisecond
 
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
-		root: b.root, proc: b.proc, buf: buf, control: controlFD, served: true, listener: b.listener, private: -1, ground: ProcView{Proc: b.proc},
+		root: b.root, proc: b.proc, buf: buf, control: controlFD, served: true, listener: b.listener, private: -1, procs: ProcView{Proc: b.proc},
 		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
 	for _, sig := range linux.InheritedSignals() {
@@ -266,7 +266,7 @@ func (s *server) expire() {
 		switch {
 		case p.deadline == 0 || p.deadline > now || s.evaded:
 		case p.exit != nil: // its processes do not die
-			s.judge(p)
+			s.checkUnkillable(p)
 			s.report(p)
 		default:
 			s.end(p, isolation.ReasonTimedOut)
@@ -285,8 +285,8 @@ func (s *server) reap() {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			s.childful = false // ECHILD
-			if s.kept {
-				s.kept = false
+			if s.leftRunning {
+				s.leftRunning = false
 				s.send(&isolation.BoxReply{Quiet: true})
 			}
 		case pid == 0:

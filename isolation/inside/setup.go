@@ -51,9 +51,9 @@ func (b *box) common() []step {
 	}
 }
 
-// own returns the steps that depend on the configuration of this box, and those that have to come
+// specific returns the steps that depend on the configuration of this box, and those that have to come
 // last.
-func (b *box) own() []step {
+func (b *box) specific() []step {
 	return []step{
 		{isolation.StepRoot, b.enterRoot},
 		{isolation.StepRlimit, b.setRlimits},

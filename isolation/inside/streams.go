@@ -93,7 +93,7 @@ func (p *program) openDirect(io stdio) (stdio, error) {
 		if i == 0 {
 			reading, writing = writing, reading
 		}
-		p.far, io[i] = append(p.far, reading), writing
+		p.remoteEnds, io[i] = append(p.remoteEnds, reading), writing
 	}
 	return io, nil
 }
@@ -120,7 +120,7 @@ func (s *server) openRings(p *program, cmd *isolation.Command) error {
 		if old == nil || !old.over {
 			return unix.ESRCH
 		}
-		p.before = old
+		p.continued = old
 		p.streams[0].ring, p.streams[1].ring, p.journal, p.event, p.pace = old.streams[0].ring, old.streams[1].ring, old.journal, old.event, old.pace
 		return nil
 	}
@@ -139,7 +139,7 @@ func (s *server) openRings(p *program, cmd *isolation.Command) error {
 // handOver lists the descriptors of a durable program that boxd gets, in the order of the
 // protocol.
 func (p *program) handOver(all bool) (files []int) {
-	files = append(files, p.far...)
+	files = append(files, p.remoteEnds...)
 	if p.input.pipe >= 0 {
 		files = append(files, p.input.pipe, p.input.memory)
 	}

@@ -49,9 +49,9 @@ func (l *launching) writeRecord() error {
 	return l.k.records.Write(r)
 }
 
-// takeOver restores what an earlier keeper has left: it adopts living boxes, and removes what is
+// adoptBoxes restores what an earlier keeper has left: it adopts living boxes, and removes what is
 // left of dead ones. A box whose record cannot be read is not touched, since it may be alive.
-func (k *Keeper) takeOver() error {
+func (k *Keeper) adoptBoxes() error {
 	keys, err := k.records.Keys()
 	if err != nil {
 		return err
@@ -84,12 +84,12 @@ func (k *Keeper) takeOver() error {
 		switch {
 		case k.damaged[key]:
 		case lives:
-			err = errors.Join(err, k.own(known[key], pidfd))
+			err = errors.Join(err, k.register(known[key], pidfd))
 		default:
 			k.clear(key, known[key])
 		}
 	}
-	k.bounds.Reconcile(func(key string) bool { return alive[key] })
+	k.hostQuotas.Reconcile(func(key string) bool { return alive[key] })
 	k.net.Adopt(slices.Collect(maps.Keys(alive)))
 	for key, b := range maps.Clone(k.boxes) { // only now: when a box ends, its network link is removed, which must be known by then
 		go k.watch(key, b)
@@ -114,14 +114,14 @@ func (k *Keeper) find(key string) (*Record, int, error) {
 	return r, pidfd, nil
 }
 
-// own adds a living box to those of this keeper; watch must follow. It takes the pidfd over.
-func (k *Keeper) own(r *Record, pidfd int) error {
+// register adds a living box to those of this keeper; watch must follow. It takes the pidfd over.
+func (k *Keeper) register(r *Record, pidfd int) error {
 	if err := unix.SetNonblock(pidfd, true); err != nil { // so that the Go poller watches it
 		unix.Close(pidfd)
 		return fmt.Errorf("box %s: %w", r.Key, err)
 	}
 	b := &box{
-		pid: r.PID, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), ids: k.ids.Adopt(r.IDBase), gone: make(chan struct{}), handed: true, record: r, image: r.Image,
+		pid: r.PID, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), ids: k.ids.Adopt(r.IDBase), done: make(chan struct{}), handedOver: true, record: r, image: r.Image,
 	}
 	if r.Group != "" {
 		var err error
@@ -157,7 +157,7 @@ func (k *Keeper) living() []string {
 	defer k.mu.Unlock()
 	keys := make([]string, 0, len(k.boxes))
 	for key, b := range k.boxes {
-		if b.handed {
+		if b.handedOver {
 			keys = append(keys, key)
 		}
 	}
@@ -181,7 +181,7 @@ func page(keys []string, after string) *isolation.Listed {
 func (k *Keeper) adopt(key string) (*isolation.Launched, []int, error) {
 	k.mu.Lock()
 	b := k.boxes[key]
-	if b != nil && !b.handed {
+	if b != nil && !b.handedOver {
 		b = nil
 	}
 	k.mu.Unlock()

@@ -64,7 +64,7 @@ func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // a
 		}
 		_, pidfd, ferr := k.find(key)
 		if ferr != nil {
-			err = k.takeOver()
+			err = k.adoptBoxes()
 		}
 		if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); lerr != nil {
 			t.Fatal(lerr)

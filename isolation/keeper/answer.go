@@ -143,7 +143,7 @@ func (k *Keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uin
 	files := []int{l.preforked.control, l.preforked.pidfd}
 	launched := &isolation.Launched{PID: uint32(l.preforked.pid), IDBase: l.preforked.ids.Base, Group: l.box.path()}
 	k.mu.Lock()
-	l.box.handed = true // before the reply, after which boxd may ask for the list
+	l.box.handedOver = true // before the reply, after which boxd may ask for the list
 	k.mu.Unlock()
 	err := conn.Send(isolation.EncodeKeeperReply(number, launched), files...)
 	fdpass.CloseAll(files)
@@ -175,7 +175,7 @@ func (k *Keeper) answerChangeMount(ctx context.Context, req *isolation.ChangeMou
 
 // answerReadQuota returns how full the quota of a directory of the host is.
 func (k *Keeper) answerReadQuota(req *isolation.ReadQuota) isolation.KeeperReply {
-	used, err := k.bounds.Held(req)
+	used, err := k.hostQuotas.Held(req)
 	if err != nil {
 		return stepError(isolation.StepWorkspace, req.Source, err)
 	}
@@ -186,6 +186,6 @@ func (k *Keeper) answerReadQuota(req *isolation.ReadQuota) isolation.KeeperReply
 func (k *Keeper) answerLookHost() isolation.KeeperReply {
 	host := k.groups.probe(k)
 	k.work.Probe(host)
-	host.Bounds = k.bounds.Probe()
+	host.Bounds = k.hostQuotas.Probe()
 	return host
 }

@@ -23,13 +23,13 @@ import (
 // until then the first fields are guarded by Keeper.mu, and after that they do not change any
 // more.
 type box struct {
-	pid    int
-	pidfd  *os.File
-	ids    zygote.IDRange
-	groups *tree.Box     // nil: it has no cgroups
-	gone   chan struct{} // closed when all its processes are dead and everything is released
-	handed bool          // boxd knows the box; guarded by Keeper.mu
-	image  string        // tree of its image in the store; "": the image host
+	pid        int
+	pidfd      *os.File
+	ids        zygote.IDRange
+	groups     *tree.Box     // nil: it has no cgroups
+	done       chan struct{} // closed when all its processes are dead and everything is released
+	handedOver bool          // boxd knows the box; guarded by Keeper.mu
+	image      string        // tree of its image in the store; "": the image host
 
 	mounting   sync.Mutex // held while its mounts are changed
 	networking sync.Mutex // held while its network is changed or read
@@ -101,7 +101,7 @@ func (b *box) kill() error {
 	timer := time.NewTimer(endPatience)
 	defer timer.Stop()
 	select {
-	case <-b.gone:
+	case <-b.done:
 		return nil
 	case <-timer.C:
 		return fmt.Errorf("box of pid %d does not die: %w", b.pid, syscall.EBUSY)
@@ -127,11 +127,11 @@ func (k *Keeper) watch(key string, b *box) {
 	k.forget(key)
 	b.changing.Unlock()
 	k.net.Remove(key)
-	k.bounds.Release(key)
+	k.hostQuotas.Release(key)
 	k.mu.Lock()
 	delete(k.boxes, key)
 	k.mu.Unlock()
-	close(b.gone)
+	close(b.done)
 	select {
 	case k.ended <- struct{}{}:
 	default: // Serve has not received the last one yet

@@ -29,7 +29,7 @@ func (k *Keeper) known(key string) (*box, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	b := k.boxes[key]
-	if b == nil || !b.handed {
+	if b == nil || !b.handedOver {
 		return nil, unix.ESRCH
 	}
 	return b, nil
@@ -65,7 +65,7 @@ func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*
 // lives reports whether PID 1 of the box has not ended yet.
 func (b *box) lives() bool {
 	select {
-	case <-b.gone:
+	case <-b.done:
 		return false
 	default:
 	}

@@ -84,11 +84,11 @@ func SetView(pid int, alive func() bool, v *isolation.View) error {
 
 // setHostname sets the hostname in a UTS namespace, on a thread that enters it and returns.
 func setHostname(uts int, hostname string) error {
-	own, err := unix.Open("/proc/thread-self/ns/uts", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	ownNS, err := unix.Open("/proc/thread-self/ns/uts", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(own)
+	defer unix.Close(ownNS)
 	done := make(chan error, 1)
 	go func() { // waited for below
 		runtime.LockOSThread() // if the thread cannot return, it ends with this goroutine
@@ -98,7 +98,7 @@ func setHostname(uts int, hostname string) error {
 			return
 		}
 		err := unix.Sethostname([]byte(hostname))
-		back := unix.Setns(own, unix.CLONE_NEWUTS)
+		back := unix.Setns(ownNS, unix.CLONE_NEWUTS)
 		if back == nil {
 			runtime.UnlockOSThread()
 		}

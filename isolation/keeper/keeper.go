@@ -45,26 +45,26 @@ const (
 
 // Keeper serves one boxd at a time, and watches its boxes even while there is none.
 type Keeper struct {
-	cfg      Config
-	run      *Place
-	listener *fdpass.Listener
-	greeting isolation.Greeting
-	boxInit  int // descriptor of cfg.BoxInit
-	boxFiles int // descriptor of the program that serves files in boxes, in the same directory as BoxInit
-	filters  [2]seccomp.Filter
-	state    string // state directory, without symbolic links
-	ids      *zygote.IDRanges
-	users    mounts.UserNamespaces
-	sources  *mounts.Sources
-	zygotes  zygote.Set
-	ahead    preforkPool
-	groups   groups
-	work     *disk.Workspaces
-	bounds   *disk.HostQuotas // quotas on directories of the host
-	records  *RecordDir
-	net      *network.Host
-	damaged  map[string]bool // boxes whose records cannot be read, which are left alone
-	ended    chan struct{}   // receives a value when a box has ended
+	cfg        Config
+	run        *Place
+	listener   *fdpass.Listener
+	greeting   isolation.Greeting
+	boxInit    int // descriptor of cfg.BoxInit
+	boxFiles   int // descriptor of the program that serves files in boxes, in the same directory as BoxInit
+	filters    [2]seccomp.Filter
+	state      string // state directory, without symbolic links
+	ids        *zygote.IDRanges
+	users      mounts.UserNamespaces
+	sources    *mounts.Sources
+	zygotes    zygote.Set
+	ahead      preforkPool
+	groups     groups
+	work       *disk.Workspaces
+	hostQuotas *disk.HostQuotas // quotas on directories of the host
+	records    *RecordDir
+	net        *network.Host
+	damaged    map[string]bool // boxes whose records cannot be read, which are left alone
+	ended      chan struct{}   // receives a value when a box has ended
 
 	mu    sync.Mutex // guards the field below
 	boxes map[string]*box
@@ -129,13 +129,13 @@ func (k *Keeper) prepare() error {
 	if k.work, err = disk.OpenWorkspaces(state, k.cfg.Store); err != nil {
 		return err
 	}
-	k.bounds = disk.OpenHostQuotas(state, k.cfg.QuotaRoots, k.cfg.Log)
+	k.hostQuotas = disk.OpenHostQuotas(state, k.cfg.QuotaRoots, k.cfg.Log)
 	k.zygotes = zygote.Set{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}
 	if k.records, err = OpenRecords(k.cfg.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
 	k.net = network.New(net, k.cfg.Log)
-	if err := k.takeOver(); err != nil {
+	if err := k.adoptBoxes(); err != nil {
 		return err
 	}
 	if err := k.greet(); err != nil {
@@ -160,8 +160,8 @@ func (k *Keeper) close() {
 	if k.work != nil {
 		k.work.Close(!k.idle() || len(k.damaged) > 0, k.cfg.Log)
 	}
-	if k.bounds != nil {
-		k.bounds.Close()
+	if k.hostQuotas != nil {
+		k.hostQuotas.Close()
 	}
 	if k.net != nil {
 		k.net.Close()

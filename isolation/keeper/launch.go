@@ -54,7 +54,7 @@ func (l *launching) steps() []launchStep {
 		// steps here.
 		{isolation.StepZygote, l.askZygote},
 		{isolation.StepWorkspace, l.makeWorkspace},
-		{isolation.StepWorkspace, l.boundSources},
+		{isolation.StepWorkspace, l.setHostQuotas},
 		{isolation.StepSetup, l.makeDirectory},
 		{isolation.StepClone, l.awaitClone},
 		{isolation.StepGroup, l.enterGroup},
@@ -116,7 +116,7 @@ func (l *launching) claim() (string, error) {
 	if l.k.boxes[l.spec.Key] != nil || l.k.damaged[l.spec.Key] {
 		return l.spec.Key, unix.EEXIST
 	}
-	l.box = &box{gone: make(chan struct{}), image: l.spec.Image}
+	l.box = &box{done: make(chan struct{}), image: l.spec.Image}
 	l.k.boxes[l.spec.Key] = l.box
 	l.undo = append(l.undo, func() {
 		l.k.mu.Lock()
@@ -140,14 +140,14 @@ func (l *launching) takePreforked() (string, error) {
 	l.preforked = l.k.ahead.enter(fresh, l.k.ids)
 	l.undo = append(l.undo, func() { l.k.ahead.leave(l.k) })
 	if l.preforked == nil {
-		own, err := l.k.ids.Take()
+		ids, err := l.k.ids.Take()
 		if errors.Is(err, unix.EUSERS) { // the last range may belong to a preforked box that is being made right now
 			l.preforked = l.k.ahead.await(l.k.ids)
 		}
 		if l.preforked != nil && fresh { // it is for another image or for another network, but its id range is of use
 			l.preforked.discard(l.k.ids)
 			l.preforked = nil
-			own, err = l.k.ids.Take()
+			ids, err = l.k.ids.Take()
 		}
 		switch {
 		case l.preforked != nil:
@@ -156,7 +156,7 @@ func (l *launching) takePreforked() (string, error) {
 		case err != nil:
 			return "", err
 		default:
-			l.ids = &own
+			l.ids = &ids
 		}
 	}
 	l.undo = append(l.undo, l.dropPreforked)
@@ -187,9 +187,9 @@ func (l *launching) askZygote() (string, error) {
 		l.init = in
 		group = in.FD
 	}
-	own := *l.ids
+	ids := *l.ids
 	l.ids = nil
-	asked, err := l.k.requestPrefork(l.spec.Image, own, group, l.shared())
+	asked, err := l.k.requestPrefork(l.spec.Image, ids, group, l.shared())
 	if err != nil {
 		return "", err
 	}
@@ -275,17 +275,17 @@ func (l *launching) makeWorkspace() (string, error) {
 	return "", nil
 }
 
-// boundSources sets the quotas that the box has on directories of the host.
-func (l *launching) boundSources() (string, error) {
+// setHostQuotas sets the quotas that the box has on directories of the host.
+func (l *launching) setHostQuotas() (string, error) {
 	if l.spec.Work == (isolation.Quota{}) {
 		return "", nil
 	}
-	l.undo = append(l.undo, func() { l.k.bounds.Release(l.spec.Key) })
+	l.undo = append(l.undo, func() { l.k.hostQuotas.Release(l.spec.Key) })
 	for _, src := range l.sources {
 		if !src.Mount.Writable {
 			continue
 		}
-		if err := l.k.bounds.Take(l.wanted(), l.spec.Key, &src.Mount, src.FD, disk.Limits(l.spec.Work)); err != nil {
+		if err := l.k.hostQuotas.Take(l.wanted(), l.spec.Key, &src.Mount, src.FD, disk.Limits(l.spec.Work)); err != nil {
 			return src.Mount.Source, err
 		}
 	}
@@ -379,15 +379,15 @@ func (l *launching) awaitClone() (string, error) {
 		}
 	}
 	e := l.preforked
-	own, err := unix.FcntlInt(uintptr(e.pidfd), unix.F_DUPFD_CLOEXEC, 3)
+	pidfd, err := unix.FcntlInt(uintptr(e.pidfd), unix.F_DUPFD_CLOEXEC, 3)
 	if err == nil {
-		err = unix.SetNonblock(own, true) // so that the Go poller watches it
+		err = unix.SetNonblock(pidfd, true) // so that the Go poller watches it
 	}
 	if err != nil {
 		return "pidfd", err
 	}
 	l.k.mu.Lock()
-	l.box.pid, l.box.ids, l.box.pidfd = e.pid, e.ids, os.NewFile(uintptr(own), "pidfd")
+	l.box.pid, l.box.ids, l.box.pidfd = e.pid, e.ids, os.NewFile(uintptr(pidfd), "pidfd")
 	l.k.mu.Unlock()
 	l.watched = true
 	go l.k.watch(l.spec.Key, l.box)

@@ -175,11 +175,11 @@ func (n *preforkPool) close(from *zygote.IDRanges) {
 
 // beginClone clones a PID 1 for the pool.
 func (k *Keeper) beginClone() (*preforkedBox, error) {
-	own, err := k.ids.Take()
+	ids, err := k.ids.Take()
 	if err != nil {
 		return nil, err
 	}
-	c, err := k.requestPrefork("", own, zygote.NoGroup, false)
+	c, err := k.requestPrefork("", ids, zygote.NoGroup, false)
 	if err != nil {
 		return nil, err
 	}
@@ -200,19 +200,19 @@ type pendingClone struct {
 // The PID 1 is cloned into the cgroup of a descriptor, if that is not NoGroup, and has a network
 // of its own unless it is to share the host's. The caller must call await, and may do other
 // things before that.
-func (k *Keeper) requestPrefork(image string, own zygote.IDRange, group int, share bool) (*pendingClone, error) {
+func (k *Keeper) requestPrefork(image string, ids zygote.IDRange, group int, share bool) (*pendingClone, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		k.ids.Release(own)
+		k.ids.Release(ids)
 		return nil, err
 	}
-	clone, err := k.zygotes.Of(image).Request(own, ends[1], group, share)
+	clone, err := k.zygotes.Of(image).Request(ids, ends[1], group, share)
 	if err != nil {
 		unix.Close(ends[0])
-		k.ids.Release(own)
+		k.ids.Release(ids)
 		return nil, err
 	}
-	return &pendingClone{k: k, e: &preforkedBox{ids: own, control: ends[0]}, image: image, group: group, share: share, clone: clone}, nil
+	return &pendingClone{k: k, e: &preforkedBox{ids: ids, control: ends[0]}, image: image, group: group, share: share, clone: clone}, nil
 }
 
 func (c *pendingClone) await() (*preforkedBox, error) {

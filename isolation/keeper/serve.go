@@ -148,8 +148,8 @@ func (k *Keeper) admit(fd int) (*fdpass.Conn, error) {
 // connection stays the caller's.
 func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) (number uint32, last isolation.KeeperRequest) {
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	wanted, gone := context.WithCancel(ctx) // nobody waits for filesystems once boxd is gone
-	defer gone()
+	wanted, cancel := context.WithCancel(ctx) // nobody waits for filesystems once boxd is gone
+	defer cancel()
 	var requests sync.WaitGroup
 	defer requests.Wait()
 	for {
@@ -159,7 +159,7 @@ func (k *Keeper) converse(ctx context.Context, conn *fdpass.Conn) (number uint32
 				k.cfg.Log.Printf("connection to boxd: %v", err)
 			}
 			conn.Close() // so that no answer blocks on a boxd that has stopped
-			gone()
+			cancel()
 			return 0, nil
 		}
 		switch req.(type) {

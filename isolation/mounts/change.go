@@ -56,7 +56,7 @@ func (l *Lender) Outside(req *isolation.ChangeMount) (*isolation.Mounted, error)
 	defer unix.Close(src.FD)
 	mount, owner := req.Mount.Target, src.Owner.UID()
 	if req.Op == isolation.MountTidy {
-		return &isolation.Mounted{}, tidy(src.FD, mount, owner, req.Target, req.Made)
+		return &isolation.Mounted{}, removeEmptyDirs(src.FD, mount, owner, req.Target, req.Made)
 	}
 	done := &isolation.Mounted{}
 	if done.Source, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(src.FD)); err != nil {

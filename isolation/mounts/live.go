@@ -31,8 +31,8 @@ type Box struct {
 	closed bool        // directories made for targets belong to root, as for skills, and not to the box user
 }
 
-// place is a thread in the mount namespace of a box.
-type place struct {
+// nsThread is a thread in the mount namespace of a box.
+type nsThread struct {
 	root int    // root directory of the box
 	fds  int    // /proc/self/fd of the host
 	uid  uint32 // host uid that owns directories made for targets: that of the box user, or 0
@@ -40,28 +40,28 @@ type place struct {
 
 // enter calls f on a thread in the box's mount namespace, with a working directory of its own.
 // The thread ends when f returns.
-func (b *Box) enter(f func(p *place) error) error {
+func (b *Box) enter(f func(p *nsThread) error) error {
 	ns, err := unix.Open("/proc/"+strconv.Itoa(b.PID)+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return b.gone(err)
+		return b.ended(err)
 	}
 	defer unix.Close(ns)
 	if !b.Alive() { // the namespace is that of PID 1, as PID 1 was alive after it was opened
 		return unix.ESRCH
 	}
-	return apart(func() error { return b.inside(ns, f) })
+	return onOwnThread(func() error { return b.inside(ns, f) })
 }
 
-// apart calls f on a thread that ends when f returns. The main thread cannot end: it would stay
+// onOwnThread calls f on a thread that ends when f returns. The main thread cannot end: it would stay
 // in the namespace that f has entered for as long as the keeper lives, and hold the box's mounts.
 // If the goroutine happens to be on the main thread, that waits while another thread does the
 // work.
-func apart(f func() error) error {
+func onOwnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() { // waited for below
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			done <- apart(f) // on another thread, as this one is occupied
+			done <- onOwnThread(f) // on another thread, as this one is occupied
 			runtime.UnlockOSThread()
 			return
 		}
@@ -70,7 +70,7 @@ func apart(f func() error) error {
 	return <-done
 }
 
-func (b *Box) inside(ns int, f func(p *place) error) error {
+func (b *Box) inside(ns int, f func(p *nsThread) error) error {
 	fds, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -87,16 +87,16 @@ func (b *Box) inside(ns int, f func(p *place) error) error {
 		return err
 	}
 	defer unix.Close(root)
-	p := &place{root: root, fds: fds, uid: b.IDBase + isolation.BoxUID}
+	p := &nsThread{root: root, fds: fds, uid: b.IDBase + isolation.BoxUID}
 	if b.closed {
 		p.uid = 0
 	}
 	return f(p)
 }
 
-// gone turns errors that mean the end of the box's process into ESRCH. The kernel says EINVAL of
+// ended turns errors that mean the end of the box's process into ESRCH. The kernel says EINVAL of
 // a process that is ending and has released its namespaces.
-func (b *Box) gone(err error) error {
+func (b *Box) ended(err error) error {
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EINVAL) || !b.Alive() {
 		return unix.ESRCH
 	}
@@ -108,7 +108,7 @@ func (b *Box) gone(err error) error {
 // error nothing has changed.
 func (b *Box) Add(tree int, m *isolation.Mount) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
-	err := b.enter(func(p *place) error {
+	err := b.enter(func(p *nsThread) error {
 		made, err := p.makeTarget(m.Target)
 		if err == nil {
 			err = p.add(tree, m, done)
@@ -123,7 +123,7 @@ func (b *Box) Add(tree int, m *isolation.Mount) (*isolation.Mounted, error) {
 	return done, err
 }
 
-func (p *place) add(tree int, m *isolation.Mount, done *isolation.Mounted) error {
+func (p *nsThread) add(tree int, m *isolation.Mount, done *isolation.Mounted) error {
 	target, err := p.open(m.Target)
 	if err != nil {
 		return err
@@ -135,14 +135,14 @@ func (p *place) add(tree int, m *isolation.Mount, done *isolation.Mounted) error
 	if err := linux.AttachMount(tree, target, ""); err != nil {
 		return err
 	}
-	return p.settle(tree, m, done)
+	return p.checkAttached(tree, m, done)
 }
 
-// settle checks a mount that has just been attached, and detaches it if its attributes or its
-// place are not as they should be. Programs of the box may have used it in between, but it holds
+// checkAttached checks a mount that has just been attached, and detaches it if its attributes or its
+// nsThread are not as they should be. Programs of the box may have used it in between, but it holds
 // nothing they may not have.
-func (p *place) settle(tree int, m *isolation.Mount, done *isolation.Mounted) error {
-	err := note(tree, m, done)
+func (p *nsThread) checkAttached(tree int, m *isolation.Mount, done *isolation.Mounted) error {
+	err := readBack(tree, m, done)
 	if err == nil {
 		err = p.isAt(m.Target, done.ID)
 	}
@@ -152,8 +152,8 @@ func (p *place) settle(tree int, m *isolation.Mount, done *isolation.Mounted) er
 	return errors.Join(err, p.detach(tree))
 }
 
-// note records the id and the attributes that the kernel has given to a mount.
-func note(tree int, m *isolation.Mount, done *isolation.Mounted) (err error) {
+// readBack records the id and the attributes that the kernel has given to a mount.
+func readBack(tree int, m *isolation.Mount, done *isolation.Mounted) (err error) {
 	if done.ID, err = mountID(tree, ""); err == nil {
 		done.Attrs, err = verify(tree, m)
 	}
@@ -163,7 +163,7 @@ func note(tree int, m *isolation.Mount, done *isolation.Mounted) (err error) {
 // detach unmounts by a descriptor of the mount's root, wherever that is by now. It goes by a link
 // in /proc so that its filesystem is not asked, since that may never answer; chdir(2) to the
 // mount would ask it.
-func (p *place) detach(root int) error {
+func (p *nsThread) detach(root int) error {
 	if err := unix.Fchdir(p.fds); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (p *place) detach(root int) error {
 }
 
 // isAt checks that a path leads to a mount; ESTALE: it does not.
-func (p *place) isAt(target string, id uint64) error {
+func (p *nsThread) isAt(target string, id uint64) error {
 	fd, err := p.open(target)
 	if err != nil {
 		return unix.ESTALE
@@ -189,7 +189,7 @@ func (p *place) isAt(target string, id uint64) error {
 // that cannot attach a mount beneath another (before 6.5), the old one stays there, covered.
 func (b *Box) Replace(tree int, m *isolation.Mount, old uint64) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
-	return done, b.enter(func(p *place) error {
+	return done, b.enter(func(p *nsThread) error {
 		err := p.replace(tree, m, old, done)
 		if errors.Is(err, errNotBeneath) && !b.closed {
 			err = p.onTop(tree, m, old, done)
@@ -202,7 +202,7 @@ func (b *Box) Replace(tree int, m *isolation.Mount, old uint64) (*isolation.Moun
 var errNotBeneath = errors.New("no mount can be put below another")
 
 // onTop attaches a mount on top of the one that is on the target.
-func (p *place) onTop(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
+func (p *nsThread) onTop(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
 	target, err := p.open(m.Target)
 	if err != nil {
 		return unix.ESTALE
@@ -215,13 +215,13 @@ func (p *place) onTop(tree int, m *isolation.Mount, old uint64, done *isolation.
 	if err := linux.AttachMount(tree, target, ""); err != nil {
 		return err
 	}
-	return p.settle(tree, m, done)
+	return p.checkAttached(tree, m, done)
 }
 
 // moveMountBeneath is MOVE_MOUNT_BENEATH of move_mount(2), since Linux 6.5.
 const moveMountBeneath = 0x200
 
-func (p *place) replace(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
+func (p *nsThread) replace(tree int, m *isolation.Mount, old uint64, done *isolation.Mounted) error {
 	target, err := p.open(m.Target)
 	if err != nil {
 		return unix.ESTALE
@@ -243,7 +243,7 @@ func (p *place) replace(tree int, m *isolation.Mount, old uint64, done *isolatio
 	if err := p.detach(target); err != nil {
 		return err
 	}
-	if err := note(tree, m, done); err != nil {
+	if err := readBack(tree, m, done); err != nil {
 		return errors.Join(err, p.detach(tree))
 	}
 	return nil
@@ -258,8 +258,8 @@ func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*iso
 	where := target
 	for i, id := range ids {
 		var at string
-		users, err := b.idle(id, func() (err error) {
-			at, err = b.take(id, force || i > 0)
+		users, err := b.retryBusy(id, func() (err error) {
+			at, err = b.unmount(id, force || i > 0)
 			return err
 		})
 		if errors.Is(err, unix.EBUSY) {
@@ -276,7 +276,7 @@ func (b *Box) Remove(target string, ids []uint64, made string, force bool) (*iso
 	if made == "" || where != target {
 		return done, nil // the box has moved the mount, so the directories are the box's to remove
 	}
-	return done, b.enter(func(p *place) error {
+	return done, b.enter(func(p *nsThread) error {
 		p.removeMade(target, made)
 		return nil
 	})
@@ -290,9 +290,9 @@ const maxTries = 64
 // those that close on exec: umount(2) then says EBUSY for a mount that nothing in the box uses.
 const maxBusy = 250 * time.Millisecond
 
-// idle repeats remove while that says EBUSY and no user can be named. It returns EBUSY together
+// retryBusy repeats remove while that says EBUSY and no user can be named. It returns EBUSY together
 // with the users it found.
-func (b *Box) idle(id uint64, remove func() error) ([]isolation.MountUser, error) {
+func (b *Box) retryBusy(id uint64, remove func() error) ([]isolation.MountUser, error) {
 	end := time.Now().Add(maxBusy)
 	for wait := time.Millisecond; ; wait *= 2 {
 		err := remove()
@@ -306,29 +306,29 @@ func (b *Box) idle(id uint64, remove func() error) ([]isolation.MountUser, error
 	}
 }
 
-// take unmounts a mount wherever it is, and returns the path where it has found it, or "" if the
+// unmount unmounts a mount wherever it is, and returns the path where it has found it, or "" if the
 // box does not have it. It succeeds once the box has no mount with that id any more. EPERM: at
 // that path there can be no mount that was added to a live box.
-func (b *Box) take(id uint64, force bool) (at string, err error) {
+func (b *Box) unmount(id uint64, force bool) (at string, err error) {
 	for range maxTries {
 		now, err := b.find(id)
 		if err != nil || now == "" {
 			return at, err
 		}
-		if at = now; !b.given(at) {
+		if at = now; !b.addedLive(at) {
 			return at, unix.EPERM
 		}
 		// ESTALE: a program in the box moves it about; try again.
-		if err = b.enter(func(p *place) error { return p.remove(at, id, force) }); err != nil && !errors.Is(err, unix.ESTALE) {
+		if err = b.enter(func(p *nsThread) error { return p.remove(at, id, force) }); err != nil && !errors.Is(err, unix.ESTALE) {
 			return at, err
 		}
 	}
 	return at, unix.ESTALE
 }
 
-// given reports whether a mount at this path may be one that was added to a live box. Skills
+// addedLive reports whether a mount at this path may be one that was added to a live box. Skills
 // cannot be moved.
-func (b *Box) given(at string) bool {
+func (b *Box) addedLive(at string) bool {
 	if b.closed {
 		return path.Dir(at) == isolation.SkillsDir || isolation.IsDriveTarget(at)
 	}
@@ -338,7 +338,7 @@ func (b *Box) given(at string) bool {
 // remove unmounts a mount. With force it goes by a descriptor of the mount's root. Without, it
 // goes by the name in the parent directory, which programs of the box cannot reuse while
 // something is mounted there; a process outside that has the same directory can.
-func (p *place) remove(at string, id uint64, force bool) error {
+func (p *nsThread) remove(at string, id uint64, force bool) error {
 	if force {
 		root, err := p.open(at)
 		if err != nil {

@@ -49,7 +49,7 @@ func (b *Box) List(target string) (*isolation.Mounted, error) {
 	if done.ID != 0 {
 		return done, nil
 	}
-	return done, b.enter(func(p *place) error {
+	return done, b.enter(func(p *nsThread) error {
 		done.Made = p.missing(target)
 		return nil
 	})
@@ -82,7 +82,7 @@ func isGiven(path, target string) bool {
 
 // missing returns the first directory of a target that does not exist and would be made, or "" if
 // none is missing.
-func (p *place) missing(target string) string {
+func (p *nsThread) missing(target string) string {
 	for _, dir := range chain(target, "") {
 		fd, err := p.open(dir)
 		if errors.Is(err, unix.ENOENT) {

@@ -42,7 +42,7 @@ func TestALookNamesWhatABoxWasGiven(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.enter(func(p *place) error {
+	if err := b.enter(func(p *nsThread) error {
 		fd, err := p.open(target)
 		if err != nil {
 			return err

@@ -73,8 +73,8 @@ const (
 	placeLen = 2 * 4
 )
 
-// about says what a job is about, for the error if it fails.
-type about struct {
+// jobInfo says what a job is about, for the error if it fails.
+type jobInfo struct {
 	caller uint32
 	step   isolation.Step
 	item   string // what the answer says that has failed
@@ -84,7 +84,7 @@ type about struct {
 
 // do runs a job in a worker, and returns what its answer holds besides the reply. The descriptors
 // are the caller's.
-func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int) (isolation.KeeperReply, []byte, []int, error) {
+func (d *Sources) do(ctx context.Context, w jobInfo, request []byte, files ...int) (isolation.KeeperReply, []byte, []int, error) {
 	body, got, err := d.Pool.Do(ctx, w.caller, request, files...)
 	if err != nil {
 		return nil, nil, nil, d.failure(w, err)
@@ -106,7 +106,7 @@ func (d *Sources) do(ctx context.Context, w about, request []byte, files ...int)
 
 // failure is the error of a job without an answer. A job that is late is refused by the path that
 // the caller has named; if a worker has died, that path is not to blame.
-func (d *Sources) failure(w about, err error) error {
+func (d *Sources) failure(w jobInfo, err error) error {
 	step := &isolation.StepError{Step: w.step, Item: w.value}
 	switch {
 	case errors.Is(err, errLate):
@@ -147,7 +147,7 @@ func (d *Sources) Open(ctx context.Context, caller isolation.Caller, mounts []is
 func sourceField(i int) string { return "mounts[" + strconv.Itoa(i) + "].source" }
 
 func (d *Sources) open(ctx context.Context, caller isolation.Caller, m isolation.Mount, field string) (*Source, error) {
-	w := about{caller.UID, isolation.StepMountSource, m.Source, field, m.Source}
+	w := jobInfo{caller.UID, isolation.StepMountSource, m.Source, field, m.Source}
 	_, owner, files, err := d.do(ctx, w, encode(askOpen, nil, &isolation.ChangeMount{Op: isolation.MountAdd, Caller: caller, Mount: m}))
 	if step, ok := errors.AsType[*isolation.StepError](err); ok && step.Refused != nil && step.Refused.Field == Field {
 		step.Refused.Field = field
@@ -167,9 +167,9 @@ func (d *Sources) open(ctx context.Context, caller isolation.Caller, m isolation
 // managed workspaces have the box user's own number on disk, so the box's own user namespace,
 // which own opens, is their id map. That namespace maps root of the box too, so a host directory
 // never gets it.
-func (d *Sources) Tree(ctx context.Context, spec *isolation.Spec, src *Source, base uint32, own func() (int, error)) (int, error) {
+func (d *Sources) Tree(ctx context.Context, spec *isolation.Spec, src *Source, base uint32, ownMap func() (int, error)) (int, error) {
 	if src.Owner.Managed {
-		return src.Tree(own)
+		return src.Tree(ownMap)
 	}
 	if src.Owner.OfHost() {
 		return src.Tree(func() (int, error) { return d.Maps.Get(src.Owner, base) })
@@ -180,7 +180,7 @@ func (d *Sources) Tree(ctx context.Context, spec *isolation.Spec, src *Source, b
 		return -1, err
 	}
 	defer fdpass.CloseAll(files[1:])
-	w := about{spec.Caller.UID, isolation.StepMountSource, src.Mount.Target, field, src.Mount.Source}
+	w := jobInfo{spec.Caller.UID, isolation.StepMountSource, src.Mount.Target, field, src.Mount.Source}
 	_, _, got, err := d.do(ctx, w, encode(askTree, nil, &isolation.ChangeMount{Op: isolation.MountAdd, Mount: src.Mount}), files...)
 	if err != nil {
 		return -1, err
@@ -230,7 +230,7 @@ func (d *Sources) Change(ctx context.Context, b *Place, req *isolation.ChangeMou
 		files = append(files, more...)
 	}
 	place := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, uint32(b.PID)), b.IDBase)
-	return d.mounted(ctx, about{req.Caller.UID, isolation.StepMount, req.Mount.Target, "target", req.Mount.Target}, encode(askChange, place, req), files...)
+	return d.mounted(ctx, jobInfo{req.Caller.UID, isolation.StepMount, req.Mount.Target, "target", req.Mount.Target}, encode(askChange, place, req), files...)
 }
 
 // NeedsNoBox reports whether an operation is done by Outside.
@@ -250,10 +250,10 @@ func (d *Sources) Outside(ctx context.Context, req *isolation.ChangeMount) (*iso
 	} else if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	return d.mounted(ctx, about{req.Caller.UID, isolation.StepMountSource, req.Mount.Source, Field, req.Mount.Source}, encode(kind, nil, req))
+	return d.mounted(ctx, jobInfo{req.Caller.UID, isolation.StepMountSource, req.Mount.Source, Field, req.Mount.Source}, encode(kind, nil, req))
 }
 
-func (d *Sources) mounted(ctx context.Context, w about, request []byte, files ...int) (*isolation.Mounted, error) {
+func (d *Sources) mounted(ctx context.Context, w jobInfo, request []byte, files ...int) (*isolation.Mounted, error) {
 	reply, _, got, err := d.do(ctx, w, request, files...)
 	fdpass.CloseAll(got)
 	if err != nil {

@@ -174,7 +174,7 @@ func TestAForkElsewhereKeepsNoMount(t *testing.T) {
 	b, dir := aBox(t)
 	done := given(t, b, dir+"/t")
 	held := -1
-	if err := b.enter(func(p *place) (err error) {
+	if err := b.enter(func(p *nsThread) (err error) {
 		held, err = p.open(dir + "/t")
 		return err
 	}); err != nil {

@@ -16,9 +16,9 @@ import (
 // made for its target belong to root, in a directory that no program of the box can write to:
 // nothing there can be moved or replaced.
 func (l *Lender) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, error) {
-	own := &Box{PID: b.PID, IDBase: b.IDBase, Alive: b.Alive, closed: true}
+	skillBox := &Box{PID: b.PID, IDBase: b.IDBase, Alive: b.Alive, closed: true}
 	target := req.Mount.Target
-	stack, err := own.stack(target)
+	stack, err := skillBox.stack(target)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func (l *Lender) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, 
 		if req.Skill.Drive != "" {
 			made = path.Dir(target) // DrivesDir too, unless other drives are in it
 		}
-		return own.Remove(target, stack, made, req.Force)
+		return skillBox.Remove(target, stack, made, req.Force)
 	}
 	src, err := l.Rules.Skill(&req.Skill, target)
 	if err != nil {
@@ -40,15 +40,15 @@ func (l *Lender) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, 
 	}
 	defer unix.Close(tree)
 	if len(stack) == 0 {
-		return own.Add(tree, &src.Mount)
+		return skillBox.Add(tree, &src.Mount)
 	}
-	done, same, err := own.same(src.FD, &src.Mount)
+	done, same, err := skillBox.same(src.FD, &src.Mount)
 	if err != nil || same {
 		return done, err
 	}
-	done, err = own.Replace(tree, &src.Mount, stack[0])
+	done, err = skillBox.Replace(tree, &src.Mount, stack[0])
 	if errors.Is(err, errNotBeneath) {
-		return own.swap(tree, &src.Mount, len(stack))
+		return skillBox.swap(tree, &src.Mount, len(stack))
 	}
 	return done, err
 }
@@ -59,7 +59,7 @@ func (l *Lender) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, 
 // Linux 3.18). So the old version goes first, and the directory is bare for a moment.
 func (b *Box) swap(tree int, m *isolation.Mount, stacked int) (*isolation.Mounted, error) {
 	done := &isolation.Mounted{}
-	return done, b.enter(func(p *place) error {
+	return done, b.enter(func(p *nsThread) error {
 		for range stacked {
 			if err := p.bare(m.Target); err != nil {
 				return err
@@ -70,7 +70,7 @@ func (b *Box) swap(tree int, m *isolation.Mount, stacked int) (*isolation.Mounte
 }
 
 // bare unmounts the uppermost mount of a target.
-func (p *place) bare(target string) error {
+func (p *nsThread) bare(target string) error {
 	fd, err := p.open(target)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (b *Box) same(dir int, m *isolation.Mount) (*isolation.Mounted, bool, error
 		return nil, false, err
 	}
 	done, same := &isolation.Mounted{}, false
-	err := b.enter(func(p *place) error {
+	err := b.enter(func(p *nsThread) error {
 		fd, err := p.open(m.Target)
 		if err != nil {
 			return err

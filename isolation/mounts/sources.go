@@ -159,13 +159,13 @@ func (r *SourceRules) permit(caller isolation.Caller, m isolation.Mount, fd int)
 		return Owner{}, failed(m.Source, err)
 	}
 	d := directory{path: string(buf[:n]), uid: st.Uid, gid: st.Gid, state: r.State, home: homeOf}
-	own, allowed := d.permit(r.Allow, caller, m)
+	owner, allowed := d.permit(r.Allow, caller, m)
 	if allowed != "" {
-		return own, &isolation.StepError{Step: isolation.StepMountSource, Item: m.Source, Errno: unix.EACCES, Refused: &isolation.Refusal{
+		return owner, &isolation.StepError{Step: isolation.StepMountSource, Item: m.Source, Errno: unix.EACCES, Refused: &isolation.Refusal{
 			Field: Field, Value: m.Source, Allowed: allowed,
 		}}
 	}
-	return own, nil
+	return owner, nil
 }
 
 // directory holds what the rules judge by.
@@ -191,20 +191,20 @@ func (d *directory) permit(rules []AllowRule, caller isolation.Caller, m isolati
 	if rule == nil {
 		return Owner{}, describe(rules)
 	}
-	own := d.owner(rule, caller, m)
-	own.dirGID = d.gid
+	owner := d.owner(rule, caller, m)
+	owner.dirGID = d.gid
 	if !m.Writable {
-		own.Mapped = own.uid != 0 && own.uid == d.uid
-		return own, ""
+		owner.Mapped = owner.uid != 0 && owner.uid == d.uid
+		return owner, ""
 	}
-	if own.uid == 0 || own.gid == 0 {
+	if owner.uid == 0 || owner.gid == 0 {
 		return Owner{}, isolation.NotRootsDirectory
 	}
-	if own.uid != d.uid {
-		return Owner{}, fmt.Sprintf("a directory owned by uid %d, for writing (this one is uid %d's)", own.uid, d.uid)
+	if owner.uid != d.uid {
+		return Owner{}, fmt.Sprintf("a directory owned by uid %d, for writing (this one is uid %d's)", owner.uid, d.uid)
 	}
-	own.Mapped = true
-	return own, ""
+	owner.Mapped = true
+	return owner, ""
 }
 
 func (d *directory) matches(rule *AllowRule, caller isolation.Caller) bool {

@@ -20,7 +20,7 @@ import (
 const maxWalk = 4000
 
 // open opens a directory of the box without following any symbolic link.
-func (p *place) open(name string) (int, error) {
+func (p *nsThread) open(name string) (int, error) {
 	if name == "/" {
 		return unix.FcntlInt(uintptr(p.root), unix.F_DUPFD_CLOEXEC, 3)
 	}
@@ -47,7 +47,7 @@ func (p *place) open(name string) (int, error) {
 
 // makeTarget makes the missing directories of a target as the box user, who owns what else is
 // there. It returns the first one that it has made. After an error it has removed them again.
-func (p *place) makeTarget(target string) (made string, err error) {
+func (p *nsThread) makeTarget(target string) (made string, err error) {
 	fd, err := p.open(target)
 	if err == nil {
 		return "", unix.Close(fd)
@@ -91,7 +91,7 @@ func chain(target, dir string) []string {
 	return list
 }
 
-func (p *place) makeDir(name string) (isNew bool, err error) {
+func (p *nsThread) makeDir(name string) (isNew bool, err error) {
 	parent, err := p.open(path.Dir(name))
 	if err != nil {
 		return false, err
@@ -111,7 +111,7 @@ func (p *place) makeDir(name string) (isNew bool, err error) {
 
 // removeMade removes the empty directories from a target up to made, which was the first one
 // made. It does so as the box user, who could do the same.
-func (p *place) removeMade(target, made string) {
+func (p *nsThread) removeMade(target, made string) {
 	restore, err := actAs(p.uid)
 	if err != nil {
 		return
@@ -139,14 +139,14 @@ const (
 // cover makes a bare, read-only top-level directory of the image writable by mounting a tmpfs on
 // it, as PID 1 does for the mounts that a box starts with. Where something is mounted already,
 // nothing changes.
-func (p *place) cover(target string) error {
+func (p *nsThread) cover(target string) error {
 	top, _, deeper := strings.Cut(target[1:], "/")
-	here, err := mountID(p.root, top)
+	topID, err := mountID(p.root, top)
 	if err != nil {
 		return err
 	}
 	root, err := mountID(p.root, "")
-	if err != nil || here != root || !deeper || "/"+top == "/home" {
+	if err != nil || topID != root || !deeper || "/"+top == "/home" {
 		return err
 	}
 	// If the box user can write to the root, directories are made there directly.
@@ -191,22 +191,22 @@ func setfs(id uint32) {
 
 // outside calls f with a directory of the host as the root, and with its owner as the user to act
 // as. That directory was mounted at mount in the box; f gets paths below it with mount cut off.
-func outside(dir int, mount string, owner uint32, paths []string, f func(p *place) error) error {
+func outside(dir int, mount string, owner uint32, paths []string, f func(p *nsThread) error) error {
 	for _, path := range paths {
 		if mount == "/" || owner == 0 || !isolation.Within(path, mount) || path == mount {
 			return unix.EINVAL
 		}
 	}
-	return apart(func() error { return f(&place{root: dir, uid: owner}) })
+	return onOwnThread(func() error { return f(&nsThread{root: dir, uid: owner}) })
 }
 
-// tidy removes the empty directories that were made in a directory of the host, as the owner of
+// removeEmptyDirs removes the empty directories that were made in a directory of the host, as the owner of
 // that. The directory was mounted at mount in the box.
-func tidy(dir int, mount string, owner uint32, target, made string) error {
+func removeEmptyDirs(dir int, mount string, owner uint32, target, made string) error {
 	if !isolation.Within(target, made) {
 		return unix.EINVAL
 	}
-	return outside(dir, mount, owner, []string{target, made}, func(p *place) error {
+	return outside(dir, mount, owner, []string{target, made}, func(p *nsThread) error {
 		p.removeMade(target[len(mount):], made[len(mount):])
 		return nil
 	})
@@ -215,7 +215,7 @@ func tidy(dir int, mount string, owner uint32, target, made string) error {
 // missing returns the first directory that does not exist of a target below a directory of the
 // host, or "" if none is missing.
 func missing(dir int, mount string, owner uint32, target string) (made string, err error) {
-	err = outside(dir, mount, owner, []string{target}, func(p *place) error {
+	err = outside(dir, mount, owner, []string{target}, func(p *nsThread) error {
 		restore, err := actAs(p.uid)
 		if err != nil {
 			return err

@@ -88,7 +88,7 @@ func unescape(s string) string {
 func (b *Box) mounts(each func(entry)) error {
 	f, err := os.Open("/proc/" + strconv.Itoa(b.PID) + "/mountinfo")
 	if err != nil {
-		return b.gone(err)
+		return b.ended(err)
 	}
 	defer f.Close()
 	if !b.Alive() {

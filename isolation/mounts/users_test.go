@@ -53,14 +53,14 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Whatever thread a caller is on, apart never runs its function on the main thread, which could
+// Whatever thread a caller is on, onOwnThread never runs its function on the main thread, which could
 // not end.
 func TestTheMainThreadStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
 	for range 200 {
 		all.Go(func() {
-			err := apart(func() error {
+			err := onOwnThread(func() error {
 				if unix.Gettid() == unix.Getpid() {
 					return unix.EDEADLK
 				}

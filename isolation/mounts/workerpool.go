@@ -87,7 +87,7 @@ func (p *WorkerPool) Warm() {
 		if err != nil {
 			return // the job that needs a worker reports the error
 		}
-		p.keep(w)
+		p.putIdle(w)
 	})
 }
 
@@ -103,28 +103,28 @@ func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files 
 	for {
 		w, fresh, err := p.take(ctx)
 		if err != nil {
-			p.leave(user)
+			p.endTurn(user)
 			return nil, nil, err
 		}
 		answer, got, err := w.do(ctx, request, files)
 		switch {
 		case err == nil, errors.Is(err, errNoRoom):
-			p.keep(w)
-			p.leave(user)
+			p.putIdle(w)
+			p.endTurn(user)
 			return answer, got, err
 		case errors.Is(err, errNotSent) && !fresh: // the worker has died since it was last used
 			w.close()
 			continue
 		case ctx.Err() != nil:
-			err = why(ctx)
+			err = cancelReason(ctx)
 		}
 		p.giveUp(w, user)
 		return nil, nil, err
 	}
 }
 
-// why returns the reason for which a job is abandoned.
-func why(ctx context.Context) error {
+// cancelReason returns the reason for which a job is abandoned.
+func cancelReason(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errLate) {
 		return errLate
 	}
@@ -154,7 +154,7 @@ func (p *WorkerPool) await(ctx context.Context, user uint32) error {
 		}
 		p.mu.Lock()
 		if ctx.Err() != nil {
-			if err := why(ctx); !errors.Is(err, errLate) {
+			if err := cancelReason(ctx); !errors.Is(err, errLate) {
 				return err
 			}
 			return errBusy
@@ -162,14 +162,14 @@ func (p *WorkerPool) await(ctx context.Context, user uint32) error {
 	}
 }
 
-// leave ends the turn of a user, so that another can begin.
-func (p *WorkerPool) leave(user uint32) {
+// endTurn ends the turn of a user, so that another can begin.
+func (p *WorkerPool) endTurn(user uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leaveLocked(user)
+	p.endTurnLocked(user)
 }
 
-func (p *WorkerPool) leaveLocked(user uint32) {
+func (p *WorkerPool) endTurnLocked(user uint32) {
 	p.all--
 	if p.busy[user]--; p.busy[user] == 0 {
 		delete(p.busy, user)
@@ -190,13 +190,13 @@ func (p *WorkerPool) take(ctx context.Context) (w *worker, fresh bool, err error
 	}
 	w, err = p.starter.start(ctx)
 	if err != nil && ctx.Err() != nil {
-		err = why(ctx)
+		err = cancelReason(ctx)
 	}
 	return w, true, err
 }
 
-// keep adds a worker to the idle ones, or closes it if there are enough.
-func (p *WorkerPool) keep(w *worker) {
+// putIdle adds a worker to the idle ones, or closes it if there are enough.
+func (p *WorkerPool) putIdle(w *worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.down || len(p.idle) >= p.cfg.Keep {
@@ -206,8 +206,8 @@ func (p *WorkerPool) keep(w *worker) {
 	p.idle = append(p.idle, w)
 }
 
-// stubborn is how long a killed worker may take to end before that is logged.
-const stubborn = 2 * time.Second
+// killPatience is how long a killed worker may take to end before that is logged.
+const killPatience = 2 * time.Second
 
 // giveUp kills the worker of a late job. The user's turn ends only when the worker is dead: one
 // that waits uninterruptibly in the kernel lives until the filesystem answers or is aborted.
@@ -220,14 +220,14 @@ func (p *WorkerPool) giveUp(w *worker, user uint32) {
 	if p.down {
 		w.end.Close()
 	} else {
-		p.work.Go(func() { p.bury(w, user) })
+		p.work.Go(func() { p.awaitDeath(w, user) })
 	}
 	p.mu.Unlock()
 	p.Warm()
 }
 
-func (p *WorkerPool) bury(w *worker, user uint32) {
-	if !w.dies(stubborn) {
+func (p *WorkerPool) awaitDeath(w *worker, user uint32) {
+	if !w.dies(killPatience) {
 		p.mu.Lock()
 		n := len(p.lost)
 		p.mu.Unlock()
@@ -241,7 +241,7 @@ func (p *WorkerPool) bury(w *worker, user uint32) {
 	if p.stuck[user]--; p.stuck[user] == 0 {
 		delete(p.stuck, user)
 	}
-	p.leaveLocked(user)
+	p.endTurnLocked(user)
 }
 
 // Close ends all workers; jobs in progress end as ErrCanceled.

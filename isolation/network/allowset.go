@@ -81,7 +81,7 @@ func (l *Link) pin(space *os.File, pins []rule.Pin) error {
 			return err
 		}
 	}
-	gone := l.pinned.makeRoom(len(pins), now)
+	dropped := l.pinned.makeRoom(len(pins), now)
 	fresh, again := l.pinned.add(pins, now)
 	send := func(do func(*nftables.Set, []nftables.SetElement) error, list map[string]time.Duration) {
 		for _, four := range []bool{true, false} {
@@ -96,7 +96,7 @@ func (l *Link) pin(space *os.File, pins []rule.Pin) error {
 			}
 		}
 	}
-	for _, list := range []map[string]time.Duration{gone, again} {
+	for _, list := range []map[string]time.Duration{dropped, again} {
 		send(c.SetAddElements, list) // add before deleting: to delete an expired element would fail the whole transaction
 		send(c.SetDeleteElements, list)
 	}
@@ -158,12 +158,12 @@ func (known pinTable) makeRoom(n int, now time.Time) map[string]time.Duration {
 	if len(known)+n <= maxPins {
 		return nil
 	}
-	gone := map[string]time.Duration{}
+	dropped := map[string]time.Duration{}
 	for _, key := range slices.SortedFunc(maps.Keys(known), func(a, b string) int { return known[a].Compare(known[b]) })[:len(known)+n-maxPins] {
-		gone[key] = rule.LongestPin
+		dropped[key] = rule.LongestPin
 		delete(known, key)
 	}
-	return gone
+	return dropped
 }
 
 // keyOf pads each part, so that it begins at a register.

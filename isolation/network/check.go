@@ -190,9 +190,9 @@ func (h *Host) Check() isolation.Check {
 	} else {
 		detail += "; no IPv6 (no forwarding, no default route, or network.ipv6 is empty)"
 	}
-	if walls := h.walls(up.six); len(walls) > 0 {
-		c.Detail, c.Hint = detail, firewall.Hints(walls, h.tag)
-		for _, w := range walls {
+	if blocking := h.blockingChains(up.six); len(blocking) > 0 {
+		c.Detail, c.Hint = detail, firewall.Hints(blocking, h.tag)
+		for _, w := range blocking {
 			c.Detail += "; " + w.String()
 		}
 		return c
@@ -216,8 +216,8 @@ func Hint(err error) string {
 	return ""
 }
 
-// walls returns the chains of other firewalls that refuse what boxes send.
-func (h *Host) walls(six bool) []firewall.BlockingChain {
+// blockingChains returns the chains of other firewalls that refuse what boxes send.
+func (h *Host) blockingChains(six bool) []firewall.BlockingChain {
 	c, err := connect()
 	if err != nil {
 		return nil

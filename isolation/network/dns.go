@@ -43,21 +43,21 @@ func (h *Host) read(spec *isolation.NetworkSpec) (dnsMode, []rule.Rule, error) {
 	case spec.NamesOnly != (spec.Names != 0), spec.Strict && !spec.NamesOnly:
 		return as, nil, &rule.Refusal{Part: "names", Value: strconv.FormatUint(uint64(spec.Names), 16), Allowed: "a number, of a box that asks boxd alone"}
 	}
-	own := rule.Caps{Connections: int(spec.Connections), Bandwidth: spec.Bandwidth}
-	if err := own.Check(); err != nil {
+	caps := rule.Caps{Connections: int(spec.Connections), Bandwidth: spec.Bandwidth}
+	if err := caps.Check(); err != nil {
 		return as, nil, err
 	}
-	if what, more := own.Exceed(h.cfg.Most); more {
+	if what, more := caps.Exceed(h.cfg.Most); more {
 		return as, nil, &Failure{Reason: "no profile of box.toml lets a box have " + what, Errno: unix.EPERM}
 	}
-	as.caps = rule.Caps{Connections: cmp.Or(own.Connections, h.cfg.Connections), Bandwidth: cmp.Or(own.Bandwidth, h.cfg.Bandwidth)}
+	as.caps = rule.Caps{Connections: cmp.Or(caps.Connections, h.cfg.Connections), Bandwidth: cmp.Or(caps.Bandwidth, h.cfg.Bandwidth)}
 	rules, err := h.parse(spec.Rules)
 	return as, rules, err
 }
 
-// goOn lets connections continue that a pin has let through. It comes before all rules but those
+// continuePinned lets connections continue that a pin has let through. It comes before all rules but those
 // for loopback, and refuses queries to other name servers first.
-func (w *writer) goOn(as dnsMode) {
+func (w *writer) continuePinned(as dnsMode) {
 	if as.rules == 0 {
 		return
 	}

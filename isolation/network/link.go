@@ -90,7 +90,7 @@ func (h *Host) namespace(b *Box) (*os.File, error) {
 	}
 	var box unix.Stat_t
 	err = unix.Fstat(int(space.Fd()), &box)
-	if err == nil && (!b.Alive() || h.own.Ino == 0 || h.own.Ino == box.Ino && h.own.Dev == box.Dev) {
+	if err == nil && (!b.Alive() || h.hostNS.Ino == 0 || h.hostNS.Ino == box.Ino && h.hostNS.Dev == box.Dev) {
 		err = unix.ESRCH
 	}
 	if err != nil {
@@ -134,11 +134,11 @@ func (h *Host) addresses(n uint32, six, host bool) (list []netip.Addr) {
 		if !block.IsValid() || block.Addr().Is6() && !six {
 			continue
 		}
-		own, box := couple(block, n)
+		addr, box := pairAddresses(block, n)
 		if !host {
-			own = box
+			addr = box
 		}
-		list = append(list, own)
+		list = append(list, addr)
 	}
 	return list
 }
@@ -156,8 +156,8 @@ func (h *Host) Remove(key string) {
 		h.log.Printf("box %s: %v", key, err) // its addresses stay reserved
 		return
 	}
-	own := h.addresses(l.pair, true, false)
-	h.forgetFlows(func(a netip.Addr) bool { return slices.Contains(own, a) })
+	addrs := h.addresses(l.pair, true, false)
+	h.forgetFlows(func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 	h.release(l.pair)
 }
 

@@ -29,12 +29,12 @@ import (
 
 // Host is the part of this host's network that belongs to one keeper.
 type Host struct {
-	cfg  rule.Config
-	tag  string // prefix of the names of its links
-	log  *log.Logger
-	own  unix.Stat_t // identity of the host's network namespace. /proc/self has that of the main thread, which may be inside a box for a while
-	stop chan struct{}
-	done sync.WaitGroup
+	cfg    rule.Config
+	tag    string // prefix of the names of its links
+	log    *log.Logger
+	hostNS unix.Stat_t // identity of the host's network namespace. /proc/self has that of the main thread, which may be inside a box for a while
+	stop   chan struct{}
+	done   sync.WaitGroup
 
 	watching sync.Once
 	tabling  sync.Mutex   // held while the host's table is written
@@ -64,7 +64,7 @@ const (
 // New returns the part of one keeper. The network of the calling thread must be the host's.
 func New(cfg rule.Config, l *log.Logger) *Host {
 	h := &Host{cfg: cfg, tag: prefix + digest(cfg.Run)[:tagChars], log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}, next: rand.Uint32()}
-	if err := unix.Stat("/proc/thread-self/ns/net", &h.own); err != nil {
+	if err := unix.Stat("/proc/thread-self/ns/net", &h.hostNS); err != nil {
 		l.Printf("network: boxes can have none: %v", err)
 	}
 	return h
@@ -127,8 +127,8 @@ func (h *Host) release(n uint32) {
 	delete(h.used, n)
 }
 
-// couple returns the addresses of the host's end and the box's.
-func couple(block netip.Prefix, n uint32) (host, box netip.Addr) {
+// pairAddresses returns the addresses of the host's end and the box's.
+func pairAddresses(block netip.Prefix, n uint32) (host, box netip.Addr) {
 	bytes := block.Addr().AsSlice()
 	carry := uint64(n) * 2
 	for i := len(bytes) - 1; carry > 0 && i >= 0; i-- {
@@ -191,13 +191,13 @@ func (h *Host) resolvers(six bool) []netip.Addr {
 			list = nameservers(string(data))
 		}
 	}
-	var own []netip.Addr
+	var usable []netip.Addr
 	for _, a := range list {
 		if a.Is4() || six {
-			own = append(own, a)
+			usable = append(usable, a)
 		}
 	}
-	return own
+	return usable
 }
 
 // nameservers parses resolv.conf(5). A server on the host itself is left out, since boxes cannot

@@ -34,10 +34,10 @@ func (w *writer) rememberRedirecting(as dnsMode) {
 	}
 }
 
-// redirecting accepts what was redirected to the proxy, up to the limit of connections, and
+// acceptRedirected accepts what was redirected to the proxy, up to the limit of connections, and
 // nothing else there. It comes before the rules for loopback: a redirected packet still has the
 // link as its output interface.
-func (w *writer) redirecting(as dnsMode, most int) {
+func (w *writer) acceptRedirected(as dnsMode, most int) {
 	if !as.strict {
 		return
 	}
@@ -50,10 +50,10 @@ func (w *writer) redirecting(as dnsMode, most int) {
 	}
 }
 
-// unseen refuses what a pin would let through without a check: a packet that was not redirected,
+// refuseUnchecked refuses what a pin would let through without a check: a packet that was not redirected,
 // since there was no pin yet, and QUIC, which cannot be checked. It comes between the rules by
 // CIDR and the pins.
-func (w *writer) unseen(as dnsMode) {
+func (w *writer) refuseUnchecked(as dnsMode) {
 	if !as.strict {
 		return
 	}
@@ -63,9 +63,9 @@ func (w *writer) unseen(as dnsMode) {
 	}
 }
 
-// lead redirects what a pin would let through to the proxy. It comes after the sets of pins; what
+// redirect redirects what a pin would let through to the proxy. It comes after the sets of pins; what
 // a rule by CIDR allows is not redirected.
-func (w *writer) lead(as dnsMode, rules ordered) {
+func (w *writer) redirect(as dnsMode, rules ordered) {
 	if !as.strict {
 		return
 	}

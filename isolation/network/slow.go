@@ -18,12 +18,12 @@ const (
 	queueShare = 4        // and the queue a quarter
 )
 
-// slow limits what an end of a link sends, in bytes per second; 0 removes the limit. A sender
+// limitRate limits what an end of a link sends, in bytes per second; 0 removes the limit. A sender
 // above it waits, and then loses packets.
-func slow(at *netlink.Handle, end netlink.Link, rate uint64) error {
+func limitRate(at *netlink.Handle, end netlink.Link, rate uint64) error {
 	attrs := netlink.QdiscAttrs{LinkIndex: end.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 	if rate == 0 {
-		return uncapped(at, end, attrs)
+		return unlimitRate(at, end, attrs)
 	}
 	burst := max(leastBurst, rate/burstShare)
 	qdisc := &netlink.Tbf{
@@ -40,8 +40,8 @@ func slow(at *netlink.Handle, end netlink.Link, rate uint64) error {
 // LackCap is the Lack of a kernel that cannot limit bandwidth.
 const LackCap = "sch_tbf"
 
-// uncapped removes the limit of an end, if it has one.
-func uncapped(at *netlink.Handle, end netlink.Link, attrs netlink.QdiscAttrs) error {
+// unlimitRate removes the limit of an end, if it has one.
+func unlimitRate(at *netlink.Handle, end netlink.Link, attrs netlink.QdiscAttrs) error {
 	list, err := at.QdiscList(end)
 	if err != nil {
 		return fmt.Errorf("bandwidth: %w", err)
@@ -56,13 +56,13 @@ func uncapped(at *netlink.Handle, end netlink.Link, attrs netlink.QdiscAttrs) er
 
 // LimitVeth changes the bandwidth limit of an existing pair.
 func LimitVeth(name string, space *os.File, rate uint64) error {
-	own, inner, err := handles(space)
+	outer, inner, err := handles(space)
 	if err != nil {
 		return err
 	}
-	defer own.Close()
+	defer outer.Close()
 	defer inner.Close()
-	end, err := own.LinkByName(name)
+	end, err := outer.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("link %s: %w", name, err)
 	}
@@ -70,5 +70,5 @@ func LimitVeth(name string, space *os.File, rate uint64) error {
 	if err != nil {
 		return fmt.Errorf("the box's end: %w", err)
 	}
-	return errors.Join(slow(own, end, rate), slow(inner, peer, rate))
+	return errors.Join(limitRate(outer, end, rate), limitRate(inner, peer, rate))
 }

@@ -191,11 +191,11 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 	}
 	w.refusals(before, as.caps.Connections)
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
-	w.redirecting(as, as.caps.Connections)
+	w.acceptRedirected(as, as.caps.Connections)
 	w.rule(within(expr.MetaKeyOIFNAME), accept())
 	w.neighbours()
 	w.most(as.caps.Connections)
-	w.goOn(as)
+	w.continuePinned(as)
 	if as.rules != 0 {
 		resolvers = nil
 	}
@@ -216,10 +216,10 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 	for _, r := range rules.others {
 		w.allow(r)
 	}
-	w.unseen(as)
+	w.refuseUnchecked(as)
 	w.pins(as)
 	w.refuse()
-	w.lead(as, rules)
+	w.redirect(as, rules)
 	if w.err != nil {
 		return w.err
 	}

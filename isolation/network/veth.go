@@ -46,16 +46,16 @@ const queue = 1000
 // host's end routes only the box's address, and nothing passes either end before its sysctls are
 // set. If it fails, Remove removes what it has made.
 func (e *Veth) Make(space *os.File) error {
-	own, inner, err := handles(space)
+	outer, inner, err := handles(space)
 	if err != nil {
 		return err
 	}
-	defer own.Close()
+	defer outer.Close()
 	defer inner.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.TxQLen = e.Name, e.MTU, queue
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: BoxEnd, PeerMTU: uint32(e.MTU), PeerNamespace: netlink.NsFd(space.Fd())}
-	if err := own.LinkAdd(veth); err != nil {
+	if err := outer.LinkAdd(veth); err != nil {
 		return &Lack{"links in pairs (veth)", err}
 	}
 	peer, err := inner.LinkByName(BoxEnd)
@@ -68,11 +68,11 @@ func (e *Veth) Make(space *os.File) error {
 	if err := InNamespace(space, reconcileBox); err != nil {
 		return fmt.Errorf("the box's end: %w", err)
 	}
-	if err := errors.Join(addresses(own, veth, e.Host), addresses(inner, peer, e.Box)); err != nil {
+	if err := errors.Join(addresses(outer, veth, e.Host), addresses(inner, peer, e.Box)); err != nil {
 		return err
 	}
 	if e.Bandwidth > 0 {
-		if err := errors.Join(slow(own, veth, e.Bandwidth), slow(inner, peer, e.Bandwidth)); err != nil {
+		if err := errors.Join(limitRate(outer, veth, e.Bandwidth), limitRate(inner, peer, e.Bandwidth)); err != nil {
 			return err
 		}
 	}
@@ -86,15 +86,15 @@ func (e *Veth) Make(space *os.File) error {
 }
 
 // handles opens netlink sockets in the host's network namespace, and in the box's.
-func handles(space *os.File) (own, inner *netlink.Handle, err error) {
-	if own, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+func handles(space *os.File) (outer, inner *netlink.Handle, err error) {
+	if outer, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, nil, &Lack{"netlink", err}
 	}
 	if inner, err = netlink.NewHandleAt(netns.NsHandle(space.Fd()), unix.NETLINK_ROUTE); err != nil {
-		own.Close()
+		outer.Close()
 		return nil, nil, fmt.Errorf("the box's network: %w", err)
 	}
-	return own, inner, nil
+	return outer, inner, nil
 }
 
 // addresses gives an end its addresses and sets it up.
@@ -121,8 +121,8 @@ func RemoveVeth(name string) error {
 	if err == nil {
 		err = netlink.LinkDel(end)
 	}
-	var gone netlink.LinkNotFoundError
-	if errors.As(err, &gone) || errors.Is(err, unix.ENODEV) { // the kernel was faster: it removes the pair with the box
+	var notFound netlink.LinkNotFoundError
+	if errors.As(err, &notFound) || errors.Is(err, unix.ENODEV) { // the kernel was faster: it removes the pair with the box
 		err = nil
 	}
 	if err != nil {

@@ -271,7 +271,7 @@ func (b *builder) bindFile(name string) error {
 
 // etc makes the synthetic /etc and adds the listed parts of the host's.
 func (b *builder) etc(show []string) error {
-	own := map[string]string{
+	files := map[string]string{
 		"passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n" +
 			"box:x:1000:1000:box:" + isolation.Home + ":/bin/sh\n" +
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -287,9 +287,9 @@ func (b *builder) etc(show []string) error {
 		return err
 	}
 	if slices.Contains(listed, "etc/"+gitConfig) { // the operator wants the host's file instead
-		delete(own, gitConfig)
+		delete(files, gitConfig)
 	}
-	for name, text := range own {
+	for name, text := range files {
 		if err := b.write("etc/"+name, []byte(text)); err != nil {
 			return err
 		}

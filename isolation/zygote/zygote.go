@@ -83,8 +83,8 @@ type Cloning struct {
 // Request asks for a PID 1 with the id range own and the socket control, which it takes over. The
 // zygote works while the caller does something else. The clone has a network of its own unless it
 // is to share the keeper's.
-func (z *Zygote) Request(own IDRange, control, group int, share bool) (*Cloning, error) {
-	c := &Cloning{z: z, ids: own, control: control, group: group, share: share}
+func (z *Zygote) Request(ids IDRange, control, group int, share bool) (*Cloning, error) {
+	c := &Cloning{z: z, ids: ids, control: control, group: group, share: share}
 	z.mu.Lock()
 	stamp := z.stampNow()
 	if z.conn != nil && z.stamp != stamp {

@@ -20,12 +20,12 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// handshakeMost is how long the TLS handshake with the real host may take.
-const handshakeMost = 20 * time.Second
+// handshakeTimeout is how long the TLS handshake with the real host may take.
+const handshakeTimeout = 20 * time.Second
 
-// opened takes over a connection if it is to a host that has secrets: the TLS of the box then
+// terminateTLS takes over a connection if it is to a host that has secrets: the TLS of the box then
 // ends here. records are what was read of it so far.
-func (s *Server) opened(ctx context.Context, c *client, r *bufio.Reader, records []byte, t Target) bool {
+func (s *Server) terminateTLS(ctx context.Context, c *client, r *bufio.Reader, records []byte, t Target) bool {
 	if s.box.Secrets == nil {
 		return false
 	}
@@ -34,11 +34,11 @@ func (s *Server) opened(ctx context.Context, c *client, r *bufio.Reader, records
 	if host == nil || c.SetReadDeadline(time.Time{}) != nil {
 		return false
 	}
-	inner := &innards{client: c, in: io.MultiReader(bytes.NewReader(records), r), target: t, host: host}
+	inner := &tlsClient{client: c, in: io.MultiReader(bytes.NewReader(records), r), target: t, host: host}
 	cfg := set.Serve()
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if len(hello.SupportedProtos) > 0 && !slices.ContainsFunc(hello.SupportedProtos, func(p string) bool { return slices.Contains(cfg.NextProtos, p) }) {
-			inner.unspoken()
+			inner.denyProtocol()
 		}
 		return nil, nil // the handshake continues with cfg, and ends with an alert if they have no protocol in common
 	}
@@ -46,13 +46,13 @@ func (s *Server) opened(ctx context.Context, c *client, r *bufio.Reader, records
 	return true
 }
 
-// unspoken reports a connection that does not speak HTTP/1.1.
-func (n *innards) unspoken() {
+// denyProtocol reports a connection that does not speak HTTP/1.1.
+func (n *tlsClient) denyProtocol() {
 	n.server.deny(Denial{Reason: egress.Unspoken, Asked: string(n.target.Name)}, n.to)
 }
 
-// innards is a connection of a box to a host that has secrets.
-type innards struct {
+// tlsClient is a connection of a box to a host that has secrets.
+type tlsClient struct {
 	*client
 	in     io.Reader
 	target Target
@@ -60,7 +60,7 @@ type innards struct {
 }
 
 // Read reads the connection from its first byte, including what was read already.
-func (n *innards) Read(b []byte) (int, error) { return n.in.Read(b) }
+func (n *tlsClient) Read(b []byte) (int, error) { return n.in.Read(b) }
 
 // newBound returns the server of such connections. Each request gets a connection of its own to
 // the real host.
@@ -69,7 +69,7 @@ func newBound(s *Server) *web {
 	w.ServeHTTP = w.serveBound
 	transport := w.transport()
 	transport.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		n, ok := ctx.Value(keyInnards).(*innards)
+		n, ok := ctx.Value(keyTLSClient).(*tlsClient)
 		if !ok {
 			return nil, errors.New("no target")
 		}
@@ -77,7 +77,7 @@ func newBound(s *Server) *web {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, handshakeMost)
+		ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 		defer cancel()
 		shown := tls.Client(conn, n.host.Dial(n.target.Name))
 		if err := shown.HandshakeContext(ctx); err != nil {
@@ -98,17 +98,17 @@ func (w *web) serveBound(out http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	n, ok := shown.NetConn().(*innards)
+	n, ok := shown.NetConn().(*tlsClient)
 	if !ok {
 		return
 	}
 	if r.ProtoMajor > 1 { // the client sent the HTTP/2 preface all the same
-		n.unspoken()
+		n.denyProtocol()
 		refuse(out, http.StatusMisdirectedRequest, "boxd: only HTTP/1.1 is spoken to "+string(n.target.Name)+" here, which is a host of secrets\n")
 		return
 	}
 	if host, ok := hostOf(r, portTLS); !ok || !sameName(host, n.target.Name) {
-		w.server.nameless(r.Host, n.to)
+		w.server.denyNameless(r.Host, n.to)
 		refuse(out, http.StatusMisdirectedRequest, "boxd: this connection is for "+string(n.target.Name)+" and not for "+strconv.QuoteToASCII(r.Host)+"\n")
 		return
 	}
@@ -116,7 +116,7 @@ func (w *web) serveBound(out http.ResponseWriter, r *http.Request) {
 		refuse(out, http.StatusRequestHeaderFieldsTooLarge, "boxd: "+err.Error()+"\n")
 		return
 	}
-	w.pass.ServeHTTP(&final{out}, r.WithContext(context.WithValue(r.Context(), keyInnards, n)))
+	w.pass.ServeHTTP(&final{out}, r.WithContext(context.WithValue(r.Context(), keyTLSClient, n)))
 }
 
 func sameName(host string, name egress.Name) bool {
@@ -126,7 +126,7 @@ func sameName(host string, name egress.Name) bool {
 
 // rewriteBound is rewrite for a host within TLS.
 func rewriteBound(p *httputil.ProxyRequest) {
-	n, _ := p.In.Context().Value(keyInnards).(*innards)
+	n, _ := p.In.Context().Value(keyTLSClient).(*tlsClient)
 	rewriteTo(p, "https", n.target.To.String())
 	p.Out.Host = string(n.target.Name)
 }
@@ -150,7 +150,7 @@ func (c *cleaner) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n, ok := r.Context().Value(keyInnards).(*innards); ok {
+	if n, ok := r.Context().Value(keyTLSClient).(*tlsClient); ok {
 		n.host.Out(got.Header)
 	}
 	answer := *got // a copy: the transport adds trailers to the original later

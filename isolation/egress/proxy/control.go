@@ -122,7 +122,7 @@ func (c *Control) handle(ctx context.Context, body []byte, files []int) error {
 }
 
 func (c *Control) add(ctx context.Context, b *egress.Box, files []int) error {
-	packets, streams, looked, err := sockets(files, b.Strict)
+	packets, streams, redirected, err := sockets(files, b.Strict)
 	if err != nil {
 		return err
 	}
@@ -134,27 +134,27 @@ func (c *Control) add(ctx context.Context, b *egress.Box, files []int) error {
 	}
 	if err != nil {
 		c.mu.Unlock()
-		closeAll(looked)
+		closeAll(redirected)
 		return errors.Join(err, packets.Close(), streams.Close())
 	}
 	ctx, end := context.WithCancel(ctx)
-	own := &box{end: end, done: make(chan struct{})}
-	own.rules.Store(rules)
-	asks := c.questioner(b, own)
+	served := &box{end: end, done: make(chan struct{})}
+	served.rules.Store(rules)
+	asks := c.newResolverBox(b, served)
 	if b.Strict {
-		own.proxy = c.looker(b, own, asks)
+		served.proxy = c.newServer(b, served, asks)
 	}
-	c.boxes[b.Key] = own
+	c.boxes[b.Key] = served
 	c.mu.Unlock()
 	c.all.Go(func() {
-		defer close(own.done)
+		defer close(served.done)
 		defer end()
-		var looking sync.WaitGroup
-		looking.Go(func() {
-			if own.proxy == nil {
+		var proxying sync.WaitGroup
+		proxying.Go(func() {
+			if served.proxy == nil {
 				return
 			}
-			if err := own.proxy.Serve(ctx, looked); err != nil {
+			if err := served.proxy.Serve(ctx, redirected); err != nil {
 				c.report(&egress.Report{Ended: &egress.Ended{Key: b.Key, Error: err.Error()}})
 			}
 			end() // end both, or boxd would open sockets that still exist
@@ -163,14 +163,14 @@ func (c *Control) add(ctx context.Context, b *egress.Box, files []int) error {
 			c.report(&egress.Report{Ended: &egress.Ended{Key: b.Key, Error: err.Error()}})
 		}
 		end()
-		looking.Wait()
+		proxying.Wait()
 	})
 	return nil
 }
 
-func (c *Control) questioner(b *egress.Box, own *box) *ResolverBox {
+func (c *Control) newResolverBox(b *egress.Box, served *box) *ResolverBox {
 	return &ResolverBox{
-		Rules: own.rules.Load, V6: b.V6,
+		Rules: served.rules.Load, V6: b.V6,
 		Pin: func(ctx context.Context, p Pin) error { return c.pin(ctx, b.Key, p) },
 		Denied: func(d Denial) {
 			c.report(&egress.Report{Denied: &egress.Denied{Key: b.Key, Reason: string(d.Reason), Asked: d.Asked, Addresses: d.Addresses, Port: d.Port, Setting: d.Setting}})
@@ -185,10 +185,10 @@ func (c *Control) change(b *egress.Box) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if own := c.boxes[b.Key]; own != nil {
-		own.rules.Store(rules)
-		if own.proxy != nil {
-			own.proxy.Cut() // the kernel does too, but only once a connection sends something
+	if served := c.boxes[b.Key]; served != nil {
+		served.rules.Store(rules)
+		if served.proxy != nil {
+			served.proxy.Cut() // the kernel does too, but only once a connection sends something
 		}
 	}
 	return err
@@ -197,12 +197,12 @@ func (c *Control) change(b *egress.Box) error {
 // remove stops serving a box, and returns when its sockets are closed.
 func (c *Control) remove(key string) {
 	c.mu.Lock()
-	own := c.boxes[key]
+	served := c.boxes[key]
 	delete(c.boxes, key)
 	c.mu.Unlock()
-	if own != nil {
-		own.end()
-		<-own.done
+	if served != nil {
+		served.end()
+		<-served.done
 	}
 }
 

@@ -44,13 +44,13 @@ func leadsAstray(name egress.Name, to []netip.Addr) Denial {
 
 // Tally remembers what was reported recently.
 type Tally struct {
-	mu   sync.Mutex
-	told map[string]time.Time
+	mu       sync.Mutex
+	reported map[string]time.Time
 }
 
 const (
-	maxTold  = 256
-	tellOnce = time.Minute
+	maxReported = 256
+	reportOnce  = time.Minute
 )
 
 // IsNew reports whether a text was not reported in the last minute. If too many others were, it
@@ -58,23 +58,23 @@ const (
 func (t *Tally) IsNew(text string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at, ok := t.told[text]; ok && now.Sub(at) < tellOnce {
+	if at, ok := t.reported[text]; ok && now.Sub(at) < reportOnce {
 		return false
 	}
-	if len(t.told) >= maxTold {
-		for k, at := range t.told {
-			if now.Sub(at) >= tellOnce {
-				delete(t.told, k)
+	if len(t.reported) >= maxReported {
+		for k, at := range t.reported {
+			if now.Sub(at) >= reportOnce {
+				delete(t.reported, k)
 			}
 		}
-		if len(t.told) >= maxTold {
+		if len(t.reported) >= maxReported {
 			return false
 		}
 	}
-	if t.told == nil {
-		t.told = map[string]time.Time{}
+	if t.reported == nil {
+		t.reported = map[string]time.Time{}
 	}
-	t.told[text] = now
+	t.reported[text] = now
 	return true
 }
 

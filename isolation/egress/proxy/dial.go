@@ -16,10 +16,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// looker returns the proxy server of a box.
-func (c *Control) looker(b *egress.Box, own *box, asks *ResolverBox) *Server {
+// newServer returns the proxy server of a box.
+func (c *Control) newServer(b *egress.Box, served *box, asks *ResolverBox) *Server {
 	return c.proxy.Open(&Box{
-		Rules: own.rules.Load, Secrets: func() *Secrets { return c.set(b.Key) },
+		Rules: served.rules.Load, Secrets: func() *Secrets { return c.set(b.Key) },
 		Dial: func(ctx context.Context, t Target) (net.Conn, error) { return c.dial(ctx, b.Key, t) },
 		Find: func(ctx context.Context, name egress.Name, six bool) bool {
 			return c.resolver.Find(ctx, asks, name, six)

@@ -66,11 +66,11 @@ var errSeen = errors.New("the hello was seen")
 
 // serverName has crypto/tls parse a ClientHello.
 func serverName(records []byte) (name string, err error) {
-	seen := false
+	parsed := false
 	// Nothing is ever sent in answer to it.
-	server := tls.Server(&heard{in: bytes.NewReader(records)}, &tls.Config{ //nolint:gosec // see above
+	server := tls.Server(&parsedConn{in: bytes.NewReader(records)}, &tls.Config{ //nolint:gosec // see above
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-			name, seen = hello.ServerName, true
+			name, parsed = hello.ServerName, true
 			if slices.Contains(hello.Extensions, encryptedHello) {
 				name, err = "", errEncrypted
 			}
@@ -78,17 +78,17 @@ func serverName(records []byte) (name string, err error) {
 		},
 	})
 	_ = server.Handshake() //nolint:noctx // it has all that it reads
-	if !seen {
+	if !parsed {
 		return "", errNoHello
 	}
 	return name, err
 }
 
-// heard is a connection that returns bytes read earlier, and drops what is written to it.
-type heard struct {
+// parsedConn is a connection that returns bytes read earlier, and drops what is written to it.
+type parsedConn struct {
 	net.Conn
 	in io.Reader
 }
 
-func (h *heard) Read(b []byte) (int, error)  { return h.in.Read(b) }
-func (h *heard) Write(b []byte) (int, error) { return len(b), nil }
+func (h *parsedConn) Read(b []byte) (int, error)  { return h.in.Read(b) }
+func (h *parsedConn) Write(b []byte) (int, error) { return len(b), nil }

@@ -88,14 +88,14 @@ func NewProxy(cfg Config) *Proxy {
 type Server struct {
 	proxy *Proxy
 	box   *Box
-	own   chan struct{} // bounds its connections
+	slots chan struct{} // bounds its connections
 	web   *web
 	bound *web // server of connections to hosts that have secrets, within TLS
 	wg    sync.WaitGroup
 
-	told    Tally
-	finding sync.Mutex           // held while a name is resolved once more
-	found   map[string]time.Time // when a name was resolved once more
+	reported Tally
+	finding  sync.Mutex           // held while a name is resolved once more
+	found    map[string]time.Time // when a name was resolved once more
 
 	mu    sync.Mutex
 	conns map[*client]bool
@@ -103,7 +103,7 @@ type Server struct {
 
 // Open returns a Server that does nothing until Serve is called.
 func (p *Proxy) Open(box *Box) *Server {
-	s := &Server{proxy: p, box: box, own: make(chan struct{}, p.cfg.PerBox), conns: map[*client]bool{}, found: map[string]time.Time{}}
+	s := &Server{proxy: p, box: box, slots: make(chan struct{}, p.cfg.PerBox), conns: map[*client]bool{}, found: map[string]time.Time{}}
 	s.web, s.bound = newWeb(s), newBound(s)
 	return s
 }
@@ -146,13 +146,13 @@ func (s *Server) Cut() {
 func (s *Server) accept(ctx context.Context, l net.Listener) error {
 	for {
 		select {
-		case s.own <- struct{}{}:
+		case s.slots <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		conn, err := l.Accept()
 		if err != nil {
-			<-s.own
+			<-s.slots
 			return err
 		}
 		c := &client{Conn: conn, server: s}
@@ -160,7 +160,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 		case s.proxy.all <- struct{}{}:
 		default:
 			conn.Close()
-			<-s.own
+			<-s.slots
 			continue
 		}
 		s.mu.Lock()
@@ -215,7 +215,7 @@ func (c *client) Close() error {
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()
-		<-s.own
+		<-s.slots
 		<-s.proxy.all
 		s.wg.Done()
 	})
@@ -227,7 +227,7 @@ func (c *client) Close() error {
 func (s *Server) permit(host string, to netip.AddrPort) (Target, bool) {
 	name, ok := egress.FromQuery(strings.TrimSuffix(host, ".") + ".")
 	if !ok {
-		s.nameless(host, to)
+		s.denyNameless(host, to)
 		return Target{}, false
 	}
 	opening := egress.Opening{Protocol: egress.TCP, Port: to.Port()}
@@ -238,9 +238,9 @@ func (s *Server) permit(host string, to netip.AddrPort) (Target, bool) {
 	return Target{name, to}, true
 }
 
-// nameless reports a connection that names no valid host. Only a rule for its address would let
+// denyNameless reports a connection that names no valid host. Only a rule for its address would let
 // it through.
-func (s *Server) nameless(host string, to netip.AddrPort) {
+func (s *Server) denyNameless(host string, to netip.AddrPort) {
 	asked := ""
 	if host != "" {
 		asked = strconv.QuoteToASCII(host[:min(len(host), maxShownHost)])
@@ -254,7 +254,7 @@ const maxShownHost = 200
 
 func (s *Server) deny(d Denial, to netip.AddrPort) {
 	d.Addresses, d.Port = []netip.Addr{to.Addr()}, to.Port()
-	if s.told.IsNew(string(d.Reason)+" "+d.Asked+" "+to.String(), time.Now()) {
+	if s.reported.IsNew(string(d.Reason)+" "+d.Asked+" "+to.String(), time.Now()) {
 		s.box.Denied(d)
 	}
 }
@@ -262,7 +262,7 @@ func (s *Server) deny(d Denial, to netip.AddrPort) {
 // dial connects for a name. If the name is not known to have resolved to the address it is
 // resolved once more: a boxd that has just started does not know what earlier queries returned.
 func (s *Server) dial(ctx context.Context, t Target) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectMost)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := s.box.Dial(ctx, t)
 	if !errors.Is(err, ErrNotLed) {
@@ -301,5 +301,5 @@ const (
 	maxFound = 1024
 )
 
-// connectMost is how long it may take to establish a connection.
-const connectMost = 30 * time.Second
+// connectTimeout is how long it may take to establish a connection.
+const connectTimeout = 30 * time.Second

@@ -25,7 +25,7 @@ var ErrTooLong = errors.New("the headers would be too long")
 
 // Secrets are the secrets of one box. They do not change. A nil *Secrets has none.
 type Secrets struct {
-	own   tls.Certificate
+	cert  tls.Certificate
 	hosts map[egress.Name]*SecretHost
 }
 
@@ -43,7 +43,7 @@ func NewSecrets(m *egress.Secrets) (*Secrets, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the key of the certificate: %w", err)
 	}
-	s := &Secrets{own: tls.Certificate{Certificate: [][]byte{m.Certificate}, PrivateKey: key}, hosts: map[egress.Name]*SecretHost{}}
+	s := &Secrets{cert: tls.Certificate{Certificate: [][]byte{m.Certificate}, PrivateKey: key}, hosts: map[egress.Name]*SecretHost{}}
 	in, out := map[egress.Name][]string{}, map[egress.Name][]string{}
 	for i := range m.List {
 		one := &m.List[i]
@@ -85,7 +85,7 @@ func (s *Secrets) For(name egress.Name) *SecretHost {
 
 // Serve returns the TLS configuration towards the box, in place of its hosts: HTTP/1.1 only.
 func (s *Secrets) Serve() *tls.Config {
-	return &tls.Config{Certificates: []tls.Certificate{s.own}, MinVersion: tls.VersionTLS12, NextProtos: []string{http1}}
+	return &tls.Config{Certificates: []tls.Certificate{s.cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{http1}}
 }
 
 // http1 is the ALPN name of HTTP/1.1.

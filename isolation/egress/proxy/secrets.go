@@ -20,8 +20,8 @@ func (c *Control) secrets(m *egress.Secrets) error {
 	if set == nil {
 		delete(c.sets, m.Key)
 	}
-	if own := c.boxes[m.Key]; own != nil && own.proxy != nil {
-		own.proxy.Cut()
+	if served := c.boxes[m.Key]; served != nil && served.proxy != nil {
+		served.proxy.Cut()
 	}
 	return err
 }

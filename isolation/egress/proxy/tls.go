@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// afterwards is how long the server may go on sending after the box has ended its direction.
-const afterwards = time.Hour
+// halfCloseTimeout is how long the server may go on sending after the box has ended its direction.
+const halfCloseTimeout = time.Hour
 
 // denial is a fatal alert, access_denied.
 const denial = "\x15\x03\x03\x00\x02\x02\x31"
@@ -37,11 +37,11 @@ func (s *Server) tls(ctx context.Context, c *client) (taken bool) {
 		if errors.Is(err, errEncrypted) {
 			said = err.Error()
 		}
-		s.nameless(said, c.to)
+		s.denyNameless(said, c.to)
 	} else {
 		t, ok = s.permit(server, c.to)
 	}
-	if ok && s.opened(ctx, c, r, records, t) {
+	if ok && s.terminateTLS(ctx, c, r, records, t) {
 		return true
 	}
 	var up net.Conn
@@ -74,7 +74,7 @@ func (s *Server) pass(c *client, r *bufio.Reader, up net.Conn, server string) {
 			_ = c.Close()
 			return
 		}
-		_ = up.SetReadDeadline(time.Now().Add(afterwards))
+		_ = up.SetReadDeadline(time.Now().Add(halfCloseTimeout))
 	})
 	both.Go(func() {
 		if _, err := io.Copy(c.Conn, up); err != nil || closeWrite(c.Conn) != nil {
@@ -114,7 +114,7 @@ func (s *Server) send(up io.Writer, r *bufio.Reader, c *client, server string) e
 		}
 		records, again, err := readHello(r)
 		if err != nil || !strings.EqualFold(again, server) {
-			s.nameless(again, c.to)
+			s.denyNameless(again, c.to)
 			return errNoHello
 		}
 		if _, err := up.Write(records); err != nil {

@@ -25,14 +25,14 @@ const (
 
 // webState records what an HTTP connection has received.
 type webState struct {
-	heard, asked atomic.Bool // any bytes, and a request
+	gotBytes, gotRequest atomic.Bool // any bytes, and a request
 }
 
 // Read implements net.Conn.
 func (c *client) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		c.state.heard.Store(true)
+		c.state.gotBytes.Store(true)
 	}
 	return n, err
 }
@@ -51,9 +51,9 @@ type web struct {
 type key int
 
 const (
-	keyClient  key = iota // the connection of a request
-	keyTarget             // where it is forwarded to
-	keyInnards            // its connection within TLS
+	keyClient    key = iota // the connection of a request
+	keyTarget               // where it is forwarded to
+	keyTLSClient            // its connection within TLS
 )
 
 func emptyWeb(s *Server) *web {
@@ -91,8 +91,8 @@ func (w *web) serve(ctx context.Context) {
 		ErrorLog: w.silent, DisableGeneralOptionsHandler: true,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, keyClient, c) },
 		ConnState: func(c net.Conn, state http.ConnState) {
-			if c, ok := c.(*client); ok && state == http.StateClosed && c.state.heard.Load() && !c.state.asked.Load() {
-				w.server.nameless("", c.to)
+			if c, ok := c.(*client); ok && state == http.StateClosed && c.state.gotBytes.Load() && !c.state.gotRequest.Load() {
+				w.server.denyNameless("", c.to)
 			}
 		},
 	}
@@ -116,13 +116,13 @@ func (w *web) servePlain(out http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	c.state.asked.Store(true)
+	c.state.gotRequest.Store(true)
 	host, ok := hostOf(r, portWeb)
 	t := Target{}
 	if ok {
 		t, ok = w.server.permit(host, c.to)
 	} else {
-		w.server.nameless(r.Host, c.to)
+		w.server.denyNameless(r.Host, c.to)
 	}
 	if !ok {
 		refuse(out, http.StatusForbidden, "boxd: the rules of this box do not allow "+strconv.QuoteToASCII(r.Host)+" here\n")

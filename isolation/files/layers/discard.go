@@ -61,7 +61,7 @@ func (u *undoing) at(l layers, at int, prefix, rest string) error {
 		return u.name(l, at, prefix, name, strings.Count(prefix, "/")+1)
 	}
 	is, was, err := l.both(name)
-	if err != nil || was == nil && (is == nil || gone(is)) {
+	if err != nil || was == nil && (is == nil || isWhiteout(is)) {
 		return fail(prefix+name, err)
 	}
 	if is == nil {
@@ -135,7 +135,7 @@ func (u *undoing) name(l layers, at int, prefix, name string, depth int) error {
 	switch {
 	case ours(is) && isDir(is):
 		return u.into(l, at, prefix, name, isDir(was), down)
-	case ours(is), gone(is) && was == nil:
+	case ours(is), isWhiteout(is) && was == nil:
 		return nil
 	case was == nil:
 		u.a.Removed++

@@ -122,10 +122,10 @@ func Apply(root int, in io.ReadSeeker, l Limits) (Totals, error) {
 
 // tree is an image that is being unpacked.
 type tree struct {
-	root   int
-	limits Limits
-	seen   Totals // counted in the first pass
-	totals Totals // unpacked so far
+	root    int
+	limits  Limits
+	checked Totals // counted in the first pass
+	totals  Totals // unpacked so far
 }
 
 // each calls do for each entry of an archive.
@@ -211,15 +211,15 @@ const (
 // whiteout checks an entry, and removes what it whites out. Nothing of this layer is unpacked
 // yet.
 func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
-	if t.seen.Entries++; t.seen.Entries > t.limits.Entries {
+	if t.checked.Entries++; t.checked.Entries > t.limits.Entries {
 		return &Refusal{Why: "more than " + strconv.Itoa(t.limits.Entries) + " entries (images.max_entries)"}
 	}
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeGNUSparse:
-		if h.Size > t.limits.Bytes-t.seen.Bytes {
+		if h.Size > t.limits.Bytes-t.checked.Bytes {
 			return &Refusal{Entry: name, Why: "with it the image has too many bytes (images.max_bytes)"}
 		}
-		t.seen.Bytes += h.Size
+		t.checked.Bytes += h.Size
 	case tar.TypeDir, tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
 	case tar.TypeLink:
 		if _, err := clean(h.Linkname); err != nil {

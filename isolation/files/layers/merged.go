@@ -76,15 +76,15 @@ func look(dir int, name string) (*unix.Stat_t, error) {
 func isDir(st *unix.Stat_t) bool     { return st != nil && st.Mode&unix.S_IFMT == unix.S_IFDIR }
 func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// gone reports whether this is a whiteout, by which overlayfs marks something removed of the
+// isWhiteout reports whether this is a whiteout, by which overlayfs marks something removed of the
 // image (overlayfs.rst of the kernel).
-func gone(st *unix.Stat_t) bool {
+func isWhiteout(st *unix.Stat_t) bool {
 	return st != nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }
 
 // ours reports whether this belongs to what every box has, which PID 1 has put there: only that
 // belongs to in-box root.
-func ours(st *unix.Stat_t) bool { return st != nil && st.Uid == 0 && !gone(st) }
+func ours(st *unix.Stat_t) bool { return st != nil && st.Uid == 0 && !isWhiteout(st) }
 
 // opaque reports whether a directory hides everything that the image has in the directory of its
 // name.
@@ -150,7 +150,7 @@ func holds(dir int, name string, depth int) (bool, error) {
 		switch {
 		case bad != nil:
 			return false, bad
-		case st == nil || gone(st):
+		case st == nil || isWhiteout(st):
 		case !ours(st):
 			return true, nil
 		case isDir(st):
@@ -183,7 +183,7 @@ func (l layers) find(name string) (o of, err error) {
 	switch {
 	case is == nil:
 		return old, nil
-	case gone(is):
+	case isWhiteout(is):
 		return o, nil
 	case ours(is) && isDir(is):
 		if isDir(was) {

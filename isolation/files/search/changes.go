@@ -152,7 +152,7 @@ func Changes(req *files.Changes, snapshot io.Reader) (*files.ChangesAnswer, erro
 		return nil, err
 	}
 	for c.was != nil {
-		if err := c.gone(); err != nil {
+		if err := c.removed(); err != nil {
 			return nil, err
 		}
 	}
@@ -175,7 +175,7 @@ func (c *comparison) passBy(prefix string) error {
 	return nil
 }
 
-func (c *comparison) gone() error {
+func (c *comparison) removed() error {
 	was := c.was
 	if c.want.wants(was.path) {
 		c.a.Removed++
@@ -186,7 +186,7 @@ func (c *comparison) gone() error {
 
 func (c *comparison) found(dir int, name string, is *state, st *unix.Statx_t) error {
 	for c.was != nil && before(c.was.path, is.path) {
-		if err := c.gone(); err != nil {
+		if err := c.removed(); err != nil {
 			return err
 		}
 	}

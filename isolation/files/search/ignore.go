@@ -103,25 +103,25 @@ func rulesAbove(dir int) *rules {
 		return nil
 	}
 	var list []*rules // the nearest directory first
-	here, lead := dir, ""
+	cur, lead := dir, ""
 	defer func() {
-		if here != dir {
-			unix.Close(here)
+		if cur != dir {
+			unix.Close(cur)
 		}
 	}()
 	for range maxAbove {
 		var st unix.Statx_t
-		if err := unix.Statx(here, "", unix.AT_EMPTY_PATH, 0, &st); err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 || look(here, ".git") != unix.DT_UNKNOWN {
+		if err := unix.Statx(cur, "", unix.AT_EMPTY_PATH, 0, &st); err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 || look(cur, ".git") != unix.DT_UNKNOWN {
 			break
 		}
-		up, err := unix.Openat(here, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		up, err := unix.Openat(cur, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			break
 		}
-		if here != dir {
-			unix.Close(here)
+		if cur != dir {
+			unix.Close(cur)
 		}
-		here, lead, at = up, path.Base(at)+"/"+lead, path.Dir(at)
+		cur, lead, at = up, path.Base(at)+"/"+lead, path.Dir(at)
 		if r := readRules(up, "", nil); r != nil {
 			r.lead = lead
 			list = append(list, r)

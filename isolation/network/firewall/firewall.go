@@ -41,7 +41,7 @@ func (w *BlockingChain) String() string {
 // Find evaluates all chains of the forward hook for a new TCP connection from a link whose name
 // begins with tag, and for its answers. Conditions on anything else of a packet (addresses,
 // ports, other links) are taken not to hold. IPv6 counts if boxes have it.
-func Find(c *nftables.Conn, tag string, six bool) (walls []BlockingChain, err error) {
+func Find(c *nftables.Conn, tag string, six bool) (blocking []BlockingChain, err error) {
 	all, err := c.ListChains()
 	if err != nil {
 		return nil, fmt.Errorf("chains: %w", err)
@@ -56,21 +56,21 @@ func Find(c *nftables.Conn, tag string, six bool) (walls []BlockingChain, err er
 				t.chains[ch.Name] = ch
 			}
 		}
-		w, err := t.wall(base.Name, tag, base.Policy != nil && *base.Policy == nftables.ChainPolicyDrop)
+		w, err := t.blockingChain(base.Name, tag, base.Policy != nil && *base.Policy == nftables.ChainPolicyDrop)
 		if err != nil {
 			return nil, fmt.Errorf("chain %s of table %s: %w", base.Name, base.Table.Name, err)
 		}
 		if w != nil {
 			w.Table, w.Hint = family(base.Table.Family)+" "+base.Table.Name, t.hint(base, tag)
-			walls = append(walls, *w)
+			blocking = append(blocking, *w)
 		}
 	}
-	return walls, nil
+	return blocking, nil
 }
 
-// wall returns how a base chain blocks boxes, nil if it does not. shut says that its policy is to
+// blockingChain returns how a base chain blocks boxes, nil if it does not. shut says that its policy is to
 // drop.
-func (t *table) wall(chain, tag string, shut bool) (*BlockingChain, error) {
+func (t *table) blockingChain(chain, tag string, shut bool) (*BlockingChain, error) {
 	for _, p := range []packet{{from: tag}, {to: tag}} {
 		end, at, err := t.walk(chain, p, 0)
 		if err != nil {
@@ -87,9 +87,9 @@ func (t *table) wall(chain, tag string, shut bool) (*BlockingChain, error) {
 }
 
 // Hints returns the hints of all walls.
-func Hints(walls []BlockingChain, tag string) string {
+func Hints(blocking []BlockingChain, tag string) string {
 	var hints []string
-	for _, w := range walls {
+	for _, w := range blocking {
 		hint := cmp.Or(w.Hint, "allow packets from and to interfaces "+tag+"* there")
 		if !slices.Contains(hints, hint) {
 			hints = append(hints, hint)

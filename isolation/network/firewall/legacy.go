@@ -34,25 +34,25 @@ const (
 
 // layout says at which offsets an entry of one family has its fields.
 type layout struct {
-	family                   nftables.TableFamily
-	domain, level            int
-	names                    string
-	program                  string
-	size, masks, masksEnd    int
-	faces, protocol          int
-	flags, gone, conditions  int // one flag means goto instead of jump; the others are conditions
-	targetOffset, nextOffset int
+	family                      nftables.TableFamily
+	domain, level               int
+	names                       string
+	program                     string
+	size, masks, masksEnd       int
+	faces, protocol             int
+	flags, gotoFlag, conditions int // one flag means goto instead of jump; the others are conditions
+	targetOffset, nextOffset    int
 }
 
 func layouts(six bool) []layout {
 	list := []layout{{
 		family: nftables.TableFamilyIPv4, domain: unix.AF_INET, level: unix.IPPROTO_IP, names: "ip_tables_names", program: "iptables-legacy",
-		size: 112, masks: 8, masksEnd: 16, faces: 16, protocol: 80, flags: 82, gone: 2, conditions: 1, targetOffset: 88, nextOffset: 90,
+		size: 112, masks: 8, masksEnd: 16, faces: 16, protocol: 80, flags: 82, gotoFlag: 2, conditions: 1, targetOffset: 88, nextOffset: 90,
 	}}
 	if six {
 		list = append(list, layout{
 			family: nftables.TableFamilyIPv6, domain: unix.AF_INET6, level: unix.IPPROTO_IPV6, names: "ip6_tables_names", program: "ip6tables-legacy",
-			size: 168, masks: 32, masksEnd: 64, faces: 64, protocol: 128, flags: 131, gone: 4, conditions: 2, targetOffset: 140, nextOffset: 142,
+			size: 168, masks: 32, masksEnd: 64, faces: 64, protocol: 128, flags: 131, gotoFlag: 4, conditions: 2, targetOffset: 140, nextOffset: 142,
 		})
 	}
 	return list
@@ -60,38 +60,38 @@ func layouts(six bool) []layout {
 
 // FindLegacy is Find for the tables of iptables-legacy, which nf_tables does not show. It queries
 // only tables that exist: to query another creates it, and loads the modules for it.
-func FindLegacy(tag string, six bool) (walls []BlockingChain, err error) {
+func FindLegacy(tag string, six bool) (blocking []BlockingChain, err error) {
 	for _, l := range layouts(six) {
 		names, err := os.ReadFile("/proc/thread-self/net/" + l.names)
 		if errors.Is(err, os.ErrNotExist) { // the kernel has no such tables
 			continue
 		}
 		if err != nil {
-			return walls, err
+			return blocking, err
 		}
 		for name := range strings.FieldsSeq(string(names)) {
 			info, entries, err := l.ask(name)
 			if err != nil {
-				return walls, fmt.Errorf("table %s of %s: %w", name, l.program, err)
+				return blocking, fmt.Errorf("table %s of %s: %w", name, l.program, err)
 			}
 			t, err := l.read(info, entries)
 			if err != nil {
-				return walls, fmt.Errorf("table %s of %s: %w", name, l.program, err)
+				return blocking, fmt.Errorf("table %s of %s: %w", name, l.program, err)
 			}
 			if t == nil {
 				continue
 			}
-			w, err := t.wall(legacyForward, tag, false)
+			w, err := t.blockingChain(legacyForward, tag, false)
 			if err != nil {
-				return walls, err
+				return blocking, err
 			}
 			if w != nil {
 				w.Table, w.Hint = family(l.family)+" "+name+" of "+l.program, t.legacyHint(&l, name, tag)
-				walls = append(walls, *w)
+				blocking = append(blocking, *w)
 			}
 		}
 	}
-	return walls, nil
+	return blocking, nil
 }
 
 // legacyForward is the base chain of the forward hook in each table that has one.
@@ -247,7 +247,7 @@ func (l *layout) rule(entry, target []byte, heads map[int]string) (parts []expr.
 		parts = append(parts, &expr.Verdict{Kind: expr.VerdictDrop})
 	case heads[v] != "": // other values continue with the next rule
 		kind := expr.VerdictJump
-		if int(entry[l.flags])&l.gone != 0 {
+		if int(entry[l.flags])&l.gotoFlag != 0 {
 			kind = expr.VerdictGoto
 		}
 		parts = append(parts, &expr.Verdict{Kind: kind, Chain: heads[v]})

@@ -39,7 +39,7 @@ func TestTablesOfIptablesLegacy(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, tb, err)
 			continue
 		}
-		w, err := tb.wall(legacyForward, tag, false)
+		w, err := tb.blockingChain(legacyForward, tag, false)
 		if err != nil || (w == nil) != (c.want == nil) || w != nil && *w != *c.want {
 			t.Errorf("%s: %+v, %v, want %+v", name, w, err, c.want)
 		}

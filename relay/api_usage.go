@@ -31,7 +31,7 @@ func getUsage(c *Call) (any, error) {
 	case all != "" && all != "true" && all != "false":
 		return nil, fault.Field("all", all, "true or false")
 	case all == "true" && !c.Caller.Is(access.Operator):
-		return nil, fault.Field("all", "true", "left out: only operators see what others have used").Of(fault.Denied)
+		return nil, fault.Field("all", "true", "false").Of(fault.Denied).WithText("permission denied: only operators can see everyone's usage")
 	}
 	who, err := c.Owner()
 	if err != nil {

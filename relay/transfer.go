@@ -61,7 +61,7 @@ func wantsUpgrade(r *http.Request, protocol string) error {
 	case !asked || !r.ProtoAtLeast(1, 1):
 		return fault.Field("Connection", strings.Join(r.Header.Values("Connection"), ", "), "Upgrade, with HTTP/1.1")
 	case r.ContentLength != 0:
-		return fault.Field("body", fault.Word("given"), "nothing")
+		return fault.Field("body", fault.Word("given"), "empty")
 	}
 	return nil
 }

@@ -183,11 +183,10 @@ func groupID(group string) (uint32, error) {
 
 // unknownKeys refuses what nothing reads: a misspelt limit would otherwise be no limit.
 func unknownKeys(name, text string, meta toml.MetaData) error {
-	known := knownKeys()
 	var errs []error
 	for _, key := range meta.Undecoded() {
 		line := lineOf(text, key)
-		errs = append(errs, fmt.Errorf("%s: line %d: unknown key %q, the nearest is %q", name, line, key.String(), nearest(key.String(), known)))
+		errs = append(errs, fmt.Errorf("%s: line %d: unknown key %s; did you mean %s?", name, line, key, suggestion(key)))
 	}
 	for _, key := range meta.Keys() { // the library matches keys in any case
 		if isFree(key) {

@@ -126,9 +126,9 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		name, text string
 		want       []string
 	}{
-		{"unknown key", "[limits]\nbest_efort = []\n", []string{"x.toml", "line 2", "limits.best_efort", "limits.best_effort"}},
+		{"unknown key", "[limits]\nbest_efort = []\n", []string{"x.toml", "line 2", "limits.best_efort", `did you mean "best_effort"?`}},
 		{"unknown table", "[sesions]\nmax = 1\n", []string{"line 1", "sesions"}},
-		{"unknown profile key", "[profiles.default]\nmemroy = \"1GiB\"\n", []string{"line 2", "profiles.default.memroy", "profiles.default.memory"}},
+		{"unknown profile key", "[profiles.default]\nmemroy = \"1GiB\"\n", []string{"line 2", "profiles.default.memroy", `did you mean "memory"?`}},
 		{"case", "[sessions]\nMax = 3\n", []string{"line 2", "Max", "lower case"}},
 		{"syntax", "[sessions]\nmax = \n", []string{"line 2"}},
 		{"bare integer as a size", "[profiles.default]\nmemory = 512\n", []string{"profiles.default", "512MiB"}},
@@ -154,6 +154,12 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"HTTP by name", "[daemon]\nhttp = \"localhost:5410\"\n", []string{"daemon.http"}},
 		{"unknown role", "[access]\ndefault_role = \"root\"\n", []string{"root", "viewer, user, operator or admin"}},
 		{"principal of two", "[principals.Ci]\nuid = 1\ngid = 1\n", []string{"principals.Ci", "one of user, uid, group and gid"}},
+		{"what people write for boxes", "[policy.alice]\nmax_boxes = 2\n", []string{`line 2: unknown key policy.alice.max_boxes; did you mean "sessions" (boxes at a time)?`}},
+		{"what people write for a user", "[policy.alice]\nuser = \"alice\"\n", []string{`unknown key policy.alice.user; did you mean "principals" (whom it applies to)?`}},
+		{"what people write for memory", "[policy.alice]\nmemory = \"1GiB\"\n", []string{`unknown key policy.alice.memory; did you mean "total_memory" (of all boxes`}},
+		{"a slip in a policy", "[policy.alice]\nsesions = 2\n", []string{`did you mean "sessions"?`}},
+		{"a slip in a table", "[sessions]\nmaks = 2\n", []string{`did you mean "max"?`}},
+		{"a key of another table", "[image]\nbest_effort = []\n", []string{`did you mean "limits.best_effort"?`}},
 		{"unknown key of a principal", "[principals.ci]\nroles = \"user\"\n", []string{"line 2", "principals.ci.roles"}},
 		{"negative uid", "[principals.ci]\nuid = -1\n", []string{"uid"}},
 		{"root by another name", "[principals.ci]\nuid = 0\n", []string{"principals.ci"}},

@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -81,8 +83,12 @@ func run(ctx context.Context, args []string) error {
 		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
 			err = errors.Join(resolvePolicies(&cfg, state, refuse), fitsNobody(state))
 		}
-		if err == nil && *runs != "" {
+		switch {
+		case err != nil:
+		case *runs != "":
 			err = againstFile(&cfg, state, *runs)
+		default:
+			fmt.Println(strings.Join(cfg.Understood(), "\n"))
 		}
 		for _, line := range append(cfg.Idle(), cfg.Unresolved(ctx)...) {
 			fmt.Fprintln(os.Stderr, "boxd: without effect:", line)
@@ -161,8 +167,24 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	leave := in.langBot(ctx, cfg, seen, sup)
 	err = server.Serve(ctx, in.socket, in.others...)
 	leave()
-	seen.Events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping})
+	seen.Events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping, Detail: left(len(sup.Sessions(access.Principal{}, true)), keep)})
 	return errors.Join(err, systemd.Stopping())
+}
+
+// left says what a boxd that stops leaves behind, and how to end it: whoever has started it by hand sees no unit.
+func left(boxes int, keep bool) string {
+	if !keep {
+		return ""
+	}
+	const rest = `the keeper keep running for the next boxd (daemon.on_stop = "keep"); to end them, start it with on_stop = "end" and stop it`
+	switch boxes {
+	case 0:
+		return `the keeper keeps running for the next boxd (daemon.on_stop = "keep")`
+	case 1:
+		return "1 box and " + rest
+	default:
+		return strconv.Itoa(boxes) + " boxes and " + rest
+	}
 }
 
 // watch gives the service manager signs of life until ctx ends. An end of serving, which may take its time,

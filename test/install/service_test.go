@@ -102,7 +102,7 @@ func TestACrashLoop(t *testing.T) {
 		t.Errorf("it was started again %d times", got)
 	}
 	log := run(t, "journalctl", "--no-pager", "--output=cat", "--unit="+service, "--lines=50")
-	if !strings.Contains(log, `unknown key "daemon.ahed", the nearest is "daemon.ahead"`) {
+	if !strings.Contains(log, `unknown key daemon.ahed; did you mean "ahead"?`) {
 		t.Errorf("the journal says\n%s", log)
 	}
 	if !a.breathes() {

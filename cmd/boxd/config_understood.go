@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// Understood says in a few lines what the configuration comes to: where boxd listens, who is whom, whom each policy applies to,
+// and how many boxes there may be.
+func (c *Config) Understood() []string {
+	listens := c.Daemon.Socket
+	if c.Daemon.SocketGroup != "" {
+		listens += " (group " + c.Daemon.SocketGroup + ")"
+	}
+	if c.Daemon.HTTP != "" {
+		listens += ", http " + c.Daemon.HTTP
+	}
+	if c.LangBot.Listen != "" {
+		listens += ", LangBot " + c.LangBot.Listen
+	}
+	lines := []string{"listens on " + listens, fmt.Sprintf("users have the role %s unless a rule gives another (access.default_role)", c.Access.DefaultRole)}
+	for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
+		lines = append(lines, "principals."+name+": "+ruleText(c.Principals[name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
+		lines = append(lines, "policy."+name+": "+c.policyText(name))
+	}
+	return append(lines, fmt.Sprintf("profiles: %s; default %s", strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "), c.Sessions.DefaultProfile),
+		fmt.Sprintf("boxes: at most %d, %d per owner", c.Sessions.Max, c.Sessions.MaxPerOwner))
+}
+
+func ruleText(r access.Rule) string {
+	who := "callers with a token"
+	switch {
+	case r.User != "":
+		who = "user " + r.User
+	case r.UID != nil:
+		who = "uid " + strconv.FormatUint(uint64(*r.UID), 10)
+	case r.Group != "":
+		who = "members of group " + r.Group
+	case r.GID != nil:
+		who = "members of gid " + strconv.FormatUint(uint64(*r.GID), 10)
+	}
+	return who + ", role " + r.Role.String()
+}
+
+// policyText says whom a policy applies to, and the limits it sets for all their boxes together.
+func (c *Config) policyText(name string) string {
+	p := c.Policies[name]
+	var whom, limits []string
+	for _, list := range []struct {
+		what  string
+		names []string
+	}{{"principals", p.Principals}, {"groups", p.Groups}, {"roles", p.Roles}} {
+		if len(list.names) > 0 {
+			whom = append(whom, list.what+" "+strings.Join(list.names, ", "))
+		}
+	}
+	if len(whom) == 0 {
+		whom = []string{"everybody without another policy, except admins"}
+	}
+	if p.Sessions > 0 {
+		limits = append(limits, fmt.Sprintf("%d boxes", p.Sessions))
+	}
+	if p.Memory > 0 {
+		limits = append(limits, p.Memory.Short()+" of memory")
+	}
+	if p.CPUs > 0 {
+		limits = append(limits, fmt.Sprintf("%g CPUs", p.CPUs))
+	}
+	if len(limits) == 0 {
+		limits = []string{"no total limits"}
+	}
+	return "applies to " + strings.Join(whom, " and ") + "; " + strings.Join(limits, ", ")
+}

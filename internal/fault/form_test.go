@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// leading is the text that an expression begins with, as far as the source has it; whole reports that it is all of it.
+func leading(x ast.Expr) (text string, whole bool) {
+	switch x := x.(type) {
+	case *ast.BasicLit:
+		if x.Kind == token.STRING {
+			s, err := strconv.Unquote(x.Value)
+			return s, err == nil
+		}
+	case *ast.BinaryExpr:
+		text, whole = leading(x.X)
+		if rest, all := leading(x.Y); whole {
+			return text + rest, all
+		}
+		return text, false
+	case *ast.CallExpr: // fmt.Sprintf
+		if f, ok := x.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Sprintf" && len(x.Args) > 0 {
+			return leading(x.Args[0])
+		}
+	}
+	return "", false
+}
+
+var (
+	// unreadable is what does not read after "must be".
+	unreadable = regexp.MustCompile(`^(nothing|none\b|left out:|one of (no |\d))`)
+	// sentence is a full stop that is followed by another sentence.
+	sentence = regexp.MustCompile(`[a-z]\. [A-Z]`)
+)
+
+// wrong says what of a message is not in the form that all have, "" if it is.
+func wrong(call string, text string, whole bool) string {
+	switch {
+	case strings.Contains(text, "allowed is"):
+		return `"allowed is"`
+	case call == "Field" && unreadable.MatchString(text):
+		return `does not read after "must be"`
+	case whole && strings.HasSuffix(text, ".") && !strings.HasSuffix(text, "..") && !strings.HasSuffix(text, " ."):
+		return "a full stop at the end"
+	case call == "WithHint" && sentence.MatchString(text):
+		return "a hint of two sentences"
+	case call == "WithHint" && strings.Contains(text, "\n"):
+		return "a hint of two lines"
+	}
+	return ""
+}
+
+func TestMessagesThatAreNotInTheForm(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ call, text, want string }{
+		{"Field", "left out: only operators see that", `does not read after "must be"`},
+		{"Field", "nothing without code", `does not read after "must be"`},
+		{"Field", "none: there is no quota", `does not read after "must be"`},
+		{"Field", "one of 1 to 64 characters", `does not read after "must be"`},
+		{"Field", "left out with a template", ""},
+		{"Field", "1 to 65535", ""},
+		{"Errorf", "x is y: allowed is z", `"allowed is"`},
+		{"Errorf", "the keeper is gone.", "a full stop at the end"},
+		{"WithHint", "try again. It may work", "a hint of two sentences"},
+		{"WithHint", "list boxes: boxctl ls", ""},
+	} {
+		if got := wrong(tc.call, tc.text, true); got != tc.want {
+			t.Errorf("%s %q: %q, want %q", tc.call, tc.text, got, tc.want)
+		}
+	}
+}
+
+// Every refusal, hint and error of the server side that stands in the source.
+func TestMessagesOfTheSourceHaveOneForm(t *testing.T) {
+	t.Parallel()
+	var fields, hints int
+	for _, top := range []string{"supervisor", "relay", "isolation", "cgroup", "skills", "systemd", "internal", "cmd/boxd"} {
+		root := filepath.Join("..", "..", filepath.FromSlash(top))
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "actionrpc") { // whose texts are LangBot's
+				return err
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok || len(call.Args) == 0 {
+					return true
+				}
+				f, ok := call.Fun.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				arg := call.Args[0]
+				switch pkg, _ := f.X.(*ast.Ident); {
+				case f.Sel.Name == "Field" && pkg != nil && pkg.Name == "fault" && len(call.Args) == 3:
+					fields++
+					arg = call.Args[2]
+				case f.Sel.Name == "Errorf" && pkg != nil && pkg.Name == "fault" && len(call.Args) > 1:
+					arg = call.Args[1]
+				case f.Sel.Name == "WithHint":
+					hints++
+				case f.Sel.Name == "WithText", f.Sel.Name == "Errorf" && pkg != nil && pkg.Name == "fmt", f.Sel.Name == "New" && pkg != nil && pkg.Name == "errors":
+				default:
+					return true
+				}
+				text, whole := leading(arg)
+				if why := wrong(f.Sel.Name, text, whole); why != "" {
+					t.Errorf("%s: %q: %s", set.Position(call.Pos()), text, why)
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if fields < 200 || hints < 150 {
+		t.Errorf("only %d refused fields and %d hints were found", fields, hints)
+	}
+}

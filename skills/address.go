@@ -127,7 +127,7 @@ func refused(hosts Hosts, u *url.URL) error {
 		allowed = "none: boxd fetches nothing"
 	}
 	return fault.Field("url", u.Scheme+"://"+u.Host, allowed).Of(fault.Denied).
-		WithHint("the operator names hosts in skills.hosts of box.toml; an archive that you have fetched yourself can be installed as a file").
+		WithHint("the operator can add the host to skills.hosts in box.toml; or download the archive and install the file").
 		By(fault.Denial{Layer: fault.LayerPolicy, Rule: "skills.hosts", Allowed: allowed, Setting: "skills.hosts in box.toml"})
 }
 

@@ -53,7 +53,7 @@ func wrong(where string, list []manifest.Problem) error {
 	for i, p := range list {
 		lines[i] = p.String()
 	}
-	f := fault.Errorf(fault.Invalid, "%s: %s", where, strings.Join(lines, "; ")).WithHint("boxd-skills(7) has the rules, which are those of agentskills.io")
+	f := fault.Errorf(fault.Invalid, "%s: %s", where, strings.Join(lines, "; ")).WithHint("the rules are in boxd-skills(7)")
 	f.Field, f.Allowed = cmp.Or(list[0].Key, manifest.File), "a SKILL.md by the rules of agentskills.io"
 	return f
 }
@@ -96,7 +96,7 @@ func (s *Store) free(who, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sp := s.spaces[Key(who)]; sp != nil && sp.skills[name] != nil {
-		f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", name).WithHint("change it, delete it, or say that it is to be replaced")
+		f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", name).WithHint("change it, delete it, or replace it: boxctl skills install --replace")
 		f.Field, f.Value = "name", name
 		return f
 	}
@@ -162,7 +162,7 @@ func (s *Store) own(who, name string) (*Skill, func(), error) {
 	}
 	if k.BuiltIn {
 		done()
-		f := fault.Errorf(fault.Denied, "skill %q comes with boxd and stays as it is", name).WithHint("one of your own of the same name is taken instead of it")
+		f := fault.Errorf(fault.Denied, "skill %q comes with boxd and stays as it is", name).WithHint("make one of your own with the same name; it is used instead")
 		f.Field, f.Value = "skill", name
 		return nil, nil, f
 	}
@@ -173,7 +173,7 @@ func matches(k *Skill, digest string) error {
 	if digest == "" || digest == k.Digest {
 		return nil
 	}
-	f := fault.Errorf(fault.Conflict, "skill %q has the digest %s, not %s", k.Name, k.Digest, shorten(digest)).WithHint("it has been changed; read it again")
+	f := fault.Errorf(fault.Conflict, "skill %q has the digest %s, not %s", k.Name, k.Digest, shorten(digest)).WithHint("read it again: it has changed")
 	f.Field, f.Value, f.Allowed = "if_match", shorten(digest), k.Digest
 	return f
 }

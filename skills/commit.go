@@ -120,9 +120,9 @@ func (s *Store) allow(sp *space, list []*incoming) error {
 		switch {
 		case n.any:
 		case old == nil && n.replaces != "":
-			return fault.Errorf(fault.Conflict, "Skill %q was deleted meanwhile", n.skill.Name).WithHint("make it again")
+			return fault.Errorf(fault.Conflict, "Skill %q was deleted meanwhile", n.skill.Name).WithHint("create it again")
 		case old != nil && n.replaces == "":
-			f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", n.skill.Name).WithHint("change it, delete it, or say that it is to be replaced")
+			f := fault.Errorf(fault.Conflict, "Skill with name %q already exists", n.skill.Name).WithHint("change it, delete it, or replace it: boxctl skills install --replace")
 			f.Field, f.Value = "name", n.skill.Name
 			return f
 		case old != nil && n.replaces != old.tree:
@@ -166,7 +166,7 @@ func (s *Store) allow(sp *space, list []*incoming) error {
 }
 
 func full(key, used, most string) error {
-	f := fault.Errorf(fault.Exhausted, "no room for more skills: %s of %s", used, most).WithHint("delete some").
+	f := fault.Errorf(fault.Exhausted, "no room for more skills: %s of %s", used, most).WithHint("delete some skills").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Used: used, Allowed: most, Setting: key + " in box.toml"})
 	f.Field, f.Allowed = "skill", most
 	return f
@@ -227,7 +227,7 @@ func (s *Store) dissolve(key string) {
 		err = s.root.RemoveAll(away) // or the next boxd does
 	}
 	if err != nil {
-		s.log.Warn("the directory of a Workspace without skills is still there", "directory", key, "error", err)
+		s.log.Warn("cannot remove the directory of a workspace without skills", "directory", key, "error", err)
 	}
 	delete(s.spaces, key)
 }
@@ -253,6 +253,6 @@ func (s *Store) restore(sp *space, name string) {
 		err = s.root.Remove(path.Join(sp.key, namesDir, recordFile(name)))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Error("the record of a skill is not what it was", "skill", name, "error", err)
+		s.log.Error("the record of a skill is damaged", "skill", name, "error", err)
 	}
 }

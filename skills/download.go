@@ -47,7 +47,7 @@ func Fetch(ctx context.Context, hosts Hosts, a *Archive, take func(io.Reader) er
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		f := fault.Errorf(fault.NotFound, "%s answered %s", a.URL.Host, resp.Status).WithHint("a private repository cannot be fetched: fetch it yourself and install the archive")
+		f := fault.Errorf(fault.NotFound, "%s answered %s", a.URL.Host, resp.Status).WithHint("a private repository cannot be fetched: download it and install the archive")
 		f.Field, f.Value = "url", a.URL.String()
 		return f
 	}
@@ -72,14 +72,14 @@ func failed(u *url.URL, err error) error {
 	if fault.KindOf(err) != fault.Internal {
 		return err // it says itself what is wrong
 	}
-	f := fault.Errorf(fault.Unavailable, "fetch from %s: %w", u.Host, err).WithHint("boxd must be able to reach it: its unit is allowed no network but by a drop-in, see boxd-skills(7)")
+	f := fault.Errorf(fault.Unavailable, "fetch from %s: %w", u.Host, err).WithHint("allow boxd.service to use the network with a drop-in: see boxd-skills(7)")
 	f.Field, f.Value = "url", u.String()
 	return f
 }
 
 func follow(hosts Hosts, to *url.URL, times int) error {
 	if times > maxRedirects {
-		return fault.Errorf(fault.Unavailable, "more than %d redirects", maxRedirects).WithHint("name the address they lead to")
+		return fault.Errorf(fault.Unavailable, "more than %d redirects", maxRedirects).WithHint("use the address they redirect to")
 	}
 	if _, ok := hosts.Allows(to); !ok || to.User != nil {
 		return fault.Field("url", to.Scheme+"://"+to.Host, "a redirect to a host of skills.hosts").Of(fault.Denied)

@@ -135,7 +135,7 @@ func readDir(dir *os.Root, at string) ([]fs.DirEntry, error) {
 		return nil, err
 	}
 	if len(entries) > maxDir {
-		return nil, fault.Errorf(fault.Invalid, "Skill directory exceeds the configured entry limit").WithHint("its directories have more than %d entries", maxDir)
+		return nil, fault.Errorf(fault.Invalid, "Skill directory exceeds the configured entry limit").WithHint("use directories with at most %d entries", maxDir)
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, nil

@@ -81,7 +81,7 @@ func (s *Store) forget(at string) {
 		return
 	}
 	if err := s.root.RemoveAll(at); err != nil {
-		s.log.Warn("a skill that nobody has any more is still on the disk", "directory", at, "error", err)
+		s.log.Warn("cannot remove an unused skill yet", "directory", at, "error", err)
 	}
 }
 

@@ -56,7 +56,7 @@ func (s *Store) Stage(ctx context.Context) (*Stage, error) {
 // Close forgets what was not installed.
 func (st *Stage) Close() {
 	if err := st.store.root.RemoveAll(st.at); err != nil {
-		st.store.log.Warn("what an import has left is still on the disk", "error", err)
+		st.store.log.Warn("cannot clean up after an import", "error", err)
 	}
 	<-st.store.stages
 }
@@ -75,7 +75,7 @@ func (st *Stage) Fill(content io.Reader, below string) error {
 		if errors.As(err, new(*os.PathError)) || fault.KindOf(err) != fault.Internal {
 			return err
 		}
-		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("send all of it")
+		return fault.Errorf(fault.Invalid, "read the archive: %w", err).WithHint("the upload was cut short; send it again")
 	}
 	dir, err := s.root.OpenRoot(st.root)
 	if err != nil {
@@ -151,7 +151,7 @@ func (st *Stage) Candidates(c *Choice) ([]Candidate, error) {
 	}
 	if len(found) == 0 {
 		f := fault.Errorf(fault.Invalid, "No SKILL.md found in the archive or its subdirectories (max depth: %d)", candidateDepth).
-			WithHint("name the directory that has it, or the directory above several")
+			WithHint("name the directory of the skill, or one above several skills")
 		f.Field = "archive"
 		return nil, f
 	}
@@ -239,7 +239,7 @@ func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
 		return nil, err
 	}
 	if c.Digest != "" && (len(chosen) != 1 || chosen[0].Skill.Digest != c.Digest) {
-		f := fault.Errorf(fault.Conflict, "the digest is %s, not %s", chosen[0].Skill.Digest, shorten(c.Digest)).WithHint("it is not what was asked for; look at it first")
+		f := fault.Errorf(fault.Conflict, "the digest is %s, not %s", chosen[0].Skill.Digest, shorten(c.Digest)).WithHint("look at it first: the files differ from those asked for")
 		f.Field, f.Value, f.Allowed = "digest", shorten(c.Digest), chosen[0].Skill.Digest
 		return nil, f
 	}

@@ -119,7 +119,7 @@ func Open(state string, cfg Config, log *slog.Logger) (*Store, error) {
 		return nil, fmt.Errorf("skills: %w", err)
 	}
 	if err := s.bringBuiltIn(); err != nil {
-		log.Error("the skills of boxd itself are not there", "error", err)
+		log.Error("cannot read the built-in skills", "error", err)
 	}
 	return s, nil
 }
@@ -138,7 +138,7 @@ func (s *Store) load() error {
 		}
 		sp := &space{key: e.Name(), skills: map[string]*Skill{}}
 		if err := s.loadSpace(sp); err != nil {
-			s.log.Error("skills of somebody are not in order", "directory", e.Name(), "error", err)
+			s.log.Error("cannot use the skills of an owner: a record is damaged", "directory", e.Name(), "error", err)
 			sp.broken = true
 		}
 		s.spaces[sp.key] = sp
@@ -242,7 +242,7 @@ func (s *Store) find(who, name string) (*space, *Skill, error) {
 
 // NotFound is the refusal of a skill that is not there.
 func NotFound(name string) error {
-	f := fault.Errorf(fault.NotFound, "Skill %q not found", shorten(name)).WithHint("'boxctl skills ls' lists those there are")
+	f := fault.Errorf(fault.NotFound, "Skill %q not found", shorten(name)).WithHint("list skills: boxctl skills ls")
 	f.Field, f.Value = "skill", shorten(name)
 	return f
 }

@@ -95,7 +95,7 @@ func Watchdog(ctx context.Context, check func(context.Context) error, log *slog.
 	defer tick.Stop()
 	for {
 		if err := beat(ctx, every, check); err != nil && ctx.Err() == nil {
-			log.Error("boxd is not well, and the service manager's watchdog is not told otherwise", "error", err)
+			log.Error("boxd is unhealthy; the watchdog of the service manager is not notified", "error", err)
 		}
 		select {
 		case <-tick.C:

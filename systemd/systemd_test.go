@@ -94,7 +94,7 @@ func watched() error {
 		return nil
 	}, slog.New(slog.NewTextHandler(&log, nil)))
 	_, left := os.LookupEnv("WATCHDOG_USEC")
-	fmt.Fprintf(conn, "%d looks, %d complaints, variables left %v", n, strings.Count(log.String(), "boxd is not well"), left)
+	fmt.Fprintf(conn, "%d looks, %d complaints, variables left %v", n, strings.Count(log.String(), "boxd is unhealthy"), left)
 	return err
 }
 

@@ -106,13 +106,13 @@ const (
 
 func (c *Groups) validate() error {
 	if p := c.Parent; p != "" && !isolation.CleanAbsolute("/"+p) {
-		return fmt.Errorf("cgroups.parent = %q: must be a clean path below %s, without a slash in front, or nothing", p, cgroup.Mount)
+		return fmt.Errorf("cgroups.parent = %q: must be a path below %s without a leading slash, or empty", p, cgroup.Mount)
 	}
 	if !slices.Contains([]string{driverAuto, driverDirect, driverSystemd}, c.Driver) {
-		return fmt.Errorf("cgroups.driver = %q: must be one of %q, %q and %q", c.Driver, driverAuto, driverDirect, driverSystemd)
+		return fmt.Errorf("cgroups.driver = %q: must be %q, %q or %q", c.Driver, driverAuto, driverDirect, driverSystemd)
 	}
 	if c.Driver == driverSystemd && c.Parent == "" {
-		return fmt.Errorf("cgroups.driver = %q: allowed only with cgroups.parent, where boxd tries what can be limited", c.Driver)
+		return fmt.Errorf("cgroups.driver = %q: must be \"auto\" or \"direct\" without cgroups.parent", c.Driver)
 	}
 	return nil
 }
@@ -219,10 +219,10 @@ func (c *Config) Check(path string) error {
 		}
 	}
 	if !slices.Contains([]string{keeperAuto, keeperOwn, keeperExternal}, c.Daemon.Keeper) {
-		errs = append(errs, fmt.Errorf("daemon.keeper = %q: must be one of %q, %q and %q", c.Daemon.Keeper, keeperAuto, keeperOwn, keeperExternal))
+		errs = append(errs, fmt.Errorf("daemon.keeper = %q: must be %q, %q or %q", c.Daemon.Keeper, keeperAuto, keeperOwn, keeperExternal))
 	}
 	if !slices.Contains([]string{onStopKeep, onStopEnd}, c.Daemon.OnStop) {
-		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: must be one of %q, %q", c.Daemon.OnStop, onStopKeep, onStopEnd))
+		errs = append(errs, fmt.Errorf("daemon.on_stop = %q: must be %q or %q", c.Daemon.OnStop, onStopKeep, onStopEnd))
 	}
 	if c.Daemon.Ahead < 0 || c.Daemon.Ahead > 64 {
 		errs = append(errs, fmt.Errorf("daemon.ahead = %d: must be 0 to 64", c.Daemon.Ahead))
@@ -239,14 +239,14 @@ func (c *Config) Check(path string) error {
 	}
 	for _, root := range c.Mounts.QuotaRoots {
 		if !isolation.CleanAbsolute(root) || root == "/" {
-			errs = append(errs, fmt.Errorf("mounts.quota_roots has %q: must be one of clean absolute paths of directories, but not /", root))
+			errs = append(errs, fmt.Errorf("mounts.quota_roots = %q: must be an absolute path of a directory, other than /", root))
 		}
 	}
 	if d := time.Duration(c.Mounts.Patience); d < leastPatience || d > mostPatience {
 		errs = append(errs, fmt.Errorf("mounts.patience = %v: must be %v to %v", c.Mounts.Patience, quantity.Duration(leastPatience), quantity.Duration(mostPatience)))
 	}
 	if a := c.Daemon.HTTP; a != "" && !isLoopback(a) {
-		errs = append(errs, fmt.Errorf("daemon.http = %q: must be an address of the loopback with a port, such as 127.0.0.1:5410, or nothing", a))
+		errs = append(errs, fmt.Errorf("daemon.http = %q: must be a loopback address with a port, such as 127.0.0.1:5410, or empty", a))
 	}
 	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.langbot())
 	if err := c.Validate(); err != nil {

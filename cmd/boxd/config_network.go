@@ -40,7 +40,7 @@ func (n *Network) validate() error {
 	_, err = rule.Block(n.IPv6, false)
 	bad("ipv6", n.IPv6, err)
 	if len(n.Resolvers) > mostResolvers {
-		errs = append(errs, fmt.Errorf("network.resolvers has %d: must be one of %d, more no program asks", len(n.Resolvers), mostResolvers))
+		errs = append(errs, fmt.Errorf("network.resolvers = %d addresses: must be at most %d", len(n.Resolvers), mostResolvers))
 	}
 	if n.Connections < 0 || n.Connections > rule.MaxConnections {
 		errs = append(errs, fmt.Errorf("network.connections = %d: must be 0 to %d", n.Connections, rule.MaxConnections))

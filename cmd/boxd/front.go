@@ -190,7 +190,7 @@ func removeOld(path string) error {
 func openSocket(cfg *Daemon, log *slog.Logger) error {
 	group, err := user.LookupGroup(cfg.SocketGroup)
 	if err != nil {
-		log.Warn("the socket is root's alone", "group", cfg.SocketGroup, "error", err)
+		log.Warn("only root can use the socket", "group", cfg.SocketGroup, "error", err)
 		return nil
 	}
 	gid, err := strconv.Atoi(group.Gid)

@@ -27,7 +27,7 @@ func openGate(cfg *Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
 	state, err := prepareGate(cfg, &cfg.Daemon, access.Credentials(), log)
 	if err == nil {
 		err = resolvePolicies(cfg, state, func(err error) error {
-			log.Warn("a policy holds nobody", "error", err)
+			log.Warn("a policy applies to nobody", "error", err)
 			return nil
 		})
 	}
@@ -40,7 +40,7 @@ func openGate(cfg *Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
 	}
 	store, err := access.OpenGrants(dir, time.Now)
 	if err != nil { // nobody has a role for a time, then
-		log.Error("grants are lost: their record is not in order", "error", err)
+		log.Error("all grants are lost: their record is damaged", "error", err)
 	}
 	return access.NewGate(state, store, log), dir, nil
 }

@@ -21,7 +21,7 @@ import (
 func chooseKeeper(c *Config, unit bool) error {
 	switch {
 	case unit && c.Daemon.Keeper == keeperOwn:
-		return fmt.Errorf("daemon.keeper = %q: allowed here are %q and %q, since boxd is started with -keeper-unit", keeperOwn, keeperAuto, keeperExternal)
+		return fmt.Errorf("daemon.keeper = %q: must be %q or %q, since boxd is started with -keeper-unit", keeperOwn, keeperAuto, keeperExternal)
 	case unit:
 		c.Daemon.Keeper = keeperExternal
 	case c.Daemon.Keeper == keeperAuto:

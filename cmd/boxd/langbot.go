@@ -72,7 +72,7 @@ func (w *front) langBot(ctx context.Context, cfg *Config, seen *notes, sup *supe
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		if err := server.Serve(ctx, w.bots...); err != nil {
-			seen.log.Error("LangBot is not served any more", "error", err)
+			seen.log.Error("LangBot is no longer served", "error", err)
 		}
 	})
 	return func() {

@@ -88,7 +88,7 @@ func run(ctx context.Context, args []string) error {
 		case *runs != "":
 			err = againstFile(&cfg, state, *runs)
 		default:
-			fmt.Println(strings.Join(cfg.Understood(), "\n"))
+			fmt.Fprintln(os.Stdout, strings.Join(cfg.Understood(), "\n"))
 		}
 		for _, line := range append(cfg.Idle(), cfg.Unresolved(ctx)...) {
 			fmt.Fprintln(os.Stderr, "boxd: without effect:", line)
@@ -197,7 +197,7 @@ func watch(ctx, serving context.Context, check func(context.Context) error, log 
 		return nil
 	}, log)
 	if err != nil {
-		log.Error("no signs of life for the service manager", "error", err)
+		log.Error("cannot notify the watchdog of the service manager", "error", err)
 	}
 }
 

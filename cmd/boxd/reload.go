@@ -97,6 +97,6 @@ func (r *reloader) reload(ctx context.Context) {
 	r.mu.Unlock()
 	late, err := fixedSettings(r.started, &next)
 	if err != nil || len(late) > 0 {
-		r.log.Warn("these keys have changed, and take effect when boxd is restarted", "keys", strings.Join(late, ", "), "error", err)
+		r.log.Warn("changed keys take effect when boxd is restarted", "keys", strings.Join(late, ", "), "error", err)
 	}
 }

@@ -44,7 +44,7 @@ var (
 )
 
 // wrong says what of a message is not in the form that all have, "" if it is.
-func wrong(call string, text string, whole bool) string {
+func wrong(call, text string, whole bool) string {
 	switch {
 	case strings.Contains(text, "allowed is"):
 		return `"allowed is"`

@@ -84,10 +84,10 @@ func (k *Keeper) keep(ctx context.Context, l *link) {
 		if !more {
 			return
 		}
-		k.cfg.Log.Warn("the keeper is gone; boxes live on, and another keeper is looked for")
+		k.cfg.Log.Warn("the keeper is gone; boxes keep running, and boxd waits for a new keeper")
 		l = k.relink(ctx)
 		if l != nil {
-			k.cfg.Log.Info("connected to a keeper again")
+			k.cfg.Log.Info("connected to a new keeper")
 			k.set(l)
 		}
 	}
@@ -101,7 +101,7 @@ func (k *Keeper) relink(ctx context.Context) *link {
 			return l
 		}
 		if ctx.Err() == nil {
-			k.cfg.Log.Error("no keeper", "error", err)
+			k.cfg.Log.Error("cannot start a keeper", "error", err)
 		}
 		select {
 		case <-ctx.Done():

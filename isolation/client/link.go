@@ -143,7 +143,7 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 	case k.child != nil && !k.child.met:
 		return fmt.Errorf("the keeper %s is another than boxd needs: %s", k.cfg.Program, other)
 	}
-	k.cfg.Log.Info("an earlier keeper is replaced; its boxes live on", "reason", other)
+	k.cfg.Log.Info("replacing an older keeper; its boxes keep running", "reason", other)
 	if err := conn.Send(isolation.EncodeKeeperRequest(1, &isolation.Leave{})); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}

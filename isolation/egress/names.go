@@ -35,7 +35,7 @@ func ParseName(field, text string) (Name, error) {
 	if !ascii(plain) || strings.Contains(strings.ToLower(plain), "xn--") {
 		a, ok := alabels(plain)
 		if !ok {
-			return "", fault.Field(field, text, allowed).WithHint("write the name as its owner does, or in its A-label form (xn--…)")
+			return "", fault.Field(field, text, allowed).WithHint("write the name with letters, digits and hyphens, or in its A-label form (xn--…)")
 		}
 		plain = a
 	}
@@ -44,7 +44,7 @@ func ParseName(field, text string) (Name, error) {
 	case !ok:
 		return "", fault.Field(field, text, allowed)
 	case numeric(n):
-		return "", fault.Field(field, text, allowed+", no address").WithHint("a rule for an address names it as cidr")
+		return "", fault.Field(field, text, allowed+", not an address").WithHint("for an address, use a CIDR rule such as \"203.0.113.7/32 tcp 443\"")
 	}
 	return n, nil
 }

@@ -203,10 +203,10 @@ func (s *Spec) compile(field string) (r Rule, err error) {
 			return r, fault.Field(field+".ports", text, "a port from 1 to 65535, or a range such as 8000-8003")
 		}
 		if p.has(53) || p.has(853) {
-			return r, fault.Field(field+".ports", text, "ports but 53 and 853").WithHint("a box with rules by name asks one resolver, boxd's")
+			return r, fault.Field(field+".ports", text, "ports other than 53 and 853").WithHint("leave port 53 out: names in such a box are resolved by boxd")
 		}
 		if count += int(p.Last) - int(p.First) + 1; count > maxPorts {
-			return r, fault.Field(field+".ports", strings.Join(list, ", "), fmt.Sprintf("at most %d ports", maxPorts)).WithHint("a rule by cidr may have any number")
+			return r, fault.Field(field+".ports", strings.Join(list, ", "), fmt.Sprintf("at most %d ports", maxPorts)).WithHint("use a CIDR rule, which may have any number of ports")
 		}
 		r.Ports = append(r.Ports, p)
 	}
@@ -222,7 +222,7 @@ func pattern(field, text string) (n Name, below bool, err error) {
 	rest, below := strings.CutPrefix(text, "*.")
 	if strings.Contains(rest, "*") {
 		return "", false, fault.Field(field, text, "a host name, or one behind \"*.\" for all names below it, or \"*\" for every name").
-			WithHint("a * stands for whole labels, at the beginning alone")
+			WithHint("use * only as the first label, for example \"*.example.com\"")
 	}
 	n, err = ParseName(field, rest)
 	return n, below, err

@@ -67,19 +67,19 @@ func Open(c Config, stderr io.Writer) slog.Handler {
 	case formatJournal:
 		return &handler{level: levels()[c.Level], send: journald.Send, otherwise: slog.NewTextHandler(stderr, options)}
 	case formatJSON:
-		return &asked{slog.NewJSONHandler(stderr, options)}
+		return &requestHandler{slog.NewJSONHandler(stderr, options)}
 	}
-	return &asked{slog.NewTextHandler(stderr, options)}
+	return &requestHandler{slog.NewTextHandler(stderr, options)}
 }
 
 // MessageID is the attribute with the catalog id of a line; only the journal gets it.
 const MessageID = "message_id"
 
-// asked adds the request to lines of text and JSON.
-type asked struct{ slog.Handler }
+// requestHandler adds the request to lines of text and JSON.
+type requestHandler struct{ slog.Handler }
 
 // Handle adds the request in the context.
-func (h *asked) Handle(ctx context.Context, r slog.Record) error {
+func (h *requestHandler) Handle(ctx context.Context, r slog.Record) error {
 	if q := trace.Of(ctx); q.ID != "" {
 		r = r.Clone()
 		r.AddAttrs(slog.String("request", q.ID))
@@ -94,10 +94,14 @@ func (h *asked) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs implements slog.Handler.
-func (h *asked) WithAttrs(attrs []slog.Attr) slog.Handler { return &asked{h.Handler.WithAttrs(attrs)} }
+func (h *requestHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &requestHandler{h.Handler.WithAttrs(attrs)}
+}
 
 // WithGroup implements slog.Handler.
-func (h *asked) WithGroup(name string) slog.Handler { return &asked{h.Handler.WithGroup(name)} }
+func (h *requestHandler) WithGroup(name string) slog.Handler {
+	return &requestHandler{h.Handler.WithGroup(name)}
+}
 
 // handler writes to the journal.
 type handler struct {

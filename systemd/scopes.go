@@ -35,8 +35,8 @@ func (e Error) Error() string { return string(e) }
 
 // Intervals for polling what D-Bus does not report.
 const (
-	lookAtBus  = time.Second           // whether the bus still exists, while waiting for a job
-	lookAtUnit = 20 * time.Millisecond // whether systemd has dropped a stopped unit
+	busPollInterval  = time.Second           // whether the bus still exists, while waiting for a job
+	unitPollInterval = 20 * time.Millisecond // whether systemd has dropped a stopped unit
 )
 
 // Scopes makes, changes and ends transient scope units. Its methods may be called concurrently.
@@ -172,7 +172,7 @@ func stop(ctx context.Context, conn *sd.Conn, name string) error {
 		return err
 	}
 	// The job ends before the unit is dropped.
-	look := time.NewTicker(lookAtUnit)
+	look := time.NewTicker(unitPollInterval)
 	defer look.Stop()
 	for {
 		left, err := loaded(ctx, conn, name)
@@ -218,7 +218,7 @@ func loaded(ctx context.Context, conn *sd.Conn, pattern string) ([]string, error
 
 // await waits for a job that has been sent. The bus may end meanwhile without saying so.
 func await(ctx context.Context, conn *sd.Conn, name string, done <-chan string) error {
-	look := time.NewTicker(lookAtBus)
+	look := time.NewTicker(busPollInterval)
 	defer look.Stop()
 	for {
 		select {

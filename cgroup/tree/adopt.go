@@ -73,7 +73,7 @@ func (t *Tree) Find(owner, key string, limits *cgroup.Limits) (*Box, error) {
 	if b.group, err = home.Open(b.name); err != nil {
 		return nil, fmt.Errorf("cgroup %s: %w", b.path, err)
 	}
-	return b.found()
+	return b.openWork()
 }
 
 // FindIn opens the cgroups that MakeIn made for a box in an earlier keeper.
@@ -83,12 +83,12 @@ func (t *Tree) FindIn(path string, limits *cgroup.Limits) (*Box, error) {
 		return nil, err
 	}
 	b := &Box{t: t, name: filepath.Base(path), path: path, scope: true, group: group, limits: *limits}
-	return b.found()
+	return b.openWork()
 }
 
-// found opens the cgroup of the programs. The limits of the box stay as they are. A dead box may
+// openWork opens the cgroup of the programs. The limits of the box stay as they are. A dead box may
 // have lost that cgroup already; the rest can only be removed.
-func (b *Box) found() (*Box, error) {
+func (b *Box) openWork() (*Box, error) {
 	work, err := b.group.Open("work")
 	if errors.Is(err, unix.ENOENT) {
 		work, err = cgroup.Group{FD: -1}, nil

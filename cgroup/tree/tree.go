@@ -97,7 +97,7 @@ func (t *Tree) prepare(keep func(key string) bool) error {
 			return err
 		}
 	}
-	return t.try()
+	return t.testLimits()
 }
 
 // enable enables the controllers for the children of g.
@@ -126,8 +126,8 @@ func (t *Tree) Gone() (bool, error) {
 	return false, err
 }
 
-// try makes the cgroups of a box, reads every limit back, and removes them.
-func (t *Tree) try() error {
+// testLimits makes the cgroups of a box, reads every limit back, and removes them.
+func (t *Tree) testLimits() error {
 	limits := cgroup.Limits{
 		Memory: 64 << 20, MemoryHigh: 48 << 20, CPU: cgroup.CPUPeriod, CPUWeight: 50, Pids: 100, IOWeight: 50,
 	}
@@ -138,14 +138,14 @@ func (t *Tree) try() error {
 	}
 	home, err := t.root.Open(b.owner)
 	if err == nil {
-		err = errors.Join(holds(b.work, limits.Programs("")), holds(b.group, limits.Box()), holds(home, owner.Settings()))
+		err = errors.Join(verifyLimits(b.work, limits.Programs("")), verifyLimits(b.group, limits.Box()), verifyLimits(home, owner.Settings()))
 		home.Close()
 	}
 	return errors.Join(err, b.Remove())
 }
 
-// holds returns which limits do not read back as they were written.
-func holds(g cgroup.Group, settings []cgroup.Setting) error {
+// verifyLimits returns which limits do not read back as they were written.
+func verifyLimits(g cgroup.Group, settings []cgroup.Setting) error {
 	for _, s := range settings {
 		got, err := g.Read(s.File)
 		if cgroup.Optional(s.File) && errors.Is(err, fs.ErrNotExist) {

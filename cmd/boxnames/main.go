@@ -23,8 +23,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
-// first is the descriptor for boxd: a connection, or the listening socket of a unit.
-const first = 3
+// controlFD is the descriptor for boxd: a connection, or the listening socket of a unit.
+const controlFD = 3
 
 func main() {
 	// Its memory holds secrets of boxes: other processes of its user must not read it.
@@ -44,12 +44,12 @@ func main() {
 // used.
 func run(ctx context.Context, l *log.Logger) error {
 	cfg := proxy.ResolverConfig{Upstreams: func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }}
-	listens, err := unix.GetsockoptInt(first, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	listens, err := unix.GetsockoptInt(controlFD, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	if err != nil {
-		return fmt.Errorf("descriptor %d is no socket of boxd's: %w", first, err)
+		return fmt.Errorf("descriptor %d is no socket of boxd's: %w", controlFD, err)
 	}
 	if listens == 0 {
-		conn, err := fdpass.FromFD(first, fdpass.MaxInline)
+		conn, err := fdpass.FromFD(controlFD, fdpass.MaxInline)
 		if err == nil {
 			proxy.Serve(ctx, conn, cfg, l)
 		}
@@ -60,7 +60,7 @@ func run(ctx context.Context, l *log.Logger) error {
 
 // accept serves everybody who may connect to the unit's socket, which is only root.
 func accept(ctx context.Context, cfg proxy.ResolverConfig, l *log.Logger) error {
-	listener, err := fdpass.NewListener(first)
+	listener, err := fdpass.NewListener(controlFD)
 	if err != nil {
 		return err
 	}

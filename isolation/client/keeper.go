@@ -152,8 +152,8 @@ func (k *Keeper) current(ctx context.Context) (*link, error) {
 	}
 }
 
-// again is how often a repeatable request is made.
-const again = 3
+// maxAttempts is how often a repeatable request is made.
+const maxAttempts = 3
 
 // do makes a repeatable request; if the keeper goes, it repeats it to the next one.
 func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, error) {
@@ -166,7 +166,7 @@ func (k *Keeper) do(ctx context.Context, req isolation.KeeperRequest) (answer, e
 		if !errors.Is(err, ErrKeeperGone) {
 			return a, err
 		}
-		if n == again {
+		if n == maxAttempts {
 			return answer{}, ErrNoKeeper
 		}
 		<-l.over // wait until it is not the current one any more
@@ -268,7 +268,7 @@ func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 		switch {
 		case errors.Is(err, ErrKeeperGone) && ctx.Err() == nil && !k.closed():
 			// What the lost keeper has begun is ended; the next one starts over.
-		case errors.Is(err, ErrBoxLost) && lost < again:
+		case errors.Is(err, ErrBoxLost) && lost < maxAttempts:
 			lost++ // a preforked PID 1 may have died before it was used; the next one is fresh
 		default:
 			return box, err

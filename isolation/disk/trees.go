@@ -187,7 +187,7 @@ func (w *Workspaces) sweepTrees() error {
 			errs = append(errs, removeAll(root, e.Name()))
 		}
 	}
-	if quotas, _ := w.kept(); quotas != nil {
+	if quotas, _ := w.quotasOrReason(); quotas != nil {
 		errs = append(errs, quotas.Sweep())
 	}
 	return errors.Join(errs...)

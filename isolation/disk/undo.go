@@ -68,9 +68,9 @@ func (h *HostQuotas) keep(lives func(key string) bool) {
 	}
 }
 
-// settling is how long the start of a keeper may take to undo what an earlier one has begun. The
+// reconcileTimeout is how long the start of a keeper may take to undo what an earlier one has begun. The
 // rest is done when a box wants the directory.
-const settling = 10 * time.Second
+const reconcileTimeout = 10 * time.Second
 
 // Reconcile undoes what an earlier keeper has begun, and removes the boxes that have ended since.
 // It runs before h is used.
@@ -79,7 +79,7 @@ func (h *HostQuotas) Reconcile(lives func(key string) bool) {
 	if h.ids == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), settling)
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
 	for _, e := range slices.Clone(h.ids.entries) {
 		if e.state != bound {

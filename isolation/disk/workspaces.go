@@ -156,8 +156,8 @@ func (w *Workspaces) Probe(h *isolation.Host) {
 	h.NoQuota = w.why.Error()
 }
 
-// kept returns what enforces quotas, or why nothing does.
-func (w *Workspaces) kept() (*Quotas, error) {
+// quotasOrReason returns what enforces quotas, or why nothing does.
+func (w *Workspaces) quotasOrReason() (*Quotas, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.quotas, w.why
@@ -200,7 +200,7 @@ func (p *Place) Make(key string, quota isolation.Quota) error {
 }
 
 func (p *Place) limit(key string, quota isolation.Quota) error {
-	quotas, why := p.dir.kept()
+	quotas, why := p.dir.quotasOrReason()
 	if quotas == nil {
 		return why
 	}
@@ -226,7 +226,7 @@ func (p *Place) SetQuota(key string, quota isolation.Quota) (undo func() error, 
 	if !ok {
 		return nil, unix.ESRCH
 	}
-	quotas, _ := p.dir.kept()
+	quotas, _ := p.dir.quotasOrReason()
 	before, err := quotas.Usage(id)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 // are ended; durable ones keep running for the next boxd.
 func (s *server) orphan() {
 	s.unwatch(s.control, s.token)
-	s.control, s.served = -1, false
+	s.control, s.stateSent = -1, false
 	s.life.MarkLost(monotonic())
 	for _, p := range s.programs { // kill all of them before waiting for any
 		if !p.durable && p.group.FD >= 0 {
@@ -22,7 +22,7 @@ func (s *server) orphan() {
 		}
 	}
 	for _, p := range s.programs {
-		if !p.durable && p.exit == nil && !s.evaded {
+		if !p.durable && p.exit == nil && !s.unkillable {
 			s.end(p, isolation.ReasonCanceled)
 		}
 	}
@@ -36,7 +36,7 @@ func (s *server) outlived() bool {
 
 // endAt returns when the box ends if no boxd connects before, 0 if it does not end.
 func (s *server) endAt() time.Duration {
-	s.life.Running(s.childful)
+	s.life.Running(s.mayHaveChildren)
 	return s.life.End(s.listener >= 0)
 }
 
@@ -62,7 +62,7 @@ func (s *server) accept() {
 
 // adopt sends a newly connected boxd the state of every durable program.
 func (s *server) adopt() {
-	s.served = true
+	s.stateSent = true
 	for id, p := range s.programs {
 		if !p.durable {
 			continue
@@ -72,7 +72,7 @@ func (s *server) adopt() {
 			PID: uint32(p.pid), Input: p.input.pipe >= 0, Taken: p.input.taken(), Terminal: p.terminal,
 			Output: isolation.Output{Head: uint64(p.streams[0].ring.Head), Tail: uint64(p.streams[0].ring.Tail)},
 		}
-		if p.over {
+		if p.finished {
 			k.Exited = p.exit
 		}
 		files := p.handOver(true)

@@ -85,7 +85,7 @@ func (s *server) report(p *program) {
 		s.send(&reply, files...)
 	}
 	p.notifyReaders()
-	if p.over = true; !p.durable {
+	if p.finished = true; !p.durable {
 		s.forget(p)
 	}
 }
@@ -105,14 +105,14 @@ func (s *server) othersAlive(p *program) bool {
 // abandon undoes a start that failed halfway.
 func (s *server) abandon(p *program) {
 	if p.continued != nil {
-		p.disown()
+		p.dropOutput()
 	}
 	s.release(p)
 	s.forget(p)
 }
 
-// disown makes a program drop its output, which another program continues.
-func (p *program) disown() {
+// dropOutput makes a program drop its output, which another program continues.
+func (p *program) dropOutput() {
 	for i := range p.streams {
 		p.streams[i].ring.FD = -1
 	}

@@ -51,7 +51,7 @@ func (s *server) kill(p *program) (killed uint32) {
 	if p.group.FD < 0 {
 		var all bool
 		killed, p.stuck, all = s.procs.Kill(p.tag)
-		s.evaded = s.evaded || !all
+		s.unkillable = s.unkillable || !all
 		return killed
 	}
 	// A frozen process forks no more, and SIGKILL still ends it.
@@ -60,7 +60,7 @@ func (s *server) kill(p *program) (killed uint32) {
 	}
 	before, _ := p.group.Processes()
 	if err := p.group.Kill(); err != nil {
-		s.evaded = true
+		s.unkillable = true
 	}
 	s.killHeadless(p)
 	return uint32(len(before))
@@ -74,11 +74,11 @@ const killFreezePatience = 100 * time.Millisecond
 func (s *server) checkUnkillable(p *program) {
 	s.killHeadless(p)
 	left, err := p.group.Processes()
-	s.evaded = s.evaded || err != nil
+	s.unkillable = s.unkillable || err != nil
 	for _, pid := range left {
 		alive, state, err := s.procs.Alive(pid)
 		if err == nil && alive && state != 'D' {
-			s.evaded = true
+			s.unkillable = true
 		}
 	}
 	p.stuck = true
@@ -123,13 +123,13 @@ func (s *server) isEmpty(p *program) bool {
 	}
 	events, err := unix.Openat(p.group.FD, "cgroup.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		s.evaded = true
+		s.unkillable = true
 		return true
 	}
 	p.events, p.deadline = events, monotonic()+dyingPatience
 	// EPOLLPRI: cgroup.events has changed since it was last read.
 	if p.token, err = s.watchFor(events, watch{program: p}, unix.EPOLLPRI); err != nil {
-		s.evaded = true
+		s.unkillable = true
 		return true
 	}
 	return s.emptied(p)
@@ -151,14 +151,14 @@ func (s *server) dropGroup(p *program) {
 	p.group.Close()
 	p.group.FD = -1
 	if errors.Is(s.groups.Remove(isolation.ProgramGroup(p.id)), unix.EBUSY) {
-		s.full = append(s.full, isolation.ProgramGroup(p.id))
+		s.nonEmpty = append(s.nonEmpty, isolation.ProgramGroup(p.id))
 	}
 }
 
 // clearGroups removes those cgroups that still had processes at the end of their program and are
 // empty now.
 func (s *server) clearGroups() {
-	s.full = slices.DeleteFunc(s.full, func(name string) bool {
+	s.nonEmpty = slices.DeleteFunc(s.nonEmpty, func(name string) bool {
 		return !errors.Is(s.groups.Remove(name), unix.EBUSY)
 	})
 }

@@ -43,7 +43,7 @@ type program struct {
 	durable    bool
 	terminal   bool
 	slave      int  // the program's end of the terminal, held so that it is always open; -1 if none
-	over       bool // all processes are dead; only the output and exit are left
+	finished   bool // all processes are dead; only the output and exit are left
 	input      input
 	journal    output.Journal
 	event      int // eventfd that wakes the readers, -1 if none
@@ -117,7 +117,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	p.remoteEnds = nil
 	if old := p.continued; old != nil {
 		p.continued = nil
-		old.disown()
+		old.dropOutput()
 		s.forget(old)
 	}
 	return nil
@@ -250,7 +250,7 @@ func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	if err != nil {
 		return stepError(isolation.StepExec, path, err)
 	}
-	s.childful = true
+	s.mayHaveChildren = true
 	if cmd.Timeout > 0 {
 		p.deadline = p.started + cmd.Timeout
 	}

@@ -24,26 +24,26 @@ type server struct {
 	buf        *fdpass.Buffer
 	scratch    []byte // buffer for what cannot be spliced; nil until it is needed
 
-	control  int // connection to boxd, -1 while there is none
-	token    int32
-	conn     uint32 // number of the connection
-	served   bool   // this boxd has been sent the state of the programs
-	listener int    // where another boxd connects, -1 if the box cannot be adopted
-	life     LifeTimer
-	private  int // boxd's own data, held for the next boxd; -1 if none
+	control   int // connection to boxd, -1 while there is none
+	token     int32
+	conn      uint32 // number of the connection
+	stateSent bool   // this boxd has been sent the state of the programs
+	listener  int    // where another boxd connects, -1 if the box cannot be adopted
+	life      LifeTimer
+	private   int // boxd's own data, held for the next boxd; -1 if none
 
-	programs    map[uint32]*program // by the id that boxd chose
-	last        uint32              // the greatest of these ids that was ever used
-	byPID       map[int]*program
-	watches     map[int32]watch // by token, which is the data of an epoll event
-	tokens      int32           // the last token; none is used twice
-	procs       ProcView
-	groups      cgroup.Group // parent of the programs' cgroups; FD is -1 if the box has none
-	full        []string     // cgroups of ended programs that still have processes
-	frozen      bool
-	childful    bool // a child may exist, a program or an orphan that was reparented to PID 1
-	leftRunning bool // boxd has been told that processes outlive their program
-	evaded      bool // a program cannot be killed, so the box has to end
+	programs        map[uint32]*program // by the id that boxd chose
+	last            uint32              // the greatest of these ids that was ever used
+	byPID           map[int]*program
+	watches         map[int32]watch // by token, which is the data of an epoll event
+	tokens          int32           // the last token; none is used twice
+	procs           ProcView
+	groups          cgroup.Group // parent of the programs' cgroups; FD is -1 if the box has none
+	nonEmpty        []string     // cgroups of ended programs that still have processes
+	frozen          bool
+	mayHaveChildren bool // a child may exist, a program or an orphan that was reparented to PID 1
+	leftRunning     bool // boxd has been told that processes outlive their program
+	unkillable      bool // a program cannot be killed, so the box has to end
 }
 
 // watch says what a descriptor in the epoll loop belongs to.
@@ -60,7 +60,7 @@ const reapInterval = 100 * time.Millisecond
 
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
-		root: b.root, proc: b.proc, buf: buf, control: controlFD, served: true, listener: b.listener, private: -1, procs: ProcView{Proc: b.proc},
+		root: b.root, proc: b.proc, buf: buf, control: controlFD, stateSent: true, listener: b.listener, private: -1, procs: ProcView{Proc: b.proc},
 		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
 	for _, sig := range linux.InheritedSignals() {
@@ -101,7 +101,7 @@ func (s *server) serve() int {
 		}
 		s.expire()
 		s.reap()
-		if s.evaded {
+		if s.unkillable {
 			return 1
 		}
 		if s.outlived() {
@@ -160,7 +160,7 @@ const longestSleep = time.Hour
 // timeout returns how long the loop may sleep, in milliseconds; -1 is without limit.
 func (s *server) timeout() int {
 	wait := time.Duration(-1)
-	if s.childful {
+	if s.mayHaveChildren {
 		wait = reapInterval
 	}
 	now := monotonic()
@@ -219,7 +219,7 @@ func (s *server) request() bool {
 	case p == nil: // it has just ended, and boxd will hear of that
 	case req.Pace != nil:
 		s.setPace(p, req.Pace)
-	case req.Forget && p.over:
+	case req.Forget && p.finished:
 		s.forget(p)
 	case p.exit != nil: // its other processes are being killed already
 	case req.CloseInput && p.input.pipe >= 0 && !p.terminal:
@@ -242,7 +242,7 @@ const sendPatience = 40 * time.Second
 // send sends a message to boxd. A boxd that does not receive, or for which there is no memory, is
 // treated as gone: the next one finds out what this one has missed.
 func (s *server) send(reply *isolation.BoxReply, files ...int) {
-	if s.control < 0 || !s.served {
+	if s.control < 0 || !s.stateSent {
 		return
 	}
 	for late := monotonic() + sendPatience; ; {
@@ -264,7 +264,7 @@ func (s *server) expire() {
 	now := monotonic()
 	for _, p := range s.programs {
 		switch {
-		case p.deadline == 0 || p.deadline > now || s.evaded:
+		case p.deadline == 0 || p.deadline > now || s.unkillable:
 		case p.exit != nil: // its processes do not die
 			s.checkUnkillable(p)
 			s.report(p)
@@ -277,14 +277,14 @@ func (s *server) expire() {
 // reap collects every child that has ended: programs, and orphans that were left to PID 1.
 func (s *server) reap() {
 	s.clearGroups()
-	for s.childful {
+	for s.mayHaveChildren {
 		var status unix.WaitStatus
 		var usage unix.Rusage
 		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, &usage)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			s.childful = false // ECHILD
+			s.mayHaveChildren = false // ECHILD
 			if s.leftRunning {
 				s.leftRunning = false
 				s.send(&isolation.BoxReply{Quiet: true})

@@ -63,7 +63,7 @@ func (b *box) specific() []step {
 		{isolation.StepFiles, b.showLimits},
 		{isolation.StepMount, b.attachMounts},
 		{isolation.StepPrivileges, b.dropPrivileges},
-		{isolation.StepPrivileges, b.keepApart},
+		{isolation.StepPrivileges, b.scopeSockets},
 		// Last, since the filter forbids most of what the other steps do.
 		{isolation.StepSeccomp, b.installFilter},
 	}
@@ -149,9 +149,9 @@ func (b *box) dropPrivileges() (string, error) {
 	return "", nil
 }
 
-// keepApart keeps programs away from the abstract sockets of the host's network namespace, if the
+// scopeSockets keeps programs away from the abstract sockets of the host's network namespace, if the
 // box shares that.
-func (b *box) keepApart() (string, error) { return isolation.ScopeSockets(b.shared) }
+func (b *box) scopeSockets() (string, error) { return isolation.ScopeSockets(b.shared) }
 
 // installFilter installs the programs' seccomp filter on every thread. TSYNC also sets
 // no_new_privs on all of them (seccomp(2)).

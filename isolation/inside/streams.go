@@ -117,7 +117,7 @@ func (s *server) openRings(p *program, cmd *isolation.Command) error {
 	}
 	if cmd.Continue != 0 {
 		old := s.programs[cmd.Continue]
-		if old == nil || !old.over {
+		if old == nil || !old.finished {
 			return unix.ESRCH
 		}
 		p.continued = old

@@ -25,7 +25,7 @@ func (l *launching) makeDirectory() (string, error) {
 	l.undo = append(l.undo, func() {
 		l.dropPreforked()
 		if !l.watched { // otherwise watch has removed it
-			l.k.forget(l.spec.Key)
+			l.k.removeRecord(l.spec.Key)
 		}
 	})
 	return "", nil
@@ -62,7 +62,7 @@ func (k *Keeper) adoptBoxes() error {
 	alive := map[string]bool{} // alive, or not known to be dead
 	k.groups.keep = alive
 	for _, key := range keys {
-		r, pidfd, err := k.find(key)
+		r, pidfd, err := k.readRecord(key)
 		switch {
 		case r == nil && errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
 		case slices.ContainsFunc(lacks, func(lack error) bool { return errors.Is(err, lack) }):
@@ -86,7 +86,7 @@ func (k *Keeper) adoptBoxes() error {
 		case lives:
 			err = errors.Join(err, k.register(known[key], pidfd))
 		default:
-			k.clear(key, known[key])
+			k.removeDead(key, known[key])
 		}
 	}
 	k.hostQuotas.Reconcile(func(key string) bool { return alive[key] })
@@ -97,9 +97,9 @@ func (k *Keeper) adoptBoxes() error {
 	return err
 }
 
-// find reads the record of a box and opens a pidfd of its PID 1. ErrNotExist: its start was
+// readRecord reads the record of a box and opens a pidfd of its PID 1. ErrNotExist: its start was
 // interrupted before PID 1 had its Setup, without which PID 1 exits. ESRCH: it is dead.
-func (k *Keeper) find(key string) (*Record, int, error) {
+func (k *Keeper) readRecord(key string) (*Record, int, error) {
 	if !ValidKey(key) {
 		return nil, -1, fmt.Errorf("%q is not a box", key)
 	}
@@ -133,9 +133,9 @@ func (k *Keeper) register(r *Record, pidfd int) error {
 	return nil
 }
 
-// clear removes what is left of a box that is dead or was never started. A cgroup that it does
+// removeDead removes what is left of a box that is dead or was never started. A cgroup that it does
 // not find is removed when the tree of cgroups is opened.
-func (k *Keeper) clear(key string, r *Record) {
+func (k *Keeper) removeDead(key string, r *Record) {
 	if k.cfg.Group != "" {
 		if _, err := k.groups.open(k); err != nil {
 			k.cfg.Log.Printf("what is left of box %s: %v", key, err)
@@ -147,7 +147,7 @@ func (k *Keeper) clear(key string, r *Record) {
 			b.removeGroups(k.cfg.Log)
 		}
 	}
-	k.forget(key)
+	k.removeRecord(key)
 	k.cfg.Log.Printf("box %s is dead: what was left of it is removed", key)
 }
 

@@ -62,7 +62,7 @@ func TestALackOfDescriptorsIsNoDamage(t *testing.T) { //nolint:paralleltest // a
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next + room), Max: limit.Max}); err != nil {
 			t.Fatal(err)
 		}
-		_, pidfd, ferr := k.find(key)
+		_, pidfd, ferr := k.readRecord(key)
 		if ferr != nil {
 			err = k.adoptBoxes()
 		}

@@ -124,7 +124,7 @@ func (k *Keeper) watch(key string, b *box) {
 	k.ids.Release(b.ids)
 	b.changing.Lock() // a change of limits writes the record, so wait for it
 	b.released = true
-	k.forget(key)
+	k.removeRecord(key)
 	b.changing.Unlock()
 	k.net.Remove(key)
 	k.hostQuotas.Release(key)
@@ -138,8 +138,8 @@ func (k *Keeper) watch(key string, b *box) {
 	}
 }
 
-// forget removes the record by which the next keeper would find a box.
-func (k *Keeper) forget(key string) {
+// removeRecord removes the record by which the next keeper would find a box.
+func (k *Keeper) removeRecord(key string) {
 	if err := k.records.Remove(key); err != nil {
 		k.cfg.Log.Printf("directory of box %s: %v", key, err)
 	}

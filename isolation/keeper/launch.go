@@ -23,23 +23,23 @@ import (
 // launching is one start of a box. Its steps run in order; when one fails, undo releases in
 // reverse what the earlier ones have taken.
 type launching struct {
-	k         *Keeper
-	wanted    func() context.Context // a context that lasts as long as boxd is connected
-	spec      *isolation.Spec
-	box       *box
-	watched   bool // watch releases the box when it ends
-	sources   []mounts.Source
-	ids       *zygote.IDRange // id range that no PID 1 holds yet
-	init      cgroup.Group    // cgroup that PID 1 is cloned into; FD -1: none
-	dropped   bool            // dropPreforked has run
-	pending   *pendingClone   // the zygote is cloning a PID 1
-	preforked *preforkedBox
-	socket    int // that PID 1 will listen on; -1: none
-	mounts    []isolation.SetupMount
-	resolv    string // text of resolv.conf(5)
-	trees     []int
-	undo      []func()
-	failed    *isolation.StepError
+	k           *Keeper
+	boxdContext func() context.Context // a context that lasts as long as boxd is connected
+	spec        *isolation.Spec
+	box         *box
+	watched     bool // watch releases the box when it ends
+	sources     []mounts.Source
+	ids         *zygote.IDRange // id range that no PID 1 holds yet
+	init        cgroup.Group    // cgroup that PID 1 is cloned into; FD -1: none
+	dropped     bool            // dropPreforked has run
+	pending     *pendingClone   // the zygote is cloning a PID 1
+	preforked   *preforkedBox
+	socket      int // that PID 1 will listen on; -1: none
+	mounts      []isolation.SetupMount
+	resolv      string // text of resolv.conf(5)
+	trees       []int
+	undo        []func()
+	failed      *isolation.StepError
 }
 
 func (l *launching) steps() []launchStep {
@@ -81,7 +81,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) *launching {
 }
 
 func (k *Keeper) tryLaunch(ctx context.Context, spec *isolation.Spec) *launching {
-	l := &launching{k: k, wanted: func() context.Context { return ctx }, spec: spec, init: cgroup.Group{FD: zygote.NoGroup}, socket: -1}
+	l := &launching{k: k, boxdContext: func() context.Context { return ctx }, spec: spec, init: cgroup.Group{FD: zygote.NoGroup}, socket: -1}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
 			l.failed = stepError(s.name, item, err)
@@ -130,7 +130,7 @@ func (l *launching) claim() (string, error) {
 
 func (l *launching) openSources() (string, error) {
 	var err error
-	l.sources, err = l.k.sources.Open(l.wanted(), l.spec.Caller, l.spec.Mounts)
+	l.sources, err = l.k.sources.Open(l.boxdContext(), l.spec.Caller, l.spec.Mounts)
 	return "", err
 }
 
@@ -285,7 +285,7 @@ func (l *launching) setHostQuotas() (string, error) {
 		if !src.Mount.Writable {
 			continue
 		}
-		if err := l.k.hostQuotas.Take(l.wanted(), l.spec.Key, &src.Mount, src.FD, disk.Limits(l.spec.Work)); err != nil {
+		if err := l.k.hostQuotas.Take(l.boxdContext(), l.spec.Key, &src.Mount, src.FD, disk.Limits(l.spec.Work)); err != nil {
 			return src.Mount.Source, err
 		}
 	}
@@ -325,7 +325,7 @@ func (l *launching) mapMounts() (string, error) {
 }
 
 func (l *launching) mapMount(src mounts.Source) error {
-	tree, err := l.k.sources.Tree(l.wanted(), l.spec, &src, l.preforked.ids.Base, l.ownMap)
+	tree, err := l.k.sources.Tree(l.boxdContext(), l.spec, &src, l.preforked.ids.Base, l.ownMap)
 	if err != nil {
 		return err
 	}

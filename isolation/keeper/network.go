@@ -68,7 +68,7 @@ const maxResolv = 4 << 10
 
 // inNetwork calls do with the network of a live box, one call at a time.
 func (k *Keeper) inNetwork(key string, do func(b *network.Box) error) *isolation.StepError {
-	b, err := k.known(key)
+	b, err := k.boxByKey(key)
 	if err == nil {
 		b.networking.Lock()
 		defer b.networking.Unlock()

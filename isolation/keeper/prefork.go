@@ -50,14 +50,14 @@ type preforkPool struct {
 	ready    []*preforkedBox
 	stamp    string // HostStamp of the zygote that cloned them
 	starting int    // number of starts in progress, which take precedence
-	growing  *time.Timer
+	timer    *time.Timer
 	closed   bool
 	work     sync.WaitGroup
 }
 
-// quiet is how long no box may have been started before one is preforked: a box that has just
+// refillDelay is how long no box may have been started before one is preforked: a box that has just
 // started has work to do, and a clone takes processor time.
-const quiet = 5 * time.Millisecond
+const refillDelay = 5 * time.Millisecond
 
 // enter records the start of a box and returns a preforked one for it, nil if there is none;
 // leave must follow. All preforked boxes are of the image "host" and have a network of their own:
@@ -102,15 +102,15 @@ func (n *preforkPool) leave(k *Keeper) {
 	if n.closed || n.starting > 0 || len(n.ready) >= n.want {
 		return
 	}
-	if n.growing == nil {
-		n.growing = time.AfterFunc(quiet, func() { n.growAll(k) })
+	if n.timer == nil {
+		n.timer = time.AfterFunc(refillDelay, func() { n.refill(k) })
 	} else {
-		n.growing.Reset(quiet)
+		n.timer.Reset(refillDelay)
 	}
 }
 
-// growAll preforks boxes until there are enough, or until a box is started.
-func (n *preforkPool) growAll(k *Keeper) {
+// refill preforks boxes until there are enough, or until a box is started.
+func (n *preforkPool) refill(k *Keeper) {
 	n.mu.Lock()
 	if n.closed || n.starting > 0 {
 		n.mu.Unlock()
@@ -119,15 +119,15 @@ func (n *preforkPool) growAll(k *Keeper) {
 	n.work.Add(1)
 	n.mu.Unlock()
 	defer n.work.Done()
-	for n.grow(k) {
+	for n.prefork(k) {
 	}
 }
 
 // refillRetry is the pause before the next attempt after a prefork has failed.
 const refillRetry = time.Second
 
-// grow preforks one box and reports whether another should follow at once.
-func (n *preforkPool) grow(k *Keeper) bool {
+// prefork preforks one box and reports whether another should follow at once.
+func (n *preforkPool) prefork(k *Keeper) bool {
 	stamp := zygote.HostStamp()
 	e, err := k.beginClone()
 	if err != nil {
@@ -137,7 +137,7 @@ func (n *preforkPool) grow(k *Keeper) bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if !n.closed {
-			n.growing.Reset(refillRetry)
+			n.timer.Reset(refillRetry)
 		}
 		return false
 	}
@@ -162,8 +162,8 @@ func (n *preforkPool) grow(k *Keeper) bool {
 func (n *preforkPool) close(from *zygote.IDRanges) {
 	n.mu.Lock()
 	n.closed = true
-	if n.growing != nil {
-		n.growing.Stop()
+	if n.timer != nil {
+		n.timer.Stop()
 	}
 	n.mu.Unlock()
 	n.work.Wait()

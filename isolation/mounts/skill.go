@@ -61,7 +61,7 @@ func (b *Box) swap(tree int, m *isolation.Mount, stacked int) (*isolation.Mounte
 	done := &isolation.Mounted{}
 	return done, b.enter(func(p *nsThread) error {
 		for range stacked {
-			if err := p.bare(m.Target); err != nil {
+			if err := p.unmountTop(m.Target); err != nil {
 				return err
 			}
 		}
@@ -69,8 +69,8 @@ func (b *Box) swap(tree int, m *isolation.Mount, stacked int) (*isolation.Mounte
 	})
 }
 
-// bare unmounts the uppermost mount of a target.
-func (p *nsThread) bare(target string) error {
+// unmountTop unmounts the uppermost mount of a target.
+func (p *nsThread) unmountTop(target string) error {
 	fd, err := p.open(target)
 	if err != nil {
 		return err

@@ -110,10 +110,10 @@ func (b *Box) find(id uint64) (at string, err error) {
 	return at, nil
 }
 
-// maxLooks bounds how many descriptors and mappings, of all processes, are examined to name the
+// maxExamined bounds how many descriptors and mappings, of all processes, are examined to name the
 // users of a mount. A box can have millions, and the time it takes to examine them is not charged
 // to it.
-const maxLooks = 1 << 16
+const maxExamined = 1 << 16
 
 // users names what keeps a mount busy, at most isolation.MaxMountUsers entries: other mounts on
 // it, and for each process of the box the first use that is found.
@@ -134,7 +134,7 @@ func (b *Box) users(id uint64) []isolation.MountUser {
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
-	looks := maxLooks
+	looks := maxExamined
 	for _, name := range names {
 		var st unix.Stat_t
 		if _, err := strconv.Atoi(name); err != nil || len(list) >= isolation.MaxMountUsers {

@@ -32,7 +32,7 @@ func (w *writer) crowded(most int) {
 // while.
 func (w *writer) most(most int) {
 	if most > 0 {
-		w.rule(beginnings(), over(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
+		w.rule(newConnections(), overLimit(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
 	}
 }
 
@@ -41,13 +41,13 @@ func (w *writer) most(most int) {
 func (w *writer) forgetLoopback(as dnsMode) {
 	w.chain("loopback-out", nftables.ChainHookOutput, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
 	w.rememberRedirecting(as)
-	w.rule(within(expr.MetaKeyOIFNAME), []expr.Any{&expr.Notrack{}})
+	w.rule(loopbackOnly(expr.MetaKeyOIFNAME), []expr.Any{&expr.Notrack{}})
 	w.chain("loopback-in", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
-	w.rule(within(expr.MetaKeyIIFNAME), []expr.Any{&expr.Notrack{}})
+	w.rule(loopbackOnly(expr.MetaKeyIIFNAME), []expr.Any{&expr.Notrack{}})
 }
 
-// beginnings matches the first packets of connections.
-func beginnings() []expr.Any {
+// newConnections matches the first packets of connections.
+func newConnections() []expr.Any {
 	mask := binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW)
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
@@ -56,8 +56,8 @@ func beginnings() []expr.Any {
 	}
 }
 
-// over matches one connection more than most.
-func over(most int) []expr.Any {
+// overLimit matches one connection more than most.
+func overLimit(most int) []expr.Any {
 	return []expr.Any{&expr.Connlimit{Count: uint32(most), Flags: expr.NFT_CONNLIMIT_F_INV}}
 }
 
@@ -71,7 +71,7 @@ func (h *Host) tryCap(c *nftables.Conn, table string) error {
 	}
 	w := &writer{c: c, table: &nftables.Table{Name: table, Family: tableFamily}}
 	w.at = c.AddChain(&nftables.Chain{Name: crowdedChain, Table: w.table})
-	w.rule(beginnings(), over(h.cfg.Connections), drop())
+	w.rule(newConnections(), overLimit(h.cfg.Connections), drop())
 	if err := c.Flush(); err != nil {
 		return lackingCaps(&Lack{What: lackCount, Err: err})
 	}

@@ -66,7 +66,7 @@ func (w *writer) continuePinned(as dnsMode) {
 			w.refuse(transport(p), ports(rule.Ports{First: port, Last: port}))
 		}
 	}
-	w.rule(answers(), []expr.Any{&expr.Ct{Key: expr.CtKeyMARK, Register: 1}, equal(as.mark())}, accept())
+	w.rule(established(), []expr.Any{&expr.Ct{Key: expr.CtKeyMARK, Register: 1}, equal(as.mark())}, accept())
 }
 
 // remember marks the connection of a packet that a pin lets through.

@@ -152,15 +152,15 @@ func named(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, equal([]byte(name))}
 }
 
-// within matches the loopback of a box.
-func within(key expr.MetaKey) []expr.Any {
+// loopbackOnly matches the loopback of a box.
+func loopbackOnly(key expr.MetaKey) []expr.Any {
 	full := make([]byte, unix.IFNAMSIZ)
 	copy(full, "lo")
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, equal(full)}
 }
 
-// unlike matches a link whose name does not have this prefix.
-func unlike(key expr.MetaKey, name string) []expr.Any {
+// notNamed matches a link whose name does not have this prefix.
+func notNamed(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte(name)}}
 }
 
@@ -209,8 +209,8 @@ func ports(p rule.Ports) []expr.Any {
 	}
 }
 
-// answers matches packets of connections that the box has begun, and errors about those.
-func answers() []expr.Any {
+// established matches packets of connections that the box has begun, and errors about those.
+func established() []expr.Any {
 	mask := binary.NativeEndian.AppendUint32(nil, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},

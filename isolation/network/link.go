@@ -55,7 +55,7 @@ func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err e
 	go func() { // in parallel with the link, which it does not need; waited for below
 		written <- h.writeBoxTable(int(space.Fd()), inOrder(rules, up.near), h.resolvers(true), as, false)
 	}()
-	if err = errors.Join(h.join(b.Key, space, up, as.caps.Bandwidth), <-written); err != nil {
+	if err = errors.Join(h.attachLink(b.Key, space, up, as.caps.Bandwidth), <-written); err != nil {
 		h.Remove(b.Key)
 		return "", err
 	}
@@ -65,8 +65,8 @@ func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err e
 	return resolvConf(h.resolvers(up.six)), nil
 }
 
-// join makes the link of a box. If it fails, Remove removes what it has made.
-func (h *Host) join(key string, space *os.File, up *uplink, bandwidth uint64) error {
+// attachLink makes the link of a box. If it fails, Remove removes what it has made.
+func (h *Host) attachLink(key string, space *os.File, up *uplink, bandwidth uint64) error {
 	if err := h.ensure(); err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func marked(op expr.CmpOp) []expr.Any {
 func (w *writer) rememberRedirecting(as dnsMode) {
 	for _, a := range Loopbacks() {
 		if as.strict {
-			w.rule(within(expr.MetaKeyOIFNAME), source(single(a)), transport(unix.IPPROTO_TCP),
+			w.rule(loopbackOnly(expr.MetaKeyOIFNAME), source(single(a)), transport(unix.IPPROTO_TCP),
 				[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 2}, equal(binary.BigEndian.AppendUint16(nil, redirectPort))}, accept())
 		}
 	}
@@ -41,10 +41,10 @@ func (w *writer) acceptRedirected(as dnsMode, most int) {
 	if !as.strict {
 		return
 	}
-	w.refuse(within(expr.MetaKeyOIFNAME), transport(unix.IPPROTO_TCP), only(redirectPort))
+	w.refuse(loopbackOnly(expr.MetaKeyOIFNAME), transport(unix.IPPROTO_TCP), only(redirectPort))
 	for _, a := range Loopbacks() {
 		if most > 0 {
-			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(redirectPort), beginnings(), over(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
+			w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(redirectPort), newConnections(), overLimit(most), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: crowdedChain}})
 		}
 		w.rule(destination(single(a)), transport(unix.IPPROTO_TCP), only(redirectPort), accept())
 	}

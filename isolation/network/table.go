@@ -104,11 +104,11 @@ func (h *Host) writeTable(c *nftables.Conn, name string) error {
 		w.rule(from, route, drop())
 	}
 
-	w.chain("input", nftables.ChainHookInput, early(), nftables.ChainPolicyAccept)
+	w.chain("input", nftables.ChainHookInput, earlyPriority(), nftables.ChainPolicyAccept)
 	w.neighbours(from)
 	w.refuse(from)
 
-	w.chain("forward", nftables.ChainHookForward, early(), nftables.ChainPolicyAccept)
+	w.chain("forward", nftables.ChainHookForward, earlyPriority(), nftables.ChainPolicyAccept)
 	w.refuse(from, other)
 	for _, r := range h.cfg.Named {
 		w.rule(from, destination(r.To), accept())
@@ -119,18 +119,18 @@ func (h *Host) writeTable(c *nftables.Conn, name string) error {
 	for _, set := range w.blocked() {
 		w.refuse(from, set)
 	}
-	w.rule(to, answers(), accept())
+	w.rule(to, established(), accept())
 	w.rule(to, drop())
 
-	w.chain("output", nftables.ChainHookOutput, early(), nftables.ChainPolicyAccept)
+	w.chain("output", nftables.ChainHookOutput, earlyPriority(), nftables.ChainPolicyAccept)
 	w.neighbours(to)
-	w.rule(to, answers(), accept())
+	w.rule(to, established(), accept())
 	w.refuse(to)
 
 	w.nat("postrouting")
 	for _, block := range []netip.Prefix{h.cfg.Block4, h.cfg.Block6} {
 		if block.IsValid() {
-			w.rule(source(block), unlike(expr.MetaKeyOIFNAME, h.tag), []expr.Any{&expr.Masq{}})
+			w.rule(source(block), notNamed(expr.MetaKeyOIFNAME, h.tag), []expr.Any{&expr.Masq{}})
 		}
 	}
 	if w.err != nil {
@@ -142,8 +142,8 @@ func (h *Host) writeTable(c *nftables.Conn, name string) error {
 	return nil
 }
 
-// early comes before the tables of others, so that our own table refuses what is refused.
-func early() *nftables.ChainPriority { return nftables.ChainPriorityRef(-10) }
+// earlyPriority comes before the tables of others, so that our own table refuses what is refused.
+func earlyPriority() *nftables.ChainPriority { return nftables.ChainPriorityRef(-10) }
 
 // ordered are the rules of a box: first those for networks that are blocked otherwise.
 type ordered struct {
@@ -192,7 +192,7 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 	w.refusals(before, as.caps.Connections)
 	w.chain("output", nftables.ChainHookOutput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	w.acceptRedirected(as, as.caps.Connections)
-	w.rule(within(expr.MetaKeyOIFNAME), accept())
+	w.rule(loopbackOnly(expr.MetaKeyOIFNAME), accept())
 	w.neighbours()
 	w.most(as.caps.Connections)
 	w.continuePinned(as)

@@ -32,7 +32,7 @@ func enterImageRoot(tree, files int) error {
 	}
 	defer b.close()
 	for _, part := range []func() error{
-		func() error { return b.directories() }, b.devices, func() error { return b.names(nil) }, func() error { return b.filesProgram(files) },
+		func() error { return b.directories() }, b.devices, func() error { return b.rootLinks(nil) }, func() error { return b.filesProgram(files) },
 		func() error { return linux.AttachMount(tree, b.root, layerPlace) },
 	} {
 		if err := part(); err != nil {

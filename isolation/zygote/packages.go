@@ -63,7 +63,7 @@ func (b *builder) unchanged() ([]string, error) {
 		if skipped[top] {
 			continue
 		}
-		same, size, err := b.is(name, sum)
+		same, size, err := b.isUnchanged(name, sum)
 		if err != nil {
 			return nil, err
 		}
@@ -97,8 +97,8 @@ func resolved(name, target string) string {
 	return path.Clean(target)[1:]
 }
 
-// is reports whether a file has this MD5 sum and everybody may read it.
-func (b *builder) is(name, sum string) (same bool, size int64, err error) {
+// isUnchanged reports whether a file has this MD5 sum and everybody may read it.
+func (b *builder) isUnchanged(name, sum string) (same bool, size int64, err error) {
 	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENXIO) {

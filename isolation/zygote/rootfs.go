@@ -294,7 +294,7 @@ func (b *builder) etc(show []string) error {
 			return err
 		}
 	}
-	if err := b.names(map[string]string{"etc/os-release": "../usr/lib/os-release"}); err != nil {
+	if err := b.rootLinks(map[string]string{"etc/os-release": "../usr/lib/os-release"}); err != nil {
 		return err
 	}
 	for _, name := range listed {
@@ -357,8 +357,8 @@ func (b *builder) isDir(name string) bool {
 	return unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
-// names makes the symbolic links that every box has, whatever its image.
-func (b *builder) names(others map[string]string) error {
+// rootLinks makes the symbolic links that every box has, whatever its image.
+func (b *builder) rootLinks(others map[string]string) error {
 	links := isolation.RootLinks()
 	maps.Copy(links, others)
 	return b.links(links)

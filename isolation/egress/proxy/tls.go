@@ -59,14 +59,14 @@ func (s *Server) tls(ctx context.Context, c *client) (taken bool) {
 		return false
 	}
 	if _, err := up.Write(records); err == nil {
-		s.pass(c, r, up, server)
+		s.forward(c, r, up, server)
 	}
 	return false
 }
 
-// pass copies bytes in both directions, and the end of each, until both have ended or one has
+// forward copies bytes in both directions, and the end of each, until both have ended or one has
 // failed.
-func (s *Server) pass(c *client, r *bufio.Reader, up net.Conn, server string) {
+func (s *Server) forward(c *client, r *bufio.Reader, up net.Conn, server string) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		if s.send(up, r, c, server) != nil || closeWrite(up) != nil {

@@ -98,7 +98,7 @@ func (u *undoing) into(l layers, at int, prefix, name string, image bool, do fun
 		return fail(prefix+name, err)
 	}
 	defer unix.Close(fd)
-	next, err := l.below(name, of{image: image, changed: true})
+	next, err := l.below(name, origin{image: image, changed: true})
 	if err != nil {
 		return fail(prefix+name, err)
 	}

@@ -162,15 +162,15 @@ func holds(dir int, name string, depth int) (bool, error) {
 	return false, err
 }
 
-// of says which layers a name of the root comes from.
-type of struct {
+// origin says which layers a name of the root comes from.
+type origin struct {
 	st             *unix.Stat_t // what it is; nil: nothing
 	image, changed bool         // the layers that its entries come from, or the content of what is no directory
 	implied        bool         // a directory that an image need not contain
 }
 
 // find returns what a name of the root is.
-func (l layers) find(name string) (o of, err error) {
+func (l layers) find(name string) (o origin, err error) {
 	was, err := look(l.image, name)
 	if err != nil {
 		return o, err
@@ -179,7 +179,7 @@ func (l layers) find(name string) (o of, err error) {
 	if err != nil {
 		return o, err
 	}
-	old := of{st: was, image: was != nil}
+	old := origin{st: was, image: was != nil}
 	switch {
 	case is == nil:
 		return old, nil
@@ -187,23 +187,23 @@ func (l layers) find(name string) (o of, err error) {
 		return o, nil
 	case ours(is) && isDir(is):
 		if isDir(was) {
-			return of{st: was, image: true, changed: true}, nil
+			return origin{st: was, image: true, changed: true}, nil
 		}
 		used, err := holds(l.changed, name, 0)
 		if !used { // boxes hide whatever the image has there
 			return old, err
 		}
-		return of{st: is, changed: true, implied: true}, err
+		return origin{st: is, changed: true, implied: true}, err
 	case ours(is):
 		return old, nil
 	case isDir(is) && isDir(was) && !opaque(l.changed, name):
-		return of{st: is, image: true, changed: true}, nil
+		return origin{st: is, image: true, changed: true}, nil
 	}
-	return of{st: is, changed: true}, nil
+	return origin{st: is, changed: true}, nil
 }
 
 // below opens the directories of a name, in the layers that count.
-func (l layers) below(name string, o of) (next layers, err error) {
+func (l layers) below(name string, o origin) (next layers, err error) {
 	next = layers{none, none}
 	if o.image {
 		next.image, err = openDir(l.image, name)

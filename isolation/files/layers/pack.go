@@ -68,7 +68,7 @@ func (p *packer) directory(l layers, prefix string, depth int) error {
 	return nil
 }
 
-func (p *packer) entry(l layers, o of, prefix, name string, depth int) error {
+func (p *packer) entry(l layers, o origin, prefix, name string, depth int) error {
 	from := l.changed
 	if !o.changed {
 		from = l.image

@@ -54,7 +54,7 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 		if req.Some != nil {
 			return nil, unix.ENOTDIR
 		}
-		if path, err = final(path); err != nil {
+		if path, err = resolveFinal(path); err != nil {
 			return nil, err
 		}
 		var root *os.Root

@@ -20,7 +20,7 @@ func Edit(req *files.Edit) (*files.EditAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	path, err := final(asked)
+	path, err := resolveFinal(asked)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func Replace(content []byte, edits []files.Replacement, most int64) ([]byte, []f
 		case bytes.Equal(e.Old, e.New):
 			return nil, nil, &files.Failure{Kind: files.BadRequest, Field: field + ".new", Text: "the old and the new text are the same", Allowed: "another text than old"}
 		case count == 0:
-			return nil, nil, &files.Failure{Kind: files.NoMatch, Field: field + ".old", Text: field + ": the old text is not in the file", Hint: nearby(content, e.Old)}
+			return nil, nil, &files.Failure{Kind: files.NoMatch, Field: field + ".old", Text: field + ": the old text is not in the file", Hint: suggest(content, e.Old)}
 		case count > 1 && !e.All:
 			return nil, nil, &files.Failure{
 				Kind: files.NotUnique, Field: field + ".old", Text: fmt.Sprintf("%s: the old text is there %d times, in lines %s", field, count, places(content, e.Old)),
@@ -108,8 +108,8 @@ func places(content, text []byte) string {
 	}
 }
 
-// nearby says what may be wrong with a text that does not occur.
-func nearby(content, text []byte) string {
+// suggest says what may be wrong with a text that does not occur.
+func suggest(content, text []byte) string {
 	switch {
 	case bytes.Contains(content, []byte("\r\n")) && !bytes.Contains(text, []byte("\r\n")) && bytes.Contains(bytes.ReplaceAll(content, []byte("\r\n"), []byte("\n")), text):
 		return "the lines of the file end with CR LF, those of the text do not"

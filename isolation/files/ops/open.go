@@ -167,10 +167,10 @@ func same(a, b *unix.Stat_t) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino && a.Size == b.Size && a.Mtim == b.Mtim && a.Ctim == b.Ctim
 }
 
-// final follows the symbolic links at the end of a path, so that replacing the file leaves them
+// resolveFinal follows the symbolic links at the end of a path, so that replacing the file leaves them
 // as they are. A dangling link is not followed: the caller did not ask for the file that it
 // names.
-func final(path string) (string, error) {
+func resolveFinal(path string) (string, error) {
 	const most = 40 // as many as the kernel follows
 	for i := 0; ; i++ {
 		buf := make([]byte, files.MaxPath+1)

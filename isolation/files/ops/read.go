@@ -115,7 +115,7 @@ func readLines(f *os.File, req *files.Read, a *files.ReadAnswer) ([]byte, error)
 			}
 		}
 		if len(content) > begin {
-			note(a, line)
+			countLine(a, line)
 		}
 	}
 	a.Next = a.Offset + int64(len(content))
@@ -134,7 +134,7 @@ func cutLine(content []byte, begin, line int, req *files.Read, a *files.ReadAnsw
 		if !req.Raw {
 			content = wholeCharacters(content)
 		}
-		note(a, line)
+		countLine(a, line)
 	} else {
 		content = content[:begin]
 	}
@@ -173,8 +173,8 @@ func digest(content []byte) string {
 	return files.DigestPrefix + hex.EncodeToString(sum[:])
 }
 
-// note counts a line that was read.
-func note(a *files.ReadAnswer, line int) {
+// countLine counts a line that was read.
+func countLine(a *files.ReadAnswer, line int) {
 	if a.FirstLine == 0 {
 		a.FirstLine = line
 	}

@@ -55,11 +55,11 @@ func overwrite(path string, req *files.Write, content []byte) (*files.WriteAnswe
 			return nil, err
 		}
 	}
-	path, err := final(path)
+	path, err := resolveFinal(path)
 	if err != nil {
 		return nil, err
 	}
-	old, err := lookAt(path, req.IfMatch, req.Most)
+	old, err := statTarget(path, req.IfMatch, req.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -79,9 +79,9 @@ func overwrite(path string, req *files.Write, content []byte) (*files.WriteAnswe
 	return a, nil
 }
 
-// lookAt returns the status of what is to be replaced at a path, nil if there is nothing. It must
+// statTarget returns the status of what is to be replaced at a path, nil if there is nothing. It must
 // be a regular file that may be written to, with the requested digest.
-func lookAt(path, match string, most int64) (*unix.Stat_t, error) {
+func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
 	f, st, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
 		if match != "" {
@@ -160,12 +160,12 @@ func fill(f *os.File, content []byte, mode uint32) (*unix.Stat_t, error) {
 // all of it, what was written stays.
 func appendTo(path string, req *files.Write, content []byte) (*files.WriteAnswer, error) {
 	created := errors.Is(unix.Lstat(path, &unix.Stat_t{}), unix.ENOENT)
-	path, err := final(path)
+	path, err := resolveFinal(path)
 	if err != nil {
 		return nil, err
 	}
 	if req.IfMatch != "" {
-		if _, err := lookAt(path, req.IfMatch, req.Most); err != nil {
+		if _, err := statTarget(path, req.IfMatch, req.Most); err != nil {
 			return nil, err
 		}
 	}

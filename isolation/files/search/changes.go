@@ -92,7 +92,7 @@ func (s *survey) look(dir int, path, name string, kind byte) error {
 
 // Snapshot writes the state of everything in a directory to w.
 func Snapshot(req *files.Snapshot, w io.Writer) (*files.SnapshotAnswer, error) {
-	out := newPress(w, req.Most)
+	out := newSnapshotWriter(w, req.Most)
 	a := &files.SnapshotAnswer{}
 	newest := int64(0)
 	s := &survey{found: func(_ int, _ string, e *state, _ *unix.Statx_t) error {
@@ -127,7 +127,7 @@ func awaitClock(last int64) {
 type comparison struct {
 	req  *files.Changes
 	want filter
-	old  *unpress
+	old  *snapshotReader
 	was  *state // the next state of the snapshot; nil at its end
 	a    files.ChangesAnswer
 	left int64 // bytes that may be read for digests
@@ -140,13 +140,13 @@ func Changes(req *files.Changes, snapshot io.Reader) (*files.ChangesAnswer, erro
 	if err != nil {
 		return nil, err
 	}
-	c := &comparison{req: req, want: want, old: newUnpress(snapshot), left: req.Digest}
+	c := &comparison{req: req, want: want, old: newSnapshotReader(snapshot), left: req.Digest}
 	if err := c.next(); err != nil {
 		return nil, err
 	}
 	s := &survey{found: c.found}
 	var broken error // error in a directory that cannot be read
-	s.closed = func(path string) { broken = errors.Join(broken, c.passBy(path+"/")) }
+	s.closed = func(path string) { broken = errors.Join(broken, c.skip(path+"/")) }
 	err = s.run(req.Path, req.Exclude, req.Walk)
 	if err = errors.Join(err, broken); err != nil {
 		return nil, err
@@ -165,8 +165,8 @@ func (c *comparison) next() (err error) {
 	return err
 }
 
-// passBy skips the states of a directory, whose changes are unknown.
-func (c *comparison) passBy(prefix string) error {
+// skip skips the states of a directory, whose changes are unknown.
+func (c *comparison) skip(prefix string) error {
 	for c.was != nil && strings.HasPrefix(c.was.path, prefix) {
 		if err := c.next(); err != nil {
 			return err
@@ -213,7 +213,7 @@ func (c *comparison) found(dir int, name string, is *state, st *unix.Statx_t) er
 	if e.Type == files.TypeLink {
 		e.Target = ops.Target(dir, name)
 	}
-	if c.room(&e) && e.Type == files.TypeFile && e.Size <= c.left && c.req.Digest > 0 {
+	if c.hasRoom(&e) && e.Type == files.TypeFile && e.Size <= c.left && c.req.Digest > 0 {
 		c.left -= e.Size
 		e.Digest = ops.Digest(dir, name, max(e.Size, 1))
 	}
@@ -221,8 +221,8 @@ func (c *comparison) found(dir int, name string, is *state, st *unix.Statx_t) er
 	return nil
 }
 
-// room reports whether an entry will be listed.
-func (c *comparison) room(e *files.Entry) bool {
+// hasRoom reports whether an entry will be listed.
+func (c *comparison) hasRoom(e *files.Entry) bool {
 	return len(c.a.Changes) < c.req.Limit && c.name+len(e.Path)+len(e.Target) <= maxNames && (c.req.MaxSize == 0 || e.Size <= c.req.MaxSize)
 }
 
@@ -230,7 +230,7 @@ func (c *comparison) list(what string, e files.Entry) {
 	switch {
 	case c.req.MaxSize > 0 && e.Type == files.TypeFile && e.Size > c.req.MaxSize:
 		c.a.Large++
-	case !c.room(&e):
+	case !c.hasRoom(&e):
 		c.a.Cut = files.CutEntries
 	default:
 		c.name += len(e.Path) + len(e.Target)

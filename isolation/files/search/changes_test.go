@@ -197,7 +197,7 @@ func TestTheOrderIsThatOfAWalk(t *testing.T) {
 // but parse.
 func FuzzSnapshot(f *testing.F) {
 	var b bytes.Buffer
-	p := newPress(&b, 1<<20)
+	p := newSnapshotWriter(&b, 1<<20)
 	for _, s := range []state{{path: "a", mode: 0o40755}, {path: "a/b", mode: 0o100644, inode: 7, size: 5, changed: 9}} {
 		if err := p.add(&s); err != nil {
 			f.Fatal(err)
@@ -209,7 +209,7 @@ func FuzzSnapshot(f *testing.F) {
 	f.Add(b.Bytes())
 	f.Add(b.Bytes()[:b.Len()-3])
 	f.Fuzz(func(t *testing.T, data []byte) {
-		u := newUnpress(bytes.NewReader(data))
+		u := newSnapshotReader(bytes.NewReader(data))
 		for range 100_000 {
 			s, err := u.next()
 			if err != nil || s == nil {

@@ -71,7 +71,7 @@ func Glob(req *files.Glob) (*files.ListAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	begin, prefix := beginning(req.Path, req.Pattern)
+	begin, prefix := literalDir(req.Path, req.Pattern)
 	dir, err := openDir(begin)
 	if prefix != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) {
 		var at int
@@ -107,9 +107,9 @@ func Glob(req *files.Glob) (*files.ListAnswer, error) {
 	return a, nil
 }
 
-// beginning returns the directory in which the first wildcard of a pattern is: nothing elsewhere
+// literalDir returns the directory in which the first wildcard of a pattern is: nothing elsewhere
 // can match.
-func beginning(at []byte, pattern string) (dir []byte, prefix string) {
+func literalDir(at []byte, pattern string) (dir []byte, prefix string) {
 	i := strings.IndexAny(pattern, `*?[{\`)
 	if i < 0 {
 		i = len(pattern)

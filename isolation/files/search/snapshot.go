@@ -22,8 +22,8 @@ const (
 	maxDeep   = 1 << 21 // bytes of a path
 )
 
-// press writes a snapshot.
-type press struct {
+// snapshotWriter writes a snapshot.
+type snapshotWriter struct {
 	out  *flate.Writer
 	most int64 // bytes that may still be written
 	to   io.Writer
@@ -31,21 +31,21 @@ type press struct {
 	buf  []byte
 }
 
-func newPress(w io.Writer, most int64) *press {
-	p := &press{most: most, to: w}
+func newSnapshotWriter(w io.Writer, most int64) *snapshotWriter {
+	p := &snapshotWriter{most: most, to: w}
 	p.out, _ = flate.NewWriter(p, flate.BestSpeed) // cannot fail: the level is valid
 	return p
 }
 
 // Write receives the compressed bytes.
-func (p *press) Write(b []byte) (int, error) {
+func (p *snapshotWriter) Write(b []byte) (int, error) {
 	if p.most -= int64(len(b)); p.most < 0 {
 		return 0, &files.Failure{Kind: files.TooMany, Text: "there are more files and directories than can be remembered", Hint: "leave out directories by exclude"}
 	}
 	return p.to.Write(b)
 }
 
-func (p *press) add(s *state) error {
+func (p *snapshotWriter) add(s *state) error {
 	same := 0
 	for same < min(len(s.path), len(p.last.path)) && s.path[same] == p.last.path[same] {
 		same++
@@ -62,18 +62,20 @@ func (p *press) add(s *state) error {
 	return err
 }
 
-func (p *press) end() error { return p.out.Close() }
+func (p *snapshotWriter) end() error { return p.out.Close() }
 
-// unpress reads a snapshot.
-type unpress struct {
+// snapshotReader reads a snapshot.
+type snapshotReader struct {
 	in   *bufio.Reader
 	last state
 }
 
-func newUnpress(r io.Reader) *unpress { return &unpress{in: bufio.NewReader(flate.NewReader(r))} }
+func newSnapshotReader(r io.Reader) *snapshotReader {
+	return &snapshotReader{in: bufio.NewReader(flate.NewReader(r))}
+}
 
 // next returns the next state, nil at the end. A malformed or truncated snapshot is a Failure.
-func (u *unpress) next() (*state, error) {
+func (u *snapshotReader) next() (*state, error) {
 	same, err := binary.ReadUvarint(u.in)
 	if errors.Is(err, io.EOF) {
 		return nil, nil
@@ -89,7 +91,7 @@ func (u *unpress) next() (*state, error) {
 	return &s, nil
 }
 
-func (u *unpress) rest(same uint64) (s state, err error) {
+func (u *snapshotReader) rest(same uint64) (s state, err error) {
 	length, err := binary.ReadUvarint(u.in)
 	if err != nil {
 		return s, err

@@ -17,15 +17,15 @@ func (k *Keeper) setHostname(req *isolation.SetHostname) error {
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	b, err := k.known(req.Key)
+	b, err := k.boxByKey(req.Key)
 	if err != nil {
 		return err
 	}
 	return SetHostname(b.pid, b.lives, req.Hostname)
 }
 
-// known returns a living box by its key. ESRCH: there is none.
-func (k *Keeper) known(key string) (*box, error) {
+// boxByKey returns a living box by its key. ESRCH: there is none.
+func (k *Keeper) boxByKey(key string) (*box, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	b := k.boxes[key]
@@ -44,7 +44,7 @@ func (k *Keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	b, err := k.known(req.Key)
+	b, err := k.boxByKey(req.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (k *Keeper) removeTree(tree string) error {
 
 // reclaim takes back memory that the programs of a box do not need.
 func (k *Keeper) reclaim(key string) error {
-	b, err := k.known(key)
+	b, err := k.boxByKey(key)
 	if err != nil {
 		return err
 	}

@@ -12,27 +12,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// proofName is a directory that exists while prove runs.
-const proofName = ".quota-proof"
+// testDirName is a directory that exists while testEnforced runs.
+const testDirName = ".quota-proof"
 
 // testEnforced makes a directory with small limits and exceeds each of them.
 func (q *Quotas) testEnforced(root *os.Root) error {
-	if err := root.RemoveAll(proofName); err != nil { // a keeper that was killed during a test has left it
+	if err := root.RemoveAll(testDirName); err != nil { // a keeper that was killed during a test has left it
 		return fmt.Errorf("try project quota: %w", err)
 	}
-	if err := root.Mkdir(proofName, 0o700); err != nil {
+	if err := root.Mkdir(testDirName, 0o700); err != nil {
 		return fmt.Errorf("try project quota: %w", err)
 	}
-	err := q.proveIn(root)
-	if rerr := root.RemoveAll(proofName); rerr != nil {
+	err := q.testEnforcedIn(root)
+	if rerr := root.RemoveAll(testDirName); rerr != nil {
 		err = errors.Join(err, rerr)
 	}
 	// Takes back the directory's project id; if its usage drops late, the next Sweep does.
 	return errors.Join(err, q.Sweep())
 }
 
-func (q *Quotas) proveIn(root *os.Root) error {
-	dir, err := root.OpenRoot(proofName)
+func (q *Quotas) testEnforcedIn(root *os.Root) error {
+	dir, err := root.OpenRoot(testDirName)
 	if err != nil {
 		return fmt.Errorf("try project quota: %w", err)
 	}

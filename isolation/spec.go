@@ -72,7 +72,9 @@ type Spec struct {
 	Mounts      []Mount
 	Network     NetworkSpec
 	Image       string // tree of an image in the store; "": the host's programs
-	Writable    bool   // programs can write to the root; their changes count as Work, and stay beside the workspace (unless that is a named one) until the box ends
+	// Writable lets programs write to the root. Their changes count as Work, and stay until the box ends: beside
+	// the workspace, unless that is a named one.
+	Writable bool
 }
 
 // Quota bounds a directory on disk and everything below it. Both numbers are zero, or neither.

@@ -45,7 +45,9 @@ type Host struct {
 	links   map[string]*Link
 	adopted bool            // Adopt has run, so used includes the pairs of living boxes
 	used    map[uint32]bool // numbers of the pairs of addresses in use
-	next    uint32          // pair to try first, so that one is reused as late as possible; it starts at a random one, since the last keeper's is unknown
+	// next is the pair to try first, so that one is reused as late as possible. It starts at a random one, since that
+	// of the last keeper is unknown.
+	next uint32
 }
 
 // Shared returns the profiles whose boxes use the network of the host.
@@ -86,7 +88,9 @@ func (h *Host) table() string { return "boxd-" + h.tag[len(prefix):] }
 // Failure says why a box cannot have a network.
 type Failure struct {
 	Reason string
-	Errno  unix.Errno // EUSERS: no address is free, EADDRINUSE: the block is in use, ENETDOWN: the host does not forward, EOPNOTSUPP: the kernel lacks something
+	// Errno is EUSERS if no address is free, EADDRINUSE if the block is in use, ENETDOWN if the host does not forward,
+	// and EOPNOTSUPP if the kernel lacks something.
+	Errno unix.Errno
 }
 
 func (f *Failure) Error() string { return f.Reason }

@@ -39,15 +39,19 @@ const BoxVersion = 1
 //	            ◄──────────────────────── Program{id, …} + files, for each durable one
 //	            ◄──────────────────────── Adopted{version, …} + the last file of Private, if any
 //
-// Files of Setup: the mount trees, then the parent of the programs' cgroups, if Grouped, then a
-// listening socket, if Adoptable. Files of Spawn: the script, if ScriptArg ≥ 0, then standard
-// input, if it is StdinFile, then for a durable program one that PID 1 only holds for the next
-// boxd. Files of Started: for a Direct program boxd's ends of its 0, 1 and 2; with StdinPipe the
-// writing end of standard input or the terminal, and the memfd with what has been written there,
-// see client.Input; then, unless the program continues another, the memfds of standard output and
-// error and of their journal, see isolation/output, and an eventfd that is written whenever one
-// of them has grown. Files of Program: the one that PID 1 was only holding, then all those of
-// Started. Files of Exited: the memfds of the streams named in Attached, in order.
+// Files with the messages:
+//
+//   - Setup: the mount trees, then the parent of the programs' cgroups, if Grouped,
+//     then a listening socket, if Adoptable.
+//   - Spawn: the script, if ScriptArg ≥ 0, then standard input, if it is StdinFile,
+//     then for a durable program one that PID 1 only holds for the next boxd.
+//   - Started: for a Direct program boxd's ends of its 0, 1 and 2; with StdinPipe the
+//     writing end of standard input or the terminal, and the memfd with what has been written
+//     there, see client.Input; then, unless the program continues another, the memfds of
+//     standard output and error and of their journal, see isolation/output, and an eventfd
+//     that is written whenever one of them has grown.
+//   - Program: the one that PID 1 was only holding, then all those of Started.
+//   - Exited: the memfds of the streams named in Attached, in order.
 //
 // When boxd's end closes, PID 1 ends all programs that are not durable, and the box when Times
 // say so.

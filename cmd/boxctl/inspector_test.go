@@ -104,7 +104,7 @@ func TestTheInspectorDoesATask(t *testing.T) {
 			t.Parallel()
 			i := &inspector{t, i.bin, i.list}
 			i.ask(`"box_exec"`, server, "tools/list", "--strict")
-			i.call("made", server, "box_write", `{"path": "add.sh", "content": "echo $(($1 - $2))\n"}`)
+			i.call("created", server, "box_write", `{"path": "add.sh", "content": "echo $(($1 - $2))\n"}`)
 			i.call("-1", server, "box_exec", `{"argv": ["sh", "add.sh", "2", "3"]}`)
 			i.call("1 replaced", server, "box_edit", `{"path": "add.sh", "edits": [{"old": "-", "new": "+"}]}`)
 			i.call("5", server, "box_exec", `{"argv": ["sh", "add.sh", "2", "3"]}`)

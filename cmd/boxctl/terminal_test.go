@@ -298,7 +298,7 @@ func TestColoursAreForAPersonAtATerminal(t *testing.T) {
 		term := onTerminal(t, cmd)
 		term.sized(24, 80)
 		term.notes(`(?m)^(work) `)
-		if got := strings.Contains(term.text(), "\x1b[1mSESSION"); got != tc.want {
+		if got := strings.Contains(term.text(), "\x1b[1mBOX"); got != tc.want {
 			t.Errorf("top %v: %q", tc.env, term.text())
 		}
 		term.types("q")
@@ -323,6 +323,36 @@ func TestTopEndsWhileBoxdHangs(t *testing.T) {
 	term.ends(0)
 }
 
+// slowDown stops boxd again and again, so that what it is sent takes longer than a person waits without a word. What it
+// returns ends that.
+func slowDown(t *testing.T, d *boxtest.Daemon) (end func()) {
+	t.Helper()
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() { // ends with end
+		defer close(ended)
+		for {
+			for _, step := range []struct {
+				signal syscall.Signal
+				rest   time.Duration
+			}{{syscall.SIGSTOP, 600 * time.Millisecond}, {syscall.SIGCONT, 10 * time.Millisecond}} {
+				_ = syscall.Kill(d.PID(), step.signal)
+				select {
+				case <-stop:
+					_ = syscall.Kill(d.PID(), syscall.SIGCONT)
+					return
+				case <-time.After(step.rest):
+				}
+			}
+		}
+	}()
+	end = sync.OnceFunc(func() {
+		close(stop)
+		<-ended
+	})
+	t.Cleanup(end)
+	return end
+}
+
 // A long copy shows a person how far it is, on one line that goes; a program that reads it hears nothing.
 func TestALongCopyShowsHowFarItIs(t *testing.T) {
 	t.Parallel()
@@ -332,6 +362,7 @@ func TestALongCopyShowsHowFarItIs(t *testing.T) {
 	if err := os.WriteFile(large, make([]byte, 24<<20), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	goOn := slowDown(t, d)
 	term := onTerminal(t, d.Boxctl(t, "cp", large, "work:"))
 	term.ends(0)
 	boxtest.Eventually(t, "the line has gone", func() bool { return strings.HasSuffix(term.text(), " \r") })
@@ -343,6 +374,7 @@ func TestALongCopyShowsHowFarItIs(t *testing.T) {
 		term.ends(i)
 		boxtest.Eventually(t, "it has said how far it is", func() bool { return strings.Contains(term.text(), "% of 24MiB") })
 	}
+	goOn()
 	if out, err := d.Boxctl(t, "cp", "--overwrite", large, "work:").CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("a program reads %q, %v", out, err)
 	}

@@ -136,17 +136,17 @@ func (s *Spec) Validate() error {
 	case s.Scratch.Bytes < MinScratch || s.Scratch.Inodes < 64:
 		return &Refusal{"tmp", strconv.FormatUint(s.Scratch.Bytes, 10), "at least 1MiB and 64 inodes"}
 	case s.Scope != "" && (!s.Grouped || !s.validScope()):
-		return &Refusal{"scope", s.Scope, "for a box with control groups, a clean path below " + cgroup.Mount + " that ends in /" + ScopeOf(s.Key)}
+		return &Refusal{"scope", s.Scope, "for a box with cgroups, a clean path below " + cgroup.Mount + " that ends in /" + ScopeOf(s.Key)}
 	case !cgroup.ValidOther(s.Owner.Name):
 		return &Refusal{"owner", s.Owner.Name, strconv.Itoa(cgroup.OtherLen) + " characters of a-z and 0-9, or none"}
 	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork && !s.Writable && !slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Bound }):
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace, a writable root or a directory of the host"}
 	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{} && !s.Writable):
-		return &Refusal{"workspace", s.Space, "the key of one, which has its own quota, where no mount is"}
+		return &Refusal{"workspace", s.Space, "the key of a named workspace, for a box without a quota of its own and without a mount there"}
 	case s.Image != "" && !ValidTree(s.Image):
 		return &Refusal{"image", s.Image, "the name of a tree of the store"}
 	case s.Writable && len(s.Mounts)+len(s.Lent) > MaxMounts-rootMounts:
-		return &Refusal{"read_only_root", "false", "true, but with " + strconv.Itoa(rootMounts) + " mounts less"}
+		return &Refusal{"read_only_root", "false", "true, or with at most " + strconv.Itoa(MaxMounts-rootMounts) + " mounts"}
 	case len(s.Mounts)+len(s.Lent) > MaxMounts:
 		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}
 	case len(s.Caller.Groups) > MaxGroups:
@@ -166,10 +166,10 @@ func (s *Spec) Validate() error {
 			return err
 		}
 		if m.Bound && (!m.Writable || s.Work == Quota{}) {
-			return &Refusal{field + "source", m.Source, "a quota only for writing"}
+			return &Refusal{field + "source", m.Source, "mounted rw, as workspace_quota bounds it"}
 		}
 		if seen[m.Target] {
-			return &Refusal{field + "target", m.Target, "one mount per target"}
+			return &Refusal{field + "target", m.Target, "another than those of other mounts"}
 		}
 		seen[m.Target] = true
 	}
@@ -192,7 +192,7 @@ func (m *Mount) validate(field string, caller uint32) error {
 		return &Refusal{field + "target", m.Target, "a path at or below one of " + strings.Join(Roots(), ", ")}
 	}
 	if m.Owner != 0 && caller != 0 {
-		return &Refusal{field + "owner", strconv.FormatUint(uint64(m.Owner), 10), "nothing: only a caller with uid 0 names an owner"}
+		return &Refusal{field + "owner", strconv.FormatUint(uint64(m.Owner), 10), "0, unless the caller has uid 0"}
 	}
 	return nil
 }

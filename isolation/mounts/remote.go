@@ -111,10 +111,10 @@ func (d *Sources) failure(w jobInfo, err error) error {
 	switch {
 	case errors.Is(err, errLate):
 		step.Errno = unix.ETIMEDOUT
-		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "a directory of which the filesystem answers within " + d.Pool.Patience().String() + ": it did not"}
+		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "on a filesystem that answers within " + d.Pool.Patience().String() + "; it did not"}
 	case errors.Is(err, errBusy):
 		step.Errno = unix.ETIMEDOUT
-		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "none while as many directories of yours do not answer as may be waited for"}
+		step.Refused = &isolation.Refusal{Field: w.field, Value: w.value, Allowed: "tried again later: too many of your directories do not answer now"}
 	default:
 		*step = isolation.StepError{Step: isolation.StepSetup, Item: err.Error(), Errno: unix.EPROTO}
 		if errno, ok := errors.AsType[syscall.Errno](err); ok {

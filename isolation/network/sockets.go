@@ -119,7 +119,7 @@ func dialOut(space *os.File, to *isolation.Endpoint) (int, error) {
 		return -1, err
 	}
 	if !slices.Contains(WebPorts(), p.Port) {
-		return -1, &rule.Refusal{Part: "port", Value: strconv.Itoa(int(p.Port)), Allowed: "80, 443"}
+		return -1, &rule.Refusal{Part: "port", Value: strconv.Itoa(int(p.Port)), Allowed: "80 or 443"}
 	}
 	fd := -1
 	err = InNamespace(space, func() (err error) {

@@ -58,7 +58,7 @@ func (d *Document) Check(dir string) []Problem {
 		case n == 0 && needed:
 			add(key, "missing or empty: it says what the skill does and when to use it, in 1 to %d characters", most)
 		case n == 0 && there:
-			add(key, "empty: must be one of 1 to %d characters, or no such key", most)
+			add(key, "empty: must be 1 to %d characters, or left out", most)
 		}
 	}
 	bounded(KeyDescription, maxDescription, true)
@@ -105,7 +105,7 @@ func (d *Document) Advice() []string {
 func Name(name string) error {
 	switch n := utf8.RuneCountInString(name); {
 	case n == 0:
-		return fmt.Errorf("missing or empty: must be one of 1 to %d characters", MaxName)
+		return fmt.Errorf("missing or empty: must be 1 to %d characters", MaxName)
 	case n > MaxName:
 		return fmt.Errorf("%d characters, more than %d", n, MaxName)
 	case strings.HasPrefix(name, "-") || strings.HasSuffix(name, "-"):

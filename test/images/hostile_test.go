@@ -37,7 +37,7 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 		says    string
 	}{
 		{"nothing", nil, "empty"},
-		{"no archive", bytes.Repeat([]byte("boxd"), 1000), "no tar archive"},
+		{"no archive", bytes.Repeat([]byte("boxd"), 1000), "not a tar archive"},
 		{"truncated", of(entry{name: "a", content: strings.Repeat("a", 5000)})[:2000], "truncated"},
 		{"damaged gzip", packed(t, of(entry{name: "a"}))[:40], "damaged or truncated"},
 		{"dots", of(entry{name: "a/../../x", content: "x"}), "a path with .."},
@@ -45,12 +45,12 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 		{"a hard link out", of(entry{name: "x", kind: tar.TypeLink, link: "../../etc/passwd"}), "which is not in the image"},
 		{"a hard link to the host", of(entry{name: "x", kind: tar.TypeLink, link: "/etc/passwd"}), "which is not in the image"},
 		{"a hard link to nothing", of(entry{name: "x", kind: tar.TypeLink, link: "y"}), "which is not in the image"},
-		{"through a file", of(entry{name: "x"}, entry{name: "x/y"}), "no directory"},
-		{"a circle", of(entry{name: "x", kind: tar.TypeSymlink, link: "y"}, entry{name: "y", kind: tar.TypeSymlink, link: "x"}, entry{name: "x/z"}), "circle"},
-		{"whiteout of the parent", of(entry{name: "d/.wh..."}), "takes away nothing"},
+		{"through a file", of(entry{name: "x"}, entry{name: "x/y"}), "not a directory"},
+		{"a circle", of(entry{name: "x", kind: tar.TypeSymlink, link: "y"}, entry{name: "y", kind: tar.TypeSymlink, link: "x"}, entry{name: "x/z"}), "too many symbolic links"},
+		{"whiteout of the parent", of(entry{name: "d/.wh..."}), "a whiteout without a name"},
 		{"too deep", of(entry{name: strings.Repeat("d/", 300) + "x"}), "too deep"},
 		{"too many", of(many...), "more than 200 entries"},
-		{"too much", of(entry{name: "x", content: string(big[:32<<20+200<<10])}), "too many bytes"},
+		{"too much", of(entry{name: "x", content: string(big[:32<<20+200<<10])}), "larger than images.max_bytes"},
 		{"a bomb", packed(t, of(entry{name: "x", content: string(big)})), "images.max_bytes"},
 		{"an unknown type", of(entry{name: "x", kind: 'z'}), "unknown type"},
 		{"another architecture", oci(func(i *image) { i.arch = "vax" }), "linux/vax"},
@@ -58,7 +58,7 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 		{"another layer", oci(func(i *image) {
 			i.also = map[string]string{"blobs/sha256/" + strings.TrimPrefix(digest(i.layers[0]), "sha256:"): strings.Repeat("x", len(i.layers[0]))}
 		}), "the layer \"sha256:"},
-		{"no index", oci(func(i *image) { i.also = map[string]string{"index.json": "{"} }), "no JSON"},
+		{"no index", oci(func(i *image) { i.also = map[string]string{"index.json": "{"} }), "not the expected JSON"},
 		{"itself in itself", oci(func(i *image) {
 			text := `{"manifests":[]}`
 			i.also = map[string]string{

@@ -140,7 +140,7 @@ func (t *tree) each(in io.Reader, do func(*tar.Header, string, io.Reader) error)
 			return &Refusal{Why: "the archive ends in the middle of an entry"}
 		case errors.Is(err, tar.ErrInsecurePath): // clean names the entry
 		case errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong):
-			return &Refusal{Why: "no tar archive, or damaged"}
+			return &Refusal{Why: "not a tar archive, or damaged"}
 		case err != nil:
 			return fmt.Errorf("read the archive: %w", err)
 		}
@@ -166,10 +166,10 @@ func describe(name string, errno unix.Errno) error {
 		return &Refusal{Entry: name, Why: "no room for it: " + errno.Error()}
 	}
 	if errno == unix.ELOOP {
-		return &Refusal{Entry: name, Why: "the links on the way to it lead in a circle"}
+		return &Refusal{Entry: name, Why: "too many symbolic links on the way to it"}
 	}
 	if errno == unix.ENOTDIR {
-		return &Refusal{Entry: name, Why: "something on the way to it is no directory"}
+		return &Refusal{Entry: name, Why: "a parent of it is not a directory"}
 	}
 	return &Refusal{Entry: name, Why: errno.Error()}
 }
@@ -217,7 +217,7 @@ func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeGNUSparse:
 		if h.Size > t.limits.Bytes-t.checked.Bytes {
-			return &Refusal{Entry: name, Why: "with it the image has too many bytes (images.max_bytes)"}
+			return &Refusal{Entry: name, Why: "the image is larger than images.max_bytes"}
 		}
 		t.checked.Bytes += h.Size
 	case tar.TypeDir, tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
@@ -227,7 +227,7 @@ func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
 		}
 	case tar.TypeSymlink:
 		if h.Linkname == "" || len(h.Linkname) > maxPath || strings.IndexByte(h.Linkname, 0) >= 0 {
-			return &Refusal{Entry: name, Why: "a link that leads nowhere"}
+			return &Refusal{Entry: name, Why: "a symbolic link without a target"}
 		}
 	default:
 		return &Refusal{Entry: name, Why: fmt.Sprintf("an entry of the unknown type %q", h.Typeflag)}
@@ -238,7 +238,7 @@ func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
 	case !is || strings.HasPrefix(base, whiteoutOther) && base != opaqueMark:
 		return nil
 	case victim == "" || victim == "." || victim == "..":
-		return &Refusal{Entry: name, Why: "it takes away nothing that has a name"}
+		return &Refusal{Entry: name, Why: "a whiteout without a name"}
 	}
 	parent, err := t.open(path.Clean(dir))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -346,7 +346,7 @@ func (t *tree) addFile(parent int, base string, h *tar.Header, r io.Reader) erro
 	n, err := io.Copy(f, io.LimitReader(r, t.limits.Bytes-t.totals.Bytes+1))
 	t.totals.Bytes += n
 	if err == nil && t.totals.Bytes > t.limits.Bytes {
-		err = &Refusal{Entry: h.Name, Why: "with it the image has too many bytes (images.max_bytes)"}
+		err = &Refusal{Entry: h.Name, Why: "the image is larger than images.max_bytes"}
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = &Refusal{Entry: h.Name, Why: "the archive ends in the middle of it"}

@@ -56,10 +56,10 @@ func New(cidr, protocol string, ports []string) (Rule, error) {
 		return r, err
 	}
 	if slices.ContainsFunc(never(), func(p netip.Prefix) bool { return Within(r.To, p) }) {
-		return r, &Refusal{"cidr", cidr, "addresses of other hosts: no loopback, multicast, broadcast or reserved range, and IPv4 in the form of IPv4"}
+		return r, &Refusal{"cidr", cidr, "addresses of other hosts, without loopback, multicast, broadcast and reserved ranges, and IPv4 in dotted form"}
 	}
 	if !slices.Contains([]string{TCP, UDP, Any}, r.Protocol) {
-		return r, &Refusal{"protocol", protocol, "tcp, udp, any"}
+		return r, &Refusal{"protocol", protocol, "tcp, udp or any"}
 	}
 	if len(ports) > MaxPorts {
 		return r, &Refusal{"ports", strconv.Itoa(len(ports)), "at most " + strconv.Itoa(MaxPorts)}
@@ -139,7 +139,7 @@ func Read(text string) (Rule, error) {
 	protocol := ""
 	if len(parts) > 1 {
 		if protocol = parts[1]; protocol == "" {
-			return Rule{}, &Refusal{"protocol", "", "tcp, udp, any, after one space"}
+			return Rule{}, &Refusal{"protocol", "", "tcp, udp or any, after one space"}
 		}
 	}
 	return New(parts[0], protocol, parts[min(len(parts), 2):])

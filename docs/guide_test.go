@@ -3,6 +3,7 @@
 package docs_test
 
 import (
+	"bytes"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -97,5 +98,17 @@ func TestLinksOfTheGuideLeadSomewhere(t *testing.T) {
 		if !reached[filepath.Base(page)] {
 			t.Errorf("guide/README.md does not lead to %s", page)
 		}
+	}
+}
+
+// Who has never heard of boxd reads one page.
+func TestTheREADMEIsOnePage(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(data, []byte("\n")); n > 120 {
+		t.Errorf("README.md has %d lines, at most 120 are wanted", n)
 	}
 }

@@ -9,12 +9,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
 // Reason is why a start waits. The set is closed.
@@ -164,7 +164,7 @@ func (l *Queue) await(ctx context.Context, w *waiter, wait time.Duration) error 
 			continue
 		}
 		if late {
-			err = refuse(w.full.Err, "gave up after %v s", math.Round(10*time.Since(w.since).Seconds())/10)
+			err = refuse(w.full.Err, "gave up after %v", waited(time.Since(w.since)))
 		}
 		l.dropLocked(w)
 		l.turnLocked() // it may have stood in the way of others
@@ -313,4 +313,12 @@ func (l *Queue) blockerLocked(w *waiter) *Full {
 		}
 	}
 	return &Full{Reason: Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "others are waiting longer").WithHint("try again")}
+}
+
+// waited is how long a request has waited, in as many digits as a person reads.
+func waited(d time.Duration) quantity.Duration {
+	if d < time.Second {
+		return quantity.Duration(max(d.Round(time.Millisecond), time.Millisecond))
+	}
+	return quantity.Duration(d.Round(100 * time.Millisecond))
 }

@@ -138,9 +138,9 @@ func TestWaitingEnds(t *testing.T) {
 		took   time.Duration
 		says   string
 	}{
-		{"the limit", 5, nil, 0, time.Minute, "full; gave up after 60 s"},
-		{"a request that waits for less", 5, &second, 0, second, "gave up after 1 s"},
-		{"one that would wait longer", 5, new(time.Hour), 0, time.Minute, "gave up after 60 s"},
+		{"the limit", 5, nil, 0, time.Minute, "full; gave up after 1m"},
+		{"a request that waits for less", 5, &second, 0, second, "gave up after 1s"},
+		{"one that would wait longer", 5, new(time.Hour), 0, time.Minute, "gave up after 1m"},
 		{"one that does not wait", 5, new(time.Duration(0)), 0, 0, "full"},
 		{"less than nothing", 5, new(-time.Hour), 0, 0, "full"},
 		{"no queue", 0, nil, 0, 0, "queue of 0 is full"},

@@ -114,7 +114,7 @@ func TestAnIdleBoxdEndsAndTheNextCallerFindsAnother(t *testing.T) {
 	}
 	hears(t, m, "STOPPING=1")
 	_, after, ended := strings.Cut(d.Log(), `msg="session ended"`)
-	if !ended || !strings.Contains(after, "there is no session and no caller") {
+	if !ended || !strings.Contains(after, "no sessions and no connections") {
 		t.Errorf("it has ended while there was a session:\n%s", d.Log())
 	}
 	// Nobody is there, and still the call is not lost.

@@ -91,7 +91,7 @@ func TestLockedFields(t *testing.T) {
 		tc.req.ID, tc.req.Profile = "s1", "closed"
 		_, _, err := d.CreateSession(t.Context(), &tc.req)
 		e := boxtest.Refused(t, err, http.StatusForbidden, tc.field)
-		if e.Value != tc.value || e.Allowed != tc.allowed || !strings.Contains(e.Hint, `profile "closed" locks`) {
+		if e.Value != tc.value || e.Allowed != tc.allowed || !strings.Contains(e.Detail, `profile "closed" locks`) {
 			t.Errorf("%+v", e)
 		}
 	}

@@ -62,7 +62,7 @@ func TestAStartWaitsForRoom(t *testing.T) {
 	leave()
 	waiting(t, d, 1)
 	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("1ms")})
-	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "there was no room") || !strings.Contains(e.Detail, "sessions.max") {
+	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "gave up after ") || !strings.Contains(e.Detail, "sessions.max") {
 		t.Errorf("%+v", e)
 	}
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {

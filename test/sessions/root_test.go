@@ -127,7 +127,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	if now := surface(t, dir); now != was {
 		t.Errorf("the host had\n%s\nand has\n%s", was, now)
 	}
-	if _, err := c.CommitImage(t.Context(), "a", &api.ImageCommit{Name: "mine:1"}); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), "host's own programs") {
+	if _, err := c.CommitImage(t.Context(), "a", &api.ImageCommit{Name: "mine:1"}); boxtest.StatusOf(err) != 409 || !strings.Contains(err.Error(), "its root is the host's") {
 		t.Errorf("an image of it: %v", err)
 	}
 	if err := errors.Join(d.DeleteSession(t.Context(), "a"), d.DeleteSession(t.Context(), "b")); err != nil {

@@ -98,7 +98,7 @@ func TestAConflictNamesExactlyWhatDiffers(t *testing.T) {
 			continue
 		}
 		e := boxtest.Refused(t, err, http.StatusConflict, tc.want)
-		if !strings.Contains(e.Detail, "another "+tc.want) || strings.Contains(fmt.Sprint(e), "s3cret") {
+		if !strings.Contains(e.Detail, "a different "+tc.want) || strings.Contains(fmt.Sprint(e), "s3cret") {
 			t.Errorf("%s: %+v", tc.name, e)
 		}
 	}

@@ -267,7 +267,7 @@ func (d *Daemon) Restart() {
 	d.cmd = cmd
 	Eventually(d.t, "boxd is ready", func() bool {
 		err := d.Ready(d.t.Context())
-		if e, ok := errors.AsType[*client.Error](err); err == nil || ok && strings.Contains(e.Detail, "switched off") {
+		if e, ok := errors.AsType[*client.Error](err); err == nil || ok && strings.Contains(e.Detail, "accepts no new boxes") {
 			return true
 		}
 		if !Lives(cmd.Process.Pid) {

@@ -155,7 +155,7 @@ func TestAFullDiskStopsWhatWouldHaveNoRecord(t *testing.T) {
 	if err != nil || len(report.Problems) > 0 || report.Lost > 0 {
 		t.Errorf("%v, %+v", err, report)
 	}
-	if !strings.Contains(d.Log(), "audit cannot write record") || !strings.Contains(d.Log(), "audit records are written again") {
+	if !strings.Contains(d.Log(), "audit record not written") || !strings.Contains(d.Log(), "audit records are written again") {
 		t.Error("the log does not say so")
 	}
 }

@@ -410,3 +410,26 @@ func TestAShellHasThisTerminal(t *testing.T) {
 	session(t, d, "rm", "work")
 	d.NothingLeft(before)
 }
+
+// Who removes all boxes is asked, and only yes is yes.
+func TestRemovingAllBoxesIsAskedForOnATerminal(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	session(t, d, "create", "one")
+	session(t, d, "create", "two")
+	for _, tc := range []struct {
+		answer string
+		code   int
+		left   int
+	}{{"\n", 1, 2}, {"no\n", 1, 2}, {"yes\n", 0, 0}} {
+		term := onTerminal(t, d.Boxctl(t, "rm", "--all"))
+		if asked := term.notes(`remove 2 boxes: ((?:one, two|two, one))\? \[y/N\] `); asked == "" {
+			t.Error("it does not name the boxes")
+		}
+		term.types(tc.answer)
+		term.ends(tc.code)
+		if list, err := d.Sessions(t.Context(), false); err != nil || len(list) != tc.left {
+			t.Errorf("after %q there are %d boxes, %v", tc.answer, len(list), err)
+		}
+	}
+}

@@ -48,7 +48,7 @@ func ParseHost(text string) (SourceHost, error) {
 	_, badPort := strconv.ParseUint("0"+port, 10, 16)
 	if err != nil || u.Host != h.Name || u.Hostname() == "" || u.User != nil || badPort != nil || strings.ContainsAny(h.Name, "/?#@*% ") ||
 		given && !slices.Contains([]string{GitHub, GitLab, Gitea}, kind) {
-		return h, fmt.Errorf("skills.hosts has %q: must be one of names of hosts such as \"github.com\", \"git.example.org=gitlab\" or \"http://127.0.0.1:3000=gitea\"", text)
+		return h, fmt.Errorf("skills.hosts has %q: must be host names such as \"github.com\", \"git.example.org=gitlab\" or \"http://127.0.0.1:3000=gitea\"", text)
 	}
 	return h, nil
 }

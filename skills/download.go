@@ -102,7 +102,7 @@ func permit(hosts Hosts, to, at string) error {
 	}
 	ip := net.ParseIP(text)
 	if ip == nil {
-		return fmt.Errorf("%s is no address", text)
+		return fmt.Errorf("%s is not an address", text)
 	}
 	name, port, err := net.SplitHostPort(to)
 	if err != nil {

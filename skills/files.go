@@ -118,7 +118,7 @@ func (s *Store) Files(who, name, at string, hidden bool, most int) (list []Entry
 	return list, more, err
 }
 
-var errNoDir = errors.New("no directory")
+var errNoDir = errors.New("not a directory")
 
 // readDir lists a directory, by name.
 func readDir(dir *os.Root, at string) ([]fs.DirEntry, error) {

@@ -96,7 +96,7 @@ func (s *Scopes) Start(ctx context.Context, name string, pid int, limits ScopeLi
 		return "", err
 	}
 	if pid <= 1 || pid > math.MaxInt32 { // systemd takes 0 for the caller, which is boxd
-		return "", fmt.Errorf("start %s: %d is no id of a process for a scope", name, pid)
+		return "", fmt.Errorf("start %s: %d is not a process id for a scope", name, pid)
 	}
 	properties, err := scopeProperties(uint32(pid), limits)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *Scopes) Start(ctx context.Context, name string, pid int, limits ScopeLi
 	}
 	p, err := conn.GetUnitTypePropertyContext(ctx, name, "Scope", "ControlGroup")
 	if err != nil {
-		return "", fmt.Errorf("control group of %s: %w", name, explain(conn, err))
+		return "", fmt.Errorf("cgroup of %s: %w", name, explain(conn, err))
 	}
 	if group, _ = p.Value.Value().(string); group == "" {
 		return "", fmt.Errorf("start %s: process %d is gone, and the scope with it: %w", name, pid, ErrNoScope)
@@ -346,7 +346,7 @@ func checkScopeName(name string) error {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.:", r)
 	}
 	if !ok || key == "" || len(name) > longest || strings.ContainsFunc(key, bad) {
-		return fmt.Errorf("name of a scope is %q: must be one of at most %d of a-z A-Z 0-9 - _ . : that end in %s", name, longest, scopeSuffix)
+		return fmt.Errorf("scope name %q: must be at most %d of a-z A-Z 0-9 - _ . : that end in %s", name, longest, scopeSuffix)
 	}
 	return nil
 }

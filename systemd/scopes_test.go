@@ -97,16 +97,16 @@ func TestNamesOfScopesAreNoPatterns(t *testing.T) {
 	} {
 		_, err := s.Start(t.Context(), name, 4711, ScopeLimits{})
 		for _, err := range []error{err, s.Set(t.Context(), name, ScopeLimits{}), s.Stop(t.Context(), name)} {
-			if err == nil || !strings.HasPrefix(err.Error(), "name of a scope is") {
+			if err == nil || !strings.HasPrefix(err.Error(), "scope name ") {
 				t.Errorf("%q: %v", name, err)
 			}
 		}
 	}
-	if _, err := s.List(t.Context(), "box*"); err == nil || !strings.HasPrefix(err.Error(), "name of a scope is") {
+	if _, err := s.List(t.Context(), "box*"); err == nil || !strings.HasPrefix(err.Error(), "scope name ") {
 		t.Errorf("a pattern to list: %v", err)
 	}
 	for _, pid := range []int{-1, 0, 1, math.MaxUint32} {
-		if _, err := s.Start(t.Context(), "box-a.scope", pid, ScopeLimits{}); err == nil || !strings.Contains(err.Error(), "is no id of a process") {
+		if _, err := s.Start(t.Context(), "box-a.scope", pid, ScopeLimits{}); err == nil || !strings.Contains(err.Error(), "is not a process id") {
 			t.Errorf("process %d: %v", pid, err)
 		}
 	}

@@ -36,7 +36,7 @@ func Listeners() (socket net.Listener, others, bots []net.Listener, err error) {
 		case !tcp && (f.Name() != SocketName || socket != nil):
 			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, and any %q and %q", f.Name(), SocketName, httpName, langBotName)
 		case lerr != nil:
-			err = fmt.Errorf("socket activation: %q is no listening socket: %w", f.Name(), lerr)
+			err = fmt.Errorf("socket activation: %q is not a listening socket: %w", f.Name(), lerr)
 		case tcp && ln.Addr().Network() != "tcp":
 			err = fmt.Errorf("socket activation: %q is %v, want TCP", f.Name(), ln.Addr())
 		case f.Name() == httpName:

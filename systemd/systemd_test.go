@@ -144,7 +144,7 @@ func TestListenerIsTheOneOfTheUnit(t *testing.T) {
 		{"LangBot beside it", "own", "boxd-langbot:boxd-api:boxd-http", []*os.File{tcp, socket, tcp}, own + ", of HTTP 1, of LangBot 1"},
 		{"LangBot that is none", "own", "boxd-api:boxd-langbot", []*os.File{socket, socket}, "want TCP"},
 		{"HTTP that is none", "own", "boxd-api:boxd-http", []*os.File{socket, socket}, "want TCP"},
-		{"no socket at all", "own", systemd.SocketName, []*os.File{null}, `error: socket activation: "boxd-api" is no listening socket`},
+		{"no socket at all", "own", systemd.SocketName, []*os.File{null}, `error: socket activation: "boxd-api" is not a listening socket`},
 		{"a socket without credentials", "own", systemd.SocketName, []*os.File{tcp}, "want a Unix socket"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -33,7 +33,7 @@ func Read(path string) (*Box, error) {
 	// The parent is given as the mount point, so that nothing above the cgroup is read.
 	m, err := cgroup2.Load("/"+name, cgroup2.WithMountpoint(filepath.Clean(dir)))
 	if err != nil {
-		return nil, fmt.Errorf("control group %s: %w", path, err)
+		return nil, fmt.Errorf("cgroup %s: %w", path, err)
 	}
 	s, err := m.StatFiltered(cgroup2.StatPids | cgroup2.StatCPU | cgroup2.StatMemory | cgroup2.StatMemoryEvents | cgroup2.StatIO)
 	if err != nil {

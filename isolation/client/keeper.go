@@ -23,9 +23,9 @@ import (
 // there will be no keeper any more.
 var ErrKeeperGone = errors.New("the keeper is gone")
 
-// ErrNoKeeper means that there is no keeper at present. Boxes keep running without one; none can
+// ErrNoKeeper means that boxkeeper is not running. Boxes keep running without one; none can
 // be started or cleaned up until there is one again.
-var ErrNoKeeper = errors.New("there is no keeper at present")
+var ErrNoKeeper = errors.New("boxkeeper is not running")
 
 // KeeperConfig says which keeper is wanted, and how to start it.
 type KeeperConfig struct {

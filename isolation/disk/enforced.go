@@ -65,7 +65,7 @@ func (q *Quotas) testEnforcedIn(root *os.Root) error {
 // Outcomes of an experiment.
 var (
 	errNoLimit = errors.New("more fits than the limit allows")
-	errFull    = errors.New("the limit is not what stops writing: is the filesystem full?")
+	errFull    = errors.New("writing stops before the limit: is the filesystem full?")
 )
 
 // fillBytes writes up to the limit, and then beyond it with a higher limit, to show that it was

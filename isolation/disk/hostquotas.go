@@ -201,9 +201,9 @@ func (h *HostQuotas) unfinished(path string) (list []*entry) {
 
 // Errors of directories that already have a project id.
 var (
-	errForeign = errors.New("it has a project that is not of boxd's making")
-	errBroken  = errors.New("boxd is not done with a quota of it or above it yet: the log of the keeper may say why")
-	errBusy    = errors.New("another session is being given it at this moment")
+	errForeign = errors.New("it has a project id that boxd did not set")
+	errBroken  = errors.New("a quota of it or of a directory above it is still being changed: see the log of boxkeeper")
+	errBusy    = errors.New("it is being given to another box right now")
 )
 
 // otherLimitError means that boxes use a directory with other limits.

@@ -270,8 +270,8 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		{&ReachError{Path: "a", What: "7 entries"}, unix.EOPNOTSUPP, "more than 7 entries"},
 		{&WalkError{Path: "a", Err: &OtherError{ID: 7}}, unix.EOPNOTSUPP, "project 7"},
 		{&WalkError{Path: "a", Err: unix.EPERM}, unix.EOPNOTSUPP, "not permitted"},
-		{errBusy, unix.EOPNOTSUPP, "another session"},
-		{errForeign, unix.EOPNOTSUPP, "not of boxd's making"},
+		{errBusy, unix.EOPNOTSUPP, "another box"},
+		{errForeign, unix.EOPNOTSUPP, "a project id that boxd did not set"},
 	} {
 		err := explainHostQuota("/srv/a", want, tc.err)
 		step, ok := err.(*isolation.StepError) //nolint:errorlint // it is what the keeper sends

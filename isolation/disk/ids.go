@@ -168,7 +168,7 @@ func encode(entries []*entry) string {
 func decode(text string) ([]*entry, error) {
 	rest, ok := strings.CutPrefix(text, head)
 	if !ok {
-		return nil, errors.New("not a book of this version")
+		return nil, errors.New("not a file of this version")
 	}
 	var list []*entry
 	ids := map[uint32]bool{}

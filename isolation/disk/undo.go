@@ -91,7 +91,7 @@ func (h *HostQuotas) Reconcile(lives func(key string) bool) {
 }
 
 // errMoved means that the directory with the quota is not at its path any more.
-var errMoved = errors.New("it is not at its path any more, or its filesystem is not mounted")
+var errMoved = errors.New("it was moved, or its filesystem is not mounted")
 
 // removeQuota removes the quota of a directory, which it finds by its path.
 func (h *HostQuotas) removeQuota(ctx context.Context, e *entry) error {

@@ -122,7 +122,7 @@ func (g *groups) find(k *Keeper, r *Record) (*tree.Box, error) {
 	b, err := t.Find(ownerName(r), r.Key, &r.Limits)
 	if err == nil && b.Path() != r.Group {
 		b.Close()
-		return nil, fmt.Errorf("control group %s: its record says %s", b.Path(), r.Group)
+		return nil, fmt.Errorf("cgroup %s: its record says %s", b.Path(), r.Group)
 	}
 	return b, err
 }

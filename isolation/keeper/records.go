@@ -123,7 +123,7 @@ func (d *RecordDir) Read(key string) (*Record, error) {
 	}
 	r, err := decode(data)
 	if err == nil && r.Key != key {
-		err = errors.New("it is another box's")
+		err = errors.New("it belongs to another box")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("record of box %s: %w", key, err)

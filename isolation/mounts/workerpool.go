@@ -29,8 +29,8 @@ import (
 // Reasons why a job has no answer. Any other error means that no worker could be started.
 var (
 	errLate     = errors.New("it was not done in time")
-	errBusy     = errors.New("as many errands of this user as there may be are not done in time")
-	errGone     = errors.New("the worker has ended over it")
+	errBusy     = errors.New("too many mount requests of this user are unanswered")
+	errGone     = errors.New("the worker died on this request")
 	errCanceled = errors.New("it is not wanted any more")
 )
 

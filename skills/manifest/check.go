@@ -115,7 +115,7 @@ func Name(name string) error {
 	}
 	for _, r := range name {
 		if r != '-' && (r < 'a' || r > 'z') && (r < '0' || r > '9') {
-			return fmt.Errorf("%q in it: must be one of a-z, 0-9 and hyphens", r)
+			return fmt.Errorf("%q in it: must be a-z, 0-9 and hyphens", r)
 		}
 	}
 	return nil

@@ -70,7 +70,7 @@ func TestAFullDiskAtStart(t *testing.T) {
 		t.Error("the box has died")
 	}
 	r := try(t, as(member, "boxctl", "run", "--", "true")...)
-	if r.code == 0 || !strings.Contains(r.stderr, "no space left on device") || !strings.Contains(r.stderr, "hint: make room on the disk of /var/lib/boxd") {
+	if r.code == 0 || !strings.Contains(r.stderr, "no space left on device") || !strings.Contains(r.stderr, "hint: free disk space in /var/lib/boxd") {
 		t.Errorf("on a full disk: %+v", r)
 	}
 	if p := process(t); p.PID != a.process.PID || p.State != "running" {

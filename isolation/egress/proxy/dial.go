@@ -107,7 +107,7 @@ func connected(ctx context.Context, conn net.Conn) (net.Conn, error) {
 func awaited(ctx context.Context, conn net.Conn) error {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
-		return errors.New("no connection of TCP")
+		return errors.New("not a TCP connection")
 	}
 	raw, err := tcp.SyscallConn()
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 )
 
 var (
-	errNoHello   = errors.New("no hello of TLS")
+	errNoHello   = errors.New("not a TLS ClientHello")
 	errEncrypted = errors.New("the name is encrypted (ECH)")
 )
 

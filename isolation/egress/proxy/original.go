@@ -18,7 +18,7 @@ const originalDst = 80
 func original(c net.Conn) (to netip.AddrPort, err error) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
-		return to, errors.New("no connection of TCP")
+		return to, errors.New("not a TCP connection")
 	}
 	raw, err := tcp.SyscallConn()
 	if err != nil {

@@ -43,7 +43,7 @@ type Target struct {
 
 // ErrNotLed means that, as far as is known, the name has not resolved to this address for the
 // box.
-var ErrNotLed = errors.New("the name has not led to this address")
+var ErrNotLed = errors.New("the name did not resolve to this address")
 
 // Box is a box whose connections are proxied.
 type Box struct {

@@ -31,10 +31,10 @@ const (
 var (
 	errTooLong   = errors.New("the message is too long")
 	errStrays    = errors.New("too many packets that are no answer")
-	errAliases   = errors.New("the name leads to too many others, or in a circle")
-	errTwoNames  = errors.New("a name leads to two others")
+	errAliases   = errors.New("too many CNAME records, or a circle of them")
+	errTwoNames  = errors.New("a name with two CNAME records")
 	errManifold  = errors.New("too many records")
-	errNoAnswer  = errors.New("no resolver of the host has answered")
+	errNoAnswer  = errors.New("no DNS server of the host has answered")
 	errNotAnswer = errors.New("the message does not answer the question")
 )
 

@@ -116,8 +116,9 @@ func newOutside(t *testing.T) {
 	}
 }
 
-// get asks a server for a page, and prints the first line of its answer. It tries that some times: a firewall that is just reading its rules again drops the first packets, and a connection that
-// has lost them tries them again later and later.
+// get asks a server for a page, and prints the first line of its answer. It tries that some times: a
+// firewall that is just reading its rules again drops the first packets, and a connection that has lost them tries again
+// later and later.
 func get(a string) string { return "for i in 1 2 3 4 5; do " + getIn(5, a) + " && break; done" }
 
 // getIn waits for so many seconds.

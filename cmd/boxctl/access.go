@@ -201,6 +201,6 @@ func (a *app) revokeCommand() *cobra.Command {
 
 func printGrants(w io.Writer, list []api.Grant) error {
 	return table(w, "PRINCIPAL\tROLE\tUNTIL\tBY", list, func(g *api.Grant) string {
-		return fmt.Sprintf("%s\t%s\t%s\t%s", g.Principal, g.Role, g.Until.Local().Format(time.DateTime), g.By)
+		return fmt.Sprintf("%s\t%s\t%s\t%s", render.Person(g.Principal), g.Role, g.Until.Local().Format(time.DateTime), render.Person(g.By))
 	})
 }

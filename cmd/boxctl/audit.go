@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // auditDir is where an installed boxd has its audit log.
@@ -34,7 +35,7 @@ changes to the log itself.`,
 			list, err := c.Audit(cmd.Context(), o)
 			return l.print(list.Records, list, err, func() error {
 				err := table(a.stdout, "SEQ\tTIME\tPRINCIPAL\tVIA\tSTATUS\tOUTCOME\tROUTE\tBOX\tREQUEST", list.Records, func(r *api.AuditRecord) string {
-					return fmt.Sprintf("%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", r.Seq, r.Time.Local().Format(timeLayout), orElse(r.Principal, "boxd"), orElse(r.Via, "-"), r.Status,
+					return fmt.Sprintf("%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", r.Seq, r.Time.Local().Format(timeLayout), orElse(render.Person(r.Principal), "boxd"), orElse(r.Via, "-"), r.Status,
 						orElse(r.Outcome, r.Kind), orElse(r.Route, "-"), orElse(r.Session, "-"), visible(requested(r)))
 				})
 				if err != nil || !list.Cut {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // timeLayout is that of the columns.
@@ -109,7 +110,7 @@ all users, and those of boxd itself.`,
 			list, err := c.Errors(cmd.Context())
 			return l.print(list.Errors, list, err, func() error {
 				return table(a.stdout, "TIME\tPRINCIPAL\tKIND\tROUTE\tREQUEST\tERROR", list.Errors, func(e *api.RecentError) string {
-					return strings.Join([]string{e.Time.Local().Format(timeLayout), orElse(e.Principal, "boxd"), e.Kind, orElse(e.Route, "-"), orElse(e.Request, "-"), visible(e.Detail)}, "\t")
+					return strings.Join([]string{e.Time.Local().Format(timeLayout), orElse(render.Person(e.Principal), "boxd"), e.Kind, orElse(e.Route, "-"), orElse(e.Request, "-"), visible(e.Detail)}, "\t")
 				})
 			})
 		}),

@@ -101,27 +101,27 @@ func lift(args []string) error {
 func parse(args []string) (keeper.Config, error) {
 	cfg := keeper.Config{Log: log.New(os.Stderr, "boxkeeper: ", 0)}
 	f := flag.NewFlagSet("boxkeeper", flag.ContinueOnError)
-	f.StringVar(&cfg.RunDir, "run", "", "directory of the keeper's socket and of what it knows of living boxes")
+	f.StringVar(&cfg.RunDir, "run", "", "directory for the socket of boxkeeper and the state of running boxes")
 	f.StringVar(&cfg.StateDir, "state", "", "state directory of boxd, mode 0700")
 	f.StringVar(&cfg.BoxInit, "boxinit", "", "path of the boxinit program")
 	f.StringVar(&cfg.IDLock, "id-lock", "", "file that reserves id ranges on this host")
-	f.StringVar(&cfg.Group, "group", "", "control group that boxd may make groups in, an absolute path")
-	f.Uint64Var(&cfg.Store, "store", 0, "bytes of the store of workspaces, where the state directory has no quotas")
-	f.IntVar(&cfg.Ahead, "ahead", 1, "boxes to clone ahead of need")
-	f.DurationVar(&cfg.Patience, "patience", 0, "how long the filesystem of a mount source may take to answer; 0: some seconds")
-	f.BoolVar(&cfg.AIO, "aio", false, "let programs have asynchronous I/O of the kernel, whose amount is one for the host")
-	f.BoolVar(&cfg.Linger, "linger", false, "stay when neither boxd nor a box is left")
-	f.Func("id-base", "first host id of the boxes' ranges", uint32Into(&cfg.IDBase))
-	f.Func("id-count", "number of ranges", uint32Into(&cfg.IDCount))
-	f.Func("etc", "what of /etc boxes see; may be repeated", into(&cfg.Etc))
-	f.Func("network", "addresses of boxes and of their name servers, and what may be named; may be repeated", into(&cfg.Network))
-	f.Func("quota-root", "directory of the host below which such can be given quotas; may be repeated", into(&cfg.QuotaRoots))
-	f.Func("allow", "mount source rule, path or path=uid:gid; may be repeated", into(&cfg.Allow))
+	f.StringVar(&cfg.Group, "group", "", "absolute path of the cgroup for boxes, delegated to boxd")
+	f.Uint64Var(&cfg.Store, "store", 0, "size in bytes of the workspace store, used if the state directory has no project quotas")
+	f.IntVar(&cfg.Ahead, "ahead", 1, "boxes to start in advance")
+	f.DurationVar(&cfg.Patience, "patience", 0, "time limit for the filesystem of a mount source to answer; 0: the default of some seconds")
+	f.BoolVar(&cfg.AIO, "aio", false, "allow io_setup(2) in boxes; fs.aio-max-nr is shared with the host")
+	f.BoolVar(&cfg.Linger, "linger", false, "keep running without boxd and boxes")
+	f.Func("id-base", "first host uid and gid for boxes", uint32Into(&cfg.IDBase))
+	f.Func("id-count", "number of id ranges, one per box", uint32Into(&cfg.IDCount))
+	f.Func("etc", "path below /etc that boxes can read (repeatable)", into(&cfg.Etc))
+	f.Func("network", "setting of box networks: addresses, DNS servers or allowed names (repeatable)", into(&cfg.Network))
+	f.Func("quota-root", "host directory below which mount sources can have quotas (repeatable)", into(&cfg.QuotaRoots))
+	f.Func("allow", "allowed mount source, PATH or PATH=UID:GID (repeatable)", into(&cfg.Allow))
 	if err := f.Parse(args); err != nil {
 		return cfg, err
 	}
 	if f.NArg() > 0 || cfg.RunDir == "" || cfg.StateDir == "" || cfg.BoxInit == "" || cfg.IDLock == "" {
-		return cfg, errors.New("-run, -state, -boxinit and -id-lock are required, and nothing but flags is taken")
+		return cfg, errors.New("-run, -state, -boxinit and -id-lock are required; other arguments are not allowed")
 	}
 	return cfg, nil
 }

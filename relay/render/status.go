@@ -58,7 +58,7 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 				add("", fmt.Sprintf("and %d more", len(q.Places)-i), plain)
 				break
 			}
-			add("", fmt.Sprintf("%d. %s of %s, waiting for %s: %s", p.Position, Printable(p.ID), p.Owner, Roughly(now.Sub(p.Since)), p.Reason), plain)
+			add("", fmt.Sprintf("%d. %s of %s, waiting for %s: %s", p.Position, Printable(p.ID), Person(p.Owner), Roughly(now.Sub(p.Since)), p.Reason), plain)
 		}
 	}
 	var warm []string

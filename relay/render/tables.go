@@ -41,6 +41,16 @@ func ownerName(s api.Session) string {
 	return s.Owner
 }
 
+// Person is how a person calls a principal: the name of the user, if uid:N is one of this host.
+func Person(principal string) string {
+	if uid, ok := strings.CutPrefix(principal, "uid:"); ok {
+		if u, err := user.LookupId(uid); err == nil {
+			return u.Username
+		}
+	}
+	return Printable(principal)
+}
+
 // Processes prints a table of processes.
 func Processes(out io.Writer, list []api.Process, now time.Time) error {
 	w, style, trouble := newTable(), styleOf(out), map[int]func(string) string{}

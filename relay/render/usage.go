@@ -22,7 +22,7 @@ func Usage(out io.Writer, list *api.UsageList, now time.Time) error {
 		if day == now.UTC().Format(time.DateOnly) {
 			day = "today"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\n", day, Printable(d.Principal), d.Sessions, seconds(d.SessionSeconds), d.Executions, d.Refused,
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\n", day, Person(d.Principal), d.Sessions, seconds(d.SessionSeconds), d.Executions, d.Refused,
 			seconds(d.CPUSeconds), gibibyteHours(d.MemoryByteHours), gibibyteHours(d.DiskByteHours))
 	}
 	if err := t.print(out, style.headed("DAY", nil)); err != nil {

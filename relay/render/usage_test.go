@@ -16,7 +16,7 @@ func TestUsageIsListedByDays(t *testing.T) {
 	list := &api.UsageList{
 		Holdings: []api.Holding{{Rule: "policy.ci.total_memory", Used: float64(512 * quantity.MiB), Allowed: float64(quantity.GiB)}, {Rule: "policy.ci.total_cpus", Used: 0.5, Allowed: 2}},
 		Days: []api.UsageDays{
-			{Day: "2026-11-22", Principal: "uid:1000", Executions: 7, Refused: 1, Sessions: 2, SessionSeconds: 7200, CPUSeconds: 1.25, MemoryByteHours: float64(quantity.GiB), DiskByteHours: 0},
+			{Day: "2026-11-22", Principal: "uid:0", Executions: 7, Refused: 1, Sessions: 2, SessionSeconds: 7200, CPUSeconds: 1.25, MemoryByteHours: float64(quantity.GiB), DiskByteHours: 0},
 			{Day: "2026-11-21", Principal: "a\x1b[2Jb", Executions: 1},
 		},
 	}
@@ -24,7 +24,7 @@ func TestUsageIsListedByDays(t *testing.T) {
 	if err := Usage(&out, list, time.Date(2026, 11, 22, 23, 0, 0, 0, time.UTC)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"today", "uid:1000", "1.3s", "1.00 GiBh", "2026-11-21", "policy.ci.total_memory", "512MiB", "1GiB", "0.5"} {
+	for _, want := range []string{"today", "root", "1.3s", "1.00 GiBh", "2026-11-21", "policy.ci.total_memory", "512MiB", "1GiB", "0.5"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it lacks %s:\n%s", want, out.String())
 		}

@@ -110,8 +110,12 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 	defer cancel()
 	gone := c.DeleteProcess(late, id, name) // its lease does it too
-	if err != nil && caught == 0 && gone == nil {
+	ended := err != nil && gone == nil
+	switch {
+	case ended && caught == 0:
 		err = fmt.Errorf("%w; the program that ran in the terminal was ended", err)
+	case caught == syscall.SIGHUP && (ended || r != nil && r.Signal == "SIGKILL"): // it has not ended by that itself
+		fmt.Fprintln(a.stderr, "boxctl: the terminal is gone; the program that ran in the terminal was ended")
 	}
 	if r != nil {
 		r.Clamped = nil // has been said

@@ -3,10 +3,12 @@
 package main
 
 import (
+	"bufio"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -430,6 +432,42 @@ func TestRemovingAllBoxesIsAskedForOnATerminal(t *testing.T) {
 		term.ends(tc.code)
 		if list, err := d.Sessions(t.Context(), false); err != nil || len(list) != tc.left {
 			t.Errorf("after %q there are %d boxes, %v", tc.answer, len(list), err)
+		}
+	}
+}
+
+// A terminal that dies hangs its program up, and ends one that ignores that: whoever reads what boxctl has said is told.
+func TestATerminalThatDiesTakesItsProgramAlong(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	session(t, d, "create", "work")
+	for _, tc := range []struct{ line, said string }{
+		{"echo ready; exec sleep 1000", ""},
+		{"trap '' HUP; echo ready; sleep 1000", "the program that ran in the terminal was ended"},
+	} {
+		screen, line, err := pty.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := d.Boxctl(t, "exec", "-it", "work", "--", "sh", "-c", tc.line)
+		var said strings.Builder
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = line, line, &said
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line.Close() // boxctl has it
+		if shown, err := bufio.NewReader(screen).ReadString('\n'); err != nil || strings.TrimSpace(shown) != "ready" {
+			t.Errorf("%s: it shows %q, %v", tc.line, shown, err)
+		}
+		screen.Close()
+		_ = cmd.Wait() // whether it hears of it by the signal or by the end of its input first, and when the program is killed, nobody knows
+		codes := []int{exitSignalBase + int(syscall.SIGHUP), exitSignalBase + int(syscall.SIGKILL), exitBoxd}
+		if got := cmd.ProcessState.ExitCode(); !slices.Contains(codes, got) || !strings.Contains(said.String(), tc.said) {
+			t.Errorf("%s: code %d, %q", tc.line, got, said.String())
+		}
+		if list, err := d.Processes(t.Context(), "work"); err != nil || len(list) > 0 {
+			t.Errorf("%s: there are still %+v, %v", tc.line, list, err)
 		}
 	}
 }

@@ -48,6 +48,7 @@ func (s *server) accept() {
 		return // the client has given up meanwhile
 	}
 	if s.control >= 0 {
+		s.finishRequests()
 		s.orphan()
 	}
 	token, err := s.watch(fd, watch{})
@@ -87,4 +88,18 @@ func (s *server) adopt() {
 		files = append(files, s.private)
 	}
 	s.send(&isolation.BoxReply{Adopted: &last}, files...)
+}
+
+// maxPending is more requests than a boxd has sent when it ends.
+const maxPending = 4096
+
+// finishRequests serves what the boxd before has sent and PID 1 has not read yet. Its last request says that the box lives on
+// without it: dropped, the box would end with the next boxd that goes before it has said the same.
+func (s *server) finishRequests() {
+	for range maxPending {
+		pending := []unix.PollFd{{Fd: int32(s.control), Events: unix.POLLIN}}
+		if n, err := unix.Poll(pending, 0); err != nil || n == 0 || pending[0].Revents&unix.POLLIN == 0 || !s.request() {
+			return
+		}
+	}
 }

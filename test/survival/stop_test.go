@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,49 @@ func TestNoSessionIsLostByAStopDuringTheTakeover(t *testing.T) {
 // So it does where boxes end with a boxd that is killed: the one before has told them to stay.
 func TestNoSessionIsLostByAStopDuringTheTakeoverWithoutAGrace(t *testing.T) {
 	stopped(t, boxtest.StartWith(t, "adopt_grace = \"0s\"", boxtest.Kept, boxtest.BestEffort), (*boxtest.Daemon).Stop)
+}
+
+// The last thing a boxd that stops tells a box is to stay. It is not lost where PID 1 is late and hears of the next boxd
+// before it has read that.
+func TestTheLastRequestOfABoxdIsRead(t *testing.T) {
+	d := boxtest.StartWith(t, "adopt_grace = \"0s\"", boxtest.Kept, boxtest.BestEffort, "[sessions]\nping = \"1s\"\n")
+	s := d.NewSession(t, api.SessionRequest{ID: "s"})
+	if err := syscall.Kill(int(s.PID), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(1500 * time.Millisecond) // it is asked for a sign of life, which it reads before what comes after
+	d.Stop()
+	next := exec.Command(filepath.Join(boxtest.Programs(t), "boxd"), "-config", d.Config)
+	if err := next.Start(); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "the next boxd connects to the box", func() bool { return boxes(next.Process.Pid) > 0 })
+	if err := next.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = next.Wait()
+	if err := syscall.Kill(int(s.PID), syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	d.Restart()
+	if now, err := d.Session(t.Context(), "s"); err != nil || now.PID != s.PID {
+		t.Errorf("%v, its box of %d is that of %d", err, s.PID, now.PID)
+	}
+}
+
+// boxes is how many boxes a boxd is connected with: it has a descriptor of PID 1 of each (pidfd_open(2)).
+func boxes(pid int) (n int) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0
+	}
+	for _, e := range entries {
+		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && to == "anon_inode:[pidfd]" {
+			n++
+		}
+	}
+	return n
 }
 
 // stopped has boxds stopped that take boxes over, after the end of the one that has made them.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -92,6 +93,11 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	req.Lease = new(quantity.Duration(detachedLease))
 	req.Stop = &api.Stop{Signal: "SIGHUP", Grace: new(quantity.Duration(interactiveStop))}
 	name := terminalName(req)
+	if !signal.Ignored(syscall.SIGHUP) { // as with nohup(1)
+		hungUp := make(chan os.Signal, 1)
+		signal.Notify(hungUp, syscall.SIGHUP) // a terminal that dies must not end boxctl before it has ended the program
+		defer signal.Stop(hungUp)
+	}
 	p, _, err := c.StartProcess(ctx, id, name, req)
 	if err != nil {
 		return programError{err}

@@ -93,11 +93,7 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	req.Lease = new(quantity.Duration(detachedLease))
 	req.Stop = &api.Stop{Signal: "SIGHUP", Grace: new(quantity.Duration(interactiveStop))}
 	name := terminalName(req)
-	if !signal.Ignored(syscall.SIGHUP) { // as with nohup(1)
-		hungUp := make(chan os.Signal, 1)
-		signal.Notify(hungUp, syscall.SIGHUP) // a terminal that dies must not end boxctl before it has ended the program
-		defer signal.Stop(hungUp)
-	}
+	defer outliveTerminal()()
 	p, _, err := c.StartProcess(ctx, id, name, req)
 	if err != nil {
 		return programError{err}
@@ -129,6 +125,16 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	return a.conclude(r, err, caught)
 }
 
+// outliveTerminal keeps a terminal that dies from ending boxctl, until release, before it has ended what ran in it.
+func outliveTerminal() (release func()) {
+	if signal.Ignored(syscall.SIGHUP) { // as with nohup(1)
+		return func() {}
+	}
+	hungUp := make(chan os.Signal, 1)
+	signal.Notify(hungUp, syscall.SIGHUP)
+	return func() { signal.Stop(hungUp) }
+}
+
 // terminalName is an id that says what runs in the terminal.
 func terminalName(req *api.ProcessRequest) string {
 	return programName(req) + "-" + strings.ToLower(rand.Text()[:5])
@@ -136,6 +142,7 @@ func terminalName(req *api.ProcessRequest) string {
 
 // runInteractive does the same in a session of its own, which stays if the terminal is left.
 func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api.SessionRequest, exec *api.ExecRequest, f *terminalFlags) error {
+	defer outliveTerminal()() // the box goes too
 	s, _, err := c.CreateSession(ctx, session)
 	if err != nil {
 		return programError{err}

@@ -117,10 +117,10 @@ func commandHabits() map[string]string {
 		"boxctl rmi":       "boxctl images rm NAME",
 		"boxctl search":    "boxctl images ls lists the images of this host",
 		"boxctl show":      "boxctl inspect BOX",
-		"boxctl ssh":       "boxctl exec -it BOX -- bash",
+		"boxctl ssh":       "boxctl shell BOX",
 		"boxctl stats":     "boxctl top",
-		"boxctl sh":        "boxctl run -it -- bash, or boxctl exec -it BOX -- bash",
-		"boxctl bash":      "boxctl run -it -- bash, or boxctl exec -it BOX -- bash",
+		"boxctl sh":        "boxctl shell, or boxctl shell BOX",
+		"boxctl bash":      "boxctl shell, or boxctl shell BOX",
 		"boxctl tag":       "boxctl images commit and import name an image when they make it",
 		"boxctl unpause":   "boxctl thaw BOX",
 		"boxctl up":        "boxctl create BOX",
@@ -178,7 +178,6 @@ func flagHabits() map[string]string {
 		"--workdir":      "--cwd DIRECTORY",
 		"-a":             "--all",
 		"-u":             "programs run as the box user, or as the owner of what -v mounts for writing",
-		"-q":             "--json",
 		"-P":             "boxctl forward BOX 8080:8080",
 	}
 }

@@ -441,15 +441,20 @@ func TestATerminalThatDiesTakesItsProgramAlong(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	session(t, d, "create", "work")
-	for _, tc := range []struct{ line, said string }{
-		{"echo ready; exec sleep 1000", ""},
-		{"trap '' HUP; echo ready; sleep 1000", "the program that ran in the terminal was ended"},
+	const deaf = "trap '' HUP; echo ready; sleep 1000"
+	for _, tc := range []struct {
+		in         []string
+		line, said string
+	}{
+		{[]string{"exec", "-it", "work"}, "echo ready; exec sleep 1000", ""},
+		{[]string{"exec", "-it", "work"}, deaf, "the program that ran in the terminal was ended"},
+		{[]string{"run", "-it"}, deaf, "the program that ran in the terminal was ended"},
 	} {
 		screen, line, err := pty.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := d.Boxctl(t, "exec", "-it", "work", "--", "sh", "-c", tc.line)
+		cmd := d.Boxctl(t, append(tc.in, "--", "sh", "-c", tc.line)...)
 		var said strings.Builder
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = line, line, &said
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -468,6 +473,9 @@ func TestATerminalThatDiesTakesItsProgramAlong(t *testing.T) {
 		}
 		if list, err := d.Processes(t.Context(), "work"); err != nil || len(list) > 0 {
 			t.Errorf("%s: there are still %+v, %v", tc.line, list, err)
+		}
+		if list, err := d.Sessions(t.Context(), false); err != nil || len(list) != 1 {
+			t.Errorf("%v: there are %d boxes, %v", tc.in, len(list), err)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func Main(in io.Reader, out io.Writer) int {
 	a := &files.Answer{}
 	if err != nil {
 		a.Failure = &files.Failure{Kind: files.BadRequest, Text: "no request: " + err.Error()}
-	} else if err := answer(req, files.NewReader(from), w, a); err != nil {
+	} else if err := answer(req, files.NewReader(from), &output{w, to}, a); err != nil {
 		*a = files.Answer{Failure: ops.Fail(pathOf(req), err)}
 	}
 	if w.Answer(a) != nil || to.Flush() != nil {
@@ -37,8 +37,26 @@ func Main(in io.Reader, out io.Writer) int {
 	return 0
 }
 
+// output takes what comes before an answer.
+type output struct {
+	*files.Writer
+	to *bufio.Writer
+}
+
+// tell writes a notice at once: whoever has asked waits for it.
+func (o *output) tell(n *files.Notice) error {
+	if err := o.Notice(n); err != nil {
+		return err
+	}
+	return o.to.Flush()
+}
+
 // answer carries out a request and fills in the field of its kind.
-func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (err error) {
+func answer(req *files.Request, body io.Reader, w *output, a *files.Answer) (err error) {
+	done := func(err error) error {
+		a.Done = err == nil
+		return err
+	}
 	switch {
 	case req.Read != nil:
 		a.Read, err = ops.Read(req.Read, w)
@@ -55,17 +73,21 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 	case req.Stat != nil:
 		a.Stat, err = ops.Stat(req.Stat)
 	case req.Move != nil:
-		err = ops.Move(req.Move)
-		a.Done = err == nil
+		err = done(ops.Move(req.Move))
 	case req.Remove != nil:
-		err = ops.Remove(req.Remove)
-		a.Done = err == nil
+		err = done(ops.Remove(req.Remove))
 	case req.Chmod != nil:
-		err = ops.Chmod(req.Chmod)
-		a.Done = err == nil
+		err = done(ops.Chmod(req.Chmod))
+	case req.Mkdir != nil:
+		a.Write, err = ops.Mkdir(req.Mkdir)
+	case req.Get != nil:
+		err = done(ops.Get(req.Get, w.tell, w))
+	case req.Put != nil:
+		a.Write, err = ops.Put(req.Put, body)
+	case req.Watch != nil:
+		err = done(ops.Watch(req.Watch, w.tell))
 	case req.Prune != nil:
-		err = ops.Prune(req.Prune)
-		a.Done = err == nil
+		err = done(ops.Prune(req.Prune))
 	case req.Pack != nil:
 		a.Archive, err = ops.Pack(req.Pack, w)
 	case req.Unpack != nil:
@@ -77,8 +99,7 @@ func answer(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (e
 	case req.Diff != nil:
 		a.Changes, err = search.Diff(req.Diff)
 	case req.Sweep != nil:
-		err = ops.Sweep(req.Sweep)
-		a.Done = err == nil
+		err = done(ops.Sweep(req.Sweep))
 	case req.Commit != nil:
 		a.Archive, err = layers.Pack(req.Commit, w)
 	case req.Discard != nil:
@@ -112,6 +133,14 @@ func pathOf(req *files.Request) string {
 		return string(req.Remove.Path)
 	case req.Chmod != nil:
 		return string(req.Chmod.Path)
+	case req.Mkdir != nil:
+		return string(req.Mkdir.Path)
+	case req.Get != nil:
+		return string(req.Get.Path)
+	case req.Put != nil:
+		return string(req.Put.Path)
+	case req.Watch != nil:
+		return string(req.Watch.Path)
 	case req.Prune != nil:
 		return string(req.Prune.Path)
 	case req.Pack != nil:

@@ -38,6 +38,10 @@ type Request struct {
 	Move   *Move   `json:",omitempty"`
 	Remove *Remove `json:",omitempty"`
 	Chmod  *Chmod  `json:",omitempty"`
+	Mkdir  *Mkdir  `json:",omitempty"`
+	Get    *Get    `json:",omitempty"`
+	Put    *Put    `json:",omitempty"` // the content follows
+	Watch  *Watch  `json:",omitempty"`
 	Prune  *Prune  `json:",omitempty"`
 	Pack   *Pack   `json:",omitempty"`
 	Unpack *Unpack `json:",omitempty"` // the archive follows
@@ -53,13 +57,13 @@ type Request struct {
 // Answer is the result of a request: the pointer of its kind, or Failure.
 type Answer struct {
 	Read    *ReadAnswer  `json:",omitempty"` // the content came before, as data
-	Write   *WriteAnswer `json:",omitempty"`
+	Write   *WriteAnswer `json:",omitempty"` // for Write, Put and Mkdir
 	Edit    *EditAnswer  `json:",omitempty"`
 	List    *ListAnswer  `json:",omitempty"` // for List and Glob
 	Grep    *GrepAnswer  `json:",omitempty"`
 	Stat    *Entry       `json:",omitempty"`
 	Archive *Archived    `json:",omitempty"` // for Unpack, and for Pack and Commit, whose archive came before as data
-	Done    bool         `json:",omitempty"` // for Move, Remove, Chmod, Prune and Sweep
+	Done    bool         `json:",omitempty"` // for Move, Remove, Chmod, Prune and Sweep; for Get and Watch after their notices
 
 	Snapshot *SnapshotAnswer `json:",omitempty"` // the snapshot came before, as data
 	Changes  *ChangesAnswer  `json:",omitempty"` // for Changes and Diff
@@ -115,12 +119,90 @@ type Write struct {
 	Mode    *uint32 // permissions; nil: those of the replaced file, 0644 for a new one
 	IfMatch string  // digest that the file must have
 	Most    int64   // bound on the data in bytes
+	Xattrs  *Xattrs // nil: a replaced file loses those it had
 }
 
-// WriteAnswer describes the file.
+// Xattrs replaces the extended attributes of a file whose names begin with a prefix: those are set, all others with it are
+// removed. A filesystem that has none refuses values (Unsupported).
+type Xattrs struct {
+	Prefix string            // begins with "user."
+	Values map[string][]byte // by whole name; empty: there are none afterwards
+}
+
+// WriteAnswer describes the file or directory.
 type WriteAnswer struct {
 	File    Entry
 	Created bool
+}
+
+// Mkdir asks for a directory. If one is there already that is Exists, and anything else there is NotDirectory.
+type Mkdir struct {
+	Path     []byte
+	Mode     uint32 // permission bits of the directory; parents get 0755
+	Parents  bool   // create missing directories
+	Existing bool   // succeed if the directory is there, as it is
+}
+
+// Get asks for a regular file or a part of it, of any size. A notice with Opening comes before the data. The answer is Done, even
+// if the file has become shorter meanwhile and there is less data than Opening says.
+type Get struct {
+	Path   []byte
+	Offset int64 // the first byte; negative: from the end of the file
+	Length int64 // bytes, at most; 0: to the end
+}
+
+// Opening says what of a file follows.
+type Opening struct {
+	File           Entry // as it was before the first byte was read
+	Offset, Length int64 // Offset is beyond the end of the file, and Length 0, if that was asked for
+}
+
+// Put asks to write the data that follows to a file as it comes, of whatever length. A file that is there is truncated in its
+// place: it keeps its inode, its permissions and other names. What was written before a failure stays.
+type Put struct {
+	Path    []byte
+	Parents bool    // create missing directories
+	Mode    *uint32 // permissions of a new file; nil: 0644
+	Xattrs  *Xattrs // nil: those of the file stay
+}
+
+// Watch asks what happens in a directory, from the Watching event on until the directory is gone, or nobody listens.
+type Watch struct {
+	Path      []byte
+	Recursive bool // also in the directories below, and in those that come later
+	Entries   bool // describe what was created, written to or changed
+	Limit     int  // bound on watched directories; more are a Failure
+}
+
+// Event is something that has happened in a watched directory.
+type Event struct {
+	What  string
+	Path  []byte `json:",omitempty"` // relative to the directory; "." is the directory itself
+	From  []byte `json:",omitempty"` // of Created: its former path, if it was renamed within what is watched
+	Type  string `json:",omitempty"` // "" if that is not known: of what is gone and was no directory
+	Entry *Entry `json:",omitempty"` // of Created, Written and Chmod, if it was asked for and is still there
+}
+
+// What an event tells. What is moved is Renamed by its old name, and then Created by its new one.
+const (
+	Watching = "watching" // the first: what happens from now on is told
+	Created  = "create"
+	Written  = "write"
+	Removed  = "remove"
+	Renamed  = "rename"
+	Chmodded = "chmod"    // permissions, owner, times or attributes
+	Overflow = "overflow" // events were lost; with Path only those of a directory there, whose path is too long to be watched
+)
+
+// Happenings lists what events tell.
+func Happenings() []string {
+	return []string{Watching, Created, Written, Removed, Renamed, Chmodded, Overflow}
+}
+
+// Notice is what comes before an answer, and before the data of Get.
+type Notice struct {
+	Opening *Opening `json:",omitempty"`
+	Events  []Event  `json:",omitempty"`
 }
 
 // Edit asks for replacements in a text, all or none of them, one after the other.
@@ -203,9 +285,10 @@ type Line struct {
 
 // List asks for the entries of a directory, down to a depth, sorted by name.
 type List struct {
-	Path  []byte
-	Depth int // 1: only the directory itself
-	Limit int
+	Path   []byte
+	Depth  int // 1: only the directory itself
+	Limit  int
+	Xattrs bool // as in Stat
 }
 
 // ListAnswer lists entries with their paths relative to the path of the request.
@@ -219,6 +302,7 @@ type Stat struct {
 	Path   []byte
 	Follow bool  // follow a symbolic link at the end of the path
 	Digest int64 // as in Read
+	Xattrs bool  // tell the extended attributes of files and directories too
 }
 
 // Entry describes a file or directory.
@@ -230,7 +314,26 @@ type Entry struct {
 	Time   time.Time
 	Target []byte `json:",omitempty"` // of a symbolic link
 	Digest string `json:",omitempty"` // sha256: and 64 hexadecimal digits
+
+	// The rest is told for Stat, List, Mkdir, Get, Put and Watch.
+	Owner *Owner `json:",omitempty"`
+	// What a symbolic link leads to, without any link; all three are missing if that is nothing, or out of reach.
+	Resolved   []byte `json:",omitempty"` // absolute; nil if it has no path
+	TargetType string `json:",omitempty"`
+	TargetMode uint32 `json:",omitempty"` // permissions
+
+	Xattrs    map[string][]byte `json:",omitempty"` // those of the box user (user.*) with UTF-8 names, if they were asked for
+	XattrsCut bool              `json:",omitempty"` // there are more than MaxXattrs
 }
+
+// Owner is the owner of a file. Names are those of the box's own /etc/passwd and /etc/group; "": they have none.
+type Owner struct {
+	UID, GID    uint32
+	User, Group string
+}
+
+// MaxXattrs bounds the names and values of the attributes of one file that are told, in bytes.
+const MaxXattrs = 64 << 10
 
 // Types of an Entry.
 const (
@@ -357,6 +460,7 @@ const (
 	BadPattern   Kind = "bad_pattern"
 	BadArchive   Kind = "bad_archive"
 	BadRequest   Kind = "bad_request"
+	Unsupported  Kind = "unsupported" // by the filesystem
 	Broken       Kind = "io_error"
 )
 
@@ -364,6 +468,6 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		NotFound, Exists, IsDirectory, NotDirectory, NotRegular, Binary, TooLarge, TooMany, NoMatch, NotUnique, Changed, NotPermitted,
-		ReadOnly, NoSpace, NotEmpty, Busy, OtherDisk, BadPath, BadPattern, BadArchive, BadRequest, Broken,
+		ReadOnly, NoSpace, NotEmpty, Busy, OtherDisk, BadPath, BadPattern, BadArchive, BadRequest, Unsupported, Broken,
 	}
 }

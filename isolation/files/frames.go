@@ -17,6 +17,7 @@ const (
 	frameRequest byte = 'q' // a Request
 	frameData    byte = 'd' // a piece of a file or an archive, in either direction
 	frameEnd     byte = 'z' // the end of the data of a request
+	frameNotice  byte = 'n' // a Notice
 	frameAnswer  byte = 'a' // an Answer, the last frame
 	headerSize        = 5
 )
@@ -147,46 +148,109 @@ func (w *Writer) Answer(a *Answer) error {
 	return err
 }
 
+// maxNotice bounds the payload of a notice, in bytes.
+const maxNotice = 1 << 20
+
+// Notice writes a notice.
+func (w *Writer) Notice(n *Notice) error {
+	payload, err := json.Marshal(n)
+	if err == nil && len(payload) > maxNotice {
+		err = fmt.Errorf("a notice of %d bytes, more than %d", len(payload), maxNotice)
+	}
+	if err == nil {
+		_, err = w.to.Write(frame(frameNotice, payload))
+	}
+	return err
+}
+
 // Receive reads an answer from an untrusted program, and writes the data before it to data. More
 // than most bytes of data are ErrTooMuch, and anything malformed is ErrMalformed. A Failure is no
 // error here.
 func Receive(r io.Reader, data io.Writer, most int64) (*Answer, error) {
-	buf := make([]byte, MaxData)
+	in := NewIncoming(r)
 	for {
-		kind, length, err := header(r)
+		p, err := in.Next()
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
-		case kind == frameData && length <= MaxData:
-			if most -= int64(length); most < 0 {
-				return nil, ErrTooMuch
-			}
-			if _, err := io.ReadFull(r, buf[:length]); err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
-			}
-			if _, err := data.Write(buf[:length]); err != nil {
-				return nil, err
-			}
-		case kind == frameAnswer && length <= MaxAnswer:
-			return lastFrame(r, length)
-		default:
+			return nil, err
+		case p.Answer != nil:
+			return p.Answer, nil
+		case p.Notice != nil:
 			return nil, ErrMalformed
+		}
+		if most -= int64(len(p.Data)); most < 0 {
+			return nil, ErrTooMuch
+		}
+		if _, err := data.Write(p.Data); err != nil {
+			return nil, err
 		}
 	}
 }
 
-func lastFrame(r io.Reader, length int) (*Answer, error) {
-	payload, err := io.ReadAll(io.LimitReader(r, int64(length))) // allocates for what has arrived, not for the length that was claimed
-	if err == nil && len(payload) < length {
+// Incoming reads what an untrusted program sends, piece by piece.
+type Incoming struct {
+	from io.Reader
+	buf  []byte
+}
+
+// NewIncoming returns an Incoming that reads from r.
+func NewIncoming(r io.Reader) *Incoming { return &Incoming{from: r, buf: make([]byte, MaxData)} }
+
+// Piece is one of what a program sends: exactly one of the first two is set, or it is data.
+type Piece struct {
+	Answer *Answer // the last one
+	Notice *Notice
+	Data   []byte // good until the next call of Next
+}
+
+// Next returns the next piece. Anything malformed is ErrMalformed.
+func (i *Incoming) Next() (Piece, error) {
+	kind, length, err := header(i.from)
+	switch {
+	case err != nil:
+		return Piece{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+	case kind == frameData && length <= MaxData:
+		if _, err := io.ReadFull(i.from, i.buf[:length]); err != nil {
+			return Piece{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+		}
+		return Piece{Data: i.buf[:length]}, nil
+	case kind == frameNotice && length <= maxNotice:
+		n := &Notice{}
+		if err := payload(i.from, length, n); err != nil {
+			return Piece{}, err
+		}
+		if !n.ok() {
+			return Piece{}, fmt.Errorf("%w: an impossible notice", ErrMalformed)
+		}
+		return Piece{Notice: n}, nil
+	case kind == frameAnswer && length <= MaxAnswer:
+		a, err := lastFrame(i.from, length)
+		return Piece{Answer: a}, err
+	}
+	return Piece{}, ErrMalformed
+}
+
+// payload reads a payload of JSON.
+func payload(r io.Reader, length int, v any) error {
+	text, err := io.ReadAll(io.LimitReader(r, int64(length))) // allocates for what has arrived, not for the length that was claimed
+	if err == nil && len(text) < length {
 		err = io.ErrUnexpectedEOF
 	}
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return nil
+}
+
+func lastFrame(r io.Reader, length int) (*Answer, error) {
 	a := &Answer{}
-	if err == nil {
-		err = json.Unmarshal(payload, a)
+	if err := payload(r, length, a); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = a.check()
-	}
+	err := a.check()
 	if err == nil {
 		if n, _ := r.Read(make([]byte, 1)); n > 0 {
 			err = errors.New("more after the last frame")
@@ -248,7 +312,29 @@ func (e *Entry) ok() bool {
 	if e.Digest != "" && (!given || len(digest) != 64 || strings.Trim(digest, "0123456789abcdef") != "") {
 		return false
 	}
+	if o := e.Owner; o != nil && (len(o.User) > MaxUserName || len(o.Group) > MaxUserName) {
+		return false
+	}
+	if e.TargetType != "" && !slices.Contains(Types(), e.TargetType) || e.TargetMode > 0o7777 {
+		return false
+	}
 	return slices.Contains(Types(), e.Type) && e.Size >= 0 && e.Mode <= 0o7777 && e.Time.Year() >= 0 && e.Time.Year() <= 9999
+}
+
+// MaxUserName bounds the name of a user or group, in bytes.
+const MaxUserName = 256
+
+func (n *Notice) ok() bool {
+	if o := n.Opening; o != nil && (!o.File.ok() || o.Offset < 0 || o.Length < 0 || len(n.Events) > 0) {
+		return false
+	}
+	for i := range n.Events {
+		e := &n.Events[i]
+		if !slices.Contains(Happenings(), e.What) || e.Type != "" && !slices.Contains(Types(), e.Type) || e.Entry != nil && !e.Entry.ok() {
+			return false
+		}
+	}
+	return true
 }
 
 func (g *GrepAnswer) ok() bool {

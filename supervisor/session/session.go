@@ -95,6 +95,7 @@ type Session struct {
 	lastUsed    time.Time
 	running     int // executions under way, and processes
 	lives       int // processes among them
+	watches     int // of directories
 	execs       int // executions ever
 	frozen      bool
 	asleep      bool // frozen because nobody has used it: the next use thaws it

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup/stats"
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -28,6 +29,25 @@ func (s *Session) Work(dir string) *isolation.Disk {
 		return nil // it is ending
 	}
 	return new(isolation.DiskOf(&fs))
+}
+
+// MaxWatches is how many watches of directories a session may have at a time: each is a program of several threads in its box.
+const MaxWatches = 16
+
+// ReserveWatch counts a watch of a directory; release must follow.
+func (s *Session) ReserveWatch() (release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watches >= MaxWatches {
+		return nil, fault.Errorf(fault.Exhausted, "session %s has %d watches of directories, the limit", fault.Show(s.ID), MaxWatches).
+			WithHint("end one of them; one recursive watch sees all directories below its own")
+	}
+	s.watches++
+	return func() {
+		s.mu.Lock()
+		s.watches--
+		s.mu.Unlock()
+	}, nil
 }
 
 // HostWork is the directory of the host that is the session's workspace, if that has a quota; else "".

@@ -76,7 +76,7 @@ func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(ctx, s, &session.ProcessRequest{StdinData: in})
+	c, err := start(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func Commit(ctx context.Context, s *session.Session, b files.Bounds, w io.Writer
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(ctx, s, &session.ProcessRequest{StdinData: in})
+	c, err := start(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
 	if err != nil {
 		return nil, err
 	}
@@ -124,13 +124,13 @@ func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Rea
 	// Who hangs up does not kill the program: it finds that the archive has no end, and takes back what it has made.
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	c, err := start(after, s, &session.ProcessRequest{Stdin: true})
+	c, err := start(after, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{Stdin: true})
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
 	sent := make(chan error, 1)
-	go func() { sent <- c.send(head, r) }() // ends with the program, by close
+	go func() { sent <- c.send(head, r, "the archive") }() // ends with the program, by close
 	a, err := files.Receive(c, io.Discard, 0)
 	select {
 	case broken := <-sent: // what the caller did is the reason of what the program says
@@ -157,9 +157,10 @@ type conversation struct {
 	said  []byte          // of its standard output: what Read has not returned yet
 }
 
-func start(ctx context.Context, s *session.Session, req *session.ProcessRequest) (*conversation, error) {
+// start starts the program for so long; 0: for as long as it is wanted.
+func start(ctx context.Context, s *session.Session, timeout time.Duration, req *session.ProcessRequest) (*conversation, error) {
 	req.Unlisted, req.Exec.Argv = true, []string{isolation.FilesProgram}
-	req.Exec.Internal = &session.InternalExec{Tool: policy.ToolFiles, Timeout: time.Duration(s.Config().Files.ArchiveTimeout)}
+	req.Exec.Internal = &session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout}
 	p, _, err := s.StartProcess(ctx, req)
 	if err != nil {
 		return nil, err
@@ -213,9 +214,9 @@ func (c *conversation) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send hands a request and the archive to the program. Its standard input ends in any case, and the archive only
-// if all of it has come.
-func (c *conversation) send(head []byte, r io.Reader) error {
+// send hands a request and the data that follows to the program. Its standard input ends in any case, and the data only
+// if all of it has come. what names the data.
+func (c *conversation) send(head []byte, r io.Reader, what string) error {
 	defer func() { _ = c.a.CloseWrite() }() // an ended one has none
 	if _, err := c.Write(head); err != nil {
 		return nil // it has ended, and has said why
@@ -234,7 +235,7 @@ func (c *conversation) send(head []byte, r io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			f := fault.Errorf(fault.Invalid, "read the archive: %w", err)
+			f := fault.Errorf(fault.Invalid, "read %s: %w", what, err)
 			f.Field = "body"
 			return f
 		}
@@ -243,17 +244,26 @@ func (c *conversation) send(head []byte, r io.Reader) error {
 
 // archived is what has come of an archive.
 func (c *conversation) archived(ctx context.Context, a *files.Answer, err error) (*files.Archived, error) {
+	a, err = c.outcome(ctx, a, err)
+	if err == nil && a.Archive == nil {
+		return nil, files.ErrMalformed
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a.Archive, nil
+}
+
+// outcome is the answer of the program, or why there is none: as the program says, or what has become of it.
+func (c *conversation) outcome(ctx context.Context, a *files.Answer, err error) (*files.Answer, error) {
 	if err == nil && a.Failure != nil {
 		return nil, refusal(a.Failure)
 	}
-	if err == nil && a.Archive == nil {
-		err = files.ErrMalformed
+	if err == nil || !errors.Is(err, files.ErrMalformed) {
+		return a, err
 	}
-	if err == nil {
-		return a.Archive, nil
-	}
-	if !errors.Is(err, files.ErrMalformed) {
-		return nil, err
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) { // it talks nonsense, and may go on
+		return nil, fmt.Errorf("session %q: %w", c.s.ID, err)
 	}
 	r, werr := c.s.ProcessEnd(ctx, c.p)
 	if werr != nil {
@@ -306,7 +316,8 @@ func hints() map[files.Kind]string {
 		files.TooLarge: "an archive carries more, within the bounds of [files] in box.toml", files.TooMany: "ask for less", files.Changed: "read it again",
 		files.NotPermitted: "everything is done as the box user, who may not do that", files.ReadOnly: "write below /workspace, the home directory or /tmp",
 		files.NoSpace: "remove something, or give the session more room", files.NotEmpty: "recursive removes what is in it too", files.Busy: "something is mounted there, or it is being executed",
-		files.BadPath: "a path has at most 4095 bytes, and no name more than 255", files.BadArchive: "make it again, with plain names, and links within it alone", files.Broken: "try again",
+		files.BadPath: "a path has at most 4095 bytes, and no name more than 255", files.BadArchive: "make it again, with plain names, and links within it alone", files.Unsupported: "use another directory, such as /workspace",
+		files.Broken: "try again",
 	}
 }
 
@@ -340,6 +351,8 @@ func kindOf(kind files.Kind) fault.Kind {
 		return fault.Exhausted
 	case files.TooLarge, files.BadPath, files.BadPattern, files.BadArchive, files.BadRequest:
 		return fault.Invalid
+	case files.Unsupported:
+		return fault.Unsupported
 	case files.Broken:
 		return fault.Unavailable
 	case files.Exists, files.IsDirectory, files.NotDirectory, files.NotRegular, files.Binary, files.NoMatch, files.NotUnique, files.Changed,

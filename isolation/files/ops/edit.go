@@ -46,7 +46,7 @@ func Edit(req *files.Edit) (*files.EditAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st, err = replace(path, edited, st.Mode&0o777, st, false); err != nil {
+	if st, err = replace(path, edited, st.Mode&0o777, st, nil, false); err != nil {
 		return nil, err
 	}
 	a := &files.EditAnswer{File: EntryOf(asked, st), Edits: made}

@@ -66,6 +66,8 @@ func kindOf(errno syscall.Errno) files.Kind {
 		return files.BadPath
 	case unix.EMFILE, unix.ENFILE, unix.ENOMEM:
 		return files.TooMany
+	case unix.ENOTSUP:
+		return files.Unsupported
 	default:
 		return files.Broken
 	}

@@ -27,10 +27,7 @@ func Stat(req *files.Stat) (*files.Entry, error) {
 	if err := unix.Fstatat(unix.AT_FDCWD, path, &st, flags); err != nil {
 		return nil, err
 	}
-	e := EntryOf(path, &st)
-	if e.Type == files.TypeLink {
-		e.Target = Target(unix.AT_FDCWD, path)
-	}
+	e := (&Describer{Xattrs: req.Xattrs}).Describe(unix.AT_FDCWD, path, path, &st)
 	if e.Type != files.TypeFile || st.Size > req.Digest || req.Digest == 0 {
 		return &e, nil
 	}

@@ -24,6 +24,9 @@ func Write(req *files.Write, r io.Reader) (*files.WriteAnswer, error) {
 	if name := base(path); strings.HasSuffix(path, "/") || name == "." || name == ".." || name == "" {
 		return nil, &files.Failure{Kind: files.IsDirectory, Text: "the path of a directory, not of a file"}
 	}
+	if err := checkXattrs(req.Xattrs); err != nil {
+		return nil, err
+	}
 	content, err := io.ReadAll(io.LimitReader(r, req.Most+1))
 	if err != nil {
 		return nil, err
@@ -70,7 +73,7 @@ func overwrite(path string, req *files.Write, content []byte) (*files.WriteAnswe
 	if req.Mode != nil {
 		mode = *req.Mode & 0o777
 	}
-	st, err := replace(path, content, mode, old, req.How == files.Create)
+	st, err := replace(path, content, mode, old, req.Xattrs, req.How == files.Create)
 	if err != nil {
 		return nil, err
 	}
@@ -117,13 +120,13 @@ func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
 
 // replace puts a content at a path by renaming, so that nobody sees a part of it. The file that
 // was examined must still be there unchanged.
-func replace(path string, content []byte, mode uint32, old *unix.Stat_t, fresh bool) (*unix.Stat_t, error) {
+func replace(path string, content []byte, mode uint32, old *unix.Stat_t, x *files.Xattrs, fresh bool) (*unix.Stat_t, error) {
 	temp := parent(path) + "/.boxd-" + rand.Text()
 	fd, err := unix.Open(temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	st, err := fill(os.NewFile(uintptr(fd), temp), content, mode)
+	st, err := fill(os.NewFile(uintptr(fd), temp), content, mode, x)
 	if err == nil && old != nil {
 		var now unix.Stat_t
 		if lerr := unix.Lstat(path, &now); lerr != nil || !same(old, &now) {
@@ -144,9 +147,12 @@ func replace(path string, content []byte, mode uint32, old *unix.Stat_t, fresh b
 	return st, nil
 }
 
-func fill(f *os.File, content []byte, mode uint32) (*unix.Stat_t, error) {
+func fill(f *os.File, content []byte, mode uint32, x *files.Xattrs) (*unix.Stat_t, error) {
 	st := &unix.Stat_t{}
-	_, err := f.Write(content)
+	err := replaceXattrs(int(f.Fd()), x)
+	if err == nil {
+		_, err = f.Write(content)
+	}
 	if err == nil {
 		err = f.Chmod(os.FileMode(mode))
 	}
@@ -185,6 +191,9 @@ func appendTo(path string, req *files.Write, content []byte) (*files.WriteAnswer
 		return nil, err
 	}
 	defer f.Close()
+	if err := replaceXattrs(int(f.Fd()), req.Xattrs); err != nil {
+		return nil, err
+	}
 	if _, err := f.Write(content); err != nil {
 		return nil, err
 	}

@@ -14,14 +14,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// maxNames bounds the bytes of the paths in an answer: those of a deep tree are long.
+// maxNames bounds the bytes of the paths and attributes in an answer: those of a deep tree are long.
 const maxNames = 8 << 20
 
 // collector collects entries as long as there is room.
 type collector struct {
-	entries []files.Entry
-	limit   int
-	names   int
+	entries  []files.Entry
+	limit    int
+	names    int
+	describe *ops.Describer // nil: what its status and the link itself say is enough
 }
 
 func (c *collector) add(dir int, path, name string) error {
@@ -29,11 +30,16 @@ func (c *collector) add(dir int, path, name string) error {
 	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return nil //nolint:nilerr // it is gone
 	}
-	e := ops.EntryOf(path, &st)
-	if e.Type == files.TypeLink {
+	var e files.Entry
+	if c.describe != nil {
+		e = c.describe.Describe(dir, name, path, &st)
+	} else if e = ops.EntryOf(path, &st); e.Type == files.TypeLink {
 		e.Target = ops.Target(dir, name)
 	}
-	c.names += len(path) + len(e.Target)
+	c.names += len(path) + len(e.Target) + len(e.Resolved)
+	for attr, value := range e.Xattrs {
+		c.names += len(attr) + len(value)
+	}
 	if len(c.entries) == c.limit || c.names > maxNames {
 		return errEnough
 	}
@@ -48,7 +54,7 @@ func List(req *files.List) (*files.ListAnswer, error) {
 		return nil, err
 	}
 	defer unix.Close(dir)
-	c := &collector{limit: req.Limit}
+	c := &collector{limit: req.Limit, describe: &ops.Describer{Xattrs: req.Xattrs}}
 	w := &walk{left: listFactor * max(req.Limit, listFactor), depth: req.Depth, visit: func(dir int, path, name string, _ byte) error {
 		return c.add(dir, path, name)
 	}}

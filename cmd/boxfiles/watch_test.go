@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	main "github.com/boxd-dev/boxd/cmd/boxfiles"
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// watched is a directory that is being watched.
+type watched struct {
+	t       *testing.T
+	dir     string
+	in      *files.Incoming
+	pending []files.Event
+	answer  *files.Answer
+}
+
+func watch(t *testing.T, req files.Watch) *watched {
+	t.Helper()
+	r, w := io.Pipe()
+	request := encode(t, &files.Request{Watch: &req}, nil)
+	go func() {
+		main.Main(request, w)
+		w.Close()
+	}()
+	t.Cleanup(func() { r.Close() })
+	got := &watched{t: t, dir: string(req.Path), in: files.NewIncoming(r)}
+	if e := got.next(); e != nil && e.What != files.Watching {
+		t.Fatalf("the first event is %+v", e)
+	}
+	return got
+}
+
+// next returns the next event, nil after the last.
+func (w *watched) next() *files.Event {
+	w.t.Helper()
+	for len(w.pending) == 0 {
+		p, err := w.in.Next()
+		switch {
+		case err != nil:
+			w.t.Fatal(err)
+		case p.Answer != nil:
+			w.answer = p.Answer
+			return nil
+		}
+		w.pending = p.Notice.Events
+	}
+	e := w.pending[0]
+	w.pending = w.pending[1:]
+	return &e
+}
+
+// until makes a mark, and returns what has happened before, in short.
+func (w *watched) until(mark string) (list []string) {
+	w.t.Helper()
+	if err := os.Mkdir(filepath.Join(w.dir, mark), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	for {
+		e := w.next()
+		if e == nil {
+			w.t.Fatalf("it ended with %+v after %q", w.answer, list)
+		}
+		if string(e.Path) == mark {
+			return list
+		}
+		text := e.What + " " + string(e.Path) + " " + e.Type
+		if len(e.From) > 0 {
+			text += " from " + string(e.From)
+		}
+		list = append(list, text)
+	}
+}
+
+func (w *watched) mustTell(mark string, want ...string) {
+	w.t.Helper()
+	if got := w.until(mark); !slices.Equal(got, want) {
+		w.t.Errorf("before %s:\n%s\nwant\n%s", mark, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// do fails the test if something has failed.
+func do(t *testing.T, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWatchTellsWhatHappens(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	do(t, os.MkdirAll(dir+"/there/deep", 0o755))
+	put(t, dir+"/there/deep/old", "x")
+	w := watch(t, files.Watch{Path: []byte(dir), Recursive: true, Limit: 100})
+
+	do(t, os.WriteFile(dir+"/file", []byte("1"), 0o644))
+	w.mustTell("m1", "create file file", "write file file")
+	do(t, os.Chmod(dir+"/file", 0o600), os.Rename(dir+"/file", dir+"/there/moved"))
+	w.mustTell("m2", "chmod file ", "rename file ", "create there/moved file from file") // by the time it was looked at, it was elsewhere
+	do(t, os.Remove(dir+"/there/moved"))
+	w.mustTell("m3", "remove there/moved ")
+
+	// What was there in the beginning is watched, and goes by its new path once it has been moved.
+	do(t, os.WriteFile(dir+"/there/deep/old", []byte("22"), 0o644))
+	w.mustTell("m4", "write there/deep/old file")
+	do(t, os.Rename(dir+"/there", dir+"/here"))
+	w.mustTell("m5", "rename there directory", "create here directory from there")
+	do(t, os.Remove(dir+"/here/deep/old"), os.Remove(dir+"/here/deep"))
+	w.mustTell("m6", "remove here/deep/old ", "remove here/deep directory")
+
+	// Links are what they are, and lead nowhere.
+	outside := t.TempDir()
+	do(t, os.Symlink(outside, dir+"/link"))
+	w.mustTell("m7", "create link symlink")
+	do(t, os.WriteFile(outside+"/x", []byte("1"), 0o644), unix.Mkfifo(dir+"/fifo", 0o644))
+	w.mustTell("m8", "create fifo fifo")
+
+	// What has left is out of sight, and what comes is seen with all that is in it.
+	do(t, os.Mkdir(dir+"/here/sub", 0o755))
+	w.mustTell("m9", "create here/sub directory")
+	do(t, os.Rename(dir+"/here", outside+"/here"))
+	w.mustTell("m10", "rename here directory")
+	do(t, os.WriteFile(outside+"/here/sub/unseen", []byte("1"), 0o644))
+	w.mustTell("m11")
+	do(t, os.Rename(outside+"/here", dir+"/back"))
+	w.mustTell("m12", "create back directory", "create back/sub directory", "create back/sub/unseen file", "write back/sub/unseen file")
+	do(t, os.WriteFile(dir+"/back/sub/unseen", []byte("2"), 0o644))
+	w.mustTell("m13", "write back/sub/unseen file")
+}
+
+// A tree that is made at once is told whole, each of its files, and nothing twice.
+func TestWatchLosesNothingOfANewTree(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := watch(t, files.Watch{Path: []byte(dir), Recursive: true, Limit: 1000})
+	made := make(chan error, 1)
+	go func() {
+		for i := range 30 {
+			for j := range 5 {
+				at := fmt.Sprintf("%s/a%d/b%d/c", dir, i, j)
+				if err := os.MkdirAll(at, 0o755); err != nil {
+					made <- err
+					return
+				}
+				if err := os.WriteFile(at+"/file", []byte("x"), 0o644); err != nil {
+					made <- err
+					return
+				}
+			}
+		}
+		made <- nil
+	}()
+	created, written := map[string]int{}, map[string]bool{}
+	for len(created) < 30+30*5*3 || len(written) < 30*5 {
+		e := w.next()
+		switch e.What {
+		case files.Created:
+			created[string(e.Path)]++
+		case files.Written:
+			written[string(e.Path)] = true
+		default:
+			t.Fatalf("%+v", e)
+		}
+	}
+	do(t, <-made)
+	for path, n := range created {
+		if n > 1 {
+			t.Errorf("%s was told %d times", path, n)
+		}
+	}
+}
+
+func TestWatchHasBoundsAndAnEnd(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	do(t, os.MkdirAll(dir+"/a/b", 0o755))
+	w := watch(t, files.Watch{Path: []byte(dir), Recursive: true, Limit: 3})
+	do(t, os.Mkdir(dir+"/c", 0o755))
+	for e := w.next(); e != nil; e = w.next() {
+		if e.What != files.Created {
+			t.Errorf("%+v", e)
+		}
+	}
+	if f := w.answer.Failure; f == nil || f.Kind != files.TooMany || !strings.Contains(f.Text, "more than 3 directories") {
+		t.Errorf("at its bound: %+v", w.answer)
+	}
+	mustFail(t, files.TooMany, &files.Request{Watch: &files.Watch{Path: []byte(dir), Recursive: true, Limit: 3}})
+
+	flat := watch(t, files.Watch{Path: []byte(dir), Limit: 1, Entries: true})
+	do(t, os.WriteFile(dir+"/a/unseen", nil, 0o644), os.WriteFile(dir+"/seen", nil, 0o640))
+	if e := flat.next(); string(e.Path) != "seen" || e.Entry == nil || e.Entry.Mode != 0o640 || e.Entry.Owner == nil {
+		t.Errorf("not recursive, with entries: %+v", e)
+	}
+	do(t, os.RemoveAll(dir))
+	last := files.Event{}
+	for e := flat.next(); e != nil; e = flat.next() {
+		last = *e
+	}
+	if last.What != files.Removed || string(last.Path) != "." || !flat.answer.Done {
+		t.Errorf("removed, the last event is %+v, the answer %+v", last, flat.answer)
+	}
+
+	for path, kind := range map[string]files.Kind{dir + "/none": files.NotFound, "/dev/null": files.NotDirectory, "/proc/self": files.Unsupported, "": files.BadPath} {
+		mustFail(t, kind, &files.Request{Watch: &files.Watch{Path: []byte(path), Limit: 10}})
+	}
+}
+
+// A queue that was too short is told, and directories that have come meanwhile are watched.
+func TestWatchTellsThatItHasLostSomething(t *testing.T) {
+	t.Parallel()
+	limit, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	do(t, err)
+	most := 0
+	if _, err := fmt.Sscan(string(limit), &most); err != nil || most > 100_000 {
+		t.Fatalf("the kernel's queue has %s places", limit)
+	}
+	dir := t.TempDir()
+	w := watch(t, files.Watch{Path: []byte(dir), Recursive: true, Limit: 100})
+	// Nobody reads: the program waits with its first event, and the kernel's queue fills up.
+	for i := range most + 3000 {
+		do(t, os.WriteFile(fmt.Sprintf("%s/f%d", dir, i), nil, 0o644))
+	}
+	do(t, os.MkdirAll(dir+"/late/later", 0o755))
+	lost, found := false, false
+	for !lost || !found {
+		e := w.next()
+		lost = lost || e.What == files.Overflow
+		found = found || e.What == files.Created && string(e.Path) == "late/later"
+	}
+	do(t, os.WriteFile(dir+"/late/later/file", nil, 0o644))
+	for e := w.next(); string(e.Path) != "late/later/file"; e = w.next() {
+	}
+}
+
+// Whoever replaces a directory by a link while it is walked leads nobody out.
+func TestWatchFollowsNoLinkThatTakesThePlaceOfADirectory(t *testing.T) {
+	t.Parallel()
+	dir, outside := t.TempDir(), t.TempDir()
+	do(t, os.MkdirAll(outside+"/sub", 0o755), os.MkdirAll(dir+"/real/sub", 0o755), os.Symlink(outside, dir+"/link"))
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, dir+"/real", unix.AT_FDCWD, dir+"/link", unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	for range 20 {
+		w := watch(t, files.Watch{Path: []byte(dir), Recursive: true, Limit: 100})
+		do(t, os.WriteFile(outside+"/secret", []byte("x"), 0o644), os.WriteFile(outside+"/sub/secret", []byte("x"), 0o644))
+		for range 50 {
+			if e := w.next(); strings.HasSuffix(string(e.Path), "secret") {
+				t.Fatalf("it tells of %+v", e)
+			}
+		}
+		do(t, os.Remove(outside+"/secret"), os.Remove(outside+"/sub/secret"))
+	}
+	close(stop)
+	<-stopped
+}

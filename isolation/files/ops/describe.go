@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ops
+
+import (
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation/files"
+)
+
+// Describer describes files with what needs more than their status: names of owners, where links lead, attributes. It reads the
+// lists of users and groups once.
+type Describer struct {
+	Xattrs bool // tell extended attributes too
+
+	users, groups map[uint32]string // nil: not read yet
+	owners        map[[2]uint32]*files.Owner
+}
+
+// Describe describes what has a name in a directory (or unix.AT_FDCWD), and the status that lstat(2) or, for what a link leads to,
+// stat(2) has returned. In the answer it is at path.
+func (d *Describer) Describe(dir int, name, path string, st *unix.Stat_t) files.Entry {
+	e := EntryOf(path, st)
+	e.Owner = d.ownerOf(st)
+	switch e.Type {
+	case files.TypeLink:
+		e.Target = Target(dir, name)
+		follow(dir, name, &e)
+	case files.TypeFile, files.TypeDirectory:
+		if d.Xattrs {
+			e.Xattrs, e.XattrsCut = xattrsOf(dir, name)
+		}
+	}
+	return e
+}
+
+func (d *Describer) ownerOf(st *unix.Stat_t) *files.Owner {
+	if d.users == nil {
+		d.users, d.groups, d.owners = readNames("/etc/passwd"), readNames("/etc/group"), map[[2]uint32]*files.Owner{}
+	}
+	id := [2]uint32{st.Uid, st.Gid}
+	if d.owners[id] == nil {
+		d.owners[id] = &files.Owner{UID: st.Uid, GID: st.Gid, User: d.users[st.Uid], Group: d.groups[st.Gid]}
+	}
+	return d.owners[id]
+}
+
+// maxNamesFile bounds what is read of /etc/passwd and /etc/group, in bytes: an image may bring anything.
+const maxNamesFile = 1 << 20
+
+// readNames reads names by number from a file in the format of /etc/passwd (passwd(5)) or /etc/group (group(5)). As for all
+// programs, the first of several names of a number counts.
+func readNames(path string) map[uint32]string {
+	names := map[uint32]string{}
+	f, _, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
+	if err != nil {
+		return names
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxNamesFile))
+	if err != nil {
+		return names
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 4)
+		if len(fields) < 4 || fields[0] == "" || len(fields[0]) > files.MaxUserName || !utf8.ValidString(fields[0]) || strings.ContainsFunc(fields[0], unicode.IsControl) {
+			continue
+		}
+		id, err := strconv.ParseUint(fields[2], 10, 32)
+		if _, known := names[uint32(id)]; err == nil && !known {
+			names[uint32(id)] = fields[0]
+		}
+	}
+	return names
+}
+
+// follow describes what a link leads to, by a descriptor, so that all of it is about the same file. Nothing is opened for more
+// than its name.
+func follow(dir int, name string, e *files.Entry) {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return
+	}
+	e.TargetType, e.TargetMode = TypeOf(st.Mode), st.Mode&0o7777
+	if where := Target(unix.AT_FDCWD, byDescriptor(fd)); len(where) > 0 && where[0] == '/' && st.Nlink > 0 {
+		e.Resolved = where
+	}
+}
+
+// byDescriptor is a path of what is open.
+func byDescriptor(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// userPrefix begins the names of the attributes that a box user may have.
+const userPrefix = "user."
+
+// xattrsOf returns the attributes of a file or directory as far as there is room for them. One that cannot be read has none.
+func xattrsOf(dir int, name string) (set map[string][]byte, cut bool) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|openFlags, 0)
+	if err != nil {
+		return nil, false
+	}
+	defer unix.Close(fd)
+	room := files.MaxXattrs
+	for _, attr := range listXattrs(fd, userPrefix) {
+		if !utf8.ValidString(attr) {
+			continue
+		}
+		value, err := xattr(fd, attr)
+		if err != nil {
+			continue // it is gone
+		}
+		if room -= len(attr) + len(value); room < 0 {
+			return set, true
+		}
+		if set == nil {
+			set = map[string][]byte{}
+		}
+		set[attr] = value
+	}
+	return set, false
+}
+
+// listXattrs lists the names of attributes that begin with a prefix.
+func listXattrs(fd int, prefix string) (names []string) {
+	buf := make([]byte, 64<<10) // XATTR_LIST_MAX
+	n, err := unix.Flistxattr(fd, buf)
+	if err != nil {
+		return nil
+	}
+	for name := range strings.SplitSeq(string(buf[:n]), "\x00") {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func xattr(fd int, name string) ([]byte, error) {
+	n, err := unix.Fgetxattr(fd, name, nil)
+	if err != nil {
+		return nil, err
+	}
+	value := make([]byte, n)
+	if n > 0 {
+		n, err = unix.Fgetxattr(fd, name, value)
+	}
+	return value[:max(n, 0)], err
+}
+
+// checkXattrs refuses what is no replacement of attributes.
+func checkXattrs(x *files.Xattrs) error {
+	if x == nil {
+		return nil
+	}
+	wrong := func(text, allowed string) error {
+		return &files.Failure{Kind: files.BadRequest, Field: "xattrs", Text: text, Allowed: allowed}
+	}
+	if !strings.HasPrefix(x.Prefix, userPrefix) || strings.IndexByte(x.Prefix, 0) >= 0 {
+		return wrong("the prefix of attributes does not begin with "+userPrefix, "a prefix such as user.app.")
+	}
+	total := 0
+	for name, value := range x.Values {
+		switch total += len(name) + len(value); {
+		case !strings.HasPrefix(name, x.Prefix) || len(name) == len(userPrefix) || strings.IndexByte(name, 0) >= 0:
+			return wrong("the name of an attribute does not begin with the prefix", "names such as "+x.Prefix+"name")
+		case len(name) > 255: // XATTR_NAME_MAX
+			return wrong("the name of an attribute has more than 255 bytes", "shorter names")
+		case total > files.MaxXattrs:
+			return wrong("attributes of more than 65536 bytes", "fewer or shorter ones")
+		}
+	}
+	return nil
+}
+
+// replaceXattrs sets the attributes of an open file that begin with a prefix.
+func replaceXattrs(fd int, x *files.Xattrs) error {
+	if x == nil {
+		return nil
+	}
+	for name, value := range x.Values { // before anything is removed: a filesystem may have no room for them
+		switch err := unix.Fsetxattr(fd, name, value, 0); {
+		case errors.Is(err, unix.ENOTSUP):
+			return &files.Failure{Kind: files.Unsupported, Text: "its filesystem has no extended attributes", Hint: "write it to /workspace, or without attributes"}
+		case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ERANGE):
+			return unix.ENOSPC
+		case err != nil:
+			return err
+		}
+	}
+	for _, name := range listXattrs(fd, x.Prefix) {
+		if _, wanted := x.Values[name]; wanted {
+			continue
+		}
+		if err := unix.Fremovexattr(fd, name); err != nil && !errors.Is(err, unix.ENODATA) {
+			return err
+		}
+	}
+	return nil
+}

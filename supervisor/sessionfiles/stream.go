@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Files of any size as they come, and what happens in directories.
+
+package sessionfiles
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// ReadStream returns a regular file or a part of it as it is read, of any size. What is known of the file comes first; the reader
+// ends with io.EOF only after all of it, and must be closed. Both end with ctx, or after files.archive_timeout.
+func ReadStream(ctx context.Context, s *session.Session, req *files.Get) (*files.Opening, io.ReadCloser, error) {
+	in, err := encode(&files.Request{Get: req}, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := start(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{StdinData: in})
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &fileReader{c: c, ctx: ctx, in: files.NewIncoming(c)}
+	p, err := r.in.Next()
+	if err == nil && (p.Notice == nil || p.Notice.Opening == nil) && p.Answer == nil {
+		err = files.ErrMalformed
+	}
+	if err != nil || p.Answer != nil {
+		_, err = c.outcome(ctx, p.Answer, err)
+		if err == nil {
+			err = files.ErrMalformed
+		}
+		c.close()
+		return nil, nil, err
+	}
+	r.left = p.Notice.Opening.Length
+	return p.Notice.Opening, r, nil
+}
+
+// fileReader reads what ReadStream has begun.
+type fileReader struct {
+	c    *conversation
+	ctx  context.Context //nolint:containedctx // that of its ReadStream
+	in   *files.Incoming
+	left int64  // bytes that are still to come
+	data []byte // that have come and not been read
+	err  error  // that ends it
+}
+
+func (r *fileReader) Read(b []byte) (int, error) {
+	for len(r.data) == 0 && r.err == nil && len(b) > 0 {
+		r.next()
+	}
+	n := copy(b, r.data)
+	r.data = r.data[n:]
+	if n > 0 || len(b) == 0 {
+		return n, nil
+	}
+	return 0, r.err
+}
+
+func (r *fileReader) next() {
+	p, err := r.in.Next()
+	switch {
+	case err == nil && p.Notice != nil:
+		err = files.ErrMalformed
+		fallthrough
+	case err != nil, p.Answer != nil:
+		if _, err = r.c.outcome(r.ctx, p.Answer, err); err == nil && r.left > 0 {
+			err = fault.Errorf(fault.Conflict, "the file has become shorter while it was read: %d bytes are missing", r.left).WithHint("read it again")
+		}
+		if r.err = err; err == nil {
+			r.err = io.EOF
+		}
+	case int64(len(p.Data)) > r.left:
+		r.err = files.ErrTooMuch
+	default:
+		r.left -= int64(len(p.Data))
+		r.data = p.Data
+	}
+}
+
+// Close ends the reading, and the program if it still runs. Nobody may be in Read.
+func (r *fileReader) Close() error {
+	r.c.close()
+	return nil
+}
+
+// WriteStream writes what r has to a file as it comes, see files.Put. If r fails or ctx ends, what was written stays. A file
+// operation that has failed is a *Failure, of kind files.NoSpace if there was no room. r may be read once more after the return.
+func WriteStream(ctx context.Context, s *session.Session, req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
+	head, err := (&files.Request{Put: req}).Encode()
+	if err != nil {
+		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("request less at once")
+	}
+	c, err := start(ctx, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{Stdin: true})
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	sent := make(chan error, 1)
+	go func() { sent <- c.send(head, r, "the content") }() // ends with the program, by close
+	a, err := files.Receive(c, io.Discard, 0)
+	select {
+	case broken := <-sent: // what the caller did is the reason of what the program says
+		if broken != nil {
+			err = broken
+		}
+	default:
+	}
+	if a, err = c.outcome(ctx, a, err); err != nil {
+		return nil, err
+	}
+	if a.Write == nil {
+		return nil, files.ErrMalformed
+	}
+	return a.Write, nil
+}
+
+// MaxWatched is how many directories one watch may have.
+const MaxWatched = 8192
+
+// Watch calls each for what happens in a directory of a session, in order, beginning with files.Watching once it is watched. While
+// each does not return, the kernel keeps some 16,000 events; of more there is files.Overflow. It returns nil when the directory
+// is gone or renamed, what each has returned, or another error: that of ctx, or a *Failure of kind files.TooMany if there are more
+// than MaxWatched directories. It counts as an execution of the session, and keeps that in use.
+func Watch(ctx context.Context, s *session.Session, req *files.Watch, each func(*files.Event) error) error {
+	release, err := s.ReserveWatch()
+	if err != nil {
+		return err
+	}
+	defer release()
+	req.Limit = MaxWatched
+	in, err := encode(&files.Request{Watch: req}, nil)
+	if err != nil {
+		return err
+	}
+	c, err := start(ctx, s, 0, &session.ProcessRequest{StdinData: in})
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	for from := files.NewIncoming(c); ; {
+		p, err := from.Next()
+		if err == nil && p.Answer == nil && (p.Notice == nil || p.Notice.Opening != nil) {
+			err = files.ErrMalformed
+		}
+		if err != nil || p.Answer != nil {
+			_, err = c.outcome(ctx, p.Answer, err)
+			return err
+		}
+		for i := range p.Notice.Events {
+			if err := each(&p.Notice.Events[i]); err != nil {
+				return err
+			}
+		}
+	}
+}

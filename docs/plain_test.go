@@ -144,7 +144,7 @@ func TestTextsOfDoctorArePlain(t *testing.T) {
 	phrases := append(unclear(t), "control group", "control groups", "kept by", "mend", "lend", "lent", "what others have")
 	for _, name := range []string{
 		"supervisor/doctor.go", "supervisor/policy/enforcement.go", "supervisor/driver/scope.go", "isolation/keeper/examine.go",
-		"isolation/network/check.go", "isolation/network/firewall/firewall.go", "isolation/disk/errors.go", "isolation/hostnetwork.go", "relay/render/doctor.go",
+		"isolation/network/check.go", "isolation/network/firewall.go", "isolation/disk/errors.go", "isolation/hostnetwork.go", "relay/render/doctor.go",
 	} {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", name), nil, parser.SkipObjectResolution)
 		if err != nil {

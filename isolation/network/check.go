@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/network/firewall"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
@@ -191,7 +190,7 @@ func (h *Host) Check() isolation.Check {
 		detail += "; no IPv6 (no forwarding, no default route, or network.ipv6 is empty)"
 	}
 	if blocking := h.blockingChains(up.six); len(blocking) > 0 {
-		c.Detail, c.Hint = detail, firewall.Hints(blocking, h.tag)
+		c.Detail, c.Hint = detail, firewallHints(blocking, h.tag)
 		for _, w := range blocking {
 			c.Detail += "; " + w.String()
 		}
@@ -217,18 +216,18 @@ func Hint(err error) string {
 }
 
 // blockingChains returns the chains of other firewalls that refuse what boxes send.
-func (h *Host) blockingChains(six bool) []firewall.BlockingChain {
+func (h *Host) blockingChains(six bool) []blockingChain {
 	c, err := connect()
 	if err != nil {
 		return nil
 	}
-	walls, err := firewall.Find(c, h.tag, six)
+	blocking, err := findBlocking(c, h.tag, six)
 	if err != nil {
 		h.log.Printf("chains of others: %v", err)
 	}
-	legacy, err := firewall.FindLegacy(h.tag, six)
+	legacy, err := findLegacy(h.tag, six)
 	if err != nil {
 		h.log.Printf("chains of others: %v", err)
 	}
-	return append(walls, legacy...)
+	return append(blocking, legacy...)
 }

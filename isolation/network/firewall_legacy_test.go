@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package firewall
+package network
 
 import (
 	"os"
@@ -15,24 +15,24 @@ func TestTablesOfIptablesLegacy(t *testing.T) {
 	const tag = "bxabcd"
 	for name, c := range map[string]struct {
 		six  bool
-		want *BlockingChain
+		want *blockingChain
 		hint string
 	}{
 		"empty":         {false, nil, ""},
-		"policy":        {false, &BlockingChain{Chain: "FORWARD", At: "FORWARD"}, letThrough("iptables-legacy", "FORWARD", tag)},
-		"docker":        {false, &BlockingChain{Chain: "FORWARD", At: "FORWARD"}, letThrough("iptables-legacy", "DOCKER-USER", tag)},
+		"policy":        {false, &blockingChain{Chain: "FORWARD", At: "FORWARD"}, letThrough("iptables-legacy", "FORWARD", tag)},
+		"docker":        {false, &blockingChain{Chain: "FORWARD", At: "FORWARD"}, letThrough("iptables-legacy", "DOCKER-USER", tag)},
 		"docker-told":   {false, nil, ""},
-		"one-direction": {false, &BlockingChain{Chain: "FORWARD", At: "FORWARD", Answers: true}, letThrough("iptables-legacy", "DOCKER-USER", tag)},
-		"rejects":       {false, &BlockingChain{Chain: "FORWARD", At: "far"}, letThrough("iptables-legacy", "FORWARD", tag)},
+		"one-direction": {false, &blockingChain{Chain: "FORWARD", At: "FORWARD", Answers: true}, letThrough("iptables-legacy", "DOCKER-USER", tag)},
+		"rejects":       {false, &blockingChain{Chain: "FORWARD", At: "far"}, letThrough("iptables-legacy", "FORWARD", tag)},
 		"elsewhere":     {false, nil, ""},
-		"six":           {true, &BlockingChain{Chain: "FORWARD", At: "far"}, letThrough("ip6tables-legacy", "FORWARD", tag)},
+		"six":           {true, &blockingChain{Chain: "FORWARD", At: "far"}, letThrough("ip6tables-legacy", "FORWARD", tag)},
 		"six-elsewhere": {true, nil, ""},
 	} {
 		data, err := os.ReadFile(filepath.Join("testdata", name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		list := layouts(true)
+		list := legacyLayouts(true)
 		l := &list[map[bool]int{false: 0, true: 1}[c.six]]
 		tb, err := l.read(data[:infoSize], data[infoSize:])
 		if err != nil || tb == nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package firewall
+package network
 
 import (
 	"strings"
@@ -10,11 +10,11 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-func from(name string) []expr.Any {
+func fromLink(name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(name)}}
 }
 
-func to(op expr.CmpOp, name string) []expr.Any {
+func toLink(op expr.CmpOp, name string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: []byte(name)}}
 }
 
@@ -26,7 +26,7 @@ func does(kind expr.VerdictKind, chain ...string) []expr.Any {
 	return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: kind, Chain: strings.Join(chain, "")}}
 }
 
-func rule(parts ...[]expr.Any) (r []expr.Any) {
+func ruleOf(parts ...[]expr.Any) (r []expr.Any) {
 	for _, p := range parts {
 		r = append(r, p...)
 	}
@@ -46,44 +46,44 @@ func TestWhatBecomesOfAPacket(t *testing.T) {
 	}{
 		"empty": {nil, on, on, ""},
 		"firewalld": {map[string][][]expr.Any{
-			"forward": {rule(answers(), does(accept)), rule(from("lo\x00"), does(accept)), rule(answers(), does(drop)), does(jump, "zones"), reject},
-			"zones":   {rule(from("eth0\x00"), does(goTo, "other")), does(goTo, "public")},
+			"forward": {ruleOf(answers(), does(accept)), ruleOf(fromLink("lo\x00"), does(accept)), ruleOf(answers(), does(drop)), does(jump, "zones"), reject},
+			"zones":   {ruleOf(fromLink("eth0\x00"), does(goTo, "other")), does(goTo, "public")},
 			"public":  {does(jump, "none"), reject},
 			"other":   {does(accept)},
-		}, refused, let, "public"},
+		}, drops, let, "public"},
 		"firewalld, with a zone": {map[string][][]expr.Any{
-			"forward": {rule(answers(), does(accept)), does(jump, "zones"), reject},
-			"zones":   {rule(from("bxabcd"), does(goTo, "boxd")), does(goTo, "public")},
+			"forward": {ruleOf(answers(), does(accept)), does(jump, "zones"), reject},
+			"zones":   {ruleOf(fromLink("bxabcd"), does(goTo, "boxd")), does(goTo, "public")},
 			"public":  {reject},
 			"boxd":    {does(jump, "policy"), reject},
 			"policy":  {does(accept)},
 		}, let, let, "policy"},
 		"firewalld, with a zone and no policy": {map[string][][]expr.Any{
-			"forward": {rule(answers(), does(accept)), does(jump, "zones"), reject},
-			"zones":   {rule(from("bxabcd"), does(goTo, "boxd")), does(goTo, "public")},
+			"forward": {ruleOf(answers(), does(accept)), does(jump, "zones"), reject},
+			"zones":   {ruleOf(fromLink("bxabcd"), does(goTo, "boxd")), does(goTo, "public")},
 			"boxd":    {does(jump, "policy"), reject},
-		}, refused, let, "boxd"},
+		}, drops, let, "boxd"},
 		"Docker": {map[string][][]expr.Any{
 			"forward":        {does(jump, "DOCKER-USER"), does(jump, "DOCKER-FORWARD")},
-			"DOCKER-FORWARD": {rule(to(expr.CmpOpEq, "docker0\x00"), conntrack, does(accept)), rule(from("docker0\x00"), to(expr.CmpOpNeq, "docker0\x00"), does(drop))},
+			"DOCKER-FORWARD": {ruleOf(toLink(expr.CmpOpEq, "docker0\x00"), conntrack, does(accept)), ruleOf(fromLink("docker0\x00"), toLink(expr.CmpOpNeq, "docker0\x00"), does(drop))},
 		}, on, on, ""},
 		"Docker, told of one direction": {map[string][][]expr.Any{
 			"forward":     {does(jump, "DOCKER-USER")},
-			"DOCKER-USER": {rule(from("bx"), does(accept)), does(back)},
+			"DOCKER-USER": {ruleOf(fromLink("bx"), does(accept)), does(back)},
 		}, let, on, "DOCKER-USER"},
 		"Docker, told of both": {map[string][][]expr.Any{
 			"forward":     {does(jump, "DOCKER-USER")},
-			"DOCKER-USER": {rule(to(expr.CmpOpEq, "bxabcd"), conntrack, does(accept)), rule(from("bxabcd"), does(accept))},
+			"DOCKER-USER": {ruleOf(toLink(expr.CmpOpEq, "bxabcd"), conntrack, does(accept)), ruleOf(fromLink("bxabcd"), does(accept))},
 		}, let, let, "DOCKER-USER"},
-		"one box alone": {map[string][][]expr.Any{"forward": {rule(from("bxabcd123456789\x00"), does(accept)), reject}}, refused, refused, "forward"},
+		"one box alone": {map[string][][]expr.Any{"forward": {ruleOf(fromLink("bxabcd123456789\x00"), does(accept)), reject}}, drops, drops, "forward"},
 		"xtables": {map[string][][]expr.Any{"forward": {
 			{&expr.Match{Name: "limit"}, &expr.Target{Name: "LOG"}}, {&expr.Match{Name: "comment"}, &expr.Counter{}, &expr.Target{Name: "REJECT"}},
-		}}, refused, refused, "forward"},
-		"all but boxes": {map[string][][]expr.Any{"forward": {rule(to(expr.CmpOpNeq, "eth0\x00"), does(drop))}}, on, refused, ""},
-		"by address":    {map[string][][]expr.Any{"forward": {rule([]expr.Any{&expr.Payload{}, &expr.Cmp{}}, does(drop)), does(accept)}}, let, let, "forward"},
+		}}, drops, drops, "forward"},
+		"all but boxes": {map[string][][]expr.Any{"forward": {ruleOf(toLink(expr.CmpOpNeq, "eth0\x00"), does(drop))}}, on, drops, ""},
+		"by address":    {map[string][][]expr.Any{"forward": {ruleOf([]expr.Any{&expr.Payload{}, &expr.Cmp{}}, does(drop)), does(accept)}}, let, let, "forward"},
 		"a ring":        {map[string][][]expr.Any{"forward": {does(jump, "forward")}}, on, on, ""},
 	} {
-		tb := &table{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) (list []*nftables.Rule, err error) {
+		tb := &firewallTable{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) (list []*nftables.Rule, err error) {
 			for _, r := range c.chains[ch.Name] {
 				list = append(list, &nftables.Rule{Exprs: r})
 			}
@@ -104,8 +104,8 @@ func TestWhatBecomesOfAPacket(t *testing.T) {
 
 func TestHintsAreToldOnce(t *testing.T) {
 	t.Parallel()
-	walls := []BlockingChain{{Hint: "a"}, {Hint: "a"}, {Chain: "x"}, {Chain: "y"}}
-	if got := Hints(walls, "bxabcd"); got != "a\nallow packets from and to interfaces bxabcd* there" {
+	walls := []blockingChain{{Hint: "a"}, {Hint: "a"}, {Chain: "x"}, {Chain: "y"}}
+	if got := firewallHints(walls, "bxabcd"); got != "a\nallow packets from and to interfaces bxabcd* there" {
 		t.Errorf("%q", got)
 	}
 }

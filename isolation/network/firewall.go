@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package firewall finds chains of other firewalls (firewalld, ufw, Docker, iptables-legacy) that
-// refuse what boxes send. It reads only what is in the way of that, and changes nothing.
-package firewall
+package network
 
 import (
 	"cmp"
@@ -14,11 +12,11 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Own is the prefix of the names of boxd's tables.
-const Own = "boxd-"
+// ownTables is the prefix of the names of boxd's tables.
+const ownTables = "boxd-"
 
-// BlockingChain is a chain of another firewall that refuses what boxes send, or the answers.
-type BlockingChain struct {
+// blockingChain is a chain of another firewall that refuses what boxes send, or the answers.
+type blockingChain struct {
 	Table, Chain string // the table with its family; the base chain
 	At           string // the chain that refuses, by a rule or by its policy
 	Answers      bool   // it accepts what boxes send, but not the answers
@@ -26,7 +24,7 @@ type BlockingChain struct {
 }
 
 // String returns a sentence for people, without its full stop.
-func (w *BlockingChain) String() string {
+func (w *blockingChain) String() string {
 	what := "packets from boxes"
 	if w.Answers {
 		what = "replies to boxes"
@@ -38,10 +36,11 @@ func (w *BlockingChain) String() string {
 	return s
 }
 
-// Find evaluates all chains of the forward hook for a new TCP connection from a link whose name
-// begins with tag, and for its answers. Conditions on anything else of a packet (addresses,
-// ports, other links) are taken not to hold. IPv6 counts if boxes have it.
-func Find(c *nftables.Conn, tag string, six bool) (blocking []BlockingChain, err error) {
+// findBlocking finds chains of other firewalls (firewalld, ufw, Docker) that refuse what boxes send. It
+// changes nothing. It evaluates all chains of the forward hook for a new TCP connection from a link whose
+// name begins with tag, and for its answers. Conditions on anything else of a packet (addresses, ports,
+// other links) are taken not to hold. IPv6 counts if boxes have it.
+func findBlocking(c *nftables.Conn, tag string, six bool) (blocking []blockingChain, err error) {
 	all, err := c.ListChains()
 	if err != nil {
 		return nil, fmt.Errorf("chains: %w", err)
@@ -50,7 +49,7 @@ func Find(c *nftables.Conn, tag string, six bool) (blocking []BlockingChain, err
 		if !inTheWay(base, six) {
 			continue
 		}
-		t := &table{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) ([]*nftables.Rule, error) { return c.GetRules(ch.Table, ch) }}
+		t := &firewallTable{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) ([]*nftables.Rule, error) { return c.GetRules(ch.Table, ch) }}
 		for _, ch := range all {
 			if ch.Table.Name == base.Table.Name && ch.Table.Family == base.Table.Family {
 				t.chains[ch.Name] = ch
@@ -70,24 +69,24 @@ func Find(c *nftables.Conn, tag string, six bool) (blocking []BlockingChain, err
 
 // blockingChain returns how a base chain blocks boxes, nil if it does not. shut says that its policy is to
 // drop.
-func (t *table) blockingChain(chain, tag string, shut bool) (*BlockingChain, error) {
+func (t *firewallTable) blockingChain(chain, tag string, shut bool) (*blockingChain, error) {
 	for _, p := range []packet{{from: tag}, {to: tag}} {
 		end, at, err := t.walk(chain, p, 0)
 		if err != nil {
 			return nil, err
 		}
 		if end == on && shut {
-			end, at = refused, chain
+			end, at = drops, chain
 		}
-		if end == refused {
-			return &BlockingChain{Chain: chain, At: at, Answers: p.to != ""}, nil
+		if end == drops {
+			return &blockingChain{Chain: chain, At: at, Answers: p.to != ""}, nil
 		}
 	}
 	return nil, nil
 }
 
-// Hints returns the hints of all walls.
-func Hints(blocking []BlockingChain, tag string) string {
+// firewallHints returns the hints for all blocking chains.
+func firewallHints(blocking []blockingChain, tag string) string {
 	var hints []string
 	for _, w := range blocking {
 		hint := cmp.Or(w.Hint, "allow packets from and to interfaces "+tag+"* there")
@@ -100,7 +99,7 @@ func Hints(blocking []BlockingChain, tag string) string {
 
 // inTheWay reports whether a chain sees forwarded packets and is not boxd's own.
 func inTheWay(ch *nftables.Chain, six bool) bool {
-	if ch.Hooknum == nil || *ch.Hooknum != *nftables.ChainHookForward || strings.HasPrefix(ch.Table.Name, Own) {
+	if ch.Hooknum == nil || *ch.Hooknum != *nftables.ChainHookForward || strings.HasPrefix(ch.Table.Name, ownTables) {
 		return false
 	}
 	f := ch.Table.Family
@@ -121,17 +120,17 @@ type outcome int
 const (
 	on       outcome = iota // it continues after the chain
 	let                     // accepted, as far as this table is concerned
-	refused                 // dropped or rejected
+	drops                   // dropped or rejected
 	maxDepth = 32           // the kernel allows 16
 )
 
-type table struct {
+type firewallTable struct {
 	chains map[string]*nftables.Chain
 	rules  func(*nftables.Chain) ([]*nftables.Rule, error)
 }
 
 // walk follows a packet through a chain, and returns which chain has decided.
-func (t *table) walk(name string, p packet, depth int) (outcome, string, error) {
+func (t *firewallTable) walk(name string, p packet, depth int) (outcome, string, error) {
 	ch := t.chains[name]
 	if ch == nil || depth > maxDepth {
 		return on, "", nil
@@ -147,7 +146,7 @@ func (t *table) walk(name string, p packet, depth int) (outcome, string, error) 
 		case v.Kind == expr.VerdictAccept:
 			return let, name, nil
 		case v.Kind == expr.VerdictDrop:
-			return refused, name, nil
+			return drops, name, nil
 		case v.Kind == expr.VerdictReturn:
 			return on, "", nil
 		case v.Kind == expr.VerdictJump || v.Kind == expr.VerdictGoto:
@@ -230,7 +229,7 @@ func (p packet) has(key expr.MetaKey, e *expr.Cmp) bool {
 
 // hint returns the hint for the firewall that owns the table. If several share it, the one whose
 // settings persist comes first.
-func (t *table) hint(base *nftables.Chain, tag string) string {
+func (t *firewallTable) hint(base *nftables.Chain, tag string) string {
 	ip := "iptables"
 	if base.Table.Family == nftables.TableFamilyIPv6 {
 		ip = "ip6tables"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package firewall
+package network
 
 import (
 	"bytes"
@@ -32,8 +32,8 @@ const (
 	verdictReturn       = -5
 )
 
-// layout says at which offsets an entry of one family has its fields.
-type layout struct {
+// legacyLayout says at which offsets an entry of one family has its fields.
+type legacyLayout struct {
 	family                      nftables.TableFamily
 	domain, level               int
 	names                       string
@@ -44,13 +44,13 @@ type layout struct {
 	targetOffset, nextOffset    int
 }
 
-func layouts(six bool) []layout {
-	list := []layout{{
+func legacyLayouts(six bool) []legacyLayout {
+	list := []legacyLayout{{
 		family: nftables.TableFamilyIPv4, domain: unix.AF_INET, level: unix.IPPROTO_IP, names: "ip_tables_names", program: "iptables-legacy",
 		size: 112, masks: 8, masksEnd: 16, faces: 16, protocol: 80, flags: 82, gotoFlag: 2, conditions: 1, targetOffset: 88, nextOffset: 90,
 	}}
 	if six {
-		list = append(list, layout{
+		list = append(list, legacyLayout{
 			family: nftables.TableFamilyIPv6, domain: unix.AF_INET6, level: unix.IPPROTO_IPV6, names: "ip6_tables_names", program: "ip6tables-legacy",
 			size: 168, masks: 32, masksEnd: 64, faces: 64, protocol: 128, flags: 131, gotoFlag: 4, conditions: 2, targetOffset: 140, nextOffset: 142,
 		})
@@ -58,10 +58,10 @@ func layouts(six bool) []layout {
 	return list
 }
 
-// FindLegacy is Find for the tables of iptables-legacy, which nf_tables does not show. It queries
+// findLegacy is findBlocking for the tables of iptables-legacy, which nf_tables does not show. It queries
 // only tables that exist: to query another creates it, and loads the modules for it.
-func FindLegacy(tag string, six bool) (blocking []BlockingChain, err error) {
-	for _, l := range layouts(six) {
+func findLegacy(tag string, six bool) (blocking []blockingChain, err error) {
+	for _, l := range legacyLayouts(six) {
 		names, err := os.ReadFile("/proc/thread-self/net/" + l.names)
 		if errors.Is(err, os.ErrNotExist) { // the kernel has no such tables
 			continue
@@ -98,7 +98,7 @@ func FindLegacy(tag string, six bool) (blocking []BlockingChain, err error) {
 const legacyForward = "FORWARD"
 
 // legacyHint is hint for such a table.
-func (t *table) legacyHint(l *layout, name, tag string) string {
+func (t *firewallTable) legacyHint(l *legacyLayout, name, tag string) string {
 	chain, ip := legacyForward, l.program
 	switch {
 	case t.chains["ufw-before-forward"] != nil || t.chains["ufw6-before-forward"] != nil:
@@ -114,7 +114,7 @@ func (t *table) legacyHint(l *layout, name, tag string) string {
 
 // ask reads an existing table from the kernel. It repeats if the table changes before its entries
 // are read.
-func (l *layout) ask(name string) (info, entries []byte, err error) {
+func (l *legacyLayout) ask(name string) (info, entries []byte, err error) {
 	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socket", err)
@@ -140,7 +140,7 @@ func (l *layout) ask(name string) (info, entries []byte, err error) {
 	return nil, nil, err
 }
 
-func (l *layout) get(fd, option int, buffer []byte) error {
+func (l *legacyLayout) get(fd, option int, buffer []byte) error {
 	size := uint32(len(buffer))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(l.level), uintptr(option), uintptr(unsafe.Pointer(&buffer[0])), uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {
@@ -149,11 +149,11 @@ func (l *layout) get(fd, option int, buffer []byte) error {
 	return nil
 }
 
-var errLayout = errors.New("the kernel's answer is not understood")
+var errLegacyLayout = errors.New("the kernel's answer is not understood")
 
 // read converts entries to rules as of nf_tables; nil: the table does not see forwarded packets.
 // Anything unknown becomes a condition that may not hold.
-func (l *layout) read(info, entries []byte) (*table, error) {
+func (l *legacyLayout) read(info, entries []byte) (*firewallTable, error) {
 	number := func(at int) int { return int(binary.NativeEndian.Uint32(info[at:])) }
 	if len(info) != infoSize || number(nameSize)&(1<<hookForward) == 0 {
 		return nil, nil
@@ -162,7 +162,7 @@ func (l *layout) read(info, entries []byte) (*table, error) {
 	heads := map[int]string{begin: legacyForward} // names of chains, by the offset of their first rule
 	err := l.each(entries, func(at, next int, target []byte) {
 		if bytes.HasPrefix(target[2:], []byte("ERROR\x00")) && next < len(entries) {
-			heads[next] = text(target[partHead:])
+			heads[next] = nameText(target[partHead:])
 		}
 	})
 	if err != nil {
@@ -180,7 +180,7 @@ func (l *layout) read(info, entries []byte) (*table, error) {
 			chain = ""
 		}
 	})
-	t := &table{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) ([]*nftables.Rule, error) { return rules[ch.Name], nil }}
+	t := &firewallTable{chains: map[string]*nftables.Chain{}, rules: func(ch *nftables.Chain) ([]*nftables.Rule, error) { return rules[ch.Name], nil }}
 	for _, name := range heads {
 		t.chains[name] = &nftables.Chain{Name: name}
 	}
@@ -188,15 +188,15 @@ func (l *layout) read(info, entries []byte) (*table, error) {
 }
 
 // each calls f for each entry, with its offset, the offset of the next one, and its target.
-func (l *layout) each(entries []byte, f func(at, next int, target []byte)) error {
+func (l *legacyLayout) each(entries []byte, f func(at, next int, target []byte)) error {
 	for at := 0; at < len(entries); {
 		if len(entries)-at < l.size {
-			return errLayout
+			return errLegacyLayout
 		}
 		target := at + int(binary.NativeEndian.Uint16(entries[at+l.targetOffset:]))
 		next := at + int(binary.NativeEndian.Uint16(entries[at+l.nextOffset:]))
 		if target < at+l.size || next < target+partHead || next > len(entries) {
-			return errLayout
+			return errLegacyLayout
 		}
 		f(at, next, entries[target:next])
 		at = next
@@ -204,8 +204,8 @@ func (l *layout) each(entries []byte, f func(at, next int, target []byte)) error
 	return nil
 }
 
-// rule converts an entry to expressions of nf_tables.
-func (l *layout) rule(entry, target []byte, heads map[int]string) (parts []expr.Any) {
+// ruleOf converts an entry to expressions of nf_tables.
+func (l *legacyLayout) rule(entry, target []byte, heads map[int]string) (parts []expr.Any) {
 	inverted := entry[l.flags+1]
 	for i, key := range []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME} {
 		face, mask := entry[l.faces+i*faceSize:][:faceSize], entry[l.faces+(2+i)*faceSize:][:faceSize]
@@ -231,10 +231,10 @@ func (l *layout) rule(entry, target []byte, heads map[int]string) (parts []expr.
 		if size < partHead {
 			break
 		}
-		parts = append(parts, &expr.Match{Name: text(entry[at+2 : at+partHead-1])})
+		parts = append(parts, &expr.Match{Name: nameText(entry[at+2 : at+partHead-1])})
 		at += size
 	}
-	name := text(target[2 : partHead-1])
+	name := nameText(target[2 : partHead-1])
 	if name != "" || len(target) < partHead+4 {
 		return append(parts, &expr.Target{Name: name})
 	}
@@ -255,8 +255,8 @@ func (l *layout) rule(entry, target []byte, heads map[int]string) (parts []expr.
 	return parts
 }
 
-// text returns what comes before the first NUL.
-func text(b []byte) string {
+// nameText returns what comes before the first NUL.
+func nameText(b []byte) string {
 	whole, _, _ := bytes.Cut(b, []byte{0})
 	return string(whole)
 }

@@ -15,7 +15,6 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/skills/manifest"
 )
 
 // Texts are what a skill says of itself. In a change nil leaves a text as it is, and "" takes it away.
@@ -34,18 +33,18 @@ const (
 )
 
 // check holds a document against the rules; dir is the name of the skill.
-func (r Rules) check(doc *manifest.Document, dir string) []manifest.Problem {
+func (r Rules) check(doc *Manifest, dir string) []Problem {
 	if r == Strict {
 		return doc.Check(dir)
 	}
-	if err := manifest.LooseName(dir); err != nil {
-		return []manifest.Problem{{Key: manifest.KeyName, Text: err.Error()}}
+	if err := CheckLooseName(dir); err != nil {
+		return []Problem{{Key: keyName, Text: err.Error()}}
 	}
 	return nil
 }
 
 // wrong is the refusal of a document, with everything that is wrong with it.
-func wrong(where string, list []manifest.Problem) error {
+func wrong(where string, list []Problem) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -54,14 +53,14 @@ func wrong(where string, list []manifest.Problem) error {
 		lines[i] = p.String()
 	}
 	f := fault.Errorf(fault.Invalid, "%s: %s", where, strings.Join(lines, "; ")).WithHint("the rules are in boxd-skills(7)")
-	f.Field, f.Allowed = cmp.Or(list[0].Key, manifest.File), "a SKILL.md by the rules of agentskills.io"
+	f.Field, f.Allowed = cmp.Or(list[0].Key, ManifestFile), "a SKILL.md by the rules of agentskills.io"
 	return f
 }
 
-func (t *Texts) apply(doc *manifest.Document) {
+func (t *Texts) apply(doc *Manifest) {
 	for key, text := range map[string]*string{
-		manifest.KeyDisplayName: t.DisplayName, manifest.KeyDescription: t.Description, manifest.KeyLicense: t.License,
-		manifest.KeyCompatibility: t.Needs, manifest.KeyAllowedTools: t.AllowedTools,
+		keyDisplayName: t.DisplayName, keyDescription: t.Description, keyLicense: t.License,
+		keyCompatibility: t.Needs, keyAllowedTools: t.AllowedTools,
 	} {
 		if text != nil && *text != doc.Text(key) {
 			doc.Set(key, *text)
@@ -77,13 +76,13 @@ func (t *Texts) apply(doc *manifest.Document) {
 
 // Create makes a skill of texts alone.
 func (s *Store) Create(who, name string, t *Texts, r Rules) (Skill, error) {
-	var doc manifest.Document
-	doc.Set(manifest.KeyName, name)
+	var doc Manifest
+	doc.Set(keyName, name)
 	if t.Description != nil {
-		doc.Set(manifest.KeyDescription, *t.Description) // in this order, whatever else follows
+		doc.Set(keyDescription, *t.Description) // in this order, whatever else follows
 	}
 	t.apply(&doc)
-	if err := wrong(manifest.File, r.check(&doc, name)); err != nil {
+	if err := wrong(ManifestFile, r.check(&doc, name)); err != nil {
 		return Skill{}, err
 	}
 	if err := s.free(who, name); err != nil { // early; commit looks again
@@ -103,12 +102,12 @@ func (s *Store) free(who, name string) error {
 	return nil
 }
 
-func writeDocument(dir *os.Root, doc *manifest.Document) error {
+func writeDocument(dir *os.Root, doc *Manifest) error {
 	data, err := doc.Bytes()
 	if err != nil {
 		return fault.Field("instructions", fault.Word("too long, or no text"), err.Error())
 	}
-	return replaceFile(dir, manifest.File, data, false)
+	return replaceFile(dir, ManifestFile, data, false)
 }
 
 // replaceFile makes a file anew: the one that was there may be another tree's too.
@@ -190,14 +189,14 @@ func restate(dir *os.Root, name string, t *Texts, r Rules) error {
 	if err != nil {
 		return err
 	}
-	if r == Loose && doc.Text(manifest.KeyName) != name { // which may have been that of its directory
-		doc.Set(manifest.KeyName, name)
+	if r == Loose && doc.Text(keyName) != name { // which may have been that of its directory
+		doc.Set(keyName, name)
 	}
 	t.apply(doc)
-	if err := wrong(manifest.File, r.check(doc, name)); err != nil {
+	if err := wrong(ManifestFile, r.check(doc, name)); err != nil {
 		return err
 	}
-	if entry != manifest.File {
+	if entry != ManifestFile {
 		if err := dir.Remove(entry); err != nil {
 			return err
 		}

@@ -15,7 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/skills/manifest"
 )
 
 // Bounds of requests about files.
@@ -193,8 +192,8 @@ func (s *Store) WriteFile(who, name string, file *File, ifMatch string, r Rules)
 		return Skill{}, tooLong(at)
 	}
 	return s.edit(who, name, ifMatch, func(dir *os.Root, k *Skill) error {
-		if at == k.Entry || at == manifest.File {
-			doc, err := manifest.Read(file.Data)
+		if at == k.Entry || at == ManifestFile {
+			doc, err := readManifest(file.Data)
 			if err != nil {
 				return fault.Field("content", fault.Word("no document"), err.Error())
 			}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/archive"
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/skills/manifest"
 )
 
 // Names in the directory of a stage.
@@ -104,7 +103,7 @@ func (st *Stage) Top() string { return st.top }
 type Candidate struct {
 	Path     string // from the root of the archive; "": the root itself
 	Skill    Skill
-	Problems []manifest.Problem // what keeps it from being installed
+	Problems []Problem // what keeps it from being installed
 
 	at string // below the store
 }
@@ -196,7 +195,7 @@ func (st *Stage) scan(dir *os.Root, at, sub string, c *Choice, depth int, found 
 }
 
 // candidate describes a package. unread is why it has no document that can be read.
-func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *manifest.Document, unread string) (Candidate, error) {
+func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *Manifest, unread string) (Candidate, error) {
 	x := Candidate{at: path.Join(st.root, at)}
 	if x.Path = strings.TrimPrefix(strings.TrimPrefix(at, sub), "/"); at == sub {
 		x.Path = ""
@@ -209,7 +208,7 @@ func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *manifest
 	}
 	if unread != "" {
 		x.Skill.Name = name
-		x.Problems = []manifest.Problem{{Text: manifest.File + ": " + unread}}
+		x.Problems = []Problem{{Text: ManifestFile + ": " + unread}}
 		return x, nil
 	}
 	w, err := st.store.seal(in)
@@ -218,10 +217,10 @@ func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *manifest
 	}
 	x.Skill = Skill{Digest: w.digest, Bytes: w.bytes, Entries: w.entries, Origin: c.Origin, Python: python(in), Instructions: doc.Body}
 	if c.Rules == Loose {
-		x.Skill.Name = cmp.Or(doc.Text(manifest.KeyName), name)
+		x.Skill.Name = cmp.Or(doc.Text(keyName), name)
 		x.Problems = c.Rules.check(doc, x.Skill.Name)
 	} else {
-		x.Skill.Name = doc.Text(manifest.KeyName)
+		x.Skill.Name = doc.Text(keyName)
 		x.Problems = c.Rules.check(doc, name)
 	}
 	x.Skill.learn(doc)
@@ -247,7 +246,7 @@ func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
 	var list []*incoming
 	names := map[string]bool{}
 	for _, x := range chosen {
-		where := cmp.Or(x.Path, ".") + "/" + manifest.File
+		where := cmp.Or(x.Path, ".") + "/" + ManifestFile
 		if err := wrong(where, x.Problems); err != nil {
 			errs = append(errs, err)
 			continue
@@ -283,7 +282,7 @@ func together(errs []error) error {
 		lines[i] = err.Error()
 	}
 	f := fault.Errorf(fault.Invalid, "%s", strings.Join(lines, "; "))
-	f.Field = manifest.File
+	f.Field = ManifestFile
 	return f
 }
 

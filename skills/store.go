@@ -26,8 +26,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/statedir"
-
-	"github.com/boxd-dev/boxd/skills/manifest"
 )
 
 // Dir is the directory of the store, in the state directory.
@@ -198,7 +196,7 @@ func (s *Store) loadSkill(sp *space, r *record, file string) error {
 }
 
 // describe reads the document of a skill, and finds out which file it is.
-func (s *Store) describe(sp *space, k *Skill) (*manifest.Document, error) {
+func (s *Store) describe(sp *space, k *Skill) (*Manifest, error) {
 	dir, err := s.root.OpenRoot(k.path(sp))
 	if err != nil {
 		return nil, err
@@ -212,10 +210,10 @@ func (s *Store) describe(sp *space, k *Skill) (*manifest.Document, error) {
 }
 
 // learn takes over what a document says.
-func (k *Skill) learn(doc *manifest.Document) {
-	k.DisplayName = cmp.Or(doc.Text(manifest.KeyDisplayName), k.Name)
-	k.Description, k.License = doc.Text(manifest.KeyDescription), doc.Text(manifest.KeyLicense)
-	k.Needs, k.AllowedTools = doc.Text(manifest.KeyCompatibility), doc.Text(manifest.KeyAllowedTools)
+func (k *Skill) learn(doc *Manifest) {
+	k.DisplayName = cmp.Or(doc.Text(keyDisplayName), k.Name)
+	k.Description, k.License = doc.Text(keyDescription), doc.Text(keyLicense)
+	k.Needs, k.AllowedTools = doc.Text(keyCompatibility), doc.Text(keyAllowedTools)
 	k.Metadata, k.Advice = doc.Metadata(), doc.Advice()
 }
 

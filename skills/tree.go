@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/skills/manifest"
 )
 
 // weight is what a tree comes to.
@@ -111,16 +110,16 @@ func (s *Store) link(from, to string) error {
 }
 
 // document reads the document at the top of a directory, and says which file it was.
-func document(dir *os.Root) (*manifest.Document, string, error) {
-	for _, entry := range []string{manifest.File, manifest.Other} {
-		data, err := readFile(dir, entry, manifest.MaxFile)
+func document(dir *os.Root) (*Manifest, string, error) {
+	for _, entry := range []string{ManifestFile, otherManifestFile} {
+		data, err := readFile(dir, entry, maxManifest)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, entry, err
 		}
-		doc, err := manifest.Read(data)
+		doc, err := readManifest(data)
 		return doc, entry, err
 	}
 	return nil, "", fs.ErrNotExist

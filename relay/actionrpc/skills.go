@@ -18,7 +18,6 @@ import (
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
 	"github.com/boxd-dev/boxd/skills"
-	"github.com/boxd-dev/boxd/skills/manifest"
 )
 
 // root is where LangBot is told that skills are. Nothing is there: a path says which skill is meant, and stays the same
@@ -41,7 +40,7 @@ func Lend(spec *protocol.Spec, principal, namespace string) error {
 			continue
 		}
 		name, ok := strings.CutPrefix(at, r.root()+"/")
-		if !ok || manifest.LooseName(name) != nil {
+		if !ok || skills.CheckLooseName(name) != nil {
 			return refuseSkill("host_path %s is no skill of this Workspace", m.HostPath)
 		}
 		spec.Skills = append(spec.Skills, protocol.Lent{Name: name, At: path.Clean(m.MountPath), ReadOnly: m.Mode == protocol.ReadOnly})
@@ -120,7 +119,7 @@ func (s stamp) MarshalJSON() ([]byte, error) {
 func (r *SkillRequest) skill(k *skills.Skill) *Skill {
 	return &Skill{
 		Name: k.Name, DisplayName: k.DisplayName, Description: k.Description, Instructions: k.Instructions, PackageRoot: r.root() + "/" + k.Name,
-		EntryFile: cmp.Or(k.Entry, manifest.File), PythonProject: k.Python, CreatedAt: stamp(k.Created), UpdatedAt: stamp(k.Updated),
+		EntryFile: cmp.Or(k.Entry, skills.ManifestFile), PythonProject: k.Python, CreatedAt: stamp(k.Created), UpdatedAt: stamp(k.Updated),
 	}
 }
 
@@ -223,7 +222,7 @@ func (s *Skills) Create(ctx context.Context, r *SkillRequest) (any, error) {
 		return nil, refused(err)
 	}
 	name = strings.TrimSpace(name)
-	if err := manifest.LooseName(name); err != nil {
+	if err := skills.CheckLooseName(name); err != nil {
 		return nil, refused(err)
 	}
 	t, err := in.texts(false)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manifest
+package skills
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 
 // Bounds of texts of the front matter, in characters.
 const (
-	MaxName          = 64
+	maxName          = 64
 	maxDescription   = 1024
 	maxCompatibility = 500
 )
@@ -27,7 +27,7 @@ const fineLines = 500
 
 // Check lists everything that keeps a document from being written as the skill in a directory of the name dir; ""
 // is one that has no name yet. These are the rules of agentskills.io.
-func (d *Document) Check(dir string) []Problem {
+func (d *Manifest) Check(dir string) []Problem {
 	list := append([]Problem(nil), d.wrong...)
 	add := func(key, format string, args ...any) {
 		list = append(list, Problem{key, fmt.Sprintf(format, args...)})
@@ -38,17 +38,17 @@ func (d *Document) Check(dir string) []Problem {
 		}
 		return list
 	}
-	for _, key := range []string{KeyName, KeyDisplayName, KeyDescription, KeyLicense, KeyCompatibility, KeyAllowedTools} {
+	for _, key := range []string{keyName, keyDisplayName, keyDescription, keyLicense, keyCompatibility, keyAllowedTools} {
 		if n := d.find(key); n != nil && (n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str") {
 			add(key, "not a text; in quotes it would be one")
 		}
 	}
-	name := d.Text(KeyName)
-	if why := Name(name); why != nil {
-		add(KeyName, "%s", why)
+	name := d.Text(keyName)
+	if why := checkName(name); why != nil {
+		add(keyName, "%s", why)
 	}
 	if dir != "" && name != dir {
-		add(KeyName, "%.80q is not the name of the directory, %.80q", name, dir)
+		add(keyName, "%.80q is not the name of the directory, %.80q", name, dir)
 	}
 	bounded := func(key string, most int, needed bool) {
 		n, there := utf8.RuneCountInString(d.Text(key)), d.find(key) != nil
@@ -61,16 +61,16 @@ func (d *Document) Check(dir string) []Problem {
 			add(key, "empty: must be 1 to %d characters, or left out", most)
 		}
 	}
-	bounded(KeyDescription, maxDescription, true)
-	bounded(KeyCompatibility, maxCompatibility, false)
-	if strings.ContainsFunc(d.Text(KeyDescription), control) {
-		add(KeyDescription, "a control character in it")
+	bounded(keyDescription, maxDescription, true)
+	bounded(keyCompatibility, maxCompatibility, false)
+	if strings.ContainsFunc(d.Text(keyDescription), isControl) {
+		add(keyDescription, "a control character in it")
 	}
 	d.checkMetadata(add)
 	return list
 }
 
-func (d *Document) checkMetadata(add func(key, format string, args ...any)) {
+func (d *Manifest) checkMetadata(add func(key, format string, args ...any)) {
 	n := d.find(keyMetadata)
 	if n == nil {
 		return
@@ -87,10 +87,10 @@ func (d *Document) checkMetadata(add func(key, format string, args ...any)) {
 	}
 }
 
-func control(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
+func isControl(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 
 // Advice is what is allowed and not recommended.
-func (d *Document) Advice() []string {
+func (d *Manifest) Advice() []string {
 	var list []string
 	if n := strings.Count(d.Body, "\n"); n > fineLines {
 		list = append(list, fmt.Sprintf("the instructions have %d lines: what is beyond %d is better in files of its own", n, fineLines))
@@ -101,13 +101,13 @@ func (d *Document) Advice() []string {
 	return list
 }
 
-// Name says why a name is none for a skill that is written, nil if it is one.
-func Name(name string) error {
+// checkName says why a name is none for a skill that is written, nil if it is one.
+func checkName(name string) error {
 	switch n := utf8.RuneCountInString(name); {
 	case n == 0:
-		return fmt.Errorf("missing or empty: must be 1 to %d characters", MaxName)
-	case n > MaxName:
-		return fmt.Errorf("%d characters, more than %d", n, MaxName)
+		return fmt.Errorf("missing or empty: must be 1 to %d characters", maxName)
+	case n > maxName:
+		return fmt.Errorf("%d characters, more than %d", n, maxName)
 	case strings.HasPrefix(name, "-") || strings.HasSuffix(name, "-"):
 		return errors.New("a hyphen at its beginning or end")
 	case strings.Contains(name, "--"):
@@ -121,9 +121,9 @@ func Name(name string) error {
 	return nil
 }
 
-// LooseName says why a name is none for a skill that is read, nil if it is one. It is what others allow: letters and
+// CheckLooseName says why a name is none for a skill that is read, nil if it is one. It is what others allow: letters and
 // digits of any script, hyphens and underscores.
-func LooseName(name string) error {
+func CheckLooseName(name string) error {
 	letters := 0
 	for _, r := range name {
 		switch {
@@ -138,7 +138,7 @@ func LooseName(name string) error {
 		return errors.New("Skill name is required") //nolint:staticcheck // as above
 	case letters == 0:
 		return errors.New("Skill name can only contain letters, numbers, hyphens and underscores") //nolint:staticcheck // as above
-	case utf8.RuneCountInString(name) > MaxName:
+	case utf8.RuneCountInString(name) > maxName:
 		return errors.New("Skill name cannot exceed 64 characters") //nolint:staticcheck // as above
 	case len(name) > maxBytes:
 		return fmt.Errorf("Skill name cannot exceed %d bytes", maxBytes) //nolint:staticcheck // as above

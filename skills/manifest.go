@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifest reads and writes SKILL.md: front matter in YAML, then Markdown. Reading takes what it can and says
-// what is wrong with the rest; Check is what a document must pass to be written, and finds everything at once.
-package manifest
+package skills
 
 import (
 	"bytes"
@@ -16,29 +14,30 @@ import (
 
 // Files that make a directory a skill, in the order in which they are looked for. Only the first is ever written.
 const (
-	File  = "SKILL.md"
-	Other = "skill.md"
+	ManifestFile      = "SKILL.md"
+	otherManifestFile = "skill.md"
 )
 
 // Bounds of a document, in bytes.
 const (
-	MaxFile   = 1 << 20
-	maxHeader = 64 << 10
+	maxManifest = 1 << 20
+	maxHeader   = 64 << 10
 )
 
 // Keys of the front matter that mean something to boxd. Others are kept as they are.
 const (
-	KeyName          = "name"
-	KeyDisplayName   = "display_name"
-	KeyDescription   = "description"
-	KeyLicense       = "license"
-	KeyCompatibility = "compatibility"
+	keyName          = "name"
+	keyDisplayName   = "display_name"
+	keyDescription   = "description"
+	keyLicense       = "license"
+	keyCompatibility = "compatibility"
 	keyMetadata      = "metadata"
-	KeyAllowedTools  = "allowed-tools"
+	keyAllowedTools  = "allowed-tools"
 )
 
-// Document is one SKILL.md. The zero value is empty.
-type Document struct {
+// Manifest is one SKILL.md: front matter in YAML, then Markdown. Reading takes what it can and says what is wrong with
+// the rest; Check is what it must pass to be written, and finds everything at once. The zero value is empty.
+type Manifest struct {
 	// Body is the instructions: what comes after the front matter, without empty lines in front.
 	Body string
 
@@ -63,14 +62,14 @@ func (p Problem) String() string {
 // errNotText means that a file is no document at all.
 var errNotText = errors.New("not a text in UTF-8 of at most 1048576 bytes")
 
-// Read reads a document. It fails only where there is no text; whatever else is wrong is among what Check says.
+// readManifest reads a document. It fails only where there is no text; whatever else is wrong is among what Check says.
 // Front matter that cannot be read counts as missing.
-func Read(data []byte) (*Document, error) {
-	if len(data) > MaxFile || !utf8.Valid(data) {
+func readManifest(data []byte) (*Manifest, error) {
+	if len(data) > maxManifest || !utf8.Valid(data) {
 		return nil, errNotText
 	}
-	header, body, found := split(strings.TrimPrefix(string(data), "\ufeff"))
-	d := &Document{Body: body}
+	header, body, found := splitFrontMatter(strings.TrimPrefix(string(data), "\ufeff"))
+	d := &Manifest{Body: body}
 	switch {
 	case !found:
 		d.fault("", "no front matter: it begins with a line of --- and ends with another one")
@@ -82,14 +81,14 @@ func Read(data []byte) (*Document, error) {
 	return d, nil
 }
 
-func (d *Document) fault(key, format string, args ...any) {
+func (d *Manifest) fault(key, format string, args ...any) {
 	d.wrong = append(d.wrong, Problem{key, fmt.Sprintf(format, args...)})
 }
 
-// split finds the front matter. Without its end all of the text is the body.
-func split(text string) (header, body string, found bool) {
+// splitFrontMatter finds the front matter. Without its end all of the text is the body.
+func splitFrontMatter(text string) (header, body string, found bool) {
 	first, rest, more := strings.Cut(text, "\n")
-	if !fence(first) || !more {
+	if !isFence(first) || !more {
 		return "", text, false
 	}
 	for at := 0; at < len(rest); {
@@ -98,7 +97,7 @@ func split(text string) (header, body string, found bool) {
 		if more {
 			next++
 		}
-		if fence(line) {
+		if isFence(line) {
 			return rest[:at], strings.TrimLeft(rest[next:], "\r\n"), true
 		}
 		at = next
@@ -106,10 +105,10 @@ func split(text string) (header, body string, found bool) {
 	return "", text, false
 }
 
-func fence(line string) bool { return strings.TrimRight(line, " \t\r") == "---" }
+func isFence(line string) bool { return strings.TrimRight(line, " \t\r") == "---" }
 
 // parse reads the front matter. Aliases are never followed: what one stands for can be made enormous.
-func (d *Document) parse(text string) {
+func (d *Manifest) parse(text string) {
 	var top yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &top); err != nil {
 		d.fault("", "the front matter is no YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
@@ -137,7 +136,7 @@ func joinComments(a, b string) string {
 }
 
 // walk finds what a front matter must not have anywhere; what makes it unreadable is returned.
-func (d *Document) walk(n *yaml.Node, key string) string {
+func (d *Manifest) walk(n *yaml.Node, key string) string {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		return "the front matter has anchors or aliases, which are not taken"
 	}
@@ -161,7 +160,7 @@ func (d *Document) walk(n *yaml.Node, key string) string {
 }
 
 // find returns the value of a key, the last one if it is there twice.
-func (d *Document) find(key string) *yaml.Node {
+func (d *Manifest) find(key string) *yaml.Node {
 	if d.header == nil {
 		return nil
 	}
@@ -174,7 +173,7 @@ func (d *Document) find(key string) *yaml.Node {
 }
 
 // Text is the value of a key as text, "" if there is none or it is none.
-func (d *Document) Text(key string) string {
+func (d *Manifest) Text(key string) string {
 	n := d.find(key)
 	if n == nil || n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null" {
 		return ""
@@ -183,7 +182,7 @@ func (d *Document) Text(key string) string {
 }
 
 // Metadata is what stands under the key metadata, as texts.
-func (d *Document) Metadata() map[string]string {
+func (d *Manifest) Metadata() map[string]string {
 	n := d.find(keyMetadata)
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
@@ -198,29 +197,29 @@ func (d *Document) Metadata() map[string]string {
 }
 
 // Set gives a key a text; "" takes the key away.
-func (d *Document) Set(key, text string) {
+func (d *Manifest) Set(key, text string) {
 	if text == "" {
 		d.put(key, nil)
 		return
 	}
-	d.put(key, scalar(text))
+	d.put(key, yamlScalar(text))
 }
 
 // SetMetadata replaces what stands under the key metadata; nothing takes the key away.
-func (d *Document) SetMetadata(m map[string]string, order []string) {
+func (d *Manifest) SetMetadata(m map[string]string, order []string) {
 	if len(m) == 0 {
 		d.put(keyMetadata, nil)
 		return
 	}
 	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	for _, key := range order {
-		n.Content = append(n.Content, scalar(key), scalar(m[key]))
+		n.Content = append(n.Content, yamlScalar(key), yamlScalar(m[key]))
 	}
 	d.put(keyMetadata, n)
 }
 
-// scalar is a text, in quotes where a reader of any version of YAML could take it for something else.
-func scalar(text string) *yaml.Node {
+// yamlScalar is a text, in quotes where a reader of any version of YAML could take it for something else.
+func yamlScalar(text string) *yaml.Node {
 	n := new(yaml.Node)
 	if n.Encode(text) != nil { // it has no way to
 		n.SetString(text)
@@ -229,7 +228,7 @@ func scalar(text string) *yaml.Node {
 }
 
 // put replaces a value where it stands, or adds it at the end: what else there is stays, in its order.
-func (d *Document) put(key string, value *yaml.Node) {
+func (d *Manifest) put(key string, value *yaml.Node) {
 	if d.header == nil {
 		d.header = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 		d.wrong = nil // what was wrong with it has gone with it
@@ -247,13 +246,13 @@ func (d *Document) put(key string, value *yaml.Node) {
 		kept = append(kept, k, v)
 	}
 	if value != nil && !done {
-		kept = append(kept, scalar(key), value)
+		kept = append(kept, yamlScalar(key), value)
 	}
 	d.header.Content = kept
 }
 
 // Bytes is the document as a file.
-func (d *Document) Bytes() ([]byte, error) {
+func (d *Manifest) Bytes() ([]byte, error) {
 	var b bytes.Buffer
 	if d.header != nil && len(d.header.Content) > 0 {
 		b.WriteString("---\n")
@@ -268,7 +267,7 @@ func (d *Document) Bytes() ([]byte, error) {
 		b.WriteString("---\n\n")
 	}
 	b.WriteString(strings.TrimLeft(d.Body, "\r\n"))
-	if b.Len() > MaxFile || !utf8.Valid(b.Bytes()) {
+	if b.Len() > maxManifest || !utf8.Valid(b.Bytes()) {
 		return nil, errNotText
 	}
 	return b.Bytes(), nil

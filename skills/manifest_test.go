@@ -1,28 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manifest_test
+package skills
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/boxd-dev/boxd/skills/manifest"
 )
 
 const good = "---\nname: make-report\ndescription: Makes reports. Use it for CSV files.\n---\n\n# Reports\n"
 
-func read(t *testing.T, text string) *manifest.Document {
+func read(t *testing.T, text string) *Manifest {
 	t.Helper()
-	d, err := manifest.Read([]byte(text))
+	d, err := readManifest([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
-func keys(list []manifest.Problem) (out []string) {
+func keys(list []Problem) (out []string) {
 	for _, p := range list {
 		out = append(out, p.Key)
 	}
@@ -112,8 +110,8 @@ func TestReadTakesWhatItCan(t *testing.T) {
 			t.Errorf("%q: %q", text, got)
 		}
 	}
-	for name, data := range map[string][]byte{"no text": {0xff, 0xfe}, "too long": make([]byte, manifest.MaxFile+1)} {
-		if _, err := manifest.Read(data); err == nil {
+	for name, data := range map[string][]byte{"no text": {0xff, 0xfe}, "too long": make([]byte, maxManifest+1)} {
+		if _, err := readManifest(data); err == nil {
 			t.Errorf("%s was read", name)
 		}
 	}
@@ -122,8 +120,8 @@ func TestReadTakesWhatItCan(t *testing.T) {
 func TestWritingKeepsWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	d := read(t, "---\n# whose it is\nmodel: {name: m, size: 3} # small\nname: a\nmetadata:\n  version: '1.0'\ndescription: old\nx-list:\n  - 1\n  - two\n---\n\nold body\n")
-	d.Set(manifest.KeyDescription, "new: with # signs, \"quotes\" and Ümläute")
-	d.Set(manifest.KeyLicense, "MIT")
+	d.Set(keyDescription, "new: with # signs, \"quotes\" and Ümläute")
+	d.Set(keyLicense, "MIT")
 	d.SetMetadata(map[string]string{"b": "2", "a": "yes"}, []string{"b", "a"})
 	d.Body = "new body"
 	got, err := d.Bytes()
@@ -142,14 +140,14 @@ func TestWritingKeepsWhatItDoesNotKnow(t *testing.T) {
 	if m := d.Metadata(); m["a"] != "yes" || m["b"] != "2" {
 		t.Errorf("metadata %v", m)
 	}
-	d.Set(manifest.KeyLicense, "")
+	d.Set(keyLicense, "")
 	d.SetMetadata(nil, nil)
 	if got, _ := d.Bytes(); strings.Contains(string(got), "license") || strings.Contains(string(got), "metadata") {
 		t.Errorf("not taken away:\n%s", got)
 	}
-	var empty manifest.Document
-	empty.Set(manifest.KeyName, "a")
-	empty.Set(manifest.KeyDescription, "b")
+	var empty Manifest
+	empty.Set(keyName, "a")
+	empty.Set(keyDescription, "b")
 	if got, err := empty.Bytes(); err != nil || string(got) != "---\nname: a\ndescription: b\n---\n\n" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -163,7 +161,7 @@ func TestLooseNames(t *testing.T) {
 		strings.Repeat("é", 65): "cannot exceed", strings.Repeat("é", 64): "",
 		strings.Repeat("𠀀", 63): "", strings.Repeat("𠀀", 64): "255 bytes",
 	} {
-		err := manifest.LooseName(name)
+		err := CheckLooseName(name)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", name, err, want)
 		}
@@ -179,7 +177,7 @@ func FuzzRead(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		d, err := manifest.Read(data)
+		d, err := readManifest(data)
 		if err != nil {
 			return
 		}
@@ -188,7 +186,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := manifest.Read(out)
+		again, err := readManifest(out)
 		if err != nil {
 			t.Fatalf("what was written cannot be read: %v\n%q", err, out)
 		}

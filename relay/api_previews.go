@@ -202,20 +202,43 @@ func lifetime(asked string, most time.Duration) (time.Duration, error) {
 	return time.Duration(life), nil
 }
 
-// proxy hands the request on to the box. Each has a connection of its own: what one leaves behind in it is nobody's.
+// proxy hands the request on to the box.
 func (v visit) proxy(w http.ResponseWriter, r *http.Request, s *session.Session) error {
+	return ForwardToPort(w, r, PortForward{Ports: v.c.Sup.Ports, Session: s, Port: v.token.Port, Log: v.c.Log, Hide: outward})
+}
+
+// PortForward is where ForwardToPort hands a request on to.
+type PortForward struct {
+	Ports   *session.Ports
+	Session *session.Session
+	Port    uint16
+	Log     *slog.Logger
+	Hide    func(*http.Request) // takes from the request what the box must not see
+}
+
+// ForwardToPort hands a request on to a program that listens on a port of a box. Each has a connection of its own: what one
+// leaves behind in it is nobody's. An error was not answered.
+func ForwardToPort(w http.ResponseWriter, r *http.Request, to PortForward) error {
 	var failed error
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return v.c.Sup.Ports.Open(ctx, s, v.token.Port)
+			return to.Ports.Open(ctx, to.Session, to.Port)
 		},
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHead, ResponseHeaderTimeout: headPatience,
 	}
 	p := httputil.ReverseProxy{
-		Rewrite: func(out *httputil.ProxyRequest) { outward(out.Out) }, Transport: transport, FlushInterval: -1,
+		Rewrite: func(out *httputil.ProxyRequest) {
+			out.Out.URL.Scheme, out.Out.URL.Host = "http", out.Out.Host
+			to.Hide(out.Out)
+			if up := out.Out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
+				out.Out.Header.Del("Upgrade")
+				out.Out.Header.Del("Connection")
+			}
+		},
+		Transport: transport, FlushInterval: -1,
 		ModifyResponse: func(resp *http.Response) error { return inward(r, resp) },
 		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
-		ErrorLog:       slog.NewLogLogger(v.c.Log.Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(to.Log.Handler(), slog.LevelDebug),
 	}
 	p.ServeHTTP(w, r)
 	switch ended := context.Cause(r.Context()); {
@@ -228,12 +251,11 @@ func (v visit) proxy(w http.ResponseWriter, r *http.Request, s *session.Session)
 	case r.Context().Err() != nil:
 		return fault.Errorf(fault.Unavailable, "the preview ended: %v", ended).WithHint("reload the page")
 	}
-	return fault.Errorf(fault.Unavailable, "the program on port %d did not answer with HTTP", v.token.Port).WithHint("%v", failed)
+	return fault.Errorf(fault.Unavailable, "the program on port %d did not answer with HTTP", to.Port).WithHint("%v", failed)
 }
 
 // outward takes from a request what is boxd's, before the box has it.
 func outward(r *http.Request) {
-	r.URL.Scheme, r.URL.Host = "http", r.Host
 	r.Header.Del(header)
 	if kept := without(r.Header.Values("Cookie"), cookie); kept != "" {
 		r.Header.Set("Cookie", kept)
@@ -244,10 +266,6 @@ func outward(r *http.Request) {
 		if strings.Contains(value, access.TokenPrefix) { // of the API, shown by mistake
 			r.Header.Del("Authorization")
 		}
-	}
-	if up := r.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
-		r.Header.Del("Upgrade")
-		r.Header.Del("Connection")
 	}
 }
 

@@ -22,33 +22,52 @@ const (
 	httpName   = "boxd-http" // boxd-http.socket: over TCP, any number of sockets
 
 	langBotName = "boxd-langbot" // boxd-langbot.socket: the same for LangBot's protocol
+	e2bName     = "boxd-e2b"     // boxd-e2b.socket: the same for E2B's protocol
 )
 
-// Listeners returns the Unix socket that systemd holds for boxd, nil if there is none, and those
-// for HTTP over TCP. It consumes the environment variables that name them, so it works once.
-func Listeners() (socket net.Listener, others, bots []net.Listener, err error) {
+// Sockets are those that systemd holds for boxd.
+type Sockets struct {
+	API     net.Listener   // the Unix socket; nil: there is none
+	HTTP    []net.Listener // over TCP, as the next two
+	LangBot []net.Listener
+	E2B     []net.Listener
+}
+
+// Close closes all of them.
+func (s *Sockets) Close() {
+	if s.API != nil {
+		s.API.Close()
+	}
+	for _, ln := range slices.Concat(s.HTTP, s.LangBot, s.E2B) {
+		ln.Close()
+	}
+}
+
+// Listeners returns the sockets that systemd holds for boxd. It consumes the environment variables that name them, so it
+// works once.
+func Listeners() (*Sockets, error) {
+	s := &Sockets{}
+	tcp := map[string]*[]net.Listener{httpName: &s.HTTP, langBotName: &s.LangBot, e2bName: &s.E2B}
+	var err error
 	for _, f := range activation.Files(true) {
 		ln, lerr := net.FileListener(f)
 		f.Close() // ln has a duplicate
-		tcp := f.Name() == httpName || f.Name() == langBotName
+		list, overTCP := tcp[f.Name()]
 		switch {
 		case err != nil:
-		case !tcp && (f.Name() != SocketName || socket != nil):
-			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, and any %q and %q", f.Name(), SocketName, httpName, langBotName)
+		case !overTCP && (f.Name() != SocketName || s.API != nil):
+			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, and any %q, %q and %q", f.Name(), SocketName, httpName, langBotName, e2bName)
 		case lerr != nil:
 			err = fmt.Errorf("socket activation: %q is not a listening socket: %w", f.Name(), lerr)
-		case tcp && ln.Addr().Network() != "tcp":
+		case overTCP && ln.Addr().Network() != "tcp":
 			err = fmt.Errorf("socket activation: %q is %v, want TCP", f.Name(), ln.Addr())
-		case f.Name() == httpName:
-			others = append(others, ln)
-			continue
-		case f.Name() == langBotName:
-			bots = append(bots, ln)
+		case overTCP:
+			*list = append(*list, ln)
 			continue
 		case ln.Addr().Network() != "unix": // only for a Unix socket the kernel tells who the callers are
 			err = fmt.Errorf("socket activation: %q is %v, want a Unix socket", SocketName, ln.Addr())
 		default:
-			socket = ln
+			s.API = ln
 			continue
 		}
 		if lerr == nil {
@@ -56,15 +75,10 @@ func Listeners() (socket net.Listener, others, bots []net.Listener, err error) {
 		}
 	}
 	if err != nil {
-		for _, ln := range slices.Concat(others, bots) {
-			ln.Close()
-		}
-		if socket != nil {
-			socket.Close()
-		}
-		return nil, nil, nil, err
+		s.Close()
+		return nil, err
 	}
-	return socket, others, bots, nil
+	return s, nil
 }
 
 // Ready tells systemd that boxd is ready (sd_notify(3)); without systemd it does nothing.

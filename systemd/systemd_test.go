@@ -37,17 +37,19 @@ func TestMain(m *testing.M) {
 	if os.Getenv("LISTEN_PID") == "own" {
 		os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
 	}
-	ln, others, bots, err := systemd.Listeners()
+	held, err := systemd.Listeners()
 	if err == nil {
 		_, left := os.LookupEnv("LISTEN_FDS")
-		fmt.Printf("listener %v, variables left %v", ln != nil, left)
-		again, _, _, _ := systemd.Listeners()
-		fmt.Printf(", again %v", again != nil)
-		if len(others) > 0 {
-			fmt.Printf(", of HTTP %d", len(others))
-		}
-		if len(bots) > 0 {
-			fmt.Printf(", of LangBot %d", len(bots))
+		fmt.Printf("listener %v, variables left %v", held.API != nil, left)
+		again, _ := systemd.Listeners()
+		fmt.Printf(", again %v", again.API != nil)
+		for _, of := range []struct {
+			name string
+			list []net.Listener
+		}{{"HTTP", held.HTTP}, {"LangBot", held.LangBot}, {"E2B", held.E2B}} {
+			if len(of.list) > 0 {
+				fmt.Printf(", of %s %d", of.name, len(of.list))
+			}
 		}
 		err = systemd.Ready()
 	}
@@ -142,6 +144,7 @@ func TestListenerIsTheOneOfTheUnit(t *testing.T) {
 		{"HTTP beside it", "own", "boxd-http:boxd-api:boxd-http", []*os.File{tcp, socket, tcp}, own + ", of HTTP 2"},
 		{"HTTP alone", "own", "boxd-http", []*os.File{tcp}, none + ", of HTTP 1"},
 		{"LangBot beside it", "own", "boxd-langbot:boxd-api:boxd-http", []*os.File{tcp, socket, tcp}, own + ", of HTTP 1, of LangBot 1"},
+		{"E2B beside it", "own", "boxd-e2b:boxd-api", []*os.File{tcp, socket}, own + ", of E2B 1"},
 		{"LangBot that is none", "own", "boxd-api:boxd-langbot", []*os.File{socket, socket}, "want TCP"},
 		{"HTTP that is none", "own", "boxd-api:boxd-http", []*os.File{socket, socket}, "want TCP"},
 		{"no socket at all", "own", systemd.SocketName, []*os.File{null}, `error: socket activation: "boxd-api" is not a listening socket`},

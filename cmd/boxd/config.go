@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc"
+	"github.com/boxd-dev/boxd/relay/e2b"
 	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/audit"
@@ -47,6 +48,7 @@ type Config struct {
 	Access  access.Config  `toml:"access"`
 	policy.Config
 	LangBot    actionrpc.Settings     `toml:"langbot"`
+	E2B        e2b.Settings           `toml:"e2b"`
 	Principals map[string]access.Rule `toml:"principals"`
 	// Origins says where each key comes from that has been set: a file and its line, or a variable.
 	Origins map[string]string `toml:"-"`
@@ -248,7 +250,7 @@ func (c *Config) Check(path string) error {
 	if a := c.Daemon.HTTP; a != "" && !isLoopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: must be a loopback address with a port, such as 127.0.0.1:5410, or empty", a))
 	}
-	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.langbot())
+	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.langbot(), c.E2B.Validate(func(name string) bool { _, ok := c.Profiles[name]; return ok }))
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}

@@ -25,6 +25,9 @@ func (c *Config) Understood() []string {
 	if c.LangBot.Listen != "" {
 		listens += ", LangBot " + c.LangBot.Listen
 	}
+	if c.E2B.Listen != "" {
+		listens += ", E2B " + c.E2B.Listen
+	}
 	lines := []string{"listens on " + listens, fmt.Sprintf("users have the role %s unless a rule gives another (access.default_role)", c.Access.DefaultRole)}
 	for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
 		lines = append(lines, "principals."+name+": "+ruleText(c.Principals[name]))

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -32,10 +31,8 @@ type front struct {
 	skills   *skills.Store      // what callers have brought
 	drives   *volumes.Drives    // as above
 	previews *access.PreviewKey // signs tokens of previews
-	socket   net.Listener       // the Unix socket
-	others   []net.Listener     // of the loopback
+	sockets  *systemd.Sockets   // that boxd serves, whoever made them
 	held     bool               // by the service manager, which starts boxd for the next caller
-	bots     []net.Listener     // for LangBot
 	token    string             // that LangBot shows; "": none
 }
 
@@ -48,6 +45,9 @@ func openFront(ctx context.Context, cfg *Config, log *slog.Logger) (*front, erro
 	tellIdle(cfg, log)
 	if f.gate, f.state, err = openGate(cfg, log); err == nil {
 		err = f.openLangBot(ctx, cfg, log)
+	}
+	if err == nil {
+		err = f.openE2B(ctx, cfg, log)
 	}
 	if err != nil {
 		f.Close()
@@ -68,9 +68,10 @@ func openFront(ctx context.Context, cfg *Config, log *slog.Logger) (*front, erro
 	return f, nil
 }
 
-// idleExit is how long nobody needs boxd before it ends; 0: it stays. LangBot stays connected.
+// idleExit is how long nobody needs boxd before it ends; 0: it stays. LangBot stays connected, and clients of E2B are nowhere
+// counted.
 func (w *front) idleExit(cfg *Config) time.Duration {
-	if !w.held || len(w.bots) > 0 {
+	if !w.held || len(w.sockets.LangBot)+len(w.sockets.E2B) > 0 {
 		return 0
 	}
 	return time.Duration(cfg.Daemon.IdleExit)
@@ -78,29 +79,25 @@ func (w *front) idleExit(cfg *Config) time.Duration {
 
 // openSockets takes the sockets that the service manager holds, and makes what it does not.
 func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, error) {
-	w := &front{}
-	var err error
-	w.socket, w.others, w.bots, err = systemd.Listeners()
-	if w.held = w.socket != nil; err == nil && !w.held {
-		w.socket, err = listen(ctx, cfg, log)
+	sockets, err := systemd.Listeners()
+	if err != nil {
+		return nil, err
 	}
-	if err == nil && cfg.HTTP != "" && len(w.others) == 0 {
-		var ln net.Listener
-		if ln, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.HTTP); err == nil {
-			w.others = append(w.others, ln)
-		}
-		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) {
-			err = fmt.Errorf("daemon.http: %w: the unit of boxd may not open it; enable boxd-http.socket instead, and leave daemon.http out", err)
-		}
+	w := &front{sockets: sockets, held: sockets.API != nil}
+	if !w.held {
+		sockets.API, err = listen(ctx, cfg, log)
+	}
+	if err == nil && cfg.HTTP != "" && len(sockets.HTTP) == 0 {
+		sockets.HTTP, err = listenTCP(ctx, "daemon.http", cfg.HTTP, "boxd-http.socket")
 	}
 	if err == nil && w.held {
-		err = closedSocket(w.socket.Addr().String())
+		err = closedSocket(sockets.API.Addr().String())
 	}
 	if err != nil {
 		w.Close()
 		return nil, err
 	}
-	for _, ln := range w.others {
+	for _, ln := range sockets.HTTP {
 		if !isLoopback(ln.Addr().String()) {
 			w.Close()
 			return nil, fmt.Errorf("socket %v: must be a loopback address, since tokens are sent in the clear", ln.Addr())
@@ -108,6 +105,18 @@ func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, er
 		log.Info("boxd serves HTTP on the loopback", "address", ln.Addr().String(), "token_needed", !cfg.HTTPInsecure)
 	}
 	return w, nil
+}
+
+// listenTCP opens the socket that a key names; unit is that which does so where boxd's own unit may not.
+func listenTCP(ctx context.Context, key, address, unit string) ([]net.Listener, error) {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EPERM):
+		return nil, fmt.Errorf("%s: %w: the unit of boxd may not open it; enable %s instead, and leave %s out", key, err, unit, key)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return []net.Listener{ln}, nil
 }
 
 // closedSocket refuses a socket that everybody of the host can open: its group is who may use boxd.
@@ -136,12 +145,7 @@ func (w *front) Close() {
 	if w.state != nil {
 		w.state.Close()
 	}
-	if w.socket != nil {
-		w.socket.Close()
-	}
-	for _, ln := range slices.Concat(w.others, w.bots) {
-		ln.Close()
-	}
+	w.sockets.Close()
 }
 
 // listen makes the socket. Who can open the socket can use boxd, so it belongs to a group.

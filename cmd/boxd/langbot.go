@@ -4,14 +4,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"path/filepath"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc"
 
@@ -21,25 +17,20 @@ import (
 // openLangBot opens the socket for LangBot, unless the service manager holds one, and reads the token it shows.
 func (w *front) openLangBot(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	c := cfg.LangBot
-	if !c.On(len(w.bots) > 0) {
+	if !c.On(len(w.sockets.LangBot) > 0) {
 		return nil
 	}
-	if len(w.bots) == 0 {
-		ln, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
-		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) {
-			err = fmt.Errorf("%w: the unit of boxd may not open it; enable boxd-langbot.socket instead, and leave langbot.listen out", err)
+	var err error
+	if len(w.sockets.LangBot) == 0 {
+		if w.sockets.LangBot, err = listenTCP(ctx, "langbot.listen", c.Listen, "boxd-langbot.socket"); err != nil {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("langbot.listen: %w", err)
-		}
-		w.bots = append(w.bots, ln)
 	}
-	for _, ln := range w.bots {
+	for _, ln := range w.sockets.LangBot {
 		if err := c.Closed(ln.Addr().String()); err != nil {
 			return err
 		}
 	}
-	var err error
 	if w.token, err = c.ReadToken(); err != nil {
 		return err
 	}
@@ -49,13 +40,13 @@ func (w *front) openLangBot(ctx context.Context, cfg *Config, log *slog.Logger) 
 	for _, what := range w.waived(cfg) {
 		log.Warn(what)
 	}
-	log.Info("boxd serves LangBot", "address", w.bots[0].Addr().String(), "token_needed", w.token != "", "principal", c.Principal)
+	log.Info("boxd serves LangBot", "address", w.sockets.LangBot[0].Addr().String(), "token_needed", w.token != "", "principal", c.Principal)
 	return nil
 }
 
 // waived is what the operator has LangBot's sessions do without.
 func (w *front) waived(cfg *Config) []string {
-	if !cfg.LangBot.AllowSoftStorage || !cfg.LangBot.On(len(w.bots) > 0) {
+	if !cfg.LangBot.AllowSoftStorage || !cfg.LangBot.On(len(w.sockets.LangBot) > 0) {
 		return nil
 	}
 	return []string{"langbot.allow_soft_storage_limits = true: the kernel does not limit the storage of LangBot's workspaces and skills; one of them can fill the disk"}
@@ -64,14 +55,14 @@ func (w *front) waived(cfg *Config) []string {
 // langBot serves LangBot until ctx ends or stop is called, which waits for that. boxd goes on without it, should it
 // fail.
 func (w *front) langBot(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
-	if len(w.bots) == 0 {
+	if len(w.sockets.LangBot) == 0 {
 		return func() {}
 	}
 	server := actionrpc.New(actionrpc.Config{Settings: cfg.LangBot, Telemetry: seen.Telemetry, Token: w.token, Gate: w.gate, Sup: sup, Skills: w.skills, Log: seen.log, Marker: actionrpc.Marker(filepath.Join(cfg.Daemon.StateDir, actionrpc.MarkerFile)), Taken: filepath.Join(cfg.Daemon.StateDir, "langbot-skills-taken")})
 	ctx, end := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		if err := server.Serve(ctx, w.bots...); err != nil {
+		if err := server.Serve(ctx, w.sockets.LangBot...); err != nil {
 			seen.log.Error("LangBot is no longer served", "error", err)
 		}
 	})

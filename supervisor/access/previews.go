@@ -12,6 +12,7 @@ import (
 	"encoding/base32"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -51,7 +52,7 @@ type PreviewMaker struct {
 	Groups   []uint32
 }
 
-// PreviewKey signs tokens.
+// PreviewKey signs tokens of previews, and makes those of sandboxes.
 type PreviewKey struct{ key []byte }
 
 // OpenPreviewKey reads the key in the state directory, and makes one (0600) if there is none.
@@ -171,8 +172,9 @@ func (r *reader) number(size int) (n uint64) {
 
 // What the key signs, so that nothing that was signed as one is another.
 const (
-	domainToken = "boxd preview token\x00"
-	domainHost  = "boxd preview host\x00"
+	domainToken   = "boxd preview token\x00"
+	domainSandbox = "boxd sandbox token\x00"
+	domainHost    = "boxd preview host\x00"
 )
 
 func (k *PreviewKey) mac(domain string, b []byte) []byte {
@@ -180,6 +182,17 @@ func (k *PreviewKey) mac(domain string, b []byte) []byte {
 	h.Write([]byte(domain))
 	h.Write(b)
 	return h.Sum(nil)
+}
+
+// SandboxToken returns the secret by which programs prove a right to a session, made at a time in nanoseconds, and to nothing
+// else: what right, the purpose says. It is the same whenever it is asked for, so it need not be stored.
+func (k *PreviewKey) SandboxToken(purpose, owner, session string, made int64) string {
+	b := binary.BigEndian.AppendUint64(nil, uint64(made))
+	for _, text := range []string{purpose, owner, session} {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(text)))
+		b = append(b, text...)
+	}
+	return hex.EncodeToString(k.mac(domainSandbox, b))
 }
 
 // hostPrefix begins the names of all previews, and hostSuffix ends them: browsers take such names for this host, and

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/boxd-dev/boxd/relay/e2b"
+
+	"github.com/boxd-dev/boxd/supervisor"
+)
+
+// openE2B opens the socket for clients of E2B, unless the service manager holds one.
+func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) error {
+	c := cfg.E2B
+	if !c.On(len(w.sockets.E2B) > 0) {
+		return nil
+	}
+	var err error
+	if len(w.sockets.E2B) == 0 {
+		if w.sockets.E2B, err = listenTCP(ctx, "e2b.listen", c.Listen, "boxd-e2b.socket"); err != nil {
+			return err
+		}
+	}
+	for _, ln := range w.sockets.E2B {
+		if err := e2b.Loopback("boxd-e2b.socket: ListenStream", ln.Addr().String()); err != nil {
+			return err
+		}
+	}
+	log.Info("boxd serves E2B's protocol", "address", w.sockets.E2B[0].Addr().String())
+	return nil
+}
+
+// e2b serves clients of E2B until ctx ends or stop is called, which waits for that. boxd goes on without it, should it fail.
+func (w *front) e2b(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
+	if len(w.sockets.E2B) == 0 {
+		return func() {}
+	}
+	settings := cfg.E2B
+	settings.Listen = w.sockets.E2B[0].Addr().String()
+	server := e2b.New(e2b.Config{Settings: settings, Telemetry: seen.Telemetry, Gate: w.gate, Tokens: w.previews, Sup: sup, Log: seen.log})
+	ctx, end := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := server.Serve(ctx, w.sockets.E2B...); err != nil {
+			seen.log.Error("E2B's protocol is no longer served", "error", err)
+		}
+	})
+	return func() {
+		end()
+		serving.Wait()
+	}
+}

@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The control plane: sandboxes of whoever has the API key.
+
+package e2b
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Bounds of the control plane.
+const (
+	maxBody        = 1 << 20
+	bodyPatience   = time.Minute
+	defaultTimeout = 300                // seconds
+	maxTimeout     = 366 * 24 * 60 * 60 // seconds
+)
+
+// envdVersion says which features of envd are there: clients look at it before they use one.
+const envdVersion = "0.6.3"
+
+// clientID is a field that clients demand and nobody uses.
+const clientID = "boxd"
+
+// controlCall is a request to the control plane on its way through.
+type controlCall struct {
+	server *Server
+	w      http.ResponseWriter
+	r      *http.Request
+	pass   access.Pass
+	limits *relay.Limits
+	id     string // of the sandbox in the path
+	noted  *noted
+}
+
+// operation is a line of the table of the control plane.
+type operation struct {
+	pattern string // of net/http, without the method's own rules: METHOD /path/{id}
+	route   string // of boxd's API: a token that is for some routes alone has to be for this one
+	role    access.Role
+	alters  bool
+	ends    bool
+	do      func(*controlCall) error
+}
+
+// Routes of boxd's API for which a token has to be.
+const (
+	routeCreate = "POST /v1/sessions"
+	routeList   = "GET /v1/sessions"
+	routeGet    = "GET /v1/sessions/{id}"
+	routeChange = "PATCH /v1/sessions/{id}"
+	routeDelete = "DELETE /v1/sessions/{id}"
+	routeFreeze = "POST /v1/sessions/{id}/freeze"
+	routeThaw   = "POST /v1/sessions/{id}/thaw"
+)
+
+// operations are the whole control plane. Both spellings of a path do the same.
+func operations() []operation {
+	return []operation{
+		{"POST /sandboxes", routeCreate, access.User, true, false, (*controlCall).create},
+		{"POST /v2/sandboxes", routeCreate, access.User, true, false, (*controlCall).create},
+		{"GET /sandboxes", routeList, access.Viewer, false, false, (*controlCall).list},
+		{"GET /v2/sandboxes", routeList, access.Viewer, false, false, (*controlCall).list},
+		{"GET /sandboxes/{id}", routeGet, access.Viewer, false, false, (*controlCall).get},
+		{"DELETE /sandboxes/{id}", routeDelete, access.User, true, true, (*controlCall).kill},
+		{"POST /sandboxes/{id}/connect", routeChange, access.User, true, false, (*controlCall).connect},
+		{"POST /v2/sandboxes/{id}/connect", routeChange, access.User, true, false, (*controlCall).connect},
+		{"POST /sandboxes/{id}/resume", routeThaw, access.User, true, false, (*controlCall).connect},
+		{"POST /sandboxes/{id}/pause", routeFreeze, access.User, true, false, (*controlCall).pause},
+		{"POST /sandboxes/{id}/timeout", routeChange, access.User, true, false, (*controlCall).timeout},
+		{"POST /sandboxes/{id}/refreshes", routeChange, access.User, true, false, (*controlCall).refresh},
+		{"GET /sandboxes/{id}/metrics", routeGet, access.Viewer, false, false, (*controlCall).metrics},
+		{"GET /sandboxes/{id}/logs", routeGet, access.Viewer, false, false, (*controlCall).logs},
+		{"GET /v2/sandboxes/{id}/logs", routeGet, access.Viewer, false, false, (*controlCall).logs},
+		{"PUT /sandboxes/{id}/network", routeChange, access.User, true, false, (*controlCall).network},
+		{"GET /templates/aliases/{id}", routeList, access.Viewer, false, false, (*controlCall).alias},
+	}
+}
+
+// control answers a request to the control plane.
+func (s *Server) control(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	op, id, known := find(r)
+	pass, err := s.caller(r, &op)
+	if err == nil && !known {
+		err = refusal(http.StatusNotImplemented, fmt.Sprintf("%s %s is not served by boxd: see docs/guide/e2b.md for what is", r.Method, fault.Show(r.URL.Path)))
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	share, leave := s.callers.Share(pass.Name)
+	defer leave()
+	s.recorded(w, r, pass, call{route: op.pattern, session: id, alters: op.alters, ends: op.ends}, func(w http.ResponseWriter, r *http.Request) error {
+		n, _ := w.(*noted) // recorded gives no other
+		return op.do(&controlCall{s, w, r, pass, share, id, n})
+	})
+}
+
+// find returns the operation of a request and the id in its path.
+func find(r *http.Request) (operation, string, bool) {
+	asked := strings.Split(r.URL.Path, "/")
+	for _, op := range operations() {
+		method, path, _ := strings.Cut(op.pattern, " ")
+		parts := strings.Split(path, "/")
+		if method != r.Method || len(parts) != len(asked) {
+			continue
+		}
+		id, ok := "", true
+		for i, part := range parts {
+			if part == "{id}" {
+				id = asked[i]
+			} else {
+				ok = ok && part == asked[i]
+			}
+		}
+		if ok {
+			return op, id, true
+		}
+	}
+	return operation{role: access.Viewer}, "", false
+}
+
+// caller is who has sent a request to the control plane.
+func (s *Server) caller(r *http.Request, op *operation) (access.Pass, error) {
+	text := key(r)
+	if text == "" {
+		return access.Pass{}, unauthorized("missing API key: set E2B_API_KEY to a token of boxd (boxctl token new)")
+	}
+	pass, err := s.cfg.Gate.Identify(&access.Peer{}, []string{"Bearer " + text})
+	switch {
+	case err != nil:
+		return pass, unauthorized("unknown, expired or revoked API key: E2B_API_KEY has to be a token of boxd (boxctl token new)")
+	case !pass.Is(op.role):
+		return pass, refusal(http.StatusForbidden, fmt.Sprintf("permission denied: this needs the %s role, you have %q (%s)", op.role, pass.Role, pass.Rule))
+	case op.route != "" && !pass.Allows(op.route):
+		return pass, refusal(http.StatusForbidden, fmt.Sprintf("permission denied: the token %s does not allow %s", fault.Show(pass.Token), op.route))
+	}
+	return pass, relay.Identify(r.Context(), pass.Name)
+}
+
+// body reads a JSON object. Clients send fields that later versions know: they are passed over.
+func (c *controlCall) body(into any) error {
+	ctx := c.r.Context()
+	release, err := c.limits.Reserve(ctx, maxBody)
+	if err != nil {
+		return err
+	}
+	defer release()
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
+	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return refusal(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", maxBody))
+	}
+	if err != nil {
+		return refusal(http.StatusBadRequest, "read the body: "+err.Error())
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return refusal(http.StatusBadRequest, "the body is not the JSON object that was expected: "+err.Error())
+	}
+	return nil
+}
+
+// session is the sandbox in the path. One of somebody else and none are the same.
+func (c *controlCall) session() (*session.Session, error) {
+	s, err := c.server.cfg.Sup.Session(c.pass.Principal, c.id)
+	if err != nil || s.Current().Labels[labelTemplate] == "" {
+		return nil, refusal(http.StatusNotFound, fmt.Sprintf("sandbox %s was not found", fault.Show(c.id)))
+	}
+	return s, nil
+}
+
+// createRequest is the body of a request for a sandbox.
+type createRequest struct {
+	TemplateID          string            `json:"templateID"`
+	Timeout             *int64            `json:"timeout"` // seconds
+	Metadata            map[string]string `json:"metadata"`
+	EnvVars             map[string]string `json:"envVars"`
+	Secure              *bool             `json:"secure"`
+	AllowInternetAccess *bool             `json:"allow_internet_access"`
+	Network             *networkRequest   `json:"network"`
+	AutoPause           bool              `json:"autoPause"`
+	VolumeMounts        []json.RawMessage `json:"volumeMounts"`
+	MCP                 json.RawMessage   `json:"mcp"`
+	IAM                 json.RawMessage   `json:"iam"`
+}
+
+// networkRequest says where programs of a sandbox may connect to.
+type networkRequest struct {
+	AllowInternetAccess *bool             `json:"allow_internet_access"`
+	AllowOut            []string          `json:"allowOut"`
+	DenyOut             []string          `json:"denyOut"`
+	Rules               json.RawMessage   `json:"rules"`
+	EgressProxy         json.RawMessage   `json:"egressProxy"`
+	AllowPublicTraffic  *bool             `json:"allowPublicTraffic"`
+	MaskRequestHost     string            `json:"maskRequestHost"`
+	HTTPSPorts          []json.RawMessage `json:"httpsPorts"`
+}
+
+// given reports whether a field of any form says something.
+func given(raw json.RawMessage) bool {
+	text := strings.TrimSpace(string(raw))
+	return text != "" && text != "null" && text != "{}" && text != "[]" && text != "false"
+}
+
+// unsupported refuses what a client asks for and would not get.
+func unsupported(field, why string) error {
+	return refusal(http.StatusNotImplemented, fmt.Sprintf("%s is not served by boxd: %s", field, why))
+}
+
+// everywhere is how clients write every address.
+var everywhere = netip.MustParsePrefix("0.0.0.0/0")
+
+// apply has the sandbox use the network as it was asked for, or refuses what boxd would not keep.
+func (n *networkRequest) apply(req *policy.Request) error {
+	switch {
+	case given(n.Rules):
+		return unsupported("network.rules", "list hosts in network.allowOut")
+	case given(n.EgressProxy):
+		return unsupported("network.egressProxy", "the operator configures the egress proxy of boxes")
+	}
+	deniesAll := false
+	for _, text := range n.DenyOut {
+		if text == "ALL_TRAFFIC" || text == everywhere.String() || text == "::/0" {
+			deniesAll = true
+			continue
+		}
+		return unsupported("network.denyOut = "+fault.Show(text), "boxes may connect to what is allowed and to nothing else; deny 0.0.0.0/0 and list what is allowed in network.allowOut")
+	}
+	off := "off"
+	if n.AllowInternetAccess != nil && !*n.AllowInternetAccess {
+		deniesAll = true
+	}
+	switch {
+	case deniesAll && len(n.AllowOut) == 0:
+		req.Network, req.NetworkRules = &off, nil
+	case deniesAll:
+		egress := "egress"
+		req.Network, req.NetworkRules = &egress, n.AllowOut
+	}
+	return nil // what is allowed beside everything changes nothing
+}
+
+// lifetime is max_lifetime of a sandbox that is so old and has seconds left.
+func lifetime(age time.Duration, seconds int64) (*quantity.Duration, error) {
+	if seconds < 0 || seconds > maxTimeout {
+		return nil, fault.Field("timeout", seconds, fmt.Sprintf("0 to %d seconds", maxTimeout))
+	}
+	d := quantity.Duration(age + max(time.Duration(seconds)*time.Second, time.Millisecond))
+	return &d, nil
+}
+
+// newID makes the id of a sandbox: one label of a host name, and nobody can guess it.
+func newID() string { return "i" + strings.ToLower(rand.Text()[:19]) }
+
+// create makes a sandbox.
+func (c *controlCall) create() error {
+	var ask createRequest
+	if err := c.body(&ask); err != nil {
+		return err
+	}
+	name, template, ok := c.server.cfg.template(ask.TemplateID)
+	if !ok {
+		return refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
+	}
+	switch {
+	case ask.AutoPause:
+		return unsupported("autoPause", "a sandbox whose time is over ends; pause it before that")
+	case len(ask.VolumeMounts) > 0:
+		return unsupported("volumeMounts", "the operator lends directories and workspaces by profile")
+	case given(ask.MCP):
+		return unsupported("mcp", "start MCP servers as managed processes of the box (boxctl mcp)")
+	case given(ask.IAM):
+		return unsupported("iam", "boxes have no identity of a cloud")
+	}
+	req := c.server.cfg.request(template)
+	req.ID = newID()
+	req.Env = ask.EnvVars
+	_ = ask.Metadata
+	req.Labels = map[string]string{labelTemplate: name, labelKey: c.pass.Token}
+	seconds := int64(defaultTimeout)
+	if ask.Timeout != nil {
+		seconds = *ask.Timeout
+	}
+	var err error
+	if req.MaxLifetime, err = lifetime(0, seconds); err != nil {
+		return err
+	}
+	never := quantity.Duration(0)
+	req.TTL = &never
+	network := ask.Network
+	if network == nil {
+		network = &networkRequest{}
+	}
+	if ask.AllowInternetAccess != nil {
+		network.AllowInternetAccess = ask.AllowInternetAccess
+	}
+	if err := network.apply(req); err != nil {
+		return err
+	}
+	c.noted.session = req.ID
+	c.noted.what.Profile = req.Profile
+	for env := range ask.EnvVars {
+		c.noted.what.Env = append(c.noted.what.Env, env)
+	}
+	s, _, err := c.server.cfg.Sup.Create(c.r.Context(), c.pass.Principal, req)
+	if err != nil {
+		return err
+	}
+	c.server.index.add(s.ID, s.Owner.Name)
+	if c.r.Context().Err() != nil { // nobody would ever hear of it
+		return errors.Join(errVanished, c.server.cfg.Sup.End(context.WithoutCancel(c.r.Context()), s, session.EndUnclaimed))
+	}
+	reply(c.w, http.StatusCreated, c.server.answer(s))
+	return nil
+}
+
+// sandboxAnswer is what clients learn of a sandbox when they get it.
+type sandboxAnswer struct {
+	TemplateID         string  `json:"templateID"`
+	SandboxID          string  `json:"sandboxID"`
+	ClientID           string  `json:"clientID"`
+	Alias              string  `json:"alias,omitempty"`
+	EnvdVersion        string  `json:"envdVersion"`
+	EnvdAccessToken    string  `json:"envdAccessToken"`
+	TrafficAccessToken string  `json:"trafficAccessToken"`
+	Domain             *string `json:"domain"`
+}
+
+func (s *Server) answer(of *session.Session) *sandboxAnswer {
+	domain := s.domain()
+	return &sandboxAnswer{
+		TemplateID: of.Current().Labels[labelTemplate], SandboxID: of.ID, ClientID: clientID, EnvdVersion: envdVersion,
+		EnvdAccessToken: s.token(purposeAccess, of), TrafficAccessToken: s.token(purposeTraffic, of), Domain: &domain,
+	}
+}
+
+// timeoutRequest is a body that has a time.
+type timeoutRequest struct {
+	Timeout  *int64 `json:"timeout"`  // seconds from now
+	Duration *int64 `json:"duration"` // the same, of refreshes
+}
+
+// connect answers with the tokens of a sandbox, and has it live for longer, never shorter, unless it was paused.
+func (c *controlCall) connect() error {
+	var ask timeoutRequest
+	if err := c.body(&ask); err != nil {
+		return err
+	}
+	s, err := c.session()
+	if err != nil {
+		return err
+	}
+	ctx := c.r.Context()
+	resumed, err := c.server.resume(ctx, s)
+	if err != nil {
+		return err
+	}
+	seconds := int64(defaultTimeout)
+	if ask.Timeout != nil {
+		seconds = *ask.Timeout
+	}
+	if err := c.extend(s, seconds, !resumed); err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if resumed {
+		status = http.StatusCreated
+	}
+	reply(c.w, status, c.server.answer(s))
+	return nil
+}
+
+// extend has a sandbox live for so many seconds from now; only longer: no shorter than it would.
+func (c *controlCall) extend(s *session.Session, seconds int64, onlyLonger bool) error {
+	life, err := lifetime(time.Since(s.Created), seconds)
+	if err != nil {
+		return err
+	}
+	req := &policy.Request{}
+	if labels := s.Current().Labels; labels[labelKey] != c.pass.Token { // from now on it is this key that has to hold
+		req.Labels = map[string]string{}
+		for k, v := range labels {
+			req.Labels[k] = v
+		}
+		req.Labels[labelKey] = c.pass.Token
+	}
+	if now := s.Current().MaxLifetime; !onlyLonger || now != 0 && now < *life {
+		req.Patch = limits.Patch{MaxLifetime: life}
+	}
+	if req.Labels == nil && req.MaxLifetime == nil {
+		return nil
+	}
+	return c.server.cfg.Sup.Update(c.r.Context(), s, req)
+}
+
+// timeout sets how long a sandbox lives from now on.
+func (c *controlCall) timeout() error { return c.setTimeout(false) }
+
+// refresh has a sandbox live for longer.
+func (c *controlCall) refresh() error { return c.setTimeout(true) }
+
+func (c *controlCall) setTimeout(onlyLonger bool) error {
+	var ask timeoutRequest
+	if err := c.body(&ask); err != nil {
+		return err
+	}
+	s, err := c.session()
+	if err != nil {
+		return err
+	}
+	seconds := ask.Timeout
+	if seconds == nil {
+		seconds = ask.Duration
+	}
+	if seconds == nil {
+		return fault.Field("timeout", fault.Word("missing"), "a number of seconds")
+	}
+	if err := c.extend(s, *seconds, onlyLonger); err != nil {
+		return err
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// kill ends a sandbox.
+func (c *controlCall) kill() error {
+	s, err := c.session()
+	if err != nil {
+		return err
+	}
+	if err := c.server.cfg.Sup.End(c.r.Context(), s, session.EndDeleted); err != nil {
+		return err
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// pause stops a sandbox until it is connected to again.
+func (c *controlCall) pause() error {
+	s, err := c.session()
+	if err != nil {
+		return err
+	}
+	if err := c.server.pause(c.r.Context(), s); err != nil {
+		return err
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// logs answers that boxd keeps the output of processes, and no log of a sandbox.
+func (c *controlCall) logs() error {
+	if _, err := c.session(); err != nil {
+		return err
+	}
+	return unsupported("the log of a sandbox", "the output of each process is kept: boxctl logs "+c.id+" PROCESS")
+}
+
+// network changes where programs of a sandbox may connect to.
+func (c *controlCall) network() error {
+	var ask networkRequest
+	if err := c.body(&ask); err != nil {
+		return err
+	}
+	s, err := c.session()
+	if err != nil {
+		return err
+	}
+	req := &policy.Request{}
+	if err := ask.apply(req); err != nil {
+		return err
+	}
+	if now := s.Current(); req.Network != nil && *req.Network != now.Network || now.Network != "egress" {
+		return unsupported("this change of the network", fmt.Sprintf("a box keeps the network %q that it was created with; only the rules of an egress network can change", now.Network))
+	}
+	if req.NetworkRules == nil {
+		req.NetworkRules = s.Profile().NetworkRules
+	}
+	if err := c.server.cfg.Sup.Update(c.r.Context(), s, req); err != nil {
+		return err
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// alias tells whether there is a template of a name.
+func (c *controlCall) alias() error {
+	name, _, ok := c.server.cfg.template(c.id)
+	if !ok {
+		return refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found", fault.Show(c.id)))
+	}
+	reply(c.w, http.StatusOK, map[string]any{"templateID": name, "public": false})
+	return nil
+}
+
+// number reads a whole number of a query; without one it is the usual.
+func (c *controlCall) number(name string, usual, least, most int64) (int64, error) {
+	text := c.r.URL.Query().Get(name)
+	if text == "" {
+		return usual, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, fault.Field(name, text, fmt.Sprintf("a number, %d to %d", least, most))
+	}
+	return n, nil
+}

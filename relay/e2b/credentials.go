@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Headers by which requests say what they are about, and prove that they may.
+const (
+	headerKey     = "X-Api-Key"
+	headerAccess  = "X-Access-Token"
+	headerTraffic = "E2b-Traffic-Access-Token"
+	headerSandbox = "E2b-Sandbox-Id"
+	headerPort    = "E2b-Sandbox-Port"
+)
+
+// keyPrefix begins API keys in the form that older clients insist on: e2b_ and hexadecimal digits. The digits are those of
+// a token of boxd.
+const keyPrefix = "e2b_"
+
+// bearer is the token of boxd that an API key is.
+func bearer(key string) string {
+	if digits, ok := strings.CutPrefix(key, keyPrefix); ok {
+		if text, err := hex.DecodeString(digits); err == nil && strings.HasPrefix(string(text), access.TokenPrefix) {
+			return string(text)
+		}
+	}
+	return key
+}
+
+// key is the API key of a request, "" if it has none, or several.
+func key(r *http.Request) string {
+	if list := r.Header.Values(headerKey); len(list) == 1 {
+		return bearer(strings.TrimSpace(list[0]))
+	}
+	list := r.Header.Values("Authorization")
+	if len(list) != 1 {
+		return ""
+	}
+	if scheme, text, ok := strings.Cut(list[0], " "); ok && strings.EqualFold(scheme, "bearer") {
+		return bearer(strings.TrimSpace(text))
+	}
+	return ""
+}
+
+// Purposes of the tokens of a sandbox.
+const (
+	purposeAccess  = "access"  // its processes, files and code
+	purposeTraffic = "traffic" // its ports, and the list of its code contexts
+)
+
+// token proves a right to a sandbox. It is computed and kept nowhere, so it is in no record and no log, and the same for every
+// boxd of this host.
+func (s *Server) token(purpose string, of *session.Session) string {
+	return s.cfg.Tokens.SandboxToken(purpose, of.Owner.Name, of.ID, of.Created.UnixNano())
+}
+
+// same compares two secrets.
+func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+// Parameters of signed addresses.
+const (
+	parameterSignature = "signature"
+	parameterExpires   = "signature_expiration"
+	parameterPath      = "path"
+	parameterUser      = "username"
+)
+
+// signed is what an address of a file says that carries a signature instead of a token.
+type signed struct {
+	path, operation, user, expires string
+	signature                      string
+}
+
+// Operations that are signed.
+const (
+	operationRead  = "read"
+	operationWrite = "write"
+)
+
+// signedAddress reads the signature of a request for a file; nil: it has none.
+func signedAddress(method string, query url.Values) *signed {
+	if !query.Has(parameterSignature) {
+		return nil
+	}
+	a := &signed{path: query.Get(parameterPath), user: query.Get(parameterUser), expires: query.Get(parameterExpires), signature: query.Get(parameterSignature), operation: operationRead}
+	if method == http.MethodPost {
+		a.operation = operationWrite
+	}
+	return a
+}
+
+// fits reports whether the signature was made with an access token.
+func (a *signed) fits(token string) bool {
+	text := strings.Join([]string{a.path, a.operation, a.user, token}, ":")
+	if a.expires != "" {
+		text += ":" + a.expires
+	}
+	sum := sha256.Sum256([]byte(text))
+	return same(a.signature, "v1_"+base64.RawStdEncoding.EncodeToString(sum[:]))
+}
+
+// over reports whether the signature does not hold any more.
+func (a *signed) over(now time.Time) bool {
+	if a.expires == "" {
+		return false
+	}
+	at, err := strconv.ParseInt(a.expires, 10, 64)
+	return err != nil || now.Unix() >= at
+}

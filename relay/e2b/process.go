@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/output"
+	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Labels of processes that a client has started.
+const (
+	labelTag  = "e2b.tag"
+	processID = "e2b-" // begins their ids
+)
+
+// maxChunk is how many bytes of output a message has at most.
+const maxChunk = 32 << 10
+
+// Headers of streams.
+const (
+	headerPing    = "Keepalive-Ping-Interval" // seconds without a message after which there is one that says nothing
+	headerTimeout = "Connect-Timeout-Ms"
+	defaultPing   = 90 * time.Second
+)
+
+// timeless takes from the context of an RPC the time that its client gives it: it bounds the program, not what is
+// sent of it.
+type timeless struct{}
+
+// WrapUnary leaves calls as they are.
+func (timeless) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
+
+// WrapStreamingClient leaves calls as they are.
+func (timeless) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler has streams know when their client gives up.
+func (timeless) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		return next(context.WithValue(ctx, headerKeyType{}, conn.RequestHeader()), conn)
+	}
+}
+
+// headerKeyType is the context key of the header of a stream.
+type headerKeyType struct{}
+
+func header(ctx context.Context) http.Header {
+	h, _ := ctx.Value(headerKeyType{}).(http.Header)
+	return h
+}
+
+// processService is the processes of a sandbox.
+type processService struct{ server *Server }
+
+// user is who a request wants its programs to be. A box has one user; root of a sandbox is the same one.
+func (sb *sandbox) user(h http.Header) (string, error) {
+	text, ok := strings.CutPrefix(h.Get("Authorization"), "Basic ")
+	if !ok {
+		return "", nil
+	}
+	pair, err := base64.StdEncoding.DecodeString(text)
+	name, _, _ := strings.Cut(string(pair), ":")
+	if err != nil {
+		return "", connect.NewError(connect.CodeUnauthenticated, errors.New("the header Authorization is not Basic base64(NAME:)"))
+	}
+	return name, sb.knows(name)
+}
+
+// knows refuses a user that a sandbox does not have.
+func (sb *sandbox) knows(name string) error {
+	if name == "" || name == "root" || name == "user" || name == sb.userName() {
+		return nil
+	}
+	return connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("invalid username: a sandbox has the users user and root, not %s", fault.Show(name)))
+}
+
+// variable is the value that every program of the sandbox has of a variable.
+func (sb *sandbox) variable(name string) string {
+	for _, pair := range sb.Environment() {
+		if value, ok := strings.CutPrefix(pair, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// home is where relative paths begin.
+func (sb *sandbox) home() string { return sb.variable("HOME") }
+
+func (sb *sandbox) userName() string { return sb.variable("USER") }
+
+// path makes a path absolute as envd does: ~ is the home directory, and so is where relative ones begin.
+func (sb *sandbox) path(text string) string {
+	switch {
+	case text == "~":
+		return sb.home()
+	case strings.HasPrefix(text, "~/"):
+		return path.Join(sb.home(), text[2:])
+	case strings.HasPrefix(text, "/"):
+		return path.Clean(text)
+	}
+	return path.Join(sb.home(), text)
+}
+
+// List lists the processes that clients have started and that live.
+func (p *processService) List(ctx context.Context, _ *protocol.ListRequest) (*protocol.ListResponse, error) {
+	list := &protocol.ListResponse{}
+	for _, one := range of(ctx).Processes() {
+		info := one.Info()
+		if !strings.HasPrefix(info.ID, processID) || info.State == process.StateEnded || len(info.Argv) == 0 {
+			continue
+		}
+		dir := info.Dir
+		entry := &protocol.ProcessInfo{Pid: info.PID, Config: &protocol.ProcessConfig{Cmd: info.Argv[0], Args: info.Argv[1:], Cwd: &dir}}
+		if tag, ok := info.Labels[labelTag]; ok {
+			entry.Tag = &tag
+		}
+		list.Processes = append(list.Processes, entry)
+	}
+	return list, nil
+}
+
+// Start starts a process and sends what it writes.
+func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, stream *connect.ServerStream[protocol.StartResponse]) error {
+	sb := of(ctx)
+	leave, err := sb.limits.Stream()
+	if err != nil {
+		return p.server.rpcError(ctx, err)
+	}
+	defer leave()
+	ask, err := sb.processRequest(header(ctx), req)
+	if err != nil {
+		return p.server.rpcError(ctx, err)
+	}
+	if n, ok := ctx.Value(notedKey{}).(*noted); ok {
+		n.what.Argv = ask.Exec.Argv
+	}
+	one, _, err := sb.StartProcess(ctx, ask)
+	if err != nil {
+		return p.server.startError(ctx, sb, err)
+	}
+	if _, failed := errors.AsType[*isolation.StepError](one.Started(ctx)); failed {
+		return p.server.startFailed(ctx, sb, one)
+	}
+	out := &outgoing{ctx: ctx, server: p.server, sb: sb, process: one, terminal: req.Pty != nil, from: &[2]int64{}, send: func(e *protocol.ProcessEvent) error {
+		return stream.Send(&protocol.StartResponse{Event: e})
+	}}
+	return out.run()
+}
+
+// Connect sends what a process writes from now on.
+func (p *processService) Connect(ctx context.Context, req *protocol.ConnectRequest, stream *connect.ServerStream[protocol.ConnectResponse]) error {
+	sb := of(ctx)
+	leave, err := sb.limits.Stream()
+	if err != nil {
+		return p.server.rpcError(ctx, err)
+	}
+	defer leave()
+	one, err := sb.selected(req.Process)
+	if err != nil {
+		return err
+	}
+	out := &outgoing{ctx: ctx, server: p.server, sb: sb, process: one, terminal: one.Info().Terminal != nil, send: func(e *protocol.ProcessEvent) error {
+		return stream.Send(&protocol.ConnectResponse{Event: e})
+	}}
+	return out.run()
+}
+
+// processRequest is what a client asks for as boxd has it.
+func (sb *sandbox) processRequest(h http.Header, req *protocol.StartRequest) (*session.ProcessRequest, error) {
+	config := req.Process
+	if config == nil || config.Cmd == "" {
+		return nil, fault.Field("process.cmd", "", "the program to start")
+	}
+	name, err := sb.user(h)
+	if err != nil {
+		return nil, err
+	}
+	env := maps.Clone(config.Envs)
+	if name != "" && name != sb.userName() {
+		if env == nil {
+			env = map[string]string{}
+		}
+		for _, variable := range []string{"USER", "LOGNAME"} {
+			if _, given := config.Envs[variable]; !given {
+				env[variable] = name
+			}
+		}
+	}
+	dir := sb.home()
+	if config.Cwd != nil && *config.Cwd != "" {
+		dir = sb.path(*config.Cwd)
+	}
+	ask := &session.ProcessRequest{
+		ID: processID + strings.ToLower(rand.Text()[:16]), Managed: true, Awaited: true,
+		Exec:  session.ExecRequest{Argv: append([]string{config.Cmd}, config.Args...), Env: env, Dir: dir},
+		Stdin: req.Pty == nil && (req.Stdin == nil || *req.Stdin),
+	}
+	if req.Tag != nil {
+		ask.Labels = map[string]string{labelTag: *req.Tag}
+	}
+	if req.Pty != nil {
+		size := req.Pty.GetSize()
+		if ask.Terminal, err = terminal(size); err != nil {
+			return nil, err
+		}
+	}
+	if text := h.Get(headerTimeout); text != "" {
+		ms, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || ms < 0 {
+			return nil, fault.Field(headerTimeout, text, "a number of milliseconds, 0 for no limit")
+		}
+		if ms > 0 {
+			d := quantity.Duration(time.Duration(ms) * time.Millisecond)
+			ask.Exec.Timeout = &d
+		}
+	}
+	return ask, nil
+}
+
+// terminal is the size of one.
+func terminal(size *protocol.PTY_Size) (*process.Size, error) {
+	if size == nil || size.Rows == 0 || size.Cols == 0 || size.Rows > 0xffff || size.Cols > 0xffff {
+		return nil, fault.Field("pty.size", fmt.Sprint(size.GetCols(), "x", size.GetRows()), "columns and rows, 1 to 65535")
+	}
+	return &process.Size{Rows: uint16(size.Rows), Cols: uint16(size.Cols)}, nil
+}
+
+// startError is why a process was not started. What is wrong with the program is wrong with the request.
+func (s *Server) startError(ctx context.Context, sb *sandbox, err error) error {
+	if lost(sb.Session, err) {
+		return connect.NewError(connect.CodeUnavailable, errors.New(goneMessage))
+	}
+	if step, ok := errors.AsType[*isolation.StepError](err); ok {
+		return connect.NewError(connect.CodeInvalidArgument, step)
+	}
+	return s.rpcError(ctx, err)
+}
+
+// startFailed forgets a process that could not be started, and says why.
+func (s *Server) startFailed(ctx context.Context, sb *sandbox, one *process.Process) error {
+	err := one.Started(ctx)
+	_ = sb.RemoveProcess(context.WithoutCancel(ctx), one) // it has ended
+	return s.startError(ctx, sb, err)
+}
+
+// selected finds a living process.
+func (sb *sandbox) selected(by *protocol.ProcessSelector) (*process.Process, error) {
+	for _, one := range sb.Processes() {
+		info := one.Info()
+		if !strings.HasPrefix(info.ID, processID) || info.State == process.StateEnded {
+			continue
+		}
+		switch which := by.GetSelector().(type) {
+		case *protocol.ProcessSelector_Pid:
+			if info.PID == which.Pid {
+				return one, nil
+			}
+		case *protocol.ProcessSelector_Tag:
+			if tag, ok := info.Labels[labelTag]; ok && tag == which.Tag {
+				return one, nil
+			}
+		default:
+			return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("process: must be a pid or a tag"))
+		}
+	}
+	what := fmt.Sprintf("pid %d", by.GetPid())
+	if _, ok := by.GetSelector().(*protocol.ProcessSelector_Tag); ok {
+		what = "tag " + fault.Show(by.GetTag())
+	}
+	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with %s not found", what))
+}
+
+// outgoing is a stream of what a process writes.
+type outgoing struct {
+	ctx      context.Context //nolint:containedctx // that of the one RPC it is
+	server   *Server
+	sb       *sandbox
+	process  *process.Process
+	terminal bool
+	from     *[2]int64 // nil: from now on
+	send     func(*protocol.ProcessEvent) error
+}
+
+// ping is how long nothing may be sent.
+func (o *outgoing) ping() time.Duration {
+	if n, err := strconv.ParseInt(header(o.ctx).Get(headerPing), 10, 32); err == nil && n > 0 {
+		return time.Duration(n) * time.Second
+	}
+	return defaultPing
+}
+
+// run sends all of it. The process goes on if its client goes; one that ends is forgotten once its end was sent.
+func (o *outgoing) run() error {
+	at, err := o.process.Attach(o.ctx, process.AttachOptions{From: o.from, Lossless: true})
+	if err != nil {
+		return o.server.rpcError(o.ctx, err)
+	}
+	defer at.Close()
+	if err := o.send(&protocol.ProcessEvent{Event: &protocol.ProcessEvent_Start{Start: &protocol.ProcessEvent_StartEvent{Pid: o.process.Info().PID}}}); err != nil {
+		return err
+	}
+	for {
+		chunk, err := o.next(at)
+		switch {
+		case errors.Is(err, io.EOF):
+			return o.end()
+		case err != nil:
+			return o.server.rpcError(o.ctx, err)
+		}
+		for data := chunk.Data; len(data) > 0; {
+			n := min(len(data), maxChunk)
+			if err := o.send(o.data(chunk.Stream, data[:n])); err != nil {
+				return err
+			}
+			data = data[n:]
+		}
+	}
+}
+
+// next waits for output, and says meanwhile that there is none.
+func (o *outgoing) next(at *process.Attachment) (output.Chunk, error) {
+	for {
+		ctx, cancel := context.WithTimeout(o.ctx, o.ping())
+		chunk, err := at.Next(ctx)
+		late := ctx.Err() != nil && o.ctx.Err() == nil
+		cancel()
+		if err == nil || !late || !errors.Is(err, context.DeadlineExceeded) {
+			return chunk, err
+		}
+		if err := o.send(&protocol.ProcessEvent{Event: &protocol.ProcessEvent_Keepalive{Keepalive: &protocol.ProcessEvent_KeepAlive{}}}); err != nil {
+			return chunk, err
+		}
+	}
+}
+
+// data is output as a message.
+func (o *outgoing) data(stream int, data []byte) *protocol.ProcessEvent {
+	d := &protocol.ProcessEvent_DataEvent{}
+	switch {
+	case o.terminal:
+		d.Output = &protocol.ProcessEvent_DataEvent_Pty{Pty: data}
+	case stream == 0:
+		d.Output = &protocol.ProcessEvent_DataEvent_Stdout{Stdout: data}
+	default:
+		d.Output = &protocol.ProcessEvent_DataEvent_Stderr{Stderr: data}
+	}
+	return &protocol.ProcessEvent{Event: &protocol.ProcessEvent_Data{Data: d}}
+}
+
+// end says how the process has ended, and forgets it.
+func (o *outgoing) end() error {
+	result, err := o.sb.ProcessEnd(o.ctx, o.process)
+	if err != nil {
+		return o.server.rpcError(o.ctx, err)
+	}
+	defer func() { _ = o.sb.RemoveProcess(context.WithoutCancel(o.ctx), o.process) }() // it has ended
+	if result.Status == session.StatusTimedOut {
+		return connect.NewError(connect.CodeDeadlineExceeded, fmt.Errorf("the process was killed after its timeout of %v", result.Timeout))
+	}
+	return o.send(&protocol.ProcessEvent{Event: &protocol.ProcessEvent_End{End: ended(result)}})
+}
+
+// ended is the end of a process in words that clients know.
+func ended(r *session.Result) *protocol.ProcessEvent_EndEvent {
+	e := &protocol.ProcessEvent_EndEvent{ExitCode: int32(r.ExitCode), Exited: true, Status: "exit status " + strconv.Itoa(r.ExitCode)}
+	if r.Signal != "" {
+		e.ExitCode, e.Exited = -1, false
+		e.Status = "signal: " + signalText(r.Signal)
+	}
+	if r.OOM != nil && r.OOM.Kills > 0 {
+		e.Status += fmt.Sprintf(" (the limit of %v of memory was reached)", r.OOM.Limit)
+	}
+	if e.ExitCode != 0 {
+		text := e.Status
+		e.Error = &text
+	}
+	return e
+}
+
+// signalText is a signal as signal(7) describes it, "killed" for SIGKILL.
+func signalText(name string) string {
+	if n := unix.SignalNum(name); n != 0 {
+		return n.String()
+	}
+	return name
+}
+
+// write gives a process input.
+func (p *processService) write(ctx context.Context, one *process.Process, in *protocol.ProcessInput) error {
+	var data []byte
+	terminal := one.Info().Terminal != nil
+	switch what := in.GetInput().(type) {
+	case *protocol.ProcessInput_Stdin:
+		if data = what.Stdin; terminal {
+			return connect.NewError(connect.CodeInternal, errors.New("the process has a terminal: send pty input"))
+		}
+		if !one.Info().Stdin {
+			return connect.NewError(connect.CodeInternal, errors.New("the standard input of the process is closed: it was started with stdin = false"))
+		}
+	case *protocol.ProcessInput_Pty:
+		if data = what.Pty; !terminal {
+			return connect.NewError(connect.CodeInternal, errors.New("the process has no terminal: send stdin input"))
+		}
+	default:
+		return connect.NewError(connect.CodeInvalidArgument, errors.New("input: must be stdin or pty"))
+	}
+	at, err := one.Attach(ctx, process.AttachOptions{Write: true, TakeOver: true})
+	if err != nil {
+		return p.server.rpcError(ctx, err)
+	}
+	defer at.Close()
+	return p.server.rpcError(ctx, at.Write(ctx, at.Taken(), data))
+}
+
+// SendInput gives a process input.
+func (p *processService) SendInput(ctx context.Context, req *protocol.SendInputRequest) (*protocol.SendInputResponse, error) {
+	one, err := of(ctx).selected(req.Process)
+	if err != nil {
+		return nil, err
+	}
+	return &protocol.SendInputResponse{}, p.write(ctx, one, req.Input)
+}
+
+// StreamInput gives a process input for as long as its client has some.
+func (p *processService) StreamInput(ctx context.Context, stream *connect.ClientStream[protocol.StreamInputRequest]) (*protocol.StreamInputResponse, error) {
+	var one *process.Process
+	for stream.Receive() {
+		var err error
+		switch what := stream.Msg().GetEvent().(type) {
+		case *protocol.StreamInputRequest_Start:
+			one, err = of(ctx).selected(what.Start.GetProcess())
+		case *protocol.StreamInputRequest_Data:
+			if one == nil {
+				err = connect.NewError(connect.CodeInvalidArgument, errors.New("the first message must be start"))
+				break
+			}
+			err = p.write(ctx, one, what.Data.GetInput())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &protocol.StreamInputResponse{}, stream.Err()
+}
+
+// CloseStdin ends the input of a process. Doing so twice is fine.
+func (p *processService) CloseStdin(ctx context.Context, req *protocol.CloseStdinRequest) (*protocol.CloseStdinResponse, error) {
+	one, err := of(ctx).selected(req.Process)
+	if err != nil {
+		return nil, err
+	}
+	if one.Info().Terminal != nil {
+		return nil, connect.NewError(connect.CodeUnknown, errors.New("the process has a terminal: send ctrl-d"))
+	}
+	at, err := one.Attach(ctx, process.AttachOptions{Write: true, TakeOver: true})
+	if err != nil {
+		return nil, p.server.rpcError(ctx, err)
+	}
+	defer at.Close()
+	return &protocol.CloseStdinResponse{}, p.server.rpcError(ctx, at.CloseWrite())
+}
+
+// SendSignal sends a signal to the process group of a process.
+func (p *processService) SendSignal(ctx context.Context, req *protocol.SendSignalRequest) (*protocol.SendSignalResponse, error) {
+	one, err := of(ctx).selected(req.Process)
+	if err != nil {
+		return nil, err
+	}
+	if req.Signal != protocol.Signal_SIGNAL_SIGTERM && req.Signal != protocol.Signal_SIGNAL_SIGKILL {
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("signal = %v: must be SIGNAL_SIGTERM or SIGNAL_SIGKILL", req.Signal))
+	}
+	return &protocol.SendSignalResponse{}, p.server.rpcError(ctx, one.Signal(syscall.Signal(req.Signal)))
+}
+
+// Update changes the size of a terminal.
+func (p *processService) Update(ctx context.Context, req *protocol.UpdateRequest) (*protocol.UpdateResponse, error) {
+	one, err := of(ctx).selected(req.Process)
+	if err != nil {
+		return nil, err
+	}
+	if req.Pty == nil {
+		return &protocol.UpdateResponse{}, nil
+	}
+	if one.Info().Terminal == nil {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has no terminal"))
+	}
+	size, err := terminal(req.Pty.Size)
+	if err != nil {
+		return nil, p.server.rpcError(ctx, err)
+	}
+	return &protocol.UpdateResponse{}, p.server.rpcError(ctx, one.Resize(size.Rows, size.Cols))
+}

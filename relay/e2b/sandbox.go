@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// Labels of the sessions that are sandboxes. boxctl shows them too.
+const (
+	labelTemplate = "e2b.template" // the name of its template
+	labelKey      = "e2b.key"      // the name of the token of boxd by which its bearers are held to be its owner
+)
+
+// sandbox is a session on behalf of whoever has proven a right to it.
+type sandbox struct {
+	*session.Session
+
+	pass   access.Pass
+	limits *relay.Limits
+}
+
+// index knows which sandboxes there are, by their ids: requests do not name their owners.
+type index struct {
+	server *Server
+	once   sync.Once
+
+	mu     sync.Mutex
+	owners map[string]string // of sandboxes, by their ids
+}
+
+func newIndex(s *Server) *index { return &index{server: s, owners: map[string]string{}} }
+
+// fill takes in the sandboxes that an earlier boxd has made.
+func (x *index) fill() {
+	x.once.Do(func() {
+		for _, info := range x.server.cfg.Sup.Sessions(access.Principal{}, true) {
+			if info.Settings.Labels[labelTemplate] != "" && sandboxID.MatchString(info.ID) {
+				x.add(info.ID, info.Owner)
+			}
+		}
+	})
+}
+
+func (x *index) add(id, owner string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.owners[id] = owner
+}
+
+// find returns the living sandbox of an id, nil if there is none.
+func (x *index) find(id string) *session.Session {
+	x.fill()
+	x.mu.Lock()
+	owner, ok := x.owners[id]
+	x.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	s, err := x.server.cfg.Sup.Session(access.Principal{Name: owner}, id)
+	if err != nil {
+		if fault.KindOf(err) == fault.NotFound {
+			x.mu.Lock()
+			delete(x.owners, id)
+			x.mu.Unlock()
+		}
+		return nil
+	}
+	return s
+}
+
+// which returns the sandbox of which fits says yes, nil if there is none. Tokens are long and random: at most one does.
+func (x *index) which(fits func(*session.Session) bool) *session.Session {
+	x.fill()
+	x.mu.Lock()
+	ids := make([]string, 0, len(x.owners))
+	for id := range x.owners {
+		ids = append(ids, id)
+	}
+	x.mu.Unlock()
+	for _, id := range ids {
+		if s := x.find(id); s != nil && fits(s) {
+			return s
+		}
+	}
+	return nil
+}
+
+// named finds the sandbox that a request is for, by what it says, and tells whether it has proven a right to that.
+func (s *Server) named(r *http.Request, to destination) (of *session.Session, proven bool, err error) {
+	access, traffic := r.Header.Get(headerAccess), ""
+	if to.port != portEnvd && (to.port != portCode || r.URL.Path != "/execute") {
+		traffic = r.Header.Get(headerTraffic)
+	}
+	var signature *signed
+	if to.port == portEnvd && r.URL.Path == "/files" && access == "" {
+		signature = signedAddress(r.Method, r.URL.Query())
+	}
+	fits := func(of *session.Session) bool {
+		switch {
+		case access != "": // one that is wrong is not made good by another
+			return same(access, s.token(purposeAccess, of))
+		case traffic != "":
+			return same(traffic, s.token(purposeTraffic, of))
+		}
+		return signature != nil && signature.fits(s.token(purposeAccess, of))
+	}
+	if to.sandbox != "" {
+		if of = s.index.find(to.sandbox); of == nil {
+			return nil, false, gone(to.sandbox)
+		}
+		proven = fits(of)
+	} else if of = s.index.which(fits); of != nil {
+		proven = true
+	}
+	if proven && signature != nil && signature.over(time.Now()) {
+		return nil, false, unauthorized(expiredMessage)
+	}
+	return of, proven, nil
+}
+
+// enter lets a request for a sandbox in. leave must follow, and the context ends when its bearer may not use it any more.
+func (s *Server) enter(r *http.Request, of *session.Session) (ctx context.Context, sb *sandbox, leave func(), err error) {
+	pass, err := s.holder(of)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if err := relay.Identify(r.Context(), pass.Name); err != nil {
+		return nil, nil, nil, err
+	}
+	limits, unshare := s.callers.Share(pass.Name)
+	ctx, unwatch := s.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
+		now, err := s.holder(of)
+		return now.Until, err
+	})
+	leave = sync.OnceFunc(func() { unwatch(); unshare() })
+	return ctx, &sandbox{of, pass, limits}, leave, nil
+}
+
+// holder is on whose behalf the bearer of a sandbox's token acts: its owner, by the API key that has made or connected it,
+// for as long as that key holds.
+func (s *Server) holder(of *session.Session) (access.Pass, error) {
+	pass := s.cfg.Gate.Reauthenticate(&access.Peer{}, of.Current().Labels[labelKey])
+	if pass.Name != of.Owner.Name || !pass.Is(access.User) {
+		return pass, unauthorized("the API key by which this sandbox was created or connected does not hold any more; connect to it with another key of its owner")
+	}
+	return pass, nil
+}
+
+// sandboxKey is the context key of the sandbox that a request is for.
+type sandboxKey struct{}
+
+// of is the sandbox that an RPC is for.
+func of(ctx context.Context) *sandbox {
+	sb, _ := ctx.Value(sandboxKey{}).(*sandbox)
+	return sb
+}
+
+// data answers a request for a sandbox.
+func (s *Server) data(w http.ResponseWriter, r *http.Request, to destination) {
+	found, proven, err := s.named(r, to)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if found != nil && to.sandbox != "" {
+		if info := found.Info(); isPaused(&info) {
+			s.fail(w, r, gone(to.sandbox)) // clients connect to it, which has it go on
+			return
+		}
+	}
+	health := r.URL.Path == "/health" && (to.port == portEnvd || to.port == portCode)
+	switch {
+	case found != nil && health:
+		w.WriteHeader(map[int]int{portEnvd: http.StatusNoContent, portCode: http.StatusOK}[to.port])
+		return
+	case !proven:
+		s.fail(w, r, unauthorized("missing or wrong access token of the sandbox: it is in the answer to create and connect"))
+		return
+	}
+	ctx, sb, leave, err := s.enter(r, found)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer leave()
+	r = r.WithContext(context.WithValue(ctx, sandboxKey{}, sb))
+	switch to.port {
+	case portEnvd:
+		s.envd(w, r, sb)
+	case portCode:
+		s.code.serve(w, r, sb)
+	default:
+		s.port(w, r, sb, to.port)
+	}
+}
+
+// envd answers a request for the processes and files of a sandbox.
+func (s *Server) envd(w http.ResponseWriter, r *http.Request, sb *sandbox) {
+	switch path := r.URL.Path; {
+	case strings.HasPrefix(path, "/process.Process/"), strings.HasPrefix(path, "/filesystem.Filesystem/"):
+		s.rpcs(w, r, sb)
+	case path == "/files":
+		s.files(w, r, sb)
+	case path == "/envs" && r.Method == http.MethodGet:
+		reply(w, http.StatusOK, sb.envs())
+	case path == "/metrics" && r.Method == http.MethodGet:
+		reply(w, http.StatusOK, s.sandboxMetrics(r.Context(), sb.Session))
+	default:
+		s.fail(w, r, refusal(http.StatusNotFound, "no route "+r.Method+" "+fault.Show(path)))
+	}
+}
+
+// envs is the environment that the client has given the sandbox.
+func (sb *sandbox) envs() map[string]string {
+	given := map[string]string{}
+	for _, name := range sb.Current().EnvNames {
+		for _, pair := range sb.Environment() {
+			if value, ok := strings.CutPrefix(pair, name+"="); ok {
+				given[name] = value
+			}
+		}
+	}
+	return given
+}
+
+// rpcs answers an RPC, once its record is sure.
+func (s *Server) rpcs(w http.ResponseWriter, r *http.Request, sb *sandbox) {
+	route := strings.TrimPrefix(r.URL.Path, "/")
+	reading := strings.HasSuffix(route, "/List") || strings.HasSuffix(route, "/Connect") || strings.HasSuffix(route, "/Stat") ||
+		strings.HasSuffix(route, "/ListDir") || strings.HasSuffix(route, "/WatchDir") || strings.HasSuffix(route, "Watcher") || strings.HasSuffix(route, "/GetWatcherEvents")
+	s.recorded(w, r, sb.pass, call{route: route, session: sb.ID, alters: !reading}, func(w http.ResponseWriter, r *http.Request) error {
+		body, err := s.bounded(w, r, sb)
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		r.Body = body
+		s.rpc.ServeHTTP(w, r)
+		return nil
+	})
+}
+
+// bounded is the body of an RPC, which has its room among all that its caller sends until it has been read.
+func (s *Server) bounded(w http.ResponseWriter, r *http.Request, sb *sandbox) (io.ReadCloser, error) {
+	size := r.ContentLength
+	if size < 0 || size > maxMessage {
+		size = maxMessage // and what is longer is refused when it has been read so far
+	}
+	release, err := sb.limits.Reserve(r.Context(), size)
+	if err != nil {
+		return nil, err
+	}
+	return &timedBody{r.Body, http.NewResponseController(w), sync.OnceFunc(release)}, nil
+}
+
+var errVanished = errors.New("the client has gone")

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2b is E2B's dialect: its control plane, and the processes, files, ports and code of sandboxes, on a socket of
+// their own. A sandbox is a session of whoever has the API key, which is a token of boxd; everything that is done with it
+// the one supervisor does.
+//
+// A request comes to ServeHTTP, which tells the control plane from a sandbox by headers, host name or path
+// (route.go). For the control plane the API key says who calls (control.go); for a sandbox a token that was computed
+// from the session says that its bearer may use it (credentials.go, sandbox.go). RPCs are process.go and filesystem.go, files.go
+// has up and downloads, contexts.go runs code, ports.go leads to ports. record.go writes down what was to change something.
+package e2b
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+	"github.com/boxd-dev/boxd/supervisor"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// maxCallerConnections is how many connections one principal may have. An SDK opens one for each stream.
+const maxCallerConnections = 512
+
+// maxMessage bounds a message of an RPC, in bytes, as it is once it has been unpacked.
+const maxMessage = 8 << 20
+
+// Config is what the dialect needs.
+type Config struct {
+	Settings
+	relay.Telemetry
+	Gate   *access.Gate
+	Tokens *access.PreviewKey // makes tokens of sandboxes
+	Sup    *supervisor.Supervisor
+	Log    *slog.Logger
+}
+
+// Server serves E2B's clients.
+type Server struct {
+	cfg     Config
+	callers *relay.ConnLimiter
+	index   *index
+	rpc     *http.ServeMux // RPCs of a sandbox, see withSandbox
+	code    *Contexts
+}
+
+// New returns a server; Serve makes it work.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, callers: relay.NewConnLimiter(maxCallerConnections), rpc: http.NewServeMux(), code: newContexts(cfg.Sup, cfg.Log)}
+	s.index = newIndex(s)
+	options := []connect.HandlerOption{
+		connect.WithReadMaxBytes(maxMessage),
+		connect.WithInterceptors(timeless{}),
+	}
+	s.rpc.Handle(protocol.NewProcessHandler(&processService{s}, options...))
+	s.rpc.Handle(protocol.NewFilesystemHandler(&filesystemService{server: s}, options...))
+	return s
+}
+
+// Serve answers until ctx ends, and returns when every connection has ended too.
+func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
+	front := relay.NewFront(ctx, relay.FrontConfig{
+		Handler: s, Log: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), Callers: s.callers, Name: s.cfg.Gate.User,
+	})
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for _, ln := range listeners {
+		all.Go(func() { // ends with the front
+			if err := front.Serve(ln); err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("serve E2B: %w", err))
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	front.End(ctx)
+	return errors.Join(errs...)
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	r = r.WithContext(trace.With(r.Context(), trace.New("", "")))
+	to, err := s.route(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if to.control {
+		s.control(w, r)
+		return
+	}
+	s.data(w, r, to)
+}

@@ -4,6 +4,7 @@ package relay
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log"
 	"net"
@@ -78,6 +79,11 @@ func (f *Front) shutdown(ctx context.Context) {
 // Serve answers who connects, until the front ends; nil then.
 func (f *Front) Serve(ln net.Listener) error {
 	return f.serveUncounted(peerListener{ln, f.callers, f.name})
+}
+
+// ServeTLS does the same by TLS, and HTTP/1.1.
+func (f *Front) ServeTLS(ln net.Listener, config *tls.Config) error {
+	return f.serveUncounted(tls.NewListener(peerListener{ln, f.callers, f.name}, config))
 }
 
 // serveUncounted answers on connections that boxd makes itself.

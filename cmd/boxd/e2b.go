@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net"
+	"slices"
 	"sync"
 
 	"github.com/boxd-dev/boxd/relay/e2b"
@@ -24,12 +26,25 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 			return err
 		}
 	}
+	if w.tls, err = c.TLS(); err != nil {
+		return err
+	}
+	if w.tls != nil && !slices.ContainsFunc(w.sockets.E2B, func(ln net.Listener) bool { return ln.Addr().String() == c.TLSListen }) {
+		more, err := listenTCP(ctx, "e2b.tls_listen", c.TLSListen, "another ListenStream= in boxd-e2b.socket")
+		if err != nil {
+			return err
+		}
+		w.sockets.E2B = append(w.sockets.E2B, more...)
+	}
 	for _, ln := range w.sockets.E2B {
+		if w.tls != nil && ln.Addr().String() == c.TLSListen {
+			continue
+		}
 		if err := e2b.Loopback("boxd-e2b.socket: ListenStream", ln.Addr().String()); err != nil {
 			return err
 		}
 	}
-	log.Info("boxd serves E2B's protocol", "address", w.sockets.E2B[0].Addr().String())
+	log.Info("boxd serves E2B's protocol", "address", w.sockets.E2B[0].Addr().String(), "tls", c.TLSListen)
 	return nil
 }
 
@@ -39,8 +54,12 @@ func (w *front) e2b(ctx context.Context, cfg *Config, seen *notes, sup *supervis
 		return func() {}
 	}
 	settings := cfg.E2B
-	settings.Listen = w.sockets.E2B[0].Addr().String()
-	server := e2b.New(e2b.Config{Settings: settings, Telemetry: seen.Telemetry, Gate: w.gate, Tokens: w.previews, Sup: sup, Log: seen.log})
+	for _, ln := range w.sockets.E2B {
+		if ln.Addr().String() != settings.TLSListen {
+			settings.Listen = ln.Addr().String()
+		}
+	}
+	server := e2b.New(e2b.Config{Settings: settings, Telemetry: seen.Telemetry, Gate: w.gate, Tokens: w.previews, Sup: sup, Log: seen.log, TLS: w.tls})
 	ctx, end := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,6 +35,7 @@ type front struct {
 	sockets  *systemd.Sockets   // that boxd serves, whoever made them
 	held     bool               // by the service manager, which starts boxd for the next caller
 	token    string             // that LangBot shows; "": none
+	tls      *tls.Config        // of clients of E2B that come by TLS; nil: none do
 }
 
 // openFront opens all of it.

@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,7 +75,7 @@ const (
 
 // operations are the whole control plane. Both spellings of a path do the same.
 func operations() []operation {
-	return []operation{
+	return slices.Concat([]operation{
 		{"POST /sandboxes", routeCreate, access.User, true, false, (*controlCall).create},
 		{"POST /v2/sandboxes", routeCreate, access.User, true, false, (*controlCall).create},
 		{"GET /sandboxes", routeList, access.Viewer, false, false, (*controlCall).list},
@@ -92,7 +93,7 @@ func operations() []operation {
 		{"GET /v2/sandboxes/{id}/logs", routeGet, access.Viewer, false, false, (*controlCall).logs},
 		{"PUT /sandboxes/{id}/network", routeChange, access.User, true, false, (*controlCall).network},
 		{"GET /templates/aliases/{id}", routeList, access.Viewer, false, false, (*controlCall).alias},
-	}
+	}, scaleboxOperations())
 }
 
 // control answers a request to the control plane.
@@ -283,19 +284,29 @@ func (c *controlCall) create() error {
 	if err := c.body(&ask); err != nil {
 		return err
 	}
+	of, err := c.make(&ask, func(*policy.Request) error { return nil })
+	if err != nil {
+		return err
+	}
+	reply(c.w, http.StatusCreated, c.server.answer(of))
+	return nil
+}
+
+// make makes a sandbox; further adds to what is asked of boxd.
+func (c *controlCall) make(ask *createRequest, further func(*policy.Request) error) (*session.Session, error) {
 	name, template, ok := c.server.cfg.template(ask.TemplateID)
 	if !ok {
-		return refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
+		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
 	}
 	switch {
 	case ask.AutoPause:
-		return unsupported("autoPause", "a sandbox whose time is over ends; pause it before that")
+		return nil, unsupported("autoPause", "a sandbox whose time is over ends; pause it before that")
 	case len(ask.VolumeMounts) > 0:
-		return unsupported("volumeMounts", "the operator lends directories and workspaces by profile")
+		return nil, unsupported("volumeMounts", "the operator lends directories and workspaces by profile")
 	case given(ask.MCP):
-		return unsupported("mcp", "start MCP servers as managed processes of the box (boxctl mcp)")
+		return nil, unsupported("mcp", "start MCP servers as managed processes of the box (boxctl mcp)")
 	case given(ask.IAM):
-		return unsupported("iam", "boxes have no identity of a cloud")
+		return nil, unsupported("iam", "boxes have no identity of a cloud")
 	}
 	req := c.server.cfg.request(template)
 	req.ID = newID()
@@ -308,7 +319,7 @@ func (c *controlCall) create() error {
 	}
 	var err error
 	if req.MaxLifetime, err = lifetime(0, seconds); err != nil {
-		return err
+		return nil, err
 	}
 	never := quantity.Duration(0)
 	req.TTL = &never
@@ -320,7 +331,10 @@ func (c *controlCall) create() error {
 		network.AllowInternetAccess = ask.AllowInternetAccess
 	}
 	if err := network.apply(req); err != nil {
-		return err
+		return nil, err
+	}
+	if err := further(req); err != nil {
+		return nil, err
 	}
 	c.noted.session = req.ID
 	c.noted.what.Profile = req.Profile
@@ -329,14 +343,13 @@ func (c *controlCall) create() error {
 	}
 	s, _, err := c.server.cfg.Sup.Create(c.r.Context(), c.pass.Principal, req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.server.index.add(s.ID, s.Owner.Name)
 	if c.r.Context().Err() != nil { // nobody would ever hear of it
-		return errors.Join(errVanished, c.server.cfg.Sup.End(context.WithoutCancel(c.r.Context()), s, session.EndUnclaimed))
+		return nil, errors.Join(errVanished, c.server.cfg.Sup.End(context.WithoutCancel(c.r.Context()), s, session.EndUnclaimed))
 	}
-	reply(c.w, http.StatusCreated, c.server.answer(s))
-	return nil
+	return s, nil
 }
 
 // sandboxAnswer is what clients learn of a sandbox when they get it.
@@ -367,32 +380,35 @@ type timeoutRequest struct {
 
 // connect answers with the tokens of a sandbox, and has it live for longer, never shorter, unless it was paused.
 func (c *controlCall) connect() error {
-	var ask timeoutRequest
-	if err := c.body(&ask); err != nil {
-		return err
-	}
-	s, err := c.session()
+	of, resumed, err := c.connected()
 	if err != nil {
-		return err
-	}
-	ctx := c.r.Context()
-	resumed, err := c.server.resume(ctx, s)
-	if err != nil {
-		return err
-	}
-	seconds := int64(defaultTimeout)
-	if ask.Timeout != nil {
-		seconds = *ask.Timeout
-	}
-	if err := c.extend(s, seconds, !resumed); err != nil {
 		return err
 	}
 	status := http.StatusOK
 	if resumed {
 		status = http.StatusCreated
 	}
-	reply(c.w, status, c.server.answer(s))
+	reply(c.w, status, c.server.answer(of))
 	return nil
+}
+
+func (c *controlCall) connected() (of *session.Session, resumed bool, err error) {
+	var ask timeoutRequest
+	if err := c.body(&ask); err != nil {
+		return nil, false, err
+	}
+	of, err = c.session()
+	if err != nil {
+		return nil, false, err
+	}
+	if resumed, err = c.server.resume(c.r.Context(), of); err != nil {
+		return nil, false, err
+	}
+	seconds := int64(defaultTimeout)
+	if ask.Timeout != nil {
+		seconds = *ask.Timeout
+	}
+	return of, resumed, c.extend(of, seconds, !resumed)
 }
 
 // extend has a sandbox live for so many seconds from now; only longer: no shorter than it would.
@@ -425,26 +441,30 @@ func (c *controlCall) timeout() error { return c.setTimeout(false) }
 func (c *controlCall) refresh() error { return c.setTimeout(true) }
 
 func (c *controlCall) setTimeout(onlyLonger bool) error {
-	var ask timeoutRequest
-	if err := c.body(&ask); err != nil {
+	if _, err := c.changedTimeout(onlyLonger); err != nil {
 		return err
 	}
-	s, err := c.session()
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (c *controlCall) changedTimeout(onlyLonger bool) (*session.Session, error) {
+	var ask timeoutRequest
+	if err := c.body(&ask); err != nil {
+		return nil, err
+	}
+	of, err := c.session()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	seconds := ask.Timeout
 	if seconds == nil {
 		seconds = ask.Duration
 	}
 	if seconds == nil {
-		return fault.Field("timeout", fault.Word("missing"), "a number of seconds")
+		return nil, fault.Field("timeout", fault.Word("missing"), "a number of seconds")
 	}
-	if err := c.extend(s, *seconds, onlyLonger); err != nil {
-		return err
-	}
-	c.w.WriteHeader(http.StatusNoContent)
-	return nil
+	return of, c.extend(of, *seconds, onlyLonger)
 }
 
 // kill ends a sandbox.

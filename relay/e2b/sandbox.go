@@ -185,6 +185,9 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to destination) {
 	case found != nil && health:
 		w.WriteHeader(map[int]int{portEnvd: http.StatusNoContent, portCode: http.StatusOK}[to.port])
 		return
+	case health && to.sandbox == "":
+		s.fail(w, r, gone("")) // a client of Scalebox shows its token, and it is of no sandbox any more
+		return
 	case !proven:
 		s.fail(w, r, unauthorized("missing or wrong access token of the sandbox: it is in the answer to create and connect"))
 		return
@@ -208,10 +211,16 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to destination) {
 
 // envd answers a request for the processes and files of a sandbox.
 func (s *Server) envd(w http.ResponseWriter, r *http.Request, sb *sandbox) {
+	if path := agentPath(r.URL.Path); path != r.URL.Path {
+		r = r.Clone(r.Context())
+		r.URL.Path = path
+	}
 	switch path := r.URL.Path; {
-	case strings.HasPrefix(path, "/process.Process/"), strings.HasPrefix(path, "/filesystem.Filesystem/"):
+	case strings.HasPrefix(path, "/process.Process/"), strings.HasPrefix(path, "/filesystem.Filesystem/"), strings.HasPrefix(path, agentPackage):
 		s.rpcs(w, r, sb)
 	case path == "/files":
+		s.files(w, r, sb)
+	case path == "/upload", strings.HasPrefix(path, "/download/"):
 		s.files(w, r, sb)
 	case path == "/envs" && r.Method == http.MethodGet:
 		reply(w, http.StatusOK, sb.envs())

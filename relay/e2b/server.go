@@ -12,6 +12,7 @@ package e2b
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,6 +43,8 @@ type Config struct {
 	Tokens *access.PreviewKey // makes tokens of sandboxes
 	Sup    *supervisor.Supervisor
 	Log    *slog.Logger
+	// TLS is the certificate of the listeners that are served by TLS; nil: none are.
+	TLS *tls.Config
 }
 
 // Server serves E2B's clients.
@@ -76,7 +79,13 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	var errs []error
 	for _, ln := range listeners {
 		all.Go(func() { // ends with the front
-			if err := front.Serve(ln); err != nil {
+			var err error
+			if s.cfg.TLS != nil && ln.Addr().String() == s.cfg.TLSListen {
+				err = front.ServeTLS(ln, s.cfg.TLS)
+			} else {
+				err = front.Serve(ln)
+			}
+			if err != nil {
 				mu.Lock()
 				errs = append(errs, fmt.Errorf("serve E2B: %w", err))
 				mu.Unlock()

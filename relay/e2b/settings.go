@@ -3,9 +3,11 @@
 package e2b
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 
@@ -18,6 +20,12 @@ type Settings struct {
 	Listen  string `toml:"listen"`  // an address of the loopback with a port; "": E2B's clients are not served
 	Domain  string `toml:"domain"`  // sandboxes' ports are PORT-ID.DOMAIN; "": localhost with the port of Listen
 	Profile string `toml:"profile"` // of sandboxes whose template names none; "": the default profile
+	// TLSListen is an address with a port that is served by TLS, which clients of Scalebox demand; "": none is.
+	TLSListen   string `toml:"tls_listen"`
+	Certificate string `toml:"certificate"` // the file of its certificate, and of those that have signed it (PEM)
+	Key         string `toml:"key"`         // the file of its private key (PEM), which only root may read
+	// ObjectStorage are the drives that stand for buckets, by the addresses that clients of Scalebox name.
+	ObjectStorage map[string]string `toml:"object_storage"`
 	// Templates are what clients may name as the template of a sandbox. base and code-interpreter-v1 are always there.
 	Templates map[string]Template `toml:"templates"`
 }
@@ -57,6 +65,9 @@ func (c *Settings) Validate(has func(profile string) bool) error {
 	if c.Domain != "" && !validDomain(c.Domain) {
 		errs = append(errs, fault.Field("e2b.domain", c.Domain, "a host name, with a port if it is not 80 or 443, such as localhost:5420"))
 	}
+	if err := c.validateTLS(); err != nil {
+		errs = append(errs, err)
+	}
 	check := func(key, profile string) {
 		if profile != "" && !has(profile) {
 			errs = append(errs, fault.Field(key, profile, "the name of a table [profiles.NAME]"))
@@ -80,6 +91,58 @@ func (c *Settings) Validate(has func(profile string) bool) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Settings) validateTLS() error {
+	switch host, port, err := net.SplitHostPort(c.TLSListen); {
+	case c.TLSListen == "" && (c.Certificate != "" || c.Key != ""):
+		return fault.Field("e2b.tls_listen", "", "an address with a port, such as 127.0.0.2:5443, as there is a certificate")
+	case c.TLSListen == "":
+		return nil
+	case err != nil || port == "" || net.ParseIP(host) == nil:
+		return fault.Field("e2b.tls_listen", c.TLSListen, "an address with a port, such as 127.0.0.2:5443, or empty")
+	case host == "127.0.0.1": // clients of Scalebox would not use TLS there
+		return fault.Field("e2b.tls_listen", c.TLSListen, "an address other than 127.0.0.1, to which clients of Scalebox do not speak TLS; such as 127.0.0.2:5443")
+	}
+	for _, file := range []struct{ key, path string }{{"e2b.certificate", c.Certificate}, {"e2b.key", c.Key}} {
+		if !strings.HasPrefix(file.path, "/") {
+			return fault.Field(file.key, file.path, "the absolute path of a PEM file").WithHint("boxctl e2b certificate makes both")
+		}
+	}
+	return nil
+}
+
+// maxKey is more than any private key has, in bytes.
+const maxKey = 64 << 10
+
+// TLS reads the certificate and its key; nil: nothing is served by TLS. The key must be a secret of who runs boxd.
+func (c *Settings) TLS() (*tls.Config, error) {
+	if c.TLSListen == "" {
+		return nil, nil //nolint:nilnil // as said
+	}
+	info, err := os.Stat(c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("e2b.key: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 || info.Size() > maxKey {
+		return nil, fault.Field("e2b.key", c.Key, fmt.Sprintf("a file of mode 0600, as it is a secret; it has %#o", info.Mode().Perm()))
+	}
+	pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("e2b.certificate: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, nil
+}
+
+// drive is the drive that stands for the address of a bucket: the longest address that it begins with.
+func (c *Settings) drive(uri string) (name string, ok bool) {
+	best := ""
+	for prefix, drive := range c.ObjectStorage {
+		if (uri == prefix || strings.HasPrefix(uri, strings.TrimSuffix(prefix, "/")+"/")) && (len(prefix) > len(best) || !ok) {
+			best, name, ok = prefix, drive, true
+		}
+	}
+	return name, ok
 }
 
 // Loopback refuses an address that other hosts can reach: keys are sent in the clear.

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Scalebox's control plane, which is E2B's in other words, and the routes of its sandboxes that E2B's do not have.
+
+package e2b
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// agentPackage is the package of Scalebox's RPCs, of which the services Process and Filesystem are E2B's.
+const agentPackage = "/sandboxagent."
+
+// scaleboxOperations are Scalebox's control plane.
+func scaleboxOperations() []operation {
+	return []operation{
+		{"POST /v1/sandboxes", routeCreate, access.User, true, false, (*controlCall).createScalebox},
+		{"GET /v1/sandboxes", routeList, access.Viewer, false, false, (*controlCall).listScalebox},
+		{"GET /v1/sandboxes/{id}", routeGet, access.Viewer, false, false, (*controlCall).getScalebox},
+		{"DELETE /v1/sandboxes/{id}", routeDelete, access.User, true, true, (*controlCall).kill},
+		{"POST /v1/sandboxes/{id}/timeout", routeChange, access.User, true, false, (*controlCall).timeoutScalebox},
+		{"POST /v1/sandboxes/{id}/connect", routeChange, access.User, true, false, (*controlCall).connectScalebox},
+		{"POST /v1/sandboxes/{id}/pause", routeFreeze, access.User, true, false, (*controlCall).pauseScalebox},
+		{"POST /v1/sandboxes/{id}/resume", routeThaw, access.User, true, false, (*controlCall).connectScalebox},
+		{"GET /v1/sandboxes/{id}/metrics", routeGet, access.Viewer, false, false, (*controlCall).metricsScalebox},
+	}
+}
+
+// scaleboxRequest is the body of a request for a sandbox.
+type scaleboxRequest struct {
+	Template            string            `json:"template"`
+	Name                string            `json:"name"`
+	Timeout             *int64            `json:"timeout"`
+	Metadata            map[string]string `json:"metadata"`
+	EnvVars             map[string]string `json:"env_vars"`
+	AllowInternetAccess *bool             `json:"allow_internet_access"`
+	CPUCount            *float64          `json:"cpu_count"`
+	MemoryMB            *int64            `json:"memory_mb"`
+	StorageGB           *int64            `json:"storage_gb"`
+	ObjectStorage       *objectStorage    `json:"object_storage"`
+}
+
+// objectStorage is a bucket that is to be there as a directory.
+type objectStorage struct {
+	URI        string `json:"uri"`
+	MountPoint string `json:"mount_point"`
+}
+
+// scaleboxSandbox describes a sandbox.
+type scaleboxSandbox struct {
+	SandboxID       string            `json:"sandbox_id"`
+	TemplateID      string            `json:"template_id"`
+	Name            string            `json:"name,omitempty"`
+	Status          string            `json:"status"`
+	SandboxDomain   string            `json:"sandbox_domain"`
+	EnvdAccessToken string            `json:"envd_access_token"`
+	StartedAt       time.Time         `json:"started_at"`
+	CreatedAt       time.Time         `json:"created_at"`
+	TimeoutAt       time.Time         `json:"timeout_at"`
+	Timeout         int64             `json:"timeout"` // seconds
+	CPUCount        int               `json:"cpu_count"`
+	MemoryMB        int64             `json:"memory_mb"`
+	StorageGB       int64             `json:"storage_gb"`
+	Metadata        map[string]string `json:"metadata"`
+	EnvVars         map[string]string `json:"env_vars"`
+}
+
+// wrapped is what every answer of Scalebox's control plane is in.
+type wrapped struct {
+	Success bool   `json:"success"`
+	Data    any    `json:"data,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// scalebox describes a session as Scalebox does.
+func (s *Server) scalebox(of *session.Session) *scaleboxSandbox {
+	info := of.Info()
+	l := s.listed(&info)
+	env := map[string]string{}
+	for _, name := range info.Settings.EnvNames {
+		env[name] = "" // values are nobody's to read here
+	}
+	return &scaleboxSandbox{
+		SandboxID: l.SandboxID, TemplateID: l.TemplateID, Status: l.State, SandboxDomain: s.scaleboxDomain(), EnvdAccessToken: s.token(purposeAccess, of),
+		StartedAt: l.StartedAt, CreatedAt: l.StartedAt, TimeoutAt: l.EndAt, Timeout: int64(time.Until(l.EndAt).Round(time.Second) / time.Second),
+		CPUCount: l.CPUCount, MemoryMB: l.MemoryMB, StorageGB: l.DiskSizeMB >> 10, Metadata: l.Metadata, EnvVars: env,
+	}
+}
+
+// scaleboxDomain is where the data plane of Scalebox's sandboxes is, which its clients reach by TLS alone.
+func (s *Server) scaleboxDomain() string {
+	if s.cfg.TLSListen != "" {
+		return s.cfg.TLSListen
+	}
+	return s.domain()
+}
+
+func (c *controlCall) createScalebox() error {
+	var ask scaleboxRequest
+	if err := c.body(&ask); err != nil {
+		return err
+	}
+	if c.server.cfg.TLSListen == "" {
+		return unsupported("Scalebox's protocol", "its clients need TLS, so the operator has to set e2b.tls_listen, e2b.certificate and e2b.key")
+	}
+	of, err := c.make(&createRequest{TemplateID: ask.Template, Timeout: ask.Timeout, Metadata: ask.Metadata, EnvVars: ask.EnvVars, AllowInternetAccess: ask.AllowInternetAccess}, func(req *policy.Request) error {
+		return c.scaleboxLimits(req, &ask)
+	})
+	if err != nil {
+		return err
+	}
+	reply(c.w, http.StatusCreated, wrapped{Success: true, Data: c.server.scalebox(of)})
+	return nil
+}
+
+// scaleboxLimits are those that a client of Scalebox asks for.
+func (c *controlCall) scaleboxLimits(req *policy.Request, ask *scaleboxRequest) error {
+	for _, n := range []struct {
+		field string
+		value *int64
+	}{{"memory_mb", ask.MemoryMB}, {"storage_gb", ask.StorageGB}} {
+		if n.value != nil && (*n.value < 1 || *n.value > 1<<30) {
+			return fault.Field(n.field, *n.value, "1 or more")
+		}
+	}
+	if ask.CPUCount != nil {
+		req.CPUs = ask.CPUCount
+	}
+	if ask.MemoryMB != nil {
+		memory := quantity.Size(*ask.MemoryMB) << 20
+		req.Memory = &memory
+	}
+	if ask.StorageGB != nil {
+		disk := quantity.Size(*ask.StorageGB) << 30
+		req.WorkspaceQuota = &disk
+	}
+	if o := ask.ObjectStorage; o != nil && o.URI != "" {
+		drive, ok := c.server.cfg.drive(o.URI)
+		if !ok {
+			return refusal(http.StatusNotFound, fmt.Sprintf("object_storage.uri = %s: must be one that the operator maps to a drive in [e2b.object_storage]", fault.Show(o.URI)))
+		}
+		req.Drives = append(req.Drives, drive)
+	}
+	return nil
+}
+
+func (c *controlCall) listScalebox() error {
+	status := c.r.URL.Query().Get("status")
+	limit, err := c.number("limit", usualPage, 1, maxPage)
+	if err != nil {
+		return err
+	}
+	list := []*scaleboxSandbox{}
+	for _, info := range slices.Backward(c.server.cfg.Sup.Sessions(c.pass.Principal, false)) {
+		of := c.server.index.find(info.ID)
+		if of == nil || of.Owner.Name != c.pass.Name {
+			continue
+		}
+		if one := c.server.scalebox(of); status == "" || one.Status == status {
+			list = append(list, one)
+		}
+		if int64(len(list)) == limit {
+			break
+		}
+	}
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: map[string]any{"sandboxes": list}})
+	return nil
+}
+
+func (c *controlCall) getScalebox() error {
+	of, err := c.session()
+	if err != nil {
+		return err
+	}
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.server.scalebox(of)})
+	return nil
+}
+
+func (c *controlCall) timeoutScalebox() error {
+	of, err := c.changedTimeout(false)
+	if err != nil {
+		return err
+	}
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.server.scalebox(of)})
+	return nil
+}
+
+func (c *controlCall) connectScalebox() error {
+	of, _, err := c.connected()
+	if err != nil {
+		return err
+	}
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.server.scalebox(of)})
+	return nil
+}
+
+func (c *controlCall) pauseScalebox() error {
+	of, err := c.session()
+	if err == nil {
+		err = c.server.pause(c.r.Context(), of)
+	}
+	if err != nil {
+		return err
+	}
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.server.scalebox(of)})
+	return nil
+}
+
+func (c *controlCall) metricsScalebox() error {
+	of, err := c.session()
+	if err != nil {
+		return err
+	}
+	m := c.server.measure(c.r.Context(), of)
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: map[string]any{
+		"timestamp": m.Timestamp, "cpu_used_pct": m.CPUUsedPct, "cpu_count": m.CPUCount, "mem_used": m.MemUsed, "mem_total": m.MemTotal, "disk_used": m.DiskUsed, "disk_total": m.DiskTotal,
+	}})
+	return nil
+}
+
+// agentPath turns the path of a request of Scalebox into that of E2B, where both have the same.
+func agentPath(path string) string {
+	for _, service := range []string{"Process/", "Filesystem/"} {
+		if method, ok := strings.CutPrefix(path, agentPackage+service); ok {
+			return "/" + map[string]string{"Process/": "process.Process/", "Filesystem/": "filesystem.Filesystem/"}[service] + method
+		}
+	}
+	return path
+}
+
+// isAgent reports whether a path is one of Scalebox's sandboxes that E2B's do not have.
+func isAgent(path string) bool {
+	return strings.HasPrefix(path, agentPackage) || path == "/upload" || strings.HasPrefix(path, "/download/")
+}
+

@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 
 	"github.com/boxd-dev/boxd/skills"
+	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 	"github.com/boxd-dev/boxd/systemd"
 )
@@ -119,6 +120,15 @@ func listenTCP(ctx context.Context, key, address, unit string) ([]net.Listener, 
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	return []net.Listener{ln}, nil
+}
+
+// others serves the protocols of others until ctx ends or stop is called, which waits for that.
+func (w *front) others(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
+	leaveLangBot, leaveE2B := w.langBot(ctx, cfg, seen, sup), w.e2b(ctx, cfg, seen, sup)
+	return func() {
+		leaveLangBot()
+		leaveE2B()
+	}
 }
 
 // closedSocket refuses a socket that everybody of the host can open: its group is who may use boxd.

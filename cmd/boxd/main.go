@@ -164,11 +164,9 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	beside.Go(func() { in.drives.Run(life) })
 	beside.Go(func() { reload.run(life, reloads) })
 	beside.Go(func() { watch(life, ctx, server.Check, log) })
-	leave := in.langBot(ctx, cfg, seen, sup)
-	leaveE2B := in.e2b(ctx, cfg, seen, sup)
+	leave := in.others(ctx, cfg, seen, sup)
 	err = server.Serve(ctx, in.sockets.API, in.sockets.HTTP...)
 	leave()
-	leaveE2B()
 	seen.Events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping, Detail: left(len(sup.Sessions(access.Principal{}, true)), keep)})
 	return errors.Join(err, systemd.Stopping())
 }

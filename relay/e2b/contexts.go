@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package e2b
 
 import (
@@ -7,8 +9,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
+// Contexts are the code contexts of all sandboxes.
 type Contexts struct{}
 
 func newContexts(*supervisor.Supervisor, *slog.Logger) *Contexts { return &Contexts{} }
 
-func (c *Contexts) serve(w http.ResponseWriter, r *http.Request, sb *sandbox) {}
+// serve answers what is for code.
+func (c *Contexts) serve(w http.ResponseWriter, r *http.Request, _ *sandbox) { http.NotFound(w, r) }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -419,10 +420,7 @@ func (c *controlCall) extend(s *session.Session, seconds int64, onlyLonger bool)
 	}
 	req := &policy.Request{}
 	if labels := s.Current().Labels; labels[labelKey] != c.pass.Token { // from now on it is this key that has to hold
-		req.Labels = map[string]string{}
-		for k, v := range labels {
-			req.Labels[k] = v
-		}
+		req.Labels = maps.Clone(labels)
 		req.Labels[labelKey] = c.pass.Token
 	}
 	if now := s.Current().MaxLifetime; !onlyLonger || now != 0 && now < *life {

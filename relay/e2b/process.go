@@ -165,10 +165,10 @@ func (p *processService) Start(ctx context.Context, req *protocol.StartRequest, 
 	if _, failed := errors.AsType[*isolation.StepError](one.Started(ctx)); failed {
 		return p.server.startFailed(ctx, sb, one)
 	}
-	out := &outgoing{ctx: ctx, server: p.server, sb: sb, process: one, terminal: req.Pty != nil, from: &[2]int64{}, send: func(e *protocol.ProcessEvent) error {
+	out := &outgoing{server: p.server, sb: sb, process: one, terminal: req.Pty != nil, from: &[2]int64{}, send: func(e *protocol.ProcessEvent) error {
 		return stream.Send(&protocol.StartResponse{Event: e})
 	}}
-	return out.run()
+	return out.run(ctx)
 }
 
 // Connect sends what a process writes from now on.
@@ -183,10 +183,10 @@ func (p *processService) Connect(ctx context.Context, req *protocol.ConnectReque
 	if err != nil {
 		return err
 	}
-	out := &outgoing{ctx: ctx, server: p.server, sb: sb, process: one, terminal: one.Info().Terminal != nil, send: func(e *protocol.ProcessEvent) error {
+	out := &outgoing{server: p.server, sb: sb, process: one, terminal: one.Info().Terminal != nil, send: func(e *protocol.ProcessEvent) error {
 		return stream.Send(&protocol.ConnectResponse{Event: e})
 	}}
-	return out.run()
+	return out.run(ctx)
 }
 
 // processRequest is what a client asks for as boxd has it.
@@ -252,7 +252,7 @@ func terminal(size *protocol.PTY_Size) (*process.Size, error) {
 // startError is why a process was not started. What is wrong with the program is wrong with the request.
 func (s *Server) startError(ctx context.Context, sb *sandbox, err error) error {
 	if lost(sb.Session, err) {
-		return connect.NewError(connect.CodeUnavailable, errors.New(goneMessage))
+		return connect.NewError(connect.CodeUnavailable, errors.New(strings.ToLower(goneMessage)))
 	}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		return connect.NewError(connect.CodeInvalidArgument, step)
@@ -296,7 +296,6 @@ func (sb *sandbox) selected(by *protocol.ProcessSelector) (*process.Process, err
 
 // outgoing is a stream of what a process writes.
 type outgoing struct {
-	ctx      context.Context //nolint:containedctx // that of the one RPC it is
 	server   *Server
 	sb       *sandbox
 	process  *process.Process
@@ -306,30 +305,30 @@ type outgoing struct {
 }
 
 // ping is how long nothing may be sent.
-func (o *outgoing) ping() time.Duration {
-	if n, err := strconv.ParseInt(header(o.ctx).Get(headerPing), 10, 32); err == nil && n > 0 {
+func ping(ctx context.Context) time.Duration {
+	if n, err := strconv.ParseInt(header(ctx).Get(headerPing), 10, 32); err == nil && n > 0 {
 		return time.Duration(n) * time.Second
 	}
 	return defaultPing
 }
 
 // run sends all of it. The process goes on if its client goes; one that ends is forgotten once its end was sent.
-func (o *outgoing) run() error {
-	at, err := o.process.Attach(o.ctx, process.AttachOptions{From: o.from, Lossless: true})
+func (o *outgoing) run(ctx context.Context) error {
+	at, err := o.process.Attach(ctx, process.AttachOptions{From: o.from, Lossless: true})
 	if err != nil {
-		return o.server.rpcError(o.ctx, err)
+		return o.server.rpcError(ctx, err)
 	}
 	defer at.Close()
 	if err := o.send(&protocol.ProcessEvent{Event: &protocol.ProcessEvent_Start{Start: &protocol.ProcessEvent_StartEvent{Pid: o.process.Info().PID}}}); err != nil {
 		return err
 	}
 	for {
-		chunk, err := o.next(at)
+		chunk, err := o.next(ctx, at)
 		switch {
 		case errors.Is(err, io.EOF):
-			return o.end()
+			return o.end(ctx)
 		case err != nil:
-			return o.server.rpcError(o.ctx, err)
+			return o.server.rpcError(ctx, err)
 		}
 		for data := chunk.Data; len(data) > 0; {
 			n := min(len(data), maxChunk)
@@ -342,13 +341,13 @@ func (o *outgoing) run() error {
 }
 
 // next waits for output, and says meanwhile that there is none.
-func (o *outgoing) next(at *process.Attachment) (output.Chunk, error) {
+func (o *outgoing) next(ctx context.Context, at *process.Attachment) (output.Chunk, error) {
 	for {
-		ctx, cancel := context.WithTimeout(o.ctx, o.ping())
-		chunk, err := at.Next(ctx)
-		late := ctx.Err() != nil && o.ctx.Err() == nil
+		late, cancel := context.WithTimeout(ctx, ping(ctx))
+		chunk, err := at.Next(late)
+		silent := late.Err() != nil && ctx.Err() == nil
 		cancel()
-		if err == nil || !late || !errors.Is(err, context.DeadlineExceeded) {
+		if err == nil || !silent || !errors.Is(err, context.DeadlineExceeded) {
 			return chunk, err
 		}
 		if err := o.send(&protocol.ProcessEvent{Event: &protocol.ProcessEvent_Keepalive{Keepalive: &protocol.ProcessEvent_KeepAlive{}}}); err != nil {
@@ -372,12 +371,12 @@ func (o *outgoing) data(stream int, data []byte) *protocol.ProcessEvent {
 }
 
 // end says how the process has ended, and forgets it.
-func (o *outgoing) end() error {
-	result, err := o.sb.ProcessEnd(o.ctx, o.process)
+func (o *outgoing) end(ctx context.Context) error {
+	result, err := o.sb.ProcessEnd(ctx, o.process)
 	if err != nil {
-		return o.server.rpcError(o.ctx, err)
+		return o.server.rpcError(ctx, err)
 	}
-	defer func() { _ = o.sb.RemoveProcess(context.WithoutCancel(o.ctx), o.process) }() // it has ended
+	defer func() { _ = o.sb.RemoveProcess(context.WithoutCancel(ctx), o.process) }() // it has ended
 	if result.Status == session.StatusTimedOut {
 		return connect.NewError(connect.CodeDeadlineExceeded, fmt.Errorf("the process was killed after its timeout of %v", result.Timeout))
 	}

@@ -64,10 +64,10 @@ func (n *noted) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pass, c call, do func(http.ResponseWriter, *http.Request) error) {
 	q := trace.Of(r.Context())
 	q.Principal = pass.Name
-	r = r.WithContext(trace.With(r.Context(), q))
 	begin := time.Now()
 	n := &noted{ResponseWriter: w, session: c.session}
-	r = r.WithContext(context.WithValue(r.Context(), notedKey{}, n))
+	ctx := context.WithValue(trace.With(r.Context(), q), notedKey{}, n)
+	r = r.WithContext(ctx)
 	var err error
 	if c.alters {
 		err = s.cfg.Audit.Admit(c.ends)
@@ -81,8 +81,8 @@ func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pa
 	name := via + " " + c.route
 	s.cfg.Metrics.Request(name, n.status)
 	if err != nil {
-		message, kind := s.inWords(r.Context(), err)
-		s.cfg.Errors.Add(r.Context(), events.RecentError{Principal: pass.Name, Route: name, Session: n.session, Status: n.status, Kind: kind.String(), Detail: message})
+		message, kind := s.inWords(ctx, err)
+		s.cfg.Errors.Add(ctx, events.RecentError{Principal: pass.Name, Route: name, Session: n.session, Status: n.status, Kind: kind.String(), Detail: message})
 		if fault.DenialOf(err) != nil && s.cfg.Refused != nil {
 			s.cfg.Refused(pass.Name)
 		}
@@ -98,7 +98,7 @@ func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pa
 		record.Via = via + " token:" + pass.Token
 	}
 	if err != nil {
-		message, kind := s.inWords(r.Context(), err)
+		message, kind := s.inWords(ctx, err)
 		record.Outcome, record.Error, record.Detail = "failed", kind.String(), message
 	}
 	s.cfg.Audit.Append(record)

@@ -242,4 +242,3 @@ func agentPath(path string) string {
 func isAgent(path string) bool {
 	return strings.HasPrefix(path, agentPackage) || path == "/upload" || strings.HasPrefix(path, "/download/")
 }
-

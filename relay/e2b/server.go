@@ -109,5 +109,5 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.control(w, r)
 		return
 	}
-	s.data(w, r, to)
+	s.data(w, r, to) //nolint:contextcheck // it has that of the request
 }

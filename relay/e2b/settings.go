@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -189,9 +190,7 @@ func (c *Settings) template(name string) (string, *Template, bool) {
 // names lists the templates there are.
 func (c *Settings) names() []string {
 	all := builtin()
-	for name, t := range c.Templates {
-		all[name] = t
-	}
+	maps.Copy(all, c.Templates)
 	return sortedNames(all)
 }
 

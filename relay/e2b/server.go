@@ -54,6 +54,7 @@ type Server struct {
 	index   *index
 	rpc     *http.ServeMux // RPCs of a sandbox, see withSandbox
 	code    *Contexts
+	watches watches
 }
 
 // New returns a server; Serve makes it work.
@@ -65,7 +66,7 @@ func New(cfg Config) *Server {
 		connect.WithInterceptors(timeless{}),
 	}
 	s.rpc.Handle(protocol.NewProcessHandler(&processService{s}, options...))
-	s.rpc.Handle(protocol.NewFilesystemHandler(&filesystemService{server: s}, options...))
+	s.rpc.Handle(protocol.NewFilesystemHandler(&filesystemService{s}, options...))
 	return s
 }
 
@@ -94,6 +95,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	all.Wait()
 	front.End(ctx)
+	s.watches.close()
 	return errors.Join(errs...)
 }
 

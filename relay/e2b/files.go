@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// Bounds of uploads.
+const (
+	maxParts         = 1000 // of one upload
+	maxMetadata      = 4096 // bytes of the metadata of a file
+	maxMetadataKey   = 246  // bytes of one key
+	maxPathParameter = 16 << 10
+)
+
+// headerMetadata begins the headers that are the metadata of a file.
+const headerMetadata = "X-Metadata-"
+
+// files answers a request for the content of files.
+func (s *Server) files(w http.ResponseWriter, r *http.Request, sb *sandbox) {
+	upload := r.Method == http.MethodPost
+	s.recorded(w, r, sb.pass, call{route: r.Method + " /files", session: sb.ID, alters: upload}, func(w http.ResponseWriter, r *http.Request) error {
+		if err := sb.knows(r.URL.Query().Get(parameterUser)); err != nil {
+			return refusal(http.StatusUnauthorized, err.Error())
+		}
+		leave, err := sb.limits.Stream()
+		if err != nil {
+			return err
+		}
+		defer leave()
+		switch {
+		case upload:
+			return s.upload(w, r, sb)
+		case r.Method == http.MethodGet || r.Method == http.MethodHead:
+			return s.download(w, r, sb)
+		}
+		w.Header().Set("Allow", "GET, HEAD, POST")
+		return refusal(http.StatusMethodNotAllowed, "method "+fault.Show(r.Method)+": must be GET, HEAD or POST")
+	})
+}
+
+// asked is the path that a request for a file names.
+func (sb *sandbox) asked(r *http.Request) (string, error) {
+	text := r.URL.Query().Get(parameterPath)
+	if rest, ok := strings.CutPrefix(r.URL.Path, "/download/"); ok {
+		text = "/" + rest
+	}
+	if text == "" || len(text) > maxPathParameter {
+		return "", refusal(http.StatusBadRequest, "path: must be the path of a file")
+	}
+	return sb.path(text), nil
+}
+
+// fileRefusal is a failure of a file operation as HTTP has it.
+func fileRefusal(sb *sandbox, at string, err error) error {
+	if lost(sb.Session, err) {
+		return gone(sb.ID)
+	}
+	f, ok := errors.AsType[*sessionfiles.Failure](err)
+	if !ok {
+		return err
+	}
+	status := http.StatusBadRequest
+	switch f.Kind {
+	case files.NotFound:
+		status = http.StatusNotFound
+	case files.NoSpace:
+		status = http.StatusInsufficientStorage
+	case files.NotPermitted, files.ReadOnly:
+		status = http.StatusForbidden
+	case files.Broken:
+		status = http.StatusInternalServerError
+	case files.IsDirectory:
+		return refusal(status, fmt.Sprintf("path %s is a directory", fault.Show(at)))
+	}
+	return refusal(status, f.Error())
+}
+
+// download sends a file, or the part of it that was asked for.
+func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) error {
+	at, err := sb.asked(r)
+	if err != nil {
+		return err
+	}
+	zipped, err := encoding(r.Header.Values("Accept-Encoding"))
+	if err != nil {
+		return err
+	}
+	answer, _, err := sessionfiles.Do(r.Context(), sb.Session, &files.Request{Stat: &files.Stat{Path: []byte(at), Follow: true}}, nil)
+	if err != nil {
+		return fileRefusal(sb, at, err)
+	}
+	file := answer.Stat
+	h := w.Header()
+	h.Set("Content-Type", contentType(at))
+	h.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(at)}))
+	h.Set("Vary", "Accept-Encoding")
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Last-Modified", file.Time.UTC().Format(http.TimeFormat))
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox") // a page of a box is not to run with boxd's address
+	if since, err := http.ParseTime(r.Header.Get("If-Modified-Since")); err == nil && !file.Time.Truncate(time.Second).After(since) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	part, err := ranged(r, file)
+	if err != nil {
+		h.Set("Content-Range", "bytes */"+strconv.FormatInt(file.Size, 10))
+		return err
+	}
+	get := &files.Get{Path: []byte(at)}
+	if part != nil {
+		get.Offset, get.Length = part.from, part.length
+	}
+	open, body, err := sessionfiles.ReadStream(r.Context(), sb.Session, get)
+	if err != nil {
+		return fileRefusal(sb, at, err)
+	}
+	defer body.Close()
+	status := http.StatusOK
+	switch {
+	case part != nil:
+		status = http.StatusPartialContent
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", open.Offset, open.Offset+open.Length-1, open.File.Size))
+		h.Set("Content-Length", strconv.FormatInt(open.Length, 10))
+	case zipped:
+		h.Set("Content-Encoding", "gzip")
+	default:
+		h.Set("Content-Length", strconv.FormatInt(open.Length, 10))
+	}
+	w.WriteHeader(status)
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	return send(w, body, zipped && part == nil)
+}
+
+// send copies a file to its client. One that cannot be sent whole breaks the connection off, which is how HTTP says so.
+func send(w http.ResponseWriter, body io.Reader, zipped bool) error {
+	var err error
+	if zipped {
+		out := gzip.NewWriter(w)
+		if _, err = io.Copy(out, body); err == nil {
+			err = out.Close()
+		}
+	} else {
+		_, err = io.Copy(w, body)
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}
+
+// contentType is that of a file by its name.
+func contentType(at string) string {
+	t := mime.TypeByExtension(path.Ext(at))
+	if t == "" {
+		return "application/octet-stream"
+	}
+	return t
+}
+
+// encoding tells whether a client takes gzip. One that takes neither that nor the file as it is is refused.
+func encoding(accept []string) (zipped bool, err error) {
+	plain := true
+	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		name, parameter, _ := strings.Cut(strings.TrimSpace(part), ";")
+		quality := 1.0
+		if text, ok := strings.CutPrefix(strings.ReplaceAll(parameter, " ", ""), "q="); ok {
+			if q, err := strconv.ParseFloat(text, 64); err == nil {
+				quality = q
+			}
+		}
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "gzip":
+			zipped = quality > 0
+		case "identity":
+			plain = quality > 0
+		case "*":
+			if quality == 0 {
+				plain = false
+			}
+		}
+	}
+	if !zipped && !plain {
+		return false, refusal(http.StatusNotAcceptable, "Accept-Encoding: must allow gzip or identity")
+	}
+	return zipped && !plain, nil // what goes through a loopback is not worth packing unless it has to be
+}
+
+// byteRange is a part of a file.
+type byteRange struct{ from, length int64 }
+
+// ranged is the part of a file that a request asks for; nil: all of it, as also of several parts.
+func ranged(r *http.Request, file *files.Entry) (*byteRange, error) {
+	text, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes=")
+	if !ok || strings.Contains(text, ",") {
+		return nil, nil //nolint:nilnil // all of it
+	}
+	if since := r.Header.Get("If-Range"); since != "" {
+		if at, err := http.ParseTime(since); err != nil || !file.Time.Truncate(time.Second).Equal(at) {
+			return nil, nil //nolint:nilnil // it is another file by now
+		}
+	}
+	first, last, ok := strings.Cut(strings.TrimSpace(text), "-")
+	if !ok {
+		return nil, nil //nolint:nilnil // a range that is none is passed over (RFC 9110, section 14.2)
+	}
+	from, err := strconv.ParseInt(first, 10, 64)
+	to, err2 := strconv.ParseInt(last, 10, 64)
+	switch {
+	case first == "" && err2 == nil && to > 0:
+		n := min(to, file.Size)
+		from, to = file.Size-n, file.Size-1
+	case err == nil && last == "":
+		to = file.Size - 1
+	case err != nil || err2 != nil || to < from:
+		return nil, nil //nolint:nilnil // as above
+	}
+	to = min(to, file.Size-1)
+	if from < 0 || from > to {
+		return nil, refusal(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("Range = %s: the file has %d bytes", fault.Show(r.Header.Get("Range")), file.Size))
+	}
+	return &byteRange{from, to - from + 1}, nil
+}
+
+// written describes a file that was written.
+type written struct {
+	Name     string            `json:"name"`
+	Path     string            `json:"path"`
+	Type     string            `json:"type"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// upload writes the files of a request.
+func (s *Server) upload(w http.ResponseWriter, r *http.Request, sb *sandbox) error {
+	attributes, err := fileMetadata(r.Header)
+	if err != nil {
+		return err
+	}
+	conn := http.NewResponseController(w)
+	r.Body = &timedBody{r.Body, conn, func() {}}
+	var body io.Reader = r.Body
+	switch coding := strings.ToLower(r.Header.Get("Content-Encoding")); coding {
+	case "", "identity":
+	case "gzip":
+		unpacked, err := gzip.NewReader(r.Body)
+		if err != nil {
+			return refusal(http.StatusBadRequest, "Content-Encoding = \"gzip\": the body is not packed by gzip")
+		}
+		body = unpacked
+	default:
+		return refusal(http.StatusUnsupportedMediaType, "Content-Encoding = "+fault.Show(coding)+": must be gzip, or left out")
+	}
+	media, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil && r.Header.Get("Content-Type") != "" {
+		return refusal(http.StatusUnsupportedMediaType, "Content-Type: must be multipart/form-data or application/octet-stream")
+	}
+	u := &uploading{server: s, w: w, r: r, sb: sb, attributes: attributes, seen: map[string]bool{}}
+	switch {
+	case media == "multipart/form-data":
+		err = u.parts(multipart.NewReader(body, parameters["boundary"]))
+	default:
+		var at string
+		if at, err = sb.asked(r); err == nil {
+			err = u.write(at, body)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if r.URL.Path == "/upload" {
+		reply(w, http.StatusOK, u.files[0])
+		return nil
+	}
+	reply(w, http.StatusOK, u.files)
+	return nil
+}
+
+// uploading is an upload under way.
+type uploading struct {
+	server     *Server
+	w          http.ResponseWriter
+	r          *http.Request
+	sb         *sandbox
+	attributes map[string][]byte
+	seen       map[string]bool
+	files      []written
+}
+
+// parts writes the files of a form. What was written before one that cannot be stays.
+func (u *uploading) parts(form *multipart.Reader) error {
+	named := u.r.URL.Query().Get(parameterPath)
+	for n := 0; ; n++ {
+		part, err := form.NextRawPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return refusal(http.StatusBadRequest, "the form ends early, or is none: "+err.Error())
+		}
+		if n == maxParts {
+			return refusal(http.StatusBadRequest, fmt.Sprintf("the form has more than %d parts", maxParts))
+		}
+		name, filename := disposition(part)
+		switch {
+		case name == parameterPath && filename == "":
+			text, err := io.ReadAll(io.LimitReader(part, maxPathParameter))
+			if err != nil {
+				return refusal(http.StatusBadRequest, "the form ends early: "+err.Error())
+			}
+			named = string(text)
+			continue
+		case name != "file":
+			continue
+		case named != "":
+			filename = named
+		}
+		if filename == "" {
+			return refusal(http.StatusBadRequest, "a part has no filename, and the request no path")
+		}
+		if err := u.write(u.sb.path(filename), part); err != nil {
+			return err
+		}
+	}
+	if len(u.files) == 0 {
+		return refusal(http.StatusBadRequest, "the form has no part that is called file")
+	}
+	return nil
+}
+
+// disposition is the name of a part, and its filename with its directories.
+func disposition(part *multipart.Part) (name, filename string) {
+	_, parameters, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
+	if err != nil {
+		return "", ""
+	}
+	return parameters["name"], parameters["filename"]
+}
+
+// write writes one file.
+func (u *uploading) write(at string, content io.Reader) error {
+	if u.seen[at] {
+		return refusal(http.StatusBadRequest, fmt.Sprintf("path %s is in the upload twice", fault.Show(at)))
+	}
+	u.seen[at] = true
+	put := &files.Put{Path: []byte(at), Parents: true, Xattrs: &files.Xattrs{Prefix: metadataPrefix, Values: u.attributes}}
+	if _, err := sessionfiles.WriteStream(u.r.Context(), u.sb.Session, put, content); err != nil {
+		return fileRefusal(u.sb, at, err)
+	}
+	u.files = append(u.files, written{Name: path.Base(at), Path: at, Type: "file", Metadata: metadata(&files.Entry{Xattrs: u.attributes})})
+	return nil
+}
+
+// fileMetadata is the metadata that a request gives the files that it writes, as extended attributes.
+func fileMetadata(h http.Header) (map[string][]byte, error) {
+	all, total := map[string][]byte{}, 0
+	for name, values := range h {
+		key, ok := strings.CutPrefix(name, headerMetadata)
+		if !ok {
+			continue
+		}
+		key = strings.ToLower(key)
+		value := strings.Join(values, ",")
+		if total += len(key) + len(value); len(key) == 0 || len(key) > maxMetadataKey || total > maxMetadata || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) {
+			return nil, refusal(http.StatusBadRequest, fmt.Sprintf("%s%s: must be printable ASCII, of a key of at most %d bytes, and all metadata at most %d bytes", headerMetadata, key, maxMetadataKey, maxMetadata))
+		}
+		all[metadataPrefix+key] = []byte(value)
+	}
+	return all, nil
+}

@@ -130,18 +130,18 @@ func CheckLooseName(name string) error {
 		case unicode.IsLetter(r) || unicode.IsNumber(r):
 			letters++
 		case r != '-' && r != '_':
-			return errors.New("Skill name can only contain letters, numbers, hyphens and underscores") //nolint:staticcheck // clients know it so
+			return errors.New("Skill name can only contain letters, numbers, hyphens and underscores") // clients know it so
 		}
 	}
 	switch {
 	case name == "":
-		return errors.New("Skill name is required") //nolint:staticcheck // as above
+		return errors.New("Skill name is required")
 	case letters == 0:
-		return errors.New("Skill name can only contain letters, numbers, hyphens and underscores") //nolint:staticcheck // as above
+		return errors.New("Skill name can only contain letters, numbers, hyphens and underscores")
 	case utf8.RuneCountInString(name) > maxName:
-		return errors.New("Skill name cannot exceed 64 characters") //nolint:staticcheck // as above
+		return errors.New("Skill name cannot exceed 64 characters")
 	case len(name) > maxBytes:
-		return fmt.Errorf("Skill name cannot exceed %d bytes", maxBytes) //nolint:staticcheck // as above
+		return fmt.Errorf("Skill name cannot exceed %d bytes", maxBytes)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/s3"
+	"github.com/boxd-dev/boxd/cmd/boxctl/transfer"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -110,7 +110,7 @@ func driveFlags(cmd *cobra.Command, f *client.DriveFilling) {
 
 func (s driveCommands) fill() *cobra.Command {
 	var f client.DriveFilling
-	o := s3.Options{Getenv: os.Getenv}
+	o := transfer.BucketOptions{Getenv: os.Getenv}
 	last, most := -1, ""
 	cmd := &cobra.Command{
 		Use: "fill [flags] NAME SOURCE", Short: "Create the next version of a drive", Args: usage(cobra.ExactArgs(2)),
@@ -147,8 +147,8 @@ push for the credentials.`,
 }
 
 // content opens what fills a drive: a bucket, or what app.source takes. done ends it.
-func (s driveCommands) content(ctx context.Context, from string, o *s3.Options, most string) (r io.Reader, done func(), err error) {
-	if !s3.Is(from) {
+func (s driveCommands) content(ctx context.Context, from string, o *transfer.BucketOptions, most string) (r io.Reader, done func(), err error) {
+	if !transfer.IsBucket(from) {
 		return s.source(from, false)
 	}
 	size, err := quantity.ParseSize(most)
@@ -161,7 +161,7 @@ func (s driveCommands) content(ctx context.Context, from string, o *s3.Options, 
 
 func (s driveCommands) promote() *cobra.Command {
 	var f client.DriveFilling
-	o := s3.Options{Getenv: os.Getenv}
+	o := transfer.BucketOptions{Getenv: os.Getenv}
 	cmd := &cobra.Command{
 		Use: "promote [flags] NAME BOX [PATH]", Short: "Create the next version of a drive from a box", Args: usage(cobra.RangeArgs(2, 3)),
 		Long: `promote creates a version from a directory of a running box, or with --output-version from the
@@ -182,7 +182,7 @@ boxctl drives push continues it.`,
 				v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
 				return s.printVersion(&v, err)
 			}
-			b, err := s3.Open(&o) // who gets that wrong has made nothing
+			b, err := transfer.OpenBucket(&o) // who gets that wrong has made nothing
 			if err != nil {
 				return &usageError{err: err}
 			}

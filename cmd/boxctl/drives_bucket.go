@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/s3"
+	"github.com/boxd-dev/boxd/cmd/boxctl/transfer"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -23,7 +23,7 @@ import (
 )
 
 func (s driveCommands) push() *cobra.Command {
-	o := s3.Options{Getenv: os.Getenv}
+	o := transfer.BucketOptions{Getenv: os.Getenv}
 	var overwrite bool
 	cmd := &cobra.Command{
 		Use: "push [flags] NAME[@VERSION] s3://BUCKET/PREFIX", Short: "Push a version of a drive to an S3 bucket", Args: usage(cobra.ExactArgs(2)),
@@ -43,7 +43,7 @@ systemd credential boxctl-s3.`,
 				return err
 			}
 			o.Address = args[1]
-			b, err := s3.Open(&o)
+			b, err := transfer.OpenBucket(&o)
 			if err != nil {
 				return &usageError{err: err}
 			}
@@ -64,11 +64,11 @@ type pushed struct {
 	Version int    `json:"version"`
 	Digest  string `json:"digest"`
 	To      string `json:"to"`
-	s3.Pushed
+	transfer.Pushed
 }
 
 // pushTo puts a version into a bucket, and tells boxd.
-func (s driveCommands) pushTo(ctx context.Context, b *s3.Bucket, name string, version int, overwrite bool) error {
+func (s driveCommands) pushTo(ctx context.Context, b *transfer.Bucket, name string, version int, overwrite bool) error {
 	c := s.client()
 	defer c.Close()
 	all, err := driveIndex(ctx, c, name, version, "")
@@ -116,7 +116,7 @@ func newSpool() (*os.File, error) {
 }
 
 // versionFiles gets a version from boxd, and says what is where in the spool. Each file is what the index says.
-func versionFiles(ctx context.Context, c *client.Client, name string, all *api.DriveIndex, spool *os.File) ([]s3.File, error) {
+func versionFiles(ctx context.Context, c *client.Client, name string, all *api.DriveIndex, spool *os.File) ([]transfer.File, error) {
 	r, err := c.DriveArchive(ctx, name, all.Version.Version)
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 			above[e.Path[:slash]] = true
 		}
 	}
-	var files []s3.File
+	var files []transfer.File
 	for in := tar.NewReader(spool); ; {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -163,9 +163,9 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 			if hex.EncodeToString(sum.Sum(nil)) != strings.TrimPrefix(e.SHA256, "sha256:") {
 				return nil, fmt.Errorf("drive %s: %.200q is not what the index says: its digest is another", name, h.Name)
 			}
-			files = append(files, s3.File{Path: path, Size: h.Size, SHA256: hex.EncodeToString(sum.Sum(nil)), Program: e.Executable, Content: io.NewSectionReader(spool, from, h.Size)})
+			files = append(files, transfer.File{Path: path, Size: h.Size, SHA256: hex.EncodeToString(sum.Sum(nil)), Program: e.Executable, Content: io.NewSectionReader(spool, from, h.Size)})
 		case !above[path]: // a bucket has directories only by what is in them, or by this
-			files = append(files, s3.File{Path: path + "/", SHA256: hex.EncodeToString(sha256.New().Sum(nil)), Content: strings.NewReader("")})
+			files = append(files, transfer.File{Path: path + "/", SHA256: hex.EncodeToString(sha256.New().Sum(nil)), Content: strings.NewReader("")})
 		}
 	}
 	if len(listed) > 0 {
@@ -175,8 +175,8 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 }
 
 // fromBucket fetches what is below a prefix, all of it before boxd hears of any. done ends its use.
-func (s driveCommands) fromBucket(ctx context.Context, o *s3.Options, most quantity.Size) (r io.Reader, done func(), err error) {
-	b, err := s3.Open(o)
+func (s driveCommands) fromBucket(ctx context.Context, o *transfer.BucketOptions, most quantity.Size) (r io.Reader, done func(), err error) {
+	b, err := transfer.OpenBucket(o)
 	if err != nil {
 		return nil, nil, &usageError{err: err}
 	}

@@ -11,14 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/registry"
+	"github.com/boxd-dev/boxd/cmd/boxctl/transfer"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
 func (s imageCommands) pull() *cobra.Command {
-	var o registry.Options
+	var o transfer.PullOptions
 	var name string
 	var password bool
 	cmd := &cobra.Command{
@@ -74,10 +74,10 @@ func readSecret(r io.Reader) (string, error) {
 	return text, nil
 }
 
-func (s imageCommands) pullFrom(ctx context.Context, o *registry.Options, name string) error {
+func (s imageCommands) pullFrom(ctx context.Context, o *transfer.PullOptions, name string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	found, err := registry.Find(ctx, o)
+	found, err := transfer.FindImage(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (s imageCommands) pullFrom(ctx context.Context, o *registry.Options, name s
 }
 
 // fetch hands an image to boxd while it comes. cancel ends what comes.
-func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Client, found *registry.Image, name string) (api.Image, error) {
+func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Client, found *transfer.Image, name string) (api.Image, error) {
 	from, to := io.Pipe()
 	written := make(chan error, 1)
 	go func() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registry
+package transfer
 
 import (
 	"crypto/x509"
@@ -8,13 +8,11 @@ import (
 	"net/http"
 	"strings"
 	"time"
-
-	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
 )
 
-// transportTo is the transport to a registry. It bounds what a library does not: how long the other end may be silent, how often it
+// registryTransport is the transport to a registry. It bounds what a library does not: how long the other end may be silent, how often it
 // may send us elsewhere, how long an answer may be that is not a blob, and that it is asked over TLS.
-type transportTo struct {
+type registryTransport struct {
 	registry string
 	insecure bool
 	patience time.Duration
@@ -23,14 +21,14 @@ type transportTo struct {
 
 const maxRedirects = 10
 
-func newTransport(registry string, insecure bool, patience time.Duration, roots *x509.CertPool) *transportTo {
-	return &transportTo{registry, insecure, patience, outbound.NewTransport(roots)}
+func newRegistryTransport(registry string, insecure bool, patience time.Duration, roots *x509.CertPool) *registryTransport {
+	return &registryTransport{registry, insecure, patience, newTransport(roots)}
 }
 
-func (w *transportTo) close() { w.base.CloseIdleConnections() }
+func (w *registryTransport) close() { w.base.CloseIdleConnections() }
 
 // RoundTrip does one exchange. Errors of it, and of what it returns, name the host that is to blame.
-func (w *transportTo) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w *registryTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	first, redirects := req, 0
 	for ; first.Response != nil && first.Response.Request != nil; first = first.Response.Request {
 		redirects++
@@ -45,9 +43,9 @@ func (w *transportTo) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		out.URL.Scheme = "https" // for hosts that look local the library would do without
 	}
-	x := &outbound.Exchange{
+	x := &exchange{
 		Patience: w.patience,
-		Silent:   fmt.Errorf("%s %w for %v", out.URL.Host, outbound.ErrSilent, w.patience),
+		Silent:   fmt.Errorf("%s %w for %v", out.URL.Host, errSilent, w.patience),
 		Content: func(resp *http.Response) bool { // the library knows how long a blob has to be
 			return strings.Contains(first.URL.Path, "/blobs/") && resp.StatusCode == http.StatusOK
 		},

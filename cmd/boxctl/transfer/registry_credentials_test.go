@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registry
+package transfer
 
 import (
 	"crypto/sha256"
@@ -46,7 +46,7 @@ func TestEntriesOfAFileOfCredentials(t *testing.T) {
 		{of: "bad.example/a", says: "base64"},
 		{of: "half.example/a", says: "base64"},
 	} {
-		got, err := find([]byte(all), repository(t, tc.of))
+		got, err := findCredentials([]byte(all), repository(t, tc.of))
 		switch {
 		case tc.says != "":
 			if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "secret") {
@@ -57,13 +57,13 @@ func TestEntriesOfAFileOfCredentials(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "[]", `{"auths":7}`, `{"auths":{"a":"secret"}}`} {
-		if _, err := find([]byte(text), repository(t, "a")); err == nil || strings.Contains(err.Error(), "secret") {
+		if _, err := findCredentials([]byte(text), repository(t, "a")); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 }
 
-func FuzzFind(f *testing.F) {
+func FuzzRegistryCredentials(f *testing.F) {
 	f.Add([]byte(`{"auths":{"docker.io":{"auth":"YTpi"}}}`), "python")
 	f.Add([]byte(`{"auths":{"":{"auth":"YTpi"},"/":{}}}`), "a.example/b")
 	f.Fuzz(func(t *testing.T, data []byte, of string) {
@@ -71,7 +71,7 @@ func FuzzFind(f *testing.F) {
 		if err != nil {
 			return
 		}
-		got, err := find(data, r)
+		got, err := findCredentials(data, r)
 		if err == nil && got.Username == "" && got.IdentityToken == "" && got.RegistryToken == "" {
 			t.Errorf("nobody for %s", of)
 		}

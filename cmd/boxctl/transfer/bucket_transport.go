@@ -1,33 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package s3
+package transfer
 
 import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
 	"time"
-
-	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
 )
 
-// transport is the transport to a server. It bounds what a library does not: how long the other end may be silent, and how long an
+// bucketTransport is the transport to a server. It bounds what a library does not: how long the other end may be silent, and how long an
 // answer may be that is not an object. It is led nowhere else.
-type transport struct {
+type bucketTransport struct {
 	patience time.Duration
 	base     *http.Transport
 }
 
-func newTransport(patience time.Duration, roots *x509.CertPool) *transport {
+func newBucketTransport(patience time.Duration, roots *x509.CertPool) *bucketTransport {
 	if patience == 0 {
-		patience = outbound.Silence
+		patience = defaultPatience
 	}
-	base := outbound.NewTransport(roots)
+	base := newTransport(roots)
 	base.MaxIdleConnsPerHost, base.DisableCompression = parallel, true
-	return &transport{patience, base}
+	return &bucketTransport{patience, base}
 }
 
-func (w *transport) close() { w.base.CloseIdleConnections() }
+func (w *bucketTransport) close() { w.base.CloseIdleConnections() }
 
 // silence says whose it is. It is a timeout, after which the library tries again.
 type silence struct {
@@ -38,11 +36,11 @@ type silence struct {
 func (s *silence) Error() string   { return fmt.Sprintf("%s is silent for %v", s.host, s.after) }
 func (s *silence) Timeout() bool   { return true }
 func (s *silence) Temporary() bool { return true }
-func (s *silence) Unwrap() error   { return outbound.ErrSilent }
+func (s *silence) Unwrap() error   { return errSilent }
 
 // Do does one exchange.
-func (w *transport) Do(req *http.Request) (*http.Response, error) {
-	x := &outbound.Exchange{
+func (w *bucketTransport) Do(req *http.Request) (*http.Response, error) {
+	x := &exchange{
 		Patience: w.patience,
 		Silent:   &silence{req.URL.Host, w.patience},
 		Content: func(resp *http.Response) bool { // who reads an object knows how long it is

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package s3 is a directory of an S3-compatible bucket: what it has, and how files get there and back. It runs as the
-// person who asks, never as boxd: credentials stay in this process, and what a bucket says is judged before boxd hears it.
-package s3
+package transfer
 
 import (
 	"context"
@@ -21,12 +19,11 @@ import (
 	"github.com/aws/smithy-go/logging"
 	"github.com/spf13/pflag"
 
-	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
 	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
-// Options say which bucket, and how it is asked.
-type Options struct {
+// BucketOptions say which bucket, and how it is asked.
+type BucketOptions struct {
 	Address     string // s3://BUCKET/PREFIX; what is meant is below PREFIX/
 	Endpoint    string // its URL; "": AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon's of the region
 	Region      string // "": AWS_REGION, AWS_DEFAULT_REGION, or us-east-1
@@ -40,7 +37,7 @@ type Options struct {
 }
 
 // Flags are those of every command that asks a bucket.
-func (o *Options) Flags(f *pflag.FlagSet) {
+func (o *BucketOptions) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Endpoint, "endpoint", "", "`URL` S3 endpoint (default: Amazon's)")
 	f.StringVar(&o.Region, "region", "", "`REGION` region of the bucket")
 	f.StringVar(&o.Credentials, "credentials", "", "`FILE` credentials file, readable only by you")
@@ -48,15 +45,15 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 }
 
 // SendFlags are those of commands that send files there.
-func (o *Options) SendFlags(f *pflag.FlagSet) {
+func (o *BucketOptions) SendFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Part, "part-size", "64MiB", "`SIZE` part size of multipart uploads, 5MiB to 5GiB")
 }
 
-// Is reports whether a source or target means a bucket.
-func Is(text string) bool { return strings.HasPrefix(text, scheme) }
+// IsBucket reports whether a source or target means a bucket.
+func IsBucket(text string) bool { return strings.HasPrefix(text, s3Scheme) }
 
 const (
-	scheme   = "s3://"
+	s3Scheme = "s3://"
 	attempts = 5
 	// parallel is how many requests are under way at once.
 	parallel = 8
@@ -68,14 +65,14 @@ const (
 type Bucket struct {
 	name, prefix string // prefix ends with / or is empty
 	s3           *s3.Client
-	transport    *transport
+	transport    *bucketTransport
 	part         int64 // bytes
 	pause        time.Duration
 	secrets      []string
 }
 
-// Open reads what a bucket is called and who asks. It asks nothing yet.
-func Open(o *Options) (*Bucket, error) {
+// OpenBucket reads what a bucket is called and who asks. It asks nothing yet.
+func OpenBucket(o *BucketOptions) (*Bucket, error) {
 	b := &Bucket{pause: 5 * time.Second, part: usualPart}
 	if o.Part != "" {
 		n, err := quantity.ParseSize(o.Part)
@@ -91,7 +88,7 @@ func Open(o *Options) (*Bucket, error) {
 		b.pause = o.Pause
 	}
 	var err error
-	if b.name, b.prefix, err = parse(o.Address); err != nil {
+	if b.name, b.prefix, err = parseBucket(o.Address); err != nil {
 		return nil, err
 	}
 	endpoint, err := o.endpoint()
@@ -103,8 +100,8 @@ func Open(o *Options) (*Bucket, error) {
 		return nil, err
 	}
 	b.secrets = []string{who.SecretAccessKey, who.SessionToken}
-	region := first(o.Region, o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
-	b.transport = newTransport(o.Patience, o.roots)
+	region := firstOf(o.Region, o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
+	b.transport = newBucketTransport(o.Patience, o.roots)
 	options := s3.Options{
 		Region: region, HTTPClient: b.transport, Logger: logging.Nop{},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return who, nil }),
@@ -126,9 +123,9 @@ func Open(o *Options) (*Bucket, error) {
 func (b *Bucket) Close() { b.transport.close() }
 
 // String is the address.
-func (b *Bucket) String() string { return scheme + b.name + "/" + strings.TrimSuffix(b.prefix, "/") }
+func (b *Bucket) String() string { return s3Scheme + b.name + "/" + strings.TrimSuffix(b.prefix, "/") }
 
-func first(list ...string) string {
+func firstOf(list ...string) string {
 	for _, text := range list {
 		if text != "" {
 			return text
@@ -138,8 +135,8 @@ func first(list ...string) string {
 }
 
 // endpoint is the server's URL. It has no credentials: they would be on the command line.
-func (o *Options) endpoint() (string, error) {
-	text := first(o.Endpoint, o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL"))
+func (o *BucketOptions) endpoint() (string, error) {
+	text := firstOf(o.Endpoint, o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL"))
 	if text == "" {
 		return "", nil
 	}
@@ -155,9 +152,9 @@ func (o *Options) endpoint() (string, error) {
 	return text, nil
 }
 
-// parse takes an address apart; the prefix ends with a slash, or is none.
-func parse(address string) (name, prefix string, err error) {
-	rest, ok := strings.CutPrefix(address, scheme)
+// parseBucket takes an address apart; the prefix ends with a slash, or is none.
+func parseBucket(address string) (name, prefix string, err error) {
+	rest, ok := strings.CutPrefix(address, s3Scheme)
 	name, prefix, _ = strings.Cut(rest, "/")
 	prefix = strings.Trim(prefix, "/")
 	if !ok || !validBucket(name) {
@@ -166,7 +163,7 @@ func parse(address string) (name, prefix string, err error) {
 	if prefix == "" {
 		return name, "", nil
 	}
-	if err := validName(prefix); err != nil {
+	if err := validObjectName(prefix); err != nil {
 		return "", "", fmt.Errorf("%.200q: the prefix has %w", address, err)
 	}
 	return name, prefix + "/", nil
@@ -185,11 +182,11 @@ func validBucket(name string) bool {
 	return true
 }
 
-// maxName is how long a file system lets the name of a file be, in bytes.
-const maxName = 255
+// maxObjectName is how long a file system lets the name of a file be, in bytes.
+const maxObjectName = 255
 
-// validName says what is wrong with the path of a file in a directory.
-func validName(name string) error {
+// validObjectName says what is wrong with the path of a file in a directory.
+func validObjectName(name string) error {
 	if !utf8.ValidString(name) {
 		return errors.New("bytes that are no UTF-8")
 	}
@@ -204,15 +201,15 @@ func validName(name string) error {
 			return errors.New("a part that is empty, or an absolute path")
 		case part == "." || part == "..":
 			return errors.New(". or .. as a part")
-		case len(part) > maxName:
-			return fmt.Errorf("a part of more than %d bytes", maxName)
+		case len(part) > maxObjectName:
+			return fmt.Errorf("a part of more than %d bytes", maxObjectName)
 		}
 	}
 	return nil
 }
 
-// maxText is as much of an error as one reads, in bytes.
-const maxText = 700
+// maxBucketText is as much of an error as one reads, in bytes.
+const maxBucketText = 700
 
 // refused says of which bucket an error is, in one line for a terminal, and what may help. No secret is in it.
 func (b *Bucket) refused(about string, err error) error {
@@ -239,5 +236,5 @@ func (b *Bucket) refused(about string, err error) error {
 			text = strings.ReplaceAll(text, secret, "…")
 		}
 	}
-	return &outbound.Refusal{Text: outbound.Plain(scheme+b.name+"/"+b.prefix+about+": "+text, maxText), Err: err}
+	return &refusal{Text: plain(s3Scheme+b.name+"/"+b.prefix+about+": "+text, maxBucketText), Err: err}
 }

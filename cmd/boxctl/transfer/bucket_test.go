@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package s3
+package transfer
 
 import (
 	"archive/tar"
@@ -153,13 +153,13 @@ func env(more map[string]string) func(string) string {
 	return func(name string) string { return all[name] }
 }
 
-func (s *server) open(t *testing.T, change func(o *Options)) *Bucket {
+func (s *server) open(t *testing.T, change func(o *BucketOptions)) *Bucket {
 	t.Helper()
-	o := &Options{Address: "s3://bucket/in/here", Endpoint: s.URL, Insecure: true, Pause: time.Millisecond, Getenv: env(nil)}
+	o := &BucketOptions{Address: "s3://bucket/in/here", Endpoint: s.URL, Insecure: true, Pause: time.Millisecond, Getenv: env(nil)}
 	if change != nil {
 		change(o)
 	}
-	b, err := Open(o)
+	b, err := OpenBucket(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestAPushGoesOnAfterAFailure(t *testing.T) {
 		}
 		next.ServeHTTP(w, r)
 	})
-	other := s.open(t, func(o *Options) { o.Address = "s3://bucket/other/" })
+	other := s.open(t, func(o *BucketOptions) { o.Address = "s3://bucket/other/" })
 	if done, err := other.Push(t.Context(), some(map[string]string{"a": "1", "b": "2"}), false, uncounted); err != nil || done.Sent != 2 {
 		t.Errorf("every request once in vain: %+v, %v", done, err)
 	}
@@ -390,7 +390,7 @@ func TestAServerThatLies(t *testing.T) {
 			if _, err := s.open(t, nil).Push(t.Context(), some(map[string]string{"large": large}), false, uncounted); err != nil {
 				t.Fatal(err)
 			}
-			b := s.open(t, func(o *Options) {
+			b := s.open(t, func(o *BucketOptions) {
 				if strings.HasPrefix(tc.says, "is silent") {
 					o.Patience = 100 * time.Millisecond
 				}
@@ -510,28 +510,28 @@ func FuzzKeys(f *testing.F) {
 func TestAddressesAndEndpoints(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		change func(o *Options)
+		change func(o *BucketOptions)
 		says   string
 	}{
-		{func(o *Options) { o.Address = "s3://ab/x" }, "3 to 63"},
-		{func(o *Options) { o.Address = "s3://Bucket/x" }, "3 to 63"},
-		{func(o *Options) { o.Address = "s3://key:secret@bucket/x" }, "3 to 63"},
-		{func(o *Options) { o.Address = "bucket/x" }, "s3://BUCKET/PREFIX"},
-		{func(o *Options) { o.Address = "s3://bucket/a/../b" }, "the prefix has"},
-		{func(o *Options) { o.Endpoint = "http://s3.example" }, "no TLS"},
-		{func(o *Options) { o.Endpoint = "https://me:hush@s3.example" }, "has a user"},
-		{func(o *Options) { o.Endpoint = "ftp://s3.example" }, "want a URL"},
-		{func(o *Options) { o.Endpoint = "s3.example" }, "want a URL"},
-		{func(o *Options) { o.Getenv = env(map[string]string{"AWS_ENDPOINT_URL": "nonsense"}) }, "want a URL"},
-		{func(o *Options) { o.Getenv = env(map[string]string{"AWS_SECRET_ACCESS_KEY": ""}) }, "want both"},
-		{func(o *Options) { o.Getenv = func(string) string { return "" } }, "nobody says who asks"},
-		{func(o *Options) { o.Credentials = "/nonexistent" }, "no such file"},
-		{func(o *Options) { o.Address = "s3://bucket" }, ""},
-		{func(o *Options) { o.Endpoint = "http://s3.example"; o.Insecure = true }, ""},
+		{func(o *BucketOptions) { o.Address = "s3://ab/x" }, "3 to 63"},
+		{func(o *BucketOptions) { o.Address = "s3://Bucket/x" }, "3 to 63"},
+		{func(o *BucketOptions) { o.Address = "s3://key:secret@bucket/x" }, "3 to 63"},
+		{func(o *BucketOptions) { o.Address = "bucket/x" }, "s3://BUCKET/PREFIX"},
+		{func(o *BucketOptions) { o.Address = "s3://bucket/a/../b" }, "the prefix has"},
+		{func(o *BucketOptions) { o.Endpoint = "http://s3.example" }, "no TLS"},
+		{func(o *BucketOptions) { o.Endpoint = "https://me:hush@s3.example" }, "has a user"},
+		{func(o *BucketOptions) { o.Endpoint = "ftp://s3.example" }, "want a URL"},
+		{func(o *BucketOptions) { o.Endpoint = "s3.example" }, "want a URL"},
+		{func(o *BucketOptions) { o.Getenv = env(map[string]string{"AWS_ENDPOINT_URL": "nonsense"}) }, "want a URL"},
+		{func(o *BucketOptions) { o.Getenv = env(map[string]string{"AWS_SECRET_ACCESS_KEY": ""}) }, "want both"},
+		{func(o *BucketOptions) { o.Getenv = func(string) string { return "" } }, "nobody says who asks"},
+		{func(o *BucketOptions) { o.Credentials = "/nonexistent" }, "no such file"},
+		{func(o *BucketOptions) { o.Address = "s3://bucket" }, ""},
+		{func(o *BucketOptions) { o.Endpoint = "http://s3.example"; o.Insecure = true }, ""},
 	} {
-		o := &Options{Address: "s3://bucket/x/y/", Getenv: env(nil)}
+		o := &BucketOptions{Address: "s3://bucket/x/y/", Getenv: env(nil)}
 		tc.change(o)
-		b, err := Open(o)
+		b, err := OpenBucket(o)
 		if err == nil {
 			b.Close()
 		}
@@ -570,7 +570,7 @@ func TestCredentialsOfFiles(t *testing.T) {
 		if err := os.Chmod(file, mode); err != nil {
 			t.Fatal(err)
 		}
-		for _, o := range []*Options{
+		for _, o := range []*BucketOptions{
 			{Credentials: file, Getenv: env(nil)},
 			{Getenv: env(map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "CREDENTIALS_DIRECTORY": filepath.Dir(file)})},
 		} {

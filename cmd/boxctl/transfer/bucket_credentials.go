@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package s3
+package transfer
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ const maxCredentials = 64 << 10
 
 // who asks is what was named, and nothing else: no file is looked for at the usual places, no server of the network is
 // asked for roles, and no helper program is run.
-func (o *Options) who() (aws.Credentials, error) {
+func (o *BucketOptions) who() (aws.Credentials, error) {
 	if o.Credentials != "" {
 		return readCredentials(o.Credentials)
 	}

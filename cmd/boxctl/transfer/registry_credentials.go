@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registry
+package transfer
 
 import (
 	"encoding/base64"
@@ -15,18 +15,18 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// Credentials say who asks. They are what was given, and nothing else: no file is looked for at the usual places, and no
+// RegistryCredentials say who asks. They are what was given, and nothing else: no file is looked for at the usual places, and no
 // helper program is run.
-type Credentials struct {
+type RegistryCredentials struct {
 	Username, Password string
 	File               string // as docker login and podman login write it
 }
 
-// maxFile bounds a file of credentials.
-const maxFile = 1 << 20
+// maxAuthFile bounds a file of credentials.
+const maxAuthFile = 1 << 20
 
-// of are those for a repository; none were given: anonymous.
-func (c *Credentials) of(repository name.Repository) (authn.Authenticator, error) {
+// imageOf are those for a repository; none were given: anonymous.
+func (c *RegistryCredentials) of(repository name.Repository) (authn.Authenticator, error) {
 	switch {
 	case c.Username != "":
 		return &authn.Basic{Username: c.Username, Password: c.Password}, nil
@@ -38,23 +38,23 @@ func (c *Credentials) of(repository name.Repository) (authn.Authenticator, error
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	data, err := io.ReadAll(io.LimitReader(f, maxAuthFile+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("%s: more than %d bytes", c.File, maxFile)
+	if len(data) > maxAuthFile {
+		return nil, fmt.Errorf("%s: more than %d bytes", c.File, maxAuthFile)
 	}
-	entry, err := find(data, repository)
+	entry, err := findCredentials(data, repository)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.File, err)
 	}
 	return authn.FromConfig(*entry), nil
 }
 
-// find finds the entry of a repository: the longest name that is the registry's, or begins with it and leads to the
+// findCredentials finds the entry of a repository: the longest name that is the registry's, or begins with it and leads to the
 // repository.
-func find(data []byte, repository name.Repository) (*authn.AuthConfig, error) {
+func findCredentials(data []byte, repository name.Repository) (*authn.AuthConfig, error) {
 	var file struct {
 		Auths map[string]struct {
 			Auth          string `json:"auth"`

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package s3
+package transfer
 
 import (
 	"archive/tar"
@@ -75,7 +75,7 @@ func (b *Bucket) named(list []Object) error {
 		}
 		err := errors.New("is not below the prefix")
 		if below {
-			err = claim(seen, name, o.Size)
+			err = claimName(seen, name, o.Size)
 		}
 		if err != nil {
 			wrong = append(wrong, fmt.Sprintf("%.200q %v", key, err))
@@ -97,10 +97,10 @@ func (b *Bucket) named(list []Object) error {
 	return nil
 }
 
-// claim takes a name with all directories on its way.
-func claim(seen map[string]string, name string, size int64) error {
+// claimName takes a name with all directories on its way.
+func claimName(seen map[string]string, name string, size int64) error {
 	bare, dir := strings.CutSuffix(name, "/")
-	if err := validName(bare); err != nil {
+	if err := validObjectName(bare); err != nil {
 		return fmt.Errorf("has %w", err)
 	}
 	if dir && size > 0 {
@@ -147,8 +147,8 @@ func (b *Bucket) Fetch(ctx context.Context, list []Object, w io.Writer, progress
 	return out.Close()
 }
 
-// once is how much of an object has to come so that it counts as progress.
-const once = 1 << 20
+// pieceSize is how much of an object has to come so that it counts as progress.
+const pieceSize = 1 << 20
 
 // getting is an object on its way.
 type getting struct {
@@ -181,14 +181,14 @@ func (b *Bucket) fetch(ctx context.Context, o *Object, out *tar.Writer, progress
 		if err == nil {
 			break
 		}
-		if g.at-before >= once {
+		if g.at-before >= pieceSize {
 			left = attempts
 		}
 		_, answered := errors.AsType[smithy.APIError](err) // the library has tried that again
 		if g.broken != nil || answered || left <= 1 || ctx.Err() != nil || errors.Is(err, errOther) {
 			return err
 		}
-		if err := wait(ctx, b.pause>>left); err != nil {
+		if err := pauseFor(ctx, b.pause>>left); err != nil {
 			return err
 		}
 	}
@@ -198,7 +198,7 @@ func (b *Bucket) fetch(ctx context.Context, o *Object, out *tar.Writer, progress
 	return nil
 }
 
-func wait(ctx context.Context, d time.Duration) error {
+func pauseFor(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

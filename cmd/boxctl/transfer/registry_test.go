@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registry
+package transfer
 
 import (
 	"archive/tar"
@@ -39,7 +39,7 @@ type served struct {
 	between func(w http.ResponseWriter, r *http.Request, next http.Handler)
 }
 
-func serve(t *testing.T) *served {
+func serveRegistry(t *testing.T) *served {
 	t.Helper()
 	s := &served{roots: x509.NewCertPool()}
 	next := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -58,7 +58,7 @@ func serve(t *testing.T) *served {
 	return s
 }
 
-func of(t *testing.T, arch string, layers ...[]byte) v1.Image {
+func imageOf(t *testing.T, arch string, layers ...[]byte) v1.Image {
 	t.Helper()
 	img := empty.Image
 	for _, l := range layers {
@@ -86,7 +86,7 @@ func (s *served) push(t *testing.T, to string, what remote.Taggable) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := []remote.Option{remote.WithTransport(newTransport(s.host, false, time.Minute, s.roots)), remote.WithContext(t.Context())}
+	options := []remote.Option{remote.WithTransport(newRegistryTransport(s.host, false, time.Minute, s.roots)), remote.WithContext(t.Context())}
 	switch what := what.(type) {
 	case v1.Image:
 		err = remote.Write(ref, what, options...)
@@ -99,12 +99,12 @@ func (s *served) push(t *testing.T, to string, what remote.Taggable) {
 }
 
 // pull fetches an image, and returns the files of the archive.
-func (s *served) pull(ctx context.Context, from string, change func(o *Options)) (*Image, map[string]string, error) {
-	o := &Options{Ref: s.host + "/" + from, Platform: "linux/amd64", roots: s.roots}
+func (s *served) pull(ctx context.Context, from string, change func(o *PullOptions)) (*Image, map[string]string, error) {
+	o := &PullOptions{Ref: s.host + "/" + from, Platform: "linux/amd64", roots: s.roots}
 	if change != nil {
 		change(o)
 	}
-	i, err := Find(ctx, o)
+	i, err := FindImage(ctx, o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -132,8 +132,8 @@ func (s *served) pull(ctx context.Context, from string, change func(o *Options))
 
 func TestAnImageBecomesALayout(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	one, two := of(t, "amd64", []byte("first"), []byte("second"), []byte("first")), of(t, "arm64", []byte("other"))
+	s := serveRegistry(t)
+	one, two := imageOf(t, "amd64", []byte("first"), []byte("second"), []byte("first")), imageOf(t, "arm64", []byte("other"))
 	index := mutate.AppendManifests(empty.Index,
 		mutate.IndexAddendum{Add: two, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "arm64"}}},
 		mutate.IndexAddendum{Add: one, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}}})
@@ -172,7 +172,7 @@ func TestAnImageBecomesALayout(t *testing.T) {
 			t.Errorf("%s: %+v with %d files, %d layers", from, i, len(files), content)
 		}
 	}
-	i, files, err := s.pull(t.Context(), "team/tools:1", func(o *Options) { o.Platform = "linux/arm64" })
+	i, files, err := s.pull(t.Context(), "team/tools:1", func(o *PullOptions) { o.Platform = "linux/arm64" })
 	if err != nil || len(files) != 5 || i.Digest == digest.String() {
 		t.Errorf("of another platform: %+v, %v", i, err)
 	}
@@ -180,11 +180,11 @@ func TestAnImageBecomesALayout(t *testing.T) {
 
 func TestWhatCannotBePulledIsNamed(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	s.push(t, "a:1", of(t, "amd64", []byte("x")))
-	s.push(t, "arm:1", of(t, "arm64", []byte("x")))
-	s.push(t, "index:1", mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: of(t, "arm64", []byte("x")), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "arm64"}}}))
-	s.push(t, "empty:1", of(t, "amd64"))
+	s := serveRegistry(t)
+	s.push(t, "a:1", imageOf(t, "amd64", []byte("x")))
+	s.push(t, "arm:1", imageOf(t, "arm64", []byte("x")))
+	s.push(t, "index:1", mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: imageOf(t, "arm64", []byte("x")), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "arm64"}}}))
+	s.push(t, "empty:1", imageOf(t, "amd64"))
 	sparse, err := random.Index(10, 1, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func TestWhatCannotBePulledIsNamed(t *testing.T) {
 	wrong := "a@sha256:" + strings.Repeat("0", 64)
 	for _, tc := range []struct {
 		from, says string
-		change     func(o *Options)
+		change     func(o *PullOptions)
 	}{
 		{from: "A:1", says: "want a name such as"},
 		{from: "a:1 ", says: "want a name such as"},
@@ -205,10 +205,10 @@ func TestWhatCannotBePulledIsNamed(t *testing.T) {
 		{from: "index:1", says: "there is linux/arm64"},
 		{from: "nothing:1", says: "linux/amd64"},
 		{from: "empty:1", says: "0 layers"},
-		{from: "a:1", says: "want one such as", change: func(o *Options) { o.Platform = "linux" }},
-		{from: "a:1", says: "want one such as", change: func(o *Options) { o.Platform = "a/b/c/d" }},
-		{from: "a:1", says: "no such file", change: func(o *Options) { o.Credentials.File = "/nonexistent" }},
-		{from: "a:1", says: "certificate", change: func(o *Options) { o.roots = nil }},
+		{from: "a:1", says: "want one such as", change: func(o *PullOptions) { o.Platform = "linux" }},
+		{from: "a:1", says: "want one such as", change: func(o *PullOptions) { o.Platform = "a/b/c/d" }},
+		{from: "a:1", says: "no such file", change: func(o *PullOptions) { o.Credentials.File = "/nonexistent" }},
+		{from: "a:1", says: "certificate", change: func(o *PullOptions) { o.roots = nil }},
 	} {
 		if _, _, err := s.pull(t.Context(), tc.from, tc.change); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want %q", tc.from, err, tc.says)
@@ -288,14 +288,14 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 			w.Header().Set("Content-Type", "application/vnd.docker.distribution.manifest.v1+prettyjws")
 			_, _ = io.WriteString(w, "{}")
 		}, "unsupported MediaType"},
-		"its layers are elsewhere":   {does: manifest(func(m *v1.Manifest) { m.Layers[0].URLs = []string{"https://169.254.169.254/"} }), says: "is elsewhere"},
-		"its configuration is huge":  {does: manifest(func(m *v1.Manifest) { m.Config.Size = 1 << 40 }), says: "its configuration has"},
-		"its layer is below nothing": {does: manifest(func(m *v1.Manifest) { m.Layers[0].Size = -1 }), says: "too large"},
+		"its layers are elsewhere":   {does: changeManifest(func(m *v1.Manifest) { m.Layers[0].URLs = []string{"https://169.254.169.254/"} }), says: "is elsewhere"},
+		"its configuration is huge":  {does: changeManifest(func(m *v1.Manifest) { m.Config.Size = 1 << 40 }), says: "its configuration has"},
+		"its layer is below nothing": {does: changeManifest(func(m *v1.Manifest) { m.Layers[0].Size = -1 }), says: "too large"},
 	} {
-		s := serve(t)
-		s.push(t, "a:1", of(t, "amd64", []byte("linux")))
+		s := serveRegistry(t)
+		s.push(t, "a:1", imageOf(t, "amd64", []byte("linux")))
 		s.between = tc.does
-		_, _, err := s.pull(t.Context(), "a:1", func(o *Options) {
+		_, _, err := s.pull(t.Context(), "a:1", func(o *PullOptions) {
 			if strings.HasPrefix(tc.says, "is silent") {
 				o.Patience = 300 * time.Millisecond
 			}
@@ -306,8 +306,8 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 	}
 }
 
-// manifest changes what a registry says an image is.
-func manifest(change func(m *v1.Manifest)) func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+// changeManifest changes what a registry says an image is.
+func changeManifest(change func(m *v1.Manifest)) func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		answer := httptest.NewRecorder()
 		next.ServeHTTP(answer, r)
@@ -322,11 +322,11 @@ func manifest(change func(m *v1.Manifest)) func(w http.ResponseWriter, r *http.R
 	}
 }
 
-// Credentials are those that were given, for the registry they were given for.
+// RegistryCredentials are those that were given, for the registry they were given for.
 func TestWhoAsks(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	s.push(t, "team/a:1", of(t, "amd64", []byte("x")))
+	s := serveRegistry(t)
+	s.push(t, "team/a:1", imageOf(t, "amd64", []byte("x")))
 	elsewhere := ""
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		elsewhere += r.Header.Get("Authorization")
@@ -366,13 +366,13 @@ func TestWhoAsks(t *testing.T) {
 			t.Errorf("nobody, token %v: %v", token, err)
 		}
 		for password, ok := range map[string]bool{"secret": true, "other": false} {
-			_, _, err := s.pull(t.Context(), "team/a:1", func(o *Options) { o.Credentials = Credentials{Username: "me", Password: password} })
+			_, _, err := s.pull(t.Context(), "team/a:1", func(o *PullOptions) { o.Credentials = RegistryCredentials{Username: "me", Password: password} })
 			if (err == nil) != ok || err != nil && strings.Contains(err.Error(), password) {
 				t.Errorf("me with %s, token %v: %v", password, token, err)
 			}
 		}
 		write(`{"auths":{"other.example":{"auth":"eDp5"},"` + s.host + `":{"auth":"bWU6c2VjcmV0"}},"credsStore":"evil"}`)
-		if _, _, err := s.pull(t.Context(), "team/a:1", func(o *Options) { o.Credentials.File = file }); err != nil {
+		if _, _, err := s.pull(t.Context(), "team/a:1", func(o *PullOptions) { o.Credentials.File = file }); err != nil {
 			t.Errorf("a file, token %v: %v", token, err)
 		}
 	}
@@ -380,7 +380,7 @@ func TestWhoAsks(t *testing.T) {
 		t.Errorf("another host has got %q", elsewhere)
 	}
 	write(`{"auths":{"other.example":{"auth":"eDp5"}},"credHelpers":{"` + s.host + `":"evil"}}`)
-	if _, _, err := s.pull(t.Context(), "team/a:1", func(o *Options) { o.Credentials.File = file }); err == nil || !strings.Contains(err.Error(), "no entry for") {
+	if _, _, err := s.pull(t.Context(), "team/a:1", func(o *PullOptions) { o.Credentials.File = file }); err == nil || !strings.Contains(err.Error(), "no entry for") {
 		t.Errorf("of another registry: %v", err)
 	}
 }

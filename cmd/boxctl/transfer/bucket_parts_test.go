@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package s3
+package transfer
 
 import (
 	"fmt"
@@ -71,7 +71,7 @@ func TestALargeFileGoesInParts(t *testing.T) {
 	s := serve(t)
 	u := &uploads{s: s, parts: map[string]map[int][]byte{}, meta: map[string]http.Header{}}
 	s.does(u.answer)
-	b := s.open(t, func(o *Options) { o.Part = "1KiB" })
+	b := s.open(t, func(o *BucketOptions) { o.Part = "1KiB" })
 	want := map[string]string{"large!": strings.Repeat("0123456789", 300), "small": "x", "just": strings.Repeat("x", 1024)}
 	var counted atomic.Int64
 	if done, err := b.Push(t.Context(), some(want), false, func(n int64) { counted.Add(n) }); err != nil || done.Sent != 3 || counted.Load() != 4025 || s.puts != 3 {
@@ -81,7 +81,7 @@ func TestALargeFileGoesInParts(t *testing.T) {
 		t.Errorf("fetched %q, %v", got, err)
 	}
 	u.lose = func() { panic(http.ErrAbortHandler) }
-	lost := s.open(t, func(o *Options) { o.Part, o.Address = "1KiB", "s3://bucket/lost" })
+	lost := s.open(t, func(o *BucketOptions) { o.Part, o.Address = "1KiB", "s3://bucket/lost" })
 	if done, err := lost.Push(t.Context(), some(want), false, uncounted); err != nil || done.Sent != 3 {
 		t.Errorf("a lost answer: %+v, %v", done, err)
 	}
@@ -92,7 +92,7 @@ func TestALargeFileGoesInParts(t *testing.T) {
 		}
 		u.answer(w, r, next)
 	})
-	bad := s.open(t, func(o *Options) { o.Part, o.Address = "1KiB", "s3://bucket/bad" })
+	bad := s.open(t, func(o *BucketOptions) { o.Part, o.Address = "1KiB", "s3://bucket/bad" })
 	if _, err := bad.Push(t.Context(), some(want), false, uncounted); err == nil || u.given != 1 || len(u.parts) != 0 {
 		t.Errorf("a part is refused: %v, given up %d times", err, u.given)
 	}
@@ -100,7 +100,7 @@ func TestALargeFileGoesInParts(t *testing.T) {
 		t.Errorf("the largest object has parts of %d bytes", n)
 	}
 	for _, size := range []string{"0B", "6GiB", "x"} {
-		if _, err := Open(&Options{Address: "s3://bucket/x", Part: size, Getenv: env(nil)}); err == nil {
+		if _, err := OpenBucket(&BucketOptions{Address: "s3://bucket/x", Part: size, Getenv: env(nil)}); err == nil {
 			t.Errorf("parts of %s are taken", size)
 		}
 	}

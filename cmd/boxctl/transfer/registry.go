@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry fetches images from registries, as OCI image layouts. It runs as the person who asks, never as boxd: what
-// a registry says is parsed here, and what boxd gets is an archive like any other.
-package registry
+package transfer
 
 import (
 	"archive/tar"
@@ -21,16 +19,14 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
-
-	"github.com/boxd-dev/boxd/cmd/boxctl/outbound"
 )
 
-// Options say what is fetched, and how.
-type Options struct {
+// PullOptions say what is fetched, and how.
+type PullOptions struct {
 	Ref         string // such as python:3.12, which is of Docker Hub, or registry.example/team/tools@sha256:…
 	Platform    string // such as linux/arm64; "": Linux on what boxctl runs on
 	Insecure    bool   // the registry may be asked without TLS
-	Credentials Credentials
+	Credentials RegistryCredentials
 	Patience    time.Duration // how long a registry may be silent; 0: 30 seconds
 	roots       *x509.CertPool
 }
@@ -50,17 +46,17 @@ type Image struct {
 	image    v1.Image
 	manifest *v1.Manifest
 	raw      []byte
-	through  *transportTo
+	through  *registryTransport
 }
 
 // Close ends the use of an image, and its connections.
 func (i *Image) Close() { i.through.close() }
 
-// Find asks a registry for an image: its manifest and its configuration, which are verified.
-func Find(ctx context.Context, o *Options) (_ *Image, err error) {
-	ref, err := name.ParseReference(o.Ref, references(o.Insecure)...)
+// FindImage asks a registry for an image: its manifest and its configuration, which are verified.
+func FindImage(ctx context.Context, o *PullOptions) (_ *Image, err error) {
+	ref, err := name.ParseReference(o.Ref, referenceOptions(o.Insecure)...)
 	if err != nil {
-		return nil, fmt.Errorf("pull: %s: want a name such as python:3.12 or registry.example/team/tools:1, or one with @sha256: and a digest", outbound.Plain(err.Error(), maxText))
+		return nil, fmt.Errorf("pull: %s: want a name such as python:3.12 or registry.example/team/tools:1, or one with @sha256: and a digest", plain(err.Error(), maxPullText))
 	}
 	if d, ok := ref.(name.Digest); ok && !strings.HasPrefix(d.DigestStr(), "sha256:") {
 		return nil, fmt.Errorf("pull %s: want a digest of sha256", o.Ref)
@@ -78,13 +74,13 @@ func Find(ctx context.Context, o *Options) (_ *Image, err error) {
 	}
 	patience := o.Patience
 	if patience == 0 {
-		patience = outbound.Silence
+		patience = defaultPatience
 	}
-	through := newTransport(ref.Context().RegistryStr(), o.Insecure, patience, o.roots)
+	through := newRegistryTransport(ref.Context().RegistryStr(), o.Insecure, patience, o.roots)
 	defer func() {
 		if err != nil {
 			through.close()
-			err = refused(o.Ref, err)
+			err = pullRefused(o.Ref, err)
 		}
 	}()
 	found, err := remote.Get(ref, remote.WithContext(ctx), remote.WithTransport(through), remote.WithAuth(who), remote.WithPlatform(*platform), remote.WithUserAgent("boxctl"), remote.WithJobs(1))
@@ -98,8 +94,8 @@ func Find(ctx context.Context, o *Options) (_ *Image, err error) {
 	return i, i.examine(platform)
 }
 
-// references are the rules for a name; what is left out of it is Docker's.
-func references(insecure bool) []name.Option {
+// referenceOptions are the rules for a name; what is left out of it is Docker's.
+func referenceOptions(insecure bool) []name.Option {
 	if insecure {
 		return []name.Option{name.WeakValidation, name.Insecure}
 	}
@@ -172,7 +168,7 @@ func (i *Image) examine(want *v1.Platform) error {
 
 // Write fetches the image and writes it as an OCI image layout, a tar archive. Every digest is verified on the way.
 func (i *Image) Write(w io.Writer) error {
-	return refused(i.Name, i.write(tar.NewWriter(w)))
+	return pullRefused(i.Name, i.write(tar.NewWriter(w)))
 }
 
 func (i *Image) write(w *tar.Writer) error {
@@ -194,7 +190,7 @@ func (i *Image) write(w *tar.Writer) error {
 		name string
 		data []byte
 	}{{"oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)}, {"index.json", top}, {blob(i.Digest), i.raw}, {blob(i.manifest.Config.Digest.String()), config}} {
-		if err := put(w, f.name, int64(len(f.data)), bytes.NewReader(f.data)); err != nil {
+		if err := putEntry(w, f.name, int64(len(f.data)), bytes.NewReader(f.data)); err != nil {
 			return err
 		}
 	}
@@ -221,13 +217,13 @@ func (i *Image) layer(w *tar.Writer, d *v1.Descriptor) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(put(w, blob(d.Digest.String()), d.Size, r), r.Close())
+	return errors.Join(putEntry(w, blob(d.Digest.String()), d.Size, r), r.Close())
 }
 
 func blob(digest string) string { return strings.Replace("blobs/"+digest, ":", "/", 1) }
 
-// put writes one file of the archive.
-func put(w *tar.Writer, name string, size int64, r io.Reader) error {
+// putEntry writes one file of the archive.
+func putEntry(w *tar.Writer, name string, size int64, r io.Reader) error {
 	if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: size, Format: tar.FormatPAX}); err != nil {
 		return err
 	}
@@ -238,17 +234,17 @@ func put(w *tar.Writer, name string, size int64, r io.Reader) error {
 	return err
 }
 
-// maxText is as much of an error as one reads, in bytes.
-const maxText = 600
+// maxPullText is as much of an error as one reads, in bytes.
+const maxPullText = 600
 
-// refused says of which image an error is, in one line for a terminal, and what may help.
-func refused(ref string, err error) error {
+// pullRefused says of which image an error is, in one line for a terminal, and what may help.
+func pullRefused(ref string, err error) error {
 	if err == nil {
 		return nil
 	}
-	text := "pull " + ref + ": " + outbound.Plain(err.Error(), maxText)
+	text := "pull " + ref + ": " + plain(err.Error(), maxPullText)
 	if e, ok := errors.AsType[*transport.Error](err); ok && (e.StatusCode == 401 || e.StatusCode == 403) {
 		text += " (--username and --password-stdin, or --authfile, say who you are; there may be no such image)"
 	}
-	return &outbound.Refusal{Text: text, Err: err}
+	return &refusal{Text: text, Err: err}
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package outbound bounds what a server on the network may do to boxctl: how long it is silent, how much it answers, and what
-// its words say to a terminal.
-package outbound
+// Package transfer moves content between boxctl and servers of others: images from registries, files from and to buckets of
+// S3. It runs as the person who asks, never as boxd: credentials stay in this process, and what a server says is judged here,
+// before boxd hears it.
+package transfer
 
 import (
 	"context"
@@ -16,32 +17,32 @@ import (
 	"time"
 )
 
-// Silence is how long a server may be silent unless an option says otherwise.
-const Silence = 30 * time.Second
+// defaultPatience is how long a server may be silent unless an option says otherwise.
+const defaultPatience = 30 * time.Second
 
 // maxAnswer bounds an answer that is not content: manifests, lists, tokens and errors, in bytes.
 const maxAnswer = 8 << 20
 
-// ErrSilent means that a server has said nothing for too long.
-var ErrSilent = errors.New("is silent")
+// errSilent means that a server has said nothing for too long.
+var errSilent = errors.New("is silent")
 
-// NewTransport is a transport over TLS with the roots of the host, or with those that are given.
-func NewTransport(roots *x509.CertPool) *http.Transport {
+// newTransport is a transport over TLS with the roots of the host, or with those that are given.
+func newTransport(roots *x509.CertPool) *http.Transport {
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		MaxResponseHeaderBytes: 64 << 10,
 	}
 }
 
-// Exchange is one request and its answer.
-type Exchange struct {
+// exchange is one request and its answer.
+type exchange struct {
 	Patience time.Duration // for a silent server
 	Silent   error         // why it ends then: an ErrSilent
 	Content  func(*http.Response) bool
 }
 
 // Do makes the request. The answer has no bound if Content says that it is content, whose length its reader knows.
-func (x *Exchange) Do(base http.RoundTripper, req *http.Request) (*http.Response, error) {
+func (x *exchange) Do(base http.RoundTripper, req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	out := req.WithContext(ctx)
 	timer := time.AfterFunc(x.Patience, func() { cancel(x.Silent) })
@@ -65,7 +66,7 @@ func (x *Exchange) Do(base http.RoundTripper, req *http.Request) (*http.Response
 
 // because prefers what has ended a context on purpose to what came of it.
 func because(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); errors.Is(cause, ErrSilent) {
+	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
 		return cause
 	}
 	return err
@@ -90,7 +91,7 @@ func (r *request) Read(p []byte) (int, error) {
 // answer is the body of an answer that may not fall silent, nor be longer than so many bytes; less than 0: as it likes.
 type answer struct {
 	io.ReadCloser
-	x      *Exchange
+	x      *exchange
 	ctx    context.Context //nolint:containedctx // that of the exchange whose body it is
 	cancel context.CancelCauseFunc
 	left   int64
@@ -124,20 +125,20 @@ func (a *answer) Close() error {
 	return err
 }
 
-// Refusal is an error in words that a server may have chosen.
-type Refusal struct {
+// refusal is an error in words that a server may have chosen.
+type refusal struct {
 	Text string
 	Err  error
 }
 
 // Error is the text.
-func (r *Refusal) Error() string { return r.Text }
+func (r *refusal) Error() string { return r.Text }
 
 // Unwrap leads to what has failed.
-func (r *Refusal) Unwrap() error { return r.Err }
+func (r *refusal) Unwrap() error { return r.Err }
 
-// Plain is a text in one line, without what a terminal would obey, and of at most so many bytes.
-func Plain(text string, most int) string {
+// plain is a text in one line, without what a terminal would obey, and of at most so many bytes.
+func plain(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package s3
+package transfer
 
 import (
 	"context"
@@ -45,7 +45,7 @@ type Pushed struct {
 func (b *Bucket) Push(ctx context.Context, files []File, overwrite bool, progress func(n int64)) (done Pushed, err error) {
 	for i := range files {
 		f := &files[i]
-		if err := validName(strings.TrimSuffix(f.Path, "/")); err != nil {
+		if err := validObjectName(strings.TrimSuffix(f.Path, "/")); err != nil {
 			return done, fmt.Errorf("%.200q cannot be the name of an object: %w", f.Path, err)
 		}
 		if len(b.prefix)+len(f.Path) > maxKey || f.Size > maxObject {

@@ -26,6 +26,29 @@ type answerError struct {
 
 func (e *answerError) Error() string { return e.Message }
 
+// kind is that of the error, as records have it.
+func (e *answerError) kind() fault.Kind {
+	switch e.Code {
+	case http.StatusUnauthorized:
+		return fault.Unauthenticated
+	case http.StatusForbidden:
+		return fault.Denied
+	case http.StatusNotFound, http.StatusBadGateway:
+		return fault.NotFound
+	case http.StatusConflict:
+		return fault.Conflict
+	case http.StatusTooManyRequests, http.StatusInsufficientStorage:
+		return fault.Exhausted
+	case http.StatusNotImplemented:
+		return fault.Unsupported
+	case http.StatusServiceUnavailable:
+		return fault.Unavailable
+	case http.StatusInternalServerError:
+		return fault.Internal
+	}
+	return fault.Invalid
+}
+
 // refusal is an error with a status of its own.
 func refusal(status int, message string) *answerError {
 	return &answerError{Code: status, Message: message}
@@ -51,6 +74,12 @@ func unauthorized(what string) *answerError {
 // inWords is what an error says to a client, with the hint if there is one. What is not meant for clients is in the log.
 func (s *Server) inWords(ctx context.Context, err error) (message string, kind fault.Kind) {
 	kind = fault.KindOf(err)
+	if e, ok := errors.AsType[*answerError](err); ok {
+		return e.Message, e.kind()
+	}
+	if e, ok := errors.AsType[*connect.Error](err); ok {
+		return e.Message(), fault.Invalid
+	}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		return step.Error(), kind
 	}

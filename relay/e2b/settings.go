@@ -3,6 +3,7 @@
 package e2b
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -172,8 +173,9 @@ func validDomain(text string) bool {
 	return !strings.Contains(text, "/")
 }
 
-// template finds a template by its name or another of its names.
+// template finds a template by its name or another of its names; base, if none is given.
 func (c *Settings) template(name string) (string, *Template, bool) {
+	name = cmp.Or(name, templateBase)
 	for _, all := range []map[string]Template{c.Templates, builtin()} {
 		if t, ok := all[name]; ok {
 			return name, &t, true

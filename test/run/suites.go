@@ -43,6 +43,7 @@ var suites = []suite{
 	{"cmd/boxctl", 1, 3, 2},
 	{"test/api", 2, 3, 2},
 	{"test/langbot", 2, 3, 2},
+	{"test/e2b", 1, 3, 2},
 	{"test/buckets", 1, 0, 0},
 }
 

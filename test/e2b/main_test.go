@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2b_test speaks E2B's protocol with a real boxd with real boxes, by the published SDKs and by hand.
+package e2b_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+)
+
+// host is a boxd that serves E2B's clients.
+type host struct {
+	*boxtest.Daemon
+	address string
+	keys    map[string]string // API keys, by the names of their tokens
+}
+
+// freeAddress is an address of the loopback that nobody listens on.
+func freeAddress(t *testing.T, ip string) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", ip+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// newKey makes an API key, and its entry in the file of tokens.
+func newKey(name, principal, more string) (key, entry string) {
+	key = "boxd_" + rand.Text() + rand.Text()
+	sum := sha256.Sum256([]byte(key))
+	return key, fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\nprincipal = %q\n%s\n", name, hex.EncodeToString(sum[:]), principal, more)
+}
+
+// start starts a boxd with the principals agent and other, which have keys of their own, and viewer, which may only look. more
+// configures it after the table [e2b], and may begin with keys of that.
+func start(t *testing.T, more ...string) *host {
+	t.Helper()
+	h := &host{address: freeAddress(t, "127.0.0.1"), keys: map[string]string{}}
+	tokens := filepath.Join(boxtest.TempDir(t), "tokens")
+	var text strings.Builder
+	for _, who := range [][3]string{{"agent", "agent", ""}, {"second", "agent", ""}, {"other", "other", ""}, {"viewer", "agent", `role = "viewer"`}, {"listing", "agent", `routes = ["GET /v1/sessions*"]`}} {
+		key, entry := newKey(who[0], who[1], who[2])
+		h.keys[who[0]] = key
+		text.WriteString(entry)
+	}
+	if err := os.WriteFile(tokens, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.Daemon = boxtest.Start(t, fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.other]\nrole = \"user\"\n[e2b]\nlisten = %q\n%s", tokens, h.address, strings.Join(more, "\n")))
+	return h
+}
+
+// sandbox is one that a test has made.
+type sandbox struct {
+	host    *host
+	ID      string `json:"sandboxID"`
+	Token   string `json:"envdAccessToken"`
+	Traffic string `json:"trafficAccessToken"`
+}
+
+// asks sends a request to the control plane, and returns the status and the body.
+func (h *host) asks(t *testing.T, who, method, path, body string) (int, string, http.Header) {
+	t.Helper()
+	return h.sends(t, method, path, body, "X-Api-Key", h.keys[who])
+}
+
+// sends sends a request with headers.
+func (h *host) sends(t *testing.T, method, path, body string, header ...string) (int, string, http.Header) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+h.address+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+			continue
+		}
+		req.Header.Set(header[i], header[i+1])
+	}
+	r, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatalf("%s %s: %v after %d bytes", method, path, err, len(data))
+	}
+	return r.StatusCode, string(data), r.Header
+}
+
+// create makes a sandbox.
+func (h *host) create(t *testing.T, who, body string) *sandbox {
+	t.Helper()
+	status, text, _ := h.asks(t, who, "POST", "/v2/sandboxes", body)
+	sb := &sandbox{host: h}
+	if status != http.StatusCreated || json.Unmarshal([]byte(text), sb) != nil || sb.ID == "" || sb.Token == "" || sb.Traffic == "" {
+		t.Fatalf("create %s: %d %s", body, status, text)
+	}
+	return sb
+}
+
+// of are the headers by which a client says that a request is for the sandbox, and may be.
+func (sb *sandbox) of(port string) []string {
+	return []string{"E2b-Sandbox-Id", sb.ID, "E2b-Sandbox-Port", port, "X-Access-Token", sb.Token}
+}
+
+// RoundTrip adds them.
+func (sb *sandbox) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for list := sb.of("49983"); len(list) > 0; list = list[2:] {
+		r.Header.Set(list[0], list[1])
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// processes is a client of the processes of the sandbox.
+func (sb *sandbox) processes(options ...connect.ClientOption) protocol.ProcessClient {
+	return protocol.NewProcessClient(&http.Client{Transport: sb}, "http://"+sb.host.address, options...)
+}
+
+// filesystem is a client of the files of the sandbox.
+func (sb *sandbox) filesystem(options ...connect.ClientOption) protocol.FilesystemClient {
+	return protocol.NewFilesystemClient(&http.Client{Transport: sb}, "http://"+sb.host.address, options...)
+}
+
+// outcome is what a process has come to.
+type outcome struct {
+	pid            uint32
+	stdout, stderr bytes.Buffer
+	end            *protocol.ProcessEvent_EndEvent
+}
+
+// start starts a process and hears of it until it ends.
+func (sb *sandbox) start(ctx context.Context, req *protocol.StartRequest, options ...connect.ClientOption) (*outcome, error) {
+	stream, err := sb.processes(options...).Start(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	o := &outcome{}
+	for stream.Receive() {
+		switch e := stream.Msg().GetEvent().GetEvent().(type) {
+		case *protocol.ProcessEvent_Start:
+			o.pid = e.Start.Pid
+		case *protocol.ProcessEvent_Data:
+			o.stdout.Write(e.Data.GetStdout())
+			o.stdout.Write(e.Data.GetPty())
+			o.stderr.Write(e.Data.GetStderr())
+		case *protocol.ProcessEvent_End:
+			o.end = e.End
+		}
+	}
+	return o, stream.Err()
+}
+
+// sh runs a line as the SDKs do.
+func (sb *sandbox) sh(t *testing.T, line string) *outcome {
+	t.Helper()
+	o, err := sb.start(t.Context(), shell(line))
+	if err != nil || o.end == nil {
+		t.Fatalf("%s: %v, %+v", line, err, o)
+	}
+	return o
+}
+
+func shell(line string) *protocol.StartRequest {
+	no := false
+	return &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "/bin/bash", Args: []string{"-l", "-c", line}}, Stdin: &no}
+}

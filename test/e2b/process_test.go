@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+)
+
+// Every end of a process is told in the words that the SDKs know.
+func TestEveryEndOfAProcessIsTold(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{"templateID":"base","envVars":{"X":"1"}}`)
+	for name, tc := range map[string]struct {
+		req        *protocol.StartRequest
+		code       int32
+		exited     bool
+		status     string
+		out, wrong string
+	}{
+		"well":              {shell(`echo "$X"; echo err >&2`), 0, true, "exit status 0", "1\n", "err\n"},
+		"with a status":     {shell("exit 3"), 3, true, "exit status 3", "", ""},
+		"by a signal":       {shell("kill -9 $$"), -1, false, "signal: killed", "", ""},
+		"its own variables": {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "printenv", Args: []string{"Y"}, Envs: map[string]string{"Y": "a\nb"}}}, 0, true, "exit status 0", "a\nb\n", ""},
+		"in its directory":  {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "pwd", Cwd: ptr("/tmp")}}, 0, true, "exit status 0", "/tmp\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for codec, options := range map[string][]connect.ClientOption{"proto": nil, "json": {connect.WithProtoJSON()}} {
+				o, err := sb.start(t.Context(), tc.req, options...)
+				if err != nil || o.end == nil {
+					t.Fatalf("%s: %v, %+v", codec, err, o)
+				}
+				if o.pid == 0 || o.end.ExitCode != tc.code || o.end.Exited != tc.exited || o.end.Status != tc.status || (o.end.Error == nil) != (tc.code == 0) || o.stdout.String() != tc.out || o.stderr.String() != tc.wrong {
+					t.Errorf("%s: pid %d, %v, %q, %q", codec, o.pid, o.end, o.stdout.String(), o.stderr.String())
+				}
+			}
+		})
+	}
+	if list, err := sb.processes().List(t.Context(), &protocol.ListRequest{}); err != nil || len(list.Processes) != 0 {
+		t.Errorf("what has ended is listed: %v, %v", list, err)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// What cannot be started is the request's fault, and leaves nothing.
+func TestWhatCannotBeStartedIsRefused(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	for name, tc := range map[string]struct {
+		req  *protocol.StartRequest
+		code connect.Code
+	}{
+		"no such program":   {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "/nonexistent"}}, connect.CodeInvalidArgument},
+		"no program":        {&protocol.StartRequest{}, connect.CodeInvalidArgument},
+		"no size":           {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "true"}, Pty: &protocol.PTY{}}, connect.CodeInvalidArgument},
+		"missing directory": {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "true", Cwd: ptr("/nonexistent")}}, connect.CodeInvalidArgument},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := sb.start(t.Context(), tc.req)
+			if connect.CodeOf(err) != tc.code {
+				t.Errorf("%v, %+v", err, o)
+			}
+		})
+	}
+	if list := h.Raw(t, "GET", "/v1/sessions/"+sb.ID+"/processes?owner=agent", ""); !strings.Contains(string(list.Body), `"processes":[]`) {
+		t.Errorf("something was left: %s", list.Body)
+	}
+}
+
+// A process outlives the stream that has begun it, and is found by its pid and its tag.
+func TestAProcessOutlivesItsStream(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := sb.processes().Start(ctx, &protocol.StartRequest{Tag: ptr("one"), Process: &protocol.ProcessConfig{Cmd: "cat"}})
+	if err != nil || !stream.Receive() {
+		t.Fatal(err, stream.Err())
+	}
+	pid := stream.Msg().GetEvent().GetStart().GetPid()
+	cancel()
+	by := &protocol.ProcessSelector{Selector: &protocol.ProcessSelector_Tag{Tag: "one"}}
+	again, err := sb.processes().Connect(t.Context(), &protocol.ConnectRequest{Process: by})
+	if err != nil || !again.Receive() || again.Msg().GetEvent().GetStart().GetPid() != pid {
+		t.Fatalf("%v, %v, %v", err, again.Err(), again.Msg())
+	}
+	defer again.Close()
+	in := &protocol.ProcessInput{Input: &protocol.ProcessInput_Stdin{Stdin: []byte("hello\n")}}
+	if _, err := sb.processes().SendInput(t.Context(), &protocol.SendInputRequest{Process: &protocol.ProcessSelector{Selector: &protocol.ProcessSelector_Pid{Pid: pid}}, Input: in}); err != nil {
+		t.Fatal(err)
+	}
+	if !again.Receive() || string(again.Msg().GetEvent().GetData().GetStdout()) != "hello\n" {
+		t.Fatalf("%v, %v", again.Err(), again.Msg())
+	}
+	for range 2 { // twice is fine while it lives
+		if _, err := sb.processes().CloseStdin(t.Context(), &protocol.CloseStdinRequest{Process: by}); err != nil && connect.CodeOf(err) != connect.CodeNotFound {
+			t.Fatal(err)
+		}
+	}
+	if !again.Receive() || again.Msg().GetEvent().GetEnd().GetStatus() != "exit status 0" {
+		t.Fatalf("%v, %v", again.Err(), again.Msg())
+	}
+	if _, err := sb.processes().SendSignal(t.Context(), &protocol.SendSignalRequest{Process: by, Signal: protocol.Signal_SIGNAL_SIGKILL}); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("a signal to what has ended: %v", err)
+	}
+}
+
+// A terminal has the size that was asked for, and another when that changes.
+func TestATerminalHasItsSize(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	stream, err := sb.processes().Start(t.Context(), &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "sh", Args: []string{"-c", "stty size; read line; stty size"}}, Pty: &protocol.PTY{Size: &protocol.PTY_Size{Cols: 90, Rows: 30}}})
+	if err != nil || !stream.Receive() {
+		t.Fatal(err, stream.Err())
+	}
+	defer stream.Close()
+	by := &protocol.ProcessSelector{Selector: &protocol.ProcessSelector_Pid{Pid: stream.Msg().GetEvent().GetStart().GetPid()}}
+	var out strings.Builder
+	for !strings.Contains(out.String(), "30 90") && stream.Receive() {
+		out.Write(stream.Msg().GetEvent().GetData().GetPty())
+	}
+	if _, err := sb.processes().Update(t.Context(), &protocol.UpdateRequest{Process: by, Pty: &protocol.PTY{Size: &protocol.PTY_Size{Cols: 70, Rows: 20}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sb.processes().SendInput(t.Context(), &protocol.SendInputRequest{Process: by, Input: &protocol.ProcessInput{Input: &protocol.ProcessInput_Pty{Pty: []byte("\n")}}}); err != nil {
+		t.Fatal(err)
+	}
+	for stream.Receive() {
+		out.Write(stream.Msg().GetEvent().GetData().GetPty())
+	}
+	if stream.Err() != nil || !strings.Contains(out.String(), "20 70") {
+		t.Errorf("%v, %q", stream.Err(), out.String())
+	}
+}
+
+// The time that a client gives a process ends it, and its children.
+func TestTheTimeOfAClientEndsItsProcess(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+	defer cancel()
+	_, err := sb.start(ctx, shell("sleep 3600"))
+	if connect.CodeOf(err) != connect.CodeDeadlineExceeded {
+		t.Errorf("%v", err)
+	}
+	boxtest.Eventually(t, "nothing runs", func() bool {
+		list, err := sb.processes().List(t.Context(), &protocol.ListRequest{})
+		return err == nil && len(list.Processes) == 0
+	})
+}
+
+// A stream without output says so as often as its client wants.
+func TestASilentStreamShowsSignsOfLife(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	body := "\x00\x00\x00\x00\x28" + `{"process":{"cmd":"sleep","args":["3"]}} `
+	status, text, _ := h.sends(t, "POST", "/process.Process/Start", body[:5]+`{"process":{"cmd":"sleep","args":["3"]}}`, append(sb.of("49983"), "Content-Type", "application/connect+json", "Keepalive-Ping-Interval", "1")...)
+	if status != http.StatusOK || strings.Count(text, `"keepalive"`) < 2 || !strings.Contains(text, "exit status 0") {
+		t.Errorf("%d %q", status, text)
+	}
+}
+
+// All of what a process writes arrives, however much it is.
+func TestNothingOfTheOutputIsLost(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	o := sb.sh(t, "head -c 20000000 /dev/zero; echo end >&2")
+	if o.stdout.Len() != 20_000_000 || o.stderr.String() != "end\n" {
+		t.Errorf("%d bytes, %q", o.stdout.Len(), o.stderr.String())
+	}
+}

@@ -3,16 +3,340 @@
 package e2b
 
 import (
-	"log/slog"
-	"net/http"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"path"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
 
-	"github.com/boxd-dev/boxd/supervisor"
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Contexts are the code contexts of all sandboxes.
-type Contexts struct{}
+// Contexts are the code contexts of all sandboxes. A context is a process of its session, the kernel, whose id is that of the
+// context and whose labels say the rest: so it outlives boxd, and the next one finds it. A context whose kernel has ended gets
+// another when code is to run in it.
+type Contexts struct {
+	server *Server
+	mu     sync.Mutex // guards the field below
+	used   map[*session.Session]*boxContexts
+}
 
-func newContexts(*supervisor.Supervisor, *slog.Logger) *Contexts { return &Contexts{} }
+func newContexts(s *Server) *Contexts {
+	return &Contexts{server: s, used: map[*session.Session]*boxContexts{}}
+}
 
-// serve answers what is for code.
-func (c *Contexts) serve(w http.ResponseWriter, r *http.Request, _ *sandbox) { http.NotFound(w, r) }
+// Of contexts.
+const (
+	maxContexts  = 16                 // of a sandbox
+	kernelOutput = 512 * quantity.KiB // by which code may be ahead of who reads what it writes
+	stopGrace    = 2 * time.Second    // of a kernel that is to end
+	labelKernel  = "e2b.kernel"       // the version of the language between boxd and the kernel
+	labelContext = "e2b.language"     // of the context
+	labelMade    = "e2b.context"      // one of the values below
+	madeDefault  = "default"          // where code runs that names no context; its id is the name of the language
+	madeExplicit = "explicit"         // somebody has asked for it
+	madeImplicit = "implicit"         // it was made for one execution, and may be dropped when there are too many
+	idPrefix     = "code-"            // of the processes
+)
+
+// isKernel reports whether a process is the kernel of a context, which is no process that a client of the dialect has started.
+func isKernel(p *process.Process) bool { return p.Spec().Labels[labelKernel] != "" }
+
+// boxContexts are those of one sandbox.
+type boxContexts struct {
+	mu   sync.Mutex // guards the fields below
+	list []*codeContext
+}
+
+// codeContext is one context. Its fields do not change but for those that say who guards them.
+type codeContext struct {
+	ID       string
+	Language string // whose kernel it has
+	Dir      string
+	made     string
+	created  time.Time
+
+	turn  chan struct{} // has room for the one whose code runs; guards the field below
+	clean bool          // the kernel is known to wait for a request
+
+	starting sync.Mutex // held while a kernel is started or removed
+	mu       sync.Mutex // guards the fields below
+	used     time.Time
+	removed  bool
+}
+
+func newContext(id, language, dir, made string, created time.Time) *codeContext {
+	return &codeContext{ID: id, Language: language, Dir: dir, made: made, created: created, used: created, turn: make(chan struct{}, 1)}
+}
+
+// of returns the contexts of a sandbox. At first use these are the default ones, and those that an earlier boxd has left.
+func (c *Contexts) of(sb *sandbox) *boxContexts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.used {
+		select {
+		case <-s.Ended():
+			delete(c.used, s)
+		default:
+		}
+	}
+	b := c.used[sb.Session]
+	if b != nil {
+		return b
+	}
+	b = &boxContexts{}
+	c.used[sb.Session] = b
+	for _, p := range sb.Processes() {
+		if spec := p.Spec(); isKernel(p) {
+			if _, runs, err := parseLanguage(spec.Labels[labelContext]); err == nil && runs == spec.Labels[labelContext] {
+				b.list = append(b.list, newContext(contextID(spec.ID), runs, spec.Command.Dir, spec.Labels[labelMade], p.Info().StartedAt))
+			}
+		}
+	}
+	for _, language := range []string{languagePython, languageJavaScript} {
+		if _, _, err := parseLanguage(language); err == nil && b.find(language) == nil {
+			b.list = append(b.list, newContext(language, language, sb.home(), madeDefault, time.Time{}))
+		}
+	}
+	slices.SortStableFunc(b.list, func(x, y *codeContext) int { return cmp.Compare(x.order(), y.order()) })
+	return b
+}
+
+// order puts the default contexts of a list first.
+func (x *codeContext) order() int {
+	if x.made == madeDefault {
+		return 0
+	}
+	return 1
+}
+
+func contextID(process string) string { return process[min(len(idPrefix), len(process)):] }
+
+// find returns the context of an id, nil if there is none. b.mu is held.
+func (b *boxContexts) find(id string) *codeContext {
+	if i := slices.IndexFunc(b.list, func(x *codeContext) bool { return x.ID == id }); i >= 0 {
+		return b.list[i]
+	}
+	return nil
+}
+
+// list returns the contexts of a sandbox, the default ones first.
+func (c *Contexts) list(sb *sandbox) []*codeContext {
+	b := c.of(sb)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.list)
+}
+
+// get returns the context of an id.
+func (c *Contexts) get(sb *sandbox, id string) (*codeContext, error) {
+	b := c.of(sb)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x := b.find(id); x != nil {
+		return x, nil
+	}
+	return nil, noContext(id)
+}
+
+func noContext(id string) error {
+	return fault.Errorf(fault.NotFound, "Context %s not found", fault.Show(id)).WithHint("list contexts: GET /contexts")
+}
+
+// create makes a context and starts its kernel. An empty language is python, an empty dir the home of the sandbox. An implicit one
+// takes the place of the implicit one that was longest not used if there are too many.
+func (c *Contexts) create(ctx context.Context, sb *sandbox, language, dir string, implicit bool) (*codeContext, error) {
+	_, runs, err := parseLanguage(language)
+	if err != nil {
+		return nil, err
+	}
+	if dir == "" {
+		dir = sb.home()
+	}
+	if !path.IsAbs(dir) {
+		dir = path.Join(sb.home(), dir)
+	}
+	made := madeExplicit
+	if implicit {
+		made = madeImplicit
+	}
+	x := newContext(rand.Text(), runs, path.Clean(dir), made, time.Now())
+	if err := c.add(ctx, sb, x); err != nil {
+		return nil, err
+	}
+	if _, _, err := c.kernel(ctx, sb, x); err != nil {
+		c.forget(sb, x)
+		return nil, err
+	}
+	return x, nil
+}
+
+// add gives a context its place among those of the sandbox.
+func (c *Contexts) add(ctx context.Context, sb *sandbox, x *codeContext) error {
+	b := c.of(sb)
+	b.mu.Lock()
+	var oldest *codeContext
+	if len(b.list) >= maxContexts && x.made == madeImplicit {
+		for _, other := range b.list {
+			if other.made == madeImplicit && len(other.turn) == 0 && (oldest == nil || other.lastUsed().Before(oldest.lastUsed())) {
+				oldest = other
+			}
+		}
+	}
+	if len(b.list) >= maxContexts && oldest == nil {
+		b.mu.Unlock()
+		return fault.Errorf(fault.Exhausted, "the sandbox has %d contexts, its limit", maxContexts).WithHint("remove a context that is not used any more")
+	}
+	b.list = slices.DeleteFunc(b.list, func(other *codeContext) bool { return other == oldest })
+	b.list = append(b.list, x)
+	b.mu.Unlock()
+	if oldest == nil {
+		return nil
+	}
+	return oldest.remove(ctx, sb.Session)
+}
+
+func (c *Contexts) forget(sb *sandbox, x *codeContext) {
+	b := c.of(sb)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.list = slices.DeleteFunc(b.list, func(other *codeContext) bool { return other == x })
+}
+
+// destroy ends a context, and what runs in it. The default ones come again when code is to run in them.
+func (c *Contexts) destroy(ctx context.Context, sb *sandbox, id string) error {
+	x, err := c.get(sb, id)
+	if err != nil {
+		return err
+	}
+	c.forget(sb, x)
+	return x.remove(ctx, sb.Session)
+}
+
+// restart gives a context a new kernel, and ends what runs in the old one.
+func (c *Contexts) restart(ctx context.Context, sb *sandbox, id string) error {
+	x, err := c.get(sb, id)
+	if err != nil {
+		return err
+	}
+	if err := x.end(ctx, sb.Session); err != nil {
+		return err
+	}
+	_, _, err = c.kernel(ctx, sb, x)
+	return err
+}
+
+// fallback returns the default context of a language, which is there from now on.
+func (c *Contexts) fallback(ctx context.Context, sb *sandbox, runs string) (*codeContext, error) {
+	if x, err := c.get(sb, runs); err == nil {
+		return x, nil
+	}
+	x := newContext(runs, runs, sb.home(), madeDefault, time.Now())
+	if err := c.add(ctx, sb, x); err != nil {
+		return nil, err
+	}
+	return c.get(sb, runs) // perhaps another has added one at the same time, which is the first
+}
+
+// kernel returns the process of a context, which it starts if there is none that runs. fresh says that nothing has been asked of it
+// yet by anybody.
+func (c *Contexts) kernel(ctx context.Context, sb *sandbox, x *codeContext) (p *process.Process, fresh bool, err error) {
+	x.starting.Lock()
+	defer x.starting.Unlock()
+	if x.isRemoved() {
+		return nil, false, noContext(x.ID)
+	}
+	k, s := kernels()[x.Language], sb.Session
+	if p, err := s.Process(idPrefix + x.ID); err == nil {
+		if p.Spec().Labels[labelKernel] == kernelVersion && !hasEnded(p) {
+			return p, false, nil
+		}
+		if err := s.RemoveProcess(ctx, p); err != nil {
+			return nil, false, err
+		}
+	}
+	p, _, err = s.StartProcess(ctx, &session.ProcessRequest{
+		ID: idPrefix + x.ID, Managed: true, Stdin: true, Output: new(kernelOutput),
+		Stop:   &process.Stop{Signal: "SIGTERM", Grace: new(stopGrace)},
+		Labels: map[string]string{labelKernel: kernelVersion, labelContext: x.Language, labelMade: x.made},
+		Exec:   session.ExecRequest{Argv: append(slices.Clone(k.argv), rand.Text()), Dir: x.Dir},
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	if err := p.Started(ctx); err != nil {
+		return nil, false, k.noKernel(x.Language, err)
+	}
+	c.server.cfg.Log.Debug("kernel started", "session", s.ID, "context", x.ID, "language", x.Language)
+	return p, true, nil
+}
+
+func hasEnded(p *process.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// remove ends the kernel of a context for good.
+func (x *codeContext) remove(ctx context.Context, s *session.Session) error {
+	x.mu.Lock()
+	x.removed = true
+	x.mu.Unlock()
+	return x.end(ctx, s)
+}
+
+// end ends the kernel, if there is one.
+func (x *codeContext) end(ctx context.Context, s *session.Session) error {
+	x.starting.Lock()
+	defer x.starting.Unlock()
+	p, err := s.Process(idPrefix + x.ID)
+	if err != nil {
+		return nil // there is none
+	}
+	return s.RemoveProcess(ctx, p)
+}
+
+func (x *codeContext) isRemoved() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.removed
+}
+
+func (x *codeContext) lastUsed() time.Time {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.used
+}
+
+func (x *codeContext) touch() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.used = time.Now()
+}
+
+// death says how a kernel has ended.
+func death(r *session.Result, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case r.Status == session.StatusOOMKilled:
+		return "killed for want of memory"
+	case r.Status == session.StatusExited:
+		return "exit status " + strconv.Itoa(r.ExitCode)
+	}
+	return cmp.Or(r.Signal, string(r.Status))
+}
+
+// interrupt ends the execution that runs in a kernel, and does nothing to one that waits.
+func interrupt(p *process.Process) { _ = p.Signal(unix.SIGINT) } // of one that has ended nothing is left to end

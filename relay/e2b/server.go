@@ -59,7 +59,8 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, callers: relay.NewConnLimiter(maxCallerConnections), rpc: http.NewServeMux(), code: newContexts(cfg.Sup, cfg.Log)}
+	s := &Server{cfg: cfg, callers: relay.NewConnLimiter(maxCallerConnections), rpc: http.NewServeMux()}
+	s.code = newContexts(s)
 	s.index = newIndex(s)
 	options := []connect.HandlerOption{
 		connect.WithReadMaxBytes(maxMessage),

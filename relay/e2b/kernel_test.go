@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b
+
+import (
+	"cmp"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// native is a kernel that runs on this host.
+type native struct {
+	t      *testing.T
+	kernel kernel
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	ended  chan struct{} // closed when both streams have ended
+	mu     sync.Mutex
+	news   *sync.Cond
+	outs   [2]strings.Builder
+	events [2][]*kernelEvent
+	number int
+}
+
+func startNative(t *testing.T, language string, env ...string) *native {
+	t.Helper()
+	return startNativeIn(t, t.TempDir(), language, env...)
+}
+
+func startNativeIn(t *testing.T, dir, language string, env ...string) *native {
+	t.Helper()
+	k := kernels()[language]
+	boxtest.RequireProgram(t, k.needs)
+	n := &native{t: t, kernel: k, ended: make(chan struct{})}
+	n.news = sync.NewCond(&n.mu)
+	n.cmd = exec.CommandContext(t.Context(), k.argv[0], append(k.argv[1:], "nonce")...)
+	n.cmd.Dir, n.cmd.Env = dir, append(os.Environ(), env...)
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var err error
+	if n.in, err = n.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	var readers sync.WaitGroup
+	for i, pipe := range []func() (io.ReadCloser, error){n.cmd.StdoutPipe, n.cmd.StderrPipe} {
+		from, err := pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		readers.Go(func() { n.read(i, from) })
+	}
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		readers.Wait()
+		close(n.ended)
+		n.news.Broadcast()
+	}()
+	t.Cleanup(func() {
+		n.in.Close()
+		_ = syscall.Kill(-n.cmd.Process.Pid, syscall.SIGKILL)
+		<-n.ended
+		_ = n.cmd.Wait()
+	})
+	return n
+}
+
+func (n *native) read(stream int, from io.Reader) {
+	f, buf := newFrames("nonce"), make([]byte, 64<<10)
+	output := func(data []byte) error {
+		n.outs[stream].Write(data)
+		return nil
+	}
+	for {
+		got, err := from.Read(buf)
+		n.mu.Lock()
+		_ = f.add(buf[:got], output, func(e *kernelEvent) error {
+			n.events[stream] = append(n.events[stream], e)
+			return nil
+		})
+		n.news.Broadcast()
+		n.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// cell is what came of one.
+type cell struct {
+	out, err string
+	count    int64
+	results  []map[string]json.RawMessage
+	main     map[string]json.RawMessage
+	failed   *kernelEvent
+	died     bool
+}
+
+func (e *cell) text() string { return field(e.main, "text/plain") }
+
+func field(data map[string]json.RawMessage, mime string) string {
+	var s string
+	_ = json.Unmarshal(data[mime], &s)
+	return s
+}
+
+func (n *native) write(req *kernelRequest) {
+	n.t.Helper()
+	line, err := n.kernel.encode(req)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := n.in.Write(line); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *native) begin(req *kernelRequest) string {
+	n.t.Helper()
+	n.number++
+	req.ID = string(rune('a' + n.number))
+	req.Op = cmp.Or(req.Op, opRun)
+	n.write(req)
+	return req.ID
+}
+
+func (n *native) run(code string) *cell {
+	n.t.Helper()
+	return n.await(n.begin(&kernelRequest{Code: code}))
+}
+
+// await waits for the end of an execution.
+func (n *native) await(id string) *cell {
+	n.t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	has := func(stream int, kind string) bool {
+		for _, e := range n.events[stream] {
+			if e.Kind == kind && e.ID == id {
+				return true
+			}
+		}
+		return false
+	}
+	e := &cell{}
+	defer time.AfterFunc(time.Minute+time.Second, n.news.Broadcast).Stop()
+	for deadline := time.Now().Add(time.Minute); ; n.news.Wait() {
+		ended := has(0, kernelEnd) && has(1, kernelEnd) || has(0, kernelSynced) && has(1, kernelSynced)
+		select {
+		case <-n.ended:
+			e.died = !ended
+		default:
+		}
+		if ended || e.died {
+			break
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("no end of execution %s: %q, %q", id, tailOf(n.outs[0].String()), tailOf(n.outs[1].String()))
+		}
+	}
+	for _, event := range n.events[0] {
+		switch event.Kind {
+		case kernelBegin:
+			e.count = event.Count
+		case kernelError:
+			e.failed = event
+		case kernelResult:
+			e.results = append(e.results, event.Data)
+			if event.Main {
+				e.main = event.Data
+			}
+		}
+	}
+	e.out, e.err = n.outs[0].String(), n.outs[1].String()
+	for i := range n.events {
+		n.outs[i].Reset()
+		n.events[i] = nil
+	}
+	return e
+}
+
+// awaitInterrupted does the same of one that has been interrupted. It is interrupted again, for the first signal may have come just
+// before the code began to sleep.
+func (n *native) awaitInterrupted(id string) *cell {
+	n.t.Helper()
+	done, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(2 * time.Second):
+				_ = syscall.Kill(-n.cmd.Process.Pid, syscall.SIGINT)
+			}
+		}
+	}()
+	defer func() {
+		close(done)
+		<-over
+	}()
+	return n.await(id)
+}
+
+func (n *native) interrupt() {
+	n.t.Helper()
+	if err := syscall.Kill(-n.cmd.Process.Pid, syscall.SIGINT); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// awaitOutput waits until the code has written something.
+func (n *native) awaitOutput(text string) {
+	n.t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for !strings.Contains(n.outs[0].String(), text) {
+		select {
+		case <-n.ended:
+			n.t.Fatalf("ended without %q", text)
+		default:
+		}
+		n.news.Wait()
+	}
+}
+
+// tailOf is the end of a text, for a message.
+func tailOf(text string) string { return text[max(0, len(text)-1000):] }

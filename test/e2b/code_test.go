@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// interpreter is a client of port 49999 of one sandbox.
+type interpreter struct {
+	t       *testing.T
+	daemon  *boxtest.Daemon
+	address string
+	sandbox struct{ SandboxID, EnvdAccessToken, TrafficAccessToken string }
+	http    *http.Client
+	key     string
+}
+
+func startInterpreter(t *testing.T, configuration ...string) *interpreter {
+	t.Helper()
+	boxtest.RequireProgram(t, "python3")
+	file := filepath.Join(boxtest.TempDir(t), "tokens")
+	secret, hash := access.NewToken()
+	if err := os.WriteFile(file, fmt.Appendf(nil, "[[token]]\nname = \"t\"\nsha256 = %q\nprincipal = \"tenant\"\n", hash), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := boxtest.Start(t, append(configuration, fmt.Sprintf("[e2b]\nlisten = \"127.0.0.1:0\"\n[access]\ntokens = %q\n[principals.tenant]\nrole = \"user\"\n", file))...)
+	c := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(c.CloseIdleConnections)
+	i := &interpreter{t: t, daemon: d, http: c, key: secret}
+	i.find()
+	status, text := i.do("POST", "/sandboxes", map[string]any{"templateID": "code-interpreter-v1", "envVars": map[string]string{"OF_SANDBOX": "s"}})
+	if err := json.Unmarshal([]byte(text), &i.sandbox); err != nil || status != http.StatusCreated {
+		t.Fatalf("%d %s", status, text)
+	}
+	return i
+}
+
+// find finds where E2B's protocol is served now.
+func (i *interpreter) find() {
+	i.t.Helper()
+	found := regexp.MustCompile(`serves E2B's protocol" address=(127\.0\.0\.1:\d+)`).FindAllStringSubmatch(i.daemon.Log(), -1)
+	if found == nil {
+		i.t.Fatalf("it does not serve E2B's protocol:\n%s", i.daemon.Log())
+	}
+	i.address = found[len(found)-1][1]
+}
+
+func (i *interpreter) request(ctx context.Context, method, path string, body any) *http.Response {
+	i.t.Helper()
+	data, err := json.Marshal(body)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	if body == nil {
+		data = nil
+	}
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+i.address+path, bytes.NewReader(data))
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	switch path {
+	case "/sandboxes":
+		r.Header.Set("X-API-KEY", i.key)
+	case "/execute":
+		r.Header.Set("X-Access-Token", i.sandbox.EnvdAccessToken)
+	default:
+		r.Header.Set("E2B-Traffic-Access-Token", i.sandbox.TrafficAccessToken)
+	}
+	if i.sandbox.SandboxID != "" {
+		r.Header.Set("E2b-Sandbox-Id", i.sandbox.SandboxID)
+		r.Header.Set("E2b-Sandbox-Port", "49999")
+	}
+	answer, err := i.http.Do(r)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return answer
+}
+
+// do makes a request and returns status and body of the answer.
+func (i *interpreter) do(method, path string, body any) (int, string) {
+	i.t.Helper()
+	answer := i.request(i.t.Context(), method, path, body)
+	defer answer.Body.Close()
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return answer.StatusCode, string(data)
+}
+
+type codeContext struct{ ID, Language, Cwd string }
+
+func (i *interpreter) create(body any) codeContext {
+	i.t.Helper()
+	status, text := i.do("POST", "/contexts", body)
+	var c codeContext
+	if err := json.Unmarshal([]byte(text), &c); err != nil || status != http.StatusOK {
+		i.t.Fatalf("%d %s", status, text)
+	}
+	return c
+}
+
+func (i *interpreter) contexts() (list []codeContext) {
+	i.t.Helper()
+	status, text := i.do("GET", "/contexts", nil)
+	if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK {
+		i.t.Fatalf("%d %s", status, text)
+	}
+	return list
+}
+
+type codeRequest struct {
+	Code     string            `json:"code"`
+	Context  string            `json:"context_id,omitempty"`
+	Language string            `json:"language,omitempty"`
+	Env      map[string]string `json:"env_vars,omitempty"`
+}
+
+// event is a line of an answer to /execute.
+type event struct {
+	Type             string
+	Text             string
+	Name             string
+	Value, Traceback string
+	Count            int             `json:"execution_count"`
+	Main             bool            `json:"is_main_result"`
+	Extra            json.RawMessage `json:"extra"`
+}
+
+// outcome is what came of an execution.
+type outcome struct {
+	out, err, text string
+	failed         string // name and value of the error
+	count          int
+	results        int
+	types          []string
+}
+
+// running is an execution whose answer is being read.
+type running struct {
+	i      *interpreter
+	body   io.ReadCloser
+	lines  *bufio.Reader
+	hangUp context.CancelFunc
+}
+
+func (i *interpreter) begin(req codeRequest) *running {
+	i.t.Helper()
+	ctx, cancel := context.WithCancel(i.t.Context())
+	i.t.Cleanup(cancel)
+	answer := i.request(ctx, "POST", "/execute", req)
+	i.t.Cleanup(func() { answer.Body.Close() })
+	if answer.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(answer.Body)
+		i.t.Fatalf("%d %s", answer.StatusCode, text)
+	}
+	return &running{i: i, body: answer.Body, lines: bufio.NewReader(answer.Body), hangUp: cancel}
+}
+
+// next returns the next event, nil at the end.
+func (r *running) next() *event {
+	r.i.t.Helper()
+	line, err := r.lines.ReadBytes('\n')
+	if errors.Is(err, io.EOF) && len(line) == 0 {
+		r.body.Close()
+		r.hangUp()
+		return nil
+	}
+	var e event
+	if err == nil {
+		err = json.Unmarshal(line, &e)
+	}
+	if err != nil {
+		r.i.t.Fatalf("%q: %v", line[:min(len(line), 200)], err)
+	}
+	return &e
+}
+
+// await waits for an event of a type, with a text.
+func (r *running) await(kind, text string) {
+	r.i.t.Helper()
+	for e := r.next(); ; e = r.next() {
+		if e == nil {
+			r.i.t.Fatalf("no %s %q", kind, text)
+		}
+		if e.Type == kind && strings.Contains(e.Text, text) {
+			return
+		}
+	}
+}
+
+func (r *running) end() *outcome {
+	r.i.t.Helper()
+	o := &outcome{}
+	for e := r.next(); e != nil; e = r.next() {
+		switch o.types = append(o.types, e.Type); e.Type {
+		case "number_of_executions":
+			o.count = e.Count
+		case "stdout":
+			o.out += e.Text
+		case "stderr":
+			o.err += e.Text
+		case "result":
+			if o.results++; e.Main {
+				o.text = e.Text
+			}
+		case "error":
+			o.failed = e.Name + ": " + e.Value
+		}
+	}
+	if n := len(o.types); n < 2 || o.types[n-1] != "end_of_execution" {
+		r.i.t.Errorf("events %q", o.types)
+	}
+	return o
+}
+
+func (i *interpreter) run(code string) *outcome {
+	i.t.Helper()
+	return i.begin(codeRequest{Code: code}).end()
+}
+
+func TestCodeKeepsItsState(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t)
+	home := i.run("import os; os.environ['HOME']").text
+	if o := i.begin(codeRequest{Code: "os.environ['OF_SANDBOX']"}).end(); o.text != "s" || home == "" {
+		t.Errorf("%+v, home %s", o, home)
+	}
+	if o := i.run("x = 1; x"); o.text != "1" || o.count != 3 || o.types[0] != "number_of_executions" {
+		t.Errorf("%+v", o)
+	}
+	if o := i.run("import os\nx += 1\nprint('hello')\nprint(os.getcwd())\n'quoted'"); o.text != "quoted" || o.out != "hello\n"+home+"\n" || o.count != 4 {
+		t.Errorf("%+v", o)
+	}
+	// A line is one event, for clients count them.
+	if o := i.run("print(x)"); len(o.types) != 3 || o.out != "2\n" {
+		t.Errorf("%+v", o)
+	}
+	if o := i.begin(codeRequest{Code: "import os; os.environ['A']", Env: map[string]string{"A": "b"}}).end(); o.text != "b" {
+		t.Errorf("%+v", o)
+	}
+	if o := i.run("os.environ.get('A')\n1/0"); o.failed != "ZeroDivisionError: division by zero" {
+		t.Errorf("%+v", o)
+	}
+	for _, c := range []struct {
+		body   any
+		status int
+		text   string
+	}{
+		{codeRequest{Code: "1", Context: "x", Language: "python"}, 400, "Only one of"},
+		{codeRequest{Code: "1", Context: "nobody"}, 404, `Context "nobody" not found`},
+		{codeRequest{Code: "1", Language: "cobol"}, 500, "must be "},
+		{[]string{"x"}, 400, "cannot read the body"},
+	} {
+		if status, text := i.do("POST", "/execute", c.body); status != c.status || !strings.Contains(text, c.text) {
+			t.Errorf("%+v: %d %s", c.body, status, text)
+		}
+	}
+}
+
+func TestCodeContextsAreApart(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t)
+	languages := func() (list []string) {
+		for _, c := range i.contexts() {
+			list = append(list, c.Language)
+		}
+		return list
+	}
+	if list := strings.Join(languages(), " "); !strings.Contains(list, "python") {
+		t.Error(list)
+	}
+	c := i.create(map[string]string{"language": "python", "cwd": "/tmp"})
+	if c.ID == "" || c.Language != "python" || c.Cwd != "/tmp" {
+		t.Errorf("%+v", c)
+	}
+	if list := i.contexts(); list[len(list)-1] != c {
+		t.Errorf("%+v", list)
+	}
+	i.run("x = 'default'")
+	if o := i.begin(codeRequest{Code: "import os\nx = os.getcwd()\nx", Context: c.ID}).end(); o.text != "/tmp" {
+		t.Errorf("%+v", o)
+	}
+	if o := i.run("x"); o.text != "default" {
+		t.Errorf("%+v", o)
+	}
+	if status, text := i.do("POST", "/contexts/"+c.ID+"/restart", nil); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	if o := i.begin(codeRequest{Code: "x", Context: c.ID}).end(); o.failed != "NameError: name 'x' is not defined" || o.count != 1 {
+		t.Errorf("%+v", o)
+	}
+	// What runs in a context that is removed ends with it.
+	r := i.begin(codeRequest{Code: "print('on')\nimport time; time.sleep(1000)", Context: c.ID})
+	r.await("stdout", "on")
+	if status, text := i.do("DELETE", "/contexts/"+c.ID, nil); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	if o := r.end(); !strings.HasPrefix(o.failed, "ContextRestarting: ") {
+		t.Errorf("%+v", o)
+	}
+	for _, p := range [][2]string{{"DELETE", "/contexts/" + c.ID}, {"POST", "/contexts/" + c.ID + "/restart"}} {
+		if status, _ := i.do(p[0], p[1], nil); status != 404 {
+			t.Errorf("%s %s: %d", p[0], p[1], status)
+		}
+	}
+	// There is a limit.
+	status := 200
+	for n := 0; status == 200; n++ {
+		if status, _ = i.do("POST", "/contexts", nil); status != 200 && (n > 15 || status != 429) {
+			t.Errorf("context %d: %d", n, status)
+		}
+	}
+}
+
+func TestCodeRunsOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t)
+	i.run("n = 0")
+	var all sync.WaitGroup
+	for range 8 {
+		r := make(chan *outcome, 1)
+		all.Go(func() { r <- i.run("import time\nm = n\ntime.sleep(.02)\nn = m + 1") })
+	}
+	all.Wait()
+	if o := i.run("n"); o.text != "8" {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestCodeOfAClientThatHangsUpIsInterrupted(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t)
+	for _, code := range []string{
+		"while True: pass",
+		"import time; time.sleep(1000)",
+		"while True: print('x' * 1000)",
+		"import subprocess; subprocess.call(['sleep', '1000'])",
+	} {
+		r := i.begin(codeRequest{Code: "print('on')\n" + code})
+		r.await("stdout", "on")
+		r.hangUp()
+		if o := i.run("1 + 1"); o.text != "2" || o.failed != "" {
+			t.Errorf("after %s: %+v", code, o)
+		}
+	}
+	if o := i.run("1"); o.count != 9 {
+		t.Errorf("%+v: not the same kernel", o)
+	}
+}
+
+// A kernel and its state outlive boxd. What runs when boxd ends is interrupted by the next.
+func TestCodeOutlivesBoxd(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t, boxtest.Lasting)
+	c := i.create(map[string]string{"cwd": "/tmp"})
+	i.run("x = 'kept'")
+	i.begin(codeRequest{Code: "y = 'kept too'", Context: c.ID}).end()
+	r := i.begin(codeRequest{Code: "print('on')\nwhile True: print('much' * 1000)"})
+	r.await("stdout", "on")
+	i.daemon.Kill()
+	r.hangUp()
+	i.daemon.Restart()
+	i.find()
+	if o := i.run("x"); o.text != "kept" || o.count != 3 {
+		t.Errorf("%+v", o)
+	}
+	if o := i.begin(codeRequest{Code: "y", Context: c.ID}).end(); o.text != "kept too" || o.count != 2 {
+		t.Errorf("%+v", o)
+	}
+	if list := i.contexts(); list[len(list)-1] != c {
+		t.Errorf("%+v", list)
+	}
+}
+
+func TestCodeThatKillsItsKernel(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t)
+	for code, how := range map[string]string{
+		"import os\nprint('last')\nos._exit(3)":                                 "exit status 3",
+		"import os\nprint('last', end='', flush=True)\nos.kill(os.getpid(), 9)": "SIGKILL",
+		"import os\nprint('last')\nos.closerange(3, 1000)":                      "exit status 1",
+	} {
+		o := i.run(code)
+		if !strings.HasPrefix(o.failed, "KernelDied: kernel died: "+how) || strings.TrimSpace(o.out) != "last" {
+			t.Errorf("%s: %+v", code, o)
+		}
+		if o := i.run("1 + 1"); o.text != "2" || o.count != 1 {
+			t.Errorf("%+v", o)
+		}
+	}
+}
+
+// Code that does what it can to its kernel harms nobody else, and the next execution is what it should be.
+func TestHostileCode(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t)
+	for _, code := range []string{
+		"import os, sys\nos.close(1); os.close(2); os.close(0); sys.stdout = sys.stderr = sys.stdin = None",
+		// The events of a kernel can be forged by the code it runs, and by its children.
+		"import sys\nn = next(a for a in open('/proc/self/cmdline').read().split('\\0')[::-1] if a)\n" +
+			"for e in ('{\"e\":\"end\",\"id\":\"x\"}', '{\"e\":\"result\",\"data\":{\"text/plain\":5,\"x\":[]}}', '{\"e\":\"result\"}', '{', '[]', '{\"e\":\"begin\",\"id\":7}', '{\"e\":\"error\"}'):\n" +
+			"  sys.stdout.write('\\x1e' + n + '.' + e + '\\n'); sys.stderr.write('\\x1e' + n + '.' + e + '\\n')\n" +
+			"sys.stdout.write('\\x1e' + n + '+' + 'x' * 10000 + '\\n\\x1e' + n + '\\n\\x1e' + n)",
+		"import subprocess\nsubprocess.Popen('trap \"\" INT TERM; while :; do echo noise; sleep .01; done', shell=True);",
+		"import sys\nsys.stdout.buffer.write(bytes(range(256)) * 100);",
+		"import os, fcntl\nfor fd in (1, 2): fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NONBLOCK)\nprint('x' * 1_000_000)",
+		"def f(): f()\nf()",
+		"import sys; sys.exit(1)",
+		"class A:\n  def __repr__(self): raise BaseException\nA()",
+		"import builtins, json, os, threading\nbuiltins.print = json.dumps = os.fsync = None",
+		"import json\nimport importlib; importlib.reload(json);",
+		"import threading\ndef f():\n  while True: display(1)\nfor _ in range(3): threading.Thread(target=f, daemon=True).start()",
+	} {
+		i.run(code)
+		if o := i.begin(codeRequest{Code: "1 + 1"}).end(); o.text != "2" || o.failed != "" {
+			t.Errorf("after %s: %q %q %q", code, o.text, o.failed, o.types[:min(len(o.types), 20)])
+		}
+	}
+}
+
+// However much code writes, it waits for who reads it, and boxd keeps little of it.
+func TestCodeThatWritesMuchWaitsForItsReader(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t)
+	const most = 300_000_000
+	r := i.begin(codeRequest{Code: "import sys\nfor n in range(3000): sys.stdout.write('x' * 99_999 + '\\n')\nprint('end', file=sys.stderr)"})
+	r.await("stdout", "x")
+	before := boxtest.Memory(t, i.daemon.PID(), "VmRSS")
+	written := int64(-1)
+	i.daemon.Owner = "tenant"
+	defer func() { i.daemon.Owner = "" }()
+	boxtest.Eventually(t, "the code waits", func() bool {
+		p, err := i.daemon.Process(t.Context(), i.sandbox.SandboxID, "code-python", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := written
+		written = p.Output[0].Bytes
+		return written == before
+	})
+	if written > most/2 {
+		t.Errorf("the code has written %d bytes ahead of its reader", written)
+	}
+	got := 0
+	var last string
+	for e := r.next(); e != nil; e = r.next() {
+		if e.Type == "stdout" {
+			got += len(e.Text)
+		}
+		last = e.Type
+	}
+	if got > most || got < most-100_000 || last != "end_of_execution" {
+		t.Errorf("%d bytes, then %s", got, last)
+	}
+	if after := boxtest.Memory(t, i.daemon.PID(), "VmRSS"); after-before > 64<<20 {
+		t.Errorf("boxd has %d bytes more", after-before)
+	}
+}

@@ -76,5 +76,5 @@ func (s *Spec) fields(c *codec) {
 	list(c, &s.Mounts, 15)
 	s.Network.fields(c)
 	c.str(&s.Image)
-	c.bool(&s.Writable)
+	c.bool(&s.Writable, &s.DiskHome, &s.Resume)
 }

@@ -37,7 +37,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // If boxd goes before it receives a Launched, that box is ended.
 
 // KeeperVersion is the version of this protocol; both sides must have the same.
-const KeeperVersion = 22
+const KeeperVersion = 23
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -70,7 +70,7 @@ type Adopt struct{ Key string }
 // EndBox ends a box.
 type EndBox struct {
 	Key        string
-	RemoveWork bool // remove the managed workspace too
+	RemoveWork bool // remove what it has on disk too; otherwise that is written to the disk, for a Spec with Resume
 }
 
 // KeepTree ends a box, and turns its workspace into the tree of an image with this name, or into

@@ -41,7 +41,7 @@ const (
 	// MaxMounts leaves room for the workspace, the cgroup, the listening socket and the message
 	// in one message of 253 descriptors.
 	MaxMounts   = 249
-	rootMounts  = 8    // mounts of a writable root, at most: the changes, and trees of the host
+	rootMounts  = 8    // mounts of a writable root and of a home on disk, at most: the changes, trees of the host, the home
 	MaxHostname = 63   // one DNS label
 	MaxPath     = 4095 // PATH_MAX without its NUL
 	MaxGroups   = 256
@@ -75,7 +75,16 @@ type Spec struct {
 	// Writable lets programs write to the root. Their changes count as Work, and stay until the box ends: beside
 	// the workspace, unless that is a named one.
 	Writable bool
+	// DiskHome puts the home directory on disk instead of into memory. It counts as Work, and stays
+	// until the box ends.
+	DiskHome bool
+	// Resume starts the box with what an earlier box of the same key has left on disk, see
+	// EndBox.RemoveWork. If the start fails, all of that stays.
+	Resume bool
 }
+
+// OwnDir reports whether the box has a directory on disk that holds more than a workspace.
+func (s *Spec) OwnDir() bool { return s.Writable || s.DiskHome }
 
 // Quota bounds a directory on disk and everything below it. Both numbers are zero, or neither.
 type Quota struct{ Bytes, Inodes uint64 }
@@ -139,14 +148,16 @@ func (s *Spec) Validate() error {
 		return &Refusal{"scope", s.Scope, "for a box with cgroups, a clean path below " + cgroup.Mount + " that ends in /" + ScopeOf(s.Key)}
 	case !cgroup.ValidOther(s.Owner.Name):
 		return &Refusal{"owner", s.Owner.Name, strconv.Itoa(cgroup.OtherLen) + " characters of a-z and 0-9, or none"}
-	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork && !s.Writable && !slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Bound }):
-		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace, a writable root or a directory of the host"}
-	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{} && !s.Writable):
+	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork && !s.OwnDir() && !slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Bound }):
+		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace, a writable root, a home on disk or a directory of the host"}
+	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{} && !s.OwnDir()):
 		return &Refusal{"workspace", s.Space, "the key of a named workspace, for a box without a quota of its own and without a mount there"}
 	case s.Image != "" && !ValidTree(s.Image):
 		return &Refusal{"image", s.Image, "the name of a tree of the store"}
 	case s.Writable && len(s.Mounts)+len(s.Lent) > MaxMounts-rootMounts:
 		return &Refusal{"read_only_root", "false", "true, or with at most " + strconv.Itoa(MaxMounts-rootMounts) + " mounts"}
+	case s.DiskHome && len(s.Mounts)+len(s.Lent) > MaxMounts-rootMounts:
+		return &Refusal{"home_on_disk", "true", "false, or with at most " + strconv.Itoa(MaxMounts-rootMounts) + " mounts"}
 	case len(s.Mounts)+len(s.Lent) > MaxMounts:
 		return &Refusal{"mounts", strconv.Itoa(len(s.Mounts)), "at most " + strconv.Itoa(MaxMounts)}
 	case len(s.Caller.Groups) > MaxGroups:
@@ -155,6 +166,9 @@ func (s *Spec) Validate() error {
 	seen := map[string]bool{}
 	if s.ManagedWork {
 		seen[Workspace] = true
+	}
+	if s.DiskHome {
+		seen[Home] = true
 	}
 	if err := s.validLent(seen); err != nil {
 		return err

@@ -47,7 +47,7 @@ func getStatus(c *Call) (any, error) {
 	}
 	return api.Status{
 		State: string(o.State), Off: o.Off, Queue: queue(c), Warm: warm(o),
-		Version: c.Version, StartedAt: c.Started, Sessions: o.Sessions, MaxSessions: o.MaxSessions,
+		Version: c.Version, StartedAt: c.Started, Sessions: o.Sessions, MaxSessions: o.MaxSessions, Stopped: o.Stopped,
 		Processes: o.Processes, MaxProcesses: o.MaxProcesses, Running: o.Running, Executed: o.Executed,
 		ControlGroups: o.ControlGroups, BestEffort: o.BestEffort, Unenforced: append([]string{}, o.Unenforced...),
 		Enforced: wire.Enforced(o.Enforced), Degraded: append([]string{}, o.Degraded...),

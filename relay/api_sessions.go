@@ -3,6 +3,8 @@
 package relay
 
 import (
+	"time"
+
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -117,6 +119,36 @@ func setFrozen(c *Call, on bool) (any, error) {
 		return nil, err
 	}
 	if err := s.Freeze(c.Context(), on); err != nil {
+		return nil, err
+	}
+	return wire.Session(s.Info()), nil
+}
+
+// stopSession ends the programs and the box of a session, which keeps what it has on disk.
+func stopSession(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	if s, err = c.Sup.Stop(c.Context(), s); err != nil {
+		return nil, err
+	}
+	return wire.Session(s.Info()), nil
+}
+
+// startSession starts a stopped session again.
+func startSession(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var in api.SessionStart
+	if c.R.ContentLength != 0 { // it may be left out
+		if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+			return nil, err
+		}
+	}
+	if s, err = c.Sup.Start(c.Context(), s, (*time.Duration)(in.Wait)); err != nil {
 		return nil, err
 	}
 	return wire.Session(s.Info()), nil

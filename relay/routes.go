@@ -94,6 +94,8 @@ func sessionRoutes() []Route {
 		ends("DELETE /v1/sessions/{id}", access.User, "owner", deleteSession),
 		line("GET /v1/sessions/{id}/instructions", access.Viewer, "owner", getInstructions),
 		line("POST /v1/sessions/{id}/keep", access.User, "owner", keepWorkspace),
+		ends("POST /v1/sessions/{id}/stop", access.User, "owner", stopSession),
+		line("POST /v1/sessions/{id}/start", access.User, "owner", startSession),
 		line("POST /v1/sessions/{id}/freeze", access.User, "owner", freezeSession),
 		line("POST /v1/sessions/{id}/thaw", access.User, "owner", thawSession),
 		line("POST /v1/sessions/{id}/renew", access.User, "owner", renewSession),

@@ -43,7 +43,7 @@ func (v *Supervisor) times(s *session.Session, now time.Time) isolation.Times {
 	settings := s.Current()
 	t := isolation.Times{Grace: v.grace, Idle: time.Duration(settings.TTL)}
 	if life := time.Duration(settings.MaxLifetime); life > 0 {
-		t.End = max(s.Created.Add(life).Sub(now), time.Millisecond)
+		t.End = max(s.Created.Add(s.Rested()+life).Sub(now), time.Millisecond)
 	}
 	return t
 }
@@ -95,19 +95,27 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	var (
 		mu      sync.Mutex
 		adopted []*session.Session
+		stopped []*session.Session
 		rest    []string
 	)
 	err = AtOnce(all, func(box string) (err error) {
 		var s *session.Session
-		if l.Lives(box) {
+		rests := l.Stopped(box)
+		switch {
+		case rests:
+			s, err = v.takeOverStopped(ctx, l, box)
+		case l.Lives(box):
 			s, err = v.takeOverOne(ctx, l.Sessions[box])
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if s != nil {
-			adopted = append(adopted, s)
-		} else {
+		switch {
+		case s == nil:
 			rest = append(rest, box)
+		case rests:
+			stopped = append(stopped, s)
+		default:
+			adopted = append(adopted, s)
 		}
 		return err
 	})
@@ -116,7 +124,10 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	}
 	// From here on sessions hand on to each other what they have made in directories that they share.
 	v.record.Lost(l, rest)
-	_ = AtOnce(adopted, func(s *session.Session) error { v.reconcile(ctx, s); return nil })
+	for _, s := range stopped {
+		v.enterStopped(ctx, s)
+	}
+	_ = AtOnce(adopted, func(s *session.Session) error { v.reconcile(ctx, s); v.resumeAdopted(ctx, l, s); return nil })
 	return AtOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
 }
 
@@ -192,7 +203,9 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	}
 	s := session.New(&v.sessionHooks, &session.Params{
 		ID: r.ID, Owner: r.Owner.Principal(), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live, Skills: r.Skills, Drives: r.Drives,
+		Rested: r.Rested,
 	})
+	s.Record.Again = r.Again
 	s.SetBoxKey(r.Box)
 	s.SetMounting(r.Live, r.Mounting)
 	v.secrets.Restore(s)

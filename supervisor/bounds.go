@@ -82,15 +82,35 @@ func (v *Supervisor) fullLocked(w *want) error {
 		return &quota.Full{Reason: quota.Owner, Own: true, Err: fault.Errorf(fault.Exhausted, "you have %d of %d sessions (sessions.max_per_owner)", own, limits.MaxPerOwner).WithHint(hint).
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_per_owner", Used: strconv.Itoa(own), Allowed: strconv.Itoa(limits.MaxPerOwner), Setting: "a larger sessions.max_per_owner"})}
 	}
-	if most := limits.Max; len(v.sessions) >= most {
-		return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "boxd has %d of %d sessions, %d of them yours (sessions.max)", len(v.sessions), most, v.owned[w.who.Name]).WithHint(hint).
-			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(len(v.sessions)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})}
+	return v.spaceLocked(w)
+}
+
+// spaceLocked refuses a box that would be one too many. A session that is stopped has none.
+func (v *Supervisor) spaceLocked(w *want) error {
+	const hint = "remove or stop one (boxctl rm, boxctl stop), or wait for an idle one to end"
+	if v.closed {
+		return Stopping()
+	}
+	if living, most := v.livingLocked(), w.cfg.Sessions.Max; living >= most {
+		return &quota.Full{Reason: quota.Sessions, Err: fault.Errorf(fault.Exhausted, "boxd has %d of %d sessions, %d of them yours (sessions.max)", living, most, v.ownLivingLocked(w.who.Name)).WithHint(hint).
+			By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max", Used: strconv.Itoa(living), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max"})}
 	}
 	if most := w.cfg.Queue.AtOnce(); v.starting >= most {
 		return &quota.Full{Reason: quota.Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "%d sessions are starting, the limit (queue.starts)", most).
 			WithHint("try again")}
 	}
 	return nil
+}
+
+// ownLivingLocked is how many of an owner's sessions have a box.
+func (v *Supervisor) ownLivingLocked(owner string) int {
+	n := v.owned[owner]
+	for s := range v.stopped {
+		if s.Owner.Name == owner {
+			n--
+		}
+	}
+	return n
 }
 
 // forget takes a session off the list, with what it had reserved.
@@ -110,6 +130,9 @@ func (v *Supervisor) May(s *session.Session, tool string) error {
 // reading is what a session has at the moment.
 func (v *Supervisor) reading(s *session.Session) quota.Reading {
 	r := quota.Reading{Memory: s.Current().Memory, Counted: s.Grouped()}
+	if s.Box() == nil { // what it holds on disk is all
+		r = quota.Reading{Space: true}
+	}
 	if d := s.Work(v.Workspaces()); d != nil && s.Current().Workspace == "" { // one that is lent is counted once
 		r.Disk = quantity.Size(d.Used)
 	}

@@ -4,11 +4,9 @@ package supervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -16,26 +14,34 @@ import (
 // End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway.
 // Ending one that is ending already only waits.
 func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session.EndReason) error {
-	select {
-	case <-s.Started():
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if s.BeginEnd(reason) {
-		v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // goes on when its first caller has gone
-	}
-	select {
-	case <-s.Ended():
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	for {
+		select {
+		case <-s.Started():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if s.BeginEnd(reason) {
+			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // goes on when its first caller has gone
+		}
+		select {
+		case <-s.Ended():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		// What was to end because of its box, or of its time, has ended. Whoever wants the session gone means the one that
+		// has taken its place too.
+		next := s.Next()
+		if next == nil || reason != session.EndDeleted && reason != session.EndUnclaimed {
+			return nil
+		}
+		s = next
 	}
 }
 
 // release ends the box and forgets the session. While the box resists it stays in the list.
 func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	box, reason, last := s.Box(), s.Reason(), v.reading(s)
-	if reason == session.EndLost || reason == session.EndUnhealthy {
+	if box != nil && (reason == session.EndLost || reason == session.EndUnhealthy) {
 		box.Close() // whoever waits for a program of it need not wait for the kernel too
 	}
 	forgotten := make(chan struct{})
@@ -43,22 +49,10 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 		defer close(forgotten)
 		v.record.Ending(s)
 	}()
-	for {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
-		err := v.Spaces.EndBox(ctx, s.BoxKey()) //nolint:contextcheck // the caller is for what is told of it alone
-		cancel()
-		if err == nil || errors.Is(err, client.ErrKeeperGone) {
-			break
-		}
-		v.log.Error("cannot end session; trying again", "session", s.ID, "error", err)
-		select {
-		case <-time.After(endRetry):
-			continue
-		case <-v.life.Done():
-		}
-		break
+	v.endBox(s, func(ctx context.Context) error { return v.Spaces.EndBox(ctx, s.BoxKey()) }) //nolint:contextcheck // the caller is for what is told of it alone
+	if box != nil {
+		box.Close()
 	}
-	box.Close()
 	<-forgotten
 	_ = s.Exclusive(func() error {
 		v.record.Ending(s) // and with what was still being mounted

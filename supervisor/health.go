@@ -89,7 +89,25 @@ func (v *Supervisor) allLocked() []*session.Session { return slices.Collect(maps
 func (v *Supervisor) enterLocked(s *session.Session) {
 	v.sessions[s.Key] = s
 	v.owned[s.Owner.Name]++
+	v.restLocked(s)
 }
+
+// restLocked notes that a session has no box, if that is so.
+func (v *Supervisor) restLocked(s *session.Session) {
+	if state, _, _ := s.State(); state == session.StateStopped {
+		v.stopped[s] = true
+	}
+}
+
+// replaceLocked puts a session on the list in the place of another of its key.
+func (v *Supervisor) replaceLocked(was, is *session.Session) {
+	delete(v.stopped, was)
+	v.sessions[is.Key] = is
+	v.restLocked(is)
+}
+
+// livingLocked is how many sessions have a box, or are to have one.
+func (v *Supervisor) livingLocked() int { return len(v.sessions) - len(v.stopped) }
 
 // leaveLocked takes a session off the list; one that is not on it is of no matter.
 func (v *Supervisor) leaveLocked(s *session.Session) {
@@ -97,6 +115,7 @@ func (v *Supervisor) leaveLocked(s *session.Session) {
 		return
 	}
 	delete(v.sessions, s.Key)
+	delete(v.stopped, s)
 	if v.owned[s.Owner.Name]--; v.owned[s.Owner.Name] == 0 {
 		delete(v.owned, s.Owner.Name) // or names would be kept for ever
 	}

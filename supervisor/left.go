@@ -38,7 +38,13 @@ func (l *Left) Of(box string) *Record { return l.Records[l.Sessions[box]] }
 // Lives reports whether the session of a box is to be taken over.
 func (l *Left) Lives(box string) bool {
 	r := l.Of(box)
-	return l.Sessions[box] != "" && slices.Contains(l.Living, box) && (r == nil || !r.Over())
+	return l.Sessions[box] != "" && !l.Stopped(box) && slices.Contains(l.Living, box) && (r == nil || !r.Over())
+}
+
+// Stopped reports whether the session of a box is stopped, and its files are to be kept.
+func (l *Left) Stopped(box string) bool {
+	r := l.Of(box)
+	return r != nil && r.Stopped != nil && !r.Over()
 }
 
 // Over reports whether a session has ended with the boxd that has written its record.

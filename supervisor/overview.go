@@ -48,7 +48,8 @@ func (v *Supervisor) example(ctx context.Context) (*isolation.Spec, error) {
 
 // Overview is the daemon in figures.
 type Overview struct {
-	Sessions      int
+	Sessions      int // without those that are stopped
+	Stopped       int
 	MaxSessions   int
 	Processes     int // of all sessions
 	MaxProcesses  int // of one session
@@ -81,7 +82,7 @@ func (v *Supervisor) Overview() Overview {
 	cfg := v.cfg.Load()
 	v.mu.Lock()
 	host := v.host
-	o := Overview{Sessions: len(v.sessions), Executed: v.executed.Load()}
+	o := Overview{Sessions: v.livingLocked(), Stopped: len(v.stopped), Executed: v.executed.Load()}
 	all := slices.Collect(maps.Values(v.sessions))
 	v.mu.Unlock()
 	o.MaxSessions, o.MaxProcesses, o.BestEffort = cfg.Sessions.Max, cfg.Processes.Max, cfg.Limits.BestEffort
@@ -164,11 +165,11 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	return nil
 }
 
-// Idle reports whether there is no session. Who waits for one has a connection, which is for others to count.
+// Idle reports whether no session has a box. One that is stopped needs no boxd. Who waits for one has a connection, which is for others to count.
 func (v *Supervisor) Idle() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return len(v.sessions) == 0
+	return v.livingLocked() == 0
 }
 
 // Alive reports whether the supervisor still does its work: its locks can be had, and the reaper has looked

@@ -43,7 +43,57 @@ func (r *Recorder) Write(s *session.Session) error {
 		ID: s.ID, Key: s.Key, Owner: RecordOwnerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
 		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: live, Mounting: mounting, Skills: s.Skills(), Drives: s.Drives(),
 		Shared: r.MountPoints.Points.Of(s.Key), Ending: s.Record.Ending,
+		Rested: s.Rested(), Stopped: s.Record.Stopped, Again: s.Record.Again,
 	})
+}
+
+// Stopped writes down that a session is stopped, before anything of it is ended. After an error it is not.
+func (r *Recorder) Stopped(s *session.Session, is *session.Stopped) error {
+	s.Record.Lock()
+	s.Record.Stopped = is
+	s.Record.Unlock()
+	err := r.Write(s)
+	if err != nil {
+		s.Record.Lock()
+		s.Record.Stopped = nil
+		s.Record.Unlock()
+	}
+	return err
+}
+
+// Restarted writes down that a session which was stopped has its box, and what it is still to be given. After an error it
+// is stopped.
+func (r *Recorder) Restarted(s *session.Session) error {
+	s.Record.Lock()
+	is := s.Record.Stopped
+	s.Record.Stopped, s.Record.Again = nil, &is.Again
+	s.Record.Unlock()
+	err := r.Write(s)
+	if err != nil {
+		s.Record.Lock()
+		s.Record.Stopped, s.Record.Again = is, nil
+		s.Record.Unlock()
+	}
+	return err
+}
+
+// Resumed writes down that a session has what it was to be given.
+func (r *Recorder) Resumed(s *session.Session) {
+	s.Record.Lock()
+	s.Record.Again = nil
+	s.Record.Unlock()
+	if err := r.Write(s); err != nil { // the next boxd gives it to the session once more
+		r.Log.Error("cannot write record", "session", s.ID, "error", err)
+	}
+}
+
+// Unmounted removes what was made for the mounts of a session that is stopped and has no box any more. What nobody has
+// answered for is removed when the session ends.
+func (r *Recorder) Unmounted(ctx context.Context, s *session.Session) {
+	live, change := s.Mounting()
+	settings := s.Current()
+	r.MountPoints.Ending(s.Key, s.Caller(), &settings, change.Leftovers(live))
+	_ = r.MountPoints.End(ctx, s.Key) // told; the record has it
 }
 
 // boxOf is what a record has of the key of the box.

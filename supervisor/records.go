@@ -19,10 +19,11 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Record is one session that is to live: it is written before anybody hears of the session, and its end
-// begins with the end of the record. No value of its environment is in it.
+// begins with the end of the record. No value of its environment is in it, unless it is stopped.
 type Record struct {
 	ID       string                      `json:"id"`
 	Key      string                      `json:"key"`
@@ -44,6 +45,12 @@ type Record struct {
 	Drives []policy.ActiveDrive `json:"drives,omitempty"`
 	// Shared is where it has mounts in directories of the host, and what was made there for them.
 	Shared *mounts.HostMounts `json:"shared,omitempty"`
+	// Rested is how long it was stopped in all, but for now.
+	Rested time.Duration `json:"rested,omitempty"`
+	// Stopped says that it has no box, or is to have none, and what it is started again from.
+	Stopped *session.Stopped `json:"stopped,omitempty"`
+	// Again is what it is still to be given, since it was started again.
+	Again *session.Again `json:"again,omitempty"`
 	// Ending says that it is not taken over: its end has begun, and what is Shared is removed after its box.
 	Ending bool `json:"ending,omitempty"`
 }

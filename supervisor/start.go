@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -25,7 +26,7 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	var box *client.Box
 	var warm bool
 	err := v.secrets.Begin(s)
-	if err == nil {
+	if err == nil && s.Stopped() == nil { // or it has held them all the time
 		err = v.Attachments.Begin(s) // before its record
 	}
 	if err == nil {
@@ -44,30 +45,46 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 		if err == nil {
 			err = v.Attachments.Mount(ctx, s, box)
 		}
+		if err == nil {
+			err = v.startedAgain(s)
+		}
 		if err != nil {
-			err = errors.Join(err, v.boxes.End(ctx, s.BoxKey(), true))
+			err = errors.Join(err, v.boxes.End(ctx, s.BoxKey(), s.Stopped() == nil))
 			box.Close()
 		}
 	}
 	if err != nil {
 		s.Emit(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
 		box, err = nil, session.StartError(s.ID, &s.Settings, err)
-		v.record.Ending(s)
-		v.record.End(ctx, s)
-		v.giveBack(s.Key)
-		v.Spaces.Release(s.Key)
-		v.forget(s)
+		if s.Stopped() != nil {
+			v.startFailed(ctx, s)
+		} else {
+			v.record.Ending(s)
+			v.record.End(ctx, s)
+			v.giveBack(s.Key)
+			v.Spaces.Release(s.Key)
+			v.forget(s)
+		}
 	}
 	if move := s.Launched(box, err); err != nil || move != nil {
 		return cmp.Or(err, move)
 	}
-	v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
-	v.due(s, time.Time{})
 	told := events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)}
+	if is := s.Stopped(); is != nil {
+		v.ledger.Stop(s.Key, quota.Reading{Space: true})
+		v.ledger.Resume(s.Owner.Name, s.Key, v.reading(s))
+		told.Detail = fmt.Sprintf("again, after %v", time.Since(is.Since).Round(time.Second))
+	} else {
+		v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
+	}
+	v.due(s, time.Time{})
 	if warm {
 		told.Detail = "a box that was ahead of need"
 	}
 	s.Emit(ctx, told)
+	if is := s.Stopped(); is != nil {
+		v.resume(ctx, s, &is.Again)
+	}
 	return nil
 }
 
@@ -75,6 +92,13 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 // error there is no box.
 func (v *Supervisor) box(ctx context.Context, s *session.Session) (box *client.Box, warm bool, err error) {
 	spec := s.Spec()
+	if spec.Resume { // its record says that it is stopped until it has all that it needs
+		v.pool.Used()
+		if box, err = v.boxes.Launch(ctx, spec); isNoRange(err) && v.pool.Yield(ctx) {
+			box, err = v.boxes.Launch(ctx, spec)
+		}
+		return box, false, err
+	}
 	if m := v.pool.Take(s.Current().Profile, spec); m != nil {
 		s.SetBoxKey(m.Key)
 		err := v.beside(s, func() error { return v.dress(ctx, m, spec) })
@@ -156,7 +180,7 @@ func (v *Supervisor) mostWarm() int {
 	if v.closed || v.gate.Check(cfg.Enabled) != nil {
 		return 0
 	}
-	return max(cfg.Sessions.Max-len(v.sessions), 0)
+	return max(cfg.Sessions.Max-v.livingLocked(), 0)
 }
 
 // quiet reports whether a box may be made ahead of need now.

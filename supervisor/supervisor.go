@@ -79,9 +79,10 @@ type Supervisor struct {
 	mu        sync.Mutex // guards the fields below
 	sessions  map[string]*session.Session
 	closed    bool
-	starting  int            // boxes, for sessions
-	owned     map[string]int // sessions, by the names of their owners
-	nextLook  time.Time      // when the reaper looks again
+	starting  int                       // boxes, for sessions
+	owned     map[string]int            // sessions, by the names of their owners
+	stopped   map[*session.Session]bool // those of sessions that have no box
+	nextLook  time.Time                 // when the reaper looks again
 	deadlines deadlines
 	host      policy.Host
 }
@@ -115,7 +116,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v := &Supervisor{
 		ledger: used, accounts: quota.NewAccounts(used, time.Now),
 		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
-		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{},
+		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
 	}
 	v.cfg.Store(&cfg)
 	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mounts.MountPointCleanup{Boxes: v.boxes, Points: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
@@ -168,6 +169,9 @@ func (v *Supervisor) Close() {
 	v.line.Wake() // who waits for room hears of it
 	var ends sync.WaitGroup
 	for _, s := range all {
+		if state, _, _ := s.State(); state == session.StateStopped { // it has no box, and is the next boxd's
+			continue
+		}
 		ends.Go(func() {
 			if v.keep {
 				v.park(s)
@@ -230,6 +234,8 @@ func (v *Supervisor) join(ctx context.Context, s *session.Session, req *policy.R
 	case state == session.StateReady:
 		s.Touch(time.Now())
 		return true, nil
+	case state == session.StateStopped || state == session.StateStopping:
+		return true, session.StoppedError(s.ID)
 	}
 	select {
 	case <-s.Ended():

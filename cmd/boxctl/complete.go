@@ -159,7 +159,7 @@ func (a completer) flags() map[string]cobra.CompletionFunc {
 		"images import --form":   a.value(words("oci", "docker", "rootfs")),
 		"images pull --platform": a.value(words("linux/amd64", "linux/arm64")),
 		"events --type": a.value(words(
-			"session.started", "session.failed", "session.ended", "session.frozen", "session.thawed", "session.changed", "exec.started", "exec.ended",
+			"session.started", "session.failed", "session.ended", "session.frozen", "session.thawed", "session.stopped", "session.changed", "exec.started", "exec.ended",
 			"process.started", "process.ready", "process.restarted", "process.ended", "denied", "oom", "quota",
 			"config.reloaded", "config.refused", "daemon.started", "daemon.stopping", "grant.changed",
 		)),

@@ -54,7 +54,7 @@ func flagTopics() []topic {
 			"tmp", "workspace-quota", "workspace-inodes", "ulimit",
 		}},
 		{"Network", []string{"network", "network-rule", "network-strict", "network-connections", "network-bandwidth", "secret"}},
-		{"Mounts and files", []string{"here", "mount", "workspace", "input", "drive", "skill", "image", "writable-root"}},
+		{"Mounts and files", []string{"here", "mount", "workspace", "input", "drive", "skill", "image", "writable-root", "home-on-disk"}},
 		{"Input and output", []string{
 			"interactive", "terminal", "detach", "detach-keys", "no-stdin", "stdin", "output", "changes", "changes-include", "changes-exclude", "output-version",
 		}},

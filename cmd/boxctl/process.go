@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -116,6 +117,12 @@ func (f *startFlags) request(id, name string, argv []string) (*api.ProcessReques
 	return req, nil
 }
 
+// anyGiven reports whether a flag of the command itself was given.
+func (f *startFlags) anyGiven() (given bool) {
+	f.set.VisitAll(func(flag *pflag.Flag) { given = given || flag.Changed })
+	return given
+}
+
 // ready is when the process is, nil if no flag says so.
 func (f *startFlags) ready(errs *[]error) *api.Ready {
 	var ready api.Ready
@@ -156,19 +163,30 @@ func signalName(name string) string {
 func (a *app) startCommand() *cobra.Command {
 	var f startFlags
 	cmd := &cobra.Command{
-		Use:   "start [flags] BOX [NAME] [--] PROGRAM [ARG...]",
-		Short: "Start a background process in a box",
+		Use:   "start [flags] BOX [NAME] [--] [PROGRAM [ARG...]]",
+		Short: "Start a background process in a box, or a stopped box",
 		Long: `start starts a process in a box and prints its name. It runs until it ends, is stopped, or its box
 is removed; logs and attach show its output. If the box already has a process of that name with the
 same flags, start does nothing. Without NAME, the process is named after the program, which then
-follows --.`,
+follows --.
+
+With nothing but BOX, start starts a box again that boxctl stop has stopped: with its name, settings,
+environment and files, and with the processes of --restart always. It waits for room as create does.`,
 		Example: `  boxctl start --restart on-failure --ready-port 8080 --wait work web -- ./serve
   boxctl start --stdin --restart always --restart-limit 0 work mcp -- python3 /opt/mcp/server.py
   boxctl start -t work shell -- bash
-  boxctl start work -- ./serve`,
+  boxctl start work -- ./serve
+  boxctl start work`,
 		Args: usage(names(cobra.MinimumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id := args[0]
+			if len(args) == 1 && !f.anyGiven() {
+				s, err := c.StartSession(cmd.Context(), id)
+				if err == nil && a.json {
+					return a.printJSON(s)
+				}
+				return err
+			}
 			name, program := f.split(args[1:])
 			req, err := f.request(id, name, program)
 			if err != nil {
@@ -258,14 +276,23 @@ func (a *app) stopCommand() *cobra.Command {
 	var signal, grace string
 	var remove bool
 	cmd := &cobra.Command{
-		Use:   "stop [flags] BOX PROCESS...",
-		Short: "Stop processes of a box",
+		Use:   "stop [flags] BOX [PROCESS...]",
+		Short: "Stop processes of a box, or the box",
 		Long: `stop sends each process its stop signal, kills it if it does not end in its grace time, and returns
-when all of them have ended. Their output can still be read for a while, unless --rm removes it.`,
+when all of them have ended. Their output can still be read for a while, unless --rm removes it.
+
+Without PROCESS, stop stops the box: it ends all its programs and frees its memory, and keeps its
+name, settings, environment, workspace, changes to the root filesystem, and the home directory if
+the box has --home-on-disk. /tmp and any other home directory are lost. boxctl start BOX starts it
+again, also after a reboot of the host.`,
 		Example: `  boxctl stop work web
-  boxctl stop --signal INT --grace 1m work job`,
-		Args: usage(names(cobra.MinimumNArgs(2))),
+  boxctl stop --signal INT --grace 1m work job
+  boxctl stop work`,
+		Args: usage(names(cobra.MinimumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if len(args) == 1 {
+				return a.stopBox(cmd, c, args[0])
+			}
 			var errs []error
 			wait := parseFlag(&errs, cmd.Flags(), "grace", grace, quantity.ParseDuration)
 			signal = signalName(signal)
@@ -297,6 +324,23 @@ when all of them have ended. Their output can still be read for a while, unless 
 	cmd.Flags().StringVar(&grace, "grace", "", "`TIME` time until SIGKILL; 0s kills at once (default: the process's own)")
 	cmd.Flags().BoolVar(&remove, "rm", false, "remove the stopped processes and their output")
 	return cmd
+}
+
+// stopBox stops a box.
+func (a *app) stopBox(cmd *cobra.Command, c *client.Client, id string) error {
+	for _, name := range []string{"signal", "grace", "rm"} {
+		if cmd.Flags().Changed(name) {
+			return &usageError{err: fmt.Errorf("stop: --%s is for processes; name one of the box", name), hint: "boxctl stop " + render.ShellWord(id) + " stops the box"}
+		}
+	}
+	s, err := c.StopSession(cmd.Context(), id)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(s)
+	}
+	return nil
 }
 
 // stopProcess ends a process, its own way unless a signal or a time says otherwise.

@@ -31,7 +31,7 @@ func flagsOfFields() map[string]string {
 	return map[string]string{
 		"mounts": "mount", "network_rules": "network-rule", "env": "env", "labels": "label", "variables": "var",
 		"rlimits": "ulimit", "inputs": "input", "skills": "skill", "drives": "drive", "secrets": "secret",
-		"read_only_root": "writable-root", "restart.policy": "restart", "restart.delay": "restart-delay",
+		"read_only_root": "writable-root", "home_on_disk": "home-on-disk", "restart.policy": "restart", "restart.delay": "restart-delay",
 		"restart.max_delay": "restart-delay", "restart.window": "restart-limit",
 		"restart.limit": "restart-limit", "ready.line": "ready-line", "ready.port": "ready-port", "ready.command": "ready-command",
 		"ready.timeout": "ready-timeout", "ready": "ready-line", "stop.signal": "stop-signal", "stop.grace": "grace",

@@ -36,12 +36,14 @@ type sessionFlags struct {
 	rlimits                 []string
 	name                    string // of run and create
 	dry, writable, strict   bool
+	diskHome                bool
 }
 
 func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
 	f.set.StringVarP(&f.profile, "profile", "p", "", "`PROFILE` profile to take limits and rules from")
 	f.set.StringVar(&f.image, "image", "", "`IMAGE` root filesystem: host, or an image of boxctl images ls")
+	f.set.BoolVar(&f.diskHome, "home-on-disk", false, "keep the home directory on disk instead of in memory, also while the box is stopped")
 	f.set.BoolVar(&f.writable, "writable-root", false, "let programs change files of the image, for this box only")
 	f.set.StringVar(&f.network, "network", "", "`MODE` off, egress (what --network-rule allows) or host")
 	f.set.StringArrayVar(&f.rules, "network-rule", nil, "`RULE` allow connections to a host name or CIDR, for example pypi.org or '10.0.0.0/8 tcp 443'")
@@ -75,6 +77,9 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	given := f.set.Changed
 	if given("image") {
 		req.Image = &f.image
+	}
+	if given("home-on-disk") {
+		req.HomeOnDisk = &f.diskHome
 	}
 	if given("writable-root") {
 		req.ReadOnlyRoot = new(!f.writable)

@@ -279,11 +279,11 @@ func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 // undo ends a box whose start a lost keeper has begun: the next keeper may find it, or its
 // workspace, and nobody would know of either. If that keeper is lost too, undo goes on with the
 // one after it.
-func (k *Keeper) undo(ctx context.Context, key string) error {
+func (k *Keeper) undo(ctx context.Context, spec *isolation.Spec) error {
 	ctx, cancel := context.WithTimeout(ctx, undoPatience)
 	defer cancel()
 	for {
-		err := k.End(ctx, key, true)
+		err := k.End(ctx, spec.Key, !spec.Resume)
 		if !errors.Is(err, ErrKeeperGone) && !errors.Is(err, ErrNoKeeper) || k.closed() || ctx.Err() != nil {
 			return err
 		}
@@ -310,7 +310,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 		<-l.over
 		// The start may have come so far that the next keeper finds the box, which nobody would
 		// know of.
-		if eerr := k.undo(context.WithoutCancel(ctx), spec.Key); eerr != nil {
+		if eerr := k.undo(context.WithoutCancel(ctx), spec); eerr != nil {
 			return nil, fmt.Errorf("%w; after that: %w", ErrNoKeeper, eerr)
 		}
 		return nil, err
@@ -337,11 +337,11 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 		box.Close()
 	}
 	// The keeper has started the box, so the keeper has to end it again.
-	return nil, errors.Join(err, k.undo(context.WithoutCancel(ctx), spec.Key))
+	return nil, errors.Join(err, k.undo(context.WithoutCancel(ctx), spec))
 }
 
-// End kills a box and waits until nothing of it is left but its workspace, and not even that with
-// removeWork. It is no error if the box does not exist.
+// End kills a box and waits until nothing of it is left but what it has on disk, and not even that with
+// removeWork. Without that, it is written to the disk. It is no error if the box does not exist.
 func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
 	return k.order(ctx, &isolation.EndBox{Key: key, RemoveWork: removeWork})
 }

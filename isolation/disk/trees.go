@@ -77,7 +77,7 @@ func (w *Workspaces) Keep(key, tree string) error {
 }
 
 // keepNamed turns the workspace of a box that has ended into a named one, with the quota it has. For a
-// box with a writable root, what lies beside it is left for Remove, and stays in the quota until
+// box with a writable root or a home on disk, what lies beside it is left for Remove, and stays in the quota until
 // then.
 func (w *Workspaces) keepNamed(key, space string) error {
 	if (&isolation.ChangeSpace{Key: key}).Validate() != nil || (&isolation.ChangeSpace{Key: space}).Validate() != nil {
@@ -94,7 +94,7 @@ func (w *Workspaces) keepNamed(key, space string) error {
 	}
 	defer named.Close()
 	name := key
-	if hasWritableRoot(int(work.Fd()), key) {
+	if hasOwnDir(int(work.Fd()), key) {
 		name += "/" + workName
 	}
 	err = unix.Renameat2(int(work.Fd()), name, int(named.Fd()), space, unix.RENAME_NOREPLACE)
@@ -110,9 +110,9 @@ func (w *Workspaces) keepNamed(key, space string) error {
 	return errors.Join(named.Sync(), work.Sync())
 }
 
-// hasWritableRoot reports whether the directory of a box holds its workspace beside the changes to its
-// root. The directories for those belong to root, and nothing that a program has made does.
-func hasWritableRoot(work int, key string) bool {
+// hasOwnDir reports whether the directory of a box holds its workspace beside the changes to its
+// root and its home. The directories for those belong to root, and nothing that a program has made does.
+func hasOwnDir(work int, key string) bool {
 	fd, err := linux.OpenBeneath(work, key+"/"+overlay.Upper, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return false

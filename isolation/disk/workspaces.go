@@ -291,36 +291,91 @@ func (w *Workspaces) OpenFor(spec *isolation.Spec) (int, error) {
 	switch {
 	case spec.Space != "":
 		return w.Spaces.OpenPath(spec.Space)
-	case spec.Writable:
+	case spec.OwnDir():
 		return w.OpenPath(spec.Key + "/" + workName)
 	}
 	return w.OpenPath(spec.Key)
 }
 
-// workName is the workspace of a box with a writable root: it is beside the changes to the root,
-// in one directory whose quota is for both.
-const workName = "workspace"
+// OpenHome opens the home directory of a box that has one on disk.
+func (w *Workspaces) OpenHome(key string) (int, error) { return w.OpenPath(key + "/" + homeName) }
+
+// Names in the directory of a box with a writable root or a home on disk: they are beside the changes
+// to the root, in one directory whose quota is for all of it.
+const (
+	workName = "workspace"
+	homeName = "home"
+)
 
 // MakeFor makes what a box has on disk of its own. The directories for the changes to a writable
-// root belong to root on disk, which is PID 1 of the box; PID 1 makes what is in them.
+// root belong to root on disk, which is PID 1 of the box; PID 1 makes what is in them. They are
+// there for a home on disk as well, by which hasOwnDir knows the directory.
 func (w *Workspaces) MakeFor(spec *isolation.Spec) error {
 	err := w.Make(spec.Key, spec.Work)
-	if err != nil || !spec.Writable {
+	if err != nil || !spec.OwnDir() {
 		return err
 	}
 	for _, d := range []struct {
 		name  string
 		owner int
-	}{{overlay.Upper, 0}, {overlay.Work, 0}, {workName, isolation.BoxUID}} {
-		name := filepath.Join(spec.Key, d.name)
-		if err = w.root.Mkdir(name, 0o700); err == nil {
-			err = w.root.Lchown(name, d.owner, d.owner)
+	}{{overlay.Upper, 0}, {overlay.Work, 0}, {workName, isolation.BoxUID}, {homeName, isolation.BoxUID}} {
+		if d.name == homeName && !spec.DiskHome {
+			continue
 		}
-		if err != nil {
+		if err = w.makePart(spec.Key, d.name, d.owner); err != nil {
 			return errors.Join(err, w.Remove(spec.Key))
 		}
 	}
 	return nil
+}
+
+// makePart makes a directory in that of a box.
+func (w *Workspaces) makePart(key, part string, owner int) error {
+	name := filepath.Join(key, part)
+	if err := w.root.Mkdir(name, 0o700); err != nil {
+		return err
+	}
+	return w.root.Lchown(name, owner, owner)
+}
+
+// Resume makes what a box has left on disk ready for the next one of the same key, and gives it the
+// quota of that. overlayfs does not mount the work directory of an overlay that was volatile a
+// second time, so there is a new one: nothing in it belongs to the box.
+func (w *Workspaces) Resume(spec *isolation.Spec) error {
+	if info, err := w.root.Lstat(spec.Key); err != nil || !info.IsDir() {
+		return errors.Join(err, unix.ENOENT)
+	}
+	if spec.Work != (isolation.Quota{}) {
+		if _, err := w.SetQuota(spec.Key, spec.Work); err != nil { // ESRCH: it was made without one, which nobody can count any more
+			return err
+		}
+	}
+	if !spec.Writable {
+		return nil
+	}
+	dir, err := w.root.OpenRoot(spec.Key)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := removeAll(dir, overlay.Work); err != nil {
+		return err
+	}
+	return w.makePart(spec.Key, overlay.Work, 0)
+}
+
+// Sync writes the directory of a box that has ended to the disk, with everything in it. It is no error
+// if the box has none.
+func (w *Workspaces) Sync(key string) error {
+	dir, err := w.root.Open(key)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Syncfs(int(dir.Fd()))
 }
 
 // ChangeSpace makes a named workspace, or removes it. If it exists already only its quota is set,

@@ -150,7 +150,7 @@ func (k *Keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uin
 	if err == nil {
 		return
 	}
-	if err := k.end(&isolation.EndBox{Key: req.Spec.Key, RemoveWork: true}); err != nil {
+	if err := k.end(&isolation.EndBox{Key: req.Spec.Key, RemoveWork: !req.Spec.Resume}); err != nil {
 		k.cfg.Log.Printf("box %s, which nobody has: %v", req.Spec.Key, err)
 	}
 }

@@ -38,13 +38,17 @@ type box struct {
 	released   bool
 }
 
-// end kills a box if it is alive, waits until everything of it is released, and removes its
-// workspace if asked. It is no error if the box is not known: then there is nothing to end.
+// end kills a box if it is alive, waits until everything of it is released, and removes what it has
+// on disk if asked. Otherwise that is on disk even if the host loses power after this. It is no error
+// if the box is not known: then there is nothing to end.
 func (k *Keeper) end(req *isolation.EndBox) error {
-	if err := k.killBox(req.Key); err != nil || !req.RemoveWork {
+	if err := k.killBox(req.Key); err != nil {
 		return err
 	}
-	return k.work.Remove(req.Key)
+	if req.RemoveWork {
+		return k.work.Remove(req.Key)
+	}
+	return k.work.Sync(req.Key)
 }
 
 // keepTree ends a box, and turns its workspace into the tree of an image.

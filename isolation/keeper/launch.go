@@ -258,10 +258,14 @@ func (l *launching) enterGroup() (string, error) {
 }
 
 // makeWorkspace makes the managed workspace, new and empty: one that an earlier session with the
-// same key has left must have been removed, or this session would see it.
+// same key has left must have been removed, or this session would see it. A box that resumes has
+// what was left for it.
 func (l *launching) makeWorkspace() (string, error) {
-	if (!l.spec.ManagedWork || l.spec.Space != "") && !l.spec.Writable {
+	if (!l.spec.ManagedWork || l.spec.Space != "") && !l.spec.OwnDir() {
 		return "", nil
+	}
+	if l.spec.Resume {
+		return l.spec.Key, l.k.work.Resume(l.spec)
 	}
 	if err := l.k.work.MakeFor(l.spec); err != nil {
 		return l.spec.Key, err
@@ -305,6 +309,15 @@ func (l *launching) mapMounts() (string, error) {
 		}
 		l.sources = append(l.sources, mounts.Source{
 			FD: dir, Mount: isolation.Mount{Target: isolation.Workspace, Writable: true}, Owner: mounts.WorkOwner(),
+		})
+	}
+	if l.spec.DiskHome {
+		dir, err := l.k.work.OpenHome(l.spec.Key)
+		if err != nil {
+			return isolation.Home, err
+		}
+		l.sources = append(l.sources, mounts.Source{
+			FD: dir, Mount: isolation.Mount{Target: isolation.Home, Writable: true}, Owner: mounts.WorkOwner(),
 		})
 	}
 	for _, lent := range l.spec.Lent {

@@ -138,7 +138,7 @@ func (h *host) mount() (m int, item string, err error) {
 		return -1, item, err
 	}
 	for _, t := range h.trees { // the changes of each tree are shown there
-		if err := unix.Mkdirat(upper, t.name, 0o755); err != nil {
+		if err := makeDir(upper, directory{t.name, false}); err != nil {
 			return -1, t.name, err
 		}
 	}
@@ -159,7 +159,7 @@ func (h *host) parts(t *tree, owner int) (upper int, err error) {
 	if err := unix.Mkdirat(h.old, upperPlace+"/"+Work+"/"+t.name, 0o700); err != nil {
 		return -1, err
 	}
-	if err := unix.Mkdirat(h.old, t.part(), 0o755); err != nil {
+	if err := unix.Mkdirat(h.old, t.part(), 0o755); err != nil && !errors.Is(err, unix.EEXIST) { // in a directory that only PID 1 can write to
 		return -1, err
 	}
 	upper, err = linux.OpenBeneath(h.old, t.part(), unix.O_PATH|unix.O_DIRECTORY)

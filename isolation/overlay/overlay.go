@@ -6,6 +6,8 @@
 package overlay
 
 import (
+	"errors"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/linux"
@@ -132,21 +134,59 @@ func skeleton(upper int) (item string, err error) {
 		}
 	}
 	for name, target := range isolation.RootLinks() {
-		if err := unix.Symlinkat(target, upper, name); err != nil {
+		err := unix.Symlinkat(target, upper, name)
+		if errors.Is(err, unix.EEXIST) {
+			err = sameLink(upper, name, target)
+		}
+		if err != nil {
 			return name, err
 		}
 	}
 	file := isolation.FilesProgram[1:]
 	fd, err := unix.Openat(upper, file, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EEXIST) {
+		return file, ownEntry(upper, file, unix.S_IFREG)
+	}
 	if err != nil {
 		return file, err
 	}
 	return file, unix.Close(fd)
 }
 
+// ownEntry refuses what is in the upper layer already unless an earlier PID 1 of the same session has
+// made it (isolation.Spec.Resume): it belongs to PID 1 and is of that type. Programs cannot make such
+// an entry, nor remove or replace one.
+func ownEntry(upper int, name string, kind uint32) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(upper, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if st.Uid != 0 || st.Mode&unix.S_IFMT != kind {
+		return unix.EEXIST
+	}
+	return nil
+}
+
+// sameLink refuses another symbolic link than an earlier PID 1 has made.
+func sameLink(upper int, name, target string) error {
+	if err := ownEntry(upper, name, unix.S_IFLNK); err != nil {
+		return err
+	}
+	buf := make([]byte, len(target)+1)
+	n, err := unix.Readlinkat(upper, name, buf)
+	if err == nil && string(buf[:n]) != target {
+		err = unix.EEXIST
+	}
+	return err
+}
+
 func makeDir(upper int, d directory) error {
 	if d.path != "." {
-		if err := unix.Mkdirat(upper, d.path, 0o755); err != nil {
+		err := unix.Mkdirat(upper, d.path, 0o755)
+		if errors.Is(err, unix.EEXIST) {
+			err = ownEntry(upper, d.path, unix.S_IFDIR)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -95,6 +95,9 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *protocol.S
 		return nil, nil //nolint:nilerr // the next one may not
 	case lost:
 		return nil, b.Sup.End(ctx, s, session.EndLost)
+	case state == session.StateStopped || state == session.StateStopping: // somebody else has stopped it, and it is to be used
+		_, err := b.Sup.Start(ctx, s, nil)
+		return nil, err
 	case s.Reason() != "" || state != session.StateReady:
 		select {
 		case <-s.Ended():

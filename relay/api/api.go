@@ -30,6 +30,7 @@ type SessionRequest struct {
 	NetworkStrict *bool    `json:"network_strict,omitempty"`        // what connects to names is looked at
 	Secrets       []string `json:"secrets,omitempty" max:"8"`       // names; programs have placeholders, and only strict sessions have any
 	ReadOnlyRoot  *bool    `json:"read_only_root,omitempty"`
+	HomeOnDisk    *bool    `json:"home_on_disk,omitempty"` // within workspace_quota; a session that is stopped keeps it then
 	limits.Patch
 	Rlimits   map[string]string  `json:"rlimits,omitempty" max:"16"` // "SOFT:HARD" or one for both, by name: {"stack": "64MiB"}
 	Tmp       *quantity.Size     `json:"tmp,omitempty"`
@@ -52,6 +53,11 @@ type SessionChange struct {
 	Labels map[string]string `json:"labels,omitempty" max:"32"`
 }
 
+// SessionStart is the body of POST /v1/sessions/{id}/start.
+type SessionStart struct {
+	Wait *quantity.Duration `json:"wait,omitempty"` // for room, at most; less than the configured time
+}
+
 // Session describes a session.
 type Session struct {
 	ID            string   `json:"id"`
@@ -66,6 +72,7 @@ type Session struct {
 	NetworkStrict bool     `json:"network_strict,omitempty"`
 	Secrets       []string `json:"secrets,omitempty"` // names
 	ReadOnlyRoot  bool     `json:"read_only_root"`
+	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
 	limits.Limits
 	limits.Lifetime
 	WorkspaceName string            `json:"workspace_name,omitempty"` // of the one that is lent to it
@@ -80,7 +87,8 @@ type Session struct {
 	Enforcement map[string]string `json:"enforcement"`
 	CreatedAt   time.Time         `json:"created_at"`
 	LastUsedAt  time.Time         `json:"last_used_at"`
-	ExpiresAt   *time.Time        `json:"expires_at,omitempty"` // when it ends if nobody uses it
+	ExpiresAt   *time.Time        `json:"expires_at,omitempty"` // when it ends if nobody uses it, or is removed if it stays stopped
+	StoppedAt   *time.Time        `json:"stopped_at,omitempty"` // since when it is stopped
 	Running     int               `json:"running"`              // executions under way
 	Executions  int               `json:"executions"`
 	PID         uint32            `json:"pid,omitempty"`     // of its PID 1, on the host
@@ -330,6 +338,7 @@ type Status struct {
 	StartedAt     time.Time `json:"started_at"`
 	Sessions      int       `json:"sessions"`
 	MaxSessions   int       `json:"max_sessions"`
+	Stopped       int       `json:"stopped"`       // sessions that have no box, and are not among Sessions
 	Processes     int       `json:"processes"`     // that live, of all sessions
 	MaxProcesses  int       `json:"max_processes"` // of one session
 	Running       int       `json:"running"`       // executions and processes

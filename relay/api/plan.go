@@ -31,6 +31,7 @@ type PlannedSession struct {
 	NetworkStrict bool     `json:"network_strict,omitempty"`
 	Secrets       []string `json:"secrets,omitempty"` // names
 	ReadOnlyRoot  bool     `json:"read_only_root"`
+	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
 	limits.Limits
 	limits.Lifetime
 	Mounts []Mount  `json:"mounts"`

@@ -14,6 +14,7 @@ type Profile struct {
 	NetworkRules  []string `json:"network_rules"`
 	NetworkStrict bool     `json:"network_strict"`
 	ReadOnlyRoot  bool     `json:"read_only_root"`
+	HomeOnDisk    bool     `json:"home_on_disk"`
 	Mounts        string   `json:"mounts"`
 	Skills        []string `json:"skills"` // names, of a session that asks for none
 	limits.Limits

@@ -49,6 +49,16 @@ func (c *Client) ThawSession(ctx context.Context, id string) (api.Session, error
 	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/thaw", nil), nil)
 }
 
+// StopSession ends all programs of a session and keeps what it has on disk, until StartSession.
+func (c *Client) StopSession(ctx context.Context, id string) (api.Session, error) {
+	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/stop", nil), nil)
+}
+
+// StartSession starts a stopped session again, as soon as there is room for it. One that runs is returned as it is.
+func (c *Client) StartSession(ctx context.Context, id string) (api.Session, error) {
+	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/start", nil), nil)
+}
+
 // RenewSession begins the idle time of a session anew.
 func (c *Client) RenewSession(ctx context.Context, id string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/renew", nil), nil)

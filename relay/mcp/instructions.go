@@ -45,7 +45,7 @@ func (f *Facts) network() string {
 // FactsOf are the facts of a session that is there.
 func FactsOf(s *api.Session, p *api.Profile) *Facts {
 	f := &Facts{Enforcement: s.Enforcement, Named: s.ID, Profile: *p, Box: api.PlannedSession{
-		ID: s.ID, Profile: s.Profile, Network: s.Network, NetworkRules: s.NetworkRules, NetworkStrict: s.NetworkStrict, ReadOnlyRoot: s.ReadOnlyRoot,
+		ID: s.ID, Profile: s.Profile, Network: s.Network, NetworkRules: s.NetworkRules, NetworkStrict: s.NetworkStrict, ReadOnlyRoot: s.ReadOnlyRoot, HomeOnDisk: s.HomeOnDisk,
 		Limits: s.Limits, Mounts: s.Mounts,
 	}}
 	for i := range s.Skills {
@@ -121,7 +121,11 @@ func (f *Facts) files() string {
 	if len(places) > 0 {
 		text += strings.Join(places, ", ") + "; "
 	}
-	text += fmt.Sprintf("/tmp and the home directory are writable, up to %v together", f.Box.Tmp)
+	if f.Box.HomeOnDisk {
+		text += fmt.Sprintf("/tmp is writable, up to %v, and so is the home directory", f.Box.Tmp)
+	} else {
+		text += fmt.Sprintf("/tmp and the home directory are writable, up to %v together", f.Box.Tmp)
+	}
 	if f.Box.ReadOnlyRoot {
 		text += "; everything else is read-only"
 	}

@@ -48,7 +48,11 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	if s.Off != "" {
 		add("OFF", s.Off, style.warn)
 	}
-	add("boxes", fmt.Sprintf("%d of %d", s.Sessions, s.MaxSessions), plain)
+	boxes := fmt.Sprintf("%d of %d", s.Sessions, s.MaxSessions)
+	if s.Stopped > 0 {
+		boxes += fmt.Sprintf(", and %d stopped", s.Stopped)
+	}
+	add("boxes", boxes, plain)
 	add("processes", fmt.Sprintf("%d, at most %d per box", s.Processes, s.MaxProcesses), plain)
 	add("executions", fmt.Sprintf("%d running, %d since boxd started", s.Running-s.Processes, s.Executed), plain)
 	if q := &s.Queue; q.Waiting+q.Executions > 0 {

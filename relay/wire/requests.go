@@ -23,7 +23,7 @@ const (
 func SessionRequest(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
 		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict,
-		Patch: r.Patch, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, Rlimits: r.Rlimits, Tmp: r.Tmp,
+		Patch: r.Patch, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk, Rlimits: r.Rlimits, Tmp: r.Tmp,
 		Workspace: r.Workspace, Skills: r.Skills, Drives: r.Drives, Env: r.Env, Labels: r.Labels, Wait: r.Wait,
 	}
 	for _, in := range r.Inputs {

@@ -12,6 +12,7 @@ const (
 	SessionEnded     Type = "session.ended"  // the reason says why
 	SessionFrozen    Type = "session.frozen"
 	SessionThawed    Type = "session.thawed"
+	SessionStopped   Type = "session.stopped" // it has no box, and keeps what it has on disk
 	SessionChanged   Type = "session.changed" // its limits or labels
 	SessionAdopted   Type = "session.adopted" // by this boxd, from the one before
 	SessionUnhealthy Type = "session.unhealthy"
@@ -44,6 +45,7 @@ func classes() map[Type]class {
 		SessionEnded:     {"a08dbcc92a444c358517c6ac3e07988f", "session ended"},
 		SessionFrozen:    {"aa7dacdae4b74867a9c7183e3b040bdd", "session frozen"},
 		SessionThawed:    {"aa57eb8ad1114fba8ae89660214e62c8", "session thawed"},
+		SessionStopped:   {"f15a63e702fa499e943b7e42d87016af", "session stopped"},
 		SessionChanged:   {"6147322f6a154a69a1d84fb24d47bc7c", "session changed"},
 		SessionAdopted:   {"5bdf9c356b7a47fd9c3bd2f05f8c60e7", "session taken over"},
 		SessionUnhealthy: {"50c7321240d144c4b2daacd2d1bb4ff8", "session does not answer"},
@@ -69,7 +71,7 @@ func classes() map[Type]class {
 // Types lists all of them.
 func Types() []Type {
 	return []Type{
-		SessionStarted, SessionFailed, SessionEnded, SessionFrozen, SessionThawed, SessionChanged, SessionAdopted, SessionUnhealthy,
+		SessionStarted, SessionFailed, SessionEnded, SessionFrozen, SessionThawed, SessionStopped, SessionChanged, SessionAdopted, SessionUnhealthy,
 		ExecStarted, ExecEnded, ProcessStarted, ProcessReady, ProcessRestarted, ProcessEnded, Denied, OOM, Quota,
 		ConfigReloaded, ConfigRefused, DaemonStarted, DaemonStopping, AuditFailed, AuditRecovered, GrantChanged,
 	}

@@ -230,3 +230,19 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 		return nil
 	})
 }
+
+// Rest lets go of what only the programs of a session could still use, which has no box any more: drives that it has not
+// any more, and earlier versions. What it has it keeps, for when it is started again.
+func (d *Attachments) Rest(s *session.Session) {
+	list := s.Drives()
+	for i := range list {
+		for _, tree := range list[i].Earlier {
+			d.letGo(s.Key, tree)
+		}
+		list[i].Earlier = nil
+		if list[i].Gone {
+			d.letGo(s.Key, list[i].Tree)
+		}
+	}
+	s.SetDrives(slices.DeleteFunc(list, func(k policy.ActiveDrive) bool { return k.Gone }))
+}

@@ -111,7 +111,7 @@ const minProgramMemory = quantity.MiB
 // they were asked for now, and returns their profile. by is what keeps its limits.
 func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {
 	req := &Request{
-		Profile: s.Profile, Image: &s.Image, Network: &s.Network, NetworkRules: s.rules(), NetworkStrict: &s.NetworkStrict, ReadOnlyRoot: &s.ReadOnlyRoot,
+		Profile: s.Profile, Image: &s.Image, Network: &s.Network, NetworkRules: s.rules(), NetworkStrict: &s.NetworkStrict, ReadOnlyRoot: &s.ReadOnlyRoot, HomeOnDisk: &s.HomeOnDisk,
 		Rlimits: s.Rlimits, Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels,
 	}
 	for _, l := range limitTable() {
@@ -119,7 +119,7 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 			l.ask(req, s)
 		}
 	}
-	lent := s.Workspace != "" && s.ReadOnlyRoot
+	lent := s.Workspace != "" && !s.OwnDir()
 	if lent {
 		req.WorkspaceInodes = nil
 	}

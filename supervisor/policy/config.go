@@ -58,10 +58,11 @@ type SessionLimits struct {
 	MaxPerOwner    int               `toml:"max_per_owner"`  // of everybody but root
 	MaxWorkspaces  int               `toml:"max_workspaces"` // with a name, of anybody
 	DefaultProfile string            `toml:"default_profile"`
-	Evict          bool              `toml:"evict"`     // the least recently used idle one makes room for another of its owner
-	Ping           quantity.Duration `toml:"ping"`      // how often PID 1 of each is asked for a sign of life; 0: never
-	Unhealthy      string            `toml:"unhealthy"` // what becomes of one that gives none
-	Template       string            `toml:"template"`  // of the ids of sessions whose request names none; "": they are made up
+	StoppedAge     quantity.Duration `toml:"stopped_age"` // after which one that is stopped is removed; 0: never
+	Evict          bool              `toml:"evict"`       // the least recently used idle one makes room for another of its owner
+	Ping           quantity.Duration `toml:"ping"`        // how often PID 1 of each is asked for a sign of life; 0: never
+	Unhealthy      string            `toml:"unhealthy"`   // what becomes of one that gives none
+	Template       string            `toml:"template"`    // of the ids of sessions whose request names none; "": they are made up
 	ForceTemplate  bool              `toml:"force_template"`
 	PreviewMax     quantity.Duration `toml:"preview_max"` // how long the token of a preview may hold; 0: there are none
 }
@@ -103,6 +104,7 @@ type Profile struct {
 	NetworkRules  []string `toml:"network_rules"`  // of an egress network; none: nothing
 	NetworkStrict bool     `toml:"network_strict"` // what connects to names is looked at, see isolation/egress/proxy
 	ReadOnlyRoot  bool     `toml:"read_only_root"`
+	HomeOnDisk    bool     `toml:"home_on_disk"` // within the quota of the workspace, and not in memory
 	Mounts        string   `toml:"mounts"`
 	Skills        []string `toml:"skills"` // names, of a session that asks for none; one that is not there is told
 	limits.Limits
@@ -136,7 +138,7 @@ const (
 
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
-	names := []string{"image", "network", "network_rules", "network_strict", FieldConnections, FieldBandwidth, "read_only_root", "mounts", "skills"}
+	names := []string{"image", "network", "network_rules", "network_strict", FieldConnections, FieldBandwidth, "read_only_root", "home_on_disk", "mounts", "skills"}
 	for _, l := range limitTable() {
 		if l.how() == ofNetwork {
 			continue
@@ -174,7 +176,7 @@ func DefaultConfig() Config {
 		Enabled:  true,
 		Limits:   Limits{BestEffort: []string{}},
 		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
-		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, DefaultProfile: "default", PreviewMax: seconds(3600), Ping: seconds(30), Unhealthy: UnhealthyEnd},
+		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, DefaultProfile: "default", PreviewMax: seconds(3600), StoppedAge: seconds(7 * 24 * 3600), Ping: seconds(30), Unhealthy: UnhealthyEnd},
 		Queue:    DefaultQueue(),
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,

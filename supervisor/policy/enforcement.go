@@ -140,9 +140,9 @@ func whyNot(name string, host Host) string {
 	return "the cgroups of boxes have no controller " + name
 }
 
-// Work is the quota of what a session has on disk of its own, if one is kept: its workspace, what it changes of its root.
+// Work is the quota of what a session has on disk of its own, if one is kept: its workspace, what it changes of its root, its home.
 func Work(s *Settings, by map[string]Mechanism) isolation.Quota {
-	if m := by[LimitWorkspace]; s.Workspace != "" && s.ReadOnlyRoot || m != MechanismProject && m != MechanismStore && by[LimitMounts] != MechanismProject {
+	if m := by[LimitWorkspace]; s.Workspace != "" && !s.OwnDir() || m != MechanismProject && m != MechanismStore && by[LimitMounts] != MechanismProject {
 		return isolation.Quota{}
 	}
 	return isolation.Quota{Bytes: uint64(s.WorkspaceQuota), Inodes: uint64(s.WorkspaceInodes)}

@@ -49,7 +49,7 @@ func (s *Settings) lent(req *Request) error {
 		return err
 	}
 	for field, given := range map[string]bool{"workspace_quota": req.WorkspaceQuota != nil, "workspace_inodes": req.WorkspaceInodes != nil} {
-		if given && s.ReadOnlyRoot { // or it is of what the session changes of its root
+		if given && !s.OwnDir() { // or it is of what the session changes of its root, and of its home
 			return fault.Field(field, fault.Word("given"), "left out with a named workspace").WithText("%s: workspace %s has its own quota, which all its sessions share", field, fault.Show(s.Workspace)).
 				WithHint("set its quota: boxctl workspaces set %s --quota SIZE", s.Workspace)
 		}

@@ -40,6 +40,9 @@ func (c *Config) validateLife(bad func(key string, value any, allowed string)) {
 			bad(p.key, p.value, "0 to 100")
 		}
 	}
+	if d := c.Sessions.StoppedAge; d != 0 && (d < quantity.Duration(time.Second) || d > longestTimeout) {
+		bad("sessions.stopped_age", d, "0s, or 1s to "+longestTimeout.String())
+	}
 	if c.Sessions.Unhealthy != UnhealthyEnd && c.Sessions.Unhealthy != UnhealthyKeep {
 		bad("sessions.unhealthy", fmt.Sprintf("%q", c.Sessions.Unhealthy), UnhealthyEnd+" or "+UnhealthyKeep)
 	}

@@ -31,6 +31,7 @@ type Request struct {
 	NetworkStrict *bool
 	Secrets       []string // their names
 	ReadOnlyRoot  *bool
+	HomeOnDisk    *bool
 	limits.Patch
 	Rlimits   map[string]string // name of a resource, and SOFT:HARD
 	Tmp       *quantity.Size
@@ -55,6 +56,7 @@ type Settings struct {
 	Secrets       []string `json:"secrets,omitempty"`   // their names, see supervisor/policy
 	Unsettled     bool     `json:"unsettled,omitempty"` // the box may have other rules: a change of them is under way
 	ReadOnlyRoot  bool     `json:"read_only_root"`
+	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
 	limits.Limits
 	Bounded []string `json:"bounded,omitempty"` // targets of directories of the host that the quota is for too
 	limits.Lifetime
@@ -101,6 +103,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		Network:       pick(&m, "network", p.Network, req.Network),
 		NetworkStrict: pick(&m, FieldStrict, p.NetworkStrict, req.NetworkStrict),
 		ReadOnlyRoot:  pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
+		HomeOnDisk:    pick(&m, "home_on_disk", p.HomeOnDisk, req.HomeOnDisk),
 		Limits:        p.Limits,
 		Lifetime:      p.Lifetime,
 		Workspace:     req.Workspace,
@@ -246,8 +249,12 @@ func (s *Settings) validate() error {
 const maxSize = 1024 * quantity.TiB
 
 // OwnDisk reports whether the session has something on disk of its own, which the quota of its workspace is for: that, or
-// what it changes of a root it can write to.
-func (s *Settings) OwnDisk() bool { return s.ManagedWork() || !s.ReadOnlyRoot }
+// what it changes of a root it can write to, or its home.
+func (s *Settings) OwnDisk() bool { return s.ManagedWork() || s.OwnDir() }
+
+// OwnDir reports whether the session has more on disk than a workspace: what it changes of its root, or its home. Beside a
+// workspace that is lent to it by name, its quota is for these.
+func (s *Settings) OwnDir() bool { return !s.ReadOnlyRoot || s.HomeOnDisk }
 
 // Differences names the fields that were asked for and that a session has otherwise. It does not know
 // the values of env.
@@ -270,6 +277,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	}
 	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, asked.Secrets))
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
+	check("home_on_disk", req.HomeOnDisk != nil, s.HomeOnDisk == asked.HomeOnDisk)
 	for _, l := range limitTable() {
 		if l.how() != ofNetwork {
 			check(l.name(), l.given(req), l.same(s, asked))

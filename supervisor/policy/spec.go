@@ -19,6 +19,7 @@ func BoxSpec(s *Settings, enforced map[string]Mechanism, owner string) *isolatio
 		Network:     s.KeeperNetwork(),
 		Work:        Work(s, enforced),
 		Writable:    !s.ReadOnlyRoot,
+		DiskHome:    s.HomeOnDisk,
 	}
 	if Grouped(enforced) {
 		spec.Grouped, spec.Limits = true, Groups(s)

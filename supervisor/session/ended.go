@@ -21,6 +21,7 @@ const (
 	EndUnhealthy   EndReason = "unhealthy"    // PID 1 of the box has not answered
 	EndLost        EndReason = "lost"         // PID 1 of the box was gone, or did not end a program when it was due
 	EndOneShot     EndReason = "one-shot"     // the one execution it was for is over
+	EndStoppedAge  EndReason = "stopped_age"  // stopped for as long as one may be
 	EndUnclaimed   EndReason = "unclaimed"    // its maker has gone without learning its id
 	EndStartFailed EndReason = "start_failed" // there never was a box
 	EndShutdown    EndReason = "shutdown"     // boxd stopped
@@ -28,7 +29,7 @@ const (
 
 // EndReasons returns all of them.
 func EndReasons() []EndReason {
-	return []EndReason{EndDeleted, EndIdle, EndLifetime, EndEvicted, EndUnhealthy, EndLost, EndOneShot, EndUnclaimed, EndStartFailed, EndShutdown}
+	return []EndReason{EndDeleted, EndIdle, EndLifetime, EndEvicted, EndUnhealthy, EndLost, EndOneShot, EndStoppedAge, EndUnclaimed, EndStartFailed, EndShutdown}
 }
 
 // Text says it to the owner of the session, as the rest of a sentence that begins with "it".
@@ -48,6 +49,8 @@ func (r EndReason) Text() string {
 		return "lost its PID 1, and everything with that"
 	case EndOneShot:
 		return "was for one execution"
+	case EndStoppedAge:
+		return "was stopped for as long as sessions.stopped_age allows"
 	case EndUnclaimed:
 		return "was made for a caller who has gone without learning its id"
 	case EndStartFailed:

@@ -93,7 +93,7 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 		release()
 		s.done()
 		if errors.Is(err, client.ErrBoxLost) {
-			return nil, NotFoundError(s.ID)
+			return nil, s.closed()
 		}
 		return nil, err
 	}

@@ -57,14 +57,14 @@ func (s *Session) State() (state State, lost bool, err error) {
 	return s.state, s.state == StateReady && s.box.Gone(), s.err
 }
 
-// BeginEnd takes a session that is ready to its end, and reports whether that was for the caller to do.
+// BeginEnd takes a session that is ready or stopped to its end, and reports whether that was for the caller to do.
 func (s *Session) BeginEnd(reason EndReason) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state != StateReady {
+	if s.state != StateReady && s.state != StateStopped {
 		return false
 	}
-	_ = s.advanceLocked(StateEnding) // legal from ready; nothing is begun in it any more
+	_ = s.advanceLocked(StateEnding) // legal from both; nothing is begun in it any more
 	s.reason = reason
 	s.hooks.Work.Go(s.hooks.Line.Wake) // who waits for room need not any more; not under this lock
 	return true
@@ -98,11 +98,11 @@ func (s *Session) markLost() {
 	s.hooks.Work.Go(func() { s.hooks.End(s, EndLost) })
 }
 
-// Expiry returns when the session ends by itself and why, if it is ready; a zero time is never.
+// Expiry returns when the session ends by itself and why, if it is ready or stopped; a zero time is never.
 func (s *Session) Expiry() (at time.Time, why EndReason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state != StateReady {
+	if s.state != StateReady && s.state != StateStopped {
 		return at, why
 	}
 	return s.expiryLocked()
@@ -158,7 +158,7 @@ func (s *Session) Await(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != StateReady {
-		return NotFoundError(s.ID)
+		return s.closedLocked()
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func (s *Session) setFrozen(on, before bool) error {
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, client.ErrBoxLost):
-		return NotFoundError(s.ID)
+		return s.closed()
 	case errors.Is(err, unix.ETIMEDOUT):
 		return fault.Errorf(fault.Unavailable, "cannot freeze session %s: a process does not stop", fault.Show(s.ID)).
 			WithHint("try again: a process may be waiting for a disk")

@@ -151,7 +151,7 @@ func (b *Ports) connect(ctx context.Context, s *Session, port uint16) (*net.TCPC
 		return nil, fault.Errorf(fault.Conflict, "nothing listens on port %d in session %s", port, fault.Show(s.ID)).
 			WithHint("start a program in the box that listens on 127.0.0.1, ::1 or all addresses")
 	case errors.Is(err, unix.ESRCH):
-		return nil, NotFoundError(s.ID)
+		return nil, s.closed()
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
 		return nil, fault.Errorf(fault.Unavailable, "port %d: %w", port, err).WithHint("try again: boxd is starting a new keeper")
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, unix.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded):

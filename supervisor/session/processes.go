@@ -150,7 +150,7 @@ func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.
 	}
 	if err != nil {
 		if entry.err = err; errors.Is(err, client.ErrBoxLost) {
-			entry.err = NotFoundError(s.ID)
+			entry.err = s.closed()
 		}
 		s.processEnded(ctx, entry)
 		s.dropProcess(entry)

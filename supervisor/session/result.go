@@ -85,7 +85,7 @@ func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, gr
 	}
 	if err != nil {
 		r.Status = StatusLost
-		if reason := s.Reason(); canceled || reason != "" && reason != EndLost {
+		if canceled || s.endsOnPurpose() {
 			r.Status = StatusCanceled
 		}
 		return r, nil

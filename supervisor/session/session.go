@@ -55,15 +55,19 @@ type Params struct {
 	Live     []policy.LiveMount
 	Skills   []policy.ActiveSkill
 	Drives   []policy.ActiveDrive
+	Rested   time.Duration // how long it was stopped, in all
+	Stopped  *Stopped      // what it is started again from; nil: it has not been stopped
 }
 
 // New returns a session that is starting; Launched tells it what has come of that.
 func New(host *Hooks, p *Params) *Session {
-	return &Session{
+	s := &Session{
 		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID, isolation.MaxHostname), Settings: p.Settings, Created: p.Created,
 		hooks: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives,
-		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(),
+		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(), rested: p.Rested, stopped: p.Stopped,
 	}
+	s.Record.Stopped = p.Stopped // until it has its box
+	return s
 }
 
 // Session is one box and what is known of it.
@@ -82,9 +86,11 @@ type Session struct {
 	env      []string       // NAME=value of every program that adds nothing
 	enforced map[string]policy.Mechanism
 
-	boxKey      string     // of its box, if that is not Key; does not change once it has started
-	changing    sync.Mutex // held while the session is changed or frozen
-	handingOver sync.Mutex // held while the box is given what the next boxd needs
+	rested      time.Duration // how long it was stopped, in all
+	stopped     *Stopped      // what it is, or was, started again from; nil: it has not been stopped
+	boxKey      string        // of its box, if that is not Key; does not change once it has started
+	changing    sync.Mutex    // held while the session is changed or frozen
+	handingOver sync.Mutex    // held while the box is given what the next boxd needs
 
 	started chan struct{} // closed when the start is over, well or not
 	ended   chan struct{} // closed when nothing is left of the session
@@ -108,7 +114,8 @@ type Session struct {
 	given       map[string]string // variables that boxd adds to env: placeholders of secrets
 
 	processes map[string]*slot
-	err       error // why the start failed
+	err       error    // why the start failed
+	next      *Session // that has taken its place: this one was stopped, or started again
 }
 
 // Record is how the record of a session stands, for who writes it, which is done one at a time.
@@ -116,6 +123,10 @@ type Record struct {
 	sync.Mutex
 	Ending bool // the session is not to be taken over
 	Gone   bool // there is none any more
+	// Stopped is what the session is started again from; nil: it has, or is to have, a box.
+	Stopped *Stopped
+	// Again is what the session is still to be given, after it was started again; nil: nothing.
+	Again *Again
 }
 
 // Info is a consistent picture of a session.
@@ -140,11 +151,12 @@ type Info struct {
 	Expires     time.Time
 	LeftRunning bool // processes go on that a program has left
 	Frozen      bool
-	Asleep      bool   // frozen because nobody has used it
-	MissedPings int    // signs of life in a row that PID 1 has not given
-	Group       string // path of the box's cgroup, "" if it has none
-	PID         uint32 // of the box's PID 1, on the host
-	IDBase      uint32 // first of the box's host ids
+	Asleep      bool      // frozen because nobody has used it
+	MissedPings int       // signs of life in a row that PID 1 has not given
+	Group       string    // path of the box's cgroup, "" if it has none
+	PID         uint32    // of the box's PID 1, on the host
+	IDBase      uint32    // first of the box's host ids
+	Stopped     time.Time // since when it is stopped; zero: it is not
 }
 
 // Info returns the session as it is now.
@@ -156,6 +168,9 @@ func (s *Session) Info() Info {
 		Enforced: maps.Clone(s.enforced), Skills: slices.Clone(s.skills), Drives: slices.Clone(s.drives), Created: s.Created, LastUsed: s.lastUsed, Running: s.running, Processes: s.lives, Executions: s.execs, Frozen: s.frozen, Asleep: s.asleep, MissedPings: s.missedPings,
 	}
 	info.Expires, _ = s.expiryLocked()
+	if s.state == StateStopped {
+		info.Stopped = s.stopped.Since
+	}
 	if s.box != nil {
 		info.PID, info.IDBase, info.Group = s.box.PID, s.box.IDBase, s.box.Group
 		info.LeftRunning, _ = s.box.LeftRunning()
@@ -177,6 +192,12 @@ func (s *Session) advanceLocked(to State) error {
 func (s *Session) expiryLocked() (time.Time, EndReason) {
 	var at time.Time
 	var why EndReason
+	if s.state == StateStopped {
+		if age := time.Duration(s.hooks.Config().Sessions.StoppedAge); age > 0 {
+			at, why = s.stopped.Since.Add(age), EndStoppedAge
+		}
+		return at, why
+	}
 	idle, since := s.running == 0, s.lastUsed
 	if s.box != nil && idle {
 		kept, quiet := s.box.LeftRunning()
@@ -189,7 +210,7 @@ func (s *Session) expiryLocked() (time.Time, EndReason) {
 		at, why = since.Add(ttl), EndIdle
 	}
 	if life := time.Duration(s.Settings.MaxLifetime); life > 0 {
-		if end := s.Created.Add(life); at.IsZero() || end.Before(at) {
+		if end := s.Created.Add(s.rested + life); at.IsZero() || end.Before(at) {
 			at, why = end, EndLifetime
 		}
 	}
@@ -226,7 +247,7 @@ func (s *Session) checkSlotLocked(limit int) error {
 // openLocked refuses a session in which nothing can begin.
 func (s *Session) openLocked() error {
 	if s.state != StateReady {
-		return NotFoundError(s.ID)
+		return s.closedLocked()
 	}
 	if s.asleep {
 		return errAsleep

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func states() []State { return []State{StateStarting, StateReady, StateEnding, StateEnded} }
+func states() []State { return []State{StateStarting, StateReady, StateStopping, StateStopped, StateEnding, StateEnded} }
 
 // The diagram above moves in state.go is this one.
 func Example_states() {
@@ -38,7 +38,9 @@ func Example_states() {
 	}
 	// Output:
 	// starting → ready, ended
-	// ready    → ending
+	// ready    → ending, stopping
+	// stopping → ready, ended
+	// stopped  → ending, ended
 	// ending   → ended
 	// ended    →
 }

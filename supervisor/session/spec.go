@@ -15,6 +15,7 @@ import (
 func (s *Session) Spec() *isolation.Spec {
 	spec := policy.BoxSpec(&s.Settings, s.enforced, s.Owner.Name)
 	spec.Key, spec.Hostname, spec.Caller = s.BoxKey(), s.Hostname, s.Caller()
+	spec.Resume = s.stopped != nil
 	if spec.Grouped {
 		spec.Owner = s.Total()
 	}

@@ -9,6 +9,8 @@ type State string
 const (
 	StateStarting State = "starting"
 	StateReady    State = "ready"
+	StateStopping State = "stopping" // its programs end, and what it has on disk stays
+	StateStopped  State = "stopped"  // it has no box
 	StateEnding   State = "ending"
 	StateEnded    State = "ended"
 )
@@ -16,11 +18,20 @@ const (
 // moves is every legal move:
 //
 //	starting ──► ready ──► ending ──► ended
-//	    └───────────────────────────────▲
+//	    │         ▲ │        ▲          ▲
+//	    │         │ ▼        │          │
+//	    │       stopping ────│──────────┤
+//	    │                 stopped ──────┤
+//	    └───────────────────────────────┘
+//
+// A stopping session ends when a stopped one has taken its place, and a stopped one when one that is starting has: see
+// Succeed. A stop that could not be written down leads back to ready.
 func moves() map[State][]State {
 	return map[State][]State{
 		StateStarting: {StateReady, StateEnded},
-		StateReady:    {StateEnding},
+		StateReady:    {StateEnding, StateStopping},
+		StateStopping: {StateReady, StateEnded},
+		StateStopped:  {StateEnding, StateEnded},
 		StateEnding:   {StateEnded},
 	}
 }

@@ -66,7 +66,7 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 		return nil, nil
 	}
 	if s.state != StateReady {
-		return nil, NotFoundError(s.ID)
+		return nil, s.closedLocked()
 	}
 	many, size := 1, len(spec.Script)+len(spec.Input)
 	for _, other := range s.processes {

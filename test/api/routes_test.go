@@ -33,6 +33,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.sessions()
 	c.life()
 	c.changes()
+	c.stops()
 	c.executions()
 	c.files()
 	c.mounts()
@@ -312,6 +313,31 @@ func (c *contract) changes() {
 	c.refused(409, "memory", ask{route: change, s: "full", body: `{"memory":"32MiB"}`})
 }
 
+// stops stops a session and starts it again.
+func (c *contract) stops() {
+	const stop, start = "POST /v1/sessions/{id}/stop", "POST /v1/sessions/{id}/start"
+	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"rests","home_on_disk":true}`})
+	var s api.Session
+	for range 2 { // comes to the same
+		c.reads(c.gets(200, ask{route: stop, s: "rests"}), &s)
+		if s.State != "stopped" || s.StoppedAt == nil || !s.HomeOnDisk {
+			c.t.Errorf("%+v", s)
+		}
+	}
+	c.gets(200, ask{route: "GET /v1/sessions/{id}", s: "rests"})
+	c.refused(409, "", ask{route: "POST /v1/sessions/{id}/exec", s: "rests", body: `{"argv":["true"]}`})
+	c.refused(404, "", ask{route: stop, s: "none"})
+	c.refused(404, "", ask{route: start, s: "none"})
+	c.refused(404, "", ask{route: start, s: "rests", uid: boxtest.OtherUID})
+	c.refused(400, "wait", ask{route: start, s: "rests", body: `{"wait":"soon"}`, odd: true})
+	c.gets(200, ask{route: start, s: "rests", body: `{"wait":"1s"}`})
+	c.reads(c.gets(200, ask{route: start, s: "rests"}), &s)
+	if s.State != "ready" {
+		c.t.Errorf("%+v", s)
+	}
+	c.gets(204, ask{route: "DELETE /v1/sessions/{id}", s: "rests"})
+}
+
 func (c *contract) executions() {
 	const exec = "POST /v1/sessions/{id}/exec"
 	runs := func(status, body string) (r api.ExecResult) {
@@ -399,8 +425,10 @@ func (c *contract) limits() {
 			c.t.Errorf("%+v does not say what to do", p)
 		}
 	}
+	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"rests"}`})
+	c.gets(200, ask{route: "POST /v1/sessions/{id}/stop", s: "rests"})
 	c.gets(201, ask{route: "POST /v1/sessions", body: `{"id":"t"}`})
-	for _, full := range []ask{{route: "POST /v1/sessions", body: `{}`}, {route: "POST /v1/exec", body: `{"exec":{"argv":["true"]}}`}} {
+	for _, full := range []ask{{route: "POST /v1/sessions/{id}/start", s: "rests"}, {route: "POST /v1/sessions", body: `{}`}, {route: "POST /v1/exec", body: `{"exec":{"argv":["true"]}}`}} {
 		if p := c.refused(429, "", full); p.Hint == "" {
 			c.t.Errorf("%+v does not say what to do", p)
 		}

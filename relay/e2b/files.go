@@ -4,6 +4,7 @@ package e2b
 
 import (
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -75,20 +76,22 @@ func fileRefusal(sb *sandbox, at string, err error) error {
 	if !ok {
 		return err
 	}
-	status := http.StatusBadRequest
-	switch f.Kind {
-	case files.NotFound:
-		status = http.StatusNotFound
-	case files.NoSpace:
-		status = http.StatusInsufficientStorage
-	case files.NotPermitted, files.ReadOnly:
-		status = http.StatusForbidden
-	case files.Broken:
-		status = http.StatusInternalServerError
-	case files.IsDirectory:
-		return refusal(status, fmt.Sprintf("path %s is a directory", fault.Show(at)))
+	status, ok := fileStatus()[f.Kind]
+	switch {
+	case f.Kind == files.IsDirectory:
+		return refusal(http.StatusBadRequest, fmt.Sprintf("path %s is a directory", fault.Show(at)))
+	case !ok:
+		status = http.StatusBadRequest
 	}
 	return refusal(status, f.Error())
+}
+
+// fileStatus has what is another status than that of a bad request.
+func fileStatus() map[files.Kind]int {
+	return map[files.Kind]int{
+		files.NotFound: http.StatusNotFound, files.NoSpace: http.StatusInsufficientStorage, files.NotPermitted: http.StatusForbidden,
+		files.ReadOnly: http.StatusForbidden, files.Broken: http.StatusInternalServerError,
+	}
 }
 
 // download sends a file, or the part of it that was asked for.
@@ -207,37 +210,46 @@ func encoding(accept []string) (zipped bool, err error) {
 // byteRange is a part of a file.
 type byteRange struct{ from, length int64 }
 
-// ranged is the part of a file that a request asks for; nil: all of it, as also of several parts.
+// ranged is the part of a file that a request asks for; nil: all of it, as also of several parts, and of a range that is none
+// (RFC 9110, section 14.2).
 func ranged(r *http.Request, file *files.Entry) (*byteRange, error) {
 	text, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes=")
-	if !ok || strings.Contains(text, ",") {
+	if since := r.Header.Get("If-Range"); !ok || since != "" && !unchanged(since, file) {
 		return nil, nil //nolint:nilnil // all of it
 	}
-	if since := r.Header.Get("If-Range"); since != "" {
-		if at, err := http.ParseTime(since); err != nil || !file.Time.Truncate(time.Second).Equal(at) {
-			return nil, nil //nolint:nilnil // it is another file by now
-		}
-	}
-	first, last, ok := strings.Cut(strings.TrimSpace(text), "-")
+	from, to, ok := bounds(strings.TrimSpace(text), file.Size)
 	if !ok {
-		return nil, nil //nolint:nilnil // a range that is none is passed over (RFC 9110, section 14.2)
-	}
-	from, err := strconv.ParseInt(first, 10, 64)
-	to, err2 := strconv.ParseInt(last, 10, 64)
-	switch {
-	case first == "" && err2 == nil && to > 0:
-		n := min(to, file.Size)
-		from, to = file.Size-n, file.Size-1
-	case err == nil && last == "":
-		to = file.Size - 1
-	case err != nil || err2 != nil || to < from:
 		return nil, nil //nolint:nilnil // as above
 	}
-	to = min(to, file.Size-1)
 	if from < 0 || from > to {
 		return nil, refusal(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("Range = %s: the file has %d bytes", fault.Show(r.Header.Get("Range")), file.Size))
 	}
 	return &byteRange{from, to - from + 1}, nil
+}
+
+// unchanged reports whether a file is the one that a client has seen at a time.
+func unchanged(since string, file *files.Entry) bool {
+	at, err := http.ParseTime(since)
+	return err == nil && file.Time.Truncate(time.Second).Equal(at)
+}
+
+// bounds are the first and the last byte of a range, which are out of order if the file has none of it.
+func bounds(text string, size int64) (from, to int64, ok bool) {
+	first, last, ok := strings.Cut(text, "-")
+	if !ok {
+		return 0, 0, false
+	}
+	from, err := strconv.ParseInt(first, 10, 64)
+	to, err2 := strconv.ParseInt(last, 10, 64)
+	switch {
+	case first == "" && err2 == nil && to >= 0:
+		return size - min(to, size), size - 1, true
+	case err == nil && from >= 0 && last == "":
+		return from, size - 1, true
+	case err != nil || err2 != nil || from < 0 || to < from:
+		return 0, 0, false
+	}
+	return from, min(to, size-1), true
 }
 
 // written describes a file that was written.
@@ -273,13 +285,12 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, sb *sandbox) err
 		return refusal(http.StatusUnsupportedMediaType, "Content-Type: must be multipart/form-data or application/octet-stream")
 	}
 	u := &uploading{server: s, w: w, r: r, sb: sb, attributes: attributes, seen: map[string]bool{}}
-	switch {
-	case media == "multipart/form-data":
-		err = u.parts(multipart.NewReader(body, parameters["boundary"]))
-	default:
+	if media == "multipart/form-data" {
+		err = u.parts(r.Context(), multipart.NewReader(body, parameters["boundary"]))
+	} else {
 		var at string
 		if at, err = sb.asked(r); err == nil {
-			err = u.write(at, body)
+			err = u.write(r.Context(), at, body)
 		}
 	}
 	if err != nil {
@@ -305,7 +316,7 @@ type uploading struct {
 }
 
 // parts writes the files of a form. What was written before one that cannot be stays.
-func (u *uploading) parts(form *multipart.Reader) error {
+func (u *uploading) parts(ctx context.Context, form *multipart.Reader) error {
 	named := u.r.URL.Query().Get(parameterPath)
 	for n := 0; ; n++ {
 		part, err := form.NextRawPart()
@@ -335,7 +346,7 @@ func (u *uploading) parts(form *multipart.Reader) error {
 		if filename == "" {
 			return refusal(http.StatusBadRequest, "a part has no filename, and the request no path")
 		}
-		if err := u.write(u.sb.path(filename), part); err != nil {
+		if err := u.write(ctx, u.sb.path(filename), part); err != nil {
 			return err
 		}
 	}
@@ -355,13 +366,13 @@ func disposition(part *multipart.Part) (name, filename string) {
 }
 
 // write writes one file.
-func (u *uploading) write(at string, content io.Reader) error {
+func (u *uploading) write(ctx context.Context, at string, content io.Reader) error {
 	if u.seen[at] {
 		return refusal(http.StatusBadRequest, fmt.Sprintf("path %s is in the upload twice", fault.Show(at)))
 	}
 	u.seen[at] = true
 	put := &files.Put{Path: []byte(at), Parents: true, Xattrs: &files.Xattrs{Prefix: metadataPrefix, Values: u.attributes}}
-	if _, err := sessionfiles.WriteStream(u.r.Context(), u.sb.Session, put, content); err != nil {
+	if _, err := sessionfiles.WriteStream(ctx, u.sb.Session, put, content); err != nil {
 		return fileRefusal(u.sb, at, err)
 	}
 	u.files = append(u.files, written{Name: path.Base(at), Path: at, Type: "file", Metadata: metadata(&files.Entry{Xattrs: u.attributes})})

@@ -53,22 +53,20 @@ func (s *Server) fileError(ctx context.Context, sb *sandbox, err error) error {
 	if !ok {
 		return s.rpcError(ctx, err)
 	}
-	code := connect.CodeInvalidArgument
-	switch f.Kind {
-	case files.NotFound:
-		code = connect.CodeNotFound
-	case files.Exists:
-		code = connect.CodeAlreadyExists
-	case files.NotPermitted, files.ReadOnly:
-		code = connect.CodePermissionDenied
-	case files.NoSpace, files.TooMany, files.TooLarge:
-		code = connect.CodeResourceExhausted
-	case files.Broken:
-		code = connect.CodeInternal
-	case files.Unsupported:
-		code = connect.CodeUnimplemented
+	code, ok := fileCodes()[f.Kind]
+	if !ok {
+		code = connect.CodeInvalidArgument
 	}
 	return connect.NewError(code, errors.New(f.Error()))
+}
+
+// fileCodes has what is another code than that of an invalid argument.
+func fileCodes() map[files.Kind]connect.Code {
+	return map[files.Kind]connect.Code{
+		files.NotFound: connect.CodeNotFound, files.Exists: connect.CodeAlreadyExists, files.NotPermitted: connect.CodePermissionDenied, files.ReadOnly: connect.CodePermissionDenied,
+		files.NoSpace: connect.CodeResourceExhausted, files.TooMany: connect.CodeResourceExhausted, files.TooLarge: connect.CodeResourceExhausted,
+		files.Broken: connect.CodeInternal, files.Unsupported: connect.CodeUnimplemented,
+	}
 }
 
 // entry describes what is at an absolute path. Of a link, type and mode are those of what it leads to.

@@ -25,7 +25,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, sb *sandbox, port 
 	if err == nil {
 		return
 	}
-	if fault.KindOf(err) == fault.Unavailable {
+	if kind := fault.KindOf(err); kind == fault.Unavailable || kind == fault.Conflict { // nothing listens
 		err = &answerError{Code: http.StatusBadGateway, Message: closedMessage, SandboxID: sb.ID, Port: port}
 	}
 	s.fail(w, r, err)

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -29,7 +30,9 @@ import (
 type host struct {
 	*boxtest.Daemon
 	address string
+	tokens  string            // the file of them
 	keys    map[string]string // API keys, by the names of their tokens
+	entries map[string]string // of the file, by the same names
 }
 
 // freeAddress is an address of the loopback that nobody listens on.
@@ -54,19 +57,34 @@ func newKey(name, principal, more string) (key, entry string) {
 // configures it after the table [e2b], and may begin with keys of that.
 func start(t *testing.T, more ...string) *host {
 	t.Helper()
-	h := &host{address: freeAddress(t, "127.0.0.1"), keys: map[string]string{}}
-	tokens := filepath.Join(boxtest.TempDir(t), "tokens")
-	var text strings.Builder
+	h := &host{address: freeAddress(t, "127.0.0.1"), tokens: filepath.Join(boxtest.TempDir(t), "tokens"), keys: map[string]string{}, entries: map[string]string{}}
 	for _, who := range [][3]string{{"agent", "agent", ""}, {"second", "agent", ""}, {"other", "other", ""}, {"viewer", "agent", `role = "viewer"`}, {"listing", "agent", `routes = ["GET /v1/sessions*"]`}} {
-		key, entry := newKey(who[0], who[1], who[2])
-		h.keys[who[0]] = key
+		h.keys[who[0]], h.entries[who[0]] = newKey(who[0], who[1], who[2])
+	}
+	h.writeTokens(t)
+	h.Daemon = boxtest.Start(t, fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.other]\nrole = \"user\"\n[e2b]\nlisten = %q\n%s", h.tokens, h.address, strings.Join(more, "\n")))
+	return h
+}
+
+func (h *host) writeTokens(t *testing.T) {
+	t.Helper()
+	var text strings.Builder
+	for _, entry := range h.entries {
 		text.WriteString(entry)
 	}
-	if err := os.WriteFile(tokens, []byte(text.String()), 0o600); err != nil {
+	if err := os.WriteFile(h.tokens, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h.Daemon = boxtest.Start(t, fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.other]\nrole = \"user\"\n[e2b]\nlisten = %q\n%s", tokens, h.address, strings.Join(more, "\n")))
-	return h
+}
+
+// withoutKey takes a key back.
+func (h *host) withoutKey(t *testing.T, name string) {
+	t.Helper()
+	delete(h.entries, name)
+	h.writeTokens(t)
+	if err := syscall.Kill(h.PID(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sandbox is one that a test has made.

@@ -30,7 +30,7 @@ func TestEveryEndOfAProcessIsTold(t *testing.T) {
 		"with a status":     {shell("exit 3"), 3, true, "exit status 3", "", ""},
 		"by a signal":       {shell("kill -9 $$"), -1, false, "signal: killed", "", ""},
 		"its own variables": {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "printenv", Args: []string{"Y"}, Envs: map[string]string{"Y": "a\nb"}}}, 0, true, "exit status 0", "a\nb\n", ""},
-		"in its directory":  {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "pwd", Cwd: ptr("/tmp")}}, 0, true, "exit status 0", "/tmp\n", ""},
+		"in its directory":  {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "pwd", Cwd: new("/tmp")}}, 0, true, "exit status 0", "/tmp\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for codec, options := range map[string][]connect.ClientOption{"proto": nil, "json": {connect.WithProtoJSON()}} {
@@ -49,8 +49,6 @@ func TestEveryEndOfAProcessIsTold(t *testing.T) {
 	}
 }
 
-func ptr[T any](v T) *T { return &v }
-
 // What cannot be started is the request's fault, and leaves nothing.
 func TestWhatCannotBeStartedIsRefused(t *testing.T) {
 	h := start(t)
@@ -62,7 +60,7 @@ func TestWhatCannotBeStartedIsRefused(t *testing.T) {
 		"no such program":   {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "/nonexistent"}}, connect.CodeInvalidArgument},
 		"no program":        {&protocol.StartRequest{}, connect.CodeInvalidArgument},
 		"no size":           {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "true"}, Pty: &protocol.PTY{}}, connect.CodeInvalidArgument},
-		"missing directory": {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "true", Cwd: ptr("/nonexistent")}}, connect.CodeInvalidArgument},
+		"missing directory": {&protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "true", Cwd: new("/nonexistent")}}, connect.CodeInvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, err := sb.start(t.Context(), tc.req)
@@ -81,7 +79,7 @@ func TestAProcessOutlivesItsStream(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := sb.processes().Start(ctx, &protocol.StartRequest{Tag: ptr("one"), Process: &protocol.ProcessConfig{Cmd: "cat"}})
+	stream, err := sb.processes().Start(ctx, &protocol.StartRequest{Tag: new("one"), Process: &protocol.ProcessConfig{Cmd: "cat"}})
 	if err != nil || !stream.Receive() {
 		t.Fatal(err, stream.Err())
 	}
@@ -161,8 +159,8 @@ func TestTheTimeOfAClientEndsItsProcess(t *testing.T) {
 func TestASilentStreamShowsSignsOfLife(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
-	body := "\x00\x00\x00\x00\x28" + `{"process":{"cmd":"sleep","args":["3"]}} `
-	status, text, _ := h.sends(t, "POST", "/process.Process/Start", body[:5]+`{"process":{"cmd":"sleep","args":["3"]}}`, append(sb.of("49983"), "Content-Type", "application/connect+json", "Keepalive-Ping-Interval", "1")...)
+	const body = `{"process":{"cmd":"sleep","args":["3"]}}`
+	status, text, _ := h.sends(t, "POST", "/process.Process/Start", "\x00\x00\x00\x00"+string(rune(len(body)))+body, append(sb.of("49983"), "Content-Type", "application/connect+json", "Keepalive-Ping-Interval", "1")...)
 	if status != http.StatusOK || strings.Count(text, `"keepalive"`) < 2 || !strings.Contains(text, "exit status 0") {
 		t.Errorf("%d %q", status, text)
 	}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b_test
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+)
+
+// detail is a sandbox as the control plane describes it.
+type detail struct {
+	SandboxID, TemplateID, State, Domain string
+	StartedAt, EndAt                     time.Time
+	Metadata                             map[string]string
+}
+
+func (h *host) detail(t *testing.T, id string) detail {
+	t.Helper()
+	status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+id, "")
+	var d detail
+	if err := json.Unmarshal([]byte(text), &d); status != http.StatusOK || err != nil {
+		t.Fatalf("%d %s", status, text)
+	}
+	return d
+}
+
+// near reports whether a time is so many seconds from now, give or take some.
+func near(at time.Time, seconds int) bool {
+	off := time.Until(at) - time.Duration(seconds)*time.Second
+	return off > -20*time.Second && off < 5*time.Second
+}
+
+// A sandbox lives as long as its client says, from whenever it says so; to connect makes that longer, never shorter.
+func TestASandboxLivesAsLongAsItsClientSays(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{"templateID":"base","timeout":1000,"metadata":{"a b":"c&d"}}`)
+	if d := h.detail(t, sb.ID); d.State != "running" || d.TemplateID != "base" || !near(d.EndAt, 1000) || d.Metadata["a b"] != "c&d" {
+		t.Errorf("%+v", d)
+	}
+	for _, step := range []struct {
+		path, body string
+		status     int
+		seconds    int
+	}{
+		{"/timeout", `{"timeout":500}`, 204, 500},
+		{"/connect", `{"timeout":100}`, 200, 500},
+		{"/connect", `{"timeout":900}`, 200, 900},
+		{"/refreshes", `{"duration":30}`, 204, 900},
+		{"/refreshes", `{"duration":2000}`, 204, 2000},
+	} {
+		if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+step.path, step.body); status != step.status {
+			t.Fatalf("%s %s: %d %s", step.path, step.body, status, text)
+		}
+		if d := h.detail(t, sb.ID); !near(d.EndAt, step.seconds) {
+			t.Errorf("%s %s: it ends in %v", step.path, step.body, time.Until(d.EndAt))
+		}
+	}
+	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/timeout", `{"timeout":0}`); status != 204 {
+		t.Fatalf("%d %s", status, text)
+	}
+	boxtest.Eventually(t, "its time is over", func() bool {
+		status, text, _ := h.sends(t, "GET", "/health", "", sb.of("49983")...)
+		return status == http.StatusBadGateway && strings.Contains(text, "The sandbox was not found")
+	})
+	for _, method := range []string{"GET", "DELETE"} {
+		if status, text, _ := h.asks(t, "agent", method, "/sandboxes/"+sb.ID, ""); status != 404 || !strings.Contains(text, `"code":404`) {
+			t.Errorf("%s: %d %s", method, status, text)
+		}
+	}
+}
+
+// A list has pages, in either order, and what it was asked for.
+func TestAListHasWhatItWasAskedFor(t *testing.T) {
+	h := start(t)
+	var ids []string
+	for _, body := range []string{`{"metadata":{"a b":"c&d","n":"1"}}`, `{"metadata":{"n":"2"}}`, `{"templateID":"code-interpreter-v1","metadata":{"n":"1"}}`} {
+		ids = append(ids, h.create(t, "agent", body).ID)
+	}
+	h.create(t, "other", `{"metadata":{"n":"1"}}`)
+	twice := func(k, v string) string {
+		return url.QueryEscape(url.QueryEscape(url.QueryEscape(k)) + "=" + url.QueryEscape(url.QueryEscape(v)))
+	}
+	for query, want := range map[string][]int{
+		"":                                  {2, 1, 0},
+		"order=asc":                         {0, 1, 2},
+		"metadata=" + twice("n", "1"):       {2, 0},
+		"metadata=" + twice("a b", "c&d"):   {0},
+		"template=code-interpreter":         {2},
+		"template=nothing":                  nil,
+		"state=running,paused":              {2, 1, 0},
+		"state=paused":                      nil,
+		"startedAfter=2000-01-02T15:04:05Z": {2, 1, 0},
+		"startedAfter=2100-01-02T15:04:05Z": nil,
+	} {
+		var got []string
+		for next, pages := "", 0; ; pages++ {
+			status, text, header := h.asks(t, "agent", "GET", "/v2/sandboxes?limit=2&nextToken="+next+"&"+query, "")
+			var list []detail
+			if err := json.Unmarshal([]byte(text), &list); status != http.StatusOK || err != nil || len(list) > 2 || pages > 3 {
+				t.Fatalf("%s: %d %s", query, status, text)
+			}
+			for _, d := range list {
+				got = append(got, d.SandboxID)
+			}
+			if next = header.Get("X-Next-Token"); next == "" {
+				break
+			}
+		}
+		var expect []string
+		for _, i := range want {
+			expect = append(expect, ids[i])
+		}
+		if strings.Join(got, " ") != strings.Join(expect, " ") {
+			t.Errorf("%s: %v, want %v", query, got, expect)
+		}
+	}
+	for _, bad := range []string{"limit=0", "limit=x", "state=gone", "order=up", "startedAfter=now", "nextToken=!", "metadata=%25zz"} {
+		if status, text, _ := h.asks(t, "agent", "GET", "/v2/sandboxes?"+bad, ""); status != 400 || !strings.Contains(text, strings.Split(bad, "=")[0]) {
+			t.Errorf("%s: %d %s", bad, status, text)
+		}
+	}
+}
+
+// What is asked for and would not be given is refused by name.
+func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
+	h := start(t)
+	for body, want := range map[string]struct {
+		status int
+		names  string
+	}{
+		`{"templateID":"other"}`:                             {404, "template"},
+		`{"timeout":-1}`:                                     {400, "timeout"},
+		`{"timeout":"x"}`:                                    {400, "JSON"},
+		`{`:                                                  {400, "JSON"},
+		`{"autoPause":true}`:                                 {501, "autoPause"},
+		`{"volumeMounts":[{"name":"a","path":"/b"}]}`:        {501, "volumeMounts"},
+		`{"mcp":{"a":{}}}`:                                   {501, "mcp"},
+		`{"iam":{"a":1}}`:                                    {501, "iam"},
+		`{"network":{"denyOut":["10.0.0.0/8"]}}`:             {501, "denyOut"},
+		`{"network":{"rules":{"a":[]}}}`:                     {501, "rules"},
+		`{"network":{"egressProxy":{"a":"b"}}}`:              {501, "egressProxy"},
+		`{"envVars":{"A=B":"x"}}`:                            {400, "env"},
+		`{"metadata":{"":"x"}}`:                              {400, "metadata"},
+		`{"x":"` + strings.Repeat("y", 2<<20) + `"}`:         {413, "bytes"},
+	} {
+		status, text, _ := h.asks(t, "agent", "POST", "/sandboxes", body)
+		if status != want.status || !strings.Contains(text, want.names) {
+			t.Errorf("%.60s: %d %s", body, status, text)
+		}
+	}
+	h.create(t, "agent", `{"metadata":null,"mcp":null,"network":{},"somethingNew":{"a":1}}`)
+	for _, route := range []string{"POST /v3/templates", "GET /snapshots", "POST /volumes", "POST /sandboxes/x/fork", "GET /nothing", "POST /files/compose"} {
+		method, path, _ := strings.Cut(route, " ")
+		if status, text, _ := h.asks(t, "agent", method, path, "{}"); status != 501 || !strings.Contains(text, `"code":501`) {
+			t.Errorf("%s: %d %s", route, status, text)
+		}
+	}
+	if list := h.Raw(t, "GET", "/v1/sessions?owner=agent", ""); strings.Count(string(list.Body), `"id":`) != 1 {
+		t.Errorf("what was refused has left something: %s", list.Body)
+	}
+}
+
+// Nobody comes in without a key that holds, and a key gives what its token gives.
+func TestAKeyGivesWhatItsTokenGives(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	for name, tc := range map[string]struct {
+		who, method, path string
+		status            int
+	}{
+		"a viewer lists":                  {"viewer", "GET", "/v2/sandboxes", 200},
+		"a viewer makes nothing":          {"viewer", "POST", "/sandboxes", 403},
+		"a viewer ends nothing":           {"viewer", "DELETE", "/sandboxes/" + sb.ID, 403},
+		"a token for a list lists":        {"listing", "GET", "/v2/sandboxes", 200},
+		"a token for a list ends nothing": {"listing", "DELETE", "/sandboxes/" + sb.ID, 403},
+		"another's is none":               {"other", "GET", "/sandboxes/" + sb.ID, 404},
+		"nor can it be ended":             {"other", "DELETE", "/sandboxes/" + sb.ID, 404},
+		"nor connected to":                {"other", "POST", "/sandboxes/" + sb.ID + "/connect", 404},
+		"a key that nobody has":           {"nobody", "GET", "/v2/sandboxes", 401},
+	} {
+		if status, text, _ := h.asks(t, tc.who, tc.method, tc.path, "{}"); status != tc.status {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	old := "e2b_" + hex.EncodeToString([]byte(h.keys["agent"]))
+	for name, header := range map[string][]string{"as older clients want it": {"X-Api-Key", old}, "as a bearer": {"Authorization", "Bearer " + h.keys["agent"]}} {
+		if status, text, _ := h.sends(t, "GET", "/v2/sandboxes", "", header...); status != 200 {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	if status, _, _ := h.sends(t, "GET", "/v2/sandboxes", ""); status != 401 {
+		t.Errorf("without a key: %d", status)
+	}
+}
+
+// Every request for a sandbox proves that its sender may make it.
+func TestEveryRequestForASandboxProvesItself(t *testing.T) {
+	h := start(t)
+	sb, foreign := h.create(t, "agent", `{}`), h.create(t, "other", `{}`)
+	id := []string{"E2b-Sandbox-Id", sb.ID}
+	for name, tc := range map[string]struct {
+		method, path string
+		header       []string
+		status       int
+	}{
+		"health needs nothing":              {"GET", "/health", append(id, "E2b-Sandbox-Port", "49983"), 204},
+		"of one that never was":             {"GET", "/health", []string{"E2b-Sandbox-Id", "i0000000000000000000"}, 502},
+		"an RPC without a token":            {"POST", "/process.Process/List", id, 401},
+		"with that of another sandbox":      {"POST", "/process.Process/List", append(id, "X-Access-Token", foreign.Token), 401},
+		"with its traffic token":            {"POST", "/process.Process/List", append(id, "X-Access-Token", sb.Traffic), 401},
+		"with the API key":                  {"POST", "/process.Process/List", append(id, "X-Access-Token", h.keys["agent"]), 401},
+		"with its own":                      {"POST", "/process.Process/List", append(id, "X-Access-Token", sb.Token), 200},
+		"its token alone names it":          {"POST", "/process.Process/List", []string{"X-Access-Token", sb.Token}, 200},
+		"files without a token":             {"GET", "/files?path=/etc/passwd", id, 401},
+		"variables without a token":         {"GET", "/envs", id, 401},
+		"code without a token":              {"POST", "/execute", append(id, "E2b-Sandbox-Port", "49999"), 401},
+		"code with the traffic token alone": {"POST", "/execute", append(id, "E2b-Sandbox-Port", "49999", "E2b-Traffic-Access-Token", sb.Traffic), 401},
+		"contexts without a token":          {"GET", "/contexts", append(id, "E2b-Sandbox-Port", "49999"), 401},
+		"a port without a token":            {"GET", "/", append(id, "E2b-Sandbox-Port", "8000"), 401},
+		"a port by its host name":           {"GET", "/", []string{"Host", "8000-" + sb.ID + ".localhost:5420"}, 401},
+		"a port that nobody listens on":     {"GET", "/", append(id, "E2b-Sandbox-Port", "8000", "E2b-Traffic-Access-Token", sb.Traffic), 502},
+		"a page of the web":                 {"POST", "/process.Process/List", append(id, "X-Access-Token", sb.Token, "Origin", "https://example.com"), 403},
+		"another name of this host":         {"POST", "/process.Process/List", append(id, "X-Access-Token", sb.Token, "Host", "example.com"), 403},
+		"an id that is none":                {"GET", "/health", []string{"E2b-Sandbox-Id", "../x"}, 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, text, _ := h.sends(t, tc.method, tc.path, "{}", append(tc.header, "Content-Type", "application/json")...)
+			if status != tc.status {
+				t.Errorf("%d %s", status, text)
+			}
+		})
+	}
+}
+
+// A port of a sandbox is reached by its name, with the traffic token, which the program there does not see.
+func TestAPortIsReachedByItsName(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	stream, err := sb.processes().Start(t.Context(), shell(`cat > s.py <<'END'
+import http.server
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write((self.path + str(sorted(k for k in self.headers if "oken" in k or "2b" in k))).encode())
+http.server.HTTPServer(("127.0.0.1", 8000), H).serve_forever()
+END
+exec python3 s.py`))
+	if err != nil || !stream.Receive() {
+		t.Fatal(err, stream.Err())
+	}
+	defer stream.Close()
+	var text string
+	boxtest.Eventually(t, "the program answers", func() bool {
+		var status int
+		status, text, _ = h.sends(t, "GET", "/a?b=c", "", "Host", "8000-"+sb.ID+".localhost", "E2b-Traffic-Access-Token", sb.Traffic)
+		return status == http.StatusOK
+	})
+	if text != "/a?b=c[]" {
+		t.Errorf("%q", text)
+	}
+}
+
+// A sandbox is its owner's by the key that has made it, as long as that holds; another of its keys takes over by connecting.
+func TestASandboxHangsOnItsKey(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	list := func() connect.Code {
+		_, err := sb.processes().List(t.Context(), &protocol.ListRequest{})
+		if err == nil {
+			return 0
+		}
+		return connect.CodeOf(err)
+	}
+	h.withoutKey(t, "agent")
+	boxtest.Eventually(t, "the key holds no more", func() bool { return list() == connect.CodeUnauthenticated })
+	if status, text, _ := h.asks(t, "second", "POST", "/sandboxes/"+sb.ID+"/connect", `{}`); status != 200 || !strings.Contains(text, sb.Token) {
+		t.Fatalf("%d %s", status, text)
+	}
+	if code := list(); code != 0 {
+		t.Errorf("after another key has connected: %v", code)
+	}
+}
+
+// Sandboxes, and their tokens, outlive boxd.
+func TestSandboxesOutliveBoxd(t *testing.T) {
+	h := start(t, boxtest.Kept)
+	sb := h.create(t, "agent", `{"metadata":{"a":"b"},"envVars":{"X":"1"}}`)
+	h.Stop()
+	h.Restart()
+	if got := sb.sh(t, "echo $X").stdout.String(); got != "1\n" {
+		t.Errorf("%q", got)
+	}
+	if d := h.detail(t, sb.ID); d.Metadata["a"] != "b" || !near(d.EndAt, 300) {
+		t.Errorf("%+v", d)
+	}
+}
+
+// What is done with a sandbox is in the audit log, and no secret is.
+func TestWhatIsDoneIsRecorded(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{"envVars":{"SECRET":"hunter2"}}`)
+	sb.sh(t, "echo word")
+	h.asks(t, "agent", "DELETE", "/sandboxes/"+sb.ID, "")
+	text := string(h.Raw(t, "GET", "/v1/audit?n=100", "").Body)
+	for _, want := range []string{"e2b POST /v2/sandboxes", "e2b process.Process/Start", "e2b DELETE /sandboxes/{id}", `"echo word"`, `"e2b token:agent"`, sb.ID} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in %s", want, text)
+		}
+	}
+	for _, secret := range []string{"hunter2", sb.Token, sb.Traffic, h.keys["agent"]} {
+		if strings.Contains(text+h.Log(), secret) {
+			t.Errorf("a secret was written down: %.12s", secret)
+		}
+	}
+}

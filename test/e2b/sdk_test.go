@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// sdks are the published packages that programs use, in two versions each.
+var sdks = []string{"e2b@2.51.0 @e2b/code-interpreter@2.8.0", "e2b@2.45.0 @e2b/code-interpreter@2.7.0"}
+
+// installed is a directory with packages of npm, which are fetched once.
+func installed(t *testing.T, packages string) string {
+	t.Helper()
+	for _, name := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(name); err != nil {
+			boxtest.Missing(t, name)
+		}
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(packages))
+	dir := filepath.Join(cache, "boxd-test", "npm-"+hex.EncodeToString(sum[:8]))
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := os.MkdirTemp(filepath.Dir(dir), "fetching-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(fresh)
+	cmd := exec.CommandContext(t.Context(), "npm", append([]string{"install", "--prefix", fresh, "--ignore-scripts", "--no-audit", "--no-fund"}, strings.Fields(packages)...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("npm cannot fetch %s: %v\n%s", packages, err, out)
+	}
+	if err := os.Rename(fresh, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// runs runs a script of testdata with the SDKs, and holds it to its steps.
+func (h *host) runs(t *testing.T, packages, script string, env ...string) {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join("testdata", script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := installed(t, packages)
+	file, err := os.CreateTemp(dir, "*-"+script) // beside what it imports
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(file.Name())
+	if _, err := file.Write(source); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "node", file.Name())
+	cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.keys["agent"], "E2B_VALIDATE_API_KEY=false", "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address)
+	cmd.Env = append(cmd.Env, env...)
+	out, err := cmd.CombinedOutput()
+	text := string(out)
+	if err != nil || strings.Contains(text, "FAILED ") {
+		t.Errorf("%s: %v\n%s", packages, err, text)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^step\('([^']*)'`).FindAllStringSubmatch(string(source), -1) {
+		if !strings.Contains(text, "ok "+m[1]+"\n") && !strings.Contains(text, "FAILED "+m[1]) {
+			t.Errorf("%s: %s was not done", packages, m[1])
+		}
+	}
+}
+
+// The published SDK does all that it can with sandboxes, commands, terminals and files.
+func TestTheSDKOfE2B(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	for _, packages := range sdks {
+		t.Run(packages, func(t *testing.T) {
+			start(t).runs(t, packages, "sdk.mjs")
+		})
+	}
+}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:generate go run ./gen -o syscalls.go
+//go:generate env UPDATE=1 go test -count=1 -run TestCommittedTableIsCurrent .
 
 //go:embed policy.txt
 var shipped string

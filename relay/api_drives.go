@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 
 	"github.com/boxd-dev/boxd/relay/wire"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
+	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 
@@ -231,7 +231,7 @@ func driveText(c *Call) (any, error) {
 	if err := cmp.Or(err1, err2); err != nil {
 		return nil, err
 	}
-	is, text, err := c.Drives.Text(who.Name, c.Path.Drive, v, most, mounts.DriveTarget(c.Path.Drive))
+	is, text, err := c.Drives.Text(who.Name, c.Path.Drive, v, most, supervisor.DriveTarget(c.Path.Drive))
 	if err != nil {
 		return nil, err
 	}

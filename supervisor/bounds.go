@@ -13,7 +13,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
 
-	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
@@ -33,7 +32,7 @@ type want struct {
 // until a refusal is there too.
 func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy.Request) (*want, error) {
 	w := &want{who: who, req: req, cfg: v.cfg.Load()}
-	w.held = mounts.BoundsOf(w.cfg, who)
+	w.held = effectivePolicy(w.cfg, who)
 	id, err := w.cfg.SessionID(&w.held, req)
 	if err != nil {
 		return w, err
@@ -49,7 +48,7 @@ func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy
 	if w.settings.Root, err = v.Attachments.Root(w.settings.Image); err != nil {
 		return w, err
 	}
-	if err = mounts.Leads(ctx, v.boxes, &w.held, who.UID, w.settings.Mounts); err != nil {
+	if err = resolveMounts(ctx, v.boxes, &w.held, who.UID, w.settings.Mounts); err != nil {
 		return w, err
 	}
 	if err = req.Fits(v.machine, &w.settings); err != nil {

@@ -7,14 +7,13 @@ import (
 	"fmt"
 
 	"github.com/boxd-dev/boxd/supervisor/driver"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Mounts changes the mounts of a living session.
-func (v *Supervisor) Mounts(s *session.Session) *mounts.Changer {
-	return &mounts.Changer{Boxes: v.boxes, Held: mounts.BoundsOf(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.record.Write(s) }, MountPoints: &v.record.MountPoints}
+func (v *Supervisor) Mounts(s *session.Session) *MountChanger {
+	return &MountChanger{Boxes: v.boxes, Held: effectivePolicy(v.cfg.Load(), s.Owner), Session: s, Keep: func() error { return v.record.Write(s) }, MountPoints: &v.record.MountPoints}
 }
 
 // Traffic is what has gone over the network of a session, nil if it has none, or cannot be asked now.

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
 
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -19,7 +18,7 @@ import (
 // they go.
 type Recorder struct {
 	Dir         *Records
-	MountPoints mounts.MountPointCleanup
+	MountPoints mountPointCleanup
 	Log         *slog.Logger
 }
 

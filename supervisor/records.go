@@ -17,7 +17,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/access"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -44,7 +43,7 @@ type Record struct {
 	// Drives are those it has, and the versions of them that its programs may use.
 	Drives []policy.ActiveDrive `json:"drives,omitempty"`
 	// Shared is where it has mounts in directories of the host, and what was made there for them.
-	Shared *mounts.HostMounts `json:"shared,omitempty"`
+	Shared *hostMounts `json:"shared,omitempty"`
 	// Rested is how long it was stopped in all, but for now.
 	Rested time.Duration `json:"rested,omitempty"`
 	// Stopped says that it has no box, or is to have none, and what it is started again from.

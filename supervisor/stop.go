@@ -15,7 +15,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/events"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -213,11 +212,11 @@ func retire(s *session.Session) {
 // wantAgain holds a stopped session against the configuration and the bounds of its owner, as a request for it would be.
 func (v *Supervisor) wantAgain(ctx context.Context, s *session.Session) (*want, error) {
 	w := &want{who: s.Owner, req: &policy.Request{ID: s.ID}, cfg: v.cfg.Load(), settings: s.Current()}
-	w.held = mounts.BoundsOf(w.cfg, w.who).For(w.settings.Labels)
+	w.held = effectivePolicy(w.cfg, w.who).For(w.settings.Labels)
 	if err := w.held.Hold(&w.settings, w.req); err != nil {
 		return w, err
 	}
-	err := mounts.Leads(ctx, v.boxes, &w.held, w.who.UID, w.settings.Mounts)
+	err := resolveMounts(ctx, v.boxes, &w.held, w.who.UID, w.settings.Mounts)
 	if err == nil {
 		w.enforced, err = v.enforcement(ctx, w.cfg, &w.settings)
 	}

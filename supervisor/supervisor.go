@@ -16,7 +16,6 @@ import (
 	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/secrets"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -31,7 +30,7 @@ import (
 // Parts are what a Supervisor works with. It owns none of them.
 type Parts struct {
 	Boxes    *driver.Driver
-	Stores   mounts.Stores
+	Stores   AttachmentStores
 	Secrets  *secrets.Secrets // nil: there are none
 	StateDir string
 	Log      *slog.Logger
@@ -44,7 +43,7 @@ type Parts struct {
 
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
-	Attachments  *mounts.Attachments           // skills, drives and images of sessions
+	Attachments  *Attachments                  // skills, drives and images of sessions
 	Spaces       *volumes.Workspaces           // the workspaces that have a name
 	Ports        *session.Ports                // connections into boxes
 	cfg          atomic.Pointer[policy.Config] // what it points to does not change
@@ -119,8 +118,8 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
 	}
 	v.cfg.Store(&cfg)
-	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mounts.MountPointCleanup{Boxes: v.boxes, Points: mounts.NewMountPoints(), Keep: v.keepKey, Log: v.log}}
-	v.Attachments = mounts.NewAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
+	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mountPointCleanup{Boxes: v.boxes, Points: newMountPoints(), Keep: v.keepKey, Log: v.log}}
+	v.Attachments = newAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(v.boxes.SetOwnerLimits, v.log)
 	v.sessionHooks = session.Hooks{
 		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.handOverAgain,

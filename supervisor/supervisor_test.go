@@ -23,7 +23,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/supervisor/access"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -45,7 +44,7 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: mounts.NewAttachments(nil, mounts.Stores{}, nil, nil)}
+	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: newAttachments(nil, AttachmentStores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room

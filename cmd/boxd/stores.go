@@ -10,7 +10,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/images"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/secrets"
 )
@@ -26,7 +25,7 @@ func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.D
 	}
 	hush := secrets.Open(secrets.Config{Dir: in.state, Credentials: access.Credentials(), Boxes: boxes, Log: seen.log})
 	sup, err = supervisor.New(ctx, cfg.Config, supervisor.Parts{
-		Boxes: boxes, Stores: mounts.Stores{Skills: in.skills, Drives: in.drives, Images: store}, Secrets: hush, StateDir: cfg.Daemon.StateDir, Log: seen.log,
+		Boxes: boxes, Stores: supervisor.AttachmentStores{Skills: in.skills, Drives: in.drives, Images: store}, Secrets: hush, StateDir: cfg.Daemon.StateDir, Log: seen.log,
 		AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events,
 	})
 	if err != nil {

@@ -204,7 +204,7 @@ func (l *legacyLayout) each(entries []byte, f func(at, next int, target []byte))
 	return nil
 }
 
-// ruleOf converts an entry to expressions of nf_tables.
+// rule converts an entry to expressions of nf_tables.
 func (l *legacyLayout) rule(entry, target []byte, heads map[int]string) (parts []expr.Any) {
 	inverted := entry[l.flags+1]
 	for i, key := range []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME} {

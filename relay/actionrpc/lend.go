@@ -9,7 +9,7 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
+	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -91,7 +91,7 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *proto
 		if k.ReadOnly {
 			mode = policy.MountReadOnly
 		}
-		wanted = append(wanted, mode, mounts.SkillTarget(k.Name), k.At, s.Skills()[i].Tree)
+		wanted = append(wanted, mode, supervisor.SkillTarget(k.Name), k.At, s.Skills()[i].Tree)
 	}
 	if len(wanted) == 0 && !changed {
 		return nil
@@ -119,7 +119,7 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *proto
 func inSkill(spec *protocol.Spec, dir string) string {
 	for _, k := range spec.Skills {
 		if rest, ok := strings.CutPrefix(dir+"/", k.At+"/"); ok && k.Elsewhere {
-			return strings.TrimSuffix(mounts.SkillTarget(k.Name)+"/"+rest, "/")
+			return strings.TrimSuffix(supervisor.SkillTarget(k.Name)+"/"+rest, "/")
 		}
 	}
 	return dir

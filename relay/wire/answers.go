@@ -9,7 +9,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
+	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 
@@ -64,7 +64,7 @@ func Session(i session.Info) api.Session {
 func Skill(k *policy.ActiveSkill) api.SessionSkill {
 	w := api.SessionSkill{Name: k.Name, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Missing: k.Missing}
 	if !k.Missing {
-		w.Target = mounts.SkillTarget(k.Name)
+		w.Target = supervisor.SkillTarget(k.Name)
 	}
 	return w
 }
@@ -72,7 +72,7 @@ func Skill(k *policy.ActiveSkill) api.SessionSkill {
 // Drive describes a drive of a session.
 func Drive(k *policy.ActiveDrive) api.SessionDrive {
 	return api.SessionDrive{
-		Name: k.Name, Target: mounts.DriveTarget(k.Name), Version: k.Version, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Earlier: len(k.Earlier),
+		Name: k.Name, Target: supervisor.DriveTarget(k.Name), Version: k.Version, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Earlier: len(k.Earlier),
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/supervisor/mounts"
+	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
@@ -84,7 +84,7 @@ func Refusal(err error) *api.Problem {
 	if f, ok := errors.AsType[*sessionfiles.Failure](err); ok {
 		p.File = fileFailure(f)
 	}
-	if b, ok := errors.AsType[*mounts.Busy](err); ok {
+	if b, ok := errors.AsType[*supervisor.MountBusyError](err); ok {
 		for _, u := range b.Users {
 			p.Users = append(p.Users, api.MountUser{PID: u.PID, Program: u.Program, How: u.How, Path: u.Path})
 		}

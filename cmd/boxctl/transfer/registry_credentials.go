@@ -25,7 +25,7 @@ type RegistryCredentials struct {
 // maxAuthFile bounds a file of credentials.
 const maxAuthFile = 1 << 20
 
-// imageOf are those for a repository; none were given: anonymous.
+// of are those for a repository; none were given: anonymous.
 func (c *RegistryCredentials) of(repository name.Repository) (authn.Authenticator, error) {
 	switch {
 	case c.Username != "":

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mounts
+package supervisor
 
 import (
 	"context"
@@ -10,12 +10,12 @@ import (
 	"testing/synctest"
 )
 
-// of is what was made below /srv/p, which is lent as /workspace.
-func of(made, target string) MountPoint {
-	return MountPoint{Source: "/link", Real: "/srv/p", At: "/workspace", Made: "/workspace" + made, Target: "/workspace" + target}
+// pointOf is what was made below /srv/p, which is lent as /workspace.
+func pointOf(made, target string) mountPoint {
+	return mountPoint{Source: "/link", Real: "/srv/p", At: "/workspace", Made: "/workspace" + made, Target: "/workspace" + target}
 }
 
-func enter(t *testing.T, b *MountPoints, key, place string) {
+func enterPoint(t *testing.T, b *mountPoints, key, place string) {
 	t.Helper()
 	if err := b.Enter(t.Context(), key, "/link", "/srv/p", "/srv/p"+place); err != nil {
 		t.Fatal(err)
@@ -41,22 +41,22 @@ func TestWhatOthersNeedIsHandedOn(t *testing.T) {
 		{"on the first", []string{"/in"}, "/in/a", "/in"},
 		{"several", []string{"/in/x", "/in/a/c"}, "/in/a/b", "/in/a"},
 	} {
-		b := NewMountPoints()
-		enter(t, b, "one", "/in/a/b")
-		g := of("/in", "/in/a/b")
+		b := newMountPoints()
+		enterPoint(t, b, "one", "/in/a/b")
+		g := pointOf("/in", "/in/a/b")
 		b.Own("one", &g)
-		enter(t, b, "three", "/else")
-		enter(t, b, "three", "/in/q")
+		enterPoint(t, b, "three", "/else")
+		enterPoint(t, b, "three", "/in/q")
 		b.Only("three", []string{"/srv/p/else"})
 		for _, p := range tc.places {
-			enter(t, b, "two", p)
+			enterPoint(t, b, "two", p)
 		}
-		var got *Removal
-		if _, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = r; return nil }); err != nil || got != nil {
+		var got *removal
+		if _, err := b.Sweep(t.Context(), "one", func(r *removal) error { got = r; return nil }); err != nil || got != nil {
 			t.Fatalf("%s: what is needed goes: %+v, %v", tc.name, got, err)
 		}
 		b.Ending("one", nil)
-		if found, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = r; return nil }); err != nil || !found {
+		if found, err := b.Sweep(t.Context(), "one", func(r *removal) error { got = r; return nil }); err != nil || !found {
 			t.Fatal(tc.name, err)
 		}
 		want := g
@@ -83,16 +83,16 @@ func TestWhatOthersNeedIsHandedOn(t *testing.T) {
 // Of several who need what is handed on, it is one who needs all of it: when that ends, the rest goes on to the next.
 func TestWhoNeedsMostIsGivenIt(t *testing.T) {
 	t.Parallel()
-	b := NewMountPoints()
-	g := of("/in", "/in/a/b")
-	enter(t, b, "a", "/in/x")
-	enter(t, b, "b", "/in/a/b")
+	b := newMountPoints()
+	g := pointOf("/in", "/in/a/b")
+	enterPoint(t, b, "a", "/in/x")
+	enterPoint(t, b, "b", "/in/a/b")
 	for _, step := range []struct{ key, made, heir string }{{"one", "", "b"}, {"b", "/workspace/in/a", "a"}, {"a", "/workspace/in", ""}} {
 		b.Ending(step.key, nil)
 		if step.key == "one" {
 			b.Own("one", &g)
 		}
-		if _, err := b.Sweep(t.Context(), step.key, func(r *Removal) error {
+		if _, err := b.Sweep(t.Context(), step.key, func(r *removal) error {
 			if r.MountPoint.Made != step.made || r.Successor != step.heir {
 				t.Errorf("%s: %+v", step.key, r)
 			}
@@ -109,21 +109,21 @@ func TestWhoNeedsMostIsGivenIt(t *testing.T) {
 // Through any number of sessions, the last removes everything, and what is handed on twice is there once.
 func TestTheLastRemovesEverything(t *testing.T) {
 	t.Parallel()
-	b := NewMountPoints()
+	b := newMountPoints()
 	removed := func(key string) (list []string) {
 		b.Ending(key, nil)
-		if _, err := b.Sweep(t.Context(), key, func(r *Removal) error { list = append(list, r.MountPoint.Made); return nil }); err != nil {
+		if _, err := b.Sweep(t.Context(), key, func(r *removal) error { list = append(list, r.MountPoint.Made); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		b.Forget(key)
 		return list
 	}
 	for _, key := range []string{"a", "b", "c"} {
-		enter(t, b, key, "/in")
-		g := of("/in", "/in") // all have looked before one was made
+		enterPoint(t, b, key, "/in")
+		g := pointOf("/in", "/in") // all have looked before one was made
 		b.Own(key, &g)
 	}
-	b2 := NewMountPoints()
+	b2 := newMountPoints()
 	b2.Restore("b", b.Of("b"))
 	if got, want := b2.Of("b"), b.Of("b"); got == nil || !slices.Equal(got.Places, want.Places) || len(got.Created) != 1 || got.Real["/link"] != "/srv/p" {
 		t.Errorf("of a record: %+v, not %+v", got, want)
@@ -141,17 +141,17 @@ func TestTheLastRemovesEverything(t *testing.T) {
 // The deepest go first, and who ends keeps nothing for others who end.
 func TestTheDeepestGoFirst(t *testing.T) {
 	t.Parallel()
-	b := NewMountPoints()
-	enter(t, b, "other", "/in/a")
+	b := newMountPoints()
+	enterPoint(t, b, "other", "/in/a")
 	b.Ending("other", nil)
-	enter(t, b, "one", "/in/a")
-	g := of("/in", "/in/a")
+	enterPoint(t, b, "one", "/in/a")
+	g := pointOf("/in", "/in/a")
 	b.Own("one", &g)
-	if !b.Ending("one", []MountPoint{of("/in/x", "/in/x/y")}) {
+	if !b.Ending("one", []mountPoint{pointOf("/in/x", "/in/x/y")}) {
 		t.Error("nothing is to be removed")
 	}
 	var got []string
-	if _, err := b.Sweep(t.Context(), "one", func(r *Removal) error { got = append(got, r.MountPoint.Made); return nil }); err != nil {
+	if _, err := b.Sweep(t.Context(), "one", func(r *removal) error { got = append(got, r.MountPoint.Made); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(got, []string{"/workspace/in/x", "/workspace/in"}) {
@@ -163,17 +163,17 @@ func TestTheDeepestGoFirst(t *testing.T) {
 func TestARemovalIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := NewMountPoints()
-		g := of("/in", "/in/a")
+		b := newMountPoints()
+		g := pointOf("/in", "/in/a")
 		r, err := b.Leave(t.Context(), "one", &g)
 		if err != nil {
 			t.Fatal(err)
 		}
-		enter(t, b, "two", "/inn") // has nothing to do with it
+		enterPoint(t, b, "two", "/inn") // has nothing to do with it
 		done := make(chan error, 2)
 		go func() { done <- b.Enter(t.Context(), "two", "/link", "/srv/p", "/srv/p/in/b") }()
 		go func() {
-			deep := of("/in/a/b", "/in/a/b")
+			deep := pointOf("/in/a/b", "/in/a/b")
 			r, err := b.Leave(t.Context(), "three", &deep)
 			done <- err
 			if err == nil {
@@ -201,9 +201,9 @@ func TestARemovalIsWaitedFor(t *testing.T) {
 // A record cannot name what is not below what was lent.
 func TestADamagedRecordHasNothing(t *testing.T) {
 	t.Parallel()
-	b := NewMountPoints()
-	bad := []MountPoint{{}, of("/in/a", "/in"), {Real: "/srv", At: "/workspace", Made: "/tmp/a", Target: "/tmp/a"}, {Real: "/srv", At: "/w", Made: "/w", Target: "/w/a"}, {Real: "srv", At: "/w", Made: "/w/a", Target: "/w/a"}}
-	b.Restore("one", &HostMounts{Places: []string{"/srv/x"}, Created: bad})
+	b := newMountPoints()
+	bad := []mountPoint{{}, pointOf("/in/a", "/in"), {Real: "/srv", At: "/workspace", Made: "/tmp/a", Target: "/tmp/a"}, {Real: "/srv", At: "/w", Made: "/w", Target: "/w/a"}, {Real: "srv", At: "/w", Made: "/w/a", Target: "/w/a"}}
+	b.Restore("one", &hostMounts{Places: []string{"/srv/x"}, Created: bad})
 	if has := b.Of("one"); has == nil || len(has.Created) != 0 {
 		t.Errorf("it has %+v", has)
 	}

@@ -3,7 +3,7 @@
 // Skills, drives and images are attached to sessions: mounted read-only, and held in their store for as long. The
 // record of a session lists them, so that the next boxd holds them too.
 
-package mounts
+package supervisor
 
 import (
 	"cmp"
@@ -48,15 +48,15 @@ type Attachments struct {
 	kept map[string][]string // trees of drives, by the keys of sessions
 }
 
-// Stores are where it all is. They stay the caller's.
-type Stores struct {
+// AttachmentStores are where it all is. They stay the caller's.
+type AttachmentStores struct {
 	Skills *skills.Store
 	Drives *volumes.Drives
 	Images *images.Store // nil: there are none
 }
 
-// NewAttachments returns those of sessions, from these stores.
-func NewAttachments(boxes *driver.Driver, in Stores, keep func(*session.Session) error, log *slog.Logger) *Attachments {
+// newAttachments returns those of sessions, from these stores.
+func newAttachments(boxes *driver.Driver, in AttachmentStores, keep func(*session.Session) error, log *slog.Logger) *Attachments {
 	return &Attachments{boxes: boxes, store: in.Skills, drv: in.Drives, imgs: in.Images, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}, kept: map[string][]string{}}
 }
 
@@ -280,14 +280,14 @@ func (d *Attachments) deactivate(ctx context.Context, s *session.Session, name s
 		return f
 	}
 	if k := &list[i]; !k.Missing {
-		req := request(s, k)
+		req := attachRequest(s, k)
 		req.Op, req.Force = isolation.MountRemove, force
 		done, err := d.boxes.ChangeMount(ctx, req)
 		if err != nil {
 			return attachFailure(s, "skill", k.Name, err)
 		}
 		if done.Busy {
-			return inUse("skill "+fault.Show(name), done.Users)
+			return mountInUse("skill "+fault.Show(name), done.Users)
 		}
 	}
 	s.SetSkills(slices.Delete(list, i, i+1))
@@ -305,16 +305,16 @@ func attachPosition(list []policy.ActiveSkill, name string) (int, bool) {
 
 // mount has a skill mounted, if it is not, and notes what the kernel has made of it.
 func (d *Attachments) mount(ctx context.Context, s *session.Session, k *policy.ActiveSkill) error {
-	done, err := d.boxes.ChangeMount(ctx, request(s, k))
+	done, err := d.boxes.ChangeMount(ctx, attachRequest(s, k))
 	if err != nil {
 		return attachFailure(s, "skill", k.Name, err)
 	}
-	k.Attrs = attributes(done.Attrs)
+	k.Attrs = mountAttributes(done.Attrs)
 	return nil
 }
 
-// request asks for the mount of a skill.
-func request(s *session.Session, k *policy.ActiveSkill) *isolation.ChangeMount {
+// attachRequest asks for the mount of a skill.
+func attachRequest(s *session.Session, k *policy.ActiveSkill) *isolation.ChangeMount {
 	space, tree, _ := strings.Cut(k.Tree, "/"+statedir.StoreTrees+"/")
 	return &isolation.ChangeMount{
 		Key: s.BoxKey(), Op: isolation.MountAdd, Caller: s.Caller(), Mount: isolation.Mount{Target: SkillTarget(k.Name)},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mounts
+package supervisor
 
 import (
 	"context"
@@ -22,13 +22,13 @@ const settlePatience = 15 * time.Second
 
 // begin writes down which change follows, and what there is before it: whoever dies over it, the next one knows what
 // has come of it.
-func (c *Changer) begin(ctx context.Context, list []policy.LiveMount, m policy.Mount) (*policy.MountChange, error) {
+func (c *MountChanger) begin(ctx context.Context, list []policy.LiveMount, m policy.Mount) (*policy.MountChange, error) {
 	now, err := c.list(ctx, m.Target)
 	if err != nil {
 		return nil, c.failure(&m, err)
 	}
 	change := &policy.MountChange{Mount: m, Known: now.IDs}
-	if _, found := position(list, m.Target); !found {
+	if _, found := mountPosition(list, m.Target); !found {
 		change.Missing = now.Made
 	}
 	if err := c.keep(ctx, list, change); err != nil {
@@ -38,13 +38,13 @@ func (c *Changer) begin(ctx context.Context, list []policy.LiveMount, m policy.M
 	return change, nil
 }
 
-func (c *Changer) list(ctx context.Context, target string) (*isolation.Mounted, error) {
+func (c *MountChanger) list(ctx context.Context, target string) (*isolation.Mounted, error) {
 	return c.Boxes.ChangeMount(ctx, c.request(isolation.MountLook, policy.Mount{Target: target}))
 }
 
 // interrupted is what follows when a change has failed, of which nobody knows whether it was done: it may be finished
 // all the same.
-func (c *Changer) interrupted(ctx context.Context, m *policy.Mount, err error) (finished bool, _ error) {
+func (c *MountChanger) interrupted(ctx context.Context, m *policy.Mount, err error) (finished bool, _ error) {
 	step, answered := errors.AsType[*isolation.StepError](err)
 	if answered && !session.Unanswered(step) && step.Step != isolation.StepSetup { // what was made is removed by then, but for what was given up
 		list, change := c.Session.Mounting()
@@ -62,7 +62,7 @@ func (c *Changer) interrupted(ctx context.Context, m *policy.Mount, err error) (
 
 // Reconcile finds out what has come of a change that was interrupted, with whoever made it: what was added without a word
 // is removed, and what was begun else is finished. Afterwards the list is what there is.
-func (c *Changer) Reconcile(ctx context.Context) error {
+func (c *MountChanger) Reconcile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
 	return c.Session.Exclusive(func() error {
@@ -71,7 +71,7 @@ func (c *Changer) Reconcile(ctx context.Context) error {
 	})
 }
 
-func (c *Changer) reconcile(ctx context.Context) (finished bool, err error) {
+func (c *MountChanger) reconcile(ctx context.Context) (finished bool, err error) {
 	list, change := c.Session.Mounting()
 	if change == nil {
 		return false, nil
@@ -85,7 +85,7 @@ func (c *Changer) reconcile(ctx context.Context) (finished bool, err error) {
 		return false, fault.Errorf(fault.Unavailable, "cannot change the mounts of session %s now: an interrupted change left them in an unknown state", fault.Show(c.Session.ID)).
 			WithHint("try again; if it fails again, remove the session")
 	}
-	i, found := position(list, change.Target)
+	i, found := mountPosition(list, change.Target)
 	switch {
 	case !found && change.Source != "":
 		err = c.undo(ctx, change, fresh)
@@ -107,7 +107,7 @@ func (c *Changer) reconcile(ctx context.Context) (finished bool, err error) {
 }
 
 // undo takes away what was added, wherever it is, and what was made for it.
-func (c *Changer) undo(ctx context.Context, change *policy.MountChange, fresh []uint64) error {
+func (c *MountChanger) undo(ctx context.Context, change *policy.MountChange, fresh []uint64) error {
 	if len(fresh) == 0 && change.Missing == "" {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (c *Changer) undo(ctx context.Context, change *policy.MountChange, fresh []
 }
 
 // finishRemoval removes what is left of a mount of which something has gone. One that is whole stays.
-func (c *Changer) finishRemoval(ctx context.Context, list []policy.LiveMount, i int, now []uint64) (_ []policy.LiveMount, gone bool, err error) {
+func (c *MountChanger) finishRemoval(ctx context.Context, list []policy.LiveMount, i int, now []uint64) (_ []policy.LiveMount, gone bool, err error) {
 	m := list[i]
 	left := slices.DeleteFunc(slices.Clone(m.IDs), func(id uint64) bool { return !slices.Contains(now, id) })
 	if len(left) == len(m.IDs) {
@@ -127,12 +127,12 @@ func (c *Changer) finishRemoval(ctx context.Context, list []policy.LiveMount, i 
 	if _, err := c.take(ctx, req); err != nil {
 		return nil, false, err
 	}
-	return without(list, i), true, nil
+	return withoutMount(list, i), true, nil
 }
 
 // finishReplacing takes what is left of the old mount off the new one, if that is below it, and says what is there
 // then.
-func (c *Changer) finishReplacing(ctx context.Context, change *policy.MountChange, old *policy.LiveMount, id uint64, now []uint64) (is policy.LiveMount, err error) {
+func (c *MountChanger) finishReplacing(ctx context.Context, change *policy.MountChange, old *policy.LiveMount, id uint64, now []uint64) (is policy.LiveMount, err error) {
 	is = policy.LiveMount{Mount: change.Mount, Since: time.Now(), IDs: []uint64{id}, Made: old.Made}
 	var above []uint64
 	for _, o := range old.IDs {
@@ -158,13 +158,13 @@ func (c *Changer) finishReplacing(ctx context.Context, change *policy.MountChang
 	if there.ID != id { // a program of the box has moved it; it has what none is attached without
 		there.Attrs = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV
 	}
-	is.Attrs = attributes(there.Attrs)
+	is.Attrs = mountAttributes(there.Attrs)
 	return is, nil
 }
 
-// without is a list without one of its mounts. Another one that needs the directories that were made for that has them
+// withoutMount is a list without one of its mounts. Another one that needs the directories that were made for that has them
 // made for itself from then on.
-func without(list []policy.LiveMount, i int) []policy.LiveMount {
+func withoutMount(list []policy.LiveMount, i int) []policy.LiveMount {
 	made := list[i].Made
 	list = slices.Delete(list, i, i+1)
 	heir := slices.IndexFunc(list, func(o policy.LiveMount) bool { return made != "" && isolation.Within(o.Target, made) })

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mounts adds, replaces and removes mounts of living sessions, under the rules of those that sessions are
-// made with. The keeper does it; what there is, is in the record of the session.
-package mounts
+package supervisor
 
 import (
 	"cmp"
@@ -27,21 +25,21 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Changer changes the mounts of one session.
-type Changer struct {
-	Boxes       Keeper
+// MountChanger changes the mounts of one session.
+type MountChanger struct {
+	Boxes       mounter
 	Held        policy.EffectivePolicy // the bounds of the session's owner
 	Session     *session.Session
 	Keep        func() error // writes the record of the session
-	MountPoints *MountPointCleanup
+	MountPoints *mountPointCleanup
 }
 
-// patience bounds one change. What has begun is not left half done because its caller has gone.
-const patience = time.Minute
+// mountPatience bounds one change. What has begun is not left half done because its caller has gone.
+const mountPatience = time.Minute
 
 // Add gives the session a mount, or the one that it has already if that is the same; isNew tells which. With
 // replace, another one on the target gives way, so that nobody finds the target without either.
-func (c *Changer) Add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
+func (c *MountChanger) Add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
 	if m, err = c.allowed(ctx, m); err != nil {
 		return is, false, err
 	}
@@ -53,24 +51,24 @@ func (c *Changer) Add(ctx context.Context, m policy.Mount, replace bool) (is pol
 }
 
 // allowed holds a mount against all rules but those of the host itself, which are the keeper's.
-func (c *Changer) allowed(ctx context.Context, m policy.Mount) (policy.Mount, error) {
+func (c *MountChanger) allowed(ctx context.Context, m policy.Mount) (policy.Mount, error) {
 	s := c.Session
 	m, err := s.Profile().LiveMount(s.Current().Profile, m)
 	if err == nil && !c.Held.AllowsMount(m.Source) {
 		err = c.Held.MountDenied(0, m.Source)
 	}
 	if err == nil {
-		err = Leads(ctx, c.Boxes, &c.Held, c.Session.Caller().UID, []policy.Mount{m})
+		err = resolveMounts(ctx, c.Boxes, &c.Held, c.Session.Caller().UID, []policy.Mount{m})
 	}
 	if err == nil {
 		err = c.request(isolation.MountAdd, m).Validate()
 	}
-	return m, fieldOf(err)
+	return m, mountField(err)
 }
 
-// free refuses targets that are those of mounts the session is made with, or above one, and one mount more than a
+// checkMountFree refuses targets that are those of mounts the session is made with, or above one, and one mount more than a
 // session can have. What is live must not change meanwhile.
-func free(made []policy.Mount, live []policy.LiveMount, target string) error {
+func checkMountFree(made []policy.Mount, live []policy.LiveMount, target string) error {
 	for _, m := range made {
 		if isolation.Within(m.Target, target) {
 			return fault.Field("target", target, "a path that is not at or above "+m.Target+", a mount the session was created with").Of(fault.Conflict)
@@ -82,14 +80,14 @@ func free(made []policy.Mount, live []policy.LiveMount, target string) error {
 				WithHint("unmount that one first: boxctl umount BOX %s", m.Target)
 		}
 	}
-	if _, found := position(live, target); !found && len(made)+len(live) >= isolation.MaxMounts {
+	if _, found := mountPosition(live, target); !found && len(made)+len(live) >= isolation.MaxMounts {
 		return fault.Errorf(fault.Conflict, "the session has %d mounts, its limit", isolation.MaxMounts).
 			WithHint("remove one first: boxctl umount BOX TARGET")
 	}
 	return nil
 }
 
-func (c *Changer) request(op isolation.MountOp, m policy.Mount) *isolation.ChangeMount {
+func (c *MountChanger) request(op isolation.MountOp, m policy.Mount) *isolation.ChangeMount {
 	return &isolation.ChangeMount{
 		Key: c.Session.BoxKey(), Op: op, Caller: c.Session.Caller(),
 		Mount: isolation.Mount{Source: m.Source, Target: m.Target, Writable: m.Mode == policy.MountReadWrite, Owner: m.Owner, NoSymlinks: m.NoSymlinks},
@@ -97,12 +95,12 @@ func (c *Changer) request(op isolation.MountOp, m policy.Mount) *isolation.Chang
 }
 
 // exclusively does something while the session lives and nobody else changes it.
-func (c *Changer) exclusively(ctx context.Context, do func(context.Context) error) error {
+func (c *MountChanger) exclusively(ctx context.Context, do func(context.Context) error) error {
 	if err := c.Session.Await(ctx); err != nil {
 		return err
 	}
 	return c.Session.Exclusive(func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountPatience)
 		defer cancel()
 		if _, err := c.reconcile(ctx); err != nil {
 			return err
@@ -111,12 +109,12 @@ func (c *Changer) exclusively(ctx context.Context, do func(context.Context) erro
 	})
 }
 
-func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
+func (c *MountChanger) add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
 	list := c.Session.Live()
-	if err := free(c.Session.Current().Mounts, list, m.Target); err != nil {
-		return is, false, fieldOf(err)
+	if err := checkMountFree(c.Session.Current().Mounts, list, m.Target); err != nil {
+		return is, false, mountField(err)
 	}
-	i, found := position(list, m.Target)
+	i, found := mountPosition(list, m.Target)
 	if found && list[i].Mount == m && !replace {
 		return list[i], false, nil
 	}
@@ -147,10 +145,10 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 			return is, false, err
 		}
 		list = c.Session.Live()
-		i, _ = position(list, m.Target)
+		i, _ = mountPosition(list, m.Target)
 		is = list[i]
 	} else {
-		is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: attributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
+		is = policy.LiveMount{Mount: m, Since: time.Now(), Attrs: mountAttributes(done.Attrs), IDs: []uint64{done.ID}, Made: done.Made}
 		if !found {
 			list = slices.Insert(list, i, is)
 		} else {
@@ -175,7 +173,7 @@ func (c *Changer) add(ctx context.Context, m policy.Mount, replace bool) (is pol
 
 // keep writes down what mounts there are, and which change of them has begun. A session that is ending has no record
 // any more.
-func (c *Changer) keep(ctx context.Context, list []policy.LiveMount, change *policy.MountChange) error {
+func (c *MountChanger) keep(ctx context.Context, list []policy.LiveMount, change *policy.MountChange) error {
 	c.Session.SetMounting(slices.Clone(list), change)
 	c.only()
 	if err := c.Session.Await(ctx); err != nil {
@@ -184,33 +182,33 @@ func (c *Changer) keep(ctx context.Context, list []policy.LiveMount, change *pol
 	return c.Keep()
 }
 
-func position(list []policy.LiveMount, target string) (int, bool) {
+func mountPosition(list []policy.LiveMount, target string) (int, bool) {
 	return slices.BinarySearchFunc(list, target, func(m policy.LiveMount, t string) int { return cmp.Compare(m.Target, t) })
 }
 
-func (c *Changer) removal(m *policy.LiveMount, force bool) *isolation.ChangeMount {
+func (c *MountChanger) removal(m *policy.LiveMount, force bool) *isolation.ChangeMount {
 	req := c.request(isolation.MountRemove, policy.Mount{Target: m.Target})
 	req.IDs, req.Made, req.Force = m.IDs, m.Made, force
 	return req
 }
 
-// Busy is the refusal to remove a mount that somebody uses.
-type Busy struct {
+// MountBusyError is the refusal to remove a mount that somebody uses.
+type MountBusyError struct {
 	Err   error
 	Users []isolation.MountUser
 }
 
-func (b *Busy) Error() string { return b.Err.Error() }
+func (b *MountBusyError) Error() string { return b.Err.Error() }
 
 // Unwrap leads to what the refusal says.
-func (b *Busy) Unwrap() error { return b.Err }
+func (b *MountBusyError) Unwrap() error { return b.Err }
 
 // Remove takes a mount from the session, and the directories that were made for it. One in use is refused, with a
-// Busy, unless force is set: what is open of it then stays so, and nothing else can be opened.
-func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
+// MountBusyError, unless force is set: what is open of it then stays so, and nothing else can be opened.
+func (c *MountChanger) Remove(ctx context.Context, target string, force bool) error {
 	return c.exclusively(ctx, func(ctx context.Context) error {
 		list := c.Session.Live()
-		i, found := position(list, target)
+		i, found := mountPosition(list, target)
 		if !found {
 			return fault.Errorf(fault.NotFound, "no mount on %s was added to session %s", fault.Show(target), fault.Show(c.Session.ID)).
 				WithHint("list mounts: boxctl mount BOX; mounts it was created with cannot be removed")
@@ -234,9 +232,9 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 			if err := c.keep(ctx, list, nil); err != nil {
 				return err
 			}
-			return inUse("mount on "+fault.Show(m.Target), done.Users)
+			return mountInUse("mount on "+fault.Show(m.Target), done.Users)
 		default:
-			err := c.keep(ctx, without(list, i), nil)
+			err := c.keep(ctx, withoutMount(list, i), nil)
 			if err == nil {
 				err = c.sweep(ctx)
 			}
@@ -249,8 +247,8 @@ func (c *Changer) Remove(ctx context.Context, target string, force bool) error {
 	})
 }
 
-// inUse is a Busy: the refusal to remove something that is mounted.
-func inUse(what string, users []isolation.MountUser) error {
+// mountInUse is a MountBusyError: the refusal to remove something that is mounted.
+func mountInUse(what string, users []isolation.MountUser) error {
 	var who []string
 	for _, u := range users {
 		if u.PID == 0 {
@@ -260,26 +258,26 @@ func inUse(what string, users []isolation.MountUser) error {
 		who = append(who, fmt.Sprintf("%s (%d, %s %s)", fault.Show(u.Program), u.PID, u.How, fault.Show(u.Path)))
 	}
 	by := cmp.Or(strings.Join(who, ", "), "something that had it open for a moment")
-	return &Busy{Users: users, Err: fault.Errorf(fault.Conflict, "the %s is in use by %s", what, by).
+	return &MountBusyError{Users: users, Err: fault.Errorf(fault.Conflict, "the %s is in use by %s", what, by).
 		WithHint("end what uses it, or unmount with --force (files that are open stay open)")}
 }
 
 // failure is what the keeper says of a change.
-func (c *Changer) failure(m *policy.Mount, err error) error {
+func (c *MountChanger) failure(m *policy.Mount, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
 	case errors.Is(err, client.ErrNoKeeper), errors.Is(err, client.ErrKeeperGone):
 		return fault.Errorf(fault.Unavailable, "cannot change the mounts of session %s now: %w", fault.Show(c.Session.ID), err).
 			WithHint("try again: boxd is starting a new keeper")
 	case ok && session.Unanswered(step):
-		return fieldOf(session.NoAnswerError(step.Refused.Field, step))
+		return mountField(session.NoAnswerError(step.Refused.Field, step))
 	case ok && step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
 		return fault.Field("source", r.Value, r.Allowed).Of(fault.Denied).
 			WithHint("allowed directories are listed in mounts.allow in box.toml").
 			By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed, Setting: "mounts.allow with " + strconv.Quote(r.Value)})
 	case ok && step.Refused != nil:
-		return fieldOf(step.Refused)
+		return mountField(step.Refused)
 	case ok && step.Step == isolation.StepMountSource:
 		f := fault.Field("source", m.Source, "an existing directory that the owner of the session can open")
 		f.Err = fmt.Errorf("%w: %w", f.Err, step)
@@ -291,19 +289,19 @@ func (c *Changer) failure(m *policy.Mount, err error) error {
 			WithHint("stop the program that moves it, or use another target")
 	case errors.Is(err, unix.EEXIST):
 		return fault.Field("target", m.Target, "a path on which nothing is mounted").Of(fault.Conflict)
-	case ok && isPlace(step):
+	case ok && isPlaceStep(step):
 		return fault.Field("target", m.Target, "a directory, or a path where the box user can create one, without symbolic links ("+step.Errno.Error()+")")
 	}
 	return fmt.Errorf("mount of session %q: %w", c.Session.ID, err)
 }
 
-// isPlace reports whether a change has failed because of what is at its target.
-func isPlace(step *isolation.StepError) bool {
+// isPlaceStep reports whether a change has failed because of what is at its target.
+func isPlaceStep(step *isolation.StepError) bool {
 	return slices.Contains([]error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENAMETOOLONG, unix.EDQUOT, unix.ENOSPC}, error(step.Errno))
 }
 
-// fieldOf names the field of a refusal as a request for one mount does.
-func fieldOf(err error) error {
+// mountField names the field of a refusal as a request for one mount does.
+func mountField(err error) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		f.Field = strings.TrimPrefix(f.Field, "mounts[0].")
 		return err
@@ -314,8 +312,8 @@ func fieldOf(err error) error {
 	return err
 }
 
-// attributes are the words of mount(8) for ST_ flags.
-func attributes(flags uint64) []string {
+// mountAttributes are the words of mount(8) for ST_ flags.
+func mountAttributes(flags uint64) []string {
 	list := []string{"rw"}
 	if flags&unix.ST_RDONLY != 0 {
 		list[0] = "ro"
@@ -331,8 +329,8 @@ func attributes(flags uint64) []string {
 	return list
 }
 
-// BoundsOf are the bounds of a principal, with its home where they need that.
-func BoundsOf(cfg *policy.Config, who access.Principal) policy.EffectivePolicy {
+// effectivePolicy are the bounds of a principal, with its home where they need that.
+func effectivePolicy(cfg *policy.Config, who access.Principal) policy.EffectivePolicy {
 	held := cfg.PolicyOf(who)
 	if slices.Contains(held.Mounts, policy.HomeRoot) {
 		if u, err := user.LookupId(strconv.FormatUint(uint64(who.UID), 10)); err == nil && u.HomeDir != "/" {
@@ -342,10 +340,10 @@ func BoundsOf(cfg *policy.Config, who access.Principal) policy.EffectivePolicy {
 	return held
 }
 
-// Leads refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
+// resolveMounts refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
 // asks mounts.allow of what it has opened in the end. It also is who follows them: they may be of a filesystem that does
 // not answer.
-func Leads(ctx context.Context, boxes Keeper, held *policy.EffectivePolicy, uid uint32, mounts []policy.Mount) error {
+func resolveMounts(ctx context.Context, boxes mounter, held *policy.EffectivePolicy, uid uint32, mounts []policy.Mount) error {
 	if slices.Contains(held.Mounts, policy.Any) {
 		return nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mounts
+package supervisor
 
 import (
 	"context"
@@ -19,14 +19,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// keeper is one by whom /link leads to /srv/p, in which nothing is missing but what it says.
-type keeper struct {
+// fakeMounter is one by whom /link leads to /srv/p, in which nothing is missing but what it says.
+type fakeMounter struct {
 	missing string
 	err     error // of what is to be removed
 	tidied  []isolation.ChangeMount
 }
 
-func (k *keeper) ChangeMount(_ context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+func (k *fakeMounter) ChangeMount(_ context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	switch {
 	case req.Op == isolation.MountFollow:
 		return &isolation.Mounted{Made: "/srv/p"}, nil
@@ -40,12 +40,12 @@ func (k *keeper) ChangeMount(_ context.Context, req *isolation.ChangeMount) (*is
 	return &isolation.Mounted{}, nil
 }
 
-func (k *keeper) ghosts() *MountPointCleanup {
-	return &MountPointCleanup{Boxes: k, Points: NewMountPoints(), Keep: func(string) error { return nil }, Log: slog.New(slog.DiscardHandler)}
+func (k *fakeMounter) ghosts() *mountPointCleanup {
+	return &mountPointCleanup{Boxes: k, Points: newMountPoints(), Keep: func(string) error { return nil }, Log: slog.New(slog.DiscardHandler)}
 }
 
-// begun is a session that is made with these mounts.
-func begun(t *testing.T, d *MountPointCleanup, id string, uid uint32, mounts ...policy.Mount) *session.Session {
+// begunSession is a session that is made with these mounts.
+func begunSession(t *testing.T, d *mountPointCleanup, id string, uid uint32, mounts ...policy.Mount) *session.Session {
 	t.Helper()
 	s := session.New(nil, &session.Params{
 		ID: id, Owner: access.Principal{Name: id, UID: uid, GID: uid}, Settings: policy.Settings{Mounts: mounts}, Profile: &policy.Profile{},
@@ -56,7 +56,7 @@ func begun(t *testing.T, d *MountPointCleanup, id string, uid uint32, mounts ...
 	return s
 }
 
-func ended(t *testing.T, d *MountPointCleanup, s *session.Session) error {
+func endedSession(t *testing.T, d *mountPointCleanup, s *session.Session) error {
 	t.Helper()
 	settings := s.Current()
 	d.Ending(s.Key, s.Caller(), &settings, s.Live())
@@ -67,22 +67,22 @@ func ended(t *testing.T, d *MountPointCleanup, s *session.Session) error {
 // last, from where it was made and as the user who has made it.
 func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
 	t.Parallel()
-	k := &keeper{missing: "/workspace/x"}
+	k := &fakeMounter{missing: "/workspace/x"}
 	d := k.ghosts()
 	in := policy.Mount{Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly}
-	a := begun(t, d, "a", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, in)
-	b := begun(t, d, "b", 1002, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadOnly}, in)
+	a := begunSession(t, d, "a", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, in)
+	b := begunSession(t, d, "b", 1002, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadOnly}, in)
 	if has := d.Points.Of(b.Key); has == nil || !slices.Equal(has.Places, []string{"/srv/p/x"}) || len(has.Created) > 0 {
 		t.Errorf("who may only read has %+v", has)
 	}
-	if err := ended(t, d, a); err != nil || len(k.tidied) > 0 {
+	if err := endedSession(t, d, a); err != nil || len(k.tidied) > 0 {
 		t.Errorf("removed from under another: %+v, %v", k.tidied, err)
 	}
-	(&Changer{Boxes: k, Session: b, MountPoints: d}).only()
+	(&MountChanger{Boxes: k, Session: b, MountPoints: d}).only()
 	if has := d.Points.Of(b.Key); has == nil || len(has.Places) != 1 || len(has.Created) != 1 {
 		t.Errorf("after the first: %+v", has)
 	}
-	if err := ended(t, d, b); err != nil || len(k.tidied) != 1 {
+	if err := endedSession(t, d, b); err != nil || len(k.tidied) != 1 {
 		t.Fatalf("after the last: %+v, %v", k.tidied, err)
 	}
 	if req := k.tidied[0]; req.Made != "/workspace/x" || req.Caller.UID != 1001 || req.Mount.Source != "/srv/p" {
@@ -93,10 +93,10 @@ func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
 // What mounts of one session share goes with the last of them, also where that has it by another name.
 func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
 	t.Parallel()
-	k := &keeper{}
+	k := &fakeMounter{}
 	d := k.ghosts()
-	s := begun(t, d, "s", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, policy.Mount{Source: "/link", Target: "/data", Mode: policy.MountReadWrite})
-	c := &Changer{Boxes: k, Session: s, MountPoints: d, Keep: func() error { return nil }}
+	s := begunSession(t, d, "s", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, policy.Mount{Source: "/link", Target: "/data", Mode: policy.MountReadWrite})
+	c := &MountChanger{Boxes: k, Session: s, MountPoints: d, Keep: func() error { return nil }}
 	list := []policy.LiveMount{
 		{Mount: policy.Mount{Source: "/one", Target: "/data/in/b"}, Made: "/data/in/b"},
 		{Mount: policy.Mount{Source: "/one", Target: "/workspace/in/a"}, Made: "/workspace/in"},
@@ -138,24 +138,24 @@ func TestWhatNobodyAnswersToIsKept(t *testing.T) {
 		err  error
 		kept bool
 	}{{client.ErrKeeperGone, true}, {client.ErrNoKeeper, true}, {&isolation.StepError{Step: isolation.StepMountSource, Errno: unix.EACCES}, false}} {
-		k := &keeper{missing: "/workspace/x", err: tc.err}
+		k := &fakeMounter{missing: "/workspace/x", err: tc.err}
 		d := k.ghosts()
 		mounts := []policy.Mount{{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, {Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly}}
-		s := begun(t, d, "s", 1001, mounts...)
-		if err := ended(t, d, s); (err != nil) != tc.kept || tc.kept && !errors.Is(err, tc.err) || tc.kept != (d.Points.Of(s.Key) != nil) {
+		s := begunSession(t, d, "s", 1001, mounts...)
+		if err := endedSession(t, d, s); (err != nil) != tc.kept || tc.kept && !errors.Is(err, tc.err) || tc.kept != (d.Points.Of(s.Key) != nil) {
 			t.Errorf("%v: %v, %+v", tc.err, err, d.Points.Of(s.Key))
 		}
 		if !tc.kept {
 			continue
 		}
 		k.missing, k.err = "", nil
-		s = begun(t, d, "s", 1001, mounts...)
+		s = begunSession(t, d, "s", 1001, mounts...)
 		k.missing = "/workspace/x"
-		other := begun(t, d, "other", 1001, mounts...)
-		if err := ended(t, d, other); err != nil || len(k.tidied) > 0 {
+		other := begunSession(t, d, "other", 1001, mounts...)
+		if err := endedSession(t, d, other); err != nil || len(k.tidied) > 0 {
 			t.Errorf("%v: %v: the next is not heard: %+v", tc.err, err, k.tidied)
 		}
-		if err := ended(t, d, s); err != nil || len(k.tidied) != 1 || d.Points.Of(s.Key) != nil {
+		if err := endedSession(t, d, s); err != nil || len(k.tidied) != 1 || d.Points.Of(s.Key) != nil {
 			t.Errorf("%v: at last: %v, %+v", tc.err, err, k.tidied)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mounts
+package supervisor
 
 import (
 	"cmp"
@@ -14,17 +14,17 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// MountPointCleanup sees to it that no directory stays in directories of the host that was made for a mount, and that none is
+// mountPointCleanup sees to it that no directory stays in directories of the host that was made for a mount, and that none is
 // removed that another session has a mount on.
-type MountPointCleanup struct {
-	Boxes  Keeper
-	Points *MountPoints
+type mountPointCleanup struct {
+	Boxes  mounter
+	Points *mountPoints
 	Keep   func(key string) error // writes the record of a session
 	Log    *slog.Logger
 }
 
-// Keeper is who changes mounts, and what is made for them.
-type Keeper interface {
+// mounter is who changes mounts, and what is made for them.
+type mounter interface {
 	ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error)
 }
 
@@ -39,8 +39,8 @@ func lentAt(made []policy.Mount, target string) (lent policy.Mount, found bool) 
 	return lent, found
 }
 
-// makes reports whether a target can be made in a directory that a session is lent.
-func makes(lent *policy.Mount) bool { return lent.Mode == policy.MountReadWrite }
+// makesPlaces reports whether a target can be made in a directory that a session is lent.
+func makesPlaces(lent *policy.Mount) bool { return lent.Mode == policy.MountReadWrite }
 
 // targetsOf are those of the mounts that a session is made with.
 func targetsOf(settings *policy.Settings) (list []string) {
@@ -55,7 +55,7 @@ func targetsOf(settings *policy.Settings) (list []string) {
 
 // Begin finds out, before a session gets its box, which directories will be made in directories of the host for its
 // mounts. It reports whether that is to be written down before.
-func (d *MountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool, error) {
+func (d *mountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool, error) {
 	d.Points.Begin(s.Key)
 	settings := s.Current()
 	for _, target := range targetsOf(&settings) {
@@ -65,7 +65,7 @@ func (d *MountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool
 		}
 		err := d.enter(ctx, s, target)
 		found := &isolation.Mounted{}
-		if err == nil && makes(&lent) {
+		if err == nil && makesPlaces(&lent) {
 			found, err = d.resolve(ctx, s, &lent, target)
 		}
 		if step, ok := errors.AsType[*isolation.StepError](err); ok && step.Step == isolation.StepMountSource {
@@ -82,7 +82,7 @@ func (d *MountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool
 }
 
 // enter notes that a session is about to have a mount on a target, if that is in a directory of the host.
-func (d *MountPointCleanup) enter(ctx context.Context, s *session.Session, target string) error {
+func (d *mountPointCleanup) enter(ctx context.Context, s *session.Session, target string) error {
 	lent, below := lentAt(s.Current().Mounts, target)
 	if !below {
 		return nil
@@ -101,8 +101,8 @@ func (d *MountPointCleanup) enter(ctx context.Context, s *session.Session, targe
 }
 
 // real asks the keeper where a directory of the host is that has a target in it.
-func (d *MountPointCleanup) real(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (string, error) {
-	if !makes(lent) { // what its owner may not write to has no answer about targets
+func (d *mountPointCleanup) real(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (string, error) {
+	if !makesPlaces(lent) { // what its owner may not write to has no answer about targets
 		at, err := d.Boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: s.Caller(), Mount: isolation.Mount{Source: lent.Source}})
 		if err != nil {
 			return "", err
@@ -117,22 +117,22 @@ func (d *MountPointCleanup) real(ctx context.Context, s *session.Session, lent *
 }
 
 // resolve asks the keeper what is missing of a target below a directory of the host.
-func (d *MountPointCleanup) resolve(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (*isolation.Mounted, error) {
-	return d.Boxes.ChangeMount(ctx, outside(isolation.MountMissing, s.Key, d.mountPoint(s.Key, s.Caller(), lent, target, target)))
+func (d *mountPointCleanup) resolve(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (*isolation.Mounted, error) {
+	return d.Boxes.ChangeMount(ctx, hostRequest(isolation.MountMissing, s.Key, d.mountPoint(s.Key, s.Caller(), lent, target, target)))
 }
 
 // mountPoint is what was made of a target below a directory of the host. A session of an earlier boxd has not asked where
 // that is.
-func (d *MountPointCleanup) mountPoint(key string, caller isolation.Caller, lent *policy.Mount, made, target string) *MountPoint {
-	return &MountPoint{
+func (d *mountPointCleanup) mountPoint(key string, caller isolation.Caller, lent *policy.Mount, made, target string) *mountPoint {
+	return &mountPoint{
 		UID: caller.UID, GID: caller.GID, Groups: caller.Groups, Source: lent.Source, Owner: lent.Owner, At: lent.Target,
 		Real: cmp.Or(d.Points.Real(key, lent.Source), lent.Source), Made: made, Target: target,
 	}
 }
 
-// outside asks for something about directories of the host, without a box. What is removed is where it was made: a link
+// hostRequest asks for something about directories of the host, without a box. What is removed is where it was made: a link
 // may lead elsewhere by then.
-func outside(op isolation.MountOp, key string, g *MountPoint) *isolation.ChangeMount {
+func hostRequest(op isolation.MountOp, key string, g *mountPoint) *isolation.ChangeMount {
 	source := g.Source
 	if op == isolation.MountTidy {
 		source = cmp.Or(g.Real, g.Source)
@@ -144,9 +144,9 @@ func outside(op isolation.MountOp, key string, g *MountPoint) *isolation.ChangeM
 }
 
 // made is what was made for a mount in a directory of the host, if that is where it is.
-func (d *MountPointCleanup) made(key string, caller isolation.Caller, lent []policy.Mount, target, made string) *MountPoint {
+func (d *mountPointCleanup) made(key string, caller isolation.Caller, lent []policy.Mount, target, made string) *mountPoint {
 	l, below := lentAt(lent, target)
-	if !below || !makes(&l) || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
+	if !below || !makesPlaces(&l) || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
 		return nil
 	}
 	return d.mountPoint(key, caller, &l, made, target)
@@ -154,8 +154,8 @@ func (d *MountPointCleanup) made(key string, caller isolation.Caller, lent []pol
 
 // Ending notes that a session ends, which has or may have mounts besides those it was made with. It reports whether
 // there are directories to be removed after its box.
-func (d *MountPointCleanup) Ending(key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) bool {
-	var list []MountPoint
+func (d *mountPointCleanup) Ending(key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) bool {
+	var list []mountPoint
 	for _, m := range live {
 		if g := d.made(key, caller, settings.Mounts, m.Target, m.Made); g != nil {
 			list = append(list, *g)
@@ -167,7 +167,7 @@ func (d *MountPointCleanup) Ending(key string, caller isolation.Caller, settings
 // End removes what was made for the mounts of a session that is Ending and has no box any more, and forgets it. What
 // cannot be removed is left, and told. After an error nobody has answered, and it is still to be removed: its record stays,
 // by which the next boxd does that, or the next session of its key.
-func (d *MountPointCleanup) End(ctx context.Context, key string) error {
+func (d *mountPointCleanup) End(ctx context.Context, key string) error {
 	_, err := d.sweep(ctx, key)
 	if err == nil {
 		d.Points.Forget(key)
@@ -177,15 +177,15 @@ func (d *MountPointCleanup) End(ctx context.Context, key string) error {
 
 // sweep removes what a session has to remove and does not need any more, and reports whether there was anything. After
 // an error nobody has answered.
-func (d *MountPointCleanup) sweep(ctx context.Context, key string) (bool, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+func (d *mountPointCleanup) sweep(ctx context.Context, key string) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountPatience)
 	defer cancel()
-	found, err := d.Points.Sweep(ctx, key, func(r *Removal) error {
+	found, err := d.Points.Sweep(ctx, key, func(r *removal) error {
 		d.tell(r)
 		if r.MountPoint.Made == "" {
 			return nil
 		}
-		_, err := d.Boxes.ChangeMount(ctx, outside(isolation.MountTidy, key, &r.MountPoint))
+		_, err := d.Boxes.ChangeMount(ctx, hostRequest(isolation.MountTidy, key, &r.MountPoint))
 		if err != nil && (session.Transient(err) || ctx.Err() != nil) {
 			return err
 		}
@@ -201,7 +201,7 @@ func (d *MountPointCleanup) sweep(ctx context.Context, key string) (bool, error)
 }
 
 // tell writes down who has been given something by a removal.
-func (d *MountPointCleanup) tell(r *Removal) {
+func (d *mountPointCleanup) tell(r *removal) {
 	if r.Successor == "" {
 		return
 	}
@@ -211,7 +211,7 @@ func (d *MountPointCleanup) tell(r *Removal) {
 }
 
 // enter notes that the session is about to have a mount on a target.
-func (c *Changer) enter(ctx context.Context, m *policy.Mount) error {
+func (c *MountChanger) enter(ctx context.Context, m *policy.Mount) error {
 	if err := c.Session.Await(ctx); err != nil { // nobody would drop it
 		return err
 	}
@@ -223,7 +223,7 @@ func (c *Changer) enter(ctx context.Context, m *policy.Mount) error {
 
 // take removes mounts of the session, and what was made for them and no other session needs. What is not empty then, as
 // another mount of the session is there, goes in a sweep after that or when the session ends.
-func (c *Changer) take(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+func (c *MountChanger) take(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	d, s := c.MountPoints, c.Session
 	if g := d.made(s.Key, s.Caller(), s.Current().Mounts, req.Mount.Target, req.Made); g != nil {
 		d.Points.Own(s.Key, g)
@@ -239,7 +239,7 @@ func (c *Changer) take(ctx context.Context, req *isolation.ChangeMount) (*isolat
 }
 
 // only has others see the mounts alone that there are now, and those that may be there.
-func (c *Changer) only() {
+func (c *MountChanger) only() {
 	settings := c.Session.Current()
 	targets := targetsOf(&settings)
 	live, change := c.Session.Mounting()
@@ -258,7 +258,7 @@ func (c *Changer) only() {
 }
 
 // sweep removes what the session had been given to remove, and does not need any more.
-func (c *Changer) sweep(ctx context.Context) error {
+func (c *MountChanger) sweep(ctx context.Context) error {
 	if found, _ := c.MountPoints.sweep(ctx, c.Session.Key); !found { // what nobody has answered to, the session has still
 		return nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mounts
+package supervisor
 
 import (
 	"cmp"
@@ -39,13 +39,13 @@ func (d *Attachments) beginDrives(s *session.Session) error {
 			return err
 		}
 		d.hold(s.Key, tree)
-		list = append(list, active(name, &v, tree))
+		list = append(list, activeDrive(name, &v, tree))
 	}
 	s.SetDrives(list)
 	return nil
 }
 
-func active(name string, v *volumes.Version, tree string) policy.ActiveDrive {
+func activeDrive(name string, v *volumes.Version, tree string) policy.ActiveDrive {
 	return policy.ActiveDrive{Name: name, Version: v.Number, Since: time.Now(), Digest: v.Digest, Tree: tree}
 }
 
@@ -108,7 +108,7 @@ func (d *Attachments) mountDrive(ctx context.Context, s *session.Session, k *pol
 	if err != nil {
 		return attachFailure(s, "drive", k.Name, err)
 	}
-	k.Attrs = attributes(done.Attrs)
+	k.Attrs = mountAttributes(done.Attrs)
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (d *Attachments) switchTo(ctx context.Context, s *session.Session, name str
 	if err != nil {
 		return is, false, err
 	}
-	is = active(name, &v, tree)
+	is = activeDrive(name, &v, tree)
 	if found {
 		old := &was[i]
 		if !isNew && old.Tree == tree {
@@ -211,7 +211,7 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 			return attachFailure(s, "drive", name, err)
 		}
 		if done.Busy {
-			return inUse("drive "+name, done.Users)
+			return mountInUse("drive "+name, done.Users)
 		}
 		tree := list[i].Tree
 		list[i].Gone = true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package mounts
+package supervisor
 
 import (
 	"errors"
@@ -38,7 +38,7 @@ func TestAMountHidesNoOther(t *testing.T) {
 		{most, "/srv/000", false},
 		{most[1:], "/opt/more", false},
 	} {
-		err := free(made, tc.live, tc.target)
+		err := checkMountFree(made, tc.live, tc.target)
 		f, ok := errors.AsType[*fault.Error](err)
 		if tc.refused != (err != nil) || tc.refused && (!ok || f.Kind != fault.Conflict) {
 			t.Errorf("%s beside %d: %v", tc.target, len(tc.live), err)

@@ -4,7 +4,7 @@
 // the last that needs a mount point removes it, and none before, because removing a directory would take the mounts
 // of others with it.
 
-package mounts
+package supervisor
 
 import (
 	"cmp"
@@ -17,9 +17,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// MountPoint is directories of the host that were made for the target of a mount, or may have been, and all that it takes
+// mountPoint is directories of the host that were made for the target of a mount, or may have been, and all that it takes
 // to remove them, whoever does that.
-type MountPoint struct {
+type mountPoint struct {
 	UID    uint32   `json:"uid"` // of whose session they were made for
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"`
@@ -32,51 +32,51 @@ type MountPoint struct {
 }
 
 // Host is where a path of the box is on the host, at or below the directory that was lent.
-func (g *MountPoint) Host(name string) string { return path.Join(g.Real, name[len(g.At):]) }
+func (g *mountPoint) Host(name string) string { return path.Join(g.Real, name[len(g.At):]) }
 
 // valid reports whether a created mount point of a record can be one.
-func (g *MountPoint) valid() bool {
+func (g *mountPoint) valid() bool {
 	return isolation.CleanAbsolute(g.Real) && isolation.CleanAbsolute(g.At) && g.Made != g.At && isolation.Within(g.Made, g.At) && isolation.Within(g.Target, g.Made)
 }
 
 // same reports whether two are the same directories.
-func (g *MountPoint) same(o MountPoint) bool {
+func (g *mountPoint) same(o mountPoint) bool {
 	return g.Host(g.Made) == o.Host(o.Made) && g.Host(g.Target) == o.Host(o.Target)
 }
 
-// HostMounts is what a session has, for its record.
-type HostMounts struct {
+// hostMounts is what a session has, for its record.
+type hostMounts struct {
 	Real    map[string]string `json:"real,omitempty"`   // by source: the directories that it is lent, without links
 	Places  []string          `json:"places,omitempty"` // where it has mounts in directories of the host
-	Created []MountPoint      `json:"ghosts,omitempty"` // to be removed when it has ended
+	Created []mountPoint      `json:"ghosts,omitempty"` // to be removed when it has ended
 }
 
-// MountPoints knows them of all sessions of one boxd. It is safe for concurrent use.
-type MountPoints struct {
+// mountPoints knows them of all sessions of one boxd. It is safe for concurrent use.
+type mountPoints struct {
 	mu    sync.Mutex // guards the fields below
-	all   map[string]*entry
-	going []*Removal
+	all   map[string]*mountEntry
+	going []*removal
 }
 
-type entry struct {
-	HostMounts
+type mountEntry struct {
+	hostMounts
 	ending bool // what it has mounted goes: nobody keeps anything for it
 }
 
-// NewMountPoints returns a book of nothing.
-func NewMountPoints() *MountPoints { return &MountPoints{all: map[string]*entry{}} }
+// newMountPoints returns a book of nothing.
+func newMountPoints() *mountPoints { return &mountPoints{all: map[string]*mountEntry{}} }
 
-func (b *MountPoints) entryLocked(key string) *entry {
+func (b *mountPoints) entryLocked(key string) *mountEntry {
 	e := b.all[key]
 	if e == nil {
-		e = &entry{HostMounts: HostMounts{Real: map[string]string{}}}
+		e = &mountEntry{hostMounts: hostMounts{Real: map[string]string{}}}
 		b.all[key] = e
 	}
 	return e
 }
 
 // Restore enters a session that an earlier boxd has left, as its record has it.
-func (b *MountPoints) Restore(key string, has *HostMounts) {
+func (b *mountPoints) Restore(key string, has *hostMounts) {
 	if has == nil {
 		return
 	}
@@ -85,22 +85,22 @@ func (b *MountPoints) Restore(key string, has *HostMounts) {
 	e := b.entryLocked(key)
 	maps.Copy(e.Real, has.Real)
 	e.Places = has.Places
-	e.Created = slices.DeleteFunc(slices.Clone(has.Created), func(g MountPoint) bool { return !g.valid() })
+	e.Created = slices.DeleteFunc(slices.Clone(has.Created), func(g mountPoint) bool { return !g.valid() })
 }
 
 // Of is what a session has, for its record; nil: nothing.
-func (b *MountPoints) Of(key string) *HostMounts {
+func (b *mountPoints) Of(key string) *hostMounts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.all[key]
 	if e == nil || len(e.Places)+len(e.Created) == 0 {
 		return nil
 	}
-	return &HostMounts{Real: maps.Clone(e.Real), Places: slices.Clone(e.Places), Created: slices.Clone(e.Created)}
+	return &hostMounts{Real: maps.Clone(e.Real), Places: slices.Clone(e.Places), Created: slices.Clone(e.Created)}
 }
 
 // Real is where a directory is that a session is lent, "" if nobody has asked yet.
-func (b *MountPoints) Real(key, source string) string {
+func (b *mountPoints) Real(key, source string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e := b.all[key]; e != nil {
@@ -111,8 +111,8 @@ func (b *MountPoints) Real(key, source string) string {
 
 // Enter notes that a session is about to have a mount on a place. Who looks afterwards whether that is there sees what
 // stays: it waits until nobody is removing it.
-func (b *MountPoints) Enter(ctx context.Context, key, source, real, place string) error {
-	return b.afterRemovals(ctx, func(r *Removal) bool { return isolation.Within(place, r.top) }, func() {
+func (b *mountPoints) Enter(ctx context.Context, key, source, real, place string) error {
+	return b.afterRemovals(ctx, func(r *removal) bool { return isolation.Within(place, r.top) }, func() {
 		e := b.entryLocked(key)
 		e.Real[source] = real
 		if !slices.Contains(e.Places, place) {
@@ -122,7 +122,7 @@ func (b *MountPoints) Enter(ctx context.Context, key, source, real, place string
 }
 
 // afterRemovals does something as soon as no removal is under way that it has to wait for.
-func (b *MountPoints) afterRemovals(ctx context.Context, hinders func(*Removal) bool, do func()) error {
+func (b *mountPoints) afterRemovals(ctx context.Context, hinders func(*removal) bool, do func()) error {
 	for {
 		b.mu.Lock()
 		i := slices.IndexFunc(b.going, hinders)
@@ -142,7 +142,7 @@ func (b *MountPoints) afterRemovals(ctx context.Context, hinders func(*Removal) 
 }
 
 // Only drops the places of a session that are not among these.
-func (b *MountPoints) Only(key string, places []string) {
+func (b *mountPoints) Only(key string, places []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e := b.all[key]; e != nil {
@@ -151,20 +151,20 @@ func (b *MountPoints) Only(key string, places []string) {
 }
 
 // Own notes that a session is to remove directories when it ends.
-func (b *MountPoints) Own(key string, g *MountPoint) {
+func (b *mountPoints) Own(key string, g *mountPoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.entryLocked(key).own(g)
 }
 
-func (e *entry) own(g *MountPoint) {
+func (e *mountEntry) own(g *mountPoint) {
 	if !slices.ContainsFunc(e.Created, g.same) {
 		e.Created = append(e.Created, *g)
 	}
 }
 
 // Begin notes that a session begins. What one of the same key could not have removed, it has removed when it ends.
-func (b *MountPoints) Begin(key string) {
+func (b *mountPoints) Begin(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e := b.all[key]; e != nil {
@@ -173,7 +173,7 @@ func (b *MountPoints) Begin(key string) {
 }
 
 // Ending notes that a session ends, with directories that it has to remove besides. It reports whether there are any.
-func (b *MountPoints) Ending(key string, more []MountPoint) bool {
+func (b *mountPoints) Ending(key string, more []mountPoint) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.all[key] == nil && len(more) == 0 {
@@ -188,15 +188,15 @@ func (b *MountPoints) Ending(key string, more []MountPoint) bool {
 }
 
 // Forget forgets a session.
-func (b *MountPoints) Forget(key string) {
+func (b *mountPoints) Forget(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.all, key)
 }
 
-// Removal is directories that are being removed.
-type Removal struct {
-	MountPoint MountPoint // what to remove, as far as it is empty; nothing if its Made is ""
+// removal is directories that are being removed.
+type removal struct {
+	MountPoint mountPoint // what to remove, as far as it is empty; nothing if its Made is ""
 	Successor  string     // the session that was given the rest, "": nobody. Its record is written first
 	top        string     // nobody else removes anything at or below, or enters there, until it is over
 	over       chan struct{}
@@ -204,13 +204,13 @@ type Removal struct {
 
 // Leave begins to remove directories that were made for a session which does not need them any more, and hands on those
 // that others need. Nobody begins to need them meanwhile. Who gets a Removal calls Done.
-func (b *MountPoints) Leave(ctx context.Context, key string, g *MountPoint) (r *Removal, err error) {
+func (b *mountPoints) Leave(ctx context.Context, key string, g *mountPoint) (r *removal, err error) {
 	top := g.Host(g.Made)
-	err = b.afterRemovals(ctx, func(r *Removal) bool { return isolation.Within(r.top, top) || isolation.Within(top, r.top) }, func() {
-		r = &Removal{MountPoint: *g, top: top, over: make(chan struct{})}
+	err = b.afterRemovals(ctx, func(r *removal) bool { return isolation.Within(r.top, top) || isolation.Within(top, r.top) }, func() {
+		r = &removal{MountPoint: *g, top: top, over: make(chan struct{})}
 		b.going = append(b.going, r)
 		rest := *g
-		if r.MountPoint.Made, rest.Target = cut(g, b.neededLocked(key, top)); rest.Target == "" {
+		if r.MountPoint.Made, rest.Target = cutMountPoint(g, b.neededLocked(key, top)); rest.Target == "" {
 			return
 		}
 		// To one that needs the last of them: when that ends, there may be more to remove.
@@ -226,7 +226,7 @@ func (b *MountPoints) Leave(ctx context.Context, key string, g *MountPoint) (r *
 }
 
 // neededLocked lists where sessions other than one have mounts at or below a directory, those aside that end.
-func (b *MountPoints) neededLocked(key, top string) (list []string) {
+func (b *mountPoints) neededLocked(key, top string) (list []string) {
 	for other, e := range b.all {
 		if other != key && !e.ending {
 			list = append(list, e.Places...)
@@ -236,13 +236,13 @@ func (b *MountPoints) neededLocked(key, top string) (list []string) {
 }
 
 // needs reports whether a session has a mount at or below a directory.
-func (e *entry) needs(dir string) bool {
+func (e *mountEntry) needs(dir string) bool {
 	return slices.ContainsFunc(e.Places, func(p string) bool { return isolation.Within(p, dir) })
 }
 
-// cut divides directories into those that nobody needs, of which it returns the first, and those above, of which it
+// cutMountPoint divides directories into those that nobody needs, of which it returns the first, and those above, of which it
 // returns the last; "": there are none.
-func cut(g *MountPoint, needed []string) (free, last string) {
+func cutMountPoint(g *mountPoint, needed []string) (free, last string) {
 	for dir := g.Target; ; dir = path.Dir(dir) {
 		if slices.ContainsFunc(needed, func(p string) bool { return isolation.Within(p, g.Host(dir)) }) {
 			return free, dir
@@ -254,16 +254,16 @@ func cut(g *MountPoint, needed []string) (free, last string) {
 }
 
 // Done notes that a removal is over.
-func (b *MountPoints) Done(r *Removal) {
+func (b *mountPoints) Done(r *removal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.going = slices.DeleteFunc(b.going, func(o *Removal) bool { return o == r })
+	b.going = slices.DeleteFunc(b.going, func(o *removal) bool { return o == r })
 	close(r.over)
 }
 
 // Sweep has what a session has removed, as far as it does not need it itself any more, and hands on what others need.
 // It reports whether there was anything. After an error of remove, which says that nobody knows, the session has it still.
-func (b *MountPoints) Sweep(ctx context.Context, key string, remove func(*Removal) error) (bool, error) {
+func (b *mountPoints) Sweep(ctx context.Context, key string, remove func(*removal) error) (bool, error) {
 	list := b.free(key)
 	for i := range list {
 		r, err := b.Leave(ctx, key, &list[i])
@@ -283,7 +283,7 @@ func (b *MountPoints) Sweep(ctx context.Context, key string, remove func(*Remova
 
 // free lists what a session has to remove and does not need any more. The deepest come first: what is below another
 // has to go before that.
-func (b *MountPoints) free(key string) (list []MountPoint) {
+func (b *mountPoints) free(key string) (list []mountPoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.all[key]
@@ -295,14 +295,14 @@ func (b *MountPoints) free(key string) (list []MountPoint) {
 			list = append(list, g)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b MountPoint) int { return cmp.Compare(len(b.Host(b.Made)), len(a.Host(a.Made))) })
+	slices.SortStableFunc(list, func(a, b mountPoint) int { return cmp.Compare(len(b.Host(b.Made)), len(a.Host(a.Made))) })
 	return list
 }
 
-func (b *MountPoints) drop(key string, g *MountPoint) {
+func (b *mountPoints) drop(key string, g *mountPoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e := b.all[key]; e != nil {
-		e.Created = slices.DeleteFunc(e.Created, func(o MountPoint) bool { return g.same(o) })
+		e.Created = slices.DeleteFunc(e.Created, func(o mountPoint) bool { return g.same(o) })
 	}
 }

@@ -28,8 +28,12 @@ func DecodeBoxRequest(b []byte) (*BoxRequest, error) {
 
 func (m *BoxRequest) kind() uint8 {
 	switch {
+	case m.Setup != nil && m.Setup.User != (User{}):
+		return msgSetupUser
 	case m.Setup != nil:
 		return msgSetup
+	case m.Spawn != nil && m.Spawn.Existing:
+		return msgSpawnExisting
 	case m.Spawn != nil:
 		return msgSpawn
 	case m.Pace != nil:
@@ -56,9 +60,17 @@ func (m *BoxRequest) fields(c *codec, kind uint8) {
 	switch kind {
 	case msgSetup:
 		part(c, &m.Setup)
+	case msgSetupUser:
+		part(c, &m.Setup)
+		c.str(&m.Setup.User.Name, &m.Setup.User.Home)
+		c.refuse(m.Setup.User.Validate() != nil)
 	case msgSpawn:
 		c.u32(&m.ID)
 		part(c, &m.Spawn)
+	case msgSpawnExisting:
+		c.u32(&m.ID)
+		part(c, &m.Spawn)
+		c.set(&m.Spawn.Existing)
 	case msgPace:
 		c.u32(&m.ID)
 		part(c, &m.Pace)

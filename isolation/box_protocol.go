@@ -6,20 +6,24 @@ import (
 	"strconv"
 )
 
-// BoxVersion is the version of this protocol. PID 1 of a box speaks one version all its life;
-// boxd speaks those of all boxes it may find, and this is the first.
-const BoxVersion = 1
+// BoxVersion is the version of this protocol. PID 1 of a box speaks one version all its life, and
+// with a boxd of an earlier version that one: what is new in a version has a message of its own, and
+// each side sends none that the other does not know.
+//
+//	1  the first
+//	2  SpawnExisting, and SetupUser
+const BoxVersion = 2
 
 // The protocol between boxd and PID 1 of a box, over one SEQPACKET socket. The keeper sends the
 // first message and then passes its end to boxd, so no privileged process takes part in an exec.
 //
 //	keeper, then boxd                     boxinit
-//	Setup{…} + mount trees ────────────►  set the box up, drop privileges
+//	Setup{…} + mount trees ────────────►  set the box up, drop privileges; SetupUser for another user
 //	─── the socket changes hands ───
 //	            ◄──────────────────────── Ready                  or SetupFailed{step, item, errno}
 //	Times{…} ──────────────────────────►  how long to live without boxd
 //	Private{} + file ──────────────────►  a file that PID 1 only holds for the next boxd
-//	Spawn{id, command} + files ────────►  start a program
+//	Spawn{id, command} + files ────────►  start a program; SpawnExisting only where its directory is
 //	            ◄──────────────────────── Started{id, pid} + files    if it is durable
 //	            ◄──────────────────────── SpawnFailed{id, step, item, errno}, with which it has ended
 //	Signal{id, signal} ────────────────►  to the program and what it started
@@ -78,6 +82,8 @@ const (
 	msgProgram
 	msgAdopted
 	msgPrivate
+	msgSetupUser     // a Setup followed by its User
+	msgSpawnExisting // a Spawn whose Dir has to be Existing
 )
 
 // ProgramGroup returns the name of a program's cgroup. It is never reused: since Linux 6.12
@@ -99,6 +105,7 @@ type Setup struct {
 	Filter    []byte // seccomp filter, as in isolation/seccomp
 	Resolv    string // text of resolv.conf(5)
 	View      View
+	User      User // zero: BoxUser and Home
 }
 
 // SetupMount is where a mount tree goes; isolation/overlay describes those on "/".

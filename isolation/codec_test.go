@@ -143,6 +143,8 @@ func boxRequests() []*BoxRequest {
 		{ID: 6, CloseInput: true},
 		{ID: 7, Forget: true},
 		{Adopt: 1},
+		{Setup: &Setup{Filter: []byte{}, User: User{Name: "user", Home: "/home/user"}}},
+		{ID: 9, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Existing: true}},
 	}
 }
 
@@ -205,7 +207,7 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	check(t, seen, keeperReplies(), (*replied).Encode, decodeReplied)
 	check(t, seen, append(requests[:5:5], requests[6:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
-	for _, span := range [][2]uint8{{msgHello, msgDialed}, {msgSetup, msgPrivate}} {
+	for _, span := range [][2]uint8{{msgHello, msgDialed}, {msgSetup, msgSpawnExisting}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
 			if !seen[kind] && kind != msgNetworkWords {
 				t.Errorf("no message of type %d has been tried", kind)
@@ -264,6 +266,8 @@ func TestNonsenseToPID1IsRefused(t *testing.T) {
 		"script before the first":   spawn(func(c *Command) { c.ScriptArg = -2 }),
 		"unknown stdin":             spawn(func(c *Command) { c.Stdin = StdinPipe + 1 }),
 		"negative timeout":          spawn(func(c *Command) { c.Timeout = -1 }),
+		"a user of no name":         (&BoxRequest{Setup: &Setup{Filter: []byte{}, User: User{Home: "/home/user"}}}).Encode(),
+		"a home outside":            (&BoxRequest{Setup: &Setup{Filter: []byte{}, User: User{Name: "user", Home: "/etc"}}}).Encode(),
 		"signal 0":                  (&BoxRequest{ID: 1}).Encode(),
 		"signal 65":                 (&BoxRequest{ID: 1, Signal: 65}).Encode(),
 		"adopted by version 0":      {msgTakeOver, 0, 0, 0, 0},

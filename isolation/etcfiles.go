@@ -6,6 +6,7 @@ package isolation
 
 import (
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +24,44 @@ func HostnameFiles(hostname string) []BoxFile {
 		{"hostname", hostname + "\n"},
 		{"hosts", "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost " + hostname + "\n"},
 	}
+}
+
+// MaxUsers is the largest /etc/passwd or /etc/group that a box with another user gets one in place
+// of, in bytes.
+const MaxUsers = 1 << 20
+
+// UserFiles returns passwd and group of a box whose user has another name or home than the image
+// says, made of those of the image: its entries of other ids and names stay.
+func (u *User) UserFiles(passwd, group string) []BoxFile {
+	id := strconv.Itoa(BoxUID)
+	return []BoxFile{
+		{"passwd", withEntry(passwd, u.Name, u.Name+":x:"+id+":"+strconv.Itoa(BoxGID)+":"+u.Name+":"+u.Home+":"+shellOf(passwd, id))},
+		{"group", withEntry(group, u.Name, u.Name+":x:"+strconv.Itoa(BoxGID)+":")},
+	}
+}
+
+// shellOf returns the shell that a text of passwd(5) gives a user, or else /bin/sh.
+func shellOf(passwd, id string) string {
+	for line := range strings.Lines(passwd) {
+		if part := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(part) == 7 && part[2] == id && part[6] != "" {
+			return part[6]
+		}
+	}
+	return "/bin/sh"
+}
+
+// withEntry returns a text of passwd(5) or group(5) with one entry in the place of those of its
+// name and of the box's id.
+func withEntry(text, name, entry string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		part := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+		if part[0] == name || len(part) > 2 && part[2] == strconv.Itoa(BoxUID) {
+			continue
+		}
+		b.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+	}
+	return b.String() + entry + "\n"
 }
 
 // RootDirs returns the directories that every box has at the top of its tree, apart from those

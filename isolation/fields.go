@@ -77,4 +77,5 @@ func (s *Spec) fields(c *codec) {
 	s.Network.fields(c)
 	c.str(&s.Image)
 	c.bool(&s.Writable, &s.DiskHome, &s.Resume)
+	c.str(&s.User.Name, &s.User.Home)
 }

@@ -8,6 +8,7 @@
 package isolation
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,7 @@ const (
 // Directories of a box.
 const (
 	Workspace = "/workspace"
-	Home      = "/home/box"
+	Home      = "/home/box" // of the box user, where a Spec names no other
 	// FilesProgram is where boxfiles is. It is part of the image's tree, which nothing in a box
 	// can change.
 	FilesProgram = "/var/lib/boxd/boxfiles"
@@ -81,7 +82,50 @@ type Spec struct {
 	// Resume starts the box with what an earlier box of the same key has left on disk, see
 	// EndBox.RemoveWork. If the start fails, all of that stays.
 	Resume bool
+	// User is the name and the home directory of the box user; both empty: BoxUser and Home.
+	User User
 }
+
+// BoxUser is the name of the box user and of its group, where a Spec names no other.
+const BoxUser = "box"
+
+// User is what the box user is called and where it is at home.
+type User struct{ Name, Home string }
+
+// Validate checks a user other than the zero one.
+func (u *User) Validate() error {
+	switch {
+	case !ValidUserName(u.Name):
+		return &Refusal{"user_name", u.Name, UserNames}
+	case !ValidHome(u.Home):
+		return &Refusal{"home", u.Home, Homes}
+	}
+	return nil
+}
+
+// What names of users and home directories must be, for errors.
+const (
+	UserNames = "1 to 32 characters of a-z, 0-9, _ and -, of which the first is a letter or _, and neither root nor nobody"
+	Homes     = "/root, or /home/NAME with a NAME of 1 to 64 letters, digits and . _ -, of which the first is no . or -"
+)
+
+// ValidUserName reports whether a text can be the name of the box user: it becomes a field of a
+// line of /etc/passwd (passwd(5)).
+func ValidUserName(name string) bool {
+	return name != "" && len(name) <= 32 && name != "root" && name != "nobody" && (name[0] < '0' || name[0] > '9') && name[0] != '-' &&
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") == ""
+}
+
+// ValidHome reports whether a path can be the home directory of the box user. Neither it nor any
+// directory above it is one in which programs of a box find anything else.
+func ValidHome(home string) bool {
+	name, below := strings.CutPrefix(home, "/home/")
+	return home == "/root" || below && name != "" && len(name) <= 64 && name[0] != '.' && name[0] != '-' &&
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == ""
+}
+
+// HomeDir returns the home directory of the box user.
+func (s *Spec) HomeDir() string { return cmp.Or(s.User.Home, Home) }
 
 // OwnDir reports whether the box has a directory on disk that holds more than a workspace.
 func (s *Spec) OwnDir() bool { return s.Writable || s.DiskHome }
@@ -163,12 +207,17 @@ func (s *Spec) Validate() error {
 	case len(s.Caller.Groups) > MaxGroups:
 		return &Refusal{"caller groups", strconv.Itoa(len(s.Caller.Groups)), "at most " + strconv.Itoa(MaxGroups)}
 	}
+	if s.User != (User{}) {
+		if err := s.User.Validate(); err != nil {
+			return err
+		}
+	}
 	seen := map[string]bool{}
 	if s.ManagedWork {
 		seen[Workspace] = true
 	}
 	if s.DiskHome {
-		seen[Home] = true
+		seen[s.HomeDir()] = true
 	}
 	if err := s.validLent(seen); err != nil {
 		return err
@@ -176,7 +225,7 @@ func (s *Spec) Validate() error {
 	for i := range s.Mounts {
 		m := &s.Mounts[i]
 		field := "mounts[" + strconv.Itoa(i) + "]."
-		if err := m.validate(field, s.Caller.UID); err != nil {
+		if err := m.validate(field, s.Caller.UID, s.User.Home); err != nil {
 			return err
 		}
 		if m.Bound && (!m.Writable || s.Work == Quota{}) {
@@ -198,11 +247,12 @@ func (s *Spec) validScope() bool {
 	return ok && CleanAbsolute(s.Scope) && Within(dir, cgroup.Mount)
 }
 
-func (m *Mount) validate(field string, caller uint32) error {
+// validate checks a mount of a box whose user has that home; "": one that is among Roots.
+func (m *Mount) validate(field string, caller uint32, home string) error {
 	if !CleanAbsolute(m.Source) {
 		return &Refusal{field + "source", m.Source, "an absolute path without . and .., NUL or a trailing slash"}
 	}
-	if !CleanAbsolute(m.Target) || !UnderRoots(m.Target) {
+	if !CleanAbsolute(m.Target) || !UnderRoots(m.Target) && (home == "" || !Within(m.Target, home)) {
 		return &Refusal{field + "target", m.Target, "a path at or below one of " + strings.Join(Roots(), ", ")}
 	}
 	if m.Owner != 0 && caller != 0 {
@@ -211,9 +261,9 @@ func (m *Mount) validate(field string, caller uint32) error {
 	return nil
 }
 
-// Roots returns the directories of a box in which a session may have mounts and working
-// directories. Everything else of its tree is read-only and the same for all boxes of an image,
-// unless the box is Writable.
+// Roots returns the directories of a box in which a session may have mounts, and in which a working
+// directory is made that is missing. Everything else of its tree is read-only and the same for all
+// boxes of an image, unless the box is Writable.
 func Roots() []string {
 	return []string{Workspace, Home, "/tmp", "/mnt", "/data", "/srv", "/opt", "/media", "/app", "/work", "/src", "/code"}
 }
@@ -268,7 +318,10 @@ func shorten(s string) string {
 type Command struct {
 	Argv []string
 	Env  []string // NAME=value, the whole environment
-	Dir  string   // absolute; created if missing; below one of Roots or a mount
+	Dir  string   // absolute; created if missing, unless it is to be Existing
+	// Existing has the program not start unless Dir is there. PID 1 knows it since version 2 of its
+	// protocol.
+	Existing bool `json:",omitempty"`
 	// ScriptArg is the index in Argv that PID 1 replaces by the path of a file with the script,
 	// which is sent with the message: for scripts longer than one argument may be (128 KiB,
 	// MAX_ARG_STRLEN in execve(2)). -1: none.

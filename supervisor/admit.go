@@ -65,7 +65,7 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 		return nil, false, v.laterLocked(w, err)
 	}
 	s := session.New(&v.sessionHooks, &session.Params{
-		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: session.Environment(w.cfg, w.settings.Root, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
+		ID: w.req.ID, Owner: w.who, Created: time.Now(), Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: session.Environment(w.cfg, &w.settings, w.req.Env), Enforced: w.enforced, OneShot: w.req.OneShot,
 	})
 	v.enterLocked(s)
 	v.starting++

@@ -78,7 +78,7 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req 
 	}
 	cfg := v.cfg.Load()
 	profile := cfg.Profiles[p.Settings.Profile]
-	given := session.Context{Config: cfg, Policy: cfg.PolicyOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings.Root, req.Env)}
+	given := session.Context{Config: cfg, Policy: cfg.PolicyOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings, req.Env)}
 	if p.Exec, p.Refused = given.Plan(exec, false); p.Refused == nil {
 		p.Refused = v.accounts.TryExecution(who.Name, &given.Policy)
 	}

@@ -248,7 +248,7 @@ func (v *Supervisor) join(ctx context.Context, s *session.Session, req *policy.R
 func (v *Supervisor) differences(s *session.Session, req *policy.Request, asked *policy.Settings) []string {
 	settings := s.Current()
 	names := settings.Differences(req, asked)
-	if req.Env != nil && !slices.Equal(s.Environment(), session.Environment(s.Made(), settings.Root, req.Env)) {
+	if req.Env != nil && !slices.Equal(s.Environment(), session.Environment(s.Made(), &settings, req.Env)) {
 		names = append(names, "env") // by the values, which no record has
 	}
 	return names

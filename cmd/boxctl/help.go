@@ -48,7 +48,7 @@ func commandTopics() []topic {
 // flagTopics order the flags of commands that have many. A flag of one name has one place, whatever command it is of.
 func flagTopics() []topic {
 	return []topic{
-		{"Program", []string{"command", "code", "language", "cwd", "env"}},
+		{"Program", []string{"command", "code", "language", "cwd", "cwd-must-exist", "env", "user-name", "home"}},
 		{"Limits", []string{
 			"memory", "memory-high", "swap", "oom", "cpus", "cpu-weight", "pids", "io-read", "io-write", "io-weight",
 			"tmp", "workspace-quota", "workspace-inodes", "ulimit",

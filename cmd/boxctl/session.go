@@ -35,6 +35,7 @@ type sessionFlags struct {
 	drives, secrets         []string
 	rlimits                 []string
 	name                    string // of run and create
+	userName, home          string
 	dry, writable, strict   bool
 	diskHome                bool
 }
@@ -45,6 +46,8 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.image, "image", "", "`IMAGE` root filesystem: host, or an image of boxctl images ls")
 	f.set.BoolVar(&f.diskHome, "home-on-disk", false, "keep the home directory on disk instead of in memory, also while the box is stopped")
 	f.set.BoolVar(&f.writable, "writable-root", false, "let programs change files of the image, for this box only")
+	f.set.StringVar(&f.userName, "user-name", "", "`NAME` name of the user that programs run as; the id stays 1000")
+	f.set.StringVar(&f.home, "home", "", "`DIRECTORY` home directory of that user: /root or /home/NAME")
 	f.set.StringVar(&f.network, "network", "", "`MODE` off, egress (what --network-rule allows) or host")
 	f.set.StringArrayVar(&f.rules, "network-rule", nil, "`RULE` allow connections to a host name or CIDR, for example pypi.org or '10.0.0.0/8 tcp 443'")
 	f.set.BoolVar(&f.strict, "network-strict", false, "check the host name (TLS SNI, HTTP Host) of connections to ports 80 and 443 against the rules")
@@ -83,6 +86,12 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	}
 	if given("writable-root") {
 		req.ReadOnlyRoot = new(!f.writable)
+	}
+	if given("user-name") {
+		req.UserName = &f.userName
+	}
+	if given("home") {
+		req.Home = &f.home
 	}
 	if given("network") && strings.ContainsAny(f.network, ".:/*") { // of docker's habits: a host or network, where a mode is wanted
 		return nil, &usageError{err: fmt.Errorf("--network %s: must be off, egress or host", render.ShellWord(f.network)), hint: "--network-rule " + render.ShellWord(f.network) + " allows connections to it"}

@@ -82,15 +82,15 @@ func (b *Box) adopt(ctx context.Context) (*Adopted, error) {
 	defer timer.Stop()
 	select {
 	case last := <-b.adopted:
-		if last.Version != isolation.BoxVersion {
-			return nil, fmt.Errorf("it speaks version %d, and this boxd %d", last.Version, isolation.BoxVersion)
+		if last.Version < 1 || last.Version > isolation.BoxVersion {
+			return nil, fmt.Errorf("it speaks version %d, and this boxd none above %d", last.Version, isolation.BoxVersion)
 		}
 		b.freezing.Lock()
 		b.stopped = last.Frozen
 		b.freezing.Unlock()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.leftRunning = last.LeftRunning
+		b.leftRunning, b.version = last.LeftRunning, last.Version
 		found := &Adopted{Private: b.private, Programs: b.adoptedPrograms, Frozen: last.Frozen}
 		b.private, b.adoptedPrograms, b.adopting = nil, nil, false
 		slices.SortFunc(found.Programs, func(x, y *Program) int { return int(int64(x.id) - int64(y.id)) })

@@ -43,6 +43,7 @@ type Box struct {
 	next        uint32
 	programs    map[uint32]*Program
 	gone        bool
+	version     uint32    // of the protocol that PID 1 speaks
 	leftRunning bool      // processes outlive their program
 	since       time.Time // when the last of those ended
 }
@@ -56,7 +57,7 @@ func newBox(l isolation.Launched, control, pidfd int) (*Box, error) {
 		return nil, err
 	}
 	conn.Patience = sendPatience
-	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), frozen: make(chan error, 1), adopted: make(chan isolation.Adopted, 1), programs: map[uint32]*Program{}}
+	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), frozen: make(chan error, 1), adopted: make(chan isolation.Adopted, 1), programs: map[uint32]*Program{}, version: isolation.BoxVersion}
 	go b.receive()
 	return b, nil
 }
@@ -151,6 +152,11 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 		b.mu.Unlock()
 		p.giveBack()
 		return nil, ErrBoxLost
+	}
+	if cmd.Existing && b.version < 2 { // PID 1 would make the directory
+		b.mu.Unlock()
+		p.giveBack()
+		return nil, &isolation.StepError{Step: isolation.StepDirectory, Item: cmd.Dir, Errno: unix.EOPNOTSUPP}
 	}
 	b.next++
 	p.id = b.next

@@ -61,8 +61,8 @@ func (s *server) accept() {
 	s.conn++
 }
 
-// adopt sends a newly connected boxd the state of every durable program.
-func (s *server) adopt() {
+// adopt sends a newly connected boxd, which speaks that version, the state of every durable program.
+func (s *server) adopt(version uint32) {
 	s.stateSent = true
 	for id, p := range s.programs {
 		if !p.durable {
@@ -82,7 +82,7 @@ func (s *server) adopt() {
 		}
 		s.send(&isolation.BoxReply{ID: id, Program: &k}, files...)
 	}
-	last := isolation.Adopted{Version: isolation.BoxVersion, Next: s.last + 1, Frozen: s.frozen, LeftRunning: s.leftRunning}
+	last := isolation.Adopted{Version: min(isolation.BoxVersion, version), Next: s.last + 1, Frozen: s.frozen, LeftRunning: s.leftRunning}
 	var files []int
 	if last.Private = s.private >= 0; last.Private {
 		files = append(files, s.private)

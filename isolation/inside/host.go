@@ -3,6 +3,7 @@
 package inside
 
 import (
+	"errors"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +47,78 @@ func (b *box) writeFiles() (string, error) {
 		return isolation.RunDir, err
 	}
 	return writeAll(append(isolation.HostnameFiles(b.setup.Hostname), isolation.BoxFile{Name: "resolv.conf", Text: b.setup.Resolv}))
+}
+
+// showUser shows passwd and group with the name and the home directory of the box user in place of
+// those of the image, if they are others. An image that has no such file has no users to look up.
+func (b *box) showUser() (string, error) {
+	if b.setup.User == (isolation.User{}) {
+		return "", nil
+	}
+	var text, there [2]string
+	for i, name := range []string{"etc/passwd", "etc/group"} {
+		var err error
+		if text[i], err = b.readUsers(name); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EINVAL) {
+			continue
+		} else if err != nil {
+			return "/" + name, err
+		}
+		there[i] = name
+	}
+	for i, f := range b.setup.User.UserFiles(text[0], text[1]) {
+		if there[i] == "" {
+			continue
+		}
+		if item, err := writeAll([]isolation.BoxFile{f}); err != nil {
+			return item, err
+		}
+		if err := b.coverFile(there[i], isolation.RunDir+"/"+f.Name); err != nil {
+			return "/" + there[i], err
+		}
+	}
+	return "", nil
+}
+
+// readUsers reads a file of users of the image, which comes from somebody else: EINVAL is anything
+// but a regular file of moderate size, in which nobody looks up users.
+func (b *box) readUsers(name string) (string, error) {
+	fd, err := linux.OpenBeneath(b.root, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return "", err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > isolation.MaxUsers {
+		return "", unix.EINVAL
+	}
+	text := make([]byte, st.Size)
+	n, err := unix.Pread(fd, text, 0)
+	if err != nil {
+		return "", err
+	}
+	return string(text[:n]), nil
+}
+
+// coverFile mounts a file over another one, read-only.
+func (b *box) coverFile(name, source string) error {
+	target, err := linux.OpenBeneath(b.root, name, unix.O_PATH)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(target)
+	tree, err := linux.CloneMount(unix.AT_FDCWD, source, false)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC}
+	if err := linux.RestrictMount(tree, &attr); err != nil {
+		return err
+	}
+	return linux.AttachMount(tree, target, "")
 }
 
 // showLimits writes the limits of the box into the files where programs look for those of the

@@ -52,12 +52,16 @@ func (b *box) boundKernelObjects() (string, error) {
 
 // scratchDirs returns the writable directories of every box: all are parts of one tmpfs of
 // limited size.
-func scratchDirs() []scratchDir {
+func (b *box) scratchDirs() []scratchDir {
+	home := isolation.Home
+	if b.setup.User.Home != "" {
+		home = b.setup.User.Home
+	}
 	return []scratchDir{
 		{"tmp", "/tmp", 0o1777, 0},
 		{"run", "/run", 0o1777, 0},
 		{"shm", "/dev/shm", 0o1777, 0},
-		{"home", isolation.Home, 0o755, isolation.BoxUID},
+		{"home", home, 0o755, isolation.BoxUID},
 	}
 }
 
@@ -81,7 +85,10 @@ func (b *box) mountScratch() (string, error) {
 	if err := linux.AttachMount(m, unix.AT_FDCWD, staging); err != nil {
 		return staging, err
 	}
-	for _, d := range scratchDirs() {
+	if err := b.makeHome(); err != nil {
+		return b.setup.User.Home, err
+	}
+	for _, d := range b.scratchDirs() {
 		if err := b.makeScratch(d); err != nil {
 			return d.target, err
 		}
@@ -92,7 +99,35 @@ func (b *box) mountScratch() (string, error) {
 			return d.target, err
 		}
 	}
-	return staging, b.showScratch(scratchDirs()[0])
+	return staging, b.showScratch(b.scratchDirs()[0])
+}
+
+// makeHome makes the mount point of another home directory than the image has. Programs cannot
+// remove or rename it: it belongs to PID 1, in a directory that belongs to PID 1 too. Under a
+// read-only root that is a part of the scratch tmpfs, which covers /home.
+func (b *box) makeHome() error {
+	home := b.setup.User.Home
+	if home == "" {
+		return nil
+	}
+	fd, err := linux.OpenBeneath(b.root, home[1:], unix.O_PATH|unix.O_DIRECTORY)
+	if err == nil {
+		unix.Close(fd)
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if name, below := strings.CutPrefix(home, "/home/"); below && !b.writable {
+		d := scratchDir{"homes", "/home", 0o755, 0}
+		if err := b.makeScratch(d); err != nil {
+			return err
+		}
+		if err := unix.Mkdirat(b.work, d.name+"/"+name, 0o755); err != nil {
+			return err
+		}
+		return b.showScratch(d)
+	}
+	return makeDir(b.root, home[1:])
 }
 
 func (b *box) makeScratch(d scratchDir) error {
@@ -111,7 +146,12 @@ func (b *box) showScratch(d scratchDir) error {
 		return err
 	}
 	defer unix.Close(tree)
-	return linux.AttachMount(tree, unix.AT_FDCWD, d.target)
+	target, err := linux.OpenBeneath(b.root, d.target[1:], unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(target)
+	return linux.AttachMount(tree, target, "")
 }
 
 // maxTerminals is how many pseudo-terminals one box can have, of the few thousand that the host

@@ -80,7 +80,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 	// As the box user, who then owns the pipes too: programs can open /dev/stdout.
 	restore := asBoxUser()
 	defer restore()
-	if err := s.enter(cmd.Dir); err != nil {
+	if err := s.enter(cmd.Dir, cmd.Existing); err != nil {
 		return stepError(isolation.StepDirectory, cmd.Dir, err)
 	}
 	defer func() { _ = unix.Fchdir(s.root) }() // a working directory in a mount keeps it busy
@@ -144,9 +144,11 @@ func attachments(cmd *isolation.Command, files []int) (script, stdin, private in
 // followed, but none leads out of the box: its tree is the root, and PID 1 holds no directory
 // outside of it but those of its cgroups. To PID 1, however, /proc/self is PID 1, which programs
 // cannot see: so no program is started in a procfs, nor where a descriptor of PID 1 leads.
-func (s *server) enter(dir string) error {
+//
+// A dir that is missing is made, unless it has to be existing.
+func (s *server) enter(dir string, existing bool) error {
 	fd, err := openDir(dir)
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOENT) && !existing {
 		fd, err = makeDirs(dir)
 	}
 	if err != nil {

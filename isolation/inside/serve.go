@@ -210,7 +210,7 @@ func (s *server) request() bool {
 		s.private = files[0]
 		return true
 	case req.Adopt != 0:
-		s.adopt()
+		s.adopt(req.Adopt)
 	case req.Spawn != nil:
 		if serr := s.spawn(req.ID, req.Spawn, files); serr != nil {
 			s.send(&isolation.BoxReply{ID: req.ID, Failed: serr})

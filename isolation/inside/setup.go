@@ -60,6 +60,7 @@ func (b *box) specific() []step {
 		{isolation.StepScratch, b.mountScratch},
 		{isolation.StepHostname, b.setHostname},
 		{isolation.StepFiles, b.writeFiles},
+		{isolation.StepFiles, b.showUser},
 		{isolation.StepFiles, b.showLimits},
 		{isolation.StepMount, b.attachMounts},
 		{isolation.StepPrivileges, b.dropPrivileges},

@@ -314,10 +314,10 @@ func (l *launching) mapMounts() (string, error) {
 	if l.spec.DiskHome {
 		dir, err := l.k.work.OpenHome(l.spec.Key)
 		if err != nil {
-			return isolation.Home, err
+			return l.spec.HomeDir(), err
 		}
 		l.sources = append(l.sources, mounts.Source{
-			FD: dir, Mount: isolation.Mount{Target: isolation.Home, Writable: true}, Owner: mounts.WorkOwner(),
+			FD: dir, Mount: isolation.Mount{Target: l.spec.HomeDir(), Writable: true}, Owner: mounts.WorkOwner(),
 		})
 	}
 	for _, lent := range l.spec.Lent {
@@ -377,6 +377,7 @@ func (l *launching) sendSetup() (string, error) {
 		Adoptable: true,
 		Filter:    l.k.filter(hostWritable),
 		Resolv:    l.resolv,
+		User:      l.spec.User,
 	}}
 	return "", fdpass.Send(l.preforked.control, req.Encode(), files...)
 }

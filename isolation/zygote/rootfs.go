@@ -58,7 +58,7 @@ func enterRoot(img HostRoot) error {
 	}
 	defer b.close()
 	for _, part := range []func() error{
-		func() error { return b.directories("usr") }, b.programs, b.devices, func() error { return b.etc(img.Etc) }, func() error { return b.filesProgram(img.Files) }, func() error { return b.showProgram(b.root) },
+		func() error { return b.directories("usr", "root") }, b.programs, b.devices, func() error { return b.etc(img.Etc) }, func() error { return b.filesProgram(img.Files) }, func() error { return b.showProgram(b.root) },
 		func() error { return attachProc(b.root) },
 	} {
 		if err := part(); err != nil {

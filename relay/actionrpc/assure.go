@@ -94,7 +94,7 @@ func (b *Boxes) prepare(ctx context.Context, who access.Principal, a *Admitted) 
 	if err != nil {
 		return mountError(err, "")
 	}
-	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", home, "sh", a.Namespace}, Dir: isolation.Home})
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", home, "sh", a.Namespace}, Dir: s.Home()})
 	if err = errors.Join(err, b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot)); err != nil {
 		return explain(err, "")
 	}

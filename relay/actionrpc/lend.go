@@ -97,7 +97,7 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *proto
 		return nil
 	}
 	// Also where nothing has changed: programs of the box remove what is there, and LangBot wants a skill elsewhere.
-	r, err := s.Exec(ctx, &session.ExecRequest{Argv: append([]string{"/bin/sh", "-c", put, "sh"}, wanted...), Dir: isolation.Home})
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: append([]string{"/bin/sh", "-c", put, "sh"}, wanted...), Dir: s.Home()})
 	if err == nil {
 		failed := strings.Split(string(r.Streams[0].Data), "\x00")
 		all := r.Status != session.StatusExited || r.ExitCode != 0

@@ -55,7 +55,7 @@ func (b *Boxes) Attest(ctx context.Context, spec *protocol.Spec, work string) Pr
 		return p
 	}
 	defer b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot) //nolint:errcheck // the supervisor goes on with it
-	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", looks}, Dir: isolation.Home})
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", looks}, Dir: s.Home()})
 	if err != nil {
 		return Proof{Error: err.Error(), Full: full(err)}
 	}

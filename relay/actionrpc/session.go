@@ -357,7 +357,7 @@ const python = `command -v python >/dev/null || { p=$(command -v python3) && mkd
 
 // bootstrap puts what LangBot expects into a new session.
 func (b *Boxes) bootstrap(ctx context.Context, s *session.Session) error {
-	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", python}, Dir: isolation.Home})
+	r, err := s.Exec(ctx, &session.ExecRequest{Argv: []string{"/bin/sh", "-c", python}, Dir: s.Home()})
 	if err == nil && r.Status != session.StatusExited {
 		b.Log.Debug("a session of LangBot has no python", "session", s.ID, "status", r.Status)
 	}

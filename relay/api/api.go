@@ -31,6 +31,8 @@ type SessionRequest struct {
 	Secrets       []string `json:"secrets,omitempty" max:"8"`       // names; programs have placeholders, and only strict sessions have any
 	ReadOnlyRoot  *bool    `json:"read_only_root,omitempty"`
 	HomeOnDisk    *bool    `json:"home_on_disk,omitempty"` // within workspace_quota; a session that is stopped keeps it then
+	UserName      *string  `json:"user_name,omitempty"`    // of the user of its programs
+	Home          *string  `json:"home,omitempty"`         // of that user, in the box: /root or /home/NAME
 	limits.Patch
 	Rlimits   map[string]string  `json:"rlimits,omitempty" max:"16"` // "SOFT:HARD" or one for both, by name: {"stack": "64MiB"}
 	Tmp       *quantity.Size     `json:"tmp,omitempty"`
@@ -73,6 +75,8 @@ type Session struct {
 	Secrets       []string `json:"secrets,omitempty"` // names
 	ReadOnlyRoot  bool     `json:"read_only_root"`
 	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
+	UserName      string   `json:"user_name"` // of the user of its programs
+	Home          string   `json:"home"`      // of that user, in the box
 	limits.Limits
 	limits.Lifetime
 	WorkspaceName string            `json:"workspace_name,omitempty"` // of the one that is lent to it
@@ -168,7 +172,8 @@ type ExecRequest struct {
 	Code          *string            `json:"code,omitempty"`     // in Language
 	Language      string             `json:"language,omitempty"` // "python", "node", …: [languages] of box.toml
 	Env           map[string]string  `json:"env,omitempty" max:"256"`
-	Cwd           string             `json:"cwd,omitempty"` // made if missing; default /workspace; "output": that of OutputVersion
+	Cwd           string             `json:"cwd,omitempty"`            // default /workspace; "output": that of OutputVersion
+	CwdMustExist  bool               `json:"cwd_must_exist,omitempty"` // or it is made if missing, where that can be
 	Timeout       *quantity.Duration `json:"timeout,omitempty"`
 	OutputVersion string             `json:"output_version,omitempty"` // has /workspace/output/VERSION made, for $OUTPUT_DIR
 	Base64        *InBase64          `json:"base64,omitempty"`         // what is no UTF-8

@@ -32,6 +32,8 @@ type PlannedSession struct {
 	Secrets       []string `json:"secrets,omitempty"` // names
 	ReadOnlyRoot  bool     `json:"read_only_root"`
 	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
+	UserName      string   `json:"user_name"`
+	Home          string   `json:"home"`
 	limits.Limits
 	limits.Lifetime
 	Mounts []Mount  `json:"mounts"`

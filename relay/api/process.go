@@ -16,13 +16,15 @@ type ProcessRequest struct {
 	Code     *string            `json:"code,omitempty"`    // in Language
 	Language string             `json:"language,omitempty"`
 	Env      map[string]string  `json:"env,omitempty" max:"256"`
-	Cwd      string             `json:"cwd,omitempty"`     // made if missing; default /workspace
+	Cwd      string             `json:"cwd,omitempty"`     // default /workspace
 	Timeout  *quantity.Duration `json:"timeout,omitempty"` // of each start; left out: none
 	Base64   *InBase64          `json:"base64,omitempty"`  // what is no UTF-8
 	CPUs     *float64           `json:"cpus,omitempty"`
 	Memory   *quantity.Size     `json:"memory,omitempty"`
 	Pids     *int               `json:"pids,omitempty"`
 	Rlimits  map[string]string  `json:"rlimits,omitempty" max:"16"` // of it alone, within those of its session
+	// CwdMustExist refuses to start it where Cwd is missing. Otherwise that is made, where that can be.
+	CwdMustExist bool `json:"cwd_must_exist,omitempty"`
 	// Terminal gives it a terminal instead of pipes.
 	Terminal *Terminal `json:"terminal,omitempty"`
 	// Stdin gives it a standard input that clients of its stream write to.

@@ -15,6 +15,8 @@ type Profile struct {
 	NetworkStrict bool     `json:"network_strict"`
 	ReadOnlyRoot  bool     `json:"read_only_root"`
 	HomeOnDisk    bool     `json:"home_on_disk"`
+	UserName      string   `json:"user_name"`
+	Home          string   `json:"home"`
 	Mounts        string   `json:"mounts"`
 	Skills        []string `json:"skills"` // names, of a session that asks for none
 	limits.Limits

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"path"
 	"strconv"
 	"time"
 
@@ -120,8 +121,18 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 	if s.Refused == nil {
 		f.Errno = unix.ErrnoName(s.Errno)
 	}
-	if s.Step == isolation.StepDirectory && s.Errno == unix.EACCES {
+	if s.Step != isolation.StepDirectory {
+		return f
+	}
+	switch s.Errno { //nolint:exhaustive // of a hundred
+	case unix.EACCES:
 		f.Hint = "the box user may not enter it, by its own modes: boxctl fs chmod ID 755 " + s.Item + ", or run with cwd /"
+	case unix.ENOENT, unix.ENOTDIR, unix.EROFS, unix.ELOOP:
+		f.Text = fault.Field("cwd", s.Item, "an existing directory ("+s.Errno.Error()+")").Error()
+		f.Hint = "see what is there: boxctl fs ls ID " + path.Dir(s.Item)
+	case unix.EOPNOTSUPP:
+		f.Text = fault.Field("cwd", s.Item, "a directory that is made if it is missing, in a box of an earlier version of boxd").Error()
+		f.Hint = "remove the box and create it anew"
 	}
 	return f
 }

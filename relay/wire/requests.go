@@ -23,7 +23,7 @@ const (
 func SessionRequest(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
 		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict,
-		Patch: r.Patch, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk, Rlimits: r.Rlimits, Tmp: r.Tmp,
+		Patch: r.Patch, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk, User: r.UserName, Home: r.Home, Rlimits: r.Rlimits, Tmp: r.Tmp,
 		Workspace: r.Workspace, Skills: r.Skills, Drives: r.Drives, Env: r.Env, Labels: r.Labels, Wait: r.Wait,
 	}
 	for _, in := range r.Inputs {
@@ -50,7 +50,7 @@ func ExecRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
 		return nil, err
 	}
 	req := &session.ExecRequest{
-		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: env, Dir: sessionfiles.WorkingDirectory(r.Cwd, r.OutputVersion),
+		Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: env, Dir: sessionfiles.WorkingDirectory(r.Cwd, r.OutputVersion), Existing: r.CwdMustExist,
 		Stdin: []byte(r.Stdin), Timeout: r.Timeout, OutputLimit: r.OutputLimit, Wait: (*time.Duration)(r.Wait),
 		Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits,
 	}

@@ -112,7 +112,7 @@ const minProgramMemory = quantity.MiB
 func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {
 	req := &Request{
 		Profile: s.Profile, Image: &s.Image, Network: &s.Network, NetworkRules: s.rules(), NetworkStrict: &s.NetworkStrict, ReadOnlyRoot: &s.ReadOnlyRoot, HomeOnDisk: &s.HomeOnDisk,
-		Rlimits: s.Rlimits, Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels,
+		User: new(s.UserName()), Home: new(s.HomeDir()), Rlimits: s.Rlimits, Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels,
 	}
 	for _, l := range limitTable() {
 		if l.how() != ofNetwork {

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // Config is the part of box.toml that is about sessions. Every key is explained there.
@@ -105,6 +106,8 @@ type Profile struct {
 	NetworkStrict bool     `toml:"network_strict"` // what connects to names is looked at, see isolation/egress/proxy
 	ReadOnlyRoot  bool     `toml:"read_only_root"`
 	HomeOnDisk    bool     `toml:"home_on_disk"` // within the quota of the workspace, and not in memory
+	UserName      string   `toml:"user_name"`    // of programs
+	Home          string   `toml:"home"`         // of that user, in the box
 	Mounts        string   `toml:"mounts"`
 	Skills        []string `toml:"skills"` // names, of a session that asks for none; one that is not there is told
 	limits.Limits
@@ -136,9 +139,15 @@ const (
 	LeftoversKeep  = "keep"
 )
 
+// Fields of a session about the user of its programs.
+const (
+	FieldUser = "user_name"
+	FieldHome = "home"
+)
+
 // lockable are the fields of a request that a profile can lock, in the spelling of both.
 func lockable() []string {
-	names := []string{"image", "network", "network_rules", "network_strict", FieldConnections, FieldBandwidth, "read_only_root", "home_on_disk", "mounts", "skills"}
+	names := []string{"image", "network", "network_rules", "network_strict", FieldConnections, FieldBandwidth, "read_only_root", "home_on_disk", FieldUser, FieldHome, "mounts", "skills"}
 	for _, l := range limitTable() {
 		if l.how() == ofNetwork {
 			continue
@@ -161,7 +170,7 @@ func LimitNames() []string {
 // DefaultProfile is the built-in profile "default" and the base of every configured one.
 func DefaultProfile() Profile {
 	return Profile{
-		Image: ImageHost, Network: NetworkOff, NetworkRules: PublicRules(), ReadOnlyRoot: true, Mounts: MountReadWrite, Skills: []string{},
+		Image: ImageHost, Network: NetworkOff, NetworkRules: PublicRules(), ReadOnlyRoot: true, UserName: isolation.BoxUser, Home: isolation.Home, Mounts: MountReadWrite, Skills: []string{},
 		Limits:  limits.Limits{CPUs: 1, Memory: 512 * quantity.MiB, OOM: OOMProgram, Pids: 128, Rlimits: map[string]string{}, CPUWeight: 100, IOWeight: 100, Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000},
 		Timeout: seconds(30), MaxTimeout: seconds(120), Lifetime: limits.Lifetime{TTL: seconds(300), MaxLifetime: seconds(24 * 3600)},
 		Leftovers: LeftoversKill, Locked: []string{},
@@ -294,9 +303,11 @@ func (c *Config) Validate() error {
 }
 
 func (p *Profile) validate() (errs []error) {
-	s := Settings{Image: p.Image, Network: p.Network, Limits: p.Limits, Lifetime: p.Lifetime}
-	if err := s.validate(); err != nil {
-		errs = append(errs, err)
+	s := Settings{Image: p.Image, Network: p.Network, User: p.UserName, Home: p.Home, Limits: p.Limits, Lifetime: p.Lifetime}
+	for _, err := range []error{s.validate(), s.validUser()} {
+		if err != nil {
+			errs = append(errs, err)
+		}
 	}
 	bad := func(key string, value any, allowed string) {
 		errs = append(errs, fmt.Errorf("%s = %v: must be %s", key, value, allowed))

@@ -32,6 +32,8 @@ type Request struct {
 	Secrets       []string // their names
 	ReadOnlyRoot  *bool
 	HomeOnDisk    *bool
+	User          *string // name of the user of its programs
+	Home          *string // of that user, in the box
 	limits.Patch
 	Rlimits   map[string]string // name of a resource, and SOFT:HARD
 	Tmp       *quantity.Size
@@ -57,6 +59,8 @@ type Settings struct {
 	Unsettled     bool     `json:"unsettled,omitempty"` // the box may have other rules: a change of them is under way
 	ReadOnlyRoot  bool     `json:"read_only_root"`
 	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
+	User          string   `json:"user_name,omitempty"` // see UserName
+	Home          string   `json:"home,omitempty"`      // see HomeDir
 	limits.Limits
 	Bounded []string `json:"bounded,omitempty"` // targets of directories of the host that the quota is for too
 	limits.Lifetime
@@ -104,6 +108,8 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		NetworkStrict: pick(&m, FieldStrict, p.NetworkStrict, req.NetworkStrict),
 		ReadOnlyRoot:  pick(&m, "read_only_root", p.ReadOnlyRoot, req.ReadOnlyRoot),
 		HomeOnDisk:    pick(&m, "home_on_disk", p.HomeOnDisk, req.HomeOnDisk),
+		User:          pick(&m, FieldUser, p.UserName, req.User),
+		Home:          pick(&m, FieldHome, p.Home, req.Home),
 		Limits:        p.Limits,
 		Lifetime:      p.Lifetime,
 		Workspace:     req.Workspace,
@@ -140,11 +146,29 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := s.quotaFor(req); err != nil {
 		return s, nil, err
 	}
-	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), CheckLabels(req.Labels), CheckVariables(req.Env), s.validate()); err != nil {
+	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), CheckLabels(req.Labels), CheckVariables(req.Env), s.validUser(), s.validate()); err != nil {
 		return s, nil, err
 	}
 	return s, &p, nil
 }
+
+// validUser checks what is new of a user: an earlier boxd has left nothing of it.
+func (s *Settings) validUser() error {
+	switch {
+	case !isolation.ValidUserName(s.User):
+		return fault.Field(FieldUser, s.User, isolation.UserNames)
+	case !isolation.ValidHome(s.Home):
+		return fault.Field(FieldHome, s.Home, isolation.Homes)
+	}
+	return nil
+}
+
+// UserName is the name of the user of the session's programs. Of a session that an earlier boxd has made nothing is known
+// of it, as it had the built-in one.
+func (s *Settings) UserName() string { return cmp.Or(s.User, isolation.BoxUser) }
+
+// HomeDir is the home directory of that user.
+func (s *Settings) HomeDir() string { return cmp.Or(s.Home, isolation.Home) }
 
 // ManagedWork reports whether /workspace is boxd's own directory and not one of the host.
 func (s *Settings) ManagedWork() bool {
@@ -278,6 +302,8 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, asked.Secrets))
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
 	check("home_on_disk", req.HomeOnDisk != nil, s.HomeOnDisk == asked.HomeOnDisk)
+	check(FieldUser, req.User != nil, s.UserName() == asked.UserName())
+	check(FieldHome, req.Home != nil, s.HomeDir() == asked.HomeDir())
 	for _, l := range limitTable() {
 		if l.how() != ofNetwork {
 			check(l.name(), l.given(req), l.same(s, asked))

@@ -62,7 +62,7 @@ func TestMergeTakesTheRequestOverTheProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Settings{
-		Profile: "default", Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, Limits: limits.Limits{
+		Profile: "default", Image: ImageHost, Network: NetworkOff, ReadOnlyRoot: true, User: "box", Home: "/home/box", Limits: limits.Limits{
 			CPUs: 2.5, Memory: quantity.GiB, MemoryHigh: 512 * quantity.MiB, Swap: quantity.MiB, OOM: OOMSession, Pids: 17,
 			Rlimits: map[string]string{"stack": "64MiB"}, CPUWeight: 5, IOWeight: 6, IORead: quantity.MiB, IOWrite: 2 * quantity.MiB,
 			Tmp: 2 * quantity.MiB, WorkspaceQuota: 5 * quantity.MiB, WorkspaceInodes: 99,
@@ -85,7 +85,7 @@ func TestMergeOfNothingIsTheProfile(t *testing.T) {
 		p := c.Profiles[name]
 		got, _, err := c.Merge(&Request{Profile: name})
 		want := Settings{
-			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, Limits: p.Limits, Lifetime: p.Lifetime,
+			Profile: name, Image: p.Image, Network: p.Network, ReadOnlyRoot: p.ReadOnlyRoot, User: p.UserName, Home: p.Home, Limits: p.Limits, Lifetime: p.Lifetime,
 		}
 		want.Rlimits = nil // none is other than built in
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {

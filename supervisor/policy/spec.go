@@ -36,6 +36,9 @@ func BoxSpec(s *Settings, enforced map[string]Mechanism, owner string) *isolatio
 			spec.ManagedWork = false
 		}
 	}
+	if u := (isolation.User{Name: s.UserName(), Home: s.HomeDir()}); u != (isolation.User{Name: isolation.BoxUser, Home: isolation.Home}) {
+		spec.User = u
+	}
 	if s.Root != nil {
 		spec.Image = s.Root.Tree
 	}

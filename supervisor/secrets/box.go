@@ -20,13 +20,13 @@ import (
 // patience bounds the writing of one file.
 const patience = 30 * time.Second
 
-// write writes the certificates that programs are to trust into a box. Its user may change them, and harm nobody else.
-func write(ctx context.Context, box *client.Box, own []byte) error {
+// write writes the certificates that programs are to trust into a file of a box. Its user may change them, and harm nobody else.
+func write(ctx context.Context, box *client.Box, to string, own []byte) error {
 	text, err := bundle(own)
 	if err != nil {
 		return fmt.Errorf("CA certificates of the host: %w", err)
 	}
-	req := files.Request{Write: &files.Write{Path: []byte(Bundle), How: files.Overwrite, Parents: true, Most: int64(len(text))}}
+	req := files.Request{Write: &files.Write{Path: []byte(to), How: files.Overwrite, Parents: true, Most: int64(len(text))}}
 	head, err := req.Encode()
 	if err != nil {
 		return err
@@ -60,10 +60,10 @@ func write(ctx context.Context, box *client.Box, own []byte) error {
 	}
 	a, err := files.Receive(bytes.NewReader(said), io.Discard, 0)
 	if err != nil {
-		return fmt.Errorf("write %s: the program in the box has ended with %v %d: %w", Bundle, exit.Reason, exit.Code, err)
+		return fmt.Errorf("write %s: the program in the box has ended with %v %d: %w", to, exit.Reason, exit.Code, err)
 	}
 	if a.Failure != nil {
-		return fault.Errorf(fault.Exhausted, "write %s: %s", Bundle, a.Failure.Kind).WithHint("a session with secrets needs 1 MiB of tmp; raise its tmp limit")
+		return fault.Errorf(fault.Exhausted, "write %s: %s", to, a.Failure.Kind).WithHint("a session with secrets needs 1 MiB of tmp; raise its tmp limit")
 	}
 	return nil
 }

@@ -10,12 +10,12 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
+	"path"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/isolation/egress"
 
@@ -48,8 +48,8 @@ type holder struct {
 	given   [sha256.Size]byte // of what its box was given
 }
 
-// Bundle is the file of certificates that programs of a box with secrets are told to trust.
-const Bundle = isolation.Home + "/.boxd/ca-certificates.crt"
+// bundleName is the file of certificates that programs of a box with secrets are told to trust, in their home.
+const bundleName = ".boxd/ca-certificates.crt"
 
 // Open returns the secrets of a configuration.
 func Open(cfg Config) *Secrets { return &Secrets{cfg: cfg, held: map[string]*holder{}} }
@@ -91,7 +91,7 @@ func (d *Secrets) Give(ctx context.Context, s *session.Session, box *client.Box)
 	if err != nil {
 		return err
 	}
-	return write(ctx, box, auth.pem())
+	return write(ctx, box, path.Join(s.Home(), bundleName), auth.pem())
 }
 
 // Restore gives a session its secrets that an earlier boxd has made, before anything else is done about its box.
@@ -196,7 +196,7 @@ func (d *Secrets) list(s *session.Session, auth *authority) (list []egress.Secre
 	env = map[string]string{}
 	for _, name := range policy.Trusting() {
 		if !slices.Contains(now.EnvNames, name) {
-			env[name] = Bundle
+			env[name] = path.Join(now.HomeDir(), bundleName)
 		}
 	}
 	for _, name := range now.Secrets {

@@ -29,12 +29,15 @@ const followWindow = quantity.MiB
 
 // ExecRequest asks for one execution: exactly one of Argv, Command and Code.
 type ExecRequest struct {
-	Argv        []string
-	Command     *string // for the shell
-	Code        *string // in Language
-	Language    string
-	Env         map[string]string
-	Dir         string // "": the workspace
+	Argv     []string
+	Command  *string // for the shell
+	Code     *string // in Language
+	Language string
+	Env      map[string]string
+	Dir      string // "": the workspace
+	// Existing refuses a Dir that is missing (StatusStartFailed). Otherwise one is made where that can be: below
+	// isolation.Roots and the home of the box user.
+	Existing    bool
 	Stdin       []byte // what the program reads
 	Timeout     *quantity.Duration
 	Limits      policy.ProgramLimits
@@ -98,6 +101,7 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 			cmd.Dir = root.Dir
 		}
 	}
+	cmd.Existing = req.Existing || req.Dir != "" && !c.makes(req.Dir)
 	limit := c.Config.Exec.OutputLimit
 	if req.OutputLimit != nil {
 		limit = *req.OutputLimit
@@ -125,6 +129,11 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 		}
 	}
 	return spec, nil
+}
+
+// makes reports whether a working directory is made if it is missing. Elsewhere a box has what its image has.
+func (c *Context) makes(dir string) bool {
+	return dir == "/" || isolation.UnderRoots(dir) || isolation.Within(dir, c.Settings.HomeDir()) || isolation.Within(dir, isolation.SkillsDir) || isolation.Within(dir, isolation.DrivesDir)
 }
 
 // longestTimeout leaves room for the times that are added to one.
@@ -193,8 +202,8 @@ func (req *ExecRequest) Validate(cfg *policy.Config) error {
 	if req.Code == nil && req.Language != "" {
 		return fault.Field("language", req.Language, "left out without code").WithText("language: only for code, and the request has none")
 	}
-	if req.Dir != "" && req.Dir != "/" && (!isolation.CleanAbsolute(req.Dir) || !isolation.UnderRoots(req.Dir) && !isolation.Within(req.Dir, isolation.SkillsDir) && !isolation.Within(req.Dir, isolation.DrivesDir)) {
-		return fault.Field("cwd", req.Dir, "/ or an absolute path at or below "+fault.OneOf(append(isolation.Roots(), isolation.SkillsDir, isolation.DrivesDir)...))
+	if req.Dir != "" && !isolation.CleanAbsolute(req.Dir) {
+		return fault.Field("cwd", req.Dir, "an absolute path without . and .., NUL or a trailing slash")
 	}
 	if size := quantity.Size(len(req.Stdin)); size > cfg.Exec.MaxStdin {
 		return fault.Field("stdin", size, fmt.Sprintf("at most %v (exec.max_stdin)", cfg.Exec.MaxStdin)).WithHint("send it with a stream instead")
@@ -241,9 +250,9 @@ func validateCode(cfg *policy.Config, field, code string) error {
 }
 
 // Environment is the configured one with that of a session's image, and then its own, on top.
-func Environment(cfg *policy.Config, image *policy.ImageRoot, env map[string]string) []string {
-	all := maps.Clone(cfg.Env)
-	if image != nil {
+func Environment(cfg *policy.Config, settings *policy.Settings, env map[string]string) []string {
+	all := cfg.VariablesFor(settings.UserName(), settings.HomeDir())
+	if image := settings.Root; image != nil {
 		maps.Copy(all, image.Env)
 	}
 	maps.Copy(all, env)

@@ -276,6 +276,12 @@ func (s *Session) Current() policy.Settings {
 	return s.Settings
 }
 
+// Home is the home directory of the user of its programs. It does not change.
+func (s *Session) Home() string {
+	settings := s.Current()
+	return settings.HomeDir()
+}
+
 // Grouped reports whether the box has cgroups.
 func (s *Session) Grouped() bool { return policy.Grouped(s.enforced) }
 

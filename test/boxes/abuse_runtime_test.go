@@ -203,16 +203,15 @@ func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
 	attack(t, func(h *host) {
 		b := h.box(h.mounts())
 		for _, cwd := range []string{
-			"/etc", "/proc/self/fd/3", "/proc/self/cwd", "/proc/1/root", "/workspace/..", "/workspace/../etc", "/workspace/./x", "//workspace",
-			"/workspace/", "workspace", ".", "/workspace/a\x00b", "/run", "/usr/lib", "/workspaces",
+			"/workspace/..", "/workspace/../etc", "/workspace/./x", "//workspace", "/workspace/", "workspace", ".", "/workspace/a\x00b", "/proc/self/cwd/..",
 		} {
 			_, err := h.Exec(t.Context(), b.ID, &api.ExecRequest{Argv: []string{"pwd"}, Cwd: cwd})
-			refused(t, err, 400, "cwd", "/workspace")
+			refused(t, err, 400, "cwd", "an absolute path")
 		}
 		b.sh("mkdir /workspace/links /workspace/closed; chmod 000 /workspace/closed; touch /workspace/file; cd /workspace/links; ln -s loop loop; ln -s /nowhere/at/all dangling")
 		for cwd, errno := range map[string]string{
 			"/workspace/closed": "EACCES", "/workspace/file": "ENOTDIR", "/workspace/file/x": "ENOTDIR", "/workspace/links/loop": "ELOOP",
-			"/workspace/links/dangling": "ENOENT", "/data/new": "EROFS", "/srv/new": "EROFS", "/workspace/" + strings.Repeat("x", 256): "ENAMETOOLONG",
+			"/workspace/links/dangling": "ENOENT", "/workspaces": "ENOENT", "/usr/new": "ENOENT", "/etc/passwd": "ENOTDIR", "/proc/self": "EACCES", "/proc/1": "EACCES", "/proc": "EACCES", "/data/new": "EROFS", "/srv/new": "EROFS", "/workspace/" + strings.Repeat("x", 256): "ENAMETOOLONG",
 		} {
 			if r := b.exec(&api.ExecRequest{Argv: []string{"pwd"}, Cwd: cwd}); r.Status != "start_failed" || r.Failure.Step != "directory" || r.Failure.Errno != errno {
 				t.Errorf("%s: %s, want %s", cwd, boxtest.Show(r), errno)
@@ -224,8 +223,15 @@ func TestT15WorkingDirectoryIsInTheBox(t *testing.T) {
 			b.sh(fmt.Sprintf("ln -s /proc/self/fd/%d /workspace/links/fd%d", i, i))
 		}
 		b.sh("cd /workspace/links; ln -s / root; ln -s /etc etc; ln -s /proc/self/root self; ln -s /proc/self/cwd cwd; ln -s /proc/1/root init; ln -s ../../../../../.. up; ln -s /proc/thread-self/fd fds; ln -s /proc/thread-self tasks; ln -s /proc/self me; ln -s /proc/self/task/../ns ns")
+		places := []string{"/etc", "/run", "/usr/lib", "/dev", "/sys", "/proc/self/cwd", "/proc/self/root", "/proc/1/root", "/proc/self/fd/3", "/proc/self/task", "/proc/thread-self/cwd"}
 		for link := range strings.FieldsSeq(b.sh("ls /workspace/links")) {
-			r := b.exec(&api.ExecRequest{Argv: []string{"sh", "-c", `pwd -P; readlink /proc/self/cwd; stat -c %d:%i . "$(pwd -P)"`}, Cwd: "/workspace/links/" + link})
+			places = append(places, "/workspace/links/"+link)
+		}
+		for i := range 64 {
+			places = append(places, fmt.Sprintf("/proc/self/fd/%d", i))
+		}
+		for _, link := range places {
+			r := b.exec(&api.ExecRequest{Argv: []string{"sh", "-c", `pwd -P; readlink /proc/self/cwd; stat -c %d:%i . "$(pwd -P)"`}, Cwd: link})
 			if r.Status == "start_failed" && r.Failure.Step == "directory" {
 				continue
 			}

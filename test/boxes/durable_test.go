@@ -508,3 +508,40 @@ func TestAParkedBoxLives(t *testing.T) {
 		t.Errorf("%+v", exit)
 	}
 }
+
+// PID 1 answers a boxd of an earlier version in that version, so that one that has been replaced by an earlier one, after an
+// update that was taken back, adopts the box.
+func TestPID1SpeaksToABoxdOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	k.launch(t)
+	dir, err := os.Open(filepath.Join(k.cfg.RunDir, isolation.BoxesDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	for asked, want := range map[uint32]uint32{1: 1, isolation.BoxVersion: isolation.BoxVersion, isolation.BoxVersion + 1: isolation.BoxVersion} {
+		fd, err := fdpass.Dial(int(dir.Fd()), bareKey+"/init")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := fdpass.FromFD(fd, isolation.MaxBoxReply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := conn.Send((&isolation.BoxRequest{Times: &isolation.Times{Grace: time.Minute}}).Encode()); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.Send((&isolation.BoxRequest{Adopt: asked}).Encode()); err != nil {
+			t.Fatal(err)
+		}
+		body, _, err := conn.Recv(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply, err := isolation.DecodeBoxReply(body); err != nil || reply.Adopted == nil || reply.Adopted.Version != want {
+			t.Errorf("version %d is answered with %+v, %v", asked, reply, err)
+		}
+	}
+}

@@ -22,7 +22,7 @@ import (
 func TestRootHoldsTheImageAndNothingElse(t *testing.T) {
 	b := newBox(t, start(t))
 	want := []string{
-		"app", "code", "data", "dev", "drives", "etc", "home", "media", "mnt", "opt", "proc", "run", "skills", "src", "srv", "sys", "tmp", "usr", "var", "work", "workspace",
+		"app", "code", "data", "dev", "drives", "etc", "home", "media", "mnt", "opt", "proc", "root", "run", "skills", "src", "srv", "sys", "tmp", "usr", "var", "work", "workspace",
 	}
 	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
 		if _, err := os.Lstat("/" + name); err == nil {
@@ -31,7 +31,7 @@ func TestRootHoldsTheImageAndNothingElse(t *testing.T) {
 	}
 	slices.Sort(want)
 	for dir, want := range map[string][]string{
-		"/": want, "/home": {"box"}, "/var": {"lib", "run", "tmp"}, "/var/lib": {"boxd"}, "/var/lib/boxd": {"boxfiles"}, "/workspace": nil, "/tmp": nil, "/home/box": nil, "/srv": nil, "/run": {"box"},
+		"/": want, "/home": {"box"}, "/var": {"lib", "run", "tmp"}, "/var/lib": {"boxd"}, "/var/lib/boxd": {"boxfiles"}, "/workspace": nil, "/tmp": nil, "/home/box": nil, "/srv": nil, "/root": nil, "/run": {"box"},
 		"/dev": {"fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"},
 	} {
 		if diff := cmp.Diff(want, lines(b.run("ls", "-A1", dir)), cmpopts.EquateEmpty()); diff != "" {
@@ -232,7 +232,7 @@ func TestEtcTellsNothingOfTheHost(t *testing.T) {
 			t.Errorf("%s is %q", path, got)
 		}
 	}
-	b.try(all("ENOENT", "read=/etc/shadow", "read=/etc/machine-id", "list=/etc/ssh", "read=/etc/sudoers", "list=/root", "list=/boot", "list=/sys/kernel")...)
+	b.try(all("ENOENT", "read=/etc/shadow", "read=/etc/machine-id", "list=/etc/ssh", "read=/etc/sudoers", "list=/boot", "list=/sys/kernel")...)
 	if uname := strings.TrimSpace(b.run("uname", "-n")); uname != "known" || b.Hostname != "known" {
 		t.Errorf("the host name is %q, said to be %q", uname, b.Hostname)
 	}

@@ -3,9 +3,12 @@
 package images_test
 
 import (
+	"archive/tar"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -108,4 +111,49 @@ func TestBoxesAheadOfNeedKeepNoImage(t *testing.T) {
 	}
 	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
+}
+
+// In an image the user of a session has the name and the home that it is to have, and the image keeps its other users; what it
+// has in place of these files is not followed.
+func TestAUserOfAnImageHasTheNameAndTheHomeOfItsSession(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	imports(t, d, simple(t, "node:1", layer(t,
+		entry{name: "etc/passwd", content: "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/bash\nuser:x:7:7::/:/bin/sh"},
+		entry{name: "etc/group", content: "root:x:0:\nnode:x:1000:\n"}, entry{name: "home/node/kept", content: "kept"}, entry{name: "root", kind: tar.TypeDir, mode: 0o700},
+	)).layout(t), "")
+	imports(t, d, simple(t, "evil:1", layer(t,
+		entry{name: "etc/passwd", kind: tar.TypeSymlink, link: "/proc/1/environ"}, entry{name: "etc/group", kind: tar.TypeDir}, entry{name: "home/user", kind: tar.TypeSymlink, link: "/etc"}, entry{name: "root", kind: tar.TypeSymlink, link: "/etc"},
+	)).layout(t), "")
+	const users = "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000:user:%s:/bin/bash\n"
+	for i, tc := range []struct {
+		home, others string
+		writable     bool
+	}{
+		{"/home/user", "", false}, {"/home/node", "", false}, {"/root", "kept", false}, {"/home/user", "kept", true}, {"/root", "kept", true},
+	} {
+		id := fmt.Sprintf("s%d", i)
+		d.NewSession(t, api.SessionRequest{ID: id, Image: new("node:1"), UserName: new("user"), Home: &tc.home, ReadOnlyRoot: new(!tc.writable)})
+		if got, want := does(t, d, id, "cat=/etc/passwd", "cat=/etc/group"), fmt.Sprintf(users, tc.home)+"root:x:0:\nuser:x:1000:\n"; got != want {
+			t.Errorf("%+v: %q, want %q", tc, got, want)
+		}
+		if got := cats(t, d, id, "/home/node/kept"); (got == "kept") != (tc.others != "") {
+			t.Errorf("%+v: %q", tc, got)
+		}
+		if got := does(t, d, id, "write="+tc.home+"/x", "cat="+tc.home+"/x"); got != "written" {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+	for _, home := range []string{"/home/user", "/root"} {
+		for _, readOnly := range []bool{true, false} {
+			_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "e", Image: new("evil:1"), Home: &home, ReadOnlyRoot: &readOnly})
+			if err == nil || !strings.Contains(err.Error(), home) {
+				t.Errorf("%s, %v: %v", home, readOnly, err)
+			}
+		}
+	}
+	d.NewSession(t, api.SessionRequest{ID: "e", Image: new("evil:1"), UserName: new("user"), Home: new("/home/other")})
+	if got := cats(t, d, "e", "/etc/passwd"); strings.Contains(got, "user") {
+		t.Errorf("%q", got)
+	}
 }

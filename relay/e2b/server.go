@@ -7,7 +7,8 @@
 // A request comes to ServeHTTP, which tells the control plane from a sandbox by headers, host name or path
 // (route.go). For the control plane the API key says who calls (control.go); for a sandbox a token that was computed
 // from the session says that its bearer may use it (credentials.go, sandbox.go). RPCs are process.go and filesystem.go, files.go
-// has up and downloads, contexts.go runs code, ports.go leads to ports. record.go writes down what was to change something.
+// has up and downloads, contexts.go runs code, ports.go leads to ports; scalebox.go
+// and agent.go are the same for clients of Scalebox. record.go writes down what was to change something.
 package e2b
 
 import (
@@ -68,6 +69,9 @@ func New(cfg Config) *Server {
 	}
 	s.rpc.Handle(protocol.NewProcessHandler(&processService{s}, options...))
 	s.rpc.Handle(protocol.NewFilesystemHandler(&filesystemService{s}, options...))
+	agent := &agentService{s}
+	s.rpc.Handle(protocol.NewContextServiceHandler(agent, options...))
+	s.rpc.Handle(protocol.NewExecutionServiceHandler(agent, options...))
 	return s
 }
 

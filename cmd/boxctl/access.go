@@ -77,6 +77,7 @@ func (a *app) tokenCommand() *cobra.Command {
 // token is what is printed of a new one.
 type token struct {
 	Token string `json:"token"`
+	E2B   string `json:"e2b_key"` // the same as older clients of E2B want their API keys
 	Line  string `json:"line"`
 }
 
@@ -115,7 +116,7 @@ with at most its role.`,
 				}
 				lines = append(lines, "expires = "+end.UTC().Format(time.RFC3339))
 			}
-			t := token{secret, strings.Join(lines, "\n") + "\n"}
+			t := token{secret, "e2b_" + hex.EncodeToString([]byte(secret)), strings.Join(lines, "\n") + "\n"}
 			if a.json {
 				return a.printJSON(t)
 			}

@@ -107,7 +107,7 @@ run and exec exit with the exit code of the program. Other exit codes: 2 wrong u
 	root.AddCommand(
 		a.mountCommand(), a.umountCommand(), a.forwardCommand(), a.previewCommand(), a.mcpCommand(),
 		a.skillCommand(), a.driveCommand(), a.workspaceCommand(), a.imageCommand(),
-		a.eventsCommand(), a.errorsCommand(), a.auditCommand(),
+		a.eventsCommand(), a.errorsCommand(), a.auditCommand(), a.e2bCommand(),
 	)
 	root.AddCommand(completionCommand(a.stdout), a.configCommand())
 	addCompletion(root, a.client)

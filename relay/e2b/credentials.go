@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -84,6 +83,13 @@ type signed struct {
 	signature                      string
 }
 
+// Paths of files. The last two are those of clients of Scalebox.
+const (
+	filesPath    = "/files"
+	uploadPath   = "/upload"
+	downloadPath = "/download/"
+)
+
 // Operations that are signed.
 const (
 	operationRead  = "read"
@@ -91,13 +97,18 @@ const (
 )
 
 // signedAddress reads the signature of a request for a file; nil: it has none.
-func signedAddress(method string, query url.Values) *signed {
-	if !query.Has(parameterSignature) {
+func signedAddress(r *http.Request) *signed {
+	query := r.URL.Query()
+	download, isDownload := strings.CutPrefix(r.URL.Path, downloadPath)
+	if !query.Has(parameterSignature) || r.URL.Path != filesPath && r.URL.Path != uploadPath && !isDownload {
 		return nil
 	}
 	a := &signed{path: query.Get(parameterPath), user: query.Get(parameterUser), expires: query.Get(parameterExpires), signature: query.Get(parameterSignature), operation: operationRead}
-	if method == http.MethodPost {
+	if r.Method == http.MethodPost {
 		a.operation = operationWrite
+	}
+	if isDownload {
+		a.path = "/" + download
 	}
 	return a
 }

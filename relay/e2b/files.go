@@ -58,7 +58,7 @@ func (s *Server) files(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 // asked is the path that a request for a file names.
 func (sb *sandbox) asked(r *http.Request) (string, error) {
 	text := r.URL.Query().Get(parameterPath)
-	if rest, ok := strings.CutPrefix(r.URL.Path, "/download/"); ok {
+	if rest, ok := strings.CutPrefix(r.URL.Path, downloadPath); ok {
 		text = "/" + rest
 	}
 	if text == "" || len(text) > maxPathParameter {
@@ -104,11 +104,15 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 	if err != nil {
 		return err
 	}
-	answer, _, err := sessionfiles.Do(r.Context(), sb.Session, &files.Request{Stat: &files.Stat{Path: []byte(at), Follow: true}}, nil)
+	file, err := sb.described(r.Context(), at)
+	if rest, ok := strings.CutPrefix(r.URL.Path, downloadPath); ok && err != nil { // whose path may have begun at the home directory
+		if other, otherErr := sb.described(r.Context(), sb.path(rest)); otherErr == nil {
+			at, file, err = sb.path(rest), other, nil
+		}
+	}
 	if err != nil {
 		return fileRefusal(sb, at, err)
 	}
-	file := answer.Stat
 	h := w.Header()
 	h.Set("Content-Type", contentType(at))
 	h.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(at)}))
@@ -151,6 +155,15 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 		return nil
 	}
 	return send(w, body, zipped && part == nil)
+}
+
+// described is what a path leads to.
+func (sb *sandbox) described(ctx context.Context, at string) (*files.Entry, error) {
+	answer, _, err := sessionfiles.Do(ctx, sb.Session, &files.Request{Stat: &files.Stat{Path: []byte(at), Follow: true}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return answer.Stat, nil
 }
 
 // send copies a file to its client. One that cannot be sent whole breaks the connection off, which is how HTTP says so.
@@ -296,7 +309,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, sb *sandbox) err
 	if err != nil {
 		return err
 	}
-	if r.URL.Path == "/upload" {
+	if r.URL.Path == uploadPath {
 		reply(w, http.StatusOK, u.files[0])
 		return nil
 	}

@@ -46,7 +46,7 @@ func (s *Server) route(r *http.Request) (destination, error) {
 	}
 	switch path := agentPath(r.URL.Path); {
 	case isAgent(path), path == "/health" && r.Header.Get(headerAccess) != "",
-		strings.HasPrefix(path, "/process.Process/"), strings.HasPrefix(path, "/filesystem.Filesystem/"), path == "/files", path == "/envs", path == "/metrics" && r.Header.Get(headerAccess) != "":
+		strings.HasPrefix(path, "/process.Process/"), strings.HasPrefix(path, "/filesystem.Filesystem/"), path == filesPath, path == "/envs", path == "/metrics" && r.Header.Get(headerAccess) != "":
 		return destination{port: portEnvd}, nil
 	case path == "/execute", path == "/contexts", strings.HasPrefix(path, "/contexts/"):
 		return destination{port: portCode}, nil

@@ -104,8 +104,8 @@ func (s *Server) named(r *http.Request, to destination) (of *session.Session, pr
 		traffic = r.Header.Get(headerTraffic)
 	}
 	var signature *signed
-	if to.port == portEnvd && r.URL.Path == "/files" && access == "" {
-		signature = signedAddress(r.Method, r.URL.Query())
+	if to.port == portEnvd && access == "" {
+		signature = signedAddress(r)
 	}
 	fits := func(of *session.Session) bool {
 		switch {
@@ -218,9 +218,9 @@ func (s *Server) envd(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 	switch path := r.URL.Path; {
 	case strings.HasPrefix(path, "/process.Process/"), strings.HasPrefix(path, "/filesystem.Filesystem/"), strings.HasPrefix(path, agentPackage):
 		s.rpcs(w, r, sb)
-	case path == "/files":
+	case path == filesPath:
 		s.files(w, r, sb)
-	case path == "/upload", strings.HasPrefix(path, "/download/"):
+	case path == uploadPath, strings.HasPrefix(path, downloadPath):
 		s.files(w, r, sb)
 	case path == "/envs" && r.Method == http.MethodGet:
 		reply(w, http.StatusOK, sb.envs())

@@ -240,5 +240,5 @@ func agentPath(path string) string {
 
 // isAgent reports whether a path is one of Scalebox's sandboxes that E2B's do not have.
 func isAgent(path string) bool {
-	return strings.HasPrefix(path, agentPackage) || path == "/upload" || strings.HasPrefix(path, "/download/")
+	return strings.HasPrefix(path, agentPackage) || path == uploadPath || strings.HasPrefix(path, downloadPath)
 }

@@ -176,6 +176,7 @@ func (c *Contexts) create(ctx context.Context, sb *sandbox, language, dir string
 		c.forget(sb, x)
 		return nil, err
 	}
+	x.clean = true // nothing has run in it, and nobody else has it yet
 	return x, nil
 }
 

@@ -162,21 +162,21 @@ func (sb *sandbox) filesystem(options ...connect.ClientOption) protocol.Filesyst
 	return protocol.NewFilesystemClient(&http.Client{Transport: sb}, "http://"+sb.host.address, options...)
 }
 
-// outcome is what a process has come to.
-type outcome struct {
+// ending is what a process has come to.
+type ending struct {
 	pid            uint32
 	stdout, stderr bytes.Buffer
 	end            *protocol.ProcessEvent_EndEvent
 }
 
 // start starts a process and hears of it until it ends.
-func (sb *sandbox) start(ctx context.Context, req *protocol.StartRequest, options ...connect.ClientOption) (*outcome, error) {
+func (sb *sandbox) start(ctx context.Context, req *protocol.StartRequest, options ...connect.ClientOption) (*ending, error) {
 	stream, err := sb.processes(options...).Start(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	defer stream.Close()
-	o := &outcome{}
+	o := &ending{}
 	for stream.Receive() {
 		switch e := stream.Msg().GetEvent().GetEvent().(type) {
 		case *protocol.ProcessEvent_Start:
@@ -193,7 +193,7 @@ func (sb *sandbox) start(ctx context.Context, req *protocol.StartRequest, option
 }
 
 // sh runs a line as the SDKs do.
-func (sb *sandbox) sh(t *testing.T, line string) *outcome {
+func (sb *sandbox) sh(t *testing.T, line string) *ending {
 	t.Helper()
 	o, err := sb.start(t.Context(), shell(line))
 	if err != nil || o.end == nil {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -99,4 +100,15 @@ func TestTheSDKOfE2B(t *testing.T) {
 			start(t).runs(t, packages, "sdk.mjs")
 		})
 	}
+}
+
+// The published SDK of Scalebox does what Refly does with it, by TLS.
+func TestTheSDKOfScalebox(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	dir, at := boxtest.TempDir(t), freeAddress(t, "127.0.0.2")
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "e2b", "certificate", "-o", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	h := start(t, fmt.Sprintf("tls_listen = %q\ncertificate = %q\nkey = %q", at, filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")))
+	h.runs(t, "@scalebox/sdk@3.7.0", "scalebox.mjs", "SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
 }

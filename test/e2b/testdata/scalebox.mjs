@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What Refly does with the SDK of Scalebox. Each step prints "ok NAME", or "FAILED NAME" and why.
+import assert from 'node:assert/strict'
+import { Sandbox } from '@scalebox/sdk'
+
+const steps = []
+const step = (name, run) => steps.push([name, run])
+
+let sbx
+step('create', async () => {
+  sbx = await Sandbox.create('code-interpreter', { timeoutMs: 300_000, metadata: { a: 'b' }, envs: { X: '1' } })
+  assert.match(sbx.sandboxId, /^[a-z0-9]+$/)
+})
+step('isRunning', async () => assert.equal(await sbx.isRunning(), true))
+step('getInfo', async () => {
+  const info = await sbx.getInfo()
+  assert.equal(info.status, 'running')
+  assert.ok(info.timeoutAt - Date.now() > 200_000)
+})
+step('connect', async () => {
+  const again = await Sandbox.connect(sbx.sandboxId)
+  assert.equal((await again.commands.run('echo again')).stdout, 'again\n')
+})
+step('setTimeout', async () => {
+  await sbx.setTimeout(900_000)
+  assert.ok((await sbx.getInfo()).timeoutAt - Date.now() > 800_000)
+})
+step('commands.run', async () => {
+  const r = await sbx.commands.run('echo out $X; echo err >&2; exit 3').catch(e => e)
+  assert.deepEqual([r.exitCode, r.stdout, r.stderr], [3, 'out 1\n', 'err\n'])
+})
+step('files', async () => {
+  await sbx.files.write('d/a.txt', 'hello')
+  assert.equal(await sbx.files.read('d/a.txt'), 'hello')
+  assert.equal(await sbx.files.read((await sbx.commands.run('pwd')).stdout.trim() + '/d/a.txt'), 'hello')
+  assert.deepEqual((await sbx.files.list('d')).map(e => e.name), ['a.txt'])
+})
+step('downloadUrl', async () => {
+  const dir = (await sbx.commands.run('pwd')).stdout.trim()
+  const got = await fetch(await sbx.downloadUrl(dir + '/d/a.txt'))
+  assert.equal(await got.text(), 'hello')
+})
+step('runCode', async () => {
+  const r = await sbx.runCode('print("out")\n1 + 1', { language: 'python' })
+  assert.deepEqual([r.text.trim(), r.exitCode, r.logs.stdout.trim()], ['2', 0, 'out'])
+})
+step('runCode with an error', async () => {
+  const r = await sbx.runCode('1 / 0', { language: 'python' })
+  assert.deepEqual([r.error.name, r.exitCode], ['ZeroDivisionError', 1])
+})
+step('kill', async () => {
+  await sbx.kill()
+  assert.equal(await sbx.isRunning(), false)
+})
+
+for (const [name, run] of steps) {
+  try {
+    await run()
+    console.log('ok ' + name)
+  } catch (e) {
+    console.log('FAILED ' + name + ': ' + (e.stack || e))
+    if (name === 'create') break
+  }
+}
+process.exit(0)

@@ -13,15 +13,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/isolation/files/layers"
 
-	"github.com/boxd-dev/boxd/isolation/prlimit"
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == files.LayerCommand {
 		os.Exit(layers.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	if len(os.Args) > 1 && os.Args[1] == prlimit.Command {
-		os.Exit(prlimit.Main(os.Args[2:], os.Stderr))
+	if len(os.Args) > 1 && os.Args[1] == isolation.LimitedCommand {
+		os.Exit(runLimited(os.Args[2:], os.Stderr))
 	}
 	os.Exit(Main(os.Stdin, os.Stdout))
 }

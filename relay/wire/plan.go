@@ -10,7 +10,6 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/prlimit"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -49,7 +48,7 @@ func planned(id string, s *policy.Settings) *api.PlannedSession {
 
 func plannedExec(c *isolation.Command) *api.PlannedExec {
 	p := &api.PlannedExec{
-		Argv: prlimit.Program(c.Argv), Cwd: c.Dir, Timeout: quantity.Duration(c.Timeout), OutputLimit: quantity.Size(c.Output.Head + c.Output.Tail),
+		Argv: isolation.LimitedProgram(c.Argv), Cwd: c.Dir, Timeout: quantity.Duration(c.Timeout), OutputLimit: quantity.Size(c.Output.Head + c.Output.Tail),
 		CPUs: float64(c.Limits.CPU) / cgroup.CPUPeriod, Memory: quantity.Size(c.Limits.Memory), Pids: int(c.Limits.Pids),
 	}
 	for _, variable := range c.Env {

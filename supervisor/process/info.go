@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/prlimit"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -49,7 +48,7 @@ func (p *Process) Info() Info {
 	p.mu.Lock()
 	info := Info{
 		ID: p.spec.ID, State: p.state, Ready: p.at.Ready && p.state == StateRunning, Starts: p.at.Starts,
-		Argv: slices.Clone(prlimit.Program(p.spec.Command.Argv)), Dir: p.spec.Command.Dir, EnvNames: slices.Clone(p.spec.EnvNames),
+		Argv: slices.Clone(isolation.LimitedProgram(p.spec.Command.Argv)), Dir: p.spec.Command.Dir, EnvNames: slices.Clone(p.spec.EnvNames),
 		Stdin: p.spec.Command.Stdin == isolation.StdinPipe, Direct: p.spec.Command.Direct, Timeout: p.spec.Command.Timeout, Restart: p.spec.Restart, Stop: p.spec.Stop, Lease: p.spec.Lease,
 		Readers: len(p.all), Writer: p.writer != nil, StartedAt: p.at.First, EndedAt: p.at.Ended, Reason: p.at.Reason,
 		Labels: maps.Clone(p.spec.Labels), Clamped: p.spec.Clamped,

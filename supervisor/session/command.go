@@ -14,7 +14,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/prlimit"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
 
@@ -123,9 +122,9 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 		return nil, err
 	}
 	if len(own) > 0 {
-		cmd.Argv = prlimit.Argv(own, cmd.Argv)
+		cmd.Argv = isolation.LimitedArgv(own, cmd.Argv)
 		if cmd.ScriptArg >= 0 {
-			cmd.ScriptArg += prlimit.Ahead
+			cmd.ScriptArg += isolation.LimitedAhead
 		}
 	}
 	return spec, nil

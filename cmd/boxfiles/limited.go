@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prlimit executes a program with resource limits of its own. Programs inherit theirs
-// from PID 1 of the box, which cannot give one program others than it has itself.
-package prlimit
+package main
 
 import (
 	"errors"
@@ -20,39 +18,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Command is the first argument of boxfiles that makes it do this. The limits follow, and then
-// the program.
-const Command = "limited"
-
-// Argv returns what to execute for a program with limits.
-func Argv(limits []isolation.Rlimit, argv []string) []string {
-	texts := make([]string, len(limits))
-	for i, l := range limits {
-		texts[i] = fmt.Sprintf("%d=%d:%d", l.Resource, l.Soft, l.Hard)
-	}
-	return append([]string{isolation.FilesProgram, Command, strings.Join(texts, ",")}, argv...)
-}
-
-// Ahead is how many arguments come before those of the program.
-const Ahead = 3
-
-// Program returns the arguments of the program inside an Argv.
-func Program(argv []string) []string {
-	if len(argv) > Ahead && argv[0] == isolation.FilesProgram && argv[1] == Command {
-		return argv[Ahead:]
-	}
-	return argv
-}
-
 // Exit codes of a shell for a program that cannot be executed.
 const (
 	cannot   = 126
 	notFound = 127
 )
 
-// Main executes the program; args are those of Argv without the first two. It returns only if
-// that fails.
-func Main(args []string, stderr io.Writer) int {
+// runLimited executes a program with resource limits; args are those of isolation.LimitedArgv without the first two.
+// It returns only if that fails.
+func runLimited(args []string, stderr io.Writer) int {
 	fail := func(what string, err error) int {
 		fmt.Fprintf(stderr, "boxd: %s: %v\n", what, err)
 		if errors.Is(err, unix.ENOENT) {
@@ -63,7 +37,7 @@ func Main(args []string, stderr io.Writer) int {
 	if len(args) < 2 {
 		return fail("limits", unix.EINVAL)
 	}
-	limits, err := parse(args[0])
+	limits, err := parseLimits(args[0])
 	if err != nil {
 		return fail("limits", err)
 	}
@@ -104,7 +78,7 @@ type limit struct {
 	lim      unix.Rlimit
 }
 
-func parse(text string) (list []limit, err error) {
+func parseLimits(text string) (list []limit, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		name, values, ok1 := strings.Cut(part, "=")
 		soft, hard, ok2 := strings.Cut(values, ":")

@@ -209,6 +209,7 @@ func DefaultConfig() Config {
 
 		Network: defaultNetwork(),
 		LangBot: actionrpc.DefaultSettings(),
+		E2B:     e2b.DefaultSettings(),
 	}
 }
 

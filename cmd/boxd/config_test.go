@@ -20,7 +20,7 @@ import (
 // bare is a configuration without any built-in value, so that what box.toml does not say is missing.
 func bare() Config {
 	return Config{Config: policy.Config{
-		Profiles: map[string]policy.Profile{"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {}, "mcp": {}},
+		Profiles: map[string]policy.Profile{"default": {}, "offline_readonly": {}, "network_basic": {}, "network_extended": {}, "mcp": {}, "e2b": {}},
 		Policies: map[string]policy.Policy{"default": {}},
 	}}
 }

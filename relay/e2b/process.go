@@ -216,7 +216,7 @@ func (sb *sandbox) processRequest(h http.Header, req *protocol.StartRequest) (*s
 	}
 	ask := &session.ProcessRequest{
 		ID: processID + strings.ToLower(rand.Text()[:16]), Managed: true, Awaited: true,
-		Exec:  session.ExecRequest{Argv: append([]string{config.Cmd}, config.Args...), Env: env, Dir: dir},
+		Exec:  session.ExecRequest{Argv: append([]string{config.Cmd}, config.Args...), Env: env, Dir: dir, Existing: true},
 		Stdin: req.Pty == nil && (req.Stdin == nil || *req.Stdin),
 	}
 	if req.Tag != nil {

@@ -21,7 +21,7 @@ import (
 type Settings struct {
 	Listen  string `toml:"listen"`  // an address of the loopback with a port; "": E2B's clients are not served
 	Domain  string `toml:"domain"`  // sandboxes' ports are PORT-ID.DOMAIN; "": localhost with the port of Listen
-	Profile string `toml:"profile"` // of sandboxes whose template names none; "": the default profile
+	Profile string `toml:"profile"` // of sandboxes whose template names none
 	// TLSListen is an address with a port that is served by TLS, which clients of Scalebox demand; "": none is.
 	TLSListen   string `toml:"tls_listen"`
 	Certificate string `toml:"certificate"` // the file of its certificate, and of those that have signed it (PEM)
@@ -31,6 +31,9 @@ type Settings struct {
 	// Templates are what clients may name as the template of a sandbox. base and code-interpreter-v1 are always there.
 	Templates map[string]Template `toml:"templates"`
 }
+
+// DefaultSettings is what holds where nothing is said.
+func DefaultSettings() Settings { return Settings{Profile: "e2b"} }
 
 // Template is what a sandbox is made of that a client asks for by name.
 type Template struct {

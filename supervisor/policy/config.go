@@ -216,8 +216,13 @@ func defaultProfiles() map[string]Profile {
 	mcp.Network, mcp.Mounts, mcp.Memory, mcp.Tmp, mcp.Pids = NetworkEgress, MountReadOnly, 1536*quantity.MiB, 512*quantity.MiB, 256
 	mcp.ReadOnlyRoot = false
 	mcp.Timeout, mcp.MaxTimeout, mcp.TTL, mcp.MaxLifetime = seconds(120), seconds(600), 0, 0
+	e2b := DefaultProfile() // what programs written for E2B expect to find
+	e2b.Network, e2b.CPUs, e2b.Memory, e2b.Tmp, e2b.Pids = NetworkEgress, 2, quantity.GiB, 512*quantity.MiB, 512
+	e2b.ReadOnlyRoot, e2b.HomeOnDisk, e2b.UserName, e2b.Home, e2b.Leftovers = false, true, "user", "/home/user", LeftoversKeep
+	e2b.WorkspaceQuota, e2b.WorkspaceInodes = 4*quantity.GiB, 400_000
+	e2b.MaxTimeout, e2b.TTL = seconds(3600), 0
 	return map[string]Profile{
-		"default": DefaultProfile(), "offline_readonly": readonly, "network_basic": basic, "network_extended": extended, "mcp": mcp,
+		"default": DefaultProfile(), "offline_readonly": readonly, "network_basic": basic, "network_extended": extended, "mcp": mcp, "e2b": e2b,
 	}
 }
 

@@ -62,7 +62,7 @@ func start(t *testing.T, more ...string) *host {
 		h.keys[who[0]], h.entries[who[0]] = newKey(who[0], who[1], who[2])
 	}
 	h.writeTokens(t)
-	h.Daemon = boxtest.Start(t, fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.other]\nrole = \"user\"\n[e2b]\nlisten = %q\n%s", h.tokens, h.address, strings.Join(more, "\n")))
+	h.Daemon = boxtest.Start(t, fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.other]\nrole = \"user\"\n[profiles.e2b]\nnetwork = \"off\"\n[e2b]\nlisten = %q\n%s", h.tokens, h.address, strings.Join(more, "\n")))
 	return h
 }
 

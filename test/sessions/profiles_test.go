@@ -44,8 +44,12 @@ func TestTheBuiltInProfiles(t *testing.T) {
 	mcp.Network, mcp.Mounts, mcp.Memory, mcp.Tmp, mcp.Pids = "egress", "ro", 1536*quantity.MiB, 512*quantity.MiB, 256
 	mcp.ReadOnlyRoot = false
 	mcp.Timeout, mcp.MaxTimeout, mcp.TTL, mcp.MaxLifetime = *boxtest.Duration("2m"), *boxtest.Duration("10m"), 0, 0
+	e2b := base
+	e2b.Network, e2b.ReadOnlyRoot, e2b.HomeOnDisk, e2b.UserName, e2b.Home, e2b.Leftovers = "egress", false, true, "user", "/home/user", "keep"
+	e2b.CPUs, e2b.Memory, e2b.Pids, e2b.Tmp, e2b.WorkspaceQuota, e2b.WorkspaceInodes = 2, quantity.GiB, 512, 512*quantity.MiB, 4*quantity.GiB, 400_000
+	e2b.MaxTimeout, e2b.TTL = *boxtest.Duration("1h"), 0
 	want := api.ProfileList{Default: "default", Profiles: map[string]api.Profile{
-		"default": base, "offline_readonly": readonly, "network_basic": basic, "network_extended": extended, "mcp": mcp,
+		"default": base, "offline_readonly": readonly, "network_basic": basic, "network_extended": extended, "mcp": mcp, "e2b": e2b,
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -223,6 +223,7 @@ type ExecResult struct {
 	Status   string   `json:"status"`
 	ExitCode *int     `json:"exit_code,omitempty"` // with status exited
 	Signal   string   `json:"signal,omitempty"`    // "SIGKILL"
+	PID      uint32   `json:"pid,omitempty"`       // that it had in the box, if it has an id or a stream
 	Stdout   string   `json:"stdout"`
 	Stderr   string   `json:"stderr"`
 	Output   [2]Total `json:"output"` // of stdout and stderr

@@ -87,7 +87,7 @@ type Process struct {
 	// State is "starting", "running", "waiting" (for its next start), "stopping" or "ended".
 	State   string   `json:"state"`
 	Ready   bool     `json:"ready"`
-	PID     uint32   `json:"pid,omitempty"` // in the box
+	PID     uint32   `json:"pid,omitempty"` // in the box, of its program or of the last one, whose number may be another's by now
 	Starts  int      `json:"starts"`        // of its program, ever
 	Argv    []string `json:"argv"`
 	Cwd     string   `json:"cwd"`

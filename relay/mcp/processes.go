@@ -103,7 +103,7 @@ func process(p *api.Process) *mcp.CallToolResult {
 	if p.State == "running" && p.Ready {
 		line += ", ready"
 	}
-	if p.PID != 0 {
+	if p.PID != 0 && p.State != "ended" && p.State != "waiting" {
 		line += fmt.Sprintf(", pid %d", p.PID)
 	}
 	line += fmt.Sprintf(", started %d times", p.Starts)

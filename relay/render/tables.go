@@ -69,7 +69,7 @@ func Processes(out io.Writer, list []api.Process, now time.Time) error {
 		case p.Result != nil && state == "ended":
 			state = how(p.Result)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", Printable(p.ID), state, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(&p, now), commandLine(p.Argv))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", Printable(p.ID), state, yesNo(p.Ready), orDash(pidOf(&p)), p.Starts, p.Readers, uptime(&p, now), commandLine(p.Argv))
 	}
 	return w.print(out, style.headed("STATE", trouble))
 }
@@ -99,6 +99,14 @@ func yesNo(b bool) string {
 		return "yes"
 	}
 	return "no"
+}
+
+// pidOf is the PID of a program that runs: that of one that has ended may be another's.
+func pidOf(p *api.Process) uint32 {
+	if p.State == "ended" || p.State == "waiting" {
+		return 0
+	}
+	return p.PID
 }
 
 func orDash(n uint32) string {

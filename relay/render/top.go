@@ -154,7 +154,7 @@ func (v *Top) lines() []topLine {
 	lines = append(lines, topLine{}, topLine{Text: tty.Fit("PROCESS", nameColumns) + "  STATE    READY     PID STARTS CLIENTS UPTIME COMMAND", Heading: true})
 	for i := range v.Processes {
 		p := &v.Processes[i]
-		line := fmt.Sprintf("%s  %-8s %-5s %7s %6d %7d %6s %s", tty.Fit(Printable(p.ID), nameColumns), p.State, yesNo(p.Ready), orDash(p.PID), p.Starts, p.Readers, uptime(p, v.now), commandLine(p.Argv))
+		line := fmt.Sprintf("%s  %-8s %-5s %7s %6d %7d %6s %s", tty.Fit(Printable(p.ID), nameColumns), p.State, yesNo(p.Ready), orDash(pidOf(p)), p.Starts, p.Readers, uptime(p, v.now), commandLine(p.Argv))
 		lines = append(lines, topLine{Text: line, Bad: failed(p)})
 	}
 	return lines

@@ -88,7 +88,7 @@ func Enforced(by map[string]policy.Mechanism) map[string]string {
 // ExecResult describes what an execution in a session came to.
 func ExecResult(id string, r *session.Result, encoding string) api.ExecResult {
 	res := api.ExecResult{
-		Session: id, Status: string(r.Status), Signal: r.Signal,
+		Session: id, Status: string(r.Status), Signal: r.Signal, PID: r.PID,
 		DurationMS: Milliseconds(r.Duration), Timeout: quantity.Duration(r.Timeout), LeftoversKilled: r.Leftovers,
 		Usage:   api.Usage{UserMS: Milliseconds(r.UserTime), SystemMS: Milliseconds(r.SysTime), MaxRSS: r.MaxRSS},
 		Clamped: Clamped(r.Clamped),

@@ -19,7 +19,7 @@ type Info struct {
 	ID        string
 	State     State
 	Ready     bool
-	PID       uint32 // in the box
+	PID       uint32 // in the box, of the last program that has run; 0: none has
 	Starts    int
 	Argv      []string
 	Dir       string
@@ -56,8 +56,8 @@ func (p *Process) Info() Info {
 	if p.size != nil {
 		info.Terminal = new(*p.size)
 	}
-	if p.holder != nil && p.holder == p.now && p.running() {
-		info.PID = p.now.PID()
+	if p.holder != nil {
+		info.PID = p.holder.PID()
 	}
 	if p.state == StateWaiting {
 		info.NextStart = p.next

@@ -370,5 +370,9 @@ func (s *Session) processResult(ctx context.Context, p *process.Process, kept ou
 	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
-	return s.result(p.Spec(), exit, err, p.Group(), kept, false)
+	r, err := s.result(p.Spec(), exit, err, p.Group(), kept, false)
+	if r != nil && r.Failed == nil {
+		r.PID = p.Info().PID
+	}
+	return r, err
 }

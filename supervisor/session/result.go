@@ -60,6 +60,7 @@ type Result struct {
 	Timeout   time.Duration
 	Clamped   []policy.Clamp
 	Failed    *isolation.StepError // for StatusStartFailed
+	PID       uint32               // in the box, of what was a process; 0: not known, or it has not run
 }
 
 // OOM tells of processes that the kernel has killed for want of memory.

@@ -609,3 +609,38 @@ func TestLogsOfMuchTakeNoMemory(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
 }
+
+// The pid that a program has had in its box is known when it has ended, to the next boxd too.
+func TestThePIDOfAProgramThatHasEndedIsKnown(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	const say = "echo $$; exit 3"
+	d.NewProcess(t, "s", "p", boxtest.ShellProcess(say))
+	d.NewProcess(t, "s", "none", &api.ProcessRequest{Argv: []string{"/nonesuch"}})
+	check := func(when string) {
+		t.Helper()
+		p := d.Ended(t, "s", "p")
+		if p.PID == 0 || p.Result.PID != p.PID || fmt.Sprintln(p.PID) != p.Result.Stdout {
+			t.Errorf("%s: %d, %d, and it has said %q", when, p.PID, p.Result.PID, p.Result.Stdout)
+		}
+		if r := d.Result(t, "s", api.ExecRequest{ID: "x", Command: new(say)}); r.PID == 0 || fmt.Sprintln(r.PID) != r.Stdout {
+			t.Errorf("%s: %d, and it has said %q", when, r.PID, r.Stdout)
+		}
+	}
+	if p := d.Ended(t, "s", "none"); p.PID != 0 || p.Result.PID != 0 {
+		t.Errorf("what has not started has %d and %d", p.PID, p.Result.PID)
+	}
+	check("at once")
+	d.Kill()
+	d.Restart()
+	check("after a restart")
+	again, _, err := d.StartProcess(t.Context(), "s", "again", &api.ProcessRequest{Command: new("echo $$; sleep 0.01; exit 1"), Restart: &api.Restart{Policy: "on-failure", Delay: boxtest.Duration("10ms"), Limit: new(2)}})
+	if err != nil || again.PID == 0 {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	p := d.Ended(t, "s", "again")
+	if said := strings.Fields(p.Result.Stdout); len(said) != 3 || said[2] != fmt.Sprint(p.PID) || p.Result.PID != p.PID {
+		t.Errorf("%d, and they have said %q", p.PID, said)
+	}
+}

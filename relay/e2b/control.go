@@ -206,9 +206,16 @@ type createRequest struct {
 	AllowInternetAccess *bool             `json:"allow_internet_access"`
 	Network             *networkRequest   `json:"network"`
 	AutoPause           bool              `json:"autoPause"`
+	AutoPauseMemory     *bool             `json:"autoPauseMemory"` // absent: true
+	AutoResume          *autoResume       `json:"autoResume"`
 	VolumeMounts        []json.RawMessage `json:"volumeMounts"`
 	MCP                 json.RawMessage   `json:"mcp"`
 	IAM                 json.RawMessage   `json:"iam"`
+}
+
+// autoResume says whether whoever uses a paused sandbox resumes it.
+type autoResume struct {
+	Enabled bool `json:"enabled"`
 }
 
 // networkRequest says where programs of a sandbox may connect to.
@@ -300,8 +307,6 @@ func (c *controlCall) make(ask *createRequest, further func(*policy.Request) err
 		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
 	}
 	switch {
-	case ask.AutoPause:
-		return nil, unsupported("autoPause", "a sandbox whose time is over ends; pause it before that")
 	case len(ask.VolumeMounts) > 0:
 		return nil, unsupported("volumeMounts", "the operator lends directories and workspaces by profile")
 	case given(ask.MCP):
@@ -324,6 +329,12 @@ func (c *controlCall) make(ask *createRequest, further func(*policy.Request) err
 	}
 	never := quantity.Duration(0)
 	req.TTL = &never
+	if ask.AutoPause {
+		pausing(req, seconds, ask.AutoPauseMemory == nil || *ask.AutoPauseMemory)
+	}
+	if ask.AutoResume != nil && ask.AutoResume.Enabled {
+		req.Labels[labelResume] = "true"
+	}
 	network := ask.Network
 	if network == nil {
 		network = &networkRequest{}
@@ -402,7 +413,7 @@ func (c *controlCall) connected() (of *session.Session, resumed bool, err error)
 	if err != nil {
 		return nil, false, err
 	}
-	if resumed, err = c.server.resume(c.r.Context(), of); err != nil {
+	if of, resumed, err = c.server.resume(c.r.Context(), of); err != nil {
 		return nil, false, err
 	}
 	seconds := int64(defaultTimeout)
@@ -413,23 +424,33 @@ func (c *controlCall) connected() (of *session.Session, resumed bool, err error)
 }
 
 // extend has a sandbox live for so many seconds from now; only longer: no shorter than it would.
-func (c *controlCall) extend(s *session.Session, seconds int64, onlyLonger bool) error {
-	life, err := lifetime(time.Since(s.Created), seconds)
+func (c *controlCall) extend(of *session.Session, seconds int64, onlyLonger bool) error {
+	return c.server.extend(c.r.Context(), of, seconds, onlyLonger, c.pass.Token)
+}
+
+// extend does the same for whoever holds a key, which is the one that has to hold from now on.
+func (s *Server) extend(ctx context.Context, of *session.Session, seconds int64, onlyLonger bool, key string) error {
+	now := of.Current()
+	life, err := lifetime(time.Since(of.Created)-of.Rested(), seconds)
 	if err != nil {
 		return err
 	}
 	req := &policy.Request{}
-	if labels := s.Current().Labels; labels[labelKey] != c.pass.Token { // from now on it is this key that has to hold
+	labels := now.Labels
+	if labels[labelKey] != key {
 		req.Labels = maps.Clone(labels)
-		req.Labels[labelKey] = c.pass.Token
+		req.Labels[labelKey] = key
+		labels = req.Labels
 	}
-	if now := s.Current().MaxLifetime; !onlyLonger || now != 0 && now < *life {
+	switch end, pauses := endOf(labels); {
+	case pauses && (!onlyLonger || time.Until(end) < time.Duration(seconds)*time.Second):
+		req.Labels = withEnd(labels, seconds)
+	case !pauses && (!onlyLonger || now.MaxLifetime != 0 && now.MaxLifetime < *life):
 		req.Patch = limits.Patch{MaxLifetime: life}
-	}
-	if req.Labels == nil && req.MaxLifetime == nil {
+	case req.Labels == nil:
 		return nil
 	}
-	return c.server.cfg.Sup.Update(c.r.Context(), s, req)
+	return s.cfg.Sup.Update(ctx, of, req)
 }
 
 // timeout sets how long a sandbox lives from now on.
@@ -478,17 +499,30 @@ func (c *controlCall) kill() error {
 	return nil
 }
 
-// pause stops a sandbox until it is connected to again.
+// pauseRequest is the body of a request to pause.
+type pauseRequest struct {
+	Memory *bool `json:"memory"` // absent: true
+}
+
+// pause has a sandbox do nothing until it is connected to again.
 func (c *controlCall) pause() error {
-	s, err := c.session()
-	if err != nil {
-		return err
-	}
-	if err := c.server.pause(c.r.Context(), s); err != nil {
+	if _, err := c.pausedNow(); err != nil {
 		return err
 	}
 	c.w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+func (c *controlCall) pausedNow() (*session.Session, error) {
+	var ask pauseRequest
+	if err := c.body(&ask); err != nil {
+		return nil, err
+	}
+	of, err := c.session()
+	if err != nil {
+		return nil, err
+	}
+	return of, c.server.pause(c.r.Context(), of, ask.Memory == nil || *ask.Memory)
 }
 
 // logs answers that boxd keeps the output of processes, and no log of a sandbox.

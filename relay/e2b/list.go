@@ -80,6 +80,9 @@ func (s *Server) listed(info *session.Info) listedSandbox {
 	if l.Metadata == nil {
 		l.Metadata = map[string]string{}
 	}
+	if end, ok := endOf(set.Labels); ok {
+		l.EndAt = end.UTC()
+	}
 	if l.EndAt.IsZero() {
 		l.EndAt = info.Created.Add(far).UTC()
 	}
@@ -104,6 +107,10 @@ func (c *controlCall) get() error {
 	if set.Network == "egress" {
 		d.Network.AllowOut, d.Network.DenyOut = set.NetworkRules, []string{everywhere.String()}
 	}
+	if _, ok := endOf(set.Labels); ok {
+		d.Lifecycle.OnTimeout = "pause"
+	}
+	d.Lifecycle.AutoResume = set.Labels[labelResume] != ""
 	reply(c.w, http.StatusOK, &d)
 	return nil
 }

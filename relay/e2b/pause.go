@@ -4,26 +4,109 @@ package e2b
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"strconv"
+	"time"
 
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// isPaused reports whether a session is a paused sandbox.
-func isPaused(info *session.Info) bool { return info.Frozen && !info.Asleep }
+// Labels of sandboxes that are paused when their time is over, and of those that are resumed by whoever uses them.
+const (
+	labelEnd    = "e2b.end"         // when that is, in seconds since 1970
+	labelMemory = "e2b.end.memory"  // "true": what its programs have in memory stays
+	labelResume = "e2b.auto_resume" // "true"
+)
 
-// pause stops the programs of a sandbox where they are. Its time goes on.
-func (s *Server) pause(ctx context.Context, of *session.Session) error {
+// isPaused reports whether a session is a paused sandbox: its programs are frozen, or it is stopped and has its files alone.
+func isPaused(info *session.Info) bool {
+	return info.Frozen && !info.Asleep || info.State == session.StateStopped || info.State == session.StateStopping
+}
+
+// pause has a sandbox do nothing until it is resumed: with its programs where they are, or with its files alone. It lives for as
+// long as it is paused, as far as its owner's policy goes.
+func (s *Server) pause(ctx context.Context, of *session.Session, memory bool) error {
 	if info := of.Info(); isPaused(&info) {
 		return refusal(http.StatusConflict, "sandbox "+of.ID+" is already paused")
+	}
+	if !memory {
+		_, err := s.cfg.Sup.Stop(ctx, of)
+		return err
+	}
+	if !of.Grouped() {
+		return unsupported("pause with what is in memory", "this host has no cgroup v2 for boxes (boxctl doctor says why); pause with memory: false, which keeps the files alone")
+	}
+	never := quantity.Duration(0)
+	if err := s.cfg.Sup.Update(ctx, of, &policy.Request{Patch: limits.Patch{MaxLifetime: &never}}); err != nil && fault.KindOf(err) != fault.Denied {
+		return err
 	}
 	return of.Freeze(ctx, true)
 }
 
-// resume has a paused sandbox go on, and reports whether it was one.
-func (s *Server) resume(ctx context.Context, of *session.Session) (resumed bool, err error) {
-	if info := of.Info(); !isPaused(&info) {
-		return false, nil
+// resume has a paused sandbox go on, and reports whether it was one. The session is another one then.
+func (s *Server) resume(ctx context.Context, of *session.Session) (now *session.Session, resumed bool, err error) {
+	info := of.Info()
+	switch {
+	case !isPaused(&info):
+		return of, false, nil
+	case info.Frozen:
+		return of, true, of.Freeze(ctx, false)
 	}
-	return true, of.Freeze(ctx, false)
+	now, err = s.cfg.Sup.Start(ctx, of, nil)
+	return now, true, err
+}
+
+// endOf is when a sandbox is paused.
+func endOf(labels map[string]string) (time.Time, bool) {
+	seconds, err := strconv.ParseInt(labels[labelEnd], 10, 64)
+	return time.Unix(seconds, 0), err == nil
+}
+
+// pausing has what is asked of boxd be a sandbox that is paused when its time is over.
+func pausing(req *policy.Request, seconds int64, memory bool) {
+	never := quantity.Duration(0)
+	req.MaxLifetime = &never
+	req.Labels[labelEnd] = strconv.FormatInt(time.Now().Unix()+seconds, 10)
+	if memory {
+		req.Labels[labelMemory] = "true"
+	}
+}
+
+// pauseEvery is how often it is looked whether the time of a sandbox is over.
+const pauseEvery = time.Second
+
+// pauses pauses the sandboxes whose time is over, until ctx ends.
+func (s *Server) pauses(ctx context.Context) {
+	tick := time.NewTicker(pauseEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		for _, of := range s.index.all() {
+			labels := of.Current().Labels
+			info := of.Info()
+			if at, ok := endOf(labels); !ok || time.Now().Before(at) || isPaused(&info) || info.State != session.StateReady {
+				continue
+			}
+			if err := s.pause(ctx, of, labels[labelMemory] != "" && of.Grouped()); err != nil && ctx.Err() == nil {
+				s.cfg.Log.Warn("cannot pause a sandbox whose time is over; it is ended", "session", of.ID, "owner", of.Owner.Name, "error", err)
+				_ = s.cfg.Sup.End(ctx, of, session.EndLifetime) // it goes on ending, and logs what resists
+			}
+		}
+	}
+}
+
+// withEnd are labels with another time.
+func withEnd(labels map[string]string, seconds int64) map[string]string {
+	labels = maps.Clone(labels)
+	labels[labelEnd] = strconv.FormatInt(time.Now().Unix()+seconds, 10)
+	return labels
 }

@@ -80,8 +80,8 @@ func (x *index) find(id string) *session.Session {
 	return s
 }
 
-// which returns the sandbox of which fits says yes, nil if there is none. Tokens are long and random: at most one does.
-func (x *index) which(fits func(*session.Session) bool) *session.Session {
+// all are the sandboxes there are.
+func (x *index) all() []*session.Session {
 	x.fill()
 	x.mu.Lock()
 	ids := make([]string, 0, len(x.owners))
@@ -89,8 +89,19 @@ func (x *index) which(fits func(*session.Session) bool) *session.Session {
 		ids = append(ids, id)
 	}
 	x.mu.Unlock()
+	var list []*session.Session
 	for _, id := range ids {
-		if s := x.find(id); s != nil && fits(s) {
+		if s := x.find(id); s != nil {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// which returns the sandbox of which fits says yes, nil if there is none. Tokens are long and random: at most one does.
+func (x *index) which(fits func(*session.Session) bool) *session.Session {
+	for _, s := range x.all() {
+		if fits(s) {
 			return s
 		}
 	}
@@ -174,9 +185,9 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to destination) {
 		s.fail(w, r, err)
 		return
 	}
-	if found != nil && to.sandbox != "" {
-		if info := found.Info(); isPaused(&info) {
-			s.fail(w, r, gone(to.sandbox)) // clients connect to it, which has it go on
+	if found != nil {
+		if info := found.Info(); isPaused(&info) && (!proven || found.Current().Labels[labelResume] == "") {
+			s.fail(w, r, gone(found.ID)) // clients connect to it, which has it go on
 			return
 		}
 	}
@@ -198,6 +209,10 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to destination) {
 		return
 	}
 	defer leave()
+	if err := s.awaken(ctx, sb); err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	r = r.WithContext(context.WithValue(ctx, sandboxKey{}, sb))
 	switch to.port {
 	case portEnvd:
@@ -207,6 +222,16 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to destination) {
 	default:
 		s.port(w, r, sb, to.port)
 	}
+}
+
+// awaken resumes a sandbox that is paused, for as long as a new one lives.
+func (s *Server) awaken(ctx context.Context, sb *sandbox) error {
+	now, resumed, err := s.resume(ctx, sb.Session)
+	if err != nil || !resumed {
+		return err
+	}
+	sb.Session = now
+	return s.extend(ctx, now, defaultTimeout, true, now.Current().Labels[labelKey])
 }
 
 // envd answers a request for the processes and files of a sandbox.

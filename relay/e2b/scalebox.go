@@ -205,12 +205,12 @@ func (c *controlCall) connectScalebox() error {
 }
 
 func (c *controlCall) pauseScalebox() error {
-	of, err := c.session()
-	if err == nil {
-		err = c.server.pause(c.r.Context(), of)
-	}
+	of, err := c.pausedNow()
 	if err != nil {
 		return err
+	}
+	if now := c.server.index.find(of.ID); now != nil { // one that is stopped is another
+		of = now
 	}
 	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.server.scalebox(of)})
 	return nil

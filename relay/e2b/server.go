@@ -98,8 +98,13 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 			}
 		})
 	}
+	watched, unwatch := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { s.pauses(watched) })
 	all.Wait()
 	front.End(ctx)
+	unwatch()
+	beside.Wait()
 	s.watches.close()
 	return errors.Join(errs...)
 }

@@ -142,7 +142,6 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 		`{"timeout":-1}`:                                     {400, "timeout"},
 		`{"timeout":"x"}`:                                    {400, "JSON"},
 		`{`:                                                  {400, "JSON"},
-		`{"autoPause":true}`:                                 {501, "autoPause"},
 		`{"volumeMounts":[{"name":"a","path":"/b"}]}`:        {501, "volumeMounts"},
 		`{"mcp":{"a":{}}}`:                                   {501, "mcp"},
 		`{"iam":{"a":1}}`:                                    {501, "iam"},
@@ -320,5 +319,82 @@ func TestWhatIsDoneIsRecorded(t *testing.T) {
 		if strings.Contains(text+h.Log(), secret) {
 			t.Errorf("a secret was written down: %.12s", secret)
 		}
+	}
+}
+
+// health is the status of a sandbox's sign of life.
+func (sb *sandbox) health(t *testing.T) int {
+	t.Helper()
+	status, _, _ := sb.host.sends(t, "GET", "/health", "", sb.of("49983")...)
+	return status
+}
+
+// A sandbox that is paused without what is in memory has its files when it goes on, and nobody uses it meanwhile.
+func TestAPausedSandboxKeepsItsFiles(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{"timeout":1000}`)
+	sb.sh(t, "echo kept > kept; echo root > /root-file")
+	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/pause", `{"memory":false}`); status != 204 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/pause", `{"memory":false}`); status != 409 || !strings.Contains(text, `"code":409`) {
+		t.Errorf("twice: %d %s", status, text)
+	}
+	if got := sb.health(t); got != 502 {
+		t.Errorf("health of a paused one: %d", got)
+	}
+	if d := h.detail(t, sb.ID); d.State != "paused" {
+		t.Errorf("%+v", d)
+	}
+	if status, text, _ := h.asks(t, "agent", "POST", "/v2/sandboxes/"+sb.ID+"/connect", `{"timeout":500}`); status != 201 || !strings.Contains(text, sb.Token) {
+		t.Fatalf("%d %s", status, text)
+	}
+	if d := h.detail(t, sb.ID); d.State != "running" || !near(d.EndAt, 500) {
+		t.Errorf("%+v, in %v", d, time.Until(d.EndAt))
+	}
+	if got := sb.sh(t, "cat kept /root-file").stdout.String(); got != "kept\nroot\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+// A sandbox whose client wants that is paused when its time is over, and one that is to be is resumed by whoever uses it.
+func TestASandboxIsPausedWhenItsTimeIsOver(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{"timeout":1,"autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`)
+	boxtest.Eventually(t, "it is paused", func() bool { return h.detail(t, sb.ID).State == "paused" })
+	if got := sb.sh(t, "echo again").stdout.String(); got != "again\n" {
+		t.Errorf("%q", got)
+	}
+	if d := h.detail(t, sb.ID); d.State != "running" || !near(d.EndAt, 300) {
+		t.Errorf("%+v, in %v", d, time.Until(d.EndAt))
+	}
+}
+
+// With cgroups a paused sandbox keeps its programs, and without them that is refused.
+func TestAPausedSandboxKeepsItsPrograms(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{"timeout":1000}`)
+	stream, err := sb.processes().Start(t.Context(), &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "cat"}})
+	if err != nil || !stream.Receive() {
+		t.Fatal(err, stream.Err())
+	}
+	defer stream.Close()
+	pid := stream.Msg().GetEvent().GetStart().GetPid()
+	status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/pause", `{}`)
+	if !boxtest.Grouped() {
+		if status != 501 || !strings.Contains(text, "cgroup") || sb.health(t) != 204 {
+			t.Errorf("%d %s", status, text)
+		}
+		return
+	}
+	if status != 204 || sb.health(t) != 502 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes/"+sb.ID+"/connect", `{"timeout":600}`); status != 201 {
+		t.Fatalf("%d %s", status, text)
+	}
+	list, err := sb.processes().List(t.Context(), &protocol.ListRequest{})
+	if err != nil || len(list.Processes) != 1 || list.Processes[0].Pid != pid {
+		t.Errorf("%v, %v", err, list)
 	}
 }

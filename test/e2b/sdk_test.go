@@ -112,3 +112,13 @@ func TestTheSDKOfScalebox(t *testing.T) {
 	h := start(t, fmt.Sprintf("tls_listen = %q\ncertificate = %q\nkey = %q", at, filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")))
 	h.runs(t, "@scalebox/sdk@3.7.0", "scalebox.mjs", "SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
 }
+
+// The published SDK of the code interpreter runs code, and shows what it comes to.
+func TestTheSDKOfTheCodeInterpreter(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	for _, packages := range sdks {
+		t.Run(packages, func(t *testing.T) {
+			start(t).runs(t, packages, "code.mjs")
+		})
+	}
+}

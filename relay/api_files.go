@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -185,11 +184,14 @@ func writeFile(c *Call) (any, error) {
 			return nil, nil, fault.Field("mode", in.Mode, "overwrite, append, create")
 		}
 		if in.Permission != "" {
-			mode, err := strconv.ParseUint(in.Permission, 8, 32)
-			if err != nil || mode > 0o777 {
-				return nil, nil, fault.Field("permissions", in.Permission, "0000 to 0777, octal")
+			mode, err := permissions("permissions", in.Permission)
+			if err != nil {
+				return nil, nil, err
 			}
-			w.Mode = new(uint32(mode))
+			w.Mode = &mode
+		}
+		if w.Xattrs, err = wire.Xattrs(in.XattrsPrefix, in.Xattrs); err != nil {
+			return nil, nil, err
 		}
 		body := []byte(in.Content)
 		encoded, err := isBase64(in.Encoding)
@@ -206,13 +208,7 @@ func writeFile(c *Call) (any, error) {
 		}
 		return &files.Request{Write: w}, body, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	if a.Write == nil {
-		return nil, files.ErrMalformed
-	}
-	return &api.FileWritten{File: wire.File(&a.Write.File), Created: a.Write.Created}, nil
+	return written(a, err)
 }
 
 // editFile replaces texts in a file.

@@ -51,7 +51,7 @@ func globFiles(c *Call) (any, error) {
 func listFiles(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileList, _ *session.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, workspace)
-		l := &files.List{Path: p}
+		l := &files.List{Path: p, Xattrs: in.Xattrs}
 		if err == nil {
 			l.Depth, err = bounded("depth", in.Depth, 1, mostDepth)
 		}
@@ -113,7 +113,7 @@ func grepFiles(c *Call) (any, error) {
 func statFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileStat, s *session.Session) (*files.Request, []byte, error) {
 		p, err := path("path", in.Path, in.PathBase64, "")
-		r := &files.Stat{Path: p, Follow: !in.NoFollow}
+		r := &files.Stat{Path: p, Follow: !in.NoFollow, Xattrs: in.Xattrs}
 		if in.Digest {
 			r.Digest = int64(s.Config().Files.MaxContent)
 		}

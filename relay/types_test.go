@@ -20,7 +20,7 @@ import (
 
 // Types that callers send, and types that boxd does. What they are made of belongs to them.
 func requests() []any {
-	return []any{api.OneShotRequest{}, api.SessionChange{}, api.SessionStart{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.ArchiveRequest{}, api.FileStat{}, api.RootDiff{}, api.RootDiscard{}, api.ImageCommit{}, api.PortTokenRequest{}, api.FileMove{}, api.FileRemove{}, api.FileChmod{}, api.MountRequest{}, api.SkillRequest{}, api.SkillChange{}, api.SkillIndexRequest{}, api.SkillFileWrite{}, api.SkillEnvironmentRequest{}, api.WorkspaceRequest{}, api.DriveChange{}, api.WorkspaceChange{}, api.WorkspaceKept{}, api.DrivePushed{}}
+	return []any{api.OneShotRequest{}, api.SessionChange{}, api.SessionStart{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.ArchiveRequest{}, api.FileStat{}, api.RootDiff{}, api.RootDiscard{}, api.ImageCommit{}, api.PortTokenRequest{}, api.FileMove{}, api.FileRemove{}, api.FileChmod{}, api.FileMkdir{}, api.MountRequest{}, api.SkillRequest{}, api.SkillChange{}, api.SkillIndexRequest{}, api.SkillFileWrite{}, api.SkillEnvironmentRequest{}, api.WorkspaceRequest{}, api.DriveChange{}, api.WorkspaceChange{}, api.WorkspaceKept{}, api.DrivePushed{}}
 }
 
 func answers() []any {
@@ -32,7 +32,7 @@ func answers() []any {
 		api.FileContent{},
 		api.FileWritten{},
 		api.FileEdited{},
-		api.FileEntries{},
+		api.FileEvent{}, api.FileEntries{},
 		api.FileMatches{},
 		api.FileDone{},
 		api.ArchiveDone{},
@@ -147,7 +147,7 @@ func TestSchemasAreTheTypesOfTheWire(t *testing.T) {
 	all := maps.Clone(asked)
 	maps.Copy(all, told)
 	for name := range schemas {
-		common := []string{"Bytes", "Size", "DurationText", "Duration", "Environment", "Labels", "Rlimits", "Variables", "SkillMetadata"}
+		common := []string{"Bytes", "Size", "DurationText", "Duration", "Environment", "Labels", "Rlimits", "Variables", "SkillMetadata", "Xattrs"}
 		if _, ok := all[name]; !ok && !slices.Contains(common, name) {
 			t.Errorf("%s is described and is no type of relay/api", name)
 		}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -42,26 +41,14 @@ func (f fileCommands) cat() *cobra.Command {
 	}
 }
 
-// piece is how much of a file is asked for at once; boxd may give less.
-const piece = 1 << 20
-
 func (f fileCommands) print(ctx context.Context, c *client.Client, session, p string) error {
-	for at := int64(0); ; {
-		got, err := c.ReadFile(ctx, session, &api.FileRead{Path: p, ByteOffset: &at, MaxBytes: piece, Encoding: "base64"})
-		if err != nil {
-			return err
-		}
-		data, err := base64.StdEncoding.DecodeString(got.Content)
-		if err != nil {
-			return fmt.Errorf("answer of boxd: %w", err)
-		}
-		if _, err := f.stdout.Write(data); err != nil {
-			return err
-		}
-		if at = got.NextByteOffset; len(data) == 0 {
-			return nil
-		}
+	file, err := c.OpenFile(ctx, session, p, 0)
+	if err != nil {
+		return err
 	}
+	defer file.Close()
+	_, err = io.Copy(f.stdout, file)
+	return err
 }
 
 // place is a path here, or in a session.

@@ -3,11 +3,16 @@
 package main
 
 import (
-	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -32,7 +37,7 @@ not begin with / start at /workspace.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.cat(), f.mkdir(), f.move(), f.remove(), f.chmod(), f.fetch())
+	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.cat(), f.mkdir(), f.watch(), f.move(), f.remove(), f.chmod(), f.fetch())
 	return []*cobra.Command{f.copy(), f.cat(), f.diff(), fs}
 }
 
@@ -83,15 +88,24 @@ standard error.`,
 
 func (f fileCommands) write() *cobra.Command {
 	var req api.FileWrite
-	var appendTo, create bool
+	var appendTo, create, inPlace bool
 	cmd := &cobra.Command{
 		Use:   "write BOX PATH",
 		Short: "Write standard input to a file",
 		Long: `write replaces the content of a file with standard input, in one step: programs see the old file or
-the new one. Missing directories are created. Use cp for large files and for directories.`,
+the new one. Missing directories are created. With --in-place it writes as the input comes, whatever
+its size: the file keeps its permissions and hard links, and programs may see part of it.`,
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			switch {
+			case inPlace && (appendTo || create || req.IfMatch != ""):
+				return &usageError{err: fmt.Errorf("--in-place excludes --append, --create and --if-match")}
+			case inPlace:
+				got, err := c.PutFile(cmd.Context(), args[0], client.PutFile{Path: args[1], Permissions: req.Permission}, f.stdin)
+				if err != nil || !f.json {
+					return err
+				}
+				return f.printJSON(got)
 			case appendTo && create:
 				return &usageError{err: fmt.Errorf("--append and --create exclude each other")}
 			case appendTo:
@@ -105,7 +119,7 @@ the new one. Missing directories are created. Use cp for large files and for dir
 				return err
 			}
 			if len(content) > most {
-				return fmt.Errorf("more than 16MiB on standard input: boxctl cp copies files of any size")
+				return fmt.Errorf("more than 16MiB on standard input: use --in-place, which takes any size")
 			}
 			req.Path, req.Content, req.Encoding = args[1], base64.StdEncoding.EncodeToString(content), "base64"
 			got, err := c.WriteFile(cmd.Context(), args[0], &req)
@@ -117,6 +131,7 @@ the new one. Missing directories are created. Use cp for large files and for dir
 	}
 	cmd.Flags().BoolVar(&appendTo, "append", false, "append to the file")
 	cmd.Flags().BoolVar(&create, "create", false, "fail if the file exists")
+	cmd.Flags().BoolVar(&inPlace, "in-place", false, "write into the existing file as the input comes, of any size")
 	cmd.Flags().StringVar(&req.Permission, "permissions", "", "`MODE` permissions of the file, for example 0755")
 	cmd.Flags().StringVar(&req.IfMatch, "if-match", "", "`DIGEST` write only if the file has this digest, see fs stat --digest")
 	return cmd
@@ -298,16 +313,39 @@ func (f fileCommands) stat() *cobra.Command {
 				if err := f.table([]api.File{got}); err != nil {
 					return err
 				}
-				if got.Digest != "" {
-					fmt.Fprintln(f.stdout, got.Digest)
-				}
-				return nil
+				return f.details(&got)
 			})
 		}),
 	}
 	cmd.Flags().BoolVar(&req.NoFollow, "no-follow", false, "describe a symbolic link, not its target")
 	cmd.Flags().BoolVar(&req.Digest, "digest", false, "print the SHA-256 digest of the file")
+	cmd.Flags().BoolVar(&req.Xattrs, "xattrs", false, "print the extended attributes of the file")
 	return cmd
+}
+
+// details prints what is known of one file and has no place in a table.
+func (f fileCommands) details(e *api.File) error {
+	if e.UID != nil && e.GID != nil {
+		fmt.Fprintf(f.stdout, "owner %s, group %s\n", named(e.User, *e.UID), named(e.Group, *e.GID))
+	}
+	if e.Resolved != "" {
+		fmt.Fprintf(f.stdout, "leads to %s, a %s with mode %s\n", fileName(e.Resolved), e.TargetType, e.TargetMode)
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Xattrs)) {
+		fmt.Fprintf(f.stdout, "%s=%q\n", fileName(name), e.Xattrs[name])
+	}
+	if e.Digest != "" {
+		fmt.Fprintln(f.stdout, e.Digest)
+	}
+	return nil
+}
+
+// named shows a user or group of a box.
+func named(name string, id uint32) string {
+	if name == "" {
+		return strconv.FormatUint(uint64(id), 10)
+	}
+	return fmt.Sprintf("%s (%d)", fileName(name), id)
 }
 
 func (f fileCommands) move() *cobra.Command {
@@ -326,6 +364,7 @@ func (f fileCommands) move() *cobra.Command {
 }
 
 func (f fileCommands) mkdir() *cobra.Command {
+	req := api.FileMkdir{ExistOK: true}
 	cmd := &cobra.Command{
 		Use:   "mkdir BOX PATH...",
 		Short: "Create directories",
@@ -333,18 +372,54 @@ func (f fileCommands) mkdir() *cobra.Command {
 		Args:  usage(cobra.MinimumNArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return forEach(args[1:], func(path string) error {
-				// An archive of nothing makes the directory that it is unpacked in.
-				_, err := c.UploadArchive(cmd.Context(), args[0], client.Upload{Path: path}, bytes.NewReader(make([]byte, emptyArchive)))
+				req.Path = path
+				_, err := c.MakeDirectory(cmd.Context(), args[0], &req)
 				return err
 			})
 		}),
 	}
+	cmd.Flags().StringVarP(&req.Mode, "mode", "m", "", "`MODE` permissions of the directories, for example 0700 (default 0755)")
 	cmd.Flags().BoolP("parents", "p", false, "no effect: parents are always created")
 	return cmd
 }
 
-// emptyArchive is the size of a tar archive of nothing in bytes, all of them zero.
-const emptyArchive = 1024
+func (f fileCommands) watch() *cobra.Command {
+	var o client.WatchFiles
+	cmd := &cobra.Command{
+		Use:   "watch BOX [PATH]",
+		Short: "Print what happens in a directory",
+		Long: `watch prints a line for each file that is created, written to, removed, renamed, or has its
+permissions changed in a directory, until you press Ctrl-C or the directory is removed. The first
+line, watching, says that it has begun.`,
+		Args: usage(cobra.RangeArgs(1, 2)),
+		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if len(args) == 2 {
+				o.Path = args[1]
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			defer stop()
+			lines := json.NewEncoder(f.stdout)
+			lines.SetEscapeHTML(false)
+			err := c.WatchFiles(ctx, args[0], o, func(e *api.FileEvent) error {
+				if f.json {
+					return lines.Encode(e)
+				}
+				text := strings.TrimRight(fmt.Sprintf("%-8s  %-9s  %s", e.Event, e.Type, fileName(e.Path)), " ")
+				if e.From != "" {
+					text += " <- " + fileName(e.From)
+				}
+				_, err := fmt.Fprintln(f.stdout, text)
+				return err
+			})
+			if errors.Is(err, context.Canceled) {
+				return nil // who watches ends it
+			}
+			return err
+		}),
+	}
+	cmd.Flags().BoolVarP(&o.Recursive, "recursive", "r", false, "watch the directories below too")
+	return cmd
+}
 
 func (f fileCommands) chmod() *cobra.Command {
 	return &cobra.Command{

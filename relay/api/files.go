@@ -45,6 +45,22 @@ type File struct {
 	Target       string    `json:"target,omitempty"` // of a symlink
 	TargetBase64 string    `json:"target_base64,omitempty"`
 	Digest       string    `json:"digest,omitempty"` // "sha256:…"
+
+	// The rest is in answers about what is at a path, in lists of a directory, and where a file or directory was made.
+
+	UID   *uint32 `json:"uid,omitempty"`
+	GID   *uint32 `json:"gid,omitempty"`
+	User  string  `json:"user,omitempty"` // names as in the box's own /etc/passwd and /etc/group
+	Group string  `json:"group,omitempty"`
+
+	// Where a symlink leads in the end; left out if that is nowhere, or out of reach.
+	Resolved       string `json:"resolved,omitempty"` // absolute, without symlinks
+	ResolvedBase64 string `json:"resolved_base64,omitempty"`
+	TargetType     string `json:"target_type,omitempty"`
+	TargetMode     string `json:"target_mode,omitempty"`
+
+	Xattrs    map[string]string `json:"xattrs,omitempty"`           // if they were asked for: user.*, values in base64
+	XattrsCut bool              `json:"xattrs_truncated,omitempty"` // there are more than 64 KiB of them
 }
 
 // FileWrite asks for a content to become that of a file.
@@ -57,9 +73,38 @@ type FileWrite struct {
 	NoParents  bool   `json:"no_parents,omitempty"`  // do not make missing directories
 	Permission string `json:"permissions,omitempty"` // octal; default those of the file, "0644" of a new one
 	IfMatch    string `json:"if_match,omitempty"`    // digest that the file must have
+
+	// The extended attributes of the file whose names begin with XattrsPrefix, which begins with "user.", become those of
+	// Xattrs: others with the prefix are removed. Values are in base64.
+	XattrsPrefix string            `json:"xattrs_prefix,omitempty"`
+	Xattrs       map[string]string `json:"xattrs,omitempty" max:"1000"`
 }
 
-// FileWritten describes a file that was written.
+// FileMkdir asks for a directory. One that is there is "exists", and anything else there "not_directory".
+type FileMkdir struct {
+	Path       string `json:"path,omitempty"`
+	PathBase64 string `json:"path_base64,omitempty"`
+	Mode       string `json:"mode,omitempty"`       // octal, of the directory; default "0755"
+	NoParents  bool   `json:"no_parents,omitempty"` // do not make missing directories on the way
+	ExistOK    bool   `json:"exist_ok,omitempty"`   // one that is there stays as it is
+}
+
+// FileEvent is something that has happened in a watched directory.
+type FileEvent struct {
+	Event      string   `json:"event"`          // "watching", "create", "write", "remove", "rename", "chmod", "overflow" or "error"
+	Path       string   `json:"path,omitempty"` // from the watched directory; "." is that itself
+	PathBase64 string   `json:"path_base64,omitempty"`
+	From       string   `json:"from,omitempty"` // with "create": the path before, if it was renamed within what is watched
+	FromBase64 string   `json:"from_base64,omitempty"`
+	Type       string   `json:"type,omitempty"` // as of a File; left out of what is gone and was no directory
+	File       *File    `json:"file,omitempty"`
+	Problem    *Problem `json:"problem,omitempty"` // with "error", which is the last
+}
+
+// FileEventError is the event that says why a watch has ended.
+const FileEventError = "error"
+
+// FileWritten describes a file that was written, or a directory that was made.
 type FileWritten struct {
 	File    File `json:"file"`
 	Created bool `json:"created,omitempty"`
@@ -108,6 +153,7 @@ type FileList struct {
 	PathBase64 string `json:"path_base64,omitempty"`
 	Depth      int    `json:"depth,omitempty"` // default 1: the directory alone
 	Limit      int    `json:"limit,omitempty"` // default 1000
+	Xattrs     bool   `json:"xattrs,omitempty"`
 }
 
 // FileEntries lists files, with paths from the place that was asked about.
@@ -164,6 +210,7 @@ type FileStat struct {
 	PathBase64 string `json:"path_base64,omitempty"`
 	NoFollow   bool   `json:"no_follow,omitempty"` // of a symbolic link, the link
 	Digest     bool   `json:"digest,omitempty"`
+	Xattrs     bool   `json:"xattrs,omitempty"` // tell extended attributes (user.*)
 }
 
 // FileMove renames a file or directory.

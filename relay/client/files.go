@@ -3,6 +3,7 @@
 package client
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -71,6 +73,96 @@ func (c *Client) RemoveFile(ctx context.Context, id string, req *api.FileRemove)
 func (c *Client) ChmodFile(ctx context.Context, id string, req *api.FileChmod) error {
 	_, err := file[api.FileDone](ctx, c, id, "chmod", req)
 	return err
+}
+
+// MakeDirectory makes a directory.
+func (c *Client) MakeDirectory(ctx context.Context, id string, req *api.FileMkdir) (api.FileWritten, error) {
+	return file[api.FileWritten](ctx, c, id, "mkdir", req)
+}
+
+// FilePart is a regular file or a part of it, which the caller must close. It is whole if it is read to io.EOF.
+type FilePart struct {
+	io.ReadCloser
+	Length     int64 // bytes that are read
+	ModifiedAt time.Time
+}
+
+// OpenFile returns a file from offset on, of any size; negative: so many bytes of its end. An offset beyond the end is an *Error of
+// status 416.
+func (c *Client) OpenFile(ctx context.Context, id, path string, offset int64) (*FilePart, error) {
+	var header []string
+	if offset > 0 {
+		header = []string{"Range", fmt.Sprintf("bytes=%d-", offset)}
+	} else if offset < 0 {
+		header = []string{"Range", fmt.Sprintf("bytes=%d", offset)}
+	}
+	resp, err := c.send(ctx, http.MethodGet, c.session(id, "/file", url.Values{"path": {path}}), nil, header...)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		defer resp.Body.Close()
+		return nil, refusal(resp)
+	}
+	modified, _ := http.ParseTime(resp.Header.Get("Last-Modified")) // the zero time if there is none
+	return &FilePart{ReadCloser: resp.Body, Length: resp.ContentLength, ModifiedAt: modified}, nil
+}
+
+// PutFile says how PutFile writes a file.
+type PutFile struct {
+	Path         string
+	Permissions  string            // octal, of a new file; default "0644"
+	XattrsPrefix string            // attributes with this prefix become those below; "": they stay
+	Xattrs       map[string]string // by whole name, values in base64
+}
+
+// PutFile writes what content has to a file as it comes, of any length. A file that is there is truncated in its place, and what
+// was written before an error stays.
+func (c *Client) PutFile(ctx context.Context, id string, to PutFile, content io.Reader) (done api.FileWritten, err error) {
+	query := given("path", to.Path, "permissions", to.Permissions, "xattrs_prefix", to.XattrsPrefix)
+	if len(to.Xattrs) > 0 {
+		text, err := json.Marshal(to.Xattrs)
+		if err != nil {
+			return done, err
+		}
+		query.Set("xattrs", string(text))
+	}
+	return ask[api.FileWritten](ctx, c, http.MethodPut, c.session(id, "/file", query), content)
+}
+
+// WatchFiles says what WatchFiles watches.
+type WatchFiles struct {
+	Path      string // directory; default /workspace
+	Recursive bool   // also in the directories below
+	Entries   bool   // describe files in events
+}
+
+// WatchFiles hands what happens in a directory to see until that is gone, see fails or ctx ends. The first event says that it has
+// begun; an *Error may end it.
+func (c *Client) WatchFiles(ctx context.Context, id string, o WatchFiles, see func(*api.FileEvent) error) error {
+	body, err := c.open(ctx, http.MethodGet, c.session(id, "/fs/watch", given("path", o.Path, "recursive", yes(o.Recursive), "entries", yes(o.Entries))), nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxEvent)
+	for lines.Scan() {
+		if len(lines.Bytes()) == 0 { // so that both ends know of each other
+			continue
+		}
+		var e api.FileEvent
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("event: %w", err)
+		}
+		if e.Event == api.FileEventError && e.Problem != nil {
+			return &Error{Problem: *e.Problem}
+		}
+		if err := see(&e); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
 }
 
 // Upload says how an archive comes into a session.

@@ -5,6 +5,8 @@ package wire
 import (
 	"encoding/base64"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -33,7 +35,84 @@ func File(e *files.Entry) api.File {
 	f := api.File{Type: e.Type, Size: e.Size, Mode: fmt.Sprintf("%04o", e.Mode), ModifiedAt: e.Time.UTC(), Digest: e.Digest}
 	f.Path, f.PathBase64 = Name(e.Path)
 	f.Target, f.TargetBase64 = Name(e.Target)
+	if o := e.Owner; o != nil {
+		f.UID, f.GID, f.User, f.Group = &o.UID, &o.GID, o.User, o.Group
+	}
+	f.Resolved, f.ResolvedBase64 = Name(e.Resolved)
+	if e.TargetType != "" {
+		f.TargetType, f.TargetMode = e.TargetType, fmt.Sprintf("%04o", e.TargetMode)
+	}
+	for name, value := range e.Xattrs {
+		if f.Xattrs == nil {
+			f.Xattrs = make(map[string]string, len(e.Xattrs))
+		}
+		f.Xattrs[name] = base64.StdEncoding.EncodeToString(value)
+	}
+	f.XattrsCut = e.XattrsCut
 	return f
+}
+
+// Xattrs reads the extended attributes that a file is to have; nil: they stay as they are.
+func Xattrs(prefix string, values map[string]string) (*files.Xattrs, error) {
+	if prefix == "" && len(values) == 0 {
+		return nil, nil //nolint:nilnil // as said
+	}
+	if prefix == "" {
+		return nil, fault.Field("xattrs_prefix", fault.Word("missing"), "what the names of xattrs begin with, such as user.app.")
+	}
+	x := &files.Xattrs{Prefix: prefix, Values: make(map[string][]byte, len(values))}
+	for name, text := range values {
+		value, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, fault.Field("xattrs["+name+"]", text, "the value of an attribute in base64")
+		}
+		x.Values[name] = value
+	}
+	return x, nil
+}
+
+// FileEvent is an event of a watched directory.
+func FileEvent(e *files.Event) *api.FileEvent {
+	out := &api.FileEvent{Event: e.What, Type: e.Type}
+	out.Path, out.PathBase64 = Name(e.Path)
+	out.From, out.FromBase64 = Name(e.From)
+	if e.Entry != nil {
+		out.File = new(File(e.Entry))
+	}
+	return out
+}
+
+// ParseRange reads the header Range of a request as what files.Get takes: one range of bytes. All else is not ok, and to be
+// ignored, as that header may always be (RFC 9110, section 14.2).
+func ParseRange(header string) (offset, length int64, ok bool) {
+	text, ok := strings.CutPrefix(header, "bytes=")
+	first, last, dash := strings.Cut(text, "-")
+	if !ok || !dash {
+		return 0, 0, false
+	}
+	number := func(text string) (int64, bool) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		return n, err == nil && text[0] >= '0' && text[0] <= '9'
+	}
+	if first == "" { // so many at the end
+		n, ok := number(last)
+		if n == 0 {
+			return math.MaxInt64, 0, ok // which is in no file
+		}
+		return -n, 0, ok
+	}
+	offset, ok = number(first)
+	if !ok || last == "" {
+		return offset, 0, ok
+	}
+	end, ok := number(last)
+	if !ok || end < offset {
+		return 0, 0, false
+	}
+	if end == math.MaxInt64 {
+		return offset, 0, true
+	}
+	return offset, end - offset + 1, true
 }
 
 // How many changes are listed.

@@ -160,7 +160,7 @@ type conversation struct {
 // start starts the program for so long; 0: for as long as it is wanted.
 func start(ctx context.Context, s *session.Session, timeout time.Duration, req *session.ProcessRequest) (*conversation, error) {
 	req.Unlisted, req.Exec.Argv = true, []string{isolation.FilesProgram}
-	req.Exec.Internal = &session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout}
+	req.Exec.Internal = &session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout, Single: timeout == 0}
 	p, _, err := s.StartProcess(ctx, req)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
+)
+
+// makeDirectory makes a directory.
+func makeDirectory(c *Call) (any, error) {
+	a, _, err := ask(c, func(in *api.FileMkdir, _ *session.Session) (*files.Request, []byte, error) {
+		p, err := path("path", in.Path, in.PathBase64, "")
+		if err != nil {
+			return nil, nil, err
+		}
+		m := &files.Mkdir{Path: p, Mode: 0o755, Parents: !in.NoParents, Existing: in.ExistOK}
+		if in.Mode != "" {
+			mode, err := permissions("mode", in.Mode)
+			if err != nil {
+				return nil, nil, err
+			}
+			m.Mode = mode
+		}
+		return &files.Request{Mkdir: m}, nil, nil
+	})
+	return written(a, err)
+}
+
+// permissions reads a mode in octal.
+func permissions(field, text string) (uint32, error) {
+	mode, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || mode > 0o777 {
+		return 0, fault.Field(field, text, "0000 to 0777, octal")
+	}
+	return uint32(mode), nil
+}
+
+func written(a *files.Answer, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	if a.Write == nil {
+		return nil, files.ErrMalformed
+	}
+	return &api.FileWritten{File: wire.File(&a.Write.File), Created: a.Write.Created}, nil
+}
+
+// sendFile sends a regular file or a range of it as it is read. An answer that fails on its way is cut off.
+func sendFile(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	p, err := path("path", query.Get("path"), query.Get("path_base64"), "")
+	if err != nil {
+		return nil, err
+	}
+	req := &files.Get{Path: p}
+	asked := c.R.Header.Get("Range")
+	part := false
+	if req.Offset, req.Length, part = wire.ParseRange(asked); !part {
+		req.Offset, req.Length = 0, 0
+	}
+	opening, r, err := sessionfiles.ReadStream(c.Context(), s, req)
+	if err != nil {
+		return nil, err
+	}
+	modified := opening.File.Time.Truncate(time.Second).Format(http.TimeFormat)
+	if since := c.R.Header.Get("If-Range"); part && (since != "" && since != modified || opening.File.Size == 0) { // it is another one, or all of it is nothing
+		_ = r.Close() // cannot fail
+		part = false
+		if opening, r, err = sessionfiles.ReadStream(c.Context(), s, &files.Get{Path: p}); err != nil {
+			return nil, err
+		}
+		modified = opening.File.Time.Truncate(time.Second).Format(http.TimeFormat)
+	}
+	defer r.Close()
+	head := c.W.Header()
+	head.Set("Accept-Ranges", "bytes")
+	if part && opening.Length == 0 {
+		head.Set("Content-Range", fmt.Sprintf("bytes */%d", opening.File.Size))
+		problem := c.Problem(c.Context(), fault.Field("Range", asked, fmt.Sprintf("within the %d bytes of the file", opening.File.Size)))
+		problem.Status = http.StatusRequestedRangeNotSatisfiable
+		_ = c.send(problem.Status, wire.ProblemMedia, problem) // a caller that has hung up needs no answer
+		return nil, nil                                        //nolint:nilnil // it has been sent
+	}
+	head.Set("Content-Type", "application/octet-stream")
+	head.Set("X-Content-Type-Options", "nosniff")
+	head.Set("Last-Modified", modified)
+	head.Set("Content-Length", strconv.FormatInt(opening.Length, 10))
+	status := http.StatusOK
+	if part {
+		head.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", opening.Offset, opening.Offset+opening.Length-1, opening.File.Size))
+		status = http.StatusPartialContent
+	}
+	c.ExpectReader()
+	c.W.WriteHeader(status)
+	if c.R.Method == http.MethodHead {
+		return nil, nil //nolint:nilnil // the headers were asked for
+	}
+	if _, err := io.CopyBuffer(pieceWriter{c.W}, r, make([]byte, files.MaxData)); err != nil {
+		c.Log.Debug("a file was not sent to its end", "error", err)
+		panic(http.ErrAbortHandler) // this alone tells a client that there is more
+	}
+	return nil, nil //nolint:nilnil // it has been sent
+}
+
+// pieceWriter gives the caller a while for each piece of an answer.
+type pieceWriter struct{ w http.ResponseWriter }
+
+func (p pieceWriter) Write(b []byte) (int, error) {
+	_ = http.NewResponseController(p.w).SetWriteDeadline(time.Now().Add(transferPatience)) // every connection of ours has deadlines
+	return p.w.Write(b)
+}
+
+// takeFile writes the body of a request to a file as it comes.
+func takeFile(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	req := &files.Put{}
+	if req.Path, err = path("path", query.Get("path"), query.Get("path_base64"), ""); err != nil {
+		return nil, err
+	}
+	missing, err := queryFlag(query, "no_parents")
+	if err != nil {
+		return nil, err
+	}
+	req.Parents = !missing
+	if text := query.Get("permissions"); text != "" {
+		mode, err := permissions("permissions", text)
+		if err != nil {
+			return nil, err
+		}
+		req.Mode = &mode
+	}
+	if req.Xattrs, err = queryXattrs(query); err != nil {
+		return nil, err
+	}
+	body := &feeder{c: c}
+	defer body.end()
+	a, err := sessionfiles.WriteStream(c.Context(), s, req, body)
+	return written(&files.Answer{Write: a}, err)
+}
+
+// queryXattrs reads the attributes that a file is to have, nil if they are to stay as they are.
+func queryXattrs(query url.Values) (*files.Xattrs, error) {
+	var values map[string]string
+	if text := query.Get("xattrs"); text != "" && json.Unmarshal([]byte(text), &values) != nil {
+		return nil, fault.Field("xattrs", text, "a JSON object of names and values in base64")
+	}
+	return wire.Xattrs(query.Get("xattrs_prefix"), values)
+}
+
+// watchHeartbeat is how often a reader of events hears from us when nothing happens.
+const watchHeartbeat = 15 * time.Second
+
+// watchFiles sends what happens in a directory, as lines of JSON.
+func watchFiles(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	query := c.R.URL.Query()
+	req := &files.Watch{}
+	if req.Path, err = path("path", query.Get("path"), query.Get("path_base64"), workspace); err != nil {
+		return nil, err
+	}
+	if req.Recursive, err = queryFlag(query, "recursive"); err != nil {
+		return nil, err
+	}
+	if req.Entries, err = queryFlag(query, "entries"); err != nil {
+		return nil, err
+	}
+	if c.R.Method == http.MethodHead {
+		c.W.Header().Set("Content-Type", linesMedia)
+		c.ExpectReader()
+		c.W.WriteHeader(http.StatusOK)
+		return nil, nil //nolint:nilnil // the headers were asked for
+	}
+	leave, err := c.Limits.Stream()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	w := &eventLines{c: c}
+	if err := w.watch(c.Context(), s, req); err != nil && !w.begun {
+		return nil, err
+	} else if err != nil {
+		c.Log.Debug("a watch ended early", "error", err)
+		panic(http.ErrAbortHandler) // as in sendFile
+	}
+	return nil, nil //nolint:nilnil // it has been sent
+}
+
+// linesMedia is the type of an answer of lines of JSON.
+const linesMedia = "application/x-ndjson"
+
+// eventLines is an answer of events, which begins with the first.
+type eventLines struct {
+	c     *Call
+	begun bool
+}
+
+// watch sends events until there are no more. An error after the first is a line as well, unless nobody takes that.
+func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.Watch) error {
+	ctx, cancel := context.WithCancel(ctx)
+	events, over := make(chan *files.Event), make(chan error, 1)
+	go func() {
+		over <- sessionfiles.Watch(ctx, s, req, func(e *files.Event) error {
+			select {
+			case events <- e:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	ended := false
+	defer func() {
+		if cancel(); !ended {
+			<-over // the program is gone then
+		}
+	}()
+	beat := time.NewTicker(watchHeartbeat)
+	defer beat.Stop()
+	for {
+		var err error
+		select {
+		case e := <-events:
+			err = w.line(wire.FileEvent(e))
+		case <-beat.C:
+			if w.begun {
+				err = w.write([]byte{'\n'})
+			}
+		case err = <-over:
+			ended = true
+			if w.begun && err != nil && ctx.Err() == nil {
+				return w.line(&api.FileEvent{Event: api.FileEventError, Problem: w.c.Problem(ctx, err)})
+			}
+			return err
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (w *eventLines) line(e *api.FileEvent) error {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	if !w.begun {
+		w.begun = true
+		head := w.c.W.Header()
+		head.Set("Content-Type", linesMedia)
+		head.Set("Cache-Control", "no-store")
+		head.Set("X-Content-Type-Options", "nosniff")
+	}
+	return w.write(append(text, '\n'))
+}
+
+func (w *eventLines) write(text []byte) error {
+	out := http.NewResponseController(w.c.W)
+	_ = out.SetWriteDeadline(time.Now().Add(wire.StallPatience)) // every connection of ours has deadlines
+	if _, err := w.c.W.Write(text); err != nil {
+		return err
+	}
+	return out.Flush()
+}

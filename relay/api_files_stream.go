@@ -72,9 +72,9 @@ func sendFile(c *Call) (any, error) {
 	}
 	req := &files.Get{Path: p}
 	asked := c.R.Header.Get("Range")
-	part := false
-	if req.Offset, req.Length, part = wire.ParseRange(asked); !part {
-		req.Offset, req.Length = 0, 0
+	offset, length, part := wire.ParseRange(asked)
+	if part {
+		req.Offset, req.Length = offset, length
 	}
 	opening, r, err := sessionfiles.ReadStream(c.Context(), s, req)
 	if err != nil {
@@ -236,7 +236,7 @@ func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.W
 	ended := false
 	defer func() {
 		if cancel(); !ended {
-			<-over // the program is gone then
+			_ = <-over // the program is gone then; why does not matter any more
 		}
 	}()
 	beat := time.NewTicker(watchHeartbeat)

@@ -88,6 +88,17 @@ func answer(req *files.Request, body io.Reader, w *output, a *files.Answer) (err
 		err = done(ops.Watch(req.Watch, w.tell))
 	case req.Prune != nil:
 		err = done(ops.Prune(req.Prune))
+	case req.Sweep != nil:
+		err = done(ops.Sweep(req.Sweep))
+	default:
+		err = answerTree(req, body, w, a)
+	}
+	return err
+}
+
+// answerTree does the same for whole trees.
+func answerTree(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (err error) {
+	switch {
 	case req.Pack != nil:
 		a.Archive, err = ops.Pack(req.Pack, w)
 	case req.Unpack != nil:
@@ -98,8 +109,6 @@ func answer(req *files.Request, body io.Reader, w *output, a *files.Answer) (err
 		a.Changes, err = search.Changes(req.Changes, body)
 	case req.Diff != nil:
 		a.Changes, err = search.Diff(req.Diff)
-	case req.Sweep != nil:
-		err = done(ops.Sweep(req.Sweep))
 	case req.Commit != nil:
 		a.Archive, err = layers.Pack(req.Commit, w)
 	case req.Discard != nil:

@@ -17,7 +17,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/quota"
-	"github.com/boxd-dev/boxd/supervisor/secrets"
 	"github.com/boxd-dev/boxd/supervisor/session"
 
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -31,7 +30,7 @@ import (
 type Parts struct {
 	Boxes    *driver.Driver
 	Stores   AttachmentStores
-	Secrets  *secrets.Secrets // nil: there are none
+	Secrets  *Secrets // nil: there are none
 	StateDir string
 	Log      *slog.Logger
 	// AdoptGrace is how long boxes live when boxd has gone without a word; 0: they end with it.
@@ -48,7 +47,7 @@ type Supervisor struct {
 	Ports        *session.Ports                // connections into boxes
 	cfg          atomic.Pointer[policy.Config] // what it points to does not change
 	boxes        *driver.Driver
-	secrets      *secrets.Secrets
+	secrets      *Secrets
 	state        string
 	log          *slog.Logger
 	events       *events.Log

@@ -11,7 +11,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/policy"
-	"github.com/boxd-dev/boxd/supervisor/secrets"
 )
 
 // openSupervisor opens the store of images, and the supervisor, which holds what its sessions have of them. end ends both.
@@ -23,7 +22,7 @@ func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.D
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	hush := secrets.Open(secrets.Config{Dir: in.state, Credentials: access.Credentials(), Boxes: boxes, Log: seen.log})
+	hush := supervisor.OpenSecrets(supervisor.SecretsConfig{Dir: in.state, Credentials: access.Credentials(), Boxes: boxes, Log: seen.log})
 	sup, err = supervisor.New(ctx, cfg.Config, supervisor.Parts{
 		Boxes: boxes, Stores: supervisor.AttachmentStores{Skills: in.skills, Drives: in.drives, Images: store}, Secrets: hush, StateDir: cfg.Daemon.StateDir, Log: seen.log,
 		AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events,

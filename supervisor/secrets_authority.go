@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package secrets
+package supervisor
 
 import (
 	"crypto/ecdsa"
@@ -25,8 +25,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// record is where the authority is kept, in the state directory of boxd.
-const record = "secrets.json"
+// secretsRecord is where the authority is kept, in the state directory of boxd.
+const secretsRecord = "secrets.json"
 
 // Times of certificates. Boxes trust the authority for as long as they live.
 const (
@@ -51,7 +51,7 @@ func openAuthority(dir *os.Root, now time.Time) (*authority, error) {
 		Certificate []byte `json:"certificate"` // DER
 		Mark        []byte `json:"mark"`
 	}
-	err := durable.ReadJSON(dir, record, &kept)
+	err := durable.ReadJSON(dir, secretsRecord, &kept)
 	if err == nil {
 		a, err := parseAuthority(kept.Key, kept.Certificate, kept.Mark)
 		if err != nil || now.Add(leafLife).Before(a.cert.NotAfter) {
@@ -64,7 +64,7 @@ func openAuthority(dir *os.Root, now time.Time) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := template(now, authorityLife)
+	own := certificateTemplate(now, authorityLife)
 	own.Subject = pkix.Name{CommonName: "boxd, for hosts that secrets of boxes are for"}
 	own.IsCA, own.BasicConstraintsValid, own.MaxPathLenZero, own.KeyUsage = true, true, true, x509.KeyUsageCertSign
 	if kept.Certificate, err = x509.CreateCertificate(rand.Reader, own, own, key.Public(), key); err != nil {
@@ -77,7 +77,7 @@ func openAuthority(dir *os.Root, now time.Time) (*authority, error) {
 		kept.Mark = make([]byte, sha256.Size)
 		_, _ = rand.Read(kept.Mark) // cannot fail
 	}
-	if err := durable.SyncJSON(dir, record, &kept); err != nil {
+	if err := durable.SyncJSON(dir, secretsRecord, &kept); err != nil {
 		return nil, err
 	}
 	return parseAuthority(kept.Key, kept.Certificate, kept.Mark)
@@ -86,21 +86,21 @@ func openAuthority(dir *os.Root, now time.Time) (*authority, error) {
 func parseAuthority(der, cert, mark []byte) (*authority, error) {
 	parsed, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
-		return nil, fmt.Errorf("record %s: %w", record, err)
+		return nil, fmt.Errorf("record %s: %w", secretsRecord, err)
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok || len(mark) != sha256.Size {
-		return nil, fmt.Errorf("record %s: not written by boxd", record)
+		return nil, fmt.Errorf("record %s: not written by boxd", secretsRecord)
 	}
 	own, err := x509.ParseCertificate(cert)
 	if err != nil {
-		return nil, fmt.Errorf("record %s: %w", record, err)
+		return nil, fmt.Errorf("record %s: %w", secretsRecord, err)
 	}
 	return &authority{key, own, mark}, nil
 }
 
-// template has what all certificates have.
-func template(now time.Time, life time.Duration) *x509.Certificate {
+// certificateTemplate has what all certificates have.
+func certificateTemplate(now time.Time, life time.Duration) *x509.Certificate {
 	serial := make([]byte, 16)
 	_, _ = rand.Read(serial) // cannot fail
 	serial[0] &= 0x7f
@@ -113,7 +113,7 @@ func (a *authority) leaf(hosts []egress.Name, now time.Time) (cert, key []byte, 
 	if err != nil {
 		return nil, nil, err
 	}
-	t := template(now, leafLife)
+	t := certificateTemplate(now, leafLife)
 	t.KeyUsage, t.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	for _, h := range hosts {
 		t.DNSNames = append(t.DNSNames, string(h))
@@ -130,13 +130,13 @@ func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// Prefix begins every placeholder, so that one is recognised where it should not be.
-const Prefix = "boxd-secret-"
+// placeholderPrefix begins every placeholder, so that one is recognised where it should not be.
+const placeholderPrefix = "boxd-secret-"
 
 // placeholder is what a session has in the place of a secret: the same for every boxd, and another for every session.
 func (a *authority) placeholder(session string, created time.Time, name string) string {
 	h := hmac.New(sha256.New, a.mark)
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(created.UnixNano())))
 	h.Write([]byte(session + "\x00" + name))
-	return Prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil)[:20]))
+	return placeholderPrefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil)[:20]))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package secrets
+package supervisor
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ func TestTheAuthorityIsTheSameForTheNextBoxd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, err := dir.Stat(record); err != nil || st.Mode().Perm() != 0o600 {
+	if st, err := dir.Stat(secretsRecord); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("its file: %v, %v", st, err)
 	}
 	two, err := openAuthority(dir, now.Add(time.Hour))
@@ -37,7 +37,7 @@ func TestTheAuthorityIsTheSameForTheNextBoxd(t *testing.T) {
 	}
 	old := one.placeholder("s", now, "a")
 	for what, other := range map[string]string{"session": one.placeholder("t", now, "a"), "time": one.placeholder("s", now.Add(1), "a"), "secret": one.placeholder("s", now, "b")} {
-		if other == old || !strings.HasPrefix(other, Prefix) || len(other) != len(old) {
+		if other == old || !strings.HasPrefix(other, placeholderPrefix) || len(other) != len(old) {
 			t.Errorf("placeholders: %q and %q of another %s", old, other, what)
 		}
 	}
@@ -64,7 +64,7 @@ func TestTheAuthorityIsTheSameForTheNextBoxd(t *testing.T) {
 	if err != nil || bytes.Equal(late.pem(), one.pem()) || late.placeholder("s", now, "a") != old {
 		t.Errorf("at the end of its time: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(path, record), []byte(`{"key":"AAAA"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(path, secretsRecord), []byte(`{"key":"AAAA"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := openAuthority(dir, now); err == nil {
@@ -75,7 +75,7 @@ func TestTheAuthorityIsTheSameForTheNextBoxd(t *testing.T) {
 func TestValuesThatAreNone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	d := Open(Config{Credentials: dir})
+	d := OpenSecrets(SecretsConfig{Credentials: dir})
 	for _, c := range []struct {
 		what, text string
 		mode       os.FileMode
@@ -90,7 +90,7 @@ func TestValuesThatAreNone(t *testing.T) {
 		{"control", "12345678\x00", 0o400, ""},
 		{"other letters", "schlüssel", 0o400, ""},
 		{"space in front", " 12345678", 0o400, ""},
-		{"a placeholder", Prefix + "x", 0o400, ""},
+		{"a placeholder", placeholderPrefix + "x", 0o400, ""},
 		{"readable", "12345678", 0o444, ""},
 		{"writable", "12345678", 0o620, ""},
 	} {
@@ -114,7 +114,7 @@ func TestValuesThatAreNone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Open(Config{}).value(&policy.Secret{Credential: "k"}); err == nil || !strings.Contains(err.Error(), "LoadCredential") {
+	if _, err := OpenSecrets(SecretsConfig{}).value(&policy.Secret{Credential: "k"}); err == nil || !strings.Contains(err.Error(), "LoadCredential") {
 		t.Errorf("without credentials: %v", err)
 	}
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "l")); err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package secrets
+package supervisor
 
 import (
 	"crypto/x509"
@@ -42,7 +42,7 @@ func (d *Secrets) value(s *policy.Secret) (string, error) {
 		return "", fmt.Errorf("%s has %d bytes: must have %d to %d", path, len(text), leastValue, mostValue)
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) || strings.Trim(text, " ") != text:
 		return "", fmt.Errorf("%s: must be one line of ASCII without spaces around it, because it goes into an HTTP header", path)
-	case strings.Contains(text, Prefix):
+	case strings.Contains(text, placeholderPrefix):
 		return "", fmt.Errorf("%s: it looks like a placeholder", path)
 	}
 	return text, nil

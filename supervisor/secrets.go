@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package secrets gives sessions secrets that they never see: their programs have placeholders, and boxnames puts the
-// values into requests to the hosts that they are for. No value is on a disk, in a record or in an error.
-package secrets
+package supervisor
 
 import (
 	"context"
@@ -24,25 +22,27 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Config is what Secrets work with.
-type Config struct {
+// SecretsConfig is what Secrets work with.
+type SecretsConfig struct {
 	Dir         *os.Root // boxd's state, where the authority is kept
 	Credentials string   // the directory of systemd's; "": none
 	Boxes       *driver.Driver
 	Log         *slog.Logger
 }
 
-// Secrets gives sessions their secrets. It is safe for concurrent use. The nil Secrets has none.
+// Secrets gives sessions secrets that they never see: their programs have placeholders, and boxnames puts the values into
+// requests to the hosts that they are for. No value is on a disk, in a record or in an error. It is safe for concurrent
+// use. The nil Secrets has none.
 type Secrets struct {
-	cfg Config
+	cfg SecretsConfig
 
 	mu   sync.Mutex // guards the fields below
 	auth *authority // nil: none was needed yet
-	held map[string]*holder
+	held map[string]*secretHolder
 }
 
-// holder is a session that has secrets.
-type holder struct {
+// secretHolder is a session that has secrets.
+type secretHolder struct {
 	session *session.Session
 	giving  sync.Mutex        // guards the field below
 	given   [sha256.Size]byte // of what its box was given
@@ -51,8 +51,10 @@ type holder struct {
 // bundleName is the file of certificates that programs of a box with secrets are told to trust, in their home.
 const bundleName = ".boxd/ca-certificates.crt"
 
-// Open returns the secrets of a configuration.
-func Open(cfg Config) *Secrets { return &Secrets{cfg: cfg, held: map[string]*holder{}} }
+// OpenSecrets returns the secrets of a configuration.
+func OpenSecrets(cfg SecretsConfig) *Secrets {
+	return &Secrets{cfg: cfg, held: map[string]*secretHolder{}}
+}
 
 // Begin refuses a session with secrets that cannot be read, before anything is made for it.
 func (d *Secrets) Begin(s *session.Session) error {
@@ -91,7 +93,7 @@ func (d *Secrets) Give(ctx context.Context, s *session.Session, box *client.Box)
 	if err != nil {
 		return err
 	}
-	return write(ctx, box, path.Join(s.Home(), bundleName), auth.pem())
+	return writeBundle(ctx, box, path.Join(s.Home(), bundleName), auth.pem())
 }
 
 // Restore gives a session its secrets that an earlier boxd has made, before anything else is done about its box.
@@ -100,7 +102,7 @@ func (d *Secrets) Restore(s *session.Session) {
 		return
 	}
 	d.mu.Lock()
-	h := &holder{session: s}
+	h := &secretHolder{session: s}
 	d.held[s.Key] = h
 	d.mu.Unlock()
 	d.give(h)
@@ -122,7 +124,7 @@ func (d *Secrets) Review() {
 		return
 	}
 	d.mu.Lock()
-	list := make([]*holder, 0, len(d.held))
+	list := make([]*secretHolder, 0, len(d.held))
 	for _, h := range d.held {
 		list = append(list, h)
 	}
@@ -145,7 +147,7 @@ func (d *Secrets) authority() (*authority, error) {
 
 // give gives the box of a session what it may have now. What it may not have any more, or cannot be read, it loses:
 // its placeholder goes on as it is.
-func (d *Secrets) give(h *holder) {
+func (d *Secrets) give(h *secretHolder) {
 	h.giving.Lock()
 	defer h.giving.Unlock()
 	s := h.session
@@ -183,7 +185,7 @@ func (d *Secrets) give(h *holder) {
 	}
 }
 
-func (d *Secrets) holds(h *holder) bool {
+func (d *Secrets) holds(h *secretHolder) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.held[h.session.Key] == h

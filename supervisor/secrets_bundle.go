@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package secrets
+package supervisor
 
 import (
 	"bytes"
@@ -17,11 +17,11 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// patience bounds the writing of one file.
-const patience = 30 * time.Second
+// bundlePatience bounds the writing of one file.
+const bundlePatience = 30 * time.Second
 
-// write writes the certificates that programs are to trust into a file of a box. Its user may change them, and harm nobody else.
-func write(ctx context.Context, box *client.Box, to string, own []byte) error {
+// writeBundle writes the certificates that programs are to trust into a file of a box. Its user may change them, and harm nobody else.
+func writeBundle(ctx context.Context, box *client.Box, to string, own []byte) error {
 	text, err := bundle(own)
 	if err != nil {
 		return fmt.Errorf("CA certificates of the host: %w", err)
@@ -44,7 +44,7 @@ func write(ctx context.Context, box *client.Box, to string, own []byte) error {
 	defer stdin.Close()
 	p, err := box.Start(&isolation.Command{
 		Argv: []string{isolation.FilesProgram}, Env: []string{"GOMAXPROCS=1"}, Dir: isolation.Workspace, ScriptArg: -1, Stdin: isolation.StdinFile,
-		Timeout: patience, Output: isolation.Output{Head: files.MaxData},
+		Timeout: bundlePatience, Output: isolation.Output{Head: files.MaxData},
 	}, client.Files{Stdin: stdin})
 	if err != nil {
 		return err

@@ -42,6 +42,8 @@ const (
 	msgDial
 	msgDialLoopback
 	msgDialed
+	msgWhyEnded
+	msgEnded
 )
 
 // EncodeKeeperRequest returns the bytes of a request and its number.
@@ -117,7 +119,7 @@ func newKeeperReply(kind uint8) KeeperReply {
 // keeperRequestTypes returns an empty request of each type.
 func keeperRequestTypes() []KeeperRequest {
 	return []KeeperRequest{
-		&Hello{}, &Launch{}, &Adopt{}, &EndBox{}, &ListBoxes{}, &SetLimits{}, &SetOwnerLimits{}, &SetHostname{}, &Reclaim{}, &ChangeMount{},
+		&Hello{}, &Launch{}, &Adopt{}, &EndBox{}, &WhyEnded{}, &ListBoxes{}, &SetLimits{}, &SetOwnerLimits{}, &SetHostname{}, &Reclaim{}, &ChangeMount{},
 		&ChangeSpace{}, &KeepTree{}, &RemoveTree{}, &ReadQuota{}, &SetNetwork{}, &PinAddresses{}, &ReadTraffic{}, &ReadRefusals{},
 		&OpenSockets{}, &Dial{}, &DialLoopback{}, &LookHost{}, &CheckHost{}, &Leave{}, &Quit{},
 	}
@@ -126,7 +128,7 @@ func keeperRequestTypes() []KeeperRequest {
 // keeperReplyTypes returns an empty reply of each type.
 func keeperReplyTypes() []KeeperReply {
 	return []KeeperReply{
-		&Greeting{}, &StepError{}, &Done{}, &Launched{}, &Listed{}, &Mounted{}, &Disk{}, &Host{}, &Checked{}, &Traffic{}, &Refusals{},
+		&Greeting{}, &StepError{}, &Done{}, &Launched{}, &Listed{}, &Ended{}, &Mounted{}, &Disk{}, &Host{}, &Checked{}, &Traffic{}, &Refusals{},
 		&SocketsOpened{}, &Dialed{},
 	}
 }

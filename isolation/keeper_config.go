@@ -26,6 +26,7 @@ type KeeperConfig struct {
 	Patience time.Duration // timeout for filesystems that callers name; 0: some seconds
 
 	AIO        bool     // programs may use io_setup(2), of which the host has a limited number
+	FileLocks  int      // file locks that the programs of a box may hold; a box with more is ended; 0: any number
 	QuotaRoots []string // directories of the host below which directories can have quotas
 }
 
@@ -42,6 +43,7 @@ func (c *KeeperConfig) Flags() []string {
 		"-run=" + c.RunDir, "-state=" + c.StateDir, "-boxinit=" + c.BoxInit,
 		"-id-base=" + strconv.FormatUint(uint64(c.IDBase), 10), "-id-count=" + strconv.FormatUint(uint64(c.IDCount), 10), "-id-lock=" + c.IDLock,
 		"-ahead=" + strconv.Itoa(c.Ahead), "-store=" + strconv.FormatUint(c.Store, 10), "-group=" + c.Group, "-patience=" + c.Patience.String(),
+		"-file-locks=" + strconv.Itoa(c.FileLocks),
 	}
 	if c.AIO {
 		flags = append(flags, "-aio")

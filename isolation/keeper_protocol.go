@@ -15,6 +15,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	Adopt                    Launched + the same, of a living box
 //	EndBox                   Done, when nothing of the box is left
 //	ListBoxes                Listed, page by page
+//	WhyEnded                 Ended
 //	SetLimits                Done
 //	SetOwnerLimits           Done
 //	SetHostname              Done
@@ -37,7 +38,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // If boxd goes before it receives a Launched, that box is ended.
 
 // KeeperVersion is the version of this protocol; both sides must have the same.
-const KeeperVersion = 24
+const KeeperVersion = 25
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -83,6 +84,9 @@ type RemoveTree struct{ Tree string }
 // ListBoxes asks for the keys of living boxes that sort after one.
 type ListBoxes struct{ After string }
 
+// WhyEnded asks whether the keeper has ended a box by itself, lately, and why.
+type WhyEnded struct{ Key string }
+
 // SetLimits changes the limits of a living box: those of its cgroups, if it has any, and those of
 // its workspace, if that has any.
 type SetLimits struct {
@@ -117,6 +121,18 @@ type Listed struct {
 	Keys []string
 	More bool
 }
+
+// EndCause is why the keeper has ended a box by itself.
+type EndCause uint8
+
+// The causes.
+const (
+	CauseNone      EndCause = iota // it has not, as far as it remembers
+	CauseFileLocks                 // more than KeeperConfig.FileLocks
+)
+
+// Ended is the reply to a WhyEnded.
+type Ended struct{ Cause EndCause }
 
 // Launched describes a started box as the host sees it. The box's control socket and its pidfd
 // come with it, in this order.
@@ -153,6 +169,7 @@ func (*EndBox) requestKind() uint8         { return msgEndBox }
 func (*KeepTree) requestKind() uint8       { return msgKeepTree }
 func (*RemoveTree) requestKind() uint8     { return msgRemoveTree }
 func (*ListBoxes) requestKind() uint8      { return msgListBoxes }
+func (*WhyEnded) requestKind() uint8       { return msgWhyEnded }
 func (*SetLimits) requestKind() uint8      { return msgSetLimits }
 func (*SetOwnerLimits) requestKind() uint8 { return msgSetOwnerLimits }
 func (*SetHostname) requestKind() uint8    { return msgSetHostname }
@@ -170,6 +187,7 @@ func (*StepError) replyKind() uint8 { return msgFailed }
 func (*Done) replyKind() uint8      { return msgDone }
 func (*Launched) replyKind() uint8  { return msgLaunched }
 func (*Listed) replyKind() uint8    { return msgListed }
+func (*Ended) replyKind() uint8     { return msgEnded }
 func (*Mounted) replyKind() uint8   { return msgMounted }
 func (*Disk) replyKind() uint8      { return msgQuotaUse }
 func (*Host) replyKind() uint8      { return msgHost }
@@ -182,6 +200,8 @@ func (m *KeepTree) fields(c *codec)   { c.str(&m.Key, &m.Tree) }
 func (m *RemoveTree) fields(c *codec) { c.str(&m.Tree) }
 func (m *ListBoxes) fields(c *codec)  { c.str(&m.After) }
 func (m *Reclaim) fields(c *codec)    { c.str(&m.Key) }
+func (m *WhyEnded) fields(c *codec)   { c.str(&m.Key) }
+func (m *Ended) fields(c *codec)      { small(c, &m.Cause) }
 func (*LookHost) fields(*codec)       {}
 func (*CheckHost) fields(*codec)      {}
 func (*Leave) fields(*codec)          {}

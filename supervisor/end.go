@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -19,6 +20,9 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 		case <-s.Started():
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		if reason == session.EndLost {
+			reason = v.whyLost(ctx, s)
 		}
 		if s.BeginEnd(reason) {
 			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // goes on when its first caller has gone
@@ -38,10 +42,23 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 	}
 }
 
+// causePatience bounds the wait for the keeper's word about a box that is gone.
+const causePatience = 2 * time.Second
+
+// whyLost returns why the box of a session is gone: the keeper may have ended it.
+func (v *Supervisor) whyLost(ctx context.Context, s *session.Session) session.EndReason {
+	ctx, cancel := context.WithTimeout(ctx, causePatience)
+	defer cancel()
+	if cause, err := v.boxes.WhyEnded(ctx, s.BoxKey()); err == nil && cause == isolation.CauseFileLocks {
+		return session.EndFileLocks
+	}
+	return session.EndLost // also where there is no keeper to ask
+}
+
 // release ends the box and forgets the session. While the box resists it stays in the list.
 func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	box, reason, last := s.Box(), s.Reason(), v.reading(s)
-	if box != nil && (reason == session.EndLost || reason == session.EndUnhealthy) {
+	if box != nil && (reason == session.EndLost || reason == session.EndFileLocks || reason == session.EndUnhealthy) {
 		box.Close() // whoever waits for a program of it need not wait for the kernel too
 	}
 	forgotten := make(chan struct{})

@@ -110,6 +110,7 @@ func parse(args []string) (keeper.Config, error) {
 	f.IntVar(&cfg.Ahead, "ahead", 1, "boxes to start in advance")
 	f.DurationVar(&cfg.Patience, "patience", 0, "time limit for the filesystem of a mount source to answer; 0: the default of some seconds")
 	f.BoolVar(&cfg.AIO, "aio", false, "allow io_setup(2) in boxes; fs.aio-max-nr is shared with the host")
+	f.IntVar(&cfg.FileLocks, "file-locks", 0, "most file locks of a box; one with more is ended; 0: unlimited")
 	f.BoolVar(&cfg.Linger, "linger", false, "keep running without boxd and boxes")
 	f.Func("id-base", "first host uid and gid for boxes", uint32Into(&cfg.IDBase))
 	f.Func("id-count", "number of id ranges, one per box", uint32Into(&cfg.IDCount))

@@ -346,6 +346,15 @@ func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
 	return k.order(ctx, &isolation.EndBox{Key: key, RemoveWork: removeWork})
 }
 
+// WhyEnded returns why the keeper has ended a box by itself.
+func (k *Keeper) WhyEnded(ctx context.Context, key string) (isolation.EndCause, error) {
+	ended, err := askPlain[*isolation.Ended](ctx, k, &isolation.WhyEnded{Key: key})
+	if err != nil {
+		return isolation.CauseNone, err
+	}
+	return ended.Cause, nil
+}
+
 // SetLimits changes the limits of a live box, all or none. The error unwraps to an
 // *isolation.Refusal if a limit is below what the box uses.
 func (k *Keeper) SetLimits(ctx context.Context, key string, limits *cgroup.Limits, work isolation.Quota) error {

@@ -38,6 +38,8 @@ func (k *Keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply
 		return page(k.living(), m.After), nil
 	case *isolation.EndBox:
 		return done(isolation.StepWorkspace, m.Key, k.end(m)), nil
+	case *isolation.WhyEnded:
+		return k.whyEnded(m.Key), nil
 	case *isolation.KeepTree:
 		return done(isolation.StepWorkspace, m.Key, k.keepTree(m)), nil
 	case *isolation.RemoveTree:
@@ -96,6 +98,8 @@ func refuse(req isolation.KeeperRequest) error {
 		}
 		key = m.After
 	case *isolation.EndBox:
+		key = m.Key
+	case *isolation.WhyEnded:
 		key = m.Key
 	case *isolation.KeepTree:
 		key = m.Key

@@ -98,10 +98,7 @@ func (k *Keeper) endAll() {
 
 // kill kills PID 1 of the box, and the kernel kills every other process of the box with it.
 func (b *box) kill() error {
-	raw, err := b.pidfd.SyscallConn()
-	if err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
-	}
+	b.signalKill()
 	timer := time.NewTimer(endPatience)
 	defer timer.Stop()
 	select {
@@ -109,6 +106,13 @@ func (b *box) kill() error {
 		return nil
 	case <-timer.C:
 		return fmt.Errorf("box of pid %d does not die: %w", b.pid, syscall.EBUSY)
+	}
+}
+
+// signalKill is kill without the wait.
+func (b *box) signalKill() {
+	if raw, err := b.pidfd.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
 	}
 }
 

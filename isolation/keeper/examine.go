@@ -44,6 +44,19 @@ func checkHugePages(setting string) (c isolation.Check, bad bool) {
 	return c, false
 }
 
+// checkFileLocks says how the number of file locks of a box is bounded.
+func checkFileLocks(most int) isolation.Check {
+	const name = "file locks"
+	_, known := hostLocks()
+	switch {
+	case most == 0:
+		return warn(name, "set limits.file_locks in box.toml", "a box can fill the host's memory with file locks: limits.file_locks is 0")
+	case !known:
+		return ok(name, "a box with more than %d is ended; the kernel does not tell their number (CONFIG_SLUB_DEBUG), so those of boxes are counted all the time", most)
+	}
+	return ok(name, "a box with more than %d is ended", most)
+}
+
 // CheckLinks reports symbolic links of the host's /usr that lead to a part of /etc that boxes do
 // not have.
 func CheckLinks(missing []string, err error) isolation.Check {

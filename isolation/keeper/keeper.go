@@ -66,8 +66,9 @@ type Keeper struct {
 	damaged    map[string]bool // boxes whose records cannot be read, which are left alone
 	ended      chan struct{}   // receives a value when a box has ended
 
-	mu    sync.Mutex // guards the field below
-	boxes map[string]*box
+	mu       sync.Mutex // guards the fields below
+	boxes    map[string]*box
+	hoarders lockHoarders
 }
 
 // New checks the configuration, prepares what all boxes share, and adopts the boxes that an

@@ -118,6 +118,7 @@ func (l *launching) claim() (string, error) {
 	}
 	l.box = &box{done: make(chan struct{}), image: l.spec.Image}
 	l.k.boxes[l.spec.Key] = l.box
+	delete(l.k.hoarders.keys, l.spec.Key) // of an earlier box of this key
 	l.undo = append(l.undo, func() {
 		l.k.mu.Lock()
 		defer l.k.mu.Unlock()

@@ -28,7 +28,7 @@ func (l *launching) permitNetwork() (string, error) {
 
 // checks returns what doctor reports about this host, as far as the keeper can tell.
 func (k *Keeper) checks() []isolation.Check {
-	all := append(CheckHost(k.cfg.IDBase, k.cfg.IDCount), k.net.Check())
+	all := append(CheckHost(k.cfg.IDBase, k.cfg.IDCount), k.net.Check(), checkFileLocks(k.cfg.FileLocks))
 	all = append(all, k.hostQuotas.Checks()...)
 	if profiles := k.net.Shared(); len(profiles) > 0 {
 		all = append(all, isolation.CheckHostNetwork(profiles))

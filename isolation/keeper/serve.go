@@ -49,6 +49,13 @@ func (k *Keeper) Serve(ctx context.Context) error {
 	stopReaper := StartReaper()
 	defer stopReaper()
 	k.sources.Pool.Warm()
+	if k.cfg.FileLocks > 0 {
+		watching, stopWatch := context.WithCancel(serving)
+		var watch sync.WaitGroup
+		watch.Go(func() { k.watchLocks(watching) })
+		defer watch.Wait()
+		defer stopWatch()
+	}
 	conns, stop := k.accept()
 	defer stop()
 	first := time.NewTimer(firstPatience)

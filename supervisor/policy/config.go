@@ -41,8 +41,15 @@ type Config struct {
 // Limits says which limits may be missing on a host that cannot enforce them.
 type Limits struct {
 	BestEffort []string `toml:"best_effort"`
-	AIO        bool     `toml:"aio"` // programs may have asynchronous I/O of the kernel, whose amount is one for the host
+	AIO        bool     `toml:"aio"`        // programs may have asynchronous I/O of the kernel, whose amount is one for the host
+	FileLocks  int      `toml:"file_locks"` // that the programs of a session may hold; one with more is ended; 0: any number
 }
+
+// Bounds of limits.file_locks: a few programs have some hundred, and the memory of each is the host's.
+const (
+	leastFileLocks = 100
+	mostFileLocks  = 10_000_000
+)
 
 // HostReserve is what of the host no new session may take.
 type HostReserve struct {
@@ -183,7 +190,7 @@ func seconds(n int) quantity.Duration { return quantity.Duration(time.Duration(n
 func DefaultConfig() Config {
 	return Config{
 		Enabled:  true,
-		Limits:   Limits{BestEffort: []string{}},
+		Limits:   Limits{BestEffort: []string{}, FileLocks: 20_000},
 		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
 		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, DefaultProfile: "default", PreviewMax: seconds(3600), StoppedAge: seconds(7 * 24 * 3600), Ping: seconds(30), Unhealthy: UnhealthyEnd},
 		Queue:    DefaultQueue(),
@@ -236,6 +243,9 @@ func (c *Config) Validate() error {
 		if !slices.Contains(LimitNames(), name) {
 			bad("limits.best_effort", fmt.Sprintf("%q", name), fault.OneOf(LimitNames()...))
 		}
+	}
+	if n := c.Limits.FileLocks; n != 0 && (n < leastFileLocks || n > mostFileLocks) {
+		bad("limits.file_locks", n, fmt.Sprintf("0 (any number), or %d to %d", leastFileLocks, mostFileLocks))
 	}
 	if c.Sessions.Max < 1 || c.Sessions.Max > 4096 {
 		bad("sessions.max", c.Sessions.Max, "1 to 4096")

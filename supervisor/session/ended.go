@@ -20,6 +20,7 @@ const (
 	EndEvicted     EndReason = "evicted"      // its owner's least recently used, when there was no room for another
 	EndUnhealthy   EndReason = "unhealthy"    // PID 1 of the box has not answered
 	EndLost        EndReason = "lost"         // PID 1 of the box was gone, or did not end a program when it was due
+	EndFileLocks   EndReason = "file_locks"   // its programs held more file locks than limits.file_locks
 	EndOneShot     EndReason = "one-shot"     // the one execution it was for is over
 	EndStoppedAge  EndReason = "stopped_age"  // stopped for as long as one may be
 	EndUnclaimed   EndReason = "unclaimed"    // its maker has gone without learning its id
@@ -29,7 +30,7 @@ const (
 
 // EndReasons returns all of them.
 func EndReasons() []EndReason {
-	return []EndReason{EndDeleted, EndIdle, EndLifetime, EndEvicted, EndUnhealthy, EndLost, EndOneShot, EndStoppedAge, EndUnclaimed, EndStartFailed, EndShutdown}
+	return []EndReason{EndDeleted, EndIdle, EndLifetime, EndEvicted, EndUnhealthy, EndLost, EndFileLocks, EndOneShot, EndStoppedAge, EndUnclaimed, EndStartFailed, EndShutdown}
 }
 
 // Text says it to the owner of the session, as the rest of a sentence that begins with "it".
@@ -47,6 +48,8 @@ func (r EndReason) Text() string {
 		return "did not answer (sessions.unhealthy)"
 	case EndLost:
 		return "lost its PID 1, and everything with that"
+	case EndFileLocks:
+		return "held more file locks than a session may (limits.file_locks)"
 	case EndOneShot:
 		return "was for one execution"
 	case EndStoppedAge:

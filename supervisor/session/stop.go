@@ -74,7 +74,7 @@ func (s *Session) closed() error {
 func (s *Session) endsOnPurpose() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.reason != "" && s.reason != EndLost || s.state == StateStopping || s.next != nil
+	return s.reason != "" && s.reason != EndLost && s.reason != EndFileLocks || s.state == StateStopping || s.next != nil
 }
 
 // Rested is how long the session was stopped in all, which its lifetime does not count.

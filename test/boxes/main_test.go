@@ -45,13 +45,16 @@ var probeProgram struct {
 }
 
 // start starts a daemon that may lend directories, one of them with the probe in it. Configuration of
-// [mounts] takes the place of boxtest.MountSources.
+// [mounts] takes the place of boxtest.MountSources, and that of [limits] the place of boxtest.BestEffort.
 func start(t *testing.T, config ...string) *boxtest.Daemon {
 	t.Helper()
 	if !strings.Contains(strings.Join(config, ""), "[mounts]") {
 		config = append(config, boxtest.MountSources)
 	}
-	d := boxtest.Start(t, config...)
+	if !strings.Contains(strings.Join(config, ""), "[limits]") {
+		config = append(config, boxtest.BestEffort)
+	}
+	d := boxtest.StartWith(t, config...)
 	probeProgram.once.Do(func() {
 		data, err := os.ReadFile(boxtest.Build(t, "./test/boxes/probe"))
 		if err != nil {

@@ -47,6 +47,7 @@ func verbs() map[string]func(args []string) error {
 		"swap":     swap,
 		"orphan":   orphan,
 		"exhaust":  exhaust,
+		"locks":    locks,
 	}
 }
 

@@ -97,8 +97,8 @@ func (v *Supervisor) beginStop(s *session.Session) (mine bool, err error) {
 // finishStop ends what a session has that is stopping, and puts a stopped one in its place.
 func (v *Supervisor) finishStop(caller context.Context, s *session.Session) {
 	begin, last := time.Now(), v.reading(s)
-	s.StopProcesses(v.life)
-	v.endBox(s, func(ctx context.Context) error { return v.boxes.End(ctx, s.BoxKey(), false) })
+	s.StopProcesses(v.life)                                                                     //nolint:contextcheck // the caller is for what is told of it alone
+	v.endBox(s, func(ctx context.Context) error { return v.boxes.End(ctx, s.BoxKey(), false) }) //nolint:contextcheck // the same
 	s.Box().Close()
 	var next *session.Session
 	_ = s.Exclusive(func() error {

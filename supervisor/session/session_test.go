@@ -24,7 +24,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func states() []State { return []State{StateStarting, StateReady, StateStopping, StateStopped, StateEnding, StateEnded} }
+func states() []State {
+	return []State{StateStarting, StateReady, StateStopping, StateStopped, StateEnding, StateEnded}
+}
 
 // The diagram above moves in state.go is this one.
 func Example_states() {

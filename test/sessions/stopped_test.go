@@ -3,13 +3,20 @@
 package sessions_test
 
 import (
+	"context"
+	"encoding/base64"
 	"encoding/json"
-
 	"net/http"
-
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -53,6 +60,7 @@ func TestAStoppedSessionComesBackAsItWas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := d.Look()
 			req.ID, req.Env, req.Labels = "s", map[string]string{"TOKEN": "a value", "EMPTY": ""}, map[string]string{"for": "test"}
+			req.Base64 = &api.InBase64{Env: []string{base64.StdEncoding.EncodeToString([]byte("BYTES=\xff"))}}
 			was := d.NewSession(t, req)
 			writes := "umask 022; echo work > /workspace/f; mkdir -p /workspace/d; chmod 700 /workspace/d; echo tmp > /tmp/f; echo home > $HOME/f"
 			if req.ReadOnlyRoot != nil {
@@ -127,4 +135,341 @@ func asJSON(t *testing.T, v any) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+func session(t *testing.T, d *boxtest.Daemon, id string) api.Session {
+	t.Helper()
+	s, err := d.Session(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// What needs the box of a stopped session is refused with what to do; what does not, works.
+func TestAStoppedSessionSaysSo(t *testing.T) {
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.NewProcess(t, "s", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
+	stop(t, d, "s")
+	stop(t, d, "s") // comes to the same
+	ctx := t.Context()
+	for what, do := range map[string]func() error{
+		"exec": func() error { _, err := d.Exec(ctx, "s", &api.ExecRequest{Argv: []string{"true"}}); return err },
+		"process": func() error {
+			_, _, err := d.StartProcess(ctx, "s", "q", &api.ProcessRequest{Argv: []string{"true"}})
+			return err
+		},
+		"change": func() error {
+			_, err := d.ChangeSession(ctx, "s", &api.SessionChange{Labels: map[string]string{"a": "b"}})
+			return err
+		},
+		"freeze": func() error { _, err := d.FreezeSession(ctx, "s"); return err },
+		"renew":  func() error { _, err := d.RenewSession(ctx, "s"); return err },
+		"create": func() error { _, _, err := d.CreateSession(ctx, &api.SessionRequest{ID: "s"}); return err },
+		"read":   func() error { _, err := d.ReadFile(ctx, "s", &api.FileRead{Path: "/etc/passwd"}); return err },
+		"waiting": func() error {
+			_, err := d.Exec(ctx, "s", &api.ExecRequest{ID: "x", Argv: []string{"true"}})
+			return err
+		},
+		"add mount": func() error {
+			_, _, err := d.AddMount(ctx, "s", &api.MountRequest{Source: "/tmp", Target: "/mnt/x", Mode: "ro"})
+			return err
+		},
+	} {
+		if e := boxtest.Refused(t, do(), http.StatusConflict, ""); !strings.Contains(e.Detail, "is stopped") || !strings.Contains(e.Hint, "boxctl start") {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+	if list, err := d.Processes(ctx, "s"); err != nil || len(list) != 0 {
+		t.Errorf("it has the processes %+v, %v", list, err)
+	}
+	status, err := d.Status(ctx)
+	if err != nil || status.Sessions != 0 || status.Stopped != 1 {
+		t.Errorf("%d sessions, %d stopped, %v", status.Sessions, status.Stopped, err)
+	}
+	if err := d.DeleteSession(ctx, "s"); err != nil {
+		t.Error(err)
+	}
+	_, err = d.StartSession(ctx, "s")
+	boxtest.Refused(t, err, http.StatusNotFound, "")
+	d.NothingLeft(before)
+}
+
+// A process has its signal and its grace, and an execution ends at once and is told to be canceled, one that waits for room
+// too: none of them is lost.
+func TestAStopEndsProgramsInTheirWay(t *testing.T) {
+	d := boxtest.Start(t, "[exec]\nmax_per_session = 2\n[queue]\nwait = \"1m\"\n")
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.NewProcess(t, "s", "asks", &api.ProcessRequest{
+		Command: new("trap 'echo asked > /workspace/asked; exit 0' USR1; touch /workspace/ready; while :; do sleep 0.1; done"), Stop: &api.Stop{Signal: "SIGUSR1", Grace: boxtest.Duration("1m")},
+	})
+	boxtest.Eventually(t, "the process waits for its signal", func() bool { return d.Sh(t, "s", "ls /workspace") == "ready\n" })
+	streamed := d.Hold(t, "s", boxtest.Shell("echo ready; exec sleep 1000"))
+	runs := make(chan api.ExecResult)
+	go func() { // ends with the session
+		r, err := d.Exec(context.WithoutCancel(t.Context()), "s", &api.ExecRequest{Argv: []string{"sleep", "1000"}})
+		if err != nil {
+			t.Error(err)
+		}
+		runs <- r
+	}()
+	boxtest.Eventually(t, "an execution runs", func() bool { return session(t, d, "s").Running == 3 })
+	waits := make(chan error)
+	go func() { // ends with the session
+		_, err := d.Exec(context.WithoutCancel(t.Context()), "s", &api.ExecRequest{Argv: []string{"true"}})
+		waits <- err
+	}()
+	boxtest.Eventually(t, "an execution waits", func() bool {
+		now, err := d.Status(t.Context())
+		return err == nil && now.Queue.Executions == 1
+	})
+	stop(t, d, "s")
+	if _, r := streamed.Release(); r.Status != "signaled" || r.Signal != "SIGTERM" {
+		t.Errorf("the execution that is streamed is %s", boxtest.Show(r))
+	}
+	if r := <-runs; r.Status != "canceled" {
+		t.Errorf("the execution is %s", boxtest.Show(r))
+	}
+	if e := boxtest.Refused(t, <-waits, http.StatusConflict, ""); !strings.Contains(e.Detail, "stopped") {
+		t.Errorf("%+v", e)
+	}
+	startAgain(t, d, "s")
+	if got := d.Sh(t, "s", "cat /workspace/asked"); got != "asked\n" {
+		t.Errorf("the process has heard %q", got)
+	}
+}
+
+// Whoever stops, starts and removes a session at the same time as others leaves one, or none.
+func TestStopsStartsAndRemovalsAtOnce(t *testing.T) {
+	d := boxtest.Start(t, "[queue]\nwait = \"1m\"\n")
+	d.Warm()
+	before := d.Look()
+	for round := range 8 {
+		d.NewSession(t, api.SessionRequest{ID: "s"})
+		d.Sh(t, "s", "echo here > f")
+		var all sync.WaitGroup
+		for i := range 6 {
+			all.Go(func() {
+				_, err := d.StopSession(t.Context(), "s")
+				if i%2 == 1 {
+					_, err = d.StartSession(t.Context(), "s")
+				}
+				if err != nil && (round%2 == 0 || boxtest.StatusOf(err) != http.StatusNotFound) {
+					t.Errorf("round %d: %v", round, err)
+				}
+			})
+		}
+		if round%2 == 1 {
+			all.Go(func() {
+				if err := d.DeleteSession(t.Context(), "s"); err != nil {
+					t.Errorf("round %d: remove: %v", round, err)
+				}
+			})
+		}
+		all.Wait()
+		if round%2 == 1 {
+			if _, err := d.Session(t.Context(), "s"); boxtest.StatusOf(err) != http.StatusNotFound {
+				t.Fatalf("round %d: it is there: %v", round, err)
+			}
+			continue
+		}
+		startAgain(t, d, "s")
+		if got := d.Sh(t, "s", "cat f"); got != "here\n" {
+			t.Errorf("round %d: there is %q", round, got)
+		}
+		if err := d.DeleteSession(t.Context(), "s"); err != nil {
+			t.Error(err)
+		}
+	}
+	d.NothingLeft(before)
+}
+
+// A stopped session counts for how many its owner has, and not for memory. To start it waits for room like a new one, and
+// stays stopped where there is none.
+func TestAStoppedSessionReservesNoMemory(t *testing.T) {
+	d := boxtest.Start(t, "[policy.default]\nsessions = 2\ntotal_memory = \"300MiB\"\n[sessions]\nmax = 1\nmax_per_owner = 1\n")
+	most := api.SessionRequest{Patch: limits.Patch{Memory: new(200 * quantity.MiB)}}
+	one, two := most, most
+	one.ID, two.ID = "one", "two"
+	d.NewSession(t, one)
+	if _, _, err := d.CreateSession(t.Context(), &two); boxtest.StatusOf(err) != http.StatusTooManyRequests {
+		t.Errorf("a second one: %v", err)
+	}
+	stop(t, d, "one")
+	d.NewSession(t, two)
+	three := most
+	three.ID = "three"
+	if _, _, err := d.CreateSession(t.Context(), &three); boxtest.StatusOf(err) != http.StatusTooManyRequests {
+		t.Errorf("a third one: %v", err)
+	}
+	_, err := d.StartSession(t.Context(), "one")
+	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); e.Hint == "" {
+		t.Errorf("%+v", e)
+	}
+	if s, err := d.Session(t.Context(), "one"); err != nil || s.State != "stopped" {
+		t.Errorf("it is %+v, %v", s, err)
+	}
+	stop(t, d, "two")
+	startAgain(t, d, "one")
+}
+
+// The time that a session is stopped is none of its lifetime, and is bounded by itself.
+func TestAStoppedSessionHasATimeOfItsOwn(t *testing.T) {
+	d := boxtest.Start(t, "[sessions]\nstopped_age = \"3s\"\n")
+	s := d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{TTL: boxtest.Duration("1s"), MaxLifetime: boxtest.Duration("1h")}})
+	stop(t, d, "s")
+	<-time.After(1500 * time.Millisecond) // longer than its ttl
+	now := startAgain(t, d, "s")
+	if !now.CreatedAt.Equal(s.CreatedAt) {
+		t.Errorf("it was made at %v, and now at %v", s.CreatedAt, now.CreatedAt)
+	}
+	was := stop(t, d, "s")
+	if was.ExpiresAt == nil || was.ExpiresAt.Sub(*was.StoppedAt) != 3*time.Second {
+		t.Errorf("it is stopped since %v until %v", was.StoppedAt, was.ExpiresAt)
+	}
+	boxtest.Eventually(t, "it is removed", func() bool {
+		_, err := d.Session(t.Context(), "s")
+		return boxtest.StatusOf(err) == http.StatusNotFound && strings.Contains(err.Error(), "stopped_age")
+	})
+}
+
+// A session lives for as long as max_lifetime says, whatever it was stopped in between.
+func TestALifetimeDoesNotCountTheTimeStopped(t *testing.T) {
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{TTL: boxtest.Duration("0s"), MaxLifetime: boxtest.Duration("1h")}})
+	end := session(t, d, "s").ExpiresAt
+	stop(t, d, "s")
+	<-time.After(1100 * time.Millisecond)
+	now := startAgain(t, d, "s")
+	if later := now.ExpiresAt.Sub(*end); later < 1100*time.Millisecond || later > time.Minute {
+		t.Errorf("it ends %v later", later)
+	}
+}
+
+// Stopped sessions outlive boxd, its keeper and all that is in the runtime directory, and so the host; boxd may end its
+// boxes when it stops.
+func TestAStoppedSessionOutlivesTheHost(t *testing.T) {
+	d := boxtest.Start(t) // which ends its sessions when it stops
+	before := d.Look()
+	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false), HomeOnDisk: new(true), Env: map[string]string{"A": "value"}})
+	d.NewSession(t, api.SessionRequest{ID: "runs"})
+	d.NewProcess(t, "s", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}, Restart: &api.Restart{Policy: "always"}})
+	d.Sh(t, "s", "echo f > f; echo home > ~/f; echo top > /opt/f")
+	record := d.Record(t, "s")
+	if text, err := os.ReadFile(record); err != nil || strings.Contains(string(text), "value") {
+		t.Errorf("while it runs the record has the environment: %s, %v", text, err)
+	}
+	stop(t, d, "s")
+	info, err := os.Stat(record)
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("its record has mode %v, %v", info.Mode(), err)
+	}
+	keeper := d.Keeper()
+	d.Stop()
+	boxtest.Eventually(t, "the keeper has gone", func() bool { return !boxtest.Lives(keeper) })
+	if err := os.RemoveAll(filepath.Join(d.Dir, "run")); err != nil {
+		t.Fatal(err)
+	}
+	d.Restart()
+	if _, err := d.Session(t.Context(), "runs"); boxtest.StatusOf(err) != http.StatusNotFound {
+		t.Errorf("the other: %v", err)
+	}
+	if s, err := d.Session(t.Context(), "s"); err != nil || s.State != "stopped" {
+		t.Errorf("it is %+v, %v", s, err)
+	}
+	startAgain(t, d, "s")
+	if got := d.Sh(t, "s", "cat f ~/f /opt/f; echo $A"); got != "f\nhome\ntop\nvalue\n" {
+		t.Errorf("there is %q", got)
+	}
+	if p, err := d.Process(t.Context(), "s", "p", 0); err != nil || p.State == "ended" {
+		t.Errorf("the process is %+v, %v", p, err)
+	}
+	if text, err := os.ReadFile(record); err != nil || strings.Contains(string(text), "env_values") {
+		t.Errorf("when it runs again the record has the environment: %s, %v", text, err)
+	}
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
+		t.Error(err)
+	}
+	if files := d.Look().Files; len(files) != len(before.Files) {
+		t.Errorf("there is left: %q", files)
+	}
+}
+
+// Mounts that a session was given while it lived are given to it again, and what was made for them on the host is there for
+// as long as it runs. One that cannot be is told and left out.
+func TestMountsComeBackWithASession(t *testing.T) {
+	d := boxtest.Start(t, boxtest.MountSources)
+	source, other := d.NamedMountSource(t, "a", 4242), d.NamedMountSource(t, "b", 4242)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	for target, dir := range map[string]string{"/mnt/a": source, "/mnt/b": other} {
+		if _, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: dir, Target: target, Mode: "ro"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(source, "f"), []byte("mine\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	stop(t, d, "s")
+	if list, err := d.Mounts(t.Context(), "s"); err == nil && len(list) > 0 {
+		t.Errorf("it has the mounts %+v", list)
+	}
+	if err := os.RemoveAll(other); err != nil {
+		t.Fatal(err)
+	}
+	startAgain(t, d, "s")
+	if got := d.Sh(t, "s", "cat /mnt/a/f; test -e /mnt/b/f || echo none"); got != "mine\nnone\n" {
+		t.Errorf("there is %q", got)
+	}
+	if log := d.Log(); !strings.Contains(log, "cannot restore a mount") {
+		t.Error("nobody was told of the other")
+	}
+}
+
+// A start that fails leaves the session as it was, with its files.
+func TestAStartThatFailsLeavesTheSessionStopped(t *testing.T) {
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.NamedMountSource(t, "a", 4242)
+	d.NewSession(t, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: source, Target: "/mnt/a", Mode: "ro"}}})
+	d.Sh(t, "s", "echo f > f")
+	was := stop(t, d, "s")
+	away := source + "-away"
+	if err := os.Rename(source, away); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, err := d.StartSession(t.Context(), "s")
+		boxtest.Refused(t, err, http.StatusBadRequest, "mounts[0].source")
+		if s, err := d.Session(t.Context(), "s"); err != nil || s.State != "stopped" || !s.StoppedAt.Equal(*was.StoppedAt) {
+			t.Errorf("it is %+v, %v", s, err)
+		}
+	}
+	if err := os.Rename(away, source); err != nil {
+		t.Fatal(err)
+	}
+	startAgain(t, d, "s")
+	if got := d.Sh(t, "s", "cat f"); got != "f\n" {
+		t.Errorf("there is %q", got)
+	}
+}
+
+// A boxd that is started by its first client ends when only stopped sessions are left, and the next one has them.
+func TestABoxdWithNothingButStoppedSessionsEnds(t *testing.T) {
+	d := boxtest.Start(t)
+	rewrite(t, d, "[daemon]\n", "[daemon]\nidle_exit = \"1s\"\n")
+	m := d.Managed(0)
+	hears(t, m, "READY=1")
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	stop(t, d, "s")
+	d.Close()
+	if err := d.Wait(); err != nil {
+		t.Fatalf("it ends with %v", err)
+	}
+	d.Restart()
+	startAgain(t, d, "s")
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
+		t.Error(err)
+	}
 }

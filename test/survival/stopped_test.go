@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package survival_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// A boxd, or its keeper, that is killed at any moment of a stop or a start leaves a session that runs or one that is stopped,
+// with its files and its environment, and no box that is nobody's. The moments are spread over how long either takes.
+func TestASessionIsStoppedOrRunsWhateverIsKilled(t *testing.T) {
+	const moments = 16
+	d := start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false), HomeOnDisk: new(true), Env: map[string]string{"A": "value"}})
+	d.Sh(t, "s", "echo f > /workspace/f; echo home > ~/f; echo top > /opt/f")
+	d.NewProcess(t, "s", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}, Restart: &api.Restart{Policy: "always"}})
+	do := map[bool]func() error{
+		true:  func() error { _, err := d.StopSession(t.Context(), "s"); return err },
+		false: func() error { _, err := d.StartSession(t.Context(), "s"); return err },
+	}
+	takes := map[bool]time.Duration{}
+	for _, stops := range []bool{true, false} {
+		begin := time.Now()
+		if err := do[stops](); err != nil {
+			t.Fatal(err)
+		}
+		takes[stops] = time.Since(begin)
+	}
+	left := map[string]int{}
+	for i := range 4 * moments {
+		stops, keeper := i%2 == 0, i/2%2 == 1
+		at := takes[stops] * time.Duration(i/4) / moments
+		over := make(chan error, 1)
+		go func() { over <- do[stops]() }() // ends with boxd
+		<-time.After(at)
+		if keeper {
+			if pid := d.Keeper(); pid > 0 {
+				if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+					t.Fatal(err)
+				}
+			}
+			if err := <-over; err != nil && boxtest.StatusOf(err) != 503 {
+				t.Fatalf("%d, %v: %v", i, at, err)
+			}
+		} else {
+			d.Kill()
+			<-over
+			d.Restart()
+		}
+		s, err := d.Session(t.Context(), "s")
+		if err != nil {
+			t.Fatalf("%d, after %v of a stop %v, of the keeper %v: %v", i, at, stops, keeper, err)
+		}
+		left[fmt.Sprintf("%s after a stop %v", s.State, stops)]++
+		switch s.State {
+		case "ready":
+		case "stopped":
+			if boxes := boxesOf(t, d); len(boxes) > 0 {
+				t.Errorf("%d: it is stopped, and there are boxes: %q", i, boxes)
+			}
+		default:
+			t.Fatalf("%d: it is %s", i, s.State)
+		}
+		if err := do[false](); err != nil {
+			t.Fatalf("%d: start: %v", i, err)
+		}
+		if got := d.Sh(t, "s", "cat /workspace/f ~/f /opt/f; echo $A"); got != "f\nhome\ntop\nvalue\n" {
+			t.Fatalf("%d: there is %q", i, got)
+		}
+		if p, err := d.Process(t.Context(), "s", "p", 0); err != nil || p.State == "ended" {
+			t.Errorf("%d: after %v of a stop %v, of the keeper %v, the process is %+v, %v", i, at, stops, keeper, p, err)
+		}
+		if boxes := boxesOf(t, d); len(boxes) != 1 {
+			t.Errorf("%d: it runs, and there are the boxes %q", i, boxes)
+		}
+		if i+1 < 4*moments && i%2 == 0 { // what the next round starts
+			if err := do[true](); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Logf("%v; a stop takes %v, a start %v", left, takes[true], takes[false])
+}
+
+// boxesOf lists the directories of the boxes that the keeper knows.
+func boxesOf(t *testing.T, d *boxtest.Daemon) (list []string) {
+	t.Helper()
+	entries, err := os.ReadDir(d.Dir + "/run/boxes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			list = append(list, e.Name())
+		}
+	}
+	return list
+}

@@ -118,8 +118,10 @@ func (f *startFlags) request(id, name string, argv []string) (*api.ProcessReques
 }
 
 // anyGiven reports whether a flag of the command itself was given.
-func (f *startFlags) anyGiven() (given bool) {
-	f.set.VisitAll(func(flag *pflag.Flag) { given = given || flag.Changed })
+func (f *startFlags) anyGiven(cmd *cobra.Command) (given bool) {
+	f.set.VisitAll(func(flag *pflag.Flag) {
+		given = given || flag.Changed && cmd.LocalNonPersistentFlags().Lookup(flag.Name) != nil
+	})
 	return given
 }
 
@@ -170,8 +172,9 @@ is removed; logs and attach show its output. If the box already has a process of
 same flags, start does nothing. Without NAME, the process is named after the program, which then
 follows --.
 
-With nothing but BOX, start starts a box again that boxctl stop has stopped: with its name, settings,
-environment and files, and with the processes of --restart always. It waits for room as create does.`,
+With nothing but BOX, start starts a box again that boxctl stop has stopped: with its name,
+settings, environment and files, and with the processes of --restart always. It waits for room as
+create does.`,
 		Example: `  boxctl start --restart on-failure --ready-port 8080 --wait work web -- ./serve
   boxctl start --stdin --restart always --restart-limit 0 work mcp -- python3 /opt/mcp/server.py
   boxctl start -t work shell -- bash
@@ -180,7 +183,7 @@ environment and files, and with the processes of --restart always. It waits for 
 		Args: usage(names(cobra.MinimumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id := args[0]
-			if len(args) == 1 && !f.anyGiven() {
+			if len(args) == 1 && !f.anyGiven(cmd) {
 				s, err := c.StartSession(cmd.Context(), id)
 				if err == nil && a.json {
 					return a.printJSON(s)
@@ -281,10 +284,10 @@ func (a *app) stopCommand() *cobra.Command {
 		Long: `stop sends each process its stop signal, kills it if it does not end in its grace time, and returns
 when all of them have ended. Their output can still be read for a while, unless --rm removes it.
 
-Without PROCESS, stop stops the box: it ends all its programs and frees its memory, and keeps its
-name, settings, environment, workspace, changes to the root filesystem, and the home directory if
-the box has --home-on-disk. /tmp and any other home directory are lost. boxctl start BOX starts it
-again, also after a reboot of the host.`,
+Without PROCESS, stop stops the box: it ends all programs of the box and frees its memory. Name,
+settings, environment, workspace and changes to the root filesystem stay, and the home directory of
+a box with --home-on-disk. /tmp and any other home directory are lost. boxctl start BOX starts the
+box again, also after a reboot of the host.`,
 		Example: `  boxctl stop work web
   boxctl stop --signal INT --grace 1m work job
   boxctl stop work`,

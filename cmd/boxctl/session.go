@@ -44,7 +44,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
 	f.set.StringVarP(&f.profile, "profile", "p", "", "`PROFILE` profile to take limits and rules from")
 	f.set.StringVar(&f.image, "image", "", "`IMAGE` root filesystem: host, or an image of boxctl images ls")
-	f.set.BoolVar(&f.diskHome, "home-on-disk", false, "keep the home directory on disk instead of in memory, also while the box is stopped")
+	f.set.BoolVar(&f.diskHome, "home-on-disk", false, "store the home directory on disk instead of in memory; it stays while the box is stopped")
 	f.set.BoolVar(&f.writable, "writable-root", false, "let programs change files of the image, for this box only")
 	f.set.StringVar(&f.userName, "user-name", "", "`NAME` name of the user that programs run as; the id stays 1000")
 	f.set.StringVar(&f.home, "home", "", "`DIRECTORY` home directory of that user: /root or /home/NAME")

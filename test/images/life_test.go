@@ -157,3 +157,37 @@ func TestAUserOfAnImageHasTheNameAndTheHomeOfItsSession(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A stopped session keeps the tree of its image, whatever becomes of the image, and its changes to that.
+func TestAStoppedSessionKeepsItsImage(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	imports(t, d, simple(t, "now:1", layer(t, entry{name: "version", content: "old"}, entry{name: "gone", content: "old"})).layout(t), "")
+	d.NewSession(t, api.SessionRequest{ID: "s", Image: new("now:1"), ReadOnlyRoot: new(false)})
+	does(t, d, "s", "write=/mine", "remove=/gone", "write=/etc/own")
+	if _, err := d.StopSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.DeleteImage(t.Context(), "now:1"); err != nil {
+		t.Fatal(err)
+	}
+	d.Stop()
+	d.Restart()
+	if s, err := d.StartSession(t.Context(), "s"); err != nil || s.Image != "now:1" {
+		t.Fatalf("%+v, %v\n%s", s, err, d.Log())
+	}
+	if got := does(t, d, "s", "cat=/version", "cat=/mine", "cat=/etc/own"); got != "oldwrittenwritten" || trees(t, d) != 1 {
+		t.Errorf("it has %q, and there are %d trees", got, trees(t, d))
+	}
+	if got := does(t, d, "s", "cat=/gone"); !strings.Contains(got, "no such file") {
+		t.Errorf("what it had removed is there: %q", got)
+	}
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
+	d.Warm()
+	d.NothingLeft(before)
+}

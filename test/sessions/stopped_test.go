@@ -473,3 +473,38 @@ func TestABoxdWithNothingButStoppedSessionsEnds(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A session that was stopped has the versions of skills and drives that it had, whatever has become of them, and those that it
+// was given while it lived; of others it holds nothing.
+func TestSkillsAndDrivesComeBackWithASession(t *testing.T) {
+	d := boxtest.Start(t, "[drives]\nkeep_versions = 1\n")
+	skill(t, d, "one", "first")
+	skill(t, d, "two", "second")
+	fillDrive(t, d, drive, "first")
+	d.NewSession(t, api.SessionRequest{ID: "s", Skills: []string{"one"}, Drives: []string{drive}})
+	activate(t, d, "s", "two", true)
+	fillDrive(t, d, drive, "second")
+	switchDrive(t, d, "s", drive, 2, false)
+	if n := driveTrees(t, d); n != 2 {
+		t.Errorf("%d versions are there", n)
+	}
+	stop(t, d, "s")
+	boxtest.Eventually(t, "the version that a program might have used is gone", func() bool { return driveTrees(t, d) == 1 })
+	if err := reword(t, d, "one", "reworded"); err != nil {
+		t.Fatal(err)
+	}
+	fillDrive(t, d, drive, "third")
+	d.Stop()
+	d.Restart()
+	startAgain(t, d, "s")
+	if got := d.Sh(t, "s", "cat /skills/one/text /skills/two/text /drives/me/data/text"); got != "firstsecondsecond" {
+		t.Errorf("it has %q", got)
+	}
+	if s := session(t, d, "s"); len(s.Skills) != 2 || len(s.Drives) != 1 || s.Drives[0].Version != 2 || s.Drives[0].Earlier != 0 {
+		t.Errorf("it has %+v, %+v", s.Skills, s.Drives)
+	}
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
+		t.Error(err)
+	}
+	boxtest.Eventually(t, "only the newest version is there", func() bool { return driveTrees(t, d) == 1 })
+}

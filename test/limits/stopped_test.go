@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package limits_test
+
+import (
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// A stopped session has no group and no memory, and what it has on disk stays within its quota: workspace, home and changes
+// to its root together, before and after, whatever keeper and boxd.
+func TestAStoppedSessionKeepsItsQuota(t *testing.T) {
+	d := start(t)
+	d.Warm()
+	before := d.Look()
+	const most = 32 * quantity.MiB
+	s := d.NewSession(t, api.SessionRequest{
+		ID: "s", ReadOnlyRoot: new(false), HomeOnDisk: new(true), Patch: limits.Patch{Memory: new(128 * quantity.MiB), WorkspaceQuota: new(most)},
+	})
+	fill := func(path string) string { // as far as it goes, and prints how many MiB that is
+		return "i=0; while [ $i -lt 64 ] && head -c 1M /dev/zero >> " + path + " 2>/dev/null; do i=$((i+1)); done; echo $i"
+	}
+	d.Sh(t, "s", "head -c 8M /dev/zero > /workspace/f; head -c 8M /dev/zero > ~/f; head -c 8M /dev/zero > /opt/f")
+	used := func() quantity.Size {
+		t.Helper()
+		now, err := d.Session(t.Context(), "s")
+		if err != nil || now.Workspace == nil || now.Workspace.Limit != most {
+			t.Fatalf("%+v, %v", now, err)
+		}
+		return now.Workspace.Used
+	}
+	if u := used(); u < 24*quantity.MiB || u > 26*quantity.MiB {
+		t.Errorf("%v are used", u)
+	}
+	memory := boxtest.GroupFile(t, s.Group, "memory.max")
+	if _, err := d.StopSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if now := d.Look(); len(now.Groups) != len(before.Groups) || len(now.Processes) != len(before.Processes) {
+		t.Errorf("there are the groups %q and processes %q", now.Groups, now.Processes)
+	}
+	if u := used(); u < 24*quantity.MiB || u > 26*quantity.MiB {
+		t.Errorf("stopped, it uses %v", u)
+	}
+	d.Stop()
+	d.Restart()
+	again, err := d.StartSession(t.Context(), "s")
+	if err != nil || again.Enforcement["workspace"] != s.Enforcement["workspace"] || again.Memory != s.Memory {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	boxtest.GroupHas(t, "after its start", again.Group, map[string]string{"memory.max": memory})
+	for _, path := range []string{"/workspace/g", "~/g", "/opt/g"} {
+		if n := d.Sh(t, "s", fill(path)+"; rm -f "+path); n < "6" || len(n) != 2 {
+			t.Errorf("%s takes %s MiB more", path, n)
+		}
+	}
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
+		t.Error(err)
+	}
+	d.NothingLeft(before)
+}

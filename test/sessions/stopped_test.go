@@ -56,6 +56,7 @@ func TestAStoppedSessionComesBackAsItWas(t *testing.T) {
 		"writable":       {ReadOnlyRoot: new(false)},
 		"home":           {HomeOnDisk: new(true)},
 		"writable, home": {ReadOnlyRoot: new(false), HomeOnDisk: new(true)},
+		"other user":     {ReadOnlyRoot: new(false), HomeOnDisk: new(true), UserName: new("user"), Home: new("/home/user")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := d.Look()
@@ -92,7 +93,11 @@ func TestAStoppedSessionComesBackAsItWas(t *testing.T) {
 			if got := d.Sh(t, "s", "tr '\\0' '\\n' < /proc/self/environ | sort"); got != env {
 				t.Errorf("its environment was\n%q and is\n%q", env, got)
 			}
-			if got := d.Sh(t, "s", "cat /workspace/f; stat -c %a%U /workspace/d; ls /tmp"); got != "work\n700box\n" {
+			user := "box"
+			if req.UserName != nil {
+				user = *req.UserName
+			}
+			if got := d.Sh(t, "s", "cat /workspace/f; stat -c %a%U /workspace/d; ls /tmp"); got != "work\n700"+user+"\n" {
 				t.Errorf("in workspace and /tmp is %q", got)
 			}
 			home := "1\n"

@@ -185,7 +185,7 @@ func (b *bench) makeCases(ctx context.Context) error {
 			return succeed(d.c.Run(ctx, &api.OneShotRequest{Exec: *trueRequest()}))
 		}))
 	}
-	if err := errors.Join(b.warmCases(ctx), b.costCases(ctx, without), b.langbotCases(ctx)); err != nil {
+	if err := errors.Join(b.warmCases(ctx), b.costCases(ctx, without), b.langbotCases(ctx), b.e2bCases(ctx)); err != nil {
 		return err
 	}
 	if err := b.addCommand(ctx, "boxd: boxctl run, the whole program", filepath.Join(b.bin, "boxctl"),

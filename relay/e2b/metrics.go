@@ -5,9 +5,16 @@ package e2b
 import (
 	"context"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// How often what a sandbox uses is measured, and how much of that is kept.
+const (
+	sampleEvery = 5 * time.Second
+	maxSamples  = 360
 )
 
 // metric is what a sandbox uses at a time.
@@ -15,7 +22,7 @@ type metric struct {
 	Timestamp     time.Time `json:"timestamp"`
 	TimestampUnix int64     `json:"timestampUnix"`
 	CPUCount      int       `json:"cpuCount"`
-	CPUUsedPct    float64   `json:"cpuUsedPct"`
+	CPUUsedPct    float64   `json:"cpuUsedPct"` // of all processors that it may use, since the sample before
 	MemUsed       int64     `json:"memUsed"`
 	MemTotal      int64     `json:"memTotal"`
 	MemCache      int64     `json:"memCache"`
@@ -23,7 +30,20 @@ type metric struct {
 	DiskTotal     int64     `json:"diskTotal"`
 }
 
-// measure looks at what a sandbox uses now. Without cgroups nobody knows the memory, which is 0 then.
+// history is what sandboxes have used lately, of those with cgroups.
+type history struct {
+	mu  sync.Mutex
+	all map[string]*samples // by the ids of sandboxes
+}
+
+// samples are those of one sandbox.
+type samples struct {
+	list []metric // oldest first
+	cpu  time.Duration
+	at   time.Time
+}
+
+// measure looks at what a sandbox uses now. Without cgroups nobody knows the processor time and the memory, which are 0 then.
 func (s *Server) measure(ctx context.Context, of *session.Session) metric {
 	now := time.Now()
 	info := of.Info()
@@ -31,21 +51,56 @@ func (s *Server) measure(ctx context.Context, of *session.Session) metric {
 	m := metric{
 		Timestamp: now.UTC(), TimestampUnix: now.Unix(), CPUCount: max(1, int(set.CPUs+0.999)), MemTotal: int64(set.Memory), DiskTotal: int64(set.WorkspaceQuota),
 	}
-	if u := of.Usage(); u != nil {
-		m.MemUsed = int64(u.Memory)
-		if age := now.Sub(of.Created); age > 0 && set.CPUs > 0 {
-			m.CPUUsedPct = 100 * u.CPU.Seconds() / age.Seconds() / set.CPUs
-		}
-	}
 	if disk := s.cfg.Sup.Work(ctx, of); disk != nil {
 		m.DiskUsed, m.DiskTotal = int64(disk.Used), int64(disk.Limit)
+	}
+	u := of.Usage()
+	if u == nil {
+		return m
+	}
+	m.MemUsed = int64(u.Memory)
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	before := s.history.all[of.ID]
+	if before == nil {
+		before = &samples{at: of.Created}
+		if s.history.all == nil {
+			s.history.all = map[string]*samples{}
+		}
+		s.history.all[of.ID] = before
+	}
+	if took := now.Sub(before.at); took > 0 && set.CPUs > 0 {
+		m.CPUUsedPct = max(0, 100*(u.CPU-before.cpu).Seconds()/took.Seconds()/set.CPUs)
+	}
+	if now.Sub(before.at) >= sampleEvery/2 {
+		before.cpu, before.at = u.CPU, now
+		before.list = append(before.list, m)
+		before.list = before.list[max(0, len(before.list)-maxSamples):]
 	}
 	return m
 }
 
-// metrics answers with what a sandbox uses now, if that is within the range asked for.
+// sample measures all sandboxes with cgroups, and forgets those that are gone.
+func (s *Server) sample(ctx context.Context) {
+	live := map[string]bool{}
+	for _, of := range s.index.all() {
+		live[of.ID] = true
+		if info := of.Info(); of.Grouped() && info.State == session.StateReady {
+			s.measure(ctx, of)
+		}
+	}
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	for id := range s.history.all {
+		if !live[id] {
+			delete(s.history.all, id)
+		}
+	}
+}
+
+// metrics answers with what a sandbox has used within a range of time.
 func (c *controlCall) metrics() error {
-	s, err := c.session()
+	of, err := c.session()
 	if err != nil {
 		return err
 	}
@@ -58,11 +113,24 @@ func (c *controlCall) metrics() error {
 	if err != nil {
 		return err
 	}
-	list := []metric{}
-	if m := c.server.measure(c.r.Context(), s); start <= m.TimestampUnix && m.TimestampUnix <= end+1 {
-		list = append(list, m)
+	last := c.server.measure(c.r.Context(), of)
+	h := &c.server.history
+	h.mu.Lock()
+	var list []metric
+	if past := h.all[of.ID]; past != nil {
+		list = append(list, past.list...)
 	}
-	reply(c.w, http.StatusOK, list)
+	h.mu.Unlock()
+	if len(list) == 0 || list[len(list)-1].Timestamp.Before(last.Timestamp) {
+		list = append(list, last)
+	}
+	within := []metric{}
+	for _, m := range list {
+		if start <= m.TimestampUnix && m.TimestampUnix <= end+1 {
+			within = append(within, m)
+		}
+	}
+	reply(c.w, http.StatusOK, within)
 	return nil
 }
 

@@ -80,26 +80,17 @@ func pausing(req *policy.Request, seconds int64, memory bool) {
 // pauseEvery is how often it is looked whether the time of a sandbox is over.
 const pauseEvery = time.Second
 
-// pauses pauses the sandboxes whose time is over, until ctx ends.
-func (s *Server) pauses(ctx context.Context) {
-	tick := time.NewTicker(pauseEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
+// pauseDue pauses the sandboxes whose time is over.
+func (s *Server) pauseDue(ctx context.Context) {
+	for _, of := range s.index.all() {
+		labels := of.Current().Labels
+		info := of.Info()
+		if at, ok := endOf(labels); !ok || time.Now().Before(at) || isPaused(&info) || info.State != session.StateReady {
+			continue
 		}
-		for _, of := range s.index.all() {
-			labels := of.Current().Labels
-			info := of.Info()
-			if at, ok := endOf(labels); !ok || time.Now().Before(at) || isPaused(&info) || info.State != session.StateReady {
-				continue
-			}
-			if err := s.pause(ctx, of, labels[labelMemory] != "" && of.Grouped()); err != nil && ctx.Err() == nil {
-				s.cfg.Log.Warn("cannot pause a sandbox whose time is over; it is ended", "session", of.ID, "owner", of.Owner.Name, "error", err)
-				_ = s.cfg.Sup.End(ctx, of, session.EndLifetime) // it goes on ending, and logs what resists
-			}
+		if err := s.pause(ctx, of, labels[labelMemory] != "" && of.Grouped()); err != nil && ctx.Err() == nil {
+			s.cfg.Log.Warn("cannot pause a sandbox whose time is over; it is ended", "session", of.ID, "owner", of.Owner.Name, "error", err)
+			_ = s.cfg.Sup.End(ctx, of, session.EndLifetime) // it goes on ending, and logs what resists
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -56,6 +57,7 @@ type Server struct {
 	rpc     *http.ServeMux // RPCs of a sandbox, see withSandbox
 	code    *Contexts
 	watches watches
+	history history
 }
 
 // New returns a server; Serve makes it work.
@@ -100,13 +102,28 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	watched, unwatch := context.WithCancel(ctx)
 	var beside sync.WaitGroup
-	beside.Go(func() { s.pauses(watched) })
+	beside.Go(func() { every(watched, pauseEvery, s.pauseDue) })
+	beside.Go(func() { every(watched, sampleEvery, s.sample) })
 	all.Wait()
 	front.End(ctx)
 	unwatch()
 	beside.Wait()
 	s.watches.close()
 	return errors.Join(errs...)
+}
+
+// every does something again and again until ctx ends.
+func every(ctx context.Context, period time.Duration, do func(context.Context)) {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			do(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // ServeHTTP answers a request.

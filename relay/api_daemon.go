@@ -10,7 +10,6 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
 
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -50,7 +49,7 @@ func getStatus(c *Call) (any, error) {
 		Version: c.Version, StartedAt: c.Started, Sessions: o.Sessions, MaxSessions: o.MaxSessions, Stopped: o.Stopped,
 		Processes: o.Processes, MaxProcesses: o.MaxProcesses, Running: o.Running, Executed: o.Executed,
 		ControlGroups: o.ControlGroups, BestEffort: o.BestEffort, Unenforced: append([]string{}, o.Unenforced...),
-		Enforced: wire.Enforced(o.Enforced), Degraded: append([]string{}, o.Degraded...),
+		Enforced: enforcedAnswer(o.Enforced), Degraded: append([]string{}, o.Degraded...),
 	}, nil
 }
 

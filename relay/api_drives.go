@@ -14,7 +14,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
@@ -279,9 +278,9 @@ func switchDrive(c *Call) (any, error) {
 		return nil, err
 	}
 	if isNew {
-		return Created{Body: wire.Drive(&k)}, nil
+		return Created{Body: driveAnswer(&k)}, nil
 	}
-	return wire.Drive(&k), nil
+	return driveAnswer(&k), nil
 }
 
 // detachDrive takes a drive from a session.

@@ -8,7 +8,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
@@ -25,17 +24,17 @@ func execSession(c *Call) (any, error) {
 	}
 	dry := req.DryRun
 	req.DryRun = false
-	exec, err := wire.ExecRequest(&req)
+	exec, err := execRequestOf(&req)
 	if err != nil {
 		return nil, err
 	}
-	asked, err := wire.Changes(&req)
+	asked, err := changesRequest(&req)
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case dry:
-		return wire.Plan(c.Context(), c.Log, c.Sup.PlanExec(s, exec)), nil
+		return planAnswer(c.Context(), c.Log, c.Sup.PlanExec(s, exec)), nil
 	case req.ID != "":
 		return executeProcess(c, s, &req, exec, asked)
 	case req.Detach:
@@ -65,8 +64,8 @@ func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *sessi
 	if err != nil {
 		return nil, err
 	}
-	res := wire.ExecResult(s.ID, result, r.Encoding)
-	res.Changes = wire.Changed(w.EndProcess(c.Context(), p, isNew))
+	res := execAnswer(s.ID, result, r.Encoding)
+	res.Changes = changesAnswer(w.EndProcess(c.Context(), p, isNew))
 	return res, nil
 }
 
@@ -82,12 +81,12 @@ func run(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked, err := wire.Changes(&req.Exec)
+	asked, err := changesRequest(&req.Exec)
 	if err != nil {
 		return nil, err
 	}
 	if dry {
-		return wire.Plan(c.Context(), c.Log, c.Sup.PlanOneShot(c.Context(), c.Caller, wire.SessionRequest(&req.Session), exec)), nil
+		return planAnswer(c.Context(), c.Log, c.Sup.PlanOneShot(c.Context(), c.Caller, sessionRequestOf(&req.Session), exec)), nil
 	}
 	s, err := makeOneShot(c, &req.Session, exec)
 	if err != nil {
@@ -105,7 +104,7 @@ func oneShotRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
 	case r.Detach:
 		return nil, fault.Field("exec.detach", "true", "false, as the execution ends with its session")
 	}
-	return wire.ExecRequest(r)
+	return execRequestOf(r)
 }
 
 // makeOneShot makes the session of a single execution. It must be new, since it will be removed.
@@ -117,7 +116,7 @@ func makeOneShot(c *Call, req *api.SessionRequest, exec *session.ExecRequest) (*
 	if err := c.Sup.CheckExec(c.Caller, req.Profile, exec); err != nil {
 		return nil, err
 	}
-	want := wire.SessionRequest(req)
+	want := sessionRequestOf(req)
 	want.OneShot = true
 	s, isNew, err := c.Sup.Create(c.Context(), c.Caller, want)
 	if err == nil && !isNew {
@@ -139,7 +138,7 @@ func execute(c *Call, s *session.Session, req *api.ExecRequest, exec *session.Ex
 	if err != nil {
 		return nil, err
 	}
-	r := wire.ExecResult(s.ID, result, req.Encoding)
-	r.Changes = wire.Changed(w.End(c.Context()))
+	r := execAnswer(s.ID, result, req.Encoding)
+	r.Changes = changesAnswer(w.End(c.Context()))
 	return r, nil
 }

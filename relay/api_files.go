@@ -13,7 +13,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
@@ -50,8 +49,8 @@ func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Req
 	return sessionfiles.Do(c.Context(), s, req, body)
 }
 
-// path reads the two forms of a path. missing is what an absent one stands for; "": it must be there.
-func path(field, text, encoded, missing string) ([]byte, error) {
+// requestPath reads the two forms of a path. missing is what an absent one stands for; "": it must be there.
+func requestPath(field, text, encoded, missing string) ([]byte, error) {
 	switch {
 	case text != "" && encoded != "":
 		return nil, fault.Field(field+"_base64", encoded, "left out with "+field)
@@ -103,7 +102,7 @@ func readFile(c *Call) (any, error) {
 	var raw bool
 	a, data, err := ask(c, func(in *api.FileRead, s *session.Session) (*files.Request, []byte, error) {
 		limits := s.Config().Files
-		p, err := path("path", in.Path, in.PathBase64, "")
+		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err != nil {
 			return nil, nil, err
 		}
@@ -147,7 +146,7 @@ func readFile(c *Call) (any, error) {
 
 func content(a *files.ReadAnswer, data []byte, raw bool) *api.FileContent {
 	f := &api.FileContent{
-		File: wire.File(&a.File), Encoding: utf8Encoding, StartLine: a.FirstLine, EndLine: a.LastLine, ByteOffset: a.Offset, NextByteOffset: a.Next,
+		File: fileAnswer(&a.File), Encoding: utf8Encoding, StartLine: a.FirstLine, EndLine: a.LastLine, ByteOffset: a.Offset, NextByteOffset: a.Next,
 		Truncated: a.Cut != "", TruncatedBy: a.Cut,
 	}
 	if raw || !utf8.Valid(data) {
@@ -172,7 +171,7 @@ func checkDigest(d string) error {
 // writeFile makes a content that of a file.
 func writeFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileWrite, s *session.Session) (*files.Request, []byte, error) {
-		p, err := path("path", in.Path, in.PathBase64, "")
+		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err != nil {
 			return nil, nil, err
 		}
@@ -190,7 +189,7 @@ func writeFile(c *Call) (any, error) {
 			}
 			w.Mode = &mode
 		}
-		if w.Xattrs, err = wire.Xattrs(in.XattrsPrefix, in.Xattrs); err != nil {
+		if w.Xattrs, err = xattrsOf(in.XattrsPrefix, in.Xattrs); err != nil {
 			return nil, nil, err
 		}
 		body := []byte(in.Content)
@@ -214,7 +213,7 @@ func writeFile(c *Call) (any, error) {
 // editFile replaces texts in a file.
 func editFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileEdit, s *session.Session) (*files.Request, []byte, error) {
-		p, err := path("path", in.Path, in.PathBase64, "")
+		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err == nil {
 			err = checkDigest(in.IfMatch)
 		}
@@ -233,7 +232,7 @@ func editFile(c *Call) (any, error) {
 	if a.Edit == nil {
 		return nil, files.ErrMalformed
 	}
-	out := &api.FileEdited{File: wire.File(&a.Edit.File), Edits: []api.FileReplaced{}}
+	out := &api.FileEdited{File: fileAnswer(&a.Edit.File), Edits: []api.FileReplaced{}}
 	for _, r := range a.Edit.Edits {
 		out.Edits = append(out.Edits, api.FileReplaced(r))
 	}

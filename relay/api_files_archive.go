@@ -29,7 +29,7 @@ func downloadFile(c *Call) (any, error) {
 		return nil, err
 	}
 	query := c.R.URL.Query()
-	p, err := path("path", query.Get("path"), query.Get("path_base64"), workspace)
+	p, err := requestPath("path", query.Get("path"), query.Get("path_base64"), workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func collectOutputs(c *Call) (any, error) {
 		return nil, err
 	}
 	req := &files.Pack{}
-	if req.Path, err = path("path", in.Path, in.PathBase64, workspace); err != nil {
+	if req.Path, err = requestPath("path", in.Path, in.PathBase64, workspace); err != nil {
 		return nil, err
 	}
 	for _, p := range in.Paths {
@@ -117,7 +117,7 @@ func uploadFile(c *Call) (any, error) {
 		return nil, err
 	}
 	query := c.R.URL.Query()
-	p, err := path("path", query.Get("path"), query.Get("path_base64"), workspace)
+	p, err := requestPath("path", query.Get("path"), query.Get("path_base64"), workspace)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
@@ -28,7 +27,7 @@ func diffFiles(c *Call) (any, error) {
 	if a.Changes == nil {
 		return nil, files.ErrMalformed
 	}
-	return wire.Changed(&sessionfiles.ChangesReport{ChangesAnswer: *a.Changes, Exact: true}), nil
+	return changesAnswer(&sessionfiles.ChangesReport{ChangesAnswer: *a.Changes, Exact: true}), nil
 }
 
 // discardOutputs undoes what the programs of a session have changed of its image.

@@ -10,8 +10,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/session"
-
-	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 func entries(a *files.Answer, err error) (any, error) {
@@ -23,7 +21,7 @@ func entries(a *files.Answer, err error) (any, error) {
 	}
 	out := &api.FileEntries{Entries: []api.File{}, Truncated: a.List.Cut != ""}
 	for i := range a.List.Entries {
-		out.Entries = append(out.Entries, wire.File(&a.List.Entries[i]))
+		out.Entries = append(out.Entries, fileAnswer(&a.List.Entries[i]))
 	}
 	return out, nil
 }
@@ -31,7 +29,7 @@ func entries(a *files.Answer, err error) (any, error) {
 // globFiles finds files by name.
 func globFiles(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileGlob, s *session.Session) (*files.Request, []byte, error) {
-		p, err := path("path", in.Path, in.PathBase64, workspace)
+		p, err := requestPath("path", in.Path, in.PathBase64, workspace)
 		g := &files.Glob{Path: p, Pattern: in.Pattern, Walk: s.Config().Files.MaxEntries, Ignore: !in.NoIgnore, ByName: in.Sort == "name"}
 		if err == nil && in.Sort != "" && in.Sort != "name" && in.Sort != "time" {
 			err = fault.Field("sort", in.Sort, "time, name")
@@ -50,7 +48,7 @@ func globFiles(c *Call) (any, error) {
 // listFiles answers with what is in a directory.
 func listFiles(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileList, _ *session.Session) (*files.Request, []byte, error) {
-		p, err := path("path", in.Path, in.PathBase64, workspace)
+		p, err := requestPath("path", in.Path, in.PathBase64, workspace)
 		l := &files.List{Path: p, Xattrs: in.Xattrs}
 		if err == nil {
 			l.Depth, err = bounded("depth", in.Depth, 1, mostDepth)
@@ -67,7 +65,7 @@ func listFiles(c *Call) (any, error) {
 func grepFiles(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileGrep, s *session.Session) (*files.Request, []byte, error) {
 		limits := s.Config().Files
-		p, err := path("path", in.Path, in.PathBase64, workspace)
+		p, err := requestPath("path", in.Path, in.PathBase64, workspace)
 		g := &files.Grep{
 			Path: p, Pattern: in.Pattern, Literal: in.Literal, IgnoreCase: in.IgnoreCase, Include: in.Include, Exclude: in.Exclude, Ignore: !in.NoIgnore,
 			Before: in.Before, After: in.After, NamesOnly: in.NamesOnly, Walk: limits.MaxEntries, MaxFile: maxGrepFile, MaxTotal: int64(limits.MaxSearch), MaxLine: maxGrepLine,
@@ -100,7 +98,7 @@ func grepFiles(c *Call) (any, error) {
 	}
 	for i := range g.Files {
 		var m api.FileMatch
-		m.Path, m.PathBase64 = wire.Name(g.Files[i].Path)
+		m.Path, m.PathBase64 = nameAnswer(g.Files[i].Path)
 		for _, l := range g.Files[i].Lines {
 			m.Lines = append(m.Lines, api.FileLine{Line: l.Number, Column: l.Column, Text: strings.ToValidUTF8(string(l.Text), "�"), Cut: l.Cut})
 		}
@@ -112,7 +110,7 @@ func grepFiles(c *Call) (any, error) {
 // statFile describes what is at a path.
 func statFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileStat, s *session.Session) (*files.Request, []byte, error) {
-		p, err := path("path", in.Path, in.PathBase64, "")
+		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		r := &files.Stat{Path: p, Follow: !in.NoFollow, Xattrs: in.Xattrs}
 		if in.Digest {
 			r.Digest = int64(s.Config().Files.MaxContent)
@@ -125,18 +123,18 @@ func statFile(c *Call) (any, error) {
 	if a.Stat == nil {
 		return nil, files.ErrMalformed
 	}
-	f := wire.File(a.Stat)
+	f := fileAnswer(a.Stat)
 	return &f, nil
 }
 
 // moveFile renames a file or directory.
 func moveFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileMove, _ *session.Session) (*files.Request, []byte, error) {
-		from, err := path("from", in.From, in.FromBase64, "")
+		from, err := requestPath("from", in.From, in.FromBase64, "")
 		if err != nil {
 			return nil, nil, err
 		}
-		to, err := path("to", in.To, in.ToBase64, "")
+		to, err := requestPath("to", in.To, in.ToBase64, "")
 		return &files.Request{Move: &files.Move{From: from, To: to, Overwrite: in.Overwrite, Parents: !in.NoParents}}, nil, err
 	})
 	return done(a, err)
@@ -145,7 +143,7 @@ func moveFile(c *Call) (any, error) {
 // removeFile removes a file or directory.
 func removeFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileRemove, _ *session.Session) (*files.Request, []byte, error) {
-		p, err := path("path", in.Path, in.PathBase64, "")
+		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		return &files.Request{Remove: &files.Remove{Path: p, Recursive: in.Recursive, Missing: in.MissingOK}}, nil, err
 	})
 	return done(a, err)
@@ -154,7 +152,7 @@ func removeFile(c *Call) (any, error) {
 // chmodFile changes the mode of a file or directory.
 func chmodFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileChmod, _ *session.Session) (*files.Request, []byte, error) {
-		p, err := path("path", in.Path, in.PathBase64, "")
+		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err != nil {
 			return nil, nil, err
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
@@ -23,7 +22,7 @@ import (
 // makeDirectory makes a directory.
 func makeDirectory(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileMkdir, _ *session.Session) (*files.Request, []byte, error) {
-		p, err := path("path", in.Path, in.PathBase64, "")
+		p, err := requestPath("path", in.Path, in.PathBase64, "")
 		if err != nil {
 			return nil, nil, err
 		}
@@ -56,7 +55,7 @@ func written(a *files.Answer, err error) (any, error) {
 	if a.Write == nil {
 		return nil, files.ErrMalformed
 	}
-	return &api.FileWritten{File: wire.File(&a.Write.File), Created: a.Write.Created}, nil
+	return &api.FileWritten{File: fileAnswer(&a.Write.File), Created: a.Write.Created}, nil
 }
 
 // sendFile sends a regular file or a range of it as it is read. An answer that fails on its way is cut off.
@@ -66,13 +65,13 @@ func sendFile(c *Call) (any, error) {
 		return nil, err
 	}
 	query := c.R.URL.Query()
-	p, err := path("path", query.Get("path"), query.Get("path_base64"), "")
+	p, err := requestPath("path", query.Get("path"), query.Get("path_base64"), "")
 	if err != nil {
 		return nil, err
 	}
 	req := &files.Get{Path: p}
 	asked := c.R.Header.Get("Range")
-	offset, length, part := wire.ParseRange(asked)
+	offset, length, part := parseRange(asked)
 	if part {
 		req.Offset, req.Length = offset, length
 	}
@@ -96,8 +95,8 @@ func sendFile(c *Call) (any, error) {
 		head.Set("Content-Range", fmt.Sprintf("bytes */%d", opening.File.Size))
 		problem := c.Problem(c.Context(), fault.Field("Range", asked, fmt.Sprintf("within the %d bytes of the file", opening.File.Size)))
 		problem.Status = http.StatusRequestedRangeNotSatisfiable
-		_ = c.send(problem.Status, wire.ProblemMedia, problem) // a caller that has hung up needs no answer
-		return nil, nil                                        //nolint:nilnil // it has been sent
+		_ = c.send(problem.Status, problemMedia, problem) // a caller that has hung up needs no answer
+		return nil, nil                                   //nolint:nilnil // it has been sent
 	}
 	head.Set("Content-Type", "application/octet-stream")
 	head.Set("X-Content-Type-Options", "nosniff")
@@ -136,7 +135,7 @@ func takeFile(c *Call) (any, error) {
 	}
 	query := c.R.URL.Query()
 	req := &files.Put{}
-	if req.Path, err = path("path", query.Get("path"), query.Get("path_base64"), ""); err != nil {
+	if req.Path, err = requestPath("path", query.Get("path"), query.Get("path_base64"), ""); err != nil {
 		return nil, err
 	}
 	missing, err := queryFlag(query, "no_parents")
@@ -166,7 +165,7 @@ func queryXattrs(query url.Values) (*files.Xattrs, error) {
 	if text := query.Get("xattrs"); text != "" && json.Unmarshal([]byte(text), &values) != nil {
 		return nil, fault.Field("xattrs", text, "a JSON object of names and values in base64")
 	}
-	return wire.Xattrs(query.Get("xattrs_prefix"), values)
+	return xattrsOf(query.Get("xattrs_prefix"), values)
 }
 
 // watchHeartbeat is how often a reader of events hears from us when nothing happens.
@@ -180,7 +179,7 @@ func watchFiles(c *Call) (any, error) {
 	}
 	query := c.R.URL.Query()
 	req := &files.Watch{}
-	if req.Path, err = path("path", query.Get("path"), query.Get("path_base64"), workspace); err != nil {
+	if req.Path, err = requestPath("path", query.Get("path"), query.Get("path_base64"), workspace); err != nil {
 		return nil, err
 	}
 	if req.Recursive, err = queryFlag(query, "recursive"); err != nil {
@@ -245,7 +244,7 @@ func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.W
 		var err error
 		select {
 		case e := <-events:
-			err = w.line(wire.FileEvent(e))
+			err = w.line(fileEventAnswer(e))
 		case <-beat.C:
 			if w.begun {
 				err = w.write([]byte{'\n'})
@@ -280,7 +279,7 @@ func (w *eventLines) line(e *api.FileEvent) error {
 
 func (w *eventLines) write(text []byte) error {
 	out := http.NewResponseController(w.c.W)
-	_ = out.SetWriteDeadline(time.Now().Add(wire.StallPatience)) // every connection of ours has deadlines
+	_ = out.SetWriteDeadline(time.Now().Add(stallPatience)) // every connection of ours has deadlines
 	if _, err := w.c.W.Write(text); err != nil {
 		return err
 	}

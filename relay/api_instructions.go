@@ -5,8 +5,6 @@ package relay
 import (
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/mcp"
-
-	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // getInstructions tell a model what a session offers and forbids.
@@ -15,16 +13,16 @@ func getInstructions(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	session := wire.Session(s.Info())
+	session := sessionAnswer(s.Info())
 	profile := profileOf(c, session.Profile)
 	return api.Instructions{Session: session.ID, Profile: session.Profile, Instructions: mcp.WriteInstructions(mcp.FactsOf(&session, &profile))}, nil
 }
 
 // plannedInstructions tell what a session of a profile would offer and forbid, made for the caller.
 func plannedInstructions(c *Call) (any, error) {
-	want := wire.SessionRequest(&api.SessionRequest{Profile: c.R.URL.Query().Get("profile")})
+	want := sessionRequestOf(&api.SessionRequest{Profile: c.R.URL.Query().Get("profile")})
 	made := c.Sup.PlanSession(c.Context(), c.Caller, want)
-	plan := wire.Plan(c.Context(), c.Log, made)
+	plan := planAnswer(c.Context(), c.Log, made)
 	if plan.Session == nil {
 		return nil, made.Refused
 	}

@@ -19,8 +19,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/output"
 
-	"github.com/boxd-dev/boxd/relay/wire"
-
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
@@ -122,7 +120,7 @@ func (l *logs) readBegin(query url.Values, last string) error {
 	if query.Has("stdout") || query.Has("stderr") {
 		begins++
 		for i := range l.from {
-			name := wire.StreamName(i)
+			name := streamName(i)
 			text := cmp.Or(query.Get(name), "0")
 			n, err := strconv.ParseInt(text, 10, 64)
 			if err != nil || n < 0 || n > l.end[i] {
@@ -258,7 +256,7 @@ func (l *logs) send(c *Call, a *process.Attachment) error {
 	c.ExpectReader()
 	c.W.WriteHeader(http.StatusOK)
 	write := func(data []byte) error {
-		_ = out.SetWriteDeadline(time.Now().Add(wire.StallPatience)) // every connection of ours has deadlines
+		_ = out.SetWriteDeadline(time.Now().Add(stallPatience)) // every connection of ours has deadlines
 		if len(data) > 0 {
 			if _, err := c.W.Write(data); err != nil {
 				return err

@@ -13,8 +13,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/relay/wire"
-
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -45,7 +43,7 @@ func startProcess(c *Call) (any, error) {
 	if err := c.DecodeBody(&r, MaxBody); err != nil {
 		return nil, err
 	}
-	req, err := wire.ProcessRequest(c.Path.Process, &r)
+	req, err := processRequestOf(c.Path.Process, &r)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +131,7 @@ func resizeProcess(c *Call) (any, error) {
 	if err := c.DecodeBody(&size, maxSmallBody); err != nil {
 		return nil, err
 	}
-	if err := wire.CheckTerminal("", &size); err != nil {
+	if err := checkTerminal("", &size); err != nil {
 		return nil, err
 	}
 	if p.Info().Terminal == nil {
@@ -169,14 +167,14 @@ func detailed(c *Call, s *session.Session, p *process.Process) (any, error) {
 func describeWith(c *Call, s *session.Session, p *process.Process, end func(context.Context, *process.Process) (*session.Result, error)) (api.Process, error) {
 	info := p.Info()
 	if info.State != process.StateEnded {
-		return wire.Process(s.ID, info, nil), nil
+		return processAnswer(s.ID, info, nil), nil
 	}
 	r, err := end(c.Context(), p) // does not wait
 	if err != nil {
-		return wire.Process(s.ID, info, nil), err
+		return processAnswer(s.ID, info, nil), err
 	}
-	result := wire.ExecResult(s.ID, r, "")
-	return wire.Process(s.ID, info, &result), nil
+	result := execAnswer(s.ID, r, "")
+	return processAnswer(s.ID, info, &result), nil
 }
 
 // streamProcess attaches a client to a process.
@@ -188,5 +186,5 @@ func streamProcess(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.Stream(func(o *wire.Opening) error { return o.Process(c.Context(), s, p) })
+	return nil, c.Stream(func(o *streamOpening) error { return o.Process(c.Context(), s, p) })
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -30,7 +29,7 @@ func listSessions(c *Call) (any, error) {
 	}
 	list := api.SessionList{Sessions: []api.Session{}}
 	for _, info := range c.Sup.Sessions(owner, everybody) {
-		list.Sessions = append(list.Sessions, wire.Session(info))
+		list.Sessions = append(list.Sessions, sessionAnswer(info))
 	}
 	return list, nil
 }
@@ -41,18 +40,18 @@ func createSession(c *Call) (any, error) {
 	if err := c.DecodeBody(&req, maxSessionBody); err != nil {
 		return nil, err
 	}
-	want := wire.SessionRequest(&req)
+	want := sessionRequestOf(&req)
 	if req.DryRun {
-		return wire.Plan(c.Context(), c.Log, c.Sup.PlanSession(c.Context(), c.Caller, want)), nil
+		return planAnswer(c.Context(), c.Log, c.Sup.PlanSession(c.Context(), c.Caller, want)), nil
 	}
 	s, isNew, err := c.Sup.Create(c.Context(), c.Caller, want)
 	if err != nil {
 		return nil, err
 	}
 	if !isNew {
-		return wire.Session(s.Info()), nil
+		return sessionAnswer(s.Info()), nil
 	}
-	answer := Created{Body: wire.Session(s.Info())}
+	answer := Created{Body: sessionAnswer(s.Info())}
 	if want.MadeUp { // nobody could use it who does not learn its id
 		answer.Undo = func() { c.End(s, session.EndUnclaimed) }
 	}
@@ -70,20 +69,20 @@ func getSession(c *Call) (any, error) {
 
 // detailedSession describes a session with what it uses.
 func detailedSession(c *Call, s *session.Session) api.Session {
-	answer := wire.Session(s.Info())
+	answer := sessionAnswer(s.Info())
 	if w := c.Sup.Work(c.Context(), s); w != nil {
 		full := session.IsFull(*w)
 		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
 	}
 	if u := c.Sup.Traffic(c.Context(), s); u != nil {
-		answer.Traffic = wire.Traffic(u)
+		answer.Traffic = trafficAnswer(u)
 	}
 	u := s.Usage()
 	if u == nil {
 		return answer
 	}
 	answer.Usage = &api.SessionUsage{
-		CPUMS: wire.Milliseconds(u.CPU), ThrottledMS: wire.Milliseconds(u.Throttled), Memory: quantity.Size(u.Memory), MemoryPeak: quantity.Size(u.MemoryPeak),
+		CPUMS: inMilliseconds(u.CPU), ThrottledMS: inMilliseconds(u.Throttled), Memory: quantity.Size(u.Memory), MemoryPeak: quantity.Size(u.MemoryPeak),
 		Swap: quantity.Size(u.Swap), Pids: int(u.Pids), Read: quantity.Size(u.Read), Written: quantity.Size(u.Written), OOMKills: int(u.OOMKills),
 		Pressure: api.Pressure{CPU: u.CPUPressure, Memory: u.MemoryPressure, IO: u.IOPressure},
 	}
@@ -121,7 +120,7 @@ func setFrozen(c *Call, on bool) (any, error) {
 	if err := s.Freeze(c.Context(), on); err != nil {
 		return nil, err
 	}
-	return wire.Session(s.Info()), nil
+	return sessionAnswer(s.Info()), nil
 }
 
 // stopSession ends the programs and the box of a session, which keeps what it has on disk.
@@ -133,7 +132,7 @@ func stopSession(c *Call) (any, error) {
 	if s, err = c.Sup.Stop(c.Context(), s); err != nil {
 		return nil, err
 	}
-	return wire.Session(s.Info()), nil
+	return sessionAnswer(s.Info()), nil
 }
 
 // startSession starts a stopped session again.
@@ -151,7 +150,7 @@ func startSession(c *Call) (any, error) {
 	if s, err = c.Sup.Start(c.Context(), s, (*time.Duration)(in.Wait)); err != nil {
 		return nil, err
 	}
-	return wire.Session(s.Info()), nil
+	return sessionAnswer(s.Info()), nil
 }
 
 // renewSession begins the idle time of a session anew.
@@ -163,7 +162,7 @@ func renewSession(c *Call) (any, error) {
 	if err := c.Sup.Renew(c.Context(), s); err != nil {
 		return nil, err
 	}
-	return wire.Session(s.Info()), nil
+	return sessionAnswer(s.Info()), nil
 }
 
 // deleteSession ends a session.

@@ -4,8 +4,6 @@ package relay
 
 import (
 	"github.com/boxd-dev/boxd/internal/fault"
-
-	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // activateSkill gives a session a skill.
@@ -19,9 +17,9 @@ func activateSkill(c *Call) (any, error) {
 		return nil, err
 	}
 	if isNew {
-		return Created{Body: wire.Skill(&k)}, nil
+		return Created{Body: skillAnswer(&k)}, nil
 	}
-	return wire.Skill(&k), nil
+	return skillAnswer(&k), nil
 }
 
 // deactivateSkill takes a skill from a session.

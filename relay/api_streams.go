@@ -6,8 +6,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/session"
-
-	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // execStream runs a program in a session and relays its input and output.
@@ -16,7 +14,7 @@ func execStream(c *Call) (any, error) {
 	if err != nil {
 		return nil, err // before the upgrade, so that it is an ordinary answer
 	}
-	return nil, c.Stream(func(o *wire.Opening) error {
+	return nil, c.Stream(func(o *streamOpening) error {
 		return o.Exec(c.Context(), func(start *api.StreamStart, _ *session.ExecRequest) (*session.Session, func(), error) {
 			if start.Session != nil {
 				return nil, nil, fault.Field("start.session", fault.Word("given"), "left out, as the path names the session")
@@ -28,7 +26,7 @@ func execStream(c *Call) (any, error) {
 
 // runStream does the same in a session that lives as long as the stream.
 func runStream(c *Call) (any, error) {
-	return nil, c.Stream(func(o *wire.Opening) error {
+	return nil, c.Stream(func(o *streamOpening) error {
 		return o.Exec(c.Context(), func(start *api.StreamStart, req *session.ExecRequest) (*session.Session, func(), error) {
 			if start.Exec.ID != "" {
 				return nil, nil, fault.Field("start.exec.id", start.Exec.ID, "left out").WithText("exec.id: not for an execution that ends with its session")

@@ -11,8 +11,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
-
-	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // Bounds of bodies, in bytes.
@@ -51,10 +49,10 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	}
 	c.read = true
 	_ = conn.SetReadDeadline(time.Time{}) // as above
-	if err := wire.Decode(data.Bytes(), v); err != nil {
+	if err := decodeStrictly(data.Bytes(), v); err != nil {
 		return err
 	}
-	if err := wire.DecodeBase64(v); err != nil {
+	if err := decodeBase64Into(v); err != nil {
 		return err
 	}
 	c.observe(v)

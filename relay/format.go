@@ -12,7 +12,6 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation/output"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // logFormat writes pieces of output the way they were asked for.
@@ -68,7 +67,7 @@ func (f *logFormat) lines(c *output.Chunk) {
 func (f *logFormat) json(c *output.Chunk) {
 	if c.Gap > 0 {
 		f.flush(c.Stream)
-		f.line(api.LogLine{Stream: wire.StreamName(c.Stream), Offset: c.Offset, Time: c.Time, Gap: c.Gap}, c.Stream, c.Gap)
+		f.line(api.LogLine{Stream: streamName(c.Stream), Offset: c.Offset, Time: c.Time, Gap: c.Gap}, c.Stream, c.Gap)
 		return
 	}
 	data := c.Data
@@ -96,7 +95,7 @@ func unfinished(data []byte) int {
 }
 
 func (f *logFormat) text(stream int, at time.Time, data []byte) {
-	l := api.LogLine{Stream: wire.StreamName(stream), Offset: f.at[stream], Time: at, Data: string(data)}
+	l := api.LogLine{Stream: streamName(stream), Offset: f.at[stream], Time: at, Data: string(data)}
 	if !utf8.Valid(data) {
 		l.Data, l.Base64 = base64.StdEncoding.EncodeToString(data), true
 	}

@@ -21,7 +21,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -191,11 +190,11 @@ type Refusal struct {
 func full(who string, limit int) *Refusal {
 	err := fault.Errorf(fault.Exhausted, "%s %d connections to boxd, the limit", who, limit).
 		WithHint("wait for one of them to end")
-	p := wire.Refusal(err)
+	p := RefusalProblem(err)
 	data, _ := json.Marshal(p) // plain data: cannot fail
 	resp := http.Response{
 		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true, ContentLength: int64(len(data)), Body: io.NopCloser(bytes.NewReader(data)),
-		Header: http.Header{"Content-Type": {wire.ProblemMedia}, "Retry-After": {wire.RetryAfter}},
+		Header: http.Header{"Content-Type": {problemMedia}, "Retry-After": {RetryAfter}},
 	}
 	var text bytes.Buffer
 	_ = resp.Write(&text) // into memory

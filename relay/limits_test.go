@@ -22,8 +22,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
-
-	"github.com/boxd-dev/boxd/relay/wire"
 )
 
 // enter takes as many connections as a caller gets, of at most that many.
@@ -81,7 +79,7 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	defer resp.Body.Close()
 	var p api.Problem
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusTooManyRequests || p.Status != resp.StatusCode ||
-		resp.Header.Get("Retry-After") == "" || resp.Header.Get("Content-Type") != wire.ProblemMedia || !resp.Close || p.Type != api.ProblemType+"exhausted" || p.Hint == "" {
+		resp.Header.Get("Retry-After") == "" || resp.Header.Get("Content-Type") != problemMedia || !resp.Close || p.Type != api.ProblemType+"exhausted" || p.Hint == "" {
 		t.Errorf("%v %+v %v", resp, p, err)
 	}
 	if n, err := refused.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -57,7 +56,7 @@ type NoContent struct{}
 func (c *Call) Fail(ctx context.Context, err error) {
 	p := c.Problem(ctx, err)
 	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
-		c.W.Header().Set("Retry-After", wire.Later(p))
+		c.W.Header().Set("Retry-After", later(p))
 	}
 	if m, ok := errors.AsType[*MethodError](err); ok {
 		c.W.Header().Set("Allow", m.allowed)
@@ -68,7 +67,7 @@ func (c *Call) Fail(ctx context.Context, err error) {
 	case http.StatusForbidden:
 		p.By = c.Caller.Name
 	}
-	_ = c.send(p.Status, wire.ProblemMedia, p) // as in Reply
+	_ = c.send(p.Status, problemMedia, p) // as in Reply
 }
 
 // send writes an answer, and reports whether the caller's socket has taken it.
@@ -105,7 +104,7 @@ func (c *Call) ExpectReader() {
 
 // Problem is what an answer says about an error.
 func (c *Deps) Problem(ctx context.Context, err error) *api.Problem {
-	p := wire.Problem(ctx, c.Log, err)
+	p := problemAnswer(ctx, c.Log, err)
 	if _, ok := errors.AsType[*MethodError](err); ok {
 		p.Status = http.StatusMethodNotAllowed
 	}

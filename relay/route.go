@@ -21,7 +21,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 
-	"github.com/boxd-dev/boxd/relay/wire"
 	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/images"
@@ -165,7 +164,7 @@ func (c *Deps) End(session *session.Session, reason session.EndReason) {
 }
 
 // Stream opens a stream, if its caller may have one more.
-func (c *Call) Stream(open func(*wire.Opening) error) error {
+func (c *Call) Stream(open func(*streamOpening) error) error {
 	leave, err := c.Limits.Stream()
 	if err != nil {
 		return err
@@ -173,7 +172,7 @@ func (c *Call) Stream(open func(*wire.Opening) error) error {
 	defer leave()
 	c.Streams.Add(1)
 	defer c.Streams.Done()
-	return open(&wire.Opening{
+	return open(&streamOpening{
 		W: c.W, R: c.R, Sup: c.Sup, Log: c.Log, Reserve: c.Limits.Reserve, Lines: c.Limits.ReserveLine, Unsent: c.unsent,
 		Observe: c.observe, Ended: c.ended,
 	})

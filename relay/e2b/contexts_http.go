@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/relay"
 )
 
 // contextAnswer describes a context.
@@ -197,7 +197,7 @@ func (c *Contexts) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusNotFound
 	case fault.Exhausted:
 		status = http.StatusTooManyRequests
-		w.Header().Set("Retry-After", wire.RetryAfter)
+		w.Header().Set("Retry-After", relay.RetryAfter)
 	case fault.Denied:
 		status = http.StatusForbidden
 	case fault.Unavailable:

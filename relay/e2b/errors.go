@@ -12,7 +12,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/wire"
+	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -99,10 +99,10 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e, ok := errors.AsType[*answerError](err)
 	if !ok {
 		message, _ := s.inWords(r.Context(), err)
-		e = refusal(wire.Refusal(err).Status, message)
+		e = refusal(relay.RefusalProblem(err).Status, message)
 	}
 	if e.Code == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", wire.RetryAfter)
+		w.Header().Set("Retry-After", relay.RetryAfter)
 	}
 	reply(w, e.Code, e)
 }

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 
 // Bounds of the tree: how many packages one has to know, and how far one may have to read down.
 const (
-	maxPackages = 72
-	maxDepth    = 11
+	maxPackages = 65
+	maxDepth    = 9
 )
 
 // area is a part of the tree, whose packages may import each other, and those of the areas that it names.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"encoding/base64"
@@ -19,8 +19,8 @@ const (
 	encodingBase64 = "base64"
 )
 
-// SessionRequest is what a request for a session means.
-func SessionRequest(r *api.SessionRequest) *policy.Request {
+// sessionRequestOf is what a request for a session means.
+func sessionRequestOf(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
 		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict,
 		Patch: r.Patch, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk, User: r.UserName, Home: r.Home, Rlimits: r.Rlimits, Tmp: r.Tmp,
@@ -35,8 +35,8 @@ func SessionRequest(r *api.SessionRequest) *policy.Request {
 	return req
 }
 
-// ExecRequest is what a request for an execution means.
-func ExecRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
+// execRequestOf is what a request for an execution means.
+func execRequestOf(r *api.ExecRequest) (*session.ExecRequest, error) {
 	if r.DryRun {
 		return nil, fault.Field("dry_run", "true", "false in a stream")
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"context"
@@ -19,12 +19,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// Opener finds the session of a start, and says how to let go of it.
-type Opener func(*api.StreamStart, *session.ExecRequest) (*session.Session, func(), error)
+// execOpener finds the session of a start, and says how to let go of it.
+type execOpener func(*api.StreamStart, *session.ExecRequest) (*session.Session, func(), error)
 
 // Exec runs a program and relays its input and output. When the client goes, so does the program, unless
 // it has an id. An error is for an answer in plain HTTP.
-func (o *Opening) Exec(ctx context.Context, open Opener) error {
+func (o *streamOpening) Exec(ctx context.Context, open execOpener) error {
 	return o.serve(ctx, func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, error) {
 		first, err := c.first(ctx)
 		if err != nil {
@@ -41,7 +41,7 @@ func (o *Opening) Exec(ctx context.Context, open Opener) error {
 		if err != nil {
 			return nil, err
 		}
-		asked, err := Changes(&start.Exec)
+		asked, err := changesRequest(&start.Exec)
 		if err != nil {
 			return nil, err
 		}
@@ -75,10 +75,10 @@ func streamRequest(start *api.StreamStart) (*session.ExecRequest, error) {
 	if x.Detach {
 		return nil, fault.Field("start.exec.detach", "true", "false in a stream: an execution with an id goes on when its stream closes")
 	}
-	if err := CheckTerminal("start.terminal.", start.Terminal); err != nil {
+	if err := checkTerminal("start.terminal.", start.Terminal); err != nil {
 		return nil, err
 	}
-	return ExecRequest(x)
+	return execRequestOf(x)
 }
 
 var errNoInput = errors.New("start.stdin was not set")
@@ -105,7 +105,7 @@ const hangUpGrace = 2 * time.Second
 // exec runs a program as a process: one with an id goes on when its client goes, and a second start of the same
 // id joins it; one without is hung up then if it has a terminal, or else ends at once.
 func (c *conn) exec(ctx context.Context, hangUp func(), s *session.Session, start *api.StreamStart, exec *session.ExecRequest, looked *sessionfiles.ChangesWatch) (*api.ExecResult, error) {
-	req := &session.ProcessRequest{ID: start.Exec.ID, Exec: *exec, Terminal: Terminal(start.Terminal), Stdin: start.Stdin, Awaited: true}
+	req := &session.ProcessRequest{ID: start.Exec.ID, Exec: *exec, Terminal: terminalSize(start.Terminal), Stdin: start.Stdin, Awaited: true}
 	if start.Lease != nil {
 		req.Lease = new(time.Duration(*start.Lease))
 	}
@@ -129,9 +129,9 @@ func (c *conn) exec(ctx context.Context, hangUp func(), s *session.Session, star
 	// joins it gets what there was, and input that this has taken is not given to it again.
 	r, err := c.attend(ctx, hangUp, s, p, &api.StreamAttach{
 		Stdout: new(int64), Stderr: new(int64), Stdin: new(int64), Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true),
-	}, &api.StreamStarted{Session: s.ID, Clamped: Clamped(p.Spec().Clamped)})
+	}, &api.StreamStarted{Session: s.ID, Clamped: clampsAnswer(p.Spec().Clamped)})
 	if r != nil {
-		r.Changes = Changed(looked.EndProcess(ctx, p, isNew))
+		r.Changes = changesAnswer(looked.EndProcess(ctx, p, isNew))
 	}
 	return r, err
 }

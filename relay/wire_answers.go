@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"encoding/base64"
@@ -22,14 +22,14 @@ const stateFrozen = "frozen"
 // stateUnhealthy is shown instead of ready of one whose PID 1 does not answer.
 const stateUnhealthy = "unhealthy"
 
-// Session describes a session.
-func Session(i session.Info) api.Session {
+// sessionAnswer describes a session.
+func sessionAnswer(i session.Info) api.Session {
 	s := api.Session{
 		ID: i.ID, Owner: i.Owner, OwnerUID: i.OwnerUID, State: string(i.State), Hostname: i.Hostname,
 		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, NetworkRules: i.Settings.NetworkRules, NetworkStrict: i.Settings.NetworkStrict, NetworkConnections: i.Settings.NetworkConnections, NetworkBandwidth: i.Settings.NetworkBandwidth, Secrets: i.Settings.Secrets, ReadOnlyRoot: i.Settings.ReadOnlyRoot, HomeOnDisk: i.Settings.HomeOnDisk, UserName: i.Settings.UserName(), Home: i.Settings.HomeDir(),
 		Limits: i.Settings.Limits, Lifetime: i.Settings.Lifetime,
-		WorkspaceName: i.Settings.Workspace, Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: Enforced(i.Enforced),
-		Clamped: Clamped(i.Settings.Clamped), CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
+		WorkspaceName: i.Settings.Workspace, Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: enforcedAnswer(i.Enforced),
+		Clamped: clampsAnswer(i.Settings.Clamped), CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
 	}
 	if i.MissedPings >= session.Unhealthy && i.State == session.StateReady {
 		s.State = stateUnhealthy
@@ -44,11 +44,11 @@ func Session(i session.Info) api.Session {
 		s.Mounts = append(s.Mounts, api.Mount{Source: m.Source, Target: m.Target, Mode: m.Mode, Owner: m.Owner, NoSymlinks: m.NoSymlinks})
 	}
 	for _, k := range i.Skills {
-		s.Skills = append(s.Skills, Skill(&k))
+		s.Skills = append(s.Skills, skillAnswer(&k))
 	}
 	for _, k := range i.Drives {
 		if !k.Gone {
-			s.Drives = append(s.Drives, Drive(&k))
+			s.Drives = append(s.Drives, driveAnswer(&k))
 		}
 	}
 	if !i.Stopped.IsZero() {
@@ -60,8 +60,8 @@ func Session(i session.Info) api.Session {
 	return s
 }
 
-// Skill describes a skill of a session.
-func Skill(k *policy.ActiveSkill) api.SessionSkill {
+// skillAnswer describes a skill of a session.
+func skillAnswer(k *policy.ActiveSkill) api.SessionSkill {
 	w := api.SessionSkill{Name: k.Name, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Missing: k.Missing}
 	if !k.Missing {
 		w.Target = supervisor.SkillTarget(k.Name)
@@ -69,15 +69,15 @@ func Skill(k *policy.ActiveSkill) api.SessionSkill {
 	return w
 }
 
-// Drive describes a drive of a session.
-func Drive(k *policy.ActiveDrive) api.SessionDrive {
+// driveAnswer describes a drive of a session.
+func driveAnswer(k *policy.ActiveDrive) api.SessionDrive {
 	return api.SessionDrive{
 		Name: k.Name, Target: supervisor.DriveTarget(k.Name), Version: k.Version, Digest: k.Digest, Since: k.Since.UTC(), Attributes: k.Attrs, Earlier: len(k.Earlier),
 	}
 }
 
-// Enforced says what keeps each limit.
-func Enforced(by map[string]policy.Mechanism) map[string]string {
+// enforcedAnswer says what keeps each limit.
+func enforcedAnswer(by map[string]policy.Mechanism) map[string]string {
 	texts := make(map[string]string, len(by))
 	for limit, mechanism := range by {
 		texts[limit] = string(mechanism)
@@ -85,13 +85,13 @@ func Enforced(by map[string]policy.Mechanism) map[string]string {
 	return texts
 }
 
-// ExecResult describes what an execution in a session came to.
-func ExecResult(id string, r *session.Result, encoding string) api.ExecResult {
+// execAnswer describes what an execution in a session came to.
+func execAnswer(id string, r *session.Result, encoding string) api.ExecResult {
 	res := api.ExecResult{
 		Session: id, Status: string(r.Status), Signal: r.Signal, PID: r.PID,
-		DurationMS: Milliseconds(r.Duration), Timeout: quantity.Duration(r.Timeout), LeftoversKilled: r.Leftovers,
-		Usage:   api.Usage{UserMS: Milliseconds(r.UserTime), SystemMS: Milliseconds(r.SysTime), MaxRSS: r.MaxRSS},
-		Clamped: Clamped(r.Clamped),
+		DurationMS: inMilliseconds(r.Duration), Timeout: quantity.Duration(r.Timeout), LeftoversKilled: r.Leftovers,
+		Usage:   api.Usage{UserMS: inMilliseconds(r.UserTime), SystemMS: inMilliseconds(r.SysTime), MaxRSS: r.MaxRSS},
+		Clamped: clampsAnswer(r.Clamped),
 	}
 	if r.Grouped {
 		res.Usage.MemoryPeak, res.Usage.PidsPeak, res.Usage.Read, res.Usage.Written = r.MemoryPeak, r.PidsPeak, r.Read, r.Written
@@ -130,8 +130,8 @@ func encode(data []byte, encoding string) string {
 	return strings.ToValidUTF8(string(data), "�")
 }
 
-// Clamped lists what was given less of than asked for.
-func Clamped(list []policy.Clamp) []api.Clamp {
+// clampsAnswer lists what was given less of than asked for.
+func clampsAnswer(list []policy.Clamp) []api.Clamp {
 	var out []api.Clamp
 	for _, c := range list {
 		out = append(out, api.Clamp(c))
@@ -139,11 +139,11 @@ func Clamped(list []policy.Clamp) []api.Clamp {
 	return out
 }
 
-// Milliseconds is a time as answers have it.
-func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+// inMilliseconds is a time as answers have it.
+func inMilliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// Traffic describes what has gone over a network.
-func Traffic(u *driver.TrafficUse) *api.Traffic {
+// trafficAnswer describes what has gone over a network.
+func trafficAnswer(u *driver.TrafficUse) *api.Traffic {
 	t := &api.Traffic{
 		Addresses: []string{}, Received: quantity.Size(u.Received.Bytes), ReceivedPackets: u.Received.Packets,
 		Sent: quantity.Size(u.Sent.Bytes), SentPackets: u.Sent.Packets, DeniedPackets: u.PacketsRejected,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire stands between the wire and the supervisor: it reads JSON strictly, and says what a request
-// of the wire means and what became of it in the words of the wire.
-package wire
+package relay
 
 import (
 	"bytes"
@@ -19,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Decode reads one JSON object into the struct v points to. encoding/json alone is too lenient for a
+// decodeStrictly reads one JSON object into the struct v points to. encoding/json alone is too lenient for a
 // control plane: it takes keys in any case, the last of several equal ones, null for anything, and text
 // that is no UTF-8, of which it makes other text; and its errors name no field. Here every key must be
 // known, spelt exactly and given once, and every error says which field it is about. Lists and maps are
@@ -27,7 +25,7 @@ import (
 //
 // Fields have two tags: max is how many elements a list or map may have, and of one with show:"never" no
 // error shows the value.
-func Decode(data []byte, v any) error {
+func decodeStrictly(data []byte, v any) error {
 	data = bytes.Trim(data, " \t\r\n") // what JSON knows as space
 	if len(data) == 0 {
 		return fault.Field("body", fault.Word("empty"), "a JSON object")

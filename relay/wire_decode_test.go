@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"encoding/json"
@@ -28,7 +28,7 @@ func TestRequestsAreReadExactly(t *testing.T) {
 		"cpus":0.5,"pids":null,"mounts":[{"source":"/a","target":"/data","mode":"ro"},{"source":"/b","target":"/mnt","owner":7}],
 		"env":{"A":"\ufffd","":"x"},"labels":{}},
 		"exec":{"argv":["sh","-c","echo \"$1\""],"cwd":"/tmp","timeout":2,"stdin":"é","output_limit":"1KiB"}} `
-	if err := Decode([]byte(body), &got); err != nil {
+	if err := decodeStrictly([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := api.OneShotRequest{
@@ -104,7 +104,7 @@ func TestWhatIsNotExactIsRefusedByName(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			var v api.OneShotRequest
-			err := Decode([]byte(tc.body), &v)
+			err := decodeStrictly([]byte(tc.body), &v)
 			f, ok := errors.AsType[*fault.Error](err)
 			if !ok || f.Kind != fault.Invalid || f.Field != tc.field || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("%v (field %q), want one about %q that says %q", err, f.Field, tc.field, tc.says)
@@ -124,7 +124,7 @@ func TestNoErrorShowsWhatMayBeASecret(t *testing.T) {
 		`{"exec":{"env":{"TOKEN":"s3cret","TOKEN":""}}}`,
 	} {
 		var v api.OneShotRequest
-		if err := Decode([]byte(body), &v); err == nil || strings.Contains(err.Error(), "s3cret") {
+		if err := decodeStrictly([]byte(body), &v); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
@@ -136,10 +136,10 @@ func TestProcessesAreAskedForExactly(t *testing.T) {
 	body := `{"argv":["a"],"env":{"A":"b"},"cwd":"/tmp","timeout":"1h","memory":"1MiB","terminal":{"rows":24,"cols":80},"stdin":true,
 		"restart":{"policy":"always","delay":0.5,"max_delay":"1m","limit":0,"window":"1h"},"ready":{"line":"up","timeout":"5s"},
 		"stop":{"signal":"SIGINT","grace":"0s"},"lease":"30s","output":"2MiB","labels":{"x":"y"}}`
-	if err := Decode([]byte(body), &got); err != nil {
+	if err := decodeStrictly([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
-	req, err := ProcessRequest("p/1", &got)
+	req, err := processRequestOf("p/1", &got)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,9 +162,9 @@ func TestProcessesAreAskedForExactly(t *testing.T) {
 		`{"ready":{"command":"true"}}`: "ready.command", `{"lease":null,"stop":{"grace":"-1s"}}`: "stop.grace", `{"detach":true}`: "detach", `{"id":"x"}`: "id",
 	} {
 		var r api.ProcessRequest
-		err := Decode([]byte(body), &r)
+		err := decodeStrictly([]byte(body), &r)
 		if err == nil {
-			_, err = ProcessRequest("p", &r)
+			_, err = processRequestOf("p", &r)
 		}
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Invalid || f.Field != field {
 			t.Errorf("%s: %v, want one about %q", body, err, field)
@@ -190,7 +190,7 @@ func FuzzDecode(f *testing.F) {
 
 func decodesAlike(t *testing.T, data []byte, typ reflect.Type) {
 	ours, theirs := reflect.New(typ).Interface(), reflect.New(typ).Interface()
-	if Decode(data, ours) != nil {
+	if decodeStrictly(data, ours) != nil {
 		return
 	}
 	if err := json.Unmarshal(data, theirs); err != nil {

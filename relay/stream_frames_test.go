@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"bytes"
@@ -131,7 +131,7 @@ func TestAClientThatDoesNotAnswerIsDropped(t *testing.T) {
 	t.Parallel()
 	var mute, unsent atomic.Bool
 	server, ours, client := served(t, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { return !mute.Load() }})
-	c := &conn{Opening: &Opening{Unsent: func() int {
+	c := &conn{streamOpening: &streamOpening{Unsent: func() int {
 		if unsent.Load() {
 			return 1
 		}

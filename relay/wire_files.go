@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"encoding/base64"
@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// Name is a name of a file as JSON carries it: as text, and where it is none as bytes in base64 besides.
-func Name(name []byte) (text, encoded string) {
+// nameAnswer is a name of a file as JSON carries it: as text, and where it is none as bytes in base64 besides.
+func nameAnswer(name []byte) (text, encoded string) {
 	if utf8.Valid(name) {
 		return string(name), ""
 	}
@@ -26,19 +26,19 @@ func Name(name []byte) (text, encoded string) {
 
 func fileFailure(f *sessionfiles.Failure) *api.FileFailure {
 	out := &api.FileFailure{Kind: string(f.Kind)}
-	out.Path, out.PathBase64 = Name(f.Path)
+	out.Path, out.PathBase64 = nameAnswer(f.Path)
 	return out
 }
 
-// File describes a file.
-func File(e *files.Entry) api.File {
+// fileAnswer describes a file.
+func fileAnswer(e *files.Entry) api.File {
 	f := api.File{Type: e.Type, Size: e.Size, Mode: fmt.Sprintf("%04o", e.Mode), ModifiedAt: e.Time.UTC(), Digest: e.Digest}
-	f.Path, f.PathBase64 = Name(e.Path)
-	f.Target, f.TargetBase64 = Name(e.Target)
+	f.Path, f.PathBase64 = nameAnswer(e.Path)
+	f.Target, f.TargetBase64 = nameAnswer(e.Target)
 	if o := e.Owner; o != nil {
 		f.UID, f.GID, f.User, f.Group = &o.UID, &o.GID, o.User, o.Group
 	}
-	f.Resolved, f.ResolvedBase64 = Name(e.Resolved)
+	f.Resolved, f.ResolvedBase64 = nameAnswer(e.Resolved)
 	if e.TargetType != "" {
 		f.TargetType, f.TargetMode = e.TargetType, fmt.Sprintf("%04o", e.TargetMode)
 	}
@@ -52,8 +52,8 @@ func File(e *files.Entry) api.File {
 	return f
 }
 
-// Xattrs reads the extended attributes that a file is to have; nil: they stay as they are.
-func Xattrs(prefix string, values map[string]string) (*files.Xattrs, error) {
+// xattrsOf reads the extended attributes that a file is to have; nil: they stay as they are.
+func xattrsOf(prefix string, values map[string]string) (*files.Xattrs, error) {
 	if prefix == "" && len(values) == 0 {
 		return nil, nil //nolint:nilnil // as said
 	}
@@ -71,20 +71,20 @@ func Xattrs(prefix string, values map[string]string) (*files.Xattrs, error) {
 	return x, nil
 }
 
-// FileEvent is an event of a watched directory.
-func FileEvent(e *files.Event) *api.FileEvent {
+// fileEventAnswer is an event of a watched directory.
+func fileEventAnswer(e *files.Event) *api.FileEvent {
 	out := &api.FileEvent{Event: e.What, Type: e.Type}
-	out.Path, out.PathBase64 = Name(e.Path)
-	out.From, out.FromBase64 = Name(e.From)
+	out.Path, out.PathBase64 = nameAnswer(e.Path)
+	out.From, out.FromBase64 = nameAnswer(e.From)
 	if e.Entry != nil {
-		out.File = new(File(e.Entry))
+		out.File = new(fileAnswer(e.Entry))
 	}
 	return out
 }
 
-// ParseRange reads the header Range of a request as what files.Get takes: one range of bytes. All else is not ok, and to be
+// parseRange reads the header Range of a request as what files.Get takes: one range of bytes. All else is not ok, and to be
 // ignored, as that header may always be (RFC 9110, section 14.2).
-func ParseRange(header string) (offset, length int64, ok bool) {
+func parseRange(header string) (offset, length int64, ok bool) {
 	text, ok := strings.CutPrefix(header, "bytes=")
 	first, last, dash := strings.Cut(text, "-")
 	if !ok || !dash {
@@ -121,8 +121,8 @@ const (
 	mostChanges  = 20_000
 )
 
-// Changes is what a request for an execution asks of the changes in the workspace; nil: nothing.
-func Changes(r *api.ExecRequest) (*sessionfiles.ChangesRequest, error) {
+// changesRequest is what a request for an execution asks of the changes in the workspace; nil: nothing.
+func changesRequest(r *api.ExecRequest) (*sessionfiles.ChangesRequest, error) {
 	w := r.ChangesWith
 	switch {
 	case !r.Changes && w != nil:
@@ -146,8 +146,8 @@ func Changes(r *api.ExecRequest) (*sessionfiles.ChangesRequest, error) {
 	return asked, nil
 }
 
-// Changed describes what an execution has done to the workspace; nil if nobody has looked.
-func Changed(r *sessionfiles.ChangesReport) *api.Changes {
+// changesAnswer describes what an execution has done to the workspace; nil if nobody has looked.
+func changesAnswer(r *sessionfiles.ChangesReport) *api.Changes {
 	if r == nil {
 		return nil
 	}
@@ -157,7 +157,7 @@ func Changed(r *sessionfiles.ChangesReport) *api.Changes {
 	}
 	for i := range r.Changes {
 		e := &r.Changes[i].Entry
-		switch f := File(e); r.Changes[i].What {
+		switch f := fileAnswer(e); r.Changes[i].What {
 		case files.WasCreated:
 			c.Created = append(c.Created, f)
 		case files.WasChanged:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 
 // Parts of every answer that is a problem.
 const (
-	ProblemMedia = "application/problem+json"
+	problemMedia = "application/problem+json"
 	RetryAfter   = "1" // seconds, where later may work
 )
 
@@ -51,14 +51,14 @@ func statusOf(kind fault.Kind) int {
 	return http.StatusInternalServerError
 }
 
-// Problem makes the body of an error. What is not meant for callers is logged and not shown; the
+// problemAnswer makes the body of an error. What is not meant for callers is logged and not shown; the
 // step at which a box failed to start is.
-func Problem(ctx context.Context, log *slog.Logger, err error) *api.Problem {
+func problemAnswer(ctx context.Context, log *slog.Logger, err error) *api.Problem {
 	kind := fault.KindOf(err)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		kind, err = fault.Unavailable, fault.Errorf(fault.Unavailable, "the request was canceled").WithHint("send it again: the connection was closed, or boxd stops")
 	}
-	p := Refusal(err)
+	p := RefusalProblem(err)
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
 	case ok:
@@ -73,8 +73,8 @@ func Problem(ctx context.Context, log *slog.Logger, err error) *api.Problem {
 	return p
 }
 
-// Refusal is what a refusal says by itself.
-func Refusal(err error) *api.Problem {
+// RefusalProblem is what a refusal says by itself.
+func RefusalProblem(err error) *api.Problem {
 	kind := fault.KindOf(err)
 	p := &api.Problem{
 		Type: api.ProblemType + kind.String(), Title: titles()[kind], Status: statusOf(kind), Detail: err.Error(),
@@ -99,8 +99,8 @@ func Refusal(err error) *api.Problem {
 	return p
 }
 
-// Later is Retry-After of a problem: when the rule that refused lets something through again, if it knows.
-func Later(p *api.Problem) string {
+// later is Retry-After of a problem: when the rule that refused lets something through again, if it knows.
+func later(p *api.Problem) string {
 	if p.Denial != nil && p.Denial.RetryAfter > 0 {
 		return strconv.FormatInt(p.Denial.RetryAfter, 10)
 	}

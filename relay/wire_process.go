@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"time"
@@ -16,16 +16,16 @@ import (
 // stdioDirect is the one value of the field stdio.
 const stdioDirect = "direct"
 
-// ProcessRequest is what a request for a process of that id means.
-func ProcessRequest(id string, r *api.ProcessRequest) (*session.ProcessRequest, error) {
-	if err := CheckTerminal("terminal.", r.Terminal); err != nil {
+// processRequestOf is what a request for a process of that id means.
+func processRequestOf(id string, r *api.ProcessRequest) (*session.ProcessRequest, error) {
+	if err := checkTerminal("terminal.", r.Terminal); err != nil {
 		return nil, err
 	}
 	if r.Stdio != "" && r.Stdio != stdioDirect {
 		return nil, fault.Field("stdio", r.Stdio, stdioDirect+", or left out")
 	}
 	req := &session.ProcessRequest{
-		ID: id, Managed: true, Direct: r.Stdio == stdioDirect, Terminal: Terminal(r.Terminal), Stdin: r.Stdin, Output: r.Output, Labels: r.Labels, Lease: (*time.Duration)(r.Lease),
+		ID: id, Managed: true, Direct: r.Stdio == stdioDirect, Terminal: terminalSize(r.Terminal), Stdin: r.Stdin, Output: r.Output, Labels: r.Labels, Lease: (*time.Duration)(r.Lease),
 		Exec: session.ExecRequest{
 			Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd, Existing: r.CwdMustExist, Timeout: r.Timeout,
 			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits,
@@ -45,8 +45,8 @@ func ProcessRequest(id string, r *api.ProcessRequest) (*session.ProcessRequest, 
 	return req, nil
 }
 
-// CheckTerminal refuses a terminal without room for a character; prefix comes before the names of its fields.
-func CheckTerminal(prefix string, t *api.Terminal) error {
+// checkTerminal refuses a terminal without room for a character; prefix comes before the names of its fields.
+func checkTerminal(prefix string, t *api.Terminal) error {
 	switch {
 	case t != nil && t.Rows == 0:
 		return fault.Field(prefix+"rows", t.Rows, "1 to 65535")
@@ -56,11 +56,11 @@ func CheckTerminal(prefix string, t *api.Terminal) error {
 	return nil
 }
 
-// Terminal is the size of a terminal, if there is one.
-func Terminal(t *api.Terminal) *process.Size { return (*process.Size)(t) }
+// terminalSize is the size of a terminal, if there is one.
+func terminalSize(t *api.Terminal) *process.Size { return (*process.Size)(t) }
 
-// Process describes a process of a session. A result is shown if there is one.
-func Process(session string, i process.Info, result *api.ExecResult) api.Process {
+// processAnswer describes a process of a session. A result is shown if there is one.
+func processAnswer(session string, i process.Info, result *api.ExecResult) api.Process {
 	p := api.Process{
 		ID: i.ID, Session: session, State: string(i.State), Ready: i.Ready, PID: i.PID, Starts: i.Starts, Argv: i.Argv, Cwd: i.Dir,
 		Env: append([]string{}, i.EnvNames...), Stdin: i.Stdin, Readers: i.Readers, Writer: i.Writer, Terminal: (*api.Terminal)(i.Terminal),
@@ -69,7 +69,7 @@ func Process(session string, i process.Info, result *api.ExecResult) api.Process
 		},
 		Stop: api.Stop{Signal: i.Stop.Signal, Grace: duration(i.Stop.Grace)}, Lease: duration(i.Lease), Labels: i.Labels,
 		StartedAt: i.StartedAt, EndedAt: moment(i.EndedAt), NextStart: moment(i.NextStart), ExpiresAt: moment(i.ExpiresAt),
-		Reason: i.Reason, Clamped: Clamped(i.Clamped), Result: result,
+		Reason: i.Reason, Clamped: clampsAnswer(i.Clamped), Result: result,
 	}
 	if i.Timeout > 0 {
 		p.Timeout = duration(&i.Timeout)
@@ -93,5 +93,5 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-// StreamName is "stdout" or "stderr".
-func StreamName(stream int) string { return [2]string{"stdout", "stderr"}[stream] }
+// streamName is "stdout" or "stderr".
+func streamName(stream int) string { return [2]string{"stdout", "stderr"}[stream] }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"bytes"
@@ -14,14 +14,14 @@ import (
 
 func TestStdinMayComeAsBase64(t *testing.T) {
 	t.Parallel()
-	req, err := ExecRequest(&api.ExecRequest{Stdin: "AP8=", StdinEncoding: "base64"})
+	req, err := execRequestOf(&api.ExecRequest{Stdin: "AP8=", StdinEncoding: "base64"})
 	if err != nil || !bytes.Equal(req.Stdin, []byte{0, 255}) {
 		t.Errorf("%v, %v", req, err)
 	}
 	for field, bad := range map[string]api.ExecRequest{
 		"stdin": {Stdin: "!", StdinEncoding: "base64"}, "stdin_encoding": {StdinEncoding: "hex"}, "encoding": {Encoding: "latin1"},
 	} {
-		_, err := ExecRequest(&bad)
+		_, err := execRequestOf(&bad)
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
 			t.Errorf("%+v: %v", bad, err)
 		}
@@ -46,13 +46,13 @@ func TestOutputIsTextOrBase64(t *testing.T) {
 func TestStdioIsDirectOrLeftOut(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{"": false, "direct": true} {
-		req, err := ProcessRequest("p", &api.ProcessRequest{Stdio: text})
-		if err != nil || req.Direct != want || Process("s", process.Info{Direct: want}, nil).Stdio != text {
+		req, err := processRequestOf("p", &api.ProcessRequest{Stdio: text})
+		if err != nil || req.Direct != want || processAnswer("s", process.Info{Direct: want}, nil).Stdio != text {
 			t.Errorf("%q: %+v, %v", text, req, err)
 		}
 	}
 	for _, text := range []string{"kept", "Direct"} {
-		_, err := ProcessRequest("p", &api.ProcessRequest{Stdio: text})
+		_, err := processRequestOf("p", &api.ProcessRequest{Stdio: text})
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "stdio" {
 			t.Errorf("%q: %v", text, err)
 		}

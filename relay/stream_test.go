@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"bytes"
@@ -14,14 +14,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/coder/websocket"
-	"go.uber.org/goleak"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestALongStartOfAStreamWaitsForRoom(t *testing.T) {
 	t.Parallel()
@@ -42,7 +39,7 @@ func TestALongStartOfAStreamWaitsForRoom(t *testing.T) {
 		}
 		defer ws.CloseNow()
 		ws.SetReadLimit(api.MaxStart)
-		c := &conn{Opening: &Opening{Reserve: reserve}, ws: ws}
+		c := &conn{streamOpening: &streamOpening{Reserve: reserve}, ws: ws}
 		for {
 			_, data, release, err := c.read(t.Context())
 			if err == nil {

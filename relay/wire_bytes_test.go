@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ func TestBytesTakeThePlaceOfTexts(t *testing.T) {
 	t.Parallel()
 	r := api.ExecRequest{Env: map[string]string{"A": "1"}, Base64: &api.InBase64{Argv: []string{"Y2F0", "Y2Fm6Q=="}, Cwd: "L2TpcQ==", Env: []string{"Qj3/"}}}
 	want := api.ExecRequest{Argv: []string{"cat", "caf\xe9"}, Cwd: "/d\xe9q", Env: map[string]string{"A": "1", "B": "\xff"}}
-	if err := DecodeBase64(&r); err != nil {
+	if err := decodeBase64Into(&r); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, r); diff != "" {
@@ -32,7 +32,7 @@ func TestBytesTakeThePlaceOfTexts(t *testing.T) {
 		"exec.base64.code":      &api.OneShotRequest{Exec: api.ExecRequest{Base64: &api.InBase64{Code: new("?")}}},
 		"start.exec.base64.cwd": &api.StreamStart{Exec: api.ExecRequest{Base64: &api.InBase64{Cwd: "?"}}},
 	} {
-		err := DecodeBase64(bad)
+		err := decodeBase64Into(bad)
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
 			t.Errorf("%s: %v", field, err)
 		}

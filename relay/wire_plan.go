@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"context"
@@ -15,21 +15,21 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Plan describes what a request would come to.
-func Plan(ctx context.Context, log *slog.Logger, p *supervisor.Plan) api.Plan {
+// planAnswer describes what a request would come to.
+func planAnswer(ctx context.Context, log *slog.Logger, p *supervisor.Plan) api.Plan {
 	answer := api.Plan{DryRun: true, Policy: p.Policy, Exists: p.Exists}
 	if p.Enforced != nil {
-		answer.Enforcement = Enforced(p.Enforced)
+		answer.Enforcement = enforcedAnswer(p.Enforced)
 	}
 	if s := p.Settings; s != nil {
-		answer.Session, answer.Clamped = planned(p.ID, s), Clamped(s.Clamped)
+		answer.Session, answer.Clamped = planned(p.ID, s), clampsAnswer(s.Clamped)
 	}
 	if p.Exec != nil {
 		answer.Exec = plannedExec(&p.Exec.Command)
-		answer.Clamped = append(answer.Clamped, Clamped(p.Exec.Clamped)...)
+		answer.Clamped = append(answer.Clamped, clampsAnswer(p.Exec.Clamped)...)
 	}
 	if p.Refused != nil {
-		answer.Refused = Problem(ctx, log, p.Refused)
+		answer.Refused = problemAnswer(ctx, log, p.Refused)
 	}
 	return answer
 }

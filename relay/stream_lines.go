@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 // cutter makes messages of whole lines of a stream that comes in pieces. What is no whole line, because
 // its beginning is not kept any more or it is too long, is counted and left out.
 type cutter struct {
-	reserve  Reserver
+	reserve  memoryReserver
 	release  func() // of the line, if that is long
 	line     []byte // so far
 	skipping bool   // to the end of a line

@@ -3,7 +3,7 @@
 // The WebSocket protocol of boxd: a program with its input and output as they come, and a process that clients
 // attach to and leave. relay/api has the messages.
 
-package wire
+package relay
 
 import (
 	"context"
@@ -32,17 +32,17 @@ const (
 
 	pingEvery     = 30 * time.Second
 	pongPatience  = time.Minute      // for the answer to a ping
-	StallPatience = 10 * time.Minute // for a client to take anything at all of what waits for it
+	stallPatience = 10 * time.Minute // for a client to take anything at all of what waits for it
 )
 
-// Opening is a request for a stream.
-type Opening struct {
+// streamOpening is a request for a stream.
+type streamOpening struct {
 	W   http.ResponseWriter
 	R   *http.Request
 	Sup *supervisor.Supervisor
 	Log *slog.Logger
 	// Reserve waits for room for n bytes from the caller, and Lines for n bytes of a line for it.
-	Reserve, Lines Reserver
+	Reserve, Lines memoryReserver
 	// Unsent is how much the caller's socket holds that it has not taken.
 	Unsent func() int
 	// Asked hears what the first message asks for, and Ended what has come of it; both may be nil.
@@ -50,12 +50,12 @@ type Opening struct {
 	Ended   func(*api.ExecResult, *api.Problem)
 }
 
-// Reserver waits until so many bytes more may be held for a caller; release gives them back.
-type Reserver func(ctx context.Context, n int64) (release func(), err error)
+// memoryReserver waits until so many bytes more may be held for a caller; release gives them back.
+type memoryReserver func(ctx context.Context, n int64) (release func(), err error)
 
 // conn is one WebSocket.
 type conn struct {
-	*Opening
+	*streamOpening
 	ws      *websocket.Conn // to read from
 	frames  *frames         // to write to
 	in      *input          // nil before there may be any
@@ -72,7 +72,7 @@ type conn struct {
 type server func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, error)
 
 // serve is a WebSocket from its upgrade to its end. An error is for an answer in plain HTTP.
-func (o *Opening) serve(ctx context.Context, run server) error {
+func (o *streamOpening) serve(ctx context.Context, run server) error {
 	if !strings.EqualFold(o.R.Header.Get("Upgrade"), "websocket") {
 		return fault.Field("Upgrade", o.R.Header.Get("Upgrade"), "websocket (RFC 6455)")
 	}
@@ -82,12 +82,12 @@ func (o *Opening) serve(ctx context.Context, run server) error {
 	}
 	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
 	ctx, cancel := context.WithCancel(ctx)
-	c := &conn{Opening: o, ws: ws, frames: below}
+	c := &conn{streamOpening: o, ws: ws, frames: below}
 	c.taken.Store(time.Now().UnixNano())
 	result, err := run(ctx, cancel, c)
 	end := api.ServerControl{Exit: result}
 	if err != nil {
-		end = api.ServerControl{Error: Problem(ctx, o.Log, err)}
+		end = api.ServerControl{Error: problemAnswer(ctx, o.Log, err)}
 	}
 	if o.Ended != nil {
 		o.Ended(result, end.Error)
@@ -149,11 +149,11 @@ func (c *conn) first(ctx context.Context) (*api.ClientControl, error) {
 			WithHint("send a binary message: the byte %d, then a JSON object", api.ChannelControl)
 	}
 	var msg api.ClientControl
-	if err := Decode(data[1:], &msg); err != nil {
+	if err := decodeStrictly(data[1:], &msg); err != nil {
 		return nil, err
 	}
 	if msg.Start != nil {
-		if err := DecodeBase64(msg.Start); err != nil {
+		if err := decodeBase64Into(msg.Start); err != nil {
 			return nil, err
 		}
 	}
@@ -198,7 +198,7 @@ func (c *conn) receive(ctx context.Context, control func(*api.ClientControl) err
 				release = func() {} // the input's now
 			case api.ChannelControl:
 				var msg api.ClientControl
-				if err = Decode(data[1:], &msg); err == nil {
+				if err = decodeStrictly(data[1:], &msg); err == nil {
 					err = control(&msg)
 				}
 			}
@@ -243,7 +243,7 @@ func (c *conn) watch(ctx context.Context, hangUp func(), every, patience time.Du
 			if err != nil && !c.behind() {
 				return
 			}
-		} else if time.Since(time.Unix(0, c.taken.Load())) > StallPatience {
+		} else if time.Since(time.Unix(0, c.taken.Load())) > stallPatience {
 			return
 		}
 	}

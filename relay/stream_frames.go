@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"bufio"
@@ -92,15 +92,15 @@ func (f *frames) send(ctx context.Context, parts ...[]byte) error {
 	for _, p := range parts {
 		size += len(p)
 	}
-	f.torn = f.write(append([][]byte{header(size)}, parts...))
+	f.torn = f.write(append([][]byte{frameHeader(size)}, parts...))
 	if f.torn != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return f.torn
 }
 
-// header begins a binary message of one frame that is not masked.
-func header(size int) []byte {
+// frameHeader begins a binary message of one frame that is not masked.
+func frameHeader(size int) []byte {
 	h := []byte{0x82, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	switch {
 	case size < 126:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"errors"
@@ -50,10 +50,10 @@ func TestListsAndMapsHaveTheirMost(t *testing.T) {
 		{"argv", new(api.ExecRequest), 16384},
 		{"env", new(api.ExecRequest), 256},
 	} {
-		if err := Decode([]byte(elements(tc.field, tc.most)), tc.into); err != nil {
+		if err := decodeStrictly([]byte(elements(tc.field, tc.most)), tc.into); err != nil {
 			t.Errorf("%d elements of %s: %v", tc.most, tc.field, err)
 		}
-		err := Decode([]byte(elements(tc.field, tc.most+1)), tc.into)
+		err := decodeStrictly([]byte(elements(tc.field, tc.most+1)), tc.into)
 		want := fmt.Sprintf("%s has %d elements: must have at most %d", tc.field, tc.most+1, tc.most)
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Invalid || f.Field != tc.field || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
@@ -69,10 +69,10 @@ func TestPolicyTakesAsManyAsTheWire(t *testing.T) {
 		f, _ := fieldNamed(reflect.TypeFor[api.SessionRequest](), field)
 		most := mostOf(f)
 		var req api.SessionRequest
-		if err := Decode([]byte(elements(field, most)), &req); err != nil {
+		if err := decodeStrictly([]byte(elements(field, most)), &req); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := c.Merge(SessionRequest(&req)); err != nil {
+		if _, _, err := c.Merge(sessionRequestOf(&req)); err != nil {
 			t.Errorf("%d of %s: %v", most, field, err)
 		}
 		switch field {
@@ -83,7 +83,7 @@ func TestPolicyTakesAsManyAsTheWire(t *testing.T) {
 		case "labels":
 			req.Labels["more"] = ""
 		}
-		_, _, err := c.Merge(SessionRequest(&req))
+		_, _, err := c.Merge(sessionRequestOf(&req))
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != field {
 			t.Errorf("one more of %s: %v", field, err)
 		}
@@ -137,7 +137,7 @@ func TestRefusingABodyTakesNoMemory(t *testing.T) {
 		var before, after runtime.MemStats
 		var req api.OneShotRequest
 		runtime.ReadMemStats(&before)
-		err := Decode(body, &req)
+		err := decodeStrictly(body, &req)
 		runtime.ReadMemStats(&after)
 		if got := after.TotalAlloc - before.TotalAlloc; err == nil || got > most || len(err.Error()) > 1000 {
 			t.Errorf("%s: %d bytes are allocated to say %.1000v", name, got, err)
@@ -149,7 +149,7 @@ func TestRefusingABodyTakesNoMemory(t *testing.T) {
 		"text": repeat(`{"session":{"mounts":"`, "x", `"}}`),
 	} {
 		var req api.OneShotRequest
-		if err := Decode(body, &req); err == nil || len(err.Error()) > 1000 {
+		if err := decodeStrictly(body, &req); err == nil || len(err.Error()) > 1000 {
 			t.Errorf("%s: %.1000v", name, err)
 		}
 	}
@@ -177,7 +177,7 @@ func TestErrorsShowWhatWasSentAndQuoteItOnce(t *testing.T) {
 		`{"session":{"mounts" : [ { "source" : "/a" , "owner":"7" }]}}`: `session.mounts[0].owner = "7": must be a whole number`,
 	} {
 		var req api.OneShotRequest
-		if err := Decode([]byte(body), &req); err == nil || err.Error() != want {
+		if err := decodeStrictly([]byte(body), &req); err == nil || err.Error() != want {
 			t.Errorf("%s\n got %v\nwant %s", body, err, want)
 		}
 	}
@@ -185,7 +185,7 @@ func TestErrorsShowWhatWasSentAndQuoteItOnce(t *testing.T) {
 
 func TestBadBase64IsNotShown(t *testing.T) {
 	t.Parallel()
-	_, err := ExecRequest(&api.ExecRequest{Stdin: "s3cret!", StdinEncoding: "base64"})
+	_, err := execRequestOf(&api.ExecRequest{Stdin: "s3cret!", StdinEncoding: "base64"})
 	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "stdin" || strings.Contains(err.Error()+f.Value, "s3cret") {
 		t.Errorf("%v", err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"encoding/base64"
@@ -11,9 +11,9 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// DecodeBase64 puts what a request has in base64 in the place of what it stands for: from there on a text is bytes, as the kernel
+// decodeBase64Into puts what a request has in base64 in the place of what it stands for: from there on a text is bytes, as the kernel
 // takes them.
-func DecodeBase64(v any) error {
+func decodeBase64Into(v any) error {
 	switch r := v.(type) {
 	case *api.ExecRequest:
 		return decodeExecBase64("", r)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 
 // Process attaches a client to a process, which goes on when the client goes. An error is for an answer in
 // plain HTTP.
-func (o *Opening) Process(ctx context.Context, s *session.Session, p *process.Process) error {
+func (o *streamOpening) Process(ctx context.Context, s *session.Session, p *process.Process) error {
 	return o.serve(ctx, func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, error) {
 		first, err := c.first(ctx)
 		if err != nil {
@@ -70,7 +70,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	greeting := api.ServerControl{Started: started}
 	if started == nil {
 		greeting.Attached = &api.StreamAttached{
-			Process: Process(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
+			Process: processAnswer(s.ID, p.Info(), nil), Stdout: out.begin[0], Stderr: out.begin[1], Stdin: a.Taken(), Writer: a.Writer(),
 		}
 	}
 	c.control(ctx, greeting)
@@ -115,13 +115,13 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if err != nil {
 		return nil, err
 	}
-	res := ExecResult(s.ID, r, "")
+	res := execAnswer(s.ID, r, "")
 	return &res, nil
 }
 
 // relayUnlisted is relay for a client who has the process alone, which ends when the client does not take its output
 // to its end. That of an ended process is not kept for ever.
-func (c *conn) relayUnlisted(ctx context.Context, p *process.Process, a *process.Attachment, out *output) error {
+func (c *conn) relayUnlisted(ctx context.Context, p *process.Process, a *process.Attachment, out *attachedOutput) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	c.tasks.Go(func() { // ends with ctx
@@ -187,7 +187,7 @@ func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOp
 		o.From = new([2]int64)
 		for i, n := range []*int64{asked.Stdout, asked.Stderr} {
 			if n != nil && (*n < 0 || *n > info.Output[i].Bytes) {
-				return o, fault.Field("attach."+StreamName(i), *n, fmt.Sprintf("0 to %d, the bytes written so far", info.Output[i].Bytes))
+				return o, fault.Field("attach."+streamName(i), *n, fmt.Sprintf("0 to %d, the bytes written so far", info.Output[i].Bytes))
 			}
 			if n != nil {
 				o.From[i] = *n
@@ -238,7 +238,7 @@ func steer(p *process.Process, msg *api.ClientControl) error {
 		_ = p.Signal(sig)
 		return nil
 	}
-	if err := CheckTerminal("resize.", msg.Resize); err != nil {
+	if err := checkTerminal("resize.", msg.Resize); err != nil {
 		return err
 	}
 	if p.Info().Terminal == nil {
@@ -248,8 +248,8 @@ func steer(p *process.Process, msg *api.ClientControl) error {
 	return nil
 }
 
-// output is what a client gets of a process.
-type output struct {
+// attachedOutput is what a client gets of a process.
+type attachedOutput struct {
 	c     *conn
 	begin [2]int64 // where the client believes that it begins
 	moved [2]int64 // how much later it does
@@ -257,8 +257,8 @@ type output struct {
 }
 
 // newOutput begins an output that was asked for from some position, nil being any, at the one it has.
-func newOutput(c *conn, asked *api.StreamAttach, from *[2]int64, at [2]int64) *output {
-	o := &output{c: c, begin: at}
+func newOutput(c *conn, asked *api.StreamAttach, from *[2]int64, at [2]int64) *attachedOutput {
+	o := &attachedOutput{c: c, begin: at}
 	if asked.Stdout != nil || asked.Stderr != nil {
 		o.begin = *from
 		o.moved = [2]int64{at[0] - from[0], at[1] - from[1]}
@@ -278,7 +278,7 @@ func newOutput(c *conn, asked *api.StreamAttach, from *[2]int64, at [2]int64) *o
 }
 
 // relay sends all there is and will be; no error is the end of it.
-func (o *output) relay(ctx context.Context, a *process.Attachment) error {
+func (o *attachedOutput) relay(ctx context.Context, a *process.Attachment) error {
 	defer o.lines.drop()
 	for i, n := range o.moved {
 		if err := o.missing(ctx, i, n); err != nil {
@@ -310,12 +310,12 @@ func (o *output) relay(ctx context.Context, a *process.Attachment) error {
 }
 
 // line sends a line, without its end.
-func (o *output) line(ctx context.Context, data []byte) error {
+func (o *attachedOutput) line(ctx context.Context, data []byte) error {
 	return o.c.send(ctx, api.ChannelStdout, data)
 }
 
 // missing passes over bytes that are not kept any more.
-func (o *output) missing(ctx context.Context, stream int, n int64) error {
+func (o *attachedOutput) missing(ctx context.Context, stream int, n int64) error {
 	if stream == 0 && o.lines != nil && n > 0 {
 		o.lines.skip(n) // and tells at the next line
 		return nil
@@ -323,9 +323,9 @@ func (o *output) missing(ctx context.Context, stream int, n int64) error {
 	return o.gap(ctx, stream, n)
 }
 
-func (o *output) gap(ctx context.Context, stream int, n int64) error {
+func (o *attachedOutput) gap(ctx context.Context, stream int, n int64) error {
 	if n > 0 {
-		o.c.control(ctx, api.ServerControl{Gap: &api.StreamGap{Stream: StreamName(stream), Bytes: n}})
+		o.c.control(ctx, api.ServerControl{Gap: &api.StreamGap{Stream: streamName(stream), Bytes: n}})
 	}
 	return ctx.Err()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package relay
 
 import (
 	"context"
@@ -200,7 +200,7 @@ func TestAnOutputBeginsWhereItsClientBelieves(t *testing.T) {
 		{"lines resumed", api.StreamAttach{Lines: true, Stdout: new(int64)}, &[2]int64{9, 4}, [2]int64{9, 4}, [2]int64{9, 4}, [2]int64{}, false},
 		{"lines replayed", api.StreamAttach{Lines: true, Replay: true}, &[2]int64{}, [2]int64{9, 4}, [2]int64{9, 4}, [2]int64{}, true},
 	} {
-		o := newOutput(&conn{Opening: &Opening{}}, &tc.asked, tc.from, tc.at)
+		o := newOutput(&conn{streamOpening: &streamOpening{}}, &tc.asked, tc.from, tc.at)
 		if o.begin != tc.begin || o.moved != tc.moved || (o.lines != nil) != tc.asked.Lines || o.lines != nil && o.lines.skipping != tc.skipping {
 			t.Errorf("%s: begins at %v, moved by %v, lines %+v", tc.name, o.begin, o.moved, o.lines)
 		}

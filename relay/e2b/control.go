@@ -72,6 +72,7 @@ const (
 	routeDelete = "DELETE /v1/sessions/{id}"
 	routeFreeze = "POST /v1/sessions/{id}/freeze"
 	routeThaw   = "POST /v1/sessions/{id}/thaw"
+	routeStop   = "POST /v1/sessions/{id}/stop"
 )
 
 // operations are the whole control plane. Both spellings of a path do the same.
@@ -157,9 +158,24 @@ func (s *Server) caller(r *http.Request, op *operation) (access.Pass, error) {
 	case !pass.Is(op.role):
 		return pass, refusal(http.StatusForbidden, fmt.Sprintf("permission denied: this needs the %s role, you have %q (%s)", op.role, pass.Role, pass.Rule))
 	case op.route != "" && !pass.Allows(op.route):
-		return pass, refusal(http.StatusForbidden, fmt.Sprintf("permission denied: the token %s does not allow %s", fault.Show(pass.Token), op.route))
+		return pass, notAllowed(&pass, op.route)
 	}
 	return pass, relay.Identify(r.Context(), pass.Name)
+}
+
+// notAllowed refuses what the token of a caller is not for.
+func notAllowed(pass *access.Pass, route string) error {
+	return refusal(http.StatusForbidden, fmt.Sprintf("permission denied: the token %s does not allow %s", fault.Show(pass.Token), route))
+}
+
+// getsTokens refuses those who would get tokens of a sandbox that lead to more than their key allows.
+func (c *controlCall) getsTokens() error {
+	for _, route := range dataRoutes() {
+		if !c.pass.Allows(route) {
+			return notAllowed(&c.pass, route+", which the tokens of a sandbox lead to")
+		}
+	}
+	return nil
 }
 
 // body reads a JSON object. Clients send fields that later versions know: they are passed over.
@@ -302,6 +318,9 @@ func (c *controlCall) create() error {
 
 // make makes a sandbox; further adds to what is asked of boxd.
 func (c *controlCall) make(ask *createRequest, further func(*policy.Request) error) (*session.Session, error) {
+	if err := c.getsTokens(); err != nil {
+		return nil, err
+	}
 	name, template, ok := c.server.cfg.template(ask.TemplateID)
 	if !ok {
 		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
@@ -405,6 +424,9 @@ func (c *controlCall) connect() error {
 }
 
 func (c *controlCall) connected() (of *session.Session, resumed bool, err error) {
+	if err := c.getsTokens(); err != nil {
+		return nil, false, err
+	}
 	var ask timeoutRequest
 	if err := c.body(&ask); err != nil {
 		return nil, false, err
@@ -412,6 +434,9 @@ func (c *controlCall) connected() (of *session.Session, resumed bool, err error)
 	of, err = c.session()
 	if err != nil {
 		return nil, false, err
+	}
+	if info := of.Info(); isPaused(&info) && !c.pass.Allows(routeThaw) {
+		return nil, false, notAllowed(&c.pass, routeThaw)
 	}
 	if of, resumed, err = c.server.resume(c.r.Context(), of); err != nil {
 		return nil, false, err
@@ -425,7 +450,11 @@ func (c *controlCall) connected() (of *session.Session, resumed bool, err error)
 
 // extend has a sandbox live for so many seconds from now; only longer: no shorter than it would.
 func (c *controlCall) extend(of *session.Session, seconds int64, onlyLonger bool) error {
-	return c.server.extend(c.r.Context(), of, seconds, onlyLonger, c.pass.Token)
+	key := of.Current().Labels[labelKey]
+	if allows(&c.pass) { // or its tokens would lead nowhere from now on
+		key = c.pass.Token
+	}
+	return c.server.extend(c.r.Context(), of, seconds, onlyLonger, key)
 }
 
 // extend does the same for whoever holds a key, which is the one that has to hold from now on.
@@ -518,11 +547,15 @@ func (c *controlCall) pausedNow() (*session.Session, error) {
 	if err := c.body(&ask); err != nil {
 		return nil, err
 	}
+	memory := ask.Memory == nil || *ask.Memory
+	if !memory && !c.pass.Allows(routeStop) {
+		return nil, notAllowed(&c.pass, routeStop)
+	}
 	of, err := c.session()
 	if err != nil {
 		return nil, err
 	}
-	return of, c.server.pause(c.r.Context(), of, ask.Memory == nil || *ask.Memory)
+	return of, c.server.pause(c.r.Context(), of, memory)
 }
 
 // logs answers that boxd keeps the output of processes, and no log of a sandbox.

@@ -101,8 +101,11 @@ func (c *controlCall) get() error {
 	info := s.Info()
 	set := &info.Settings
 	d := sandboxDetail{
-		listedSandbox: c.server.listed(&info), EnvdAccessToken: c.server.token(purposeAccess, s), Domain: c.server.domain(),
+		listedSandbox: c.server.listed(&info), Domain: c.server.domain(),
 		AllowInternetAccess: set.Network != "off", Lifecycle: lifecycle{OnTimeout: "kill"},
+	}
+	if allows(&c.pass) {
+		d.EnvdAccessToken = c.server.token(purposeAccess, s)
 	}
 	if set.Network == "egress" {
 		d.Network.AllowOut, d.Network.DenyOut = set.NetworkRules, []string{everywhere.String()}

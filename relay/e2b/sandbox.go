@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,10 +38,10 @@ type index struct {
 	once   sync.Once
 
 	mu     sync.Mutex
-	owners map[string]string // of sandboxes, by their ids
+	owners map[string][]string // of sandboxes, by their ids, which two owners may both have
 }
 
-func newIndex(s *Server) *index { return &index{server: s, owners: map[string]string{}} }
+func newIndex(s *Server) *index { return &index{server: s, owners: map[string][]string{}} }
 
 // fill takes in the sandboxes that an earlier boxd has made.
 func (x *index) fill() {
@@ -56,28 +57,38 @@ func (x *index) fill() {
 func (x *index) add(id, owner string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.owners[id] = owner
+	if list := x.owners[id]; !slices.Contains(list, owner) {
+		x.owners[id] = append(slices.Clone(list), owner)
+	}
 }
 
-// find returns the living sandbox of an id, nil if there is none.
-func (x *index) find(id string) *session.Session {
+func (x *index) remove(id, owner string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(x.owners[id]), func(o string) bool { return o == owner })
+	if x.owners[id] = list; len(list) == 0 {
+		delete(x.owners, id)
+	}
+}
+
+// find returns the living sandboxes of an id: one, unless somebody has given a session of his own the id of another's sandbox,
+// which must neither hide that nor be taken for it.
+func (x *index) find(id string) []*session.Session {
 	x.fill()
 	x.mu.Lock()
-	owner, ok := x.owners[id]
+	owners := x.owners[id] // never changed, see add
 	x.mu.Unlock()
-	if !ok {
-		return nil
-	}
-	s, err := x.server.cfg.Sup.Session(access.Principal{Name: owner}, id)
-	if err != nil {
-		if fault.KindOf(err) == fault.NotFound {
-			x.mu.Lock()
-			delete(x.owners, id)
-			x.mu.Unlock()
+	var list []*session.Session
+	for _, owner := range owners {
+		s, err := x.server.cfg.Sup.Session(access.Principal{Name: owner}, id)
+		switch {
+		case err == nil:
+			list = append(list, s)
+		case fault.KindOf(err) == fault.NotFound:
+			x.remove(id, owner)
 		}
-		return nil
 	}
-	return s
+	return list
 }
 
 // all are the sandboxes there are.
@@ -91,9 +102,7 @@ func (x *index) all() []*session.Session {
 	x.mu.Unlock()
 	var list []*session.Session
 	for _, id := range ids {
-		if s := x.find(id); s != nil {
-			list = append(list, s)
-		}
+		list = append(list, x.find(id)...)
 	}
 	return list
 }
@@ -128,10 +137,17 @@ func (s *Server) named(r *http.Request, to destination) (of *session.Session, pr
 		return signature != nil && signature.fits(s.token(purposeAccess, of))
 	}
 	if to.sandbox != "" {
-		if of = s.index.find(to.sandbox); of == nil {
+		for _, one := range s.index.find(to.sandbox) {
+			if proven = fits(one); of == nil || proven {
+				of = one
+			}
+			if proven {
+				break
+			}
+		}
+		if of == nil {
 			return nil, false, gone(to.sandbox)
 		}
-		proven = fits(of)
 	} else if of = s.index.which(fits); of != nil {
 		proven = true
 	}
@@ -163,10 +179,25 @@ func (s *Server) enter(r *http.Request, of *session.Session) (ctx context.Contex
 // for as long as that key holds.
 func (s *Server) holder(of *session.Session) (access.Pass, error) {
 	pass := s.cfg.Gate.Reauthenticate(&access.Peer{}, of.Current().Labels[labelKey])
-	if pass.Name != of.Owner.Name || !pass.Is(access.User) {
+	if pass.Name != of.Owner.Name || !allows(&pass) {
 		return pass, unauthorized("the API key by which this sandbox was created or connected does not hold any more; connect to it with another key of its owner")
 	}
 	return pass, nil
+}
+
+// dataRoutes are the routes of boxd's API that do what the tokens of a sandbox lead to.
+func dataRoutes() []string {
+	return []string{
+		"POST /v1/sessions/{id}/exec", "PUT /v1/sessions/{id}/processes/{p}", "GET /v1/sessions/{id}/processes/{p}/stream", "POST /v1/sessions/{id}/processes/{p}/signal",
+		"POST /v1/sessions/{id}/fs/read", "POST /v1/sessions/{id}/fs/write", "POST /v1/sessions/{id}/fs/list", "POST /v1/sessions/{id}/fs/move", "POST /v1/sessions/{id}/fs/remove",
+		"GET /v1/sessions/{id}/ports/{port}/stream",
+	}
+}
+
+// allows reports whether a key allows all that the tokens of a sandbox lead to. They are the same for every key, and nothing
+// tells by which of them a bearer has got them: so who may not do all of it does not get them, and does not stand for them.
+func allows(pass *access.Pass) bool {
+	return pass.Is(access.User) && !slices.ContainsFunc(dataRoutes(), func(route string) bool { return !pass.Allows(route) })
 }
 
 // sandboxKey is the context key of the sandbox that a request is for.

@@ -63,7 +63,7 @@ type scaleboxSandbox struct {
 	Name            string            `json:"name,omitempty"`
 	Status          string            `json:"status"`
 	SandboxDomain   string            `json:"sandbox_domain"`
-	EnvdAccessToken string            `json:"envd_access_token"`
+	EnvdAccessToken string            `json:"envd_access_token,omitempty"`
 	StartedAt       time.Time         `json:"started_at"`
 	CreatedAt       time.Time         `json:"created_at"`
 	TimeoutAt       time.Time         `json:"timeout_at"`
@@ -82,16 +82,19 @@ type wrapped struct {
 	Message string `json:"message,omitempty"`
 }
 
-// scalebox describes a session as Scalebox does.
-func (s *Server) scalebox(of *session.Session) *scaleboxSandbox {
-	info := of.Info()
-	l := s.listed(&info)
+// scalebox describes a session as Scalebox does, with its token for whose key allows what that leads to.
+func (c *controlCall) scalebox(of *session.Session) *scaleboxSandbox {
+	s, info := c.server, of.Info()
+	l, token := s.listed(&info), ""
+	if allows(&c.pass) {
+		token = s.token(purposeAccess, of)
+	}
 	env := map[string]string{}
 	for _, name := range info.Settings.EnvNames {
 		env[name] = "" // values are nobody's to read here
 	}
 	return &scaleboxSandbox{
-		SandboxID: l.SandboxID, TemplateID: l.TemplateID, Status: l.State, SandboxDomain: s.scaleboxDomain(), EnvdAccessToken: s.token(purposeAccess, of),
+		SandboxID: l.SandboxID, TemplateID: l.TemplateID, Status: l.State, SandboxDomain: s.scaleboxDomain(), EnvdAccessToken: token,
 		StartedAt: l.StartedAt, CreatedAt: l.StartedAt, TimeoutAt: l.EndAt, Timeout: int64(time.Until(l.EndAt).Round(time.Second) / time.Second),
 		CPUCount: l.CPUCount, MemoryMB: l.MemoryMB, StorageGB: l.DiskSizeMB >> 10, Metadata: l.Metadata, EnvVars: env,
 	}
@@ -119,7 +122,7 @@ func (c *controlCall) createScalebox() error {
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusCreated, wrapped{Success: true, Data: c.server.scalebox(of)})
+	reply(c.w, http.StatusCreated, wrapped{Success: true, Data: c.scalebox(of)})
 	return nil
 }
 
@@ -162,11 +165,11 @@ func (c *controlCall) listScalebox() error {
 	}
 	list := []*scaleboxSandbox{}
 	for _, info := range slices.Backward(c.server.cfg.Sup.Sessions(c.pass.Principal, false)) {
-		of := c.server.index.find(info.ID)
-		if of == nil || of.Owner.Name != c.pass.Name {
+		of, err := c.server.cfg.Sup.Session(c.pass.Principal, info.ID)
+		if err != nil || info.Settings.Labels[labelTemplate] == "" {
 			continue
 		}
-		if one := c.server.scalebox(of); status == "" || one.Status == status {
+		if one := c.scalebox(of); status == "" || one.Status == status {
 			list = append(list, one)
 		}
 		if int64(len(list)) == limit {
@@ -182,7 +185,7 @@ func (c *controlCall) getScalebox() error {
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.server.scalebox(of)})
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(of)})
 	return nil
 }
 
@@ -191,7 +194,7 @@ func (c *controlCall) timeoutScalebox() error {
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.server.scalebox(of)})
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(of)})
 	return nil
 }
 
@@ -200,7 +203,7 @@ func (c *controlCall) connectScalebox() error {
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.server.scalebox(of)})
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(of)})
 	return nil
 }
 
@@ -209,10 +212,10 @@ func (c *controlCall) pauseScalebox() error {
 	if err != nil {
 		return err
 	}
-	if now := c.server.index.find(of.ID); now != nil { // one that is stopped is another
+	if now, err := c.server.cfg.Sup.Session(c.pass.Principal, of.ID); err == nil { // one that is stopped is another
 		of = now
 	}
-	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.server.scalebox(of)})
+	reply(c.w, http.StatusOK, wrapped{Success: true, Data: c.scalebox(of)})
 	return nil
 }
 

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/process"
@@ -64,8 +62,9 @@ type codeContext struct {
 	made     string
 	created  time.Time
 
-	turn  chan struct{} // has room for the one whose code runs; guards the field below
+	turn  chan struct{} // has room for the one whose code runs; guards the fields below
 	clean bool          // the kernel is known to wait for a request
+	told  bool          // it is not, and has been interrupted
 
 	starting sync.Mutex // held while a kernel is started or removed
 	mu       sync.Mutex // guards the fields below
@@ -268,7 +267,7 @@ func (c *Contexts) kernel(ctx context.Context, sb *sandbox, x *codeContext) (p *
 		ID: idPrefix + x.ID, Managed: true, Stdin: true, Output: new(kernelOutput),
 		Stop:   &process.Stop{Signal: "SIGTERM", Grace: new(stopGrace)},
 		Labels: map[string]string{labelKernel: kernelVersion, labelContext: x.Language, labelMade: x.made},
-		Exec:   session.ExecRequest{Argv: append(slices.Clone(k.argv), rand.Text()), Dir: x.Dir},
+		Exec:   session.ExecRequest{Argv: k.start(rand.Text()), Dir: x.Dir},
 	})
 	if err != nil {
 		return nil, false, err
@@ -338,6 +337,3 @@ func death(r *session.Result, err error) string {
 	}
 	return cmp.Or(r.Signal, string(r.Status))
 }
-
-// interrupt ends the execution that runs in a kernel, and does nothing to one that waits.
-func interrupt(p *process.Process) { _ = p.Signal(unix.SIGINT) } // of one that has ended nothing is left to end

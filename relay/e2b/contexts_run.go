@@ -16,6 +16,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -108,7 +110,7 @@ func newError(name, value, traceback string) *codeEvent {
 const (
 	keepaliveAfter = 5 * time.Second
 	lineAfter      = 20 * time.Millisecond // a piece of a line waits so long for the rest
-	againAfter     = 5 * time.Second       // what has not ended is interrupted again
+	againAfter     = 2 * time.Second       // what has not ended is interrupted again
 )
 
 // errLost means that the client has taken nothing for so long that the program has not waited any more.
@@ -148,18 +150,19 @@ func (c *Contexts) execute(ctx context.Context, sb *sandbox, req *executeRequest
 		kernel: kernels()[x.Language], process: p, client: a, emit: emit,
 		request: kernelRequest{Op: opRun, ID: rand.Text(), Code: req.Code, Lang: language, Env: req.Env},
 	}
-	argv := p.Spec().Command.Argv
 	for i := range run.streams {
-		run.streams[i] = stream{number: i, frames: newFrames(argv[len(argv)-1])}
+		run.streams[i] = stream{number: i, frames: newFrames(run.kernel.nonce(p.Spec().Command.Argv))}
 	}
 	known := x.clean || fresh
+	run.told, x.told = x.told, false
 	x.clean = false
 	err = run.do(ctx, known)
 	switch {
 	case errors.Is(err, io.EOF):
 		return c.died(ctx, sb.Session, p, x, run)
 	case err != nil:
-		interrupt(p)
+		run.interrupt(ctx)
+		x.told = true
 		return err
 	}
 	x.clean = true
@@ -203,6 +206,9 @@ func (x *codeContext) takeTurn(ctx context.Context, emit func(*codeEvent) error)
 	}
 }
 
+// notFound is how a shell ends that does not find the program it is to become.
+const notFound = 127
+
 // died tells of an execution that the end of its kernel has ended.
 func (c *Contexts) died(ctx context.Context, s *session.Session, p *process.Process, x *codeContext, run *execution) error {
 	select {
@@ -210,7 +216,11 @@ func (c *Contexts) died(ctx context.Context, s *session.Session, p *process.Proc
 		return session.NotFoundError(s.ID)
 	default:
 	}
-	how := death(s.ProcessEnd(ctx, p))
+	end, err := s.ProcessEnd(ctx, p)
+	if err == nil && !run.begun && end.Status == session.StatusExited && end.ExitCode == notFound {
+		return run.kernel.noKernel(x.Language, unix.ENOENT)
+	}
+	how := death(end, err)
 	c.server.cfg.Log.Debug("kernel ended", "session", s.ID, "context", x.ID, "how", how)
 	if !run.begun {
 		if err := run.emit(&codeEvent{Type: eventCount}); err != nil {
@@ -232,7 +242,7 @@ type execution struct {
 	request kernelRequest
 	emit    func(*codeEvent) error
 	streams [2]stream
-	synced  int
+	told    bool // whoever was before has interrupted the kernel
 	begun   bool
 	failed  bool // an error has been told: clients keep one
 }
@@ -243,17 +253,21 @@ type stream struct {
 	frames  *frames
 	open    bool   // what comes is of this execution
 	over    bool   // its end has come
+	synced  bool   // the kernel waits for requests
 	pending []byte // output that no event has told of
 }
 
 // do sees an execution through. io.EOF means that the kernel has ended.
 func (r *execution) do(ctx context.Context, known bool) error {
 	if !known { // somebody has left it, with code running perhaps
-		interrupt(r.process)
-		if err := r.ask(ctx, &kernelRequest{Op: opSync, ID: r.request.ID}); err != nil {
+		if !r.told { // else it is about to end
+			r.interrupt(ctx)
+		}
+		sync := kernelRequest{Op: opSync, ID: r.request.ID}
+		if err := r.ask(ctx, &sync); err != nil {
 			return err
 		}
-		if err := r.until(ctx, func() bool { return r.synced == len(r.streams) }, func() { interrupt(r.process) }); err != nil {
+		if err := r.until(ctx, func() bool { return r.streams[0].synced && r.streams[1].synced }, func() { r.interrupt(ctx) }); err != nil {
 			return err
 		}
 	}
@@ -273,6 +287,19 @@ func (r *execution) do(ctx context.Context, known bool) error {
 		}
 	}
 	return err
+}
+
+// interruptPatience is how long a request that something is to end waits to be taken.
+const interruptPatience = time.Second
+
+// interrupt ends the execution that runs in the kernel, whoever has begun it, and does nothing to a kernel that waits.
+func (r *execution) interrupt(ctx context.Context) {
+	if r.kernel.asked {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptPatience)
+		defer cancel()
+		_ = r.ask(ctx, &kernelRequest{Op: opInterrupt, ID: anyExecution}) // of one that has ended nothing is left to end
+	}
+	_ = r.process.Signal(unix.SIGINT) // nor here
 }
 
 func (r *execution) ask(ctx context.Context, req *kernelRequest) error {
@@ -385,7 +412,7 @@ func (r *execution) text(s *stream, n int) error {
 func (r *execution) event(s *stream, e *kernelEvent) error {
 	switch {
 	case e.Kind == kernelSynced && e.ID == r.request.ID:
-		r.synced++
+		s.synced = true
 	case e.Kind == kernelBegin && e.ID == r.request.ID:
 		s.open = true
 		if s.number == 0 && !r.begun {

@@ -20,12 +20,20 @@ import (
 //go:embed kernels/python.py
 var pythonKernel string
 
+//go:embed kernels/javascript.cjs
+var javaScriptKernel string
+
+//go:embed kernels/bash.sh
+var bashKernel string
+
 // kernel is how code of a language is run: by a program in the box that keeps the state of the code between executions. It takes
 // requests from standard input, one a line, and is told by SIGINT to end the execution that runs.
 type kernel struct {
-	argv   []string // without the nonce, which is the last argument
+	argv   []string // up to the nonce
+	more   []string // after it
 	encode func(*kernelRequest) ([]byte, error)
 	needs  string // the program of the box without which there is none
+	asked  bool   // an interrupt is a request too, for the signal does not reach it
 }
 
 // kernelVersion is that of the language between boxd and kernels. A kernel that an earlier boxd has started in another is replaced.
@@ -42,8 +50,11 @@ type kernelRequest struct {
 
 // What a kernel is asked for.
 const (
-	opRun  = "run"
-	opSync = "sync"
+	opRun       = "run"
+	opSync      = "sync"
+	opInterrupt = "interrupt"
+
+	anyExecution = "*" // the id of what is to be interrupted
 )
 
 // Names of languages.
@@ -54,10 +65,15 @@ const (
 	languageBash       = "bash"
 )
 
+// nodeScript gives the kernel of JavaScript descriptors of its own, which node cannot make.
+const nodeScript = `exec 7<&0 8>&1 9>&2 </dev/null && exec node -e "$1" "$2"`
+
 // kernels are the kernels there are, by language.
 func kernels() map[string]kernel {
 	return map[string]kernel{
-		languagePython: {argv: []string{"python3", "-c", pythonKernel}, encode: encodeJSON, needs: "python3"},
+		languagePython:     {argv: []string{"python3", "-c", pythonKernel}, encode: encodeJSON, needs: "python3"},
+		languageJavaScript: {argv: []string{"/bin/sh", "-c", nodeScript, "node", javaScriptKernel}, encode: encodeJSON, needs: "node", asked: true},
+		languageBash:       {argv: []string{"bash", "-c", bashKernel, "bash"}, more: []string{"0"}, encode: encodeShell, needs: "bash"},
 	}
 }
 
@@ -97,6 +113,37 @@ func encodeJSON(req *kernelRequest) ([]byte, error) {
 	return slices.Concat([]byte("\n"), line, []byte("\n")), nil
 }
 
+// encodeShell writes a request as words of bash, after the length of the line. What a shell could take for something is written as
+// its bytes.
+func encodeShell(req *kernelRequest) ([]byte, error) {
+	if strings.Contains(req.Code, "\x00") {
+		return nil, fault.Field("code", fault.Word("not text"), "without NUL, as a shell has it")
+	}
+	words := []string{req.Op, req.ID}
+	if req.Op == opRun {
+		words = append(words, shellWord(req.Code))
+	}
+	for _, name := range slices.Sorted(maps.Keys(req.Env)) {
+		words = append(words, shellWord(name), shellWord(req.Env[name]))
+	}
+	line := strings.Join(words, " ")
+	return fmt.Appendf(nil, "\n%d %s\n", len(line), line), nil
+}
+
+func shellWord(text string) string {
+	var b strings.Builder
+	b.WriteString("$'")
+	for _, c := range []byte(text) {
+		if c < ' ' || c > '~' || c == '\'' || c == '\\' {
+			fmt.Fprintf(&b, `\x%02x`, c)
+			continue
+		}
+		b.WriteByte(c)
+	}
+	b.WriteByte('\'')
+	return b.String()
+}
+
 // checkCode refuses what no kernel can be asked.
 func checkCode(code string, env map[string]string) error {
 	if !utf8.ValidString(code) {
@@ -108,6 +155,17 @@ func checkCode(code string, env map[string]string) error {
 		}
 	}
 	return nil
+}
+
+// start is the program of a kernel with a nonce.
+func (k *kernel) start(nonce string) []string { return slices.Concat(k.argv, []string{nonce}, k.more) }
+
+// nonce is what start was given.
+func (k *kernel) nonce(argv []string) string {
+	if at := len(argv) - 1 - len(k.more); at >= 0 {
+		return argv[at]
+	}
+	return ""
 }
 
 // noKernel explains why a kernel could not be started.

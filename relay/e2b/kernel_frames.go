@@ -111,7 +111,20 @@ func (f *frames) begun(data []byte) int {
 
 // frame takes what is between mark and newline.
 func (f *frames) frame(body []byte, event func(*kernelEvent) error) error {
-	if len(body) == 0 || body[0] != '.' && body[0] != '+' {
+	if len(body) == 0 {
+		return nil
+	}
+	switch body[0] {
+	case '!': // whole, and perhaps between the pieces of another
+		e := &kernelEvent{}
+		if json.Unmarshal(body[1:], e) != nil {
+			return nil
+		}
+		return event(e)
+	case '^': // of one before it the end will not come
+		f.event, f.tooLong = nil, false
+	case '.', '+':
+	default:
 		return nil
 	}
 	if f.tooLong = f.tooLong || len(f.event)+len(body) > maxEvent; f.tooLong {
@@ -119,7 +132,7 @@ func (f *frames) frame(body []byte, event func(*kernelEvent) error) error {
 	} else {
 		f.event = append(f.event, body[1:]...)
 	}
-	if body[0] == '+' {
+	if body[0] != '.' {
 		return nil
 	}
 	e := &kernelEvent{}

@@ -5,6 +5,7 @@ package e2b
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -42,7 +43,8 @@ func startNativeIn(t *testing.T, dir, language string, env ...string) *native {
 	boxtest.RequireProgram(t, k.needs)
 	n := &native{t: t, kernel: k, ended: make(chan struct{})}
 	n.news = sync.NewCond(&n.mu)
-	n.cmd = exec.CommandContext(t.Context(), k.argv[0], append(k.argv[1:], "nonce")...)
+	argv := k.start("nonce")
+	n.cmd = exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 	n.cmd.Dir, n.cmd.Env = dir, append(os.Environ(), env...)
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
@@ -127,7 +129,7 @@ func (n *native) write(req *kernelRequest) {
 func (n *native) begin(req *kernelRequest) string {
 	n.t.Helper()
 	n.number++
-	req.ID = string(rune('a' + n.number))
+	req.ID = fmt.Sprint("e", n.number)
 	req.Op = cmp.Or(req.Op, opRun)
 	n.write(req)
 	return req.ID
@@ -223,7 +225,12 @@ func (n *native) awaitOutput(text string) {
 	n.t.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	deadline := time.Now().Add(time.Minute)
+	defer time.AfterFunc(time.Minute+time.Second, n.news.Broadcast).Stop()
 	for !strings.Contains(n.outs[0].String(), text) {
+		if time.Now().After(deadline) {
+			n.t.Fatalf("no %q: %q, %q", text, tailOf(n.outs[0].String()), tailOf(n.outs[1].String()))
+		}
 		select {
 		case <-n.ended:
 			n.t.Fatalf("ended without %q", text)

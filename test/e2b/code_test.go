@@ -145,8 +145,8 @@ type event struct {
 	Extra            json.RawMessage `json:"extra"`
 }
 
-// outcome is what came of an execution.
-type outcome struct {
+// cell is what came of an execution.
+type cell struct {
 	out, err, text string
 	failed         string // name and value of the error
 	count          int
@@ -207,9 +207,9 @@ func (r *running) await(kind, text string) {
 	}
 }
 
-func (r *running) end() *outcome {
+func (r *running) end() *cell {
 	r.i.t.Helper()
-	o := &outcome{}
+	o := &cell{}
 	for e := r.next(); e != nil; e = r.next() {
 		switch o.types = append(o.types, e.Type); e.Type {
 		case "number_of_executions":
@@ -232,7 +232,7 @@ func (r *running) end() *outcome {
 	return o
 }
 
-func (i *interpreter) run(code string) *outcome {
+func (i *interpreter) run(code string) *cell {
 	i.t.Helper()
 	return i.begin(codeRequest{Code: code}).end()
 }
@@ -273,6 +273,57 @@ func TestCodeKeepsItsState(t *testing.T) {
 		if status, text := i.do("POST", "/execute", c.body); status != c.status || !strings.Contains(text, c.text) {
 			t.Errorf("%+v: %d %s", c.body, status, text)
 		}
+	}
+}
+
+func TestCodeOfOtherLanguages(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "node")
+	boxtest.RequireProgram(t, "bash")
+	i := startInterpreter(t)
+	in := func(language, code string) *cell {
+		t.Helper()
+		return i.begin(codeRequest{Code: code, Language: language, Env: map[string]string{"OF_EXECUTION": "e"}}).end()
+	}
+	if o := in("js", "import { cwd } from 'process'; let x = 1; console.log(process.env.OF_SANDBOX + process.env.OF_EXECUTION); cwd() === process.env.HOME"); o.text != "true" || o.out != "se\n" || o.count != 1 {
+		t.Errorf("%+v", o)
+	}
+	if o := in("javascript", "x + await Promise.resolve(1)"); o.text != "2" || o.count != 2 {
+		t.Errorf("%+v", o)
+	}
+	if o := in("ts", "const y: number = x; y"); o.text != "1" && !strings.HasPrefix(o.failed, "TypeScriptUnavailable: TypeScript needs") || o.count != 3 {
+		t.Errorf("%+v", o)
+	}
+	if o := in("bash", "v=1; echo $OF_SANDBOX$OF_EXECUTION; pwd >&2"); o.out != "se\n" || o.err == "" || o.failed != "" {
+		t.Errorf("%+v", o)
+	}
+	if o := in("sh", "echo $v${OF_SANDBOX}; exit 3"); o.out != "1s\n" || o.failed != "ExitStatus: exit status 3" || o.count != 2 {
+		t.Errorf("%+v", o)
+	}
+	c := i.create(map[string]string{"language": "typescript"})
+	if c.Language != "javascript" {
+		t.Errorf("%+v", c)
+	}
+	for language, code := range map[string][]string{
+		"js":   {"console.log('on'); while (true);", "console.log('on'); await new Promise(() => {})", "console.log('on'); for (;;) console.log('x'.repeat(1000))"},
+		"bash": {"echo on; while :; do :; done", "echo on; sleep 1000", "echo on; yes"},
+	} {
+		for _, code := range code {
+			r := i.begin(codeRequest{Code: code, Language: language})
+			r.await("stdout", "on")
+			r.hangUp()
+			if o := in(language, map[string]string{"js": "x", "bash": "echo $v"}[language]); strings.TrimSpace(o.text+o.out) != "1" {
+				t.Errorf("after %s: %+v", code, o)
+			}
+		}
+	}
+	for code, how := range map[string]string{"process.kill(process.pid, 9)": "SIGKILL", "process.reallyExit(4)": "exit status 4"} {
+		if o := in("js", code); !strings.HasPrefix(o.failed, "KernelDied: kernel died: "+how) {
+			t.Errorf("%+v", o)
+		}
+	}
+	if o := in("js", "typeof x"); o.text != "undefined" || o.count != 1 {
+		t.Errorf("%+v", o)
 	}
 }
 
@@ -337,7 +388,7 @@ func TestCodeRunsOneAfterAnother(t *testing.T) {
 	i.run("n = 0")
 	var all sync.WaitGroup
 	for range 8 {
-		r := make(chan *outcome, 1)
+		r := make(chan *cell, 1)
 		all.Go(func() { r <- i.run("import time\nm = n\ntime.sleep(.02)\nn = m + 1") })
 	}
 	all.Wait()
@@ -370,17 +421,24 @@ func TestCodeOfAClientThatHangsUpIsInterrupted(t *testing.T) {
 // A kernel and its state outlive boxd. What runs when boxd ends is interrupted by the next.
 func TestCodeOutlivesBoxd(t *testing.T) {
 	t.Parallel()
+	boxtest.RequireProgram(t, "node")
 	i := startInterpreter(t, boxtest.Lasting)
 	c := i.create(map[string]string{"cwd": "/tmp"})
 	i.run("x = 'kept'")
 	i.begin(codeRequest{Code: "y = 'kept too'", Context: c.ID}).end()
 	r := i.begin(codeRequest{Code: "print('on')\nwhile True: print('much' * 1000)"})
 	r.await("stdout", "on")
+	js := i.begin(codeRequest{Code: "console.log('on'); let x = 1; while (true);", Language: "js"})
+	js.await("stdout", "on")
 	i.daemon.Kill()
 	r.hangUp()
+	js.hangUp()
 	i.daemon.Restart()
 	i.find()
 	if o := i.run("x"); o.text != "kept" || o.count != 3 {
+		t.Errorf("%+v", o)
+	}
+	if o := i.begin(codeRequest{Code: "x", Language: "js"}).end(); o.text != "1" || o.count != 2 {
 		t.Errorf("%+v", o)
 	}
 	if o := i.begin(codeRequest{Code: "y", Context: c.ID}).end(); o.text != "kept too" || o.count != 2 {

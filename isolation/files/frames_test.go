@@ -44,6 +44,9 @@ func TestAnAnswerThatCannotBeIsRefused(t *testing.T) {
 		"a request":             frame('q', `{}`),
 		"unheard of changes":    frame('a', `{"Changes":{"Created":1,"Changes":[{"What":"eaten","Entry":{"Type":"file","Time":"2026-01-01T00:00:00Z"}}]}}`),
 		"more than are counted": frame('a', `{"Changes":{"Changes":[{"What":"created","Entry":{"Type":"file","Time":"2026-01-01T00:00:00Z"}}]}}`),
+		"a notice":              frame('n', `{"Events":[{"What":"create","Path":"YQ=="}]}`) + frame('a', `{"Done":true}`),
+		"a name without end":    frame('a', `{"Stat":{"Type":"file","Time":"2026-01-01T00:00:00Z","Owner":{"User":"`+strings.Repeat("x", 300)+`"}}}`),
+		"a wrong target":        frame('a', `{"Stat":{"Type":"symlink","Time":"2026-01-01T00:00:00Z","TargetType":"unicorn"}}`),
 		"a negative snapshot":   frame('a', `{"Snapshot":{"Entries":-1}}`),
 	} {
 		if a, err := files.Receive(strings.NewReader(said), io.Discard, 1<<20); !errors.Is(err, files.ErrMalformed) {
@@ -57,6 +60,38 @@ func TestAnAnswerThatCannotBeIsRefused(t *testing.T) {
 	var data bytes.Buffer
 	if a, err := files.Receive(strings.NewReader(said), &data, 6); err != nil || !a.Done || data.String() != "123456" {
 		t.Errorf("a good one: %+v, %v, %q", a, err, data.String())
+	}
+}
+
+func TestANoticeThatCannotBeIsRefused(t *testing.T) {
+	t.Parallel()
+	file := `"File":{"Type":"file","Time":"2026-01-01T00:00:00Z"}`
+	for name, said := range map[string]string{
+		"an unheard of event":   `{"Events":[{"What":"explode"}]}`,
+		"a wrong type":          `{"Events":[{"What":"create","Type":"unicorn"}]}`,
+		"a wrong entry":         `{"Events":[{"What":"create","Entry":{"Type":"file","Size":-1,"Time":"2026-01-01T00:00:00Z"}}]}`,
+		"a negative length":     `{"Opening":{` + file + `,"Length":-1}}`,
+		"a negative offset":     `{"Opening":{` + file + `,"Offset":-1}}`,
+		"a file of no type":     `{"Opening":{"Offset":1}}`,
+		"an opening with event": `{"Opening":{` + file + `},"Events":[{"What":"create"}]}`,
+		"no JSON":               `{"Events":`,
+	} {
+		if p, err := files.NewIncoming(strings.NewReader(frame('n', said))).Next(); !errors.Is(err, files.ErrMalformed) {
+			t.Errorf("%s: %+v, %v", name, p.Notice, err)
+		}
+	}
+	if p, err := files.NewIncoming(strings.NewReader("n\xff\xff\xff\x7f{}")).Next(); !errors.Is(err, files.ErrMalformed) {
+		t.Errorf("a notice of 2 GiB: %+v, %v", p, err)
+	}
+	in := files.NewIncoming(strings.NewReader(frame('n', `{"Opening":{`+file+`,"Offset":2,"Length":3}}`) + frame('d', "abc") + frame('a', `{"Done":true}`)))
+	if p, err := in.Next(); err != nil || p.Notice == nil || p.Notice.Opening.Length != 3 {
+		t.Errorf("a good one: %+v, %v", p, err)
+	}
+	if p, err := in.Next(); err != nil || string(p.Data) != "abc" {
+		t.Errorf("its data: %+v, %v", p, err)
+	}
+	if p, err := in.Next(); err != nil || p.Answer == nil || !p.Answer.Done {
+		t.Errorf("its answer: %+v, %v", p, err)
 	}
 }
 

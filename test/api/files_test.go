@@ -6,6 +6,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"net/http"
+
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // files asks for all that can be done to files, of the session s.
@@ -25,6 +27,10 @@ func (c *contract) files() {
 	c.gets(200, ask{route: fs + "move", s: "s", body: `{"from":"h","to":"f"}`})
 	c.gets(200, ask{route: fs + "remove", s: "s", body: `{"path":"h","missing_ok":true}`})
 	c.gets(200, ask{route: fs + "chmod", s: "s", body: `{"path":"f","mode":"640"}`})
+	c.gets(200, ask{route: fs + "write", s: "s", body: `{"path":"attributed","content":"","xattrs_prefix":"user.app."}`})
+	c.gets(200, ask{route: fs + "stat", s: "s", body: `{"path":"/etc/mtab","no_follow":true,"xattrs":true}`})
+	c.gets(200, ask{route: fs + "mkdir", s: "s", body: `{"path":"made/dir","mode":"0700"}`})
+	c.gets(200, ask{route: fs + "mkdir", s: "s", body: `{"path_base64":"bWFkZQ==","exist_ok":true}`})
 	for verb, bodies := range map[string]struct{ wrong, field, missing, conflict string }{
 		"read":   {`{"path":"f","max_bytes":-1}`, "max_bytes", `{"path":"none"}`, `{"path":"dir"}`},
 		"write":  {`{"path":"f","content":"","mode":"twice"}`, "mode", `{"path":"none/x","content":"","no_parents":true}`, `{"path":"dir","content":""}`},
@@ -35,6 +41,7 @@ func (c *contract) files() {
 		"stat":   {`{"path":"f","path_base64":"Zg=="}`, "path_base64", `{"path":"none"}`, `{"path":"f/x"}`},
 		"move":   {`{"from":"f"}`, "to", `{"from":"none","to":"x"}`, `{"from":"f","to":"dir/g"}`},
 		"remove": {`{}`, "path", `{"path":"none"}`, `{"path":"dir"}`},
+		"mkdir":  {`{"path":"x","mode":"7777"}`, "mode", `{"path":"none/x","no_parents":true}`, `{"path":"dir"}`},
 		"chmod":  {`{"path":"f","mode":"rwx"}`, "mode", `{"path":"none","mode":"755"}`, `{"path":"f/x","mode":"755"}`},
 	} {
 		c.refused(400, bodies.field, ask{route: fs + verb, s: "s", body: bodies.wrong})
@@ -50,6 +57,61 @@ func (c *contract) files() {
 		}
 	}
 	c.archives()
+	c.file()
+	c.watched()
+}
+
+// file asks for one file as a stream.
+func (c *contract) file() {
+	const get, put = "GET /v1/sessions/{id}/file", "PUT /v1/sessions/{id}/file"
+	head := http.Header{"Content-Type": {"application/octet-stream"}}
+	var w api.FileWritten
+	c.reads(c.gets(200, ask{route: put, s: "s", query: "path=streamed&permissions=0600&xattrs_prefix=user.app.", body: "0123456789", head: head}), &w)
+	if w.File.Size != 10 || w.File.Mode != "0600" || !w.Created {
+		c.t.Errorf("%+v", w)
+	}
+	if got := c.gets(200, ask{route: get, s: "s", query: "path_base64=c3RyZWFtZWQ="}); string(got.Body) != "0123456789" {
+		c.t.Errorf("%q", got.Body)
+	}
+	if got := c.gets(206, ask{route: get, s: "s", query: "path=streamed", head: http.Header{"Range": {"bytes=3-4"}}}); string(got.Body) != "34" {
+		c.t.Errorf("%q", got.Body)
+	}
+	c.refused(400, "path", ask{route: get, s: "s"})
+	c.refused(404, "", ask{route: get, s: "s", query: "path=none"})
+	c.refused(404, "", ask{route: get, s: "none", query: "path=f"})
+	c.refused(409, "", ask{route: get, s: "s", query: "path=dir"})
+	c.refused(400, "path", ask{route: put, s: "s", body: "x", head: head})
+	c.refused(400, "permissions", ask{route: put, s: "s", query: "path=x&permissions=rw", body: "x", head: head})
+	c.refused(400, "xattrs", ask{route: put, s: "s", query: "path=x&xattrs_prefix=user.&xattrs=none", body: "x", head: head})
+	c.refused(400, "no_parents", ask{route: put, s: "s", query: "path=x&no_parents=maybe", body: "x", head: head, odd: true})
+	c.refused(404, "", ask{route: put, s: "s", query: "path=none/x&no_parents=true", body: "x", head: head})
+	c.refused(404, "", ask{route: put, s: "none", query: "path=x", body: "x", head: head})
+	c.refused(409, "", ask{route: put, s: "s", query: "path=dir", body: "x", head: head})
+}
+
+// watched asks what happens in a directory.
+func (c *contract) watched() {
+	const watch = "GET /v1/sessions/{id}/fs/watch"
+	c.refused(400, "recursive", ask{route: watch, s: "s", query: "recursive=very", odd: true})
+	c.refused(400, "path_base64", ask{route: watch, s: "s", query: "path_base64=***"})
+	c.refused(404, "", ask{route: watch, s: "none"})
+	c.refused(404, "", ask{route: watch, s: "s", query: "path=none"})
+	c.refused(409, "", ask{route: watch, s: "s", query: "path=f"})
+	// A program makes and removes a directory: a watch of it ends, if it was there to begin with.
+	const comes = "PUT /v1/sessions/{id}/processes/{p}"
+	c.gets(201, ask{route: comes, s: "s", p: "comes-and-goes", body: `{"command":"while :; do mkdir -p w; echo x >w/f; rm w/f; sleep 0.1; rm -r w; done"}`})
+	for {
+		got := c.exchange(c.request(ask{route: watch, s: "s", query: "path=w&recursive=true&entries=true"}), 0)
+		if got.Code == http.StatusNotFound {
+			continue
+		}
+		if got.Code != http.StatusOK || c.lines("FileEvent", got.Body) < 2 || got.Header.Get("Content-Type") != "application/x-ndjson" {
+			c.t.Errorf("%d %v %s", got.Code, got.Header, got.Body)
+		}
+		break
+	}
+	c.seen[watch+" 200"] = true
+	c.gets(204, ask{route: "DELETE /v1/sessions/{id}/processes/{p}", s: "s", p: "comes-and-goes"})
 }
 
 func (c *contract) archives() {

@@ -439,3 +439,22 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 	conn.Close()
 	nothingRuns(t, d)
 }
+
+// A watch ends with the boxd that was asked for it: nobody listens any more, and no later one takes it over.
+func TestAWatchEndsWithItsBoxd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	w := watch(t, d, client.WatchFiles{})
+	helpers := func() int { return strings.Count(strings.Join(d.Look().Processes, "\n"), "boxfiles") }
+	if helpers() != 1 {
+		t.Fatalf("%q", d.Look().Processes)
+	}
+	d.Kill()
+	if err := <-w.over; err == nil {
+		t.Error("boxd was killed, and the watch has ended as if the directory were gone")
+	}
+	d.Restart()
+	boxtest.Eventually(t, "its program is gone", func() bool { return helpers() == 0 })
+	nothingRuns(t, d)
+}

@@ -73,7 +73,7 @@ func box(r *api.SessionRequest, w *audit.What) *audit.What {
 // limitsAsked are what a session was to have from then on, with the values; of labels there are the names.
 func limitsAsked(r *api.SessionChange) []string {
 	copied := *r
-	copied.Labels = nil
+	copied.Labels, copied.Metadata = nil, nil
 	data, err := json.Marshal(&copied)
 	var given map[string]json.RawMessage
 	if err != nil || json.Unmarshal(data, &given) != nil {
@@ -85,6 +85,9 @@ func limitsAsked(r *api.SessionChange) []string {
 	}
 	for _, name := range names(r.Labels) {
 		list = append(list, "labels."+name)
+	}
+	if r.Metadata != nil {
+		list = append(list, "metadata")
 	}
 	slices.Sort(list)
 	return list

@@ -3,6 +3,8 @@
 package relay
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -27,11 +29,50 @@ func listSessions(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	query := c.R.URL.Query()
+	labels, _, err := pairs("label", query["label"], false)
+	if err != nil {
+		return nil, err
+	}
+	metadata, shown, err := pairs("metadata", query["metadata"], true)
+	if err != nil {
+		return nil, err
+	}
 	list := api.SessionList{Sessions: []api.Session{}}
 	for _, info := range c.Sup.Sessions(owner, everybody) {
-		list.Sessions = append(list.Sessions, sessionAnswer(info))
+		if !policy.Has(info.Settings.Labels, labels) || !policy.Has(info.Settings.Metadata, metadata) {
+			continue
+		}
+		s := sessionAnswer(info)
+		if !shown {
+			s.Metadata = nil
+		}
+		list.Sessions = append(list.Sessions, s)
 	}
 	return list, nil
+}
+
+// pairs reads what sessions of a list are to have: NAME=value, each time the query has it. With a flag it may be true or
+// false too.
+func pairs(field string, values []string, flag bool) (all map[string]string, on bool, err error) {
+	all = map[string]string{}
+	for _, text := range values {
+		name, value, ok := strings.Cut(text, "=")
+		before, twice := all[name]
+		switch {
+		case !ok && flag && (text == "true" || text == "false"):
+			on = text == "true"
+		case !ok && flag:
+			return nil, false, fault.Field(field, text, "NAME=value, true or false")
+		case !ok || name == "":
+			return nil, false, fault.Field(field, text, "NAME=value")
+		case twice && before != value:
+			return nil, false, fault.Field(field, text, "one value of "+strconv.Quote(name))
+		default:
+			all[name] = value
+		}
+	}
+	return all, on, nil
 }
 
 // createSession makes a session, or finds the one of that id.
@@ -99,7 +140,7 @@ func changeSession(c *Call) (any, error) {
 	if err := c.DecodeBody(&r, maxSessionBody); err != nil {
 		return nil, err
 	}
-	err = c.Sup.Update(c.Context(), s, &policy.Request{Patch: r.Patch, Labels: r.Labels, NetworkRules: r.NetworkRules})
+	err = c.Sup.Update(c.Context(), s, &policy.Request{Patch: r.Patch, Labels: r.Labels, Metadata: r.Metadata, NetworkRules: r.NetworkRules})
 	if err != nil {
 		return nil, err
 	}

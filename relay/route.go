@@ -37,6 +37,7 @@ type Route struct {
 	Role    access.Role
 	Others  access.Role // the role of who may take it for what belongs to somebody else
 	Query   string      // the query parameters it knows
+	Repeats string      // those of them that may be given several times
 	// Handle answers: what is to be sent as JSON, a Created, an Answer, a NoContent, or nil where it has
 	// sent an answer itself.
 	Handle func(c *Call) (any, error)

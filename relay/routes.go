@@ -87,7 +87,7 @@ func sessionRoutes() []Route {
 	return []Route{
 		line("POST /v1/exec", access.User, "", run),
 		line("GET /v1/exec/stream", access.User, "", runStream),
-		line("GET /v1/sessions", access.Viewer, "all owner", listSessions),
+		line("GET /v1/sessions", access.Viewer, "all label metadata owner", listSessions).repeating("label metadata"),
 		line("POST /v1/sessions", access.User, "", createSession),
 		line("GET /v1/sessions/{id}", access.Viewer, "owner", getSession),
 		line("PATCH /v1/sessions/{id}", access.User, "owner", changeSession),
@@ -150,6 +150,12 @@ func line(pattern string, role access.Role, query string, handle func(*Call) (an
 	if role == access.Viewer {
 		r.Others = access.Operator
 	}
+	return r
+}
+
+// repeating lets query parameters be given several times.
+func (r Route) repeating(names string) Route {
+	r.Repeats = names
 	return r
 }
 
@@ -363,7 +369,7 @@ func answer(rt *Route, c *Call) (any, error) {
 		return nil, fault.Field("query", c.R.URL.RawQuery, "name=value, percent-encoded")
 	}
 	for name, values := range query {
-		if known := strings.Fields(rt.Query); !slices.Contains(known, name) || len(values) != 1 {
+		if known := strings.Fields(rt.Query); !slices.Contains(known, name) || len(values) != 1 && !slices.Contains(strings.Fields(rt.Repeats), name) {
 			return nil, unknownQuery(name, known, len(values))
 		}
 	}

@@ -148,7 +148,7 @@ func TestSchemasAreTheTypesOfTheWire(t *testing.T) {
 	all := maps.Clone(asked)
 	maps.Copy(all, told)
 	for name := range schemas {
-		common := []string{"Bytes", "Size", "DurationText", "Duration", "Environment", "Labels", "Rlimits", "Variables", "SkillMetadata", "Xattrs"}
+		common := []string{"Bytes", "Size", "DurationText", "Duration", "Environment", "Labels", "Metadata", "Rlimits", "Variables", "SkillMetadata", "Xattrs"}
 		if _, ok := all[name]; !ok && !slices.Contains(common, name) {
 			t.Errorf("%s is described and is no type of relay/api", name)
 		}

@@ -28,7 +28,7 @@ func sessionAnswer(i session.Info) api.Session {
 		ID: i.ID, Owner: i.Owner, OwnerUID: i.OwnerUID, State: string(i.State), Hostname: i.Hostname,
 		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, NetworkRules: i.Settings.NetworkRules, NetworkStrict: i.Settings.NetworkStrict, NetworkConnections: i.Settings.NetworkConnections, NetworkBandwidth: i.Settings.NetworkBandwidth, Secrets: i.Settings.Secrets, ReadOnlyRoot: i.Settings.ReadOnlyRoot, HomeOnDisk: i.Settings.HomeOnDisk, UserName: i.Settings.UserName(), Home: i.Settings.HomeDir(),
 		Limits: i.Settings.Limits, Lifetime: i.Settings.Lifetime,
-		WorkspaceName: i.Settings.Workspace, Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Enforcement: enforcedAnswer(i.Enforced),
+		WorkspaceName: i.Settings.Workspace, Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Metadata: i.Settings.Metadata, Enforcement: enforcedAnswer(i.Enforced),
 		Clamped: clampsAnswer(i.Settings.Clamped), CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
 	}
 	if i.MissedPings >= session.Unhealthy && i.State == session.StateReady {

@@ -24,7 +24,7 @@ func sessionRequestOf(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
 		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict,
 		Patch: r.Patch, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk, User: r.UserName, Home: r.Home, Rlimits: r.Rlimits, Tmp: r.Tmp,
-		Workspace: r.Workspace, Skills: r.Skills, Drives: r.Drives, Env: r.Env, Labels: r.Labels, Wait: r.Wait,
+		Workspace: r.Workspace, Skills: r.Skills, Drives: r.Drives, Env: r.Env, Labels: r.Labels, Metadata: r.Metadata, Wait: r.Wait,
 	}
 	for _, in := range r.Inputs {
 		req.Inputs = append(req.Inputs, policy.Input{Workspace: in.Workspace, Target: in.Target})

@@ -63,7 +63,7 @@ func flagTopics() []topic {
 			"ready-line", "ready-port", "ready-command", "ready-timeout", "wait",
 		}},
 		{"MCP server", []string{"session", "any-session", "from", "as-is", "health", "install-timeout", "start-timeout"}},
-		{"Other", []string{"name", "profile", "template", "var", "label", "dry-run"}},
+		{"Other", []string{"name", "profile", "template", "var", "label", "metadata", "dry-run"}},
 	}
 }
 

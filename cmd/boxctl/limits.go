@@ -23,7 +23,9 @@ type limitFlags struct {
 	limits limits.Patch // of the flags that were given
 	reads  []func(errs *[]error)
 	labels []string
-	set    *pflag.FlagSet
+	// metadata is kept for whoever has made the box.
+	metadata []string
+	set      *pflag.FlagSet
 }
 
 func (f *limitFlags) add(cmd *cobra.Command) {
@@ -46,6 +48,7 @@ func (f *limitFlags) add(cmd *cobra.Command) {
 	textFlag(f, &p.TTL, quantity.ParseDuration, "ttl", "", "`TIME` idle timeout: remove the box after this time without use")
 	textFlag(f, &p.MaxLifetime, quantity.ParseDuration, "max-lifetime", "", "`TIME` remove the box after this time in any case, for example 8h")
 	f.set.StringArrayVar(&f.labels, "label", nil, "`NAME=value` label")
+	f.set.StringArrayVar(&f.metadata, "metadata", nil, "`NAME=value` metadata: any text that is kept with the box")
 }
 
 // numberFlag adds a flag, and asks for its number if the flag was given.
@@ -102,7 +105,11 @@ func (f *limitFlags) change() (c api.SessionChange, errs []error) {
 	if err != nil {
 		errs = append(errs, err)
 	}
-	return api.SessionChange{Patch: f.limits, Labels: labels}, errs
+	metadata, err := parsePairs("metadata", f.metadata)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	return api.SessionChange{Patch: f.limits, Labels: labels, Metadata: metadata}, errs
 }
 
 func (a *app) setCommand() *cobra.Command {

@@ -108,7 +108,7 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	if owner := f.set.Lookup("owner"); owner != nil && owner.Changed {
 		errs = append(errs, errors.New("--owner: a new box is always your own"))
 	}
-	req.Patch, req.Labels = change.Patch, change.Labels
+	req.Patch, req.Labels, req.Metadata = change.Patch, change.Labels, change.Metadata
 	req.Tmp = parseFlag(&errs, f.set, "tmp", f.tmp, quantity.ParseSize)
 	req.Wait = parseFlag(&errs, f.set, "wait", f.wait, quantity.ParseDuration)
 	var err error
@@ -250,22 +250,34 @@ flags, create does nothing; if it does not match, create fails and names the dif
 }
 
 func (a *app) lsCommand() *cobra.Command {
-	var all bool
+	var f client.SessionFilter
+	var labels, metadata []string
 	var l *listing[api.Session]
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
 		Short:   "List boxes",
 		Long: `ls lists your boxes with their limits. RUNNING is the number of programs that exec runs now,
-EXPIRES IN the time until the idle timeout removes the box.`,
-		Args: usage(cobra.NoArgs),
+EXPIRES IN the time until the idle timeout removes the box. With several --label and --metadata a
+box must have all of them. --json and --format have the metadata of boxes too if --metadata is given.`,
+		Example: `  boxctl ls --label team=web --metadata task=17`,
+		Args:    usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			list, err := c.Sessions(cmd.Context(), all)
+			var errs [2]error
+			f.Labels, errs[0] = parsePairs("label", labels)
+			f.Metadata, errs[1] = parsePairs("metadata", metadata)
+			if err := errors.Join(errs[:]...); err != nil {
+				return &usageError{err: err}
+			}
+			f.WithMetadata = len(metadata) > 0
+			list, err := c.FindSessions(cmd.Context(), &f)
 			return l.print(list, api.SessionList{Sessions: list}, err, func() error { return render.Sessions(a.stdout, list, time.Now()) })
 		}),
 	}
 	l = newListing(a, cmd, "ids", func(s *api.Session) string { return s.ID })
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "list the boxes of all users (operators)")
+	cmd.Flags().BoolVarP(&f.All, "all", "a", false, "list the boxes of all users (operators)")
+	cmd.Flags().StringArrayVar(&labels, "label", nil, "`NAME=value` list only boxes with this label")
+	cmd.Flags().StringArrayVar(&metadata, "metadata", nil, "`NAME=value` list only boxes with this metadata")
 	return cmd
 }
 

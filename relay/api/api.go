@@ -43,8 +43,9 @@ type SessionRequest struct {
 	Drives    []string           `json:"drives,omitempty" max:"16"`  // names, or NAME@VERSION
 	Env       map[string]string  `json:"env,omitempty" max:"256"`
 	Labels    map[string]string  `json:"labels,omitempty" max:"32"`
-	Wait      *quantity.Duration `json:"wait,omitempty"`   // for room, at most; less than the configured time
-	Base64    *InBase64          `json:"base64,omitempty"` // of env, what is no UTF-8
+	Metadata  map[string]string  `json:"metadata,omitempty" max:"1024"` // kept for its caller, at most 64 KiB in all
+	Wait      *quantity.Duration `json:"wait,omitempty"`                // for room, at most; less than the configured time
+	Base64    *InBase64          `json:"base64,omitempty"`              // of env, what is no UTF-8
 }
 
 // SessionChange asks for other limits, times and rules of a living session: the body of PATCH
@@ -52,7 +53,8 @@ type SessionRequest struct {
 type SessionChange struct {
 	NetworkRules []string `json:"network_rules,omitzero" max:"64"` // connections they do not let through are cut; [] is nowhere
 	limits.Patch
-	Labels map[string]string `json:"labels,omitempty" max:"32"`
+	Labels   map[string]string `json:"labels,omitempty" max:"32"`
+	Metadata map[string]string `json:"metadata,omitzero" max:"1024"` // instead of what it has; {} is none
 }
 
 // SessionStart is the body of POST /v1/sessions/{id}/start.
@@ -86,6 +88,8 @@ type Session struct {
 	Drives        []SessionDrive    `json:"drives,omitempty"`
 	Env           []string          `json:"env"` // names only
 	Labels        map[string]string `json:"labels,omitempty"`
+	// Metadata is there in answers about one session, and in lists if they were asked for it.
+	Metadata map[string]string `json:"metadata,omitempty"`
 	// Enforcement says what keeps each limit on this host: "cgroup2", "project-quota", "store", "tmpfs",
 	// "rlimit", "host" (a workspace of the host, bounded by its own filesystem) or "none".
 	Enforcement map[string]string `json:"enforcement"`

@@ -34,6 +34,27 @@ func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) 
 	return list.Sessions, err
 }
 
+// SessionFilter says which sessions a list is to have.
+type SessionFilter struct {
+	All          bool              // of every owner, unless Owner is set
+	Labels       map[string]string // that each has
+	Metadata     map[string]string // that each has
+	WithMetadata bool              // tell it
+}
+
+// FindSessions lists the sessions of the caller, or of Owner if that is set, that have what is asked for.
+func (c *Client) FindSessions(ctx context.Context, f *SessionFilter) ([]api.Session, error) {
+	query := given("all", yes(f.All && c.Owner == ""), "metadata", yes(f.WithMetadata))
+	for name, value := range f.Labels {
+		query.Add("label", name+"="+value)
+	}
+	for name, value := range f.Metadata {
+		query.Add("metadata", name+"="+value)
+	}
+	list, err := ask[api.SessionList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/sessions"}, query), nil)
+	return list.Sessions, err
+}
+
 // ChangeSession gives a living session other limits or times, all that change asks for or nothing.
 func (c *Client) ChangeSession(ctx context.Context, id string, change *api.SessionChange) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPatch, c.session(id, "", nil), change)

@@ -43,6 +43,12 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 		}
 		s.Labels = req.Labels
 	}
+	if req.Metadata != nil {
+		if err := CheckMetadata(req.Metadata); err != nil {
+			return s, err
+		}
+		s.Metadata = req.Metadata
+	}
 	return s, s.validate()
 }
 
@@ -112,7 +118,7 @@ const minProgramMemory = quantity.MiB
 func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {
 	req := &Request{
 		Profile: s.Profile, Image: &s.Image, Network: &s.Network, NetworkRules: s.rules(), NetworkStrict: &s.NetworkStrict, ReadOnlyRoot: &s.ReadOnlyRoot, HomeOnDisk: &s.HomeOnDisk,
-		User: new(s.UserName()), Home: new(s.HomeDir()), Rlimits: s.Rlimits, Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels,
+		User: new(s.UserName()), Home: new(s.HomeDir()), Rlimits: s.Rlimits, Workspace: s.Workspace, Inputs: s.Inputs, Mounts: s.Mounts, Labels: s.Labels, Metadata: s.Metadata,
 	}
 	for _, l := range limitTable() {
 		if l.how() != ofNetwork {

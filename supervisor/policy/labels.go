@@ -9,12 +9,20 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
 )
 
 // Bounds of labels.
 const (
 	maxLabels    = 32
 	maxLabelSize = 256
+)
+
+// Bounds of metadata, in bytes where they are no numbers of entries.
+const (
+	MaxMetadata     = 1024
+	maxMetadataName = 256
+	maxMetadataSize = 64 << 10 // of all names and values together
 )
 
 // Printable reports whether a text is UTF-8 without control characters.
@@ -33,4 +41,32 @@ func CheckLabels(labels map[string]string) error {
 		}
 	}
 	return nil
+}
+
+// CheckMetadata checks the metadata of a request, which boxd keeps and does not look at: texts by name.
+func CheckMetadata(metadata map[string]string) error {
+	if len(metadata) > MaxMetadata {
+		return fault.Field("metadata", len(metadata), fmt.Sprintf("at most %d", MaxMetadata))
+	}
+	size := 0
+	for k, v := range metadata {
+		if k == "" || len(k) > maxMetadataName || !Printable(k) || !utf8.ValidString(v) {
+			return fault.Field("metadata", k, fmt.Sprintf("a name of 1 to %d bytes without control characters, and a value in UTF-8", maxMetadataName))
+		}
+		size += len(k) + len(v)
+	}
+	if size > maxMetadataSize {
+		return fault.Field("metadata", quantity.Size(size), fmt.Sprintf("at most %v, all names and values together", quantity.Size(maxMetadataSize)))
+	}
+	return nil
+}
+
+// Has reports whether pairs are all in a map.
+func Has(all, pairs map[string]string) bool {
+	for name, value := range pairs {
+		if there, ok := all[name]; !ok || there != value {
+			return false
+		}
+	}
+	return true
 }

@@ -44,6 +44,7 @@ type Request struct {
 	Drives    []string // NAME, or NAME@VERSION
 	Env       map[string]string
 	Labels    map[string]string
+	Metadata  map[string]string
 	Wait      *quantity.Duration // for room, at most; nil: as long as the configuration lets it
 }
 
@@ -70,6 +71,7 @@ type Settings struct {
 	Skills    []string          `json:"skills,omitempty"` // that were asked for; it may have others by now
 	Drives    []string          `json:"drives,omitempty"` // as above
 	Labels    map[string]string `json:"labels,omitempty"`
+	Metadata  map[string]string `json:"metadata,omitempty"`
 	EnvNames  []string          `json:"env,omitempty"`     // names only; the values are in no record
 	Clamped   []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
 	Root      *ImageRoot        `json:"root,omitempty"`    // what the image was when the session was made; nil: the host's programs
@@ -114,6 +116,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		Lifetime:      p.Lifetime,
 		Workspace:     req.Workspace,
 		Labels:        req.Labels,
+		Metadata:      req.Metadata,
 		EnvNames:      slices.Sorted(maps.Keys(req.Env)),
 	}
 	s.Rlimits = nil // which are merged one by one
@@ -146,7 +149,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := s.quotaFor(req); err != nil {
 		return s, nil, err
 	}
-	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), CheckLabels(req.Labels), CheckVariables(req.Env), s.validUser(), s.validate()); err != nil {
+	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), CheckLabels(req.Labels), CheckMetadata(req.Metadata), CheckVariables(req.Env), s.validUser(), s.validate()); err != nil {
 		return s, nil, err
 	}
 	return s, &p, nil
@@ -316,5 +319,6 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	check("skills", req.Skills != nil, slices.Equal(s.Skills, asked.Skills))
 	check("drives", req.Drives != nil, slices.Equal(s.Drives, asked.Drives))
 	check("labels", req.Labels != nil, maps.Equal(s.Labels, asked.Labels))
+	check("metadata", req.Metadata != nil, maps.Equal(s.Metadata, asked.Metadata))
 	return names
 }

@@ -187,6 +187,11 @@ func TestMergeRefusesWhatIsOutOfBounds(t *testing.T) {
 		{"label without a name", Request{Labels: map[string]string{"": "x"}}, fault.Invalid, "labels"},
 		{"label with a newline", Request{Labels: map[string]string{"a": "x\ny"}}, fault.Invalid, "labels"},
 		{"long label", Request{Labels: map[string]string{"a": strings.Repeat("x", 256)}}, fault.Invalid, "labels"},
+		{"metadata without a name", Request{Metadata: map[string]string{"": "x"}}, fault.Invalid, "metadata"},
+		{"metadata with a newline in a name", Request{Metadata: map[string]string{"a\n": "x"}}, fault.Invalid, "metadata"},
+		{"metadata that is no text", Request{Metadata: map[string]string{"a": "\xff"}}, fault.Invalid, "metadata"},
+		{"metadata with a long name", Request{Metadata: map[string]string{strings.Repeat("x", 257): ""}}, fault.Invalid, "metadata"},
+		{"much metadata", Request{Metadata: map[string]string{"a": strings.Repeat("x", 64<<10)}}, fault.Invalid, "metadata"},
 		{"many variables", Request{Env: tooMany}, fault.Invalid, "env"},
 		{"long variables", Request{Env: map[string]string{"A": strings.Repeat("x", int(MaxSize))}}, fault.Invalid, "env"},
 		{"variable without a name", Request{Env: map[string]string{"": "x"}}, fault.Invalid, "env"},
@@ -227,6 +232,8 @@ func TestDifferencesNameWhatWasAskedForAndIsOtherwise(t *testing.T) {
 		{"one field", &Request{Patch: limits.Patch{Pids: new(18)}}, []string{"pids"}},
 		{"the profile's value, where the session has its own", &Request{Patch: limits.Patch{Memory: new(512 * quantity.MiB)}}, []string{"memory"}},
 		{"labels", &Request{Labels: map[string]string{"team": "y"}}, []string{"labels"}},
+		{"metadata", &Request{Metadata: map[string]string{"a": "b"}}, []string{"metadata"}},
+		{"no metadata", &Request{Metadata: map[string]string{}}, nil},
 		{"mounts in another order", &Request{Mounts: []Mount{full.Mounts[2], full.Mounts[0]}}, []string{"mounts"}},
 		{"everything", &Request{
 			Patch: limits.Patch{

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// What a caller has said of a session is told in answers about that one alone, or in lists where it is asked for; it finds sessions, and
+// is the same for the next boxd and after a stop.
+func TestMetadataIsKeptAndFindsSessions(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	want := map[string]string{"task": "17", "a b": "c&d=e", "long": strings.Repeat("ü\n", 1000), "empty": ""}
+	made := d.NewSession(t, api.SessionRequest{ID: "a", Metadata: want, Labels: map[string]string{"team": "web", "x": "1"}})
+	if !maps.Equal(made.Metadata, want) {
+		t.Errorf("made with %d", len(made.Metadata))
+	}
+	d.NewSession(t, api.SessionRequest{ID: "b", Metadata: map[string]string{"task": "18"}, Labels: map[string]string{"team": "web"}})
+	d.NewSession(t, api.SessionRequest{ID: "c"})
+	find := func(f client.SessionFilter, ids ...string) {
+		t.Helper()
+		list, err := d.FindSessions(t.Context(), &f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := []string{}
+		for _, s := range list {
+			got = append(got, s.ID)
+			if told := s.Metadata != nil; told != (f.WithMetadata && s.ID != "c") || s.ID == "a" && told && !maps.Equal(s.Metadata, want) {
+				t.Errorf("%+v: of %s is told %q", f, s.ID, s.Metadata)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, ids) {
+			t.Errorf("%+v: %q, want %q", f, got, ids)
+		}
+	}
+	check := func() {
+		t.Helper()
+		if s, err := d.Session(t.Context(), "a"); err != nil || !maps.Equal(s.Metadata, want) {
+			t.Errorf("%q, %v", s.Metadata, err)
+		}
+		find(client.SessionFilter{}, "a", "b", "c")
+		find(client.SessionFilter{WithMetadata: true}, "a", "b", "c")
+		find(client.SessionFilter{Labels: map[string]string{"team": "web"}, WithMetadata: true}, "a", "b")
+		find(client.SessionFilter{Labels: map[string]string{"team": "web", "x": "1"}}, "a")
+		find(client.SessionFilter{Labels: map[string]string{"team": "web", "x": "2"}})
+		find(client.SessionFilter{Metadata: map[string]string{"task": want["task"], "a b": "c&d=e", "long": want["long"], "empty": ""}}, "a")
+		find(client.SessionFilter{Metadata: map[string]string{"task": "18"}, Labels: map[string]string{"team": "web"}}, "b")
+		find(client.SessionFilter{Metadata: map[string]string{"nothing": ""}})
+	}
+	check()
+	d.Kill()
+	d.Restart()
+	check()
+	want["task"] = "19"
+	if s, err := d.ChangeSession(t.Context(), "a", &api.SessionChange{Metadata: want}); err != nil || !maps.Equal(s.Metadata, want) {
+		t.Errorf("%q, %v", s.Metadata, err)
+	}
+	if s, err := d.ChangeSession(t.Context(), "a", &api.SessionChange{Labels: map[string]string{"team": "web", "x": "1"}}); err != nil || !maps.Equal(s.Metadata, want) {
+		t.Errorf("a change of something else: %q, %v", s.Metadata, err)
+	}
+	d.Kill()
+	d.Restart()
+	check()
+	if _, err := d.StopSession(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	if _, err := d.StartSession(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	if s, err := d.ChangeSession(t.Context(), "a", &api.SessionChange{Metadata: map[string]string{}}); err != nil || s.Metadata != nil {
+		t.Errorf("%q, %v", s.Metadata, err)
+	}
+	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "b", Metadata: want})
+	boxtest.Refused(t, err, http.StatusConflict, "metadata")
+	for _, query := range []string{"label=a", "label==x", "metadata=yes", "metadata==", "label=a%3D1&label=a%3D2"} {
+		if a := d.Raw(t, "GET", "/v1/sessions?"+query, ""); a.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d", query, a.Code)
+		}
+	}
+	if a := d.Raw(t, "GET", "/v1/sessions?metadata=true&metadata="+url.QueryEscape("task=18"), ""); a.Code != http.StatusOK || !strings.Contains(string(a.Body), `"metadata":{"task":"18"}`) || strings.Contains(string(a.Body), `"id":"a"`) {
+		t.Errorf("%d, %s", a.Code, a.Body)
+	}
+	if text := d.Log(); strings.Contains(text, "c&d=e") {
+		t.Error("it is in the log")
+	}
+}
+
+// As much metadata as may be is kept, and no more.
+func TestMetadataIsBounded(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept)
+	most := map[string]string{}
+	for i := range 1024 {
+		name := fmt.Sprintf("%04d", i)
+		most[name] = strings.Repeat("\x01", 60)
+	}
+	d.NewSession(t, api.SessionRequest{ID: "s", Metadata: most})
+	d.Kill()
+	d.Restart()
+	if s, err := d.Session(t.Context(), "s"); err != nil || !maps.Equal(s.Metadata, most) {
+		t.Errorf("%d, %v", len(s.Metadata), err)
+	}
+	more := maps.Clone(most)
+	more["0000"] += "x"
+	_, err := d.ChangeSession(t.Context(), "s", &api.SessionChange{Metadata: more})
+	boxtest.Refused(t, err, http.StatusBadRequest, "metadata")
+	many := map[string]string{}
+	for i := range 1025 {
+		many[fmt.Sprint(i)] = ""
+	}
+	_, err = d.ChangeSession(t.Context(), "s", &api.SessionChange{Metadata: many})
+	boxtest.Refused(t, err, http.StatusBadRequest, "metadata")
+	if s, err := d.Session(t.Context(), "s"); err != nil || !maps.Equal(s.Metadata, most) {
+		t.Errorf("after refused changes: %d, %v", len(s.Metadata), err)
+	}
+}

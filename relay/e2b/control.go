@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -349,7 +350,11 @@ func (c *controlCall) make(ask *createRequest, further func(*policy.Request) err
 	never := quantity.Duration(0)
 	req.TTL = &never
 	if ask.AutoPause {
-		pausing(req, seconds, ask.AutoPauseMemory == nil || *ask.AutoPauseMemory)
+		memory := ask.AutoPauseMemory == nil || *ask.AutoPauseMemory
+		if memory && c.server.cfg.Sup.Overview().ControlGroups != string(stats.Unified) {
+			return nil, unsupported("autoPause with what is in memory", noMemory("autoPauseMemory"))
+		}
+		pausing(req, seconds, memory)
 	}
 	if ask.AutoResume != nil && ask.AutoResume.Enabled {
 		req.Labels[labelResume] = "true"

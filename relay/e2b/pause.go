@@ -39,13 +39,18 @@ func (s *Server) pause(ctx context.Context, of *session.Session, memory bool) er
 		return err
 	}
 	if !of.Grouped() {
-		return unsupported("pause with what is in memory", "this host has no cgroup v2 for boxes (boxctl doctor says why); pause with memory: false, which keeps the files alone")
+		return unsupported("pause with what is in memory", noMemory("memory"))
 	}
 	never := quantity.Duration(0)
 	if err := s.cfg.Sup.Update(ctx, of, &policy.Request{Patch: limits.Patch{MaxLifetime: &never}}); err != nil && fault.KindOf(err) != fault.Denied {
 		return err
 	}
 	return of.Freeze(ctx, true)
+}
+
+// noMemory is why programs cannot stay in memory, and what can be asked for instead.
+func noMemory(field string) string {
+	return "this host has no cgroup v2 for boxes (boxctl doctor says why); ask for " + field + ": false, which keeps the files alone"
 }
 
 // resume has a paused sandbox go on, and reports whether it was one. The session is another one then.

@@ -157,6 +157,11 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 			t.Errorf("%.60s: %d %s", body, status, text)
 		}
 	}
+	if !boxtest.Grouped() {
+		if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes", `{"autoPause":true}`); status != 501 || !strings.Contains(text, "autoPauseMemory") {
+			t.Errorf("%d %s", status, text)
+		}
+	}
 	h.create(t, "agent", `{"metadata":null,"mcp":null,"network":{},"somethingNew":{"a":1}}`)
 	for _, route := range []string{"POST /v3/templates", "GET /snapshots", "POST /volumes", "POST /sandboxes/x/fork", "GET /nothing", "POST /files/compose"} {
 		method, path, _ := strings.Cut(route, " ")

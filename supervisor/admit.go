@@ -98,7 +98,7 @@ func (v *Supervisor) evictLocked(who access.Principal) bool {
 		if s.Owner.Name != who.Name {
 			continue
 		}
-		if s.Reason() != "" {
+		if state, _, _ := s.State(); s.Reason() != "" || state == session.StateStopping {
 			return true
 		}
 		if at, idle := s.IdleSince(); idle && (oldest == nil || at.Before(since)) {

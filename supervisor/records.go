@@ -136,7 +136,7 @@ func (d *Records) Read(key string) (*Record, error) {
 	if err := durable.ReadJSON(d.root, key+suffix, r); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Path(key), err)
 	}
-	if r.Key != key || policy.ValidateID(r.ID) != nil || policy.Key(r.Owner.Name, r.ID) != key || r.Created.IsZero() || r.Box != "" && !isKey(r.Box) {
+	if r.Key != key || policy.ValidateID(r.ID) != nil || policy.Key(r.Owner.Name, r.ID) != key || r.Created.IsZero() || r.Box != "" && !isKey(r.Box) || r.Stopped != nil && !r.Stopped.Valid() {
 		return nil, fmt.Errorf("%s: not the record of that session", d.Path(key))
 	}
 	return r, nil

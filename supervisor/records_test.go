@@ -18,6 +18,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 func openRecord(t *testing.T) (*supervisor.Records, string) {
@@ -42,6 +44,10 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	d, _ := openRecord(t)
 	want := example()
+	want.Rested = time.Minute
+	want.Stopped = &session.Stopped{Since: time.Unix(2, 0).UTC(), Env: [][]byte{[]byte("A=\xff")}, Again: session.Again{
+		Mounts: []policy.Mount{{Source: "/s", Target: "/mnt/t", Mode: policy.MountReadOnly}}, Processes: []*process.Spec{{ID: "p", Managed: true}},
+	}}
 	if err := d.Write(want); err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +73,10 @@ func TestWhatIsNoRecordIsNamed(t *testing.T) {
 		"of an id that is none": func(r *supervisor.Record) { r.ID = "\n" },
 		"of a box that is none": func(r *supervisor.Record) { r.Box = "../x" },
 		"of no time":            func(r *supervisor.Record) { r.Created = time.Time{} },
+		"stopped at no time":    func(r *supervisor.Record) { r.Stopped = &session.Stopped{} },
+		"of no environment": func(r *supervisor.Record) {
+			r.Stopped = &session.Stopped{Since: time.Unix(1, 0), Env: [][]byte{[]byte("A=1\x00")}}
+		},
 	} {
 		d, dir := openRecord(t)
 		r := example()

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -315,7 +316,10 @@ func (v *Supervisor) takeOverStopped(ctx context.Context, l *Left, box string) (
 			return nil, nil //nolint:nilnil // it is cleaned up after
 		}
 	}
-	err := v.boxes.End(ctx, box, false)
+	var err error
+	if slices.Contains(l.Living, box) {
+		err = v.boxes.End(ctx, box, false)
+	}
 	if err != nil && (ctx.Err() != nil || session.Transient(err)) {
 		return nil, fmt.Errorf("stop session %s (the next boxd tries again): %w", r.Key, err)
 	}

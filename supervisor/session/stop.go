@@ -3,8 +3,10 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +42,14 @@ func NewStopped(host *Hooks, p *Params) *Session {
 	s.state, s.lastUsed = StateStopped, p.Stopped.Since
 	close(s.started)
 	return s
+}
+
+// Valid reports whether the environment is one, which a file that is damaged may not have.
+func (r *Stopped) Valid() bool {
+	return !slices.ContainsFunc(r.Env, func(kv []byte) bool {
+		name, _, ok := bytes.Cut(kv, []byte("="))
+		return !ok || len(name) == 0 || bytes.IndexByte(kv, 0) >= 0
+	}) && !r.Since.IsZero()
 }
 
 // Environment is NAME=value of every program that adds nothing.
@@ -179,7 +189,12 @@ func (s *Session) StopProcesses(ctx context.Context) {
 // and left out.
 func (s *Session) StartAgain(ctx context.Context, list []*process.Spec, log *slog.Logger) {
 	for _, spec := range list {
-		entry, mine, err := s.reserveProcess(spec, s.context())
+		var entry *slot
+		var mine bool
+		err := spec.Resolve() // it is from a file
+		if err == nil {
+			entry, mine, err = s.reserveProcess(spec, s.context())
+		}
 		if err == nil && mine {
 			s.launchProcess(context.WithoutCancel(ctx), entry, spec)
 			err = entry.err

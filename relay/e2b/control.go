@@ -337,7 +337,7 @@ func (c *controlCall) make(ask *createRequest, further func(*policy.Request) err
 	req := c.server.cfg.request(template)
 	req.ID = newID()
 	req.Env = ask.EnvVars
-	_ = ask.Metadata
+	req.Metadata = ask.Metadata
 	req.Labels = map[string]string{labelTemplate: name, labelKey: c.pass.Token}
 	seconds := int64(defaultTimeout)
 	if ask.Timeout != nil {

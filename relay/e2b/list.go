@@ -75,7 +75,7 @@ func (s *Server) listed(info *session.Info) listedSandbox {
 	l := listedSandbox{
 		SandboxID: info.ID, TemplateID: set.Labels[labelTemplate], ClientID: clientID, StartedAt: info.Created.UTC(), EndAt: info.Expires.UTC(), State: stateRunning,
 		CPUCount: max(1, int(set.CPUs+0.999)), MemoryMB: int64(set.Memory >> 20), DiskSizeMB: int64(set.WorkspaceQuota >> 20),
-		EnvdVersion: envdVersion,
+		Metadata: set.Metadata, EnvdVersion: envdVersion,
 	}
 	if l.Metadata == nil {
 		l.Metadata = map[string]string{}

@@ -5,6 +5,7 @@ package network
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -44,6 +45,22 @@ func (w *writer) forgetLoopback(as dnsMode) {
 	w.rule(loopbackOnly(expr.MetaKeyOIFNAME), []expr.Any{&expr.Notrack{}})
 	w.chain("loopback-in", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
 	w.rule(loopbackOnly(expr.MetaKeyIIFNAME), []expr.Any{&expr.Notrack{}})
+}
+
+// endedTimeouts is the object of the host's table that forgetEnded makes.
+const endedTimeouts = "ended"
+
+// forgetEnded has the host's connection tracking remember ended TCP connections for a second or
+// two, not for two minutes. The limit of a box does not count them, so that one that begins and
+// ends connections all the time would fill the table of the host. All other timeouts are the
+// kernel's own, for which the library has another.
+func (w *writer) forgetEnded(parts ...[]expr.Any) {
+	const established = 5 * 24 * 60 * 60
+	w.c.AddObj(&nftables.NamedObj{Table: w.table, Name: endedTimeouts, Type: nftables.ObjTypeCtTimeout, Obj: &expr.CtTimeout{
+		L3Proto: unix.NFPROTO_INET, L4Proto: unix.IPPROTO_TCP,
+		Policy: expr.CtStatePolicyTimeout{expr.CtStateTCPESTABLISHED: established, expr.CtStateTCPTIMEWAIT: 2, expr.CtStateTCPCLOSE: 1},
+	}})
+	w.rule(append(slices.Clone(parts), newConnections(), []expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_CT_TIMEOUT, Name: endedTimeouts}})...)
 }
 
 // newConnections matches the first packets of connections.

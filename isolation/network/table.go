@@ -35,8 +35,11 @@ func (h *Host) ensure() error {
 		return nil
 	}
 	h.watching.Do(func() { h.done.Go(h.watch) })
-	if err := h.writeTable(c, h.table()); err != nil {
-		return err
+	if err := h.writeTable(c, h.table(), true); err != nil {
+		if h.writeTable(c, h.table(), false) != nil {
+			return err
+		}
+		h.log.Printf("network: the host remembers ended connections of boxes for two minutes (ct timeout of nf_tables: %v)", err)
 	}
 	h.made, h.known = true, servers
 	return nil
@@ -59,7 +62,7 @@ func (h *Host) hasTable(c *nftables.Conn) bool {
 func (h *Host) tryTable() error {
 	c, err := connect()
 	if err == nil {
-		err = h.writeTable(c, h.table()+"-try")
+		err = h.writeTable(c, h.table()+"-try", false)
 	}
 	if err != nil {
 		return lacking("nf_tables", err)
@@ -88,10 +91,11 @@ func (h *Host) removeTable() {
 //	prerouting   drop what a box sends from an address that is not its own, and source-routed packets, before connection
 //	             tracking sees them
 //	input        a box reaches nothing on the host; it may ask for the host's link address
-//	forward      no box reaches another, nor a blocked network that root has not named; from outside only answers come in
+//	forward      no box reaches another, nor a blocked network that root has not named; from outside only answers come in;
+//	             if forget is set, connections of boxes are forgotten soon after their end
 //	output       nothing on the host opens a connection to a box
 //	postrouting  boxes have the host's address outside
-func (h *Host) writeTable(c *nftables.Conn, name string) error {
+func (h *Host) writeTable(c *nftables.Conn, name string, forget bool) error {
 	t := c.AddTable(&nftables.Table{Name: name, Family: tableFamily})
 	c.DelTable(t)
 	t = c.AddTable(&nftables.Table{Name: name, Family: tableFamily})
@@ -109,6 +113,9 @@ func (h *Host) writeTable(c *nftables.Conn, name string) error {
 	w.refuse(from)
 
 	w.chain("forward", nftables.ChainHookForward, earlyPriority(), nftables.ChainPolicyAccept)
+	if forget {
+		w.forgetEnded(from)
+	}
 	w.refuse(from, other)
 	for _, r := range h.cfg.Named {
 		w.rule(from, destination(r.To), accept())

@@ -95,6 +95,80 @@ func TestABoxHasSoManyConnections(t *testing.T) {
 	boxtest.Eventually(t, "refused attempts are not counted", func() bool { return in(t, d, "one", fmt.Sprintf(some, 39)) == "5\n" })
 }
 
+// The host soon forgets the connections that a box has ended: the bound on connections does not count them, so that a box that
+// begins and ends some all the time would fill the table of the host otherwise. The host and another box still have theirs.
+func TestTheHostForgetsEndedConnections(t *testing.T) {
+	w := newWorld(t)
+	w.endAtOnce(t, 7778)
+	d := boxtest.Start(t, configuration)
+	d.NewSession(t, egress("one"))
+	d.NewSession(t, egress("two"))
+	if got := in(t, d, "one", "for i in {1..50}; do exec 3<>/dev/tcp/"+public4+"/7778 && read -r line <&3; exec 3<&-; done; echo done"); got != "done\n" {
+		t.Fatalf("%q", got)
+	}
+	const timeWait, closed = 7, 8 // nf_conntrack_tcp.h
+	remembered := 0
+	boxtest.Eventually(t, "the host has seen the ends of them", func() bool {
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		if err != nil {
+			return false // changed meanwhile
+		}
+		remembered = 0
+		for _, f := range flows {
+			if f.Forward.DstPort != 7778 {
+				continue
+			}
+			tcp, ok := f.ProtoInfo.(*netlink.ProtoInfoTCP)
+			if !ok || tcp.State != timeWait && tcp.State != closed {
+				return false
+			}
+			if f.TimeOut > 2 {
+				remembered++
+			}
+		}
+		return true
+	})
+	if remembered > 0 {
+		t.Errorf("the host will remember %d ended connections for long", remembered)
+	}
+	if got := in(t, d, "two", "exec 3<>/dev/tcp/"+public4+"/80 && read -r line <&3 && echo yes"); got != "yes\n" {
+		t.Errorf("another box: %q", got)
+	}
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp4", public4+":80")
+	if err != nil {
+		t.Fatalf("the host: %v", err)
+	}
+	c.Close()
+}
+
+// endAtOnce serves in the network of all others: it ends each connection as soon as it is there.
+func (w *world) endAtOnce(t *testing.T, port int) {
+	t.Helper()
+	var l net.Listener
+	ready := make(chan error, 1)
+	go func() { // its thread ends with it
+		runtime.LockOSThread()
+		err := unix.Setns(w.there, unix.CLONE_NEWNET)
+		if err == nil {
+			l, err = new(net.ListenConfig).Listen(context.Background(), "tcp4", public4+":"+strconv.Itoa(port))
+		}
+		ready <- err
+	}()
+	must(t, <-ready)
+	done := make(chan struct{})
+	t.Cleanup(func() { l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+}
+
 // A box sends and receives no faster than its keeper lets it. Slower is no failure.
 func TestABoxHasSoMuchBandwidth(t *testing.T) {
 	w := newWorld(t)

@@ -235,7 +235,7 @@ func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.W
 	ended := false
 	defer func() {
 		if cancel(); !ended {
-			_ = <-over // the program is gone then; why does not matter any more
+			w.c.Log.Debug("nobody listens to a watch any more", "error", <-over) // its program is gone then
 		}
 	}()
 	beat := time.NewTicker(watchHeartbeat)

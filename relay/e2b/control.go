@@ -352,7 +352,7 @@ func (c *controlCall) make(ask *createRequest, further func(*policy.Request) err
 	if ask.AutoPause {
 		memory := ask.AutoPauseMemory == nil || *ask.AutoPauseMemory
 		if memory && c.server.cfg.Sup.Overview().ControlGroups != string(stats.Unified) {
-			return nil, unsupported("autoPause with what is in memory", noMemory("autoPauseMemory"))
+			return nil, unsupported("autoPause with what is in memory", noMemory)
 		}
 		pausing(req, seconds, memory)
 	}

@@ -83,6 +83,9 @@ func (s *Server) inWords(ctx context.Context, err error) (message string, kind f
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		return step.Error(), kind
 	}
+	if errors.Is(err, errBroken) || ctx.Err() != nil && errors.Is(err, ctx.Err()) { // nothing of boxd's has failed
+		return err.Error(), fault.Unavailable
+	}
 	if kind == fault.Internal {
 		s.cfg.Log.ErrorContext(ctx, "request failed", "error", err)
 		return "boxd failed; its log has the reason", kind

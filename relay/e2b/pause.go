@@ -39,7 +39,7 @@ func (s *Server) pause(ctx context.Context, of *session.Session, memory bool) er
 		return err
 	}
 	if !of.Grouped() {
-		return unsupported("pause with what is in memory", noMemory("memory"))
+		return unsupported("pause with what is in memory", noMemory)
 	}
 	never := quantity.Duration(0)
 	if err := s.cfg.Sup.Update(ctx, of, &policy.Request{Patch: limits.Patch{MaxLifetime: &never}}); err != nil && fault.KindOf(err) != fault.Denied {
@@ -48,10 +48,8 @@ func (s *Server) pause(ctx context.Context, of *session.Session, memory bool) er
 	return of.Freeze(ctx, true)
 }
 
-// noMemory is why programs cannot stay in memory, and what can be asked for instead.
-func noMemory(field string) string {
-	return "this host has no cgroup v2 for boxes (boxctl doctor says why); ask for " + field + ": false, which keeps the files alone"
-}
+// noMemory is why programs cannot stay in memory, and what can be asked for instead, as the SDKs call it.
+const noMemory = "this host has no cgroup v2 for boxes (boxctl doctor says why); ask for keepMemory: false (keep_memory=False), which keeps the files alone"
 
 // resume has a paused sandbox go on, and reports whether it was one. The session is another one then.
 func (s *Server) resume(ctx context.Context, of *session.Session) (now *session.Session, resumed bool, err error) {

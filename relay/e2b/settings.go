@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -79,6 +80,11 @@ func (c *Settings) Validate(has func(profile string) bool) error {
 		}
 	}
 	check("e2b.profile", c.Profile)
+	for _, uri := range slices.Sorted(maps.Keys(c.ObjectStorage)) {
+		if _, _, err := policy.DriveRef("e2b.object_storage."+strconv.Quote(uri), c.ObjectStorage[uri]); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	names := map[string]string{}
 	for _, name := range sortedNames(c.Templates) {
 		t := c.Templates[name]

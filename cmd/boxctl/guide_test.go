@@ -25,7 +25,7 @@ func TestCommandsOfTheGuideDoWhatItSays(t *testing.T) {
 	}
 	for name, more := range map[string]string{
 		"../../README.md": "", "../terminal.svg": "", "first-box.md": "", "processes-and-mcp.md": "", "access.md": "", "observing.md": "", "agents.md": "", "skills.md": "", "workspaces.md": "",
-		"files.md": "", "policy.md": "",
+		"files.md": "", "policy.md": "", "e2b.md": "",
 		"images.md": fmt.Sprintf("[principals.guide]\nrole = \"operator\"\nuid = %d\n", boxtest.GuideUser), // those of test/network have a network
 	} {
 		t.Run(filepath.Base(name), func(t *testing.T) {

@@ -21,6 +21,9 @@ import (
 // sdks are the published packages that programs use, in two versions each.
 var sdks = []string{"e2b@2.51.0 @e2b/code-interpreter@2.8.0", "e2b@2.45.0 @e2b/code-interpreter@2.7.0"}
 
+// scalebox is the published package of Scalebox.
+const scalebox = "@scalebox/sdk@3.7.0"
+
 // installed is a directory with packages of npm, which are fetched once.
 func installed(t *testing.T, packages string) string {
 	t.Helper()
@@ -110,7 +113,7 @@ func TestTheSDKOfScalebox(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	h := start(t, fmt.Sprintf("tls_listen = %q\ncertificate = %q\nkey = %q", at, filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")))
-	h.runs(t, "@scalebox/sdk@3.7.0", "scalebox.mjs", "SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
+	h.runs(t, scalebox, "scalebox.mjs", "SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
 }
 
 // The published SDK of the code interpreter runs code, and shows what it comes to.

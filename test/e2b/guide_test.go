@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+var (
+	programOfTheGuide = regexp.MustCompile("(?ms)^```js\n(.*?)^```$")
+	printedByIt       = regexp.MustCompile(`(?m)console\.log\(.*\) // (.*)$`)
+)
+
+// Each JavaScript program of the page for E2B's programs runs as it is there, with the packages that it imports, and prints what
+// the page says.
+func TestProgramsOfTheGuideRun(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	const page = "../../docs/guide/e2b.md"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, at := boxtest.TempDir(t), freeAddress(t, "127.0.0.2")
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "e2b", "certificate", "-o", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	h := start(t, fmt.Sprintf("tls_listen = %q\ncertificate = %q\nkey = %q", at, filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")))
+	imported := map[string]int{}
+	for _, block := range programOfTheGuide.FindAllStringSubmatch(string(text), -1) {
+		program := block[1]
+		packages, of := sdks[0], "e2b"
+		if strings.Contains(program, "@scalebox/sdk") {
+			packages, of = scalebox, "scalebox"
+		}
+		imported[of]++
+		var want strings.Builder
+		for _, line := range printedByIt.FindAllStringSubmatch(program, -1) {
+			want.WriteString(line[1] + "\n")
+		}
+		if want.Len() == 0 {
+			t.Errorf("the page does not say what this prints:\n%s", program)
+			continue
+		}
+		path := filepath.Join(installed(t, packages), fmt.Sprintf("guide-%d-%d.mjs", os.Getpid(), imported[of])) // beside what it imports
+		if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(path)
+		cmd := exec.CommandContext(t.Context(), "node", path)
+		cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.keys["agent"], "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address,
+			"SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
+		var problems strings.Builder
+		cmd.Stderr = &problems
+		if out, err := cmd.Output(); err != nil || string(out) != want.String() {
+			t.Errorf("%s\nprints %q and ends with %v %s; the page says %q", program, out, err, &problems, &want)
+		}
+	}
+	if imported["e2b"] < 5 || imported["scalebox"] < 1 {
+		t.Errorf("only %v programs are found", imported)
+	}
+}

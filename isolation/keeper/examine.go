@@ -48,9 +48,12 @@ func checkHugePages(setting string) (c isolation.Check, bad bool) {
 func checkFileLocks(most int) isolation.Check {
 	const name = "file locks"
 	_, known := hostLocks()
+	effective, err := effectiveCapabilities()
 	switch {
 	case most == 0:
 		return warn(name, "set limits.file_locks in box.toml", "a box can fill the host's memory with file locks: limits.file_locks is 0")
+	case err == nil && effective&(1<<unix.CAP_SYS_PTRACE) == 0: // by which descriptors of other users are seen
+		return warn(name, "give the unit of boxkeeper CAP_SYS_PTRACE", "a box can fill the host's memory with file locks: boxkeeper cannot count them without CAP_SYS_PTRACE")
 	case !known:
 		return ok(name, "a box with more than %d is ended; the kernel does not tell their number (CONFIG_SLUB_DEBUG), so those of boxes are counted all the time", most)
 	}
@@ -136,14 +139,20 @@ func needed() map[string]int {
 	}
 }
 
-func checkCapabilities() isolation.Check {
-	const name = "capabilities"
+// effectiveCapabilities returns those of this process, a bit for each.
+func effectiveCapabilities() (uint64, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
+	err := unix.Capget(&header, &data[0])
+	return uint64(data[0].Effective) | uint64(data[1].Effective)<<32, err
+}
+
+func checkCapabilities() isolation.Check {
+	const name = "capabilities"
+	effective, err := effectiveCapabilities()
+	if err != nil {
 		return fail(name, "", "capget: %v", err)
 	}
-	effective := uint64(data[0].Effective) | uint64(data[1].Effective)<<32
 	var missing []string
 	for c, n := range needed() {
 		if effective&(1<<n) == 0 {

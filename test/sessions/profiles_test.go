@@ -188,7 +188,7 @@ func TestDoctorLooksAtWhatBoxesNeed(t *testing.T) {
 	for _, c := range doctor.Checks {
 		found[c.Name] = c
 	}
-	for _, name := range []string{"kernel", "user namespaces", "capabilities", "id ranges", "test box", "cgroups", "memory limit", "cpu limit", "pids limit", "workspace limit", "disk"} {
+	for _, name := range []string{"kernel", "user namespaces", "capabilities", "id ranges", "file locks", "test box", "cgroups", "memory limit", "cpu limit", "pids limit", "workspace limit", "disk"} {
 		if c := found[name]; c.Level != "ok" && c.Level != "warn" || c.Detail == "" {
 			t.Errorf("%s: %+v", name, c)
 		}

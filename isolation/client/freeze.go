@@ -66,6 +66,26 @@ func (b *Box) Ping(ctx context.Context) error {
 	return nil // a refusal is a sign of life
 }
 
+// Sync waits until PID 1 has handled all messages that were sent to it before, at most until ctx
+// ends: then the error is ErrSilent. It asks for the same sign of life as Ping. Nothing runs in a
+// frozen box, so there it does not wait.
+func (b *Box) Sync(ctx context.Context) error {
+	b.freezing.Lock()
+	defer b.freezing.Unlock()
+	if b.stopped {
+		return nil
+	}
+	if b.unanswered.Load() { // the answer to the last Ping
+		if err := b.answered(nil, ctx.Done()); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
+			return err
+		}
+	}
+	if err := b.ask(false, nil, ctx.Done()); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
+		return err
+	}
+	return nil
+}
+
 // ask sends a Freeze and waits for the answer.
 func (b *Box) ask(on bool, late <-chan time.Time, done <-chan struct{}) error {
 	b.unanswered.Store(true)

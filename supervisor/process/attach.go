@@ -77,8 +77,40 @@ func (p *Process) Attach(ctx context.Context, o AttachOptions) (*Attachment, err
 	p.wake()
 	if a.lossless {
 		p.pace(true)
+		if o.From == nil && a.log != nil {
+			a.beginNow(ctx, &o)
+		}
 	}
 	return a, nil
+}
+
+// nowPatience is how long PID 1 may take to let a program wait for a reader that begins now.
+const nowPatience = 5 * time.Second
+
+// beginNow moves the beginning of a lossless attachment to where the output is once the program waits for it. Until then
+// the program may have written more than is kept, which would be a gap.
+func (a *Attachment) beginNow(ctx context.Context, o *AttachOptions) {
+	p := a.p
+	p.mu.Lock()
+	running := p.running()
+	p.mu.Unlock()
+	if !running {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, nowPatience)
+	defer cancel()
+	if p.hooks.Box.Sync(within) != nil {
+		return // what gap there is, the client is told
+	}
+	end, err := a.log.End()
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	a.at, a.taken = end, end
+	p.mu.Unlock()
+	a.reader = a.log.NewReader(end, o.Timed)
+	p.pace(true)
 }
 
 // begin sets where the attachment begins.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -642,5 +643,104 @@ func TestThePIDOfAProgramThatHasEndedIsKnown(t *testing.T) {
 	p := d.Ended(t, "s", "again")
 	if said := strings.Fields(p.Result.Stdout); len(said) != 3 || said[2] != fmt.Sprint(p.PID) || p.Result.PID != p.PID {
 		t.Errorf("%d, and they have said %q", p.PID, said)
+	}
+}
+
+// A reader that comes late and asks for no beginning gets what comes from then on, and with lossless all of it, however little
+// is kept and however fast the program writes.
+func TestALateReaderBeginsNowAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.NewProcess(t, "s", "quiet", &api.ProcessRequest{Command: new("echo old; read go; seq 200000"), Stdin: true, Output: new(4 * quantity.KiB)})
+	boxtest.Eventually(t, "the first line has been written", func() bool {
+		p, err := d.Process(t.Context(), "s", "quiet", 0)
+		return err == nil && p.Output[0].Bytes == 4
+	})
+	c, a := d.AttachPeer(t, "s", "quiet", api.StreamAttach{Write: true, Lossless: new(true)})
+	if a.Stdout != 4 || a.Stderr != 0 {
+		t.Fatalf("it begins at %d and %d", a.Stdout, a.Stderr)
+	}
+	c.Send(api.ChannelStdin, []byte("go\n"))
+	var want strings.Builder
+	for i := range 200000 {
+		fmt.Fprintln(&want, i+1)
+	}
+	c.Hears(want.String())
+
+	// One that never stops: each reader begins somewhere in the middle, and from there on every number follows the last.
+	d.NewProcess(t, "s", "fast", &api.ProcessRequest{Argv: []string{"seq", "inf"}, Output: new(4 * quantity.KiB)})
+	for range 20 {
+		c, _ := d.AttachPeer(t, "s", "fast", api.StreamAttach{Lossless: new(true)})
+		var got []byte
+		for len(got) < 64<<10 {
+			m := c.Hear()
+			if m.Closed != nil || m.Control != nil || m.Channel != api.ChannelStdout {
+				t.Fatalf("after %d bytes: %+v %s", len(got), m, m.Data)
+			}
+			got = append(got, m.Data...)
+		}
+		_ = c.WS.CloseNow()
+		lines := strings.Split(string(got), "\n")
+		lines = lines[1 : len(lines)-1] // whole ones
+		for i := 1; i < len(lines); i++ {
+			x, _ := strconv.Atoi(lines[i-1])
+			if y, err := strconv.Atoi(lines[i]); err != nil || y != x+1 {
+				t.Fatalf("%q is followed by %q", lines[i-1], lines[i])
+			}
+		}
+	}
+}
+
+// With leftovers = "keep" what a program has started in the background lives on when that program ends, be it an execution, one with an id, a
+// stream or a process; the next boxd leaves it alone too. What is stopped ends with its process group, and what has run too long takes all
+// that it has started with it.
+func TestWhatRunsInTheBackgroundIsKept(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Kept, "[profiles.keeper]\nleftovers = \"keep\"\n")
+	d.NewSession(t, api.SessionRequest{ID: "s", Profile: "keeper"})
+	behind := func(n int) string { return fmt.Sprintf("sleep %d & echo $!", 1000+n) }
+	if r := d.Result(t, "s", boxtest.Shell(behind(1))); r.Status != "exited" || r.LeftoversKilled != 0 {
+		t.Errorf("an execution: %s", boxtest.Show(r))
+	}
+	if r := d.Result(t, "s", api.ExecRequest{ID: "x", Command: new(behind(2))}); r.Status != "exited" || r.LeftoversKilled != 0 {
+		t.Errorf("an execution with an id: %s", boxtest.Show(r))
+	}
+	d.NewProcess(t, "s", "p", boxtest.ShellProcess(behind(3)))
+	if p := d.Ended(t, "s", "p"); p.Result.Status != "exited" || p.Result.LeftoversKilled != 0 {
+		t.Errorf("a process: %+v", p.Result)
+	}
+	// The end of the shell hangs up what is still of its session.
+	d.NewProcess(t, "s", "terminal", &api.ProcessRequest{Command: new("setsid sleep 1004 & until pgrep -fx 'sleep 1004'; do :; done"), Terminal: &api.Terminal{Rows: 24, Cols: 80}})
+	if p := d.Ended(t, "s", "terminal"); p.Result.Status != "exited" || p.Result.LeftoversKilled != 0 {
+		t.Errorf("a process with a terminal: %+v", p.Result)
+	}
+	peer := d.Dial(t, "/v1/sessions/s/exec/stream")
+	peer.Control(api.ClientControl{Start: &api.StreamStart{Exec: api.ExecRequest{Command: new(behind(5))}}})
+	for end := peer.Next(); ; end = peer.Next() {
+		if r := end.Exit; r != nil {
+			if r.Status != "exited" || r.LeftoversKilled != 0 {
+				t.Errorf("a stream: %s", boxtest.Show(*r))
+			}
+			break
+		}
+	}
+	const alive = "pgrep -fx 'sleep 10..' | wc -l"
+	boxtest.Eventually(t, "all five run", func() bool { return d.Sh(t, "s", alive) == "5\n" }) // it may still be the shell that becomes one
+	d.Kill()
+	d.Restart()
+	if got := d.Sh(t, "s", alive); got != "5\n" {
+		t.Errorf("after a restart there are %s", got)
+	}
+	d.NewProcess(t, "s", "stopped", boxtest.ShellProcess("sleep 2000 & sleep 2001"))
+	boxtest.Eventually(t, "both run", func() bool { return d.Sh(t, "s", "pgrep -fx 'sleep 200.' | wc -l") == "2\n" })
+	if _, err := d.StopProcess(t.Context(), "s", "stopped"); err != nil {
+		t.Fatal(err)
+	}
+	if r := d.Result(t, "s", api.ExecRequest{Command: new("setsid sleep 2002 & sleep 2003"), Timeout: boxtest.Duration("1s")}); r.Status != "timed_out" {
+		t.Errorf("%s", boxtest.Show(r))
+	}
+	if got := d.Sh(t, "s", "pgrep -fx 'sleep 200.'; "+alive); got != "5\n" {
+		t.Errorf("of what was stopped, and of what was kept, there are %s", got)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"sync"
+
+	"github.com/boxd-dev/boxd/internal/fault"
 )
 
 // head is what has come of the header of a request, as it was sent: net/http keeps nothing of a Content-Length beside a
@@ -56,6 +58,16 @@ func (h *head) twoLengths() bool {
 		}
 	}
 	return len(lines) < 2
+}
+
+// OneLength refuses a request whose body has two lengths, which is an attempt at smuggling another: see head. What follows it
+// on its connection is not to be believed.
+func OneLength(w http.ResponseWriter, r *http.Request) error {
+	if from, _ := caller(r.Context()); len(r.TransferEncoding) > 0 && from.head != nil && from.head.twoLengths() {
+		w.Header().Set("Connection", "close")
+		return fault.Field("Content-Length", fault.Word("given"), "left out with Transfer-Encoding")
+	}
+	return nil
 }
 
 // watchHeads has connections forget a request that has its answer.

@@ -241,10 +241,9 @@ func match(pattern string, asked []string) (p Path, ok bool) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = nameRequest(w, r)
 	from, known := caller(r.Context())
-	if len(r.TransferEncoding) > 0 && from.head != nil && from.head.twoLengths() {
-		w.Header().Set("Connection", "close") // what follows is not to be believed
+	if err := OneLength(w, r); err != nil {
 		c := &Call{Deps: s.common, W: w, R: r}
-		c.Fail(r.Context(), fault.Field("Content-Length", fault.Word("given"), "left out with Transfer-Encoding"))
+		c.Fail(r.Context(), err)
 		return
 	}
 	if access.IsPreviewHost(r.Host) { // which is never for the API

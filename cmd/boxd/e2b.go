@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"net"
 	"slices"
 	"sync"
 
@@ -29,7 +28,7 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 	if w.tls, err = c.TLS(); err != nil {
 		return err
 	}
-	if w.tls != nil && !slices.ContainsFunc(w.sockets.E2B, func(ln net.Listener) bool { return ln.Addr().String() == c.TLSListen }) {
+	if w.tls != nil && !slices.ContainsFunc(w.sockets.E2B, c.ByTLS) {
 		more, err := listenTCP(ctx, "e2b.tls_listen", c.TLSListen, "another ListenStream= in boxd-e2b.socket")
 		if err != nil {
 			return err
@@ -37,7 +36,7 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 		w.sockets.E2B = append(w.sockets.E2B, more...)
 	}
 	for _, ln := range w.sockets.E2B {
-		if w.tls != nil && ln.Addr().String() == c.TLSListen {
+		if w.tls != nil && c.ByTLS(ln) {
 			continue
 		}
 		if err := e2b.Loopback("boxd-e2b.socket: ListenStream", ln.Addr().String()); err != nil {
@@ -55,7 +54,7 @@ func (w *front) e2b(ctx context.Context, cfg *Config, seen *notes, sup *supervis
 	}
 	settings := cfg.E2B
 	for _, ln := range w.sockets.E2B {
-		if ln.Addr().String() != settings.TLSListen {
+		if !settings.ByTLS(ln) {
 			settings.Listen = ln.Addr().String()
 		}
 	}

@@ -3,6 +3,7 @@
 package e2b
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -11,20 +12,35 @@ import (
 // streamPatience is how long a client may take nothing of an answer: as long as programs wait for it.
 const streamPatience = 10 * time.Minute
 
+// expectBody gives a client a while to send what it has announced. net/http wants that before it sends an answer, also to who
+// has not proven who he is, and reads it by itself where nobody else does.
+func expectBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
+	}
+}
+
 // timedBody is the body of a request whose client has a while to send each part of it. When all of it is there the
 // connection has no deadline, by which net/http looks out for its end.
 type timedBody struct {
 	io.ReadCloser
 
-	conn *http.ResponseController
-	end  func() // gives back the room that the body had; called once
+	conn  *http.ResponseController
+	until time.Time // by when all of it has to be there; zero: each part has its while
+	end   func()    // gives back the room that the body had, once all of it is there; called once
 }
 
 // Read reads a part.
 func (b *timedBody) Read(p []byte) (int, error) {
-	_ = b.conn.SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
+	until := b.until
+	if until.IsZero() {
+		until = time.Now().Add(bodyPatience)
+	}
+	_ = b.conn.SetReadDeadline(until) // every connection of ours has deadlines
 	n, err := b.ReadCloser.Read(p)
-	_ = b.conn.SetReadDeadline(time.Time{})
+	if errors.Is(err, io.EOF) {
+		_ = b.conn.SetReadDeadline(time.Time{})
+	}
 	if err != nil {
 		b.end()
 	}

@@ -168,11 +168,11 @@ func (c *Contexts) decode(w http.ResponseWriter, r *http.Request, sb *sandbox, i
 	if err := sb.Use(); err != nil {
 		return err
 	}
-	body, err := c.server.bounded(w, r, sb)
+	body, leave, err := c.server.bounded(w, r, sb, procedure{})
 	if err != nil {
 		return err
 	}
-	defer body.Close()
+	defer leave()
 	text, err := io.ReadAll(http.MaxBytesReader(w, body, maxMessage))
 	if err != nil {
 		return fault.Field("body", fault.Word("not there"), fmt.Sprintf("JSON of at most %d bytes", maxMessage)).WithText("cannot read the body of the request: %w", err)

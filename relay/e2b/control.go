@@ -116,6 +116,13 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	}
 	share, leave := s.callers.Share(pass.Name)
 	defer leave()
+	asked := r
+	ctx, unwatch := s.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
+		now, err := s.caller(asked, &op)
+		return now.Until, err
+	})
+	defer unwatch()
+	r = r.WithContext(ctx)
 	s.recorded(w, r, pass, call{route: op.pattern, session: id, alters: op.alters, ends: op.ends}, func(w http.ResponseWriter, r *http.Request) error {
 		n, _ := w.(*noted) // recorded gives no other
 		return op.do(&controlCall{s, w, r, pass, share, id, n})
@@ -187,7 +194,7 @@ func (c *controlCall) body(into any) error {
 		return err
 	}
 	defer release()
-	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(bodyPatience)) // every connection of ours has deadlines
+	expectBody(c.w, c.r) // it may have waited for its room
 	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return refusal(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", maxBody))
@@ -195,6 +202,7 @@ func (c *controlCall) body(into any) error {
 	if err != nil {
 		return refusal(http.StatusBadRequest, "read the body: "+err.Error())
 	}
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // or who waits long for a sandbox would be taken for gone
 	if len(data) == 0 {
 		return nil
 	}
@@ -296,7 +304,7 @@ func lifetime(age time.Duration, seconds int64) (*quantity.Duration, error) {
 	if seconds < 0 || seconds > maxTimeout {
 		return nil, fault.Field("timeout", seconds, fmt.Sprintf("0 to %d seconds", maxTimeout))
 	}
-	d := quantity.Duration(age + max(time.Duration(seconds)*time.Second, time.Millisecond))
+	d := quantity.Duration(max(age, 0) + max(time.Duration(seconds)*time.Second, time.Millisecond))
 	return &d, nil
 }
 

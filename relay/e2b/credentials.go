@@ -29,6 +29,9 @@ const (
 // a token of boxd.
 const keyPrefix = "e2b_"
 
+// hexPrefix begins such keys: it is how tokens of boxd begin.
+var hexPrefix = keyPrefix + hex.EncodeToString([]byte(access.TokenPrefix))
+
 // bearer is the token of boxd that an API key is.
 func bearer(key string) string {
 	if digits, ok := strings.CutPrefix(key, keyPrefix); ok {
@@ -41,14 +44,15 @@ func bearer(key string) string {
 
 // key is the API key of a request, "" if it has none, or several.
 func key(r *http.Request) string {
-	if list := r.Header.Values(headerKey); len(list) == 1 {
+	list := r.Header.Values(headerKey)
+	if len(list) == 1 {
 		return bearer(strings.TrimSpace(list[0]))
 	}
-	list := r.Header.Values("Authorization")
-	if len(list) != 1 {
+	authorization := r.Header.Values("Authorization")
+	if len(list) > 1 || len(authorization) != 1 {
 		return ""
 	}
-	if scheme, text, ok := strings.Cut(list[0], " "); ok && strings.EqualFold(scheme, "bearer") {
+	if scheme, text, ok := strings.Cut(authorization[0], " "); ok && strings.EqualFold(scheme, "bearer") {
 		return bearer(strings.TrimSpace(text))
 	}
 	return ""
@@ -90,6 +94,9 @@ const (
 	downloadPath = "/download/"
 )
 
+// maxSigned is how long an address with a signature may be, in bytes: where it names no sandbox it is held against each.
+const maxSigned = 16 << 10
+
 // Operations that are signed.
 const (
 	operationRead  = "read"
@@ -101,6 +108,9 @@ func signedAddress(r *http.Request) *signed {
 	query := r.URL.Query()
 	download, isDownload := strings.CutPrefix(r.URL.Path, downloadPath)
 	if !query.Has(parameterSignature) || r.URL.Path != filesPath && r.URL.Path != uploadPath && !isDownload {
+		return nil
+	}
+	if len(r.URL.RawQuery)+len(download) > maxSigned {
 		return nil
 	}
 	a := &signed{path: query.Get(parameterPath), user: query.Get(parameterUser), expires: query.Get(parameterExpires), signature: query.Get(parameterSignature), operation: operationRead}

@@ -27,6 +27,7 @@ const (
 	maxMetadata      = 4096 // bytes of the metadata of a file
 	maxMetadataKey   = 246  // bytes of one key
 	maxPathParameter = 16 << 10
+	maxPartHeader    = 64 << 10 // bytes of the header of one part
 )
 
 // headerMetadata begins the headers that are the metadata of a file.
@@ -35,7 +36,7 @@ const headerMetadata = "X-Metadata-"
 // files answers a request for the content of files.
 func (s *Server) files(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 	upload := r.Method == http.MethodPost
-	s.recorded(w, r, sb.pass, call{route: r.Method + " /files", session: sb.ID, alters: upload}, func(w http.ResponseWriter, r *http.Request) error {
+	s.recorded(w, r, sb.pass, call{route: map[bool]string{true: "POST", false: "GET"}[upload] + " /files", session: sb.ID, alters: upload}, func(w http.ResponseWriter, r *http.Request) error {
 		if err := sb.knows(r.URL.Query().Get(parameterUser)); err != nil {
 			return refusal(http.StatusUnauthorized, err.Error())
 		}
@@ -280,7 +281,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, sb *sandbox) err
 		return err
 	}
 	conn := http.NewResponseController(w)
-	r.Body = &timedBody{r.Body, conn, func() {}}
+	r.Body = &timedBody{ReadCloser: r.Body, conn: conn, end: func() {}}
 	var body io.Reader = r.Body
 	switch coding := strings.ToLower(r.Header.Get("Content-Encoding")); coding {
 	case "", "identity":
@@ -299,7 +300,8 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, sb *sandbox) err
 	}
 	u := &uploading{server: s, w: w, r: r, sb: sb, attributes: attributes, seen: map[string]bool{}}
 	if media == "multipart/form-data" {
-		err = u.parts(r.Context(), multipart.NewReader(body, parameters["boundary"]))
+		heads := &headReader{Reader: body}
+		err = u.parts(r.Context(), multipart.NewReader(heads, parameters["boundary"]), heads)
 	} else {
 		var at string
 		if at, err = sb.asked(r); err == nil {
@@ -329,10 +331,10 @@ type uploading struct {
 }
 
 // parts writes the files of a form. What was written before one that cannot be stays.
-func (u *uploading) parts(ctx context.Context, form *multipart.Reader) error {
+func (u *uploading) parts(ctx context.Context, form *multipart.Reader, heads *headReader) error {
 	named := u.r.URL.Query().Get(parameterPath)
 	for n := 0; ; n++ {
-		part, err := form.NextRawPart()
+		part, err := heads.next(form)
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -349,7 +351,9 @@ func (u *uploading) parts(ctx context.Context, form *multipart.Reader) error {
 			if err != nil {
 				return refusal(http.StatusBadRequest, "the form ends early: "+err.Error())
 			}
-			named = string(text)
+			if !u.r.URL.Query().Has(parameterPath) { // which may be what was signed
+				named = string(text)
+			}
 			continue
 		case name != "file":
 			continue
@@ -367,6 +371,45 @@ func (u *uploading) parts(ctx context.Context, form *multipart.Reader) error {
 		return refusal(http.StatusBadRequest, "the form has no part that is called file")
 	}
 	return nil
+}
+
+// headReader reads a form, of which net/http would hold the header of a part in memory whatever its size.
+type headReader struct {
+	io.Reader
+
+	in   bool // a header, and what precedes it
+	left int  // bytes that it may still have
+	part *multipart.Part
+}
+
+// errLongHeader ends a form.
+var errLongHeader = fmt.Errorf("the header of a part has more than %d bytes", maxPartHeader)
+
+// Read reads on.
+func (h *headReader) Read(p []byte) (int, error) {
+	if !h.in {
+		return h.Reader.Read(p)
+	}
+	if h.left == 0 {
+		return 0, errLongHeader
+	}
+	n, err := h.Reader.Read(p[:min(len(p), h.left)])
+	h.left -= n
+	return n, err
+}
+
+// next is the next part of the form, once what is left of the one before has been passed over.
+func (h *headReader) next(form *multipart.Reader) (*multipart.Part, error) {
+	if h.part != nil {
+		if _, err := io.Copy(io.Discard, h.part); err != nil {
+			return nil, err
+		}
+	}
+	h.in, h.left = true, maxPartHeader
+	defer func() { h.in = false }()
+	var err error
+	h.part, err = form.NextRawPart()
+	return h.part, err
 }
 
 // disposition is the name of a part, and its filename with its directories.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -30,6 +31,7 @@ const (
 	maxDepth    = 4096
 	maxWatchers = 64               // of one sandbox that are asked for their events
 	maxEvents   = 16 << 10         // that a watcher keeps until it is asked
+	maxKept     = 1 << 20          // bytes of these events: programs of the sandbox choose the names
 	watcherLife = 10 * time.Minute // without being asked
 )
 
@@ -73,10 +75,10 @@ func fileCodes() map[files.Kind]connect.Code {
 func entry(at string, e *files.Entry) *protocol.EntryInfo {
 	info := &protocol.EntryInfo{
 		Name: strings.ToValidUTF8(path.Base(at), "\uFFFD"), Path: strings.ToValidUTF8(at, "\uFFFD"), Type: fileType(e.Type), Size: e.Size, Mode: e.Mode,
-		Permissions: permissions(e), ModifiedTime: timestamppb.New(e.Time), Metadata: metadata(e),
+		Permissions: permissions(e), ModifiedTime: timestamp(e.Time), Metadata: metadata(e),
 	}
 	if o := e.Owner; o != nil {
-		info.Owner, info.Group = o.User, o.Group
+		info.Owner, info.Group = strings.ToValidUTF8(o.User, "\uFFFD"), strings.ToValidUTF8(o.Group, "\uFFFD")
 		if o.User == "" {
 			info.Owner = strconv.FormatUint(uint64(o.UID), 10)
 		}
@@ -93,6 +95,18 @@ func entry(at string, e *files.Entry) *protocol.EntryInfo {
 		info.SymlinkTarget, info.Type, info.Mode = &target, fileType(e.TargetType), e.TargetMode
 	}
 	return info
+}
+
+// timestamp is a time as messages have it, which is of the years 1 to 9999: files may have any.
+func timestamp(at time.Time) *timestamppb.Timestamp {
+	first, last := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	switch {
+	case at.Before(first):
+		at = first
+	case at.After(last):
+		at = last
+	}
+	return timestamppb.New(at)
 }
 
 func fileType(name string) protocol.FileType {
@@ -134,7 +148,7 @@ func metadata(e *files.Entry) map[string]string {
 		if all == nil {
 			all = map[string]string{}
 		}
-		all[key] = strings.ToValidUTF8(string(value), "\uFFFD")
+		all[strings.ToValidUTF8(key, "\uFFFD")] = strings.ToValidUTF8(string(value), "\uFFFD")
 	}
 	return all
 }
@@ -281,6 +295,7 @@ func (f *filesystemService) WatchDir(ctx context.Context, req *protocol.WatchDir
 	defer beside.Wait()
 	defer cancel()
 	started := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(started) })
 	beside.Go(func() {
 		select {
 		case <-started:
@@ -307,7 +322,7 @@ func (f *filesystemService) WatchDir(ctx context.Context, req *protocol.WatchDir
 		quiet.Reset(ping(ctx))
 		switch e.What {
 		case files.Watching:
-			close(started)
+			begin()
 			return stream.Send(&protocol.WatchDirResponse{Event: &protocol.WatchDirResponse_Start{Start: &protocol.WatchDirResponse_StartEvent{}}})
 		case files.Overflow:
 			return errOverflow
@@ -328,6 +343,7 @@ type watcher struct {
 
 	mu     sync.Mutex
 	events []*protocol.FilesystemEvent
+	kept   int   // bytes of them
 	err    error // that has ended it
 }
 
@@ -372,8 +388,8 @@ func (w *watches) begin(of *session.Session, cancel context.CancelFunc) (string,
 	if n >= maxWatchers {
 		return "", nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("the sandbox has %d watchers, the limit: remove one", maxWatchers))
 	}
-	one := &watcher{of: of, cancel: cancel, unused: time.AfterFunc(watcherLife, cancel)}
 	id := strings.ToLower(rand.Text()[:16])
+	one := &watcher{of: of, cancel: cancel, unused: time.AfterFunc(watcherLife, func() { w.drop(id) })}
 	if w.all == nil {
 		w.all = map[string]*watcher{}
 	}
@@ -410,7 +426,10 @@ func (f *filesystemService) CreateWatcher(ctx context.Context, req *protocol.Cre
 		defer cancel()
 		err := sessionfiles.Watch(life, sb.Session, &files.Watch{Path: []byte(at), Recursive: req.Recursive, Entries: req.IncludeEntry}, func(e *files.Event) error {
 			if e.What == files.Watching {
-				begun <- nil
+				select {
+				case begun <- nil:
+				default: // it has said so before
+				}
 				return nil
 			}
 			return one.take(at, e, req.IncludeEntry)
@@ -422,9 +441,6 @@ func (f *filesystemService) CreateWatcher(ctx context.Context, req *protocol.Cre
 		select {
 		case begun <- err:
 		default:
-		}
-		if life.Err() != nil { // nobody is going to ask any more
-			f.server.watches.drop(id)
 		}
 	})
 	select {
@@ -443,12 +459,14 @@ func (f *filesystemService) CreateWatcher(ctx context.Context, req *protocol.Cre
 func (w *watcher) take(dir string, e *files.Event, entries bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if e.What == files.Overflow || len(w.events) >= maxEvents {
-		w.events = nil
+	m := happened(dir, e, entries)
+	size := proto.Size(m)
+	switch {
+	case e.What == files.Overflow, len(w.events) >= maxEvents, w.kept+size > maxKept:
+		w.events, w.kept = nil, 0
 		return errOverflow
-	}
-	if m := happened(dir, e, entries); m != nil {
-		w.events = append(w.events, m)
+	case m != nil:
+		w.events, w.kept = append(w.events, m), w.kept+size
 	}
 	return nil
 }
@@ -462,7 +480,7 @@ func (f *filesystemService) GetWatcherEvents(ctx context.Context, req *protocol.
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	events := one.events
-	one.events = nil
+	one.events, one.kept = nil, 0
 	if len(events) == 0 && one.err != nil {
 		return nil, one.err
 	}

@@ -45,20 +45,20 @@ const (
 	defaultPing   = 90 * time.Second
 )
 
-// timeless takes from the context of an RPC the time that its client gives it: it bounds the program, not what is
-// sent of it.
-type timeless struct{}
+// headers has streams know what their client has said. The time that it gives a stream ends that, and the program: see
+// processRequest.
+type headers struct{}
 
 // WrapUnary leaves calls as they are.
-func (timeless) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
+func (headers) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
 
 // WrapStreamingClient leaves calls as they are.
-func (timeless) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+func (headers) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-// WrapStreamingHandler has streams know when their client gives up.
-func (timeless) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+// WrapStreamingHandler puts the header of a request into the context of its stream.
+func (headers) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		return next(context.WithValue(ctx, headerKeyType{}, conn.RequestHeader()), conn)
 	}
@@ -77,16 +77,25 @@ type processService struct{ server *Server }
 
 // user is who a request wants its programs to be. A box has one user; root of a sandbox is the same one.
 func (sb *sandbox) user(h http.Header) (string, error) {
+	name, err := basicUser(h)
+	if err != nil {
+		return "", err
+	}
+	return name, sb.knows(name)
+}
+
+// basicUser is the user that a request names; "": it names none.
+func basicUser(h http.Header) (string, error) {
 	text, ok := strings.CutPrefix(h.Get("Authorization"), "Basic ")
 	if !ok {
 		return "", nil
 	}
 	pair, err := base64.StdEncoding.DecodeString(text)
-	name, _, _ := strings.Cut(string(pair), ":")
 	if err != nil {
 		return "", connect.NewError(connect.CodeUnauthenticated, errors.New("the header Authorization is not Basic base64(NAME:)"))
 	}
-	return name, sb.knows(name)
+	name, _, _ := strings.Cut(string(pair), ":")
+	return name, nil
 }
 
 // knows refuses a user that a sandbox does not have.
@@ -446,6 +455,11 @@ func (p *processService) SendInput(ctx context.Context, req *protocol.SendInputR
 
 // StreamInput gives a process input for as long as its client has some.
 func (p *processService) StreamInput(ctx context.Context, stream *connect.ClientStream[protocol.StreamInputRequest]) (*protocol.StreamInputResponse, error) {
+	leave, err := of(ctx).limits.Stream()
+	if err != nil {
+		return nil, p.server.rpcError(ctx, err)
+	}
+	defer leave()
 	var one *process.Process
 	for stream.Receive() {
 		var err error

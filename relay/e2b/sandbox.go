@@ -5,7 +5,6 @@ package e2b
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -298,36 +297,6 @@ func (sb *sandbox) envs() map[string]string {
 		}
 	}
 	return given
-}
-
-// rpcs answers an RPC, once its record is sure.
-func (s *Server) rpcs(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	route := strings.TrimPrefix(r.URL.Path, "/")
-	reading := strings.HasSuffix(route, "/List") || strings.HasSuffix(route, "/Connect") || strings.HasSuffix(route, "/Stat") ||
-		strings.HasSuffix(route, "/ListDir") || strings.HasSuffix(route, "/WatchDir") || strings.HasSuffix(route, "Watcher") || strings.HasSuffix(route, "/GetWatcherEvents")
-	s.recorded(w, r, sb.pass, call{route: route, session: sb.ID, alters: !reading}, func(w http.ResponseWriter, r *http.Request) error {
-		body, err := s.bounded(w, r, sb)
-		if err != nil {
-			return err
-		}
-		defer body.Close()
-		r.Body = body
-		s.rpc.ServeHTTP(w, r)
-		return nil
-	})
-}
-
-// bounded is the body of an RPC, which has its room among all that its caller sends until it has been read.
-func (s *Server) bounded(w http.ResponseWriter, r *http.Request, sb *sandbox) (io.ReadCloser, error) {
-	size := r.ContentLength
-	if size < 0 || size > maxMessage {
-		size = maxMessage // and what is longer is refused when it has been read so far
-	}
-	release, err := sb.limits.Reserve(r.Context(), size)
-	if err != nil {
-		return nil, err
-	}
-	return &timedBody{r.Body, http.NewResponseController(w), sync.OnceFunc(release)}, nil
 }
 
 var errVanished = errors.New("the client has gone")

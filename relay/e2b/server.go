@@ -34,9 +34,6 @@ import (
 // maxCallerConnections is how many connections one principal may have. An SDK opens one for each stream.
 const maxCallerConnections = 512
 
-// maxMessage bounds a message of an RPC, in bytes, as it is once it has been unpacked.
-const maxMessage = 8 << 20
-
 // Config is what the dialect needs.
 type Config struct {
 	Settings
@@ -54,7 +51,8 @@ type Server struct {
 	cfg     Config
 	callers *relay.ConnLimiter
 	index   *index
-	rpc     *http.ServeMux // RPCs of a sandbox, see withSandbox
+	rpc     *http.ServeMux // RPCs of a sandbox
+	calls   map[string]procedure
 	code    *Contexts
 	watches watches
 	history history
@@ -62,12 +60,14 @@ type Server struct {
 
 // New returns a server; Serve makes it work.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, callers: relay.NewConnLimiter(maxCallerConnections), rpc: http.NewServeMux()}
+	s := &Server{cfg: cfg, callers: relay.NewConnLimiter(maxCallerConnections), rpc: http.NewServeMux(), calls: procedures()}
 	s.code = newContexts(s)
 	s.index = newIndex(s)
 	options := []connect.HandlerOption{
-		connect.WithReadMaxBytes(maxMessage),
-		connect.WithInterceptors(timeless{}),
+		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
+			return []connect.HandlerOption{connect.WithReadMaxBytes(s.calls[spec.Procedure].message())}
+		}),
+		connect.WithInterceptors(headers{}),
 	}
 	s.rpc.Handle(protocol.NewProcessHandler(&processService{s}, options...))
 	s.rpc.Handle(protocol.NewFilesystemHandler(&filesystemService{s}, options...))
@@ -88,7 +88,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, ln := range listeners {
 		all.Go(func() { // ends with the front
 			var err error
-			if s.cfg.TLS != nil && ln.Addr().String() == s.cfg.TLSListen {
+			if s.cfg.TLS != nil && s.cfg.ByTLS(ln) {
 				err = front.ServeTLS(ln, s.cfg.TLS)
 			} else {
 				err = front.Serve(ln)
@@ -129,7 +129,11 @@ func every(ctx context.Context, period time.Duration, do func(context.Context)) 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(trace.With(r.Context(), trace.New("", "")))
+	expectBody(w, r)
 	to, err := s.route(r)
+	if err == nil && r.TLS == nil { // of what was encrypted nobody but us knows where it ends
+		err = relay.OneLength(w, r)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -105,14 +106,14 @@ func (c *Settings) Validate(has func(profile string) bool) error {
 }
 
 func (c *Settings) validateTLS() error {
-	switch host, port, err := net.SplitHostPort(c.TLSListen); {
+	switch at, err := netip.ParseAddrPort(c.TLSListen); {
 	case c.TLSListen == "" && (c.Certificate != "" || c.Key != ""):
 		return fault.Field("e2b.tls_listen", "", "an address with a port, such as 127.0.0.2:5443, as there is a certificate")
 	case c.TLSListen == "":
 		return nil
-	case err != nil || port == "" || net.ParseIP(host) == nil:
+	case err != nil || at.Port() == 0:
 		return fault.Field("e2b.tls_listen", c.TLSListen, "an address with a port, such as 127.0.0.2:5443, or empty")
-	case host == "127.0.0.1": // clients of Scalebox would not use TLS there
+	case at.Addr().Unmap() == netip.AddrFrom4([4]byte{127, 0, 0, 1}): // clients of Scalebox would not use TLS there
 		return fault.Field("e2b.tls_listen", c.TLSListen, "an address other than 127.0.0.1, to which clients of Scalebox do not speak TLS; such as 127.0.0.2:5443")
 	}
 	for _, file := range []struct{ key, path string }{{"e2b.certificate", c.Certificate}, {"e2b.key", c.Key}} {
@@ -121,6 +122,18 @@ func (c *Settings) validateTLS() error {
 		}
 	}
 	return nil
+}
+
+// ByTLS reports whether a listener is the one that is served by TLS. Its address may be written in another way than in the
+// configuration, as :: for 0.0.0.0.
+func (c *Settings) ByTLS(ln net.Listener) bool {
+	want, err := netip.ParseAddrPort(c.TLSListen)
+	at, ok := ln.Addr().(*net.TCPAddr)
+	if err != nil || !ok {
+		return false
+	}
+	is := at.AddrPort()
+	return is.Port() == want.Port() && (is.Addr().Unmap() == want.Addr().Unmap() || is.Addr().IsUnspecified() && want.Addr().IsUnspecified())
 }
 
 // maxKey is more than any private key has, in bytes.

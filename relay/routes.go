@@ -91,10 +91,10 @@ func sessionRoutes() []Route {
 		line("POST /v1/sessions", access.User, "", createSession),
 		line("GET /v1/sessions/{id}", access.Viewer, "owner", getSession),
 		line("PATCH /v1/sessions/{id}", access.User, "owner", changeSession),
-		ends("DELETE /v1/sessions/{id}", "owner", deleteSession),
+		ends("DELETE /v1/sessions/{id}", deleteSession),
 		line("GET /v1/sessions/{id}/instructions", access.Viewer, "owner", getInstructions),
 		line("POST /v1/sessions/{id}/keep", access.User, "owner", keepWorkspace),
-		ends("POST /v1/sessions/{id}/stop", "owner", stopSession),
+		ends("POST /v1/sessions/{id}/stop", stopSession),
 		line("POST /v1/sessions/{id}/start", access.User, "owner", startSession),
 		line("POST /v1/sessions/{id}/freeze", access.User, "owner", freezeSession),
 		line("POST /v1/sessions/{id}/thaw", access.User, "owner", thawSession),
@@ -132,8 +132,8 @@ func sessionRoutes() []Route {
 		line("GET /v1/sessions/{id}/processes", access.Viewer, "owner", listProcesses),
 		line("PUT /v1/sessions/{id}/processes/{p}", access.User, "owner", startProcess),
 		line("GET /v1/sessions/{id}/processes/{p}", access.Viewer, "owner wait", getProcess),
-		ends("DELETE /v1/sessions/{id}/processes/{p}", "owner", deleteProcess),
-		ends("POST /v1/sessions/{id}/processes/{p}/stop", "owner", stopProcess),
+		ends("DELETE /v1/sessions/{id}/processes/{p}", deleteProcess),
+		ends("POST /v1/sessions/{id}/processes/{p}/stop", stopProcess),
 		line("POST /v1/sessions/{id}/processes/{p}/signal", access.User, "owner", signalProcess),
 		line("POST /v1/sessions/{id}/processes/{p}/resize", access.User, "owner", resizeProcess),
 		line("POST /v1/sessions/{id}/processes/{p}/renew", access.User, "owner", renewProcess),
@@ -160,8 +160,8 @@ func (r Route) repeating(names string) Route {
 }
 
 // ends is the line of a route by which something ends.
-func ends(pattern, query string, handle func(*Call) (any, error)) Route {
-	r := line(pattern, access.User, query, handle)
+func ends(pattern string, handle func(*Call) (any, error)) Route {
+	r := line(pattern, access.User, "owner", handle)
 	r.Others = access.Operator
 	return r
 }

@@ -513,3 +513,47 @@ func TestSkillsAndDrivesComeBackWithASession(t *testing.T) {
 	}
 	boxtest.Eventually(t, "only the newest version is there", func() bool { return driveTrees(t, d) == 1 })
 }
+
+// So does one that fails when the box is there already.
+func TestAStartThatFailsLateKeepsTheFiles(t *testing.T) {
+	d := boxtest.Start(t)
+	d.Warm()
+	before := d.Look()
+	fillDrive(t, d, drive, "text")
+	d.NewSession(t, api.SessionRequest{ID: "s", Drives: []string{drive}, Patch: limits.Patch{MaxLifetime: boxtest.Duration("1h"), TTL: boxtest.Duration("0s")}})
+	d.Sh(t, "s", "echo f > f")
+	was := stop(t, d, "s")
+	list, err := filepath.Glob(filepath.Join(d.State, "drives", "u-*", "trees", "*"))
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%q, %v", list, err)
+	}
+	away := filepath.Join(d.Dir, "away")
+	if err := os.Rename(list[0], away); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(time.Second / 2) // so that it would show if it was counted twice
+	for range 2 {
+		if _, err := d.StartSession(t.Context(), "s"); err == nil {
+			t.Error("it has started without its drive")
+		}
+	}
+	if s := session(t, d, "s"); s.State != "stopped" {
+		t.Errorf("it is %+v", s)
+	}
+	boxtest.Eventually(t, "its boxes are gone", func() bool { return len(d.Look().Processes) == 1 })
+	if err := os.Rename(away, list[0]); err != nil {
+		t.Fatal(err)
+	}
+	now := startAgain(t, d, "s")
+	if got := d.Sh(t, "s", "cat f /drives/me/data/text"); got != "f\ntext" {
+		t.Errorf("there is %q", got)
+	}
+	// The time of the starts that have failed is that of the one which has not.
+	if rested, most := now.ExpiresAt.Sub(now.CreatedAt)-time.Hour, time.Since(*was.StoppedAt); rested < time.Second/2 || rested > most {
+		t.Errorf("it was stopped for %v of %v", rested, most)
+	}
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
+		t.Error(err)
+	}
+	d.NothingLeft(before)
+}

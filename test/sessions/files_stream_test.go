@@ -11,6 +11,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -457,4 +459,21 @@ func TestAWatchEndsWithItsBoxd(t *testing.T) {
 	d.Restart()
 	boxtest.Eventually(t, "its program is gone", func() bool { return helpers() == 0 })
 	nothingRuns(t, d)
+}
+
+// What the host does to a directory that a box has mounted is told in the box.
+func TestAWatchSeesWhatTheHostDoesToAMount(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.MountSource(t, "one", 0)
+	d.NewSession(t, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: source, Target: "/mnt/one", Mode: "ro"}}})
+	w := watch(t, d, client.WatchFiles{Path: "/mnt/one", Recursive: true})
+	for _, dir := range []string{"sub", "mark"} {
+		if err := os.Mkdir(filepath.Join(source, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := w.until(t, "mark"); !slices.Equal(got, []string{"create sub directory"}) {
+		t.Errorf("told %q", got)
+	}
 }

@@ -211,14 +211,15 @@ const notFound = 127
 
 // died tells of an execution that the end of its kernel has ended.
 func (c *Contexts) died(ctx context.Context, s *session.Session, p *process.Process, x *codeContext, run *execution) error {
-	select {
-	case <-s.Ended():
-		return session.NotFoundError(s.ID)
-	default:
+	if state, lost, _ := s.State(); state != session.StateReady || lost {
+		return session.NotFoundError(s.ID) // clients take an answer that breaks off for that
 	}
 	end, err := s.ProcessEnd(ctx, p)
 	if err == nil && !run.begun && end.Status == session.StatusExited && end.ExitCode == notFound {
 		return run.kernel.noKernel(x.Language, unix.ENOENT)
+	}
+	if err == nil && end.Status == session.StatusLost {
+		return session.NotFoundError(s.ID)
 	}
 	how := death(end, err)
 	c.server.cfg.Log.Debug("kernel ended", "session", s.ID, "context", x.ID, "how", how)

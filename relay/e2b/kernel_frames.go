@@ -116,11 +116,7 @@ func (f *frames) frame(body []byte, event func(*kernelEvent) error) error {
 	}
 	switch body[0] {
 	case '!': // whole, and perhaps between the pieces of another
-		e := &kernelEvent{}
-		if json.Unmarshal(body[1:], e) != nil {
-			return nil
-		}
-		return event(e)
+		return told(body[1:], event)
 	case '^': // of one before it the end will not come
 		f.event, f.tooLong = nil, false
 	case '.', '+':
@@ -135,11 +131,15 @@ func (f *frames) frame(body []byte, event func(*kernelEvent) error) error {
 	if body[0] != '.' {
 		return nil
 	}
-	e := &kernelEvent{}
-	whole := !f.tooLong && json.Unmarshal(f.event, e) == nil
+	whole := f.event
 	f.event, f.tooLong = nil, false
-	if !whole {
-		return nil
+	return told(whole, event)
+}
+
+// told hands on an event, if it is one.
+func told(text []byte, event func(*kernelEvent) error) error {
+	if e := (&kernelEvent{}); json.Unmarshal(text, e) == nil {
+		return event(e)
 	}
-	return event(e)
+	return nil
 }

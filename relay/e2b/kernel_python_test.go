@@ -145,7 +145,9 @@ func TestPythonShowsFramesAndFigures(t *testing.T) {
 		"matplotlib/__init__.py": "", "matplotlib/backends/__init__.py": "", "matplotlib/backends/backend_agg.py": "",
 		"matplotlib/figure.py": "class Figure:\n  lines = texts = images = patches = ()\n  axes = [1]\n  def get_axes(self): return [1]\n" +
 			"  def get_facecolor(self): return 1\n  get_edgecolor = get_facecolor\n  @property\n  def canvas(self): return self\n  def print_png(self): pass\n" +
-			"  def print_figure(self, out, **_): out.write(b'png')\n",
+			"  def print_figure(self, out, **_):\n    import PIL.Image\n    PIL.Image.Image().save(out)\n    out.write(b'png')\n",
+		"PIL/__init__.py":    "",
+		"PIL/Image.py":       "class Image:\n  def save(self, out): pass\n  def show(self): raise ValueError\n  def _repr_png_(self):\n    self.save(None)\n    return b'image'\n",
 		"matplotlib/axes.py": "class Axes:\n  def bxp(self, stats): pass\n",
 		"matplotlib/pyplot.py": "import matplotlib.axes\nfrom matplotlib.figure import Figure\nfigs = {}\ndef plot():\n  figs[len(figs) + 1] = Figure()\ndef show(): raise ValueError\n" +
 			"def get_fignums(): return list(figs)\ndef figure(n): return figs[n]\ndef close(f):\n  for n in list(figs):\n    if f == 'all' or figs[n] is f: del figs[n]\n",
@@ -171,6 +173,11 @@ func TestPythonShowsFramesAndFigures(t *testing.T) {
 	}
 	if e = n.run("plt.plot()\n1/0"); len(e.results) != 0 {
 		t.Errorf("%s", e.results)
+	}
+	for code, want := range map[string]int{"import PIL.Image\nim = PIL.Image.Image()\nim.save('x')": 1, "im.show()": 1, "im": 1, "im.show(); im": 2} {
+		if e = n.run("import PIL.Image\nim = PIL.Image.Image()\n" + code); len(e.results) != want || field(e.results[0], "image/png") != "aW1hZ2U=" {
+			t.Errorf("%s: %s %+v", code, e.results, e.failed)
+		}
 	}
 	if e = n.run("1;"); len(e.results) != 0 {
 		t.Errorf("a figure of an execution that has failed: %s", e.results)

@@ -8,58 +8,30 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 // interpreter is a client of port 49999 of one sandbox.
 type interpreter struct {
 	t       *testing.T
-	daemon  *boxtest.Daemon
-	address string
-	sandbox struct{ SandboxID, EnvdAccessToken, TrafficAccessToken string }
+	host    *host
+	sandbox *sandbox
 	http    *http.Client
-	key     string
 }
 
 func startInterpreter(t *testing.T, configuration ...string) *interpreter {
 	t.Helper()
 	boxtest.RequireProgram(t, "python3")
-	file := filepath.Join(boxtest.TempDir(t), "tokens")
-	secret, hash := access.NewToken()
-	if err := os.WriteFile(file, fmt.Appendf(nil, "[[token]]\nname = \"t\"\nsha256 = %q\nprincipal = \"tenant\"\n", hash), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	d := boxtest.Start(t, append(configuration, fmt.Sprintf("[e2b]\nlisten = \"127.0.0.1:0\"\n[access]\ntokens = %q\n[principals.tenant]\nrole = \"user\"\n", file))...)
+	h := start(t, configuration...)
 	c := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(c.CloseIdleConnections)
-	i := &interpreter{t: t, daemon: d, http: c, key: secret}
-	i.find()
-	status, text := i.do("POST", "/sandboxes", map[string]any{"templateID": "code-interpreter-v1", "envVars": map[string]string{"OF_SANDBOX": "s"}})
-	if err := json.Unmarshal([]byte(text), &i.sandbox); err != nil || status != http.StatusCreated {
-		t.Fatalf("%d %s", status, text)
-	}
-	return i
-}
-
-// find finds where E2B's protocol is served now.
-func (i *interpreter) find() {
-	i.t.Helper()
-	found := regexp.MustCompile(`serves E2B's protocol" address=(127\.0\.0\.1:\d+)`).FindAllStringSubmatch(i.daemon.Log(), -1)
-	if found == nil {
-		i.t.Fatalf("it does not serve E2B's protocol:\n%s", i.daemon.Log())
-	}
-	i.address = found[len(found)-1][1]
+	return &interpreter{t: t, host: h, http: c, sandbox: h.create(t, "agent", `{"templateID":"code-interpreter-v1","envVars":{"OF_SANDBOX":"s"}}`)}
 }
 
 func (i *interpreter) request(ctx context.Context, method, path string, body any) *http.Response {
@@ -71,22 +43,17 @@ func (i *interpreter) request(ctx context.Context, method, path string, body any
 	if body == nil {
 		data = nil
 	}
-	r, err := http.NewRequestWithContext(ctx, method, "http://"+i.address+path, bytes.NewReader(data))
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+i.host.address+path, bytes.NewReader(data))
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	switch path {
-	case "/sandboxes":
-		r.Header.Set("X-API-KEY", i.key)
-	case "/execute":
-		r.Header.Set("X-Access-Token", i.sandbox.EnvdAccessToken)
-	default:
-		r.Header.Set("E2B-Traffic-Access-Token", i.sandbox.TrafficAccessToken)
+	if path == "/execute" {
+		r.Header.Set("X-Access-Token", i.sandbox.Token)
+	} else {
+		r.Header.Set("E2B-Traffic-Access-Token", i.sandbox.Traffic)
 	}
-	if i.sandbox.SandboxID != "" {
-		r.Header.Set("E2b-Sandbox-Id", i.sandbox.SandboxID)
-		r.Header.Set("E2b-Sandbox-Port", "49999")
-	}
+	r.Header.Set("E2b-Sandbox-Id", i.sandbox.ID)
+	r.Header.Set("E2b-Sandbox-Port", "49999")
 	answer, err := i.http.Do(r)
 	if err != nil {
 		i.t.Fatal(err)
@@ -382,6 +349,23 @@ func TestCodeContextsAreApart(t *testing.T) {
 	}
 }
 
+// Of a sandbox that ends while code runs the answer breaks off: nothing in it says that the code has ended.
+func TestCodeOfASandboxThatEnds(t *testing.T) {
+	t.Parallel()
+	i := startInterpreter(t)
+	r := i.begin(codeRequest{Code: "print('on')\nimport time; time.sleep(1000)"})
+	r.await("stdout", "on")
+	if status, text, _ := i.host.asks(t, "agent", "DELETE", "/sandboxes/"+i.sandbox.ID, ""); status != http.StatusNoContent {
+		t.Errorf("%d %s", status, text)
+	}
+	if rest, err := io.ReadAll(r.lines); err == nil {
+		t.Errorf("the answer ends with %q", rest)
+	}
+	if status, text := i.do("POST", "/execute", codeRequest{Code: "1"}); status != http.StatusBadGateway {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
 func TestCodeRunsOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	i := startInterpreter(t)
@@ -430,11 +414,10 @@ func TestCodeOutlivesBoxd(t *testing.T) {
 	r.await("stdout", "on")
 	js := i.begin(codeRequest{Code: "console.log('on'); let x = 1; while (true);", Language: "js"})
 	js.await("stdout", "on")
-	i.daemon.Kill()
+	i.host.Kill()
 	r.hangUp()
 	js.hangUp()
-	i.daemon.Restart()
-	i.find()
+	i.host.Restart()
 	if o := i.run("x"); o.text != "kept" || o.count != 3 {
 		t.Errorf("%+v", o)
 	}
@@ -502,12 +485,12 @@ func TestCodeThatWritesMuchWaitsForItsReader(t *testing.T) {
 	const most = 300_000_000
 	r := i.begin(codeRequest{Code: "import sys\nfor n in range(3000): sys.stdout.write('x' * 99_999 + '\\n')\nprint('end', file=sys.stderr)"})
 	r.await("stdout", "x")
-	before := boxtest.Memory(t, i.daemon.PID(), "VmRSS")
+	before := boxtest.Memory(t, i.host.PID(), "VmRSS")
 	written := int64(-1)
-	i.daemon.Owner = "tenant"
-	defer func() { i.daemon.Owner = "" }()
+	i.host.Owner = "agent"
+	defer func() { i.host.Owner = "" }()
 	boxtest.Eventually(t, "the code waits", func() bool {
-		p, err := i.daemon.Process(t.Context(), i.sandbox.SandboxID, "code-python", 0)
+		p, err := i.host.Process(t.Context(), i.sandbox.ID, "code-python", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -529,7 +512,7 @@ func TestCodeThatWritesMuchWaitsForItsReader(t *testing.T) {
 	if got > most || got < most-100_000 || last != "end_of_execution" {
 		t.Errorf("%d bytes, then %s", got, last)
 	}
-	if after := boxtest.Memory(t, i.daemon.PID(), "VmRSS"); after-before > 64<<20 {
+	if after := boxtest.Memory(t, i.host.PID(), "VmRSS"); after-before > 64<<20 {
 		t.Errorf("boxd has %d bytes more", after-before)
 	}
 }

@@ -444,7 +444,8 @@ def patch_image(module):
 
     def saved(self, *args, **kwargs):
         save(self, *args, **kwargs)
-        if busy and threading.current_thread() is threading.main_thread() and not saved.within:
+        ours = sys._getframe(1).f_globals.get("__name__", "").startswith("matplotlib")  # a figure is shown as one
+        if busy and threading.current_thread() is threading.main_thread() and not saved.within and not ours:
             saved.within = True
             try:
                 display(self)

@@ -46,7 +46,7 @@ func startNativeIn(t *testing.T, dir, language string, env ...string) *native {
 	argv := k.start("nonce")
 	n.cmd = exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 	n.cmd.Dir, n.cmd.Env = dir, append(os.Environ(), env...)
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var err error
 	if n.in, err = n.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)

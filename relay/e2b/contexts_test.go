@@ -4,10 +4,13 @@ package e2b
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 func TestLanguages(t *testing.T) {
@@ -116,4 +119,42 @@ func FuzzFrames(f *testing.F) {
 			data = data[n:]
 		}
 	})
+}
+
+// Of contexts that were made for one execution the one that was longest not used gives way, unless code runs in it; others do not.
+func TestOnlyImplicitContextsGiveWay(t *testing.T) {
+	t.Parallel()
+	c, sb := newContexts(nil), &sandbox{Session: &session.Session{}}
+	begin := time.Now().Add(-time.Hour)
+	var made []*codeContext
+	for n := range maxContexts - len(c.list(sb)) {
+		x := newContext(fmt.Sprint(n), languagePython, "/", madeImplicit, begin.Add(time.Duration(n)*time.Second))
+		if n == 3 {
+			x.made = madeExplicit
+		}
+		if err := c.add(t.Context(), sb, x); err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, x)
+	}
+	made[0].turn <- struct{}{} // code runs
+	made[1].touch()            // code has run
+	another := func(how string) (*codeContext, error) {
+		x := newContext(how, languagePython, "/", how, begin)
+		return x, c.add(t.Context(), sb, x)
+	}
+	if _, err := another(madeExplicit); fault.KindOf(err) != fault.Exhausted {
+		t.Error(err)
+	}
+	if _, err := another(madeImplicit); err != nil {
+		t.Error(err)
+	}
+	for n, x := range made {
+		if _, err := c.get(sb, x.ID); (err != nil) != (n == 2) || x.isRemoved() != (n == 2) {
+			t.Errorf("context %d: %v", n, err)
+		}
+	}
+	if n := len(c.list(sb)); n != maxContexts {
+		t.Errorf("%d contexts", n)
+	}
 }

@@ -155,8 +155,8 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	}
 	if cmd.Existing && b.version < 2 { // PID 1 would make the directory
 		b.mu.Unlock()
-		p.giveBack()
-		return nil, &isolation.StepError{Step: isolation.StepDirectory, Item: cmd.Dir, Errno: unix.EOPNOTSUPP}
+		p.end(nil, &isolation.StepError{Step: isolation.StepDirectory, Item: cmd.Dir, Errno: unix.EOPNOTSUPP})
+		return p, nil
 	}
 	b.next++
 	p.id = b.next

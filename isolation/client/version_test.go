@@ -36,7 +36,11 @@ func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = box.Start(cmd, Files{})
+	refused, err := box.Start(cmd, Files{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = refused.Wait(t.Context())
 	if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != isolation.StepDirectory || step.Item != cmd.Dir || step.Errno != unix.EOPNOTSUPP {
 		t.Errorf("%v", err)
 	}

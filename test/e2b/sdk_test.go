@@ -88,7 +88,7 @@ func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 	if err != nil || strings.Contains(text, "FAILED ") {
 		t.Errorf("%s: %v\n%s", packages, err, text)
 	}
-	for _, m := range regexp.MustCompile(`(?m)^step\('([^']*)'`).FindAllStringSubmatch(string(source), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:step|refused)\('([^']*)'`).FindAllStringSubmatch(string(source), -1) {
 		if !strings.Contains(text, "ok "+m[1]+"\n") && !strings.Contains(text, "FAILED "+m[1]) {
 			t.Errorf("%s: %s was not done", packages, m[1])
 		}
@@ -105,6 +105,12 @@ func TestTheSDKOfE2B(t *testing.T) {
 	}
 }
 
+// Other methods of the published SDK work, or say that they are not served.
+func TestOtherMethodsOfTheSDKOfE2B(t *testing.T) {
+	boxtest.RequireProgram(t, "git")
+	start(t).runs(t, sdks[0], "methods.mjs")
+}
+
 // The published SDK of Scalebox does what Refly does with it, by TLS.
 func TestTheSDKOfScalebox(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
@@ -112,7 +118,15 @@ func TestTheSDKOfScalebox(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "e2b", "certificate", "-o", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	h := start(t, fmt.Sprintf("tls_listen = %q\ncertificate = %q\nkey = %q", at, filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")))
+	h := start(t, fmt.Sprintf("tls_listen = %q\ncertificate = %q\nkey = %q\n[e2b.object_storage]\n\"s3://bucket\" = \"team/results\"", at, filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")))
+	results := boxtest.TempDir(t)
+	if err := os.WriteFile(filepath.Join(results, "numbers"), []byte("one\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fill := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "--socket", h.Socket, "--owner", "agent", "drives", "fill", "team/results", results)
+	if out, err := fill.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	h.runs(t, scalebox, "scalebox.mjs", "SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
 }
 

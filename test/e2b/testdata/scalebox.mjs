@@ -49,6 +49,14 @@ step('runCode with an error', async () => {
   const r = await sbx.runCode('1 / 0', { language: 'python' })
   assert.deepEqual([r.error.name, r.exitCode], ['ZeroDivisionError', 1])
 })
+const bucket = uri => ({ objectStorage: { uri, mountPoint: '/mnt/bucket', accessKey: 'a', secretKey: 's', region: 'r', endpoint: 'https://s3.example.org' } })
+step('objectStorage', async () => {
+  const other = await Sandbox.create('code-interpreter', bucket('s3://bucket/runs/7'))
+  assert.equal((await other.commands.run('cat /drives/team/results/numbers')).stdout, 'one\n')
+  assert.notEqual((await other.commands.run('touch /drives/team/results/x').catch(e => e)).exitCode, 0)
+  await other.kill()
+})
+step('objectStorage of no drive', async () => assert.rejects(Sandbox.create('code-interpreter', bucket('s3://bucketful')), /object_storage.uri/))
 step('kill', async () => {
   await sbx.kill()
   assert.equal(await sbx.isRunning(), false)

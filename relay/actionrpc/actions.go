@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // action is one of the protocol.
@@ -85,19 +83,19 @@ func (s *Server) upload(_ context.Context, c *call) (any, error) {
 func (c *call) text(name string) (string, error) {
 	raw, given := c.Data[name]
 	if !given {
-		return "", protocol.Errorf("KeyError", "'%s'", name)
+		return "", refusalf("KeyError", "'%s'", name)
 	}
-	s, ok := protocol.String(raw)
+	s, ok := stringOf(raw)
 	if !ok {
-		return "", protocol.Errorf("BoxValidationError", "%s must be a string", name)
+		return "", refusalf("BoxValidationError", "%s must be a string", name)
 	}
 	return s, nil
 }
 
 // processID is that of the payload, or the one that is meant where it is left out.
 func (c *call) processID() (string, error) {
-	if protocol.Null(c.Data["process_id"]) {
-		return protocol.DefaultProcess, nil
+	if isNull(c.Data["process_id"]) {
+		return defaultProcess, nil
 	}
 	return c.text("process_id")
 }
@@ -119,7 +117,7 @@ func (s *Server) health(ctx context.Context, _ *call) (any, error) {
 	case r.Ready:
 		return r, nil
 	}
-	return nil, protocol.Errorf("BoxReadinessError", "managed sandbox isolation is not ready")
+	return nil, refusalf("BoxReadinessError", "managed sandbox isolation is not ready")
 }
 
 func (s *Server) init(ctx context.Context, c *call) (any, error) {
@@ -155,8 +153,8 @@ func (s *Server) status(ctx context.Context, c *call) (any, error) {
 }
 
 // spec reads a BoxSpec.
-func (s *Server) spec(c *call) (*protocol.Spec, error) {
-	spec, err := protocol.ReadSpec(c.Data)
+func (s *Server) spec(c *call) (*boxSpec, error) {
+	spec, err := readSpec(c.Data)
 	if err != nil {
 		return nil, err
 	}
@@ -209,9 +207,9 @@ func (s *Server) start(ctx context.Context, c *call) (any, error) {
 	}
 	raw, given := c.Data["spec"]
 	if !given {
-		return nil, protocol.Errorf("KeyError", "'spec'")
+		return nil, refusalf("KeyError", "'spec'")
 	}
-	spec, err := protocol.ReadProcess(raw)
+	spec, err := readProcess(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -244,13 +242,13 @@ func (s *Server) stop(ctx context.Context, c *call) (any, error) {
 
 // asked is the session and process that a request names, for its record.
 func (c *call) asked() (session, process string) {
-	id, _ := protocol.String(c.Data["session_id"])
-	if physical, err := protocol.Physical(c.tenant.Prefix, id); err == nil && c.tenant.Prefix != "" {
+	id, _ := stringOf(c.Data["session_id"])
+	if physical, err := physicalID(c.tenant.Prefix, id); err == nil && c.tenant.Prefix != "" {
 		session = physical
 	}
-	process, _ = protocol.String(c.Data["process_id"])
-	if spec, ok := protocol.Object(c.Data["spec"]); ok {
-		process, _ = protocol.String(spec["process_id"])
+	process, _ = stringOf(c.Data["process_id"])
+	if spec, ok := objectOf(c.Data["spec"]); ok {
+		process, _ = stringOf(spec["process_id"])
 	}
 	return session, process
 }
@@ -260,9 +258,9 @@ func (c *call) changes(a *action) []string {
 	if !a.skill {
 		return nil
 	}
-	name, _ := protocol.String(c.Data["name"])
-	if in, ok := protocol.Object(c.Data["skill"]); ok && name == "" {
-		name, _ = protocol.String(in["name"])
+	name, _ := stringOf(c.Data["name"])
+	if in, ok := objectOf(c.Data["skill"]); ok && name == "" {
+		name, _ = stringOf(in["name"])
 	}
 	return []string{"workspace=" + c.namespace, "skill=" + name}
 }
@@ -270,19 +268,19 @@ func (c *call) changes(a *action) []string {
 // argv is the command that a request has, for its record, and the names of its environment.
 func (c *call) argv() (argv, env []string) {
 	names := func(raw json.RawMessage) (list []string) {
-		object, _ := protocol.Object(raw)
+		object, _ := objectOf(raw)
 		for name := range object {
 			list = append(list, name)
 		}
 		return list
 	}
-	if spec, ok := protocol.Object(c.Data["spec"]); ok {
-		command, _ := protocol.String(spec["command"])
+	if spec, ok := objectOf(c.Data["spec"]); ok {
+		command, _ := stringOf(spec["command"])
 		var args []string
 		_ = json.Unmarshal(spec["args"], &args) // or it is refused
 		return append([]string{command}, args...), names(spec["env"])
 	}
-	if cmd, ok := protocol.String(c.Data["cmd"]); ok && strings.TrimSpace(cmd) != "" {
+	if cmd, ok := stringOf(c.Data["cmd"]); ok && strings.TrimSpace(cmd) != "" {
 		return []string{cmd}, names(c.Data["env"])
 	}
 	return nil, nil

@@ -10,11 +10,9 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
-func denied(text string) error { return protocol.Errorf("BoxAdmissionError", "%s", text) }
+func denied(text string) error { return refusalf("BoxAdmissionError", "%s", text) }
 
 // enforced refuses what is about grants where LangBot's own admission is not required.
 func enforced(told *InitConfig) error {
@@ -29,7 +27,7 @@ func unbroken(told *InitConfig) error {
 	if told.Broken == "" {
 		return nil
 	}
-	return protocol.Errorf("BoxReadinessError", "Invalid sandbox admission configuration: %s", told.Broken)
+	return refusalf("BoxReadinessError", "Invalid sandbox admission configuration: %s", told.Broken)
 }
 
 // grant installs a grant. What it ends has ended when it is in force.
@@ -38,7 +36,7 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	g, err := ReadGrant(c.Data)
 	switch {
 	case g.Instance != "" && g.Instance != c.conn.instance: // whatever else is wrong
-		return nil, protocol.Errorf("PermissionError", "Sandbox admission grant does not match the trusted instance")
+		return nil, refusalf("PermissionError", "Sandbox admission grant does not match the trusted instance")
 	case enforced(told) != nil:
 		return nil, enforced(told)
 	case unbroken(told) != nil:
@@ -47,7 +45,7 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	key := FenceKey{Instance: g.Instance, Workspace: g.Workspace}
-	namespace, most := protocol.Namespace(g.Instance, g.Workspace), int(told.Limits.MaxAdmissionRecords)
+	namespace, most := Namespace(g.Instance, g.Workspace), int(told.Limits.MaxAdmissionRecords)
 	done, err := s.grants.Turn(ctx, namespace)
 	if err != nil {
 		return nil, err
@@ -64,9 +62,9 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	canonical := protocol.Prefix(namespace, g.Generation) + Logical
+	canonical := Prefix(namespace, g.Generation) + Logical
 	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
-		of, _, _, ok := protocol.Parts(id)
+		of, _, _, ok := splitID(id)
 		return ok && of == namespace && (drop == DropAll || id != canonical)
 	})
 	if err == nil {
@@ -87,7 +85,7 @@ func (s *Server) clear(ctx context.Context, which func(id string) bool) error {
 	defer cancel()
 	err := s.end(late, which)
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return protocol.Errorf("BoxError", "sessions have not ended within %v", Patience)
+		return refusalf("BoxError", "sessions have not ended within %v", Patience)
 	}
 	return err
 }
@@ -104,18 +102,18 @@ func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 	v, err := ReadRevocation(c.Data)
 	switch {
 	case v.Instance != "" && v.Instance != c.conn.instance: // whatever else is wrong
-		return nil, protocol.Errorf("PermissionError", "Sandbox admission revocation does not match the trusted instance")
+		return nil, refusalf("PermissionError", "Sandbox admission revocation does not match the trusted instance")
 	case enforced(told) != nil:
 		return nil, enforced(told)
 	case err != nil:
 		return nil, err
 	}
-	namespace := protocol.Namespace(v.Instance, v.Workspace)
+	namespace := Namespace(v.Instance, v.Workspace)
 	if err := s.grants.Revoke(namespace, v, int(told.Limits.MaxAdmissionRecords)); err != nil {
 		return nil, err
 	}
 	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
-		of, _, _, ok := protocol.Parts(id)
+		of, _, _, ok := splitID(id)
 		return ok && of == namespace
 	})
 	if err != nil {
@@ -160,8 +158,8 @@ func (s *Server) requireAdmission(ctx context.Context, c *call) error {
 			return denied("Sandbox admission grant does not permit managed processes")
 		}
 	}
-	if id, ok := protocol.String(c.Data["session_id"]); ok {
-		if physical, err := protocol.Physical(c.tenant.Prefix, id); err == nil && physical != c.tenant.Prefix+Logical {
+	if id, ok := stringOf(c.Data["session_id"]); ok {
+		if physical, err := physicalID(c.tenant.Prefix, id); err == nil && physical != c.tenant.Prefix+Logical {
 			return denied("Managed sandbox session_id is runtime-owned")
 		}
 	}
@@ -174,33 +172,33 @@ func (s *Server) pass(ctx context.Context, told *InitConfig, namespace string, g
 		return nil, err
 	}
 	if r := s.readiness(ctx, false); !r.Ready {
-		return nil, protocol.Errorf("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(r.failed(), ", "))
+		return nil, refusalf("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(r.failed(), ", "))
 	}
 	return s.grants.Admit(namespace, generation, &told.Policy)
 }
 
 // shape is what every admitted session has, whatever is asked for.
-func shape(p *Policy) *protocol.Spec {
-	return &protocol.Spec{
-		SessionID: Logical, Workdir: protocol.Workspace, Network: protocol.Off, Image: protocol.DefaultImage, HostPathMode: protocol.ReadWrite, MountPath: protocol.Workspace,
+func shape(p *Policy) *boxSpec {
+	return &boxSpec{
+		SessionID: Logical, Workdir: workspacePath, Network: networkOff, Image: defaultImage, HostPathMode: modeReadWrite, MountPath: workspacePath,
 		Persistent: true, TimeoutSec: p.MaxTimeoutSec, CPUs: p.CPUs, MemoryMB: p.MemoryMB, PidsLimit: p.PidsLimit, ReadOnlyRootfs: p.ReadOnlyRootfs, WorkspaceQuotaMB: p.WorkspaceQuotaMB,
 	}
 }
 
 // admitted makes of a spec the one that an admitted Workspace may have: it refuses what that must not ask for, and
 // replaces what is not its own to say.
-func (s *Server) admitted(c *call, spec *protocol.Spec, p *Policy) (*protocol.Spec, error) {
+func (s *Server) admitted(c *call, spec *boxSpec, p *Policy) (*boxSpec, error) {
 	home := c.tenant.Admitted.Home()
 	switch {
 	case c.tenant.Admitted.Work == "":
-		return nil, protocol.Errorf("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
-	case spec.Network != protocol.Off:
+		return nil, refusalf("BoxReadinessError", "Managed sandbox admission requires box.local.default_workspace")
+	case spec.Network != networkOff:
 		return nil, denied("Managed sandbox network access is disabled")
 	case len(spec.ExtraMounts) > 0:
 		return nil, denied("Managed sandbox additional host mounts are disabled")
-	case spec.MountPath != protocol.Workspace:
+	case spec.MountPath != workspacePath:
 		return nil, denied("Managed sandbox mount_path is runtime-owned")
-	case !isolation.Within(path.Clean(spec.Workdir), protocol.Workspace):
+	case !isolation.Within(path.Clean(spec.Workdir), workspacePath):
 		return nil, denied("Managed sandbox workdir must stay under /workspace")
 	case spec.HostPath != nil && path.Clean(*spec.HostPath) != home:
 		return nil, denied("Managed sandbox host_path is runtime-owned")
@@ -250,7 +248,7 @@ func (s *Server) sweeps(ctx context.Context) {
 // sweep ends every session of LangBot that no grant admits, and reports whether all of them have ended.
 func (s *Server) sweep(ctx context.Context, told *InitConfig) bool {
 	err := s.clear(ctx, func(id string) bool {
-		namespace, generation, logical, ok := protocol.Parts(id)
+		namespace, generation, logical, ok := splitID(id)
 		if !ok {
 			return false
 		}

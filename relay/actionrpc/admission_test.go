@@ -21,8 +21,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/supervisor/access"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // host is a server whose boxes are a list of ids.
@@ -52,7 +50,7 @@ func admitting(t *testing.T, inits ...string) *host {
 	h.seen.turn = make(chan struct{}, 1)
 	h.initConfig.Store(DefaultInit())
 	h.available = func() bool { return true }
-	h.attest = func(context.Context, *protocol.Spec, string) Proof {
+	h.attest = func(context.Context, *boxSpec, string) Proof {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.looks++
@@ -71,7 +69,7 @@ func admitting(t *testing.T, inits ...string) *host {
 		Highest: func(FenceKey) int64 { return 0 },
 		Retire: func(ctx context.Context, k FenceKey, generation int64) error {
 			return h.end(ctx, func(id string) bool {
-				n, ok := protocol.Generation(protocol.Namespace(k.Instance, k.Workspace), id)
+				n, ok := generationOf(Namespace(k.Instance, k.Workspace), id)
 				return ok && n < generation
 			})
 		},
@@ -88,15 +86,15 @@ func admitting(t *testing.T, inits ...string) *host {
 // ask does an action for Workspace w in a generation.
 func (h *host) ask(action, data string, generation int64) (any, error) {
 	h.t.Helper()
-	fields, ok := protocol.Object(json.RawMessage(data))
+	fields, ok := objectOf(json.RawMessage(data))
 	if !ok {
 		h.t.Fatal(data)
 	}
-	c := &call{Request: &protocol.Request{Action: action, Data: fields}, conn: &conn{server: h.Server, instance: "i"}}
+	c := &call{request: &request{Action: action, Data: fields}, conn: &conn{server: h.Server, instance: "i"}}
 	if generation > 0 {
-		c.Context = &protocol.Context{Instance: "i", Workspace: "w", Generation: generation}
-		c.namespace = protocol.Namespace("i", "w")
-		c.tenant.Prefix = protocol.Prefix(c.namespace, generation)
+		c.Context = &actionContext{Instance: "i", Workspace: "w", Generation: generation}
+		c.namespace = Namespace("i", "w")
+		c.tenant.Prefix = Prefix(c.namespace, generation)
 	}
 	a := h.actions[action]
 	return a.do(h.t.Context(), c)
@@ -202,9 +200,9 @@ func TestGrantsAdmitAndEnd(t *testing.T) {
 
 	h = admitting(t, policyInit)
 	h.refused(upsert, foreign, 0, "PermissionError: Sandbox admission grant does not match the trusted instance")
-	ns := protocol.Namespace("i", "w")
-	one, two := protocol.Prefix(ns, 1), protocol.Prefix(ns, 2)
-	stranger := protocol.Prefix(protocol.Namespace("i", "v"), 1) + "global"
+	ns := Namespace("i", "w")
+	one, two := Prefix(ns, 1), Prefix(ns, 2)
+	stranger := Prefix(Namespace("i", "v"), 1) + "global"
 	h.sessions = []string{one + "global", one + "old", stranger}
 	receipt, err := h.ask(upsert, grantOf(1, 1, 1, time.Minute), 0)
 	if got, ok := receipt.(map[string]any); err != nil || !ok || got["installed"] != true || got["workspace_uuid"] != "w" || got["execution_generation"] != int64(1) ||
@@ -277,8 +275,8 @@ func TestWhatAGrantHasAdmittedEndsWithIt(t *testing.T) {
 		if _, err := h.ask("box_upsert_sandbox_admission_grant", grantOf(1, 1, 1, time.Minute), 0); err != nil {
 			t.Fatal(err)
 		}
-		global := protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"
-		c := &call{Request: &protocol.Request{Action: "box_exec", Context: &protocol.Context{Instance: "i", Workspace: "w", Generation: 1}}, namespace: protocol.Namespace("i", "w")}
+		global := Prefix(Namespace("i", "w"), 1) + "global"
+		c := &call{request: &request{Action: "box_exec", Context: &actionContext{Instance: "i", Workspace: "w", Generation: 1}}, namespace: Namespace("i", "w")}
 		if err := h.requireAdmission(ctx, c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted.Most != 1 || c.tenant.Admitted.Home() != "/srv/box/default/tenants/"+c.namespace {
 			t.Fatalf("%v, %+v", err, c.tenant)
 		}
@@ -348,8 +346,8 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 	)
 	synctest.Test(t, func(t *testing.T) {
 		h := admitting(t, policyInit)
-		stuck := protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"
-		other := protocol.Prefix(protocol.Namespace("i", "v"), 1) + "global"
+		stuck := Prefix(Namespace("i", "w"), 1) + "global"
+		other := Prefix(Namespace("i", "v"), 1) + "global"
 		release := h.hang(stuck)
 		took := func(want time.Duration, do func()) {
 			t.Helper()
@@ -370,7 +368,7 @@ func TestABoxThatDoesNotDieKeepsNobody(t *testing.T) {
 		}
 		// A revocation is in force at once, also while somebody else has the turn of its Workspace.
 		h.sessions = []string{stuck, other}
-		done, err := h.grants.Turn(t.Context(), protocol.Namespace("i", "w"))
+		done, err := h.grants.Turn(t.Context(), Namespace("i", "w"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -433,7 +431,7 @@ func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 		synctest.Wait()
 		h.invalid.Store(false) // it was, by what came before
 		h.mu.Lock()
-		h.sessions, h.fails = []string{protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"}, errors.New("it does not end")
+		h.sessions, h.fails = []string{Prefix(Namespace("i", "w"), 1) + "global"}, errors.New("it does not end")
 		h.mu.Unlock()
 		if _, err := h.ask("box_revoke_sandbox_admission_grant", `{"instance_uuid":"i","workspace_uuid":"w","entitlement_revision":1}`, 0); err != nil {
 			t.Error(err)
@@ -453,7 +451,7 @@ func TestWhatARevocationHasNotEndedIsEndedSoon(t *testing.T) {
 func TestACallThatWasUnderWayWhenAdmissionCameIsHeldToIt(t *testing.T) {
 	t.Parallel()
 	h := admitting(t)
-	c := &call{Request: &protocol.Request{Action: "box_exec", Context: &protocol.Context{Generation: 1}}}
+	c := &call{request: &request{Action: "box_exec", Context: &actionContext{Generation: 1}}}
 	if err := h.requireAdmission(t.Context(), c); err != nil || c.tenant.Still() != nil || c.tenant.Admitted != nil {
 		t.Fatal(err)
 	}
@@ -489,7 +487,7 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 	h.available = func() bool { return false }
 	ready(503, `{"ready":false,"mode":"standard"`)
 	h.refused("box_exec", `{"session_id":"s","cmd":"true"}`, 1, "BoxReadinessError: Managed sandbox isolation is not ready (failed checks: workspace_mount)")
-	h.sessions = []string{protocol.Prefix(protocol.Namespace("i", "w"), 1) + "global"}
+	h.sessions = []string{Prefix(Namespace("i", "w"), 1) + "global"}
 	if !h.sweep(t.Context(), h.initConfig.Load()) {
 		t.Error("what was admitted is not ended")
 	}
@@ -521,11 +519,11 @@ func TestABoxdThatStartsAgainAdmitsNobody(t *testing.T) {
 func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
 	t.Parallel()
 	h := admitting(t, strings.Replace(policyInit, `"required":true`, `"required":true,"max_timeout_sec":20,"cpus":0.5,"memory_mb":99,"pids_limit":44,"read_only_rootfs":false,"workspace_quota_mb":7`, 1))
-	ns := protocol.Namespace("i", "w")
+	ns := Namespace("i", "w")
 	home := "/srv/box/default/tenants/" + ns
-	spec := func(text string) (*protocol.Spec, error) {
-		fields, _ := protocol.Object(json.RawMessage(text))
-		c := &call{Request: &protocol.Request{Data: fields}, namespace: ns}
+	spec := func(text string) (*boxSpec, error) {
+		fields, _ := objectOf(json.RawMessage(text))
+		c := &call{request: &request{Data: fields}, namespace: ns}
 		c.tenant.Admitted = &Admitted{Most: 1, Namespace: ns, Work: h.initConfig.Load().Work}
 		return h.spec(c)
 	}
@@ -534,7 +532,7 @@ func TestASpecOfAnAdmittedWorkspaceIsItsGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.SessionID != "global" || got.Cmd != "echo" || got.Workdir != "/workspace/a" || got.TimeoutSec != 20 || got.Env["A"] != "b" || got.Image != protocol.DefaultImage || *got.HostPath != home ||
+	if got.SessionID != "global" || got.Cmd != "echo" || got.Workdir != "/workspace/a" || got.TimeoutSec != 20 || got.Env["A"] != "b" || got.Image != defaultImage || *got.HostPath != home ||
 		got.HostPathMode != "rw" || got.MountPath != "/workspace" || !got.Persistent || got.CPUs != 0.5 || got.MemoryMB != 99 || got.PidsLimit != 44 || got.ReadOnlyRootfs || got.WorkspaceQuotaMB != 7 ||
 		got.Network != "off" || got.ExtraMounts != nil || got.Skills != nil {
 		t.Errorf("%+v", got)
@@ -664,7 +662,7 @@ func TestABoxIsNotLookedAtForEachCall(t *testing.T) {
 		before := h.looks
 		h.proof = all
 		look := h.attest
-		h.attest = func(ctx context.Context, spec *protocol.Spec, work string) Proof {
+		h.attest = func(ctx context.Context, spec *boxSpec, work string) Proof {
 			<-block
 			return look(ctx, spec, work)
 		}
@@ -690,7 +688,7 @@ func TestARelayNeedsAGrantThatNobodyHas(t *testing.T) {
 	defer entered.Leave()
 	attach := func(want string) {
 		t.Helper()
-		r := httptest.NewRequest("GET", "http://localhost/v1/sessions/"+protocol.Prefix(protocol.Namespace("i", "w"), 1)+"global/managed-process/ws", nil)
+		r := httptest.NewRequest("GET", "http://localhost/v1/sessions/"+Prefix(Namespace("i", "w"), 1)+"global/managed-process/ws", nil)
 		r.Header.Set(headerInstance, "i")
 		r.Header.Set(headerWorkspace, "w")
 		r.Header.Set(headerGeneration, "1")

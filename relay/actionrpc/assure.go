@@ -10,7 +10,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -46,7 +45,7 @@ func (b *Boxes) admit(t *Tenant, another bool) error {
 	}
 	var has int64
 	for _, info := range b.list() {
-		if namespace, _, _, ok := protocol.Parts(info.ID); ok && namespace == t.Admitted.Namespace {
+		if namespace, _, _, ok := splitID(info.ID); ok && namespace == t.Admitted.Namespace {
 			if _, err := b.find(info.ID); err == nil { // or it is ending
 				has++
 			}
@@ -54,9 +53,9 @@ func (b *Boxes) admit(t *Tenant, another bool) error {
 	}
 	switch {
 	case has > t.Admitted.Most:
-		return protocol.Errorf("BoxAdmissionError", "Sandbox admission session limit exceeded")
+		return refusalf("BoxAdmissionError", "Sandbox admission session limit exceeded")
 	case another && has >= t.Admitted.Most:
-		return protocol.Errorf("BoxAdmissionError", "Sandbox admission session limit reached")
+		return refusalf("BoxAdmissionError", "Sandbox admission session limit reached")
 	}
 	return nil
 }
@@ -102,14 +101,14 @@ func (b *Boxes) prepare(ctx context.Context, who access.Principal, a *Admitted) 
 	case r.Status == session.StatusExited && r.ExitCode == 0:
 		return nil
 	case r.ExitCode == 24:
-		return protocol.Errorf("BoxAdmissionError", "Managed sandbox host_path is reached by a link, which is not followed")
+		return refusalf("BoxAdmissionError", "Managed sandbox host_path is reached by a link, which is not followed")
 	}
-	return protocol.Errorf("BoxAdmissionError", "Managed sandbox host_path cannot be made")
+	return refusalf("BoxAdmissionError", "Managed sandbox host_path cannot be made")
 }
 
 // withWork makes a session that has LangBot's own directory to write to, which is made if it is missing.
 func (b *Boxes) withWork(ctx context.Context, who access.Principal, req *policy.Request, work string) (*session.Session, error) {
-	mount, err := mountOf(protocol.Mount{HostPath: work, MountPath: isolation.Workspace, Mode: protocol.ReadWrite})
+	mount, err := mountOf(mountSpec{HostPath: work, MountPath: isolation.Workspace, Mode: modeReadWrite})
 	if err != nil {
 		return nil, err
 	}

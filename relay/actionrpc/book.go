@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // Grants has the grants of all Workspaces, which it knows by their namespaces, and what was ever seen of each: a grant of
@@ -59,7 +57,7 @@ func (b *Grants) Turn(ctx context.Context, namespace string) (done func(), err e
 	}
 }
 
-func refuse(text string) error { return protocol.Errorf("BoxAdmissionError", "%s", text) }
+func refuse(text string) error { return refusalf("BoxAdmissionError", "%s", text) }
 
 func revoked() error { return refuse("Sandbox admission grant revision was revoked") }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/session"
 
@@ -74,14 +73,14 @@ type Tenant struct {
 const ours = "ws-"
 
 // physical is the id of a session that was asked for.
-func (t Tenant) physical(logical string) (string, error) { return protocol.Physical(t.Prefix, logical) }
+func (t Tenant) physical(logical string) (string, error) { return physicalID(t.Prefix, logical) }
 
 // logical is the id that LangBot knows a session by.
 func (t Tenant) logical(physical string) string { return strings.TrimPrefix(physical, t.Prefix) }
 
 // explain puts what the supervisor refuses into the words of the protocol.
 func explain(err error, physical string) error {
-	if _, ok := errors.AsType[*protocol.Error](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if _, ok := errors.AsType[*refusal](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	class := "BoxError"
@@ -102,15 +101,15 @@ func explain(err error, physical string) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Hint != "" {
 		text += " (" + f.Hint + ")"
 	}
-	return protocol.Errorf(class, "%s", text)
+	return refusalf(class, "%s", text)
 }
 
 func notFound(physical string) error {
-	return protocol.Errorf("BoxSessionNotFoundError", "session %s not found", physical)
+	return refusalf("BoxSessionNotFoundError", "session %s not found", physical)
 }
 
 func beingDeleted(physical string) error {
-	return protocol.Errorf("BoxSessionNotFoundError", "session %s is being deleted", physical)
+	return refusalf("BoxSessionNotFoundError", "session %s is being deleted", physical)
 }
 
 // find is the living session of a physical id.
@@ -184,7 +183,7 @@ func (b *Boxes) Status(t Tenant) (sessions, processes int) {
 // Highest is the highest generation that a session of a Workspace has, 0 if it has none.
 func (b *Boxes) Highest(namespace string) (highest int64) {
 	for _, info := range b.list() {
-		if n, ok := protocol.Generation(namespace, info.ID); ok {
+		if n, ok := generationOf(namespace, info.ID); ok {
 			highest = max(highest, n)
 		}
 	}
@@ -194,7 +193,7 @@ func (b *Boxes) Highest(namespace string) (highest int64) {
 // Retire ends the sessions of earlier generations of a Workspace.
 func (b *Boxes) Retire(ctx context.Context, namespace string, generation int64) error {
 	return b.EndAll(ctx, func(id string) bool {
-		n, ok := protocol.Generation(namespace, id)
+		n, ok := generationOf(namespace, id)
 		return ok && n < generation
 	})
 }

@@ -15,16 +15,15 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
 // Exec runs a command in a session, which is made if there is none. Two of one session never run at once. Where ctx
 // ends, so does the command.
-func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *protocol.Spec) (*protocol.Execution, error) {
+func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *boxSpec) (*executionResult, error) {
 	if spec.Cmd == "" {
-		return nil, protocol.Errorf("BoxValidationError", "cmd must not be empty")
+		return nil, refusalf("BoxValidationError", "cmd must not be empty")
 	}
 	physical, err := t.physical(spec.SessionID)
 	if err != nil {
@@ -56,13 +55,13 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *protocol.Spec) (*proto
 		}
 		return nil, errors.Join(t.still(), beingDeleted(physical))
 	}
-	m := &protocol.Execution{SessionID: t.logical(physical), BackendName: Backend, Status: protocol.Completed, DurationMS: r.Duration.Milliseconds()}
+	m := &executionResult{SessionID: t.logical(physical), BackendName: Backend, Status: statusCompleted, DurationMS: r.Duration.Milliseconds()}
 	m.Stdout, m.Stderr = text(&r.Streams[0], limit), text(&r.Streams[1], limit)
 	if r.Status != session.StatusTimedOut {
 		m.ExitCode = new(exitCode(r.ExitCode, r.Signal))
 		return m, nil
 	}
-	m.Status = protocol.TimedOut
+	m.Status = statusTimedOut
 	if m.Stderr == "" {
 		m.Stderr = fmt.Sprintf("Command timed out after %d seconds.", int64(r.Timeout/time.Second))
 	}
@@ -76,8 +75,8 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *protocol.Spec) (*proto
 const maxSeconds = 1 << 30
 
 // command is what the supervisor is asked to run, and how much is kept of each stream.
-func command(s *session.Session, spec *protocol.Spec) (*session.ExecRequest, int) {
-	limit := min(quantity.Size(protocol.MaxOutput), s.Config().Exec.OutputLimit)
+func command(s *session.Session, spec *boxSpec) (*session.ExecRequest, int) {
+	limit := min(quantity.Size(maxOutput), s.Config().Exec.OutputLimit)
 	cmd, dir := spec.Cmd, inSkill(spec, path.Clean(spec.Workdir))
 	if !isolation.UnderRoots(dir) && !isolation.Within(dir, isolation.SkillsDir) { // boxd makes no directory there, and a program may go there itself
 		cmd, dir = "cd "+quoted(dir)+" && "+cmd, isolation.Workspace
@@ -97,7 +96,7 @@ func text(s *session.Stream, limit int) string {
 	if s.Omitted > 0 {
 		data = bytes.TrimSuffix(data, s.Mark())
 	}
-	return protocol.Output(data, s.Total, limit)
+	return outputText(data, s.Total, limit)
 }
 
 // exitCode is that of a shell: 128 and the number of the signal that has ended a program.

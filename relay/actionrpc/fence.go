@@ -10,8 +10,6 @@ import (
 	"errors"
 	"sync"
 	"time"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // FenceKey is a Workspace of an instance.
@@ -54,7 +52,7 @@ type Call struct {
 }
 
 // Stale is the refusal of what was placed before.
-func Stale() error { return protocol.Errorf("PermissionError", "Stale Box placement generation") }
+func Stale() error { return refusalf("PermissionError", "Stale Box placement generation") }
 
 // Enter lets a call of a generation in, as one of at most so many Workspaces. A generation that is higher than all
 // before becomes the current one: what is older is canceled and retired before Enter returns. The context that it
@@ -97,7 +95,7 @@ func (f *Fence) enter(ctx context.Context, k FenceKey, generation int64, most in
 	s := f.spaces[k]
 	if s == nil {
 		if len(f.spaces) >= most {
-			return entry{}, protocol.Errorf("PermissionError", "Box generation fence capacity reached; refusing an unbounded Workspace allocation")
+			return entry{}, refusalf("PermissionError", "Box generation fence capacity reached; refusing an unbounded Workspace allocation")
 		}
 		s = &space{current: f.has.Highest(k), failed: true, calls: map[*Call]struct{}{}}
 		if generation >= s.current {
@@ -146,7 +144,7 @@ func (f *Fence) retire(ctx context.Context, k FenceKey, generation int64, e entr
 	defer cancel()
 	err := f.has.Retire(ctx, k, generation)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = protocol.Errorf("BoxError", "sessions of an earlier placement generation have not ended within %v", Patience)
+		err = refusalf("BoxError", "sessions of an earlier placement generation have not ended within %v", Patience)
 	}
 	if err != nil { // the next call of it tries again
 		f.mu.Lock()

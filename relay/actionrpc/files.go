@@ -7,7 +7,6 @@ import (
 	"path"
 	"unicode/utf8"
 
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 	"github.com/boxd-dev/boxd/skills"
 )
 
@@ -36,12 +35,12 @@ func (s *Skills) Files(_ context.Context, r *SkillRequest) (any, error) {
 		return nil, refused(err)
 	}
 	hidden := false
-	if raw := r.Data["include_hidden"]; !protocol.Null(raw) {
-		hidden, _ = protocol.Bool(raw)
+	if raw := r.Data["include_hidden"]; !isNull(raw) {
+		hidden, _ = coerceBool(raw)
 	}
 	most := int64(usual)
-	if raw := r.Data["max_entries"]; !protocol.Null(raw) {
-		n, ok := protocol.Int(raw)
+	if raw := r.Data["max_entries"]; !isNull(raw) {
+		n, ok := coerceInt(raw)
 		if !ok || n < 1 {
 			return nil, refuseSkill("max_entries must be a positive integer")
 		}

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // Grant allows one Workspace its sandbox, for a while.
@@ -60,7 +58,7 @@ func (r *reader) id(name string) string {
 	if !given {
 		return ""
 	}
-	s, ok := protocol.String(raw)
+	s, ok := stringOf(raw)
 	s = strings.TrimSpace(s)
 	switch {
 	case !ok:
@@ -81,7 +79,7 @@ func (r *reader) whole(name string, least int64) int64 {
 	if !given {
 		return 0
 	}
-	n, ok := protocol.Strict(raw)
+	n, ok := strictInt(raw)
 	switch {
 	case !ok && !integer.MatchString(strings.TrimSpace(string(raw))):
 		r.bad(name, "Value error, must be an integer")
@@ -107,7 +105,7 @@ func (r *reader) time(name string) time.Time {
 	if !given {
 		return time.Time{}
 	}
-	s, ok := protocol.String(raw)
+	s, ok := stringOf(raw)
 	s = strings.TrimSpace(s)
 	if !ok || len(s) > longestTime {
 		r.bad(name, "Input should be a valid datetime")
@@ -150,7 +148,7 @@ func (r *reader) error(model string) error {
 		return nil
 	}
 	slices.Sort(r.wrong) // maps have no order
-	return protocol.Errorf("BoxValidationError", "%s", protocol.Report(model, r.wrong))
+	return refusalf("BoxValidationError", "%s", problemText(model, r.wrong))
 }
 
 // ReadGrant reads a SandboxAdmissionGrant.

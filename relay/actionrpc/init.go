@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // Limits are those that LangBot sets.
@@ -59,7 +57,7 @@ func (t *InitConfig) Merge(fields map[string]json.RawMessage) (*InitConfig, erro
 	if err := n.limits(); err != nil {
 		return nil, err
 	}
-	n.Backend, _ = protocol.String(n.all["backend"])
+	n.Backend, _ = stringOf(n.all["backend"])
 	n.Backend = strings.ToLower(strings.TrimSpace(n.Backend))
 	n.admission(t.Required && !t.left)
 	if err := n.local(); err != nil {
@@ -87,12 +85,12 @@ func (t *InitConfig) Ours() bool {
 
 func (t *InitConfig) limits() error {
 	raw, given := t.all["limits"]
-	if !given || protocol.Null(raw) {
+	if !given || isNull(raw) {
 		return nil
 	}
-	fields, ok := protocol.Object(raw)
+	fields, ok := objectOf(raw)
 	if !ok {
-		return protocol.Errorf("ValueError", "box.limits must be an object")
+		return refusalf("ValueError", "box.limits must be an object")
 	}
 	limits, retention := DefaultInit().Limits, int64(300)
 	for _, f := range []struct {
@@ -111,12 +109,12 @@ func (t *InitConfig) limits() error {
 		if !given {
 			continue
 		}
-		n, ok := protocol.Int(raw)
+		n, ok := coerceInt(raw)
 		if _, truth := map[string]bool{"true": true, "false": true}[strings.TrimSpace(string(raw))]; !ok || truth {
-			return protocol.Errorf("ValueError", "box.limits.%s must be an integer", f.name)
+			return refusalf("ValueError", "box.limits.%s must be an integer", f.name)
 		}
 		if n < f.least || n > f.most {
-			return protocol.Errorf("ValueError", "box.limits.%s must be between %d and %d", f.name, f.least, f.most)
+			return refusalf("ValueError", "box.limits.%s must be between %d and %d", f.name, f.least, f.most)
 		}
 		*f.value = n
 	}
@@ -128,12 +126,12 @@ func (t *InitConfig) limits() error {
 // local checks what LangBot says of its own directories. boxd makes nothing of them: a session has what mounts.allow
 // lends, and a directory that is missing is made with the first session that has it.
 func (t *InitConfig) local() error {
-	fields, ok := protocol.Object(t.all["local"])
+	fields, ok := objectOf(t.all["local"])
 	if !ok {
 		return nil
 	}
 	text := func(name string) string {
-		s, _ := protocol.String(fields[name])
+		s, _ := stringOf(fields[name])
 		return strings.TrimSpace(s)
 	}
 	root, work := text("host_root"), text("default_workspace")
@@ -155,7 +153,7 @@ func (t *InitConfig) local() error {
 	}
 	var allowed []string
 	if raw := fields["allowed_mount_roots"]; json.Unmarshal(raw, &allowed) != nil {
-		if s, ok := protocol.String(raw); ok {
+		if s, ok := stringOf(raw); ok {
 			allowed = strings.Split(s, ",")
 		}
 	}
@@ -167,7 +165,7 @@ func (t *InitConfig) local() error {
 		return nil // it is relative to a directory of LangBot's that boxd does not know: what is lent decides later
 	}
 	if len(allowed) == 0 {
-		return protocol.Errorf("BoxValidationError", "box.local.default_workspace cannot be created because no allowed_mount_roots are configured")
+		return refusalf("BoxValidationError", "box.local.default_workspace cannot be created because no allowed_mount_roots are configured")
 	}
 	work = path.Clean(work)
 	for i, dir := range allowed {
@@ -176,7 +174,7 @@ func (t *InitConfig) local() error {
 			return nil
 		}
 	}
-	return protocol.Errorf("BoxValidationError", "box.local.default_workspace is outside allowed_mount_roots: %s", strings.Join(allowed, ", "))
+	return refusalf("BoxValidationError", "box.local.default_workspace is outside allowed_mount_roots: %s", strings.Join(allowed, ", "))
 }
 
 // admission reads LangBot's own admission. Once it is required it stays so while boxd runs, and what cannot be read

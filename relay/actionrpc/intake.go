@@ -15,8 +15,6 @@ import (
 
 	"github.com/coder/websocket"
 	"golang.org/x/sync/semaphore"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // Bounds of messages.
@@ -26,7 +24,7 @@ const (
 	// weight is what a byte of a message stands for: its text, what is read of it, and what grows meanwhile.
 	messageWeight = 3
 	// most is what the longest message stands for.
-	most = messageWeight * protocol.MaxMessage
+	most = messageWeight * MaxMessage
 )
 
 // MessageBudget is what messages of many connections take together. It is safe for concurrent use.

@@ -15,7 +15,6 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // outcome is what has come of reading a message.
@@ -34,7 +33,7 @@ func connect(t *testing.T, room *actionrpc.MessageBudget) (ws *websocket.Conn, r
 			return
 		}
 		defer at.CloseNow()
-		at.SetReadLimit(protocol.MaxMessage)
+		at.SetReadLimit(actionrpc.MaxMessage)
 		for range more {
 			m, err := room.Read(context.WithoutCancel(r.Context()), at, new(atomic.Bool))
 			if all <- (outcome{m, err}); err != nil {
@@ -105,7 +104,7 @@ func TestALongMessageIsReadWhenThereIsRoomForTheLongest(t *testing.T) {
 func TestALengthIsReadToTheByte(t *testing.T) {
 	t.Parallel()
 	ws, read, got := connect(t, actionrpc.NewMessageBudget(1))
-	for _, n := range []int{0, 1, actionrpc.Short - 1, actionrpc.Short, actionrpc.Short + 1, protocol.MaxMessage} {
+	for _, n := range []int{0, 1, actionrpc.Short - 1, actionrpc.Short, actionrpc.Short + 1, actionrpc.MaxMessage} {
 		read <- struct{}{}
 		go say(t, ws, n)
 		o := <-got
@@ -120,7 +119,7 @@ func TestALengthIsReadToTheByte(t *testing.T) {
 	}
 	read <- struct{}{}
 	go func() {
-		_ = ws.Write(context.WithoutCancel(t.Context()), websocket.MessageText, make([]byte, protocol.MaxMessage+1))
+		_ = ws.Write(context.WithoutCancel(t.Context()), websocket.MessageText, make([]byte, actionrpc.MaxMessage+1))
 	}() // it is cut off
 	if o := <-got; o.err == nil {
 		t.Fatal("more than the protocol has was read")
@@ -163,7 +162,7 @@ func TestNobodyHasMoreThanAPart(t *testing.T) {
 	defer leaveOther()
 	first, read, got := connect(t, mine)
 	read <- struct{}{}
-	go say(t, first, protocol.MaxMessage)
+	go say(t, first, actionrpc.MaxMessage)
 	one := <-got
 	if one.err != nil {
 		t.Fatal(one.err)
@@ -191,7 +190,7 @@ func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
 	room := actionrpc.NewMessageBudget(1)
 	ws, read, got := connect(t, room)
 	read <- struct{}{}
-	go say(t, ws, protocol.MaxMessage)
+	go say(t, ws, actionrpc.MaxMessage)
 	long := <-got
 	if long.err != nil {
 		t.Fatal(long.err)
@@ -216,7 +215,7 @@ func TestWhatIsReadNeedsLessThanReading(t *testing.T) {
 	long.m.Free()
 	next.m.Free()
 	read <- struct{}{}
-	go say(t, ws, protocol.MaxMessage) // all is free again
+	go say(t, ws, actionrpc.MaxMessage) // all is free again
 	if o := <-got; o.err != nil {
 		t.Fatal(o.err)
 	}

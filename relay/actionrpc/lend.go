@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -62,7 +61,7 @@ exit 0`
 // mountSkills gives a session the skills of a spec, each as it is now, and takes away those it has of earlier ones. They are
 // mounted where no program of the box can put anything else, and put from there to where LangBot wants them, in
 // /workspace, which is the user's. What is not there is named in the log and in the session, and never fails it.
-func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *protocol.Spec) error {
+func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *boxSpec) error {
 	var names []string
 	for i, k := range spec.Skills {
 		if len(names) == policy.MaxSkills {
@@ -116,7 +115,7 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *proto
 }
 
 // inSkill is a directory of the box as one of a skill's own, if LangBot means one that is not where it wants it.
-func inSkill(spec *protocol.Spec, dir string) string {
+func inSkill(spec *boxSpec, dir string) string {
 	for _, k := range spec.Skills {
 		if rest, ok := strings.CutPrefix(dir+"/", k.At+"/"); ok && k.Elsewhere {
 			return strings.TrimSuffix(supervisor.SkillTarget(k.Name)+"/"+rest, "/")

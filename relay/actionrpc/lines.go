@@ -5,8 +5,6 @@ package actionrpc
 import (
 	"bytes"
 	"unicode/utf8"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // Bounds of what a client takes.
@@ -58,7 +56,7 @@ func (l *lines) flush(all bool, emit func(text string) error) error {
 	if len(ready) == 0 {
 		return nil
 	}
-	if text := protocol.Text(ready); !l.tooLong && len(text) <= maxFrame {
+	if text := validText(ready); !l.tooLong && len(text) <= maxFrame {
 		l.rest = append(l.rest[:0], l.rest[len(ready):]...)
 		return emit(text)
 	}
@@ -80,7 +78,7 @@ func (l *lines) cut(least int, emit func(text string) error) error {
 		if rest := unfinished(l.rest[:n]); rest < n {
 			n -= rest
 		}
-		if err := emit(protocol.Text(l.rest[:n])); err != nil {
+		if err := emit(validText(l.rest[:n])); err != nil {
 			return err
 		}
 		l.rest = append(l.rest[:0], l.rest[n:]...)

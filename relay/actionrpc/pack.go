@@ -10,7 +10,6 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
@@ -23,7 +22,7 @@ func (b *Boxes) reading(ctx context.Context, id, root string) (s *session.Sessio
 	if err != nil {
 		return nil, nil, err
 	}
-	mount, err := mountOf(protocol.Mount{HostPath: root, MountPath: isolation.Workspace, Mode: protocol.ReadOnly})
+	mount, err := mountOf(mountSpec{HostPath: root, MountPath: isolation.Workspace, Mode: modeReadOnly})
 	if err != nil {
 		return nil, nil, err
 	}

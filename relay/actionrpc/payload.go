@@ -5,15 +5,13 @@ package actionrpc
 import (
 	"encoding/json"
 	"strings"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // text is a key of the payload that has to be there.
 func (r *SkillRequest) text(key string) (string, error) {
 	text, given, err := r.optional(key, "")
 	if err == nil && !given {
-		err = protocol.Errorf("KeyError", "'%s'", key)
+		err = refusalf("KeyError", "'%s'", key)
 	}
 	return text, err
 }
@@ -27,12 +25,12 @@ func (r *SkillRequest) name() (string, error) {
 // optional is a key that can be left out, or be null.
 func (r *SkillRequest) optional(key, otherwise string) (text string, given bool, err error) {
 	raw := r.Data[key]
-	if protocol.Null(raw) {
+	if isNull(raw) {
 		return otherwise, false, nil
 	}
-	text, ok := protocol.String(raw)
+	text, ok := stringOf(raw)
 	if !ok {
-		return "", true, protocol.Errorf("ValueError", "%s must be a string", key)
+		return "", true, refusalf("ValueError", "%s must be a string", key)
 	}
 	return text, true, nil
 }
@@ -40,11 +38,11 @@ func (r *SkillRequest) optional(key, otherwise string) (text string, given bool,
 // list is a list of texts that can be left out, or be null.
 func (r *SkillRequest) list(key string) (texts []string, err error) {
 	raw := r.Data[key]
-	if protocol.Null(raw) {
+	if isNull(raw) {
 		return nil, nil
 	}
 	if json.Unmarshal(raw, &texts) != nil {
-		return nil, protocol.Errorf("ValueError", "%s must be a list of strings", key)
+		return nil, refusalf("ValueError", "%s must be a list of strings", key)
 	}
 	return texts, nil
 }

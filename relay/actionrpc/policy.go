@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // Logical is the id of the one session that a Workspace may have.
@@ -43,10 +41,10 @@ func seconds(n float64) time.Duration { return time.Duration(min(n, longest) * f
 // words, of which "" is nothing.
 func ReadPolicy(raw json.RawMessage) (p Policy, required bool, wrong string) {
 	p = DefaultPolicy()
-	if protocol.Null(raw) {
+	if isNull(raw) {
 		return p, false, ""
 	}
-	fields, ok := protocol.Object(raw)
+	fields, ok := objectOf(raw)
 	if !ok {
 		return p, true, "box.admission must be an object"
 	}
@@ -60,7 +58,7 @@ func ReadPolicy(raw json.RawMessage) (p Policy, required bool, wrong string) {
 		}
 	}
 	if text, given := fields["required"]; given {
-		required, ok = protocol.Bool(text)
+		required, ok = coerceBool(text)
 		if !ok {
 			return DefaultPolicy(), true, "box.admission.required must be a boolean"
 		}
@@ -81,23 +79,23 @@ var keys = map[string]func(p *Policy, raw json.RawMessage) bool{
 	"pids_limit":            whole(func(p *Policy, n int64) { p.PidsLimit = n }, 1, -1),
 	"workspace_quota_mb":    whole(func(p *Policy, n int64) { p.WorkspaceQuotaMB = n }, 0, -1),
 	"cpus": func(p *Policy, raw json.RawMessage) (ok bool) {
-		p.CPUs, ok = protocol.Float(raw)
+		p.CPUs, ok = coerceFloat(raw)
 		return ok && p.CPUs > 0
 	},
 	"readiness_cache_sec": func(p *Policy, raw json.RawMessage) bool {
-		f, ok := protocol.Float(raw)
+		f, ok := coerceFloat(raw)
 		p.ReadinessCache = seconds(f)
 		return ok && f >= 0
 	},
 	"read_only_rootfs": func(p *Policy, raw json.RawMessage) (ok bool) {
-		p.ReadOnlyRootfs, ok = protocol.Bool(raw)
+		p.ReadOnlyRootfs, ok = coerceBool(raw)
 		return ok
 	},
 }
 
 func grantsOnly(word string) func(*Policy, json.RawMessage) bool {
 	return func(_ *Policy, raw json.RawMessage) bool {
-		s, ok := protocol.String(raw)
+		s, ok := stringOf(raw)
 		return ok && s == word
 	}
 }
@@ -105,7 +103,7 @@ func grantsOnly(word string) func(*Policy, json.RawMessage) bool {
 // whole reads a number from least to most; -1 is no bound.
 func whole(set func(*Policy, int64), least, most int64) func(*Policy, json.RawMessage) bool {
 	return func(p *Policy, raw json.RawMessage) bool {
-		n, ok := protocol.Int(raw)
+		n, ok := coerceInt(raw)
 		set(p, n)
 		return ok && n >= least && (most < 0 || n <= most)
 	}

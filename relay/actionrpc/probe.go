@@ -8,7 +8,6 @@ import (
 	"errors"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -26,13 +25,13 @@ head -c 1025 "./$1" && head -c 1025 "./$1" || exit 22`
 // Probe reads a file of a directory of the host as boxes have that: in a box with the directory to write to, and with
 // nothing else of the host. What is wrong is in the words of the protocol.
 func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
-	unready := func(text string) error { return protocol.Errorf("BoxReadinessError", "%s", text) }
+	unready := func(text string) error { return refusalf("BoxReadinessError", "%s", text) }
 	const unread = "Box Runtime cannot read the Core shared Workspace probe"
 	who, err := b.Owner()
 	if err != nil {
 		return nil, err
 	}
-	mount, err := mountOf(protocol.Mount{HostPath: dir, MountPath: isolation.Workspace, Mode: protocol.ReadWrite})
+	mount, err := mountOf(mountSpec{HostPath: dir, MountPath: isolation.Workspace, Mode: modeReadWrite})
 	if err != nil {
 		return nil, unready(unread)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/process"
@@ -33,7 +32,7 @@ const (
 type processKey struct{ session, process string }
 
 // Start starts a process; one of the same id is stopped first.
-func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *protocol.Process) (*protocol.ProcessInfo, error) {
+func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *processSpec) (*processInfo, error) {
 	physical, err := t.physical(logical)
 	if err != nil {
 		return nil, err
@@ -66,7 +65,7 @@ func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *proto
 	return b.process(ctx, t, s, p), nil
 }
 
-func (b *Boxes) launch(ctx context.Context, s *session.Session, spec *protocol.Process) (*process.Process, error) {
+func (b *Boxes) launch(ctx context.Context, s *session.Session, spec *processSpec) (*process.Process, error) {
 	argv, dir := append([]string{spec.Command}, spec.Args...), clean(spec.Cwd)
 	if !isolation.UnderRoots(dir) { // boxd makes no directory there, and a program may go there itself
 		argv, dir = append([]string{shell, "-c", enter, dir}, argv...), isolation.Workspace
@@ -118,7 +117,7 @@ func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
 		running[other] = struct{}{}
 	}
 	if int64(len(running)) >= most {
-		return nil, protocol.Errorf("BoxCapacityExceededError", "Box managed process capacity reached (%d)", most)
+		return nil, refusalf("BoxCapacityExceededError", "Box managed process capacity reached (%d)", most)
 	}
 	b.starting[k] = struct{}{}
 	return func() {
@@ -188,13 +187,13 @@ func (b *Boxes) processOf(t Tenant, logical, id string) (*session.Session, *proc
 	}
 	p, err := s.Process(id)
 	if err != nil || !p.Spec().Managed || b.expired(p) {
-		return nil, nil, protocol.Errorf("BoxManagedProcessNotFoundError", "session %s has no managed process with process_id=%s", physical, id)
+		return nil, nil, refusalf("BoxManagedProcessNotFoundError", "session %s has no managed process with process_id=%s", physical, id)
 	}
 	return s, p, nil
 }
 
 // Process describes a process.
-func (b *Boxes) Process(ctx context.Context, t Tenant, logical, id string) (*protocol.ProcessInfo, error) {
+func (b *Boxes) Process(ctx context.Context, t Tenant, logical, id string) (*processInfo, error) {
 	s, p, err := b.processOf(t, logical, id)
 	if err != nil {
 		return nil, err
@@ -214,20 +213,20 @@ func (b *Boxes) Stop(ctx context.Context, t Tenant, logical, id string) error {
 }
 
 // process is the info of a process. What has ended is told at once, with its code and time.
-func (b *Boxes) process(ctx context.Context, t Tenant, s *session.Session, p *process.Process) *protocol.ProcessInfo {
+func (b *Boxes) process(ctx context.Context, t Tenant, s *session.Session, p *process.Process) *processInfo {
 	ended := over(p)
 	info := p.Info()
 	argv, cwd := asked(info.Argv, info.Dir)
-	m := &protocol.ProcessInfo{
-		SessionID: t.logical(s.ID), ProcessID: info.ID, Status: protocol.Running, Args: []string{}, Cwd: cwd, EnvKeys: append([]string{}, info.EnvNames...),
-		Attached: info.Writer, StartedAt: protocol.Time(info.StartedAt), StderrPreview: preview(ctx, p, &info),
+	m := &processInfo{
+		SessionID: t.logical(s.ID), ProcessID: info.ID, Status: statusRunning, Args: []string{}, Cwd: cwd, EnvKeys: append([]string{}, info.EnvNames...),
+		Attached: info.Writer, StartedAt: wireTime(info.StartedAt), StderrPreview: preview(ctx, p, &info),
 	}
 	if len(argv) > 0 {
 		m.Command, m.Args = argv[0], append(m.Args, argv[1:]...)
 	}
 	if ended {
 		exit, err := p.Wait(context.WithoutCancel(ctx)) // does not wait
-		m.Status, m.ExitedAt, m.ExitCode = protocol.Exited, new(protocol.Time(info.EndedAt)), new(codeOf(exit, err))
+		m.Status, m.ExitedAt, m.ExitCode = statusExited, new(wireTime(info.EndedAt)), new(codeOf(exit, err))
 		if m.StderrPreview == "" && exit == nil && err != nil {
 			m.StderrPreview = err.Error()
 		}
@@ -284,5 +283,5 @@ func preview(ctx context.Context, p *process.Process, info *process.Info) string
 			kept = append(kept, c.Data...)
 		}
 	}
-	return protocol.Preview(kept)
+	return previewText(kept)
 }

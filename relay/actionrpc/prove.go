@@ -14,7 +14,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -47,7 +46,7 @@ const proofPatience = 10 * time.Second
 
 // Attest starts a box as an admitted Workspace has it, by its spec but with LangBot's own directory in the place of the
 // Workspace's, and looks at it from within. work is "" if that is not known.
-func (b *Boxes) Attest(ctx context.Context, spec *protocol.Spec, work string) Proof {
+func (b *Boxes) Attest(ctx context.Context, spec *boxSpec, work string) Proof {
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
 	s, p := tried(work, func(work string) (*session.Session, error) { return b.specimen(ctx, spec, work) })
@@ -94,7 +93,7 @@ func tried(work string, start func(work string) (*session.Session, error)) (*ses
 }
 
 // specimen is a box to be looked at. It has no quota, which the directory of all Workspaces would get.
-func (b *Boxes) specimen(ctx context.Context, spec *protocol.Spec, work string) (*session.Session, error) {
+func (b *Boxes) specimen(ctx context.Context, spec *boxSpec, work string) (*session.Session, error) {
 	who, err := b.Owner()
 	if err != nil {
 		return nil, err

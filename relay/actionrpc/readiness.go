@@ -11,8 +11,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // backend is what LangBot knows boxd as.
@@ -175,9 +173,9 @@ func (s *Server) verify(ctx context.Context, c *call) (any, error) {
 	told := s.initConfig.Load()
 	switch {
 	case err != nil || !probe.MatchString(name):
-		return nil, protocol.Errorf("BoxReadinessError", "Invalid Box shared Workspace probe basename")
+		return nil, refusalf("BoxReadinessError", "Invalid Box shared Workspace probe basename")
 	case told.Work == "":
-		return nil, protocol.Errorf("BoxReadinessError", "%s", noWork(told))
+		return nil, refusalf("BoxReadinessError", "%s", noWork(told))
 	}
 	data, err := s.boxes.Probe(ctx, told.Work, name)
 	if err != nil {

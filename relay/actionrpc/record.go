@@ -9,7 +9,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
 	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -20,7 +19,7 @@ import (
 func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) {
 	who, err := s.owner()
 	if err != nil {
-		return nil, protocol.Errorf("PermissionError", "%s", err.Error())
+		return nil, refusalf("PermissionError", "%s", err.Error())
 	}
 	asked := trace.New("", "")
 	asked.Principal = who.Name
@@ -51,7 +50,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 		Kind: audit.KindCall, Request: asked.ID, Principal: who.Name, UID: &who.UID, Via: "langbot", Route: name, Session: session, Process: process,
 		What: &audit.What{Argv: argv, Env: env, Changes: c.changes(a)}, Status: status, Outcome: "done", TookMS: float64(time.Since(begin).Microseconds()) / 1000,
 	}
-	if m, ok := data.(*protocol.Execution); ok && m != nil {
+	if m, ok := data.(*executionResult); ok && m != nil {
 		r.Outcome = m.Status
 	}
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -45,7 +44,7 @@ func (b *Boxes) Relay(t Tenant, physical, id string) (*Relay, error) {
 		return nil, err
 	}
 	if over(p) {
-		return nil, protocol.Errorf("BoxManagedProcessConflictError", "managed process %s in session %s is not running", id, physical)
+		return nil, refusalf("BoxManagedProcessConflictError", "managed process %s in session %s is not running", id, physical)
 	}
 	return &Relay{Process: p, boxes: b, session: s, key: processKey{physical, id}}, nil
 }

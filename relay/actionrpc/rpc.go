@@ -14,8 +14,6 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 // conn is a connection of the action RPC.
@@ -31,7 +29,7 @@ type conn struct {
 
 // call is one request under way.
 type call struct {
-	*protocol.Request
+	*request
 	conn      *conn
 	namespace string // of the Workspace, if it is for one
 	tenant    Tenant // in its generation
@@ -54,7 +52,7 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 	over := context.AfterFunc(r.Context(), func() { _ = ws.Close(websocket.StatusGoingAway, goodbye) }) // boxd ends
 	defer over()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, protocol.MaxCalls), owed: make(chan struct{}, maxOwed), files: NewUploads(s.uploads)}
+	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, maxCalls), owed: make(chan struct{}, maxOwed), files: NewUploads(s.uploads)}
 	defer c.files.Close()
 	c.serve(ctx)
 	cancel() // what is under way ends with its client
@@ -78,12 +76,12 @@ func (c *conn) serve(ctx context.Context) {
 		if m.Count(ctx) != nil {
 			return
 		}
-		if !protocol.Sparse(m.Data) {
+		if !fewValues(m.Data) {
 			m.Free()
 			_ = c.ws.Close(websocket.StatusMessageTooBig, "too many values") // the client may have gone
 			return
 		}
-		req, seq, err := protocol.Parse(m.Data)
+		req, seq, err := parseRequest(m.Data)
 		m.Keep(2, len(m.Data)) // the copy of it that was parsed, and what an action makes of that
 		m.Data = nil
 		if err == nil && req == nil {
@@ -96,17 +94,17 @@ func (c *conn) serve(ctx context.Context) {
 			case c.room <- struct{}{}:
 				c.calls.Go(func() {
 					defer m.Free()
-					answer := c.server.answer(ctx, &call{Request: req, conn: c})
+					answer := c.server.answer(ctx, &call{request: req, conn: c})
 					<-c.room
 					c.send(ctx, answer)
 				})
 				continue
 			default:
-				err = protocol.Busy()
+				err = tooManyCalls()
 			}
 		}
 		m.Free()
-		c.calls.Go(func() { c.send(ctx, protocol.Failure(seq, err)) })
+		c.calls.Go(func() { c.send(ctx, failure(seq, err)) })
 	}
 }
 
@@ -124,7 +122,7 @@ func (c *conn) send(ctx context.Context, answer []byte) {
 func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 	defer func() {
 		if what := recover(); what != nil {
-			text = protocol.Failure(c.Seq, s.broken(c, what))
+			text = failure(c.Seq, s.broken(c, what))
 		}
 	}()
 	data, err := s.do(ctx, c)
@@ -132,16 +130,16 @@ func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 		if fault.DenialOf(err) != nil {
 			s.cfg.Sup.Refused(s.cfg.Principal)
 		}
-		return protocol.Failure(c.Seq, inWords(err))
+		return failure(c.Seq, inWords(err))
 	}
-	return protocol.Success(c.Seq, data)
+	return success(c.Seq, data)
 }
 
 // broken tells the log of a defect of boxd that a request has met, as net/http does for all other requests: the rest of
 // boxd goes on.
 func (s *Server) broken(c *call, what any) error {
 	s.cfg.Log.Error("an action of LangBot failed because of a bug in boxd", "action", c.Action, "panic", what, "stack", string(debug.Stack()))
-	return protocol.Errorf("RuntimeError", "boxd failed because of a bug; details are in its log")
+	return refusalf("RuntimeError", "boxd failed because of a bug; details are in its log")
 }
 
 // safely does what an action is for. What it breaks is its own call, which has a record all the same.
@@ -156,29 +154,29 @@ func (s *Server) safely(ctx context.Context, c *call, a *action) (data any, err 
 
 // inWords gives every error a class of the protocol.
 func inWords(err error) error {
-	if e, ok := errors.AsType[*protocol.Error](err); ok {
+	if e, ok := errors.AsType[*refusal](err); ok {
 		return e
 	}
-	return protocol.Errorf("BoxError", "%s", err.Error())
+	return refusalf("BoxError", "%s", err.Error())
 }
 
 // do checks whose a request is, and does it.
 func (s *Server) do(ctx context.Context, c *call) (any, error) {
 	a, ok := s.actions[c.Action]
 	if !ok {
-		return nil, protocol.Errorf("ValueError", "Action %s not found", c.Action)
+		return nil, refusalf("ValueError", "Action %s not found", c.Action)
 	}
 	switch {
 	case c.Context == nil && !a.host:
-		return nil, protocol.Errorf("PermissionError", "Box tenant action requires a trusted Workspace context")
+		return nil, refusalf("PermissionError", "Box tenant action requires a trusted Workspace context")
 	case c.Context != nil && c.Context.Instance != c.conn.instance:
-		return nil, protocol.Errorf("PermissionError", "Box action context does not match the trusted instance")
+		return nil, refusalf("PermissionError", "Box action context does not match the trusted instance")
 	case a.host:
 		return s.recorded(ctx, c, &a)
 	}
 	key := FenceKey{Instance: c.Context.Instance, Workspace: c.Context.Workspace}
-	c.namespace = protocol.Namespace(key.Instance, key.Workspace)
-	c.tenant.Prefix = protocol.Prefix(c.namespace, c.Context.Generation)
+	c.namespace = Namespace(key.Instance, key.Workspace)
+	c.tenant.Prefix = Prefix(c.namespace, c.Context.Generation)
 	watched, entered, err := s.fence.Enter(ctx, key, c.Context.Generation, int(s.initConfig.Load().Limits.MaxAdmissionRecords))
 	if err != nil {
 		return nil, err

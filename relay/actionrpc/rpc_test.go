@@ -17,8 +17,6 @@ import (
 
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
@@ -30,7 +28,7 @@ func TestADefectInAnActionEndsThatCallAlone(t *testing.T) {
 		none["x"] = 1 //nolint:staticcheck // it is to break
 		return none, nil
 	}}
-	c := &call{Request: &protocol.Request{Seq: 7, Action: "box_exec"}}
+	c := &call{request: &request{Seq: 7, Action: "box_exec"}}
 	data, err := s.safely(t.Context(), c, a)
 	if data != nil || err == nil || !strings.HasPrefix(err.Error(), "RuntimeError: ") {
 		t.Errorf("%v, %v", data, err)
@@ -56,8 +54,8 @@ func TestAClientThatTakesNoAnswersIsCutOff(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		ws.SetReadLimit(protocol.MaxMessage)
-		c := &conn{server: s, ws: ws, room: make(chan struct{}, protocol.MaxCalls), owed: make(chan struct{}, maxOwed)}
+		ws.SetReadLimit(MaxMessage)
+		c := &conn{server: s, ws: ws, room: make(chan struct{}, maxCalls), owed: make(chan struct{}, maxOwed)}
 		c.serve(t.Context())
 		c.calls.Wait()
 	}))

@@ -26,8 +26,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
-
 	"github.com/boxd-dev/boxd/relay"
 
 	"github.com/boxd-dev/boxd/skills"
@@ -47,9 +45,9 @@ const (
 	maxConnections  = 512 // of who has been let in
 	maxLongest      = 4   // messages of the longest kind that are read, or under way, at once; and as many of relays
 	maxWorkspace    = 256
-	requestPatience = 10 * time.Second      // for a request that is no WebSocket
-	maxOwed         = 2 * protocol.MaxCalls // answers of a connection that its client has not taken, or that are to come
-	sendPatience    = time.Minute           // for an answer, which may have 16 MiB, unless Config has another
+	requestPatience = 10 * time.Second // for a request that is no WebSocket
+	maxOwed         = 2 * maxCalls     // answers of a connection that its client has not taken, or that are to come
+	sendPatience    = time.Minute      // for an answer, which may have 16 MiB, unless Config has another
 )
 
 // goodbye is why connections end with boxd.
@@ -90,7 +88,7 @@ type Server struct {
 	invalid      atomic.Bool // all sessions are to be held against the grants
 
 	// What is done with boxes for the admission, which tests do without.
-	attest    func(ctx context.Context, spec *protocol.Spec, work string) Proof
+	attest    func(ctx context.Context, spec *boxSpec, work string) Proof
 	end       func(ctx context.Context, which func(id string) bool) error
 	available func() bool
 
@@ -105,7 +103,7 @@ func New(cfg Config) *Server {
 	s.initConfig.Store(cfg.Marker.Init())
 	s.boxes = newBoxes(BoxesConfig{Sup: cfg.Sup, Profile: cfg.Profile, NeedImage: cfg.MissingImage == refuseImage, Soft: cfg.AllowSoftStorage, Owner: s.owner, Init: s.initConfig.Load, Log: cfg.Log})
 	s.attest, s.end, s.available = s.boxes.Attest, s.boxes.EndAll, s.boxes.Available
-	namespace := func(k FenceKey) string { return protocol.Namespace(k.Instance, k.Workspace) }
+	namespace := func(k FenceKey) string { return Namespace(k.Instance, k.Workspace) }
 	s.fence = NewFence(Workspaces{
 		Highest: func(k FenceKey) int64 { return s.boxes.Highest(namespace(k)) },
 		Retire: func(ctx context.Context, k FenceKey, generation int64) error {
@@ -181,7 +179,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case get && len(ids) == 3 && path == "rpc/ws":
 		s.rpc(w, r)
 	case relayed && len(ids) == 6:
-		s.relay(w, r, ids[3], protocol.DefaultProcess)
+		s.relay(w, r, ids[3], defaultProcess)
 	case relayed && len(ids) == 7:
 		s.relay(w, r, ids[3], ids[5])
 	default:
@@ -286,7 +284,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, o *websocket.Ac
 	if err != nil {
 		return nil // Accept has answered
 	}
-	ws.SetReadLimit(protocol.MaxMessage)
+	ws.SetReadLimit(MaxMessage)
 	return ws
 }
 
@@ -313,9 +311,9 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 		return
 	}
 	defer call.Leave() //nolint:errcheck // a relay has no answer
-	tenant := Tenant{Prefix: protocol.Prefix(protocol.Namespace(instance, workspace), generation)}
+	tenant := Tenant{Prefix: Prefix(Namespace(instance, workspace), generation)}
 	if told := s.initConfig.Load(); told.Required {
-		pass, err := s.pass(ctx, told, protocol.Namespace(instance, workspace), generation)
+		pass, err := s.pass(ctx, told, Namespace(instance, workspace), generation)
 		if err == nil && pass.Grant.MaxProcesses <= 0 {
 			err = denied("Sandbox admission grant does not permit managed process relay")
 		}
@@ -358,7 +356,7 @@ func (s *Server) refuseRelay(w http.ResponseWriter, err error) {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}{"BoxError", err.Error()}
-	if e, ok := errors.AsType[*protocol.Error](err); ok {
+	if e, ok := errors.AsType[*refusal](err); ok {
 		body.Code, body.Message = e.Class, e.Text
 	}
 	reply(w, http.StatusBadRequest, map[string]any{"error": body})

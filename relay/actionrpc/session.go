@@ -17,7 +17,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -25,7 +24,7 @@ import (
 )
 
 // Create finds or makes a session.
-func (b *Boxes) Create(ctx context.Context, t Tenant, spec *protocol.Spec) (*protocol.Session, error) {
+func (b *Boxes) Create(ctx context.Context, t Tenant, spec *boxSpec) (*sessionInfo, error) {
 	physical, err := t.physical(spec.SessionID)
 	if err != nil {
 		return nil, err
@@ -38,17 +37,17 @@ func (b *Boxes) Create(ctx context.Context, t Tenant, spec *protocol.Spec) (*pro
 }
 
 // about is the info of a session.
-func about(t Tenant, info session.Info, kept *protocol.SpecSnapshot) *protocol.Session {
+func about(t Tenant, info session.Info, kept *specSnapshot) *sessionInfo {
 	m := kept.Info(t.logical(info.ID))
 	m.BackendName, m.BackendSessionID = Backend, policy.Key(info.Owner, info.ID)
-	m.CreatedAt, m.LastUsedAt = protocol.Time(info.Created), protocol.Time(info.LastUsed)
+	m.CreatedAt, m.LastUsedAt = wireTime(info.Created), wireTime(info.LastUsed)
 	return m
 }
 
 // session finds the session of a physical id, or makes it. One that exists must not differ in what is compared. Its
 // read-only extra mounts are those of the last spec: they come and go while it lives. Where others differ it makes room
 // for another session, unless a process runs in it: that one goes on, and with it the mounts there are.
-func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *protocol.Spec) (*session.Session, *protocol.SpecSnapshot, error) {
+func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *boxSpec) (*session.Session, *specSnapshot, error) {
 	asked := spec.Keep()
 	release, _, err := b.making.take(ctx, physical)
 	if err != nil {
@@ -57,7 +56,7 @@ func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *p
 	defer release()
 	for {
 		if b.shuttingDown() {
-			return nil, nil, protocol.Errorf("BoxRuntimeUnavailableError", "Box runtime is shutting down")
+			return nil, nil, refusalf("BoxRuntimeUnavailableError", "Box runtime is shutting down")
 		}
 		who, err := b.Owner()
 		if err != nil {
@@ -88,7 +87,7 @@ func (b *Boxes) shuttingDown() bool {
 }
 
 // reuse decides about a session that exists. With neither a result nor an error it has ended.
-func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *protocol.SpecSnapshot) (*protocol.SpecSnapshot, error) {
+func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *specSnapshot) (*specSnapshot, error) {
 	state, lost, err := s.State()
 	switch {
 	case err != nil: // its start has failed
@@ -117,12 +116,12 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *protocol.S
 		}
 	}
 	info := s.Info()
-	kept, err := protocol.ReadLabels(info.Settings.Labels)
+	kept, err := readLabels(info.Settings.Labels)
 	if err != nil {
-		return nil, protocol.Errorf("BoxSessionConflictError", "Box session %s already exists: %v", s.ID, err)
+		return nil, refusalf("BoxSessionConflictError", "Box session %s already exists: %v", s.ID, err)
 	}
 	if field, has, differs := kept.Conflict(asked); differs {
-		return nil, protocol.Errorf("BoxSessionConflictError", "Box session %s already exists with %s=%s", s.ID, field, has)
+		return nil, refusalf("BoxSessionConflictError", "Box session %s already exists with %s=%s", s.ID, field, has)
 	}
 	if kept.Mounts != asked.Mounts {
 		if info.Processes == 0 {
@@ -134,9 +133,9 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *protocol.S
 }
 
 // create makes a session, if there is room for one more.
-func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, physical string, spec *protocol.Spec, kept *protocol.SpecSnapshot) (*session.Session, error) {
+func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, physical string, spec *boxSpec, kept *specSnapshot) (*session.Session, error) {
 	if !b.Init().Ours() {
-		return nil, protocol.Errorf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
+		return nil, refusalf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
 	}
 	req, err := b.request(physical, spec, kept)
 	if err != nil {
@@ -154,7 +153,7 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, phy
 		}
 	}
 	s, _, err := b.Sup.Create(ctx, who, req)
-	if isMissing(err) && spec.HostPath != nil && spec.HostPathMode == protocol.ReadWrite {
+	if isMissing(err) && spec.HostPath != nil && spec.HostPathMode == modeReadWrite {
 		if err := b.makeDirectory(ctx, who, path.Clean(*spec.HostPath)); err != nil {
 			return nil, mountError(err, physical)
 		}
@@ -176,9 +175,9 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, phy
 }
 
 // request is what the supervisor is asked for.
-func (b *Boxes) request(physical string, spec *protocol.Spec, kept *protocol.SpecSnapshot) (*policy.Request, error) {
+func (b *Boxes) request(physical string, spec *boxSpec, kept *specSnapshot) (*policy.Request, error) {
 	network := policy.NetworkOff
-	if spec.Network == protocol.On {
+	if spec.Network == networkOn {
 		network = policy.NetworkEgress
 	}
 	mib := func(n int64) quantity.Size { return quantity.Size(min(n, 1<<30)) * quantity.MiB }
@@ -201,7 +200,7 @@ func (b *Boxes) request(physical string, spec *protocol.Spec, kept *protocol.Spe
 		// A root that can be written to is not to be had, in LangBot's own runtime neither.
 		ReadOnlyRoot: new(true),
 	}
-	if spec.HostPath == nil || spec.HostPathMode == protocol.ReadWrite && path.Clean(spec.MountPath) == isolation.Workspace {
+	if spec.HostPath == nil || spec.HostPathMode == modeReadWrite && path.Clean(spec.MountPath) == isolation.Workspace {
 		maps.Copy(req.Env, caches())
 	}
 	if spec.WorkspaceQuotaMB > 0 {
@@ -210,14 +209,14 @@ func (b *Boxes) request(physical string, spec *protocol.Spec, kept *protocol.Spe
 	if spec.Persistent {
 		req.TTL, req.MaxLifetime = new(quantity.Duration(0)), new(quantity.Duration(0))
 	}
-	if spec.HostPath != nil && spec.HostPathMode != protocol.None {
-		m, err := mountOf(protocol.Mount{HostPath: *spec.HostPath, MountPath: spec.MountPath, Mode: spec.HostPathMode})
+	if spec.HostPath != nil && spec.HostPathMode != modeNone {
+		m, err := mountOf(mountSpec{HostPath: *spec.HostPath, MountPath: spec.MountPath, Mode: spec.HostPathMode})
 		if err != nil {
 			return nil, err
 		}
 		req.Mounts = append(req.Mounts, m)
 	}
-	for _, m := range spec.Mounts(protocol.ReadWrite) { // which a living box is not given
+	for _, m := range spec.Mounts(modeReadWrite) { // which a living box is not given
 		mount, err := mountOf(m)
 		if err != nil {
 			return nil, err
@@ -235,20 +234,20 @@ func caches() map[string]string {
 }
 
 // mountOf is a mount in the words of the supervisor.
-func mountOf(m protocol.Mount) (policy.Mount, error) {
+func mountOf(m mountSpec) (policy.Mount, error) {
 	source := path.Clean(m.HostPath)
-	if protocol.Blocked(source) {
-		return policy.Mount{}, protocol.Errorf("BoxValidationError", "host_path %s is blocked for security", m.HostPath)
+	if blockedPath(source) {
+		return policy.Mount{}, refusalf("BoxValidationError", "host_path %s is blocked for security", m.HostPath)
 	}
 	return policy.Mount{Source: source, Target: path.Clean(m.MountPath), Mode: m.Mode}, nil
 }
 
 // syncMounts gives a living session the read-only extra mounts of a spec, and takes away all others. What is open of those
 // stays so.
-func (b *Boxes) syncMounts(ctx context.Context, s *session.Session, spec *protocol.Spec) error {
+func (b *Boxes) syncMounts(ctx context.Context, s *session.Session, spec *boxSpec) error {
 	wanted := map[string]policy.Mount{}
 	var order []string
-	for _, m := range spec.Mounts(protocol.ReadOnly) {
+	for _, m := range spec.Mounts(modeReadOnly) {
 		mount, err := mountOf(m)
 		if err != nil {
 			return err
@@ -295,7 +294,7 @@ func (b *Boxes) reserve(physical string) (release func(), err error) {
 		}
 	}
 	if count >= most {
-		return nil, protocol.Errorf("BoxCapacityExceededError", "Box session capacity reached (%d)", most)
+		return nil, refusalf("BoxCapacityExceededError", "Box session capacity reached (%d)", most)
 	}
 	b.reserved[physical] = struct{}{}
 	return func() {
@@ -316,7 +315,7 @@ func mountError(err error, physical string) error {
 	if d := fault.DenialOf(err); d == nil || d.Layer != fault.LayerMount {
 		return explain(err, physical)
 	}
-	return protocol.Errorf("BoxValidationError", "%v (allowed directories are listed in mounts.allow in box.toml, for the user of langbot.principal; "+
+	return refusalf("BoxValidationError", "%v (allowed directories are listed in mounts.allow in box.toml, for the user of langbot.principal; "+
 		"give LangBot an absolute box.local.host_root, since a relative one is relative to LangBot's own directory)", err)
 }
 
@@ -365,7 +364,7 @@ func (b *Boxes) bootstrap(ctx context.Context, s *session.Session) error {
 }
 
 // Get describes a session with its processes.
-func (b *Boxes) Get(ctx context.Context, t Tenant, logical string) (*protocol.Session, error) {
+func (b *Boxes) Get(ctx context.Context, t Tenant, logical string) (*sessionInfo, error) {
 	physical, err := t.physical(logical)
 	if err != nil {
 		return nil, err
@@ -375,26 +374,26 @@ func (b *Boxes) Get(ctx context.Context, t Tenant, logical string) (*protocol.Se
 		return nil, err
 	}
 	info := s.Info()
-	kept, err := protocol.ReadLabels(info.Settings.Labels)
+	kept, err := readLabels(info.Settings.Labels)
 	if err != nil {
 		return nil, notFound(physical)
 	}
 	m := about(t, info, kept)
 	for _, p := range b.known(s) {
 		if m.Processes == nil {
-			m.Processes = map[string]*protocol.ProcessInfo{}
+			m.Processes = map[string]*processInfo{}
 		}
 		m.Processes[p.Spec().ID] = b.process(ctx, t, s, p)
 	}
-	m.Default = m.Processes[protocol.DefaultProcess]
+	m.Default = m.Processes[defaultProcess]
 	return m, nil
 }
 
 // List describes the sessions of a tenant.
-func (b *Boxes) List(t Tenant) []*protocol.Session {
-	list := []*protocol.Session{}
+func (b *Boxes) List(t Tenant) []*sessionInfo {
+	list := []*sessionInfo{}
 	for _, info := range b.list() {
-		kept, err := protocol.ReadLabels(info.Settings.Labels)
+		kept, err := readLabels(info.Settings.Labels)
 		if err != nil || !strings.HasPrefix(info.ID, t.Prefix) || info.State != session.StateReady {
 			continue
 		}

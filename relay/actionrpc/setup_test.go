@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 func TestTheDialectIsOffAndClosedByItself(t *testing.T) {
@@ -71,7 +70,7 @@ func told(t *testing.T, inits ...string) (*actionrpc.InitConfig, string) {
 	t.Helper()
 	has := actionrpc.DefaultInit()
 	for i, text := range inits {
-		fields, ok := protocol.Object(json.RawMessage(text))
+		fields, ok := object(json.RawMessage(text))
 		if !ok {
 			t.Fatal(text)
 		}
@@ -163,7 +162,7 @@ func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
 	t.Parallel()
 	const local = `"local":{"host_root":"/srv/box","default_workspace":"/var/x","allowed_mount_roots":["/srv/box"]}`
 	for admission, want := range map[string]string{`{"required":true}`: "", `{"requierd":true}`: "unknown key", `[]`: "object"} {
-		fields, _ := protocol.Object(json.RawMessage(`{` + local + `,"limits":{"max_sessions":3},"admission":` + admission + `}`))
+		fields, _ := object(json.RawMessage(`{` + local + `,"limits":{"max_sessions":3},"admission":` + admission + `}`))
 		next, err := actionrpc.DefaultInit().Merge(fields)
 		if err == nil || !strings.Contains(err.Error(), "outside allowed_mount_roots") {
 			t.Fatalf("%s: %v", admission, err)
@@ -173,7 +172,7 @@ func TestAnInitWhoseDirectoriesAreRefusedStillRequiresAdmission(t *testing.T) {
 		}
 	}
 	// One with a bad limit changes nothing, as the protocol has it.
-	fields, _ := protocol.Object(json.RawMessage(`{"limits":{"max_sessions":-3},"admission":{"required":true}}`))
+	fields, _ := object(json.RawMessage(`{"limits":{"max_sessions":-3},"admission":{"required":true}}`))
 	if next, err := actionrpc.DefaultInit().Merge(fields); next != nil || err == nil {
 		t.Errorf("%+v, %v", next, err)
 	}
@@ -186,12 +185,12 @@ func TestWhatABoxdBeforeWasToldHoldsUntilTheFirstInit(t *testing.T) {
 		t.Fatalf("%+v", has)
 	}
 	for text, want := range map[string]bool{`{}`: false, `{"admission":{"required":false}}`: false, `{"admission":{"required":true}}`: true, `{"admission":7}`: true} {
-		fields, _ := protocol.Object(json.RawMessage(text))
+		fields, _ := object(json.RawMessage(text))
 		next, err := has.Merge(fields)
 		if err != nil || next.Required != want {
 			t.Fatalf("%s: %+v, %v", text, next, err)
 		}
-		off, _ := protocol.Object(json.RawMessage(`{"admission":{"required":false}}`))
+		off, _ := object(json.RawMessage(`{"admission":{"required":false}}`))
 		if again, err := next.Merge(off); err != nil || again.Required != want || want && again.Broken == "" {
 			t.Errorf("%s, and then off: %+v, %v", text, again, err)
 		}
@@ -201,7 +200,7 @@ func TestWhatABoxdBeforeWasToldHoldsUntilTheFirstInit(t *testing.T) {
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`{"limits":{"max_sessions":1},"local":{"host_root":"/x"},"admission":{"required":true},"backend":"local"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		fields, ok := protocol.Object(text)
+		fields, ok := object(text)
 		if !ok {
 			return
 		}

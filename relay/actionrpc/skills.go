@@ -15,8 +15,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
-
 	"github.com/boxd-dev/boxd/skills"
 )
 
@@ -26,24 +24,24 @@ const root = "/run/boxd/langbot-skills/tenants"
 
 // Lend takes the mounts of a Workspace's skills out of what a session is to have besides, and says which skills they
 // are: boxd mounts those itself. A path of another Workspace's is refused, and so is one that is below a skill.
-func Lend(spec *protocol.Spec, principal, namespace string) error {
+func Lend(spec *boxSpec, principal, namespace string) error {
 	r := &SkillRequest{Principal: principal, Namespace: namespace}
 	spec.SkillsOf = r.owner()
-	var rest []protocol.Mount
+	var rest []mountSpec
 	for _, m := range spec.ExtraMounts {
 		at := path.Clean(m.HostPath)
 		if !within(at, root) {
 			rest = append(rest, m)
 			continue
 		}
-		if m.Mode == protocol.None {
+		if m.Mode == modeNone {
 			continue
 		}
 		name, ok := strings.CutPrefix(at, r.root()+"/")
 		if !ok || skills.CheckLooseName(name) != nil {
 			return refuseSkill("host_path %s is no skill of this Workspace", m.HostPath)
 		}
-		spec.Skills = append(spec.Skills, protocol.Lent{Name: name, At: path.Clean(m.MountPath), ReadOnly: m.Mode == protocol.ReadOnly})
+		spec.Skills = append(spec.Skills, skillMount{Name: name, At: path.Clean(m.MountPath), ReadOnly: m.Mode == modeReadOnly})
 	}
 	spec.ExtraMounts = rest
 	return nil
@@ -51,7 +49,7 @@ func Lend(spec *protocol.Spec, principal, namespace string) error {
 
 // lendNamed gives a session the one skill that it names, where LangBot wants that; without a name there is nothing to
 // give. It reports whether the Workspace has it.
-func lendNamed(spec *protocol.Spec, from *skills.Store, principal, namespace string) bool {
+func lendNamed(spec *boxSpec, from *skills.Store, principal, namespace string) bool {
 	r := &SkillRequest{Principal: principal, Namespace: namespace}
 	spec.SkillsOf = r.owner()
 	if spec.SkillName == "" {
@@ -60,7 +58,7 @@ func lendNamed(spec *protocol.Spec, from *skills.Store, principal, namespace str
 	if k, err := from.Get(r.owner(), spec.SkillName); err != nil || k.BuiltIn {
 		return false
 	}
-	spec.Skills = []protocol.Lent{{Name: spec.SkillName, At: protocol.Workspace + "/.skills/" + spec.SkillName, ReadOnly: true}}
+	spec.Skills = []skillMount{{Name: spec.SkillName, At: workspacePath + "/.skills/" + spec.SkillName, ReadOnly: true}}
 	return true
 }
 
@@ -125,14 +123,14 @@ func (r *SkillRequest) skill(k *skills.Skill) *Skill {
 
 // refused is every failure of the actions that LangBot's runtime catches itself.
 func refused(err error) error {
-	if e, ok := errors.AsType[*protocol.Error](err); ok {
-		return protocol.Errorf("BoxValidationError", "%s", e.Text)
+	if e, ok := errors.AsType[*refusal](err); ok {
+		return refusalf("BoxValidationError", "%s", e.Text)
 	}
-	return protocol.Errorf("BoxValidationError", "%s", err.Error())
+	return refusalf("BoxValidationError", "%s", err.Error())
 }
 
 func refuseSkill(text string, args ...any) error {
-	return protocol.Errorf("BoxValidationError", text, args...)
+	return refusalf("BoxValidationError", text, args...)
 }
 
 // get is a skill of the Workspace's own: those that boxd brings are not LangBot's.
@@ -161,7 +159,7 @@ func (s *Skills) List(ctx context.Context, r *SkillRequest) (any, error) {
 			continue // it has gone meanwhile, or cannot be read: the others can
 		}
 		if size += len(whole.Instructions) + len(whole.Description) + len(whole.DisplayName); size > maxText {
-			return nil, protocol.Errorf("ValueError", "Skill listing exceeds the configured text limit")
+			return nil, refusalf("ValueError", "Skill listing exceeds the configured text limit")
 		}
 		list = append(list, r.skill(whole))
 	}
@@ -187,7 +185,7 @@ func (s *Skills) Get(_ context.Context, r *SkillRequest) (any, error) {
 // asked is what a request says of a skill.
 func (r *SkillRequest) asked() (*SkillRequest, error) {
 	raw, given := r.Data["skill"]
-	fields, ok := protocol.Object(raw)
+	fields, ok := objectOf(raw)
 	switch {
 	case !given:
 		return nil, refuseSkill("'skill'")

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/relay/actionrpc"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 const most = 100_000
@@ -23,7 +22,7 @@ func putUpload(t *testing.T, s *actionrpc.Uploads, key string, index, amount any
 
 func putText(t *testing.T, s *actionrpc.Uploads, text string) string {
 	t.Helper()
-	fields, ok := protocol.Object(json.RawMessage(text))
+	fields, ok := object(json.RawMessage(text))
 	if !ok {
 		t.Fatal(text)
 	}
@@ -145,7 +144,7 @@ func TestConnectionsHaveTheRoomOfAllTogether(t *testing.T) {
 func FuzzPut(f *testing.F) {
 	f.Add([]byte(`{"file_key":"a","chunk_index":0,"chunk_amount":1,"chunk_base64":"eA=="}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		fields, ok := protocol.Object(text)
+		fields, ok := object(text)
 		if !ok {
 			return
 		}

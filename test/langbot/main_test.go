@@ -20,7 +20,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+	"github.com/boxd-dev/boxd/relay/actionrpc"
 )
 
 const (
@@ -198,7 +198,7 @@ func (c *rpc) gets(action, data string, v any) {
 func (c *rpc) refused(action, data, want string) {
 	c.t.Helper()
 	r := c.ask(action, data)
-	got := strings.ReplaceAll(r.Message, protocol.Prefix(protocol.Namespace(instance, c.workspace), int64(c.generation)), "PHYS-")
+	got := strings.ReplaceAll(r.Message, actionrpc.Prefix(actionrpc.Namespace(instance, c.workspace), int64(c.generation)), "PHYS-")
 	exact := got == want
 	if begin, ok := strings.CutSuffix(want, "…"); ok {
 		exact = strings.HasPrefix(got, begin)

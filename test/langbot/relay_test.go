@@ -15,7 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
+	"github.com/boxd-dev/boxd/relay/actionrpc"
 )
 
 // of are the headers of a relay.
@@ -25,7 +25,7 @@ func of(workspace, generation string) http.Header {
 
 // physical is the id that the session of a connection has in boxd.
 func (c *rpc) physical(session string) string {
-	return protocol.Prefix(protocol.Namespace(instance, c.workspace), int64(c.generation)) + session
+	return actionrpc.Prefix(actionrpc.Namespace(instance, c.workspace), int64(c.generation)) + session
 }
 
 // attach connects to a managed process.

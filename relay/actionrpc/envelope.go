@@ -2,7 +2,7 @@
 
 // The messages of LangBot's action RPC: requests with their context, answers, errors.
 
-package protocol
+package actionrpc
 
 import (
 	"encoding/json"
@@ -14,39 +14,39 @@ import (
 
 // Bounds of the protocol.
 const (
-	MaxMessage = 16 << 20 // bytes of a message, either way
-	MaxCalls   = 128      // of one connection that are under way
-	maxText    = 4096     // characters of an error
+	MaxMessage   = 16 << 20 // bytes of a message, either way
+	maxCalls     = 128      // of one connection that are under way
+	maxErrorText = 4096     // characters of an error
 )
 
-// Unknown is the number of a request that has none.
-const Unknown = -1
+// unknownSeq is the number of a request that has none.
+const unknownSeq = -1
 
-// Request is what a client asks for.
-type Request struct {
+// request is what a client asks for.
+type request struct {
 	Seq     int64
 	Action  string
 	Data    map[string]json.RawMessage
-	Context *Context // nil: it came without
+	Context *actionContext // nil: it came without
 }
 
-// Context says for which Workspace an action is.
-type Context struct {
+// actionContext says for which Workspace an action is.
+type actionContext struct {
 	Instance   string
 	Workspace  string
 	Generation int64 // of its placement, 1 or more
 }
 
-// MaxValues is how many values a message has at the most, names with them: reading one takes more memory than its text.
-const MaxValues = 200_000
+// maxValues is how many values a message has at the most, names with them: reading one takes more memory than its text.
+const maxValues = 200_000
 
-// Sparse reports whether a message has no more values than that. What is no JSON may be.
-func Sparse(text []byte) bool {
+// fewValues reports whether a message has no more values than that. What is no JSON may be.
+func fewValues(text []byte) bool {
 	values := 1
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
 		case ',', ':', '[', '{':
-			if values++; values > MaxValues {
+			if values++; values > maxValues {
 				return false
 			}
 		case '"':
@@ -60,9 +60,9 @@ func Sparse(text []byte) bool {
 	return true
 }
 
-// Parse reads a message. A request of nil without an error is nothing that is answered. With an error, seq is the
+// parseRequest reads a message. A request of nil without an error is nothing that is answered. With an error, seq is the
 // number that the answer has.
-func Parse(text []byte) (req *Request, seq int64, err error) {
+func parseRequest(text []byte) (req *request, seq int64, err error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(text, &fields) != nil || fields == nil {
 		return nil, 0, nil //nolint:nilerr // what is no object is passed over, as the protocol has it
@@ -71,21 +71,21 @@ func Parse(text []byte) (req *Request, seq int64, err error) {
 	if _, is := fields["action"]; !is || answer {
 		return nil, 0, nil
 	}
-	r := &Request{Seq: Unknown}
+	r := &request{Seq: unknownSeq}
 	var bad problems
-	if n, ok := Int(fields["seq_id"]); ok {
+	if n, ok := coerceInt(fields["seq_id"]); ok {
 		r.Seq = n
 	} else {
 		bad.add("seq_id", "Input should be a valid integer")
 	}
 	var ok bool
-	if r.Action, ok = String(fields["action"]); !ok {
+	if r.Action, ok = stringOf(fields["action"]); !ok {
 		bad.add("action", "Input should be a valid string")
 	}
-	if r.Data, ok = Object(fields["data"]); !ok {
+	if r.Data, ok = objectOf(fields["data"]); !ok {
 		bad.add("data", "Input should be a valid dictionary")
 	}
-	if raw := fields["context"]; !Null(raw) {
+	if raw := fields["context"]; !isNull(raw) {
 		r.Context = parseContext(raw, &bad)
 	}
 	if err := bad.error("ActionRequest"); err != nil {
@@ -98,26 +98,26 @@ var digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // parseContext reads either form of a context: the second one is that of an installation, whose own fields mean
 // nothing here.
-func parseContext(raw json.RawMessage, bad *problems) *Context {
-	fields, ok := Object(raw)
+func parseContext(raw json.RawMessage, bad *problems) *actionContext {
+	fields, ok := objectOf(raw)
 	if !ok {
 		bad.add("context", "Input should be a valid dictionary")
 		return nil
 	}
-	c := &Context{Generation: 1}
+	c := &actionContext{Generation: 1}
 	text := func(name string, required bool) (s string) {
 		raw, given := fields[name]
-		if !given && !required || Null(raw) && !required {
+		if !given && !required || isNull(raw) && !required {
 			return ""
 		}
-		s, ok := String(raw)
+		s, ok := stringOf(raw)
 		if s = strings.TrimSpace(s); !ok || s == "" {
 			bad.add("context."+name, "Value error, must not be empty")
 		}
 		return s
 	}
 	whole := func(name string) int64 {
-		n, ok := Int(fields[name])
+		n, ok := coerceInt(fields[name])
 		if !ok || n < 1 {
 			bad.add("context."+name, "Input should be greater than or equal to 1")
 		}
@@ -132,7 +132,7 @@ func parseContext(raw json.RawMessage, bad *problems) *Context {
 	text("installation_uuid", revision || artifact)
 	if revision || artifact {
 		whole("runtime_revision")
-		if s, ok := String(fields["artifact_digest"]); !ok || !digest.MatchString(s) {
+		if s, ok := stringOf(fields["artifact_digest"]); !ok || !digest.MatchString(s) {
 			bad.add("context.artifact_digest", "String should match pattern '^[0-9a-f]{64}$'")
 		}
 	}
@@ -155,11 +155,11 @@ func (p problems) error(model string) error {
 	if len(p) == 0 {
 		return nil
 	}
-	return Errorf("ValidationError", "%s", Report(model, p))
+	return refusalf("ValidationError", "%s", problemText(model, p))
 }
 
-// Report is the text about what is wrong with the fields of a model.
-func Report(model string, wrong []string) string {
+// problemText is the text about what is wrong with the fields of a model.
+func problemText(model string, wrong []string) string {
 	s := "s"
 	if len(wrong) == 1 {
 		s = ""
@@ -167,22 +167,22 @@ func Report(model string, wrong []string) string {
 	return fmt.Sprintf("%d validation error%s for %s\n%s", len(wrong), s, model, strings.Join(wrong, "\n"))
 }
 
-// Error is a refusal in the words of the protocol: clients look for the class.
-type Error struct {
+// refusal is an error in the words of the protocol: clients look for the class.
+type refusal struct {
 	Class string // "BoxValidationError"; "": none
 	Text  string
 }
 
-// Errorf returns an Error of a class.
-func Errorf(class, format string, args ...any) *Error {
-	return &Error{Class: class, Text: fmt.Sprintf(format, args...)}
+// refusalf returns a refusal of a class.
+func refusalf(class, format string, args ...any) *refusal {
+	return &refusal{Class: class, Text: fmt.Sprintf(format, args...)}
 }
 
 // Error is the text of an answer: the class first, whatever stands in the rest.
-func (e *Error) Error() string {
+func (e *refusal) Error() string {
 	text := e.Text
-	if utf8.RuneCountInString(text) > maxText {
-		text = string([]rune(text)[:maxText]) + "... [protocol error truncated]"
+	if utf8.RuneCountInString(text) > maxErrorText {
+		text = string([]rune(text)[:maxErrorText]) + "... [protocol error truncated]"
 	}
 	if e.Class == "" {
 		return text
@@ -190,9 +190,9 @@ func (e *Error) Error() string {
 	return e.Class + ": " + text
 }
 
-// Busy is the refusal of one call too many on a connection.
-func Busy() error {
-	return Errorf("", "Runtime connection is busy (max %d concurrent actions)", MaxCalls)
+// tooManyCalls is the refusal of one call too many on a connection.
+func tooManyCalls() error {
+	return refusalf("", "Runtime connection is busy (max %d concurrent actions)", maxCalls)
 }
 
 // answer is what a client gets; the order of its fields is that of the reference.
@@ -204,20 +204,20 @@ type answer struct {
 	Chunk   string `json:"chunk_status"`
 }
 
-// Success is the answer to a request that has come to something; one that would be too long becomes an error.
-func Success(seq int64, data any) []byte {
+// success is the answer to a request that has come to something; one that would be too long becomes an error.
+func success(seq int64, data any) []byte {
 	text, err := json.Marshal(answer{seq, 0, "success", data, "continue"})
 	if err != nil {
-		return Failure(seq, Errorf("RuntimeError", "the answer cannot be written"))
+		return failure(seq, refusalf("RuntimeError", "the answer cannot be written"))
 	}
 	if len(text) > MaxMessage {
-		return Failure(seq, Errorf("ValueError", "Runtime message exceeds %d byte limit", MaxMessage))
+		return failure(seq, refusalf("ValueError", "Runtime message exceeds %d byte limit", MaxMessage))
 	}
 	return text
 }
 
-// Failure is the answer to a request that has failed.
-func Failure(seq int64, err error) []byte {
+// failure is the answer to a request that has failed.
+func failure(seq int64, err error) []byte {
 	text, _ := json.Marshal(answer{seq, 1, err.Error(), struct{}{}, "continue"}) // plain data: cannot fail
 	return text
 }

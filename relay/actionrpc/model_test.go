@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package protocol_test
+package actionrpc
 
 import (
 	"encoding/json"
@@ -11,22 +11,20 @@ import (
 	"unicode"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/boxd-dev/boxd/relay/actionrpc/protocol"
 )
 
 func TestIDsAreThoseOfTheReference(t *testing.T) {
 	t.Parallel()
-	ns := protocol.Namespace("probe-instance", "w1")
+	ns := Namespace("probe-instance", "w1")
 	if ns != "ws-47998c0fa608dea5e8702d8a" { // by sha256sum
 		t.Fatalf("namespace %s", ns)
 	}
-	prefix := protocol.Prefix(ns, 1)
+	prefix := Prefix(ns, 1)
 	for logical, want := range map[string]string{
 		"s-42": "ws-47998c0fa608dea5e8702d8a-g1-s-42", "person_12 34/ä?": prefix + "person_12-34", " x ": prefix + "x", "a//b": prefix + "a-b",
 		"": "ValueError: Box session_id must not be empty", " ": "ValueError: Box session_id must not be empty", "??": "ValueError: Box session_id must contain a valid character",
 	} {
-		got, err := protocol.Physical(prefix, logical)
+		got, err := physicalID(prefix, logical)
 		if err != nil {
 			got = err.Error()
 		}
@@ -35,7 +33,7 @@ func TestIDsAreThoseOfTheReference(t *testing.T) {
 		}
 	}
 	for id, want := range map[string]int64{prefix + "x": 1, ns + "-g12-g5-x": 12, ns + "-g7": 0, ns + "-gx-y": 0, "other-g1-x": 0, ns + "-g0-x": 0} {
-		if n, ok := protocol.Generation(ns, id); ok != (want > 0) || ok && n != want {
+		if n, ok := generationOf(ns, id); ok != (want > 0) || ok && n != want {
 			t.Errorf("%s: %d, %v", id, n, ok)
 		}
 	}
@@ -43,7 +41,7 @@ func TestIDsAreThoseOfTheReference(t *testing.T) {
 
 func fields(t *testing.T, text string) map[string]json.RawMessage {
 	t.Helper()
-	f, ok := protocol.Object(json.RawMessage(text))
+	f, ok := objectOf(json.RawMessage(text))
 	if !ok {
 		t.Fatal(text)
 	}
@@ -52,17 +50,17 @@ func fields(t *testing.T, text string) map[string]json.RawMessage {
 
 func TestASpecHasTheDefaultsOfTheReference(t *testing.T) {
 	t.Parallel()
-	got, err := protocol.ReadSpec(fields(t, `{"session_id":" s ","host_path":null,"unknown":1}`))
-	want := &protocol.Spec{
+	got, err := readSpec(fields(t, `{"session_id":" s ","host_path":null,"unknown":1}`))
+	want := &boxSpec{
 		SessionID: "s", Workdir: "/workspace", TimeoutSec: 30, Network: "off", Env: map[string]string{}, Image: "rockchin/langbot-sandbox:latest", HostPathMode: "rw",
 		MountPath: "/workspace", CPUs: 1, MemoryMB: 512, PidsLimit: 128, ReadOnlyRootfs: true,
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	got, err = protocol.ReadSpec(fields(t, `{"session_id":"s","timeout_sec":"5","cpus":"2","persistent":"yes","memory_mb":64.0,"mount_path":"/data","workdir":"","host_path":" /srv/x ",
+	got, err = readSpec(fields(t, `{"session_id":"s","timeout_sec":"5","cpus":"2","persistent":"yes","memory_mb":64.0,"mount_path":"/data","workdir":"","host_path":" /srv/x ",
 		"extra_mounts":[{"host_path":"/a","mount_path":"/b"},{"host_path":"/a","mount_path":"/c","mode":"none"}],"skill_name":" "}`))
-	if err != nil || got.TimeoutSec != 5 || got.CPUs != 2 || !got.Persistent || got.MemoryMB != 64 || got.Workdir != "/data" || *got.HostPath != "/srv/x" || len(got.Mounts(protocol.ReadWrite)) != 1 || got.SkillName != "" {
+	if err != nil || got.TimeoutSec != 5 || got.CPUs != 2 || !got.Persistent || got.MemoryMB != 64 || got.Workdir != "/data" || *got.HostPath != "/srv/x" || len(got.Mounts(modeReadWrite)) != 1 || got.SkillName != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -95,7 +93,7 @@ func TestWhatIsWrongWithASpecIsSaidInTheWordsOfTheReference(t *testing.T) {
 		`{"session_id":"s","host_path":"/srv/x","workdir":"/workspacex"}`:           "workdir must stay under mount_path when host_path is provided",
 		`{"session_id":"s","host_path":"/srv/x","workdir":"/tmp","cpus":"nothing"}`: "Input should be a valid number",
 	} {
-		_, err := protocol.ReadSpec(fields(t, text))
+		_, err := readSpec(fields(t, text))
 		if err == nil || !regexp.MustCompile(`^BoxValidationError: [12] validation errors? for BoxSpec\n`).MatchString(err.Error()) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
@@ -104,8 +102,8 @@ func TestWhatIsWrongWithASpecIsSaidInTheWordsOfTheReference(t *testing.T) {
 
 func TestAProcessIsReadAndRefused(t *testing.T) {
 	t.Parallel()
-	got, err := protocol.ReadProcess(json.RawMessage(`{"command":" python3 ","args":["-u","x"],"env":{"A":"b"}}`))
-	want := &protocol.Process{ID: "default", Command: "python3", Args: []string{"-u", "x"}, Env: map[string]string{"A": "b"}, Cwd: "/workspace"}
+	got, err := readProcess(json.RawMessage(`{"command":" python3 ","args":["-u","x"],"env":{"A":"b"}}`))
+	want := &processSpec{ID: "default", Command: "python3", Args: []string{"-u", "x"}, Env: map[string]string{"A": "b"}, Cwd: "/workspace"}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
@@ -113,7 +111,7 @@ func TestAProcessIsReadAndRefused(t *testing.T) {
 		`{"command":" "}`: "command must not be empty", `{"command":"x","cwd":"y"}`: "cwd must be an absolute path inside the sandbox", `{"command":"x","args":[1]}`: "valid string",
 		`[]`: "valid dictionary", `null`: "valid dictionary", `{"command":"x","memory_mb":-1}`: "greater than or equal to 0",
 	} {
-		if _, err := protocol.ReadProcess(json.RawMessage(text)); err == nil || !strings.HasPrefix(err.Error(), "BoxValidationError: ") || !strings.Contains(err.Error(), want) {
+		if _, err := readProcess(json.RawMessage(text)); err == nil || !strings.HasPrefix(err.Error(), "BoxValidationError: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -121,8 +119,8 @@ func TestAProcessIsReadAndRefused(t *testing.T) {
 
 func TestTheFirstDifferenceIsPrintedAsPythonDoes(t *testing.T) {
 	t.Parallel()
-	with := func(text string) *protocol.SpecSnapshot {
-		s, err := protocol.ReadSpec(fields(t, `{"session_id":"s"`+text+`}`))
+	with := func(text string) *specSnapshot {
+		s, err := readSpec(fields(t, `{"session_id":"s"`+text+`}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +159,7 @@ func TestTheFirstDifferenceIsPrintedAsPythonDoes(t *testing.T) {
 
 func TestWhatIsKeptComesBackFromLabels(t *testing.T) {
 	t.Parallel()
-	s, err := protocol.ReadSpec(fields(t, `{"session_id":"s","host_path":"/srv/`+strings.Repeat("ä𝄞", 500)+`","image":"a\u0085b"}`))
+	s, err := readSpec(fields(t, `{"session_id":"s","host_path":"/srv/`+strings.Repeat("ä𝄞", 500)+`","image":"a\u0085b"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,11 +169,11 @@ func TestWhatIsKeptComesBackFromLabels(t *testing.T) {
 			t.Errorf("label %q: %q", k, v)
 		}
 	}
-	got, err := protocol.ReadLabels(labels)
+	got, err := readLabels(labels)
 	if diff := cmp.Diff(s.Keep(), got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	if _, err := protocol.ReadLabels(map[string]string{"other": "x"}); err == nil {
+	if _, err := readLabels(map[string]string{"other": "x"}); err == nil {
 		t.Error("somebody else's session is taken for ours")
 	}
 }
@@ -189,21 +187,21 @@ func TestOutputIsText(t *testing.T) {
 	}{
 		{" a\nb \n", 6, "a\nb"},
 		{"\xff\xfex", 3, "\ufffd\ufffdx"},
-		{"head \n", protocol.MaxOutput + 5, "head\n... [raw output clipped at 1048576 bytes, 5 bytes discarded]"},
+		{"head \n", maxOutput + 5, "head\n... [raw output clipped at 1048576 bytes, 5 bytes discarded]"},
 	} {
-		if got := protocol.Output([]byte(tc.in), tc.total, protocol.MaxOutput); got != tc.want {
+		if got := outputText([]byte(tc.in), tc.total, maxOutput); got != tc.want {
 			t.Errorf("%q: %q", tc.in, got)
 		}
 	}
 	long := strings.Repeat("é", 5000)
-	if got := protocol.Preview([]byte(long[1:] + "\n")); got != strings.Repeat("é", 4000) {
+	if got := previewText([]byte(long[1:] + "\n")); got != strings.Repeat("é", 4000) {
 		t.Errorf("a preview of %d bytes", len(got))
 	}
 }
 
 func TestTimesHaveMicroseconds(t *testing.T) {
 	t.Parallel()
-	text, err := json.Marshal(protocol.Time(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.FixedZone("x", 3600))))
+	text, err := json.Marshal(wireTime(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.FixedZone("x", 3600))))
 	if err != nil || string(text) != `"2026-01-02T02:04:05.000006Z"` {
 		t.Errorf("%s, %v", text, err)
 	}
@@ -213,18 +211,18 @@ func FuzzReadSpec(f *testing.F) {
 	f.Add([]byte(`{"session_id":"s","extra_mounts":[{"host_path":"/a","mount_path":"/b"}],"env":{"a":"b"}}`))
 	f.Add([]byte(`{"session_id":1,"cpus":"x","env":[]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		object, ok := protocol.Object(text)
+		object, ok := objectOf(text)
 		if !ok {
 			return
 		}
-		s, err := protocol.ReadSpec(object)
+		s, err := readSpec(object)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "BoxValidationError: ") {
 				t.Fatal(err)
 			}
 			return
 		}
-		back, err := protocol.ReadLabels(s.Keep().Labels())
+		back, err := readLabels(s.Keep().Labels())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +235,7 @@ func FuzzReadSpec(f *testing.F) {
 func FuzzReadProcess(f *testing.F) {
 	f.Add([]byte(`{"command":"x","args":["a"],"env":{"a":"b"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		p, err := protocol.ReadProcess(text)
+		p, err := readProcess(text)
 		if err == nil && (p.Command == "" || p.Args == nil) {
 			t.Fatalf("%+v", p)
 		}
@@ -247,15 +245,15 @@ func FuzzReadProcess(f *testing.F) {
 func FuzzPhysical(f *testing.F) {
 	f.Add("person_12 34/ä?")
 	f.Fuzz(func(t *testing.T, logical string) {
-		prefix := protocol.Prefix(protocol.Namespace("i", "w"), 3)
-		id, err := protocol.Physical(prefix, logical)
+		prefix := Prefix(Namespace("i", "w"), 3)
+		id, err := physicalID(prefix, logical)
 		if err != nil {
 			return
 		}
-		if n, ok := protocol.Generation(protocol.Namespace("i", "w"), id); !ok || n != 3 {
+		if n, ok := generationOf(Namespace("i", "w"), id); !ok || n != 3 {
 			t.Fatalf("%q: %s", logical, id)
 		}
-		if again, err := protocol.Physical(prefix, strings.TrimPrefix(id, prefix)); err != nil || again != id {
+		if again, err := physicalID(prefix, strings.TrimPrefix(id, prefix)); err != nil || again != id {
 			t.Fatalf("%q: %s, then %s", logical, id, again)
 		}
 	})
@@ -263,12 +261,12 @@ func FuzzPhysical(f *testing.F) {
 
 func TestAnIDHasItsParts(t *testing.T) {
 	t.Parallel()
-	ns := protocol.Namespace("i", "w")
-	if namespace, generation, logical, ok := protocol.Parts(protocol.Prefix(ns, 12) + "a-g3-b"); !ok || namespace != ns || generation != 12 || logical != "a-g3-b" {
+	ns := Namespace("i", "w")
+	if namespace, generation, logical, ok := splitID(Prefix(ns, 12) + "a-g3-b"); !ok || namespace != ns || generation != 12 || logical != "a-g3-b" {
 		t.Errorf("%s %d %s %v", namespace, generation, logical, ok)
 	}
 	for _, id := range []string{"", "ws-", ns, ns + "-g1", ns + "-gx-y", "langbot-probe-0123456789abcdef0123456789", "xx" + ns + "-g1-s"} {
-		if _, _, _, ok := protocol.Parts(id); ok {
+		if _, _, _, ok := splitID(id); ok {
 			t.Errorf("%s has parts", id)
 		}
 	}

@@ -2,7 +2,7 @@
 
 // JSON values are coerced as LangBot's own runtime does (Pydantic): "30" and 30.0 are 30, "yes" is true.
 
-package protocol
+package actionrpc
 
 import (
 	"bytes"
@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// Null reports whether a value is not there, or null.
-func Null(raw json.RawMessage) bool {
+// isNull reports whether a value is not there, or null.
+func isNull(raw json.RawMessage) bool {
 	return len(raw) == 0 || bytes.Equal(bytes.TrimSpace(raw), []byte("null"))
 }
 
-// String reads a string; nothing else is one.
-func String(raw json.RawMessage) (string, bool) {
+// stringOf reads a string; nothing else is one.
+func stringOf(raw json.RawMessage) (string, bool) {
 	var s *string
 	if json.Unmarshal(raw, &s) != nil || s == nil {
 		return "", false
@@ -29,15 +29,15 @@ func String(raw json.RawMessage) (string, bool) {
 // exact is the largest whole number up to which every float is one.
 const exact = 1 << 53
 
-// Int reads a whole number: also one of a string, a truth value, and a float without a fraction.
-func Int(raw json.RawMessage) (int64, bool) {
+// coerceInt reads a whole number: also one of a string, a truth value, and a float without a fraction.
+func coerceInt(raw json.RawMessage) (int64, bool) {
 	if b, ok := truth(raw); ok {
 		if b {
 			return 1, true
 		}
 		return 0, true
 	}
-	text, ok := String(raw)
+	text, ok := stringOf(raw)
 	if !ok {
 		text = string(bytes.TrimSpace(raw))
 	}
@@ -52,18 +52,18 @@ func Int(raw json.RawMessage) (int64, bool) {
 	return int64(f), true
 }
 
-// Strict reads a whole number that is written as one.
-func Strict(raw json.RawMessage) (int64, bool) {
+// strictInt reads a whole number that is written as one.
+func strictInt(raw json.RawMessage) (int64, bool) {
 	n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 64)
 	return n, err == nil
 }
 
-// Float reads a finite number, also of a string or a truth value.
-func Float(raw json.RawMessage) (float64, bool) {
-	if n, ok := Int(raw); ok {
+// coerceFloat reads a finite number, also of a string or a truth value.
+func coerceFloat(raw json.RawMessage) (float64, bool) {
+	if n, ok := coerceInt(raw); ok {
 		return float64(n), true
 	}
-	text, ok := String(raw)
+	text, ok := stringOf(raw)
 	if !ok {
 		text = string(bytes.TrimSpace(raw))
 	}
@@ -74,12 +74,12 @@ func Float(raw json.RawMessage) (float64, bool) {
 	return f, true
 }
 
-// Bool reads a truth value, also as 0, 1, or one of the usual words.
-func Bool(raw json.RawMessage) (value, ok bool) {
+// coerceBool reads a truth value, also as 0, 1, or one of the usual words.
+func coerceBool(raw json.RawMessage) (value, ok bool) {
 	if b, ok := truth(raw); ok {
 		return b, true
 	}
-	text, ok := String(raw)
+	text, ok := stringOf(raw)
 	if !ok {
 		text = string(bytes.TrimSpace(raw))
 	}
@@ -102,8 +102,8 @@ func truth(raw json.RawMessage) (value, ok bool) {
 	return false, false
 }
 
-// Object reads an object; nothing else is one.
-func Object(raw json.RawMessage) (map[string]json.RawMessage, bool) {
+// objectOf reads an object; nothing else is one.
+func objectOf(raw json.RawMessage) (map[string]json.RawMessage, bool) {
 	var m map[string]json.RawMessage
 	if json.Unmarshal(raw, &m) != nil || m == nil {
 		return nil, false

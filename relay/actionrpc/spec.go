@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package protocol
+package actionrpc
 
 import (
 	"cmp"
@@ -15,14 +15,14 @@ import (
 
 // Words of the payloads.
 const (
-	On              = "on"
-	Off             = "off"
-	ReadWrite       = "rw"
-	ReadOnly        = "ro"
-	None            = "none"
-	Workspace       = "/workspace"
-	DefaultImage    = "rockchin/langbot-sandbox:latest"
-	DefaultProcess  = "default"
+	networkOn       = "on"
+	networkOff      = "off"
+	modeReadWrite   = "rw"
+	modeReadOnly    = "ro"
+	modeNone        = "none"
+	workspacePath   = "/workspace"
+	defaultImage    = "rockchin/langbot-sandbox:latest"
+	defaultProcess  = "default"
 	maxSkillName    = 64
 	defaultTimeout  = 30
 	defaultMemory   = 512
@@ -33,15 +33,15 @@ const (
 	longestHostPath = 4096
 )
 
-// Mount is a directory of the host in a session.
-type Mount struct {
+// mountSpec is a directory of the host in a session.
+type mountSpec struct {
 	HostPath  string `json:"host_path"`
 	MountPath string `json:"mount_path"`
 	Mode      string `json:"mode"`
 }
 
-// Spec asks for a session, and maybe for a command in it. Its fields are those of LangBot's BoxSpec.
-type Spec struct {
+// boxSpec asks for a session, and maybe for a command in it. Its fields are those of LangBot's BoxSpec.
+type boxSpec struct {
 	Cmd              string
 	Workdir          string
 	TimeoutSec       int64
@@ -52,7 +52,7 @@ type Spec struct {
 	HostPath         *string
 	HostPathMode     string
 	MountPath        string
-	ExtraMounts      []Mount
+	ExtraMounts      []mountSpec
 	SkillName        string
 	Persistent       bool
 	CPUs             float64
@@ -62,12 +62,12 @@ type Spec struct {
 	WorkspaceQuotaMB int64
 
 	// Skills are those of ExtraMounts that are skills of the Workspace, which is SkillsOf in the store.
-	Skills   []Lent
+	Skills   []skillMount
 	SkillsOf string
 }
 
-// Lent is a skill that a session is to have.
-type Lent struct {
+// skillMount is a skill that a session is to have.
+type skillMount struct {
 	Name string
 	At   string // where LangBot wants it in the box
 
@@ -75,17 +75,17 @@ type Lent struct {
 	Elsewhere bool // it could not be put there, and is at its own place
 }
 
-// reader reads the fields of a model, and remembers what is wrong with them.
-type reader struct {
+// payloadReader reads the fields of a model, and remembers what is wrong with them.
+type payloadReader struct {
 	fields map[string]json.RawMessage
 	at     string // what the names of fields begin with
 	wrong  []string
 }
 
-func (r *reader) bad(field, what string) { r.wrong = append(r.wrong, r.at+field+"\n  "+what) }
+func (r *payloadReader) bad(field, what string) { r.wrong = append(r.wrong, r.at+field+"\n  "+what) }
 
 // rule refuses a value in the words of LangBot.
-func (r *reader) rule(field string, ok bool, message string) {
+func (r *payloadReader) rule(field string, ok bool, message string) {
 	if !ok {
 		r.bad(field, "Value error, "+message)
 	}
@@ -93,7 +93,7 @@ func (r *reader) rule(field string, ok bool, message string) {
 
 // value reads a field as LangBot's runtime coerces it. It is usual where it is left out, and wrong, which is noted, where it
 // is of another kind.
-func value[T any](r *reader, field string, usual, wrong T, coerce func(json.RawMessage) (T, bool), kind string) T {
+func value[T any](r *payloadReader, field string, usual, wrong T, coerce func(json.RawMessage) (T, bool), kind string) T {
 	raw, given := r.fields[field]
 	if !given {
 		return usual
@@ -106,31 +106,31 @@ func value[T any](r *reader, field string, usual, wrong T, coerce func(json.RawM
 	return v
 }
 
-func (r *reader) text(field, otherwise string) string {
-	return value(r, field, otherwise, "", String, "string")
+func (r *payloadReader) text(field, otherwise string) string {
+	return value(r, field, otherwise, "", stringOf, "string")
 }
 
 // optional reads a text that may be null.
-func (r *reader) optional(field string) *string {
-	if Null(r.fields[field]) {
+func (r *payloadReader) optional(field string) *string {
+	if isNull(r.fields[field]) {
 		return nil
 	}
 	return new(strings.TrimSpace(r.text(field, "")))
 }
 
-func (r *reader) whole(field string, otherwise int64) int64 {
-	return value(r, field, otherwise, otherwise, Int, "integer")
+func (r *payloadReader) whole(field string, otherwise int64) int64 {
+	return value(r, field, otherwise, otherwise, coerceInt, "integer")
 }
 
-func (r *reader) number(field string, otherwise float64) float64 {
-	return value(r, field, otherwise, otherwise, Float, "number")
+func (r *payloadReader) number(field string, otherwise float64) float64 {
+	return value(r, field, otherwise, otherwise, coerceFloat, "number")
 }
 
-func (r *reader) truth(field string, otherwise bool) bool {
-	return value(r, field, otherwise, false, Bool, "boolean")
+func (r *payloadReader) truth(field string, otherwise bool) bool {
+	return value(r, field, otherwise, false, coerceBool, "boolean")
 }
 
-func (r *reader) oneOf(field, otherwise string, allowed ...string) string {
+func (r *payloadReader) oneOf(field, otherwise string, allowed ...string) string {
 	s := r.text(field, otherwise)
 	if _, given := r.fields[field]; given && !slices.Contains(allowed, s) {
 		r.bad(field, "Input should be '"+strings.Join(allowed, "' or '")+"'")
@@ -138,18 +138,18 @@ func (r *reader) oneOf(field, otherwise string, allowed ...string) string {
 	return s
 }
 
-func (r *reader) texts(field string) map[string]string {
+func (r *payloadReader) texts(field string) map[string]string {
 	all := map[string]string{}
 	raw, given := r.fields[field]
 	if !given {
 		return all
 	}
-	object, ok := Object(raw)
+	object, ok := objectOf(raw)
 	if !ok {
 		r.bad(field, "Input should be a valid dictionary")
 	}
 	for name, raw := range object {
-		s, ok := String(raw)
+		s, ok := stringOf(raw)
 		if !ok {
 			r.bad(field+"."+name, "Input should be a valid string")
 		}
@@ -158,20 +158,20 @@ func (r *reader) texts(field string) map[string]string {
 	return all
 }
 
-func (r *reader) list(field string) (items []json.RawMessage) {
-	if raw, given := r.fields[field]; given && (json.Unmarshal(raw, &items) != nil || Null(raw)) {
+func (r *payloadReader) list(field string) (items []json.RawMessage) {
+	if raw, given := r.fields[field]; given && (json.Unmarshal(raw, &items) != nil || isNull(raw)) {
 		r.bad(field, "Input should be a valid list")
 	}
 	return items
 }
 
 // error is what was wrong, of the class that clients look for.
-func (r *reader) error(model string) error {
+func (r *payloadReader) error(model string) error {
 	if len(r.wrong) == 0 {
 		return nil
 	}
 	slices.Sort(r.wrong) // maps have no order
-	return Errorf("BoxValidationError", "%s", Report(model, r.wrong))
+	return refusalf("BoxValidationError", "%s", problemText(model, r.wrong))
 }
 
 var windows = regexp.MustCompile(`^[A-Za-z]:[\\/]|^\\\\`)
@@ -183,13 +183,13 @@ func absoluteHost(path string) bool {
 
 func absolute(path string) bool { return strings.HasPrefix(path, "/") }
 
-// ReadSpec reads a BoxSpec. Fields that it does not know are ignored.
-func ReadSpec(fields map[string]json.RawMessage) (*Spec, error) {
-	r := &reader{fields: fields}
-	s := &Spec{
-		Cmd: strings.TrimSpace(r.text("cmd", "")), TimeoutSec: r.whole("timeout_sec", defaultTimeout), Network: r.oneOf("network", Off, Off, On),
-		SessionID: strings.TrimSpace(r.text("session_id", "")), Env: r.texts("env"), Image: r.text("image", DefaultImage), HostPath: r.optional("host_path"),
-		HostPathMode: r.oneOf("host_path_mode", ReadWrite, None, ReadOnly, ReadWrite), MountPath: strings.TrimSpace(r.text("mount_path", Workspace)),
+// readSpec reads a BoxSpec. Fields that it does not know are ignored.
+func readSpec(fields map[string]json.RawMessage) (*boxSpec, error) {
+	r := &payloadReader{fields: fields}
+	s := &boxSpec{
+		Cmd: strings.TrimSpace(r.text("cmd", "")), TimeoutSec: r.whole("timeout_sec", defaultTimeout), Network: r.oneOf("network", networkOff, networkOff, networkOn),
+		SessionID: strings.TrimSpace(r.text("session_id", "")), Env: r.texts("env"), Image: r.text("image", defaultImage), HostPath: r.optional("host_path"),
+		HostPathMode: r.oneOf("host_path_mode", modeReadWrite, modeNone, modeReadOnly, modeReadWrite), MountPath: strings.TrimSpace(r.text("mount_path", workspacePath)),
 		Persistent: r.truth("persistent", false), CPUs: r.number("cpus", 1), MemoryMB: r.whole("memory_mb", defaultMemory), PidsLimit: r.whole("pids_limit", defaultPids),
 		ReadOnlyRootfs: r.truth("read_only_rootfs", true), WorkspaceQuotaMB: r.whole("workspace_quota_mb", 0),
 	}
@@ -214,21 +214,21 @@ func ReadSpec(fields map[string]json.RawMessage) (*Spec, error) {
 	for i, raw := range r.list("extra_mounts") {
 		s.ExtraMounts = append(s.ExtraMounts, r.mount(i, raw))
 	}
-	if len(r.wrong) == 0 && s.HostPath != nil && s.HostPathMode != None {
+	if len(r.wrong) == 0 && s.HostPath != nil && s.HostPathMode != modeNone {
 		inside := s.Workdir == s.MountPath || strings.HasPrefix(s.Workdir, strings.TrimRight(s.MountPath, "/")+"/")
 		r.rule("workdir", inside, "workdir must stay under mount_path when host_path is provided")
 	}
 	return s, r.error("BoxSpec")
 }
 
-func (r *reader) mount(i int, raw json.RawMessage) Mount {
-	fields, ok := Object(raw)
-	m := &reader{fields: fields, at: "extra_mounts." + strconv.Itoa(i) + "."}
+func (r *payloadReader) mount(i int, raw json.RawMessage) mountSpec {
+	fields, ok := objectOf(raw)
+	m := &payloadReader{fields: fields, at: "extra_mounts." + strconv.Itoa(i) + "."}
 	if !ok {
 		r.bad("extra_mounts", "Input should be a valid dictionary")
-		return Mount{}
+		return mountSpec{}
 	}
-	mount := Mount{HostPath: strings.TrimSpace(m.text("host_path", "")), MountPath: strings.TrimSpace(m.text("mount_path", "")), Mode: m.oneOf("mode", ReadWrite, None, ReadOnly, ReadWrite)}
+	mount := mountSpec{HostPath: strings.TrimSpace(m.text("host_path", "")), MountPath: strings.TrimSpace(m.text("mount_path", "")), Mode: m.oneOf("mode", modeReadWrite, modeNone, modeReadOnly, modeReadWrite)}
 	m.rule("host_path", absoluteHost(mount.HostPath), hostMessage)
 	m.rule("mount_path", absolute(mount.MountPath), mountMessage)
 	r.wrong = append(r.wrong, m.wrong...)
@@ -242,22 +242,22 @@ func skillName(s string) bool {
 }
 
 // Mounts are the extra mounts of a mode, in an order of their own.
-func (s *Spec) Mounts(mode string) []Mount {
-	var list []Mount
+func (s *boxSpec) Mounts(mode string) []mountSpec {
+	var list []mountSpec
 	for _, m := range s.ExtraMounts {
 		if m.Mode == mode && !slices.Contains(list, m) {
 			list = append(list, m)
 		}
 	}
-	slices.SortFunc(list, func(a, b Mount) int {
+	slices.SortFunc(list, func(a, b mountSpec) int {
 		return cmp.Or(cmp.Compare(a.MountPath, b.MountPath), cmp.Compare(a.HostPath, b.HostPath), cmp.Compare(a.Mode, b.Mode))
 	})
 	return list
 }
 
-// Blocked reports whether a directory of the host is one that LangBot's runtime never lends, by its name alone. What
+// blockedPath reports whether a directory of the host is one that LangBot's runtime never lends, by its name alone. What
 // it really is, the keeper finds out.
-func Blocked(path string) bool {
+func blockedPath(path string) bool {
 	for _, dir := range []string{"/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/var/run"} {
 		if path == dir || strings.HasPrefix(path, dir+"/") {
 			return true
@@ -266,8 +266,8 @@ func Blocked(path string) bool {
 	return strings.Trim(path, "/") == ""
 }
 
-// Process asks for a managed process. Its fields are those of LangBot's BoxManagedProcessSpec.
-type Process struct {
+// processSpec asks for a managed process. Its fields are those of LangBot's BoxManagedProcessSpec.
+type processSpec struct {
 	ID       string
 	Command  string
 	Args     []string
@@ -276,20 +276,20 @@ type Process struct {
 	MemoryMB int64
 }
 
-// ReadProcess reads a BoxManagedProcessSpec.
-func ReadProcess(raw json.RawMessage) (*Process, error) {
-	fields, ok := Object(raw)
-	r := &reader{fields: fields}
+// readProcess reads a BoxManagedProcessSpec.
+func readProcess(raw json.RawMessage) (*processSpec, error) {
+	fields, ok := objectOf(raw)
+	r := &payloadReader{fields: fields}
 	if !ok {
 		r.bad("spec", "Input should be a valid dictionary")
 		return nil, r.error("BoxManagedProcessSpec")
 	}
-	p := &Process{
-		ID: r.text("process_id", DefaultProcess), Command: strings.TrimSpace(r.text("command", "")), Env: r.texts("env"),
-		Cwd: strings.TrimSpace(r.text("cwd", Workspace)), MemoryMB: r.whole("memory_mb", 0), Args: []string{},
+	p := &processSpec{
+		ID: r.text("process_id", defaultProcess), Command: strings.TrimSpace(r.text("command", "")), Env: r.texts("env"),
+		Cwd: strings.TrimSpace(r.text("cwd", workspacePath)), MemoryMB: r.whole("memory_mb", 0), Args: []string{},
 	}
 	for _, raw := range r.list("args") {
-		s, ok := String(raw)
+		s, ok := stringOf(raw)
 		if !ok {
 			r.bad("args", "Input should be a valid string")
 		}

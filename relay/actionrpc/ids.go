@@ -2,7 +2,7 @@
 
 // What the payloads of LangBot's Box actions mean: sessions, processes, results, and their ids.
 
-package protocol
+package actionrpc
 
 import (
 	"crypto/sha256"
@@ -23,41 +23,41 @@ func Prefix(namespace string, generation int64) string {
 	return namespace + "-g" + strconv.FormatInt(generation, 10) + "-"
 }
 
-// Generation is that of a session of a namespace, by its physical id.
-func Generation(namespace, physical string) (int64, bool) {
+// generationOf is that of a session of a namespace, by its physical id.
+func generationOf(namespace, physical string) (int64, bool) {
 	rest, ok := strings.CutPrefix(physical, namespace+"-g")
 	digits, _, more := strings.Cut(rest, "-")
 	n, err := strconv.ParseInt(digits, 10, 64)
 	return n, ok && more && err == nil && n > 0
 }
 
-// lengthOf a namespace: ws- and the digits of its digest.
-const lengthOf = 3 + 24
+// namespaceLen is the length of a namespace: ws- and the digits of its digest.
+const namespaceLen = 3 + 24
 
-// Parts are what a physical id is made of.
-func Parts(physical string) (namespace string, generation int64, logical string, ok bool) {
-	if len(physical) < lengthOf {
+// splitID returns what a physical id is made of.
+func splitID(physical string) (namespace string, generation int64, logical string, ok bool) {
+	if len(physical) < namespaceLen {
 		return "", 0, "", false
 	}
-	namespace = physical[:lengthOf]
-	generation, ok = Generation(namespace, physical)
+	namespace = physical[:namespaceLen]
+	generation, ok = generationOf(namespace, physical)
 	if !ok || !strings.HasPrefix(namespace, "ws-") {
 		return "", 0, "", false
 	}
 	return namespace, generation, strings.TrimPrefix(physical, Prefix(namespace, generation)), true
 }
 
-var unsafe = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
+var notInID = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// Physical is the id that a session has in boxd.
-func Physical(prefix, logical string) (string, error) {
+// physicalID is the id that a session has in boxd.
+func physicalID(prefix, logical string) (string, error) {
 	logical = strings.TrimSpace(logical)
 	if logical == "" {
-		return "", Errorf("ValueError", "Box session_id must not be empty")
+		return "", refusalf("ValueError", "Box session_id must not be empty")
 	}
-	clean := strings.Trim(unsafe.ReplaceAllString(logical, "-"), "-")
+	clean := strings.Trim(notInID.ReplaceAllString(logical, "-"), "-")
 	if clean == "" {
-		return "", Errorf("ValueError", "Box session_id must contain a valid character")
+		return "", refusalf("ValueError", "Box session_id must contain a valid character")
 	}
 	return prefix + clean, nil
 }

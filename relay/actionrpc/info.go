@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package protocol
+package actionrpc
 
 import (
 	"crypto/sha256"
@@ -15,9 +15,9 @@ import (
 	"unicode/utf16"
 )
 
-// SpecSnapshot is what is remembered of the spec that has made a session: what its info repeats, and what a later spec is
+// specSnapshot is what is remembered of the spec that has made a session: what its info repeats, and what a later spec is
 // compared with.
-type SpecSnapshot struct {
+type specSnapshot struct {
 	Network          string  `json:"network"`
 	Image            string  `json:"image"`
 	HostPath         *string `json:"host_path"`
@@ -33,12 +33,12 @@ type SpecSnapshot struct {
 }
 
 // Keep is what of a spec is remembered.
-func (s *Spec) Keep() *SpecSnapshot {
-	k := &SpecSnapshot{
+func (s *boxSpec) Keep() *specSnapshot {
+	k := &specSnapshot{
 		Network: s.Network, Image: s.Image, HostPath: s.HostPath, HostPathMode: s.HostPathMode, MountPath: s.MountPath, Persistent: s.Persistent, CPUs: s.CPUs,
 		MemoryMB: s.MemoryMB, PidsLimit: s.PidsLimit, ReadOnlyRootfs: s.ReadOnlyRootfs, WorkspaceQuotaMB: s.WorkspaceQuotaMB,
 	}
-	if list := s.Mounts(ReadWrite); len(list) > 0 {
+	if list := s.Mounts(modeReadWrite); len(list) > 0 {
 		text, _ := json.Marshal(list) // plain data: cannot fail
 		sum := sha256.Sum256(text)
 		k.Mounts = hex.EncodeToString(sum[:8])
@@ -47,7 +47,7 @@ func (s *Spec) Keep() *SpecSnapshot {
 }
 
 // Conflict is the first field in which a session differs from what is asked for, and what it has, as Python prints it.
-func (k *SpecSnapshot) Conflict(asked *SpecSnapshot) (field, has string, differs bool) {
+func (k *specSnapshot) Conflict(asked *specSnapshot) (field, has string, differs bool) {
 	path := func(p *string) string {
 		if p == nil {
 			return "None"
@@ -100,7 +100,7 @@ const (
 )
 
 // Labels is what a session is labeled with.
-func (k *SpecSnapshot) Labels() map[string]string {
+func (k *specSnapshot) Labels() map[string]string {
 	text, _ := json.Marshal(k) // plain data: cannot fail
 	all := ascii(string(text))
 	labels := map[string]string{}
@@ -114,8 +114,8 @@ func (k *SpecSnapshot) Labels() map[string]string {
 // errNotOurs is said of a session that somebody else has made.
 var errNotOurs = errors.New("the session was not made by LangBot")
 
-// ReadLabels reads what Labels has written.
-func ReadLabels(labels map[string]string) (*SpecSnapshot, error) {
+// readLabels reads what Labels has written.
+func readLabels(labels map[string]string) (*specSnapshot, error) {
 	var text strings.Builder
 	for i := 0; ; i++ {
 		piece, ok := labels[fmt.Sprintf("%s%02d", labelName, i)]
@@ -124,7 +124,7 @@ func ReadLabels(labels map[string]string) (*SpecSnapshot, error) {
 		}
 		text.WriteString(piece)
 	}
-	k := &SpecSnapshot{}
+	k := &specSnapshot{}
 	if text.Len() == 0 || json.Unmarshal([]byte(text.String()), k) != nil {
 		return nil, errNotOurs
 	}
@@ -146,61 +146,61 @@ func ascii(s string) string {
 	return out.String()
 }
 
-// Session is LangBot's BoxSessionInfo.
-type Session struct {
-	SessionID        string  `json:"session_id"`
-	BackendName      string  `json:"backend_name"`
-	BackendSessionID string  `json:"backend_session_id"`
-	Image            string  `json:"image"`
-	Network          string  `json:"network"`
-	HostPath         *string `json:"host_path"`
-	HostPathMode     string  `json:"host_path_mode"`
-	MountPath        string  `json:"mount_path"`
-	Persistent       bool    `json:"persistent"`
-	CPUs             float64 `json:"cpus"`
-	MemoryMB         int64   `json:"memory_mb"`
-	PidsLimit        int64   `json:"pids_limit"`
-	ReadOnlyRootfs   bool    `json:"read_only_rootfs"`
-	WorkspaceQuotaMB int64   `json:"workspace_quota_mb"`
-	CreatedAt        Time    `json:"created_at"`
-	LastUsedAt       Time    `json:"last_used_at"`
+// sessionInfo is LangBot's BoxSessionInfo.
+type sessionInfo struct {
+	SessionID        string   `json:"session_id"`
+	BackendName      string   `json:"backend_name"`
+	BackendSessionID string   `json:"backend_session_id"`
+	Image            string   `json:"image"`
+	Network          string   `json:"network"`
+	HostPath         *string  `json:"host_path"`
+	HostPathMode     string   `json:"host_path_mode"`
+	MountPath        string   `json:"mount_path"`
+	Persistent       bool     `json:"persistent"`
+	CPUs             float64  `json:"cpus"`
+	MemoryMB         int64    `json:"memory_mb"`
+	PidsLimit        int64    `json:"pids_limit"`
+	ReadOnlyRootfs   bool     `json:"read_only_rootfs"`
+	WorkspaceQuotaMB int64    `json:"workspace_quota_mb"`
+	CreatedAt        wireTime `json:"created_at"`
+	LastUsedAt       wireTime `json:"last_used_at"`
 
-	Processes map[string]*ProcessInfo `json:"managed_processes,omitempty"`
-	Default   *ProcessInfo            `json:"managed_process,omitempty"`
+	Processes map[string]*processInfo `json:"managed_processes,omitempty"`
+	Default   *processInfo            `json:"managed_process,omitempty"`
 }
 
 // Info is that of a session of which this is kept.
-func (k *SpecSnapshot) Info(logical string) *Session {
-	return &Session{
+func (k *specSnapshot) Info(logical string) *sessionInfo {
+	return &sessionInfo{
 		SessionID: logical, Image: k.Image, Network: k.Network, HostPath: k.HostPath, HostPathMode: k.HostPathMode, MountPath: k.MountPath, Persistent: k.Persistent,
 		CPUs: k.CPUs, MemoryMB: k.MemoryMB, PidsLimit: k.PidsLimit, ReadOnlyRootfs: k.ReadOnlyRootfs, WorkspaceQuotaMB: k.WorkspaceQuotaMB,
 	}
 }
 
-// ProcessInfo is LangBot's BoxManagedProcessInfo.
-type ProcessInfo struct {
-	SessionID     string   `json:"session_id"`
-	ProcessID     string   `json:"process_id"`
-	Status        string   `json:"status"`
-	Command       string   `json:"command"`
-	Args          []string `json:"args"`
-	Cwd           string   `json:"cwd"`
-	EnvKeys       []string `json:"env_keys"`
-	Attached      bool     `json:"attached"`
-	StartedAt     Time     `json:"started_at"`
-	ExitedAt      *Time    `json:"exited_at"`
-	ExitCode      *int     `json:"exit_code"`
-	StderrPreview string   `json:"stderr_preview"`
+// processInfo is LangBot's BoxManagedProcessInfo.
+type processInfo struct {
+	SessionID     string    `json:"session_id"`
+	ProcessID     string    `json:"process_id"`
+	Status        string    `json:"status"`
+	Command       string    `json:"command"`
+	Args          []string  `json:"args"`
+	Cwd           string    `json:"cwd"`
+	EnvKeys       []string  `json:"env_keys"`
+	Attached      bool      `json:"attached"`
+	StartedAt     wireTime  `json:"started_at"`
+	ExitedAt      *wireTime `json:"exited_at"`
+	ExitCode      *int      `json:"exit_code"`
+	StderrPreview string    `json:"stderr_preview"`
 }
 
 // Statuses of a process.
 const (
-	Running = "running"
-	Exited  = "exited"
+	statusRunning = "running"
+	statusExited  = "exited"
 )
 
-// Execution is LangBot's BoxExecutionResult.
-type Execution struct {
+// executionResult is LangBot's BoxExecutionResult.
+type executionResult struct {
 	SessionID   string `json:"session_id"`
 	BackendName string `json:"backend_name"`
 	Status      string `json:"status"`
@@ -212,14 +212,14 @@ type Execution struct {
 
 // Statuses of an execution.
 const (
-	Completed = "completed"
-	TimedOut  = "timed_out"
+	statusCompleted = "completed"
+	statusTimedOut  = "timed_out"
 )
 
-// Time is a time as LangBot writes it: UTC, to the microsecond.
-type Time time.Time
+// wireTime is a time as LangBot writes it: UTC, to the microsecond.
+type wireTime time.Time
 
 // MarshalJSON writes it.
-func (t Time) MarshalJSON() ([]byte, error) {
+func (t wireTime) MarshalJSON() ([]byte, error) {
 	return []byte(time.Time(t).UTC().Format(`"2006-01-02T15:04:05.000000Z"`)), nil
 }

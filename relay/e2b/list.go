@@ -80,7 +80,7 @@ func (s *Server) listed(info *session.Info) listedSandbox {
 	if l.Metadata == nil {
 		l.Metadata = map[string]string{}
 	}
-	if end, ok := endOf(set.Labels); ok {
+	if end, ok := endOf(set.Labels); ok && (l.EndAt.IsZero() || end.Before(l.EndAt)) { // its owner's policy may end it before it is paused
 		l.EndAt = end.UTC()
 	}
 	if l.EndAt.IsZero() {

@@ -375,6 +375,21 @@ func TestASandboxIsPausedWhenItsTimeIsOver(t *testing.T) {
 	}
 }
 
+// What the policy of an owner says of lifetimes holds whatever a client asks for, and clients are told.
+func TestAPolicyBoundsTheTimeOfSandboxes(t *testing.T) {
+	h := start(t, "[policy.agents]\nprincipals = [\"agent\"]\n[policy.agents.ceilings]\nmax_lifetime = \"1h\"")
+	for body, want := range map[string]int{
+		`{"timeout":600}`:  600,
+		`{"timeout":7200}`: 3600,
+		`{"timeout":600,"autoPause":true,"autoPauseMemory":false}`:  600,
+		`{"timeout":7200,"autoPause":true,"autoPauseMemory":false}`: 3600,
+	} {
+		if d := h.detail(t, h.create(t, "agent", body).ID); !near(d.EndAt, want) {
+			t.Errorf("%s: %+v, in %v", body, d, time.Until(d.EndAt))
+		}
+	}
+}
+
 // With cgroups a paused sandbox keeps its programs, and without them that is refused.
 func TestAPausedSandboxKeepsItsPrograms(t *testing.T) {
 	h := start(t)

@@ -313,6 +313,9 @@ func newID() string { return "i" + strings.ToLower(rand.Text()[:19]) }
 
 // create makes a sandbox.
 func (c *controlCall) create() error {
+	if err := c.getsTokens(); err != nil {
+		return err
+	}
 	var ask createRequest
 	if err := c.body(&ask); err != nil {
 		return err
@@ -327,9 +330,6 @@ func (c *controlCall) create() error {
 
 // make makes a sandbox; further adds to what is asked of boxd.
 func (c *controlCall) make(ask *createRequest, further func(*policy.Request) error) (*session.Session, error) {
-	if err := c.getsTokens(); err != nil {
-		return nil, err
-	}
 	name, template, ok := c.server.cfg.template(ask.TemplateID)
 	if !ok {
 		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))

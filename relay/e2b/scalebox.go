@@ -109,6 +109,9 @@ func (s *Server) scaleboxDomain() string {
 }
 
 func (c *controlCall) createScalebox() error {
+	if err := c.getsTokens(); err != nil {
+		return err
+	}
 	var ask scaleboxRequest
 	if err := c.body(&ask); err != nil {
 		return err

@@ -3,13 +3,28 @@
 package e2b_test
 
 import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/e2b/protocol"
 )
 
 // withKey gives a principal one key more.
@@ -51,7 +66,7 @@ func TestAKeyGetsNoMoreThanItAllows(t *testing.T) {
 				t.Errorf("%s GET %s: %d %s", who, path, status, text)
 			}
 		}
-		for _, path := range []string{"/sandboxes", "/v2/sandboxes", "/sandboxes/" + sb.ID + "/connect", "/v2/sandboxes/" + sb.ID + "/connect", "/v1/sandboxes/" + sb.ID + "/connect", "/sandboxes/" + sb.ID + "/resume"} {
+		for _, path := range []string{"/sandboxes", "/v2/sandboxes", "/v1/sandboxes", "/sandboxes/" + sb.ID + "/connect", "/v2/sandboxes/" + sb.ID + "/connect", "/v1/sandboxes/" + sb.ID + "/connect", "/sandboxes/" + sb.ID + "/resume"} {
 			if status, text, _ := h.asks(t, who, "POST", path, "{}"); status != http.StatusForbidden {
 				t.Errorf("%s POST %s: %d %s", who, path, status, text)
 			}
@@ -107,4 +122,248 @@ func TestASandboxIsNotTakenForAnothers(t *testing.T) {
 	if status, text, _ := h.sends(t, "GET", "/envs", "", sb.of("49983")...); status != http.StatusOK {
 		t.Errorf("after his has ended: %d %s", status, text)
 	}
+}
+
+// What programs of a sandbox call their files, and when they have written them, is told whatever it is; what is no file is
+// refused at once.
+func TestFilesOfAnyKindAreTold(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	o := sb.sh(t, `mkdir /tmp/d && cd /tmp/d && python3 -c '
+import os
+open(b"\xff\xfe\n", "w").close()
+open("late", "w").close(); os.utime("late", (1<<40, 1<<40))
+open("early", "w").close(); os.utime("early", (-(1<<40), -(1<<40)))
+os.mkfifo("fifo")
+os.symlink("loop", "loop")
+os.symlink("/etc/shadow", "out")
+os.symlink("/proc/1/mem", "mem")'`)
+	if o.end.ExitCode != 0 {
+		t.Fatal(o.stderr.String())
+	}
+	list, err := sb.filesystem().ListDir(t.Context(), &protocol.ListDirRequest{Path: "/tmp/d"})
+	if err != nil || len(list.Entries) != 7 {
+		t.Fatalf("%v, %v", err, list)
+	}
+	for _, e := range list.Entries {
+		if !utf8.ValidString(e.Name) || e.ModifiedTime.CheckValid() != nil {
+			t.Errorf("%v", e)
+		}
+	}
+	for path, least := range map[string]int{
+		"/tmp/d/fifo": 400, "/tmp/d/loop": 400, "/tmp/d": 400, "/dev/zero": 400, "/tmp/d/out": 400, "/tmp/d/mem": 400, "/tmp/d/a%00b": 400, "": 400, "/tmp/" + strings.Repeat("x", 5000): 400,
+		"/tmp/d/../../../../../../etc/shadow": 400, "/tmp/d/late": 200, "/tmp/d/%FF%FE%0A": 200,
+	} {
+		if status, text, _ := h.sends(t, "GET", "/files?path="+path, "", sb.of("49983")...); status/100 != least/100 {
+			t.Errorf("%.40q: %d %s", path, status, text)
+		}
+	}
+	for _, path := range []string{"", "\x00", "/tmp/\x00", "/proc/1/root", strings.Repeat("/a", 4000)} {
+		if _, err := sb.filesystem().MakeDir(t.Context(), &protocol.MakeDirRequest{Path: path}); err == nil {
+			t.Errorf("a directory was made at %.20q", path)
+		}
+	}
+}
+
+// A signature for a path is for no other, whatever the form says.
+func TestASignatureIsForItsPath(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	sum := sha256.Sum256([]byte("/tmp/a:write::" + sb.Token))
+	address := "/files?path=/tmp/a&signature=" + url.QueryEscape("v1_"+base64.RawStdEncoding.EncodeToString(sum[:]))
+	const form = "--b\r\nContent-Disposition: form-data; name=\"path\"\r\n\r\n/tmp/b\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/tmp/c\"\r\n\r\nx\r\n--b--\r\n"
+	for _, path := range []string{"/files", "/upload"} {
+		status, text, _ := h.sends(t, "POST", strings.Replace(address, "/files", path, 1), form, "Content-Type", "multipart/form-data; boundary=b")
+		if status != http.StatusOK || !strings.Contains(text, "/tmp/a") {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	for name, changed := range map[string]string{"another path": strings.Replace(address, "/tmp/a", "/tmp/b", 1), "a time more": address + "&signature_expiration=99999999999", "a user": address + "&username=root"} {
+		if status, text, _ := h.sends(t, "POST", changed, form, "Content-Type", "multipart/form-data; boundary=b"); status != http.StatusUnauthorized {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	if status, text, _ := h.sends(t, "GET", address, ""); status != http.StatusUnauthorized {
+		t.Errorf("to read: %d %s", status, text)
+	}
+	if o := sb.sh(t, "ls /tmp/b /tmp/c"); o.stdout.Len() != 0 {
+		t.Errorf("%s was written", o.stdout.String())
+	}
+}
+
+// What is no request of the protocol is refused, and leaves no trace in what boxd counts.
+func TestWhatIsNoRequestIsRefused(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	bomb := new(bytes.Buffer)
+	packed := gzip.NewWriter(bomb)
+	_, _ = packed.Write([]byte(`{"path":"`))
+	for range 64 {
+		_, _ = packed.Write(bytes.Repeat([]byte("x"), 1<<20))
+	}
+	_, _ = packed.Write([]byte(`"}`))
+	_ = packed.Close()
+	for name, tc := range map[string]struct {
+		method, path, body string
+		header             []string
+		status             int
+		says               string
+	}{
+		"an unknown RPC":       {"POST", "/process.Process/Madeup1", "{}", []string{"Content-Type", "application/json"}, 404, ""},
+		"an unknown service":   {"POST", "/sandboxagent.Madeup2/List", "{}", []string{"Content-Type", "application/json"}, 404, ""},
+		"an unclean path":      {"POST", "/process.Process/../process.Process/List", "{}", []string{"Content-Type", "application/json"}, 404, ""},
+		"an unknown method":    {"MADEUP3", "/files?path=/tmp/x", "", nil, 405, ""},
+		"an unknown codec":     {"POST", "/process.Process/List", "{}", []string{"Content-Type", "application/madeup4"}, 415, ""},
+		"half a frame":         {"POST", "/process.Process/Start", "\x00\x00\x00\x01\x00{", []string{"Content-Type", "application/connect+json"}, 200, "error"},
+		"a frame without end":  {"POST", "/process.Process/Start", "\x00\xff\xff\xff\xff{", []string{"Content-Type", "application/connect+json"}, 200, "resource_exhausted"},
+		"a bomb":               {"POST", "/filesystem.Filesystem/Stat", bomb.String(), []string{"Content-Type", "application/json", "Content-Encoding", "gzip"}, 429, "resource_exhausted"},
+		"a bomb that is none":  {"POST", "/filesystem.Filesystem/Stat", "x", []string{"Content-Type", "application/json", "Content-Encoding", "gzip"}, 400, ""},
+		"an upload of nothing": {"POST", "/files?path=/tmp/x", "x", []string{"Content-Encoding", "gzip"}, 400, "gzip"},
+		"a form without end":   {"POST", "/files", "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/tmp/x\"\r\n\r\nx", []string{"Content-Type", "multipart/form-data; boundary=b"}, 400, ""},
+		"a token twice over":   {"GET", "/v2/sandboxes?nextToken=OTk5OTk5OTk5OTk5OTk5OTk5OTk5OTk5IGE", "", []string{"X-Api-Key", h.keys["agent"]}, 400, "nextToken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			header := append(sb.of("49983"), tc.header...)
+			if strings.HasPrefix(tc.path, "/v2/") {
+				header = tc.header
+			}
+			status, text, _ := h.sends(t, tc.method, tc.path, tc.body, header...)
+			if status != tc.status || !strings.Contains(text, tc.says) {
+				t.Errorf("%d %.300s", status, text)
+			}
+		})
+	}
+	if text := string(h.Raw(t, "GET", "/metrics", "").Body); strings.Contains(text, "adeup") || strings.Contains(text, "MADEUP") || !strings.Contains(text, "e2b filesystem.Filesystem/Stat") {
+		t.Errorf("%s", text)
+	}
+}
+
+// A request that says twice how long it is takes its connection with it, whoever it is for.
+func TestABodyHasOneLength(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	for name, head := range map[string]string{
+		"the control plane": "POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: " + h.keys["agent"],
+		"a sandbox":         "POST /process.Process/List HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Access-Token: " + sb.Token,
+		"a port":            "POST / HTTP/1.1\r\nHost: 8000-" + sb.ID + ".localhost\r\nE2b-Traffic-Access-Token: " + sb.Traffic,
+	} {
+		conn, err := net.Dial("tcp", h.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, head+"\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if resp.StatusCode != http.StatusBadRequest || !resp.Close {
+			t.Errorf("%s: %s", name, resp.Status)
+		}
+		resp.Body.Close()
+		conn.Close()
+	}
+}
+
+// Clients that vanish in the middle of something leave nothing of it but what they have started.
+func TestClientsThatVanishLeaveNothing(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	sb.sh(t, "true")
+	descriptors := func() int {
+		list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.PID()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	before := descriptors()
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 10 {
+			stream, err := sb.filesystem().WatchDir(ctx, &protocol.WatchDirRequest{Path: "/tmp", Recursive: true})
+			if err != nil || !stream.Receive() {
+				t.Fatal(err, stream.Err())
+			}
+		}
+		upload, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+h.address+"/files?path=/tmp/half", io.MultiReader(strings.NewReader("begun"), halted(ctx.Done())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		upload.Header.Set("X-Access-Token", sb.Token)
+		uploaded := make(chan error, 1)
+		go func() {
+			resp, err := http.DefaultClient.Do(upload)
+			if err == nil {
+				resp.Body.Close()
+			}
+			uploaded <- err
+		}()
+		boxtest.Eventually(t, "the upload has begun", func() bool {
+			return strings.Contains(sb.sh(t, "grep -sl boxfiles /proc/[0-9]*/cmdline; ls -A /tmp").stdout.String(), "proc")
+		})
+		cancel()
+		<-uploaded
+	}
+	boxtest.Eventually(t, "nothing of them runs", func() bool {
+		return !strings.Contains(sb.sh(t, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep boxfile[s]").stdout.String(), "boxfiles")
+	})
+	http.DefaultClient.CloseIdleConnections()
+	boxtest.Eventually(t, "boxd holds no more than before", func() bool { return descriptors() <= before+2 })
+	for range 16 { // and as many watches as ever can begin
+		if _, err := sb.filesystem().CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "/tmp"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := sb.filesystem().CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "/tmp"}); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Errorf("one watch more: %v", err)
+	}
+}
+
+// halted is what a client sends that does not go on.
+type halted <-chan struct{}
+
+// Read waits until the client gives up.
+func (r halted) Read([]byte) (int, error) {
+	<-r
+	return 0, context.Canceled
+}
+
+// An upload of any size, and of any size once it is unpacked, goes through boxd without staying there.
+func TestAnUploadDoesNotStayInBoxd(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	const size = 256 << 20
+	sent := new(bytes.Buffer)
+	packed := gzip.NewWriter(sent)
+	for range size >> 20 {
+		_, _ = packed.Write(make([]byte, 1<<20))
+	}
+	_ = packed.Close()
+	before := residentPeak(t, h.PID())
+	status, text, _ := h.sends(t, "POST", "/files?path=/home/user/big", sent.String(), append(sb.of("49983"), "Content-Encoding", "gzip")...)
+	if status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	if grown := residentPeak(t, h.PID()) - before; grown > 64<<10 {
+		t.Errorf("boxd has grown by %d KiB", grown)
+	}
+	if o := sb.sh(t, "stat -c %s /home/user/big"); o.stdout.String() != fmt.Sprintln(size) {
+		t.Errorf("%s%s", o.stdout.String(), o.stderr.String())
+	}
+}
+
+// residentPeak is the most memory that a process has had, in KiB.
+func residentPeak(t *testing.T, pid int) (kib int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "VmHWM:")
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib
 }

@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
 	"github.com/boxd-dev/boxd/isolation/keeper"
@@ -50,8 +49,8 @@ func run(args []string) error {
 			return sweep(args[1:])
 		case liftCommand:
 			return lift(args[1:])
-		case tree.AnchorCommand:
-			return tree.Anchor(log.New(os.Stderr, "boxkeeper: ", 0))
+		case keeper.AnchorCommand:
+			return keeper.Anchor(log.New(os.Stderr, "boxkeeper: ", 0))
 		}
 	}
 	cfg, err := parse(args)

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/zygote"
 )
@@ -26,7 +25,7 @@ type box struct {
 	pid        int
 	pidfd      *os.File
 	ids        zygote.IDRange
-	groups     *tree.Box     // nil: it has no cgroups
+	groups     *boxCgroups   // nil: it has no cgroups
 	done       chan struct{} // closed when all its processes are dead and everything is released
 	handedOver bool          // boxd knows the box; guarded by Keeper.mu
 	image      string        // tree of its image in the store; "": the image host

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup"
-	"github.com/boxd-dev/boxd/cgroup/tree"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
@@ -25,13 +24,13 @@ import (
 // and may be stopped.
 type groups struct {
 	mu    sync.Mutex // guards the fields below
-	tree  *tree.Tree
+	tree  *cgroupTree
 	keep  map[string]bool // keys of boxes of an earlier keeper, whose cgroups stay, until the rest is removed
 	swept bool            // what an earlier keeper has left behind is removed
 }
 
 // open returns the cgroup tree of the boxes.
-func (g *groups) open(k *Keeper) (*tree.Tree, error) {
+func (g *groups) open(k *Keeper) (*cgroupTree, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if k.cfg.Group == "" {
@@ -52,7 +51,7 @@ func (g *groups) open(k *Keeper) (*tree.Tree, error) {
 	if g.swept {
 		keep = nil
 	}
-	t, err := tree.Open(k.cfg.Group, k.cfg.StateDir, keep)
+	t, err := openTree(k.cfg.Group, k.cfg.StateDir, keep)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &noAnchorError{k.cfg.Group, err}
 	}
@@ -85,7 +84,7 @@ func (g *groups) probe(k *Keeper) *isolation.Host {
 }
 
 // make makes the cgroups of a box, in its scope or else below that of its owner.
-func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*tree.Box, error) {
+func (g *groups) make(k *Keeper, spec *isolation.Spec, root uint32) (*boxCgroups, error) {
 	t, err := g.open(k)
 	if err != nil {
 		return nil, err
@@ -108,7 +107,7 @@ func scopeOf(key, path string) error {
 }
 
 // find opens the cgroups of a box that an earlier keeper has started.
-func (g *groups) find(k *Keeper, r *Record) (*tree.Box, error) {
+func (g *groups) find(k *Keeper, r *Record) (*boxCgroups, error) {
 	t, err := g.open(k)
 	if err != nil {
 		return nil, err
@@ -131,7 +130,7 @@ func (g *groups) find(k *Keeper, r *Record) (*tree.Box, error) {
 // of the same id.
 func ownerName(r *Record) string {
 	user := cgroup.OwnerName(r.Owner, "")
-	name := tree.OwnerOf(r.Group)
+	name := ownerOf(r.Group)
 	if other, ok := strings.CutPrefix(name, user+"-"); ok && cgroup.ValidOther(other) {
 		return name
 	}
@@ -145,7 +144,7 @@ func (g *groups) setOwner(k *Keeper, owner *cgroup.Owner) error {
 		return err
 	}
 	err = t.SetOwner(owner)
-	if used, ok := errors.AsType[*tree.InUseError](err); ok {
+	if used, ok := errors.AsType[*inUseError](err); ok {
 		return inUse(used.Limit, used.Asked, used.Used)
 	}
 	return err
@@ -216,7 +215,7 @@ func (k *Keeper) setLimits(req *isolation.SetLimits) error {
 		return nil
 	}
 	err = errors.Join(err, undo())
-	if used, ok := errors.AsType[*tree.InUseError](err); ok {
+	if used, ok := errors.AsType[*inUseError](err); ok {
 		return inUse(used.Limit, used.Asked, used.Used)
 	}
 	return err

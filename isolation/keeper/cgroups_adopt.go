@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tree
+package keeper
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 )
 
 // sweep removes what a dead keeper has left behind, except for the boxes to keep.
-func (t *Tree) sweep(keep func(key string) bool) error {
+func (t *cgroupTree) sweep(keep func(key string) bool) error {
 	owners, err := os.ReadDir(t.path)
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func (t *Tree) sweep(keep func(key string) bool) error {
 	return nil
 }
 
-func (t *Tree) sweepOwner(name string, keep func(key string) bool) error {
+func (t *cgroupTree) sweepOwner(name string, keep func(key string) bool) error {
 	path := filepath.Join(t.path, name)
 	boxes, err := os.ReadDir(path)
 	if err != nil {
@@ -62,8 +62,8 @@ func (t *Tree) sweepOwner(name string, keep func(key string) bool) error {
 }
 
 // Find opens the cgroups that Make made for a box in an earlier keeper.
-func (t *Tree) Find(owner, key string, limits *cgroup.Limits) (*Box, error) {
-	b := &Box{t: t, owner: ownerPrefix + owner, name: boxPrefix + key, limits: *limits}
+func (t *cgroupTree) Find(owner, key string, limits *cgroup.Limits) (*boxCgroups, error) {
+	b := &boxCgroups{t: t, owner: ownerPrefix + owner, name: boxPrefix + key, limits: *limits}
 	b.path = filepath.Join(t.path, b.owner, b.name)
 	home, err := t.root.Open(b.owner)
 	if err != nil {
@@ -77,18 +77,18 @@ func (t *Tree) Find(owner, key string, limits *cgroup.Limits) (*Box, error) {
 }
 
 // FindIn opens the cgroups that MakeIn made for a box in an earlier keeper.
-func (t *Tree) FindIn(path string, limits *cgroup.Limits) (*Box, error) {
+func (t *cgroupTree) FindIn(path string, limits *cgroup.Limits) (*boxCgroups, error) {
 	group, err := openDelegated(path)
 	if err != nil {
 		return nil, err
 	}
-	b := &Box{t: t, name: filepath.Base(path), path: path, scope: true, group: group, limits: *limits}
+	b := &boxCgroups{t: t, name: filepath.Base(path), path: path, scope: true, group: group, limits: *limits}
 	return b.openWork()
 }
 
 // openWork opens the cgroup of the programs. The limits of the box stay as they are. A dead box may
 // have lost that cgroup already; the rest can only be removed.
-func (b *Box) openWork() (*Box, error) {
+func (b *boxCgroups) openWork() (*boxCgroups, error) {
 	work, err := b.group.Open("work")
 	if errors.Is(err, unix.ENOENT) {
 		work, err = cgroup.Group{FD: -1}, nil
@@ -102,7 +102,7 @@ func (b *Box) openWork() (*Box, error) {
 }
 
 // Close closes the descriptors of a box's cgroups, which stay.
-func (b *Box) Close() {
+func (b *boxCgroups) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.removed {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tree
+package keeper
 
 import (
 	"errors"
@@ -34,7 +34,7 @@ func TestAnOwnersLimitsFollow(t *testing.T) {
 		"no limit any more":    {cgroup.Owner{Name: "7"}, "536870912", "402653184", "max", "max", "max 100000", 0},
 		"another of that user": {cgroup.Owner{Name: "7-0123456789abcdef", Memory: 1}, "0", "max", "134217729", "max", "max 100000", 0},
 	} {
-		tree := directories(t, "owner-"+tc.owner.Name)
+		tree := treeOfDirectories(t, "owner-"+tc.owner.Name)
 		in := filepath.Join(tree.path, "owner-"+tc.owner.Name)
 		for file, text := range map[string]string{"memory.current": tc.used, "memory.max": tc.max, "memory.high": "max", "cpu.max": ""} {
 			if err := os.WriteFile(filepath.Join(in, file), []byte(text), 0o600); err != nil {
@@ -42,7 +42,7 @@ func TestAnOwnersLimitsFollow(t *testing.T) {
 			}
 		}
 		err := tree.SetOwner(&tc.owner)
-		used, ok := errors.AsType[*InUseError](err)
+		used, ok := errors.AsType[*inUseError](err)
 		if ok != (tc.inUse > 0) || ok && used.Used != tc.inUse || !ok && err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -53,7 +53,7 @@ func TestAnOwnersLimitsFollow(t *testing.T) {
 			}
 		}
 	}
-	if err := directories(t).SetOwner(&cgroup.Owner{Name: "7"}); !errors.Is(err, unix.ESRCH) {
+	if err := treeOfDirectories(t).SetOwner(&cgroup.Owner{Name: "7"}); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("nobody's: %v", err)
 	}
 }

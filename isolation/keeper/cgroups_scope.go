@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tree
+package keeper
 
 import (
 	"errors"
@@ -21,12 +21,12 @@ const holdGroup = "hold"
 
 // MakeIn makes the cgroups of a box in one that systemd has made for it, that of a scope. systemd
 // sets the limits of that cgroup itself: it reverts what others write there.
-func (t *Tree) MakeIn(path string, root uint32, limits *cgroup.Limits) (*Box, error) {
+func (t *cgroupTree) MakeIn(path string, root uint32, limits *cgroup.Limits) (*boxCgroups, error) {
 	group, err := openDelegated(path)
 	if err != nil {
 		return nil, err
 	}
-	b := &Box{t: t, name: filepath.Base(path), path: path, scope: true, group: group, work: cgroup.Group{FD: -1}, limits: *limits}
+	b := &boxCgroups{t: t, name: filepath.Base(path), path: path, scope: true, group: group, work: cgroup.Group{FD: -1}, limits: *limits}
 	if err := b.clearTop(); err != nil {
 		b.group.Close()
 		return nil, fmt.Errorf("cgroup %s: %w", path, err)
@@ -61,7 +61,7 @@ func openDelegated(path string) (cgroup.Group, error) {
 }
 
 // clearTop moves the processes in the scope's own cgroup into a child.
-func (b *Box) clearTop() error {
+func (b *boxCgroups) clearTop() error {
 	hold, err := b.group.Make(holdGroup)
 	if errors.Is(err, fs.ErrExist) {
 		hold, err = b.group.Open(holdGroup)
@@ -84,7 +84,7 @@ func (b *Box) clearTop() error {
 
 // removeFromScope removes what MakeIn has made; the scope is left to its maker. It may be gone
 // already with everything in it: systemd drops a scope without processes.
-func (b *Box) removeFromScope() error {
+func (b *boxCgroups) removeFromScope() error {
 	defer b.group.Close()
 	if b.work.FD >= 0 {
 		b.work.Close()

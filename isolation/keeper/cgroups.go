@@ -1,18 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tree makes and removes the cgroups of boxes, below one that has been delegated to boxd
-// (cgroup-v2.rst, "Delegation"):
-//
-//	<parent>/                       systemd's, with the anchor's process in a child of its own
-//	  owner-<uid>/                  all boxes of one owner, with their limits together; see cgroup.OwnerName
-//	    box-<key>/                  root's, or a systemd scope elsewhere: a cap on all of the box, and its share
-//	      init/                     PID 1 of the box, outside what can starve or freeze it
-//	      work/                     all programs: memory, swap, processes, processor time, freezing
-//	        e1/ e2/ …               one for each program, made and removed by PID 1
-//
-// work belongs to in-box root as a directory, so that PID 1 can make cgroups in it; its limits,
-// and everything above it, belong to root.
-package tree
+package keeper
 
 import (
 	"errors"
@@ -31,13 +19,24 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// needed returns the controllers that boxes need; io is used if it is available.
-func needed() []string { return []string{"cpu", "memory", "pids"} }
+// neededControllers returns the controllers that boxes need; io is used if it is available.
+func neededControllers() []string { return []string{"cpu", "memory", "pids"} }
 
-const optional = "io"
+const optionalController = "io"
 
-// Tree is the delegated part of the hierarchy. Only one keeper uses it.
-type Tree struct {
+// cgroupTree is the part of the hierarchy that has been delegated to boxd (cgroup-v2.rst, "Delegation"). Only one keeper
+// uses it:
+//
+//	<parent>/                       systemd's, with the anchor's process in a child of its own
+//	  owner-<uid>/                  all boxes of one owner, with their limits together; see cgroup.OwnerName
+//	    box-<key>/                  root's, or a systemd scope elsewhere: a cap on all of the box, and its share
+//	      init/                     PID 1 of the box, outside what can starve or freeze it
+//	      work/                     all programs: memory, swap, processes, processor time, freezing
+//	        e1/ e2/ …               one for each program, made and removed by PID 1
+//
+// work belongs to in-box root as a directory, so that PID 1 can make cgroups in it; its limits, and everything above it,
+// belong to root.
+type cgroupTree struct {
 	path        string
 	root        cgroup.Group
 	controllers []string
@@ -46,11 +45,11 @@ type Tree struct {
 	mu sync.Mutex // no owner's cgroup is removed while one of a box is made in it; nothing slow is done under it
 }
 
-// Open takes over the cgroup at a path; io limits apply to the disk that holds state. If keep is
+// openTree takes over the cgroup at a path; io limits apply to the disk that holds state. If keep is
 // given, cgroups of boxes for whose keys it returns false are removed with everything in them: a
 // dead keeper has left them. Every limit is tested: an error says which one does not work, and
 // then nothing has changed.
-func Open(path, state string, keep func(key string) bool) (*Tree, error) {
+func openTree(path, state string, keep func(key string) bool) (*cgroupTree, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		return nil, fmt.Errorf("cgroup %s: %w", path, err)
@@ -62,7 +61,7 @@ func Open(path, state string, keep func(key string) bool) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cgroup %s: %w", path, err)
 	}
-	t := &Tree{path: path, root: root, device: diskOf(state)}
+	t := &cgroupTree{path: path, root: root, device: diskOf(state)}
 	if err := t.prepare(keep); err != nil {
 		root.Close()
 		return nil, fmt.Errorf("cgroup %s: %w", path, err)
@@ -70,7 +69,7 @@ func Open(path, state string, keep func(key string) bool) (*Tree, error) {
 	return t, nil
 }
 
-func (t *Tree) prepare(keep func(key string) bool) error {
+func (t *cgroupTree) prepare(keep func(key string) bool) error {
 	if err := unix.Flock(t.root.FD, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("in use by another boxd: %w", err)
 	}
@@ -78,11 +77,11 @@ func (t *Tree) prepare(keep func(key string) bool) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range append(needed(), optional) {
+	for _, c := range append(neededControllers(), optionalController) {
 		switch {
 		case slices.Contains(strings.Fields(string(have)), c):
 			t.controllers = append(t.controllers, c)
-		case c != optional:
+		case c != optionalController:
 			return fmt.Errorf("controller %s is missing (available: %s)", c, have)
 		}
 	}
@@ -101,24 +100,24 @@ func (t *Tree) prepare(keep func(key string) bool) error {
 }
 
 // enable enables the controllers for the children of g.
-func (t *Tree) enable(g cgroup.Group) error {
+func (t *cgroupTree) enable(g cgroup.Group) error {
 	return g.Write("cgroup.subtree_control", "+"+strings.Join(t.controllers, " +"))
 }
 
 // Close closes the tree; the cgroups stay.
-func (t *Tree) Close() { t.root.Close() }
+func (t *cgroupTree) Close() { t.root.Close() }
 
 // Controllers returns those by which boxes can be limited: io only if there is a disk to limit.
-func (t *Tree) Controllers() []string {
+func (t *cgroupTree) Controllers() []string {
 	if t.device != "" {
 		return t.controllers
 	}
-	return slices.DeleteFunc(slices.Clone(t.controllers), func(c string) bool { return c == optional })
+	return slices.DeleteFunc(slices.Clone(t.controllers), func(c string) bool { return c == optionalController })
 }
 
 // Gone reports whether the tree does not exist any more: its anchor may have been stopped. An
 // error means that this is not known.
-func (t *Tree) Gone() (bool, error) {
+func (t *cgroupTree) Gone() (bool, error) {
 	_, err := t.root.Read("cgroup.events")
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return true, nil
@@ -127,7 +126,7 @@ func (t *Tree) Gone() (bool, error) {
 }
 
 // testLimits makes the cgroups of a box, reads every limit back, and removes them.
-func (t *Tree) testLimits() error {
+func (t *cgroupTree) testLimits() error {
 	limits := cgroup.Limits{
 		Memory: 64 << 20, MemoryHigh: 48 << 20, CPU: cgroup.CPUPeriod, CPUWeight: 50, Pids: 100, IOWeight: 50,
 	}
@@ -217,9 +216,9 @@ func removeBelow(parent, g cgroup.Group, path, name string) error {
 	return nil
 }
 
-// Box is the cgroups of one box.
-type Box struct {
-	t           *Tree
+// boxCgroups is the cgroups of one box.
+type boxCgroups struct {
+	t           *cgroupTree
 	owner, name string
 	path        string
 	group, work cgroup.Group
@@ -232,8 +231,8 @@ type Box struct {
 
 // Make makes the cgroups of a box. The owner's limits are written if this is the owner's first
 // box: see SetOwner. root is the host id of in-box root, which work will belong to.
-func (t *Tree) Make(owner *cgroup.Owner, key string, root uint32, limits *cgroup.Limits) (*Box, error) {
-	b := &Box{t: t, owner: ownerPrefix + owner.Name, name: boxPrefix + key, limits: *limits}
+func (t *cgroupTree) Make(owner *cgroup.Owner, key string, root uint32, limits *cgroup.Limits) (*boxCgroups, error) {
+	b := &boxCgroups{t: t, owner: ownerPrefix + owner.Name, name: boxPrefix + key, limits: *limits}
 	b.path = filepath.Join(t.path, b.owner, b.name)
 	if err := b.make(owner); err != nil {
 		return nil, err
@@ -246,7 +245,7 @@ func (t *Tree) Make(owner *cgroup.Owner, key string, root uint32, limits *cgroup
 }
 
 // make makes the cgroup of the box, and that of its owner if this is the owner's first box.
-func (b *Box) make(owner *cgroup.Owner) error {
+func (b *boxCgroups) make(owner *cgroup.Owner) error {
 	b.t.mu.Lock()
 	defer b.t.mu.Unlock()
 	home, err := b.t.openOwner(owner)
@@ -270,7 +269,7 @@ func (b *Box) make(owner *cgroup.Owner) error {
 // fill makes the contents of a box's cgroup. To clone into a child of work, PID 1 must be able to
 // write the cgroup.procs of that child and of the nearest common ancestor of its own cgroup and
 // that, and nothing else.
-func (b *Box) fill(root uint32) error {
+func (b *boxCgroups) fill(root uint32) error {
 	initGroup, err := b.group.Make("init")
 	if err != nil {
 		return fmt.Errorf("make init: %w", err)
@@ -302,29 +301,29 @@ func (b *Box) fill(root uint32) error {
 	return nil
 }
 
-func (b *Box) ioDevice() string {
-	if !slices.Contains(b.t.controllers, optional) {
+func (b *boxCgroups) ioDevice() string {
+	if !slices.Contains(b.t.controllers, optionalController) {
 		return ""
 	}
 	return b.t.device
 }
 
 // Path returns the path of the box's cgroup.
-func (b *Box) Path() string { return b.path }
+func (b *boxCgroups) Path() string { return b.path }
 
-// Work returns the cgroup in which PID 1 makes those of its programs. It stays the Box's.
-func (b *Box) Work() cgroup.Group { return b.work }
+// Work returns the cgroup in which PID 1 makes those of its programs. It stays the box's.
+func (b *boxCgroups) Work() cgroup.Group { return b.work }
 
 // Init opens the cgroup of PID 1, to clone it there.
-func (b *Box) Init() (cgroup.Group, error) { return b.group.Open("init") }
+func (b *boxCgroups) Init() (cgroup.Group, error) { return b.group.Open("init") }
 
 // Enter moves a process into the cgroup of PID 1.
-func (b *Box) Enter(pid int) error {
+func (b *boxCgroups) Enter(pid int) error {
 	return b.group.Write("init/cgroup.procs", strconv.Itoa(pid))
 }
 
 // Remove removes the cgroups of a dead box.
-func (b *Box) Remove() error {
+func (b *boxCgroups) Remove() error {
 	b.mu.Lock() // wait for a change of limits, which uses descriptors that may be reused afterwards
 	defer b.mu.Unlock()
 	if b.removed {

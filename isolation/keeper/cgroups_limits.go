@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tree
+package keeper
 
 import (
 	"errors"
@@ -15,20 +15,20 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// InUseError means that a limit is below what the box uses.
-type InUseError struct {
+// inUseError means that a limit is below what the box uses.
+type inUseError struct {
 	Limit       string // "memory" or "pids"
 	Used, Asked uint64
 }
 
-func (e *InUseError) Error() string {
+func (e *inUseError) Error() string {
 	return fmt.Sprintf("%s: %d are in use, more than %d", e.Limit, e.Used, e.Asked)
 }
 
 // SetLimits changes all limits of a live box, or none. First memory is reclaimed from its
-// programs as far as that is possible without killing any; an *InUseError says that the limit is
+// programs as far as that is possible without killing any; an *inUseError says that the limit is
 // still below what they use.
-func (b *Box) SetLimits(limits *cgroup.Limits) error {
+func (b *boxCgroups) SetLimits(limits *cgroup.Limits) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.removed {
@@ -45,7 +45,7 @@ func (b *Box) SetLimits(limits *cgroup.Limits) error {
 	return nil
 }
 
-func (b *Box) write(limits *cgroup.Limits) error {
+func (b *boxCgroups) write(limits *cgroup.Limits) error {
 	// It does no harm if for a moment the cap on the whole box is lower than the limit of its
 	// programs.
 	programs := limits.Programs(b.ioDevice())
@@ -56,16 +56,16 @@ func (b *Box) write(limits *cgroup.Limits) error {
 }
 
 // box returns what to write into the box's own cgroup.
-func (b *Box) box(limits *cgroup.Limits) []cgroup.Setting {
+func (b *boxCgroups) box(limits *cgroup.Limits) []cgroup.Setting {
 	if b.scope {
 		return limits.Scope()
 	}
 	return limits.Box()
 }
 
-func (b *Box) fits(limits *cgroup.Limits) error {
+func (b *boxCgroups) fits(limits *cgroup.Limits) error {
 	if used, err := b.work.Number("pids.current"); err != nil || limits.Pids > 0 && used > limits.Pids {
-		return inUse("pids", used, limits.Pids, err)
+		return limitInUse("pids", used, limits.Pids, err)
 	}
 	if limits.Memory == 0 {
 		return nil
@@ -78,17 +78,17 @@ func (b *Box) fits(limits *cgroup.Limits) error {
 			used, err = b.work.Number("memory.current")
 		}
 		if err != nil || used > limits.Memory {
-			return errors.Join(inUse("memory", used, limits.Memory, err), b.work.Apply(b.limits.Programs(b.ioDevice())))
+			return errors.Join(limitInUse("memory", used, limits.Memory, err), b.work.Apply(b.limits.Programs(b.ioDevice())))
 		}
 	}
 	return err
 }
 
-func inUse(limit string, used, asked uint64, err error) error {
+func limitInUse(limit string, used, asked uint64, err error) error {
 	if err != nil {
 		return err
 	}
-	return &InUseError{limit, used, asked}
+	return &inUseError{limit, used, asked}
 }
 
 // diskOf returns the "major:minor" of the whole disk that holds a directory, as io.max accepts no
@@ -122,7 +122,7 @@ func wholeDisk(device, number string) string {
 // Reclaim reclaims memory that the programs of the box do not need, as far as the kernel can:
 // otherwise it would have to do so when somebody else needs memory. ErrUnsupported before Linux
 // 5.19.
-func (b *Box) Reclaim() error {
+func (b *boxCgroups) Reclaim() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.removed {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tree
+package keeper
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 )
 
 // openOwner opens the cgroup of an owner, and makes it with its limits if it does not exist.
-func (t *Tree) openOwner(owner *cgroup.Owner) (cgroup.Group, error) {
+func (t *cgroupTree) openOwner(owner *cgroup.Owner) (cgroup.Group, error) {
 	name := ownerPrefix + owner.Name
 	g, err := t.root.Make(name)
 	if errors.Is(err, fs.ErrExist) {
@@ -34,14 +34,14 @@ func (t *Tree) openOwner(owner *cgroup.Owner) (cgroup.Group, error) {
 	return g, nil
 }
 
-// slack is added to what an owner uses if that is more than the new limit, so that memory growing
+// ownerSlack is added to what an owner uses if that is more than the new limit, so that memory growing
 // at that moment causes no kill. In bytes.
-const slack = 16 << 20
+const ownerSlack = 16 << 20
 
 // SetOwner changes the limits for all boxes of an owner together. ESRCH: the owner has no boxes.
-// Nothing is killed if a limit is lower than what they use: an *InUseError says that they get no
+// Nothing is killed if a limit is lower than what they use: an *inUseError says that they get no
 // more for now, and that SetOwner must be called again.
-func (t *Tree) SetOwner(owner *cgroup.Owner) error {
+func (t *cgroupTree) SetOwner(owner *cgroup.Owner) error {
 	g, err := t.root.Open(ownerPrefix + owner.Name)
 	if err == nil {
 		defer g.Close()
@@ -74,16 +74,16 @@ func setOwner(g cgroup.Group, owner *cgroup.Owner) error {
 		return g.Apply(owner.Settings())
 	}
 	now, err := g.Number("memory.max")
-	if err == nil && now > used+slack {
-		err = g.Write("memory.max", strconv.FormatUint(used+slack, 10))
+	if err == nil && now > used+ownerSlack {
+		err = g.Write("memory.max", strconv.FormatUint(used+ownerSlack, 10))
 	}
 	cpu := owner.Settings()[1:]
-	return errors.Join(err, g.Apply(cpu), &InUseError{"memory", used, most})
+	return errors.Join(err, g.Apply(cpu), &inUseError{"memory", used, most})
 }
 
-// OwnerOf returns the name of the owner whose cgroup contains that of a box, "" if Make has not
+// ownerOf returns the name of the owner whose cgroup contains that of a box, "" if Make has not
 // made it.
-func OwnerOf(group string) string {
+func ownerOf(group string) string {
 	name, ok := strings.CutPrefix(filepath.Base(filepath.Dir(group)), ownerPrefix)
 	if !ok {
 		return ""

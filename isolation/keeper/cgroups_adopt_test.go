@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tree
+package keeper
 
 import (
 	"errors"
@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/cgroup"
 )
 
-// directories makes plain directories in place of cgroups: none has a process.
-func directories(t *testing.T, names ...string) *Tree {
+// treeOfDirectories makes plain directories in place of cgroups: none has a process.
+func treeOfDirectories(t *testing.T, names ...string) *cgroupTree {
 	t.Helper()
 	path := t.TempDir()
 	for _, name := range names {
@@ -28,12 +28,12 @@ func directories(t *testing.T, names ...string) *Tree {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := &Tree{path: path, root: root}
+	tree := &cgroupTree{path: path, root: root}
 	t.Cleanup(tree.Close)
 	return tree
 }
 
-func (t *Tree) all(test *testing.T) (list []string) {
+func (t *cgroupTree) all(test *testing.T) (list []string) {
 	test.Helper()
 	err := filepath.WalkDir(t.path, func(path string, _ fs.DirEntry, err error) error {
 		if path != t.path {
@@ -49,7 +49,7 @@ func (t *Tree) all(test *testing.T) (list []string) {
 
 func TestSweepKeepsWhatLives(t *testing.T) {
 	t.Parallel()
-	tree := directories(t, "anchor", "other/box-dead", "owner-1/box-dead/work/e1", "owner-1/box-dead/init", "owner-1/box-live/work/e1",
+	tree := treeOfDirectories(t, "anchor", "other/box-dead", "owner-1/box-dead/work/e1", "owner-1/box-dead/init", "owner-1/box-live/work/e1",
 		"owner-2/box-dead/work", "owner-2/live", "owner-3")
 	if err := tree.sweep(func(key string) bool { return key == "live" }); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestSweepKeepsWhatLives(t *testing.T) {
 
 func TestGroupsOfAnEarlierKeeperAreFoundAndRemoved(t *testing.T) {
 	t.Parallel()
-	tree := directories(t, "owner-1/box-a/work/e1", "owner-1/box-a/init", "owner-1/box-b")
+	tree := treeOfDirectories(t, "owner-1/box-a/work/e1", "owner-1/box-a/init", "owner-1/box-b")
 	limits := cgroup.Limits{Memory: 7}
 	if _, err := tree.Find("1", "c", &limits); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a box without groups: %v", err)

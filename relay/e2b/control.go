@@ -330,6 +330,31 @@ func (c *controlCall) create() error {
 
 // make makes a sandbox; further adds to what is asked of boxd.
 func (c *controlCall) make(ask *createRequest, further func(*policy.Request) error) (*session.Session, error) {
+	req, err := c.request(ask)
+	if err != nil {
+		return nil, err
+	}
+	if err := further(req); err != nil {
+		return nil, err
+	}
+	c.noted.session = req.ID
+	c.noted.what.Profile = req.Profile
+	for env := range ask.EnvVars {
+		c.noted.what.Env = append(c.noted.what.Env, env)
+	}
+	s, _, err := c.server.cfg.Sup.Create(c.r.Context(), c.pass.Principal, req)
+	if err != nil {
+		return nil, err
+	}
+	c.server.index.add(s.ID, s.Owner.Name)
+	if c.r.Context().Err() != nil { // nobody would ever hear of it
+		return nil, errors.Join(errVanished, c.server.cfg.Sup.End(context.WithoutCancel(c.r.Context()), s, session.EndUnclaimed))
+	}
+	return s, nil
+}
+
+// request is what a client asks for as boxd has it.
+func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
 	name, template, ok := c.server.cfg.template(ask.TemplateID)
 	if !ok {
 		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
@@ -377,23 +402,7 @@ func (c *controlCall) make(ask *createRequest, further func(*policy.Request) err
 	if err := network.apply(req); err != nil {
 		return nil, err
 	}
-	if err := further(req); err != nil {
-		return nil, err
-	}
-	c.noted.session = req.ID
-	c.noted.what.Profile = req.Profile
-	for env := range ask.EnvVars {
-		c.noted.what.Env = append(c.noted.what.Env, env)
-	}
-	s, _, err := c.server.cfg.Sup.Create(c.r.Context(), c.pass.Principal, req)
-	if err != nil {
-		return nil, err
-	}
-	c.server.index.add(s.ID, s.Owner.Name)
-	if c.r.Context().Err() != nil { // nobody would ever hear of it
-		return nil, errors.Join(errVanished, c.server.cfg.Sup.End(context.WithoutCancel(c.r.Context()), s, session.EndUnclaimed))
-	}
-	return s, nil
+	return req, nil
 }
 
 // sandboxAnswer is what clients learn of a sandbox when they get it.

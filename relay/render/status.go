@@ -18,6 +18,14 @@ const (
 	placesShown = 10
 )
 
+// boxCount is how many boxes there are.
+func boxCount(s *api.Status) string {
+	if s.Stopped > 0 {
+		return fmt.Sprintf("%d of %d, and %d stopped", s.Sessions, s.MaxSessions, s.Stopped)
+	}
+	return fmt.Sprintf("%d of %d", s.Sessions, s.MaxSessions)
+}
+
 // Status prints what boxd is doing, at most 80 columns wide.
 func Status(out io.Writer, s *api.Status, now time.Time) error {
 	style := styleOf(out)
@@ -48,11 +56,7 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	if s.Off != "" {
 		add("OFF", s.Off, style.warn)
 	}
-	boxes := fmt.Sprintf("%d of %d", s.Sessions, s.MaxSessions)
-	if s.Stopped > 0 {
-		boxes += fmt.Sprintf(", and %d stopped", s.Stopped)
-	}
-	add("boxes", boxes, plain)
+	add("boxes", boxCount(s), plain)
 	add("processes", fmt.Sprintf("%d, at most %d per box", s.Processes, s.MaxProcesses), plain)
 	add("executions", fmt.Sprintf("%d running, %d since boxd started", s.Running-s.Processes, s.Executed), plain)
 	if q := &s.Queue; q.Waiting+q.Executions > 0 {

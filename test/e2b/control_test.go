@@ -138,19 +138,19 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 		status int
 		names  string
 	}{
-		`{"templateID":"other"}`:                             {404, "template"},
-		`{"timeout":-1}`:                                     {400, "timeout"},
-		`{"timeout":"x"}`:                                    {400, "JSON"},
-		`{`:                                                  {400, "JSON"},
-		`{"volumeMounts":[{"name":"a","path":"/b"}]}`:        {501, "volumeMounts"},
-		`{"mcp":{"a":{}}}`:                                   {501, "mcp"},
-		`{"iam":{"a":1}}`:                                    {501, "iam"},
-		`{"network":{"denyOut":["10.0.0.0/8"]}}`:             {501, "denyOut"},
-		`{"network":{"rules":{"a":[]}}}`:                     {501, "rules"},
-		`{"network":{"egressProxy":{"a":"b"}}}`:              {501, "egressProxy"},
-		`{"envVars":{"A=B":"x"}}`:                            {400, "env"},
-		`{"metadata":{"":"x"}}`:                              {400, "metadata"},
-		`{"x":"` + strings.Repeat("y", 2<<20) + `"}`:         {413, "bytes"},
+		`{"templateID":"other"}`: {404, "template"},
+		`{"timeout":-1}`:         {400, "timeout"},
+		`{"timeout":"x"}`:        {400, "JSON"},
+		`{`:                      {400, "JSON"},
+		`{"volumeMounts":[{"name":"a","path":"/b"}]}`: {501, "volumeMounts"},
+		`{"mcp":{"a":{}}}`:                            {501, "mcp"},
+		`{"iam":{"a":1}}`:                             {501, "iam"},
+		`{"network":{"denyOut":["10.0.0.0/8"]}}`:      {501, "denyOut"},
+		`{"network":{"rules":{"a":[]}}}`:              {501, "rules"},
+		`{"network":{"egressProxy":{"a":"b"}}}`:       {501, "egressProxy"},
+		`{"envVars":{"A=B":"x"}}`:                     {400, "env"},
+		`{"metadata":{"":"x"}}`:                       {400, "metadata"},
+		`{"x":"` + strings.Repeat("y", 2<<20) + `"}`:  {413, "bytes"},
 	} {
 		status, text, _ := h.asks(t, "agent", "POST", "/sandboxes", body)
 		if status != want.status || !strings.Contains(text, want.names) {

@@ -46,7 +46,7 @@ func installed(t *testing.T, packages string) string {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	fresh, err := os.MkdirTemp(filepath.Dir(dir), "fetching-")
+	fresh, err := os.MkdirTemp(filepath.Dir(dir), "fetching-") //nolint:usetesting // beside where it is going to be
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"net/http"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+)
+
+// sent asks for files of the sandbox.
+func (sb *sandbox) sent(t *testing.T, method, path, body string, header ...string) (int, string, http.Header) {
+	t.Helper()
+	return sb.host.sends(t, method, path, body, append(sb.of("49983"), header...)...)
+}
+
+// What cannot be done to a file is told by the code that clients know.
+func TestFilesAreRefusedByCode(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	sb.sh(t, "mkdir dir; echo x > file; ln -s nowhere dangling; ln -s dir link; ln -s /etc out")
+	fs := sb.filesystem()
+	for name, tc := range map[string]struct {
+		do   func() error
+		code connect.Code
+	}{
+		"stat of nothing":   {func() error { _, err := fs.Stat(t.Context(), &protocol.StatRequest{Path: "nothing"}); return err }, connect.CodeNotFound},
+		"a directory twice": {func() error { _, err := fs.MakeDir(t.Context(), &protocol.MakeDirRequest{Path: "dir"}); return err }, connect.CodeAlreadyExists},
+		"a directory over":  {func() error { _, err := fs.MakeDir(t.Context(), &protocol.MakeDirRequest{Path: "file"}); return err }, connect.CodeInvalidArgument},
+		"a list of a file":  {func() error { _, err := fs.ListDir(t.Context(), &protocol.ListDirRequest{Path: "file"}); return err }, connect.CodeInvalidArgument},
+		"a list of nothing": {func() error { _, err := fs.ListDir(t.Context(), &protocol.ListDirRequest{Path: "nothing"}); return err }, connect.CodeNotFound},
+		"to move nothing": {func() error {
+			_, err := fs.Move(t.Context(), &protocol.MoveRequest{Source: "nothing", Destination: "x"})
+			return err
+		}, connect.CodeNotFound},
+		"to write into the host": {func() error { _, err := fs.MakeDir(t.Context(), &protocol.MakeDirRequest{Path: "/proc/x"}); return err }, connect.CodeNotFound},
+		"to remove nothing":      {func() error { _, err := fs.Remove(t.Context(), &protocol.RemoveRequest{Path: "nothing"}); return err }, 0},
+		"a path with a NUL":      {func() error { _, err := fs.Stat(t.Context(), &protocol.StatRequest{Path: "a\x00b"}); return err }, connect.CodeInvalidArgument},
+	} {
+		err := tc.do()
+		if got := connect.CodeOf(err); err != nil && got != tc.code || err == nil && tc.code != 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	dangling, err := fs.Stat(t.Context(), &protocol.StatRequest{Path: "dangling"})
+	if err != nil || dangling.Entry.Type != protocol.FileType_FILE_TYPE_UNSPECIFIED || dangling.Entry.GetSymlinkTarget() == "" {
+		t.Errorf("%v, %v", err, dangling)
+	}
+	link, err := fs.Stat(t.Context(), &protocol.StatRequest{Path: "link"})
+	if err != nil || link.Entry.Type != protocol.FileType_FILE_TYPE_DIRECTORY || !strings.HasSuffix(link.Entry.GetSymlinkTarget(), "/dir") || link.Entry.Permissions[0] != 'L' {
+		t.Errorf("%v, %v", err, link)
+	}
+}
+
+// A file is read in parts, packed and not, and written from a form, as it is and packed.
+func TestFilesGoUpAndDown(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	form := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d/one\"\r\n\r\n0123456789\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/tmp/two\"\r\n\r\n2\r\n--b--\r\n"
+	status, text, _ := sb.sent(t, "POST", "/files", form, "Content-Type", "multipart/form-data; boundary=b")
+	if status != 200 || !strings.Contains(text, `"path":"/home/user/d/one"`) || !strings.Contains(text, `"path":"/tmp/two"`) {
+		t.Fatalf("%d %s", status, text)
+	}
+	for name, tc := range map[string]struct {
+		header []string
+		status int
+		body   string
+	}{
+		"all of it":       {nil, 200, "0123456789"},
+		"from the middle": {[]string{"Range", "bytes=3-5"}, 206, "345"},
+		"the end":         {[]string{"Range", "bytes=-2"}, 206, "89"},
+		"to the end":      {[]string{"Range", "bytes=8-"}, 206, "89"},
+		"beyond it":       {[]string{"Range", "bytes=50-60"}, 416, "10 bytes"},
+		"several parts":   {[]string{"Range", "bytes=1-2,4-5"}, 200, "0123456789"},
+		"no range":        {[]string{"Range", "bytes=x"}, 200, "0123456789"},
+		"no encoding":     {[]string{"Accept-Encoding", "identity;q=0"}, 406, "Accept-Encoding"},
+	} {
+		status, text, header := sb.sent(t, "GET", "/files?path=d/one", "", tc.header...)
+		if status != tc.status || !strings.Contains(text, tc.body) || status == 206 && header.Get("Content-Range") == "" {
+			t.Errorf("%s: %d %q %v", name, status, text, header)
+		}
+	}
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write([]byte("packed")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		path, body string
+		header     []string
+		status     int
+		has        string
+	}{
+		"as it is":               {"/files?path=raw", "raw", []string{"Content-Type", "application/octet-stream"}, 200, "raw"},
+		"packed":                 {"/files?path=packed", packed.String(), []string{"Content-Type", "application/octet-stream", "Content-Encoding", "gzip"}, 200, "packed"},
+		"packed by nobody":       {"/files?path=bad", "no gzip", []string{"Content-Encoding", "gzip"}, 400, "gzip"},
+		"packed otherwise":       {"/files?path=bad", "x", []string{"Content-Encoding", "br"}, 415, "br"},
+		"without a path":         {"/files", "x", []string{"Content-Type", "application/octet-stream"}, 400, "path"},
+		"to a directory":         {"/files?path=d", "x", nil, 400, "is a directory"},
+		"twice":                  {"/files", strings.ReplaceAll(form, "/tmp/two", "d/one"), []string{"Content-Type", "multipart/form-data; boundary=b"}, 400, "twice"},
+		"half a form":            {"/files", form[:60], []string{"Content-Type", "multipart/form-data; boundary=b"}, 400, "form"},
+		"a form of nothing":      {"/files", "--b--\r\n", []string{"Content-Type", "multipart/form-data; boundary=b"}, 400, "file"},
+		"with bad metadata":      {"/files?path=m", "x", []string{"X-Metadata-A", "\u00e9"}, 400, "ASCII"},
+		"with a user of no name": {"/files?path=m&username=stranger", "x", nil, 401, "stranger"},
+	} {
+		status, text, _ := sb.sent(t, "POST", tc.path, tc.body, tc.header...)
+		if status != tc.status || !strings.Contains(text, tc.has) {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	if got := sb.sh(t, "cat raw packed; ls -A").stdout.String(); !strings.HasPrefix(got, "rawpacked") || strings.Contains(got, "bad") {
+		t.Errorf("%q", got)
+	}
+}
+
+// A watcher keeps what happens until it is asked, for its sandbox alone.
+func TestAWatcherKeepsWhatHappens(t *testing.T) {
+	h := start(t)
+	sb, other := h.create(t, "agent", `{}`), h.create(t, "agent", `{}`)
+	fs := sb.filesystem()
+	if _, err := fs.CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: "nowhere"}); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("%v", err)
+	}
+	w, err := fs.CreateWatcher(t.Context(), &protocol.CreateWatcherRequest{Path: ".", Recursive: true, IncludeEntry: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb.sh(t, "echo x > a; rm a")
+	var seen []string
+	for range 100 {
+		got, err := fs.GetWatcherEvents(t.Context(), &protocol.GetWatcherEventsRequest{WatcherId: w.WatcherId})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range got.Events {
+			seen = append(seen, e.Type.String()+" "+e.Name)
+		}
+		if text := strings.Join(seen, ","); strings.Contains(text, "REMOVE a") && strings.Contains(text, "WRITE a") && strings.Contains(text, "CREATE a") {
+			break
+		}
+		sb.sh(t, "sleep 0.05")
+	}
+	if len(seen) < 3 {
+		t.Errorf("%v", seen)
+	}
+	if _, err := other.filesystem().GetWatcherEvents(t.Context(), &protocol.GetWatcherEventsRequest{WatcherId: w.WatcherId}); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("another sandbox has it: %v", err)
+	}
+	if _, err := fs.RemoveWatcher(t.Context(), &protocol.RemoveWatcherRequest{WatcherId: w.WatcherId}); err != nil {
+		t.Error(err)
+	}
+	if _, err := fs.GetWatcherEvents(t.Context(), &protocol.GetWatcherEventsRequest{WatcherId: w.WatcherId}); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("after it was removed: %v", err)
+	}
+}

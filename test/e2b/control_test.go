@@ -134,27 +134,28 @@ func TestAListHasWhatItWasAskedFor(t *testing.T) {
 // What is asked for and would not be given is refused by name.
 func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 	h := start(t)
-	for body, want := range map[string]struct {
+	for _, tc := range []struct {
+		body   string
 		status int
 		names  string
 	}{
-		`{"templateID":"other"}`: {404, "template"},
-		`{"timeout":-1}`:         {400, "timeout"},
-		`{"timeout":"x"}`:        {400, "JSON"},
-		`{`:                      {400, "JSON"},
-		`{"volumeMounts":[{"name":"a","path":"/b"}]}`: {501, "volumeMounts"},
-		`{"mcp":{"a":{}}}`:                            {501, "mcp"},
-		`{"iam":{"a":1}}`:                             {501, "iam"},
-		`{"network":{"denyOut":["10.0.0.0/8"]}}`:      {501, "denyOut"},
-		`{"network":{"rules":{"a":[]}}}`:              {501, "rules"},
-		`{"network":{"egressProxy":{"a":"b"}}}`:       {501, "egressProxy"},
-		`{"envVars":{"A=B":"x"}}`:                     {400, "env"},
-		`{"metadata":{"":"x"}}`:                       {400, "metadata"},
-		`{"x":"` + strings.Repeat("y", 2<<20) + `"}`:  {413, "bytes"},
+		{`{"templateID":"other"}`, 404, "template"},
+		{`{"timeout":-1}`, 400, "timeout"},
+		{`{"timeout":"x"}`, 400, "JSON"},
+		{`{`, 400, "JSON"},
+		{`{"volumeMounts":[{"name":"a","path":"/b"}]}`, 501, "volumeMounts"},
+		{`{"mcp":{"a":{}}}`, 501, "mcp"},
+		{`{"iam":{"a":1}}`, 501, "iam"},
+		{`{"network":{"denyOut":["10.0.0.0/8"]}}`, 501, "denyOut"},
+		{`{"network":{"rules":{"a":[]}}}`, 501, "rules"},
+		{`{"network":{"egressProxy":{"a":"b"}}}`, 501, "egressProxy"},
+		{`{"envVars":{"A=B":"x"}}`, 400, "env"},
+		{`{"metadata":{"":"x"}}`, 400, "metadata"},
+		{`{"x":"` + strings.Repeat("y", 2<<20) + `"}`, 413, "bytes"},
 	} {
-		status, text, _ := h.asks(t, "agent", "POST", "/sandboxes", body)
-		if status != want.status || !strings.Contains(text, want.names) {
-			t.Errorf("%.60s: %d %s", body, status, text)
+		status, text, _ := h.asks(t, "agent", "POST", "/sandboxes", tc.body)
+		if status != tc.status || !strings.Contains(text, tc.names) {
+			t.Errorf("%.60s: %d %s", tc.body, status, text)
 		}
 	}
 	if !boxtest.Grouped() {

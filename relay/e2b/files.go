@@ -308,6 +308,9 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, sb *sandbox) err
 			err = u.write(r.Context(), at, body)
 		}
 	}
+	if err != nil && r.Context().Err() != nil { // who may not go on is not waited for
+		_ = conn.SetReadDeadline(time.Now()) // every connection of ours has deadlines
+	}
 	if err != nil {
 		return err
 	}

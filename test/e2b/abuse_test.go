@@ -367,3 +367,46 @@ func residentPeak(t *testing.T, pid int) (kib int) {
 	}
 	return kib
 }
+
+// Who may not any more hears nothing more of what is under way, and can change nothing by it.
+func TestStreamsEndWithTheirKey(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	output, err := sb.processes().Start(t.Context(), shell("while :; do echo x; sleep 0.05; done"))
+	if err != nil || !output.Receive() {
+		t.Fatal(err, output.Err())
+	}
+	defer output.Close()
+	watch, err := sb.filesystem().WatchDir(t.Context(), &protocol.WatchDirRequest{Path: "/tmp"})
+	if err != nil || !watch.Receive() {
+		t.Fatal(err, watch.Err())
+	}
+	defer watch.Close()
+	upload, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+h.address+"/files?path=/tmp/half", io.MultiReader(strings.NewReader("begun"), halted(t.Context().Done())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	upload.Header.Set("X-Access-Token", sb.Token)
+	answered := make(chan int, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(upload)
+		if err != nil {
+			answered <- 0
+			return
+		}
+		resp.Body.Close()
+		answered <- resp.StatusCode
+	}()
+	boxtest.Eventually(t, "the upload has begun", func() bool { return sb.sh(t, "ls /tmp/half").end.ExitCode == 0 })
+	h.withoutKey(t, "agent")
+	for output.Receive() {
+	}
+	for watch.Receive() {
+	}
+	if output.Err() == nil || watch.Err() == nil {
+		t.Errorf("%v, %v", output.Err(), watch.Err())
+	}
+	if status := <-answered; status == http.StatusOK {
+		t.Errorf("an upload: %d", status)
+	}
+}

@@ -73,7 +73,7 @@ func (w *watched) until(mark string) (list []string) {
 			w.t.Fatalf("it ended with %+v after %q", w.answer, list)
 		}
 		if string(e.Path) == mark {
-			return list
+			return slices.Compact(list) // the kernel makes one of equal events only while nobody has read the first
 		}
 		text := e.What + " " + string(e.Path) + " " + e.Type
 		if len(e.From) > 0 {
@@ -109,8 +109,10 @@ func TestWatchTellsWhatHappens(t *testing.T) {
 
 	do(t, os.WriteFile(dir+"/file", []byte("1"), 0o644))
 	w.mustTell("m1", "create file file", "write file file")
-	do(t, os.Chmod(dir+"/file", 0o600), os.Rename(dir+"/file", dir+"/there/moved"))
-	w.mustTell("m2", "chmod file ", "rename file ", "create there/moved file from file") // by the time it was looked at, it was elsewhere
+	do(t, os.Chmod(dir+"/file", 0o600))
+	w.mustTell("m2a", "chmod file file")
+	do(t, os.Rename(dir+"/file", dir+"/there/moved"))
+	w.mustTell("m2", "rename file ", "create there/moved file from file")
 	do(t, os.Remove(dir+"/there/moved"))
 	w.mustTell("m3", "remove there/moved ")
 

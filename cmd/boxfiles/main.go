@@ -4,21 +4,21 @@
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// Command boxfiles reads, writes and searches files inside a box. Only boxd starts it.
+// Command boxfiles reads, writes and searches files inside a box. Only boxd starts it. It runs as the box user: it can do
+// no more than any program of the box.
 package main
 
 import (
 	"os"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/layers"
 
 	"github.com/boxd-dev/boxd/isolation"
 )
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == files.LayerCommand {
-		os.Exit(layers.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
+		os.Exit(runLayer(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) > 1 && os.Args[1] == isolation.LimitedCommand {
 		os.Exit(runLimited(os.Args[2:], os.Stderr))

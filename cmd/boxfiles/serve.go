@@ -9,9 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/layers"
-	"github.com/boxd-dev/boxd/isolation/files/ops"
-	"github.com/boxd-dev/boxd/isolation/files/search"
 )
 
 // Main serves one request and returns the exit status: 0 if it has been answered, even with a
@@ -29,7 +26,7 @@ func Main(in io.Reader, out io.Writer) int {
 	if err != nil {
 		a.Failure = &files.Failure{Kind: files.BadRequest, Text: "no request: " + err.Error()}
 	} else if err := answer(req, files.NewReader(from), &output{w, to}, a); err != nil {
-		*a = files.Answer{Failure: ops.Fail(pathOf(req), err)}
+		*a = files.Answer{Failure: failureOf(pathOf(req), err)}
 	}
 	if w.Answer(a) != nil || to.Flush() != nil {
 		return 1
@@ -59,37 +56,37 @@ func answer(req *files.Request, body io.Reader, w *output, a *files.Answer) (err
 	}
 	switch {
 	case req.Read != nil:
-		a.Read, err = ops.Read(req.Read, w)
+		a.Read, err = readFile(req.Read, w)
 	case req.Write != nil:
-		a.Write, err = ops.Write(req.Write, body)
+		a.Write, err = writeFile(req.Write, body)
 	case req.Edit != nil:
-		a.Edit, err = ops.Edit(req.Edit)
+		a.Edit, err = editFile(req.Edit)
 	case req.Glob != nil:
-		a.List, err = search.Glob(req.Glob)
+		a.List, err = globFiles(req.Glob)
 	case req.Grep != nil:
-		a.Grep, err = search.Grep(req.Grep)
+		a.Grep, err = grepFiles(req.Grep)
 	case req.List != nil:
-		a.List, err = search.List(req.List)
+		a.List, err = listDir(req.List)
 	case req.Stat != nil:
-		a.Stat, err = ops.Stat(req.Stat)
+		a.Stat, err = statFile(req.Stat)
 	case req.Move != nil:
-		err = done(ops.Move(req.Move))
+		err = done(movePath(req.Move))
 	case req.Remove != nil:
-		err = done(ops.Remove(req.Remove))
+		err = done(removePath(req.Remove))
 	case req.Chmod != nil:
-		err = done(ops.Chmod(req.Chmod))
+		err = done(chmodPath(req.Chmod))
 	case req.Mkdir != nil:
-		a.Write, err = ops.Mkdir(req.Mkdir)
+		a.Write, err = makeDir(req.Mkdir)
 	case req.Get != nil:
-		err = done(ops.Get(req.Get, w.tell, w))
+		err = done(getFile(req.Get, w.tell, w))
 	case req.Put != nil:
-		a.Write, err = ops.Put(req.Put, body)
+		a.Write, err = putFile(req.Put, body)
 	case req.Watch != nil:
-		err = done(ops.Watch(req.Watch, w.tell))
+		err = done(watchDir(req.Watch, w.tell))
 	case req.Prune != nil:
-		err = done(ops.Prune(req.Prune))
+		err = done(pruneDir(req.Prune))
 	case req.Sweep != nil:
-		err = done(ops.Sweep(req.Sweep))
+		err = done(sweepDir(req.Sweep))
 	default:
 		err = answerTree(req, body, w, a)
 	}
@@ -100,19 +97,19 @@ func answer(req *files.Request, body io.Reader, w *output, a *files.Answer) (err
 func answerTree(req *files.Request, body io.Reader, w io.Writer, a *files.Answer) (err error) {
 	switch {
 	case req.Pack != nil:
-		a.Archive, err = ops.Pack(req.Pack, w)
+		a.Archive, err = packTree(req.Pack, w)
 	case req.Unpack != nil:
-		a.Archive, err = ops.Unpack(req.Unpack, body)
+		a.Archive, err = unpackTree(req.Unpack, body)
 	case req.Snapshot != nil:
-		a.Snapshot, err = search.Snapshot(req.Snapshot, w)
+		a.Snapshot, err = takeSnapshot(req.Snapshot, w)
 	case req.Changes != nil:
-		a.Changes, err = search.Changes(req.Changes, body)
+		a.Changes, err = changesSince(req.Changes, body)
 	case req.Diff != nil:
-		a.Changes, err = search.Diff(req.Diff)
+		a.Changes, err = diffOverlay(req.Diff)
 	case req.Commit != nil:
-		a.Archive, err = layers.Pack(req.Commit, w)
+		a.Archive, err = packCommit(req.Commit, w)
 	case req.Discard != nil:
-		a.Discarded, err = layers.Discard(req.Discard)
+		a.Discarded, err = discardChanges(req.Discard)
 	default:
 		err = &files.Failure{Kind: files.BadRequest, Text: "this boxfiles does not know what is asked for", Hint: "it is as old as the box: make a new one"}
 	}

@@ -19,7 +19,7 @@ const (
 )
 
 // Arguments that make the program unpack the layer of an image from its standard input: see
-// isolation/files/layers.
+// cmd/boxfiles.
 const (
 	LayerCommand = "layer"
 	LastLayer    = "last"

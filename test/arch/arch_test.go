@@ -84,13 +84,13 @@ func mustNotLink() map[string][]string {
 		"cmd/boxfiles": {"net", "log", "net/http", "os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client"},
 		// The privileged half parses one binary protocol and nothing else. It links net for the types of addresses that
 		// the libraries of netlink and nftables have; it opens no connection.
-		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", module + "/isolation/files/ops", module + "/internal/archive", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
+		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", module + "/internal/archive", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml"},
 		// It speaks with strangers, and has nothing to do anything with. Requests of boxes are read by net/http.
 		"cmd/boxnames": {"os/exec", module + "/supervisor", module + "/isolation/keeper", module + "/isolation/client", module + "/relay"},
 		// A client knows the wire and nothing of the server.
 		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
 		// boxd asks for what is privileged and cannot do it; its API's description is JSON when it is built.
-		"cmd/boxd": {"github.com/getkin/kin-openapi/openapi3", module + "/isolation/keeper", module + "/isolation/mounts", module + "/isolation/disk", module + "/isolation/zygote", module + "/isolation/inside", module + "/isolation/seccomp", module + "/isolation/egress/proxy", module + "/isolation/files/ops"},
+		"cmd/boxd": {"github.com/getkin/kin-openapi/openapi3", module + "/isolation/keeper", module + "/isolation/mounts", module + "/isolation/disk", module + "/isolation/zygote", module + "/isolation/inside", module + "/isolation/seccomp", module + "/isolation/egress/proxy"},
 	}
 }
 

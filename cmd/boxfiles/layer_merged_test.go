@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package layers
+package main
 
 import (
 	"archive/tar"
@@ -19,10 +19,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// made makes the given entries in a directory: "dir/", "dir!/" for an opaque one, "file=content",
+// makeTree makes the given entries in a directory: "dir/", "dir!/" for an opaque one, "file=content",
 // "link->target", "a<b" for another name of b, and "-gone". Everything belongs to the box user,
 // except what begins with "^".
-func made(t *testing.T, entries ...string) string {
+func makeTree(t *testing.T, entries ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, e := range entries {
@@ -72,7 +72,7 @@ func made(t *testing.T, entries ...string) string {
 
 func packs(image, changed string, b files.Bounds) (string, *files.Archived, error) {
 	var out bytes.Buffer
-	a, err := Pack(&files.Commit{Image: []byte(image), Changed: []byte(changed), Bounds: b}, &out)
+	a, err := packCommit(&files.Commit{Image: []byte(image), Changed: []byte(changed), Bounds: b}, &out)
 	if err != nil {
 		return "", nil, err
 	}
@@ -106,7 +106,7 @@ func packs(image, changed string, b files.Bounds) (string, *files.Archived, erro
 	}
 }
 
-func usual() files.Bounds { return files.Bounds{Bytes: 1 << 20, Entries: 100} }
+func usualBounds() files.Bounds { return files.Bounds{Bytes: 1 << 20, Entries: 100} }
 
 // An archive of an image with the changes of a box contains what programs see, without what every
 // box has.
@@ -134,7 +134,7 @@ func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 		{"names of one file", []string{"a=1", "b<a"}, []string{"c=2", "d<c", "b=other"}, "a=1 b=other c=2 d<c", 0},
 		{"names that would take something away", []string{"a=1", ".wh.x=1"}, []string{".wh.a=", ".wh..wh..opq="}, "a=1", 3},
 	} {
-		got, a, err := packs(made(t, test.image...), made(t, test.changed...), usual())
+		got, a, err := packs(makeTree(t, test.image...), makeTree(t, test.changed...), usualBounds())
 		if err != nil || got != test.want || a.Skipped != test.skipped || a.Entries != strings.Count(got, " ")+1 {
 			t.Errorf("%s: %v\n%s, %+v, want\n%s", test.name, err, got, a, test.want)
 		}
@@ -144,7 +144,7 @@ func TestARootIsPackedAsProgramsSeeIt(t *testing.T) {
 // Too much is refused, and what is no file, directory or link is left out.
 func TestWhatCannotBePacked(t *testing.T) {
 	t.Parallel()
-	image, changed := made(t, "a=12345", "d/b=12345"), made(t)
+	image, changed := makeTree(t, "a=12345", "d/b=12345"), makeTree(t)
 	for _, b := range []files.Bounds{{Bytes: 9, Entries: 3}, {Bytes: 10, Entries: 2}} {
 		if got, _, err := packs(image, changed, b); err == nil || !strings.Contains(err.Error(), "images.max_") {
 			t.Errorf("%+v: %s, %v", b, got, err)
@@ -154,7 +154,7 @@ func TestWhatCannotBePacked(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(deep, 0o755), unix.Mkfifo(filepath.Join(image, "fifo"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if got, a, err := packs(image, made(t), usual()); err != nil || a.Skipped != 1 || strings.Contains(got, "fifo") {
+	if got, a, err := packs(image, makeTree(t), usualBounds()); err != nil || a.Skipped != 1 || strings.Contains(got, "fifo") {
 		t.Errorf("%s, %+v, %v", got, a, err)
 	}
 	// Everything belongs to the test's user, who may be in-box root: so it is packed as if it
@@ -171,13 +171,13 @@ func (m meddler) Write(p []byte) (int, error) { return len(p), m() }
 
 func TestAFileThatChangesWhileItIsReadIsRefused(t *testing.T) {
 	t.Parallel()
-	image, changed := made(t), made(t, "a=12345")
+	image, changed := makeTree(t), makeTree(t, "a=12345")
 	for _, size := range []int64{2, 9} {
 		name := filepath.Join(changed, "a")
 		if err := os.Truncate(name, 5); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Pack(&files.Commit{Image: []byte(image), Changed: []byte(changed), Bounds: usual()}, meddler(func() error { return os.Truncate(name, size) }))
+		_, err := packCommit(&files.Commit{Image: []byte(image), Changed: []byte(changed), Bounds: usualBounds()}, meddler(func() error { return os.Truncate(name, size) }))
 		if f, ok := errors.AsType[*files.Failure](err); !ok || f.Kind != files.Changed || string(f.Path) != "/a" {
 			t.Errorf("%d bytes instead of 5: %v", size, err)
 		}

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package layers unpacks layers of images, inside a box that contains nothing but them. A layer
-// is an untrusted tar archive: it is checked before anything is made of it, and all its paths are
-// resolved below one directory (openat2, RESOLVE_IN_ROOT).
-package layers
+package main
 
 import (
 	"archive/tar"
@@ -20,36 +17,36 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Root is the directory of the image, in the box.
-const Root = "/workspace/rootfs"
+// imageRoot is the directory of the image, in the box.
+const imageRoot = "/workspace/rootfs"
 
-// Limits bound what a layer may contain.
-type Limits struct {
+// layerLimits bound what a layer may contain.
+type layerLimits struct {
 	Bytes   int64 // of all files together
 	Entries int
 }
 
-// Totals count what a layer contains. Devices and FIFOs are left out.
-type Totals struct {
+// layerTotals count what a layer contains. Devices and FIFOs are left out.
+type layerTotals struct {
 	Bytes   int64
 	Entries int
 	LeftOut int
 }
 
-// Refusal says why an archive is not unpacked.
-type Refusal struct {
+// layerRefusal says why an archive is not unpacked.
+type layerRefusal struct {
 	Entry string // "": the archive as a whole
 	Why   string
 }
 
-func (r *Refusal) Error() string {
+func (r *layerRefusal) Error() string {
 	if r.Entry == "" {
 		return r.Why
 	}
-	return "entry " + strconv.Quote(shorten(r.Entry)) + ": " + r.Why
+	return "entry " + strconv.Quote(shortenEntry(r.Entry)) + ": " + r.Why
 }
 
-func shorten(s string) string {
+func shortenEntry(s string) string {
 	if len(s) > 100 {
 		return s[:100] + "…"
 	}
@@ -63,12 +60,12 @@ const (
 	maxDepth = 200
 )
 
-// Main unpacks one layer and returns the exit status. The arguments are the limits, and with the
+// runLayer unpacks one layer and returns the exit status. The arguments are the limits, and with the
 // last layer files.LastLayer and the directory in which programs of the image start. The answer
 // is a line of numbers; the reason of a failure goes to standard error.
-func Main(args []string, in *os.File, out, problems io.Writer) int {
+func runLayer(args []string, in *os.File, out, problems io.Writer) int {
 	unix.Umask(0)
-	t, err := run(args, in)
+	t, err := applyArgs(args, in)
 	if err != nil {
 		fmt.Fprintln(problems, strings.ToValidUTF8(err.Error(), "?"))
 		return 1
@@ -79,34 +76,35 @@ func Main(args []string, in *os.File, out, problems io.Writer) int {
 	return 0
 }
 
-func run(args []string, in *os.File) (Totals, error) {
+func applyArgs(args []string, in *os.File) (layerTotals, error) {
 	if len(args) < 2 || len(args) > 4 {
-		return Totals{}, errors.New("want bytes and entries")
+		return layerTotals{}, errors.New("want bytes and entries")
 	}
 	bytes, err := strconv.ParseInt(args[0], 10, 64)
 	entries, err2 := strconv.Atoi(args[1])
 	if err := errors.Join(err, err2); err != nil {
-		return Totals{}, err
+		return layerTotals{}, err
 	}
-	if err := os.Mkdir(Root, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return Totals{}, err
+	if err := os.Mkdir(imageRoot, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return layerTotals{}, err
 	}
-	root, err := unix.Open(Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	root, err := unix.Open(imageRoot, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return Totals{}, err
+		return layerTotals{}, err
 	}
 	defer unix.Close(root)
-	t, err := Apply(root, in, Limits{Bytes: bytes, Entries: entries})
+	t, err := applyLayer(root, in, layerLimits{Bytes: bytes, Entries: entries})
 	if err == nil && len(args) == 4 && args[2] == files.LastLayer {
-		err = (&tree{root: root, limits: Limits{Entries: maxDepth}}).finish(args[3])
+		err = (&layerTree{root: root, limits: layerLimits{Entries: maxDepth}}).finish(args[3])
 	}
 	return t, err
 }
 
-// Apply applies a layer to a directory with the layers before it. After an error the directory is
-// of no use any more.
-func Apply(root int, in io.ReadSeeker, l Limits) (Totals, error) {
-	t := &tree{root: root, limits: l}
+// applyLayer applies a layer to a directory with the layers before it. A layer is an untrusted tar archive: it is
+// checked before anything is made of it, and all its paths are resolved below that directory (openat2,
+// RESOLVE_IN_ROOT). After an error the directory is of no use any more.
+func applyLayer(root int, in io.ReadSeeker, l layerLimits) (layerTotals, error) {
+	t := &layerTree{root: root, limits: l}
 	// Whiteouts remove entries of earlier layers only, wherever in the archive they are: so they
 	// come first.
 	for _, pass := range []func(*tar.Header, string, io.Reader) error{t.whiteout, t.add} {
@@ -120,16 +118,16 @@ func Apply(root int, in io.ReadSeeker, l Limits) (Totals, error) {
 	return t.totals, nil
 }
 
-// tree is an image that is being unpacked.
-type tree struct {
+// layerTree is an image that is being unpacked.
+type layerTree struct {
 	root    int
-	limits  Limits
-	checked Totals // counted in the first pass
-	totals  Totals // unpacked so far
+	limits  layerLimits
+	checked layerTotals // counted in the first pass
+	totals  layerTotals // unpacked so far
 }
 
 // each calls do for each entry of an archive.
-func (t *tree) each(in io.Reader, do func(*tar.Header, string, io.Reader) error) error {
+func (t *layerTree) each(in io.Reader, do func(*tar.Header, string, io.Reader) error) error {
 	r := tar.NewReader(in)
 	for {
 		h, err := r.Next()
@@ -137,22 +135,22 @@ func (t *tree) each(in io.Reader, do func(*tar.Header, string, io.Reader) error)
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			return &Refusal{Why: "the archive ends in the middle of an entry"}
+			return &layerRefusal{Why: "the archive ends in the middle of an entry"}
 		case errors.Is(err, tar.ErrInsecurePath): // clean names the entry
 		case errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong):
-			return &Refusal{Why: "not a tar archive, or damaged"}
+			return &layerRefusal{Why: "not a tar archive, or damaged"}
 		case err != nil:
 			return fmt.Errorf("read the archive: %w", err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
 		}
-		name, err := clean(h.Name)
+		name, err := cleanEntry(h.Name)
 		if err == nil && name != "." {
 			err = do(h, name, r)
 		}
 		if errno := unix.Errno(0); errors.As(err, &errno) {
-			err = describe(h.Name, errno)
+			err = describeErrno(h.Name, errno)
 		}
 		if err != nil {
 			return err
@@ -160,23 +158,23 @@ func (t *tree) each(in io.Reader, do func(*tar.Header, string, io.Reader) error)
 	}
 }
 
-// describe returns a Refusal for an errno about an entry.
-func describe(name string, errno unix.Errno) error {
+// describeErrno returns a Refusal for an errno about an entry.
+func describeErrno(name string, errno unix.Errno) error {
 	if errno == unix.ENOSPC || errno == unix.EDQUOT {
-		return &Refusal{Entry: name, Why: "no room for it: " + errno.Error()}
+		return &layerRefusal{Entry: name, Why: "no room for it: " + errno.Error()}
 	}
 	if errno == unix.ELOOP {
-		return &Refusal{Entry: name, Why: "too many symbolic links on the way to it"}
+		return &layerRefusal{Entry: name, Why: "too many symbolic links on the way to it"}
 	}
 	if errno == unix.ENOTDIR {
-		return &Refusal{Entry: name, Why: "a parent of it is not a directory"}
+		return &layerRefusal{Entry: name, Why: "a parent of it is not a directory"}
 	}
-	return &Refusal{Entry: name, Why: errno.Error()}
+	return &layerRefusal{Entry: name, Why: errno.Error()}
 }
 
-// clean returns the name of an entry in its shortest form, "." for the root itself.
-func clean(name string) (string, error) {
-	refuse := func(why string) (string, error) { return "", &Refusal{Entry: name, Why: why} }
+// cleanEntry returns the name of an entry in its shortest form, "." for the root itself.
+func cleanEntry(name string) (string, error) {
+	refuse := func(why string) (string, error) { return "", &layerRefusal{Entry: name, Why: why} }
 	switch {
 	case name == "" || strings.IndexByte(name, 0) >= 0:
 		return refuse("no name")
@@ -210,27 +208,27 @@ const (
 
 // whiteout checks an entry, and removes what it whites out. Nothing of this layer is unpacked
 // yet.
-func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
+func (t *layerTree) whiteout(h *tar.Header, name string, _ io.Reader) error {
 	if t.checked.Entries++; t.checked.Entries > t.limits.Entries {
-		return &Refusal{Why: "more than " + strconv.Itoa(t.limits.Entries) + " entries (images.max_entries)"}
+		return &layerRefusal{Why: "more than " + strconv.Itoa(t.limits.Entries) + " entries (images.max_entries)"}
 	}
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeGNUSparse:
 		if h.Size > t.limits.Bytes-t.checked.Bytes {
-			return &Refusal{Entry: name, Why: "the image is larger than images.max_bytes"}
+			return &layerRefusal{Entry: name, Why: "the image is larger than images.max_bytes"}
 		}
 		t.checked.Bytes += h.Size
 	case tar.TypeDir, tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
 	case tar.TypeLink:
-		if _, err := clean(h.Linkname); err != nil {
-			return &Refusal{Entry: name, Why: "a hard link to " + strconv.Quote(shorten(h.Linkname)) + ", which is not in the image"}
+		if _, err := cleanEntry(h.Linkname); err != nil {
+			return &layerRefusal{Entry: name, Why: "a hard link to " + strconv.Quote(shortenEntry(h.Linkname)) + ", which is not in the image"}
 		}
 	case tar.TypeSymlink:
 		if h.Linkname == "" || len(h.Linkname) > maxPath || strings.IndexByte(h.Linkname, 0) >= 0 {
-			return &Refusal{Entry: name, Why: "a symbolic link without a target"}
+			return &layerRefusal{Entry: name, Why: "a symbolic link without a target"}
 		}
 	default:
-		return &Refusal{Entry: name, Why: fmt.Sprintf("an entry of the unknown type %q", h.Typeflag)}
+		return &layerRefusal{Entry: name, Why: fmt.Sprintf("an entry of the unknown type %q", h.Typeflag)}
 	}
 	dir, base := path.Split(name)
 	victim, is := strings.CutPrefix(base, whiteoutPrefix)
@@ -238,7 +236,7 @@ func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
 	case !is || strings.HasPrefix(base, whiteoutOther) && base != opaqueMark:
 		return nil
 	case victim == "" || victim == "." || victim == "..":
-		return &Refusal{Entry: name, Why: "a whiteout without a name"}
+		return &layerRefusal{Entry: name, Why: "a whiteout without a name"}
 	}
 	parent, err := t.open(path.Clean(dir))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -249,13 +247,13 @@ func (t *tree) whiteout(h *tar.Header, name string, _ io.Reader) error {
 	}
 	defer unix.Close(parent)
 	if base == opaqueMark {
-		return empty(parent)
+		return emptyDir(parent)
 	}
-	return remove(parent, victim)
+	return removeEntry(parent, victim)
 }
 
 // add unpacks an entry.
-func (t *tree) add(h *tar.Header, name string, r io.Reader) error {
+func (t *layerTree) add(h *tar.Header, name string, r io.Reader) error {
 	dir, base := path.Split(name)
 	if strings.HasPrefix(base, whiteoutPrefix) {
 		return nil
@@ -275,7 +273,7 @@ func (t *tree) add(h *tar.Header, name string, r io.Reader) error {
 	case tar.TypeDir:
 		return t.addDir(parent, base, h)
 	case tar.TypeSymlink:
-		if err := remove(parent, base); err != nil {
+		if err := removeEntry(parent, base); err != nil {
 			return err
 		}
 		return unix.Symlinkat(h.Linkname, parent, base)
@@ -285,15 +283,15 @@ func (t *tree) add(h *tar.Header, name string, r io.Reader) error {
 	return t.addFile(parent, base, h, r)
 }
 
-// mode returns the permissions of an entry in a box. Programs there do not run as the owners that
+// modeOf returns the permissions of an entry in a box. Programs there do not run as the owners that
 // the image means, above all not as root, so everybody may read and execute what the owner may.
 // setuid and setgid bits are dropped.
-func mode(h *tar.Header, least uint32) uint32 {
+func modeOf(h *tar.Header, least uint32) uint32 {
 	m := uint32(h.Mode)&0o1777 | least
 	return m | m>>6&0o5
 }
 
-func (t *tree) addDir(parent int, base string, h *tar.Header) error {
+func (t *layerTree) addDir(parent int, base string, h *tar.Header) error {
 	err := unix.Mkdirat(parent, base, 0o755)
 	if errors.Is(err, unix.EEXIST) {
 		var st unix.Stat_t
@@ -302,7 +300,7 @@ func (t *tree) addDir(parent int, base string, h *tar.Header) error {
 		}
 		err = nil
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			if err = remove(parent, base); err == nil {
+			if err = removeEntry(parent, base); err == nil {
 				err = unix.Mkdirat(parent, base, 0o755)
 			}
 		}
@@ -310,11 +308,11 @@ func (t *tree) addDir(parent int, base string, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	return unix.Fchmodat(parent, base, mode(h, 0o700), 0) // it was checked to be a directory, and nobody else is here to change that
+	return unix.Fchmodat(parent, base, modeOf(h, 0o700), 0) // it was checked to be a directory, and nobody else is here to change that
 }
 
-func (t *tree) addLink(parent int, base string, h *tar.Header) error {
-	target, err := clean(h.Linkname)
+func (t *layerTree) addLink(parent int, base string, h *tar.Header) error {
+	target, err := cleanEntry(h.Linkname)
 	if err != nil {
 		return err
 	}
@@ -322,19 +320,19 @@ func (t *tree) addLink(parent int, base string, h *tar.Header) error {
 	from, err := t.open(path.Clean(dir))
 	if err == nil {
 		defer unix.Close(from)
-		err = remove(parent, base)
+		err = removeEntry(parent, base)
 	}
 	if err == nil {
 		err = unix.Linkat(from, name, parent, base, 0)
 	}
 	if errors.Is(err, unix.ENOENT) {
-		return &Refusal{Entry: h.Name, Why: "a hard link to " + strconv.Quote(shorten(h.Linkname)) + ", which is not in the image"}
+		return &layerRefusal{Entry: h.Name, Why: "a hard link to " + strconv.Quote(shortenEntry(h.Linkname)) + ", which is not in the image"}
 	}
 	return err
 }
 
-func (t *tree) addFile(parent int, base string, h *tar.Header, r io.Reader) error {
-	if err := remove(parent, base); err != nil {
+func (t *layerTree) addFile(parent int, base string, h *tar.Header, r io.Reader) error {
+	if err := removeEntry(parent, base); err != nil {
 		return err
 	}
 	fd, err := unix.Openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -346,13 +344,13 @@ func (t *tree) addFile(parent int, base string, h *tar.Header, r io.Reader) erro
 	n, err := io.Copy(f, io.LimitReader(r, t.limits.Bytes-t.totals.Bytes+1))
 	t.totals.Bytes += n
 	if err == nil && t.totals.Bytes > t.limits.Bytes {
-		err = &Refusal{Entry: h.Name, Why: "the image is larger than images.max_bytes"}
+		err = &layerRefusal{Entry: h.Name, Why: "the image is larger than images.max_bytes"}
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = &Refusal{Entry: h.Name, Why: "the archive ends in the middle of it"}
+		err = &layerRefusal{Entry: h.Name, Why: "the archive ends in the middle of it"}
 	}
 	if err == nil {
-		err = f.Chmod(os.FileMode(mode(h, 0o600) & 0o777))
+		err = f.Chmod(os.FileMode(modeOf(h, 0o600) & 0o777))
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err

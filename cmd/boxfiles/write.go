@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"crypto/rand"
@@ -15,13 +15,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Write writes what r contains to a file.
-func Write(req *files.Write, r io.Reader) (*files.WriteAnswer, error) {
+// writeFile writes what r contains to a file.
+func writeFile(req *files.Write, r io.Reader) (*files.WriteAnswer, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
 	}
-	if name := base(path); strings.HasSuffix(path, "/") || name == "." || name == ".." || name == "" {
+	if name := baseOf(path); strings.HasSuffix(path, "/") || name == "." || name == ".." || name == "" {
 		return nil, &files.Failure{Kind: files.IsDirectory, Text: "the path of a directory, not of a file"}
 	}
 	if err := checkXattrs(req.Xattrs); err != nil {
@@ -43,12 +43,12 @@ func Write(req *files.Write, r io.Reader) (*files.WriteAnswer, error) {
 	case files.Append:
 		return appendTo(path, req, content)
 	case files.Create, files.Overwrite:
-		return overwrite(path, req, content)
+		return overwriteFile(path, req, content)
 	}
 	return nil, &files.Failure{Kind: files.BadRequest, Field: "mode", Text: "no such way to write", Allowed: files.Overwrite + ", " + files.Append + ", " + files.Create}
 }
 
-func overwrite(path string, req *files.Write, content []byte) (*files.WriteAnswer, error) {
+func overwriteFile(path string, req *files.Write, content []byte) (*files.WriteAnswer, error) {
 	if req.How == files.Create {
 		// Not even a dangling link may be there.
 		if err := unix.Lstat(path, &unix.Stat_t{}); !errors.Is(err, unix.ENOENT) {
@@ -73,19 +73,19 @@ func overwrite(path string, req *files.Write, content []byte) (*files.WriteAnswe
 	if req.Mode != nil {
 		mode = *req.Mode & 0o777
 	}
-	st, err := replace(path, content, mode, old, req.Xattrs, req.How == files.Create)
+	st, err := replaceFile(path, content, mode, old, req.Xattrs, req.How == files.Create)
 	if err != nil {
 		return nil, err
 	}
-	a := &files.WriteAnswer{File: EntryOf(string(req.Path), st), Created: old == nil}
-	a.File.Digest = digest(content)
+	a := &files.WriteAnswer{File: entryOf(string(req.Path), st), Created: old == nil}
+	a.File.Digest = digestOfBytes(content)
 	return a, nil
 }
 
 // statTarget returns the status of what is to be replaced at a path, nil if there is nothing. It must
 // be a regular file that may be written to, with the requested digest.
 func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
-	f, st, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NOFOLLOW)
+	f, st, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
 		if match != "" {
 			return nil, &files.Failure{Kind: files.Changed, Text: "it is not there any more"}
@@ -118,18 +118,18 @@ func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
 	return st, err
 }
 
-// replace puts a content at a path by renaming, so that nobody sees a part of it. The file that
+// replaceFile puts a content at a path by renaming, so that nobody sees a part of it. The file that
 // was examined must still be there unchanged.
-func replace(path string, content []byte, mode uint32, old *unix.Stat_t, x *files.Xattrs, fresh bool) (*unix.Stat_t, error) {
-	temp := parent(path) + "/.boxd-" + rand.Text()
+func replaceFile(path string, content []byte, mode uint32, old *unix.Stat_t, x *files.Xattrs, fresh bool) (*unix.Stat_t, error) {
+	temp := parentOf(path) + "/.boxd-" + rand.Text()
 	fd, err := unix.Open(temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	st, err := fill(os.NewFile(uintptr(fd), temp), content, mode, x)
+	st, err := fillFile(os.NewFile(uintptr(fd), temp), content, mode, x)
 	if err == nil && old != nil {
 		var now unix.Stat_t
-		if lerr := unix.Lstat(path, &now); lerr != nil || !same(old, &now) {
+		if lerr := unix.Lstat(path, &now); lerr != nil || !isSame(old, &now) {
 			err = &files.Failure{Kind: files.Changed, Text: "somebody else has changed it meanwhile"}
 		}
 	}
@@ -147,7 +147,7 @@ func replace(path string, content []byte, mode uint32, old *unix.Stat_t, x *file
 	return st, nil
 }
 
-func fill(f *os.File, content []byte, mode uint32, x *files.Xattrs) (*unix.Stat_t, error) {
+func fillFile(f *os.File, content []byte, mode uint32, x *files.Xattrs) (*unix.Stat_t, error) {
 	st := &unix.Stat_t{}
 	err := replaceXattrs(int(f.Fd()), x)
 	if err == nil {
@@ -186,7 +186,7 @@ func appendTo(path string, req *files.Write, content []byte) (*files.WriteAnswer
 		}
 		unix.Close(fd)
 	}
-	f, _, err := OpenRegular(unix.AT_FDCWD, path, unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW)
+	f, _, err := openRegular(unix.AT_FDCWD, path, unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}
@@ -206,5 +206,5 @@ func appendTo(path string, req *files.Write, content []byte) (*files.WriteAnswer
 	if err := unix.Fstat(int(f.Fd()), st); err != nil {
 		return nil, err
 	}
-	return &files.WriteAnswer{File: EntryOf(string(req.Path), st), Created: created}, nil
+	return &files.WriteAnswer{File: entryOf(string(req.Path), st), Created: created}, nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"bytes"
@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // job is a file to be searched: one worker gets it and returns one result for it.
@@ -29,9 +28,9 @@ type job struct {
 	failed bool
 }
 
-// Grep finds matching lines. Several threads read the files; the result does not depend on which
+// grepFiles finds matching lines. Several threads read the files; the result does not depend on which
 // is faster.
-func Grep(req *files.Grep) (*files.GrepAnswer, error) {
+func grepFiles(req *files.Grep) (*files.GrepAnswer, error) {
 	m, err := newMatcher(req)
 	if err != nil {
 		return nil, err
@@ -40,8 +39,8 @@ func Grep(req *files.Grep) (*files.GrepAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &grep{req: req, m: m, wanted: wanted, stop: make(chan struct{}), answer: &files.GrepAnswer{}}
-	dir, err := openDir(req.Path)
+	g := &grepRun{req: req, m: m, wanted: wanted, stop: make(chan struct{}), answer: &files.GrepAnswer{}}
+	dir, err := openDirPath(req.Path)
 	if errors.Is(err, unix.ENOTDIR) {
 		return g.one()
 	}
@@ -55,11 +54,11 @@ func Grep(req *files.Grep) (*files.GrepAnswer, error) {
 	})
 }
 
-// grep is one search.
-type grep struct {
+// grepRun is one search.
+type grepRun struct {
 	req    *files.Grep
 	m      *matcher
-	wanted filter
+	wanted globFilter
 	jobs   chan *job
 	stop   chan struct{} // closed when enough has been found
 	answer *files.GrepAnswer
@@ -77,8 +76,8 @@ type walked struct {
 }
 
 // one searches a single file.
-func (g *grep) one() (*files.GrepAnswer, error) {
-	f, st, err := ops.OpenRegular(unix.AT_FDCWD, string(g.req.Path), unix.O_RDONLY)
+func (g *grepRun) one() (*files.GrepAnswer, error) {
+	f, st, err := openRegular(unix.AT_FDCWD, string(g.req.Path), unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +90,7 @@ func (g *grep) one() (*files.GrepAnswer, error) {
 }
 
 // search runs a walk, with workers, and collects their results.
-func (g *grep) search(walk func() error) error {
+func (g *grepRun) search(walk func() error) error {
 	n := runtime.GOMAXPROCS(0)
 	g.jobs = make(chan *job, 4*n)
 	results := make(chan *job, 4*n)
@@ -117,7 +116,7 @@ func (g *grep) search(walk func() error) error {
 }
 
 // visit opens a file of the walk for the workers.
-func (g *grep) visit(dir int, path, name string, kind byte) error {
+func (g *grepRun) visit(dir int, path, name string, kind byte) error {
 	if kind != unix.DT_REG || !g.wanted.wants(path) {
 		return nil
 	}
@@ -134,7 +133,7 @@ func (g *grep) visit(dir int, path, name string, kind byte) error {
 	return g.send(fd, st.Size, path)
 }
 
-func (g *grep) send(fd int, size int64, path string) error {
+func (g *grepRun) send(fd int, size int64, path string) error {
 	if size > g.req.MaxFile {
 		unix.Close(fd)
 		g.walked.large++
@@ -156,7 +155,7 @@ func (g *grep) send(fd int, size int64, path string) error {
 }
 
 // work searches files until there are no more.
-func (g *grep) work(results chan<- *job) {
+func (g *grepRun) work(results chan<- *job) {
 	var content, scratch []byte
 	for j := range g.jobs {
 		if int64(cap(content)) < j.size {
@@ -192,7 +191,7 @@ func readAll(fd int, b []byte) ([]byte, error) {
 }
 
 // find finds the matching lines of a file.
-func (g *grep) find(j *job, content, scratch []byte) []byte {
+func (g *grepRun) find(j *job, content, scratch []byte) []byte {
 	t, scratch := g.m.look(content, scratch)
 	s := &shown{g: g, content: content, line: 1}
 	for pos := 0; j.hits < g.req.Limit; {
@@ -215,7 +214,7 @@ func (g *grep) find(j *job, content, scratch []byte) []byte {
 
 // shown collects matching lines and their context.
 type shown struct {
-	g       *grep
+	g       *grepRun
 	content []byte
 	lines   []files.Line
 	at      int // offset of the line with the number line
@@ -268,7 +267,7 @@ func (s *shown) put(at int, match bool, column int) int {
 const maxFound = 8 << 20
 
 // collect takes results in the order of the walk, until there are enough.
-func (g *grep) collect(results <-chan *job) {
+func (g *grepRun) collect(results <-chan *job) {
 	early := map[int]*job{}
 	enough := false
 	for j := range results {
@@ -283,7 +282,7 @@ func (g *grep) collect(results <-chan *job) {
 }
 
 // take adds what was found in a file, and reports whether that is enough.
-func (g *grep) take(j *job) bool {
+func (g *grepRun) take(j *job) bool {
 	a := g.answer
 	switch {
 	case j.binary:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"bytes"
@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Edit replaces texts in a file: all that is asked for, or nothing.
-func Edit(req *files.Edit) (*files.EditAnswer, error) {
+// editFile replaces texts in a file: all that is asked for, or nothing.
+func editFile(req *files.Edit) (*files.EditAnswer, error) {
 	asked, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func Edit(req *files.Edit) (*files.EditAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, st, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NOFOLLOW)
+	f, st, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}
@@ -36,21 +36,21 @@ func Edit(req *files.Edit) (*files.EditAnswer, error) {
 	if int64(len(content)) > req.Most {
 		return nil, tooLarge(req.Most)
 	}
-	if is := digest(content); req.IfMatch != "" && is != req.IfMatch {
+	if is := digestOfBytes(content); req.IfMatch != "" && is != req.IfMatch {
 		return nil, &files.Failure{Kind: files.Changed, Text: "its digest is " + is + ", not that of if_match"}
 	}
 	if err := unix.Faccessat2(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS); err != nil {
 		return nil, err
 	}
-	edited, made, err := Replace(content, req.Edits, req.Most)
+	edited, made, err := replaceText(content, req.Edits, req.Most)
 	if err != nil {
 		return nil, err
 	}
-	if st, err = replace(path, edited, st.Mode&0o777, st, nil, false); err != nil {
+	if st, err = replaceFile(path, edited, st.Mode&0o777, st, nil, false); err != nil {
 		return nil, err
 	}
-	a := &files.EditAnswer{File: EntryOf(asked, st), Edits: made}
-	a.File.Digest = digest(edited)
+	a := &files.EditAnswer{File: entryOf(asked, st), Edits: made}
+	a.File.Digest = digestOfBytes(edited)
 	return a, nil
 }
 
@@ -58,9 +58,9 @@ func tooLarge(most int64) *files.Failure {
 	return &files.Failure{Kind: files.TooLarge, Text: fmt.Sprintf("more than %d bytes", most)}
 }
 
-// Replace applies edits to a content, one after the other: each sees the result of those before
+// replaceText applies edits to a content, one after the other: each sees the result of those before
 // it.
-func Replace(content []byte, edits []files.Replacement, most int64) ([]byte, []files.Replaced, error) {
+func replaceText(content []byte, edits []files.Replacement, most int64) ([]byte, []files.Replaced, error) {
 	made := make([]files.Replaced, 0, len(edits))
 	for i, e := range edits {
 		field := "edits[" + strconv.Itoa(i) + "]"
@@ -77,7 +77,7 @@ func Replace(content []byte, edits []files.Replacement, most int64) ([]byte, []f
 			return nil, nil, &files.Failure{Kind: files.NoMatch, Field: field + ".old", Text: field + ": the old text is not in the file", Hint: suggest(content, e.Old)}
 		case count > 1 && !e.All:
 			return nil, nil, &files.Failure{
-				Kind: files.NotUnique, Field: field + ".old", Text: fmt.Sprintf("%s: the old text is there %d times, in lines %s", field, count, places(content, e.Old)),
+				Kind: files.NotUnique, Field: field + ".old", Text: fmt.Sprintf("%s: the old text is there %d times, in lines %s", field, count, placesOf(content, e.Old)),
 				Hint: "give more of what is around it, or all = true",
 			}
 		case int64(len(content))+int64(count)*int64(len(e.New)-len(e.Old)) > most:
@@ -91,8 +91,8 @@ func Replace(content []byte, edits []files.Replacement, most int64) ([]byte, []f
 
 func lineOf(content []byte, at int) int { return bytes.Count(content[:at], []byte{'\n'}) + 1 }
 
-// places lists the first lines in which a text occurs.
-func places(content, text []byte) string {
+// placesOf lists the first lines in which a text occurs.
+func placesOf(content, text []byte) string {
 	const most = 5
 	var list []string
 	for at := 0; ; {

@@ -3,7 +3,7 @@
 // The writable root of a box is an image and the upper layer of overlayfs. This code runs inside
 // the box, as the box user: it can do no more than any program there.
 
-package layers
+package main
 
 import (
 	"errors"
@@ -14,31 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // mergedMaxDepth bounds the levels of directories, as in images.
 const mergedMaxDepth = 200
 
-// none means that a layer has no directory of a name.
-const none = -1
+// noDir means that a layer has no directory of a name.
+const noDir = -1
 
-// layers are the directories of one name in both layers; either may be none.
-type layers struct{ image, changed int }
+// overlayDirs are the directories of one name in both layers; either may be none.
+type overlayDirs struct{ image, changed int }
 
-func (l layers) close() {
+func (l overlayDirs) close() {
 	for _, fd := range []int{l.image, l.changed} {
-		if fd != none {
+		if fd != noDir {
 			unix.Close(fd)
 		}
 	}
 }
 
-// open opens the roots of both.
-func open(image, changed []byte) (l layers, err error) {
-	l = layers{none, none}
-	if l.image, err = openDir(unix.AT_FDCWD, string(image)); err == nil {
-		l.changed, err = openDir(unix.AT_FDCWD, string(changed))
+// openOverlay opens the roots of both.
+func openOverlay(image, changed []byte) (l overlayDirs, err error) {
+	l = overlayDirs{noDir, noDir}
+	if l.image, err = openLayerDir(unix.AT_FDCWD, string(image)); err == nil {
+		l.changed, err = openLayerDir(unix.AT_FDCWD, string(changed))
 	}
 	if err != nil {
 		l.close()
@@ -46,20 +45,20 @@ func open(image, changed []byte) (l layers, err error) {
 	return l, err
 }
 
-func openDir(dir int, name string) (int, error) {
-	if dir == none {
-		return none, nil
+func openLayerDir(dir int, name string) (int, error) {
+	if dir == noDir {
+		return noDir, nil
 	}
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return none, err
+		return noDir, err
 	}
 	return fd, nil
 }
 
-// look returns what a directory has under a name; nil: nothing.
-func look(dir int, name string) (*unix.Stat_t, error) {
-	if dir == none {
+// lstatAt returns what a directory has under a name; nil: nothing.
+func lstatAt(dir int, name string) (*unix.Stat_t, error) {
+	if dir == noDir {
 		return nil, nil //nolint:nilnil // nothing is no error
 	}
 	var st unix.Stat_t
@@ -82,14 +81,14 @@ func isWhiteout(st *unix.Stat_t) bool {
 	return st != nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }
 
-// ours reports whether this belongs to what every box has, which PID 1 has put there: only that
+// isOwn reports whether this belongs to what every box has, which PID 1 has put there: only that
 // belongs to in-box root.
-func ours(st *unix.Stat_t) bool { return st != nil && st.Uid == 0 && !isWhiteout(st) }
+func isOwn(st *unix.Stat_t) bool { return st != nil && st.Uid == 0 && !isWhiteout(st) }
 
-// opaque reports whether a directory hides everything that the image has in the directory of its
+// isOpaque reports whether a directory hides everything that the image has in the directory of its
 // name.
-func opaque(dir int, name string) bool {
-	fd, err := openDir(dir, name)
+func isOpaque(dir int, name string) bool {
+	fd, err := openLayerDir(dir, name)
 	if err != nil {
 		return false
 	}
@@ -100,7 +99,7 @@ func opaque(dir int, name string) bool {
 }
 
 // names lists the names in both layers, sorted. left bounds how many there may be.
-func (l layers) names(left int) ([]string, error) {
+func (l overlayDirs) names(left int) ([]string, error) {
 	var all []string
 	for _, dir := range []int{l.image, l.changed} {
 		some, err := namesOf(dir, left)
@@ -114,7 +113,7 @@ func (l layers) names(left int) ([]string, error) {
 }
 
 func namesOf(dir, left int) (names []string, err error) {
-	if dir == none {
+	if dir == noDir {
 		return nil, nil
 	}
 	if _, err := unix.Seek(dir, 0, 0); err != nil {
@@ -137,24 +136,24 @@ func tooMany(allowed int) error {
 	return &files.Failure{Kind: files.TooLarge, Text: "there are more than " + strconv.Itoa(allowed) + " files and directories (images.max_entries)", Hint: "remove what the image does not need"}
 }
 
-// holds reports whether programs have put anything into a directory that every box has.
-func holds(dir int, name string, depth int) (bool, error) {
-	fd, err := openDir(dir, name)
+// holdsVisible reports whether programs have put anything into a directory that every box has.
+func holdsVisible(dir int, name string, depth int) (bool, error) {
+	fd, err := openLayerDir(dir, name)
 	if err != nil || depth > mergedMaxDepth {
 		return false, err
 	}
 	defer unix.Close(fd)
 	names, err := namesOf(fd, 1<<20)
 	for _, below := range names {
-		st, bad := look(fd, below)
+		st, bad := lstatAt(fd, below)
 		switch {
 		case bad != nil:
 			return false, bad
 		case st == nil || isWhiteout(st):
-		case !ours(st):
+		case !isOwn(st):
 			return true, nil
 		case isDir(st):
-			if found, err := holds(fd, below, depth+1); found || err != nil {
+			if found, err := holdsVisible(fd, below, depth+1); found || err != nil {
 				return found, err
 			}
 		}
@@ -170,12 +169,12 @@ type origin struct {
 }
 
 // find returns what a name of the root is.
-func (l layers) find(name string) (o origin, err error) {
-	was, err := look(l.image, name)
+func (l overlayDirs) find(name string) (o origin, err error) {
+	was, err := lstatAt(l.image, name)
 	if err != nil {
 		return o, err
 	}
-	is, err := look(l.changed, name)
+	is, err := lstatAt(l.changed, name)
 	if err != nil {
 		return o, err
 	}
@@ -185,31 +184,31 @@ func (l layers) find(name string) (o origin, err error) {
 		return old, nil
 	case isWhiteout(is):
 		return o, nil
-	case ours(is) && isDir(is):
+	case isOwn(is) && isDir(is):
 		if isDir(was) {
 			return origin{st: was, image: true, changed: true}, nil
 		}
-		used, err := holds(l.changed, name, 0)
+		used, err := holdsVisible(l.changed, name, 0)
 		if !used { // boxes hide whatever the image has there
 			return old, err
 		}
 		return origin{st: is, changed: true, implied: true}, err
-	case ours(is):
+	case isOwn(is):
 		return old, nil
-	case isDir(is) && isDir(was) && !opaque(l.changed, name):
+	case isDir(is) && isDir(was) && !isOpaque(l.changed, name):
 		return origin{st: is, image: true, changed: true}, nil
 	}
 	return origin{st: is, changed: true}, nil
 }
 
 // below opens the directories of a name, in the layers that count.
-func (l layers) below(name string, o origin) (next layers, err error) {
-	next = layers{none, none}
+func (l overlayDirs) below(name string, o origin) (next overlayDirs, err error) {
+	next = overlayDirs{noDir, noDir}
 	if o.image {
-		next.image, err = openDir(l.image, name)
+		next.image, err = openLayerDir(l.image, name)
 	}
 	if err == nil && o.changed {
-		next.changed, err = openDir(l.changed, name)
+		next.changed, err = openLayerDir(l.changed, name)
 	}
 	if err != nil {
 		next.close()
@@ -217,8 +216,8 @@ func (l layers) below(name string, o origin) (next layers, err error) {
 	return next, err
 }
 
-// fail adds the path to an error; nil stays nil.
-func fail(path string, err error) error {
+// failAt adds the path to an error; nil stays nil.
+func failAt(path string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -228,7 +227,7 @@ func fail(path string, err error) error {
 		}
 		return f
 	}
-	f := ops.Fail("/"+strings.TrimSuffix(path, "/"), err)
+	f := failureOf("/"+strings.TrimSuffix(path, "/"), err)
 	if f.Kind == files.NotPermitted {
 		f.Hint = "the box user must be able to read it: chmod u+r, and u+rx if it is a directory"
 	}

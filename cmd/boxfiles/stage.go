@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"crypto/rand"
@@ -36,7 +36,7 @@ type stage struct {
 
 // newStage makes a stage, and removes those that others have left behind.
 func newStage(in *os.Root) (*stage, error) {
-	sweep(in)
+	sweepStages(in)
 	s := &stage{in: in, name: stagePrefix + rand.Text()}
 	err := in.Mkdir(s.name, 0o700)
 	if err != nil {
@@ -100,26 +100,26 @@ func (s *stage) end() {
 // maxSweep bounds how many names are searched for left-over stages.
 const maxSweep = 100_000
 
-// Sweep removes stages that an Unpack has left behind because it was killed.
-func Sweep(req *files.Sweep) error {
+// sweepDir removes stages that an Unpack has left behind because it was killed.
+func sweepDir(req *files.Sweep) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return err
 	}
 	root, err := os.OpenRoot(path)
 	if errors.Is(err, unix.ENOENT) {
-		root, err = os.OpenRoot(parent(path))
+		root, err = os.OpenRoot(parentOf(path))
 	}
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	sweep(root)
+	sweepStages(root)
 	return nil
 }
 
-// sweep removes stages that no process is using. What cannot be removed stays for the next sweep.
-func sweep(in *os.Root) {
+// sweepStages removes stages that no process is using. What cannot be removed stays for the next sweep.
+func sweepStages(in *os.Root) {
 	dir, err := in.Open(".")
 	if err != nil {
 		return

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package search finds files by name and by content, inside a box.
-package search
+package main
 
 import (
 	"encoding/binary"
@@ -40,27 +39,27 @@ type walk struct {
 // returned it.
 func (w *walk) run(dir int) error {
 	w.buf = make([]byte, 64<<10)
-	var above *rules
+	var above *ignoreRules
 	if w.ignore {
 		above = rulesAbove(dir)
 	}
 	return w.enter(dir, "", above, 1)
 }
 
-type entry struct {
+type walkEntry struct {
 	name string
 	kind byte // DT_…
 }
 
-func (w *walk) enter(dir int, prefix string, above *rules, depth int) error {
+func (w *walk) enter(dir int, prefix string, above *ignoreRules, depth int) error {
 	entries, cut, err := w.read(dir)
 	if err != nil {
 		return err
 	}
-	if w.ignore && slices.ContainsFunc(entries, func(e entry) bool { return e.name == ".gitignore" }) {
+	if w.ignore && slices.ContainsFunc(entries, func(e walkEntry) bool { return e.name == ".gitignore" }) {
 		above = readRules(dir, prefix, above)
 	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(entries, func(a, b walkEntry) int { return strings.Compare(a.name, b.name) })
 	for _, e := range entries {
 		p, directory := prefix+e.name, e.kind == unix.DT_DIR
 		if w.ignore && (directory && slices.Contains(leftOut(), e.name) || above.ignored(p, e.name, directory)) {
@@ -101,14 +100,14 @@ func (w *walk) enter(dir int, prefix string, above *rules, depth int) error {
 }
 
 // read returns the entries of a directory, or as many of them as may still be visited.
-func (w *walk) read(dir int) (entries []entry, cut bool, err error) {
+func (w *walk) read(dir int) (entries []walkEntry, cut bool, err error) {
 	for {
 		n, err := unix.Getdents(dir, w.buf)
 		if err != nil || n == 0 {
 			return entries, false, err
 		}
 		for rest := w.buf[:n]; len(rest) > 0; {
-			var e entry
+			var e walkEntry
 			e, rest = parseEntry(rest)
 			if e.name == "." || e.name == ".." || e.name == "" {
 				continue
@@ -117,7 +116,7 @@ func (w *walk) read(dir int) (entries []entry, cut bool, err error) {
 				return entries, true, nil
 			}
 			if e.kind == unix.DT_UNKNOWN {
-				e.kind = look(dir, e.name)
+				e.kind = typeAt(dir, e.name)
 			}
 			entries = append(entries, e)
 		}
@@ -126,18 +125,18 @@ func (w *walk) read(dir int) (entries []entry, cut bool, err error) {
 
 // parseEntry takes one struct linux_dirent64 off a buffer that the kernel has filled
 // (getdents(2)).
-func parseEntry(b []byte) (e entry, rest []byte) {
+func parseEntry(b []byte) (e walkEntry, rest []byte) {
 	const header = 8 + 8 + 2 + 1
 	length := int(binary.NativeEndian.Uint16(b[16:]))
 	name := b[header:length]
 	if i := slices.Index(name, 0); i >= 0 {
 		name = name[:i]
 	}
-	return entry{string(name), b[18]}, b[length:]
+	return walkEntry{string(name), b[18]}, b[length:]
 }
 
-// look reads the type of an entry where the filesystem does not return it with the name.
-func look(dir int, name string) byte {
+// typeAt reads the type of an entry where the filesystem does not return it with the name.
+func typeAt(dir int, name string) byte {
 	var st unix.Stat_t
 	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return unix.DT_UNKNOWN
@@ -145,7 +144,7 @@ func look(dir int, name string) byte {
 	return byte(st.Mode & unix.S_IFMT >> 12) // as in include/linux/fs_types.h
 }
 
-func openDir(path []byte) (int, error) {
+func openDirPath(path []byte) (int, error) {
 	if len(path) == 0 || len(path) > files.MaxPath || slices.Contains(path, 0) {
 		return -1, &files.Failure{Kind: files.BadPath, Text: "no path: it is empty, too long, or has NUL"}
 	}

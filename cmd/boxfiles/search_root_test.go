@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"os"
@@ -18,14 +18,14 @@ import (
 func TestWhatIsOtherThanInTheImage(t *testing.T) {
 	t.Parallel()
 	image, changed := t.TempDir(), t.TempDir()
-	write(t, image, map[string]string{"usr/lib/same": "old", "usr/lib/old": "old", "usr/was/in": "old", "away/x": "old"})
+	writeTree(t, image, map[string]string{"usr/lib/same": "old", "usr/lib/old": "old", "usr/was/in": "old", "away/x": "old"})
 	if err := os.Symlink("usr", filepath.Join(image, "link")); err != nil {
 		t.Fatal(err)
 	}
-	write(t, changed, map[string]string{"usr/lib/old": "new", "usr/lib/new": "new", "link/lib/same": "new", "away": "new"})
-	own(t, changed)
+	writeTree(t, changed, map[string]string{"usr/lib/old": "new", "usr/lib/new": "new", "link/lib/same": "new", "away": "new"})
+	ownFiles(t, changed)
 	req := &files.Diff{Image: []byte(image), Changed: []byte(changed), Walk: 100, Limit: 100}
-	a, err := Diff(req)
+	a, err := diffOverlay(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,17 +37,17 @@ func TestWhatIsOtherThanInTheImage(t *testing.T) {
 		t.Errorf("%q, want %s", got, want)
 	}
 	req.Limit = 1
-	if a, err := Diff(req); err != nil || len(a.Changes) != 1 || a.Cut == "" || a.Created+a.Changed != 6 {
+	if a, err := diffOverlay(req); err != nil || len(a.Changes) != 1 || a.Cut == "" || a.Created+a.Changed != 6 {
 		t.Errorf("one of them: %+v, %v", a, err)
 	}
 	req.Walk = 2
-	if a, err := Diff(req); err == nil {
+	if a, err := diffOverlay(req); err == nil {
 		t.Errorf("more than may be looked at: %+v", a)
 	}
 }
 
-// own gives files to a user who is not root.
-func own(t *testing.T, dir string) {
+// ownFiles gives files to a user who is not root.
+func ownFiles(t *testing.T, dir string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(name string, _ os.DirEntry, err error) error {
 		if err == nil && os.Getuid() == 0 {

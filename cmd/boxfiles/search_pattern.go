@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"regexp"
@@ -110,10 +110,10 @@ func classOf(s string) (class string, n int) {
 }
 
 func badPattern(pattern, allowed string) *files.Failure {
-	return &files.Failure{Kind: files.BadPattern, Field: "pattern", Text: "not a pattern: " + shorten(pattern), Allowed: allowed}
+	return &files.Failure{Kind: files.BadPattern, Field: "pattern", Text: "not a pattern: " + shortenPattern(pattern), Allowed: allowed}
 }
 
-func shorten(s string) string {
+func shortenPattern(s string) string {
 	const most = 64
 	if len(s) > most {
 		s = s[:most] + "…"

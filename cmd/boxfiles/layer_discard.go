@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package layers
+package main
 
 import (
 	"crypto/rand"
@@ -14,31 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// undoing reverts a root to its image. It does so through the overlay, as any program would: the
+// discarding reverts a root to its image. It does so through the overlay, as any program would: the
 // upper layer must not be changed while it is mounted (overlayfs.rst of the kernel). So what the
 // image has is copied from the image.
-type undoing struct {
+type discarding struct {
 	a    files.Discarded
 	left int // number of files and directories that may still be visited
 }
 
-// Discard undoes the changes to a root: all of them, or those at some paths. After an error, what
+// discardChanges undoes the changes to a root: all of them, or those at some paths. After an error, what
 // was done before stays done.
-func Discard(req *files.Discard) (*files.Discarded, error) {
-	l, err := open(req.Image, req.Changed)
+func discardChanges(req *files.Discard) (*files.Discarded, error) {
+	l, err := openOverlay(req.Image, req.Changed)
 	if err != nil {
 		return nil, err
 	}
 	defer l.close()
-	root, err := openDir(unix.AT_FDCWD, string(req.Root))
+	root, err := openLayerDir(unix.AT_FDCWD, string(req.Root))
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(root)
-	u := &undoing{left: req.Walk}
+	u := &discarding{left: req.Walk}
 	if len(req.Paths) == 0 {
 		return &u.a, u.directory(l, root, "", 1)
 	}
@@ -55,30 +54,30 @@ func Discard(req *files.Discard) (*files.Discarded, error) {
 }
 
 // at undoes the changes at a path.
-func (u *undoing) at(l layers, at int, prefix, rest string) error {
+func (u *discarding) at(l overlayDirs, at int, prefix, rest string) error {
 	name, below, more := strings.Cut(rest, "/")
 	if !more {
 		return u.name(l, at, prefix, name, strings.Count(prefix, "/")+1)
 	}
 	is, was, err := l.both(name)
 	if err != nil || was == nil && (is == nil || isWhiteout(is)) {
-		return fail(prefix+name, err)
+		return failAt(prefix+name, err)
 	}
 	if is == nil {
-		if now, err := look(at, name); err != nil || now != nil {
-			return fail(prefix+name, err) // nothing has changed below it
+		if now, err := lstatAt(at, name); err != nil || now != nil {
+			return failAt(prefix+name, err) // nothing has changed below it
 		}
 	}
 	if !isDir(is) {
 		return &files.Failure{Kind: files.NotDirectory, Path: []byte("/" + prefix + name), Text: "it was removed, or made again", Hint: "discard that"}
 	}
-	return u.into(l, at, prefix, name, isDir(was), func(next layers, fd int) error { return u.at(next, fd, prefix+name+"/", below) })
+	return u.into(l, at, prefix, name, isDir(was), func(next overlayDirs, fd int) error { return u.at(next, fd, prefix+name+"/", below) })
 }
 
 // both returns what each layer has under a name; nil: nothing.
-func (l layers) both(name string) (is, was *unix.Stat_t, err error) {
-	if is, err = look(l.changed, name); err == nil {
-		was, err = look(l.image, name)
+func (l overlayDirs) both(name string) (is, was *unix.Stat_t, err error) {
+	if is, err = lstatAt(l.changed, name); err == nil {
+		was, err = lstatAt(l.image, name)
 	}
 	return is, was, err
 }
@@ -86,36 +85,36 @@ func (l layers) both(name string) (is, was *unix.Stat_t, err error) {
 // into opens a directory in both layers and in the root. A mount there is not part of the root,
 // unless its upper layer is a mount as well: then it is a tree of the host, which has an overlay
 // of its own.
-func (u *undoing) into(l layers, at int, prefix, name string, image bool, do func(next layers, fd int) error) error {
-	fd, err := enter(at, name)
-	if errors.Is(err, unix.EXDEV) && apart(l.changed, name) {
-		fd, err = openDir(at, name)
+func (u *discarding) into(l overlayDirs, at int, prefix, name string, image bool, do func(next overlayDirs, fd int) error) error {
+	fd, err := enterDir(at, name)
+	if errors.Is(err, unix.EXDEV) && isApart(l.changed, name) {
+		fd, err = openLayerDir(at, name)
 	}
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
-		return fail(prefix+name, err)
+		return failAt(prefix+name, err)
 	}
 	defer unix.Close(fd)
 	next, err := l.below(name, origin{image: image, changed: true})
 	if err != nil {
-		return fail(prefix+name, err)
+		return failAt(prefix+name, err)
 	}
 	defer next.close()
 	return do(next, fd)
 }
 
-func (u *undoing) directory(l layers, at int, prefix string, depth int) error {
+func (u *discarding) directory(l overlayDirs, at int, prefix string, depth int) error {
 	if depth > files.MaxDepth {
-		return fail(prefix, unix.ENAMETOOLONG)
+		return failAt(prefix, unix.ENAMETOOLONG)
 	}
 	names, err := namesOf(l.changed, u.left)
 	if err != nil {
-		return fail(prefix, err)
+		return failAt(prefix, err)
 	}
 	if u.left -= len(names); u.left < 0 {
-		return fail(prefix, unix.E2BIG)
+		return failAt(prefix, unix.E2BIG)
 	}
 	for _, name := range names {
 		if err := u.name(l, at, prefix, name, depth); err != nil {
@@ -126,54 +125,54 @@ func (u *undoing) directory(l layers, at int, prefix string, depth int) error {
 }
 
 // name undoes the changes to one name in a directory.
-func (u *undoing) name(l layers, at int, prefix, name string, depth int) error {
+func (u *discarding) name(l overlayDirs, at int, prefix, name string, depth int) error {
 	is, was, err := l.both(name)
 	if err != nil || is == nil {
-		return fail(prefix+name, errors.Join(err, u.missing(l.image, at, name, was)))
+		return failAt(prefix+name, errors.Join(err, u.missing(l.image, at, name, was)))
 	}
-	down := func(next layers, fd int) error { return u.directory(next, fd, prefix+name+"/", depth+1) }
+	down := func(next overlayDirs, fd int) error { return u.directory(next, fd, prefix+name+"/", depth+1) }
 	switch {
-	case ours(is) && isDir(is):
+	case isOwn(is) && isDir(is):
 		return u.into(l, at, prefix, name, isDir(was), down)
-	case ours(is), isWhiteout(is) && was == nil:
+	case isOwn(is), isWhiteout(is) && was == nil:
 		return nil
 	case was == nil:
 		u.a.Removed++
-		return fail(prefix+name, removeAll(at, name))
+		return failAt(prefix+name, removeAllAt(at, name))
 	case isDir(is) && isDir(was):
 		if is.Mode != was.Mode {
 			u.a.Restored++
-			if err := chmod(at, name, was.Mode); err != nil {
-				return fail(prefix+name, err)
+			if err := chmodAt(at, name, was.Mode); err != nil {
+				return failAt(prefix+name, err)
 			}
 		}
-		again := opaque(l.changed, name) // opaque: what the image has in it is hidden
-		return u.into(l, at, prefix, name, true, func(next layers, fd int) error {
+		again := isOpaque(l.changed, name) // opaque: what the image has in it is hidden
+		return u.into(l, at, prefix, name, true, func(next overlayDirs, fd int) error {
 			if err := down(next, fd); err != nil || !again {
 				return err
 			}
 			return u.all(next.image, fd, prefix+name+"/")
 		})
-	case ops.SameFile(l.image, was, l.changed, is, name):
+	case sameFile(l.image, was, l.changed, is, name):
 		return nil
 	}
 	u.a.Restored++
-	now, err := look(at, name)
+	now, err := lstatAt(at, name)
 	if err == nil && now != nil && (isDir(now) || isDir(was)) {
-		err = removeAll(at, name)
+		err = removeAllAt(at, name)
 	}
 	if err == nil {
 		err = u.restore(l.image, at, name, was)
 	}
-	return fail(prefix+name, err)
+	return failAt(prefix+name, err)
 }
 
 // missing restores what the image has under a name, if the root has nothing there.
-func (u *undoing) missing(image, at int, name string, was *unix.Stat_t) error {
+func (u *discarding) missing(image, at int, name string, was *unix.Stat_t) error {
 	if was == nil {
 		return nil
 	}
-	now, err := look(at, name)
+	now, err := lstatAt(at, name)
 	if err != nil || now != nil {
 		return err
 	}
@@ -182,36 +181,36 @@ func (u *undoing) missing(image, at int, name string, was *unix.Stat_t) error {
 }
 
 // all restores what a directory lacks of that of the image.
-func (u *undoing) all(image, at int, prefix string) error {
+func (u *discarding) all(image, at int, prefix string) error {
 	names, err := namesOf(image, u.left)
 	if err != nil {
-		return fail(prefix, err)
+		return failAt(prefix, err)
 	}
 	for _, name := range names {
-		was, err := look(image, name)
+		was, err := lstatAt(image, name)
 		if err = errors.Join(err, u.missing(image, at, name, was)); err != nil {
-			return fail(prefix+name, err)
+			return failAt(prefix+name, err)
 		}
 	}
 	return nil
 }
 
-// enter opens a directory for reading. EXDEV: something else is mounted there.
-func enter(at int, name string) (int, error) {
+// enterDir opens a directory for reading. EXDEV: something else is mounted there.
+func enterDir(at int, name string) (int, error) {
 	return unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
 }
 
-// apart reports whether something is mounted on a directory.
-func apart(at int, name string) bool {
-	fd, err := enter(at, name)
+// isApart reports whether something is mounted on a directory.
+func isApart(at int, name string) bool {
+	fd, err := enterDir(at, name)
 	if err == nil {
 		unix.Close(fd)
 	}
 	return errors.Is(err, unix.EXDEV)
 }
 
-// chmod sets the permissions of a directory, even if it may not be opened.
-func chmod(at int, name string, mode uint32) error {
+// chmodAt sets the permissions of a directory, even if it may not be opened.
+func chmodAt(at int, name string, mode uint32) error {
 	fd, err := unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH})
 	if err != nil {
 		return err
@@ -220,9 +219,9 @@ func chmod(at int, name string, mode uint32) error {
 	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode&0o7777)
 }
 
-// removeAll removes an entry of a directory with everything below it. EBUSY: something is mounted
+// removeAllAt removes an entry of a directory with everything below it. EBUSY: something is mounted
 // there, which is not ours.
-func removeAll(at int, name string) error {
+func removeAllAt(at int, name string) error {
 	err := unix.Unlinkat(at, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
@@ -230,10 +229,10 @@ func removeAll(at int, name string) error {
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	fd, err := enter(at, name)
+	fd, err := enterDir(at, name)
 	if errors.Is(err, unix.EACCES) {
-		if err = chmod(at, name, 0o700); err == nil {
-			fd, err = enter(at, name)
+		if err = chmodAt(at, name, 0o700); err == nil {
+			fd, err = enterDir(at, name)
 		}
 	}
 	if errors.Is(err, unix.EXDEV) {
@@ -246,7 +245,7 @@ func removeAll(at int, name string) error {
 	names, err := namesOf(fd, maxRemoved)
 	for _, below := range names {
 		if err == nil {
-			err = removeAll(fd, below)
+			err = removeAllAt(fd, below)
 		}
 	}
 	if err != nil {
@@ -259,7 +258,7 @@ func removeAll(at int, name string) error {
 const maxRemoved = 10_000_000
 
 // restore copies what the image has under a name.
-func (u *undoing) restore(image, at int, name string, was *unix.Stat_t) error {
+func (u *discarding) restore(image, at int, name string, was *unix.Stat_t) error {
 	if isDir(was) {
 		return u.restoreDir(image, at, name, was)
 	}
@@ -267,7 +266,7 @@ func (u *undoing) restore(image, at int, name string, was *unix.Stat_t) error {
 	var err error
 	switch was.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
-		err = unix.Symlinkat(string(ops.Target(image, name)), at, fresh)
+		err = unix.Symlinkat(string(targetOf(image, name)), at, fresh)
 	case unix.S_IFREG:
 		err = copyFile(image, name, at, fresh, was)
 	default:
@@ -304,16 +303,16 @@ func copyFile(image int, name string, at int, fresh string, was *unix.Stat_t) er
 	return unix.UtimesNanoAt(at, fresh, []unix.Timespec{was.Atim, was.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func (u *undoing) restoreDir(image, at int, name string, was *unix.Stat_t) error {
+func (u *discarding) restoreDir(image, at int, name string, was *unix.Stat_t) error {
 	if err := unix.Mkdirat(at, name, 0o700); err != nil {
 		return err
 	}
-	from, err := openDir(image, name)
+	from, err := openLayerDir(image, name)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(from)
-	to, err := openDir(at, name)
+	to, err := openLayerDir(at, name)
 	if err != nil {
 		return err
 	}
@@ -324,7 +323,7 @@ func (u *undoing) restoreDir(image, at int, name string, was *unix.Stat_t) error
 	}
 	u.left -= len(names)
 	for _, below := range names {
-		st, err := look(from, below)
+		st, err := lstatAt(from, below)
 		if err == nil && st != nil {
 			err = u.restore(from, to, below, st)
 		}

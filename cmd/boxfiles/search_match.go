@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"bytes"
@@ -38,7 +38,7 @@ func newMatcher(req *files.Grep) (*matcher, error) {
 	re, err := regexp.Compile(flags + pattern)
 	if err != nil {
 		f := badPattern(req.Pattern, "a regular expression of RE2, see golang.org/s/re2syntax")
-		f.Text, f.Hint = f.Text+": "+shorten(err.Error()), "literal = true searches for the text as it is"
+		f.Text, f.Hint = f.Text+": "+shortenPattern(err.Error()), "literal = true searches for the text as it is"
 		return nil, f
 	}
 	m := &matcher{re: re, across: true}
@@ -166,16 +166,16 @@ func shortest(set []string) int {
 	return n
 }
 
-// text is a file's content while it is searched.
-type text struct {
+// grepText is a file's content while it is searched.
+type grepText struct {
 	content []byte
 	lower   []byte // in lower case, if the needles are
 	m       *matcher
 	ahead   []int // offset of the next occurrence of each needle, -1 for none
 }
 
-func (m *matcher) look(content, scratch []byte) (t *text, grown []byte) {
-	t = &text{content: content, m: m}
+func (m *matcher) look(content, scratch []byte) (t *grepText, grown []byte) {
+	t = &grepText{content: content, m: m}
 	if len(m.needles) == 0 {
 		return t, scratch
 	}
@@ -189,7 +189,7 @@ func (m *matcher) look(content, scratch []byte) (t *text, grown []byte) {
 			t.m = &slow
 			return t, scratch
 		}
-		scratch = lower(scratch[:0], content)
+		scratch = lowerBytes(scratch[:0], content)
 		t.lower = scratch
 	}
 	t.ahead = make([]int, len(m.needles))
@@ -199,7 +199,7 @@ func (m *matcher) look(content, scratch []byte) (t *text, grown []byte) {
 	return t, scratch
 }
 
-func lower(to, from []byte) []byte {
+func lowerBytes(to, from []byte) []byte {
 	to = append(to, from...)
 	for i, c := range to {
 		if c-'A' < 26 {
@@ -211,7 +211,7 @@ func lower(to, from []byte) []byte {
 
 // next finds the first matching line from an offset on, at which a line begins: where the line
 // begins and ends, and where in it the match is. begin is -1 if there is none.
-func (t *text) next(pos int) (begin, end, column int) {
+func (t *grepText) next(pos int) (begin, end, column int) {
 	for pos < len(t.content) {
 		at := pos
 		switch {
@@ -244,7 +244,7 @@ func (t *text) next(pos int) (begin, end, column int) {
 }
 
 // candidate returns the offset of the next needle, -1 if there is none.
-func (t *text) candidate(pos int) int {
+func (t *grepText) candidate(pos int) int {
 	first := -1
 	for i, needle := range t.m.needles {
 		if t.ahead[i] != -1 && t.ahead[i] < pos {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"errors"
@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Mkdir makes a directory.
-func Mkdir(req *files.Mkdir) (*files.WriteAnswer, error) {
+// makeDir makes a directory.
+func makeDir(req *files.Mkdir) (*files.WriteAnswer, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func Mkdir(req *files.Mkdir) (*files.WriteAnswer, error) {
 		} else if err != nil {
 			return nil, err
 		}
-		if kind := TypeOf(st.Mode); kind != files.TypeDirectory {
+		if kind := typeOf(st.Mode); kind != files.TypeDirectory {
 			return nil, &files.Failure{Kind: files.NotDirectory, Text: "a " + kind + ", not a directory"}
 		}
 		if !req.Existing {
@@ -52,21 +52,21 @@ func Mkdir(req *files.Mkdir) (*files.WriteAnswer, error) {
 			return nil, err
 		}
 	}
-	return &files.WriteAnswer{File: new(Describer).Describe(unix.AT_FDCWD, path, path, &st), Created: err == nil}, nil
+	return &files.WriteAnswer{File: new(describer).Describe(unix.AT_FDCWD, path, path, &st), Created: err == nil}, nil
 }
 
-// Get writes a part of a file to w, after having told what it will be.
-func Get(req *files.Get, tell func(*files.Notice) error, w io.Writer) error {
+// getFile writes a part of a file to w, after having told what it will be.
+func getFile(req *files.Get, tell func(*files.Notice) error, w io.Writer) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return err
 	}
-	f, st, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
+	f, st, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	o := &files.Opening{File: new(Describer).Describe(unix.AT_FDCWD, path, path, st), Offset: req.Offset}
+	o := &files.Opening{File: new(describer).Describe(unix.AT_FDCWD, path, path, st), Offset: req.Offset}
 	if o.Offset < 0 {
 		o.Offset = max(o.File.Size+o.Offset, 0)
 	}
@@ -80,13 +80,13 @@ func Get(req *files.Get, tell func(*files.Notice) error, w io.Writer) error {
 	return err
 }
 
-// Put writes what r contains to a file as it comes.
-func Put(req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
+// putFile writes what r contains to a file as it comes.
+func putFile(req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
 	asked, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
 	}
-	if name := base(asked); strings.HasSuffix(asked, "/") || name == "." || name == ".." || name == "" {
+	if name := baseOf(asked); strings.HasSuffix(asked, "/") || name == "." || name == ".." || name == "" {
 		return nil, &files.Failure{Kind: files.IsDirectory, Text: "the path of a directory, not of a file"}
 	}
 	if err := checkXattrs(req.Xattrs); err != nil {
@@ -119,7 +119,7 @@ func Put(req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
 	if err := unix.Fstat(int(f.Fd()), st); err != nil {
 		return nil, err
 	}
-	d := &Describer{Xattrs: req.Xattrs != nil}
+	d := &describer{Xattrs: req.Xattrs != nil}
 	return &files.WriteAnswer{File: d.Describe(unix.AT_FDCWD, byDescriptor(int(f.Fd())), asked, st), Created: created}, nil
 }
 
@@ -127,7 +127,7 @@ func Put(req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
 func openInPlace(path string, mode *uint32) (f *os.File, created bool, err error) {
 	const tries = 10 // somebody may make and remove it all the time
 	for range tries {
-		f, _, err = OpenRegular(unix.AT_FDCWD, path, unix.O_WRONLY|unix.O_NOFOLLOW)
+		f, _, err = openRegular(unix.AT_FDCWD, path, unix.O_WRONLY|unix.O_NOFOLLOW)
 		if !errors.Is(err, unix.ENOENT) {
 			return f, false, err
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"bufio"
@@ -27,7 +27,7 @@ type snapshotWriter struct {
 	out  *flate.Writer
 	most int64 // bytes that may still be written
 	to   io.Writer
-	last state
+	last fileState
 	buf  []byte
 }
 
@@ -45,7 +45,7 @@ func (p *snapshotWriter) Write(b []byte) (int, error) {
 	return p.to.Write(b)
 }
 
-func (p *snapshotWriter) add(s *state) error {
+func (p *snapshotWriter) add(s *fileState) error {
 	same := 0
 	for same < min(len(s.path), len(p.last.path)) && s.path[same] == p.last.path[same] {
 		same++
@@ -67,7 +67,7 @@ func (p *snapshotWriter) end() error { return p.out.Close() }
 // snapshotReader reads a snapshot.
 type snapshotReader struct {
 	in   *bufio.Reader
-	last state
+	last fileState
 }
 
 func newSnapshotReader(r io.Reader) *snapshotReader {
@@ -75,12 +75,12 @@ func newSnapshotReader(r io.Reader) *snapshotReader {
 }
 
 // next returns the next state, nil at the end. A malformed or truncated snapshot is a Failure.
-func (u *snapshotReader) next() (*state, error) {
+func (u *snapshotReader) next() (*fileState, error) {
 	same, err := binary.ReadUvarint(u.in)
 	if errors.Is(err, io.EOF) {
 		return nil, nil
 	}
-	var s state
+	var s fileState
 	if err == nil {
 		s, err = u.rest(same)
 	}
@@ -91,7 +91,7 @@ func (u *snapshotReader) next() (*state, error) {
 	return &s, nil
 }
 
-func (u *snapshotReader) rest(same uint64) (s state, err error) {
+func (u *snapshotReader) rest(same uint64) (s fileState, err error) {
 	length, err := binary.ReadUvarint(u.in)
 	if err != nil {
 		return s, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"errors"
@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Pack writes an archive of a directory's content, or of one file.
-func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
+// packTree writes an archive of a directory's content, or of one file.
+func packTree(req *files.Pack, w io.Writer) (*files.Archived, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 			break
 		}
 		var names []string
-		if names, err = some(root, req.Some); err != nil {
+		if names, err = existing(root, req.Some); err != nil {
 			return nil, err
 		}
 		stats, err = archive.PackSome(w, root, names, archive.Bounds(req.Bounds))
@@ -58,11 +58,11 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 			return nil, err
 		}
 		var root *os.Root
-		if root, err = os.OpenRoot(parent(path)); err != nil {
+		if root, err = os.OpenRoot(parentOf(path)); err != nil {
 			return nil, err
 		}
 		defer root.Close()
-		stats, err = archive.PackFile(w, root, base(path), base(string(req.Path)), archive.Bounds(req.Bounds))
+		stats, err = archive.PackFile(w, root, baseOf(path), baseOf(string(req.Path)), archive.Bounds(req.Bounds))
 	default:
 		return nil, notRegular(&st)
 	}
@@ -73,9 +73,9 @@ func Pack(req *files.Pack, w io.Writer) (*files.Archived, error) {
 	return &a, nil
 }
 
-// some checks that paths exist before anything is packed, and leaves out those inside another
+// existing checks that paths exist before anything is packed, and leaves out those inside another
 // one.
-func some(root *os.Root, paths [][]byte) ([]string, error) {
+func existing(root *os.Root, paths [][]byte) ([]string, error) {
 	names := make([]string, 0, len(paths))
 	whole := map[string]bool{} // directories that are packed whole
 	for _, p := range paths {
@@ -85,7 +85,7 @@ func some(root *os.Root, paths [][]byte) ([]string, error) {
 		}
 		info, err := root.Lstat(name)
 		if err != nil {
-			return nil, Fail(name, err)
+			return nil, failureOf(name, err)
 		}
 		if info.IsDir() {
 			whole[name] = true
@@ -117,10 +117,10 @@ func asFailure(err error) error {
 	return err
 }
 
-// Unpack unpacks an archive into a directory. Everything is unpacked beside what is there before
+// unpackTree unpacks an archive into a directory. Everything is unpacked beside what is there before
 // anything of that changes; then it is moved into place, and back again if something is in the
 // way.
-func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
+func unpackTree(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	}
 	within := path
 	if missing {
-		within = parent(path)
+		within = parentOf(path)
 	}
 	root, err := os.OpenRoot(within)
 	if err != nil {
@@ -165,21 +165,21 @@ func Unpack(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 		}
 		fallthrough
 	default:
-		err = merge(stage.content, content, within, req.Overwrite)
+		err = mergeStaged(stage.content, content, within, req.Overwrite)
 	}
 	a := files.Archived{Entries: stats.Entries, Bytes: stats.Bytes, Skipped: stats.Skipped}
 	return &a, err
 }
 
-// moved is what undoes one step of a merge.
-type moved struct {
+// movedEntry is what undoes one step of a merge.
+type movedEntry struct {
 	from, to string
 	flags    uint
 }
 
-// merge moves what is in one directory into another: all of it, or nothing.
-func merge(stage *os.Root, from, to string, overwrite bool) error {
-	var done []moved
+// mergeStaged moves what is in one directory into another: all of it, or nothing.
+func mergeStaged(stage *os.Root, from, to string, overwrite bool) error {
+	var done []movedEntry
 	err := mergeDir(stage, ".", from, to, overwrite, &done)
 	if err == nil {
 		return nil
@@ -190,7 +190,7 @@ func merge(stage *os.Root, from, to string, overwrite bool) error {
 	return err
 }
 
-func mergeDir(stage *os.Root, rel, from, to string, overwrite bool, done *[]moved) error {
+func mergeDir(stage *os.Root, rel, from, to string, overwrite bool, done *[]movedEntry) error {
 	dir, err := stage.Open(rel)
 	if err != nil {
 		return err
@@ -209,7 +209,7 @@ func mergeDir(stage *os.Root, rel, from, to string, overwrite bool, done *[]move
 		switch {
 		case errors.Is(err, unix.ENOENT):
 		case err != nil:
-			return Fail(target, err)
+			return failureOf(target, err)
 		case e.IsDir() && isDir:
 			if err := mergeDir(stage, rel+"/"+e.Name(), source, target, overwrite, done); err != nil {
 				return err
@@ -223,9 +223,9 @@ func mergeDir(stage *os.Root, rel, from, to string, overwrite bool, done *[]move
 			flags = unix.RENAME_EXCHANGE // the old file is then where the new one was, to be moved back or removed
 		}
 		if err := unix.Renameat2(unix.AT_FDCWD, source, unix.AT_FDCWD, target, flags); err != nil {
-			return Fail(target, err)
+			return failureOf(target, err)
 		}
-		*done = append(*done, moved{source, target, flags})
+		*done = append(*done, movedEntry{source, target, flags})
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"errors"
@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // maxNames bounds the bytes of the paths and attributes in an answer: those of a deep tree are long.
@@ -22,7 +21,7 @@ type collector struct {
 	entries  []files.Entry
 	limit    int
 	names    int
-	describe *ops.Describer // nil: what its status and the link itself say is enough
+	describe *describer // nil: what its status and the link itself say is enough
 }
 
 func (c *collector) add(dir int, path, name string) error {
@@ -33,8 +32,8 @@ func (c *collector) add(dir int, path, name string) error {
 	var e files.Entry
 	if c.describe != nil {
 		e = c.describe.Describe(dir, name, path, &st)
-	} else if e = ops.EntryOf(path, &st); e.Type == files.TypeLink {
-		e.Target = ops.Target(dir, name)
+	} else if e = entryOf(path, &st); e.Type == files.TypeLink {
+		e.Target = targetOf(dir, name)
 	}
 	c.names += len(path) + len(e.Target) + len(e.Resolved)
 	for attr, value := range e.Xattrs {
@@ -47,14 +46,14 @@ func (c *collector) add(dir int, path, name string) error {
 	return nil
 }
 
-// List lists a directory.
-func List(req *files.List) (*files.ListAnswer, error) {
-	dir, err := openDir(req.Path)
+// listDir lists a directory.
+func listDir(req *files.List) (*files.ListAnswer, error) {
+	dir, err := openDirPath(req.Path)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(dir)
-	c := &collector{limit: req.Limit, describe: &ops.Describer{Xattrs: req.Xattrs}}
+	c := &collector{limit: req.Limit, describe: &describer{Xattrs: req.Xattrs}}
 	w := &walk{left: listFactor * max(req.Limit, listFactor), depth: req.Depth, visit: func(dir int, path, name string, _ byte) error {
 		return c.add(dir, path, name)
 	}}
@@ -71,17 +70,17 @@ func List(req *files.List) (*files.ListAnswer, error) {
 // listFactor is how many times more entries are visited than a list may have: the list is sorted.
 const listFactor = 100
 
-// Glob finds files and directories whose path matches a pattern.
-func Glob(req *files.Glob) (*files.ListAnswer, error) {
+// globFiles finds files and directories whose path matches a pattern.
+func globFiles(req *files.Glob) (*files.ListAnswer, error) {
 	re, err := compileGlob(req.Pattern)
 	if err != nil {
 		return nil, err
 	}
 	begin, prefix := literalDir(req.Path, req.Pattern)
-	dir, err := openDir(begin)
+	dir, err := openDirPath(begin)
 	if prefix != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)) {
 		var at int
-		if at, err = openDir(req.Path); err == nil { // the directory itself exists, so there are just no matches
+		if at, err = openDirPath(req.Path); err == nil { // the directory itself exists, so there are just no matches
 			unix.Close(at)
 			return &files.ListAnswer{}, nil
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"bufio"
@@ -17,18 +17,18 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Read writes a part of a file to w.
-func Read(req *files.Read, w io.Writer) (*files.ReadAnswer, error) {
+// readFile writes a part of a file to w.
+func readFile(req *files.Read, w io.Writer) (*files.ReadAnswer, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
 	}
-	f, st, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
+	f, st, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	a := &files.ReadAnswer{File: EntryOf(path, st)}
+	a := &files.ReadAnswer{File: entryOf(path, st)}
 	if a.File.Digest, err = digestOf(f, st, req.Digest); err != nil {
 		return nil, err
 	}
@@ -156,10 +156,10 @@ func digestOf(f *os.File, st *unix.Stat_t, most int64) (string, error) {
 	return files.DigestPrefix + hex.EncodeToString(sum.Sum(nil)), err
 }
 
-// Digest digests a regular file in a directory without following a symbolic link; "" if it cannot
+// digestAt digests a regular file in a directory without following a symbolic link; "" if it cannot
 // be read or has more than most bytes.
-func Digest(dir int, name string, most int64) string {
-	f, st, err := OpenRegular(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW)
+func digestAt(dir int, name string, most int64) string {
+	f, st, err := openRegular(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW)
 	if err != nil {
 		return ""
 	}
@@ -168,7 +168,7 @@ func Digest(dir int, name string, most int64) string {
 	return sum
 }
 
-func digest(content []byte) string {
+func digestOfBytes(content []byte) string {
 	sum := sha256.Sum256(content)
 	return files.DigestPrefix + hex.EncodeToString(sum[:])
 }

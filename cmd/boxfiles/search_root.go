@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"errors"
@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // difference is a survey of the upper layer of a root.
@@ -21,10 +20,10 @@ type difference struct {
 	shared map[string]bool // directories that the image has too, so that no link is followed to what is in them
 }
 
-// Diff returns how a root differs from the image below it, with absolute paths. A file that was
+// diffOverlay returns how a root differs from the image below it, with absolute paths. A file that was
 // opened for writing and is unchanged does not count.
-func Diff(req *files.Diff) (*files.ChangesAnswer, error) {
-	image, err := openDir(req.Image)
+func diffOverlay(req *files.Diff) (*files.ChangesAnswer, error) {
+	image, err := openDirPath(req.Image)
 	if err != nil {
 		return nil, err
 	}
@@ -49,13 +48,13 @@ func Diff(req *files.Diff) (*files.ChangesAnswer, error) {
 
 // same reports whether a file is as in the image: it was opened for writing and nothing was
 // written, or it was restored.
-func (d *difference) same(dir int, name string, is *state, st *unix.Statx_t, was *unix.Stat_t) bool {
+func (d *difference) same(dir int, name string, is *fileState, st *unix.Statx_t, was *unix.Stat_t) bool {
 	above, err := openat(d.image, path.Dir(is.path))
 	if err != nil {
 		return false
 	}
 	defer unix.Close(above)
-	return ops.SameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
+	return sameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
 }
 
 // hidden reports what the image has in a directory that was removed and made again, as far as it
@@ -82,7 +81,7 @@ func (d *difference) hidden(dir int, name, at string) {
 			continue
 		}
 		d.a.Removed++
-		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + at + "/" + e.name), Type: ops.TypeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + at + "/" + e.name), Type: typeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
 	}
 }
 
@@ -93,13 +92,13 @@ func openat(dir int, name string) (int, error) {
 	return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-func (d *difference) found(dir int, name string, is *state, st *unix.Statx_t) error {
+func (d *difference) found(dir int, name string, is *fileState, st *unix.Statx_t) error {
 	var was unix.Stat_t
 	there := d.shared[path.Dir(is.path)] && unix.Fstatat(d.image, is.path, &was, unix.AT_SYMLINK_NOFOLLOW) == nil
 	both := there && is.mode&unix.S_IFMT == unix.S_IFDIR && was.Mode&unix.S_IFMT == unix.S_IFDIR
 	if both {
 		d.shared[is.path] = true
-		if opaque(dir, name) {
+		if isOpaqueDir(dir, name) {
 			d.hidden(dir, name, is.path)
 		}
 		both = is.mode != was.Mode // permissions
@@ -109,12 +108,12 @@ func (d *difference) found(dir int, name string, is *state, st *unix.Statx_t) er
 	case st.Uid == 0 && !removed: // it belongs to what every box has
 	case removed && there:
 		d.a.Removed++
-		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + is.path), Type: ops.TypeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + is.path), Type: typeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})
 	case removed, d.shared[is.path] && !both, there && d.same(dir, name, is, st, &was):
 	default:
-		e := ops.EntryOf("/"+is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
+		e := entryOf("/"+is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
 		if e.Type == files.TypeLink {
-			e.Target = ops.Target(dir, name)
+			e.Target = targetOf(dir, name)
 		}
 		if there {
 			d.a.Changed++
@@ -127,9 +126,9 @@ func (d *difference) found(dir int, name string, is *state, st *unix.Statx_t) er
 	return nil
 }
 
-// opaque reports whether a directory hides everything that the image has in the directory of its
+// isOpaqueDir reports whether a directory hides everything that the image has in the directory of its
 // name (overlayfs.rst of the kernel).
-func opaque(dir int, name string) bool {
+func isOpaqueDir(dir int, name string) bool {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"errors"
@@ -15,9 +15,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Describer describes files with what needs more than their status: names of owners, where links lead, attributes. It reads the
+// describer describes files with what needs more than their status: names of owners, where links lead, attributes. It reads the
 // lists of users and groups once.
-type Describer struct {
+type describer struct {
 	Xattrs bool // tell extended attributes too
 
 	users, groups map[uint32]string // nil: not read yet
@@ -26,13 +26,13 @@ type Describer struct {
 
 // Describe describes what has a name in a directory (or unix.AT_FDCWD), and the status that lstat(2) or, for what a link leads to,
 // stat(2) has returned. In the answer it is at path.
-func (d *Describer) Describe(dir int, name, path string, st *unix.Stat_t) files.Entry {
-	e := EntryOf(path, st)
+func (d *describer) Describe(dir int, name, path string, st *unix.Stat_t) files.Entry {
+	e := entryOf(path, st)
 	e.Owner = d.ownerOf(st)
 	switch e.Type {
 	case files.TypeLink:
-		e.Target = Target(dir, name)
-		follow(dir, name, &e)
+		e.Target = targetOf(dir, name)
+		followLink(dir, name, &e)
 	case files.TypeFile, files.TypeDirectory:
 		if d.Xattrs {
 			e.Xattrs, e.XattrsCut = xattrsOf(dir, name)
@@ -41,7 +41,7 @@ func (d *Describer) Describe(dir int, name, path string, st *unix.Stat_t) files.
 	return e
 }
 
-func (d *Describer) ownerOf(st *unix.Stat_t) *files.Owner {
+func (d *describer) ownerOf(st *unix.Stat_t) *files.Owner {
 	if d.users == nil {
 		d.users, d.groups, d.owners = readNames("/etc/passwd"), readNames("/etc/group"), map[[2]uint32]*files.Owner{}
 	}
@@ -59,7 +59,7 @@ const maxNamesFile = 1 << 20
 // programs, the first of several names of a number counts.
 func readNames(path string) map[uint32]string {
 	names := map[uint32]string{}
-	f, _, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
+	f, _, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if err != nil {
 		return names
 	}
@@ -81,9 +81,9 @@ func readNames(path string) map[uint32]string {
 	return names
 }
 
-// follow describes what a link leads to, by a descriptor, so that all of it is about the same file. Nothing is opened for more
+// followLink describes what a link leads to, by a descriptor, so that all of it is about the same file. Nothing is opened for more
 // than its name.
-func follow(dir int, name string, e *files.Entry) {
+func followLink(dir int, name string, e *files.Entry) {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
@@ -93,8 +93,8 @@ func follow(dir int, name string, e *files.Entry) {
 	if unix.Fstat(fd, &st) != nil {
 		return
 	}
-	e.TargetType, e.TargetMode = TypeOf(st.Mode), st.Mode&0o7777
-	if where := Target(unix.AT_FDCWD, byDescriptor(fd)); len(where) > 0 && where[0] == '/' && st.Nlink > 0 {
+	e.TargetType, e.TargetMode = typeOf(st.Mode), st.Mode&0o7777
+	if where := targetOf(unix.AT_FDCWD, byDescriptor(fd)); len(where) > 0 && where[0] == '/' && st.Nlink > 0 {
 		e.Resolved = where
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"bytes"
@@ -16,10 +16,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Prune removes subdirectories of a directory: it keeps so many of the newest, and none that is
+// pruneDir removes subdirectories of a directory: it keeps so many of the newest, and none that is
 // too old. One that a program uses, as its working directory or by a variable of its environment,
 // stays. A symbolic link in place of the directory is not followed.
-func Prune(req *files.Prune) error {
+func pruneDir(req *files.Prune) error {
 	dir, err := checkPath(req.Path)
 	if err != nil {
 		return err
@@ -52,22 +52,22 @@ func Prune(req *files.Prune) error {
 		}
 	}
 	slices.SortFunc(found, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
-	used := inUse(dir)
+	used := pathsInUse(dir)
 	used[string(req.Except)] = true
 	for i, info := range found {
 		many := req.Keep > 0 && i >= req.Keep
 		old := req.Age > 0 && time.Since(info.ModTime()) > req.Age
 		if (many || old) && !used[info.Name()] {
 			if err := root.RemoveAll(info.Name()); err != nil {
-				return Fail(dir+"/"+info.Name(), err)
+				return failureOf(dir+"/"+info.Name(), err)
 			}
 		}
 	}
 	return nil
 }
 
-// inUse returns the names in a directory that processes of the box use.
-func inUse(dir string) map[string]bool {
+// pathsInUse returns the names in a directory that processes of the box use.
+func pathsInUse(dir string) map[string]bool {
 	used := map[string]bool{}
 	note := func(p string) {
 		if rest, ok := strings.CutPrefix(path.Clean(p), dir+"/"); ok {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package layers
+package main
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 
 // open opens a directory of the tree. Symbolic links on the way lead where they would in the
 // image.
-func (t *tree) open(dir string) (int, error) {
+func (t *layerTree) open(dir string) (int, error) {
 	fd, err := openat2(t.root, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 	if !errors.Is(err, unix.ELOOP) {
 		return fd, err
@@ -48,7 +48,7 @@ func openat2(dir int, name string, flags, resolve uint64) (int, error) {
 
 // directory opens a directory of the tree, and makes it if it is missing: an archive need not
 // list parents.
-func (t *tree) directory(dir string) (int, error) {
+func (t *layerTree) directory(dir string) (int, error) {
 	fd, err := t.open(dir)
 	if !errors.Is(err, unix.ENOENT) || dir == "." {
 		return fd, err
@@ -60,7 +60,7 @@ func (t *tree) directory(dir string) (int, error) {
 	}
 	defer unix.Close(parent)
 	if t.totals.Entries++; t.totals.Entries > 2*t.limits.Entries {
-		return -1, &Refusal{Entry: dir, Why: "more directories than the archive has entries"}
+		return -1, &layerRefusal{Entry: dir, Why: "more directories than the archive has entries"}
 	}
 	if err := unix.Mkdirat(parent, name, 0o755); err != nil {
 		return -1, err // EEXIST: a dangling symbolic link
@@ -68,9 +68,9 @@ func (t *tree) directory(dir string) (int, error) {
 	return t.open(dir)
 }
 
-// remove removes an entry of a directory with everything below it. It is no error if it does not
+// removeEntry removes an entry of a directory with everything below it. It is no error if it does not
 // exist.
-func remove(dir int, name string) error {
+func removeEntry(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)
 	switch {
 	case err == nil || errors.Is(err, unix.ENOENT):
@@ -82,7 +82,7 @@ func remove(dir int, name string) error {
 	if err != nil {
 		return err
 	}
-	err = empty(fd)
+	err = emptyDir(fd)
 	unix.Close(fd)
 	if err != nil {
 		return err
@@ -90,8 +90,8 @@ func remove(dir int, name string) error {
 	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 }
 
-// empty removes everything in a directory.
-func empty(dir int) error {
+// emptyDir removes everything in a directory.
+func emptyDir(dir int) error {
 	for {
 		fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -107,7 +107,7 @@ func empty(dir int) error {
 			return err
 		}
 		for _, name := range names {
-			if err := remove(dir, name); err != nil {
+			if err := removeEntry(dir, name); err != nil {
 				return err
 			}
 		}
@@ -126,8 +126,8 @@ const (
 
 // finish adds what an image may lack: the directory in which its programs start, and the box user
 // in its list of users.
-func (t *tree) finish(dir string) error {
-	if name, err := clean(strings.Trim(dir, "/")); err == nil {
+func (t *layerTree) finish(dir string) error {
+	if name, err := cleanEntry(strings.Trim(dir, "/")); err == nil {
 		if fd, err := t.directory(name); err == nil { // if this fails, programs fail to start and report why
 			unix.Close(fd)
 		}
@@ -173,7 +173,7 @@ func addLine(etc int, name, first, line string) error {
 	if n := len(old); n > 0 && old[n-1] != '\n' {
 		old = append(old, '\n')
 	}
-	if err := remove(etc, name); err != nil {
+	if err := removeEntry(etc, name); err != nil {
 		return err
 	}
 	if fd, err = unix.Openat(etc, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644); err != nil {

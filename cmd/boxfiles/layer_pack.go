@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package layers
+package main
 
 import (
 	"archive/tar"
@@ -14,11 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// packer writes one archive.
-type packer struct {
+// commitPacker writes one archive.
+type commitPacker struct {
 	out    *tar.Writer
 	bounds files.Bounds
 	stats  files.Archived
@@ -27,30 +26,30 @@ type packer struct {
 
 type inode struct{ dev, ino uint64 }
 
-// Pack writes an archive of a root, as a layer of an image: the image with the changes to it.
+// packCommit writes an archive of a root, as a layer of an image: the image with the changes to it.
 // What is no file, directory or link is left out and counted, and so is what every box has. A
 // file that changes while it is read is a Failure: each file is as it was at one moment, but not
 // all at the same.
-func Pack(req *files.Commit, w io.Writer) (*files.Archived, error) {
-	l, err := open(req.Image, req.Changed)
+func packCommit(req *files.Commit, w io.Writer) (*files.Archived, error) {
+	l, err := openOverlay(req.Image, req.Changed)
 	if err != nil {
 		return nil, err
 	}
 	defer l.close()
-	p := &packer{out: tar.NewWriter(w), bounds: req.Bounds, links: map[inode]string{}}
+	p := &commitPacker{out: tar.NewWriter(w), bounds: req.Bounds, links: map[inode]string{}}
 	if err := p.directory(l, "", 1); err != nil {
 		return nil, err
 	}
 	return &p.stats, p.out.Close()
 }
 
-func (p *packer) directory(l layers, prefix string, depth int) error {
+func (p *commitPacker) directory(l overlayDirs, prefix string, depth int) error {
 	if depth > mergedMaxDepth {
 		return &files.Failure{Kind: files.TooMany, Path: []byte("/" + prefix), Text: fmt.Sprintf("more than %d directories below each other", mergedMaxDepth)}
 	}
 	names, err := l.names(p.bounds.Entries)
 	if err != nil {
-		return fail(prefix, err)
+		return failAt(prefix, err)
 	}
 	for _, name := range names {
 		if strings.HasPrefix(name, ".wh.") { // in a layer it would be a whiteout
@@ -62,13 +61,13 @@ func (p *packer) directory(l layers, prefix string, depth int) error {
 			err = p.entry(l, o, prefix, name, depth)
 		}
 		if err != nil {
-			return fail(prefix+name, err)
+			return failAt(prefix+name, err)
 		}
 	}
 	return nil
 }
 
-func (p *packer) entry(l layers, o origin, prefix, name string, depth int) error {
+func (p *commitPacker) entry(l overlayDirs, o origin, prefix, name string, depth int) error {
 	from := l.changed
 	if !o.changed {
 		from = l.image
@@ -89,13 +88,13 @@ func (p *packer) entry(l layers, o origin, prefix, name string, depth int) error
 	case unix.S_IFREG:
 		return p.file(from, prefix, name, o.st)
 	case unix.S_IFLNK:
-		return p.head(&tar.Header{Typeflag: tar.TypeSymlink, Name: prefix + name, Linkname: string(ops.Target(from, name))}, o.st)
+		return p.head(&tar.Header{Typeflag: tar.TypeSymlink, Name: prefix + name, Linkname: string(targetOf(from, name))}, o.st)
 	}
 	p.stats.Skipped++
 	return nil
 }
 
-func (p *packer) head(h *tar.Header, st *unix.Stat_t) error {
+func (p *commitPacker) head(h *tar.Header, st *unix.Stat_t) error {
 	if p.stats.Entries++; p.stats.Entries > p.bounds.Entries {
 		return tooMany(p.bounds.Entries)
 	}
@@ -106,7 +105,7 @@ func (p *packer) head(h *tar.Header, st *unix.Stat_t) error {
 	return p.out.WriteHeader(h)
 }
 
-func (p *packer) file(from int, prefix, name string, st *unix.Stat_t) error {
+func (p *commitPacker) file(from int, prefix, name string, st *unix.Stat_t) error {
 	if st.Nlink > 1 {
 		key := inode{st.Dev, st.Ino}
 		if first, ok := p.links[key]; ok {

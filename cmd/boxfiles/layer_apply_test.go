@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package layers
+package main
 
 import (
 	"archive/tar"
@@ -52,10 +52,10 @@ func FuzzApply(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer unix.Close(root)
-		limits := Limits{Bytes: 1 << 16, Entries: 64}
-		total, err := Apply(root, bytes.NewReader(data), limits)
+		limits := layerLimits{Bytes: 1 << 16, Entries: 64}
+		total, err := applyLayer(root, bytes.NewReader(data), limits)
 		if err == nil {
-			err = (&tree{root: root, limits: limits}).finish("/srv")
+			err = (&layerTree{root: root, limits: limits}).finish("/srv")
 		}
 		if err == nil && (total.Bytes > limits.Bytes || total.Entries > 2*limits.Entries+1) {
 			t.Errorf("%+v", total)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"bytes"
@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Stat describes what is at a path.
-func Stat(req *files.Stat) (*files.Entry, error) {
+// statFile describes what is at a path.
+func statFile(req *files.Stat) (*files.Entry, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return nil, err
@@ -27,11 +27,11 @@ func Stat(req *files.Stat) (*files.Entry, error) {
 	if err := unix.Fstatat(unix.AT_FDCWD, path, &st, flags); err != nil {
 		return nil, err
 	}
-	e := (&Describer{Xattrs: req.Xattrs}).Describe(unix.AT_FDCWD, path, path, &st)
+	e := (&describer{Xattrs: req.Xattrs}).Describe(unix.AT_FDCWD, path, path, &st)
 	if e.Type != files.TypeFile || st.Size > req.Digest || req.Digest == 0 {
 		return &e, nil
 	}
-	f, now, err := OpenRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
+	f, now, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if err != nil {
 		return &e, nil // a file that cannot be read has no digest, but the rest can be told
 	}
@@ -40,8 +40,8 @@ func Stat(req *files.Stat) (*files.Entry, error) {
 	return &e, err
 }
 
-// Target reads a symbolic link; nil if it is none any more.
-func Target(dir int, path string) []byte {
+// targetOf reads a symbolic link; nil if it is none any more.
+func targetOf(dir int, path string) []byte {
 	buf := make([]byte, files.MaxPath+1)
 	n, err := unix.Readlinkat(dir, path, buf)
 	if err != nil {
@@ -50,8 +50,8 @@ func Target(dir int, path string) []byte {
 	return buf[:n]
 }
 
-// Move renames a file or directory.
-func Move(req *files.Move) error {
+// movePath renames a file or directory.
+func movePath(req *files.Move) error {
 	from, err := checkPath(req.From)
 	if err != nil {
 		return err
@@ -61,11 +61,11 @@ func Move(req *files.Move) error {
 		return err
 	}
 	if err := unix.Lstat(from, &unix.Stat_t{}); err != nil {
-		return Fail(from, err)
+		return failureOf(from, err)
 	}
 	if req.Parents {
 		if err := makeParents(to); err != nil {
-			return Fail(to, err)
+			return failureOf(to, err)
 		}
 	}
 	flags := uint(unix.RENAME_NOREPLACE)
@@ -77,13 +77,13 @@ func Move(req *files.Move) error {
 		err = &files.Failure{Kind: files.BadPath, Text: "a directory cannot be moved into itself"}
 	}
 	if err != nil {
-		return Fail(to, err)
+		return failureOf(to, err)
 	}
 	return nil
 }
 
-// Chmod changes the permission bits of what is at a path.
-func Chmod(req *files.Chmod) error {
+// chmodPath changes the permission bits of what is at a path.
+func chmodPath(req *files.Chmod) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return err
@@ -91,24 +91,24 @@ func Chmod(req *files.Chmod) error {
 	return unix.Fchmodat(unix.AT_FDCWD, path, req.Mode&0o777, 0)
 }
 
-// Remove removes a file, an empty directory, or on request a directory with everything in it.
-func Remove(req *files.Remove) error {
+// removePath removes a file, an empty directory, or on request a directory with everything in it.
+func removePath(req *files.Remove) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return err
 	}
-	name := base(path)
+	name := baseOf(path)
 	if name == "" || name == "." || name == ".." {
 		return &files.Failure{Kind: files.BadPath, Text: "not the name of something in a directory"}
 	}
-	err = remove(parent(path), name, strings.HasSuffix(path, "/"), req.Recursive)
+	err = removeAt(parentOf(path), name, strings.HasSuffix(path, "/"), req.Recursive)
 	if errors.Is(err, unix.ENOENT) && req.Missing {
 		return nil
 	}
 	return err
 }
 
-func remove(dir, name string, mustBeDirectory, recursive bool) error {
+func removeAt(dir, name string, mustBeDirectory, recursive bool) error {
 	root, err := os.OpenRoot(dir) // the directory is resolved once; nothing below it is followed out of it
 	if err != nil {
 		return err
@@ -134,22 +134,22 @@ func remove(dir, name string, mustBeDirectory, recursive bool) error {
 // maxCompared bounds the size of files that are compared.
 const maxCompared = 64 << 20
 
-// SameFile reports whether a name in two directories stands for files with the same content,
+// sameFile reports whether a name in two directories stands for files with the same content,
 // permissions and time, or for the same link. Files that are too large count as different.
-func SameFile(oldDir int, was *unix.Stat_t, newDir int, is *unix.Stat_t, name string) bool {
+func sameFile(oldDir int, was *unix.Stat_t, newDir int, is *unix.Stat_t, name string) bool {
 	if was.Mode != is.Mode || was.Size != is.Size {
 		return false
 	}
 	switch is.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
-		target := Target(oldDir, name)
-		return target != nil && bytes.Equal(target, Target(newDir, name))
+		target := targetOf(oldDir, name)
+		return target != nil && bytes.Equal(target, targetOf(newDir, name))
 	case unix.S_IFREG:
 		if was.Mtim != is.Mtim || is.Size > maxCompared {
 			return false
 		}
-		old := Digest(oldDir, name, max(is.Size, 1))
-		return old != "" && old == Digest(newDir, name, max(is.Size, 1))
+		old := digestAt(oldDir, name, max(is.Size, 1))
+		return old != "" && old == digestAt(newDir, name, max(is.Size, 1))
 	}
 	return false
 }

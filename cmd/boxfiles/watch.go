@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ops
+package main
 
 import (
 	"bytes"
@@ -34,8 +34,8 @@ const partnerPatience = 2
 // maxWatchedPath bounds the path of a watched directory relative to the first, in bytes.
 const maxWatchedPath = files.MaxPath - 256
 
-// Watch tells what happens in a directory until that is gone or has another path.
-func Watch(req *files.Watch, tell func(*files.Notice) error) error {
+// watchDir tells what happens in a directory until that is gone or has another path.
+func watchDir(req *files.Watch, tell func(*files.Notice) error) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ type watcher struct {
 	dirs     map[int]string  // paths of watched directories by their watch descriptors; "" is the first
 	wds      map[string]int  // the reverse
 	looked   map[string]bool // paths told because they were in a new directory: the kernel may be about to tell of them too
-	describe Describer
+	describe describer
 	over     bool // the directory is gone, or has another path
 	batch    []files.Event
 	weight   int
@@ -224,7 +224,7 @@ func (w *watcher) handle(h *happening, after []happening) error {
 		}
 		return nil
 	}
-	path, directory := join(dir, h.name), h.mask&unix.IN_ISDIR != 0
+	path, directory := joinPath(dir, h.name), h.mask&unix.IN_ISDIR != 0
 	kind := ""
 	if directory {
 		kind = files.TypeDirectory
@@ -277,7 +277,7 @@ func (w *watcher) moved(h *happening, path string, after []happening) error {
 	for i := range after {
 		if a := &after[i]; a.mask&unix.IN_MOVED_TO != 0 && a.cookie == h.cookie {
 			dir, known := w.dirs[a.wd]
-			to, inside, a.from = join(dir, a.name), known, path
+			to, inside, a.from = joinPath(dir, a.name), known, path
 			break
 		}
 	}
@@ -410,7 +410,7 @@ func (w *watcher) look(fd int, path string, told bool) (below []string, err erro
 	for {
 		entries, err := dir.ReadDir(256)
 		for _, e := range entries {
-			at, kind := join(path, e.Name()), ""
+			at, kind := joinPath(path, e.Name()), ""
 			if e.IsDir() {
 				below, kind = append(below, at), files.TypeDirectory
 			}
@@ -444,7 +444,7 @@ func (w *watcher) found(what, path, from, kind string) (size int64) {
 	var st unix.Stat_t
 	if fd, err := w.open(path, 0); err == nil {
 		if unix.Fstat(fd, &st) == nil {
-			e.Type = TypeOf(st.Mode)
+			e.Type = typeOf(st.Mode)
 			if w.req.Entries {
 				e.Entry = w.entry(fd, path, &st)
 			}
@@ -460,7 +460,7 @@ func (w *watcher) found(what, path, from, kind string) (size int64) {
 
 // entry describes what is open as a place.
 func (w *watcher) entry(fd int, path string, st *unix.Stat_t) *files.Entry {
-	if TypeOf(st.Mode) != files.TypeLink {
+	if typeOf(st.Mode) != files.TypeLink {
 		return new(w.describe.Describe(fd, "", path, st))
 	}
 	// An open link leads nowhere by itself: it takes its name and its directory.
@@ -469,7 +469,7 @@ func (w *watcher) entry(fd int, path string, st *unix.Stat_t) *files.Entry {
 		return nil
 	}
 	defer unix.Close(dir)
-	return new(w.describe.Describe(dir, base(path), path, st))
+	return new(w.describe.Describe(dir, baseOf(path), path, st))
 }
 
 func (w *watcher) add(e files.Event) {
@@ -497,7 +497,7 @@ func (w *watcher) flush() error {
 	return err
 }
 
-func join(dir, name string) string {
+func joinPath(dir, name string) string {
 	if dir == "" {
 		return name
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"errors"
@@ -11,12 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
-// state is what tells whether an entry has changed. No program in a box can set an inode's change
+// fileState is what tells whether an entry has changed. No program in a box can set an inode's change
 // time: it is the clock's at the last change of content, size, permissions or links.
-type state struct {
+type fileState struct {
 	path    string
 	mode    uint32 // including the type
 	inode   uint64
@@ -27,12 +26,12 @@ type state struct {
 // survey is a walk through everything in a directory that is on the directory's own mount.
 type survey struct {
 	walk
-	out    filter
+	out    globFilter
 	mount  uint64
 	across bool // include what is mounted in it
 	unread int
 	err    error // why the walk was ended
-	found  func(dir int, name string, s *state, st *unix.Statx_t) error
+	found  func(dir int, name string, s *fileState, st *unix.Statx_t) error
 }
 
 const lookFor = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
@@ -43,7 +42,7 @@ func (s *survey) run(path []byte, exclude []string, most int) error {
 	if s.out, err = newFilter(nil, exclude); err != nil {
 		return err
 	}
-	dir, err := openDir(path)
+	dir, err := openDirPath(path)
 	if err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func (s *survey) look(dir int, path, name string, kind byte) error {
 	if err != nil || st.Mnt_id != s.mount && !s.across { // it was removed, or it is on something else that is mounted there
 		return errPass
 	}
-	e := &state{path: path, mode: uint32(st.Mode), inode: st.Ino, size: int64(min(st.Size, 1<<62)), changed: st.Ctime.Sec*int64(time.Second) + int64(st.Ctime.Nsec)}
+	e := &fileState{path: path, mode: uint32(st.Mode), inode: st.Ino, size: int64(min(st.Size, 1<<62)), changed: st.Ctime.Sec*int64(time.Second) + int64(st.Ctime.Nsec)}
 	if kind == unix.DT_DIR || st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		e.inode, e.size, e.changed = 0, 0, 0 // a change in a directory is reported for its entries
 	}
@@ -90,12 +89,12 @@ func (s *survey) look(dir int, path, name string, kind byte) error {
 	return nil
 }
 
-// Snapshot writes the state of everything in a directory to w.
-func Snapshot(req *files.Snapshot, w io.Writer) (*files.SnapshotAnswer, error) {
+// takeSnapshot writes the state of everything in a directory to w.
+func takeSnapshot(req *files.Snapshot, w io.Writer) (*files.SnapshotAnswer, error) {
 	out := newSnapshotWriter(w, req.Most)
 	a := &files.SnapshotAnswer{}
 	newest := int64(0)
-	s := &survey{found: func(_ int, _ string, e *state, _ *unix.Statx_t) error {
+	s := &survey{found: func(_ int, _ string, e *fileState, _ *unix.Statx_t) error {
 		a.Entries++
 		newest = max(newest, e.changed)
 		return out.add(e)
@@ -126,16 +125,16 @@ func awaitClock(last int64) {
 // comparison is a survey alongside a snapshot: both have the same order.
 type comparison struct {
 	req  *files.Changes
-	want filter
+	want globFilter
 	old  *snapshotReader
-	was  *state // the next state of the snapshot; nil at its end
+	was  *fileState // the next state of the snapshot; nil at its end
 	a    files.ChangesAnswer
 	left int64 // bytes that may be read for digests
 	name int   // bytes of names in the answer
 }
 
-// Changes returns what has changed in a directory since a snapshot.
-func Changes(req *files.Changes, snapshot io.Reader) (*files.ChangesAnswer, error) {
+// changesSince returns what has changed in a directory since a snapshot.
+func changesSince(req *files.Changes, snapshot io.Reader) (*files.ChangesAnswer, error) {
 	want, err := newFilter(req.Include, nil)
 	if err != nil {
 		return nil, err
@@ -179,12 +178,12 @@ func (c *comparison) removed() error {
 	was := c.was
 	if c.want.wants(was.path) {
 		c.a.Removed++
-		c.list(files.WasRemoved, files.Entry{Path: []byte(was.path), Type: ops.TypeOf(was.mode), Size: was.size, Mode: was.mode & 0o7777, Time: time.Unix(0, 0).UTC()})
+		c.list(files.WasRemoved, files.Entry{Path: []byte(was.path), Type: typeOf(was.mode), Size: was.size, Mode: was.mode & 0o7777, Time: time.Unix(0, 0).UTC()})
 	}
 	return c.next()
 }
 
-func (c *comparison) found(dir int, name string, is *state, st *unix.Statx_t) error {
+func (c *comparison) found(dir int, name string, is *fileState, st *unix.Statx_t) error {
 	for c.was != nil && before(c.was.path, is.path) {
 		if err := c.removed(); err != nil {
 			return err
@@ -209,13 +208,13 @@ func (c *comparison) found(dir int, name string, is *state, st *unix.Statx_t) er
 	} else {
 		c.a.Changed++
 	}
-	e := ops.EntryOf(is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
+	e := entryOf(is.path, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}})
 	if e.Type == files.TypeLink {
-		e.Target = ops.Target(dir, name)
+		e.Target = targetOf(dir, name)
 	}
 	if c.hasRoom(&e) && e.Type == files.TypeFile && e.Size <= c.left && c.req.Digest > 0 {
 		c.left -= e.Size
-		e.Digest = ops.Digest(dir, name, max(e.Size, 1))
+		e.Digest = digestAt(dir, name, max(e.Size, 1))
 	}
 	c.list(what, e)
 	return nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"io"
@@ -12,8 +12,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/boxd-dev/boxd/isolation/files/ops"
 )
 
 // leftOut returns directories that a search does not enter if it ignores files: programs generate
@@ -28,8 +26,8 @@ const (
 	maxIgnoreRules = 4096
 )
 
-// rule is a line of a .gitignore.
-type rule struct {
+// ignoreRule is a line of a .gitignore.
+type ignoreRule struct {
 	again     bool   // ! : not ignored after all
 	directory bool   // matches directories only
 	name      string // a plain name, anywhere below; "": use re
@@ -38,17 +36,17 @@ type rule struct {
 	whole     bool // re matches the path relative to the file's directory, not the name
 }
 
-// rules are those of one directory and of the directories above it.
-type rules struct {
-	above *rules
+// ignoreRules are those of one directory and of the directories above it.
+type ignoreRules struct {
+	above *ignoreRules
 	dir   string // path of the directory, "" or ending with a slash
 	lead  string // if the searched directory is below it: the path from here to that, in the same form
-	list  []rule
+	list  []ignoreRule
 }
 
 // ignored reports whether a path is ignored. The last rule that matches decides, and those of a
 // directory come after those of the directories above it (gitignore(5)).
-func (r *rules) ignored(p, name string, directory bool) bool {
+func (r *ignoreRules) ignored(p, name string, directory bool) bool {
 	for ; r != nil; r = r.above {
 		for i := range slices.Backward(r.list) {
 			if r.list[i].matches(r.lead+p[len(r.dir):], name, directory) {
@@ -59,7 +57,7 @@ func (r *rules) ignored(p, name string, directory bool) bool {
 	return false
 }
 
-func (r *rule) matches(p, name string, directory bool) bool {
+func (r *ignoreRule) matches(p, name string, directory bool) bool {
 	switch {
 	case r.directory && !directory:
 		return false
@@ -74,8 +72,8 @@ func (r *rule) matches(p, name string, directory bool) bool {
 }
 
 // readRules reads the .gitignore of a directory, if it has one.
-func readRules(dir int, at string, above *rules) *rules {
-	f, _, err := ops.OpenRegular(dir, ".gitignore", unix.O_RDONLY|unix.O_NOFOLLOW)
+func readRules(dir int, at string, above *ignoreRules) *ignoreRules {
+	f, _, err := openRegular(dir, ".gitignore", unix.O_RDONLY|unix.O_NOFOLLOW)
 	if err != nil {
 		return above
 	}
@@ -88,7 +86,7 @@ func readRules(dir int, at string, above *rules) *rules {
 	if len(list) == 0 {
 		return above
 	}
-	return &rules{above: above, dir: at, list: list}
+	return &ignoreRules{above: above, dir: at, list: list}
 }
 
 // maxAbove bounds how many directories above the searched one are examined.
@@ -97,12 +95,12 @@ const maxAbove = 64
 // rulesAbove returns the rules of the directories above one, up to the top of its repository or
 // of its mount. If a program moves the directory meanwhile, it may get rules of other files of
 // its own.
-func rulesAbove(dir int) *rules {
+func rulesAbove(dir int) *ignoreRules {
 	at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(dir))
 	if err != nil {
 		return nil
 	}
-	var list []*rules // the nearest directory first
+	var list []*ignoreRules // the nearest directory first
 	cur, lead := dir, ""
 	defer func() {
 		if cur != dir {
@@ -111,7 +109,7 @@ func rulesAbove(dir int) *rules {
 	}()
 	for range maxAbove {
 		var st unix.Statx_t
-		if err := unix.Statx(cur, "", unix.AT_EMPTY_PATH, 0, &st); err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 || look(cur, ".git") != unix.DT_UNKNOWN {
+		if err := unix.Statx(cur, "", unix.AT_EMPTY_PATH, 0, &st); err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 || typeAt(cur, ".git") != unix.DT_UNKNOWN {
 			break
 		}
 		up, err := unix.Openat(cur, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -127,15 +125,15 @@ func rulesAbove(dir int) *rules {
 			list = append(list, r)
 		}
 	}
-	var above *rules
+	var above *ignoreRules
 	for _, r := range slices.Backward(list) {
 		r.above, above = above, r
 	}
 	return above
 }
 
-func parseRules(text string) []rule {
-	var list []rule
+func parseRules(text string) []ignoreRule {
+	var list []ignoreRule
 	for line := range strings.SplitSeq(text, "\n") {
 		if len(list) == maxIgnoreRules {
 			break
@@ -154,7 +152,7 @@ func parseRules(text string) []rule {
 	return list
 }
 
-func parseRule(line string) (r rule, ok bool) {
+func parseRule(line string) (r ignoreRule, ok bool) {
 	line, r.again = strings.CutPrefix(line, "!")
 	line, r.directory = strings.CutSuffix(line, "/")
 	anchored := strings.Contains(line, "/")
@@ -182,35 +180,35 @@ func parseRule(line string) (r rule, ok bool) {
 	return r, err == nil
 }
 
-// filter selects the files of a search by globs: one without a slash matches the name.
-type filter struct{ include, exclude []glob }
+// globFilter selects the files of a search by globs: one without a slash matches the name.
+type globFilter struct{ include, exclude []globPattern }
 
-type glob struct {
+type globPattern struct {
 	re    *regexp.Regexp
 	whole bool
 }
 
-func newFilter(include, exclude []string) (f filter, err error) {
+func newFilter(include, exclude []string) (f globFilter, err error) {
 	if f.include, err = compileGlobs(include); err == nil {
 		f.exclude, err = compileGlobs(exclude)
 	}
 	return f, err
 }
 
-func compileGlobs(list []string) ([]glob, error) {
-	globs := make([]glob, 0, len(list))
+func compileGlobs(list []string) ([]globPattern, error) {
+	globs := make([]globPattern, 0, len(list))
 	for _, text := range list {
 		re, err := compileGlob(strings.TrimPrefix(text, "/"))
 		if err != nil {
 			return nil, err
 		}
-		globs = append(globs, glob{re, strings.Contains(text, "/")})
+		globs = append(globs, globPattern{re, strings.Contains(text, "/")})
 	}
 	return globs, nil
 }
 
-func (f *filter) wants(p string) bool {
-	match := func(g glob) bool {
+func (f *globFilter) wants(p string) bool {
+	match := func(g globPattern) bool {
 		if g.whole {
 			return g.re.MatchString(p)
 		}

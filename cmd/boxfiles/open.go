@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ops does to files what boxd asks for. It is linked into boxfiles, which runs inside a
-// box as the box user: it can do no more than any program of the box.
-package ops
+package main
 
 import (
 	"errors"
@@ -18,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// Fail returns a Failure for an error about a path.
-func Fail(path string, err error) *files.Failure {
+// failureOf returns a Failure for an error about a path.
+func failureOf(path string, err error) *files.Failure {
 	if f, ok := errors.AsType[*files.Failure](err); ok {
 		if len(f.Path) == 0 {
 			f.Path = []byte(path)
@@ -91,9 +89,9 @@ func checkPath(path []byte) (string, error) {
 // terminal.
 const openFlags = unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 
-// OpenRegular opens a regular file for reading, relative to a directory or unix.AT_FDCWD.
+// openRegular opens a regular file for reading, relative to a directory or unix.AT_FDCWD.
 // Anything else is refused at once: it does not wait for a writer of a FIFO, or for a device.
-func OpenRegular(dir int, path string, flags int) (*os.File, *unix.Stat_t, error) {
+func openRegular(dir int, path string, flags int) (*os.File, *unix.Stat_t, error) {
 	fd, err := unix.Openat(dir, path, flags|openFlags, 0)
 	if err != nil {
 		var st unix.Stat_t
@@ -131,15 +129,15 @@ func ofKernel(kind int64) bool {
 }
 
 func notRegular(st *unix.Stat_t) *files.Failure {
-	kind := TypeOf(st.Mode)
+	kind := typeOf(st.Mode)
 	if kind == files.TypeDirectory {
 		return &files.Failure{Kind: files.IsDirectory, Text: "a directory", Hint: "list shows what is in it"}
 	}
 	return &files.Failure{Kind: files.NotRegular, Text: "a " + kind + ", not a regular file"}
 }
 
-// TypeOf returns the type in a mode (inode(7)).
-func TypeOf(mode uint32) string {
+// typeOf returns the type in a mode (inode(7)).
+func typeOf(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return files.TypeFile
@@ -155,17 +153,17 @@ func TypeOf(mode uint32) string {
 	return files.TypeDevice
 }
 
-// EntryOf describes a file or directory by its status.
-func EntryOf(path string, st *unix.Stat_t) files.Entry {
+// entryOf describes a file or directory by its status.
+func entryOf(path string, st *unix.Stat_t) files.Entry {
 	at := time.Unix(st.Mtim.Unix()).UTC()
 	if at.Year() < 0 || at.Year() > 9999 { // anybody may set it to anything, and JSON has no other years
 		at = time.Unix(0, 0).UTC()
 	}
-	return files.Entry{Path: []byte(path), Type: TypeOf(st.Mode), Size: max(st.Size, 0), Mode: st.Mode & 0o7777, Time: at}
+	return files.Entry{Path: []byte(path), Type: typeOf(st.Mode), Size: max(st.Size, 0), Mode: st.Mode & 0o7777, Time: at}
 }
 
-// same reports whether two results of stat(2) are of the same file, unchanged.
-func same(a, b *unix.Stat_t) bool {
+// isSame reports whether two results of stat(2) are of the same file, unchanged.
+func isSame(a, b *unix.Stat_t) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino && a.Size == b.Size && a.Mtim == b.Mtim && a.Ctim == b.Ctim
 }
 
@@ -191,7 +189,7 @@ func resolveFinal(path string) (string, error) {
 		}
 		target := string(buf[:n])
 		if !strings.HasPrefix(target, "/") {
-			target = parent(path) + "/" + target // not cleaned: what comes before .. may be a link itself
+			target = parentOf(path) + "/" + target // not cleaned: what comes before .. may be a link itself
 		}
 		if len(target) > files.MaxPath {
 			return "", unix.ENAMETOOLONG
@@ -200,8 +198,8 @@ func resolveFinal(path string) (string, error) {
 	}
 }
 
-// parent returns the directory of a path, as it is spelled.
-func parent(path string) string {
+// parentOf returns the directory of a path, as it is spelled.
+func parentOf(path string) string {
 	trimmed := strings.TrimRight(path, "/")
 	i := strings.LastIndexByte(trimmed, '/')
 	switch {
@@ -213,15 +211,15 @@ func parent(path string) string {
 	return trimmed[:i]
 }
 
-// base returns the last name of a path.
-func base(path string) string {
+// baseOf returns the last name of a path.
+func baseOf(path string) string {
 	trimmed := strings.TrimRight(path, "/")
 	return trimmed[strings.LastIndexByte(trimmed, '/')+1:]
 }
 
 // makeParents makes the directories a path needs.
 func makeParents(path string) error {
-	dir := parent(path)
+	dir := parentOf(path)
 	var st unix.Stat_t
 	err := unix.Stat(dir, &st)
 	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package search
+package main
 
 import (
 	"bytes"
@@ -62,8 +62,8 @@ func TestGlobs(t *testing.T) {
 
 func TestIgnoreRules(t *testing.T) {
 	t.Parallel()
-	top := &rules{list: parseRules("# comment\n*.log\n!keep.log\n/only-top\nsecret/\na/**/z\n\\#hash\nname{1}\n  \n")}
-	sub := &rules{above: top, dir: "sub/", list: parseRules("!*.log\nlocal.txt\r\n/anchored")}
+	top := &ignoreRules{list: parseRules("# comment\n*.log\n!keep.log\n/only-top\nsecret/\na/**/z\n\\#hash\nname{1}\n  \n")}
+	sub := &ignoreRules{above: top, dir: "sub/", list: parseRules("!*.log\nlocal.txt\r\n/anchored")}
 	for _, tc := range []struct {
 		path string
 		dir  bool
@@ -100,7 +100,7 @@ func TestIgnoreRules(t *testing.T) {
 func TestIgnoreFilesAboveCount(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	write(t, dir, map[string]string{
+	writeTree(t, dir, map[string]string{
 		".gitignore": "*.go\n", "repo/.git/HEAD": "x", "repo/.gitignore": "*.log\n/a/b/only\nsecret/\n!kept.log\n", "repo/a/.gitignore": "!again.log\nb/c.txt\n",
 		"repo/a/b/x.go": "", "repo/a/b/x.log": "", "repo/a/b/kept.log": "", "repo/a/b/again.log": "", "repo/a/b/only": "", "repo/a/b/d/only": "", "repo/a/b/c.txt": "",
 		"repo/a/b/secret/x": "", "repo/a/b/d/c.txt": "",
@@ -125,7 +125,7 @@ func TestIgnoreFilesAboveCount(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, dir string, tree map[string]string) {
+func writeTree(t *testing.T, dir string, tree map[string]string) {
 	t.Helper()
 	for name, text := range tree {
 		p := filepath.Join(dir, name)
@@ -138,11 +138,11 @@ func write(t *testing.T, dir string, tree map[string]string) {
 	}
 }
 
-func ask(dir, pattern string) *files.Grep {
+func grepFor(dir, pattern string) *files.Grep {
 	return &files.Grep{Path: []byte(dir), Pattern: pattern, Limit: 1000, Walk: 10000, MaxFile: 1 << 20, MaxTotal: 1 << 30, MaxLine: 500}
 }
 
-func paths(a *files.GrepAnswer) (list []string) {
+func pathsOf(a *files.GrepAnswer) (list []string) {
 	for i := range a.Files {
 		list = append(list, string(a.Files[i].Path))
 	}
@@ -152,7 +152,7 @@ func paths(a *files.GrepAnswer) (list []string) {
 func TestGrepLeavesOutWhatItShould(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	write(t, dir, map[string]string{
+	writeTree(t, dir, map[string]string{
 		"a.go": "needle", "b.txt": "needle", "sub/c.go": "needle", "sub/skip/d.go": "needle", "sub/.gitignore": "skip\n",
 		".git/config": "needle", "node_modules/x.js": "needle", "bin": "needle\x00", "large": strings.Repeat("needle\n", 200<<10), ".hidden": "needle",
 	})
@@ -173,14 +173,14 @@ func TestGrepLeavesOutWhatItShould(t *testing.T) {
 		{"names", func(g *files.Grep) { g.NamesOnly, g.Ignore, g.Limit = true, true, 2 }, ".hidden a.go"},
 		{"few entries", func(g *files.Grep) { g.Walk, g.Ignore = 0, true }, ""},
 	} {
-		g := ask(dir, "needle")
+		g := grepFor(dir, "needle")
 		tc.change(g)
-		a, err := Grep(g)
+		a, err := grepFiles(g)
 		if err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 			continue
 		}
-		if got := strings.Join(paths(a), " "); got != tc.want {
+		if got := strings.Join(pathsOf(a), " "); got != tc.want {
 			t.Errorf("%s: found in %q, want %q", tc.name, got, tc.want)
 		}
 		if tc.name == "without" && (a.Binary != 1 || a.Large != 1 || a.Searched != 8) {
@@ -190,10 +190,10 @@ func TestGrepLeavesOutWhatItShould(t *testing.T) {
 			t.Errorf("%s: not said to be cut", tc.name)
 		}
 	}
-	if _, err := Grep(ask(dir, "(")); err == nil {
+	if _, err := grepFiles(grepFor(dir, "(")); err == nil {
 		t.Error("a bad pattern is taken")
 	}
-	if _, err := Grep(ask(dir+"/nowhere", "x")); err == nil {
+	if _, err := grepFiles(grepFor(dir+"/nowhere", "x")); err == nil {
 		t.Error("a missing directory is searched")
 	}
 }
@@ -201,10 +201,10 @@ func TestGrepLeavesOutWhatItShould(t *testing.T) {
 func TestGrepShowsContextOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	write(t, dir, map[string]string{"f": "1\n2\nhit 3\n4\nhit 5\n6\n7\n8\n9\nhit 10 " + strings.Repeat("x", 600)})
-	g := ask(dir, "hit")
+	writeTree(t, dir, map[string]string{"f": "1\n2\nhit 3\n4\nhit 5\n6\n7\n8\n9\nhit 10 " + strings.Repeat("x", 600)})
+	g := grepFor(dir, "hit")
 	g.Before, g.After = 1, 1
-	a, err := Grep(g)
+	a, err := grepFiles(g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestGrepShowsContextOnce(t *testing.T) {
 		t.Errorf("shown %q, want %q", b.String(), want)
 	}
 	g.Limit = 2
-	if a, err = Grep(g); err != nil || a.Matches != 2 || a.Cut != files.CutLines {
+	if a, err = grepFiles(g); err != nil || a.Matches != 2 || a.Cut != files.CutLines {
 		t.Errorf("two of them: %+v, %v", a, err)
 	}
 }
@@ -238,7 +238,7 @@ func TestGrepFindsWhatTheExpressionMatches(t *testing.T) {
 			}
 		}
 		all = append(all, b.String())
-		write(t, dir, map[string]string{fmt.Sprintf("%03d", i): b.String()})
+		writeTree(t, dir, map[string]string{fmt.Sprintf("%03d", i): b.String()})
 	}
 	for _, pattern := range []string{
 		"foo", "foo|bar", "f(oo|OO)", "(ab)+", "(?i)foo", "(?i)k", "(?i)s", "(?i)foo|BAR", "^foo", "foo$", `\bfoo\b`, `x_\d+`, "x*", `\s`, "[^x]",
@@ -247,7 +247,7 @@ func TestGrepFindsWhatTheExpressionMatches(t *testing.T) {
 		if pattern == "" {
 			continue
 		}
-		a, err := Grep(ask(dir, pattern))
+		a, err := grepFiles(grepFor(dir, pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +287,7 @@ func FuzzPatterns(f *testing.F) {
 		if re, err := compileGlob(glob); err == nil {
 			re.MatchString(string(text))
 		}
-		r := &rules{list: parseRules(ignore)}
+		r := &ignoreRules{list: parseRules(ignore)}
 		r.ignored("a/b", "b", true)
 		m, err := newMatcher(&files.Grep{Pattern: pattern})
 		if err != nil || bytes.IndexByte(text, 0) >= 0 || len(text) > 4096 {

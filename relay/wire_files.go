@@ -58,7 +58,7 @@ func xattrsOf(prefix string, values map[string]string) (*files.Xattrs, error) {
 		return nil, nil //nolint:nilnil // as said
 	}
 	if prefix == "" {
-		return nil, fault.Field("xattrs_prefix", fault.Word("missing"), "what the names of xattrs begin with, such as user.app.")
+		return nil, fault.Field("xattrs_prefix", fault.Word("missing"), "the beginning of the names in xattrs, for example user.app")
 	}
 	x := &files.Xattrs{Prefix: prefix, Values: make(map[string][]byte, len(values))}
 	for name, text := range values {

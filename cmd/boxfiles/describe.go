@@ -168,7 +168,7 @@ func checkXattrs(x *files.Xattrs) error {
 		return &files.Failure{Kind: files.BadRequest, Field: "xattrs", Text: text, Allowed: allowed}
 	}
 	if !strings.HasPrefix(x.Prefix, userPrefix) || strings.IndexByte(x.Prefix, 0) >= 0 {
-		return wrong("the prefix of attributes does not begin with "+userPrefix, "a prefix such as user.app.")
+		return wrong("the prefix of attributes does not begin with "+userPrefix, "the beginning of their names, such as user.app")
 	}
 	total := 0
 	for name, value := range x.Values {

@@ -115,7 +115,7 @@ func (p *WorkerPool) Do(ctx context.Context, user uint32, request []byte, files 
 		case errors.Is(err, errNotSent) && !fresh: // the worker has died since it was last used
 			w.close()
 			continue
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, p.life.Err() != nil: // the end of the pool ends its workers too, maybe before it has ended ctx
 			err = cancelReason(ctx)
 		}
 		p.giveUp(w, user)
@@ -189,7 +189,7 @@ func (p *WorkerPool) take(ctx context.Context) (w *worker, fresh bool, err error
 		return w, false, nil
 	}
 	w, err = p.starter.start(ctx)
-	if err != nil && ctx.Err() != nil {
+	if err != nil && (ctx.Err() != nil || p.life.Err() != nil) {
 		err = cancelReason(ctx)
 	}
 	return w, true, err

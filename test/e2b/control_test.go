@@ -419,3 +419,30 @@ func TestAPausedSandboxKeepsItsPrograms(t *testing.T) {
 		t.Errorf("%v, %v", err, list)
 	}
 }
+
+// What a sandbox uses is kept for a while, where boxes have cgroups.
+func TestMetricsHaveAHistory(t *testing.T) {
+	boxtest.RequireGroups(t)
+	h := start(t)
+	sb := h.create(t, "agent", `{"timeout":1000}`)
+	stream, err := sb.processes().Start(t.Context(), shell("while :; do :; done"))
+	if err != nil || !stream.Receive() {
+		t.Fatal(err, stream.Err())
+	}
+	defer stream.Close()
+	var list []struct {
+		CPUUsedPct        float64
+		MemUsed, MemTotal int64
+	}
+	boxtest.Eventually(t, "there are samples of a busy processor", func() bool {
+		status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+sb.ID+"/metrics?start=1", "")
+		if err := json.Unmarshal([]byte(text), &list); status != http.StatusOK || err != nil {
+			t.Fatalf("%d %s", status, text)
+		}
+		n := len(list)
+		return n >= 3 && list[n-1].CPUUsedPct > 5 && list[n-1].MemUsed > 0 && list[n-1].MemUsed < list[n-1].MemTotal
+	})
+	if status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+sb.ID+"/metrics?end=1", ""); status != http.StatusOK || text != "[]" {
+		t.Errorf("before there was anything: %d %s", status, text)
+	}
+}

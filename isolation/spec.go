@@ -4,7 +4,7 @@
 // messages between boxd, the keeper and PID 1 of a box.
 //
 // It is plain data without input or output. The privileged half is isolation/keeper, the half
-// that runs inside a box is isolation/inside, and boxd controls a box through isolation/client.
+// that runs inside a box is cmd/boxinit, and boxd controls a box through isolation/client.
 package isolation
 
 import (

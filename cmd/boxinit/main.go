@@ -5,13 +5,10 @@
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// Command boxinit is PID 1 of every box. Only the keeper starts it.
+// Command boxinit is PID 1 of every box: it sets the box up from within, then starts and ends programs in it. Only the
+// keeper starts it.
 package main
 
-import (
-	"os"
+import "os"
 
-	"github.com/boxd-dev/boxd/isolation/inside"
-)
-
-func main() { os.Exit(inside.Main()) }
+func main() { os.Exit(boot()) }

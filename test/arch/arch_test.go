@@ -54,7 +54,7 @@ func areas() []area {
 		{"relay/mcp", "relay/render relay/client relay/api internal"},
 		{"relay", "relay/mcp relay/render relay/client relay/api supervisor skills isolation cgroup internal"},
 		{"cmd/boxctl", "relay/mcp relay/render relay/client relay/api internal"},
-		{"cmd/boxinit", "isolation"},
+		{"cmd/boxinit", "isolation cgroup internal"},
 		{"cmd/boxfiles", "isolation internal"},
 		{"cmd/boxkeeper", "isolation cgroup internal"},
 		{"cmd/boxnames", "isolation internal"},
@@ -90,7 +90,7 @@ func mustNotLink() map[string][]string {
 		// A client knows the wire and nothing of the server.
 		"cmd/boxctl": {module + "/supervisor", module + "/isolation", module + "/isolation/client", module + "/relay"},
 		// boxd asks for what is privileged and cannot do it; its API's description is JSON when it is built.
-		"cmd/boxd": {"github.com/getkin/kin-openapi/openapi3", module + "/isolation/keeper", module + "/isolation/mounts", module + "/isolation/disk", module + "/isolation/zygote", module + "/isolation/inside", module + "/isolation/seccomp", module + "/isolation/egress/proxy"},
+		"cmd/boxd": {"github.com/getkin/kin-openapi/openapi3", module + "/isolation/keeper", module + "/isolation/mounts", module + "/isolation/disk", module + "/isolation/zygote", module + "/isolation/seccomp", module + "/isolation/egress/proxy"},
 	}
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inside
+package main
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ type server struct {
 	conn      uint32 // number of the connection
 	stateSent bool   // this boxd has been sent the state of the programs
 	listener  int    // where another boxd connects, -1 if the box cannot be adopted
-	life      LifeTimer
+	life      lifeTimer
 	private   int // boxd's own data, held for the next boxd; -1 if none
 
 	programs        map[uint32]*program // by the id that boxd chose
@@ -37,7 +37,7 @@ type server struct {
 	byPID           map[int]*program
 	watches         map[int32]watch // by token, which is the data of an epoll event
 	tokens          int32           // the last token; none is used twice
-	procs           ProcView
+	procs           procView
 	groups          cgroup.Group // parent of the programs' cgroups; FD is -1 if the box has none
 	nonEmpty        []string     // cgroups of ended programs that still have processes
 	frozen          bool
@@ -60,7 +60,7 @@ const reapInterval = 100 * time.Millisecond
 
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
 	s := &server{
-		root: b.root, proc: b.proc, buf: buf, control: controlFD, stateSent: true, listener: b.listener, private: -1, procs: ProcView{Proc: b.proc},
+		root: b.root, proc: b.proc, buf: buf, control: controlFD, stateSent: true, listener: b.listener, private: -1, procs: procView{Proc: b.proc},
 		groups: cgroup.Group{FD: b.group}, programs: map[uint32]*program{}, byPID: map[int]*program{}, watches: map[int32]watch{},
 	}
 	for _, sig := range linux.InheritedSignals() {

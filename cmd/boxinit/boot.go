@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inside is PID 1 of a box: it sets the box up from within, then starts and ends programs
-// in it.
-package inside
+package main
 
 import (
 	"errors"
@@ -23,9 +21,9 @@ const (
 	idLockFD  = 4 // holds the reservation of the id range for as long as the box lives
 )
 
-// Main runs PID 1 until the box ends and returns its exit status. It must be called on the main
+// boot runs PID 1 until the box ends and returns its exit status. It must be called on the main
 // goroutine of a program that does nothing else.
-func Main() int {
+func boot() int {
 	// The thread that serves the box is the one that starts programs: they inherit its working
 	// directory, capabilities and filter, so it must stay the same thread.
 	runtime.LockOSThread()

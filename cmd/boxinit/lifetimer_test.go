@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inside
+package main
 
 import (
 	"testing"
@@ -30,7 +30,7 @@ func TestABoxEndsWhenItsFirstTimeIsOver(t *testing.T) {
 		"parked, and it runs":   {times: isolation.Times{Parked: true, Idle: time.Minute}, running: true, want: 0},
 		"parked with an end":    {times: isolation.Times{Parked: true, End: time.Hour}, running: true, want: told + time.Hour},
 	} {
-		l := LifeTimer{}
+		l := lifeTimer{}
 		l.Set(&tc.times, told)
 		l.Idle(ended)
 		l.Running(tc.running)

@@ -2,7 +2,7 @@
 
 // How long a box lives without boxd.
 
-package inside
+package main
 
 import (
 	"time"
@@ -10,9 +10,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// LifeTimer decides when a box without boxd ends. All its times are readings of one clock that
+// lifeTimer decides when a box without boxd ends. All its times are readings of one clock that
 // starts at zero; no event happens at zero.
-type LifeTimer struct {
+type lifeTimer struct {
 	times   isolation.Times
 	end     time.Duration // 0: none
 	orphan  time.Duration // when boxd went; 0: boxd is connected
@@ -21,7 +21,7 @@ type LifeTimer struct {
 }
 
 // Set replaces the times by those that boxd has sent.
-func (l *LifeTimer) Set(t *isolation.Times, now time.Duration) {
+func (l *lifeTimer) Set(t *isolation.Times, now time.Duration) {
 	l.times, l.end = *t, 0
 	if t.End > 0 {
 		l.end = now + t.End
@@ -29,21 +29,21 @@ func (l *LifeTimer) Set(t *isolation.Times, now time.Duration) {
 }
 
 // Idle records that a program has ended.
-func (l *LifeTimer) Idle(now time.Duration) { l.idle = now }
+func (l *lifeTimer) Idle(now time.Duration) { l.idle = now }
 
 // Running records whether any process runs.
-func (l *LifeTimer) Running(is bool) { l.running = is }
+func (l *lifeTimer) Running(is bool) { l.running = is }
 
 // MarkLost records that boxd has gone.
-func (l *LifeTimer) MarkLost(now time.Duration) { l.orphan = now }
+func (l *lifeTimer) MarkLost(now time.Duration) { l.orphan = now }
 
 // Find records that another boxd has connected. The times that an earlier one has set hold until
 // this one sets others: it may go before it does.
-func (l *LifeTimer) Find() { l.orphan = 0 }
+func (l *lifeTimer) Find() { l.orphan = 0 }
 
 // End returns when the box ends unless boxd connects before: 0 while boxd is connected, or if
 // nothing ends the box. No boxd can connect to a box that is not adoptable.
-func (l *LifeTimer) End(adoptable bool) time.Duration {
+func (l *lifeTimer) End(adoptable bool) time.Duration {
 	if l.orphan == 0 {
 		return 0
 	}

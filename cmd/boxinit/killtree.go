@@ -7,7 +7,7 @@
 // started with a gid of its own, every descendant inherits it, and without CAP_SETGID none can
 // drop it. It survives setsid, double forks and reparenting, which ancestry does not.
 
-package inside
+package main
 
 import (
 	"bytes"
@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcView is the procfs of a box, as its PID 1 sees it.
-type ProcView struct {
+// procView is the procfs of a box, as its PID 1 sees it.
+type procView struct {
 	Proc int // the mounted procfs
 	next uint32
 	used map[uint32]bool
@@ -33,7 +33,7 @@ const (
 )
 
 // take returns a marker gid that no living process has, 0 if there is none left.
-func (g *ProcView) take() uint32 {
+func (g *procView) take() uint32 {
 	if g.used == nil {
 		g.used = map[uint32]bool{}
 	}
@@ -52,13 +52,13 @@ func (g *ProcView) take() uint32 {
 }
 
 // Free gives a marker gid back. No living process may have it.
-func (g *ProcView) Free(tag uint32) { delete(g.used, tag) }
+func (g *procView) Free(tag uint32) { delete(g.used, tag) }
 
 // Tag returns a marker gid that no living process has, 0 if there is none. When all seem to be in
 // use it looks for those that no process has any more, since a program that may have left
 // processes running keeps its own in use. running returns the marker gids of the running
 // programs.
-func (g *ProcView) Tag(running func() []uint32) uint32 {
+func (g *procView) Tag(running func() []uint32) uint32 {
 	if tag := g.take(); tag != 0 {
 		return tag
 	}
@@ -110,7 +110,7 @@ type killing struct {
 // and being examined escapes a scan through its child, so only a scan during which nothing has
 // forked counts. stuck means that some were killed and do not die; if all is false, there may be
 // others that were not even found.
-func (g *ProcView) Kill(tag uint32) (killed uint32, stuck, all bool) {
+func (g *procView) Kill(tag uint32) (killed uint32, stuck, all bool) {
 	begin := time.Now()
 	k := &killing{tag: tag, deadline: begin.Add(killPatience), stuck: map[int]bool{}}
 	clean := false
@@ -127,7 +127,7 @@ func (g *ProcView) Kill(tag uint32) (killed uint32, stuck, all bool) {
 // moment (kill(2) of -1 goes by the kernel's list of processes, which no fork can escape), so
 // that every process with the marker gid is found for certain. The rest continues afterwards;
 // they stand still for as long as the found ones take to die, usually some milliseconds.
-func (g *ProcView) killStopped(k *killing) (clean bool) {
+func (g *procView) killStopped(k *killing) (clean bool) {
 	asleep, clean := []int{}, false // already stopped before, and left so
 	if g.eachProcess(func(p *process) {
 		if p.state == 'T' {
@@ -153,7 +153,7 @@ func (g *ProcView) killStopped(k *killing) (clean bool) {
 
 // scan kills the processes it finds and waits until they are dead. clean means that it has found
 // nothing new and that nothing can have escaped it.
-func (g *ProcView) scan(k *killing) (clean bool) {
+func (g *procView) scan(k *killing) (clean bool) {
 	var fds, pids []int
 	found := 0
 	before := g.lastPID()
@@ -196,7 +196,7 @@ func awaitExit(pidfd int, deadline time.Time) bool {
 
 // lastPID returns the PID that was allocated last in this box, 0 if the kernel does not tell: the
 // last field of /proc/loadavg (proc(5)) is that of the reader's pid namespace.
-func (g *ProcView) lastPID() int {
+func (g *procView) lastPID() int {
 	fd, err := unix.Openat(g.Proc, "loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0
@@ -226,7 +226,7 @@ type process struct {
 
 // eachProcess calls do for every living process of the box that it finds. An error means that it
 // may have missed some that are still alive.
-func (g *ProcView) eachProcess(do func(*process)) error {
+func (g *procView) eachProcess(do func(*process)) error {
 	dir, err := unix.Openat(g.Proc, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -274,7 +274,7 @@ func unlessGone(missed, err error) error {
 
 // examine reads /proc/<pid>/status (proc(5)) and reports whether the process is alive. The state
 // is that of its first thread, which may have ended while others run.
-func (g *ProcView) examine(p *process, name string) (alive bool, err error) {
+func (g *procView) examine(p *process, name string) (alive bool, err error) {
 	fd, err := unix.Openat(g.Proc, name+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, err
@@ -302,7 +302,7 @@ func (g *ProcView) examine(p *process, name string) (alive bool, err error) {
 }
 
 // Alive reports whether a process is alive, and its state as in proc(5).
-func (g *ProcView) Alive(pid int) (alive bool, state byte, err error) {
+func (g *procView) Alive(pid int) (alive bool, state byte, err error) {
 	p := process{pid: pid}
 	alive, err = g.examine(&p, strconv.Itoa(pid))
 	return alive, p.state, err

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 
 // Bounds of the tree: how many packages one has to know, and how far one may have to read down.
 const (
-	maxPackages = 65
+	maxPackages = 59
 	maxDepth    = 9
 )
 

@@ -4,7 +4,7 @@
 // limits, and the operations on one cgroup. The names and texts of files are those of cgroup-v2
 // in the kernel's documentation (admin-guide/cgroup-v2.rst).
 //
-// It is linked into PID 1 of every box, so it is small. The tree of all boxes is in isolation/keeper,
+// It is linked into PID 1 of every box, so it is small. The tree of all boxes is in cmd/boxkeeper,
 // what they use in cgroup/stats.
 package cgroup
 

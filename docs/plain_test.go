@@ -143,7 +143,7 @@ func TestTextsOfDoctorArePlain(t *testing.T) {
 	const mostWords = 22
 	phrases := append(unclear(t), "control group", "control groups", "kept by", "mend", "lend", "lent", "what others have")
 	for _, name := range []string{
-		"supervisor/doctor.go", "supervisor/policy/enforcement.go", "supervisor/driver/scope.go", "isolation/keeper/examine.go",
+		"supervisor/doctor.go", "supervisor/policy/enforcement.go", "supervisor/driver/scope.go", "cmd/boxkeeper/examine.go",
 		"isolation/network/check.go", "isolation/network/firewall.go", "isolation/disk/errors.go", "isolation/hostnetwork.go", "relay/render/doctor.go",
 	} {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", name), nil, parser.SkipObjectResolution)

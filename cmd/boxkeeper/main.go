@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command boxkeeper is the small root process that starts boxes for boxd.
+// Command boxkeeper is the privileged half of boxd: it starts boxes, ends them, and does nothing else.
+//
+// It takes plain data over one socket, checks it against its own root-owned configuration, and never parses JSON, HTTP or
+// archives.
 package main
 
 import (
@@ -18,7 +21,6 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
-	"github.com/boxd-dev/boxd/isolation/keeper"
 	"github.com/boxd-dev/boxd/isolation/mounts"
 
 	"github.com/boxd-dev/boxd/isolation/network"
@@ -49,8 +51,8 @@ func run(args []string) error {
 			return sweep(args[1:])
 		case liftCommand:
 			return lift(args[1:])
-		case keeper.AnchorCommand:
-			return keeper.Anchor(log.New(os.Stderr, "boxkeeper: ", 0))
+		case anchorCommand:
+			return anchor(log.New(os.Stderr, "boxkeeper: ", 0))
 		}
 	}
 	cfg, err := parse(args)
@@ -63,7 +65,7 @@ func run(args []string) error {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	k, err := keeper.New(cfg)
+	k, err := newKeeper(cfg)
 	if err != nil {
 		return err
 	}
@@ -97,8 +99,8 @@ func lift(args []string) error {
 
 // parse parses the keeper's configuration from its flags: they come from root, and a
 // configuration file would need a parser that links far more than the keeper may (test/arch).
-func parse(args []string) (keeper.Config, error) {
-	cfg := keeper.Config{Log: log.New(os.Stderr, "boxkeeper: ", 0)}
+func parse(args []string) (config, error) {
+	cfg := config{Log: log.New(os.Stderr, "boxkeeper: ", 0)}
 	f := flag.NewFlagSet("boxkeeper", flag.ContinueOnError)
 	f.StringVar(&cfg.RunDir, "run", "", "directory for the socket of boxkeeper and the state of running boxes")
 	f.StringVar(&cfg.StateDir, "state", "", "state directory of boxd, mode 0700")

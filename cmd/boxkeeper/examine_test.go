@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "testing"
+
+func TestHugePagesAreToldOf(t *testing.T) {
+	t.Parallel()
+	for setting, want := range map[string]bool{
+		"always within_size advise [never] deny force\n": false,
+		"always within_size [advise] never deny force\n": false,
+		"[always] within_size advise never deny force\n": true,
+		"always [within_size] advise never deny force\n": true,
+		"always within_size advise never deny [force]\n": true,
+		"": false, "never": false,
+	} {
+		c, bad := checkHugePages(setting)
+		if bad != want || bad && (c.Detail == "" || c.Hint == "") {
+			t.Errorf("%q: %v, %+v", setting, bad, c)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// place is the keeper's part of the run directory: its socket, and the lock that makes sure there
+// is only one keeper.
+type place struct {
+	dir  *os.Root
+	lock *os.File
+}
+
+// lockName is the file that a keeper locks while it lives. It contains the keeper's PID.
+const lockName = "lock"
+
+// leavePatience is how long an earlier keeper may take to end.
+const leavePatience = 40 * time.Second
+
+// openPlace takes the lock in a run directory, after waiting for an earlier keeper to end.
+func openPlace(run string) (*place, error) {
+	if err := os.MkdirAll(run, 0o755); err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	dir, err := openPrivate(run, isolation.KeeperDir)
+	if err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	lock, err := dir.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	p := &place{dir, lock}
+	deadline := time.NewTimer(leavePatience)
+	defer deadline.Stop()
+	again := time.NewTicker(2 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			p.Close()
+			return nil, fmt.Errorf("run directory %s: %w", run, err)
+		}
+		select {
+		case <-deadline.C:
+			p.Close()
+			return nil, fmt.Errorf("run directory %s: another keeper is at work there", run)
+		case <-again.C:
+		}
+	}
+	own := strconv.Itoa(os.Getpid()) + "\n" // written first and then truncated: the first line is always complete
+	if _, err = lock.WriteAt([]byte(own), 0); err == nil {
+		err = lock.Truncate(int64(len(own)))
+	}
+	if err != nil {
+		p.Close()
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	return p, nil
+}
+
+// Listen makes the socket. An existing one is left over from a dead keeper.
+func (p *place) Listen() (*fdpass.Listener, error) {
+	p.Hide()
+	dir, err := p.dir.Open(".")
+	if err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	defer dir.Close()
+	fd, err := fdpass.Bind(int(dir.Fd()), isolation.KeeperSocket)
+	if err != nil {
+		return nil, fmt.Errorf("socket of the keeper: %w", err)
+	}
+	return fdpass.NewListener(fd)
+}
+
+// Hide removes the socket.
+func (p *place) Hide() { _ = p.dir.Remove(isolation.KeeperSocket) }
+
+// Close releases the lock and the directory.
+func (p *place) Close() {
+	p.lock.Close()
+	p.dir.Close()
+}

@@ -231,9 +231,9 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 	})
 }
 
-// Rest lets go of what only the programs of a session could still use, which has no box any more: drives that it has not
+// ReleaseUnused lets go of what only the programs of a session could still use, which has no box any more: drives that it has not
 // any more, and earlier versions. What it has it keeps, for when it is started again.
-func (d *Attachments) Rest(s *session.Session) {
+func (d *Attachments) ReleaseUnused(s *session.Session) {
 	list := s.Drives()
 	for i := range list {
 		for _, tree := range list[i].Earlier {

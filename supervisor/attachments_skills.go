@@ -14,11 +14,11 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Have gives a living session exactly these skills of somebody who is not its owner, each in the version of now, and
+// SetSkills gives a living session exactly these skills of somebody who is not its owner, each in the version of now, and
 // leaves its others alone. One that is not there is named among the skills of the session and nothing else; one that it
 // is to lose and that is in use stays until the next time. A session that can do without its skills does not fail for
 // them: only that they cannot be changed at all is an error. It reports whether there was something to do.
-func (d *Attachments) Have(ctx context.Context, s *session.Session, of string, names []string) (changed bool, err error) {
+func (d *Attachments) SetSkills(ctx context.Context, s *session.Session, of string, names []string) (changed bool, err error) {
 	if d.current(s, of, names) {
 		return false, nil
 	}

@@ -54,7 +54,7 @@ func (v *Supervisor) Revoke(isOut func(access.Principal) bool) {
 // Work is how full a session's workspace is, nil if it has no quota.
 func (v *Supervisor) Work(ctx context.Context, s *session.Session) *isolation.Disk {
 	if source := s.HostWork(); source != "" {
-		d, _ := v.boxes.Held(ctx, s.BoxKey(), source) // nil of one that is ending
+		d, _ := v.boxes.HostQuota(ctx, s.BoxKey(), source) // nil of one that is ending
 		return d
 	}
 	return s.Work(v.Workspaces())

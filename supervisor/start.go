@@ -142,7 +142,7 @@ func isNoRange(err error) bool {
 
 // dress makes a box of the pool that of a session.
 func (v *Supervisor) dress(ctx context.Context, m *PoolMember, spec *isolation.Spec) error {
-	if err := v.boxes.Dress(ctx, m.Key, spec.Hostname); err != nil {
+	if err := v.boxes.SetHostname(ctx, m.Key, spec.Hostname); err != nil {
 		return fmt.Errorf("name the box: %w", err)
 	}
 	if m.Spec.Limits == spec.Limits && m.Spec.Work == spec.Work {

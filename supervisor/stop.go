@@ -125,7 +125,7 @@ func (v *Supervisor) rest(s *session.Session) *session.Session {
 	is := s.Record.Stopped
 	settings := s.Current()
 	settings.Unsettled = false // it gets its rules anew
-	v.Attachments.Rest(s)
+	v.Attachments.ReleaseUnused(s)
 	next := session.NewStopped(&v.sessionHooks, &session.Params{
 		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: settings, Profile: s.Profile(), Made: s.Made(), Env: is.Environment(), Enforced: s.Enforced(),
 		Skills: s.Skills(), Drives: s.Drives(), Rested: is.Rested, Stopped: is,
@@ -333,7 +333,7 @@ func (v *Supervisor) takeOverStopped(ctx context.Context, l *Left, box string) (
 		Skills: r.Skills, Drives: r.Drives, Rested: r.Stopped.Rested, Stopped: r.Stopped,
 	})
 	s.SetBoxKey(r.Box)
-	v.Attachments.Rest(s)
+	v.Attachments.ReleaseUnused(s)
 	return s, nil
 }
 

@@ -179,7 +179,7 @@ func (k *keeper) answerChangeMount(ctx context.Context, req *isolation.ChangeMou
 
 // answerReadQuota returns how full the quota of a directory of the host is.
 func (k *keeper) answerReadQuota(req *isolation.ReadQuota) isolation.KeeperReply {
-	used, err := k.hostQuotas.Held(req)
+	used, err := k.hostQuotas.Usage(req)
 	if err != nil {
 		return stepError(isolation.StepWorkspace, req.Source, err)
 	}

@@ -51,8 +51,8 @@ func (k *keeper) changeMount(ctx context.Context, req *isolation.ChangeMount) (*
 	b.mounting.Lock()
 	defer b.mounting.Unlock()
 	if req.Skill != (isolation.Skill{}) {
-		lender := mounts.Lender{Rules: &mounts.SourceRules{State: k.state}}
-		return lender.Skill(&mounts.Box{PID: b.pid, IDBase: b.ids.Base, Alive: b.lives}, req)
+		opener := mounts.Opener{Rules: &mounts.SourceRules{State: k.state}}
+		return opener.Skill(&mounts.Box{PID: b.pid, IDBase: b.ids.Base, Alive: b.lives}, req)
 	}
 	process, err := b.processFD()
 	if err != nil {

@@ -367,8 +367,8 @@ func (k *Keeper) SetOwnerLimits(ctx context.Context, owner *cgroup.Owner) error 
 	return k.order(ctx, &isolation.SetOwnerLimits{Owner: *owner})
 }
 
-// Dress sets the hostname of a box in which no program runs yet.
-func (k *Keeper) Dress(ctx context.Context, key, hostname string) error {
+// SetHostname sets the hostname of a box in which no program runs yet.
+func (k *Keeper) SetHostname(ctx context.Context, key, hostname string) error {
 	return k.order(ctx, &isolation.SetHostname{Key: key, Hostname: hostname})
 }
 

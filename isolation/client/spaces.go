@@ -13,8 +13,8 @@ func (k *Keeper) ChangeSpace(ctx context.Context, s *isolation.ChangeSpace) erro
 	return k.order(ctx, s)
 }
 
-// Held returns how full the quota is on a directory of the host that is mounted in a box. ESRCH:
+// HostQuota returns how full the quota is on a directory of the host that is mounted in a box. ESRCH:
 // there is no quota.
-func (k *Keeper) Held(ctx context.Context, key, source string) (*isolation.Disk, error) {
+func (k *Keeper) HostQuota(ctx context.Context, key, source string) (*isolation.Disk, error) {
 	return askPlain[*isolation.Disk](ctx, k, &isolation.ReadQuota{Key: key, Source: source})
 }

@@ -86,8 +86,8 @@ func (h *HostQuotas) Checks() []isolation.Check {
 	return list
 }
 
-// Held returns how full the quota is on a directory that a box uses. ESRCH: there is none.
-func (h *HostQuotas) Held(req *isolation.ReadQuota) (*isolation.Disk, error) {
+// Usage returns how full the quota is on a directory that a box uses. ESRCH: there is none.
+func (h *HostQuotas) Usage(req *isolation.ReadQuota) (*isolation.Disk, error) {
 	h.mu.Lock()
 	var e *entry
 	if h.ids != nil {

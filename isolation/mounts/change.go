@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Lender knows which directories of the host may be mounted in boxes.
-type Lender struct {
+// Opener opens the directories of the host that may be mounted in boxes.
+type Opener struct {
 	Rules *SourceRules
 }
 
@@ -45,7 +45,7 @@ func Change(b *Box, req *isolation.ChangeMount, src *Source, idMap func() (int, 
 // Outside does what needs no live box. For MountTidy it removes the directories that were made in
 // a directory of the host for mounts of a box that has ended; if that directory is gone too,
 // there is nothing to do. Otherwise it returns which directory of a target is missing.
-func (l *Lender) Outside(req *isolation.ChangeMount) (*isolation.Mounted, error) {
+func (l *Opener) Outside(req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	src, err := l.Rules.Open(req.Caller, req.Mount)
 	if errors.Is(err, unix.ENOENT) && req.Op == isolation.MountTidy {
 		return &isolation.Mounted{}, nil

@@ -15,7 +15,7 @@ import (
 // Skill mounts or unmounts a skill of a box. No caller names any of the paths. The directories
 // made for its target belong to root, in a directory that no program of the box can write to:
 // nothing there can be moved or replaced.
-func (l *Lender) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, error) {
+func (l *Opener) Skill(b *Box, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	skillBox := &Box{PID: b.PID, IDBase: b.IDBase, Alive: b.Alive, closed: true}
 	target := req.Mount.Target
 	stack, err := skillBox.stack(target)

@@ -59,8 +59,8 @@ func (w *sourceWorker) do(request []byte, files []int) ([]byte, []int) {
 		step = isolation.StepMount
 		mounted, err = change(place, req, files)
 	case kind == askOutside:
-		lender := Lender{Rules: &w.rules}
-		mounted, err = lender.Outside(req)
+		opener := Opener{Rules: &w.rules}
+		mounted, err = opener.Outside(req)
 	case kind == askFollow:
 		mounted.Made, err = filepath.EvalSymlinks(req.Mount.Source)
 	}

@@ -76,7 +76,7 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *boxSp
 			b.Log.Warn("a skill is not at the path LangBot asks for, but at its usual path", "session", s.ID, "skill", k.Name, "wanted", k.At)
 		}
 	}
-	changed, err := b.Sup.Attachments.Have(ctx, s, spec.SkillsOf, names)
+	changed, err := b.Sup.Attachments.SetSkills(ctx, s, spec.SkillsOf, names)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func TestTheBuiltInProfiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := api.Profile{
-		Image: "host", Network: "off", NetworkRules: []string{"0.0.0.0/0 tcp", "::/0 tcp"}, ReadOnlyRoot: true, Mounts: "rw", Limits: limits.Limits{
+		Image: "host", Network: "off", NetworkRules: []string{"0.0.0.0/0 tcp", "::/0 tcp"}, ReadOnlyRoot: true, UserName: "box", Home: "/home/box", Mounts: "rw", Limits: limits.Limits{
 			CPUs: 1, Memory: 512 * quantity.MiB, OOM: "program", Pids: 128, Rlimits: map[string]string{}, CPUWeight: 100, IOWeight: 100,
 			Tmp: 256 * quantity.MiB, WorkspaceQuota: quantity.GiB, WorkspaceInodes: 200_000,
 		},

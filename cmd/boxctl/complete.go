@@ -131,7 +131,7 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 	}
 	for _, path := range []string{
 		"exec", "start", "set", "inspect", "ps", "top", "shell", "cat", "diff", "forward", "preview", "mcp instructions",
-		"fs read", "fs cat", "fs mkdir", "fs write", "fs edit", "fs glob", "fs grep", "fs list", "fs stat", "fs move", "fs chmod", "fs remove", "fs diff", "fs discard", "fs fetch",
+		"fs read", "fs cat", "fs mkdir", "fs watch", "fs write", "fs edit", "fs glob", "fs grep", "fs list", "fs stat", "fs move", "fs chmod", "fs remove", "fs diff", "fs discard", "fs fetch",
 		"images commit", "workspaces keep", "skills scan",
 	} {
 		all[path] = box

@@ -23,7 +23,7 @@ import (
 
 // e2bCommand prepares boxd for programs written for E2B or Scalebox.
 func (a *app) e2bCommand() *cobra.Command {
-	return group("e2b", "Serve programs written for E2B or Scalebox", "e2b prepares boxd to serve programs that were written for E2B or Scalebox, see [e2b] in box.toml(5).", a.e2bCertificateCommand())
+	return group("e2b", "Create what programs written for E2B or Scalebox need", "e2b prepares boxd to serve programs that were written for E2B or Scalebox, see [e2b] in box.toml(5).", a.e2bCertificateCommand())
 }
 
 // certificateLife is how long a certificate holds unless somebody says otherwise: what clients of today accept at most.
@@ -42,8 +42,8 @@ func (a *app) e2bCertificateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certificate [flags]",
 		Short: "Create a TLS certificate for e2b.tls_listen",
-		Long: `certificate creates three files: certificate.pem and key.pem for e2b.certificate and e2b.key in box.toml,
-and ca.pem, which clients have to trust. It installs nothing: start a Node.js client with
+		Long: `certificate creates three files: certificate.pem and key.pem for e2b.certificate and e2b.key in
+box.toml, and ca.pem, which clients have to trust. It installs nothing: start a Node.js client with
 NODE_EXTRA_CA_CERTS=ca.pem. The key of the authority is thrown away, so that it signs nothing else.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
@@ -62,7 +62,7 @@ NODE_EXTRA_CA_CERTS=ca.pem. The key of the authority is thrown away, so that it 
 		},
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", ".", "`DIRECTORY` where the files are created")
-	cmd.Flags().StringArrayVar(&names, "name", []string{"127.0.0.2", "localhost", "*.localhost"}, "`NAME` host name or IP address of e2b.tls_listen; may be repeated")
+	cmd.Flags().StringArrayVar(&names, "name", []string{"127.0.0.2", "localhost", "*.localhost"}, "`NAME` host name or IP address of e2b.tls_listen, for example 127.0.0.2")
 	return cmd
 }
 

@@ -94,7 +94,7 @@ func (f fileCommands) write() *cobra.Command {
 		Short: "Write standard input to a file",
 		Long: `write replaces the content of a file with standard input, in one step: programs see the old file or
 the new one. Missing directories are created. With --in-place it writes as the input comes, whatever
-its size: the file keeps its permissions and hard links, and programs may see part of it.`,
+its size: permissions and hard links of the file stay, and programs may see part of it.`,
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			switch {

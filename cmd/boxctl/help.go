@@ -38,7 +38,7 @@ func commandTopics() []topic {
 		{"Files", []string{"cp", "cat", "diff", "fs"}},
 		{"Mounts, network and ports", []string{"mount", "umount", "forward", "preview"}},
 		{"Images, workspaces, drives and skills", []string{"images", "workspaces", "drives", "skills"}},
-		{"Agents", []string{"mcp"}},
+		{"Agents", []string{"mcp", "e2b"}},
 		{"Administration", []string{
 			"status", "doctor", "config", "usage", "events", "errors", "audit", "grant", "revoke", "token", "drain", "undrain", "version", "completion", "help",
 		}},

@@ -259,7 +259,7 @@ func (a *app) lsCommand() *cobra.Command {
 		Short:   "List boxes",
 		Long: `ls lists your boxes with their limits. RUNNING is the number of programs that exec runs now,
 EXPIRES IN the time until the idle timeout removes the box. With several --label and --metadata a
-box must have all of them. --json and --format have the metadata of boxes too if --metadata is given.`,
+box must have all of them. With --metadata, --json and --format have the metadata of boxes too.`,
 		Example: `  boxctl ls --label team=web --metadata task=17`,
 		Args:    usage(cobra.NoArgs),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {

@@ -159,7 +159,7 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 		}
 	}
 	if !boxtest.Grouped() {
-		if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes", `{"autoPause":true}`); status != 501 || !strings.Contains(text, "autoPauseMemory") {
+		if status, text, _ := h.asks(t, "agent", "POST", "/sandboxes", `{"autoPause":true}`); status != 501 || !strings.Contains(text, "keepMemory") {
 			t.Errorf("%d %s", status, text)
 		}
 	}

@@ -189,6 +189,9 @@ func address(end netlink.Link, text string) error {
 func (w *world) links() (names []string) {
 	w.t.Helper()
 	list, err := netlink.LinkList()
+	for tries := 0; tries < 100 && errors.Is(err, netlink.ErrDumpInterrupted); tries++ { // links came or went meanwhile
+		list, err = netlink.LinkList()
+	}
 	must(w.t, err)
 	for _, l := range list {
 		if strings.HasPrefix(l.Attrs().Name, "bx") {

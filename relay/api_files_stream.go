@@ -71,7 +71,7 @@ func sendFile(c *Call) (any, error) {
 	}
 	req := &files.Get{Path: p}
 	asked := c.R.Header.Get("Range")
-	offset, length, part := parseRange(asked)
+	offset, length, part := ParseRange(asked)
 	if part {
 		req.Offset, req.Length = offset, length
 	}

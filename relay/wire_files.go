@@ -82,9 +82,9 @@ func fileEventAnswer(e *files.Event) *api.FileEvent {
 	return out
 }
 
-// parseRange reads the header Range of a request as what files.Get takes: one range of bytes. All else is not ok, and to be
+// ParseRange reads the header Range of a request as what files.Get takes: one range of bytes. All else is not ok, and to be
 // ignored, as that header may always be (RFC 9110, section 14.2).
-func parseRange(header string) (offset, length int64, ok bool) {
+func ParseRange(header string) (offset, length int64, ok bool) {
 	text, ok := strings.CutPrefix(header, "bytes=")
 	first, last, dash := strings.Cut(text, "-")
 	if !ok || !dash {

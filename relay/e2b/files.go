@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
+	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
@@ -227,43 +228,26 @@ type byteRange struct{ from, length int64 }
 // ranged is the part of a file that a request asks for; nil: all of it, as also of several parts, and of a range that is none
 // (RFC 9110, section 14.2).
 func ranged(r *http.Request, file *files.Entry) (*byteRange, error) {
-	text, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes=")
+	offset, length, ok := relay.ParseRange(r.Header.Get("Range"))
 	if since := r.Header.Get("If-Range"); !ok || since != "" && !unchanged(since, file) {
 		return nil, nil //nolint:nilnil // all of it
 	}
-	from, to, ok := bounds(strings.TrimSpace(text), file.Size)
-	if !ok {
-		return nil, nil //nolint:nilnil // as above
+	if offset < 0 { // so many at the end
+		offset = file.Size - min(-offset, file.Size)
 	}
-	if from < 0 || from > to {
+	if offset >= file.Size {
 		return nil, refusal(http.StatusRequestedRangeNotSatisfiable, fmt.Sprintf("Range = %s: the file has %d bytes", fault.Show(r.Header.Get("Range")), file.Size))
 	}
-	return &byteRange{from, to - from + 1}, nil
+	if rest := file.Size - offset; length == 0 || length > rest {
+		length = rest
+	}
+	return &byteRange{offset, length}, nil
 }
 
 // unchanged reports whether a file is the one that a client has seen at a time.
 func unchanged(since string, file *files.Entry) bool {
 	at, err := http.ParseTime(since)
 	return err == nil && file.Time.Truncate(time.Second).Equal(at)
-}
-
-// bounds are the first and the last byte of a range, which are out of order if the file has none of it.
-func bounds(text string, size int64) (from, to int64, ok bool) {
-	first, last, ok := strings.Cut(text, "-")
-	if !ok {
-		return 0, 0, false
-	}
-	from, err := strconv.ParseInt(first, 10, 64)
-	to, err2 := strconv.ParseInt(last, 10, 64)
-	switch {
-	case first == "" && err2 == nil && to >= 0:
-		return size - min(to, size), size - 1, true
-	case err == nil && from >= 0 && last == "":
-		return from, size - 1, true
-	case err != nil || err2 != nil || from < 0 || to < from:
-		return 0, 0, false
-	}
-	return from, min(to, size-1), true
 }
 
 // written describes a file that was written.

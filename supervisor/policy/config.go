@@ -308,13 +308,17 @@ func (c *Config) Validate() error {
 		}
 	}
 	errs = append(errs, c.named()...)
-	if err := ValidTemplate(c.Sessions.Template); err != nil {
-		bad("sessions.template", fmt.Sprintf("%q", c.Sessions.Template), err.Error())
+	c.Sessions.checkTemplate(bad)
+	return errors.Join(errs...)
+}
+
+func (l *SessionLimits) checkTemplate(bad func(key string, value any, allowed string)) {
+	if err := ValidTemplate(l.Template); err != nil {
+		bad("sessions.template", fmt.Sprintf("%q", l.Template), err.Error())
 	}
-	if c.Sessions.ForceTemplate && c.Sessions.Template == "" {
+	if l.ForceTemplate && l.Template == "" {
 		bad("sessions.force_template", true, "false without sessions.template")
 	}
-	return errors.Join(errs...)
 }
 
 func (p *Profile) validate() (errs []error) {

@@ -6,9 +6,6 @@ package e2b_test
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,6 +21,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 // host is a boxd that serves E2B's clients.
@@ -48,9 +46,8 @@ func freeAddress(t *testing.T, ip string) string {
 
 // newKey makes an API key, and its entry in the file of tokens.
 func newKey(name, principal, more string) (key, entry string) {
-	key = "boxd_" + rand.Text() + rand.Text()
-	sum := sha256.Sum256([]byte(key))
-	return key, fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\nprincipal = %q\n%s\n", name, hex.EncodeToString(sum[:]), principal, more)
+	key, hash := access.NewToken()
+	return key, fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\nprincipal = %q\n%s\n", name, hash, principal, more)
 }
 
 // start starts a boxd with the principals agent and other, which have keys of their own, and viewer, which may only look. more

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clients_test runs the clients in other languages, and the examples of all, with a real boxd with real boxes.
+package clients_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// host is a boxd that listens on a socket and on the loopback.
+type host struct {
+	*boxtest.Daemon
+	env []string // what clients find it by
+}
+
+// start starts a boxd. more configures it.
+func start(t *testing.T, more ...string) *host {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := ln.Addr().String()
+	ln.Close()
+	token, hash := access.NewToken()
+	tokens := filepath.Join(boxtest.TempDir(t), "tokens")
+	if err := os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"agent\"\nsha256 = %q\nprincipal = \"agent\"\n", hash), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := boxtest.StartWith(t, fmt.Sprintf("http = %q\n", address)+boxtest.BestEffort+boxtest.MountSources+"[queue]\nwait = \"20s\"\n",
+		fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n", tokens), strings.Join(more, "\n"))
+	source := d.MountSource(t, "data", 0)
+	return &host{Daemon: d, env: append(os.Environ(), "BOXD_SOCKET="+d.Socket, "BOXD_HTTP=http://"+address, "BOXD_HTTP_TOKEN="+token, "BOXD_TEST_SOURCE="+source, "NO_COLOR=1")}
+}
+
+// runs runs a program in a directory, and returns what it prints.
+func (h *host) runs(t *testing.T, dir string, env []string, argv ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = dir, slices.Concat(h.env, env)
+	var problems strings.Builder
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%s: %v\n%s%s", strings.Join(argv, " "), err, out, &problems)
+	}
+	return string(out) + problems.String()
+}
+
+// need is a program of this host that runs a client.
+func need(t *testing.T, name string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		boxtest.Missing(t, "the program "+name)
+	}
+}

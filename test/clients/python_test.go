@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package clients_test
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"testing"
+)
+
+const python = "../../clients/python"
+
+// fromSource has Python take the client as it is in the tree, and take a warning, such as of a socket left open, for an error.
+var fromSource = []string{"PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1", "PYTHONWARNINGS=error"}
+
+var ranTests = regexp.MustCompile(`(?m)^Ran (\d+) tests? in`)
+
+// The tests of the Python client pass, those with faulty servers and those with boxd. They use every route that is for agents.
+func TestThePythonClient(t *testing.T) {
+	need(t, "python3")
+	h, out := start(t), ""
+	h.asksForAll(t, nil, func() {
+		out = h.runs(t, python, fromSource, "python3", "-m", "unittest", "discover", "-t", ".", "-s", "tests")
+	})
+	if m := ranTests.FindStringSubmatch(out); m == nil || len(m[1]) < 2 {
+		t.Errorf("which tests have run?\n%s", out)
+	}
+}
+
+// mypy finds nothing in the Python client, its tests and its examples, for the oldest Python too.
+func TestTypesOfThePythonClient(t *testing.T) {
+	need(t, "mypy")
+	for _, version := range []string{"3.9", "3.13"} {
+		cmd := exec.CommandContext(t.Context(), "mypy", "--strict", "--enable-incomplete-feature=Unpack", "--python-version", version, "--cache-dir", t.TempDir(), "--scripts-are-modules", "boxd", "tests", "examples", "wheel.py")
+		cmd.Dir, cmd.Env = python, append(os.Environ(), "LC_ALL=C.UTF-8")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("for Python %s: %v\n%s", version, err, out)
+		}
+	}
+}

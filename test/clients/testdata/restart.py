@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Works while boxd is stopped and started again: says what it has when its standard input has a line."""
+
+import asyncio
+import sys
+
+from boxd import AsyncClient, Client, Output
+
+COUNT = "i=0; until [ -e stop ]; do echo $i; i=$((i+1)); sleep 0.002; done; exit 5"
+
+
+async def count(items):
+    data = b""
+    async for item in items:
+        assert isinstance(item, Output), item
+        data += item.data
+    lines = data.split()
+    assert lines == [b"%d" % n for n in range(len(lines))], lines[:20]
+    return len(lines)
+
+
+async def stream(session):
+    async with session.stream(command=COUNT, timeout="2m") as out:
+        n = await count(out)
+        return out.result.exit_code, n > 2
+
+
+async def echo(session):
+    async with session.stream("cat", stdin=True, timeout="2m") as out:
+        total, got = 0, b""
+        while not done.is_set():
+            await out.write(b"%07d\n" % total)
+            total += 1
+            item = await out.__anext__()
+            got += item.data
+            await asyncio.sleep(0.002)
+        await out.close_stdin()
+        async for item in out:
+            got += item.data
+        return got == b"".join(b"%07d\n" % n for n in range(total)), total > 2
+
+
+async def events(client, session):
+    async with client.events(session=session.id, after="latest", types=["exec.started", "process.started"]) as happened:
+        async for _ in happened:
+            if done.is_set():
+                return True
+
+
+async def main():
+    client = AsyncClient()
+    session = await client.create_session(id="restart")
+    process = await session.start_process("count", command=COUNT)
+    tasks = [asyncio.create_task(task) for task in (
+        stream(session), echo(session), session.exec(id="once", command=COUNT, timeout="2m"), count(process.logs(follow=True)), process.wait(), events(client, session),
+    )]
+    await asyncio.sleep(0.5)
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    done.set()
+    await session.files.write("stop", "")
+    await session.start_process("after", "true")
+    streamed, echoed, result, logged, ended, heard = await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    print(streamed, echoed, result.exit_code, logged > 2, ended.result.exit_code, heard)
+    await session.delete()
+
+
+done = asyncio.Event()
+asyncio.run(main())
+assert Client().sessions() == []

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// manage lets a script make and remove boxes, run lines in them, and stop and start boxd.
+func manage(t *testing.T, d *boxtest.Daemon) acts {
+	t.Helper()
+	return acts{
+		"create": func(id string) string { return d.NewSession(t, api.SessionRequest{ID: id}).ID },
+		"remove": func(id string) string {
+			if err := d.DeleteSession(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+			return id
+		},
+		"sh": func(line string) string {
+			id, line, _ := strings.Cut(line, " ")
+			return d.Sh(t, id, line)
+		},
+		"start": func(line string) string {
+			id, line, _ := strings.Cut(line, " ")
+			return d.NewProcess(t, id, "web", boxtest.ShellProcess(line)).ID
+		},
+		"used": func(id string) string {
+			s, err := d.Session(t.Context(), id)
+			if err != nil {
+				t.Error(err)
+			}
+			return s.LastUsedAt.String()
+		},
+		"limits": func(id string) string {
+			s, err := d.Session(t.Context(), id)
+			if err != nil {
+				t.Error(err)
+			}
+			return s.TTL.String()
+		},
+		"fail": func(string) string {
+			return strconv.Itoa(d.Raw(t, "POST", "/v1/sessions", `{"memory":"9x"}`).Code)
+		},
+		"kill": func(string) string {
+			d.Kill()
+			return ""
+		},
+		"restart": func(string) string {
+			d.Restart()
+			return ""
+		},
+	}
+}
+
+// Every text of the console is there in every language that it has.
+func TestNoTextLacksATranslation(t *testing.T) {
+	t.Parallel()
+	requirePrograms(t)
+	root, err := boxtest.ModuleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "node", filepath.Join(root, "console/po.mjs")).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The list has the boxes of the person, follows what happens to them, and makes new ones by a form that tells what policy allows.
+func TestTheListOfBoxesIsLive(t *testing.T) {
+	t.Parallel()
+	requirePrograms(t)
+	d := boxtest.Start(t, roles+"[policy.ops]\nprincipals = [\"root\"]\n[policy.ops.ceilings]\nmemory = \"256MiB\"\n", boxtest.Kept)
+	d.NewSession(t, api.SessionRequest{ID: "first"})
+	browse(t, "boxes.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), manage(t, d))
+}
+
+// One box is seen and changed: its processes and what they write, files, limits, mounts, network, and a terminal in it; and
+// the page says so when it ends.
+func TestABoxIsSeenAndChanged(t *testing.T) {
+	t.Parallel()
+	requirePrograms(t)
+	shared := boxtest.TempDir(t)
+	d := boxtest.Start(t, "[mounts]\nallow = [\""+shared+"\"]\n"+boxtest.Kept)
+	d.NewSession(t, api.SessionRequest{ID: "work"})
+	browse(t, "box.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), manage(t, d), "CONSOLE_SHARED="+shared)
+}
+
+// What boxd lets a person see is what the console shows: it asks as that person.
+func TestEachPersonSeesWhatTheyMay(t *testing.T) {
+	t.Parallel()
+	requirePrograms(t)
+	d := boxtest.Start(t, roles+"[principals.locked]\nuid = 7\nrole = \"none\"\n")
+	d.NewSession(t, api.SessionRequest{ID: "of-root"})
+	for _, a := range d.AsUser(t, user.uid, boxtest.Request("POST", "/v1/sessions", `{"id":"of-user"}`)) {
+		if a.Code != 201 {
+			t.Fatalf("%d %s", a.Code, a.Body)
+		}
+	}
+	for name, who := range map[string]person{"user": user, "operator": operator, "stranger": stranger, "locked": locked} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			browse(t, "people.mjs", login(t, who, d.Socket, boxtest.Programs(t)), nil, "CONSOLE_PERSON="+name)
+		})
+	}
+}
+
+// The pages of the host, of what happens, and of what outlives boxes show what boxd tells.
+func TestHostActivityAndStorage(t *testing.T) {
+	t.Parallel()
+	requirePrograms(t)
+	d := boxtest.Start(t, boxtest.Kept)
+	d.NewSession(t, api.SessionRequest{ID: "work"})
+	do := manage(t, d)
+	do["skill"] = func(name string) string {
+		d.Raw(t, "POST", "/v1/skills", `{"name":"`+name+`","description":"Greets people."}`)
+		return string(d.Raw(t, "PUT", "/v1/sessions/work/skills/"+name, `{}`).Body)
+	}
+	do["drive"] = func(name string) string {
+		d.Sh(t, "work", "echo kept > /workspace/kept")
+		return string(d.Raw(t, "POST", "/v1/drives/team%2F"+name+"/versions?session=work&path=/workspace", "").Body)
+	}
+	do["image"] = func(name string) string { // and a box of it
+		archive := string(boxtest.Tar(0o644, map[string]string{"etc/issue": "one"}))
+		d.Raw(t, "POST", "/v1/images?form=rootfs&name="+name, archive, "Content-Type: application/x-tar")
+		return d.NewSession(t, api.SessionRequest{ID: "pictured", Image: &name}).Image
+	}
+	do["break"] = func(string) string { // the audit log: another byte in the middle of a record
+		file := d.State + "/audit/audit-00000000000000000001.log"
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		if err := os.WriteFile(file, []byte(strings.Replace(string(data), `"session":"work"`, `"session":"wark"`, 1)), 0o600); err != nil {
+			t.Error(err)
+		}
+		return ""
+	}
+	browse(t, "host.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), do)
+}

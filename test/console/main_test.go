@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package console_test looks at the console as a person does: in a browser, by Cockpit, on a real boxd with real boxes.
+package console_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// Programs of the distribution that the tests drive.
+const (
+	cockpitWS = "/usr/lib/cockpit/cockpit-ws"
+	bridge    = "/usr/bin/cockpit-bridge"
+	chromium  = "/usr/bin/chromium"
+)
+
+// person is who is logged in to Cockpit. Cockpit wants to know them by a name, so they are system users of every Debian.
+type person struct {
+	uid, gid uint32
+}
+
+var (
+	admin    = person{0, 0}
+	user     = person{5, boxtest.OtherGID} // games
+	operator = person{9, boxtest.OtherGID} // news
+	stranger = person{10, 10}              // uucp, who may not open the socket
+	locked   = person{7, boxtest.OtherGID} // lp, who may open it, and no more
+)
+
+// roles configures a boxd for them.
+const roles = "[principals.operators]\nuid = 9\nrole = \"operator\"\n"
+
+// bundle is the built package, and where the modules of npm are.
+var bundle = sync.OnceValues(func() ([2]string, error) {
+	root, err := boxtest.ModuleRoot()
+	if err != nil {
+		return [2]string{}, err
+	}
+	dir, err := os.MkdirTemp("", "boxd-console-")
+	if err != nil {
+		return [2]string{}, err
+	}
+	cmd := exec.Command(filepath.Join(root, "console/build.sh"), dir)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return [2]string{}, fmt.Errorf("%w: %s", err, errs.String())
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return [2]string{}, err
+	}
+	return [2]string{dir, strings.TrimSpace(string(out))}, nil
+})
+
+func TestMain(m *testing.M) {
+	boxtest.BeCaller(nil)
+	code := m.Run()
+	if b, err := bundle(); err == nil {
+		os.RemoveAll(b[0])
+	}
+	os.Exit(code)
+}
+
+// requirePrograms leaves a test out where a program is missing that the tests drive.
+func requirePrograms(t *testing.T) {
+	t.Helper()
+	for _, path := range []string{cockpitWS, bridge, chromium} {
+		if _, err := os.Stat(path); err != nil {
+			boxtest.Missing(t, path)
+		}
+	}
+	for _, name := range []string{"node", "npm", "dbus-run-session"} {
+		if _, err := exec.LookPath(name); err != nil {
+			boxtest.Missing(t, name)
+		}
+	}
+}
+
+// login starts Cockpit as a person, with the console of a boxd, and returns the address of the page. programs is where
+// boxctl is; "": nowhere, even if this host has it installed.
+func login(t *testing.T, who person, socket, programs string) string {
+	t.Helper()
+	built, err := bundle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := boxtest.TempDir(t)
+	for _, dir := range []string{"data/cockpit", "config/cockpit", "run", "bin"} {
+		if err := os.MkdirAll(filepath.Join(home, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(built[0], filepath.Join(home, "data/cockpit/boxd")); err != nil {
+		t.Fatal(err)
+	}
+	paths, err := json.Marshal(map[string]string{"socket": socket, "audit": filepath.Join(filepath.Dir(socket), "state", "audit")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "config/cockpit/boxd.override.json"), paths, 0o644); err != nil { //nolint:gosec // the person reads it
+		t.Fatal(err)
+	}
+	for _, dir := range []string{home, filepath.Join(home, "run")} {
+		if err := os.Chown(dir, int(who.uid), int(who.gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := freeAddress(t)
+	_, port, err := net.SplitHostPort(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, "dbus-run-session", "--", cockpitWS, "--local-session="+bridge, "--no-tls", "--port", port, "--address", "127.0.0.1")
+	cmd.Dir = home
+	path := programs + ":/usr/bin:/bin"
+	if programs == "" {
+		path = filepath.Join(home, "bin")
+		for _, needed := range []string{"dbus-daemon", "sh"} {
+			if err := os.Symlink(filepath.Join("/usr/bin", needed), filepath.Join(path, needed)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cmd.Env = []string{
+		"HOME=" + home, "XDG_DATA_HOME=" + home + "/data", "XDG_CONFIG_HOME=" + home + "/config", "XDG_RUNTIME_DIR=" + home + "/run", "LANG=C.UTF-8", "SHELL=/bin/sh",
+		"PATH=" + path,
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: who.uid, Gid: who.gid}}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	var log strings.Builder
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was told to end
+		if t.Failed() {
+			t.Logf("Cockpit said:\n%s", log.String())
+		}
+	})
+	boxtest.Eventually(t, "Cockpit answers", func() bool {
+		conn, err := net.Dial("tcp", at)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	return "http://" + at + "/cockpit/@localhost/boxd/index.html"
+}
+
+// freeAddress is an address of the loopback that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// acts are what a script can have done on the host, by name.
+type acts map[string]func(argument string) string
+
+// browse runs a script of testdata in a browser that has opened the console, and holds it to its steps.
+func browse(t *testing.T, script, address string, do acts, env ...string) {
+	t.Helper()
+	built, err := bundle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "node", filepath.Join("testdata", script))
+	cmd.Env = append(os.Environ(), "CONSOLE_MODULES="+built[1], "CONSOLE_URL="+address, "CONSOLE_BROWSER="+chromium, "CONSOLE_DIR="+boxtest.TempDir(t))
+	cmd.Env = append(cmd.Env, env...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		line := lines.Text()
+		if order, ok := strings.CutPrefix(line, "HOST "); ok {
+			name, argument, _ := strings.Cut(order, " ")
+			act := do[name]
+			if act == nil {
+				t.Errorf("%s asks for %q, which the test cannot do", script, name)
+				act = func(string) string { return "" }
+			}
+			answer, _ := json.Marshal(act(argument)) // a string
+			if _, err := fmt.Fprintln(in, string(answer)); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		text.WriteString(line + "\n")
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil || strings.Contains(text.String(), "FAILED ") {
+		t.Errorf("%s: %v\n%s", script, err, text.String())
+	}
+	source, err := os.ReadFile(filepath.Join("testdata", script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^ *await step\("([^"]*)"`).FindAllStringSubmatch(string(source), -1) {
+		if !strings.Contains(text.String(), "ok "+m[1]+"\n") && !strings.Contains(text.String(), "FAILED "+m[1]) {
+			t.Errorf("%s: %s was not done", script, m[1])
+		}
+	}
+}
+
+// serve answers at a Unix socket in a directory of its own as boxd might, and returns the path.
+func serve(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	path := filepath.Join(boxtest.TempDir(t), "boxd.sock")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: handler, ErrorLog: nil, ReadHeaderTimeout: time.Minute}
+	go func() { _ = s.Serve(ln) }() // until it is closed
+	t.Cleanup(func() { s.Close() })
+	return path
+}

@@ -7,6 +7,7 @@ package access
 
 import (
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,6 +25,10 @@ type GateConfig struct {
 	Principals map[string]Rule
 	// Open lets in callers that come over TCP without a token, as the principal Guest with the default role.
 	Open bool
+	// Fleet says which gateways may speak for whom.
+	Fleet Fleet
+	// Revoked is a file of lists of revoked certificates (PEM); "": none is.
+	Revoked string
 }
 
 // Guest is the principal of who comes over TCP without a token, where that is allowed.
@@ -38,6 +43,11 @@ type State struct {
 	tokens *Tokens
 	open   bool
 	Loud   []string // what an operator should hear about it
+
+	node     string             // what this node is called in its fleet
+	gateways map[string]Gateway // that may speak for others
+
+	revoked *revocations
 }
 
 // Prepare reads what a configuration names: users, groups and tokens. credentials is the directory systemd has
@@ -72,7 +82,15 @@ func Prepare(c *GateConfig, host HostLookup, credentials string) (*State, error)
 			loud = append(loud, "the token "+t.Name+" has expired")
 		}
 	})
-	return &State{rules: table, tokens: set, open: c.Open, Loud: loud}, nil
+	gateways, err := readGateways(c.Fleet.Gateways)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := readRevocations(c.Revoked)
+	if err != nil {
+		return nil, err
+	}
+	return &State{rules: table, tokens: set, open: c.Open, Loud: loud, node: c.Fleet.NodeName(), gateways: gateways, revoked: lists}, nil
 }
 
 // Person finds whom somebody has written: as a table [principals.NAME] is called, as "uid:N", or as a user of this host is.
@@ -93,9 +111,11 @@ type Gate struct {
 	grants *Grants
 	log    *slog.Logger
 	now    func() time.Time
+	since  time.Time // when it was made: what was asserted before may have been used
 
 	mu      sync.Mutex
 	visits  map[*visit]struct{}
+	nonces  nonces // guarded by mu
 	reviews atomic.Uint64
 
 	refusals refusals
@@ -103,7 +123,7 @@ type Gate struct {
 
 // NewGate returns a gate. The grants tell it of their changes.
 func NewGate(state *State, store *Grants, log *slog.Logger) *Gate {
-	g := &Gate{grants: store, log: log, now: time.Now, visits: map[*visit]struct{}{}}
+	g := &Gate{grants: store, log: log, now: time.Now, since: time.Now(), visits: map[*visit]struct{}{}}
 	g.state.Store(state)
 	store.OnChange(g.review)
 	return g
@@ -134,15 +154,22 @@ type Peer struct {
 	Local    bool // it has come over the Unix socket, and so has ids
 	UID, GID uint32
 	Groups   []uint32
+	PID      int // the process that has connected; another may have its id since
+	// TLS says that it has come by TLS, and so from any host; Certificates are the one it has shown and those that have signed it, up
+	// to an authority of ours, nil if it has shown none.
+	TLS          bool
+	Certificates []*x509.Certificate
 }
 
 // Pass is who makes a call.
 type Pass struct {
 	Principal
-	Token string    // the name of the token it has shown; "": none
+	Token string    // the name of the token or certificate it has shown; "": none
 	Until time.Time // when it may be somebody else; zero: not by itself
 	scope *Token
 	count uint64 // of reviews, when it was made
+
+	assertion *Assertion // by which it was let in; nil: by none
 }
 
 // Allows reports whether the pass is for a route at all. That is no question of roles: a token may be for some
@@ -162,8 +189,8 @@ func unknown() error {
 }
 
 // Identify tells who makes a call over a connection with these values of the header Authorization. Without any,
-// who has come over the Unix socket is who the kernel says, and who has come over TCP is nobody: a pass without a
-// name and role, unless the gate is open.
+// who has come over the Unix socket is who the kernel says, who has shown a certificate is whom that names, and who has come over
+// TCP is nobody: a pass without a name and role, unless the gate is open, which is for the loopback.
 func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 	count := g.reviews.Load()
 	s := g.state.Load()
@@ -183,7 +210,17 @@ func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 		p = Pass{Principal: who, Token: t.Name, Until: t.Expires, scope: t}
 	case peer.Local:
 		p.Principal = s.rules.OfUser(peer.UID, peer.GID, peer.Groups)
-	case s.open:
+	case len(peer.Certificates) > 0:
+		lists, changed := s.revoked.now(g.log)
+		if changed {
+			time.AfterFunc(0, g.review) // not here: a review may be what asks
+		}
+		var err error
+		if p, err = s.certified(peer.Certificates, lists, g.now()); err != nil {
+			g.refusals.note(g.log, g.now(), err.Error())
+			return Pass{}, err
+		}
+	case s.open && !peer.TLS:
 		p.Principal = Principal{Name: Guest, UID: NoUser, GID: NoUser, Role: s.rules.Usual(), Rule: "daemon.http_insecure"}
 	default:
 		return Pass{}, nil
@@ -234,8 +271,8 @@ func (s *State) now(who Principal) (now Principal, ok bool) {
 	return now, ok
 }
 
-// Reauthenticate tells who somebody is now who was let in before, by the name of the token that was shown, or with "" as the
-// user the kernel knew. Somebody who would not be let in now is nobody.
+// Reauthenticate tells who somebody is now who was let in before, by the name of the token or certificate that was shown, or with
+// "" as the user the kernel knew. Somebody who would not be let in now is nobody.
 func (g *Gate) Reauthenticate(peer *Peer, token string) Pass {
 	if token == "" && peer.Local {
 		p, err := g.Identify(peer, nil)
@@ -254,6 +291,9 @@ func (g *Gate) Reauthenticate(peer *Peer, token string) Pass {
 			p = Pass{Principal: who, Token: t.Name, Until: t.Expires, scope: t}
 		}
 	})
+	if named, ok := s.recertified(token); ok {
+		p = named
+	}
 	if p.Anonymous() {
 		return p
 	}

@@ -68,3 +68,14 @@ func FuzzMembers(f *testing.F) {
 		}
 	})
 }
+
+// FuzzRevocations feeds arbitrary files of lists of revoked certificates to the reader: it answers or refuses.
+func FuzzRevocations(f *testing.F) {
+	f.Add([]byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"))
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if lists, err := parseRevocationLists(data); err == nil && len(lists) == 0 {
+			t.Fatalf("no list in %q", data)
+		}
+	})
+}

@@ -24,7 +24,7 @@ type Config struct {
 func DefaultConfig() Config { return Config{DefaultRole: User, Tokens: "/etc/boxd/tokens"} }
 
 // Rule is a table [principals.NAME]: who that is, and with which role. Of User, UID, Group and GID at most one
-// is set; with none, only tokens make somebody this principal.
+// is set; with none, only tokens and certificates make somebody this principal.
 type Rule struct {
 	Role   Role    `toml:"role"`
 	User   string  `toml:"user,omitempty"`
@@ -32,6 +32,8 @@ type Rule struct {
 	Group  string  `toml:"group,omitempty"`
 	GID    *uint32 `toml:"gid,omitempty"`
 	Shared bool    `toml:"shared,omitempty"` // the members of a group are one principal
+	// Certificates are names of certificates by which callers over TLS are this principal, as in "DNS:ci.example.org".
+	Certificates []string `toml:"certificates,omitempty"`
 }
 
 // maxName is how long the name of a principal may be, in bytes.
@@ -59,12 +61,13 @@ func ValidateRules(c Config, rules map[string]Rule) error {
 	if c.Tokens != "" && !strings.HasPrefix(c.Tokens, "/") {
 		bad("access.tokens", strconv.Quote(c.Tokens), "an absolute path, or empty")
 	}
-	uids := map[uint32]string{}
+	uids, certificates := map[uint32]string{}, map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
 		r, key := rules[name], "principals."+name
 		if !validName(name) {
 			bad(key, "a table", fmt.Sprintf("named with at most %d letters, digits, and . _ @ - after the first", maxName))
 		}
+		validateCertificates(key, name, r.Certificates, certificates, bad)
 		said := 0
 		for _, yes := range []bool{r.User != "", r.UID != nil, r.Group != "", r.GID != nil} {
 			if yes {
@@ -94,7 +97,9 @@ type Table struct {
 	gids   []named          // the one that counts first
 	shut   map[uint32]named // members of groups that are shut out, by the user database
 	byName map[string]named
-	user   func(name string) (*user.User, error)
+	// certificates are the principals of names of certificates.
+	certificates map[string]string
+	user         func(name string) (*user.User, error)
 }
 
 type named struct {
@@ -119,14 +124,14 @@ func LookupHost() HostLookup {
 }
 
 // ResolveRules makes the table of rules that Validate has found in order. A rule about a user or group that the host
-// does not have, or about one that another rule has under another name, fits nobody: loud says which those are.
+// does not have, or about one that another rule has under another name, matches no caller: loud says which those are.
 func ResolveRules(c Config, rules map[string]Rule, host HostLookup) (t *Table, loud []string) {
-	t = &Table{usual: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}, shut: map[uint32]named{}, user: host.User}
+	t = &Table{usual: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}, shut: map[uint32]named{}, certificates: nameCertificates(rules), user: host.User}
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
 		r := named{name: name, Rule: rules[name], uid: NoUser, gid: NoUser}
 		err := t.add(&r, host)
 		if err != nil {
-			loud = append(loud, fmt.Sprintf("principals.%s fits nobody: %v", name, err))
+			loud = append(loud, fmt.Sprintf("principals.%s matches no caller: %v", name, err))
 		}
 		if err := t.shutOut(&r, host); err != nil {
 			loud = append(loud, fmt.Sprintf("principals.%s: who leaves that group is not shut out: %v", name, err))
@@ -231,7 +236,7 @@ func (t *Table) OfUser(uid, gid uint32, groups []uint32) Principal {
 	return p
 }
 
-// OfName is the principal of a table [principals.NAME], for whom a token speaks; ok is false if there is none.
+// OfName is the principal of a table [principals.NAME], for whom a token or certificate speaks; ok is false if there is none.
 func (t *Table) OfName(name string) (p Principal, ok bool) {
 	r, ok := t.byName[name]
 	if !ok {
@@ -245,7 +250,7 @@ func (t *Table) OfName(name string) (p Principal, ok bool) {
 // may be called so.
 func (t *Table) Person(written string) (name string, uid uint32, ok bool) {
 	if r, ok := t.byName[written]; ok {
-		if t.users[r.uid].name != written { // it is for tokens, of a group, or fits nobody
+		if t.users[r.uid].name != written { // it is for tokens, of a group, or matches no caller
 			return written, NoUser, true
 		}
 		return written, r.uid, true

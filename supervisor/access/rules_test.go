@@ -74,8 +74,8 @@ func TestWhoIsWho(t *testing.T) {
 	}
 	text := strings.Join(loud, "\n")
 	for _, want := range []string{
-		`principals.gone fits nobody: unknown user "gone"`, `principals.lost fits nobody: unknown group "lost"`,
-		"principals.toor fits nobody", "principals.ci fits nobody: uid 1001 is already principals.again",
+		`principals.gone matches no caller: unknown user "gone"`, `principals.lost matches no caller: unknown group "lost"`,
+		"principals.toor matches no caller", "principals.ci matches no caller: uid 1001 is already principals.again",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("nothing says %q:\n%s", want, text)

@@ -91,6 +91,8 @@ func (t *Token) validate() error {
 	switch {
 	case t.Name == "" || len(t.Name) > 64 || strings.ContainsFunc(t.Name, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		return errors.New("name: must be 1 to 64 characters without spaces")
+	case strings.HasPrefix(t.Name, certificatePrefix):
+		return fmt.Errorf("name: must not begin with %s", certificatePrefix)
 	case err != nil || len(sum) != sha256.Size:
 		return errors.New("sha256: must be the 64 hexadecimal digits that boxctl token new prints")
 	case t.Principal == "":

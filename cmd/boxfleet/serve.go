@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/relay/conns"
+	"github.com/boxd-dev/boxd/relay/fleet"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// gatewayConfig is fleet.toml.
+type gatewayConfig struct {
+	Gateway struct {
+		Name        string `toml:"name"`        // of [fleet.gateways.NAME] in the box.toml of nodes
+		Key         string `toml:"key"`         // file that boxfleet key has made
+		Listen      string `toml:"listen"`      // address
+		Certificate string `toml:"certificate"` // file (PEM); "": no TLS, on loopback alone
+		PrivateKey  string `toml:"private_key"`
+		ClientCA    string `toml:"client_ca"`  // file (PEM) of who signs certificates of callers; "": they show none
+		ClientCRL   string `toml:"client_crl"` // file (PEM) of certificates that these have revoked; "": none
+		State       string `toml:"state_dir"`
+	} `toml:"gateway"`
+	NATS struct {
+		Servers     []string `toml:"servers"`
+		Credentials string   `toml:"credentials"`
+		CA          string   `toml:"ca"`
+		Replicas    int      `toml:"replicas"`
+	} `toml:"nats"`
+	Access     access.Config          `toml:"access"`
+	Principals map[string]access.Rule `toml:"principals"`
+}
+
+// Bounds of what a caller can make the gateway hold.
+const (
+	maxHeader      = 64 << 10
+	headerPatience = 10 * time.Second
+	idlePatience   = 2 * time.Minute
+	stopPatience   = 5 * time.Second
+)
+
+func readGateway(path string) (*gatewayConfig, error) {
+	cfg := &gatewayConfig{Access: access.Config{DefaultRole: access.User, Tokens: "/etc/boxfleet/tokens"}}
+	cfg.Gateway.Name, cfg.Gateway.Key, cfg.Gateway.Listen, cfg.Gateway.State = "main", defaultKey, "127.0.0.1:5440", "/var/lib/boxfleet-gateway"
+	meta, err := toml.DecodeFile(path, cfg)
+	if parse, ok := errors.AsType[toml.ParseError](err); ok {
+		return nil, fmt.Errorf("%s: line %d: %s", path, parse.Position.Line, parse.Message)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if unknown := meta.Undecoded(); len(unknown) > 0 {
+		return nil, fmt.Errorf("%s: unknown key %q", path, unknown[0].String())
+	}
+	host, _, err := net.SplitHostPort(cfg.Gateway.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("%s: gateway.listen = %q: must be an address with a port", path, cfg.Gateway.Listen)
+	}
+	if ip := net.ParseIP(host); cfg.Gateway.Certificate == "" && (ip == nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("%s: gateway.listen = %q: must be a loopback address without gateway.certificate, since tokens would be sent in the clear", path, cfg.Gateway.Listen)
+	}
+	if err := cfg.validateTLS(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if r := cfg.NATS.Replicas; r < 0 || r > 5 {
+		return nil, fmt.Errorf("%s: nats.replicas = %d: must be 1 to 5, or 0: 3 if NATS is a cluster, otherwise 1", path, r)
+	}
+	nats := access.Fleet{Servers: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA}
+	if err := errors.Join(nats.Validate(), access.ValidateRules(cfg.Access, cfg.Principals)); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+// validateTLS looks at the files of the listener, whose errors are about this file's keys.
+func (c *gatewayConfig) validateTLS() error {
+	g := &c.Gateway
+	switch {
+	case (g.Certificate == "") != (g.PrivateKey == ""):
+		return errors.New("gateway.certificate, gateway.private_key: must both be files, or both be empty")
+	case g.ClientCA != "" && g.Certificate == "":
+		return fmt.Errorf("gateway.client_ca = %q: must be empty without gateway.certificate: callers show certificates by TLS alone", g.ClientCA)
+	}
+	if g.ClientCRL != "" && g.ClientCA == "" {
+		return fmt.Errorf("gateway.client_crl = %q: must be empty without gateway.client_ca: nobody shows a certificate", g.ClientCRL)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
+		if len(c.Principals[name].Certificates) > 0 && g.ClientCA == "" {
+			return fmt.Errorf("principals.%s.certificates: must be empty without gateway.client_ca: nobody shows one", name)
+		}
+	}
+	return nil
+}
+
+func serve(ctx context.Context, args []string, log *slog.Logger) error {
+	flags := flag.NewFlagSet("boxfleet serve", flag.ContinueOnError)
+	path := flags.String("config", "/etc/boxfleet/gateway.toml", "configuration `file` of the gateway")
+	if err := parse(flags, args); err != nil {
+		return err
+	}
+	cfg, err := readGateway(*path)
+	if err != nil {
+		return err
+	}
+	key, err := readKey(cfg.Gateway.Key)
+	if err != nil {
+		return err
+	}
+	gate, state, err := openGate(cfg, log)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
+	g, err := fleet.NewGateway(ctx, &fleet.GatewayConfig{
+		Name: cfg.Gateway.Name, Key: key, Gate: gate, Replicas: cfg.NATS.Replicas, Version: version, Log: log,
+		Servers: fleet.Servers{Addresses: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA, Name: "gateway_" + cfg.Gateway.Name},
+	})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGHUP)
+	defer signal.Stop(told)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	life, end := context.WithCancel(ctx)
+	defer end()
+	again := &reloader{*path, cfg, gate, g, log}
+	beside.Go(func() { again.run(life, told) })
+	beside.Go(func() { g.Run(life) })
+	return answer(ctx, cfg, g, log)
+}
+
+// prepareGate reads what the configuration says of callers.
+func prepareGate(cfg *gatewayConfig, log *slog.Logger) (*access.State, error) {
+	known, err := access.Prepare(&access.GateConfig{Access: cfg.Access, Principals: cfg.Principals, Revoked: cfg.Gateway.ClientCRL}, access.LookupHost(), access.Credentials())
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range known.Loud {
+		log.Warn("a rule or token has no effect", "reason", line)
+	}
+	return known, nil
+}
+
+// openGate makes what knows the callers of the gateway, as that of boxd does.
+func openGate(cfg *gatewayConfig, log *slog.Logger) (*access.Gate, *os.Root, error) {
+	known, err := prepareGate(cfg, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := os.MkdirAll(cfg.Gateway.State, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("state directory: %w", err)
+	}
+	dir, err := durable.Directory(cfg.Gateway.State)
+	if err != nil {
+		return nil, nil, fmt.Errorf("state directory: %w", err)
+	}
+	grants, err := access.OpenGrants(dir, time.Now)
+	if err != nil {
+		dir.Close()
+		return nil, nil, err
+	}
+	return access.NewGate(known, grants, log), dir, nil
+}
+
+// answer serves callers until ctx ends.
+func answer(ctx context.Context, cfg *gatewayConfig, g *fleet.Gateway, log *slog.Logger) error {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Gateway.Listen)
+	if err != nil {
+		return fmt.Errorf("gateway.listen: %w", err)
+	}
+	ln = counted{ln, conns.New(callerConnections, allConnections)}
+	if cfg.Gateway.Certificate != "" {
+		files := access.TLSFiles{Certificate: cfg.Gateway.Certificate, PrivateKey: cfg.Gateway.PrivateKey, ClientCA: cfg.Gateway.ClientCA}
+		config, err := files.Config(log)
+		if err != nil {
+			ln.Close()
+			return fmt.Errorf("gateway.%w", err)
+		}
+		ln = tls.NewListener(ln, config)
+	}
+	server := &http.Server{
+		Handler: g, ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withSlot,
+	}
+	stop := context.AfterFunc(ctx, func() {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
+		defer cancel()
+		if server.Shutdown(late) != nil {
+			_ = server.Close() // what it has to say helps nobody any more
+		}
+	})
+	log.Info("boxfleet serves", "version", version, "address", ln.Addr().String(), "tls", cfg.Gateway.Certificate != "", "client_certificates", cfg.Gateway.ClientCA != "")
+	ready(log)
+	err = server.Serve(ln)
+	stop()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

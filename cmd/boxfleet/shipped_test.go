@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"os/user"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+)
+
+const (
+	shippedFile = "../../packaging/fleet/gateway.toml"
+	manualPage  = "../../packaging/man/boxfleet.8"
+)
+
+// settings are the keys of a configuration with their values, as they are in a file.
+func settings(t *testing.T, cfg *gatewayConfig) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	v := reflect.ValueOf(*cfg)
+	for i := range v.NumField() {
+		table := v.Type().Field(i).Tag.Get("toml")
+		if v.Field(i).Kind() != reflect.Struct {
+			continue // of callers
+		}
+		for j := range v.Field(i).NumField() {
+			key := v.Field(i).Type().Field(j).Tag.Get("toml")
+			text, err := toml.Marshal(map[string]any{key: v.Field(i).Field(j).Interface()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			line := strings.TrimSpace(string(text))
+			if line == "" { // a list without anything in it
+				line = key + " = []"
+			}
+			found[table+"."+key] = line
+		}
+	}
+	if len(found) < 12 {
+		t.Fatalf("only %d keys: %v", len(found), found)
+	}
+	return found
+}
+
+// The installed file sets nothing, and has every key with its default in its table. So has the manual page.
+func TestShippedFileAndManualPageHaveEveryKey(t *testing.T) {
+	t.Parallel()
+	cfg, err := readGateway(shippedFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(shippedFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := filepath.Join(t.TempDir(), "gateway.toml")
+	if err := os.WriteFile(open, regexp.MustCompile(`(?m)^#([a-z])`).ReplaceAll(text, []byte("$1")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said, err := readGateway(open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := settings(t, said), settings(t, cfg); !reflect.DeepEqual(got, want) {
+		t.Errorf("the values of the file are %v, the defaults %v", got, want)
+	}
+	page, err := os.ReadFile(manualPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, line := range settings(t, cfg) {
+		table, _, _ := strings.Cut(key, ".")
+		_, part, _ := strings.Cut(string(text), "\n["+table+"]\n")
+		part, _, _ = strings.Cut(part, "\n[")
+		if !strings.Contains("\n"+part, "\n#"+line+"\n") {
+			t.Errorf("%s: [%s] has no %q", shippedFile, table, line)
+		}
+		_, part, _ = strings.Cut(string(page), "\n.Ss ["+table+"]\n")
+		part, _, _ = strings.Cut(part, "\n.Ss ")
+		if want := ".It Cm " + strings.ReplaceAll(line, `"`, `\(dq`); !strings.Contains(part, want+"\n") {
+			t.Errorf("%s: [%s] has no %q", manualPage, table, want)
+		}
+	}
+}
+
+// A key is made once, for its owner alone, and what could not be finished is not left.
+func TestAKeyIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "key")
+	if _, err := makeKey(path, "no-such-user"); err == nil {
+		t.Error("it is made for nobody")
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("%v", err)
+	}
+	made, err := makeKey(path, me.Username)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read, err := readKey(path); err != nil || !read.Equal(made) {
+		t.Errorf("another key is read: %v", err)
+	}
+	if _, err := makeKey(path, ""); err == nil {
+		t.Error("it is made again")
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import "time"
+
+// FleetNode is what a node of a fleet says of itself. State is "ready" where it takes sessions, "off" where its boxd takes no new
+// ones, "failed", or "lost" where a gateway has not heard of it.
+type FleetNode struct {
+	Name     string            `json:"name"`
+	Instance string            `json:"instance"` // of its agent: another after each start
+	Host     string            `json:"host"`     // of its agent: the same after each start
+	Version  string            `json:"version"`  // of its boxd
+	Time     time.Time         `json:"time"`     // of its clock
+	State    string            `json:"state"`
+	Reason   string            `json:"reason,omitempty"`
+	Claims   string            `json:"claims"` // the bucket of claims that it agrees with; "": none
+	Labels   map[string]string `json:"labels,omitempty"`
+
+	Capabilities []string `json:"capabilities"`   // what boxctl doctor has proved
+	Warm         []string `json:"warm,omitempty"` // profiles with a box that waits
+
+	CPUs         int     `json:"cpus"`
+	CPUsReserved float64 `json:"cpus_reserved"` // by limits of sessions
+
+	Memory          uint64 `json:"memory"`
+	MemoryAvailable uint64 `json:"memory_available"`
+	MemoryReserved  uint64 `json:"memory_reserved"`
+	Disk            uint64 `json:"disk"`
+	DiskAvailable   uint64 `json:"disk_available"`
+
+	Pids         int `json:"pids"`          // processes and threads that its kernel allows; 0: it does not say
+	PidsUsed     int `json:"pids_used"`     // those there are, of boxes and others
+	PidsReserved int `json:"pids_reserved"` // by limits of sessions
+	IDRanges     int `json:"id_ranges"`     // of users in boxes, one for each box; 0: it does not say
+	IDRangesUsed int `json:"id_ranges_used"`
+
+	Sessions    int `json:"sessions"`
+	MaxSessions int `json:"max_sessions"`
+	Waiting     int `json:"waiting"` // for a session
+
+	Pressure Pressure   `json:"pressure"`
+	Agent    FleetAgent `json:"agent"`
+
+	Owners []FleetOwner `json:"owners,omitempty"` // of its sessions; only gateways see them here
+}
+
+// FleetAgent is how the agent of a node does.
+type FleetAgent struct {
+	Streams int64 `json:"streams"` // connections of gateways to its boxd
+	// Since it was started.
+	Failed  uint64 `json:"announcements_failed"`
+	Refused uint64 `json:"fences_refused"` // claims of which it knew a later one
+	GivenUp uint64 `json:"given_up"`       // sessions it ended, which were claimed elsewhere or given up
+}
+
+// FleetOwner is what the sessions of an owner have together.
+type FleetOwner struct {
+	Owner    string  `json:"owner"`
+	Sessions int     `json:"sessions"`
+	Lost     int     `json:"lost,omitempty"` // those of nodes that are lost, of which nothing else is counted
+	CPUs     float64 `json:"cpus"`           // by their limits, as the next two
+	Memory   uint64  `json:"memory"`
+	Pids     int     `json:"pids"`
+}
+
+// FleetOwnerList is the answer of GET /v1/fleet/owners.
+type FleetOwnerList struct {
+	Owners []FleetOwner `json:"owners"`
+}
+
+// FleetNodeState is a node as a gateway knows it.
+type FleetNodeState struct {
+	FleetNode
+	SeenSeconds  float64      `json:"seen_seconds"`  // since it was heard of last
+	ClockSeconds float64      `json:"clock_seconds"` // that its clock is ahead of the gateway's
+	Cordon       *FleetCordon `json:"cordon,omitempty"`
+}
+
+// FleetNodeList is the answer of GET /v1/fleet/nodes.
+type FleetNodeList struct {
+	Nodes []FleetNodeState `json:"nodes"`
+}
+
+// FleetCordon keeps new sessions from a node. Those that are there go on.
+type FleetCordon struct {
+	By     string    `json:"by"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// FleetCordonRequest asks for that: the body of PUT /v1/fleet/nodes/NAME/cordon.
+type FleetCordonRequest struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// FleetClaim says where a session of a fleet is. State is "starting" where the node has been asked for it, "live", or "lost"
+// where its node has not been heard of.
+type FleetClaim struct {
+	Owner      string    `json:"owner"`
+	ID         string    `json:"id"`
+	Node       string    `json:"node"`
+	Generation uint64    `json:"generation"`
+	State      string    `json:"state"`
+	Since      time.Time `json:"since"` // it is in that state
+	Reason     string    `json:"reason,omitempty"`
+}
+
+// FleetClaimList is the answer of GET /v1/fleet/sessions.
+type FleetClaimList struct {
+	Sessions []FleetClaim `json:"sessions"`
+}
+
+// FleetEvent is something that a gateway has seen happen in the fleet.
+type FleetEvent struct {
+	Time    time.Time `json:"time"`
+	Type    string    `json:"type"`
+	Node    string    `json:"node,omitempty"`
+	Session string    `json:"session,omitempty"`
+	Detail  string    `json:"detail,omitempty"`
+}
+
+// FleetEventList is the answer of GET /v1/fleet/events: what this gateway has seen, the oldest first.
+type FleetEventList struct {
+	Events []FleetEvent `json:"events"`
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// FleetNodes lists the nodes of the fleet, by name. It asks a gateway, as all of this file do; one boxd has no such route.
+func (c *Client) FleetNodes(ctx context.Context) ([]api.FleetNodeState, error) {
+	list, err := ask[api.FleetNodeList](ctx, c, http.MethodGet, target{path: "/v1/fleet/nodes"}, nil)
+	return list.Nodes, err
+}
+
+// FleetSessions lists which session of whom is on which node.
+func (c *Client) FleetSessions(ctx context.Context) ([]api.FleetClaim, error) {
+	list, err := ask[api.FleetClaimList](ctx, c, http.MethodGet, target{path: "/v1/fleet/sessions"}, nil)
+	return list.Sessions, err
+}
+
+// FleetOwners lists what owners have in the whole fleet, those with most sessions first.
+func (c *Client) FleetOwners(ctx context.Context) ([]api.FleetOwner, error) {
+	list, err := ask[api.FleetOwnerList](ctx, c, http.MethodGet, target{path: "/v1/fleet/owners"}, nil)
+	return list.Owners, err
+}
+
+// FleetEvents lists what the gateway has seen happen since it was started, the oldest first.
+func (c *Client) FleetEvents(ctx context.Context) ([]api.FleetEvent, error) {
+	list, err := ask[api.FleetEventList](ctx, c, http.MethodGet, target{path: "/v1/fleet/events"}, nil)
+	return list.Events, err
+}
+
+// Cordon keeps new sessions from a node, until Uncordon.
+func (c *Client) Cordon(ctx context.Context, node string, req *api.FleetCordonRequest) (api.FleetCordon, error) {
+	return ask[api.FleetCordon](ctx, c, http.MethodPut, about("/v1/fleet/nodes", node, "/cordon"), req)
+}
+
+// Uncordon has a node take new sessions again.
+func (c *Client) Uncordon(ctx context.Context, node string) error {
+	_, err := c.do(ctx, http.MethodDelete, about("/v1/fleet/nodes", node, "/cordon"), nil, nil)
+	return err
+}

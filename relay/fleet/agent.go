@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/fleet/stream"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// AgentConfig is what an agent needs to know.
+type AgentConfig struct {
+	Fleet    access.Fleet                                // the table of box.toml
+	Ask      func(context.Context) (access.Fleet, error) // asks boxd for the table as it is now
+	Socket   string                                      // of boxd, for what the agent asks itself
+	State    string                                      // directory of its own, where it remembers generations
+	Disk     string                                      // a path on the disk of boxes
+	IDRanges int                                         // that boxd has for boxes
+	Replicas int                                         // of the buckets, if it has to make them
+	Log      *slog.Logger
+}
+
+// Agent makes a host a node of a fleet.
+type Agent struct {
+	cfg      AgentConfig
+	name     string
+	instance string
+	host     string // the same after each start
+	boxd     *client.Client
+	log      *slog.Logger
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	fences   *fences
+
+	// Of claims; only beat uses these.
+	view    *view  // nil: none yet
+	renewal uint64 // how often the connection to NATS had been made again when it was opened
+	round   int    // announcements so far
+
+	// Of its name; only renew uses these.
+	lease   nameLease
+	ends    *stream.Endpoint   // nil: the name is not its own
+	fencing *nats.Subscription // beside ends
+
+	renewed atomic.Int64 // when the fleet has taken an announcement last, of the steady clock
+	began   time.Time
+	clock   func() time.Time
+
+	// What it announces of itself.
+	streams                 atomic.Int64
+	failed, refused, gaveUp atomic.Uint64
+
+	mu     sync.Mutex
+	agreed string       // the bucket of claims with which the sessions here agree
+	now    access.Fleet // the table of box.toml, as it was asked for last
+	asked  time.Time
+	can    []string // by doctor
+}
+
+// NewAgent returns an agent. Run makes it work.
+func NewAgent(cfg *AgentConfig) (*Agent, error) {
+	name := cfg.Fleet.NodeName()
+	if !access.ValidNode(name) {
+		return nil, fmt.Errorf("fleet.name = %q of box.toml: must be small letters, digits and hyphens, and is the name of the host if it is empty", name)
+	}
+	if len(cfg.Fleet.Servers) == 0 {
+		return nil, errors.New("this host is in no fleet: fleet.servers = [] of box.toml: must be addresses of NATS servers")
+	}
+	if err := os.MkdirAll(cfg.State, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	dir, err := durable.Directory(cfg.State)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	store, err := openFences(dir)
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	host, err := openHost(dir)
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return &Agent{cfg: *cfg, now: cfg.Fleet, name: name, instance: rand.Text(), host: host, boxd: client.New(cfg.Socket), log: cfg.Log.With("node", name), fences: store, began: time.Now(), clock: time.Now}, nil
+}
+
+// Run connects and serves until ctx ends.
+func (a *Agent) Run(ctx context.Context) error {
+	defer a.fences.close()
+	defer a.boxd.Close()
+	f := &a.cfg.Fleet
+	nc, err := Connect(&Servers{Addresses: f.Servers, Credentials: f.Credentials, CA: f.CA, Name: "node_" + a.name}, a.log)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	a.nc = nc
+	if a.js, err = jetstream.New(nc); err != nil {
+		return err
+	}
+	defer a.stopAnswering()
+	a.renew(ctx)
+	return nil
+}
+
+// serves reports whether the fleet knows of this node what is true: otherwise somebody may have what it has.
+func (a *Agent) serves() bool {
+	a.mu.Lock()
+	agreed := a.agreed
+	a.mu.Unlock()
+	return agreed != "" && !a.fenced()
+}
+
+// fenced reports whether the fleet has not taken an announcement for so long that others may soon think this node lost.
+func (a *Agent) fenced() bool {
+	return a.clock().Sub(a.began)-time.Duration(a.renewed.Load()) >= fencedAfter
+}
+
+// carry connects a stream of a gateway with boxd. Who asks, and what it may, is for boxd to find out.
+func (a *Agent) carry(far *stream.Conn) {
+	defer func() { _ = far.Close() }() // once
+	a.streams.Add(1)
+	defer a.streams.Add(-1)
+	if !a.serves() {
+		far.Reset("the node is not ready: it has not agreed with the fleet yet on which sessions it has")
+		return
+	}
+	conn, err := net.Dial("unix", a.cfg.Fleet.Socket) //nolint:noctx // answers or refuses at once
+	if err != nil {
+		far.Reset("boxd is not reached: " + err.Error())
+		return
+	}
+	near := conn.(*net.UnixConn) //nolint:forcetypeassert // it is one
+	var up sync.WaitGroup
+	up.Go(func() {
+		if _, err := io.Copy(near, far); err != nil { // the stream is over, or boxd is
+			_ = near.Close() // it may be closed already, as below
+			return
+		}
+		_ = near.CloseWrite() // one that is closed takes nothing more
+		<-far.Gone()          // who has gone wants no answer
+		_ = near.Close()
+	})
+	_, _ = io.Copy(far, near) // either way its end is told
+	_ = far.CloseWrite()
+	// boxd has closed the connection. What it has said is to arrive; what it would be told it does not hear.
+	_ = near.CloseRead()
+	<-far.Gone()
+	_ = near.Close()
+	up.Wait()
+}
+
+// ofFleet reports whether sessions of a principal can be of the fleet: box.toml has to let a gateway speak for it. The agent asks
+// boxd as root, which would let it end those of anybody, and whoever is on NATS may say what they like.
+func (a *Agent) ofFleet(ctx context.Context, owner string) (bool, error) {
+	a.mu.Lock()
+	ok, old := a.now.SpeaksFor(owner), time.Since(a.asked) > renewEvery
+	a.mu.Unlock()
+	if ok || !old {
+		return ok, nil
+	}
+	if err := a.askAgain(ctx); err != nil { // the operator may have changed that
+		return false, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.now.SpeaksFor(owner), nil
+}
+
+// askAgain asks boxd which gateways may speak for whom.
+func (a *Agent) askAgain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
+	now, err := a.cfg.Ask(ctx)
+	if err != nil {
+		return fmt.Errorf("boxd: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.now, a.asked = now, time.Now()
+	return nil
+}
+
+// fence remembers a generation.
+func (a *Agent) fence(ctx context.Context, m *nats.Msg) {
+	var f fence
+	var out fenced
+	err := json.Unmarshal(m.Data, &f)
+	switch {
+	case err == nil && f.Generation == 0:
+		err = errors.New("a claim without a generation")
+	case err == nil && !a.serves():
+		err = errors.New("the node is not ready: it has not agreed with the fleet yet on which sessions it has")
+	}
+	if err == nil {
+		var ok bool
+		if ok, err = a.ofFleet(ctx, f.Owner); err == nil && !ok {
+			err = fmt.Errorf("the box.toml of node %s lets no gateway speak for %q: [fleet.gateways]", a.name, f.Owner)
+		}
+	}
+	if err == nil {
+		out.OK, out.Highest, err = a.fences.raise(f.Owner, f.ID, f.Generation, f.Bucket)
+		if err == nil && !out.OK {
+			a.refused.Add(1)
+		}
+	}
+	if err != nil {
+		out.Error = err.Error()
+	}
+	data, err := json.Marshal(&out)
+	if err == nil {
+		err = m.Respond(data)
+	}
+	if err != nil {
+		a.log.Warn("cannot answer a gateway", "error", err)
+	}
+}
+
+// renew announces the node and looks after its claims, until ctx ends.
+func (a *Agent) renew(ctx context.Context) {
+	var beside sync.WaitGroup
+	beside.Go(func() { a.examine(ctx) })
+	defer beside.Wait()
+	beat := time.NewTicker(renewEvery)
+	defer beat.Stop()
+	defer func() {
+		if a.view != nil {
+			a.view.close()
+		}
+	}()
+	said := ""
+	for {
+		began := a.clock().Sub(a.began) // not when it was taken: gateways count from later
+		err := a.beat(ctx)
+		switch {
+		case err == nil:
+			a.renewed.Store(int64(began))
+			said = ""
+		case errors.Is(err, errTaken):
+			a.agree("")
+			a.stopAnswering()
+			if err.Error() != said {
+				said = err.Error()
+				a.log.Error("this node is not of the fleet", "error", err)
+			}
+		case ctx.Err() == nil:
+			a.failed.Add(1)
+			if err.Error() != said { // the same again is told once
+				said = err.Error()
+				a.log.Warn("cannot renew the lease of this node", "error", err)
+			}
+		}
+		select {
+		case <-beat.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// comparing is why a node takes no sessions at first.
+const comparing = "it compares its sessions with the claims of the fleet"
+
+// beat is one announcement.
+func (a *Agent) beat(ctx context.Context) error {
+	always := ctx
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
+	nodes, _, err := openBucket(ctx, a.js, nodesConfig(a.cfg.Replicas), a.instance)
+	if err != nil {
+		return err
+	}
+	claims, id, err := openBucket(ctx, a.js, claimsConfig(a.cfg.Replicas), rand.Text())
+	if err != nil {
+		return err
+	}
+	if a.fenced() {
+		a.agree("")
+	}
+	if a.lease.revision == 0 { // before anything is said or done in that name
+		if err := a.announce(ctx, nodes, &api.FleetNode{State: NodeOff, Reason: comparing}); err != nil {
+			return err
+		}
+	}
+	if err := a.answer(always); err != nil {
+		return err
+	}
+	sessions, err := a.boxd.Sessions(ctx, true)
+	if err != nil {
+		a.agree("")
+		return errors.Join(fmt.Errorf("boxd: %w", err), a.announce(ctx, nodes, &api.FleetNode{State: NodeFails, Reason: "boxd is not reached: " + err.Error()}))
+	}
+	if !a.agrees(id) || a.view == nil || a.view.ended() || a.renewal != a.nc.Stats().Reconnects { // something may not have been told
+		if err := a.lookAnew(always, claims); err != nil {
+			return err
+		}
+	}
+	if !a.agrees(id) { // before gateways look which of its claims are lost
+		if err := a.announce(ctx, nodes, &api.FleetNode{State: NodeOff, Reason: comparing}); err != nil {
+			return err
+		}
+	}
+	if err := a.reconcile(ctx, claims, id, sessions); err != nil {
+		return err
+	}
+	a.agree(id)
+	n, err := a.describe(ctx, sessions)
+	if err != nil {
+		return err
+	}
+	n.Claims = id
+	return a.announce(ctx, nodes, n)
+}
+
+// lookAnew reads all claims again, and goes on hearing of them, until it is called again.
+func (a *Agent) lookAnew(ctx context.Context, claims jetstream.KeyValue) (err error) {
+	if a.view != nil {
+		a.view.close()
+	}
+	a.renewal = a.nc.Stats().Reconnects
+	a.view, err = openView(ctx, claims, a.name)
+	return err
+}
+
+func (a *Agent) agrees(id string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.agreed == id
+}
+
+// agree notes that the sessions of this node and the claims of a bucket agree; "": nobody knows.
+func (a *Agent) agree(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.agreed == id:
+	case id == "":
+		a.log.Warn("this node serves the fleet no more, until its sessions agree with the claims")
+	default:
+		a.log.Info("this node serves the fleet: its sessions agree with the claims", "claims", id)
+	}
+	a.agreed = id
+}
+
+func (a *Agent) announce(ctx context.Context, nodes jetstream.KeyValue, n *api.FleetNode) error {
+	n.Name, n.Instance, n.Host, n.Labels, n.Time = a.name, a.instance, a.host, a.cfg.Fleet.Labels, time.Now()
+	data, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	return a.put(ctx, nodes, data)
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// claiming is a gateway that makes a session of ci on nodes that the test is.
+type claiming struct {
+	t      *testing.T
+	g      *Gateway
+	clock  *clock
+	id     string   // of the bucket of claims
+	fences []uint64 // generations that the node a was asked to remember
+	made   int      // requests for a session that have come to a node
+}
+
+func newClaiming(t *testing.T) *claiming {
+	t.Helper()
+	js := startServer(t)
+	claims, id, err := openBucket(t.Context(), js, claimsConfig(0), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &claiming{t: t, clock: &clock{t: time.Unix(1e9, 0)}, id: id}
+	h.g = aGateway(js, h.clock)
+	h.g.cfg.Key, h.g.starts, h.g.turns = key, map[string]start{}, make(chan struct{}, 1)
+	h.g.claims, h.g.bucket, h.g.opened = claims, id, h.clock.now()
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.made++; w.WriteHeader(http.StatusCreated) }))
+	t.Cleanup(node.Close)
+	h.g.transport = &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, node.Listener.Addr().String())
+	}}
+	t.Cleanup(h.g.transport.CloseIdleConnections)
+	if _, err := h.g.nc.Subscribe(nodeSubject+"a.fence", func(m *nats.Msg) {
+		var f fence
+		if err := json.Unmarshal(m.Data, &f); err != nil {
+			t.Error(err)
+		}
+		h.fences = append(h.fences, f.Generation)
+		if err := m.Respond([]byte(`{"ok":true}`)); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// hears has the gateway hear of a node that is ready, with the claims of a bucket.
+func (h *claiming) hears(node, bucket string) {
+	h.t.Helper()
+	data, err := json.Marshal(&api.FleetNode{Name: node, State: NodeReady, Claims: bucket, Time: h.clock.now()})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.g.heard(named{announced{value: data}, node})
+}
+
+// named is an announcement of a node that is not n.
+type named struct {
+	announced
+	name string
+}
+
+func (n named) Key() string { return n.name }
+
+// create asks for a session, and waits for nothing.
+func (h *claiming) create() error {
+	h.t.Helper()
+	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/v1/sessions", nil)
+	c := &call{httptest.NewRecorder(), r, access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
+	return h.g.claim(c, &Placement{}, &wanted{ID: "s", Wait: new(quantity.Duration)}, map[string]json.RawMessage{"id": json.RawMessage(`"s"`)})
+}
+
+func (h *claiming) claim() *Claim {
+	h.t.Helper()
+	c, err := getClaim(h.t.Context(), h.g.claims, claimKey("ci", "s"))
+	if err != nil || c == nil {
+		h.t.Fatalf("%+v, %v", c, err)
+	}
+	return c
+}
+
+// A session that another gateway is making is left to its node, whatever the clock of that gateway says; and one that is never
+// made is not waited for longer than is promised.
+func TestClocksOfTwoGatewaysThatDifferByHours(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range map[string]time.Duration{"ahead": 5 * time.Hour, "behind": -5 * time.Hour} {
+		h := newClaiming(t)
+		h.hears("a", h.id)
+		first := &Claim{FleetClaim: api.FleetClaim{Owner: "ci", ID: "s", Node: "a", Generation: 3, State: ClaimStarting, Since: h.clock.now().Add(ahead)}, key: claimKey("ci", "s")}
+		if _, err := putClaim(t.Context(), h.g.claims, first); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := h.create(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			h.clock.pass(startingFor / 2)
+			h.hears("a", h.id)
+		}
+		if got := h.claim(); got.Generation != 3 || !slices.Equal(h.fences, []uint64{3, 3}) || h.made != 2 {
+			t.Errorf("%s: %+v, the node was asked for %v, and for %d sessions", name, got, h.fences, h.made)
+		}
+		if err := h.create(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := h.claim(); got.Generation != 4 || got.State != ClaimLive {
+			t.Errorf("%s, when it is old: %+v", name, got)
+		}
+	}
+}
+
+// A node that calls itself ready, and never knows the claims, holds placement up for as long as it could be lost, and no longer.
+func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
+	t.Parallel()
+	h := newClaiming(t)
+	hear := func() {
+		h.hears("a", h.id)
+		h.hears("b", "of another bucket")
+	}
+	hear()
+	h.clock.pass(lostAfter - time.Millisecond)
+	hear()
+	if err := h.create(); err == nil || !strings.Contains(err.Error(), "node b has not said yet which sessions it has") || h.made != 0 {
+		t.Errorf("%v", err)
+	}
+	h.clock.pass(time.Millisecond)
+	hear()
+	if err := h.create(); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.claim(); got.Node != "a" || got.State != ClaimLive {
+		t.Errorf("%+v", got)
+	}
+	if n, _ := h.g.node("b"); n.State != NodeFails || n.Reason != unknownClaims {
+		t.Errorf("%+v", n)
+	}
+	h.hears("b", h.id)
+	if n, _ := h.g.node("b"); n.State != NodeReady {
+		t.Errorf("it knows them now: %+v", n)
+	}
+}

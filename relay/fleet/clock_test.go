@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// announced is an announcement.
+type announced struct {
+	jetstream.KeyValueEntry
+	value []byte
+}
+
+func (a announced) Key() string   { return "n" }
+func (a announced) Value() []byte { return a.value }
+
+// at runs something where the clock says a time: so late after that at which all clocks of the test begin.
+func at(t *testing.T, clock time.Duration, do func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		<-time.After(clock)
+		do(t)
+	})
+}
+
+// A gateway and a node whose clocks differ by hours understand each other: identities are of the node's time, and hold there for
+// as long as others, and no longer.
+func TestClocksThatDifferByHours(t *testing.T) {
+	t.Parallel()
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const target = "/v1/sessions"
+	for _, tc := range []struct {
+		name          string
+		gateway, node time.Duration
+		later         time.Duration // on the node, after the announcement
+		says          string        // "": it is accepted
+	}{
+		{"the same", 12 * time.Hour, 12 * time.Hour, 0, ""},
+		{"the node is ahead", 12 * time.Hour, 19 * time.Hour, time.Second, ""},
+		{"the node is behind", 12 * time.Hour, 5 * time.Hour, time.Second, ""},
+		{"the node is ahead, and late", 12 * time.Hour, 19 * time.Hour, access.AssertionLife, "expiry of the caller's identity"},
+		{"the node is behind, and late", 12 * time.Hour, 5 * time.Hour, access.AssertionLife, "expiry of the caller's identity"},
+	} {
+		said := ""
+		at(t, tc.gateway, func(t *testing.T) {
+			g := &Gateway{cfg: GatewayConfig{Name: "main", Key: key}, log: slog.Default(), nodes: map[string]*seen{}, transport: &http.Transport{}, now: time.Now}
+			value, err := json.Marshal(api.FleetNode{Name: "n", State: NodeReady, Time: time.Now().Add(tc.node - tc.gateway)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.heard(announced{value: value})
+			n, ok := g.node("n")
+			if !ok || n.lost || n.State != NodeReady || n.offset != tc.node-tc.gateway {
+				t.Errorf("%s: %+v", tc.name, n)
+			}
+			out, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://n"+target, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.speak(&call{pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}, &n, out); err != nil {
+				t.Fatal(err)
+			}
+			said = out.Header.Get("Authorization")
+			// It is lost when it is silent by the clock here, whatever its own says.
+			<-time.After(lostAfter + time.Second)
+			if n, _ := g.node("n"); !n.lost {
+				t.Errorf("%s: it is not lost", tc.name)
+			}
+		})
+		at(t, tc.node, func(t *testing.T) {
+			gate := gateOf(t, access.FleetKey(public))
+			<-time.After(tc.later)
+			pass, err := gate.IdentifyAsserted([]string{said}, http.MethodGet, target)
+			if tc.says == "" && (err != nil || pass.Name != "ci") || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
+				t.Errorf("%s: %+v, %v", tc.name, pass, err)
+			}
+		})
+	}
+}
+
+// gateOf is the gate of the node n, on which a gateway may speak for ci.
+func gateOf(t *testing.T, key string) *access.Gate {
+	t.Helper()
+	dir, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dir.Close() })
+	grants, err := access.OpenGrants(dir, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := access.Prepare(&access.GateConfig{
+		Principals: map[string]access.Rule{"ci": {Role: access.User}},
+		Fleet:      access.Fleet{Name: "n", Gateways: map[string]access.Gateway{"main": {Key: key, Role: access.User, Principals: []string{"ci"}}}},
+	}, access.LookupHost(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return access.NewGate(state, grants, slog.Default())
+}

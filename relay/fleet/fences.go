@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+)
+
+// held is what a node remembers of a session of the fleet, on disk: which generation it has had, and whether it has it still.
+type held struct {
+	Owner      string    `json:"owner"`
+	ID         string    `json:"id"`
+	Generation uint64    `json:"generation"`
+	Bucket     string    `json:"bucket,omitempty"` // of the claims in which it was seen
+	Ended      bool      `json:"ended,omitempty"`
+	Since      time.Time `json:"since"`
+}
+
+// maxEnded is how many sessions that have ended are remembered.
+const maxEnded = 10000
+
+// fences are all of them.
+type fences struct {
+	dir *os.Root
+
+	mu  sync.Mutex
+	all map[string]held // by the key of their claim
+}
+
+const fenceSuffix = ".json"
+
+func openFences(dir *os.Root) (*fences, error) {
+	names, err := durable.Names(dir)
+	if err != nil {
+		return nil, err
+	}
+	f := &fences{dir: dir, all: map[string]held{}}
+	for _, name := range names {
+		key, ok := strings.CutSuffix(name, fenceSuffix)
+		if !ok {
+			continue
+		}
+		var h held
+		if err := durable.ReadJSON(dir, name, &h); err != nil {
+			return nil, fmt.Errorf("generations of this node: %w", err) // without them it could have what another has
+		}
+		f.all[key] = h
+	}
+	return f, nil
+}
+
+func (f *fences) close() { f.dir.Close() }
+
+// raise remembers a generation on disk, if it is higher than the one there is.
+func (f *fences) raise(owner, id string, generation uint64, bucket string) (ok bool, highest uint64, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := claimKey(owner, id)
+	if before := f.all[key]; before.Generation >= generation {
+		return false, before.Generation, nil
+	}
+	if err := f.writeLocked(key, &held{Owner: owner, ID: id, Generation: generation, Bucket: bucket, Since: time.Now()}); err != nil {
+		return false, 0, err
+	}
+	return true, generation, nil
+}
+
+func (f *fences) writeLocked(key string, h *held) error {
+	if err := durable.SyncJSON(f.dir, key+fenceSuffix, h); err != nil {
+		return err
+	}
+	f.all[key] = *h
+	return nil
+}
+
+// change notes something about a session, unless it has another generation by now.
+func (f *fences) change(key string, generation uint64, what func(*held)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h := f.all[key]
+	if h.Generation != generation {
+		return nil
+	}
+	before := h
+	if what(&h); h == before {
+		return nil
+	}
+	return f.writeLocked(key, &h)
+}
+
+// list copies what is remembered of sessions that have not ended, and forgets the oldest of the others that are too many.
+func (f *fences) list() (map[string]held, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	live := map[string]held{}
+	var ended []string
+	for key, h := range f.all {
+		if h.Ended {
+			ended = append(ended, key)
+		} else {
+			live[key] = h
+		}
+	}
+	if len(ended) <= maxEnded {
+		return live, nil
+	}
+	slices.SortFunc(ended, func(a, b string) int { return f.all[a].Since.Compare(f.all[b].Since) })
+	for _, key := range ended[:len(ended)-maxEnded] {
+		if err := f.dir.Remove(key + fenceSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("generations of this node: %w", err)
+		}
+		delete(f.all, key)
+	}
+	return live, nil
+}

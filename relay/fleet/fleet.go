@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fleet makes one boxd of many: agents connect hosts to NATS, and gateways answer for all of them.
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Subjects of NATS. No name of a caller or session is in them.
+const (
+	nodeSubject    = "fleet.n." // and the name of the node: its streams and requests
+	gatewaySubject = "fleet.g"  // and the id of the gateway: the other ends of streams
+)
+
+// Buckets of JetStream.
+const (
+	nodeBucket  = "boxd_nodes"  // what each node announces; that it does so is its lease
+	claimBucket = "boxd_claims" // where each session is
+)
+
+// Times of a lease.
+const (
+	renewEvery = 2 * time.Second
+	// fencedAfter is how long a node serves a fleet that has not taken its announcement; shorter than lostAfter.
+	fencedAfter = 10 * time.Second
+	// lostAfter is how long a node may not be heard of before its sessions are lost.
+	lostAfter = 15 * time.Second
+
+	requestPatience = 5 * time.Second // for an answer of NATS
+)
+
+// bucketID is the key of a bucket's metadata that tells it from another of the same name, after somebody has removed it.
+const bucketID = "boxd-id"
+
+// Servers says where NATS is.
+type Servers struct {
+	Addresses   []string
+	Credentials string // file; "": none
+	CA          string // file; "": the host's
+	Name        string // of who connects, for the operator of NATS
+}
+
+// Connect connects to NATS, and goes on trying where that fails: errors are logged. Only what can never be right is an error
+// here.
+func Connect(s *Servers, log *slog.Logger) (*nats.Conn, error) {
+	if len(s.Addresses) == 0 {
+		return nil, errors.New("fleet.servers = []: must be addresses of NATS servers")
+	}
+	errs := &connectionErrors{servers: s}
+	options := []nats.Option{
+		nats.Name(s.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(250 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 250*time.Millisecond),
+		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(requestPatience),
+		nats.CustomInboxPrefix("_INBOX_" + s.Name),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			errs.log(err, func(err error) { log.Warn("cannot connect to NATS; trying again", "error", err) })
+		}),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				errs.log(err, func(err error) { log.Warn("the connection to NATS is lost", "error", err) })
+			}
+		}),
+		nats.ReconnectHandler(func(c *nats.Conn) {
+			errs.forget()
+			log.Info("connected to NATS", "server", c.ConnectedUrlRedacted())
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			errs.log(err, func(err error) { log.Warn("the connection to NATS has an error", "error", err) })
+		}),
+	}
+	if s.Credentials != "" {
+		options = append(options, nats.UserCredentials(s.Credentials))
+	}
+	if s.CA != "" {
+		options = append(options, nats.RootCAs(s.CA))
+	}
+	nc, err := nats.Connect(strings.Join(s.Addresses, ","), options...)
+	if err != nil {
+		return nil, fmt.Errorf("NATS: %w", err)
+	}
+	return nc, nil
+}
+
+// connectionErrors logs what is wrong with the connection to NATS, when it is new and then each minute: a server that is away is
+// tried twice a second.
+type connectionErrors struct {
+	servers *Servers
+
+	mu   sync.Mutex
+	last string
+	at   time.Time
+}
+
+const repeatEvery = time.Minute
+
+func (t *connectionErrors) log(err error, write func(error)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err.Error() == t.last && time.Since(t.at) < repeatEvery {
+		return
+	}
+	t.last, t.at = err.Error(), time.Now()
+	write(t.servers.explain(err))
+}
+
+func (t *connectionErrors) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = ""
+}
+
+// explain says which file an error of NATS is about.
+func (s *Servers) explain(err error) error {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	switch {
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
+		if s.Credentials == "" {
+			return fmt.Errorf("%w: the servers want credentials, and none are configured", err)
+		}
+		return fmt.Errorf("%w: the servers do not accept the credentials in %s, which are wrong, revoked or have expired", err, s.Credentials)
+	case unknown && s.CA == "":
+		return fmt.Errorf("%w: no authority that this host trusts has signed the certificate of the server, and ca is not configured", err)
+	case unknown:
+		return fmt.Errorf("%w: no authority in %s has signed the certificate of the server", err, s.CA)
+	}
+	return err
+}
+
+// States of a node. The last is what a gateway says of one that it has not heard of.
+const (
+	NodeReady = "ready" // it takes sessions
+	NodeOff   = "off"   // its boxd takes no new ones, or somebody has cordoned it
+	NodeFails = "failed"
+	NodeLost  = "lost"
+)
+
+// Claim says where a session is.
+type Claim struct {
+	api.FleetClaim
+	key      string
+	revision uint64
+}
+
+// States of a claim.
+const (
+	ClaimStarting = "starting" // the node has been asked for it
+	ClaimLive     = "live"
+	ClaimLost     = "lost" // its node has not been heard of
+)
+
+// claimKey is the key of a session. Ids are not for keys of a bucket, whose letters are few.
+func claimKey(owner, id string) string {
+	sum := sha256.Sum256([]byte(owner + "\x00" + id))
+	return base64.RawURLEncoding.EncodeToString(sum[:24])
+}
+
+// openBucket opens a bucket, and makes it where it is missing. id tells it from one of the same name that was removed.
+func openBucket(ctx context.Context, js jetstream.JetStream, c *jetstream.KeyValueConfig, fresh string) (kv jetstream.KeyValue, id string, err error) {
+	kv, err = js.KeyValue(ctx, c.Bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		c.Metadata = map[string]string{bucketID: fresh}
+		if kv, err = createBucket(ctx, js, *c); errors.Is(err, jetstream.ErrBucketExists) {
+			kv, err = js.KeyValue(ctx, c.Bucket)
+		}
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("bucket %s: %w", c.Bucket, err)
+	}
+	status, err := kv.Status(ctx)
+	if err != nil {
+		return nil, "", fmt.Errorf("bucket %s: %w", c.Bucket, err)
+	}
+	return kv, status.Metadata()[bucketID], nil
+}
+
+// How many copies a cluster of NATS has of a bucket for which nobody has said it, and how JetStream refuses more than one
+// where there is no cluster.
+const (
+	copiesInCluster = 3
+	errNoCluster    = jetstream.ErrorCode(10074)
+)
+
+// createBucket makes a bucket. Without a number of copies it has as many as are safe.
+func createBucket(ctx context.Context, js jetstream.JetStream, c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+	if c.Replicas > 0 {
+		return js.CreateKeyValue(ctx, c)
+	}
+	c.Replicas = copiesInCluster
+	kv, err := js.CreateKeyValue(ctx, c)
+	if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == errNoCluster {
+		c.Replicas = 1
+		return js.CreateKeyValue(ctx, c)
+	}
+	return kv, err
+}
+
+// nodesConfig is the bucket of announcements. They are made again every two seconds, so none needs a disk.
+func nodesConfig(replicas int) *jetstream.KeyValueConfig {
+	return &jetstream.KeyValueConfig{Bucket: nodeBucket, Description: "what nodes of the fleet of boxd announce", History: 1, Storage: jetstream.MemoryStorage, Replicas: replicas}
+}
+
+// claimsConfig is the bucket of claims.
+func claimsConfig(replicas int) *jetstream.KeyValueConfig {
+	return &jetstream.KeyValueConfig{Bucket: claimBucket, Description: "where sessions of the fleet of boxd are", History: 1, Storage: jetstream.FileStorage, Replicas: replicas}
+}
+
+// fence is what a gateway asks a node before it asks it for a session: to remember the generation, unless it knows a later one.
+type fence struct {
+	Owner      string `json:"owner"`
+	ID         string `json:"id"`
+	Generation uint64 `json:"generation"`
+	Bucket     string `json:"bucket"` // that the claim is in
+}
+
+// fenced is the answer.
+type fenced struct {
+	OK      bool   `json:"ok"`
+	Highest uint64 `json:"highest"`
+	Error   string `json:"error,omitempty"`
+}
+
+// request asks a node something.
+func request(ctx context.Context, nc *nats.Conn, node, what string, in, out any) error {
+	data, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
+	m, err := nc.RequestWithContext(ctx, nodeSubject+node+"."+what, data)
+	if err != nil {
+		return fmt.Errorf("node %s: %w", node, err)
+	}
+	return json.Unmarshal(m.Data, out)
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/fleet/stream"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// GatewayConfig is what a gateway needs to know.
+type GatewayConfig struct {
+	Name     string // of its table [fleet.gateways.NAME] on nodes
+	Key      ed25519.PrivateKey
+	Gate     *access.Gate // knows its callers
+	Servers  Servers
+	Replicas int // of the buckets, if it has to make them
+	Version  string
+	Log      *slog.Logger
+}
+
+// Gateway answers for all nodes of a fleet as one boxd does. It keeps nothing: any number of them may run.
+type Gateway struct {
+	cfg       GatewayConfig
+	log       *slog.Logger
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	ends      *stream.Endpoint
+	transport *http.Transport
+	queue     queue
+	turns     chan struct{} // one for each of those who wait that asks nodes just now
+	events    events
+	now       func() time.Time
+	metrics   *metrics
+
+	mu     sync.Mutex
+	claims jetstream.KeyValue // nil: JetStream has not been reached yet
+	bucket string             // that claims is
+	opened time.Time          // when this gateway has seen that bucket first
+	nodes  map[string]*seen
+	starts map[string]start // claims of others that are starting, by key
+
+	cordoned map[string]*api.FleetCordon // nodes
+}
+
+// seen is a node as the gateway knows it.
+type seen struct {
+	api.FleetNode
+	at     time.Time     // when it was heard of last, of the clock here
+	offset time.Duration // what the node's clock is ahead of the one here
+	lost   bool
+	cordon *api.FleetCordon // nil: it is not
+}
+
+// NewGateway connects to NATS. Close must follow.
+func NewGateway(ctx context.Context, cfg *GatewayConfig) (*Gateway, error) {
+	g := &Gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries)}
+	g.metrics = newMetrics(g)
+	var err error
+	if g.nc, err = Connect(&cfg.Servers, cfg.Log); err != nil {
+		return nil, err
+	}
+	if g.js, err = jetstream.New(g.nc); err == nil {
+		g.ends, err = stream.New(context.WithoutCancel(ctx), &stream.Config{Conn: g.nc, Subject: gatewaySubject + "." + strings.ToLower(rand.Text())})
+	}
+	if err != nil {
+		g.nc.Close()
+		return nil, err
+	}
+	g.transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			node, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			return g.ends.Dial(ctx, nodeSubject+node)
+		},
+		DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute,
+	}
+	return g, nil
+}
+
+// UseKey has the gateway sign with another key from now on.
+func (g *Gateway) UseKey(key ed25519.PrivateKey) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cfg.Key = key
+}
+
+// Close ends what goes through the gateway.
+func (g *Gateway) Close() {
+	g.transport.CloseIdleConnections()
+	g.ends.Close()
+	g.nc.Close()
+}
+
+// Run keeps what the gateway knows of the fleet up to date, until ctx ends.
+func (g *Gateway) Run(ctx context.Context) {
+	said := ""
+	for {
+		err := g.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			g.log.Warn("the fleet is not known", "error", err)
+		}
+		select {
+		case <-time.After(requestPatience / 10):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// follow hears what nodes announce until something is wrong.
+func (g *Gateway) follow(ctx context.Context) error {
+	asking, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
+	nodes, nodesID, err := openBucket(asking, g.js, nodesConfig(g.cfg.Replicas), rand.Text())
+	if err != nil {
+		return err
+	}
+	claims, id, err := openBucket(asking, g.js, claimsConfig(g.cfg.Replicas), rand.Text())
+	if err != nil {
+		return err
+	}
+	if err := g.readCordons(asking); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	if g.bucket != id {
+		g.opened = g.now()
+	}
+	g.claims, g.bucket = claims, id
+	g.mu.Unlock()
+	w, err := nodes.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("hear of nodes: %w", err)
+	}
+	defer func() { _ = w.Stop() }() // of a bucket that may be gone
+	look := time.NewTicker(renewEvery)
+	defer look.Stop()
+	for {
+		select {
+		case entry, ok := <-w.Updates():
+			if !ok {
+				return errors.New("no longer told of nodes")
+			}
+			if entry != nil && entry.Operation() == jetstream.KeyValuePut {
+				g.heard(entry)
+			}
+		case <-look.C:
+			if err := g.look(ctx, nodesID, id); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// heard notes what a node announces.
+func (g *Gateway) heard(entry jetstream.KeyValueEntry) {
+	var n api.FleetNode
+	if err := json.Unmarshal(entry.Value(), &n); err != nil || n.Name != entry.Key() || !access.ValidNode(n.Name) {
+		g.log.Warn("a node announces what cannot be read", "node", entry.Key(), "error", err)
+		return
+	}
+	now := g.now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.nodes[n.Name]
+	// One of a node that is dead may have been there for long. Clocks of others do not say so: it is lost when no other follows.
+	g.nodes[n.Name] = &seen{FleetNode: n, at: now, offset: n.Time.Sub(now)}
+	if before != nil && before.Instance != n.Instance {
+		g.transport.CloseIdleConnections() // those to the agent that was there before lead nowhere
+	}
+	switch {
+	case before == nil:
+		g.events.add("node_seen", n.Name, "", n.State)
+	case before.Host != n.Host: // the one that had the name before is silent
+		g.log.Warn("another host has the name of a node now", "node", n.Name)
+		g.events.add("node_moved", n.Name, "", "another host has its name")
+	case before.lost:
+		g.events.add("node_back", n.Name, "", n.State)
+	case before.State != n.State:
+		g.events.add("node_"+n.State, n.Name, "", n.Reason)
+	}
+}
+
+// look finds out which nodes are lost, and whether the buckets are those they were.
+func (g *Gateway) look(ctx context.Context, nodesID, claimsID string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
+	nodes, id, err := openBucket(ctx, g.js, nodesConfig(g.cfg.Replicas), rand.Text())
+	if err != nil {
+		return err
+	}
+	claims, other, err := openBucket(ctx, g.js, claimsConfig(g.cfg.Replicas), rand.Text())
+	if err != nil {
+		return err
+	}
+	if id != nodesID || other != claimsID {
+		return errors.New("a bucket of the fleet was removed; asking the nodes again for what was in it")
+	}
+	if err := g.readCordons(ctx); err != nil {
+		return err
+	}
+	var gone []string
+	g.mu.Lock()
+	for name, n := range g.nodes {
+		if g.silent(n.at) {
+			gone = append(gone, name)
+		}
+	}
+	g.mu.Unlock()
+	for _, name := range gone {
+		entry, err := nodes.Get(ctx, name) // which this gateway may only not have been told
+		if err == nil && g.silent(g.heardAt(name)) {
+			var n api.FleetNode
+			if json.Unmarshal(entry.Value(), &n) == nil && g.announcedAnew(name, &n) {
+				g.heard(entry)
+				continue
+			}
+		} else if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
+			return err
+		}
+		if err := g.lose(ctx, claims, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// silent reports whether a node that was heard of then is lost.
+func (g *Gateway) silent(since time.Time) bool { return g.now().Sub(since) >= lostAfter }
+
+func (g *Gateway) heardAt(name string) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := g.nodes[name]; n != nil {
+		return n.at
+	}
+	return time.Time{}
+}
+
+// announcedAnew reports whether an announcement is not the one that was heard last.
+func (g *Gateway) announcedAnew(name string, n *api.FleetNode) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.nodes[name]
+	return before == nil || before.Instance != n.Instance || !before.Time.Equal(n.Time)
+}
+
+// lose makes the sessions of a node that is not heard of lost. Others do the same: the first counts.
+func (g *Gateway) lose(ctx context.Context, claims jetstream.KeyValue, node string) error {
+	g.mu.Lock()
+	n := g.nodes[node]
+	first, since := n != nil && !n.lost, time.Time{}
+	if n != nil {
+		n.lost = true
+		since = n.at
+	}
+	g.mu.Unlock()
+	if first {
+		g.metrics.lost.WithLabelValues(kindOfNodes).Inc()
+		g.events.add("node_lost", node, "", "not heard of since "+since.UTC().Format(time.RFC3339))
+		g.log.Warn("a node is lost", "node", node, "since", since)
+	}
+	all, err := listClaims(ctx, claims)
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		if c.Node != node || c.State == ClaimLost {
+			continue
+		}
+		next := *c
+		next.State, next.Since = ClaimLost, time.Now()
+		next.Reason = fmt.Sprintf("node %s has not been heard of since %s", node, since.UTC().Format(time.RFC3339))
+		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
+			return err
+		} else if err == nil {
+			g.metrics.lost.WithLabelValues(kindOfSessions).Inc()
+			g.events.add("session_lost", node, c.ID, next.Reason)
+		}
+	}
+	return nil
+}
+
+// listClaims reads all claims.
+func listClaims(ctx context.Context, claims jetstream.KeyValue) ([]*Claim, error) {
+	w, err := claims.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, fmt.Errorf("list claims: %w", err)
+	}
+	defer func() { _ = w.Stop() }() // it has told all there was
+	var all []*Claim
+	for {
+		select {
+		case entry, ok := <-w.Updates():
+			if !ok {
+				return nil, errors.New("list claims: cut off")
+			}
+			if entry == nil {
+				return all, nil
+			}
+			c, err := readClaim(entry)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, c)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("list claims: %w", ctx.Err())
+		}
+	}
+}
+
+// unknownClaims is why a node takes no sessions that calls itself ready and does not know the claims: one that works says so of a new
+// bucket with its next announcement.
+const unknownClaims = "it announces itself as ready with claims that are not those of the fleet"
+
+// known copies what is known of nodes, in order of their names.
+func (g *Gateway) known() []seen {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var list []seen
+	for _, name := range slices.Sorted(maps.Keys(g.nodes)) {
+		n := *g.nodes[name]
+		n.cordon = g.cordoned[name]
+		if n.lost = n.lost || g.silent(n.at); n.lost {
+			n.State, n.Reason = NodeLost, "not heard of since "+n.at.UTC().Format(time.RFC3339)
+		} else if n.State == NodeReady && n.Claims != g.bucket && g.now().Sub(g.opened) >= lostAfter {
+			n.State, n.Reason = NodeFails, unknownClaims
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+func (g *Gateway) node(name string) (seen, bool) {
+	for _, n := range g.known() {
+		if n.Name == name {
+			return n, true
+		}
+	}
+	return seen{}, false
+}
+
+// table is the bucket of claims, once JetStream has been reached.
+func (g *Gateway) table() (jetstream.KeyValue, string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.claims == nil {
+		return nil, "", fault.Errorf(fault.Unavailable, "the fleet is not known yet: NATS JetStream has not answered").WithHint("try again; the log of boxfleet has the reason")
+	}
+	return g.claims, g.bucket, nil
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// What operators are promised.
+const (
+	changeIsSeen = 5 * time.Second
+	deathIsSeen  = 15 * time.Second
+)
+
+// clock is one that a test sets.
+type clock struct {
+	mu sync.Mutex
+	t  time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.t
+}
+
+func (c *clock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.t = c.t.Add(d)
+}
+
+// aGateway is one that knows nothing yet, of a server of NATS.
+func aGateway(js jetstream.JetStream, c *clock) *Gateway {
+	g := &Gateway{cfg: GatewayConfig{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now}
+	g.metrics = newMetrics(g)
+	g.nc, g.js = js.Conn(), js
+	return g
+}
+
+// state is what a gateway says of the only node.
+func state(t *testing.T, g *Gateway) string {
+	t.Helper()
+	list := g.known()
+	if len(list) != 1 {
+		t.Fatalf("%+v", list)
+	}
+	return list[0].State
+}
+
+// A node is lost when nothing was heard of it for as long as is promised, and not a moment earlier; it has ceased to serve
+// before that. Its sessions are lost with the next look at it, at every gateway, and the node's next word undoes the first.
+func TestADeathIsSeenInTime(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	nodes, nodesID, err := openBucket(t.Context(), js, nodesConfig(0), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, id, err := openBucket(t.Context(), js, claimsConfig(0), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := claimKey("ci", "s")
+	if _, err := putClaim(t.Context(), claims, &Claim{FleetClaim: api.FleetClaim{Owner: "ci", ID: "s", Node: "a", Generation: 1, State: ClaimLive}, key: key}); err != nil {
+		t.Fatal(err)
+	}
+	c := &clock{t: time.Unix(1e9, 0)}
+	g := aGateway(js, c)
+	announce := func() {
+		t.Helper()
+		data, err := json.Marshal(&api.FleetNode{Name: "a", State: NodeReady, Time: c.now()})
+		if err == nil {
+			_, err = nodes.Put(t.Context(), "a", data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry, err := nodes.Get(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.heard(entry)
+	}
+	look := func(node, claim string) {
+		t.Helper()
+		if err := g.look(t.Context(), nodesID, id); err != nil {
+			t.Fatal(err)
+		}
+		got, err := getClaim(t.Context(), claims, key)
+		if err != nil || got.State != claim || state(t, g) != node {
+			t.Errorf("the node is %s, and its session %+v, %v; want %s and %s", state(t, g), got, err, node, claim)
+		}
+	}
+	announce()
+	agent := &Agent{agreed: id, began: c.now(), clock: c.now}
+	c.pass(deathIsSeen - time.Millisecond)
+	look(NodeReady, ClaimLive)
+	if agent.serves() {
+		t.Error("it serves although others may think it lost in a moment")
+	}
+	c.pass(time.Millisecond)
+	if got := state(t, g); got != NodeLost {
+		t.Errorf("it is %s", got)
+	}
+	look(NodeLost, ClaimLost)
+	g.claims = claims
+	scrape(t, g, `boxfleet_lost_total{kind="node"} 1`, `boxfleet_lost_total{kind="session"} 1`, `boxfleet_nodes{state="lost"} 1`, `boxfleet_node_seen_seconds{node="a"} 15`)
+	if list, err := g.owners(t.Context()); err != nil || !slices.Equal(list, []api.FleetOwner{{Owner: "ci", Lost: 1}}) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	announce()
+	look(NodeReady, ClaimLost) // the node makes its claims live, when it has looked at them
+	// Words of a node that did not reach this gateway, such as those of a connection that hangs, count too.
+	c.pass(deathIsSeen)
+	data, err := json.Marshal(&api.FleetNode{Name: "a", State: NodeReady, Time: c.now()})
+	if err == nil {
+		_, err = nodes.Put(t.Context(), "a", data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	look(NodeReady, ClaimLost)
+}
+
+// fakeBoxd answers what an agent asks, with a status that a test changes.
+type fakeBoxd struct {
+	mu     sync.Mutex
+	status api.Status
+	list   api.SessionList
+	ended  []string
+}
+
+func (f *fakeBoxd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch r.URL.Path {
+	case "/v1/status":
+		_ = json.NewEncoder(w).Encode(f.status)
+	case "/v1/sessions":
+		_ = json.NewEncoder(w).Encode(f.list)
+	case "/v1/doctor":
+		_ = json.NewEncoder(w).Encode(api.Doctor{})
+	default:
+		if r.Method == http.MethodDelete {
+			f.ended = append(f.ended, path.Base(r.URL.Path))
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		http.NotFound(w, r)
+	}
+}
+
+func (f *fakeBoxd) change(what func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	what()
+}
+
+// anAgent is one of a boxd, and its connection with a server of NATS.
+func anAgent(t testing.TB, js jetstream.JetStream, boxd http.Handler) *Agent {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: boxd, ReadHeaderTimeout: time.Minute}
+	var served sync.WaitGroup
+	served.Go(func() { _ = server.Serve(ln) }) // until it is closed
+	t.Cleanup(func() {
+		_ = server.Close() // it ends with the test
+		served.Wait()
+	})
+	a, err := NewAgent(&AgentConfig{
+		Fleet: access.Fleet{Name: "a", Servers: []string{js.Conn().ConnectedUrl()}}, Socket: socket, State: filepath.Join(t.TempDir(), "state"), Disk: "/", IDRanges: 7,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.nc, a.js = js.Conn(), js
+	t.Cleanup(func() {
+		if a.view != nil {
+			a.view.close()
+		}
+		a.fences.close()
+		a.boxd.Close()
+	})
+	return a
+}
+
+// What has changed on a host is in its next announcement, and a gateway has it as soon as that was taken. Announcements follow each
+// other so fast that one may even be missed.
+func TestAChangeIsSeenInTime(t *testing.T) {
+	t.Parallel()
+	if 2*renewEvery > changeIsSeen {
+		t.Errorf("an announcement each %v is too rare", renewEvery)
+	}
+	js := startServer(t)
+	boxd := &fakeBoxd{status: api.Status{State: "ok", Version: "1", MaxSessions: 10}}
+	a := anAgent(t, js, boxd)
+	g := aGateway(js, &clock{t: time.Unix(1e9, 0)})
+	ctx, cancel := context.WithCancel(t.Context())
+	var followed sync.WaitGroup
+	followed.Go(func() { _ = g.follow(ctx) }) // until the test is over
+	defer followed.Wait()
+	defer cancel()
+	beat := func(has func(*api.FleetNode) bool) {
+		t.Helper()
+		if err := a.beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		again, over := time.NewTicker(time.Millisecond), time.After(time.Minute) // the gateway is told, not asked
+		defer again.Stop()
+		for {
+			if list := g.known(); len(list) == 1 && has(&list[0].FleetNode) {
+				return
+			}
+			select {
+			case <-again.C:
+			case <-over:
+				t.Fatalf("it is not seen: %+v", g.known())
+			}
+		}
+	}
+	beat(func(n *api.FleetNode) bool { return n.State == NodeReady && n.MaxSessions == 10 && n.Sessions == 0 })
+	boxd.change(func() {
+		boxd.status.MaxSessions, boxd.status.Sessions = 11, 2
+		boxd.status.Warm = []api.Warm{{Profile: "default", Ready: 3}}
+		boxd.list.Sessions = []api.Session{
+			{Owner: "ci", ID: "s", Limits: limits.Limits{Pids: 100, Memory: 1 << 20, CPUs: 2}}, {Owner: "ci", ID: "t", Limits: limits.Limits{Pids: 28, CPUs: 0.5}},
+		}
+	})
+	beat(func(n *api.FleetNode) bool { return n.MaxSessions == 11 })
+	n := g.known()[0]
+	if n.Sessions != 2 || n.PidsReserved != 128 || n.CPUsReserved != 2.5 || n.MemoryReserved != 1<<20 || n.IDRanges != 7 || n.IDRangesUsed != 5 || !slices.Equal(n.Warm, []string{"default"}) {
+		t.Errorf("%+v", n.FleetNode)
+	}
+	if n.Pids < 100 || n.PidsUsed < 1 || n.PidsUsed > n.Pids || n.Memory == 0 || n.MemoryAvailable > n.Memory || n.Disk == 0 || n.CPUs < 1 {
+		t.Errorf("what the host has: %+v", n.FleetNode)
+	}
+	if want := []api.FleetOwner{{Owner: "ci", Sessions: 2, CPUs: 2.5, Memory: 1 << 20, Pids: 128}}; !slices.Equal(n.Owners, want) {
+		t.Errorf("%+v, want %+v", n.Owners, want)
+	}
+	boxd.change(func() { boxd.status.State, boxd.status.Off = "off", "drained" })
+	beat(func(n *api.FleetNode) bool { return n.State == NodeOff && n.Reason == "drained" })
+}
+
+// A session that somebody has given up ends, however young it is; one whose claim went with its bucket has it again.
+func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "now")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boxd := &fakeBoxd{status: api.Status{State: "ok", MaxSessions: 10}}
+	boxd.list.Sessions = []api.Session{{Owner: "ci", ID: "given-up"}, {Owner: "ci", ID: "of-before"}}
+	a := anAgent(t, js, boxd)
+	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
+	for id, in := range map[string]string{"given-up": bucket, "of-before": "before"} {
+		if ok, _, err := a.fences.raise("ci", id, 1, in); err != nil || !ok {
+			t.Fatalf("%v, %v", ok, err)
+		}
+	}
+	if err := a.beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(boxd.ended, []string{"given-up"}) {
+		t.Errorf("ended: %q", boxd.ended)
+	}
+	if c, err := getClaim(t.Context(), claims, claimKey("ci", "of-before")); err != nil || c == nil || c.State != ClaimLive {
+		t.Errorf("%+v, %v", c, err)
+	}
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// manage answers what is about the fleet itself.
+func (g *Gateway) manage(c *call, path []string) error {
+	what := c.r.Method + " " + strings.Join(path, "/")
+	least := access.Operator
+	if what == "GET nodes" {
+		least = access.Viewer
+	}
+	if err := c.may(c.r.Method+" /v1/fleet/"+strings.Join(path, "/"), least); err != nil {
+		return err
+	}
+	if len(path) == 3 && path[0] == "nodes" && path[2] == "cordon" && (c.r.Method == http.MethodPut || c.r.Method == http.MethodDelete) {
+		return g.cordon(c, path[1])
+	}
+	switch what {
+	case "GET nodes":
+		list := api.FleetNodeList{Nodes: []api.FleetNodeState{}}
+		for _, n := range g.known() {
+			n.Owners = nil // a viewer need not know whose boxes there are
+			list.Nodes = append(list.Nodes, api.FleetNodeState{FleetNode: n.FleetNode, SeenSeconds: g.now().Sub(n.at).Seconds(), ClockSeconds: n.offset.Seconds(), Cordon: n.cordon})
+		}
+		reply(c.w, http.StatusOK, list)
+	case "GET events":
+		reply(c.w, http.StatusOK, api.FleetEventList{Events: g.events.all()})
+	case "GET owners":
+		list, err := g.owners(c.r.Context())
+		if err != nil {
+			return err
+		}
+		reply(c.w, http.StatusOK, api.FleetOwnerList{Owners: list})
+	case "GET sessions":
+		claims, _, err := g.table()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+		defer cancel()
+		all, err := listClaims(ctx, claims)
+		if err != nil {
+			return unread(err)
+		}
+		slices.SortFunc(all, func(a, b *Claim) int { return strings.Compare(a.Owner+"\x00"+a.ID, b.Owner+"\x00"+b.ID) })
+		list := api.FleetClaimList{Sessions: []api.FleetClaim{}}
+		for _, claim := range all {
+			list.Sessions = append(list.Sessions, claim.FleetClaim)
+		}
+		reply(c.w, http.StatusOK, list)
+	default:
+		return fault.Errorf(fault.NotFound, "no route %s %s", c.r.Method, fault.Show(c.r.URL.Path)).WithHint("GET /v1/fleet/nodes lists the nodes; docs/guide/fleet.md has all routes")
+	}
+	return nil
+}
+
+// owners adds up what nodes announce of owners. Of nodes that are lost there are the claims.
+func (g *Gateway) owners(ctx context.Context) ([]api.FleetOwner, error) {
+	sums := map[string]*api.FleetOwner{}
+	of := func(owner string) *api.FleetOwner {
+		o := sums[owner]
+		if o == nil {
+			o = &api.FleetOwner{Owner: owner}
+			sums[owner] = o
+		}
+		return o
+	}
+	lost := map[string]bool{}
+	for _, n := range g.known() {
+		if n.lost {
+			lost[n.Name] = true
+			continue
+		}
+		for _, has := range n.Owners {
+			o := of(has.Owner)
+			o.Sessions += has.Sessions
+			o.CPUs += has.CPUs
+			o.Memory += has.Memory
+			o.Pids += has.Pids
+		}
+	}
+	claims, _, err := g.table()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	defer cancel()
+	all, err := listClaims(ctx, claims)
+	if err != nil {
+		return nil, unread(err)
+	}
+	for _, claim := range all {
+		if lost[claim.Node] {
+			of(claim.Owner).Lost++
+		}
+	}
+	return sortedOwners(sums), nil
+}
+
+// sessionList is the answer of GET /v1/sessions of the fleet: that of each node, with its name in each session.
+type sessionList struct {
+	Sessions []map[string]any `json:"sessions"`
+	Next     string           `json:"next,omitempty"`          // of a node alone: where it goes on
+	Missing  []string         `json:"missing_nodes,omitempty"` // that have not answered
+}
+
+// list asks every node for its sessions. Those that are lost are listed with what the claim says of them.
+func (g *Gateway) list(c *call) error {
+	owner, err := c.owner()
+	if err == nil {
+		err = c.may("GET /v1/sessions", access.Viewer)
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"after", "limit"} { // no node knows what is on the page of another
+		if query := c.r.URL.Query(); query.Has(name) {
+			return fault.Field(name, query.Get(name), "left out, as a gateway lists all sessions at once")
+		}
+	}
+	var mu sync.Mutex
+	out := sessionList{Sessions: []map[string]any{}}
+	var refused error
+	var all sync.WaitGroup
+	for _, n := range g.known() {
+		if n.lost {
+			continue
+		}
+		all.Go(func() {
+			found, err := g.sessionsOf(c, &n)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case fault.KindOf(err) == fault.Invalid:
+				refused = err
+			case err != nil:
+				out.Missing = append(out.Missing, n.Name)
+				g.log.Warn("a node does not list its sessions", "node", n.Name, "error", err)
+			}
+			out.Sessions = append(out.Sessions, found...)
+		})
+	}
+	all.Wait()
+	if refused != nil {
+		return refused
+	}
+	claims, _, err := g.table()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	defer cancel()
+	known, err := listClaims(ctx, claims)
+	if err != nil {
+		return unread(err)
+	}
+	for _, claim := range known {
+		if claim.State == ClaimLost && claim.Owner == owner {
+			out.Sessions = append(out.Sessions, map[string]any{"id": claim.ID, "owner": claim.Owner, "state": ClaimLost, "node": claim.Node, "lost_at": claim.Since, "reason": claim.Reason})
+		}
+	}
+	slices.Sort(out.Missing)
+	slices.SortFunc(out.Sessions, func(a, b map[string]any) int {
+		return strings.Compare(fmt.Sprint(a["owner"], "\x00", a["id"]), fmt.Sprint(b["owner"], "\x00", b["id"]))
+	})
+	reply(c.w, http.StatusOK, out)
+	return nil
+}
+
+// maxPages bounds what is asked of a node that finds no end.
+const maxPages = 64
+
+// sessionsOf asks a node for all pages of its list.
+func (g *Gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error) {
+	target := *c.r.URL
+	for range maxPages {
+		list, err := g.page(c, n, target.RequestURI())
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range list.Sessions {
+			s["node"] = n.Name
+		}
+		if all = append(all, list.Sessions...); list.Next == "" {
+			return all, nil
+		}
+		query := target.Query()
+		query.Set("after", list.Next)
+		target.RawQuery = query.Encode()
+	}
+	return nil, fmt.Errorf("its list of sessions has no end after %d pages", maxPages)
+}
+
+func (g *Gateway) page(c *call, n *seen, target string) (list sessionList, err error) {
+	resp, err := g.ask(c, n, http.MethodGet, target, nil)
+	if err != nil {
+		return list, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return list, asFault(resp)
+	}
+	err = json.NewDecoder(io.LimitReader(resp.Body, 512<<20)).Decode(&list)
+	return list, err
+}

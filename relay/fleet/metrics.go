@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// What came of a request for a session.
+const (
+	outcomePlaced   = "placed"
+	outcomeFull     = "full"     // no node could take it in its time, or too many waited
+	outcomeRejected = "rejected" // a node has found something wrong with the request
+	outcomeFailed   = "failed"
+
+	kindOfNodes    = "node"
+	kindOfSessions = "session"
+)
+
+// Bounds of a scrape.
+const (
+	maxScrapes     = 2 // at once
+	scrapePatience = 5 * time.Second
+)
+
+// metrics are those of a gateway for Prometheus, with what nodes announce: an agent opens no port. As in boxd none has the id of
+// a session or principal as a label: their number has no bound.
+type metrics struct {
+	handler http.Handler
+
+	claims, refusals, lost *prometheus.CounterVec
+
+	took prometheus.Histogram
+}
+
+func newMetrics(g *Gateway) *metrics {
+	registry := prometheus.NewRegistry()
+	counters := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	}
+	m := &metrics{
+		claims:   counters("boxfleet_claims_total", "Requests for new sessions, by outcome: placed, full (no node could take it), rejected (a node found it wrong) or failed.", "outcome"),
+		refusals: counters("boxfleet_node_refusals_total", "Sessions that a node was asked for and did not take.", "node"),
+		lost:     counters("boxfleet_lost_total", "Nodes, and their sessions, that this gateway has found lost.", "kind"),
+		took: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "boxfleet_claim_duration_seconds", Help: "Time from the request until the session is placed, waiting included.", Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 12),
+		}),
+	}
+	for _, outcome := range []string{outcomePlaced, outcomeFull, outcomeRejected, outcomeFailed} { // alerts ask for them before they first count
+		m.claims.WithLabelValues(outcome)
+	}
+	for _, kind := range []string{kindOfNodes, kindOfSessions} {
+		m.lost.WithLabelValues(kind)
+	}
+	registry.MustRegister(m.claims, m.refusals, m.lost, m.took, newSnapshot(g))
+	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: scrapePatience, DisableCompression: true})
+	return m
+}
+
+// claimed counts a request for a new session.
+func (m *metrics) claimed(placed bool, err error, took time.Duration) {
+	outcome := outcomeFailed
+	switch {
+	case placed:
+		outcome = outcomePlaced
+		m.took.Observe(took.Seconds())
+	case err == nil:
+		outcome = outcomeRejected
+	case fault.KindOf(err) == fault.Exhausted:
+		outcome = outcomeFull
+	}
+	m.claims.WithLabelValues(outcome).Inc()
+}
+
+// snapshot makes metrics of how things are when it is asked: nothing has to be deleted when a node goes.
+type snapshot struct {
+	g *Gateway
+
+	build, connected, reconnects, ready, waiting, most, nodes *prometheus.Desc
+
+	node []nodeMetric
+}
+
+// nodeMetric is one number of each node.
+type nodeMetric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	of   func(*seen) float64
+}
+
+func newSnapshot(g *Gateway) *snapshot {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("boxfleet_"+name, help, labels, nil)
+	}
+	s := &snapshot{
+		g:          g,
+		build:      desc("build_info", "Version of the gateway.", "version"),
+		connected:  desc("nats_connected", "1 if the gateway is connected to NATS."),
+		reconnects: desc("nats_reconnects_total", "Connections to NATS that were made again."),
+		ready:      desc("ready", "1 if the claims of the fleet can be read."),
+		waiting:    desc("queue_waiting", "Requests for sessions that wait for a node."),
+		most:       desc("queue_max", "Most requests that may wait."),
+		nodes:      desc("nodes", "Nodes, by state.", "state"),
+	}
+	gauge := func(name, help string, of func(*seen) float64) {
+		s.node = append(s.node, nodeMetric{desc("node_"+name, help, "node"), prometheus.GaugeValue, of})
+	}
+	counter := func(name, help string, of func(*seen) float64) {
+		s.node = append(s.node, nodeMetric{desc("node_"+name, help, "node"), prometheus.CounterValue, of})
+	}
+	gauge("seen_seconds", "Seconds since the node was last heard from; after 15 it is lost.", func(n *seen) float64 { return g.now().Sub(n.at).Seconds() })
+	gauge("clock_offset_seconds", "Seconds that the clock of the node is ahead of that of the gateway.", func(n *seen) float64 { return n.offset.Seconds() })
+	gauge("cordoned", "1 if the node takes no new sessions by boxctl fleet cordon.", func(n *seen) float64 { return float64(one(n.cordon != nil)) })
+	gauge("sessions", "Sessions on the node.", func(n *seen) float64 { return float64(n.Sessions) })
+	gauge("sessions_max", "Most sessions on the node.", func(n *seen) float64 { return float64(n.MaxSessions) })
+	gauge("sessions_waiting", "Requests for sessions that wait on the node.", func(n *seen) float64 { return float64(n.Waiting) })
+	gauge("cpus", "CPUs of the node.", func(n *seen) float64 { return float64(n.CPUs) })
+	gauge("cpus_reserved", "CPUs reserved by limits of sessions.", func(n *seen) float64 { return n.CPUsReserved })
+	gauge("memory_bytes", "Memory of the node.", func(n *seen) float64 { return float64(n.Memory) })
+	gauge("memory_available_bytes", "Memory of the node that is available.", func(n *seen) float64 { return float64(n.MemoryAvailable) })
+	gauge("memory_reserved_bytes", "Memory reserved by limits of sessions.", func(n *seen) float64 { return float64(n.MemoryReserved) })
+	gauge("disk_bytes", "Disk of boxes.", func(n *seen) float64 { return float64(n.Disk) })
+	gauge("disk_available_bytes", "Disk of boxes that is available.", func(n *seen) float64 { return float64(n.DiskAvailable) })
+	gauge("pids", "Processes and threads that the kernel of the node allows.", func(n *seen) float64 { return float64(n.Pids) })
+	gauge("pids_used", "Processes and threads on the node.", func(n *seen) float64 { return float64(n.PidsUsed) })
+	gauge("id_ranges", "Ranges of ids for boxes, one for each box.", func(n *seen) float64 { return float64(n.IDRanges) })
+	gauge("id_ranges_used", "Ranges of ids that boxes have.", func(n *seen) float64 { return float64(n.IDRangesUsed) })
+	gauge("pressure_cpu_percent", "Share of time in which programs waited for a CPU (PSI, 10 s).", func(n *seen) float64 { return n.Pressure.CPU })
+	gauge("pressure_memory_percent", "Share of time in which programs waited for memory (PSI, 10 s).", func(n *seen) float64 { return n.Pressure.Memory })
+	gauge("pressure_io_percent", "Share of time in which programs waited for the disk (PSI, 10 s).", func(n *seen) float64 { return n.Pressure.IO })
+	gauge("streams", "Connections of gateways to the boxd of the node.", func(n *seen) float64 { return float64(n.Agent.Streams) })
+	counter("announcements_failed_total", "Announcements that the agent could not make, since it was started.", func(n *seen) float64 { return float64(n.Agent.Failed) })
+	counter("fence_refusals_total", "Claims that the agent refused since it knew of a later one, since it was started.", func(n *seen) float64 { return float64(n.Agent.Refused) })
+	counter("sessions_given_up_total", "Sessions that the agent ended since they were claimed elsewhere or given up, since it was started.", func(n *seen) float64 { return float64(n.Agent.GivenUp) })
+	return s
+}
+
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// Describe lists the metrics.
+func (s *snapshot) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{s.build, s.connected, s.reconnects, s.ready, s.waiting, s.most, s.nodes} {
+		to <- d
+	}
+	for _, m := range s.node {
+		to <- m.desc
+	}
+}
+
+// Collect tells how things are.
+func (s *snapshot) Collect(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v int, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	g := s.g
+	gauge(s.build, 1, g.cfg.Version)
+	gauge(s.connected, one(g.nc.IsConnected()))
+	to <- prometheus.MustNewConstMetric(s.reconnects, prometheus.CounterValue, float64(g.nc.Stats().Reconnects))
+	_, _, err := g.table()
+	gauge(s.ready, one(err == nil))
+	gauge(s.waiting, g.queue.len())
+	gauge(s.most, maxWaiting)
+	states := map[string]int{NodeReady: 0, NodeOff: 0, NodeFails: 0, NodeLost: 0}
+	for _, n := range g.known() {
+		if _, ok := states[n.State]; ok { // another version may have others
+			states[n.State]++
+		}
+		for _, m := range s.node {
+			to <- prometheus.MustNewConstMetric(m.desc, m.kind, m.of(&n), n.Name)
+		}
+	}
+	for state, n := range states {
+		gauge(s.nodes, n, state)
+	}
+}

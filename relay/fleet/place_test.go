@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+func nodeOf(name string, change func(*api.FleetNode)) seen {
+	n := api.FleetNode{Name: name, State: NodeReady, CPUs: 8, Memory: 32 << 30, MemoryAvailable: 32 << 30, MaxSessions: 256}
+	if change != nil {
+		change(&n)
+	}
+	return seen{FleetNode: n}
+}
+
+func names(list []seen) (all []string) {
+	for i := range list {
+		all = append(all, list[i].Name)
+	}
+	return all
+}
+
+func TestOnlyNodesThatCanAreAsked(t *testing.T) {
+	t.Parallel()
+	nodes := []seen{
+		nodeOf("off", func(n *api.FleetNode) { n.State = NodeOff }),
+		nodeOf("full", func(n *api.FleetNode) { n.Sessions = 256 }),
+		nodeOf("ids", func(n *api.FleetNode) { n.IDRanges, n.IDRangesUsed = 4, 4 }),
+		nodeOf("pids", func(n *api.FleetNode) { n.Pids, n.PidsUsed = 1000, 1000 }),
+		nodeOf("west", func(n *api.FleetNode) { n.Labels = map[string]string{"zone": "west"} }),
+		nodeOf("net", func(n *api.FleetNode) {
+			n.Labels, n.Capabilities = map[string]string{"zone": "west"}, []string{"network"}
+		}),
+	}
+	for want, p := range map[string]*Placement{
+		"net west": {}, "net": {Can: []string{"network"}}, "west": {Node: "west", Requires: map[string]string{"zone": "west"}}, "": {Requires: map[string]string{"zone": "east"}},
+	} {
+		list, none := choose(p, nodes, "", nil)
+		got := names(list)
+		if len(got) != len(strings.Fields(want)) || (want == "") != (none != "") {
+			t.Errorf("%+v: %v, %q", p, got, none)
+		}
+		for _, name := range got {
+			if !strings.Contains(want, name) {
+				t.Errorf("%+v: %v", p, got)
+			}
+		}
+	}
+	for node, why := range map[string]string{"ids": "all its 4 ranges of ids are taken", "pids": "it has 1000 processes and threads"} {
+		if _, none := choose(&Placement{Node: node}, nodes, "", nil); !strings.Contains(none, node+": "+why) {
+			t.Errorf("%q does not say %q", none, why)
+		}
+	}
+	_, none := choose(&Placement{Node: "off"}, nodes, "", nil)
+	for _, part := range []string{"off: it is off", "full, ids, pids, west, net: another node is asked for"} {
+		if !strings.Contains(none, part) {
+			t.Errorf("%q does not say %q", none, part)
+		}
+	}
+}
+
+func TestWhatCountsForANode(t *testing.T) {
+	t.Parallel()
+	plain := nodeOf("plain", nil)
+	for what, c := range map[string]struct {
+		better, worse seen
+		p             Placement
+		own           map[string]int
+	}{
+		"less memory reserved": {plain, nodeOf("b", func(n *api.FleetNode) { n.MemoryReserved = 16 << 30 }), Placement{}, nil},
+		"less memory in use":   {plain, nodeOf("b", func(n *api.FleetNode) { n.MemoryAvailable = 16 << 30 }), Placement{}, nil},
+		"fewer CPUs reserved":  {plain, nodeOf("b", func(n *api.FleetNode) { n.CPUsReserved = 4 }), Placement{}, nil},
+		"fewer sessions":       {plain, nodeOf("b", func(n *api.FleetNode) { n.Sessions = 10 }), Placement{}, nil},
+		"less pressure":        {plain, nodeOf("b", func(n *api.FleetNode) { n.Pressure.IO = 20 }), Placement{}, nil},
+		"a warm box":           {nodeOf("a", func(n *api.FleetNode) { n.Warm = []string{"default"} }), plain, Placement{}, nil},
+		"a label":              {nodeOf("a", func(n *api.FleetNode) { n.Labels = map[string]string{"disk": "ssd"} }), plain, Placement{Prefers: map[string]string{"disk": "ssd"}}, nil},
+		"none of the owner's":  {plain, nodeOf("b", nil), Placement{Spread: true}, map[string]int{"b": 1}},
+	} {
+		for range 8 {
+			if list, _ := choose(&c.p, []seen{c.worse, c.better}, "", c.own); list[0].Name != c.better.Name {
+				t.Errorf("%s: %v", what, names(list))
+			}
+		}
+	}
+}
+
+// spreadOf places sessions on nodes, and returns how much more memory the fullest has reserved than all on average.
+func spreadOf(pick func([]seen) *seen) float64 {
+	const nodes, sessions = 200, 10000
+	list := make([]seen, nodes)
+	for i := range list {
+		list[i] = nodeOf(fmt.Sprint("n", i), nil)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	var all, most uint64
+	for range sessions {
+		size := uint64(64+r.IntN(448)) << 20
+		n := pick(list)
+		n.MemoryReserved += size
+		n.Sessions++
+		all, most = all+size, max(most, n.MemoryReserved)
+	}
+	return float64(most) / (float64(all) / nodes)
+}
+
+// The best of four drawn at random comes near to the best of all, with which gateways that know the same would all choose the
+// same node.
+func TestTheBestOfAFewIsNearlyTheBest(t *testing.T) {
+	t.Parallel()
+	by := func(list, ask []seen) *seen {
+		for i := range list {
+			if list[i].Name == ask[0].Name {
+				return &list[i]
+			}
+		}
+		return nil
+	}
+	drawn := spreadOf(func(list []seen) *seen {
+		ask, _ := choose(&Placement{}, list, "", nil)
+		return by(list, ask)
+	})
+	random := spreadOf(func(list []seen) *seen { return &list[rand.IntN(len(list))] })
+	best := spreadOf(func(list []seen) *seen {
+		at := 0
+		for i := range list {
+			if (&Placement{}).score(&list[i], "", 0) < (&Placement{}).score(&list[at], "", 0) {
+				at = i
+			}
+		}
+		return &list[at]
+	})
+	t.Logf("the fullest of 200 nodes has %.2f times the average; at random %.2f, by the best of all %.2f", drawn, random, best)
+	if drawn > 1.15 || drawn > random {
+		t.Errorf("the fullest node has %.2f times the average, at random %.2f", drawn, random)
+	}
+}
+
+// A generation is on disk before it counts, and a lower one is refused for ever.
+func TestANodeRemembersTheHighestGeneration(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "fences")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	open := func() *fences {
+		t.Helper()
+		dir, err := os.OpenRoot(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := openFences(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	raise := func(f *fences, generation uint64, want bool, highest uint64) {
+		t.Helper()
+		if ok, high, err := f.raise("ci", "s", generation, "b"); err != nil || ok != want || high != highest {
+			t.Errorf("generation %d: %v, %d, %v", generation, ok, high, err)
+		}
+	}
+	f := open()
+	raise(f, 3, true, 3)
+	raise(f, 3, false, 3)
+	f.close()
+	f = open()
+	raise(f, 2, false, 3)
+	raise(f, 4, true, 4)
+	if ok, _, err := f.raise("other", "s", 1, "b"); !ok || err != nil {
+		t.Errorf("of another owner: %v, %v", ok, err)
+	}
+	key := claimKey("ci", "s")
+	if err := f.change(key, 3, func(h *held) { h.Ended = true }); err != nil || f.all[key].Ended {
+		t.Errorf("what is said of an earlier generation counts: %+v, %v", f.all[key], err)
+	}
+	if err := f.change(key, 4, func(h *held) { h.Ended = true }); err != nil {
+		t.Error(err)
+	}
+	f.close()
+	f = open()
+	defer f.close()
+	if live, err := f.list(); err != nil || len(live) != 1 || !f.all[key].Ended {
+		t.Errorf("%+v, %v", live, err)
+	}
+	raise(f, 4, false, 4) // it has ended, and is remembered
+	// Without what it remembers a node could have what another has: it does not start.
+	if err := os.WriteFile(filepath.Join(path, key+fenceSuffix), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if _, err := openFences(dir); err == nil {
+		t.Error("a damaged record is passed over")
+	}
+}
+
+// However many sessions come and go between two announcements, so many are remembered and no more.
+func TestANodeForgetsTheOldestGenerations(t *testing.T) {
+	t.Parallel()
+	dir, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := openFences(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	begin := time.Now()
+	for i := range maxEnded + 20 {
+		f.all[claimKey("ci", strconv.Itoa(i))] = held{Owner: "ci", Generation: 1, Ended: true, Since: begin.Add(time.Duration(i))}
+	}
+	if _, _, err := f.raise("ci", "live", 1, "b"); err != nil {
+		t.Fatal(err)
+	}
+	live, err := f.list()
+	if _, there := live[claimKey("ci", "live")]; err != nil || len(live) != 1 || !there {
+		t.Fatalf("%v, %v", live, err)
+	}
+	if len(f.all) != maxEnded+1 {
+		t.Fatalf("%d are remembered", len(f.all))
+	}
+	for i := range 20 {
+		if _, there := f.all[claimKey("ci", strconv.Itoa(i))]; there {
+			t.Errorf("%d is remembered", i)
+		}
+	}
+}
+
+// Of each caller the first that wait try again, whatever others wait for, and nobody takes all the places.
+func TestWhoWaitsKeepsNobodyElseWaiting(t *testing.T) {
+	t.Parallel()
+	q := &queue{}
+	var greedy []*ticket
+	for range maxOwn {
+		greedy = append(greedy, q.enter("greedy"))
+	}
+	if q.enter("greedy") != nil {
+		t.Error("one caller has more places than it may")
+	}
+	other := q.enter("other")
+	if other == nil || !q.tries(other) {
+		t.Fatal("another does not try")
+	}
+	if q.place(other) != maxOwn+1 || q.len() != maxOwn+1 {
+		t.Errorf("place %d of %d", q.place(other), q.len())
+	}
+	for i, g := range greedy {
+		if q.tries(g) != (i < trying) {
+			t.Errorf("number %d of one caller tries: %v", i, q.tries(g))
+		}
+	}
+	q.leave(greedy[1])
+	if !q.tries(greedy[trying]) || q.tries(greedy[trying+1]) {
+		t.Error("the next does not try in the place of one that has left")
+	}
+	for i := maxOwn; i < maxWaiting; i++ {
+		q.enter(strconv.Itoa(i))
+	}
+	if q.enter("last") != nil || q.len() != maxWaiting {
+		t.Errorf("%d wait", q.len())
+	}
+}
+
+// A node tells its sessions in pages. A gateway has them all, and gives up on a node whose list has no end.
+func TestAListOfANodeIsWhole(t *testing.T) {
+	t.Parallel()
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	endless, asked := false, 0
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		after := r.URL.Query().Get("after")
+		switch {
+		case r.URL.Query().Get("label") != "a=b c":
+			http.Error(w, "what was asked for is lost", http.StatusInternalServerError)
+		case endless:
+			fmt.Fprintf(w, `{"sessions":[],"next":"%d.x"}`, asked)
+		case after == "":
+			fmt.Fprint(w, `{"sessions":[{"id":"one"},{"id":"two"}],"next":"2.two & more"}`)
+		case after == "2.two & more":
+			fmt.Fprint(w, `{"sessions":[{"id":"three"}]}`)
+		default:
+			http.Error(w, after, http.StatusInternalServerError)
+		}
+	}))
+	t.Cleanup(node.Close)
+	g := &Gateway{cfg: GatewayConfig{Name: "main", Key: key}, transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, node.Listener.Addr().String())
+	}}}
+	t.Cleanup(g.transport.CloseIdleConnections)
+	c := &call{r: httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/sessions?label=a%3Db+c", nil)}
+	n := nodeOf("n1", nil)
+	all, err := g.sessionsOf(c, &n)
+	if err != nil || len(all) != 3 || all[2]["id"] != "three" || all[2]["node"] != "n1" {
+		t.Errorf("%v, %v", all, err)
+	}
+	endless, asked = true, 0
+	if all, err := g.sessionsOf(c, &n); err == nil || asked != maxPages {
+		t.Errorf("%d sessions, %v, after %d pages", len(all), err, asked)
+	}
+}
+
+// Only so many of those who wait ask nodes at once: each may ask all of them.
+func TestWhoWaitsTakesTurns(t *testing.T) {
+	t.Parallel()
+	r := &reservation{g: &Gateway{nodes: map[string]*seen{}, turns: make(chan struct{}, 1)}}
+	r.g.turns <- struct{}{}
+	over, end := context.WithCancel(t.Context())
+	end()
+	if done, err := r.again(over); done || err != nil {
+		t.Errorf("without a turn: %v, %v", done, err)
+	}
+	<-r.g.turns
+	if _, err := r.again(t.Context()); err == nil { // there is no fleet to ask
+		t.Error("with a turn it does not ask")
+	}
+	if len(r.g.turns) != 0 {
+		t.Error("the turn is not given back")
+	}
+}

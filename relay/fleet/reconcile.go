@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// startingFor is how long a node may take to have a session that it was asked for.
+const startingFor = 2 * time.Minute
+
+// readAnyway is after how many announcements a claim is read of which nothing was told: nobody promises that all is told.
+const readAnyway = 15
+
+// reconcile makes the sessions of this node and the claims agree: whose claim is gone or another's ends here, whose claim was
+// lost is found, and a bucket that is new has its claims again.
+func (a *Agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket string, sessions []api.Session) error {
+	live := map[string]bool{}
+	for i := range sessions {
+		live[claimKey(sessions[i].Owner, sessions[i].ID)] = true
+	}
+	all, err := a.fences.list()
+	if err != nil {
+		return err
+	}
+	a.round++
+	for i, key := range slices.Sorted(maps.Keys(all)) {
+		h := all[key]
+		if live[key] && h.Bucket == bucket && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
+			continue // as before
+		}
+		if err := a.reconcileOne(ctx, claims, bucket, key, &h, live[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, lives bool) error {
+	claim, err := getClaim(ctx, claims, key)
+	if err != nil {
+		return err
+	}
+	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation
+	young := time.Since(h.Since) < startingFor
+	switch {
+	case !lives && mine && (claim.State != ClaimStarting || !young): // it has ended, or was never made
+		if lives, err := a.lives(ctx, h); err != nil || lives { // it was made after boxd had listed its sessions
+			return err
+		}
+		if err := claims.Delete(ctx, key, jetstream.LastRevision(claim.revision)); err != nil && !conflict(err) {
+			return fmt.Errorf("give the claim of %s up: %w", h.ID, err)
+		}
+		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
+	case !lives && (mine || young):
+		return nil // it may be about to be made
+	case !lives:
+		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
+	case mine && claim.State != ClaimLive:
+		next := *claim
+		next.State, next.Since, next.Reason = ClaimLive, time.Now(), ""
+		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
+			return err
+		}
+		if claim.State == ClaimLost {
+			a.log.Info("a session that was lost is found", "session", h.ID, "owner", h.Owner)
+		}
+	case mine:
+	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
+		if _, err := putClaim(ctx, claims, &Claim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: ClaimLive, Since: time.Now()}, key: key}); err != nil {
+			if conflict(err) {
+				return nil // somebody has claimed it: it is looked at again
+			}
+			return err
+		}
+	default:
+		return a.giveUp(ctx, key, h, claim)
+	}
+	return a.fences.change(key, h.Generation, func(h *held) { h.Bucket = bucket })
+}
+
+// lives asks boxd for one session.
+func (a *Agent) lives(ctx context.Context, h *held) (bool, error) {
+	boxd := client.New(a.cfg.Socket)
+	defer boxd.Close()
+	boxd.Owner = h.Owner
+	_, err := boxd.Session(ctx, h.ID)
+	if errors.Is(err, client.NotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask for session %s of %s: %w", h.ID, h.Owner, err)
+	}
+	return true, nil
+}
+
+// giveUp ends a session that is no longer this node's.
+func (a *Agent) giveUp(ctx context.Context, key string, h *held, claim *Claim) error {
+	why := "its claim was given up"
+	if claim != nil {
+		why = fmt.Sprintf("node %s has claimed it (generation %d after %d)", claim.Node, claim.Generation, h.Generation)
+	}
+	switch ok, err := a.ofFleet(ctx, h.Owner); {
+	case err != nil:
+		return err
+	case !ok:
+		a.log.Warn("a session stays that is claimed elsewhere, since box.toml lets no gateway speak for its owner", "session", h.ID, "owner", h.Owner)
+		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
+	}
+	a.log.Warn("a session ends, since it is no longer this node's", "session", h.ID, "owner", h.Owner, "reason", why)
+	boxd := client.New(a.cfg.Socket)
+	defer boxd.Close()
+	boxd.Owner = h.Owner
+	if err := boxd.DeleteSession(ctx, h.ID); err != nil && !errors.Is(err, client.NotFound) {
+		return fmt.Errorf("end session %s of %s: %w", h.ID, h.Owner, err)
+	}
+	a.gaveUp.Add(1)
+	return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
+}
+
+// getClaim reads a claim; nil: there is none.
+func getClaim(ctx context.Context, claims jetstream.KeyValue, key string) (*Claim, error) {
+	entry, err := claims.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, nil //nolint:nilnil // there is none, and nothing has failed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a claim: %w", err)
+	}
+	return readClaim(entry)
+}
+
+func readClaim(entry jetstream.KeyValueEntry) (*Claim, error) {
+	c := &Claim{}
+	if err := json.Unmarshal(entry.Value(), c); err != nil {
+		return nil, fmt.Errorf("claim %s: %w", entry.Key(), err)
+	}
+	c.key, c.revision = entry.Key(), entry.Revision()
+	return c, nil
+}
+
+// putClaim writes a claim if it has not changed since it was read; a claim without a revision must not be there.
+func putClaim(ctx context.Context, claims jetstream.KeyValue, c *Claim) (revision uint64, err error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return 0, err
+	}
+	if c.revision == 0 {
+		revision, err = claims.Create(ctx, c.key, data)
+	} else {
+		revision, err = claims.Update(ctx, c.key, data, c.revision)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("claim %s: %w", c.ID, err)
+	}
+	return revision, nil
+}
+
+// conflict reports whether somebody has been faster.
+func conflict(err error) bool {
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.Is(err, jetstream.ErrKeyRevisionMismatch)
+}

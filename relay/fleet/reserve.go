@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/fleet/stream"
+)
+
+// Bounds of waiting for room.
+const (
+	maxWaiting  = 1024
+	maxOwn      = 256 // of these, of one caller
+	usualWait   = 10 * time.Second
+	longestWait = time.Hour
+	retryEvery  = 500 * time.Millisecond
+	retries     = 16 // at once, of all callers: each may ask every node
+	trying      = 4  // of those of a caller who wait, the first, try again: the others would only be in their way
+)
+
+// queue is who waits for room, in the order they came.
+type queue struct {
+	mu   sync.Mutex
+	list []*ticket
+}
+
+// ticket is one of them.
+type ticket struct{ caller string }
+
+// enter takes a place at the end; nil: there is none.
+func (q *queue) enter(caller string) *ticket {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t := &ticket{caller}
+	if len(q.list) >= maxWaiting || q.ownLocked(t) >= maxOwn {
+		return nil
+	}
+	q.list = append(q.list, t)
+	return t
+}
+
+// tries reports whether a ticket is among the first of its caller. What one caller waits for may never come, and is to keep no
+// other from what is there.
+func (q *queue) tries(t *ticket) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ownLocked(t) < trying
+}
+
+// ownLocked is how many of its caller are before a ticket; one that has no place is behind all.
+func (q *queue) ownLocked(t *ticket) (n int) {
+	for _, other := range q.list {
+		if other == t {
+			break
+		}
+		if other.caller == t.caller {
+			n++
+		}
+	}
+	return n
+}
+
+// place is that of a ticket, 1 for the first.
+func (q *queue) place(t *ticket) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Index(q.list, t) + 1
+}
+
+func (q *queue) leave(t *ticket) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list = slices.DeleteFunc(q.list, func(other *ticket) bool { return other == t })
+}
+
+// len is how many wait.
+func (q *queue) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.list)
+}
+
+// claim claims a session for one node after another until one has it. Where it is claimed already, that node answers.
+func (g *Gateway) claim(c *call, place *Placement, want *wanted, fields map[string]json.RawMessage) error {
+	claims, bucket, err := g.table()
+	if err != nil {
+		return err
+	}
+	r := &reservation{g: g, c: c, claims: claims, bucket: bucket, place: place, want: want, key: claimKey(c.pass.Name, want.ID)}
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	defer cancel()
+	if r.claim, err = getClaim(ctx, claims, r.key); err != nil {
+		return unread(err)
+	}
+	if b := r.claim; b != nil {
+		switch {
+		case b.State == ClaimLost:
+			return lost(b)
+		case b.State == ClaimLive || g.young(b):
+			if b.State == ClaimStarting { // by a gateway that may have died before it told the node
+				if err := g.remind(ctx, b, bucket); err != nil {
+					return err
+				}
+			}
+			body, err := json.Marshal(fields)
+			if err != nil {
+				return err
+			}
+			c.setBody(body) // its node has it, or says how it differs
+			return g.pass(c, b.Node, nil)
+		}
+	}
+	fields = maps.Clone(fields)
+	fields["wait"] = json.RawMessage(`"0s"`) // a node that is full says so at once, and the next is asked
+	if r.body, err = json.Marshal(fields); err != nil {
+		return err
+	}
+	began := time.Now()
+	err = r.run()
+	g.metrics.claimed(r.placed, err, time.Since(began))
+	return err
+}
+
+// start is a claim that is starting, as another gateway has left it.
+type start struct {
+	revision uint64
+	seen     time.Time // first
+}
+
+// maxStarts bounds how many of these a gateway remembers.
+const maxStarts = 1 << 14
+
+// young reports whether a session may still be made for a claim that is starting. The time in it is of another's clock, which may
+// be hours off: this gateway counts from when it has seen the claim first.
+func (g *Gateway) young(claim *Claim) bool {
+	now := g.now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s, ok := g.starts[claim.key]; ok && s.revision == claim.revision {
+		return now.Sub(s.seen) < startingFor
+	}
+	if len(g.starts) >= maxStarts {
+		maps.DeleteFunc(g.starts, func(_ string, s start) bool { return now.Sub(s.seen) >= startingFor })
+	}
+	if len(g.starts) < maxStarts {
+		g.starts[claim.key] = start{claim.revision, now}
+	}
+	return true
+}
+
+// remind has a node remember the generation of its claim: it looks after no session of which it does not know one.
+func (g *Gateway) remind(ctx context.Context, claim *Claim, bucket string) error {
+	var answer fenced
+	err := request(ctx, g.nc, claim.Node, "fence", &fence{Owner: claim.Owner, ID: claim.ID, Generation: claim.Generation, Bucket: bucket}, &answer)
+	switch {
+	case err == nil && answer.Error != "":
+		err = errors.New(answer.Error)
+	case err == nil && !answer.OK && answer.Highest != claim.Generation:
+		err = fmt.Errorf("it has a later generation of session %s", fault.Show(claim.ID))
+	}
+	if err != nil {
+		return unreached(claim.Node, err)
+	}
+	return nil
+}
+
+// reservation is a request for a session on its way to a node.
+type reservation struct {
+	g      *Gateway
+	c      *call
+	claims jetstream.KeyValue
+	bucket string // that claims is
+	place  *Placement
+	want   *wanted
+	key    string
+	claim  *Claim // as it is in the bucket; nil: there is none
+	body   []byte
+	why    string // nobody has taken it so far
+	placed bool   // a node has it
+}
+
+// run asks nodes until one has answered for good, or the time to wait is over.
+func (r *reservation) run() error {
+	wait := usualWait
+	if r.want.Wait != nil {
+		wait = min(max(time.Duration(*r.want.Wait), 0), longestWait)
+	}
+	ctx, cancel := context.WithTimeout(r.c.r.Context(), wait)
+	defer cancel()
+	var t *ticket
+	defer func() {
+		if t != nil {
+			r.g.queue.leave(t)
+		}
+	}()
+	for {
+		var done bool
+		var err error
+		switch {
+		case t == nil:
+			done, err = r.round()
+		case r.g.queue.tries(t):
+			done, err = r.again(ctx)
+		}
+		if done || err != nil {
+			return err
+		}
+		if t == nil {
+			if t = r.g.queue.enter(r.c.pass.Name); t == nil {
+				return full(fmt.Sprintf("%d wait already, of which one caller may have %d, and %s", r.g.queue.len(), maxOwn, r.why))
+			}
+		}
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+			return fault.Errorf(fault.Exhausted, "no node can take the session within %v (place %d of %d in the queue): %s", wait, r.g.queue.place(t), r.g.queue.len(), r.why).
+				WithHint("GET /v1/fleet/nodes says what each has; wait for longer, or ask for less")
+		}
+	}
+}
+
+// again is round for one that waits. Whoever comes first has the next turn.
+func (r *reservation) again(ctx context.Context) (done bool, err error) {
+	select {
+	case r.g.turns <- struct{}{}:
+		defer func() { <-r.g.turns }()
+		return r.round() //nolint:contextcheck // the request has its own
+	case <-ctx.Done():
+		return false, nil
+	}
+}
+
+// round asks each node that could have it. done: one has answered.
+func (r *reservation) round() (done bool, err error) {
+	nodes := r.g.known()
+	_, bucket, err := r.g.table()
+	if err != nil {
+		return false, err
+	}
+	for i := range nodes {
+		if n := &nodes[i]; n.State == NodeReady && n.Claims != bucket { // it may have what would be claimed
+			r.why = fmt.Sprintf("node %s has not said yet which sessions it has, since the bucket of claims is new", n.Name)
+			return false, nil
+		}
+	}
+	own, err := r.own()
+	if err != nil {
+		return false, err
+	}
+	list, none := choose(r.place, nodes, r.want.Profile, own)
+	r.why = none
+	var refused []string
+	for i := range list {
+		done, why, err := r.ask(&list[i])
+		if done || err != nil {
+			return done, err
+		}
+		r.g.metrics.refusals.WithLabelValues(list[i].Name).Inc()
+		refused = append(refused, list[i].Name+": "+why)
+		r.why = strings.Join(refused, "; ")
+	}
+	return false, r.giveUp() // meanwhile it is nobody's
+}
+
+// own counts the caller's sessions on each node, where that matters.
+func (r *reservation) own() (map[string]int, error) {
+	if !r.place.Spread {
+		return nil, nil //nolint:nilnil // nobody asks
+	}
+	ctx, cancel := context.WithTimeout(r.c.r.Context(), requestPatience)
+	defer cancel()
+	all, err := listClaims(ctx, r.claims)
+	if err != nil {
+		return nil, unread(err)
+	}
+	own := map[string]int{}
+	for _, c := range all {
+		if c.Owner == r.c.pass.Name {
+			own[c.Node]++
+		}
+	}
+	return own, nil
+}
+
+// ask claims the session for a node, has the node remember that, and asks it for the session.
+func (r *reservation) ask(n *seen) (done bool, why string, err error) {
+	if err := r.put(n.Name, 1); err != nil {
+		return false, "", err
+	}
+	for range 2 { // a node that has had it in a later generation says which
+		ctx, cancel := context.WithTimeout(r.c.r.Context(), requestPatience)
+		var answer fenced
+		err := request(ctx, r.g.nc, n.Name, "fence", &fence{Owner: r.claim.Owner, ID: r.claim.ID, Generation: r.claim.Generation, Bucket: r.bucket}, &answer)
+		cancel()
+		switch {
+		case err != nil:
+			return false, err.Error(), nil //nolint:nilerr // it is why the next is asked
+		case answer.Error != "":
+			return false, answer.Error, nil
+		case answer.OK:
+			return r.make(n)
+		}
+		if err := r.put(n.Name, answer.Highest+1); err != nil {
+			return false, "", err
+		}
+	}
+	return false, "it has a later generation of the session", nil
+}
+
+// put claims the session for a node, in a generation that is at least so high.
+func (r *reservation) put(node string, least uint64) error {
+	next := Claim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: ClaimStarting, Since: time.Now()}, key: r.key}
+	if r.claim != nil {
+		next.revision, next.Generation = r.claim.revision, max(least, r.claim.Generation+1)
+	}
+	return r.store(&next)
+}
+
+func (r *reservation) store(next *Claim) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), requestPatience)
+	defer cancel()
+	next.revision, err = putClaim(ctx, r.claims, next)
+	switch {
+	case conflict(err):
+		return fault.Errorf(fault.Conflict, "session %s is being made by another request", fault.Show(next.ID)).WithHint("send the request again: it gets that session")
+	case err != nil:
+		return fault.Errorf(fault.Unavailable, "the session cannot be claimed: %w", err).WithHint("try again: NATS JetStream may be choosing a leader")
+	}
+	r.claim = next
+	return nil
+}
+
+// make asks the node for the session.
+func (r *reservation) make(n *seen) (done bool, why string, err error) {
+	resp, err := r.g.ask(r.c, n, http.MethodPost, "/v1/sessions", r.body)
+	refused := &nodeRefusal{}
+	switch {
+	case errors.Is(err, stream.ErrNobody):
+		return false, "it cannot be reached", nil
+	case errors.As(err, &refused):
+		return false, "it does not accept this gateway: " + refused.detail, nil
+	case err != nil: // it may have it, or not: the node will tell
+		return false, "", unreached(n.Name, err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 16*maxRequest))
+	if err != nil {
+		return false, "", unreached(n.Name, err)
+	}
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		resp.Body = io.NopCloser(bytes.NewReader(data))
+		return false, asFault(resp).Error(), nil
+	case http.StatusCreated, http.StatusOK:
+		r.placed = true
+		next := *r.claim
+		next.State, next.Since = ClaimLive, time.Now()
+		if err := r.store(&next); err != nil {
+			r.g.log.Warn("a session is there, and its node will say so", "session", next.ID, "error", err)
+		}
+	default:
+		if err := r.giveUp(); err != nil {
+			return false, "", err
+		}
+	}
+	for name, values := range resp.Header {
+		if name != "Connection" && name != "X-Request-Id" {
+			r.c.w.Header()[name] = values
+		}
+	}
+	r.c.w.Header().Set(nodeHeader, n.Name)
+	r.c.w.WriteHeader(resp.StatusCode)
+	_, _ = r.c.w.Write(data) // who has hung up needs no answer
+	return true, "", nil
+}
+
+// giveUp removes the claim: no node has it.
+func (r *reservation) giveUp() error {
+	if r.claim == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), requestPatience)
+	defer cancel()
+	err := r.g.drop(ctx, r.claim)
+	r.claim = nil
+	return err
+}
+
+// drop removes a claim, unless it has changed.
+func (g *Gateway) drop(ctx context.Context, claim *Claim) error {
+	claims, _, err := g.table()
+	if err != nil {
+		return err
+	}
+	switch err := claims.Delete(ctx, claim.key, jetstream.LastRevision(claim.revision)); {
+	case conflict(err):
+		return fault.Errorf(fault.Conflict, "the claim of session %s has changed meanwhile", fault.Show(claim.ID)).WithHint("try again")
+	case err != nil:
+		return fault.Errorf(fault.Unavailable, "the claim of session %s cannot be given up: %w", fault.Show(claim.ID), err).WithHint("try again: NATS JetStream may be choosing a leader")
+	}
+	return nil
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/conns"
+	"github.com/boxd-dev/boxd/relay/fleet/stream"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// nodeHeader names the node that a request is for, where nothing else says so.
+const nodeHeader = "Boxd-Node"
+
+// mcpHeader is the id of an MCP session. A node has made it; the gateway writes the node's name before it.
+const mcpHeader = "Mcp-Session-Id"
+
+// call is a request on its way through.
+type call struct {
+	w    http.ResponseWriter
+	r    *http.Request
+	pass access.Pass
+}
+
+// ServeHTTP answers a request.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := trace.New(r.Header.Get("X-Request-Id"), r.Header.Get("Traceparent")).ID
+	r.Header.Set("X-Request-Id", id)
+	w.Header().Set("X-Request-Id", id)
+	switch r.URL.Path {
+	case "/healthz":
+		reply(w, http.StatusOK, api.Health{Status: "ok"})
+		return
+	case "/readyz":
+		if _, _, err := g.table(); err != nil {
+			fail(w, err)
+			return
+		}
+		reply(w, http.StatusOK, api.Health{Status: "ok"})
+		return
+	}
+	shown := slices.Clone(r.Header.Values("Authorization")) // the header is changed on its way to a node
+	identify := func() (access.Pass, error) {
+		return g.cfg.Gate.Identify(&access.Peer{TLS: r.TLS != nil, Certificates: access.Shown(r.TLS)}, shown)
+	}
+	var pass access.Pass
+	var err error
+	if r.TLS != nil {
+		err = access.SameOrigin(r.Header.Values("Origin"), r.Host)
+	}
+	if err == nil {
+		pass, err = identify()
+	}
+	if err == nil && (pass.Anonymous() || pass.Role == 0) {
+		err = g.cfg.Gate.Unknown()
+	}
+	if err == nil {
+		err = conns.Identify(r.Context(), pass.Name)
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	ctx, leave := g.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
+		again, err := identify()
+		if err == nil && again.Name != pass.Name {
+			err = g.cfg.Gate.Unknown()
+		}
+		return again.Until, err
+	})
+	defer leave()
+	c := &call{w, r.WithContext(ctx), pass}
+	if err := g.route(c); err != nil { //nolint:contextcheck // the call has its request, and that its context
+		fail(w, err)
+	}
+}
+
+// route finds out where a request belongs.
+func (g *Gateway) route(c *call) error {
+	path := strings.Split(strings.TrimPrefix(c.r.URL.EscapedPath(), "/"), "/")
+	switch {
+	case len(path) >= 2 && path[0] == "v1" && path[1] == "fleet":
+		return g.manage(c, path[2:])
+	case c.r.Header.Get(nodeHeader) != "":
+		return g.pass(c, c.r.Header.Get(nodeHeader), nil)
+	case len(path) == 2 && path[0] == "v1" && path[1] == "sessions" && c.r.Method == http.MethodPost:
+		return g.create(c)
+	case len(path) == 2 && path[0] == "v1" && path[1] == "sessions":
+		return g.list(c)
+	case len(path) > 2 && path[0] == "v1" && path[1] == "sessions":
+		id, err := url.PathUnescape(path[2])
+		if err != nil {
+			return fault.Field("path", c.r.URL.EscapedPath(), "percent-encoded")
+		}
+		return g.session(c, id, len(path) == 3)
+	case len(path) >= 2 && path[0] == "v1" && path[1] == "exec":
+		return g.once(c)
+	case path[0] == "mcp":
+		return g.mcp(c)
+	case c.r.Method == http.MethodGet && c.r.URL.Path == "/metrics":
+		if err := c.may("GET /metrics", access.Viewer); err != nil {
+			return err
+		}
+		g.metrics.handler.ServeHTTP(c.w, c.r)
+		return nil
+	}
+	return fault.Errorf(fault.Unsupported, "a gateway does not answer %s %s for the whole fleet", c.r.Method, fault.Show(c.r.URL.Path)).
+		WithHint("name a node with the header %s; GET /v1/fleet/nodes has them", nodeHeader)
+}
+
+// owner is whose sessions a request is about. What a claim says is answered without a node, so whoever may not see sessions of
+// others is refused here as there, whether there is such a session or not.
+func (c *call) owner() (string, error) {
+	owner := cmp.Or(c.r.URL.Query().Get("owner"), c.pass.Name)
+	if owner != c.pass.Name && !c.pass.Is(access.Operator) {
+		return "", fault.Field("owner", owner, c.pass.Name+", or left out").Of(fault.Denied).
+			WithText("permission denied: to use boxes of %s needs the %s role, you have %q (%s)", fault.Show(owner), access.Operator, c.pass.Role, c.pass.Rule)
+	}
+	return owner, nil
+}
+
+// may refuses a caller what no node is asked for that would refuse it.
+func (c *call) may(route string, least access.Role) error {
+	switch {
+	case !c.pass.Allows(route):
+		return fault.Errorf(fault.Denied, "permission denied: the token %s does not allow this route", fault.Show(c.pass.Token)).WithHint("the operator can add the route to the token in the tokens file")
+	case !c.pass.Is(least):
+		return fault.Field("role", c.pass.Role.String(), least.String()+" or more").Of(fault.Denied).WithText("permission denied: this needs the %s role, you have %q (%s)", least, c.pass.Role, c.pass.Rule)
+	}
+	return nil
+}
+
+// session passes a request for a session on to the node that has it.
+func (g *Gateway) session(c *call, id string, itself bool) error {
+	owner, err := c.owner()
+	if err != nil {
+		return err
+	}
+	claims, _, err := g.table()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
+	defer cancel()
+	claim, err := getClaim(ctx, claims, claimKey(owner, id))
+	switch {
+	case err != nil:
+		return unread(err)
+	case claim == nil:
+		return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ps lists them")
+	}
+	remove := itself && c.r.Method == http.MethodDelete
+	if claim.State == ClaimLost {
+		if !remove {
+			return lost(claim)
+		}
+		if err := c.may("DELETE /v1/sessions/{id}", access.User); err != nil {
+			return err
+		}
+		if err := g.drop(ctx, claim); err != nil {
+			return err
+		}
+		c.w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	var then func(*http.Response)
+	if remove {
+		then = func(resp *http.Response) {
+			if resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotFound {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), requestPatience)
+				defer cancel()
+				if err := g.drop(ctx, claim); err != nil {
+					g.log.Warn("the claim of a session that was removed stays until its node sees that", "session", id, "error", err)
+				}
+			}
+		}
+	}
+	return g.pass(c, claim.Node, then)
+}
+
+// lost is the refusal of what is asked of a session that is lost.
+func lost(claim *Claim) error {
+	return fault.Errorf(fault.Conflict, "session %s is lost since %s: %s", fault.Show(claim.ID), claim.Since.UTC().Format(time.RFC3339), claim.Reason).
+		WithHint("it is back when its node is back; to give it up, remove it, then create it again")
+}
+
+// pass sends a request to a node, in the name of its caller; then sees the answer before it goes on.
+func (g *Gateway) pass(c *call, name string, then func(*http.Response)) error {
+	n, ok := g.node(name)
+	switch {
+	case !ok:
+		return fault.Errorf(fault.Unavailable, "node %s of the fleet is not known to this gateway", fault.Show(name)).WithHint("GET /v1/fleet/nodes lists them")
+	case n.lost:
+		return fault.Errorf(fault.Unavailable, "node %s is lost: %s", name, n.Reason).WithHint("GET /v1/fleet/nodes says which nodes there are")
+	}
+	var refused error
+	proxy := &httputil.ReverseProxy{
+		Transport:     g.transport,
+		FlushInterval: -1, // streams are read as they are written
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", name, "boxd"
+			p.Out.Header.Del(nodeHeader)
+			refused = g.speak(c, &n, p.Out)
+		},
+		ModifyResponse: func(resp *http.Response) error {
+			if resp.StatusCode == http.StatusUnauthorized {
+				return refusal(resp)
+			}
+			if id := resp.Header.Get(mcpHeader); id != "" {
+				resp.Header.Set(mcpHeader, name+"."+id)
+			}
+			if then != nil {
+				then(resp)
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			fail(w, unreached(name, errors.Join(refused, err)))
+		},
+	}
+	proxy.ServeHTTP(c.w, c.r)
+	return nil
+}
+
+// speak signs for whom a request is.
+func (g *Gateway) speak(c *call, n *seen, out *http.Request) error {
+	g.mu.Lock()
+	key := g.cfg.Key
+	g.mu.Unlock()
+	value, err := access.Assertion{
+		Gateway: g.cfg.Name, Node: n.Name, Principal: c.pass.Name, Role: c.pass.Role, Token: c.pass.Token, Routes: c.pass.Routes(),
+		Method: out.Method, Target: out.URL.RequestURI(),
+	}.Sign(key, time.Now().Add(n.offset))
+	if err != nil {
+		return err
+	}
+	out.Header.Set("Authorization", value)
+	return nil
+}
+
+// nodeRefusal is what a node says of the gateway, not of its caller.
+type nodeRefusal struct{ detail string }
+
+func (e *nodeRefusal) Error() string { return e.detail }
+
+func refusal(resp *http.Response) error {
+	var p api.Problem
+	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<16)).Decode(&p); err != nil {
+		return &nodeRefusal{resp.Status}
+	}
+	return &nodeRefusal{p.Detail}
+}
+
+// unreached is what a caller hears of a node that has not answered.
+func unreached(name string, err error) error {
+	if r, ok := errors.AsType[*nodeRefusal](err); ok {
+		return fault.Errorf(fault.Unavailable, "node %s does not accept this gateway: %s", name, r.detail).WithHint("[fleet.gateways] of the node's box.toml must have the key and name of this gateway")
+	}
+	if errors.Is(err, stream.ErrNobody) {
+		return fault.Errorf(fault.Unavailable, "node %s cannot be reached: %w", name, err).WithHint("GET /v1/fleet/nodes says since when")
+	}
+	return fault.Errorf(fault.Unavailable, "node %s has not answered: %w", name, err).WithHint("a program that has an id runs on: ask for it again")
+}
+
+// mcp passes a message of an MCP session on to its node. A new session is where its box is, or is placed.
+func (g *Gateway) mcp(c *call) error {
+	id := c.r.Header.Get(mcpHeader)
+	if id != "" {
+		node, rest, ok := strings.Cut(id, ".")
+		if !ok || !access.ValidNode(node) {
+			return fault.Field(mcpHeader, id, "the id of an open MCP connection").Of(fault.NotFound).WithHint("send initialize again")
+		}
+		c.r.Header.Set(mcpHeader, rest)
+		return g.pass(c, node, nil)
+	}
+	if s := c.r.URL.Query().Get("session"); s != "" {
+		return g.session(c, s, false)
+	}
+	return g.once(c)
+}
+
+// once places what leaves no session behind.
+func (g *Gateway) once(c *call) error {
+	list, reason := choose(&Placement{}, g.known(), "", nil)
+	if len(list) == 0 {
+		return full(reason)
+	}
+	return g.pass(c, list[0].Name, nil)
+}
+
+func reply(w http.ResponseWriter, code int, body any) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return
+	}
+	data = append(data, '\n')
+	w.Header().Set("Content-Type", "application/json")
+	if p, ok := body.(*api.Problem); ok {
+		w.Header().Set("Content-Type", "application/problem+json")
+		if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", "1")
+		}
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	w.WriteHeader(code)
+	_, _ = w.Write(data) // who has hung up needs no answer
+}
+
+// fail answers with the problem that an error is.
+func fail(w http.ResponseWriter, err error) {
+	kind := fault.KindOf(err)
+	status := map[fault.Kind]int{
+		fault.Internal: http.StatusInternalServerError, fault.Invalid: http.StatusBadRequest, fault.NotFound: http.StatusNotFound, fault.Conflict: http.StatusConflict,
+		fault.Denied: http.StatusForbidden, fault.Exhausted: http.StatusTooManyRequests, fault.Unsupported: http.StatusNotImplemented,
+		fault.Unavailable: http.StatusServiceUnavailable, fault.Unauthenticated: http.StatusUnauthorized,
+	}[kind]
+	p := &api.Problem{Type: api.ProblemType + kind.String(), Title: strings.ReplaceAll(kind.String(), "_", " "), Status: status, Detail: err.Error()}
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		p.Field, p.Value, p.Allowed, p.Hint = f.Field, f.Value, f.Allowed, f.Hint
+	}
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	reply(w, status, p)
+}

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Conn is a connection. CloseWrite ends what is sent and leaves the other direction open.
+type Conn struct {
+	e     *Endpoint
+	id    string
+	to    string // the subject of the other end
+	reply string // that of this end
+
+	mu   sync.Mutex
+	wake sync.Cond // on any change, or at a deadline
+	gone chan struct{}
+
+	// What is sent. out are the bytes that the other end has not acknowledged, from the offset base on.
+	out     []byte
+	base    uint64
+	room    uint64    // the offset up to which the other end has room
+	moved   time.Time // when base has changed, or all of it was sent again
+	ended   bool      // nothing will be added; the end counts as a byte
+	endSeen bool      // and is acknowledged
+	opening bool      // the other end has said nothing yet
+
+	// What is received. in are the bytes that nobody has read, up to the offset next.
+	in      []byte
+	next    uint64
+	told    uint64 // the limit that the other end knows
+	owed    time.Time
+	atEnd   bool // the other end has ended
+	refused bool // the other end does not read any more
+
+	sent, heard   time.Time
+	closed        bool
+	err           error
+	readBy, sayBy deadline
+}
+
+type deadline struct {
+	at    time.Time
+	timer *time.Timer
+}
+
+func newConn(e *Endpoint, id, to string) *Conn {
+	now := time.Now()
+	c := &Conn{e: e, id: id, to: to, reply: e.cfg.Subject + ".s." + id, gone: make(chan struct{}), room: window, told: window, sent: now, heard: now, moved: now}
+	c.wake.L = &c.mu
+	return c
+}
+
+// Gone is closed when the other end has closed the connection, or it is over.
+func (c *Conn) Gone() <-chan struct{} { return c.gone }
+
+func (c *Conn) goneLocked() {
+	select {
+	case <-c.gone:
+	default:
+		close(c.gone)
+	}
+}
+
+// Read reads what the other end has written.
+func (c *Conn) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		switch {
+		case c.closed:
+			return 0, net.ErrClosed
+		case len(c.in) > 0 && len(p) > 0:
+			n := copy(p, c.in)
+			if c.in = c.in[n:]; len(c.in) == 0 {
+				c.in = nil
+			}
+			if c.limitLocked()-c.told >= window/2 {
+				c.sendLocked(&frame{})
+			}
+			return n, nil
+		case c.atEnd:
+			return 0, io.EOF
+		case c.err != nil:
+			return 0, c.err
+		case len(p) == 0:
+			return 0, nil
+		case c.readBy.over():
+			return 0, os.ErrDeadlineExceeded
+		}
+		c.wake.Wait()
+	}
+}
+
+// Write returns when what it has is sent, as far as the other end has room.
+func (c *Conn) Write(p []byte) (n int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		switch {
+		case c.closed || c.ended:
+			return n, net.ErrClosed
+		case c.err != nil:
+			return n, c.err
+		case c.refused:
+			return n, &ResetError{"it is closed there"}
+		case len(p) == 0:
+			return n, nil
+		}
+		at := c.base + uint64(len(c.out))
+		if room := min(len(p), chunk, int(c.room-min(at, c.room)), window-len(c.out)); room > 0 {
+			c.out = append(c.out, p[:room]...)
+			c.sendLocked(&frame{offset: at, bytes: p[:room]})
+			p, n = p[room:], n+room
+			continue
+		}
+		if c.sayBy.over() {
+			return n, os.ErrDeadlineExceeded
+		}
+		c.wake.Wait()
+	}
+}
+
+// CloseWrite tells the other end that nothing follows.
+func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endLocked(0)
+	return c.err
+}
+
+func (c *Conn) endLocked(flags byte) {
+	if c.ended || c.err != nil {
+		return
+	}
+	c.ended, c.moved = true, time.Now()
+	c.sendLocked(&frame{flags: flagEnd | flags, offset: c.base + uint64(len(c.out))})
+}
+
+// Close gives the connection up. What was written still arrives, if the other end reads it.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return net.ErrClosed
+	}
+	c.closed, c.in = true, nil
+	c.readBy.stop()
+	c.sayBy.stop()
+	if c.ended {
+		c.sendLocked(&frame{flags: flagClosed, offset: c.base})
+	}
+	c.endLocked(flagClosed)
+	done := c.err != nil || c.endSeen
+	c.wake.Broadcast()
+	c.mu.Unlock()
+	if done {
+		c.e.forget(c)
+	}
+	return nil
+}
+
+// Reset gives the connection up for a reason, which the other end hears.
+func (c *Conn) Reset(why string) { c.fail(&ResetError{why}, true) }
+
+// limitLocked is the offset up to which there is room for what the other end sends.
+func (c *Conn) limitLocked() uint64 { return c.next - uint64(len(c.in)) + window }
+
+// sendLocked sends a frame, with what this end has to say of the other direction.
+func (c *Conn) sendLocked(f *frame) {
+	if c.err != nil {
+		return
+	}
+	if c.opening {
+		f.flags |= flagOpen
+	}
+	if c.closed {
+		f.flags |= flagClosed
+	}
+	f.taken, f.limit = c.next, c.limitLocked()
+	c.told, c.owed, c.sent = f.limit, time.Time{}, time.Now()
+	// What is lost is sent again, and what cannot be sent for long is the end of the connection.
+	_ = c.e.cfg.Conn.PublishMsg(&nats.Msg{Subject: c.to, Reply: c.reply, Data: f.encode()})
+}
+
+// againLocked sends again what is not acknowledged.
+func (c *Conn) againLocked(now time.Time) {
+	c.moved = now
+	for at := 0; at < len(c.out); at += chunk {
+		c.sendLocked(&frame{offset: c.base + uint64(at), bytes: c.out[at:min(at+chunk, len(c.out))]})
+	}
+	if c.ended && !c.endSeen {
+		c.sendLocked(&frame{flags: flagEnd, offset: c.base + uint64(len(c.out))})
+	}
+	if c.opening && len(c.out) == 0 {
+		c.sendLocked(&frame{})
+	}
+}
+
+// take looks at a frame of the other end.
+func (c *Conn) take(f *frame) {
+	if f.flags&flagReset != 0 {
+		c.fail(&ResetError{string(f.bytes)}, false)
+		return
+	}
+	c.mu.Lock()
+	c.heard, c.opening = time.Now(), false
+	ok := c.acknowledgedLocked(f) && c.arrivedLocked(f)
+	if f.flags&flagClosed != 0 {
+		c.refused = true
+		c.goneLocked()
+	}
+	done := c.closed && c.endSeen
+	c.wake.Broadcast()
+	c.mu.Unlock()
+	switch {
+	case !ok:
+		c.fail(errors.New("the other end does not keep to its window"), true)
+	case done:
+		c.e.forget(c)
+	}
+}
+
+// acknowledgedLocked notes how far the other end has come with what this one has sent.
+func (c *Conn) acknowledgedLocked(f *frame) bool {
+	end := c.base + uint64(len(c.out))
+	if c.ended {
+		end++
+	}
+	if f.taken > end {
+		return false
+	}
+	c.room = max(c.room, f.limit)
+	if f.taken > c.base {
+		done := min(f.taken-c.base, uint64(len(c.out)))
+		c.out = c.out[done:]
+		c.base += done
+		c.moved = c.heard
+		if len(c.out) == 0 {
+			c.out = nil
+		}
+	}
+	if c.ended && f.taken == end {
+		c.endSeen = true
+	}
+	if f.flags&flagAgain != 0 && f.taken <= c.base && c.heard.Sub(c.moved) > tick {
+		c.againLocked(c.heard)
+	}
+	return true
+}
+
+// arrivedLocked takes the bytes of a frame.
+func (c *Conn) arrivedLocked(f *frame) bool {
+	last := f.flags&flagEnd != 0
+	if len(f.bytes) == 0 && !last {
+		return true
+	}
+	if c.owed.IsZero() {
+		c.owed = c.heard
+	}
+	switch {
+	case c.atEnd, f.offset+uint64(len(f.bytes)) < c.next: // all of it has been here before
+		return true
+	case f.offset > c.next:
+		c.sendLocked(&frame{flags: flagAgain, offset: c.base + uint64(len(c.out))})
+		return true
+	}
+	fresh := f.bytes[c.next-f.offset:]
+	if c.next+uint64(len(fresh)) > c.limitLocked() {
+		return false
+	}
+	c.next += uint64(len(fresh))
+	if !c.closed {
+		c.in = append(c.in, fresh...)
+	}
+	if last {
+		c.atEnd = true
+		c.next++
+	}
+	return true
+}
+
+// nobody is what the server says of a frame that went to nobody. The other end of a connection that was open may come back.
+func (c *Conn) nobody() {
+	c.mu.Lock()
+	opening := c.opening
+	c.mu.Unlock()
+	if opening {
+		c.fail(ErrNobody, false)
+	}
+}
+
+// fail ends the connection.
+func (c *Conn) fail(err error, tell bool) {
+	c.mu.Lock()
+	if c.err == nil {
+		if tell {
+			why := err.Error()
+			if r, ok := errors.AsType[*ResetError](err); ok {
+				why = r.Reason
+			}
+			c.sendLocked(&frame{flags: flagReset, bytes: []byte(why[:min(len(why), chunk)])})
+		}
+		c.err = err
+	}
+	c.goneLocked()
+	c.wake.Broadcast()
+	c.mu.Unlock()
+	c.e.forget(c)
+}
+
+// tick does what is due.
+func (c *Conn) tick(now time.Time) {
+	c.mu.Lock()
+	silent := now.Sub(c.heard) > deadAfter
+	switch waits := len(c.out) > 0 || c.ended && !c.endSeen || c.opening; {
+	case silent || c.err != nil:
+	case waits && now.Sub(c.moved) > resendAfter:
+		c.againLocked(now)
+	case !c.owed.IsZero(), now.Sub(c.sent) > pingAfter:
+		c.sendLocked(&frame{offset: c.base + uint64(len(c.out))})
+	}
+	c.mu.Unlock()
+	if silent {
+		c.fail(ErrSilent, true)
+	}
+}
+
+// LocalAddr is the subject of this end.
+func (c *Conn) LocalAddr() net.Addr { return subject(c.reply) }
+
+// RemoteAddr is the subject of the other end.
+func (c *Conn) RemoteAddr() net.Addr { return subject(c.to) }
+
+// SetDeadline bounds reads and writes.
+func (c *Conn) SetDeadline(at time.Time) error {
+	return errors.Join(c.SetReadDeadline(at), c.SetWriteDeadline(at))
+}
+
+// SetReadDeadline bounds reads.
+func (c *Conn) SetReadDeadline(at time.Time) error { return c.set(&c.readBy, at) }
+
+// SetWriteDeadline bounds writes.
+func (c *Conn) SetWriteDeadline(at time.Time) error { return c.set(&c.sayBy, at) }
+
+func (c *Conn) set(d *deadline, at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+	d.stop()
+	d.at = at
+	if !at.IsZero() {
+		d.timer = time.AfterFunc(time.Until(at), func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.wake.Broadcast()
+		})
+	}
+	c.wake.Broadcast()
+	return nil
+}
+
+func (d *deadline) over() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
+
+func (d *deadline) stop() {
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
+
+// subject is where an end is.
+type subject string
+
+// Network is NATS.
+func (subject) Network() string { return "nats" }
+
+func (s subject) String() string { return string(s) }

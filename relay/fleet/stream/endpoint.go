@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stream carries connections over NATS: two streams of bytes each, in order, as fast as their readers are. They
+// survive lost messages and a server of NATS that dies, and fail when the other end has not been heard of for a while.
+package stream
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// How much is on its way at most, and the times of a connection.
+const (
+	window = 256 << 10 // bytes of each direction that nobody has read
+	chunk  = 32 << 10  // of a frame
+
+	tick        = 50 * time.Millisecond // how late an acknowledgement may be that nothing carries
+	resendAfter = time.Second           // without one
+	pingAfter   = 5 * time.Second       // without anything to send
+	deadAfter   = 15 * time.Second      // without anything heard
+	rememberFor = 2 * deadAfter         // that a connection was there
+
+	maxConnections = 1 << 16 // that are open or remembered
+)
+
+// Errors of connections.
+var (
+	// ErrNobody means that nobody listens where a connection was to go.
+	ErrNobody = errors.New("it is not connected to NATS")
+	// ErrSilent means that the other end has not been heard of for too long.
+	ErrSilent = errors.New("the other end has not been heard of for " + deadAfter.String())
+	// ErrClosed means that the endpoint has been closed.
+	ErrClosed = errors.New("the endpoint of streams is closed")
+)
+
+// ResetError is the reason why the other end has given a connection up.
+type ResetError struct{ Reason string }
+
+func (e *ResetError) Error() string { return "the other end gave the connection up: " + e.Reason }
+
+// Config says where an endpoint is.
+type Config struct {
+	Conn *nats.Conn
+	// Subject is what the subjects begin with where it is reached; nobody else may listen there.
+	Subject string
+	// From is what the subjects begin with of those it accepts connections from; "": it accepts none.
+	From string
+	// Accept is called with every connection that comes in, which it owns.
+	Accept func(*Conn)
+}
+
+// Endpoint is one end of any number of connections.
+type Endpoint struct {
+	cfg Config
+	sub *nats.Subscription
+	end context.CancelFunc
+	all sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[string]*Conn
+	past  map[string]time.Time // connections that are over, so that a late frame does not open one again
+	over  bool
+}
+
+// New listens. Close must follow; what has to be sent again is no more when ctx has ended.
+func New(ctx context.Context, cfg *Config) (*Endpoint, error) {
+	ctx, end := context.WithCancel(ctx)
+	e := &Endpoint{cfg: *cfg, end: end, conns: map[string]*Conn{}, past: map[string]time.Time{}}
+	var err error
+	if e.sub, err = cfg.Conn.Subscribe(cfg.Subject+".s.*", e.receive); err != nil {
+		end()
+		return nil, fmt.Errorf("listen for streams on %s: %w", cfg.Subject, err)
+	}
+	e.all.Go(func() { e.watch(ctx) })
+	return e, nil
+}
+
+// Close ends all connections.
+func (e *Endpoint) Close() {
+	_ = e.sub.Unsubscribe() // of a connection that is closed too
+	e.mu.Lock()
+	e.over = true
+	open := make([]*Conn, 0, len(e.conns))
+	for _, c := range e.conns {
+		open = append(open, c)
+	}
+	e.mu.Unlock()
+	for _, c := range open {
+		c.fail(ErrClosed, true)
+	}
+	e.end()
+	e.all.Wait()
+}
+
+// Dial opens a connection to the endpoint at a subject. It returns at once: that nobody is there is the error of the first
+// read.
+func (e *Endpoint) Dial(_ context.Context, subject string) (net.Conn, error) {
+	id := rand.Text()
+	c := newConn(e, id, subject+".s."+id)
+	if err := e.add(c, nil); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opening = true
+	c.sendLocked(&frame{})
+	return c, nil
+}
+
+// add counts a connection, and begins what serves it.
+func (e *Endpoint) add(c *Conn, serve func(*Conn)) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.over:
+		return ErrClosed
+	case len(e.conns)+len(e.past) >= maxConnections:
+		return fmt.Errorf("there are %d streams, the limit", maxConnections)
+	}
+	e.conns[c.id] = c
+	if serve != nil {
+		e.all.Go(func() { serve(c) })
+	}
+	return nil
+}
+
+// forget keeps in mind that a connection was there.
+func (e *Endpoint) forget(c *Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.conns[c.id] == c {
+		delete(e.conns, c.id)
+		e.past[c.id] = time.Now()
+	}
+}
+
+// Open is how many connections there are.
+func (e *Endpoint) Open() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.conns)
+}
+
+// receive is called with one message after the other.
+func (e *Endpoint) receive(m *nats.Msg) {
+	id := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
+	e.mu.Lock()
+	c, past := e.conns[id], e.past[id]
+	e.mu.Unlock()
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" { // nobody has subscribed to where a frame went
+		if c != nil {
+			c.nobody()
+		}
+		return
+	}
+	f, err := decode(m.Data)
+	if err != nil {
+		return
+	}
+	switch {
+	case c != nil:
+	case f.flags&flagReset != 0:
+		return
+	case f.flags&flagOpen == 0 || !past.IsZero():
+		e.reset(m.Reply, id, "there is no such connection")
+		return
+	default:
+		if c = e.accept(id, m.Reply); c == nil {
+			return
+		}
+	}
+	c.take(&f)
+}
+
+// accept makes a connection that somebody else has opened.
+func (e *Endpoint) accept(id, reply string) *Conn {
+	if e.cfg.From == "" || !strings.HasPrefix(reply, e.cfg.From+".") || !strings.HasSuffix(reply, ".s."+id) {
+		return nil
+	}
+	c := newConn(e, id, reply)
+	if err := e.add(c, e.cfg.Accept); err != nil {
+		e.reset(reply, id, err.Error())
+		return nil
+	}
+	return c
+}
+
+// reset tells somebody that there is no connection. It goes nowhere but to where connections come from.
+func (e *Endpoint) reset(to, id, why string) {
+	if to == "" || !strings.HasSuffix(to, ".s."+id) || e.cfg.From != "" && !strings.HasPrefix(to, e.cfg.From+".") {
+		return
+	}
+	_ = e.cfg.Conn.Publish(to, (&frame{flags: flagReset, bytes: []byte(why)}).encode()) // it asks again
+}
+
+// watch looks after what no message does: late acknowledgements, frames that were lost, ends that are gone.
+func (e *Endpoint) watch(ctx context.Context) {
+	beat := time.NewTicker(tick)
+	defer beat.Stop()
+	for {
+		select {
+		case <-beat.C:
+		case <-ctx.Done():
+			return
+		}
+		now := time.Now()
+		e.mu.Lock()
+		open := make([]*Conn, 0, len(e.conns))
+		for _, c := range e.conns {
+			open = append(open, c)
+		}
+		for id, since := range e.past {
+			if now.Sub(since) > rememberFor {
+				delete(e.past, id)
+			}
+		}
+		e.mu.Unlock()
+		for _, c := range open {
+			c.tick(now)
+		}
+	}
+}

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stream
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// serve starts a server of NATS.
+func serve(t *testing.T) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(30 * time.Second) {
+		t.Fatal("the server of NATS does not start")
+	}
+	return s
+}
+
+func connect(t *testing.T, address string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(address, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// pair are two ends, of which b accepts what a opens.
+func pair(t *testing.T, near, far string) (a *Endpoint, accepted chan *Conn) {
+	t.Helper()
+	accepted = make(chan *Conn, 8)
+	b, err := New(context.Background(), &Config{Conn: connect(t, far), Subject: "fleet.n.b", From: "fleet.g", Accept: func(c *Conn) { accepted <- c }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	if err := b.cfg.Conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if a, err = New(context.Background(), &Config{Conn: connect(t, near), Subject: "fleet.g.a"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	if err := a.cfg.Conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return a, accepted
+}
+
+func open(t *testing.T, a *Endpoint, accepted chan *Conn) (near, far *Conn) {
+	t.Helper()
+	conn, err := a.Dial(t.Context(), "fleet.n.b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case far = <-accepted:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the connection does not arrive")
+	}
+	return conn.(*Conn), far
+}
+
+// noise is so many bytes that are the same for everybody.
+func noise(n int) []byte {
+	data := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{1})
+	_, _ = r.Read(data)
+	return data
+}
+
+func TestBothDirectionsArriveAndEnd(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	a, accepted := pair(t, s.ClientURL(), s.ClientURL())
+	near, far := open(t, a, accepted)
+	data := noise(3<<20 + 17)
+	var both sync.WaitGroup
+	for _, c := range []*Conn{near, far} {
+		both.Go(func() {
+			if _, err := c.Write(data); err != nil {
+				t.Error(err)
+			}
+			if err := c.CloseWrite(); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Go(func() {
+			got, err := io.ReadAll(c)
+			if err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%d bytes of %d, %v", len(got), len(data), err)
+			}
+		})
+	}
+	both.Wait()
+	near.Close()
+	<-far.Gone()
+	far.Close()
+	eventually(t, "both have forgotten the connection", func() bool { return a.Open() == 0 && far.e.Open() == 0 })
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("not in 30 s: %s", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// A reader that does not read holds its writer up, and nobody else; no more than a window is held for it.
+func TestASlowReaderHoldsUpItsWriterAlone(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	a, accepted := pair(t, s.ClientURL(), s.ClientURL())
+	slow, reader := open(t, a, accepted)
+	written := 0
+	_ = slow.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+	for {
+		n, err := slow.Write(make([]byte, 10000))
+		written += n
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if written < window || written > 2*window { // what is held there, and what is not acknowledged
+		t.Errorf("%d bytes were taken, of a window of %d", written, window)
+	}
+	reader.mu.Lock()
+	held := len(reader.in)
+	reader.mu.Unlock()
+	if held > window {
+		t.Errorf("%d bytes are held", held)
+	}
+	quick, other := open(t, a, accepted)
+	if _, err := quick.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(io.LimitReader(other, 1)); err != nil || string(b) != "x" {
+		t.Fatal(string(b), err)
+	}
+	go slow.CloseWrite()
+	if n, err := io.Copy(io.Discard, reader); err != nil || n != int64(written) {
+		t.Errorf("%d of %d bytes, %v", n, written, err)
+	}
+}
+
+// proxy passes connections on, and cuts them when it is told to.
+type proxy struct {
+	net.Listener
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+func between(t *testing.T, address string) *proxy {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{Listener: ln}
+	t.Cleanup(func() {
+		ln.Close()
+		p.cut()
+	})
+	go func() {
+		for {
+			near, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", address)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.open = append(p.open, near, far)
+			p.mu.Unlock()
+			for from, to := range map[net.Conn]net.Conn{near: far, far: near} {
+				go func() {
+					_, _ = io.Copy(to, from)
+					from.Close()
+					to.Close()
+				}()
+			}
+		}
+	}()
+	return p
+}
+
+// cut closes every connection, with what is on its way.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.open {
+		_ = c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+	}
+	p.open = nil
+}
+
+// What is lost with connections to the server is sent again: nothing is missing, and nothing is there twice.
+func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	p := between(t, s.Addr().String())
+	a, accepted := pair(t, "nats://"+p.Addr().String(), "nats://"+p.Addr().String())
+	near, far := open(t, a, accepted)
+	data := noise(8 << 20)
+	stop := make(chan struct{})
+	var cuts sync.WaitGroup
+	cuts.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(150 * time.Millisecond):
+				p.cut()
+			}
+		}
+	})
+	go func() {
+		for rest := data; len(rest) > 0; rest = rest[min(len(rest), 64<<10):] {
+			if _, err := near.Write(rest[:min(len(rest), 64<<10)]); err != nil {
+				t.Error(err)
+				break
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+		near.CloseWrite()
+	}()
+	sum := sha256.New()
+	n, err := io.Copy(sum, far)
+	close(stop)
+	cuts.Wait()
+	if want := sha256.Sum256(data); err != nil || n != int64(len(data)) || !bytes.Equal(sum.Sum(nil), want[:]) {
+		t.Errorf("%d of %d bytes, %v", n, len(data), err)
+	}
+}
+
+func TestNobodyIsThere(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	a, err := New(context.Background(), &Config{Conn: connect(t, s.ClientURL()), Subject: "fleet.g.a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	conn, err := a.Dial(t.Context(), "fleet.n.nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, ErrNobody) {
+		t.Errorf("%v", err)
+	}
+	if _, err := conn.Write([]byte("x")); !errors.Is(err, ErrNobody) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Somebody who can send to an end, and is not where connections come from, opens none; a connection that is over is not
+// opened again by a late frame.
+func TestFramesThatDoNotBelong(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	a, accepted := pair(t, s.ClientURL(), s.ClientURL())
+	near, far := open(t, a, accepted)
+	other := connect(t, s.ClientURL())
+	send := func(id, reply string, data []byte) {
+		t.Helper()
+		if err := other.PublishMsg(&nats.Msg{Subject: "fleet.n.b.s." + id, Reply: reply, Data: data}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hello := (&frame{flags: flagOpen, bytes: []byte("x")}).encode()
+	send("one", "elsewhere.s.one", hello)
+	send("one", "fleet.g.a.s.two", hello)
+	send("one", "", hello)
+	send("one", "fleet.g.a.s.one", []byte("short"))
+	near.Close()
+	<-far.Gone()
+	far.Close()
+	eventually(t, "it is over", func() bool { return far.e.Open() == 0 })
+	answers, err := other.SubscribeSync("fleet.g.x.s.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(far.id, "fleet.g.x.s."+far.id, hello)
+	m, err := answers.NextMsg(30 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := decode(m.Data); err != nil || f.flags&flagReset == 0 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	select {
+	case c := <-accepted:
+		t.Errorf("a connection from %s", c.RemoteAddr())
+	default:
+	}
+	// A frame beyond the window is the end of its connection.
+	near, far = open(t, a, accepted)
+	for i := range uint64(window/chunk + 1) {
+		send(near.id, near.reply, (&frame{offset: i * chunk, bytes: make([]byte, chunk)}).encode())
+	}
+	eventually(t, "it is over", func() bool { return far.e.Open() == 0 })
+	_, err = io.Copy(io.Discard, near)
+	if r, ok := errors.AsType[*ResetError](err); !ok {
+		t.Errorf("%v", r)
+	}
+}
+
+func TestAnEndpointThatClosesEndsItsConnections(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	a, accepted := pair(t, s.ClientURL(), s.ClientURL())
+	near, far := open(t, a, accepted)
+	a.Close()
+	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	if _, err := far.Read(make([]byte, 1)); err == nil {
+		t.Error("the other end goes on")
+	}
+	if _, err := a.Dial(t.Context(), "fleet.n.b"); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Whatever comes, a frame is what it says, or none.
+func FuzzFrame(f *testing.F) {
+	f.Add([]byte{})
+	f.Add((&frame{flags: flagOpen | flagEnd, offset: 1, taken: 2, limit: 3, bytes: []byte("x")}).encode())
+	f.Add(bytes.Repeat([]byte{0xff}, headerSize+chunk))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		a, err := decode(data)
+		if err != nil {
+			if len(data) >= headerSize && len(data) <= headerSize+chunk {
+				t.Errorf("%d bytes: %v", len(data), err)
+			}
+			return
+		}
+		if !bytes.Equal(a.encode(), data) {
+			t.Errorf("%+v of %x", a, data)
+		}
+		// A connection takes any frame, and holds no more than its window.
+		e := &Endpoint{conns: map[string]*Conn{}, past: map[string]time.Time{}}
+		c := newConn(e, "x", "y")
+		c.mu.Lock()
+		c.err = ErrClosed // nothing is sent
+		ok := c.acknowledgedLocked(&a) && c.arrivedLocked(&a)
+		held := len(c.in)
+		c.mu.Unlock()
+		if held > window || ok && a.taken > 0 {
+			t.Errorf("%d bytes are held, %v of %+v", held, ok, a)
+		}
+	})
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// certificateOf is the certificate of a file.
+func certificateOf(t *testing.T, file string) *x509.Certificate {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestACertificateIsAPrincipal(t *testing.T) {
+	t.Parallel()
+	secret, list := token("low", "low", "")
+	h := build(t, list)
+	h.config.Principals["ci"] = access.Rule{Role: access.Operator, Certificates: []string{"URI:spiffe://example.org/ci", "DNS:CI.example.org"}}
+	h.config.Principals["low"] = access.Rule{Role: access.Viewer, Certificates: []string{"CN:low", "email:low@example.org"}}
+	h.gate.Use(h.state(list))
+	ca := boxtest.NewAuthority(t)
+	peer := func(life time.Duration, names ...string) *access.Peer {
+		file, _ := ca.Client(life, names...)
+		return &access.Peer{TLS: true, Certificates: []*x509.Certificate{certificateOf(t, file), certificateOf(t, ca.File)}}
+	}
+	for _, tc := range []struct {
+		names []string
+		want  string // a principal, or what the error says
+	}{
+		{[]string{"URI:spiffe://example.org/ci"}, "ci"},
+		{[]string{"DNS:ci.EXAMPLE.org", "CN:whatever"}, "ci"},
+		{[]string{"CN:low"}, "low"},
+		{[]string{"email:low@example.org"}, "low"},
+		{[]string{"DNS:low"}, "no principal has a name of the client certificate, \"DNS:low\""},
+		{[]string{"CN:ci.example.org"}, "no principal has a name"},
+		{[]string{"email:LOW@example.org"}, "no principal has a name"},
+		{[]string{"DNS:ci.example.org", "CN:low"}, "is of two principals, ci and low"},
+		{nil, "no principal has a name"},
+	} {
+		p, err := h.gate.Identify(peer(time.Hour, tc.names...), nil)
+		if err == nil && p.Name != tc.want || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v: %+v, %v", tc.names, p, err)
+		}
+		if err != nil && fault.KindOf(err) != fault.Unauthenticated {
+			t.Errorf("%v: %v", tc.names, err)
+		}
+	}
+	if _, err := h.gate.Identify(peer(-time.Hour, "CN:low"), nil); err == nil || !strings.Contains(err.Error(), "holds from") {
+		t.Errorf("one that has expired: %v", err)
+	}
+	low := peer(time.Hour, "CN:low")
+	p, err := h.gate.Identify(low, bearer(secret))
+	if err != nil || p.Token != "low" {
+		t.Errorf("with a token too: %+v, %v", p, err)
+	}
+	p, err = h.gate.Identify(low, nil)
+	if err != nil || p.Token != "certificate:CN:low" || !p.Until.Equal(low.Certificates[0].NotAfter) || p.Role != access.Viewer {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if again := h.gate.Reauthenticate(&access.Peer{}, p.Token); again.Name != "low" {
+		t.Errorf("%+v", again)
+	}
+	// Where its name is taken away a call ends that is under way, and it lets nobody in any more.
+	ctx, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
+		now, err := h.gate.Identify(low, nil)
+		return now.Until, err
+	})
+	defer leave()
+	h.config.Principals["low"] = access.Rule{Role: access.Viewer}
+	h.gate.Use(h.state(list))
+	<-ctx.Done()
+	if err := context.Cause(ctx); fault.KindOf(err) != fault.Unauthenticated {
+		t.Errorf("%v", err)
+	}
+	if again := h.gate.Reauthenticate(&access.Peer{}, p.Token); !again.Anonymous() {
+		t.Errorf("%+v", again)
+	}
+	// The loopback may be open to everybody of the host. Other hosts are not.
+	h.config.Open = true
+	h.gate.Use(h.state(list))
+	if p, err := h.gate.Identify(&access.Peer{TLS: true}, nil); err != nil || !p.Anonymous() {
+		t.Errorf("without anything: %+v, %v", p, err)
+	}
+	if p, err := h.gate.Identify(&access.Peer{}, nil); err != nil || p.Name != access.Guest {
+		t.Errorf("on the loopback: %+v, %v", p, err)
+	}
+}
+
+func TestNamesOfCertificatesThatAreWrong(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"", "ci", "CN:", "CN: ci", "cn:ci", "IP:127.0.0.1", "DNS:a\nb", "CN:" + strings.Repeat("x", 600)} {
+		err := access.ValidateRules(access.DefaultConfig(), map[string]access.Rule{"ci": {Certificates: []string{name}}})
+		if err == nil || !strings.Contains(err.Error(), "principals.ci.certificates") || !strings.Contains(err.Error(), "DNS:") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	err := access.ValidateRules(access.DefaultConfig(), map[string]access.Rule{"a": {Certificates: []string{"DNS:X", "DNS:x"}}, "b": {Certificates: []string{"DNS:x"}}})
+	if err == nil || !strings.Contains(err.Error(), "a has it") {
+		t.Errorf("%v", err)
+	}
+	if _, err := access.ParseTokens("[[token]]\nname = \"certificate:CN:x\"\nsha256 = \"" + strings.Repeat("0", 64) + "\"\nprincipal = \"ci\"\n"); err == nil || !strings.Contains(err.Error(), "certificate:") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A page in a browser sends the certificate of whoever sits before it, and so may not ask anything.
+func TestPagesOfOthersAreRefused(t *testing.T) {
+	t.Parallel()
+	for origin, fine := range map[string]bool{"https://boxd.example.org:5411": true, "http://boxd.example.org:5411": false, "https://example.org": false, "null": false} {
+		if err := access.SameOrigin([]string{origin}, "boxd.example.org:5411"); (err == nil) != fine {
+			t.Errorf("%q: %v", origin, err)
+		}
+	}
+	if err := access.SameOrigin(nil, "boxd.example.org"); err != nil {
+		t.Errorf("no browser: %v", err)
+	}
+}
+
+// A certificate that is renewed holds from the next connection on, and one that cannot be used changes nothing.
+func TestCertificatesAreReadAgain(t *testing.T) {
+	t.Parallel()
+	ca := boxtest.NewAuthority(t)
+	cert, key := ca.Server()
+	var log bytes.Buffer
+	config, err := access.TLSFiles{Certificate: cert, PrivateKey: key, ClientCA: ca.File}.Config(slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(certificateOf(t, ca.File))
+	serial := func() string {
+		t.Helper()
+		near, far := net.Pipe()
+		defer near.Close()
+		defer far.Close()
+		done := make(chan error, 1)
+		go func() { done <- tls.Server(far, config).Handshake() }()
+		c := tls.Client(near, &tls.Config{RootCAs: roots, ServerName: "localhost"})
+		if err := c.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		return c.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	first := serial()
+	replace := func(file, by string) {
+		text, err := os.ReadFile(by)
+		if err == nil {
+			err = os.WriteFile(file+".new", text, 0o600)
+		}
+		if err == nil {
+			err = os.Rename(file+".new", file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	newCert, newKey := ca.Server()
+	replace(cert, newCert) // which the key is not of
+	if got := serial(); got != first || strings.Count(log.String(), "the one of before holds") != 1 {
+		t.Errorf("%s after %s: %s", got, first, log.String())
+	}
+	replace(key, newKey)
+	if got := serial(); got == first {
+		t.Errorf("%s: %s", got, log.String())
+	}
+	if err := os.Chmod(key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []access.TLSFiles{
+		{Certificate: cert, PrivateKey: key}, {Certificate: cert, PrivateKey: newKey + "x"}, {Certificate: cert, PrivateKey: newKey, ClientCA: newKey}, {Certificate: newKey, PrivateKey: newKey},
+	} {
+		if _, err := f.Config(slog.Default()); err == nil {
+			t.Errorf("%+v: no error", f)
+		}
+	}
+}

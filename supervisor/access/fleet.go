@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+)
+
+// Fleet is the table [fleet] of box.toml. boxd reads which gateways may speak for whom; where the fleet is, and what the
+// host is called in it, is for boxfleet, which asks boxd.
+type Fleet struct {
+	Socket      string             `toml:"socket"`      // for boxfleet: whoever comes there has to show an assertion; "": there is no fleet
+	Name        string             `toml:"name"`        // of this node; "": the host's name
+	Servers     []string           `toml:"servers"`     // of NATS
+	Credentials string             `toml:"credentials"` // file for NATS
+	CA          string             `toml:"ca"`          // file of the authority of the servers' certificates; "": those of the host
+	Labels      map[string]string  `toml:"labels,omitempty"`
+	Gateways    map[string]Gateway `toml:"gateways,omitempty"`
+}
+
+// Gateway is a table [fleet.gateways.NAME]: what a gateway may do on this node.
+type Gateway struct {
+	Key        string   `toml:"key"`        // Ed25519, 32 bytes in base64: what boxfleet key prints
+	Role       Role     `toml:"role"`       // the most that its callers may be here
+	Principals []string `toml:"principals"` // whom it may speak for; * at the end matches the rest
+
+	public ed25519.PublicKey
+}
+
+// DefaultFleet returns the built-in configuration.
+func DefaultFleet() Fleet { return Fleet{Servers: []string{}} }
+
+// maxNode is how long the name of a node may be, in bytes.
+const maxNode = 63
+
+// NodeName is what this node is called in the fleet.
+func (f *Fleet) NodeName() string {
+	if f.Name != "" {
+		return f.Name
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	name, _, _ = strings.Cut(name, ".")
+	return strings.ToLower(name)
+}
+
+// ValidNode reports whether a node may be called so: as a host in the domain name system, since it becomes part of
+// subjects of NATS.
+func ValidNode(name string) bool {
+	return name != "" && len(name) <= maxNode && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+	})
+}
+
+// Validate says what is not in order.
+func (f *Fleet) Validate() error {
+	var errs []error
+	bad := func(key string, value any, allowed string) {
+		errs = append(errs, fmt.Errorf("fleet.%s = %v: must be %s", key, value, allowed))
+	}
+	if f.Socket != "" && !strings.HasPrefix(f.Socket, "/") {
+		bad("socket", strconv.Quote(f.Socket), "an absolute path, or empty")
+	}
+	if f.Name != "" && !ValidNode(f.Name) {
+		bad("name", strconv.Quote(f.Name), fmt.Sprintf("at most %d small letters, digits and hyphens, or empty for the name of the host", maxNode))
+	}
+	if f.Name == "" && f.Socket != "" && !ValidNode(f.NodeName()) {
+		bad("name", `""`, fmt.Sprintf("set, since the name of this host, %q, is not of small letters, digits and hyphens", f.NodeName()))
+	}
+	for _, s := range f.Servers {
+		if u, err := url.Parse(s); err != nil || (u.Scheme != "tls" && u.Scheme != "nats") || u.Host == "" {
+			bad("servers", strconv.Quote(s), `addresses such as "tls://nats.example.org:4222"`)
+		} else if u.Scheme == "nats" && !isLoopbackHost(u.Hostname()) {
+			bad("servers", strconv.Quote(s), "tls:// for a server on another host")
+		}
+	}
+	for key, path := range map[string]string{"credentials": f.Credentials, "ca": f.CA} {
+		if path != "" && !strings.HasPrefix(path, "/") {
+			bad(key, strconv.Quote(path), "an absolute path, or empty")
+		}
+	}
+	for name, value := range f.Labels {
+		if !validName(name) || len(value) > maxName || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+			bad("labels", fmt.Sprintf("{%s = %q}", name, value), fmt.Sprintf("names of letters, digits and . _ @ - with values of at most %d characters without spaces", maxName))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Gateways)) {
+		g := f.Gateways[name]
+		if !validName(name) {
+			bad("gateways."+name, "a table", fmt.Sprintf("named with at most %d letters, digits, and . _ @ - after the first", maxName))
+		}
+		if _, err := ParseFleetKey(g.Key); err != nil {
+			bad("gateways."+name+".key", strconv.Quote(g.Key), "the key that boxfleet key prints, 32 bytes in base64")
+		}
+		for _, p := range g.Principals {
+			if start, open := strings.CutSuffix(p, "*"); !validName(start) && (!open || start != "") {
+				bad("gateways."+name+".principals", strconv.Quote(p), "names of tables [principals.NAME], or the beginning of such names with * at the end")
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func isLoopbackHost(host string) bool {
+	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
+}
+
+// ParseFleetKey reads the public key of a gateway.
+func ParseFleetKey(text string) (ed25519.PublicKey, error) {
+	key, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(key) != ed25519.PublicKeySize {
+		return nil, fmt.Errorf("key %q: must be 32 bytes in base64", text)
+	}
+	return key, nil
+}
+
+// FleetKey writes what ParseFleetKey reads.
+func FleetKey(key ed25519.PublicKey) string { return base64.StdEncoding.EncodeToString(key) }
+
+// speaksFor reports whether a gateway may speak for a principal.
+func (g *Gateway) speaksFor(name string) bool {
+	return slices.ContainsFunc(g.Principals, func(p string) bool {
+		start, open := strings.CutSuffix(p, "*")
+		return open && strings.HasPrefix(name, start) || p == name
+	})
+}
+
+// SpeaksFor reports whether some gateway may speak for a principal on this node.
+func (f *Fleet) SpeaksFor(name string) bool {
+	for _, g := range f.Gateways {
+		if g.speaksFor(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// readGateways reads their keys.
+func readGateways(tables map[string]Gateway) (map[string]Gateway, error) {
+	all := map[string]Gateway{}
+	for name, g := range tables {
+		var err error
+		if g.public, err = ParseFleetKey(g.Key); err != nil {
+			return nil, fmt.Errorf("fleet.gateways.%s: %w", name, err)
+		}
+		all[name] = g
+	}
+	return all, nil
+}
+
+// fleetToken is what the pass of a caller of a gateway has for a token: no token of this host is called so.
+func fleetToken(a *Assertion) string { return "fleet:" + a.Gateway + ":" + a.Token }
+
+// Routes are those that the token is for by which somebody was let in; none: all.
+func (p *Pass) Routes() []string {
+	if p.scope == nil {
+		return nil
+	}
+	return p.scope.Routes
+}
+
+// IdentifyAsserted tells who makes a request that a gateway sends, by the values of its header Authorization. Without any
+// that is nobody, a pass without a name.
+func (g *Gate) IdentifyAsserted(authorization []string, method, target string) (Pass, error) {
+	if len(authorization) == 0 {
+		return Pass{}, nil
+	}
+	count, s, now := g.reviews.Load(), g.state.Load(), g.now()
+	a, err := readAssertion(authorization, s.gateways)
+	if err != nil {
+		g.refusals.note(g.log, now, err.Error())
+		return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: this node does not know the gateway").
+			WithHint("the operator of the node can allow its key in [fleet.gateways.NAME] of box.toml")
+	}
+	if err := g.fits(a, s, method, target, now); err != nil { // the gateway may know why: it is who it says
+		g.refusals.note(g.log, now, err.Error())
+		return Pass{}, err
+	}
+	return g.asserted(a, s, count)
+}
+
+// ReassertedPass tells who somebody is now who was let in by an assertion before. That it has expired meanwhile does not end
+// what began in time, but a gateway that may no longer speak for its caller does.
+func (g *Gate) ReassertedPass(before *Pass) (Pass, error) {
+	if before.assertion == nil { // nobody has been asserted
+		return Pass{}, nil
+	}
+	count, s := g.reviews.Load(), g.state.Load()
+	if _, ok := s.gateways[before.assertion.Gateway]; !ok {
+		return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: this node no longer knows the gateway").
+			WithHint("the configuration of the node has changed: see [fleet.gateways.NAME] of its box.toml")
+	}
+	return g.asserted(before.assertion, s, count)
+}
+
+// fits looks whether an assertion is for this request, here and now.
+func (g *Gate) fits(a *Assertion, s *State, method, target string, now time.Time) error {
+	wrong := func(field, value, allowed string) error {
+		return fault.Field(field, value, allowed).Of(fault.Unauthenticated)
+	}
+	switch {
+	case a.Node != s.node:
+		return wrong("node of the caller's identity", a.Node, s.node)
+	case a.Method != method || a.Target != target:
+		return wrong("request of the caller's identity", a.Method+" "+a.Target, method+" "+target)
+	case a.Issued.Before(g.since) && g.since.Sub(a.Issued) > time.Millisecond:
+		return wrong("issue time of the caller's identity", a.Issued.Format(time.RFC3339Nano), "after the start of boxd, "+g.since.UTC().Format(time.RFC3339Nano))
+	case a.Issued.After(now.Add(assertionSkew)):
+		return wrong("issue time of the caller's identity", a.Issued.Format(time.RFC3339Nano), "not after the time of this node, "+now.UTC().Format(time.RFC3339Nano))
+	case !a.Expires.After(now):
+		return wrong("expiry of the caller's identity", a.Expires.Format(time.RFC3339Nano), "after the time of this node, "+now.UTC().Format(time.RFC3339Nano))
+	case a.Expires.Sub(a.Issued) > maxAssertionLife || a.Nonce == "" || len(a.Nonce) > maxName:
+		return wrong("life of the caller's identity", a.Expires.Sub(a.Issued).String(), "at most "+maxAssertionLife.String()+", with a nonce")
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.nonces.use(a.Nonce, a.Expires, now) {
+		return wrong("nonce of the caller's identity", a.Nonce, "one that was not used before")
+	}
+	return nil
+}
+
+// asserted is the pass of who an assertion speaks for: with the least of the roles that the principal has here, that the
+// gateway may give, and that it has given.
+func (g *Gate) asserted(a *Assertion, s *State, count uint64) (Pass, error) {
+	gateway := s.gateways[a.Gateway]
+	who, ok := s.rules.OfName(a.Principal)
+	if !ok || !gateway.speaksFor(a.Principal) {
+		why := "it is not in fleet.gateways." + a.Gateway + ".principals of the node's box.toml"
+		if !ok {
+			why = "the node's box.toml has no table [principals." + a.Principal + "]"
+		}
+		g.refusals.note(g.log, g.now(), "the gateway "+a.Gateway+" may not speak for "+a.Principal+": "+why)
+		return Pass{}, fault.Field("principal", a.Principal, "one that the gateway may speak for on this node").Of(fault.Denied).
+			WithText("permission denied: the gateway %s may not speak for %s on the node %s: %s", fault.Show(a.Gateway), fault.Show(a.Principal), s.node, why)
+	}
+	p := g.raise(Pass{Principal: who, Token: fleetToken(a), scope: &Token{Name: a.Token, Routes: a.Routes}, assertion: a}, count)
+	if gateway.Role < p.Role {
+		p.Role, p.Rule = gateway.Role, "fleet.gateways."+a.Gateway+".role"
+	}
+	if a.Role < p.Role {
+		p.Role, p.Rule = a.Role, "the gateway "+a.Gateway
+	}
+	return p, nil
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"crypto/ed25519"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// node is a gate that lets one gateway speak for ci and low.
+func node(t *testing.T) (h *house, key ed25519.PrivateKey) {
+	t.Helper()
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h = build(t, "")
+	h.config.Fleet = access.Fleet{Name: "a", Gateways: map[string]access.Gateway{
+		"main": {Key: access.FleetKey(public), Role: access.User, Principals: []string{"ci", "lo*", "gone"}},
+	}}
+	h.gate.Use(h.state(""))
+	return h, key
+}
+
+// asks is what a gateway says of a request of ci.
+func asks() access.Assertion {
+	return access.Assertion{Gateway: "main", Node: "a", Principal: "ci", Role: access.Admin, Method: "GET", Target: "/v1/sessions?all=true"}
+}
+
+func shown(t *testing.T, a access.Assertion, key ed25519.PrivateKey, now time.Time) []string {
+	t.Helper()
+	value, err := a.Sign(key, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{value}
+}
+
+func (h *house) asserted(value []string) (access.Pass, error) {
+	return h.gate.IdentifyAsserted(value, "GET", "/v1/sessions?all=true")
+}
+
+// Role and rights are the least of what the principal has, what the node lets the gateway give, and what it gives.
+func TestAGatewaySpeaksForItsCallers(t *testing.T) {
+	t.Parallel()
+	h, key := node(t)
+	a := asks()
+	a.Token, a.Routes = "night", []string{"GET /v1/*"}
+	p, err := h.asserted(shown(t, a, key, time.Now()))
+	if err != nil || p.Name != "ci" || p.Role != access.User || p.Rule != "fleet.gateways.main.role" || p.UID != access.NoUser || p.Token != "fleet:main:night" || !p.Until.IsZero() {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if !p.Allows("GET /v1/sessions") || p.Allows("POST /v1/sessions") {
+		t.Error("the routes of the caller's token do not hold")
+	}
+	a.Role = access.Viewer
+	if p, err := h.asserted(shown(t, a, key, time.Now())); err != nil || p.Role != access.Viewer {
+		t.Errorf("as the gateway gives it: %v, %v", p.Role, err)
+	}
+	a.Role, a.Principal = access.Admin, "low"
+	if p, err := h.asserted(shown(t, a, key, time.Now())); err != nil || p.Role != access.Viewer || p.Rule != "principals.low" {
+		t.Errorf("as the principal has it: %v by %s, %v", p.Role, p.Rule, err)
+	}
+	if p, err := h.gate.IdentifyAsserted(nil, "GET", "/healthz"); err != nil || !p.Anonymous() {
+		t.Errorf("without an identity: %+v, %v", p, err)
+	}
+}
+
+func TestAnIdentityThatDoesNotHold(t *testing.T) {
+	t.Parallel()
+	h, key := node(t)
+	_, foreign, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	changed := func(f func(*access.Assertion)) []string {
+		a := asks()
+		f(&a)
+		return shown(t, a, key, now)
+	}
+	good := shown(t, asks(), key, now)
+	used := shown(t, asks(), key, now)
+	if _, err := h.asserted(used); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		value []string
+		kind  fault.Kind
+		says  string
+	}{
+		"another key":               {shown(t, asks(), foreign, now), fault.Unauthenticated, "does not know the gateway"},
+		"another gateway":           {changed(func(a *access.Assertion) { a.Gateway = "other" }), fault.Unauthenticated, "does not know the gateway"},
+		"a token":                   {bearer("boxd_x"), fault.Unauthenticated, "does not know the gateway"},
+		"two of them":               {append(shown(t, asks(), key, now), good...), fault.Unauthenticated, "does not know the gateway"},
+		"cut off":                   {[]string{good[0][:len(good[0])-1]}, fault.Unauthenticated, "does not know the gateway"},
+		"no signature":              {[]string{strings.SplitN(good[0], ".", 2)[0] + "."}, fault.Unauthenticated, "does not know the gateway"},
+		"another node":              {changed(func(a *access.Assertion) { a.Node = "b" }), fault.Unauthenticated, `"b"`},
+		"another method":            {changed(func(a *access.Assertion) { a.Method = "DELETE" }), fault.Unauthenticated, "DELETE"},
+		"another request":           {changed(func(a *access.Assertion) { a.Target = "/v1/sessions" }), fault.Unauthenticated, "/v1/sessions"},
+		"a second time":             {used, fault.Unauthenticated, "not used before"},
+		"of before":                 {shown(t, asks(), key, now.Add(-access.AssertionLife-time.Second)), fault.Unauthenticated, "after the start of boxd"},
+		"of later":                  {shown(t, asks(), key, now.Add(time.Hour)), fault.Unauthenticated, "not after the time of this node"},
+		"somebody it has not":       {changed(func(a *access.Assertion) { a.Principal = "out" }), fault.Denied, "fleet.gateways.main.principals"},
+		"somebody the node has not": {changed(func(a *access.Assertion) { a.Principal = "gone" }), fault.Denied, "no table [principals.gone]"},
+		"a user of the host":        {changed(func(a *access.Assertion) { a.Principal = "uid:0" }), fault.Denied, "no table [principals.uid:0]"},
+	} {
+		p, err := h.asserted(c.value)
+		if fault.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) || p.Role != 0 || p.Name != "" {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+	}
+	if _, err := h.asserted(good); err != nil {
+		t.Error(err)
+	}
+}
+
+// What began in time goes on, until the configuration takes it away; a new request needs a new identity.
+func TestAnIdentityIsForTheBeginningOfARequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, key := node(t)
+		value := shown(t, asks(), key, time.Now())
+		late := shown(t, asks(), key, time.Now())
+		pass, err := h.asserted(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Hour)
+		if p, err := h.gate.ReassertedPass(&pass); err != nil || p.Name != "ci" || p.Role != access.User {
+			t.Errorf("an hour later: %+v, %v", p, err)
+		}
+		if _, err := h.asserted(late); fault.KindOf(err) != fault.Unauthenticated || !strings.Contains(err.Error(), "expiry") {
+			t.Errorf("expired: %v", err)
+		}
+		if _, err := h.asserted(shown(t, asks(), key, time.Now())); err != nil {
+			t.Error(err)
+		}
+		g := h.config.Fleet.Gateways["main"]
+		g.Principals = []string{"low"}
+		h.config.Fleet.Gateways = map[string]access.Gateway{"main": g}
+		h.gate.Use(h.state(""))
+		if _, err := h.gate.ReassertedPass(&pass); fault.KindOf(err) != fault.Denied {
+			t.Errorf("whom the gateway may not speak for any more: %v", err)
+		}
+		h.config.Fleet.Gateways = nil
+		h.gate.Use(h.state(""))
+		if _, err := h.gate.ReassertedPass(&pass); fault.KindOf(err) != fault.Unauthenticated {
+			t.Errorf("a gateway that is gone: %v", err)
+		}
+	})
+}
+
+// What no gateway has signed is nobody's identity.
+func FuzzAssertion(f *testing.F) {
+	f.Add("", "")
+	f.Add(access.AssertionScheme+"e30.AA", "x")
+	f.Add(access.AssertionScheme+"eyJnYXRld2F5IjoibWFpbiJ9.AAAA", access.AssertionScheme)
+	f.Fuzz(func(t *testing.T, one, two string) {
+		h, _ := node(t)
+		for _, values := range [][]string{{one}, {one, two}} {
+			if p, err := h.asserted(values); err == nil || p.Role != 0 || p.Name != "" {
+				t.Errorf("%q is %+v, %v", values, p, err)
+			}
+		}
+	})
+}

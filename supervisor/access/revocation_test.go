@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"context"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// replaceFile puts a text in the place of a file at once.
+func replaceFile(t *testing.T, file, text string) {
+	t.Helper()
+	err := os.WriteFile(file+".new", []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(file+".new", file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A certificate that its authority has revoked lets nobody in, and what goes on under it ends. A list that does not say it for sure
+// lets nobody in either.
+func TestRevokedCertificatesLetNobodyIn(t *testing.T) {
+	t.Parallel()
+	h := build(t, "")
+	ca := boxtest.NewAuthority(t)
+	h.config.Principals["ci"] = access.Rule{Role: access.Operator, Certificates: []string{"DNS:ci", "DNS:next"}}
+	h.config.Revoked = filepath.Join(h.dir, "crl")
+	shown := func(signs *boxtest.Authority, name string) (string, *access.Peer) {
+		file, _ := signs.Client(time.Hour, name)
+		return file, &access.Peer{TLS: true, Certificates: []*x509.Certificate{certificateOf(t, file), certificateOf(t, signs.File)}}
+	}
+	file, ci := shown(ca, "DNS:ci")
+	_, next := shown(ca, "DNS:next")
+	_, foreign := shown(boxtest.NewAuthority(t), "DNS:ci") // its authority is called the same, and has another key
+	replaceFile(t, h.config.Revoked, string(ca.Revoked(time.Hour)))
+	h.gate.Use(h.state(""))
+	p, err := h.gate.Identify(ci, nil)
+	if err != nil || p.Name != "ci" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	ctx, leave := h.gate.Watch(t.Context(), &p, func() (time.Time, error) {
+		now, err := h.gate.Identify(ci, nil)
+		return now.Until, err
+	})
+	defer leave()
+	replaceFile(t, h.config.Revoked, string(ca.Revoked(time.Hour, file)))
+	if p, err := h.gate.Identify(next, nil); err != nil || p.Name != "ci" { // whose call has the file read
+		t.Errorf("another of the authority: %+v, %v", p, err)
+	}
+	<-ctx.Done()
+	if err := context.Cause(ctx); !strings.Contains(err.Error(), `has revoked the client certificate "DNS:ci"`) {
+		t.Errorf("%v", err)
+	}
+	if _, err := h.gate.Identify(ci, nil); fault.KindOf(err) != fault.Unauthenticated || !strings.Contains(err.Error(), "has revoked") {
+		t.Errorf("%v", err)
+	}
+	if p, err := h.gate.Identify(foreign, nil); err != nil || p.Name != "ci" {
+		t.Errorf("of an authority without a list: %+v, %v", p, err)
+	}
+	replaceFile(t, h.config.Revoked, "-----BEGIN X509 CRL-----\n")
+	if _, err := h.gate.Identify(ci, nil); err == nil || !strings.Contains(h.log.String(), "those of before hold") {
+		t.Errorf("a file that cannot be read: %v, %s", err, h.log)
+	}
+	replaceFile(t, h.config.Revoked, string(ca.Revoked(-time.Minute)))
+	if _, err := h.gate.Identify(next, nil); err == nil || !strings.Contains(err.Error(), "is not known: the list of") {
+		t.Errorf("a list that is too old: %v", err)
+	}
+}
+
+// A list that the authority has not signed, though it is called after it, says nothing for sure.
+func TestAListOfSomebodyElseRefuses(t *testing.T) {
+	t.Parallel()
+	h := build(t, "")
+	ca, other := boxtest.NewAuthority(t), boxtest.NewAuthority(t)
+	h.config.Principals["ci"] = access.Rule{Role: access.Operator, Certificates: []string{"DNS:ci"}}
+	h.config.Revoked = filepath.Join(h.dir, "crl")
+	file, _ := ca.Client(time.Hour, "DNS:ci")
+	authority := *certificateOf(t, ca.File)
+	authority.SubjectKeyId = nil // nothing but its name says whose the list is
+	peer := &access.Peer{TLS: true, Certificates: []*x509.Certificate{certificateOf(t, file), &authority}}
+	replaceFile(t, h.config.Revoked, string(other.Revoked(time.Hour)))
+	h.gate.Use(h.state(""))
+	if _, err := h.gate.Identify(peer, nil); err == nil || !strings.Contains(err.Error(), "was not signed by") {
+		t.Errorf("%v", err)
+	}
+	replaceFile(t, h.config.Revoked, string(other.Revoked(time.Hour))+string(ca.Revoked(time.Hour)))
+	if _, err := h.gate.Identify(peer, nil); err == nil {
+		t.Error("beside that of the authority it counts for nothing")
+	}
+}
+
+func TestFilesOfRevokedCertificatesThatAreWrong(t *testing.T) {
+	t.Parallel()
+	h := build(t, "")
+	ca := boxtest.NewAuthority(t)
+	authority, err := os.ReadFile(ca.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := string(ca.Revoked(time.Hour))
+	for name, text := range map[string]string{
+		"empty": "", "a certificate": string(authority), "half": list[:len(list)/2], "more": list + "more", "no list": "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n",
+		"too many": strings.Repeat(list, 65),
+	} {
+		h.config.Revoked = filepath.Join(h.dir, "crl")
+		replaceFile(t, h.config.Revoked, text)
+		if _, err := access.Prepare(&h.config, access.LookupHost(), ""); err == nil || !strings.Contains(err.Error(), "client_crl") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	h.config.Revoked = filepath.Join(h.dir, "missing")
+	if _, err := access.Prepare(&h.config, access.LookupHost(), ""); err == nil || !strings.Contains(err.Error(), "client_crl") {
+		t.Errorf("missing: %v", err)
+	}
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/fleet"
+)
+
+// A second host with the name of a node is told so, and answers nothing in that name until the first has been silent for long.
+func TestAHostWithTheNameOfAnother(t *testing.T) {
+	t.Parallel()
+	h := build(t, 1)
+	h.makes("s", "n1")
+	second := h.start("n1", "second")
+	boxtest.Eventually(t, "it is told", func() bool {
+		text, err := os.ReadFile(second.log)
+		return err == nil && strings.Contains(string(text), "another host announces itself under the name of this node")
+	})
+	for range 20 {
+		h.runs("s")
+		var s struct{ ID string }
+		if code := h.get("POST", "/v1/sessions", map[string]any{}, &s); code != http.StatusCreated {
+			t.Fatal(code)
+		}
+		second.boxd.Owner, h.nodes[0].boxd.Owner = "ci", "ci"
+		if _, err := second.boxd.Session(t.Context(), s.ID); !errors.Is(err, client.NotFound) {
+			t.Errorf("%s is at the second host: %v", s.ID, err)
+		}
+		if _, err := h.nodes[0].boxd.Session(t.Context(), s.ID); err != nil {
+			t.Errorf("%s is not at the first host: %v", s.ID, err)
+		}
+		if code := h.get("DELETE", "/v1/sessions/"+s.ID, nil, nil); code != http.StatusNoContent {
+			t.Fatal(code)
+		}
+	}
+	// An agent that is started again is no other host.
+	h.nodes[0].agent.kill()
+	h.nodes[0].agent.start()
+	h.ready(1)
+	boxtest.Eventually(t, "the first host serves again", func() bool { return h.get("GET", "/v1/sessions/s", nil, nil) == http.StatusOK })
+	// The second is the node once the first is gone.
+	h.nodes[0].agent.kill()
+	boxtest.Eventually(t, "the second host is the node", func() bool {
+		var s struct{ ID string }
+		if h.get("POST", "/v1/sessions", map[string]any{"wait": "0s"}, &s) != http.StatusCreated {
+			return false
+		}
+		_, err := second.boxd.Session(t.Context(), s.ID)
+		return err == nil
+	})
+	var seen api.FleetEventList
+	if h.get("GET", "/v1/fleet/events", nil, &seen); !slices.ContainsFunc(seen.Events, func(e api.FleetEvent) bool { return e.Type == "node_moved" && e.Node == "n1" }) {
+		t.Errorf("%+v", seen)
+	}
+	h.nodes[0].agent.start()
+	boxtest.Eventually(t, "the first is told", func() bool {
+		text, err := os.ReadFile(filepath.Join(h.dir, "n1.log"))
+		return err == nil && strings.Contains(string(text), "another host announces itself under the name of this node")
+	})
+}
+
+// link is a way to an address that can be cut: what is on it stays there, and nobody is told.
+type link struct {
+	address string
+	mu      sync.Mutex
+	open    *sync.Cond
+	cut     bool
+	over    bool
+}
+
+func newLink(t *testing.T, to func() string) *link {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &link{address: ln.Addr().String()}
+	l.open = sync.NewCond(&l.mu)
+	var all sync.WaitGroup
+	var conns []net.Conn
+	all.Go(func() {
+		for {
+			near, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", to())
+			if err != nil {
+				near.Close()
+				continue
+			}
+			l.mu.Lock()
+			conns = append(conns, near, far)
+			l.mu.Unlock()
+			for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
+				all.Go(func() {
+					_, _ = io.Copy(way[0], struct{ io.Reader }{passing{l, way[1]}})
+					way[0].Close()
+					way[1].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		l.set(func() { l.over = true })
+		l.mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		l.mu.Unlock()
+		all.Wait()
+	})
+	return l
+}
+
+func (l *link) set(change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
+	l.open.Broadcast()
+}
+
+// passing reads from one end of a link; while it is cut, nothing.
+type passing struct {
+	l    *link
+	conn net.Conn
+}
+
+func (p passing) Read(b []byte) (int, error) {
+	n, err := p.conn.Read(b)
+	p.l.mu.Lock()
+	defer p.l.mu.Unlock()
+	for p.l.cut && !p.l.over {
+		p.l.open.Wait()
+	}
+	return n, err
+}
+
+// A node that NATS cannot be reached from, while all of its connections seem to be there: its sessions are lost, it goes on for its
+// own callers, one that was given up meanwhile and made anew elsewhere is there once, and the others are found.
+func TestANodeIsCutOff(t *testing.T) {
+	t.Parallel()
+	h := &house{t: t, dir: boxtest.TempDir(t)}
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), -1, "")
+	l := newLink(t, func() string { return h.nats.Addr().String() })
+	h.via = map[string]string{"n1": l.address}
+	h.fill(2)
+	c := h.client()
+	h.makes("kept", "n1")
+	h.makes("given-up", "n1")
+	n := h.on("n1")
+	n.boxd.Owner = "ci"
+	l.set(func() { l.cut = true })
+	boxtest.Eventually(t, "the sessions are lost", func() bool {
+		return h.where("kept").State == fleet.ClaimLost && h.where("given-up").State == fleet.ClaimLost
+	})
+	for _, id := range []string{"kept", "given-up"} {
+		if r, err := n.boxd.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"echo", "alone"}}); err != nil || r.Stdout != "alone\n" {
+			t.Errorf("%s: %+v, %v", id, r, err)
+		}
+		var p api.Problem
+		if code := h.get("POST", "/v1/sessions/"+id+"/exec", map[string]any{"argv": []string{"true"}}, &p); code != http.StatusConflict || !strings.Contains(p.Detail, "lost since") {
+			t.Errorf("%s: %d %+v", id, code, p)
+		}
+	}
+	if err := c.DeleteSession(t.Context(), "given-up"); err != nil {
+		t.Fatal(err)
+	}
+	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "given-up"}, nil); code != http.StatusCreated || h.where("given-up").Node != "n2" {
+		t.Fatalf("%d, %+v", code, h.where("given-up"))
+	}
+	l.set(func() { l.cut = false })
+	boxtest.Eventually(t, "the node is back, and has ended what another has", func() bool {
+		_, err := n.boxd.Session(t.Context(), "given-up")
+		return errors.Is(err, client.NotFound) && h.where("kept").State == fleet.ClaimLive
+	})
+	h.ready(2)
+	h.runs("kept")
+	h.runs("given-up")
+	if claim := h.where("given-up"); claim.Node != "n2" || claim.State != fleet.ClaimLive {
+		t.Errorf("%+v", claim)
+	}
+}
+
+// One caller does not take all connections of a gateway.
+func TestConnectionsOfAGatewayAreBounded(t *testing.T) {
+	t.Parallel()
+	h := build(t, 1)
+	open := func() net.Conn {
+		t.Helper()
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", h.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	ask := func(conn net.Conn, token string) int {
+		t.Helper()
+		if _, err := fmt.Fprintf(conn, "GET /v1/fleet/nodes HTTP/1.1\r\nHost: boxd\r\nAuthorization: Bearer %s\r\n\r\n", token); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode
+	}
+	fine, code := 0, http.StatusOK
+	for ; code == http.StatusOK && fine < 2048; fine++ { // on a slow host the first are idle for so long that they are closed
+		code = ask(open(), h.user)
+	}
+	if code != http.StatusTooManyRequests || fine <= 512 {
+		t.Errorf("%d after %d connections", code, fine)
+	}
+	if code := ask(open(), h.token); code != http.StatusOK {
+		t.Errorf("another caller: %d", code)
+	}
+}
+
+// A gateway reads its configuration again when it is told to: who is no principal any more is let in no more, and what a gateway
+// signs with another key is refused by nodes that have the one of before. A configuration that is wrong changes nothing.
+func TestAGatewayReadsItsConfigurationAgain(t *testing.T) {
+	t.Parallel()
+	h := build(t, 1)
+	h.makes("s", "n1")
+	file := filepath.Join(h.dir, "fleet.toml")
+	right, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := func(says string, times int) {
+		t.Helper()
+		boxtest.Eventually(t, "it has read it again: "+says, func() bool {
+			text, err := os.ReadFile(filepath.Join(h.dir, "gateway.log"))
+			return err == nil && strings.Count(string(text), says) == times
+		})
+	}
+	replaceFile(t, file, []byte(strings.Replace(string(right), "[principals.other]", "[principals.nobody]", 1)))
+	h.gate.reload()
+	log("the configuration is in force", 1)
+	if code := h.as(h.user, "GET", "/v1/sessions", nil, nil); code != http.StatusUnauthorized {
+		t.Errorf("who is no principal any more: %d", code)
+	}
+	replaceFile(t, file, append(right, "[unknown]\n"...))
+	h.gate.reload()
+	log("the configuration cannot be used", 1)
+	if code := h.get("GET", "/v1/sessions/s", nil, nil); code != http.StatusOK {
+		t.Errorf("after one that is wrong: %d", code)
+	}
+	other := filepath.Join(h.dir, "other-key")
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxfleet"), "key", "-file", other).CombinedOutput(); err != nil {
+		t.Fatalf("%s, %v", out, err)
+	}
+	replaceFile(t, file, []byte(strings.Replace(string(right), filepath.Join(h.dir, "key"), other, 1)))
+	h.gate.reload()
+	log("the configuration is in force", 2)
+	var p api.Problem
+	if code := h.get("GET", "/v1/sessions/s", nil, &p); code != http.StatusServiceUnavailable || !strings.Contains(p.Detail, "does not accept this gateway") {
+		t.Errorf("with another key: %d, %+v", code, p)
+	}
+	if code := h.as(h.user, "GET", "/v1/fleet/nodes", nil, nil); code != http.StatusOK {
+		t.Errorf("who is a principal again: %d", code)
+	}
+	replaceFile(t, file, right)
+	h.gate.reload()
+	log("the configuration is in force", 3)
+	if code := h.get("GET", "/v1/sessions/s", nil, nil); code != http.StatusOK {
+		t.Errorf("with the key of before: %d", code)
+	}
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// BenchmarkExecThroughTheGateway says how many times as long an execution takes through the gateway as on the node: the
+// ratio of medians of executions that take turns, so that what else the host does is in both.
+func BenchmarkExecThroughTheGateway(b *testing.B) {
+	h := build(b, 1)
+	h.makes("s", "n1")
+	far, near := h.client(), h.on("n1").boxd.Client
+	near.Owner = "ci"
+	var took [2][]time.Duration
+	run := func(c *client.Client) time.Duration {
+		began := time.Now()
+		if r, err := c.Exec(b.Context(), "s", &api.ExecRequest{Argv: []string{"/bin/true"}}); err != nil || r.Status != "exited" {
+			b.Fatalf("%+v, %v", r, err)
+		}
+		return time.Since(began)
+	}
+	for range 20 {
+		run(near)
+		run(far)
+	}
+	for b.Loop() {
+		took[0] = append(took[0], run(near))
+		took[1] = append(took[1], run(far))
+	}
+	median := func(list []time.Duration) float64 {
+		slices.Sort(list)
+		return float64(list[len(list)/2])
+	}
+	b.ReportMetric(median(took[1])/median(took[0]), "times-as-long")
+	b.ReportMetric(0, "ns/op") // of both together says nothing
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// One command is a fleet to try, which can do what a fleet can, and of which nothing is left.
+func TestAFleetInOneCommand(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireRoot(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := ln.Addr().String()
+	ln.Close()
+	dir := boxtest.TempDir(t)
+	var out, log text
+	cmd := exec.Command(filepath.Join(boxtest.Programs(t), "boxfleet"), "dev", "-nodes", "2", "-listen", address)
+	base, count := boxtest.IDs(t)
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir, fmt.Sprint("BOXD__IDS__BASE=", base), fmt.Sprint("BOXD__IDS__COUNT=", count), fmt.Sprintf("BOXD__IDS__LOCK=%q", filepath.Join(dir, "ids")))
+	cmd.Stdout, cmd.Stderr = &out, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	t.Cleanup(func() {
+		if !ended {
+			_ = cmd.Process.Signal(unix.SIGTERM) // it ends what it has started
+			_ = cmd.Wait()
+		}
+		if t.Failed() {
+			t.Logf("%s\n%s", out.String(), log.String())
+		}
+	})
+	boxtest.Eventually(t, "it says how it is used", func() bool { return strings.Contains(out.String(), "boxctl run") })
+	said := regexp.MustCompile(`BOXD_SOCKET=http://(\S+) BOXD_TOKEN=(\S+)`).FindStringSubmatch(out.String())
+	if said == nil || said[1] != address {
+		t.Fatalf("it says %s", out.String())
+	}
+	h := &house{t: t, address: address, token: said[2]}
+	h.ready(2)
+	for id, node := range map[string]string{"a": "node1", "b": "node2"} {
+		h.makes(id, node)
+		h.runs(id)
+	}
+	if code := h.get("GET", "/v1/fleet/owners", nil, nil); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	ended = true
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("its end: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "boxfleet-dev*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if found := processesOf(t, dir); len(found) > 0 {
+		t.Errorf("processes are left: %q", found)
+	}
+}
+
+// processesOf are the command lines of processes that name a directory.
+func processesOf(t *testing.T, dir string) (found []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d processes: %v", len(all), err)
+	}
+	for _, path := range all {
+		if line, err := os.ReadFile(path); err == nil && strings.Contains(string(line), dir) { // others end meanwhile
+			found = append(found, string(line))
+		}
+	}
+	return found
+}

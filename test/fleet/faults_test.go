@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/fleet"
+)
+
+// buckets connects to the server of NATS as its operator does.
+func (h *house) buckets() jetstream.JetStream {
+	h.t.Helper()
+	nc, err := nats.Connect(h.nats.ClientURL())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return js
+}
+
+// makes makes a session at a node, or anywhere.
+func (h *house) makes(id, node string) {
+	h.t.Helper()
+	var p api.Problem
+	if code := h.get("POST", "/v1/sessions", map[string]any{"id": id, "placement": map[string]any{"node": node}}, &p); code != http.StatusCreated {
+		h.t.Fatalf("%s: %d %+v", id, code, p)
+	}
+}
+
+// runs waits until a session runs a program: what it was asked before may be under way still.
+func (h *house) runs(id string) {
+	h.t.Helper()
+	c := h.client()
+	boxtest.Eventually(h.t, "session "+id+" runs a program", func() bool {
+		r, err := c.Exec(h.t.Context(), id, &api.ExecRequest{Argv: []string{"echo", id}})
+		return err == nil && r.Stdout == id+"\n"
+	})
+}
+
+// Claims that somebody has removed are made again by the nodes, and nothing is claimed before that.
+func TestClaimsAreMadeAgain(t *testing.T) {
+	t.Parallel()
+	h := build(t, 2)
+	h.makes("a", "n1")
+	h.makes("b", "n2")
+	before := h.where("a")
+	boxtest.Eventually(t, "the nodes have seen the claims", func() bool { return h.where("a").State == fleet.ClaimLive && h.where("b").State == fleet.ClaimLive })
+	js := h.buckets()
+	for _, bucket := range []string{"boxd_claims", "boxd_nodes"} {
+		if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
+			t.Fatal(err)
+		}
+	}
+	boxtest.Eventually(t, "the claims are there again", func() bool {
+		a, b := h.where("a"), h.where("b")
+		return a.Node == "n1" && a.State == fleet.ClaimLive && a.Generation == before.Generation && b.Node == "n2"
+	})
+	h.ready(2)
+	h.runs("a")
+	h.runs("b")
+	boxtest.Eventually(t, "sessions are made again", func() bool {
+		return h.get("POST", "/v1/sessions", map[string]any{"id": "c"}, nil) == http.StatusCreated
+	})
+	// It is got from its node, and not made anew elsewhere.
+	var s api.Session
+	if code := h.get("POST", "/v1/sessions", map[string]any{"id": "a"}, &s); code != http.StatusOK {
+		t.Errorf("%d %+v", code, s)
+	}
+}
+
+// A server of NATS that is gone and comes back is only a pause: sessions, claims and generations are as they were.
+func TestNATSIsRestarted(t *testing.T) {
+	t.Parallel()
+	h := build(t, 1)
+	h.makes("s", "n1")
+	_, port, err := net.SplitHostPort(h.nats.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "the session is claimed", func() bool { return h.where("s").State == fleet.ClaimLive })
+	before := h.where("s")
+	h.nats.Shutdown()
+	h.nats.WaitForShutdown()
+	var p api.Problem
+	if code := h.get("POST", "/v1/sessions/s/exec", map[string]any{"argv": []string{"true"}}, &p); code != http.StatusServiceUnavailable {
+		t.Errorf("without NATS: %d %+v", code, p)
+	}
+	n := h.on("n1")
+	n.boxd.Owner = "ci"
+	if r, err := n.boxd.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"echo", "alone"}}); err != nil || r.Stdout != "alone\n" {
+		t.Errorf("the node by itself: %+v, %v", r, err)
+	}
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), number, "")
+	boxtest.Eventually(t, "the claim is live", func() bool { return h.where("s").State == fleet.ClaimLive })
+	h.runs("s")
+	if after := h.where("s"); after.Node != before.Node || after.Generation != before.Generation {
+		t.Errorf("%+v, %+v", before, after)
+	}
+}
+
+// Of three servers of NATS the leader may die: claims are there, and sessions are made and used.
+func TestTheLeaderOfNATSDies(t *testing.T) {
+	t.Parallel()
+	h := buildOnThree(t, 2)
+	h.makes("s", "n1")
+	info, err := h.buckets().Stream(t.Context(), "KV_boxd_claims")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leader := info.CachedInfo().Cluster.Leader
+	if len(info.CachedInfo().Cluster.Replicas) != 2 {
+		t.Errorf("%+v", info.CachedInfo().Cluster)
+	}
+	for _, s := range h.others {
+		if s.Name() == leader {
+			s.Shutdown()
+			s.WaitForShutdown()
+		}
+	}
+	h.runs("s")
+	boxtest.Eventually(t, "a session is made", func() bool {
+		code := h.get("POST", "/v1/sessions", map[string]any{"id": "t"}, nil)
+		return code == http.StatusCreated || code == http.StatusOK
+	})
+	h.ready(2)
+	h.runs("t")
+	h.runs("s")
+	if claim := h.where("s"); claim.Node != "n1" || claim.State != fleet.ClaimLive {
+		t.Errorf("%+v", claim)
+	}
+}
+
+// A node that another has the name of, or whose boxd is gone, says so, and nobody is placed there.
+func TestANodeWithoutBoxdTakesNothing(t *testing.T) {
+	t.Parallel()
+	h := build(t, 2)
+	h.on("n1").boxd.Kill()
+	boxtest.Eventually(t, "the node has failed", func() bool {
+		var list api.FleetNodeList
+		h.get("GET", "/v1/fleet/nodes", nil, &list)
+		return len(list.Nodes) == 2 && list.Nodes[0].State == fleet.NodeFails && strings.Contains(list.Nodes[0].Reason, "boxd is not reached")
+	})
+	for range 8 {
+		var s api.Session
+		if code := h.get("POST", "/v1/sessions", map[string]any{}, &s); code != http.StatusCreated {
+			t.Fatal(code)
+		}
+		if claim := h.where(s.ID); claim.Node != "n2" {
+			t.Errorf("%+v", claim)
+		}
+	}
+	h.on("n1").boxd.Restart()
+	h.ready(2)
+}
+
+// On a host with much to do doctor takes longer than a lease holds. Its node is there all the same.
+func TestADoctorThatTakesLongCostsNoLease(t *testing.T) {
+	t.Parallel()
+	h := build(t, 1)
+	n := h.on("n1")
+	n.agent.kill()
+	socket := filepath.Join(h.dir, "slow")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Bool
+	boxd := &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) { p.Out.URL.Scheme, p.Out.URL.Host = "http", "boxd" },
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", n.boxd.Socket)
+		}},
+	}
+	slow := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/doctor" {
+			asked.Store(true)
+			<-r.Context().Done() // until the agent has ended
+			return
+		}
+		boxd.ServeHTTP(w, r)
+	})}
+	go func() { _ = slow.Serve(ln) }() // until it is closed
+	t.Cleanup(func() { _ = slow.Close() })
+	boxtest.Eventually(t, "the node is lost", func() bool { return h.nodeState() == fleet.NodeLost })
+	n.agent.args[slices.Index(n.agent.args, "-socket")+1] = socket
+	n.agent.start()
+	boxtest.Eventually(t, "doctor is asked", asked.Load)
+	h.ready(1)
+	h.makes("s", "n1")
+	h.runs("s")
+	n.agent.kill()
+}
+
+// nodeState is that of the first node.
+func (h *house) nodeState() string {
+	h.t.Helper()
+	var list api.FleetNodeList
+	if h.get("GET", "/v1/fleet/nodes", nil, &list) != http.StatusOK || len(list.Nodes) == 0 {
+		return ""
+	}
+	return list.Nodes[0].State
+}
+
+// guarded are the accounts and permissions of the guide, with a user of another account and one node more.
+const guarded = `accounts {
+  fleet {
+    jetstream: enabled
+    users: [
+      {user: gateway, password: gateway, permissions: {publish: ["fleet.>", "$JS.>", "$KV.>", "_INBOX_gateway_main.>"], subscribe: ["fleet.>", "$JS.>", "$KV.>", "_INBOX_gateway_main.>"]}}
+      {user: n1, password: n1, permissions: {publish: ["fleet.g.>", "_INBOX_gateway_main.>", "$JS.API.>", "$JS.ACK.>", "$KV.boxd_nodes.n1", "$KV.boxd_claims.>"], subscribe: ["fleet.n.n1.>", "_INBOX_node_n1.>"]}}
+      {user: n2, password: n2, permissions: {publish: ["fleet.g.>", "_INBOX_gateway_main.>", "$JS.API.>", "$JS.ACK.>", "$KV.boxd_nodes.n2", "$KV.boxd_claims.>"], subscribe: ["fleet.n.n2.>", "_INBOX_node_n2.>"]}}
+    ]
+  }
+  other { users: [{user: other, password: other}] }
+}`
+
+// With the permissions of the guide a node reads nothing of another and announces itself alone, and who is in another
+// account sees and reaches nothing.
+func TestAccountsKeepNodesApart(t *testing.T) {
+	t.Parallel()
+	h := buildOn(t, 1, guarded)
+	h.makes("s", "n1")
+	refused := make(chan error, 8)
+	sees := func(user string) (nc *nats.Conn, seen *nats.Subscription) {
+		t.Helper()
+		nc, err := nats.Connect(h.login(user), nats.CustomInboxPrefix("_INBOX_node_"+user), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		if seen, err = nc.SubscribeSync(">"); err == nil {
+			err = nc.Flush()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return nc, seen
+	}
+	_, stranger := sees("other")
+	node, foreign := sees("n2")
+	for _, subject := range []string{"fleet.n.n1.fence", "$KV.boxd_nodes.n1"} {
+		if err := node.Publish(subject, []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := node.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // to subscribe to all, and to publish twice
+		select {
+		case err := <-refused:
+			if !strings.Contains(err.Error(), "ermissions") {
+				t.Error(err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("the server refuses a node nothing")
+		}
+	}
+	h.runs("s")
+	for who, sub := range map[string]*nats.Subscription{"another account": stranger, "another node": foreign} {
+		if n, _, err := sub.Pending(); err == nil && n > 0 {
+			m, _ := sub.NextMsg(time.Second)
+			t.Errorf("%s sees %d messages, such as %s", who, n, m.Subject)
+		}
+	}
+	if _, err := nats.Connect(h.login("nobody")); err == nil {
+		t.Error("somebody without credentials is let in")
+	}
+}
+
+// Somebody on NATS without the key of a gateway gets nothing of a node but a refusal.
+func TestAStrangerOnNATS(t *testing.T) {
+	t.Parallel()
+	h := build(t, 1)
+	h.makes("s", "n1")
+	nc, err := nats.Connect(h.nats.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	answers, err := nc.SubscribeSync("fleet.g.stranger.s.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A frame that opens a connection: flag, offset, taken, limit, and a request of root's.
+	request := "GET /v1/sessions?all=true HTTP/1.1\r\nHost: boxd\r\nConnection: close\r\n\r\n"
+	open := append(make([]byte, 25), request...)
+	open[0] = 1
+	open[23] = 0xff // room for what comes back
+	if err := nc.PublishMsg(&nats.Msg{Subject: "fleet.n.n1.s.x", Reply: "fleet.g.stranger.s.x", Data: open}); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(said.String(), "\r\n\r\n") && time.Now().Before(end); {
+		if m, err := answers.NextMsg(time.Second); err == nil && len(m.Data) > 25 {
+			said.Write(m.Data[25:])
+		}
+	}
+	if !strings.HasPrefix(said.String(), "HTTP/1.1 401 ") {
+		t.Errorf("%q", said.String())
+	}
+}
+
+// Whoever may say everything on NATS ends sessions of the fleet, which are claimed there, and none of those whom the node's box.toml
+// names to no gateway, although the agent asks its boxd as root.
+func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
+	t.Parallel()
+	h := build(t, 1)
+	boxd := h.nodes[0].boxd
+	if _, _, err := boxd.CreateSession(t.Context(), &api.SessionRequest{ID: "own"}); err != nil { // of root
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(h.nats.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	claims, err := h.buckets().KeyValue(t.Context(), "boxd_claims")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// attack has the node believe that it has a session of the fleet, and that another node has it now.
+	attack := func(owner, id string) (refused bool) {
+		t.Helper()
+		m, err := nc.Request("fleet.n.n1.fence", fmt.Appendf(nil, `{"owner":%q,"id":%q,"generation":7}`, owner, id), 30*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256([]byte(owner + "\x00" + id))
+		claim := fmt.Appendf(nil, `{"owner":%q,"id":%q,"node":"n9","generation":8,"state":"live"}`, owner, id)
+		if _, err := claims.Put(t.Context(), base64.RawURLEncoding.EncodeToString(sum[:24]), claim); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(m.Data), "lets no gateway speak for")
+	}
+	root, err := boxd.Session(t.Context(), "own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !attack(root.Owner, "own") {
+		t.Error("the node takes a session of root for one of the fleet")
+	}
+	for _, id := range []string{"first", "second"} { // when both have ended the node has looked at all it knows since
+		h.makes(id, "n1")
+		if attack("ci", id) {
+			t.Errorf("%s is not of the fleet", id)
+		}
+		boxtest.Eventually(t, id+" has ended", func() bool {
+			list, err := boxd.Sessions(t.Context(), true)
+			return err == nil && !slices.ContainsFunc(list, func(s api.Session) bool { return s.ID == id })
+		})
+	}
+	if now, err := boxd.Session(t.Context(), "own"); err != nil || now.PID != root.PID {
+		t.Errorf("the session of root is %+v, %v", now, err)
+	}
+}

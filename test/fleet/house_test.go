@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/fleet"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// house is a fleet on this host: a server of NATS, some private boxd with their agents, and a gateway.
+type house struct {
+	t       testing.TB
+	dir     string
+	nats    *server.Server
+	others  []*server.Server // of its cluster
+	nodes   []*host
+	gate    *program
+	address string                       // of the gateway
+	ca      *boxtest.Authority           // of the gateway and of NATS; nil: there is no TLS
+	issuer  *issuer                      // of credentials for NATS; nil: there are none
+	via     map[string]string            // addresses by which nodes reach NATS, where it is not its own
+	start   func(name, dir string) *host // another node, whose agent keeps its state in a directory of that name
+	token   string                       // of the principal ci, an operator at the gateway and a user on nodes
+	// Other tokens: user of another principal; viewer and few of ci, one with a lower role and one for routes of /v1/fleet alone.
+	user, viewer, few string
+}
+
+// host is a node.
+type host struct {
+	name  string
+	log   string // file of its agent
+	boxd  *boxtest.Daemon
+	agent *program
+}
+
+// program is one that runs beside the test, whose log is shown when it fails.
+type program struct {
+	t    testing.TB
+	args []string
+	log  string
+	cmd  *exec.Cmd
+}
+
+func startProgram(t testing.TB, log string, args ...string) *program {
+	t.Helper()
+	p := &program{t: t, args: args, log: log}
+	p.start()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			text, _ := os.ReadFile(log)
+			t.Logf("log of boxfleet %s:\n%s", args[0], text)
+		}
+	})
+	return p
+}
+
+func (p *program) start() {
+	p.t.Helper()
+	f, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer f.Close()
+	p.cmd = exec.Command(filepath.Join(boxtest.Programs(p.t), "boxfleet"), p.args...)
+	p.cmd.Stderr = f
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// kill kills it with SIGKILL.
+func (p *program) kill() {
+	if p.cmd == nil {
+		return
+	}
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+	p.cmd = nil
+}
+
+// reload has it read its configuration again.
+func (p *program) reload() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// startNATS starts a server of NATS with JetStream; accounts is what its configuration says of who may what.
+func startNATS(t testing.TB, dir string, port int, accounts string) *server.Server {
+	t.Helper()
+	options := &server.Options{}
+	if accounts != "" {
+		file := filepath.Join(t.TempDir(), "nats.conf")
+		if err := os.WriteFile(file, []byte(accounts), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if options, err = server.ProcessConfigFile(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	options.Host, options.Port, options.NoLog, options.NoSigs = "127.0.0.1", port, true, true
+	options.JetStream, options.StoreDir, options.SyncAlways = true, dir, true
+	s, err := server.NewServer(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(30 * time.Second) {
+		t.Fatal("the server of NATS does not start")
+	}
+	return s
+}
+
+// free is an address of this host where nothing listens.
+func free(t testing.TB) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// build starts a fleet of so many nodes.
+func build(t testing.TB, nodes int) *house {
+	t.Helper()
+	return buildOn(t, nodes, "")
+}
+
+// login is the address of NATS for a user, whose password is the name.
+func (h *house) login(user string) string {
+	return "nats://" + user + ":" + user + "@" + h.nats.Addr().String()
+}
+
+// buildOn is build with accounts of NATS.
+func buildOn(t testing.TB, nodes int, accounts string) *house {
+	t.Helper()
+	h := &house{t: t, dir: boxtest.TempDir(t)}
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), -1, accounts)
+	return h.fill(nodes)
+}
+
+// buildOnThree is build with a cluster of three servers of NATS.
+func buildOnThree(t testing.TB, nodes int) *house {
+	t.Helper()
+	h := &house{t: t, dir: boxtest.TempDir(t)}
+	var routes []*url.URL
+	var ports []int
+	for range 3 {
+		at := netip.MustParseAddrPort(free(t))
+		ports = append(ports, int(at.Port()))
+		routes = append(routes, &url.URL{Scheme: "nats", Host: at.String()})
+	}
+	for i, port := range ports {
+		s, err := server.NewServer(&server.Options{
+			ServerName: fmt.Sprint("nats", i), Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, SyncAlways: true,
+			StoreDir: filepath.Join(h.dir, fmt.Sprint("nats", i)), Routes: routes, Cluster: server.ClusterOpts{Name: "boxd", Host: "127.0.0.1", Port: port},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		h.others = append(h.others, s)
+	}
+	h.nats = h.others[0]
+	boxtest.Eventually(t, "the servers of NATS have a leader", func() bool {
+		return slices.ContainsFunc(h.others, (*server.Server).JetStreamIsLeader)
+	})
+	return h.fill(nodes)
+}
+
+// fill starts nodes and a gateway.
+func (h *house) fill(nodes int) *house {
+	h.t.Helper()
+	t := h.t
+	t.Cleanup(func() {
+		for _, s := range append(h.others, h.nats) {
+			s.Shutdown()
+			s.WaitForShutdown()
+		}
+	})
+	servers := func(user string) string {
+		list := []string{h.login(user)}
+		if h.others != nil {
+			list = nil
+		}
+		for _, s := range h.others {
+			list = append(list, "nats://"+s.Addr().String())
+		}
+		if h.ca != nil {
+			list = []string{fmt.Sprintf("tls://localhost:%d", h.nats.Addr().(*net.TCPAddr).Port)}
+		}
+		return `"` + strings.Join(list, `", "`) + `"`
+	}
+	key := filepath.Join(h.dir, "key")
+	public, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxfleet"), "key", "-file", key).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.start = func(name, dir string) *host {
+		at := servers(name)
+		if via := h.via[name]; via != "" {
+			at = `"nats://` + via + `"`
+		}
+		d := boxtest.Start(t, fmt.Sprintf(`
+[principals.ci]
+role = "user"
+[principals.other]
+role = "user"
+[fleet]
+socket = "%%DIR%%/fleet"
+name = %q
+servers = [%s]
+%s
+[fleet.labels]
+zone = %q
+[fleet.gateways.main]
+key = %q
+role = "user"
+principals = ["ci", "other"]
+`, name, at, h.secrets(name), name, strings.TrimSpace(string(public))))
+		return &host{name: name, boxd: d, log: filepath.Join(h.dir, dir+".log"), agent: startProgram(t, filepath.Join(h.dir, dir+".log"), "node", "-socket", d.Socket, "-state", filepath.Join(h.dir, dir))}
+	}
+	h.nodes = make([]*host, nodes)
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i+1)
+		h.nodes[i] = h.start(name, name)
+	}
+	var tokens strings.Builder
+	for secret, has := range map[*string]string{
+		&h.token: `principal = "ci"`, &h.user: `principal = "other"`,
+		&h.viewer: `principal = "ci"` + "\nrole = \"viewer\"", &h.few: `principal = "ci"` + "\nroutes = [\"* /v1/fleet/*\"]",
+	} {
+		var hash string
+		*secret, hash = access.NewToken()
+		fmt.Fprintf(&tokens, "[[token]]\nname = %q\nsha256 = %q\n%s\n", hash[:8], hash, has)
+	}
+	h.write("tokens", tokens.String())
+	h.address = free(t)
+	listener, certificates := "", ""
+	if h.ca != nil {
+		certificate, private := h.ca.Server()
+		h.write("gateway.crl", string(h.ca.Revoked(time.Hour)))
+		listener = fmt.Sprintf("certificate = %q\nprivate_key = %q\nclient_ca = %q\nclient_crl = %q", certificate, private, h.ca.File, filepath.Join(h.dir, "gateway.crl"))
+		certificates = `certificates = ["DNS:ci.example.org"]`
+	}
+	h.write("fleet.toml", fmt.Sprintf(`
+[gateway]
+key = %q
+listen = %q
+state_dir = %q
+%s
+[nats]
+servers = [%s]
+%s
+[access]
+tokens = %q
+[principals.ci]
+role = "operator"
+%s
+[principals.other]
+role = "user"
+`, key, h.address, filepath.Join(h.dir, "gateway"), listener, servers("gateway"), h.secrets("gateway"), filepath.Join(h.dir, "tokens"), certificates))
+	h.gate = startProgram(t, filepath.Join(h.dir, "gateway.log"), "serve", "-config", filepath.Join(h.dir, "fleet.toml"))
+	h.ready(nodes)
+	return h
+}
+
+// secrets are the settings of who connects to NATS by TLS, for a node or a gateway, with files of that name.
+func (h *house) secrets(name string) string {
+	h.t.Helper()
+	if h.issuer == nil {
+		return ""
+	}
+	authority, err := os.ReadFile(h.ca.File)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.write(name+".ca", string(authority))
+	h.write(name+".creds", h.issuer.credentials(time.Hour))
+	return fmt.Sprintf("credentials = %q\nca = %q", filepath.Join(h.dir, name+".creds"), filepath.Join(h.dir, name+".ca"))
+}
+
+func (h *house) write(name, text string) {
+	h.t.Helper()
+	if err := os.WriteFile(filepath.Join(h.dir, name), []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// ready waits until so many nodes take sessions.
+func (h *house) ready(nodes int) {
+	h.t.Helper()
+	boxtest.Eventually(h.t, fmt.Sprintf("%d nodes are ready", nodes), func() bool {
+		var list api.FleetNodeList
+		if h.get("GET", "/v1/fleet/nodes", nil, &list) != http.StatusOK {
+			return false
+		}
+		ready := 0
+		for _, n := range list.Nodes {
+			if n.State == fleet.NodeReady && n.Claims != "" {
+				ready++
+			}
+		}
+		return ready == nodes
+	})
+}
+
+// base is the address of the gateway.
+func (h *house) base() string {
+	if h.ca != nil {
+		return "https://" + h.address
+	}
+	return "http://" + h.address
+}
+
+// http makes requests to the gateway.
+func (h *house) http() *http.Client {
+	h.t.Helper()
+	if h.ca == nil {
+		return http.DefaultClient
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: h.ca.Roots()}, DisableKeepAlives: true}}
+}
+
+// client is one of the gateway, for ci.
+func (h *house) client() *client.Client {
+	c := client.New(h.base())
+	if h.ca != nil {
+		c.TLS.CA = h.ca.File
+	}
+	c.Token = h.token
+	h.t.Cleanup(c.Close)
+	return c
+}
+
+// get makes a request of ci to the gateway and reads the answer, whose status it returns; 0: there was none.
+func (h *house) get(method, path string, in, out any) int {
+	h.t.Helper()
+	return h.as(h.token, method, path, in, out)
+}
+
+// as is get for who has a token.
+func (h *house) as(token, method, path string, in, out any) int {
+	h.t.Helper()
+	var body bytes.Buffer
+	if in != nil {
+		if err := json.NewEncoder(&body).Encode(in); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	req, err := http.NewRequestWithContext(h.t.Context(), method, h.base()+path, &body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := h.http().Do(req)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	if out != nil {
+		if err := json.NewDecoder(resp.Body).Decode(out); err != nil && resp.StatusCode != http.StatusNoContent {
+			h.t.Errorf("%s %s: %d, %v", method, path, resp.StatusCode, err)
+		}
+	}
+	return resp.StatusCode
+}
+
+// placed makes a session anywhere, and returns where it is.
+func (h *house) placed() string {
+	h.t.Helper()
+	var s struct{ ID string }
+	if code := h.get("POST", "/v1/sessions", map[string]any{}, &s); code != http.StatusCreated {
+		h.t.Fatalf("%d", code)
+	}
+	return h.where(s.ID).Node
+}
+
+// where is the node that a session is claimed for, and the state of the claim.
+func (h *house) where(id string) (claim api.FleetClaim) {
+	h.t.Helper()
+	var list api.FleetClaimList
+	h.get("GET", "/v1/fleet/sessions", nil, &list)
+	for _, c := range list.Sessions {
+		if c.ID == id {
+			return c
+		}
+	}
+	return claim
+}
+
+// on is the node of a name.
+func (h *house) on(name string) *host {
+	h.t.Helper()
+	for _, n := range h.nodes {
+		if n.name == name {
+			return n
+		}
+	}
+	h.t.Fatalf("there is no node %q", name)
+	return nil
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// gateway is what one that a node knows sends it.
+type gateway struct {
+	d      *boxtest.Daemon
+	key    ed25519.PrivateKey
+	socket string
+}
+
+// startNode starts a boxd that lets the gateway main speak for ci.
+func startNode(t *testing.T) *gateway {
+	t.Helper()
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := boxtest.Start(t, fmt.Sprintf(`
+[principals.ci]
+role = "operator"
+[principals.other]
+role = "user"
+[fleet]
+socket = "%%DIR%%/fleet"
+name = "one"
+[fleet.gateways.main]
+key = %q
+role = "user"
+principals = ["ci"]
+`, access.FleetKey(public)))
+	return &gateway{d, key, filepath.Join(d.Dir, "fleet")}
+}
+
+// identity is the header of a request for somebody.
+func (g *gateway) identity(t *testing.T, who, method, target string) string {
+	t.Helper()
+	value, err := access.Assertion{Gateway: "main", Node: "one", Principal: who, Role: access.Admin, Method: method, Target: target}.Sign(g.key, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "Authorization: " + value
+}
+
+// asks makes a request for somebody over a socket.
+func (g *gateway) asks(t *testing.T, socket, who, method, target, body string, header ...string) boxtest.Answer {
+	t.Helper()
+	a, err := boxtest.Ask(t.Context(), socket, boxtest.Request(method, target, body, append(header, g.identity(t, who, method, target))...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// What a gateway asks for somebody is that principal's, within what box.toml lets the gateway do.
+func TestAGatewayActsForItsCallers(t *testing.T) {
+	t.Parallel()
+	g := startNode(t)
+	a := g.asks(t, g.socket, "ci", "POST", "/v1/sessions", `{"id":"s"}`)
+	var s api.Session
+	if err := json.Unmarshal(a.Body, &s); err != nil || a.Code != 201 || s.Owner != "ci" {
+		t.Fatalf("%d %s", a.Code, a.Body)
+	}
+	a = g.asks(t, g.socket, "ci", "POST", "/v1/sessions/s/exec", `{"argv":["echo","hello"]}`)
+	var r api.ExecResult
+	if err := json.Unmarshal(a.Body, &r); err != nil || a.Code != 200 || r.Stdout != "hello\n" {
+		t.Fatalf("%d %s", a.Code, a.Body)
+	}
+	// ci is an operator here, but not through this gateway.
+	if p := g.asks(t, g.socket, "ci", "GET", "/v1/config", "").Problem(t); p.Status != 403 || !strings.Contains(p.Detail, "fleet.gateways.main.role") {
+		t.Errorf("%+v", p)
+	}
+	if p := g.asks(t, g.socket, "other", "GET", "/v1/sessions", "").Problem(t); p.Status != 403 || !strings.Contains(p.Detail, "fleet.gateways.main.principals") {
+		t.Errorf("%+v", p)
+	}
+	// Its tools call boxd in the caller's name again.
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	accept := []string{"Content-Type: application/json", "Accept: application/json, text/event-stream"}
+	a = g.asks(t, g.socket, "ci", "POST", "/mcp?session=s", initialize, accept...)
+	if a.Code != 200 || a.Header.Get("Mcp-Session-Id") == "" {
+		t.Fatalf("%d %s", a.Code, a.Body)
+	}
+	accept = append(accept, "Mcp-Session-Id: "+a.Header.Get("Mcp-Session-Id"))
+	g.asks(t, g.socket, "ci", "POST", "/mcp?session=s", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, accept...)
+	a = g.asks(t, g.socket, "ci", "POST", "/mcp?session=s", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"echo $((6*7))"}}}`, accept...)
+	if a.Code != 200 || !strings.Contains(string(a.Body), "42") {
+		t.Errorf("%d %s", a.Code, a.Body)
+	}
+}
+
+// Who has reached the socket, root included, is nobody there, and an identity is none elsewhere or another time.
+func TestTheSocketOfGatewaysKnowsNobodyElse(t *testing.T) {
+	t.Parallel()
+	g := startNode(t)
+	ask := func(socket string, header ...string) boxtest.Answer {
+		t.Helper()
+		a, err := boxtest.Ask(t.Context(), socket, boxtest.Request("GET", "/v1/sessions", "", header...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	if a := ask(g.socket); a.Code != 401 {
+		t.Errorf("root without an identity: %d %s", a.Code, a.Body)
+	}
+	if a := ask(g.socket, "Authorization: Bearer boxd_x"); a.Code != 401 {
+		t.Errorf("a token: %d %s", a.Code, a.Body)
+	}
+	once := g.identity(t, "ci", "GET", "/v1/sessions")
+	if a := ask(g.d.Socket, once); a.Code != 401 {
+		t.Errorf("on the other socket: %d %s", a.Code, a.Body)
+	}
+	if a := ask(g.socket, once); a.Code != 200 {
+		t.Errorf("once: %d %s", a.Code, a.Body)
+	}
+	if a := ask(g.socket, once); a.Code != 401 {
+		t.Errorf("twice: %d %s", a.Code, a.Body)
+	}
+	a, err := boxtest.Ask(t.Context(), g.socket, boxtest.Request("GET", "/healthz", ""))
+	if err != nil || a.Code != 200 {
+		t.Errorf("healthz: %d %s, %v", a.Code, a.Body, err)
+	}
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/fleet"
+)
+
+// faultsVariable is how many faults TestRandomFaults makes, and seedVariable which.
+const (
+	faultsVariable = "FLEET_FAULTS"
+	seedVariable   = "FLEET_SEED"
+	usualFaults    = 12
+)
+
+func number(t *testing.T, variable string, usual int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return n
+}
+
+// made is what clients know of the sessions that they have asked for.
+type made struct {
+	mu    sync.Mutex
+	acked map[string]bool // the answer came, and what was written to it was acknowledged
+}
+
+// uses makes sessions and writes a mark into each, until stop is closed. A request that fails is told again.
+func (m *made) uses(h *house, name string, stop chan struct{}) {
+	for i := 0; ; i++ {
+		id := fmt.Sprint(name, "-", i)
+		for _, ask := range []struct {
+			path string
+			body map[string]any
+		}{
+			{"/v1/sessions", map[string]any{"id": id, "wait": "1s"}},
+			{"/v1/sessions/" + id + "/exec", map[string]any{"argv": []string{"sh", "-c", "echo " + id + " > mark"}}},
+		} {
+			for {
+				code := h.get("POST", ask.path, ask.body, nil)
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if code == http.StatusOK || code == http.StatusCreated {
+					break
+				}
+				<-time.After(100 * time.Millisecond)
+			}
+		}
+		m.mu.Lock()
+		m.acked[id] = true
+		m.mu.Unlock()
+		<-time.After(500 * time.Millisecond)
+	}
+}
+
+// Whatever dies and comes back: no session lives twice, none is gone or empty that somebody was told of.
+func TestRandomFaults(t *testing.T) {
+	t.Parallel()
+	seed, faults := number(t, seedVariable, int(time.Now().UnixNano()&0xffffff)), number(t, faultsVariable, usualFaults)
+	t.Logf("%s=%d %s=%d", seedVariable, seed, faultsVariable, faults)
+	r := rand.New(rand.NewPCG(uint64(seed), 0))
+	h := build(t, 2)
+	_, port, err := net.SplitHostPort(h.nats.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &made{acked: map[string]bool{}}
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for i := range 3 {
+		clients.Go(func() { m.uses(h, fmt.Sprint("c", i), stop) })
+	}
+	for range faults {
+		pause := func() { <-time.After(time.Duration(r.IntN(1500)) * time.Millisecond) }
+		pause()
+		switch r.IntN(4) {
+		case 0:
+			h.gate.kill()
+			pause()
+			h.gate.start()
+		case 1:
+			h.nats.Shutdown()
+			h.nats.WaitForShutdown()
+			pause()
+			h.nats = startNATS(t, filepath.Join(h.dir, "nats"), at, "")
+		default:
+			n := h.nodes[r.IntN(len(h.nodes))]
+			n.agent.kill()
+			pause()
+			n.agent.start()
+		}
+	}
+	h.ready(2)
+	close(stop)
+	clients.Wait()
+	h.ready(2)
+	t.Logf("%d sessions were made and written to", len(m.acked))
+	lives := map[string]string{}
+	for _, n := range h.nodes {
+		list, err := n.boxd.Sessions(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range list {
+			if other, twice := lives[list[i].ID]; twice {
+				t.Errorf("session %s lives on %s and on %s", list[i].ID, other, n.name)
+			}
+			lives[list[i].ID] = n.name
+		}
+	}
+	c := h.client()
+	for id := range m.acked {
+		boxtest.Eventually(t, "the claim of "+id+" is live", func() bool { return h.where(id).State == fleet.ClaimLive })
+		if claim := h.where(id); claim.Node != lives[id] {
+			t.Errorf("session %s is claimed by %s and lives on %q", id, claim.Node, lives[id])
+		}
+		var res api.ExecResult
+		boxtest.Eventually(t, "session "+id+" answers", func() bool { // a stream to an agent that was killed meanwhile fails once
+			var err error
+			res, err = c.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"cat", "mark"}})
+			return err == nil
+		})
+		if res.Stdout != id+"\n" {
+			t.Errorf("session %s has not what was written: %+v", id, res)
+		}
+	}
+}

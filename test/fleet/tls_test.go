@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"cmp"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nkeys"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// issuer is an operator of NATS with an account for the fleet, who gives credentials to users.
+type issuer struct {
+	t       *testing.T
+	config  string // of the server
+	account nkeys.KeyPair
+}
+
+func newIssuer(t *testing.T) *issuer {
+	t.Helper()
+	operator, fleet, system := pair(t, nkeys.PrefixByteOperator), pair(t, nkeys.PrefixByteAccount), pair(t, nkeys.PrefixByteAccount)
+	o := jwt.NewOperatorClaims(public(t, operator))
+	o.SystemAccount = public(t, system)
+	a := jwt.NewAccountClaims(public(t, fleet))
+	a.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	sign := func(c jwt.Claims) string {
+		text, err := c.Encode(operator)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	config := fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {\n%s: %s\n%s: %s\n}\n",
+		sign(o), o.SystemAccount, a.Subject, sign(a), o.SystemAccount, sign(jwt.NewAccountClaims(o.SystemAccount)))
+	return &issuer{t, config, fleet}
+}
+
+func pair(t *testing.T, kind nkeys.PrefixByte) nkeys.KeyPair {
+	t.Helper()
+	k, err := nkeys.CreatePair(kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func public(t *testing.T, k nkeys.KeyPair) string {
+	t.Helper()
+	text, err := k.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// credentials are the text of a file of credentials of a user, which hold for a time.
+func (i *issuer) credentials(life time.Duration) string {
+	i.t.Helper()
+	user := pair(i.t, nkeys.PrefixByteUser)
+	c := jwt.NewUserClaims(public(i.t, user))
+	c.Expires = time.Now().Add(life).Unix()
+	text, err := c.Encode(i.account)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	seed, err := user.Seed()
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	file, err := jwt.FormatUserConfig(text, seed)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return string(file)
+}
+
+// buildByTLS is build with NATS by TLS and credentials, and a gateway by TLS that takes certificates.
+func buildByTLS(t *testing.T, nodes int) *house {
+	t.Helper()
+	h := &house{t: t, dir: boxtest.TempDir(t), ca: boxtest.NewAuthority(t), issuer: newIssuer(t)}
+	certificate, key := h.ca.Server()
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), -1, h.issuer.config+fmt.Sprintf("tls { cert_file: %q, key_file: %q }\n", certificate, key))
+	return h.fill(nodes)
+}
+
+// Everything by TLS: NATS with credentials, and callers with certificates, whose names are principals.
+func TestCallersComeByCertificates(t *testing.T) {
+	t.Parallel()
+	h := buildByTLS(t, 1)
+	by := func(ca *boxtest.Authority, names ...string) *client.Client {
+		c := client.New(h.base())
+		c.TLS.CA = h.ca.File
+		if ca != nil {
+			c.TLS.Certificate, c.TLS.Key = ca.Client(time.Hour, names...)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	c := by(h.ca, "DNS:ci.example.org", "CN:anything")
+	useByCertificate(t, c)
+	if claim := h.where("s"); claim.Owner != "ci" || claim.Node != "n1" {
+		t.Errorf("%+v", claim)
+	}
+	cert, key := h.ca.Client(time.Hour, "DNS:ci.example.org")
+	out, err := h.nodes[0].boxd.Boxctl(t, "--socket", h.base(), "--tls-ca", h.ca.File, "--tls-cert", cert, "--tls-key", key, "exec", "s", "--", "echo", "by", "boxctl").CombinedOutput()
+	if err != nil || string(out) != "by boxctl\n" {
+		t.Errorf("%s, %v", out, err)
+	}
+	refusedWithoutCertificate(t, h.ca, by)
+	// A token does as well, and one that is shown counts.
+	if code := h.get("GET", "/v1/sessions/s", nil, nil); code != http.StatusOK {
+		t.Error(code)
+	}
+	wrong := by(h.ca, "DNS:ci.example.org")
+	wrong.Token = "boxd_wrong"
+	if _, err := wrong.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "unknown, expired or revoked token") {
+		t.Errorf("%v", err)
+	}
+	// A page of another origin may not use the certificate of a browser.
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.base()+"/v1/sessions", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Origin", "https://example.org")
+	req.Header.Set("Authorization", "Bearer "+h.token)
+	resp, err := h.http().Do(req)
+	if err != nil || resp.StatusCode != http.StatusForbidden {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	resp.Body.Close()
+}
+
+// useByCertificate has a client that ci is make a session and use it: by requests, a stream, a port.
+func useByCertificate(t *testing.T, c *client.Client) {
+	t.Helper()
+	s, _, err := c.CreateSession(t.Context(), &api.SessionRequest{ID: "s"})
+	if err != nil || s.Owner != "ci" {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	big := strings.Repeat("0123456789abcdef", 1<<16)
+	var got strings.Builder
+	r, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{Argv: []string{"cat"}}, client.Stdio{Stdin: strings.NewReader(big), Stdout: &got}, nil)
+	if err != nil || got.String() != big || r.Status != "exited" {
+		t.Errorf("%d bytes, %+v, %v", got.Len(), r, err)
+	}
+}
+
+// toolsByCertificate has a tool of MCP called by ci: it calls boxd again, in the name of whoever has shown the certificate.
+func toolsByCertificate(t *testing.T, address string, ca *boxtest.Authority) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(ca.Client(time.Hour, "DNS:ci.example.org"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Roots(), Certificates: []tls.Certificate{pair}}}}
+	defer c.CloseIdleConnections()
+	id := ""
+	say := func(message string) string {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+"/mcp?session=s", strings.NewReader(message))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		if id != "" {
+			req.Header.Set("Mcp-Session-Id", id)
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id = cmp.Or(resp.Header.Get("Mcp-Session-Id"), id)
+		return string(body)
+	}
+	say(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if text := say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"echo $((6*7))"}}}`); !strings.Contains(text, "42") {
+		t.Errorf("%q", text)
+	}
+}
+
+// refusedWithoutCertificate tries what lets nobody in.
+func refusedWithoutCertificate(t *testing.T, stand *boxtest.Authority, by func(*boxtest.Authority, ...string) *client.Client) {
+	t.Helper()
+	stranger := boxtest.NewAuthority(t)
+	trusting := by(nil)
+	trusting.TLS.CA = stranger.File
+	missing := by(nil)
+	missing.TLS.Certificate = filepath.Join(t.TempDir(), "none.pem")
+	for _, tc := range []struct {
+		name string
+		c    *client.Client
+		says string
+	}{
+		{"nothing", by(nil), "missing, unknown, expired or revoked token"},
+		{"another name", by(stand, "DNS:other.example.org"), `no principal has a name of the client certificate, "DNS:other.example.org"`},
+		{"of a stranger", by(stranger, "DNS:ci.example.org"), "does not accept the client certificate"},
+		{"a server that a stranger should have signed", trusting, "is not signed by an authority in " + stranger.File},
+		{"a file that is missing", missing, "none.pem"},
+	} {
+		_, err := tc.c.Sessions(t.Context(), false)
+		if err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
+// boxd is for callers of other hosts too, by the same certificates.
+func TestOneBoxdByTLS(t *testing.T) {
+	t.Parallel()
+	ca := boxtest.NewAuthority(t)
+	certificate, key := ca.Server()
+	address := free(t)
+	d := boxtest.StartWith(t, fmt.Sprintf("https = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\nhttp_insecure = true\n", address, certificate, key, ca.File), boxtest.BestEffort, `
+[principals.ci]
+role = "user"
+certificates = ["DNS:ci.example.org"]
+`)
+	by := func(signs *boxtest.Authority, names ...string) *client.Client {
+		c := client.New("https://" + address)
+		c.TLS.CA = ca.File
+		if signs != nil {
+			c.TLS.Certificate, c.TLS.Key = signs.Client(time.Hour, names...)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	c := by(ca, "DNS:ci.example.org")
+	useByCertificate(t, c)
+	refusedWithoutCertificate(t, ca, by)
+	toolsByCertificate(t, "https://"+address, ca)
+	insecure := client.New("http://" + address)
+	defer insecure.Close()
+	if _, err := insecure.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "must begin with https://") {
+		t.Errorf("%v", err)
+	}
+	// Where its name is taken away, what it does is ended and it does nothing more.
+	text, err := os.ReadFile(d.Config)
+	if err == nil {
+		err = os.WriteFile(d.Config, []byte(strings.Replace(string(text), "DNS:ci.example.org", "DNS:next.example.org", 1)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{Argv: []string{"sh", "-c", "echo; sleep 1000"}}, client.Stdio{Stdout: closing{started}}, nil)
+		ended <- err
+	}()
+	<-started
+	if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("it goes on")
+	}
+	if _, err := c.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "no principal has a name") {
+		t.Errorf("%v", err)
+	}
+	if s, err := by(ca, "DNS:next.example.org").Session(t.Context(), "s"); err != nil || s.Owner != "ci" {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// A certificate that its authority revokes lets nobody in any more, at one boxd and at a gateway, and ends what goes on under it.
+func TestRevokedCertificatesEndWhatGoesOn(t *testing.T) {
+	t.Parallel()
+	h := buildByTLS(t, 1)
+	revokedAt(t, h.ca, h.base(), filepath.Join(h.dir, "gateway.crl"), h.gate.reload)
+}
+
+func TestOneBoxdEndsWhatIsRevoked(t *testing.T) {
+	t.Parallel()
+	ca := boxtest.NewAuthority(t)
+	certificate, key := ca.Server()
+	address, list := free(t), filepath.Join(boxtest.TempDir(t), "crl")
+	replaceFile(t, list, ca.Revoked(time.Hour))
+	d := boxtest.StartWith(t, fmt.Sprintf("https = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\nclient_crl = %q\n", address, certificate, key, ca.File, list), boxtest.BestEffort, `
+[principals.ci]
+role = "user"
+certificates = ["DNS:ci.example.org"]
+`)
+	revokedAt(t, ca, "https://"+address, list, func() {
+		if err := syscall.Kill(d.PID(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// replaceFile puts a text in the place of a file at once.
+func replaceFile(t testing.TB, file string, text []byte) {
+	t.Helper()
+	err := os.WriteFile(file+".new", text, 0o600)
+	if err == nil {
+		err = os.Rename(file+".new", file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// revokedAt has an authority revoke the certificate of a client of a listener while it has a program run, and the listener read
+// that again.
+func revokedAt(t *testing.T, ca *boxtest.Authority, address, list string, reload func()) {
+	t.Helper()
+	by := func() (*client.Client, string) {
+		c := client.New(address)
+		c.TLS.CA = ca.File
+		c.TLS.Certificate, c.TLS.Key = ca.Client(time.Hour, "DNS:ci.example.org")
+		t.Cleanup(c.Close)
+		return c, c.TLS.Certificate
+	}
+	c, file := by()
+	useByCertificate(t, c)
+	started := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.ExecStream(t.Context(), "s", &api.ExecRequest{Argv: []string{"sh", "-c", "echo; sleep 1000"}}, client.Stdio{Stdout: closing{started}}, nil)
+		ended <- err
+	}()
+	<-started
+	replaceFile(t, list, ca.Revoked(time.Hour, file))
+	reload()
+	if err := <-ended; err == nil {
+		t.Error("it goes on")
+	}
+	if _, err := c.Sessions(t.Context(), false); err == nil || !strings.Contains(err.Error(), "has revoked the client certificate") {
+		t.Errorf("%v", err)
+	}
+	next, _ := by()
+	if s, err := next.Session(t.Context(), "s"); err != nil || s.Owner != "ci" {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// closing closes a channel when something is written.
+type closing struct{ c chan struct{} }
+
+func (c closing) Write(p []byte) (int, error) {
+	close(c.c)
+	return len(p), nil
+}
+
+// Credentials that do not hold, or a server that is another, are told, boxd goes on without its fleet, and the agent is back when
+// the files are right.
+func TestCredentialsThatAreWrong(t *testing.T) {
+	t.Parallel()
+	h := buildByTLS(t, 1)
+	n := h.nodes[0]
+	right, err := os.ReadFile(h.ca.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	strange, err := os.ReadFile(boxtest.NewAuthority(t).File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ name, file, wrong, right, says string }{
+		{"of another operator", "n1.creds", newIssuer(t).credentials(time.Hour), h.issuer.credentials(time.Hour), "do not accept the credentials in " + filepath.Join(h.dir, "n1.creds")},
+		{"expired", "n1.creds", h.issuer.credentials(-time.Hour), h.issuer.credentials(time.Hour), "do not accept the credentials"},
+		{"that expire", "n1.creds", h.issuer.credentials(4 * time.Second), h.issuer.credentials(time.Hour), "do not accept the credentials"},
+		{"no file", "n1.creds", "", h.issuer.credentials(time.Hour), "n1.creds"},
+		{"another server", "n1.ca", string(strange), string(right), "no authority in " + filepath.Join(h.dir, "n1.ca") + " has signed the certificate of the server"},
+	} {
+		n.agent.kill()
+		h.write("n1.log", "")
+		h.write(tc.file, tc.wrong)
+		n.agent.start()
+		boxtest.Eventually(t, tc.name+": it is told", func() bool {
+			text, err := os.ReadFile(filepath.Join(h.dir, "n1.log"))
+			return err == nil && strings.Contains(string(text), tc.says)
+		})
+		id := strings.ReplaceAll(tc.name, " ", "-")
+		if _, _, err := n.boxd.CreateSession(t.Context(), &api.SessionRequest{ID: id}); err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		if r, err := n.boxd.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"echo", "alone"}}); err != nil || r.Stdout != "alone\n" {
+			t.Errorf("%s: %+v, %v", tc.name, r, err)
+		}
+		h.write(tc.file, tc.right)
+		boxtest.Eventually(t, tc.name+": the node is back", func() bool {
+			var s struct{ ID string }
+			code := h.get("POST", "/v1/sessions", map[string]any{"wait": "0s"}, &s)
+			return code == http.StatusCreated
+		})
+	}
+}

@@ -27,6 +27,7 @@ func TestAcceptanceNamesTestsThatExistAndRun(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages in docs/acceptance: %v", err)
 	}
+	pages = append(pages, casesPage)
 	tests := declaredTests(t)
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
@@ -51,11 +52,41 @@ func TestAcceptanceNamesTestsThatExistAndRun(t *testing.T) {
 			}
 		}
 		for i, line := range strings.Split(string(text), "\n") {
-			if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| asked") && !strings.Contains(line, "`") && !strings.Contains(line, "*open*") {
+			if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| asked") && !strings.HasPrefix(line, "| case") && !strings.Contains(line, "`") && !strings.Contains(line, "*open*") && !strings.Contains(line, "*does not apply*") {
 				t.Errorf("%s:%d neither names a test nor says that it is open", page, i+1)
 			}
 		}
 	}
+}
+
+// The threat model says by which test each of its claims is shown.
+func TestTheThreatModelNamesTestsThatExist(t *testing.T) {
+	t.Parallel()
+	const page = "docs/design/threats.md"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := declaredTests(t)
+	for i, line := range strings.Split(string(text), "\n") {
+		named := testReference.FindAllStringSubmatch(line, -1)
+		for _, ref := range named {
+			if skips, there := tests[ref[1]+"."+ref[2]]; !there || skips {
+				t.Errorf("%s:%d: %s in %q does not exist, or skips by itself", page, i+1, ref[2], ref[1])
+			}
+		}
+		claim := strings.HasPrefix(line, "| ") && strings.Count(line, "|") == 3 && !strings.Contains(line, "shown by")
+		if claim && len(named) == 0 && !strings.Contains(line, "*open*") && !inAssets(string(text), line) {
+			t.Errorf("%s:%d: a claim neither names a test nor says that it is open: %s", page, i+1, line)
+		}
+	}
+}
+
+// inAssets reports whether a line is of the table of what is protected, which claims nothing.
+func inAssets(text, line string) bool {
+	_, assets, _ := strings.Cut(text, "## What is protected")
+	assets, _, _ = strings.Cut(assets, "## Boundaries")
+	return strings.Contains(assets, line)
 }
 
 // declaredTests lists the tests of the module by directory and name; true means that the test can

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,6 +21,7 @@ type host struct {
 	*boxtest.Daemon
 	t      *testing.T
 	rw, ro string // lent directories of owner, with a file "file" in each
+	next   *box   // the box next to those that attack
 	boxes  []*box
 	maps   map[string]bool // what the keeper may keep: one for each owner and range of ids
 }
@@ -38,8 +41,19 @@ func attack(t *testing.T, f func(h *host)) {
 	}
 	d.Warm()
 	before, files := d.Look(), pictures(t, canaries)
+	h.next = newBox(t, d)
+	h.next.sh("echo kept > /workspace/file; echo kept > /dev/shm/file")
+	goesOn := h.next.hold(probe, "hold")
 
 	f(h)
+
+	if got := h.next.sh("cat /workspace/file /dev/shm/file; ls /workspace /dev/shm"); got != "kept\nkept\n/dev/shm:\nfile\n\n/workspace:\nfile\n" {
+		t.Errorf("the box next to it has %q", got)
+	}
+	if _, r := goesOn.Release(); r.ExitCode == nil || *r.ExitCode != 0 {
+		t.Errorf("a program in the box next to it has ended: %s", boxtest.Show(r))
+	}
+	h.next.remove()
 
 	if err := d.Ready(t.Context()); err != nil {
 		t.Errorf("afterwards boxd says: %v", err)
@@ -94,10 +108,12 @@ func (h *host) mounts() func(*api.SessionRequest) {
 	return withMounts(api.Mount{Source: h.rw, Target: "/mnt", Mode: "rw"}, api.Mount{Source: h.ro, Target: "/data", Mode: "ro"})
 }
 
-// workspace is the only managed workspace there is, on the host.
+// workspace is the only managed workspace there is besides that of the box next to it, on the host.
 func (h *host) workspace() string {
 	h.t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(h.State, "workspaces", "*"))
+	key := strings.TrimSuffix(filepath.Base(h.Record(h.t, h.next.ID)), ".json")
+	dirs = slices.DeleteFunc(dirs, func(dir string) bool { return filepath.Base(dir) == key })
 	if err != nil || len(dirs) != 1 {
 		h.t.Fatalf("workspaces: %v, %v", dirs, err)
 	}

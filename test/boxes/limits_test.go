@@ -3,6 +3,7 @@
 package boxes_test
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"runtime"
@@ -70,6 +71,12 @@ func TestTmpBoundsTheNumberOfFilesToo(t *testing.T) {
 }
 
 func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
+	// A host may let its services have priorities, which boxes do not get.
+	for _, resource := range []int{unix.RLIMIT_NICE, unix.RLIMIT_RTPRIO} {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: 20, Max: 20}); err != nil && !errors.Is(err, unix.EPERM) { // which a container lacks
+			t.Fatal(err)
+		}
+	}
 	memory, pids := 100*quantity.MiB, 77
 	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory, r.Pids = &memory, &pids })
 	var host unix.Rlimit // where the host allows less, that is what there is
@@ -83,7 +90,7 @@ func TestResourceLimitsAreThePromisedOnes(t *testing.T) {
 		data, processes, stack, group, none = "unlimited unlimited", `\d+ \d+`, "8388608 unlimited", "cgroup2", "cgroup2"
 	}
 	for name, want := range map[string]string{
-		"Max core file size": "0 0", "Max open files": files, "Max locked memory": "65536 65536", "Max stack size": stack,
+		"Max core file size": "0 0", "Max open files": files, "Max locked memory": "65536 65536", "Max nice priority": "0 0", "Max realtime priority": "0 0", "Max stack size": stack,
 		"Max data size": data, "Max processes": processes, "Max address space": "unlimited unlimited",
 	} {
 		m := regexp.MustCompile(`(?m)^` + name + `\s+(\S+)\s+(\S+)`).FindStringSubmatch(text)
@@ -231,8 +238,39 @@ func TestNumberOfProcessesIsExact(t *testing.T) {
 // dying is what a group may have beyond its limit: who is being killed may take some more to get there.
 const dying = 8 * quantity.MiB
 
+// What does boxd's file operations is a program of the box, and its limits are for it too.
+func TestFilesWorkInTheSmallestBox(t *testing.T) {
+	d := start(t)
+	b := newBox(t, d, func(r *api.SessionRequest) { r.Memory, r.Pids = new(32*quantity.MiB), new(64) })
+	b.run("sh", "-c", "mkdir tree; for i in $(seq 100); do echo $i > tree/$i; done; head -c 4000000 /dev/zero > large")
+	out := t.TempDir()
+	for _, args := range [][]string{
+		{"fs", "ls", b.ID, "tree"},
+		{"fs", "read", b.ID, "tree/1"},
+		{"fs", "grep", b.ID, "^77$", "tree"},
+		{"fs", "glob", b.ID, "**"},
+		{"cp", b.ID + ":/workspace/tree", out},
+		{"cp", out + "/tree", b.ID + ":/workspace/again"},
+		{"cp", b.ID + ":/workspace/large", out},
+	} {
+		if text, err := d.Boxctl(t, args...).CombinedOutput(); err != nil {
+			t.Errorf("%q: %v: %s", args, err, text)
+		}
+	}
+
+	// Nothing of boxd's has failed where it is the caller who leaves it no room: not even to be loaded.
+	b = newBox(t, d, func(r *api.SessionRequest) { r.Rlimits = map[string]string{"data": "32MiB"} })
+	text, err := d.Boxctl(t, "fs", "ls", b.ID).CombinedOutput()
+	if err == nil || !strings.Contains(string(text), "helper for file operations") || !strings.Contains(string(text), "hint: ") {
+		t.Errorf("%v: %s", err, text)
+	}
+	if strings.Contains(d.Log(), "level=ERROR") {
+		t.Error("it is told as a failure of boxd")
+	}
+}
+
 func TestMemoryBoundsDataAndNotAddresses(t *testing.T) {
-	memory := 64 * quantity.MiB
+	memory := 100 * quantity.MiB
 	b := newBox(t, start(t), func(r *api.SessionRequest) { r.Memory = &memory })
 	if boxtest.Grouped() { // all of the box is bounded, and who takes too much is killed
 		r := b.exec(&api.ExecRequest{Argv: []string{probe, "data"}, Timeout: new(quantity.Duration(10 * time.Minute))}) // the kernel slows it down before it is killed
@@ -246,8 +284,8 @@ func TestMemoryBoundsDataAndNotAddresses(t *testing.T) {
 		t.Errorf("reserving addresses: %s", got["reserve"])
 	}
 	kib, err := strconv.Atoi(got["data"])
-	if err != nil || kib <= 63<<10 || kib > 64<<10 || got["refused"] != "ENOMEM" {
-		t.Errorf("of 64 MiB %s KiB could be had, then %s", got["data"], got["refused"])
+	if err != nil || kib <= 99<<10 || kib > 100<<10 || got["refused"] != "ENOMEM" {
+		t.Errorf("of 100 MiB %s KiB could be had, then %s", got["data"], got["refused"])
 	}
 	if got := b.run("true"); got != "" {
 		t.Errorf("afterwards: %q", got)

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -233,10 +236,76 @@ func TestMountBelowTheManagedWorkspace(t *testing.T) {
 	d.NothingLeft(withMaps(before, 1))
 }
 
+// A mount can be where the image has no directory, at the top or in it. Nothing else of the tree changes.
+func TestAMountCanBeWhereTheImageHasNothing(t *testing.T) {
+	d := start(t)
+	dir := d.MountSource(t, "dir", owner)
+	put(t, filepath.Join(dir, "file"), "text", 0o644, owner)
+	plain := newBox(t, d)
+	places := []string{"/repo", "/repos/one/deep", "/repos/two", "/home/alice/project", "/root/project", "/usr/local/boxd-test/a", "/etc/boxd-test", "/var/www/html"}
+	mounts := []api.Mount{{Source: dir, Target: "/usr/src", Mode: "ro"}, {Source: dir, Target: "/mnt/a", Mode: "ro"}}
+	for _, place := range places {
+		mounts = append(mounts, api.Mount{Source: dir, Target: place, Mode: "ro"})
+	}
+	b := newBox(t, d, withMounts(append(mounts, api.Mount{Source: dir, Target: "/repos/rw", Mode: "rw"}, api.Mount{Source: dir, Target: "/rw", Mode: "rw"})...))
+	for _, place := range append(places, "/usr/src", "/mnt/a", "/repos/rw", "/rw") {
+		if got := b.run("cat", place+"/file"); got != "text" {
+			t.Errorf("%s: %q", place, got)
+		}
+	}
+	added := map[string][]string{"/": {"repo", "repos", "rw"}, "/home": {"alice"}, "/usr/local": {"boxd-test"}, "/etc": {"boxd-test"}, "/var": {"www"}}
+	for _, in := range []string{"/", "/home", "/usr/local", "/etc", "/var", "/var/lib", "/dev", "/usr/bin", "/sys"} {
+		before, after := lines(plain.run("ls", "-A1L", "--color=never", in)), lines(b.run("ls", "-A1L", "--color=never", in))
+		want := append(before, added[in]...)
+		slices.Sort(want)
+		slices.Sort(after)
+		if diff := cmp.Diff(want, after); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", in, diff)
+		}
+	}
+	for _, line := range []string{"cat /etc/hosts | cut -f1", "readlink /bin /etc/mtab /var/tmp", "cat /etc/passwd /proc/sys/user/max_user_namespaces", "ls /proc/acpi 2>&1", "mount | grep -c ' on /proc/'", "env -i sh -c 'cat --version'"} {
+		if before, after := plain.sh(line), b.sh(line); before != after {
+			t.Errorf("%s: %q, without mounts %q", line, after, before)
+		}
+	}
+	want := plain.ask("writable", "/")
+	want = append(want, "/mnt", "/repos/rw", "/rw") // in /mnt there is a mount
+	slices.Sort(want)
+	if diff := cmp.Diff(want, b.ask("writable", "/"), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("what can be written to (-want +got):\n%s", diff)
+	}
+	b.try(all("EROFS", "create=/x", "mkdir=/repos/x", "create=/usr/local/x", "create=/etc/x", "create=/var/x", "mkdir=/home/other", "mkdir=/var/lib/x", "create=/repo/x")...)
+	b.try(all("EROFS", "rename=/repo,/repo2", "remove=/rw")...)
+	b.try(attempt{"create=/rw/x", "OK"}, attempt{"create=/root/x", "EROFS"}, attempt{"create=/home/box/x", "OK"}, attempt{"create=/tmp/x", "OK"})
+	// A live mount is added as to any other box.
+	if _, _, err := d.AddMount(t.Context(), b.ID, &api.MountRequest{Source: dir, Target: "/srv/live/a", Mode: "ro"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.run("cat", "/srv/live/a/file"); got != "text" {
+		t.Errorf("a live mount has %q", got)
+	}
+	_, _, err := d.AddMount(t.Context(), b.ID, &api.MountRequest{Source: dir, Target: "/repo2", Mode: "ro"})
+	refused(t, err, 400, "target", "a path below")
+}
+
+// A writable root has the mount point made in it, by the box user; programs cannot rename it or remove it either.
+func TestAMountCanBeAnywhereInAWritableRoot(t *testing.T) {
+	d := start(t)
+	dir := d.MountSource(t, "dir", owner)
+	put(t, filepath.Join(dir, "file"), "text", 0o644, owner)
+	no := false
+	b := newBox(t, d, func(r *api.SessionRequest) { r.ReadOnlyRoot = &no }, withMounts(api.Mount{Source: dir, Target: "/repo", Mode: "ro"},
+		api.Mount{Source: dir, Target: "/usr/local/boxd-test/a", Mode: "ro"}, api.Mount{Source: dir, Target: "/home/alice/project", Mode: "ro"}))
+	if got := b.run("cat", "/repo/file", "/usr/local/boxd-test/a/file", "/home/alice/project/file"); got != "texttexttext" {
+		t.Errorf("%q", got)
+	}
+	b.try(attempt{"create=/repo/x", "EROFS"}, attempt{"rename=/repo,/repo2", "EBUSY"}, attempt{"create=/usr/local/x", "OK"})
+}
+
 // withMaps allows for what the keeper keeps open on purpose: a map for each owner and range of ids,
 // for the next box that has both.
 func withMaps(tr boxtest.Traces, n int) boxtest.Traces {
-	tr.OpenFiles += n
+	tr.OpenFiles = append(tr.OpenFiles, make([]string, n)...)
 	return tr
 }
 

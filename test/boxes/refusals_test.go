@@ -140,11 +140,11 @@ func refusals(t *testing.T, d *boxtest.Daemon) []refusal {
 	for _, path := range []string{"/", "/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/usr", "/usr/share", "/bin", "/lib", "/var/run", "/var", "/proc/self", "/dev/shm"} {
 		list = append(list, refusal{"system directory " + path, from(path, "ro"), 403, source, system})
 	}
-	for _, path := range []string{
-		"/", "/etc", "/etc/x", "/usr/local", "/proc", "/proc/self", "/dev/shm", "/run/x", "/sys", "/home", "/home/other", "/var/x", "/workspaces", "/mnt/",
-		"/mnt/../etc", "/mnt/./x", "//mnt", "mnt", "", "/mnt/a\x00b", "/root",
-	} {
-		list = append(list, refusal{"target " + path, one(api.Mount{Source: dir, Target: path, Mode: "ro"}), 400, target, "/workspace"})
+	for _, path := range []string{"/", "/etc", "/usr", "/usr/bin", "/usr/lib64", "/bin/x", "/proc", "/proc/self", "/dev/shm", "/run/x", "/sys", "/home", "/var", "/var/lib", "/var/lib/boxd/x", "/var/tmp/x", "/skills/x"} {
+		list = append(list, refusal{"target " + path, one(api.Mount{Source: dir, Target: path, Mode: "ro"}), 400, target, "does not need itself"})
+	}
+	for _, path := range []string{"/mnt/", "/mnt/../etc", "/mnt/./x", "//mnt", "mnt", "", "/mnt/a\x00b"} {
+		list = append(list, refusal{"target " + path, one(api.Mount{Source: dir, Target: path, Mode: "ro"}), 400, target, clean})
 	}
 	return list
 }

@@ -17,17 +17,18 @@ import (
 // in the units.
 const (
 	mostOfBoxd   = "20"
+	mostOfKeeper = "70"
 	mostOfAnchor = "40"
 )
 
 func TestSystemdFindsNothingWrongWithTheUnits(t *testing.T) {
 	installed(t, this)
 	// Manual pages cannot be looked up where there is no man.
-	r := try(t, "systemd-analyze", "verify", "--man=no", socket, service, keeper, anchor, "boxd-names.socket", "boxd-names.service", "box.slice")
+	r := try(t, "systemd-analyze", "verify", "--man=no", socket, service, keeper, anchor, "boxd-names.socket", "boxd-names.service", "boxd-scopes.socket", "boxd-scopes.service", "boxd-push.socket", "boxd-push@.service", "box.slice")
 	if r.code != 0 || r.stdout+r.stderr != "" {
 		t.Errorf("systemd-analyze verify: %+v", r)
 	}
-	for unit, most := range map[string]string{service: mostOfBoxd, anchor: mostOfAnchor, "boxd-names.service": mostOfBoxd} {
+	for unit, most := range map[string]string{service: mostOfBoxd, keeper: mostOfKeeper, anchor: mostOfAnchor, "boxd-names.service": mostOfBoxd, "boxd-scopes.service": mostOfBoxd} {
 		r := try(t, "systemd-analyze", "security", "--no-pager", "--threshold="+most, unit)
 		if r.code != 0 {
 			t.Errorf("systemd-analyze security:\n%s%s", r.stdout, r.stderr)
@@ -70,7 +71,8 @@ func TestAFullDiskAtStart(t *testing.T) {
 		t.Error("the box has died")
 	}
 	r := try(t, as(member, "boxctl", "run", "--", "true")...)
-	if r.code == 0 || !strings.Contains(r.stderr, "no space left on device") || !strings.Contains(r.stderr, "hint: free disk space in /var/lib/boxd") {
+	// Whatever needs the disk first says so: the last block of the audit log may have room for one more record, or not.
+	if r.code == 0 || !strings.Contains(r.stderr, "no space left on device") || !strings.Contains(r.stderr, "hint: free ") {
 		t.Errorf("on a full disk: %+v", r)
 	}
 	if p := process(t); p.PID != a.process.PID || p.State != "running" {

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -154,7 +155,7 @@ func (m *machine) prepare(ctx context.Context) error {
 func (m *machine) tryKVM(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	cmd := m.command(ctx, m.qemu(), m.kernelArgs("init=/bin/true", []string{filepath.Join(m.image, "root.img")})...)
+	cmd := m.command(ctx, m.qemu(), m.kernelArgs("init=/bin/true", []string{filepath.Join(m.image, "root.img") + ",format=raw,snapshot=on"})...)
 	cmd.Cancel = func() error { return cmd.Process.Kill() }
 	out, err := cmd.CombinedOutput()
 	if !strings.Contains(string(out), "Attempted to kill init!") {
@@ -259,11 +260,7 @@ func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
 				return nil, err
 			}
 		}
-		for part := range s.parts {
-			var mine []string
-			for i := part; i < len(names); i += s.parts {
-				mine = append(mine, names[i])
-			}
+		for part, mine := range deal(names, s.parts) {
 			if len(mine) > 0 {
 				w := work{pkg: s.pkg, name: fmt.Sprintf("%d-%02d-%s-%d", s.machine, len(items), strings.ReplaceAll(s.pkg, "/", "_"), part)}
 				w.args = []string{"-test.v=test2json", "-test.timeout=" + item.String(), "-test.run", exactly(mine)}
@@ -274,11 +271,27 @@ func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
 	return items, errors.Join(m.fillQueue(suite, items), m.fillPrograms(ctx, suite))
 }
 
-// names returns which tests run in the machine: with -selinux those of a list, otherwise all but those of one.
+// deal makes parts of tests. Whoever has the machine cut off is alone: what has been done of a part is done again.
+func deal(names []string, parts int) [][]string {
+	dealt := make([][]string, parts)
+	for i, name := range names {
+		if strings.Contains(name, "CutOff") {
+			dealt = append(dealt, []string{name})
+		} else {
+			dealt[i%parts] = append(dealt[i%parts], name)
+		}
+	}
+	return dealt
+}
+
+// names returns which tests run in the machine: with -selinux those of a list, with -abuse those that have not passed on this
+// host, otherwise all but those of a list.
 func (m *machine) names() (func(pkg, name string) bool, error) {
 	file, in := "test/vm/elsewhere", false
 	if m.selinux {
 		file, in = "test/vm/selinux", true
+	} else if m.abuse && !m.whole {
+		return func(pkg, name string) bool { return !m.hasPassed(test{pkg, name}) }, nil
 	} else if m.whole || m.only != nil {
 		return func(string, string) bool { return true }, nil
 	}
@@ -298,7 +311,10 @@ func (m *machine) fillQueue(suite string, items []work) error {
 		env += "export SURVIVAL_KILLS=8 ABUSE_FLOOD_SHARE=50\n"
 	}
 	if m.soak {
-		env += "export SOAK=1\n"
+		env += "export SOAK=1 SURVIVAL_KILLS=200\n"
+	}
+	if n, err := strconv.Atoi(os.Getenv("SURVIVAL_KILLS")); err == nil {
+		env += fmt.Sprintf("export SURVIVAL_KILLS=%d\n", n)
 	}
 	if m.selinux {
 		if err := os.WriteFile(filepath.Join(suite, "selinux"), nil, 0o644); err != nil {
@@ -308,17 +324,20 @@ func (m *machine) fillQueue(suite string, items []work) error {
 	return os.WriteFile(filepath.Join(suite, "environment"), []byte(env), 0o644)
 }
 
+// picks reports whether only some tests are run, for which not everything has to be there.
+func (r *runner) picks() bool { return r.only != nil || r.chosen != nil }
+
 // fillPrograms puts in what is no test: the package under test and one that came before it, and files that tests read.
 func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 	formats := []string{"deb", "rpm"}
-	if m.only != nil && !m.defines("test/install") {
+	if m.picks() && !m.defines("test/install") {
 		formats = formats[:1]
 	}
 	for _, format := range formats {
 		for _, name := range []string{"boxd", "boxd-previous"} {
 			var env []string
 			if name != "boxd" {
-				if m.only != nil && !m.defines("test/install") {
+				if m.picks() && !m.defines("test/install") {
 					continue
 				}
 				env = []string{"VERSION=0.0.1~previous"}
@@ -411,10 +430,8 @@ func (m *machine) keep(out string) {
 	m.printf("streams, consoles and journals of the machines are in %s", filepath.Join(to, "out"))
 }
 
-// one runs one machine, and returns which items it has done.
+// one runs one machine, and returns which items it has done. A machine whose power a test has cut off is started again.
 func (m *machine) one(ctx context.Context, n int, items []work) (map[string]bool, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	out := filepath.Join(m.dir, "out")
 	stream, err := os.OpenFile(filepath.Join(out, fmt.Sprintf("stream.%d", n)), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -426,13 +443,34 @@ func (m *machine) one(ctx context.Context, n int, items []work) (map[string]bool
 		return nil, err
 	}
 	defer console.Close()
-	cmd := m.userModeLinux(ctx, out, n)
+	if err := m.disks(ctx, n); err != nil {
+		return nil, err
+	}
+	h := &hearing{machine: m, items: items, done: map[string]bool{}}
+	for err = errCut; errors.Is(err, errCut); {
+		err = m.power(ctx, n, h, stream, console)
+	}
+	return h.done, err
+}
+
+// errCut says that a test has asked to have the machine cut off.
+var errCut = errors.New("the machine has been cut off")
+
+// power runs a machine until it has ended, or is cut off.
+func (m *machine) power(all context.Context, n int, h *hearing, stream io.Reader, console io.Writer) error {
+	ctx, cancel := context.WithCancelCause(all)
+	defer cancel(nil)
+	words := fmt.Sprintf("boxd.word=%s boxd.number=%d", m.word, n) // for test/vm/guest.sh
+	if h.in != nil {
+		words += fmt.Sprintf(" boxd.item=%s boxd.promised=%s", h.item, h.promised)
+	}
+	cmd := m.userModeLinux(ctx, words, n)
 	if m.ground != groundUML {
-		cmd = m.emulator(ctx, out, n)
+		cmd = m.emulator(ctx, words, n)
 	}
 	cmd.Stdout, cmd.Stderr = console, console
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -443,12 +481,16 @@ func (m *machine) one(ctx context.Context, n int, items []work) (map[string]bool
 		cancel(nil)
 		<-ended
 	}()
-	h := &hearing{machine: m, lines: bufio.NewReader(&tail{file: stream, ended: ended, silent: func() { cancel(errSilent) }}), items: items, done: map[string]bool{}}
-	err = h.hear(ctx)
+	h.lines = bufio.NewReader(&tail{file: stream, ended: ended, silent: func() { cancel(errSilent) }})
+	err := h.hear(all)                   // what reads an item outlives the power
 	if context.Cause(ctx) == errSilent { //nolint:errorlint // it is that one
 		err = errors.Join(err, errSilent)
 	}
-	return h.done, err
+	if errors.Is(err, errCut) {
+		cancel(nil)
+		_, _ = io.Copy(io.Discard, h.lines) // what it wrote meanwhile, until it has ended
+	}
+	return err
 }
 
 // tail reads a file that grows until the machine has ended that writes it.
@@ -490,6 +532,9 @@ type hearing struct {
 
 	in   io.WriteCloser // of the item that is being done; nil: none
 	wait func() error
+	item string // its name
+
+	promised string // what its test has promised before it had the machine cut off
 }
 
 // hear reads the stream of a machine to its end.
@@ -503,6 +548,12 @@ func (h *hearing) hear(ctx context.Context) (failed error) {
 				err = errors.Join(err, h.begin(ctx, words[2]))
 			case "end":
 				failed = errors.Join(failed, h.end(words[2], words[3]))
+			case "cut":
+				if h.in != nil && h.promised == "" && len(words) == 3 {
+					h.promised = words[2]
+					return errors.Join(failed, errCut)
+				}
+				failed = errors.Join(failed, errors.New("the machine has asked to be cut off, which an item may once, with a word"))
 			case "all":
 				whole = true
 				if words[2] != "0" {
@@ -531,10 +582,14 @@ func (h *hearing) hear(ctx context.Context) (failed error) {
 }
 
 func (h *hearing) begin(ctx context.Context, name string) (err error) {
+	if h.in != nil && name == h.item {
+		return nil // it goes on after the machine was cut off
+	}
 	i := slices.IndexFunc(h.items, func(w work) bool { return w.name == name })
 	if i < 0 {
 		return fmt.Errorf("the machine has begun %q, which is no item", name)
 	}
+	h.item = name
 	h.in, h.wait, err = h.converter(ctx, layerMachine, h.ground, h.items[i].pkg)
 	return err
 }
@@ -549,31 +604,50 @@ func (h *hearing) end(name, status string) error {
 		err = fmt.Errorf("%s: exit status %s", name, status)
 	}
 	in := h.in
-	h.in = nil
+	h.in, h.promised = nil, ""
 	return endItem(in, h.wait, err)
 }
 
-// kernelLine are the words for test/vm/guest.sh.
-func (m *machine) kernelLine(n int) string {
-	return fmt.Sprintf("boxd.word=%s boxd.number=%d", m.word, n)
+// changes is a directory for what a machine changes of its disks: in files of their own, which outlive its power.
+func (m *machine) changes(n int) string { return filepath.Join(m.dir, fmt.Sprintf("machine.%d", n)) }
+
+// images are the disks of every machine.
+func (m *machine) images() []string {
+	return []string{filepath.Join(m.image, "root.img"), filepath.Join(m.image, "data.img"), filepath.Join(m.dir, "suite.img")}
 }
 
-// userModeLinux is a machine that is a program. Changes of its disks go to files of their own.
-func (m *machine) userModeLinux(ctx context.Context, out string, n int) *exec.Cmd {
-	dir := filepath.Join(m.dir, fmt.Sprintf("machine.%d", n))
-	_ = os.RemoveAll(dir) // of a machine before; the shell tells what it cannot make
+// disks forgets the changes of a machine before. User-mode Linux makes the files of changes itself.
+func (m *machine) disks(ctx context.Context, n int) error {
+	dir := m.changes(n)
+	if err := os.RemoveAll(dir); err != nil || m.ground == groundUML {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for i, disk := range m.images() {
+		if _, err := m.do(ctx, nil, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", disk, filepath.Join(dir, fmt.Sprintf("changes.%d", i))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// userModeLinux is a machine that is a program.
+func (m *machine) userModeLinux(ctx context.Context, words string, n int) *exec.Cmd {
+	dir := m.changes(n)
 	args := umlCommand(dir, m.kernel, "mem=2G", "rw", "quiet")
-	for i, disk := range []string{filepath.Join(m.image, "root.img"), filepath.Join(m.image, "data.img"), filepath.Join(m.dir, "suite.img")} {
+	for i, disk := range m.images() {
 		args = append(args, fmt.Sprintf("ubd%d=%s,%s", i, filepath.Join(dir, fmt.Sprintf("changes.%d", i)), disk))
 	}
-	args = append(args, strings.Fields(m.kernelLine(n))...)
-	args = append(args, "boxd.out="+out)
+	args = append(args, strings.Fields(words)...)
+	args = append(args, "boxd.out="+filepath.Join(m.dir, "out"))
 	cmd := m.command(ctx, "unshare", args...)
 	cmd.Cancel = func() error { return cmd.Process.Kill() } // and with it, all that it has started
 	return cmd
 }
 
-// kernelArgs are those of qemu for a machine that boots the system, with disks that forget.
+// kernelArgs are those of qemu for a machine that boots the system, with disks as -drive has files.
 func (m *machine) kernelArgs(words string, disks []string) []string {
 	args := []string{"-machine", m.board(), "-smp", "2", "-m", "2048", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot"}
 	line, console := words+" root=/dev/vda rw panic=-1", "ttyS0"
@@ -596,17 +670,22 @@ func (m *machine) kernelArgs(words string, disks []string) []string {
 	}
 	args = append(args, "-kernel", filepath.Join(m.image, "vmlinuz"), "-initrd", filepath.Join(m.image, "initrd"), "-append", "console="+console+" "+line, "-serial", "stdio")
 	for _, disk := range disks {
-		args = append(args, "-drive", "file="+disk+",if=virtio,format=raw,snapshot=on")
+		args = append(args, "-drive", "if=virtio,file="+disk)
 	}
 	return args
 }
 
 // emulator is a machine of qemu.
-func (m *machine) emulator(ctx context.Context, out string, n int) *exec.Cmd {
-	args := m.kernelArgs(m.kernelLine(n), []string{filepath.Join(m.image, "root.img"), filepath.Join(m.image, "data.img"), filepath.Join(m.dir, "suite.img")})
+func (m *machine) emulator(ctx context.Context, words string, n int) *exec.Cmd {
+	var disks []string
+	for i := range m.images() {
+		disks = append(disks, filepath.Join(m.changes(n), fmt.Sprintf("changes.%d,format=qcow2", i)))
+	}
+	args := m.kernelArgs(words, disks)
+	out := filepath.Join(m.dir, "out")
 	args = append(args, "-device", "virtio-serial", "-device", "virtio-rng-pci")
 	for name, file := range map[string]string{"suite": "stream", "journal": "journal"} {
-		args = append(args, "-chardev", fmt.Sprintf("file,id=%s,path=%s", name, filepath.Join(out, fmt.Sprintf("%s.%d", file, n))), "-device", fmt.Sprintf("virtserialport,chardev=%s,name=%s", name, name))
+		args = append(args, "-chardev", fmt.Sprintf("file,id=%s,append=on,path=%s", name, filepath.Join(out, fmt.Sprintf("%s.%d", file, n))), "-device", fmt.Sprintf("virtserialport,chardev=%s,name=%s", name, name))
 	}
 	return m.command(ctx, m.qemu(), args...)
 }

@@ -32,6 +32,9 @@ const (
 	layerSoak     = "soak" // by -soak alone
 )
 
+// soakReport is what a run of test/soak writes, with a picture beside it.
+const soakReport = "docs/soak-report.md"
+
 var allLayers = []string{layerPure, layerPackages, layerBoxes, layerMachine, layerDemo}
 
 // options are what the command line says.
@@ -40,6 +43,7 @@ type options struct {
 	only    *regexp.Regexp // tests; nil: all
 	quick   bool           // what tells most in a minute
 	soak    bool           // the long tests alone
+	abuse   bool           // the cases of test/abuse/cases.md alone, with a report
 	whole   bool           // the machine leaves no test to this host for its time
 	ground  string         // of the machine; "": the best that this host has
 	system  string         // of the machine
@@ -63,7 +67,8 @@ func start(ctx context.Context) error {
 	flag.StringVar(&skip, "skip", "", "layers to leave out: "+strings.Join(allLayers, " "))
 	flag.StringVar(&only, "run", "", "run only the tests that this regular expression matches, each on the ground that it needs")
 	flag.BoolVar(&o.quick, "quick", false, "run what tells most in a minute: pure tests without the race detector, whose results Go keeps, and a few real boxes")
-	flag.BoolVar(&o.soak, "soak", false, "run test/soak for hours, and the rounds of test/limits a thousand times, and nothing else")
+	flag.BoolVar(&o.soak, "soak", false, "run test/soak for hours and write "+soakReport+", and in the machine a thousand rounds of test/limits and 200 kills of everything, and nothing else")
+	flag.BoolVar(&o.abuse, "abuse", false, "run the tests of the cases of "+casesFile+", and write "+reportFile)
 	flag.BoolVar(&o.whole, "whole", false, "run in the machine also the tests of test/vm/elsewhere")
 	flag.StringVar(&o.ground, "ground", "", "ground of the machine: kvm, uml, emulation (default: the first that works)")
 	flag.StringVar(&o.system, "system", "bookworm", "system of the machine: bookworm, trixie")
@@ -73,6 +78,41 @@ func start(ctx context.Context) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("argument %q is not known: there are only flags", flag.Arg(0))
 	}
+	if err := o.read(skip, only); err != nil {
+		return err
+	}
+	root, err := boxtest.ModuleRoot()
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir(root); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "boxd-run")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.Chmod(dir, 0o755); err != nil { // boxes and other users run what is built in it
+		return err
+	}
+	r := &runner{options: o, dir: dir, begun: time.Now(), results: map[test][]result{}}
+	if o.abuse {
+		if r.cases, err = readCases(); err != nil {
+			return err
+		}
+		r.skip = append(r.skip, layerPackages, layerDemo) // which have no cases
+		r.chosen = testsOf(r.cases)
+	}
+	err = r.all(ctx)
+	if ctx.Err() != nil {
+		return errors.New("interrupted: nothing is left running")
+	}
+	return err
+}
+
+// read reads what is in words, and refuses what cannot be.
+func (o *options) read(skip, only string) error {
 	o.skip = strings.Fields(skip)
 	for _, layer := range o.skip {
 		if !slices.Contains(allLayers, layer) {
@@ -98,29 +138,9 @@ func start(ctx context.Context) error {
 	case o.quick:
 		o.skip, o.only = []string{layerPackages, layerMachine, layerDemo}, nil
 	case o.soak:
-		o.only = regexp.MustCompile("^TestTwoHundredRoundsLeaveNothing$")
+		o.only = regexp.MustCompile("^(TestTwoHundredRoundsLeaveNothing|TestNothingIsLostWhateverIsKilled)$")
 	}
-	root, err := boxtest.ModuleRoot()
-	if err != nil {
-		return err
-	}
-	if err := os.Chdir(root); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "boxd-run")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	if err := os.Chmod(dir, 0o755); err != nil { // boxes and other users run what is built in it
-		return err
-	}
-	r := &runner{options: o, dir: dir, begun: time.Now(), results: map[test][]result{}}
-	err = r.all(ctx)
-	if ctx.Err() != nil {
-		return errors.New("interrupted: nothing is left running")
-	}
-	return err
+	return nil
 }
 
 func (r *runner) skips(layer string) bool { return slices.Contains(r.skip, layer) }
@@ -151,6 +171,9 @@ func (r *runner) all(ctx context.Context) error {
 		}
 		return m.suites(ctx)
 	})
+	if r.abuse {
+		return r.reported(ctx, r.summary(), m.ground)
+	}
 	return r.summary()
 }
 

@@ -30,6 +30,16 @@ type result struct {
 	layer, ground string
 	action        string // "pass", "fail" or "skip"
 	why           string // of one that was left to another ground: what it needs
+	said          string // of one that has failed: what it has said, without the logs of daemons
+}
+
+// mostSaid is how many bytes of what a failed test has said the summary repeats.
+const mostSaid = 4000
+
+// said is what a failed test has said, without the logs that it shows.
+func said(text string) string {
+	text, _, _ = strings.Cut(text, boxtest.LogOfBoxd)
+	return strings.TrimRight(text[:min(len(text), mostSaid)], " \n")
 }
 
 // layer is what the summary says of one.
@@ -44,6 +54,9 @@ type runner struct {
 	options
 	dir   string // for what is built; gone when the run has ended
 	begun time.Time
+
+	cases  []abuseCase         // with -abuse
+	chosen map[string][]string // by package, the tests to run and no others; nil: options say
 
 	built sync.Map // what has been built once, by name, as func() error
 
@@ -136,6 +149,7 @@ func (r *runner) read(layer, ground string, from io.Reader) error {
 			}
 			if e.Action == "fail" {
 				r.printf("%s", strings.TrimRight(text, "\n"))
+				res.said = said(text)
 				alone[key.pkg] = true
 			}
 			delete(output, key)
@@ -241,6 +255,13 @@ func (r *runner) summary() error {
 	fmt.Fprintf(w, "all, after %.0f s\n", time.Since(r.begun).Seconds())
 	if len(r.skip) > 0 {
 		fmt.Fprintf(w, "left out, as asked: %s\n", strings.Join(r.skip, " "))
+	}
+	for t, results := range r.results { // again, for who sees no more than the end of the output
+		for _, res := range results {
+			if res.said != "" {
+				fmt.Fprintf(w, "failed on %s: %s of %s\n%s\n", res.ground, t.name, t.pkg, res.said)
+			}
+		}
 	}
 	if len(failed) > 0 {
 		return fmt.Errorf("FAILED: %s", strings.Join(failed, " "))

@@ -109,6 +109,8 @@ func TestAMachineThatBreaksOffHasFailed(t *testing.T) {
 		{"W begin elsewhere; ", "is no item"},
 		{"W end 3-00-p-0 0; ", "which it has not begun"},
 		{"W begin 3-00-p-0; " + pass + "; all 0; W beat; ", "in the middle"}, // without the word it is a test's
+		{"W cut 5; W all 0; ", "asked to be cut off"},
+		{"W begin 3-00-p-0; W cut; W end 3-00-p-0 0; W all 0; ", "asked to be cut off"},
 	} {
 		if _, err := hearingOf(t, tc.stream); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%q: %v, want %q", tc.stream, err, tc.want)
@@ -117,6 +119,35 @@ func TestAMachineThatBreaksOffHasFailed(t *testing.T) {
 	h, err := hearingOf(t, "noise; W beat; W begin 3-00-p-0; "+pass+"; W end 3-00-p-0 0; W all 0; ")
 	if err != nil || !h.done["3-00-p-0"] || len(h.results) != 1 {
 		t.Errorf("%v, done %v, results %v", err, h.done, h.results)
+	}
+}
+
+// What a machine does after it was cut off goes on with the item in which it was.
+func TestAMachineThatIsCutOffGoesOn(t *testing.T) {
+	t.Parallel()
+	h, err := hearingOf(t, "W begin 3-00-p-0; W cut 5; W all 1; ")
+	if !errors.Is(err, errCut) || h.promised != "5" || h.item != "3-00-p-0" {
+		t.Fatalf("%v, %+v", err, h)
+	}
+	hear := func(stream string) error {
+		h.lines = bufio.NewReader(strings.NewReader(strings.ReplaceAll(stream, "; ", "\n")))
+		return h.hear(t.Context())
+	}
+	pass := strings.TrimSpace(of("pass", "TestGood"))
+	if err := hear("W begin 3-00-p-0; W cut 6; W begin 3-00-p-0; " + pass + "; W end 3-00-p-0 0; W all 0; "); err == nil || !strings.Contains(err.Error(), "asked to be cut off") {
+		t.Errorf("cut off twice: %v", err)
+	}
+	if !h.done["3-00-p-0"] || len(h.results) != 1 || h.promised != "" {
+		t.Errorf("done %v, results %v, promised %q", h.done, h.results, h.promised)
+	}
+}
+
+// Whoever has the machine cut off is alone, so that nothing is run twice.
+func TestTestsAreDealt(t *testing.T) {
+	t.Parallel()
+	got := deal([]string{"TestA", "TestB", "TestCCutOff", "TestD"}, 2)
+	if want := [][]string{{"TestA"}, {"TestB", "TestD"}, {"TestCCutOff"}}; !slices.EqualFunc(got, want, slices.Equal[[]string]) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -163,6 +194,19 @@ func TestFlagsAreRefusedByName(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), program, tc.args).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), tc.want) {
 			t.Errorf("%s: %v, %s", tc.args, err, out)
+		}
+	}
+}
+
+func TestWhatAFailedTestSaysIsToldAgain(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"=== RUN   TestX\n    x_test.go:1: no\n    boxtest.go:9: log of boxd:\n        lines\n--- FAIL: TestX\n": "=== RUN   TestX\n    x_test.go:1: no\n    boxtest.go:9:",
+		"    x_test.go:1: no\n":         "    x_test.go:1: no",
+		strings.Repeat("x", 2*mostSaid): strings.Repeat("x", mostSaid),
+	} {
+		if got := said(text); got != want {
+			t.Errorf("%.60q: %.60q", text, got)
 		}
 	}
 }

@@ -45,6 +45,8 @@ var suites = []suite{
 	{"test/langbot", 2, 3, 2},
 	{"test/e2b", 1, 3, 2},
 	{"test/buckets", 1, 0, 0},
+	{"test/console", 2, 0, 0},
+	{"test/clients", 2, 0, 0},
 }
 
 // quickTests tell most in a minute: a box is closed, a session lives, a program's end is told, a process is kept alive.
@@ -56,6 +58,9 @@ var quickTests = map[string]*regexp.Regexp{
 
 // asked reports whether a test is to be run.
 func (r *runner) asked(pkg, name string) bool {
+	if r.chosen != nil {
+		return slices.Contains(r.chosen[pkg], name)
+	}
 	if r.quick {
 		return quickTests[pkg] != nil && quickTests[pkg].MatchString(name)
 	}
@@ -184,6 +189,8 @@ func exactly(names []string) string { return "^(" + strings.Join(names, "|") + "
 func (r *runner) defines(pkg string) bool {
 	isSuite := slices.ContainsFunc(suites, func(s suite) bool { return s.pkg == pkg })
 	switch {
+	case r.chosen != nil:
+		return r.chosen[strings.TrimPrefix(pkg, "./")] != nil
 	case r.quick && isSuite:
 		return quickTests[pkg] != nil
 	case r.only == nil:
@@ -230,6 +237,12 @@ func (r *runner) pure(ctx context.Context) error {
 	switch {
 	case r.quick:
 		return r.goTest(ctx, layerPure, []string{"CGO_ENABLED=0"}, args...)
+	case r.chosen != nil:
+		var names []string
+		for _, list := range r.chosen {
+			names = append(names, list...)
+		}
+		return r.goTest(ctx, layerPure, env, slices.Concat([]string{"-race", "-timeout=10m", "-run", exactly(names)}, args)...)
 	case r.only != nil:
 		return r.goTest(ctx, layerPure, env, slices.Concat([]string{"-race", "-timeout=10m", "-run", r.only.String()}, args)...)
 	}
@@ -312,10 +325,14 @@ func (r *runner) soaks(ctx context.Context) error {
 	if err := errors.Join(r.programs(ctx), r.converterProgram(ctx)); err != nil {
 		return err
 	}
-	return r.inNamespace(ctx, layerSoak, "test/soak", "3h", []string{"Test.*"})
+	docs, err := filepath.Abs(filepath.Dir(soakReport))
+	if err != nil {
+		return err
+	}
+	return r.inNamespace(ctx, layerSoak, "test/soak", "4h", []string{"Test.*"}, "SOAK=1", "SOAK_REPORT="+docs)
 }
 
-func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, names []string) error {
+func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, names []string, env ...string) error {
 	program, err := r.testProgram(ctx, pkg, runtime.GOARCH)
 	if err != nil {
 		return err
@@ -328,7 +345,7 @@ func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, name
 	args := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", `"$@"; exit $?`, "sh", program, "-test.v=test2json", "-test.shuffle=on", "-test.timeout=" + limit, "-test.run", exactly(names)}
 	cmd := r.command(ctx, "unshare", args...)
 	cmd.Dir = pkg
-	cmd.Env = append(cmd.Env, "BOXD_TEST_GROUND="+hostGround, "BOXD_TEST_BIN="+filepath.Join(r.dir, "bin"))
+	cmd.Env = append(append(cmd.Env, "BOXD_TEST_GROUND="+hostGround, "BOXD_TEST_BIN="+filepath.Join(r.dir, "bin")), env...)
 	cmd.Stdout, cmd.Stderr = in, in
 	err = cmd.Run()
 	return endItem(in, wait, err)

@@ -31,6 +31,13 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 taken=$queue/taken.$number
 mkdir -p "$taken"
 
+# A test prints a line that begins with BOXD_TEST_CUT to have the power of this machine cut off, with a word of what it has
+# promised by then. When the machine is back, it is run again and has that word.
+export BOXD_TEST_CUT="$word cut" BOXD_TEST_PROMISED
+again=$(sed -n 's/.*boxd\.item=\([^ ]*\).*/\1/p' /proc/cmdline)
+promised=$(sed -n 's/.*boxd\.promised=\([^ ]*\).*/\1/p' /proc/cmdline)
+[ ! -e "$taken/$again" ] || [ -z "$again" ] || mv "$taken/$again" "$queue/"
+
 # run PHASE does the items of a phase until none is left.
 run() {
 	local item pkg args
@@ -48,6 +55,8 @@ run() {
 		unset TMPDIR
 		# Only the second disk keeps project quotas.
 		[ "$pkg" != test/limits ] || export TMPDIR=/var/lib/boxd
+		BOXD_TEST_PROMISED=
+		[ "${item##*/}" != "$again" ] || BOXD_TEST_PROMISED=$promised
 		tell "begin ${item##*/}"
 		(cd "$pkg" && exec ./test "${args[@]:1}")
 		tell "end ${item##*/} $?"

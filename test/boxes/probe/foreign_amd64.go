@@ -30,3 +30,6 @@ func int80(nr uint32) error {
 	}
 	return nil
 }
+
+// foreignCall makes a call of 32-bit programs.
+func foreignCall(nr uint32) error { return int80(nr) }

@@ -30,6 +30,8 @@ func main() {
 func verbs() map[string]func(args []string) error {
 	return map[string]func(args []string) error{
 		"try":      try,
+		"calls":    calls,
+		"call":     callRange,
 		"hold":     hold,
 		"fds":      fds,
 		"threads":  threads,

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mounts
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// A job of a worker is a change of a mount, with a place where it needs one, or it is nothing.
+func FuzzJob(f *testing.F) {
+	req := &isolation.ChangeMount{Op: isolation.MountLook, Mount: isolation.Mount{Source: "/a", Target: "/mnt/b"}}
+	f.Add(encode(askChange, make([]byte, placeLen), req))
+	f.Add(encode(askChange+1, nil, req))
+	f.Add([]byte{askChange})
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		kind, place, got := decode(data)
+		if got != nil && (kind == askChange) != (len(place) == placeLen) {
+			t.Errorf("%x: kind %d with a place of %d bytes", data, kind, len(place))
+		}
+	})
+}
+
+// A rule about sources never allows a directory of the system, and never gives root's ids.
+func FuzzAllowRule(f *testing.F) {
+	for _, text := range []string{"{home}", "/srv", "/srv=1000:1000", "/srv=0:0", "/", "/etc", "/srv/../etc", "/srv=1:4294967296", "=", "/proc/self"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := parseAllowRule(text)
+		if err != nil {
+			return
+		}
+		if _, owned, _ := strings.Cut(text, "="); r.Path != homePath && (!isolation.CleanAbsolute(r.Path) || system(r.Path, "")) || owned != "" && (r.UID == 0 || r.GID == 0) {
+			t.Errorf("%q: %+v", text, r)
+		}
+	})
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abuse_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Boxes of one image, and boxes that are lent one directory, have files in common that none of them can write to. One of
+// them can tell another one bit at a time by flock(2), which needs no right to write, and that is documented
+// (docs/design/limits.md). Nothing else of the kind works: no lock of records, no lease, no object of another box.
+func TestT44WhatBoxesOnOneMountCanTellEachOther(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "python3")
+	d := boxtest.Start(t, boxtest.MountSources)
+	source := d.MountSource(t, "common", 4242)
+	d.Warm()
+	before := d.Look()
+	for _, id := range []string{"one", "two"} {
+		d.NewSession(t, api.SessionRequest{ID: id, Mounts: []api.Mount{{Source: source, Target: "/data", Mode: "ro"}}})
+	}
+	for _, path := range []string{"/usr/bin/env", "/data"} {
+		held := d.Hold(t, "one", api.ExecRequest{Argv: []string{"python3", "-c", `
+import fcntl, os, sys
+f = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(f, fcntl.LOCK_EX)
+print("ready", flush=True)
+sys.stdin.read()`, path}})
+		got := d.Output(t, "two", api.ExecRequest{Argv: []string{"python3", "-c", `
+import errno, fcntl, os, struct, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+def attempt(name, f):
+    try:
+        f()
+        print(name, "OK")
+    except OSError as e:
+        print(name, errno.errorcode[e.errno])
+attempt("flock", lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
+attempt("record", lambda: fcntl.fcntl(fd, fcntl.F_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)))
+attempt("lease", lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))`, path}})
+		held.Release()
+		want := "flock EAGAIN\nrecord EBADF\nlease EACCES\n"
+		if strings.HasPrefix(path, "/data") {
+			want = "flock EAGAIN\nrecord EBADF\nlease EINVAL\n" // there are no leases of directories
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	for _, id := range []string{"one", "two"} {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	d.NothingLeft(before)
+}
+
+// A repository in a workspace has in it what was put there, and nothing of boxd: no file that hides another one, and no
+// directory that git would add.
+func TestT70GitSeesNothingOfBoxd(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "git")
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "plain"})
+	if got := d.Sh(t, "plain", "git init -q . && git status --porcelain --ignored && git add . && git ls-files && ls -A"); got != ".git\n" {
+		t.Errorf("git in a fresh workspace says %q", got)
+	}
+	if got := d.Sh(t, "plain", "echo text > file && git add . && git -c user.name=x -c user.email=x@example.org commit -qm first && git ls-tree -r --name-only HEAD"); got != "file\n" {
+		t.Errorf("the commit has %q", got)
+	}
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// Variables of test/vm/guest.sh: a line that begins with the first has this machine cut off, with a word of what has been
+// promised. When the machine is back, the test is run again, and the second has that word.
+const (
+	cutVariable      = "BOXD_TEST_CUT"
+	promisedVariable = "BOXD_TEST_PROMISED"
+)
+
+// stops is how many sessions are stopped before the power is cut off.
+const stops = 5
+
+// rest is what the file of a stopped session has.
+func rest(i int) string { return strings.Repeat(fmt.Sprintf("session %d ", i), 1+3000*i) }
+
+// A machine whose power is cut off has, when it is back, every session whose stop was answered and every workspace with a name,
+// each with its files. What was running is told to be lost, and nothing of it is left.
+func TestAMachineThatIsCutOffHasWhatItPromised(t *testing.T) {
+	cut := os.Getenv(cutVariable)
+	if cut == "" {
+		boxtest.Missing(t, "a machine that can be cut off")
+	}
+	if promised := os.Getenv(promisedVariable); promised != "" {
+		n, err := strconv.Atoi(promised)
+		if err != nil || n < stops {
+			t.Fatalf("%s is %q", promisedVariable, promised)
+		}
+		whole(t, n)
+		return
+	}
+	installed(t, this)
+	live(t)
+	boxctl(t, "workspaces", "create", "kept")
+	boxctl(t, "run", "--workspace", "kept", "--", "sh", "-c", "echo kept >file")
+	run(t, "sync") // of what was there long before; what boxd promises from here on is for boxd to write
+	boxctl(t, "exec", "alive", "--", "sh", "-c", "echo running >file")
+	for i := range stops {
+		name := fmt.Sprint("stopped-", i)
+		boxctl(t, "create", name)
+		if r := try(t, "sh", "-c", `printf %s "$2" | runuser -u `+member+` -- boxctl exec -i "$1" -- tee file >/dev/null`, "sh", name, rest(i)); r.code != 0 {
+			t.Fatalf("%+v", r)
+		}
+		boxctl(t, "stop", name)
+	}
+	fmt.Printf("\n%s %d\n", cut, stops)
+	<-time.After(5 * time.Minute)
+	t.Error("the machine still has power")
+}
+
+// whole checks a machine that is back.
+func whole(t *testing.T, promised int) {
+	t.Helper()
+	if got := state(t, socket); got != "active" { // as it is after every boot
+		t.Errorf("%s is %s", socket, got)
+	}
+	var list api.SessionList
+	decode(t, boxctl(t, "ls", "--json"), &list)
+	for i := range promised {
+		name := fmt.Sprint("stopped-", i)
+		at := slices.IndexFunc(list.Sessions, func(s api.Session) bool { return s.ID == name })
+		if at < 0 || list.Sessions[at].State != "stopped" {
+			t.Errorf("%s is not there, or not stopped: %+v", name, list.Sessions)
+			continue
+		}
+		boxctl(t, "start", name)
+		if got := boxctl(t, "exec", name, "--", "cat", "file"); got != strings.TrimSpace(rest(i)) {
+			t.Errorf("the file of %s has %d bytes, not %d", name, len(got), len(rest(i)))
+		}
+		boxctl(t, "rm", name)
+	}
+	if slices.ContainsFunc(list.Sessions, func(s api.Session) bool { return s.ID == "alive" }) {
+		t.Errorf("a box is said to live: %+v", list.Sessions)
+	}
+	if r := try(t, as(member, "boxctl", "exec", "alive", "--", "true")...); r.code == 0 || !strings.Contains(r.stderr, "(lost)") {
+		t.Errorf("of a session that was running its owner hears %+v", r)
+	}
+	if got := boxctl(t, "run", "--workspace", "kept", "--", "cat", "file"); got != "kept" {
+		t.Errorf("the workspace has %q", got)
+	}
+	if r := try(t, "boxctl", "audit", "verify", "/var/lib/boxd/audit"); r.code != 0 && !strings.Contains(r.stdout+r.stderr, "incomplete") {
+		t.Errorf("the audit log: %+v", r)
+	}
+	var d api.Doctor
+	decode(t, boxctl(t, "doctor", "--json"), &d)
+	if !d.OK {
+		t.Errorf("the doctor says %+v", d)
+	}
+	boxctl(t, "workspaces", "rm", "kept")
+	left, err := os.ReadDir("/var/lib/boxd/workspaces")
+	if err != nil || len(left) != 0 {
+		t.Errorf("workspaces that nobody has: %v, %v", left, err)
+	}
+}

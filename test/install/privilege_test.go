@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// takenOver runs a command line as boxd would that has been taken over: root without capabilities, with the files
+// that boxd sees.
+func takenOver(t *testing.T, line string) result {
+	t.Helper()
+	return try(t, "nsenter", "--mount", "--target", boxtest.UnitProperty(t, service, "MainPID"), "--",
+		"setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "sh", "-c", line)
+}
+
+// A boxd that has been taken over is root, whom services of the host obey. It reaches none of them, and cannot say which
+// processes are boxes.
+func TestABoxdThatIsTakenOverReachesNoServiceOfTheHost(t *testing.T) {
+	installed(t, this)
+	a := live(t)
+	records, err := filepath.Glob("/run/boxd/boxes/*/record")
+	if err != nil || len(records) == 0 {
+		t.Fatalf("records of boxes: %q, %v", records, err)
+	}
+	before, err := os.ReadFile(records[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, "sh", "-c", "[ -S /run/systemd/private ]") // or the test would show nothing
+	for _, line := range []string{
+		"test -e /run/systemd/private", "test -e /run/dbus", "test -e /var/run/dbus/system_bus_socket", "test -e /run/systemd/userdb",
+		"SYSTEMCTL_FORCE_BUS=1 systemctl list-units", "systemctl list-units", "systemctl start nothing.service", "systemd-run true",
+		"ls /run/boxd/boxes", "cat " + records[0], "echo x >" + records[0], "mkdir /run/boxd/boxes/x", "rmdir /run/boxd/boxes", "mv /run/boxd/boxes /run/boxd/other",
+		"mount -t tmpfs none /run", "umount /run/boxd/boxes", "touch /run/x", "touch /etc/x", "touch /usr/lib/systemd/system/x.service",
+	} {
+		if r := takenOver(t, line); r.code == 0 {
+			t.Errorf("%s succeeds: %+v", line, r)
+		}
+	}
+	for _, line := range []string{"test -S /run/boxd/boxd.sock", "test -S /run/systemd/notify", "touch /run/boxd/own && rm /run/boxd/own"} {
+		if r := takenOver(t, line); r.code != 0 {
+			t.Errorf("%s, which boxd needs: %+v", line, r)
+		}
+	}
+	// find(1) wants to see more than that process may.
+	sockets := takenOver(t, `for f in /run/* /run/*/* /run/*/*/* /run/*/*/*/*; do [ ! -S "$f" ] || echo "$f"; done`).stdout
+	for path := range strings.FieldsSeq(sockets) {
+		if path != "/run/systemd/notify" && !strings.HasPrefix(path, "/run/systemd/journal/") && !strings.HasPrefix(path, "/run/boxd/") {
+			t.Errorf("boxd sees the socket %s", path)
+		}
+	}
+	if !strings.Contains(sockets, "/run/systemd/notify") {
+		t.Errorf("the sockets that boxd sees are %q", sockets)
+	}
+	// It has given up signals to other processes, where the kernel has Landlock for that.
+	if environ, err := os.ReadFile("/proc/" + boxtest.UnitProperty(t, service, "MainPID") + "/environ"); err != nil || isolation.CanScopeSockets() && !strings.Contains(string(environ), "BOXD_CONFINED=1") {
+		t.Errorf("boxd has not confined itself: %v", err)
+	}
+	if after, err := os.ReadFile(records[0]); err != nil || string(after) != string(before) {
+		t.Errorf("the record has changed: %v", err)
+	}
+	a.unharmed(t, "all that")
+}
+
+// Boxes are in scopes of systemd if that is asked for, though boxd has no way to systemd.
+func TestAConfinedBoxdHasScopesMade(t *testing.T) {
+	installed(t, this)
+	t.Cleanup(func() { run(t, "systemctl", "restart", service) })
+	put(t, map[string]string{"/etc/boxd/box.toml.d/50-scopes.toml": "[cgroups]\ndriver = \"systemd\"\n"})
+	run(t, "systemctl", "restart", service)
+	a := live(t)
+	unit := filepath.Base(a.session.Group)
+	if !strings.HasPrefix(unit, "box-") || !strings.HasSuffix(unit, ".scope") || state(t, unit) != "active" {
+		t.Errorf("the box is in %s", a.session.Group)
+	}
+	boxctl(t, "set", "alive", "--memory", "80MiB")
+	if r := try(t, as(member, "boxctl", "doctor")...); strings.Contains(r.stdout, "cannot create a systemd scope") {
+		t.Errorf("doctor: %s", r.stdout)
+	}
+	run(t, "systemctl", "restart", service)
+	a.unharmed(t, "a restart of boxd")
+	boxctl(t, "rm", "alive")
+	boxtest.Eventually(t, "the scope is gone", func() bool { return state(t, unit) == "inactive" })
+	for _, line := range []string{"systemctl stop " + service, "test -e /run/dbus"} {
+		if r := takenOver(t, line); r.code == 0 {
+			t.Errorf("%s succeeds: %+v", line, r)
+		}
+	}
+}
+
+// sockets prints, of each family of sockets, whether the kernel makes one, and of two addresses of the host whether it sends to them.
+const sockets = `import errno, socket
+for name, family, kind in [("unix", 1, 1), ("inet", 2, 1), ("inet6", 10, 1), ("netlink", 16, 3), ("packet", 17, 3), ("alg", 38, 5), ("vsock", 40, 1), ("key", 15, 3), ("bluetooth", 31, 1), ("can", 29, 3), ("tipc", 30, 1), ("xdp", 44, 3)]:
+    try:
+        socket.socket(family, kind).close()
+        print(name, "opens")
+    except OSError as e:
+        print(name, errno.errorcode[e.errno])
+for host in "127.0.0.1", "192.0.2.7":
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", (host, 9))
+        print(host, "opens")
+    except OSError as e:
+        print(host, errno.errorcode[e.errno])
+`
+
+// Whoever has taken over a unit opens the sockets that the unit allows, and reaches no address but those.
+func TestUnitsOpenNoOtherSockets(t *testing.T) {
+	installed(t, this)
+	a := live(t)
+	run(t, "ip", "link", "add", "boxd-test", "type", "dummy")
+	t.Cleanup(func() { run(t, "ip", "link", "del", "boxd-test") })
+	run(t, "ip", "address", "add", "192.0.2.7/32", "dev", "boxd-test")
+	run(t, "ip", "link", "set", "boxd-test", "up")
+	script := "/usr/lib/boxd/sockets.py" // which the units can read
+	put(t, map[string]string{script: sockets})
+	t.Cleanup(func() { run(t, "systemctl", "daemon-reload") }) // when the files below are gone
+	said := func(text string) map[string]string {
+		t.Helper()
+		all := map[string]string{}
+		for line := range strings.Lines(text) {
+			if name, what, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+				all[name] = what
+			}
+		}
+		if len(all) != 14 {
+			t.Fatalf("the program says %q", text)
+		}
+		return all
+	}
+	free := said(run(t, "python3", script))
+	for _, name := range []string{"unix", "inet", "inet6", "netlink", "packet", "127.0.0.1", "192.0.2.7"} { // or the test would show nothing
+		if free[name] != "opens" {
+			t.Fatalf("outside of the units %s: %s", name, free[name])
+		}
+	}
+	for unit, allowed := range map[string][]string{service: {"unix"}, keeper: {"unix", "inet", "inet6", "netlink", "127.0.0.1"}} {
+		out := "/run/boxd/sockets-of-" + unit
+		put(t, map[string]string{"/etc/systemd/system/" + unit + ".d/sockets.conf": "[Service]\nAppArmorProfile=\nExecStartPost=/bin/sh -c 'exec python3 " + script + " >" + out + "'\n"})
+		run(t, "systemctl", "daemon-reload")
+		run(t, "systemctl", "restart", unit)
+		text, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(out); err != nil {
+			t.Fatal(err)
+		}
+		for name, what := range said(string(text)) {
+			want := free[name]
+			if !slices.Contains(allowed, name) {
+				want = "EAFNOSUPPORT"
+				if strings.Contains(name, ".") && slices.Contains(allowed, "inet") {
+					want = "EPERM" // which is of the filter of addresses
+				}
+			}
+			if what != want {
+				t.Errorf("%s, %s: %s, not %s", unit, name, what, want)
+			}
+		}
+	}
+	a.unharmed(t, "restarts of the units")
+}

@@ -218,7 +218,7 @@ func TestCommentsOfUnitsArePlain(t *testing.T) {
 	t.Parallel()
 	phrases := append(unclear(t), "control group", "control groups", "left out on purpose", "lend", "who", "whom")
 	units, err := filepath.Glob("../systemd/units/*")
-	if err != nil || len(units) < 9 {
+	if err != nil || len(units) < 15 {
 		t.Fatalf("%d units: %v", len(units), err)
 	}
 	for _, unit := range units {
@@ -238,3 +238,41 @@ func TestCommentsOfUnitsArePlain(t *testing.T) {
 }
 
 var assignment = regexp.MustCompile(`(?m)^[^#\n].*\n`)
+
+var (
+	indented = regexp.MustCompile(`(?m)^ {4}.*$`)
+	fenced   = regexp.MustCompile("(?ms)^```.*?^```$")
+	code     = regexp.MustCompile("`[^`\n]*`")
+	item     = regexp.MustCompile(`(?m)^(#+ |[*-] |\d+\. |\|)`)
+)
+
+// prose is the running text of a page in Markdown: a word stands for each piece of code, and what begins a line of its own begins
+// another sentence.
+func prose(page string) string {
+	page = fenced.ReplaceAllString(page, "\n.\n")
+	page = indented.ReplaceAllString(page, ".")
+	page = code.ReplaceAllString(page, "x")
+	page = item.ReplaceAllString(page, ". ")
+	page = strings.ReplaceAll(page, " | ", " . ")
+	return strings.ReplaceAll(page, "\n\n", "\n.\n")
+}
+
+// README and guide are in the words of whom they are for.
+func TestTheGuideIsPlain(t *testing.T) {
+	t.Parallel()
+	const mostWords = 40
+	pages, err := filepath.Glob("guide/*.md")
+	if err != nil || len(pages) < 15 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	phrases := unclear(t)
+	for _, name := range append(pages, "../README.md") {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fault := range unplain(phrases, prose(string(data)), mostWords) {
+			t.Errorf("%s: %s", name, fault)
+		}
+	}
+}

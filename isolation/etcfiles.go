@@ -94,10 +94,14 @@ func RlimitName(resource uint32) string {
 		return "memlock"
 	case unix.RLIMIT_MSGQUEUE:
 		return "msgqueue"
+	case unix.RLIMIT_NICE:
+		return "nice"
 	case unix.RLIMIT_NOFILE:
 		return "nofile"
 	case unix.RLIMIT_NPROC:
 		return "nproc"
+	case unix.RLIMIT_RTPRIO:
+		return "rtprio"
 	case unix.RLIMIT_SIGPENDING:
 		return "sigpending"
 	case unix.RLIMIT_STACK:

@@ -65,7 +65,18 @@ func ScopeSockets(host bool) (item string, err error) {
 	if !host || !CanScopeSockets() {
 		return "", nil
 	}
-	rules := struct{ fs, net, scoped uint64 }{scoped: unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET}
+	return scope(unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
+}
+
+// ScopeAll is ScopeSockets for whoever shall not send signals to other processes either. All threads
+// of a process must be of one scope, so the thread that calls it executes a program next.
+func ScopeAll() error {
+	_, err := scope(unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL)
+	return err
+}
+
+func scope(what uint64) (item string, err error) {
+	rules := struct{ fs, net, scoped uint64 }{scoped: what}
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules)), unsafe.Sizeof(rules), 0)
 	if errno != 0 {
 		return "landlock", errno

@@ -44,7 +44,7 @@ type ChangeMount struct {
 
 // Validate checks what can be checked without the host.
 func (req *ChangeMount) Validate() error {
-	if !validKey(req.Key) {
+	if !ValidKey(req.Key) {
 		return &Refusal{"key", req.Key, strconv.Itoa(KeyLen) + " characters of a-z and 0-9"}
 	}
 	if len(req.Caller.Groups) > MaxGroups {
@@ -57,7 +57,7 @@ func (req *ChangeMount) Validate() error {
 		if !CleanAbsolute(req.Target) || !CleanAbsolute(req.Made) || !Within(req.Made, req.Mount.Target) || req.Made == req.Mount.Target || !Within(req.Target, req.Made) {
 			return &Refusal{"made", req.Made, "a path below that of the mount, and at or above the target"}
 		}
-		return req.Mount.validate("", req.Caller.UID, "")
+		return req.Mount.validate("", req.Caller.UID)
 	}
 	if err := ValidTarget(req.Mount.Target); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (req *ChangeMount) Validate() error {
 	if req.Mount.Writable {
 		return &Refusal{"mode", "rw", "ro: programs of the box may have been started without the rule that keeps them from setting setuid bits in directories of the host"}
 	}
-	return req.Mount.validate("", req.Caller.UID, "")
+	return req.Mount.validate("", req.Caller.UID)
 }
 
 // ValidTarget refuses targets where a live box cannot have a mount: those of the box itself, and

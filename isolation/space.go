@@ -21,8 +21,8 @@ const MaxLent = 16
 func (s *Spec) validLent(seen map[string]bool) error {
 	for _, l := range s.Lent {
 		at := l[min(KeyLen, len(l)):]
-		if len(s.Lent) > MaxLent || !validKey(l[:len(l)-len(at)]) || !CleanAbsolute(at) || !UnderRoots(at) || Within(at, Workspace) || seen[at] {
-			return &Refusal{"inputs", l, "at most " + strconv.Itoa(MaxLent) + ", each with a target of its own outside " + Workspace}
+		if len(s.Lent) > MaxLent || !ValidKey(l[:len(l)-len(at)]) || !CleanAbsolute(at) || Reserved(at) || Within(at, Workspace) || seen[at] {
+			return &Refusal{"inputs", l, "at most " + strconv.Itoa(MaxLent) + ", each with a target of its own outside " + Workspace + " that is " + Targets}
 		}
 		seen[at] = true
 	}
@@ -31,7 +31,7 @@ func (s *Spec) validLent(seen map[string]bool) error {
 
 // Validate checks what can be checked without the host.
 func (s *ChangeSpace) Validate() error {
-	if !validKey(s.Key) || (s.Quota.Bytes == 0) != (s.Quota.Inodes == 0) {
+	if !ValidKey(s.Key) || (s.Quota.Bytes == 0) != (s.Quota.Inodes == 0) {
 		return &Refusal{"workspace", s.Key, strconv.Itoa(KeyLen) + " characters of a-z and 0-9, with bytes and inodes together"}
 	}
 	return nil

@@ -182,7 +182,7 @@ func (r *Refusal) Error() string {
 // outside the roots a box may write to, no two mounts on one target, and no number out of bounds.
 func (s *Spec) Validate() error {
 	switch {
-	case !validKey(s.Key):
+	case !ValidKey(s.Key):
 		return &Refusal{"key", s.Key, strconv.Itoa(KeyLen) + " characters of a-z and 0-9"}
 	case !validHostname(s.Hostname):
 		return &Refusal{"hostname", s.Hostname, "a DNS label: a-z, 0-9 and inner hyphens, at most 63"}
@@ -194,7 +194,7 @@ func (s *Spec) Validate() error {
 		return &Refusal{"owner", s.Owner.Name, strconv.Itoa(cgroup.OtherLen) + " characters of a-z and 0-9, or none"}
 	case (s.Work.Bytes == 0) != (s.Work.Inodes == 0) || s.Work.Bytes > 0 && !s.ManagedWork && !s.OwnDir() && !slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Bound }):
 		return &Refusal{"workspace_quota", strconv.FormatUint(s.Work.Bytes, 10), "bytes and inodes together, for a managed workspace, a writable root, a home on disk or a directory of the host"}
-	case s.Space != "" && (!s.ManagedWork || !validKey(s.Space) || s.Work != Quota{} && !s.OwnDir()):
+	case s.Space != "" && (!s.ManagedWork || !ValidKey(s.Space) || s.Work != Quota{} && !s.OwnDir()):
 		return &Refusal{"workspace", s.Space, "the key of a named workspace, for a box without a quota of its own and without a mount there"}
 	case s.Image != "" && !ValidTree(s.Image):
 		return &Refusal{"image", s.Image, "the name of a tree of the store"}
@@ -225,7 +225,7 @@ func (s *Spec) Validate() error {
 	for i := range s.Mounts {
 		m := &s.Mounts[i]
 		field := "mounts[" + strconv.Itoa(i) + "]."
-		if err := m.validate(field, s.Caller.UID, s.User.Home); err != nil {
+		if err := m.validate(field, s.Caller.UID); err != nil {
 			return err
 		}
 		if m.Bound && (!m.Writable || s.Work == Quota{}) {
@@ -247,13 +247,16 @@ func (s *Spec) validScope() bool {
 	return ok && CleanAbsolute(s.Scope) && Within(dir, cgroup.Mount)
 }
 
-// validate checks a mount of a box whose user has that home; "": one that is among Roots.
-func (m *Mount) validate(field string, caller uint32, home string) error {
+// validate checks a mount that a box starts with. A live one is given mounts in fewer places (ValidTarget).
+func (m *Mount) validate(field string, caller uint32) error {
 	if !CleanAbsolute(m.Source) {
 		return &Refusal{field + "source", m.Source, "an absolute path without . and .., NUL or a trailing slash"}
 	}
-	if !CleanAbsolute(m.Target) || !UnderRoots(m.Target) && (home == "" || !Within(m.Target, home)) {
-		return &Refusal{field + "target", m.Target, "a path at or below one of " + strings.Join(Roots(), ", ")}
+	if !CleanAbsolute(m.Target) {
+		return &Refusal{field + "target", m.Target, "an absolute path without . and .., NUL or a trailing slash"}
+	}
+	if Reserved(m.Target) {
+		return &Refusal{field + "target", m.Target, Targets}
 	}
 	if m.Owner != 0 && caller != 0 {
 		return &Refusal{field + "owner", strconv.FormatUint(uint64(m.Owner), 10), "0, unless the caller has uid 0"}
@@ -261,9 +264,9 @@ func (m *Mount) validate(field string, caller uint32, home string) error {
 	return nil
 }
 
-// Roots returns the directories of a box in which a session may have mounts, and in which a working
+// Roots returns the directories of a box in which a live one may be given mounts, and in which a working
 // directory is made that is missing. Everything else of its tree is read-only and the same for all
-// boxes of an image, unless the box is Writable.
+// boxes of an image, unless the box is Writable or starts with a mount there.
 func Roots() []string {
 	return []string{Workspace, Home, "/tmp", "/mnt", "/data", "/srv", "/opt", "/media", "/app", "/work", "/src", "/code"}
 }
@@ -294,7 +297,8 @@ func CleanAbsolute(path string) bool {
 	return true
 }
 
-func validKey(key string) bool {
+// ValidKey reports whether a name can be the key of a box.
+func ValidKey(key string) bool {
 	return len(key) == KeyLen && strings.IndexFunc(key, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
 	}) < 0

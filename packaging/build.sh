@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes a package. Usage: build.sh FORMAT ARCH DIRECTORY, with FORMAT deb or rpm and ARCH amd64 or arm64.
+# Makes a package. Usage: build.sh FORMAT ARCH DIRECTORY, with FORMAT deb or rpm and ARCH amd64 or arm64, or all for
+# the package of the console, boxd-cockpit.
 # It prints the path of the package.
 #
 # The same commit makes the same bytes: times are those of the commit, programs have no paths in them.
@@ -14,7 +15,8 @@ cd "$(dirname "$0")/.."
 
 case $format-$arch in
 deb-amd64 | deb-arm64 | rpm-amd64 | rpm-arm64) ;;
-*) echo "build: no package $format of $arch: formats are deb and rpm, architectures amd64 and arm64" >&2; exit 2 ;;
+deb-all | rpm-all) exec packaging/console.sh "$format" "$out" ;;
+*) echo "build: no package $format of $arch: formats are deb and rpm, architectures amd64, arm64 and, of the console, all" >&2; exit 2 ;;
 esac
 VERSION=${VERSION:-$(packaging/version.sh)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
@@ -48,6 +50,7 @@ put share/fish/vendor_completions.d packaging/completion/boxctl.fish
 put share/doc/boxd README.md SECURITY.md ARCHITECTURE.md
 put share/doc/boxd docs/langbot.md
 if [ -d docs/guide ]; then put share/doc/boxd/guide docs/guide/*.md; fi
+find "$usr" -name '*boxfleet*' -delete # not for every host: packaging/fleet.sh
 doc=$usr/share/doc/boxd
 packaging/licenses.sh "$usr"/lib/boxd/* "$usr/bin/boxctl" | gzip -9n >"$doc/third-party.txt.gz"
 

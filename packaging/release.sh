@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes what is published of a version: packages for both architectures, what they are made of, the changes,
-# and checksums of all that. Usage: release.sh DIRECTORY, which is emptied first.
+# Makes what is published of a version: packages for both architectures, what they are made of, packages of the clients, the
+# changes, and checksums of all that. Usage: release.sh DIRECTORY, which is emptied first.
 set -euo pipefail
 rm -rf "${1:?usage: release.sh DIRECTORY}"
 mkdir -p "$1"
@@ -17,10 +17,16 @@ trap 'rm -rf "$work"' EXIT
 for arch in amd64 arm64; do
 	for format in deb rpm; do
 		packaging/build.sh $format $arch "$out"
+		packaging/fleet.sh $format $arch "$out"
 	done
 	# As build.sh builds them: the programs say what they are made of.
 	CGO_ENABLED=0 GOARCH=$arch go build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$work/$arch/" ./cmd/...
 	go run -modfile=packaging/tools/pkg.mod packaging/sbom.go "$VERSION" "$SOURCE_DATE_EPOCH" "$work/$arch"/* >"$out/boxd-$VERSION-$arch.cdx.json"
 done
+for format in deb rpm; do
+	packaging/build.sh $format all "$out"
+done
+packaging/clients.sh wheel "$out"
+packaging/clients.sh npm "$out"
 packaging/changelog.sh text "$VERSION" "$SOURCE_DATE_EPOCH" >"$out/CHANGELOG.md"
 (cd "$out" && sha256sum -- * >SHA256SUMS)

@@ -13,12 +13,11 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/api"
 
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
@@ -30,10 +29,10 @@ const (
 )
 
 // nameRequest gives a request its id: its caller's if that is legal and one, otherwise a new one.
-func nameRequest(w http.ResponseWriter, r *http.Request) *http.Request {
+func nameRequest(w http.ResponseWriter, r *http.Request) trace.Request {
 	q := trace.New(only(r.Header, RequestID), only(r.Header, TraceParent))
 	w.Header().Set(RequestID, q.ID)
-	return r.WithContext(trace.With(r.Context(), q))
+	return q
 }
 
 // only is the value of a header that is there once.
@@ -68,14 +67,15 @@ type accessLog struct {
 const long = 5 * time.Second
 
 // beginAccessLog begins the trail of a call whose caller is known; End must follow.
-func beginAccessLog(c *Call, rt *Route) *accessLog {
-	q := trace.Of(c.R.Context())
+func beginAccessLog(c *Call, rt *Route, q trace.Request) *accessLog {
 	q.Principal = c.Caller.Name
 	asked := c.R.Context() // that of the connection: what watches the call ends before its trail does
 	c.R = c.R.WithContext(trace.With(c.R.Context(), q))
 	t := &accessLog{call: c, route: rt.Pattern, alter: alters(rt.Pattern), ends: accessLogEnds(rt.Pattern), begin: time.Now(), asked: q, gone: func() bool { return asked.Err() != nil }}
-	if query, err := url.ParseQuery(c.R.URL.RawQuery); err == nil && query.Get("owner") != c.Caller.Name {
-		t.owner = query.Get("owner")
+	if c.R.URL.RawQuery != "" {
+		if query, err := url.ParseQuery(c.R.URL.RawQuery); err == nil && query.Get("owner") != c.Caller.Name {
+			t.owner = query.Get("owner")
+		}
 	}
 	if t.route == "" {
 		t.route = "none"
@@ -221,7 +221,7 @@ func (t *accessLog) tell(p *api.Problem) {
 		return
 	}
 	e := events.Event{Type: events.Denied, Session: c.Path.Session, Owner: c.Caller.Name, Reason: layer, Detail: t.route + ": " + p.Detail}
-	if p.Denial != nil && p.Denial.Rule != "" {
+	if p.Denial != nil && p.Denial.Rule != "" && !strings.Contains(p.Detail, p.Denial.Rule) {
 		e.Detail += " (" + p.Denial.Rule + ")"
 	}
 	c.Events.Add(ctx, e)
@@ -268,10 +268,10 @@ func (t *accessLog) record(kind string) *audit.Record {
 	case c.Within:
 		r.Via = "mcp"
 	case c.Socket != nil:
-		r.Via, r.PID = "socket", peerPID(c)
+		r.Via, r.PID = "socket", c.pid
 	}
 	if c.Token != "" {
-		r.Via = "token:" + c.Token
+		r.Via = access.Via(c.Token)
 	}
 	if r.Session == "" {
 		r.Session = cmp.Or(made(c), named)
@@ -292,18 +292,4 @@ func made(c *Call) string {
 		return body.Session
 	}
 	return ""
-}
-
-// peerPID is the process that has connected; another may have its id since.
-func peerPID(c *Call) (pid int) {
-	control, err := c.Socket.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = control.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
-		}
-	})
-	return pid
 }

@@ -53,7 +53,9 @@ func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *sessi
 	if err != nil {
 		return nil, err
 	}
+	ended := c.Sup.ExpectOutput(s, r.OutputVersion, r.ID)
 	p, isNew, err := s.StartProcess(c.Context(), &session.ProcessRequest{ID: r.ID, Exec: *exec, StdinData: exec.Stdin})
+	ended(err == nil && isNew, p)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +136,9 @@ func execute(c *Call, s *session.Session, req *api.ExecRequest, exec *session.Ex
 	if err != nil {
 		return nil, err
 	}
+	ended := c.Sup.ExpectOutput(s, req.OutputVersion, "")
 	result, err := s.Exec(c.Context(), exec)
+	ended(err == nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -64,7 +65,7 @@ func show(c *Deps, w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := identifyVisitor(r.Context(), pass.Name); err != nil {
+	if err := conns.IdentifyVisitor(r.Context(), pass.Name); err != nil {
 		return err
 	}
 	if first {

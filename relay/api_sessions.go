@@ -3,6 +3,9 @@
 package relay
 
 import (
+	"cmp"
+	"math"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 
+	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -38,18 +42,94 @@ func listSessions(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	usage := query.Get("usage")
+	if usage != "" && usage != "true" && usage != "false" {
+		return nil, fault.Field("usage", usage, "true or false")
+	}
+	page, err := readPage(query)
+	if err != nil {
+		return nil, err
+	}
 	list := api.SessionList{Sessions: []api.Session{}}
-	for _, info := range c.Sup.Sessions(owner, everybody) {
-		if !policy.Has(info.Settings.Labels, labels) || !policy.Has(info.Settings.Metadata, metadata) {
+	var found []*session.Session
+	for _, s := range c.Sup.List(owner, everybody) {
+		info := s.Info()
+		if !page.reached(s) || !policy.Has(info.Settings.Labels, labels) || !policy.Has(info.Settings.Metadata, metadata) {
 			continue
 		}
-		s := sessionAnswer(info)
+		answer := sessionAnswer(info)
 		if !shown {
-			s.Metadata = nil
+			answer.Metadata = nil
 		}
-		list.Sessions = append(list.Sessions, s)
+		if page.full(answer.Metadata) {
+			list.Next = cursorOf(found[len(found)-1])
+			break
+		}
+		found, list.Sessions = append(found, s), append(list.Sessions, answer)
+	}
+	if usage == "true" {
+		for i, s := range found {
+			addUsage(c, s, &list.Sessions[i])
+		}
 	}
 	return list, nil
+}
+
+// Bounds of a page of a list.
+const (
+	maxPage         = 10_000
+	maxPageMetadata = 16 << 20 // bytes, but for the first session of a page
+)
+
+// sessionPage is how much of a list is told, and where it begins.
+type sessionPage struct {
+	created time.Time // of the last session that the caller knows
+	id      string    // of that; "": the list begins with the first
+	left    int       // sessions that there is room for
+	told    int       // sessions
+	bytes   int       // of metadata
+}
+
+// readPage reads limit and after of a query.
+func readPage(query url.Values) (p sessionPage, err error) {
+	p.left = maxPage
+	if text := query.Get("limit"); text != "" {
+		if p.left, err = strconv.Atoi(text); err != nil || p.left < 1 || p.left > maxPage {
+			return p, fault.Field("limit", text, "1 to "+strconv.Itoa(maxPage))
+		}
+	}
+	if text := query.Get("after"); text != "" {
+		nanos, id, ok := strings.Cut(text, ".")
+		n, err := strconv.ParseInt(nanos, 10, 64)
+		if err != nil || !ok || id == "" {
+			return p, fault.Field("after", text, "next of the page before")
+		}
+		p.created, p.id = time.Unix(0, n), id
+	}
+	return p, nil
+}
+
+// cursorOf is where the list goes on that has ended with a session.
+func cursorOf(s *session.Session) string {
+	return strconv.FormatInt(s.Created.UnixNano(), 10) + "." + s.ID
+}
+
+// reached reports whether a session comes after those that the caller knows.
+func (p *sessionPage) reached(s *session.Session) bool {
+	return p.id == "" || cmp.Or(s.Created.Compare(p.created), cmp.Compare(s.ID, p.id)) > 0
+}
+
+// full reports whether there is no room for a session more, of which so much is told, and counts it otherwise.
+func (p *sessionPage) full(metadata map[string]string) bool {
+	size := 0
+	for name, value := range metadata {
+		size += len(name) + len(value)
+	}
+	if p.left == 0 || p.told > 0 && p.bytes+size > maxPageMetadata {
+		return true
+	}
+	p.left, p.told, p.bytes = p.left-1, p.told+1, p.bytes+size
+	return false
 }
 
 // pairs reads what sessions of a list are to have: NAME=value, each time the query has it. With a flag it may be true or
@@ -111,24 +191,72 @@ func getSession(c *Call) (any, error) {
 // detailedSession describes a session with what it uses.
 func detailedSession(c *Call, s *session.Session) api.Session {
 	answer := sessionAnswer(s.Info())
-	if w := c.Sup.Work(c.Context(), s); w != nil {
-		full := session.IsFull(*w)
-		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
+	addUsage(c, s, &answer)
+	if answer.Push != "" {
+		answer.Pushed = pushedAnswer(c, s)
 	}
 	if u := c.Sup.Traffic(c.Context(), s); u != nil {
 		answer.Traffic = trafficAnswer(u)
 	}
+	return answer
+}
+
+// addUsage adds what a session uses of what cgroups and quotas count.
+func addUsage(c *Call, s *session.Session, answer *api.Session) {
+	if w := c.Sup.Work(c.Context(), s); w != nil {
+		full := session.IsFull(*w)
+		answer.Workspace = &api.Quota{Kind: "workspace", Used: quantity.Size(w.Used), Limit: quantity.Size(w.Limit), Files: w.Files, FilesLimit: w.FilesLimit, Hit: full}
+	}
 	u := s.Usage()
 	if u == nil {
-		return answer
+		return
 	}
 	answer.Usage = &api.SessionUsage{
 		CPUMS: inMilliseconds(u.CPU), ThrottledMS: inMilliseconds(u.Throttled), Memory: quantity.Size(u.Memory), MemoryPeak: quantity.Size(u.MemoryPeak),
 		Swap: quantity.Size(u.Swap), Pids: int(u.Pids), Read: quantity.Size(u.Read), Written: quantity.Size(u.Written), OOMKills: int(u.OOMKills),
 		Pressure: api.Pressure{CPU: u.CPUPressure, Memory: u.MemoryPressure, IO: u.IOPressure},
 	}
+}
+
+// getUsageHistory answers with what a session has used lately.
+func getUsageHistory(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var after time.Time
+	if text := c.R.URL.Query().Get("after"); text != "" {
+		if after, err = time.Parse(time.RFC3339, text); err != nil {
+			return nil, fault.Field("after", text, "a time such as 2026-11-21T09:30:00Z")
+		}
+	}
+	samples := s.History(after)
+	answer := api.UsageHistory{
+		Interval: quantity.Duration(supervisor.SampleEvery), Kept: quantity.Duration(c.Sup.HistoryKept()), Samples: make([]api.UsageSample, len(samples)),
+	}
+	for i := range samples {
+		answer.Samples[i] = sampleAnswer(&samples[i])
+	}
+	return answer, nil
+}
+
+func sampleAnswer(m *session.Sample) api.UsageSample {
+	answer := api.UsageSample{At: time.UnixMilli(m.At).UTC()}
+	if m.Quota {
+		answer.Workspace = &api.WorkspaceUsage{Used: quantity.Size(m.Used), Files: m.Files}
+	}
+	if m.Counted {
+		answer.Usage = &api.SampledUsage{
+			CPUMS: inMilliseconds(m.CPU), CPUPercent: hundredths(m.CPUPercent), Memory: quantity.Size(m.Memory), Swap: quantity.Size(m.Swap),
+			Pids: int(m.Pids), Read: quantity.Size(m.Read), Written: quantity.Size(m.Written),
+			Pressure: api.Pressure{CPU: hundredths(m.CPUPressure), Memory: hundredths(m.MemoryPressure), IO: hundredths(m.IOPressure)},
+		}
+	}
 	return answer
 }
+
+// hundredths is a percentage with the two decimals that it has in the files of the kernel.
+func hundredths(n float32) float64 { return math.Round(float64(n)*100) / 100 }
 
 // changeSession changes a living session, all of it or nothing.
 func changeSession(c *Call) (any, error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/conns"
 )
 
 // Bounds of bodies, in bytes.
@@ -36,7 +37,7 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	}
 	defer release()
 	conn := http.NewResponseController(c.W)
-	_ = conn.SetReadDeadline(time.Now().Add(BodyPatience)) // every connection of ours has deadlines
+	_ = conn.SetReadDeadline(time.Now().Add(conns.BodyPatience)) // every connection of ours has deadlines
 	data := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
 	_, err = data.ReadFrom(http.MaxBytesReader(c.W, c.R.Body, most))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -44,7 +45,7 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	}
 	if err != nil {
 		f := fault.Errorf(fault.Invalid, "read the body: %w", err)
-		f.Field, f.Allowed = "body", fmt.Sprintf("as long as Content-Length says, within %v", quantity.Duration(BodyPatience))
+		f.Field, f.Allowed = "body", fmt.Sprintf("as long as Content-Length says, within %v", quantity.Duration(conns.BodyPatience))
 		return f
 	}
 	c.read = true

@@ -9,8 +9,10 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -26,8 +28,8 @@ const (
 // FrontConfig is what differs between the protocols that boxd speaks.
 type FrontConfig struct {
 	Handler http.Handler
-	Log     *log.Logger  // what net/http has to say
-	Callers *ConnLimiter // counts their connections
+	Log     *log.Logger    // what net/http has to say
+	Callers *conns.Limiter // counts their connections
 	// Name is the principal of who connects over a Unix socket. Over TCP each request says who it is: see Known.
 	Name func(*access.Peer) string
 	// Patience bounds reading a request, and as well taking its answer, unless it becomes a WebSocket. 0: the handler does.
@@ -38,7 +40,7 @@ type FrontConfig struct {
 // known, and when boxd stops lets requests under way have their answers.
 type Front struct {
 	server  *http.Server
-	callers *ConnLimiter
+	callers *conns.Limiter
 	name    func(*access.Peer) string
 	stop    func() bool
 	stopped chan struct{} // closed when every request has its answer
@@ -78,12 +80,29 @@ func (f *Front) shutdown(ctx context.Context) {
 
 // Serve answers who connects, until the front ends; nil then.
 func (f *Front) Serve(ln net.Listener) error {
-	return f.serveUncounted(peerListener{ln, f.callers, f.name})
+	return f.serveUncounted(peerListener{Listener: ln, callers: f.callers, name: f.name})
+}
+
+// serveFleet answers gateways, which say with each request for whom it is.
+func (f *Front) serveFleet(ln net.Listener) error {
+	return f.serveUncounted(peerListener{Listener: ln, callers: f.callers, fleet: true})
 }
 
 // ServeTLS does the same by TLS, and HTTP/1.1.
 func (f *Front) ServeTLS(ln net.Listener, config *tls.Config) error {
-	return f.serveUncounted(tls.NewListener(peerListener{ln, f.callers, f.name}, config))
+	return f.serveUncounted(tls.NewListener(peerListener{Listener: ln, callers: f.callers, name: f.name, tls: true}, config))
+}
+
+// ListensAt reports whether a listener is the one of an address with a port, which may be written in another way, as :: for
+// 0.0.0.0.
+func ListensAt(ln net.Listener, address string) bool {
+	want, err := netip.ParseAddrPort(address)
+	at, ok := ln.Addr().(*net.TCPAddr)
+	if err != nil || !ok {
+		return false
+	}
+	is := at.AddrPort()
+	return is.Port() == want.Port() && (is.Addr().Unmap() == want.Addr().Unmap() || is.Addr().IsUnspecified() && want.Addr().IsUnspecified())
 }
 
 // serveUncounted answers on connections that boxd makes itself.

@@ -63,7 +63,8 @@ func (h *head) twoLengths() bool {
 // OneLength refuses a request whose body has two lengths, which is an attempt at smuggling another: see head. What follows it
 // on its connection is not to be believed.
 func OneLength(w http.ResponseWriter, r *http.Request) error {
-	if from, _ := caller(r.Context()); len(r.TransferEncoding) > 0 && from.head != nil && from.head.twoLengths() {
+	// Of what was encrypted nobody but us knows where it ends.
+	if from, _ := caller(r.Context()); r.TLS == nil && len(r.TransferEncoding) > 0 && from.head != nil && from.head.twoLengths() {
 		w.Header().Set("Connection", "close")
 		return fault.Field("Content-Length", fault.Word("given"), "left out with Transfer-Encoding")
 	}

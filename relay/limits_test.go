@@ -22,10 +22,11 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/conns"
 )
 
 // enter takes as many connections as a caller gets, of at most that many.
-func enter(c *ConnLimiter, name string, most int) (taken int, err error) {
+func enter(c *conns.Limiter, name string, most int) (taken int, err error) {
 	for range most {
 		if _, refused := c.Enter(name); refused != nil {
 			return taken, refused.Err
@@ -60,7 +61,7 @@ func dial(t *testing.T, ln net.Listener) net.Conn {
 
 func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), NewConnLimiter(maxUserConnections), byUser}
+	ln := peerListener{Listener: listen(t), callers: conns.New(conns.Each, conns.All), name: byUser}
 	uid := access.OfUser(uint32(os.Geteuid()))
 	taken, _ := enter(ln.callers, uid, 2000)
 	refused := dial(t, ln)
@@ -98,7 +99,7 @@ func TestOneConnectionTooManyHasItsAnswer(t *testing.T) {
 // A client that is still sending its request hears why it is turned away, and not of a broken pipe.
 func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 	t.Parallel()
-	ln := peerListener{listen(t), NewConnLimiter(maxUserConnections), byUser}
+	ln := peerListener{Listener: listen(t), callers: conns.New(conns.Each, conns.All), name: byUser}
 	enter(ln.callers, access.OfUser(uint32(os.Geteuid())), 2000)
 	go func() { _, _ = ln.Accept() }() // refuses until the listener is closed
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -119,12 +120,12 @@ func TestOneConnectionTooManyMaySendItsRequest(t *testing.T) {
 func TestBodiesOfOneUserWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	user, other := newLimits(), newLimits()
-	release, err := user.Reserve(t.Context(), maxUserBytes-10)
+	user, other := conns.NewLimits(), conns.NewLimits()
+	release, err := user.Reserve(t.Context(), conns.Bytes-10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	post := func(ctx context.Context, l *Limits, body string, length int64) error {
+	post := func(ctx context.Context, l *conns.Limits, body string, length int64) error {
 		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(body))
 		r.ContentLength = length
 		c := &Call{Deps: s.common, W: httptest.NewRecorder(), R: r, Limits: l}
@@ -173,7 +174,7 @@ func serveRoute(t *testing.T, s *Server) (ln net.Listener, done chan struct{}) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = srv.Serve(peerListener{ln, NewConnLimiter(maxUserConnections), byUser}) // ends with the test
+		_ = srv.Serve(peerListener{Listener: ln, callers: conns.New(conns.Each, conns.All), name: byUser}) // ends with the test
 	}()
 	t.Cleanup(func() {
 		srv.Close()
@@ -254,7 +255,7 @@ func (c notingConn) SetWriteDeadline(t time.Time) error {
 func TestPatienceIsForOneAnswer(t *testing.T) {
 	t.Parallel()
 	s, _ := quiet()
-	peer := peerAddr{limits: newLimits(), self: &access.Principal{Name: "uid:1", Role: access.User}}
+	peer := peerAddr{limits: conns.NewLimits(), self: &access.Principal{Name: "uid:1", Role: access.User}}
 	ln := deadlines{listen(t), make(chan time.Time, 100)}
 	srv := &http.Server{Handler: s, ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peer)

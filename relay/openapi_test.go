@@ -23,6 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -179,13 +180,13 @@ func TestTheGuideHasTheBoundsOfTheAPI(t *testing.T) {
 	}
 	size, length := func(n int64) string { return quantity.Size(n).String() }, func(d time.Duration) string { return quantity.Duration(d).String() }
 	for _, row := range []string{
-		fmt.Sprintf("all users but root together | %d; %d |", maxUserConnections, maxConnections),
-		fmt.Sprintf("for one user's previews; of all unauthenticated clients | %d; %d |", maxVisits, maxAnonymous),
-		fmt.Sprintf("one user follows | %d |", maxUserStreams),
+		fmt.Sprintf("all users but root together | %d; %d |", conns.Each, conns.All),
+		fmt.Sprintf("for one user's previews; of all unauthenticated clients | %d; %d |", conns.Each/2, conns.Unknown),
+		fmt.Sprintf("one user follows | %d |", conns.Streams),
 		fmt.Sprintf("request body: session; command or process | %s, %s |", size(maxSessionBody), size(MaxBody)),
-		fmt.Sprintf("request bodies of one user at the same time | %s |", size(maxUserBytes)),
+		fmt.Sprintf("request bodies of one user at the same time | %s |", size(conns.Bytes)),
 		fmt.Sprintf("request header | %s |", size(maxHeader)),
-		fmt.Sprintf("time to send a header; a body; to read an answer | %s, %s, %s |", length(headerPatience), length(BodyPatience), length(answerPatience)),
+		fmt.Sprintf("time to send a header; a body; to read an answer | %s, %s, %s |", length(headerPatience), length(conns.BodyPatience), length(answerPatience)),
 		fmt.Sprintf("`wait` | %s |", length(MaxWait)),
 	} {
 		if !strings.Contains(string(guide), row) {

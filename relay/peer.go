@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -25,8 +26,10 @@ type peerKey struct{}
 // read. Whose a Unix socket is, the kernel says. Whoever comes over TCP has to say so with each request.
 type peerListener struct {
 	net.Listener
-	callers *ConnLimiter
+	callers *conns.Limiter
 	name    func(*access.Peer) string // of who has come over the Unix socket
+	fleet   bool                      // gateways come here: what the kernel says of their agent counts for nothing
+	tls     bool                      // TLS is spoken over its connections, and they come from any host
 }
 
 // Accept returns the next connection; its remote address is the caller.
@@ -39,9 +42,13 @@ func (l peerListener) Accept() (net.Conn, error) {
 		var from peerAddr
 		switch socket := conn.(type) {
 		case *net.UnixConn:
+			if from.fleet = l.fleet; l.fleet {
+				from.peer = access.Peer{UID: anonymous, GID: anonymous}
+				break
+			}
 			from.peer, err = peerOf(socket)
 		case *net.TCPConn:
-			from.peer = access.Peer{UID: anonymous, GID: anonymous}
+			from.peer = access.Peer{UID: anonymous, GID: anonymous, TLS: l.tls}
 		default:
 			err = errors.ErrUnsupported
 		}
@@ -60,7 +67,7 @@ func (l peerListener) Accept() (net.Conn, error) {
 }
 
 // enter counts a connection.
-func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refused *Refusal) {
+func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refused *conns.Refusal) {
 	if !from.peer.Local {
 		if from.slot, refused = l.callers.Admit(func() { conn.Close() }); refused != nil {
 			return nil, refused
@@ -73,6 +80,9 @@ func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refuse
 	}
 	return sync.OnceFunc(func() { l.callers.Leave(name) }), nil
 }
+
+// anonymous is the uid of callers whom the kernel does not know; their connections have slots.
+const anonymous = ^uint32(0)
 
 // peerConn is a connection that knows its caller. The caller travels as the remote address, which
 // reaches ConnContext through whatever else wraps the connection.
@@ -150,17 +160,19 @@ func (c peerConn) Close() error {
 
 type peerAddr struct {
 	peer   access.Peer
-	limits *Limits           // nil: each request has that of its principal
-	slot   *Slot             // of who has come over TCP
+	limits *conns.Limits     // nil: each request has that of its principal
+	slot   *conns.Slot       // of who has come over TCP
 	head   *head             // of the request that is under way; nil: boxd calls itself
 	self   *access.Principal // where boxd has called itself
 	// within says that boxd calls itself in the name of the peer.
 	within bool
+	fleet  bool         // a gateway has connected: each request says for whom it is
+	pass   *access.Pass // by which the peer was let in where it calls within, if a gateway spoke for it; nil: none did
 }
 
 // dialAs opens a connection to ourselves on which calls are those of somebody who has connected.
 func (s *Server) dialAs(from *peerAddr) func(context.Context) (net.Conn, error) {
-	as := peerAddr{peer: from.peer, self: from.self, within: true} // each call has the load of its principal
+	as := peerAddr{peer: from.peer, self: from.self, within: true, pass: from.pass} // each call has the load of its principal
 	return func(ctx context.Context) (net.Conn, error) {
 		near, far, err := socketPair()
 		if err != nil {
@@ -196,7 +208,7 @@ func socketPair() (near, far net.Conn, err error) {
 
 // Network is the kind of the way in.
 func (a peerAddr) Network() string {
-	if a.peer.Local {
+	if a.peer.Local || a.fleet {
 		return "unix"
 	}
 	return "tcp"
@@ -206,6 +218,9 @@ func (a peerAddr) String() string {
 	if a.peer.Local {
 		return access.OfUser(a.peer.UID)
 	}
+	if a.fleet {
+		return "fleet"
+	}
 	return "loopback"
 }
 
@@ -214,7 +229,7 @@ func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	if addr, ok := conn.RemoteAddr().(peerAddr); ok {
 		ctx = context.WithValue(ctx, peerKey{}, addr)
 		if addr.slot != nil {
-			ctx = withSlot(ctx, addr.slot)
+			ctx = conns.WithSlot(ctx, addr.slot)
 		}
 	}
 	return context.WithValue(ctx, connKey{}, conn)
@@ -262,7 +277,7 @@ func peerOf(conn syscall.Conn) (access.Peer, error) {
 	if err != nil {
 		return access.Peer{}, fmt.Errorf("peer: %w", err)
 	}
-	return access.Peer{Local: true, UID: cred.Uid, GID: cred.Gid, Groups: groups}, nil
+	return access.Peer{Local: true, UID: cred.Uid, GID: cred.Gid, Groups: groups, PID: int(cred.Pid)}, nil
 }
 
 // nobody is the uid of a peer without one: the kernel's word on a socket that is not a Unix socket.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -23,7 +24,7 @@ func TestTheKernelSaysWhoIsCalling(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln, NewConnLimiter(maxUserConnections), byUser}.Accept()
+	conn, err := peerListener{Listener: ln, callers: conns.New(conns.Each, conns.All), name: byUser}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func TestOverTCPTheKernelKnowsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := peerListener{ln, NewConnLimiter(maxUserConnections), byUser}.Accept()
+	conn, err := peerListener{Listener: ln, callers: conns.New(conns.Each, conns.All), name: byUser}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -76,7 +77,7 @@ func TestNobodyWithoutCredentialsTakesARoute(t *testing.T) {
 // as makes a request of a caller.
 func as(ctx context.Context, who access.Principal, method, target string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, target, nil)
-	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{limits: newLimits(), self: &who}))
+	return r.WithContext(context.WithValue(r.Context(), peerKey{}, peerAddr{limits: conns.NewLimits(), self: &who}))
 }
 
 func TestARouteWithoutARoleIsClosed(t *testing.T) {

@@ -73,23 +73,39 @@ func (c *Call) Fail(ctx context.Context, err error) {
 // send writes an answer, and reports whether the caller's socket has taken it.
 func (c *Call) send(code int, contentType string, body any) error {
 	c.sent(code, body)
-	data, err := json.Marshal(body)
-	if err != nil {
-		c.Log.Error("cannot encode an answer", "path", c.R.URL.Path, "error", err)
-		c.ExpectReader()
-		http.Error(c.W, "internal error", http.StatusInternalServerError)
-		return err
-	}
-	data = append(data, '\n')
-	c.W.Header().Set("Content-Type", contentType)
-	c.W.Header().Set("Content-Length", strconv.Itoa(len(data)))
-	c.W.Header().Set("X-Content-Type-Options", "nosniff")
-	c.ExpectReader()
-	c.W.WriteHeader(code)
-	if _, err := c.W.Write(data); err != nil {
+	w := answerWriter{call: c, code: code, contentType: contentType}
+	if err := json.NewEncoder(&w).Encode(body); err != nil {
+		if !w.begun {
+			c.Log.Error("cannot encode an answer", "path", c.R.URL.Path, "error", err)
+			c.ExpectReader()
+			http.Error(c.W, "internal error", http.StatusInternalServerError)
+		}
 		return err
 	}
 	return http.NewResponseController(c.W).Flush()
+}
+
+// answerWriter sends what an Encoder of JSON writes, which is a whole answer at once and with a newline. So nothing copies
+// one that may have megabytes of output.
+type answerWriter struct {
+	call        *Call
+	code        int
+	contentType string
+	begun       bool
+}
+
+// Write sends the header, and an answer.
+func (w *answerWriter) Write(data []byte) (int, error) {
+	c := w.call
+	if !w.begun {
+		w.begun = true
+		c.W.Header().Set("Content-Type", w.contentType)
+		c.W.Header().Set("Content-Length", strconv.Itoa(len(data)))
+		c.W.Header().Set("X-Content-Type-Options", "nosniff")
+		c.ExpectReader()
+		c.W.WriteHeader(w.code)
+	}
+	return c.W.Write(data)
 }
 
 // ExpectReader gives the caller a while to take the answer, which is memory of ours meanwhile, and before

@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
 
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/images"
@@ -31,9 +32,11 @@ import (
 // Anyone is the role of a route for whoever can connect.
 const Anyone = ^access.Role(0)
 
-// Route is one way in. The zero role fits nobody, so a line without one is closed.
+// Route is one way in. The zero role matches no caller, so a line without one is closed.
 type Route struct {
 	Pattern string // "GET /v1/sessions/{id}"
+	method  string
+	path    []string // of the pattern, in segments
 	Role    access.Role
 	Others  access.Role // the role of who may take it for what belongs to somebody else
 	Query   string      // the query parameters it knows
@@ -71,7 +74,7 @@ type Call struct {
 	W      http.ResponseWriter
 	R      *http.Request
 	Caller access.Principal
-	Limits *Limits       // of Who
+	Limits *conns.Limits // of Who
 	Socket *net.UnixConn // that the request has come on; nil: it is none
 	Path   Path
 	Others access.Role // that of the route
@@ -81,6 +84,7 @@ type Call struct {
 	// Dial opens a connection to boxd on which calls are made in the name of the caller, with its token if it has one.
 	Dial func(context.Context) (net.Conn, error)
 	read bool // the body, to its end
+	pid  int  // the process that has connected, if the kernel knows it
 
 	// Hear is told what the body of the request, or the first message of its stream, asks for; nil: nobody is.
 	Observe func(any)
@@ -134,6 +138,9 @@ func (c *Call) Person(written string) string {
 
 // Owner is whose sessions the request is about: the caller's, unless the query names somebody else.
 func (c *Call) Owner() (access.Principal, error) {
+	if c.R.URL.RawQuery == "" {
+		return c.Caller, nil
+	}
 	name := c.Person(c.R.URL.Query().Get("owner"))
 	if name == "" || name == c.Caller.Name {
 		return c.Caller, nil

@@ -14,7 +14,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/trace"
 
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -87,11 +89,12 @@ func sessionRoutes() []Route {
 	return []Route{
 		line("POST /v1/exec", access.User, "", run),
 		line("GET /v1/exec/stream", access.User, "", runStream),
-		line("GET /v1/sessions", access.Viewer, "all label metadata owner", listSessions).repeating("label metadata"),
+		line("GET /v1/sessions", access.Viewer, "after all label limit metadata owner usage", listSessions).repeating("label metadata"),
 		line("POST /v1/sessions", access.User, "", createSession),
 		line("GET /v1/sessions/{id}", access.Viewer, "owner", getSession),
 		line("PATCH /v1/sessions/{id}", access.User, "owner", changeSession),
 		ends("DELETE /v1/sessions/{id}", deleteSession),
+		line("GET /v1/sessions/{id}/usage/history", access.Viewer, "owner after", getUsageHistory),
 		line("GET /v1/sessions/{id}/instructions", access.Viewer, "owner", getInstructions),
 		line("POST /v1/sessions/{id}/keep", access.User, "owner", keepWorkspace),
 		ends("POST /v1/sessions/{id}/stop", stopSession),
@@ -146,7 +149,8 @@ func sessionRoutes() []Route {
 }
 
 func line(pattern string, role access.Role, query string, handle func(*Call) (any, error)) Route {
-	r := Route{Pattern: pattern, Role: role, Others: access.Admin, Query: query, Handle: handle}
+	method, path, _ := strings.Cut(pattern, " ")
+	r := Route{Pattern: pattern, method: method, path: strings.Split(path, "/"), Role: role, Others: access.Admin, Query: query, Handle: handle}
 	if role == access.Viewer {
 		r.Others = access.Operator
 	}
@@ -180,16 +184,19 @@ func Patterns() []string {
 func (s *Server) find(r *http.Request) (Route, Path) {
 	asked := strings.Split(r.URL.EscapedPath(), "/")
 	var methods []string // that the path has
-	for _, rt := range s.routes {
-		method, pattern, _ := strings.Cut(rt.Pattern, " ")
-		p, ok := match(pattern, asked)
+	for i := range s.routes {
+		rt := &s.routes[i]
+		if len(rt.path) != len(asked) {
+			continue
+		}
+		p, ok := match(rt.path, asked)
 		if !ok {
 			continue
 		}
-		if method == r.Method || method == http.MethodGet && r.Method == http.MethodHead {
-			return rt, p
+		if rt.method == r.Method || rt.method == http.MethodGet && r.Method == http.MethodHead {
+			return *rt, p
 		}
-		methods = append(methods, method)
+		methods = append(methods, rt.method)
 	}
 	if methods != nil {
 		return Route{Role: Anyone, Handle: func(*Call) (any, error) { return nil, wrongMethod(r.Method, methods) }}, Path{}
@@ -197,12 +204,9 @@ func (s *Server) find(r *http.Request) (Route, Path) {
 	return Route{Role: Anyone, Handle: noRoute}, Path{}
 }
 
-func match(pattern string, asked []string) (p Path, ok bool) {
-	if strings.Count(pattern, "/") != len(asked)-1 {
-		return p, false
-	}
-	i := 0
-	for want := range strings.SplitSeq(pattern, "/") {
+// match reads the ids out of a path of as many segments as the pattern has.
+func match(pattern, asked []string) (p Path, ok bool) {
+	for i, want := range pattern {
 		var id *string
 		switch want {
 		case "{id}":
@@ -232,32 +236,39 @@ func match(pattern string, asked []string) (p Path, ok bool) {
 			}
 			*id = text
 		}
-		i++
 	}
 	return p, true
 }
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	r = nameRequest(w, r)
+	named := nameRequest(w, r)
 	from, known := caller(r.Context())
+	if r.TLS != nil { // what calls itself within has that of the peer
+		from.peer.Certificates = access.Shown(r.TLS)
+	}
 	if err := OneLength(w, r); err != nil {
 		c := &Call{Deps: s.common, W: w, R: r}
-		c.Fail(r.Context(), err)
+		c.Fail(trace.With(r.Context(), named), err)
 		return
 	}
 	if access.IsPreviewHost(r.Host) { // which is never for the API
-		showPreview(s.common, w, r)
+		showPreview(s.common, w, r.WithContext(trace.With(r.Context(), named)))
 		return
 	}
 	rt, ids := s.find(r)
-	c := &Call{Deps: s.common, W: w, R: r, Limits: from.limits, Socket: socketOf(r.Context()), Within: from.within, Dial: s.dialAs(&from), Path: ids, Others: rt.Others}
-	pass, err := s.admit(&from, known, r, &rt)
+	c := &Call{Deps: s.common, W: w, R: r, Limits: from.limits, Socket: socketOf(r.Context()), Within: from.within, pid: from.peer.PID, Path: ids, Others: rt.Others}
+	pass, err := s.admit(&from, known, nil, r, &rt)
 	c.Caller, c.Token = pass.Principal, pass.Token
-	left := beginAccessLog(c, &rt) //nolint:contextcheck // the call has its request, and that its context
-	defer left.End()               //nolint:contextcheck // the same
+	if from.fleet {
+		from.pass = &pass
+	}
+	c.Dial = s.dialAs(&from)
+	left := beginAccessLog(c, &rt, named) //nolint:contextcheck // the call has its request, and that its context
+	defer left.End()                      //nolint:contextcheck // the same
+	r = c.R
 	if err == nil {
-		err = Identify(r.Context(), pass.Name)
+		err = conns.Identify(r.Context(), pass.Name)
 	}
 	if err == nil {
 		err = left.Admit()
@@ -293,12 +304,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit is the one place where a caller's right to a route is decided.
-func (s *Server) admit(from *peerAddr, known bool, r *http.Request, rt *Route) (access.Pass, error) {
+// admit is the one place where a caller's right to a route is decided; before is the pass that the request has already.
+func (s *Server) admit(from *peerAddr, known bool, before *access.Pass, r *http.Request, rt *Route) (access.Pass, error) {
 	if !known {
 		return access.Pass{}, fault.Errorf(fault.Denied, "permission denied: this route is not open to this connection").WithHint("use the Unix socket of boxd")
 	}
-	pass, err := s.identify(from, r)
+	pass, err := s.identify(from, before, r)
 	switch {
 	case err != nil || rt.Role == Anyone:
 		return pass, err
@@ -314,11 +325,24 @@ func (s *Server) admit(from *peerAddr, known bool, r *http.Request, rt *Route) (
 }
 
 // identify tells who makes a request.
-func (s *Server) identify(from *peerAddr, r *http.Request) (access.Pass, error) {
-	if from.self != nil {
+func (s *Server) identify(from *peerAddr, before *access.Pass, r *http.Request) (access.Pass, error) {
+	switch {
+	case from.self != nil:
 		return access.Pass{Principal: *from.self}, nil
+	case from.within && from.pass != nil:
+		return s.gate.ReassertedPass(from.pass)
+	case from.fleet && before != nil:
+		return s.gate.ReassertedPass(before)
+	case from.fleet:
+		return s.gate.IdentifyAsserted(r.Header.Values("Authorization"), r.Method, r.RequestURI)
 	}
-	if !from.peer.Local && !from.within {
+	switch {
+	case from.peer.Local || from.within:
+	case from.peer.TLS:
+		if err := access.SameOrigin(r.Header.Values("Origin"), r.Host); err != nil {
+			return access.Pass{}, err
+		}
+	default:
 		if err := FromHere(r); err != nil {
 			return access.Pass{}, err
 		}
@@ -342,7 +366,7 @@ func tooLow(pass *access.Pass, needed access.Role) error {
 
 // still asks whether a call may go on that was let in with a pass.
 func (s *Server) still(pass *access.Pass, from *peerAddr, r *http.Request, rt *Route) (time.Time, error) {
-	now, err := s.admit(from, true, r, rt)
+	now, err := s.admit(from, true, pass, r, rt)
 	if err == nil && now.Name != pass.Name {
 		err = fault.Errorf(fault.Denied, "permission denied: you are no longer %s", pass.Name).WithHint("try again: the configuration of boxd has changed")
 	}
@@ -363,6 +387,9 @@ func unknownQuery(name string, known []string, times int) error {
 
 // answer calls the handler, if the request has nothing that would be passed over in silence.
 func answer(rt *Route, c *Call) (any, error) {
+	if c.R.URL.RawQuery == "" {
+		return rt.Handle(c)
+	}
 	query, err := url.ParseQuery(c.R.URL.RawQuery)
 	if err != nil {
 		return nil, fault.Field("query", c.R.URL.RawQuery, "name=value, percent-encoded")

@@ -5,6 +5,7 @@ package relay
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/images"
@@ -41,6 +43,11 @@ type Config struct {
 	// IdleExit is how long there is no session and no connection before Serve returns by itself; 0: it does
 	// not. It needs a *net.UnixListener that somebody else keeps open, or the next caller finds nobody.
 	IdleExit time.Duration
+	// Fleet is the Unix socket of gateways; nil: there is none.
+	Fleet net.Listener
+	// HTTPS are listeners for callers of other hosts, and TLS how they are served.
+	HTTPS []net.Listener
+	TLS   *tls.Config
 }
 
 // Server serves one supervisor.
@@ -52,7 +59,7 @@ type Server struct {
 	within  *SelfListener // where it calls itself in somebody's name
 	mcp     *Conversations
 	gate    *access.Gate
-	callers *ConnLimiter
+	callers *conns.Limiter
 }
 
 // New returns a server; Serve makes it work.
@@ -60,7 +67,7 @@ func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 	common := &Deps{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerPatience, Telemetry: cfg.Telemetry}
 	talks := newConversations(cfg.Version, log)
 	return &Server{
-		cfg: cfg, common: common, routes: routes(talks), mcp: talks, self: newSelfListener(), within: newSelfListener(), gate: cfg.Gate, callers: NewConnLimiter(maxUserConnections),
+		cfg: cfg, common: common, routes: routes(talks), mcp: talks, self: newSelfListener(), within: newSelfListener(), gate: cfg.Gate, callers: conns.New(conns.Each, conns.All),
 	}
 }
 
@@ -76,6 +83,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	var itself sync.WaitGroup
 	itself.Go(func() { _ = front.serveUncounted(ownListener{s.self}) }) // ends with the mirror
 	itself.Go(func() { _ = front.serveUncounted(s.within) })
+	if s.cfg.Fleet != nil {
+		itself.Go(func() { _ = front.serveFleet(s.cfg.Fleet) }) // ends with the front
+	}
+	for _, ln := range s.cfg.HTTPS {
+		itself.Go(func() { _ = front.ServeTLS(ln, s.cfg.TLS) }) // ends with the front
+	}
 	for _, other := range others {
 		itself.Go(func() { _ = front.Serve(other) }) // ends with the front
 	}
@@ -110,5 +123,5 @@ func (l ownListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peerConn{conn, peerAddr{limits: newLimits(), self: &access.Principal{Name: "boxd"}}, func() {}}, nil
+	return peerConn{conn, peerAddr{limits: conns.NewLimits(), self: &access.Principal{Name: "boxd"}}, func() {}}, nil
 }

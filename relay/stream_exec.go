@@ -118,7 +118,9 @@ func (c *conn) exec(ctx context.Context, hangUp func(), s *session.Session, star
 		req.Stop = &process.Stop{Signal: "SIGHUP", Grace: new(hangUpGrace)}
 		req.Lease = new(drainPatience) // in case that boxd dies meanwhile
 	}
+	ended := c.Sup.ExpectOutput(s, start.Exec.OutputVersion, req.ID) //nolint:contextcheck // results are taken in the life of boxd
 	p, isNew, err := s.StartProcess(ctx, req)
+	ended(err == nil && isNew, p)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -72,6 +74,15 @@ func (f *frames) Write(p []byte) (int, error) {
 	}
 	n, err := f.Conn.Write(p)
 	f.torn = err
+	return n, err
+}
+
+// Read has an error of the network for the end of the connection, as peerConn has, also where TLS has told of it.
+func (f *frames) Read(p []byte) (int, error) {
+	n, err := f.Conn.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = &net.OpError{Op: "read", Net: "tcp", Err: errHungUp}
+	}
 	return n, err
 }
 

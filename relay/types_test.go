@@ -65,6 +65,7 @@ func answers() []any {
 		api.Drain{},
 		api.Health{},
 		api.UsageList{},
+		api.UsageHistory{},
 		api.Plan{},
 		api.ServerControl{},
 		api.Event{},

@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"strings"
 	"time"
+	"unicode/utf8"
+	"unsafe"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -26,7 +28,7 @@ const stateUnhealthy = "unhealthy"
 func sessionAnswer(i session.Info) api.Session {
 	s := api.Session{
 		ID: i.ID, Owner: i.Owner, OwnerUID: i.OwnerUID, State: string(i.State), Hostname: i.Hostname,
-		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, NetworkRules: i.Settings.NetworkRules, NetworkStrict: i.Settings.NetworkStrict, NetworkConnections: i.Settings.NetworkConnections, NetworkBandwidth: i.Settings.NetworkBandwidth, Secrets: i.Settings.Secrets, ReadOnlyRoot: i.Settings.ReadOnlyRoot, HomeOnDisk: i.Settings.HomeOnDisk, UserName: i.Settings.UserName(), Home: i.Settings.HomeDir(),
+		Profile: i.Settings.Profile, Image: i.Settings.Image, Network: i.Settings.Network, NetworkRules: i.Settings.NetworkRules, NetworkStrict: i.Settings.NetworkStrict, NetworkConnections: i.Settings.NetworkConnections, NetworkBandwidth: i.Settings.NetworkBandwidth, Secrets: i.Settings.Secrets, Push: i.Settings.Push, ReadOnlyRoot: i.Settings.ReadOnlyRoot, HomeOnDisk: i.Settings.HomeOnDisk, UserName: i.Settings.UserName(), Home: i.Settings.HomeDir(),
 		Limits: i.Settings.Limits, Lifetime: i.Settings.Lifetime,
 		WorkspaceName: i.Settings.Workspace, Mounts: []api.Mount{}, Env: append([]string{}, i.Settings.EnvNames...), Labels: i.Settings.Labels, Metadata: i.Settings.Metadata, Enforcement: enforcedAnswer(i.Enforced),
 		Clamped: clampsAnswer(i.Settings.Clamped), CreatedAt: i.Created, LastUsedAt: i.LastUsed, Running: i.Running, Executions: i.Executions, PID: i.PID, IDBase: i.IDBase, Group: i.Group,
@@ -58,6 +60,12 @@ func sessionAnswer(i session.Info) api.Session {
 		s.ExpiresAt = &i.Expires
 	}
 	return s
+}
+
+// pushedAnswer describes what has become of the results of a session.
+func pushedAnswer(c *Call, s *session.Session) *api.Pushed {
+	st := c.Sup.PushState(s)
+	return &api.Pushed{Waiting: st.Waiting, Done: st.Done, GivenUp: st.GivenUp, Error: st.Error}
 }
 
 // skillAnswer describes a skill of a session.
@@ -123,9 +131,13 @@ func execAnswer(id string, r *session.Result, encoding string) api.ExecResult {
 	return res
 }
 
+// encode is output as an answer has it. Text is not copied, so nobody may change data afterwards.
 func encode(data []byte, encoding string) string {
-	if encoding == encodingBase64 {
+	switch {
+	case encoding == encodingBase64:
 		return base64.StdEncoding.EncodeToString(data)
+	case utf8.Valid(data):
+		return unsafe.String(unsafe.SliceData(data), len(data))
 	}
 	return strings.ToValidUTF8(string(data), "�")
 }

@@ -111,7 +111,7 @@ func decodeValue(raw []byte, v reflect.Value, path string, most int) error {
 	if err := json.Unmarshal(raw, v.Addr().Interface()); err != nil {
 		allowed := article(v.Kind())
 		if custom {
-			allowed = strings.TrimPrefix(err.Error(), "not ")
+			allowed = strings.TrimPrefix(err.Error(), "must be ") // which fault.Field says
 		}
 		return fault.Field(path, given(raw), allowed)
 	}

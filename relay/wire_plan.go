@@ -37,7 +37,7 @@ func planAnswer(ctx context.Context, log *slog.Logger, p *supervisor.Plan) api.P
 func planned(id string, s *policy.Settings) *api.PlannedSession {
 	p := &api.PlannedSession{
 		ID: id, Profile: s.Profile, Image: s.Image, Network: s.Network, NetworkRules: s.NetworkRules, NetworkStrict: s.NetworkStrict,
-		NetworkConnections: s.NetworkConnections, NetworkBandwidth: s.NetworkBandwidth, Secrets: s.Secrets, ReadOnlyRoot: s.ReadOnlyRoot, HomeOnDisk: s.HomeOnDisk, UserName: s.UserName(), Home: s.HomeDir(), Limits: s.Limits, Lifetime: s.Lifetime,
+		NetworkConnections: s.NetworkConnections, NetworkBandwidth: s.NetworkBandwidth, Secrets: s.Secrets, Push: s.Push, ReadOnlyRoot: s.ReadOnlyRoot, HomeOnDisk: s.HomeOnDisk, UserName: s.UserName(), Home: s.HomeDir(), Limits: s.Limits, Lifetime: s.Lifetime,
 		Mounts: []api.Mount{}, Skills: s.Skills, Drives: s.Drives, Env: append([]string{}, s.EnvNames...),
 	}
 	for _, m := range s.Mounts {

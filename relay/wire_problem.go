@@ -132,7 +132,7 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 		f.Hint = "see what is there: boxctl fs ls ID " + path.Dir(s.Item)
 	case unix.EOPNOTSUPP:
 		f.Text = fault.Field("cwd", s.Item, "a directory that is made if it is missing, in a box of an earlier version of boxd").Error()
-		f.Hint = "remove the box and create it anew"
+		f.Hint = "remove the box, then create it again"
 	}
 	return f
 }

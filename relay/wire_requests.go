@@ -23,7 +23,7 @@ const (
 func sessionRequestOf(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
 		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict,
-		Patch: r.Patch, Secrets: r.Secrets, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk, User: r.UserName, Home: r.Home, Rlimits: r.Rlimits, Tmp: r.Tmp,
+		Patch: r.Patch, Secrets: r.Secrets, Push: r.Push, ReadOnlyRoot: r.ReadOnlyRoot, HomeOnDisk: r.HomeOnDisk, User: r.UserName, Home: r.Home, Rlimits: r.Rlimits, Tmp: r.Tmp,
 		Workspace: r.Workspace, Skills: r.Skills, Drives: r.Drives, Env: r.Env, Labels: r.Labels, Metadata: r.Metadata, Wait: r.Wait,
 	}
 	for _, in := range r.Inputs {
@@ -40,9 +40,9 @@ func execRequestOf(r *api.ExecRequest) (*session.ExecRequest, error) {
 	if r.DryRun {
 		return nil, fault.Field("dry_run", "true", "false in a stream")
 	}
-	for field, value := range map[string]string{"encoding": r.Encoding, "stdin_encoding": r.StdinEncoding} {
-		if value != "" && value != encodingUTF8 && value != encodingBase64 {
-			return nil, fault.Field(field, value, encodingUTF8+", "+encodingBase64)
+	for _, f := range [...]struct{ name, value string }{{"encoding", r.Encoding}, {"stdin_encoding", r.StdinEncoding}} {
+		if f.value != "" && f.value != encodingUTF8 && f.value != encodingBase64 {
+			return nil, fault.Field(f.name, f.value, encodingUTF8+", "+encodingBase64)
 		}
 	}
 	env, err := sessionfiles.OutputEnvironment(r.OutputVersion, r.Env)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+	"unsafe"
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -40,6 +41,15 @@ func TestOutputIsTextOrBase64(t *testing.T) {
 		if got := encode([]byte(tc.in), tc.encoding); got != tc.want {
 			t.Errorf("%q as %q: %q", tc.in, tc.encoding, got)
 		}
+	}
+}
+
+// An answer may have megabytes of it.
+func TestOutputOfTextIsNotCopied(t *testing.T) {
+	t.Parallel()
+	data := []byte("some words")
+	if got := encode(data, ""); unsafe.StringData(got) != &data[0] {
+		t.Error("text was copied")
 	}
 }
 

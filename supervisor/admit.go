@@ -51,7 +51,7 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 		return nil, false, err
 	}
 	if err := v.hostRoom(); err != nil {
-		return nil, false, err
+		return nil, false, v.hostFull(w, err)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -81,12 +81,12 @@ func (v *Supervisor) laterLocked(w *want, err error) error {
 	return v.evictedLocked(w, &quota.Full{Reason: quota.Owner, Own: true, Err: err})
 }
 
-// evictedLocked makes room for what is wanted, where the operator lets sessions be evicted.
+// evictedLocked makes room for what is wanted, where the operator lets sessions be evicted, and says who holds it.
 func (v *Supervisor) evictedLocked(w *want, full *quota.Full) error {
 	if w.cfg.Sessions.Evict {
 		full.Soon = v.evictLocked(w.who)
 	}
-	return full
+	return v.holders(w, full)
 }
 
 // evictLocked ends the session of a principal that was not used for the longest time, if there is one in

@@ -186,7 +186,20 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	}
 	v.giveBack(key)
 	v.Spaces.Release(key)
+	if r != nil && !r.Over() {
+		v.tellLost(ctx, key, r)
+	}
 	return nil
+}
+
+// tellLost tells of a session whose box has ended while there was no boxd, as when the host was started anew: whoever asks
+// for it hears why it is gone.
+func (v *Supervisor) tellLost(ctx context.Context, key string, r *Record) {
+	v.ended.Add(key, session.EndLost, time.Now())
+	v.events.Add(ctx, events.Event{
+		Type: events.SessionEnded, Session: r.ID, Owner: r.Owner.Name, Profile: r.Settings.Profile, Reason: string(session.EndLost),
+		Took: time.Since(r.Created), Detail: "found when boxd started",
+	})
 }
 
 // adopt makes a session of a record and a living box. The record is held against the configuration as a
@@ -203,7 +216,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	}
 	s := session.New(&v.sessionHooks, &session.Params{
 		ID: r.ID, Owner: r.Owner.Principal(), Created: r.Created, Settings: r.Settings, Profile: profile, Made: cfg, Enforced: r.Enforced, Live: r.Live, Skills: r.Skills, Drives: r.Drives,
-		Rested: r.Rested,
+		Pushes: r.Pushes, Rested: r.Rested,
 	})
 	s.Record.Again = r.Again
 	s.SetBoxKey(r.Box)

@@ -4,40 +4,88 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Update gives a living session what a request asks for, all of it or nothing. Fields the request leaves
-// out stay as they are.
+// Update gives a session what a request asks for, all of it or nothing. Fields the request leaves out stay as they are.
 func (v *Supervisor) Update(ctx context.Context, s *session.Session, req *policy.Request) error {
+	if state, _, _ := s.State(); state == session.StateStopped {
+		return s.Exclusive(func() error { return v.updateStopped(ctx, s, req) })
+	}
 	if err := s.Await(ctx); err != nil {
 		return err
 	}
 	return s.Exclusive(func() error { return v.update(ctx, s, req) })
 }
 
-func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy.Request) error {
+// changed is what a session is to have after a request for a change, which its owner may have.
+func (v *Supervisor) changed(s *session.Session, now *policy.Settings, req *policy.Request) (next policy.Settings, held policy.EffectivePolicy, err error) {
+	if next, err = s.Profile().Change(now, req); err != nil {
+		return next, held, err
+	}
+	held = v.cfg.Load().PolicyOf(s.Owner).For(now.Labels)
+	if err := held.SameTenant(now.Labels, next.Labels); err != nil {
+		return next, held, err
+	}
+	if err := held.Limits(&next, req); err != nil {
+		return next, held, err
+	}
+	return next, held, req.Fits(v.machine, &next)
+}
+
+// updateStopped changes what a stopped session is started with. It reserves nothing, and no kernel has to hear of it: the next
+// start is held against the bounds of then.
+func (v *Supervisor) updateStopped(ctx context.Context, s *session.Session, req *policy.Request) error {
 	now := s.Current()
-	next, err := s.Profile().Change(&now, req)
+	next, _, err := v.changed(s, &now, req)
 	if err != nil {
 		return err
 	}
-	held := v.cfg.Load().PolicyOf(s.Owner).For(now.Labels)
-	if err := held.SameTenant(now.Labels, next.Labels); err != nil {
+	if _, err := v.enforcement(ctx, v.cfg.Load(), &next); err != nil {
 		return err
 	}
-	if err := held.Limits(&next, req); err != nil {
+	if work := v.Work(ctx, s); work != nil && next.WorkspaceQuota < now.WorkspaceQuota && quantity.Size(work.Used) > next.WorkspaceQuota {
+		return fault.Field("workspace_quota", next.WorkspaceQuota, "at least "+quantity.Size(work.Used).String()+", which is used").Of(fault.Conflict).WithHint("start the session and remove some of its files first")
+	}
+	if err := v.setStopped(s, &next); err != nil {
 		return err
 	}
-	if err := req.Fits(v.machine, &next); err != nil {
+	if err := v.record.Write(s); err != nil {
+		return errors.Join(err, v.setStopped(s, &now))
+	}
+	v.due(s, time.Time{})
+	s.Emit(ctx, events.Event{Type: events.SessionChanged})
+	return nil
+}
+
+// setStopped gives a session settings that is still stopped. A start that is being decided on takes place before, or sees them.
+func (v *Supervisor) setStopped(s *session.Session, settings *policy.Settings) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if state, _, _ := s.State(); state != session.StateStopped || v.sessions[s.Key] != s {
+		return fault.Errorf(fault.Conflict, "session %s is being started or removed", fault.Show(s.ID)).WithHint("try again")
+	}
+	s.Set(*settings)
+	return nil
+}
+
+func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy.Request) error {
+	now := s.Current()
+	next, held, err := v.changed(s, &now, req)
+	if err != nil {
 		return err
 	}
-	if err := v.accounts.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(&next)); err != nil {
+	if err := v.accounts.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(&next)); fault.KindOf(err) == fault.Exhausted {
+		return v.holders(&want{who: s.Owner, held: held}, &quota.Full{Reason: quota.Owner, Own: true, Err: err}).Refusal()
+	} else if err != nil {
 		return err
 	}
 	if err := v.changer(s).Apply(ctx, &now, &next); err != nil {

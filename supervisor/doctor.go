@@ -3,8 +3,11 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,6 +47,7 @@ func (d *Doctor) Examine(ctx context.Context) ([]isolation.Check, error) {
 		checks = append(checks, d.checkLimit(name, host))
 	}
 	checks = append(checks, checkTotals(d.Config, host, d.Boxes.Scopes())...)
+	checks = append(checks, checkConnections(d.Config, trackedConnections())...)
 	return append(checks, d.checkDisk()), nil
 }
 
@@ -68,6 +72,50 @@ func checkTotals(cfg *policy.Config, host policy.Host, scopes bool) []isolation.
 		c.Level, c.Detail = isolation.CheckOK, "enforced by a cgroup per owner"
 	}
 	return []isolation.Check{c}
+}
+
+// fewSessions is how many sessions at their limit of connections a host should have room for. A small host has room for 64 with
+// the defaults of the kernel and of box.toml.
+const fewSessions = 32
+
+// checkConnections says whether all sessions together could fill the host's table of connections, without which the host
+// itself makes none. tracked is how many that holds; 0: the host has none.
+func checkConnections(cfg *policy.Config, tracked int) []isolation.Check {
+	some, most := false, 0
+	for _, p := range cfg.Profiles {
+		if p.Network != policy.NetworkEgress {
+			continue
+		}
+		n := cmp.Or(p.NetworkConnections, cfg.DefaultCaps.Connections)
+		if n == 0 {
+			n = tracked
+		}
+		some, most = true, max(most, n)
+	}
+	if !some || tracked == 0 {
+		return nil
+	}
+	c := isolation.Check{Name: "connections", Detail: fmt.Sprintf("the host tracks %d; %d sessions with %d each have no more", tracked, cfg.Sessions.Max, most)}
+	if n := tracked / most; n < cfg.Sessions.Max {
+		c.Detail = fmt.Sprintf("the host tracks %d; more than %d sessions with %d each, of %d that there can be, use them up", tracked, n, most, cfg.Sessions.Max)
+		if n < fewSessions {
+			c.Level, c.Hint = isolation.CheckWarn, "raise net.netfilter.nf_conntrack_max with sysctl, or lower network.connections or sessions.max in box.toml"
+		}
+	}
+	return []isolation.Check{c}
+}
+
+// trackedConnections returns how many connections the host can track; 0: it tracks none.
+func trackedConnections() int {
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // checkBox starts a box as a session of the default profile would have it, and ends it: a host that

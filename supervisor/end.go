@@ -24,6 +24,7 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 		if reason == session.EndLost {
 			reason = v.whyLost(ctx, s)
 		}
+		v.pushes.settle(ctx, s, reason)
 		if s.BeginEnd(reason) {
 			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // goes on when its first caller has gone
 		}
@@ -85,7 +86,7 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	s.FinishEnd()
 	v.line.Wake()
 	v.pool.Wake()
-	s.Emit(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Settings.Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)})
+	s.Emit(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Current().Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)})
 }
 
 // endRetry is how often a box that does not die is tried again.

@@ -106,6 +106,7 @@ func (v *Supervisor) Overview() Overview {
 			o.Degraded = append(o.Degraded, "no box can start: "+err.Error())
 		}
 	}
+	o.Degraded = append(o.Degraded, v.pushes.failing()...)
 	if err != nil {
 		o.State = ConditionFailed
 	}
@@ -162,6 +163,10 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	v.line.Wake()
 	v.execs.Wake()
 	v.totals.Wake()
+	select {
+	case v.resample <- struct{}{}:
+	default:
+	}
 	return nil
 }
 

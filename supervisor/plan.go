@@ -92,7 +92,7 @@ func different(s *session.Session, fields []string) error {
 	}
 	names := strings.Join(fields, ", ")
 	err := fault.Errorf(fault.Conflict, "session %s already exists with a different %s", fault.Show(s.ID), names).
-		WithHint("use another id, or remove it first")
+		WithHint("use another name, or remove it first")
 	err.Field = names
 	return err
 }

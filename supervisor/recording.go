@@ -40,7 +40,7 @@ func (r *Recorder) Write(s *session.Session) error {
 	live, mounting := s.Mounting()
 	return r.Dir.Write(&Record{
 		ID: s.ID, Key: s.Key, Owner: RecordOwnerOf(s.Owner), Created: s.Created, Settings: s.Current(), Enforced: s.Enforced(),
-		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: live, Mounting: mounting, Skills: s.Skills(), Drives: s.Drives(),
+		Box: boxOf(s), Asleep: s.Asleep(), OneShot: s.OneShot, Live: live, Mounting: mounting, Skills: s.Skills(), Drives: s.Drives(), Pushes: s.Pushes(),
 		Shared: r.MountPoints.Points.Of(s.Key), Ending: s.Record.Ending,
 		Rested: s.Rested(), Stopped: s.Record.Stopped, Again: s.Record.Again,
 	})

@@ -42,6 +42,8 @@ type Record struct {
 	Skills []policy.ActiveSkill `json:"skills,omitempty"`
 	// Drives are those it has, and the versions of them that its programs may use.
 	Drives []policy.ActiveDrive `json:"drives,omitempty"`
+	// Pushes are results of executions that are still to be taken for a bucket.
+	Pushes []session.Push `json:"pushes,omitempty"`
 	// Shared is where it has mounts in directories of the host, and what was made there for them.
 	Shared *hostMounts `json:"shared,omitempty"`
 	// Rested is how long it was stopped in all, but for now.

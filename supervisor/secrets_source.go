@@ -25,14 +25,7 @@ const (
 
 // value reads a secret. An end of line behind it is none of it. No error has anything of it.
 func (d *Secrets) value(s *policy.Secret) (string, error) {
-	path := s.File
-	if s.Credential != "" {
-		if d.cfg.Credentials == "" {
-			return "", fmt.Errorf("credential %q: systemd passed none to boxd (LoadCredential=, systemd.exec(5))", s.Credential)
-		}
-		path = filepath.Join(d.cfg.Credentials, s.Credential)
-	}
-	data, err := durable.ReadSecret(path, s.Credential != "", mostValue+2)
+	data, path, err := readSource(d.cfg.Credentials, s.Credential, s.File, mostValue+2)
 	if err != nil {
 		return "", err
 	}
@@ -46,6 +39,19 @@ func (d *Secrets) value(s *policy.Secret) (string, error) {
 		return "", fmt.Errorf("%s: it looks like a placeholder", path)
 	}
 	return text, nil
+}
+
+// readSource reads a secret of at most that many bytes: a credential, of those that systemd has passed in a directory, or a file.
+func readSource(credentials, credential, file string, most int64) (data []byte, path string, err error) {
+	path = file
+	if credential != "" {
+		if credentials == "" {
+			return nil, "", fmt.Errorf("credential %q: systemd passed none to boxd (LoadCredential=, systemd.exec(5))", credential)
+		}
+		path = filepath.Join(credentials, credential)
+	}
+	data, err = durable.ReadSecret(path, credential != "", most)
+	return data, path, err
 }
 
 // authorities reads the certificates of a secret's own authorities; "": it has none.

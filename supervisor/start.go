@@ -54,7 +54,7 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 		}
 	}
 	if err != nil {
-		s.Emit(ctx, events.Event{Type: events.SessionFailed, Profile: s.Settings.Profile, Detail: err.Error()})
+		s.Emit(ctx, events.Event{Type: events.SessionFailed, Profile: s.Current().Profile, Detail: err.Error()})
 		box, err = nil, session.StartError(s.ID, &s.Settings, err)
 		if s.Stopped() != nil {
 			v.startFailed(ctx, s)

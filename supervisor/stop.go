@@ -39,6 +39,7 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 		if state == session.StateStopped {
 			return s, nil
 		}
+		v.pushes.settle(ctx, s, "")
 		mine, err := v.beginStop(s)
 		if err != nil {
 			return nil, err
@@ -117,7 +118,7 @@ func (v *Supervisor) finishStop(caller context.Context, s *session.Session) {
 	v.line.Wake()
 	v.pool.Wake()
 	v.due(next, time.Time{})
-	next.Emit(caller, events.Event{Type: events.SessionStopped, Profile: next.Settings.Profile, Took: time.Since(begin)})
+	next.Emit(caller, events.Event{Type: events.SessionStopped, Profile: next.Current().Profile, Took: time.Since(begin)})
 }
 
 // rest returns the stopped session that a session becomes which has lost its box.
@@ -128,11 +129,12 @@ func (v *Supervisor) rest(s *session.Session) *session.Session {
 	v.Attachments.ReleaseUnused(s)
 	next := session.NewStopped(&v.sessionHooks, &session.Params{
 		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: settings, Profile: s.Profile(), Made: s.Made(), Env: is.Environment(), Enforced: s.Enforced(),
-		Skills: s.Skills(), Drives: s.Drives(), Rested: is.Rested, Stopped: is,
+		Skills: s.Skills(), Drives: s.Drives(), Pushes: s.Pushes(), Rested: is.Rested, Stopped: is,
 	})
 	if s.BoxKey() != s.Key {
 		next.SetBoxKey(s.BoxKey())
 	}
+	next.TakeHistory(s)
 	return next
 }
 
@@ -186,17 +188,24 @@ func (v *Supervisor) Start(ctx context.Context, s *session.Session, wait *time.D
 	}
 }
 
+// errStale says that a stopped session has got other settings than those that its start was decided by.
+var errStale = errors.New("the session was changed")
+
 // admitAgain enters a session in the place of a stopped one, which its caller must start, as soon as there is room. It
 // returns the one that is there if somebody else was first.
 func (v *Supervisor) admitAgain(ctx context.Context, s *session.Session, wait *time.Duration) (next *session.Session, mine bool, err error) {
-	w, err := v.wantAgain(ctx, s)
-	if err != nil {
-		return nil, false, err
+	err = errStale
+	for errors.Is(err, errStale) {
+		changes := s.Changes()
+		w, werr := v.wantAgain(ctx, s)
+		if werr != nil {
+			return nil, false, werr
+		}
+		err = v.line.Admit(ctx, quota.Waiter{Caller: s.Owner.Name, What: s.ID, Wait: wait}, func() (err error) {
+			next, mine, err = v.claimAgain(s, w, changes)
+			return err
+		})
 	}
-	err = v.line.Admit(ctx, quota.Waiter{Caller: s.Owner.Name, What: s.ID, Wait: wait}, func() (err error) {
-		next, mine, err = v.claimAgain(s, w)
-		return err
-	})
 	if mine { // whoever still has the other writes no record any more
 		retire(s)
 	}
@@ -232,12 +241,12 @@ func (v *Supervisor) wantAgain(ctx context.Context, s *session.Session) (*want, 
 
 // claimAgain enters a session that its caller must start. Nothing slow happens here. The error is an *quota.Full if there may
 // be room later.
-func (v *Supervisor) claimAgain(s *session.Session, w *want) (*session.Session, bool, error) {
+func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*session.Session, bool, error) {
 	if err := v.gate.Check(v.cfg.Load().Enabled); err != nil {
 		return nil, false, err
 	}
 	if err := v.hostRoom(); err != nil {
-		return nil, false, err
+		return nil, false, v.hostFull(w, err)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -246,6 +255,8 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want) (*session.Session, 
 		return nil, false, v.gone(s.Owner, s.ID)
 	case now != s:
 		return now, false, nil
+	case s.Changes() != changes:
+		return nil, false, errStale
 	}
 	if err := v.spaceLocked(w); err != nil {
 		if full, ok := errors.AsType[*quota.Full](err); ok && full.Reason != quota.Starts {
@@ -259,8 +270,9 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want) (*session.Session, 
 	is := s.Stopped()
 	next := session.New(&v.sessionHooks, &session.Params{
 		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: w.settings, Profile: w.profile, Made: w.cfg, Env: is.Environment(), Enforced: w.enforced,
-		Skills: s.Skills(), Drives: s.Drives(), Rested: is.Rested + max(time.Since(is.Since), 0), Stopped: is,
+		Skills: s.Skills(), Drives: s.Drives(), Pushes: s.Pushes(), Rested: is.Rested + max(time.Since(is.Since), 0), Stopped: is,
 	})
+	next.TakeHistory(s)
 	if s.BoxKey() != s.Key {
 		next.SetBoxKey(s.BoxKey())
 	}
@@ -304,6 +316,7 @@ func (v *Supervisor) resume(ctx context.Context, s *session.Session, again *sess
 	}
 	s.StartAgain(ctx, again.Processes, v.log)
 	v.record.Resumed(s)
+	v.resumePushes(s) //nolint:contextcheck // results are taken in the life of boxd
 }
 
 // takeOverStopped enters a session that an earlier boxd has stopped, or has begun to stop or to start again, and ends what
@@ -330,7 +343,7 @@ func (v *Supervisor) takeOverStopped(ctx context.Context, l *Left, box string) (
 	profile := cfg.Profiles[r.Settings.Profile] // if it is gone, the session does not start
 	s := session.NewStopped(&v.sessionHooks, &session.Params{
 		ID: r.ID, Owner: r.Owner.Principal(), Created: r.Created, Settings: r.Settings, Profile: &profile, Made: cfg, Env: r.Stopped.Environment(), Enforced: r.Enforced,
-		Skills: r.Skills, Drives: r.Drives, Rested: r.Stopped.Rested, Stopped: r.Stopped,
+		Skills: r.Skills, Drives: r.Drives, Pushes: r.Pushes, Rested: r.Stopped.Rested, Stopped: r.Stopped,
 	})
 	s.SetBoxKey(r.Box)
 	v.Attachments.ReleaseUnused(s)
@@ -371,5 +384,7 @@ func (v *Supervisor) endBox(s *session.Session, end func(context.Context) error)
 func (v *Supervisor) resumeAdopted(ctx context.Context, l *Left, s *session.Session) {
 	if r := l.Records[s.Key]; r != nil && r.Again != nil {
 		v.resume(context.WithoutCancel(ctx), s, r.Again)
+		return
 	}
+	v.resumePushes(s) //nolint:contextcheck // results are taken in the life of boxd
 }

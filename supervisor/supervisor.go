@@ -31,6 +31,8 @@ type Parts struct {
 	Boxes    *driver.Driver
 	Stores   AttachmentStores
 	Secrets  *Secrets // nil: there are none
+	Send     Sender   // of results to buckets; nil: none are sent
+	Pack     Packer   // of results; there where Send is
 	StateDir string
 	Log      *slog.Logger
 	// AdoptGrace is how long boxes live when boxd has gone without a word; 0: they end with it.
@@ -48,6 +50,7 @@ type Supervisor struct {
 	cfg          atomic.Pointer[policy.Config] // what it points to does not change
 	boxes        *driver.Driver
 	secrets      *Secrets
+	pushes       *pusher
 	state        string
 	log          *slog.Logger
 	events       *events.Log
@@ -60,6 +63,7 @@ type Supervisor struct {
 	serving      context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
 	poke         chan struct{}   // tells the reaper of a new deadline
 	exams        chan struct{}   // has room for one examination
+	resample     chan struct{}   // tells takeSamples that the configuration has changed
 	work         sync.WaitGroup
 	stop         context.CancelFunc
 	executed     atomic.Uint64 // programs ever started
@@ -114,7 +118,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v := &Supervisor{
 		ledger: used, accounts: quota.NewAccounts(used, time.Now),
 		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
-		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
+		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), resample: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
 	}
 	v.cfg.Store(&cfg)
 	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mountPointCleanup{Boxes: v.boxes, Points: newMountPoints(), Keep: v.keepKey, Log: v.log}}
@@ -131,6 +135,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))
 	v.Ports = session.NewPorts(v.boxes, v.cfg.Load)
+	v.pushes = newPusher(v, &parts)
 	host, err := v.lookAtHost(ctx)
 	if err == nil {
 		v.machine, err = policy.ReadMachine()
@@ -154,6 +159,8 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v.work.Go(func() { v.pool.Run(v.life) })
 	v.work.Go(func() { v.totals.Run(v.life, func() []quota.Total { return session.Totals(v.all()) }) })
 	v.work.Go(func() { v.examine(v.life) })
+	v.work.Go(func() { v.takeSamples(v.life) })
+	v.work.Go(func() { v.pushes.run(v.life) })
 	return v, nil
 }
 
@@ -267,8 +274,8 @@ func (v *Supervisor) Session(who access.Principal, id string) (*session.Session,
 	return s, nil
 }
 
-// Sessions returns the principal's sessions, or everybody's, oldest first.
-func (v *Supervisor) Sessions(who access.Principal, everybody bool) []session.Info {
+// List returns the principal's sessions, or everybody's, oldest first.
+func (v *Supervisor) List(who access.Principal, everybody bool) []*session.Session {
 	v.mu.Lock()
 	var list []*session.Session
 	for _, s := range v.sessions {
@@ -277,12 +284,18 @@ func (v *Supervisor) Sessions(who access.Principal, everybody bool) []session.In
 		}
 	}
 	v.mu.Unlock()
+	slices.SortFunc(list, func(a, b *session.Session) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+	})
+	return list
+}
+
+// Sessions describes the principal's sessions, or everybody's, oldest first.
+func (v *Supervisor) Sessions(who access.Principal, everybody bool) []session.Info {
+	list := v.List(who, everybody)
 	infos := make([]session.Info, len(list))
 	for i, s := range list {
 		infos[i] = s.Info()
 	}
-	slices.SortFunc(infos, func(a, b session.Info) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
-	})
 	return infos
 }

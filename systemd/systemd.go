@@ -23,6 +23,7 @@ const (
 
 	langBotName = "boxd-langbot" // boxd-langbot.socket: the same for LangBot's protocol
 	e2bName     = "boxd-e2b"     // boxd-e2b.socket: the same for E2B's protocol
+	fleetName   = "boxd-fleet"   // boxd-fleet.socket: a Unix socket for gateways of a fleet
 )
 
 // Sockets are those that systemd holds for boxd.
@@ -31,12 +32,15 @@ type Sockets struct {
 	HTTP    []net.Listener // over TCP, as the next two
 	LangBot []net.Listener
 	E2B     []net.Listener
+	Fleet   net.Listener // a Unix socket; nil: there is none
 }
 
 // Close closes all of them.
 func (s *Sockets) Close() {
-	if s.API != nil {
-		s.API.Close()
+	for _, ln := range []net.Listener{s.API, s.Fleet} {
+		if ln != nil {
+			ln.Close()
+		}
 	}
 	for _, ln := range slices.Concat(s.HTTP, s.LangBot, s.E2B) {
 		ln.Close()
@@ -47,16 +51,18 @@ func (s *Sockets) Close() {
 // works once.
 func Listeners() (*Sockets, error) {
 	s := &Sockets{}
+	unix := map[string]*net.Listener{SocketName: &s.API, fleetName: &s.Fleet}
 	tcp := map[string]*[]net.Listener{httpName: &s.HTTP, langBotName: &s.LangBot, e2bName: &s.E2B}
 	var err error
 	for _, f := range activation.Files(true) {
 		ln, lerr := net.FileListener(f)
 		f.Close() // ln has a duplicate
 		list, overTCP := tcp[f.Name()]
+		one := unix[f.Name()]
 		switch {
 		case err != nil:
-		case !overTCP && (f.Name() != SocketName || s.API != nil):
-			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, and any %q, %q and %q", f.Name(), SocketName, httpName, langBotName, e2bName)
+		case !overTCP && (one == nil || *one != nil):
+			err = fmt.Errorf("socket activation: unexpected socket %q, want one %q, one %q, and any %q, %q and %q", f.Name(), SocketName, fleetName, httpName, langBotName, e2bName)
 		case lerr != nil:
 			err = fmt.Errorf("socket activation: %q is not a listening socket: %w", f.Name(), lerr)
 		case overTCP && ln.Addr().Network() != "tcp":
@@ -65,9 +71,9 @@ func Listeners() (*Sockets, error) {
 			*list = append(*list, ln)
 			continue
 		case ln.Addr().Network() != "unix": // only for a Unix socket the kernel tells who the callers are
-			err = fmt.Errorf("socket activation: %q is %v, want a Unix socket", SocketName, ln.Addr())
+			err = fmt.Errorf("socket activation: %q is %v, want a Unix socket", f.Name(), ln.Addr())
 		default:
-			s.API = ln
+			*one = ln
 			continue
 		}
 		if lerr == nil {

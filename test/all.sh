@@ -20,6 +20,7 @@ step 'SELinux in the machine' machine -selinux
 step 'an emulated processor' machine -ground emulation
 step 'a bare host' env BOXD_TEST_STRICT=1 CGO_ENABLED=0 go test -count=1 -v -timeout 3h ./test/bare
 step 'fuzzing' test/fuzz.sh 30s
+step 'known vulnerabilities' test/vuln.sh
 
 if [ ${#failed[@]} -gt 0 ]; then
 	printf '\nFAILED:'

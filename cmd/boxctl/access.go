@@ -162,7 +162,10 @@ by itself, also while boxd is stopped, and replaces an earlier grant. Only admin
 			now := time.Now()
 			end, err := parseUntil(until, now)
 			if until == "" {
-				err = errors.New("--until is missing: a grant is for a time")
+				return &usageError{
+					err:  errors.New("--until is missing: every grant ends at a time"),
+					hint: fmt.Sprintf("boxctl grant %s %s --until 1h", render.ShellWord(args[0]), args[1]),
+				}
 			}
 			if err != nil {
 				return &usageError{err: err}

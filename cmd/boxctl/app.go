@@ -20,10 +20,11 @@ type app struct {
 	stdout io.Writer
 	stderr io.Writer
 	socket string
-	owner  string // whose sessions; "" is the caller's own
-	token  string // that is shown; "" is none
-	json   bool   // print JSON
-	typed  typed  // what is being run, when that has failed
+	owner  string     // whose sessions; "" is the caller's own
+	token  string     // that is shown; "" is none
+	tls    client.TLS // of an https address
+	json   bool       // print JSON
+	typed  typed      // what is being run, when that has failed
 	// program is what run or exec is asked for; nil: something else is done. hinted is set when a hint about it was given.
 	program *program
 	hinted  bool
@@ -33,7 +34,7 @@ type app struct {
 // client returns a client of the daemon that was asked for.
 func (a *app) client() *client.Client {
 	c := client.New(a.socket)
-	c.Owner, c.Token = a.owner, a.token
+	c.Owner, c.Token, c.TLS = a.owner, a.token, a.tls
 	return c
 }
 

@@ -110,7 +110,7 @@ func sourceOf(typed, source string) (string, error) {
 		return "", fmt.Errorf("%s: the directory of boxctl: %w", typed, err)
 	}
 	if info, err := os.Stat(abs); err != nil || !info.IsDir() {
-		return "", fmt.Errorf("%s: the source must be a directory, and %s is none; a workspace is given with --workspace or --input", typed, render.Printable(abs))
+		return "", fmt.Errorf("%s: the source must be a directory, and there is none at %s; use --workspace or --input for a workspace", typed, render.Printable(abs))
 	}
 	return abs, nil
 }

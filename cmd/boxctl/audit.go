@@ -47,7 +47,7 @@ changes to the log itself.`,
 		}),
 	}
 	flags := cmd.Flags()
-	l = newListing[api.AuditRecord](a, cmd, "", nil)
+	l = newListing(a, cmd, "ids of requests", func(r *api.AuditRecord) string { return r.Request })
 	flags.IntVarP(&o.N, "number", "n", 100, "`N` print at most this many records")
 	flags.StringVar(&o.Session, "session", "", "`BOX` only records about this box")
 	flags.StringVar(&o.Principal, "principal", "", "`PRINCIPAL` only calls by this principal, for example uid:1000")

@@ -126,6 +126,9 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 		"drives detach":      a.args(boxes(""), drivesOf),
 		"grant":              a.arg(grants, words("viewer\tsees its own boxes", "user\tuses boxes", "operator\tsees and ends the boxes of all users", "admin\tmay do everything")),
 		"grant revoke":       a.arg(grants),
+		"fleet cordon":       a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon == nil })),
+		"fleet uncordon":     a.arg(nodes(func(n *api.FleetNodeState) bool { return n.Cordon != nil })),
+		"fleet drain":        a.arg(nodes(nil)),
 		"config check":       files,
 		"audit verify":       files,
 	}
@@ -161,7 +164,7 @@ func (a completer) flags() map[string]cobra.CompletionFunc {
 		"events --type": a.value(words(
 			"session.started", "session.failed", "session.ended", "session.frozen", "session.thawed", "session.stopped", "session.changed", "exec.started", "exec.ended",
 			"process.started", "process.ready", "process.restarted", "process.ended", "denied", "oom", "quota",
-			"config.reloaded", "config.refused", "daemon.started", "daemon.stopping", "grant.changed",
+			"config.reloaded", "config.refused", "daemon.started", "daemon.stopping", "grant.changed", "push.done", "push.failed",
 		)),
 		"events --after": a.value(words("latest")),
 	}
@@ -335,6 +338,19 @@ func grants(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completi
 	return each(list, err, func(g *api.Grant) (string, string) {
 		return g.Principal, g.Role + " until " + g.Until.Local().Format(time.DateTime)
 	})
+}
+
+// nodes are those of a fleet that are wanted, or with nil all.
+func nodes(wanted func(*api.FleetNodeState) bool) source {
+	return func(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+		list, err := c.FleetNodes(ctx)
+		return each(list, err, func(n *api.FleetNodeState) (string, string) {
+			if wanted != nil && !wanted(n) {
+				return "", ""
+			}
+			return n.Name, fmt.Sprintf("%s, %d boxes", n.State, n.Sessions)
+		})
+	}
 }
 
 // mounts are those that can be taken from the box that is the first argument.

@@ -31,7 +31,7 @@ func (a *app) driveCommand() *cobra.Command {
 version at /drives/OWNER/PROJECT: run and create take --drive, and drives switch changes the version
 in a running box.`,
 		lsCommand(a, "List drives", (*client.Client).Drives, func(list []api.Drive) any { return api.DriveList{Drives: list} }, s.print, func(d *api.Drive) string { return d.Name }),
-		s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.push(), s.keep(),
+		s.show(), s.fill(), s.promote(), s.index(), s.text(), s.archive(), s.push(), s.send(), s.keep(),
 		a.rmEachCommand("rm NAME[@VERSION]...", "Remove drives or versions that no box uses", func(c *client.Client, ctx context.Context, text string) error {
 			name, version, err := parseDriveVersion(text)
 			if err != nil {
@@ -65,7 +65,7 @@ func (s driveCommands) print(list []api.Drive) error {
 			all += d.Versions[i].Bytes
 		}
 		newest := &d.Versions[len(d.Versions)-1]
-		return fmt.Sprintf("%s\t%d\t%v\t%d\t%d\t%v", d.Name, newest.Version, quantity.Size(newest.Bytes), newest.Entries, len(d.Versions), quantity.Size(all))
+		return fmt.Sprintf("%s\t%d\t%v\t%d\t%d\t%v", d.Name, newest.Version, roundSize(newest.Bytes), newest.Entries, len(d.Versions), roundSize(all))
 	})
 }
 
@@ -89,7 +89,7 @@ func (s driveCommands) printVersions(d *api.Drive, err error) error {
 			if !v.PushedAt.IsZero() {
 				pushed = "yes"
 			}
-			return fmt.Sprintf("%d\t%v\t%d\t%d\t%s\t%s", v.Version, quantity.Size(v.Bytes), v.Entries, v.Sessions, pushed, render.Printable(v.Origin))
+			return fmt.Sprintf("%d\t%v\t%d\t%d\t%s\t%s", v.Version, roundSize(v.Bytes), v.Entries, v.Sessions, pushed, render.Printable(v.Origin))
 		})
 	})
 }

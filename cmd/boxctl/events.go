@@ -27,6 +27,7 @@ const timeLayout = "2006-01-02 15:04:05"
 
 func (a *app) eventsCommand() *cobra.Command {
 	var o client.EventOptions
+	var quiet bool
 	format := formatFlag{of: reflect.TypeFor[api.Event]()}
 	cmd := &cobra.Command{
 		Use:   "events",
@@ -49,7 +50,11 @@ With -f it follows new events, also when boxd restarts. Missing events are repor
 				if format.parsed != nil {
 					return format.print(a, e)
 				}
-				_, err := io.WriteString(a.stdout, eventLine(e))
+				text := eventLine(e)
+				if quiet {
+					text = e.ID + "\n"
+				}
+				_, err := io.WriteString(a.stdout, text)
 				return err
 			})
 			if errors.Is(err, context.Canceled) {
@@ -60,7 +65,8 @@ With -f it follows new events, also when boxd restarts. Missing events are repor
 	}
 	flags := cmd.Flags()
 	format.add(cmd, "")
-	cmd.PreRunE = func(*cobra.Command, []string) error { return a.oneForm(format.parsed != nil, false) }
+	cmd.PreRunE = func(*cobra.Command, []string) error { return a.oneForm(format.parsed != nil, quiet) }
+	flags.BoolVarP(&quiet, "quiet", "q", false, "print only the ids")
 	flags.BoolVarP(&o.Follow, "follow", "f", false, "follow new events")
 	flags.StringVar(&o.Session, "session", "", "`BOX` only events of this box")
 	flags.StringSliceVar(&o.Types, "type", nil, "`TYPES` only events of these types, for example session.ended,oom")
@@ -115,7 +121,7 @@ all users, and those of boxd itself.`,
 			})
 		}),
 	}
-	l = newListing[api.RecentError](a, cmd, "", nil)
+	l = newListing(a, cmd, "ids of requests", func(e *api.RecentError) string { return e.Request })
 	return cmd
 }
 

@@ -33,12 +33,45 @@ func (a *app) filesCommands() []*cobra.Command {
 		Use:   "fs",
 		Short: "Read, write and search files in a box",
 		Long: `fs works on files in a box, as the user of the box, without starting a shell there. Paths that do
-not begin with / start at /workspace.`,
+not begin with / start at /workspace. BOX:/PATH, as cp takes it, is BOX and /PATH.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	fs.AddCommand(f.read(), f.write(), f.edit(), f.glob(), f.grep(), f.list(), f.stat(), f.diff(), f.discard(), f.cat(), f.mkdir(), f.watch(), f.move(), f.remove(), f.chmod(), f.fetch())
-	return []*cobra.Command{f.copy(), f.cat(), f.diff(), fs}
+	fs.AddCommand(f.glob(), f.grep(), f.diff(), f.discard(), f.chmod(), f.fetch())
+	for _, cmd := range []*cobra.Command{f.read(), f.write(), f.edit(), f.list(), f.stat(), f.cat(), f.mkdir(), f.watch(), f.move(), f.remove()} {
+		fs.AddCommand(takesPlaces(cmd))
+	}
+	return []*cobra.Command{f.copy(), takesPlaces(f.cat()), f.diff(), fs}
+}
+
+// takesPlaces has a command of BOX and paths take BOX:/PATH too, as cp does.
+func takesPlaces(cmd *cobra.Command) *cobra.Command {
+	check, run := cmd.Args, cmd.RunE
+	cmd.Args = func(cmd *cobra.Command, args []string) error { return check(cmd, apart(args)) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(cmd, apart(args)) }
+	return cmd
+}
+
+// apart makes BOX and PATH... of BOX:/PATH... of one box. An id may have a colon in it, and may be a URL: those stay as they are, and
+// so does an id before paths without it.
+func apart(args []string) []string {
+	if len(args) == 0 {
+		return args
+	}
+	i := strings.LastIndex(args[0], ":/")
+	if i <= 0 || strings.HasPrefix(args[0][i:], "://") {
+		return args
+	}
+	box := args[0][:i]
+	list := []string{box}
+	for _, arg := range args {
+		path, ok := strings.CutPrefix(arg, box+":")
+		if !ok {
+			return args
+		}
+		list = append(list, path)
+	}
+	return list
 }
 
 type fileCommands struct{ *app }
@@ -437,15 +470,17 @@ if a program has removed its own permissions for the workspace.`,
 func (f fileCommands) remove() *cobra.Command {
 	var req api.FileRemove
 	cmd := &cobra.Command{
-		Use: "remove BOX PATH", Aliases: []string{"rm"},
-		Short: "Remove a file or directory",
-		Args:  usage(cobra.ExactArgs(2)),
+		Use: "remove BOX PATH...", Aliases: []string{"rm"},
+		Short: "Remove files or directories",
+		Args:  usage(cobra.MinimumNArgs(2)),
 		RunE: f.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			req.Path = args[1]
-			return c.RemoveFile(cmd.Context(), args[0], &req)
+			return forEach(args[1:], func(path string) error {
+				req.Path = path
+				return c.RemoveFile(cmd.Context(), args[0], &req)
+			})
 		}),
 	}
 	cmd.Flags().BoolVarP(&req.Recursive, "recursive", "r", false, "remove a directory and its contents")
-	cmd.Flags().BoolVar(&req.MissingOK, "missing-ok", false, "succeed if the file does not exist")
+	cmd.Flags().BoolVarP(&req.MissingOK, "missing-ok", "f", false, "succeed if the file does not exist")
 	return cmd
 }

@@ -40,7 +40,7 @@ func commandTopics() []topic {
 		{"Images, workspaces, drives and skills", []string{"images", "workspaces", "drives", "skills"}},
 		{"Agents", []string{"mcp", "e2b"}},
 		{"Administration", []string{
-			"status", "doctor", "config", "usage", "events", "errors", "audit", "grant", "revoke", "token", "drain", "undrain", "version", "completion", "help",
+			"status", "doctor", "config", "usage", "events", "errors", "audit", "grant", "revoke", "token", "drain", "undrain", "fleet", "version", "completion", "help",
 		}},
 	}
 }
@@ -56,7 +56,7 @@ func flagTopics() []topic {
 		{"Network", []string{"network", "network-rule", "network-strict", "network-connections", "network-bandwidth", "secret"}},
 		{"Mounts and files", []string{"here", "mount", "workspace", "input", "drive", "skill", "image", "writable-root", "home-on-disk"}},
 		{"Input and output", []string{
-			"interactive", "terminal", "detach", "detach-keys", "no-stdin", "stdin", "output", "changes", "changes-include", "changes-exclude", "output-version",
+			"interactive", "terminal", "detach", "detach-keys", "no-stdin", "stdin", "output", "changes", "changes-include", "changes-exclude", "output-version", "push",
 		}},
 		{"Lifetime", []string{
 			"timeout", "ttl", "max-lifetime", "lease", "stop-signal", "grace", "restart", "restart-delay", "restart-limit",
@@ -305,10 +305,13 @@ func printFlags(w io.Writer, cmd *cobra.Command) {
 		}
 	}
 	if cmd.HasParent() {
-		fmt.Fprintf(w, "\nFlags of all commands (see boxctl --help):\n  ")
-		names := []string{"-h, --help"}
-		cmd.Root().PersistentFlags().VisitAll(func(f *pflag.Flag) { names = append(names, flagName(f)) })
-		fmt.Fprintf(w, "%s\n", strings.Join(names, ", "))
+		fmt.Fprintln(w, "\nFlags of all commands (see boxctl --help):")
+		const joint = "\x00" // between words of one line
+		names := []string{"-h," + joint + "--help"}
+		cmd.Root().PersistentFlags().VisitAll(func(f *pflag.Flag) { names = append(names, strings.ReplaceAll(flagName(f), " ", joint)) })
+		for _, line := range wrap(strings.Join(names, ", "), helpWidth-2) {
+			fmt.Fprintf(w, "  %s\n", strings.ReplaceAll(line, joint, " "))
+		}
 	}
 }
 

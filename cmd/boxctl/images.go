@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -32,7 +31,7 @@ manage images. All users can run boxes with them if their profile allows it
 
 func (s imageCommands) print(list []api.Image) error {
 	return table(s.stdout, "NAME\tDIGEST\tSIZE\tFILES\tBOXES", list, func(img *api.Image) string {
-		return fmt.Sprintf("%s\t%s\t%v\t%d\t%d", img.Name, shortDigest(img.Digest), quantity.Size(img.Bytes), img.Entries, img.Sessions)
+		return fmt.Sprintf("%s\t%s\t%v\t%d\t%d", img.Name, shortDigest(img.Digest), roundSize(img.Bytes), img.Entries, img.Sessions)
 	})
 }
 
@@ -64,6 +63,11 @@ The new image replaces one of the same name; boxes that use the old one continue
   boxctl images import ./layout --name tools:1
   boxctl images import rootfs.tar.gz --name debian:mine`,
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if name == "" {
+				if err := checkNamed(args[0], form); err != nil {
+					return err
+				}
+			}
 			archive, size, done, err := s.open(args[0], false)
 			if err != nil {
 				return err

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/cmd/boxctl/transfer"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -138,6 +137,6 @@ func (s imageCommands) printMade(img *api.Image) error {
 		_, err := fmt.Fprintln(s.stdout, img.Name)
 		return err
 	}
-	_, err := fmt.Fprintf(s.stdout, "%s %s, %v in %d files\n", img.Name, img.Digest, quantity.Size(img.Bytes), img.Entries)
+	_, err := fmt.Fprintf(s.stdout, "%s %s, %v in %d files\n", img.Name, img.Digest, roundSize(img.Bytes), img.Entries)
 	return err
 }

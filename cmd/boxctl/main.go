@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -92,8 +91,11 @@ run and exec exit with the exit code of the program. Other exit codes: 2 wrong u
 		socket = client.DefaultSocket
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", socket, "`PATH` boxd socket, or http://127.0.0.1:PORT; also BOXD_SOCKET")
+	flags.StringVar(&a.socket, "socket", socket, "`PATH` socket of boxd, or http://127.0.0.1:PORT or https://HOST:PORT; also BOXD_SOCKET")
 	a.addTokenFlag(flags)
+	flags.StringVar(&a.tls.CA, "tls-ca", os.Getenv("BOXD_TLS_CA"), "`FILE` authorities of https servers; also BOXD_TLS_CA (default: those of this host)")
+	flags.StringVar(&a.tls.Certificate, "tls-cert", os.Getenv("BOXD_TLS_CERT"), "`FILE` client certificate to show there; also BOXD_TLS_CERT")
+	flags.StringVar(&a.tls.Key, "tls-key", os.Getenv("BOXD_TLS_KEY"), "`FILE` its private key, if it is not in the same file; also BOXD_TLS_KEY")
 	flags.StringVar(&a.owner, "owner", "", "`OWNER` act on the boxes of another user, for example alice or uid:1000 (operators)")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.Flags().BoolP("version", "v", false, "print the version of boxctl")
@@ -107,7 +109,7 @@ run and exec exit with the exit code of the program. Other exit codes: 2 wrong u
 	root.AddCommand(
 		a.mountCommand(), a.umountCommand(), a.forwardCommand(), a.previewCommand(), a.mcpCommand(),
 		a.skillCommand(), a.driveCommand(), a.workspaceCommand(), a.imageCommand(),
-		a.eventsCommand(), a.errorsCommand(), a.auditCommand(), a.e2bCommand(),
+		a.eventsCommand(), a.errorsCommand(), a.auditCommand(), a.e2bCommand(), a.fleetCommand(),
 	)
 	root.AddCommand(completionCommand(a.stdout), a.configCommand())
 	addCompletion(root, a.client)
@@ -157,7 +159,7 @@ func (a *app) report(err error) int {
 // hint says what to do next, where that can be known.
 func (t typed) hint(err error) string {
 	if e, ok := errors.AsType[*client.Error](err); ok {
-		if strings.HasPrefix(e.Detail, noProgramAsked) && t.cmd != nil {
+		if e.Field == programFields && t.cmd != nil {
 			return t.cmd.CommandPath() + " --help"
 		}
 		return cmp.Or(t.words(e.Hint), t.otherTarget(&e.Problem))

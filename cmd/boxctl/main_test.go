@@ -276,3 +276,15 @@ func TestSignalsAreHandedOnUntilTheProgramHasEnded(t *testing.T) {
 		})
 	}
 }
+
+func TestPathsMayNameTheirBox(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"work /a": "work /a", "work:/a": "work /a", "work:/a work:/b": "work /a /b", "work:/a /b": "work:/a /b", "chat:1 a": "chat:1 a", "chat:1:/a": "chat:1 /a",
+		"http://x": "http://x", "http://x/y:/a": "http://x/y /a", ":/a": ":/a", "": "", "work:a": "work:a",
+	} {
+		if got := strings.Join(apart(strings.Fields(in)), " "); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}

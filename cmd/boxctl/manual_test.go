@@ -329,6 +329,11 @@ Access token, or a file that contains it, if
 .B \-\-token
 is not given.
 .TP
+.BR BOXD_TLS_CA ", " BOXD_TLS_CERT ", " BOXD_TLS_KEY
+Files for an https address, if
+.BR \-\-tls\-ca ", " \-\-tls\-cert " and " \-\-tls\-key
+are not given.
+.TP
 .B TERM
 Passed on to programs with a terminal.
 .SH FILES

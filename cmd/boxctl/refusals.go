@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -71,6 +72,18 @@ func (t typed) flag(name string) string {
 	return "-" + f.Shorthand
 }
 
+// flagOfCreate is a flag of boxctl create, "" if it has none of the name: a box may lack what it was not created with.
+func (t typed) flagOfCreate(name string) string {
+	if t.cmd == nil {
+		return ""
+	}
+	create, _, err := t.cmd.Root().Find([]string{"create"})
+	if err != nil || create.Flags().Lookup(name) == nil {
+		return ""
+	}
+	return "--" + name
+}
+
 // list is what was given to a flag that may be repeated.
 func (t typed) list(name string) []string {
 	if t.cmd != nil {
@@ -112,6 +125,15 @@ func (t typed) name(field string) (name, part string, whole bool) {
 	return strings.NewReplacer("_", " ", ".", " ").Replace(field), "", false
 }
 
+// names says what a person typed for each of several fields.
+func (t typed) names(fields string) string {
+	list := strings.Split(fields, ", ")
+	for i := range list {
+		list[i], _, _ = t.name(list[i])
+	}
+	return strings.Join(list, ", ")
+}
+
 // flagOf is the flag of a field, without hyphens before it.
 func flagOf(field string) string {
 	if name, ok := flagsOfFields()[field]; ok {
@@ -123,16 +145,17 @@ func flagOf(field string) string {
 const (
 	mustBe  = ": must be "
 	leftOut = "left out"
-	// noProgramAsked is the beginning of what boxd says where there is nothing to run.
-	noProgramAsked = "give one of argv, command and code"
-	// otherFields comes before the fields in which what is there differs from what was asked for.
-	otherFields = " already exists with a different "
+	// programFields are the fields that boxd names where there is nothing to run.
+	programFields = "argv, command, code"
 )
 
 // refusal is what boxd has said of a request, about what was typed for it.
 func (t typed) refusal(p *api.Problem) string {
-	if strings.HasPrefix(p.Detail, noProgramAsked) { // an image that names none either
+	if p.Field == programFields { // an image that names none either
 		return oneProgram
+	}
+	if said, ok := strings.CutSuffix(p.Detail, p.Field); ok && p.Field != "" && p.Type == api.ProblemType+"conflict" {
+		return t.words(said) + t.names(p.Field) // in which what is there differs from what was asked for
 	}
 	rest, ok := strings.CutPrefix(p.Detail, p.Field)
 	if p.Field == "" || !ok || rest == "" || rest[0] != ' ' && rest[0] != ':' {
@@ -171,7 +194,7 @@ func (t typed) refusal(p *api.Problem) string {
 // A name of a request in running text: none that is a part of a longer one, such as a key of box.toml.
 var (
 	wireName      = regexp.MustCompile(`(^|[^\w.\[-])([a-z]+(?:_[a-z]+)+)($|[^\w.\]])`)
-	wireValue     = regexp.MustCompile(`(^|[^\w.-])([a-z_]+) = "([a-z_.]+)"`)
+	wireValue     = regexp.MustCompile(`(^|[^\w.-])([a-z_]+) = ("[a-z_.]+"|false\b)`)
 	sessionInText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|(^|[^\w./\[-])([Ss])ession(s?)($|[^\w.\]/])`)
 )
 
@@ -187,23 +210,20 @@ func (t typed) words(text string) string {
 		}
 		return m[1] + "box" + m[4]
 	})
-	if said, fields, ok := strings.Cut(text, otherFields); ok {
-		names := strings.Split(fields, ", ")
-		for i := range names {
-			names[i], _, _ = t.name(names[i])
-		}
-		return said + otherFields + strings.Join(names, ", ")
-	}
 	text = wireValue.ReplaceAllStringFunc(text, func(s string) string {
 		m := wireValue.FindStringSubmatch(s)
-		if flag := t.flag(flagOf(m[2])); flag != "" {
-			return m[1] + flag + " " + m[3]
+		flag := cmp.Or(t.flag(flagOf(m[2])), t.flagOfCreate(flagOf(m[2])))
+		switch {
+		case flag == "":
+			return s
+		case m[3] == "false": // read_only_root, the only flag that says the opposite
+			return m[1] + flag
 		}
-		return s
+		return m[1] + flag + " " + strings.Trim(m[3], `"`)
 	})
 	return wireName.ReplaceAllStringFunc(text, func(s string) string {
 		m := wireName.FindStringSubmatch(s)
-		if flag := t.flag(flagOf(m[2])); flag != "" {
+		if flag := cmp.Or(t.flag(flagOf(m[2])), t.flagOfCreate(flagOf(m[2]))); flag != "" {
 			return m[1] + flag + m[3]
 		}
 		return s

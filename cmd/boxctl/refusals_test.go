@@ -5,6 +5,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -74,6 +77,18 @@ func TestRefusalsNameWhatWasTyped(t *testing.T) {
 	joined := errors.Join(fmt.Errorf("a: %w", refused("pids", 0, "1 or more")), errors.New("b"))
 	if got, want := typing(t, "run", "--pids", "0").sentence(joined), "a: --pids 0: must be 1 or more\nb"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+	never := &client.Error{Problem: api.Problem{Type: api.ProblemType + "denied", Detail: "memory = 3GiB: all your boxes together may have 2GiB (policy.ci.total_memory)", Field: "memory"}}
+	if got, want := typing(t, "run", "-m", "3g").sentence(never), "-m 3GiB: all your boxes together may have 2GiB (policy.ci.total_memory)"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	different := &client.Error{Problem: api.Problem{Type: api.ProblemType + "conflict", Detail: `session "a" already exists with a different cpus, read_only_root`, Field: "cpus, read_only_root"}}
+	if got, want := typing(t, "run").sentence(different), `box "a" already exists with a different --cpus, --writable-root`; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	noProgram := &client.Error{Problem: api.Problem{Type: api.ProblemType + "invalid", Detail: "another text in any release", Field: programFields}}
+	if got := typing(t, "exec", "a").sentence(noProgram); got != oneProgram {
+		t.Errorf("%q, want %q", got, oneProgram)
 	}
 	if got, want := typing(t, "run").sentence(refused("drives", 20, "at most 16")), "--drive 20: must be at most 16"; got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -145,17 +160,59 @@ func TestEveryRefusalOfAFlagHasTheForm(t *testing.T) {
 	}
 }
 
+// Every hint that stands in the source of boxd, as boxctl shows it: without a field of the API, whatever command has it.
+func TestHintsOfBoxdNameFlags(t *testing.T) {
+	t.Parallel()
+	hint := regexp.MustCompile(`WithHint\("((?:[^"\\]|\\.)*)"`)
+	key := regexp.MustCompile(`[a-z]+(\.[A-Za-z_]+)+|"[^"]*"|/[a-z/]+_[a-z_]+|boxctl [a-z -]+`) // of box.toml, or a value
+	wire := regexp.MustCompile(`[a-z]_[a-z]|\bsessions?\b`)
+	// Keys of box.toml without their table, and words of tools for agents.
+	others := regexp.MustCompile(`in box.toml|template|role = |list_skills|box_create|take_over|\[principals`)
+	var lines []typed
+	for _, line := range []string{"run -- true", "exec work -- true", "diff work", "ls", "forward work 1:1", "skills activate work a"} {
+		lines = append(lines, typing(t, strings.Fields(line)...))
+	}
+	n := 0
+	for _, top := range []string{"supervisor", "relay", "isolation", "skills"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", top), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "actionrpc") || strings.Contains(path, "e2b") || strings.Contains(path, "mcp") {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, m := range hint.FindAllStringSubmatch(string(data), -1) {
+				n++
+				text := strings.ReplaceAll(m[1], `\"`, `"`)
+				for _, said := range lines {
+					if got := said.words(text); wire.MatchString(key.ReplaceAllString(got, "")) && !others.MatchString(got) {
+						t.Errorf("%s: boxctl %s: %s", path, said.cmd.Name(), got)
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n < 150 {
+		t.Errorf("only %d hints were found", n)
+	}
+}
+
 func TestWordsOfBoxdLeaveKeysAndQuotesAlone(t *testing.T) {
 	t.Parallel()
 	said := typing(t, "run", "--", "true")
 	for in, want := range map[string]string{
 		`no session "session"`: `no box "session"`,
 		"Sessions of others":   "boxes of others",
-		"[sessions] of box.toml has sessions.max, see /v1/sessions":        "[sessions] of box.toml has sessions.max, see /v1/sessions",
-		"policy.ci.sessions is reached":                                    "policy.ci.sessions is reached",
-		"profiles.x.network_rules":                                         "profiles.x.network_rules",
-		"leave network_rules out":                                          "leave --network-rule out",
-		`session "a" already exists with a different cpus, read_only_root`: `box "a" already exists with a different --cpus, --writable-root`,
+		"[sessions] of box.toml has sessions.max, see /v1/sessions": "[sessions] of box.toml has sessions.max, see /v1/sessions",
+		"policy.ci.sessions is reached":                             "policy.ci.sessions is reached",
+		"profiles.x.network_rules":                                  "profiles.x.network_rules",
+		"leave network_rules out":                                   "leave --network-rule out",
+		"create the session with read_only_root = false":            "create the box with --writable-root",
 	} {
 		if got := said.words(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)

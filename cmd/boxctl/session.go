@@ -33,6 +33,7 @@ type sessionFlags struct {
 	mounts, env, variables  []string
 	skills, inputs, rules   []string
 	drives, secrets         []string
+	push                    string
 	rlimits                 []string
 	name                    string // of run and create
 	userName, home          string
@@ -48,7 +49,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.BoolVar(&f.writable, "writable-root", false, "let programs change files of the image, for this box only")
 	f.set.StringVar(&f.userName, "user-name", "", "`NAME` name of the user that programs run as; the id stays 1000")
 	f.set.StringVar(&f.home, "home", "", "`DIRECTORY` home directory of that user: /root or /home/NAME")
-	f.set.StringVar(&f.network, "network", "", "`MODE` off, egress (what --network-rule allows) or host")
+	f.set.StringVar(&f.network, "network", "", "`MODE` network mode: off, egress (what --network-rule allows) or host")
 	f.set.StringArrayVar(&f.rules, "network-rule", nil, "`RULE` allow connections to a host name or CIDR, for example pypi.org or '10.0.0.0/8 tcp 443'")
 	f.set.BoolVar(&f.strict, "network-strict", false, "check the host name (TLS SNI, HTTP Host) of connections to ports 80 and 443 against the rules")
 	f.limitFlags.add(cmd)
@@ -64,6 +65,7 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.StringArrayVar(&f.skills, "skill", nil, "`NAME` mount a skill at /skills/NAME, if it exists")
 	f.set.StringArrayVar(&f.drives, "drive", nil, "`NAME[@VERSION]` mount a drive read-only at /drives/NAME")
 	f.set.StringArrayVar(&f.secrets, "secret", nil, "`NAME` give programs a placeholder for a secret; its value goes only into requests to its hosts")
+	f.set.StringVar(&f.push, "push", "", "`BUCKET[/PREFIX]` push each --output-version to a bucket that box.toml names")
 	f.set.StringVar(&f.template, "template", "", "`TEMPLATE` name the box by --var: per_chat, per_user, global or {chat}_{user}")
 	f.set.StringArrayVar(&f.variables, "var", nil, "`NAME=value` variable for --template")
 	f.set.BoolVar(&f.dry, "dry-run", false, "print what would be created, as JSON, and create nothing")
@@ -76,7 +78,7 @@ func (f *sessionFlags) addName() {
 
 // request makes a request of the flags that were given.
 func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
-	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Inputs: workspaceInputs(f.inputs), Skills: f.skills, Drives: f.drives, Secrets: f.secrets}
+	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Inputs: workspaceInputs(f.inputs), Skills: f.skills, Drives: f.drives, Secrets: f.secrets, Push: f.push}
 	given := f.set.Changed
 	if given("image") {
 		req.Image = &f.image

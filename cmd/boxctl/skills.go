@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
@@ -36,7 +35,7 @@ opened.`, (*client.Client).DeactivateSkill))
 
 func (s skillCommands) print(list []api.Skill) error {
 	return table(s.stdout, "NAME\tFILES\tSIZE\tDESCRIPTION", list, func(k *api.Skill) string {
-		return fmt.Sprintf("%s\t%d\t%v\t%s", render.Printable(k.Name), k.Entries, quantity.Size(k.Bytes), oneLine(k.Description))
+		return fmt.Sprintf("%s\t%d\t%v\t%s", render.Printable(k.Name), k.Entries, roundSize(k.Bytes), oneLine(k.Description))
 	})
 }
 
@@ -68,7 +67,7 @@ func (s skillCommands) show() *cobra.Command {
 				row("needs", oneLine(k.Compatibility))
 				row("digest", k.Digest)
 				row("origin", k.Origin)
-				row("size", fmt.Sprintf("%v in %d entries", quantity.Size(k.Bytes), k.Entries))
+				row("size", fmt.Sprintf("%v in %d entries", roundSize(k.Bytes), k.Entries))
 				for _, a := range k.Advice {
 					row("advice", a)
 				}

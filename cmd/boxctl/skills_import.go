@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
@@ -71,7 +70,7 @@ func (s skillCommands) printCandidates(cmd *cobra.Command, i *client.SkillImport
 		err = s.printJSON(api.SkillCandidates{Candidates: list})
 	} else {
 		for _, x := range list {
-			fmt.Fprintf(s.stdout, "%s: %s, %v in %d entries, %s\n", render.Printable(x.Path), render.Printable(x.Skill.Name), quantity.Size(x.Skill.Bytes), x.Skill.Entries, x.Skill.Digest)
+			fmt.Fprintf(s.stdout, "%s: %s, %v in %d entries, %s\n", render.Printable(x.Path), render.Printable(x.Skill.Name), roundSize(x.Skill.Bytes), x.Skill.Entries, x.Skill.Digest)
 			for _, p := range x.Problems {
 				fmt.Fprintf(s.stdout, "  wrong: %s\n", render.Plain(strings.TrimPrefix(p.Key+": "+p.Text, ": ")))
 			}

@@ -19,8 +19,9 @@ func (a *app) topCommand() *cobra.Command {
 		Use:   "top [flags] [BOX]",
 		Short: "Show the resource use of boxes",
 		Long: `top shows the resource use of boxes, the busiest first, and refreshes every second until you press
-q or ctrl-c. With BOX it shows that box and its processes. 100 in CPU% is one processor. If standard
-output is not a terminal, or with --json, top measures for one second and prints the result once.`,
+q or ctrl-c. With BOX it shows that box with its processes and its use over the last hour. 100 in
+CPU% is one processor. If standard output is not a terminal, or with --json, top measures for one
+second and prints the result once.`,
 		Example: `  boxctl top
   boxctl top work
   boxctl top --json work`,

@@ -92,7 +92,7 @@ func (s workspaceCommands) create() *cobra.Command {
 			}
 			k, err := c.CreateWorkspace(cmd.Context(), &api.WorkspaceRequest{Name: args[0], Quota: quota, Inodes: inodes})
 			if err == nil && k.Enforcement == "none" {
-				fmt.Fprintf(s.stderr, "boxctl: nothing keeps the quota of %v on this host: boxctl doctor says why\n", k.Quota)
+				fmt.Fprintf(s.stderr, "boxctl: this host cannot enforce the quota of %v: see boxctl doctor\n", k.Quota)
 			}
 			return s.answer(k, err, func() error {
 				fmt.Fprintln(s.stdout, render.Printable(k.Name))

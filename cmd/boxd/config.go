@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -49,6 +50,7 @@ type Config struct {
 	policy.Config
 	LangBot    actionrpc.Settings     `toml:"langbot"`
 	E2B        e2b.Settings           `toml:"e2b"`
+	Fleet      access.Fleet           `toml:"fleet"`
 	Principals map[string]access.Rule `toml:"principals"`
 	// Origins says where each key comes from that has been set: a file and its line, or a variable.
 	Origins map[string]string `toml:"-"`
@@ -68,6 +70,12 @@ type Daemon struct {
 
 	HTTP         string `toml:"http"`
 	HTTPInsecure bool   `toml:"http_insecure"`
+	// For callers of other hosts. The last four are files (PEM).
+	HTTPS       string `toml:"https"`
+	Certificate string `toml:"certificate"`
+	PrivateKey  string `toml:"private_key"`
+	ClientCA    string `toml:"client_ca"`
+	ClientCRL   string `toml:"client_crl"`
 }
 
 // mostIdle is the longest that boxd may wait, idle, for somebody who needs it.
@@ -187,11 +195,14 @@ func (r Rule) String() string {
 	return r.Path + "=" + r.Owner
 }
 
+// defaultIDs is the default of ids.count.
+const defaultIDs = 4096
+
 // DefaultConfig is the built-in configuration.
 func DefaultConfig() Config {
 	return Config{
 		Daemon: Daemon{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
-		IDs:    IDs{Base: 0x70000000, Count: 4096, Lock: "/run/boxd-ids"},
+		IDs:    IDs{Base: 0x70000000, Count: defaultIDs, Lock: "/run/boxd-ids"},
 		Groups: Groups{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
 		Work:   Workspaces{StoreSize: 16 * quantity.GiB},
 		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}, Patience: quantity.Duration(5 * time.Second), QuotaRoots: []string{}},
@@ -210,6 +221,7 @@ func DefaultConfig() Config {
 		Network: defaultNetwork(),
 		LangBot: actionrpc.DefaultSettings(),
 		E2B:     e2b.DefaultSettings(),
+		Fleet:   access.DefaultFleet(),
 	}
 }
 
@@ -237,6 +249,9 @@ func (c *Config) Check(path string) error {
 		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {
 		errs = append(errs, fmt.Errorf("ids.base = %d, ids.count = %d: must be a multiple of %d, and all below 2³²", c.IDs.Base, c.IDs.Count, isolation.IDRange))
 	}
+	if n := c.Sessions.Max; n > defaultIDs && n > int(c.IDs.Count) { // fewer than the default always were sessions that may find no ids
+		errs = append(errs, fmt.Errorf("sessions.max = %d: must be 1 to %d, the number of id ranges (ids.count)", n, max(defaultIDs, c.IDs.Count)))
+	}
 	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
 		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be 0, or %v to %v", n, leastStore, mostStore))
 	}
@@ -251,7 +266,7 @@ func (c *Config) Check(path string) error {
 	if a := c.Daemon.HTTP; a != "" && !isLoopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: must be a loopback address with a port, such as 127.0.0.1:5410, or empty", a))
 	}
-	errs = append(errs, c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.langbot(), c.E2B.Validate(func(name string) bool { _, ok := c.Profiles[name]; return ok }))
+	errs = append(errs, c.Daemon.validateHTTPS(), c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.Fleet.Validate(), c.langbot(), c.E2B.Validate(func(name string) bool { _, ok := c.Profiles[name]; return ok }))
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}
@@ -259,6 +274,32 @@ func (c *Config) Check(path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
+}
+
+// validateHTTPS looks at what the listener for other hosts needs.
+func (d *Daemon) validateHTTPS() error {
+	files := []struct{ key, path string }{{"daemon.certificate", d.Certificate}, {"daemon.private_key", d.PrivateKey}, {"daemon.client_ca", d.ClientCA}, {"daemon.client_crl", d.ClientCRL}}
+	if d.HTTPS == "" {
+		for _, f := range files {
+			if f.path != "" {
+				return fmt.Errorf(`daemon.https = "": must be an address with a port, such as 0.0.0.0:5411, as there is %s`, f.key)
+			}
+		}
+		return nil
+	}
+	if at, err := netip.ParseAddrPort(d.HTTPS); err != nil || at.Port() == 0 {
+		return fmt.Errorf("daemon.https = %q: must be an address with a port, such as 0.0.0.0:5411, or empty", d.HTTPS)
+	}
+	var errs []error
+	for _, f := range files {
+		if !filepath.IsAbs(f.path) && (f.path != "" || !strings.HasPrefix(f.key, "daemon.client_")) {
+			errs = append(errs, fmt.Errorf("%s = %q: must be the absolute path of a PEM file", f.key, f.path))
+		}
+	}
+	if d.ClientCRL != "" && d.ClientCA == "" {
+		errs = append(errs, fmt.Errorf("daemon.client_crl = %q: must be empty without daemon.client_ca: nobody shows a certificate", d.ClientCRL))
+	}
+	return errors.Join(errs...)
 }
 
 // isLoopback reports whether an address with a port is one of the loopback.

@@ -201,7 +201,7 @@ func unknownKeys(name, text string, meta toml.MetaData) error {
 
 // isFree reports whether the operator invents the last part of a key.
 func isFree(key toml.Key) bool {
-	return len(key) > 0 && slices.Contains([]string{"env", "languages", "profiles", "policy", "principals"}, key[0])
+	return len(key) > 0 && slices.Contains([]string{"env", "languages", "profiles", "policy", "principals", "fleet"}, key[0])
 }
 
 // lineOf finds the line of a key. The library does not say, so this looks for it as people write

@@ -20,7 +20,7 @@ import (
 func fixedSettings(before, after *Config) ([]string, error) {
 	var tables [2]map[string]map[string]any
 	for i, c := range []Config{*before, *after} {
-		c.Config, c.Access, c.Principals = policy.Config{}, access.Config{}, nil
+		c.Config, c.Access, c.Principals, c.Fleet.Gateways = policy.Config{}, access.Config{}, nil, nil
 		var text strings.Builder
 		if err := toml.NewEncoder(&text).Encode(c); err != nil {
 			return nil, fmt.Errorf("compare configurations: %w", err)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,11 +23,17 @@ func (c *Config) Understood() []string {
 	if c.Daemon.HTTP != "" {
 		listens += ", http " + c.Daemon.HTTP
 	}
+	if c.Daemon.HTTPS != "" {
+		listens += ", https " + c.Daemon.HTTPS
+	}
 	if c.LangBot.Listen != "" {
 		listens += ", LangBot " + c.LangBot.Listen
 	}
 	if c.E2B.Listen != "" {
 		listens += ", E2B " + c.E2B.Listen
+	}
+	if c.Fleet.Socket != "" {
+		listens += ", gateways of the fleet " + c.Fleet.Socket + " as node " + c.Fleet.NodeName()
 	}
 	lines := []string{"listens on " + listens, fmt.Sprintf("users have the role %s unless a rule gives another (access.default_role)", c.Access.DefaultRole)}
 	for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
@@ -35,12 +42,19 @@ func (c *Config) Understood() []string {
 	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
 		lines = append(lines, "policy."+name+": "+c.policyText(name))
 	}
+	for _, name := range slices.Sorted(maps.Keys(c.Fleet.Gateways)) {
+		g := c.Fleet.Gateways[name]
+		lines = append(lines, fmt.Sprintf("fleet.gateways.%s: speaks for %s, role %s at most", name, cmp.Or(strings.Join(g.Principals, ", "), "nobody"), g.Role))
+	}
 	return append(lines, fmt.Sprintf("profiles: %s; default %s", strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "), c.Sessions.DefaultProfile),
 		fmt.Sprintf("boxes: at most %d, %d per owner", c.Sessions.Max, c.Sessions.MaxPerOwner))
 }
 
 func ruleText(r access.Rule) string {
 	who := "callers with a token"
+	if len(r.Certificates) > 0 {
+		who = "callers with a token or the certificate " + strings.Join(r.Certificates, " or ")
+	}
 	switch {
 	case r.User != "":
 		who = "user " + r.User
@@ -50,6 +64,9 @@ func ruleText(r access.Rule) string {
 		who = "members of group " + r.Group
 	case r.GID != nil:
 		who = "members of gid " + strconv.FormatUint(uint64(*r.GID), 10)
+	}
+	if host := r.User != "" || r.UID != nil || r.Group != "" || r.GID != nil; host && len(r.Certificates) > 0 {
+		who += ", and callers with the certificate " + strings.Join(r.Certificates, " or ")
 	}
 	return who + ", role " + r.Role.String()
 }

@@ -25,7 +25,7 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 			return err
 		}
 	}
-	if w.tls, err = c.TLS(); err != nil {
+	if w.tls, err = c.TLS(log); err != nil {
 		return err
 	}
 	if w.tls != nil && !slices.ContainsFunc(w.sockets.E2B, c.ByTLS) {

@@ -21,8 +21,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
-
-	"github.com/boxd-dev/boxd/systemd"
 )
 
 // namesSocket is that of boxnames.socket, in the runtime directory.
@@ -32,8 +30,9 @@ const namesSocket = "names.sock"
 func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, told *atomic.Pointer[supervisor.Supervisor], end func()) {
 	boxes, end = driver.Direct(keeper), func() {}
 	if cfg.Groups.Driver == driverSystemd {
-		scopes := systemd.NewScopes(context.WithoutCancel(ctx)) // boxes end after ctx
-		boxes, end = driver.Scoped(keeper, scopes, seen.log), scopes.Close
+		var scopes driver.DialScopes
+		scopes, end = openScopes(ctx, cfg, keeper.Program, seen.log)
+		boxes = driver.Scoped(keeper, scopes, seen.log)
 	}
 	told = &atomic.Pointer[supervisor.Supervisor]{}
 	boxes.Resolve(namesProgram(cfg), cfg.Resolvers(), func(d *egress.Denied) { //nolint:contextcheck // it ends with StopResolving
@@ -59,7 +58,7 @@ func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *no
 // namesProgram leads to boxnames: by the socket of its unit, or, where boxd starts its keeper too, to one of its own.
 func namesProgram(cfg *Config) func(context.Context) (*fdpass.Conn, error) {
 	if cfg.Daemon.Keeper == keeperExternal {
-		return driver.DialResolver(filepath.Join(cfg.Daemon.RuntimeDir, namesSocket))
+		return driver.DialUnit(filepath.Join(cfg.Daemon.RuntimeDir, namesSocket))
 	}
 	return func(ctx context.Context) (*fdpass.Conn, error) {
 		own, err := os.Executable()

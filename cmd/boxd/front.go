@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/boxd-dev/boxd/supervisor/access"
 
+	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
@@ -37,6 +39,8 @@ type front struct {
 	held     bool               // by the service manager, which starts boxd for the next caller
 	token    string             // that LangBot shows; "": none
 	tls      *tls.Config        // of clients of E2B that come by TLS; nil: none do
+	https    []net.Listener     // for callers of other hosts
+	ours     *tls.Config        // of https
 }
 
 // openFront opens all of it.
@@ -46,7 +50,13 @@ func openFront(ctx context.Context, cfg *Config, log *slog.Logger) (*front, erro
 		return nil, err
 	}
 	tellIdle(cfg, log)
-	if f.gate, f.state, err = openGate(cfg, log); err == nil {
+	if err = f.openHTTPS(ctx, &cfg.Daemon, log); err == nil {
+		err = f.openFleet(ctx, cfg, log)
+	}
+	if err == nil {
+		f.gate, f.state, err = openGate(cfg, log)
+	}
+	if err == nil {
 		err = f.openLangBot(ctx, cfg, log)
 	}
 	if err == nil {
@@ -71,10 +81,10 @@ func openFront(ctx context.Context, cfg *Config, log *slog.Logger) (*front, erro
 	return f, nil
 }
 
-// idleExit is how long nobody needs boxd before it ends; 0: it stays. LangBot stays connected, and clients of E2B are nowhere
-// counted.
+// idleExit is how long nobody needs boxd before it ends; 0: it stays. LangBot and the agent of a fleet stay connected, and
+// clients of E2B are nowhere counted.
 func (w *front) idleExit(cfg *Config) time.Duration {
-	if !w.held || len(w.sockets.LangBot)+len(w.sockets.E2B) > 0 {
+	if !w.held || len(w.sockets.LangBot)+len(w.sockets.E2B) > 0 || w.sockets.Fleet != nil {
 		return 0
 	}
 	return time.Duration(cfg.Daemon.IdleExit)
@@ -88,7 +98,7 @@ func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, er
 	}
 	w := &front{sockets: sockets, held: sockets.API != nil}
 	if !w.held {
-		sockets.API, err = listen(ctx, cfg, log)
+		sockets.API, err = listen(ctx, cfg.Socket, cfg.SocketGroup, log)
 	}
 	if err == nil && cfg.HTTP != "" && len(sockets.HTTP) == 0 {
 		sockets.HTTP, err = listenTCP(ctx, "daemon.http", cfg.HTTP, "boxd-http.socket")
@@ -101,13 +111,42 @@ func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, er
 		return nil, err
 	}
 	for _, ln := range sockets.HTTP {
+		if relay.ListensAt(ln, cfg.HTTPS) {
+			continue
+		}
 		if !isLoopback(ln.Addr().String()) {
 			w.Close()
-			return nil, fmt.Errorf("socket %v: must be a loopback address, since tokens are sent in the clear", ln.Addr())
+			return nil, fmt.Errorf("socket %v: must be a loopback address, since tokens are sent in the clear, or that of daemon.https", ln.Addr())
 		}
 		log.Info("boxd serves HTTP on the loopback", "address", ln.Addr().String(), "token_needed", !cfg.HTTPInsecure)
 	}
 	return w, nil
+}
+
+// openHTTPS opens the listener for callers of other hosts, unless the service manager holds it among those for HTTP.
+func (w *front) openHTTPS(ctx context.Context, cfg *Daemon, log *slog.Logger) (err error) {
+	if cfg.HTTPS == "" {
+		return nil
+	}
+	if w.ours, err = (access.TLSFiles{Certificate: cfg.Certificate, PrivateKey: cfg.PrivateKey, ClientCA: cfg.ClientCA}).Config(log); err != nil {
+		return fmt.Errorf("daemon.%w", err)
+	}
+	s := w.sockets
+	byTLS := func(ln net.Listener) bool { return relay.ListensAt(ln, cfg.HTTPS) }
+	for _, ln := range s.HTTP {
+		if byTLS(ln) {
+			w.https = append(w.https, ln)
+		}
+	}
+	s.HTTP = slices.DeleteFunc(s.HTTP, byTLS)
+	if len(w.https) == 0 {
+		if w.https, err = listenTCP(ctx, "daemon.https", cfg.HTTPS, "another ListenStream= in boxd-http.socket"); err != nil {
+			return err
+		}
+		w.held = false // nobody would start boxd for who comes there
+	}
+	log.Info("boxd serves HTTPS", "address", w.https[0].Addr().String(), "client_certificates", cfg.ClientCA != "")
+	return nil
 }
 
 // listenTCP opens the socket that a key names; unit is that which does so where boxd's own unit may not.
@@ -157,24 +196,41 @@ func (w *front) Close() {
 	if w.state != nil {
 		w.state.Close()
 	}
+	for _, ln := range w.https {
+		ln.Close()
+	}
 	w.sockets.Close()
 }
 
-// listen makes the socket. Who can open the socket can use boxd, so it belongs to a group.
-func listen(ctx context.Context, cfg *Daemon, log *slog.Logger) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o755); err != nil {
+// openFleet opens the socket of gateways, unless the service manager holds one.
+func (w *front) openFleet(ctx context.Context, cfg *Config, log *slog.Logger) (err error) {
+	f := &cfg.Fleet
+	if f.Socket != "" && w.sockets.Fleet == nil {
+		if w.sockets.Fleet, err = listen(ctx, f.Socket, cfg.Daemon.SocketGroup, log); err != nil {
+			return err
+		}
+	}
+	if w.sockets.Fleet != nil {
+		log.Info("boxd serves gateways of a fleet", "address", w.sockets.Fleet.Addr().String(), "node", f.NodeName(), "gateways", len(f.Gateways))
+	}
+	return nil
+}
+
+// listen makes a socket. Who can open the socket can use boxd, so it belongs to a group.
+func listen(ctx context.Context, path, group string, log *slog.Logger) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	if err := removeOld(cfg.Socket); err != nil {
+	if err := removeOld(path); err != nil {
 		return nil, err
 	}
 	old := unix.Umask(0o177)
-	ln, err := new(net.ListenConfig).Listen(ctx, "unix", cfg.Socket)
+	ln, err := new(net.ListenConfig).Listen(ctx, "unix", path)
 	unix.Umask(old)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	if err := openSocket(cfg, log); err != nil {
+	if err := openSocket(path, group, log); err != nil {
 		ln.Close()
 		return nil, err
 	}
@@ -203,18 +259,18 @@ func removeOld(path string) error {
 	return nil
 }
 
-func openSocket(cfg *Daemon, log *slog.Logger) error {
-	group, err := user.LookupGroup(cfg.SocketGroup)
+func openSocket(path, name string, log *slog.Logger) error {
+	group, err := user.LookupGroup(name)
 	if err != nil {
-		log.Warn("only root can use the socket", "group", cfg.SocketGroup, "error", err)
+		log.Warn("only root can use the socket", "socket", path, "group", name, "error", err)
 		return nil
 	}
 	gid, err := strconv.Atoi(group.Gid)
 	if err != nil {
 		return fmt.Errorf("socket group: %w", err)
 	}
-	if err := os.Lchown(cfg.Socket, 0, gid); err != nil {
+	if err := os.Lchown(path, 0, gid); err != nil {
 		return fmt.Errorf("socket: %w", err)
 	}
-	return os.Chmod(cfg.Socket, 0o660)
+	return os.Chmod(path, 0o660)
 }

@@ -19,7 +19,7 @@ import (
 
 // gateConfig is what the gate reads. Whether a token is needed is said at the start, with the socket.
 func gateConfig(c *Config, started *Daemon) *access.GateConfig {
-	return &access.GateConfig{Access: c.Access, Principals: c.Principals, Open: started.HTTPInsecure}
+	return &access.GateConfig{Access: c.Access, Principals: c.Principals, Open: started.HTTPInsecure, Fleet: c.Fleet, Revoked: started.ClientCRL}
 }
 
 // openGate makes the gate of a configuration; the directory is where it keeps grants.
@@ -51,7 +51,7 @@ func prepareGate(cfg *Config, started *Daemon, credentials string, log *slog.Log
 		return nil, err
 	}
 	for _, line := range state.Loud {
-		log.Warn("access: " + line)
+		log.Warn("access control needs attention", "detail", line)
 	}
 	return state, nil
 }
@@ -100,22 +100,22 @@ func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *Config, log
 	}
 }
 
-// tellIdle says what of a configuration has no effect.
+// tellIdle says which settings have no effect.
 func tellIdle(cfg *Config, log *slog.Logger) {
 	for _, line := range cfg.Idle() {
-		log.Warn("without effect: " + line)
+		log.Warn("a setting has no effect", "detail", line)
 	}
 }
 
 // sweep removes what an earlier boxd has left in the stores of skills, drives and images and nobody has any more.
 func sweep(ctx context.Context, in *front, imgs *images.Store, log *slog.Logger) {
 	if err := in.skills.Sweep(); err != nil {
-		log.Warn("skills", "error", err)
+		log.Warn("cannot remove unused skills", "error", err)
 	}
 	if err := in.drives.Sweep(); err != nil {
-		log.Warn("drives", "error", err)
+		log.Warn("cannot remove unused drives", "error", err)
 	}
 	if err := imgs.Sweep(ctx); err != nil {
-		log.Warn("images", "error", err)
+		log.Warn("cannot remove unused images", "error", err)
 	}
 }

@@ -28,7 +28,7 @@ func (c *Config) Idle() (list []string) {
 		}
 		name := strings.TrimPrefix(pattern, "!")
 		if found, err := filepath.Glob("/etc/" + name); err == nil && len(found) == 0 {
-			list = append(list, fmt.Sprintf("image.etc has %q, and nothing in /etc is called that", pattern))
+			list = append(list, fmt.Sprintf("image.etc has %q, which matches no file in /etc", pattern))
 		}
 	}
 	for _, r := range c.Mounts.Allow {
@@ -39,6 +39,13 @@ func (c *Config) Idle() (list []string) {
 	for _, root := range c.Mounts.QuotaRoots {
 		if _, err := os.Stat(root); err != nil {
 			list = append(list, fmt.Sprintf("mounts.quota_roots has %q: %v", root, err))
+		}
+	}
+	if c.Daemon.ClientCA == "" {
+		for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
+			if len(c.Principals[name].Certificates) > 0 {
+				list = append(list, fmt.Sprintf("principals.%s.certificates, as without daemon.client_ca nobody shows a certificate", name))
+			}
 		}
 	}
 	return list

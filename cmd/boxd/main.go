@@ -55,6 +55,7 @@ func run(ctx context.Context, args []string) error {
 	show := flags.Bool("version", false, "print the version and exit")
 	unit := flags.Bool("keeper-unit", false, "the keeper has a unit of its own, as boxd-keeper.service is")
 	be := flags.Bool("keeper", false, "be that keeper: execute boxkeeper with what the configuration says")
+	scopes := flags.Bool("scopes", false, "make scopes of systemd for a boxd without a way to the service manager, as boxd-scopes.service does")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -62,8 +63,16 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println("boxd", version) //nolint:forbidigo // what was asked for
 		return nil
 	}
+	if *unit && !*check { // a keeper that it starts would be confined too, and its boxes
+		if err := confine(); err != nil {
+			return err
+		}
+	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: boxd takes flags only", flags.Arg(0))
+	}
+	if *scopes {
+		return serveScopes(ctx)
 	}
 	required := *path != ""
 	if !required {
@@ -141,7 +150,7 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 		if keep {
 			keeper.Detach()
 		} else if err := keeper.Close(); err != nil {
-			log.Warn("keeper", "error", err)
+			log.Warn("cannot end the keeper", "error", err)
 		}
 	}()
 	boxes, told, closeBoxes := openBoxes(ctx, cfg, keeper, seen)
@@ -157,7 +166,7 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	seen.begin(ctx, cfg, sup, store, boxes)
 	reload := newReloader(load, applyTo(sup, in.gate, cfg, log), cfg, log, seen.Events)
 	seen.Waived, seen.Refused = in.waived(cfg), sup.Refused
-	server := relay.New(relay.Config{Version: version, Telemetry: seen.Telemetry, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Settings: reload.settings}, sup, log)
+	server := relay.New(relay.Config{Version: version, Telemetry: seen.Telemetry, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Fleet: in.sockets.Fleet, HTTPS: in.https, TLS: in.ours, Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err
 	}

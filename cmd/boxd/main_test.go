@@ -26,7 +26,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	socket := func(t *testing.T) string { return filepath.Join(t.TempDir(), "run", "s") }
 	t.Run("nothing there", func(t *testing.T) {
 		path := socket(t)
-		ln, err := listen(t.Context(), &Daemon{Socket: path, SocketGroup: "no such group"}, log)
+		ln, err := listen(t.Context(), path, "no such group", log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 		}
 		dead.SetUnlinkOnClose(false)
 		dead.Close()
-		ln, err := listen(t.Context(), &Daemon{Socket: path, SocketGroup: "no such group"}, log)
+		ln, err := listen(t.Context(), path, "no such group", log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,12 +55,12 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 	t.Run("a living boxd's", func(t *testing.T) {
 		path := socket(t)
 		cfg := Daemon{Socket: path, SocketGroup: "no such group"}
-		ln, err := listen(t.Context(), &cfg, log)
+		ln, err := listen(t.Context(), cfg.Socket, cfg.SocketGroup, log)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer ln.Close()
-		if _, err := listen(t.Context(), &cfg, log); err == nil || !strings.Contains(err.Error(), "in use by another boxd") {
+		if _, err := listen(t.Context(), cfg.Socket, cfg.SocketGroup, log); err == nil || !strings.Contains(err.Error(), "in use by another boxd") {
 			t.Errorf("%v", err)
 		}
 		if conn, err := net.Dial("unix", path); err != nil {
@@ -74,7 +74,7 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := listen(t.Context(), &Daemon{Socket: path}, log); err == nil || !strings.Contains(err.Error(), "something else is there") {
+		if _, err := listen(t.Context(), path, "", log); err == nil || !strings.Contains(err.Error(), "something else is there") {
 			t.Errorf("%v", err)
 		}
 		if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
@@ -166,7 +166,7 @@ func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
 		"[policy.a]\nprincipals = [\"no-such-user\"]\n": `policy.a.principals = "no-such-user": must be the name of a table [principals.NAME], uid:N, or a user of this host`,
 		"[policy.a]\nsessions = 1\n":                    "policy.a: must have principals, groups or roles",
 		"[principals.d]\nuser = \"daemon\"\n[policy.a]\nprincipals = [\"d\"]\n[policy.b]\nprincipals = [\"uid:1\"]\n": `policy.b.principals = "uid:1": must be in one table only, and is also in policy.a`,
-		"[principals.a]\nuser = \"no-such-user\"\n":                                   `principals.a fits nobody: `,
+		"[principals.a]\nuser = \"no-such-user\"\n":                                   `principals.a matches no caller: `,
 		"[policy.a]\nprincipals = [\"daemon\", \"uid:7\"]\n[access]\ntokens = \"\"\n": "",
 	} {
 		path := filepath.Join(t.TempDir(), "box.toml")
@@ -191,7 +191,7 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 	p.NetworkRules = []string{"no-such-host.invalid", "*.example.org", "10.0.0.0/8 tcp"}
 	cfg.Profiles = map[string]policy.Profile{"default": p}
 	got := strings.Join(cfg.Idle(), "\n")
-	want := "image.etc has \"no-such-*/x\", and nothing in /etc is called that\nmounts.allow has \"/no/such/directory\": stat /no/such/directory: no such file or directory\n" +
+	want := "image.etc has \"no-such-*/x\", which matches no file in /etc\nmounts.allow has \"/no/such/directory\": stat /no/such/directory: no such file or directory\n" +
 		"mounts.quota_roots has \"/no/such/root\": stat /no/such/root: no such file or directory"
 	if got != want {
 		t.Errorf("%s\nwant\n%s", got, want)

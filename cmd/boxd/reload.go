@@ -76,7 +76,7 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 			err = systemd.Ready()
 		}
 		if err != nil {
-			r.log.Warn("reload", "error", err)
+			r.log.Warn("cannot notify the service manager of the reload", "error", err)
 		}
 	}
 }

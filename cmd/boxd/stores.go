@@ -4,13 +4,21 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
 	"time"
 
+	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/images"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
 // openSupervisor opens the store of images, and the supervisor, which holds what its sessions have of them. end ends both.
@@ -24,7 +32,7 @@ func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.D
 	}
 	hush := supervisor.OpenSecrets(supervisor.SecretsConfig{Dir: in.state, Credentials: access.Credentials(), Boxes: boxes, Log: seen.log})
 	sup, err = supervisor.New(ctx, cfg.Config, supervisor.Parts{
-		Boxes: boxes, Stores: supervisor.AttachmentStores{Skills: in.skills, Drives: in.drives, Images: store}, Secrets: hush, StateDir: cfg.Daemon.StateDir, Log: seen.log,
+		Boxes: boxes, Stores: supervisor.AttachmentStores{Skills: in.skills, Drives: in.drives, Images: store}, Secrets: hush, Send: sender(cfg), Pack: pack, StateDir: cfg.Daemon.StateDir, Log: seen.log,
 		AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events,
 	})
 	if err != nil {
@@ -33,4 +41,38 @@ func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.D
 	}
 	sup.Revoke(in.gate.IsOut) // of those whom the configuration has shut out meanwhile
 	return store, sup, func() { sup.Close(); store.Close() }, nil
+}
+
+// pushSocket is that of boxd-push.socket, in the runtime directory.
+const pushSocket = "push.sock"
+
+// sender leads to the program that sends results to buckets: by the socket of its unit, or, where boxd starts its keeper too, to one of
+// its own for each archive.
+func sender(cfg *Config) supervisor.Sender {
+	unit := driver.DialStream(filepath.Join(cfg.Daemon.RuntimeDir, pushSocket))
+	dial := func(ctx context.Context) (*net.UnixConn, error) {
+		conn, err := unit(ctx)
+		if err != nil {
+			err = fmt.Errorf("%w; on this host: systemctl enable --now boxd-push.socket", err)
+		}
+		return conn, err
+	}
+	if cfg.Daemon.Keeper != keeperExternal {
+		dial = func(ctx context.Context) (*net.UnixConn, error) {
+			own, err := os.Executable()
+			if err != nil {
+				return nil, fmt.Errorf("find boxctl: %w", err)
+			}
+			return driver.ChildStream(filepath.Join(filepath.Dir(own), "boxctl"), os.Stderr, "drives", "send")(ctx)
+		}
+	}
+	return func(ctx context.Context, to *driver.BucketTarget, archive func(io.Writer) error) (string, error) {
+		return driver.SendTo(ctx, dial, to, archive)
+	}
+}
+
+// pack has a directory of a session packed inside its box.
+func pack(ctx context.Context, s *session.Session, dir string, w io.Writer) error {
+	_, err := sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(dir)}, w)
+	return err
 }

@@ -184,6 +184,39 @@ func checkXattrs(x *files.Xattrs) error {
 	return nil
 }
 
+// aclXattr has the access control list of a file beyond its mode (acl(5)).
+const aclXattr = "system.posix_acl_access"
+
+// copyXattrs gives an open file the attributes that programs have given to another: those of users and its access control list. What
+// cannot be read of a file that nobody may read is not copied.
+func copyXattrs(from string, fd int) error {
+	if from == "" {
+		return nil
+	}
+	names := make([]byte, 64<<10) // XATTR_LIST_MAX
+	n, err := unix.Llistxattr(from, names)
+	if err != nil {
+		return nil // it has none, or is gone, which is seen later
+	}
+	for name := range strings.SplitSeq(string(names[:n]), "\x00") {
+		if !strings.HasPrefix(name, userPrefix) && name != aclXattr {
+			continue
+		}
+		value := make([]byte, 64<<10) // XATTR_SIZE_MAX
+		n, err := unix.Lgetxattr(from, name, value)
+		if err != nil {
+			continue
+		}
+		switch err := unix.Fsetxattr(fd, name, value[:n], 0); {
+		case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ERANGE):
+			return unix.ENOSPC
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
 // replaceXattrs sets the attributes of an open file that begin with a prefix.
 func replaceXattrs(fd int, x *files.Xattrs) error {
 	if x == nil {

@@ -262,7 +262,7 @@ func (u *discarding) restore(image, at int, name string, was *unix.Stat_t) error
 	if isDir(was) {
 		return u.restoreDir(image, at, name, was)
 	}
-	fresh := ".boxd-" + rand.Text() // name until it is complete
+	fresh := stagePrefix + rand.Text() // name until it is complete
 	var err error
 	switch was.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:

@@ -15,11 +15,12 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// stagePrefix begins the names of stages; markFile and contentDir are names in one.
+// stagePrefix begins the names of stages and of all else that is not complete; markFile and contentDir are names in one.
 const (
-	stagePrefix = ".boxd-"
-	markFile    = "unfinished"
-	contentDir  = "content"
+	stagePrefix     = ".boxd-"
+	temporaryLength = 26 // of what rand.Text returns, after the prefix
+	markFile        = "unfinished"
+	contentDir      = "content"
 )
 
 // stage is a directory beside the one that an archive will change, where the archive is unpacked
@@ -32,6 +33,13 @@ type stage struct {
 	dir     *os.Root // the stage itself
 	content *os.Root // the unpacked archive
 	mark    *os.File
+}
+
+// isTemporary reports whether a name is one that boxfiles gives to what is not complete: a stage, or a file that will replace
+// another.
+func isTemporary(name string) bool {
+	rest, ok := strings.CutPrefix(name, stagePrefix)
+	return ok && len(rest) == temporaryLength
 }
 
 // newStage makes a stage, and removes those that others have left behind.
@@ -129,7 +137,7 @@ func sweepStages(in *os.Root) {
 		names, err := dir.Readdirnames(1024)
 		seen += len(names)
 		for _, name := range names {
-			if rest, ok := strings.CutPrefix(name, stagePrefix); ok && len(rest) == len(rand.Text()) {
+			if isTemporary(name) {
 				sweepOne(in, name)
 			}
 		}

@@ -236,8 +236,13 @@ func TestWritingReplacesASetOfAttributes(t *testing.T) {
 		t.Errorf("cleared, there are %q", got)
 	}
 	must(t, &files.Request{Write: &files.Write{Path: []byte(path), How: files.Overwrite, Most: 10, Xattrs: set}}, 'z')
-	if got := names(); !slices.Equal(got, []string{"user.e2b.both", "user.e2b.new"}) {
+	if got := names(); !slices.Equal(got, []string{"user.e2b.both", "user.e2b.new", "user.mine"}) {
 		t.Errorf("replaced, there are %q", got)
+	}
+	must(t, &files.Request{Write: &files.Write{Path: []byte(path), How: files.Overwrite, Most: 10}}, 'o')
+	must(t, &files.Request{Edit: &files.Edit{Path: []byte(path), Edits: []files.Replacement{{Old: []byte("o"), New: []byte("z")}}, Most: 10}})
+	if got := names(); !slices.Equal(got, []string{"user.e2b.both", "user.e2b.new", "user.mine"}) || content(t, path) != "z" {
+		t.Errorf("written to and edited, there are %q", got)
 	}
 	for _, bad := range []*files.Xattrs{{}, {Prefix: "trusted."}, {Prefix: "user.a", Values: map[string][]byte{"user.b": nil}}, {Prefix: "user.", Values: map[string][]byte{"user.": nil}}} {
 		if f := mustFail(t, files.BadRequest, &files.Request{Put: &files.Put{Path: []byte(path), Xattrs: bad}}, 'n'); f.Field != "xattrs" || content(t, path) != "z" {

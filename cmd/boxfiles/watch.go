@@ -78,6 +78,7 @@ type happening struct {
 	cookie uint32
 	name   string
 	from   string // of the second half of a renaming: the old path
+	own    bool   // of the second half: what has that name is written, and had one of ours before
 	paired bool   // of the first half: the second is there
 }
 
@@ -224,6 +225,12 @@ func (w *watcher) handle(h *happening, after []happening) error {
 		}
 		return nil
 	}
+	if isTemporary(h.name) {
+		if to := partner(h, after); to != nil {
+			to.own = true
+		}
+		return nil
+	}
 	path, directory := joinPath(dir, h.name), h.mask&unix.IN_ISDIR != 0
 	kind := ""
 	if directory {
@@ -234,7 +241,9 @@ func (w *watcher) handle(h *happening, after []happening) error {
 		if w.looked[path] {
 			delete(w.looked, path)
 		} else {
-			w.found(files.Created, path, h.from, kind)
+			if size := w.found(files.Created, path, h.from, kind); size > 0 && h.own {
+				w.found(files.Written, path, "", kind)
+			}
 		}
 		if directory && w.req.Recursive {
 			if err := w.scan(path, false); err != nil {
@@ -271,15 +280,22 @@ func (w *watcher) self(mask uint32) {
 	}
 }
 
+// partner finds the second half of a renaming whose first half is h.
+func partner(h *happening, after []happening) *happening {
+	for i := range after {
+		if a := &after[i]; h.mask&unix.IN_MOVED_FROM != 0 && a.mask&unix.IN_MOVED_TO != 0 && a.cookie == h.cookie {
+			return a
+		}
+	}
+	return nil
+}
+
 // moved follows what has been moved: the directories in it have other paths now, or are out of sight.
 func (w *watcher) moved(h *happening, path string, after []happening) error {
 	to, inside := "", false
-	for i := range after {
-		if a := &after[i]; a.mask&unix.IN_MOVED_TO != 0 && a.cookie == h.cookie {
-			dir, known := w.dirs[a.wd]
-			to, inside, a.from = joinPath(dir, a.name), known, path
-			break
-		}
+	if a := partner(h, after); a != nil {
+		dir, known := w.dirs[a.wd]
+		to, inside, a.from = joinPath(dir, a.name), known, path
 	}
 	if h.mask&unix.IN_ISDIR != 0 {
 		if inside {
@@ -410,6 +426,9 @@ func (w *watcher) look(fd int, path string, told bool) (below []string, err erro
 	for {
 		entries, err := dir.ReadDir(256)
 		for _, e := range entries {
+			if isTemporary(e.Name()) {
+				continue
+			}
 			at, kind := joinPath(path, e.Name()), ""
 			if e.IsDir() {
 				below, kind = append(below, at), files.TypeDirectory

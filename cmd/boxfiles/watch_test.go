@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -153,6 +154,39 @@ func TestWatchTellsWhatHappens(t *testing.T) {
 	w.mustTell("m12", "create back directory", "create back/sub directory", "create back/sub/unseen file", "write back/sub/unseen file")
 	do(t, grow(dir+"/back/sub/unseen"))
 	w.mustTell("m13", "write back/sub/unseen file")
+}
+
+// What boxfiles writes is told as if it were written in place, though it has another name until it is complete.
+func TestWatchTellsNothingOfTemporaryNames(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	do(t, os.Mkdir(dir+"/sub", 0o755))
+	w := watch(t, files.Watch{Path: []byte(dir), Recursive: true, Limit: 100})
+	write := func(path, content string) {
+		t.Helper()
+		if a, _ := ask(t, &files.Request{Write: &files.Write{Path: []byte(path), How: files.Overwrite, Most: 10}}, []byte(content)...); a.Failure != nil {
+			t.Fatal(a.Failure)
+		}
+	}
+	write(dir+"/sub/new", "1")
+	w.mustTell("m1", "create sub/new file", "write sub/new file")
+	write(dir+"/sub/new", "22")
+	w.mustTell("m2", "create sub/new file", "write sub/new file")
+	write(dir+"/sub/new", "")
+	w.mustTell("m3", "create sub/new file")
+
+	// A stage is out of sight with all that is in it, until its content takes its place.
+	stage := dir + "/.boxd-" + rand.Text()
+	do(t, os.MkdirAll(stage+"/content/tree", 0o755), os.WriteFile(stage+"/content/tree/x", []byte("1"), 0o644))
+	w.mustTell("m4")
+	do(t, os.Rename(stage+"/content/tree", dir+"/tree"), os.RemoveAll(stage))
+	w.mustTell("m5", "create tree directory", "create tree/x file", "write tree/x file")
+
+	// Neither of these is one of ours.
+	do(t, os.Mkdir(dir+"/.boxd-mine", 0o755), os.Mkdir(dir+"/"+rand.Text()+".boxd-", 0o755))
+	if got := w.until("m6"); len(got) != 2 {
+		t.Errorf("%q", got)
+	}
 }
 
 // A tree that is made at once is told whole, each of its files, and nothing twice.

@@ -121,12 +121,16 @@ func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
 // replaceFile puts a content at a path by renaming, so that nobody sees a part of it. The file that
 // was examined must still be there unchanged.
 func replaceFile(path string, content []byte, mode uint32, old *unix.Stat_t, x *files.Xattrs, fresh bool) (*unix.Stat_t, error) {
-	temp := parentOf(path) + "/.boxd-" + rand.Text()
+	temp := parentOf(path) + "/" + stagePrefix + rand.Text()
 	fd, err := unix.Open(temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	st, err := fillFile(os.NewFile(uintptr(fd), temp), content, mode, x)
+	from := path
+	if old == nil {
+		from = ""
+	}
+	st, err := fillFile(os.NewFile(uintptr(fd), temp), content, mode, from, x)
 	if err == nil && old != nil {
 		var now unix.Stat_t
 		if lerr := unix.Lstat(path, &now); lerr != nil || !isSame(old, &now) {
@@ -147,9 +151,13 @@ func replaceFile(path string, content []byte, mode uint32, old *unix.Stat_t, x *
 	return st, nil
 }
 
-func fillFile(f *os.File, content []byte, mode uint32, x *files.Xattrs) (*unix.Stat_t, error) {
+// fillFile gives a new file what it is to have. from is the file whose place it takes, which has extended attributes that stay; "": none.
+func fillFile(f *os.File, content []byte, mode uint32, from string, x *files.Xattrs) (*unix.Stat_t, error) {
 	st := &unix.Stat_t{}
-	err := replaceXattrs(int(f.Fd()), x)
+	err := copyXattrs(from, int(f.Fd()))
+	if err == nil {
+		err = replaceXattrs(int(f.Fd()), x)
+	}
 	if err == nil {
 		_, err = f.Write(content)
 	}

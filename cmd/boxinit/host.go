@@ -133,7 +133,7 @@ func (b *box) showLimits() (string, error) {
 	if item, err := writeAll(isolation.ViewFiles(&b.setup.View)); err != nil {
 		return item, err
 	}
-	if err := b.cover("meminfo", unix.AT_FDCWD, isolation.RunDir+"/"+isolation.ViewMemInfo, unix.MOUNT_ATTR_RDONLY); err != nil {
+	if err := b.coverProc("meminfo", unix.AT_FDCWD, isolation.RunDir+"/"+isolation.ViewMemInfo, unix.MOUNT_ATTR_RDONLY); err != nil {
 		return isolation.ViewMemInfo, err
 	}
 	tree, err := linux.CloneMount(unix.AT_FDCWD, isolation.RunDir+"/"+isolation.ViewSys, false)

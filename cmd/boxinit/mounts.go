@@ -182,26 +182,26 @@ func readOnlyPaths() []string { return []string{"sys", "sysrq-trigger"} }
 
 func (b *box) maskProc() (string, error) {
 	for _, name := range hiddenFiles() {
-		if err := b.cover(name, unix.AT_FDCWD, "/dev/null", 0); err != nil {
+		if err := b.coverProc(name, unix.AT_FDCWD, "/dev/null", 0); err != nil {
 			return name, err
 		}
 	}
 	for _, name := range hiddenDirs() {
 		// /media of the image is empty and read-only.
-		if err := b.cover(name, b.root, "media", 0); err != nil {
+		if err := b.coverProc(name, b.root, "media", 0); err != nil {
 			return name, err
 		}
 	}
 	for _, name := range readOnlyPaths() {
-		if err := b.cover(name, b.proc, name, unix.MOUNT_ATTR_RDONLY); err != nil {
+		if err := b.coverProc(name, b.proc, name, unix.MOUNT_ATTR_RDONLY); err != nil {
 			return name, err
 		}
 	}
 	return "", nil
 }
 
-// cover mounts a clone of source over an entry of /proc, if this kernel has that entry.
-func (b *box) cover(name string, dir int, source string, attrs uint64) error {
+// coverProc mounts a clone of source over an entry of /proc, if this kernel has that entry.
+func (b *box) coverProc(name string, dir int, source string, attrs uint64) error {
 	target, err := linux.OpenBeneath(b.proc, name, unix.O_PATH)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -232,7 +232,7 @@ func (b *box) attachMounts() (string, error) {
 		}
 		unix.Close(b.trees[i])
 	}
-	return "", nil
+	return "covers", b.closeCovers()
 }
 
 func (b *box) attachMount(tree int, m isolation.SetupMount) error {
@@ -256,56 +256,6 @@ func (b *box) attachMount(tree int, m isolation.SetupMount) error {
 		return stepError(isolation.StepVerifyMount, m.Target, unix.EPERM)
 	}
 	return nil
-}
-
-// mountPoint opens the directory that a mount goes to, without following a symbolic link, and
-// makes missing ones. Below a mounted directory it does that as the box user, who owns it; below
-// the bare image it first mounts a part of the scratch tmpfs, since the image is read-only.
-func (b *box) mountPoint(path string) (int, error) {
-	fd, err := linux.OpenBeneath(b.root, path[1:], unix.O_PATH|unix.O_DIRECTORY)
-	if !errors.Is(err, unix.ENOENT) {
-		return fd, err
-	}
-	top, _, _ := strings.Cut(path[1:], "/")
-	if err := b.makeWritable(top); err != nil {
-		return -1, err
-	}
-	restore := asBoxUser()
-	defer restore()
-	for end := 1; ; end++ {
-		next := strings.IndexByte(path[end:], '/')
-		if next < 0 {
-			end = len(path)
-		} else {
-			end += next
-		}
-		if err := makeDir(b.root, path[1:end]); err != nil {
-			return -1, err
-		}
-		if end == len(path) {
-			return linux.OpenBeneath(b.root, path[1:], unix.O_PATH|unix.O_DIRECTORY)
-		}
-	}
-}
-
-// makeWritable covers a bare top-level directory of the image with a writable part of the scratch
-// tmpfs, unless something is mounted on it already.
-func (b *box) makeWritable(top string) error {
-	var target, root unix.Statx_t
-	if err := unix.Statx(b.root, top, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &target); err != nil {
-		return err
-	}
-	if err := unix.Statx(b.root, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &root); err != nil {
-		return err
-	}
-	if target.Mnt_id != root.Mnt_id || b.writable || "/"+top == "/home" {
-		return nil
-	}
-	d := scratchDir{"root-" + top, "/" + top, 0o755, isolation.BoxUID}
-	if err := b.makeScratch(d); err != nil {
-		return err
-	}
-	return b.showScratch(d)
 }
 
 // makeDir makes the last directory of a path whose parents exist. It follows no symbolic link.

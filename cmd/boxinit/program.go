@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,7 +61,7 @@ func newProgram(id uint32, cmd *isolation.Command) *program {
 
 // spawn starts a program and closes files. Nothing runs between this thread and the program: the
 // child inherits the thread's filter, its reduced capabilities and its directory, and becomes the
-// box user on the way (syscall.ForkExec, by vfork).
+// box user on the way (see child).
 func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolation.StepError {
 	script, stdin, private, ok := attachments(cmd, files)
 	defer func() { fdpass.CloseAll(files) }()
@@ -94,7 +93,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		err = s.start(p, cmd, io)
 	}
 	for i, fd := range io {
-		if fd != s.null && fd != stdin && (i == 0 || fd != io[0]) {
+		if held := i > 0 && fd == p.streams[i-1].writer; fd != s.null && fd != stdin && (i == 0 || fd != io[0]) && !held {
 			unix.Close(fd)
 		}
 	}
@@ -232,23 +231,15 @@ func (s *server) start(p *program, cmd *isolation.Command, io stdio) error {
 	if err := s.mark(p, &cmd.Limits); err != nil {
 		return err
 	}
-	attr := &syscall.SysProcAttr{
-		Setsid:     true,
-		Setctty:    p.terminal, // number of its standard input
-		PidFD:      &p.pidfd,
-		Credential: &syscall.Credential{Uid: isolation.BoxUID, Gid: isolation.BoxGID, Groups: []uint32{isolation.BoxGID}},
+	groups := []uint32{isolation.BoxGID}
+	if p.group.FD < 0 {
+		groups = append(groups, p.tag)
 	}
-	if p.group.FD >= 0 {
-		attr.UseCgroupFD, attr.CgroupFD = true, p.group.FD
-	} else {
-		attr.Credential.Groups = append(attr.Credential.Groups, p.tag)
+	c, err := newChild(path, cmd, io, p.terminal, p.group.FD, groups)
+	if err == nil {
+		p.started = monotonic()
+		p.pid, p.pidfd, err = c.start()
 	}
-	p.started = monotonic()
-	p.pid, err = syscall.ForkExec(path, cmd.Argv, &syscall.ProcAttr{
-		Env:   cmd.Env,
-		Files: []uintptr{uintptr(io[0]), uintptr(io[1]), uintptr(io[2])},
-		Sys:   attr,
-	})
 	if err != nil {
 		return stepError(isolation.StepExec, path, err)
 	}

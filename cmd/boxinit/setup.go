@@ -20,13 +20,15 @@ import (
 // so.
 type box struct {
 	setup    *isolation.Setup
-	trees    []int // detached mounts, one for each of setup.Mounts
-	group    int   // parent of the programs' cgroups, -1 if there is none
-	root     int   // "/", for openat2
-	writable bool  // programs can write to it
-	shared   bool  // it shares the network of the host
-	proc     int   // the box's own procfs
-	work     int   // the scratch tmpfs, source of every writable directory
+	trees    []int           // detached mounts, one for each of setup.Mounts
+	group    int             // parent of the programs' cgroups, -1 if there is none
+	root     int             // "/", for openat2
+	writable bool            // programs can write to it
+	shared   bool            // it shares the network of the host
+	proc     int             // the box's own procfs
+	work     int             // the scratch tmpfs, source of every writable directory
+	covers   map[uint64]bool // by id, the mounts in which mount points are made; true: by PID 1, false: by the box user
+	filled   []int           // those of PID 1, until they are read-only
 
 	listener int // where another boxd connects, -1 if the box cannot be adopted
 }
@@ -93,10 +95,13 @@ func (b *box) openRoot() (string, error) {
 	return "/", err
 }
 
-// enterRoot sets up the root that programs can write to, if the box is to have one.
+// enterRoot sets up the root that programs can write to, or one with more mount points, if the box is to have one.
 func (b *box) enterRoot() (item string, err error) {
 	b.writable, item, err = overlay.Enter(b.setup, &b.trees, &b.root, b.proc)
-	return item, err
+	if err != nil || b.writable {
+		return item, err
+	}
+	return b.coverRoot()
 }
 
 // keptCapabilities are what PID 1 needs for its work: to become the box user in a child (SETUID

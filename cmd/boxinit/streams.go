@@ -15,6 +15,7 @@ import (
 type stream struct {
 	index  int
 	pipe   int // reading end, or the terminal; -1 when finished
+	writer int // writing end, -1 if not held
 	token  int32
 	paused bool // not watched: a reader lags too far behind
 	ring   output.Ring
@@ -43,7 +44,7 @@ type stdio [3]int
 func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio, error) {
 	io := stdio{s.null, s.null, s.null}
 	for i := range p.streams {
-		p.streams[i] = stream{index: i, pipe: -1, ring: output.NewRing(cmd.Output.Head, cmd.Output.Tail)}
+		p.streams[i] = stream{index: i, pipe: -1, writer: -1, ring: output.NewRing(cmd.Output.Head, cmd.Output.Tail)}
 	}
 	if cmd.Durable {
 		if err := s.openRings(p, cmd); err != nil {
@@ -78,6 +79,9 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 		if p.streams[i].pipe, io[1+i], err = pipe(); err != nil {
 			io[1+i] = s.null
 			return io, stepError(isolation.StepStdio, "output", err)
+		}
+		if !p.durable { // nobody is told that its output is over but by its end, so PID 1 need not wake for the hang-up of each pipe
+			p.streams[i].writer = io[1+i]
 		}
 	}
 	return io, nil
@@ -267,6 +271,10 @@ const terminalRest = 256 << 10
 
 // closePipe stops reading a stream; the output read so far stays in the ring.
 func (s *server) closePipe(st *stream) {
+	if st.writer >= 0 {
+		unix.Close(st.writer)
+		st.writer = -1
+	}
 	switch {
 	case st.pipe < 0:
 		return

@@ -68,7 +68,7 @@ func (k *keeper) adoptBoxes() error {
 		case slices.ContainsFunc(lacks, func(lack error) bool { return errors.Is(err, lack) }):
 			return fmt.Errorf("box %s: %w", key, err) // the next keeper may have the resources
 		case err != nil:
-			k.cfg.Log.Printf("DAMAGED RECORD: %v: nobody touches that box any more; end it, then remove its directory", err)
+			k.cfg.Log.Printf("DAMAGED RECORD: %v: the box is left alone; end it, then remove its directory", err)
 			k.damaged[key] = true
 			alive[key] = true
 			continue
@@ -100,7 +100,7 @@ func (k *keeper) adoptBoxes() error {
 // readRecord reads the record of a box and opens a pidfd of its PID 1. ErrNotExist: its start was
 // interrupted before PID 1 had its Setup, without which PID 1 exits. ESRCH: it is dead.
 func (k *keeper) readRecord(key string) (*record, int, error) {
-	if !validKey(key) {
+	if !isolation.ValidKey(key) {
 		return nil, -1, fmt.Errorf("%q is not a box", key)
 	}
 	r, err := k.records.Read(key)
@@ -126,7 +126,7 @@ func (k *keeper) register(r *record, pidfd int) error {
 	if r.Group != "" {
 		var err error
 		if b.groups, err = k.groups.find(k, r); err != nil {
-			k.cfg.Log.Printf("box %s goes on, and its limits cannot be changed: %v", r.Key, err)
+			k.cfg.Log.Printf("cannot change the limits of box %s any more; it keeps running: %v", r.Key, err)
 		}
 	}
 	k.boxes[r.Key] = b // no lock: nobody else uses the keeper yet
@@ -138,7 +138,7 @@ func (k *keeper) register(r *record, pidfd int) error {
 func (k *keeper) removeDead(key string, r *record) {
 	if k.cfg.Group != "" {
 		if _, err := k.groups.open(k); err != nil {
-			k.cfg.Log.Printf("what is left of box %s: %v", key, err)
+			k.cfg.Log.Printf("cannot clean up after box %s: %v", key, err)
 		}
 	}
 	if r != nil && r.Scope {
@@ -148,7 +148,7 @@ func (k *keeper) removeDead(key string, r *record) {
 		}
 	}
 	k.removeRecord(key)
-	k.cfg.Log.Printf("box %s is dead: what was left of it is removed", key)
+	k.cfg.Log.Printf("cleaned up after box %s, which has ended", key)
 }
 
 // living lists the keys of the boxes that boxd can adopt.

@@ -66,7 +66,7 @@ func anchor(log *log.Logger) error {
 		return err
 	}
 	if len(missing) > 0 {
-		log.Printf("%s has no controller %s: these limits cannot be enforced", group, strings.Join(missing, ", "))
+		log.Printf("cannot enforce all limits: %s has no controller %s", group, strings.Join(missing, ", "))
 	}
 	<-stop
 	return nil

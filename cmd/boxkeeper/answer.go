@@ -61,7 +61,7 @@ func (k *keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply
 	case *isolation.LookHost:
 		return k.answerLookHost(), nil
 	case *isolation.CheckHost:
-		return &isolation.Checked{Checks: k.checks()}, nil
+		return &isolation.Checked{Checks: k.checks()}, nil //nolint:contextcheck // what takes its time bounds itself
 	}
 	return k.handleNetwork(req)
 }
@@ -128,7 +128,7 @@ func refuse(req isolation.KeeperRequest) error {
 	default:
 		return nil
 	}
-	if !validKey(key) {
+	if !isolation.ValidKey(key) {
 		return fmt.Errorf("key of a box: %w", unix.EINVAL)
 	}
 	return nil
@@ -139,7 +139,7 @@ func refuse(req isolation.KeeperRequest) error {
 func (k *keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uint32, req *isolation.Launch) {
 	l := k.launch(ctx, &req.Spec)
 	if l.failed != nil {
-		k.cfg.Log.Printf("box %s: %v", req.Spec.Key, l.failed)
+		k.cfg.Log.Printf("cannot start box %s: %v", req.Spec.Key, l.failed)
 		_ = conn.Send(isolation.EncodeKeeperReply(number, l.failed))
 		return
 	}
@@ -155,7 +155,7 @@ func (k *keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uin
 		return
 	}
 	if err := k.end(&isolation.EndBox{Key: req.Spec.Key, RemoveWork: !req.Spec.Resume}); err != nil {
-		k.cfg.Log.Printf("box %s, which nobody has: %v", req.Spec.Key, err)
+		k.cfg.Log.Printf("cannot end box %s, whose boxd is gone: %v", req.Spec.Key, err)
 	}
 }
 

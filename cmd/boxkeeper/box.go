@@ -88,7 +88,7 @@ func (k *keeper) endAll() {
 	for _, b := range boxes {
 		all.Go(func() {
 			if err := b.kill(); err != nil {
-				k.cfg.Log.Print(err)
+				k.cfg.Log.Printf("cannot end a box: %v", err)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func (k *keeper) watch(key string, b *box) {
 // removeRecord removes the record by which the next keeper would find a box.
 func (k *keeper) removeRecord(key string) {
 	if err := k.records.Remove(key); err != nil {
-		k.cfg.Log.Printf("directory of box %s: %v", key, err)
+		k.cfg.Log.Printf("cannot remove the record of box %s: %v", key, err)
 	}
 }
 

@@ -93,7 +93,7 @@ type field struct {
 func (r *record) fields() []field {
 	l := &r.Limits
 	list := []field{
-		text("key", &r.Key, validKey),
+		text("key", &r.Key, isolation.ValidKey),
 		number("pid", &r.PID, 1<<31-1),
 		number("start", &r.Start, 1<<64-1),
 		text("boot", &r.Boot, func(s string) bool { return s != "" && !strings.ContainsAny(s, "\n\x00") }),
@@ -153,9 +153,4 @@ func number[T ~int | ~uint8 | ~uint32 | ~uint64](name string, p *T, most uint64)
 		*p = T(n)
 		return err == nil && n <= most && strconv.FormatUint(n, 10) == s
 	}}
-}
-
-// validKey reports whether a name can be the key of a box.
-func validKey(s string) bool {
-	return len(s) == isolation.KeyLen && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }

@@ -219,7 +219,7 @@ func (l *launching) dropPreforked() {
 	default:
 		fdpass.CloseAll([]int{l.preforked.control, l.preforked.pidfd})
 		if err := l.box.kill(); err != nil {
-			l.k.cfg.Log.Print(err)
+			l.k.cfg.Log.Printf("cannot end box %s: %v", l.spec.Key, err)
 		}
 	}
 }
@@ -274,7 +274,7 @@ func (l *launching) makeWorkspace() (string, error) {
 	// Nothing is in it yet: PID 1 attaches it, and no program runs before the start is over.
 	l.undo = append(l.undo, func() {
 		if err := l.k.work.Remove(l.spec.Key); err != nil {
-			l.k.cfg.Log.Printf("workspace %s: %v", l.spec.Key, err)
+			l.k.cfg.Log.Printf("cannot remove workspace %s: %v", l.spec.Key, err)
 		}
 	})
 	return "", nil
@@ -366,7 +366,7 @@ func (l *launching) sendSetup() (string, error) {
 	}
 	files = append(files, l.socket)
 	if err := pin(l.preforked.ids.Base, &l.spec.View, l.preforked.pid); err != nil {
-		l.k.cfg.Log.Printf("box %s counts all processors: %v", l.spec.Key, err)
+		l.k.cfg.Log.Printf("cannot pin box %s to its processors: %v", l.spec.Key, err)
 	}
 	req := isolation.BoxRequest{Setup: &isolation.Setup{
 		View:      view(&l.spec.View),

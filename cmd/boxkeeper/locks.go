@@ -143,7 +143,7 @@ func (k *keeper) endLockHoarders(ctx context.Context, most uint64) (c lockCount)
 		k.mu.Lock()
 		k.hoarders.add(h.key)
 		k.mu.Unlock()
-		k.cfg.Log.Printf("box %s is ended: its programs hold more than %d file locks (limits.file_locks)", h.key, most)
+		k.cfg.Log.Printf("ended box %s: its programs hold more than %d file locks (limits.file_locks)", h.key, most)
 		h.box.signalKill() // watch releases it
 	}
 	return c

@@ -132,7 +132,7 @@ func (n *preforkPool) prefork(k *keeper) bool {
 	e, err := k.beginClone()
 	if err != nil {
 		if !errors.Is(err, unix.EUSERS) { // EUSERS: all id ranges are in use, which is no fault
-			k.cfg.Log.Printf("no box ahead of need: %v", err)
+			k.cfg.Log.Printf("cannot prefork a box: %v", err)
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -194,6 +194,7 @@ type pendingClone struct {
 	group int
 	share bool
 	clone *zygote.Cloning
+	again bool // it has been asked for once more
 }
 
 // requestPrefork asks the zygote of an image for a PID 1 with an id range, which it takes over.
@@ -220,14 +221,15 @@ func (c *pendingClone) await() (*preforkedBox, error) {
 	if err != nil {
 		unix.Close(c.e.control)
 	}
-	if errors.Is(err, zygote.ErrGone) && !c.clone.Fresh {
-		// The zygote has died since it was last used. A PID 1 that it may have cloned exits when
-		// its socket is closed.
+	if errors.Is(err, zygote.ErrGone) && !c.again {
+		// The zygote has died since it was last used, or in the middle of it. A PID 1 that it may have cloned exits
+		// when its socket is closed.
 		again, err := c.k.requestPrefork(c.image, c.e.ids, c.group, c.share)
 		if err != nil {
 			return nil, err
 		}
 		*c = *again
+		c.again = true
 		return c.await()
 	}
 	if err != nil {

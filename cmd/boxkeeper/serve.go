@@ -104,7 +104,7 @@ func (k *keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
 		for {
 			fd, err := k.listener.Accept()
 			if err != nil && !errors.Is(err, os.ErrClosed) {
-				k.cfg.Log.Printf("accept: %v", err)
+				k.cfg.Log.Printf("cannot accept connections: %v", err)
 				select { // out of descriptors now, maybe not later
 				case <-time.After(acceptAgain):
 					continue
@@ -116,7 +116,7 @@ func (k *keeper) accept() (conns <-chan *fdpass.Conn, stop func()) {
 			}
 			conn, err := k.admit(fd)
 			if err != nil {
-				k.cfg.Log.Printf("connection refused: %v", err)
+				k.cfg.Log.Printf("refused a connection: %v", err)
 				continue
 			}
 			select {
@@ -159,11 +159,12 @@ func (k *keeper) converse(ctx context.Context, conn *fdpass.Conn) (number uint32
 	defer cancel()
 	var requests sync.WaitGroup
 	defer requests.Wait()
+	slots, large := make(chan struct{}, maxRequests), make(chan struct{}, 1)
 	for {
-		number, req, err := receive(conn)
+		number, req, size, err := receive(conn)
 		if err != nil {
 			if !errors.Is(err, io.EOF) && ctx.Err() == nil {
-				k.cfg.Log.Printf("connection to boxd: %v", err)
+				k.cfg.Log.Printf("the connection to boxd failed: %v", err)
 			}
 			conn.Close() // so that no answer blocks on a boxd that has stopped
 			cancel()
@@ -173,16 +174,31 @@ func (k *keeper) converse(ctx context.Context, conn *fdpass.Conn) (number uint32
 		case *isolation.Leave, *isolation.Quit:
 			return number, req
 		}
-		requests.Go(func() { k.answer(wanted, conn, number, req) })
+		slot := slots
+		if size > fdpass.MaxInline {
+			slot = large
+		}
+		slot <- struct{}{}
+		requests.Go(func() {
+			defer func() { <-slot }()
+			k.answer(wanted, conn, number, req)
+		})
 	}
 }
 
-// receive waits for the next request of boxd.
-func receive(conn *fdpass.Conn) (number uint32, req isolation.KeeperRequest, err error) {
+// maxRequests is how many requests are handled at the same time, and one more that is longer than
+// fdpass.MaxInline; what comes after waits in the socket. Each takes a goroutine and a thread
+// while it waits for the kernel, so that a boxd that has gone astray could otherwise take all
+// threads and memory of root.
+const maxRequests = 256
+
+// receive waits for the next request of boxd, and returns it with its size in bytes.
+func receive(conn *fdpass.Conn) (number uint32, req isolation.KeeperRequest, size int, err error) {
 	body, files, err := conn.Recv(false)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, 0, err
 	}
 	fdpass.CloseAll(files) // no request has descriptors
-	return isolation.DecodeKeeperRequest(body)
+	number, req, err = isolation.DecodeKeeperRequest(body)
+	return number, req, len(body), err
 }

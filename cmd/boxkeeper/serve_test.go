@@ -3,12 +3,66 @@
 package main
 
 import (
+	"bytes"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 )
+
+// A boxd that asks for more than can be done at once waits: the keeper does not grow with what it is asked.
+func TestRequestsOfAnErringBoxdWait(t *testing.T) { //nolint:paralleltest // it counts goroutines of the process
+	const asked = maxRequests + 40
+	k := &keeper{boxes: map[string]*box{}}
+	own, far, err := fdpass.Pair(fdpass.MaxInline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	boxd, err := fdpass.FromFD(far, fdpass.MaxInline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.converse(t.Context(), own)
+		own.Close()
+	}()
+	k.mu.Lock() // nothing is answered until it is unlocked
+	for number := range uint32(asked) {
+		if err := boxd.Send(isolation.EncodeKeeperRequest(number, &isolation.ListBoxes{})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answering := func() int {
+		stacks := make([]byte, 4<<20)
+		return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(".(*keeper).answer("))
+	}
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	most := 0
+	for end := time.Now().Add(10 * time.Second); most < maxRequests && time.Now().Before(end); <-look.C {
+		most = answering()
+	}
+	for range 5 { // for more to begin, which must not
+		<-look.C
+	}
+	if most = max(most, answering()); most != maxRequests {
+		t.Errorf("%d of %d requests are handled at once, want %d", most, asked, maxRequests)
+	}
+	k.mu.Unlock()
+	for range asked {
+		if _, _, err := boxd.Recv(false); err != nil {
+			t.Fatalf("a request that waited has no answer: %v", err)
+		}
+	}
+	boxd.Close()
+	<-done
+}
 
 func TestKeysThatCannotBeAreRefused(t *testing.T) {
 	t.Parallel()

@@ -146,6 +146,8 @@ type Daemon struct {
 	log string
 	ids idRange
 
+	canary  canary
+	foreign []string // what there was of boxes with its ids before it: of a test that was killed
 	manager *Manager // nil: there is none
 }
 
@@ -210,16 +212,22 @@ func StartWith(t testing.TB, configuration ...string) *Daemon {
 		t.Fatal(err)
 	}
 	d.Client = client.New(d.Socket)
+	d.canary, d.foreign = setCanary(t, dir), d.remains()
 	d.Restart()
 	t.Cleanup(func() {
 		if kept {
 			d.removeAll()
 		}
 		d.Close()
+		inOrder := d.cmd != nil && d.manager == nil && strings.Contains(text, "on_stop = \"end\"") // otherwise boxes wait for the next boxd
 		d.Stop()
 		d.manager.close()
+		d.unharmed(inOrder)
+		if _, report, found := strings.Cut(d.Log(), "WARNING: DATA RACE"); found {
+			t.Errorf("boxd has a data race:\n%s", report[:min(len(report), 4000)])
+		}
 		if t.Failed() {
-			t.Logf("log of boxd:\n%s", d.Log())
+			t.Logf(LogOfBoxd+"\n%s", d.Log())
 		}
 	})
 	return d
@@ -266,7 +274,7 @@ func (d *Daemon) Restart() {
 	}
 	d.cmd = cmd
 	Eventually(d.t, "boxd is ready", func() bool {
-		err := d.Ready(d.t.Context())
+		err := d.Ready(context.WithoutCancel(d.t.Context())) // which has ended where the test cleans up
 		if e, ok := errors.AsType[*client.Error](err); err == nil || ok && strings.Contains(e.Detail, "accepts no new boxes") {
 			return true
 		}

@@ -12,6 +12,9 @@ import (
 // sure that the test runs on one; see test/run.
 const groundVariable = "BOXD_TEST_GROUND"
 
+// LogOfBoxd begins the log of a daemon behind what a failed test has said itself.
+const LogOfBoxd = "log of boxd:"
+
 // LeftTo begins the message of a test that is left to another machine.
 const LeftTo = "left to another ground, for it needs "
 

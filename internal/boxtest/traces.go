@@ -22,7 +22,7 @@ type Traces struct {
 	Namespace []string // mount, network, pid and user namespaces of those processes, of boxd and of its helpers
 	Groups    []string // cgroups below that of the daemon
 	Files     []string // below the daemon's state directory
-	OpenFiles int      // of boxd and its keeper, without IDMaps
+	OpenFiles []string // of boxd and its keeper, without IDMaps
 	IDMaps    int      // user namespaces that the keeper caches for mounts of the same owner
 }
 
@@ -77,7 +77,7 @@ func (d *Daemon) Look() Traces {
 			if strings.HasPrefix(link, "user:") {
 				tr.IDMaps++
 			} else {
-				tr.OpenFiles++
+				tr.OpenFiles = append(tr.OpenFiles, strconv.Itoa(pid)+" "+link)
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func (d *Daemon) NothingLeft(before Traces) {
 		d.Close() // idle connections are descriptors of boxd
 		now := d.Look()
 		if len(now.Processes) <= len(before.Processes) && now.Mounts <= before.Mounts && len(now.Namespace) <= len(before.Namespace) &&
-			len(now.Files) <= len(before.Files) && len(now.Groups) <= len(before.Groups) && now.OpenFiles <= before.OpenFiles && now.IDMaps <= max(before.IDMaps, keptIDMaps) {
+			len(now.Files) <= len(before.Files) && len(now.Groups) <= len(before.Groups) && len(now.OpenFiles) <= len(before.OpenFiles) && now.IDMaps <= max(before.IDMaps, keptIDMaps) {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -44,7 +45,7 @@ var (
 )
 
 // wrong says what of a message is not in the form that all have, "" if it is.
-func wrong(call, text string, whole bool) string {
+func wrong(phrases []string, call, text string, whole bool) string {
 	switch {
 	case strings.Contains(text, "allowed is"):
 		return `"allowed is"`
@@ -57,12 +58,37 @@ func wrong(call, text string, whole bool) string {
 	case call == "WithHint" && strings.Contains(text, "\n"):
 		return "a hint of two lines"
 	}
+	for _, phrase := range phrases {
+		if strings.Contains(" "+strings.ToLower(text)+" ", " "+strings.TrimSpace(phrase)+" ") {
+			return "it says " + phrase
+		}
+	}
 	return ""
+}
+
+// unclear are the phrases that texts for people do not use.
+func unclear(t *testing.T) (phrases []string) {
+	t.Helper()
+	data, err := os.ReadFile("../../docs/testdata/unclear-words.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSuffix(line, "\n"); !strings.HasPrefix(line, "#") {
+			phrases = append(phrases, line)
+		}
+	}
+	if len(phrases) < 20 {
+		t.Fatalf("only %d phrases", len(phrases))
+	}
+	return phrases
 }
 
 func TestMessagesThatAreNotInTheForm(t *testing.T) {
 	t.Parallel()
+	phrases := unclear(t)
 	for _, tc := range []struct{ call, text, want string }{
+		{"Errorf", "for so long there was no room", "it says so long"},
 		{"Field", "left out: only operators see that", `does not read after "must be"`},
 		{"Field", "nothing without code", `does not read after "must be"`},
 		{"Field", "none: there is no quota", `does not read after "must be"`},
@@ -74,7 +100,7 @@ func TestMessagesThatAreNotInTheForm(t *testing.T) {
 		{"WithHint", "try again. It may work", "a hint of two sentences"},
 		{"WithHint", "list boxes: boxctl ls", ""},
 	} {
-		if got := wrong(tc.call, tc.text, true); got != tc.want {
+		if got := wrong(phrases, tc.call, tc.text, true); got != tc.want {
 			t.Errorf("%s %q: %q, want %q", tc.call, tc.text, got, tc.want)
 		}
 	}
@@ -83,8 +109,9 @@ func TestMessagesThatAreNotInTheForm(t *testing.T) {
 // Every refusal, hint and error of the server side that stands in the source.
 func TestMessagesOfTheSourceHaveOneForm(t *testing.T) {
 	t.Parallel()
-	var fields, hints int
-	for _, top := range []string{"supervisor", "relay", "isolation", "cgroup", "skills", "systemd", "internal", "cmd/boxd"} {
+	var fields, hints, keys int
+	phrases := unclear(t)
+	for _, top := range []string{"supervisor", "relay", "isolation", "cgroup", "skills", "systemd", "internal", "cmd"} {
 		root := filepath.Join("..", "..", filepath.FromSlash(top))
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "actionrpc") { // whose texts are LangBot's
@@ -98,6 +125,14 @@ func TestMessagesOfTheSourceHaveOneForm(t *testing.T) {
 			ast.Inspect(file, func(n ast.Node) bool {
 				call, ok := n.(*ast.CallExpr)
 				if !ok || len(call.Args) == 0 {
+					return true
+				}
+				if bad, ok := call.Fun.(*ast.Ident); ok && bad.Name == "bad" && len(call.Args) == 3 { // a key of box.toml, its value and what is allowed
+					keys++
+					text, whole := leading(call.Args[2])
+					if why := wrong(phrases, "Field", text, whole); why != "" {
+						t.Errorf("%s: %q: %s", set.Position(call.Pos()), text, why)
+					}
 					return true
 				}
 				f, ok := call.Fun.(*ast.SelectorExpr)
@@ -118,7 +153,7 @@ func TestMessagesOfTheSourceHaveOneForm(t *testing.T) {
 					return true
 				}
 				text, whole := leading(arg)
-				if why := wrong(f.Sel.Name, text, whole); why != "" {
+				if why := wrong(phrases, f.Sel.Name, text, whole); why != "" {
 					t.Errorf("%s: %q: %s", set.Position(call.Pos()), text, why)
 				}
 				return true
@@ -129,7 +164,7 @@ func TestMessagesOfTheSourceHaveOneForm(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if fields < 200 || hints < 150 {
-		t.Errorf("only %d refused fields and %d hints were found", fields, hints)
+	if fields < 200 || hints < 150 || keys < 50 {
+		t.Errorf("only %d refused fields, %d hints and %d keys of box.toml were found", fields, hints, keys)
 	}
 }

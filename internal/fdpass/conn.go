@@ -15,17 +15,49 @@ import (
 
 // Conn is one end of a connection, driven by the Go poller. One goroutine may receive while any
 // number send.
+//
+// The poller does not know the socket itself: it always asks for room to write as well, and would be
+// woken whenever the peer takes a message. It knows an epoll instance that has the socket for input.
 type Conn struct {
 	// Patience is how long Send waits for a peer that does not receive; 0 is without limit. Set
 	// it before the first Send.
 	Patience time.Duration
 
-	file *os.File
-	raw  syscall.RawConn
+	fd int    // the socket, until Close
+	in *input // of who receives
 
 	sendMu sync.Mutex // serializes senders; a message is one system call, so it guards no field
 
-	recv *Buffer
+	size int     // of the bodies that it receives
+	recv *Buffer // of Recv, from its first call on
+}
+
+// input waits for input of one descriptor.
+type input struct {
+	file *os.File // an epoll instance
+	raw  syscall.RawConn
+}
+
+// newInput waits for input of fd.
+func newInput(fd int) (*input, error) {
+	set, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if err = unix.SetNonblock(set, true); err == nil { // or the poller does not take it
+		err = unix.EpollCtl(set, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	}
+	if err != nil {
+		unix.Close(set)
+		return nil, os.NewSyscallError("epoll_ctl", err)
+	}
+	f := os.NewFile(uintptr(set), "fdpass")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &input{file: f, raw: raw}, nil
 }
 
 // Pair returns two connected ends: a Conn for this process, which receives bodies of up to size
@@ -52,14 +84,19 @@ func FromFD(fd, size int) (*Conn, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	f := os.NewFile(uintptr(fd), "fdpass")
-	raw, err := f.SyscallConn()
+	in, err := newInput(fd)
 	if err != nil {
-		f.Close()
+		unix.Close(fd)
 		return nil, err
 	}
-	return &Conn{file: f, raw: raw, recv: NewBuffer(size)}, nil
+	return &Conn{fd: fd, in: in, size: size}, nil
 }
+
+// How often a sender looks whether there is room again. Messages are short and few: there is, unless the peer hangs.
+const (
+	firstLook = time.Millisecond
+	lastLook  = 20 * time.Millisecond
+)
 
 // Send sends one message. While the peer's queue is full it waits, and returns
 // os.ErrDeadlineExceeded if that takes longer than Patience.
@@ -67,23 +104,35 @@ func (c *Conn) Send(body []byte, files ...int) error {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
 	var serr error
-	waits := false
-	err := c.raw.Write(func(fd uintptr) bool {
-		serr = Send(int(fd), body, files...)
-		full := errors.Is(serr, unix.EAGAIN)
-		if full && !waits && c.Patience > 0 {
-			waits = true
-			_ = c.file.SetWriteDeadline(time.Now().Add(c.Patience))
+	look, since := firstLook, time.Time{}
+	for {
+		err := c.in.raw.Write(func(uintptr) bool {
+			serr = Send(c.fd, body, files...)
+			if !errors.Is(serr, unix.EAGAIN) {
+				return true
+			}
+			_ = c.in.file.SetWriteDeadline(time.Now().Add(look)) // nobody tells of room
+			return false
+		})
+		if err == nil {
+			if !since.IsZero() {
+				_ = c.in.file.SetWriteDeadline(time.Time{})
+			}
+			return serr
 		}
-		return !full
-	})
-	if waits {
-		_ = c.file.SetWriteDeadline(time.Time{})
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return os.ErrClosed
+		}
+		_ = c.in.file.SetWriteDeadline(time.Time{})
+		now := time.Now()
+		if since.IsZero() {
+			since = now
+		}
+		if c.Patience > 0 && now.Sub(since) >= c.Patience {
+			return err
+		}
+		look = min(2*look, lastLook)
 	}
-	if err != nil {
-		return ended(err)
-	}
-	return serr
 }
 
 // ended says why the poller does not wait: the deadline has passed, or the file is closed.
@@ -95,11 +144,14 @@ func ended(err error) error {
 }
 
 // Recv receives the next message; see the function Recv for what it returns and who owns it. Only
-// one goroutine may call it.
+// one goroutine may call it, and not together with Receive.
 func (c *Conn) Recv(inlineOnly bool) (body []byte, files []int, err error) {
+	if c.recv == nil {
+		c.recv = NewBuffer(c.size)
+	}
 	var rerr error
-	err = c.raw.Read(func(fd uintptr) bool {
-		body, files, rerr = Recv(int(fd), c.recv, inlineOnly)
+	err = c.in.raw.Read(func(uintptr) bool {
+		body, files, rerr = Recv(c.fd, c.recv, inlineOnly)
 		return !errors.Is(rerr, unix.EAGAIN)
 	})
 	if err != nil {
@@ -110,10 +162,10 @@ func (c *Conn) Recv(inlineOnly bool) (body []byte, files []int, err error) {
 
 // RecvContext is Recv that also ends when ctx does; the connection stays usable.
 func (c *Conn) RecvContext(ctx context.Context, inlineOnly bool) (body []byte, files []int, err error) {
-	if err := c.file.SetReadDeadline(time.Time{}); err != nil {
+	if err := c.in.file.SetReadDeadline(time.Time{}); err != nil {
 		return nil, nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.file.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = c.in.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	body, files, err = c.Recv(inlineOnly)
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
@@ -122,21 +174,59 @@ func (c *Conn) RecvContext(ctx context.Context, inlineOnly bool) (body []byte, f
 	return body, files, err
 }
 
+// Handler is given what the function Recv returns, but no EAGAIN; the body is valid until it returns. It must not close
+// the connection: see Shutdown.
+type Handler func(body []byte, files []int, err error) (again bool)
+
+// Receive gives message after message to handle until that has had enough, or the connection is closed. Only one goroutine
+// may call it. It takes a buffer while there are messages, since thousands of boxes are silent most of the time.
+func (c *Conn) Receive(inlineOnly bool, buffers *Buffers, handle Handler) {
+	_ = c.in.raw.Read(func(uintptr) bool { // an error: it was closed
+		b := buffers.take()
+		defer buffers.pool.Put(b)
+		return c.handle(inlineOnly, b, handle)
+	})
+}
+
+// handle gives on what has come; over says that handle has had enough.
+func (c *Conn) handle(inlineOnly bool, b *Buffer, handle Handler) (over bool) {
+	for {
+		body, files, err := Recv(c.fd, b, inlineOnly)
+		if errors.Is(err, unix.EAGAIN) {
+			return false
+		}
+		if !handle(body, files, err) {
+			return true
+		}
+	}
+}
+
 // Take returns the bare descriptor and ends the Conn: the socket can be passed to another process
 // without this one reading from it again.
 func (c *Conn) Take() (int, error) {
 	var dup int
 	var derr error
-	if err := c.raw.Control(func(fd uintptr) {
-		dup, derr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3)
+	if err := c.in.raw.Control(func(uintptr) {
+		dup, derr = unix.FcntlInt(uintptr(c.fd), unix.F_DUPFD_CLOEXEC, 3)
 	}); err != nil {
 		return -1, err
 	}
 	if derr != nil {
 		return -1, os.NewSyscallError("fcntl", derr)
 	}
-	return dup, c.file.Close()
+	return dup, c.Close()
 }
 
-// Close ends the connection and wakes a Recv that waits on it.
-func (c *Conn) Close() error { return c.file.Close() }
+// Shutdown ends the connection for both ends; whoever receives finds its end. Close must follow.
+func (c *Conn) Shutdown() {
+	_ = c.in.raw.Control(func(uintptr) { _ = unix.Shutdown(c.fd, unix.SHUT_RDWR) }) // of a closed one nothing
+}
+
+// Close ends the connection and wakes whoever waits on it. It waits for a Handler that is at work.
+func (c *Conn) Close() error {
+	err := c.in.file.Close() // waits until nobody uses the socket
+	if err == nil {
+		err = unix.Close(c.fd)
+	}
+	return err
+}

@@ -10,6 +10,7 @@ package fdpass
 import (
 	"errors"
 	"io"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -94,6 +95,18 @@ func NewBuffer(size int) *Buffer {
 		data: make([]byte, 1+min(size, MaxInline)),
 		oob:  make([]byte, unix.CmsgSpace(maxFiles*4)),
 	}
+}
+
+// Buffers are those of many connections, of which few receive at a time.
+type Buffers struct{ pool sync.Pool }
+
+// NewBuffers returns buffers for bodies of up to size bytes.
+func NewBuffers(size int) *Buffers {
+	return &Buffers{sync.Pool{New: func() any { return NewBuffer(size) }}}
+}
+
+func (b *Buffers) take() *Buffer {
+	return b.pool.Get().(*Buffer) //nolint:forcetypeassert // nothing else is in there
 }
 
 // Recv receives one message. The body is valid until the next Recv with the same buffer; the

@@ -10,7 +10,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -232,5 +234,53 @@ func TestASocketIsFoundByItsName(t *testing.T) {
 	}
 	if _, err := fdpass.Dial(at, "s"); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("when nobody listens any more: %v", err)
+	}
+}
+
+// TestSilentConnectionsHoldNoBuffer counts what connections take that wait for a message: thousands of boxes do.
+func TestSilentConnectionsHoldNoBuffer(t *testing.T) {
+	const conns, size, most = 200, 4 << 10, 3 << 10
+	buffers := fdpass.NewBuffers(size)
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	var all sync.WaitGroup
+	var open []*fdpass.Conn
+	var theirs []int
+	before := heap()
+	for range conns {
+		c, far, err := fdpass.Pair(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open, theirs = append(open, c), append(theirs, far)
+		first := make(chan string, 1)
+		all.Go(func() {
+			c.Receive(true, buffers, func(body []byte, _ []int, err error) bool {
+				if err == nil {
+					first <- string(body)
+				}
+				return err == nil
+			})
+		})
+		if err := fdpass.Send(far, []byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-first; got != "hello" {
+			t.Fatalf("received %q", got)
+		}
+	}
+	each := (heap() - min(before, heap())) / conns
+	for i, c := range open {
+		unix.Close(theirs[i])
+		c.Close()
+	}
+	all.Wait()
+	if t.Logf("%d bytes for each connection", each); each > most {
+		t.Errorf("%d bytes for each connection, more than %d", each, most)
 	}
 }

@@ -53,7 +53,7 @@ func (k *Keeper) Adopt(ctx context.Context, key string) (*Box, *Adopted, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := newBox(launched, control, pidfd)
+	b, err := newBox(launched, control, pidfd, k.recv)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -22,11 +22,13 @@ var ErrBoxLost = errors.New("the box is gone")
 // Box is a living box. Messages of PID 1 are checked as if a program of the box had sent them.
 type Box struct {
 	isolation.Launched
-	conn  *fdpass.Conn
-	pidfd *os.File
-	ready chan error    // receives the outcome of the set-up, or is closed with the connection
-	done  chan struct{} // closed when the connection to PID 1 has ended
-	quiet chan struct{} // receives a value when kept has become false
+	conn   *fdpass.Conn
+	recv   *fdpass.Buffers
+	pidfd  *os.File
+	broken bool          // a message was malformed, or the last; belongs to who handles messages
+	ready  chan error    // receives the outcome of the set-up, or is closed with the connection
+	done   chan struct{} // closed when the connection to PID 1 has ended
+	quiet  chan struct{} // receives a value when kept has become false
 
 	freezing   sync.Mutex  // held during a Freeze or a Ping
 	frozen     chan error  // receives the answer
@@ -49,7 +51,7 @@ type Box struct {
 }
 
 // newBox takes the descriptors over.
-func newBox(l isolation.Launched, control, pidfd int) (*Box, error) {
+func newBox(l isolation.Launched, control, pidfd int, recv *fdpass.Buffers) (*Box, error) {
 	file := os.NewFile(uintptr(pidfd), "pidfd")
 	conn, err := fdpass.FromFD(control, isolation.MaxBoxReply)
 	if err != nil {
@@ -57,7 +59,7 @@ func newBox(l isolation.Launched, control, pidfd int) (*Box, error) {
 		return nil, err
 	}
 	conn.Patience = sendPatience
-	b := &Box{Launched: l, conn: conn, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), frozen: make(chan error, 1), adopted: make(chan isolation.Adopted, 1), programs: map[uint32]*Program{}, version: isolation.BoxVersion}
+	b := &Box{Launched: l, conn: conn, recv: recv, pidfd: file, ready: make(chan error, 1), done: make(chan struct{}), quiet: make(chan struct{}, 1), frozen: make(chan error, 1), adopted: make(chan isolation.Adopted, 1), programs: map[uint32]*Program{}, version: isolation.BoxVersion}
 	go b.receive()
 	return b, nil
 }
@@ -190,30 +192,14 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 func (b *Box) send(req *isolation.BoxRequest, fds ...int) error {
 	err := b.conn.Send(req.Encode(), fds...)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		b.conn.Close()
+		b.conn.Shutdown() // not Close: this may be on behalf of a message that is being handled
 	}
 	return err
 }
 
 // receive handles PID 1's messages until the connection ends or a message is malformed.
 func (b *Box) receive() {
-	for {
-		body, files, err := b.conn.Recv(true)
-		var reply *isolation.BoxReply
-		noRoom := errors.Is(err, fdpass.ErrNoRoom)
-		if err == nil || noRoom {
-			reply, err = isolation.DecodeBoxReply(body)
-		}
-		if err == nil && noRoom {
-			err = b.miss(reply)
-		} else if err == nil {
-			err = b.deliver(reply, files)
-		}
-		if err != nil {
-			fdpass.CloseAll(files)
-			break
-		}
-	}
+	b.conn.Receive(true, b.recv, b.handle)
 	b.conn.Close()
 	b.mu.Lock()
 	b.gone = true
@@ -225,6 +211,30 @@ func (b *Box) receive() {
 	for _, p := range lost {
 		p.end(nil, ErrBoxLost)
 	}
+}
+
+// handle handles one message of PID 1. It says no more to the connection after one that is malformed, or none.
+func (b *Box) handle(body []byte, files []int, err error) (again bool) {
+	if b.broken {
+		fdpass.CloseAll(files)
+		return false
+	}
+	var reply *isolation.BoxReply
+	noRoom := errors.Is(err, fdpass.ErrNoRoom)
+	if err == nil || noRoom {
+		reply, err = isolation.DecodeBoxReply(body)
+	}
+	if err == nil && noRoom {
+		err = b.miss(reply)
+	} else if err == nil {
+		err = b.deliver(reply, files)
+	}
+	if err != nil {
+		fdpass.CloseAll(files)
+		b.broken = true
+		b.conn.Shutdown() // so that receive finds the end, whoever has had this message
+	}
+	return err == nil
 }
 
 // miss handles a message for whose files this process had no descriptors left: its program is of

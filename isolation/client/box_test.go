@@ -39,7 +39,7 @@ func standin(t *testing.T) (*Box, *pid1) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := newBox(isolation.Launched{PID: 42}, fd, null)
+	box, err := newBox(isolation.Launched{PID: 42}, fd, null, fdpass.NewBuffers(isolation.MaxBoxReply))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,9 +40,10 @@ type KeeperConfig struct {
 // that one is dead; the boxes keep running meanwhile.
 type Keeper struct {
 	cfg   KeeperConfig
-	stop  func()        // ends the attempts to connect
-	done  chan struct{} // closed when no other keeper will be connected to
-	child *child        // used by connect only
+	stop  func()          // ends the attempts to connect
+	done  chan struct{}   // closed when no other keeper will be connected to
+	child *child          // used by connect only
+	recv  *fdpass.Buffers // of all boxes
 
 	mu      sync.Mutex    // guards the fields below
 	link    *link         // nil: not connected at present
@@ -62,7 +63,7 @@ const (
 // StartKeeper connects to the running keeper, or else starts one, which then lives on without
 // this process.
 func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
-	k := &Keeper{cfg: cfg, done: make(chan struct{}), linked: make(chan struct{})}
+	k := &Keeper{cfg: cfg, recv: fdpass.NewBuffers(isolation.MaxBoxReply), done: make(chan struct{}), linked: make(chan struct{})}
 	l, err := k.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -326,7 +327,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	var box *Box
 	err = error(&isolation.StepError{Step: isolation.StepSetup, Item: "descriptors", Errno: unix.EMFILE})
 	if len(a.files) == 2 {
-		box, err = newBox(*launched, a.files[0], a.files[1])
+		box, err = newBox(*launched, a.files[0], a.files[1], k.recv)
 	} else {
 		fdpass.CloseAll(a.files) // ErrNoRoom, see receive
 	}

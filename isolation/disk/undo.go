@@ -30,11 +30,11 @@ func (h *HostQuotas) undo(ctx context.Context, t *Tree, e *entry) error {
 		// Symbolic links and special files keep the id they were created with, and an owner can
 		// move other files into the project. It limits nothing any more, and no directory gets it
 		// as long as something has it.
-		h.log.Printf("quota of %s, project %d: taken away, though %d files have the number still", e.path, e.id, rest.Usage.Inodes)
+		h.log.Printf("removed the quota of %s, but %[3]d files still have its project id %[2]d", e.path, e.id, rest.Usage.Inodes)
 		err = nil
 	}
 	if err != nil {
-		h.log.Printf("quota of %s, project %d: it cannot be taken away now: %v", e.path, e.id, err)
+		h.log.Printf("cannot remove the quota of %s (project id %d) now: %v", e.path, e.id, err)
 		return err
 	}
 	return h.update(func() { h.ids.drop(e) })
@@ -63,7 +63,7 @@ func (h *HostQuotas) keep(lives func(key string) bool) {
 	}
 	if changed {
 		if err := h.ids.write(); err != nil {
-			h.log.Printf("quotas of directories of the host: %v", err) // the next keeper will see that the box is dead
+			h.log.Printf("cannot record the quotas of host directories: %v", err) // the next keeper will see that the box is dead
 		}
 	}
 }
@@ -84,7 +84,7 @@ func (h *HostQuotas) Reconcile(lives func(key string) bool) {
 	for _, e := range slices.Clone(h.ids.entries) {
 		if e.state != bound {
 			if err := h.removeQuota(ctx, e); err != nil {
-				h.log.Printf("quota of %s, which an earlier keeper was at work on: %v", e.path, err)
+				h.log.Printf("cannot remove the quota of %s, left by an earlier keeper: %v", e.path, err)
 			}
 		}
 	}

@@ -203,7 +203,7 @@ func (s *Spec) compile(field string) (r Rule, err error) {
 			return r, fault.Field(field+".ports", text, "a port from 1 to 65535, or a range such as 8000-8003")
 		}
 		if p.has(53) || p.has(853) {
-			return r, fault.Field(field+".ports", text, "ports other than 53 and 853").WithHint("leave port 53 out: names in such a box are resolved by boxd")
+			return r, fault.Field(field+".ports", text, "ports other than 53 and 853").WithHint("leave port 53 out: boxd resolves names for this box")
 		}
 		if count += int(p.Last) - int(p.First) + 1; count > maxPorts {
 			return r, fault.Field(field+".ports", strings.Join(list, ", "), fmt.Sprintf("at most %d ports", maxPorts)).WithHint("use a CIDR rule, which may have any number of ports")

@@ -119,7 +119,7 @@ type Write struct {
 	Mode    *uint32 // permissions; nil: those of the replaced file, 0644 for a new one
 	IfMatch string  // digest that the file must have
 	Most    int64   // bound on the data in bytes
-	Xattrs  *Xattrs // nil: a replaced file loses those it had
+	Xattrs  *Xattrs // nil: a replaced file keeps those it had
 }
 
 // Xattrs replaces the extended attributes of a file whose names begin with a prefix: those are set, all others with it are

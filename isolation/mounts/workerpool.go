@@ -231,7 +231,7 @@ func (p *WorkerPool) awaitDeath(w *worker, user uint32) {
 		p.mu.Lock()
 		n := len(p.lost)
 		p.mu.Unlock()
-		p.cfg.Log.Printf("a filesystem that uid %d has named does not answer, and the kernel does not let go of the process that waits for it (%d of these): /sys/fs/fuse/connections/*/abort ends such a filesystem", user, n)
+		p.cfg.Log.Printf("cannot kill a worker that waits for a filesystem named by uid %d (%d such workers): end a FUSE filesystem with /sys/fs/fuse/connections/*/abort", user, n)
 		w.dies(0)
 	}
 	w.end.Close()

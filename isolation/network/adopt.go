@@ -16,7 +16,7 @@ import (
 func (h *Host) Adopt(keys []string) {
 	all, err := links()
 	if err != nil {
-		h.log.Print(err)
+		h.log.Printf("cannot adopt the veth pairs of boxes: %v", err)
 		return
 	}
 	names := map[string]string{}
@@ -32,13 +32,13 @@ func (h *Host) Adopt(keys []string) {
 		key, lives := names[name]
 		if !lives {
 			if err := RemoveVeth(name); err != nil {
-				h.log.Print(err)
+				h.log.Printf("cannot remove an unused veth pair: %v", err)
 			}
 			continue
 		}
 		n, ok := h.pairOf(end)
 		if !ok {
-			h.log.Printf("link %s has no address of network.ipv4 %v", name, h.cfg.Block4)
+			h.log.Printf("the veth pair %s has no address in network.ipv4 (%v)", name, h.cfg.Block4)
 		}
 		l := &Link{host: h, key: key, pair: n}
 		h.mu.Lock()
@@ -55,19 +55,19 @@ func (h *Host) Adopt(keys []string) {
 		return
 	}
 	if err := h.ensure(); err != nil {
-		h.log.Printf("network table: %v", err)
+		h.log.Printf("cannot restore the nftables table of boxes: %v", err)
 	}
 }
 
 // reconcile applies to a link the settings that an earlier version of the keeper may not have
 // set.
 func (h *Host) reconcile(l *Link) {
-	_, six, err := h.end(l)
+	_, gateways, err := h.end(l)
 	if err == nil {
-		err = ConfigureVeth(h.LinkName(l.key), six)
+		err = ConfigureVeth(h.LinkName(l.key), hasIPv6(gateways))
 	}
 	if err != nil {
-		h.log.Printf("box %s: its link: %v", l.key, err)
+		h.log.Printf("cannot configure the veth pair of box %s: %v", l.key, err)
 	}
 }
 

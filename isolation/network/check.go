@@ -223,11 +223,11 @@ func (h *Host) blockingChains(six bool) []blockingChain {
 	}
 	blocking, err := findBlocking(c, h.tag, six)
 	if err != nil {
-		h.log.Printf("chains of others: %v", err)
+		h.log.Printf("cannot read the firewall chains of other programs: %v", err)
 	}
 	legacy, err := findLegacy(h.tag, six)
 	if err != nil {
-		h.log.Printf("chains of others: %v", err)
+		h.log.Printf("cannot read the firewall chains of other programs: %v", err)
 	}
 	return append(blocking, legacy...)
 }

@@ -84,6 +84,21 @@ func (w *writer) neighbours(parts ...[]expr.Any) {
 	}
 }
 
+// through drops what would not go to a gateway. A program can send as if its destinations were neighbours (SO_DONTROUTE),
+// and the kernel keeps the neighbours of all networks in one table, which would be full for the host and all boxes.
+func (w *writer) through(gateways []netip.Addr) {
+	for _, a := range gateways {
+		family, key := byte(unix.NFPROTO_IPV4), expr.RtNexthop4
+		if a.Is6() {
+			family, key = unix.NFPROTO_IPV6, expr.RtNexthop6
+		}
+		w.rule([]expr.Any{
+			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal([]byte{family}),
+			&expr.Rt{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: a.AsSlice()},
+		}, drop())
+	}
+}
+
 // allow accepts what a rule allows.
 func (w *writer) allow(r rule.Rule) {
 	protocols := map[string][]uint8{rule.TCP: {unix.IPPROTO_TCP}, rule.UDP: {unix.IPPROTO_UDP}, rule.Any: {unix.IPPROTO_TCP, unix.IPPROTO_UDP}}[r.Protocol]

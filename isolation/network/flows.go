@@ -22,7 +22,7 @@ func (h *Host) forgetFlows(of func(netip.Addr) bool) {
 			_, err = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, flowsFrom(of))
 		}
 		if err != nil {
-			h.log.Printf("connections of boxes that are gone: %v", err)
+			h.log.Printf("cannot remove tracked connections of ended boxes: %v", err)
 		}
 	}
 }

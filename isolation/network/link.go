@@ -51,11 +51,18 @@ func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err e
 		return "", err
 	}
 	defer space.Close()
+	l, err := h.reserve(b.Key)
+	if err != nil {
+		return "", err
+	}
 	written := make(chan error, 1)
 	go func() { // in parallel with the link, which it does not need; waited for below
-		written <- h.writeBoxTable(int(space.Fd()), inOrder(rules, up.near), h.resolvers(true), as, false)
+		written <- h.writeBoxTable(int(space.Fd()), inOrder(rules, up.near, h.addresses(l.pair, up.six, true)), h.resolvers(true), as, false)
 	}()
-	if err = errors.Join(h.attachLink(b.Key, space, up, as.caps.Bandwidth), <-written); err != nil {
+	if err = h.ensure(); err == nil {
+		err = l.build(space, up, as.caps.Bandwidth)
+	}
+	if err = errors.Join(err, <-written); err != nil {
 		h.Remove(b.Key)
 		return "", err
 	}
@@ -65,20 +72,17 @@ func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err e
 	return resolvConf(h.resolvers(up.six)), nil
 }
 
-// attachLink makes the link of a box. If it fails, Remove removes what it has made.
-func (h *Host) attachLink(key string, space *os.File, up *uplink, bandwidth uint64) error {
-	if err := h.ensure(); err != nil {
-		return err
-	}
+// reserve takes addresses for the link of a box, which Remove gives back.
+func (h *Host) reserve(key string) (*Link, error) {
 	n, err := h.take()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l := &Link{host: h, key: key, pair: n, pinned: pinTable{}}
 	h.mu.Lock()
 	h.links[key] = l
 	h.mu.Unlock()
-	return l.build(space, up, bandwidth)
+	return l, nil
 }
 
 // namespace opens the network namespace of a box. The host's is refused: what is written there
@@ -153,7 +157,7 @@ func (h *Host) Remove(key string) {
 		return
 	}
 	if err := RemoveVeth(h.LinkName(key)); err != nil {
-		h.log.Printf("box %s: %v", key, err) // its addresses stay reserved
+		h.log.Printf("cannot remove the veth pair of box %s: %v", key, err) // its addresses stay reserved
 		return
 	}
 	addrs := h.addresses(l.pair, true, false)
@@ -249,10 +253,11 @@ func (h *Host) OpenSockets(b *Box, strict bool) (files []int, six bool, err erro
 		return nil, false, err
 	}
 	defer space.Close()
-	if _, six, err = h.end(l); err != nil {
+	_, gateways, err := h.end(l)
+	if err != nil {
 		return nil, false, err
 	}
-	six = six && h.cfg.Block6.IsValid()
+	six = hasIPv6(gateways) && h.cfg.Block6.IsValid()
 	files, err = openSockets(space, strict, six)
 	return files, six, err
 }
@@ -282,7 +287,7 @@ func (h *Host) DialLoopback(b *Box, to *isolation.Endpoint) (int, error) {
 // rewrite replaces the rules and limits of a box, and returns the text of the resolv.conf(5) for
 // them.
 func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as dnsMode) (resolv string, err error) {
-	_, six, err := h.end(l)
+	_, gateways, err := h.end(l)
 	if err != nil {
 		return "", err
 	}
@@ -293,11 +298,11 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as dnsMode) (
 	if err := lackingCaps(LimitVeth(h.LinkName(l.key), space, as.caps.Bandwidth)); err != nil {
 		return "", err
 	}
-	resolvers := h.resolvers(six)
+	resolvers := h.resolvers(hasIPv6(gateways))
 	l.pinning.Lock()
 	defer l.pinning.Unlock()
 	l.pinned = nil
-	if err := h.writeBoxTable(int(space.Fd()), inOrder(rules, near), resolvers, as, true); err != nil {
+	if err := h.writeBoxTable(int(space.Fd()), inOrder(rules, near, gateways), resolvers, as, true); err != nil {
 		return "", err
 	}
 	if as.rules != 0 {
@@ -306,14 +311,21 @@ func (h *Host) rewrite(l *Link, space *os.File, rules []rule.Rule, as dnsMode) (
 	return resolvConf(resolvers), nil
 }
 
-// end returns the host's end of a link, and whether the link has IPv6 addresses.
-func (h *Host) end(l *Link) (end netlink.Link, six bool, err error) {
+// end returns the host's end of a link, and its addresses, which are the gateways of the box.
+func (h *Host) end(l *Link) (end netlink.Link, gateways []netip.Addr, err error) {
 	if end, err = netlink.LinkByName(h.LinkName(l.key)); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
-	list, err := netlink.AddrList(end, netlink.FAMILY_V6)
-	return end, slices.ContainsFunc(list, func(a netlink.Addr) bool { return a.IP.IsPrivate() }), err
+	list, err := netlink.AddrList(end, netlink.FAMILY_ALL)
+	for _, a := range list {
+		if g, ok := netip.AddrFromSlice(a.IP); ok && !g.IsLinkLocalUnicast() {
+			gateways = append(gateways, g.Unmap())
+		}
+	}
+	return end, gateways, err
 }
+
+func hasIPv6(list []netip.Addr) bool { return slices.ContainsFunc(list, netip.Addr.Is6) }
 
 // Traffic returns the traffic counters of a box's link, and the addresses of the box.
 func (h *Host) Traffic(key string) (*isolation.Traffic, error) {
@@ -321,12 +333,12 @@ func (h *Host) Traffic(key string) (*isolation.Traffic, error) {
 	if err != nil {
 		return nil, err
 	}
-	end, six, err := h.end(l)
+	end, gateways, err := h.end(l)
 	if err != nil {
 		return nil, err
 	}
 	t := &isolation.Traffic{}
-	for _, a := range h.addresses(l.pair, six, false) {
+	for _, a := range h.addresses(l.pair, hasIPv6(gateways), false) {
 		t.Addresses = append(t.Addresses, a.AsSlice())
 	}
 	if s := end.Attrs().Statistics; s != nil { // what the host's end sends is what the box receives

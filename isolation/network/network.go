@@ -178,7 +178,7 @@ func (h *Host) watch() {
 			continue
 		}
 		if err := h.ensure(); err != nil {
-			h.log.Printf("network table: %v", err)
+			h.log.Printf("cannot restore the nftables table of boxes: %v", err)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func (h *Host) ensure() error {
 		if h.writeTable(c, h.table(), false) != nil {
 			return err
 		}
-		h.log.Printf("network: the host remembers ended connections of boxes for two minutes (ct timeout of nf_tables: %v)", err)
+		h.log.Printf("connection tracking keeps ended connections of boxes for two minutes: nf_tables has no ct timeout (%v)", err)
 	}
 	h.made, h.known = true, servers
 	return nil
@@ -82,7 +82,7 @@ func (h *Host) removeTable() {
 	}
 	c.DelTable(&nftables.Table{Name: h.table(), Family: tableFamily})
 	if err := c.Flush(); err != nil {
-		h.log.Printf("network table %s: %v", h.table(), err)
+		h.log.Printf("cannot remove the nftables table %s: %v", h.table(), err)
 	}
 }
 
@@ -156,10 +156,11 @@ func earlyPriority() *nftables.ChainPriority { return nftables.ChainPriorityRef(
 type ordered struct {
 	first, others []rule.Rule
 	near          []netip.Prefix // refused between them: networks near the host, which a rule for all addresses does not include
+	gateways      []netip.Addr   // whatever is allowed goes to one of them first
 }
 
-func inOrder(rules []rule.Rule, near []netip.Prefix) ordered {
-	o := ordered{near: near}
+func inOrder(rules []rule.Rule, near []netip.Prefix, gateways []netip.Addr) ordered {
+	o := ordered{near: near, gateways: gateways}
 	for _, r := range rules {
 		if r.Named() || slices.ContainsFunc(near, func(p netip.Prefix) bool { return rule.Within(r.To, p) }) {
 			o.first = append(o.first, r)
@@ -201,6 +202,7 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 	w.acceptRedirected(as, as.caps.Connections)
 	w.rule(loopbackOnly(expr.MetaKeyOIFNAME), accept())
 	w.neighbours()
+	w.through(rules.gateways)
 	w.most(as.caps.Connections)
 	w.continuePinned(as)
 	if as.rules != 0 {

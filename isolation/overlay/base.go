@@ -53,6 +53,10 @@ func (h *host) base() (item string, err error) {
 			return t.name, err
 		}
 	}
+	// The home of root, which programs expect; that of the host is nobody's to see.
+	if err := unix.Mkdirat(m, "root", 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return "/root", err
+	}
 	return copyDir(top, m, "etc", "/etc", baseDepth)
 }
 

@@ -108,7 +108,7 @@ func (h *host) enter() (root int, item string, err error) {
 	if item, err := h.below(m); err != nil {
 		return -1, item, err
 	}
-	if err := enter(m); err != nil {
+	if err := SwitchRoot(m); err != nil {
 		return -1, "pivot_root", err
 	}
 	root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

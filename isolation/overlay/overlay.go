@@ -70,7 +70,7 @@ func (l *layers) enter() (root int, item string, err error) {
 	if item, err := l.populate(m, upperPlace+"/"+Upper); err != nil {
 		return -1, item, err
 	}
-	if err := enter(m); err != nil {
+	if err := SwitchRoot(m); err != nil {
 		return -1, "pivot_root", err
 	}
 	root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -241,8 +241,8 @@ func (c shown) in(old, root int) error {
 	return linux.AttachMount(tree, root, c.to[1:])
 }
 
-// enter makes a mount the root, and unmounts the old one.
-func enter(root int) error {
+// SwitchRoot makes a mount the root, and unmounts the old one.
+func SwitchRoot(root int) error {
 	if err := unix.Fchdir(root); err != nil {
 		return err
 	}

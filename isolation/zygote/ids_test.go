@@ -19,6 +19,8 @@ import (
 
 const firstBase = 0x70000000
 
+// take takes a range. Tests that also release some must not be parallel: what a test beside them starts has their descriptors,
+// and with those the reservations, until it has executed its program.
 func take(t *testing.T, r *IDRanges, slot uint32) IDRange {
 	t.Helper()
 	ids, err := r.Take()
@@ -31,8 +33,7 @@ func take(t *testing.T, r *IDRanges, slot uint32) IDRange {
 	return ids
 }
 
-func TestKeepersOfAHostNeverShareARange(t *testing.T) {
-	t.Parallel()
+func TestKeepersOfAHostNeverShareARange(t *testing.T) { // not parallel: see take
 	path := filepath.Join(t.TempDir(), "ids")
 	one, two := NewIDRanges(path, firstBase, 4), NewIDRanges(path, firstBase, 4)
 	a := take(t, one, 0)
@@ -52,8 +53,7 @@ func TestKeepersOfAHostNeverShareARange(t *testing.T) {
 	two.Release(d)
 }
 
-func TestRangeIsHeldAsLongAsAnybodyHoldsIt(t *testing.T) {
-	t.Parallel()
+func TestRangeIsHeldAsLongAsAnybodyHoldsIt(t *testing.T) { // not parallel: see take
 	path := filepath.Join(t.TempDir(), "ids")
 	dead, next := NewIDRanges(path, firstBase, 2), NewIDRanges(path, firstBase, 2)
 	ids := take(t, dead, 0)
@@ -69,8 +69,7 @@ func TestRangeIsHeldAsLongAsAnybodyHoldsIt(t *testing.T) {
 	next.Release(other)
 }
 
-func TestLastKeeperRemovesTheLockFile(t *testing.T) {
-	t.Parallel()
+func TestLastKeeperRemovesTheLockFile(t *testing.T) { // not parallel: see take
 	path := filepath.Join(t.TempDir(), "ids")
 	one, two := NewIDRanges(path, firstBase, 2), NewIDRanges(path, firstBase, 2)
 	ids := take(t, one, 0)
@@ -98,8 +97,7 @@ func TestLockFileIsNoLink(t *testing.T) {
 	}
 }
 
-func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) {
-	t.Parallel()
+func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) { // not parallel: see take
 	path := filepath.Join(t.TempDir(), "ids")
 	r := NewIDRanges(path, firstBase, 3)
 	living := r.Adopt(firstBase)
@@ -113,8 +111,7 @@ func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) {
 }
 
 // Whatever ranges are taken and released, the next is always the lowest free one.
-func TestTheLowestFreeRangeIsTaken(t *testing.T) {
-	t.Parallel()
+func TestTheLowestFreeRangeIsTaken(t *testing.T) { // not parallel: see take
 	const ranges = 16
 	r := NewIDRanges(filepath.Join(t.TempDir(), "ids"), firstBase, ranges)
 	held := map[uint32]IDRange{}

@@ -4,15 +4,20 @@ package zygote
 
 import (
 	"bytes"
+	"context"
 	"crypto/md5" //nolint:gosec // what package managers compare their files with
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -97,7 +102,7 @@ func resolved(name, target string) string {
 	return path.Clean(target)[1:]
 }
 
-// isUnchanged reports whether a file has this MD5 sum and everybody may read it.
+// isUnchanged reports whether a file has this sum, of MD5 or SHA-256, and everybody may read it.
 func (b *builder) isUnchanged(name, sum string) (same bool, size int64, err error) {
 	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -113,19 +118,22 @@ func (b *builder) isUnchanged(name, sum string) (same bool, size int64, err erro
 		return false, 0, err
 	}
 	h := md5.New() //nolint:gosec // as above
+	if len(sum) == 2*sha256.Size {
+		h = sha256.New()
+	}
 	if _, err := io.Copy(h, io.LimitReader(f, maxPackageFile)); err != nil {
 		return false, 0, fmt.Errorf("read /%s: %w", name, err)
 	}
 	return hex.EncodeToString(h.Sum(nil)) == sum, info.Size(), nil
 }
 
-// configuration returns the files of /etc that belong to packages, with the MD5 sums they were
-// installed with, according to dpkg(1), ucf(1) and pacman(8). It is empty where there is no such
+// configuration returns the files of /etc that belong to packages, with the sums they were
+// installed with, according to dpkg(1), ucf(1), pacman(8) and rpm(8). It is empty where there is no such
 // package manager.
 func (b *builder) configuration() (map[string]string, error) {
 	known := map[string]string{}
 	note := func(name, sum string) {
-		if name, ok := strings.CutPrefix(name, "/"); ok && strings.HasPrefix(name, "etc/") && path.Clean(name) == name && len(sum) == 2*md5.Size {
+		if name, ok := strings.CutPrefix(name, "/"); ok && strings.HasPrefix(name, "etc/") && path.Clean(name) == name && (len(sum) == 2*md5.Size || len(sum) == 2*sha256.Size) {
 			known[name] = sum
 		}
 	}
@@ -176,7 +184,46 @@ func (b *builder) configuration() (map[string]string, error) {
 			note("/"+file, sum)
 		}
 	}
+	for line := range bytes.Lines(b.rpmFiles()) { // name, size, time, sum, mode, owner, group, three numbers and what a link leads to
+		if fields := strings.Fields(string(line)); len(fields) == 11 {
+			note(fields[0], fields[3])
+		}
+	}
 	return known, nil
+}
+
+// rpmPatience bounds the reading of rpm's database.
+const rpmPatience = 30 * time.Second
+
+// rpmDatabases are the files of rpm's database, in each of its forms and places.
+func rpmDatabases() []string {
+	return []string{"usr/lib/sysimage/rpm/rpmdb.sqlite", "usr/lib/sysimage/rpm/Packages.db", "var/lib/rpm/rpmdb.sqlite", "var/lib/rpm/Packages.db", "var/lib/rpm/Packages"}
+}
+
+// rpmFiles is what the host's rpm(8) tells of all configuration files. Its database has a form of its own, which is read by nobody else;
+// where it cannot be read, no file is of a package.
+func (b *builder) rpmFiles() []byte {
+	i := slices.IndexFunc(rpmDatabases(), func(name string) bool {
+		var st unix.Stat_t
+		return unix.Fstatat(b.host, name, &st, 0) == nil
+	})
+	root, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", b.host))
+	if i < 0 || err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), rpmPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/usr/bin/rpm", "--dbpath", path.Join(root, path.Dir(rpmDatabases()[i])), "-qa", "--configfiles", "--dump")
+	cmd.Env, cmd.Dir = []string{"LC_ALL=C"}, "/"
+	if os.Geteuid() == 0 { // it needs to read what anybody may
+		const nobody = 65534
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	out, err := cmd.Output()
+	if err != nil || len(out) > maxDatabase {
+		return nil
+	}
+	return out
 }
 
 // database reads a file of a package manager; a missing file counts as empty.

@@ -5,12 +5,16 @@ package zygote
 import (
 	"crypto/md5"
 	"encoding/hex"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
 // A configuration file of a package is shown if it is unchanged, readable by everybody, and does
@@ -78,5 +82,65 @@ func TestUnchangedConfigurationOfPackages(t *testing.T) {
 	}
 	if got, err := b.listed([]string{Packages}); err != nil || !slices.Contains(got, "etc/php/8.2/cli/conf.d/20-xml.ini") {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// What a package of rpm's has brought is shown as long as it is what the package has; rpm itself tells which files these are.
+func TestUnchangedConfigurationOfRPMPackages(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireProgram(t, "rpmbuild")
+	boxtest.RequireProgram(t, "rpm")
+	boxtest.RequireRoot(t)
+	dir := boxtest.TempDir(t)
+	root := filepath.Join(dir, "root")
+	spec := `Name: tool
+Version: 1
+Release: 1
+Summary: A tool
+License: MIT
+BuildArch: noarch
+%description
+A tool.
+%install
+mkdir -p %{buildroot}/etc/tool %{buildroot}/etc/cron.d
+for f in kept changed plain secret; do echo $f > %{buildroot}/etc/tool/$f.conf; done
+echo x > %{buildroot}/etc/cron.d/tool
+%files
+%config(noreplace) /etc/tool/kept.conf
+%config /etc/tool/changed.conf
+/etc/tool/plain.conf
+%attr(0600,root,root) %config /etc/tool/secret.conf
+%config /etc/cron.d/tool
+`
+	run := func(name string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Env = append(os.Environ(), "HOME="+dir)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", name, err, out)
+		}
+	}
+	if err := errors.Join(os.MkdirAll(root, 0o755), os.WriteFile(filepath.Join(dir, "tool.spec"), []byte(spec), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	run("rpmbuild", "--define", "_topdir "+dir+"/build", "--quiet", "-bb", filepath.Join(dir, "tool.spec"))
+	run("rpm", "--root", root, "--dbpath", "/var/lib/rpm", "--nodeps", "-i", filepath.Join(dir, "build/RPMS/noarch/tool-1-1.noarch.rpm"))
+	for at := dir; at != "/" && at != os.TempDir(); at = filepath.Dir(at) { // whoever reads the database is nobody
+		if err := os.Chmod(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "etc/tool/changed.conf"), []byte("password = hunter2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	host, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(host)
+	b := &builder{root: -1, host: host}
+	if got, err := b.listed([]string{Packages}); err != nil || !slices.Equal(got, []string{"etc/tool/kept.conf"}) {
+		known, _ := b.configuration()
+		t.Errorf("%q, %v; rpm knows %q", got, err, known)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -71,8 +72,6 @@ type Zygote struct {
 
 // Cloning is a request in progress. Whoever has made it must call Await.
 type Cloning struct {
-	Fresh bool // the zygote was started for this request
-
 	z       *Zygote
 	ids     IDRange
 	control int
@@ -90,11 +89,10 @@ func (z *Zygote) Request(ids IDRange, control, group int, share bool) (*Cloning,
 	if z.conn != nil && z.stamp != stamp {
 		z.closeLocked() // the host has changed; boxes of the old zygote keep running
 	}
-	c.Fresh = z.conn == nil
+	fresh := z.conn == nil // the zygote is started for this request
 	err := c.sendLocked()
-	if err != nil && !c.Fresh { // the zygote has died since it was last used
+	if err != nil && (!fresh || errors.Is(err, ErrGone)) { // the zygote has died since it was last used, or while it was made
 		z.closeLocked()
-		c.Fresh = true
 		err = c.sendLocked()
 	}
 	if err != nil {
@@ -165,7 +163,9 @@ func (z *Zygote) startLocked() error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(child)
+	// Closed as soon as the zygote has it: while it is open here, a zygote that dies is not noticed.
+	closeChild := sync.OnceFunc(func() { unix.Close(child) })
+	defer closeChild()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		conn.Close()
@@ -191,14 +191,20 @@ func (z *Zygote) startLocked() error {
 		conn.Close()
 		return fmt.Errorf("start zygote: %w", err)
 	}
+	closeChild()
 	body, rights, err := receive(conn)
 	fdpass.CloseAll(rights)
+	gone := errors.Is(err, io.EOF)
 	if err == nil && len(body) > 0 {
 		err = errors.New(string(body))
 	}
 	if err != nil {
 		conn.Close()
-		return &isolation.StepError{Step: isolation.StepZygote, Item: err.Error(), Errno: unix.ENOTRECOVERABLE}
+		err = &isolation.StepError{Step: isolation.StepZygote, Item: err.Error(), Errno: unix.ENOTRECOVERABLE}
+		if gone {
+			err = fmt.Errorf("%w: %w", ErrGone, err)
+		}
+		return err
 	}
 	z.conn, z.stamp = conn, z.stampNow()
 	return nil
@@ -237,7 +243,7 @@ func (z *Zygote) stampNow() string {
 // as after an installation of libraries: then boxes need a new tree.
 func HostStamp() string {
 	var stamp []byte
-	for _, path := range []string{"/etc/ld.so.cache", "/etc/localtime", "/etc", "/var/lib/dpkg/status", "/var/lib/pacman/local"} {
+	for _, path := range []string{"/etc/ld.so.cache", "/etc/localtime", "/etc", "/var/lib/dpkg/status", "/var/lib/pacman/local", "/usr/lib/sysimage/rpm", "/var/lib/rpm/rpmdb.sqlite", "/var/lib/rpm/Packages"} {
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) == nil {
 			stamp = fmt.Appendf(stamp, "%d.%d.%d ", st.Ino, st.Mtim.Sec, st.Mtim.Nsec)
@@ -265,6 +271,13 @@ func Image() error {
 	})
 }
 
+// keptCapabilities are what a zygote needs to clone boxes, once its mount tree is made: to clone
+// as the owner of the box and to write its id maps (SETUID, SETGID), to make its namespaces
+// (SYS_ADMIN), to clone it into a cgroup that belongs to root (DAC_OVERRIDE), and to see the clone
+// in its procfs, which hides what one may not trace (SYS_PTRACE). A box has all capabilities in its
+// own user namespace, whatever its zygote has (user_namespaces(7)).
+const keptCapabilities = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_SYS_PTRACE
+
 func live(enter func() error) error {
 	runtime.LockOSThread() // this thread enters the mount namespace, and this thread forks
 	// SIGCHLD ignored: children need not be waited for (wait(2)); the keeper holds pidfds.
@@ -285,7 +298,11 @@ func live(enter func() error) error {
 	}
 	unix.Close(zygoteBoxInit)
 	buf := fdpass.NewBuffer(64)
-	if err := enter(); err != nil {
+	err = enter()
+	if err == nil {
+		err = linux.KeepCapabilities(keptCapabilities)
+	}
+	if err != nil {
 		return errors.Join(err, fdpass.Send(zygoteSocket, []byte(err.Error())))
 	}
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -342,8 +359,10 @@ func setEUID(uid uint32) error {
 
 // initEnvironment is the whole environment of PID 1: constant, and only for its Go runtime. The
 // heap is a few hundred KiB; a garbage collector driven by growth would cost threads and memory
-// in every box, so only the limit triggers it.
-func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB"} }
+// in every box, so only the limit triggers it. The runtime counts some 4 MiB before anything has
+// run, most of which it never touches; with 1 MiB on top what programs leave behind is collected
+// after some hundred of them, and costs nothing that could be measured (docs/design/exec-path.md).
+func initEnvironment() []string { return []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=5MiB"} }
 
 // cloneBox starts PID 1 of a box in all its namespaces, as in-box root. It is a child of this
 // zygote, since clone3, the only call that clones into a cgroup, does not take CLONE_PARENT from

@@ -28,6 +28,7 @@ import (
 
 	"github.com/boxd-dev/boxd/relay"
 
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor"
 )
@@ -127,7 +128,7 @@ func (s *Server) owner() (access.Principal, error) {
 // Serve answers until ctx ends, and returns when every connection has ended too.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	front := relay.NewFront(ctx, relay.FrontConfig{
-		Handler: s, Log: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), Callers: relay.NewConnLimiter(maxConnections), Name: s.cfg.Gate.User, Patience: requestPatience,
+		Handler: s, Log: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), Callers: conns.New(maxConnections, conns.All), Name: s.cfg.Gate.User, Patience: requestPatience,
 	})
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -265,7 +266,7 @@ func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 	case s.instance != instance:
 		return "", "the instance " + instance + " is not the one that is served; restart boxd to serve another (sessions live on), or set langbot.instance"
 	}
-	if err := relay.Identify(r.Context(), s.cfg.Principal); err != nil {
+	if err := conns.Identify(r.Context(), s.cfg.Principal); err != nil {
 		return "", err.Error()
 	}
 	return instance, ""

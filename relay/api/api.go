@@ -29,6 +29,7 @@ type SessionRequest struct {
 	NetworkRules  []string `json:"network_rules,omitzero" max:"64"` // where programs may connect to; [] is nowhere
 	NetworkStrict *bool    `json:"network_strict,omitempty"`        // what connects to names is looked at
 	Secrets       []string `json:"secrets,omitempty" max:"8"`       // names; programs have placeholders, and only strict sessions have any
+	Push          string   `json:"push,omitempty"`                  // BUCKET/PREFIX: results of executions with an output_version go there
 	ReadOnlyRoot  *bool    `json:"read_only_root,omitempty"`
 	HomeOnDisk    *bool    `json:"home_on_disk,omitempty"` // within workspace_quota; a session that is stopped keeps it then
 	UserName      *string  `json:"user_name,omitempty"`    // of the user of its programs
@@ -75,6 +76,7 @@ type Session struct {
 	NetworkRules  []string `json:"network_rules,omitempty"`
 	NetworkStrict bool     `json:"network_strict,omitempty"`
 	Secrets       []string `json:"secrets,omitempty"` // names
+	Push          string   `json:"push,omitempty"`    // where results go
 	ReadOnlyRoot  bool     `json:"read_only_root"`
 	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
 	UserName      string   `json:"user_name"` // of the user of its programs
@@ -104,15 +106,25 @@ type Session struct {
 	Group       string            `json:"group,omitempty"`   // path of its cgroup, on the host
 	// Clamped is what it has less of than its profile or its caller wanted, by a policy.
 	Clamped []Clamp `json:"clamped,omitempty"`
-	// Usage is there in the answer about one session, if it has cgroups.
+	// Usage is there in the answer about one session, and in lists if they were asked for it, if it has cgroups.
 	Usage *SessionUsage `json:"usage,omitempty"`
-	// Workspace is there in the answer about one session, if that has a quota.
+	// Workspace is there where Usage is, if the session has a quota.
 	Workspace *Quota `json:"workspace,omitempty"`
+	// Pushed is there in answers about one session, if that has Push.
+	Pushed *Pushed `json:"pushed,omitempty"`
 	// Traffic is there in the answer about one session, if that has a network.
 	Traffic *Traffic `json:"traffic,omitempty"`
 
 	NetworkConnections int           `json:"network_connections,omitempty"` // at a time, of egress; left out: any number
 	NetworkBandwidth   quantity.Size `json:"network_bandwidth,omitempty"`   // bytes a second in each direction, of egress; left out: any
+}
+
+// Pushed is what has become of results that go to a bucket, by the versions of outputs.
+type Pushed struct {
+	Waiting int    `json:"waiting"` // to be read, to be sent, or to be sent again
+	Done    int    `json:"done"`
+	GivenUp int    `json:"given_up"`
+	Error   string `json:"error,omitempty"` // of the last try of one that is not there
 }
 
 // Traffic is what has gone over the network of a session, headers counted in.
@@ -157,9 +169,45 @@ type Pressure struct {
 	IO     float64 `json:"io"`
 }
 
+// UsageHistory is what a session has used lately, as far as this boxd has seen it. A session without cgroups has only samples
+// of its workspace, and one without a quota of that either has none.
+type UsageHistory struct {
+	Interval quantity.Duration `json:"interval"` // between two samples, about
+	Kept     quantity.Duration `json:"kept"`     // how long samples are kept; 0s: none are taken (usage.history of box.toml)
+	Samples  []UsageSample     `json:"samples"`  // oldest first
+}
+
+// UsageSample is what a session used at a time.
+type UsageSample struct {
+	At        time.Time       `json:"at"`
+	Usage     *SampledUsage   `json:"usage,omitempty"`     // if it has cgroups
+	Workspace *WorkspaceUsage `json:"workspace,omitempty"` // if that has a quota
+}
+
+// SampledUsage is what the programs of a session used and had used at a time, in the words of SessionUsage.
+type SampledUsage struct {
+	CPUMS float64 `json:"cpu_ms"`
+	// CPUPercent is of one processor, since the sample before or, in the first, since the session was created.
+	CPUPercent float64       `json:"cpu_percent"`
+	Memory     quantity.Size `json:"memory"`
+	Swap       quantity.Size `json:"swap"`
+	Pids       int           `json:"pids"`
+	Read       quantity.Size `json:"io_read"`
+	Written    quantity.Size `json:"io_write"`
+	Pressure   Pressure      `json:"pressure"`
+}
+
+// WorkspaceUsage is how full a workspace was.
+type WorkspaceUsage struct {
+	Used  quantity.Size `json:"used"`
+	Files uint64        `json:"files"`
+}
+
 // SessionList is the answer of GET /v1/sessions.
 type SessionList struct {
 	Sessions []Session `json:"sessions"`
+	// Next is there if there are more: the value of after that continues the list.
+	Next string `json:"next,omitempty"`
 }
 
 // ExecRequest asks for one execution: exactly one of Argv, Command and Code.

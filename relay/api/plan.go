@@ -30,6 +30,7 @@ type PlannedSession struct {
 	NetworkRules  []string `json:"network_rules,omitempty"`
 	NetworkStrict bool     `json:"network_strict,omitempty"`
 	Secrets       []string `json:"secrets,omitempty"` // names
+	Push          string   `json:"push,omitempty"`
 	ReadOnlyRoot  bool     `json:"read_only_root"`
 	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
 	UserName      string   `json:"user_name"`

@@ -66,12 +66,16 @@ type Client struct {
 	Owner string
 	// Token is sent with every request, if it is set: boxd takes its bearer for who it says.
 	Token string
+	// TLS is for an https address.
+	TLS TLS
 }
 
-// New returns a client of the boxd at a Unix socket, or at an address of the loopback, "http://127.0.0.1:5410". It
-// does not connect yet.
+// New returns a client of the boxd, or gateway of a fleet, at a Unix socket, at an address of the loopback,
+// "http://127.0.0.1:5410", or by TLS, "https://boxd.example.org:5411". It does not connect yet.
 func New(socket string) *Client {
-	return Over(socket, func(ctx context.Context) (net.Conn, error) { return dialSocket(ctx, socket) })
+	var c *Client
+	c = Over(socket, func(ctx context.Context) (net.Conn, error) { return c.dial(ctx) })
+	return c
 }
 
 // Over returns a client of the boxd that dial connects with; name is what errors call it.
@@ -89,10 +93,13 @@ func Over(name string, connect func(context.Context) (net.Conn, error)) *Client 
 	return c
 }
 
-// overTCP is the address of a boxd that is not at a Unix socket.
-func overTCP(socket string) (address string, ok bool) {
-	address, ok = strings.CutPrefix(socket, "http://")
-	return strings.TrimSuffix(address, "/"), ok
+// overTCP is the address of a boxd that is not at a Unix socket, and whether TLS is spoken there.
+func overTCP(socket string) (address string, byTLS, ok bool) {
+	if address, ok = strings.CutPrefix(socket, "http://"); !ok {
+		address, ok = strings.CutPrefix(socket, "https://")
+		byTLS = ok
+	}
+	return strings.TrimSuffix(address, "/"), byTLS, ok
 }
 
 // bearer shows a token with every request, and names the host that is asked where that matters.
@@ -122,7 +129,7 @@ func (c *Client) sign(req *http.Request) {
 	if id := trace.Of(req.Context()).ID; id != "" {
 		req.Header.Set("X-Request-Id", id)
 	}
-	if address, ok := overTCP(c.socket); ok {
+	if address, _, ok := overTCP(c.socket); ok {
 		req.Host = address
 	}
 }
@@ -130,10 +137,14 @@ func (c *Client) sign(req *http.Request) {
 // Where others have filled the queue of a listener, connect(2) does not wait for room in it (EAGAIN).
 const queuePatience, queuePause = 10 * time.Second, 10 * time.Millisecond
 
-func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
-	network, address := "unix", socket
-	if tcp, ok := overTCP(socket); ok {
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	network, address, socket := "unix", c.socket, c.socket
+	tcp, byTLS, ok := overTCP(socket)
+	if ok {
 		network, address = "tcp", tcp
+	}
+	if byTLS {
+		address = withPort(address)
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	for end := time.Now().Add(queuePatience); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
@@ -148,6 +159,9 @@ func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
 	}
 	if err != nil {
 		return nil, &ConnectError{Socket: socket, Err: err}
+	}
+	if byTLS {
+		return c.TLS.over(ctx, conn, socket, address)
 	}
 	return conn, nil
 }
@@ -324,6 +338,9 @@ func (c *Client) send(ctx context.Context, method string, to target, body io.Rea
 		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := c.http.Do(req)
+	if c, ok := errors.AsType[*ConnectError](err); ok {
+		return nil, c // what is around it is of net/http, and so
+	}
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return nil, u.Err // its URL is made up and says nothing
 	}
@@ -337,6 +354,9 @@ func refusal(resp *http.Response) error {
 		return fmt.Errorf("read the answer: %w", err)
 	}
 	e := &Error{}
+	if resp.StatusCode == http.StatusBadRequest && bytes.HasPrefix(data, []byte("Client sent an HTTP request to an HTTPS server")) {
+		return errors.New("the server speaks TLS: the address must begin with https://")
+	}
 	if json.Unmarshal(data, &e.Problem) != nil || e.Type == "" {
 		return fmt.Errorf("boxd answered %s", resp.Status)
 	}

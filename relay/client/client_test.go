@@ -354,7 +354,7 @@ func TestACallWaitsForACrowd(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := dialSocket(ctx, socket); err == nil {
+	if _, err := New(socket).dial(ctx); err == nil {
 		t.Error("there was no queue")
 	}
 	ln, err := net.FileListener(f)
@@ -370,7 +370,7 @@ func TestACallWaitsForACrowd(t *testing.T) {
 			}
 		}
 	}()
-	conn, err := dialSocket(t.Context(), socket)
+	conn, err := New(socket).dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

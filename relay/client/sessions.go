@@ -5,6 +5,8 @@ package client
 import (
 	"context"
 	"net/http"
+	"net/url"
+	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
 )
@@ -29,9 +31,7 @@ func (c *Client) Session(ctx context.Context, id string) (api.Session, error) {
 
 // Sessions lists the sessions of the caller, or of Owner if that is set; without Owner, all lists those of every owner.
 func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) {
-	to := c.owned(target{path: "/v1/sessions"}, given("all", yes(all && c.Owner == "")))
-	list, err := ask[api.SessionList](ctx, c, http.MethodGet, to, nil)
-	return list.Sessions, err
+	return c.FindSessions(ctx, &SessionFilter{All: all})
 }
 
 // SessionFilter says which sessions a list is to have.
@@ -40,19 +40,35 @@ type SessionFilter struct {
 	Labels       map[string]string // that each has
 	Metadata     map[string]string // that each has
 	WithMetadata bool              // tell it
+	WithUsage    bool              // tell what each uses
 }
 
 // FindSessions lists the sessions of the caller, or of Owner if that is set, that have what is asked for.
 func (c *Client) FindSessions(ctx context.Context, f *SessionFilter) ([]api.Session, error) {
-	query := given("all", yes(f.All && c.Owner == ""), "metadata", yes(f.WithMetadata))
+	query := given("all", yes(f.All && c.Owner == ""), "metadata", yes(f.WithMetadata), "usage", yes(f.WithUsage))
 	for name, value := range f.Labels {
 		query.Add("label", name+"="+value)
 	}
 	for name, value := range f.Metadata {
 		query.Add("metadata", name+"="+value)
 	}
-	list, err := ask[api.SessionList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/sessions"}, query), nil)
-	return list.Sessions, err
+	all := []api.Session{} // not null in JSON
+	for {
+		list, err := ask[api.SessionList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/sessions"}, query), nil)
+		if all = append(all, list.Sessions...); err != nil || list.Next == "" {
+			return all, err
+		}
+		query.Set("after", list.Next)
+	}
+}
+
+// UsageHistory tells what a session has used lately: the samples taken after a time, or with a zero time all there are.
+func (c *Client) UsageHistory(ctx context.Context, id string, after time.Time) (api.UsageHistory, error) {
+	query := url.Values{}
+	if !after.IsZero() {
+		query.Set("after", after.Format(time.RFC3339Nano))
+	}
+	return ask[api.UsageHistory](ctx, c, http.MethodGet, c.session(id, "/usage/history", query), nil)
 }
 
 // ChangeSession gives a living session other limits or times, all that change asks for or nothing.

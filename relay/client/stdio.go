@@ -40,7 +40,7 @@ func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, er
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", api.StdioProtocol)
 	c.sign(req)
-	conn, err := dialSocket(ctx, c.socket)
+	conn, err := c.dial(ctx)
 	if err != nil {
 		return files, err
 	}

@@ -26,7 +26,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/isolation/files"
-	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
 )
 
@@ -61,7 +61,7 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &Server{callers: relay.NewConnLimiter(1)}
+				s := &Server{callers: conns.New(1, conns.All)}
 				s.index = newIndex(s)
 				s.cfg.Log = slog.New(slog.DiscardHandler)
 				ln := &onePipe{make(chan net.Conn, 1), make(chan struct{})}
@@ -98,7 +98,7 @@ func TestASlowBodyHasAWhile(t *testing.T) {
 		ln := &onePipe{make(chan net.Conn, 1), make(chan struct{})}
 		front := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			s := &Server{}
-			callers := relay.NewConnLimiter(1)
+			callers := conns.New(1, conns.All)
 			limits, leave := callers.Share("a")
 			defer leave()
 			body, end, err := s.bounded(w, r, &sandbox{limits: limits}, procedure{})
@@ -156,7 +156,7 @@ func TestAPackedMessageTakesItsRoom(t *testing.T) {
 			r.Header.Set(tc.header, "gzip")
 		}
 		synctest.Test(t, func(t *testing.T) { // where it waits for room, no time passes
-			limits, leave := relay.NewConnLimiter(1).Share("a")
+			limits, leave := conns.New(1, conns.All).Share("a")
 			held := []func(){leave}
 			full := false
 			for range 9 {

@@ -91,7 +91,7 @@ func agentEvent(e *codeEvent, began time.Time, count int64) *protocol.ExecuteRes
 		m := &protocol.ExecuteResult{
 			StartedAt: timestamppb.New(began), FinishedAt: timestamppb.Now(), Text: e.Text, Html: plain(r.HTML), Markdown: plain(r.Markdown), Svg: plain(r.SVG), Png: plain(r.PNG),
 			Jpeg: plain(r.JPEG), Pdf: plain(r.PDF), Latex: plain(r.Latex), Json: plain(r.JSON), Javascript: plain(r.JavaScript), Data: plain(r.Data),
-			ExecutionCount: int32(count), IsMainResult: r.Main, Extra: map[string]string{},
+			Chart: chartOf(r.Chart), ExecutionCount: int32(count), IsMainResult: r.Main, Extra: map[string]string{},
 		}
 		for mime, value := range r.Extra {
 			m.Extra[mime] = plain(value)
@@ -107,5 +107,5 @@ func plain(raw json.RawMessage) string {
 	if json.Unmarshal(raw, &text) == nil {
 		return text
 	}
-	return string(raw)
+	return strings.ToValidUTF8(string(raw), "\ufffd") // a message has nothing else, and code may write anything
 }

@@ -21,7 +21,7 @@ func TestLanguages(t *testing.T) {
 		}
 	}
 	_, _, err := parseLanguage("r")
-	if fault.KindOf(err) != fault.Unsupported || err.Error() != `language = "r": must be bash, javascript or python` {
+	if fault.KindOf(err) != fault.Unsupported || err.Error() != `language = "r": must be bash, javascript, python or typescript` {
 		t.Error(err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -49,7 +49,7 @@ type controlCall struct {
 	w      http.ResponseWriter
 	r      *http.Request
 	pass   access.Pass
-	limits *relay.Limits
+	limits *conns.Limits
 	id     string // of the sandbox in the path
 	noted  *noted
 }
@@ -74,6 +74,7 @@ const (
 	routeFreeze = "POST /v1/sessions/{id}/freeze"
 	routeThaw   = "POST /v1/sessions/{id}/thaw"
 	routeStop   = "POST /v1/sessions/{id}/stop"
+	routeEvents = "GET /v1/events"
 )
 
 // operations are the whole control plane. Both spellings of a path do the same.
@@ -92,11 +93,20 @@ func operations() []operation {
 		{"POST /sandboxes/{id}/timeout", routeChange, access.User, true, false, (*controlCall).timeout},
 		{"POST /sandboxes/{id}/refreshes", routeChange, access.User, true, false, (*controlCall).refresh},
 		{"GET /sandboxes/{id}/metrics", routeGet, access.Viewer, false, false, (*controlCall).metrics},
-		{"GET /sandboxes/{id}/logs", routeGet, access.Viewer, false, false, (*controlCall).logs},
-		{"GET /v2/sandboxes/{id}/logs", routeGet, access.Viewer, false, false, (*controlCall).logs},
+		{"GET /sandboxes/{id}/logs", routeEvents, access.Viewer, false, false, (*controlCall).logs},
+		{"GET /v2/sandboxes/{id}/logs", routeEvents, access.Viewer, false, false, (*controlCall).logEntries},
 		{"PUT /sandboxes/{id}/network", routeChange, access.User, true, false, (*controlCall).network},
 		{"GET /templates/aliases/{id}", routeList, access.Viewer, false, false, (*controlCall).alias},
 	}, scaleboxOperations())
+}
+
+// Patterns lists the operations of the control plane, for who has to try every one of them.
+func Patterns() []string {
+	var list []string
+	for _, op := range operations() {
+		list = append(list, op.pattern)
+	}
+	return list
 }
 
 // control answers a request to the control plane.
@@ -168,7 +178,7 @@ func (s *Server) caller(r *http.Request, op *operation) (access.Pass, error) {
 	case op.route != "" && !pass.Allows(op.route):
 		return pass, notAllowed(&pass, op.route)
 	}
-	return pass, relay.Identify(r.Context(), pass.Name)
+	return pass, conns.Identify(r.Context(), pass.Name)
 }
 
 // notAllowed refuses what the token of a caller is not for.
@@ -285,16 +295,14 @@ func (n *networkRequest) apply(req *policy.Request) error {
 		}
 		return unsupported("network.denyOut = "+fault.Show(text), "boxes may connect to what is allowed and to nothing else; deny 0.0.0.0/0 and list what is allowed in network.allowOut")
 	}
-	off := "off"
 	if n.AllowInternetAccess != nil && !*n.AllowInternetAccess {
 		deniesAll = true
 	}
 	switch {
 	case deniesAll && len(n.AllowOut) == 0:
-		req.Network, req.NetworkRules = &off, nil
+		req.Network, req.NetworkRules = new(policy.NetworkOff), nil
 	case deniesAll:
-		egress := "egress"
-		req.Network, req.NetworkRules = &egress, n.AllowOut
+		req.Network, req.NetworkRules = new(policy.NetworkEgress), n.AllowOut
 	}
 	return nil // what is allowed beside everything changes nothing
 }
@@ -355,17 +363,17 @@ func (c *controlCall) make(ask *createRequest, further func(*policy.Request) err
 
 // request is what a client asks for as boxd has it.
 func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
-	name, template, ok := c.server.cfg.template(ask.TemplateID)
-	if !ok {
-		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
-	}
-	switch {
+	switch { // first, for some come with a template of their own, which is not there either
 	case len(ask.VolumeMounts) > 0:
 		return nil, unsupported("volumeMounts", "the operator lends directories and workspaces by profile")
 	case given(ask.MCP):
 		return nil, unsupported("mcp", "start MCP servers as managed processes of the box (boxctl mcp)")
 	case given(ask.IAM):
 		return nil, unsupported("iam", "boxes have no identity of a cloud")
+	}
+	name, template, ok := c.server.cfg.template(ask.TemplateID)
+	if !ok {
+		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
 	}
 	req := c.server.cfg.request(template)
 	req.ID = newID()
@@ -527,6 +535,9 @@ func (c *controlCall) changedTimeout(onlyLonger bool) (*session.Session, error) 
 	if err != nil {
 		return nil, err
 	}
+	if info := of.Info(); info.State == session.StateStopped || info.State == session.StateStopping { // which has no time that passes
+		return nil, session.StoppedError(of.ID)
+	}
 	seconds := ask.Timeout
 	if seconds == nil {
 		seconds = ask.Duration
@@ -580,14 +591,6 @@ func (c *controlCall) pausedNow() (*session.Session, error) {
 	return of, c.server.pause(c.r.Context(), of, memory)
 }
 
-// logs answers that boxd keeps the output of processes, and no log of a sandbox.
-func (c *controlCall) logs() error {
-	if _, err := c.session(); err != nil {
-		return err
-	}
-	return unsupported("the log of a sandbox", "the output of each process is kept: boxctl logs "+c.id+" PROCESS")
-}
-
 // network changes where programs of a sandbox may connect to.
 func (c *controlCall) network() error {
 	var ask networkRequest
@@ -602,7 +605,10 @@ func (c *controlCall) network() error {
 	if err := ask.apply(req); err != nil {
 		return err
 	}
-	if now := s.Current(); req.Network != nil && *req.Network != now.Network || now.Network != "egress" {
+	if now := s.Current(); now.Network == policy.NetworkEgress && req.Network != nil && *req.Network == policy.NetworkOff { // it keeps its network, which leads nowhere
+		req.Network, req.NetworkRules = nil, []string{}
+	}
+	if now := s.Current(); req.Network != nil && *req.Network != now.Network || now.Network != policy.NetworkEgress {
 		return unsupported("this change of the network", fmt.Sprintf("a box keeps the network %q that it was created with; only the rules of an egress network can change", now.Network))
 	}
 	if req.NetworkRules == nil {

@@ -116,14 +116,11 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 		return fileRefusal(sb, at, err)
 	}
 	h := w.Header()
-	h.Set("Content-Type", contentType(at))
-	h.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(at)}))
-	h.Set("Vary", "Accept-Encoding")
-	h.Set("Accept-Ranges", "bytes")
-	h.Set("Last-Modified", file.Time.UTC().Format(http.TimeFormat))
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", "default-src 'none'; sandbox") // a page of a box is not to run with boxd's address
-	if since, err := http.ParseTime(r.Header.Get("If-Modified-Since")); err == nil && !file.Time.Truncate(time.Second).After(since) {
+	tag := describe(h, at, file)
+	switch precondition(r.Header, tag, file.Time.Truncate(time.Second)) {
+	case http.StatusPreconditionFailed:
+		return refusal(http.StatusPreconditionFailed, fmt.Sprintf("path %s: has changed, its ETag is %s now", fault.Show(at), tag))
+	case http.StatusNotModified:
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
@@ -141,6 +138,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 		return fileRefusal(sb, at, err)
 	}
 	defer body.Close()
+	tag = describe(h, at, &open.File) // which may be another one than before
 	status := http.StatusOK
 	switch {
 	case part != nil:
@@ -149,6 +147,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 		h.Set("Content-Length", strconv.FormatInt(open.Length, 10))
 	case zipped:
 		h.Set("Content-Encoding", "gzip")
+		h.Set("ETag", "W/"+tag) // these are other bytes
 	default:
 		h.Set("Content-Length", strconv.FormatInt(open.Length, 10))
 	}
@@ -157,6 +156,20 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 		return nil
 	}
 	return send(w, body, zipped && part == nil)
+}
+
+// describe sets the headers of the answer with a file, and returns its entity tag.
+func describe(h http.Header, at string, file *files.Entry) string {
+	h.Set("Content-Type", contentType(at))
+	h.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(at)}))
+	h.Set("Vary", "Accept-Encoding")
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Last-Modified", file.Time.UTC().Format(http.TimeFormat))
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox") // a page of a box is not to run with boxd's address
+	tag := entityTag(file)
+	h.Set("ETag", tag)
+	return tag
 }
 
 // described is what a path leads to.
@@ -244,8 +257,40 @@ func ranged(r *http.Request, file *files.Entry) (*byteRange, error) {
 	return &byteRange{offset, length}, nil
 }
 
-// unchanged reports whether a file is the one that a client has seen at a time.
+// entityTag changes with each change of a file, also within a second.
+func entityTag(file *files.Entry) string {
+	return fmt.Sprintf(`"%x-%x"`, file.Time.UnixNano(), file.Size)
+}
+
+// precondition is the status of the answer to who wants a file only if it has changed, or only if it has not; 0: it is sent
+// (RFC 9110, section 13.2.2).
+func precondition(h http.Header, tag string, modified time.Time) int {
+	since, err := http.ParseTime(h.Get("If-Unmodified-Since"))
+	if match := h.Values("If-Match"); len(match) > 0 && !tagged(match, tag) || len(match) == 0 && err == nil && modified.After(since) {
+		return http.StatusPreconditionFailed
+	}
+	since, err = http.ParseTime(h.Get("If-Modified-Since"))
+	if match := h.Values("If-None-Match"); len(match) > 0 && (tagged(match, tag) || tagged(match, "W/"+tag)) || len(match) == 0 && err == nil && !modified.After(since) {
+		return http.StatusNotModified
+	}
+	return 0
+}
+
+// tagged reports whether lists of entity tags have one, or stand for all.
+func tagged(lists []string, tag string) bool {
+	for one := range strings.SplitSeq(strings.Join(lists, ","), ",") {
+		if one = strings.TrimSpace(one); one == "*" || one == tag {
+			return true
+		}
+	}
+	return false
+}
+
+// unchanged reports whether a file is the one that a client has seen, by its entity tag or at a time.
 func unchanged(since string, file *files.Entry) bool {
+	if strings.HasPrefix(since, `"`) {
+		return since == entityTag(file)
+	}
 	at, err := http.ParseTime(since)
 	return err == nil && file.Time.Truncate(time.Second).Equal(at)
 }

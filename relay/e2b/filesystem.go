@@ -273,7 +273,7 @@ func happened(dir string, e *files.Event, entries bool) *protocol.FilesystemEven
 }
 
 // errOverflow ends a watch that has lost events.
-var errOverflow = connect.NewError(connect.CodeResourceExhausted, errors.New("more has happened than could be told: events were lost; watch again, and look at what is there"))
+var errOverflow = connect.NewError(connect.CodeResourceExhausted, errors.New("events were lost: more happened than the watch could send; watch again, and list the directory"))
 
 // WatchDir sends what happens in a directory.
 func (f *filesystemService) WatchDir(ctx context.Context, req *protocol.WatchDirRequest, stream *connect.ServerStream[protocol.WatchDirResponse]) error {

@@ -99,6 +99,7 @@ func parseLanguage(written string) (language, runs string, err error) {
 	}
 	if _, ok := kernels()[runs]; !ok {
 		known := slices.Sorted(maps.Keys(kernels()))
+		known = append(known, languageTypeScript) // which the kernel of JavaScript runs
 		return "", "", fault.Field("language", written, fault.OneOf(known...)).Of(fault.Unsupported)
 	}
 	return language, runs, nil

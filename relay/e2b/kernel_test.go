@@ -18,6 +18,9 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
+// patience is more than an execution takes on a host that is busy.
+const patience = 5 * time.Minute
+
 // native is a kernel that runs on this host.
 type native struct {
 	t      *testing.T
@@ -154,8 +157,8 @@ func (n *native) await(id string) *cell {
 		return false
 	}
 	e := &cell{}
-	defer time.AfterFunc(time.Minute+time.Second, n.news.Broadcast).Stop()
-	for deadline := time.Now().Add(time.Minute); ; n.news.Wait() {
+	defer time.AfterFunc(patience+time.Second, n.news.Broadcast).Stop()
+	for deadline := time.Now().Add(patience); ; n.news.Wait() {
 		ended := has(0, kernelEnd) && has(1, kernelEnd) || has(0, kernelSynced) && has(1, kernelSynced)
 		select {
 		case <-n.ended:
@@ -225,8 +228,8 @@ func (n *native) awaitOutput(text string) {
 	n.t.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	deadline := time.Now().Add(time.Minute)
-	defer time.AfterFunc(time.Minute+time.Second, n.news.Broadcast).Stop()
+	deadline := time.Now().Add(patience)
+	defer time.AfterFunc(patience+time.Second, n.news.Broadcast).Stop()
 	for !strings.Contains(n.outs[0].String(), text) {
 		if time.Now().After(deadline) {
 			n.t.Fatalf("no %q: %q, %q", text, tailOf(n.outs[0].String()), tailOf(n.outs[1].String()))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
@@ -102,12 +103,12 @@ func (c *controlCall) get() error {
 	set := &info.Settings
 	d := sandboxDetail{
 		listedSandbox: c.server.listed(&info), Domain: c.server.domain(),
-		AllowInternetAccess: set.Network != "off", Lifecycle: lifecycle{OnTimeout: "kill"},
+		AllowInternetAccess: set.Network != policy.NetworkOff && (set.Network != policy.NetworkEgress || len(set.NetworkRules) > 0), Lifecycle: lifecycle{OnTimeout: "kill"},
 	}
 	if allows(&c.pass) {
 		d.EnvdAccessToken = c.server.token(purposeAccess, s)
 	}
-	if set.Network == "egress" {
+	if set.Network == policy.NetworkEgress {
 		d.Network.AllowOut, d.Network.DenyOut = set.NetworkRules, []string{everywhere.String()}
 	}
 	if _, ok := endOf(set.Labels); ok {

@@ -5,16 +5,10 @@ package e2b
 import (
 	"context"
 	"net/http"
-	"sync"
 	"time"
 
+	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
-)
-
-// How often what a sandbox uses is measured, and how much of that is kept.
-const (
-	sampleEvery = 5 * time.Second
-	maxSamples  = 360
 )
 
 // metric is what a sandbox uses at a time.
@@ -22,7 +16,7 @@ type metric struct {
 	Timestamp     time.Time `json:"timestamp"`
 	TimestampUnix int64     `json:"timestampUnix"`
 	CPUCount      int       `json:"cpuCount"`
-	CPUUsedPct    float64   `json:"cpuUsedPct"` // of all processors that it may use, since the sample before
+	CPUUsedPct    float64   `json:"cpuUsedPct"` // of all processors that it may use, since the sample before it
 	MemUsed       int64     `json:"memUsed"`
 	MemTotal      int64     `json:"memTotal"`
 	MemCache      int64     `json:"memCache"`
@@ -30,72 +24,24 @@ type metric struct {
 	DiskTotal     int64     `json:"diskTotal"`
 }
 
-// history is what sandboxes have used lately, of those with cgroups.
-type history struct {
-	mu  sync.Mutex
-	all map[string]*samples // by the ids of sandboxes
-}
-
-// samples are those of one sandbox.
-type samples struct {
-	list []metric // oldest first
-	cpu  time.Duration
-	at   time.Time
-}
-
-// measure looks at what a sandbox uses now. Without cgroups nobody knows the processor time and the memory, which are 0 then.
-func (s *Server) measure(ctx context.Context, of *session.Session) metric {
-	now := time.Now()
-	info := of.Info()
-	set := &info.Settings
+// metricOf is a sample of a sandbox as clients of E2B read it. Without cgroups nobody knows the processor time and the memory,
+// which are 0 then.
+func metricOf(set *policy.Settings, sample *session.Sample) metric {
+	at := time.UnixMilli(sample.At)
 	m := metric{
-		Timestamp: now.UTC(), TimestampUnix: now.Unix(), CPUCount: max(1, int(set.CPUs+0.999)), MemTotal: int64(set.Memory), DiskTotal: int64(set.WorkspaceQuota),
+		Timestamp: at.UTC(), TimestampUnix: at.Unix(), CPUCount: max(1, int(set.CPUs+0.999)), MemUsed: int64(sample.Memory), MemTotal: int64(set.Memory),
+		DiskUsed: int64(sample.Used), DiskTotal: int64(set.WorkspaceQuota),
 	}
-	if disk := s.cfg.Sup.Work(ctx, of); disk != nil {
-		m.DiskUsed, m.DiskTotal = int64(disk.Used), int64(disk.Limit)
-	}
-	u := of.Usage()
-	if u == nil {
-		return m
-	}
-	m.MemUsed = int64(u.Memory)
-	s.history.mu.Lock()
-	defer s.history.mu.Unlock()
-	before := s.history.all[of.ID]
-	if before == nil {
-		before = &samples{at: of.Created}
-		if s.history.all == nil {
-			s.history.all = map[string]*samples{}
-		}
-		s.history.all[of.ID] = before
-	}
-	if took := now.Sub(before.at); took > 0 && set.CPUs > 0 {
-		m.CPUUsedPct = max(0, 100*(u.CPU-before.cpu).Seconds()/took.Seconds()/set.CPUs)
-	}
-	if now.Sub(before.at) >= sampleEvery/2 {
-		before.cpu, before.at = u.CPU, now
-		before.list = append(before.list, m)
-		before.list = before.list[max(0, len(before.list)-maxSamples):]
+	if set.CPUs > 0 {
+		m.CPUUsedPct = float64(sample.CPUPercent) / set.CPUs
 	}
 	return m
 }
 
-// sample measures all sandboxes with cgroups, and forgets those that are gone.
-func (s *Server) sample(ctx context.Context) {
-	live := map[string]bool{}
-	for _, of := range s.index.all() {
-		live[of.ID] = true
-		if info := of.Info(); of.Grouped() && info.State == session.StateReady {
-			s.measure(ctx, of)
-		}
-	}
-	s.history.mu.Lock()
-	defer s.history.mu.Unlock()
-	for id := range s.history.all {
-		if !live[id] {
-			delete(s.history.all, id)
-		}
-	}
+// measure looks at what a sandbox uses now.
+func (s *Server) measure(ctx context.Context, of *session.Session) metric {
+	set, sample := of.Current(), s.cfg.Sup.Sample(ctx, of)
+	return metricOf(&set, &sample)
 }
 
 // metrics answers with what a sandbox has used within a range of time.
@@ -113,20 +59,11 @@ func (c *controlCall) metrics() error {
 	if err != nil {
 		return err
 	}
-	last := c.server.measure(c.r.Context(), of)
-	h := &c.server.history
-	h.mu.Lock()
-	var list []metric
-	if past := h.all[of.ID]; past != nil {
-		list = append(list, past.list...)
-	}
-	h.mu.Unlock()
-	if len(list) == 0 || list[len(list)-1].Timestamp.Before(last.Timestamp) {
-		list = append(list, last)
-	}
+	set := of.Current()
+	list := append(of.History(time.Time{}), c.server.cfg.Sup.Sample(c.r.Context(), of))
 	within := []metric{}
-	for _, m := range list {
-		if start <= m.TimestampUnix && m.TimestampUnix <= end+1 {
+	for i := range list {
+		if m := metricOf(&set, &list[i]); start <= m.TimestampUnix && m.TimestampUnix <= end+1 {
 			within = append(within, m)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -436,12 +437,61 @@ func (p *processService) write(ctx context.Context, one *process.Process, in *pr
 	default:
 		return connect.NewError(connect.CodeInvalidArgument, errors.New("input: must be stdin or pty"))
 	}
+	return p.input(ctx, one, func(at *process.Attachment) error { return at.Write(ctx, at.Taken(), data) })
+}
+
+// input attaches to the input of a process for what is done with it. Requests that come at the same time take turns, since a
+// process has one writer, who would be cut off by the next in the middle of what it writes.
+func (p *processService) input(ctx context.Context, one *process.Process, do func(*process.Attachment) error) error {
+	done, err := p.server.inputs.take(ctx, one)
+	if err != nil {
+		return p.server.rpcError(ctx, err)
+	}
+	defer done()
 	at, err := one.Attach(ctx, process.AttachOptions{Write: true, TakeOver: true})
 	if err != nil {
 		return p.server.rpcError(ctx, err)
 	}
 	defer at.Close()
-	return p.server.rpcError(ctx, at.Write(ctx, at.Taken(), data))
+	return p.server.rpcError(ctx, do(at))
+}
+
+// turns lets those who write to one process do so one after another.
+type turns struct {
+	mu  sync.Mutex
+	all map[*process.Process]*turn // of those that somebody writes to, or waits for
+}
+
+// turn is held by whoever has put a word into it.
+type turn struct {
+	held    chan struct{}
+	waiting int // and the holder
+}
+
+// take waits for the turn of a process; done must follow.
+func (t *turns) take(ctx context.Context, one *process.Process) (done func(), err error) {
+	t.mu.Lock()
+	mine := t.all[one]
+	if mine == nil {
+		mine = &turn{held: make(chan struct{}, 1)}
+		t.all[one] = mine
+	}
+	mine.waiting++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if mine.waiting--; mine.waiting == 0 {
+			delete(t.all, one)
+		}
+	}
+	select {
+	case mine.held <- struct{}{}:
+		return func() { <-mine.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
 }
 
 // SendInput gives a process input.
@@ -489,12 +539,7 @@ func (p *processService) CloseStdin(ctx context.Context, req *protocol.CloseStdi
 	if one.Info().Terminal != nil {
 		return nil, connect.NewError(connect.CodeUnknown, errors.New("the process has a terminal: send ctrl-d"))
 	}
-	at, err := one.Attach(ctx, process.AttachOptions{Write: true, TakeOver: true})
-	if err != nil {
-		return nil, p.server.rpcError(ctx, err)
-	}
-	defer at.Close()
-	return &protocol.CloseStdinResponse{}, p.server.rpcError(ctx, at.CloseWrite())
+	return &protocol.CloseStdinResponse{}, p.input(ctx, one, (*process.Attachment).CloseWrite)
 }
 
 // SendSignal sends a signal to the process group of a process.

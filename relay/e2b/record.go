@@ -95,7 +95,7 @@ func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pa
 		What: s.cfg.Audit.Shape(&n.what), Status: n.status, Outcome: "done", TookMS: float64(time.Since(begin).Microseconds()) / 1000,
 	}
 	if pass.Token != "" {
-		record.Via = via + " token:" + pass.Token
+		record.Via = via + " " + access.Via(pass.Token)
 	}
 	if err != nil {
 		message, kind := s.inWords(ctx, err)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -28,7 +28,7 @@ type sandbox struct {
 	*session.Session
 
 	pass   access.Pass
-	limits *relay.Limits
+	limits *conns.Limits
 }
 
 // index knows which sandboxes there are, by their ids: requests do not name their owners.
@@ -156,16 +156,22 @@ func (s *Server) named(r *http.Request, to destination) (of *session.Session, pr
 	return of, proven, nil
 }
 
-// enter lets a request for a sandbox in. leave must follow, and the context ends when its bearer may not use it any more.
-func (s *Server) enter(r *http.Request, of *session.Session) (ctx context.Context, sb *sandbox, leave func(), err error) {
+// enter lets a request for a sandbox in. leave must follow, and the context ends when its bearer may not use it any more. A visitor
+// has proven itself by the traffic token alone, which the owner of a sandbox may give to others: what visitors have open and
+// make boxd hold must not keep the owner out.
+func (s *Server) enter(r *http.Request, of *session.Session, visitor bool) (ctx context.Context, sb *sandbox, leave func(), err error) {
 	pass, err := s.holder(of)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if err := relay.Identify(r.Context(), pass.Name); err != nil {
+	identify, callers := conns.Identify, s.callers
+	if visitor {
+		identify, callers = conns.IdentifyVisitor, s.visitors
+	}
+	if err := identify(r.Context(), pass.Name); err != nil {
 		return nil, nil, nil, err
 	}
-	limits, unshare := s.callers.Share(pass.Name)
+	limits, unshare := callers.Share(pass.Name)
 	ctx, unwatch := s.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
 		now, err := s.holder(of)
 		return now.Until, err
@@ -233,7 +239,7 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to destination) {
 		s.fail(w, r, unauthorized("missing or wrong access token of the sandbox: it is in the answer to create and connect"))
 		return
 	}
-	ctx, sb, leave, err := s.enter(r, found)
+	ctx, sb, leave, err := s.enter(r, found, to.port != portEnvd && r.Header.Get(headerAccess) == "")
 	if err != nil {
 		s.fail(w, r, err)
 		return

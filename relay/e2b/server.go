@@ -26,9 +26,11 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 // maxCallerConnections is how many connections one principal may have. An SDK opens one for each stream.
@@ -49,18 +51,20 @@ type Config struct {
 // Server serves E2B's clients.
 type Server struct {
 	cfg     Config
-	callers *relay.ConnLimiter
-	index   *index
-	rpc     *http.ServeMux // RPCs of a sandbox
-	calls   map[string]procedure
-	code    *Contexts
-	watches watches
-	history history
+	callers *conns.Limiter
+	// visitors have loads of their own, by the owners of the sandboxes that they visit; their connections are counted by callers.
+	visitors *conns.Limiter
+	index    *index
+	rpc      *http.ServeMux // RPCs of a sandbox
+	calls    map[string]procedure
+	code     *Contexts
+	watches  watches
+	inputs   turns
 }
 
 // New returns a server; Serve makes it work.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, callers: relay.NewConnLimiter(maxCallerConnections), rpc: http.NewServeMux(), calls: procedures()}
+	s := &Server{cfg: cfg, callers: conns.New(maxCallerConnections, conns.All), visitors: conns.New(maxCallerConnections, conns.All), rpc: http.NewServeMux(), calls: procedures(), inputs: turns{all: map[*process.Process]*turn{}}}
 	s.code = newContexts(s)
 	s.index = newIndex(s)
 	options := []connect.HandlerOption{
@@ -103,7 +107,6 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	watched, unwatch := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	beside.Go(func() { every(watched, pauseEvery, s.pauseDue) })
-	beside.Go(func() { every(watched, sampleEvery, s.sample) })
 	all.Wait()
 	front.End(ctx)
 	unwatch()
@@ -131,7 +134,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(trace.With(r.Context(), trace.New("", "")))
 	expectBody(w, r)
 	to, err := s.route(r)
-	if err == nil && r.TLS == nil { // of what was encrypted nobody but us knows where it ends
+	if err == nil {
 		err = relay.OneLength(w, r)
 	}
 	if err != nil {

@@ -7,15 +7,17 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -124,38 +126,20 @@ func (c *Settings) validateTLS() error {
 	return nil
 }
 
-// ByTLS reports whether a listener is the one that is served by TLS. Its address may be written in another way than in the
-// configuration, as :: for 0.0.0.0.
-func (c *Settings) ByTLS(ln net.Listener) bool {
-	want, err := netip.ParseAddrPort(c.TLSListen)
-	at, ok := ln.Addr().(*net.TCPAddr)
-	if err != nil || !ok {
-		return false
-	}
-	is := at.AddrPort()
-	return is.Port() == want.Port() && (is.Addr().Unmap() == want.Addr().Unmap() || is.Addr().IsUnspecified() && want.Addr().IsUnspecified())
-}
+// ByTLS reports whether a listener is the one that is served by TLS.
+func (c *Settings) ByTLS(ln net.Listener) bool { return relay.ListensAt(ln, c.TLSListen) }
 
-// maxKey is more than any private key has, in bytes.
-const maxKey = 64 << 10
-
-// TLS reads the certificate and its key; nil: nothing is served by TLS. The key must be a secret of who runs boxd.
-func (c *Settings) TLS() (*tls.Config, error) {
+// TLS reads the certificate and its key, and again when they have changed; nil: nothing is served by TLS. The key must be a secret
+// of who runs boxd.
+func (c *Settings) TLS(log *slog.Logger) (*tls.Config, error) {
 	if c.TLSListen == "" {
 		return nil, nil //nolint:nilnil // as said
 	}
-	info, err := os.Stat(c.Key)
+	config, err := access.TLSFiles{Certificate: c.Certificate, PrivateKey: c.Key, KeyName: "key"}.Config(log)
 	if err != nil {
-		return nil, fmt.Errorf("e2b.key: %w", err)
+		return nil, fmt.Errorf("e2b.%w", err)
 	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 || info.Size() > maxKey {
-		return nil, fault.Field("e2b.key", c.Key, fmt.Sprintf("a file of mode 0600, as it is a secret; it has %#o", info.Mode().Perm()))
-	}
-	pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
-	if err != nil {
-		return nil, fmt.Errorf("e2b.certificate: %w", err)
-	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, nil
+	return config, nil
 }
 
 // drive is the drive that stands for the address of a bucket: the longest address that it begins with.

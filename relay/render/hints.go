@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/boxd-dev/boxd/relay/client"
@@ -17,7 +18,11 @@ import (
 
 // ConnectHint says what to do where boxd cannot be reached, "" if that is not known.
 func ConnectHint(e *client.ConnectError) string {
+	_, file := errors.AsType[*fs.PathError](e.Err) // of a certificate, and not the socket
 	switch {
+	case file:
+	case strings.HasPrefix(e.Socket, "https://") && errors.Is(e, syscall.ECONNREFUSED):
+		return "is a boxd with daemon.https there, or a gateway of a fleet (boxfleet serve)?"
 	case errors.Is(e, fs.ErrPermission):
 		return deniedHint(denySocket(e.Socket))
 	case errors.Is(e, fs.ErrNotExist), errors.Is(e, syscall.ECONNREFUSED):

@@ -133,7 +133,7 @@ func lookAt(t *testing.T, l Sampler, answers map[string]any) (first, second *Top
 		t.Fatal(err)
 	}
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v, ok := answers[r.URL.EscapedPath()]
+		v, ok := answers[r.URL.RequestURI()]
 		if f, isFunc := v.(func() any); isFunc {
 			v = f()
 		}
@@ -161,12 +161,10 @@ func TestTopSeesWhatHasBeenUsed(t *testing.T) {
 	busy := api.Session{ID: "busy", Owner: "uid:0", Usage: &api.SessionUsage{}}
 	idle := api.Session{ID: "idle", Owner: "uid:0"}
 	_, v := lookAt(t, Sampler{}, map[string]any{
-		"/v1/status":        api.Status{},
-		"/v1/sessions":      api.SessionList{Sessions: []api.Session{idle, busy, {ID: "gone", Owner: "uid:0"}}},
-		"/v1/sessions/idle": idle,
-		"/v1/sessions/busy": func() any {
+		"/v1/status": api.Status{},
+		"/v1/sessions?usage=true": func() any {
 			busy.Usage = &api.SessionUsage{CPUMS: busy.Usage.CPUMS + 1000, Read: busy.Usage.Read + quantity.MiB}
-			return busy
+			return api.SessionList{Sessions: []api.Session{idle, busy}}
 		},
 	})
 	if len(v.Sessions) != 2 || v.Sessions[0].ID != "busy" || v.Sessions[0].CPUPercent <= 0 || v.Sessions[0].ReadRate <= 0 || v.Sessions[0].WriteRate != 0 || v.Sessions[1].rates {

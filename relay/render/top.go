@@ -5,7 +5,6 @@ package render
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,9 +28,10 @@ type topSession struct {
 
 // Top is all that one picture shows.
 type Top struct {
-	Status    api.Status    `json:"status"`
-	Sessions  []topSession  `json:"sessions"`
-	Processes []api.Process `json:"processes,omitempty"` // of the one session that was asked for
+	Status    api.Status       `json:"status"`
+	Sessions  []topSession     `json:"sessions"`
+	Processes []api.Process    `json:"processes,omitempty"` // of the one session that was asked for
+	history   api.UsageHistory // of that one
 	now       time.Time
 	one       bool
 }
@@ -51,12 +51,8 @@ func (t *Sampler) Sample(ctx context.Context, before *Top) (*Top, error) {
 	if v.Status, err = t.Client.Status(ctx); err != nil {
 		return nil, err
 	}
-	ids := []api.Session{{ID: t.ID}}
-	if !v.one {
-		if ids, err = t.Client.Sessions(ctx, t.All); err != nil {
-			return nil, err
-		}
-	} else if v.Processes, err = t.Client.Processes(ctx, t.ID); err != nil {
+	list, err := t.sessions(ctx, v, before)
+	if err != nil {
 		return nil, err
 	}
 	earlier := map[string]*topSession{}
@@ -66,18 +62,12 @@ func (t *Sampler) Sample(ctx context.Context, before *Top) (*Top, error) {
 			earlier[s.Owner+"\x00"+s.ID] = s
 		}
 	}
-	for _, listed := range ids {
-		if t.Owner != "" && listed.Owner != "" && listed.Owner != t.Owner {
+	now := time.Now()
+	for _, s := range list {
+		if t.Owner != "" && s.Owner != t.Owner {
 			continue
 		}
-		s, err := t.session(ctx, &listed)
-		if errors.Is(err, client.NotFound) && !v.one {
-			continue // it has ended meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		top := topSession{Session: s, sampled: time.Now()}
+		top := topSession{Session: s, sampled: now}
 		if e := earlier[s.Owner+"\x00"+s.ID]; e != nil {
 			top.compare(e)
 		}
@@ -91,13 +81,37 @@ func (t *Sampler) Sample(ctx context.Context, before *Top) (*Top, error) {
 	return v, nil
 }
 
-// session describes one of a list, which may be another owner's.
-func (t *Sampler) session(ctx context.Context, listed *api.Session) (api.Session, error) {
-	c := *t.Client
-	if t.All && t.Owner == "" && listed.Owner != "" {
-		c.Owner = listed.Owner
+// sessions describes all sessions, or the one that is asked for, with what is in the picture of that alone.
+func (t *Sampler) sessions(ctx context.Context, v, before *Top) ([]api.Session, error) {
+	if !v.one {
+		return t.Client.FindSessions(ctx, &client.SessionFilter{All: t.All, WithUsage: true})
 	}
-	return c.Session(ctx, listed.ID)
+	s, err := t.Client.Session(ctx, t.ID)
+	if err != nil {
+		return nil, err
+	}
+	if v.Processes, err = t.Client.Processes(ctx, t.ID); err != nil {
+		return nil, err
+	}
+	return []api.Session{s}, t.extend(ctx, v, before)
+}
+
+// extend gives a picture the history of its session: that of the picture before, and what has come since.
+func (t *Sampler) extend(ctx context.Context, v, before *Top) error {
+	var known []api.UsageSample
+	var after time.Time
+	if before != nil && len(before.history.Samples) > 0 {
+		known = before.history.Samples
+		after = known[len(known)-1].At
+	}
+	var err error
+	if v.history, err = t.Client.UsageHistory(ctx, t.ID, after); err != nil {
+		return err
+	}
+	all := slices.Concat(known, v.history.Samples)
+	old := time.Now().Add(-time.Duration(v.history.Kept))
+	v.history.Samples = slices.DeleteFunc(all, func(m api.UsageSample) bool { return m.At.Before(old) })
+	return nil
 }
 
 // compare computes what has been used since an earlier sample of the same session.
@@ -151,6 +165,7 @@ func (v *Top) lines() []topLine {
 	if !v.one {
 		return lines
 	}
+	lines = append(lines, v.charts()...)
 	lines = append(lines, topLine{}, topLine{Text: tty.Fit("PROCESS", nameColumns) + "  STATE    READY     PID STARTS CLIENTS UPTIME COMMAND", Heading: true})
 	for i := range v.Processes {
 		p := &v.Processes[i]

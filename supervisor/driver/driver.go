@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 
@@ -23,14 +24,14 @@ import (
 // Driver is the keeper, and systemd beside it where boxes are to be in scopes. It owns neither.
 type Driver struct {
 	*client.Keeper
-	scopes  *systemd.Scopes // nil: the keeper makes all groups
+	scopes  DialScopes // nil: the keeper makes all groups
 	log     *slog.Logger
 	names   *Resolver // nil: no names are resolved
 	watched *watcher  // nil: nobody is told what boxes are refused
 
 	mu     sync.Mutex // guards the fields below
 	limits map[string]kept
-	left   map[string]bool // names of scopes without a box, which could not be stopped
+	left   map[string]bool // keys of scopes without a box, which could not be stopped
 }
 
 // kept is what a box in a scope is limited to now.
@@ -42,8 +43,11 @@ type kept struct {
 // Direct returns the driver that needs nothing but the keeper.
 func Direct(k *client.Keeper) *Driver { return &Driver{Keeper: k} }
 
+// DialScopes connects to a ScopeServer.
+type DialScopes func(ctx context.Context) (*fdpass.Conn, error)
+
 // Scoped returns the driver that puts every box into a scope of its own.
-func Scoped(k *client.Keeper, scopes *systemd.Scopes, log *slog.Logger) *Driver {
+func Scoped(k *client.Keeper, scopes DialScopes, log *slog.Logger) *Driver {
 	return &Driver{Keeper: k, scopes: scopes, log: log, limits: map[string]kept{}, left: map[string]bool{}}
 }
 
@@ -57,18 +61,18 @@ func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 	if d.scopes == nil || !spec.Grouped {
 		return d.launch(ctx, spec)
 	}
-	scope, err := d.start(ctx, systemd.ScopeName(spec.Key), &spec.Limits)
+	scope, err := d.start(ctx, spec.Key, &spec.Limits)
 	if err != nil {
 		return nil, err
 	}
-	defer scope.letGo() // PID 1 of the box holds the scope by then
+	defer scope.letGo(ctx) // PID 1 of the box holds the scope by then
 	in := *spec
 	in.Scope = scope.group
 	box, err := d.launch(ctx, &in)
 	if err != nil {
-		scope.letGo()
+		scope.letGo(ctx)
 		if serr := d.stop(ctx, spec.Key); serr != nil {
-			d.log.Warn("scope", "error", serr) // it has no process, and ends by that
+			d.log.Warn("cannot stop a scope", "error", serr) // it has no process, and ends by that
 		}
 		return nil, err
 	}

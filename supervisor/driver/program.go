@@ -51,8 +51,8 @@ func ChildResolver(program string, stderr *os.File) func(context.Context) (*fdpa
 	}
 }
 
-// DialResolver connects to the socket of the program's unit.
-func DialResolver(path string) func(context.Context) (*fdpass.Conn, error) {
+// DialUnit connects to the socket of a program's unit.
+func DialUnit(path string) func(context.Context) (*fdpass.Conn, error) {
 	return func(context.Context) (*fdpass.Conn, error) {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err != nil {

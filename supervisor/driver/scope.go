@@ -5,6 +5,7 @@ package driver
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,21 +19,22 @@ import (
 
 	"github.com/boxd-dev/boxd/cgroup"
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/fdpass"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// scope is one that has been started and is held by a process of boxd's: systemd makes none around nothing,
+// heldScope is one that has been started and is held by a process of its own: systemd makes none around nothing,
 // and PID 1 of a box can only be put into it by the keeper.
-type scope struct {
+type heldScope struct {
 	group string // absolute path
 	stdin io.Closer
 	cmd   *exec.Cmd // nil: let go
 }
 
 // hold starts the process that a scope can be made around; program is boxkeeper.
-func hold(program string) (*scope, error) {
-	// Not CommandContext: the holder ends with its standard input, which ends with boxd at the latest.
+func hold(program string) (*heldScope, error) {
+	// Not CommandContext: the holder ends with its standard input, which ends with this process at the latest.
 	cmd := exec.Command(program, isolation.HoldCommand) //nolint:noctx // see above
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C meant for boxd is not for it
@@ -44,37 +46,11 @@ func hold(program string) (*scope, error) {
 		stdin.Close()
 		return nil, fmt.Errorf("process that holds the scope: %w", err)
 	}
-	return &scope{stdin: stdin, cmd: cmd}, nil
-}
-
-// start makes a scope. After an error there is none.
-func (d *Driver) start(ctx context.Context, name string, limits *cgroup.Limits) (*scope, error) {
-	d.stopLeft(ctx)
-	s, err := hold(d.Program())
-	if err != nil {
-		return nil, err
-	}
-	within, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	path, err := d.scopes.Start(within, name, s.cmd.Process.Pid, properties(limits))
-	if err == nil {
-		s.group = filepath.Join(cgroup.Mount, path)
-		return s, nil
-	}
-	s.letGo()
-	switch {
-	case errors.Is(err, systemd.ErrScopeExists): // it is another's, or what is left of one is just going
-		return nil, fault.Errorf(fault.Unavailable, "%w", err).WithHint("try again; another boxd on this host may use the same name")
-	case !errors.Is(err, systemd.ErrNoBus):
-		if serr := d.stopScope(ctx, name); serr != nil {
-			d.log.Warn("scope", "error", serr) // it has lost its only process, and ends by that
-		}
-	}
-	return nil, unavailable(err)
+	return &heldScope{stdin: stdin, cmd: cmd}, nil
 }
 
 // letGo ends the holder. A scope without any other process ends with it.
-func (s *scope) letGo() {
+func (s *heldScope) letGo() {
 	if s.cmd == nil {
 		return
 	}
@@ -83,15 +59,96 @@ func (s *scope) letGo() {
 	s.cmd = nil
 }
 
+// scope is one that a server has started and holds for a box, until it is let go.
+type scope struct {
+	group string // absolute path
+	conn  *fdpass.Conn
+}
+
+// letGo has the server let go the scope, and waits until it has. Without any other process the scope ends.
+func (s *scope) letGo(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if s.conn.Send(nil) == nil {
+		_, files, _ := s.conn.RecvContext(ctx, true) // the server closes the connection
+		fdpass.CloseAll(files)
+	}
+	s.conn.Close()
+}
+
+// askScope asks the server. The connection is the caller's, who waits no longer than ctx lasts.
+func (d *Driver) askScope(ctx context.Context, req *scopeRequest) (*scope, error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := d.scopes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", systemd.ErrNoBus, err)
+	}
+	err = conn.Send(body)
+	var answer []byte
+	if err == nil {
+		var files []int
+		answer, files, err = conn.RecvContext(ctx, true)
+		fdpass.CloseAll(files)
+	}
+	var reply scopeReply
+	switch {
+	case err != nil && ctx.Err() != nil:
+		err = ctx.Err()
+	case err != nil:
+		err = fmt.Errorf("%w: %w", systemd.ErrNoBus, err)
+	default:
+		err = json.Unmarshal(answer, &reply)
+	}
+	switch {
+	case err != nil:
+	case reply.Kind != "":
+		err = fmt.Errorf("%w: %s", reply.Kind, reply.Error)
+	case reply.Error != "":
+		err = errors.New(reply.Error)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &scope{group: reply.Group, conn: conn}, nil
+}
+
+// changeScope asks the server for something after which it holds nothing.
+func (d *Driver) changeScope(ctx context.Context, req *scopeRequest) error {
+	s, err := d.askScope(ctx, req)
+	if err != nil {
+		return err
+	}
+	s.conn.Close()
+	return nil
+}
+
+// start makes the scope of a box. After an error there is none.
+func (d *Driver) start(ctx context.Context, key string, limits *cgroup.Limits) (*scope, error) {
+	d.stopLeft(ctx)
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	s, err := d.askScope(within, &scopeRequest{Do: scopeStart, Key: key, Limits: properties(limits)})
+	if errors.Is(err, systemd.ErrScopeExists) { // it is another's, or what is left of one is just going
+		return nil, fault.Errorf(fault.Unavailable, "%w", err).WithHint("try again; another boxd on this host may use the same name")
+	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return s, nil
+}
+
 // stop ends the scope of a box that is dead. Without a way to systemd that is put off until there is one: a
 // scope without a process holds nothing, and most end by themselves.
 func (d *Driver) stop(ctx context.Context, key string) error {
-	name := systemd.ScopeName(key)
-	err := d.stopScope(ctx, name)
+	err := d.stopScope(ctx, key)
 	if errors.Is(err, systemd.ErrNoBus) {
 		d.log.Warn("scope not stopped yet; trying again later", "error", err)
 		d.mu.Lock()
-		d.left[name] = true
+		d.left[key] = true
 		d.mu.Unlock()
 		return nil
 	}
@@ -101,32 +158,23 @@ func (d *Driver) stop(ctx context.Context, key string) error {
 // stopLeft stops what stop had to leave.
 func (d *Driver) stopLeft(ctx context.Context) {
 	d.mu.Lock()
-	names := slices.Collect(maps.Keys(d.left))
+	keys := slices.Collect(maps.Keys(d.left))
 	clear(d.left)
 	d.mu.Unlock()
-	for _, name := range names {
-		if err := d.stopScope(ctx, name); err != nil {
+	for _, key := range keys {
+		if err := d.stopScope(ctx, key); err != nil {
 			d.log.Warn("scope not stopped yet; trying again later", "error", err)
 			d.mu.Lock()
-			d.left[name] = true
+			d.left[key] = true
 			d.mu.Unlock()
 		}
 	}
 }
 
-func (d *Driver) stopScope(ctx context.Context, name string) error {
+func (d *Driver) stopScope(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	// Our box is dead. Who lives in a scope of that name is another boxd's; and one whose last process is just
-	// going ends by itself.
-	if living, err := populated(filepath.Join(cgroup.Mount, systemd.Slice, name)); err == nil && living {
-		return nil
-	}
-	if err := d.scopes.Stop(ctx, name); err != nil {
-		return err
-	}
-	// systemd gives up on a group that the keeper tidies at the same moment, and then nobody knows of it.
-	return removeGroup(filepath.Join(cgroup.Mount, systemd.Slice, name))
+	return d.changeScope(ctx, &scopeRequest{Do: scopeStop, Key: key})
 }
 
 // populated reports whether a group has a living process.
@@ -161,7 +209,7 @@ func removeGroup(path string) error {
 func (d *Driver) set(ctx context.Context, key string, limits *cgroup.Limits) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return d.scopes.Set(ctx, systemd.ScopeName(key), properties(limits))
+	return d.changeScope(ctx, &scopeRequest{Do: scopeSet, Key: key, Limits: properties(limits)})
 }
 
 // properties are the limits of the box as a whole, those that cgroup.Limits.Box writes where there is no
@@ -192,11 +240,11 @@ func (d *Driver) Check(ctx context.Context) ([]isolation.Check, error) {
 		return checks, err
 	}
 	c := isolation.Check{Name: "systemd scopes", Detail: "can be created in " + systemd.Slice}
-	name := systemd.ScopeName("try-" + strings.ToLower(rand.Text()))
-	s, err := d.start(ctx, name, &cgroup.Limits{Memory: 1 << 20, Pids: 1})
+	key := "doctor" + strings.ToLower(rand.Text()) // of isolation.KeyLen
+	s, err := d.start(ctx, key, &cgroup.Limits{Memory: 1 << 20, Pids: 1})
 	if err == nil {
-		err = d.stopScope(ctx, name)
-		s.letGo()
+		s.letGo(ctx)
+		err = d.stopScope(ctx, key)
 	}
 	if err != nil {
 		c.Level, c.Detail = isolation.CheckFail, err.Error()

@@ -18,7 +18,8 @@ func Logged(log *slog.Logger) func(context.Context, *Event) {
 		if !log.Enabled(ctx, level) {
 			return
 		}
-		attrs := make([]slog.Attr, 0, 10)
+		var room [10]slog.Attr // none of it is kept
+		attrs := room[:0]
 		for _, a := range [...]slog.Attr{
 			slog.String("session", e.Session), slog.String("owner", e.Owner), slog.String("reason", e.Reason), slog.String("process", e.Process), slog.String("exec", e.Exec),
 			slog.String("profile", e.Profile), slog.String("detail", e.Detail), slog.String(messageID, e.Type.MessageID()),

@@ -33,6 +33,7 @@ type Policy struct {
 	Tools    []string `toml:"tools"`
 	Networks []string `toml:"networks"`
 	Secrets  []string `toml:"secrets"` // of tables [secrets.NAME]; Any: all
+	Buckets  []string `toml:"buckets"` // of tables [buckets.NAME]; Any: all
 	Mounts   []string `toml:"mounts"`  // roots, of what mounts.allow lends; Any: all of that
 
 	Sessions   int           `toml:"sessions"`   // at a time
@@ -99,7 +100,7 @@ const DefaultPolicyName = "default"
 func NoPolicy() Policy {
 	return Policy{
 		Principals: []string{}, Groups: []string{}, Roles: []string{},
-		Profiles: []string{Any}, Tools: Tools(), Networks: []string{NetworkOff, NetworkEgress, NetworkHost}, Secrets: []string{}, Mounts: []string{Any}, Excess: ExcessClamp,
+		Profiles: []string{Any}, Tools: Tools(), Networks: []string{NetworkOff, NetworkEgress, NetworkHost}, Secrets: []string{}, Buckets: []string{}, Mounts: []string{Any}, Excess: ExcessClamp,
 	}
 }
 
@@ -290,6 +291,7 @@ func (b *Policy) validate(c *Config) error {
 	list("tools", b.Tools, Tools())
 	list("networks", b.Networks, []string{NetworkOff, NetworkEgress, NetworkHost})
 	list("secrets", b.Secrets, append(slices.Sorted(maps.Keys(c.Secrets)), Any))
+	list("buckets", b.Buckets, append(slices.Sorted(maps.Keys(c.Buckets)), Any))
 	list("excess", []string{b.Excess}, []string{ExcessClamp, ExcessRefuse})
 	for _, root := range b.Mounts {
 		if root != Any && root != HomeRoot && !isolation.CleanAbsolute(root) {

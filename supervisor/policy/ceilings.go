@@ -27,6 +27,9 @@ func (h *EffectivePolicy) Hold(s *Settings, asked *Request) error {
 			return h.refuse(fault.LayerNetwork, fmt.Sprintf("secrets[%d]", i), name, "secrets", h.Secrets)
 		}
 	}
+	if err := h.holdPush(s); err != nil {
+		return err
+	}
 	for i := range s.Mounts {
 		if !h.AllowsMount(s.Mounts[i].Source) {
 			return h.MountDenied(i, s.Mounts[i].Source)

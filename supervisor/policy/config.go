@@ -32,6 +32,7 @@ type Config struct {
 	Env         map[string]string   `toml:"env"`
 	Languages   map[string]Language `toml:"languages"`
 	Secrets     map[string]Secret   `toml:"secrets"`
+	Buckets     map[string]Bucket   `toml:"buckets"`
 	Profiles    map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
 	Policies    map[string]Policy   `toml:"-"` // [policy.x], each on top of NoBounds
 	DefaultCaps NetworkCaps         `toml:"-"` // of profiles that have none of their own
@@ -49,6 +50,7 @@ type Limits struct {
 const (
 	leastFileLocks = 100
 	mostFileLocks  = 10_000_000
+	mostSessions   = 16384 // of sessions.max
 )
 
 // HostReserve is what of the host no new session may take.
@@ -100,9 +102,13 @@ type ProcessLimits struct {
 	Keep quantity.Duration `toml:"keep"` // how long one that has ended is known
 }
 
+// maxHistory bounds what boxd needs for the samples of one session: 6 hours are 370 KiB.
+const maxHistory = 6 * time.Hour
+
 // UsageKeep is about what is known of what everybody has used.
 type UsageKeep struct {
-	KeepDays int `toml:"keep_days"`
+	KeepDays int               `toml:"keep_days"`
+	History  quantity.Duration `toml:"history"` // how long samples of what sessions use are kept; 0: none are taken
 }
 
 // Profile is a set of defaults, and of fields that requests cannot change.
@@ -199,7 +205,7 @@ func DefaultConfig() Config {
 		},
 		Processes: ProcessLimits{Max: 64, Keep: seconds(600)},
 		Files:     DefaultFileLimits(),
-		Usage:     UsageKeep{KeepDays: 400},
+		Usage:     UsageKeep{KeepDays: 400, History: seconds(3600)},
 		Env:       DefaultVariables(),
 		Languages: DefaultLanguages(),
 		Profiles:  defaultProfiles(),
@@ -247,8 +253,8 @@ func (c *Config) Validate() error {
 	if n := c.Limits.FileLocks; n != 0 && (n < leastFileLocks || n > mostFileLocks) {
 		bad("limits.file_locks", n, fmt.Sprintf("0 (any number), or %d to %d", leastFileLocks, mostFileLocks))
 	}
-	if c.Sessions.Max < 1 || c.Sessions.Max > 4096 {
-		bad("sessions.max", c.Sessions.Max, "1 to 4096")
+	if c.Sessions.Max < 1 || c.Sessions.Max > mostSessions {
+		bad("sessions.max", c.Sessions.Max, fmt.Sprintf("1 to %d", mostSessions))
 	}
 	if c.Sessions.MaxPerOwner < 1 || c.Sessions.MaxPerOwner > c.Sessions.Max {
 		bad("sessions.max_per_owner", c.Sessions.MaxPerOwner, fmt.Sprintf("1 to %d (sessions.max)", c.Sessions.Max))
@@ -265,6 +271,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Usage.KeepDays < 1 || c.Usage.KeepDays > 10_000 {
 		bad("usage.keep_days", c.Usage.KeepDays, "1 to 10000")
+	}
+	if h := time.Duration(c.Usage.History); h != 0 && (h < time.Minute || h > maxHistory) {
+		bad("usage.history", c.Usage.History, "0s, or 1m to 6h")
 	}
 	if c.Host.KeepFreeDisk > maxSize || c.Host.KeepFreeMemory > maxSize {
 		bad("host", fmt.Sprintf("keep_free_disk %v, keep_free_memory %v", c.Host.KeepFreeDisk, c.Host.KeepFreeMemory), "at most "+quantity.Size(maxSize).String())
@@ -290,6 +299,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	errs = append(errs, ValidateSecrets(c.Secrets)...)
+	errs = append(errs, ValidateBuckets(c.Buckets)...)
 	for name, l := range c.Languages {
 		if allowed := l.Lacks(); allowed != "" {
 			bad("languages."+name, fmt.Sprintf("%q", l), allowed)

@@ -4,6 +4,7 @@ package policy
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,12 +79,15 @@ func TestRlimitsBoundEveryProcess(t *testing.T) {
 	}
 	for resource, want := range map[uint32][2]uint64{
 		unix.RLIMIT_CORE: {0, 0}, unix.RLIMIT_NOFILE: {4096, 65536}, unix.RLIMIT_MEMLOCK: {64 << 10, 64 << 10},
-		unix.RLIMIT_STACK: {8 << 20, 64 << 20}, unix.RLIMIT_DATA: {64 << 20, 64 << 20}, unix.RLIMIT_NPROC: {17, 17},
+		unix.RLIMIT_STACK: {8 << 20, 64 << 20}, unix.RLIMIT_DATA: {96 << 20, 96 << 20}, unix.RLIMIT_NPROC: {17, 17},
 		unix.RLIMIT_SIGPENDING: {8192, 8192}, unix.RLIMIT_MSGQUEUE: {819200, 819200},
 	} {
 		if r := got[resource]; r.Soft != want[0] || r.Hard != want[1] {
 			t.Errorf("resource %d: %+v, want %v", resource, r, want)
 		}
+	}
+	if list := Rlimits(&Settings{Limits: limits.Limits{Memory: quantity.GiB}}, map[string]Mechanism{"memory": "rlimit"}); !slices.Contains(list, isolation.Rlimit{Resource: unix.RLIMIT_DATA, Soft: 1 << 30, Hard: 1 << 30}) {
+		t.Errorf("%+v", list)
 	}
 	for _, r := range Rlimits(&Settings{Limits: limits.Limits{Memory: 64 * quantity.MiB, Pids: 17}}, map[string]Mechanism{"memory": "cgroup2", "pids": "cgroup2"}) {
 		if r.Resource == unix.RLIMIT_DATA || r.Resource == unix.RLIMIT_NPROC {
@@ -102,7 +106,7 @@ func TestConfigNamesEveryKeyThatIsWrong(t *testing.T) {
 	t.Parallel()
 	for key, spoil := range map[string]func(*Config){
 		"limits.best_effort":        func(c *Config) { c.Limits.BestEffort = []string{"disk"} },
-		"sessions.max":              func(c *Config) { c.Sessions.Max = 4097 },
+		"sessions.max":              func(c *Config) { c.Sessions.Max = 16385 },
 		"sessions.max_per_owner":    func(c *Config) { c.Sessions.MaxPerOwner = 0 },
 		"sessions.max_workspaces":   func(c *Config) { c.Sessions.MaxWorkspaces = -1 },
 		"(sessions.max)":            func(c *Config) { c.Sessions.Max, c.Sessions.MaxPerOwner = 5, 6 },

@@ -117,8 +117,11 @@ func (s *Settings) inputs(asked []Input) ([]Input, error) {
 		}
 		in.Target = cmp.Or(in.Target, "/mnt/"+in.Workspace)
 		own := slices.Contains([]string{isolation.Workspace, isolation.Home, "/tmp"}, in.Target)
-		if own || !isolation.CleanAbsolute(in.Target) || !isolation.UnderRoots(in.Target) || isolation.Within(in.Target, isolation.Workspace) {
-			return nil, fault.Field(field+"target", in.Target, "a path below /home/box or /tmp, or at or below /mnt, /data, /srv, /opt, /media, /app, /work, /src or /code")
+		if own || isolation.Within(in.Target, isolation.Workspace) {
+			return nil, fault.Field(field+"target", in.Target, "a path outside /workspace, and neither /home/box nor /tmp")
+		}
+		if !isolation.CleanAbsolute(in.Target) || isolation.Reserved(in.Target) {
+			return nil, fault.Field(field+"target", in.Target, isolation.Targets)
 		}
 		there := slices.ContainsFunc(list[:i], func(o Input) bool { return o.Target == in.Target })
 		if there || slices.ContainsFunc(s.Mounts, func(m Mount) bool { return isolation.Within(in.Target, m.Target) }) {

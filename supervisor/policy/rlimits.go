@@ -25,7 +25,11 @@ type rlimit struct {
 	least      uint64 // or PID 1 of the box, which has the limit too, could not do its work
 	soft, hard uint64 // as built in
 	ofPrograms bool   // PID 1 could not do its work with any: each program is given it by itself
+	most       uint64 // that means anything; 0: there is no such number
 }
+
+// mostNice is where nice(1) reaches -20: the limit is 20 minus the nice value that programs may go down to.
+const mostNice = 40
 
 // Address space is never limited: it says nothing about memory, and Go and Node reserve far more of it than they use.
 // The stack is memory, which has a limit of its own.
@@ -34,26 +38,27 @@ type rlimit struct {
 // them, and bytes of POSIX message queues (timer_create(2), mq_overview(7)).
 func rlimits() map[string]rlimit {
 	return map[string]rlimit{
-		"as":         {unix.RLIMIT_AS, true, 1 << 20, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true},
-		"core":       {unix.RLIMIT_CORE, true, 0, 0, 0, false},
-		"cpu":        {unix.RLIMIT_CPU, false, 1, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true},
-		"data":       {unix.RLIMIT_DATA, true, uint64(minMemory), unix.RLIM_INFINITY, unix.RLIM_INFINITY, false},
-		"fsize":      {unix.RLIMIT_FSIZE, true, 0, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true},
-		"memlock":    {unix.RLIMIT_MEMLOCK, true, 0, 64 << 10, 64 << 10, false},
-		"msgqueue":   {unix.RLIMIT_MSGQUEUE, true, 0, 819200, 819200, false},
-		"nofile":     {unix.RLIMIT_NOFILE, false, 1024, 4096, 65536, false},
-		"nproc":      {unix.RLIMIT_NPROC, false, isolation.MinPids, unix.RLIM_INFINITY, unix.RLIM_INFINITY, false},
-		"sigpending": {unix.RLIMIT_SIGPENDING, false, 64, 8192, 8192, false},
-		"stack":      {unix.RLIMIT_STACK, true, 128 << 10, 8 << 20, unix.RLIM_INFINITY, false},
+		"as":         {unix.RLIMIT_AS, true, 1 << 20, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true, 0},
+		"core":       {unix.RLIMIT_CORE, true, 0, 0, 0, false, 0},
+		"cpu":        {unix.RLIMIT_CPU, false, 1, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true, 0},
+		"data":       {unix.RLIMIT_DATA, true, uint64(minMemory), unix.RLIM_INFINITY, unix.RLIM_INFINITY, false, 0},
+		"fsize":      {unix.RLIMIT_FSIZE, true, 0, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true, 0},
+		"memlock":    {unix.RLIMIT_MEMLOCK, true, 0, 64 << 10, 64 << 10, false, 0},
+		"msgqueue":   {unix.RLIMIT_MSGQUEUE, true, 0, 819200, 819200, false, 0},
+		"nice":       {unix.RLIMIT_NICE, false, 0, 0, 0, false, mostNice},
+		"nofile":     {unix.RLIMIT_NOFILE, false, 1024, 4096, 65536, false, 0},
+		"nproc":      {unix.RLIMIT_NPROC, false, isolation.MinPids, unix.RLIM_INFINITY, unix.RLIM_INFINITY, false, 0},
+		"sigpending": {unix.RLIMIT_SIGPENDING, false, 64, 8192, 8192, false, 0},
+		"stack":      {unix.RLIMIT_STACK, true, 128 << 10, 8 << 20, unix.RLIM_INFINITY, false, 0},
 	}
 }
 
 // Those of getrlimit(2) that are not among them, and why.
 func noRlimits() map[string]string {
-	const priority = "a box cannot raise its priority"
+	const realtime = "a program of a real-time class is not bound by the CPU limits of its box, and boxes have none"
 	const nothing = "the kernel no longer has this limit"
 	return map[string]string{
-		"locks": nothing, "rss": nothing, "nice": priority, "rtprio": priority, "rttime": priority,
+		"locks": nothing, "rss": nothing, "rtprio": realtime, "rttime": realtime,
 	}
 }
 
@@ -72,7 +77,11 @@ func readRlimit(field, text string, of rlimit) (soft, hard uint64, err error) {
 		if of.isSize {
 			kind = "a size"
 		}
-		return 0, 0, fault.Field(field, text, fmt.Sprintf("%s, or two as SOFT:HARD, each %s or more or %s", kind, of.show(of.least), unlimited))
+		bounds := of.show(of.least) + " or more"
+		if of.most > 0 {
+			bounds = of.show(of.least) + " to " + of.show(of.most)
+		}
+		return 0, 0, fault.Field(field, text, fmt.Sprintf("%s, or two as SOFT:HARD, each %s or %s", kind, bounds, unlimited))
 	}
 	return soft, hard, nil
 }
@@ -81,15 +90,18 @@ func (r rlimit) read(text string) (n uint64, err error) {
 	var size quantity.Size
 	switch {
 	case text == unlimited:
-		return unix.RLIM_INFINITY, nil
+		if n = unix.RLIM_INFINITY; r.most > 0 {
+			n = r.most
+		}
+		return n, nil
 	case r.isSize:
 		size, err = quantity.ParseSize(text)
 		n = uint64(size)
 	default:
 		n, err = strconv.ParseUint(text, 10, 63)
 	}
-	if err == nil && n < r.least {
-		err = errors.New("too small")
+	if err == nil && (n < r.least || r.most > 0 && n > r.most) {
+		err = errors.New("out of bounds")
 	}
 	return n, err
 }
@@ -195,6 +207,10 @@ func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlim
 	return list, nil
 }
 
+// ownData is the least limit of data where that stands in for one of memory: what does boxd's file operations in a box has it
+// too, and takes 72 MiB before it has begun. Most of that is of the Go runtime and its standard library, and is never touched.
+const ownData = 96 << 20
+
 // Rlimits are the resource limits of every process of a session: its own, and those that stand in for cgroups.
 func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 	all, err := rlimitsOf(s.Rlimits)
@@ -207,7 +223,7 @@ func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 		all[name] = r
 	}
 	if by[LimitMemory] == MechanismRlimit {
-		bound("data", uint64(s.Memory))
+		bound("data", max(uint64(s.Memory), ownData))
 		bound("stack", max(uint64(s.Memory), 8<<20)) // which is no data
 	}
 	if by[LimitPids] == MechanismRlimit {
@@ -219,5 +235,5 @@ func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 			list = append(list, isolation.Rlimit{Resource: uint32(r.resource), Soft: r.soft, Hard: r.hard})
 		}
 	}
-	return list
+	return append(list, isolation.Rlimit{Resource: unix.RLIMIT_RTPRIO}) // whatever the host lets its services have
 }

@@ -22,6 +22,9 @@ func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
 	c.Profiles["own"] = p
 	p.Locked = []string{"rlimits"}
 	c.Profiles["closed"] = p
+	nice := DefaultProfile()
+	nice.Rlimits = map[string]string{"nice": "0:25"}
+	c.Profiles["nice"] = nice
 	for _, tc := range []struct {
 		profile string
 		asked   map[string]string
@@ -45,6 +48,11 @@ func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
 		{"default", map[string]string{"cpu": "0"}, nil, "rlimits.cpu"},
 		{"default", map[string]string{"nice": "5"}, nil, "rlimits.nice"},
 		{"default", map[string]string{"files": "5"}, nil, "rlimits"},
+		{"nice", map[string]string{"nice": "20:25"}, map[string]string{"nice": "20:25"}, ""},
+		{"nice", map[string]string{"nice": "26"}, nil, "rlimits.nice"},
+		{"default", map[string]string{"nice": "41"}, nil, "rlimits.nice"},
+		{"default", map[string]string{"rtprio": "1"}, nil, "rlimits.rtprio"},
+		{"default", map[string]string{"rttime": "1"}, nil, "rlimits.rttime"},
 		{"own", nil, map[string]string{"nofile": "2048:10000", "core": "1MiB"}, ""},
 		{"own", map[string]string{"nofile": "10000"}, map[string]string{"nofile": "10000", "core": "1MiB"}, ""},
 		{"own", map[string]string{"nofile": "10001"}, nil, "rlimits.nofile"},
@@ -82,6 +90,27 @@ func TestAskedRlimitsAreWithinTheProfile(t *testing.T) {
 	for _, want := range []isolation.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 2048, Hard: 10000}, {Resource: unix.RLIMIT_DATA, Soft: 1 << 30, Hard: 1 << 30}} {
 		if !slices.Contains(list, want) {
 			t.Errorf("%+v is not among %+v", want, list)
+		}
+	}
+}
+
+// Every limit of getrlimit(2) is one that can be set, or has a reason; whatever the host's services have of a real-time priority and of a
+// nice value, boxes have what is promised.
+func TestEveryResourceLimitIsKnown(t *testing.T) {
+	t.Parallel()
+	all, not := rlimits(), noRlimits()
+	for _, name := range []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime", "sigpending", "stack"} {
+		if _, can := all[name]; can == (not[name] != "") {
+			t.Errorf("%s: %v, %q", name, can, not[name])
+		}
+	}
+	if len(all)+len(not) != 16 { // RLIM_NLIMITS
+		t.Errorf("%d limits, and %d that cannot be set", len(all), len(not))
+	}
+	list := Rlimits(&Settings{Limits: limits.Limits{Memory: minMemory}}, nil)
+	for _, resource := range []uint32{unix.RLIMIT_NICE, unix.RLIMIT_RTPRIO} {
+		if !slices.Contains(list, isolation.Rlimit{Resource: resource}) {
+			t.Errorf("limit %d is the host's: %+v", resource, list)
 		}
 	}
 }

@@ -52,16 +52,9 @@ func ValidateSecrets(all map[string]Secret) (errs []error) {
 		if !plain(name, "-") || len(name) > maxSecretName {
 			errs = append(errs, fmt.Errorf("secrets.%s: the name must be at most %d letters, digits, _ and -", name, maxSecretName))
 		}
-		if (s.Credential == "") == (s.File == "") {
-			errs = append(errs, fmt.Errorf("secrets.%s: must have either credential or file", name))
-		}
-		if strings.ContainsAny(s.Credential, "/\x00") || s.Credential == "." || s.Credential == ".." {
-			bad("credential", s.Credential, "a file name without a directory")
-		}
-		for key, path := range map[string]string{"file": s.File, "authorities": s.Authorities} {
-			if path != "" && (!strings.HasPrefix(path, "/") || strings.Contains(path, "\x00")) {
-				bad(key, path, "an absolute path")
-			}
+		errs = append(errs, validateSource("secrets."+name, s.Credential, s.File)...)
+		if !absolute(s.Authorities) {
+			bad("authorities", s.Authorities, "an absolute path")
 		}
 		if len(s.Hosts) == 0 || len(s.Hosts) > MaxHosts {
 			errs = append(errs, fmt.Errorf("secrets.%s.hosts = %d hosts: must be 1 to %d", name, len(s.Hosts), MaxHosts))
@@ -76,6 +69,25 @@ func ValidateSecrets(all map[string]Secret) (errs []error) {
 		}
 	}
 	return errs
+}
+
+// validateSource names what is wrong with where a table has its secret: a credential of systemd, or a file.
+func validateSource(table, credential, file string) (errs []error) {
+	if (credential == "") == (file == "") {
+		errs = append(errs, fmt.Errorf("%s: must have either credential or file", table))
+	}
+	if strings.ContainsAny(credential, "/\x00") || credential == "." || credential == ".." {
+		errs = append(errs, fmt.Errorf("%s.credential = %q: must be a file name without a directory", table, credential))
+	}
+	if !absolute(file) {
+		errs = append(errs, fmt.Errorf("%s.file = %q: must be an absolute path", table, file))
+	}
+	return errs
+}
+
+// absolute reports whether a path is absolute, or none.
+func absolute(path string) bool {
+	return path == "" || strings.HasPrefix(path, "/") && !strings.Contains(path, "\x00")
 }
 
 // plain reports whether a text has letters, digits and _, and what else there may be.
@@ -125,7 +137,7 @@ func ResolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list 
 		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), fmt.Sprintf("at most %d", MaxSecrets))
 	}
 	if !w.Egress {
-		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), "left out without network = \"egress\"").WithText("secrets: need network = \"egress\"")
+		return nil, strict, fault.Field(FieldSecrets, len(w.Secrets), "left out without network = \"egress\"").WithText("secrets: the network must be egress")
 	}
 	if !strict && (w.Strict != nil || w.Locked) {
 		return nil, strict, fault.Field("network_strict", false, "true for a session with secrets").WithText("network_strict: secrets need it; only checked connections get secrets").

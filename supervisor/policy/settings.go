@@ -30,6 +30,7 @@ type Request struct {
 	NetworkRules  []string // nil: the profile's; none: nothing
 	NetworkStrict *bool
 	Secrets       []string // their names
+	Push          string   // where results go: BUCKET/PREFIX; "": nowhere
 	ReadOnlyRoot  *bool
 	HomeOnDisk    *bool
 	User          *string // name of the user of its programs
@@ -57,6 +58,7 @@ type Settings struct {
 	NamesOnly     bool     `json:"names_only,omitempty"`    // boxd alone resolves names for it, whatever rules it has
 	NetworkStrict bool     `json:"network_strict,omitempty"`
 	Secrets       []string `json:"secrets,omitempty"`   // their names, see supervisor/policy
+	Push          string   `json:"push,omitempty"`      // where results of executions go, see ReadPush
 	Unsettled     bool     `json:"unsettled,omitempty"` // the box may have other rules: a change of them is under way
 	ReadOnlyRoot  bool     `json:"read_only_root"`
 	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
@@ -149,7 +151,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	if err := s.quotaFor(req); err != nil {
 		return s, nil, err
 	}
-	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), CheckLabels(req.Labels), CheckMetadata(req.Metadata), CheckVariables(req.Env), s.validUser(), s.validate()); err != nil {
+	if err := cmp.Or(s.mergeNetwork(&p, req.NetworkRules), s.mergeCaps(&p, req), s.mergeRlimits(name, &p, req.Rlimits), s.mergeSecrets(c, &p, req), s.mergePush(c, req), CheckLabels(req.Labels), CheckMetadata(req.Metadata), CheckVariables(req.Env), s.validUser(), s.validate()); err != nil {
 		return s, nil, err
 	}
 	return s, &p, nil
@@ -303,6 +305,7 @@ func (s *Settings) Differences(req *Request, asked *Settings) []string {
 		}
 	}
 	check("secrets", req.Secrets != nil, slices.Equal(s.Secrets, asked.Secrets))
+	check(FieldPush, req.Push != "", s.Push == asked.Push)
 	check("read_only_root", req.ReadOnlyRoot != nil, s.ReadOnlyRoot == asked.ReadOnlyRoot)
 	check("home_on_disk", req.HomeOnDisk != nil, s.HomeOnDisk == asked.HomeOnDisk)
 	check(FieldUser, req.User != nil, s.UserName() == asked.UserName())

@@ -37,6 +37,9 @@ type Full struct {
 	Own    bool  // it stands in the way of this one's principal alone
 	Soon   bool  // it passes by itself in a moment, and is waited for whoever cannot wait for more
 	Err    error // what a caller is told who does not wait any longer
+	// Holders says who holds what is asked for, and whether it is of no use to wait for them as long as that, as far as is known.
+	// It is called once where somebody begins to wait, and once where that is refused. nil: nobody.
+	Holders func(wait time.Duration) (names string, futile bool)
 }
 
 func (f *Full) Error() string { return f.Err.Error() }
@@ -98,6 +101,9 @@ func NewQueue(limits func() QueueLimits) *Queue {
 // has ended meanwhile. Otherwise the result is the error of ctx, or what Full says when the time or the line
 // is up.
 func (l *Queue) Admit(ctx context.Context, t Waiter, try func() error) error {
+	if done, err := l.passThrough(try); done {
+		return err
+	}
 	limits := l.limits()
 	wait := max(limits.Wait, 0)
 	if t.Wait != nil {
@@ -118,9 +124,9 @@ func (l *Queue) Admit(ctx context.Context, t Waiter, try func() error) error {
 	}
 	var refusal error
 	if l.count > max(limits.Length, 0) {
-		refusal = refuse(w.full.Err, "the queue of %d is full (queue.length)", limits.Length)
-	} else if wait == 0 && !w.full.Soon {
-		refusal = w.full.Err
+		refusal = refuse(w.full, "the queue of %d is full (queue.length)", limits.Length)
+	} else if (wait == 0 || w.full.futile(wait)) && !w.full.Soon {
+		refusal = w.full.Refusal()
 	}
 	if refusal != nil {
 		l.dropLocked(w)
@@ -133,6 +139,18 @@ func (l *Queue) Admit(ctx context.Context, t Waiter, try func() error) error {
 	default: // Run knows
 	}
 	return l.await(ctx, w, wait)
+}
+
+// passThrough lets somebody try at once where nobody waits. What says Full takes a place in the line, and tries there again.
+func (l *Queue) passThrough(try func() error) (done bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.count > 0 {
+		return false, nil
+	}
+	err = try()
+	_, full := errors.AsType[*Full](err)
+	return !full, err
 }
 
 // await waits for the turn of one that stands in the line.
@@ -164,7 +182,7 @@ func (l *Queue) await(ctx context.Context, w *waiter, wait time.Duration) error 
 			continue
 		}
 		if late {
-			err = refuse(w.full.Err, "gave up after %v", waited(time.Since(w.since)))
+			err = refuse(w.full, "gave up after %v", waited(time.Since(w.since)))
 		}
 		l.dropLocked(w)
 		l.turnLocked() // it may have stood in the way of others
@@ -173,14 +191,32 @@ func (l *Queue) await(ctx context.Context, w *waiter, wait time.Duration) error 
 	}
 }
 
-// refuse says of a refusal how it came about.
-func refuse(err error, format string, args ...any) error {
-	f, ok := errors.AsType[*fault.Error](err)
+// Refusal is what a caller is told at once, with who holds what was asked for.
+func (f *Full) Refusal() error { return refuse(f, "") }
+
+func (f *Full) futile(wait time.Duration) bool {
+	if f.Holders == nil {
+		return false
+	}
+	_, futile := f.Holders(wait)
+	return futile
+}
+
+// refuse says of a refusal who holds what was asked for, and how it came about; "": at once.
+func refuse(full *Full, format string, args ...any) error {
+	f, ok := errors.AsType[*fault.Error](full.Err)
 	if !ok {
-		return err
+		return full.Err
 	}
 	g := *f
-	g.Err = fmt.Errorf("%w; "+format, append([]any{f.Err}, args...)...)
+	if full.Holders != nil {
+		if names, _ := full.Holders(0); names != "" {
+			g.Err = fmt.Errorf("%w; held by %s", g.Err, names)
+		}
+	}
+	if format != "" {
+		g.Err = fmt.Errorf("%w; "+format, append([]any{g.Err}, args...)...)
+	}
 	return &g
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -262,4 +263,30 @@ func TestAFlood(t *testing.T) {
 	if l.Len() != 0 || h.room != room || most.Load() > room || admitted.Load()+refused.Load() != callers || admitted.Load() == 0 {
 		t.Errorf("%d wait, room for %d, at most %d inside, %d admitted, %d refused", l.Len(), h.room, most.Load(), admitted.Load(), refused.Load())
 	}
+}
+
+// Who comes when there is room again does not pass those who wait for it, although nobody has woken them yet.
+func TestNobodyPassesThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{Length: 10, Wait: time.Hour} })
+		room := false
+		var order []int
+		admit := func(n int) error {
+			return q.Admit(t.Context(), quota.Waiter{Caller: "one"}, func() error {
+				if !room {
+					return &quota.Full{Reason: quota.Executions, Own: true, Err: errors.New("full")}
+				}
+				order = append(order, n)
+				return nil
+			})
+		}
+		first := make(chan error)
+		go func() { first <- admit(1) }()
+		synctest.Wait()
+		room = true
+		if err := errors.Join(admit(2), <-first); err != nil || !slices.Equal(order, []int{1, 2}) {
+			t.Errorf("they had their turns as %v: %v", order, err)
+		}
+	})
 }

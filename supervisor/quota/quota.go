@@ -182,15 +182,15 @@ func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
 	const hint = "ask for less, or remove a box: boxctl ls"
 	if most := held.Memory; most > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > most {
 		if size.Memory > most {
-			return never(held, "total_memory", "memory = "+size.Memory.String(), most.String())
+			return never(held, "total_memory", "memory", size.Memory.String(), most.String())
 		}
-		return full(held, "total_memory", fmt.Sprintf("%s %s of %s and this one asks for %s", whose(held, "reserve"), (a.memory-was.Memory).Short(), most.Short(), size.Memory.Short()), a.memory.String(), most.String(), hint)
+		return full(held, "total_memory", fmt.Sprintf("no room for %s of memory: %s %s of %s, %s left", size.Memory.Short(), whose(held, "reserve"), (a.memory-was.Memory).Short(), most.Short(), max(most-(a.memory-was.Memory), 0).Short()), a.memory.String(), most.String(), hint)
 	}
 	if most := held.CPUs; most > 0 && size.CPUs > was.CPUs && a.cpus-billionths(was.CPUs)+billionths(size.CPUs) > billionths(most) {
 		if billionths(size.CPUs) > billionths(most) {
-			return never(held, "total_cpus", "cpus = "+number(size.CPUs), number(most))
+			return never(held, "total_cpus", "cpus", number(size.CPUs), number(most))
 		}
-		return full(held, "total_cpus", fmt.Sprintf("%s %s of %s CPUs and this one asks for %s", whose(held, "reserve"), number(float64(a.cpus-billionths(was.CPUs))/1e9), number(most), number(size.CPUs)), number(float64(a.cpus)/1e9), number(most), hint)
+		return full(held, "total_cpus", fmt.Sprintf("no room for %s CPUs: %s %s of %s, %s left", number(size.CPUs), whose(held, "reserve"), number(float64(a.cpus-billionths(was.CPUs))/1e9), number(most), number(max(most-float64(a.cpus-billionths(was.CPUs))/1e9, 0))), number(float64(a.cpus)/1e9), number(most), hint)
 	}
 	return nil
 }
@@ -397,9 +397,9 @@ func whose(held *policy.EffectivePolicy, verb string) string {
 }
 
 // never refuses what no end of another session makes room for, so that nobody waits for it.
-func never(held *policy.EffectivePolicy, key, what, allowed string) *fault.Error {
+func never(held *policy.EffectivePolicy, key, field, value, allowed string) *fault.Error {
 	rule := held.Rule(key)
-	return fault.Errorf(fault.Denied, "%s is more than all your boxes together may have: %s (%s)", what, allowed, rule).WithHint("ask for less").
+	return fault.Field(field, value, "at most "+allowed).Of(fault.Denied).WithText("%s = %s: all your boxes together may have %s (%s)", field, value, allowed, rule).WithHint("ask for less").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Allowed: allowed, Setting: "a larger " + rule})
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -180,8 +181,10 @@ func (req *ExecRequest) Validate(cfg *policy.Config) error {
 	switch {
 	case given == 0 && req.Usual: // its session knows
 	case given != 1:
-		return fault.Errorf(fault.Invalid, "give one of argv, command and code; the request has %d", given).
+		err := fault.Errorf(fault.Invalid, "give one of argv, command and code; the request has %d", given).
 			WithHint("give one of argv (program and arguments), command (a shell line) and code (with language)")
+		err.Field, err.Value, err.Allowed = "argv, command, code", strconv.Itoa(given), "one of them"
+		return err
 	case req.Argv != nil:
 		if err := validateArgv(cfg, req.Argv); err != nil {
 			return err

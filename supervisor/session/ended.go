@@ -47,7 +47,7 @@ func (r EndReason) Text() string {
 	case EndUnhealthy:
 		return "did not answer (sessions.unhealthy)"
 	case EndLost:
-		return "lost its PID 1, and everything with that"
+		return "lost its PID 1, which ended all programs of it"
 	case EndFileLocks:
 		return "held more file locks than a session may (limits.file_locks)"
 	case EndOneShot:

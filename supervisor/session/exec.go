@@ -25,10 +25,17 @@ type execution struct {
 	late    *process.Timer // ends the session
 }
 
-// context is what a session gives to its programs.
+// context is what a session gives to its programs. It is made once for each configuration and change of the session: to find
+// the policy of an owner takes longer than to begin a program. Nobody changes it.
 func (s *Session) context() *Context {
 	cfg := s.hooks.Config()
-	return &Context{Config: cfg, Policy: cfg.PolicyOf(s.Owner).For(s.Current().Labels), Profile: &s.profile, Settings: s.Current(), Enforced: s.enforced, Env: WithEnv(s.env, s.givenEnv())}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.gives; c != nil && c.Config == cfg {
+		return c
+	}
+	s.gives = &Context{Config: cfg, Policy: cfg.PolicyOf(s.Owner).For(s.Settings.Labels), Profile: &s.profile, Settings: s.Settings, Enforced: s.enforced, Env: WithEnv(s.env, s.given)}
+	return s.gives
 }
 
 // Plan says what an execution would be, and why not. It starts nothing and takes nothing of what its owner may

@@ -119,13 +119,7 @@ func (s *Session) Environment() []string { return s.env }
 func (s *Session) SetGiven(env map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.given = env
-}
-
-func (s *Session) givenEnv() map[string]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.given
+	s.given, s.gives = env, nil
 }
 
 // Made is the configuration the session was made, or taken over, under.
@@ -145,7 +139,15 @@ func (s *Session) Exclusive(f func() error) error {
 func (s *Session) Set(settings policy.Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.Settings = settings
+	s.Settings, s.gives = settings, nil
+	s.changes++
+}
+
+// Changes is how often the session was given other settings.
+func (s *Session) Changes() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changes
 }
 
 // Await waits until a session has started, and refuses one that is ending.

@@ -94,7 +94,7 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 	if entry := s.processes[spec.ID]; entry != nil {
 		if diff := process.Differences(entry.request, spec.Request); len(diff) > 0 {
 			err := fault.Errorf(fault.Conflict, "process %s already exists with a different %s", fault.Show(spec.ID), strings.Join(diff, ", ")).
-				WithHint("use another id, or remove it first")
+				WithHint("use another name, or remove it first")
 			err.Field = strings.Join(diff, ", ")
 			return nil, false, err
 		}

@@ -91,10 +91,7 @@ func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, gr
 		}
 		return r, nil
 	}
-	r.Status = map[isolation.Reason]Status{
-		isolation.ReasonExited: StatusExited, isolation.ReasonSignaled: StatusSignaled,
-		isolation.ReasonTimedOut: StatusTimedOut, isolation.ReasonCanceled: StatusCanceled, isolation.ReasonOOM: StatusOOMKilled,
-	}[exit.Reason]
+	r.Status = statusOf(exit.Reason)
 	r.ExitCode = exit.Code
 	if exit.Signal != 0 {
 		r.Signal = unix.SignalName(syscall.Signal(exit.Signal))
@@ -112,6 +109,23 @@ func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, gr
 		}
 	}
 	return r, nil
+}
+
+// statusOf is the status of a program that has run and ended.
+func statusOf(reason isolation.Reason) Status {
+	switch reason {
+	case isolation.ReasonExited:
+		return StatusExited
+	case isolation.ReasonSignaled:
+		return StatusSignaled
+	case isolation.ReasonTimedOut:
+		return StatusTimedOut
+	case isolation.ReasonCanceled:
+		return StatusCanceled
+	case isolation.ReasonOOM:
+		return StatusOOMKilled
+	}
+	return ""
 }
 
 // addOutput adds the output. What is kept of a durable program may be more than goes into one answer.

@@ -55,6 +55,7 @@ type Params struct {
 	Live     []policy.LiveMount
 	Skills   []policy.ActiveSkill
 	Drives   []policy.ActiveDrive
+	Pushes   []Push
 	Rested   time.Duration // how long it was stopped, in all
 	Stopped  *Stopped      // what it is started again from; nil: it has not been stopped
 }
@@ -63,8 +64,8 @@ type Params struct {
 func New(host *Hooks, p *Params) *Session {
 	s := &Session{
 		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID, isolation.MaxHostname), Settings: p.Settings, Created: p.Created,
-		hooks: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives,
-		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(), rested: p.Rested, stopped: p.Stopped,
+		hooks: host, profile: *p.Profile, made: p.Made, env: p.Env, enforced: p.Enforced, OneShot: p.OneShot, live: p.Live, skills: p.Skills, drives: p.Drives, pushes: p.Pushes,
+		started: make(chan struct{}), ended: make(chan struct{}), state: StateStarting, lastUsed: time.Now(), rested: p.Rested, stopped: p.Stopped, history: &history{},
 	}
 	s.Record.Stopped = p.Stopped // until it has its box
 	return s
@@ -91,12 +92,14 @@ type Session struct {
 	boxKey      string        // of its box, if that is not Key; does not change once it has started
 	changing    sync.Mutex    // held while the session is changed or frozen
 	handingOver sync.Mutex    // held while the box is given what the next boxd needs
+	history     *history      // has a lock of its own; does not change once others know the session
 
 	started chan struct{} // closed when the start is over, well or not
 	ended   chan struct{} // closed when nothing is left of the session
 
 	mu          sync.Mutex // guards the fields below
 	state       State
+	changes     int // of Settings
 	box         *client.Box
 	lastUsed    time.Time
 	running     int // executions under way, and processes
@@ -111,7 +114,9 @@ type Session struct {
 	mounting    *policy.MountChange // the change of them that is under way
 	skills      []policy.ActiveSkill
 	drives      []policy.ActiveDrive
+	pushes      []Push            // results that are still to be taken
 	given       map[string]string // variables that boxd adds to env: placeholders of secrets
+	gives       *Context          // what context has made last; nil: nothing, or what it was made of has changed
 
 	processes map[string]*slot
 	err       error    // why the start failed

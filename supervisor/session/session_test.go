@@ -191,3 +191,25 @@ func TestWhatWaitsIsToldInOrder(t *testing.T) {
 		}
 	}
 }
+
+// What a session gives to its programs is made once, and anew after every change of the session and of the configuration.
+func TestProgramsGetWhatTheSessionHasNow(t *testing.T) {
+	t.Parallel()
+	one, other := policy.DefaultConfig(), policy.DefaultConfig()
+	cfg := &one
+	s := &Session{hooks: &Hooks{Config: func() *policy.Config { return cfg }}, env: []string{"A=1"}}
+	before := s.context()
+	if s.context() != before {
+		t.Error("it is made anew although nothing has changed")
+	}
+	s.Set(policy.Settings{Workspace: "w"})
+	s.SetGiven(map[string]string{"B": "2"})
+	now := s.context()
+	if now.Settings.Workspace != "w" || !slices.Equal(now.Env, []string{"A=1", "B=2"}) {
+		t.Errorf("a program has %+v, %q", now.Settings, now.Env)
+	}
+	cfg = &other
+	if now = s.context(); now.Config != cfg || now.Settings.Workspace != "w" {
+		t.Errorf("a program has the configuration %p, not %p", now.Config, cfg)
+	}
+}

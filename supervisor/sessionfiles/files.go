@@ -130,7 +130,7 @@ func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Rea
 	}
 	defer c.close()
 	sent := make(chan error, 1)
-	go func() { sent <- c.send(head, r, "the archive") }() // ends with the program, by close
+	go c.send(head, r, "the archive", sent) // ends with the program, by close
 	a, err := files.Receive(c, io.Discard, 0)
 	select {
 	case broken := <-sent: // what the caller did is the reason of what the program says
@@ -214,12 +214,17 @@ func (c *conversation) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send hands a request and the data that follows to the program. Its standard input ends in any case, and the data only
-// if all of it has come. what names the data.
-func (c *conversation) send(head []byte, r io.Reader, what string) error {
-	defer func() { _ = c.a.CloseWrite() }() // an ended one has none
+// send hands a request and the data that follows to the program, and says in told what was wrong with the data, which what
+// names. The program's standard input ends in any case, and the data only if all of it has come.
+func (c *conversation) send(head []byte, r io.Reader, what string, told chan<- error) {
+	told <- c.pass(head, r, what) // first: once its input has ended, the program says something less
+	_ = c.a.CloseWrite()          // an ended one has none
+}
+
+// pass is send until the data ends.
+func (c *conversation) pass(head []byte, r io.Reader, what string) error {
 	if _, err := c.Write(head); err != nil {
-		return nil // it has ended, and has said why
+		return nil //nolint:nilerr // it has ended, and has said why
 	}
 	w := files.NewWriter(c)
 	buf := make([]byte, files.MaxData)
@@ -227,7 +232,7 @@ func (c *conversation) send(head []byte, r io.Reader, what string) error {
 		n, err := r.Read(buf)
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
-				return nil // as above
+				return nil //nolint:nilerr // as above
 			}
 		}
 		if errors.Is(err, io.EOF) {
@@ -292,7 +297,9 @@ func ended(s *session.Session, r *session.Result, timeout, key string, err error
 				WithHint("make it accessible: boxctl fs chmod %s 755 %s", s.ID, r.Failed.Item)
 		}
 		return fault.Errorf(fault.Unavailable, "cannot start the helper for file operations: %w", r.Failed).WithHint("try again; if it fails again, see boxctl doctor")
-	case session.StatusExited, session.StatusSignaled:
+	case session.StatusSignaled: // by a program of the box, or by a kernel that has no memory for it
+		return fault.Errorf(fault.Unavailable, "the helper for file operations was ended by %s", r.Signal).WithHint("try again; a program of the box ends it, or a limit of the session: boxctl inspect BOX")
+	case session.StatusExited:
 	}
 	if r.Streams[1].Total > 0 && r.Status == session.StatusExited && r.ExitCode != 0 { // the runtime's last words
 		return fault.Errorf(fault.Exhausted, "the helper for file operations failed").WithHint("the session may be at its limit of processes or memory: boxctl inspect BOX")

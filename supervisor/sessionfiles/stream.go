@@ -104,7 +104,7 @@ func WriteStream(ctx context.Context, s *session.Session, req *files.Put, r io.R
 	}
 	defer c.close()
 	sent := make(chan error, 1)
-	go func() { sent <- c.send(head, r, "the content") }() // ends with the program, by close
+	go c.send(head, r, "the content", sent) // ends with the program, by close
 	a, err := files.Receive(c, io.Discard, 0)
 	select {
 	case broken := <-sent: // what the caller did is the reason of what the program says

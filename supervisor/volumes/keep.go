@@ -182,7 +182,7 @@ func (s *Drives) retainOne(sp *driveSpace, d *Drive, now time.Time) (next time.D
 	behind := len(d.Versions)
 	return next, s.drop(sp, d, func(v *Version) bool {
 		behind-- // how many are newer
-		if v.Number == newest || s.held[treePath(sp, v)] > 0 || d.Push && v.Pushed.IsZero() {
+		if v.Number == newest || s.held[treePath(sp, v)] > 0 || d.Push && v.Pushed.IsZero() || v.waits() {
 			return false
 		}
 		left := v.Created.Add(time.Duration(age)).Sub(now)

@@ -101,9 +101,9 @@ func (s *Workspaces) Release(key string) {
 }
 
 // reading is what the ledger counts of a workspace.
-func (s *Workspaces) reading(key string, sp *workspace) quota.Reading {
+func (s *Workspaces) reading(key string, of *WorkspaceRecord) quota.Reading {
 	r := quota.Reading{Space: true}
-	if d := s.disk(key, &sp.WorkspaceRecord); d != nil {
+	if d := s.disk(key, of); d != nil {
 		r.Disk = quantity.Size(d.Used)
 	}
 	return r
@@ -111,11 +111,14 @@ func (s *Workspaces) reading(key string, sp *workspace) quota.Reading {
 
 // Readings adds what all workspaces hold to what sessions have.
 func (s *Workspaces) Readings(list map[string]quota.Reading) map[string]quota.Reading {
+	all := map[string]WorkspaceRecord{}
 	s.mu.Lock()
-	all := maps.Clone(s.all)
+	for key, sp := range s.all {
+		all[key] = sp.WorkspaceRecord // which Change replaces
+	}
 	s.mu.Unlock()
-	for key, sp := range all {
-		list[key] = s.reading(key, sp)
+	for key, r := range all { // the disk is asked, which may take its time
+		list[key] = s.reading(key, &r)
 	}
 	return list
 }

@@ -49,7 +49,8 @@ type Version struct {
 	Entries int       `json:"entries"`
 	Created time.Time `json:"created"`
 	Pushed  time.Time `json:"pushed,omitzero"` // when somebody has said that it is elsewhere too
-	Held    int       `json:"-"`               // by how many sessions
+	Targets []Target  `json:"targets,omitempty"`
+	Held    int       `json:"-"` // by how many sessions
 }
 
 // Drive is one with its versions, the newest last.

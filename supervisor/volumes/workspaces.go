@@ -158,7 +158,7 @@ func (s *Workspaces) load(ctx context.Context) error {
 			continue
 		}
 		s.resume(ctx, key, sp)
-		s.Ledger.Resume(sp.Owner, key, s.reading(key, sp))
+		s.Ledger.Resume(sp.Owner, key, s.reading(key, &sp.WorkspaceRecord))
 	}
 	for name := range there { // who has removed the record knows why
 		s.Log.Error("files of a workspace without a record stay as they are", "path", filepath.Join(s.place, name))
@@ -232,7 +232,7 @@ func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.Effe
 		s.mu.Unlock()
 		return Workspace{}, fmt.Errorf("workspace %q: %w", w.Name, err)
 	}
-	s.Ledger.Resume(owner, key, s.reading(key, sp)) // before anybody can remove it, who stops that
+	s.Ledger.Resume(owner, key, s.reading(key, &sp.WorkspaceRecord)) // before anybody can remove it, who stops that
 	s.mu.Lock()
 	sp.busy, sp.State = false, ""
 	info := s.infoLocked(sp)

@@ -93,7 +93,7 @@ func (s *Workspaces) EndBox(ctx context.Context, box string) error {
 	if err := s.write(key, &r); err != nil {
 		return err
 	}
-	s.Ledger.Resume(r.Owner, key, s.reading(key, &workspace{WorkspaceRecord: r}))
+	s.Ledger.Resume(r.Owner, key, s.reading(key, &r))
 	s.mu.Lock()
 	sp.WorkspaceRecord, sp.busy, sp.lost = r, false, false
 	s.mu.Unlock()

@@ -258,6 +258,15 @@ func (c *contract) sessions() {
 	c.refused(404, "", ask{route: one, s: id, uid: boxtest.OtherUID})
 	c.refused(403, "owner", ask{route: one, s: id, query: "owner=uid:0", uid: boxtest.OtherUID})
 
+	const history = "GET /v1/sessions/{id}/usage/history"
+	var used api.UsageHistory
+	if c.reads(c.gets(200, ask{route: history, s: id}), &used); used.Interval.String() != "5s" || used.Kept.String() != "1h" || used.Samples == nil {
+		c.t.Errorf("%+v", used)
+	}
+	c.gets(200, ask{route: history, s: id, query: "after=2026-11-21T09:30:00Z"})
+	c.refused(400, "after", ask{route: history, s: id, query: "after=yesterday", odd: true})
+	c.refused(404, "", ask{route: history, s: id, uid: boxtest.OtherUID})
+
 	const remove = "DELETE /v1/sessions/{id}"
 	c.gets(204, ask{route: remove, s: s.ID, query: "owner=uid:4242"})
 	c.refused(404, "", ask{route: remove, s: s.ID, query: "owner=uid:4242"})
@@ -374,7 +383,7 @@ func (c *contract) executions() {
 		c.refused(400, field, ask{route: exec, s: "s", body: body})
 	}
 	for body, field := range map[string]string{
-		`{}`: "", `{"argv":["true"],"command":"true"}`: "", `{"argv":"true"}`: "argv", `{"argv":[1]}`: "argv[0]", `{"argv":["true"],"encoding":"hex"}`: "encoding",
+		`{}`: "argv, command, code", `{"argv":["true"],"command":"true"}`: "argv, command, code", `{"argv":"true"}`: "argv", `{"argv":[1]}`: "argv[0]", `{"argv":["true"],"encoding":"hex"}`: "encoding",
 		`{"argv":["true"],"shell":true}`: "shell",
 	} {
 		c.refused(400, field, ask{route: exec, s: "s", body: body, odd: true})
@@ -405,7 +414,7 @@ func (c *contract) oneShots() {
 	c.gets(200, ask{route: run, body: `{"exec":{"argv":["true"]}}`, uid: boxtest.OtherUID})
 	c.refused(400, "exec.id", ask{route: run, body: `{"exec":{"argv":["true"],"id":"x"}}`})
 	c.refused(400, "timeout", ask{route: run, body: `{"exec":{"argv":["true"],"timeout":0}}`})
-	c.refused(400, "", ask{route: run, body: `{"session":{}}`, odd: true})
+	c.refused(400, "argv, command, code", ask{route: run, body: `{"session":{}}`, odd: true})
 	c.refused(400, "exec.shell", ask{route: run, body: `{"exec":{"argv":["true"],"shell":1}}`, odd: true})
 	c.refused(403, "memory", ask{route: run, body: `{"session":{"profile":"fixed","memory":"64MiB"},"exec":{"argv":["true"]}}`})
 	c.refused(409, "", ask{route: run, body: `{"session":{"id":"s"},"exec":{"argv":["true"]}}`})

@@ -5,11 +5,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 )
 
@@ -82,27 +80,8 @@ func (b *bench) withoutRecords(ctx context.Context) (dir string, err error) {
 	if bytes.Count(text, []byte(line)) != 1 {
 		return "", fmt.Errorf("%s: not the file that is known here", source)
 	}
-	path, err := filepath.Abs(source)
-	if err != nil {
-		return "", err
-	}
-	changed, overlay := filepath.Join(b.dir, "trail.go"), filepath.Join(b.dir, "overlay.json")
 	dir = filepath.Join(b.dir, "without")
-	list, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
-	if err != nil {
-		return "", err
-	}
-	for name, data := range map[string][]byte{changed: bytes.Replace(text, []byte(line), []byte(instead), 1), overlay: list} {
-		if err := os.WriteFile(name, data, 0o600); err != nil {
-			return "", err
-		}
-	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", dir+"/", "./cmd/boxd", "./cmd/boxkeeper", "./cmd/boxinit", "./cmd/boxfiles")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build a boxd without records: %w: %s", err, out)
-	}
-	return dir, nil
+	return dir, build(ctx, ".", dir, map[string][]byte{source: bytes.Replace(text, []byte(line), []byte(instead), 1)})
 }
 
 // hasRecords reports whether the audit log of a daemon has the calls that have made sessions.

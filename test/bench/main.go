@@ -22,7 +22,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/boxd-dev/boxd/relay/api"
@@ -45,18 +44,38 @@ const program = "/bin/true"
 // of a network namespace, does not fall into the next.
 const settle = 10 * time.Millisecond
 
-func run(ctx context.Context) error {
-	streamRounds := flag.Int("streams", 5, "measurements of each way to carry a stream; 0 leaves those out")
-	turns := flag.Int("turns", 5, "turns of a user alone and beside a crowd; 0 leaves those out")
-	only := flag.String("only", "", "measure cases alone whose name has this `text`, and the floor")
-	sessions := flag.Int("langbot", 0, "that many sessions of LangBot are counted, after 20 and 200 commands at once; 0 leaves those out")
-	clients := flag.Int("crowd", 0, "be that many clients of one user; for bench itself")
-	socket := flag.String("socket", "", "of the boxd they are clients of")
-	rounds := flag.Int("rounds", 200, "measurements of each case")
-	bin := flag.String("bin", "bin", "`directory` of the programs to measure")
+// options are what is measured, and how often.
+type options struct {
+	streams, turns, langbot, crowd, counts, live, rounds int
+	only, socket, against, page, growth, output, bin     string
+	rates                                                bool
+}
+
+func asked() *options {
+	o := &options{}
+	flag.IntVar(&o.streams, "streams", 5, "measurements of each way to carry a stream; 0 leaves those out")
+	flag.IntVar(&o.turns, "turns", 5, "turns of a user alone and beside a crowd; 0 leaves those out")
+	flag.StringVar(&o.only, "only", "", "measure cases alone whose name has this `text`, and the floor")
+	flag.IntVar(&o.langbot, "langbot", 0, "that many sessions of LangBot are counted, after 20 and 200 commands at once; 0 leaves those out")
+	flag.IntVar(&o.crowd, "crowd", 0, "be that many clients of one user; for bench itself")
+	flag.StringVar(&o.socket, "socket", "", "of the boxd they are clients of")
+	flag.StringVar(&o.against, "against", "", "measure boxd of a `commit` side by side with that of this tree; with -counts, of several")
+	flag.StringVar(&o.page, "page", "", "write Markdown to a `file`, and pictures beside it")
+	flag.StringVar(&o.growth, "growth", "50,250,1000,2000", "`numbers` of sessions that live while others are created; empty leaves that out")
+	flag.StringVar(&o.output, "output", "1024,16384,262144,1048576,16777216,268435456", "`bytes` of output of executions; empty leaves those out")
+	flag.BoolVar(&o.rates, "rates", true, "measure rates of many clients")
+	flag.IntVar(&o.counts, "counts", 0, "that many turns in which work is counted rather than timed; nothing else is measured then")
+	flag.IntVar(&o.live, "live", 0, "sessions that live while work is counted")
+	flag.IntVar(&o.rounds, "rounds", 200, "measurements of each case")
+	flag.StringVar(&o.bin, "bin", "bin", "`directory` of the programs to measure")
 	flag.Parse()
-	if *clients > 0 {
-		return crowd(*socket, *clients)
+	return o
+}
+
+func run(ctx context.Context) error {
+	o := asked()
+	if o.crowd > 0 {
+		return crowd(o.socket, o.crowd)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("boxes need root")
@@ -66,17 +85,40 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	b := &bench{bin: *bin, dir: dir}
+	b := &bench{bin: o.bin, dir: dir, only: o.only}
 	defer b.stop()
+	if o.counts > 0 {
+		return b.counts(ctx, o.against, o.counts, o.live)
+	}
+	if o.against != "" {
+		if err := b.buildOther(ctx, o.against); err != nil {
+			return err
+		}
+	}
 	if err := b.makeCases(ctx); err != nil {
 		return err
 	}
-	b.cases = slices.DeleteFunc(b.cases, func(m *measure) bool { return m.name != floorName && !strings.Contains(m.name, *only) })
-	for range *rounds {
+	if err := b.measureCases(ctx, o.rounds); err != nil {
+		return err
+	}
+	p := &page{path: o.page}
+	if err := b.fill(ctx, p, o); err != nil {
+		return err
+	}
+	return errors.Join(p.write(), failures(b.cases))
+}
+
+// measureCases measures each case once in every round, or as often as it is to be.
+func (b *bench) measureCases(ctx context.Context, rounds int) error {
+	b.cases = slices.DeleteFunc(b.cases, func(m *measure) bool { return m.name != floorName && !strings.Contains(m.name, b.only) })
+	for round := range rounds {
 		rand.Shuffle(len(b.cases), func(i, j int) { b.cases[i], b.cases[j] = b.cases[j], b.cases[i] })
 		for _, m := range b.cases {
 			if err := ctx.Err(); err != nil {
 				return err
+			}
+			if m.every > 1 && round%m.every != 0 {
+				continue
 			}
 			took, err := m.once()
 			if err != nil {
@@ -88,35 +130,57 @@ func run(ctx context.Context) error {
 			time.Sleep(settle)
 		}
 	}
-	if err := report(os.Stdout, b.cases); err != nil {
+	return nil
+}
+
+// fill writes the page.
+func (b *bench) fill(ctx context.Context, p *page, o *options) error {
+	if err := b.head(ctx, p, o.rounds); err != nil {
 		return err
 	}
-	if *sessions > 0 {
-		if err := b.langbotCrowd(ctx, os.Stdout, *sessions); err != nil {
-			return err
+	if err := p.cases(b.cases); err != nil {
+		return err
+	}
+	if err := b.growth(ctx, p, o.growth, o.output, o.rates); err != nil {
+		return err
+	}
+	for _, block := range []struct {
+		title string
+		often int
+		write func(out io.Writer) error
+	}{
+		{"Sessions of LangBot", o.langbot, func(out io.Writer) error { return b.langbotCrowd(ctx, out, o.langbot) }},
+		{"One user beside a crowd of another", o.turns, func(out io.Writer) error { return b.others(ctx, out, o.turns, 64) }},
+		{"Streams", o.streams, func(out io.Writer) error { return b.streams(ctx, out, b.client, o.streams) }},
+	} {
+		if block.often > 0 {
+			if err := p.block(block.title, block.write); err != nil {
+				return err
+			}
 		}
 	}
-	if *turns > 0 {
-		if err := b.others(ctx, *turns, 64); err != nil {
-			return err
-		}
-	}
-	if *streamRounds == 0 {
-		return nil
-	}
-	return b.streams(ctx, b.client, *streamRounds)
+	return nil
 }
 
 // bench is one run.
 type bench struct {
 	bin, dir string
+	other    binaries // of the commit it is measured against; the zero one: of none
+	after    []func() // what removes what peers have left
+	versions []string // of the peers that are measured
+	left     []string // peers that are not, and why
+	only     string   // a part of the names of what is measured
 	daemons  []*exec.Cmd
 	cases    []*measure
+	env      []string       // of the daemons that are started
 	langbot  string         // address of LangBot's dialect
 	client   *client.Client // of the daemon that has the session "bench"
 }
 
 func (b *bench) stop() {
+	for _, remove := range b.after {
+		remove()
+	}
 	for _, cmd := range b.daemons {
 		_ = cmd.Process.Signal(os.Interrupt)
 		_ = cmd.Wait()
@@ -127,6 +191,7 @@ func (b *bench) stop() {
 type measure struct {
 	name   string
 	order  int
+	every  int // it is measured every that many rounds; 0: all
 	once   func() (time.Duration, error)
 	times  []time.Duration
 	failed int
@@ -154,7 +219,10 @@ func (b *bench) makeCases(ctx context.Context) error {
 	if err := b.addCommand(ctx, floorName, program); err != nil {
 		return err
 	}
-	without, err := b.withoutRecords(ctx) // before anybody connects: boxd waits ten seconds for a first request
+	if err := b.addPeers(ctx); err != nil { // before anybody connects: boxd waits ten seconds for a first request
+		return err
+	}
+	without, err := b.withoutRecords(ctx)
 	if err != nil {
 		return err
 	}
@@ -185,6 +253,11 @@ func (b *bench) makeCases(ctx context.Context) error {
 			return succeed(d.c.Run(ctx, &api.OneShotRequest{Exec: *trueRequest()}))
 		}))
 	}
+	if b.other.dir != "" {
+		if err := b.otherCases(ctx); err != nil {
+			return err
+		}
+	}
 	if err := errors.Join(b.warmCases(ctx), b.costCases(ctx, without), b.langbotCases(ctx), b.e2bCases(ctx)); err != nil {
 		return err
 	}
@@ -192,29 +265,7 @@ func (b *bench) makeCases(ctx context.Context) error {
 		"--socket", filepath.Join(b.dir, "a", "s"), "run", "-n", "--", program); err != nil {
 		return err
 	}
-	for _, p := range peers() {
-		path, err := exec.LookPath(p[0])
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "bench: %s is not installed: left out\n", p[0])
-			continue
-		}
-		if err := b.addCommand(ctx, p[0], append([]string{path}, p[1:]...)...); err != nil {
-			return err
-		}
-	}
 	return nil
-}
-
-// peers are command lines of comparable isolation.
-func peers() [][]string {
-	return [][]string{
-		{
-			"bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin",
-			"--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
-			"--cap-drop", "ALL", program,
-		},
-		{"unshare", "-UrmpniuC", "--fork", "--mount-proc", program},
-	}
 }
 
 func trueRequest() *api.ExecRequest { return &api.ExecRequest{Argv: []string{program}} }
@@ -287,36 +338,14 @@ func (h *helper) once() (time.Duration, error) {
 
 const floorName = "floor: vfork + exec + wait"
 
-func report(out io.Writer, cases []*measure) error {
-	slices.SortFunc(cases, func(a, b *measure) int { return a.order - b.order })
-	var floor time.Duration
-	for _, m := range cases {
-		slices.Sort(m.times)
-		if m.name == floorName && len(m.times) > 0 {
-			floor = m.times[len(m.times)/2]
-		}
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "case\tn\tmin µs\tmedian µs\tp99 µs\tratio\tfailed\t")
-	var errs []error
-	for _, m := range cases {
-		if m.err != nil {
-			errs = append(errs, fmt.Errorf("%s: %d failed, the last: %w", m.name, m.failed, m.err))
-		}
-		if len(m.times) == 0 || floor == 0 {
-			continue
-		}
-		n := len(m.times)
-		median := m.times[n/2]
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%.2f\t%d\t\n", m.name, n, m.times[0].Microseconds(), median.Microseconds(),
-			m.times[n*99/100].Microseconds(), float64(median)/float64(floor), m.failed)
-	}
-	return errors.Join(w.Flush(), errors.Join(errs...))
-}
-
 // startDaemon starts a private boxd. Its limits are best effort where the host has nothing better,
 // as the figures of the peers have none at all.
 func (b *bench) startDaemon(ctx context.Context, name string, ahead int, more string) (*client.Client, error) {
+	return b.startDaemonOf(ctx, b.bin, name, ahead, more)
+}
+
+// startDaemonOf starts one of the programs of a directory.
+func (b *bench) startDaemonOf(ctx context.Context, bin, name string, ahead int, more string) (*client.Client, error) {
 	dir := filepath.Join(b.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -332,8 +361,9 @@ func (b *bench) startDaemon(ctx context.Context, name string, ahead int, more st
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(b.bin, "boxd"), "-config", config)
+	cmd := exec.Command(filepath.Join(bin, "boxd"), "-config", config)
 	cmd.Stderr = log
+	cmd.Env = append(os.Environ(), b.env...)
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -109,7 +109,7 @@ func crowd(socket string, clients int) error {
 
 // others measures what one user waits for an execution while a crowd of another does what it can, in turns with what
 // it waits when nobody is there. Boxes and boxd and both users have the cores of this machine, and no others.
-func (b *bench) others(ctx context.Context, turns, clients int) error {
+func (b *bench) others(ctx context.Context, to io.Writer, turns, clients int) error {
 	if _, err := b.startDaemon(ctx, "o", 1, ""); err != nil {
 		return err
 	}
@@ -153,8 +153,8 @@ func (b *bench) others(ctx context.Context, turns, clients int) error {
 		ratios = append(ratios, float64(median(c))/float64(median(a)))
 	}
 	slices.Sort(ratios)
-	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(out, "\nexec of a user\tn\tmin µs\tmedian µs\tp99 µs\tratio\t\n")
+	out := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(out, "exec of a user\tn\tmin µs\tmedian µs\tp99 µs\tratio\t\n")
 	for _, w := range [][]time.Duration{alone, beside} {
 		name := "alone"
 		if &w[0] == &beside[0] {
@@ -166,7 +166,7 @@ func (b *bench) others(ctx context.Context, turns, clients int) error {
 	if err := out.Flush(); err != nil {
 		return err
 	}
-	fmt.Printf("ratios of the turns: %.2f; executions of the others in a second: %d at most\n", ratios, rate)
+	fmt.Fprintf(to, "ratios of the turns: %.2f; executions of the others in a second: %d at most\n", ratios, rate)
 	return nil
 }
 

@@ -40,7 +40,7 @@ type way struct {
 }
 
 // streams measures how output is carried, in interleaved rounds, and what an idle box costs.
-func (b *bench) streams(ctx context.Context, c *client.Client, rounds int) error {
+func (b *bench) streams(ctx context.Context, to io.Writer, c *client.Client, rounds int) error {
 	bulk := []*way{
 		{name: "bulk: a bare pipe", once: bareBulk},
 		{name: "bulk: boxd, WebSocket", once: func(ctx context.Context) (time.Duration, error) { return streamBulk(ctx, c) }},
@@ -61,8 +61,8 @@ func (b *bench) streams(ctx context.Context, c *client.Client, rounds int) error
 			w.times = append(w.times, took)
 		}
 	}
-	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, "\nway\tn\tmin\tmedian\tratio\t")
+	out := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(out, "way\tn\tmin\tmedian\tratio\t")
 	for _, ways := range [][]*way{bulk, echo} {
 		for _, w := range ways {
 			slices.Sort(w.times)
@@ -77,7 +77,7 @@ func (b *bench) streams(ctx context.Context, c *client.Client, rounds int) error
 	if err := out.Flush(); err != nil {
 		return err
 	}
-	return b.idle(ctx, c)
+	return b.idle(ctx, to, c)
 }
 
 // bareBulk reads from a pipe as a client of boxd would from its connection.
@@ -255,7 +255,7 @@ func directEcho(ctx context.Context, c *client.Client) (time.Duration, error) {
 }
 
 // idle measures the memory of boxes that do nothing: PSS of PID 1 of each, and what keeper and zygote have.
-func (b *bench) idle(ctx context.Context, c *client.Client) error {
+func (b *bench) idle(ctx context.Context, to io.Writer, c *client.Client) error {
 	var total int64
 	var pids []uint32
 	for n := range idleBoxes {
@@ -272,7 +272,7 @@ func (b *bench) idle(ctx context.Context, c *client.Client) error {
 		}
 		total += kib
 	}
-	fmt.Printf("\nidle: PID 1 of a box has %d KiB (PSS), the mean of %d\n", total/idleBoxes, idleBoxes)
+	fmt.Fprintf(to, "\nidle: PID 1 of a box has %d KiB (PSS), the mean of %d\n", total/idleBoxes, idleBoxes)
 	return nil
 }
 

@@ -334,7 +334,7 @@ func (r halted) Read([]byte) (int, error) {
 func TestAnUploadDoesNotStayInBoxd(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
-	const size = 256 << 20
+	const size = 2 << 30 // as a number of 32 bits with a sign would not have it
 	sent := new(bytes.Buffer)
 	packed := gzip.NewWriter(sent)
 	for range size >> 20 {
@@ -408,5 +408,39 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 	}
 	if status := <-answered; status == http.StatusOK {
 		t.Errorf("an upload: %d", status)
+	}
+}
+
+// Visitors of a port, to whom a client has given its traffic token, do not keep the owner out, however many they are.
+func TestVisitorsOfAPortDoNotKeepTheOwnerOut(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	taken, refused := 0, 0
+	for range 400 {
+		conn, err := net.Dial("tcp", h.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: 8000-%s.localhost\r\nE2b-Traffic-Access-Token: %s\r\n\r\n", sb.ID, sb.Traffic)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		switch resp.StatusCode {
+		case http.StatusBadGateway: // nothing listens there
+			taken++
+		case http.StatusTooManyRequests:
+			refused++
+		default:
+			t.Fatal(resp.Status)
+		}
+	}
+	if taken != 256 || refused != 400-256 {
+		t.Errorf("%d visitors came in, and %d did not", taken, refused)
+	}
+	if status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/"+sb.ID, ""); status != http.StatusOK {
+		t.Errorf("the owner: %d %s", status, text)
 	}
 }

@@ -5,8 +5,10 @@ package e2b_test
 import (
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +147,7 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 		{`{`, 400, "JSON"},
 		{`{"volumeMounts":[{"name":"a","path":"/b"}]}`, 501, "volumeMounts"},
 		{`{"mcp":{"a":{}}}`, 501, "mcp"},
+		{`{"templateID":"mcp-gateway","mcp":{"a":{}}}`, 501, "mcp"},
 		{`{"iam":{"a":1}}`, 501, "iam"},
 		{`{"network":{"denyOut":["10.0.0.0/8"]}}`, 501, "denyOut"},
 		{`{"network":{"rules":{"a":[]}}}`, 501, "rules"},
@@ -172,6 +175,42 @@ func TestWhatWouldNotBeGivenIsRefused(t *testing.T) {
 	}
 	if list := h.Raw(t, "GET", "/v1/sessions?owner=agent", ""); strings.Count(string(list.Body), `"id":`) != 1 {
 		t.Errorf("what was refused has left something: %s", list.Body)
+	}
+}
+
+// Without an address in its table nothing listens for the dialect, and with one it is one socket.
+func TestNothingListensWithoutAnAddress(t *testing.T) {
+	listening := func(pid int) (n int) {
+		t.Helper()
+		mine := map[string]bool{} // inodes of sockets
+		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())) // it may be closed meanwhile
+			if inode, ok := strings.CutPrefix(to, "socket:["); ok {
+				mine[strings.TrimSuffix(inode, "]")] = true
+			}
+		}
+		for _, table := range []string{"tcp", "tcp6"} {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(text)) {
+				if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" && mine[f[9]] { // TCP_LISTEN
+					n++
+				}
+			}
+		}
+		return n
+	}
+	if n := listening(boxtest.Start(t).PID()); n != 0 {
+		t.Errorf("without a table [e2b] boxd listens on %d TCP sockets", n)
+	}
+	if n := listening(start(t).PID()); n != 1 {
+		t.Errorf("with one it listens on %d", n)
 	}
 }
 

@@ -122,6 +122,46 @@ func TestFilesGoUpAndDown(t *testing.T) {
 	}
 }
 
+// A file that a client has already is not sent again, and the rest of one that has changed meanwhile is sent whole.
+func TestAFileIsSentIfItHasChanged(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	sb.sh(t, "printf 0123456789 > f; touch -d @1700000000.5 f")
+	const seen, before = "Tue, 14 Nov 2023 22:13:20 GMT", "Tue, 14 Nov 2023 22:13:19 GMT"
+	const tag, other = `"17979cfe53f76500-a"`, `"17979cfe53f76501-a"`
+	for name, tc := range map[string]struct {
+		header []string
+		status int
+		body   string
+	}{
+		"unchanged since":                {[]string{"If-Modified-Since", seen}, 304, ""},
+		"changed since":                  {[]string{"If-Modified-Since", before}, 200, "0123456789"},
+		"since no time":                  {[]string{"If-Modified-Since", "yesterday"}, 200, "0123456789"},
+		"another tag":                    {[]string{"If-None-Match", other, "If-Modified-Since", seen}, 200, "0123456789"},
+		"its tag among others":           {[]string{"If-None-Match", other + " , " + tag, "If-Modified-Since", before}, 304, ""},
+		"its tag of what was packed":     {[]string{"If-None-Match", "W/" + tag}, 304, ""},
+		"any tag":                        {[]string{"If-None-Match", "*"}, 304, ""},
+		"unmodified since":               {[]string{"If-Unmodified-Since", seen}, 200, "0123456789"},
+		"modified since":                 {[]string{"If-Unmodified-Since", before}, 412, ""},
+		"only its tag":                   {[]string{"If-Match", tag, "If-Unmodified-Since", before}, 200, "0123456789"},
+		"only another tag":               {[]string{"If-Match", other}, 412, ""},
+		"only what was packed":           {[]string{"If-Match", "W/" + tag}, 412, ""},
+		"the rest of its tag":            {[]string{"If-Range", tag, "Range", "bytes=8-"}, 206, "89"},
+		"the rest of the same":           {[]string{"If-Range", seen, "Range", "bytes=8-"}, 206, "89"},
+		"the rest of another":            {[]string{"If-Range", before, "Range", "bytes=8-"}, 200, "0123456789"},
+		"the rest of what has a tag":     {[]string{"If-Range", `"tag"`, "Range", "bytes=8-"}, 200, "0123456789"},
+		"beyond the end of another file": {[]string{"If-Range", before, "Range", "bytes=50-"}, 200, "0123456789"},
+	} {
+		status, text, header := sb.sent(t, "GET", "/files?path=f", "", tc.header...)
+		if status == http.StatusPreconditionFailed && strings.Contains(text, "has changed") {
+			text = ""
+		}
+		if status != tc.status || text != tc.body || header.Get("Last-Modified") != seen || header.Get("ETag") != tag {
+			t.Errorf("%s: %d %q %v", name, status, text, header)
+		}
+	}
+}
+
 // A watcher keeps what happens until it is asked, for its sandbox alone.
 func TestAWatcherKeepsWhatHappens(t *testing.T) {
 	h := start(t)

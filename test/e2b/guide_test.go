@@ -3,6 +3,7 @@
 package e2b_test
 
 import (
+	"encoding/hex"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +19,9 @@ var (
 	programOfTheGuide = regexp.MustCompile("(?ms)^```js\n(.*?)^```$")
 	printedByIt       = regexp.MustCompile(`(?m)console\.log\(.*\) // (.*)$`)
 )
+
+// frameworks are packages that use the SDK, with what the page's programs import beside them.
+const frameworks = "e2b@2.51.0 @e2b/code-interpreter@2.8.0 @langchain/core@1.4.0 zod@4.6.7 @computesdk/e2b@1.7.52"
 
 // Each JavaScript program of the page for E2B's programs runs as it is there, with the packages that it imports, and prints what
 // the page says.
@@ -36,9 +40,12 @@ func TestProgramsOfTheGuideRun(t *testing.T) {
 	imported := map[string]int{}
 	for _, block := range programOfTheGuide.FindAllStringSubmatch(string(text), -1) {
 		program := block[1]
-		packages, of := sdks[0], "e2b"
-		if strings.Contains(program, "@scalebox/sdk") {
+		packages, of, key := sdks[0], "e2b", h.keys["agent"]
+		switch {
+		case strings.Contains(program, "@scalebox/sdk"):
 			packages, of = scalebox, "scalebox"
+		case strings.Contains(program, "@langchain/"), strings.Contains(program, "@computesdk/"):
+			packages, of, key = frameworks, "frameworks", "e2b_"+hex.EncodeToString([]byte(key))
 		}
 		imported[of]++
 		var want strings.Builder
@@ -49,13 +56,13 @@ func TestProgramsOfTheGuideRun(t *testing.T) {
 			t.Errorf("the page does not say what this prints:\n%s", program)
 			continue
 		}
-		path := filepath.Join(installed(t, packages), fmt.Sprintf("guide-%d-%d.mjs", os.Getpid(), imported[of])) // beside what it imports
+		path := filepath.Join(boxtest.NPM(t, packages), fmt.Sprintf("guide-%d-%d.mjs", os.Getpid(), imported[of])) // beside what it imports
 		if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		defer os.Remove(path)
 		cmd := exec.CommandContext(t.Context(), "node", path)
-		cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.keys["agent"], "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address,
+		cmd.Env = append(os.Environ(), "E2B_API_KEY="+key, "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address,
 			"SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
 		var problems strings.Builder
 		cmd.Stderr = &problems
@@ -63,7 +70,7 @@ func TestProgramsOfTheGuideRun(t *testing.T) {
 			t.Errorf("%s\nprints %q and ends with %v %s; the page says %q", program, out, err, &problems, &want)
 		}
 	}
-	if imported["e2b"] < 5 || imported["scalebox"] < 1 {
+	if imported["e2b"] < 5 || imported["scalebox"] < 1 || imported["frameworks"] < 2 {
 		t.Errorf("only %v programs are found", imported)
 	}
 }

@@ -3,8 +3,10 @@
 package e2b_test
 
 import (
+	"bytes"
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +110,42 @@ func TestAProcessOutlivesItsStream(t *testing.T) {
 	}
 	if _, err := sb.processes().SendSignal(t.Context(), &protocol.SendSignalRequest{Process: by, Signal: protocol.Signal_SIGNAL_SIGKILL}); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("a signal to what has ended: %v", err)
+	}
+}
+
+// Input that several clients send at once comes whole, one message after another.
+func TestInputOfSeveralClientsIsNotMixed(t *testing.T) {
+	h := start(t)
+	sb := h.create(t, "agent", `{}`)
+	const clients, each = 8, 200_000 // more than a pipe takes, of a program that takes its time
+	stream, err := sb.processes().Start(t.Context(), &protocol.StartRequest{Process: &protocol.ProcessConfig{Cmd: "sh", Args: []string{"-c", "sleep 0.2; exec tr -s a-h"}}})
+	if err != nil || !stream.Receive() {
+		t.Fatal(err, stream.Err())
+	}
+	defer stream.Close()
+	by := &protocol.ProcessSelector{Selector: &protocol.ProcessSelector_Pid{Pid: stream.Msg().GetEvent().GetStart().GetPid()}}
+	errs := make(chan error, clients)
+	for n := range clients {
+		go func() { // ends with its message
+			in := &protocol.ProcessInput{Input: &protocol.ProcessInput_Stdin{Stdin: bytes.Repeat([]byte{byte('a' + n)}, each)}}
+			_, err := sb.processes().SendInput(t.Context(), &protocol.SendInputRequest{Process: by, Input: in})
+			errs <- err
+		}()
+	}
+	for range clients {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := sb.processes().CloseStdin(t.Context(), &protocol.CloseStdinRequest{Process: by}); err != nil {
+		t.Fatal(err)
+	}
+	var out []byte
+	for stream.Receive() {
+		out = append(out, stream.Msg().GetEvent().GetData().GetStdout()...)
+	}
+	if slices.Sort(out); string(out) != "abcdefgh" {
+		t.Errorf("the program has read %q", out)
 	}
 }
 

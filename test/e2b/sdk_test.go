@@ -3,11 +3,7 @@
 package e2b_test
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,43 +20,6 @@ var sdks = []string{"e2b@2.51.0 @e2b/code-interpreter@2.8.0", "e2b@2.45.0 @e2b/c
 // scalebox is the published package of Scalebox.
 const scalebox = "@scalebox/sdk@3.7.0"
 
-// installed is a directory with packages of npm, which are fetched once.
-func installed(t *testing.T, packages string) string {
-	t.Helper()
-	for _, name := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(name); err != nil {
-			boxtest.Missing(t, name)
-		}
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256([]byte(packages))
-	dir := filepath.Join(cache, "boxd-test", "npm-"+hex.EncodeToString(sum[:8]))
-	if _, err := os.Stat(dir); err == nil {
-		return dir
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	fresh, err := os.MkdirTemp(filepath.Dir(dir), "fetching-") //nolint:usetesting // beside where it is going to be
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(fresh)
-	cmd := exec.CommandContext(t.Context(), "npm", append([]string{"install", "--prefix", fresh, "--ignore-scripts", "--no-audit", "--no-fund"}, strings.Fields(packages)...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm cannot fetch %s: %v\n%s", packages, err, out)
-	}
-	if err := os.Rename(fresh, dir); err != nil && !errors.Is(err, fs.ErrExist) {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // runs runs a script of testdata with the SDKs, and holds it to its steps.
 func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 	t.Helper()
@@ -68,7 +27,7 @@ func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := installed(t, packages)
+	dir := boxtest.NPM(t, packages)
 	file, err := os.CreateTemp(dir, "*-"+script) // beside what it imports
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +39,16 @@ func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "node", file.Name())
+	h.steps(t, packages, script, exec.CommandContext(t.Context(), "node", file.Name()), env...)
+}
+
+// steps runs a script of testdata with the SDKs, and holds it to its steps.
+func (h *host) steps(t *testing.T, packages, script string, cmd *exec.Cmd, env ...string) {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join("testdata", script))
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.keys["agent"], "E2B_VALIDATE_API_KEY=false", "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address)
 	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
@@ -88,7 +56,7 @@ func (h *host) runs(t *testing.T, packages, script string, env ...string) {
 	if err != nil || strings.Contains(text, "FAILED ") {
 		t.Errorf("%s: %v\n%s", packages, err, text)
 	}
-	for _, m := range regexp.MustCompile(`(?m)^(?:step|refused)\('([^']*)'`).FindAllStringSubmatch(string(source), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:@?step|refused)\('([^']*)'`).FindAllStringSubmatch(string(source), -1) {
 		if !strings.Contains(text, "ok "+m[1]+"\n") && !strings.Contains(text, "FAILED "+m[1]) {
 			t.Errorf("%s: %s was not done", packages, m[1])
 		}
@@ -137,5 +105,48 @@ func TestTheSDKOfTheCodeInterpreter(t *testing.T) {
 		t.Run(packages, func(t *testing.T) {
 			start(t).runs(t, packages, "code.mjs")
 		})
+	}
+}
+
+// cli is the published command line of E2B.
+const cli = "@e2b/cli@2.19.0"
+
+// The published command line does with sandboxes what its users do.
+func TestTheCommandLineOfE2B(t *testing.T) {
+	h := start(t)
+	program := filepath.Join(boxtest.NPM(t, cli), "node_modules", ".bin", "e2b")
+	run := func(input string, status int, args ...string) (stdout, stderr string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), program, args...)
+		cmd.Env = append(os.Environ(), "E2B_API_KEY="+h.keys["agent"], "E2B_API_URL=http://"+h.address, "E2B_SANDBOX_URL=http://"+h.address, "HOME="+boxtest.TempDir(t))
+		var out, problems strings.Builder
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &problems
+		err := cmd.Run()
+		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != status {
+			t.Fatalf("e2b %s: %v\n%s%s", strings.Join(args, " "), err, &out, &problems)
+		}
+		return out.String(), problems.String()
+	}
+	made, _ := run("", 0, "sandbox", "create", "--detach", "--timeout", "600", "base")
+	id := strings.TrimSpace(made)
+	if list, _ := run("", 0, "sandbox", "list", "--format", "json"); !strings.Contains(list, `"`+id+`"`) {
+		t.Errorf("%s is not listed: %s", id, list)
+	}
+	if info, _ := run("", 0, "sandbox", "info", id); !strings.Contains(info, "running") {
+		t.Errorf("%s", info)
+	}
+	if out, problems := run("in\n", 3, "sandbox", "exec", id, "cat; echo err >&2; exit 3"); out != "in\n" || !strings.Contains(problems, "err\n") {
+		t.Errorf("%q, %q", out, problems)
+	}
+	if text, _ := run("", 0, "sandbox", "metrics", id); !strings.Contains(text, "CPU") {
+		t.Errorf("%s", text)
+	}
+	log, _ := run("", 0, "sandbox", "logs", "--format", "json", id)
+	if !strings.Contains(log, `"message":"session started"`) || !strings.Contains(log, `"detail":"exit code 3"`) {
+		t.Errorf("%s", log)
+	}
+	run("", 0, "sandbox", "kill", id)
+	if list, _ := run("", 0, "sandbox", "list"); strings.Contains(list, id) {
+		t.Errorf("%s", list)
 	}
 }

@@ -5,10 +5,13 @@ package images_test
 import (
 	"archive/tar"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // An image of several layers is what / of a box is, with what it says about its programs; of the host nothing is there.
@@ -72,4 +75,42 @@ func TestABoxIsMadeOfAnImage(t *testing.T) {
 	}
 	boxtest.Eventually(t, "the tree is gone", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
+}
+
+// A mount in a directory of an image, or at the top, leaves everything else of the image where it is.
+func TestAMountLeavesTheRestOfAnImageInSight(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.MountSources)
+	lent := d.MountSource(t, "lent", boxtest.OtherUID)
+	if err := os.WriteFile(filepath.Join(lent, "file"), []byte("lent"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "opt/tool/file", content: "tool"}, entry{name: "opt/link", kind: tar.TypeSymlink, link: "tool"}, entry{name: "usr/src/a", content: "a"},
+		entry{name: "usr/lib/old", content: "old"})).layout(t), "")
+	var mounts []api.Mount
+	for _, target := range []string{"/opt/new", "/repo/deep", "/usr/src/app", "/etc/app", "/srv/one"} {
+		mounts = append(mounts, api.Mount{Source: lent, Target: target, Mode: "ro"})
+	}
+	if _, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Image: new("tools:1"), Mounts: mounts}); err != nil {
+		t.Fatalf("%v\n%s", err, d.Log())
+	}
+	for _, tc := range []struct{ ask, want string }{
+		{"ls=/opt", "link new tool "},
+		{"cat=/opt/link/file", "tool"},
+		{"cat=/opt/new/file", "lent"},
+		{"cat=/repo/deep/file", "lent"},
+		{"ls=/repo", "deep "},
+		{"ls=/usr/src", "a app "},
+		{"cat=/usr/src/app/file", "lent"},
+		{"cat=/usr/lib/old", "old"},
+		{"cat=/etc/app/file", "lent"},
+		{"cat=/srv/one/file", "lent"},
+	} {
+		if got := strings.TrimSpace(does(t, d, "s", tc.ask)); got != strings.TrimSpace(tc.want) {
+			t.Errorf("%s: %q, want %q", tc.ask, got, tc.want)
+		}
+	}
+	if got := does(t, d, "s", "write=/opt/x"); !strings.Contains(got, "read-only file system") {
+		t.Errorf("a program can write beside a mount: %q", got)
+	}
 }

@@ -5,11 +5,15 @@ package network_test
 import (
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -141,6 +145,79 @@ E`, family, own, to)
 			t.Errorf("%s: %q", kind, said)
 		}
 	}
+}
+
+// Neighbours of all networks are in one table of the kernel, which the host's own are in too. A program may ask for its
+// packets to go out as if everybody were a neighbour, and an entry is made for each address: so such packets are refused.
+func TestABoxMakesNoNeighbours(t *testing.T) {
+	boxtest.RequireProgram(t, "python3")
+	newWorld(t)
+	d := boxtest.Start(t, configuration)
+	req := egress("one")
+	req.NetworkRules = []string{"0.0.0.0/0 any", "::/0 any"}
+	s := d.NewSession(t, req)
+	others := regexp.MustCompile(`^(11\.22\.|2a00:1111:|fe80::10|ff02::10)`)
+	for _, when := range []string{"at first", "with other rules"} {
+		said := in(t, d, "one", sendStraight)
+		if list := slices.DeleteFunc(neighbours(t, int(s.PID)), func(n string) bool { return !others.MatchString(n) }); len(list) > 0 || !strings.Contains(said, "tried") {
+			t.Errorf("%s: %d neighbours, by %q: %q", when, len(list), said, list)
+		}
+		if said := reach(t, d, "one", public4, 80); !strings.HasPrefix(said, "tcp") {
+			t.Errorf("%s: the usual way: %q", when, said)
+		}
+		_, err := d.ChangeSession(t.Context(), "one", &api.SessionChange{NetworkRules: []string{"11.0.0.0/8 any"}})
+		must(t, err)
+	}
+}
+
+// sendStraight sends to many addresses by SO_DONTROUTE and the ways to name a link: SO_BINDTODEVICE, IP_PKTINFO and IP_UNICAST_IF.
+const sendStraight = `python3 - <<'E'
+import socket, struct
+index = socket.if_nametoindex("eth0")
+def udp(family, *options):
+    s = socket.socket(family, socket.SOCK_DGRAM)
+    for o in options:
+        try: s.setsockopt(*o)
+        except OSError: pass
+    return s
+bind, straight = (socket.SOL_SOCKET, 25, b"eth0"), (socket.SOL_SOCKET, 5, 1)
+unicast = (socket.IPPROTO_IP, 50, struct.pack("!I", index))
+info = [(socket.IPPROTO_IP, 8, struct.pack("=i4s4s", index, b"", b""))]
+for n, (options, more) in enumerate([((bind, straight), []), ((unicast, straight), []), ((straight,), info), ((bind,), []), ((straight,), [])]):
+    for i in range(1, 20):
+        s = udp(socket.AF_INET, *options)
+        try: s.sendmsg([b"x"], more, 0, ("11.22.%d.%d" % (100 + n, i), 80))
+        except OSError: pass
+        s = udp(socket.AF_INET6, *options[:1])
+        for to in ("2a00:1111::%d:%d" % (100 + n, i), "fe80::%d:%d" % (100 + n, i), "ff02::%d:%d" % (100 + n, i)):
+            try: s.sendto(b"x", 0, (to, 80, 0, index))
+            except OSError: pass
+for i in range(1, 20):
+    s = socket.socket()
+    s.setsockopt(*bind)
+    s.setsockopt(*straight)
+    s.setblocking(False)
+    s.connect_ex(("11.22.90.%d" % i, 80))
+print("tried")
+E`
+
+// neighbours lists those that the kernel has in the network of a process, as text.
+func neighbours(t *testing.T, pid int) (list []string) {
+	t.Helper()
+	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	must(t, err)
+	defer space.Close()
+	h, err := netlink.NewHandleAt(netns.NsHandle(space.Fd()), unix.NETLINK_ROUTE)
+	must(t, err)
+	defer h.Close()
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		all, err := h.NeighList(0, family)
+		must(t, err)
+		for _, n := range all {
+			list = append(list, n.String())
+		}
+	}
+	return list
 }
 
 func TestNothingIsLeftOfANetwork(t *testing.T) {

@@ -21,17 +21,23 @@ const (
 	epoch   = "1700000000"
 )
 
-// build makes a package from the sources in a directory, and returns its path.
+const fleet = "fleet "
+
+// build makes a package from the sources in a directory, and returns its path. arch may have the word fleet before it, for
+// the package of boxfleet.
 func build(t *testing.T, source, format, arch string) string {
 	t.Helper()
-	out := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(source, "packaging/build.sh"), format, arch, out)
+	out, script := t.TempDir(), "build.sh"
+	if of, ok := strings.CutPrefix(arch, fleet); ok {
+		script, arch = "fleet.sh", of
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(source, "packaging", script), format, arch, out)
 	cmd.Env = append(os.Environ(), "VERSION="+version, "SOURCE_DATE_EPOCH="+epoch)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	path, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("build.sh %s %s: %v: %s", format, arch, err, errs.String())
+		t.Fatalf("%s %s %s: %v: %s", script, format, arch, err, errs.String())
 	}
 	return strings.TrimSpace(string(path))
 }
@@ -55,16 +61,18 @@ func elsewhere(t *testing.T) string {
 func TestPackagesAreReproducible(t *testing.T) {
 	copied := elsewhere(t)
 	for _, format := range []string{"deb", "rpm"} {
-		first, err := os.ReadFile(build(t, "../..", format, "amd64"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := os.ReadFile(build(t, copied, format, "amd64"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(first) == 0 || !bytes.Equal(first, second) {
-			t.Errorf("two builds of the .%s differ: %d and %d bytes", format, len(first), len(second))
+		for _, arch := range []string{"amd64", "all", fleet + "amd64"} {
+			first, err := os.ReadFile(build(t, "../..", format, arch))
+			if err != nil {
+				t.Fatal(err)
+			}
+			second, err := os.ReadFile(build(t, copied, format, arch))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(first) == 0 || !bytes.Equal(first, second) {
+				t.Errorf("two builds of the .%s for %s differ: %d and %d bytes", format, arch, len(first), len(second))
+			}
 		}
 	}
 }
@@ -82,7 +90,8 @@ func check(t *testing.T, argv ...string) (string, error) {
 // What the tools of the distributions find is mended, or has its reason beside it: packaging/deb/lintian,
 // packaging/rpm/rpmlint.toml.
 func TestToolsOfTheDistributionsFindNothing(t *testing.T) {
-	for _, arch := range []string{"amd64", "arm64"} {
+	withinItsDirectory(t)
+	for _, arch := range []string{"amd64", "arm64", "all", fleet + "amd64", fleet + "arm64"} {
 		if out, err := check(t, "lintian", "--allow-root", "--fail-on", "error,warning", build(t, "../..", "deb", arch)); err != nil {
 			t.Errorf("lintian, %s: %v\n%s", arch, err, out)
 		}
@@ -91,6 +100,21 @@ func TestToolsOfTheDistributionsFindNothing(t *testing.T) {
 			t.Errorf("rpmlint, %s: %v\n%s", arch, err, out)
 		}
 	}
+}
+
+// withinItsDirectory has rpmlint unpack packages where it looks for what was unpacked. It gives cpio the names as they are in the package, which
+// begin with a slash: it would find nothing, and as root it would write over the files of this host.
+func withinItsDirectory(t *testing.T) {
+	t.Helper()
+	cpio, err := exec.LookPath("cpio")
+	if err != nil {
+		boxtest.Missing(t, "the program cpio")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "cpio"), []byte("#!/bin/sh\nexec "+cpio+" --no-absolute-filenames \"$@\"\n"), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
 // Both packages have the same programs, units and documents at the places of their distribution.
@@ -111,7 +135,7 @@ func TestBothPackagesHoldTheSame(t *testing.T) {
 	}
 	for _, path := range []string{
 		"/etc/boxd/box.toml", "/usr/bin/boxctl", "/usr/lib/boxd/boxd", "/usr/lib/boxd/boxfiles", "/usr/lib/boxd/boxinit", "/usr/lib/boxd/boxkeeper", "/usr/lib/boxd/boxnames",
-		"/usr/lib/systemd/system/boxd.service", "/usr/lib/systemd/system/boxd.socket", "/usr/lib/systemd/system/boxd-http.socket", "/usr/lib/systemd/system/boxd-langbot.socket", "/usr/lib/systemd/system/boxd-e2b.socket", "/usr/lib/systemd/system/boxd-keeper.service", "/usr/lib/systemd/system/boxd-names.service", "/usr/lib/systemd/system/boxd-names.socket",
+		"/usr/lib/systemd/system/boxd.service", "/usr/lib/systemd/system/boxd.socket", "/usr/lib/systemd/system/boxd-http.socket", "/usr/lib/systemd/system/boxd-langbot.socket", "/usr/lib/systemd/system/boxd-e2b.socket", "/usr/lib/systemd/system/boxd-fleet.socket", "/usr/lib/systemd/system/boxd-keeper.service", "/usr/lib/systemd/system/boxd-names.service", "/usr/lib/systemd/system/boxd-names.socket", "/usr/lib/systemd/system/boxd-scopes.service", "/usr/lib/systemd/system/boxd-scopes.socket", "/usr/lib/systemd/system/boxd-push@.service", "/usr/lib/systemd/system/boxd-push.socket",
 		"/usr/lib/systemd/system/boxd-boxes.service", "/usr/lib/systemd/system/box.slice", "/usr/lib/systemd/system-preset/90-boxd.preset",
 		"/usr/lib/sysusers.d/boxd.conf", "/usr/lib/tmpfiles.d/boxd.conf", "/usr/lib/systemd/catalog/boxd.catalog", "/usr/share/boxd/boxd-alerts.yaml", "/usr/share/boxd/boxd-dashboard.json", "/usr/share/doc/boxd/README.md", "/usr/share/doc/boxd/third-party.txt.gz",
 	} {
@@ -123,3 +147,112 @@ func TestBothPackagesHoldTheSame(t *testing.T) {
 		}
 	}
 }
+
+// The package of boxfleet has all that makes a host a node or a gateway, and boxd's has nothing of it: it is for no host that is
+// in no fleet. What it brings of box.toml is read by boxd.
+func TestThePackageOfTheFleet(t *testing.T) {
+	dir := t.TempDir()
+	if out, err := check(t, "dpkg-deb", "--raw-extract", build(t, "../..", "deb", fleet+"amd64"), dir); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	list, err := check(t, "rpm", "-qp", "--nosignature", "--list", build(t, "../..", "rpm", fleet+"amd64"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, list)
+	}
+	for path, says := range map[string]string{
+		"etc/boxfleet/gateway.toml":                        "[nats]\n",
+		"usr/bin/boxfleet":                                 version,
+		"usr/lib/systemd/system/boxfleet-node.service":     "ExecStart=/usr/bin/boxfleet node\n",
+		"usr/lib/systemd/system/boxfleet-gateway.service":  "ExecStart=/usr/bin/boxfleet serve\n",
+		"usr/lib/systemd/system-preset/90-boxfleet.preset": "disable boxfleet-node.service\n",
+		"usr/lib/sysusers.d/boxfleet.conf":                 "u boxfleet-gateway ",
+		"usr/lib/boxd/box.toml.d/50-boxfleet.toml":         "[principals.boxfleet-node]\n",
+		"usr/share/man/man8/boxfleet.8.gz":                 "",
+		"usr/share/doc/boxd-fleet/fleet.md":                "# A fleet of hosts",
+		"usr/share/doc/boxd-fleet/third-party.txt.gz":      "",
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, path))
+		if err != nil || !strings.Contains(string(text), says) {
+			t.Errorf("%s: %v, without %q", path, err, says)
+		}
+		if !strings.Contains("\n"+list, "\n/"+path+"\n") {
+			t.Errorf("the .rpm has no %s", path)
+		}
+	}
+	for _, other := range []string{"etc/boxd", "usr/lib/boxd/boxd", "usr/lib/systemd/system/boxd.service"} {
+		if _, err := os.Stat(filepath.Join(dir, other)); err == nil {
+			t.Errorf("it has %s, which is of another package", other)
+		}
+	}
+	for _, script := range []string{"postinst", "prerm", "postrm"} {
+		if out, err := check(t, "sh", "-n", filepath.Join(dir, "DEBIAN", script)); err != nil {
+			t.Errorf("%s: %v: %s", script, err, out)
+		}
+	}
+	// Every user whom a unit has is made, and the one of boxd's principal is that of the agent.
+	users, err := os.ReadFile(filepath.Join(dir, "usr/lib/sysusers.d/boxfleet.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"node", "gateway"} {
+		unit, err := os.ReadFile(filepath.Join(dir, "usr/lib/systemd/system/boxfleet-"+name+".service"))
+		if err != nil || !strings.Contains(string(unit), "\nUser=boxfleet-"+name+"\n") || !strings.Contains(string(users), "\nu boxfleet-"+name+" ") {
+			t.Errorf("%s: %v: another user than in %s", name, err, users)
+		}
+	}
+	own := t.TempDir()
+	rule, err := os.ReadFile(filepath.Join(dir, "usr/lib/boxd/box.toml.d/50-boxfleet.toml"))
+	rule = bytes.ReplaceAll(rule, []byte(`user = "boxfleet-node"`), []byte(`user = "nobody"`)) // whom this host has
+	if err != nil || os.WriteFile(filepath.Join(own, "box.toml"), rule, 0o600) != nil {
+		t.Fatal(err)
+	}
+	if out, err := check(t, filepath.Join(boxtest.Programs(t), "boxd"), "-check", "-config", filepath.Join(own, "box.toml")); err != nil {
+		t.Errorf("boxd: %v: %s", err, out)
+	}
+	deb, err := check(t, "dpkg-deb", "--contents", build(t, "../..", "deb", "amd64"))
+	if err != nil || strings.Contains(deb, "boxfleet") {
+		t.Errorf("the package of boxd has something of boxfleet: %v", err)
+	}
+}
+
+// The package of the console has the pages, what Cockpit and software centres read of them, and the licences of what is bundled. It has
+// no program, and starts nothing.
+func TestThePackageOfTheConsole(t *testing.T) {
+	dir := t.TempDir()
+	if out, err := check(t, "dpkg-deb", "--raw-extract", build(t, "../..", "deb", "all"), dir); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for path, says := range map[string]string{
+		"DEBIAN/control":                       "Architecture: all\n",
+		"usr/share/cockpit/boxd/manifest.json": `"content-security-policy": "style-src 'self' 'unsafe-inline'; img-src 'self' data:"`,
+		"usr/share/cockpit/boxd/index.html":    "boxd.js",
+		"usr/share/cockpit/boxd/boxd.js":       "/v1/",
+		"usr/share/cockpit/boxd/boxd.css":      "--",
+		"usr/share/cockpit/boxd/po.de.js":      `"Boxen"`,
+		"usr/share/doc/boxd-cockpit/copyright": "== uplot",
+		"usr/share/metainfo/" + metainfo:       `<launchable type="cockpit-manifest">boxd</launchable>`,
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, path))
+		if err != nil || !strings.Contains(string(text), says) {
+			t.Errorf("%s: %v, without %q", path, err, says)
+		}
+	}
+	for _, script := range []string{"postinst", "preinst", "postrm", "prerm"} {
+		if _, err := os.Stat(filepath.Join(dir, "DEBIAN", script)); err == nil {
+			t.Errorf("it has a %s", script)
+		}
+	}
+	const largest = 700 << 10 // what is bundled has 460 kB; much more would be a framework
+	if about, err := os.Stat(filepath.Join(dir, "usr/share/cockpit/boxd/boxd.js")); err != nil || about.Size() > largest {
+		t.Errorf("%v: %+v", err, about)
+	}
+	if out, err := check(t, "appstreamcli", "validate", "--no-net", filepath.Join(dir, "usr/share/metainfo", metainfo)); err != nil {
+		t.Errorf("appstreamcli: %v\n%s", err, out)
+	}
+	rpm, err := check(t, "rpm", "-qp", "--nosignature", "--list", build(t, "../..", "rpm", "all"))
+	if err != nil || !strings.Contains(rpm, "/usr/share/cockpit/boxd/boxd.js\n") || !strings.Contains(rpm, "third-party.txt\n") {
+		t.Errorf("the .rpm: %v\n%s", err, rpm)
+	}
+}
+
+const metainfo = "io.github.boxd_dev.boxd_cockpit.metainfo.xml"

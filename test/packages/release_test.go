@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// A release is packages for both architectures, what they are made of, the changes, and checksums of all that.
+// A release is packages for both architectures, what they are made of, packages of the clients, the changes, and checksums of all
+// that.
 func TestARelease(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dist")
 	cmd := exec.CommandContext(t.Context(), "../../packaging/release.sh", dir)
@@ -24,6 +25,9 @@ func TestARelease(t *testing.T) {
 		"CHANGELOG.md", "SHA256SUMS",
 		"boxd-" + version + "-1.aarch64.rpm", "boxd-" + version + "-1.x86_64.rpm",
 		"boxd-" + version + "-amd64.cdx.json", "boxd-" + version + "-arm64.cdx.json",
+		"boxd-fleet-" + version + "-1.aarch64.rpm", "boxd-fleet-" + version + "-1.x86_64.rpm", "boxd-fleet_" + version + "_amd64.deb", "boxd-fleet_" + version + "_arm64.deb",
+		"boxd-cockpit-" + version + "-1.noarch.rpm", "boxd-cockpit_" + version + "_all.deb",
+		"boxd-9.8.7.dev0+test1-py3-none-any.whl", "boxd-client-9.8.7-dev.test1.tgz",
 		"boxd_" + version + "_amd64.deb", "boxd_" + version + "_arm64.deb",
 	}
 	entries, err := os.ReadDir(dir)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -186,16 +187,51 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// helpers are the keeper's children of its own program: the zygote.
-func helpers(t *testing.T, d *boxtest.Daemon) (list []int) {
+// helpers are the keeper's children of its own program that carry out a command.
+func helpers(t *testing.T, d *boxtest.Daemon, command string) (list []int) {
 	t.Helper()
 	for _, pid := range boxtest.Children(t, d.Keeper()) {
 		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err == nil && strings.HasPrefix(string(cmdline), "boxkeeper\x00zygote") {
+		if err == nil && strings.HasPrefix(string(cmdline), "boxkeeper\x00"+command) {
 			list = append(list, pid)
 		}
 	}
 	return list
+}
+
+// What boxkeeper starts keeps of root's capabilities what its work needs, on each thread: a zygote, from which boxes are
+// cloned, and a worker, which meets the filesystems of users.
+func TestHelpersOfTheKeeperKeepFewCapabilities(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.Warm()
+	const both = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE
+	for command, kept := range map[string]uint64{"zygote": both, "errands": both | 1<<unix.CAP_SYS_CHROOT} {
+		all := helpers(t, d, command)
+		if len(all) == 0 {
+			t.Errorf("the keeper has no %s", command)
+		}
+		want := fmt.Sprintf("%016x", kept)
+		for _, pid := range all {
+			threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+			if err != nil || len(threads) == 0 {
+				t.Fatalf("threads: %v, %v", threads, err)
+			}
+			for _, thread := range threads {
+				tid, err := strconv.Atoi(thread.Name())
+				if err != nil {
+					t.Fatal(err)
+				}
+				status := boxtest.ProcessStatus(t, tid)
+				if status["CapEff"] != want || status["CapPrm"] != want || status["CapInh"] != strings.Repeat("0", 16) {
+					t.Errorf("a thread of %s has %s, permitted %s, inheritable %s; want %s", command, status["CapEff"], status["CapPrm"], status["CapInh"], want)
+				}
+			}
+			if got := boxtest.ProcessStatus(t, pid)["CapBnd"]; command == "zygote" && got != want {
+				t.Errorf("the bounding set of %s is %s, want %s", command, got, want)
+			}
+		}
+	}
 }
 
 func TestADeadZygoteIsReplaced(t *testing.T) {
@@ -204,7 +240,7 @@ func TestADeadZygoteIsReplaced(t *testing.T) {
 	d.Warm()
 	before := d.Look()
 	for round := range 3 {
-		zygotes := helpers(t, d)
+		zygotes := helpers(t, d, "zygote")
 		if len(zygotes) != 1 {
 			t.Fatalf("zygotes: %v", zygotes)
 		}

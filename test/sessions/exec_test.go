@@ -90,6 +90,20 @@ func TestAMissingWorkingDirectoryIsMade(t *testing.T) {
 	}
 }
 
+// What programs leave behind in PID 1 of their box is collected: it does not grow with every one of them.
+func TestManyExecutionsTakeNoMemory(t *testing.T) {
+	t.Parallel()
+	const executions, most = 1200, 2560 << 10
+	d := boxtest.Start(t)
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	for range executions {
+		d.Output(t, "s1", api.ExecRequest{Argv: []string{"true"}})
+	}
+	if now := boxtest.Memory(t, int(s.PID), "RssAnon"); now > most {
+		t.Errorf("PID 1 has %d KiB after %d executions, and may have %d", now>>10, executions, most>>10)
+	}
+}
+
 func TestStandardInputArrivesWhole(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

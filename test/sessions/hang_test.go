@@ -128,7 +128,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 			t.Errorf("live, %s: %+v", source, e.Problem)
 		}
 	}
-	boxtest.Eventually(t, "the one that cannot be killed is told", func() bool { return strings.Contains(d.Log(), "the kernel does not let go of the process") })
+	boxtest.Eventually(t, "the one that cannot be killed is told", func() bool { return strings.Contains(d.Log(), "cannot kill a worker that waits for a filesystem") })
 	go start("hangs", silent.at)
 	d.Kill()
 	if err := <-starting; err == nil {

@@ -121,6 +121,9 @@ func TestProgramsStartInAnyDirectoryOfTheBox(t *testing.T) {
 			}
 		}
 	}
+	if got := d.Sh(t, "w", "cd /root && stat -c %a . && echo here > f && ls"); got != "700\nf\n" {
+		t.Errorf("/root of a root that can be written to: %q", got)
+	}
 	failed := func(id string, req api.ExecRequest, errno string) {
 		t.Helper()
 		req.Argv = []string{"pwd"}

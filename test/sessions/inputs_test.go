@@ -80,7 +80,7 @@ func TestInputsAreRefusedByField(t *testing.T) {
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s", Inputs: in})
 		return err
 	}
-	for _, target := range []string{"/workspace", "/workspace/x", "/tmp", "/home/box", "/usr/x", "/skills/x", "x", "/mnt/../usr", "/mnt/a/", "/proc/x", "/mnt/\x00"} {
+	for _, target := range []string{"/workspace", "/workspace/x", "/tmp", "/home/box", "/usr/bin", "/skills/x", "x", "/mnt/../usr", "/mnt/a/", "/proc/x", "/mnt/\x00"} {
 		boxtest.Refused(t, ask(api.Input{Workspace: "data", Target: target}), 400, "inputs[0].target")
 	}
 	boxtest.Refused(t, ask(api.Input{Workspace: "data"}, api.Input{Workspace: "data"}), 400, "inputs[1].target")

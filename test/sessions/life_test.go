@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -213,6 +214,33 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 	}
 	ended(t, d, "idle", "lost")
 	d.NothingLeft(before)
+}
+
+// A session whose box ends while there is no boxd, as all do when the host is started anew, is not just gone: its owner is told.
+func TestABoxThatEndsWithoutABoxdIsLost(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.Kill()
+	if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "PID 1 of the box has ended", func() bool { return !boxtest.Lives(int(s.PID)) })
+	d.Restart()
+	_, err := d.Session(t.Context(), "s1")
+	if refused := boxtest.Refused(t, err, 404, ""); !strings.Contains(refused.Error(), "(lost): it lost its PID 1") {
+		t.Errorf("the session is refused with %v", err)
+	}
+	ended(t, d, "s1", "lost")
+	if !slices.ContainsFunc(happened(t, d, ""), func(e api.Event) bool {
+		return e.Type == "session.ended" && e.Session == "s1" && e.Reason == "lost" && e.Owner == "uid:0"
+	}) {
+		t.Error("no event tells of the end")
+	}
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A start that fails leaves nothing, wherever it fails.

@@ -94,7 +94,7 @@ func TestOneUserLeavesSessionsForOthers(t *testing.T) {
 		}
 	}
 	p := theirs[2].Problem(t)
-	if p.Detail != "you have 2 of 2 sessions (sessions.max_per_owner)" || p.Hint == "" || theirs[2].Header.Get("Retry-After") == "" {
+	if p.Detail != "you have 2 of 2 sessions (sessions.max_per_owner); held by s1, s2" || p.Hint == "" || theirs[2].Header.Get("Retry-After") == "" {
 		t.Errorf("%+v", p)
 	}
 	if third := d.AsUser(t, boxtest.ThirdUID, once, make("s1")); third[0].Code != http.StatusOK || third[1].Code != http.StatusCreated {

@@ -129,3 +129,41 @@ func TestMetadataIsBounded(t *testing.T) {
 		t.Errorf("after refused changes: %d, %v", len(s.Metadata), err)
 	}
 }
+
+// A list is told in pages, in the order in which sessions were created, and a page has a bounded amount of metadata.
+func TestListsHavePages(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	big := map[string]string{}
+	for n := range 2 {
+		big[fmt.Sprint(n)] = strings.Repeat("x", 10_000)
+	}
+	for _, id := range []string{"b", "a", "c.d"} {
+		d.NewSession(t, api.SessionRequest{ID: id, Metadata: big})
+	}
+	page := func(query string, ids ...string) (next string) {
+		t.Helper()
+		a := d.Raw(t, "GET", "/v1/sessions?"+query, "")
+		list := decode[api.SessionList](t, a)
+		got := []string{}
+		for _, s := range list.Sessions {
+			got = append(got, s.ID)
+		}
+		if !slices.Equal(got, ids) {
+			t.Errorf("%s: %q, want %q", query, got, ids)
+		}
+		return list.Next
+	}
+	if next := page("", "b", "a", "c.d"); next != "" {
+		t.Errorf("after all of it comes %q", next)
+	}
+	next := page("limit=2&metadata=true", "b", "a")
+	if next = page("limit=1&after="+url.QueryEscape(next), "c.d"); next != "" {
+		t.Errorf("after the last one comes %q", next)
+	}
+	for _, query := range []string{"limit=0", "limit=x", "limit=10001", "after=x", "after=1", "after=1.", "after=x.y"} {
+		if a := d.Raw(t, "GET", "/v1/sessions?"+query, ""); a.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", query, a.Code, a.Body)
+		}
+	}
+}

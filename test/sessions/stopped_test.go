@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -167,10 +168,6 @@ func TestAStoppedSessionSaysSo(t *testing.T) {
 			_, _, err := d.StartProcess(ctx, "s", "q", &api.ProcessRequest{Argv: []string{"true"}})
 			return err
 		},
-		"change": func() error {
-			_, err := d.ChangeSession(ctx, "s", &api.SessionChange{Labels: map[string]string{"a": "b"}})
-			return err
-		},
 		"freeze": func() error { _, err := d.FreezeSession(ctx, "s"); return err },
 		"renew":  func() error { _, err := d.RenewSession(ctx, "s"); return err },
 		"create": func() error { _, _, err := d.CreateSession(ctx, &api.SessionRequest{ID: "s"}); return err },
@@ -201,6 +198,51 @@ func TestAStoppedSessionSaysSo(t *testing.T) {
 	_, err = d.StartSession(ctx, "s")
 	boxtest.Refused(t, err, http.StatusNotFound, "")
 	d.NothingLeft(before)
+}
+
+// A stopped session takes changes, which the next boxd knows and its next start has; one that comes together with a start is
+// there after it or is refused.
+func TestAStoppedSessionIsChanged(t *testing.T) {
+	d := boxtest.Start(t, boxtest.Kept, "[profiles.default]\nlocked = [\"network\"]\n")
+	d.NewSession(t, api.SessionRequest{ID: "s", Labels: map[string]string{"n": "none"}})
+	stop(t, d, "s")
+	change := api.SessionChange{Labels: map[string]string{"n": "first"}, Metadata: map[string]string{"why": "later"}, Patch: limits.Patch{MaxLifetime: boxtest.Duration("7h"), CPUs: new(0.5)}}
+	check := func(when, state string) {
+		t.Helper()
+		s := session(t, d, "s")
+		if s.State != state || s.Labels["n"] != "first" || s.Metadata["why"] != "later" || s.CPUs != 0.5 || time.Duration(s.MaxLifetime) != 7*time.Hour {
+			t.Errorf("%s: %+v", when, s)
+		}
+	}
+	if s, err := d.ChangeSession(t.Context(), "s", &change); err != nil || s.State != "stopped" || s.Labels["n"] != "first" {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	for what, bad := range map[string]api.SessionChange{
+		"cpus": {Patch: limits.Patch{CPUs: new(-1.0)}}, "labels": {Labels: map[string]string{"": "x"}},
+	} {
+		if _, err := d.ChangeSession(t.Context(), "s", &bad); boxtest.StatusOf(err) != http.StatusBadRequest {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	check("changed", "stopped")
+	d.Kill()
+	d.Restart()
+	check("for the next boxd", "stopped")
+	startAgain(t, d, "s")
+	check("started", "ready")
+	for n := range 10 {
+		stop(t, d, "s")
+		label, done := strconv.Itoa(n), make(chan error, 1)
+		go func() { // ends with the change
+			_, err := d.ChangeSession(t.Context(), "s", &api.SessionChange{Labels: map[string]string{"n": label}})
+			done <- err
+		}()
+		startAgain(t, d, "s")
+		err := <-done
+		if got := session(t, d, "s").Labels["n"]; (got == label) != (err == nil) || err != nil && boxtest.StatusOf(err) != http.StatusConflict {
+			t.Errorf("round %d: the label is %q after %v", n, got, err)
+		}
+	}
 }
 
 // A process has its signal and its grace, and an execution ends at once and is told to be canceled, one that waits for room

@@ -28,6 +28,7 @@ type BucketOptions struct {
 	Endpoint    string // its URL; "": AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon's of the region
 	Region      string // "": AWS_REGION, AWS_DEFAULT_REGION, or us-east-1
 	Credentials string // a file that no other user can read; "": the environment's
+	Key         []byte // the credentials themselves, as such a file has them; nil: Credentials
 	Insecure    bool   // it may be asked without TLS
 	Part        string // a size, of which a larger file is sent in parts; "": 64 MiB. Servers take 5 MiB to 5 GiB
 	Getenv      func(string) string

@@ -25,6 +25,9 @@ const maxCredentials = 64 << 10
 // who asks is what was named, and nothing else: no file is looked for at the usual places, no server of the network is
 // asked for roles, and no helper program is run.
 func (o *BucketOptions) who() (aws.Credentials, error) {
+	if o.Key != nil {
+		return parseCredentials(o.Key)
+	}
 	if o.Credentials != "" {
 		return readCredentials(o.Credentials)
 	}
@@ -41,7 +44,7 @@ func (o *BucketOptions) who() (aws.Credentials, error) {
 			return who, err
 		}
 	}
-	return aws.Credentials{}, errors.New("nobody says who asks the bucket: want --credentials FILE, AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY in the environment, or " + credentialFile + " among the credentials of systemd")
+	return aws.Credentials{}, errors.New("no credentials for the bucket: use --credentials FILE, AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY in the environment, or " + credentialFile + " among the credentials of systemd")
 }
 
 func readCredentials(path string) (aws.Credentials, error) {

@@ -524,7 +524,7 @@ func TestAddressesAndEndpoints(t *testing.T) {
 		{func(o *BucketOptions) { o.Endpoint = "s3.example" }, "want a URL"},
 		{func(o *BucketOptions) { o.Getenv = env(map[string]string{"AWS_ENDPOINT_URL": "nonsense"}) }, "want a URL"},
 		{func(o *BucketOptions) { o.Getenv = env(map[string]string{"AWS_SECRET_ACCESS_KEY": ""}) }, "want both"},
-		{func(o *BucketOptions) { o.Getenv = func(string) string { return "" } }, "nobody says who asks"},
+		{func(o *BucketOptions) { o.Getenv = func(string) string { return "" } }, "no credentials for the bucket"},
 		{func(o *BucketOptions) { o.Credentials = "/nonexistent" }, "no such file"},
 		{func(o *BucketOptions) { o.Address = "s3://bucket" }, ""},
 		{func(o *BucketOptions) { o.Endpoint = "http://s3.example"; o.Insecure = true }, ""},

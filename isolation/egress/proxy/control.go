@@ -251,6 +251,6 @@ func (c *Control) report(r *egress.Report) {
 		err = c.conn.Send(body)
 	}
 	if err != nil && !errors.Is(err, os.ErrClosed) {
-		c.log.Printf("report: %v", err)
+		c.log.Printf("cannot report to boxd: %v", err)
 	}
 }

@@ -545,7 +545,7 @@ type ExecuteResult struct {
 	Json           string                 `protobuf:"bytes,12,opt,name=json,proto3" json:"json,omitempty"`
 	Javascript     string                 `protobuf:"bytes,13,opt,name=javascript,proto3" json:"javascript,omitempty"`
 	Data           string                 `protobuf:"bytes,14,opt,name=data,proto3" json:"data,omitempty"`
-	Chart          string                 `protobuf:"bytes,15,opt,name=chart,proto3" json:"chart,omitempty"`
+	Chart          *Chart                 `protobuf:"bytes,15,opt,name=chart,proto3" json:"chart,omitempty"`
 	ExecutionCount int32                  `protobuf:"varint,16,opt,name=execution_count,json=executionCount,proto3" json:"execution_count,omitempty"`
 	IsMainResult   bool                   `protobuf:"varint,17,opt,name=is_main_result,json=isMainResult,proto3" json:"is_main_result,omitempty"`
 	Extra          map[string]string      `protobuf:"bytes,18,rep,name=extra,proto3" json:"extra,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -681,11 +681,11 @@ func (x *ExecuteResult) GetData() string {
 	return ""
 }
 
-func (x *ExecuteResult) GetChart() string {
+func (x *ExecuteResult) GetChart() *Chart {
 	if x != nil {
 		return x.Chart
 	}
-	return ""
+	return nil
 }
 
 func (x *ExecuteResult) GetExecutionCount() int32 {
@@ -705,6 +705,596 @@ func (x *ExecuteResult) GetIsMainResult() bool {
 func (x *ExecuteResult) GetExtra() map[string]string {
 	if x != nil {
 		return x.Extra
+	}
+	return nil
+}
+
+type Chart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Title         string                 `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
+	Elements      []*ChartElement        `protobuf:"bytes,3,rep,name=elements,proto3" json:"elements,omitempty"`
+	Extra         map[string]string      `protobuf:"bytes,4,rep,name=extra,proto3" json:"extra,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Chart) Reset() {
+	*x = Chart{}
+	mi := &file_sandboxagent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Chart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Chart) ProtoMessage() {}
+
+func (x *Chart) ProtoReflect() protoreflect.Message {
+	mi := &file_sandboxagent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Chart.ProtoReflect.Descriptor instead.
+func (*Chart) Descriptor() ([]byte, []int) {
+	return file_sandboxagent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Chart) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Chart) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *Chart) GetElements() []*ChartElement {
+	if x != nil {
+		return x.Elements
+	}
+	return nil
+}
+
+func (x *Chart) GetExtra() map[string]string {
+	if x != nil {
+		return x.Extra
+	}
+	return nil
+}
+
+type ChartElement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Element:
+	//
+	//	*ChartElement_PointData
+	//	*ChartElement_BarData
+	//	*ChartElement_PieData
+	//	*ChartElement_BoxWhiskerData
+	//	*ChartElement_NestedChart
+	Element       isChartElement_Element `protobuf_oneof:"element"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChartElement) Reset() {
+	*x = ChartElement{}
+	mi := &file_sandboxagent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChartElement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChartElement) ProtoMessage() {}
+
+func (x *ChartElement) ProtoReflect() protoreflect.Message {
+	mi := &file_sandboxagent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChartElement.ProtoReflect.Descriptor instead.
+func (*ChartElement) Descriptor() ([]byte, []int) {
+	return file_sandboxagent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ChartElement) GetElement() isChartElement_Element {
+	if x != nil {
+		return x.Element
+	}
+	return nil
+}
+
+func (x *ChartElement) GetPointData() *ChartPoints {
+	if x != nil {
+		if x, ok := x.Element.(*ChartElement_PointData); ok {
+			return x.PointData
+		}
+	}
+	return nil
+}
+
+func (x *ChartElement) GetBarData() *ChartBar {
+	if x != nil {
+		if x, ok := x.Element.(*ChartElement_BarData); ok {
+			return x.BarData
+		}
+	}
+	return nil
+}
+
+func (x *ChartElement) GetPieData() *ChartSlice {
+	if x != nil {
+		if x, ok := x.Element.(*ChartElement_PieData); ok {
+			return x.PieData
+		}
+	}
+	return nil
+}
+
+func (x *ChartElement) GetBoxWhiskerData() *ChartBox {
+	if x != nil {
+		if x, ok := x.Element.(*ChartElement_BoxWhiskerData); ok {
+			return x.BoxWhiskerData
+		}
+	}
+	return nil
+}
+
+func (x *ChartElement) GetNestedChart() *Chart {
+	if x != nil {
+		if x, ok := x.Element.(*ChartElement_NestedChart); ok {
+			return x.NestedChart
+		}
+	}
+	return nil
+}
+
+type isChartElement_Element interface {
+	isChartElement_Element()
+}
+
+type ChartElement_PointData struct {
+	PointData *ChartPoints `protobuf:"bytes,1,opt,name=point_data,json=pointData,proto3,oneof"`
+}
+
+type ChartElement_BarData struct {
+	BarData *ChartBar `protobuf:"bytes,2,opt,name=bar_data,json=barData,proto3,oneof"`
+}
+
+type ChartElement_PieData struct {
+	PieData *ChartSlice `protobuf:"bytes,3,opt,name=pie_data,json=pieData,proto3,oneof"`
+}
+
+type ChartElement_BoxWhiskerData struct {
+	BoxWhiskerData *ChartBox `protobuf:"bytes,4,opt,name=box_whisker_data,json=boxWhiskerData,proto3,oneof"`
+}
+
+type ChartElement_NestedChart struct {
+	NestedChart *Chart `protobuf:"bytes,5,opt,name=nested_chart,json=nestedChart,proto3,oneof"`
+}
+
+func (*ChartElement_PointData) isChartElement_Element() {}
+
+func (*ChartElement_BarData) isChartElement_Element() {}
+
+func (*ChartElement_PieData) isChartElement_Element() {}
+
+func (*ChartElement_BoxWhiskerData) isChartElement_Element() {}
+
+func (*ChartElement_NestedChart) isChartElement_Element() {}
+
+type ChartPoints struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
+	Points        []*ChartPoint          `protobuf:"bytes,2,rep,name=points,proto3" json:"points,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChartPoints) Reset() {
+	*x = ChartPoints{}
+	mi := &file_sandboxagent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChartPoints) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChartPoints) ProtoMessage() {}
+
+func (x *ChartPoints) ProtoReflect() protoreflect.Message {
+	mi := &file_sandboxagent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChartPoints.ProtoReflect.Descriptor instead.
+func (*ChartPoints) Descriptor() ([]byte, []int) {
+	return file_sandboxagent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ChartPoints) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *ChartPoints) GetPoints() []*ChartPoint {
+	if x != nil {
+		return x.Points
+	}
+	return nil
+}
+
+type ChartPoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to XValue:
+	//
+	//	*ChartPoint_XStr
+	//	*ChartPoint_XNum
+	XValue isChartPoint_XValue `protobuf_oneof:"x_value"`
+	// Types that are valid to be assigned to YValue:
+	//
+	//	*ChartPoint_YStr
+	//	*ChartPoint_YNum
+	YValue        isChartPoint_YValue `protobuf_oneof:"y_value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChartPoint) Reset() {
+	*x = ChartPoint{}
+	mi := &file_sandboxagent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChartPoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChartPoint) ProtoMessage() {}
+
+func (x *ChartPoint) ProtoReflect() protoreflect.Message {
+	mi := &file_sandboxagent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChartPoint.ProtoReflect.Descriptor instead.
+func (*ChartPoint) Descriptor() ([]byte, []int) {
+	return file_sandboxagent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ChartPoint) GetXValue() isChartPoint_XValue {
+	if x != nil {
+		return x.XValue
+	}
+	return nil
+}
+
+func (x *ChartPoint) GetXStr() string {
+	if x != nil {
+		if x, ok := x.XValue.(*ChartPoint_XStr); ok {
+			return x.XStr
+		}
+	}
+	return ""
+}
+
+func (x *ChartPoint) GetXNum() float64 {
+	if x != nil {
+		if x, ok := x.XValue.(*ChartPoint_XNum); ok {
+			return x.XNum
+		}
+	}
+	return 0
+}
+
+func (x *ChartPoint) GetYValue() isChartPoint_YValue {
+	if x != nil {
+		return x.YValue
+	}
+	return nil
+}
+
+func (x *ChartPoint) GetYStr() string {
+	if x != nil {
+		if x, ok := x.YValue.(*ChartPoint_YStr); ok {
+			return x.YStr
+		}
+	}
+	return ""
+}
+
+func (x *ChartPoint) GetYNum() float64 {
+	if x != nil {
+		if x, ok := x.YValue.(*ChartPoint_YNum); ok {
+			return x.YNum
+		}
+	}
+	return 0
+}
+
+type isChartPoint_XValue interface {
+	isChartPoint_XValue()
+}
+
+type ChartPoint_XStr struct {
+	XStr string `protobuf:"bytes,1,opt,name=x_str,json=xStr,proto3,oneof"`
+}
+
+type ChartPoint_XNum struct {
+	XNum float64 `protobuf:"fixed64,2,opt,name=x_num,json=xNum,proto3,oneof"`
+}
+
+func (*ChartPoint_XStr) isChartPoint_XValue() {}
+
+func (*ChartPoint_XNum) isChartPoint_XValue() {}
+
+type isChartPoint_YValue interface {
+	isChartPoint_YValue()
+}
+
+type ChartPoint_YStr struct {
+	YStr string `protobuf:"bytes,3,opt,name=y_str,json=yStr,proto3,oneof"`
+}
+
+type ChartPoint_YNum struct {
+	YNum float64 `protobuf:"fixed64,4,opt,name=y_num,json=yNum,proto3,oneof"`
+}
+
+func (*ChartPoint_YStr) isChartPoint_YValue() {}
+
+func (*ChartPoint_YNum) isChartPoint_YValue() {}
+
+type ChartBar struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	Value         string                 `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChartBar) Reset() {
+	*x = ChartBar{}
+	mi := &file_sandboxagent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChartBar) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChartBar) ProtoMessage() {}
+
+func (x *ChartBar) ProtoReflect() protoreflect.Message {
+	mi := &file_sandboxagent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChartBar.ProtoReflect.Descriptor instead.
+func (*ChartBar) Descriptor() ([]byte, []int) {
+	return file_sandboxagent_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ChartBar) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *ChartBar) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ChartBar) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+type ChartSlice struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
+	Angle         float64                `protobuf:"fixed64,2,opt,name=angle,proto3" json:"angle,omitempty"`
+	Radius        float64                `protobuf:"fixed64,3,opt,name=radius,proto3" json:"radius,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChartSlice) Reset() {
+	*x = ChartSlice{}
+	mi := &file_sandboxagent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChartSlice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChartSlice) ProtoMessage() {}
+
+func (x *ChartSlice) ProtoReflect() protoreflect.Message {
+	mi := &file_sandboxagent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChartSlice.ProtoReflect.Descriptor instead.
+func (*ChartSlice) Descriptor() ([]byte, []int) {
+	return file_sandboxagent_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ChartSlice) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *ChartSlice) GetAngle() float64 {
+	if x != nil {
+		return x.Angle
+	}
+	return 0
+}
+
+func (x *ChartSlice) GetRadius() float64 {
+	if x != nil {
+		return x.Radius
+	}
+	return 0
+}
+
+type ChartBox struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
+	Min           float64                `protobuf:"fixed64,2,opt,name=min,proto3" json:"min,omitempty"`
+	FirstQuartile float64                `protobuf:"fixed64,3,opt,name=first_quartile,json=firstQuartile,proto3" json:"first_quartile,omitempty"`
+	Median        float64                `protobuf:"fixed64,4,opt,name=median,proto3" json:"median,omitempty"`
+	ThirdQuartile float64                `protobuf:"fixed64,5,opt,name=third_quartile,json=thirdQuartile,proto3" json:"third_quartile,omitempty"`
+	Max           float64                `protobuf:"fixed64,6,opt,name=max,proto3" json:"max,omitempty"`
+	Outliers      []float64              `protobuf:"fixed64,7,rep,packed,name=outliers,proto3" json:"outliers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChartBox) Reset() {
+	*x = ChartBox{}
+	mi := &file_sandboxagent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChartBox) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChartBox) ProtoMessage() {}
+
+func (x *ChartBox) ProtoReflect() protoreflect.Message {
+	mi := &file_sandboxagent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChartBox.ProtoReflect.Descriptor instead.
+func (*ChartBox) Descriptor() ([]byte, []int) {
+	return file_sandboxagent_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ChartBox) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *ChartBox) GetMin() float64 {
+	if x != nil {
+		return x.Min
+	}
+	return 0
+}
+
+func (x *ChartBox) GetFirstQuartile() float64 {
+	if x != nil {
+		return x.FirstQuartile
+	}
+	return 0
+}
+
+func (x *ChartBox) GetMedian() float64 {
+	if x != nil {
+		return x.Median
+	}
+	return 0
+}
+
+func (x *ChartBox) GetThirdQuartile() float64 {
+	if x != nil {
+		return x.ThirdQuartile
+	}
+	return 0
+}
+
+func (x *ChartBox) GetMax() float64 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+func (x *ChartBox) GetOutliers() []float64 {
+	if x != nil {
+		return x.Outliers
 	}
 	return nil
 }
@@ -752,7 +1342,7 @@ const file_sandboxagent_proto_rawDesc = "" +
 	"\fExecuteError\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1c\n" +
-	"\ttraceback\x18\x03 \x01(\tR\ttraceback\"\xed\x04\n" +
+	"\ttraceback\x18\x03 \x01(\tR\ttraceback\"\x82\x05\n" +
 	"\rExecuteResult\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x129\n" +
 	"\n" +
@@ -772,15 +1362,60 @@ const file_sandboxagent_proto_rawDesc = "" +
 	"\n" +
 	"javascript\x18\r \x01(\tR\n" +
 	"javascript\x12\x12\n" +
-	"\x04data\x18\x0e \x01(\tR\x04data\x12\x14\n" +
-	"\x05chart\x18\x0f \x01(\tR\x05chart\x12'\n" +
+	"\x04data\x18\x0e \x01(\tR\x04data\x12)\n" +
+	"\x05chart\x18\x0f \x01(\v2\x13.sandboxagent.ChartR\x05chart\x12'\n" +
 	"\x0fexecution_count\x18\x10 \x01(\x05R\x0eexecutionCount\x12$\n" +
 	"\x0eis_main_result\x18\x11 \x01(\bR\fisMainResult\x12<\n" +
 	"\x05extra\x18\x12 \x03(\v2&.sandboxagent.ExecuteResult.ExtraEntryR\x05extra\x1a8\n" +
 	"\n" +
 	"ExtraEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012\xbd\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd9\x01\n" +
+	"\x05Chart\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x14\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\x126\n" +
+	"\belements\x18\x03 \x03(\v2\x1a.sandboxagent.ChartElementR\belements\x124\n" +
+	"\x05extra\x18\x04 \x03(\v2\x1e.sandboxagent.Chart.ExtraEntryR\x05extra\x1a8\n" +
+	"\n" +
+	"ExtraEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbf\x02\n" +
+	"\fChartElement\x12:\n" +
+	"\n" +
+	"point_data\x18\x01 \x01(\v2\x19.sandboxagent.ChartPointsH\x00R\tpointData\x123\n" +
+	"\bbar_data\x18\x02 \x01(\v2\x16.sandboxagent.ChartBarH\x00R\abarData\x125\n" +
+	"\bpie_data\x18\x03 \x01(\v2\x18.sandboxagent.ChartSliceH\x00R\apieData\x12B\n" +
+	"\x10box_whisker_data\x18\x04 \x01(\v2\x16.sandboxagent.ChartBoxH\x00R\x0eboxWhiskerData\x128\n" +
+	"\fnested_chart\x18\x05 \x01(\v2\x13.sandboxagent.ChartH\x00R\vnestedChartB\t\n" +
+	"\aelement\"U\n" +
+	"\vChartPoints\x12\x14\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\x120\n" +
+	"\x06points\x18\x02 \x03(\v2\x18.sandboxagent.ChartPointR\x06points\"~\n" +
+	"\n" +
+	"ChartPoint\x12\x15\n" +
+	"\x05x_str\x18\x01 \x01(\tH\x00R\x04xStr\x12\x15\n" +
+	"\x05x_num\x18\x02 \x01(\x01H\x00R\x04xNum\x12\x15\n" +
+	"\x05y_str\x18\x03 \x01(\tH\x01R\x04yStr\x12\x15\n" +
+	"\x05y_num\x18\x04 \x01(\x01H\x01R\x04yNumB\t\n" +
+	"\ax_valueB\t\n" +
+	"\ay_value\"L\n" +
+	"\bChartBar\x12\x14\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\tR\x05value\"P\n" +
+	"\n" +
+	"ChartSlice\x12\x14\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\x12\x14\n" +
+	"\x05angle\x18\x02 \x01(\x01R\x05angle\x12\x16\n" +
+	"\x06radius\x18\x03 \x01(\x01R\x06radius\"\xc6\x01\n" +
+	"\bChartBox\x12\x14\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\x12\x10\n" +
+	"\x03min\x18\x02 \x01(\x01R\x03min\x12%\n" +
+	"\x0efirst_quartile\x18\x03 \x01(\x01R\rfirstQuartile\x12\x16\n" +
+	"\x06median\x18\x04 \x01(\x01R\x06median\x12%\n" +
+	"\x0ethird_quartile\x18\x05 \x01(\x01R\rthirdQuartile\x12\x10\n" +
+	"\x03max\x18\x06 \x01(\x01R\x03max\x12\x1a\n" +
+	"\boutliers\x18\a \x03(\x01R\boutliers2\xbd\x01\n" +
 	"\x0eContextService\x12N\n" +
 	"\rCreateContext\x12\".sandboxagent.CreateContextRequest\x1a\x19.sandboxagent.CodeContext\x12[\n" +
 	"\x0eDestroyContext\x12#.sandboxagent.DestroyContextRequest\x1a$.sandboxagent.DestroyContextResponse2\\\n" +
@@ -799,7 +1434,7 @@ func file_sandboxagent_proto_rawDescGZIP() []byte {
 	return file_sandboxagent_proto_rawDescData
 }
 
-var file_sandboxagent_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_sandboxagent_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_sandboxagent_proto_goTypes = []any{
 	(*CreateContextRequest)(nil),   // 0: sandboxagent.CreateContextRequest
 	(*CodeContext)(nil),            // 1: sandboxagent.CodeContext
@@ -810,33 +1445,50 @@ var file_sandboxagent_proto_goTypes = []any{
 	(*ExecuteOutput)(nil),          // 6: sandboxagent.ExecuteOutput
 	(*ExecuteError)(nil),           // 7: sandboxagent.ExecuteError
 	(*ExecuteResult)(nil),          // 8: sandboxagent.ExecuteResult
-	nil,                            // 9: sandboxagent.CodeContext.EnvVarsEntry
-	nil,                            // 10: sandboxagent.ExecuteRequest.EnvVarsEntry
-	nil,                            // 11: sandboxagent.ExecuteResult.ExtraEntry
-	(*timestamppb.Timestamp)(nil),  // 12: google.protobuf.Timestamp
+	(*Chart)(nil),                  // 9: sandboxagent.Chart
+	(*ChartElement)(nil),           // 10: sandboxagent.ChartElement
+	(*ChartPoints)(nil),            // 11: sandboxagent.ChartPoints
+	(*ChartPoint)(nil),             // 12: sandboxagent.ChartPoint
+	(*ChartBar)(nil),               // 13: sandboxagent.ChartBar
+	(*ChartSlice)(nil),             // 14: sandboxagent.ChartSlice
+	(*ChartBox)(nil),               // 15: sandboxagent.ChartBox
+	nil,                            // 16: sandboxagent.CodeContext.EnvVarsEntry
+	nil,                            // 17: sandboxagent.ExecuteRequest.EnvVarsEntry
+	nil,                            // 18: sandboxagent.ExecuteResult.ExtraEntry
+	nil,                            // 19: sandboxagent.Chart.ExtraEntry
+	(*timestamppb.Timestamp)(nil),  // 20: google.protobuf.Timestamp
 }
 var file_sandboxagent_proto_depIdxs = []int32{
-	12, // 0: sandboxagent.CodeContext.created_at:type_name -> google.protobuf.Timestamp
-	9,  // 1: sandboxagent.CodeContext.env_vars:type_name -> sandboxagent.CodeContext.EnvVarsEntry
-	10, // 2: sandboxagent.ExecuteRequest.env_vars:type_name -> sandboxagent.ExecuteRequest.EnvVarsEntry
+	20, // 0: sandboxagent.CodeContext.created_at:type_name -> google.protobuf.Timestamp
+	16, // 1: sandboxagent.CodeContext.env_vars:type_name -> sandboxagent.CodeContext.EnvVarsEntry
+	17, // 2: sandboxagent.ExecuteRequest.env_vars:type_name -> sandboxagent.ExecuteRequest.EnvVarsEntry
 	6,  // 3: sandboxagent.ExecuteResponse.stdout:type_name -> sandboxagent.ExecuteOutput
 	6,  // 4: sandboxagent.ExecuteResponse.stderr:type_name -> sandboxagent.ExecuteOutput
 	8,  // 5: sandboxagent.ExecuteResponse.result:type_name -> sandboxagent.ExecuteResult
 	7,  // 6: sandboxagent.ExecuteResponse.error:type_name -> sandboxagent.ExecuteError
-	12, // 7: sandboxagent.ExecuteResult.started_at:type_name -> google.protobuf.Timestamp
-	12, // 8: sandboxagent.ExecuteResult.finished_at:type_name -> google.protobuf.Timestamp
-	11, // 9: sandboxagent.ExecuteResult.extra:type_name -> sandboxagent.ExecuteResult.ExtraEntry
-	0,  // 10: sandboxagent.ContextService.CreateContext:input_type -> sandboxagent.CreateContextRequest
-	2,  // 11: sandboxagent.ContextService.DestroyContext:input_type -> sandboxagent.DestroyContextRequest
-	4,  // 12: sandboxagent.ExecutionService.Execute:input_type -> sandboxagent.ExecuteRequest
-	1,  // 13: sandboxagent.ContextService.CreateContext:output_type -> sandboxagent.CodeContext
-	3,  // 14: sandboxagent.ContextService.DestroyContext:output_type -> sandboxagent.DestroyContextResponse
-	5,  // 15: sandboxagent.ExecutionService.Execute:output_type -> sandboxagent.ExecuteResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	20, // 7: sandboxagent.ExecuteResult.started_at:type_name -> google.protobuf.Timestamp
+	20, // 8: sandboxagent.ExecuteResult.finished_at:type_name -> google.protobuf.Timestamp
+	9,  // 9: sandboxagent.ExecuteResult.chart:type_name -> sandboxagent.Chart
+	18, // 10: sandboxagent.ExecuteResult.extra:type_name -> sandboxagent.ExecuteResult.ExtraEntry
+	10, // 11: sandboxagent.Chart.elements:type_name -> sandboxagent.ChartElement
+	19, // 12: sandboxagent.Chart.extra:type_name -> sandboxagent.Chart.ExtraEntry
+	11, // 13: sandboxagent.ChartElement.point_data:type_name -> sandboxagent.ChartPoints
+	13, // 14: sandboxagent.ChartElement.bar_data:type_name -> sandboxagent.ChartBar
+	14, // 15: sandboxagent.ChartElement.pie_data:type_name -> sandboxagent.ChartSlice
+	15, // 16: sandboxagent.ChartElement.box_whisker_data:type_name -> sandboxagent.ChartBox
+	9,  // 17: sandboxagent.ChartElement.nested_chart:type_name -> sandboxagent.Chart
+	12, // 18: sandboxagent.ChartPoints.points:type_name -> sandboxagent.ChartPoint
+	0,  // 19: sandboxagent.ContextService.CreateContext:input_type -> sandboxagent.CreateContextRequest
+	2,  // 20: sandboxagent.ContextService.DestroyContext:input_type -> sandboxagent.DestroyContextRequest
+	4,  // 21: sandboxagent.ExecutionService.Execute:input_type -> sandboxagent.ExecuteRequest
+	1,  // 22: sandboxagent.ContextService.CreateContext:output_type -> sandboxagent.CodeContext
+	3,  // 23: sandboxagent.ContextService.DestroyContext:output_type -> sandboxagent.DestroyContextResponse
+	5,  // 24: sandboxagent.ExecutionService.Execute:output_type -> sandboxagent.ExecuteResponse
+	22, // [22:25] is the sub-list for method output_type
+	19, // [19:22] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_sandboxagent_proto_init() }
@@ -850,13 +1502,26 @@ func file_sandboxagent_proto_init() {
 		(*ExecuteResponse_Result)(nil),
 		(*ExecuteResponse_Error)(nil),
 	}
+	file_sandboxagent_proto_msgTypes[10].OneofWrappers = []any{
+		(*ChartElement_PointData)(nil),
+		(*ChartElement_BarData)(nil),
+		(*ChartElement_PieData)(nil),
+		(*ChartElement_BoxWhiskerData)(nil),
+		(*ChartElement_NestedChart)(nil),
+	}
+	file_sandboxagent_proto_msgTypes[12].OneofWrappers = []any{
+		(*ChartPoint_XStr)(nil),
+		(*ChartPoint_XNum)(nil),
+		(*ChartPoint_YStr)(nil),
+		(*ChartPoint_YNum)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandboxagent_proto_rawDesc), len(file_sandboxagent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

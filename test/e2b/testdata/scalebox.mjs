@@ -45,6 +45,11 @@ step('runCode', async () => {
   const r = await sbx.runCode('print("out")\n1 + 1', { language: 'python' })
   assert.deepEqual([r.text.trim(), r.exitCode, r.logs.stdout.trim()], ['2', 0, 'out'])
 })
+step('runCode with a chart', async () => {
+  const code = `display({'e2b/chart': {'type': 'bar', 'title': 'T', 'y_label': 'n', 'elements': [{'label': 'a', 'group': 'g', 'value': 7}]}}, raw=True)`
+  const { chart } = (await sbx.runCode(code, { language: 'python' })).results.find(r => r.chart)
+  assert.deepEqual([chart.type, chart.title, chart.yLabel, chart.elements], ['bar', 'T', 'n', [{ label: 'a', group: 'g', value: '7' }]])
+})
 step('runCode with an error', async () => {
   const r = await sbx.runCode('1 / 0', { language: 'python' })
   assert.deepEqual([r.error.name, r.exitCode], ['ZeroDivisionError', 1])

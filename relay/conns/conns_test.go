@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+package conns
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 )
 
 // enterLoad takes as many connections as a principal gets, of at most that many.
-func enterLoad(c *ConnLimiter, name string, most int) (taken int, err error) {
+func enterLoad(c *Limiter, name string, most int) (taken int, err error) {
 	for range most {
 		if _, refused := c.Enter(name); refused != nil {
 			return taken, refused.Err
@@ -23,7 +23,7 @@ func enterLoad(c *ConnLimiter, name string, most int) (taken int, err error) {
 
 func TestConnectionsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
-	c := NewConnLimiter(maxUserConnections)
+	c := New(Each, All)
 	for _, name := range []string{"uid:1", "uid:2", "ci", "uid:4"} {
 		if n, err := enterLoad(c, name, 300); n != 256 || fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "256") {
 			t.Errorf("%s gets %d: %v", name, n, err)
@@ -55,7 +55,7 @@ func TestConnectionsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 // comes besides without a name.
 func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 	t.Parallel()
-	c := NewConnLimiter(maxUserConnections)
+	c := New(Each, All)
 	if n, _ := enterLoad(c, "ann", 100); n != 100 {
 		t.Fatalf("%d over the socket", n)
 	}
@@ -65,14 +65,14 @@ func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 			if refused != nil {
 				t.Fatal(refused.Err)
 			}
-			if err := known(withSlot(t.Context(), s), "ann"); err != nil {
+			if err := known(WithSlot(t.Context(), s), "ann"); err != nil {
 				return taken, err
 			}
 			taken++
 		}
 		return taken, nil
 	}
-	if n, err := seated(300, identifyVisitor); n != maxVisits || err == nil || !strings.Contains(err.Error(), "previews have 128") {
+	if n, err := seated(300, IdentifyVisitor); n != 128 || err == nil || !strings.Contains(err.Error(), "ports have 128") {
 		t.Errorf("%d of previews: %v", n, err)
 	}
 	if n, err := seated(300, Identify); n != 256-100-128 || err == nil || !strings.Contains(err.Error(), "you have 256") {
@@ -86,17 +86,17 @@ func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 	if n, err := enterLoad(c, "bob", 256); n != 256 {
 		t.Errorf("another gets %d: %v", n, err)
 	}
-	if got := c.Connections("ann"); got != 256 || c.others != 2*256+maxAnonymous {
+	if got := c.Connections("ann"); got != 256 || c.others != 2*256+Unknown {
 		t.Errorf("%d are hers, %d all", got, c.others)
 	}
 	// Where all others are full, strangers are the first to go, though not for who is refused all the same.
 	_, _ = enterLoad(c, "cid", 256)
-	_, _ = enterLoad(c, "dan", maxConnections-c.others)
-	if _, refused := c.Enter("ann"); refused == nil || c.anonymous.Len() != maxAnonymous {
+	_, _ = enterLoad(c, "dan", All-c.others)
+	if _, refused := c.Enter("ann"); refused == nil || c.anonymous.Len() != Unknown {
 		t.Errorf("one too many of hers has cost strangers their places: %d are left", c.anonymous.Len())
 	}
 	_, _ = enterLoad(c, "dan", 256)
-	if c.others != maxConnections || c.anonymous.Len() != 0 || c.Connections("dan") != 256 {
+	if c.others != All || c.anonymous.Len() != 0 || c.Connections("dan") != 256 {
 		t.Errorf("%d connections, %d of strangers, %d of the last", c.others, c.anonymous.Len(), c.Connections("dan"))
 	}
 }
@@ -104,7 +104,7 @@ func TestOneCallerIsOneWhicheverWay(t *testing.T) {
 // What is counted for a principal is one load, over whichever way its requests come.
 func TestOneCallerHasOneLoad(t *testing.T) {
 	t.Parallel()
-	c := NewConnLimiter(maxUserConnections)
+	c := New(Each, All)
 	l, refused := c.Enter("ann")
 	if refused != nil {
 		t.Fatal(refused.Err)

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How many connections one caller may have and how much memory its requests may take, so that nobody keeps the
+// Package conns counts the connections and streams of each caller, and what memory its requests take, so that nobody keeps the
 // others out.
-
-package relay
+package conns
 
 import (
 	"bytes"
@@ -21,17 +20,17 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 // Bounds for one caller. Root has its own share of connections.
 const (
-	maxConnections     = 1024 // of root, and of all others together
-	maxUserConnections = 256  // of each of the others
-	maxVisits          = 128  // of these, connections of those who have the token of a preview
-	maxAnonymous       = 64   // of all together of whom nobody knows whose they are
-	maxUserBytes       = 64 << 20
-	maxUserStreams     = 256 // WebSockets and logs
+	All     = 1024 // connections of root, and of all others together
+	Each    = 256  // connections of each of the others
+	Unknown = 64   // of all together of whom nobody knows whose they are
+	Bytes   = 64 << 20
+	Streams = 256 // WebSockets and logs
 
 	// BodyPatience is how long a body may take to arrive, and to wait for its room.
 	BodyPatience = time.Minute
@@ -39,8 +38,8 @@ const (
 
 // Limits is what one caller makes boxd hold at the moment.
 type Limits struct {
-	conns  int                 // guarded by Callers.mu, as are the next two
-	visits int                 // of these, those of previews
+	conns  int                 // guarded by Limiter.mu, as are the next two
+	visits int                 // of these, those of visitors of ports
 	calls  int                 // that are answered on connections that are not counted for the caller
 	bytes  *semaphore.Weighted // of requests that are being read
 	lines  *semaphore.Weighted // bytes of long lines of output: what a box writes is in the way of no request
@@ -48,17 +47,17 @@ type Limits struct {
 	streams atomic.Int32
 }
 
-// newLimits returns the load of a caller who has none.
-func newLimits() *Limits {
-	return &Limits{bytes: semaphore.NewWeighted(maxUserBytes), lines: semaphore.NewWeighted(maxUserBytes)}
+// NewLimits returns the load of a caller who has none.
+func NewLimits() *Limits {
+	return &Limits{bytes: semaphore.NewWeighted(Bytes), lines: semaphore.NewWeighted(Bytes)}
 }
 
 // Stream admits a stream; leave must follow.
 func (l *Limits) Stream() (leave func(), err error) {
 	leave = func() { l.streams.Add(-1) }
-	if l.streams.Add(1) > maxUserStreams {
+	if l.streams.Add(1) > Streams {
 		leave()
-		return nil, fault.Errorf(fault.Exhausted, "you have %d streams open, the limit", maxUserStreams).WithHint("close one of them")
+		return nil, fault.Errorf(fault.Exhausted, "you have %d streams open, the limit", Streams).WithHint("close one of them")
 	}
 	return leave, nil
 }
@@ -74,28 +73,32 @@ func (l *Limits) ReserveLine(ctx context.Context, n int64) (release func(), err 
 }
 
 func reserve(ctx context.Context, of *semaphore.Weighted, n int64, what string) (release func(), err error) {
+	release = func() { of.Release(n) }
+	if of.TryAcquire(n) { // as almost always: nobody waits
+		return release, nil
+	}
 	// A caller that has hung up is not noticed before its body is read.
 	late, cancel := context.WithTimeout(ctx, BodyPatience)
 	defer cancel()
 	if err := of.Acquire(late, n); err != nil {
 		if ctx.Err() == nil {
-			err = fault.Errorf(fault.Exhausted, "your %s take %s, the limit", what, quantity.Size(maxUserBytes).Short()).
+			err = fault.Errorf(fault.Exhausted, "your %s take %s, the limit", what, quantity.Size(Bytes).Short()).
 				WithHint("wait for one of them to end")
 		}
 		return nil, err
 	}
-	return func() { of.Release(n) }, nil
+	return release, nil
 }
 
-// ConnLimiter counts connections by the principals they are of, whichever way they have come: over the Unix socket, by a token,
+// Limiter counts connections by the principals they are of, whichever way they have come: over the Unix socket, by a token,
 // to a preview.
-type ConnLimiter struct {
-	each int // connections of one of them
+type Limiter struct {
+	each, all int // connections of one of them, and of all but root together
 
 	mu        sync.Mutex
 	people    map[string]*Limits // of those who have a connection or a call, by their names
 	others    int                // connections of all but root
-	anonymous list.List          // of *Seat, those first that have been there for longest
+	anonymous list.List          // of *Slot, those first that have been there for longest
 
 	leaving chan struct{} // holds a word for each connection that is turned away and still listened to
 
@@ -111,19 +114,19 @@ const (
 	leavePatience = time.Second
 )
 
-// NewConnLimiter returns a count of none. Each caller but root may have that many connections.
-func NewConnLimiter(each int) *ConnLimiter {
-	return &ConnLimiter{
-		each: each, people: map[string]*Limits{}, leaving: make(chan struct{}, maxLeaving),
-		rootFull: full("root has", maxConnections), userFull: full("you have", each), visitsFull: full("your previews have", maxVisits), allFull: full("all users together have", maxConnections),
+// New returns a count of none. Each caller but root may have that many connections, and so many all together.
+func New(each, all int) *Limiter {
+	return &Limiter{
+		each: each, all: all, people: map[string]*Limits{}, leaving: make(chan struct{}, maxLeaving),
+		rootFull: full("root has", All), userFull: full("you have", each), visitsFull: full("visitors of your ports have", each/2), allFull: full("all users together have", all),
 	}
 }
 
 // Enter admits a connection of a principal whom the kernel knows; Leave must follow.
-func (c *ConnLimiter) Enter(name string) (*Limits, *Refusal) {
+func (c *Limiter) Enter(name string) (*Limits, *Refusal) {
 	c.mu.Lock()
 	var gone *Slot
-	if name != root && c.others >= maxConnections && c.ofLocked(name).conns < c.each {
+	if name != root && c.others >= c.all && c.ofLocked(name).conns < c.each {
 		gone = c.evictAnonymousLocked() // who are the first to go, but not for somebody who is refused all the same
 	}
 	l, refused := c.enterLocked(name)
@@ -134,12 +137,12 @@ func (c *ConnLimiter) Enter(name string) (*Limits, *Refusal) {
 	return l, refused
 }
 
-func (c *ConnLimiter) enterLocked(name string) (*Limits, *Refusal) {
+func (c *Limiter) enterLocked(name string) (*Limits, *Refusal) {
 	l := c.ofLocked(name)
 	switch {
 	case l.conns >= c.most(name):
 		return nil, c.full(name)
-	case name != root && c.others >= maxConnections:
+	case name != root && c.others >= c.all:
 		return nil, c.allFull
 	case name != root:
 		c.others++
@@ -150,15 +153,15 @@ func (c *ConnLimiter) enterLocked(name string) (*Limits, *Refusal) {
 }
 
 // most is how many connections a principal may have.
-func (c *ConnLimiter) most(name string) int {
+func (c *Limiter) most(name string) int {
 	if name == root {
-		return maxConnections
+		return All
 	}
 	return c.each
 }
 
 // full refuses a principal one connection more than that.
-func (c *ConnLimiter) full(name string) *Refusal {
+func (c *Limiter) full(name string) *Refusal {
 	if name == root {
 		return c.rootFull
 	}
@@ -166,15 +169,15 @@ func (c *ConnLimiter) full(name string) *Refusal {
 }
 
 // ofLocked is the load of a principal, which is not kept yet if it is new.
-func (c *ConnLimiter) ofLocked(name string) *Limits {
+func (c *Limiter) ofLocked(name string) *Limits {
 	if l := c.people[name]; l != nil {
 		return l
 	}
-	return newLimits()
+	return NewLimits()
 }
 
 // forgetLocked lets go of a load that is none any more: ids are cheap to come by.
-func (c *ConnLimiter) forgetLocked(name string) {
+func (c *Limiter) forgetLocked(name string) {
 	if l := c.people[name]; l != nil && l.conns == 0 && l.calls == 0 {
 		delete(c.people, name)
 	}
@@ -190,11 +193,11 @@ type Refusal struct {
 func full(who string, limit int) *Refusal {
 	err := fault.Errorf(fault.Exhausted, "%s %d connections to boxd, the limit", who, limit).
 		WithHint("wait for one of them to end")
-	p := RefusalProblem(err)
+	p := &api.Problem{Type: api.ProblemType + err.Kind.String(), Title: "limit reached", Status: http.StatusTooManyRequests, Detail: err.Error(), Hint: err.Hint}
 	data, _ := json.Marshal(p) // plain data: cannot fail
 	resp := http.Response{
 		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true, ContentLength: int64(len(data)), Body: io.NopCloser(bytes.NewReader(data)),
-		Header: http.Header{"Content-Type": {problemMedia}, "Retry-After": {RetryAfter}},
+		Header: http.Header{"Content-Type": {"application/problem+json"}, "Retry-After": {"1"}},
 	}
 	var text bytes.Buffer
 	_ = resp.Write(&text) // into memory
@@ -202,14 +205,14 @@ func full(who string, limit int) *Refusal {
 }
 
 // None reports whether there is no connection.
-func (c *ConnLimiter) None() bool {
+func (c *Limiter) None() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.people) == 0 && c.anonymous.Len() == 0 && len(c.leaving) == 0
 }
 
 // Leave ends what Enter began.
-func (c *ConnLimiter) Leave(name string) {
+func (c *Limiter) Leave(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.people[name].conns--
@@ -222,7 +225,7 @@ func (c *ConnLimiter) Leave(name string) {
 // TurnAway answers a connection that its caller may not have, and ends it. It keeps Accept waiting for
 // nobody: in the background it lets the caller begin with a request, as a client takes no answer before,
 // and have its say, or it would hear of a broken pipe instead. If too many are being heard, it does.
-func (c *ConnLimiter) TurnAway(conn net.Conn, r *Refusal) {
+func (c *Limiter) TurnAway(conn net.Conn, r *Refusal) {
 	_ = conn.SetDeadline(time.Now().Add(leavePatience))
 	select {
 	case c.leaving <- struct{}{}:
@@ -243,11 +246,8 @@ func (c *ConnLimiter) TurnAway(conn net.Conn, r *Refusal) {
 	}()
 }
 
-// anonymous is the uid of callers whom the kernel does not know; their connections have seats.
-const anonymous = ^uint32(0)
-
 // Share returns the load of a principal whose connections the kernel does not know; leave must follow.
-func (c *ConnLimiter) Share(name string) (l *Limits, leave func()) {
+func (c *Limiter) Share(name string) (l *Limits, leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l = c.ofLocked(name)
@@ -262,7 +262,7 @@ func (c *ConnLimiter) Share(name string) (l *Limits, leave func()) {
 }
 
 // Connections is how many connections a principal has.
-func (c *ConnLimiter) Connections(name string) int {
+func (c *Limiter) Connections(name string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ofLocked(name).conns

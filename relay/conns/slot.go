@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+package conns
 
 import (
 	"container/list"
 	"context"
 )
 
-// Slot is the place of a connection whose caller the kernel does not know: a stranger's, until a request on it says who
-// that is. Strangers have MaxStrangers together, and one more takes the place of the one that has been a stranger for the
-// longest time, as does who is known when boxd is full. So who says nothing keeps nobody out who has something to say.
+// Slot is that of a connection whose caller the kernel does not know. It is anonymous until a request on it is authenticated.
+// There are Unknown anonymous connections at a time; one more, or a connection of a known caller when all slots are taken, closes
+// the oldest of them. So silent connections keep no caller out.
 type Slot struct {
-	callers *ConnLimiter
+	callers *Limiter
 	end     func()        // ends the connection
-	place   *list.Element // among the strangers; nil: the caller is known, or has no seat any more
+	place   *list.Element // among the anonymous; nil: the caller is known, or has left
 	name    string        // of the caller, where that is known
 	visit   bool          // of the caller's previews
 	left    bool
@@ -21,10 +21,10 @@ type Slot struct {
 
 // Admit admits a connection whose caller the kernel does not know; end ends it, and may be called from elsewhere. Leave
 // must follow.
-func (c *ConnLimiter) Admit(end func()) (*Slot, *Refusal) {
+func (c *Limiter) Admit(end func()) (*Slot, *Refusal) {
 	c.mu.Lock()
 	var gone *Slot
-	if c.anonymous.Len() >= maxAnonymous || c.others >= maxConnections {
+	if c.anonymous.Len() >= Unknown || c.others >= c.all {
 		if gone = c.evictAnonymousLocked(); gone == nil {
 			c.mu.Unlock()
 			return nil, c.allFull
@@ -40,8 +40,8 @@ func (c *ConnLimiter) Admit(end func()) (*Slot, *Refusal) {
 	return s, nil
 }
 
-// evictAnonymousLocked takes the seat from who has been a stranger for the longest time, nil: there is none.
-func (c *ConnLimiter) evictAnonymousLocked() *Slot {
+// evictAnonymousLocked takes the slot of the oldest anonymous connection; nil: there is none.
+func (c *Limiter) evictAnonymousLocked() *Slot {
 	first := c.anonymous.Front()
 	if first == nil {
 		return nil
@@ -51,7 +51,7 @@ func (c *ConnLimiter) evictAnonymousLocked() *Slot {
 	return gone
 }
 
-// Leave ends what Sit began, once.
+// Leave ends what Admit began, once.
 func (s *Slot) Leave() {
 	s.callers.mu.Lock()
 	defer s.callers.mu.Unlock()
@@ -64,11 +64,11 @@ func (s *Slot) leaveLocked() {
 	}
 	s.left = true
 	s.callers.others--
-	s.standLocked()
+	s.uncountLocked()
 }
 
-// standLocked takes the seat from whom it counts for.
-func (s *Slot) standLocked() {
+// uncountLocked takes the slot off the count of its caller, or of the anonymous.
+func (s *Slot) uncountLocked() {
 	if s.place != nil {
 		s.callers.anonymous.Remove(s.place)
 		s.place = nil
@@ -97,24 +97,24 @@ func (s *Slot) known(name string, visit bool) error {
 	switch {
 	case l.conns-own >= c.most(name):
 		return c.full(name).Err
-	case visit && l.visits >= maxVisits:
+	case visit && l.visits >= c.each/2:
 		return c.visitsFull.Err
 	}
-	l.conns++ // before the seat is given up, which may be the last of the same caller
+	l.conns++ // before the slot is given up, which may be the last of the same caller
 	if visit {
 		l.visits++
 	}
 	c.people[name] = l
-	s.standLocked()
+	s.uncountLocked()
 	s.name, s.visit = name, visit
 	return nil
 }
 
-// slotKey is the context key of the seat.
+// slotKey is the context key of the slot.
 type slotKey struct{}
 
-// withSlot puts the seat of a connection into the context of its requests.
-func withSlot(ctx context.Context, s *Slot) context.Context {
+// WithSlot puts the slot of a connection into the context of its requests.
+func WithSlot(ctx context.Context, s *Slot) context.Context {
 	return context.WithValue(ctx, slotKey{}, s)
 }
 
@@ -122,9 +122,9 @@ func withSlot(ctx context.Context, s *Slot) context.Context {
 // that is "" says nothing. The error is the refusal of one connection too many.
 func Identify(ctx context.Context, name string) error { return identify(ctx, name, false) }
 
-// identifyVisitor counts the connection of a request for a preview for who has made the preview, of whose connections visitors have
-// half at most: so they do not keep their host out.
-func identifyVisitor(ctx context.Context, name string) error { return identify(ctx, name, true) }
+// IdentifyVisitor counts the connection of a request for a port for who has given its bearer the right to that, of whose connections
+// visitors have half at most: so they do not keep their host out.
+func IdentifyVisitor(ctx context.Context, name string) error { return identify(ctx, name, true) }
 
 func identify(ctx context.Context, name string, visit bool) error {
 	s, ok := ctx.Value(slotKey{}).(*Slot)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package relay
+package conns
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ import (
 // said who it is stays.
 func TestStrangersMakeRoom(t *testing.T) {
 	t.Parallel()
-	c := NewConnLimiter(maxUserConnections)
+	c := New(Each, All)
 	ended := map[int]bool{}
 	var all []*Slot
 	sit := func(n int) {
@@ -22,13 +22,13 @@ func TestStrangersMakeRoom(t *testing.T) {
 			i := len(all)
 			s, refused := c.Admit(func() { ended[i] = true })
 			if refused != nil {
-				t.Fatalf("seat %d: %v", i, refused.Err)
+				t.Fatalf("slot %d: %v", i, refused.Err)
 			}
 			all = append(all, s)
 		}
 	}
-	name := func(i int, who string) error { return Identify(withSlot(t.Context(), all[i]), who) }
-	sit(maxAnonymous)
+	name := func(i int, who string) error { return Identify(WithSlot(t.Context(), all[i]), who) }
+	sit(Unknown)
 	if err := name(0, ""); err != nil || len(ended) != 0 {
 		t.Errorf("%v, %d have ended", err, len(ended))
 	}
@@ -42,7 +42,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 		t.Errorf("have ended: %v", ended)
 	}
 	all[0].Leave() // as its connection does when it is closed
-	for i := 3; i < maxUserConnections+2; i++ {
+	for i := 3; i < Each+2; i++ {
 		if i == len(all) {
 			sit(1)
 		}
@@ -51,24 +51,24 @@ func TestStrangersMakeRoom(t *testing.T) {
 		}
 	}
 	sit(1)
-	if err := name(maxUserConnections+2, "ci"); fault.KindOf(err) != fault.Exhausted {
+	if err := name(Each+2, "ci"); fault.KindOf(err) != fault.Exhausted {
 		t.Errorf("one too many: %v", err)
 	}
-	if err := name(maxUserConnections+2, "other"); err != nil {
+	if err := name(Each+2, "other"); err != nil {
 		t.Errorf("another: %v", err)
 	}
 	if err := name(0, "ci"); err != nil {
 		t.Errorf("one that has ended: %v", err)
 	}
 	for uid := range uint32(3) { // all others together
-		for range maxUserConnections {
+		for range Each {
 			_, _ = c.Enter(access.OfUser(uid + 1))
 		}
 	}
 	if _, refused := c.Admit(func() {}); refused == nil {
 		t.Error("no stranger is there to make room, and one more comes in")
 	}
-	if c.None() || c.others != maxConnections {
+	if c.None() || c.others != All {
 		t.Errorf("%d connections", c.others)
 	}
 	for _, s := range all {

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// confinedVariable is set in the environment of a boxd that is confined.
+const confinedVariable = "BOXD_CONFINED"
+
+// confine keeps boxd from sending signals to processes of others, which as root it might, and from their abstract Unix
+// sockets, where the kernel can do that (Landlock, Linux 6.12). It executes boxd again: all its threads have to be of
+// one scope, so that the runtime's own signals between them arrive.
+func confine() error {
+	if os.Getenv(confinedVariable) != "" {
+		return os.Unsetenv(confinedVariable) // nobody else is to believe it
+	}
+	if !isolation.CanScopeSockets() {
+		return nil
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("confine boxd: %w", err)
+	}
+	runtime.LockOSThread() // execve goes on in this thread
+	err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	if err == nil {
+		err = isolation.ScopeAll()
+	}
+	if err != nil {
+		return fmt.Errorf("confine boxd: %w", err)
+	}
+	if err := unix.Exec(own, os.Args, append(os.Environ(), confinedVariable+"=1")); err != nil {
+		return fmt.Errorf("execute %s: %w", own, err)
+	}
+	return nil
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Mount points that the image does not have. Its tree is read-only and one for all boxes, and only an overlay of the whole tree
+// could add a directory to it: but overlayfs takes no layer with locked mounts below it, which the tree is full of. So a
+// directory that lacks a mount point is covered with a tmpfs that has the same entries, each bind-mounted from what it covers.
+// Only a box that asks for such a mount pays for that.
+
+package main
+
+import (
+	"errors"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/overlay"
+)
+
+// Bounds of a cover. Besides mount points it holds links, and empty files that others are mounted on.
+const (
+	coverSize    = "4m"
+	coverInodes  = "4096"
+	coverEntries = 2048 // in the directory that is covered
+)
+
+// coverPlace is where a new root is mounted while it is made: a directory of every tree that is empty until showLimits.
+const coverPlace = "sys"
+
+// mountPoint opens the directory that a mount goes to, without following a symbolic link, and makes missing ones.
+func (b *box) mountPoint(target string) (int, error) {
+	fd, err := b.open(target, unix.O_PATH)
+	if !errors.Is(err, unix.ENOENT) {
+		return fd, err
+	}
+	there, err := b.deepest(target)
+	if err != nil {
+		return -1, err
+	}
+	own, err := b.makeWritable(there)
+	if err != nil {
+		return -1, err
+	}
+	restore := func() {}
+	if !own {
+		restore = asBoxUser()
+	}
+	err = makeMountDirs(b.root, there, target)
+	restore()
+	if err != nil {
+		return -1, err
+	}
+	return b.open(target, unix.O_PATH)
+}
+
+// open opens a directory by its absolute path.
+func (b *box) open(dir string, flags uint64) (int, error) {
+	return linux.OpenBeneath(b.root, path.Join(".", dir), flags|unix.O_DIRECTORY)
+}
+
+// deepest returns the longest path above a missing directory that is there.
+func (b *box) deepest(target string) (string, error) {
+	for dir := path.Dir(target); ; dir = path.Dir(dir) { // ends at "/"
+		fd, err := b.open(dir, unix.O_PATH)
+		if err == nil {
+			unix.Close(fd)
+			return dir, nil
+		}
+		if !errors.Is(err, unix.ENOENT) {
+			return "", err
+		}
+	}
+}
+
+// makeMountDirs makes the directories below one that is there, as far as a target.
+func makeMountDirs(root int, there, target string) error {
+	for end := len(strings.TrimSuffix(there, "/")); end < len(target); {
+		next := strings.IndexByte(target[end+1:], '/')
+		if next < 0 {
+			next = len(target) - end - 1
+		}
+		end += 1 + next
+		if err := makeDir(root, target[1:end]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeWritable has directories made in one that is there. own: by PID 1, in a cover; otherwise by the box user, who owns what is
+// mounted there, or a writable root. An empty directory at the top becomes a part of the scratch tmpfs that is the box user's, as
+// a live box is given mounts there.
+func (b *box) makeWritable(dir string) (own bool, err error) {
+	if b.writable {
+		return false, nil
+	}
+	id, err := b.mountID(dir)
+	if err != nil {
+		return false, err
+	}
+	if own, covered := b.covers[id]; covered {
+		return own, nil
+	}
+	if b.isUsers(dir) {
+		return false, nil
+	}
+	list, err := b.entries(dir)
+	if err != nil {
+		return false, err
+	}
+	own = len(list) > 0 || path.Dir(dir) != "/" || !isolation.UnderRoots(dir)
+	if own {
+		err = b.cover(dir, list)
+	} else {
+		d := scratchDir{"root-" + dir[1:], dir, 0o755, isolation.BoxUID}
+		if err = b.makeScratch(d); err == nil {
+			err = b.showScratch(d)
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	return own, b.isCover(dir, own)
+}
+
+// isUsers reports whether a directory is the box user's: a part of the scratch tmpfs, or of a mount that is attached.
+func (b *box) isUsers(dir string) bool {
+	return slices.ContainsFunc(b.scratchDirs(), func(d scratchDir) bool { return isolation.Within(dir, d.target) }) ||
+		// What is at or above a target that is being attached has a shorter one.
+		slices.ContainsFunc(b.setup.Mounts, func(m isolation.SetupMount) bool { return isolation.Within(dir, m.Target) })
+}
+
+// isCover notes what is mounted on a directory.
+func (b *box) isCover(dir string, own bool) error {
+	id, err := b.mountID(dir)
+	if b.covers == nil {
+		b.covers = map[uint64]bool{}
+	}
+	b.covers[id] = own
+	return err
+}
+
+func (b *box) mountID(dir string) (uint64, error) {
+	var st unix.Statx_t
+	err := unix.Statx(b.root, path.Join(".", dir), unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &st)
+	return st.Mnt_id, err
+}
+
+// entries lists a directory.
+func (b *box) entries(dir string) (list []string, err error) {
+	fd, err := b.open(dir, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err != nil || n == 0 {
+			return list, err
+		}
+		if _, _, list = unix.ParseDirent(buf[:n], -1, list); len(list) > coverEntries {
+			return nil, unix.E2BIG
+		}
+	}
+}
+
+// cover mounts a tmpfs on a directory that has the same entries.
+func (b *box) cover(dir string, list []string) error {
+	from, err := b.open(dir, unix.O_PATH)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(from)
+	to, err := newCover()
+	if err != nil {
+		return err
+	}
+	b.filled = append(b.filled, to)
+	if err := linux.AttachMount(to, from, ""); err != nil {
+		return err
+	}
+	for _, name := range list {
+		if err := showEntry(from, to, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newCover() (int, error) {
+	return linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, "mode", "0755", "size", coverSize, "nr_inodes", coverInodes)
+}
+
+// closeCovers makes covers read-only when all mount points are made, as what they cover is.
+func (b *box) closeCovers() error {
+	var errs error
+	for _, fd := range b.filled {
+		errs = errors.Join(errs, closeCover(fd), unix.Close(fd))
+	}
+	b.filled = nil
+	return errs
+}
+
+func closeCover(fd int) error { // without AT_RECURSIVE: this mount only
+	return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+}
+
+// showEntry shows an entry of one directory in another, with all that is mounted there.
+func showEntry(from, to int, name string) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(from, name, buf)
+		if err != nil {
+			return err
+		}
+		return unix.Symlinkat(string(buf[:n]), to, name)
+	case unix.S_IFDIR:
+		if err := unix.Mkdirat(to, name, 0o755); err != nil {
+			return err
+		}
+	default:
+		if err := unix.Mknodat(to, name, unix.S_IFREG|0o644, 0); err != nil {
+			return err
+		}
+	}
+	tree, err := linux.CloneMount(from, name, true)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	return linux.AttachMount(tree, to, name)
+}
+
+// coverRoot gives the box a root of its own if one of its mounts is in a directory at the top that the image does not have: what
+// is covered there is all of the tree. It comes before anything of the box's own is mounted, so that the root may be another.
+func (b *box) coverRoot() (item string, err error) {
+	var missing []string
+	for _, m := range b.setup.Mounts {
+		switch there, err := b.deepest(m.Target); {
+		case err != nil:
+			return m.Target, err
+		case there == "/" && !b.there(m.Target):
+			missing = append(missing, m.Target)
+		}
+	}
+	if len(missing) == 0 {
+		return "", nil
+	}
+	list, err := b.entries("/")
+	if err != nil {
+		return "/", err
+	}
+	to, err := newCover()
+	if err != nil {
+		return "/", err
+	}
+	defer unix.Close(to)
+	if err := linux.AttachMount(to, b.root, coverPlace); err != nil {
+		return coverPlace, err
+	}
+	for _, name := range list {
+		if err := b.showAtTop(to, name); err != nil {
+			return "/" + name, err
+		}
+	}
+	for _, target := range missing {
+		if err := makeMountDirs(to, "/", target); err != nil {
+			return target, err
+		}
+	}
+	if err := closeCover(to); err != nil {
+		return "/", err
+	}
+	if err := overlay.SwitchRoot(to); err != nil {
+		return "pivot_root", err
+	}
+	unix.Close(b.root)
+	b.root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return "/", err
+}
+
+// there reports whether a directory is.
+func (b *box) there(dir string) bool {
+	fd, err := b.open(dir, unix.O_PATH)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err == nil
+}
+
+// showAtTop shows an entry of the old root in a new one.
+func (b *box) showAtTop(to int, name string) error {
+	dir := "/" + name
+	switch {
+	case name == "proc": // was mounted in this namespace: it can be moved, and what is below it comes along
+		if err := unix.Mkdirat(to, name, 0o755); err != nil {
+			return err
+		}
+		return linux.AttachMount(b.proc, to, name)
+	case name == coverPlace:
+		return unix.Mkdirat(to, name, 0o755)
+	case isolation.UnderRoots(dir): // an empty one stays a bare directory, as makeWritable and a live box look for
+		if list, err := b.entries(dir); err == nil && len(list) == 0 {
+			return unix.Mkdirat(to, name, 0o755)
+		}
+	}
+	return showEntry(b.root, to, name)
+}

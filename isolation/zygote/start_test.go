@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zygote
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// The keeper starts zygotes by its own program, which is this one here.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == Command {
+		play(os.Args[2])
+	}
+	os.Exit(m.Run())
+}
+
+// play is a zygote that dies while it is made, as often as there are files in a directory: it takes one away each time. Then
+// it answers every request with EXDEV.
+func play(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) > 0 && os.Remove(filepath.Join(dir, entries[0].Name())) != nil {
+		os.Exit(2)
+	}
+	if len(entries) > 0 {
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+	}
+	_ = fdpass.Send(zygoteSocket, nil)
+	buf := fdpass.NewBuffer(64)
+	for {
+		_, files, err := fdpass.Recv(zygoteSocket, buf, true)
+		if err != nil {
+			os.Exit(0)
+		}
+		fdpass.CloseAll(files)
+		var answer [8]byte
+		binary.LittleEndian.PutUint32(answer[4:], uint32(unix.EXDEV))
+		_ = fdpass.Send(zygoteSocket, answer[:])
+	}
+}
+
+// A zygote that is killed while it is made is noticed at once, and made once more; one that dies again is an error.
+func TestAZygoteThatDiesWhileItIsMadeIsMadeOnceMore(t *testing.T) {
+	t.Parallel()
+	for deaths, want := range map[int]error{0: unix.EXDEV, 1: unix.EXDEV, 2: ErrGone} {
+		dir := t.TempDir()
+		for i := range deaths {
+			if err := os.WriteFile(filepath.Join(dir, string(rune('a'+i))), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer null.Close()
+		z := &Zygote{BoxInit: int(null.Fd()), BoxFiles: int(null.Fd()), Etc: []string{dir}}
+		control, err := unix.FcntlInt(null.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		c, err := z.Request(IDRange{Lock: int(null.Fd())}, control, NoGroup, false)
+		if err == nil {
+			_, _, err = c.Await()
+		}
+		z.Close()
+		if step, ok := errors.AsType[*isolation.StepError](err); !errors.Is(err, want) || deaths == 2 && (!ok || step.Step != isolation.StepZygote) {
+			t.Errorf("after %d deaths: %v, want %v", deaths, err, want)
+		}
+		if took := time.Since(begin); took > patience {
+			t.Errorf("after %d deaths it takes %v", deaths, took)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// sparkColumns is how wide a sparkline is at most.
+const sparkColumns = 50
+
+// sparks are the heights of a column of a sparkline, the lowest first.
+const sparks = "▁▂▃▄▅▆▇█"
+
+// charts are the sparklines of what a session has used lately: one for each figure that is known, with its last and its highest value.
+func (v *Top) charts() []topLine {
+	samples := v.history.Samples
+	if len(samples) == 0 {
+		return nil
+	}
+	span := samples[len(samples)-1].At.Sub(samples[0].At)
+	lines := []topLine{{}, {Text: fmt.Sprintf("%-8s%-*s  %7s %7s", "USED", sparkColumns, "in the last "+Roughly(span), "NOW", "MOST"), Heading: true}}
+	percent := func(n float64) string { return fmt.Sprintf("%.1f", n) }
+	number := func(n float64) string { return fmt.Sprintf("%.0f", n) }
+	for _, figure := range []struct {
+		name string
+		of   func(m *api.UsageSample) (float64, bool)
+		text func(float64) string
+	}{
+		{"CPU%", usedOf(func(u *api.SampledUsage) float64 { return u.CPUPercent }), percent},
+		{"MEMORY", usedOf(func(u *api.SampledUsage) float64 { return float64(u.Memory) }), shortSize},
+		{"PIDS", usedOf(func(u *api.SampledUsage) float64 { return float64(u.Pids) }), number},
+		{"DISK", func(m *api.UsageSample) (float64, bool) {
+			if m.Workspace == nil {
+				return 0, false
+			}
+			return float64(m.Workspace.Used), true
+		}, shortSize},
+	} {
+		line, last, most := sparkline(samples, figure.of)
+		if line != "" {
+			lines = append(lines, topLine{Text: fmt.Sprintf("%-8s%-*s  %7s %7s", figure.name, sparkColumns, line, figure.text(last), figure.text(most))})
+		}
+	}
+	return lines
+}
+
+func usedOf(value func(*api.SampledUsage) float64) func(m *api.UsageSample) (float64, bool) {
+	return func(m *api.UsageSample) (float64, bool) {
+		if m.Usage == nil {
+			return 0, false
+		}
+		return value(m.Usage), true
+	}
+}
+
+// sparkline draws a figure of samples, the earliest first, with the last and the highest value: a column for each sample, or
+// if they are many for the highest of each of equal spans of time. A column without a sample is blank. It is empty if no sample has
+// the figure.
+func sparkline(samples []api.UsageSample, of func(*api.UsageSample) (float64, bool)) (line string, last, most float64) {
+	columns, many := len(samples), len(samples) > sparkColumns
+	if many { // at least two to a column, for they do not come to the second
+		columns = min(len(samples)/2, sparkColumns)
+	}
+	begin, span := samples[0].At, samples[len(samples)-1].At.Sub(samples[0].At)
+	highest, known, some := make([]float64, columns), make([]bool, columns), false
+	for i := range samples {
+		n, ok := of(&samples[i])
+		if !ok {
+			continue
+		}
+		at := i
+		if many {
+			at = columnOf(samples[i].At.Sub(begin), span, columns)
+		}
+		highest[at], known[at], some = max(highest[at], n), true, true
+		last, most = n, max(most, n)
+	}
+	if !some {
+		return "", 0, 0
+	}
+	heights := []rune(sparks)
+	var b strings.Builder
+	for i, n := range highest {
+		switch {
+		case !known[i]:
+			b.WriteByte(' ')
+		case most == 0:
+			b.WriteRune(heights[0])
+		default:
+			b.WriteRune(heights[min(int(n/most*float64(len(heights))), len(heights)-1)])
+		}
+	}
+	return b.String(), last, most
+}
+
+// columnOf is the column of a moment, of so many that stand for a span. A clock that was set back makes moments before the first.
+func columnOf(at, span time.Duration, columns int) int {
+	if span <= 0 {
+		return 0
+	}
+	return min(max(int(float64(at)/float64(span)*float64(columns)), 0), columns-1)
+}

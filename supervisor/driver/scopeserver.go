@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/systemd"
+)
+
+// Whoever may speak to the service manager as root can start any program as root. So boxd cannot,
+// where it has a unit: it asks a ScopeServer in a unit of its own, which makes, changes and stops
+// scopes of boxes and nothing else. Elsewhere the server is a part of boxd, and is asked in the
+// same way.
+//
+// A connection is for one request:
+//
+//	driver                          server
+//	scopeRequest ─────────────────► makes, changes or stops the scope
+//	             ◄───────────────── scopeReply
+//	"" or the end ────────────────► after a start: lets go the process that holds the scope, and closes
+
+// The requests.
+const (
+	scopeStart = "start"
+	scopeSet   = "set"
+	scopeStop  = "stop"
+)
+
+// scopeRequest is about the scope of one box.
+type scopeRequest struct {
+	Do     string              `json:"do"`
+	Key    string              `json:"key"` // of the box
+	Limits systemd.ScopeLimits `json:"limits"`
+}
+
+// scopeReply says how it went.
+type scopeReply struct {
+	Group string        `json:"group,omitempty"` // absolute path, after a start
+	Error string        `json:"error,omitempty"`
+	Kind  systemd.Error `json:"kind,omitempty"` // what kind of error it is, if a caller can act on it
+}
+
+// maxScopeRequests is how many connections a server serves at the same time; others wait.
+const maxScopeRequests = 64
+
+// serverPatience bounds one request. It is longer than that of who asks.
+const serverPatience = patience + 5*time.Second
+
+// ScopeServer makes, changes and stops scopes of boxes for a Driver.
+type ScopeServer struct {
+	Scopes  *systemd.Scopes
+	Program func() string // path of boxkeeper, which holds a scope until a box is in it
+	Log     *slog.Logger
+}
+
+// Serve serves connections of our own user until ctx ends.
+func (s *ScopeServer) Serve(ctx context.Context, l *fdpass.Listener) error {
+	defer context.AfterFunc(ctx, l.Close)()
+	var all sync.WaitGroup
+	defer all.Wait()
+	slots := make(chan struct{}, maxScopeRequests)
+	for {
+		fd, err := l.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				unix.Close(fd)
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("accept: %w", err)
+		}
+		if err := ownPeer(fd); err != nil {
+			s.Log.Warn("connection refused", "error", err)
+			unix.Close(fd)
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			s.ServeConn(ctx, fd)
+		})
+	}
+}
+
+// ownPeer refuses a connection of another user.
+func ownPeer(fd int) error {
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err == nil && int(peer.Uid) != unix.Geteuid() {
+		err = fmt.Errorf("of uid %d: %w", peer.Uid, unix.EPERM)
+	}
+	return err
+}
+
+// ServeConn serves one connection, which it closes.
+func (s *ScopeServer) ServeConn(ctx context.Context, fd int) {
+	conn, err := fdpass.FromFD(fd, fdpass.MaxInline)
+	if err != nil {
+		s.Log.Warn("cannot read from a connection", "error", err)
+		return
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	body, files, err := conn.Recv(true)
+	fdpass.CloseAll(files)
+	if err != nil {
+		return // who has connected is gone
+	}
+	var req scopeRequest
+	if err := json.Unmarshal(body, &req); err != nil {
+		s.Log.Warn("malformed request", "error", err)
+		return
+	}
+	held, err := s.do(ctx, &req)
+	reply := scopeReply{}
+	if held != nil {
+		reply.Group = held.group
+		defer held.letGo()
+	}
+	if err != nil {
+		reply.Error = err.Error()
+		for _, kind := range []systemd.Error{systemd.ErrNoBus, systemd.ErrScopeExists, systemd.ErrNoScope} {
+			if errors.Is(err, kind) {
+				reply.Kind = kind
+			}
+		}
+	}
+	if body, err = json.Marshal(&reply); err == nil {
+		err = conn.Send(body)
+	}
+	if err != nil || held == nil {
+		return
+	}
+	_, files, _ = conn.Recv(true) // it has been let go, or who has asked is gone
+	fdpass.CloseAll(files)
+}
+
+// do carries out a request. The name of a scope is made here, of a key that can only be that of a
+// box.
+func (s *ScopeServer) do(ctx context.Context, req *scopeRequest) (*heldScope, error) {
+	if !isolation.ValidKey(req.Key) {
+		return nil, fmt.Errorf("key of a box %q: %w", req.Key, unix.EINVAL)
+	}
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+	defer cancel()
+	name := systemd.ScopeName(req.Key)
+	switch req.Do {
+	case scopeStart:
+		return s.start(ctx, name, req.Limits)
+	case scopeSet:
+		return nil, s.Scopes.Set(ctx, name, req.Limits)
+	case scopeStop:
+		return nil, s.stop(ctx, name)
+	}
+	return nil, fmt.Errorf("request %q: must be one of %q, %q and %q", req.Do, scopeStart, scopeSet, scopeStop)
+}
+
+// start makes a scope. After an error there is none.
+func (s *ScopeServer) start(ctx context.Context, name string, limits systemd.ScopeLimits) (*heldScope, error) {
+	held, err := hold(s.Program())
+	if err != nil {
+		return nil, err
+	}
+	path, err := s.Scopes.Start(ctx, name, held.cmd.Process.Pid, limits)
+	if err == nil {
+		held.group = filepath.Join(cgroup.Mount, path)
+		return held, nil
+	}
+	held.letGo()
+	if !errors.Is(err, systemd.ErrScopeExists) && !errors.Is(err, systemd.ErrNoBus) {
+		if serr := s.stop(context.WithoutCancel(ctx), name); serr != nil {
+			s.Log.Warn("cannot stop a scope", "error", serr) // it has lost its only process, and ends by that
+		}
+	}
+	return nil, err
+}
+
+func (s *ScopeServer) stop(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+	defer cancel()
+	group := filepath.Join(cgroup.Mount, systemd.Slice, name)
+	// The box is dead. Who lives in a scope of that name is another boxd's; and one whose last process is just
+	// going ends by itself.
+	if living, err := populated(group); err == nil && living {
+		return nil
+	}
+	if err := s.Scopes.Stop(ctx, name); err != nil {
+		return err
+	}
+	// systemd gives up on a group that the keeper tidies at the same moment, and then nobody knows of it.
+	return removeGroup(group)
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/systemd"
+)
+
+// newServer returns a server of scopes, and a way to it, that has no service manager; begun is a file that a holder
+// makes when it is started.
+func newServer(t *testing.T) (dial DialScopes, begun string) {
+	t.Helper()
+	dir := t.TempDir()
+	begun = filepath.Join(dir, "begun")
+	program := filepath.Join(dir, "holder")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n: >"+begun+"\nread x\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	scopes := systemd.NewScopes(t.Context())
+	scopes.Close() // so that no call reaches a service manager, if the host has one
+	s := &ScopeServer{Scopes: scopes, Program: func() string { return program }, Log: slog.New(slog.DiscardHandler)}
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	return func(ctx context.Context) (*fdpass.Conn, error) {
+		conn, far, err := fdpass.Pair(fdpass.MaxInline)
+		if err == nil {
+			all.Go(func() { s.ServeConn(ctx, far) })
+		}
+		return conn, err
+	}, begun
+}
+
+// The server does nothing but what is for scopes of boxes, whatever a boxd asks that has been taken over.
+func TestAServerOfScopesRefusesLies(t *testing.T) {
+	t.Parallel()
+	dial, begun := newServer(t)
+	key := strings.Repeat("a1", isolation.KeyLen/2)
+	for _, lie := range []scopeRequest{
+		{Do: scopeStart},
+		{Do: scopeStart, Key: "../" + key[3:]},
+		{Do: scopeStop, Key: key[1:]},
+		{Do: scopeSet, Key: strings.ToUpper(key)},
+		{Do: scopeStop, Key: "*"},
+		{Do: scopeStart, Key: key + ".service"},
+		{Do: "restart", Key: key},
+		{Key: key},
+	} {
+		_, err := (&Driver{scopes: dial}).askScope(t.Context(), &lie)
+		if err == nil || errors.Is(err, systemd.ErrNoBus) {
+			t.Errorf("%+v: %v", lie, err)
+		}
+	}
+	if _, err := os.Stat(begun); err == nil {
+		t.Error("a holder was started for a request that is refused")
+	}
+	for _, text := range []string{"", "{", `{"do":3}`, strings.Repeat("[", 1000)} {
+		conn, err := dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.Send([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if body, _, err := conn.Recv(true); err == nil {
+			t.Errorf("%q is answered with %q", text, body)
+		}
+		conn.Close()
+	}
+}
+
+// Without a way to the service manager, as for a moment in which it is executed again, a start is refused and nothing
+// is left; what is to be stopped is kept for later.
+func TestScopesWithoutAServiceManager(t *testing.T) {
+	t.Parallel()
+	dial, _ := newServer(t)
+	d := Scoped(nil, dial, slog.New(slog.DiscardHandler))
+	key := strings.Repeat("b2", isolation.KeyLen/2)
+	_, err := d.start(t.Context(), key, &cgroup.Limits{})
+	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Unavailable || !strings.Contains(err.Error(), string(systemd.ErrNoBus)) {
+		t.Errorf("start: %v", err)
+	}
+	if err := d.set(t.Context(), key, &cgroup.Limits{}); !errors.Is(err, systemd.ErrNoBus) {
+		t.Errorf("set: %v", err)
+	}
+	if err := d.stop(t.Context(), key); err != nil || !d.left[key] {
+		t.Errorf("stop: %v, left %v", err, d.left)
+	}
+}
+
+// Who asks waits no longer than its context, and learns that from who does not answer.
+func TestASilentServerOfScopesIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	var far int
+	d := &Driver{scopes: func(context.Context) (conn *fdpass.Conn, err error) {
+		conn, far, err = fdpass.Pair(fdpass.MaxInline)
+		return conn, err
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := d.askScope(ctx, &scopeRequest{Do: scopeStart})
+	fdpass.CloseAll([]int{far})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}
+
+// What a reply says of an error is what a caller can act on.
+func TestRepliesKeepTheKindOfAnError(t *testing.T) {
+	t.Parallel()
+	body, err := json.Marshal(&scopeReply{Error: "no such unit", Kind: systemd.ErrNoScope})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Driver{scopes: func(context.Context) (*fdpass.Conn, error) {
+		conn, far, err := fdpass.Pair(fdpass.MaxInline)
+		if err == nil {
+			t.Cleanup(func() { fdpass.CloseAll([]int{far}) })
+			err = fdpass.Send(far, body)
+		}
+		return conn, err
+	}}
+	if _, err := d.askScope(t.Context(), &scopeRequest{Do: scopeSet}); !errors.Is(err, systemd.ErrNoScope) {
+		t.Errorf("%v", err)
+	}
+}

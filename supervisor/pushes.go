@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/supervisor/driver"
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
+	"github.com/boxd-dev/boxd/supervisor/session"
+	"github.com/boxd-dev/boxd/supervisor/volumes"
+)
+
+// Results of executions go to a bucket by themselves where their session says so. First they are taken out of the box, as a
+// version of a drive of the owner, which is what outlives box and boxd; then they are sent, until they are there or too
+// old. Nobody who waits for an execution waits for that.
+
+// Sender sends an archive to a bucket, and says what has come of it. It has the network that boxd has not.
+type Sender func(ctx context.Context, to *driver.BucketTarget, archive func(io.Writer) error) (said string, err error)
+
+// Packer writes an archive of a directory of a session, made inside its box.
+type Packer func(ctx context.Context, s *session.Session, dir string, w io.Writer) error
+
+// How results are sent.
+const (
+	pushGivenUp   = 72 * time.Hour // after which nobody tries any more
+	pushFirst     = time.Second    // between the first two tries
+	pushSlowest   = 10 * time.Minute
+	pushAtOnce    = 2                      // of one bucket
+	pushPatience  = time.Hour              // of one try
+	takeTries     = 8                      // of taking results out of a box
+	takeFirst     = 200 * time.Millisecond // between the first two
+	takePatience  = 30 * time.Second       // that the end of a session waits for results that are being taken
+	mostBucketKey = 64 << 10               // bytes of a file of credentials
+)
+
+// Reasons of an event about results that were not pushed.
+const (
+	pushRetries = "retry"
+	pushGaveUp  = "given_up"
+	pushLost    = "lost"
+)
+
+// pusher takes results and sends them. It is safe for concurrent use.
+type pusher struct {
+	drives      *volumes.Drives
+	send        Sender
+	pack        Packer
+	config      func() *policy.Config
+	credentials string
+	record      *Recorder
+	events      *events.Log
+	log         *slog.Logger
+	work        *sync.WaitGroup
+	poke        chan struct{} // holds a word when there may be something to send
+	life        func() context.Context
+	leaving     func() bool // the boxes are about to be left to the next boxd
+
+	mu      sync.Mutex                   // guards the fields below
+	taking  map[string][]*taking         // by the key of the session
+	sending map[string]map[string]string // what is on its way, by its bucket and then its place
+}
+
+func newPusher(v *Supervisor, parts *Parts) *pusher {
+	return &pusher{
+		drives: parts.Stores.Drives, send: parts.Send, pack: parts.Pack, config: v.cfg.Load, credentials: access.Credentials(), record: &v.record, events: v.events, log: v.log, work: &v.work,
+		poke: make(chan struct{}, 1), life: func() context.Context { return v.life }, leaving: v.sessionHooks.Leaving, taking: map[string][]*taking{}, sending: map[string]map[string]string{},
+	}
+}
+
+// ExpectOutput notes, before an execution begins, that its results are to be pushed, if its session says so. id is that of the
+// execution, if it has one. ended is called when it has ended, or when it goes on as a process whose end is waited for then; if it
+// has not begun, or is one that had begun before, it is called with false.
+func (v *Supervisor) ExpectOutput(s *session.Session, version, id string) (ended func(began bool, p *process.Process)) {
+	settings := s.Current()
+	if settings.Push == "" || version == "" {
+		return func(bool, *process.Process) {}
+	}
+	is := session.Push{Version: version, Process: id}
+	isNew := v.pushes.note(s, is)
+	return func(began bool, p *process.Process) {
+		switch {
+		case !began && isNew:
+			v.pushes.drop(s, is)
+		case !began: // it was noted by the execution that has begun
+		case p == nil:
+			v.pushes.take(s, is, nil)
+		default:
+			v.pushes.take(s, is, p.Done())
+		}
+	}
+}
+
+// resumePushes goes on with what an earlier boxd has not taken.
+func (v *Supervisor) resumePushes(s *session.Session) {
+	for _, p := range s.Pushes() {
+		var ended <-chan struct{}
+		if is, err := s.Process(p.Process); p.Process != "" && err == nil {
+			ended = is.Done()
+		}
+		v.pushes.take(s, p, ended)
+	}
+}
+
+// note writes down that results are to be taken. It reports whether that was new.
+func (p *pusher) note(s *session.Session, is session.Push) bool {
+	isNew := s.AddPush(is)
+	if isNew {
+		p.write(s)
+	}
+	return isNew
+}
+
+func (p *pusher) drop(s *session.Session, is session.Push) {
+	s.RemovePush(is)
+	p.write(s)
+}
+
+func (p *pusher) write(s *session.Session) {
+	if err := p.record.Write(s); err != nil {
+		p.log.Error("cannot write record", "session", s.ID, "error", err)
+	}
+}
+
+// taking is what is being taken out of a box, or will be.
+type taking struct {
+	ended <-chan struct{} // closed when the execution has ended; nil: it has
+	over  chan struct{}   // closed when nobody takes it any more
+}
+
+// take takes results out of a box, once the execution has ended, and has them sent.
+func (p *pusher) take(s *session.Session, is session.Push, ended <-chan struct{}) {
+	t := &taking{ended, make(chan struct{})}
+	p.mu.Lock()
+	p.taking[s.Key] = append(p.taking[s.Key], t)
+	p.mu.Unlock()
+	p.work.Go(func() {
+		defer p.taken(s.Key, t)
+		ctx := p.life()
+		if ended != nil {
+			select {
+			case <-ended: // what there is goes to the bucket however it has ended
+			case <-ctx.Done():
+			}
+		}
+		err := p.takeNow(ctx, s, is.Version)
+		if err != nil && (ctx.Err() != nil || p.leaving()) {
+			return // the record has it, for the next boxd
+		}
+		if err != nil {
+			s.Emit(ctx, events.Event{Type: events.PushFailed, Process: is.Process, Reason: pushLost, Detail: "output version " + is.Version + ": " + err.Error()})
+		}
+		p.drop(s, is)
+	})
+}
+
+func (p *pusher) taken(key string, t *taking) {
+	close(t.over)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taking[key] = slices.DeleteFunc(slices.Clone(p.taking[key]), func(o *taking) bool { return o == t }); len(p.taking[key]) == 0 {
+		delete(p.taking, key)
+	}
+}
+
+// settle waits, for a while, until the results of executions that have ended are out of a box that is about to end.
+func (p *pusher) settle(ctx context.Context, s *session.Session, reason session.EndReason) {
+	p.mu.Lock()
+	list := p.taking[s.Key]
+	p.mu.Unlock()
+	if len(list) == 0 || reason == session.EndLost || reason == session.EndFileLocks || reason == session.EndUnhealthy || p.leaving() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, takePatience)
+	defer cancel()
+	for _, t := range list {
+		select {
+		case <-t.ended:
+		default:
+			if t.ended != nil {
+				continue // it ends with its box, and nobody waits for that
+			}
+		}
+		select {
+		case <-t.over:
+		case <-s.Ended():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// takeNow makes a version of a drive of results. It tries again where others fill that drive, or it is full for now.
+func (p *pusher) takeNow(ctx context.Context, s *session.Session, version string) error {
+	settings := s.Current()
+	bucket, prefix, err := policy.ReadPush(settings.Push)
+	if err != nil {
+		return err
+	}
+	wait := takeFirst
+	for n := 1; ; n++ {
+		err = p.fill(ctx, s, bucket, path.Join(cmp.Or(prefix, s.ID), version), version)
+		if err == nil || n == takeTries || !retriable(err) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+			wait *= 2
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// retriable reports whether what has failed may go well later.
+func retriable(err error) bool {
+	kind := fault.KindOf(err)
+	return kind == fault.Conflict || kind == fault.Exhausted || kind == fault.Unavailable
+}
+
+// fill has the results packed inside their box.
+func (p *pusher) fill(ctx context.Context, s *session.Session, bucket, prefix, version string) error {
+	dir := path.Join(isolation.Workspace, "output", version)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		err := p.pack(ctx, s, dir, w)
+		w.CloseWithError(err)
+		packed <- err
+	}()
+	drive := policy.DriveForPush(bucket)
+	v, _, err := p.drives.Fill(ctx, s.Owner.Name, drive, &volumes.Filling{Origin: "session " + s.ID + ", " + dir}, r)
+	r.CloseWithError(io.ErrClosedPipe)
+	cancel() // whoever still packs is done
+	if failed := <-packed; failed != nil && !errors.Is(failed, io.ErrClosedPipe) && !errors.Is(failed, context.Canceled) {
+		return failed
+	}
+	if err != nil {
+		return err
+	}
+	err = p.drives.SetTarget(s.Owner.Name, drive, v.Number, &volumes.Target{Owner: s.Owner.Name, Session: s.ID, Bucket: bucket, Prefix: prefix, Since: time.Now().UTC()})
+	p.wake()
+	return err
+}
+
+func (p *pusher) wake() {
+	select {
+	case p.poke <- struct{}{}:
+	default: // it has been told
+	}
+}
+
+// run sends what is due until ctx ends.
+func (p *pusher) run(ctx context.Context) {
+	if p.send == nil || p.drives == nil {
+		return
+	}
+	for ctx.Err() == nil {
+		timer := time.NewTimer(p.begin(ctx))
+		select {
+		case <-timer.C:
+		case <-p.poke:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// begin begins to send what is due, and says when to look again.
+func (p *pusher) begin(ctx context.Context) time.Duration {
+	now, next := time.Now(), pushSlowest
+	for _, one := range p.drives.Pending() {
+		if left := one.Next.Sub(now); left > 0 {
+			next = min(next, left)
+			continue
+		}
+		if !p.reserve(&one) {
+			continue // whoever is on its way wakes us
+		}
+		p.work.Go(func() {
+			defer p.wake()
+			defer p.release(&one)
+			p.try(ctx, &one)
+		})
+	}
+	return next
+}
+
+func place(one *volumes.Pending) string {
+	return fmt.Sprintf("%s\x00%s\x00%d\x00%s\x00%s", one.Owner, one.Drive, one.Version, one.Prefix, one.Session)
+}
+
+// reserve takes one of the few turns that a bucket has, so that one which does not answer keeps none from another.
+func (p *pusher) reserve(one *volumes.Pending) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	is, at := p.sending[one.Bucket], place(one)
+	if _, there := is[at]; there || len(is) >= pushAtOnce {
+		return false
+	}
+	if is == nil {
+		is = map[string]string{}
+		p.sending[one.Bucket] = is
+	}
+	is[at] = one.Session
+	return true
+}
+
+func (p *pusher) release(one *volumes.Pending) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.sending[one.Bucket], place(one))
+}
+
+// try sends one version, once, and notes how that has gone.
+func (p *pusher) try(ctx context.Context, one *volumes.Pending) {
+	said, err := p.sendOne(ctx, one)
+	if ctx.Err() != nil {
+		return // not its fault
+	}
+	t := one.Target
+	now := time.Now().UTC()
+	e := events.Event{Session: t.Session, Owner: t.Owner}
+	where := "bucket " + t.Bucket + ", " + t.Prefix
+	if err == nil {
+		t.Done, t.Error, t.Next = now, "", time.Time{}
+		e.Type, e.Detail, e.Took = events.PushDone, where+": "+said, now.Sub(t.Since)
+	} else {
+		told := t.Error == err.Error()
+		t.Tries++
+		t.Error, t.Next = err.Error(), now.Add(backoff(t.Tries))
+		e.Type, e.Reason, e.Detail = events.PushFailed, pushRetries, where+": "+t.Error
+		if now.Sub(t.Since) > pushGivenUp {
+			t.GivenUp, e.Reason = now, pushGaveUp
+		} else if told {
+			e.Type = ""
+		}
+	}
+	if err := p.drives.SetTarget(t.Owner, one.Drive, one.Version, &t); err != nil {
+		if fault.KindOf(err) != fault.NotFound { // its owner has removed it
+			p.log.Error("cannot note that results were pushed", "session", t.Session, "error", err)
+		}
+		return
+	}
+	if e.Type != "" {
+		p.events.Add(ctx, e)
+	}
+}
+
+// backoff is how long to wait after so many tries.
+func backoff(tries int) time.Duration {
+	return min(pushFirst<<min(tries-1, 20), pushSlowest)
+}
+
+func (p *pusher) sendOne(ctx context.Context, one *volumes.Pending) (string, error) {
+	bucket, ok := p.config().Buckets[one.Bucket]
+	if !ok {
+		return "", fmt.Errorf("box.toml has no table [buckets.%s] any more", one.Bucket)
+	}
+	key, _, err := readSource(p.credentials, bucket.Credential, bucket.File, mostBucketKey)
+	if err != nil {
+		p.log.Error("cannot read the credentials of a bucket", "bucket", one.Bucket, "error", err)
+		return "", errors.New("its credentials cannot be read; the log of boxd says why")
+	}
+	ctx, cancel := context.WithTimeout(ctx, pushPatience)
+	defer cancel()
+	to := &driver.BucketTarget{
+		Address: strings.TrimSuffix(bucket.Address, "/") + "/" + one.Prefix, Endpoint: bucket.Endpoint, Region: bucket.Region, Insecure: bucket.Insecure, Credentials: key,
+	}
+	return p.send(ctx, to, func(w io.Writer) error {
+		_, err := p.drives.Archive(one.Owner, one.Drive, one.Version, w)
+		return err
+	})
+}
+
+// PushState is what has become of the results of a session.
+type PushState struct {
+	Waiting, Done, GivenUp int
+	Error                  string // the last there was of those that are not there
+}
+
+// PushState says what has become of the results of a session.
+func (v *Supervisor) PushState(s *session.Session) PushState {
+	st := PushState{Waiting: len(s.Pushes())}
+	if v.pushes.drives == nil {
+		return st
+	}
+	for _, t := range v.pushes.drives.TargetsOf(s.Owner.Name, s.ID) {
+		switch {
+		case !t.Done.IsZero():
+			st.Done++
+		case !t.GivenUp.IsZero():
+			st.GivenUp++
+			st.Error = t.Error
+		default:
+			st.Waiting++
+			st.Error = cmp.Or(t.Error, st.Error)
+		}
+	}
+	return st
+}
+
+// failing names buckets that results do not reach, for whoever asks how boxd is.
+func (p *pusher) failing() (list []string) {
+	if p.drives == nil {
+		return nil
+	}
+	count, last := map[string]int{}, map[string]string{}
+	var names []string
+	for _, one := range p.drives.Pending() {
+		if one.Error == "" {
+			continue
+		}
+		if count[one.Bucket]++; count[one.Bucket] == 1 {
+			names = append(names, one.Bucket)
+		}
+		last[one.Bucket] = one.Error
+	}
+	for _, name := range names {
+		list = append(list, fmt.Sprintf("results do not reach the bucket %s (%d waiting): %s", name, count[name], last[name]))
+	}
+	return list
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/boxd-dev/boxd/cgroup/stats"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// Sample is what a session used at a time. There are hundreds of each session, so it is small: 88 bytes.
+type Sample struct {
+	At                                      int64         // Unix time in milliseconds
+	CPU                                     time.Duration // since its box has started
+	Memory, Swap                            uint64        // bytes
+	Read, Written                           uint64        // bytes since its box has started
+	Used, Files                             uint64        // of its workspace: bytes and number
+	Pids                                    uint32
+	CPUPercent                              float32 // of one processor, since the sample before or, in the first, since the session was created
+	CPUPressure, MemoryPressure, IOPressure float32
+	Counted                                 bool // there are cgroups; without them only Used and Files are known
+	Quota                                   bool // there is a quota of the workspace; without it Used and Files are not known
+}
+
+// NewSample is what a session uses now: usage of its cgroups and of its workspace, of which nil is not known.
+func (s *Session) NewSample(now time.Time, usage *stats.Box, work *isolation.Disk) Sample {
+	m := Sample{At: now.UnixMilli()}
+	if work != nil {
+		m.Quota, m.Used, m.Files = true, work.Used, work.Files
+	}
+	if usage == nil {
+		return m
+	}
+	m.Counted, m.CPU, m.Memory, m.Swap, m.Pids, m.Read, m.Written = true, usage.CPU, usage.Memory, usage.Swap, uint32(usage.Pids), usage.Read, usage.Written
+	m.CPUPressure, m.MemoryPressure, m.IOPressure = float32(usage.CPUPressure), float32(usage.MemoryPressure), float32(usage.IOPressure)
+	before := Sample{At: s.Created.UnixMilli()}
+	if last, ok := s.history.last(); ok {
+		before = last
+	}
+	if before.CPU > m.CPU { // it was stopped meanwhile, and its box is another
+		before.CPU = 0
+	}
+	if took := time.Duration(m.At-before.At) * time.Millisecond; took > 0 {
+		m.CPUPercent = float32(100 * float64(m.CPU-before.CPU) / float64(took))
+	}
+	return m
+}
+
+// history is what a session has used lately.
+type history struct {
+	mu   sync.Mutex
+	list []Sample // oldest first
+}
+
+func (h *history) last() (Sample, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.list) == 0 {
+		return Sample{}, false
+	}
+	return h.list[len(h.list)-1], true
+}
+
+// Remember adds a sample to the history of a session.
+func (s *Session) Remember(m Sample) {
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	s.history.list = append(s.history.list, m)
+}
+
+// ForgetBefore drops the samples of a session that are older, and of the others all but the last most: a clock that is
+// set back must not make them many.
+func (s *Session) ForgetBefore(at time.Time, most int) {
+	h := s.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	old := 0
+	for old < len(h.list) && h.list[old].At < at.UnixMilli() {
+		old++
+	}
+	if old = max(old, len(h.list)-most); old == len(h.list) {
+		h.list = nil // with what it has room for
+		return
+	}
+	h.list = slices.Delete(h.list, 0, old)
+}
+
+// History returns the samples of a session that were taken after a time, oldest first.
+func (s *Session) History(after time.Time) []Sample {
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	begin := 0
+	for begin < len(s.history.list) && s.history.list[begin].At <= after.UnixMilli() {
+		begin++
+	}
+	return slices.Clone(s.history.list[begin:])
+}
+
+// TakeHistory gives a session that nobody knows yet the history of the one whose place it takes.
+func (s *Session) TakeHistory(from *Session) { s.history = from.history }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// programs are what a daemon and its boxes consist of.
+var programs = []string{"./cmd/boxd", "./cmd/boxkeeper", "./cmd/boxinit", "./cmd/boxfiles"}
+
+// build builds the programs of a tree into dir, with files of it replaced or added: by their path in the tree.
+func build(ctx context.Context, tree, dir string, instead map[string][]byte) error {
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w"}
+	if len(instead) > 0 {
+		overlay, err := writeOverlay(tree, dir+".overlay", instead)
+		if err != nil {
+			return err
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(append(args, "-o", dir+"/"), programs...)...)
+	cmd.Dir = tree
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs of %s: %w: %s", tree, err, out)
+	}
+	return nil
+}
+
+// writeOverlay writes what go build -overlay reads into a new directory.
+func writeOverlay(tree, dir string, instead map[string][]byte) (path string, err error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	replace := map[string]string{}
+	for name, text := range instead {
+		at, err := filepath.Abs(filepath.Join(tree, name))
+		if err != nil {
+			return "", err
+		}
+		replace[at] = filepath.Join(dir, filepath.Base(name))
+		if err := os.WriteFile(replace[at], text, 0o600); err != nil {
+			return "", err
+		}
+	}
+	list, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(dir, "overlay.json")
+	return path, os.WriteFile(path, list, 0o600)
+}
+
+// checkOut makes a worktree of a commit in dir; remove removes it.
+func checkOut(ctx context.Context, rev, dir string) (remove func(), err error) {
+	if out, err := exec.CommandContext(ctx, "git", "worktree", "add", "--detach", dir, rev).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("check out %s: %w: %s", rev, err, out)
+	}
+	return func() {
+		_ = exec.CommandContext(context.WithoutCancel(ctx), "git", "worktree", "remove", "--force", dir).Run() // git worktree prune finds what is left
+	}, nil
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/supervisor/access"
+)
+
+// Clients of E2B bound the network of their sandboxes when they make them, and change it under way.
+func TestClientsOfE2BSetTheNetworkOfTheirSandboxes(t *testing.T) {
+	packages := boxtest.NPM(t, "e2b@2.51.0 @e2b/code-interpreter@2.8.0") // before there is no way to npm
+	w := newWorld(t)
+	newZone(t, w).set("allowed.example.", public4)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	at := ln.Addr().String()
+	must(t, ln.Close())
+	key, hash := access.NewToken()
+	tokens := filepath.Join(boxtest.TempDir(t), "tokens")
+	must(t, os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"agent\"\nsha256 = %q\nprincipal = \"agent\"\n", hash), 0o600))
+	boxtest.Start(t, byName+fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[e2b]\nlisten = %q\n", tokens, at))
+	source, err := os.ReadFile("testdata/e2b.mjs")
+	must(t, err)
+	file, err := os.CreateTemp(packages, "network-*.mjs") // beside what it imports
+	must(t, err)
+	defer os.Remove(file.Name())
+	_, err = file.Write(source)
+	must(t, err)
+	must(t, file.Close())
+	cmd := exec.CommandContext(t.Context(), "node", file.Name())
+	cmd.Env = append(os.Environ(), "E2B_API_KEY="+key, "E2B_API_URL=http://"+at, "E2B_SANDBOX_URL=http://"+at)
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "done\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

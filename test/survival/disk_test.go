@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package survival_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// ownDisk is a filesystem of its own, in a file: it can stand still, vanish and come back.
+type ownDisk struct {
+	t          *testing.T
+	dir, image string
+}
+
+func newDisk(t *testing.T) *ownDisk {
+	t.Helper()
+	boxtest.RequireRoot(t)
+	dir := boxtest.TempDir(t)
+	o := &ownDisk{t, filepath.Join(dir, "disk"), filepath.Join(dir, "image")}
+	if err := os.Mkdir(o.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(o.image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(o.image, 96<<20); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "mke2fs", "-qF", "-t", "ext4", o.image)
+	attach(t, o.image, o.dir)
+	t.Cleanup(func() { _ = unix.Unmount(o.dir, unix.MNT_DETACH) })
+	return o
+}
+
+// Requests of ioctl(2) for a filesystem, of linux/fs.h and fs/ext4/ext4.h.
+const (
+	freezeFilesystem   = 0xc0045877 // FIFREEZE
+	thawFilesystem     = 0xc0045878 // FITHAW
+	shutdownFilesystem = 0x8004587d // EXT4_IOC_SHUTDOWN
+	shutdownNoSync     = 2          // nothing more is written: the disk is not there
+)
+
+func (o *ownDisk) control(request uint, value int) {
+	o.t.Helper()
+	f, err := os.Open(o.dir)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), request, value); err != nil {
+		o.t.Fatalf("ioctl %#x of %s: %v", request, o.dir, err)
+	}
+}
+
+// stand lets every write wait until the returned function is called, as a disk does that is overloaded, or whose cable is loose.
+func (o *ownDisk) stand() (goOn func()) {
+	o.t.Helper()
+	o.control(freezeFilesystem, 0)
+	goOn = sync.OnceFunc(func() { o.control(thawFilesystem, 0) })
+	o.t.Cleanup(goOn) // or whoever writes can never be killed
+	return goOn
+}
+
+// start starts a boxd that has its state there.
+func (o *ownDisk) start() *boxtest.Daemon {
+	o.t.Helper()
+	return boxtest.StartWith(o.t, fmt.Sprintf("state_dir = %q\n", filepath.Join(o.dir, "state")), boxtest.Kept, boxtest.BestEffort, "[host]\nkeep_free_disk = \"1MiB\"\n")
+}
+
+// fill makes sessions: running with a process, and some that are stopped with a file.
+func (o *ownDisk) fill(d *boxtest.Daemon, stopped ...string) (running api.Session) {
+	o.t.Helper()
+	d.NewSession(o.t, api.SessionRequest{ID: "running"})
+	d.NewProcess(o.t, "running", "p", boxtest.ShellProcess("echo begun; sleep 100000"))
+	for _, id := range stopped {
+		d.NewSession(o.t, api.SessionRequest{ID: id})
+		d.Sh(o.t, id, "echo "+id+" > file")
+		if _, err := d.StopSession(o.t.Context(), id); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+	running, err := d.Session(o.t.Context(), "running")
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return running
+}
+
+// answers looks whether boxd tells what it knows without its disk.
+func answers(t *testing.T, d *boxtest.Daemon, want api.Session, when string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if now, err := d.Session(ctx, "running"); err != nil || now.PID != want.PID || now.State != want.State {
+		t.Errorf("%s the session is %+v, %v", when, now, err)
+	}
+	if p, err := d.Process(ctx, "running", "p", 0); err != nil || p.State != "running" || p.Starts != 1 {
+		t.Errorf("%s the process is %+v, %v", when, p, err)
+	}
+	if list, err := d.Sessions(ctx, true); err != nil || len(list) == 0 {
+		t.Errorf("%s the list has %d sessions, %v", when, len(list), err)
+	}
+	if _, err := d.Status(ctx); err != nil {
+		t.Errorf("%s the status: %v", when, err)
+	}
+}
+
+// A disk that takes no writes for a time holds up what is to be written, and nothing else. What was asked meanwhile happens when it
+// goes on; a boxd that is killed meanwhile has done it or not, and says which.
+func TestADiskThatStandsStillLosesNothing(t *testing.T) {
+	o := newDisk(t)
+	d := o.start()
+	running := o.fill(d, "begin", "change", "remove")
+	for _, killed := range []bool{false, true} {
+		goOn := o.stand()
+		asked := map[string]func(context.Context) error{
+			"make": func(ctx context.Context) error {
+				_, _, err := d.CreateSession(ctx, &api.SessionRequest{ID: fmt.Sprint("made-", killed)})
+				return err
+			},
+			"begin": func(ctx context.Context) error { _, err := d.StartSession(ctx, "begin"); return err },
+			"change": func(ctx context.Context) error {
+				_, err := d.ChangeSession(ctx, "change", &api.SessionChange{Labels: map[string]string{"is": "changed"}})
+				return err
+			},
+			"remove": func(ctx context.Context) error { return gone(d.DeleteSession(ctx, "remove")) },
+		}
+		results := map[string]error{}
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for name, ask := range asked {
+			all.Go(func() {
+				err := ask(t.Context())
+				mu.Lock()
+				defer mu.Unlock()
+				results[name] = err
+			})
+		}
+		boxtest.Eventually(t, "somebody waits for the disk", func() bool { return waits(d.PID()) })
+		answers(t, d, running, "while the disk stands still")
+		if killed {
+			_ = unix.Kill(d.PID(), unix.SIGKILL)
+		}
+		goOn()
+		all.Wait()
+		if killed {
+			d.Kill()
+			d.Restart()
+			for name, ask := range asked { // once more, whether it has happened or not
+				results[name] = ask(t.Context())
+			}
+		}
+		for name, err := range results {
+			if err != nil {
+				t.Errorf("killed %v: %s: %v", killed, name, err)
+			}
+		}
+		answers(t, d, running, "when the disk goes on")
+		if s, err := d.Session(t.Context(), "change"); err != nil || s.State != "stopped" || s.Labels["is"] != "changed" {
+			t.Errorf("killed %v: the session that was changed is %+v, %v", killed, s, err)
+		}
+		if _, err := d.Session(t.Context(), "remove"); gone(err) != nil || err == nil {
+			t.Errorf("killed %v: the session that was removed: %v", killed, err)
+		}
+		if got := d.Sh(t, "begin", "cat file"); got != "begin\n" {
+			t.Errorf("killed %v: the session that was started has %q", killed, got)
+		}
+		for _, id := range []string{"begin", "change"} { // as they were
+			if err := d.DeleteSession(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := d.DeleteSession(t.Context(), "running"); err != nil {
+			t.Fatal(err)
+		}
+		if !killed {
+			running = o.fill(d, "begin", "change", "remove")
+		}
+	}
+	list, err := d.Sessions(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list {
+		if err := d.DeleteSession(t.Context(), s.ID); err != nil {
+			t.Errorf("remove %s: %v", s.ID, err)
+		}
+	}
+}
+
+// waits reports whether a thread of a process waits in the kernel for what cannot be interrupted.
+func waits(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, name := range threads {
+		text, _ := os.ReadFile(name)
+		if i := bytes.LastIndexByte(text, ')'); i > 0 && i+2 < len(text) && text[i+2] == 'D' {
+			return true
+		}
+	}
+	return false
+}
+
+// A boxd whose disk vanishes does nothing more that it could not write down, and says so; it goes on telling what it knows. When the
+// disk is back, and boxd started anew, what was stopped is there.
+func TestADiskThatVanishesLosesNothingThatWasStopped(t *testing.T) {
+	o := newDisk(t)
+	d := o.start()
+	running := o.fill(d, "stopped")
+	unix.Sync()
+	o.control(shutdownFilesystem, shutdownNoSync)
+	answers(t, d, running, "without its disk")
+	if _, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "new"}); boxtest.StatusOf(err) < 500 {
+		t.Errorf("without its disk a session is made: %v", err)
+	}
+	if _, err := d.StartSession(t.Context(), "stopped"); boxtest.StatusOf(err) < 500 {
+		t.Errorf("without its disk a session is started: %v", err)
+	}
+	answers(t, d, running, "after requests without its disk")
+	d.Kill()
+	keeper := d.Keeper()
+	_ = unix.Kill(keeper, unix.SIGKILL) // it has files there
+	boxtest.Eventually(t, "the keeper has ended", func() bool { return !boxtest.Lives(keeper) })
+	if err := unix.Unmount(o.dir, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "cp", "--sparse=always", o.image, o.image+".back") // the kernel takes the same file for the disk that is gone, which boxes still have
+	if err := os.Rename(o.image+".back", o.image); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "e2fsck", "-fy", o.image)
+	attach(t, o.image, o.dir)
+	d.Restart()
+	if s, err := d.Session(t.Context(), "stopped"); err != nil || s.State != "stopped" {
+		t.Errorf("when the disk is back the session that was stopped is %+v, %v", s, err)
+	}
+	if _, err := d.StartSession(t.Context(), "stopped"); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.Sh(t, "stopped", "cat file"); got != "stopped\n" {
+		t.Errorf("when the disk is back the file has %q", got)
+	}
+	for _, id := range []string{"stopped", "running"} {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
+			t.Errorf("remove %s: %v", id, err)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package survival_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/hashchain"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// cuts is how often the power is cut.
+const cuts = 2
+
+// powered is a boxd whose state is on a disk of its own: a file, of which a copy at any moment is what a loss of power
+// leaves, since what the kernel has not written yet is not in it.
+type powered struct {
+	t           *testing.T
+	d           *boxtest.Daemon
+	disk, image string
+
+	mu       sync.Mutex
+	promised map[string]string // sessions whose stop has been answered, with what is in their file
+	made     int
+}
+
+// must runs a program of the host.
+func must(t *testing.T, name string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	if out, err := cmd.CombinedOutput(); err != nil && (name != "e2fsck" || cmd.ProcessState.ExitCode() > 1) { // 1: it has mended something
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+}
+
+// attach mounts a file that is a disk, if this host can.
+func attach(t *testing.T, image, dir string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
+		boxtest.Missing(t, "mount of a file: "+strings.TrimSpace(string(out)))
+	}
+}
+
+// work makes sessions, writes files in them and stops them, one after the other, until enough is closed.
+func (p *powered) work(n int, enough <-chan struct{}) {
+	for {
+		select {
+		case <-enough:
+			return
+		default:
+		}
+		p.mu.Lock()
+		p.made++
+		id := fmt.Sprintf("s%d-%d", n, p.made)
+		p.mu.Unlock()
+		text := strings.Repeat(id+" ", 1+rand.IntN(5000))
+		if _, _, err := p.d.CreateSession(p.t.Context(), &api.SessionRequest{ID: id, Env: map[string]string{"A": id}}); err != nil {
+			p.t.Errorf("create %s: %v", id, err)
+			return
+		}
+		r, err := p.d.Exec(p.t.Context(), id, &api.ExecRequest{Argv: []string{"tee", "file"}, Stdin: text})
+		if err == nil && r.Status == "exited" {
+			_, err = p.d.StopSession(p.t.Context(), id)
+		}
+		if err != nil {
+			p.t.Errorf("%s: %v, %+v", id, err, r.Failure)
+			return
+		}
+		p.mu.Lock()
+		p.promised[id] = text
+		p.mu.Unlock()
+	}
+}
+
+// cut takes the power away: everything stands still, the disk is what the kernel had written, and everything is dead.
+func (p *powered) cut(enough chan struct{}, working *sync.WaitGroup) {
+	p.t.Helper()
+	var pids []int
+	for _, line := range p.d.Look().Processes {
+		word, _, _ := strings.Cut(line, " ")
+		if pid, err := strconv.Atoi(word); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	pids = append(append(pids, p.d.Zygotes()...), p.d.Keeper())
+	_ = unix.Kill(p.d.PID(), unix.SIGSTOP)
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGSTOP)
+	}
+	p.mu.Lock() // whatever has been answered by now
+	promised := maps.Clone(p.promised)
+	p.mu.Unlock()
+	must(p.t, "cp", "--sparse=always", p.image, p.image+".cut")
+	_ = unix.Kill(p.d.PID(), unix.SIGCONT) // so that its clients end; the copy is made
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGCONT)
+	}
+	close(enough)
+	working.Wait()
+	zygotes, keeper := p.d.Zygotes(), p.d.Keeper()
+	p.d.Kill()
+	for _, pid := range append(zygotes, keeper) {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	boxtest.Eventually(p.t, "every box is dead", func() bool {
+		left := p.d.Look().Processes
+		for _, line := range left {
+			word, _, _ := strings.Cut(line, " ")
+			if pid, err := strconv.Atoi(word); err == nil {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		return len(left) == 0
+	})
+	if err := unix.Unmount(p.disk, unix.MNT_DETACH); err != nil {
+		p.t.Fatal(err)
+	}
+	p.promised = promised
+	if err := os.Rename(p.image+".cut", p.image); err != nil {
+		p.t.Fatal(err)
+	}
+	must(p.t, "e2fsck", "-fy", p.image)
+}
+
+// A host whose power is cut has, when it is back, every session whose stop was answered, with its files and environment, and
+// an audit log that is whole up to where it ends.
+func TestAPowerCutLosesNothingThatWasStopped(t *testing.T) {
+	disk := newDisk(t)
+	p := &powered{t: t, disk: disk.dir, image: disk.image, promised: map[string]string{}}
+	p.d = boxtest.StartWith(t, fmt.Sprintf("state_dir = %q\n", filepath.Join(p.disk, "state")), boxtest.BestEffort, "[host]\nkeep_free_disk = \"1MiB\"\n")
+	for i := range cuts {
+		enough, working := make(chan struct{}), &sync.WaitGroup{}
+		for n := range 2 {
+			working.Go(func() { p.work(n, enough) })
+		}
+		boxtest.Eventually(t, "sessions are stopped", func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.promised) >= 4*(i+1) || t.Failed()
+		})
+		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
+		p.cut(enough, working)
+		if t.Failed() {
+			return
+		}
+		if err := os.RemoveAll(filepath.Join(p.d.Dir, "run")); err != nil { // it was in memory
+			t.Fatal(err)
+		}
+		attach(t, p.image, p.disk)
+		report, err := hashchain.Verify(os.DirFS(filepath.Join(p.d.State, "audit")), nil)
+		if err != nil {
+			t.Fatalf("after cut %d the audit log: %v", i, err)
+		}
+		for _, problem := range report.Problems {
+			if problem.Kind != hashchain.Torn {
+				t.Errorf("after cut %d the audit log: %+v", i, problem)
+			}
+		}
+		p.d.Restart()
+		for id, text := range p.promised {
+			s, err := p.d.Session(t.Context(), id)
+			if err != nil || s.State != "stopped" {
+				t.Errorf("after cut %d %s is %q, %v", i, id, s.State, err)
+				continue
+			}
+			if _, err := p.d.StartSession(t.Context(), id); err != nil {
+				t.Errorf("after cut %d %s does not start: %v", i, id, err)
+				continue
+			}
+			if got := p.d.Sh(t, id, "cat file; echo; echo $A"); got != text+"\n"+id+"\n" {
+				t.Errorf("after cut %d the file of %s has %d bytes, not %d", i, id, len(got), len(text))
+			}
+			if _, err := p.d.StopSession(t.Context(), id); err != nil {
+				t.Errorf("after cut %d %s does not stop: %v", i, id, err)
+			}
+		}
+		t.Logf("cut %d: %d sessions were promised", i, len(p.promised))
+	}
+	list, err := p.d.Sessions(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list {
+		if err := p.d.DeleteSession(t.Context(), s.ID); err != nil {
+			t.Errorf("remove %s: %v", s.ID, err)
+		}
+	}
+}

@@ -37,11 +37,15 @@ func (d *Daemon) Result(t testing.TB, session string, req api.ExecRequest) api.E
 	return r
 }
 
-// Output runs something in a session that must exit with 0, and returns its standard output.
+// Output runs something in a session that must exit with 0, and returns its standard output. Unless req says how long
+// it may take, it is Longest, or ten minutes after BePatient: the time that a host takes decides no test.
 func (d *Daemon) Output(t testing.TB, session string, req api.ExecRequest) string {
 	t.Helper()
-	if req.Timeout == nil && os.Getenv(maxTimeoutVariable) != "" {
-		req.Timeout = Duration("10m") // an emulated machine may need that long
+	if req.Timeout == nil {
+		req.Timeout = new(quantity.Duration(Longest))
+		if os.Getenv(maxTimeoutVariable) != "" {
+			req.Timeout = Duration("10m") // an emulated machine may need that long
+		}
 	}
 	r := d.Result(t, session, req)
 	if r.Status != "exited" || *r.ExitCode != 0 {

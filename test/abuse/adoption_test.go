@@ -251,8 +251,8 @@ func TestAFrozenSessionIsFoundFrozen(t *testing.T) {
 func TestTimesGoOnWithoutBoxd(t *testing.T) {
 	t.Parallel()
 	for name, req := range map[string]api.SessionRequest{
-		"ttl":          {Patch: limits.Patch{TTL: boxtest.Duration("4s")}},
-		"max_lifetime": {Patch: limits.Patch{TTL: boxtest.Duration("0s"), MaxLifetime: boxtest.Duration("8s")}},
+		"ttl":          {Patch: limits.Patch{TTL: boxtest.Duration("12s")}},
+		"max_lifetime": {Patch: limits.Patch{TTL: boxtest.Duration("0s"), MaxLifetime: boxtest.Duration("20s")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := boxtest.Start(t, boxtest.Lasting)
@@ -271,7 +271,7 @@ func TestTimesGoOnWithoutBoxd(t *testing.T) {
 			}
 			d.Kill()
 			boxtest.Eventually(t, "its box has ended by itself", func() bool { return !boxtest.Lives(int(s.PID)) })
-			if late := time.Since(s.CreatedAt); late < 4*time.Second {
+			if late := time.Since(s.CreatedAt); late < 12*time.Second {
 				t.Errorf("it has ended after %v", late)
 			}
 			d.Restart()

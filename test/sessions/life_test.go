@@ -219,7 +219,7 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 // A session whose box ends while there is no boxd, as all do when the host is started anew, is not just gone: its owner is told.
 func TestABoxThatEndsWithoutABoxdIsLost(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Start(t, boxtest.Lasting) // otherwise it ends by itself, maybe before the test can end it
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.Kill()
 	if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -26,21 +27,54 @@ type host struct {
 // start starts a boxd. more configures it.
 func start(t *testing.T, more ...string) *host {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := ln.Addr().String()
-	ln.Close()
+	addresses := free(t, 2)
+	ca := boxtest.NewAuthority(t)
+	certificate, key := ca.Server()
 	token, hash := access.NewToken()
 	tokens := filepath.Join(boxtest.TempDir(t), "tokens")
 	if err := os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"agent\"\nsha256 = %q\nprincipal = \"agent\"\n", hash), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := boxtest.StartWith(t, fmt.Sprintf("http = %q\n", address)+boxtest.BestEffort+boxtest.MountSources+"[queue]\nwait = \"20s\"\n",
-		fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n", tokens), strings.Join(more, "\n"))
+	d := boxtest.StartWith(t, fmt.Sprintf("http = %q\nhttps = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\n", addresses[0], addresses[1], certificate, key, ca.File)+
+		boxtest.BestEffort+boxtest.MountSources+"[queue]\nwait = \"20s\"\n",
+		fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.known]\nrole = \"user\"\ncertificates = [\"CN:known\"]\n", tokens), strings.Join(more, "\n"))
 	source := d.MountSource(t, "data", 0)
-	return &host{Daemon: d, env: append(os.Environ(), "BOXD_SOCKET="+d.Socket, "BOXD_HTTP=http://"+address, "BOXD_HTTP_TOKEN="+token, "BOXD_TEST_SOURCE="+source, "NO_COLOR=1")}
+	return &host{Daemon: d, env: append(os.Environ(), "BOXD_SOCKET="+d.Socket, "BOXD_HTTP=http://"+addresses[0], "BOXD_HTTP_TOKEN="+token, "BOXD_TEST_SOURCE="+source, "NO_COLOR=1",
+		"BOXD_HTTPS=https://"+addresses[1], "BOXD_TEST_CA="+ca.File, "BOXD_TEST_CERT="+known(t, ca), "BOXD_TEST_STRANGER="+known(t, boxtest.NewAuthority(t)))}
+}
+
+// known is a file with a client certificate and its key.
+func known(t *testing.T, ca *boxtest.Authority) string {
+	t.Helper()
+	certificate, key := ca.Client(time.Hour, "CN:known")
+	text, err := os.ReadFile(certificate)
+	if err == nil {
+		var more []byte
+		more, err = os.ReadFile(key)
+		text = append(text, more...)
+	}
+	file := filepath.Join(boxtest.TempDir(t), "known.pem")
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// free are addresses that nobody listens at.
+func free(t *testing.T, n int) (addresses []string) {
+	t.Helper()
+	for range n {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close() // after all of them, which differ therefore
+		addresses = append(addresses, ln.Addr().String())
+	}
+	return addresses
 }
 
 // runs runs a program in a directory, and returns what it prints.

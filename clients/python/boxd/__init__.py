@@ -29,6 +29,7 @@ from .errors import (
     ProtocolError,
     RequestTimeout,
     StreamEnded,
+    TLSError,
     WriterLost,
 )
 from .problems import Conflict, Denied, Exhausted, Internal, Invalid, NotFound, Unauthenticated, Unavailable, Unsupported
@@ -39,6 +40,6 @@ __all__ = [
     "AsyncDrives", "AsyncImages", "AsyncSkills", "AsyncWorkspaces",
     "Client", "Download", "Events", "Files", "Logs", "Port", "Process", "Session", "Stream", "Watch",
     "Drives", "Images", "Skills", "Workspaces",
-    "BoxdError", "ConnectError", "ConnectionLost", "Problem", "ProcessGone", "ProtocolError", "RequestTimeout", "StreamEnded", "WriterLost",
+    "BoxdError", "ConnectError", "ConnectionLost", "Problem", "ProcessGone", "ProtocolError", "RequestTimeout", "StreamEnded", "TLSError", "WriterLost",
     "Conflict", "Denied", "Exhausted", "Internal", "Invalid", "NotFound", "Unauthenticated", "Unavailable", "Unsupported",
 ]  # fmt: skip

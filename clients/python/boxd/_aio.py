@@ -12,7 +12,8 @@ from typing import AsyncIterable, AsyncIterator, Callable, Iterable, List, Optio
 from ._address import Address
 from ._fds import collect, discard, pipes
 from ._output import Stdio
-from .errors import ConnectError, ConnectionLost, RequestTimeout
+from ._tls import Channel
+from .errors import BoxdError, ConnectError, ConnectionLost, RequestTimeout, TLSError
 
 Lock = asyncio.Lock
 sleep = asyncio.sleep
@@ -164,6 +165,77 @@ class FdConnection(Connection):
         discard(self._fds)
 
 
+class TLSConnection(Connection):
+    """A connection by TLS. That of asyncio cannot end one side alone."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+        self._ready = False
+        self._failure: Optional[BoxdError] = None
+
+    def data_received(self, data: bytes) -> None:
+        self._channel.came(data)
+        self._pump()
+
+    def eof_received(self) -> bool:
+        self._channel.came(b"")
+        self._pump()
+        return super().eof_received()
+
+    def _pump(self) -> None:
+        if not self._ready:
+            self._wake(self._readable)
+            return
+        said = bytearray()
+        try:
+            while not self._channel.ended:
+                data = self._channel.read()
+                if data is None:
+                    break
+                said += data
+        except BoxdError as error:
+            self._failure, self._ended = error, True
+        self._ended = self._ended or self._channel.ended
+        self._flush()
+        super().data_received(bytes(said))
+
+    def _flush(self) -> None:
+        if self._channel.waiting and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._channel.outgoing())
+
+    async def handshake(self, timeout: float) -> None:
+        """Makes the connection ready."""
+        while not self._channel.handshake():
+            self._flush()
+            if self._ended:
+                raise ConnectionLost("the connection ended")
+            self._readable = self._loop.create_future()
+            await self._wait(self._readable, timeout)
+        self._ready = True
+        self._pump()
+
+    async def recv(self, timeout: Optional[float] = None) -> bytes:
+        data = await super().recv(timeout)
+        if not data and self._failure:
+            raise self._failure
+        return data
+
+    async def send(self, data: bytes, timeout: Optional[float] = None) -> None:
+        view = memoryview(data)
+        while view:
+            self._channel.write(view[:_HIGH])
+            await super().send(self._channel.outgoing(), timeout)
+            view = view[_HIGH:]
+
+    def send_eof(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionLost("the connection is closed")
+        self._channel.end()
+        self._flush()
+        self._pump()
+
+
 async def connect_for_fds(address: Address, timeout: float) -> Connection:
     """A new connection to boxd by which descriptors come."""
     begin = now()
@@ -182,9 +254,9 @@ async def connect_for_fds(address: Address, timeout: float) -> Connection:
 
 async def connect(address: Address, timeout: float) -> Connection:
     """A new connection to boxd."""
-    loop, begin = asyncio.get_running_loop(), now()
+    loop, begin, channel = asyncio.get_running_loop(), now(), address.channel()
     while True:
-        conn, sock, at = Connection(), None, address.at
+        conn, sock, at = TLSConnection(channel) if channel else Connection(), None, address.at
         try:
             if isinstance(at, str):
                 # Of a Unix socket this never waits; asyncio would take EAGAIN for a connection under way.
@@ -194,6 +266,8 @@ async def connect(address: Address, timeout: float) -> Connection:
                 await loop.create_unix_connection(lambda: conn, sock=sock)
             else:
                 await asyncio.wait_for(loop.create_connection(lambda: conn, at[0], at[1]), timeout)
+                if isinstance(conn, TLSConnection):
+                    await conn.handshake(timeout)
             return conn
         except BaseException as error:
             conn.close()
@@ -202,8 +276,12 @@ async def connect(address: Address, timeout: float) -> Connection:
             if isinstance(error, BlockingIOError) and now() - begin < min(timeout, _QUEUE_PATIENCE):
                 await sleep(_QUEUE_PAUSE)
                 continue
+            if isinstance(error, (ConnectionLost, RequestTimeout)):
+                raise ConnectError(f"connect to {address.text}: {error}") from error
             if isinstance(error, asyncio.TimeoutError):
                 raise ConnectError(f"connect to {address.text}: no answer for {timeout} seconds") from error
+            if isinstance(error, TLSError):
+                raise
             if isinstance(error, OSError):
                 raise ConnectError(f"connect to {address.text}: {error.strerror or error}") from error
             raise

@@ -20,6 +20,7 @@ from ._decode import decode
 from ._frames import BINARY, CLOSE, PING, Frames, accept_of, close_reason, encode, new_key
 from ._http import MAX_ANSWER, MAX_HEAD, Head, Pace, Query, chunk_size, parse_json, problem, refusal, request_head, segment, with_query
 from ._output import MAX_INPUT, WINDOW, Gap, Input, Lines, Output, Stdio
+from ._tls import TLS
 from ._version import VERSION
 from .errors import ConnectError, ConnectionLost, ProcessGone, ProtocolError, RequestTimeout, StreamEnded, WriterLost
 from .problems import Conflict, Exhausted, NotFound, Unavailable
@@ -215,20 +216,34 @@ class _AsyncLines:
 
 
 class AsyncClient:
-    """A boxd: at a Unix socket, or at an address of the loopback such as http://127.0.0.1:5410.
+    """A boxd: at a Unix socket, at an address of the loopback such as http://127.0.0.1:5410, or by TLS at one such as
+    https://boxd.example.org:5411, as the gateway of a fleet is.
 
     Without an address it is that of BOXD_SOCKET, or else the one of an installed boxd. Each request has a connection of
     its own, which ends with it: there is nothing to close.
     """
 
     def __init__(
-        self, address: Optional[str] = None, *, token: Optional[str] = None, owner: Optional[str] = None, timeout: float = 60.0, connect_timeout: float = 10.0
+        self,
+        address: Optional[str] = None,
+        *,
+        token: Optional[str] = None,
+        owner: Optional[str] = None,
+        timeout: float = 60.0,
+        connect_timeout: float = 10.0,
+        tls_ca: Optional[str] = None,
+        tls_cert: Optional[str] = None,
+        tls_key: Optional[str] = None,
     ) -> None:
         """token is sent as bearer, by default that of BOXD_TOKEN. owner makes requests about the sessions of another principal.
 
         timeout is for how many seconds boxd may send nothing, where it does not wait for a program or a box.
+
+        tls_ca is a file (PEM) of the authorities that may have signed the certificate of an https address, by default that of
+        BOXD_TLS_CA, or else those that the host trusts. tls_cert and tls_key are files of the certificate that this client
+        shows and of its key, by default those of BOXD_TLS_CERT and BOXD_TLS_KEY; without tls_key it is in the same file.
         """
-        self.address = Address(address)
+        self.address = Address(address, TLS(tls_ca, tls_cert, tls_key))
         self.owner = owner
         self.timeout = timeout
         self.connect_timeout = connect_timeout

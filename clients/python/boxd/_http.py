@@ -124,6 +124,8 @@ def refusal(data: bytes, head: Head) -> Exception:
     try:
         return problem(parse_json(data), head)
     except ProtocolError:
+        if data.startswith(b"Client sent an HTTP request to an HTTPS server"):  # net/http of Go
+            return ProtocolError("the server speaks TLS: the address must begin with https://")
         return ProtocolError(f"the other end answered {head.status} without an error of boxd")
 
 

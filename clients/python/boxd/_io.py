@@ -13,6 +13,7 @@ from typing import Callable, Iterable, Iterator, List, Optional
 from ._address import Address
 from ._fds import collect, discard, pipes
 from ._output import Stdio
+from ._tls import Channel
 from .errors import ConnectError, ConnectionLost, RequestTimeout
 
 Lock = threading.Lock
@@ -118,6 +119,58 @@ class FdConnection(Connection):
         discard(self._fds)
 
 
+class TLSConnection(Connection):
+    """A connection by TLS. OpenSSL is used by one thread at a time, so that one may still wait for bytes while another sends."""
+
+    def __init__(self, sock: socket.socket, channel: Channel) -> None:
+        super().__init__(sock)
+        self._channel = channel
+        self._using = threading.Lock()
+        self._sending = threading.Lock()  # taken first: what TLS says has an order
+
+    def _flush(self, timeout: Optional[float]) -> None:
+        with self._sending:
+            with self._using:
+                data = self._channel.outgoing()
+            super().send(data, timeout)
+
+    def handshake(self, timeout: float) -> None:
+        """Makes the connection ready."""
+        while not self._channel.handshake():
+            self._flush(timeout)
+            self._channel.came(super().recv(timeout))
+        self._flush(timeout)
+
+    def recv(self, timeout: Optional[float] = None) -> bytes:
+        while True:
+            with self._using:
+                data, waiting = self._channel.read(), self._channel.waiting
+            if waiting:
+                self._flush(timeout)
+            if data is not None:
+                return data
+            came = super().recv(timeout)
+            if self._closed:
+                return b""
+            with self._using:
+                self._channel.came(came)
+
+    def send(self, data: bytes, timeout: Optional[float] = None) -> None:
+        view = memoryview(data)
+        while view:
+            with self._sending:
+                with self._using:
+                    self._channel.write(view[:_PIECE])
+                    sealed = self._channel.outgoing()
+                super().send(sealed, timeout)
+            view = view[_PIECE:]
+
+    def send_eof(self) -> None:
+        with self._using:
+            self._channel.end()
+        self._flush(None)
+
+
 def connect_for_fds(address: Address, timeout: float) -> Connection:
     """A new connection to boxd by which descriptors come."""
     return FdConnection(_connect(address, timeout))
@@ -125,7 +178,19 @@ def connect_for_fds(address: Address, timeout: float) -> Connection:
 
 def connect(address: Address, timeout: float) -> Connection:
     """A new connection to boxd."""
-    return Connection(_connect(address, timeout))
+    channel = address.channel()
+    sock = _connect(address, timeout)
+    if channel is None:
+        return Connection(sock)
+    conn = TLSConnection(sock, channel)
+    try:
+        conn.handshake(timeout)
+    except BaseException as error:
+        conn.close()
+        if isinstance(error, (ConnectionLost, RequestTimeout)):
+            raise ConnectError(f"connect to {address.text}: {error}") from error
+        raise
+    return conn
 
 
 def _connect(address: Address, timeout: float) -> socket.socket:

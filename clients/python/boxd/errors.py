@@ -86,6 +86,10 @@ class ConnectError(BoxdError, ConnectionError):
     """boxd was not reached: nothing was sent."""
 
 
+class TLSError(BoxdError, ConnectionError):
+    """One end does not accept what the other has shown by TLS. Nothing was done."""
+
+
 class ConnectionLost(BoxdError, ConnectionError):
     """The connection ended too early. What became of the request is not known."""
 

@@ -345,7 +345,7 @@ class TCPTest(unittest.TestCase):
                 stream.write(b"tcp\n")
                 self.assertEqual(next(stream).data, b"tcp\n")  # type: ignore[union-attr]
                 at = stream.stdout
-            with process.attach(stdout=at, write=True) as stream:
+            with process.attach(stdout=at, write=True, take_over=True) as stream:  # boxd may see later that the first has gone
                 stream.close_stdin()
                 self.assertEqual(stream.wait().exit_code, 0)
             with session.stream("cat", stdin=True) as stream:

@@ -111,7 +111,8 @@ class HTTPTest(unittest.TestCase):
         self.assertEqual(Address("/a/b").at, "/a/b")
         self.assertEqual(Address("http://127.0.0.1:5410").at, ("127.0.0.1", 5410))
         self.assertEqual(Address("http://[::1]:80/").at, ("::1", 80))
-        for text in ("https://127.0.0.1:1", "http://127.0.0.1", "http://h:1/path"):
+        self.assertEqual((Address("https://h").at, Address("https://h:1").host), (("h", 443), "h:1"))
+        for text in ("ftp://127.0.0.1:1", "https://h/path", "http://127.0.0.1", "http://h:1/path"):
             with self.subTest(text), self.assertRaises(ValueError):
                 Address(text)
 

@@ -535,7 +535,10 @@ export class Session {
     return this.client.ask("POST", this.path("/commit"), request, { safe: false, waits: true, ...options });
   }
 
-  /** Connects to a port at the loopback of the box, whatever its network. Its end ends this side; destroy it when you are done. */
+  /**
+   * Connects to a port at the loopback of the box, whatever its network. Its end ends this side; destroy it when you are done. By
+   * TLS, Node does not tell the end of the other side from a connection that was cut.
+   */
   async openPort(port: number, options: CallOptions = {}): Promise<Duplex> {
     const headers = { Connection: "Upgrade", Upgrade: "boxd-port" }, { transport } = this.client;
     const { socket, head } = await transport.upgrade({ method: "GET", path: this.path(`/ports/${port}/stream`), headers, timeout: transport.timeout, ...options });

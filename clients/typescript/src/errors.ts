@@ -83,6 +83,9 @@ export class ProblemError extends BoxdError {
 /** boxd was not reached: nothing was sent. */
 export class ConnectError extends BoxdError {}
 
+/** One end does not accept what the other has shown by TLS. Nothing was done. */
+export class TLSError extends BoxdError {}
+
 /** The connection ended too early. What became of the request is not known. */
 export class ConnectionLost extends BoxdError {}
 

@@ -2,9 +2,12 @@
 
 // Requests to boxd, each over a connection of its own.
 
+import { readFile } from "node:fs/promises";
 import { request as httpRequest, type ClientRequest, type IncomingMessage, type RequestOptions } from "node:http";
+import { request as httpsRequest } from "node:https";
 import type { Socket } from "node:net";
-import { ConnectError, ConnectionLost, ProblemError, ProtocolError, RequestTimeout, type BoxdError } from "./errors.js";
+import { createSecureContext, type SecureContext, type TLSSocket } from "node:tls";
+import { ConnectError, ConnectionLost, ProblemError, ProtocolError, RequestTimeout, TLSError, type BoxdError } from "./errors.js";
 import { byCode } from "./problems.js";
 import type { Problem } from "./types.js";
 
@@ -23,7 +26,7 @@ export type Content = Uint8Array | string | Iterable<Uint8Array> | AsyncIterable
 
 /** How a client finds boxd. */
 export interface ClientOptions {
-  /** path of the Unix socket, or http://HOST:PORT of the loopback; default BOXD_SOCKET, or that of an installed boxd */
+  /** path of the Unix socket, http://HOST:PORT of the loopback, or https://HOST:PORT; default BOXD_SOCKET, or that of an installed boxd */
   address?: string;
   /** sent as bearer; default BOXD_TOKEN */
   token?: string;
@@ -33,6 +36,12 @@ export interface ClientOptions {
   timeout?: number;
   /** milliseconds for a connection; default 10000 */
   connectTimeout?: number;
+  /** file (PEM) of the authorities that may have signed the certificate of an https address; default BOXD_TLS_CA, or those of Node */
+  tlsCa?: string;
+  /** file (PEM) of the certificate that this client shows there; default BOXD_TLS_CERT */
+  tlsCert?: string;
+  /** file (PEM) of its key; default BOXD_TLS_KEY, or that of the certificate */
+  tlsKey?: string;
 }
 
 /** What a call may have beside its request. */
@@ -157,7 +166,7 @@ export function parse(text: string | Uint8Array): unknown {
 }
 
 /** A request, with what has ended it. */
-type Watched = ClientRequest & { late?: BoxdError; failure?: Error };
+type Watched = ClientRequest & { connected?: boolean; late?: BoxdError; failure?: Error };
 
 /** An answer, whose body is read as it comes. */
 export class Answer implements AsyncIterable<Uint8Array> {
@@ -267,7 +276,7 @@ function lost(error: unknown, request: Watched, signal: AbortSignal | undefined,
     return signal.reason;
   }
   error = request.failure ?? error; // of a body, node only says that it was aborted
-  if (error instanceof RequestTimeout || error instanceof ProtocolError) {
+  if (error instanceof RequestTimeout || error instanceof ProtocolError || error instanceof TLSError) {
     return error;
   }
   const code = (error as NodeJS.ErrnoException).code ?? "";
@@ -275,6 +284,23 @@ function lost(error: unknown, request: Watched, signal: AbortSignal | undefined,
     return code === "HPE_INVALID_EOF_STATE" ? new ConnectionLost(what, { cause: error }) : new ProtocolError(`HTTP: ${(error as Error).message}`, { cause: error });
   }
   return request.late ?? new ConnectionLost(`${what}: ${(error as Error).message}`, { cause: error });
+}
+
+/** What one end has against the other, if that is why TLS has failed. */
+function explained(error: Error, socket: Socket | null, certificate: string | undefined): TLSError | undefined {
+  const { code = "", library } = error as NodeJS.ErrnoException & { library?: string };
+  const tls = socket as TLSSocket | null, what = code === "EPROTO" ? error.message : code;
+  if (code === "ERR_TLS_CERT_ALTNAME_INVALID" || (tls?.authorizationError && code)) {
+    return new TLSError(`the certificate of the server is not accepted: ${error.message}`, { cause: error });
+  }
+  if (/wrong.version.number|http.request|packet.length.too.long/i.test(what)) {
+    return new TLSError("the server does not speak TLS: the address must begin with http://", { cause: error });
+  }
+  if ((code === "EPROTO" || library === "SSL routines") && /alert/i.test(error.message)) {
+    const shown = certificate ? `the client certificate ${certificate}` : "a client without a certificate";
+    return new TLSError(`the server does not accept ${shown}: ${error.message.trim()}`, { cause: error });
+  }
+  return undefined;
 }
 
 /** Makes requests. */
@@ -285,6 +311,7 @@ export class Transport {
   readonly local: boolean;
   #at: RequestOptions;
   #connectTimeout: number;
+  #tls: { ca: string | undefined; cert: string | undefined; key: string | undefined } | undefined;
 
   constructor(options: ClientOptions) {
     this.address = options.address || process.env.BOXD_SOCKET || DEFAULT_SOCKET;
@@ -297,21 +324,54 @@ export class Transport {
       return;
     }
     const url = URL.canParse(this.address) ? new URL(this.address) : undefined;
-    if (url?.protocol !== "http:" || !url.port || url.pathname !== "/" || url.search) {
-      throw new TypeError(`address ${JSON.stringify(this.address)}: must be the path of a Unix socket or http://HOST:PORT`);
+    const byTLS = url?.protocol === "https:", port = url?.port || (byTLS && "443");
+    if (!url || (url.protocol !== "http:" && !byTLS) || !port || url.pathname !== "/" || url.search) {
+      throw new TypeError(`address ${JSON.stringify(this.address)}: must be the path of a Unix socket, http://HOST:PORT or https://HOST:PORT`);
     }
-    this.#at = { host: url.hostname.replace(/^\[|\]$/g, ""), port: Number(url.port), headers: { Host: url.host } };
+    this.#at = { host: url.hostname.replace(/^\[|\]$/g, ""), port: Number(port), headers: { Host: url.host } };
+    if (byTLS) {
+      const { BOXD_TLS_CA, BOXD_TLS_CERT, BOXD_TLS_KEY } = process.env;
+      this.#tls = { ca: options.tlsCa || BOXD_TLS_CA, cert: options.tlsCert || BOXD_TLS_CERT, key: options.tlsKey || BOXD_TLS_KEY };
+    }
   }
 
-  #request(sent: Sent): Watched {
+  /** What the files say now, which are read for each connection. */
+  async #secure(): Promise<SecureContext | undefined> {
+    if (!this.#tls) {
+      return undefined;
+    }
+    const { ca, cert, key } = this.#tls;
+    if (key && !cert) {
+      throw new TLSError(`the client key ${key} has no certificate`);
+    }
+    const read = async (what: string, file: string | undefined) => {
+      try {
+        return file ? await readFile(file) : undefined;
+      } catch (error) {
+        throw new TLSError(`${what}: ${(error as Error).message}`, { cause: error });
+      }
+    };
+    const [authorities, shown, secret] = [await read("the authorities of servers", ca), await read("the client certificate", cert), await read("the client key", key || cert)];
+    if (authorities && !authorities.includes("-----BEGIN CERTIFICATE-----")) {
+      throw new TLSError(`the authorities of servers: ${ca} has no certificate (PEM)`); // Node would take it for none
+    }
+    try {
+      return createSecureContext({ minVersion: "TLSv1.2", ...(authorities && { ca: authorities }), ...(shown && { cert: shown }), ...(secret && { key: secret }) });
+    } catch (error) {
+      throw new TLSError(`the client certificate ${cert}${key ? ` with the key ${key}` : ""}, or the authorities of servers ${ca}: ${(error as Error).message}`, { cause: error });
+    }
+  }
+
+  #request(sent: Sent, secureContext: SecureContext | undefined): Watched {
     const headers: Record<string, string> = { ...(this.#at.headers as Record<string, string>), "User-Agent": "boxd-client", Connection: "close" };
     if (this.token) {
       headers.Authorization = `Bearer ${this.token}`;
     }
     Object.assign(headers, sent.headers);
-    const request: Watched = httpRequest({ ...this.#at, agent: false, method: sent.method, path: sent.path, headers });
+    const options = { ...this.#at, agent: false as const, method: sent.method, path: sent.path, headers };
+    const request: Watched = secureContext ? httpsRequest({ ...options, secureContext } as RequestOptions) : httpRequest(options);
     request.on("error", (error) => {
-      request.failure ??= error;
+      request.failure ??= (secureContext && explained(error, request.socket, this.#tls?.cert)) || error;
     });
     const expect = (milliseconds: number, error: BoxdError) => {
       const timer = setTimeout(() => {
@@ -323,9 +383,12 @@ export class Transport {
     };
     const connecting = expect(this.#connectTimeout, new ConnectError(`connect to ${this.address}: no answer for ${this.#connectTimeout} ms`));
     request.once("socket", (socket) => {
-      const connected = () => clearTimeout(connecting);
+      const connected = () => {
+        clearTimeout(connecting);
+        request.connected = true;
+      };
       if (socket.connecting) {
-        socket.once("connect", connected);
+        socket.once(secureContext ? "secureConnect" : "connect", connected);
       } else {
         connected();
       }
@@ -351,7 +414,7 @@ export class Transport {
   /** Makes a request once, and returns its answer if that is none of an error. */
   async open(sent: Sent): Promise<Answer> {
     sent.signal?.throwIfAborted();
-    const request = this.#request(sent);
+    const request = this.#request(sent, await this.#secure());
     const { body } = sent;
     const whole = typeof body === "string" || body instanceof Uint8Array;
     const message = await new Promise<IncomingMessage>((resolve, reject) => {
@@ -404,9 +467,8 @@ export class Transport {
 
   #failed(error: Error, request: Watched, signal: AbortSignal | undefined): unknown {
     const known = lost(error, request, signal, "the connection ended before the answer");
-    const call = (error as NodeJS.ErrnoException).syscall;
-    if (known instanceof ConnectionLost && call === "connect") {
-      return new ConnectError(`connect to ${this.address}: ${(error as NodeJS.ErrnoException).code}`, { cause: error });
+    if (known instanceof ConnectionLost && !request.connected) {
+      return new ConnectError(`connect to ${this.address}: ${(error as NodeJS.ErrnoException).code ?? error.message}`, { cause: error });
     }
     return known;
   }
@@ -414,7 +476,7 @@ export class Transport {
   /** Makes a request that becomes a WebSocket, and returns its socket with what has come already. */
   async upgrade(sent: Sent): Promise<{ socket: Socket; head: Buffer; headers: IncomingMessage["headers"] }> {
     sent.signal?.throwIfAborted();
-    const request = this.#request(sent);
+    const request = this.#request(sent, await this.#secure());
     const got = await new Promise<{ message: IncomingMessage; socket?: Socket; head?: Buffer }>((resolve, reject) => {
       request.once("response", (message) => resolve({ message }));
       request.once("upgrade", (message, socket, head) => resolve({ message, socket: socket as Socket, head }));
@@ -474,6 +536,9 @@ async function refusal(answer: Answer): Promise<Error> {
   try {
     return problemOf(parse(text), answer.headers);
   } catch {
+    if (text.toString().startsWith("Client sent an HTTP request to an HTTPS server")) { // net/http of Go
+      return new ProtocolError("the server speaks TLS: the address must begin with https://");
+    }
     return new ProtocolError(`the other end answered ${answer.status} without an error of boxd`);
   }
 }

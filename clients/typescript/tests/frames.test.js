@@ -60,7 +60,7 @@ test("an id is one segment, and what is not given is not in the query", () => {
 });
 
 test("addresses", () => {
-  for (const address of ["https://127.0.0.1:1", "http://127.0.0.1", "http://h:1/path"]) {
+  for (const address of ["ftp://127.0.0.1:1", "https://h/path", "http://127.0.0.1", "http://h:1/path"]) {
     assert.throws(() => new Client(address), TypeError);
   }
   assert.ok(new Client("http://[::1]:8080"));

@@ -971,8 +971,11 @@ class AsyncStream:
         return self
 
     async def __anext__(self) -> Union[Output, Gap]:
-        while not self._items:
-            if self.result is not None:
+        while True:
+            over = self.result is not None  # asked first: another thread may take the last output and the result meanwhile
+            if self._items:
+                break
+            if over:
                 raise StopAsyncIteration
             await self._advance()
         item = self._items.popleft()

@@ -973,8 +973,11 @@ class Stream:
         return self
 
     def __next__(self) -> Union[Output, Gap]:
-        while not self._items:
-            if self.result is not None:
+        while True:
+            over = self.result is not None  # asked first: another thread may take the last output and the result meanwhile
+            if self._items:
+                break
+            if over:
                 raise StopIteration
             self._advance()
         item = self._items.popleft()

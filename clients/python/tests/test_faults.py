@@ -9,9 +9,24 @@ import json
 import socket
 import time
 import unittest
-from typing import Any, Callable, List
+from typing import Any, Callable, Deque, List, Union
 
-from boxd import AsyncClient, Client, ConnectError, ConnectionLost, Exhausted, NotFound, ProtocolError, RequestTimeout, StreamEnded
+from boxd import (
+    AsyncClient,
+    Client,
+    ConnectError,
+    ConnectionLost,
+    Exhausted,
+    Gap,
+    NotFound,
+    Output,
+    ProtocolError,
+    RequestTimeout,
+    Stream,
+    StreamEnded,
+    answers,
+)
+from boxd._decode import decode
 from boxd._frames import BINARY, CLOSE
 from boxd._http import Pace
 
@@ -211,7 +226,27 @@ class RequestsTest(Quick):
             Client(server.path).session("s").files.upload("a", (b"x" * 100000 for _ in range(1000)))
 
 
+class Overtaken(Deque[Union[Output, Gap]]):
+    """What has come, of which another thread takes the last and the result right after it was found to be empty."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def __len__(self) -> int:
+        n = super().__len__()
+        if self._stream.result is None:
+            self.append(Output("stdout", b"last", 0))
+            self._stream.result = decode(answers.ExecResult, EXIT["exit"])
+        return n
+
+
 class StreamsTest(Quick):
+    def test_a_thread_that_writes_takes_the_last_output(self) -> None:
+        stream = Stream(Client("/nonexistent"), None, "/", {}, {}, False)
+        stream._items = Overtaken(stream)
+        self.assertEqual([item.data for item in stream if isinstance(item, Output)], [b"last"])
+
     def test_half_frames(self) -> None:
         whole = control({"started": {"session": "s"}}) + frame(BINARY, b"\x01hello") + control(EXIT)
         for cut in range(0, len(whole), 3):

@@ -115,7 +115,9 @@ class TLSTest(unittest.IsolatedAsyncioTestCase):
             with through(most) as address:
                 await self.fails(address, {"tls_ca": CA}, "the connection ended")
         with Client(ADDRESS, tls_ca=CA, tls_cert=KNOWN).create_session() as session:
-            session.start_process("p", code=SENDER, language="python", ready={"line": "up"})
+            server = session.stream(code=SENDER, language="python").__enter__()
+            self.addCleanup(server.close)
+            next(server)
             for most in (20_000, 60_000):  # what comes by a port has no other end than that of TLS
                 with through(most) as address, self.assertRaises(ConnectionLost):
                     with Client(address, tls_ca=CA, tls_cert=KNOWN).session(session.id).open_port(8001) as port:

@@ -111,6 +111,11 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if err != nil {
 		return nil, err
 	}
+	select {
+	case <-a.Lost(): // before the exit, also where the program has ended by what the other one has sent
+		c.tellReplaced(waiting)
+	default:
+	}
 	r, err := s.ProcessEnd(waiting, p) // the client has the output
 	if err != nil {
 		return nil, err
@@ -222,10 +227,17 @@ func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) wr
 func (c *conn) watchWriter(ctx context.Context, a *process.Attachment) {
 	select {
 	case <-a.Lost():
-		c.in.deaf.Store(true)
-		c.control(ctx, api.ServerControl{WriterLost: true})
+		c.tellReplaced(ctx)
 	case <-ctx.Done():
 	}
+}
+
+// tellReplaced says it once. It returns when it has been said.
+func (c *conn) tellReplaced(ctx context.Context) {
+	c.replaced.Do(func() {
+		c.in.deaf.Store(true)
+		c.control(ctx, api.ServerControl{WriterLost: true})
+	})
 }
 
 // steer does what a control message asks of a process. One that has ended needs neither.

@@ -56,14 +56,15 @@ type memoryReserver func(ctx context.Context, n int64) (release func(), err erro
 // conn is one WebSocket.
 type conn struct {
 	*streamOpening
-	ws      *websocket.Conn // to read from
-	frames  *frames         // to write to
-	in      *input          // nil before there may be any
-	noInput error           // why there is none that was not asked for
-	tasks   sync.WaitGroup
-	cutOff  atomic.Bool  // the client has broken the rules
-	writing atomic.Int32 // messages that wait to be taken
-	taken   atomic.Int64 // when the client last took one, in Unix nanoseconds
+	ws       *websocket.Conn // to read from
+	frames   *frames         // to write to
+	in       *input          // nil before there may be any
+	noInput  error           // why there is none that was not asked for
+	tasks    sync.WaitGroup
+	cutOff   atomic.Bool  // the client has broken the rules
+	replaced sync.Once    // that another client writes now has been said
+	writing  atomic.Int32 // messages that wait to be taken
+	taken    atomic.Int64 // when the client last took one, in Unix nanoseconds
 
 	forgotten chan struct{} // closed when the client has let its process be forgotten; nil: it cannot
 }

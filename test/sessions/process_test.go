@@ -180,6 +180,29 @@ func TestAStreamGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
+// That a writer has been replaced is said before anything that comes of it, also where that ends the program.
+func TestAReplacedWriterIsToldBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	for i := range 20 {
+		id := fmt.Sprint("p", i)
+		d.NewProcess(t, "s", id, &api.ProcessRequest{Argv: []string{"cat"}, Stdin: true})
+		first, _ := d.AttachPeer(t, "s", id, api.StreamAttach{Write: true})
+		second, _ := d.AttachPeer(t, "s", id, api.StreamAttach{Write: true, TakeOver: true})
+		second.Send(api.ChannelStdin, nil)
+		if m := first.Next(); !m.WriterLost {
+			t.Fatalf("the first hears %+v", m)
+		}
+		if end := first.Next().Exit; end == nil || end.Status != "exited" {
+			t.Fatalf("and then %+v", end)
+		}
+		if end := second.Next().Exit; end == nil || end.Status != "exited" {
+			t.Fatalf("the second hears %+v", end)
+		}
+	}
+}
+
 func TestOneWritesAndManyRead(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

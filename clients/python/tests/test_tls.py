@@ -115,17 +115,16 @@ class TLSTest(unittest.IsolatedAsyncioTestCase):
             with through(most) as address:
                 await self.fails(address, {"tls_ca": CA}, "the connection ended")
         with Client(ADDRESS, tls_ca=CA, tls_cert=KNOWN).create_session() as session:
-            server = session.stream(code=SENDER, language="python").__enter__()
-            self.addCleanup(server.close)
-            next(server)
-            for most in (20_000, 60_000):  # what comes by a port has no other end than that of TLS
-                with through(most) as address, self.assertRaises(ConnectionLost):
-                    with Client(address, tls_ca=CA, tls_cert=KNOWN).session(session.id).open_port(8001) as port:
-                        b"".join(port)
-                with through(most) as address, self.assertRaises(ConnectionLost):
-                    other = AsyncClient(address, tls_ca=CA, tls_cert=KNOWN)
-                    async with await other.session(session.id).open_port(8001) as async_port:
-                        b"".join([piece async for piece in async_port])
+            with session.stream(code=SENDER, language="python") as server:
+                next(server)
+                for most in (20_000, 60_000):  # what comes by a port has no other end than that of TLS
+                    with through(most) as address, self.assertRaises(ConnectionLost):
+                        with Client(address, tls_ca=CA, tls_cert=KNOWN).session(session.id).open_port(8001) as port:
+                            b"".join(port)
+                    with through(most) as address, self.assertRaises(ConnectionLost):
+                        other = AsyncClient(address, tls_ca=CA, tls_cert=KNOWN)
+                        async with await other.session(session.id).open_port(8001) as async_port:
+                            b"".join([piece async for piece in async_port])
         await asyncio.sleep(0)
         self.assertEqual(connections(), self.before)
 

@@ -21,7 +21,7 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 	}
 	var err error
 	if len(w.sockets.E2B) == 0 {
-		if w.sockets.E2B, err = listenTCP(ctx, "e2b.listen", c.Listen, "boxd-e2b.socket"); err != nil {
+		if w.sockets.E2B, err = listenTCP(ctx, "e2b.listen", c.Listen, "enable boxd-e2b.socket instead, and leave e2b.listen out"); err != nil {
 			return err
 		}
 	}
@@ -29,7 +29,7 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 		return err
 	}
 	if w.tls != nil && !slices.ContainsFunc(w.sockets.E2B, c.ByTLS) {
-		more, err := listenTCP(ctx, "e2b.tls_listen", c.TLSListen, "another ListenStream= in boxd-e2b.socket")
+		more, err := listenTCP(ctx, "e2b.tls_listen", c.TLSListen, "give boxd-e2b.socket another ListenStream="+c.TLSListen)
 		if err != nil {
 			return err
 		}

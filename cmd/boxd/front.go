@@ -101,7 +101,7 @@ func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, er
 		sockets.API, err = listen(ctx, cfg.Socket, cfg.SocketGroup, log)
 	}
 	if err == nil && cfg.HTTP != "" && len(sockets.HTTP) == 0 {
-		sockets.HTTP, err = listenTCP(ctx, "daemon.http", cfg.HTTP, "boxd-http.socket")
+		sockets.HTTP, err = listenTCP(ctx, "daemon.http", cfg.HTTP, "enable boxd-http.socket instead, and leave daemon.http out")
 	}
 	if err == nil && w.held {
 		err = closedSocket(sockets.API.Addr().String())
@@ -140,7 +140,7 @@ func (w *front) openHTTPS(ctx context.Context, cfg *Daemon, log *slog.Logger) (e
 	}
 	s.HTTP = slices.DeleteFunc(s.HTTP, byTLS)
 	if len(w.https) == 0 {
-		if w.https, err = listenTCP(ctx, "daemon.https", cfg.HTTPS, "another ListenStream= in boxd-http.socket"); err != nil {
+		if w.https, err = listenTCP(ctx, "daemon.https", cfg.HTTPS, "give boxd-http.socket another ListenStream="+cfg.HTTPS); err != nil {
 			return err
 		}
 		w.held = false // nobody would start boxd for who comes there
@@ -149,12 +149,12 @@ func (w *front) openHTTPS(ctx context.Context, cfg *Daemon, log *slog.Logger) (e
 	return nil
 }
 
-// listenTCP opens the socket that a key names; unit is that which does so where boxd's own unit may not.
-func listenTCP(ctx context.Context, key, address, unit string) ([]net.Listener, error) {
+// listenTCP opens the socket that a key names; instead says what does so where boxd's own unit may not.
+func listenTCP(ctx context.Context, key, address, instead string) ([]net.Listener, error) {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EPERM):
-		return nil, fmt.Errorf("%s: %w: the unit of boxd may not open it; enable %s instead, and leave %s out", key, err, unit, key)
+		return nil, fmt.Errorf("%s: %w: the unit of boxd may not open it; %s", key, err, instead)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}

@@ -22,7 +22,7 @@ func (w *front) openLangBot(ctx context.Context, cfg *Config, log *slog.Logger) 
 	}
 	var err error
 	if len(w.sockets.LangBot) == 0 {
-		if w.sockets.LangBot, err = listenTCP(ctx, "langbot.listen", c.Listen, "boxd-langbot.socket"); err != nil {
+		if w.sockets.LangBot, err = listenTCP(ctx, "langbot.listen", c.Listen, "enable boxd-langbot.socket instead, and leave langbot.listen out"); err != nil {
 			return err
 		}
 	}

@@ -81,27 +81,8 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 // The page is followed to the letter: its block of commands, and what LangBot's configuration then says.
 func TestThePageForLangBotIsFollowed(t *testing.T) {
 	installed(t, this)
-	page, err := os.ReadFile("/usr/share/doc/boxd/langbot.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(page), "## How to switch\n")
-	_, rest, _ = strings.Cut(rest, "\n\n    ")
-	block, _, _ := strings.Cut(rest, "\n\n")
-	script := strings.ReplaceAll("set -e\n"+block+"\n", "\n    ", "\n")
-	forward, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = try(t, "systemctl", "disable", "--now", langbotSocket)
-		_ = os.WriteFile("/proc/sys/net/ipv4/ip_forward", forward, 0o644)
-		for _, name := range []string{"/etc/boxd/box.toml.d/langbot.toml", "/etc/boxd/langbot.token", "/etc/sysctl.d/60-boxd.conf"} {
-			_ = os.Remove(name)
-		}
-		run(t, "systemctl", "stop", service)
-	})
-	run(t, "bash", "-c", script)
+	undone(t, langbotSocket, "/etc/boxd/box.toml.d/langbot.toml", "/etc/boxd/langbot.token")
+	follow(t, "langbot.md", "How to switch")
 	token, err := os.ReadFile("/etc/boxd/langbot.token")
 	if err != nil || len(token) != 64 {
 		t.Fatalf("%d bytes of token, %v", len(token), err)

@@ -122,7 +122,7 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	var beside sync.WaitGroup // what goes on until all else is taken down
 	defer beside.Wait()
 	defer end()
-	lock, err := lockState(cfg.Daemon.StateDir)
+	lock, err := lockState(cfg.Daemon.StateDir, linux.StartPatience)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 		return err
 	}
 	defer seen.Audit.Close()
-	run, err := lockRun(cfg.Daemon.RuntimeDir)
+	run, err := lockRun(cfg.Daemon.RuntimeDir, linux.StartPatience)
 	if err != nil {
 		return err
 	}
@@ -210,8 +210,8 @@ func watch(ctx, serving context.Context, check func(context.Context) error, log 
 	}
 }
 
-// lockState makes the state directory and keeps every other boxd out of it.
-func lockState(dir string) (*os.File, error) {
+// lockState makes the state directory and keeps every other boxd out of it, after waiting for one that is ending.
+func lockState(dir string, patience time.Duration) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
@@ -226,7 +226,7 @@ func lockState(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the state directory: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := linux.Lock(int(f.Fd()), patience); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("state directory %s is in use by another boxd: %w", dir, err)
 	}
@@ -234,7 +234,7 @@ func lockState(dir string) (*os.File, error) {
 }
 
 // lockRun makes the keeper's part of the runtime directory and keeps every other boxd from that keeper.
-func lockRun(dir string) (*os.File, error) {
+func lockRun(dir string, patience time.Duration) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("runtime directory: %w", err)
 	}
@@ -254,7 +254,7 @@ func lockRun(dir string) (*os.File, error) {
 		f.Close()
 		return nil, fmt.Errorf("runtime directory %s: %w", own, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := linux.Lock(int(f.Fd()), patience); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("runtime directory %s is in use by another boxd: %w", dir, err)
 	}

@@ -85,39 +85,39 @@ func TestASocketIsTakenOverFromTheDeadOnly(t *testing.T) {
 
 func TestTheStateDirectoryIsOnesOwn(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
-	lock, err := lockState(dir)
+	lock, err := lockState(dir, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if _, err := lockState(dir); err == nil || !strings.Contains(err.Error(), dir+" is in use by another boxd") {
+	if _, err := lockState(dir, 0); err == nil || !strings.Contains(err.Error(), dir+" is in use by another boxd") {
 		t.Errorf("taken twice: %v", err)
 	}
 	lock.Close()
-	if lock, err = lockState(dir); err != nil {
+	if lock, err = lockState(dir, 0); err != nil {
 		t.Fatalf("after the first has gone: %v", err)
 	}
 	lock.Close()
 	if err := os.Chmod(dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lockState(dir); err == nil || !strings.Contains(err.Error(), "want mode 0700") {
+	if _, err := lockState(dir, 0); err == nil || !strings.Contains(err.Error(), "want mode 0700") {
 		t.Errorf("open to a group: %v", err)
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lockState(link); err == nil {
+	if _, err := lockState(link, 0); err == nil {
 		t.Error("a link is a state directory")
 	}
 }
 
 func TestTheKeepersDirectoryIsOnesOwn(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "boxd")
-	lock, err := lockRun(dir)
+	lock, err := lockRun(dir, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,14 +126,14 @@ func TestTheKeepersDirectoryIsOnesOwn(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %v", path, info, err, want)
 		}
 	}
-	if _, err := lockRun(dir); err == nil || !strings.Contains(err.Error(), dir+" is in use by another boxd") {
+	if _, err := lockRun(dir, 0); err == nil || !strings.Contains(err.Error(), dir+" is in use by another boxd") {
 		t.Errorf("taken twice: %v", err)
 	}
 	lock.Close()
 	if err := os.Chmod(filepath.Join(dir, "keeper"), 0o770); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lockRun(dir); err == nil || !strings.Contains(err.Error(), "want mode 0700") {
+	if _, err := lockRun(dir, 0); err == nil || !strings.Contains(err.Error(), "want mode 0700") {
 		t.Errorf("open to a group: %v", err)
 	}
 }

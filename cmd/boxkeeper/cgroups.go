@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/linux"
 )
 
 // neededControllers returns the controllers that boxes need; io is used if it is available.
@@ -70,7 +71,7 @@ func openTree(path, state string, keep func(key string) bool) (*cgroupTree, erro
 }
 
 func (t *cgroupTree) prepare(keep func(key string) bool) error {
-	if err := unix.Flock(t.root.FD, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := linux.Lock(t.root.FD, linux.StartPatience); err != nil {
 		return fmt.Errorf("in use by another boxd: %w", err)
 	}
 	have, err := t.root.Read("cgroup.controllers")

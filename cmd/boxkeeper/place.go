@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -43,25 +44,12 @@ func openPlace(run string) (*place, error) {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
 	p := &place{dir, lock}
-	deadline := time.NewTimer(leavePatience)
-	defer deadline.Stop()
-	again := time.NewTicker(2 * time.Millisecond)
-	defer again.Stop()
-	for {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			p.Close()
-			return nil, fmt.Errorf("run directory %s: %w", run, err)
-		}
-		select {
-		case <-deadline.C:
-			p.Close()
+	if err := linux.Lock(int(lock.Fd()), leavePatience); err != nil {
+		p.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("run directory %s: another keeper is at work there", run)
-		case <-again.C:
 		}
+		return nil, fmt.Errorf("run directory %s: %w", run, err)
 	}
 	own := strconv.Itoa(os.Getpid()) + "\n" // written first and then truncated: the first line is always complete
 	if _, err = lock.WriteAt([]byte(own), 0); err == nil {

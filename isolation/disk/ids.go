@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd-dev/boxd/internal/linux"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -59,7 +60,7 @@ func openIDTable(state string) (*idTable, error) {
 	}
 	b := &idTable{dir: dir}
 	if b.lock, err = dir.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600); err == nil {
-		err = unix.Flock(int(b.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = linux.Lock(int(b.lock.Fd()), linux.StartPatience)
 	}
 	if err == nil {
 		err = b.read()

@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -97,6 +100,30 @@ func TestASecondBoxdKeepsOutOfStateAndSocketOfTheFirst(t *testing.T) {
 		}
 		d.Sh(t, "s1", "true")
 	}
+}
+
+// The locks of a boxd that is killed while it starts a program are held by the child until that executes the program.
+func TestABoxdWaitsForTheLocksOfOneThatWasKilled(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.Kill()
+	for _, path := range []string{filepath.Join(d.State, "lock"), filepath.Join(d.Dir, "run", "keeper")} {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second/2, func() { f.Close() })
+		d.Restart()
+		if now, err := d.Session(t.Context(), "s1"); err != nil || now.PID != s.PID {
+			t.Errorf("%s: the box of %d is that of %d, %v", path, s.PID, now.PID, err)
+		}
+		d.Kill()
+	}
+	d.Restart()
 }
 
 func TestBoxdRefusesWhatItCannotServeFrom(t *testing.T) {

@@ -60,6 +60,9 @@ func (v *Supervisor) Work(ctx context.Context, s *session.Session) *isolation.Di
 	return s.Work(v.Workspaces())
 }
 
+// BoundsOwnDisk reports whether the kernel keeps the quota of what a session has on disk of its own.
+func (v *Supervisor) BoundsOwnDisk() bool { return v.found().Quota != "" }
+
 // CanBound says why the kernel cannot keep a quota of a directory of the host, in bytes and files, nil if it can. It goes by
 // the path and by what the keeper has found out; a start finds out about the directory itself.
 func (v *Supervisor) CanBound(path string) error {

@@ -147,6 +147,7 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, phy
 	}
 	defer release()
 	b.soften(t, req)
+	b.homeOnDisk(req)
 	if t.Admitted != nil {
 		if err := b.prepare(ctx, who, t.Admitted); err != nil {
 			return nil, err
@@ -226,7 +227,26 @@ func (b *Boxes) request(physical string, spec *boxSpec, kept *specSnapshot) (*po
 	return req, nil
 }
 
-// caches is where npx, uvx and pip keep what they fetch: in the workspace, on disk and within its quota. The home directory is
+// homeOnDisk puts the home directory on disk if the kernel bounds it there, by the quota of the session: what programs install there
+// is larger than tmp may be, which is memory. A quota that was asked for a directory of the host that cannot have one is refused
+// as before, since that of the home is not the one that was meant.
+func (b *Boxes) homeOnDisk(req *policy.Request) {
+	profiles, _ := b.Sup.Profiles()
+	p := profiles[b.Profile]
+	quota := p.WorkspaceQuota
+	if req.WorkspaceQuota != nil {
+		quota = *req.WorkspaceQuota
+		i := slices.IndexFunc(req.Mounts, func(m policy.Mount) bool { return m.Target == isolation.Workspace })
+		if i >= 0 && (req.Mounts[i].Mode != policy.MountReadWrite || b.Sup.CanBound(req.Mounts[i].Source) != nil) {
+			return
+		}
+	}
+	if quota > 0 && b.Sup.BoundsOwnDisk() && !slices.Contains(p.Locked, "home_on_disk") {
+		req.HomeOnDisk = new(true)
+	}
+}
+
+// caches is where npx, uvx and pip keep what they fetch: in the workspace, on disk and within its quota. The home directory may be
 // memory, and too small for them.
 func caches() map[string]string {
 	const dir = isolation.Workspace + "/.cache"

@@ -53,11 +53,8 @@ func (s *Session) ReserveWatch() (release func(), err error) {
 // HostWork is the directory of the host that is the session's workspace, if that has a quota; else "".
 func (s *Session) HostWork() string {
 	now := s.Current()
-	if now.OwnDisk() || s.enforced[policy.LimitWorkspace] != policy.MechanismProject {
-		return ""
-	}
 	for _, m := range now.Mounts {
-		if m.Target == isolation.Workspace {
+		if m.Target == isolation.Workspace && now.Bounds(&m, s.enforced) {
 			return m.Source
 		}
 	}

@@ -30,7 +30,7 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 	const secret = "0123456789abcdef0123456789abcdef"
 	put(t, map[string]string{
 		"/etc/boxd/langbot.token":              secret + "\n",
-		"/etc/boxd/box.toml.d/50-langbot.toml": "langbot.token_file = \"/etc/boxd/langbot.token\"\n[principals.langbot]\nrole = \"user\"\nuser = \"" + stranger + "\"\n",
+		"/etc/boxd/box.toml.d/50-langbot.toml": "langbot.token_file = \"/etc/boxd/langbot.token\"\nlangbot.profile = \"small\"\n[profiles.small]\ntmp = \"4MiB\"\nworkspace_quota = \"32MiB\"\n[principals.langbot]\nrole = \"user\"\nuser = \"" + stranger + "\"\n",
 	})
 	run(t, "systemctl", "stop", service)
 	run(t, "systemctl", "enable", "--now", langbotSocket)
@@ -59,6 +59,10 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 	if out := bot.exec("echo hello >/tmp/kept; id -un"); out != "box" {
 		t.Errorf("a command says %q", out)
 	}
+	// The home directory is on disk, and bounded there by the quota of the workspace.
+	if out := bot.exec("head -c 8000000 /dev/zero >~/fetched; wc -c <~/fetched; head -c 60000000 /dev/zero >~/more 2>/dev/null || echo full; rm ~/more"); out != "8000000\nfull" {
+		t.Errorf("what is written to the home directory: %q", out)
+	}
 
 	// boxd goes and comes: the socket stays, LangBot connects again and has its session as it was.
 	run(t, "systemctl", "stop", service)
@@ -68,7 +72,7 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 	if bot, err = langbot(t, secret); err != nil { // which starts it
 		t.Fatal(err)
 	}
-	if out := bot.exec("cat /tmp/kept"); out != "hello" {
+	if out := bot.exec("cat /tmp/kept; wc -c <~/fetched"); out != "hello\n8000000" {
 		t.Errorf("after a restart of boxd the session says %q", out)
 	}
 	a.unharmed(t, "LangBot has come")

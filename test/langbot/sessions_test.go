@@ -382,6 +382,38 @@ func TestThereAreOnlyAsManySessionsAsLangBotWants(t *testing.T) {
 	c.gets("box_start_managed_process", `{"session_id":"a","spec":{"command":"sleep","args":["1001"]}}`, nil) // in its own place
 }
 
+// The home directory of a session is on disk where the kernel bounds it there, with LangBot's directory as the workspace or
+// without; elsewhere it is in memory, and ends where tmp does.
+func TestTheHomeOfASessionIsOnDiskWhereThatIsBounded(t *testing.T) {
+	t.Parallel()
+	const profile = "[profiles.%s]\ntmp = \"4MiB\"\nworkspace_quota = \"32MiB\"\n"
+	b := start(t, "profile = \"small\"\n"+fmt.Sprintf(profile, "small"))
+	closed := start(t, "profile = \"closed\"\n"+fmt.Sprintf(profile, "closed")+"locked = [\"home_on_disk\"]")
+	status, err := b.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "in memory\nbounded"
+	if by := status.Enforced["workspace"]; by == "project-quota" || by == "store" {
+		want = "on disk\nbounded"
+	}
+	const fill = `head -c 8000000 /dev/zero >~/a 2>/dev/null && echo on disk || echo in memory; head -c 60000000 /dev/zero >~/b 2>/dev/null || echo bounded`
+	for session, is := range map[string]struct {
+		b          *bot
+		more, want string
+	}{
+		"own":    {b, "", want},
+		"lent":   {b, fmt.Sprintf(`,"host_path":%q`, b.shared), want},
+		"locked": {closed, "", "in memory\nbounded"},
+	} {
+		var r map[string]any
+		is.b.dial(t).gets("box_exec", fmt.Sprintf(`{"session_id":%q,"cmd":%q%s}`, session, fill, is.more), &r)
+		if r["stdout"] != is.want {
+			t.Errorf("%s: %v, want %q", session, r, is.want)
+		}
+	}
+}
+
 // A quota of a directory of the host that no kernel keeps here is refused, unless the operator leaves it to LangBot, which
 // looks before and after each command.
 func TestAQuotaThatCannotBeKeptIsTheOperatorsToWaive(t *testing.T) {

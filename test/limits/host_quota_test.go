@@ -154,6 +154,22 @@ func TestADirectoryOfTheHostHoldsWhatItMay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// A home on disk has as much of its own beside it, and what is told is how full the workspace is.
+	home := ask("home", 8*quantity.MiB, on(other))
+	home.HomeOnDisk = new(true)
+	if s := d.NewSession(t, home); s.Enforcement["workspace"] != "project-quota" || s.Enforcement["mounts"] != "project-quota" {
+		t.Errorf("%+v", s)
+	}
+	d.Sh(t, "home", "head -c 6000000 /dev/zero > f && head -c 5000000 /dev/zero > ~/f")
+	if r := d.Result(t, "home", boxtest.Shell("head -c 6000000 /dev/zero > ~/g")); *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") {
+		t.Errorf("%s", boxtest.Show(r))
+	}
+	if s, err := d.Session(t.Context(), "home"); err != nil || s.Workspace == nil || s.Workspace.Used < 6_000_000 || s.Workspace.Used > 7_000_000 {
+		t.Errorf("%+v, %v", s.Workspace, err)
+	}
+	if err := d.DeleteSession(t.Context(), "home"); err != nil {
+		t.Fatal(err)
+	}
 	before := project(t, dir)
 	d.NewSession(t, ask("d", 12*quantity.MiB, on(dir))) // nobody else has it now
 	if now := project(t, dir); now != before {

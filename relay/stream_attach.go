@@ -301,13 +301,14 @@ func (o *attachedOutput) relay(ctx context.Context, a *process.Attachment) error
 		c, err := a.Next(ctx)
 		switch {
 		case errors.Is(err, io.EOF):
-			return o.gap(ctx, 0, o.lines.unfinished())
+			n, why := o.lines.unfinished()
+			return o.gap(ctx, 0, n, why)
 		case err != nil:
 			return err
 		case c.Gap > 0:
 			err = o.missing(ctx, c.Stream, c.Gap)
 		case c.Stream == 0 && o.lines != nil:
-			err = o.lines.add(ctx, c.Data, o.line, func(n int64) error { return o.gap(ctx, 0, n) })
+			err = o.lines.add(ctx, c.Data, o.line, func(n int64, why string) error { return o.gap(ctx, 0, n, why) })
 		default:
 			for data := range slices.Chunk(c.Data, api.MaxOutput-1) {
 				if err = o.c.send(ctx, api.ChannelStdout+byte(c.Stream), data); err != nil {
@@ -332,12 +333,12 @@ func (o *attachedOutput) missing(ctx context.Context, stream int, n int64) error
 		o.lines.skip(n) // and tells at the next line
 		return nil
 	}
-	return o.gap(ctx, stream, n)
+	return o.gap(ctx, stream, n, "")
 }
 
-func (o *attachedOutput) gap(ctx context.Context, stream int, n int64) error {
+func (o *attachedOutput) gap(ctx context.Context, stream int, n int64, why string) error {
 	if n > 0 {
-		o.c.control(ctx, api.ServerControl{Gap: &api.StreamGap{Stream: streamName(stream), Bytes: n}})
+		o.c.control(ctx, api.ServerControl{Gap: &api.StreamGap{Stream: streamName(stream), Bytes: n, Reason: why}})
 	}
 	return ctx.Err()
 }

@@ -10,18 +10,19 @@ import (
 )
 
 // cutter makes messages of whole lines of a stream that comes in pieces. What is no whole line, because
-// its beginning is not kept any more or it is too long, is counted and left out.
+// its beginning is not kept any more or it is too long, is counted and left out, and told with the reason.
 type cutter struct {
 	reserve  memoryReserver
 	release  func() // of the line, if that is long
 	line     []byte // so far
 	skipping bool   // to the end of a line
 	lost     int64  // bytes left out since the last line
+	why      string // they are: "", or api.GapLongLine
 }
 
 // add takes the next piece. It calls emit with every line that this completes, and missing with the number
-// of bytes that lie before it and are left out.
-func (k *cutter) add(ctx context.Context, data []byte, emit func(context.Context, []byte) error, missing func(n int64) error) error {
+// of bytes that lie before it and are left out, and why.
+func (k *cutter) add(ctx context.Context, data []byte, emit func(context.Context, []byte) error, missing func(n int64, why string) error) error {
 	for len(data) > 0 {
 		piece, whole := data, false
 		if i := bytes.IndexByte(data, '\n'); i >= 0 {
@@ -37,9 +38,9 @@ func (k *cutter) add(ctx context.Context, data []byte, emit func(context.Context
 		case k.skipping:
 			k.lost += int64(len(piece))
 			if whole {
-				lost := k.lost
-				k.skipping, k.lost = false, 0
-				if err := missing(lost); err != nil {
+				lost, why := k.lost, k.why
+				k.skipping, k.lost, k.why = false, 0, ""
+				if err := missing(lost, why); err != nil {
 					return err
 				}
 			}
@@ -59,6 +60,7 @@ func (k *cutter) grow(ctx context.Context, piece []byte) error {
 	size := len(k.line) + len(piece)
 	if size > api.MaxLine+1 { // with the end
 		k.skip(0)
+		k.why = api.GapLongLine
 		return nil
 	}
 	if size > api.MaxFrame && k.release == nil {
@@ -82,12 +84,15 @@ func (k *cutter) skip(n int64) {
 // begun is the length of the line so far.
 func (k *cutter) begun() int64 { return int64(len(k.line)) }
 
-// unfinished is how much is left out at the end: a line without an end is none.
-func (k *cutter) unfinished() int64 {
-	if k == nil {
-		return 0
+// unfinished is how much is left out at the end, and why: a line without an end is none.
+func (k *cutter) unfinished() (n int64, why string) {
+	switch {
+	case k == nil:
+		return 0, ""
+	case k.skipping:
+		return k.lost, k.why
 	}
-	return k.lost + k.begun()
+	return k.begun(), api.GapHalfLine
 }
 
 // drop forgets the line so far.

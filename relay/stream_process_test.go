@@ -32,8 +32,8 @@ func cutFrame(t *testing.T, k *cutter, pieces ...string) []string {
 		err := k.add(t.Context(), []byte(p), func(_ context.Context, line []byte) error {
 			got = append(got, string(line))
 			return nil
-		}, func(n int64) error {
-			got = append(got, fmt.Sprintf("-%d", n))
+		}, func(n int64, why string) error {
+			got = append(got, fmt.Sprintf("-%d", n)+why)
 			return nil
 		})
 		if err != nil {
@@ -51,20 +51,24 @@ func TestMessagesAreWholeLines(t *testing.T) {
 		pieces []string
 		want   []string
 		rest   int64
+		why    string // there is a rest
 	}{
-		{"one", cutter{}, []string{"one\n"}, []string{"one"}, 0},
-		{"empty ones", cutter{}, []string{"\n\n", "\n"}, []string{"", "", ""}, 0},
-		{"in pieces", cutter{}, []string{"o", "n", "e", "\ntw", "o\n"}, []string{"one", "two"}, 0},
-		{"no end", cutter{}, []string{"one\ntw"}, []string{"one"}, 2},
-		{"gap at a boundary", cutter{}, []string{"one\n", "-10", "x\ntwo\n"}, []string{"one", "-12", "two"}, 0},
-		{"gap in a line", cutter{}, []string{"on", "-10", "x\ntwo\n"}, []string{"-14", "two"}, 0},
-		{"two gaps", cutter{}, []string{"on", "-10", "x", "-5", "y\n\n"}, []string{"-20", ""}, 0},
-		{"gap and no end", cutter{}, []string{"on", "-10", "x"}, []string{}, 13},
-		{"begun behind an end", cutter{skipping: true, lost: -1}, []string{"\none\n"}, []string{"-0", "one"}, 0},
-		{"begun in a line", cutter{skipping: true, lost: -1}, []string{"xyz\none\n"}, []string{"-3", "one"}, 0},
+		{"one", cutter{}, []string{"one\n"}, []string{"one"}, 0, ""},
+		{"empty ones", cutter{}, []string{"\n\n", "\n"}, []string{"", "", ""}, 0, ""},
+		{"in pieces", cutter{}, []string{"o", "n", "e", "\ntw", "o\n"}, []string{"one", "two"}, 0, ""},
+		{"no end", cutter{}, []string{"one\ntw"}, []string{"one"}, 2, "unfinished_line"},
+		{"gap at a boundary", cutter{}, []string{"one\n", "-10", "x\ntwo\n"}, []string{"one", "-12", "two"}, 0, ""},
+		{"gap in a line", cutter{}, []string{"on", "-10", "x\ntwo\n"}, []string{"-14", "two"}, 0, ""},
+		{"two gaps", cutter{}, []string{"on", "-10", "x", "-5", "y\n\n"}, []string{"-20", ""}, 0, ""},
+		{"gap and no end", cutter{}, []string{"on", "-10", "x"}, []string{}, 13, ""},
+		{"begun behind an end", cutter{skipping: true, lost: -1}, []string{"\none\n"}, []string{"-0", "one"}, 0, ""},
+		{"begun in a line", cutter{skipping: true, lost: -1}, []string{"xyz\none\n"}, []string{"-3", "one"}, 0, ""},
 	} {
-		if got := cutFrame(t, &tc.k, tc.pieces...); !slices.Equal(got, tc.want) || tc.k.unfinished() != tc.rest {
-			t.Errorf("%s: %q and %d, want %q and %d", tc.name, got, tc.k.unfinished(), tc.want, tc.rest)
+		if got := cutFrame(t, &tc.k, tc.pieces...); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+		if rest, why := tc.k.unfinished(); rest != tc.rest || rest > 0 && why != tc.why {
+			t.Errorf("%s: %d are left out at the end, %q; want %d, %q", tc.name, rest, why, tc.rest, tc.why)
 		}
 	}
 }
@@ -88,7 +92,7 @@ func TestLongLinesAreBounded(t *testing.T) {
 		}
 		want := strings.Repeat("x", n)
 		if n > api.MaxLine {
-			want = fmt.Sprintf("-%d", n+1)
+			want = fmt.Sprintf("-%dlong_line", n+1)
 		}
 		if got := cutFrame(t, &k, pieces...); len(got) != 1 || got[0] != want {
 			t.Errorf("a line of %d bytes: %d messages, %.20q", n, len(got), got)
@@ -121,14 +125,15 @@ func FuzzLines(f *testing.F) {
 			err := k.add(t.Context(), rest[:n], func(_ context.Context, line []byte) error {
 				got.WriteString(string(line) + "\n")
 				return nil
-			}, func(int64) error { t.Error("something is missing"); return nil })
+			}, func(int64, string) error { t.Error("something is missing"); return nil })
 			if err != nil {
 				t.Fatal(err)
 			}
 			rest = rest[n:]
 		}
-		if want := text[:strings.LastIndexByte(text, '\n')+1]; got.String() != want || k.unfinished() != int64(len(text)-len(want)) {
-			t.Errorf("%q of %q, and %d left", got.String(), text, k.unfinished())
+		rest, _ := k.unfinished()
+		if want := text[:strings.LastIndexByte(text, '\n')+1]; got.String() != want || rest != int64(len(text)-len(want)) {
+			t.Errorf("%q of %q, and %d left", got.String(), text, rest)
 		}
 	})
 }

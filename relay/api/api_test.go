@@ -103,7 +103,7 @@ func TestTheWireIsWhatItWas(t *testing.T) {
 		"attached.json": &api.ServerControl{Attached: &api.StreamAttached{
 			Process: api.Process{ID: "p", Argv: []string{}, Env: []string{}}, Stdout: 5, Stderr: 6, Stdin: 7, Writer: true,
 		}},
-		"gap.json":         &api.ServerControl{Gap: &api.StreamGap{Stream: "stderr", Bytes: 65536}},
+		"gap.json":         &api.ServerControl{Gap: &api.StreamGap{Stream: "stdout", Bytes: 65536, Reason: api.GapLongLine}},
 		"writer_lost.json": &api.ServerControl{WriterLost: true},
 		"log_line.json":    &api.LogLine{Stream: "stdout", Offset: 4096, Time: process().StartedAt, Data: "gP8=", Base64: true},
 	} {

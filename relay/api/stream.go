@@ -46,7 +46,7 @@ const (
 // another request. A stream that is cut off before that can be gone on with as any other.
 //
 // In lines, only whole lines of at most MaxLine bytes are messages of stdout; what is none, as its beginning
-// or its end is missing or it is longer, is a gap. Bytes are counted with the ends of lines.
+// or its end is missing or it is longer, is a gap that says which. Bytes are counted with the ends of lines.
 
 // Bounds of a stream, in bytes.
 const (
@@ -133,4 +133,12 @@ type StreamAttached struct {
 type StreamGap struct {
 	Stream string `json:"stream"` // "stdout" or "stderr"
 	Bytes  int64  `json:"bytes"`
+	// Reason is why, "" being that the bytes are not kept any more.
+	Reason string `json:"reason,omitempty"`
 }
+
+// Reasons of gaps in streams of lines.
+const (
+	GapLongLine = "long_line"       // a line of more than MaxLine bytes, with its end
+	GapHalfLine = "unfinished_line" // the program has ended within a line
+)

@@ -342,7 +342,7 @@ func (s *stream) handle(data []byte) (*api.ExecResult, error) {
 		return nil, s.attached(msg.Attached)
 	case msg.Gap != nil:
 		s.progress = true
-		s.gap(streamNumber(msg.Gap.Stream), msg.Gap.Bytes)
+		s.gap(streamNumber(msg.Gap.Stream), msg.Gap.Bytes, msg.Gap.Reason)
 	case msg.WriterLost:
 		s.loseWriter()
 	case msg.StdinTaken > 0:
@@ -362,10 +362,10 @@ func streamNumber(name string) int {
 	return 0
 }
 
-func (s *stream) gap(stream int, bytes int64) {
+func (s *stream) gap(stream int, bytes int64, reason string) {
 	s.at[stream] += bytes
 	if s.options.Gap != nil {
-		s.options.Gap(api.StreamGap{Stream: [2]string{"stdout", "stderr"}[stream], Bytes: bytes})
+		s.options.Gap(api.StreamGap{Stream: [2]string{"stdout", "stderr"}[stream], Bytes: bytes, Reason: reason})
 	}
 }
 
@@ -393,7 +393,7 @@ func (s *stream) attached(a *api.StreamAttached) error {
 	for i := range from {
 		s.skip[i] = max(0, s.at[i]-from[i])
 		if missing := from[i] - s.at[i]; missing > 0 {
-			s.gap(i, missing)
+			s.gap(i, missing, "")
 		}
 	}
 	if !s.attach.Write {

@@ -108,7 +108,8 @@ type AttachOptions struct {
 	Lines bool
 	// Attached is called once, when the stream has begun.
 	Attached func(*api.StreamAttached)
-	// Gap is called between Writes where output is missing, as it is not kept any more.
+	// Gap is called between Writes where output is missing, as it is not kept any more, or, in lines, is no line of at most
+	// api.MaxLine bytes.
 	Gap func(api.StreamGap)
 	// WriterLost is called when another has become the one that sends standard input.
 	WriterLost func()

@@ -24,6 +24,7 @@ from .errors import (
     BoxdError,
     ConnectError,
     ConnectionLost,
+    OutputMissing,
     Problem,
     ProcessGone,
     ProtocolError,
@@ -40,6 +41,7 @@ __all__ = [
     "AsyncDrives", "AsyncImages", "AsyncSkills", "AsyncWorkspaces",
     "Client", "Download", "Events", "Files", "Logs", "Port", "Process", "Session", "Stream", "Watch",
     "Drives", "Images", "Skills", "Workspaces",
-    "BoxdError", "ConnectError", "ConnectionLost", "Problem", "ProcessGone", "ProtocolError", "RequestTimeout", "StreamEnded", "TLSError", "WriterLost",
+    "BoxdError", "ConnectError", "ConnectionLost", "OutputMissing", "Problem", "ProcessGone", "ProtocolError", "RequestTimeout", "StreamEnded", "TLSError",
+    "WriterLost",
     "Conflict", "Denied", "Exhausted", "Internal", "Invalid", "NotFound", "Unauthenticated", "Unavailable", "Unsupported",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from ._http import MAX_ANSWER, MAX_HEAD, Head, Pace, Query, chunk_size, parse_js
 from ._output import MAX_INPUT, WINDOW, Gap, Input, Lines, Output, Stdio
 from ._tls import TLS
 from ._version import VERSION
-from .errors import ConnectError, ConnectionLost, ProcessGone, ProtocolError, RequestTimeout, StreamEnded, WriterLost
+from .errors import ConnectError, ConnectionLost, OutputMissing, ProcessGone, ProtocolError, RequestTimeout, StreamEnded, WriterLost
 from .problems import Conflict, Exhausted, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -990,14 +990,19 @@ class AsyncStream:
         return self.result
 
     async def communicate(self, input: bytes = b"") -> Tuple[bytes, bytes]:
-        """Sends all input and its end, and returns the rest of both streams."""
+        """Sends all input and its end, and returns the rest of both streams. What is missing of them is an OutputMissing at the end."""
         out, err = bytearray(), bytearray()
+        gap: Optional[Gap] = None
         if self._writes:
             await self.write(input)
             await self.close_stdin()
         async for item in self:
             if isinstance(item, Output):
                 (err if item.stream == "stderr" else out).extend(item.data)
+            else:
+                gap = gap or item
+        if gap is not None:
+            raise OutputMissing(gap, bytes(out), bytes(err))
         return bytes(out), bytes(err)
 
     async def write(self, data: bytes) -> None:
@@ -1220,7 +1225,7 @@ class AsyncStream:
             self._take_attached(decode(answers.StreamAttached, control["attached"]))
         elif "gap" in control:
             gap = decode(answers.StreamGap, control["gap"])
-            self._gap(int(gap.stream == "stderr"), gap.bytes)
+            self._gap(int(gap.stream == "stderr"), gap.bytes, gap.reason)
         elif "writer_lost" in control:
             self._writes = self._input.ready = False
         elif "stdin_taken" in control:
@@ -1238,8 +1243,8 @@ class AsyncStream:
             self._items.append(Output("stderr" if stream else "stdout", data, self._at[stream]))
             self._at[stream] += len(data)
 
-    def _gap(self, stream: int, size: int) -> None:
-        self._items.append(Gap("stderr" if stream else "stdout", size, self._at[stream]))
+    def _gap(self, stream: int, size: int, reason: Optional[str] = None) -> None:
+        self._items.append(Gap("stderr" if stream else "stdout", size, self._at[stream], reason))
         self._at[stream] += size
 
     def _take_attached(self, attached: answers.StreamAttached) -> None:

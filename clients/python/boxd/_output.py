@@ -45,7 +45,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Gap:
-    """Output that is not kept any more."""
+    """Output that is missing."""
 
     #: stdout or stderr
     stream: str
@@ -55,6 +55,10 @@ class Gap:
 
     #: offset of the first of them in the stream
     offset: int
+
+    #: why, in a stream of lines: long_line is one of more than 16 MiB, unfinished_line one that the program has not finished;
+    #: None: the bytes are not kept any more
+    reason: Optional[str] = None
 
 
 class Stdio:

@@ -1079,6 +1079,10 @@ class StreamGap:
     #: number of missing bytes
     bytes: int
 
+    #: only with attach.lines: a line over 16 MiB, or one that the program did not finish; without it the
+    #: bytes are no longer kept; one of long_line, unfinished_line
+    reason: Optional[str] = None
+
 
 @dataclass(frozen=True)
 class Profile:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import List, Optional
 
 from . import answers
+from ._output import Gap
 
 
 class BoxdError(Exception):
@@ -112,3 +113,20 @@ class ProcessGone(StreamEnded):
 
 class WriterLost(BoxdError):
     """Another client writes to the process now."""
+
+
+class OutputMissing(BoxdError):
+    """A program has ended, and communicate has not all of its output."""
+
+    #: the first that is missing
+    gap: Gap
+
+    #: what has come
+    stdout: bytes
+    stderr: bytes
+
+    def __init__(self, gap: Gap, stdout: bytes, stderr: bytes) -> None:
+        super().__init__(f"{gap.bytes} bytes of {gap.stream} are missing from byte {gap.offset} on: {gap.reason or 'they are not kept any more'}")
+        self.gap = gap
+        self.stdout = stdout
+        self.stderr = stderr

@@ -13,7 +13,7 @@ import zipfile
 from typing import Callable, Dict, List
 from unittest.mock import patch
 
-from boxd import AsyncClient, Client, Conflict, Gap, Invalid, NotFound, Output, ProtocolError, StreamEnded, Unavailable, Unsupported
+from boxd import AsyncClient, Client, Conflict, Gap, Invalid, NotFound, Output, OutputMissing, ProtocolError, StreamEnded, Unavailable, Unsupported
 
 from .faults import Server, says, through
 from .test_boxd import SOCKET, Box, connections, joined
@@ -275,7 +275,7 @@ class LinesTest(Box):
         process = self.session.start_process("p", command="echo whole; printf half")
         process.wait()
         with process.attach(replay=True, lines=True) as stream:
-            self.assertEqual(list(stream), [Output("stdout", b"whole\n", 0), Gap("stdout", 4, 6)])
+            self.assertEqual(list(stream), [Output("stdout", b"whole\n", 0), Gap("stdout", 4, 6, "unfinished_line")])
 
     def test_lines_that_are_cut_come_once_each(self) -> None:
         want = [b"%d %s\n" % (n, b"y" * (n * 7 % 3000)) for n in range(600)]
@@ -294,6 +294,20 @@ class LinesTest(Box):
         with process.attach(write=True, lines=True) as stream:
             with self.assertRaises(ValueError):
                 stream.write(b"x" * ((16 << 20) + 1))
+
+
+    def test_a_line_that_is_too_long_to_come(self) -> None:
+        process = self.session.start_process("p", command="read x; echo one; head -c 17000000 /dev/zero | tr '\\0' x; echo; echo two", stdin=True)
+        with process.attach(write=True, lines=True) as stream:
+            stream.write(b"go\n")
+            want = [Output("stdout", b"one\n", 0), Gap("stdout", 17_000_001, 4, "long_line"), Output("stdout", b"two\n", 17_000_005)]
+            self.assertEqual(list(stream), want)
+        process = self.session.start_process("half", command="read x; echo one; echo problem >&2; printf half", stdin=True)
+        with process.attach(write=True, lines=True) as stream, self.assertRaises(OutputMissing) as caught:
+            stream.communicate(b"go\n")
+        missing = caught.exception
+        self.assertEqual((missing.gap, missing.stdout, missing.stderr), (Gap("stdout", 4, 4, "unfinished_line"), b"one\n", b"problem\n"))
+        self.assertEqual(str(missing), "4 bytes of stdout are missing from byte 4 on: unfinished_line")
 
 
 class TerminalTest(Box):

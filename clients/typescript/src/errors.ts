@@ -2,6 +2,7 @@
 
 // What can go wrong. Every error of this package is a BoxdError.
 
+import type { Gap } from "./output.js";
 import type { Denial, MountUser, Problem } from "./types.js";
 
 /** Any error of this package. */
@@ -103,3 +104,16 @@ export class ProcessGone extends StreamEnded {}
 
 /** Another client writes to the process now. */
 export class WriterLost extends BoxdError {}
+
+/** A program has ended, and communicate has not all of its output. */
+export class OutputMissing extends BoxdError {
+  constructor(
+    /** the first that is missing */
+    readonly gap: Gap,
+    /** what has come */
+    readonly stdout: Buffer,
+    readonly stderr: Buffer,
+  ) {
+    super(`${gap.bytes} bytes of ${gap.stream} are missing from byte ${gap.offset} on: ${gap.reason ?? "they are not kept any more"}`);
+  }
+}

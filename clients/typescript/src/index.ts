@@ -4,7 +4,7 @@
 
 export { Client, Events, Files, Logs, Process, Session, Watch } from "./client.js";
 export type { AttachOptions, AuditFilter, EventOptions, LogOptions, Program, RunStreamOptions, SessionFilter, StreamOptions } from "./client.js";
-export { BoxdError, ConnectError, ConnectionLost, ProblemError, ProcessGone, ProtocolError, RequestTimeout, StreamEnded, TLSError, WriterLost } from "./errors.js";
+export { BoxdError, ConnectError, ConnectionLost, OutputMissing, ProblemError, ProcessGone, ProtocolError, RequestTimeout, StreamEnded, TLSError, WriterLost } from "./errors.js";
 export { Answer } from "./http.js";
 export type { CallOptions, ClientOptions, Content, Query } from "./http.js";
 export type { Gap, Output, StreamName } from "./output.js";

@@ -29,7 +29,7 @@ export interface Output {
   time?: string;
 }
 
-/** Output that is not kept any more. */
+/** Output that is missing. */
 export interface Gap {
   kind: "gap";
   stream: StreamName;
@@ -37,6 +37,11 @@ export interface Gap {
   bytes: number;
   /** offset of the first of them in the stream */
   offset: number;
+  /**
+   * why, in a stream of lines: long_line is one of more than 16 MiB, unfinished_line one that the program has not finished; without
+   * it the bytes are not kept any more
+   */
+  reason?: string;
 }
 
 /** A piece of output. */

@@ -4,7 +4,7 @@
 
 import { once } from "node:events";
 import type { Socket } from "node:net";
-import { ConnectError, ConnectionLost, ProblemError, ProcessGone, ProtocolError, RequestTimeout, StreamEnded, WriterLost } from "./errors.js";
+import { ConnectError, ConnectionLost, OutputMissing, ProblemError, ProcessGone, ProtocolError, RequestTimeout, StreamEnded, WriterLost } from "./errors.js";
 import { acceptOf, BINARY, CLOSE, closeReason, encode, Frames, newKey, PING, PONG, type Message } from "./frames.js";
 import { Pace, parse, problemOf, sleep, type Transport } from "./http.js";
 import { Input, LineCutter, MAX_INPUT, output, WINDOW, type Gap, type Output, type StreamName } from "./output.js";
@@ -144,18 +144,25 @@ export class Stream implements AsyncIterable<Output | Gap> {
     return this.result!;
   }
 
-  /** Sends all input and its end, and returns the rest of both streams. */
+  /** Sends all input and its end, and returns the rest of both streams. What is missing of them is an OutputMissing at the end. */
   async communicate(input: Uint8Array | string = ""): Promise<{ stdout: Buffer; stderr: Buffer; result: ExecResult }> {
     const parts: [Uint8Array[], Uint8Array[]] = [[], []];
+    let gap: Gap | undefined;
     const sending = this.#writes ? this.write(input).then(() => this.closeStdin()) : Promise.resolve();
     sending.catch(() => {}); // told below
     for await (const item of this) {
       if (item.kind === "output") {
         parts[item.stream === "stderr" ? 1 : 0].push(item.data);
+      } else {
+        gap ??= item;
       }
     }
     await sending;
-    return { stdout: Buffer.concat(parts[0]), stderr: Buffer.concat(parts[1]), result: this.result! };
+    const [stdout, stderr] = parts.map((pieces) => Buffer.concat(pieces)) as [Buffer, Buffer];
+    if (gap) {
+      throw new OutputMissing(gap, stdout, stderr);
+    }
+    return { stdout, stderr, result: this.result! };
   }
 
   /**
@@ -441,7 +448,7 @@ export class Stream implements AsyncIterable<Output | Gap> {
     } else if (said.attached) {
       this.#takeAttached(said.attached);
     } else if (said.gap) {
-      this.#gap(said.gap.stream === "stderr" ? 1 : 0, said.gap.bytes);
+      this.#gap(said.gap.stream === "stderr" ? 1 : 0, said.gap.bytes, said.gap.reason);
     } else if (said.writer_lost) {
       this.#writes = this.#input.ready = false;
     } else if (said.stdin_taken) {
@@ -465,8 +472,8 @@ export class Stream implements AsyncIterable<Output | Gap> {
     }
   }
 
-  #gap(stream: 0 | 1, bytes: number): void {
-    this.#items.push({ kind: "gap", stream: NAMES[stream], bytes, offset: this.#at[stream] });
+  #gap(stream: 0 | 1, bytes: number, reason?: string): void {
+    this.#items.push({ kind: "gap", stream: NAMES[stream], bytes, offset: this.#at[stream], ...(reason === undefined ? {} : { reason }) });
     this.#at[stream] += bytes;
   }
 

@@ -1052,6 +1052,11 @@ export interface StreamGap {
   stream: "stdout" | "stderr" | (string & {});
   /** number of missing bytes */
   bytes: number;
+  /**
+   * only with attach.lines: a line over 16 MiB, or one that the program did not finish; without it the bytes
+   * are no longer kept; one of long_line, unfinished_line
+   */
+  reason?: "long_line" | "unfinished_line" | (string & {});
 }
 
 /** Limits and defaults of a session. */

@@ -5,7 +5,7 @@
 import assert from "node:assert/strict";
 import { request } from "node:http";
 import { beforeEach, afterEach, describe, test } from "node:test";
-import { Client, ConflictError, InvalidError, NotFoundError, StreamEnded, UnavailableError, UnsupportedError } from "../dist/index.js";
+import { Client, ConflictError, InvalidError, NotFoundError, OutputMissing, StreamEnded, UnavailableError, UnsupportedError } from "../dist/index.js";
 import { Pace } from "../dist/http.js";
 import { Server, through } from "./faults.js";
 
@@ -289,6 +289,28 @@ describe("lines", () => {
     const stream = await process.attach({ write: true, lines: true });
     await assert.rejects(stream.write("x".repeat((16 << 20) + 1)), RangeError);
     await stream.close();
+  });
+
+  test("a line that is too long to come", async () => {
+    const process = await session.startProcess("p", { command: "read x; echo one; head -c 17000000 /dev/zero | tr '\\0' x; echo; echo two", stdin: true });
+    const stream = await process.attach({ write: true, lines: true });
+    await stream.write("go\n");
+    const pieces = [];
+    for await (const piece of stream) {
+      pieces.push(piece.kind === "gap" ? piece : piece.text);
+    }
+    assert.deepEqual(pieces, ["one\n", { kind: "gap", stream: "stdout", bytes: 17_000_001, offset: 4, reason: "long_line" }, "two\n"]);
+    assert.equal(stream.stdout, 17_000_009);
+    await stream.close();
+    const half = await session.startProcess("half", { command: "read x; echo one; echo problem >&2; printf half", stdin: true });
+    const rest = await half.attach({ write: true, lines: true });
+    await assert.rejects(rest.communicate("go\n"), (error) => {
+      assert.ok(error instanceof OutputMissing);
+      assert.deepEqual(error.gap, { kind: "gap", stream: "stdout", bytes: 4, offset: 4, reason: "unfinished_line" });
+      assert.deepEqual([`${error.stdout}`, `${error.stderr}`], ["one\n", "problem\n"]);
+      return true;
+    });
+    await rest.close();
   });
 });
 

@@ -289,6 +289,10 @@ func (c *MountChanger) failure(m *policy.Mount, err error) error {
 			WithHint("stop the program that moves it, or use another target")
 	case errors.Is(err, unix.EEXIST):
 		return fault.Field("target", m.Target, "a path on which nothing is mounted").Of(fault.Conflict)
+	case errors.Is(err, unix.ENOTEMPTY):
+		top, _, _ := strings.Cut(m.Target[1:], "/")
+		return fault.Field("target", m.Target, "an existing directory, as the image has other files in /"+top+", which a new one would hide").
+			WithHint("use another target, such as /mnt/NAME, or give the mount to the box when it is created")
 	case ok && isPlaceStep(step):
 		return fault.Field("target", m.Target, "a directory, or a path where the box user can create one, without symbolic links ("+step.Errno.Error()+")")
 	}

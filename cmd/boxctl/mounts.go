@@ -28,8 +28,8 @@ directories it lists the mounts of the box.
 
 TARGET is below /workspace, /home/box or /tmp, or at or below /mnt, /data, /srv, /opt, /media, /app,
 /work, /src or /code; -v of run and create takes almost any path. Missing directories are created,
-and removed with the mount. --replace replaces the mount on the target in one step; files that are
-open in the old one stay open.`,
+and removed with the mount; what an existing one has is hidden until then. --replace replaces the
+mount on the target in one step; files that are open in the old one stay open.`,
 		Args: usage(cobra.MinimumNArgs(1)),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 1 {

@@ -76,6 +76,22 @@ func OpenBeneath(dir int, path string, flags uint64) (int, error) {
 	})
 }
 
+// IsEmpty reports whether the directory of a relative path is empty, without following any symbolic link.
+func IsEmpty(dir int, path string) (bool, error) {
+	fd, err := OpenBeneath(dir, path, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 4096) // a name is at most 255 bytes, so the first read returns one if there is any
+	n, err := unix.ReadDirent(fd, buf)
+	if err != nil {
+		return false, err
+	}
+	_, _, names := unix.ParseDirent(buf[:n], 1, nil)
+	return len(names) == 0, nil
+}
+
 // Openat2 is openat2(2), repeated where the kernel asks for it: after a signal, and when something
 // was renamed during the look-up so that ".." could not be checked (EAGAIN).
 func Openat2(dir int, path string, how *unix.OpenHow) (int, error) {

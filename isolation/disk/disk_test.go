@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
 )
 
 func TestStructuresAreTheKernels(t *testing.T) {
@@ -178,14 +180,14 @@ func TestEmptyDirectory(t *testing.T) {
 	}
 	defer f.Close()
 	for range 2 { // the second time shows that the offset has not moved
-		if empty, err := emptyDirectory(int(f.Fd())); !empty || err != nil {
+		if empty, err := linux.IsEmpty(int(f.Fd()), "."); !empty || err != nil {
 			t.Errorf("empty: %v, %v", empty, err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, ".hidden"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if empty, err := emptyDirectory(int(f.Fd())); empty || err != nil {
+	if empty, err := linux.IsEmpty(int(f.Fd()), "."); empty || err != nil {
 		t.Errorf("not empty: %v, %v", empty, err)
 	}
 }

@@ -130,19 +130,3 @@ func setProject(fd int, id uint32, inherit bool) error {
 	}
 	return ioctl(fd, fsSetXattr, unsafe.Pointer(&x))
 }
-
-// emptyDirectory reports whether a directory is empty, without moving the offset of fd.
-func emptyDirectory(fd int) (bool, error) {
-	again, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false, err
-	}
-	defer unix.Close(again)
-	buf := make([]byte, 4096) // a name is at most 255 bytes, so the first read returns one if there is any
-	n, err := unix.ReadDirent(again, buf)
-	if err != nil {
-		return false, err
-	}
-	_, _, names := unix.ParseDirent(buf[:n], 1, nil)
-	return len(names) == 0, nil
-}

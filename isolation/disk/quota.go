@@ -15,6 +15,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
 )
 
 // These project ids are ours unless somebody else has used one first: far from those that
@@ -139,7 +141,7 @@ func (q *Quotas) fit(dir int) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return fmt.Errorf("project of a file: %w", unix.ENOTDIR)
 	}
-	empty, err := emptyDirectory(dir)
+	empty, err := linux.IsEmpty(dir, ".")
 	if err != nil {
 		return fmt.Errorf("project of a directory: %w", err)
 	}

@@ -3,6 +3,7 @@
 package mounts
 
 import (
+	"cmp"
 	"errors"
 	"path"
 	"strconv"
@@ -138,7 +139,7 @@ const (
 
 // cover makes a bare, read-only top-level directory of the image writable by mounting a tmpfs on
 // it, as PID 1 does for the mounts that a box starts with. Where something is mounted already,
-// nothing changes.
+// nothing changes. ENOTEMPTY: the image has something there, which programs would lose.
 func (p *nsThread) cover(target string) error {
 	top, _, deeper := strings.Cut(target[1:], "/")
 	topID, err := mountID(p.root, top)
@@ -153,6 +154,9 @@ func (p *nsThread) cover(target string) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(p.root, &fs); err != nil || p.uid != 0 && fs.Flags&unix.ST_RDONLY == 0 {
 		return err
+	}
+	if empty, err := linux.IsEmpty(p.root, top); err != nil || !empty && p.uid != 0 {
+		return cmp.Or(err, error(unix.ENOTEMPTY))
 	}
 	id := strconv.FormatUint(uint64(p.uid), 10)
 	m, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755", "uid", id, "gid", id,

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -189,5 +191,73 @@ func TestAStoppedSessionKeepsItsImage(t *testing.T) {
 	}
 	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
 	d.Warm()
+	d.NothingLeft(before)
+}
+
+// A mount in a living box hides nothing of an image but what is at its target, as mount(8) does: what a directory at the top has
+// beside that stays, so that a missing one there, which would cover it, is refused. Without anything beside it is made.
+func TestALiveMountHidesNothingBesideIt(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.MountSources)
+	d.Warm()
+	before := d.Look()
+	lent := filepath.Join(d.Dir, "lent", "one")
+	if err := errors.Join(os.MkdirAll(lent, 0o755), os.WriteFile(lent+"/given", []byte("given\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	imports(t, d, simple(t, "tools:1", layer(t, entry{name: "opt/tool/run", content: "run\n"}, entry{name: "opt/empty/", kind: tar.TypeDir})).layout(t), "")
+	mount := func(target string) error {
+		_, _, err := d.AddMount(t.Context(), "a", &api.MountRequest{Source: lent, Target: target, Mode: "ro"})
+		return err
+	}
+	unmount := func(target string) {
+		t.Helper()
+		if err := d.RemoveMount(t.Context(), "a", target, false); err != nil {
+			t.Error(err)
+		}
+	}
+	says := func(want string, args ...string) {
+		t.Helper()
+		if got := does(t, d, "a", args...); got != want {
+			t.Errorf("%q: %q, want %q", args, got, want)
+		}
+	}
+	d.NewSession(t, api.SessionRequest{ID: "a", Image: new("tools:1")})
+	boxtest.Refused(t, mount("/opt/new"), http.StatusBadRequest, "target")
+	says("empty tool \nrun\n", "ls=/opt", "cat=/opt/tool/run")
+	for target, want := range map[string]string{"/opt/empty": "empty tool \nrun\ngiven\n", "/media/new": "empty tool \nrun\ngiven\n"} {
+		if err := mount(target); err != nil {
+			t.Errorf("%s: %v", target, err)
+			continue
+		}
+		says(want, "ls=/opt", "cat=/opt/tool/run", "cat="+target+"/given")
+		unmount(target)
+	}
+	if err := mount("/opt"); err != nil { // itself, over all that is there
+		t.Fatal(err)
+	}
+	says("given \n", "ls=/opt")
+	unmount("/opt")
+	says("empty tool \nrun\n", "ls=/opt", "cat=/opt/tool/run")
+	// Where the root can be written to, a directory is made beside what is there, and goes with the mount; and so it is when a box is made.
+	if err := d.DeleteSession(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	d.NewSession(t, api.SessionRequest{ID: "a", Image: new("tools:1"), ReadOnlyRoot: new(false)})
+	if err := mount("/opt/new"); err != nil {
+		t.Fatal(err)
+	}
+	says("empty new tool \nrun\ngiven\n", "ls=/opt", "cat=/opt/tool/run", "cat=/opt/new/given")
+	unmount("/opt/new")
+	says("empty tool \n", "ls=/opt")
+	if err := d.DeleteSession(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	d.NewSession(t, api.SessionRequest{ID: "a", Image: new("tools:1"), Mounts: []api.Mount{{Source: lent, Target: "/opt/new", Mode: "ro"}}})
+	says("empty new tool \nrun\ngiven\n", "ls=/opt", "cat=/opt/tool/run", "cat=/opt/new/given")
+	if err := errors.Join(d.DeleteSession(t.Context(), "a"), d.DeleteImage(t.Context(), "tools:1")); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "no tree is left", func() bool { return trees(t, d) == 0 })
 	d.NothingLeft(before)
 }

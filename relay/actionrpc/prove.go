@@ -92,7 +92,8 @@ func tried(work string, start func(work string) (*session.Session, error)) (*ses
 	return s, p
 }
 
-// specimen is a box to be looked at. It has no quota, which the directory of all Workspaces would get.
+// specimen is a box to be looked at. It has no quota, which the directory of all Workspaces would get; so its home is in memory, where
+// that of a session is on disk if it is bounded there.
 func (b *Boxes) specimen(ctx context.Context, spec *boxSpec, work string) (*session.Session, error) {
 	who, err := b.Owner()
 	if err != nil {

@@ -97,7 +97,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 		c.in.pump(func(taken uint64) { c.control(ctx, api.ServerControl{StdinTaken: uint64(sent) + taken}) })
 	})
 	if a.Writer() {
-		c.tasks.Go(func() { c.watchWriter(ctx, a) })
+		c.tasks.Go(func() { c.watchWriter(ctx, hangUp, a) })
 	}
 	waiting := ctx
 	if p.Spec().Unlisted {
@@ -176,7 +176,7 @@ func (c *conn) forget(ctx context.Context, s *session.Session, p *process.Proces
 
 // attachOptions is what a client asks of a process.
 func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOptions, error) {
-	o := process.AttachOptions{Write: asked.Write, TakeOver: asked.TakeOver, Lossless: asked.Write}
+	o := process.AttachOptions{Write: asked.Write, TakeOver: asked.TakeOver, WriterID: asked.WriterID, Lossless: asked.Write}
 	if asked.Lossless != nil {
 		o.Lossless = *asked.Lossless
 	}
@@ -186,6 +186,8 @@ func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOp
 		return o, fault.Field("attach.replay", "true", "false with attach.stdout or attach.stderr")
 	case asked.Stdin != nil && *asked.Stdin < 0:
 		return o, fault.Field("attach.stdin", *asked.Stdin, "0 or more")
+	case len(asked.WriterID) > api.MaxWriterID:
+		return o, fault.Field("attach.writer_id", asked.WriterID, fmt.Sprintf("at most %d bytes", api.MaxWriterID))
 	case asked.Write && !info.Stdin && info.Terminal == nil:
 		return o, fault.Field("attach.write", "true", "false, as the process was started without stdin")
 	case resumes:
@@ -224,9 +226,13 @@ func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) wr
 
 // watchWriter tells a client that another one has taken its place. What it sends after that, knowing or
 // not, is nobody's.
-func (c *conn) watchWriter(ctx context.Context, a *process.Attachment) {
+func (c *conn) watchWriter(ctx context.Context, hangUp func(), a *process.Attachment) {
 	select {
 	case <-a.Lost():
+		if a.Again() { // nobody is at the other end, and the program must not wait for that
+			hangUp()
+			return
+		}
 		c.tellReplaced(ctx)
 	case <-ctx.Done():
 	}

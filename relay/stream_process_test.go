@@ -159,6 +159,8 @@ func TestAttachSaysWhereAndHow(t *testing.T) {
 		{"a writer", api.StreamAttach{Write: true}, process.AttachOptions{Write: true, Lossless: true}, ""},
 		{"a writer that drops", api.StreamAttach{Write: true, Lossless: new(false)}, process.AttachOptions{Write: true}, ""},
 		{"what only a writer needs", api.StreamAttach{TakeOver: true, Stdin: new(int64(5))}, process.AttachOptions{TakeOver: true}, ""},
+		{"a writer that comes again", api.StreamAttach{Write: true, WriterID: "w"}, process.AttachOptions{Write: true, WriterID: "w", Lossless: true}, ""},
+		{"a long id", api.StreamAttach{Write: true, WriterID: strings.Repeat("w", 65)}, process.AttachOptions{}, "attach.writer_id"},
 		{"too far", api.StreamAttach{Stdout: new(int64(101))}, process.AttachOptions{}, "attach.stdout"},
 		{"too far in the other", api.StreamAttach{Stderr: new(int64(11))}, process.AttachOptions{}, "attach.stderr"},
 		{"negative", api.StreamAttach{Stderr: new(int64(-1))}, process.AttachOptions{}, "attach.stderr"},

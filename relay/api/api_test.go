@@ -98,7 +98,7 @@ func TestTheWireIsWhatItWas(t *testing.T) {
 		"signal.json":  &api.ClientControl{Signal: "SIGINT"},
 		"process.json": new(process()), "process_request.json": processRequest(),
 		"resize.json": &api.ClientControl{Resize: &api.Terminal{Rows: 24, Cols: 80}},
-		"attach.json": &api.ClientControl{Attach: &api.StreamAttach{Stdout: new(int64(5)), Stderr: new(int64), Write: true, TakeOver: true, Stdin: new(int64(7)), Lossless: new(true), Lines: true}},
+		"attach.json": &api.ClientControl{Attach: &api.StreamAttach{Stdout: new(int64(5)), Stderr: new(int64), Write: true, TakeOver: true, Stdin: new(int64(7)), Lossless: new(true), Lines: true, WriterID: "w"}},
 		"replay.json": &api.ClientControl{Attach: &api.StreamAttach{Replay: true}},
 		"attached.json": &api.ServerControl{Attached: &api.StreamAttached{
 			Process: api.Process{ID: "p", Argv: []string{}, Env: []string{}}, Stdout: 5, Stderr: 6, Stdin: 7, Writer: true,

@@ -55,6 +55,7 @@ const (
 	MaxOutput   = 256<<10 + 1 // of stdout and stderr
 	MaxStart    = 16 << 20    // of the first message
 	MaxLine     = 16 << 20    // of a line without its end, where messages are lines
+	MaxWriterID = 64
 )
 
 // StreamForget is the WebSocket subprotocol of a stream whose client says when boxd may forget its process.
@@ -92,6 +93,9 @@ type StreamAttach struct {
 	// Write asks to be the one client that sends standard input; TakeOver, to be it instead of another.
 	Write    bool `json:"write,omitempty"`
 	TakeOver bool `json:"take_over,omitempty"`
+	// WriterID is a word of the client's own, at most 64 bytes, by which it becomes the writer again after its connection was
+	// lost: boxd may take longer than the client to notice that. It replaces a writer of the same id, and no other.
+	WriterID string `json:"writer_id,omitempty"`
 	// Stdin is how many bytes of standard input the client has sent before, in earlier streams, so that
 	// boxd knows which of the bytes that follow it has already. Left out, they are all new.
 	Stdin *int64 `json:"stdin,omitempty"`

@@ -126,6 +126,9 @@ func (c *Client) Attach(ctx context.Context, id, p string, o AttachOptions, stdi
 	s.options, s.to = o, c.process(id, p, "/stream", nil)
 	s.again = s.to
 	s.attach = api.StreamAttach{Write: o.Write, Lossless: &o.Lossless, Lines: o.Lines}
+	if o.Write { // to go on after a lost connection, which boxd may notice later
+		s.attach.WriterID = rand.Text()
+	}
 	first := s.attach
 	first.Replay, first.TakeOver = o.Replay, o.TakeOver
 	if o.From != nil {

@@ -26,6 +26,7 @@ type AttachOptions struct {
 	From     *[2]int64 // the position in the output where it begins; nil: what comes from now on
 	Write    bool      // it wants to be the one writer
 	TakeOver bool      // and to take the place of another
+	WriterID string    // and of one that has the same, as that is its own lost connection; "": of none
 	Lossless bool      // the program waits for it
 	Timed    bool      // it wants to know when output was written
 }
@@ -34,6 +35,7 @@ type AttachOptions struct {
 type Attachment struct {
 	p        *Process
 	lossless bool
+	id       string      // AttachOptions.WriterID
 	log      *output.Log // nil: the process has never run
 	reader   *output.Reader
 	buf      []byte
@@ -45,6 +47,7 @@ type Attachment struct {
 	taken  [2]int64  // where its client has asked for more
 	busy   time.Time // since when it has not; zero while it waits for output
 	writes bool
+	again  bool // the writer instead is its own client
 }
 
 // Attach attaches a client, once the program has been started.
@@ -57,7 +60,7 @@ func (p *Process) Attach(ctx context.Context, o AttachOptions) (*Attachment, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	a := &Attachment{p: p, lossless: o.Lossless, lost: make(chan struct{}), gone: make(chan struct{})}
+	a := &Attachment{p: p, lossless: o.Lossless, id: o.WriterID, lost: make(chan struct{}), gone: make(chan struct{})}
 	if a.log = p.use(); a.log != nil {
 		end, err := a.log.End()
 		if err == nil {
@@ -136,9 +139,9 @@ func (p *Process) enter(a *Attachment, o *AttachOptions) error {
 		return fault.Errorf(fault.Exhausted, "process %s has %d clients, its limit", fault.Show(p.spec.ID), maxReaders).
 			WithHint("detach one of them")
 	}
-	if o.Write && p.spec.Command.Stdin == isolation.StdinPipe && (p.writer == nil || o.TakeOver) {
+	if o.Write && p.spec.Command.Stdin == isolation.StdinPipe && (p.writer == nil || o.TakeOver || o.WriterID != "" && o.WriterID == p.writer.id) {
 		if p.writer != nil {
-			p.writer.writes = false
+			p.writer.writes, p.writer.again = false, o.WriterID != "" && o.WriterID == p.writer.id
 			close(p.writer.lost)
 			p.cutLocked()
 		}

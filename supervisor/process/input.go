@@ -23,6 +23,13 @@ func (a *Attachment) Writer() bool {
 // Lost is closed when another client has become the writer instead.
 func (a *Attachment) Lost() <-chan struct{} { return a.lost }
 
+// Again reports whether that other client is its own, which has lost this connection.
+func (a *Attachment) Again() bool {
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	return a.again
+}
+
 // Taken is how many bytes of standard input the process has ever been given.
 func (a *Attachment) Taken() int64 {
 	a.p.mu.Lock()

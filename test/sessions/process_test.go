@@ -10,9 +10,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -200,6 +202,96 @@ func TestAReplacedWriterIsToldBeforeTheEnd(t *testing.T) {
 		if end := second.Next().Exit; end == nil || end.Status != "exited" {
 			t.Fatalf("the second hears %+v", end)
 		}
+	}
+}
+
+// A writer whose connection is lost goes on writing, also where boxd has not noticed: it has the same id, and others have none or
+// another.
+func TestAWriterGoesOnWhereBoxdStillHasItsLostConnection(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.NewProcess(t, "s", "p", &api.ProcessRequest{Argv: []string{"cat"}, Stdin: true, Output: new(64 * quantity.KiB)})
+	socket, cut := halfCut(t, d.Socket)
+	through := client.New(socket)
+	defer through.Close()
+	input, typing := io.Pipe()
+	reading, output := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := through.Attach(t.Context(), "s", "p", client.AttachOptions{Write: true, Lossless: true, WriterLost: func() { t.Error("it is replaced") }}, client.Stdio{Stdin: input, Stdout: output}, nil)
+		output.CloseWithError(io.EOF)
+		ended <- err
+	}()
+	for _, text := range []string{"one", strings.Repeat("much", 1<<20), "three"} {
+		go func() { _, _ = io.WriteString(typing, text) }() // ends with what is read of it
+		got := make([]byte, len(text))
+		if _, err := io.ReadFull(reading, got); err != nil || string(got) != text {
+			t.Fatalf("of %d bytes %d are the same, %v", len(text), commonPrefix(text, string(got)), err)
+		}
+		if _, a := d.AttachPeer(t, "s", "p", api.StreamAttach{Write: true, WriterID: "another", Lossless: new(false)}); a.Writer {
+			t.Error("another becomes the writer")
+		}
+		cut()
+	}
+	typing.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func commonPrefix(a, b string) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// halfCut is a socket that leads to another. cut ends what there is of connections for those who came by it, and for them alone.
+func halfCut(t *testing.T, to string) (socket string, cut func()) {
+	t.Helper()
+	socket = filepath.Join(boxtest.TempDir(t), "s")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var near, all []net.Conn
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", to)
+			if err != nil {
+				conn.Close()
+				continue
+			}
+			mu.Lock()
+			near, all = append(near, conn), append(all, conn, far)
+			mu.Unlock()
+			work.Go(func() { _, _ = io.Copy(far, conn) })
+			work.Go(func() { _, _ = io.Copy(conn, far) })
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		mu.Lock()
+		for _, conn := range all {
+			conn.Close()
+		}
+		mu.Unlock()
+		work.Wait()
+	})
+	return socket, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, conn := range near {
+			conn.Close()
+		}
+		near = nil
 	}
 }
 

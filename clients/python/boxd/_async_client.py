@@ -896,9 +896,11 @@ class AsyncProcess:
         """
         if stdout is not None or stderr is not None:
             stdout, stderr = stdout or 0, stderr or 0
-        attach = {"write": write, "take_over": take_over, "lossless": lossless, "stdout": stdout, "stderr": stderr, "replay": replay, "lines": lines}
+        attach: Dict[str, Any] = {"write": write, "take_over": take_over, "lossless": lossless, "stdout": stdout, "stderr": stderr, "replay": replay, "lines": lines}
         attach = {name: value for name, value in attach.items() if value is not None and value is not False or name == "lossless" and value is False}
-        again = {"write": write, "take_over": False, "lines": lines}
+        again: Dict[str, Any] = {"write": write, "take_over": False, "lines": lines}
+        if write:  # to go on after a lost connection, which boxd may notice later
+            attach["writer_id"] = again["writer_id"] = secrets.token_hex(13)
         if lossless is not None:
             again["lossless"] = lossless
         return AsyncStream(self.session.client, self, self._path("/stream"), {"attach": attach}, again, False)

@@ -674,6 +674,10 @@ class StreamAttach(TypedDict, total=False):
     #: replace another writer
     take_over: bool
 
+    #: a word of the client's own, by which it becomes the writer again after it has lost its connection;
+    #: replaces a writer of the same id
+    writer_id: str
+
     #: number of bytes of standard input sent in earlier streams; by default all input is new
     stdin: int
 

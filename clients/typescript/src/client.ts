@@ -635,6 +635,9 @@ export class Process {
     if (options.lossless !== undefined) {
       attach.lossless = again.lossless = options.lossless;
     }
+    if (options.write) { // to go on after a lost connection, which boxd may notice later
+      attach.writer_id = again.writer_id = randomBytes(13).toString("hex");
+    }
     Object.assign(attach, { replay: Boolean(options.replay), write: Boolean(options.write), take_over: Boolean(options.takeOver), lines: Boolean(options.lines) });
     return Stream.open({
       transport: this.session.client.transport, path: this.path("/stream"), again: this.path("/stream"), process: this.path(),

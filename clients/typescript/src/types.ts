@@ -1009,6 +1009,11 @@ export interface StreamAttach {
   write?: boolean;
   /** replace another writer */
   take_over?: boolean;
+  /**
+   * a word of the client's own, by which it becomes the writer again after it has lost its connection;
+   * replaces a writer of the same id
+   */
+  writer_id?: string;
   /** number of bytes of standard input sent in earlier streams; by default all input is new */
   stdin?: number;
   /** make the program wait for this client while it accepts data; default true for the writer */

@@ -35,9 +35,9 @@ build: ## the programs, static, into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 # What tests need, in the PATH or, in boxes, below /usr, and the packages of Debian that have it.
-PURE := gcc:gcc+libc6-dev man:man-db groff:groff-base mandoc:mandoc zsh:zsh fish:fish
+PURE := gcc:gcc+libc6-dev man:man-db groff:groff-base mandoc:mandoc zsh:zsh fish:fish mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
 PACKAGES := npm:npm appstreamcli:appstream cpio:cpio lintian:lintian rpm:rpm rpmlint:rpmlint checkmodule:checkpolicy semodule_package:semodule-utils apparmor_parser:apparmor node:nodejs python3:python3
-BOXES := /usr/bin/python3:python3 /usr/bin/gcc:gcc+libc6-dev /usr/bin/git:git /usr/bin/curl:curl npm:npm node:nodejs pip3:python3-pip mypy:mypy mmdebstrap:mmdebstrap
+BOXES := /usr/bin/python3:python3 /usr/bin/gcc:gcc+libc6-dev /usr/bin/git:git /usr/bin/curl:curl npm:npm node:nodejs pip3:python3-pip mypy:mypy mmdebstrap:mmdebstrap mke2fs:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
 # Of them, what the console is looked at with.
 CONSOLE := npm:npm /usr/bin/chromium:chromium /usr/lib/cockpit/cockpit-ws:cockpit-ws /usr/bin/cockpit-bridge:cockpit-bridge dbus-run-session:dbus-daemon
 MACHINE := mke2fs:e2fsprogs bc:bc bison:bison flex:flex xz:xz-utils mmdebstrap:mmdebstrap $(if $(wildcard /dev/kvm),qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils)

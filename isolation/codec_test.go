@@ -89,6 +89,7 @@ func keeperRequests() []*asked {
 		{25, &ReadRefusals{Key: spec.Key}},
 		{26, &OpenSockets{Key: spec.Key, Strict: true}},
 		{27, &Dial{Key: spec.Key, To: endpoint(16)}},
+		{29, &ChangeSnapshots{Key: spec.Key, Op: SnapshotRestore, Name: "before"}},
 		{28, &DialLoopback{Key: spec.Key, To: endpoint(4)}},
 	}
 }
@@ -115,6 +116,7 @@ func keeperReplies() []*replied {
 		{9, &Refusals{Packets: 7, Crowded: 5, Lately: []RefusedDestination{{endpoint(4), false, 3}, {endpoint(16), true, 4}}}},
 		{10, &SocketsOpened{IPv6: true}},
 		{11, &Dialed{}},
+		{12, &Snapshots{List: []Snapshot{{"before", 1 << 60, 4096, 2}, {}}}},
 	}
 }
 

@@ -44,6 +44,8 @@ const (
 	msgDialed
 	msgWhyEnded
 	msgEnded
+	msgChangeSnapshots
+	msgSnapshots
 )
 
 // EncodeKeeperRequest returns the bytes of a request and its number.
@@ -120,7 +122,7 @@ func newKeeperReply(kind uint8) KeeperReply {
 func keeperRequestTypes() []KeeperRequest {
 	return []KeeperRequest{
 		&Hello{}, &Launch{}, &Adopt{}, &EndBox{}, &WhyEnded{}, &ListBoxes{}, &SetLimits{}, &SetOwnerLimits{}, &SetHostname{}, &Reclaim{}, &ChangeMount{},
-		&ChangeSpace{}, &KeepTree{}, &RemoveTree{}, &ReadQuota{}, &SetNetwork{}, &PinAddresses{}, &ReadTraffic{}, &ReadRefusals{},
+		&ChangeSpace{}, &ChangeSnapshots{}, &KeepTree{}, &RemoveTree{}, &ReadQuota{}, &SetNetwork{}, &PinAddresses{}, &ReadTraffic{}, &ReadRefusals{},
 		&OpenSockets{}, &Dial{}, &DialLoopback{}, &LookHost{}, &CheckHost{}, &Leave{}, &Quit{},
 	}
 }
@@ -129,6 +131,6 @@ func keeperRequestTypes() []KeeperRequest {
 func keeperReplyTypes() []KeeperReply {
 	return []KeeperReply{
 		&Greeting{}, &StepError{}, &Done{}, &Launched{}, &Listed{}, &Ended{}, &Mounted{}, &Disk{}, &Host{}, &Checked{}, &Traffic{}, &Refusals{},
-		&SocketsOpened{}, &Dialed{},
+		&SocketsOpened{}, &Dialed{}, &Snapshots{},
 	}
 }

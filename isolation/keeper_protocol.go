@@ -22,6 +22,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 //	Reclaim                  Done
 //	ChangeMount              Mounted
 //	ChangeSpace              Done
+//	ChangeSnapshots          Snapshots, see snapshots.go
 //	KeepTree, RemoveTree     Done
 //	ReadQuota                Disk
 //	ReadTraffic              Traffic, see network_protocol.go for this and the next
@@ -38,7 +39,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // If boxd goes before it receives a Launched, that box is ended.
 
 // KeeperVersion is the version of this protocol; both sides must have the same.
-const KeeperVersion = 25
+const KeeperVersion = 26
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024
@@ -162,25 +163,26 @@ const (
 // Checked is the result of a CheckHost.
 type Checked struct{ Checks []Check }
 
-func (*Hello) requestKind() uint8          { return msgHello }
-func (*Launch) requestKind() uint8         { return msgLaunch }
-func (*Adopt) requestKind() uint8          { return msgAdopt }
-func (*EndBox) requestKind() uint8         { return msgEndBox }
-func (*KeepTree) requestKind() uint8       { return msgKeepTree }
-func (*RemoveTree) requestKind() uint8     { return msgRemoveTree }
-func (*ListBoxes) requestKind() uint8      { return msgListBoxes }
-func (*WhyEnded) requestKind() uint8       { return msgWhyEnded }
-func (*SetLimits) requestKind() uint8      { return msgSetLimits }
-func (*SetOwnerLimits) requestKind() uint8 { return msgSetOwnerLimits }
-func (*SetHostname) requestKind() uint8    { return msgSetHostname }
-func (*Reclaim) requestKind() uint8        { return msgReclaim }
-func (*ChangeMount) requestKind() uint8    { return msgChangeMount }
-func (*ChangeSpace) requestKind() uint8    { return msgChangeSpace }
-func (*ReadQuota) requestKind() uint8      { return msgReadQuota }
-func (*LookHost) requestKind() uint8       { return msgLookHost }
-func (*CheckHost) requestKind() uint8      { return msgCheckHost }
-func (*Leave) requestKind() uint8          { return msgLeave }
-func (*Quit) requestKind() uint8           { return msgQuit }
+func (*Hello) requestKind() uint8           { return msgHello }
+func (*Launch) requestKind() uint8          { return msgLaunch }
+func (*Adopt) requestKind() uint8           { return msgAdopt }
+func (*EndBox) requestKind() uint8          { return msgEndBox }
+func (*KeepTree) requestKind() uint8        { return msgKeepTree }
+func (*RemoveTree) requestKind() uint8      { return msgRemoveTree }
+func (*ListBoxes) requestKind() uint8       { return msgListBoxes }
+func (*WhyEnded) requestKind() uint8        { return msgWhyEnded }
+func (*SetLimits) requestKind() uint8       { return msgSetLimits }
+func (*SetOwnerLimits) requestKind() uint8  { return msgSetOwnerLimits }
+func (*SetHostname) requestKind() uint8     { return msgSetHostname }
+func (*Reclaim) requestKind() uint8         { return msgReclaim }
+func (*ChangeMount) requestKind() uint8     { return msgChangeMount }
+func (*ChangeSpace) requestKind() uint8     { return msgChangeSpace }
+func (*ChangeSnapshots) requestKind() uint8 { return msgChangeSnapshots }
+func (*ReadQuota) requestKind() uint8       { return msgReadQuota }
+func (*LookHost) requestKind() uint8        { return msgLookHost }
+func (*CheckHost) requestKind() uint8       { return msgCheckHost }
+func (*Leave) requestKind() uint8           { return msgLeave }
+func (*Quit) requestKind() uint8            { return msgQuit }
 
 func (*Greeting) replyKind() uint8  { return msgHello }
 func (*StepError) replyKind() uint8 { return msgFailed }
@@ -190,6 +192,7 @@ func (*Listed) replyKind() uint8    { return msgListed }
 func (*Ended) replyKind() uint8     { return msgEnded }
 func (*Mounted) replyKind() uint8   { return msgMounted }
 func (*Disk) replyKind() uint8      { return msgQuotaUse }
+func (*Snapshots) replyKind() uint8 { return msgSnapshots }
 func (*Host) replyKind() uint8      { return msgHost }
 func (*Checked) replyKind() uint8   { return msgChecked }
 

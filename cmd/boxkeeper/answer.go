@@ -56,6 +56,8 @@ func (k *keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply
 		return k.answerChangeMount(ctx, m), nil
 	case *isolation.ChangeSpace:
 		return done(isolation.StepWorkspace, m.Key, k.work.ChangeSpace(m)), nil
+	case *isolation.ChangeSnapshots:
+		return k.answerChangeSnapshots(ctx, m), nil
 	case *isolation.ReadQuota:
 		return k.answerReadQuota(m), nil
 	case *isolation.LookHost:
@@ -175,6 +177,15 @@ func (k *keeper) answerChangeMount(ctx context.Context, req *isolation.ChangeMou
 		return stepError(isolation.StepMount, req.Mount.Target, err)
 	}
 	return mounted
+}
+
+// answerChangeSnapshots changes or lists the snapshots of a box.
+func (k *keeper) answerChangeSnapshots(ctx context.Context, req *isolation.ChangeSnapshots) isolation.KeeperReply {
+	list, err := k.changeSnapshots(ctx, req)
+	if err != nil {
+		return stepError(isolation.StepWorkspace, err.Error(), err)
+	}
+	return list
 }
 
 // answerReadQuota returns how full the quota of a directory of the host is.

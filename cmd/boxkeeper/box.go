@@ -50,9 +50,12 @@ func (k *keeper) end(req *isolation.EndBox) error {
 	return k.work.Sync(req.Key)
 }
 
-// keepTree ends a box, and turns its workspace into the tree of an image.
+// keepTree ends a box, removes its snapshots, and turns its workspace into the tree of an image.
 func (k *keeper) keepTree(req *isolation.KeepTree) error {
 	if err := k.killBox(req.Key); err != nil {
+		return err
+	}
+	if err := k.work.DropSnapshots(req.Key); err != nil {
 		return err
 	}
 	return k.work.Keep(req.Key, req.Tree)

@@ -99,6 +99,28 @@ func (k *keeper) removeTree(tree string) error {
 	return remove()
 }
 
+// changeSnapshots changes or lists the snapshots of a box. While one is made or restored the key is reserved, so that no box starts on
+// what is being read or replaced. EBUSY: there is a box.
+func (k *keeper) changeSnapshots(ctx context.Context, req *isolation.ChangeSnapshots) (*isolation.Snapshots, error) {
+	if req.Op == isolation.SnapshotMake || req.Op == isolation.SnapshotRestore {
+		k.mu.Lock()
+		taken := k.boxes[req.Key] != nil || k.damaged[req.Key]
+		if !taken {
+			k.boxes[req.Key] = &box{done: make(chan struct{})}
+		}
+		k.mu.Unlock()
+		if taken {
+			return nil, unix.EBUSY
+		}
+		defer func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			delete(k.boxes, req.Key)
+		}()
+	}
+	return k.work.ChangeSnapshots(ctx, req)
+}
+
 // reclaim takes back memory that the programs of a box do not need.
 func (k *keeper) reclaim(key string) error {
 	b, err := k.boxByKey(key)

@@ -125,6 +125,9 @@ func (k *keeper) prepare() error {
 	if k.work, err = disk.OpenWorkspaces(state, k.cfg.Store); err != nil {
 		return err
 	}
+	if err := k.work.SweepSnapshots(); err != nil {
+		k.cfg.Log.Printf("cannot remove what is left of snapshots: %v", err) // the next keeper tries again
+	}
 	k.hostQuotas = disk.OpenHostQuotas(state, k.cfg.QuotaRoots, k.cfg.Log)
 	k.zygotes = zygote.Set{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}
 	if k.records, err = openRecords(k.cfg.RunDir); err != nil {

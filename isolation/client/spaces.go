@@ -18,3 +18,13 @@ func (k *Keeper) ChangeSpace(ctx context.Context, s *isolation.ChangeSpace) erro
 func (k *Keeper) HostQuota(ctx context.Context, key, source string) (*isolation.Disk, error) {
 	return askPlain[*isolation.Disk](ctx, k, &isolation.ReadQuota{Key: key, Source: source})
 }
+
+// Snapshots changes the snapshots of what a box has on disk, and returns those that it has afterwards. If a keeper goes meanwhile the next
+// one is asked again: EEXIST may be about what the first has done.
+func (k *Keeper) Snapshots(ctx context.Context, m *isolation.ChangeSnapshots) ([]isolation.Snapshot, error) {
+	reply, err := askPlain[*isolation.Snapshots](ctx, k, m)
+	if err != nil {
+		return nil, err
+	}
+	return reply.List, nil
+}

@@ -268,6 +268,11 @@ func (p *Place) Remove(key string) error {
 	return nil
 }
 
+// Remove deletes what a box has on disk, its snapshots first, and its quota.
+func (w *Workspaces) Remove(key string) error {
+	return errors.Join(w.DropSnapshots(key), w.Place.Remove(key))
+}
+
 // idOf returns the project id of a workspace, also of one that an earlier keeper has made.
 func (p *Place) idOf(key string) (uint32, bool) {
 	p.dir.mu.Lock()

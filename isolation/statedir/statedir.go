@@ -28,6 +28,9 @@ const (
 	ImageRoot  = "rootfs"
 )
 
+// Snapshots holds, beside the workspaces, the snapshots of each box, in a directory of its key.
+const Snapshots = "snapshots"
+
 // OwnerDir returns the directory name of a principal: no path contains anybody's name.
 func OwnerDir(owner string) string {
 	sum := sha256.Sum256([]byte(owner))

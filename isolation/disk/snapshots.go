@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/statedir"
+)
+
+// Snapshots of what a box has on disk are clones of its directory whose files share their blocks with it (FICLONE), in
+// snapshots/KEY beside the workspaces. What is known of one is in its name, CREATED-BYTES-FILES-NAME, so it is there whole or not at
+// all. They belong to the project of the box, and count in its quota. A box that is being snapshotted is dead, so nothing
+// in its directory changes meanwhile; what is in there is as hostile as ever.
+
+// partial is the prefix of what is being made or removed. No snapshot has such a name.
+const partial = ".partial-"
+
+// ChangeSnapshots does what is asked, and returns the snapshots that the box has afterwards. There must be no box while one is made
+// or restored, and it must not be called twice at a time for one box. EEXIST and ENOENT are about the name.
+func (w *Workspaces) ChangeSnapshots(ctx context.Context, m *isolation.ChangeSnapshots) (*isolation.Snapshots, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	all, err := openWork(filepath.Dir(w.root.Name()), statedir.Snapshots)
+	if err != nil {
+		return nil, err
+	}
+	defer all.Close()
+	s := &snapshots{w: w, all: all, key: m.Key}
+	switch m.Op {
+	case isolation.SnapshotMake:
+		err = s.inside(func() error { return s.create(ctx, m.Name) })
+	case isolation.SnapshotRestore:
+		err = s.inside(func() error { return s.restore(ctx, m.Name) })
+	case isolation.SnapshotRemove:
+		err = s.inside(func() error { return s.remove(m.Name) })
+	case isolation.SnapshotList:
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.list()
+	return &isolation.Snapshots{List: list}, err
+}
+
+// DropSnapshots removes all snapshots of a box.
+func (w *Workspaces) DropSnapshots(key string) error {
+	dir := filepath.Join(filepath.Dir(w.root.Name()), statedir.Snapshots)
+	if _, err := os.Lstat(filepath.Join(dir, key)); errors.Is(err, fs.ErrNotExist) || !isolation.ValidKey(key) {
+		return nil // most boxes have none
+	}
+	all, err := openWork(filepath.Dir(dir), statedir.Snapshots)
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	return removeAll(all, key)
+}
+
+// SweepSnapshots removes what an earlier keeper has not finished making or removing, and the snapshots of boxes that have nothing on
+// disk any more. Nobody may be changing snapshots meanwhile.
+func (w *Workspaces) SweepSnapshots() error {
+	all, err := openWork(filepath.Dir(w.root.Name()), statedir.Snapshots)
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	keys, err := fs.ReadDir(all.FS(), ".")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, k := range keys {
+		if _, err := w.root.Lstat(k.Name()); errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, removeAll(all, k.Name()))
+			continue
+		}
+		s := &snapshots{w: w, all: all, key: k.Name()}
+		errs = append(errs, s.inside(s.sweep))
+	}
+	return errors.Join(errs...)
+}
+
+// snapshots are those of one box.
+type snapshots struct {
+	w   *Workspaces
+	all *os.Root // of all boxes
+	key string
+	dir *os.Root // of this one; with inside alone
+}
+
+// inside calls f with the directory of the snapshots of the box, which it makes, and removes if it is empty then.
+func (s *snapshots) inside(f func() error) (err error) {
+	if err = s.all.Mkdir(s.key, 0o700); err == nil {
+		err = s.count()
+	} else if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err == nil {
+		s.dir, err = s.all.OpenRoot(s.key)
+	}
+	if err == nil {
+		err = f()
+		s.dir.Close()
+	}
+	if rerr := s.all.Remove(s.key); rerr != nil && !errors.Is(rerr, unix.ENOTEMPTY) && !errors.Is(rerr, fs.ErrExist) {
+		err = errors.Join(err, rerr)
+	}
+	return err
+}
+
+// count puts a new directory of snapshots, and so all that will be in it, into the project of the box, if that has one.
+func (s *snapshots) count() error {
+	id, limited := s.w.idOf(s.key)
+	if !limited {
+		return nil
+	}
+	dir, err := s.all.Open(s.key)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return setProject(int(dir.Fd()), id, true)
+}
+
+// list returns the snapshots, the oldest first.
+func (s *snapshots) list() ([]isolation.Snapshot, error) {
+	entries, err := fs.ReadDir(s.all.FS(), s.key)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var list []isolation.Snapshot
+	for _, e := range entries {
+		if snapshot, ok := readName(e.Name()); ok {
+			list = append(list, snapshot)
+		}
+	}
+	slices.SortFunc(list, func(a, b isolation.Snapshot) int {
+		return strings.Compare(entryName(&a), entryName(&b))
+	})
+	return list, err
+}
+
+// entryName is the name of the directory of a snapshot. Names sort by time.
+func entryName(s *isolation.Snapshot) string {
+	return fmt.Sprintf("%020d-%d-%d-%s", s.Created, s.Bytes, s.Files, s.Name)
+}
+
+// readName is the reverse of entryName.
+func readName(entry string) (s isolation.Snapshot, ok bool) {
+	parts := strings.SplitN(entry, "-", 4)
+	if len(parts) < 4 {
+		return s, false
+	}
+	for i, n := range []*uint64{&s.Created, &s.Bytes, &s.Files} {
+		*n, _ = strconv.ParseUint(parts[i], 10, 64)
+	}
+	s.Name = parts[3]
+	return s, isolation.ValidSnapshotName(s.Name) && entryName(&s) == entry
+}
+
+// find returns a snapshot by its name. ENOENT: there is none.
+func (s *snapshots) find(name string) (*isolation.Snapshot, []isolation.Snapshot, error) {
+	list, err := s.list()
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range list {
+		if list[i].Name == name {
+			return &list[i], list, nil
+		}
+	}
+	return nil, list, unix.ENOENT
+}
+
+// create makes a snapshot. EEXIST: there is one with this name.
+func (s *snapshots) create(ctx context.Context, name string) error {
+	switch _, list, err := s.find(name); {
+	case err == nil:
+		return unix.EEXIST
+	case !errors.Is(err, unix.ENOENT):
+		return err
+	case len(list) >= isolation.MaxSnapshots:
+		return unix.EMFILE
+	}
+	from, err := s.w.OpenPath(s.key)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(from)
+	if err := s.cloneable(); err != nil {
+		return err
+	}
+	size, err := copyTree(ctx, from, -1, -1)
+	if err != nil {
+		return s.explain(from, err)
+	}
+	quotas, _, u, err := s.quota()
+	if err == nil && quotas != nil {
+		err = roomFor(size, Limits{u.Bytes, u.Inodes}, u.Limits)
+	}
+	if err != nil {
+		return err
+	}
+	temporary, err := s.clone(ctx, from)
+	if err == nil {
+		is := isolation.Snapshot{Name: name, Created: uint64(time.Now().UnixNano()), Bytes: size.Bytes, Files: size.Inodes}
+		err = s.dir.Rename(temporary, entryName(&is))
+	}
+	if err != nil {
+		return errors.Join(err, s.sweep())
+	}
+	dir, err := s.dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// restore puts a copy of a snapshot into the place of what the box has on disk, in one step.
+func (s *snapshots) restore(ctx context.Context, name string) error {
+	snapshot, list, err := s.find(name)
+	if err != nil {
+		return cmp.Or(s.cloneable(), err) // why there is none may be more than that
+	}
+	if err := s.sweep(); err != nil { // what counts must be the snapshots and what the box has, and nothing else
+		return err
+	}
+	leave, err := s.makeRoom(snapshot, list)
+	if err != nil {
+		return err
+	}
+	err = s.replace(ctx, entryName(snapshot))
+	return errors.Join(err, s.sweep(), leave())
+}
+
+func (s *snapshots) replace(ctx context.Context, entry string) error {
+	dir, err := s.dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	from, err := linux.OpenBeneath(int(dir.Fd()), entry, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(from)
+	temporary, err := s.clone(ctx, from)
+	if err != nil {
+		return err
+	}
+	work, err := s.w.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	if err := unix.Renameat2(int(dir.Fd()), temporary, int(work.Fd()), s.key, unix.RENAME_EXCHANGE); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	var st unix.Stat_t // its time of modification is another now on xfs, which has changed ".." in it
+	err = unix.Fstat(from, &st)
+	if err == nil {
+		err = unix.UtimesNanoAt(int(work.Fd()), s.key, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	return errors.Join(err, work.Sync(), dir.Sync())
+}
+
+// clone copies a directory, writes the copy to the disk, and returns its name.
+func (s *snapshots) clone(ctx context.Context, from int) (temporary string, err error) {
+	var dirs [2]*os.File
+	for i := range dirs {
+		temporary = partial + rand.Text()
+		if err := s.dir.Mkdir(temporary, 0o700); err != nil {
+			return "", err
+		}
+		if dirs[i], err = s.dir.Open(temporary); err != nil {
+			return "", err
+		}
+		defer dirs[i].Close()
+	}
+	links, to := dirs[0], dirs[1]
+	if _, err := copyTree(ctx, from, int(to.Fd()), int(links.Fd())); err != nil {
+		return "", s.explain(int(to.Fd()), err)
+	}
+	if err := removeAll(s.dir, filepath.Base(links.Name())); err != nil {
+		return "", err
+	}
+	return temporary, unix.Syncfs(int(to.Fd()))
+}
+
+// remove removes a snapshot. It is out of the list before anything in it is gone.
+func (s *snapshots) remove(name string) error {
+	snapshot, _, err := s.find(name)
+	if err != nil {
+		return cmp.Or(s.cloneable(), err)
+	}
+	if err := s.dir.Rename(entryName(snapshot), partial+rand.Text()); err != nil {
+		return err
+	}
+	return s.sweep()
+}
+
+// sweep removes what was not finished.
+func (s *snapshots) sweep() error {
+	entries, err := fs.ReadDir(s.dir.FS(), ".")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), partial) {
+			errs = append(errs, removeAll(s.dir, e.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cloneable refuses a filesystem whose files cannot share blocks, by trying with two that have no name.
+func (s *snapshots) cloneable() error {
+	dir, err := s.dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	var files [2]*os.File
+	for i := range files {
+		fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return s.explain(int(dir.Fd()), err)
+		}
+		files[i] = os.NewFile(uintptr(fd), "clone")
+		defer files[i].Close()
+	}
+	return s.explain(int(dir.Fd()), unix.IoctlFileClone(int(files[0].Fd()), int(files[1].Fd())))
+}
+
+// explain turns the error of a tree that is too large, or of a filesystem that cannot clone files, into a refusal that says so.
+func (s *snapshots) explain(dir int, err error) error {
+	if reach, large := errors.AsType[*ReachError](err); large {
+		return refusedSnapshot(unix.E2BIG, "workspace", reach.Path, "in a tree of at most "+reach.What)
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOTTY) {
+		return refusedSnapshot(unix.EOPNOTSUPP, "filesystem", kindOf(dir), "one whose files can share blocks (reflink), such as xfs or btrfs; "+s.w.root.Name()+" is on another")
+	}
+	return err
+}
+
+// quota returns the project of the box with what it uses, if it has one.
+func (s *snapshots) quota() (quotas *Quotas, id uint32, u Usage, err error) {
+	id, limited := s.w.idOf(s.key)
+	quotas, _ = s.w.quotasOrReason()
+	if !limited || quotas == nil {
+		return nil, 0, u, nil
+	}
+	u, err = quotas.Usage(id)
+	if u.Limits == (Limits{}) {
+		quotas = nil
+	}
+	return quotas, id, u, err
+}
+
+// roomFor refuses something for which a limit leaves no room beside what is used.
+func roomFor(size, used, most Limits) error {
+	if used.Bytes+size.Bytes <= most.Bytes && used.Inodes+size.Inodes <= most.Inodes {
+		return nil
+	}
+	return refusedSnapshot(unix.EDQUOT, "workspace_quota", fmt.Sprintf("%d bytes, %d files", most.Bytes, most.Inodes),
+		fmt.Sprintf("at least %d bytes and %d files, for %d and %d that are used and those of the snapshot", used.Bytes+size.Bytes, used.Inodes+size.Inodes, used.Bytes, used.Inodes))
+}
+
+// makeRoom lets the project of a box hold what it has, its snapshots and a copy of one of them, until leave is called. If a
+// keeper dies before, the next start of the box sets its limits. What the box has afterwards must fit.
+func (s *snapshots) makeRoom(snapshot *isolation.Snapshot, list []isolation.Snapshot) (leave func() error, err error) {
+	quotas, id, u, err := s.quota()
+	if err != nil || quotas == nil {
+		return func() error { return nil }, err
+	}
+	var all Limits
+	for i := range list {
+		all.Bytes, all.Inodes = all.Bytes+list[i].Bytes, all.Inodes+list[i].Files
+	}
+	if err := roomFor(Limits{snapshot.Bytes, snapshot.Files}, all, u.Limits); err != nil {
+		return nil, err
+	}
+	return quotas.widen(id, u.Limits)
+}
+
+// widen doubles the limits of a project, and more, and returns what sets them again, however much is used then: xfs counts deleted files
+// for a while.
+func (q *Quotas) widen(id uint32, l Limits) (leave func() error, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	leave = func() error {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return q.limit(id, l)
+	}
+	return leave, q.limit(id, Limits{Bytes: 2*l.Bytes + 64<<20, Inodes: 2*l.Inodes + 1<<10})
+}
+
+// refusedSnapshot returns a refusal by a rule. errno tells what kind it is.
+func refusedSnapshot(errno syscall.Errno, field, value, allowed string) error {
+	return &isolation.StepError{Step: isolation.StepWorkspace, Item: "snapshot", Errno: errno, Refused: &isolation.Refusal{Field: field, Value: value, Allowed: allowed}}
+}

@@ -47,7 +47,7 @@ type Route struct {
 }
 
 // Path are the ids in the path of a request. An id is one segment whatever is in it.
-type Path struct{ Session, Process, Principal, Skill, Workspace, Image, Drive, Port string }
+type Path struct{ Session, Process, Principal, Skill, Workspace, Snapshot, Image, Drive, Port string }
 
 // Deps is what all calls have.
 type Deps struct {

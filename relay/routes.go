@@ -99,6 +99,10 @@ func sessionRoutes() []Route {
 		line("POST /v1/sessions/{id}/keep", access.User, "owner", keepWorkspace),
 		ends("POST /v1/sessions/{id}/stop", stopSession),
 		line("POST /v1/sessions/{id}/start", access.User, "owner", startSession),
+		line("GET /v1/sessions/{id}/snapshots", access.Viewer, "owner", listSnapshots),
+		line("POST /v1/sessions/{id}/snapshots", access.User, "owner", createSnapshot),
+		line("POST /v1/sessions/{id}/snapshots/{snapshot}/restore", access.User, "owner", restoreSnapshot),
+		line("DELETE /v1/sessions/{id}/snapshots/{snapshot}", access.User, "owner", deleteSnapshot),
 		line("POST /v1/sessions/{id}/freeze", access.User, "owner", freezeSession),
 		line("POST /v1/sessions/{id}/thaw", access.User, "owner", thawSession),
 		line("POST /v1/sessions/{id}/renew", access.User, "owner", renewSession),
@@ -219,6 +223,8 @@ func match(pattern, asked []string) (p Path, ok bool) {
 			id = &p.Skill
 		case "{workspace}":
 			id = &p.Workspace
+		case "{snapshot}":
+			id = &p.Snapshot
 		case "{drive}":
 			id = &p.Drive
 		case "{image}":

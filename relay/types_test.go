@@ -20,7 +20,7 @@ import (
 
 // Types that callers send, and types that boxd does. What they are made of belongs to them.
 func requests() []any {
-	return []any{api.OneShotRequest{}, api.SessionChange{}, api.SessionStart{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.ArchiveRequest{}, api.FileStat{}, api.RootDiff{}, api.RootDiscard{}, api.ImageCommit{}, api.PortTokenRequest{}, api.FileMove{}, api.FileRemove{}, api.FileChmod{}, api.FileMkdir{}, api.MountRequest{}, api.SkillRequest{}, api.SkillChange{}, api.SkillIndexRequest{}, api.SkillFileWrite{}, api.SkillEnvironmentRequest{}, api.WorkspaceRequest{}, api.DriveChange{}, api.WorkspaceChange{}, api.WorkspaceKept{}, api.DrivePushed{}}
+	return []any{api.OneShotRequest{}, api.SessionChange{}, api.SessionStart{}, api.ProcessRequest{}, api.SignalRequest{}, api.DrainRequest{}, api.Terminal{}, api.ClientControl{}, api.GrantRequest{}, api.FileRead{}, api.FileWrite{}, api.FileEdit{}, api.FileGlob{}, api.FileList{}, api.FileGrep{}, api.ArchiveRequest{}, api.FileStat{}, api.RootDiff{}, api.RootDiscard{}, api.ImageCommit{}, api.PortTokenRequest{}, api.FileMove{}, api.FileRemove{}, api.FileChmod{}, api.FileMkdir{}, api.MountRequest{}, api.SkillRequest{}, api.SkillChange{}, api.SkillIndexRequest{}, api.SkillFileWrite{}, api.SkillEnvironmentRequest{}, api.WorkspaceRequest{}, api.DriveChange{}, api.WorkspaceChange{}, api.WorkspaceKept{}, api.SnapshotRequest{}, api.DrivePushed{}}
 }
 
 func answers() []any {
@@ -42,6 +42,8 @@ func answers() []any {
 		api.SkillList{},
 		api.Workspace{},
 		api.WorkspaceList{},
+		api.Snapshot{},
+		api.SnapshotList{},
 		api.DriveList{},
 		api.DriveIndex{},
 		api.DriveText{},

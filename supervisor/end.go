@@ -67,6 +67,9 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 		defer close(forgotten)
 		v.record.Ending(s)
 	}()
+	if box == nil {
+		_ = s.Exclusive(func() error { return nil }) // a snapshot of it that is being taken or restored is waited for
+	}
 	v.endBox(s, func(ctx context.Context) error { return v.Spaces.EndBox(ctx, s.BoxKey()) }) //nolint:contextcheck // the caller is for what is told of it alone
 	if box != nil {
 		box.Close()

@@ -257,6 +257,8 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*sess
 		return now, false, nil
 	case s.Changes() != changes:
 		return nil, false, errStale
+	case v.held[s]:
+		return nil, false, heldError(s.ID)
 	}
 	if err := v.spaceLocked(w); err != nil {
 		if full, ok := errors.AsType[*quota.Full](err); ok && full.Reason != quota.Starts {

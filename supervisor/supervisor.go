@@ -84,6 +84,7 @@ type Supervisor struct {
 	starting  int                       // boxes, for sessions
 	owned     map[string]int            // sessions, by the names of their owners
 	stopped   map[*session.Session]bool // those of sessions that have no box
+	held      map[*session.Session]bool // those of them that cannot be started now
 	nextLook  time.Time                 // when the reaper looks again
 	deadlines deadlines
 	host      policy.Host
@@ -119,6 +120,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		ledger: used, accounts: quota.NewAccounts(used, time.Now),
 		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), resample: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
+		held: map[*session.Session]bool{},
 	}
 	v.cfg.Store(&cfg)
 	v.record = Recorder{Dir: found, Log: v.log, MountPoints: mountPointCleanup{Boxes: v.boxes, Points: newMountPoints(), Keep: v.keepKey, Log: v.log}}

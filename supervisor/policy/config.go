@@ -67,6 +67,7 @@ type SessionLimits struct {
 	Max            int               `toml:"max"`
 	MaxPerOwner    int               `toml:"max_per_owner"`  // of everybody but root
 	MaxWorkspaces  int               `toml:"max_workspaces"` // with a name, of anybody
+	MaxSnapshots   int               `toml:"max_snapshots"`  // of one session
 	DefaultProfile string            `toml:"default_profile"`
 	StoppedAge     quantity.Duration `toml:"stopped_age"` // after which one that is stopped is removed; 0: never
 	Evict          bool              `toml:"evict"`       // the least recently used idle one makes room for another of its owner
@@ -198,7 +199,7 @@ func DefaultConfig() Config {
 		Enabled:  true,
 		Limits:   Limits{BestEffort: []string{}, FileLocks: 20_000},
 		Host:     HostReserve{KeepFreeDisk: 512 * quantity.MiB, KeepFreeMemory: 128 * quantity.MiB},
-		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, DefaultProfile: "default", PreviewMax: seconds(3600), StoppedAge: seconds(7 * 24 * 3600), Ping: seconds(30), Unhealthy: UnhealthyEnd},
+		Sessions: SessionLimits{Max: 256, MaxPerOwner: 128, MaxWorkspaces: 64, MaxSnapshots: 8, DefaultProfile: "default", PreviewMax: seconds(3600), StoppedAge: seconds(7 * 24 * 3600), Ping: seconds(30), Unhealthy: UnhealthyEnd},
 		Queue:    DefaultQueue(),
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,

@@ -109,6 +109,7 @@ func TestConfigNamesEveryKeyThatIsWrong(t *testing.T) {
 		"sessions.max":              func(c *Config) { c.Sessions.Max = 16385 },
 		"sessions.max_per_owner":    func(c *Config) { c.Sessions.MaxPerOwner = 0 },
 		"sessions.max_workspaces":   func(c *Config) { c.Sessions.MaxWorkspaces = -1 },
+		"sessions.max_snapshots":    func(c *Config) { c.Sessions.MaxSnapshots = 65 },
 		"(sessions.max)":            func(c *Config) { c.Sessions.Max, c.Sessions.MaxPerOwner = 5, 6 },
 		"sessions.default_profile":  func(c *Config) { c.Sessions.DefaultProfile = "x" },
 		"exec.max_per_session":      func(c *Config) { c.Exec.MaxPerSession = 0 },

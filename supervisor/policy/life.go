@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // What becomes of a session whose PID 1 does not answer.
@@ -31,6 +32,9 @@ func (c *Config) validateLife(bad func(key string, value any, allowed string)) {
 	c.Queue.Validate(bad)
 	if n := c.Sessions.MaxWorkspaces; n < 0 || n > mostSpaces {
 		bad("sessions.max_workspaces", n, fmt.Sprintf("0 to %d", mostSpaces))
+	}
+	if n := c.Sessions.MaxSnapshots; n < 0 || n > isolation.MaxSnapshots {
+		bad("sessions.max_snapshots", n, fmt.Sprintf("0 to %d", isolation.MaxSnapshots))
 	}
 	for _, p := range []struct {
 		key   string

@@ -34,7 +34,12 @@ type contract struct {
 // begin starts a boxd and reads its description, as a stranger would.
 func begin(t *testing.T, seen map[string]bool, configuration string) *contract {
 	t.Helper()
-	c := &contract{Daemon: boxtest.Start(t, configuration), t: t, seen: seen}
+	return contractOf(t, seen, boxtest.Start(t, configuration))
+}
+
+func contractOf(t *testing.T, seen map[string]bool, d *boxtest.Daemon) *contract {
+	t.Helper()
+	c := &contract{Daemon: d, t: t, seen: seen}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://boxd/v1/openapi.json", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +70,7 @@ func (c *contract) gets(status int, a ask) boxtest.Answer {
 	route := c.route(a.route)
 	name := fmt.Sprintf("%s %s?%s %s", a.route, a.s, a.query, a.body)
 	input := &openapi3filter.RequestValidationInput{
-		Request: c.request(a), PathParams: map[string]string{"id": a.s, "p": a.p, "principal": a.p, "skill": a.p, "workspace": a.p, "image": a.p, "drive": a.p, "port": a.p}, Route: route,
+		Request: c.request(a), PathParams: map[string]string{"id": a.s, "p": a.p, "principal": a.p, "skill": a.p, "workspace": a.p, "snapshot": a.p, "image": a.p, "drive": a.p, "port": a.p}, Route: route,
 		Options: &openapi3filter.Options{RejectWhenRequestBodyNotSpecified: true, SkipSettingDefaults: true, MultiError: true},
 	}
 	if err := openapi3filter.ValidateRequest(c.t.Context(), input); (err != nil) != a.odd {
@@ -155,7 +160,7 @@ func (c *contract) route(name string) *routers.Route {
 func (c *contract) request(a ask) *http.Request {
 	c.t.Helper()
 	method, path, _ := strings.Cut(a.route, " ")
-	target := "http://boxd" + strings.NewReplacer("{id}", url.PathEscape(a.s), "{p}", url.PathEscape(a.p), "{principal}", url.PathEscape(a.p), "{skill}", url.PathEscape(a.p), "{workspace}", url.PathEscape(a.p), "{image}", url.PathEscape(a.p), "{drive}", url.PathEscape(a.p), "{port}", url.PathEscape(a.p)).Replace(path)
+	target := "http://boxd" + strings.NewReplacer("{id}", url.PathEscape(a.s), "{p}", url.PathEscape(a.p), "{principal}", url.PathEscape(a.p), "{skill}", url.PathEscape(a.p), "{workspace}", url.PathEscape(a.p), "{snapshot}", url.PathEscape(a.p), "{image}", url.PathEscape(a.p), "{drive}", url.PathEscape(a.p), "{port}", url.PathEscape(a.p)).Replace(path)
 	if a.query != "" {
 		target += "?" + a.query
 	}

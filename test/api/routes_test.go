@@ -34,6 +34,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.life()
 	c.changes()
 	c.stops()
+	c.snapshots()
 	c.executions()
 	c.files()
 	c.mounts()
@@ -48,13 +49,15 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c.stdio()
 	c.ports()
 	c.mcp()
-	small := begin(t, seen, "[images]\nmax = 1\n[skills]\nmax = 1\n[drives]\nmax = 0\n[sessions]\nmax = 2\nmax_workspaces = 0\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
+	small := begin(t, seen, "[images]\nmax = 1\n[skills]\nmax = 1\n[drives]\nmax = 0\n[sessions]\nmax = 2\nmax_workspaces = 0\nmax_snapshots = 0\n[exec]\nmax_per_session = 1\n[processes]\nmax = 1\n")
 	small.limits()
 	small.fewSkills()
 	small.fewSpaces()
+	small.fewSnapshots()
 	small.fewDrives()
 	small.fewImages()
 	begin(t, seen, bounded).policies()
+	snapshotsElsewhere(t, seen)
 	// What depends on whether the kernel keeps limits here. The same test runs on hosts of both kinds.
 	without := []string{
 		"PATCH /v1/sessions/{id} 409", "POST /v1/sessions/{id}/freeze 200", "POST /v1/sessions/{id}/thaw 200",

@@ -27,6 +27,12 @@ type host struct {
 // start starts a boxd. more configures it.
 func start(t *testing.T, more ...string) *host {
 	t.Helper()
+	return startAt(t, "", more...)
+}
+
+// startAt is start with a line for the state directory.
+func startAt(t *testing.T, state string, more ...string) *host {
+	t.Helper()
 	addresses := free(t, 2)
 	ca := boxtest.NewAuthority(t)
 	certificate, key := ca.Server()
@@ -35,7 +41,7 @@ func start(t *testing.T, more ...string) *host {
 	if err := os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"agent\"\nsha256 = %q\nprincipal = \"agent\"\n", hash), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := boxtest.StartWith(t, fmt.Sprintf("http = %q\nhttps = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\n", addresses[0], addresses[1], certificate, key, ca.File)+
+	d := boxtest.StartWith(t, state+fmt.Sprintf("http = %q\nhttps = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\n", addresses[0], addresses[1], certificate, key, ca.File)+
 		boxtest.BestEffort+boxtest.MountSources+"[queue]\nwait = \"20s\"\n",
 		fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.known]\nrole = \"user\"\ncertificates = [\"CN:known\"]\n", tokens), strings.Join(more, "\n"))
 	source := d.MountSource(t, "data", 0)

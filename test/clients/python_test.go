@@ -5,8 +5,12 @@ package clients_test
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
 const python = "../../clients/python"
@@ -25,6 +29,20 @@ func TestThePythonClient(t *testing.T) {
 	})
 	if m := ranTests.FindStringSubmatch(out); m == nil || len(m[1]) < 2 {
 		t.Errorf("which tests have run?\n%s", out)
+	}
+}
+
+// Where the filesystem can share blocks, snapshots are what the Python client and the TypeScript client have asked for.
+func TestClientsTakeSnapshots(t *testing.T) {
+	need(t, "python3")
+	dir := compiled(t)
+	state := "state_dir = " + strconv.Quote(filepath.Join(boxtest.NewFilesystem(t, "xfs"), "state")) + "\n"
+	h := startAt(t, state)
+	h.runs(t, python, fromSource, "python3", "-m", "unittest", "tests.test_api.BoxdTest.test_snapshots")
+	h.runs(t, dir, nil, "node", "--test", "--test-reporter=tap", "--test-name-pattern=^snapshots$", "tests/api.test.js")
+	route := "DELETE /v1/sessions/{id}/snapshots/{snapshot}"
+	if after := h.done(t); after[route] != "2 " {
+		t.Errorf("snapshots removed: %q", after[route])
 	}
 }
 

@@ -596,6 +596,22 @@ class AsyncSession:
         """Ends it, and keeps its workspace under a name."""
         return await self.client._ask(answers.Workspace, "POST", self._path("/keep"), {"workspace": name}, safe=False, waits=True)
 
+    async def snapshots(self) -> List[answers.Snapshot]:
+        """Snapshots of what it has on disk, the oldest first."""
+        return (await self.client._ask(answers.SnapshotList, "GET", self._path("/snapshots"), safe=True)).snapshots
+
+    async def create_snapshot(self, name: str) -> answers.Snapshot:
+        """Takes a snapshot of what it has on disk while it is stopped."""
+        return await self.client._ask(answers.Snapshot, "POST", self._path("/snapshots"), {"name": name}, safe=False, waits=True)
+
+    async def restore_snapshot(self, name: str) -> answers.Session:
+        """Replaces what it has on disk by a snapshot while it is stopped."""
+        return await self._session("POST", f"/snapshots/{segment(name)}/restore", waits=True)
+
+    async def delete_snapshot(self, name: str) -> None:
+        """Removes a snapshot."""
+        await self.client._json("DELETE", self._path(f"/snapshots/{segment(name)}"), safe=True, waits=True)
+
     async def instructions(self) -> str:
         """What to tell a model about it."""
         return (await self.client._ask(answers.Instructions, "GET", self._path("/instructions"), safe=True)).instructions

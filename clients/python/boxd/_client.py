@@ -598,6 +598,22 @@ class Session:
         """Ends it, and keeps its workspace under a name."""
         return self.client._ask(answers.Workspace, "POST", self._path("/keep"), {"workspace": name}, safe=False, waits=True)
 
+    def snapshots(self) -> List[answers.Snapshot]:
+        """Snapshots of what it has on disk, the oldest first."""
+        return (self.client._ask(answers.SnapshotList, "GET", self._path("/snapshots"), safe=True)).snapshots
+
+    def create_snapshot(self, name: str) -> answers.Snapshot:
+        """Takes a snapshot of what it has on disk while it is stopped."""
+        return self.client._ask(answers.Snapshot, "POST", self._path("/snapshots"), {"name": name}, safe=False, waits=True)
+
+    def restore_snapshot(self, name: str) -> answers.Session:
+        """Replaces what it has on disk by a snapshot while it is stopped."""
+        return self._session("POST", f"/snapshots/{segment(name)}/restore", waits=True)
+
+    def delete_snapshot(self, name: str) -> None:
+        """Removes a snapshot."""
+        self.client._json("DELETE", self._path(f"/snapshots/{segment(name)}"), safe=True, waits=True)
+
     def instructions(self) -> str:
         """What to tell a model about it."""
         return (self.client._ask(answers.Instructions, "GET", self._path("/instructions"), safe=True)).instructions

@@ -1495,6 +1495,28 @@ class Workspace:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """A snapshot of what a session has on disk."""
+
+    name: str
+
+    created_at: str
+
+    #: how much of workspace_quota it uses
+    size: Bytes
+
+    #: files and directories
+    files: int
+
+
+@dataclass(frozen=True)
+class SnapshotList:
+    """The object SnapshotList of the API."""
+
+    snapshots: List[Snapshot]
+
+
+@dataclass(frozen=True)
 class WorkspaceList:
     """The object WorkspaceList of the API."""
 

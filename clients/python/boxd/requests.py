@@ -741,6 +741,14 @@ class WorkspaceRequest(_WorkspaceRequest, total=False):
     inodes: int
 
 
+class SnapshotRequest(TypedDict):
+    """The object SnapshotRequest of the API."""
+
+    #: New name, which no other snapshot of the session has: 1 to 64 of a-z, A-Z, 0-9, ., _ and -, the first a
+    #: letter, a digit or _.
+    name: str
+
+
 class WorkspaceKept(TypedDict):
     """The object WorkspaceKept of the API."""
 

@@ -73,6 +73,31 @@ class BoxdTest(Box):
             except Unsupported:
                 pass  # on a host without cgroups
 
+    def test_snapshots(self) -> None:
+        self.session.files.write("kept", "one")
+        with self.assertRaises(Conflict):
+            self.session.create_snapshot("first")
+        self.session.stop()
+        self.assertEqual(self.session.snapshots(), [])
+        try:
+            made = self.session.create_snapshot("first")
+        except Unsupported:  # on a filesystem without reflink
+            for ask in (self.session.restore_snapshot, self.session.delete_snapshot):
+                with self.assertRaises(Unsupported):
+                    ask("first")
+            return
+        self.assertGreater(made.size, 0)
+        self.assertEqual(self.session.snapshots(), [made])
+        self.session.start()
+        self.session.files.write("kept", "two")
+        self.session.stop()
+        self.assertEqual(self.session.restore_snapshot("first").state, "stopped")
+        self.session.start()
+        self.assertEqual(self.session.files.read_text("kept"), "one")
+        self.session.delete_snapshot("first")
+        with self.assertRaises(NotFound):
+            self.session.delete_snapshot("first")
+
     def test_usage_over_time(self) -> None:
         history = self.session.usage_history(after="2026-11-21T09:30:00Z")
         self.assertTrue(history.interval)

@@ -85,6 +85,7 @@ class RequestsTest(Quick):
                 lambda: session.files.upload_archive(b""),
                 lambda: Client(server.path).request("POST", "/v1/skills", {}),
                 lambda: session.keep_workspace("w"),
+                lambda: session.create_snapshot("s"),
                 lambda: session.discard_root(),
                 lambda: session.commit_image("i"),
                 lambda: session.files.collect_archive(["a"]),

@@ -406,6 +406,26 @@ export class Session {
     return this.client.ask("POST", this.path("/keep"), { workspace: name }, { safe: false, waits: true, ...options });
   }
 
+  /** Snapshots of what it has on disk, the oldest first. */
+  async snapshots(options: CallOptions = {}): Promise<types.Snapshot[]> {
+    return (await this.client.ask<types.SnapshotList>("GET", this.path("/snapshots"), undefined, { safe: true, ...options })).snapshots;
+  }
+
+  /** Takes a snapshot of what it has on disk while it is stopped. */
+  createSnapshot(name: string, options: CallOptions = {}): Promise<types.Snapshot> {
+    return this.client.ask("POST", this.path("/snapshots"), { name }, { safe: false, waits: true, ...options });
+  }
+
+  /** Replaces what it has on disk by a snapshot while it is stopped. */
+  restoreSnapshot(name: string, options: CallOptions = {}): Promise<types.Session> {
+    return this.#session("POST", `/snapshots/${segment(name)}/restore`, undefined, options, true);
+  }
+
+  /** Removes a snapshot. */
+  async deleteSnapshot(name: string, options: CallOptions = {}): Promise<void> {
+    await this.client.transport.json("DELETE", this.path(`/snapshots/${segment(name)}`), undefined, { safe: true, waits: true, ...options });
+  }
+
   /** What to tell a model about it. */
   async instructions(options: CallOptions = {}): Promise<string> {
     return (await this.client.ask<types.Instructions>("GET", this.path("/instructions"), undefined, { safe: true, ...options })).instructions;

@@ -1325,6 +1325,28 @@ export interface Workspace {
   sessions: string[];
 }
 
+export interface SnapshotRequest {
+  /**
+   * New name, which no other snapshot of the session has: 1 to 64 of a-z, A-Z, 0-9, ., _ and -, the first a
+   * letter, a digit or _.
+   */
+  name: string;
+}
+
+/** A snapshot of what a session has on disk. */
+export interface Snapshot {
+  name: string;
+  created_at: string;
+  /** how much of workspace_quota it uses */
+  size: Bytes;
+  /** files and directories */
+  files: number;
+}
+
+export interface SnapshotList {
+  snapshots: Snapshot[];
+}
+
 export interface WorkspaceKept {
   /** New name, which no other workspace of the owner has. */
   workspace: string;

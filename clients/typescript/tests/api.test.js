@@ -104,6 +104,29 @@ describe("boxd", () => {
     }
   });
 
+  test("snapshots", async () => {
+    await session.files.write("kept", "one");
+    await assert.rejects(session.createSnapshot("first"), ConflictError);
+    await session.stop();
+    assert.deepEqual(await session.snapshots(), []);
+    const made = await session.createSnapshot("first").catch((error) => error);
+    if (made instanceof UnsupportedError) { // on a filesystem without reflink
+      await assert.rejects(session.restoreSnapshot("first"), UnsupportedError);
+      await assert.rejects(session.deleteSnapshot("first"), UnsupportedError);
+      return;
+    }
+    assert.ok(made.size > 0, made);
+    assert.deepEqual(await session.snapshots(), [made]);
+    await session.start();
+    await session.files.write("kept", "two");
+    await session.stop();
+    assert.equal((await session.restoreSnapshot("first")).state, "stopped");
+    await session.start();
+    assert.equal(await session.files.readText("kept"), "one");
+    await session.deleteSnapshot("first");
+    await assert.rejects(session.deleteSnapshot("first"), NotFoundError);
+  });
+
   test("a program in a session of its own", async () => {
     const stream = await client.stream({ command: "read x; echo got $x; exit 3" }, { session: { memory: "128MiB" }, stdin: true });
     const { stdout, result } = await stream.communicate("it\n");

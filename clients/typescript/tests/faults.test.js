@@ -45,7 +45,7 @@ test("what is not safe is made once", () => new Server(says("")).with(async (ser
     () => session.exec(["true"]), () => client.createSession(), () => client.run(["true"]), () => session.process("p").signal("SIGHUP"),
     () => session.files.write("a", "b"), () => session.files.upload("a", "b"), () => session.files.edit("a", []), () => session.files.remove("a"),
     () => session.files.move("a", "b"), () => session.files.uploadArchive(""), () => client.request("POST", "/v1/skills", {}),
-    () => session.keepWorkspace("w"), () => session.discardRoot(), () => session.commitImage({ name: "i" }), () => session.files.collectArchive(["a"]),
+    () => session.keepWorkspace("w"), () => session.createSnapshot("s"), () => session.discardRoot(), () => session.commitImage({ name: "i" }), () => session.files.collectArchive(["a"]),
     () => client.workspaces.create({ name: "w" }), () => client.images.upload(""), () => client.images.prune(),
     () => client.skills.create({ name: "s", description: "d" }), () => client.skills.update("s", { license: "MIT", if_match: "sha256:0" }),
     () => client.skills.writeFile("s", "a", "b", { if_match: "sha256:0" }), () => client.skills.removeFile("s", "a"),

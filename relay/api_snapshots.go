@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// listSnapshots lists the snapshots of a session.
+func listSnapshots(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.Sup.Snapshots(c.Context(), s)
+	if err != nil {
+		return nil, err
+	}
+	answer := api.SnapshotList{Snapshots: make([]api.Snapshot, len(list))}
+	for i := range list {
+		answer.Snapshots[i] = snapshotAnswer(&list[i])
+	}
+	return answer, nil
+}
+
+// createSnapshot makes one of a stopped session.
+func createSnapshot(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	var in api.SnapshotRequest
+	if err := c.DecodeBody(&in, maxSessionBody); err != nil {
+		return nil, err
+	}
+	made, err := c.Sup.CreateSnapshot(c.Context(), s, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	return Created{Body: snapshotAnswer(&made)}, nil
+}
+
+// restoreSnapshot gives a stopped session what one has.
+func restoreSnapshot(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Sup.RestoreSnapshot(c.Context(), s, c.Path.Snapshot); err != nil {
+		return nil, err
+	}
+	return sessionAnswer(s.Info()), nil
+}
+
+// deleteSnapshot removes one.
+func deleteSnapshot(c *Call) (any, error) {
+	s, err := c.Session()
+	if err != nil {
+		return nil, err
+	}
+	return NoContent{}, c.Sup.RemoveSnapshot(c.Context(), s, c.Path.Snapshot)
+}
+
+func snapshotAnswer(s *isolation.Snapshot) api.Snapshot {
+	return api.Snapshot{Name: s.Name, CreatedAt: time.Unix(0, int64(s.Created)).UTC(), Size: quantity.Size(s.Bytes), Files: s.Files}
+}

@@ -102,6 +102,8 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 		"workspaces inspect": a.arg(workspaces),
 		"workspaces rm":      a.args(workspaces),
 		"workspaces set":     a.arg(workspaces),
+		"snapshots restore":  a.arg(boxes("stopped"), snapshots),
+		"snapshots rm":       a.args(boxes(""), snapshots),
 		"skills show":        a.arg(skills),
 		"skills update":      a.arg(skills),
 		"skills files":       a.arg(skills),
@@ -135,7 +137,7 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 	for _, path := range []string{
 		"exec", "start", "set", "inspect", "ps", "top", "shell", "cat", "diff", "forward", "preview", "mcp instructions",
 		"fs read", "fs cat", "fs mkdir", "fs watch", "fs write", "fs edit", "fs glob", "fs grep", "fs list", "fs stat", "fs move", "fs chmod", "fs remove", "fs diff", "fs discard", "fs fetch",
-		"images commit", "workspaces keep", "skills scan",
+		"images commit", "workspaces keep", "snapshots create", "snapshots ls", "skills scan",
 	} {
 		all[path] = box
 	}
@@ -304,6 +306,11 @@ func images(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completi
 	return each(list, err, func(img *api.Image) (string, string) {
 		return img.Name, fmt.Sprintf("%v, %s", roundSize(img.Bytes), shortDigest(img.Digest))
 	})
+}
+
+func snapshots(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+	list, err := c.Snapshots(ctx, args[0])
+	return each(list, err, func(k *api.Snapshot) (string, string) { return k.Name, roundSize(int64(k.Size)).String() })
 }
 
 func workspaces(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {

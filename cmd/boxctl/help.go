@@ -37,7 +37,7 @@ func commandTopics() []topic {
 		{"Programs and processes", []string{"exec", "start", "ps", "logs", "attach", "wait", "stop"}},
 		{"Files", []string{"cp", "cat", "diff", "fs"}},
 		{"Mounts, network and ports", []string{"mount", "umount", "forward", "preview"}},
-		{"Images, workspaces, drives and skills", []string{"images", "workspaces", "drives", "skills"}},
+		{"Images, workspaces, snapshots, drives and skills", []string{"images", "workspaces", "snapshots", "drives", "skills"}},
 		{"Agents", []string{"mcp", "e2b"}},
 		{"Administration", []string{
 			"status", "doctor", "config", "usage", "events", "errors", "audit", "grant", "revoke", "token", "drain", "undrain", "fleet", "version", "completion", "help",

@@ -108,7 +108,7 @@ run and exec exit with the exit code of the program. Other exit codes: 2 wrong u
 	root.AddCommand(a.filesCommands()...)
 	root.AddCommand(
 		a.mountCommand(), a.umountCommand(), a.forwardCommand(), a.previewCommand(), a.mcpCommand(),
-		a.skillCommand(), a.driveCommand(), a.workspaceCommand(), a.imageCommand(),
+		a.skillCommand(), a.driveCommand(), a.workspaceCommand(), a.snapshotCommand(), a.imageCommand(),
 		a.eventsCommand(), a.errorsCommand(), a.auditCommand(), a.e2bCommand(), a.fleetCommand(),
 	)
 	root.AddCommand(completionCommand(a.stdout), a.configCommand())

@@ -11,7 +11,8 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/durable"
 )
@@ -49,10 +50,12 @@ type certificates struct {
 	current *tls.Config
 }
 
-// fileStamp tells a file from what was there before.
+// fileStamp tells a file from what was there before. Its times are as coarse as the kernel's clock ticks (inode(7)), within which a file
+// may be replaced.
 type fileStamp struct {
-	changed time.Time
-	size    int64
+	device, inode    uint64
+	size             int64
+	written, changed unix.Timespec
 }
 
 func (c *certificates) look() (stamp [3]fileStamp) {
@@ -64,11 +67,11 @@ func (c *certificates) look() (stamp [3]fileStamp) {
 
 // stampOf is that of a file as it is now; that of one that is missing is zero.
 func stampOf(path string) fileStamp {
-	info, err := os.Stat(path)
-	if err != nil {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
 		return fileStamp{}
 	}
-	return fileStamp{info.ModTime(), info.Size()}
+	return fileStamp{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
 }
 
 // now is the configuration for the next connection.

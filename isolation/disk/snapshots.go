@@ -77,6 +77,9 @@ func (w *Workspaces) DropSnapshots(key string) error {
 // SweepSnapshots removes what an earlier keeper has not finished making or removing, and the snapshots of boxes that have nothing on
 // disk any more. Nobody may be changing snapshots meanwhile.
 func (w *Workspaces) SweepSnapshots() error {
+	if _, err := os.Lstat(filepath.Join(filepath.Dir(w.root.Name()), statedir.Snapshots)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	all, err := openWork(filepath.Dir(w.root.Name()), statedir.Snapshots)
 	if err != nil {
 		return err

@@ -99,6 +99,11 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	if a.Writer() {
 		c.tasks.Go(func() { c.watchWriter(ctx, hangUp, a) })
 	}
+	return c.relayToEnd(ctx, s, p, a, out)
+}
+
+// relayToEnd relays the output of a process, and returns what has become of that.
+func (c *conn) relayToEnd(ctx context.Context, s *session.Session, p *process.Process, a *process.Attachment, out *attachedOutput) (_ *api.ExecResult, err error) {
 	waiting := ctx
 	if p.Spec().Unlisted {
 		err = c.relayUnlisted(ctx, p, a, out)

@@ -5,7 +5,6 @@ package clients_test
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,7 +32,7 @@ func start(t *testing.T, more ...string) *host {
 // startAt is start with a line for the state directory.
 func startAt(t *testing.T, state string, more ...string) *host {
 	t.Helper()
-	addresses := free(t, 2)
+	address, byTLS := boxtest.FreeAddress(t, "127.0.0.2"), boxtest.FreeAddress(t, "127.0.0.1")
 	ca := boxtest.NewAuthority(t)
 	certificate, key := ca.Server()
 	token, hash := access.NewToken()
@@ -41,12 +40,12 @@ func startAt(t *testing.T, state string, more ...string) *host {
 	if err := os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"agent\"\nsha256 = %q\nprincipal = \"agent\"\n", hash), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := boxtest.StartWith(t, state+fmt.Sprintf("http = %q\nhttps = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\n", addresses[0], addresses[1], certificate, key, ca.File)+
+	d := boxtest.StartWith(t, state+fmt.Sprintf("http = %q\nhttps = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\n", address, byTLS, certificate, key, ca.File)+
 		boxtest.BestEffort+boxtest.MountSources+"[queue]\nwait = \"20s\"\n",
 		fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.known]\nrole = \"user\"\ncertificates = [\"CN:known\"]\n", tokens), strings.Join(more, "\n"))
 	source := d.MountSource(t, "data", 0)
-	return &host{Daemon: d, env: append(os.Environ(), "BOXD_SOCKET="+d.Socket, "BOXD_HTTP=http://"+addresses[0], "BOXD_HTTP_TOKEN="+token, "BOXD_TEST_SOURCE="+source, "NO_COLOR=1",
-		"BOXD_HTTPS=https://"+addresses[1], "BOXD_TEST_CA="+ca.File, "BOXD_TEST_CERT="+known(t, ca), "BOXD_TEST_STRANGER="+known(t, boxtest.NewAuthority(t)))}
+	return &host{Daemon: d, env: append(os.Environ(), "BOXD_SOCKET="+d.Socket, "BOXD_HTTP=http://"+address, "BOXD_HTTP_TOKEN="+token, "BOXD_TEST_SOURCE="+source, "NO_COLOR=1",
+		"BOXD_HTTPS=https://"+byTLS, "BOXD_TEST_CA="+ca.File, "BOXD_TEST_CERT="+known(t, ca), "BOXD_TEST_STRANGER="+known(t, boxtest.NewAuthority(t)))}
 }
 
 // known is a file with a client certificate and its key.
@@ -67,20 +66,6 @@ func known(t *testing.T, ca *boxtest.Authority) string {
 		t.Fatal(err)
 	}
 	return file
-}
-
-// free are addresses that nobody listens at.
-func free(t *testing.T, n int) (addresses []string) {
-	t.Helper()
-	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close() // after all of them, which differ therefore
-		addresses = append(addresses, ln.Addr().String())
-	}
-	return addresses
 }
 
 // runs runs a program in a directory, and returns what it prints.

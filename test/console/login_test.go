@@ -42,7 +42,7 @@ func packaged(t *testing.T) string {
 // namespaces of the copy end with the test, and with them all that is in it.
 func serveInstalled(t *testing.T, socket string) string {
 	t.Helper()
-	at := freeAddress(t)
+	at := boxtest.FreeAddress(t, "127.0.0.1")
 	_, port, err := net.SplitHostPort(at)
 	if err != nil {
 		t.Fatal(err)

@@ -122,7 +122,7 @@ func login(t *testing.T, who person, socket, programs string) string {
 			t.Fatal(err)
 		}
 	}
-	at := freeAddress(t)
+	at := boxtest.FreeAddress(t, "127.0.0.1")
 	_, port, err := net.SplitHostPort(at)
 	if err != nil {
 		t.Fatal(err)
@@ -166,17 +166,6 @@ func login(t *testing.T, who person, socket, programs string) string {
 		return err == nil
 	})
 	return "http://" + at + "/cockpit/@localhost/boxd/index.html"
-}
-
-// freeAddress is an address of the loopback that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
 }
 
 // acts are what a script can have done on the host, by name.

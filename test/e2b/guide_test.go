@@ -32,7 +32,7 @@ func TestProgramsOfTheGuideRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, at := boxtest.TempDir(t), freeAddress(t, "127.0.0.2")
+	dir, at := boxtest.TempDir(t), boxtest.FreeAddress(t, "127.0.0.2")
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "e2b", "certificate", "-o", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -33,17 +32,6 @@ type host struct {
 	entries map[string]string // of the file, by the same names
 }
 
-// freeAddress is an address of the loopback that nobody listens on.
-func freeAddress(t *testing.T, ip string) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", ip+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
-}
-
 // newKey makes an API key, and its entry in the file of tokens.
 func newKey(name, principal, more string) (key, entry string) {
 	key, hash := access.NewToken()
@@ -54,7 +42,7 @@ func newKey(name, principal, more string) (key, entry string) {
 // configures it after the table [e2b], and may begin with keys of that.
 func start(t *testing.T, more ...string) *host {
 	t.Helper()
-	h := &host{address: freeAddress(t, "127.0.0.1"), tokens: filepath.Join(boxtest.TempDir(t), "tokens"), keys: map[string]string{}, entries: map[string]string{}}
+	h := &host{address: boxtest.FreeAddress(t, "127.0.0.1"), tokens: filepath.Join(boxtest.TempDir(t), "tokens"), keys: map[string]string{}, entries: map[string]string{}}
 	for _, who := range [][3]string{{"agent", "agent", ""}, {"second", "agent", ""}, {"other", "other", ""}, {"viewer", "agent", `role = "viewer"`}, {"listing", "agent", `routes = ["GET /v1/sessions*"]`}} {
 		h.keys[who[0]], h.entries[who[0]] = newKey(who[0], who[1], who[2])
 	}

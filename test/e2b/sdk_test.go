@@ -82,7 +82,7 @@ func TestOtherMethodsOfTheSDKOfE2B(t *testing.T) {
 // The published SDK of Scalebox does what Refly does with it, by TLS.
 func TestTheSDKOfScalebox(t *testing.T) {
 	boxtest.RequireProgram(t, "python3")
-	dir, at := boxtest.TempDir(t), freeAddress(t, "127.0.0.2")
+	dir, at := boxtest.TempDir(t), boxtest.FreeAddress(t, "127.0.0.2")
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxctl"), "e2b", "certificate", "-o", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

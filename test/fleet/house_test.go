@@ -136,17 +136,6 @@ func startNATS(t testing.TB, dir string, port int, accounts string) *server.Serv
 	return s
 }
 
-// free is an address of this host where nothing listens.
-func free(t testing.TB) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
-}
-
 // build starts a fleet of so many nodes.
 func build(t testing.TB, nodes int) *house {
 	t.Helper()
@@ -173,7 +162,7 @@ func buildOnThree(t testing.TB, nodes int) *house {
 	var routes []*url.URL
 	var ports []int
 	for range 3 {
-		at := netip.MustParseAddrPort(free(t))
+		at := netip.MustParseAddrPort(boxtest.FreeAddress(t, "127.0.0.1"))
 		ports = append(ports, int(at.Port()))
 		routes = append(routes, &url.URL{Scheme: "nats", Host: at.String()})
 	}
@@ -262,7 +251,7 @@ principals = ["ci", "other"]
 		fmt.Fprintf(&tokens, "[[token]]\nname = %q\nsha256 = %q\n%s\n", hash[:8], hash, has)
 	}
 	h.write("tokens", tokens.String())
-	h.address = free(t)
+	h.address = boxtest.FreeAddress(t, "127.0.0.1")
 	listener, certificates := "", ""
 	if h.ca != nil {
 		certificate, private := h.ca.Server()

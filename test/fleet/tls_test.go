@@ -230,7 +230,7 @@ func TestOneBoxdByTLS(t *testing.T) {
 	t.Parallel()
 	ca := boxtest.NewAuthority(t)
 	certificate, key := ca.Server()
-	address := free(t)
+	address := boxtest.FreeAddress(t, "127.0.0.1")
 	d := boxtest.StartWith(t, fmt.Sprintf("https = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\nhttp_insecure = true\n", address, certificate, key, ca.File), boxtest.BestEffort, `
 [principals.ci]
 role = "user"
@@ -294,7 +294,7 @@ func TestOneBoxdEndsWhatIsRevoked(t *testing.T) {
 	t.Parallel()
 	ca := boxtest.NewAuthority(t)
 	certificate, key := ca.Server()
-	address, list := free(t), filepath.Join(boxtest.TempDir(t), "crl")
+	address, list := boxtest.FreeAddress(t, "127.0.0.1"), filepath.Join(boxtest.TempDir(t), "crl")
 	replaceFile(t, list, ca.Revoked(time.Hour))
 	d := boxtest.StartWith(t, fmt.Sprintf("https = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\nclient_crl = %q\n", address, certificate, key, ca.File, list), boxtest.BestEffort, `
 [principals.ci]

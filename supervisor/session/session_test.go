@@ -4,6 +4,7 @@ package session
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"runtime"
 	"slices"
@@ -189,6 +190,18 @@ func TestWhatWaitsIsToldInOrder(t *testing.T) {
 		if told != maxWaiting {
 			t.Fatalf("%d wait, and %d were told last", maxWaiting, told)
 		}
+	}
+}
+
+// What a process was made with is shared with that process, which may not be gone yet.
+func TestProcessesStartAgainFromACopyOfWhatTheyWere(t *testing.T) {
+	t.Parallel()
+	cfg, spec := policy.DefaultConfig(), &process.Spec{ID: "p", Managed: true}
+	line := quota.NewQueue(func() quota.QueueLimits { return quota.QueueLimits{} })
+	s := &Session{hooks: &Hooks{Config: func() *policy.Config { return &cfg }, Line: line}, processes: map[string]*slot{"p": {}}}
+	s.StartAgain(t.Context(), []*process.Spec{spec}, slog.New(slog.DiscardHandler))
+	if r := spec.Restart; r.Policy != "" || r.Limit != nil || spec.Stop.Signal != "" {
+		t.Errorf("it was changed to %+v", spec)
 	}
 }
 

@@ -188,7 +188,8 @@ func (s *Session) StopProcesses(ctx context.Context) {
 // StartAgain starts processes that the session had when it was stopped, and that it has not. One that cannot start is told
 // and left out.
 func (s *Session) StartAgain(ctx context.Context, list []*process.Spec, log *slog.Logger) {
-	for _, spec := range list {
+	for _, given := range list {
+		spec := new(*given) // a process from before the stop may still read its own
 		var entry *slot
 		var mine bool
 		err := spec.Resolve() // it is from a file

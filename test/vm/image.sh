@@ -27,9 +27,9 @@ amd64 | arm64) ;;
 *) fail "ARCH is \"$arch\": allowed are amd64, arm64" ;;
 esac
 
-# quota and e2fsprogs are for project quotas, gcc for the programs that tests compile in boxes, rpm for the other
+# quota, e2fsprogs and xfsprogs are for project quotas, gcc for the programs that tests compile in boxes, rpm for the other
 # package. The firewalls are for those that start them: nothing else does.
-packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,gcc,libc6-dev,rpm,apparmor,bsdutils,firewalld,ufw,iptables,nftables,perl
+packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,xfsprogs,gcc,libc6-dev,rpm,apparmor,bsdutils,firewalld,ufw,iptables,nftables,perl
 [ "$for" = uml ] || packages+=,linux-image-cloud-$arch
 [ "$for" != selinux ] || packages+=,selinux-policy-default,policycoreutils,checkpolicy,semodule-utils
 

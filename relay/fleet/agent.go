@@ -22,7 +22,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/fleet/stream"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -57,7 +56,7 @@ type Agent struct {
 
 	// Of its name; only renew uses these.
 	lease   nameLease
-	ends    *stream.Endpoint   // nil: the name is not its own
+	ends    *endpoint          // nil: the name is not its own
 	fencing *nats.Subscription // beside ends
 
 	renewed atomic.Int64 // when the fleet has taken an announcement last, of the steady clock
@@ -137,7 +136,7 @@ func (a *Agent) fenced() bool {
 }
 
 // carry connects a stream of a gateway with boxd. Who asks, and what it may, is for boxd to find out.
-func (a *Agent) carry(far *stream.Conn) {
+func (a *Agent) carry(far *stream) {
 	defer func() { _ = far.Close() }() // once
 	a.streams.Add(1)
 	defer a.streams.Add(-1)

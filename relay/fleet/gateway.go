@@ -23,7 +23,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/fleet/stream"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -44,7 +43,7 @@ type Gateway struct {
 	log       *slog.Logger
 	nc        *nats.Conn
 	js        jetstream.JetStream
-	ends      *stream.Endpoint
+	ends      *endpoint
 	transport *http.Transport
 	queue     queue
 	turns     chan struct{} // one for each of those who wait that asks nodes just now
@@ -80,7 +79,7 @@ func NewGateway(ctx context.Context, cfg *GatewayConfig) (*Gateway, error) {
 		return nil, err
 	}
 	if g.js, err = jetstream.New(g.nc); err == nil {
-		g.ends, err = stream.New(context.WithoutCancel(ctx), &stream.Config{Conn: g.nc, Subject: gatewaySubject + "." + strings.ToLower(rand.Text())})
+		g.ends, err = newEndpoint(context.WithoutCancel(ctx), &endpointConfig{Conn: g.nc, Subject: gatewaySubject + "." + strings.ToLower(rand.Text())})
 	}
 	if err != nil {
 		g.nc.Close()

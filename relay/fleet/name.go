@@ -17,7 +17,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/fleet/stream"
 )
 
 // hostFile has the id of the host, beside what it remembers of sessions: an agent that is started again is no other host.
@@ -125,7 +124,7 @@ func (a *Agent) answer(ctx context.Context) (err error) {
 	if a.fencing, err = a.nc.Subscribe(subject+".fence", func(m *nats.Msg) { a.fence(ctx, m) }); err != nil {
 		return err
 	}
-	if a.ends, err = stream.New(context.WithoutCancel(ctx), &stream.Config{Conn: a.nc, Subject: subject, From: gatewaySubject, Accept: a.carry}); err != nil {
+	if a.ends, err = newEndpoint(context.WithoutCancel(ctx), &endpointConfig{Conn: a.nc, Subject: subject, From: gatewaySubject, Accept: a.carry}); err != nil {
 		_ = a.fencing.Unsubscribe() // of a connection that is closed
 	}
 	return err

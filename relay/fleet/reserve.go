@@ -20,7 +20,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/fleet/stream"
 )
 
 // Bounds of waiting for room.
@@ -351,7 +350,7 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 	resp, err := r.g.ask(r.c, n, http.MethodPost, "/v1/sessions", r.body)
 	refused := &nodeRefusal{}
 	switch {
-	case errors.Is(err, stream.ErrNobody):
+	case errors.Is(err, errNobody):
 		return false, "it cannot be reached", nil
 	case errors.As(err, &refused):
 		return false, "it does not accept this gateway: " + refused.detail, nil

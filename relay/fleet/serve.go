@@ -19,7 +19,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/conns"
-	"github.com/boxd-dev/boxd/relay/fleet/stream"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -270,7 +269,7 @@ func unreached(name string, err error) error {
 	if r, ok := errors.AsType[*nodeRefusal](err); ok {
 		return fault.Errorf(fault.Unavailable, "node %s does not accept this gateway: %s", name, r.detail).WithHint("[fleet.gateways] of the node's box.toml must have the key and name of this gateway")
 	}
-	if errors.Is(err, stream.ErrNobody) {
+	if errors.Is(err, errNobody) {
 		return fault.Errorf(fault.Unavailable, "node %s cannot be reached: %w", name, err).WithHint("GET /v1/fleet/nodes says since when")
 	}
 	return fault.Errorf(fault.Unavailable, "node %s has not answered: %w", name, err).WithHint("a program that has an id runs on: ask for it again")

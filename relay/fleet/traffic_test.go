@@ -20,7 +20,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/fleet/stream"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -62,7 +61,7 @@ func newManyNodes(b *testing.B, nodes, sessions int) *manyNodes {
 	h.g = aGateway(js, &clock{t: time.Now()})
 	h.g.now, h.g.starts, h.g.turns = time.Now, map[string]start{}, make(chan struct{}, retries)
 	if _, h.g.cfg.Key, err = ed25519.GenerateKey(nil); err == nil {
-		h.g.ends, err = stream.New(b.Context(), &stream.Config{Conn: js.Conn(), Subject: gatewaySubject + ".benchmark"})
+		h.g.ends, err = newEndpoint(b.Context(), &endpointConfig{Conn: js.Conn(), Subject: gatewaySubject + ".benchmark"})
 	}
 	if err != nil {
 		b.Fatal(err)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stream carries connections over NATS: two streams of bytes each, in order, as fast as their readers are. They
-// survive lost messages and a server of NATS that dies, and fail when the other end has not been heard of for a while.
-package stream
+// Connections over NATS: two streams of bytes each, in order, as fast as their readers are. They survive lost messages and
+// a server of NATS that dies, and fail when the other end has not been heard of for a while.
+
+package fleet
 
 import (
 	"context"
@@ -19,61 +20,61 @@ import (
 
 // How much is on its way at most, and the times of a connection.
 const (
-	window = 256 << 10 // bytes of each direction that nobody has read
-	chunk  = 32 << 10  // of a frame
+	streamWindow = 256 << 10 // bytes of each direction that nobody has read
+	maxFrame     = 32 << 10  // of a frame
 
-	tick        = 50 * time.Millisecond // how late an acknowledgement may be that nothing carries
-	resendAfter = time.Second           // without one
-	pingAfter   = 5 * time.Second       // without anything to send
-	deadAfter   = 15 * time.Second      // without anything heard
-	rememberFor = 2 * deadAfter         // that a connection was there
+	ackDelay      = 50 * time.Millisecond // how late an acknowledgement may be that nothing carries
+	streamResend  = time.Second           // without one
+	streamPing    = 5 * time.Second       // without anything to send
+	streamTimeout = 15 * time.Second      // without anything heard
+	streamMemory  = 2 * streamTimeout     // that a connection was there
 
-	maxConnections = 1 << 16 // that are open or remembered
+	maxStreams = 1 << 16 // that are open or remembered
 )
 
 // Errors of connections.
 var (
-	// ErrNobody means that nobody listens where a connection was to go.
-	ErrNobody = errors.New("it is not connected to NATS")
-	// ErrSilent means that the other end has not been heard of for too long.
-	ErrSilent = errors.New("the other end has not been heard of for " + deadAfter.String())
-	// ErrClosed means that the endpoint has been closed.
-	ErrClosed = errors.New("the endpoint of streams is closed")
+	// errNobody means that nobody listens where a connection was to go.
+	errNobody = errors.New("it is not connected to NATS")
+	// errSilent means that the other end has not been heard of for too long.
+	errSilent = errors.New("the other end has not been heard of for " + streamTimeout.String())
+	// errEndpointClosed means that the endpoint has been closed.
+	errEndpointClosed = errors.New("the endpoint of streams is closed")
 )
 
-// ResetError is the reason why the other end has given a connection up.
-type ResetError struct{ Reason string }
+// resetError is the reason why the other end has given a connection up.
+type resetError struct{ Reason string }
 
-func (e *ResetError) Error() string { return "the other end gave the connection up: " + e.Reason }
+func (e *resetError) Error() string { return "the other end gave the connection up: " + e.Reason }
 
-// Config says where an endpoint is.
-type Config struct {
+// endpointConfig says where an endpoint is.
+type endpointConfig struct {
 	Conn *nats.Conn
 	// Subject is what the subjects begin with where it is reached; nobody else may listen there.
 	Subject string
 	// From is what the subjects begin with of those it accepts connections from; "": it accepts none.
 	From string
 	// Accept is called with every connection that comes in, which it owns.
-	Accept func(*Conn)
+	Accept func(*stream)
 }
 
-// Endpoint is one end of any number of connections.
-type Endpoint struct {
-	cfg Config
+// endpoint is one end of any number of connections.
+type endpoint struct {
+	cfg endpointConfig
 	sub *nats.Subscription
 	end context.CancelFunc
 	all sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[string]*Conn
+	conns map[string]*stream
 	past  map[string]time.Time // connections that are over, so that a late frame does not open one again
 	over  bool
 }
 
-// New listens. Close must follow; what has to be sent again is no more when ctx has ended.
-func New(ctx context.Context, cfg *Config) (*Endpoint, error) {
+// newEndpoint listens. Close must follow; what has to be sent again is no more when ctx has ended.
+func newEndpoint(ctx context.Context, cfg *endpointConfig) (*endpoint, error) {
 	ctx, end := context.WithCancel(ctx)
-	e := &Endpoint{cfg: *cfg, end: end, conns: map[string]*Conn{}, past: map[string]time.Time{}}
+	e := &endpoint{cfg: *cfg, end: end, conns: map[string]*stream{}, past: map[string]time.Time{}}
 	var err error
 	if e.sub, err = cfg.Conn.Subscribe(cfg.Subject+".s.*", e.receive); err != nil {
 		end()
@@ -84,17 +85,17 @@ func New(ctx context.Context, cfg *Config) (*Endpoint, error) {
 }
 
 // Close ends all connections.
-func (e *Endpoint) Close() {
+func (e *endpoint) Close() {
 	_ = e.sub.Unsubscribe() // of a connection that is closed too
 	e.mu.Lock()
 	e.over = true
-	open := make([]*Conn, 0, len(e.conns))
+	open := make([]*stream, 0, len(e.conns))
 	for _, c := range e.conns {
 		open = append(open, c)
 	}
 	e.mu.Unlock()
 	for _, c := range open {
-		c.fail(ErrClosed, true)
+		c.fail(errEndpointClosed, true)
 	}
 	e.end()
 	e.all.Wait()
@@ -102,9 +103,9 @@ func (e *Endpoint) Close() {
 
 // Dial opens a connection to the endpoint at a subject. It returns at once: that nobody is there is the error of the first
 // read.
-func (e *Endpoint) Dial(_ context.Context, subject string) (net.Conn, error) {
+func (e *endpoint) Dial(_ context.Context, subject string) (net.Conn, error) {
 	id := rand.Text()
-	c := newConn(e, id, subject+".s."+id)
+	c := newStream(e, id, subject+".s."+id)
 	if err := e.add(c, nil); err != nil {
 		return nil, err
 	}
@@ -116,14 +117,14 @@ func (e *Endpoint) Dial(_ context.Context, subject string) (net.Conn, error) {
 }
 
 // add counts a connection, and begins what serves it.
-func (e *Endpoint) add(c *Conn, serve func(*Conn)) error {
+func (e *endpoint) add(c *stream, serve func(*stream)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case e.over:
-		return ErrClosed
-	case len(e.conns)+len(e.past) >= maxConnections:
-		return fmt.Errorf("there are %d streams, the limit", maxConnections)
+		return errEndpointClosed
+	case len(e.conns)+len(e.past) >= maxStreams:
+		return fmt.Errorf("there are %d streams, the limit", maxStreams)
 	}
 	e.conns[c.id] = c
 	if serve != nil {
@@ -133,7 +134,7 @@ func (e *Endpoint) add(c *Conn, serve func(*Conn)) error {
 }
 
 // forget keeps in mind that a connection was there.
-func (e *Endpoint) forget(c *Conn) {
+func (e *endpoint) forget(c *stream) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.conns[c.id] == c {
@@ -143,14 +144,14 @@ func (e *Endpoint) forget(c *Conn) {
 }
 
 // Open is how many connections there are.
-func (e *Endpoint) Open() int {
+func (e *endpoint) Open() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.conns)
 }
 
 // receive is called with one message after the other.
-func (e *Endpoint) receive(m *nats.Msg) {
+func (e *endpoint) receive(m *nats.Msg) {
 	id := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
 	e.mu.Lock()
 	c, past := e.conns[id], e.past[id]
@@ -161,7 +162,7 @@ func (e *Endpoint) receive(m *nats.Msg) {
 		}
 		return
 	}
-	f, err := decode(m.Data)
+	f, err := decodeFrame(m.Data)
 	if err != nil {
 		return
 	}
@@ -181,11 +182,11 @@ func (e *Endpoint) receive(m *nats.Msg) {
 }
 
 // accept makes a connection that somebody else has opened.
-func (e *Endpoint) accept(id, reply string) *Conn {
+func (e *endpoint) accept(id, reply string) *stream {
 	if e.cfg.From == "" || !strings.HasPrefix(reply, e.cfg.From+".") || !strings.HasSuffix(reply, ".s."+id) {
 		return nil
 	}
-	c := newConn(e, id, reply)
+	c := newStream(e, id, reply)
 	if err := e.add(c, e.cfg.Accept); err != nil {
 		e.reset(reply, id, err.Error())
 		return nil
@@ -194,7 +195,7 @@ func (e *Endpoint) accept(id, reply string) *Conn {
 }
 
 // reset tells somebody that there is no connection. It goes nowhere but to where connections come from.
-func (e *Endpoint) reset(to, id, why string) {
+func (e *endpoint) reset(to, id, why string) {
 	if to == "" || !strings.HasSuffix(to, ".s."+id) || e.cfg.From != "" && !strings.HasPrefix(to, e.cfg.From+".") {
 		return
 	}
@@ -202,8 +203,8 @@ func (e *Endpoint) reset(to, id, why string) {
 }
 
 // watch looks after what no message does: late acknowledgements, frames that were lost, ends that are gone.
-func (e *Endpoint) watch(ctx context.Context) {
-	beat := time.NewTicker(tick)
+func (e *endpoint) watch(ctx context.Context) {
+	beat := time.NewTicker(ackDelay)
 	defer beat.Stop()
 	for {
 		select {
@@ -213,12 +214,12 @@ func (e *Endpoint) watch(ctx context.Context) {
 		}
 		now := time.Now()
 		e.mu.Lock()
-		open := make([]*Conn, 0, len(e.conns))
+		open := make([]*stream, 0, len(e.conns))
 		for _, c := range e.conns {
 			open = append(open, c)
 		}
 		for id, since := range e.past {
-			if now.Sub(since) > rememberFor {
+			if now.Sub(since) > streamMemory {
 				delete(e.past, id)
 			}
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stream
+package fleet
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 )
 
 // serve starts a server of NATS.
-func serve(t *testing.T) *server.Server {
+func serveNATS(t *testing.T) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
 	if err != nil {
@@ -37,7 +37,7 @@ func serve(t *testing.T) *server.Server {
 	return s
 }
 
-func connect(t *testing.T, address string) *nats.Conn {
+func connectNATS(t *testing.T, address string) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(address, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0))
 	if err != nil {
@@ -48,10 +48,10 @@ func connect(t *testing.T, address string) *nats.Conn {
 }
 
 // pair are two ends, of which b accepts what a opens.
-func pair(t *testing.T, near, far string) (a *Endpoint, accepted chan *Conn) {
+func streamPair(t *testing.T, near, far string) (a *endpoint, accepted chan *stream) {
 	t.Helper()
-	accepted = make(chan *Conn, 8)
-	b, err := New(context.Background(), &Config{Conn: connect(t, far), Subject: "fleet.n.b", From: "fleet.g", Accept: func(c *Conn) { accepted <- c }})
+	accepted = make(chan *stream, 8)
+	b, err := newEndpoint(context.Background(), &endpointConfig{Conn: connectNATS(t, far), Subject: "fleet.n.b", From: "fleet.g", Accept: func(c *stream) { accepted <- c }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func pair(t *testing.T, near, far string) (a *Endpoint, accepted chan *Conn) {
 	if err := b.cfg.Conn.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if a, err = New(context.Background(), &Config{Conn: connect(t, near), Subject: "fleet.g.a"}); err != nil {
+	if a, err = newEndpoint(context.Background(), &endpointConfig{Conn: connectNATS(t, near), Subject: "fleet.g.a"}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.Close)
@@ -69,7 +69,7 @@ func pair(t *testing.T, near, far string) (a *Endpoint, accepted chan *Conn) {
 	return a, accepted
 }
 
-func open(t *testing.T, a *Endpoint, accepted chan *Conn) (near, far *Conn) {
+func openStream(t *testing.T, a *endpoint, accepted chan *stream) (near, far *stream) {
 	t.Helper()
 	conn, err := a.Dial(t.Context(), "fleet.n.b")
 	if err != nil {
@@ -80,7 +80,7 @@ func open(t *testing.T, a *Endpoint, accepted chan *Conn) (near, far *Conn) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the connection does not arrive")
 	}
-	return conn.(*Conn), far
+	return conn.(*stream), far
 }
 
 // noise is so many bytes that are the same for everybody.
@@ -93,12 +93,12 @@ func noise(n int) []byte {
 
 func TestBothDirectionsArriveAndEnd(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	a, accepted := pair(t, s.ClientURL(), s.ClientURL())
-	near, far := open(t, a, accepted)
+	s := serveNATS(t)
+	a, accepted := streamPair(t, s.ClientURL(), s.ClientURL())
+	near, far := openStream(t, a, accepted)
 	data := noise(3<<20 + 17)
 	var both sync.WaitGroup
-	for _, c := range []*Conn{near, far} {
+	for _, c := range []*stream{near, far} {
 		both.Go(func() {
 			if _, err := c.Write(data); err != nil {
 				t.Error(err)
@@ -134,9 +134,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // A reader that does not read holds its writer up, and nobody else; no more than a window is held for it.
 func TestASlowReaderHoldsUpItsWriterAlone(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	a, accepted := pair(t, s.ClientURL(), s.ClientURL())
-	slow, reader := open(t, a, accepted)
+	s := serveNATS(t)
+	a, accepted := streamPair(t, s.ClientURL(), s.ClientURL())
+	slow, reader := openStream(t, a, accepted)
 	written := 0
 	_ = slow.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
 	for {
@@ -149,16 +149,16 @@ func TestASlowReaderHoldsUpItsWriterAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if written < window || written > 2*window { // what is held there, and what is not acknowledged
-		t.Errorf("%d bytes were taken, of a window of %d", written, window)
+	if written < streamWindow || written > 2*streamWindow { // what is held there, and what is not acknowledged
+		t.Errorf("%d bytes were taken, of a window of %d", written, streamWindow)
 	}
 	reader.mu.Lock()
 	held := len(reader.in)
 	reader.mu.Unlock()
-	if held > window {
+	if held > streamWindow {
 		t.Errorf("%d bytes are held", held)
 	}
-	quick, other := open(t, a, accepted)
+	quick, other := openStream(t, a, accepted)
 	if _, err := quick.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -229,10 +229,10 @@ func (p *proxy) cut() {
 // What is lost with connections to the server is sent again: nothing is missing, and nothing is there twice.
 func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := serveNATS(t)
 	p := between(t, s.Addr().String())
-	a, accepted := pair(t, "nats://"+p.Addr().String(), "nats://"+p.Addr().String())
-	near, far := open(t, a, accepted)
+	a, accepted := streamPair(t, "nats://"+p.Addr().String(), "nats://"+p.Addr().String())
+	near, far := openStream(t, a, accepted)
 	data := noise(8 << 20)
 	stop := make(chan struct{})
 	var cuts sync.WaitGroup
@@ -267,8 +267,8 @@ func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
 
 func TestNobodyIsThere(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	a, err := New(context.Background(), &Config{Conn: connect(t, s.ClientURL()), Subject: "fleet.g.a"})
+	s := serveNATS(t)
+	a, err := newEndpoint(context.Background(), &endpointConfig{Conn: connectNATS(t, s.ClientURL()), Subject: "fleet.g.a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,10 +277,10 @@ func TestNobodyIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, ErrNobody) {
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, errNobody) {
 		t.Errorf("%v", err)
 	}
-	if _, err := conn.Write([]byte("x")); !errors.Is(err, ErrNobody) {
+	if _, err := conn.Write([]byte("x")); !errors.Is(err, errNobody) {
 		t.Errorf("%v", err)
 	}
 }
@@ -289,10 +289,10 @@ func TestNobodyIsThere(t *testing.T) {
 // opened again by a late frame.
 func TestFramesThatDoNotBelong(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	a, accepted := pair(t, s.ClientURL(), s.ClientURL())
-	near, far := open(t, a, accepted)
-	other := connect(t, s.ClientURL())
+	s := serveNATS(t)
+	a, accepted := streamPair(t, s.ClientURL(), s.ClientURL())
+	near, far := openStream(t, a, accepted)
+	other := connectNATS(t, s.ClientURL())
 	send := func(id, reply string, data []byte) {
 		t.Helper()
 		if err := other.PublishMsg(&nats.Msg{Subject: "fleet.n.b.s." + id, Reply: reply, Data: data}); err != nil {
@@ -317,7 +317,7 @@ func TestFramesThatDoNotBelong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err := decode(m.Data); err != nil || f.flags&flagReset == 0 {
+	if f, err := decodeFrame(m.Data); err != nil || f.flags&flagReset == 0 {
 		t.Errorf("%+v, %v", f, err)
 	}
 	select {
@@ -326,30 +326,30 @@ func TestFramesThatDoNotBelong(t *testing.T) {
 	default:
 	}
 	// A frame beyond the window is the end of its connection.
-	near, far = open(t, a, accepted)
-	for i := range uint64(window/chunk + 1) {
-		send(near.id, near.reply, (&frame{offset: i * chunk, bytes: make([]byte, chunk)}).encode())
+	near, far = openStream(t, a, accepted)
+	for i := range uint64(streamWindow/maxFrame + 1) {
+		send(near.id, near.reply, (&frame{offset: i * maxFrame, bytes: make([]byte, maxFrame)}).encode())
 	}
 	eventually(t, "it is over", func() bool { return far.e.Open() == 0 })
 	_, err = io.Copy(io.Discard, near)
-	if r, ok := errors.AsType[*ResetError](err); !ok {
+	if r, ok := errors.AsType[*resetError](err); !ok {
 		t.Errorf("%v", r)
 	}
 }
 
 func TestAnEndpointThatClosesEndsItsConnections(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	a, accepted := pair(t, s.ClientURL(), s.ClientURL())
-	near, far := open(t, a, accepted)
+	s := serveNATS(t)
+	a, accepted := streamPair(t, s.ClientURL(), s.ClientURL())
+	near, far := openStream(t, a, accepted)
 	a.Close()
-	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, ErrClosed) {
+	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, errEndpointClosed) {
 		t.Errorf("%v", err)
 	}
 	if _, err := far.Read(make([]byte, 1)); err == nil {
 		t.Error("the other end goes on")
 	}
-	if _, err := a.Dial(t.Context(), "fleet.n.b"); !errors.Is(err, ErrClosed) {
+	if _, err := a.Dial(t.Context(), "fleet.n.b"); !errors.Is(err, errEndpointClosed) {
 		t.Errorf("%v", err)
 	}
 }
@@ -358,11 +358,11 @@ func TestAnEndpointThatClosesEndsItsConnections(t *testing.T) {
 func FuzzFrame(f *testing.F) {
 	f.Add([]byte{})
 	f.Add((&frame{flags: flagOpen | flagEnd, offset: 1, taken: 2, limit: 3, bytes: []byte("x")}).encode())
-	f.Add(bytes.Repeat([]byte{0xff}, headerSize+chunk))
+	f.Add(bytes.Repeat([]byte{0xff}, frameHeader+maxFrame))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		a, err := decode(data)
+		a, err := decodeFrame(data)
 		if err != nil {
-			if len(data) >= headerSize && len(data) <= headerSize+chunk {
+			if len(data) >= frameHeader && len(data) <= frameHeader+maxFrame {
 				t.Errorf("%d bytes: %v", len(data), err)
 			}
 			return
@@ -371,14 +371,14 @@ func FuzzFrame(f *testing.F) {
 			t.Errorf("%+v of %x", a, data)
 		}
 		// A connection takes any frame, and holds no more than its window.
-		e := &Endpoint{conns: map[string]*Conn{}, past: map[string]time.Time{}}
-		c := newConn(e, "x", "y")
+		e := &endpoint{conns: map[string]*stream{}, past: map[string]time.Time{}}
+		c := newStream(e, "x", "y")
 		c.mu.Lock()
-		c.err = ErrClosed // nothing is sent
+		c.err = errEndpointClosed // nothing is sent
 		ok := c.acknowledgedLocked(&a) && c.arrivedLocked(&a)
 		held := len(c.in)
 		c.mu.Unlock()
-		if held > window || ok && a.taken > 0 {
+		if held > streamWindow || ok && a.taken > 0 {
 			t.Errorf("%d bytes are held, %v of %+v", held, ok, a)
 		}
 	})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stream
+package fleet
 
 import (
 	"encoding/binary"
@@ -26,12 +26,12 @@ type frame struct {
 	bytes  []byte
 }
 
-const headerSize = 1 + 3*8
+const frameHeader = 1 + 3*8
 
 var errFrame = errors.New("a message is no frame of a stream")
 
 func (f *frame) encode() []byte {
-	out := make([]byte, headerSize, headerSize+len(f.bytes))
+	out := make([]byte, frameHeader, frameHeader+len(f.bytes))
 	out[0] = f.flags
 	binary.BigEndian.PutUint64(out[1:], f.offset)
 	binary.BigEndian.PutUint64(out[9:], f.taken)
@@ -39,12 +39,12 @@ func (f *frame) encode() []byte {
 	return append(out, f.bytes...)
 }
 
-func decode(data []byte) (f frame, err error) {
-	if len(data) < headerSize || len(data) > headerSize+chunk {
+func decodeFrame(data []byte) (f frame, err error) {
+	if len(data) < frameHeader || len(data) > frameHeader+maxFrame {
 		return f, errFrame
 	}
 	return frame{
 		flags: data[0], offset: binary.BigEndian.Uint64(data[1:]), taken: binary.BigEndian.Uint64(data[9:]),
-		limit: binary.BigEndian.Uint64(data[17:]), bytes: data[headerSize:],
+		limit: binary.BigEndian.Uint64(data[17:]), bytes: data[frameHeader:],
 	}, nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stream
+package fleet
 
 import (
 	"errors"
@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Conn is a connection. CloseWrite ends what is sent and leaves the other direction open.
-type Conn struct {
-	e     *Endpoint
+// stream is a connection. CloseWrite ends what is sent and leaves the other direction open.
+type stream struct {
+	e     *endpoint
 	id    string
 	to    string // the subject of the other end
 	reply string // that of this end
@@ -52,17 +52,17 @@ type deadline struct {
 	timer *time.Timer
 }
 
-func newConn(e *Endpoint, id, to string) *Conn {
+func newStream(e *endpoint, id, to string) *stream {
 	now := time.Now()
-	c := &Conn{e: e, id: id, to: to, reply: e.cfg.Subject + ".s." + id, gone: make(chan struct{}), room: window, told: window, sent: now, heard: now, moved: now}
+	c := &stream{e: e, id: id, to: to, reply: e.cfg.Subject + ".s." + id, gone: make(chan struct{}), room: streamWindow, told: streamWindow, sent: now, heard: now, moved: now}
 	c.wake.L = &c.mu
 	return c
 }
 
 // Gone is closed when the other end has closed the connection, or it is over.
-func (c *Conn) Gone() <-chan struct{} { return c.gone }
+func (c *stream) Gone() <-chan struct{} { return c.gone }
 
-func (c *Conn) goneLocked() {
+func (c *stream) goneLocked() {
 	select {
 	case <-c.gone:
 	default:
@@ -71,7 +71,7 @@ func (c *Conn) goneLocked() {
 }
 
 // Read reads what the other end has written.
-func (c *Conn) Read(p []byte) (int, error) {
+func (c *stream) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
@@ -83,7 +83,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 			if c.in = c.in[n:]; len(c.in) == 0 {
 				c.in = nil
 			}
-			if c.limitLocked()-c.told >= window/2 {
+			if c.limitLocked()-c.told >= streamWindow/2 {
 				c.sendLocked(&frame{})
 			}
 			return n, nil
@@ -101,7 +101,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 // Write returns when what it has is sent, as far as the other end has room.
-func (c *Conn) Write(p []byte) (n int, err error) {
+func (c *stream) Write(p []byte) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
@@ -111,12 +111,12 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		case c.err != nil:
 			return n, c.err
 		case c.refused:
-			return n, &ResetError{"it is closed there"}
+			return n, &resetError{"it is closed there"}
 		case len(p) == 0:
 			return n, nil
 		}
 		at := c.base + uint64(len(c.out))
-		if room := min(len(p), chunk, int(c.room-min(at, c.room)), window-len(c.out)); room > 0 {
+		if room := min(len(p), maxFrame, int(c.room-min(at, c.room)), streamWindow-len(c.out)); room > 0 {
 			c.out = append(c.out, p[:room]...)
 			c.sendLocked(&frame{offset: at, bytes: p[:room]})
 			p, n = p[room:], n+room
@@ -130,14 +130,14 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 }
 
 // CloseWrite tells the other end that nothing follows.
-func (c *Conn) CloseWrite() error {
+func (c *stream) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endLocked(0)
 	return c.err
 }
 
-func (c *Conn) endLocked(flags byte) {
+func (c *stream) endLocked(flags byte) {
 	if c.ended || c.err != nil {
 		return
 	}
@@ -146,7 +146,7 @@ func (c *Conn) endLocked(flags byte) {
 }
 
 // Close gives the connection up. What was written still arrives, if the other end reads it.
-func (c *Conn) Close() error {
+func (c *stream) Close() error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -169,13 +169,13 @@ func (c *Conn) Close() error {
 }
 
 // Reset gives the connection up for a reason, which the other end hears.
-func (c *Conn) Reset(why string) { c.fail(&ResetError{why}, true) }
+func (c *stream) Reset(why string) { c.fail(&resetError{why}, true) }
 
 // limitLocked is the offset up to which there is room for what the other end sends.
-func (c *Conn) limitLocked() uint64 { return c.next - uint64(len(c.in)) + window }
+func (c *stream) limitLocked() uint64 { return c.next - uint64(len(c.in)) + streamWindow }
 
 // sendLocked sends a frame, with what this end has to say of the other direction.
-func (c *Conn) sendLocked(f *frame) {
+func (c *stream) sendLocked(f *frame) {
 	if c.err != nil {
 		return
 	}
@@ -192,10 +192,10 @@ func (c *Conn) sendLocked(f *frame) {
 }
 
 // againLocked sends again what is not acknowledged.
-func (c *Conn) againLocked(now time.Time) {
+func (c *stream) againLocked(now time.Time) {
 	c.moved = now
-	for at := 0; at < len(c.out); at += chunk {
-		c.sendLocked(&frame{offset: c.base + uint64(at), bytes: c.out[at:min(at+chunk, len(c.out))]})
+	for at := 0; at < len(c.out); at += maxFrame {
+		c.sendLocked(&frame{offset: c.base + uint64(at), bytes: c.out[at:min(at+maxFrame, len(c.out))]})
 	}
 	if c.ended && !c.endSeen {
 		c.sendLocked(&frame{flags: flagEnd, offset: c.base + uint64(len(c.out))})
@@ -206,9 +206,9 @@ func (c *Conn) againLocked(now time.Time) {
 }
 
 // take looks at a frame of the other end.
-func (c *Conn) take(f *frame) {
+func (c *stream) take(f *frame) {
 	if f.flags&flagReset != 0 {
-		c.fail(&ResetError{string(f.bytes)}, false)
+		c.fail(&resetError{string(f.bytes)}, false)
 		return
 	}
 	c.mu.Lock()
@@ -230,7 +230,7 @@ func (c *Conn) take(f *frame) {
 }
 
 // acknowledgedLocked notes how far the other end has come with what this one has sent.
-func (c *Conn) acknowledgedLocked(f *frame) bool {
+func (c *stream) acknowledgedLocked(f *frame) bool {
 	end := c.base + uint64(len(c.out))
 	if c.ended {
 		end++
@@ -251,14 +251,14 @@ func (c *Conn) acknowledgedLocked(f *frame) bool {
 	if c.ended && f.taken == end {
 		c.endSeen = true
 	}
-	if f.flags&flagAgain != 0 && f.taken <= c.base && c.heard.Sub(c.moved) > tick {
+	if f.flags&flagAgain != 0 && f.taken <= c.base && c.heard.Sub(c.moved) > ackDelay {
 		c.againLocked(c.heard)
 	}
 	return true
 }
 
 // arrivedLocked takes the bytes of a frame.
-func (c *Conn) arrivedLocked(f *frame) bool {
+func (c *stream) arrivedLocked(f *frame) bool {
 	last := f.flags&flagEnd != 0
 	if len(f.bytes) == 0 && !last {
 		return true
@@ -289,25 +289,25 @@ func (c *Conn) arrivedLocked(f *frame) bool {
 }
 
 // nobody is what the server says of a frame that went to nobody. The other end of a connection that was open may come back.
-func (c *Conn) nobody() {
+func (c *stream) nobody() {
 	c.mu.Lock()
 	opening := c.opening
 	c.mu.Unlock()
 	if opening {
-		c.fail(ErrNobody, false)
+		c.fail(errNobody, false)
 	}
 }
 
 // fail ends the connection.
-func (c *Conn) fail(err error, tell bool) {
+func (c *stream) fail(err error, tell bool) {
 	c.mu.Lock()
 	if c.err == nil {
 		if tell {
 			why := err.Error()
-			if r, ok := errors.AsType[*ResetError](err); ok {
+			if r, ok := errors.AsType[*resetError](err); ok {
 				why = r.Reason
 			}
-			c.sendLocked(&frame{flags: flagReset, bytes: []byte(why[:min(len(why), chunk)])})
+			c.sendLocked(&frame{flags: flagReset, bytes: []byte(why[:min(len(why), maxFrame)])})
 		}
 		c.err = err
 	}
@@ -318,40 +318,40 @@ func (c *Conn) fail(err error, tell bool) {
 }
 
 // tick does what is due.
-func (c *Conn) tick(now time.Time) {
+func (c *stream) tick(now time.Time) {
 	c.mu.Lock()
-	silent := now.Sub(c.heard) > deadAfter
+	silent := now.Sub(c.heard) > streamTimeout
 	switch waits := len(c.out) > 0 || c.ended && !c.endSeen || c.opening; {
 	case silent || c.err != nil:
-	case waits && now.Sub(c.moved) > resendAfter:
+	case waits && now.Sub(c.moved) > streamResend:
 		c.againLocked(now)
-	case !c.owed.IsZero(), now.Sub(c.sent) > pingAfter:
+	case !c.owed.IsZero(), now.Sub(c.sent) > streamPing:
 		c.sendLocked(&frame{offset: c.base + uint64(len(c.out))})
 	}
 	c.mu.Unlock()
 	if silent {
-		c.fail(ErrSilent, true)
+		c.fail(errSilent, true)
 	}
 }
 
 // LocalAddr is the subject of this end.
-func (c *Conn) LocalAddr() net.Addr { return subject(c.reply) }
+func (c *stream) LocalAddr() net.Addr { return natsAddr(c.reply) }
 
 // RemoteAddr is the subject of the other end.
-func (c *Conn) RemoteAddr() net.Addr { return subject(c.to) }
+func (c *stream) RemoteAddr() net.Addr { return natsAddr(c.to) }
 
 // SetDeadline bounds reads and writes.
-func (c *Conn) SetDeadline(at time.Time) error {
+func (c *stream) SetDeadline(at time.Time) error {
 	return errors.Join(c.SetReadDeadline(at), c.SetWriteDeadline(at))
 }
 
 // SetReadDeadline bounds reads.
-func (c *Conn) SetReadDeadline(at time.Time) error { return c.set(&c.readBy, at) }
+func (c *stream) SetReadDeadline(at time.Time) error { return c.set(&c.readBy, at) }
 
 // SetWriteDeadline bounds writes.
-func (c *Conn) SetWriteDeadline(at time.Time) error { return c.set(&c.sayBy, at) }
+func (c *stream) SetWriteDeadline(at time.Time) error { return c.set(&c.sayBy, at) }
 
-func (c *Conn) set(d *deadline, at time.Time) error {
+func (c *stream) set(d *deadline, at time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -378,10 +378,10 @@ func (d *deadline) stop() {
 	}
 }
 
-// subject is where an end is.
-type subject string
+// natsAddr is where an end is.
+type natsAddr string
 
 // Network is NATS.
-func (subject) Network() string { return "nats" }
+func (natsAddr) Network() string { return "nats" }
 
-func (s subject) String() string { return string(s) }
+func (s natsAddr) String() string { return string(s) }

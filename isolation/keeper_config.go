@@ -19,6 +19,9 @@ type KeeperConfig struct {
 	IDLock   string // file that reserves ranges among all keepers of the host
 	Ahead    int    // number of boxes to prefork
 	Store    uint64 // size of the store in bytes, where the state directory has no quotas; 0: no store
+	// StoreFilesystem is the type of a store that has yet to be made: StoreExt4 or StoreXFS.
+	StoreFilesystem string
+
 	Group    string // cgroup that has been delegated to boxd, an absolute path; "": none
 	Allow    []string
 	Etc      []string
@@ -29,6 +32,12 @@ type KeeperConfig struct {
 	FileLocks  int      // file locks that the programs of a box may hold; a box with more is ended; 0: any number
 	QuotaRoots []string // directories of the host below which directories can have quotas
 }
+
+// Filesystems of a store.
+const (
+	StoreExt4 = "ext4"
+	StoreXFS  = "xfs" // its files can share blocks, as snapshots do
+)
 
 // Names in the run directory.
 const (
@@ -42,7 +51,7 @@ func (c *KeeperConfig) Flags() []string {
 	flags := []string{
 		"-run=" + c.RunDir, "-state=" + c.StateDir, "-boxinit=" + c.BoxInit,
 		"-id-base=" + strconv.FormatUint(uint64(c.IDBase), 10), "-id-count=" + strconv.FormatUint(uint64(c.IDCount), 10), "-id-lock=" + c.IDLock,
-		"-ahead=" + strconv.Itoa(c.Ahead), "-store=" + strconv.FormatUint(c.Store, 10), "-group=" + c.Group, "-patience=" + c.Patience.String(),
+		"-ahead=" + strconv.Itoa(c.Ahead), "-store=" + strconv.FormatUint(c.Store, 10), "-store-filesystem=" + c.StoreFilesystem, "-group=" + c.Group, "-patience=" + c.Patience.String(),
 		"-file-locks=" + strconv.Itoa(c.FileLocks),
 	}
 	if c.AIO {

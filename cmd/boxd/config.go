@@ -137,12 +137,14 @@ func (c *Groups) Path() string {
 
 // Workspaces bounds the store of workspaces.
 type Workspaces struct {
-	StoreSize quantity.Size `toml:"store_size"`
+	StoreSize       quantity.Size `toml:"store_size"`
+	StoreFilesystem string        `toml:"store_filesystem"` // of a store that has yet to be made
 }
 
 // Bounds of the store: a filesystem has to fit, and to be one that ext4 can be.
 const (
 	leastStore = 64 * quantity.MiB
+	leastXFS   = 300 * quantity.MiB // mkfs.xfs(8)
 	mostStore  = 16 * quantity.TiB
 )
 
@@ -204,7 +206,7 @@ func DefaultConfig() Config {
 		Daemon: Daemon{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
 		IDs:    IDs{Base: 0x70000000, Count: defaultIDs, Lock: "/run/boxd-ids"},
 		Groups: Groups{Driver: driverAuto, Parent: "box.slice/boxd-boxes.service"},
-		Work:   Workspaces{StoreSize: 16 * quantity.GiB},
+		Work:   Workspaces{StoreSize: 16 * quantity.GiB, StoreFilesystem: isolation.StoreExt4},
 		Mounts: Mounts{Allow: []Rule{{Path: "{home}"}}, Patience: quantity.Duration(5 * time.Second), QuotaRoots: []string{}},
 		Image: Image{Etc: []string{
 			"@packages",
@@ -254,6 +256,11 @@ func (c *Config) Check(path string) error {
 	}
 	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
 		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be 0, or %v to %v", n, leastStore, mostStore))
+	} else if n != 0 && n < leastXFS && c.Work.StoreFilesystem == isolation.StoreXFS {
+		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be at least %v with workspaces.store_filesystem = %q", n, leastXFS, isolation.StoreXFS))
+	}
+	if kind := c.Work.StoreFilesystem; kind != isolation.StoreExt4 && kind != isolation.StoreXFS {
+		errs = append(errs, fmt.Errorf("workspaces.store_filesystem = %q: must be %q or %q", kind, isolation.StoreExt4, isolation.StoreXFS))
 	}
 	for _, root := range c.Mounts.QuotaRoots {
 		if !isolation.CleanAbsolute(root) || root == "/" {

@@ -122,8 +122,11 @@ func (k *keeper) prepare() error {
 	if k.run, err = openPlace(k.cfg.RunDir); err != nil {
 		return err
 	}
-	if k.work, err = disk.OpenWorkspaces(state, k.cfg.Store); err != nil {
+	if k.work, err = disk.OpenWorkspaces(state, k.cfg.StoreFilesystem, k.cfg.Store); err != nil {
 		return err
+	}
+	if kind := k.work.StoreFilesystem(); kind != "" && kind != k.cfg.StoreFilesystem {
+		k.cfg.Log.Printf("the store in %s is %s, as it was made: workspaces.store_filesystem = %q is for a new one", state, kind, k.cfg.StoreFilesystem)
 	}
 	if err := k.work.SweepSnapshots(); err != nil {
 		k.cfg.Log.Printf("cannot remove what is left of snapshots: %v", err) // the next keeper tries again

@@ -32,6 +32,7 @@ func TestStructuresAreTheKernels(t *testing.T) {
 		{"size in FS_IOC_FSGETXATTR", fsGetXattr >> 16 & 0x3fff, unsafe.Sizeof(fsxattr{})},
 		{"size in FS_IOC_FSSETXATTR", fsSetXattr >> 16 & 0x3fff, unsafe.Sizeof(fsxattr{})},
 		{"size in EXT4_IOC_RESIZE_FS", ext4ResizeFS >> 16 & 0x3fff, 8},
+		{"size in XFS_IOC_FSGROWFSDATA", xfsGrowFS >> 16 & 0x3fff, unsafe.Sizeof(xfsSize{})},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.what, tc.got, tc.want)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // Errors of requests that cannot be met; all others come from the kernel.
@@ -81,7 +83,8 @@ func (e *UnavailableError) what() string {
 	case NoPrivilege:
 		return "no permission to set quotas"
 	case NoProgram:
-		return "mke2fs is not installed, so no store can be created"
+		program, _ := mkfs(e.Kind)
+		return program + " is not installed, so no store can be created"
 	case NoLoop:
 		return "no loop device for the store"
 	case NoMount:
@@ -102,10 +105,16 @@ func (e *UnavailableError) Hint() string {
 	case NoPrivilege:
 		return "run boxkeeper as root with CAP_SYS_ADMIN"
 	case NoProgram:
+		if e.Kind == isolation.StoreXFS {
+			return "install xfsprogs"
+		}
 		return "install e2fsprogs"
 	case NoLoop:
 		return "modprobe loop, and give boxkeeper access to /dev/loop-control and /dev/loop*"
 	case NoMount:
+		if e.Kind == isolation.StoreXFS {
+			return "use a kernel with CONFIG_XFS_FS and CONFIG_XFS_QUOTA; dmesg has the reason"
+		}
 		return "use a kernel with ext4, CONFIG_QUOTA and CONFIG_QFMT_V2; dmesg has the reason"
 	}
 	return ""

@@ -81,12 +81,14 @@ func enforced(fd int) (bool, error) {
 }
 
 // Requests of ioctl(2): _IOR('X', 31, struct fsxattr) and _IOW('X', 32, struct fsxattr) of
-// linux/fs.h, and _IOW('f', 16, __u64) of the kernel's fs/ext4/ext4.h. The numbers are those of
+// linux/fs.h, _IOW('f', 16, __u64) of the kernel's fs/ext4/ext4.h, and _IOW('X', 110, struct xfs_growfs_data) of
+// its fs/xfs/libxfs/xfs_fs.h. The numbers are those of
 // architectures that use asm-generic/ioctl.h.
 const (
 	fsGetXattr   = 0x801c581f // FS_IOC_FSGETXATTR
 	fsSetXattr   = 0x401c5820 // FS_IOC_FSSETXATTR
 	ext4ResizeFS = 0x40086610 // EXT4_IOC_RESIZE_FS: the new size in blocks
+	xfsGrowFS    = 0x4010586e // XFS_IOC_FSGROWFSDATA
 
 	projectInherit = 0x200 // FS_XFLAG_PROJINHERIT: what is created in a directory inherits its project id
 )
@@ -99,6 +101,13 @@ type fsxattr struct {
 	project    uint32
 	cowSize    uint32
 	_          [8]byte
+}
+
+// xfsSize is struct xfs_growfs_data of the kernel's fs/xfs/libxfs/xfs_fs.h.
+type xfsSize struct {
+	blocks uint64
+	inodes uint32 // percent
+	_      uint32
 }
 
 func ioctl(fd int, request uint, arg unsafe.Pointer) error {

@@ -361,7 +361,11 @@ func (s *snapshots) explain(dir int, err error) error {
 		return refusedSnapshot(unix.E2BIG, "workspace", reach.Path, "in a tree of at most "+reach.What)
 	}
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOTTY) {
-		return refusedSnapshot(unix.EOPNOTSUPP, "filesystem", kindOf(dir), "one whose files can share blocks (reflink), such as xfs or btrfs; "+s.w.root.Name()+" is on another")
+		allowed := "one whose files can share blocks (reflink), such as xfs or btrfs; " + s.w.root.Name() + " is on another"
+		if s.w.StoreFilesystem() != "" {
+			allowed += ", which workspaces.store_filesystem decides when the store is made"
+		}
+		return refusedSnapshot(unix.EOPNOTSUPP, "filesystem", kindOf(dir), allowed)
 	}
 	return err
 }

@@ -35,7 +35,7 @@ type snapshotGround struct {
 
 func openSnapshots(t *testing.T, dir string) *snapshotGround {
 	t.Helper()
-	w, err := OpenWorkspaces(dir, 0)
+	w, err := OpenWorkspaces(dir, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,23 +10,28 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/isolation"
 )
 
 // Names of the store in the state directory.
 const (
-	StoreImage = "store.img" // a sparse file with an ext4 filesystem
+	StoreImage = "store.img" // a sparse file with a filesystem
 	StoreDir   = "store"     // where it is mounted
 
 	newImage = StoreImage + ".new" // name until it is complete
 )
 
-// leastStore is the smallest size of a store in bytes: below that its journal leaves no room.
-const leastStore = 64 << 20
+// The smallest sizes of a store in bytes. Below that an ext4 is all journal; mkfs.xfs(8) makes no smaller one.
+const (
+	leastExt4 = 64 << 20
+	leastXFS  = 300 << 20
+)
 
 // Store is a filesystem with project quota in a file, for a state directory that has none. It
 // takes up as much of the disk below as is written to it, and gives that back when it is deleted.
@@ -36,21 +41,23 @@ type Store struct {
 	state *os.File
 	image *os.File
 	root  *os.Root
+	kind  string // isolation.StoreExt4 or isolation.StoreXFS
 }
 
 // OpenStore mounts the store of a state directory, or finds it mounted, and makes it first if
-// there is none. It grows to at least so many bytes and never shrinks. state must be closed to
+// there is none, with a filesystem of that kind, isolation.StoreExt4 or isolation.StoreXFS; one that is there keeps its own.
+// It grows to at least so many bytes and never shrinks. state must be closed to
 // all but root, and children must be the caller's to wait for. An *UnavailableError says what the
 // host lacks.
-func OpenStore(ctx context.Context, state *os.Root, bytes uint64) (*Store, error) {
-	if bytes < leastStore {
-		return nil, fmt.Errorf("store of %d bytes: want at least %d: %w", bytes, leastStore, unix.EINVAL)
+func OpenStore(ctx context.Context, state *os.Root, kind string, bytes uint64) (*Store, error) {
+	if (kind != isolation.StoreExt4 || bytes < leastExt4) && (kind != isolation.StoreXFS || bytes < leastXFS) {
+		return nil, fmt.Errorf("store of %d bytes with %q: want ext4 of at least %d or xfs of at least %d: %w", bytes, kind, leastExt4, leastXFS, unix.EINVAL)
 	}
 	dir, err := state.Open(".")
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{state: dir}
+	s := &Store{state: dir, kind: kind}
 	err = s.locked(func() error {
 		if err := s.openImage(ctx, state, bytes); err != nil {
 			return err
@@ -91,7 +98,7 @@ func (s *Store) abandon() {
 func (s *Store) openImage(ctx context.Context, state *os.Root, bytes uint64) error {
 	f, err := state.OpenFile(StoreImage, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		if f, err = makeImage(ctx, state, bytes); err == nil {
+		if f, err = s.makeImage(ctx, state, bytes); err == nil {
 			if err = state.Rename(newImage, StoreImage); err == nil {
 				err = s.state.Sync()
 			}
@@ -104,16 +111,32 @@ func (s *Store) openImage(ctx context.Context, state *os.Root, bytes uint64) err
 		return fmt.Errorf("image of the store: %w", err)
 	}
 	s.image = f
+	return s.recognize()
+}
+
+// recognize finds out what the image has: it may be of a time with another configuration.
+func (s *Store) recognize() error {
+	var magic [4]byte // XFS_SB_MAGIC, at the beginning of an xfs; the first block of an ext4 is not its own
+	if _, err := s.image.ReadAt(magic[:], 0); err != nil {
+		return fmt.Errorf("image of the store: %w", err)
+	}
+	if s.kind = isolation.StoreExt4; string(magic[:]) == "XFSB" {
+		s.kind = isolation.StoreXFS
+	}
 	return nil
 }
 
-func makeImage(ctx context.Context, state *os.Root, bytes uint64) (*os.File, error) {
+// Kind is the type of the filesystem of the store.
+func (s *Store) Kind() string { return s.kind }
+
+func (s *Store) makeImage(ctx context.Context, state *os.Root, bytes uint64) (*os.File, error) {
 	if err := state.Remove(newImage); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	program, err := findMke2fs()
+	name, args := mkfs(s.kind)
+	program, err := findProgram(name)
 	if err != nil {
-		return nil, &UnavailableError{Reason: NoProgram, Path: filepath.Join(state.Name(), StoreImage), Err: err}
+		return nil, s.unavailable(NoProgram, err)
 	}
 	f, err := state.OpenFile(newImage, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -121,7 +144,7 @@ func makeImage(ctx context.Context, state *os.Root, bytes uint64) (*os.File, err
 	}
 	err = f.Truncate(int64(bytes))
 	if err == nil {
-		err = mke2fs(ctx, program, f)
+		err = makeFilesystem(ctx, program, args, f)
 	}
 	if err == nil {
 		err = f.Sync()
@@ -133,28 +156,38 @@ func makeImage(ctx context.Context, state *os.Root, bytes uint64) (*os.File, err
 	return f, nil
 }
 
-// findMke2fs looks where distributions install it; the PATH of a service often lacks /sbin.
-func findMke2fs() (string, error) {
+// findProgram looks where distributions install what makes filesystems; the PATH of a service often lacks /sbin.
+func findProgram(name string) (string, error) {
 	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"} {
-		path := filepath.Join(dir, "mke2fs")
+		path := filepath.Join(dir, name)
 		if unix.Access(path, unix.X_OK) == nil {
 			return path, nil
 		}
 	}
-	return exec.LookPath("mke2fs")
+	return exec.LookPath(name)
 }
 
-// mke2fs makes the filesystem. The lazy options leave the image sparse: its holes read as the
+// mkfs returns the program that makes a filesystem, and its arguments but for the file.
+//
+// For ext4 the lazy options leave the image sparse: its holes read as the
 // zeros that would be written. No blocks are reserved for root, as limits already keep others
-// from filling it.
-func mke2fs(ctx context.Context, program string, image *os.File) error {
-	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-i", "8192", "-e", "remount-ro",
+// from filling it. For xfs the sectors are those of the loop device (attachLoop), and reflink is for snapshots.
+func mkfs(kind string) (program string, args []string) {
+	if kind == isolation.StoreXFS {
+		return "mkfs.xfs", []string{"-q", "-f", "-b", "size=4096", "-s", "size=4096", "-m", "reflink=1", "-i", "maxpct=" + strconv.Itoa(xfsInodes)}
+	}
+	return "mke2fs", []string{
+		"-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-i", "8192", "-e", "remount-ro",
 		"-O", "quota,project,resize_inode", "-E", "quotatype=prjquota,lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0",
-		"/proc/self/fd/3")
+	}
+}
+
+func makeFilesystem(ctx context.Context, program string, args []string, image *os.File) error {
+	cmd := exec.CommandContext(ctx, program, append(args, "/proc/self/fd/3")...)
 	cmd.ExtraFiles = []*os.File{image}
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("mke2fs: %w: %s", err, out)
+		return fmt.Errorf("%s: %w: %s", filepath.Base(program), err, out)
 	}
 	return nil
 }
@@ -185,7 +218,7 @@ func (s *Store) attach(state *os.Root) error {
 		s.root, err = state.OpenRoot(StoreDir)
 	}
 	if err == nil {
-		err = s.root.Chmod(".", 0o700) // mke2fs makes the root directory open to everybody
+		err = s.root.Chmod(".", 0o700) // it is made open to everybody
 	}
 	if err != nil {
 		return fmt.Errorf("directory of the store: %w", err)
@@ -196,7 +229,7 @@ func (s *Store) attach(state *os.Root) error {
 func (s *Store) path() string { return filepath.Join(s.state.Name(), StoreImage) }
 
 func (s *Store) unavailable(reason Reason, err error) error {
-	return &UnavailableError{Reason: reason, Path: s.path(), Kind: "ext4", Err: err}
+	return &UnavailableError{Reason: reason, Path: s.path(), Kind: s.kind, Err: err}
 }
 
 // mountedFrom reports whether the filesystem on a device is mounted at the directory of the
@@ -219,7 +252,7 @@ func (s *Store) mountedFrom(device *os.File) (bool, error) {
 }
 
 func (s *Store) mount(device string) error {
-	fsfd, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
+	fsfd, err := unix.Fsopen(s.kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return err
 	}
@@ -283,15 +316,24 @@ func (s *Store) grow(bytes uint64) error {
 		return fmt.Errorf("grow the store: %w", err)
 	}
 	defer root.Close()
-	blocks := bytes / storeBlock
-	if err := ioctl(int(root.Fd()), ext4ResizeFS, unsafe.Pointer(&blocks)); err != nil {
+	if err := s.resize(int(root.Fd()), bytes/storeBlock); err != nil {
 		return fmt.Errorf("grow the store to %d bytes: %w", bytes, err)
 	}
 	return nil
 }
 
-// storeBlock is the block size given to mke2fs.
-const storeBlock = 4096
+// resize gives the mounted filesystem so many blocks; it is no error if it has them.
+func (s *Store) resize(fd int, blocks uint64) error {
+	if s.kind == isolation.StoreXFS {
+		return ioctl(fd, xfsGrowFS, unsafe.Pointer(&xfsSize{blocks: blocks, inodes: xfsInodes}))
+	}
+	return ioctl(fd, ext4ResizeFS, unsafe.Pointer(&blocks))
+}
+
+const (
+	storeBlock = 4096 // the size of a block, in bytes
+	xfsInodes  = 25   // the share of an xfs that inodes may take, in percent: the default of mkfs.xfs(8) below a terabyte
+)
 
 // Close unmounts the store and thereby releases its loop device. EBUSY: something in it is open
 // or mounted; it stays mounted, and OpenStore will find it.

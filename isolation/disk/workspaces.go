@@ -47,9 +47,9 @@ type Place struct {
 const storePatience = 5 * time.Minute
 
 // OpenWorkspaces opens the directory for workspaces. If the state directory's filesystem enforces
-// project quotas it is there; otherwise it is in a filesystem of our own, if storeSize allows one
+// project quotas it is there; otherwise it is in a filesystem of our own of that kind, if storeSize allows one
 // and the host can mount it.
-func OpenWorkspaces(state string, storeSize uint64) (*Workspaces, error) {
+func OpenWorkspaces(state, storeKind string, storeSize uint64) (*Workspaces, error) {
 	w := &Workspaces{kind: isolation.QuotaProject}
 	if err := w.open(state); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func OpenWorkspaces(state string, storeSize uint64) (*Workspaces, error) {
 	if storeSize == 0 || !errors.As(w.why, new(*UnavailableError)) {
 		return w, nil
 	}
-	if err := w.openStore(state, storeSize); err != nil {
+	if err := w.openStore(state, storeKind, storeSize); err != nil {
 		w.why = errors.Join(w.why, err)
 	}
 	return w, nil
@@ -81,7 +81,7 @@ func (w *Workspaces) open(dir string) error {
 	return nil
 }
 
-func (w *Workspaces) openStore(state string, size uint64) error {
+func (w *Workspaces) openStore(state, kind string, size uint64) error {
 	dir, err := os.OpenRoot(state)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (w *Workspaces) openStore(state string, size uint64) error {
 	defer dir.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), storePatience)
 	defer cancel()
-	store, err := OpenStore(ctx, dir, size)
+	store, err := OpenStore(ctx, dir, kind, size)
 	if err != nil {
 		return err
 	}
@@ -107,6 +107,14 @@ func (w *Workspaces) openStore(state string, size uint64) error {
 	lent.root.Close()
 	w.store, w.kind, w.why = store, isolation.QuotaStore, nil
 	return nil
+}
+
+// StoreFilesystem is the type of the filesystem of the store, "" if there is none.
+func (w *Workspaces) StoreFilesystem() string {
+	if w.store == nil {
+		return ""
+	}
+	return w.store.Kind()
 }
 
 func (w *Workspaces) closePlaces() {

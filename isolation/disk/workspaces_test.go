@@ -111,7 +111,7 @@ func TestOnlyWorkspacesBecomeTrees(t *testing.T) {
 func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireRoot(t) // to create files of other users
-	w, err := OpenWorkspaces(t.TempDir(), 0)
+	w, err := OpenWorkspaces(t.TempDir(), "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

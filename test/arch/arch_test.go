@@ -120,8 +120,8 @@ func maxSize() map[string]int64 {
 // maxLines bounds what runs as root of the host: lines of Go, tests and the standard library left out, of this module and of
 // all modules together. docs/design/privilege.md says what they are and which could go.
 const (
-	maxLinesOurs = 22_250
-	maxLinesAll  = 85_900
+	maxLinesOurs = 22_350
+	maxLinesAll  = 86_000
 )
 
 // maxWritable bounds the data and bss of PID 1 of a box, in bytes.

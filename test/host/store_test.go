@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
 )
 
@@ -30,7 +31,7 @@ const plainDisk = "/var/tmp"
 func newState(t *testing.T) *os.Root {
 	t.Helper()
 	boxtest.RequireRoot(t)
-	path := filepath.Join(plainDisk, t.Name())
+	path := filepath.Join(plainDisk, strings.ReplaceAll(t.Name(), "/", "-"))
 	if err := os.Mkdir(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,12 @@ func newState(t *testing.T) *os.Root {
 // openStore opens a store that is unmounted at the end of the test, if it still is mounted.
 func openStore(t *testing.T, state *os.Root, size uint64) *disk.Store {
 	t.Helper()
-	s, err := disk.OpenStore(t.Context(), state, size)
+	return openStoreAs(t, state, isolation.StoreExt4, size)
+}
+
+func openStoreAs(t *testing.T, state *os.Root, kind string, size uint64) *disk.Store {
+	t.Helper()
+	s, err := disk.OpenStore(t.Context(), state, kind, size)
 	require(t, err)
 	t.Cleanup(func() {
 		_ = unix.Unmount(filepath.Join(state.Name(), disk.StoreDir), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -235,6 +241,101 @@ func TestStoreGivesBackWhatIsDeleted(t *testing.T) {
 	closeStore(t, state, s)
 }
 
+// A store of xfs is what one of ext4 is, and its files can share blocks. One that is there stays what it is.
+func TestAStoreCanBeXFS(t *testing.T) {
+	const size = 300 << 20
+	state := newState(t)
+	boxtest.RequireProgram(t, "mkfs.xfs")
+	if _, err := disk.OpenStore(t.Context(), state, isolation.StoreXFS, size-1); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("too small: %v", err)
+	}
+	if _, err := disk.OpenStore(t.Context(), state, "vfat", size); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("vfat: %v", err)
+	}
+	s := openStoreAs(t, state, isolation.StoreXFS, size)
+	if m := mounts(t, state); len(m) != 1 || !strings.Contains(m[0], "nosuid,nodev") || !strings.Contains(m[0], "- xfs ") || !strings.Contains(m[0], "prjquota") {
+		t.Errorf("mounts: %v", m)
+	}
+	if info, err := s.Root().Stat("."); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("root of the store: %v, %v", info.Mode(), err)
+	}
+	if n := allocated(t, state); n > size/3 { // its log is 64 MiB
+		t.Errorf("an empty store takes %d bytes", n)
+	}
+	t.Run("quota", func(t *testing.T) {
+		w := placeAt(t, filepath.Join(state.Name(), disk.StoreDir)).make("w", disk.Limits{Bytes: 4 << 20, Inodes: 20})
+		if got := w.as("write f"); got.err != "ENOSPC" || w.usage().Bytes > 4<<20 || w.usage().Bytes < 3<<20 {
+			t.Errorf("%+v, %+v", got, w.usage())
+		}
+		if err := w.place.root.Remove("w/f"); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.as("files"); got.err != "ENOSPC" || w.usage().Inodes != 20 {
+			t.Errorf("%+v, %+v", got, w.usage())
+		}
+	})
+	t.Run("grow", func(t *testing.T) {
+		w := placeAt(t, filepath.Join(state.Name(), disk.StoreDir)).make("w", disk.Limits{Bytes: 400 << 20, Inodes: 10})
+		if got := w.as("fallocate f 260000000"); got.err != "ENOSPC" {
+			t.Errorf("more than the store: %+v", got)
+		}
+		if err := s.Grow(512 << 20); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.as("fallocate f 260000000"); got.err != "" {
+			t.Errorf("after growing: %+v", got)
+		}
+		if err := s.Grow(size); err != nil {
+			t.Errorf("a smaller size: %v", err)
+		}
+	})
+	if err := s.Root().WriteFile("f", make([]byte, 32<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	from, err := s.Root().Open("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := s.Root().Create("g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlFileClone(int(to.Fd()), int(from.Fd())); err != nil {
+		t.Errorf("files share no blocks: %v", err)
+	}
+	from.Close()
+	to.Close()
+	// Interrupted between the image and the filesystem in it, and configured otherwise meanwhile.
+	if err := os.Truncate(filepath.Join(state.Name(), disk.StoreImage), 640<<20); err != nil {
+		t.Fatal(err)
+	}
+	closeStore(t, state, s)
+	s = openStore(t, state, storeSize)
+	if s.Kind() != isolation.StoreXFS {
+		t.Errorf("it has become %s", s.Kind())
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(filepath.Join(state.Name(), disk.StoreDir), &st); err != nil {
+		t.Fatal(err)
+	}
+	if size := st.Blocks * uint64(st.Bsize); size < 560<<20 {
+		t.Errorf("%d bytes in a store of 640 MiB", size)
+	}
+	syncStore(t, s)
+	full := allocated(t, state)
+	for _, name := range []string{"f", "g"} {
+		if err := s.Root().Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	syncStore(t, s)
+	now := full
+	if !within(5*time.Minute, func() bool { syncStore(t, s); now = allocated(t, state); return now < full-(28<<20) }) {
+		t.Errorf("%d bytes with 32 MiB in it, %d without", full, now)
+	}
+	closeStore(t, state, s)
+}
+
 func syncStore(t *testing.T, s *disk.Store) {
 	t.Helper()
 	f, err := s.Root().Open(".")
@@ -302,7 +403,7 @@ func holdStore() error {
 	if err != nil {
 		return err
 	}
-	s, err := disk.OpenStore(context.Background(), state, storeSize)
+	s, err := disk.OpenStore(context.Background(), state, isolation.StoreExt4, storeSize)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package limits_test
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -174,9 +176,17 @@ func TestTheAnswerSaysThatTmpIsFull(t *testing.T) {
 	}
 }
 
-// Where the filesystem of the state directory has no quotas, the store has.
-func TestTheStoreKeepsQuotas(t *testing.T) {
-	dir, err := os.MkdirTemp("/var/tmp", "boxd") //nolint:usetesting // on the root disk, which has no quotas
+// startWithStore starts a boxd whose state directory is on the root disk, which has no quotas, so that a store is made.
+func startWithStore(t *testing.T, kind, size string) (d *boxtest.Daemon, dir string) {
+	t.Helper()
+	if kind == isolation.StoreXFS {
+		boxtest.RequireProgram(t, "mkfs.xfs")
+		kernel, err := os.ReadFile("/proc/filesystems")
+		if err != nil || !strings.Contains(string(kernel), "\txfs\n") {
+			boxtest.Missing(t, "xfs")
+		}
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "boxd") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,6 +195,17 @@ func TestTheStoreKeepsQuotas(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return start(t, fmt.Sprintf("state_dir = %q\n[workspaces]\nstore_size = %q\nstore_filesystem = %q\n[host]\nkeep_free_disk = \"16MiB\"\n", dir, size, kind)), dir
+}
+
+// Where the filesystem of the state directory has no quotas, the store has.
+func TestTheStoreKeepsQuotas(t *testing.T) {
+	for kind, size := range map[string]string{isolation.StoreExt4: "256MiB", isolation.StoreXFS: "320MiB"} {
+		t.Run(kind, func(t *testing.T) { theStoreKeepsQuotas(t, kind, size) })
+	}
+}
+
+func theStoreKeepsQuotas(t *testing.T, kind, size string) {
 	loops := func() int {
 		list, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 		if err != nil {
@@ -193,13 +214,14 @@ func TestTheStoreKeepsQuotas(t *testing.T) {
 		return len(list)
 	}
 	before := loops()
-	d := start(t, fmt.Sprintf("state_dir = %q\n[workspaces]\nstore_size = \"256MiB\"\n[host]\nkeep_free_disk = \"16MiB\"\n", dir))
+	d, dir := startWithStore(t, kind, size)
 	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{WorkspaceQuota: new(8 * quantity.MiB)}})
 	if s.Enforcement["workspace"] != "store" {
 		t.Errorf("%v", s.Enforcement)
 	}
+	full := map[string]string{isolation.StoreExt4: "quota", isolation.StoreXFS: "No space left"} // EDQUOT, ENOSPC
 	r := d.Result(t, "s1", boxtest.Shell("head -c 20000000 /dev/zero > big"))
-	if r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, "quota") || len(r.Quota) != 1 {
+	if r.Status != "exited" || *r.ExitCode == 0 || !strings.Contains(r.Stderr, full[kind]) || len(r.Quota) != 1 {
 		t.Errorf("%s", boxtest.Show(r))
 	}
 	killKeeper(t, d) // the store is found mounted, and in use
@@ -220,5 +242,63 @@ func TestTheStoreKeepsQuotas(t *testing.T) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil || strings.Contains(string(mounts), dir) {
 		t.Errorf("%v: %s", err, mounts)
+	}
+}
+
+// What a snapshot shares with the session counts for both, so that neither can grow beyond the quota when the other changes; to
+// go back is possible however much is used.
+func TestSnapshotsCountInTheQuotaOfTheirSession(t *testing.T) {
+	d, dir := startWithStore(t, isolation.StoreXFS, "400MiB")
+	d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{WorkspaceQuota: new(64 * quantity.MiB)}})
+	sum := d.Sh(t, "s", "head -c 20000000 /dev/urandom > a; sha256sum a")
+	stop := func() {
+		t.Helper()
+		if _, err := d.StopSession(t.Context(), "s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := func() {
+		t.Helper()
+		if _, err := d.StartSession(t.Context(), "s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	one, err := d.CreateSnapshot(t.Context(), "s", "one")
+	if err != nil || one.Size < 20_000_000 || one.Size > 21_000_000 {
+		t.Fatalf("%+v, %v", one, err)
+	}
+	again()
+	if r := d.Result(t, "s", boxtest.Shell("head -c 40000000 /dev/zero > b")); *r.ExitCode == 0 || !strings.Contains(r.Stderr, "No space left") || len(r.Quota) != 1 {
+		t.Errorf("beside the snapshot: %s", boxtest.Show(r))
+	}
+	d.Sh(t, "s", "rm b; head -c 15000000 /dev/zero > b; echo changed >> a")
+	stop()
+	_, err = d.CreateSnapshot(t.Context(), "s", "two")
+	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, "workspace_quota"); e.Denial == nil || e.Denial.Rule != "workspace_quota" {
+		t.Errorf("one that does not fit: %+v", e)
+	}
+	if _, err := d.RestoreSnapshot(t.Context(), "s", "one"); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if got := d.Sh(t, "s", "ls; sha256sum a"); got != "a\n"+sum {
+		t.Errorf("back: %q, want a and %q", got, sum)
+	}
+	if r := d.Result(t, "s", boxtest.Shell("head -c 40000000 /dev/zero > b")); *r.ExitCode == 0 || len(r.Quota) != 1 {
+		t.Errorf("after it was restored: %s", boxtest.Show(r))
+	}
+	d.Sh(t, "s", "rm b")
+	if err := d.DeleteSnapshot(t.Context(), "s", "one"); err != nil {
+		t.Fatal(err)
+	}
+	d.Sh(t, "s", "head -c 40000000 /dev/zero > b")
+	if err := d.DeleteSession(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"workspaces", "snapshots"} {
+		if left, err := filepath.Glob(filepath.Join(dir, "store", name, "*")); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %v, %v", name, left, err)
+		}
 	}
 }

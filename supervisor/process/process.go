@@ -190,11 +190,20 @@ func (p *Process) launch() error {
 		closeFile(file)
 		return err
 	}
-	p.mu.Lock()
-	at.Input = p.given // a Write may have dropped something meanwhile
-	p.now, p.at, p.fresh, p.exit, p.err = now, at, file, nil, nil
-	p.mu.Unlock()
+	p.launched(now, &at, file)
 	return nil
+}
+
+// launched takes a program that PID 1 has been told to start. What others have done meanwhile stays: a Write may have dropped
+// something, and somebody may have asked for the end.
+func (p *Process) launched(now *client.Program, at *progress, file *os.File) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at.Input, at.Stopping = p.given, p.at.Stopping
+	p.now, p.at, p.fresh, p.exit, p.err = now, *at, file, nil, nil
+	if p.at.Stopping != "" {
+		p.noteLocked() // the file of this start does not have it
+	}
 }
 
 // setState makes a move, and notes what the next boxd must know.
@@ -212,10 +221,13 @@ func (p *Process) setState(to State) {
 // running reports whether there is a program. p.mu is held.
 func (p *Process) running() bool { return p.state == StateRunning || p.state == StateStopping }
 
-// noteLocked tells the next boxd how far the process has come. Without memory for that, it knows less.
+// noteLocked tells the next boxd how far the process has come, also of a program that has not begun yet. Without memory for
+// that, it knows less.
 func (p *Process) noteLocked() {
-	if p.file != nil {
-		_ = appendLine(p.file, &p.at)
+	for _, file := range []*os.File{p.file, p.fresh} {
+		if file != nil {
+			_ = appendLine(file, &p.at)
+		}
 	}
 }
 

@@ -137,6 +137,34 @@ func TestWhatFollowsAnEnd(t *testing.T) {
 	}
 }
 
+// A program is started again while somebody asks for the end: that is not forgotten, neither by this boxd nor by the next.
+func TestAStopThatComesDuringAStartCounts(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(p *Process, start func()){
+		"before the program is known": func(p *Process, start func()) { p.requestStop(ReasonStopped); start() },
+		"before it has begun":         func(p *Process, start func()) { start(); p.requestStop(ReasonStopped) },
+	} {
+		p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Restart.Policy = RestartAlways }))
+		at := progress{Starts: 2} // as it was when the start began
+		file, err := newPrivate(&p.spec, &at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		stop(p, func() { p.launched(&client.Program{}, &at, file) })
+		if got := p.stopReason(); got != ReasonStopped {
+			t.Errorf("%s: it is to end for %q", name, got)
+		}
+		if _, next, err := readPrivate(file); err != nil || next.Stopping != ReasonStopped || next.Starts != 2 {
+			t.Errorf("%s: the next boxd reads %+v, %v", name, next, err)
+		}
+		p.requestStop(ReasonRevoked) // once is enough
+		if got := p.stopReason(); got != ReasonStopped {
+			t.Errorf("%s: it is to end for %q by now", name, got)
+		}
+	}
+}
+
 func TestALeaseEndsWhenNobodyIsThere(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()

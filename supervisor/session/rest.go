@@ -126,10 +126,18 @@ func (s *Session) IdleSince() (time.Time, bool) {
 }
 
 // BoxKey names the box of the session on the host.
-func (s *Session) BoxKey() string { return cmp.Or(s.boxKey, s.Key) }
+func (s *Session) BoxKey() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.boxKey, s.Key)
+}
 
 // SetBoxKey gives the session a box of another name, or with "" one of its own. It has not started yet.
-func (s *Session) SetBoxKey(key string) { s.boxKey = key }
+func (s *Session) SetBoxKey(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.boxKey = key
+}
 
 // Pinged notes whether PID 1 has given the sign of life it was asked for, and returns how many it has not
 // given in a row.

@@ -89,7 +89,6 @@ type Session struct {
 
 	rested      time.Duration // how long it was stopped, in all
 	stopped     *Stopped      // what it is, or was, started again from; nil: it has not been stopped
-	boxKey      string        // of its box, if that is not Key; does not change once it has started
 	changing    sync.Mutex    // held while the session is changed or frozen
 	handingOver sync.Mutex    // held while the box is given what the next boxd needs
 	history     *history      // has a lock of its own; does not change once others know the session
@@ -101,6 +100,7 @@ type Session struct {
 	state       State
 	changes     int // of Settings
 	box         *client.Box
+	boxKey      string // of its box, if that is not Key; does not change once it has started
 	lastUsed    time.Time
 	running     int // executions under way, and processes
 	lives       int // processes among them

@@ -164,33 +164,48 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 	}
 }
 
-// Whoever tells a box last what waits has looked last.
+// Whoever tells a box last what waits has looked last, as nobody looks while somebody tells.
 func TestWhatWaitsIsToldInOrder(t *testing.T) {
 	t.Parallel()
-	for range 50 {
-		told := 0
-		var mu sync.Mutex // without which the test were a race where the order is none
-		s := &Session{state: StateReady, hooks: &Hooks{Bequeath: func(s *Session) {
-			n := len(s.Waiting())
-			runtime.Gosched()
-			mu.Lock()
-			defer mu.Unlock()
-			told = n
-		}}}
-		var all sync.WaitGroup
-		for i := range maxWaiting {
-			all.Go(func() {
-				if _, err := s.enqueue(&process.Spec{ID: fmt.Sprint(i)}); err != nil {
-					t.Error(err)
-				}
-				s.handOver()
-			})
+	told := 0 // guarded by handingOver
+	s := &Session{state: StateReady, hooks: &Hooks{Bequeath: func(s *Session) {
+		if s.handingOver.TryLock() {
+			defer s.handingOver.Unlock()
+			t.Error("another could look and tell at the same time")
 		}
-		all.Wait()
-		if told != maxWaiting {
-			t.Fatalf("%d wait, and %d were told last", maxWaiting, told)
-		}
+		told = len(s.Waiting())
+	}}}
+	var all sync.WaitGroup
+	for i := range maxWaiting {
+		all.Go(func() {
+			if _, err := s.enqueue(&process.Spec{ID: fmt.Sprint(i)}); err != nil {
+				t.Error(err)
+			}
+			s.handOver()
+		})
 	}
+	all.Wait()
+	if told != maxWaiting {
+		t.Errorf("%d wait, and %d were told last", maxWaiting, told)
+	}
+}
+
+// A session is in lists from when it was asked for, and gets its box later.
+func TestASessionIsSeenWhileItGetsItsBox(t *testing.T) {
+	t.Parallel()
+	s := &Session{ID: "s", Key: "own", state: StateStarting}
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for i := 0; i < 1000 || s.BoxKey() != "warm"; i++ {
+			if box := s.Info().Box; box != "own" && box != "warm" {
+				t.Errorf("its box is %q", box)
+				return
+			}
+			runtime.Gosched()
+		}
+	})
+	s.SetBoxKey("warm")
+	looking.Wait()
 }
 
 // What a process was made with is shared with that process, which may not be gone yet.

@@ -168,6 +168,8 @@ func (c *Contexts) create(ctx context.Context, sb *sandbox, language, dir string
 		made = madeImplicit
 	}
 	x := newContext(rand.Text(), runs, path.Clean(dir), made, time.Now())
+	x.turn <- struct{}{} // others may find it in the list before its kernel has started
+	defer func() { <-x.turn }()
 	if err := c.add(ctx, sb, x); err != nil {
 		return nil, err
 	}
@@ -175,7 +177,7 @@ func (c *Contexts) create(ctx context.Context, sb *sandbox, language, dir string
 		c.forget(sb, x)
 		return nil, err
 	}
-	x.clean = true // nothing has run in it, and nobody else has it yet
+	x.clean = true // nothing has run in it
 	return x, nil
 }
 

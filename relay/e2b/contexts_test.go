@@ -3,8 +3,11 @@
 package e2b
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -156,5 +159,41 @@ func TestOnlyImplicitContextsGiveWay(t *testing.T) {
 	}
 	if n := len(c.list(sb)); n != maxContexts {
 		t.Errorf("%d contexts", n)
+	}
+}
+
+// Others find a context in the list while its kernel starts, and may not use it before.
+func TestAContextIsTakenUntilItsKernelHasStarted(t *testing.T) {
+	t.Parallel()
+	c, sb := newContexts(nil), &sandbox{Session: &session.Session{}} // which never starts
+	known := len(c.list(sb))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.create(ctx, sb, languagePython, "/", true)
+		failed <- err
+	}()
+	var x *codeContext
+	for x == nil {
+		select {
+		case err := <-failed:
+			t.Fatal(err)
+		default:
+		}
+		if list := c.list(sb); len(list) > known {
+			x = list[len(list)-1]
+		}
+		runtime.Gosched()
+	}
+	if len(x.turn) == 0 {
+		t.Error("another could use it")
+	}
+	cancel()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if len(x.turn) > 0 || len(c.list(sb)) > known {
+		t.Errorf("afterwards %d use it, and %d contexts are there", len(x.turn), len(c.list(sb)))
 	}
 }

@@ -40,6 +40,7 @@ type Sessions struct {
 
 	making sync.Mutex // held while the default one is made
 	mu     sync.Mutex // guards what follows
+	closed bool       // none is made any more
 	own    string     // id of the default one, "" if there is none now
 	made   []string   // that end with the client
 	leases map[string]*leases
@@ -124,16 +125,32 @@ func (b *Sessions) create(ctx context.Context, req api.SessionRequest, stays boo
 	if err != nil {
 		return s, false, err
 	}
+	if b.enter(&s, isNew, stays) {
+		return s, isNew, nil
+	}
+	if isNew && !stays { // Close does not know of it
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		_ = b.client.DeleteSession(late, s.ID) // or its ttl ends it
+	}
+	return s, false, fault.Errorf(fault.Unavailable, "this connection has ended").WithHint("connect again")
+}
+
+// enter keeps a session alive from now on, and reports false after Close.
+func (b *Sessions) enter(s *api.Session, isNew, stays bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
 	if isNew && !stays {
-		b.mu.Lock()
 		b.made = append(b.made, s.ID)
 		b.leases[s.ID] = &leases{ttl: time.Duration(s.TTL)}
-		b.mu.Unlock()
 	}
-	if (isNew || stays) && s.TTL > 0 {
-		b.all.Go(func() { b.renew(s.ID, time.Duration(s.TTL)/renewalsPerTTL) })
+	if id, ttl := s.ID, time.Duration(s.TTL); (isNew || stays) && ttl > 0 {
+		b.all.Go(func() { b.renew(id, ttl/renewalsPerTTL) })
 	}
-	return s, isNew, nil
+	return true
 }
 
 // renew keeps a session alive until Close, or until it is gone.
@@ -257,6 +274,9 @@ func (b *Sessions) list(ctx context.Context) ([]api.Session, error) {
 
 // Close ends all sessions that the client has made. It returns when nothing is left of them, or says what is.
 func (b *Sessions) Close(ctx context.Context) error {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
 	b.cancel()
 	b.all.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)

@@ -12,7 +12,7 @@ import (
 // Lives reports whether a process of the host is alive, and not a zombie.
 func Lives(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && !strings.Contains(string(stat), ") Z ")
+	return err == nil && !strings.Contains(string(stat), ") Z ") && !strings.Contains(string(stat), ") X ")
 }
 
 // ProcessStatus returns the fields of /proc/PID/status of a process of the host, see

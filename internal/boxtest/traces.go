@@ -132,6 +132,9 @@ func processes(t testing.TB) []process {
 				t.Fatalf("status of process %d: %v", p.pid, err)
 			}
 		}
+		if strings.HasPrefix(p.state, "X") { // it has been waited for, and only its entry is still there
+			continue
+		}
 		list = append(list, p)
 	}
 	return list

@@ -154,9 +154,10 @@ func TestBoxesEndWhereTheyAreTo(t *testing.T) {
 			tc.leave(d)
 			boxtest.Eventually(t, "its box has ended", func() bool { return !boxtest.Lives(int(l.session.PID)) })
 			if tc.config == boxtest.Lasting {
-				if now := d.Look(); len(now.Processes) > 0 || len(now.Files) > 0 {
-					t.Errorf("left are %q and %q", now.Processes, now.Files)
-				}
+				boxtest.Eventually(t, "nothing is left of it", func() bool {
+					now := d.Look()
+					return len(now.Processes)+len(now.Files) == 0
+				})
 			}
 			d.Restart()
 			if list, err := d.Sessions(t.Context(), true); err != nil || len(list) > 0 {

@@ -129,10 +129,26 @@ func (closedConn) Write(f func(uintptr) bool) error { f(^uintptr(0)); return nil
 // A client that answers pings stays, and so does one that has something to take; one that does neither is gone.
 func TestAClientThatDoesNotAnswerIsDropped(t *testing.T) {
 	t.Parallel()
+	const patience = 5 * time.Second // more than a busy host takes for an answer
 	var mute, unsent atomic.Bool
-	server, ours, client := served(t, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { return !mute.Load() }})
+	answered, unanswered, looks := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	tell := func(what chan<- struct{}) {
+		select {
+		case what <- struct{}{}:
+		default: // it has been told
+		}
+	}
+	server, ours, client := served(t, &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
+		if mute.Load() {
+			tell(unanswered)
+			return false
+		}
+		tell(answered)
+		return true
+	}})
 	c := &conn{streamOpening: &streamOpening{Unsent: func() int {
 		if unsent.Load() {
+			tell(looks)
 			return 1
 		}
 		return 0
@@ -144,20 +160,23 @@ func TestAClientThatDoesNotAnswerIsDropped(t *testing.T) {
 	tasks.Go(func() { _, _, _ = client.Read(t.Context()) })
 	gone := make(chan struct{})
 	tasks.Go(func() {
-		c.watch(t.Context(), func() { close(gone) }, 10*time.Millisecond, time.Second)
+		c.watch(t.Context(), func() { close(gone) }, 10*time.Millisecond, patience)
 	})
-	stays := func(what string) {
+	stays := func(what string, signs <-chan struct{}) {
 		t.Helper()
-		select {
-		case <-gone:
-			t.Errorf("%s is dropped", what)
-		case <-time.After(1500 * time.Millisecond): // longer than the patience of watch
+		for range 20 {
+			select {
+			case <-gone:
+				t.Fatalf("%s is dropped", what)
+			case <-signs:
+			}
 		}
 	}
-	stays("a client that answers")
-	unsent.Store(true)
+	stays("a client that answers", answered)
 	mute.Store(true)
-	stays("a client that is behind")
+	<-unanswered
+	unsent.Store(true)
+	stays("a client that is behind", looks) // and whose answer is late by then
 	unsent.Store(false)
 	<-gone
 	_ = ours.CloseNow()

@@ -103,7 +103,7 @@ func TestT71ALeaseThatIsKeptEndsNothing(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for _, p := range []string{"attached", "renewed", "left"} {
 		req := boxtest.ShellProcess("sleep 1000")
-		req.Lease = boxtest.Duration("1s")
+		req.Lease = boxtest.Duration("5s")
 		d.NewProcess(t, "s1", p, req)
 		c, _ := d.AttachPeer(t, "s1", p, api.StreamAttach{}) // before somebody comes a lease is longer
 		if p != "attached" {

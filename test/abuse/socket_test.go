@@ -134,7 +134,7 @@ func hold(socket string, args []string) error {
 			answers <- a
 		}()
 	}
-	for late := time.After(time.Minute); late != nil; { // who says nothing is listened to for a second
+	for late := time.After(5 * time.Minute); late != nil; { // who says nothing is listened to for a second
 		select {
 		case a := <-answers:
 			if a.Code == http.StatusTooManyRequests {

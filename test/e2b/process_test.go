@@ -197,7 +197,7 @@ func TestTheTimeOfAClientEndsItsProcess(t *testing.T) {
 func TestASilentStreamShowsSignsOfLife(t *testing.T) {
 	h := start(t)
 	sb := h.create(t, "agent", `{}`)
-	const body = `{"process":{"cmd":"sleep","args":["3"]}}`
+	const body = `{"process":{"cmd":"sleep","args":["6"]}}`
 	status, text, _ := h.sends(t, "POST", "/process.Process/Start", "\x00\x00\x00\x00"+string(rune(len(body)))+body, append(sb.of("49983"), "Content-Type", "application/connect+json", "Keepalive-Ping-Interval", "1")...)
 	if status != http.StatusOK || strings.Count(text, `"keepalive"`) < 2 || !strings.Contains(text, "exit status 0") {
 		t.Errorf("%d %q", status, text)

@@ -96,7 +96,7 @@ func TestAConversationWithGrants(t *testing.T) {
 	c.gets("box_revoke_sandbox_admission_grant", fmt.Sprintf(`{"instance_uuid":%q,"workspace_uuid":%q,"entitlement_revision":1}`, instance, workspace), nil)
 	ended(answer)
 	c.refused("box_upsert_sandbox_admission_grant", grant(1, time.Minute), "BoxAdmissionError: Sandbox admission grant revision was revoked")
-	c.gets("box_upsert_sandbox_admission_grant", grant(2, 2*time.Second), nil)
+	c.gets("box_upsert_sandbox_admission_grant", grant(2, 5*time.Second), nil)
 	ended(c.send("box_exec", long, true))
 
 	// No link leads to another's directory.

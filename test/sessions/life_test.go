@@ -50,9 +50,9 @@ func TestAnUnusedSessionEnds(t *testing.T) {
 func TestARunningProgramKeepsItsSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
-	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: boxtest.Duration("2s")}})
+	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: boxtest.Duration("4s")}})
 	// Had its time run while the program did, the program would have been canceled.
-	if got := d.Sh(t, "s1", "sleep 5; echo done"); got != "done\n" {
+	if got := d.Sh(t, "s1", "sleep 9; echo done"); got != "done\n" {
 		t.Errorf("%q", got)
 	}
 	ended(t, d, "s1", "idle")

@@ -85,12 +85,12 @@ func TestAProcessSaysWhenItIsReady(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
-	listen := `import socket,time
-time.sleep(0.1)
+	listen := `import os,socket,time
+while not os.path.exists("go"): time.sleep(0.02)
 s=socket.socket(); s.bind(("127.0.0.1", 8123)); s.listen()
 time.sleep(1000)`
 	for name, req := range map[string]*api.ProcessRequest{
-		"line":    {Command: new("sleep 0.1; printf 'now '; sleep 0.1; echo listening; sleep 1000"), Ready: &api.Ready{Line: new("^now listen")}},
+		"line":    {Command: new("printf 'now '; until [ -e go ]; do sleep 0.02; done; echo listening; sleep 1000"), Ready: &api.Ready{Line: new("^now listen")}},
 		"port":    {Code: &listen, Language: "python", Ready: &api.Ready{Port: new(8123)}},
 		"command": {Command: new("touch up; sleep 1000"), Ready: &api.Ready{Command: []string{"test", "-e", "up"}}},
 	} {
@@ -98,6 +98,7 @@ time.sleep(1000)`
 			t.Errorf("%s is ready at once", name)
 		}
 	}
+	d.Sh(t, "s1", "touch go")
 	for _, name := range []string{"line", "port", "command"} {
 		becomes(t, d, name, "ready", isReady)
 	}

@@ -32,6 +32,8 @@ func (m *BoxRequest) kind() uint8 {
 		return msgSetupUser
 	case m.Setup != nil:
 		return msgSetup
+	case m.Spawn != nil && m.Spawn.Merged:
+		return msgSpawnMerged
 	case m.Spawn != nil && m.Spawn.Existing:
 		return msgSpawnExisting
 	case m.Spawn != nil:
@@ -64,13 +66,16 @@ func (m *BoxRequest) fields(c *codec, kind uint8) {
 		part(c, &m.Setup)
 		c.str(&m.Setup.User.Name, &m.Setup.User.Home)
 		c.refuse(m.Setup.User.Validate() != nil)
-	case msgSpawn:
+	case msgSpawn, msgSpawnExisting, msgSpawnMerged:
 		c.u32(&m.ID)
 		part(c, &m.Spawn)
-	case msgSpawnExisting:
-		c.u32(&m.ID)
-		part(c, &m.Spawn)
-		c.set(&m.Spawn.Existing)
+		switch kind {
+		case msgSpawnExisting:
+			c.set(&m.Spawn.Existing)
+		case msgSpawnMerged:
+			c.bool(&m.Spawn.Existing)
+			c.set(&m.Spawn.Merged)
+		}
 	case msgPace:
 		c.u32(&m.ID)
 		part(c, &m.Pace)

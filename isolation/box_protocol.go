@@ -12,7 +12,8 @@ import (
 //
 //	1  the first
 //	2  SpawnExisting, and SetupUser
-const BoxVersion = 2
+//	3  SpawnMerged
+const BoxVersion = 3
 
 // The protocol between boxd and PID 1 of a box, over one SEQPACKET socket. The keeper sends the
 // first message and then passes its end to boxd, so no privileged process takes part in an exec.
@@ -23,7 +24,8 @@ const BoxVersion = 2
 //	            ◄──────────────────────── Ready                  or SetupFailed{step, item, errno}
 //	Times{…} ──────────────────────────►  how long to live without boxd
 //	Private{} + file ──────────────────►  a file that PID 1 only holds for the next boxd
-//	Spawn{id, command} + files ────────►  start a program; SpawnExisting only where its directory is
+//	Spawn{id, command} + files ────────►  start a program; SpawnExisting only where its directory is,
+//	                                      SpawnMerged with one pipe for its output and error
 //	            ◄──────────────────────── Started{id, pid} + files    if it is durable
 //	            ◄──────────────────────── SpawnFailed{id, step, item, errno}, with which it has ended
 //	Signal{id, signal} ────────────────►  to the program and what it started
@@ -84,6 +86,7 @@ const (
 	msgPrivate
 	msgSetupUser     // a Setup followed by its User
 	msgSpawnExisting // a Spawn whose Dir has to be Existing
+	msgSpawnMerged   // a Spawn that is Merged, followed by whether its Dir has to be Existing
 )
 
 // ProgramGroup returns the name of a program's cgroup. It is never reused: since Linux 6.12

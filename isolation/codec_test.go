@@ -147,6 +147,8 @@ func boxRequests() []*BoxRequest {
 		{Adopt: 1},
 		{Setup: &Setup{Filter: []byte{}, User: User{Name: "user", Home: "/home/user"}}},
 		{ID: 9, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Existing: true}},
+		{ID: 10, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Merged: true}},
+		{ID: 11, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Existing: true, Merged: true}},
 	}
 }
 
@@ -209,7 +211,7 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	check(t, seen, keeperReplies(), (*replied).Encode, decodeReplied)
 	check(t, seen, append(requests[:5:5], requests[6:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
-	for _, span := range [][2]uint8{{msgHello, msgDialed}, {msgSetup, msgSpawnExisting}} {
+	for _, span := range [][2]uint8{{msgHello, msgDialed}, {msgSetup, msgSpawnMerged}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
 			if !seen[kind] && kind != msgNetworkWords {
 				t.Errorf("no message of type %d has been tried", kind)

@@ -11,8 +11,8 @@ import (
 )
 
 // A box speaks the protocol of the boxinit that it was started with, and outlives boxd: each
-// message to and from PID 1 has the bytes that were recorded for the BoxVersion it is of, of which
-// the last two requests are of 2 and all others of 1.
+// message to and from PID 1 has the bytes that were recorded for the BoxVersion it is of: the last two
+// requests are of 3, the two before them of 2, and all others of 1.
 func TestMessagesOfBoxesKeepTheirBytes(t *testing.T) {
 	t.Parallel()
 	var lines []string

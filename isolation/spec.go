@@ -345,6 +345,9 @@ type Command struct {
 	// a caller that wants the pipes themselves: nothing that goes through them is retained. Stdin
 	// is StdinNull then.
 	Direct bool
+	// Merged makes standard error the pipe of standard output; neither with Terminal, which is one
+	// stream anyway, nor with Direct. PID 1 knows it since version 3 of its protocol.
+	Merged bool `json:",omitempty"`
 	// Wait makes a durable program wait for its readers from the start, until a Pace says
 	// otherwise.
 	Wait bool

@@ -116,10 +116,18 @@ func titles() map[fault.Kind]string {
 	}
 }
 
+// otherBox is what to do where the box was made by a boxd that did not know of what is asked.
+const otherBox = "remove the box, then create it again"
+
 func startFailure(s *isolation.StepError) *api.StartFailure {
 	f := &api.StartFailure{Step: s.Step.String(), Item: s.Item, Text: s.Error()}
 	if s.Refused == nil {
 		f.Errno = unix.ErrnoName(s.Errno)
+	}
+	if s.Step == isolation.StepStdio && s.Errno == unix.EOPNOTSUPP {
+		f.Text = fault.Field("merge_output", true, "left out in a box of an earlier version of boxd").Error()
+		f.Hint = otherBox
+		return f
 	}
 	if s.Step != isolation.StepDirectory {
 		return f
@@ -132,7 +140,7 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 		f.Hint = "see what is there: boxctl fs ls ID " + path.Dir(s.Item)
 	case unix.EOPNOTSUPP:
 		f.Text = fault.Field("cwd", s.Item, "a directory that is made if it is missing, in a box of an earlier version of boxd").Error()
-		f.Hint = "remove the box, then create it again"
+		f.Hint = otherBox
 	}
 	return f
 }

@@ -8,7 +8,10 @@ import (
 	"testing"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
@@ -66,5 +69,22 @@ func TestStdioIsDirectOrLeftOut(t *testing.T) {
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Field != "stdio" {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+// A program that does not start, as the box of an earlier boxd does not know what it asks for, is told by the field.
+func TestABoxOfAnEarlierBoxdSaysWhatItLacks(t *testing.T) {
+	t.Parallel()
+	for want, step := range map[string]isolation.StepError{
+		`merge_output = true: must be left out in a box of an earlier version of boxd`:                          {Step: isolation.StepStdio, Item: "merged output", Errno: unix.EOPNOTSUPP},
+		`cwd = "/x": must be a directory that is made if it is missing, in a box of an earlier version of boxd`: {Step: isolation.StepDirectory, Item: "/x", Errno: unix.EOPNOTSUPP},
+	} {
+		if f := startFailure(&step); f.Text != want || f.Hint != "remove the box, then create it again" || f.Errno != "ENOTSUP" {
+			t.Errorf("%+v, want %q", f, want)
+		}
+	}
+	full := isolation.StepError{Step: isolation.StepStdio, Item: "output", Errno: unix.EMFILE}
+	if f := startFailure(&full); f.Text != full.Error() || f.Hint != "" {
+		t.Errorf("%+v", f)
 	}
 }

@@ -32,7 +32,7 @@ import (
 type execFlags struct {
 	command, code, language string
 	cwd, timeout            string
-	mustExist               bool
+	mustExist, merge        bool
 	env, rlimits            []string
 	set                     *pflag.FlagSet
 	changes                 changesFlags
@@ -46,6 +46,7 @@ func (f *execFlags) add(cmd *cobra.Command) {
 	f.set.StringVarP(&f.language, "language", "l", "", "`LANGUAGE` language of --code, for example python")
 	f.set.StringVarP(&f.cwd, "cwd", "w", "", "`DIRECTORY` working directory; created if missing")
 	f.set.BoolVar(&f.mustExist, "cwd-must-exist", false, "fail if --cwd does not exist, and do not create it")
+	f.set.BoolVar(&f.merge, "merge-output", false, "send standard error to standard output, in the order of writing")
 	f.set.StringVar(&f.timeout, "timeout", "", "`TIME` end the program after this time, for example 90s")
 }
 
@@ -62,7 +63,7 @@ func (f *execFlags) addOwn() {
 }
 
 func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
-	req := &api.ExecRequest{Language: f.language, Cwd: f.cwd, CwdMustExist: f.mustExist}
+	req := &api.ExecRequest{Language: f.language, Cwd: f.cwd, CwdMustExist: f.mustExist, MergeOutput: f.merge}
 	var errs []error
 	req.Timeout = parseFlag(&errs, f.set, "timeout", f.timeout, quantity.ParseDuration)
 	f.changes.request(req, &errs)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,7 +94,7 @@ func (s *server) spawn(id uint32, cmd *isolation.Command, files []int) *isolatio
 		err = s.start(p, cmd, io)
 	}
 	for i, fd := range io {
-		if held := i > 0 && fd == p.streams[i-1].writer; fd != s.null && fd != stdin && (i == 0 || fd != io[0]) && !held {
+		if held := i > 0 && fd == p.streams[i-1].writer; fd != s.null && fd != stdin && !slices.Contains(io[:i], fd) && !held {
 			unix.Close(fd)
 		}
 	}

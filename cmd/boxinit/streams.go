@@ -76,6 +76,10 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 		}
 	}
 	for i := range p.streams {
+		if i == 1 && cmd.Merged {
+			io[2] = io[1]
+			break
+		}
 		if p.streams[i].pipe, io[1+i], err = pipe(); err != nil {
 			io[1+i] = s.null
 			return io, stepError(isolation.StepStdio, "output", err)

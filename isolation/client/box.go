@@ -155,9 +155,9 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 		p.giveBack()
 		return nil, ErrBoxLost
 	}
-	if cmd.Existing && b.version < 2 { // PID 1 would make the directory
+	if unknown := notKnown(cmd, b.version); unknown != nil {
 		b.mu.Unlock()
-		p.end(nil, &isolation.StepError{Step: isolation.StepDirectory, Item: cmd.Dir, Errno: unix.EOPNOTSUPP})
+		p.end(nil, unknown)
 		return p, nil
 	}
 	b.next++
@@ -186,6 +186,17 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 		return nil, ErrBoxLost
 	}
 	return p, nil
+}
+
+// notKnown is what a PID 1 that speaks a version would not do as a command says, nil if it knows all of it.
+func notKnown(cmd *isolation.Command, version uint32) *isolation.StepError {
+	switch {
+	case cmd.Existing && version < 2: // it would make the directory
+		return &isolation.StepError{Step: isolation.StepDirectory, Item: cmd.Dir, Errno: unix.EOPNOTSUPP}
+	case cmd.Merged && version < 3: // it would keep the streams apart
+		return &isolation.StepError{Step: isolation.StepStdio, Item: "merged output", Errno: unix.EOPNOTSUPP}
+	}
+	return nil
 }
 
 // send sends a message. If PID 1 does not receive it, the connection is closed.

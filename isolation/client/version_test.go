@@ -28,31 +28,36 @@ func adoptAs(t *testing.T, version uint32) (*Box, *pid1, error) {
 }
 
 // A box that an earlier boxd has made is adopted, and hears nothing that its PID 1 does not know: it would make a directory that
-// has to be there.
+// has to be there, or keep the streams apart.
 func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 	t.Parallel()
-	cmd := &isolation.Command{Argv: []string{"x"}, Dir: "/usr/x", ScriptArg: -1, Existing: true}
-	box, _, err := adoptAs(t, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused, err := box.Start(cmd, Files{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = refused.Wait(t.Context())
-	if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != isolation.StepDirectory || step.Item != cmd.Dir || step.Errno != unix.EOPNOTSUPP {
-		t.Errorf("%v", err)
-	}
-	box, peer, err := adoptAs(t, isolation.BoxVersion)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := box.Start(cmd, Files{}); err != nil {
-		t.Fatal(err)
-	}
-	if req := peer.hear(); req.Spawn == nil || !req.Spawn.Existing {
-		t.Errorf("heard %+v", req)
+	existing := &isolation.Command{Argv: []string{"x"}, Dir: "/usr/x", ScriptArg: -1, Existing: true}
+	merged := &isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Merged: true}
+	for _, c := range []struct {
+		cmd   *isolation.Command
+		since uint32
+		step  isolation.Step
+	}{{existing, 2, isolation.StepDirectory}, {merged, 3, isolation.StepStdio}} {
+		for version := uint32(1); version <= isolation.BoxVersion; version++ {
+			box, peer, err := adoptAs(t, version)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := box.Start(c.cmd, Files{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if version >= c.since {
+				if req := peer.hear(); req.Spawn == nil || req.Spawn.Existing != c.cmd.Existing || req.Spawn.Merged != c.cmd.Merged {
+					t.Errorf("version %d heard %+v", version, req)
+				}
+				continue
+			}
+			_, err = p.Wait(t.Context())
+			if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != c.step || step.Errno != unix.EOPNOTSUPP {
+				t.Errorf("version %d: %v", version, err)
+			}
+		}
 	}
 	for _, version := range []uint32{0, isolation.BoxVersion + 1} {
 		if _, _, err := adoptAs(t, version); err == nil {

@@ -239,6 +239,9 @@ type ExecRequest struct {
 	Stdin string `json:"stdin,omitempty" show:"never"`
 	// StdinEncoding of Stdin: "utf-8" (the default) or "base64", for input that is not text.
 	StdinEncoding string `json:"stdin_encoding,omitempty"`
+	// MergeOutput makes its standard error the pipe of its standard output, as 2>&1 does in a shell: all that it writes is stdout, in
+	// the order in which it writes, and stderr is empty. A terminal does that anyway.
+	MergeOutput bool `json:"merge_output,omitempty"`
 	// OutputLimit is how many bytes of each stream are kept: beginning and end of a longer one.
 	OutputLimit *quantity.Size `json:"output_limit,omitempty"`
 	// Wait is how long it waits at most for another one of its session to end, if there are as many as may be.

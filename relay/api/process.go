@@ -29,9 +29,11 @@ type ProcessRequest struct {
 	Terminal *Terminal `json:"terminal,omitempty"`
 	// Stdin gives it a standard input that clients of its stream write to.
 	Stdin bool `json:"stdin,omitempty"`
+	// MergeOutput makes its standard error the pipe of its standard output, as in an ExecRequest.
+	MergeOutput bool `json:"merge_output,omitempty"`
 	// Stdio "direct" hands the program's standard input, output and error themselves to a client on the same
 	// host, see below. Nothing of what goes through them is kept or seen by boxd: terminal, stdin, output,
-	// ready.line and restarts are refused. Left out: boxd has them, and keeps the output.
+	// merge_output, ready.line and restarts are refused. Left out: boxd has them, and keeps the output.
 	Stdio   string   `json:"stdio,omitempty"`
 	Restart *Restart `json:"restart,omitempty"` // left out: no
 	Ready   *Ready   `json:"ready,omitempty"`   // left out: ready when it runs

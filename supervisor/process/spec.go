@@ -136,6 +136,8 @@ func (s *Spec) validate() error {
 		return fault.Field("terminal.rows", t.Rows, "1 to 65535")
 	case t != nil && t.Cols == 0:
 		return fault.Field("terminal.cols", t.Cols, "1 to 65535")
+	case t != nil && s.Command.Merged:
+		return fault.Field("merge_output", true, "left out with a terminal, whose output is one stream anyway")
 	}
 	if err := s.validateDirect(); err != nil {
 		return err

@@ -39,6 +39,7 @@ type ExecRequest struct {
 	// isolation.Roots and the home of the box user.
 	Existing    bool
 	Stdin       []byte // what the program reads
+	MergeOutput bool   // standard error is the pipe of standard output
 	Timeout     *quantity.Duration
 	Limits      policy.ProgramLimits
 	Rlimits     map[string]string // of this program alone, SOFT:HARD by name
@@ -92,7 +93,7 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	}
 	spec := &process.Spec{Clamped: clamped, Input: req.Stdin, Command: isolation.Command{
 		Env: WithEnv(c.Env, req.Env), Dir: req.Dir, ScriptArg: -1, Timeout: timeout,
-		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep,
+		KeepRunning: c.Profile.Leftovers == policy.LeftoversKeep, Merged: req.MergeOutput,
 	}}
 	cmd := &spec.Command
 	if cmd.Dir == "" {

@@ -421,6 +421,10 @@ class ExecRequest(TypedDict, total=False):
     #: maximum wait for another execution of the session to end, at most queue.wait
     wait: Duration
 
+    #: make standard error the pipe of standard output: all output arrives as stdout, in the order of the
+    #: writes, and stderr stays empty; not with a terminal
+    merge_output: bool
+
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size
 
@@ -538,8 +542,13 @@ class ProcessRequest(TypedDict, total=False):
     stdin: bool
 
     #: direct: pass the file descriptors of standard input, output and error to a client, see …/stdio. boxd
-    #: does not see the data, so terminal, stdin, output, ready.line and restart are refused. ; one of direct
+    #: does not see the data, so terminal, stdin, merge_output, output, ready.line and restart are refused. ;
+    #: one of direct
     stdio: Literal["direct"]
+
+    #: make standard error the pipe of standard output: all output arrives as stdout, in the order of the
+    #: writes, and stderr stays empty; not with terminal or stdio
+    merge_output: bool
 
     #: default never
     restart: Restart
@@ -1294,6 +1303,10 @@ class ExecOptions(TypedDict, total=False):
     #: maximum wait for another execution of the session to end, at most queue.wait
     wait: Duration
 
+    #: make standard error the pipe of standard output: all output arrives as stdout, in the order of the
+    #: writes, and stderr stays empty; not with a terminal
+    merge_output: bool
+
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size
 
@@ -1362,6 +1375,10 @@ class DetachedOptions(TypedDict, total=False):
     #: maximum wait for another execution of the session to end, at most queue.wait
     wait: Duration
 
+    #: make standard error the pipe of standard output: all output arrives as stdout, in the order of the
+    #: writes, and stderr stays empty; not with a terminal
+    merge_output: bool
+
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size
 
@@ -1427,6 +1444,10 @@ class StreamOptions(TypedDict, total=False):
     #: maximum wait for another execution of the session to end, at most queue.wait
     wait: Duration
 
+    #: make standard error the pipe of standard output: all output arrives as stdout, in the order of the
+    #: writes, and stderr stays empty; not with a terminal
+    merge_output: bool
+
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size
 
@@ -1488,6 +1509,10 @@ class RunStreamOptions(TypedDict, total=False):
 
     #: maximum wait for another execution of the session to end, at most queue.wait
     wait: Duration
+
+    #: make standard error the pipe of standard output: all output arrives as stdout, in the order of the
+    #: writes, and stderr stays empty; not with a terminal
+    merge_output: bool
 
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size

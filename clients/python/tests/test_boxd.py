@@ -39,6 +39,10 @@ def joined(items: List[Union[Output, Gap]], stream: str = "stdout") -> bytes:
     return b"".join(item.data for item in items if isinstance(item, Output) and item.stream == stream)
 
 
+ALTERNATE = "i=0; while [ $i -lt 1000 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done"
+ALTERNATED = "".join(f"out {n}\nerr {n}\n" for n in range(1000))
+
+
 class Box(unittest.TestCase):
     """A test with a session."""
 
@@ -125,6 +129,18 @@ class ExecTest(Box):
             self.assertEqual(joined(list(stream), "stderr"), b"two\n")
             self.assertEqual(stream.result.exit_code, 4)  # type: ignore[union-attr]
         self.assertEqual(self.session.processes(), [])  # it has been forgotten
+
+    def test_both_streams_in_one_order(self) -> None:
+        result = self.session.exec(command=ALTERNATE, merge_output=True)
+        self.assertEqual((result.stdout, result.stderr), (ALTERNATED, ""))
+        with self.session.stream(command=ALTERNATE, merge_output=True) as stream:
+            self.assertEqual(stream.communicate(), (ALTERNATED.encode(), b""))
+        process = self.session.start_process("p", command=ALTERNATE, merge_output=True)
+        self.assertEqual(process.wait().result.stdout, ALTERNATED)  # type: ignore[union-attr]
+        self.assertEqual(joined(list(process.logs())), ALTERNATED.encode())
+        with self.assertRaises(Invalid) as refused:
+            self.session.start_process("t", "sh", merge_output=True, terminal={"rows": 24, "cols": 80})
+        self.assertEqual(refused.exception.field, "merge_output")
 
     def test_much_in_both_directions(self) -> None:
         data = os.urandom(3_000_000)
@@ -367,6 +383,9 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
 
     async def test_all_of_it(self) -> None:
         self.assertEqual((await self.session.exec("echo", "hi")).stdout, "hi\n")
+        self.assertEqual((await self.session.exec(command=ALTERNATE, merge_output=True)).stdout, ALTERNATED)
+        async with self.session.stream(command=ALTERNATE, merge_output=True) as stream:
+            self.assertEqual(await stream.communicate(), (ALTERNATED.encode(), b""))
         async with self.session.stream("cat", stdin=True) as stream:
             out, _ = await stream.communicate(b"x" * 1_000_000)
         self.assertEqual(len(out), 1_000_000)

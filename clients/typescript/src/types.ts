@@ -500,6 +500,11 @@ export interface ExecRequest {
   stdin_encoding?: "utf-8" | "base64";
   /** maximum wait for another execution of the session to end, at most queue.wait */
   wait?: Duration;
+  /**
+   * make standard error the pipe of standard output: all output arrives as stdout, in the order of the
+   * writes, and stderr stays empty; not with a terminal
+   */
+  merge_output?: boolean;
   /** maximum bytes kept of each stream, from its start and its end */
   output_limit?: Size;
   /** encoding of stdout and stderr in the answer; one of utf-8, base64 */
@@ -823,9 +828,15 @@ export interface ProcessRequest {
   stdin?: boolean;
   /**
    * direct: pass the file descriptors of standard input, output and error to a client, see …/stdio. boxd
-   * does not see the data, so terminal, stdin, output, ready.line and restart are refused. ; one of direct
+   * does not see the data, so terminal, stdin, merge_output, output, ready.line and restart are refused. ;
+   * one of direct
    */
   stdio?: "direct";
+  /**
+   * make standard error the pipe of standard output: all output arrives as stdout, in the order of the
+   * writes, and stderr stays empty; not with terminal or stdio
+   */
+  merge_output?: boolean;
   /** default never */
   restart?: Restart;
   /** default: ready when it runs */

@@ -119,6 +119,21 @@ describe("programs", () => {
     assert.deepEqual(await session.processes(), []); // it has been forgotten
   });
 
+  test("both streams in one order", async () => {
+    const command = "i=0; while [ $i -lt 1000 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done";
+    const all = Array.from({ length: 1000 }, (_, n) => `out ${n}\nerr ${n}\n`).join("");
+    const result = await session.exec({ command, merge_output: true });
+    assert.deepEqual([result.stdout, result.stderr], [all, ""]);
+    const stream = await session.stream({ command, merge_output: true });
+    const { stdout, stderr } = await stream.communicate();
+    await stream.close();
+    assert.deepEqual([stdout.toString(), stderr.length], [all, 0]);
+    const process = await session.startProcess("p", { command, merge_output: true });
+    assert.equal((await process.wait()).result?.stdout, all);
+    assert.equal((await joined(process.logs())).toString(), all);
+    await assert.rejects(session.startProcess("t", { argv: ["sh"], merge_output: true, terminal: { rows: 24, cols: 80 } }), (error) => error instanceof InvalidError && error.field === "merge_output");
+  });
+
   test("much in both directions", async () => {
     const data = randomBytes(3_000_000);
     const stream = await session.stream(["cat"], { stdin: true });

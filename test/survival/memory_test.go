@@ -4,8 +4,14 @@ package survival_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +20,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
 )
 
 // A boxd to which the kernel gives no more memory ends in the middle of what it does, and loses no more than one that is killed.
@@ -61,4 +68,118 @@ func starve(t *testing.T, d *boxtest.Daemon) {
 	if text := d.Log()[min(before, len(d.Log())):]; strings.Contains(text, "panic: ") {
 		t.Errorf("boxd has not died for want of memory:\n%.2000s", text)
 	}
+}
+
+// failslab is the directory in which the kernel is told which allocations fail (Documentation/fault-injection of the kernel).
+type failslab string
+
+// newFailslab lets allocations fail for tasks that are marked for it, and for nobody yet.
+func newFailslab(t *testing.T) failslab {
+	t.Helper()
+	boxtest.RequireRoot(t)
+	dir := boxtest.TempDir(t)
+	if err := unix.Mount("debugfs", dir, "debugfs", 0, ""); err != nil {
+		boxtest.Missing(t, "debugfs")
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	f := failslab(filepath.Join(dir, "failslab"))
+	if _, err := os.Stat(string(f)); err != nil {
+		boxtest.Missing(t, "a kernel whose allocations can fail (CONFIG_FAILSLAB)")
+	}
+	f.set(t, "probability", 0)
+	t.Cleanup(func() { f.set(t, "probability", 0) })
+	f.set(t, "verbose", 0)
+	f.set(t, "interval", 1)
+	for name, value := range map[string]string{"task-filter": "Y", "ignore-gfp-wait": "N"} {
+		f.write(t, filepath.Join(string(f), name), value)
+	}
+	return f
+}
+
+func (f failslab) set(t *testing.T, name string, value int) {
+	t.Helper()
+	f.write(t, filepath.Join(string(f), name), strconv.Itoa(value))
+}
+
+func (f failslab) write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// next lets one allocation fail, after so many bytes, for the threads of these processes and what they start from now on.
+func (f failslab) next(t *testing.T, bytes int, pids ...int) {
+	t.Helper()
+	f.set(t, "probability", 0)
+	for _, pid := range pids {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/make-it-fail", pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("threads of %d: %v, %v", pid, threads, err)
+		}
+		for _, file := range threads {
+			if err := os.WriteFile(file, []byte("1"), 0); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
+		}
+	}
+	f.set(t, "space", bytes)
+	f.set(t, "times", 1)
+	f.set(t, "probability", 100)
+}
+
+// A kernel that lacks memory for one thing refuses the session that is just made, at most. What there is goes on, and nothing of what
+// has failed is left, whichever allocation it was: of the keeper, of a zygote, or of a box that comes into being.
+func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
+	f := newFailslab(t)
+	d := start(t)
+	stays := d.NewSession(t, api.SessionRequest{ID: "stays"})
+	d.NewProcess(t, "stays", "p", &api.ProcessRequest{Argv: []string{"sleep", "100000"}})
+	before := d.Look()
+	failed := 0
+	for i := range max(kills()/4, 20) {
+		bytes := int(math.Exp(rand.Float64() * math.Log(1<<21))) // as often below a thousand as above it
+		f.next(t, bytes, append(d.Zygotes(), d.Keeper())...)
+		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "made"})
+		if err == nil {
+			_, err = d.Exec(t.Context(), "made", &api.ExecRequest{Argv: []string{"true"}})
+		}
+		f.set(t, "probability", 0)
+		if err != nil {
+			failed++
+			e, ok := errors.AsType[*client.Error](err)
+			t.Logf("%d: after %d bytes: %v", i, bytes, err)
+			if !ok || e.Status < http.StatusInternalServerError && e.Status != http.StatusNotFound {
+				t.Errorf("after %d bytes: %v", bytes, err)
+			}
+		}
+		if err := d.DeleteSession(t.Context(), "made"); err != nil && !errors.Is(err, client.NotFound) {
+			t.Errorf("delete, after %d bytes: %v", bytes, err)
+		}
+		if got := d.Sh(t, "stays", "echo here"); got != "here\n" {
+			t.Fatalf("%q", got)
+		}
+	}
+	t.Logf("%d sessions have failed", failed)
+	if failed == 0 {
+		t.Error("nothing has failed")
+	}
+	if s, err := d.Session(t.Context(), "stays"); err != nil || s.PID != stays.PID {
+		t.Errorf("%v, %+v", err, s)
+	}
+	if p, err := d.Process(t.Context(), "stays", "p", 0); err != nil || p.State != "running" || p.Starts != 1 {
+		t.Errorf("%v, %+v", err, p)
+	}
+	d.NewSession(t, api.SessionRequest{ID: "after"})
+	d.Sh(t, "after", "true")
+	for _, id := range []string{"after"} {
+		if err := d.DeleteSession(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	d.NothingLeft(before)
 }

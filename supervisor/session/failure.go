@@ -130,9 +130,10 @@ func noNetwork(id string, step *isolation.StepError) error {
 	return f
 }
 
-// isShortage reports whether the host lacks something that it may have again later.
+// isShortage reports whether the host lacks something that it may have again later. ENOLCK and ENOBUFS are want of memory too, for a lock
+// (flock(2)) and for a message (unix(7)).
 func isShortage(errno syscall.Errno) bool {
-	return slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.ENOMEM, unix.EAGAIN}, errno)
+	return slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.ENOMEM, unix.EAGAIN, unix.ENOLCK, unix.ENOBUFS}, errno)
 }
 
 // isItem reports whether a step has failed about a text, of which it names the beginning.

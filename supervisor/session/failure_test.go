@@ -31,6 +31,8 @@ func TestStartErrorsSayWhoCanHelp(t *testing.T) {
 		{"a source that is not allowed", &isolation.StepError{Step: isolation.StepMountSource, Item: "/b", Refused: &isolation.Refusal{Field: "mounts[1].source", Value: "/b", Allowed: "x"}}, fault.Denied, "mounts[1].source"},
 		{"a target that is not allowed", &isolation.StepError{Step: isolation.StepValidate, Refused: &isolation.Refusal{Field: "mounts[0].target", Value: "/etc", Allowed: "x"}}, fault.Invalid, "mounts[0].target"},
 		{"no descriptors for a source", &isolation.StepError{Step: isolation.StepMountSource, Item: "/b", Errno: syscall.EMFILE}, fault.Unavailable, ""},
+		{"no memory for the lock of an id range", &isolation.StepError{Step: isolation.StepIDRange, Errno: syscall.ENOLCK}, fault.Unavailable, ""},
+		{"no memory for a message", fmt.Errorf("clone: %w", syscall.ENOBUFS), fault.Unavailable, ""},
 		{"no memory", &isolation.StepError{Step: isolation.StepClone, Errno: syscall.ENOMEM}, fault.Unavailable, ""},
 		{"no processes", &isolation.StepError{Step: isolation.StepClone, Errno: syscall.EAGAIN}, fault.Unavailable, ""},
 		{"no disk for the workspace", &isolation.StepError{Step: isolation.StepWorkspace, Errno: syscall.ENOSPC}, fault.Unavailable, ""},

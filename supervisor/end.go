@@ -86,10 +86,10 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	v.ledger.Stop(s.Key, last)
 	v.forget(s)
 	v.ended.Add(s.Key, reason, time.Now())
+	s.Emit(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Current().Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)}) // before whoever waits for the end asks for it
 	s.FinishEnd()
 	v.line.Wake()
 	v.pool.Wake()
-	s.Emit(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Current().Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)})
 }
 
 // endRetry is how often a box that does not die is tried again.

@@ -114,11 +114,11 @@ func (v *Supervisor) finishStop(caller context.Context, s *session.Session) {
 	v.secrets.Forget(s.Key)
 	v.ledger.Stop(s.Key, last)
 	v.place(s, next)
+	next.Emit(caller, events.Event{Type: events.SessionStopped, Profile: next.Current().Profile, Took: time.Since(begin)}) // before whoever waits for it asks for it
 	s.Succeed(next)
 	v.line.Wake()
 	v.pool.Wake()
 	v.due(next, time.Time{})
-	next.Emit(caller, events.Event{Type: events.SessionStopped, Profile: next.Current().Profile, Took: time.Since(begin)})
 }
 
 // rest returns the stopped session that a session becomes which has lost its box.

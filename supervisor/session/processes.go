@@ -261,7 +261,7 @@ func (s *Session) DropProcesses() {
 	for _, entry := range s.slots() {
 		<-entry.known
 		if entry.process != nil {
-			<-entry.process.Done() // soon, without a box
+			<-entry.over // soon, without a box
 		}
 		s.dropProcess(entry)
 	}

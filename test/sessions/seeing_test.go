@@ -129,6 +129,35 @@ func TestARequestIsFoundAgainEverywhere(t *testing.T) {
 	}
 }
 
+// Whoever has been told that a session is stopped, or gone, finds that among what has happened, after what has ended with it.
+func TestAnEndHasHappenedWhenItIsAnswered(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	for i := range 10 {
+		id := fmt.Sprintf("s%d", i)
+		d.NewSession(t, api.SessionRequest{ID: id})
+		method, path, last := http.MethodDelete, "/v1/sessions/"+id, "session.ended"
+		if i%2 == 1 {
+			method, path, last = http.MethodPost, path+"/stop", "session.stopped"
+		}
+		for _, call := range []struct{ method, path, body string }{
+			{http.MethodPut, "/v1/sessions/" + id + "/processes/p", `{"argv":["sleep","60"]}`},
+			{method, path, ""},
+		} {
+			if resp, text := fetch(t, d, call.method, call.path, call.body, nil); resp.status >= http.StatusBadRequest {
+				t.Fatal(call, resp.status, text)
+			}
+		}
+		var types []string
+		for _, e := range happened(t, d, "&session="+id) {
+			types = append(types, e.Type)
+		}
+		if want := []string{"session.started", "process.started", "process.ended", last}; !slices.Equal(types, want) {
+			t.Errorf("%q has happened to %s, want %q", types, id, want)
+		}
+	}
+}
+
 // What is asked for, and not given, is in the audit log too, with why.
 func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 	t.Parallel()

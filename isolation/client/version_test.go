@@ -53,6 +53,12 @@ func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 				}
 				continue
 			}
+			select {
+			case <-p.Exited():
+			default:
+				t.Errorf("version %d was asked for %+v", version, c.cmd)
+				continue
+			}
 			_, err = p.Wait(t.Context())
 			if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != c.step || step.Errno != unix.EOPNOTSUPP {
 				t.Errorf("version %d: %v", version, err)

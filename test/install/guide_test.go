@@ -20,17 +20,40 @@ import (
 // printed: nothing is left out or changed, and what fails ends it.
 func follow(t *testing.T, page, heading string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("/usr/share/doc/boxd", page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "## "+heading+"\n")
-	_, rest, found := strings.Cut(rest, "\n\n    ")
+	_, rest, found := strings.Cut(section(t, page, heading), "\n\n    ")
 	if !found {
 		t.Fatalf("%s has no commands below %q", page, heading)
 	}
 	block, _, _ := strings.Cut(rest, "\n\n")
-	return run(t, "bash", "-c", strings.ReplaceAll("set -e\ncd "+t.TempDir()+"\n"+block+"\n", "\n    ", "\n"))
+	return follows(t, strings.ReplaceAll(block, "\n    ", "\n"))
+}
+
+// prompts are the blocks of commands below a heading of an installed page that are behind the prompt of root.
+func prompts(t *testing.T, page, heading string) (blocks []string) {
+	t.Helper()
+	for block := range strings.SplitSeq(section(t, page, heading), "\n\n") {
+		if commands, ok := strings.CutPrefix(block, "    # "); ok {
+			blocks = append(blocks, strings.ReplaceAll(commands, "\n    # ", "\n"))
+		}
+	}
+	return blocks
+}
+
+// section is what an installed page has below a heading.
+func section(t *testing.T, page, heading string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/usr/share/doc", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "## "+heading+"\n")
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	return rest
+}
+
+func follows(t *testing.T, commands string) string {
+	t.Helper()
+	return run(t, "bash", "-c", "set -e\ncd "+t.TempDir()+"\n"+commands+"\n")
 }
 
 // undone makes sure that what a page has root do is undone at the end: a socket is enabled, files and directories are made, and
@@ -61,7 +84,7 @@ func TestThePageForE2BIsFollowed(t *testing.T) {
 	installed(t, this)
 	a := live(t)
 	undone(t, e2bSocket, "/etc/boxd/box.toml.d/60-e2b.toml", "/etc/boxd/box.toml.d/61-scalebox.toml", "/etc/boxd/tokens", "/etc/boxd/e2b", "/etc/systemd/system/"+e2bSocket+".d")
-	printed := follow(t, "guide/e2b.md", "Five minutes")
+	printed := follow(t, "boxd/guide/e2b.md", "Five minutes")
 	c := &e2bClient{t: t, key: printed[strings.LastIndexByte(printed, '\n')+1:]}
 	if !strings.HasPrefix(c.key, "boxd_") {
 		t.Fatalf("the key is the last line of %q", printed)
@@ -89,7 +112,7 @@ func TestThePageForE2BIsFollowed(t *testing.T) {
 	}
 
 	// The same sandbox by TLS, for programs for Scalebox.
-	follow(t, "guide/e2b.md", "Refly, and other programs for Scalebox")
+	follow(t, "boxd/guide/e2b.md", "Refly, and other programs for Scalebox")
 	authority, err := os.ReadFile("/etc/boxd/e2b/ca.pem")
 	if err != nil {
 		t.Fatal(err)

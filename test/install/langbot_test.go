@@ -86,7 +86,7 @@ func TestLangBotComesByASocketOfSystemd(t *testing.T) {
 func TestThePageForLangBotIsFollowed(t *testing.T) {
 	installed(t, this)
 	undone(t, langbotSocket, "/etc/boxd/box.toml.d/langbot.toml", "/etc/boxd/langbot.token")
-	follow(t, "langbot.md", "How to switch")
+	follow(t, "boxd/langbot.md", "How to switch")
 	token, err := os.ReadFile("/etc/boxd/langbot.token")
 	if err != nil || len(token) != 64 {
 		t.Fatalf("%d bytes of token, %v", len(token), err)

@@ -351,6 +351,15 @@ func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 			}
 		}
 	}
+	if !m.picks() || m.defines("test/install") {
+		path, err := m.do(ctx, nil, "packaging/fleet.sh", "deb", m.arch, filepath.Join(suite, "packages"))
+		if err == nil {
+			err = os.Rename(path, filepath.Join(suite, "packages", "boxd-fleet.deb"))
+		}
+		if err != nil {
+			return err
+		}
+	}
 	_, err := m.do(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + m.arch}, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(suite, "bin")+"/", "./test/boxes/probe", "./test/survival/mcpserver")
 	for _, files := range [][]string{{".", "box.toml", "test/vm/guest.sh"}, {"packaging", "packaging/man", "packaging/completion", "packaging/selinux"}, {"systemd", "systemd/units"}} {
 		if err == nil {

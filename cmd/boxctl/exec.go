@@ -22,7 +22,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
@@ -313,7 +312,7 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 // input is standard input, unless that is a terminal and -i is not given: without a terminal in
 // the box, typing into it would only look like one.
 func (a *app) input(f *terminalFlags) io.Reader {
-	if f.noStdin || !f.interactive && tty.Is(a.stdin) {
+	if f.noStdin || !f.interactive && render.IsTerminal(a.stdin) {
 		return nil
 	}
 	return a.stdin

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
@@ -44,7 +43,7 @@ func addDetachKeys(cmd *cobra.Command, keys *string) {
 
 // checkTerminal says whether the flags fit together and to what boxctl was started on.
 func (a *app) checkTerminal(f *terminalFlags) (err error) {
-	f.keys, err = tty.ParseKeys(f.detachKeys)
+	f.keys, err = parseKeys(f.detachKeys)
 	switch {
 	case err != nil:
 		return &usageError{err: fmt.Errorf("--detach-keys: %w", err)}
@@ -52,7 +51,7 @@ func (a *app) checkTerminal(f *terminalFlags) (err error) {
 		return &usageError{err: errors.New("--interactive and --no-stdin: give one of them")}
 	case f.terminal && a.json:
 		return &usageError{err: errors.New("--terminal and --json: what a terminal shows is no answer")}
-	case f.terminal && f.interactive && !tty.Is(a.stdin):
+	case f.terminal && f.interactive && !render.IsTerminal(a.stdin):
 		return &usageError{err: errors.New("the input device is not a terminal: -i and -t together need one; -i alone takes any input")}
 	}
 	return nil
@@ -72,9 +71,9 @@ const (
 
 // setTerminal gives a program a terminal like the one boxctl is on, if it is.
 func (a *app) setTerminal(req *api.ProcessRequest) {
-	size, ok := tty.SizeOf(a.stdout, a.stdin)
+	size, ok := render.SizeOfTerminal(a.stdout, a.stdin)
 	if !ok {
-		size = tty.Size{Rows: 24, Cols: 80}
+		size = render.TerminalSize{Rows: 24, Cols: 80}
 	}
 	req.Terminal = &api.Terminal{Rows: size.Rows, Cols: size.Cols}
 	kind := os.Getenv("TERM")
@@ -193,19 +192,19 @@ func (a *app) attachTo(ctx context.Context, c *client.Client, v *attachment) (*a
 		stdio.Stdin = a.stdin
 	}
 	end := "\n"
-	if f, ok := a.stdin.(*os.File); ok && v.input && v.terminal && tty.Is(f) {
-		restore, err := tty.Raw(f)
+	if f, ok := a.stdin.(*os.File); ok && v.input && v.terminal && render.IsTerminal(f) {
+		restore, err := render.RawMode(f)
 		if err != nil {
 			return nil, 0, fmt.Errorf("raw mode: %w", err)
 		}
 		defer restore()
-		stdio.Stdin, end = tty.NewDetacher(f, v.keys, client.ErrDetached), "\r\n"
+		stdio.Stdin, end = newDetacher(f, v.keys, client.ErrDetached), "\r\n"
 	}
 	if v.terminal {
 		sizes := make(chan api.Terminal)
 		stdio.Resize = sizes
 		tasks.Go(func() {
-			tty.Watch(ctx, func(s tty.Size) {
+			render.WatchSize(ctx, func(s render.TerminalSize) {
 				select {
 				case sizes <- api.Terminal{Rows: s.Rows, Cols: s.Cols}:
 				case <-ctx.Done():
@@ -259,7 +258,7 @@ client, and make that command the server command in the configuration of the MCP
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var v attachment
 			var err error
-			if v.keys, err = tty.ParseKeys(detachKeys); err != nil {
+			if v.keys, err = parseKeys(detachKeys); err != nil {
 				return &usageError{err: fmt.Errorf("--detach-keys: %w", err)}
 			}
 			if args, err = withProcess(cmd, c, args); err != nil {

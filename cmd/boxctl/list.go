@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
 )
@@ -49,7 +48,7 @@ func (f *formatFlag) print(a *app, rows ...any) error {
 	if err := f.parsed.Print(&text, rows...); err != nil {
 		return &usageError{err: fmt.Errorf("--format: %w", err)}
 	}
-	if tty.Is(a.stdout) {
+	if render.IsTerminal(a.stdout) {
 		_, err := io.WriteString(a.stdout, render.Plain(text.String()))
 		return err
 	}
@@ -124,7 +123,7 @@ func (l *listing[T]) print(list []T, whole any, err error, show func() error) er
 func (l *listFlags) printNames(n int, name func(int) string) error {
 	for i := range n {
 		text := name(i)
-		if tty.Is(l.app.stdout) {
+		if render.IsTerminal(l.app.stdout) {
 			text = render.Printable(text)
 		}
 		if _, err := fmt.Fprintln(l.app.stdout, text); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // Progress shows on standard error how much of a long transfer is through, on a terminal. It has no colours
@@ -44,14 +44,14 @@ func (a *app) addQuiet(cmd *cobra.Command, what string) {
 }
 
 // showsProgress says whether somebody looks on.
-func (a *app) showsProgress() bool { return !a.quiet && !a.json && tty.Is(a.stderr) }
+func (a *app) showsProgress() bool { return !a.quiet && !a.json && render.IsTerminal(a.stderr) }
 
 // progress begins one: word is what happens to the bytes, of how many there will be; 0: not known.
 func (a *app) progress(word string, of int64) *Progress {
 	p := &Progress{word: word, of: of, now: time.Now, began: time.Now()}
 	if a.showsProgress() {
 		p.to = a.stderr
-		size, _ := tty.SizeOf(a.stderr)
+		size, _ := render.SizeOfTerminal(a.stderr)
 		p.cols = int(size.Cols)
 	}
 	return p

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
@@ -277,7 +276,7 @@ func answers(err error) []*client.Error {
 // say prints a message, each line of which begins with a word and a colon. On a terminal it is folded at the width.
 func (a *app) say(word, text string) {
 	lines := strings.Split(render.Plain(text), "\n")
-	size, terminal := tty.SizeOf(a.stderr)
+	size, terminal := render.SizeOfTerminal(a.stderr)
 	for _, line := range lines {
 		line = word + ": " + line
 		if terminal {

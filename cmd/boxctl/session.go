@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
@@ -355,7 +354,7 @@ func (a *app) allBoxes(ctx context.Context, c *client.Client, force bool) ([]str
 	switch {
 	case force || len(names) == 0:
 		return names, nil
-	case !tty.Is(a.stdin):
+	case !render.IsTerminal(a.stdin):
 		return nil, &usageError{err: errors.New("rm --all: standard input is not a terminal to ask on"), hint: "boxctl rm --all --force"}
 	}
 	fmt.Fprintf(a.stderr, "remove %d boxes: %s? [y/N] ", len(names), strings.Join(shown, ", "))

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/render"
 )
 
 // shellCommand opens a shell: in a new box on the current directory, or in a box that is there.
@@ -40,7 +40,7 @@ input is not a terminal, the shell reads its commands from there.`,
   echo 'make test' | boxctl shell`,
 		Args: usage(ids(cobra.MaximumNArgs(1))),
 		RunE: a.call(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			tf.terminal, tf.interactive = tty.Is(a.stdin), tty.Is(a.stdin)
+			tf.terminal, tf.interactive = render.IsTerminal(a.stdin), render.IsTerminal(a.stdin)
 			if err := a.checkTerminal(&tf); err != nil {
 				return err
 			}

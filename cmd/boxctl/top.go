@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/client"
 	"github.com/boxd-dev/boxd/relay/render"
 )
@@ -35,7 +34,7 @@ second and prints the result once.`,
 			if err != nil {
 				return err
 			}
-			if !a.json && tty.Is(a.stdout) {
+			if !a.json && render.IsTerminal(a.stdout) {
 				return a.topLive(cmd.Context(), t, first)
 			}
 			v, err := t.SampleAgain(cmd.Context(), first)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
@@ -48,19 +47,19 @@ func (v *Top) Print(out io.Writer) error {
 // Live draws on the terminal out until a key or a signal, which is returned, ends it. The terminal is then as
 // it was.
 func (t *Sampler) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top, signals <-chan os.Signal) (os.Signal, error) {
-	screen, err := tty.OpenScreen(in, out)
+	screen, err := newScreen(in, out)
 	if err != nil {
 		return nil, err
 	}
 	defer screen.Close()
 	var keys <-chan byte
-	if tty.Is(in) {
-		keys = tty.Keys(in)
+	if IsTerminal(in) {
+		keys = readKeys(in)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	resized := make(chan struct{}, 1)
-	go tty.Watch(ctx, func(tty.Size) { // ends with ctx
+	go WatchSize(ctx, func(TerminalSize) { // ends with ctx
 		select {
 		case resized <- struct{}{}:
 		default:
@@ -110,15 +109,15 @@ type sample struct {
 	err error
 }
 
-func draw(screen *tty.Screen, lines []topLine, out io.Writer) error {
-	size, ok := tty.SizeOf(out)
+func draw(to *screen, lines []topLine, out io.Writer) error {
+	size, ok := SizeOfTerminal(out)
 	if !ok {
-		size = tty.Size{Rows: 24, Cols: 80}
+		size = TerminalSize{Rows: 24, Cols: 80}
 	}
 	style := styleOf(out)
 	drawn := make([]string, len(lines))
 	for i, line := range lines {
 		drawn[i] = line.in(style, int(size.Cols))
 	}
-	return screen.Draw(drawn, int(size.Rows))
+	return to.Draw(drawn, int(size.Rows))
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -24,8 +23,8 @@ type Logs struct {
 func NewLogs(stdout, stderr io.Writer, timestamps, raw bool) *Logs {
 	p := &Logs{timestamps: timestamps, to: [2]io.Writer{stdout, stderr}, notes: stderr}
 	for i, w := range p.to {
-		if !raw && tty.Is(w) {
-			p.to[i] = tty.NewVisible(w)
+		if !raw && IsTerminal(w) {
+			p.to[i] = newVisible(w)
 		}
 	}
 	return p
@@ -66,7 +65,7 @@ func (p *Logs) Print(l *api.LogLine) error {
 func (p *Logs) Flush() error {
 	var errs []error
 	for _, w := range p.to {
-		if v, ok := w.(*tty.Visible); ok {
+		if v, ok := w.(*visible); ok {
 			errs = append(errs, v.Flush())
 		}
 	}

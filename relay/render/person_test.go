@@ -17,7 +17,6 @@ import (
 	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -311,7 +310,7 @@ func TestALineIsCutBeforeItIsPainted(t *testing.T) {
 		{topLine{Text: "abcdef", Bad: true}, "\x1b[31mabcd\x1b[0m"},
 		{topLine{}, ""},
 	} {
-		if got := tc.line.in(style, 4); got != tc.want || tty.Cut(tc.line.in(palette{}, 4), 4) != tc.line.in(palette{}, 4) {
+		if got := tc.line.in(style, 4); got != tc.want || cutColumns(tc.line.in(palette{}, 4), 4) != tc.line.in(palette{}, 4) {
 			t.Errorf("%+v: %q", tc.line, got)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package render makes text for a person of what boxd answers: tables, output, the picture of top.
+// Package render shows people what boxd answers, as text or on their terminal: tables, output, the picture of top.
 package render
 
 import (

@@ -17,7 +17,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -203,7 +202,7 @@ worker-with-a-lon~  starting no    4194303 123456      64     4d python3 -m http
 	for _, line := range v.lines() {
 		text := line.in(palette{}, topColumns)
 		got += text + "\n"
-		if tty.Cut(text, 80) != text {
+		if cutColumns(text, 80) != text {
 			t.Errorf("longer than 80 columns: %q", text)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
@@ -69,7 +68,7 @@ PIDS    █████████                                ████�
 		got := ""
 		for _, line := range v.charts() {
 			got += line.in(palette{}, topColumns) + "\n"
-			if text := line.in(palette{}, topColumns+1); tty.Cut(text, topColumns) != text {
+			if text := line.in(palette{}, topColumns+1); cutColumns(text, topColumns) != text {
 				t.Errorf("%s: longer than %d columns: %q", tc.name, topColumns, text)
 			}
 		}

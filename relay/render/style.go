@@ -9,8 +9,6 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
-
-	"github.com/boxd-dev/boxd/internal/tty"
 )
 
 // palette is how words stand out; the zero palette leaves them as they are.
@@ -20,7 +18,7 @@ type palette struct{ on bool }
 // nothing against them (NO_COLOR, see no-color.org).
 func styleOf(out any) palette {
 	term := os.Getenv("TERM")
-	return palette{on: tty.Is(out) && os.Getenv("NO_COLOR") == "" && term != "" && term != "dumb"}
+	return palette{on: IsTerminal(out) && os.Getenv("NO_COLOR") == "" && term != "" && term != "dumb"}
 }
 
 // Sequences of ECMA-48.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/quantity"
-	"github.com/boxd-dev/boxd/internal/tty"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
@@ -138,7 +137,7 @@ type topLine struct {
 
 // in is the line as it is shown in a style, in at most so many columns.
 func (l topLine) in(style palette, cols int) string {
-	text := strings.TrimRight(tty.Cut(l.Text, cols), " ")
+	text := strings.TrimRight(cutColumns(l.Text, cols), " ")
 	switch {
 	case l.Heading:
 		return style.bold(text)
@@ -157,7 +156,7 @@ func (v *Top) lines() []topLine {
 		{Text: fmt.Sprintf("boxd %s, up %s: %d of %d boxes, %d programs running, %d executions", v.Status.Version, Roughly(v.now.Sub(v.Status.StartedAt)),
 			v.Status.Sessions, v.Status.MaxSessions, v.Status.Running, v.Status.Executed)},
 		{},
-		{Text: tty.Fit("BOX", nameColumns) + "  STATE      CPU% MEMORY  LIMIT  PIDS READ/s WRITE/s  RUN", Heading: true},
+		{Text: fitColumns("BOX", nameColumns) + "  STATE      CPU% MEMORY  LIMIT  PIDS READ/s WRITE/s  RUN", Heading: true},
 	}
 	for i := range v.Sessions {
 		lines = append(lines, topLine{Text: v.Sessions[i].line()})
@@ -166,10 +165,10 @@ func (v *Top) lines() []topLine {
 		return lines
 	}
 	lines = append(lines, v.charts()...)
-	lines = append(lines, topLine{}, topLine{Text: tty.Fit("PROCESS", nameColumns) + "  STATE    READY     PID STARTS CLIENTS UPTIME COMMAND", Heading: true})
+	lines = append(lines, topLine{}, topLine{Text: fitColumns("PROCESS", nameColumns) + "  STATE    READY     PID STARTS CLIENTS UPTIME COMMAND", Heading: true})
 	for i := range v.Processes {
 		p := &v.Processes[i]
-		line := fmt.Sprintf("%s  %-8s %-5s %7s %6d %7d %6s %s", tty.Fit(Printable(p.ID), nameColumns), p.State, yesNo(p.Ready), orDash(pidOf(p)), p.Starts, p.Readers, uptime(p, v.now), commandLine(p.Argv))
+		line := fmt.Sprintf("%s  %-8s %-5s %7s %6d %7d %6s %s", fitColumns(Printable(p.ID), nameColumns), p.State, yesNo(p.Ready), orDash(pidOf(p)), p.Starts, p.Readers, uptime(p, v.now), commandLine(p.Argv))
 		lines = append(lines, topLine{Text: line, Bad: failed(p)})
 	}
 	return lines
@@ -184,7 +183,7 @@ func (s *topSession) line() string {
 		percent = fmt.Sprintf("%.1f", s.CPUPercent)
 		read, written = shortSize(s.ReadRate), shortSize(s.WriteRate)
 	}
-	return fmt.Sprintf("%s  %-8s %6s %6s %6s %5s %6s %7s %4d", tty.Fit(Printable(s.ID), nameColumns), s.State, percent, memory, shortSize(float64(s.Memory)), pids, read, written, s.Running)
+	return fmt.Sprintf("%s  %-8s %6s %6s %6s %5s %6s %7s %4d", fitColumns(Printable(s.ID), nameColumns), s.State, percent, memory, shortSize(float64(s.Memory)), pids, read, written, s.Running)
 }
 
 // shortSize is a number of bytes in at most five columns.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tty
+package main
 
 import (
 	"bytes"
@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// ParseKeys parses a key sequence such as "ctrl-p,ctrl-q": characters, or ctrl- and one of a to z
+// parseKeys parses a key sequence such as "ctrl-p,ctrl-q": characters, or ctrl- and one of a to z
 // and @[\]^_, separated by commas. The empty sequence is none.
-func ParseKeys(text string) ([]byte, error) {
+func parseKeys(text string) ([]byte, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -31,9 +31,9 @@ func ParseKeys(text string) ([]byte, error) {
 	return keys, nil
 }
 
-// Detacher reads what is typed until the keys have been pressed one after the other; then it
+// detacher reads what is typed until the keys have been pressed one after the other; then it
 // returns end. What may be the beginning of the keys is held back until it cannot be any more.
-type Detacher struct {
+type detacher struct {
 	in   io.Reader
 	keys []byte
 	end  error
@@ -42,13 +42,13 @@ type Detacher struct {
 	err  error  // returned after out
 }
 
-// NewDetacher returns a Detacher; without keys it passes everything on.
-func NewDetacher(in io.Reader, keys []byte, end error) *Detacher {
-	return &Detacher{in: in, keys: keys, end: end}
+// newDetacher returns a detacher; without keys it passes everything on.
+func newDetacher(in io.Reader, keys []byte, end error) *detacher {
+	return &detacher{in: in, keys: keys, end: end}
 }
 
 // Read returns what has been typed.
-func (d *Detacher) Read(p []byte) (int, error) {
+func (d *detacher) Read(p []byte) (int, error) {
 	if len(d.keys) == 0 {
 		return d.in.Read(p)
 	}
@@ -70,7 +70,7 @@ func (d *Detacher) Read(p []byte) (int, error) {
 }
 
 // press handles a key, and reports whether it completes the sequence.
-func (d *Detacher) press(b byte) bool {
+func (d *detacher) press(b byte) bool {
 	pressed := append(bytes.Clone(d.keys[:d.held]), b)
 	for !bytes.HasPrefix(d.keys, pressed) { // drop what can be no part of the sequence any more
 		d.out = append(d.out, pressed[0])

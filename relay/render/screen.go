@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tty
+package render
 
 import (
 	"io"
@@ -11,31 +11,31 @@ import (
 
 // Control sequences that every modern terminal supports (ECMA-48 and xterm).
 const (
-	openScreen  = "\x1b[?1049h\x1b[?25l" // alternate screen, hidden cursor
-	closeScreen = "\x1b[?25h\x1b[?1049l"
-	home        = "\x1b[H"
+	enterScreen = "\x1b[?1049h\x1b[?25l" // alternate screen, hidden cursor
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	cursorHome  = "\x1b[H"
 	endOfLine   = "\x1b[K"
 	endOfScreen = "\x1b[J"
 )
 
-// Screen is a whole terminal to draw on. Close restores what was there before.
-type Screen struct {
+// screen is a whole terminal to draw on. Close restores what was there before.
+type screen struct {
 	out     io.Writer
 	restore func()
 }
 
-// OpenScreen takes over the terminal of in and out; in may be no terminal.
-func OpenScreen(in, out any) (*Screen, error) {
-	s := &Screen{restore: func() {}}
+// newScreen takes over the terminal of in and out; in may be no terminal.
+func newScreen(in, out any) (*screen, error) {
+	s := &screen{restore: func() {}}
 	s.out, _ = out.(io.Writer)
-	if f, ok := in.(*os.File); ok && Is(f) {
-		restore, err := Raw(f)
+	if f, ok := in.(*os.File); ok && IsTerminal(f) {
+		restore, err := RawMode(f)
 		if err != nil {
 			return nil, err
 		}
 		s.restore = restore
 	}
-	if _, err := io.WriteString(s.out, openScreen); err != nil {
+	if _, err := io.WriteString(s.out, enterScreen); err != nil {
 		s.restore()
 		return nil, err
 	}
@@ -43,9 +43,9 @@ func OpenScreen(in, out any) (*Screen, error) {
 }
 
 // Draw shows the first rows of lines. None may be wider than the screen.
-func (s *Screen) Draw(lines []string, rows int) error {
+func (s *screen) Draw(lines []string, rows int) error {
 	var b strings.Builder
-	b.WriteString(home)
+	b.WriteString(cursorHome)
 	for i, line := range lines[:min(len(lines), rows)] {
 		if i > 0 {
 			b.WriteString("\r\n")
@@ -59,13 +59,13 @@ func (s *Screen) Draw(lines []string, rows int) error {
 }
 
 // Close restores the terminal.
-func (s *Screen) Close() {
-	_, _ = io.WriteString(s.out, closeScreen) // fails if the terminal has hung up
+func (s *screen) Close() {
+	_, _ = io.WriteString(s.out, leaveScreen) // fails if the terminal has hung up
 	s.restore()
 }
 
-// Cut returns the beginning of a line that fits into so many columns.
-func Cut(line string, cols int) string {
+// cutColumns returns the beginning of a line that fits into so many columns.
+func cutColumns(line string, cols int) string {
 	for i, r := range line {
 		if cols -= width(r); cols < 0 {
 			return line[:i]
@@ -74,12 +74,12 @@ func Cut(line string, cols int) string {
 	return line
 }
 
-// Fit returns text in exactly so many columns, with a mark if it is cut off.
-func Fit(text string, cols int) string {
+// fitColumns returns text in exactly so many columns, with a mark if it is cut off.
+func fitColumns(text string, cols int) string {
 	if n := columns(text); n <= cols {
 		return text + strings.Repeat(" ", cols-n)
 	}
-	text = Cut(text, cols-1)
+	text = cutColumns(text, cols-1)
 	return text + "~" + strings.Repeat(" ", cols-1-columns(text))
 }
 

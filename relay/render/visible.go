@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tty
+package render
 
 import (
 	"fmt"
@@ -9,19 +9,19 @@ import (
 	"unicode/utf8"
 )
 
-// Visible writes text to a terminal without letting it control the terminal: characters that are
+// visible writes text to a terminal without letting it control the terminal: characters that are
 // not printable are shown as \x1b, \u202e and the like, except for newline and tab. An incomplete
 // character at the end of a Write waits for its rest.
-type Visible struct {
+type visible struct {
 	to   io.Writer
 	rest []byte
 }
 
-// NewVisible returns a Visible that writes to to.
-func NewVisible(to io.Writer) *Visible { return &Visible{to: to} }
+// newVisible returns a visible that writes to to.
+func newVisible(to io.Writer) *visible { return &visible{to: to} }
 
 // Write writes all of p except an incomplete character at its end.
-func (v *Visible) Write(p []byte) (int, error) {
+func (v *visible) Write(p []byte) (int, error) {
 	text := append(v.rest, p...)
 	out := make([]byte, 0, len(text)+len(text)/8)
 	for len(text) > 0 && utf8.FullRune(text) {
@@ -37,7 +37,7 @@ func (v *Visible) Write(p []byte) (int, error) {
 }
 
 // Flush writes an incomplete character whose rest will not come.
-func (v *Visible) Flush() error {
+func (v *visible) Flush() error {
 	var out []byte
 	for _, b := range v.rest {
 		out = appendVisible(out, utf8.RuneError, []byte{b})

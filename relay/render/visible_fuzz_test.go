@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package tty_test
+package render
 
 import (
 	"bytes"
 	"testing"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/boxd-dev/boxd/internal/tty"
 )
 
 // Text of a box that is shown on a terminal never controls it, wherever it is cut into pieces, and is all there.
@@ -18,7 +16,7 @@ func FuzzVisible(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, cut int) {
 		var whole, pieces bytes.Buffer
 		for to, parts := range map[*bytes.Buffer][][]byte{&whole: {text}, &pieces: {text[:max(0, min(cut, len(text)))], text[max(0, min(cut, len(text))):]}} {
-			v := tty.NewVisible(to)
+			v := newVisible(to)
 			for _, p := range parts {
 				if n, err := v.Write(p); n != len(p) || err != nil {
 					t.Fatalf("%d of %d, %v", n, len(p), err)

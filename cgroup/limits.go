@@ -5,7 +5,7 @@
 // in the kernel's documentation (admin-guide/cgroup-v2.rst).
 //
 // It is linked into PID 1 of every box, so it is small. The tree of all boxes is in cmd/boxkeeper,
-// what they use in cgroup/stats.
+// what they use in supervisor/session.
 package cgroup
 
 import "strconv"

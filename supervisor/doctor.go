@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -147,7 +146,7 @@ func (d *Doctor) checkBox(ctx context.Context) isolation.Check {
 func checkControlGroups(host policy.Host) isolation.Check {
 	c := isolation.Check{Name: "cgroups", Detail: string(host.Layout)}
 	switch {
-	case host.Layout != stats.Unified:
+	case host.Layout != policy.CgroupsUnified:
 		c.Level = isolation.CheckWarn
 		c.Detail += ": limits need cgroup v2"
 		c.Hint = "boot with systemd.unified_cgroup_hierarchy=1 (systemd 258 and later always use v2)"

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
@@ -31,7 +30,7 @@ func (v *Supervisor) lookAtHost(ctx context.Context) (policy.Host, error) {
 // again: the anchor of the cgroups may have been started, or may be gone.
 func (v *Supervisor) enforcement(ctx context.Context, cfg *policy.Config, settings *policy.Settings) (map[string]policy.Mechanism, error) {
 	by, err := cfg.Enforcement(settings, v.found())
-	if err == nil && (policy.Grouped(by) || v.layout != stats.Unified) {
+	if err == nil && (policy.Grouped(by) || v.layout != policy.CgroupsUnified) {
 		return by, nil
 	}
 	host, err := v.lookAtHost(ctx)

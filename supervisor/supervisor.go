@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/quota"
@@ -56,7 +55,7 @@ type Supervisor struct {
 	events       *events.Log
 	records      *Records
 	record       Recorder
-	layout       stats.Layout
+	layout       policy.CgroupLayout
 	machine      policy.Machine
 	grace        time.Duration
 	keep         bool
@@ -118,7 +117,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	}
 	v := &Supervisor{
 		ledger: used, accounts: quota.NewAccounts(used, time.Now),
-		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: stats.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
+		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: driver.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), resample: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
 		held: map[*session.Session]bool{},
 	}

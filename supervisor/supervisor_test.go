@@ -17,7 +17,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -44,7 +43,7 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: stats.Legacy, Attachments: newAttachments(nil, AttachmentStores{}, nil, nil)}
+	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: policy.CgroupsLegacy, Attachments: newAttachments(nil, AttachmentStores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room

@@ -19,7 +19,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -392,7 +391,7 @@ func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
 	req.TTL = &never
 	if ask.AutoPause {
 		memory := ask.AutoPauseMemory == nil || *ask.AutoPauseMemory
-		if memory && c.server.cfg.Sup.Overview().ControlGroups != string(stats.Unified) {
+		if memory && c.server.cfg.Sup.Overview().ControlGroups != string(policy.CgroupsUnified) {
 			return nil, unsupported("autoPause with what is in memory", noMemory)
 		}
 		pausing(req, seconds, memory)

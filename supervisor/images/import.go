@@ -17,13 +17,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
 	"github.com/boxd-dev/boxd/isolation/files"
 
+	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -220,7 +220,7 @@ func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("examine the host: %w", err)
 	}
-	by, err := s.in.Policy().Enforcement(&settings, policy.Host{Layout: stats.HostLayout(), Host: *found})
+	by, err := s.in.Policy().Enforcement(&settings, policy.Host{Layout: driver.HostLayout(), Host: *found})
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -44,7 +43,7 @@ func TestQuotasOfDirectoriesOfTheHost(t *testing.T) {
 	} {
 		c := DefaultConfig()
 		c.Roots, c.Limits.BestEffort = []string{"/srv/q"}, tc.best
-		host := Host{Layout: stats.Unified, Host: isolation.Host{Controllers: []string{"cpu", "memory", "pids", "io"}, Quota: isolation.QuotaProject, Bounds: []string{"/srv/q", tc.lacks}}}
+		host := Host{Layout: CgroupsUnified, Host: isolation.Host{Controllers: []string{"cpu", "memory", "pids", "io"}, Quota: isolation.QuotaProject, Bounds: []string{"/srv/q", tc.lacks}}}
 		if tc.lacks == "-" {
 			host.Bounds = nil
 		}

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/boxd-dev/boxd/cgroup"
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/isolation"
@@ -40,9 +39,20 @@ const (
 	MechanismHost Mechanism = "host"
 )
 
+// CgroupLayout is how a host has its cgroups mounted.
+type CgroupLayout string
+
+// The layouts. Only CgroupsUnified lets boxd limit memory, CPU and processes.
+const (
+	CgroupsUnified CgroupLayout = "unified" // v2 only
+	CgroupsHybrid  CgroupLayout = "hybrid"  // v1 with the controllers, and v2 beside it without any
+	CgroupsLegacy  CgroupLayout = "legacy"  // v1
+	CgroupsAbsent  CgroupLayout = "absent"
+)
+
 // Host is what a host can enforce.
 type Host struct {
-	Layout stats.Layout
+	Layout CgroupLayout
 	isolation.Host
 }
 
@@ -86,7 +96,7 @@ func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, erro
 
 // Groups is a word or two on what the limits of boxes rest on.
 func (h *Host) Groups() string {
-	if h.Layout == stats.Unified && h.NoGroups != "" {
+	if h.Layout == CgroupsUnified && h.NoGroups != "" {
 		return string(h.Layout) + ", none for boxes"
 	}
 	return string(h.Layout)
@@ -132,7 +142,7 @@ func whyNot(name string, host Host) string {
 	switch {
 	case name == LimitWorkspace:
 		return host.NoQuota
-	case host.Layout != stats.Unified:
+	case host.Layout != CgroupsUnified:
 		return "the host has " + string(host.Layout) + " cgroups, not v2"
 	case host.NoGroups != "":
 		return host.NoGroups

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/internal/quantity"
@@ -23,11 +22,11 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 	with := maps.Clone(kept)
 	with["workspace"] = "none"
 	grouped := map[string]Mechanism{"tmp": "tmpfs", "memory": "cgroup2", "pids": "cgroup2", "cpu": "cgroup2", "io": "cgroup2"}
-	host := func(layout stats.Layout, why string, controllers ...string) Host {
+	host := func(layout CgroupLayout, why string, controllers ...string) Host {
 		return Host{Layout: layout, Host: isolation.Host{Controllers: controllers, NoGroups: why}}
 	}
 	all := []string{"cpu", "memory", "pids", "io"}
-	bare, quotas := host(stats.Unified, "", all...), host(stats.Unified, "", all...)
+	bare, quotas := host(CgroupsUnified, "", all...), host(CgroupsUnified, "", all...)
 	bare.NoQuota, quotas.Quota = "no quota here", isolation.QuotaProject
 	project := maps.Clone(grouped)
 	project["workspace"] = "project-quota"
@@ -39,17 +38,17 @@ func TestLimitsAreKeptOrNamedOrRefused(t *testing.T) {
 		want    map[string]Mechanism
 		refused string // a part of the reason
 	}{
-		{"all best effort", []string{"memory", "cpu", "pids"}, 0, host(stats.Hybrid, "no"), kept, ""},
-		{"all and the workspace", []string{"memory", "cpu", "pids", "workspace"}, quantity.MiB, host(stats.Hybrid, "no"), with, ""},
-		{"a workspace without a quota needs no effort", LimitNames(), 0, host(stats.Absent, "no"), kept, ""},
-		{"none", nil, 0, host(stats.Hybrid, "no"), nil, "memory limit cannot be enforced: the host has hybrid cgroups"},
-		{"without a group on a good host", nil, 0, host(stats.Unified, "the anchor is not running"), nil, "memory limit cannot be enforced: the anchor is not running"},
-		{"all by groups", nil, 0, host(stats.Unified, "", all...), grouped, ""},
-		{"by groups, whatever may be missing", LimitNames(), 0, host(stats.Unified, "", all...), grouped, ""},
-		{"a controller is missing", nil, 0, host(stats.Unified, "", "memory", "pids"), nil, "cpu limit cannot be enforced: the cgroups of boxes have no controller cpu"},
-		{"without memory", []string{"cpu", "pids"}, 0, host(stats.Legacy, "no"), nil, "memory limit"},
-		{"without cpu", []string{"memory", "pids"}, 0, host(stats.Legacy, "no"), nil, "cpu limit"},
-		{"without pids", []string{"memory", "cpu"}, 0, host(stats.Legacy, "no"), nil, "pids limit"},
+		{"all best effort", []string{"memory", "cpu", "pids"}, 0, host(CgroupsHybrid, "no"), kept, ""},
+		{"all and the workspace", []string{"memory", "cpu", "pids", "workspace"}, quantity.MiB, host(CgroupsHybrid, "no"), with, ""},
+		{"a workspace without a quota needs no effort", LimitNames(), 0, host(CgroupsAbsent, "no"), kept, ""},
+		{"none", nil, 0, host(CgroupsHybrid, "no"), nil, "memory limit cannot be enforced: the host has hybrid cgroups"},
+		{"without a group on a good host", nil, 0, host(CgroupsUnified, "the anchor is not running"), nil, "memory limit cannot be enforced: the anchor is not running"},
+		{"all by groups", nil, 0, host(CgroupsUnified, "", all...), grouped, ""},
+		{"by groups, whatever may be missing", LimitNames(), 0, host(CgroupsUnified, "", all...), grouped, ""},
+		{"a controller is missing", nil, 0, host(CgroupsUnified, "", "memory", "pids"), nil, "cpu limit cannot be enforced: the cgroups of boxes have no controller cpu"},
+		{"without memory", []string{"cpu", "pids"}, 0, host(CgroupsLegacy, "no"), nil, "memory limit"},
+		{"without cpu", []string{"memory", "pids"}, 0, host(CgroupsLegacy, "no"), nil, "cpu limit"},
+		{"without pids", []string{"memory", "cpu"}, 0, host(CgroupsLegacy, "no"), nil, "pids limit"},
 		{"without the workspace", []string{"memory", "cpu", "pids"}, 1, bare, nil, "workspace limit cannot be enforced: no quota here"},
 		{"a workspace by project quota", nil, 1, quotas, project, ""},
 	} {

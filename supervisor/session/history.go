@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -26,7 +25,7 @@ type Sample struct {
 }
 
 // NewSample is what a session uses now: usage of its cgroups and of its workspace, of which nil is not known.
-func (s *Session) NewSample(now time.Time, usage *stats.Box, work *isolation.Disk) Sample {
+func (s *Session) NewSample(now time.Time, usage *CgroupUsage, work *isolation.Disk) Sample {
 	m := Sample{At: now.UnixMilli()}
 	if work != nil {
 		m.Quota, m.Used, m.Files = true, work.Used, work.Files

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/isolation"
 )
 
@@ -27,7 +26,7 @@ func TestSamplesSayWhatWasUsedSinceTheOneBefore(t *testing.T) {
 		{25, 2 * time.Second, 0},
 		{24, 3 * time.Second, 0}, // the clock was set back
 	} {
-		m := s.NewSample(at(tc.seconds), &stats.Box{CPU: tc.cpu, Pids: 3}, nil)
+		m := s.NewSample(at(tc.seconds), &CgroupUsage{CPU: tc.cpu, Pids: 3}, nil)
 		if m.CPUPercent != tc.want || m.CPU != tc.cpu || m.Pids != 3 || !m.Counted || m.Quota {
 			t.Errorf("after %d s: %+v, want %v %%", tc.seconds, m, tc.want)
 		}

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/cgroup"
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/policy"
@@ -202,7 +201,7 @@ func (s *Session) addUse(r *Result, settings *policy.Settings, own *cgroup.Limit
 	}
 	if info := s.Info(); info.Group != "" {
 		var limited string
-		r.OOM.Victims, limited = stats.Victims(cgroup.Mount, filepath.Join(info.Group, "work", group))
+		r.OOM.Victims, limited = oomVictims(cgroup.Mount, filepath.Join(info.Group, "work", group))
 		r.OOM.share(limited)
 	}
 }

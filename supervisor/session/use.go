@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd-dev/boxd/cgroup/stats"
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/isolation"
@@ -62,11 +61,11 @@ func (s *Session) HostWork() string {
 }
 
 // Usage is what the programs of a session use, nil if it has no cgroups or is gone.
-func (s *Session) Usage() *stats.Box {
+func (s *Session) Usage() *CgroupUsage {
 	info := s.Info()
 	if info.Group == "" || info.State != StateReady {
 		return nil
 	}
-	b, _ := stats.Read(filepath.Join(info.Group, "work")) // nil of one that is ending
+	b, _ := readCgroup(filepath.Join(info.Group, "work")) // nil of one that is ending
 	return b
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stats
+package session
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup2/stats"
 )
 
-// Box is what the programs of a box use and have used, all together.
-type Box struct {
+// CgroupUsage is what the programs of a box use and have used, all together.
+type CgroupUsage struct {
 	CPU           time.Duration
 	Memory        uint64 // bytes now
 	MemoryPeak    uint64 // bytes; zero if the kernel does not report it
@@ -27,8 +27,8 @@ type Box struct {
 	CPUPressure, MemoryPressure, IOPressure float64
 }
 
-// Read reads what the cgroup at a path uses. What does not exist is zero.
-func Read(path string) (*Box, error) {
+// readCgroup reads what the cgroup at a path uses. What does not exist is zero.
+func readCgroup(path string) (*CgroupUsage, error) {
 	dir, name := filepath.Split(path)
 	// The parent is given as the mount point, so that nothing above the cgroup is read.
 	m, err := cgroup2.Load("/"+name, cgroup2.WithMountpoint(filepath.Clean(dir)))
@@ -39,7 +39,7 @@ func Read(path string) (*Box, error) {
 	if err != nil {
 		return nil, fmt.Errorf("usage of %s: %w", path, err)
 	}
-	b := &Box{
+	b := &CgroupUsage{
 		CPU: microseconds(s.GetCPU().GetUsageUsec()), Throttled: microseconds(s.GetCPU().GetThrottledUsec()),
 		Memory: s.GetMemory().GetUsage(), MemoryPeak: s.GetMemory().GetMaxUsage(), Swap: s.GetMemory().GetSwapUsage(),
 		Pids: s.GetPids().GetCurrent(), OOMKills: s.GetMemoryEvents().GetOomKill(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stats
+package session
 
 import (
 	"bytes"
@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Victims returns the names of the processes that the kernel has killed in a cgroup because
+// oomVictims returns the names of the processes that the kernel has killed in a cgroup because
 // memory was used up, oldest first, as far as its log still has them. Nothing else tells: the
 // line comes from mm/oom_kill.c. group is an absolute path below mount, and so is limited, the
 // cgroup whose limit the last of them was killed for.
-func Victims(mount, group string) (names []string, limited string) {
+func oomVictims(mount, group string) (names []string, limited string) {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, "" // the host does not let us read its log

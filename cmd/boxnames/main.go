@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command boxnames resolves the names that boxes may look up, checks the host names of
-// connections of strict boxes, and inserts secrets into requests. It has no privilege: boxd opens
-// its sockets in the boxes' networks, and decides what a box may connect to.
+// Command boxnames is the egress proxy of boxes: their DNS resolver, with the transparent proxy of strict boxes, which
+// filters HTTP or TLS by host name (Host, SNI), inserting secrets into requests. It has no privilege: boxd opens its
+// sockets in the boxes' networks, and decides what a box may connect to.
 package main
 
 import (
@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fdpass"
-	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
 // controlFD is the descriptor for boxd: a connection, or the listening socket of a unit.
@@ -43,7 +42,7 @@ func main() {
 // run serves boxd. Where boxd configures no resolvers, those in resolv.conf(5) at that time are
 // used.
 func run(ctx context.Context, l *log.Logger) error {
-	cfg := proxy.ResolverConfig{Upstreams: func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }}
+	cfg := resolverConfig{Upstreams: func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }}
 	listens, err := unix.GetsockoptInt(controlFD, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	if err != nil {
 		return fmt.Errorf("descriptor %d is no socket of boxd's: %w", controlFD, err)
@@ -51,7 +50,7 @@ func run(ctx context.Context, l *log.Logger) error {
 	if listens == 0 {
 		conn, err := fdpass.FromFD(controlFD, fdpass.MaxInline)
 		if err == nil {
-			proxy.Serve(ctx, conn, cfg, l)
+			serveBoxd(ctx, conn, cfg, l)
 		}
 		return err
 	}
@@ -59,7 +58,7 @@ func run(ctx context.Context, l *log.Logger) error {
 }
 
 // accept serves everybody who may connect to the unit's socket, which is only root.
-func accept(ctx context.Context, cfg proxy.ResolverConfig, l *log.Logger) error {
+func accept(ctx context.Context, cfg resolverConfig, l *log.Logger) error {
 	listener, err := fdpass.NewListener(controlFD)
 	if err != nil {
 		return err
@@ -79,12 +78,12 @@ func accept(ctx context.Context, cfg proxy.ResolverConfig, l *log.Logger) error 
 		if err != nil {
 			return err
 		}
-		all.Go(func() { proxy.Serve(ctx, conn, cfg, l) })
+		all.Go(func() { serveBoxd(ctx, conn, cfg, l) })
 	}
 }
 
-// dns is the port of name servers.
-const dns = 53
+// dnsPort is the port of name servers.
+const dnsPort = 53
 
 // maxResolvConf is how much of the file is read, in bytes; a longer file counts as having no
 // resolvers.
@@ -102,7 +101,7 @@ func readResolvConf(path string) (list []netip.AddrPort) {
 			continue
 		}
 		if a, err := netip.ParseAddr(f[1]); err == nil && len(list) < 3 {
-			list = append(list, netip.AddrPortFrom(a, dns))
+			list = append(list, netip.AddrPortFrom(a, dnsPort))
 		}
 	}
 	return list

@@ -117,7 +117,7 @@ type Profile struct {
 	Image         string   `toml:"image"`
 	Network       string   `toml:"network"`
 	NetworkRules  []string `toml:"network_rules"`  // of an egress network; none: nothing
-	NetworkStrict bool     `toml:"network_strict"` // what connects to names is looked at, see isolation/egress/proxy
+	NetworkStrict bool     `toml:"network_strict"` // what connects to names is looked at, see cmd/boxnames
 	ReadOnlyRoot  bool     `toml:"read_only_root"`
 	HomeOnDisk    bool     `toml:"home_on_disk"` // within the quota of the workspace, and not in memory
 	UserName      string   `toml:"user_name"`    // of programs

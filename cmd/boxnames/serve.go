@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy
+package main
 
 import (
 	"context"
@@ -18,9 +18,9 @@ const maxConns = 8
 
 // Serve answers the queries of one box until ctx ends or a socket fails, with that error. It
 // closes both sockets, and returns when all its goroutines have ended.
-func (r *Resolver) Serve(ctx context.Context, box *ResolverBox, packets net.PacketConn, streams net.Listener) error {
+func (r *resolver) Serve(ctx context.Context, box *resolverBox, packets net.PacketConn, streams net.Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	s := &server{Resolver: r, box: box, busy: make(chan struct{}, r.cfg.PerBox), conns: make(chan struct{}, maxConns)}
+	s := &dnsServer{resolver: r, box: box, busy: make(chan struct{}, r.cfg.PerBox), conns: make(chan struct{}, maxConns)}
 	stop := context.AfterFunc(ctx, func() { _ = packets.Close(); streams.Close() })
 	defer stop()
 	s.wg.Go(func() { cancel(s.servePackets(ctx, packets)) })
@@ -35,7 +35,7 @@ func (r *Resolver) Serve(ctx context.Context, box *ResolverBox, packets net.Pack
 	return nil
 }
 
-func (s *server) servePackets(ctx context.Context, packets net.PacketConn) error {
+func (s *dnsServer) servePackets(ctx context.Context, packets net.PacketConn) error {
 	buf := make([]byte, maxQuery)
 	for {
 		n, from, err := packets.ReadFrom(buf)
@@ -56,7 +56,7 @@ func (s *server) servePackets(ctx context.Context, packets net.PacketConn) error
 }
 
 // write sends an answer. If it cannot be sent it is lost, as any packet may be.
-func (s *server) write(packets net.PacketConn, msg []byte, to net.Addr) {
+func (s *dnsServer) write(packets net.PacketConn, msg []byte, to net.Addr) {
 	if len(msg) == 0 {
 		return
 	}
@@ -66,7 +66,7 @@ func (s *server) write(packets net.PacketConn, msg []byte, to net.Addr) {
 	_, _ = packets.WriteTo(msg, to)
 }
 
-func (s *server) serveStreams(ctx context.Context, streams net.Listener) error {
+func (s *dnsServer) serveStreams(ctx context.Context, streams net.Listener) error {
 	for {
 		c, err := streams.Accept()
 		if err != nil {
@@ -90,7 +90,7 @@ func (s *server) serveStreams(ctx context.Context, streams net.Listener) error {
 }
 
 // exchange answers one query of a connection; false at its end.
-func (s *server) exchange(ctx context.Context, c net.Conn) bool {
+func (s *dnsServer) exchange(ctx context.Context, c net.Conn) bool {
 	if c.SetDeadline(time.Now().Add(s.cfg.Idle)) != nil {
 		return false
 	}
@@ -113,7 +113,7 @@ func (s *server) exchange(ctx context.Context, c net.Conn) bool {
 }
 
 // enter starts a query if the box is within its limits; free ends it.
-func (s *server) enter() (free func(), ok bool) {
+func (s *dnsServer) enter() (free func(), ok bool) {
 	if !s.pace.take(s.cfg.Rate, time.Now()) {
 		return nil, false
 	}
@@ -123,8 +123,8 @@ func (s *server) enter() (free func(), ok bool) {
 		return nil, false
 	}
 	select {
-	case s.Resolver.busy <- struct{}{}:
-		return func() { <-s.Resolver.busy; <-s.busy }, true
+	case s.resolver.busy <- struct{}{}:
+		return func() { <-s.resolver.busy; <-s.busy }, true
 	default:
 		<-s.busy
 		return nil, false

@@ -4,7 +4,7 @@
 // of the box use, and removed again from the headers of responses. Each secret is for certain
 // hosts only; all others get the placeholder.
 
-package proxy
+package main
 
 import (
 	"crypto/tls"
@@ -17,33 +17,33 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// MaxHeaders bounds the headers of a request, in bytes, after secrets are inserted.
-const MaxHeaders = 128 << 10
+// maxHeaders bounds the headers of a request, in bytes, after secrets are inserted.
+const maxHeaders = 128 << 10
 
-// ErrTooLong means that the headers of a request would be longer than MaxHeaders.
-var ErrTooLong = errors.New("the headers would be too long")
+// errHeadersTooLong means that the headers of a request would be longer than maxHeaders.
+var errHeadersTooLong = errors.New("the headers would be too long")
 
-// Secrets are the secrets of one box. They do not change. A nil *Secrets has none.
-type Secrets struct {
+// secretSet are the secrets of one box. They do not change. A nil *secretSet has none.
+type secretSet struct {
 	cert  tls.Certificate
-	hosts map[egress.Name]*SecretHost
+	hosts map[egress.Name]*secretHost
 }
 
-// SecretHost holds the secrets for one host.
-type SecretHost struct {
+// secretHost holds the secrets for one host.
+type secretHost struct {
 	in, out *strings.Replacer // in replaces placeholders by secrets, out the other way
 	longest int               // length of the longest secret, in bytes
 	marks   []string          // the placeholders
 	roots   *x509.CertPool    // nil: those of the host
 }
 
-// NewSecrets decodes what boxd has sent.
-func NewSecrets(m *egress.Secrets) (*Secrets, error) {
+// newSecretSet decodes what boxd has sent.
+func newSecretSet(m *egress.Secrets) (*secretSet, error) {
 	key, err := x509.ParsePKCS8PrivateKey(m.PrivateKey)
 	if err != nil {
 		return nil, fmt.Errorf("the key of the certificate: %w", err)
 	}
-	s := &Secrets{cert: tls.Certificate{Certificate: [][]byte{m.Certificate}, PrivateKey: key}, hosts: map[egress.Name]*SecretHost{}}
+	s := &secretSet{cert: tls.Certificate{Certificate: [][]byte{m.Certificate}, PrivateKey: key}, hosts: map[egress.Name]*secretHost{}}
 	in, out := map[egress.Name][]string{}, map[egress.Name][]string{}
 	for i := range m.List {
 		one := &m.List[i]
@@ -52,7 +52,7 @@ func NewSecrets(m *egress.Secrets) (*Secrets, error) {
 		}
 		for _, name := range one.Hosts {
 			if s.hosts[name] == nil {
-				s.hosts[name] = &SecretHost{}
+				s.hosts[name] = &secretHost{}
 			}
 			h := s.hosts[name]
 			h.marks, h.longest = append(h.marks, one.Placeholder), max(h.longest, len(one.Value))
@@ -76,7 +76,7 @@ func NewSecrets(m *egress.Secrets) (*Secrets, error) {
 }
 
 // For returns the secrets for a host, nil if there are none.
-func (s *Secrets) For(name egress.Name) *SecretHost {
+func (s *secretSet) For(name egress.Name) *secretHost {
 	if s == nil {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (s *Secrets) For(name egress.Name) *SecretHost {
 }
 
 // Serve returns the TLS configuration towards the box, in place of its hosts: HTTP/1.1 only.
-func (s *Secrets) Serve() *tls.Config {
+func (s *secretSet) Serve() *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{s.cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{http1}}
 }
 
@@ -93,27 +93,27 @@ const http1 = "http/1.1"
 
 // Dial returns the TLS configuration towards the real host, whose certificate must be for exactly
 // this name.
-func (h *SecretHost) Dial(name egress.Name) *tls.Config {
+func (h *secretHost) Dial(name egress.Name) *tls.Config {
 	return &tls.Config{ServerName: string(name), RootCAs: h.roots, MinVersion: tls.VersionTLS12, NextProtos: []string{http1}}
 }
 
 // In inserts secrets into the values of request headers, also inside the base64 of basic
 // authorization.
-func (h *SecretHost) In(header map[string][]string) error {
+func (h *secretHost) In(header map[string][]string) error {
 	size := 0
 	for name, values := range header {
 		for i, v := range values {
 			size += len(name) + len(v) + h.growth(v)
-			if size > MaxHeaders { // check before making it
-				return ErrTooLong
+			if size > maxHeaders { // check before making it
+				return errHeadersTooLong
 			}
 			values[i] = h.in.Replace(v)
 			if name != "Authorization" {
 				continue
 			}
 			basic, grown, ok := h.basic(v)
-			if size += grown; size > MaxHeaders {
-				return ErrTooLong
+			if size += grown; size > maxHeaders {
+				return errHeadersTooLong
 			}
 			if ok {
 				values[i] = basic
@@ -124,7 +124,7 @@ func (h *SecretHost) In(header map[string][]string) error {
 }
 
 // growth returns by how much a text may grow, in bytes.
-func (h *SecretHost) growth(text string) (n int) {
+func (h *secretHost) growth(text string) (n int) {
 	for _, m := range h.marks {
 		n += strings.Count(text, m) * h.longest
 	}
@@ -136,7 +136,7 @@ const scheme = "basic "
 
 // basic inserts secrets into the user and password of basic authorization; ok if there are
 // placeholders in them.
-func (h *SecretHost) basic(value string) (text string, grown int, ok bool) {
+func (h *secretHost) basic(value string) (text string, grown int, ok bool) {
 	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
 		return "", 0, false
 	}
@@ -145,14 +145,14 @@ func (h *SecretHost) basic(value string) (text string, grown int, ok bool) {
 		return "", 0, false
 	}
 	grown = 2 * h.growth(string(plain))
-	if grown == 0 || grown > MaxHeaders {
+	if grown == 0 || grown > maxHeaders {
 		return "", grown, false
 	}
 	return value[:len(scheme)] + base64.StdEncoding.EncodeToString([]byte(h.in.Replace(string(plain)))), grown, true
 }
 
 // Out puts placeholders into response headers in which the host has sent secrets back.
-func (h *SecretHost) Out(header map[string][]string) {
+func (h *secretHost) Out(header map[string][]string) {
 	for _, values := range header {
 		for i, v := range values {
 			values[i] = h.out.Replace(v)

@@ -2,7 +2,7 @@
 
 // The proxy's end of the control socket over which boxd passes it boxes.
 
-package proxy
+package main
 
 import (
 	"context"
@@ -22,42 +22,39 @@ import (
 // maxBoxes is how many boxes may be served at a time.
 const maxBoxes = 4096
 
-// dns is the port of name servers.
-const dns = 53
-
 // patience is how long to wait for a boxd that does not receive.
 const patience = 10 * time.Second
 
-// Control serves one boxd.
-type Control struct {
+// control serves one boxd.
+type control struct {
 	conn     *fdpass.Conn
-	resolver *Resolver
-	proxy    *Proxy
+	resolver *resolver
+	proxy    *transparentProxy
 	log      *log.Logger
 
 	named atomic.Pointer[[]netip.AddrPort] // resolvers that boxd has configured; nil: none
 
 	mu    sync.Mutex
-	boxes map[string]*box
-	sets  map[string]*Secrets // by key of the box, which may be added later
+	boxes map[string]*servedBox
+	sets  map[string]*secretSet // by key of the box, which may be added later
 	pins  map[uint64]chan<- error
 	dials map[uint64]chan<- dialed
 	last  uint64 // number of the last Pin or Dial
 	all   sync.WaitGroup
 }
 
-type box struct {
+type servedBox struct {
 	rules atomic.Pointer[egress.Rules]
-	proxy *Server // nil: connections are not checked
+	proxy *proxyServer // nil: connections are not checked
 	end   context.CancelFunc
 	done  chan struct{}
 }
 
-// Serve serves boxd until the connection or ctx ends, and then closes it and everything that came
+// serveBoxd serves boxd until the connection or ctx ends, and then closes it and everything that came
 // over it. cfg.Upstreams are queried if boxd configures no resolvers.
-func Serve(ctx context.Context, conn *fdpass.Conn, cfg ResolverConfig, l *log.Logger) {
+func serveBoxd(ctx context.Context, conn *fdpass.Conn, cfg resolverConfig, l *log.Logger) {
 	conn.Patience = patience
-	c := &Control{conn: conn, log: l, boxes: map[string]*box{}, sets: map[string]*Secrets{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: NewProxy(Config{})}
+	c := &control{conn: conn, log: l, boxes: map[string]*servedBox{}, sets: map[string]*secretSet{}, pins: map[uint64]chan<- error{}, dials: map[uint64]chan<- dialed{}, proxy: newProxy(proxyConfig{})}
 	others := cfg.Upstreams
 	cfg.Upstreams = func() []netip.AddrPort {
 		if list := c.named.Load(); list != nil {
@@ -65,7 +62,7 @@ func Serve(ctx context.Context, conn *fdpass.Conn, cfg ResolverConfig, l *log.Lo
 		}
 		return others()
 	}
-	c.resolver = NewResolver(cfg)
+	c.resolver = newResolver(cfg)
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.all.Wait()
 	defer conn.Close()
@@ -87,7 +84,7 @@ func Serve(ctx context.Context, conn *fdpass.Conn, cfg ResolverConfig, l *log.Lo
 }
 
 // handle carries out one message. It takes over the files.
-func (c *Control) handle(ctx context.Context, body []byte, files []int) error {
+func (c *control) handle(ctx context.Context, body []byte, files []int) error {
 	m, err := egress.Decode[egress.Request](body)
 	if err != nil || m.Add == nil && m.Dialed == nil {
 		fdpass.CloseAll(files)
@@ -103,7 +100,7 @@ func (c *Control) handle(ctx context.Context, body []byte, files []int) error {
 	case len(m.Resolvers) > 0:
 		var list []netip.AddrPort
 		for _, a := range m.Resolvers {
-			list = append(list, netip.AddrPortFrom(a, dns))
+			list = append(list, netip.AddrPortFrom(a, dnsPort))
 		}
 		c.named.Store(&list)
 	case m.Change != nil:
@@ -121,7 +118,7 @@ func (c *Control) handle(ctx context.Context, body []byte, files []int) error {
 	return nil
 }
 
-func (c *Control) add(ctx context.Context, b *egress.Box, files []int) error {
+func (c *control) add(ctx context.Context, b *egress.Box, files []int) error {
 	packets, streams, redirected, err := sockets(files, b.Strict)
 	if err != nil {
 		return err
@@ -138,7 +135,7 @@ func (c *Control) add(ctx context.Context, b *egress.Box, files []int) error {
 		return errors.Join(err, packets.Close(), streams.Close())
 	}
 	ctx, end := context.WithCancel(ctx)
-	served := &box{end: end, done: make(chan struct{})}
+	served := &servedBox{end: end, done: make(chan struct{})}
 	served.rules.Store(rules)
 	asks := c.newResolverBox(b, served)
 	if b.Strict {
@@ -168,17 +165,17 @@ func (c *Control) add(ctx context.Context, b *egress.Box, files []int) error {
 	return nil
 }
 
-func (c *Control) newResolverBox(b *egress.Box, served *box) *ResolverBox {
-	return &ResolverBox{
+func (c *control) newResolverBox(b *egress.Box, served *servedBox) *resolverBox {
+	return &resolverBox{
 		Rules: served.rules.Load, V6: b.V6,
-		Pin: func(ctx context.Context, p Pin) error { return c.pin(ctx, b.Key, p) },
-		Denied: func(d Denial) {
+		Pin: func(ctx context.Context, p pinRequest) error { return c.pin(ctx, b.Key, p) },
+		Denied: func(d refusal) {
 			c.report(&egress.Report{Denied: &egress.Denied{Key: b.Key, Reason: string(d.Reason), Asked: d.Asked, Addresses: d.Addresses, Port: d.Port, Setting: d.Setting}})
 		},
 	}
 }
 
-func (c *Control) change(b *egress.Box) error {
+func (c *control) change(b *egress.Box) error {
 	rules, err := b.Compile()
 	if err != nil {
 		rules = nil // rather no rules than old ones
@@ -195,7 +192,7 @@ func (c *Control) change(b *egress.Box) error {
 }
 
 // remove stops serving a box, and returns when its sockets are closed.
-func (c *Control) remove(key string) {
+func (c *control) remove(key string) {
 	c.mu.Lock()
 	served := c.boxes[key]
 	delete(c.boxes, key)
@@ -207,7 +204,7 @@ func (c *Control) remove(key string) {
 }
 
 // pin asks boxd to allow addresses and waits for its answer.
-func (c *Control) pin(ctx context.Context, key string, p Pin) error {
+func (c *control) pin(ctx context.Context, key string, p pinRequest) error {
 	answer := make(chan error, 1)
 	c.mu.Lock()
 	c.last++
@@ -228,7 +225,7 @@ func (c *Control) pin(ctx context.Context, key string, p Pin) error {
 	}
 }
 
-func (c *Control) pinned(p *egress.Pinned) {
+func (c *control) pinned(p *egress.Pinned) {
 	c.mu.Lock()
 	answer := c.pins[p.ID]
 	delete(c.pins, p.ID)
@@ -245,7 +242,7 @@ func (c *Control) pinned(p *egress.Pinned) {
 
 // report sends a message to boxd. If that does not receive, the connection ends soon, and this
 // program with it.
-func (c *Control) report(r *egress.Report) {
+func (c *control) report(r *egress.Report) {
 	body, err := egress.Encode(r)
 	if err == nil {
 		err = c.conn.Send(body)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy
+package main
 
 import (
 	"context"
@@ -17,10 +17,10 @@ import (
 )
 
 // newServer returns the proxy server of a box.
-func (c *Control) newServer(b *egress.Box, served *box, asks *ResolverBox) *Server {
-	return c.proxy.Open(&Box{
-		Rules: served.rules.Load, Secrets: func() *Secrets { return c.set(b.Key) },
-		Dial: func(ctx context.Context, t Target) (net.Conn, error) { return c.dial(ctx, b.Key, t) },
+func (c *control) newServer(b *egress.Box, served *servedBox, asks *resolverBox) *proxyServer {
+	return c.proxy.Open(&proxyBox{
+		Rules: served.rules.Load, Secrets: func() *secretSet { return c.set(b.Key) },
+		Dial: func(ctx context.Context, t proxyTarget) (net.Conn, error) { return c.dial(ctx, b.Key, t) },
 		Find: func(ctx context.Context, name egress.Name, six bool) bool {
 			return c.resolver.Find(ctx, asks, name, six)
 		},
@@ -35,7 +35,7 @@ type dialed struct {
 }
 
 // dial asks boxd for a connection and waits until it is established.
-func (c *Control) dial(ctx context.Context, key string, t Target) (net.Conn, error) {
+func (c *control) dial(ctx context.Context, key string, t proxyTarget) (net.Conn, error) {
 	answer := make(chan dialed, 1)
 	c.mu.Lock()
 	c.last++
@@ -64,7 +64,7 @@ func (c *Control) dial(ctx context.Context, key string, t Target) (net.Conn, err
 }
 
 // dialed delivers a connection that is being established. It takes over the files.
-func (c *Control) dialed(m *egress.Dialed, files []int) {
+func (c *control) dialed(m *egress.Dialed, files []int) {
 	c.mu.Lock()
 	answer := c.dials[m.ID]
 	delete(c.dials, m.ID)
@@ -80,7 +80,7 @@ func begun(m *egress.Dialed, files []int) dialed {
 	switch {
 	case m.NotLed:
 		fdpass.CloseAll(files)
-		return dialed{err: ErrNotLed}
+		return dialed{err: errNotLed}
 	case m.Error != "" || len(files) != 1:
 		fdpass.CloseAll(files)
 		return dialed{err: fmt.Errorf("no connection: %s", m.Error)}

@@ -9,7 +9,7 @@
 // terminates the box's TLS and inserts the secrets into its requests. HTTP is parsed and written
 // anew, request by request.
 
-package proxy
+package main
 
 import (
 	"context"
@@ -25,8 +25,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// Config applies to all boxes. Zero values are replaced by defaults.
-type Config struct {
+// proxyConfig applies to all boxes. Zero values are replaced by defaults.
+type proxyConfig struct {
 	Hello  time.Duration // time a connection has to name its host; default 10 s
 	PerBox int           // connections of one box at a time; default 256, further ones wait
 	All    int           // connections of all boxes; default 4096, further ones are closed
@@ -35,40 +35,40 @@ type Config struct {
 	Original func(net.Conn) (netip.AddrPort, error)
 }
 
-// Target is where a connection is forwarded to.
-type Target struct {
+// proxyTarget is where a connection is forwarded to.
+type proxyTarget struct {
 	Name egress.Name
 	To   netip.AddrPort
 }
 
-// ErrNotLed means that, as far as is known, the name has not resolved to this address for the
+// errNotLed means that, as far as is known, the name has not resolved to this address for the
 // box.
-var ErrNotLed = errors.New("the name did not resolve to this address")
+var errNotLed = errors.New("the name did not resolve to this address")
 
-// Box is a box whose connections are proxied.
-type Box struct {
+// proxyBox is a box whose connections are proxied.
+type proxyBox struct {
 	// Rules returns the rules in force when a connection comes.
 	Rules func() *egress.Rules
 	// Secrets returns the box's secrets when a connection comes; nil: it never has any.
-	Secrets func() *Secrets
-	// Dial connects from the box's network. ErrNotLed: not for this name.
-	Dial func(context.Context, Target) (net.Conn, error)
+	Secrets func() *secretSet
+	// Dial connects from the box's network. errNotLed: not for this name.
+	Dial func(context.Context, proxyTarget) (net.Conn, error)
 	// Find resolves a name for the box once more, to IPv6 addresses if six is set and otherwise
 	// to IPv4 addresses. false: no resolver has answered.
 	Find func(ctx context.Context, name egress.Name, six bool) bool
 	// Denied is called for what was refused, for the same thing at most once a minute. It must
 	// not block.
-	Denied func(Denial)
+	Denied func(refusal)
 }
 
-// Proxy holds what the proxy servers of all boxes share.
-type Proxy struct {
-	cfg Config
+// transparentProxy holds what the proxy servers of all boxes share.
+type transparentProxy struct {
+	cfg proxyConfig
 	all chan struct{}
 }
 
-// NewProxy returns a Proxy.
-func NewProxy(cfg Config) *Proxy {
+// newProxy returns a transparentProxy.
+func newProxy(cfg proxyConfig) *transparentProxy {
 	if cfg.Hello <= 0 {
 		cfg.Hello = 10 * time.Second
 	}
@@ -81,19 +81,19 @@ func NewProxy(cfg Config) *Proxy {
 	if cfg.Original == nil {
 		cfg.Original = original
 	}
-	return &Proxy{cfg: cfg, all: make(chan struct{}, cfg.All)}
+	return &transparentProxy{cfg: cfg, all: make(chan struct{}, cfg.All)}
 }
 
-// Server proxies the connections of one box.
-type Server struct {
-	proxy *Proxy
-	box   *Box
+// proxyServer proxies the connections of one box.
+type proxyServer struct {
+	proxy *transparentProxy
+	box   *proxyBox
 	slots chan struct{} // bounds its connections
 	web   *web
 	bound *web // server of connections to hosts that have secrets, within TLS
 	wg    sync.WaitGroup
 
-	reported Tally
+	reported tally
 	finding  sync.Mutex           // held while a name is resolved once more
 	found    map[string]time.Time // when a name was resolved once more
 
@@ -101,16 +101,16 @@ type Server struct {
 	conns map[*client]bool
 }
 
-// Open returns a Server that does nothing until Serve is called.
-func (p *Proxy) Open(box *Box) *Server {
-	s := &Server{proxy: p, box: box, slots: make(chan struct{}, p.cfg.PerBox), conns: map[*client]bool{}, found: map[string]time.Time{}}
+// Open returns a proxyServer that does nothing until Serve is called.
+func (p *transparentProxy) Open(box *proxyBox) *proxyServer {
+	s := &proxyServer{proxy: p, box: box, slots: make(chan struct{}, p.cfg.PerBox), conns: map[*client]bool{}, found: map[string]time.Time{}}
 	s.web, s.bound = newWeb(s), newBound(s)
 	return s
 }
 
 // Serve handles connections to the listeners until ctx ends or one of them fails, with that
 // error. It closes all listeners, and returns when all connections have ended.
-func (s *Server) Serve(ctx context.Context, listeners []net.Listener) error {
+func (s *proxyServer) Serve(ctx context.Context, listeners []net.Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s.wg.Go(func() { s.web.serve(ctx) })
@@ -131,7 +131,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener) error {
 }
 
 // Cut closes all current connections.
-func (s *Server) Cut() {
+func (s *proxyServer) Cut() {
 	s.mu.Lock()
 	list := make([]*client, 0, len(s.conns))
 	for c := range s.conns {
@@ -143,7 +143,7 @@ func (s *Server) Cut() {
 	}
 }
 
-func (s *Server) accept(ctx context.Context, l net.Listener) error {
+func (s *proxyServer) accept(ctx context.Context, l net.Listener) error {
 	for {
 		select {
 		case s.slots <- struct{}{}:
@@ -175,7 +175,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 }
 
 // handle handles a connection by the port it was made to.
-func (s *Server) handle(ctx context.Context, c *client) {
+func (s *proxyServer) handle(ctx context.Context, c *client) {
 	to, err := s.proxy.cfg.Original(c.Conn)
 	switch {
 	case err != nil:
@@ -201,7 +201,7 @@ const (
 // client is a connection of a box.
 type client struct {
 	net.Conn
-	server *Server
+	server *proxyServer
 	to     netip.AddrPort // original destination
 	once   sync.Once
 	state  webState
@@ -224,35 +224,35 @@ func (c *client) Close() error {
 
 // permit reports whether the rules allow a connection to its destination for the host that it
 // names.
-func (s *Server) permit(host string, to netip.AddrPort) (Target, bool) {
+func (s *proxyServer) permit(host string, to netip.AddrPort) (proxyTarget, bool) {
 	name, ok := egress.FromQuery(strings.TrimSuffix(host, ".") + ".")
 	if !ok {
 		s.denyNameless(host, to)
-		return Target{}, false
+		return proxyTarget{}, false
 	}
 	opening := egress.Opening{Protocol: egress.TCP, Port: to.Port()}
 	if !slices.Contains(egress.Openings(s.box.Rules().Match(name)), opening) {
-		s.deny(Denial{Reason: egress.NotThere, Asked: string(name), Setting: strconv.Quote(string(name) + " " + opening.String())}, to)
-		return Target{}, false
+		s.deny(refusal{Reason: egress.NotThere, Asked: string(name), Setting: strconv.Quote(string(name) + " " + opening.String())}, to)
+		return proxyTarget{}, false
 	}
-	return Target{name, to}, true
+	return proxyTarget{name, to}, true
 }
 
 // denyNameless reports a connection that names no valid host. Only a rule for its address would let
 // it through.
-func (s *Server) denyNameless(host string, to netip.AddrPort) {
+func (s *proxyServer) denyNameless(host string, to netip.AddrPort) {
 	asked := ""
 	if host != "" {
 		asked = strconv.QuoteToASCII(host[:min(len(host), maxShownHost)])
 	}
 	rule := netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String() + " tcp " + strconv.Itoa(int(to.Port()))
-	s.deny(Denial{Reason: egress.NoName, Asked: asked, Setting: strconv.Quote(rule)}, to)
+	s.deny(refusal{Reason: egress.NoName, Asked: asked, Setting: strconv.Quote(rule)}, to)
 }
 
 // maxShownHost is how much of an invalid host name is reported, in bytes.
 const maxShownHost = 200
 
-func (s *Server) deny(d Denial, to netip.AddrPort) {
+func (s *proxyServer) deny(d refusal, to netip.AddrPort) {
 	d.Addresses, d.Port = []netip.Addr{to.Addr()}, to.Port()
 	if s.reported.IsNew(string(d.Reason)+" "+d.Asked+" "+to.String(), time.Now()) {
 		s.box.Denied(d)
@@ -261,24 +261,24 @@ func (s *Server) deny(d Denial, to netip.AddrPort) {
 
 // dial connects for a name. If the name is not known to have resolved to the address it is
 // resolved once more: a boxd that has just started does not know what earlier queries returned.
-func (s *Server) dial(ctx context.Context, t Target) (net.Conn, error) {
+func (s *proxyServer) dial(ctx context.Context, t proxyTarget) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := s.box.Dial(ctx, t)
-	if !errors.Is(err, ErrNotLed) {
+	if !errors.Is(err, errNotLed) {
 		return conn, err
 	}
-	if conn, err = s.dialAgain(ctx, t); errors.Is(err, ErrNotLed) {
-		s.deny(Denial{Reason: egress.Astray, Asked: string(t.Name)}, t.To)
+	if conn, err = s.dialAgain(ctx, t); errors.Is(err, errNotLed) {
+		s.deny(refusal{Reason: egress.Astray, Asked: string(t.Name)}, t.To)
 	}
 	return conn, err
 }
 
-func (s *Server) dialAgain(ctx context.Context, t Target) (net.Conn, error) {
+func (s *proxyServer) dialAgain(ctx context.Context, t proxyTarget) (net.Conn, error) {
 	s.finding.Lock()
 	defer s.finding.Unlock()
 	conn, err := s.box.Dial(ctx, t) // another connection may have had the name resolved
-	if !errors.Is(err, ErrNotLed) {
+	if !errors.Is(err, errNotLed) {
 		return conn, err
 	}
 	six, now := t.To.Addr().Is6(), time.Now()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy
+package main
 
 import (
 	"context"
@@ -46,7 +46,7 @@ type found struct {
 }
 
 // ask queries one resolver after the other, twice, until one answers.
-func (r *Resolver) ask(ctx context.Context, name egress.Name, kind dnsmessage.Type) (*found, error) {
+func (r *resolver) ask(ctx context.Context, name egress.Name, kind dnsmessage.Type) (*found, error) {
 	last := errNoAnswer
 	for range rounds {
 		for _, at := range r.cfg.Upstreams() {
@@ -63,7 +63,7 @@ func (r *Resolver) ask(ctx context.Context, name egress.Name, kind dnsmessage.Ty
 	return nil, last
 }
 
-func (r *Resolver) attempt(ctx context.Context, at netip.AddrPort, name egress.Name, kind dnsmessage.Type) (*found, error) {
+func (r *resolver) attempt(ctx context.Context, at netip.AddrPort, name egress.Name, kind dnsmessage.Type) (*found, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Attempt)
 	defer cancel()
 	q, err := newQuestion(name, kind)

@@ -9,7 +9,7 @@
 // is not allowed leaves the host in no form, and nothing but addresses from an upstream answer
 // reaches a box.
 
-package proxy
+package main
 
 import (
 	"context"
@@ -24,8 +24,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// ResolverConfig applies to all boxes. Zero values are replaced by defaults.
-type ResolverConfig struct {
+// resolverConfig applies to all boxes. Zero values are replaced by defaults.
+type resolverConfig struct {
 	Upstreams func() []netip.AddrPort // upstream recursive resolvers, in the order they are tried; default: none
 	Attempt   time.Duration           // timeout of one question to one of them; default 1.5 s
 	Total     time.Duration           // timeout of a whole query; default 4.5 s, less than programs wait
@@ -38,33 +38,33 @@ type ResolverConfig struct {
 	Idle      time.Duration           // idle timeout of a TCP connection of a box; default 10 s
 }
 
-// Pin is the addresses a box is about to get for a name.
-type Pin struct {
+// pinRequest is the addresses a box is about to get for a name.
+type pinRequest struct {
 	Name      egress.Name // as in the query; aliases on the way are not listed
 	TTL       time.Duration
 	Addresses []netip.Addr // public ones, at least one
 }
 
-// ResolverBox is a box whose queries are answered.
-type ResolverBox struct {
+// resolverBox is a box whose queries are answered.
+type resolverBox struct {
 	// Rules returns the rules in force when a query comes.
 	Rules func() *egress.Rules
 	// V6 says that the box has IPv6 addresses. Without it answers contain none.
 	V6 bool
 	// Pin allows the box to connect to addresses. If it fails the box does not get them.
-	Pin func(context.Context, Pin) error
+	Pin func(context.Context, pinRequest) error
 	// Denied is called for what was refused, for a name at most once a minute. It must not block.
-	Denied func(Denial)
+	Denied func(refusal)
 }
 
-// Resolver queries the upstream resolvers for all boxes.
-type Resolver struct {
-	cfg  ResolverConfig
+// resolver queries the upstream resolvers for all boxes.
+type resolver struct {
+	cfg  resolverConfig
 	busy chan struct{}
 }
 
-// NewResolver returns a Resolver that sends nothing until Serve is called.
-func NewResolver(cfg ResolverConfig) *Resolver {
+// newResolver returns a resolver that sends nothing until Serve is called.
+func newResolver(cfg resolverConfig) *resolver {
 	duration := func(d *time.Duration, def time.Duration) {
 		if *d <= 0 {
 			*d = def
@@ -87,17 +87,17 @@ func NewResolver(cfg ResolverConfig) *Resolver {
 	number(&cfg.InFlight, 2048)
 	number(&cfg.PerBox, 32)
 	number(&cfg.Rate, 50)
-	return &Resolver{cfg: cfg, busy: make(chan struct{}, cfg.InFlight)}
+	return &resolver{cfg: cfg, busy: make(chan struct{}, cfg.InFlight)}
 }
 
-// server serves one ResolverBox.
-type server struct {
-	*Resolver
-	box    *ResolverBox
+// dnsServer serves one resolverBox.
+type dnsServer struct {
+	*resolver
+	box    *resolverBox
 	busy   chan struct{} // bounds its queries
 	conns  chan struct{} // bounds its TCP connections
 	pace   pace
-	denied Tally
+	denied tally
 	wg     sync.WaitGroup
 }
 
@@ -105,7 +105,7 @@ type server struct {
 const maxAddresses = 16
 
 // answer returns the answer to a query, nil if it is no query.
-func (s *server) answer(ctx context.Context, query []byte, overUDP bool) []byte {
+func (s *dnsServer) answer(ctx context.Context, query []byte, overUDP bool) []byte {
 	q, ok := readQuery(query)
 	if !ok {
 		return nil
@@ -118,7 +118,7 @@ func (s *server) answer(ctx context.Context, query []byte, overUDP bool) []byte 
 
 // Find resolves a name as if the box had asked, to IPv6 addresses if six is set and otherwise to
 // IPv4 addresses, and pins what it finds. It returns false if no resolver has answered.
-func (r *Resolver) Find(ctx context.Context, box *ResolverBox, name egress.Name, six bool) bool {
+func (r *resolver) Find(ctx context.Context, box *resolverBox, name egress.Name, six bool) bool {
 	q := &query{q: dnsmessage.Question{Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}
 	if six {
 		q.q.Type = dnsmessage.TypeAAAA
@@ -133,12 +133,12 @@ func (r *Resolver) Find(ctx context.Context, box *ResolverBox, name egress.Name,
 		return false
 	}
 	defer func() { <-r.busy }()
-	(&server{Resolver: r, box: box}).resolve(ctx, q)
+	(&dnsServer{resolver: r, box: box}).resolve(ctx, q)
 	return q.code != dnsmessage.RCodeServerFailure
 }
 
 // resolve fills in code, addresses and TTL for a well-formed question.
-func (s *server) resolve(ctx context.Context, q *query) {
+func (s *dnsServer) resolve(ctx context.Context, q *query) {
 	name, ok := egress.FromQuery(q.q.Name.String())
 	rules := s.box.Rules()
 	if !ok || len(rules.Match(name)) == 0 {
@@ -161,7 +161,7 @@ func (s *server) resolve(ctx context.Context, q *query) {
 	if q.code = found.code; q.code != dnsmessage.RCodeSuccess {
 		return
 	}
-	pin := Pin{Name: name, TTL: min(max(found.ttl, s.cfg.MinTTL), s.cfg.MaxTTL)}
+	pin := pinRequest{Name: name, TTL: min(max(found.ttl, s.cfg.MinTTL), s.cfg.MaxTTL)}
 	q.ttl = pin.TTL
 	pin.TTL += s.cfg.Grace
 	var refused []netip.Addr
@@ -190,7 +190,7 @@ func (s *server) resolve(ctx context.Context, q *query) {
 	}
 }
 
-func (s *server) refuse(d Denial) {
+func (s *dnsServer) refuse(d refusal) {
 	if s.denied.IsNew(d.Asked+" "+string(d.Reason), time.Now()) {
 		s.box.Denied(d)
 	}

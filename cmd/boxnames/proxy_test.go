@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy_test
+package main
 
 import (
 	"bytes"
@@ -27,7 +27,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/boxd-dev/boxd/isolation/egress"
-	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
 // net/http lingers half a second on a connection that it closes.
@@ -38,29 +37,29 @@ func TestMain(m *testing.M) {
 const allowed = "www.allowed.example"
 
 // bench is a box, the proxy of its connections, and the servers they are forwarded to.
-type bench struct {
+type proxyBench struct {
 	t      *testing.T
-	server *proxy.Server
+	server *proxyServer
 	at     string // address of the proxy
 	up     string // address of the server
 	port   uint16
 
 	mu     sync.Mutex
-	denied []proxy.Denial
-	dialed []proxy.Target
+	denied []refusal
+	dialed []proxyTarget
 	finds  int
 	led    bool
 	heard  chan struct{}
 }
 
-func open(t *testing.T, port uint16, cfg proxy.Config, up string) *bench {
+func openProxy(t *testing.T, port uint16, cfg proxyConfig, up string) *proxyBench {
 	t.Helper()
-	return openWith(t, port, cfg, up, nil)
+	return openProxyWith(t, port, cfg, up, nil)
 }
 
-func openWith(t *testing.T, port uint16, cfg proxy.Config, up string, secrets func() *proxy.Secrets) *bench {
+func openProxyWith(t *testing.T, port uint16, cfg proxyConfig, up string, secrets func() *secretSet) *proxyBench {
 	t.Helper()
-	b := &bench{t: t, up: up, port: port, led: true, heard: make(chan struct{}, 100)}
+	b := &proxyBench{t: t, up: up, port: port, led: true, heard: make(chan struct{}, 100)}
 	cfg.Original = func(net.Conn) (netip.AddrPort, error) {
 		return netip.AddrPortFrom(netip.MustParseAddr("11.22.33.44"), port), nil
 	}
@@ -68,13 +67,13 @@ func openWith(t *testing.T, port uint16, cfg proxy.Config, up string, secrets fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.server = proxy.NewProxy(cfg).Open(&proxy.Box{
+	b.server = newProxy(cfg).Open(&proxyBox{
 		Rules: func() *egress.Rules { return rules }, Secrets: secrets,
-		Dial: func(ctx context.Context, to proxy.Target) (net.Conn, error) {
+		Dial: func(ctx context.Context, to proxyTarget) (net.Conn, error) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if !b.led {
-				return nil, proxy.ErrNotLed
+				return nil, errNotLed
 			}
 			b.dialed = append(b.dialed, to)
 			return new(net.Dialer).DialContext(ctx, "tcp", b.up)
@@ -85,7 +84,7 @@ func openWith(t *testing.T, port uint16, cfg proxy.Config, up string, secrets fu
 			b.finds++
 			return true
 		},
-		Denied: func(d proxy.Denial) {
+		Denied: func(d refusal) {
 			b.mu.Lock()
 			b.denied = append(b.denied, d)
 			b.mu.Unlock()
@@ -109,7 +108,7 @@ func openWith(t *testing.T, port uint16, cfg proxy.Config, up string, secrets fu
 	return b
 }
 
-func (b *bench) dial() net.Conn {
+func (b *proxyBench) dial() net.Conn {
 	b.t.Helper()
 	c, err := net.Dial("tcp", b.at)
 	if err != nil {
@@ -120,7 +119,7 @@ func (b *bench) dial() net.Conn {
 }
 
 // refused waits for one denial.
-func (b *bench) refused() proxy.Denial {
+func (b *proxyBench) refused() refusal {
 	b.t.Helper()
 	<-b.heard
 	b.mu.Lock()
@@ -154,7 +153,7 @@ func TestWhatIsWithinTLSIsPassedOn(t *testing.T) {
 	// A server that wants another key share than it is offered asks for a second hello.
 	for _, curve := range []tls.CurveID{tls.X25519, tls.CurveP384} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-			b := open(t, 443, proxy.Config{}, certified(t, curve))
+			b := openProxy(t, 443, proxyConfig{}, certified(t, curve))
 			client := &http.Client{Transport: &http.Transport{
 				DisableKeepAlives: true,
 				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -210,7 +209,7 @@ func TestHellosThatAreRefused(t *testing.T) {
 		"ECH":               {hello(t, &tls.Config{ServerName: "inner.example", MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: echList(t)}), egress.NoName, `"the name is encrypted (ECH)"`, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
-			b := open(t, 443, proxy.Config{}, "127.0.0.1:1")
+			b := openProxy(t, 443, proxyConfig{}, "127.0.0.1:1")
 			conn := b.dial()
 			if _, err := conn.Write(c.sent); err != nil {
 				t.Fatal(err)
@@ -255,7 +254,7 @@ func TestASecondHelloIsForTheSameName(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer up.Close()
-		b := open(t, 443, proxy.Config{}, up.Addr().String())
+		b := openProxy(t, 443, proxyConfig{}, up.Addr().String())
 		c := b.dial()
 		if _, err := c.Write(slices.Concat(first, []byte(between), second)); err != nil {
 			t.Fatal(err)
@@ -281,7 +280,7 @@ func TestRequestsGoWhereTheirNameIsAllowed(t *testing.T) {
 		fmt.Fprintf(w, "%s %s %q %q %d", r.Host, r.RequestURI, r.Header.Get("X-Forwarded-For"), r.Header.Get("Accept-Encoding"), len(body))
 	}))
 	defer up.Close()
-	b := open(t, 80, proxy.Config{}, up.Listener.Addr().String())
+	b := openProxy(t, 80, proxyConfig{}, up.Listener.Addr().String())
 	for _, c := range []struct{ sent, want string }{
 		{"GET /a?b;c=%zz HTTP/1.1\r\nHost: " + allowed + "\r\nX-Forwarded-For: me\r\nConnection: close\r\n\r\n", allowed + " /a?b;c=%zz \"me\" \"\" 0"},
 		{"GET http://WWW.allowed.example:80/x HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", "WWW.allowed.example:80 /x"},
@@ -319,7 +318,7 @@ func TestRequestsGoWhereTheirNameIsAllowed(t *testing.T) {
 
 // A name that has not resolved to an address is resolved once more, but not again and again.
 func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
-	b := open(t, 443, proxy.Config{}, "127.0.0.1:1")
+	b := openProxy(t, 443, proxyConfig{}, "127.0.0.1:1")
 	b.led = false
 	for range 3 {
 		c := b.dial()
@@ -339,7 +338,7 @@ func TestANameThatHasNotLedThereIsResolvedOnce(t *testing.T) {
 // rules closes those that exist.
 func TestConnectionsAreBounded(t *testing.T) {
 	for _, port := range []uint16{80, 443} {
-		b := open(t, port, proxy.Config{Hello: 50 * time.Millisecond, PerBox: 1}, "127.0.0.1:1")
+		b := openProxy(t, port, proxyConfig{Hello: 50 * time.Millisecond, PerBox: 1}, "127.0.0.1:1")
 		for range 3 { // each waits until the one before has ended
 			c := b.dial()
 			if _, err := c.Write([]byte("G")); err != nil {
@@ -354,7 +353,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer up.Close()
-	b := open(t, 443, proxy.Config{}, up.Addr().String())
+	b := openProxy(t, 443, proxyConfig{}, up.Addr().String())
 	c := b.dial()
 	if _, err := c.Write(hello(t, &tls.Config{ServerName: allowed})); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy
+package main
 
 import (
 	"bufio"
@@ -17,12 +17,12 @@ import (
 // halfCloseTimeout is how long the server may go on sending after the box has ended its direction.
 const halfCloseTimeout = time.Hour
 
-// denial is a fatal alert, access_denied.
-const denial = "\x15\x03\x03\x00\x02\x02\x31"
+// accessDenied is a fatal alert, access_denied.
+const accessDenied = "\x15\x03\x03\x00\x02\x02\x31"
 
 // tls forwards a connection whose ClientHello names a server that is allowed. taken means that
 // the connection is to a host that has secrets, and that its server closes it.
-func (s *Server) tls(ctx context.Context, c *client) (taken bool) {
+func (s *proxyServer) tls(ctx context.Context, c *client) (taken bool) {
 	if c.SetReadDeadline(time.Now().Add(s.proxy.cfg.Hello)) != nil {
 		return false
 	}
@@ -31,7 +31,7 @@ func (s *Server) tls(ctx context.Context, c *client) (taken bool) {
 	if err != nil && (len(records) == 0 && r.Buffered() == 0) { // nothing was sent
 		return false
 	}
-	t, ok := Target{}, false
+	t, ok := proxyTarget{}, false
 	if err != nil {
 		said := ""
 		if errors.Is(err, errEncrypted) {
@@ -48,8 +48,8 @@ func (s *Server) tls(ctx context.Context, c *client) (taken bool) {
 	if ok {
 		up, err = s.dial(ctx, t)
 	}
-	if !ok || errors.Is(err, ErrNotLed) {
-		_, _ = c.Write([]byte(denial))
+	if !ok || errors.Is(err, errNotLed) {
+		_, _ = c.Write([]byte(accessDenied))
 	}
 	if up == nil {
 		return false
@@ -66,7 +66,7 @@ func (s *Server) tls(ctx context.Context, c *client) (taken bool) {
 
 // forward copies bytes in both directions, and the end of each, until both have ended or one has
 // failed.
-func (s *Server) forward(c *client, r *bufio.Reader, up net.Conn, server string) {
+func (s *proxyServer) forward(c *client, r *bufio.Reader, up net.Conn, server string) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		if s.send(up, r, c, server) != nil || closeWrite(up) != nil {
@@ -96,7 +96,7 @@ func closeWrite(c net.Conn) error {
 // could name another host: it must name the same one. A second hello is the only later message
 // that begins in this way and is not encrypted; once the box has sent any other handshake
 // message, none can follow.
-func (s *Server) send(up io.Writer, r *bufio.Reader, c *client, server string) error {
+func (s *proxyServer) send(up io.Writer, r *bufio.Reader, c *client, server string) error {
 	for {
 		head, err := r.Peek(recordHead + 1)
 		if err != nil {

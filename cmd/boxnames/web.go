@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy
+package main
 
 import (
 	"context"
@@ -42,7 +42,7 @@ func (c *client) Read(b []byte) (int, error) {
 type web struct {
 	// ServeHTTP answers a request.
 	ServeHTTP http.HandlerFunc
-	server    *Server
+	server    *proxyServer
 	queue     queue
 	pass      *httputil.ReverseProxy
 	silent    *log.Logger // discards messages, with which boxes could fill the log
@@ -56,7 +56,7 @@ const (
 	keyTLSClient            // its connection within TLS
 )
 
-func emptyWeb(s *Server) *web {
+func emptyWeb(s *proxyServer) *web {
 	return &web{server: s, queue: queue{conns: make(chan net.Conn), end: make(chan struct{})}, silent: log.New(io.Discard, "", 0)}
 }
 
@@ -65,12 +65,12 @@ func (w *web) transport() *http.Transport {
 	return &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxResponseHead}
 }
 
-func newWeb(s *Server) *web {
+func newWeb(s *proxyServer) *web {
 	w := emptyWeb(s)
 	w.ServeHTTP = w.servePlain
 	transport := w.transport()
 	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		t, ok := ctx.Value(keyTarget).(Target)
+		t, ok := ctx.Value(keyTarget).(proxyTarget)
 		if !ok {
 			return nil, errors.New("no target")
 		}
@@ -118,7 +118,7 @@ func (w *web) servePlain(out http.ResponseWriter, r *http.Request) {
 	}
 	c.state.gotRequest.Store(true)
 	host, ok := hostOf(r, portWeb)
-	t := Target{}
+	t := proxyTarget{}
 	if ok {
 		t, ok = w.server.permit(host, c.to)
 	} else {
@@ -143,7 +143,7 @@ func hostOf(r *http.Request, usual int) (string, bool) {
 // rewrite keeps a request as it was, except for the parts that a client sends to a proxy and not
 // to a server.
 func rewrite(p *httputil.ProxyRequest) {
-	t, _ := p.In.Context().Value(keyTarget).(Target)
+	t, _ := p.In.Context().Value(keyTarget).(proxyTarget)
 	rewriteTo(p, "http", t.To.String())
 }
 
@@ -159,7 +159,7 @@ func rewriteTo(p *httputil.ProxyRequest, scheme, to string) {
 
 // failed answers a request that could not be forwarded.
 func failed(out http.ResponseWriter, _ *http.Request, err error) {
-	if errors.Is(err, ErrNotLed) {
+	if errors.Is(err, errNotLed) {
 		refuse(out, http.StatusForbidden, "boxd: this name has not led to this address; ask for it again\n")
 		return
 	}

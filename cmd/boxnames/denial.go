@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy
+package main
 
 import (
 	"net/netip"
@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// Denial is something a box was refused: a name, addresses or a connection.
-type Denial struct {
+// refusal is something a box was refused: a name, addresses or a connection.
+type refusal struct {
 	Reason    egress.Reason
 	Asked     string       // the name; in quotes if it is not a valid host name
 	Addresses []netip.Addr // addresses that were left out, at most eight of them; or the one of the connection
@@ -23,15 +23,15 @@ type Denial struct {
 
 const maxShown = 8
 
-func notAllowed(name egress.Name, asked string) Denial {
+func notAllowed(name egress.Name, asked string) refusal {
 	if name == "" {
-		return Denial{Reason: egress.NotAllowed, Asked: strconv.QuoteToASCII(asked)}
+		return refusal{Reason: egress.NotAllowed, Asked: strconv.QuoteToASCII(asked)}
 	}
-	return Denial{Reason: egress.NotAllowed, Asked: string(name), Setting: strconv.Quote(string(name))}
+	return refusal{Reason: egress.NotAllowed, Asked: string(name), Setting: strconv.Quote(string(name))}
 }
 
-func leadsAstray(name egress.Name, to []netip.Addr) Denial {
-	d := Denial{Reason: egress.NotPublic, Asked: string(name), Addresses: to[:min(len(to), maxShown)]}
+func leadsAstray(name egress.Name, to []netip.Addr) refusal {
+	d := refusal{Reason: egress.NotPublic, Asked: string(name), Addresses: to[:min(len(to), maxShown)]}
 	var rules []string
 	for _, ip := range d.Addresses {
 		if !ip.Is4In6() {
@@ -42,8 +42,8 @@ func leadsAstray(name egress.Name, to []netip.Addr) Denial {
 	return d
 }
 
-// Tally remembers what was reported recently.
-type Tally struct {
+// tally remembers what was reported recently.
+type tally struct {
 	mu       sync.Mutex
 	reported map[string]time.Time
 }
@@ -55,7 +55,7 @@ const (
 
 // IsNew reports whether a text was not reported in the last minute. If too many others were, it
 // returns false: a box that asks for hundreds of names it may not resolve is known by then.
-func (t *Tally) IsNew(text string, now time.Time) bool {
+func (t *tally) IsNew(text string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if at, ok := t.reported[text]; ok && now.Sub(at) < reportOnce {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy_test
+package main
 
 import (
 	"crypto/ecdsa"
@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/isolation/egress"
-	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
 const (
@@ -39,9 +38,9 @@ func secrets(t testing.TB) *egress.Secrets {
 	}}
 }
 
-func host(t testing.TB, name egress.Name) *proxy.SecretHost {
+func host(t testing.TB, name egress.Name) *secretHost {
 	t.Helper()
-	s, err := proxy.NewSecrets(secrets(t))
+	s, err := newSecretSet(secrets(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,14 +78,14 @@ func TestWhatIsReplaced(t *testing.T) {
 		}
 	}
 	for what, h := range map[string]map[string][]string{
-		"placeholders": {"A": {strings.Repeat(mark, proxy.MaxHeaders/len(mark)-10)}, "B": {mark}}, "text": {"A": {strings.Repeat("x", proxy.MaxHeaders)}},
-		"basic": {"Authorization": {basic(strings.Repeat(mark+" ", 40_000/len(mark)))}, "B": {strings.Repeat("x", proxy.MaxHeaders-55_000)}},
+		"placeholders": {"A": {strings.Repeat(mark, maxHeaders/len(mark)-10)}, "B": {mark}}, "text": {"A": {strings.Repeat("x", maxHeaders)}},
+		"basic": {"Authorization": {basic(strings.Repeat(mark+" ", 40_000/len(mark)))}, "B": {strings.Repeat("x", maxHeaders-55_000)}},
 	} {
-		if err := host(t, "a.example").In(h); !errors.Is(err, proxy.ErrTooLong) {
+		if err := host(t, "a.example").In(h); !errors.Is(err, errHeadersTooLong) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	var none *proxy.Secrets
+	var none *secretSet
 	if none.For("a.example") != nil || host(t, "d.example") != nil {
 		t.Error("a host that nothing is for has something")
 	}
@@ -96,7 +95,7 @@ func TestWhatIsReplaced(t *testing.T) {
 	} {
 		m := secrets(t)
 		change(m)
-		if _, err := proxy.NewSecrets(m); err == nil {
+		if _, err := newSecretSet(m); err == nil {
 			t.Error(what)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy
+package main
 
 import (
 	"bufio"
@@ -25,7 +25,7 @@ const handshakeTimeout = 20 * time.Second
 
 // terminateTLS takes over a connection if it is to a host that has secrets: the TLS of the box then
 // ends here. records are what was read of it so far.
-func (s *Server) terminateTLS(ctx context.Context, c *client, r *bufio.Reader, records []byte, t Target) bool {
+func (s *proxyServer) terminateTLS(ctx context.Context, c *client, r *bufio.Reader, records []byte, t proxyTarget) bool {
 	if s.box.Secrets == nil {
 		return false
 	}
@@ -48,15 +48,15 @@ func (s *Server) terminateTLS(ctx context.Context, c *client, r *bufio.Reader, r
 
 // denyProtocol reports a connection that does not speak HTTP/1.1.
 func (n *tlsClient) denyProtocol() {
-	n.server.deny(Denial{Reason: egress.Unspoken, Asked: string(n.target.Name)}, n.to)
+	n.server.deny(refusal{Reason: egress.Unspoken, Asked: string(n.target.Name)}, n.to)
 }
 
 // tlsClient is a connection of a box to a host that has secrets.
 type tlsClient struct {
 	*client
 	in     io.Reader
-	target Target
-	host   *SecretHost
+	target proxyTarget
+	host   *secretHost
 }
 
 // Read reads the connection from its first byte, including what was read already.
@@ -64,7 +64,7 @@ func (n *tlsClient) Read(b []byte) (int, error) { return n.in.Read(b) }
 
 // newBound returns the server of such connections. Each request gets a connection of its own to
 // the real host.
-func newBound(s *Server) *web {
+func newBound(s *proxyServer) *web {
 	w := emptyWeb(s)
 	w.ServeHTTP = w.serveBound
 	transport := w.transport()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy
+package main
 
 import (
 	"context"
@@ -27,10 +27,10 @@ func FuzzQuery(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, msg []byte) {
-		s := &server{Resolver: NewResolver(ResolverConfig{}), box: &ResolverBox{
+		s := &dnsServer{resolver: newResolver(resolverConfig{}), box: &resolverBox{
 			Rules:  func() *egress.Rules { return rules },
-			Pin:    func(context.Context, Pin) error { t.Error("pinned"); return nil },
-			Denied: func(Denial) {},
+			Pin:    func(context.Context, pinRequest) error { t.Error("pinned"); return nil },
+			Denied: func(refusal) {},
 		}}
 		back := s.answer(t.Context(), msg, true)
 		if back == nil {

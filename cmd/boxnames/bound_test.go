@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy_test
+package main
 
 import (
 	"bufio"
@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation/egress"
-	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
 const secretMark, secretValue = "boxd-secret-placeholder", "tiger-value"
@@ -48,7 +47,7 @@ func signed(t *testing.T, name string) (cert tls.Certificate, key []byte, text s
 }
 
 // boundBench proxies connections to a host that has a secret and shows a certificate for shown.
-func boundBench(t *testing.T, shown string, requests *atomic.Int32) (b *bench, trusts *x509.CertPool) {
+func boundBench(t *testing.T, shown string, requests *atomic.Int32) (b *proxyBench, trusts *x509.CertPool) {
 	t.Helper()
 	theirs, _, text := signed(t, shown)
 	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +73,7 @@ func boundBench(t *testing.T, shown string, requests *atomic.Int32) (b *bench, t
 	up.StartTLS()
 	t.Cleanup(up.Close)
 	ours, key, _ := signed(t, allowed)
-	set, err := proxy.NewSecrets(&egress.Secrets{Key: "box", Certificate: ours.Certificate[0], PrivateKey: key, List: []egress.Secret{
+	set, err := newSecretSet(&egress.Secrets{Key: "box", Certificate: ours.Certificate[0], PrivateKey: key, List: []egress.Secret{
 		{Placeholder: secretMark, Value: secretValue, Hosts: []egress.Name{allowed}, Authorities: text},
 	}})
 	if err != nil {
@@ -86,7 +85,7 @@ func boundBench(t *testing.T, shown string, requests *atomic.Int32) (b *bench, t
 		t.Fatal(err)
 	}
 	trusts.AddCert(leaf)
-	return openWith(t, 443, proxy.Config{}, up.Listener.Addr().String(), func() *proxy.Secrets { return set }), trusts
+	return openProxyWith(t, 443, proxyConfig{}, up.Listener.Addr().String(), func() *secretSet { return set }), trusts
 }
 
 func TestSecretsArePutIntoRequests(t *testing.T) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy_test
+package main
 
 import (
 	"context"
@@ -19,7 +19,6 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/boxd-dev/boxd/isolation/egress"
-	"github.com/boxd-dev/boxd/isolation/egress/proxy"
 )
 
 // upstream is an upstream resolver on loopback.
@@ -154,32 +153,32 @@ func says(records ...string) func(*upstream, uint16, dnsmessage.Question, bool) 
 }
 
 // served is a box and what was done for it.
-type served struct {
+type servedDNS struct {
 	udp, tcp string
 	mu       sync.Mutex
-	pins     []proxy.Pin
-	denials  []proxy.Denial
+	pins     []pinRequest
+	denials  []refusal
 	rules    *egress.Rules
 	failing  error
 }
 
-func serve(t *testing.T, cfg proxy.ResolverConfig, v6 bool, specs ...egress.Spec) *served {
+func serveDNS(t *testing.T, cfg resolverConfig, v6 bool, specs ...egress.Spec) *servedDNS {
 	t.Helper()
 	rules, err := egress.CompileRules("rules", specs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &served{rules: rules}
-	box := &proxy.ResolverBox{
+	s := &servedDNS{rules: rules}
+	box := &resolverBox{
 		V6:    v6,
 		Rules: func() *egress.Rules { s.mu.Lock(); defer s.mu.Unlock(); return s.rules },
-		Pin: func(_ context.Context, p proxy.Pin) error {
+		Pin: func(_ context.Context, p pinRequest) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.pins = append(s.pins, p)
 			return s.failing
 		},
-		Denied: func(d proxy.Denial) { s.mu.Lock(); defer s.mu.Unlock(); s.denials = append(s.denials, d) },
+		Denied: func(d refusal) { s.mu.Lock(); defer s.mu.Unlock(); s.denials = append(s.denials, d) },
 	}
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -192,7 +191,7 @@ func serve(t *testing.T, cfg proxy.ResolverConfig, v6 bool, specs ...egress.Spec
 	s.udp, s.tcp = pc.LocalAddr().String(), l.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- proxy.NewResolver(cfg).Serve(ctx, box, pc, l) }()
+	go func() { done <- newResolver(cfg).Serve(ctx, box, pc, l) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -203,14 +202,14 @@ func serve(t *testing.T, cfg proxy.ResolverConfig, v6 bool, specs ...egress.Spec
 }
 
 // refused returns the denials so far.
-func (s *served) refused() []proxy.Denial {
+func (s *servedDNS) refused() []refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.denials)
 }
 
 // pinned returns the pins so far.
-func (s *served) pinned() []proxy.Pin {
+func (s *servedDNS) pinned() []pinRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.pins)
@@ -286,7 +285,7 @@ func text(m *dnsmessage.Message) string {
 }
 
 // takePins returns the pins so far, each as "name ttl address…".
-func (s *served) takePins() (out []string) {
+func (s *servedDNS) takePins() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pins {
@@ -334,7 +333,7 @@ func TestAnswersArePinnedAndGiven(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, says(tc.records...))
-			s := serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "pypi.org"}, egress.Spec{Name: "*.example.net"})
+			s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "pypi.org"}, egress.Spec{Name: "*.example.net"})
 			for _, network := range []string{"udp", "tcp"} {
 				to := map[string]string{"udp": s.udp, "tcp": s.tcp}[network]
 				if got := text(ask(t, network, to, tc.ask, tc.kind)); got != tc.want {
@@ -357,7 +356,7 @@ func TestAnswersArePinnedAndGiven(t *testing.T) {
 func TestNamesThatAreNotAllowedLeaveNoTrace(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, says("a. 60 A 151.101.0.223"))
-	s := serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "pypi.org"}, egress.Spec{Name: "*.example.net"})
+	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "pypi.org"}, egress.Spec{Name: "*.example.net"})
 	for _, n := range []string{"evil.example.", "www.pypi.org.", "example.net.", "org.", ".", "pypi.org.evil.example.", "a\x00.example.net.", "a b.example.net.", "1.2.3.4.", "4.3.2.1.in-addr.arpa."} {
 		for _, kind := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeTXT, 65} {
 			if got := text(ask(t, "udp", s.udp, n, kind)); got != "NameError" {
@@ -382,7 +381,7 @@ func TestNamesThatAreNotAllowedLeaveNoTrace(t *testing.T) {
 func TestPrivateAddressesAreLeftOut(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, says("a.org. 60 A 10.1.2.3", "a.org. 60 A 151.101.0.223", "a.org. 60 A 169.254.169.254", "a.org. 60 AAAA ::ffff:10.1.2.3", "a.org. 60 AAAA 64:ff9b::a01:203", "a.org. 60 AAAA 2002:a01:203::1", "a.org. 60 AAAA fd00::1", "a.org. 60 AAAA ::1"))
-	s := serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
+	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != "Success 151.101.0.223 1m0s" {
 		t.Error(got)
 	}
@@ -401,7 +400,7 @@ func TestPrivateAddressesAreLeftOut(t *testing.T) {
 	}
 
 	// A rule by CIDR allows these anyway.
-	s = serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
+	s = serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	s.mu.Lock()
 	s.rules = s.rules.Reaching([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")})
 	s.mu.Unlock()
@@ -420,7 +419,7 @@ func list(at ...netip.AddrPort) func() []netip.AddrPort {
 func TestABoxWithoutIPv6GetsNoneOfItsAddresses(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, says("a.org. 60 AAAA 2a04:4e42::223"))
-	s := serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, false, egress.Spec{Name: "a.org"})
+	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, false, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeAAAA)); got != "Success" || len(u.questions()) != 0 {
 		t.Error(got, u.questions())
 	}
@@ -429,7 +428,7 @@ func TestABoxWithoutIPv6GetsNoneOfItsAddresses(t *testing.T) {
 func TestNothingIsSaidOfWhatCannotBePinned(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
-	s := serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
+	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	s.mu.Lock()
 	s.failing = errors.New("no")
 	s.mu.Unlock()
@@ -441,7 +440,7 @@ func TestNothingIsSaidOfWhatCannotBePinned(t *testing.T) {
 func TestRulesOfTheMomentCount(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
-	s := serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
+	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)
 	s.mu.Lock()
 	s.rules = nil
@@ -534,11 +533,11 @@ func TestResolversThatMisbehave(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newUpstream(t, tc.reply)
-			cfg := proxy.ResolverConfig{Upstreams: list(u.at), Attempt: 20 * time.Second, Total: time.Minute}
+			cfg := resolverConfig{Upstreams: list(u.at), Attempt: 20 * time.Second, Total: time.Minute}
 			if tc.want == "ServerFailure" {
 				cfg.Attempt = 200 * time.Millisecond // no good answer will come
 			}
-			s := serve(t, cfg, true, egress.Spec{Name: "a.org"})
+			s := serveDNS(t, cfg, true, egress.Spec{Name: "a.org"})
 			if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != tc.want {
 				t.Errorf("%q, not %q", got, tc.want)
 			}
@@ -561,7 +560,7 @@ func TestLongAnswers(t *testing.T) {
 	u := newUpstream(t, func(_ *upstream, id uint16, q dnsmessage.Question, tcp bool) [][]byte {
 		return [][]byte{message(id, q, nil, many...)}
 	})
-	s := serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "*"})
+	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "*"})
 	if got := text(ask(t, "udp", s.udp, name, dnsmessage.TypeAAAA)); got != "Success truncated" {
 		t.Error(got)
 	}
@@ -589,11 +588,11 @@ func TestTheNextResolverIsAsked(t *testing.T) {
 	gone.Close()
 	silent := newUpstream(t, nil)
 	good := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
-	s := serve(t, proxy.ResolverConfig{Upstreams: list(nobody, silent.at, good.at), Attempt: 2 * time.Second, Total: time.Minute}, true, egress.Spec{Name: "a.org"})
+	s := serveDNS(t, resolverConfig{Upstreams: list(nobody, silent.at, good.at), Attempt: 2 * time.Second, Total: time.Minute}, true, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != "Success 151.101.0.223 1m0s" || len(silent.questions()) != 1 {
 		t.Error(got, silent.questions())
 	}
-	s = serve(t, proxy.ResolverConfig{}, true, egress.Spec{Name: "a.org"})
+	s = serveDNS(t, resolverConfig{}, true, egress.Spec{Name: "a.org"})
 	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != "ServerFailure" {
 		t.Errorf("without resolvers: %s", got)
 	}
@@ -602,7 +601,7 @@ func TestTheNextResolverIsAsked(t *testing.T) {
 func TestEveryQuestionHasAnIDAndAPortOfItsOwn(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
-	s := serve(t, proxy.ResolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
+	s := serveDNS(t, resolverConfig{Upstreams: list(u.at)}, true, egress.Spec{Name: "a.org"})
 	const n = 20
 	for range n {
 		ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)
@@ -618,7 +617,7 @@ func TestEveryQuestionHasAnIDAndAPortOfItsOwn(t *testing.T) {
 
 func TestQueriesThatAreNone(t *testing.T) {
 	t.Parallel()
-	s := serve(t, proxy.ResolverConfig{Rate: 1000}, true, egress.Spec{Name: "*"})
+	s := serveDNS(t, resolverConfig{Rate: 1000}, true, egress.Spec{Name: "*"})
 	q := dnsmessage.Question{Name: dnsmessage.MustNewName("a.org."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
 	pack := func(h dnsmessage.Header, qs ...dnsmessage.Question) []byte {
 		m := dnsmessage.Message{Header: h, Questions: qs}
@@ -675,7 +674,7 @@ func TestABoxThatAsksTooMuchIsTold(t *testing.T) {
 		return [][]byte{message(id, q, nil, q.Name.String()+" 60 A 151.101.0.223")}
 	})
 	t.Cleanup(func() { once.Do(func() { close(hold) }) })
-	s := serve(t, proxy.ResolverConfig{Upstreams: list(u.at), PerBox: 2, Attempt: time.Minute, Total: time.Minute}, true, egress.Spec{Name: "*.org"})
+	s := serveDNS(t, resolverConfig{Upstreams: list(u.at), PerBox: 2, Attempt: time.Minute, Total: time.Minute}, true, egress.Spec{Name: "*.org"})
 	results := make(chan string, 3)
 	for _, n := range []string{"a.org.", "b.org.", "c.org."} {
 		go func() { results <- text(ask(t, "udp", s.udp, n, dnsmessage.TypeA)) }()
@@ -690,7 +689,7 @@ func TestABoxThatAsksTooMuchIsTold(t *testing.T) {
 		}
 	}
 
-	s = serve(t, proxy.ResolverConfig{Rate: 1}, true, egress.Spec{Name: "a.org"})
+	s = serveDNS(t, resolverConfig{Rate: 1}, true, egress.Spec{Name: "a.org"})
 	told := map[string]int{}
 	for range 40 {
 		told[text(ask(t, "udp", s.udp, "b.org.", dnsmessage.TypeA))]++
@@ -703,7 +702,7 @@ func TestABoxThatAsksTooMuchIsTold(t *testing.T) {
 // A box may have eight silent connections open; further ones are closed.
 func TestConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
-	s := serve(t, proxy.ResolverConfig{Idle: time.Minute}, true)
+	s := serveDNS(t, resolverConfig{Idle: time.Minute}, true)
 	var conns []net.Conn
 	closed := make(chan struct{}, 20)
 	for range 20 {

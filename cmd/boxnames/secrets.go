@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package proxy
+package main
 
 import (
 	"github.com/boxd-dev/boxd/isolation/egress"
@@ -8,11 +8,11 @@ import (
 
 // secrets replaces the secrets of a box, and closes the connections that were made with the old
 // ones.
-func (c *Control) secrets(m *egress.Secrets) error {
-	var set *Secrets
+func (c *control) secrets(m *egress.Secrets) error {
+	var set *secretSet
 	var err error
 	if len(m.List) > 0 {
-		set, err = NewSecrets(m) // rather no secrets than old ones
+		set, err = newSecretSet(m) // rather no secrets than old ones
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -26,13 +26,13 @@ func (c *Control) secrets(m *egress.Secrets) error {
 	return err
 }
 
-func (c *Control) set(key string) *Secrets {
+func (c *control) set(key string) *secretSet {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.sets[key]
 }
 
-func (c *Control) forget(key string) {
+func (c *control) forget(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.sets, key)

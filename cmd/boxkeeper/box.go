@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
-	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 // box is a box from the reservation of its key to its removal. It is watched once it has a pidfd;
@@ -24,7 +23,7 @@ import (
 type box struct {
 	pid        int
 	pidfd      *os.File
-	ids        zygote.IDRange
+	ids        idRange
 	groups     *boxCgroups   // nil: it has no cgroups
 	done       chan struct{} // closed when all its processes are dead and everything is released
 	handedOver bool          // boxd knows the box; guarded by Keeper.mu

@@ -21,7 +21,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation/mounts"
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
-	"github.com/boxd-dev/boxd/isolation/zygote"
 
 	"github.com/boxd-dev/boxd/isolation/seccomp"
 )
@@ -48,10 +47,10 @@ type keeper struct {
 	boxFiles   int // descriptor of the program that serves files in boxes, in the same directory as BoxInit
 	filters    [2]seccomp.Filter
 	state      string // state directory, without symbolic links
-	ids        *zygote.IDRanges
+	ids        *idRanges
 	users      mounts.UserNamespaces
 	sources    *mounts.Sources
-	zygotes    zygote.Set
+	zygotes    zygoteSet
 	ahead      preforkPool
 	groups     groups
 	work       *disk.Workspaces
@@ -84,7 +83,7 @@ func newKeeper(cfg config) (*keeper, error) {
 	}
 	k := &keeper{
 		cfg: cfg, boxes: map[string]*box{}, damaged: map[string]bool{}, ended: make(chan struct{}, 1), boxInit: -1, boxFiles: -1,
-		ahead: preforkPool{want: cfg.Ahead}, ids: zygote.NewIDRanges(cfg.IDLock, cfg.IDBase, cfg.IDCount),
+		ahead: preforkPool{want: cfg.Ahead}, ids: newIDRanges(cfg.IDLock, cfg.IDBase, cfg.IDCount),
 	}
 	if err := k.prepare(); err != nil {
 		k.close()
@@ -132,7 +131,7 @@ func (k *keeper) prepare() error {
 		k.cfg.Log.Printf("cannot remove what is left of snapshots: %v", err) // the next keeper tries again
 	}
 	k.hostQuotas = disk.OpenHostQuotas(state, k.cfg.QuotaRoots, k.cfg.Log)
-	k.zygotes = zygote.Set{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}
+	k.zygotes = zygoteSet{BoxInit: k.boxInit, BoxFiles: k.boxFiles, Etc: k.cfg.Etc, Open: k.work.OpenTree}
 	if k.records, err = openRecords(k.cfg.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
 	"github.com/boxd-dev/boxd/isolation/mounts"
-	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 // launching is one start of a box. Its steps run in order; when one fails, undo releases in
@@ -29,10 +28,10 @@ type launching struct {
 	box         *box
 	watched     bool // watch releases the box when it ends
 	sources     []mounts.Source
-	ids         *zygote.IDRange // id range that no PID 1 holds yet
-	init        cgroup.Group    // cgroup that PID 1 is cloned into; FD -1: none
-	dropped     bool            // dropPreforked has run
-	pending     *pendingClone   // the zygote is cloning a PID 1
+	ids         *idRange      // id range that no PID 1 holds yet
+	init        cgroup.Group  // cgroup that PID 1 is cloned into; FD -1: none
+	dropped     bool          // dropPreforked has run
+	pending     *pendingClone // the zygote is cloning a PID 1
 	preforked   *preforkedBox
 	socket      int // that PID 1 will listen on; -1: none
 	mounts      []isolation.SetupMount
@@ -81,7 +80,7 @@ func (k *keeper) launch(ctx context.Context, spec *isolation.Spec) *launching {
 }
 
 func (k *keeper) tryLaunch(ctx context.Context, spec *isolation.Spec) *launching {
-	l := &launching{k: k, boxdContext: func() context.Context { return ctx }, spec: spec, init: cgroup.Group{FD: zygote.NoGroup}, socket: -1}
+	l := &launching{k: k, boxdContext: func() context.Context { return ctx }, spec: spec, init: cgroup.Group{FD: noGroup}, socket: -1}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
 			l.failed = stepError(s.name, item, err)
@@ -100,7 +99,7 @@ func (k *keeper) tryLaunch(ctx context.Context, spec *isolation.Spec) *launching
 			f()
 		}
 	}
-	if l.init.FD != zygote.NoGroup {
+	if l.init.FD != noGroup {
 		l.init.Close() // the zygote will not be asked again
 	}
 	return l
@@ -179,7 +178,7 @@ func (l *launching) askZygote() (string, error) {
 	if l.ids == nil {
 		return "", nil
 	}
-	group := zygote.NoGroup
+	group := noGroup
 	if l.box.groups != nil {
 		in, err := l.box.groups.Init()
 		if err != nil {

@@ -25,7 +25,6 @@ import (
 
 	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
-	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 func main() {
@@ -41,10 +40,10 @@ func run(args []string) error {
 		case isolation.HoldCommand:
 			_, err := io.Copy(io.Discard, os.Stdin)
 			return err
-		case zygote.Command:
-			return zygote.Host(args[1:])
-		case zygote.ImageCommand:
-			return zygote.Image()
+		case zygoteCommand:
+			return runHostZygote(args[1:])
+		case zygoteImageCommand:
+			return runImageZygote()
 		case mounts.WorkerCommand:
 			return mounts.RunWorker(args[1:])
 		case sweepCommand:

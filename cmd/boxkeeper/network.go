@@ -10,7 +10,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 
 	"github.com/boxd-dev/boxd/isolation/network"
-	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 // shared reports whether the box is to use the network of the host.
@@ -33,7 +32,7 @@ func (k *keeper) checks() []isolation.Check {
 	if profiles := k.net.Shared(); len(profiles) > 0 {
 		all = append(all, isolation.CheckHostNetwork(profiles))
 	}
-	missing, err := zygote.MissingLinks(k.cfg.Etc)
+	missing, err := missingLinks(k.cfg.Etc)
 	return append(all, checkLinks(missing, err))
 }
 

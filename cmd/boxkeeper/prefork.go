@@ -10,14 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation/mounts"
-	"github.com/boxd-dev/boxd/isolation/zygote"
 )
 
 // preforkedBox is a PID 1 that has been cloned and waits for its Setup: it has namespaces and an
 // id range, and nothing of any session. The clone and the way to its first line of code are more
 // than half of a start, so the keeper has some ready in advance.
 type preforkedBox struct {
-	ids     zygote.IDRange
+	ids     idRange
 	control int // the keeper's end of its control socket
 	pid     int
 	pidfd   int
@@ -28,7 +27,7 @@ type preforkedBox struct {
 func (e *preforkedBox) alive() bool { return mounts.Alive(e.pidfd) }
 
 // discard kills a preforked box and waits until it is dead, so that its id range is free.
-func (e *preforkedBox) discard(from *zygote.IDRanges) {
+func (e *preforkedBox) discard(from *idRanges) {
 	_ = unix.PidfdSendSignal(e.pidfd, unix.SIGKILL, nil, 0)
 	poll := []unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}
 	for {
@@ -62,7 +61,7 @@ const refillDelay = 5 * time.Millisecond
 // enter records the start of a box and returns a preforked one for it, nil if there is none;
 // leave must follow. All preforked boxes are of the image "host" and have a network of their own:
 // fresh says that the box needs another kind.
-func (n *preforkPool) enter(fresh bool, from *zygote.IDRanges) *preforkedBox {
+func (n *preforkPool) enter(fresh bool, from *idRanges) *preforkedBox {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.starting++
@@ -74,18 +73,18 @@ func (n *preforkPool) enter(fresh bool, from *zygote.IDRanges) *preforkedBox {
 
 // await waits for a preforked box that is being made and returns one, nil if there is none. The
 // caller is between enter and leave, and meanwhile no other is begun.
-func (n *preforkPool) await(from *zygote.IDRanges) *preforkedBox {
+func (n *preforkPool) await(from *idRanges) *preforkedBox {
 	n.work.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.takeLocked(from)
 }
 
-func (n *preforkPool) takeLocked(from *zygote.IDRanges) *preforkedBox {
+func (n *preforkPool) takeLocked(from *idRanges) *preforkedBox {
 	for len(n.ready) > 0 {
 		e := n.ready[0]
 		n.ready = n.ready[1:]
-		if e.alive() && n.stamp == zygote.HostStamp() {
+		if e.alive() && n.stamp == hostStamp() {
 			return e
 		}
 		e.discard(from)
@@ -128,7 +127,7 @@ const refillRetry = time.Second
 
 // prefork preforks one box and reports whether another should follow at once.
 func (n *preforkPool) prefork(k *keeper) bool {
-	stamp := zygote.HostStamp()
+	stamp := hostStamp()
 	e, err := k.beginClone()
 	if err != nil {
 		if !errors.Is(err, unix.EUSERS) { // EUSERS: all id ranges are in use, which is no fault
@@ -159,7 +158,7 @@ func (n *preforkPool) prefork(k *keeper) bool {
 }
 
 // close kills all preforked boxes.
-func (n *preforkPool) close(from *zygote.IDRanges) {
+func (n *preforkPool) close(from *idRanges) {
 	n.mu.Lock()
 	n.closed = true
 	if n.timer != nil {
@@ -179,7 +178,7 @@ func (k *keeper) beginClone() (*preforkedBox, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := k.requestPrefork("", ids, zygote.NoGroup, false)
+	c, err := k.requestPrefork("", ids, noGroup, false)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +192,7 @@ type pendingClone struct {
 	image string
 	group int
 	share bool
-	clone *zygote.Cloning
+	clone *cloning
 	again bool // it has been asked for once more
 }
 
@@ -201,7 +200,7 @@ type pendingClone struct {
 // The PID 1 is cloned into the cgroup of a descriptor, if that is not NoGroup, and has a network
 // of its own unless it is to share the host's. The caller must call await, and may do other
 // things before that.
-func (k *keeper) requestPrefork(image string, ids zygote.IDRange, group int, share bool) (*pendingClone, error) {
+func (k *keeper) requestPrefork(image string, ids idRange, group int, share bool) (*pendingClone, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		k.ids.Release(ids)
@@ -221,7 +220,7 @@ func (c *pendingClone) await() (*preforkedBox, error) {
 	if err != nil {
 		unix.Close(c.e.control)
 	}
-	if errors.Is(err, zygote.ErrGone) && !c.again {
+	if errors.Is(err, errZygoteGone) && !c.again {
 		// The zygote has died since it was last used, or in the middle of it. A PID 1 that it may have cloned exits
 		// when its socket is closed.
 		again, err := c.k.requestPrefork(c.image, c.e.ids, c.group, c.share)

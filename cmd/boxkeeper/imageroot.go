@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package zygote
+package main
 
 import (
 	"fmt"
@@ -26,7 +26,7 @@ const (
 // skeleton is merged with one of the image, and hides anything else of that name, so that a
 // symbolic link or a file there leads nowhere.
 func enterImageRoot(tree, files int) error {
-	b, err := begin() // the skeleton
+	b, err := beginRoot() // the skeleton
 	if err != nil {
 		return err
 	}
@@ -50,11 +50,11 @@ func enterImageRoot(tree, files int) error {
 	if err := attachProc(root); err != nil {
 		return err
 	}
-	return enter(root)
+	return changeRoot(root)
 }
 
 // overlay puts the skeleton on top of the image. Device nodes work only in the skeleton's /dev.
-func (b *builder) overlay() (int, error) {
+func (b *rootBuilder) overlay() (int, error) {
 	root, err := linux.NewMount("overlay", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "lowerdir", staging+":"+staging+"/"+layerPlace)
 	if err != nil {
 		return -1, fmt.Errorf("overlay of the image: %w", err)

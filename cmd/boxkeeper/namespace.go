@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package zygote
+package main
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// begin makes the mount namespace private, and an empty tree in it.
-func begin() (*builder, error) {
+// beginRoot makes the mount namespace private, and an empty tree in it.
+func beginRoot() (*rootBuilder, error) {
 	unix.Umask(0)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fmt.Errorf("make the mount namespace private: %w", err)
@@ -25,7 +25,7 @@ func begin() (*builder, error) {
 		unix.Close(host)
 		return nil, fmt.Errorf("tmpfs for the tree: %w", err)
 	}
-	b := &builder{root: root, host: host}
+	b := &rootBuilder{root: root, host: host}
 	if err := linux.AttachMount(root, unix.AT_FDCWD, staging); err != nil {
 		b.close()
 		return nil, fmt.Errorf("attach the tree: %w", err)
@@ -33,13 +33,13 @@ func begin() (*builder, error) {
 	return b, nil
 }
 
-func (b *builder) close() {
+func (b *rootBuilder) close() {
 	unix.Close(b.root)
 	unix.Close(b.host)
 }
 
-// enter makes a finished tree the root, and unmounts the host's.
-func enter(root int) error {
+// changeRoot makes a finished tree the root, and unmounts the host's.
+func changeRoot(root int) error {
 	if err := unix.Fchdir(root); err != nil {
 		return fmt.Errorf("enter the tree: %w", err)
 	}

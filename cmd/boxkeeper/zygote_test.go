@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package zygote
+package main
 
 import (
 	"encoding/binary"
@@ -18,7 +18,7 @@ import (
 
 // The keeper starts zygotes by its own program, which is this one here.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == Command {
+	if len(os.Args) == 3 && os.Args[1] == zygoteCommand {
 		play(os.Args[2])
 	}
 	os.Exit(m.Run())
@@ -51,7 +51,7 @@ func play(dir string) {
 // A zygote that is killed while it is made is noticed at once, and made once more; one that dies again is an error.
 func TestAZygoteThatDiesWhileItIsMadeIsMadeOnceMore(t *testing.T) {
 	t.Parallel()
-	for deaths, want := range map[int]error{0: unix.EXDEV, 1: unix.EXDEV, 2: ErrGone} {
+	for deaths, want := range map[int]error{0: unix.EXDEV, 1: unix.EXDEV, 2: errZygoteGone} {
 		dir := t.TempDir()
 		for i := range deaths {
 			if err := os.WriteFile(filepath.Join(dir, string(rune('a'+i))), nil, 0o600); err != nil {
@@ -63,13 +63,13 @@ func TestAZygoteThatDiesWhileItIsMadeIsMadeOnceMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer null.Close()
-		z := &Zygote{BoxInit: int(null.Fd()), BoxFiles: int(null.Fd()), Etc: []string{dir}}
+		z := &zygote{BoxInit: int(null.Fd()), BoxFiles: int(null.Fd()), Etc: []string{dir}}
 		control, err := unix.FcntlInt(null.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Now()
-		c, err := z.Request(IDRange{Lock: int(null.Fd())}, control, NoGroup, false)
+		c, err := z.Request(idRange{Lock: int(null.Fd())}, control, noGroup, false)
 		if err == nil {
 			_, _, err = c.Await()
 		}
@@ -77,7 +77,7 @@ func TestAZygoteThatDiesWhileItIsMadeIsMadeOnceMore(t *testing.T) {
 		if step, ok := errors.AsType[*isolation.StepError](err); !errors.Is(err, want) || deaths == 2 && (!ok || step.Step != isolation.StepZygote) {
 			t.Errorf("after %d deaths: %v, want %v", deaths, err, want)
 		}
-		if took := time.Since(begin); took > patience {
+		if took := time.Since(begin); took > zygotePatience {
 			t.Errorf("after %d deaths it takes %v", deaths, took)
 		}
 	}

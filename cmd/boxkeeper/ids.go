@@ -2,7 +2,7 @@
 
 // Every box gets a range of host ids that no other box has.
 
-package zygote
+package main
 
 import (
 	"errors"
@@ -14,11 +14,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// IDRanges gives every box a range of host ids that no other living box on the host has, not even
+// idRanges gives every box a range of host ids that no other living box on the host has, not even
 // a box of another keeper or of one that crashed: each range is a byte of a shared file, locked
 // for as long as any holder lives. The lock belongs to the open file description (fcntl(2),
 // F_OFD_SETLK), which PID 1 of the box holds too.
-type IDRanges struct {
+type idRanges struct {
 	path  string
 	base  uint32
 	count uint32
@@ -28,13 +28,13 @@ type IDRanges struct {
 	low  uint32 // all ranges below this one are in use
 }
 
-// NewIDRanges returns the count ranges from base on, reserved through the file at path.
-func NewIDRanges(path string, base, count uint32) *IDRanges {
-	return &IDRanges{path: path, base: base, count: count, used: map[uint32]bool{}}
+// newIDRanges returns the count ranges from base on, reserved through the file at path.
+func newIDRanges(path string, base, count uint32) *idRanges {
+	return &idRanges{path: path, base: base, count: count, used: map[uint32]bool{}}
 }
 
-// IDRange is one reservation.
-type IDRange struct {
+// idRange is one reservation.
+type idRange struct {
 	Base uint32 // first id
 	Lock int    // descriptor of the locked file, noLock if only the box itself has it
 }
@@ -43,12 +43,12 @@ const noLock = -1
 
 // Take reserves the lowest free range: using few ranges over and over lets the cache of user
 // namespaces hit. EUSERS: all are in use.
-func (r *IDRanges) Take() (IDRange, error) {
+func (r *idRanges) Take() (idRange, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fd, err := openLock(r.path)
 	if err != nil {
-		return IDRange{}, err
+		return idRange{}, err
 	}
 	below := true // all ranges so far are in use
 	for slot := r.low; slot < r.count; slot++ {
@@ -66,33 +66,33 @@ func (r *IDRanges) Take() (IDRange, error) {
 		}
 		if err != nil {
 			unix.Close(fd)
-			return IDRange{}, fmt.Errorf("reserve ids: %w", err)
+			return idRange{}, fmt.Errorf("reserve ids: %w", err)
 		}
 		if !sameFile(fd, r.path) { // a keeper that just ended has removed the file
 			unix.Close(fd)
 			if fd, err = openLock(r.path); err != nil {
-				return IDRange{}, err
+				return idRange{}, err
 			}
 			continue
 		}
 		r.used[base] = true
-		return IDRange{Base: base, Lock: fd}, nil
+		return idRange{Base: base, Lock: fd}, nil
 	}
 	unix.Close(fd)
-	return IDRange{}, unix.EUSERS
+	return idRange{}, unix.EUSERS
 }
 
 // Adopt records the range of a living box that an earlier keeper has started. PID 1 of that box
 // holds the reservation.
-func (r *IDRanges) Adopt(base uint32) IDRange {
+func (r *idRanges) Adopt(base uint32) idRange {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.used[base] = true
-	return IDRange{Base: base, Lock: noLock}
+	return idRange{Base: base, Lock: noLock}
 }
 
 // Release frees a range after its box has died.
-func (r *IDRanges) Release(ids IDRange) {
+func (r *idRanges) Release(ids idRange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ids.Lock != noLock {
@@ -106,7 +106,7 @@ func (r *IDRanges) Release(ids IDRange) {
 
 // Close removes the lock file if no keeper on the host uses it any more: a keeper that can lock
 // every byte of it is the last one.
-func (r *IDRanges) Close() {
+func (r *idRanges) Close() {
 	fd, err := unix.Open(r.path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return

@@ -2,7 +2,7 @@
 
 // Mount trees: what every box of an image starts with.
 
-package zygote
+package main
 
 import (
 	"errors"
@@ -20,12 +20,12 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// HostRoot describes the image "host": the host's own programs, and as little else as they need
+// hostRoot describes the image "host": the host's own programs, and as little else as they need
 // to run.
-type HostRoot struct {
+type hostRoot struct {
 	// Etc lists what boxes see of the host's /etc, read-only: paths below it, where * matches
 	// within a name. Directories are bind-mounted, files copied, symbolic links kept. Missing
-	// entries are no error. Packages stands for what packages have installed, and !PATH takes a
+	// entries are no error. packagesEntry stands for what packages have installed, and !PATH takes a
 	// path out.
 	Etc []string
 	// Files is a descriptor of the program that serves files in boxes, which becomes
@@ -43,7 +43,7 @@ const staging = "/proc"
 
 // builder makes one tree. It uses descriptors throughout, so that no path of the host is resolved
 // in the half-built tree, and no path of the tree on the host.
-type builder struct {
+type rootBuilder struct {
 	root int // the new tree
 	host int // the host's /
 }
@@ -51,8 +51,8 @@ type builder struct {
 // enterRoot makes the tree and makes it the root of the calling thread's mount namespace, which
 // must be private. The namespaces of boxes are copies of it; what is mounted here is locked there
 // (mount_namespaces(7)), so it stays read-only even for root in a box.
-func enterRoot(img HostRoot) error {
-	b, err := begin()
+func enterRoot(img hostRoot) error {
+	b, err := beginRoot()
 	if err != nil {
 		return err
 	}
@@ -69,11 +69,11 @@ func enterRoot(img HostRoot) error {
 	if err := unix.MountSetattr(b.root, "", unix.AT_EMPTY_PATH, &attr); err != nil { // without AT_RECURSIVE: this mount only
 		return fmt.Errorf("make the tree read-only: %w", err)
 	}
-	return enter(b.root)
+	return changeRoot(b.root)
 }
 
 // directories makes the directories that every box has, and others at the top.
-func (b *builder) directories(others ...string) error {
+func (b *rootBuilder) directories(others ...string) error {
 	dirs := slices.Concat(isolation.RootDirs(), []string{"dev/pts", "dev/shm", isolation.SkillsDir[1:], isolation.DrivesDir[1:]}, others)
 	for _, r := range isolation.Roots() {
 		dirs = append(dirs, r[1:])
@@ -89,7 +89,7 @@ func (b *builder) directories(others ...string) error {
 	})
 }
 
-func (b *builder) links(links map[string]string) error {
+func (b *rootBuilder) links(links map[string]string) error {
 	for name, target := range links {
 		if err := unix.Symlinkat(target, b.root, name); err != nil {
 			return fmt.Errorf("link /%s: %w", name, err)
@@ -99,7 +99,7 @@ func (b *builder) links(links map[string]string) error {
 }
 
 // programs shows /usr, and those of /bin, /lib and so on that are not symbolic links into it.
-func (b *builder) programs() error {
+func (b *rootBuilder) programs() error {
 	trees := isolation.HostDirs()
 	if err := b.bind(trees[0]); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (b *builder) programs() error {
 
 // show puts one entry of the host into the tree: a directory is bind-mounted, a symbolic link
 // kept, a file copied. What does not exist is left out, and so are its parent directories.
-func (b *builder) show(name string) error {
+func (b *rootBuilder) show(name string) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -146,7 +146,7 @@ func (b *builder) show(name string) error {
 }
 
 // bind mounts a directory of the host read-only, with all mounts below it.
-func (b *builder) bind(name string) error {
+func (b *rootBuilder) bind(name string) error {
 	src, err := linux.OpenBeneath(b.host, name, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return fmt.Errorf("host's /%s: %w", name, err)
@@ -173,7 +173,7 @@ func (b *builder) bind(name string) error {
 // maxCopy bounds a copied file of /etc, in bytes; ld.so.cache of a large host has some 200 KiB.
 const maxCopy = 4 << 20
 
-func (b *builder) copyFile(name string) error {
+func (b *rootBuilder) copyFile(name string) error {
 	// O_NONBLOCK: opening it does not block, even if it has been replaced by a FIFO since it was
 	// examined.
 	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
@@ -189,7 +189,7 @@ func (b *builder) copyFile(name string) error {
 	return b.write(name, data)
 }
 
-func (b *builder) write(name string, data []byte) error {
+func (b *rootBuilder) write(name string, data []byte) error {
 	fd, err := unix.Openat(b.root, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return fmt.Errorf("file /%s: %w", name, err)
@@ -201,7 +201,7 @@ func (b *builder) write(name string, data []byte) error {
 
 // devices makes the few harmless device nodes. On a host that may not make nodes, being a
 // container itself, it bind-mounts the host's.
-func (b *builder) devices() error {
+func (b *rootBuilder) devices() error {
 	for _, d := range []struct {
 		name         string
 		major, minor uint32
@@ -222,7 +222,7 @@ func (b *builder) devices() error {
 // filesProgram copies the program that serves files, so that nothing a box might do to it affects
 // the host's file. The box user may execute it but not read it: then the kernel lets nobody in
 // the box trace it or read its memory from its first instruction on (execve(2), ptrace(2)).
-func (b *builder) filesProgram(program int) error {
+func (b *rootBuilder) filesProgram(program int) error {
 	name := isolation.FilesProgram[1:]
 	if err := b.parents(name); err != nil {
 		return err
@@ -243,7 +243,7 @@ func (b *builder) filesProgram(program int) error {
 }
 
 // showProgram bind-mounts the copy on itself in a tree, as the tree itself is noexec.
-func (b *builder) showProgram(target int) error {
+func (b *rootBuilder) showProgram(target int) error {
 	name := isolation.FilesProgram[1:]
 	tree, err := linux.CloneMount(b.root, name, false)
 	if err != nil {
@@ -257,7 +257,7 @@ func (b *builder) showProgram(target int) error {
 	return linux.AttachMount(tree, target, name)
 }
 
-func (b *builder) bindFile(name string) error {
+func (b *rootBuilder) bindFile(name string) error {
 	if err := b.write(name, nil); err != nil {
 		return err
 	}
@@ -270,7 +270,7 @@ func (b *builder) bindFile(name string) error {
 }
 
 // etc makes the synthetic /etc and adds the listed parts of the host's.
-func (b *builder) etc(show []string) error {
+func (b *rootBuilder) etc(show []string) error {
 	files := map[string]string{
 		"passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\n" +
 			"box:x:1000:1000:box:" + isolation.Home + ":/bin/sh\n" +
@@ -310,10 +310,10 @@ const gitConfig = "gitconfig"
 
 // listed returns the paths below / that patterns match, each once; a path inside a directory that
 // is listed too is left out.
-func (b *builder) listed(show []string) ([]string, error) {
+func (b *rootBuilder) listed(show []string) ([]string, error) {
 	var all, without []string
 	for _, pattern := range show {
-		if pattern == Packages {
+		if pattern == packagesEntry {
 			found, err := b.unchanged()
 			if err != nil {
 				return nil, err
@@ -352,20 +352,20 @@ func (b *builder) listed(show []string) ([]string, error) {
 }
 
 // isDir reports whether a path of the host is a directory, and not a symbolic link to one.
-func (b *builder) isDir(name string) bool {
+func (b *rootBuilder) isDir(name string) bool {
 	var st unix.Stat_t
 	return unix.Fstatat(b.host, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
 // rootLinks makes the symbolic links that every box has, whatever its image.
-func (b *builder) rootLinks(others map[string]string) error {
+func (b *rootBuilder) rootLinks(others map[string]string) error {
 	links := isolation.RootLinks()
 	maps.Copy(links, others)
 	return b.links(links)
 }
 
 // match returns the paths below / that a pattern of Etc matches.
-func (b *builder) match(pattern string) ([]string, error) {
+func (b *rootBuilder) match(pattern string) ([]string, error) {
 	if !isolation.CleanAbsolute("/" + pattern) {
 		return nil, fmt.Errorf("image etc %q: not a clean path below /etc", pattern)
 	}
@@ -395,7 +395,7 @@ func (b *builder) match(pattern string) ([]string, error) {
 }
 
 // entries returns the names in a directory of the host, none if there is no such directory.
-func (b *builder) entries(name string) ([]string, error) {
+func (b *rootBuilder) entries(name string) ([]string, error) {
 	fd, err := unix.Openat(b.host, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
@@ -412,7 +412,7 @@ func (b *builder) entries(name string) ([]string, error) {
 	return entries, nil
 }
 
-func (b *builder) parents(name string) error {
+func (b *rootBuilder) parents(name string) error {
 	for i := range name {
 		if name[i] != '/' {
 			continue

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package zygote
+package main
 
 import (
 	"bytes"
@@ -24,11 +24,11 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// Packages stands, in a list of what of /etc boxes see, for the configuration files that packages
+// packagesEntry stands, in a list of what of /etc boxes see, for the configuration files that packages
 // have installed and nobody has changed since: programs of /usr do not work without them, and
 // anybody can read them in the package. A changed one may be a secret or tell which host this is,
 // so boxes see it only if it is listed itself.
-const Packages = "@packages"
+const packagesEntry = "@packages"
 
 // Bounds on the configuration files of packages, which are copied.
 const (
@@ -52,7 +52,7 @@ func notPrograms() []string {
 
 // unchanged returns the paths of files and symbolic links of /etc that packages have installed
 // and that have not changed since.
-func (b *builder) unchanged() ([]string, error) {
+func (b *rootBuilder) unchanged() ([]string, error) {
 	known, err := b.configuration()
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func resolved(name, target string) string {
 }
 
 // isUnchanged reports whether a file has this sum, of MD5 or SHA-256, and everybody may read it.
-func (b *builder) isUnchanged(name, sum string) (same bool, size int64, err error) {
+func (b *rootBuilder) isUnchanged(name, sum string) (same bool, size int64, err error) {
 	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENXIO) {
@@ -130,7 +130,7 @@ func (b *builder) isUnchanged(name, sum string) (same bool, size int64, err erro
 // configuration returns the files of /etc that belong to packages, with the sums they were
 // installed with, according to dpkg(1), ucf(1), pacman(8) and rpm(8). It is empty where there is no such
 // package manager.
-func (b *builder) configuration() (map[string]string, error) {
+func (b *rootBuilder) configuration() (map[string]string, error) {
 	known := map[string]string{}
 	note := func(name, sum string) {
 		if name, ok := strings.CutPrefix(name, "/"); ok && strings.HasPrefix(name, "etc/") && path.Clean(name) == name && (len(sum) == 2*md5.Size || len(sum) == 2*sha256.Size) {
@@ -202,7 +202,7 @@ func rpmDatabases() []string {
 
 // rpmFiles is what the host's rpm(8) tells of all configuration files. Its database has a form of its own, which is read by nobody else;
 // where it cannot be read, no file is of a package.
-func (b *builder) rpmFiles() []byte {
+func (b *rootBuilder) rpmFiles() []byte {
 	i := slices.IndexFunc(rpmDatabases(), func(name string) bool {
 		var st unix.Stat_t
 		return unix.Fstatat(b.host, name, &st, 0) == nil
@@ -227,7 +227,7 @@ func (b *builder) rpmFiles() []byte {
 }
 
 // database reads a file of a package manager; a missing file counts as empty.
-func (b *builder) database(name string) ([]byte, error) {
+func (b *rootBuilder) database(name string) ([]byte, error) {
 	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
@@ -245,7 +245,7 @@ func (b *builder) database(name string) ([]byte, error) {
 }
 
 // linksIn adds the symbolic links in a directory and below it.
-func (b *builder) linksIn(dir string, skipped map[string]bool, links map[string]string, depth int) error {
+func (b *rootBuilder) linksIn(dir string, skipped map[string]bool, links map[string]string, depth int) error {
 	fd, err := unix.Openat(b.host, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil // it has just been removed, or may not be read
@@ -274,15 +274,15 @@ func (b *builder) linksIn(dir string, skipped map[string]bool, links map[string]
 	return nil
 }
 
-// MissingLinks lists symbolic links of the host's /usr that lead to a part of /etc that boxes do
+// missingLinks lists symbolic links of the host's /usr that lead to a part of /etc that boxes do
 // not have; etc is the list of what they have.
-func MissingLinks(etc []string) ([]string, error) {
+func missingLinks(etc []string) ([]string, error) {
 	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(host)
-	b := &builder{root: -1, host: host}
+	b := &rootBuilder{root: -1, host: host}
 	shown, err := b.listed(etc)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package zygote
+package main
 
 import (
 	"slices"
@@ -9,32 +9,32 @@ import (
 
 // maxImages is how many zygotes of images of the store live at a time: each has a mounted tree,
 // and some memory.
-const maxImages = 16
+const maxZygotes = 16
 
-// Set holds the zygotes of one keeper: that of the image "host", and those of the images of the
+// zygoteSet holds the zygotes of one keeper: that of the image "host", and those of the images of the
 // store that were used last. The descriptors stay the keeper's.
-type Set struct {
+type zygoteSet struct {
 	BoxInit, BoxFiles int
 	Etc               []string
 	Open              func(tree string) (int, error) // opens a detached mount of an image's tree
 
 	mu     sync.Mutex         // guards the fields below
-	all    map[string]*Zygote // by tree
+	all    map[string]*zygote // by tree
 	recent []string           // trees of the store's images that have a zygote, the last used one last
 }
 
 // Of returns the zygote of a tree, "" for the image "host".
-func (s *Set) Of(tree string) *Zygote {
+func (s *zygoteSet) Of(tree string) *zygote {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	z := s.all[tree]
 	if z == nil {
-		z = &Zygote{BoxInit: s.BoxInit, BoxFiles: s.BoxFiles, Etc: s.Etc}
+		z = &zygote{BoxInit: s.BoxInit, BoxFiles: s.BoxFiles, Etc: s.Etc}
 		if tree != "" {
 			z.Tree = func() (int, error) { return s.Open(tree) }
 		}
 		if s.all == nil {
-			s.all = map[string]*Zygote{}
+			s.all = map[string]*zygote{}
 		}
 		s.all[tree] = z
 	}
@@ -42,7 +42,7 @@ func (s *Set) Of(tree string) *Zygote {
 		return z
 	}
 	s.recent = append(slices.DeleteFunc(s.recent, func(t string) bool { return t == tree }), tree)
-	if len(s.recent) > maxImages {
+	if len(s.recent) > maxZygotes {
 		go s.all[s.recent[0]].Close() // it ends after a request in progress, and starts again when it is needed
 		s.recent = s.recent[1:]
 	}
@@ -50,7 +50,7 @@ func (s *Set) Of(tree string) *Zygote {
 }
 
 // Drop ends the zygote of a tree that is not used any more and cannot be opened again.
-func (s *Set) Drop(tree string) {
+func (s *zygoteSet) Drop(tree string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if z := s.all[tree]; z != nil {
@@ -61,7 +61,7 @@ func (s *Set) Drop(tree string) {
 }
 
 // Close ends all zygotes.
-func (s *Set) Close() {
+func (s *zygoteSet) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, z := range s.all {

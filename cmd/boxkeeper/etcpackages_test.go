@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package zygote
+package main
 
 import (
 	"crypto/md5"
@@ -71,16 +71,16 @@ func TestUnchangedConfigurationOfPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(host)
-	b := &builder{root: -1, host: host}
-	got, err := b.listed([]string{Packages, "odd", "!php/8.2/cli"})
+	b := &rootBuilder{root: -1, host: host}
+	got, err := b.listed([]string{packagesEntry, "odd", "!php/8.2/cli"})
 	want := []string{"etc/drawing/x.conf", "etc/magick/policy.xml", "etc/matplotlibrc", "etc/odd", "etc/php/8.2/mods-available/xml.ini"}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v\nwant %q", got, err, want)
 	}
-	if got, err := b.listed([]string{Packages, "php"}); err != nil || !slices.Equal(got, []string{"etc/drawing/x.conf", "etc/magick/policy.xml", "etc/matplotlibrc", "etc/php"}) {
+	if got, err := b.listed([]string{packagesEntry, "php"}); err != nil || !slices.Equal(got, []string{"etc/drawing/x.conf", "etc/magick/policy.xml", "etc/matplotlibrc", "etc/php"}) {
 		t.Errorf("%q, %v", got, err)
 	}
-	if got, err := b.listed([]string{Packages}); err != nil || !slices.Contains(got, "etc/php/8.2/cli/conf.d/20-xml.ini") {
+	if got, err := b.listed([]string{packagesEntry}); err != nil || !slices.Contains(got, "etc/php/8.2/cli/conf.d/20-xml.ini") {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -138,8 +138,8 @@ echo x > %{buildroot}/etc/cron.d/tool
 		t.Fatal(err)
 	}
 	defer unix.Close(host)
-	b := &builder{root: -1, host: host}
-	if got, err := b.listed([]string{Packages}); err != nil || !slices.Equal(got, []string{"etc/tool/kept.conf"}) {
+	b := &rootBuilder{root: -1, host: host}
+	if got, err := b.listed([]string{packagesEntry}); err != nil || !slices.Equal(got, []string{"etc/tool/kept.conf"}) {
 		known, _ := b.configuration()
 		t.Errorf("%q, %v; rpm knows %q", got, err, known)
 	}

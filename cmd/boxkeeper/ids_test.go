@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package zygote
+package main
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ const firstBase = 0x70000000
 
 // take takes a range. Tests that also release some must not be parallel: what a test beside them starts has their descriptors,
 // and with those the reservations, until it has executed its program.
-func take(t *testing.T, r *IDRanges, slot uint32) IDRange {
+func take(t *testing.T, r *idRanges, slot uint32) idRange {
 	t.Helper()
 	ids, err := r.Take()
 	if err != nil {
@@ -35,19 +35,19 @@ func take(t *testing.T, r *IDRanges, slot uint32) IDRange {
 
 func TestKeepersOfAHostNeverShareARange(t *testing.T) { // not parallel: see take
 	path := filepath.Join(t.TempDir(), "ids")
-	one, two := NewIDRanges(path, firstBase, 4), NewIDRanges(path, firstBase, 4)
+	one, two := newIDRanges(path, firstBase, 4), newIDRanges(path, firstBase, 4)
 	a := take(t, one, 0)
 	b := take(t, two, 1)
 	c := take(t, one, 2)
 	d := take(t, two, 3)
-	for _, r := range []*IDRanges{one, two} {
+	for _, r := range []*idRanges{one, two} {
 		if _, err := r.Take(); !errors.Is(err, unix.EUSERS) {
 			t.Errorf("a fifth range of four: %v", err)
 		}
 	}
 	two.Release(b)
 	b = take(t, one, 1) // the lowest free one, whoever had it before
-	for _, ids := range []IDRange{a, b, c} {
+	for _, ids := range []idRange{a, b, c} {
 		one.Release(ids)
 	}
 	two.Release(d)
@@ -55,7 +55,7 @@ func TestKeepersOfAHostNeverShareARange(t *testing.T) { // not parallel: see tak
 
 func TestRangeIsHeldAsLongAsAnybodyHoldsIt(t *testing.T) { // not parallel: see take
 	path := filepath.Join(t.TempDir(), "ids")
-	dead, next := NewIDRanges(path, firstBase, 2), NewIDRanges(path, firstBase, 2)
+	dead, next := newIDRanges(path, firstBase, 2), newIDRanges(path, firstBase, 2)
 	ids := take(t, dead, 0)
 	box, err := unix.FcntlInt(uintptr(ids.Lock), unix.F_DUPFD_CLOEXEC, 3) // as PID 1 of a box holds it
 	if err != nil {
@@ -71,7 +71,7 @@ func TestRangeIsHeldAsLongAsAnybodyHoldsIt(t *testing.T) { // not parallel: see 
 
 func TestLastKeeperRemovesTheLockFile(t *testing.T) { // not parallel: see take
 	path := filepath.Join(t.TempDir(), "ids")
-	one, two := NewIDRanges(path, firstBase, 2), NewIDRanges(path, firstBase, 2)
+	one, two := newIDRanges(path, firstBase, 2), newIDRanges(path, firstBase, 2)
 	ids := take(t, one, 0)
 	two.Close()
 	if _, err := os.Stat(path); err != nil {
@@ -92,20 +92,20 @@ func TestLockFileIsNoLink(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "elsewhere"), path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewIDRanges(path, firstBase, 2).Take(); !errors.Is(err, unix.ELOOP) {
+	if _, err := newIDRanges(path, firstBase, 2).Take(); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("through a link: %v", err)
 	}
 }
 
 func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) { // not parallel: see take
 	path := filepath.Join(t.TempDir(), "ids")
-	r := NewIDRanges(path, firstBase, 3)
+	r := newIDRanges(path, firstBase, 3)
 	living := r.Adopt(firstBase)
 	elsewhere := r.Adopt(firstBase + 77*isolation.IDRange) // outside of this configuration
 	a := take(t, r, 1)
 	r.Release(living)
 	b := take(t, r, 0)
-	for _, ids := range []IDRange{elsewhere, a, b} {
+	for _, ids := range []idRange{elsewhere, a, b} {
 		r.Release(ids)
 	}
 }
@@ -113,8 +113,8 @@ func TestARangeOfAnEarlierKeepersBoxIsNotGivenAway(t *testing.T) { // not parall
 // Whatever ranges are taken and released, the next is always the lowest free one.
 func TestTheLowestFreeRangeIsTaken(t *testing.T) { // not parallel: see take
 	const ranges = 16
-	r := NewIDRanges(filepath.Join(t.TempDir(), "ids"), firstBase, ranges)
-	held := map[uint32]IDRange{}
+	r := newIDRanges(filepath.Join(t.TempDir(), "ids"), firstBase, ranges)
+	held := map[uint32]idRange{}
 	random := rand.New(rand.NewPCG(1, 2)) // the same in every run
 	for range 2000 {
 		if len(held) > 0 && random.IntN(2) == 0 {
@@ -124,7 +124,7 @@ func TestTheLowestFreeRangeIsTaken(t *testing.T) { // not parallel: see take
 			continue
 		}
 		lowest := uint32(0)
-		for held[lowest] != (IDRange{}) {
+		for held[lowest] != (idRange{}) {
 			lowest++
 		}
 		if lowest == ranges {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package zygote is the small process that boxes are cloned from, and the keeper's handle on one.
-package zygote
+package main
 
 import (
 	"context"
@@ -39,13 +38,13 @@ import (
 
 // Arguments that make the keeper's program a zygote.
 const (
-	Command      = "zygote"       // for the image "host"; the list of what to show of /etc follows
-	ImageCommand = "zygote-image" // for an image of the store, whose tree is passed as a descriptor
+	zygoteCommand      = "zygote"       // for the image "host"; the list of what to show of /etc follows
+	zygoteImageCommand = "zygote-image" // for an image of the store, whose tree is passed as a descriptor
 )
 
 // patience is how long the keeper waits for an answer of a zygote, which takes milliseconds when
 // all is well.
-const patience = 20 * time.Second
+const zygotePatience = 20 * time.Second
 
 // Descriptors that a zygote is started with.
 const (
@@ -55,9 +54,9 @@ const (
 	zygoteTree    = 6 // for an image of the store only
 )
 
-// Zygote is the keeper's handle on one. It is started by the first request, and again after it
+// zygote is the keeper's handle on one. It is started by the first request, and again after it
 // has died. The descriptors stay the keeper's.
-type Zygote struct {
+type zygote struct {
 	BoxInit  int      // the program that becomes PID 1 of boxes
 	BoxFiles int      // the program that serves files in boxes
 	Etc      []string // what boxes of the image "host" see of the host's /etc
@@ -70,20 +69,20 @@ type Zygote struct {
 	stamp string
 }
 
-// Cloning is a request in progress. Whoever has made it must call Await.
-type Cloning struct {
-	z       *Zygote
-	ids     IDRange
+// cloning is a request in progress. Whoever has made it must call Await.
+type cloning struct {
+	z       *zygote
+	ids     idRange
 	control int
-	group   int  // cgroup to clone into, NoGroup for none
+	group   int  // cgroup to clone into, noGroup for none
 	share   bool // the clone shares the keeper's network
 }
 
 // Request asks for a PID 1 with the id range own and the socket control, which it takes over. The
 // zygote works while the caller does something else. The clone has a network of its own unless it
 // is to share the keeper's.
-func (z *Zygote) Request(ids IDRange, control, group int, share bool) (*Cloning, error) {
-	c := &Cloning{z: z, ids: ids, control: control, group: group, share: share}
+func (z *zygote) Request(ids idRange, control, group int, share bool) (*cloning, error) {
+	c := &cloning{z: z, ids: ids, control: control, group: group, share: share}
 	z.mu.Lock()
 	stamp := z.stampNow()
 	if z.conn != nil && z.stamp != stamp {
@@ -91,7 +90,7 @@ func (z *Zygote) Request(ids IDRange, control, group int, share bool) (*Cloning,
 	}
 	fresh := z.conn == nil // the zygote is started for this request
 	err := c.sendLocked()
-	if err != nil && (!fresh || errors.Is(err, ErrGone)) { // the zygote has died since it was last used, or while it was made
+	if err != nil && (!fresh || errors.Is(err, errZygoteGone)) { // the zygote has died since it was last used, or while it was made
 		z.closeLocked()
 		err = c.sendLocked()
 	}
@@ -104,17 +103,17 @@ func (z *Zygote) Request(ids IDRange, control, group int, share bool) (*Cloning,
 	return c, nil
 }
 
-func (c *Cloning) sendLocked() error {
+func (c *cloning) sendLocked() error {
 	if c.z.conn == nil {
 		if err := c.z.startLocked(); err != nil {
 			return err
 		}
 	}
 	files := []int{c.control, c.ids.Lock}
-	if c.group != NoGroup {
+	if c.group != noGroup {
 		files = append(files, c.group)
 	}
-	body := append(binary.LittleEndian.AppendUint32(nil, c.ids.Base), network(c.share))
+	body := append(binary.LittleEndian.AppendUint32(nil, c.ids.Base), networkByte(c.share))
 	if err := c.z.conn.Send(body, files...); err != nil {
 		return fmt.Errorf("zygote: %w", err)
 	}
@@ -124,27 +123,27 @@ func (c *Cloning) sendLocked() error {
 // Values of the last byte of a request.
 const ownNetwork, sharedNetwork = 0, 1
 
-func network(share bool) byte {
+func networkByte(share bool) byte {
 	if share {
 		return sharedNetwork
 	}
 	return ownNetwork
 }
 
-// NoGroup stands for no cgroup.
-const NoGroup = -1
+// noGroup stands for no cgroup.
+const noGroup = -1
 
-// ErrGone means that a zygote has ended.
-var ErrGone = errors.New("zygote: gone")
+// errZygoteGone means that a zygote has ended.
+var errZygoteGone = errors.New("zygote: gone")
 
-// Await returns the clone, or ErrGone. The pidfd is the caller's.
-func (c *Cloning) Await() (pid, pidfd int, err error) {
+// Await returns the clone, or errZygoteGone. The pidfd is the caller's.
+func (c *cloning) Await() (pid, pidfd int, err error) {
 	defer c.z.mu.Unlock()
 	defer unix.Close(c.control)
-	body, files, err := receive(c.z.conn)
+	body, files, err := receiveZygote(c.z.conn)
 	if err != nil {
 		c.z.closeLocked()
-		return 0, -1, fmt.Errorf("%w: %w", ErrGone, err)
+		return 0, -1, fmt.Errorf("%w: %w", errZygoteGone, err)
 	}
 	if len(body) != 8 || len(files) > 1 {
 		fdpass.CloseAll(files)
@@ -157,7 +156,7 @@ func (c *Cloning) Await() (pid, pidfd int, err error) {
 	return int(binary.LittleEndian.Uint32(body)), files[0], nil
 }
 
-func (z *Zygote) startLocked() error {
+func (z *zygote) startLocked() error {
 	z.closeLocked()
 	conn, child, err := fdpass.Pair(fdpass.MaxInline)
 	if err != nil {
@@ -172,7 +171,7 @@ func (z *Zygote) startLocked() error {
 		return err
 	}
 	defer null.Close()
-	argv, files := append([]string{"boxkeeper", Command}, z.Etc...), []uintptr{null.Fd(), null.Fd(), 2, uintptr(child), uintptr(z.BoxInit), uintptr(z.BoxFiles)}
+	argv, files := append([]string{"boxkeeper", zygoteCommand}, z.Etc...), []uintptr{null.Fd(), null.Fd(), 2, uintptr(child), uintptr(z.BoxInit), uintptr(z.BoxFiles)}
 	if z.Tree != nil {
 		tree, err := z.Tree()
 		if err != nil {
@@ -180,7 +179,7 @@ func (z *Zygote) startLocked() error {
 			return err
 		}
 		defer unix.Close(tree)
-		argv, files = []string{"boxkeeper", ImageCommand}, append(files, uintptr(tree))
+		argv, files = []string{"boxkeeper", zygoteImageCommand}, append(files, uintptr(tree))
 	}
 	_, err = syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
 		Env:   []string{"GOMAXPROCS=1"},
@@ -192,7 +191,7 @@ func (z *Zygote) startLocked() error {
 		return fmt.Errorf("start zygote: %w", err)
 	}
 	closeChild()
-	body, rights, err := receive(conn)
+	body, rights, err := receiveZygote(conn)
 	fdpass.CloseAll(rights)
 	gone := errors.Is(err, io.EOF)
 	if err == nil && len(body) > 0 {
@@ -202,7 +201,7 @@ func (z *Zygote) startLocked() error {
 		conn.Close()
 		err = &isolation.StepError{Step: isolation.StepZygote, Item: err.Error(), Errno: unix.ENOTRECOVERABLE}
 		if gone {
-			err = fmt.Errorf("%w: %w", ErrGone, err)
+			err = fmt.Errorf("%w: %w", errZygoteGone, err)
 		}
 		return err
 	}
@@ -210,20 +209,20 @@ func (z *Zygote) startLocked() error {
 	return nil
 }
 
-func receive(conn *fdpass.Conn) ([]byte, []int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func receiveZygote(conn *fdpass.Conn) ([]byte, []int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), zygotePatience)
 	defer cancel()
 	return conn.RecvContext(ctx, true)
 }
 
 // Close ends the zygote. Its boxes keep running.
-func (z *Zygote) Close() {
+func (z *zygote) Close() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.closeLocked()
 }
 
-func (z *Zygote) closeLocked() {
+func (z *zygote) closeLocked() {
 	if z.conn != nil {
 		z.conn.Close()
 		z.conn = nil
@@ -232,16 +231,16 @@ func (z *Zygote) closeLocked() {
 
 // stampNow returns a text that changes when the files change that the zygote has copied into its
 // tree. Trees of the store never change.
-func (z *Zygote) stampNow() string {
+func (z *zygote) stampNow() string {
 	if z.Tree != nil {
 		return ""
 	}
-	return HostStamp()
+	return hostStamp()
 }
 
-// HostStamp returns a text that changes when something a zygote has copied from the host changes,
+// hostStamp returns a text that changes when something a zygote has copied from the host changes,
 // as after an installation of libraries: then boxes need a new tree.
-func HostStamp() string {
+func hostStamp() string {
 	var stamp []byte
 	for _, path := range []string{"/etc/ld.so.cache", "/etc/localtime", "/etc", "/var/lib/dpkg/status", "/var/lib/pacman/local", "/usr/lib/sysimage/rpm", "/var/lib/rpm/rpmdb.sqlite", "/var/lib/rpm/Packages"} {
 		var st unix.Stat_t
@@ -252,18 +251,18 @@ func HostStamp() string {
 	return string(stamp)
 }
 
-// Host runs the zygote of the image "host" until the keeper is gone.
-func Host(etc []string) error {
-	return live(func() error {
-		err := enterRoot(HostRoot{Etc: etc, Files: zygoteFiles})
+// runHostZygote runs the zygote of the image "host" until the keeper is gone.
+func runHostZygote(etc []string) error {
+	return serveClones(func() error {
+		err := enterRoot(hostRoot{Etc: etc, Files: zygoteFiles})
 		unix.Close(zygoteFiles)
 		return err
 	})
 }
 
-// Image runs the zygote of an image of the store until the keeper is gone.
-func Image() error {
-	return live(func() error {
+// runImageZygote runs the zygote of an image of the store until the keeper is gone.
+func runImageZygote() error {
+	return serveClones(func() error {
 		err := enterImageRoot(zygoteTree, zygoteFiles)
 		unix.Close(zygoteFiles)
 		unix.Close(zygoteTree)
@@ -278,7 +277,7 @@ func Image() error {
 // own user namespace, whatever its zygote has (user_namespaces(7)).
 const keptCapabilities = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_SYS_PTRACE
 
-func live(enter func() error) error {
+func serveClones(enter func() error) error {
 	runtime.LockOSThread() // this thread enters the mount namespace, and this thread forks
 	// SIGCHLD ignored: children need not be waited for (wait(2)); the keeper holds pidfds.
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGCHLD)
@@ -320,7 +319,7 @@ func live(enter func() error) error {
 		if len(body) != 5 || body[4] > sharedNetwork || len(files) < 2 || len(files) > 3 {
 			return errors.New("malformed request")
 		}
-		group := NoGroup
+		group := noGroup
 		if len(files) == 3 {
 			group = files[2]
 		}
@@ -389,7 +388,7 @@ func cloneBox(boxInit, null int, base uint32, control, lock, group int, share bo
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:  flags,
 			Setsid:      true,
-			UseCgroupFD: group != NoGroup, CgroupFD: max(group, 0),
+			UseCgroupFD: group != noGroup, CgroupFD: max(group, 0),
 			PidFD:       &pidfd,
 			UidMappings: ids, GidMappings: ids,
 			GidMappingsEnableSetgroups: true,

@@ -20,7 +20,6 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/fleet"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -273,7 +272,7 @@ func (d *devFleet) await(ctx context.Context, what, address string) error {
 func (d *devFleet) agent(ctx context.Context, name, socket string) error {
 	boxd := client.New(socket)
 	defer boxd.Close()
-	agent, err := newAgent(ctx, boxd, &fleet.AgentConfig{Socket: socket, State: filepath.Join(d.dir, name, "agent"), Log: d.log})
+	agent, err := configuredAgent(ctx, boxd, &agentOptions{Socket: socket, State: filepath.Join(d.dir, name, "agent"), Log: d.log})
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/fleet"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -42,7 +41,7 @@ func node(ctx context.Context, args []string, log *slog.Logger) error {
 	}
 	boxd := client.New(*socket)
 	defer boxd.Close()
-	agent, err := newAgent(ctx, boxd, &fleet.AgentConfig{Socket: *socket, State: *state, Replicas: *replicas, Log: log})
+	agent, err := configuredAgent(ctx, boxd, &agentOptions{Socket: *socket, State: *state, Replicas: *replicas, Log: log})
 	if err != nil {
 		return err
 	}
@@ -50,8 +49,8 @@ func node(ctx context.Context, args []string, log *slog.Logger) error {
 	return agent.Run(ctx)
 }
 
-// newAgent makes an agent with what boxd has in its configuration.
-func newAgent(ctx context.Context, boxd *client.Client, c *fleet.AgentConfig) (*fleet.Agent, error) {
+// configuredAgent makes an agent with what boxd has in its configuration.
+func configuredAgent(ctx context.Context, boxd *client.Client, c *agentOptions) (*agent, error) {
 	cfg, err := askBoxd(ctx, boxd, c.Log)
 	if err != nil {
 		return nil, err
@@ -67,7 +66,7 @@ func newAgent(ctx context.Context, boxd *client.Client, c *fleet.AgentConfig) (*
 		}
 		return now.Fleet, nil
 	}
-	return fleet.NewAgent(c)
+	return newAgent(c)
 }
 
 // askBoxd asks boxd for its configuration, until it answers: so there is one reader of box.toml, its drop-ins and its variables.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/fleet"
 )
 
 // The agent has its settings from boxd, and where systemd holds boxd's socket for gateways it is beside that of callers.
@@ -45,9 +44,9 @@ func TestTheAgentAsksBoxd(t *testing.T) {
 		})}
 		var served sync.WaitGroup
 		served.Go(func() { _ = server.Serve(ln) }) // until it is closed
-		cfg := fleet.AgentConfig{Socket: socket, State: filepath.Join(t.TempDir(), "state"), Log: slog.New(slog.DiscardHandler)}
+		cfg := agentOptions{Socket: socket, State: filepath.Join(t.TempDir(), "state"), Log: slog.New(slog.DiscardHandler)}
 		boxd := client.New(socket)
-		if _, err := newAgent(t.Context(), boxd, &cfg); err != nil {
+		if _, err := configuredAgent(t.Context(), boxd, &cfg); err != nil {
 			t.Fatal(err)
 		}
 		boxd.Close()

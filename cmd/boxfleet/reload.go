@@ -8,7 +8,6 @@ import (
 	"os"
 	"reflect"
 
-	"github.com/boxd-dev/boxd/relay/fleet"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -18,7 +17,7 @@ type reloader struct {
 	path    string
 	started *gatewayConfig
 	gate    *access.Gate
-	gateway *fleet.Gateway
+	gateway *gateway
 	log     *slog.Logger
 }
 

@@ -23,7 +23,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/relay/conns"
-	"github.com/boxd-dev/boxd/relay/fleet"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -129,9 +128,9 @@ func serve(ctx context.Context, args []string, log *slog.Logger) error {
 		return err
 	}
 	defer state.Close()
-	g, err := fleet.NewGateway(ctx, &fleet.GatewayConfig{
+	g, err := newGateway(ctx, &gatewayOptions{
 		Name: cfg.Gateway.Name, Key: key, Gate: gate, Replicas: cfg.NATS.Replicas, Version: version, Log: log,
-		Servers: fleet.Servers{Addresses: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA, Name: "gateway_" + cfg.Gateway.Name},
+		Servers: natsServers{Addresses: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA, Name: "gateway_" + cfg.Gateway.Name},
 	})
 	if err != nil {
 		return err
@@ -184,7 +183,7 @@ func openGate(cfg *gatewayConfig, log *slog.Logger) (*access.Gate, *os.Root, err
 }
 
 // answer serves callers until ctx ends.
-func answer(ctx context.Context, cfg *gatewayConfig, g *fleet.Gateway, log *slog.Logger) error {
+func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logger) error {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Gateway.Listen)
 	if err != nil {
 		return fmt.Errorf("gateway.listen: %w", err)

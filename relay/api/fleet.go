@@ -45,6 +45,14 @@ type FleetNode struct {
 	Owners []FleetOwner `json:"owners,omitempty"` // of its sessions; only gateways see them here
 }
 
+// States of a node. The last is what a gateway says of one that it has not heard of.
+const (
+	FleetNodeReady  = "ready" // it takes sessions
+	FleetNodeOff    = "off"   // its boxd takes no new ones, or somebody has cordoned it
+	FleetNodeFailed = "failed"
+	FleetNodeLost   = "lost"
+)
+
 // FleetAgent is how the agent of a node does.
 type FleetAgent struct {
 	Streams int64 `json:"streams"` // connections of gateways to its boxd
@@ -105,6 +113,13 @@ type FleetClaim struct {
 	Since      time.Time `json:"since"` // it is in that state
 	Reason     string    `json:"reason,omitempty"`
 }
+
+// States of a claim.
+const (
+	FleetClaimStarting = "starting" // the node has been asked for it
+	FleetClaimLive     = "live"
+	FleetClaimLost     = "lost" // its node has not been heard of
+)
 
 // FleetClaimList is the answer of GET /v1/fleet/sessions.
 type FleetClaimList struct {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 
 // Bounds of the tree: how many packages one has to know, and how far one may have to read down.
 const (
-	maxPackages = 55 // with two of the fleet, which only boxfleet links
+	maxPackages = 54
 	maxDepth    = 9
 )
 
@@ -54,11 +54,10 @@ func areas() []area {
 		{"relay/render", "relay/client relay/api internal"},
 		{"relay/conns", "relay/api supervisor/access internal"},
 		{"relay/mcp", "relay/render relay/client relay/api internal"},
-		// A gateway authenticates its callers as boxd does; nothing else of the server is in it.
-		{"relay/fleet", "relay/conns relay/client relay/api supervisor/access internal"},
 		{"relay", "relay/conns relay/mcp relay/render relay/client relay/api supervisor supervisor/access skills isolation cgroup internal"},
 		{"cmd/boxctl", "relay/mcp relay/render relay/client relay/api internal"},
-		{"cmd/boxfleet", "relay/conns relay/fleet relay/client relay/api supervisor/access internal"},
+		// A gateway authenticates its callers as boxd does; nothing else of the server is in it.
+		{"cmd/boxfleet", "relay/conns relay/client relay/api supervisor/access internal"},
 		{"cmd/boxinit", "isolation cgroup internal"},
 		{"cmd/boxfiles", "isolation internal"},
 		{"cmd/boxkeeper", "isolation cgroup internal"},

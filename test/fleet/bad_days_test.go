@@ -20,7 +20,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/fleet"
 )
 
 // A second host with the name of a node is told so, and answers nothing in that name until the first has been silent for long.
@@ -170,7 +169,7 @@ func TestANodeIsCutOff(t *testing.T) {
 	n.boxd.Owner = "ci"
 	l.set(func() { l.cut = true })
 	boxtest.Eventually(t, "the sessions are lost", func() bool {
-		return h.where("kept").State == fleet.ClaimLost && h.where("given-up").State == fleet.ClaimLost
+		return h.where("kept").State == api.FleetClaimLost && h.where("given-up").State == api.FleetClaimLost
 	})
 	for _, id := range []string{"kept", "given-up"} {
 		if r, err := n.boxd.Exec(t.Context(), id, &api.ExecRequest{Argv: []string{"echo", "alone"}}); err != nil || r.Stdout != "alone\n" {
@@ -190,12 +189,12 @@ func TestANodeIsCutOff(t *testing.T) {
 	l.set(func() { l.cut = false })
 	boxtest.Eventually(t, "the node is back, and has ended what another has", func() bool {
 		_, err := n.boxd.Session(t.Context(), "given-up")
-		return errors.Is(err, client.NotFound) && h.where("kept").State == fleet.ClaimLive
+		return errors.Is(err, client.NotFound) && h.where("kept").State == api.FleetClaimLive
 	})
 	h.ready(2)
 	h.runs("kept")
 	h.runs("given-up")
-	if claim := h.where("given-up"); claim.Node != "n2" || claim.State != fleet.ClaimLive {
+	if claim := h.where("given-up"); claim.Node != "n2" || claim.State != api.FleetClaimLive {
 		t.Errorf("%+v", claim)
 	}
 }

@@ -23,7 +23,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/fleet"
 )
 
 // buckets connects to the server of NATS as its operator does.
@@ -67,7 +66,9 @@ func TestClaimsAreMadeAgain(t *testing.T) {
 	h.makes("a", "n1")
 	h.makes("b", "n2")
 	before := h.where("a")
-	boxtest.Eventually(t, "the nodes have seen the claims", func() bool { return h.where("a").State == fleet.ClaimLive && h.where("b").State == fleet.ClaimLive })
+	boxtest.Eventually(t, "the nodes have seen the claims", func() bool {
+		return h.where("a").State == api.FleetClaimLive && h.where("b").State == api.FleetClaimLive
+	})
 	js := h.buckets()
 	for _, bucket := range []string{"boxd_claims", "boxd_nodes"} {
 		if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
@@ -76,7 +77,7 @@ func TestClaimsAreMadeAgain(t *testing.T) {
 	}
 	boxtest.Eventually(t, "the claims are there again", func() bool {
 		a, b := h.where("a"), h.where("b")
-		return a.Node == "n1" && a.State == fleet.ClaimLive && a.Generation == before.Generation && b.Node == "n2"
+		return a.Node == "n1" && a.State == api.FleetClaimLive && a.Generation == before.Generation && b.Node == "n2"
 	})
 	h.ready(2)
 	h.runs("a")
@@ -104,7 +105,7 @@ func TestNATSIsRestarted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boxtest.Eventually(t, "the session is claimed", func() bool { return h.where("s").State == fleet.ClaimLive })
+	boxtest.Eventually(t, "the session is claimed", func() bool { return h.where("s").State == api.FleetClaimLive })
 	before := h.where("s")
 	h.nats.Shutdown()
 	h.nats.WaitForShutdown()
@@ -118,7 +119,7 @@ func TestNATSIsRestarted(t *testing.T) {
 		t.Errorf("the node by itself: %+v, %v", r, err)
 	}
 	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), number, "")
-	boxtest.Eventually(t, "the claim is live", func() bool { return h.where("s").State == fleet.ClaimLive })
+	boxtest.Eventually(t, "the claim is live", func() bool { return h.where("s").State == api.FleetClaimLive })
 	h.runs("s")
 	if after := h.where("s"); after.Node != before.Node || after.Generation != before.Generation {
 		t.Errorf("%+v, %+v", before, after)
@@ -152,7 +153,7 @@ func TestTheLeaderOfNATSDies(t *testing.T) {
 	h.ready(2)
 	h.runs("t")
 	h.runs("s")
-	if claim := h.where("s"); claim.Node != "n1" || claim.State != fleet.ClaimLive {
+	if claim := h.where("s"); claim.Node != "n1" || claim.State != api.FleetClaimLive {
 		t.Errorf("%+v", claim)
 	}
 }
@@ -165,7 +166,7 @@ func TestANodeWithoutBoxdTakesNothing(t *testing.T) {
 	boxtest.Eventually(t, "the node has failed", func() bool {
 		var list api.FleetNodeList
 		h.get("GET", "/v1/fleet/nodes", nil, &list)
-		return len(list.Nodes) == 2 && list.Nodes[0].State == fleet.NodeFails && strings.Contains(list.Nodes[0].Reason, "boxd is not reached")
+		return len(list.Nodes) == 2 && list.Nodes[0].State == api.FleetNodeFailed && strings.Contains(list.Nodes[0].Reason, "boxd is not reached")
 	})
 	for range 8 {
 		var s api.Session
@@ -208,7 +209,7 @@ func TestADoctorThatTakesLongCostsNoLease(t *testing.T) {
 	})}
 	go func() { _ = slow.Serve(ln) }() // until it is closed
 	t.Cleanup(func() { _ = slow.Close() })
-	boxtest.Eventually(t, "the node is lost", func() bool { return h.nodeState() == fleet.NodeLost })
+	boxtest.Eventually(t, "the node is lost", func() bool { return h.nodeState() == api.FleetNodeLost })
 	n.agent.args[slices.Index(n.agent.args, "-socket")+1] = socket
 	n.agent.start()
 	boxtest.Eventually(t, "doctor is asked", asked.Load)

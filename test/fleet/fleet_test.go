@@ -13,7 +13,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/fleet"
 )
 
 // A client of one boxd has a fleet by another address: sessions, executions, streams, files, lists.
@@ -28,7 +27,7 @@ func TestAFleetIsOneBoxd(t *testing.T) {
 			t.Fatalf("%s: %d %+v", id, code, s)
 		}
 	}
-	if a, b := h.where("one"), h.where("two"); a.Node != "n1" || b.Node != "n2" || a.State != fleet.ClaimLive {
+	if a, b := h.where("one"), h.where("two"); a.Node != "n1" || b.Node != "n2" || a.State != api.FleetClaimLive {
 		t.Errorf("%+v, %+v", a, b)
 	}
 	for _, id := range []string{"one", "two"} {
@@ -96,7 +95,7 @@ func TestANodeIsLostAndFound(t *testing.T) {
 	}
 	n := h.on("n1")
 	n.agent.kill()
-	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == fleet.ClaimLost })
+	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == api.FleetClaimLost })
 	var p api.Problem
 	for _, ask := range []struct{ method, path string }{{"POST", "/v1/sessions"}, {"GET", "/v1/sessions/s"}, {"POST", "/v1/sessions/s/exec"}} {
 		if code := h.get(ask.method, ask.path, map[string]any{"id": "s"}, &p); code != http.StatusConflict || !strings.Contains(p.Detail, "lost since") || !strings.Contains(p.Detail, "n1") {
@@ -104,18 +103,18 @@ func TestANodeIsLostAndFound(t *testing.T) {
 		}
 	}
 	list, err := c.Sessions(t.Context(), false)
-	if err != nil || len(list) != 1 || list[0].State != fleet.ClaimLost {
+	if err != nil || len(list) != 1 || list[0].State != api.FleetClaimLost {
 		t.Errorf("%+v, %v", list, err)
 	}
 	n.agent.start()
-	boxtest.Eventually(t, "the session is found", func() bool { return h.where("s").State == fleet.ClaimLive })
+	boxtest.Eventually(t, "the session is found", func() bool { return h.where("s").State == api.FleetClaimLive })
 	h.ready(2)
 	if r, err := c.Exec(t.Context(), "s", &api.ExecRequest{Argv: []string{"echo", "here"}}); err != nil || r.Stdout != "here\n" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	// Given up while its node is away, and made again elsewhere: the node ends what it has when it is back.
 	n.agent.kill()
-	boxtest.Eventually(t, "the session is lost again", func() bool { return h.where("s").State == fleet.ClaimLost })
+	boxtest.Eventually(t, "the session is lost again", func() bool { return h.where("s").State == api.FleetClaimLost })
 	if err := c.DeleteSession(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
@@ -170,10 +169,10 @@ func TestALostSessionIsItsOwners(t *testing.T) {
 			t.Errorf("the claim is %+v, not %s", claim, state)
 		}
 	}
-	attacks(fleet.ClaimLive)
+	attacks(api.FleetClaimLive)
 	h.nodes[0].agent.kill()
-	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == fleet.ClaimLost })
-	attacks(fleet.ClaimLost)
+	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == api.FleetClaimLost })
+	attacks(api.FleetClaimLost)
 	if code := h.get("DELETE", "/v1/sessions/s", nil, nil); code != http.StatusNoContent {
 		t.Errorf("%d", code)
 	}

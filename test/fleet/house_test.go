@@ -25,7 +25,6 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/fleet"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -313,7 +312,7 @@ func (h *house) ready(nodes int) {
 		}
 		ready := 0
 		for _, n := range list.Nodes {
-			if n.State == fleet.NodeReady && n.Claims != "" {
+			if n.State == api.FleetNodeReady && n.Claims != "" {
 				ready++
 			}
 		}

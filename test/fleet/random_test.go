@@ -16,7 +16,6 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
-	"github.com/boxd-dev/boxd/relay/fleet"
 )
 
 // faultsVariable is how many faults TestRandomFaults makes, and seedVariable which.
@@ -137,7 +136,7 @@ func TestRandomFaults(t *testing.T) {
 	}
 	c := h.client()
 	for id := range m.acked {
-		boxtest.Eventually(t, "the claim of "+id+" is live", func() bool { return h.where(id).State == fleet.ClaimLive })
+		boxtest.Eventually(t, "the claim of "+id+" is live", func() bool { return h.where(id).State == api.FleetClaimLive })
 		if claim := h.where(id); claim.Node != lives[id] {
 			t.Errorf("session %s is claimed by %s and lives on %q", id, claim.Node, lives[id])
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"cmp"
@@ -36,7 +36,7 @@ type call struct {
 }
 
 // ServeHTTP answers a request.
-func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := trace.New(r.Header.Get("X-Request-Id"), r.Header.Get("Traceparent")).ID
 	r.Header.Set("X-Request-Id", id)
 	w.Header().Set("X-Request-Id", id)
@@ -89,7 +89,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // route finds out where a request belongs.
-func (g *Gateway) route(c *call) error {
+func (g *gateway) route(c *call) error {
 	path := strings.Split(strings.TrimPrefix(c.r.URL.EscapedPath(), "/"), "/")
 	switch {
 	case len(path) >= 2 && path[0] == "v1" && path[1] == "fleet":
@@ -144,7 +144,7 @@ func (c *call) may(route string, least access.Role) error {
 }
 
 // session passes a request for a session on to the node that has it.
-func (g *Gateway) session(c *call, id string, itself bool) error {
+func (g *gateway) session(c *call, id string, itself bool) error {
 	owner, err := c.owner()
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (g *Gateway) session(c *call, id string, itself bool) error {
 		return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ps lists them")
 	}
 	remove := itself && c.r.Method == http.MethodDelete
-	if claim.State == ClaimLost {
+	if claim.State == api.FleetClaimLost {
 		if !remove {
 			return lost(claim)
 		}
@@ -192,13 +192,13 @@ func (g *Gateway) session(c *call, id string, itself bool) error {
 }
 
 // lost is the refusal of what is asked of a session that is lost.
-func lost(claim *Claim) error {
+func lost(claim *sessionClaim) error {
 	return fault.Errorf(fault.Conflict, "session %s is lost since %s: %s", fault.Show(claim.ID), claim.Since.UTC().Format(time.RFC3339), claim.Reason).
 		WithHint("it is back when its node is back; to give it up, remove it, then create it again")
 }
 
 // pass sends a request to a node, in the name of its caller; then sees the answer before it goes on.
-func (g *Gateway) pass(c *call, name string, then func(*http.Response)) error {
+func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 	n, ok := g.node(name)
 	switch {
 	case !ok:
@@ -236,7 +236,7 @@ func (g *Gateway) pass(c *call, name string, then func(*http.Response)) error {
 }
 
 // speak signs for whom a request is.
-func (g *Gateway) speak(c *call, n *seen, out *http.Request) error {
+func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
 	g.mu.Lock()
 	key := g.cfg.Key
 	g.mu.Unlock()
@@ -276,7 +276,7 @@ func unreached(name string, err error) error {
 }
 
 // mcp passes a message of an MCP session on to its node. A new session is where its box is, or is placed.
-func (g *Gateway) mcp(c *call) error {
+func (g *gateway) mcp(c *call) error {
 	id := c.r.Header.Get(mcpHeader)
 	if id != "" {
 		node, rest, ok := strings.Cut(id, ".")
@@ -293,8 +293,8 @@ func (g *Gateway) mcp(c *call) error {
 }
 
 // once places what leaves no session behind.
-func (g *Gateway) once(c *call) error {
-	list, reason := choose(&Placement{}, g.known(), "", nil)
+func (g *gateway) once(c *call) error {
+	list, reason := choose(&placement{}, g.known(), "", nil)
 	if len(list) == 0 {
 		return full(reason)
 	}

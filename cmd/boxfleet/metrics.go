@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"net/http"
@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // What came of a request for a session.
@@ -39,7 +40,7 @@ type metrics struct {
 	took prometheus.Histogram
 }
 
-func newMetrics(g *Gateway) *metrics {
+func newMetrics(g *gateway) *metrics {
 	registry := prometheus.NewRegistry()
 	counters := func(name, help, label string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
@@ -80,7 +81,7 @@ func (m *metrics) claimed(placed bool, err error, took time.Duration) {
 
 // snapshot makes metrics of how things are when it is asked: nothing has to be deleted when a node goes.
 type snapshot struct {
-	g *Gateway
+	g *gateway
 
 	build, connected, reconnects, ready, waiting, most, nodes *prometheus.Desc
 
@@ -94,7 +95,7 @@ type nodeMetric struct {
 	of   func(*seen) float64
 }
 
-func newSnapshot(g *Gateway) *snapshot {
+func newSnapshot(g *gateway) *snapshot {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("boxfleet_"+name, help, labels, nil)
 	}
@@ -171,7 +172,7 @@ func (s *snapshot) Collect(to chan<- prometheus.Metric) {
 	gauge(s.ready, one(err == nil))
 	gauge(s.waiting, g.queue.len())
 	gauge(s.most, maxWaiting)
-	states := map[string]int{NodeReady: 0, NodeOff: 0, NodeFails: 0, NodeLost: 0}
+	states := map[string]int{api.FleetNodeReady: 0, api.FleetNodeOff: 0, api.FleetNodeFailed: 0, api.FleetNodeLost: 0}
 	for _, n := range g.known() {
 		if _, ok := states[n.State]; ok { // another version may have others
 			states[n.State]++

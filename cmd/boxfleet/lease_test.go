@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -47,15 +47,15 @@ func (c *clock) pass(d time.Duration) {
 }
 
 // aGateway is one that knows nothing yet, of a server of NATS.
-func aGateway(js jetstream.JetStream, c *clock) *Gateway {
-	g := &Gateway{cfg: GatewayConfig{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now}
+func aGateway(js jetstream.JetStream, c *clock) *gateway {
+	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now}
 	g.metrics = newMetrics(g)
 	g.nc, g.js = js.Conn(), js
 	return g
 }
 
 // state is what a gateway says of the only node.
-func state(t *testing.T, g *Gateway) string {
+func state(t *testing.T, g *gateway) string {
 	t.Helper()
 	list := g.known()
 	if len(list) != 1 {
@@ -78,14 +78,14 @@ func TestADeathIsSeenInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := claimKey("ci", "s")
-	if _, err := putClaim(t.Context(), claims, &Claim{FleetClaim: api.FleetClaim{Owner: "ci", ID: "s", Node: "a", Generation: 1, State: ClaimLive}, key: key}); err != nil {
+	if _, err := putClaim(t.Context(), claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: "ci", ID: "s", Node: "a", Generation: 1, State: api.FleetClaimLive}, key: key}); err != nil {
 		t.Fatal(err)
 	}
 	c := &clock{t: time.Unix(1e9, 0)}
 	g := aGateway(js, c)
 	announce := func() {
 		t.Helper()
-		data, err := json.Marshal(&api.FleetNode{Name: "a", State: NodeReady, Time: c.now()})
+		data, err := json.Marshal(&api.FleetNode{Name: "a", State: api.FleetNodeReady, Time: c.now()})
 		if err == nil {
 			_, err = nodes.Put(t.Context(), "a", data)
 		}
@@ -109,34 +109,34 @@ func TestADeathIsSeenInTime(t *testing.T) {
 		}
 	}
 	announce()
-	agent := &Agent{agreed: id, began: c.now(), clock: c.now}
+	agent := &agent{agreed: id, began: c.now(), clock: c.now}
 	c.pass(deathIsSeen - time.Millisecond)
-	look(NodeReady, ClaimLive)
+	look(api.FleetNodeReady, api.FleetClaimLive)
 	if agent.serves() {
 		t.Error("it serves although others may think it lost in a moment")
 	}
 	c.pass(time.Millisecond)
-	if got := state(t, g); got != NodeLost {
+	if got := state(t, g); got != api.FleetNodeLost {
 		t.Errorf("it is %s", got)
 	}
-	look(NodeLost, ClaimLost)
+	look(api.FleetNodeLost, api.FleetClaimLost)
 	g.claims = claims
 	scrape(t, g, `boxfleet_lost_total{kind="node"} 1`, `boxfleet_lost_total{kind="session"} 1`, `boxfleet_nodes{state="lost"} 1`, `boxfleet_node_seen_seconds{node="a"} 15`)
 	if list, err := g.owners(t.Context()); err != nil || !slices.Equal(list, []api.FleetOwner{{Owner: "ci", Lost: 1}}) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	announce()
-	look(NodeReady, ClaimLost) // the node makes its claims live, when it has looked at them
+	look(api.FleetNodeReady, api.FleetClaimLost) // the node makes its claims live, when it has looked at them
 	// Words of a node that did not reach this gateway, such as those of a connection that hangs, count too.
 	c.pass(deathIsSeen)
-	data, err := json.Marshal(&api.FleetNode{Name: "a", State: NodeReady, Time: c.now()})
+	data, err := json.Marshal(&api.FleetNode{Name: "a", State: api.FleetNodeReady, Time: c.now()})
 	if err == nil {
 		_, err = nodes.Put(t.Context(), "a", data)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	look(NodeReady, ClaimLost)
+	look(api.FleetNodeReady, api.FleetClaimLost)
 }
 
 // fakeBoxd answers what an agent asks, with a status that a test changes.
@@ -174,7 +174,7 @@ func (f *fakeBoxd) change(what func()) {
 }
 
 // anAgent is one of a boxd, and its connection with a server of NATS.
-func anAgent(t testing.TB, js jetstream.JetStream, boxd http.Handler) *Agent {
+func anAgent(t testing.TB, js jetstream.JetStream, boxd http.Handler) *agent {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
@@ -188,7 +188,7 @@ func anAgent(t testing.TB, js jetstream.JetStream, boxd http.Handler) *Agent {
 		_ = server.Close() // it ends with the test
 		served.Wait()
 	})
-	a, err := NewAgent(&AgentConfig{
+	a, err := newAgent(&agentOptions{
 		Fleet: access.Fleet{Name: "a", Servers: []string{js.Conn().ConnectedUrl()}}, Socket: socket, State: filepath.Join(t.TempDir(), "state"), Disk: "/", IDRanges: 7,
 		Log: slog.New(slog.DiscardHandler),
 	})
@@ -240,7 +240,9 @@ func TestAChangeIsSeenInTime(t *testing.T) {
 			}
 		}
 	}
-	beat(func(n *api.FleetNode) bool { return n.State == NodeReady && n.MaxSessions == 10 && n.Sessions == 0 })
+	beat(func(n *api.FleetNode) bool {
+		return n.State == api.FleetNodeReady && n.MaxSessions == 10 && n.Sessions == 0
+	})
 	boxd.change(func() {
 		boxd.status.MaxSessions, boxd.status.Sessions = 11, 2
 		boxd.status.Warm = []api.Warm{{Profile: "default", Ready: 3}}
@@ -260,7 +262,7 @@ func TestAChangeIsSeenInTime(t *testing.T) {
 		t.Errorf("%+v, want %+v", n.Owners, want)
 	}
 	boxd.change(func() { boxd.status.State, boxd.status.Off = "off", "drained" })
-	beat(func(n *api.FleetNode) bool { return n.State == NodeOff && n.Reason == "drained" })
+	beat(func(n *api.FleetNode) bool { return n.State == api.FleetNodeOff && n.Reason == "drained" })
 }
 
 // A session that somebody has given up ends, however young it is; one whose claim went with its bucket has it again.
@@ -286,7 +288,7 @@ func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	if !slices.Equal(boxd.ended, []string{"given-up"}) {
 		t.Errorf("ended: %q", boxd.ended)
 	}
-	if c, err := getClaim(t.Context(), claims, claimKey("ci", "of-before")); err != nil || c == nil || c.State != ClaimLive {
+	if c, err := getClaim(t.Context(), claims, claimKey("ci", "of-before")); err != nil || c == nil || c.State != api.FleetClaimLive {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

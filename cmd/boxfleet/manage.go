@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 )
 
 // manage answers what is about the fleet itself.
-func (g *Gateway) manage(c *call, path []string) error {
+func (g *gateway) manage(c *call, path []string) error {
 	what := c.r.Method + " " + strings.Join(path, "/")
 	least := access.Operator
 	if what == "GET nodes" {
@@ -57,7 +57,7 @@ func (g *Gateway) manage(c *call, path []string) error {
 		if err != nil {
 			return unread(err)
 		}
-		slices.SortFunc(all, func(a, b *Claim) int { return strings.Compare(a.Owner+"\x00"+a.ID, b.Owner+"\x00"+b.ID) })
+		slices.SortFunc(all, func(a, b *sessionClaim) int { return strings.Compare(a.Owner+"\x00"+a.ID, b.Owner+"\x00"+b.ID) })
 		list := api.FleetClaimList{Sessions: []api.FleetClaim{}}
 		for _, claim := range all {
 			list.Sessions = append(list.Sessions, claim.FleetClaim)
@@ -70,7 +70,7 @@ func (g *Gateway) manage(c *call, path []string) error {
 }
 
 // owners adds up what nodes announce of owners. Of nodes that are lost there are the claims.
-func (g *Gateway) owners(ctx context.Context) ([]api.FleetOwner, error) {
+func (g *gateway) owners(ctx context.Context) ([]api.FleetOwner, error) {
 	sums := map[string]*api.FleetOwner{}
 	of := func(owner string) *api.FleetOwner {
 		o := sums[owner]
@@ -120,7 +120,7 @@ type sessionList struct {
 }
 
 // list asks every node for its sessions. Those that are lost are listed with what the claim says of them.
-func (g *Gateway) list(c *call) error {
+func (g *gateway) list(c *call) error {
 	owner, err := c.owner()
 	if err == nil {
 		err = c.may("GET /v1/sessions", access.Viewer)
@@ -170,8 +170,8 @@ func (g *Gateway) list(c *call) error {
 		return unread(err)
 	}
 	for _, claim := range known {
-		if claim.State == ClaimLost && claim.Owner == owner {
-			out.Sessions = append(out.Sessions, map[string]any{"id": claim.ID, "owner": claim.Owner, "state": ClaimLost, "node": claim.Node, "lost_at": claim.Since, "reason": claim.Reason})
+		if claim.State == api.FleetClaimLost && claim.Owner == owner {
+			out.Sessions = append(out.Sessions, map[string]any{"id": claim.ID, "owner": claim.Owner, "state": api.FleetClaimLost, "node": claim.Node, "lost_at": claim.Since, "reason": claim.Reason})
 		}
 	}
 	slices.Sort(out.Missing)
@@ -186,7 +186,7 @@ func (g *Gateway) list(c *call) error {
 const maxPages = 64
 
 // sessionsOf asks a node for all pages of its list.
-func (g *Gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error) {
+func (g *gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error) {
 	target := *c.r.URL
 	for range maxPages {
 		list, err := g.page(c, n, target.RequestURI())
@@ -206,7 +206,7 @@ func (g *Gateway) sessionsOf(c *call, n *seen) (all []map[string]any, err error)
 	return nil, fmt.Errorf("its list of sessions has no end after %d pages", maxPages)
 }
 
-func (g *Gateway) page(c *call, n *seen, target string) (list sessionList, err error) {
+func (g *gateway) page(c *call, n *seen, target string) (list sessionList, err error) {
 	resp, err := g.ask(c, n, http.MethodGet, target, nil)
 	if err != nil {
 		return list, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"crypto/ed25519"
@@ -60,14 +60,14 @@ func TestClocksThatDifferByHours(t *testing.T) {
 	} {
 		said := ""
 		at(t, tc.gateway, func(t *testing.T) {
-			g := &Gateway{cfg: GatewayConfig{Name: "main", Key: key}, log: slog.Default(), nodes: map[string]*seen{}, transport: &http.Transport{}, now: time.Now}
-			value, err := json.Marshal(api.FleetNode{Name: "n", State: NodeReady, Time: time.Now().Add(tc.node - tc.gateway)})
+			g := &gateway{cfg: gatewayOptions{Name: "main", Key: key}, log: slog.Default(), nodes: map[string]*seen{}, transport: &http.Transport{}, now: time.Now}
+			value, err := json.Marshal(api.FleetNode{Name: "n", State: api.FleetNodeReady, Time: time.Now().Add(tc.node - tc.gateway)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			g.heard(announced{value: value})
 			n, ok := g.node("n")
-			if !ok || n.lost || n.State != NodeReady || n.offset != tc.node-tc.gateway {
+			if !ok || n.lost || n.State != api.FleetNodeReady || n.offset != tc.node-tc.gateway {
 				t.Errorf("%s: %+v", tc.name, n)
 			}
 			out, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://n"+target, nil)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 )
 
 func nodeOf(name string, change func(*api.FleetNode)) seen {
-	n := api.FleetNode{Name: name, State: NodeReady, CPUs: 8, Memory: 32 << 30, MemoryAvailable: 32 << 30, MaxSessions: 256}
+	n := api.FleetNode{Name: name, State: api.FleetNodeReady, CPUs: 8, Memory: 32 << 30, MemoryAvailable: 32 << 30, MaxSessions: 256}
 	if change != nil {
 		change(&n)
 	}
@@ -38,7 +38,7 @@ func names(list []seen) (all []string) {
 func TestOnlyNodesThatCanAreAsked(t *testing.T) {
 	t.Parallel()
 	nodes := []seen{
-		nodeOf("off", func(n *api.FleetNode) { n.State = NodeOff }),
+		nodeOf("off", func(n *api.FleetNode) { n.State = api.FleetNodeOff }),
 		nodeOf("full", func(n *api.FleetNode) { n.Sessions = 256 }),
 		nodeOf("ids", func(n *api.FleetNode) { n.IDRanges, n.IDRangesUsed = 4, 4 }),
 		nodeOf("pids", func(n *api.FleetNode) { n.Pids, n.PidsUsed = 1000, 1000 }),
@@ -47,7 +47,7 @@ func TestOnlyNodesThatCanAreAsked(t *testing.T) {
 			n.Labels, n.Capabilities = map[string]string{"zone": "west"}, []string{"network"}
 		}),
 	}
-	for want, p := range map[string]*Placement{
+	for want, p := range map[string]*placement{
 		"net west": {}, "net": {Can: []string{"network"}}, "west": {Node: "west", Requires: map[string]string{"zone": "west"}}, "": {Requires: map[string]string{"zone": "east"}},
 	} {
 		list, none := choose(p, nodes, "", nil)
@@ -62,11 +62,11 @@ func TestOnlyNodesThatCanAreAsked(t *testing.T) {
 		}
 	}
 	for node, why := range map[string]string{"ids": "all its 4 ranges of ids are taken", "pids": "it has 1000 processes and threads"} {
-		if _, none := choose(&Placement{Node: node}, nodes, "", nil); !strings.Contains(none, node+": "+why) {
+		if _, none := choose(&placement{Node: node}, nodes, "", nil); !strings.Contains(none, node+": "+why) {
 			t.Errorf("%q does not say %q", none, why)
 		}
 	}
-	_, none := choose(&Placement{Node: "off"}, nodes, "", nil)
+	_, none := choose(&placement{Node: "off"}, nodes, "", nil)
 	for _, part := range []string{"off: it is off", "full, ids, pids, west, net: another node is asked for"} {
 		if !strings.Contains(none, part) {
 			t.Errorf("%q does not say %q", none, part)
@@ -79,17 +79,17 @@ func TestWhatCountsForANode(t *testing.T) {
 	plain := nodeOf("plain", nil)
 	for what, c := range map[string]struct {
 		better, worse seen
-		p             Placement
+		p             placement
 		own           map[string]int
 	}{
-		"less memory reserved": {plain, nodeOf("b", func(n *api.FleetNode) { n.MemoryReserved = 16 << 30 }), Placement{}, nil},
-		"less memory in use":   {plain, nodeOf("b", func(n *api.FleetNode) { n.MemoryAvailable = 16 << 30 }), Placement{}, nil},
-		"fewer CPUs reserved":  {plain, nodeOf("b", func(n *api.FleetNode) { n.CPUsReserved = 4 }), Placement{}, nil},
-		"fewer sessions":       {plain, nodeOf("b", func(n *api.FleetNode) { n.Sessions = 10 }), Placement{}, nil},
-		"less pressure":        {plain, nodeOf("b", func(n *api.FleetNode) { n.Pressure.IO = 20 }), Placement{}, nil},
-		"a warm box":           {nodeOf("a", func(n *api.FleetNode) { n.Warm = []string{"default"} }), plain, Placement{}, nil},
-		"a label":              {nodeOf("a", func(n *api.FleetNode) { n.Labels = map[string]string{"disk": "ssd"} }), plain, Placement{Prefers: map[string]string{"disk": "ssd"}}, nil},
-		"none of the owner's":  {plain, nodeOf("b", nil), Placement{Spread: true}, map[string]int{"b": 1}},
+		"less memory reserved": {plain, nodeOf("b", func(n *api.FleetNode) { n.MemoryReserved = 16 << 30 }), placement{}, nil},
+		"less memory in use":   {plain, nodeOf("b", func(n *api.FleetNode) { n.MemoryAvailable = 16 << 30 }), placement{}, nil},
+		"fewer CPUs reserved":  {plain, nodeOf("b", func(n *api.FleetNode) { n.CPUsReserved = 4 }), placement{}, nil},
+		"fewer sessions":       {plain, nodeOf("b", func(n *api.FleetNode) { n.Sessions = 10 }), placement{}, nil},
+		"less pressure":        {plain, nodeOf("b", func(n *api.FleetNode) { n.Pressure.IO = 20 }), placement{}, nil},
+		"a warm box":           {nodeOf("a", func(n *api.FleetNode) { n.Warm = []string{"default"} }), plain, placement{}, nil},
+		"a label":              {nodeOf("a", func(n *api.FleetNode) { n.Labels = map[string]string{"disk": "ssd"} }), plain, placement{Prefers: map[string]string{"disk": "ssd"}}, nil},
+		"none of the owner's":  {plain, nodeOf("b", nil), placement{Spread: true}, map[string]int{"b": 1}},
 	} {
 		for range 8 {
 			if list, _ := choose(&c.p, []seen{c.worse, c.better}, "", c.own); list[0].Name != c.better.Name {
@@ -131,14 +131,14 @@ func TestTheBestOfAFewIsNearlyTheBest(t *testing.T) {
 		return nil
 	}
 	drawn := spreadOf(func(list []seen) *seen {
-		ask, _ := choose(&Placement{}, list, "", nil)
+		ask, _ := choose(&placement{}, list, "", nil)
 		return by(list, ask)
 	})
 	random := spreadOf(func(list []seen) *seen { return &list[rand.IntN(len(list))] })
 	best := spreadOf(func(list []seen) *seen {
 		at := 0
 		for i := range list {
-			if (&Placement{}).score(&list[i], "", 0) < (&Placement{}).score(&list[at], "", 0) {
+			if (&placement{}).score(&list[i], "", 0) < (&placement{}).score(&list[at], "", 0) {
 				at = i
 			}
 		}
@@ -306,7 +306,7 @@ func TestAListOfANodeIsWhole(t *testing.T) {
 		}
 	}))
 	t.Cleanup(node.Close)
-	g := &Gateway{cfg: GatewayConfig{Name: "main", Key: key}, transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	g := &gateway{cfg: gatewayOptions{Name: "main", Key: key}, transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, node.Listener.Addr().String())
 	}}}
 	t.Cleanup(g.transport.CloseIdleConnections)
@@ -325,7 +325,7 @@ func TestAListOfANodeIsWhole(t *testing.T) {
 // Only so many of those who wait ask nodes at once: each may ask all of them.
 func TestWhoWaitsTakesTurns(t *testing.T) {
 	t.Parallel()
-	r := &reservation{g: &Gateway{nodes: map[string]*seen{}, turns: make(chan struct{}, 1)}}
+	r := &reservation{g: &gateway{nodes: map[string]*seen{}, turns: make(chan struct{}, 1)}}
 	r.g.turns <- struct{}{}
 	over, end := context.WithCancel(t.Context())
 	end()

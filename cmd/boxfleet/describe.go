@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"bufio"
@@ -23,21 +23,21 @@ import (
 const doctorEvery = time.Minute
 
 // describe says what this node has and what of it is taken.
-func (a *Agent) describe(ctx context.Context, sessions []api.Session) (*api.FleetNode, error) {
+func (a *agent) describe(ctx context.Context, sessions []api.Session) (*api.FleetNode, error) {
 	status, err := a.boxd.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("boxd: %w", err)
 	}
 	n := &api.FleetNode{
-		Version: status.Version, State: NodeReady, Sessions: status.Sessions, MaxSessions: status.MaxSessions, Waiting: status.Queue.Waiting,
+		Version: status.Version, State: api.FleetNodeReady, Sessions: status.Sessions, MaxSessions: status.MaxSessions, Waiting: status.Queue.Waiting,
 		CPUs: runtime.NumCPU(), Capabilities: a.capabilities(),
 		IDRanges: a.cfg.IDRanges, IDRangesUsed: status.Sessions,
 	}
 	switch status.State {
 	case "off":
-		n.State, n.Reason = NodeOff, status.Off
+		n.State, n.Reason = api.FleetNodeOff, status.Off
 	case "failed":
-		n.State, n.Reason = NodeFails, strings.Join(status.Degraded, "; ")
+		n.State, n.Reason = api.FleetNodeFailed, strings.Join(status.Degraded, "; ")
 	}
 	for _, w := range status.Warm {
 		n.IDRangesUsed += w.Ready
@@ -97,7 +97,7 @@ func sortedOwners(sums map[string]*api.FleetOwner) []api.FleetOwner {
 
 // examine asks doctor now and then what this host can, and who may speak for whom, until ctx ends. On a host that has much to do that takes longer than a
 // lease holds, so no announcement waits for it.
-func (a *Agent) examine(ctx context.Context) {
+func (a *agent) examine(ctx context.Context) {
 	for {
 		again := doctorEvery
 		if report, err := a.boxd.Doctor(ctx); err == nil {
@@ -123,7 +123,7 @@ func (a *Agent) examine(ctx context.Context) {
 }
 
 // capabilities are the checks of doctor that are in order; none before it has answered.
-func (a *Agent) capabilities() []string {
+func (a *agent) capabilities() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.can

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 )
 
 // scrape asks a gateway for its metrics, which have to have lines.
-func scrape(t *testing.T, g *Gateway, lines ...string) string {
+func scrape(t *testing.T, g *gateway, lines ...string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
 	g.metrics.handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
@@ -40,7 +40,7 @@ func TestMetricsOfAGateway(t *testing.T) {
 	c := &clock{t: time.Unix(1e9, 0)}
 	g := aGateway(startServer(t), c)
 	g.nodes["a"] = &seen{at: c.now().Add(-2 * time.Second), offset: 3 * time.Hour, FleetNode: api.FleetNode{
-		Name: "a", State: NodeReady, CPUs: 8, CPUsReserved: 2.5, Memory: 1 << 30, MemoryReserved: 1 << 20, Sessions: 3, MaxSessions: 10, Pids: 1000, PidsUsed: 100, IDRanges: 20, IDRangesUsed: 4,
+		Name: "a", State: api.FleetNodeReady, CPUs: 8, CPUsReserved: 2.5, Memory: 1 << 30, MemoryReserved: 1 << 20, Sessions: 3, MaxSessions: 10, Pids: 1000, PidsUsed: 100, IDRanges: 20, IDRangesUsed: 4,
 		Pressure: api.Pressure{CPU: 12.5}, Agent: api.FleetAgent{Streams: 5, Failed: 6, Refused: 7, GivenUp: 8}, Owners: []api.FleetOwner{{Owner: "secret-owner", Sessions: 3}},
 	}}
 	g.nodes["b"] = &seen{at: c.now(), FleetNode: api.FleetNode{Name: "b", State: "of a later version"}}

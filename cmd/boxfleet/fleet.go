@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet makes one boxd of many: agents connect hosts to NATS, and gateways answer for all of them.
-package fleet
+package main
 
 import (
 	"context"
@@ -48,17 +47,17 @@ const (
 // bucketID is the key of a bucket's metadata that tells it from another of the same name, after somebody has removed it.
 const bucketID = "boxd-id"
 
-// Servers says where NATS is.
-type Servers struct {
+// natsServers says where NATS is.
+type natsServers struct {
 	Addresses   []string
 	Credentials string // file; "": none
 	CA          string // file; "": the host's
 	Name        string // of who connects, for the operator of NATS
 }
 
-// Connect connects to NATS, and goes on trying where that fails: errors are logged. Only what can never be right is an error
+// connectNATS connects to NATS, and goes on trying where that fails: errors are logged. Only what can never be right is an error
 // here.
-func Connect(s *Servers, log *slog.Logger) (*nats.Conn, error) {
+func connectNATS(s *natsServers, log *slog.Logger) (*nats.Conn, error) {
 	if len(s.Addresses) == 0 {
 		return nil, errors.New("fleet.servers = []: must be addresses of NATS servers")
 	}
@@ -100,7 +99,7 @@ func Connect(s *Servers, log *slog.Logger) (*nats.Conn, error) {
 // connectionErrors logs what is wrong with the connection to NATS, when it is new and then each minute: a server that is away is
 // tried twice a second.
 type connectionErrors struct {
-	servers *Servers
+	servers *natsServers
 
 	mu   sync.Mutex
 	last string
@@ -126,7 +125,7 @@ func (t *connectionErrors) forget() {
 }
 
 // explain says which file an error of NATS is about.
-func (s *Servers) explain(err error) error {
+func (s *natsServers) explain(err error) error {
 	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
@@ -142,27 +141,12 @@ func (s *Servers) explain(err error) error {
 	return err
 }
 
-// States of a node. The last is what a gateway says of one that it has not heard of.
-const (
-	NodeReady = "ready" // it takes sessions
-	NodeOff   = "off"   // its boxd takes no new ones, or somebody has cordoned it
-	NodeFails = "failed"
-	NodeLost  = "lost"
-)
-
-// Claim says where a session is.
-type Claim struct {
+// sessionClaim says where a session is.
+type sessionClaim struct {
 	api.FleetClaim
 	key      string
 	revision uint64
 }
-
-// States of a claim.
-const (
-	ClaimStarting = "starting" // the node has been asked for it
-	ClaimLive     = "live"
-	ClaimLost     = "lost" // its node has not been heard of
-)
 
 // claimKey is the key of a session. Ids are not for keys of a bucket, whose letters are few.
 func claimKey(owner, id string) string {

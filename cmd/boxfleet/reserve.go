@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"bytes"
@@ -96,7 +96,7 @@ func (q *queue) len() int {
 }
 
 // claim claims a session for one node after another until one has it. Where it is claimed already, that node answers.
-func (g *Gateway) claim(c *call, place *Placement, want *wanted, fields map[string]json.RawMessage) error {
+func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[string]json.RawMessage) error {
 	claims, bucket, err := g.table()
 	if err != nil {
 		return err
@@ -109,10 +109,10 @@ func (g *Gateway) claim(c *call, place *Placement, want *wanted, fields map[stri
 	}
 	if b := r.claim; b != nil {
 		switch {
-		case b.State == ClaimLost:
+		case b.State == api.FleetClaimLost:
 			return lost(b)
-		case b.State == ClaimLive || g.young(b):
-			if b.State == ClaimStarting { // by a gateway that may have died before it told the node
+		case b.State == api.FleetClaimLive || g.young(b):
+			if b.State == api.FleetClaimStarting { // by a gateway that may have died before it told the node
 				if err := g.remind(ctx, b, bucket); err != nil {
 					return err
 				}
@@ -147,7 +147,7 @@ const maxStarts = 1 << 14
 
 // young reports whether a session may still be made for a claim that is starting. The time in it is of another's clock, which may
 // be hours off: this gateway counts from when it has seen the claim first.
-func (g *Gateway) young(claim *Claim) bool {
+func (g *gateway) young(claim *sessionClaim) bool {
 	now := g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -164,7 +164,7 @@ func (g *Gateway) young(claim *Claim) bool {
 }
 
 // remind has a node remember the generation of its claim: it looks after no session of which it does not know one.
-func (g *Gateway) remind(ctx context.Context, claim *Claim, bucket string) error {
+func (g *gateway) remind(ctx context.Context, claim *sessionClaim, bucket string) error {
 	var answer fenced
 	err := request(ctx, g.nc, claim.Node, "fence", &fence{Owner: claim.Owner, ID: claim.ID, Generation: claim.Generation, Bucket: bucket}, &answer)
 	switch {
@@ -181,14 +181,14 @@ func (g *Gateway) remind(ctx context.Context, claim *Claim, bucket string) error
 
 // reservation is a request for a session on its way to a node.
 type reservation struct {
-	g      *Gateway
+	g      *gateway
 	c      *call
 	claims jetstream.KeyValue
 	bucket string // that claims is
-	place  *Placement
+	place  *placement
 	want   *wanted
 	key    string
-	claim  *Claim // as it is in the bucket; nil: there is none
+	claim  *sessionClaim // as it is in the bucket; nil: there is none
 	body   []byte
 	why    string // nobody has taken it so far
 	placed bool   // a node has it
@@ -253,7 +253,7 @@ func (r *reservation) round() (done bool, err error) {
 		return false, err
 	}
 	for i := range nodes {
-		if n := &nodes[i]; n.State == NodeReady && n.Claims != bucket { // it may have what would be claimed
+		if n := &nodes[i]; n.State == api.FleetNodeReady && n.Claims != bucket { // it may have what would be claimed
 			r.why = fmt.Sprintf("node %s has not said yet which sessions it has, since the bucket of claims is new", n.Name)
 			return false, nil
 		}
@@ -324,14 +324,14 @@ func (r *reservation) ask(n *seen) (done bool, why string, err error) {
 
 // put claims the session for a node, in a generation that is at least so high.
 func (r *reservation) put(node string, least uint64) error {
-	next := Claim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: ClaimStarting, Since: time.Now()}, key: r.key}
+	next := sessionClaim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: api.FleetClaimStarting, Since: time.Now()}, key: r.key}
 	if r.claim != nil {
 		next.revision, next.Generation = r.claim.revision, max(least, r.claim.Generation+1)
 	}
 	return r.store(&next)
 }
 
-func (r *reservation) store(next *Claim) (err error) {
+func (r *reservation) store(next *sessionClaim) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.r.Context()), requestPatience)
 	defer cancel()
 	next.revision, err = putClaim(ctx, r.claims, next)
@@ -369,7 +369,7 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 	case http.StatusCreated, http.StatusOK:
 		r.placed = true
 		next := *r.claim
-		next.State, next.Since = ClaimLive, time.Now()
+		next.State, next.Since = api.FleetClaimLive, time.Now()
 		if err := r.store(&next); err != nil {
 			r.g.log.Warn("a session is there, and its node will say so", "session", next.ID, "error", err)
 		}
@@ -402,7 +402,7 @@ func (r *reservation) giveUp() error {
 }
 
 // drop removes a claim, unless it has changed.
-func (g *Gateway) drop(ctx context.Context, claim *Claim) error {
+func (g *gateway) drop(ctx context.Context, claim *sessionClaim) error {
 	claims, _, err := g.table()
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -25,8 +25,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// AgentConfig is what an agent needs to know.
-type AgentConfig struct {
+// agentOptions is what an agent needs to know.
+type agentOptions struct {
 	Fleet    access.Fleet                                // the table of box.toml
 	Ask      func(context.Context) (access.Fleet, error) // asks boxd for the table as it is now
 	Socket   string                                      // of boxd, for what the agent asks itself
@@ -37,9 +37,9 @@ type AgentConfig struct {
 	Log      *slog.Logger
 }
 
-// Agent makes a host a node of a fleet.
-type Agent struct {
-	cfg      AgentConfig
+// agent makes a host a node of a fleet.
+type agent struct {
+	cfg      agentOptions
 	name     string
 	instance string
 	host     string // the same after each start
@@ -74,8 +74,8 @@ type Agent struct {
 	can    []string // by doctor
 }
 
-// NewAgent returns an agent. Run makes it work.
-func NewAgent(cfg *AgentConfig) (*Agent, error) {
+// newAgent returns an agent. Run makes it work.
+func newAgent(cfg *agentOptions) (*agent, error) {
 	name := cfg.Fleet.NodeName()
 	if !access.ValidNode(name) {
 		return nil, fmt.Errorf("fleet.name = %q of box.toml: must be small letters, digits and hyphens, and is the name of the host if it is empty", name)
@@ -100,15 +100,15 @@ func NewAgent(cfg *AgentConfig) (*Agent, error) {
 		dir.Close()
 		return nil, err
 	}
-	return &Agent{cfg: *cfg, now: cfg.Fleet, name: name, instance: rand.Text(), host: host, boxd: client.New(cfg.Socket), log: cfg.Log.With("node", name), fences: store, began: time.Now(), clock: time.Now}, nil
+	return &agent{cfg: *cfg, now: cfg.Fleet, name: name, instance: rand.Text(), host: host, boxd: client.New(cfg.Socket), log: cfg.Log.With("node", name), fences: store, began: time.Now(), clock: time.Now}, nil
 }
 
 // Run connects and serves until ctx ends.
-func (a *Agent) Run(ctx context.Context) error {
+func (a *agent) Run(ctx context.Context) error {
 	defer a.fences.close()
 	defer a.boxd.Close()
 	f := &a.cfg.Fleet
-	nc, err := Connect(&Servers{Addresses: f.Servers, Credentials: f.Credentials, CA: f.CA, Name: "node_" + a.name}, a.log)
+	nc, err := connectNATS(&natsServers{Addresses: f.Servers, Credentials: f.Credentials, CA: f.CA, Name: "node_" + a.name}, a.log)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // serves reports whether the fleet knows of this node what is true: otherwise somebody may have what it has.
-func (a *Agent) serves() bool {
+func (a *agent) serves() bool {
 	a.mu.Lock()
 	agreed := a.agreed
 	a.mu.Unlock()
@@ -131,12 +131,12 @@ func (a *Agent) serves() bool {
 }
 
 // fenced reports whether the fleet has not taken an announcement for so long that others may soon think this node lost.
-func (a *Agent) fenced() bool {
+func (a *agent) fenced() bool {
 	return a.clock().Sub(a.began)-time.Duration(a.renewed.Load()) >= fencedAfter
 }
 
 // carry connects a stream of a gateway with boxd. Who asks, and what it may, is for boxd to find out.
-func (a *Agent) carry(far *stream) {
+func (a *agent) carry(far *stream) {
 	defer func() { _ = far.Close() }() // once
 	a.streams.Add(1)
 	defer a.streams.Add(-1)
@@ -171,7 +171,7 @@ func (a *Agent) carry(far *stream) {
 
 // ofFleet reports whether sessions of a principal can be of the fleet: box.toml has to let a gateway speak for it. The agent asks
 // boxd as root, which would let it end those of anybody, and whoever is on NATS may say what they like.
-func (a *Agent) ofFleet(ctx context.Context, owner string) (bool, error) {
+func (a *agent) ofFleet(ctx context.Context, owner string) (bool, error) {
 	a.mu.Lock()
 	ok, old := a.now.SpeaksFor(owner), time.Since(a.asked) > renewEvery
 	a.mu.Unlock()
@@ -187,7 +187,7 @@ func (a *Agent) ofFleet(ctx context.Context, owner string) (bool, error) {
 }
 
 // askAgain asks boxd which gateways may speak for whom.
-func (a *Agent) askAgain(ctx context.Context) error {
+func (a *agent) askAgain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
 	now, err := a.cfg.Ask(ctx)
@@ -201,7 +201,7 @@ func (a *Agent) askAgain(ctx context.Context) error {
 }
 
 // fence remembers a generation.
-func (a *Agent) fence(ctx context.Context, m *nats.Msg) {
+func (a *agent) fence(ctx context.Context, m *nats.Msg) {
 	var f fence
 	var out fenced
 	err := json.Unmarshal(m.Data, &f)
@@ -236,7 +236,7 @@ func (a *Agent) fence(ctx context.Context, m *nats.Msg) {
 }
 
 // renew announces the node and looks after its claims, until ctx ends.
-func (a *Agent) renew(ctx context.Context) {
+func (a *agent) renew(ctx context.Context) {
 	var beside sync.WaitGroup
 	beside.Go(func() { a.examine(ctx) })
 	defer beside.Wait()
@@ -281,7 +281,7 @@ func (a *Agent) renew(ctx context.Context) {
 const comparing = "it compares its sessions with the claims of the fleet"
 
 // beat is one announcement.
-func (a *Agent) beat(ctx context.Context) error {
+func (a *agent) beat(ctx context.Context) error {
 	always := ctx
 	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
@@ -297,7 +297,7 @@ func (a *Agent) beat(ctx context.Context) error {
 		a.agree("")
 	}
 	if a.lease.revision == 0 { // before anything is said or done in that name
-		if err := a.announce(ctx, nodes, &api.FleetNode{State: NodeOff, Reason: comparing}); err != nil {
+		if err := a.announce(ctx, nodes, &api.FleetNode{State: api.FleetNodeOff, Reason: comparing}); err != nil {
 			return err
 		}
 	}
@@ -307,7 +307,7 @@ func (a *Agent) beat(ctx context.Context) error {
 	sessions, err := a.boxd.Sessions(ctx, true)
 	if err != nil {
 		a.agree("")
-		return errors.Join(fmt.Errorf("boxd: %w", err), a.announce(ctx, nodes, &api.FleetNode{State: NodeFails, Reason: "boxd is not reached: " + err.Error()}))
+		return errors.Join(fmt.Errorf("boxd: %w", err), a.announce(ctx, nodes, &api.FleetNode{State: api.FleetNodeFailed, Reason: "boxd is not reached: " + err.Error()}))
 	}
 	if !a.agrees(id) || a.view == nil || a.view.ended() || a.renewal != a.nc.Stats().Reconnects { // something may not have been told
 		if err := a.lookAnew(always, claims); err != nil {
@@ -315,7 +315,7 @@ func (a *Agent) beat(ctx context.Context) error {
 		}
 	}
 	if !a.agrees(id) { // before gateways look which of its claims are lost
-		if err := a.announce(ctx, nodes, &api.FleetNode{State: NodeOff, Reason: comparing}); err != nil {
+		if err := a.announce(ctx, nodes, &api.FleetNode{State: api.FleetNodeOff, Reason: comparing}); err != nil {
 			return err
 		}
 	}
@@ -332,7 +332,7 @@ func (a *Agent) beat(ctx context.Context) error {
 }
 
 // lookAnew reads all claims again, and goes on hearing of them, until it is called again.
-func (a *Agent) lookAnew(ctx context.Context, claims jetstream.KeyValue) (err error) {
+func (a *agent) lookAnew(ctx context.Context, claims jetstream.KeyValue) (err error) {
 	if a.view != nil {
 		a.view.close()
 	}
@@ -341,14 +341,14 @@ func (a *Agent) lookAnew(ctx context.Context, claims jetstream.KeyValue) (err er
 	return err
 }
 
-func (a *Agent) agrees(id string) bool {
+func (a *agent) agrees(id string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.agreed == id
 }
 
 // agree notes that the sessions of this node and the claims of a bucket agree; "": nobody knows.
-func (a *Agent) agree(id string) {
+func (a *agent) agree(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
@@ -361,7 +361,7 @@ func (a *Agent) agree(id string) {
 	a.agreed = id
 }
 
-func (a *Agent) announce(ctx context.Context, nodes jetstream.KeyValue, n *api.FleetNode) error {
+func (a *agent) announce(ctx context.Context, nodes jetstream.KeyValue, n *api.FleetNode) error {
 	n.Name, n.Instance, n.Host, n.Labels, n.Time = a.name, a.instance, a.host, a.cfg.Fleet.Labels, time.Now()
 	data, err := json.Marshal(n)
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -52,7 +52,7 @@ var errTaken = errors.New("another host announces itself under the name of this 
 
 // put announces the node, if the name is its own. A host takes the name over that its own agent has had before, and one that
 // nobody has announced for so long that its sessions are lost.
-func (a *Agent) put(ctx context.Context, nodes jetstream.KeyValue, data []byte) error {
+func (a *agent) put(ctx context.Context, nodes jetstream.KeyValue, data []byte) error {
 	if a.lease.revision == 0 {
 		if err := a.mayTake(ctx, nodes); err != nil {
 			return err
@@ -76,7 +76,7 @@ func (a *Agent) put(ctx context.Context, nodes jetstream.KeyValue, data []byte) 
 }
 
 // write writes an announcement that follows the one before; the first, where there is none.
-func (a *Agent) write(ctx context.Context, nodes jetstream.KeyValue, data []byte) (uint64, error) {
+func (a *agent) write(ctx context.Context, nodes jetstream.KeyValue, data []byte) (uint64, error) {
 	if a.lease.revision == 0 {
 		return nodes.Create(ctx, a.name, data)
 	}
@@ -84,7 +84,7 @@ func (a *Agent) write(ctx context.Context, nodes jetstream.KeyValue, data []byte
 }
 
 // mayTake finds out which announcement the next of this node may follow.
-func (a *Agent) mayTake(ctx context.Context, nodes jetstream.KeyValue) error {
+func (a *agent) mayTake(ctx context.Context, nodes jetstream.KeyValue) error {
 	a.lease.copied = a.lease.copied || a.lease.revision != 0
 	a.lease.revision = 0
 	entry, err := nodes.Get(ctx, a.name)
@@ -116,7 +116,7 @@ func (a *Agent) mayTake(ctx context.Context, nodes jetstream.KeyValue) error {
 }
 
 // answer begins to answer what is for this node, since the name is its own; stopAnswering ends that.
-func (a *Agent) answer(ctx context.Context) (err error) {
+func (a *agent) answer(ctx context.Context) (err error) {
 	if a.ends != nil {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (a *Agent) answer(ctx context.Context) (err error) {
 	return err
 }
 
-func (a *Agent) stopAnswering() {
+func (a *agent) stopAnswering() {
 	if a.ends == nil {
 		return
 	}

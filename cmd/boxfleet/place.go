@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"bytes"
@@ -22,8 +22,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Placement is what a request says of where its session is to be: the field placement of POST /v1/sessions. Nodes do not see it.
-type Placement struct {
+// placement is what a request says of where its session is to be: the field placement of POST /v1/sessions. Nodes do not see it.
+type placement struct {
 	Node     string            `json:"node,omitempty"`     // this one alone
 	Requires map[string]string `json:"requires,omitempty"` // labels it must have
 	Prefers  map[string]string `json:"prefers,omitempty"`  // labels that count for it
@@ -50,15 +50,15 @@ type wanted struct {
 	Variables map[string]string  `json:"variables"`
 	DryRun    bool               `json:"dry_run"`
 	Wait      *quantity.Duration `json:"wait"`
-	Placement *Placement         `json:"placement"`
+	Placement *placement         `json:"placement"`
 }
 
 // fits reports why a node cannot take a session; "": it can.
-func (p *Placement) fits(n *seen) string {
+func (p *placement) fits(n *seen) string {
 	switch {
 	case p.Node != "" && p.Node != n.Name:
 		return "another node is asked for"
-	case n.State != NodeReady:
+	case n.State != api.FleetNodeReady:
 		return "it is " + n.State
 	case n.cordon != nil && n.cordon.Reason != "":
 		return "it is cordoned: " + n.cordon.Reason
@@ -85,7 +85,7 @@ func (p *Placement) fits(n *seen) string {
 }
 
 // score says how much is against a node.
-func (p *Placement) score(n *seen, profile string, own int) float64 {
+func (p *placement) score(n *seen, profile string, own int) float64 {
 	share := func(used, all float64) float64 {
 		if all <= 0 {
 			return 0
@@ -110,7 +110,7 @@ func (p *Placement) score(n *seen, profile string, own int) float64 {
 }
 
 // choose orders the nodes that can take a session, the best of those drawn first; none says why there is none.
-func choose(p *Placement, nodes []seen, profile string, own map[string]int) (list []seen, none string) {
+func choose(p *placement, nodes []seen, profile string, own map[string]int) (list []seen, none string) {
 	reasons := map[string][]string{}
 	for i := range nodes {
 		if why := p.fits(&nodes[i]); why != "" {
@@ -149,7 +149,7 @@ func unread(err error) error {
 const maxRequest = 1 << 20
 
 // create places a session: it is claimed for a node, which may refuse it, and then for the next.
-func (g *Gateway) create(c *call) error {
+func (g *gateway) create(c *call) error {
 	data, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxRequest))
 	if err != nil {
 		return fault.Errorf(fault.Invalid, "the request for a session cannot be read: %w", err).WithHint("it may have %d bytes", maxRequest)
@@ -161,7 +161,7 @@ func (g *Gateway) create(c *call) error {
 	}
 	place := want.Placement
 	if place == nil {
-		place = &Placement{}
+		place = &placement{}
 	}
 	delete(fields, "placement")
 	if want.DryRun {
@@ -179,7 +179,7 @@ func (g *Gateway) create(c *call) error {
 }
 
 // plan has a node say what it would make of a request.
-func (g *Gateway) plan(c *call, place *Placement, fields map[string]json.RawMessage) error {
+func (g *gateway) plan(c *call, place *placement, fields map[string]json.RawMessage) error {
 	list, none := choose(place, g.known(), "", nil)
 	if len(list) == 0 {
 		return full(none)
@@ -193,7 +193,7 @@ func (g *Gateway) plan(c *call, place *Placement, fields map[string]json.RawMess
 }
 
 // name is the id that a session will have: of a template a node knows it.
-func (g *Gateway) name(c *call, place *Placement, fields map[string]json.RawMessage, want *wanted) (string, error) {
+func (g *gateway) name(c *call, place *placement, fields map[string]json.RawMessage, want *wanted) (string, error) {
 	if want.Template == "" && len(want.Variables) == 0 {
 		return strings.ToLower(rand.Text()[:12]), nil
 	}
@@ -246,7 +246,7 @@ func (c *call) setBody(body []byte) {
 }
 
 // ask makes a request of its own to a node, in the name of a caller.
-func (g *Gateway) ask(c *call, n *seen, method, target string, body []byte) (*http.Response, error) {
+func (g *gateway) ask(c *call, n *seen, method, target string, body []byte) (*http.Response, error) {
 	u, err := url.Parse("http://" + n.Name + target)
 	if err != nil {
 		return nil, err

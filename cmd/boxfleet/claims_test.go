@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 // claiming is a gateway that makes a session of ci on nodes that the test is.
 type claiming struct {
 	t      *testing.T
-	g      *Gateway
+	g      *gateway
 	clock  *clock
 	id     string   // of the bucket of claims
 	fences []uint64 // generations that the node a was asked to remember
@@ -70,7 +70,7 @@ func newClaiming(t *testing.T) *claiming {
 // hears has the gateway hear of a node that is ready, with the claims of a bucket.
 func (h *claiming) hears(node, bucket string) {
 	h.t.Helper()
-	data, err := json.Marshal(&api.FleetNode{Name: node, State: NodeReady, Claims: bucket, Time: h.clock.now()})
+	data, err := json.Marshal(&api.FleetNode{Name: node, State: api.FleetNodeReady, Claims: bucket, Time: h.clock.now()})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -90,10 +90,10 @@ func (h *claiming) create() error {
 	h.t.Helper()
 	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/v1/sessions", nil)
 	c := &call{httptest.NewRecorder(), r, access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
-	return h.g.claim(c, &Placement{}, &wanted{ID: "s", Wait: new(quantity.Duration)}, map[string]json.RawMessage{"id": json.RawMessage(`"s"`)})
+	return h.g.claim(c, &placement{}, &wanted{ID: "s", Wait: new(quantity.Duration)}, map[string]json.RawMessage{"id": json.RawMessage(`"s"`)})
 }
 
-func (h *claiming) claim() *Claim {
+func (h *claiming) claim() *sessionClaim {
 	h.t.Helper()
 	c, err := getClaim(h.t.Context(), h.g.claims, claimKey("ci", "s"))
 	if err != nil || c == nil {
@@ -109,7 +109,7 @@ func TestClocksOfTwoGatewaysThatDifferByHours(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"ahead": 5 * time.Hour, "behind": -5 * time.Hour} {
 		h := newClaiming(t)
 		h.hears("a", h.id)
-		first := &Claim{FleetClaim: api.FleetClaim{Owner: "ci", ID: "s", Node: "a", Generation: 3, State: ClaimStarting, Since: h.clock.now().Add(ahead)}, key: claimKey("ci", "s")}
+		first := &sessionClaim{FleetClaim: api.FleetClaim{Owner: "ci", ID: "s", Node: "a", Generation: 3, State: api.FleetClaimStarting, Since: h.clock.now().Add(ahead)}, key: claimKey("ci", "s")}
 		if _, err := putClaim(t.Context(), h.g.claims, first); err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestClocksOfTwoGatewaysThatDifferByHours(t *testing.T) {
 		if err := h.create(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if got := h.claim(); got.Generation != 4 || got.State != ClaimLive {
+		if got := h.claim(); got.Generation != 4 || got.State != api.FleetClaimLive {
 			t.Errorf("%s, when it is old: %+v", name, got)
 		}
 	}
@@ -151,14 +151,14 @@ func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
 	if err := h.create(); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.claim(); got.Node != "a" || got.State != ClaimLive {
+	if got := h.claim(); got.Node != "a" || got.State != api.FleetClaimLive {
 		t.Errorf("%+v", got)
 	}
-	if n, _ := h.g.node("b"); n.State != NodeFails || n.Reason != unknownClaims {
+	if n, _ := h.g.node("b"); n.State != api.FleetNodeFailed || n.Reason != unknownClaims {
 		t.Errorf("%+v", n)
 	}
 	h.hears("b", h.id)
-	if n, _ := h.g.node("b"); n.State != NodeReady {
+	if n, _ := h.g.node("b"); n.State != api.FleetNodeReady {
 		t.Errorf("it knows them now: %+v", n)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"bytes"
@@ -37,7 +37,7 @@ func serveNATS(t *testing.T) *server.Server {
 	return s
 }
 
-func connectNATS(t *testing.T, address string) *nats.Conn {
+func dialNATS(t *testing.T, address string) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(address, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0))
 	if err != nil {
@@ -51,7 +51,7 @@ func connectNATS(t *testing.T, address string) *nats.Conn {
 func streamPair(t *testing.T, near, far string) (a *endpoint, accepted chan *stream) {
 	t.Helper()
 	accepted = make(chan *stream, 8)
-	b, err := newEndpoint(context.Background(), &endpointConfig{Conn: connectNATS(t, far), Subject: "fleet.n.b", From: "fleet.g", Accept: func(c *stream) { accepted <- c }})
+	b, err := newEndpoint(context.Background(), &endpointConfig{Conn: dialNATS(t, far), Subject: "fleet.n.b", From: "fleet.g", Accept: func(c *stream) { accepted <- c }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func streamPair(t *testing.T, near, far string) (a *endpoint, accepted chan *str
 	if err := b.cfg.Conn.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if a, err = newEndpoint(context.Background(), &endpointConfig{Conn: connectNATS(t, near), Subject: "fleet.g.a"}); err != nil {
+	if a, err = newEndpoint(context.Background(), &endpointConfig{Conn: dialNATS(t, near), Subject: "fleet.g.a"}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.Close)
@@ -268,7 +268,7 @@ func TestNothingIsLostWithConnectionsToTheServer(t *testing.T) {
 func TestNobodyIsThere(t *testing.T) {
 	t.Parallel()
 	s := serveNATS(t)
-	a, err := newEndpoint(context.Background(), &endpointConfig{Conn: connectNATS(t, s.ClientURL()), Subject: "fleet.g.a"})
+	a, err := newEndpoint(context.Background(), &endpointConfig{Conn: dialNATS(t, s.ClientURL()), Subject: "fleet.g.a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestFramesThatDoNotBelong(t *testing.T) {
 	s := serveNATS(t)
 	a, accepted := streamPair(t, s.ClientURL(), s.ClientURL())
 	near, far := openStream(t, a, accepted)
-	other := connectNATS(t, s.ClientURL())
+	other := dialNATS(t, s.ClientURL())
 	send := func(id, reply string, data []byte) {
 		t.Helper()
 		if err := other.PublishMsg(&nats.Msg{Subject: "fleet.n.b.s." + id, Reply: reply, Data: data}); err != nil {

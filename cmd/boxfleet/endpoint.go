@@ -3,7 +3,7 @@
 // Connections over NATS: two streams of bytes each, in order, as fast as their readers are. They survive lost messages and
 // a server of NATS that dies, and fail when the other end has not been heard of for a while.
 
-package fleet
+package main
 
 import (
 	"context"

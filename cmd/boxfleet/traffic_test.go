@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -27,8 +27,8 @@ import (
 type manyNodes struct {
 	b      *testing.B
 	server *server.Server
-	g      *Gateway
-	agents []*Agent
+	g      *gateway
+	agents []*agent
 	made   int
 }
 
@@ -81,7 +81,7 @@ func newManyNodes(b *testing.B, nodes, sessions int) *manyNodes {
 	followed.Go(func() { _ = h.g.follow(ctx) }) // until the benchmark is over
 	b.Cleanup(func() { end(); followed.Wait() })
 	for {
-		if list := h.g.known(); len(list) == nodes && list[nodes-1].State == NodeReady {
+		if list := h.g.known(); len(list) == nodes && list[nodes-1].State == api.FleetNodeReady {
 			return h
 		}
 		<-time.After(time.Millisecond)
@@ -89,7 +89,7 @@ func newManyNodes(b *testing.B, nodes, sessions int) *manyNodes {
 }
 
 // node is one with so many sessions that are claimed already.
-func (h *manyNodes) node(name string, sessions int, claims jetstream.KeyValue, bucket string) *Agent {
+func (h *manyNodes) node(name string, sessions int, claims jetstream.KeyValue, bucket string) *agent {
 	h.b.Helper()
 	boxd := &makingBoxd{fakeBoxd{status: api.Status{State: "ok", Version: "1", MaxSessions: 1 << 20}}}
 	nc, err := nats.Connect(h.server.ClientURL())
@@ -108,7 +108,7 @@ func (h *manyNodes) node(name string, sessions int, claims jetstream.KeyValue, b
 		session := fmt.Sprint(name, "-", i)
 		boxd.list.Sessions = append(boxd.list.Sessions, api.Session{Owner: "ci", ID: session})
 		a.fences.all[claimKey("ci", session)] = held{Owner: "ci", ID: session, Generation: 1, Bucket: bucket, Since: time.Now()} // no disk is measured
-		claim := &Claim{FleetClaim: api.FleetClaim{Owner: "ci", ID: session, Node: name, Generation: 1, State: ClaimLive, Since: time.Now()}, key: claimKey("ci", session)}
+		claim := &sessionClaim{FleetClaim: api.FleetClaim{Owner: "ci", ID: session, Node: name, Generation: 1, State: api.FleetClaimLive, Since: time.Now()}, key: claimKey("ci", session)}
 		if _, err := putClaim(h.b.Context(), claims, claim); err != nil {
 			h.b.Fatal(err)
 		}
@@ -195,7 +195,7 @@ func (h *manyNodes) place() {
 	id := fmt.Sprint("made-", h.made)
 	r := httptest.NewRequestWithContext(h.b.Context(), http.MethodPost, "/v1/sessions", nil)
 	c := &call{httptest.NewRecorder(), r, access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
-	if err := h.g.claim(c, &Placement{}, &wanted{ID: id, Wait: new(quantity.Duration)}, map[string]json.RawMessage{"id": json.RawMessage(`"` + id + `"`)}); err != nil {
+	if err := h.g.claim(c, &placement{}, &wanted{ID: id, Wait: new(quantity.Duration)}, map[string]json.RawMessage{"id": json.RawMessage(`"` + id + `"`)}); err != nil {
 		h.b.Fatal(err)
 	}
 }

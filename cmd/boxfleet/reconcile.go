@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -25,7 +25,7 @@ const readAnyway = 15
 
 // reconcile makes the sessions of this node and the claims agree: whose claim is gone or another's ends here, whose claim was
 // lost is found, and a bucket that is new has its claims again.
-func (a *Agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket string, sessions []api.Session) error {
+func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket string, sessions []api.Session) error {
 	live := map[string]bool{}
 	for i := range sessions {
 		live[claimKey(sessions[i].Owner, sessions[i].ID)] = true
@@ -47,7 +47,7 @@ func (a *Agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 	return nil
 }
 
-func (a *Agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, lives bool) error {
+func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, lives bool) error {
 	claim, err := getClaim(ctx, claims, key)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (a *Agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation
 	young := time.Since(h.Since) < startingFor
 	switch {
-	case !lives && mine && (claim.State != ClaimStarting || !young): // it has ended, or was never made
+	case !lives && mine && (claim.State != api.FleetClaimStarting || !young): // it has ended, or was never made
 		if lives, err := a.lives(ctx, h); err != nil || lives { // it was made after boxd had listed its sessions
 			return err
 		}
@@ -67,18 +67,18 @@ func (a *Agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		return nil // it may be about to be made
 	case !lives:
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
-	case mine && claim.State != ClaimLive:
+	case mine && claim.State != api.FleetClaimLive:
 		next := *claim
-		next.State, next.Since, next.Reason = ClaimLive, time.Now(), ""
+		next.State, next.Since, next.Reason = api.FleetClaimLive, time.Now(), ""
 		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
 			return err
 		}
-		if claim.State == ClaimLost {
+		if claim.State == api.FleetClaimLost {
 			a.log.Info("a session that was lost is found", "session", h.ID, "owner", h.Owner)
 		}
 	case mine:
 	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
-		if _, err := putClaim(ctx, claims, &Claim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: ClaimLive, Since: time.Now()}, key: key}); err != nil {
+		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, key: key}); err != nil {
 			if conflict(err) {
 				return nil // somebody has claimed it: it is looked at again
 			}
@@ -91,7 +91,7 @@ func (a *Agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 }
 
 // lives asks boxd for one session.
-func (a *Agent) lives(ctx context.Context, h *held) (bool, error) {
+func (a *agent) lives(ctx context.Context, h *held) (bool, error) {
 	boxd := client.New(a.cfg.Socket)
 	defer boxd.Close()
 	boxd.Owner = h.Owner
@@ -106,7 +106,7 @@ func (a *Agent) lives(ctx context.Context, h *held) (bool, error) {
 }
 
 // giveUp ends a session that is no longer this node's.
-func (a *Agent) giveUp(ctx context.Context, key string, h *held, claim *Claim) error {
+func (a *agent) giveUp(ctx context.Context, key string, h *held, claim *sessionClaim) error {
 	why := "its claim was given up"
 	if claim != nil {
 		why = fmt.Sprintf("node %s has claimed it (generation %d after %d)", claim.Node, claim.Generation, h.Generation)
@@ -130,7 +130,7 @@ func (a *Agent) giveUp(ctx context.Context, key string, h *held, claim *Claim) e
 }
 
 // getClaim reads a claim; nil: there is none.
-func getClaim(ctx context.Context, claims jetstream.KeyValue, key string) (*Claim, error) {
+func getClaim(ctx context.Context, claims jetstream.KeyValue, key string) (*sessionClaim, error) {
 	entry, err := claims.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return nil, nil //nolint:nilnil // there is none, and nothing has failed
@@ -141,8 +141,8 @@ func getClaim(ctx context.Context, claims jetstream.KeyValue, key string) (*Clai
 	return readClaim(entry)
 }
 
-func readClaim(entry jetstream.KeyValueEntry) (*Claim, error) {
-	c := &Claim{}
+func readClaim(entry jetstream.KeyValueEntry) (*sessionClaim, error) {
+	c := &sessionClaim{}
 	if err := json.Unmarshal(entry.Value(), c); err != nil {
 		return nil, fmt.Errorf("claim %s: %w", entry.Key(), err)
 	}
@@ -151,7 +151,7 @@ func readClaim(entry jetstream.KeyValueEntry) (*Claim, error) {
 }
 
 // putClaim writes a claim if it has not changed since it was read; a claim without a revision must not be there.
-func putClaim(ctx context.Context, claims jetstream.KeyValue, c *Claim) (revision uint64, err error) {
+func putClaim(ctx context.Context, claims jetstream.KeyValue, c *sessionClaim) (revision uint64, err error) {
 	data, err := json.Marshal(c)
 	if err != nil {
 		return 0, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -26,20 +26,20 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// GatewayConfig is what a gateway needs to know.
-type GatewayConfig struct {
+// gatewayOptions is what a gateway needs to know.
+type gatewayOptions struct {
 	Name     string // of its table [fleet.gateways.NAME] on nodes
 	Key      ed25519.PrivateKey
 	Gate     *access.Gate // knows its callers
-	Servers  Servers
+	Servers  natsServers
 	Replicas int // of the buckets, if it has to make them
 	Version  string
 	Log      *slog.Logger
 }
 
-// Gateway answers for all nodes of a fleet as one boxd does. It keeps nothing: any number of them may run.
-type Gateway struct {
-	cfg       GatewayConfig
+// gateway answers for all nodes of a fleet as one boxd does. It keeps nothing: any number of them may run.
+type gateway struct {
+	cfg       gatewayOptions
 	log       *slog.Logger
 	nc        *nats.Conn
 	js        jetstream.JetStream
@@ -70,12 +70,12 @@ type seen struct {
 	cordon *api.FleetCordon // nil: it is not
 }
 
-// NewGateway connects to NATS. Close must follow.
-func NewGateway(ctx context.Context, cfg *GatewayConfig) (*Gateway, error) {
-	g := &Gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries)}
+// newGateway connects to NATS. Close must follow.
+func newGateway(ctx context.Context, cfg *gatewayOptions) (*gateway, error) {
+	g := &gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries)}
 	g.metrics = newMetrics(g)
 	var err error
-	if g.nc, err = Connect(&cfg.Servers, cfg.Log); err != nil {
+	if g.nc, err = connectNATS(&cfg.Servers, cfg.Log); err != nil {
 		return nil, err
 	}
 	if g.js, err = jetstream.New(g.nc); err == nil {
@@ -99,21 +99,21 @@ func NewGateway(ctx context.Context, cfg *GatewayConfig) (*Gateway, error) {
 }
 
 // UseKey has the gateway sign with another key from now on.
-func (g *Gateway) UseKey(key ed25519.PrivateKey) {
+func (g *gateway) UseKey(key ed25519.PrivateKey) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cfg.Key = key
 }
 
 // Close ends what goes through the gateway.
-func (g *Gateway) Close() {
+func (g *gateway) Close() {
 	g.transport.CloseIdleConnections()
 	g.ends.Close()
 	g.nc.Close()
 }
 
 // Run keeps what the gateway knows of the fleet up to date, until ctx ends.
-func (g *Gateway) Run(ctx context.Context) {
+func (g *gateway) Run(ctx context.Context) {
 	said := ""
 	for {
 		err := g.follow(ctx)
@@ -133,7 +133,7 @@ func (g *Gateway) Run(ctx context.Context) {
 }
 
 // follow hears what nodes announce until something is wrong.
-func (g *Gateway) follow(ctx context.Context) error {
+func (g *gateway) follow(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
 	nodes, nodesID, err := openBucket(asking, g.js, nodesConfig(g.cfg.Replicas), rand.Text())
@@ -180,7 +180,7 @@ func (g *Gateway) follow(ctx context.Context) error {
 }
 
 // heard notes what a node announces.
-func (g *Gateway) heard(entry jetstream.KeyValueEntry) {
+func (g *gateway) heard(entry jetstream.KeyValueEntry) {
 	var n api.FleetNode
 	if err := json.Unmarshal(entry.Value(), &n); err != nil || n.Name != entry.Key() || !access.ValidNode(n.Name) {
 		g.log.Warn("a node announces what cannot be read", "node", entry.Key(), "error", err)
@@ -209,7 +209,7 @@ func (g *Gateway) heard(entry jetstream.KeyValueEntry) {
 }
 
 // look finds out which nodes are lost, and whether the buckets are those they were.
-func (g *Gateway) look(ctx context.Context, nodesID, claimsID string) error {
+func (g *gateway) look(ctx context.Context, nodesID, claimsID string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
 	nodes, id, err := openBucket(ctx, g.js, nodesConfig(g.cfg.Replicas), rand.Text())
@@ -253,9 +253,9 @@ func (g *Gateway) look(ctx context.Context, nodesID, claimsID string) error {
 }
 
 // silent reports whether a node that was heard of then is lost.
-func (g *Gateway) silent(since time.Time) bool { return g.now().Sub(since) >= lostAfter }
+func (g *gateway) silent(since time.Time) bool { return g.now().Sub(since) >= lostAfter }
 
-func (g *Gateway) heardAt(name string) time.Time {
+func (g *gateway) heardAt(name string) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n := g.nodes[name]; n != nil {
@@ -265,7 +265,7 @@ func (g *Gateway) heardAt(name string) time.Time {
 }
 
 // announcedAnew reports whether an announcement is not the one that was heard last.
-func (g *Gateway) announcedAnew(name string, n *api.FleetNode) bool {
+func (g *gateway) announcedAnew(name string, n *api.FleetNode) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	before := g.nodes[name]
@@ -273,7 +273,7 @@ func (g *Gateway) announcedAnew(name string, n *api.FleetNode) bool {
 }
 
 // lose makes the sessions of a node that is not heard of lost. Others do the same: the first counts.
-func (g *Gateway) lose(ctx context.Context, claims jetstream.KeyValue, node string) error {
+func (g *gateway) lose(ctx context.Context, claims jetstream.KeyValue, node string) error {
 	g.mu.Lock()
 	n := g.nodes[node]
 	first, since := n != nil && !n.lost, time.Time{}
@@ -292,11 +292,11 @@ func (g *Gateway) lose(ctx context.Context, claims jetstream.KeyValue, node stri
 		return err
 	}
 	for _, c := range all {
-		if c.Node != node || c.State == ClaimLost {
+		if c.Node != node || c.State == api.FleetClaimLost {
 			continue
 		}
 		next := *c
-		next.State, next.Since = ClaimLost, time.Now()
+		next.State, next.Since = api.FleetClaimLost, time.Now()
 		next.Reason = fmt.Sprintf("node %s has not been heard of since %s", node, since.UTC().Format(time.RFC3339))
 		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
 			return err
@@ -309,13 +309,13 @@ func (g *Gateway) lose(ctx context.Context, claims jetstream.KeyValue, node stri
 }
 
 // listClaims reads all claims.
-func listClaims(ctx context.Context, claims jetstream.KeyValue) ([]*Claim, error) {
+func listClaims(ctx context.Context, claims jetstream.KeyValue) ([]*sessionClaim, error) {
 	w, err := claims.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {
 		return nil, fmt.Errorf("list claims: %w", err)
 	}
 	defer func() { _ = w.Stop() }() // it has told all there was
-	var all []*Claim
+	var all []*sessionClaim
 	for {
 		select {
 		case entry, ok := <-w.Updates():
@@ -341,7 +341,7 @@ func listClaims(ctx context.Context, claims jetstream.KeyValue) ([]*Claim, error
 const unknownClaims = "it announces itself as ready with claims that are not those of the fleet"
 
 // known copies what is known of nodes, in order of their names.
-func (g *Gateway) known() []seen {
+func (g *gateway) known() []seen {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var list []seen
@@ -349,16 +349,16 @@ func (g *Gateway) known() []seen {
 		n := *g.nodes[name]
 		n.cordon = g.cordoned[name]
 		if n.lost = n.lost || g.silent(n.at); n.lost {
-			n.State, n.Reason = NodeLost, "not heard of since "+n.at.UTC().Format(time.RFC3339)
-		} else if n.State == NodeReady && n.Claims != g.bucket && g.now().Sub(g.opened) >= lostAfter {
-			n.State, n.Reason = NodeFails, unknownClaims
+			n.State, n.Reason = api.FleetNodeLost, "not heard of since "+n.at.UTC().Format(time.RFC3339)
+		} else if n.State == api.FleetNodeReady && n.Claims != g.bucket && g.now().Sub(g.opened) >= lostAfter {
+			n.State, n.Reason = api.FleetNodeFailed, unknownClaims
 		}
 		list = append(list, n)
 	}
 	return list
 }
 
-func (g *Gateway) node(name string) (seen, bool) {
+func (g *gateway) node(name string) (seen, bool) {
 	for _, n := range g.known() {
 		if n.Name == name {
 			return n, true
@@ -368,7 +368,7 @@ func (g *Gateway) node(name string) (seen, bool) {
 }
 
 // table is the bucket of claims, once JetStream has been reached.
-func (g *Gateway) table() (jetstream.KeyValue, string, error) {
+func (g *gateway) table() (jetstream.KeyValue, string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.claims == nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -25,13 +25,13 @@ const cordonBucket = "boxd_cordons"
 const maxReason = 1024
 
 // cordons opens the bucket.
-func (g *Gateway) cordons(ctx context.Context) (jetstream.KeyValue, error) {
+func (g *gateway) cordons(ctx context.Context) (jetstream.KeyValue, error) {
 	kv, _, err := openBucket(ctx, g.js, &jetstream.KeyValueConfig{Bucket: cordonBucket, Description: "nodes of the fleet of boxd that take no new sessions", History: 1, Replicas: g.cfg.Replicas}, "")
 	return kv, err
 }
 
 // readCordons reads which nodes are cordoned.
-func (g *Gateway) readCordons(ctx context.Context) error {
+func (g *gateway) readCordons(ctx context.Context) error {
 	kv, err := g.cordons(ctx)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (g *Gateway) readCordons(ctx context.Context) error {
 
 // cordon keeps new sessions from a node, or lets them there again. When it has answered it holds here, and within seconds at
 // other gateways.
-func (g *Gateway) cordon(c *call, node string) error {
+func (g *gateway) cordon(c *call, node string) error {
 	if !access.ValidNode(node) {
 		return fault.Field("node", node, "small letters, digits and hyphens")
 	}

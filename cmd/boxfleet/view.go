@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package main
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/boxd-dev/boxd/relay/api"
 )
 
 // view is what JetStream tells a node of its claims as they change, so that it need not ask for each of them with every
@@ -67,7 +69,7 @@ func (v *view) note(entry jetstream.KeyValueEntry, node string) {
 	if entry.Operation() != jetstream.KeyValuePut {
 		return
 	}
-	if c, err := readClaim(entry); err == nil && c.Node == node && c.State == ClaimLive { // what is unreadable is told when it is read
+	if c, err := readClaim(entry); err == nil && c.Node == node && c.State == api.FleetClaimLive { // what is unreadable is told when it is read
 		v.live[c.key] = c.Generation
 	}
 }

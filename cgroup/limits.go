@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup handles cgroups v2, by which the kernel limits what a box uses: the texts of
-// limits, and the operations on one cgroup. The names and texts of files are those of cgroup-v2
-// in the kernel's documentation (admin-guide/cgroup-v2.rst).
+// Package cgroup is control groups of version 2, by which the kernel limits what a box uses: texts of limits,
+// operations on one cgroup. The names and texts of files are those of cgroup-v2 in the kernel's documentation
+// (admin-guide/cgroup-v2.rst).
 //
 // It is linked into PID 1 of every box, so it is small. The tree of all boxes is in cmd/boxkeeper,
 // what they use in supervisor/session.

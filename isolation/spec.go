@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package isolation says what a box is: its specification, the steps of its start, and the
-// messages between boxd, the keeper and PID 1 of a box.
+// Package isolation says what a box is: its specification, the steps of its start, the messages of boxd, the keeper,
+// PID 1 of a box.
 //
 // It is plain data without input or output. The privileged half is cmd/boxkeeper, the half
 // that runs inside a box is cmd/boxinit, and boxd controls a box through isolation/client.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay is every way into boxd: routes, who may take them, and streams.
+// Package relay is every way into boxd: routes, who may take them, streams.
 package relay
 
 import (

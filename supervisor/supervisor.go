@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package supervisor knows which boxes exist, in what state, who may start what, and when it ends.
+// Package supervisor holds all sessions, from their admission to their end.
 package supervisor
 
 import (

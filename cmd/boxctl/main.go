@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command boxctl runs programs in boxes and looks after them.
+// Command boxctl is the command line for boxes.
 package main
 
 import (

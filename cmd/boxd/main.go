@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command boxd is the sandbox supervisor: it serves the API and holds the sessions.
+// Command boxd is the sandbox supervisor, which serves the API of sessions.
 package main
 
 import (

@@ -4,8 +4,8 @@
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// Command boxfiles reads, writes and searches files inside a box. Only boxd starts it. It runs as the box user: it can do
-// no more than any program of the box.
+// Command boxfiles does file operations inside a box. Only boxd starts it. It runs as the box user: it can do no more
+// than any program of the box.
 package main
 
 import (

@@ -5,8 +5,8 @@
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// Command boxinit is PID 1 of every box: it sets the box up from within, then starts and ends programs in it. Only the
-// keeper starts it.
+// Command boxinit is PID 1 of every box: it sets the box up from within, then runs its programs. Only the keeper starts
+// it.
 package main
 
 import "os"

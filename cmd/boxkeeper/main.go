@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command boxkeeper is the privileged half of boxd: it starts boxes, ends them, and does nothing else.
+// Command boxkeeper is the privileged half of boxd, which starts boxes, ends them, nothing else.
 //
 // It takes plain data over one socket, checks it against its own root-owned configuration, and never parses JSON, HTTP or
 // archives.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package archive packs directories into tar archives and unpacks untrusted ones.
+// Package archive packs directories into tar archives, or unpacks untrusted ones.
 package archive
 
 import (

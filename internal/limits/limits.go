@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package limits has the limits of a session as the API, box.toml, the command line and the
-// records of boxd share them.
+// Package limits has the limits of a session in the form that all share: the API, box.toml, the command line, the
+// records of boxd.
 //
 // To add one: add a field to Limits, to Patch and to Ceilings, and a row to the table in
 // supervisor/policy/limits.go, which says what values it may have and what enforces it. The tests

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quantity parses and formats sizes and durations the way people write them.
+// Package quantity is sizes or durations the way people write them.
 package quantity
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package client is boxd's end of the connections to the keeper and to PID 1 of each box.
+// Package client is boxd's end of its connections to the keeper or to PID 1 of a box.
 package client
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package files is the protocol with boxfiles, the program that reads, writes and searches files
-// inside a box, as the box user. The host never walks a path that a box can change.
+// Package files is the protocol with boxfiles, the program that does file operations inside a box, as the box user. The
+// host never walks a path that a box can change.
 //
 // boxd writes one request and its data to the program's standard input, and reads frames from its
 // standard output. What the program sends is checked as if a program of the box had sent it.

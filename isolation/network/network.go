@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package network gives boxes a way to other hosts: a veth pair, the addresses of both ends, and
-// the rules of what the kernel lets through. It runs in the keeper.
+// Package network gives boxes a way to other hosts: a veth pair, addresses for its ends, rules of what the kernel lets
+// through. It runs in the keeper.
 //
 // What a box may reach is decided in its own network namespace, by a table that nothing in the
 // box has the capability to change and that ends with it. The host has one small table for all

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package output keeps what a program has written: PID 1 of its box writes it, and boxd reads it.
+// Package output keeps what a program has written, by PID 1 of its box, for boxd to read.
 //
 // Byte n of a stream is at offset n of a memory file, so the file's size is the number of bytes
 // written, updated by the kernel in the same call that moves the data. Dropped bytes are a hole.

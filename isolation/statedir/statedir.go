@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statedir says where in boxd's state directory the files of skills, drives and images
-// are: at Store/<owner>/Trees/<tree>. boxd puts them there, and the keeper mounts nothing else as
-// a skill. PID 1 of a box neither knows this nor links this package.
+// Package statedir says where in boxd's state directory a tree of files is (a skill, a drive, an image): at
+// Store/<owner>/Trees/<tree>. boxd puts them there, and the keeper mounts nothing else as a skill. PID 1 of a box
+// neither knows this nor links this package.
 package statedir
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package actionrpc is LangBot's dialect: its action RPC and the relay of its managed processes, by WebSocket, on a
+// Package actionrpc is LangBot's dialect: its action RPC, with the relay of its managed processes, by WebSocket, on a
 // socket of their own. Everything that it does the one supervisor does.
 package actionrpc
 

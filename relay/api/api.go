@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package api is the wire contract of boxd: the JSON of /v1 and the frames of its streams.
+// Package api is the wire contract of boxd: the JSON of /v1, the frames of its streams.
 //
 // Sizes are bytes, given as a number or as text such as "512MiB"; durations are text such as "30s",
 // and a number of seconds is accepted. A request with a field that is not here is refused, and so is a

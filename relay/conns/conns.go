@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conns counts the connections and streams of each caller, and what memory its requests take, so that nobody keeps the
-// others out.
+// Package conns bounds what each caller holds open, so that nobody keeps the others out: connections, streams, memory
+// of requests.
 package conns
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2b is E2B's dialect: its control plane, and the processes, files, ports and code of sandboxes, on a socket of
-// their own. A sandbox is a session of whoever has the API key, which is a token of boxd; everything that is done with it
-// the one supervisor does.
+// Package e2b is E2B's dialect: its control plane, with processes, files, ports, code of sandboxes, on a socket of
+// their own. A sandbox is a session of whoever has the API key, which is a token of boxd; everything that is done with
+// it the one supervisor does.
 //
 // A request comes to ServeHTTP, which tells the control plane from a sandbox by headers, host name or path
 // (route.go). For the control plane the API key says who calls (control.go); for a sandbox a token that was computed

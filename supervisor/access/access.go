@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access knows who is calling, and what each may be asked to be.
+// Package access knows who is calling, in which role.
 package access
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driver starts and ends boxes together with the group their limits are on: one that the keeper
-// makes for itself (the direct driver), or a scope that systemd makes, shows and limits.
+// Package driver makes boxes together with the cgroup that their limits are on: one that the keeper makes for itself
+// (the direct driver), or a scope that systemd makes, shows, limits.
 package driver
 
 import (

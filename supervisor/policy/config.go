@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy says what a session may be: profiles, what a request makes of one, and what keeps its
-// limits on this host. It looks at nothing but its arguments.
+// Package policy says what a session may be: profiles, what a request makes of one, what keeps its limits on this host.
+// It looks at nothing but its arguments.
 package policy
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package process holds programs that have a name: one is started once, whoever asks how often, and may be
-// read and written to by clients that come and go, started again when it ends, and found by the next boxd.
+// Package process holds programs that have a name. One is started once, whoever asks how often, and may be read and
+// written to by clients that come and go, started again when it ends, and found by the next boxd.
 package process
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quota counts what principals have, and refuses what would be one too many. There is one Book of a
-// boxd; every reservation is made and given back under its one lock, so none is ever counted half.
+// Package quota counts what principals have, refusing what would be one too many. There is one Book of a boxd; every
+// reservation is made and given back under its one lock, so none is ever counted half.
 package quota
 
 import (

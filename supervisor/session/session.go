@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session is one box and the programs in it: its states, its executions and processes.
+// Package session is one box with the programs in it: its states, its executions, its processes.
 package session
 
 import (

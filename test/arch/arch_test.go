@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"io"
@@ -196,12 +197,17 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
+// ofTheProduct reports whether a package is neither a test nor a tool.
+func ofTheProduct(name string) bool {
+	return name != "internal/boxtest" && !strings.HasPrefix(name, "test/") && !strings.HasPrefix(name, "packaging")
+}
+
 // One person is to know all packages, and follow a call down.
 func TestTheTreeIsSmallAndFlat(t *testing.T) {
 	t.Parallel()
 	all := packages(t, "./...")
 	maps.DeleteFunc(all, func(name string, p goPackage) bool {
-		return len(p.GoFiles) == 0 || name == "internal/boxtest" || strings.HasPrefix(name, "test/") || strings.HasPrefix(name, "packaging")
+		return len(p.GoFiles) == 0 || !ofTheProduct(name)
 	})
 	if len(all) > maxPackages {
 		t.Errorf("the product has %d packages, more than %d", len(all), maxPackages)
@@ -344,6 +350,8 @@ func TestEveryPackageHasOneShortComment(t *testing.T) {
 			t.Errorf("%s has %d package comments, not one", name, len(comments))
 		case strings.Count(comments[0], "\n") > most:
 			t.Errorf("the package comment of %s is longer than %d lines", name, most)
+		case ofTheProduct(name) && strings.Contains(new(doc.Package).Synopsis(comments[0]), " and "):
+			t.Errorf("%s is two things: %s", name, new(doc.Package).Synopsis(comments[0]))
 		}
 	}
 }

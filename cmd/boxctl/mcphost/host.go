@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mcphost runs a third-party MCP server in a box, with standard input and output as its client expects them.
+// Package mcphost runs a third-party MCP server in a box, on the standard streams that its client expects.
 package mcphost
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package transfer moves content between boxctl and servers of others: images from registries, files from and to buckets of
-// S3. It runs as the person who asks, never as boxd: credentials stay in this process, and what a server says is judged here,
+// Package transfer exchanges content with servers of others: images with registries, files with buckets of S3. It runs
+// as the person who asks, never as boxd: credentials stay in this process, and what a server says is judged here,
 // before boxd hears it.
 package transfer
 

@@ -116,8 +116,8 @@ func titles() map[fault.Kind]string {
 	}
 }
 
-// otherBox is what to do where the box was made by a boxd that did not know of what is asked.
-const otherBox = "remove the box, then create it again"
+// newPID1 is what to do where PID 1 of a box, which is that of the boxd that has started it, does not know of what is asked.
+const newPID1 = "stop the box and start it again: boxctl stop BOX, boxctl start BOX"
 
 func startFailure(s *isolation.StepError) *api.StartFailure {
 	f := &api.StartFailure{Step: s.Step.String(), Item: s.Item, Text: s.Error()}
@@ -126,7 +126,7 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 	}
 	if s.Step == isolation.StepStdio && s.Errno == unix.EOPNOTSUPP {
 		f.Text = fault.Field("merge_output", true, "left out in a box of an earlier version of boxd").Error()
-		f.Hint = otherBox
+		f.Hint = newPID1
 		return f
 	}
 	if s.Step != isolation.StepDirectory {
@@ -140,7 +140,7 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 		f.Hint = "see what is there: boxctl fs ls ID " + path.Dir(s.Item)
 	case unix.EOPNOTSUPP:
 		f.Text = fault.Field("cwd", s.Item, "a directory that is made if it is missing, in a box of an earlier version of boxd").Error()
-		f.Hint = otherBox
+		f.Hint = newPID1
 	}
 	return f
 }

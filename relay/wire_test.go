@@ -79,7 +79,7 @@ func TestABoxOfAnEarlierBoxdSaysWhatItLacks(t *testing.T) {
 		`merge_output = true: must be left out in a box of an earlier version of boxd`:                          {Step: isolation.StepStdio, Item: "merged output", Errno: unix.EOPNOTSUPP},
 		`cwd = "/x": must be a directory that is made if it is missing, in a box of an earlier version of boxd`: {Step: isolation.StepDirectory, Item: "/x", Errno: unix.EOPNOTSUPP},
 	} {
-		if f := startFailure(&step); f.Text != want || f.Hint != "remove the box, then create it again" || f.Errno != "ENOTSUP" {
+		if f := startFailure(&step); f.Text != want || f.Hint != newPID1 || f.Errno != "ENOTSUP" {
 			t.Errorf("%+v, want %q", f, want)
 		}
 	}

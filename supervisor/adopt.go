@@ -195,11 +195,11 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 // tellLost tells of a session whose box has ended while there was no boxd, as when the host was started anew: whoever asks
 // for it hears why it is gone.
 func (v *Supervisor) tellLost(ctx context.Context, key string, r *Record) {
-	v.ended.Add(key, session.EndLost, time.Now())
 	v.events.Add(ctx, events.Event{
 		Type: events.SessionEnded, Session: r.ID, Owner: r.Owner.Name, Profile: r.Settings.Profile, Reason: string(session.EndLost),
 		Took: time.Since(r.Created), Detail: "found when boxd started",
 	})
+	v.ended.Add(key, session.EndLost, time.Now())
 }
 
 // adopt makes a session of a record and a living box. The record is held against the configuration as a

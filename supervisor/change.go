@@ -61,8 +61,8 @@ func (v *Supervisor) updateStopped(ctx context.Context, s *session.Session, req 
 	if err := v.record.Write(s); err != nil {
 		return errors.Join(err, v.setStopped(s, &now))
 	}
-	v.due(s, time.Time{})
 	s.Emit(ctx, events.Event{Type: events.SessionChanged})
+	v.due(s, time.Time{})
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy
 	if v.grace > 0 {
 		_ = s.Box().SetTimes(v.times(s, time.Now())) // a box that is lost needs none
 	}
-	v.due(s, time.Time{})
+	defer v.due(s, time.Time{})         // not before it is told: the change may be what ends it
 	if err = s.Await(ctx); err != nil { // it has ended
 		return err
 	}

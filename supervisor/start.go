@@ -77,11 +77,11 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	} else {
 		v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
 	}
-	v.due(s, time.Time{})
 	if warm {
 		told.Detail = "a box that was ahead of need"
 	}
 	s.Emit(ctx, told)
+	v.due(s, time.Time{})
 	if is := s.Stopped(); is != nil {
 		v.resume(ctx, s, &is.Again)
 	}

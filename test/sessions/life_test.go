@@ -93,6 +93,20 @@ func TestMaxLifetimeEndsEvenWhatIsUsed(t *testing.T) {
 	d.NothingLeft(before)
 }
 
+// A change that ends a session, as its time is over with it, has been made: it is not answered as one of a session that is missing.
+func TestAChangeMayEndASession(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	for i := range 10 {
+		id := fmt.Sprintf("s%d", i)
+		d.NewSession(t, api.SessionRequest{ID: id})
+		if _, err := d.ChangeSession(t.Context(), id, &api.SessionChange{Patch: limits.Patch{MaxLifetime: boxtest.Duration("1ms")}}); err != nil {
+			t.Error(err)
+		}
+		ended(t, d, id, "lifetime")
+	}
+}
+
 func TestThereAreOnlySoManySessions(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 2\n")

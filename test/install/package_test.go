@@ -227,9 +227,9 @@ func TestRemovalAndPurge(t *testing.T) {
 	}
 }
 
-// On most hosts the disk keeps no project quotas: there the keeper makes the store, whose mount has to reach
-// boxd, outlive the keeper, and go with the package.
-func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
+// withoutQuotas removes the package, and gives it a state directory on the root disk, which keeps no quotas, until the end of the test.
+func withoutQuotas(t *testing.T) {
+	t.Helper()
 	pkg(t, this)
 	run(t, "dpkg", "--purge", "boxd")
 	// The directory is that of another disk here, and systemd mounts that again: so this lies on top of it.
@@ -243,6 +243,40 @@ func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
 		run(t, "umount", "--recursive", "/var/lib/boxd")
 		os.RemoveAll(plain)
 	})
+}
+
+// A keeper that is confined as its unit says makes an xfs too, in which a stopped box goes back to a snapshot.
+func TestTheStoreCanBeXFSForSnapshots(t *testing.T) {
+	withoutQuotas(t)
+	put(t, map[string]string{"/etc/boxd/box.toml.d/50-store.toml": "[workspaces]\nstore_filesystem = \"xfs\"\n"})
+	installed(t, this)
+	boxctl(t, "create", "--ttl", "1h", "--workspace-quota", "16MiB", "work")
+	if got := run(t, "findmnt", "--noheadings", "--output", "FSTYPE", "/var/lib/boxd/store"); got != "xfs" {
+		t.Errorf("the store is %q", got)
+	}
+	boxctl(t, "exec", "work", "--", "sh", "-c", "echo before >file; ! head -c 32000000 /dev/zero >big && rm big")
+	boxctl(t, "stop", "work")
+	boxctl(t, "snapshots", "create", "work", "one")
+	run(t, "systemctl", "restart", keeper, service)
+	boxctl(t, "start", "work")
+	boxctl(t, "exec", "work", "--", "sh", "-c", "echo after >file")
+	boxctl(t, "stop", "work")
+	boxctl(t, "snapshots", "restore", "work", "one")
+	boxctl(t, "start", "work")
+	if got := boxctl(t, "exec", "work", "--", "cat", "file"); got != "before" {
+		t.Errorf("back it has %q", got)
+	}
+	boxctl(t, "rm", "work")
+	apt(t, "remove", "boxd")
+	if got := run(t, "losetup", "--list", "--noheadings"); got != "" {
+		t.Errorf("loop devices are left: %s", got)
+	}
+}
+
+// On most hosts the disk keeps no project quotas: there the keeper makes the store, whose mount has to reach
+// boxd, outlive the keeper, and go with the package.
+func TestTheStoreOfAHostWithoutQuotas(t *testing.T) {
+	withoutQuotas(t)
 	installed(t, this)
 	a := live(t)
 	if got := a.session.Enforcement["workspace"]; got != "store" {

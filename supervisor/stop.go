@@ -76,12 +76,9 @@ func (v *Supervisor) beginStop(s *session.Session) (mine bool, err error) {
 		if err := s.Awake(); err != nil { // a program that is frozen hears of no signal
 			return err
 		}
-		is := &session.Stopped{Since: time.Now(), Rested: s.Rested(), Again: session.Again{Processes: s.Restarting()}}
+		is := &session.Stopped{Since: time.Now(), Rested: s.Rested(), Again: s.ToHaveAgain()}
 		for _, kv := range s.Environment() {
 			is.Env = append(is.Env, []byte(kv))
-		}
-		for _, m := range s.Live() {
-			is.Mounts = append(is.Mounts, m.Mount)
 		}
 		if mine = s.BeginStop(); !mine {
 			return nil

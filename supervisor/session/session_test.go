@@ -220,6 +220,20 @@ func TestProcessesStartAgainFromACopyOfWhatTheyWere(t *testing.T) {
 	}
 }
 
+// What a session was not given yet when it is stopped, it is still to have; what it has by now, once.
+func TestASessionIsToHaveAgainWhatItWasNotGivenYet(t *testing.T) {
+	t.Parallel()
+	s := &Session{live: []policy.LiveMount{{Mount: policy.Mount{Source: "/new", Target: "/data/a"}}}}
+	s.Record.Again = &Again{
+		Mounts:    []policy.Mount{{Source: "/old", Target: "/data/a"}, {Source: "/b", Target: "/data/b"}},
+		Processes: []*process.Spec{{ID: "p"}},
+	}
+	is := s.ToHaveAgain()
+	if len(is.Mounts) != 2 || is.Mounts[0].Source != "/new" || is.Mounts[1].Source != "/b" || len(is.Processes) != 1 || is.Processes[0].ID != "p" {
+		t.Errorf("%+v", is)
+	}
+}
+
 // What a session gives to its programs is made once, and anew after every change of the session and of the configuration.
 func TestProgramsGetWhatTheSessionHasNow(t *testing.T) {
 	t.Parallel()

@@ -154,9 +154,37 @@ func (s *Session) Fail(back *Session) {
 	s.next = back
 }
 
-// Restarting are the processes that are to be there again when the session is started again: those that are restarted
+// ToHaveAgain is what the session, stopped now, is to have when it is started again: its live mounts, the processes that are to be there
+// again, and what it was itself still to be given.
+func (s *Session) ToHaveAgain() Again {
+	s.Record.Lock()
+	pending := s.Record.Again
+	s.Record.Unlock()
+	known := s.Processes() // before those that come back are looked for, since pending ones are just being started
+	is := Again{Processes: s.restarting()}
+	for _, m := range s.Live() {
+		is.Mounts = append(is.Mounts, m.Mount)
+	}
+	if pending == nil {
+		return is
+	}
+	for _, m := range pending.Mounts {
+		if !slices.ContainsFunc(is.Mounts, func(has policy.Mount) bool { return has.Target == m.Target }) {
+			is.Mounts = append(is.Mounts, m)
+		}
+	}
+	for _, spec := range pending.Processes {
+		if !slices.ContainsFunc(known, func(p *process.Process) bool { return p.Spec().ID == spec.ID }) &&
+			!slices.ContainsFunc(is.Processes, func(has *process.Spec) bool { return has.ID == spec.ID }) {
+			is.Processes = append(is.Processes, spec)
+		}
+	}
+	return is
+}
+
+// restarting are the processes that are to be there again when the session is started again: those that are restarted
 // always and that nobody has stopped.
-func (s *Session) Restarting() []*process.Spec {
+func (s *Session) restarting() []*process.Spec {
 	var list []*process.Spec
 	for _, p := range s.Processes() {
 		spec, info := p.Spec(), p.Info()

@@ -6,9 +6,11 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -247,6 +249,39 @@ func TestAStoppedSessionIsChanged(t *testing.T) {
 			t.Errorf("round %d: the label is %q after %v", n, got, err)
 		}
 	}
+}
+
+// A session that is stopped while it is started again is still to have what it had not been given yet.
+func TestAStopDuringAStartKeepsItsProcesses(t *testing.T) {
+	const processes = 6
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	for i := range processes {
+		d.NewProcess(t, "s", fmt.Sprint("p", i), &api.ProcessRequest{Argv: []string{"sleep", "100000"}, Restart: &api.Restart{Policy: "always"}})
+	}
+	stop(t, d, "s")
+	for range 6 {
+		started := make(chan struct{})
+		go func() {
+			defer close(started)
+			_, _ = d.StartSession(context.WithoutCancel(t.Context()), "s") // it may hear of the stop
+		}()
+		boxtest.Eventually(t, "it has a box", func() bool {
+			s, err := d.Session(t.Context(), "s")
+			return err == nil && s.State == "ready"
+		})
+		stop(t, d, "s")
+		<-started
+	}
+	startAgain(t, d, "s")
+	list, err := d.Processes(t.Context(), "s")
+	if err != nil || len(list) != processes {
+		t.Fatalf("%d processes of %d: %+v, %v", len(list), processes, list, err)
+	}
+	boxtest.Eventually(t, "all run", func() bool {
+		list, err := d.Processes(t.Context(), "s")
+		return err == nil && !slices.ContainsFunc(list, func(p api.Process) bool { return p.State != "running" })
+	})
 }
 
 // A process has its signal and its grace, and an execution ends at once and is told to be canceled, one that waits for room

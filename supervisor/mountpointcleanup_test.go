@@ -40,7 +40,7 @@ func (k *fakeMounter) ChangeMount(_ context.Context, req *isolation.ChangeMount)
 	return &isolation.Mounted{}, nil
 }
 
-func (k *fakeMounter) ghosts() *mountPointCleanup {
+func (k *fakeMounter) cleanup() *mountPointCleanup {
 	return &mountPointCleanup{Boxes: k, Points: newMountPoints(), Keep: func(string) error { return nil }, Log: slog.New(slog.DiscardHandler)}
 }
 
@@ -68,7 +68,7 @@ func endedSession(t *testing.T, d *mountPointCleanup, s *session.Session) error 
 func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
 	t.Parallel()
 	k := &fakeMounter{missing: "/workspace/x"}
-	d := k.ghosts()
+	d := k.cleanup()
 	in := policy.Mount{Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly}
 	a := begunSession(t, d, "a", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, in)
 	b := begunSession(t, d, "b", 1002, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadOnly}, in)
@@ -94,7 +94,7 @@ func TestWhoMayOnlyReadKeepsItsMounts(t *testing.T) {
 func TestMountsOfOneSessionShareWhatWasMade(t *testing.T) {
 	t.Parallel()
 	k := &fakeMounter{}
-	d := k.ghosts()
+	d := k.cleanup()
 	s := begunSession(t, d, "s", 1001, policy.Mount{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, policy.Mount{Source: "/link", Target: "/data", Mode: policy.MountReadWrite})
 	c := &MountChanger{Boxes: k, Session: s, MountPoints: d, Keep: func() error { return nil }}
 	list := []policy.LiveMount{
@@ -139,7 +139,7 @@ func TestWhatNobodyAnswersToIsKept(t *testing.T) {
 		kept bool
 	}{{client.ErrKeeperGone, true}, {client.ErrNoKeeper, true}, {&isolation.StepError{Step: isolation.StepMountSource, Errno: unix.EACCES}, false}} {
 		k := &fakeMounter{missing: "/workspace/x", err: tc.err}
-		d := k.ghosts()
+		d := k.cleanup()
 		mounts := []policy.Mount{{Source: "/link", Target: "/workspace", Mode: policy.MountReadWrite}, {Source: "/one", Target: "/workspace/x", Mode: policy.MountReadOnly}}
 		s := begunSession(t, d, "s", 1001, mounts...)
 		if err := endedSession(t, d, s); (err != nil) != tc.kept || tc.kept && !errors.Is(err, tc.err) || tc.kept != (d.Points.Of(s.Key) != nil) {

@@ -63,7 +63,7 @@ type mountEntry struct {
 	ending bool // what it has mounted goes: nobody keeps anything for it
 }
 
-// newMountPoints returns a book of nothing.
+// newMountPoints returns what knows of none.
 func newMountPoints() *mountPoints { return &mountPoints{all: map[string]*mountEntry{}} }
 
 func (b *mountPoints) entryLocked(key string) *mountEntry {

@@ -126,12 +126,12 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v.Attachments = newAttachments(v.boxes, parts.Stores, v.record.Write, v.log)
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(v.boxes.SetOwnerLimits, v.log)
 	v.sessionHooks = session.Hooks{
-		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, Bequeath: v.handOverAgain,
+		Line: v.execs, Keep: v.keepRecord, Reclaim: v.reclaim, HandOver: v.handOverAgain,
 		Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due,
-		End:     func(s *session.Session, why session.EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
-		Leaving: func() bool { return v.keep && v.serving.Err() != nil },
-		Events:  parts.Events,
-		Book:    v.accounts, Used: v.ledger.AddCPU,
+		End:      func(s *session.Session, why session.EndReason) { _ = v.End(v.life, s, why) }, // logged where it fails
+		Leaving:  func() bool { return v.keep && v.serving.Err() != nil },
+		Events:   parts.Events,
+		Accounts: v.accounts, Used: v.ledger.AddCPU,
 		Turns: quota.NewStartLimiter(quota.PerCore*runtime.GOMAXPROCS(0), quota.Hold),
 	}
 	v.life, v.stop = context.WithCancel(context.WithoutCancel(ctx))

@@ -47,7 +47,7 @@ func bare(t *testing.T) *Supervisor {
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
-	v.sessionHooks = session.Hooks{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*session.Session, session.EndReason) {}, Leaving: func() bool { return false }, Book: v.accounts, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
+	v.sessionHooks = session.Hooks{Line: v.execs, Config: v.cfg.Load, Executed: &v.executed, Work: &v.work, Due: v.due, End: func(*session.Session, session.EndReason) {}, Leaving: func() bool { return false }, Accounts: v.accounts, Used: used.AddCPU, Turns: quota.NewStartLimiter(1, time.Hour)}
 	return v
 }
 

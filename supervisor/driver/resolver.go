@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// ResolverConfig is what a Desk works with.
+// ResolverConfig is what a Resolver works with.
 type ResolverConfig struct {
 	// Connect connects to the program, and starts it where that is boxd's to do.
 	Connect func(context.Context) (*fdpass.Conn, error)
@@ -80,7 +80,7 @@ type entry struct {
 	pinning sync.RWMutex               // held for reading while a pin of it is checked and made
 }
 
-// Times of the Desk, and bounds.
+// Times of the Resolver, and bounds.
 const (
 	retryFirst       = 50 * time.Millisecond
 	retryMost        = 5 * time.Second
@@ -93,7 +93,7 @@ const (
 	maxStrict        = 4096 // names and addresses of a strict one
 )
 
-// OpenResolver returns a Desk that connects when the first box is handed in.
+// OpenResolver returns a Resolver that connects when the first box is handed in.
 func OpenResolver(cfg ResolverConfig) *Resolver {
 	life, stop := context.WithCancel(context.Background())
 	first := make(chan struct{})

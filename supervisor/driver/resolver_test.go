@@ -40,31 +40,31 @@ func TestABoxThatCannotBeServedIsRefused(t *testing.T) {
 	t.Parallel()
 	gone := atomic.Bool{}
 	gone.Store(true)
-	desk, _ := scripted(t, func() ([]int, bool, error) {
+	resolver, _ := scripted(t, func() ([]int, bool, error) {
 		if gone.Load() {
 			return nil, false, errors.New("no such box")
 		}
 		return nil, false, nil
 	}, func(*fdpass.Conn, *egress.Request) {})
-	if err := desk.Add(t.Context(), "gone", driver.ResolverBox{}); err == nil {
+	if err := resolver.Add(t.Context(), "gone", driver.ResolverBox{}); err == nil {
 		t.Error("a box without sockets is served")
 	}
-	desk.Remove("gone")
+	resolver.Remove("gone")
 	gone.Store(false)
-	if err := desk.Add(t.Context(), "here", driver.ResolverBox{}); err != nil {
+	if err := resolver.Add(t.Context(), "here", driver.ResolverBox{}); err != nil {
 		t.Errorf("a box with sockets: %v", err)
 	}
-	desk.Close()
-	if err := desk.Add(t.Context(), "one", driver.ResolverBox{}); err == nil {
+	resolver.Close()
+	if err := resolver.Add(t.Context(), "one", driver.ResolverBox{}); err == nil {
 		t.Error("a box is served by nobody")
 	}
 }
 
-// scripted is a Desk with a program that does nothing but what hear does.
-func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpass.Conn, *egress.Request)) (desk *driver.Resolver, stop func()) {
+// scripted is a Resolver with a program that does nothing but what hear does.
+func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpass.Conn, *egress.Request)) (resolver *driver.Resolver, stop func()) {
 	t.Helper()
 	var all sync.WaitGroup
-	desk = driver.OpenResolver(driver.ResolverConfig{
+	resolver = driver.OpenResolver(driver.ResolverConfig{
 		Connect: func(context.Context) (*fdpass.Conn, error) {
 			conn, fd, err := fdpass.Pair(fdpass.MaxInline)
 			if err != nil {
@@ -92,23 +92,23 @@ func scripted(t *testing.T, sockets func() ([]int, bool, error), hear func(*fdpa
 		Sockets: func(context.Context, string, bool) ([]int, bool, error) { return sockets() },
 		Gone:    func(error) bool { return false }, Log: slog.New(slog.DiscardHandler),
 	})
-	stop = func() { desk.Close(); all.Wait() }
+	stop = func() { resolver.Close(); all.Wait() }
 	t.Cleanup(stop)
-	return desk, stop
+	return resolver, stop
 }
 
 // A box that the program gives back at once is not handed in without a pause.
 func TestABoxThatIsGivenBackWaits(t *testing.T) {
 	t.Parallel()
 	opened := make(chan struct{}, 1000)
-	desk, _ := scripted(t, func() ([]int, bool, error) { opened <- struct{}{}; return nil, false, nil }, func(c *fdpass.Conn, m *egress.Request) {
+	resolver, _ := scripted(t, func() ([]int, bool, error) { opened <- struct{}{}; return nil, false, nil }, func(c *fdpass.Conn, m *egress.Request) {
 		if m.Add != nil {
 			body, _ := egress.Encode(&egress.Report{Ended: &egress.Ended{Key: m.Add.Key, Error: "no"}})
 			_ = c.Send(body)
 		}
 	})
 	begun := time.Now()
-	if err := desk.Add(t.Context(), "a", driver.ResolverBox{Rules: rules(t, "a.example")}); err != nil {
+	if err := resolver.Add(t.Context(), "a", driver.ResolverBox{Rules: rules(t, "a.example")}); err != nil {
 		t.Fatal(err)
 	}
 	for range 4 {
@@ -124,11 +124,11 @@ func TestABoxThatIsRemovedMeanwhileIsNotHandedIn(t *testing.T) {
 	t.Parallel()
 	opening, removed := make(chan struct{}), make(chan struct{})
 	heard := make(chan *egress.Request, 100)
-	desk, stop := scripted(t, func() ([]int, bool, error) { close(opening); <-removed; return nil, false, nil }, func(_ *fdpass.Conn, m *egress.Request) { heard <- m })
+	resolver, stop := scripted(t, func() ([]int, bool, error) { close(opening); <-removed; return nil, false, nil }, func(_ *fdpass.Conn, m *egress.Request) { heard <- m })
 	done := make(chan error)
-	go func() { done <- desk.Add(t.Context(), "a", driver.ResolverBox{Rules: rules(t, "a.example")}) }()
+	go func() { done <- resolver.Add(t.Context(), "a", driver.ResolverBox{Rules: rules(t, "a.example")}) }()
 	<-opening
-	desk.Remove("a")
+	resolver.Remove("a")
 	close(removed)
 	if err := <-done; err == nil || strings.Contains(err.Error(), "deadline") {
 		t.Errorf("a box that is gone: %v", err)
@@ -169,7 +169,7 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 	var pinned atomic.Int32 // pins are made side by side
 	once := make(chan struct{}, 1)
 	once <- struct{}{}
-	desk := driver.OpenResolver(driver.ResolverConfig{
+	resolver := driver.OpenResolver(driver.ResolverConfig{
 		Connect: func(ctx context.Context) (*fdpass.Conn, error) {
 			select {
 			case <-once:
@@ -185,8 +185,8 @@ func TestPinsThatNoRuleAllowsAreRefused(t *testing.T) {
 		},
 		Denied: func(d *egress.Denied) { t.Errorf("told: %+v", d) }, Log: slog.New(slog.DiscardHandler),
 	})
-	defer desk.Close()
-	if err := desk.Add(t.Context(), "one", driver.ResolverBox{Rules: rules(t, "pypi.org")}); err != nil {
+	defer resolver.Close()
+	if err := resolver.Add(t.Context(), "one", driver.ResolverBox{Rules: rules(t, "pypi.org")}); err != nil {
 		t.Fatal(err)
 	}
 	_, files, err := evil.RecvContext(t.Context(), false)

@@ -58,7 +58,7 @@ type OwnerLimits struct {
 	late map[string]bool         // of whom it has been said that they use more than they may
 }
 
-// NewOwnerLimits returns a desk; set is a keeper's.
+// NewOwnerLimits returns the limits of no owner yet; set is a keeper's.
 func NewOwnerLimits(set func(ctx context.Context, owner *cgroup.Owner) error, log *slog.Logger) *OwnerLimits {
 	return &OwnerLimits{set: set, log: log, poke: make(chan struct{}, 1), told: map[string]cgroup.Owner{}, late: map[string]bool{}}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quota counts what principals have, refusing what would be one too many. There is one Book of a boxd; every
+// Package quota counts what principals have, refusing what would be one too many. A boxd has one Accounts; every
 // reservation is made and given back under its one lock, so none is ever counted half.
 package quota
 
@@ -81,7 +81,7 @@ type Size struct {
 // SizeOf is that of a session with these settings.
 func SizeOf(s *policy.Settings) Size { return Size{s.Memory, s.CPUs} }
 
-// NewAccounts returns an empty book. now is the clock that rates go by; it must not jump.
+// NewAccounts returns accounts of nobody. now is the clock that rates go by; it must not jump.
 func NewAccounts(day Day, now func() time.Time) *Accounts {
 	return &Accounts{day: day, now: now, accounts: map[string]*account{}, tenants: map[string]string{}}
 }

@@ -46,7 +46,7 @@ type clock struct{ at atomic.Int64 }
 func (c *clock) now() time.Time       { return time.Unix(1, c.at.Load()) }
 func (c *clock) pass(d time.Duration) { c.at.Add(int64(d)) }
 
-func book() (*quota.Accounts, *clock) {
+func accounts() (*quota.Accounts, *clock) {
 	c := &clock{}
 	return quota.NewAccounts(&days{used: map[string]int{}}, c.now), c
 }
@@ -105,7 +105,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			t.Parallel()
-			b, _ := book()
+			b, _ := accounts()
 			h := held(tc.bounds)
 			for i := range 2 {
 				if err := tc.do(b, h, i); err != nil {
@@ -132,7 +132,7 @@ func TestOneTooManyNamesWhatIsUsedAndAllowed(t *testing.T) {
 // What no end of another session makes room for is not worth a wait.
 func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
-	b, _ := book()
+	b, _ := accounts()
 	h := held(func(b *policy.Policy) { b.Memory, b.CPUs = quantity.GiB, 1 })
 	for rule, size := range map[string]quota.Size{"total_memory": {Memory: quantity.GiB + 1, CPUs: 1}, "total_cpus": {Memory: 1, CPUs: 1.5}} {
 		err := b.Session("ann", h, "k", size)
@@ -147,7 +147,7 @@ func TestWhatCanNeverBeIsSaidAtOnce(t *testing.T) {
 
 func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 	t.Parallel()
-	b, _ := book()
+	b, _ := accounts()
 	h := held(func(b *policy.Policy) {
 		b.Sessions, b.Executions, b.Processes, b.Memory, b.CPUs = 1, 1, 1, quantity.GiB, 1
 	})
@@ -175,7 +175,7 @@ func TestWhatIsGivenBackCanBeHadAgain(t *testing.T) {
 // The rate is that of a bucket: as many at once as it holds, and then as fast as it fills.
 func TestTheRateIsThatOfABucket(t *testing.T) {
 	t.Parallel()
-	b, c := book()
+	b, c := accounts()
 	h := held(func(b *policy.Policy) { b.PerMinute, b.Burst = 60, 3 })
 	run := func() error {
 		release, err := b.Execution("ann", h)
@@ -239,7 +239,7 @@ func second(_ func(), err error) error { return err }
 
 func TestASessionChangesItsSize(t *testing.T) {
 	t.Parallel()
-	b, _ := book()
+	b, _ := accounts()
 	h := held(func(b *policy.Policy) { b.Memory, b.CPUs = 3*quantity.GiB, 3 })
 	for key, n := range map[string]quantity.Size{"a": 1, "b": 1} {
 		if err := b.Session("ann", h, key, quota.Size{Memory: n * quantity.GiB, CPUs: float64(n)}); err != nil {
@@ -263,7 +263,7 @@ func TestASessionChangesItsSize(t *testing.T) {
 // What an earlier boxd has left counts, and is not refused.
 func TestWhatIsThereAlreadyCounts(t *testing.T) {
 	t.Parallel()
-	b, _ := book()
+	b, _ := accounts()
 	h := held(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes = 1, 1, 1 })
 	b.Restore("ann", &policy.EffectivePolicy{}, "a", quota.Size{Memory: 1, CPUs: 1})
 	b.Restore("ann", &policy.EffectivePolicy{}, "b", quota.Size{Memory: 1, CPUs: 1})
@@ -284,7 +284,7 @@ func TestWhatIsThereAlreadyCounts(t *testing.T) {
 // Ten thousand creates at once: exactly as many as allowed get through, for each, whatever the others do.
 func TestTenThousandAtOnce(t *testing.T) {
 	t.Parallel()
-	b, _ := book()
+	b, _ := accounts()
 	bounds := map[string]*policy.EffectivePolicy{
 		"ann": held(func(b *policy.Policy) { b.Sessions = 7 }),
 		"bob": held(func(b *policy.Policy) { b.Memory = 50 * quantity.MiB }),
@@ -318,7 +318,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 // Reserving and giving back at once leaves nothing, and never lets one too many in.
 func TestNothingIsCountedHalf(t *testing.T) {
 	t.Parallel()
-	b, _ := book()
+	b, _ := accounts()
 	h := held(func(b *policy.Policy) { b.Sessions, b.Executions, b.Processes, b.CPUs = 3, 3, 3, 0.6 })
 	var work sync.WaitGroup
 	var in, most atomic.Int64
@@ -353,7 +353,7 @@ func TestNothingIsCountedHalf(t *testing.T) {
 // What a principal does for somebody counts for both, and one of them cannot take what is another's.
 func TestTenantsHaveBoundsOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	b, _ := book()
+	b, _ := accounts()
 	bounds := policy.EffectivePolicy{Name: "refly", Policy: policy.Policy{Sessions: 4, Tenant: policy.Tenant{Label: "tenant", Sessions: 2, Executions: 1, Processes: 1, Memory: 3 * quantity.GiB}}}
 	of := func(tenant string) *policy.EffectivePolicy {
 		h := bounds.For(map[string]string{"tenant": tenant})

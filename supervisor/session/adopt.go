@@ -62,7 +62,7 @@ func (s *Session) enter(p *process.Process) bool {
 	s.execs++
 	if entry.past = p.Past(); !entry.past {
 		s.running++
-		entry.release = s.hooks.Book.Running(s.Owner.Name, &given.Policy, spec.Managed)
+		entry.release = s.hooks.Accounts.Running(s.Owner.Name, &given.Policy, spec.Managed)
 		if entry.managed {
 			s.lives++
 		}

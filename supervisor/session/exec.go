@@ -49,7 +49,7 @@ func (s *Session) Plan(req *ExecRequest) (*process.Spec, error) {
 	if err := s.checkSlot(given.Config.Exec.MaxPerSession); err != nil {
 		return spec, err
 	}
-	return spec, s.hooks.Book.TryExecution(s.Owner.Name, &given.Policy)
+	return spec, s.hooks.Accounts.TryExecution(s.Owner.Name, &given.Policy)
 }
 
 // Exec starts a program in a session, once that has started itself, and waits for it. If ctx ends, so does the program.
@@ -118,7 +118,7 @@ func (s *Session) take(given *Context) (box *client.Box, release func(), err err
 	if err := s.checkSlot(limit); err != nil { // which takes nothing of the owner's day
 		return nil, nil, err
 	}
-	if release, err = s.hooks.Book.Execution(s.Owner.Name, &given.Policy); err != nil {
+	if release, err = s.hooks.Accounts.Execution(s.Owner.Name, &given.Policy); err != nil {
 		return nil, nil, err
 	}
 	if box, err = s.begin(limit, time.Now()); err != nil {

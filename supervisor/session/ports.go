@@ -47,7 +47,7 @@ type Ports struct {
 	owners   map[string]int
 }
 
-// NewPorts returns a book in which there are none. cfg is the configuration that is in force.
+// NewPorts returns Ports of which none is taken. cfg is the configuration that is in force.
 func NewPorts(boxes *driver.Driver, cfg func() *policy.Config) *Ports {
 	return &Ports{boxes: boxes, cfg: cfg, sessions: map[string]int{}, owners: map[string]int{}}
 }

@@ -112,9 +112,9 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 			WithHint("stop one of them").
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max", Used: strconv.Itoa(s.lives), Allowed: strconv.Itoa(most), Setting: "a larger processes.max"})
 	}
-	reserve := s.hooks.Book.Execution
+	reserve := s.hooks.Accounts.Execution
 	if spec.Managed {
-		reserve = s.hooks.Book.Process
+		reserve = s.hooks.Accounts.Process
 	}
 	if err := s.openLocked(); err != nil {
 		return nil, false, err

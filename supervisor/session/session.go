@@ -32,11 +32,11 @@ type Hooks struct {
 	Due      func(*Session, time.Time) // it has to be looked at by then: it may be over or idle; zero: now
 	Leaving  func() bool               // the boxes are about to be left to the next boxd
 	Events   *events.Log               // nil: what happens is not noted
-	Book     *quota.Accounts           // what owners have
+	Accounts *quota.Accounts           // what owners have
 	Used     func(owner string, cpu time.Duration)
 	Line     *quota.Queue        // where executions wait for room in their session
 	Turns    *quota.StartLimiter // of which owner how many programs begin at a time
-	Bequeath func(*Session)      // gives PID 1 what the next boxd needs, anew
+	HandOver func(*Session)      // gives PID 1 what the next boxd needs, anew
 	Keep     func(*Session)      // writes down what has changed of the session
 	Reclaim  func(*Session)      // takes back memory that nothing needs, as far as that can be
 }

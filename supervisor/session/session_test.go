@@ -168,7 +168,7 @@ func TestTheEndOfAProgramTellsOfTheDeadlineOfItsSession(t *testing.T) {
 func TestWhatWaitsIsToldInOrder(t *testing.T) {
 	t.Parallel()
 	told := 0 // guarded by handingOver
-	s := &Session{state: StateReady, hooks: &Hooks{Bequeath: func(s *Session) {
+	s := &Session{state: StateReady, hooks: &Hooks{HandOver: func(s *Session) {
 		if s.handingOver.TryLock() {
 			defer s.handingOver.Unlock()
 			t.Error("another could look and tell at the same time")

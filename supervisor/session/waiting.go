@@ -96,7 +96,7 @@ func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 		if err := cmp.Or(s.checkSlotLocked(given.Config.Exec.MaxPerSession), s.openLocked()); err != nil {
 			return err
 		}
-		release, err := s.hooks.Book.Execution(s.Owner.Name, &given.Policy)
+		release, err := s.hooks.Accounts.Execution(s.Owner.Name, &given.Policy)
 		if err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 func (s *Session) handOver() {
 	s.handingOver.Lock()
 	defer s.handingOver.Unlock()
-	s.hooks.Bequeath(s)
+	s.hooks.HandOver(s)
 }
 
 // Waiting are the executions that wait, for Resume of the next boxd.

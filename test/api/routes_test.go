@@ -29,7 +29,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	c := begin(t, seen, profile+boxtest.MountSources)
 	c.daemon()
 	c.grants()
-	c.seeing()
+	c.observing()
 	c.sessions()
 	c.life()
 	c.changes()
@@ -157,8 +157,8 @@ func (c *contract) daemon() {
 	}
 }
 
-// seeing asks for what has happened.
-func (c *contract) seeing() {
+// observing asks for what has happened.
+func (c *contract) observing() {
 	c.gets(200, ask{route: "GET /metrics", uid: boxtest.OtherUID})
 	c.refused(400, "query", ask{route: "GET /metrics", query: "nonsense=1"})
 	const happened = "GET /v1/events"

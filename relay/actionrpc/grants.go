@@ -28,11 +28,11 @@ type record struct {
 	sessions, processes           int64 // of the last grant, if limits
 	limits                        bool
 	grant                         *Grant        // nil: none
-	until                         time.Duration // from the beginning of the book
+	until                         time.Duration // since begin
 	epoch                         uint64        // of what the grant has admitted: one that is renewed admits the same
 }
 
-// NewGrants returns a book in which nothing is.
+// NewGrants returns Grants of no Workspace.
 func NewGrants(now func() time.Time) *Grants {
 	b := &Grants{now: now, begin: time.Now(), changed: make(chan struct{}, 1), records: map[string]*record{}}
 	for i := range b.turns {

@@ -389,8 +389,9 @@ func roomFor(size, used, most Limits) error {
 	if used.Bytes+size.Bytes <= most.Bytes && used.Inodes+size.Inodes <= most.Inodes {
 		return nil
 	}
-	return refusedSnapshot(unix.EDQUOT, "workspace_quota", fmt.Sprintf("%d bytes, %d files", most.Bytes, most.Inodes),
-		fmt.Sprintf("at least %d bytes and %d files, for %d and %d that are used and those of the snapshot", used.Bytes+size.Bytes, used.Inodes+size.Inodes, used.Bytes, used.Inodes))
+	return refusedSnapshot(unix.EDQUOT, "workspace_quota", fmt.Sprintf("%dMiB, %d files", most.Bytes>>20, most.Inodes),
+		fmt.Sprintf("at least %dMiB and %d files, for %dMiB and %d files that are used and those of the snapshot",
+			(used.Bytes+size.Bytes+1<<20-1)>>20, used.Inodes+size.Inodes, (used.Bytes+1<<20-1)>>20, used.Inodes))
 }
 
 // makeRoom lets the project of a box hold what it has, its snapshots and a copy of one of them, until leave is called. If a

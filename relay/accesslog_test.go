@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/limits"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 

@@ -5,7 +5,7 @@ package relay
 import (
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 
 	"github.com/boxd-dev/boxd/isolation"

@@ -9,7 +9,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
-	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/limits"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 

@@ -5,7 +5,7 @@ package skills
 import (
 	"fmt"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Config is the table [skills] of box.toml.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/limits"
 )
 
 // Every limit that can be asked for has a flag of its name, which asks for that and nothing else.

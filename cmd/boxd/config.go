@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/actionrpc"
 	"github.com/boxd-dev/boxd/relay/e2b"
 	"github.com/boxd-dev/boxd/skills"

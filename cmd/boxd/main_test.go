@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 

@@ -10,8 +10,8 @@ package api
 import (
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/limits"
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/limits"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // SessionRequest asks for a session: the body of POST /v1/sessions. What is left out takes the

@@ -2,7 +2,7 @@
 
 package api
 
-import "github.com/boxd-dev/boxd/internal/quantity"
+import "github.com/boxd-dev/boxd/quantity"
 
 // ChangesWith says what of the changes is wanted. Globs are of paths from the workspace; one without a slash is of names.
 type ChangesWith struct {

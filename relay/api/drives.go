@@ -5,7 +5,7 @@ package api
 import (
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Drive is a row of versions of a directory, the newest last. KeepVersions and KeepAge are left out where they are those

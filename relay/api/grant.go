@@ -5,7 +5,7 @@ package api
 import (
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Grant is a role that a principal has for a time.

@@ -3,8 +3,8 @@
 package api
 
 import (
-	"github.com/boxd-dev/boxd/internal/limits"
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/limits"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Plan is the answer to a request with dry_run: what it would come to, now. Nothing has been started.

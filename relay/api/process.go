@@ -5,7 +5,7 @@ package api
 import (
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // ProcessRequest asks for a process: the body of PUT /v1/sessions/{id}/processes/{p}. Exactly one of

@@ -5,7 +5,7 @@ package api
 import (
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Skill is a package of instructions for agents (agentskills.io).

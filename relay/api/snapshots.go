@@ -5,7 +5,7 @@ package api
 import (
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // SnapshotRequest asks for a snapshot of what a stopped session has on disk: the body of POST /v1/sessions/{id}/snapshots.

@@ -2,7 +2,7 @@
 
 package api
 
-import "github.com/boxd-dev/boxd/internal/quantity"
+import "github.com/boxd-dev/boxd/quantity"
 
 // A stream is a WebSocket of binary messages. The first byte of each names its channel:
 //

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"text/template/parse"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Templates are those of text/template, which is not used itself: it calls methods by name, for which the linker would keep

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/hashchain"
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Config is the table [audit].

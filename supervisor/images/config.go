@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Config is the table [images] of box.toml.

@@ -9,8 +9,8 @@ import (
 	"strconv"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // What caps are called in profiles and requests.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Hold holds what a request has come to against the bounds of its principal. What is above a ceiling is cut to

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // FileLimits bounds what is done to files of a box for a caller.

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Bounds of labels.

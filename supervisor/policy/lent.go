@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // maxSpaceName bounds the name of a workspace, in bytes.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // A workspace holds no more than a session of its owner could have of its own.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // What becomes of a session whose PID 1 does not answer.

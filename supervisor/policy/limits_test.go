@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/boxd-dev/boxd/cgroup"
-	"github.com/boxd-dev/boxd/internal/limits"
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/limits"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // tagged are the fields of structs by what a tag calls them.
@@ -47,7 +47,7 @@ func TestEveryLimitIsInTheTableAndWhereverLimitsAre(t *testing.T) {
 	all := maps.Clone(values)
 	maps.Copy(all, tagged("json", limits.Patch{}))
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(all)), tableNames()); diff != "" {
-		t.Errorf("-fields of internal/limits +limitTable:\n%s", diff)
+		t.Errorf("-fields of limits +limitTable:\n%s", diff)
 	}
 	for name, f := range values {
 		if f.Tag.Get("toml") != name {

@@ -5,7 +5,7 @@ package policy
 import (
 	"testing"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 func TestAMachineHasSomethingAndNotMoreLeft(t *testing.T) {

@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/limits"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
+	"github.com/boxd-dev/boxd/limits"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 func TestRulesOfALivingSessionAreHeld(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // QueueLimits bound the line in which starts wait.

@@ -5,9 +5,9 @@ package policy
 import (
 	"testing"
 
-	"github.com/boxd-dev/boxd/internal/limits"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/limits"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // What a session changes of its root has the quota of the session, whatever its programs are, and also beside a workspace that has

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/limits"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/limits"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 

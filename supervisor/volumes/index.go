@@ -15,7 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/archive"
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Bounds of what is told of a version at once.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // lookAtLeast is how often Run looks where nothing is due, so that a jump of the clock is noticed.

@@ -23,9 +23,9 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/fault"
-	"github.com/boxd-dev/boxd/internal/quantity"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/statedir"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // Directories of the store: scratch for what is on its way in, and one for each principal with these in it.

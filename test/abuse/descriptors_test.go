@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
-	"github.com/boxd-dev/boxd/internal/limits"
+	"github.com/boxd-dev/boxd/limits"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 

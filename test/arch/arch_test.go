@@ -41,30 +41,33 @@ type area struct{ dir, may string }
 // areas is the map. The first whose directory a package is in, or is, has it.
 func areas() []area {
 	return []area{
-		{"internal/boxtest", "internal relay/api relay/client"},
+		// What the API says sizes and limits in, so that programs of others can import it as they do relay/client.
+		{"quantity", ""},
+		{"limits", "quantity"},
+		{"internal/boxtest", "internal relay/api relay/client limits quantity"},
 		{"internal", ""},
 		{"cgroup", ""},
 		{"isolation", "cgroup internal"},
 		{"systemd", "internal"},
-		{"skills", "isolation internal"},
-		{"supervisor/access", "internal"},
-		{"supervisor", "supervisor/access skills systemd isolation cgroup internal"},
-		// A client knows what goes over the wire, and nothing of the server.
-		{"relay/api", "internal"},
-		{"relay/client", "relay/api internal"},
-		{"relay/render", "relay/client relay/api internal"},
-		{"relay/conns", "relay/api supervisor/access internal"},
-		{"relay/mcp", "relay/render relay/client relay/api internal"},
-		{"relay", "relay/conns relay/mcp relay/render relay/client relay/api supervisor supervisor/access skills isolation cgroup internal"},
-		{"cmd/boxctl", "relay/mcp relay/render relay/client relay/api internal"},
+		{"skills", "isolation internal quantity"},
+		{"supervisor/access", "internal limits quantity"},
+		{"supervisor", "supervisor/access skills systemd isolation cgroup internal limits quantity"},
+		// A client knows what goes over the wire, and nothing of the server; what callers of it need is not internal.
+		{"relay/api", "limits quantity"},
+		{"relay/client", "relay/api internal limits quantity"},
+		{"relay/render", "relay/client relay/api internal limits quantity"},
+		{"relay/conns", "relay/api supervisor/access internal limits quantity"},
+		{"relay/mcp", "relay/render relay/client relay/api internal limits quantity"},
+		{"relay", "relay/conns relay/mcp relay/render relay/client relay/api supervisor supervisor/access skills isolation cgroup internal limits quantity"},
+		{"cmd/boxctl", "relay/mcp relay/render relay/client relay/api internal limits quantity"},
 		// A gateway authenticates its callers as boxd does; nothing else of the server is in it.
-		{"cmd/boxfleet", "relay/conns relay/client relay/api supervisor/access internal"},
+		{"cmd/boxfleet", "relay/conns relay/client relay/api supervisor/access internal limits quantity"},
 		{"cmd/boxinit", "isolation cgroup internal"},
 		{"cmd/boxfiles", "isolation internal"},
 		{"cmd/boxkeeper", "isolation cgroup internal"},
 		{"cmd/boxnames", "isolation internal"},
-		{"cmd/boxd", "relay relay/api supervisor supervisor/access skills systemd isolation cgroup internal"},
-		{"test", "internal internal/boxtest relay/api relay/client"},
+		{"cmd/boxd", "relay relay/api supervisor supervisor/access skills systemd isolation cgroup internal limits quantity"},
+		{"test", "internal internal/boxtest relay/api relay/client limits quantity"},
 		{"packaging", ""},
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 )
 

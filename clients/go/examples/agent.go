@@ -14,12 +14,14 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/boxd-dev/boxd/limits"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
 func run(ctx context.Context, boxd *client.Client) error {
-	session, _, err := boxd.CreateSession(ctx, &api.SessionRequest{})
+	session, _, err := boxd.CreateSession(ctx, &api.SessionRequest{Patch: limits.Patch{Memory: new(256 * quantity.MiB)}})
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 // A size that is accepted is not negative, and is the same when it is written and read again, in a configuration and in

@@ -8,7 +8,7 @@
 // then name what is still missing in box.toml, in the API description and in the flags of boxctl.
 package limits
 
-import "github.com/boxd-dev/boxd/internal/quantity"
+import "github.com/boxd-dev/boxd/quantity"
 
 // Limits are those of a session, wherever they occur: in its profile, in its record, in the API.
 type Limits struct {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxd-dev/boxd/internal/quantity"
+	"github.com/boxd-dev/boxd/quantity"
 )
 
 func TestParseSize(t *testing.T) {

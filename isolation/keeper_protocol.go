@@ -39,7 +39,7 @@ import "github.com/boxd-dev/boxd/cgroup"
 // If boxd goes before it receives a Launched, that box is ended.
 
 // KeeperVersion is the version of this protocol; both sides must have the same.
-const KeeperVersion = 26
+const KeeperVersion = 27
 
 // ListPage is how many keys a Listed has at most, so that it fits a packet.
 const ListPage = 1024

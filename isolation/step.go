@@ -68,6 +68,9 @@ func (s Step) String() string {
 	return "step " + strconv.Itoa(int(s))
 }
 
+// ItemMerged is what StepStdio was about where a PID 1 cannot make one pipe of both outputs.
+const ItemMerged = "merged output"
+
 // StepError says where a start failed: the step, what it was about, and the kernel's reason. It
 // unwraps to the Errno, so errors.Is(err, fs.ErrNotExist) works on it. Where a rule and not the
 // kernel refused, Refused is set.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quantity is sizes or durations the way people write them.
+// Package quantity reads sizes, such as 512MiB, or durations, such as 2h, the way people write them.
 package quantity
 
 import (

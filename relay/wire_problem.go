@@ -124,7 +124,7 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 	if s.Refused == nil {
 		f.Errno = unix.ErrnoName(s.Errno)
 	}
-	if s.Step == isolation.StepStdio && s.Errno == unix.EOPNOTSUPP {
+	if s.Step == isolation.StepStdio && s.Item == isolation.ItemMerged && s.Errno == unix.EOPNOTSUPP {
 		f.Text = fault.Field("merge_output", true, "left out in a box of an earlier version of boxd").Error()
 		f.Hint = newPID1
 		return f

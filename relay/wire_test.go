@@ -76,7 +76,7 @@ func TestStdioIsDirectOrLeftOut(t *testing.T) {
 func TestABoxOfAnEarlierBoxdSaysWhatItLacks(t *testing.T) {
 	t.Parallel()
 	for want, step := range map[string]isolation.StepError{
-		`merge_output = true: must be left out in a box of an earlier version of boxd`:                          {Step: isolation.StepStdio, Item: "merged output", Errno: unix.EOPNOTSUPP},
+		`merge_output = true: must be left out in a box of an earlier version of boxd`:                          {Step: isolation.StepStdio, Item: isolation.ItemMerged, Errno: unix.EOPNOTSUPP},
 		`cwd = "/x": must be a directory that is made if it is missing, in a box of an earlier version of boxd`: {Step: isolation.StepDirectory, Item: "/x", Errno: unix.EOPNOTSUPP},
 	} {
 		if f := startFailure(&step); f.Text != want || f.Hint != newPID1 || f.Errno != "ENOTSUP" {

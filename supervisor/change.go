@@ -95,8 +95,8 @@ func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy
 	if v.grace > 0 {
 		_ = s.Box().SetTimes(v.times(s, time.Now())) // a box that is lost needs none
 	}
-	defer v.due(s, time.Time{})         // not before it is told: the change may be what ends it
-	if err = s.Await(ctx); err != nil { // it has ended
+	defer v.due(s, time.Time{})                          // not before it is told: the change may be what ends it
+	if err = s.Await(ctx); err != nil && !s.TimeIsUp() { // it has ended, and not by what it was just given
 		return err
 	}
 	s.Emit(ctx, events.Event{Type: events.SessionChanged})

@@ -41,9 +41,6 @@ func (c *Config) Idle() (list []string) {
 			list = append(list, fmt.Sprintf("mounts.quota_roots has %q: %v", root, err))
 		}
 	}
-	if size, free := c.Work.StoreSize, c.Host.KeepFreeDisk; size != 0 && size <= free {
-		list = append(list, fmt.Sprintf("workspaces.store_size = %v, as no box starts in a store with less than host.keep_free_disk (%v) free", size, free))
-	}
 	if c.Daemon.ClientCA == "" {
 		for _, name := range slices.Sorted(maps.Keys(c.Principals)) {
 			if len(c.Principals[name].Certificates) > 0 {

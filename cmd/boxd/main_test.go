@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -188,14 +187,12 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 	cfg.Image.Etc = append(cfg.Image.Etc, "no-such-*/x", "!passwd", "hostname*")
 	cfg.Mounts.Allow = append(cfg.Mounts.Allow, Rule{Path: "/no/such/directory"}, Rule{Path: "/usr"})
 	cfg.Mounts.QuotaRoots = []string{"/no/such/root"}
-	cfg.Work.StoreSize = 512 * quantity.MiB
 	p := cfg.Profiles["default"]
 	p.NetworkRules = []string{"no-such-host.invalid", "*.example.org", "10.0.0.0/8 tcp"}
 	cfg.Profiles = map[string]policy.Profile{"default": p}
 	got := strings.Join(cfg.Idle(), "\n")
 	want := "image.etc has \"no-such-*/x\", which matches no file in /etc\nmounts.allow has \"/no/such/directory\": stat /no/such/directory: no such file or directory\n" +
-		"mounts.quota_roots has \"/no/such/root\": stat /no/such/root: no such file or directory\n" +
-		"workspaces.store_size = 512MiB, as no box starts in a store with less than host.keep_free_disk (512MiB) free"
+		"mounts.quota_roots has \"/no/such/root\": stat /no/such/root: no such file or directory"
 	if got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command boxkeeper is the privileged half of boxd, which starts boxes, ends them, nothing else.
+// Command boxkeeper is the privileged half of boxd: it starts boxes for boxd, which decides.
 //
 // It takes plain data over one socket, checks it against its own root-owned configuration, and never parses JSON, HTTP or
 // archives.

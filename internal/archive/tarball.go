@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package archive packs directories into tar archives, or unpacks untrusted ones.
+// Package archive packs directories into tar archives, or unpacks archives that nobody trusts.
 package archive
 
 import (

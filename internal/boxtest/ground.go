@@ -18,6 +18,10 @@ const LogOfBoxd = "log of boxd:"
 // LeftTo begins the message of a test that is left to another machine.
 const LeftTo = "left to another ground, for it needs "
 
+// OwnKernel is what a test needs that no kernel of a distribution has, such as allocations that fail (CONFIG_FAILSLAB). Where the
+// machine has a kernel of a distribution, because it can have one, such a test runs nowhere, and the summary says so.
+const OwnKernel = "the kernel of test/vm/kernel.config"
+
 // Lacks begins the message of a test that is skipped, or fails, if there is no other machine.
 const Lacks = "missing: "
 

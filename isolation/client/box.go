@@ -194,7 +194,7 @@ func notKnown(cmd *isolation.Command, version uint32) *isolation.StepError {
 	case cmd.Existing && version < 2: // it would make the directory
 		return &isolation.StepError{Step: isolation.StepDirectory, Item: cmd.Dir, Errno: unix.EOPNOTSUPP}
 	case cmd.Merged && version < 3: // it would keep the streams apart
-		return &isolation.StepError{Step: isolation.StepStdio, Item: "merged output", Errno: unix.EOPNOTSUPP}
+		return &isolation.StepError{Step: isolation.StepStdio, Item: isolation.ItemMerged, Errno: unix.EOPNOTSUPP}
 	}
 	return nil
 }

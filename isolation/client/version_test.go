@@ -37,7 +37,8 @@ func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 		cmd   *isolation.Command
 		since uint32
 		step  isolation.Step
-	}{{existing, 2, isolation.StepDirectory}, {merged, 3, isolation.StepStdio}} {
+		item  string
+	}{{existing, 2, isolation.StepDirectory, existing.Dir}, {merged, 3, isolation.StepStdio, isolation.ItemMerged}} {
 		for version := uint32(1); version <= isolation.BoxVersion; version++ {
 			box, peer, err := adoptAs(t, version)
 			if err != nil {
@@ -60,7 +61,7 @@ func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 				continue
 			}
 			_, err = p.Wait(t.Context())
-			if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != c.step || step.Errno != unix.EOPNOTSUPP {
+			if step, ok := errors.AsType[*isolation.StepError](err); !ok || step.Step != c.step || step.Item != c.item || step.Errno != unix.EOPNOTSUPP {
 				t.Errorf("version %d: %v", version, err)
 			}
 		}

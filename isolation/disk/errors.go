@@ -47,7 +47,7 @@ const (
 	Off                           // the filesystem supports it, but it is not enabled
 	NotEnforced                   // usage is counted and limits are stored, but the kernel does not enforce them
 	NoPrivilege                   // the caller may not set quota
-	NoProgram                     // mke2fs is not installed
+	NoProgram                     // what makes the filesystem of a store is not installed
 	NoLoop                        // the kernel gives no loop device
 	NoMount                       // the image of the store cannot be mounted
 )

@@ -5,6 +5,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,9 +28,10 @@ import (
 // concurrent use.
 type Workspaces struct {
 	*Place
-	Spaces *Place // the named workspaces, in a directory beside it
-	kind   string // what enforces quotas
-	store  *Store // nil: workspaces are in the state directory itself
+	Spaces  *Place            // the named workspaces, in a directory beside it
+	kind    string            // what enforces quotas
+	store   *Store            // nil: workspaces are in the state directory itself
+	noStore *UnavailableError // why there is no store, though one was to be; nil: there is one, or the reason is another
 
 	mu     sync.Mutex // guards the fields below
 	quotas *Quotas    // nil: not available
@@ -61,6 +63,7 @@ func OpenWorkspaces(state, storeKind string, storeSize uint64) (*Workspaces, err
 		return w, nil
 	}
 	if err := w.openStore(state, storeKind, storeSize); err != nil {
+		w.noStore, _ = errors.AsType[*UnavailableError](err)
 		w.why = errors.Join(w.why, err)
 	}
 	return w, nil
@@ -157,7 +160,7 @@ func (w *Workspaces) Probe(h *isolation.Host) {
 		h.Quota = w.kind
 		return
 	case missing:
-		h.QuotaHint = unavailable.Hint()
+		h.QuotaHint = cmp.Or(w.noStore, unavailable).Hint() // a store is what takes least
 	case full:
 		h.QuotaHint = "free disk space in " + w.root.Name()
 	}

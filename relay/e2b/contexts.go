@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"path"
 	"slices"
 	"strconv"
@@ -175,7 +176,7 @@ func (c *Contexts) create(ctx context.Context, sb *sandbox, language, dir string
 	}
 	if _, _, err := c.kernel(ctx, sb, x); err != nil {
 		c.forget(sb, x)
-		return nil, err
+		return nil, errors.Join(err, x.remove(context.WithoutCancel(ctx), sb.Session)) // who waits for it must not start a kernel that nobody can name
 	}
 	x.clean = true // nothing has run in it
 	return x, nil

@@ -192,6 +192,8 @@ func workspaceFix(c *api.Check, family Family) []string {
 	switch {
 	case strings.Contains(c.Hint, "e2fsprogs"):
 		return []string{either(family, "apt-get install e2fsprogs", "dnf install e2fsprogs"), restartAll}
+	case strings.Contains(c.Hint, "xfsprogs"):
+		return []string{either(family, "apt-get install xfsprogs", "dnf install xfsprogs"), restartAll}
 	case strings.Contains(c.Hint, "modprobe loop"):
 		return []string{"modprobe loop && echo loop >/etc/modules-load.d/boxd.conf", restartAll}
 	}

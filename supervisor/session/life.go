@@ -165,6 +165,13 @@ func (s *Session) Await(ctx context.Context) error {
 	return nil
 }
 
+// TimeIsUp reports whether the session ends, or has ended, for a time of its own: its ttl or its max_lifetime.
+func (s *Session) TimeIsUp() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reason == EndIdle || s.reason == EndLifetime
+}
+
 // Freeze stops all programs of a session where they are, or lets them go on, and returns when that is
 // true. Nothing can be started in a frozen session; timeouts and the session's own times go on.
 func (s *Session) Freeze(ctx context.Context, on bool) error {

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
 const left = `{"Action":"run","Package":"p","Test":"TestLeft"}
@@ -50,6 +52,28 @@ func TestWhatNoGroundHasRunHasFailed(t *testing.T) {
 	}
 	if err := r.summary(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What needs a kernel that only User-mode Linux has runs nowhere on a host whose machine is another, once it was tried there.
+func TestWhatNeedsAKernelOfOursMayRunNowhere(t *testing.T) {
+	t.Parallel()
+	own := strings.ReplaceAll(left, "a disk", boxtest.OwnKernel)
+	for ground, want := range map[string]int{groundKVM: 0, groundUML: 1} {
+		r := newRunner(t)
+		r.want("p", []string{"TestLeft"})
+		if err := r.read(layerBoxes, hostGround, strings.NewReader(own)); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.unproven(); len(got) != 1 {
+			t.Errorf("before the machine: %v", got)
+		}
+		if err := r.read(layerMachine, ground, strings.NewReader(own)); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.unproven(); len(got) != want {
+			t.Errorf("on %s: %v", ground, got)
+		}
 	}
 }
 

@@ -88,7 +88,7 @@ func newFailslab(t *testing.T) failslab {
 	})
 	f := failslab(filepath.Join(dir, "failslab"))
 	if _, err := os.Stat(string(f)); err != nil {
-		boxtest.Missing(t, "a kernel whose allocations can fail (CONFIG_FAILSLAB)")
+		boxtest.Missing(t, boxtest.OwnKernel)
 	}
 	f.set(t, "probability", 0)
 	t.Cleanup(func() { f.set(t, "probability", 0) })
@@ -118,8 +118,8 @@ func (f failslab) next(t *testing.T, bytes int, pids ...int) {
 	f.set(t, "probability", 0)
 	for _, pid := range pids {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/make-it-fail", pid))
-		if err != nil || len(threads) == 0 {
-			t.Fatalf("threads of %d: %v, %v", pid, threads, err)
+		if err != nil {
+			t.Fatal(err)
 		}
 		for _, file := range threads {
 			if err := os.WriteFile(file, []byte("1"), 0); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, os.ErrNotExist) {
@@ -140,8 +140,9 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 	stays := d.NewSession(t, api.SessionRequest{ID: "stays"})
 	d.NewProcess(t, "stays", "p", &api.ProcessRequest{Argv: []string{"sleep", "100000"}})
 	before := d.Look()
-	failed := 0
-	for i := range max(kills()/4, 20) {
+	const least = 3 // sessions that fail; most allocations can do without, or are tried again
+	failed, rounds := 0, max(kills()/4, 20)
+	for i := 0; i < rounds || failed < least && i < 40*rounds; i++ {
 		bytes := int(math.Exp(rand.Float64() * math.Log(1<<21))) // as often below a thousand as above it
 		f.next(t, bytes, append(d.Zygotes(), d.Keeper())...)
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "made"})
@@ -157,16 +158,17 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 				t.Errorf("after %d bytes: %v", bytes, err)
 			}
 		}
-		if err := d.DeleteSession(t.Context(), "made"); err != nil && !errors.Is(err, client.NotFound) {
-			t.Errorf("delete, after %d bytes: %v", bytes, err)
-		}
+		boxtest.Eventually(t, "what is there of it is removed", func() bool { // by a new keeper, if that is what has failed
+			err := d.DeleteSession(t.Context(), "made")
+			return err == nil || errors.Is(err, client.NotFound)
+		})
 		if got := d.Sh(t, "stays", "echo here"); got != "here\n" {
 			t.Fatalf("%q", got)
 		}
 	}
 	t.Logf("%d sessions have failed", failed)
-	if failed == 0 {
-		t.Error("nothing has failed")
+	if failed < least {
+		t.Error("hardly anything has failed")
 	}
 	if s, err := d.Session(t.Context(), "stays"); err != nil || s.PID != stays.PID {
 		t.Errorf("%v, %+v", err, s)
@@ -176,10 +178,8 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 	}
 	d.NewSession(t, api.SessionRequest{ID: "after"})
 	d.Sh(t, "after", "true")
-	for _, id := range []string{"after"} {
-		if err := d.DeleteSession(t.Context(), id); err != nil {
-			t.Error(err)
-		}
+	if err := d.DeleteSession(t.Context(), "after"); err != nil {
+		t.Error(err)
 	}
 	d.NothingLeft(before)
 }

@@ -48,7 +48,7 @@ func (s *proxyServer) terminateTLS(ctx context.Context, c *client, r *bufio.Read
 
 // denyProtocol reports a connection that does not speak HTTP/1.1.
 func (n *tlsClient) denyProtocol() {
-	n.server.deny(refusal{Reason: egress.Unspoken, Asked: string(n.target.Name)}, n.to)
+	n.server.deny(denial{Reason: egress.Unspoken, Asked: string(n.target.Name)}, n.to)
 }
 
 // tlsClient is a connection of a box to a host that has secrets.

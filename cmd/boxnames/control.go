@@ -169,7 +169,7 @@ func (c *control) newResolverBox(b *egress.Box, served *servedBox) *resolverBox 
 	return &resolverBox{
 		Rules: served.rules.Load, V6: b.V6,
 		Pin: func(ctx context.Context, p pinRequest) error { return c.pin(ctx, b.Key, p) },
-		Denied: func(d refusal) {
+		Denied: func(d denial) {
 			c.report(&egress.Report{Denied: &egress.Denied{Key: b.Key, Reason: string(d.Reason), Asked: d.Asked, Addresses: d.Addresses, Port: d.Port, Setting: d.Setting}})
 		},
 	}

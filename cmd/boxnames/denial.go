@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// refusal is something a box was refused: a name, addresses or a connection.
-type refusal struct {
+// denial is something a box was denied: a name, addresses or a connection.
+type denial struct {
 	Reason    egress.Reason
 	Asked     string       // the name; in quotes if it is not a valid host name
 	Addresses []netip.Addr // addresses that were left out, at most eight of them; or the one of the connection
@@ -23,15 +23,15 @@ type refusal struct {
 
 const maxShown = 8
 
-func notAllowed(name egress.Name, asked string) refusal {
+func notAllowed(name egress.Name, asked string) denial {
 	if name == "" {
-		return refusal{Reason: egress.NotAllowed, Asked: strconv.QuoteToASCII(asked)}
+		return denial{Reason: egress.NotAllowed, Asked: strconv.QuoteToASCII(asked)}
 	}
-	return refusal{Reason: egress.NotAllowed, Asked: string(name), Setting: strconv.Quote(string(name))}
+	return denial{Reason: egress.NotAllowed, Asked: string(name), Setting: strconv.Quote(string(name))}
 }
 
-func leadsAstray(name egress.Name, to []netip.Addr) refusal {
-	d := refusal{Reason: egress.NotPublic, Asked: string(name), Addresses: to[:min(len(to), maxShown)]}
+func leadsAstray(name egress.Name, to []netip.Addr) denial {
+	d := denial{Reason: egress.NotPublic, Asked: string(name), Addresses: to[:min(len(to), maxShown)]}
 	var rules []string
 	for _, ip := range d.Addresses {
 		if !ip.Is4In6() {

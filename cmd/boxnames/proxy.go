@@ -58,7 +58,7 @@ type proxyBox struct {
 	Find func(ctx context.Context, name egress.Name, six bool) bool
 	// Denied is called for what was refused, for the same thing at most once a minute. It must
 	// not block.
-	Denied func(refusal)
+	Denied func(denial)
 }
 
 // transparentProxy holds what the proxy servers of all boxes share.
@@ -232,7 +232,7 @@ func (s *proxyServer) permit(host string, to netip.AddrPort) (proxyTarget, bool)
 	}
 	opening := egress.Opening{Protocol: egress.TCP, Port: to.Port()}
 	if !slices.Contains(egress.Openings(s.box.Rules().Match(name)), opening) {
-		s.deny(refusal{Reason: egress.NotThere, Asked: string(name), Setting: strconv.Quote(string(name) + " " + opening.String())}, to)
+		s.deny(denial{Reason: egress.NotThere, Asked: string(name), Setting: strconv.Quote(string(name) + " " + opening.String())}, to)
 		return proxyTarget{}, false
 	}
 	return proxyTarget{name, to}, true
@@ -246,13 +246,13 @@ func (s *proxyServer) denyNameless(host string, to netip.AddrPort) {
 		asked = strconv.QuoteToASCII(host[:min(len(host), maxShownHost)])
 	}
 	rule := netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String() + " tcp " + strconv.Itoa(int(to.Port()))
-	s.deny(refusal{Reason: egress.NoName, Asked: asked, Setting: strconv.Quote(rule)}, to)
+	s.deny(denial{Reason: egress.NoName, Asked: asked, Setting: strconv.Quote(rule)}, to)
 }
 
 // maxShownHost is how much of an invalid host name is reported, in bytes.
 const maxShownHost = 200
 
-func (s *proxyServer) deny(d refusal, to netip.AddrPort) {
+func (s *proxyServer) deny(d denial, to netip.AddrPort) {
 	d.Addresses, d.Port = []netip.Addr{to.Addr()}, to.Port()
 	if s.reported.IsNew(string(d.Reason)+" "+d.Asked+" "+to.String(), time.Now()) {
 		s.box.Denied(d)
@@ -269,7 +269,7 @@ func (s *proxyServer) dial(ctx context.Context, t proxyTarget) (net.Conn, error)
 		return conn, err
 	}
 	if conn, err = s.dialAgain(ctx, t); errors.Is(err, errNotLed) {
-		s.deny(refusal{Reason: egress.Astray, Asked: string(t.Name)}, t.To)
+		s.deny(denial{Reason: egress.Astray, Asked: string(t.Name)}, t.To)
 	}
 	return conn, err
 }

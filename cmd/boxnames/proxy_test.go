@@ -45,7 +45,7 @@ type proxyBench struct {
 	port   uint16
 
 	mu     sync.Mutex
-	denied []refusal
+	denied []denial
 	dialed []proxyTarget
 	finds  int
 	led    bool
@@ -84,7 +84,7 @@ func openProxyWith(t *testing.T, port uint16, cfg proxyConfig, up string, secret
 			b.finds++
 			return true
 		},
-		Denied: func(d refusal) {
+		Denied: func(d denial) {
 			b.mu.Lock()
 			b.denied = append(b.denied, d)
 			b.mu.Unlock()
@@ -119,7 +119,7 @@ func (b *proxyBench) dial() net.Conn {
 }
 
 // refused waits for one denial.
-func (b *proxyBench) refused() refusal {
+func (b *proxyBench) refused() denial {
 	b.t.Helper()
 	<-b.heard
 	b.mu.Lock()

@@ -54,7 +54,7 @@ type resolverBox struct {
 	// Pin allows the box to connect to addresses. If it fails the box does not get them.
 	Pin func(context.Context, pinRequest) error
 	// Denied is called for what was refused, for a name at most once a minute. It must not block.
-	Denied func(refusal)
+	Denied func(denial)
 }
 
 // resolver queries the upstream resolvers for all boxes.
@@ -190,7 +190,7 @@ func (s *dnsServer) resolve(ctx context.Context, q *query) {
 	}
 }
 
-func (s *dnsServer) refuse(d refusal) {
+func (s *dnsServer) refuse(d denial) {
 	if s.denied.IsNew(d.Asked+" "+string(d.Reason), time.Now()) {
 		s.box.Denied(d)
 	}

@@ -30,7 +30,7 @@ func FuzzQuery(f *testing.F) {
 		s := &dnsServer{resolver: newResolver(resolverConfig{}), box: &resolverBox{
 			Rules:  func() *egress.Rules { return rules },
 			Pin:    func(context.Context, pinRequest) error { t.Error("pinned"); return nil },
-			Denied: func(refusal) {},
+			Denied: func(denial) {},
 		}}
 		back := s.answer(t.Context(), msg, true)
 		if back == nil {

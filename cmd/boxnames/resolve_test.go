@@ -157,7 +157,7 @@ type servedDNS struct {
 	udp, tcp string
 	mu       sync.Mutex
 	pins     []pinRequest
-	denials  []refusal
+	denials  []denial
 	rules    *egress.Rules
 	failing  error
 }
@@ -178,7 +178,7 @@ func serveDNS(t *testing.T, cfg resolverConfig, v6 bool, specs ...egress.Spec) *
 			s.pins = append(s.pins, p)
 			return s.failing
 		},
-		Denied: func(d refusal) { s.mu.Lock(); defer s.mu.Unlock(); s.denials = append(s.denials, d) },
+		Denied: func(d denial) { s.mu.Lock(); defer s.mu.Unlock(); s.denials = append(s.denials, d) },
 	}
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -202,7 +202,7 @@ func serveDNS(t *testing.T, cfg resolverConfig, v6 bool, specs ...egress.Spec) *
 }
 
 // refused returns the denials so far.
-func (s *servedDNS) refused() []refusal {
+func (s *servedDNS) refused() []denial {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.denials)

@@ -190,7 +190,8 @@ func TestWhatWaitsIsToldInOrder(t *testing.T) {
 	}
 }
 
-// A session is in lists from when it was asked for, and gets its box later.
+// A session is in lists from when it was asked for, and gets its box later. It is the race detector that would find it otherwise, with which pure
+// tests run.
 func TestASessionIsSeenWhileItGetsItsBox(t *testing.T) {
 	t.Parallel()
 	s := &Session{ID: "s", Key: "own", state: StateStarting}

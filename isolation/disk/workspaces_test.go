@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -158,6 +159,32 @@ func TestAWorkspaceIsTakenFromBesideARoot(t *testing.T) {
 		}
 		if err := w.Keep(tc.key, isolation.SpacesDir+"/"+space); err != nil {
 			t.Errorf("what was kept, and nothing is left of it: %v", err)
+		}
+	}
+}
+
+// Where neither the state directory nor a store can keep quotas, the hint is what the store lacks, which takes least.
+func TestTheHintIsWhatTheStoreLacks(t *testing.T) {
+	t.Parallel()
+	boxtest.RequireRoot(t)
+	w, err := OpenWorkspaces(t.TempDir(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.closePlaces()
+	off := &UnavailableError{Reason: Off, Path: "/state", Kind: "ext4"}
+	for want, store := range map[string]*UnavailableError{
+		off.Hint():          nil,
+		"install e2fsprogs": {Reason: NoProgram, Kind: isolation.StoreExt4},
+		"install xfsprogs":  {Reason: NoProgram, Kind: isolation.StoreXFS},
+	} {
+		w.quotas, w.why, w.noStore = nil, off, store
+		if store != nil {
+			w.why = errors.Join(off, store)
+		}
+		var h isolation.Host
+		if w.Probe(&h); h.QuotaHint != want {
+			t.Errorf("the hint is %q, want %q", h.QuotaHint, want)
 		}
 	}
 }

@@ -205,6 +205,7 @@ func TestEveryFindingHasCommands(t *testing.T) {
 		{check("warn", "pids limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
 		{check("warn", "io limit", "best effort", ""), "cgroup.controllers", "boxd-boxes.service"},
 		{check("warn", "workspace limit", "x", "install e2fsprogs; or as the operator"), "apt-get install e2fsprogs", "dnf install e2fsprogs"},
+		{check("warn", "workspace limit", "x", "install xfsprogs"), "apt-get install xfsprogs", "dnf install xfsprogs"},
 		{check("warn", "workspace limit", "x", "modprobe loop, and"), "modprobe loop", "modules-load.d"},
 		{check("warn", "workspace limit", "x", ""), `'[workspaces]' 'store_size = "16GiB"'`, "60-store.toml"},
 		{check("warn", "huge pages", "transparent huge pages are on for shared memory (always)", ""), "echo advise >/sys/", "/etc/tmpfiles.d/boxd-output.conf"},

@@ -68,6 +68,7 @@ func keeperRequests() []*asked {
 		{8, &ListBoxes{After: spec.Key}},
 		{9, &ListBoxes{}},
 		{10, &Adopt{Key: spec.Key}},
+		{10, &WhyEnded{Key: spec.Key}},
 		{11, &SetHostname{Key: spec.Key, Hostname: "s1"}},
 		{12, &Reclaim{Key: spec.Key}},
 		{13, &ChangeMount{
@@ -94,8 +95,27 @@ func keeperRequests() []*asked {
 	}
 }
 
+func decodeNetworkAsked(b []byte) (*asked, error) {
+	number, m, err := DecodeNetworkRequest(b)
+	return &asked{number, m}, err
+}
+
+// networkRequests are those to boxnet that boxd does not have.
+func networkRequests() []*asked {
+	key := valid().Key
+	return []*asked{
+		{1, &AttachNetwork{Key: key, Network: NetworkSpec{Kind: NetworkEgress, Rules: []string{"13.0.0.0/8 tcp 80"}}}},
+		{2, &DetachNetwork{Key: key}},
+		{3, &AdoptNetworks{Keys: []string{key, key}}},
+		{4, &CheckNetwork{}},
+		{5, &DialLoopback{Key: key, To: endpoint(4)}},
+	}
+}
+
 func keeperReplies() []*replied {
 	return []*replied{
+		{98, &Ended{Cause: CauseFileLocks}},
+		{99, &Attached{Resolv: "nameserver 127.0.0.1\n"}},
 		{0, &Greeting{Version: KeeperVersion, Flags: []string{"-a=b", "-c="}, Programs: "1.2 3.4"}},
 		{0, &Greeting{Version: KeeperVersion}},
 		{1, &Mounted{ID: 1 << 40, Made: "/mnt/b", Below: true, Attrs: 0x2007}},
@@ -208,10 +228,11 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 		t.Errorf("a long command: %v", err)
 	}
 	check(t, seen, keeperRequests(), (*asked).Encode, decodeAsked)
+	check(t, seen, networkRequests(), (*asked).Encode, decodeNetworkAsked)
 	check(t, seen, keeperReplies(), (*replied).Encode, decodeReplied)
 	check(t, seen, append(requests[:5:5], requests[6:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
-	for _, span := range [][2]uint8{{msgHello, msgDialed}, {msgSetup, msgSpawnMerged}} {
+	for _, span := range [][2]uint8{{msgHello, msgCheckNetwork}, {msgSetup, msgSpawnMerged}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
 			if !seen[kind] && kind != msgNetworkWords {
 				t.Errorf("no message of type %d has been tried", kind)
@@ -317,6 +338,7 @@ func TestNonsenseToTheKeeperIsRefused(t *testing.T) {
 		"unknown type":         {255, 1, 0, 0, 0},
 		"words about networks": {msgNetworkWords, 1, 0, 0, 0},
 		"a reply":              EncodeKeeperReply(1, &Done{}),
+		"one to boxnet":        EncodeKeeperRequest(1, &CheckNetwork{}),
 	} {
 		if _, m, err := DecodeKeeperRequest(data); err == nil {
 			t.Errorf("%s: accepted as %+v", name, m)
@@ -340,7 +362,8 @@ func fuzz[T interface{ Encode() []byte }](f *testing.F, seeds []T, decode func([
 	})
 }
 
-func FuzzDecodeKeeperRequest(f *testing.F) { fuzz(f, keeperRequests(), decodeAsked) }
-func FuzzDecodeKeeperReply(f *testing.F)   { fuzz(f, keeperReplies(), decodeReplied) }
-func FuzzDecodeBoxRequest(f *testing.F)    { fuzz(f, boxRequests(), DecodeBoxRequest) }
-func FuzzDecodeBoxReply(f *testing.F)      { fuzz(f, boxReplies(), DecodeBoxReply) }
+func FuzzDecodeKeeperRequest(f *testing.F)  { fuzz(f, keeperRequests(), decodeAsked) }
+func FuzzDecodeNetworkRequest(f *testing.F) { fuzz(f, networkRequests(), decodeNetworkAsked) }
+func FuzzDecodeKeeperReply(f *testing.F)    { fuzz(f, keeperReplies(), decodeReplied) }
+func FuzzDecodeBoxRequest(f *testing.F)     { fuzz(f, boxRequests(), DecodeBoxRequest) }
+func FuzzDecodeBoxReply(f *testing.F)       { fuzz(f, boxReplies(), DecodeBoxReply) }

@@ -112,8 +112,8 @@ func RlimitName(resource uint32) string {
 
 // ProgramsID distinguishes these versions of the programs from later ones at the same paths:
 // after an update boxd wants another keeper.
-func ProgramsID(keeper, boxInit, boxFiles *unix.Stat_t) string {
-	return stamp(keeper) + " " + stamp(boxInit) + " " + stamp(boxFiles)
+func ProgramsID(keeper, boxInit, boxFiles, boxNet *unix.Stat_t) string {
+	return stamp(keeper) + " " + stamp(boxInit) + " " + stamp(boxFiles) + " " + stamp(boxNet)
 }
 
 func stamp(st *unix.Stat_t) string {

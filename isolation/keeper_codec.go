@@ -46,6 +46,11 @@ const (
 	msgEnded
 	msgChangeSnapshots
 	msgSnapshots
+	msgAttachNetwork // this and the next never come from boxd
+	msgAttached
+	msgDetachNetwork
+	msgAdoptNetworks
+	msgCheckNetwork
 )
 
 // EncodeKeeperRequest returns the bytes of a request and its number.
@@ -56,6 +61,11 @@ func EncodeKeeperRequest(number uint32, m KeeperRequest) []byte {
 // DecodeKeeperRequest decodes a message from boxd.
 func DecodeKeeperRequest(b []byte) (number uint32, m KeeperRequest, err error) {
 	return decodeNumbered(b, newKeeperRequest)
+}
+
+// DecodeNetworkRequest decodes a message from the keeper to boxnet.
+func DecodeNetworkRequest(b []byte) (number uint32, m KeeperRequest, err error) {
+	return decodeNumbered(b, newNetworkRequest)
 }
 
 // EncodeKeeperReply returns the bytes of the reply to the request with this number.
@@ -99,8 +109,13 @@ func decodeNumbered[M interface {
 }
 
 // newKeeperRequest returns an empty request of this type, nil if there is none.
-func newKeeperRequest(kind uint8) KeeperRequest {
-	for _, m := range keeperRequestTypes() {
+func newKeeperRequest(kind uint8) KeeperRequest { return ofKind(keeperRequestTypes(), kind) }
+
+// newNetworkRequest does that for requests to boxnet.
+func newNetworkRequest(kind uint8) KeeperRequest { return ofKind(networkRequestTypes(), kind) }
+
+func ofKind(types []KeeperRequest, kind uint8) KeeperRequest {
+	for _, m := range types {
 		if m.requestKind() == kind {
 			return m
 		}
@@ -127,10 +142,18 @@ func keeperRequestTypes() []KeeperRequest {
 	}
 }
 
+// networkRequestTypes returns an empty request to boxnet of each type.
+func networkRequestTypes() []KeeperRequest {
+	return []KeeperRequest{
+		&AttachNetwork{}, &DetachNetwork{}, &AdoptNetworks{}, &CheckNetwork{}, &SetNetwork{}, &PinAddresses{}, &ReadTraffic{}, &ReadRefusals{},
+		&OpenSockets{}, &Dial{}, &DialLoopback{},
+	}
+}
+
 // keeperReplyTypes returns an empty reply of each type.
 func keeperReplyTypes() []KeeperReply {
 	return []KeeperReply{
 		&Greeting{}, &StepError{}, &Done{}, &Launched{}, &Listed{}, &Ended{}, &Mounted{}, &Disk{}, &Host{}, &Checked{}, &Traffic{}, &Refusals{},
-		&SocketsOpened{}, &Dialed{}, &Snapshots{},
+		&SocketsOpened{}, &Dialed{}, &Snapshots{}, &Attached{},
 	}
 }

@@ -72,6 +72,9 @@ func (c *KeeperConfig) Flags() []string {
 // BoxInit.
 func (c *KeeperConfig) BoxFiles() string { return filepath.Join(filepath.Dir(c.BoxInit), "boxfiles") }
 
+// BoxNet returns the path of the program that has the network of boxes, in the same directory.
+func (c *KeeperConfig) BoxNet() string { return filepath.Join(filepath.Dir(c.BoxInit), "boxnet") }
+
 // Greeting is the first message of a keeper. The form of its version, and of the requests Hello,
 // Leave and Quit, is the same in every version, so that each side can tell the other to leave.
 type Greeting struct {

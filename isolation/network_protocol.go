@@ -125,6 +125,55 @@ type DialLoopback struct {
 // receiver has to wait for that.
 type Dialed struct{}
 
+// The protocol between the keeper and boxnet, its child that has the network, over their socket: the keeper passes requests
+// about the network of a live box on, with a descriptor of the box's network namespace, and has these of its own. Replies
+// are those to boxd, except as below; each request has a number, as there.
+//
+//	AttachNetwork, SetNetwork   Attached
+//	DetachNetwork               Done
+//	AdoptNetworks               Listed: which of the boxes have a link
+//	CheckNetwork                Checked
+//
+// Both are of one version: the keeper executes the program that it has opened at its start.
+
+// NetworkLock is the file in KeeperDir that boxnet locks. It is empty while nothing of boxes is in the network of the host.
+const NetworkLock = "network-lock"
+
+// AttachNetwork makes the link of a box in which no program runs yet. The descriptor of its network namespace comes with
+// it. If it fails it leaves nothing behind.
+type AttachNetwork struct {
+	Key     string
+	Network NetworkSpec
+}
+
+// Attached is the reply: the text of the resolv.conf(5) of the box.
+type Attached struct{ Resolv string }
+
+// DetachNetwork removes the link of a box, if it has one.
+type DetachNetwork struct{ Key string }
+
+// AdoptNetworks takes over the links of these boxes, and removes all others. It comes first.
+type AdoptNetworks struct{ Keys []string }
+
+// CheckNetwork asks whether boxes can have a network on this host.
+type CheckNetwork struct{}
+
+func (*AttachNetwork) requestKind() uint8 { return msgAttachNetwork }
+func (*DetachNetwork) requestKind() uint8 { return msgDetachNetwork }
+func (*AdoptNetworks) requestKind() uint8 { return msgAdoptNetworks }
+func (*CheckNetwork) requestKind() uint8  { return msgCheckNetwork }
+func (*Attached) replyKind() uint8        { return msgAttached }
+
+func (m *AttachNetwork) fields(c *codec) {
+	c.str(&m.Key)
+	m.Network.fields(c)
+}
+
+func (m *Attached) fields(c *codec)      { c.str(&m.Resolv) }
+func (m *DetachNetwork) fields(c *codec) { c.str(&m.Key) }
+func (m *AdoptNetworks) fields(c *codec) { c.strs(&m.Keys) }
+func (*CheckNetwork) fields(*codec)      {}
+
 func (*SetNetwork) requestKind() uint8   { return msgSetNetwork }
 func (*PinAddresses) requestKind() uint8 { return msgPinAddresses }
 func (*ReadTraffic) requestKind() uint8  { return msgReadTraffic }

@@ -3,6 +3,7 @@
 package isolation
 
 import (
+	"errors"
 	"strconv"
 	"syscall"
 )
@@ -97,6 +98,22 @@ func (e *StepError) Unwrap() error {
 		return e.Refused
 	}
 	return e.Errno
+}
+
+// NewStepError says that a step failed about an item. An err that is a StepError already stays what it is; one without an Errno
+// is EPROTO.
+func NewStepError(step Step, item string, err error) *StepError {
+	if s, ok := errors.AsType[*StepError](err); ok {
+		return s
+	}
+	s := &StepError{Step: step, Item: item, Errno: syscall.EPROTO}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		s.Errno = errno
+	}
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		s.Refused = r
+	}
+	return s
 }
 
 // Check is one line of a host examination.

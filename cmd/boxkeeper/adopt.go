@@ -90,7 +90,7 @@ func (k *keeper) adoptBoxes() error {
 		}
 	}
 	k.hostQuotas.Reconcile(func(key string) bool { return alive[key] })
-	k.net.Adopt(slices.Collect(maps.Keys(alive)))
+	k.net.adopt()
 	for key, b := range maps.Clone(k.boxes) { // only now: when a box ends, its network link is removed, which must be known by then
 		go k.watch(key, b)
 	}

@@ -27,7 +27,7 @@ func (k *keeper) answer(ctx context.Context, conn *fdpass.Conn, number uint32, r
 // handle carries out a request and returns the reply to it. The files are the caller's.
 func (k *keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply isolation.KeeperReply, files []int) {
 	if err := refuse(req); err != nil {
-		return stepError(isolation.StepSetup, err.Error(), err), nil
+		return isolation.NewStepError(isolation.StepSetup, err.Error(), err), nil
 	}
 	switch m := req.(type) {
 	case *isolation.Hello:
@@ -71,7 +71,7 @@ func (k *keeper) handle(ctx context.Context, req isolation.KeeperRequest) (reply
 // done returns the reply to a request that has no result but an error.
 func done(step isolation.Step, item string, err error) isolation.KeeperReply {
 	if err != nil {
-		return stepError(step, item, err)
+		return isolation.NewStepError(step, item, err)
 	}
 	return &isolation.Done{}
 }
@@ -79,7 +79,7 @@ func done(step isolation.Step, item string, err error) isolation.KeeperReply {
 // doneOr is done for an error that may already say what it is about.
 func doneOr(step isolation.Step, err error) isolation.KeeperReply {
 	if err != nil {
-		return stepError(step, err.Error(), err)
+		return isolation.NewStepError(step, err.Error(), err)
 	}
 	return &isolation.Done{}
 }
@@ -165,7 +165,7 @@ func (k *keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uin
 func (k *keeper) answerAdopt(req *isolation.Adopt) (isolation.KeeperReply, []int) {
 	launched, files, err := k.adopt(req.Key)
 	if err != nil {
-		return stepError(isolation.StepSetup, req.Key, err), nil
+		return isolation.NewStepError(isolation.StepSetup, req.Key, err), nil
 	}
 	return launched, files
 }
@@ -174,7 +174,7 @@ func (k *keeper) answerAdopt(req *isolation.Adopt) (isolation.KeeperReply, []int
 func (k *keeper) answerChangeMount(ctx context.Context, req *isolation.ChangeMount) isolation.KeeperReply {
 	mounted, err := k.changeMount(ctx, req)
 	if err != nil {
-		return stepError(isolation.StepMount, req.Mount.Target, err)
+		return isolation.NewStepError(isolation.StepMount, req.Mount.Target, err)
 	}
 	return mounted
 }
@@ -183,7 +183,7 @@ func (k *keeper) answerChangeMount(ctx context.Context, req *isolation.ChangeMou
 func (k *keeper) answerChangeSnapshots(ctx context.Context, req *isolation.ChangeSnapshots) isolation.KeeperReply {
 	list, err := k.changeSnapshots(ctx, req)
 	if err != nil {
-		return stepError(isolation.StepWorkspace, err.Error(), err)
+		return isolation.NewStepError(isolation.StepWorkspace, err.Error(), err)
 	}
 	return list
 }
@@ -192,7 +192,7 @@ func (k *keeper) answerChangeSnapshots(ctx context.Context, req *isolation.Chang
 func (k *keeper) answerReadQuota(req *isolation.ReadQuota) isolation.KeeperReply {
 	used, err := k.hostQuotas.Usage(req)
 	if err != nil {
-		return stepError(isolation.StepWorkspace, req.Source, err)
+		return isolation.NewStepError(isolation.StepWorkspace, req.Source, err)
 	}
 	return used
 }

@@ -135,7 +135,7 @@ func (k *keeper) watch(key string, b *box) {
 	b.released = true
 	k.removeRecord(key)
 	b.changing.Unlock()
-	k.net.Remove(key)
+	k.net.detach(key)
 	k.hostQuotas.Release(key)
 	k.mu.Lock()
 	delete(k.boxes, key)

@@ -3,14 +3,14 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"log"
+	"maps"
 	"math"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +19,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
 	"github.com/boxd-dev/boxd/isolation/mounts"
-	"github.com/boxd-dev/boxd/isolation/network"
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 
 	"github.com/boxd-dev/boxd/isolation/seccomp"
@@ -56,7 +55,8 @@ type keeper struct {
 	work       *disk.Workspaces
 	hostQuotas *disk.HostQuotas // quotas on directories of the host
 	records    *recordDir
-	net        *network.Host
+	net        *networkProgram
+	shared     []string        // profiles whose boxes use the network of the host
 	damaged    map[string]bool // boxes whose records cannot be read, which are left alone
 	ended      chan struct{}   // receives a value when a box has ended
 
@@ -135,7 +135,10 @@ func (k *keeper) prepare() error {
 	if k.records, err = openRecords(k.cfg.RunDir); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
-	k.net = network.New(net, k.cfg.Log)
+	k.shared = net.Shared
+	if k.net, err = openNetworkProgram(&k.cfg, k.known); err != nil {
+		return err
+	}
 	if err := k.adoptBoxes(); err != nil {
 		return err
 	}
@@ -165,7 +168,7 @@ func (k *keeper) close() {
 		k.hostQuotas.Close()
 	}
 	if k.net != nil {
-		k.net.Close()
+		k.net.close()
 	}
 	if k.records != nil {
 		k.records.Close()
@@ -177,23 +180,16 @@ func (k *keeper) close() {
 	unix.Close(k.boxFiles)
 }
 
+// known returns the keys of the boxes that are alive, or not known to be dead.
+func (k *keeper) known() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.AppendSeq(slices.Collect(maps.Keys(k.boxes)), maps.Keys(k.damaged))
+}
+
 // idle reports whether no box is alive.
 func (k *keeper) idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.boxes) == 0
-}
-
-func stepError(step isolation.Step, item string, err error) *isolation.StepError {
-	if s, ok := errors.AsType[*isolation.StepError](err); ok {
-		return s
-	}
-	s := &isolation.StepError{Step: step, Item: item, Errno: unix.EPROTO}
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		s.Errno = errno
-	}
-	if r, ok := errors.AsType[*isolation.Refusal](err); ok {
-		s.Refused = r
-	}
-	return s
 }

@@ -83,7 +83,7 @@ func (k *keeper) tryLaunch(ctx context.Context, spec *isolation.Spec) *launching
 	l := &launching{k: k, boxdContext: func() context.Context { return ctx }, spec: spec, init: cgroup.Group{FD: noGroup}, socket: -1}
 	for _, s := range l.steps() {
 		if item, err := s.do(); err != nil {
-			l.failed = stepError(s.name, item, err)
+			l.failed = isolation.NewStepError(s.name, item, err)
 			break
 		}
 	}

@@ -22,9 +22,6 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/disk"
 	"github.com/boxd-dev/boxd/isolation/mounts"
-
-	"github.com/boxd-dev/boxd/isolation/network"
-	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
 func main() {
@@ -46,8 +43,6 @@ func run(args []string) error {
 			return runImageZygote()
 		case mounts.WorkerCommand:
 			return mounts.RunWorker(args[1:])
-		case sweepCommand:
-			return sweep(args[1:])
 		case liftCommand:
 			return lift(args[1:])
 		case anchorCommand:
@@ -69,19 +64,6 @@ func run(args []string) error {
 		return err
 	}
 	return k.Serve(ctx)
-}
-
-// sweepCommand is run when the package is removed.
-const sweepCommand = "sweep"
-
-// sweep removes what a keeper has left in the host's network for boxes that outlive it: its
-// table, and links. The boxes must have been ended.
-func sweep(args []string) error {
-	if len(args) != 1 || !filepath.IsAbs(args[0]) {
-		return errors.New("sweep takes the run directory of the keeper")
-	}
-	network.New(rule.Config{Run: args[0]}, log.New(os.Stderr, "boxkeeper: ", 0)).Adopt(nil)
-	return nil
 }
 
 // liftCommand is run when the package is purged, or by root.

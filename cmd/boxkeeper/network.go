@@ -3,13 +3,13 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/isolation"
-
-	"github.com/boxd-dev/boxd/isolation/network"
 )
 
 // shared reports whether the box is to use the network of the host.
@@ -19,7 +19,7 @@ func (l *launching) shared() bool {
 
 // permitNetwork refuses the network of the host unless the configuration allows it to a profile.
 func (l *launching) permitNetwork() (string, error) {
-	if l.shared() && len(l.k.net.Shared()) == 0 {
+	if l.shared() && len(l.k.shared) == 0 {
 		return "no profile of box.toml has the network of the host", unix.EPERM
 	}
 	return "", nil
@@ -27,9 +27,9 @@ func (l *launching) permitNetwork() (string, error) {
 
 // checks returns what doctor reports about this host, as far as the keeper can tell.
 func (k *keeper) checks() []isolation.Check {
-	all := append(checkHost(k.cfg.IDBase, k.cfg.IDCount), k.net.Check(), checkFileLocks(k.cfg.FileLocks))
+	all := append(checkHost(k.cfg.IDBase, k.cfg.IDCount), k.net.check(), checkFileLocks(k.cfg.FileLocks))
 	all = append(all, k.hostQuotas.Checks()...)
-	if profiles := k.net.Shared(); len(profiles) > 0 {
+	if profiles := k.shared; len(profiles) > 0 {
 		all = append(all, isolation.CheckHostNetwork(profiles))
 	}
 	missing, err := missingLinks(k.cfg.Etc)
@@ -55,8 +55,12 @@ func (l *launching) attachNetwork() (string, error) {
 	if l.box.released {
 		return "", unix.ESRCH
 	}
-	var err error
-	if l.resolv, err = l.k.net.Attach(&network.Box{Key: l.spec.Key, PID: l.preforked.pid, Alive: l.preforked.alive}, &l.spec.Network); err != nil {
+	space, err := openNetns(l.preforked.pid, l.preforked.alive)
+	if err == nil {
+		defer unix.Close(space)
+		l.resolv, err = l.k.net.attach(l.spec.Key, space, &l.spec.Network)
+	}
+	if err != nil {
 		return err.Error(), err
 	}
 	return "", nil
@@ -65,115 +69,80 @@ func (l *launching) attachNetwork() (string, error) {
 // maxResolv is how long a resolv.conf(5) may be, in bytes.
 const maxResolv = 4 << 10
 
-// inNetwork calls do with the network of a live box, one call at a time.
-func (k *keeper) inNetwork(key string, do func(b *network.Box) error) *isolation.StepError {
+// openNetns opens the network namespace of a live box.
+func openNetns(pid int, alive func() bool) (int, error) {
+	space, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("network namespace of the box: %w", err)
+	}
+	if !alive() { // the PID may be another's
+		unix.Close(space)
+		return -1, unix.ESRCH
+	}
+	return space, nil
+}
+
+// inNetwork calls do with a live box and its network namespace, one call for each box at a time.
+func (k *keeper) inNetwork(key string, do func(b *box, space int) error) *isolation.StepError {
 	b, err := k.boxByKey(key)
 	if err == nil {
 		b.networking.Lock()
 		defer b.networking.Unlock()
-		err = do(&network.Box{Key: key, PID: b.pid, Alive: b.lives})
+		var space int
+		if space, err = openNetns(b.pid, b.lives); err == nil {
+			defer unix.Close(space)
+			err = do(b, space)
+		}
 	}
 	if err != nil {
-		return stepError(isolation.StepNetwork, err.Error(), err)
+		return isolation.NewStepError(isolation.StepNetwork, err.Error(), err)
 	}
 	return nil
 }
 
-// handleNetwork is handle for requests about the network of a live box.
+// handleNetwork is handle for requests about the network of a live box, which boxnet carries out.
 func (k *keeper) handleNetwork(req isolation.KeeperRequest) (reply isolation.KeeperReply, files []int) {
+	var key string
 	switch m := req.(type) {
-	case *isolation.ReadTraffic:
-		return k.answerReadTraffic(m), nil
-	case *isolation.ReadRefusals:
-		return k.answerReadRefusals(m), nil
 	case *isolation.SetNetwork:
 		return k.answerSetNetwork(m), nil
+	case *isolation.ReadTraffic:
+		key = m.Key
+	case *isolation.ReadRefusals:
+		key = m.Key
 	case *isolation.PinAddresses:
-		return k.answerPinAddresses(m), nil
+		key = m.Key
 	case *isolation.OpenSockets:
-		return k.answerOpenSockets(m)
+		key = m.Key
 	case *isolation.Dial:
-		return k.answerDial(m.Key, &m.To, k.net.Dial)
+		key = m.Key
 	case *isolation.DialLoopback:
-		return k.answerDial(m.Key, &m.To, k.net.DialLoopback)
+		key = m.Key
+	default:
+		return isolation.NewStepError(isolation.StepSetup, "request", unix.ENOSYS), nil // no other request reaches this
 	}
-	return stepError(isolation.StepSetup, "request", unix.ENOSYS), nil // no other request reaches this
-}
-
-// answerReadTraffic returns the traffic counters of a box.
-func (k *keeper) answerReadTraffic(req *isolation.ReadTraffic) isolation.KeeperReply {
-	var traffic *isolation.Traffic
-	failed := k.inNetwork(req.Key, func(b *network.Box) (err error) {
-		traffic, err = k.net.Traffic(b.Key)
+	failed := k.inNetwork(key, func(_ *box, space int) (err error) {
+		reply, files, err = k.net.ask(req, space)
 		return err
 	})
 	if failed != nil {
-		return failed
+		return failed, nil
 	}
-	return traffic
-}
-
-// answerReadRefusals returns which connections of a box were refused.
-func (k *keeper) answerReadRefusals(req *isolation.ReadRefusals) isolation.KeeperReply {
-	var refusals *isolation.Refusals
-	failed := k.inNetwork(req.Key, func(b *network.Box) (err error) {
-		refusals, err = k.net.Refusals(b)
-		return err
-	})
-	if failed != nil {
-		return failed
-	}
-	return refusals
+	return reply, files
 }
 
 // answerSetNetwork gives a box other rules and the resolv.conf(5) for them, both under one lock:
 // otherwise the file could belong to other rules than those in the kernel.
 func (k *keeper) answerSetNetwork(req *isolation.SetNetwork) isolation.KeeperReply {
-	failed := k.inNetwork(req.Key, func(b *network.Box) error {
-		resolv, err := k.net.SetRules(b, &req.Network)
+	failed := k.inNetwork(req.Key, func(b *box, space int) error {
+		resolv, err := k.net.attached(req, space)
 		if err != nil {
 			return err
 		}
-		return setResolvConf(b.PID, b.Alive, resolv)
+		return setResolvConf(b.pid, b.lives, resolv)
 	})
 	if failed != nil {
 		return failed
 	}
 	return &isolation.Done{}
-}
-
-// answerPinAddresses allows a box to connect to addresses.
-func (k *keeper) answerPinAddresses(req *isolation.PinAddresses) isolation.KeeperReply {
-	failed := k.inNetwork(req.Key, func(b *network.Box) error { return k.net.Pin(b, req.Pins) })
-	if failed != nil {
-		return failed
-	}
-	return &isolation.Done{}
-}
-
-// answerOpenSockets opens the sockets for a box with rules by host name.
-func (k *keeper) answerOpenSockets(req *isolation.OpenSockets) (isolation.KeeperReply, []int) {
-	var files []int
-	opened := &isolation.SocketsOpened{}
-	failed := k.inNetwork(req.Key, func(b *network.Box) (err error) {
-		files, opened.IPv6, err = k.net.OpenSockets(b, req.Strict)
-		return err
-	})
-	if failed != nil {
-		return failed, nil
-	}
-	return opened, files
-}
-
-// answerDial starts a connection of a box, to another host or to its loopback.
-func (k *keeper) answerDial(key string, to *isolation.Endpoint, dial func(*network.Box, *isolation.Endpoint) (int, error)) (isolation.KeeperReply, []int) {
-	fd := -1
-	failed := k.inNetwork(key, func(b *network.Box) (err error) {
-		fd, err = dial(b, to)
-		return err
-	})
-	if failed != nil {
-		return failed, nil
-	}
-	return &isolation.Dialed{}, []int{fd}
 }

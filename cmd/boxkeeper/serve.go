@@ -19,7 +19,7 @@ import (
 
 // greet builds the first message to every boxd.
 func (k *keeper) greet() error {
-	var own, boxInit, boxFiles unix.Stat_t
+	var own, boxInit, boxFiles, boxNet unix.Stat_t
 	err := unix.Stat("/proc/self/exe", &own)
 	if err == nil {
 		err = unix.Fstat(k.boxInit, &boxInit)
@@ -27,10 +27,13 @@ func (k *keeper) greet() error {
 	if err == nil {
 		err = unix.Fstat(k.boxFiles, &boxFiles)
 	}
+	if err == nil {
+		err = unix.Fstat(k.net.exe, &boxNet)
+	}
 	if err != nil {
 		return fmt.Errorf("programs: %w", err)
 	}
-	k.greeting = isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags(), Programs: isolation.ProgramsID(&own, &boxInit, &boxFiles)}
+	k.greeting = isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags(), Programs: isolation.ProgramsID(&own, &boxInit, &boxFiles, &boxNet)}
 	return nil
 }
 

@@ -35,7 +35,7 @@ func newStage(t *testing.T) *stage {
 	if err := os.Mkdir(filepath.Join(run, isolation.KeeperDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"boxinit", "boxfiles"} { // only their modification times are used
+	for _, name := range []string{"boxinit", "boxfiles", "boxnet"} { // only their modification times are used
 		if err := os.WriteFile(filepath.Join(run, name), nil, 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -162,13 +162,13 @@ func (k *Keeper) wanted() (*isolation.Greeting, error) {
 	if k.cfg.External { // whoever updates its program restarts its unit
 		return g, nil
 	}
-	var program, boxInit, boxFiles unix.Stat_t
-	for path, st := range map[string]*unix.Stat_t{k.cfg.Program: &program, k.cfg.BoxInit: &boxInit, k.cfg.BoxFiles(): &boxFiles} {
+	var program, boxInit, boxFiles, boxNet unix.Stat_t
+	for path, st := range map[string]*unix.Stat_t{k.cfg.Program: &program, k.cfg.BoxInit: &boxInit, k.cfg.BoxFiles(): &boxFiles, k.cfg.BoxNet(): &boxNet} {
 		if err := unix.Stat(path, st); err != nil {
 			return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
 	}
-	g.Programs = isolation.ProgramsID(&program, &boxInit, &boxFiles)
+	g.Programs = isolation.ProgramsID(&program, &boxInit, &boxFiles, &boxNet)
 	return g, nil
 }
 

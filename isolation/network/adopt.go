@@ -12,18 +12,17 @@ import (
 )
 
 // Adopt takes over the links of the boxes with these keys, which an earlier keeper has left, and
-// removes all other links. Errors are only logged: the boxes keep running.
-func (h *Host) Adopt(keys []string) {
+// removes all other links. It returns the keys of those that have a link. Errors are only logged: the boxes keep running.
+func (h *Host) Adopt(keys []string) (linked []string) {
 	all, err := links()
 	if err != nil {
 		h.log.Printf("cannot adopt the veth pairs of boxes: %v", err)
-		return
+		return nil
 	}
 	names := map[string]string{}
 	for _, key := range keys {
 		names[h.LinkName(key)] = key
 	}
-	found := false
 	for _, end := range all {
 		name := end.Attrs().Name
 		if !strings.HasPrefix(name, h.tag) || end.Type() != "veth" {
@@ -45,18 +44,19 @@ func (h *Host) Adopt(keys []string) {
 		h.links[key], h.used[n] = l, true
 		h.mu.Unlock()
 		h.reconcile(l)
-		found = true
+		linked = append(linked, key)
 	}
 	h.mu.Lock()
 	h.adopted = true
 	h.mu.Unlock()
-	if !found {
+	if len(linked) == 0 {
 		h.removeTable()
-		return
+		return nil
 	}
 	if err := h.ensure(); err != nil {
 		h.log.Printf("cannot restore the nftables table of boxes: %v", err)
 	}
+	return linked
 }
 
 // reconcile applies to a link the settings that an earlier version of the keeper may not have

@@ -31,8 +31,7 @@ type Link struct {
 // Box is a box whose network a request is about.
 type Box struct {
 	Key   string
-	PID   int         // host PID of its PID 1
-	Alive func() bool // reports whether the process with that PID is still that of the box
+	Space *os.File // its network namespace
 }
 
 // Attach makes the link of a box in which no program runs yet, and returns the text of its
@@ -46,21 +45,19 @@ func (h *Host) Attach(b *Box, spec *isolation.NetworkSpec) (resolv string, err e
 	if err != nil {
 		return "", err
 	}
-	space, err := h.namespace(b)
-	if err != nil {
+	if err := h.notOurs(b.Space); err != nil {
 		return "", err
 	}
-	defer space.Close()
 	l, err := h.reserve(b.Key)
 	if err != nil {
 		return "", err
 	}
 	written := make(chan error, 1)
 	go func() { // in parallel with the link, which it does not need; waited for below
-		written <- h.writeBoxTable(int(space.Fd()), inOrder(rules, up.near, h.addresses(l.pair, up.six, true)), h.resolvers(true), as, false)
+		written <- h.writeBoxTable(int(b.Space.Fd()), inOrder(rules, up.near, h.addresses(l.pair, up.six, true)), h.resolvers(true), as, false)
 	}()
 	if err = h.ensure(); err == nil {
-		err = l.build(space, up, as.caps.Bandwidth)
+		err = l.build(b.Space, up, as.caps.Bandwidth)
 	}
 	if err = errors.Join(err, <-written); err != nil {
 		h.Remove(b.Key)
@@ -85,23 +82,16 @@ func (h *Host) reserve(key string) (*Link, error) {
 	return l, nil
 }
 
-// namespace opens the network namespace of a box. The host's is refused: what is written there
-// would apply to everything.
-func (h *Host) namespace(b *Box) (*os.File, error) {
-	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", b.PID))
-	if err != nil {
-		return nil, fmt.Errorf("the box's network: %w", err)
-	}
+// notOurs refuses the network namespace of the host: what is written there would apply to everything.
+func (h *Host) notOurs(space *os.File) error {
 	var box unix.Stat_t
-	err = unix.Fstat(int(space.Fd()), &box)
-	if err == nil && (!b.Alive() || h.hostNS.Ino == 0 || h.hostNS.Ino == box.Ino && h.hostNS.Dev == box.Dev) {
-		err = unix.ESRCH
+	if err := unix.Fstat(int(space.Fd()), &box); err != nil {
+		return fmt.Errorf("the box's network: %w", err)
 	}
-	if err != nil {
-		space.Close()
-		return nil, err
+	if h.hostNS.Ino == 0 || h.hostNS.Ino == box.Ino && h.hostNS.Dev == box.Dev {
+		return unix.ESRCH
 	}
-	return space, nil
+	return nil
 }
 
 // parse parses the rules of a box, and checks them against the configuration.
@@ -176,38 +166,35 @@ func (h *Host) link(key string) (*Link, error) {
 	return l, nil
 }
 
-// open returns the link of a box, and the network namespace of its other end.
-func (h *Host) open(b *Box) (*Link, *os.File, error) {
+// open returns the link of a box whose network namespace is one of its own.
+func (h *Host) open(b *Box) (*Link, error) {
 	l, err := h.link(b.Key)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	space, err := h.namespace(b)
-	return l, space, err
+	return l, h.notOurs(b.Space)
 }
 
 // SetRules gives a live box other rules, and returns the text of the resolv.conf(5) for them.
 // They apply to existing connections too, and all pins end.
 func (h *Host) SetRules(b *Box, spec *isolation.NetworkSpec) (resolv string, err error) {
-	l, space, err := h.open(b)
+	l, err := h.open(b)
 	if err != nil {
 		return "", err
 	}
-	defer space.Close()
 	as, rules, err := h.read(spec)
 	if err != nil {
 		return "", err
 	}
-	return h.rewrite(l, space, rules, as)
+	return h.rewrite(l, b.Space, rules, as)
 }
 
 // Pin allows a live box to connect to addresses for a limited time.
 func (h *Host) Pin(b *Box, asked []isolation.Pin) error {
-	l, space, err := h.open(b)
+	l, err := h.open(b)
 	if err != nil {
 		return err
 	}
-	defer space.Close()
 	if len(asked) > isolation.MaxPins {
 		return unix.E2BIG
 	}
@@ -217,7 +204,7 @@ func (h *Host) Pin(b *Box, asked []isolation.Pin) error {
 			return err
 		}
 	}
-	return l.pin(space, pins)
+	return l.pin(b.Space, pins)
 }
 
 // readPin checks a pin that boxd asks for.
@@ -237,50 +224,43 @@ func addrPort(e *isolation.Endpoint) netip.AddrPort {
 
 // Refusals returns what a live box was refused.
 func (h *Host) Refusals(b *Box) (*isolation.Refusals, error) {
-	_, space, err := h.open(b)
-	if err != nil {
+	if _, err := h.open(b); err != nil {
 		return nil, err
 	}
-	defer space.Close()
-	return denied(space)
+	return denied(b.Space)
 }
 
 // OpenSockets opens the sockets for a live box with rules by name, see openSockets. They are the
 // caller's. six says that the box has IPv6 addresses.
 func (h *Host) OpenSockets(b *Box, strict bool) (files []int, six bool, err error) {
-	l, space, err := h.open(b)
+	l, err := h.open(b)
 	if err != nil {
 		return nil, false, err
 	}
-	defer space.Close()
 	_, gateways, err := h.end(l)
 	if err != nil {
 		return nil, false, err
 	}
 	six = hasIPv6(gateways) && h.cfg.Block6.IsValid()
-	files, err = openSockets(space, strict, six)
+	files, err = openSockets(b.Space, strict, six)
 	return files, six, err
 }
 
 // Dial starts a connection out of a live box for the proxy: its packets are not redirected to the
 // proxy again. The descriptor is the caller's.
 func (h *Host) Dial(b *Box, to *isolation.Endpoint) (int, error) {
-	_, space, err := h.open(b)
-	if err != nil {
+	if _, err := h.open(b); err != nil {
 		return -1, err
 	}
-	defer space.Close()
-	return dialOut(space, to)
+	return dialOut(b.Space, to)
 }
 
-// DialLoopback starts a connection to a port of the loopback of a live box, which boxes without a
-// link have too. It may still be connecting: the receiver of the descriptor has to wait for that.
-func (h *Host) DialLoopback(b *Box, to *isolation.Endpoint) (int, error) {
-	space, err := h.namespace(b)
-	if err != nil {
+// DialLoopback starts a connection to a port of the loopback of a live box with this network namespace, which boxes without
+// a link have too. It may still be connecting: the receiver of the descriptor has to wait for that.
+func (h *Host) DialLoopback(space *os.File, to *isolation.Endpoint) (int, error) {
+	if err := h.notOurs(space); err != nil {
 		return -1, err
 	}
-	defer space.Close()
 	return dialLoopback(space, addrPort(to))
 }
 

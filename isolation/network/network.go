@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package network gives boxes a way to other hosts: a veth pair, addresses for its ends, rules of what the kernel lets
-// through. It runs in the keeper.
+// through. It runs in boxnet, a child of the keeper.
 //
 // What a box may reach is decided in its own network namespace, by a table that nothing in the
 // box has the capability to change and that ends with it. The host has one small table for all
@@ -12,12 +12,10 @@ package network
 import (
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"log"
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -53,37 +51,23 @@ type Host struct {
 // Shared returns the profiles whose boxes use the network of the host.
 func (h *Host) Shared() []string { return h.cfg.Shared }
 
-// prefix begins the names of all keepers' links.
-const prefix = "bx"
-
-// tagChars is how many characters of the run directory's digest are in a link's name, and
-// keyChars how many of the box's: a name has at most 15.
-const (
-	tagChars = 4
-	keyChars = 9
-)
+// keyChars is how many characters of the digest of a box's key are in the name of its link, after rule.LinkTag: a name has at most 15.
+const keyChars = 9
 
 // New returns the part of one keeper. The network of the calling thread must be the host's.
 func New(cfg rule.Config, l *log.Logger) *Host {
-	h := &Host{cfg: cfg, tag: prefix + digest(cfg.Run)[:tagChars], log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}, next: rand.Uint32()}
+	h := &Host{cfg: cfg, tag: rule.LinkTag(cfg.Run), log: l, stop: make(chan struct{}), links: map[string]*Link{}, used: map[uint32]bool{}, next: rand.Uint32()}
 	if err := unix.Stat("/proc/thread-self/ns/net", &h.hostNS); err != nil {
 		l.Printf("network: boxes can have none: %v", err)
 	}
 	return h
 }
 
-func digest(text string) string {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(text))
-	s := strconv.FormatUint(h.Sum64(), 36)
-	return strings.Repeat("0", 13-len(s)) + s
-}
-
 // LinkName returns the name of the host's end of a box's link.
-func (h *Host) LinkName(key string) string { return h.tag + digest(key)[13-keyChars:] }
+func (h *Host) LinkName(key string) string { return h.tag + rule.Digest(key)[rule.DigestLen-keyChars:] }
 
 // table returns the name of the host's table.
-func (h *Host) table() string { return "boxd-" + h.tag[len(prefix):] }
+func (h *Host) table() string { return "boxd-" + strings.TrimPrefix(h.tag, rule.LinkPrefix) }
 
 // Failure says why a box cannot have a network.
 type Failure struct {
@@ -145,8 +129,8 @@ func pairAddresses(block netip.Prefix, n uint32) (host, box netip.Addr) {
 }
 
 // Close ends the keeper's use of the network. The table is removed unless there may be links of
-// living boxes, which stay: it keeps those from the host and from each other.
-func (h *Host) Close() {
+// living boxes, which stay: it keeps those from the host and from each other. It reports whether nothing is left.
+func (h *Host) Close() (clean bool) {
 	close(h.stop)
 	h.done.Wait()
 	h.mu.Lock()
@@ -155,6 +139,7 @@ func (h *Host) Close() {
 	if idle {
 		h.removeTable()
 	}
+	return idle
 }
 
 // tableWatch is how often Host checks whether the host's table has been removed, as "nft flush

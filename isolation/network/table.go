@@ -100,7 +100,7 @@ func (h *Host) writeTable(c *nftables.Conn, name string, forget bool) error {
 	c.DelTable(t)
 	t = c.AddTable(&nftables.Table{Name: name, Family: tableFamily})
 	w := &writer{c: c, table: t}
-	from, to, other := named(expr.MetaKeyIIFNAME, h.tag), named(expr.MetaKeyOIFNAME, h.tag), named(expr.MetaKeyOIFNAME, prefix)
+	from, to, other := named(expr.MetaKeyIIFNAME, h.tag), named(expr.MetaKeyOIFNAME, h.tag), named(expr.MetaKeyOIFNAME, rule.LinkPrefix)
 
 	w.chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, nftables.ChainPolicyAccept)
 	w.rule(from, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equal(make([]byte, 4))}, drop())

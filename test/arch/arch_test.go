@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 // Bounds of the tree: how many packages one has to know, and how far one may have to read down.
 const (
-	maxPackages = 54
+	maxPackages = 55
 	maxDepth    = 9
 )
 
@@ -66,6 +66,7 @@ func areas() []area {
 		{"cmd/boxfiles", "isolation internal"},
 		{"cmd/boxkeeper", "isolation cgroup internal"},
 		{"cmd/boxnames", "isolation internal"},
+		{"cmd/boxnet", "isolation internal"},
 		{"cmd/boxd", "relay relay/api supervisor supervisor/access skills systemd isolation cgroup internal limits quantity"},
 		{"test", "internal internal/boxtest relay/api relay/client limits quantity"},
 		{"packaging", ""},
@@ -92,9 +93,10 @@ func mustNotLink() map[string][]string {
 		"cmd/boxfleet": {module + "/relay", module + "/supervisor", module + "/isolation", module + "/isolation/client"},
 		// It runs in boxes, and everything it does it does there.
 		"cmd/boxfiles": {"net", "log", "net/http", "os/exec", module + "/supervisor", module + "/isolation/client"},
-		// The privileged half parses one binary protocol and nothing else. It links net for the types of addresses that
-		// the libraries of netlink and nftables have; it opens no connection.
-		"cmd/boxkeeper": {"encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", module + "/internal/archive", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml", "github.com/nats-io/nats.go"},
+		// The privileged half parses one binary protocol and nothing else. What the network of boxes needs is in boxnet.
+		"cmd/boxkeeper": {"net", module + "/isolation/network", "github.com/vishvananda/netlink", "github.com/google/nftables", "encoding/json", "net/http", "crypto/tls", "archive/tar", "archive/zip", module + "/internal/archive", module + "/supervisor", module + "/relay", "github.com/BurntSushi/toml", "github.com/nats-io/nats.go"},
+		// It has a part of the keeper's privilege, for the network alone.
+		"cmd/boxnet": {"encoding/json", "net/http", "crypto/tls", module + "/isolation/mounts", module + "/isolation/disk", module + "/supervisor", module + "/relay"},
 		// It speaks with strangers, and has nothing to do anything with. Requests of boxes are read by net/http.
 		"cmd/boxnames": {"os/exec", module + "/supervisor", module + "/isolation/client", module + "/relay"},
 		// A client knows the wire and nothing of the server.
@@ -117,14 +119,14 @@ func prescribed() map[string][]string {
 
 // sizes of the programs, static and stripped, in bytes. Of boxfleet 9 MB are the server of NATS. Of boxd 1.6 MB are the library of the RPCs of E2B. Of boxctl 2.2 MB are the library of MCP, 0.7 that of registries, 2 that of S3.
 func maxSize() map[string]int64 {
-	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 6 << 20, "boxnames": 9 << 20, "boxctl": 15 << 20, "boxd": 22 << 20, "boxfleet": 22 << 20}
+	return map[string]int64{"boxinit": 2 << 20, "boxfiles": 4 << 20, "boxkeeper": 4 << 20, "boxnet": 5 << 20, "boxnames": 9 << 20, "boxctl": 15 << 20, "boxd": 22 << 20, "boxfleet": 22 << 20}
 }
 
 // maxLines bounds what runs as root of the host: lines of Go, tests and the standard library left out, of this module and of
 // all modules together. docs/design/privilege.md says what they are and which could go.
 const (
-	maxLinesOurs = 22_350
-	maxLinesAll  = 86_000
+	maxLinesOurs = 19_900
+	maxLinesAll  = 42_500
 )
 
 // maxWritable bounds the data and bss of PID 1 of a box, in bytes.

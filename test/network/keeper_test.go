@@ -44,12 +44,12 @@ func TestASweepRemovesWhatIsNobodys(t *testing.T) {
 		_ = box.Wait()
 	}()
 	h := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24")}, log.New(io.Discard, "", 0))
-	_, err := h.Attach(&network.Box{Key: "key", PID: box.Process.Pid, Alive: func() bool { return true }}, byRules())
+	_, err := h.Attach(&network.Box{Key: "key", Space: netnsOf(t, box.Process.Pid)}, byRules())
 	must(t, err)
 	h.Close()
 	sweep := func(run string) {
 		t.Helper()
-		if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxkeeper"), "sweep", run).CombinedOutput(); err != nil || len(out) > 0 {
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxnet"), "sweep", run).CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("%v: %s", err, out)
 		}
 	}
@@ -76,7 +76,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	}()
 	h := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24"), Caps: rule.Caps{Connections: 100}}, log.New(io.Discard, "", 0))
 	defer h.Close()
-	of := &network.Box{Key: "key", PID: box.Process.Pid, Alive: func() bool { return true }}
+	of := &network.Box{Key: "key", Space: netnsOf(t, box.Process.Pid)}
 	_, err := h.Attach(of, byRules(public4+"/32 tcp 80"))
 	must(t, err)
 	defer h.Remove("key")
@@ -236,7 +236,7 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 			t.Errorf("rules are taken that are %s", what)
 		}
 	}
-	if _, err := h.SetRules(&network.Box{Key: "key", PID: unix.Gettid(), Alive: of.Alive}, byRules()); err == nil {
+	if _, err := h.SetRules(&network.Box{Key: "key", Space: netnsOf(t, unix.Gettid())}, byRules()); err == nil {
 		t.Error("the host's own network is taken for a box's")
 	}
 	// As many rules as there may be, each with as many ports as it may have.
@@ -312,4 +312,13 @@ func known() (int, error) {
 		return 0, err
 	}
 	return strconv.Atoi(strings.TrimSpace(string(data)))
+}
+
+// netnsOf opens the network namespace of a process until the end of the test.
+func netnsOf(t *testing.T, pid int) *os.File {
+	t.Helper()
+	space, err := os.Open("/proc/" + strconv.Itoa(pid) + "/ns/net")
+	must(t, err)
+	t.Cleanup(func() { space.Close() })
+	return space
 }

@@ -44,7 +44,7 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 	cfg := rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24"), Block6: netip.MustParsePrefix("fd62:6f78:6400::/64")}
 	h := network.New(cfg, log.New(io.Discard, "", 0))
 	defer h.Close()
-	_, err := h.Attach(&network.Box{Key: "key", PID: box.Process.Pid, Alive: func() bool { return true }}, byRules(public4+"/32 udp 80", public6+"/128 udp 80"))
+	_, err := h.Attach(&network.Box{Key: "key", Space: netnsOf(t, box.Process.Pid)}, byRules(public4+"/32 udp 80", public6+"/128 udp 80"))
 	must(t, err)
 	defer h.Remove("key")
 	space, err := os.Open("/proc/" + strconv.Itoa(box.Process.Pid) + "/ns/net")

@@ -134,7 +134,7 @@ func TestBothPackagesHoldTheSame(t *testing.T) {
 		t.Fatalf("%v: %s", err, rpm)
 	}
 	for _, path := range []string{
-		"/etc/boxd/box.toml", "/usr/bin/boxctl", "/usr/lib/boxd/boxd", "/usr/lib/boxd/boxfiles", "/usr/lib/boxd/boxinit", "/usr/lib/boxd/boxkeeper", "/usr/lib/boxd/boxnames",
+		"/etc/boxd/box.toml", "/usr/bin/boxctl", "/usr/lib/boxd/boxd", "/usr/lib/boxd/boxfiles", "/usr/lib/boxd/boxinit", "/usr/lib/boxd/boxkeeper", "/usr/lib/boxd/boxnames", "/usr/lib/boxd/boxnet",
 		"/usr/lib/systemd/system/boxd.service", "/usr/lib/systemd/system/boxd.socket", "/usr/lib/systemd/system/boxd-http.socket", "/usr/lib/systemd/system/boxd-langbot.socket", "/usr/lib/systemd/system/boxd-e2b.socket", "/usr/lib/systemd/system/boxd-fleet.socket", "/usr/lib/systemd/system/boxd-keeper.service", "/usr/lib/systemd/system/boxd-names.service", "/usr/lib/systemd/system/boxd-names.socket", "/usr/lib/systemd/system/boxd-scopes.service", "/usr/lib/systemd/system/boxd-scopes.socket", "/usr/lib/systemd/system/boxd-push@.service", "/usr/lib/systemd/system/boxd-push.socket",
 		"/usr/lib/systemd/system/boxd-boxes.service", "/usr/lib/systemd/system/box.slice", "/usr/lib/systemd/system-preset/90-boxd.preset",
 		"/usr/lib/sysusers.d/boxd.conf", "/usr/lib/tmpfiles.d/boxd.conf", "/usr/lib/systemd/catalog/boxd.catalog", "/usr/share/boxd/boxd-alerts.yaml", "/usr/share/boxd/boxd-dashboard.json", "/usr/share/doc/boxd/README.md", "/usr/share/doc/boxd/third-party.txt.gz",

@@ -5,6 +5,7 @@ package rule
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -21,6 +22,23 @@ type Config struct {
 
 	Caps      // for a box that has none of its own
 	Most Caps // the most that a box may have of its own; 0: no limit
+}
+
+// LinkPrefix begins the names of all keepers' links.
+const LinkPrefix = "bx"
+
+// DigestLen is how long a Digest is.
+const DigestLen = 13
+
+// LinkTag begins the names of the links of the keeper with this run directory.
+func LinkTag(run string) string { return LinkPrefix + Digest(run)[:4] }
+
+// Digest makes letters and digits for the names of links from a text.
+func Digest(text string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text))
+	s := strconv.FormatUint(h.Sum64(), 36)
+	return strings.Repeat("0", DigestLen-len(s)) + s
 }
 
 // Keys of the words of a keeper's configuration.

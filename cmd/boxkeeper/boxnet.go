@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/network/rule"
+)
+
+// networkProgram is the child that has the network of boxes (cmd/boxnet). It is started when it is needed, and again when it
+// has died: everything that it has to know is in the kernel. It keeps running while a box has a link, because it also
+// watches the firewall table of the host, and ends soon after the last one.
+type networkProgram struct {
+	exe  int    // descriptor of the program
+	run  string // the run directory
+	args []string
+	keys func() []string // boxes that are alive, or not known to be dead
+	log  *log.Logger
+	stop chan struct{}  // closed by close
+	work sync.WaitGroup // a goroutine for each process
+
+	mu     sync.Mutex // guards the fields below
+	now    *networkProcess
+	linked map[string]bool // boxes that may have a link
+	busy   int             // requests under way
+	idle   *time.Timer     // ends the process; nil: it has never been idle
+	closed bool
+}
+
+// networkProcess is one process of it.
+type networkProcess struct {
+	conn   *fdpass.Conn
+	pidfd  int
+	ending atomic.Bool // it was asked to end
+
+	mu    sync.Mutex // guards the fields below
+	last  uint32
+	asked map[uint32]chan<- networkReply
+	gone  bool
+}
+
+type networkReply struct {
+	m     isolation.KeeperReply
+	files []int
+}
+
+// Time limits for what takes milliseconds when all is well. An answer may have to wait for others that change the network of
+// the host.
+const (
+	networkPatience = 60 * time.Second
+	networkEnd      = 10 * time.Second // for what it has begun, when it is to end
+	networkRestart  = time.Second      // pause before it is started again by itself
+	networkIdle     = 3 * time.Second  // before it ends when no box needs it
+)
+
+var (
+	errNetworkGone = errors.New("boxnet has died on this request")
+	errNetworkLate = errors.New("boxnet has not answered in time")
+	errNotSent     = errors.New("boxnet has ended")
+)
+
+// openNetworkProgram opens the program; nothing is started yet.
+func openNetworkProgram(cfg *config, keys func() []string) (*networkProgram, error) {
+	exe, err := unix.Open(cfg.BoxNet(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", cfg.BoxNet(), err)
+	}
+	p := &networkProgram{exe: exe, run: cfg.RunDir, args: []string{"boxnet", "-run=" + cfg.RunDir}, keys: keys, log: cfg.Log, stop: make(chan struct{}), linked: map[string]bool{}}
+	for _, word := range cfg.Network {
+		p.args = append(p.args, "-network="+word)
+	}
+	return p, nil
+}
+
+// adopt takes over the links of living boxes and removes others.
+func (p *networkProgram) adopt() {
+	if len(p.keys()) == 0 && nothingLeft(p.run) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, err := p.started(); err != nil {
+		p.log.Printf("cannot adopt the networks of boxes: %v", err) // the next request tries again
+	}
+	p.rest()
+}
+
+// nothingLeft reports whether an earlier keeper with this run directory has left nothing in the network of the host: no link,
+// and no table. A table that a keeper without boxnet has left may stay until boxnet is started.
+func nothingLeft(run string) bool {
+	if mark, err := os.Stat(filepath.Join(run, isolation.KeeperDir, isolation.NetworkLock)); err == nil && mark.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	links, err := os.ReadFile("/proc/thread-self/net/dev")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(links)) {
+		if strings.HasPrefix(strings.TrimSpace(line), rule.LinkTag(run)) {
+			return false
+		}
+	}
+	return true
+}
+
+// started returns the process, which it starts if there is none. p.mu is held.
+func (p *networkProgram) started() (*networkProcess, error) {
+	if p.now != nil {
+		return p.now, nil
+	}
+	if p.closed {
+		return nil, errNotSent
+	}
+	n, err := p.start()
+	if err != nil {
+		return nil, fmt.Errorf("start boxnet: %w", err)
+	}
+	p.work.Go(func() {
+		n.receive(p.log)
+		n.await()
+		p.ended(n)
+	})
+	reply, err := n.ask(&isolation.AdoptNetworks{Keys: p.keys()}, -1)
+	if err == nil {
+		if list, ok := reply.m.(*isolation.Listed); ok {
+			clear(p.linked)
+			for _, key := range list.Keys {
+				p.linked[key] = true
+			}
+			p.now = n
+			return n, nil
+		}
+		err = unix.EPROTO
+	}
+	n.end()
+	return nil, fmt.Errorf("start boxnet: %w", err)
+}
+
+// start starts a process without environment, with no descriptor but its socket and the log.
+func (p *networkProgram) start() (*networkProcess, error) {
+	conn, child, err := fdpass.Pair(fdpass.MaxInline)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(child)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	defer null.Close()
+	pidfd := -1
+	_, err = syscall.ForkExec("/proc/self/fd/4", p.args, &syscall.ProcAttr{
+		Dir:   "/",
+		Files: []uintptr{null.Fd(), null.Fd(), os.Stderr.Fd(), uintptr(child), uintptr(p.exe)},
+		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
+	})
+	if err == nil && pidfd < 0 {
+		err = unix.ENOSYS
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &networkProcess{conn: conn, pidfd: pidfd, asked: map[uint32]chan<- networkReply{}}, nil
+}
+
+// drop forgets a process.
+func (p *networkProgram) drop(n *networkProcess) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == n {
+		p.now = nil
+	}
+}
+
+// ended follows the end of a process: if that was not asked to end, and boxes have links, another one is started.
+func (p *networkProgram) ended(n *networkProcess) {
+	p.drop(n)
+	if n.ending.Load() {
+		return
+	}
+	p.log.Printf("boxnet has died")
+	select {
+	case <-time.After(networkRestart):
+	case <-p.stop:
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.linked) == 0 {
+		return
+	}
+	if _, err := p.started(); err != nil {
+		p.log.Printf("cannot start boxnet again: %v", err)
+	}
+}
+
+// ask has a request carried out. space is the network namespace of its box, -1 if it is about none; it stays the caller's. The
+// descriptors of the reply are the caller's. An error is a StepError if boxnet has refused.
+func (p *networkProgram) ask(req isolation.KeeperRequest, space int) (isolation.KeeperReply, []int, error) {
+	p.mu.Lock()
+	p.busy++
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.busy--
+		p.rest()
+	}()
+	for {
+		p.mu.Lock()
+		n, err := p.started()
+		p.mu.Unlock()
+		if err != nil {
+			return nil, nil, err
+		}
+		reply, err := n.ask(req, space)
+		if errors.Is(err, errNotSent) { // it has died since it was last used
+			p.drop(n)
+			continue
+		}
+		if errors.Is(err, errNetworkLate) {
+			n.kill()
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if failed, ok := reply.m.(*isolation.StepError); ok {
+			fdpass.CloseAll(reply.files)
+			return nil, nil, failed
+		}
+		return reply.m, reply.files, nil
+	}
+}
+
+// rest lets the process end some time after nothing needs it any more. p.mu is held.
+func (p *networkProgram) rest() {
+	switch {
+	case p.busy > 0 || len(p.linked) > 0 || p.now == nil || p.closed:
+	case p.idle == nil:
+		p.idle = time.AfterFunc(networkIdle, p.endIdle)
+	default:
+		p.idle.Reset(networkIdle)
+	}
+}
+
+// endIdle ends the process if nothing needs it.
+func (p *networkProgram) endIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy == 0 && len(p.linked) == 0 && p.now != nil {
+		p.now.end()
+		p.now = nil
+	}
+}
+
+// attach makes the link of a box, and returns the text of its resolv.conf(5).
+func (p *networkProgram) attach(key string, space int, spec *isolation.NetworkSpec) (string, error) {
+	resolv, err := p.attached(&isolation.AttachNetwork{Key: key, Network: *spec}, space)
+	if err == nil {
+		p.mu.Lock()
+		p.linked[key] = true
+		p.mu.Unlock()
+	}
+	return resolv, err
+}
+
+// attached asks for something whose reply is the text of a resolv.conf(5).
+func (p *networkProgram) attached(req isolation.KeeperRequest, space int) (string, error) {
+	reply, files, err := p.ask(req, space)
+	if err != nil {
+		return "", err
+	}
+	fdpass.CloseAll(files)
+	m, ok := reply.(*isolation.Attached)
+	if !ok {
+		return "", unix.EPROTO
+	}
+	return m.Resolv, nil
+}
+
+// detach removes the link of a box that has ended, if it may have one.
+func (p *networkProgram) detach(key string) {
+	p.mu.Lock()
+	linked := p.linked[key]
+	p.mu.Unlock()
+	if !linked {
+		return
+	}
+	_, files, err := p.ask(&isolation.DetachNetwork{Key: key}, -1)
+	fdpass.CloseAll(files)
+	if err != nil {
+		p.log.Printf("cannot remove the network of box %s: %v", key, err) // the kernel removes the link with the box
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.linked, key)
+	p.rest()
+}
+
+// check returns what doctor reports about the network of this host.
+func (p *networkProgram) check() isolation.Check {
+	reply, files, err := p.ask(&isolation.CheckNetwork{}, -1)
+	fdpass.CloseAll(files)
+	if m, ok := reply.(*isolation.Checked); ok && len(m.Checks) == 1 {
+		return m.Checks[0]
+	}
+	return isolation.Check{Name: "box network", Level: isolation.CheckWarn, Detail: fmt.Sprintf("boxes cannot have a network: %v", err)}
+}
+
+// close ends the process and waits for that, so that the next keeper finds nothing half done.
+func (p *networkProgram) close() {
+	close(p.stop)
+	p.mu.Lock()
+	n := p.now
+	p.now, p.closed = nil, true
+	if p.idle != nil {
+		p.idle.Stop()
+	}
+	p.mu.Unlock()
+	if n != nil {
+		n.end()
+	}
+	p.work.Wait()
+	unix.Close(p.exe)
+}
+
+// end lets the process finish what it has begun, and end.
+func (n *networkProcess) end() {
+	if n.ending.CompareAndSwap(false, true) {
+		n.conn.Shutdown()
+	}
+}
+
+// kill ends the process at once.
+func (n *networkProcess) kill() { _ = unix.PidfdSendSignal(n.pidfd, unix.SIGKILL, nil, 0) }
+
+// await waits for the end of the process, whose connection has ended, and closes what this one has of it.
+func (n *networkProcess) await() {
+	for _, patience := range []time.Duration{networkEnd, networkEnd} {
+		if n.diesWithin(patience) {
+			break
+		}
+		n.kill()
+	}
+	n.conn.Close()
+	unix.Close(n.pidfd)
+}
+
+// diesWithin reports whether the process ends in time.
+func (n *networkProcess) diesWithin(patience time.Duration) bool {
+	deadline := time.Now().Add(patience)
+	poll := []unix.PollFd{{Fd: int32(n.pidfd), Events: unix.POLLIN}}
+	for {
+		ready, err := unix.Poll(poll, int(max(0, time.Until(deadline)).Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return ready > 0 || err != nil
+		}
+	}
+}
+
+// ask sends a request and waits for the reply to it.
+func (n *networkProcess) ask(req isolation.KeeperRequest, space int) (networkReply, error) {
+	answer := make(chan networkReply, 1)
+	n.mu.Lock()
+	if n.gone {
+		n.mu.Unlock()
+		return networkReply{}, errNotSent
+	}
+	n.last++
+	number := n.last
+	n.asked[number] = answer
+	n.mu.Unlock()
+	var files []int
+	if space >= 0 {
+		files = []int{space}
+	}
+	if err := n.conn.Send(isolation.EncodeKeeperRequest(number, req), files...); err != nil {
+		n.forget(number)
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
+			return networkReply{}, errNotSent
+		}
+		return networkReply{}, fmt.Errorf("ask boxnet: %w", err)
+	}
+	timer := time.NewTimer(networkPatience)
+	defer timer.Stop()
+	select {
+	case reply := <-answer:
+		if reply.m == nil {
+			return networkReply{}, errNetworkGone
+		}
+		return reply, nil
+	case <-timer.C:
+		n.forget(number)
+		return networkReply{}, errNetworkLate
+	}
+}
+
+// forget gives up waiting for a reply.
+func (n *networkProcess) forget(number uint32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.asked, number)
+}
+
+// receive hands replies to who waits for them, until the process has ended.
+func (n *networkProcess) receive(l *log.Logger) {
+	for {
+		body, files, err := n.conn.Recv(false)
+		if errors.Is(err, fdpass.ErrNoRoom) {
+			if number, _, derr := isolation.DecodeKeeperReply(body); derr == nil {
+				n.deliver(number, networkReply{m: isolation.NewStepError(isolation.StepNetwork, err.Error(), unix.EMFILE)})
+				continue
+			}
+		}
+		if err != nil {
+			break
+		}
+		number, m, err := isolation.DecodeKeeperReply(body)
+		if err != nil {
+			fdpass.CloseAll(files)
+			l.Printf("an answer of boxnet: %v", err)
+			break
+		}
+		n.deliver(number, networkReply{m, files})
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.gone = true
+	for number, answer := range n.asked {
+		delete(n.asked, number)
+		answer <- networkReply{}
+	}
+}
+
+// deliver hands one reply over.
+func (n *networkProcess) deliver(number uint32, reply networkReply) {
+	n.mu.Lock()
+	answer := n.asked[number]
+	delete(n.asked, number)
+	n.mu.Unlock()
+	if answer == nil {
+		fdpass.CloseAll(reply.files) // nobody waits for it any more
+		return
+	}
+	answer <- reply
+}

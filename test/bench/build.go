@@ -12,7 +12,7 @@ import (
 )
 
 // programs are what a daemon and its boxes consist of.
-var programs = []string{"./cmd/boxd", "./cmd/boxkeeper", "./cmd/boxinit", "./cmd/boxfiles"}
+var programs = []string{"boxd", "boxkeeper", "boxnet", "boxinit", "boxfiles"}
 
 // build builds the programs of a tree into dir, with files of it replaced or added: by their path in the tree.
 func build(ctx context.Context, tree, dir string, instead map[string][]byte) error {
@@ -24,7 +24,13 @@ func build(ctx context.Context, tree, dir string, instead map[string][]byte) err
 		}
 		args = append(args, "-overlay", overlay)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(append(args, "-o", dir+"/"), programs...)...)
+	args = append(args, "-o", dir+"/")
+	for _, name := range programs {
+		if _, err := os.Stat(filepath.Join(tree, "cmd", name)); err == nil { // an earlier tree has no boxnet
+			args = append(args, "./cmd/"+name)
+		}
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = tree
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {

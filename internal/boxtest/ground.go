@@ -22,6 +22,21 @@ const LeftTo = "left to another ground, for it needs "
 // machine has a kernel of a distribution, because it can have one, such a test runs nowhere, and the summary says so.
 const OwnKernel = "the kernel of test/vm/kernel.config"
 
+// NotEmulated is what a test needs that an emulated processor is too slow for. Where the machine has no other processor, such a test
+// runs nowhere, and the summary says so.
+const NotEmulated = "a processor that is not emulated"
+
+// Emulation is the ground of a machine whose processor is emulated.
+const Emulation = "emulation"
+
+// RequireSpeed leaves a test to another ground where a processor is emulated.
+func RequireSpeed(t testing.TB) {
+	t.Helper()
+	if os.Getenv(groundVariable) == Emulation {
+		Missing(t, NotEmulated)
+	}
+}
+
 // Lacks begins the message of a test that is skipped, or fails, if there is no other machine.
 const Lacks = "missing: "
 

@@ -3,11 +3,13 @@
 package console_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -64,7 +66,7 @@ func manage(t *testing.T, d *boxtest.Daemon) acts {
 // Every text of the console is there in every language that it has.
 func TestNoTextLacksATranslation(t *testing.T) {
 	t.Parallel()
-	requirePrograms(t)
+	requireSources(t)
 	root, err := boxtest.ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +79,7 @@ func TestNoTextLacksATranslation(t *testing.T) {
 // The list has the boxes of the person, follows what happens to them, and makes new ones by a form that tells what policy allows.
 func TestTheListOfBoxesIsLive(t *testing.T) {
 	t.Parallel()
-	requirePrograms(t)
+	requireBrowser(t)
 	d := boxtest.Start(t, roles+"[policy.ops]\nprincipals = [\"root\"]\n[policy.ops.ceilings]\nmemory = \"256MiB\"\n", boxtest.Kept)
 	d.NewSession(t, api.SessionRequest{ID: "first"})
 	browse(t, "boxes.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), manage(t, d))
@@ -87,7 +89,7 @@ func TestTheListOfBoxesIsLive(t *testing.T) {
 // the page says so when it ends.
 func TestABoxIsSeenAndChanged(t *testing.T) {
 	t.Parallel()
-	requirePrograms(t)
+	requireBrowser(t)
 	shared := boxtest.TempDir(t)
 	d := boxtest.Start(t, "[mounts]\nallow = [\""+shared+"\"]\n"+boxtest.Kept)
 	d.NewSession(t, api.SessionRequest{ID: "work"})
@@ -97,7 +99,7 @@ func TestABoxIsSeenAndChanged(t *testing.T) {
 // What boxd lets a person see is what the console shows: it asks as that person.
 func TestEachPersonSeesWhatTheyMay(t *testing.T) {
 	t.Parallel()
-	requirePrograms(t)
+	requireBrowser(t)
 	d := boxtest.Start(t, roles+"[principals.locked]\nuid = 7\nrole = \"none\"\n")
 	d.NewSession(t, api.SessionRequest{ID: "of-root"})
 	for _, a := range d.AsUser(t, user.uid, boxtest.Request("POST", "/v1/sessions", `{"id":"of-user"}`)) {
@@ -116,7 +118,7 @@ func TestEachPersonSeesWhatTheyMay(t *testing.T) {
 // The pages of the host, of what happens, and of what outlives boxes show what boxd tells.
 func TestHostActivityAndStorage(t *testing.T) {
 	t.Parallel()
-	requirePrograms(t)
+	requireBrowser(t)
 	d := boxtest.Start(t, boxtest.Kept)
 	d.NewSession(t, api.SessionRequest{ID: "work"})
 	do := manage(t, d)
@@ -146,4 +148,41 @@ func TestHostActivityAndStorage(t *testing.T) {
 		return ""
 	}
 	browse(t, "host.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), do)
+}
+
+// The page of the host shows who waits for room and for what, until they have it, and the boxes that are started ahead of need.
+func TestAQueueAndAPoolAreSeen(t *testing.T) {
+	t.Parallel()
+	requireBrowser(t)
+	d := boxtest.Start(t, "[sessions]\nmax = 3\n[queue]\nwait = \"1h\"\nlength = 7\n[exec]\nmax_per_session = 1\n[profiles.default]\nwarm = 2\n")
+	d.NewSession(t, api.SessionRequest{ID: "first"})
+	ctx, leave := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer leave()
+	do := manage(t, d)
+	do["wait"] = func(id string) string { // in the background, since it has to wait
+		all.Go(func() {
+			if _, _, err := d.CreateSession(ctx, &api.SessionRequest{ID: id}); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		})
+		return id
+	}
+	programs, end := context.WithCancel(ctx)
+	do["run"] = func(id string) string { // one runs, and one waits for it to end
+		for range 2 {
+			all.Go(func() {
+				if r, err := d.Exec(programs, id, &api.ExecRequest{Argv: []string{"sleep", "infinity"}, Timeout: boxtest.Duration("10m")}); programs.Err() == nil {
+					t.Errorf("%+v, %v", r, err)
+				}
+			})
+		}
+		return id
+	}
+	do["end"] = func(id string) string {
+		end()
+		return id
+	}
+	browse(t, "queue.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), do)
 }

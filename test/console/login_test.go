@@ -109,7 +109,8 @@ func visit(t *testing.T, address, header, value string) (code int, cookie, body 
 // The package is installed by dpkg, and a person logs in by PAM with a password: Cockpit has its pages then, and asks as that person.
 func TestALoginToTheInstalledPackage(t *testing.T) {
 	t.Parallel()
-	requirePrograms(t)
+	requireBrowser(t)
+	requireSources(t)
 	built, err := os.ReadFile("../../console/index.html")
 	if err != nil {
 		t.Fatal(err)

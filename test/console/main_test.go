@@ -27,8 +27,20 @@ import (
 const (
 	cockpitWS = "/usr/lib/cockpit/cockpit-ws"
 	bridge    = "/usr/bin/cockpit-bridge"
-	chromium  = "/usr/bin/chromium"
 )
+
+// browsers are where distributions have Chromium. The second has no windows, and is what the machine of test/run has.
+var browsers = []string{"/usr/bin/chromium", "/usr/bin/chromium-headless-shell"}
+
+// suiteVariable names a directory that test/vm/console.sh has filled, for the machine of test/run, which has neither sources nor npm.
+const suiteVariable = "BOXD_TEST_CONSOLE"
+
+// built is the console, and what drives a browser.
+type built struct {
+	pages   string // directory of the built package
+	modules string // where the modules of npm are
+	node    string
+}
 
 // person is who is logged in to Cockpit. Cockpit wants to know them by a name, so they are system users of every Debian.
 type person struct {
@@ -46,50 +58,97 @@ var (
 // roles configures a boxd for them.
 const roles = "[principals.operators]\nuid = 9\nrole = \"operator\"\n"
 
-// bundle is the built package, and where the modules of npm are.
-var bundle = sync.OnceValues(func() ([2]string, error) {
+// suite is what test/vm/console.sh has built.
+func suite() (built, bool) {
+	dir := os.Getenv(suiteVariable)
+	b := built{filepath.Join(dir, "pages"), filepath.Join(dir, "node_modules"), filepath.Join(dir, "bin/node")}
+	_, err := os.Stat(b.node)
+	return b, dir != "" && err == nil
+}
+
+// bundle is built once, unless it is there.
+var bundle = sync.OnceValues(func() (built, error) {
+	if b, ok := suite(); ok {
+		return b, nil
+	}
 	root, err := boxtest.ModuleRoot()
 	if err != nil {
-		return [2]string{}, err
+		return built{}, err
 	}
 	dir, err := os.MkdirTemp("", "boxd-console-")
 	if err != nil {
-		return [2]string{}, err
+		return built{}, err
 	}
 	cmd := exec.Command(filepath.Join(root, "console/build.sh"), dir)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
-		return [2]string{}, fmt.Errorf("%w: %s", err, errs.String())
+		return built{}, fmt.Errorf("%w: %s", err, errs.String())
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return [2]string{}, err
+		return built{}, err
 	}
-	return [2]string{dir, strings.TrimSpace(string(out))}, nil
+	return built{dir, strings.TrimSpace(string(out)), "node"}, nil
 })
 
 func TestMain(m *testing.M) {
 	boxtest.BeCaller(nil)
 	code := m.Run()
-	if b, err := bundle(); err == nil {
-		os.RemoveAll(b[0])
+	if _, ok := suite(); !ok {
+		if b, err := bundle(); err == nil {
+			os.RemoveAll(b.pages)
+		}
 	}
 	os.Exit(code)
 }
 
-// requirePrograms leaves a test out where a program is missing that the tests drive.
-func requirePrograms(t *testing.T) {
+// browser is the first that this host has; "": none.
+func browser() string {
+	for _, path := range browsers {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// requireBrowser leaves a test out where a program is missing that the tests drive, or the processor is too slow for a browser.
+func requireBrowser(t *testing.T) {
 	t.Helper()
-	for _, path := range []string{cockpitWS, bridge, chromium} {
+	boxtest.RequireSpeed(t)
+	for _, path := range []string{cockpitWS, bridge} {
 		if _, err := os.Stat(path); err != nil {
 			boxtest.Missing(t, path)
 		}
 	}
-	for _, name := range []string{"node", "npm", "dbus-run-session"} {
+	if browser() == "" {
+		boxtest.Missing(t, browsers[0])
+	}
+	boxtest.RequireProgram(t, "dbus-run-session")
+	if _, ok := suite(); !ok {
+		requireSources(t)
+	}
+}
+
+// oldestNode is the oldest one that what drives the browser runs in.
+const oldestNode = 20
+
+// requireSources leaves a test out that needs the sources of the console, where nothing can be built of them.
+func requireSources(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(name); err != nil {
 			boxtest.Missing(t, name)
 		}
+	}
+	var version int
+	out, err := exec.CommandContext(t.Context(), "node", "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(string(out), "v%d.", &version); err != nil || version < oldestNode {
+		boxtest.Missing(t, fmt.Sprintf("node %d or later, which is %s here", oldestNode, strings.TrimSpace(string(out))))
 	}
 }
 
@@ -97,7 +156,7 @@ func requirePrograms(t *testing.T) {
 // boxctl is; "": nowhere, even if this host has it installed.
 func login(t *testing.T, who person, socket, programs string) string {
 	t.Helper()
-	built, err := bundle()
+	console, err := bundle()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +166,7 @@ func login(t *testing.T, who person, socket, programs string) string {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(built[0], filepath.Join(home, "data/cockpit/boxd")); err != nil {
+	if err := os.Symlink(console.pages, filepath.Join(home, "data/cockpit/boxd")); err != nil {
 		t.Fatal(err)
 	}
 	paths, err := json.Marshal(map[string]string{"socket": socket, "audit": filepath.Join(filepath.Dir(socket), "state", "audit")})
@@ -174,12 +233,12 @@ type acts map[string]func(argument string) string
 // browse runs a script of testdata in a browser that has opened the console, and holds it to its steps.
 func browse(t *testing.T, script, address string, do acts, env ...string) {
 	t.Helper()
-	built, err := bundle()
+	console, err := bundle()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "node", filepath.Join("testdata", script))
-	cmd.Env = append(os.Environ(), "CONSOLE_MODULES="+built[1], "CONSOLE_URL="+address, "CONSOLE_BROWSER="+chromium, "CONSOLE_DIR="+boxtest.TempDir(t))
+	cmd := exec.CommandContext(t.Context(), console.node, filepath.Join("testdata", script))
+	cmd.Env = append(os.Environ(), "CONSOLE_MODULES="+console.modules, "CONSOLE_URL="+address, "CONSOLE_BROWSER="+browser(), "CONSOLE_DIR="+boxtest.TempDir(t))
 	cmd.Env = append(cmd.Env, env...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -209,11 +268,12 @@ func browse(t *testing.T, script, address string, do acts, env ...string) {
 			}
 			continue
 		}
+		t.Log(line) // as it comes: who waits sees how far it is
 		text.WriteString(line + "\n")
 	}
 	in.Close()
 	if err := cmd.Wait(); err != nil || strings.Contains(text.String(), "FAILED ") {
-		t.Errorf("%s: %v\n%s", script, err, text.String())
+		t.Errorf("%s: %v", script, err)
 	}
 	source, err := os.ReadFile(filepath.Join("testdata", script))
 	if err != nil {

@@ -137,7 +137,8 @@ func told(boxd http.Handler, w http.ResponseWriter, r *http.Request) {
 // The pictures of the guide are what the console shows, and they are small. What is used in them are examples.
 func TestPicturesOfTheGuide(t *testing.T) {
 	t.Parallel()
-	requirePrograms(t)
+	requireBrowser(t)
+	requireSources(t)
 	d := boxtest.Start(t)
 	for id := range examples {
 		d.NewSession(t, api.SessionRequest{ID: id})

@@ -41,7 +41,7 @@ func before(t *testing.T, d *boxtest.Daemon, answer func(boxd http.Handler, w ht
 // Each reason why the console cannot show boxes has a state of its own, which says what to do, and goes when the reason does.
 func TestWhatIsWrongIsSaid(t *testing.T) {
 	t.Parallel()
-	requirePrograms(t)
+	requireBrowser(t)
 	d := boxtest.Start(t, boxtest.Kept)
 	d.NewSession(t, api.SessionRequest{ID: "work"})
 	t.Run("not installed", func(t *testing.T) {
@@ -129,7 +129,8 @@ func many(look int64) []byte {
 // for nothing, so boxd can end.
 func TestTwoThousandBoxesAreShownInTime(t *testing.T) {
 	t.Parallel()
-	requirePrograms(t)
+	requireBrowser(t)
+	requireSources(t)
 	d := boxtest.Start(t)
 	var looks, requests atomic.Int64
 	socket := before(t, d, func(boxd http.Handler, w http.ResponseWriter, r *http.Request) {

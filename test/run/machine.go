@@ -18,13 +18,15 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
 // Grounds of a machine, from the fastest to the slowest.
 const (
 	groundKVM       = "kvm"
-	groundUML       = "uml"       // User-mode Linux, a kernel that is a program of this host
-	groundEmulation = "emulation" // qemu without KVM
+	groundUML       = "uml"             // User-mode Linux, a kernel that is a program of this host
+	groundEmulation = boxtest.Emulation // qemu without KVM
 )
 
 // machine is a Debian with systemd, cgroup v2 and project quotas, or two of them that share the work.
@@ -268,7 +270,20 @@ func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
 			}
 		}
 	}
-	return items, errors.Join(m.fillQueue(suite, items), m.fillPrograms(ctx, suite))
+	return items, errors.Join(m.fillQueue(suite, items), m.fillPrograms(ctx, suite), m.fillConsole(ctx, suite, items))
+}
+
+// fillConsole puts in what tests look at the console with, but for the browser, which the system of the machine has. Where this host
+// cannot build it, they say what is missing.
+func (m *machine) fillConsole(ctx context.Context, suite string, items []work) error {
+	if m.ground == groundEmulation || m.arch != runtime.GOARCH || !slices.ContainsFunc(items, func(w work) bool { return w.pkg == "test/console" }) {
+		return nil
+	}
+	if _, err := exec.LookPath("npm"); err != nil {
+		return nil //nolint:nilerr // the tests say so
+	}
+	_, err := m.do(ctx, nil, "test/vm/console.sh", suite)
+	return err
 }
 
 // deal makes parts of tests. Whoever has the machine cut off is alone: what has been done of a part is done again.
@@ -306,7 +321,7 @@ func (m *machine) fillQueue(suite string, items []work) error {
 			return err
 		}
 	}
-	env := "export BOXD_TEST_GROUND=" + m.ground + " BOXD_TEST_BIN=/suite/bin BOXD_TEST_PACKAGES=/suite/packages\n"
+	env := "export BOXD_TEST_GROUND=" + m.ground + " BOXD_TEST_BIN=/suite/bin BOXD_TEST_PACKAGES=/suite/packages BOXD_TEST_CONSOLE=/suite/console\n"
 	if m.ground != groundKVM { // processes take longer to start there
 		env += "export SURVIVAL_KILLS=8 ABUSE_FLOOD_SHARE=50\n"
 	}

@@ -215,9 +215,9 @@ func (r *runner) unproven() (list []test) {
 		if slices.ContainsFunc(r.results[t], func(res result) bool { return res.action == "pass" }) {
 			continue
 		}
-		// The machine has begun it, and has no kernel of ours.
+		// The machine has begun it, and has no kernel of ours, or no processor.
 		if slices.ContainsFunc(r.results[t], func(res result) bool {
-			return res.layer == layerMachine && res.ground != groundUML && res.why == boxtest.OwnKernel
+			return res.layer == layerMachine && (res.ground != groundUML && res.why == boxtest.OwnKernel || res.ground == groundEmulation && res.why == boxtest.NotEmulated)
 		}) {
 			continue
 		}

@@ -55,24 +55,34 @@ func TestWhatNoGroundHasRunHasFailed(t *testing.T) {
 	}
 }
 
-// What needs a kernel that only User-mode Linux has runs nowhere on a host whose machine is another, once it was tried there.
-func TestWhatNeedsAKernelOfOursMayRunNowhere(t *testing.T) {
+// What needs a kernel that only User-mode Linux has, or a processor that is not emulated, runs nowhere on a host whose machine is
+// another, once it was tried there.
+func TestWhatNoMachineOfTheHostHasMayRunNowhere(t *testing.T) {
 	t.Parallel()
-	own := strings.ReplaceAll(left, "a disk", boxtest.OwnKernel)
-	for ground, want := range map[string]int{groundKVM: 0, groundUML: 1} {
+	for _, tc := range []struct {
+		needs, ground string
+		unproven      int
+	}{
+		{boxtest.OwnKernel, groundKVM, 0},
+		{boxtest.OwnKernel, groundUML, 1},
+		{boxtest.NotEmulated, groundEmulation, 0},
+		{boxtest.NotEmulated, groundUML, 1},
+		{boxtest.NotEmulated, groundKVM, 1},
+	} {
+		said := strings.ReplaceAll(left, "a disk", tc.needs)
 		r := newRunner(t)
 		r.want("p", []string{"TestLeft"})
-		if err := r.read(layerBoxes, hostGround, strings.NewReader(own)); err != nil {
+		if err := r.read(layerBoxes, hostGround, strings.NewReader(said)); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.unproven(); len(got) != 1 {
 			t.Errorf("before the machine: %v", got)
 		}
-		if err := r.read(layerMachine, ground, strings.NewReader(own)); err != nil {
+		if err := r.read(layerMachine, tc.ground, strings.NewReader(said)); err != nil {
 			t.Fatal(err)
 		}
-		if got := r.unproven(); len(got) != want {
-			t.Errorf("on %s: %v", ground, got)
+		if got := r.unproven(); len(got) != tc.unproven {
+			t.Errorf("%s on %s: %v", tc.needs, tc.ground, got)
 		}
 	}
 }

@@ -45,7 +45,7 @@ var suites = []suite{
 	{"test/langbot", 2, 3, 2},
 	{"test/e2b", 1, 3, 2},
 	{"test/buckets", 1, 0, 0},
-	{"test/console", 2, 0, 0},
+	{"test/console", 2, 3, 2},
 	{"test/clients", 2, 0, 0},
 }
 

@@ -31,6 +31,8 @@ esac
 # package. The firewalls are for those that start them: nothing else does.
 packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,ca-certificates,util-linux,mount,quota,e2fsprogs,xfsprogs,gcc,libc6-dev,rpm,apparmor,bsdutils,firewalld,ufw,iptables,nftables,perl
 [ "$for" = uml ] || packages+=,linux-image-cloud-$arch
+# The console is looked at in a browser, where no list names the tests (selinux) and test/run has a node for it (amd64).
+[ "$for" = selinux ] || [ "$arch" != amd64 ] || packages+=,chromium-headless-shell,cockpit
 [ "$for" != selinux ] || packages+=,selinux-policy-default,policycoreutils,checkpolicy,semodule-utils
 
 PATH=$PATH:/usr/sbin:/sbin
@@ -46,7 +48,7 @@ dir=$(mktemp -d "$cache/image.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM HUP # and EXIT is run then
 free=$(($(df --output=avail -B1M "$dir" | tail -n 1)))
-[ "$free" -ge 4096 ] || fail "$cache must have 4096 MiB for a system to be made and has $free MiB: free some, or set BOXD_VM_CACHE to a directory elsewhere"
+[ "$free" -ge 5120 ] || fail "$cache must have 5120 MiB for a system to be made and has $free MiB: free some, or set BOXD_VM_CACHE to a directory elsewhere"
 if [ ! -s "$base" ]; then
 	mmdebstrap --quiet --format=tar --arch="$arch" --variant=minbase --include="$packages" "$system" "$dir/base.tar" >&2 || fail "mmdebstrap $system"
 	mv "$dir/base.tar" "$base" # whole, or not at all
@@ -78,6 +80,7 @@ ln -s ../suite.service "$root/etc/systemd/system/default.target.wants/suite.serv
 for unit in firewalld.service ufw.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer; do
 	ln -sf /dev/null "$root/etc/systemd/system/$unit" # a test unmasks the firewalls
 done
+rm -f "$root/etc/systemd/system/sockets.target.wants/cockpit.socket" # a test starts it
 # systemd runs its generators at each reload, which is often here, and starting programs is slow where there is no KVM.
 # Only that of fstab has anything to do.
 mkdir -p "$root/etc/systemd/system-generators"

@@ -10,6 +10,9 @@ const { chromium } = createRequire(join(process.env.CONSOLE_MODULES, "x"))("play
 
 const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--force-color-profile=srgb"];
 
+// How long anything may take: it decides no test, since what is waited for either comes or has failed.
+export const patience = 300000;
+
 const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
 /** host has the test do something on the host. */
@@ -21,9 +24,9 @@ export async function host(name, argument = "") {
 /** open starts the browser. options are those of a context: colorScheme, locale, viewport. */
 export async function open(options = {}) {
     const context = await chromium.launchPersistentContext(join(process.env.CONSOLE_DIR, "profile"), {
-        executablePath: process.env.CONSOLE_BROWSER, args: flags, headless: true, viewport: { width: 1280, height: 800 }, ...options,
+        executablePath: process.env.CONSOLE_BROWSER, args: flags, headless: true, timeout: patience, viewport: { width: 1280, height: 800 }, ...options,
     });
-    context.setDefaultTimeout(60000);
+    context.setDefaultTimeout(patience);
     const page = context.pages()[0] ?? await context.newPage();
     page.faults = [];
     page.on("pageerror", (err) => page.faults.push(String(err.stack ?? err)));
@@ -54,6 +57,18 @@ export function is(got, want, what = "") {
 export function has(text, part) {
     if (!String(text).includes(part))
         throw new Error(`${JSON.stringify(String(text).slice(0, 2000))} has no ${JSON.stringify(part)}`);
+}
+
+/** until waits for something to be so. what says it, with what is there instead. */
+export async function until(what, so) {
+    for (const end = Date.now() + patience; ;) {
+        const [ok, seen] = await so();
+        if (ok)
+            return;
+        if (Date.now() > end)
+            throw new Error(`${what}: ${JSON.stringify(seen)}`);
+        await new Promise((again) => setTimeout(again, 200));
+    }
 }
 
 /** close ends the browser, and the script. */

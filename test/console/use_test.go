@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/limits"
+	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// What bars and plots show of a box is what the kernel counts of it, and a limit that is changed in the browser is the kernel's at once.
+func TestTheUseOfABoxIsSeen(t *testing.T) {
+	t.Parallel()
+	requireBrowser(t)
+	boxtest.RequireGroups(t)
+	d := boxtest.StartWith(t, "[usage]\nhistory = \"1h\"\n")
+	s := d.NewSession(t, api.SessionRequest{ID: "work", Patch: limits.Patch{
+		Memory: new(256 * quantity.MiB), CPUs: new(0.5), Pids: new(40), WorkspaceQuota: new(64 * quantity.MiB),
+	}})
+	do := manage(t, d)
+	do["kernel"] = func(name string) string { return boxtest.GroupFile(t, s.Group, "work/"+name) }
+	do["run"] = func(line string) string {
+		id, line, _ := strings.Cut(line, " ")
+		return d.NewProcess(t, "work", id, boxtest.ShellProcess(line)).ID
+	}
+	do["end"] = func(id string) string {
+		if _, err := d.StopProcess(t.Context(), "work", id); err != nil {
+			t.Error(err)
+		}
+		return id
+	}
+	browse(t, "use.mjs", login(t, admin, d.Socket, boxtest.Programs(t)), do)
+}

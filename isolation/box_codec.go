@@ -32,6 +32,8 @@ func (m *BoxRequest) kind() uint8 {
 		return msgSetupUser
 	case m.Setup != nil:
 		return msgSetup
+	case m.Spawn != nil && m.Spawn.Spool:
+		return msgSpawnSpooled
 	case m.Spawn != nil && m.Spawn.Merged:
 		return msgSpawnMerged
 	case m.Spawn != nil && m.Spawn.Existing:
@@ -66,16 +68,23 @@ func (m *BoxRequest) fields(c *codec, kind uint8) {
 		part(c, &m.Setup)
 		c.str(&m.Setup.User.Name, &m.Setup.User.Home)
 		c.refuse(m.Setup.User.Validate() != nil)
-	case msgSpawn, msgSpawnExisting, msgSpawnMerged:
+	case msgSpawn, msgSpawnExisting, msgSpawnMerged, msgSpawnSpooled:
 		c.u32(&m.ID)
 		part(c, &m.Spawn)
+		most := uint64(MaxOutput)
 		switch kind {
+		case msgSpawnSpooled:
+			c.bool(&m.Spawn.Existing, &m.Spawn.Merged)
+			c.set(&m.Spawn.Spool)
+			c.refuse(!m.Spawn.Durable || m.Spawn.Direct)
+			most = MaxSpool
 		case msgSpawnExisting:
 			c.set(&m.Spawn.Existing)
 		case msgSpawnMerged:
 			c.bool(&m.Spawn.Existing)
 			c.set(&m.Spawn.Merged)
 		}
+		c.refuse(m.Spawn.Output.Head > most || m.Spawn.Output.Tail > most)
 	case msgPace:
 		c.u32(&m.ID)
 		part(c, &m.Pace)
@@ -217,7 +226,7 @@ func (x *Command) fields(c *codec) {
 	c.u32(&x.Continue)
 	c.bool(&x.Direct, &x.Wait)
 	c.refuse(len(x.Argv) == 0 || x.ScriptArg < -1 || x.ScriptArg >= len(x.Argv) || x.Stdin > StdinPipe || x.Timeout < 0 ||
-		x.Output.Head > MaxOutput || x.Output.Tail > MaxOutput || x.Wait && x.Output.Tail == 0 || !x.Durable && (x.Stdin == StdinPipe || x.Continue != 0 || x.Direct || x.Wait) ||
+		x.Wait && x.Output.Tail == 0 || !x.Durable && (x.Stdin == StdinPipe || x.Continue != 0 || x.Direct || x.Wait) ||
 		x.Direct && (x.Stdin != StdinNull || x.Continue != 0))
 }
 
@@ -278,7 +287,7 @@ func (k *ProgramState) fields(c *codec) {
 	c.bool(&k.Terminal)
 	c.u64(&k.Output.Head, &k.Output.Tail)
 	optional(c, &k.Exited)
-	c.refuse(k.Terminal && !k.Input && k.Exited == nil || k.Output.Head > MaxOutput || k.Output.Tail > MaxOutput || k.Taken > math.MaxInt64)
+	c.refuse(k.Terminal && !k.Input && k.Exited == nil || k.Output.Head > MaxSpool || k.Output.Tail > MaxSpool || k.Taken > math.MaxInt64)
 }
 
 func (a *Adopted) fields(c *codec) {

@@ -13,7 +13,8 @@ import (
 //	1  the first
 //	2  SpawnExisting, and SetupUser
 //	3  SpawnMerged
-const BoxVersion = 3
+//	4  SpawnSpooled
+const BoxVersion = 4
 
 // The protocol between boxd and PID 1 of a box, over one SEQPACKET socket. The keeper sends the
 // first message and then passes its end to boxd, so no privileged process takes part in an exec.
@@ -25,7 +26,8 @@ const BoxVersion = 3
 //	Times{…} ──────────────────────────►  how long to live without boxd
 //	Private{} + file ──────────────────►  a file that PID 1 only holds for the next boxd
 //	Spawn{id, command} + files ────────►  start a program; SpawnExisting only where its directory is,
-//	                                      SpawnMerged with one pipe for its output and error
+//	                                      SpawnMerged with one pipe for its output and error,
+//	                                      SpawnSpooled with its output on disk
 //	            ◄──────────────────────── Started{id, pid} + files    if it is durable
 //	            ◄──────────────────────── SpawnFailed{id, step, item, errno}, with which it has ended
 //	Signal{id, signal} ────────────────►  to the program and what it started
@@ -87,6 +89,7 @@ const (
 	msgSetupUser     // a Setup followed by its User
 	msgSpawnExisting // a Spawn whose Dir has to be Existing
 	msgSpawnMerged   // a Spawn that is Merged, followed by whether its Dir has to be Existing
+	msgSpawnSpooled  // a Spawn whose output is on disk, followed by whether its Dir has to be Existing and it is Merged
 )
 
 // ProgramGroup returns the name of a program's cgroup. It is never reused: since Linux 6.12

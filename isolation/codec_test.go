@@ -169,6 +169,8 @@ func boxRequests() []*BoxRequest {
 		{ID: 9, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Existing: true}},
 		{ID: 10, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Merged: true}},
 		{ID: 11, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Existing: true, Merged: true}},
+		{ID: 12, Spawn: &Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Output: Output{Tail: MaxSpool}, Spool: true}},
+		{ID: 13, Spawn: &Command{Argv: []string{"x"}, Dir: "/usr/lib", ScriptArg: -1, Durable: true, Output: Output{Head: 1, Tail: 1}, Existing: true, Merged: true, Spool: true}},
 	}
 }
 
@@ -232,7 +234,7 @@ func TestEveryMessageSurvivesItsWay(t *testing.T) {
 	check(t, seen, keeperReplies(), (*replied).Encode, decodeReplied)
 	check(t, seen, append(requests[:5:5], requests[6:]...), (*BoxRequest).Encode, DecodeBoxRequest)
 	check(t, seen, boxReplies(), (*BoxReply).Encode, DecodeBoxReply)
-	for _, span := range [][2]uint8{{msgHello, msgCheckNetwork}, {msgSetup, msgSpawnMerged}} {
+	for _, span := range [][2]uint8{{msgHello, msgCheckNetwork}, {msgSetup, msgSpawnSpooled}} {
 		for kind := span[0]; kind <= span[1]; kind++ {
 			if !seen[kind] && kind != msgNetworkWords {
 				t.Errorf("no message of type %d has been tried", kind)
@@ -301,6 +303,10 @@ func TestNonsenseToPID1IsRefused(t *testing.T) {
 		"a terminal for nobody":     spawn(func(c *Command) { c.Terminal = &Terminal{Rows: 1, Cols: 1} }),
 		"waiting with no room":      spawn(func(c *Command) { c.Durable, c.Wait = true, true }),
 		"more output than any":      spawn(func(c *Command) { c.Output.Head = MaxOutput + 1 }),
+		"more on disk than any":     spawn(func(c *Command) { c.Durable, c.Spool, c.Output.Tail = true, true, MaxSpool+1 }),
+		"more than merged":          spawn(func(c *Command) { c.Merged, c.Output.Tail = true, MaxOutput+1 }),
+		"on disk for nobody":        spawn(func(c *Command) { c.Spool = true }),
+		"direct output on disk":     spawn(func(c *Command) { c.Durable, c.Direct, c.Spool = true, true, true }),
 		"direct input that is kept": spawn(func(c *Command) { c.Durable, c.Direct, c.Stdin = true, true, StdinPipe }),
 		"a terminal of no width":    spawn(func(c *Command) { c.Durable, c.Stdin, c.Terminal = true, StdinPipe, &Terminal{Rows: 1} }),
 		"more arguments than fit":   {msgSpawn, 1, 0, 0, 0, 255, 255, 255, 255},

@@ -348,6 +348,9 @@ type Command struct {
 	// Merged makes standard error the pipe of standard output; neither with Terminal, which is one
 	// stream anyway, nor with Direct. PID 1 knows it since version 3 of its protocol.
 	Merged bool `json:",omitempty"`
+	// Spool keeps the output of a durable program that is not Direct on the disk of the workspace, within the quota of
+	// that, and not in memory. PID 1 knows it since version 4 of its protocol.
+	Spool bool `json:",omitempty"`
 	// Wait makes a durable program wait for its readers from the start, until a Pace says
 	// otherwise.
 	Wait bool
@@ -369,8 +372,11 @@ const (
 	StdinPipe              // for a durable program: what boxd writes, see Started in box_protocol.go
 )
 
-// MaxOutput is the most that can be retained of either end of a stream, in bytes.
+// MaxOutput is the most that can be retained in memory of either end of a stream, in bytes.
 const MaxOutput = 256 << 20
+
+// MaxSpool is the same of output that is kept on disk.
+const MaxSpool = 1 << 40
 
 // Output says what is retained of each of the two streams: the first Head bytes and the last
 // Tail. What is in between is dropped and counted. The program never waits, unless a Pace says

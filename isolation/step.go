@@ -72,6 +72,12 @@ func (s Step) String() string {
 // ItemMerged is what StepStdio was about where a PID 1 cannot make one pipe of both outputs.
 const ItemMerged = "merged output"
 
+// Items of StepStdio about output on disk: of a PID 1 that does not know of it, and of a workspace that cannot hold it.
+const (
+	ItemSpooled = "spooled output"
+	ItemSpool   = "output in " + Workspace
+)
+
 // StepError says where a start failed: the step, what it was about, and the kernel's reason. It
 // unwraps to the Errno, so errors.Is(err, fs.ErrNotExist) works on it. Where a rule and not the
 // kernel refused, Refused is set.

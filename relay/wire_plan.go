@@ -13,6 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/policy"
+	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
 // planAnswer describes what a request would come to.
@@ -25,7 +26,7 @@ func planAnswer(ctx context.Context, log *slog.Logger, p *supervisor.Plan) api.P
 		answer.Session, answer.Clamped = planned(p.ID, s), clampsAnswer(s.Clamped)
 	}
 	if p.Exec != nil {
-		answer.Exec = plannedExec(&p.Exec.Command)
+		answer.Exec = plannedExec(p.Exec)
 		answer.Clamped = append(answer.Clamped, clampsAnswer(p.Exec.Clamped)...)
 	}
 	if p.Refused != nil {
@@ -46,10 +47,14 @@ func planned(id string, s *policy.Settings) *api.PlannedSession {
 	return p
 }
 
-func plannedExec(c *isolation.Command) *api.PlannedExec {
+func plannedExec(spec *process.Spec) *api.PlannedExec {
+	c := &spec.Command
 	p := &api.PlannedExec{
 		Argv: isolation.LimitedProgram(c.Argv), Cwd: c.Dir, Timeout: quantity.Duration(c.Timeout), OutputLimit: quantity.Size(c.Output.Head + c.Output.Tail),
 		CPUs: float64(c.Limits.CPU) / cgroup.CPUPeriod, Memory: quantity.Size(c.Limits.Memory), Pids: int(c.Limits.Pids),
+	}
+	if spec.Answer != nil {
+		p.OutputLimit, p.Spool = quantity.Size(spec.Answer.Head+spec.Answer.Tail), p.OutputLimit
 	}
 	for _, variable := range c.Env {
 		name, _, _ := strings.Cut(variable, "=")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/isolation/output"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
@@ -127,6 +128,20 @@ func startFailure(s *isolation.StepError) *api.StartFailure {
 	if s.Step == isolation.StepStdio && s.Item == isolation.ItemMerged && s.Errno == unix.EOPNOTSUPP {
 		f.Text = fault.Field("merge_output", true, "left out in a box of an earlier version of boxd").Error()
 		f.Hint = newPID1
+		return f
+	}
+	if s.Step == isolation.StepStdio && s.Item == isolation.ItemSpooled && s.Errno == unix.EOPNOTSUPP {
+		f.Text = fault.Field("spool", fault.Word("given"), "left out in a box of an earlier version of boxd").Error()
+		f.Hint = newPID1
+		return f
+	}
+	if s.Step == isolation.StepStdio && s.Item == isolation.ItemSpool {
+		f.Text = "no output can be kept in /workspace (spool): " + s.Errno.Error()
+		f.Hint = "free space there, or leave out spool"
+		if s.Errno == output.NoSpool {
+			f.Text = "no output can be kept in /workspace (spool): its filesystem is not a local one of Linux, such as ext4, xfs or btrfs"
+			f.Hint = "leave out spool"
+		}
 		return f
 	}
 	if s.Step != isolation.StepDirectory {

@@ -28,7 +28,7 @@ func processRequestOf(id string, r *api.ProcessRequest) (*session.ProcessRequest
 		ID: id, Managed: true, Direct: r.Stdio == stdioDirect, Terminal: terminalSize(r.Terminal), Stdin: r.Stdin, Output: r.Output, Labels: r.Labels, Lease: (*time.Duration)(r.Lease),
 		Exec: session.ExecRequest{
 			Argv: r.Argv, Command: r.Command, Code: r.Code, Language: r.Language, Env: r.Env, Dir: r.Cwd, Existing: r.CwdMustExist, Timeout: r.Timeout,
-			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits, MergeOutput: r.MergeOutput,
+			Limits: policy.ProgramLimits{CPUs: r.CPUs, Memory: r.Memory, Pids: r.Pids}, Rlimits: r.Rlimits, MergeOutput: r.MergeOutput, Spool: r.Spool,
 		},
 	}
 	if x := r.Restart; x != nil {
@@ -70,6 +70,9 @@ func processAnswer(session string, i process.Info, result *api.ExecResult) api.P
 		Stop: api.Stop{Signal: i.Stop.Signal, Grace: duration(i.Stop.Grace)}, Lease: duration(i.Lease), Labels: i.Labels,
 		StartedAt: i.StartedAt, EndedAt: moment(i.EndedAt), NextStart: moment(i.NextStart), ExpiresAt: moment(i.ExpiresAt),
 		Reason: i.Reason, Clamped: clampsAnswer(i.Clamped), Result: result,
+	}
+	if i.Spool > 0 {
+		p.Spool = &i.Spool
 	}
 	if i.Timeout > 0 {
 		p.Timeout = duration(&i.Timeout)

@@ -32,6 +32,7 @@ type execFlags struct {
 	command, code, language string
 	cwd, timeout            string
 	mustExist, merge        bool
+	spool                   string
 	env, rlimits            []string
 	set                     *pflag.FlagSet
 	changes                 changesFlags
@@ -57,6 +58,7 @@ func (f *execFlags) addChanges() { f.changes.add(f.set) }
 
 // addOwn is for commands whose session has no flags of these names.
 func (f *execFlags) addOwn() {
+	f.set.StringVar(&f.spool, "spool", "", "`SIZE` store up to this much output per stream on disk, in the workspace's quota, for example 256MiB")
 	f.set.StringArrayVar(&f.rlimits, "ulimit", nil, "`NAME=SOFT:HARD` resource limit within the box's own, for example cpu=10 (seconds)")
 	f.set.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=value` set an environment variable; NAME alone passes yours on")
 }
@@ -65,6 +67,7 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 	req := &api.ExecRequest{Language: f.language, Cwd: f.cwd, CwdMustExist: f.mustExist, MergeOutput: f.merge}
 	var errs []error
 	req.Timeout = parseFlag(&errs, f.set, "timeout", f.timeout, quantity.ParseDuration)
+	req.Spool = parseFlag(&errs, f.set, "spool", f.spool, quantity.ParseSize)
 	f.changes.request(req, &errs)
 	var err error
 	if req.Rlimits, err = parsePairs("ulimit", f.rlimits); err != nil {
@@ -200,6 +203,9 @@ exec.max_interactive of box.toml.`,
 			a.program = programOf(c, id, exec.Cwd, exec.Argv)
 			if detach {
 				return a.execDetached(cmd.Context(), c, id, exec, &tf, dry)
+			}
+			if exec.Spool != nil && !tf.terminal {
+				return &usageError{err: errors.New("--spool goes with -d or -t: the output of any other program goes through boxctl, all of it"), hint: "send it to a file: boxctl exec BOX -- PROGRAM > FILE"}
 			}
 			if err := cmp.Or(a.checkTerminal(&tf), ef.changes.checkTerminal(tf.terminal)); err != nil {
 				return err

@@ -56,7 +56,7 @@ func flagTopics() []topic {
 		{"Network", []string{"network", "network-rule", "network-strict", "network-connections", "network-bandwidth", "secret"}},
 		{"Mounts and files", []string{"here", "mount", "workspace", "input", "drive", "skill", "image", "writable-root", "home-on-disk"}},
 		{"Input and output", []string{
-			"interactive", "terminal", "detach", "detach-keys", "no-stdin", "stdin", "merge-output", "output", "changes", "changes-include", "changes-exclude", "output-version", "push",
+			"interactive", "terminal", "detach", "detach-keys", "no-stdin", "stdin", "merge-output", "output", "spool", "changes", "changes-include", "changes-exclude", "output-version", "push",
 		}},
 		{"Lifetime", []string{
 			"timeout", "ttl", "max-lifetime", "lease", "stop-signal", "grace", "restart", "restart-delay", "restart-limit",

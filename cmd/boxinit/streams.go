@@ -47,8 +47,9 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 		p.streams[i] = stream{index: i, pipe: -1, writer: -1, ring: output.NewRing(cmd.Output.Head, cmd.Output.Tail)}
 	}
 	if cmd.Durable {
-		if err := s.openRings(p, cmd); err != nil {
-			return io, stepError(isolation.StepStdio, "rings", err)
+		item, err := s.openRings(p, cmd)
+		if err != nil {
+			return io, stepError(isolation.StepStdio, item, err)
 		}
 		for i := range p.streams {
 			ring := &p.streams[i].ring
@@ -115,33 +116,38 @@ func pipe() (reading, writing int, err error) {
 }
 
 // openRings makes the rings that hold the output of a durable program, or takes over those of the
-// program it continues, and sets up its input.
-func (s *server) openRings(p *program, cmd *isolation.Command) error {
-	var err error
+// program it continues, and sets up its input. With an error comes what it is about.
+func (s *server) openRings(p *program, cmd *isolation.Command) (item string, err error) {
+	const rings = "rings"
 	if cmd.Stdin == isolation.StdinPipe {
 		if p.input.memory, err = unix.MemfdCreate("input", unix.MFD_CLOEXEC); err != nil {
-			return err
+			return rings, err
 		}
 	}
 	if cmd.Continue != 0 {
 		old := s.programs[cmd.Continue]
 		if old == nil || !old.finished {
-			return unix.ESRCH
+			return rings, unix.ESRCH
 		}
 		p.continued = old
 		p.streams[0].ring, p.streams[1].ring, p.journal, p.event, p.pace = old.streams[0].ring, old.streams[1].ring, old.journal, old.event, old.pace
-		return nil
+		return "", nil
 	}
 	for i := range p.streams {
-		if err := p.streams[i].ring.Create(); err != nil {
-			return err
+		ring := &p.streams[i].ring
+		if cmd.Spool { // as the box user, whose quota it is
+			if err := ring.CreateIn(isolation.Workspace); err != nil {
+				return isolation.ItemSpool, err
+			}
+		} else if err := ring.Create(); err != nil {
+			return rings, err
 		}
 	}
 	if p.journal, err = output.NewJournal(); err != nil {
-		return err
+		return rings, err
 	}
 	p.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	return err
+	return rings, err
 }
 
 // handOver lists the descriptors of a durable program that boxd gets, in the order of the

@@ -45,10 +45,20 @@ func (p *Program) attach(reply *isolation.BoxReply, files []int) error {
 // Retained returns what is kept of a stream (0 standard output, 1 standard error) of an ended
 // program: its beginning and, if output in between was dropped, its end.
 func (p *Program) Retained(stream int) (head, tail []byte, err error) {
+	return p.RetainedWithin(stream, nil)
+}
+
+// RetainedWithin is Retained of output that may be on disk: of that it returns no more than within, nil for the usual.
+func (p *Program) RetainedWithin(stream int, within *isolation.Output) (head, tail []byte, err error) {
 	if p.exit == nil {
 		return nil, nil, nil
 	}
 	end := p.exit.Streams[stream]
+	if kept := &p.output; p.log != nil && (p.log.Spooled() || kept.Head > isolation.MaxOutput || kept.Tail > isolation.MaxOutput) {
+		if end, err = p.ends(stream, end, within); err != nil {
+			return nil, nil, err
+		}
+	}
 	headLen, tailLen := end.Total, uint64(0)
 	if end.CutTo > end.CutFrom {
 		headLen, tailLen = end.CutFrom, end.Total-end.CutTo
@@ -62,6 +72,37 @@ func (p *Program) Retained(stream int) (head, tail []byte, err error) {
 		return nil, nil, err
 	}
 	return head, tail, p.readAt(stream, tail, int64(end.CutTo))
+}
+
+// usualAnswer is how much of the end of a stream goes into an answer if nothing says more.
+const usualAnswer = 1 << 20
+
+// ends is what goes into an answer of a stream that is on disk, where it may have gaps anywhere.
+func (p *Program) ends(stream int, end isolation.StreamEnd, within *isolation.Output) (isolation.StreamEnd, error) {
+	beginning, err := p.log.Beginning(stream)
+	if err != nil {
+		return end, err
+	}
+	oldest, err := p.log.Oldest()
+	if err != nil {
+		return end, err
+	}
+	head, tail := min(uint64(beginning), end.Total), min(uint64(oldest[stream]), end.Total) // from where on the end is kept
+	if end.CutFrom < end.CutTo {
+		head, tail = min(head, end.CutFrom), max(tail, end.CutTo)
+	}
+	most := isolation.Output{Tail: usualAnswer}
+	if within != nil { // which PID 1 has had, too
+		most = isolation.Output{Head: min(within.Head, isolation.MaxOutput), Tail: min(within.Tail, isolation.MaxOutput)}
+	}
+	if head < end.Total || end.Total > most.Head+most.Tail {
+		head = min(head, most.Head)
+		tail = max(tail, end.Total-min(most.Tail, end.Total))
+	}
+	if head >= tail { // all of it
+		return isolation.StreamEnd{Total: end.Total}, nil
+	}
+	return isolation.StreamEnd{Total: end.Total, CutFrom: head, CutTo: tail}, nil
 }
 
 // size returns how much of a stream can be kept.

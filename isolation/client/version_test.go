@@ -28,17 +28,18 @@ func adoptAs(t *testing.T, version uint32) (*Box, *pid1, error) {
 }
 
 // A box that an earlier boxd has made is adopted, and hears nothing that its PID 1 does not know: it would make a directory that
-// has to be there, or keep the streams apart.
+// has to be there, keep the streams apart, or the output in memory.
 func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 	t.Parallel()
 	existing := &isolation.Command{Argv: []string{"x"}, Dir: "/usr/x", ScriptArg: -1, Existing: true}
 	merged := &isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Merged: true}
+	spooled := &isolation.Command{Argv: []string{"x"}, ScriptArg: -1, Durable: true, Spool: true}
 	for _, c := range []struct {
 		cmd   *isolation.Command
 		since uint32
 		step  isolation.Step
 		item  string
-	}{{existing, 2, isolation.StepDirectory, existing.Dir}, {merged, 3, isolation.StepStdio, isolation.ItemMerged}} {
+	}{{existing, 2, isolation.StepDirectory, existing.Dir}, {merged, 3, isolation.StepStdio, isolation.ItemMerged}, {spooled, 4, isolation.StepStdio, isolation.ItemSpooled}} {
 		for version := uint32(1); version <= isolation.BoxVersion; version++ {
 			box, peer, err := adoptAs(t, version)
 			if err != nil {
@@ -49,7 +50,7 @@ func TestAPID1OfAnEarlierVersionHearsWhatItKnows(t *testing.T) {
 				t.Fatal(err)
 			}
 			if version >= c.since {
-				if req := peer.hear(); req.Spawn == nil || req.Spawn.Existing != c.cmd.Existing || req.Spawn.Merged != c.cmd.Merged {
+				if req := peer.hear(); req.Spawn == nil || req.Spawn.Existing != c.cmd.Existing || req.Spawn.Merged != c.cmd.Merged || req.Spawn.Spool != c.cmd.Spool {
 					t.Errorf("version %d heard %+v", version, req)
 				}
 				continue

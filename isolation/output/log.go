@@ -17,26 +17,38 @@ import (
 type Log struct {
 	rings   [2]int
 	journal int
-	tail    int64
+	tail    int64 // 0: not even the last bytes are kept for sure
+	spooled bool
 
 	mu      sync.Mutex // guards the field below
 	changed chan struct{}
 }
 
-// ErrNotMemory means that a descriptor is not a memory file: reading it might block or have side
+// ErrNotMemory means that a descriptor is neither a memory file nor one of a ring on disk: reading it might block or have side
 // effects.
 var ErrNotMemory = errors.New("output: not a memory file")
 
 // NewLog takes over the descriptors of two rings and a journal, if they can be those. The writer
-// keeps at least the last tail bytes of each ring.
+// keeps at least the last tail bytes of each ring, unless they are on disk.
 func NewLog(ring0, ring1, journal int, tail uint64) (*Log, error) {
-	for _, fd := range []int{ring0, ring1, journal} {
-		if !IsMemory(fd) {
+	l := &Log{rings: [2]int{ring0, ring1}, journal: journal, tail: int64(tail)}
+	if !IsMemory(journal) {
+		return nil, ErrNotMemory
+	}
+	for _, fd := range l.rings {
+		if IsMemory(fd) && sameDevice(fd, journal) { // files of a tmpfs that is mounted have seals as well
+			continue
+		}
+		if !IsSpool(fd) {
 			return nil, ErrNotMemory
 		}
+		l.spooled, l.tail = true, 0
 	}
-	return &Log{rings: [2]int{ring0, ring1}, journal: journal, tail: int64(tail)}, nil
+	return l, nil
 }
+
+// Spooled reports whether the output is on disk. What is kept of it may have gaps then, wherever the disk was full.
+func (l *Log) Spooled() bool { return l.spooled }
 
 // IsMemory reports whether fd is a file in memory: only those support seals (fcntl(2),
 // F_GET_SEALS), and reading them cannot block.
@@ -77,15 +89,33 @@ func (l *Log) Oldest() (from [2]int64, err error) {
 		return from, err
 	}
 	for i, fd := range l.rings {
-		hole, err := unix.Seek(fd, 0, unix.SEEK_HOLE)
-		if err != nil || hole >= end[i] {
-			continue // no hole, or nothing written
-		}
-		if from[i], err = unix.Seek(fd, hole, unix.SEEK_DATA); err != nil {
-			from[i] = end[i]
+		for range maxGaps {
+			hole, err := unix.Seek(fd, from[i], unix.SEEK_HOLE)
+			if err != nil || hole >= end[i] {
+				break // no hole, or nothing written
+			}
+			if from[i], err = unix.Seek(fd, hole, unix.SEEK_DATA); err != nil {
+				from[i] = end[i]
+			}
+			if !l.spooled { // there is one at most
+				break
+			}
 		}
 	}
 	return from, nil
+}
+
+// maxGaps bounds how many gaps Oldest looks for. Of one that is on disk and has more, it is not the last that is found.
+const maxGaps = 10_000
+
+// Beginning returns how many bytes at the beginning of a stream are all kept.
+func (l *Log) Beginning(stream int) (int64, error) {
+	end, err := size(l.rings[stream])
+	if err != nil || end == 0 {
+		return 0, err
+	}
+	hole, err := unix.Seek(l.rings[stream], 0, unix.SEEK_HOLE)
+	return min(hole, end), os.NewSyscallError("output", err)
 }
 
 // Changed returns a channel that is closed when there is more output than at this call.

@@ -4,10 +4,13 @@
 //
 // Byte n of a stream is at offset n of a memory file, so the file's size is the number of bytes
 // written, updated by the kernel in the same call that moves the data. Dropped bytes are a hole.
+// On request the file is one on disk, see CreateIn.
 // A third file, the journal, records in which order the two streams have grown, and when.
 package output
 
 import (
+	"errors"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -19,6 +22,9 @@ type Ring struct {
 	size       int64 // bytes written so far
 	holeTo     int64 // end of the hole; it begins at Head
 	full       bool  // the pipe was full once, and has been enlarged
+	spooled    bool  // the file is on disk
+	skipped    bool  // the last bytes were dropped as they came
+	scratch    []byte
 }
 
 // Holes are punched in steps, to call the kernel once for many reads, and only in whole pages: a
@@ -51,7 +57,7 @@ func (r *Ring) Hold(offset int64) { r.held = offset }
 // Size returns the number of bytes written so far.
 func (r *Ring) Size() int64 { return r.size }
 
-// Create creates the file.
+// Create creates the file, in memory.
 func (r *Ring) Create() error {
 	fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
 	if err == nil {
@@ -68,8 +74,17 @@ func (r *Ring) Fill(pipe int) (int64, error) {
 			return 0, err
 		}
 	}
-	off := r.size
-	n, err := unix.Splice(pipe, nil, r.FD, &off, chunk, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+	off, most := r.size, chunk
+	if r.spooled {
+		if rest := r.rest(); rest > 0 {
+			return r.skip(pipe, nil, rest)
+		}
+		most = spoolChunk
+	}
+	n, err := unix.Splice(pipe, nil, r.FD, &off, most, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+	if r.spooled && noSpace(err) {
+		return r.noRoom(pipe, nil)
+	}
 	if n > 0 {
 		r.size += n
 		r.trim()
@@ -84,7 +99,23 @@ func (r *Ring) Fill(pipe int) (int64, error) {
 // Append copies data to the end of the ring, for what cannot be spliced.
 func (r *Ring) Append(data []byte) error {
 	for len(data) > 0 {
+		if rest := r.rest(); rest > 0 {
+			n, err := r.skip(-1, data, rest)
+			if err != nil {
+				return err
+			}
+			data = data[n:]
+			continue
+		}
 		n, err := unix.Pwrite(r.FD, data, r.size)
+		if r.spooled && noSpace(err) {
+			dropped, err := r.noRoom(-1, data)
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				return err
+			}
+			data = data[dropped:]
+			continue
+		}
 		if err != nil && err != unix.EINTR {
 			return err
 		}

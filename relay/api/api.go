@@ -244,6 +244,9 @@ type ExecRequest struct {
 	MergeOutput bool `json:"merge_output,omitempty"`
 	// OutputLimit is how many bytes of each stream are kept: beginning and end of a longer one.
 	OutputLimit *quantity.Size `json:"output_limit,omitempty"`
+	// Spool keeps up to so many bytes of each stream of an execution with an ID on disk, where OutputLimit keeps less in memory: in the
+	// quota of the workspace, to be read by GET /v1/sessions/{id}/processes/{p}/logs. The answer has no more than OutputLimit.
+	Spool *quantity.Size `json:"spool,omitempty"`
 	// Wait is how long it waits at most for another one of its session to end, if there are as many as may be.
 	Wait *quantity.Duration `json:"wait,omitempty"`
 	// Encoding of stdout and stderr in the answer: "utf-8" (the default; bytes that are none become

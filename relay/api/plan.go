@@ -53,6 +53,7 @@ type PlannedExec struct {
 	Env         []string          `json:"env"` // names only
 	Timeout     quantity.Duration `json:"timeout"`
 	OutputLimit quantity.Size     `json:"output_limit"`
+	Spool       quantity.Size     `json:"spool,omitempty"` // how much of each stream is kept on disk
 	// The three below are limits of its own; 0: those of its session.
 	CPUs   float64       `json:"cpus"`
 	Memory quantity.Size `json:"memory"`

@@ -32,7 +32,7 @@ type ProcessRequest struct {
 	// MergeOutput makes its standard error the pipe of its standard output, as in an ExecRequest.
 	MergeOutput bool `json:"merge_output,omitempty"`
 	// Stdio "direct" hands the program's standard input, output and error themselves to a client on the same
-	// host, see below. Nothing of what goes through them is kept or seen by boxd: terminal, stdin, output,
+	// host, see below. Nothing of what goes through them is kept or seen by boxd: terminal, stdin, output, spool,
 	// merge_output, ready.line and restarts are refused. Left out: boxd has them, and keeps the output.
 	Stdio   string   `json:"stdio,omitempty"`
 	Restart *Restart `json:"restart,omitempty"` // left out: no
@@ -44,7 +44,9 @@ type ProcessRequest struct {
 	// after boxd was started anew, it is 30 seconds at least. Left out: for ever.
 	Lease *quantity.Duration `json:"lease,omitempty"`
 	// Output is how much of the end of each stream is kept, at least; left out: 1 MiB.
-	Output *quantity.Size    `json:"output,omitempty"`
+	Output *quantity.Size `json:"output,omitempty"`
+	// Spool is the same on disk, in the quota of the workspace, instead of in memory.
+	Spool  *quantity.Size    `json:"spool,omitempty"`
 	Labels map[string]string `json:"labels,omitempty" max:"32"`
 }
 
@@ -106,7 +108,8 @@ type Process struct {
 	Lease    *quantity.Duration `json:"lease,omitempty"`
 	Labels   map[string]string  `json:"labels,omitempty"`
 
-	Output    [2]StreamState `json:"output"` // of stdout and stderr
+	Output    [2]StreamState `json:"output"`          // of stdout and stderr
+	Spool     *quantity.Size `json:"spool,omitempty"` // how much of each is kept on disk; left out: they are in memory
 	StartedAt time.Time      `json:"started_at"`
 	EndedAt   *time.Time     `json:"ended_at,omitempty"`
 	NextStart *time.Time     `json:"next_start,omitempty"` // in state waiting

@@ -101,10 +101,15 @@ type ExecLimits struct {
 type ProcessLimits struct {
 	Max  int               `toml:"max"`  // of a session, living
 	Keep quantity.Duration `toml:"keep"` // how long one that has ended is known
+	// MaxSpool is how much output of its processes and executions a session may keep on disk; 0: none
+	MaxSpool quantity.Size `toml:"max_spool"`
 }
 
 // maxHistory bounds what boxd needs for the samples of one session: 6 hours are 370 KiB.
 const maxHistory = 6 * time.Hour
+
+// MinSpool is the least output of a stream that is kept on disk.
+const MinSpool = 64 * quantity.KiB
 
 // UsageKeep is about what is known of what everybody has used.
 type UsageKeep struct {
@@ -204,7 +209,7 @@ func DefaultConfig() Config {
 		Exec: ExecLimits{
 			MaxPerSession: 32, OutputLimit: quantity.MiB, MaxCommand: quantity.MiB, MaxStdin: quantity.MiB,
 		},
-		Processes: ProcessLimits{Max: 64, Keep: seconds(600)},
+		Processes: ProcessLimits{Max: 64, Keep: seconds(600), MaxSpool: quantity.GiB},
 		Files:     DefaultFileLimits(),
 		Usage:     UsageKeep{KeepDays: 400, History: seconds(3600)},
 		Env:       DefaultVariables(),

@@ -29,6 +29,9 @@ func (c *Config) validateLife(bad func(key string, value any, allowed string)) {
 			bad(d.key, d.value, "0s to "+longestTimeout.String())
 		}
 	}
+	if m := c.Processes.MaxSpool; m != 0 && m < MinSpool || m > isolation.MaxSpool {
+		bad("processes.max_spool", m, fmt.Sprintf("0B, or %v to %v", MinSpool, quantity.Size(isolation.MaxSpool)))
+	}
 	c.Queue.Validate(bad)
 	if n := c.Sessions.MaxWorkspaces; n < 0 || n > mostSpaces {
 		bad("sessions.max_workspaces", n, fmt.Sprintf("0 to %d", mostSpaces))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
@@ -28,6 +29,7 @@ type Info struct {
 	Stdin     bool
 	Direct    bool
 	Timeout   time.Duration
+	Spool     quantity.Size // how much of each stream is kept on disk; 0: the output is in memory
 	Restart   Restart
 	Stop      Stop
 	Lease     *time.Duration
@@ -52,6 +54,9 @@ func (p *Process) Info() Info {
 		Stdin: p.spec.Command.Stdin == isolation.StdinPipe, Direct: p.spec.Command.Direct, Timeout: p.spec.Command.Timeout, Restart: p.spec.Restart, Stop: p.spec.Stop, Lease: p.spec.Lease,
 		Readers: len(p.all), Writer: p.writer != nil, StartedAt: p.at.First, EndedAt: p.at.Ended, Reason: p.at.Reason,
 		Labels: maps.Clone(p.spec.Labels), Clamped: p.spec.Clamped,
+	}
+	if c := &p.spec.Command; c.Spool {
+		info.Spool = quantity.Size(c.Output.Head + c.Output.Tail)
 	}
 	if p.size != nil {
 		info.Terminal = new(*p.size)

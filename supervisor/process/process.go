@@ -318,13 +318,14 @@ func (p *Process) Group() string {
 	return p.now.Group()
 }
 
-// Retained returns what is kept of a stream of a process that has ended, see client.Program.Kept.
+// Retained returns what is kept of a stream of a process that has ended, or as much of that as goes into an answer, see
+// client.Program.RetainedWithin.
 func (p *Process) Retained(stream int) (head, tail []byte, err error) {
 	if p.use() == nil {
 		return nil, nil, nil
 	}
 	defer p.leave()
-	return p.holder.Retained(stream)
+	return p.holder.RetainedWithin(stream, p.spec.Answer)
 }
 
 // Stop asks the program to end, kills it if it does not, and returns when the process has ended.

@@ -73,8 +73,22 @@ type Spec struct {
 	// Unlisted makes it its caller's alone, who ends it by RequestStop: at once, whatever Stop says. It waits for its
 	// lossless readers as long as they are there, and no later boxd takes it over.
 	Unlisted bool `json:"-"`
+	// Answer is how much of each stream goes into an answer about it, if more is kept since that is on disk.
+	Answer *isolation.Output `json:",omitempty"`
 	// Request is the fields of the request, as something that can be compared.
 	Request map[string]string
+}
+
+// Spooled is how many bytes of its output may be on disk.
+func (s *Spec) Spooled() quantity.Size {
+	c := &s.Command
+	switch {
+	case !c.Spool:
+		return 0
+	case c.Merged || c.Terminal != nil:
+		return quantity.Size(c.Output.Head + c.Output.Tail)
+	}
+	return quantity.Size(2 * (c.Output.Head + c.Output.Tail))
 }
 
 // Built-in values of a Spec.

@@ -116,6 +116,8 @@ func (s *Spec) validateDirect() error {
 		return fault.Field("stdin", fault.Word("given"), allowed)
 	case s.Command.Merged:
 		return fault.Field("merge_output", true, allowed)
+	case s.Command.Spool:
+		return fault.Field("spool", fault.Word("given"), allowed)
 	case s.Ready != nil && s.Ready.Line != nil:
 		return fault.Field("ready.line", *s.Ready.Line, allowed)
 	case s.Restart.Policy != RestartNo:

@@ -57,7 +57,7 @@ func (s *Session) enter(p *process.Process) bool {
 	if s.processes[spec.ID] != nil {
 		return false
 	}
-	entry := &slot{request: spec.Request, managed: spec.Managed, known: make(chan struct{}), over: make(chan struct{}), process: p}
+	entry := &slot{request: spec.Request, managed: spec.Managed, spool: spec.Spooled(), known: make(chan struct{}), over: make(chan struct{}), process: p}
 	close(entry.known)
 	s.execs++
 	if entry.past = p.Past(); !entry.past {

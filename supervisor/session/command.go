@@ -40,6 +40,8 @@ type ExecRequest struct {
 	Existing    bool
 	Stdin       []byte // what the program reads
 	MergeOutput bool   // standard error is the pipe of standard output
+	// Spool is how much of each stream of a process, or of an execution that is one, is kept on disk; nil: it is kept in memory.
+	Spool       *quantity.Size
 	Timeout     *quantity.Duration
 	Limits      policy.ProgramLimits
 	Rlimits     map[string]string // of this program alone, SOFT:HARD by name
@@ -107,11 +109,13 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	if req.OutputLimit != nil {
 		limit = *req.OutputLimit
 	}
-	cmd.Output.Head = uint64(float64(limit) * headShare)
-	if req.Beginning {
-		cmd.Output.Head = uint64(limit)
+	cmd.Output = kept(limit, req.Beginning)
+	if req.Spool != nil {
+		if cmd.Spool, spec.Answer = true, new(cmd.Output); managed {
+			spec.Answer = &isolation.Output{Tail: uint64(limit)}
+		}
+		cmd.Output = kept(*req.Spool, req.Beginning)
 	}
-	cmd.Output.Tail = uint64(limit) - cmd.Output.Head
 	if len(req.Stdin) > 0 {
 		cmd.Stdin = isolation.StdinFile
 	}
@@ -130,6 +134,15 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 		}
 	}
 	return spec, nil
+}
+
+// kept divides what is kept of a stream into its beginning and its end.
+func kept(limit quantity.Size, beginning bool) isolation.Output {
+	if beginning {
+		return isolation.Output{Head: uint64(limit)}
+	}
+	head := uint64(float64(limit) * headShare)
+	return isolation.Output{Head: head, Tail: uint64(limit) - head}
 }
 
 // makes reports whether a working directory is made if it is missing. Elsewhere a box has what its image has.
@@ -213,6 +226,14 @@ func (req *ExecRequest) Validate(cfg *policy.Config) error {
 	}
 	if l := req.OutputLimit; l != nil && (*l < 1 || *l > cfg.Exec.OutputLimit) {
 		return fault.Field("output_limit", *l, fmt.Sprintf("1B to %v (exec.output_limit)", cfg.Exec.OutputLimit))
+	}
+	if s, most := req.Spool, cfg.Processes.MaxSpool; s != nil {
+		switch {
+		case most == 0:
+			return fault.Field("spool", *s, "left out, as output is kept in memory alone (processes.max_spool)")
+		case *s < policy.MinSpool || *s > most:
+			return fault.Field("spool", *s, fmt.Sprintf("%v to %v (processes.max_spool)", policy.MinSpool, most))
+		}
 	}
 	return policy.CheckVariables(req.Env)
 }

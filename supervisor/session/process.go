@@ -78,8 +78,12 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 		return nil, fault.Field("output", *req.Output, "left out with stdio = \"direct\"")
 	}
 	switch {
+	case exec.Spool != nil && req.Output != nil:
+		return nil, fault.Field("output", *req.Output, "left out with spool, which says how much is kept")
 	case req.Unlisted:
 		cmd.Output = isolation.Output{Tail: uint64(followWindow)}
+	case req.Managed && exec.Spool != nil:
+		cmd.Output = isolation.Output{Tail: uint64(*exec.Spool)}
 	case req.Managed:
 		keep := defaultOutput
 		if req.Output != nil {
@@ -117,7 +121,7 @@ func requestFields(req *ProcessRequest, exec *ExecRequest, pipe bool) map[string
 	fields := map[string]string{}
 	for name, value := range map[string]any{
 		"argv": exec.Argv, "command": exec.Command, "code": exec.Code, "language": exec.Language, "env": exec.Env, "cwd": exec.Dir, "cwd_must_exist": exec.Existing,
-		"timeout": exec.Timeout, "cpus": exec.Limits.CPUs, "memory": exec.Limits.Memory, "pids": exec.Limits.Pids, "rlimits": exec.Rlimits, "output_limit": exec.OutputLimit, "merge_output": exec.MergeOutput,
+		"timeout": exec.Timeout, "cpus": exec.Limits.CPUs, "memory": exec.Limits.Memory, "pids": exec.Limits.Pids, "rlimits": exec.Rlimits, "output_limit": exec.OutputLimit, "merge_output": exec.MergeOutput, "spool": exec.Spool,
 		"stdin": pipe, "stdin_data": string(exec.Stdin), "terminal": req.Terminal != nil, "stdio": req.Direct, "restart": req.Restart, "ready": req.Ready, "stop": req.Stop,
 		"lease": req.Lease, "output": req.Output, "labels": req.Labels, "managed": req.Managed,
 	} {

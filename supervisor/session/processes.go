@@ -14,6 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -28,6 +29,7 @@ type slot struct {
 	unlisted bool          // whoever has started it removes it
 	waiting  bool          // for room in the session; guarded by its mu
 	spec     *process.Spec // of one that waits
+	spool    quantity.Size // how much of its output may be on disk
 	past     bool          // it had ended when it was found, and does not count at all
 	known    chan struct{} // closed when the two below are
 	process  *process.Process
@@ -100,6 +102,9 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 		}
 		return entry, false, nil
 	}
+	if err := s.checkSpoolLocked(spec, given.Config.Processes.MaxSpool); err != nil {
+		return nil, false, err
+	}
 	if !spec.Managed {
 		if crowded { // they come first
 			return nil, false, &quota.Full{Reason: quota.Executions, Own: true}
@@ -130,12 +135,33 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 	if spec.Managed {
 		s.lives++
 	}
-	entry = &slot{request: spec.Request, managed: spec.Managed, unlisted: spec.Unlisted, release: release, known: make(chan struct{}), over: make(chan struct{})}
+	entry = &slot{request: spec.Request, managed: spec.Managed, unlisted: spec.Unlisted, spool: spec.Spooled(), release: release, known: make(chan struct{}), over: make(chan struct{})}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}
 	s.processes[spec.ID] = entry
 	return entry, true, nil
+}
+
+// checkSpoolLocked refuses a process whose output on disk, with that of all others that the session still knows, may be more
+// than most. What they have written counts in the quota of the workspace as well.
+func (s *Session) checkSpoolLocked(spec *process.Spec, most quantity.Size) error {
+	more := spec.Spooled()
+	if more == 0 {
+		return nil
+	}
+	var all quantity.Size
+	for _, other := range s.processes {
+		all += other.spool
+	}
+	if more <= most && all <= most-more {
+		return nil
+	}
+	err := fault.Errorf(fault.Exhausted, "session %s may keep %v of output on disk (processes.max_spool), has promised %v, and this needs %v", fault.Show(s.ID), most, all, more).
+		WithHint("remove processes that have ended (boxctl ps BOX), or ask for a smaller spool; both streams count unless they are merged").
+		By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max_spool", Used: all.String(), Allowed: most.String(), Setting: "a larger processes.max_spool"})
+	err.Field, err.Value = "spool", more.String()
+	return err
 }
 
 // launchProcess starts the process of a place, outside any lock, unless ctx ends before its owner's turn has come.

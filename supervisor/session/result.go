@@ -138,6 +138,9 @@ func (s *Session) addOutput(r *Result, exit *isolation.Exit, kept output, durabl
 		if err != nil {
 			return fmt.Errorf("session %q: %w", s.ID, err)
 		}
+		if there := uint64(len(head) + len(tail)); end.CutFrom == end.CutTo && there < end.Total { // as there is more on disk
+			end.CutFrom, end.CutTo = uint64(len(head)), end.Total-uint64(len(tail))
+		}
 		if durable {
 			if most := int(s.hooks.Config().Exec.OutputLimit); most > 0 && len(head)+len(tail) > most {
 				all := append(head, tail...)

@@ -75,11 +75,16 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 			size += len(other.spec.Script) + len(other.spec.Input)
 		}
 	}
+	if spec.Command.Spool {
+		if err := s.checkSpoolLocked(spec, s.hooks.Config().Processes.MaxSpool); err != nil {
+			return nil, err
+		}
+	}
 	if many > maxWaiting || size > maxSpecs {
 		return nil, fault.Errorf(fault.Exhausted, "session %s has %d executions waiting, the limit", fault.Show(s.ID), many-1).
 			WithHint("wait for one of them to end")
 	}
-	entry := &slot{request: spec.Request, known: make(chan struct{}), over: make(chan struct{}), waiting: true, spec: spec}
+	entry := &slot{request: spec.Request, spool: spec.Spooled(), known: make(chan struct{}), over: make(chan struct{}), waiting: true, spec: spec}
 	if s.processes == nil {
 		s.processes = map[string]*slot{}
 	}

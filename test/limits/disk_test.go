@@ -302,3 +302,37 @@ func TestSnapshotsCountInTheQuotaOfTheirSession(t *testing.T) {
 		}
 	}
 }
+
+// Output that is kept on disk is within the quota of the workspace: where that is full the program goes on and loses output, the
+// host has no more than the quota, and what is left of that is the box's again when the process is removed.
+func TestSpooledOutputIsWithinTheQuota(t *testing.T) {
+	d := start(t)
+	const quota = 16 * quantity.MiB
+	s := d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{WorkspaceQuota: new(quantity.Size(quota))}})
+	used := func() quantity.Size {
+		t.Helper()
+		now, err := d.Session(t.Context(), s.ID)
+		if err != nil || now.Workspace == nil {
+			t.Fatalf("%+v, %v", now, err)
+		}
+		return now.Workspace.Used
+	}
+	before := used()
+	req := boxtest.ShellProcess("head -c 64M /dev/zero | tr '\\0' x; echo last")
+	req.Spool = new(quantity.Size(128 * quantity.MiB))
+	d.NewProcess(t, s.ID, "p", req)
+	end := d.Ended(t, s.ID, "p")
+	if end.Result == nil || end.Result.Status != "exited" || *end.Result.ExitCode != 0 || end.Output[0].Bytes != 64<<20+5 || end.Output[0].From < 48<<20 {
+		t.Errorf("%+v", end)
+	}
+	if n := used(); n > quota || n < before+quantity.MiB {
+		t.Errorf("%v of %v are used", n, quantity.Size(quota))
+	}
+	if err := d.DeleteProcess(t.Context(), s.ID, "p"); err != nil {
+		t.Fatal(err)
+	}
+	boxtest.Eventually(t, "what was on disk is free", func() bool { return used() == before })
+	if r := d.Result(t, s.ID, boxtest.Shell("head -c 14M /dev/zero > f")); r.Status != "exited" || *r.ExitCode != 0 {
+		t.Errorf("afterwards: %s", boxtest.Show(r))
+	}
+}

@@ -742,6 +742,9 @@ class PlannedExec:
 
     pids: int
 
+    #: maximum bytes of each stream on disk
+    spool: Optional[Bytes] = None
+
 
 @dataclass(frozen=True)
 class UsageList:
@@ -961,6 +964,9 @@ class Process:
     lease: Optional[DurationText] = None
 
     labels: Optional[Dict[str, str]] = None
+
+    #: maximum size of each on disk; absent if they are kept in memory
+    spool: Optional[Bytes] = None
 
     ended_at: Optional[str] = None
 

@@ -428,6 +428,10 @@ class ExecRequest(TypedDict, total=False):
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size
 
+    #: with an id only: keep up to this many bytes of each stream on the disk of the workspace, within its
+    #: quota, to be read from the logs of the process; the answer has no more than output_limit
+    spool: Size
+
     #: encoding of stdout and stderr in the answer; one of utf-8, base64
     encoding: Literal["utf-8", "base64"]
 
@@ -542,8 +546,8 @@ class ProcessRequest(TypedDict, total=False):
     stdin: bool
 
     #: direct: pass the file descriptors of standard input, output and error to a client, see …/stdio. boxd
-    #: does not see the data, so terminal, stdin, merge_output, output, ready.line and restart are refused. ;
-    #: one of direct
+    #: does not see the data, so terminal, stdin, merge_output, output, spool, ready.line and restart are
+    #: refused. ; one of direct
     stdio: Literal["direct"]
 
     #: make standard error the pipe of standard output: all output arrives as stdout, in the order of the
@@ -564,6 +568,11 @@ class ProcessRequest(TypedDict, total=False):
 
     #: minimum size of output kept of each stream; default 1 MiB
     output: Size
+
+    #: instead of output: maximum size of output kept of each stream on the disk of the workspace, within its
+    #: quota and processes.max_spool. Where the disk is full, the oldest output of the stream is dropped, then
+    #: new output; the program goes on, and readers get gaps
+    spool: Size
 
     labels: Labels
 
@@ -1310,6 +1319,10 @@ class ExecOptions(TypedDict, total=False):
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size
 
+    #: with an id only: keep up to this many bytes of each stream on the disk of the workspace, within its
+    #: quota, to be read from the logs of the process; the answer has no more than output_limit
+    spool: Size
+
     #: encoding of stdout and stderr in the answer; one of utf-8, base64
     encoding: Literal["utf-8", "base64"]
 
@@ -1382,6 +1395,10 @@ class DetachedOptions(TypedDict, total=False):
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size
 
+    #: with an id only: keep up to this many bytes of each stream on the disk of the workspace, within its
+    #: quota, to be read from the logs of the process; the answer has no more than output_limit
+    spool: Size
+
     #: encoding of stdout and stderr in the answer; one of utf-8, base64
     encoding: Literal["utf-8", "base64"]
 
@@ -1451,6 +1468,10 @@ class StreamOptions(TypedDict, total=False):
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size
 
+    #: with an id only: keep up to this many bytes of each stream on the disk of the workspace, within its
+    #: quota, to be read from the logs of the process; the answer has no more than output_limit
+    spool: Size
+
     #: encoding of stdout and stderr in the answer; one of utf-8, base64
     encoding: Literal["utf-8", "base64"]
 
@@ -1516,6 +1537,10 @@ class RunStreamOptions(TypedDict, total=False):
 
     #: maximum bytes kept of each stream, from its start and its end
     output_limit: Size
+
+    #: with an id only: keep up to this many bytes of each stream on the disk of the workspace, within its
+    #: quota, to be read from the logs of the process; the answer has no more than output_limit
+    spool: Size
 
     #: encoding of stdout and stderr in the answer; one of utf-8, base64
     encoding: Literal["utf-8", "base64"]

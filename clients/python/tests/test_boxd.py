@@ -142,6 +142,14 @@ class ExecTest(Box):
             self.session.start_process("t", "sh", merge_output=True, terminal={"rows": 24, "cols": 80})
         self.assertEqual(refused.exception.field, "merge_output")
 
+    def test_output_on_disk(self) -> None:
+        process = self.session.start_process("spooled", command="seq 400000", spool="8MiB")
+        self.assertEqual((process.wait().spool, process.wait().output[0].from_), (8 << 20, 0))
+        self.assertEqual(joined(list(process.logs())), b"".join(b"%d\n" % n for n in range(1, 400001)))
+        with self.assertRaises(Invalid) as refused:
+            self.session.exec(command="true", spool="8MiB")
+        self.assertEqual(refused.exception.field, "spool")
+
     def test_much_in_both_directions(self) -> None:
         data = os.urandom(3_000_000)
         with self.session.stream("cat", stdin=True) as stream:

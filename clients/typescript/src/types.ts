@@ -507,6 +507,11 @@ export interface ExecRequest {
   merge_output?: boolean;
   /** maximum bytes kept of each stream, from its start and its end */
   output_limit?: Size;
+  /**
+   * with an id only: keep up to this many bytes of each stream on the disk of the workspace, within its
+   * quota, to be read from the logs of the process; the answer has no more than output_limit
+   */
+  spool?: Size;
   /** encoding of stdout and stderr in the answer; one of utf-8, base64 */
   encoding?: "utf-8" | "base64";
   /** fields that are not UTF-8 */
@@ -725,6 +730,8 @@ export interface PlannedExec {
   env: string[];
   timeout: DurationText;
   output_limit: Bytes;
+  /** maximum bytes of each stream on disk */
+  spool?: Bytes;
   /** own limit; 0: that of the session */
   cpus: number;
   memory: Bytes;
@@ -828,8 +835,8 @@ export interface ProcessRequest {
   stdin?: boolean;
   /**
    * direct: pass the file descriptors of standard input, output and error to a client, see …/stdio. boxd
-   * does not see the data, so terminal, stdin, merge_output, output, ready.line and restart are refused. ;
-   * one of direct
+   * does not see the data, so terminal, stdin, merge_output, output, spool, ready.line and restart are
+   * refused. ; one of direct
    */
   stdio?: "direct";
   /**
@@ -849,6 +856,12 @@ export interface ProcessRequest {
   lease?: Duration;
   /** minimum size of output kept of each stream; default 1 MiB */
   output?: Size;
+  /**
+   * instead of output: maximum size of output kept of each stream on the disk of the workspace, within its
+   * quota and processes.max_spool. Where the disk is full, the oldest output of the stream is dropped, then
+   * new output; the program goes on, and readers get gaps
+   */
+  spool?: Size;
   labels?: Labels;
 }
 
@@ -944,6 +957,8 @@ export interface Process {
   labels?: Record<string, string>;
   /** state of stdout and stderr */
   output: StreamState[];
+  /** maximum size of each on disk; absent if they are kept in memory */
+  spool?: Bytes;
   started_at: string;
   ended_at?: string;
   /** in state waiting */

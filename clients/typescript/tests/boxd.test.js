@@ -134,6 +134,14 @@ describe("programs", () => {
     await assert.rejects(session.startProcess("t", { argv: ["sh"], merge_output: true, terminal: { rows: 24, cols: 80 } }), (error) => error instanceof InvalidError && error.field === "merge_output");
   });
 
+  test("output on disk", async () => {
+    const process = await session.startProcess("spooled", { command: "seq 400000", spool: "8MiB" });
+    const info = await process.wait();
+    assert.deepEqual([info.spool, info.output[0].from], [8 << 20, 0]);
+    assert.equal((await joined(process.logs())).toString(), Array.from({ length: 400000 }, (_, n) => `${n + 1}\n`).join(""));
+    await assert.rejects(session.exec({ command: "true", spool: "8MiB" }), (error) => error instanceof InvalidError && error.field === "spool");
+  });
+
   test("much in both directions", async () => {
     const data = randomBytes(3_000_000);
     const stream = await session.stream(["cat"], { stdin: true });

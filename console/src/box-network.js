@@ -7,6 +7,12 @@ import { h, button, show } from "./dom.js";
 import { _, fill, size, count, when } from "./text.js";
 import { Table, section, facts, notice, confirm, dialog, field, info } from "./widgets.js";
 
+/** ruleExamples are rules of each kind, for the help of forms. */
+export const ruleExamples = "pypi.org, *.example.org tcp 443, 0.0.0.0/0 tcp";
+
+/** rulesOf reads what is in a form: one rule in a line. */
+export const rulesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
 /** networkView shows where programs may connect to, and what was refused. */
 export function networkView(body, { box, events, signal }) {
     const about = h("div", {}), rules = h("div", {});
@@ -45,7 +51,7 @@ export function networkView(body, { box, events, signal }) {
             return;
         drawn = now;
         show(rules, s.network !== "egress" ? h("p", { class: "muted" }, _("Rules are for boxes whose network is egress."))
-            : [(s.network_rules ?? []).length ? h("ul", { class: "mono" }, s.network_rules.map((r) => h("li", {}, r))) : h("p", {}, _("No rule: everything that the host allows may be reached.")),
+            : [(s.network_rules ?? []).length ? h("ul", { class: "mono" }, s.network_rules.map((r) => h("li", {}, r))) : h("p", {}, _("No rule: names can be looked up, and nothing can be connected to.")),
                 button(_("Change rules"), () => change(box))]);
     };
     box.addEventListener("change", draw, { signal });
@@ -57,9 +63,9 @@ function change(box) {
     text.value = (box.session.network_rules ?? []).join("\n");
     dialog({
         title: _("Change rules"), submit: _("Change"),
-        body: [field(_("Rules, one in a line"), text), info("info", _("Connections that the new rules do not allow are cut."))],
+        body: [field(_("Rules, one in a line"), text, fill(_("For example $0. Without a rule names can be looked up, and nothing can be connected to."), ruleExamples)), info("info", _("Connections that the new rules do not allow are cut."))],
         onSubmit: async () => {
-            await patch(box.path(), { network_rules: text.value.split("\n").map((l) => l.trim()).filter(Boolean) }, box.who);
+            await patch(box.path(), { network_rules: rulesOf(text.value) }, box.who);
             await box.load();
         },
     });

@@ -35,7 +35,7 @@ class Plot {
         const line = () => color("line"), muted = () => color("muted");
         const axis = { stroke: muted, grid: { stroke: line, width: 0.5 }, ticks: { stroke: line, width: 0.5 }, font: "11px sans-serif" };
         return new uPlot({
-            width: this.place.clientWidth || 400, height, padding: [8, 8, 0, 0], legend: { show: lines.length > 1, live: false }, cursor: { points: { size: 6 } },
+            width: this.place.clientWidth || 400, height, padding: [8, 28, 0, 0], legend: { show: lines.length > 1, live: false }, cursor: { points: { size: 6 } },
             scales: { y: { range: (_u, _min, max) => [0, Math.max(most ?? 0, max * 1.1) || 1] } },
             axes: [{ ...axis, size: 28, space: 70, values: (_u, ticks) => ticks.map((t) => new Date(t * 1000).toLocaleTimeString(document.documentElement.lang, { hour: "2-digit", minute: "2-digit" })) },
                 { ...axis, size: 70, space: 30, incrs: base ? Array.from({ length: 45 }, (_v, i) => 2 ** i) : undefined, values: (_u, ticks) => ticks.map(write) }],

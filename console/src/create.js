@@ -6,6 +6,7 @@ import { get, post, path } from "./boxd.js";
 import { h, show } from "./dom.js";
 import { _, fill, size, decimal, count } from "./text.js";
 import { dialog, field, facts, notice, info, toast } from "./widgets.js";
+import { ruleExamples, rulesOf } from "./box-network.js";
 
 const cockpit = window.cockpit;
 
@@ -35,7 +36,7 @@ export async function createBox() {
             if (text === "")
                 continue;
             if (name === "network_rules")
-                body[name] = text.split(/[\s,]+/);
+                body[name] = rulesOf(text);
             else if (name === "cpus" || name === "pids")
                 body[name] = Number.isNaN(Number(text)) ? text : Number(text);
             else
@@ -44,7 +45,7 @@ export async function createBox() {
         return body;
     };
     const plan = h("div", { "aria-live": "polite" });
-    const mark = (name) => Object.entries(inputs).forEach(([n, i]) => n === name ? i.setAttribute("aria-invalid", "true") : i.removeAttribute("aria-invalid"));
+    const mark = (name) => Object.entries(inputs).forEach(([n, i]) => n === name?.replace(/\[.*/, "") ? i.setAttribute("aria-invalid", "true") : i.removeAttribute("aria-invalid"));
     let turn = 0;
     const ask = async () => {
         turn++;
@@ -82,7 +83,7 @@ export async function createBox() {
         h("div", { class: "fields" },
             field(_("Name"), inputs.id, _("Empty: one is made up.")), field(_("Profile"), inputs.profile), field(_("Image"), inputs.image), field(_("Network"), inputs.network),
             field(_("Memory"), inputs.memory), field(_("CPUs"), inputs.cpus), field(_("Processes and threads"), inputs.pids), field(_("Workspace"), inputs.workspace_quota), field(_("Ends after idle time"), inputs.ttl)),
-        h("div", { style: "margin-top:.75rem" }, field(_("Network rules"), inputs.network_rules, _("Host names or networks, with :PORT if only that; one in a line."))));
+        h("div", { style: "margin-top:.75rem" }, field(_("Network rules"), inputs.network_rules, fill(_("One rule in a line, for example $0. Empty: those of the profile."), ruleExamples))));
     dialog({
         title: _("Create box"), wide: true, submit: _("Create"),
         body: h("div", { class: "two" }, form, h("section", { "aria-label": _("What it would get") }, h("h3", {}, _("What it would get")), plan)),

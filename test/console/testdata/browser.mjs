@@ -10,8 +10,9 @@ const { chromium } = createRequire(join(process.env.CONSOLE_MODULES, "x"))("play
 
 const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--force-color-profile=srgb"];
 
-// How long anything may take: it decides no test, since what is waited for either comes or has failed.
-export const patience = 300000;
+// How long anything may take, in milliseconds: it decides no test, since what is waited for either comes or has failed. Who seeks a fault
+// waits less.
+export const patience = Number(process.env.CONSOLE_PATIENCE ?? 300000);
 
 const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 

@@ -46,5 +46,35 @@ await step("what was refused before the page was opened is there too", async () 
     await refused.getByText(`${server} port 80`).first().waitFor();
 });
 
+await step("a box without a rule is told to reach nothing", async () => {
+    await page.getByRole("button", { name: "Change rules" }).click();
+    await page.getByLabel("Rules, one in a line").fill("");
+    await page.getByRole("dialog").getByRole("button", { name: "Change" }).click();
+    await page.getByText("No rule: names can be looked up, and nothing can be connected to.").waitFor();
+    is(await host("connect", "80"), "");
+});
+
+await step("rules that the form gives as examples are allowed, and a wrong one is marked", async () => {
+    await page.getByRole("link", { name: "Boxes" }).first().click();
+    await page.getByRole("button", { name: "Create box" }).click();
+    const dialog = page.getByRole("dialog", { name: "Create box" }), rules = dialog.getByLabel("Network rules");
+    await dialog.getByLabel("Profile").selectOption("network_basic");
+    const examples = (await dialog.getByText("One rule in a line").innerText()).match(/for example (.*?)\. Empty/)[1].split(", ");
+    is(examples.length, 3);
+    await rules.fill("nonsense tcp x");
+    await dialog.locator("textarea[aria-invalid]").waitFor();
+    await rules.fill(examples.join("\n"));
+    await dialog.getByText("Allowed").waitFor();
+    await dialog.getByLabel("Name").fill("many-rules");
+    await dialog.getByRole("button", { name: "Create" }).click();
+    await page.getByRole("heading", { name: "many-rules", level: 1 }).waitFor();
+    await page.getByRole("link", { name: "Network" }).click();
+    const rows = page.getByRole("region", { name: "Rules" }).getByRole("listitem");
+    await rows.first().waitFor();
+    const shown = await rows.allInnerTexts();
+    is(shown.length, examples.length, shown.join(", ")); // in full, with the ports of names
+    examples.forEach((rule) => is(shown.some((s) => s.startsWith(rule)), true, `${rule} of ${shown.join(", ")}`));
+});
+
 await healthy(page);
 await close(page);

@@ -60,6 +60,16 @@ func checkFileLocks(most int) isolation.Check {
 	return ok(name, "a box with more than %d is ended", most)
 }
 
+// checkStore says that the store of workspaces is of another filesystem than is configured for a new one; bad is false if it
+// is not. kind is "" if there is no store.
+func checkStore(kind, configured string) (c isolation.Check, bad bool) {
+	if kind == "" || kind == configured {
+		return c, false
+	}
+	return warn("workspace store", "remove all sessions and named workspaces, stop boxd and boxd-keeper.service, and remove store.img in the state directory: a new one is made",
+		"it is %s, as it was made; workspaces.store_filesystem is %s", kind, configured), true
+}
+
 // checkLinks reports symbolic links of the host's /usr that lead to a part of /etc that boxes do
 // not have.
 func checkLinks(missing []string, err error) isolation.Check {

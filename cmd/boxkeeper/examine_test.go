@@ -20,3 +20,13 @@ func TestHugePagesAreToldOf(t *testing.T) {
 		}
 	}
 }
+
+func TestAStoreOfAnotherFilesystemIsToldOf(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[string]bool{"": false, "ext4": true, "xfs": false} {
+		c, bad := checkStore(kind, "xfs")
+		if bad != want || bad && (c.Level != 1 || c.Detail == "" || c.Hint == "") {
+			t.Errorf("a store of %q: %v, %+v", kind, bad, c)
+		}
+	}
+}

@@ -29,6 +29,9 @@ func (l *launching) permitNetwork() (string, error) {
 func (k *keeper) checks() []isolation.Check {
 	all := append(checkHost(k.cfg.IDBase, k.cfg.IDCount), k.net.check(), checkFileLocks(k.cfg.FileLocks))
 	all = append(all, k.hostQuotas.Checks()...)
+	if c, bad := checkStore(k.work.StoreFilesystem(), k.cfg.StoreFilesystem); bad {
+		all = append(all, c)
+	}
 	if profiles := k.shared; len(profiles) > 0 {
 		all = append(all, isolation.CheckHostNetwork(profiles))
 	}

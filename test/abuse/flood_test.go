@@ -44,7 +44,7 @@ func written(t *testing.T, d *boxtest.Daemon, p string) int64 {
 // it goes, the other never does and is told what it has missed.
 func flood(t *testing.T, size int64, req *api.ProcessRequest) {
 	size = shareOf(size, 30_000_000)
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	req.Command = new(fmt.Sprintf("%s until [ -e go ]; do sleep 0.02; done; head -c %d /dev/zero", *req.Command, size))
 	d.NewProcess(t, "s1", "p", req)
@@ -122,7 +122,7 @@ call("TIOCSETD", 0x5423, struct.pack("i", 1))
 func TestT46ATerminalOfABoxCannotBeTypedInto(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	req := boxtest.ShellProcess("/usr/bin/python3 -c '" + typing + "'; read -t 1 x; echo \"left: <$x>\"")
 	req.Command, req.Language, req.Code = nil, "bash", req.Command

@@ -23,7 +23,7 @@ import (
 // every route: the answers differ in nothing that the caller has not sent.
 func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.NewProcess(t, "s1", "process-there", boxtest.ShellProcess("echo secret; sleep 1000"))
 	a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"mine"}`))
@@ -78,7 +78,7 @@ func TestAForeignProcessIsLikeAMissingOne(t *testing.T) {
 // Who comes when it is all over gets all of it; who comes with numbers that are none is told which.
 func TestAttachWhereThereIsNothing(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	if a := d.Raw(t, "GET", "/v1/sessions/s1/processes/none/stream", "", boxtest.Upgrade()...); a.Problem(t).Status != http.StatusNotFound {
 		t.Errorf("%s", a.Body)
@@ -119,7 +119,7 @@ func TestAttachWhereThereIsNothing(t *testing.T) {
 
 func TestOneIDIsOneRequest(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	req := api.ProcessRequest{Command: new("echo run >> runs; sleep 1000"), Stdin: true, Env: map[string]string{"KEY": "s3cret"}}
 	d.NewProcess(t, "s1", "p", &req)
@@ -162,7 +162,7 @@ func TestOneIDIsOneRequest(t *testing.T) {
 // There is room for 64 clients; one more is refused and disturbs nobody.
 func TestReadersAndWritersAreBounded(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	req := boxtest.ShellProcess("stty raw -echo; echo up; cat")
 	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
@@ -204,7 +204,7 @@ func TestReadersAndWritersAreBounded(t *testing.T) {
 // Nonsense is refused by its name, and the process goes on.
 func TestNonsenseIsRefusedByItsName(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	req := boxtest.ShellProcess("stty size; echo up; sleep 1000")
 	req.Terminal = &api.Terminal{Rows: 24, Cols: 80}
@@ -243,7 +243,7 @@ func TestNonsenseIsRefusedByItsName(t *testing.T) {
 // Any text is an id and none is a path; what is none is refused and starts nothing.
 func TestAnyTextIsAnIDOfAProcess(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	ids := []string{
 		".", "..", "/", "../../etc/passwd", "a/b", "%2e%2e", "a%00b", "?wait=1s", "#", "p/stream", "-rf", "$(id)", "'; ls", " ", "é", "e\u0301", "\u202e\u2066", "日本語", "😀", `\`, "null", "{p}",

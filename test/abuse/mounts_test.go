@@ -58,7 +58,7 @@ const renamer = `
 func TestARenamerCatchesNoMount(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "perl")
-	d := boxtest.Start(t, boxtest.MountSources)
+	d := boxtest.Beside(t, boxtest.MountSources)
 	source := d.NamedMountSource(t, "one", 0)
 	work := d.NamedMountSource(t, "work", 1000)
 	s := d.NewSession(t, api.SessionRequest{ID: "s", Mounts: []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}})
@@ -135,7 +135,7 @@ func mountedBelow(t *testing.T, pid uint32, dir string) (list []string) {
 // has prepared (T22, T23): nothing is mounted anywhere else.
 func TestMountsFollowNoLinkOfABox(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.MountSources)
+	d := boxtest.Beside(t, boxtest.MountSources)
 	source := d.NamedMountSource(t, "one", 0)
 	work := d.NamedMountSource(t, "work", 1000)
 	given := []api.Mount{{Source: work, Target: "/workspace", Mode: "rw"}}
@@ -172,7 +172,7 @@ func TestMountsFollowNoLinkOfABox(t *testing.T) {
 // or changes it (T08, T09, T24).
 func TestALiveMountIsNotTheBoxsToChange(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.MountSources)
+	d := boxtest.Beside(t, boxtest.MountSources)
 	source := d.NamedMountSource(t, "one", 1000) // as whom the box is there
 	d.NewSession(t, api.SessionRequest{ID: "s"})
 	for _, target := range []string{"/mnt/x", "/workspace/x"} {

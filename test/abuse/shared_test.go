@@ -64,7 +64,7 @@ attempt("lease", lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))`, pat
 func TestT70GitSeesNothingOfBoxd(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "git")
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "plain"})
 	if got := d.Sh(t, "plain", "git init -q . && git status --porcelain --ignored && git add . && git ls-files && ls -A"); got != ".git\n" {
 		t.Errorf("git in a fresh workspace says %q", got)

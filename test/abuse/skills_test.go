@@ -19,7 +19,7 @@ import (
 // in the box. In the end the store has what it had.
 func TestT29ASkillIsNotTheBoxsToChange(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	c := d.Client
 	if _, err := c.CreateSkill(t.Context(), &api.SkillRequest{Name: "one", Description: "Does it."}); err != nil {
 		t.Fatal(err)

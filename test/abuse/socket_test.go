@@ -27,7 +27,7 @@ const streamPath = "/v1/sessions/s1/processes/p/stream"
 // A page in a browser that has found a way to the socket gets no stream.
 func TestT61AnotherOriginIsRefused(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.NewProcess(t, "s1", "p", boxtest.ShellProcess("sleep 1000"))
 	for origin, want := range map[string]int{
@@ -53,7 +53,7 @@ func TestT61AnotherOriginIsRefused(t *testing.T) {
 // Whatever a client sends, it is cut off with a code, and the process goes on.
 func TestT61BadFramesCutTheirSenderOff(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	req := boxtest.ShellProcess("cat")
 	req.Stdin = true
@@ -193,7 +193,7 @@ func TestT61HalfOpenSocketsKeepNobodyOut(t *testing.T) {
 // A client that never ends its header is ended after a while.
 func TestT62SlowHeadersEnd(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	conn, err := net.Dial("unix", d.Socket)
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ func TestT62SlowHeadersEnd(t *testing.T) {
 // Headers without bounds are refused before they cost anything; so is what is no HTTP/1.1 at all.
 func TestT62HeaderBombs(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	before := boxtest.Memory(t, d.PID(), "VmRSS")
 	many := strings.Builder{}
 	for i := range 20_000 {

@@ -18,7 +18,7 @@ import (
 // made in it, read it as an input, and end: nothing is made, changed or removed outside it, and who is refused is told so.
 func TestARenamerInASharedWorkspaceReachesNothing(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t)
+	d := boxtest.Beside(t)
 	c := d.Client
 	if _, err := c.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: "shared"}); err != nil {
 		t.Fatal(err)

@@ -4,8 +4,10 @@ package langbot_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What another Workspace has is for this one as what nobody has: every action that is about a session, a process or a
@@ -20,6 +22,7 @@ func TestT58WhatAnotherWorkspaceHasIsMissing(t *testing.T) {
 	other.gets("box_start_managed_process", `{"session_id":"there","spec":{"process_id":"p","command":"sleep","args":["100000"]}}`, nil)
 	other.gets("box_create_skill", `{"skill":{"name":"there","instructions":"of w2"}}`, nil)
 	tried := 0
+	var took [2][]time.Duration
 	for action, data := range map[string]string{
 		"box_get_session":          `{"session_id":"ID"}`,
 		"box_delete_session":       `{"session_id":"ID"}`,
@@ -35,7 +38,9 @@ func TestT58WhatAnotherWorkspaceHasIsMissing(t *testing.T) {
 		for _, more := range []string{"", `,"nonsense":1`, `,"workspace_uuid":"w2"`} {
 			var got [2]string
 			for i, id := range []string{"there", "gone"} {
+				begin := time.Now()
 				r := c.ask(action, strings.ReplaceAll(strings.TrimSuffix(data, "}")+more+"}", "ID", id))
+				took[i] = append(took[i], time.Since(begin))
 				if *r.Code == 0 && strings.Contains(string(r.Data), "secret") {
 					t.Errorf("%s of another Workspace: %s", action, r.Data)
 				}
@@ -48,6 +53,10 @@ func TestT58WhatAnotherWorkspaceHasIsMissing(t *testing.T) {
 			tried++
 		}
 	}
+	for i := range took {
+		slices.Sort(took[i])
+	}
+	t.Logf("median of %d answers: about what another Workspace has %v, about what nobody has %v", tried, took[0][tried/2], took[1][tried/2])
 	if r := other.run("there", "cat file"); r["stdout"] != "secret" {
 		t.Errorf("after %d requests its file has %v", tried, r)
 	}

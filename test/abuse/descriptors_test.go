@@ -43,7 +43,7 @@ print("files", [os.path.join(d, f) for d, _, names in os.walk("/") if not d.star
 func TestT17NoDescriptorCanBeSentToBoxd(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
-	d := boxtest.Beside(t)
+	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for name, tc := range map[string]struct {
 		kinds string
@@ -101,7 +101,7 @@ for name in "\0rights", "/workspace/socket":
 func TestT17DescriptorsStayInTheBox(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
-	d := boxtest.Beside(t)
+	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	d.Sh(t, "s1", "mkdir dir; touch dir/mine")
@@ -144,7 +144,7 @@ while not os.path.lexists("/workspace/go"):
 func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
-	d := boxtest.Beside(t)
+	d := boxtest.Start(t)
 	d.Warm()
 	before := d.Look()
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
@@ -194,7 +194,7 @@ func TestT37DescriptorsRunOutInTheBoxAlone(t *testing.T) {
 // Terminals that boxd itself makes are no more than a box may have either.
 func TestT37TerminalsOfManyProcesses(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Beside(t, "[processes]\nmax = 80\n")
+	d := boxtest.Start(t, "[processes]\nmax = 80\n")
 	d.Warm()
 	before := d.Look()
 	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Pids: new(200)}})
@@ -228,7 +228,7 @@ func TestT37TerminalsOfManyProcesses(t *testing.T) {
 // TestT37EndedProgramsHoldNoTerminals starts more of them, one after the other, than a box can have at a time.
 func TestT37EndedProgramsHoldNoTerminals(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Beside(t)
+	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	for i := range 70 {
 		req := boxtest.ShellProcess("tty")

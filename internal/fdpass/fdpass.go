@@ -48,8 +48,25 @@ var ErrNoRoom = errors.New("no room for descriptors")
 const memfdSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 
 // Send sends one message on socket fd. Descriptors stay the caller's. With a non-blocking socket it
-// returns EAGAIN when the peer's queue is full; nothing was sent then.
-func Send(fd int, body []byte, files ...int) error { return send(fd, 0, body, files) }
+// returns EAGAIN when the peer's queue is full; nothing was sent then. Where the kernel has no memory
+// for the message it tries again for a second, since the peer would wait for what is lost.
+func Send(fd int, body []byte, files ...int) error {
+	return persist(func() error { return send(fd, 0, body, files) })
+}
+
+// How often, and how long, a message is tried again for which there is no memory: 1, 2, 4… ms, and a second in all.
+const tries = 10
+
+// persist calls f again while it fails for want of memory in the kernel. There is no event to wait for.
+func persist(f func() error) error {
+	for wait, left := 1, tries; ; wait, left = 2*wait, left-1 {
+		err := f()
+		if left == 0 || !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.ENOMEM) {
+			return err
+		}
+		_, _ = unix.Poll(nil, wait)
+	}
+}
 
 // SendNow is Send, but returns EAGAIN instead of waiting for the peer to receive.
 func SendNow(fd int, body []byte, files ...int) error {

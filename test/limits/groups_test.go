@@ -4,6 +4,7 @@ package limits_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -104,6 +105,23 @@ func TestT31MemoryBombs(t *testing.T) {
 		}
 		d.Sh(t, "neighbour", "echo here")
 	}
+	// Of what the host's TCP may have (tcp_mem) it takes no more than that.
+	pages, others := make(chan int, 1), tcpPages(t)
+	go func() {
+		most := 0
+		for end := time.Now().Add(8 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+			most = max(most, tcpPages(t))
+		}
+		pages <- most
+	}()
+	r := d.Result(t, "s1", bomb(t, "tcp", "8s"))
+	if r.Status != "oom_killed" && r.Status != "timed_out" || r.Usage.MemoryPeak > limit+dying {
+		t.Errorf("tcp: %s", boxtest.Show(r))
+	}
+	if taken := (<-pages - others) * os.Getpagesize(); taken > int(limit+dying) || taken < int(limit/8) {
+		t.Errorf("a box of %v has %d bytes of the host's TCP", limit, taken)
+	}
+	d.Sh(t, "neighbour", "echo here")
 	// Nothing else bounds these but fs.epoll.max_user_watches, of which each box's owner has its own.
 	if r := d.Result(t, "s1", bomb(t, "watches", "1m")); r.Status != "oom_killed" && (r.ExitCode == nil || *r.ExitCode != 3 || !strings.Contains(r.Stderr, "No space left on device")) || r.Usage.MemoryPeak > limit+dying {
 		t.Errorf("watches: %s", boxtest.Show(r))
@@ -119,6 +137,23 @@ func TestT31MemoryBombs(t *testing.T) {
 	if now, err := d.Session(t.Context(), "s1"); err != nil || now.Usage == nil || now.Usage.OOMKills == 0 || now.PID != s.PID {
 		t.Errorf("%+v, %v", now.Usage, err)
 	}
+}
+
+// tcpPages is how many pages TCP has on this host, in all its network namespaces.
+func tcpPages(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/net/sockstat")
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(text), "\nTCP: ")
+	_, rest, _ = strings.Cut(rest, " mem ")
+	n := 0
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		t.Error(err)
+	}
+	return n
 }
 
 func TestWhoDiesWhenMemoryIsUsedUp(t *testing.T) {

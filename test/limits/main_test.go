@@ -57,6 +57,7 @@ const bomber = `#define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -142,6 +143,25 @@ int main(int argc, char **argv)
 			while (write(p[0], buf, sizeof buf) > 0)
 				;
 		perror("sockets");
+	}
+	if (!strcmp(what, "tcp")) { // connections that nobody reads, whose other ends have been closed with what they had to send
+		static char buf[65536];
+		struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+		socklen_t size = sizeof at;
+		int s = socket(AF_INET, SOCK_STREAM, 0);
+		if (bind(s, (struct sockaddr *)&at, size) || listen(s, 128) || getsockname(s, (struct sockaddr *)&at, &size))
+			return 4;
+		for (;;) {
+			int c = socket(AF_INET, SOCK_STREAM, 0);
+			if (c < 0 || connect(c, (struct sockaddr *)&at, size) || accept(s, 0, 0) < 0)
+				break;
+			fcntl(c, F_SETFL, O_NONBLOCK);
+			while (write(c, buf, sizeof buf) > 0)
+				;
+			close(c);
+		}
+		perror("tcp");
+		sleep(1000);
 	}
 	if (!strcmp(what, "watches")) { // each is one of a descriptor in an epoll(7) instance
 		struct epoll_event event = {.events = EPOLLIN};

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -145,6 +146,7 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 	for i := 0; i < rounds || failed < least && i < 40*rounds; i++ {
 		bytes := int(math.Exp(rand.Float64() * math.Log(1<<21))) // as often below a thousand as above it
 		f.next(t, bytes, append(d.Zygotes(), d.Keeper())...)
+		begun := time.Now()
 		_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "made"})
 		if err == nil {
 			_, err = d.Exec(t.Context(), "made", &api.ExecRequest{Argv: []string{"true"}})
@@ -153,7 +155,11 @@ func TestAKernelWithoutMemoryFailsOneSessionAtMost(t *testing.T) {
 		if err != nil {
 			failed++
 			e, ok := errors.AsType[*client.Error](err)
-			t.Logf("%d: after %d bytes: %v", i, bytes, err)
+			took := time.Since(begun)
+			t.Logf("%d: after %d bytes and %v: %v", i, bytes, took.Round(time.Millisecond), err)
+			if took > 50*time.Second { // of the minute that a start may take
+				t.Errorf("nobody has said that it failed: %v", err)
+			}
 			if !ok || e.Status < http.StatusInternalServerError && e.Status != http.StatusNotFound {
 				t.Errorf("after %d bytes: %v", bytes, err)
 			}

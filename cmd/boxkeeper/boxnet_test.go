@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"io"
+	"log"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd-dev/boxd/internal/fdpass"
+	"github.com/boxd-dev/boxd/isolation"
+)
+
+// fakeBoxnet stands for boxnet: this program, started by that name. What it does with a request, its key says.
+func fakeBoxnet() {
+	unix.Close(4)
+	conn, err := fdpass.FromFD(3, fdpass.MaxInline)
+	if err != nil {
+		os.Exit(1)
+	}
+	for {
+		body, files, err := conn.Recv(false)
+		if errors.Is(err, io.EOF) {
+			os.Exit(0)
+		}
+		fdpass.CloseAll(files)
+		number, req, err := isolation.DecodeNetworkRequest(body)
+		if err != nil {
+			os.Exit(1)
+		}
+		var reply isolation.KeeperReply = &isolation.Done{}
+		switch m := req.(type) {
+		case *isolation.AdoptNetworks:
+			reply = &isolation.Listed{Keys: m.Keys}
+		case *isolation.DetachNetwork:
+			if m.Key == "die" {
+				os.Exit(1)
+			}
+		case *isolation.AttachNetwork:
+			reply = &isolation.Attached{Resolv: m.Key}
+			if len(files) != 1 {
+				reply = isolation.NewStepError(isolation.StepNetwork, "no namespace", unix.EBADF)
+			}
+		}
+		if conn.Send(isolation.EncodeKeeperReply(number, reply)) != nil {
+			os.Exit(1)
+		}
+	}
+}
+
+// newFakeNetwork is a networkProgram of fakeBoxnet for boxes with these keys.
+func newFakeNetwork(t *testing.T, keys ...string) *networkProgram {
+	t.Helper()
+	exe, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &networkProgram{
+		exe: exe, run: t.TempDir(), args: []string{"boxnet"}, keys: func() []string { return keys }, log: log.New(io.Discard, "", 0),
+		stop: make(chan struct{}), linked: map[string]bool{},
+	}
+	return p
+}
+
+// However often the program dies, a request is answered or fails, and the next one finds another process.
+func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
+	t.Parallel()
+	space, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(space)
+	p := newFakeNetwork(t)
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for range 50 {
+				key := strings.Repeat("k", i+1)
+				resolv, err := p.attach(key, space, &isolation.NetworkSpec{Kind: isolation.NetworkEgress})
+				if err == nil && resolv != key || err != nil && !errors.Is(err, errNetworkGone) {
+					t.Errorf("the answer to %q is %q, %v", key, resolv, err)
+				}
+				p.detach(key)
+			}
+		})
+	}
+	for range 20 {
+		if _, _, err := p.ask(&isolation.DetachNetwork{Key: "die"}, -1); !errors.Is(err, errNetworkGone) {
+			t.Errorf("a process that has died: %v", err)
+		}
+	}
+	all.Wait()
+	var refused *isolation.StepError
+	if _, err := p.attach("x", -1, &isolation.NetworkSpec{}); !errors.As(err, &refused) || refused.Errno != unix.EBADF {
+		t.Errorf("a request without its descriptor: %v", err)
+	}
+	p.close()
+	if _, _, err := p.ask(&isolation.CheckNetwork{}, -1); err == nil {
+		t.Error("a request is answered after the end")
+	}
+}
+
+// A process that boxes need is started again by itself; one that nobody needs ends.
+func TestTheNetworkProgramRunsAsLongAsItIsNeeded(t *testing.T) {
+	t.Parallel()
+	running := func(p *networkProgram) *networkProcess {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.now
+	}
+	await := func(what string, f func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !f(); <-time.After(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("it has not come true that %s", what)
+			}
+		}
+	}
+	p := newFakeNetwork(t, "a")
+	p.adopt()
+	first := running(p)
+	if first == nil {
+		t.Fatal("it does not run, and a box lives")
+	}
+	first.kill()
+	await("it runs again", func() bool { n := running(p); return n != nil && n != first })
+	p.detach("a")
+	await("it has ended", func() bool { return running(p) == nil })
+	p.close()
+
+	idle := newFakeNetwork(t)
+	if idle.adopt(); running(idle) != nil {
+		t.Error("it runs, and there is nothing of boxes")
+	}
+	idle.close()
+}
+
+// A program that cannot be executed, or ends at once, is an error and nothing else.
+func TestANetworkProgramThatDoesNotStart(t *testing.T) {
+	t.Parallel()
+	p := newFakeNetwork(t, "a")
+	exe, err := unix.Open("/bin/false", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Dup3(exe, p.exe, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(exe)
+	p.adopt()
+	if _, err := p.attach("a", -1, &isolation.NetworkSpec{}); err == nil {
+		t.Error("no error")
+	}
+	if c := p.check(); c.Level != isolation.CheckWarn || !strings.Contains(c.Detail, "boxnet") {
+		t.Errorf("doctor says %+v", c)
+	}
+	p.detach("a")
+	p.close()
+}

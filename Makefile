@@ -37,7 +37,8 @@ build: ## the programs, static, into bin/
 # What tests need, in the PATH or, in boxes, below /usr, and the packages of Debian that have it.
 PURE := gcc:gcc+libc6-dev man:man-db groff:groff-base mandoc:mandoc zsh:zsh fish:fish mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
 PACKAGES := npm:npm appstreamcli:appstream cpio:cpio lintian:lintian rpm:rpm rpmlint:rpmlint checkmodule:checkpolicy semodule_package:semodule-utils apparmor_parser:apparmor node:nodejs python3:python3
-BOXES := /usr/bin/python3:python3 /usr/bin/gcc:gcc+libc6-dev /usr/bin/git:git /usr/bin/curl:curl npm:npm node:nodejs pip3:python3-pip mypy:mypy mmdebstrap:mmdebstrap mke2fs:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
+NOTEBOOK := /usr/lib/python3/dist-packages/ipykernel:python3-ipykernel /usr/lib/python3/dist-packages/matplotlib:python3-matplotlib
+BOXES := /usr/bin/python3:python3 /usr/bin/gcc:gcc+libc6-dev /usr/bin/git:git /usr/bin/curl:curl npm:npm node:nodejs pip3:python3-pip mypy:mypy mmdebstrap:mmdebstrap mke2fs:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs $(NOTEBOOK)
 # Of them, what the console is looked at with.
 CONSOLE := npm:npm /usr/bin/chromium:chromium /usr/lib/cockpit/cockpit-ws:cockpit-ws /usr/bin/cockpit-bridge:cockpit-bridge dbus-run-session:dbus-daemon
 MACHINE := mke2fs:e2fsprogs bc:bc bison:bison flex:flex xz:xz-utils mmdebstrap:mmdebstrap $(if $(wildcard /dev/kvm),qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils)
@@ -46,16 +47,16 @@ EMULATION := qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-
 # What the layers that are not left out need. Only pure tests can do without root, and then leave out some.
 unless = $(if $(filter $(1),$(SKIP)),,$(2))
 LAYERS = $(call unless,pure,$(PURE)) $(call unless,packages,$(PACKAGES)) $(call unless,boxes,$(BOXES) $(CONSOLE)) $(call unless,machine,$(MACHINE)) \
-	$(if $(filter-out $(SKIP),packages boxes machine demo),root usr:2200) $(call unless,demo,$(DEMO))
+	$(if $(filter-out $(SKIP),packages boxes machine demo),root usr:2500) $(call unless,demo,$(DEMO))
 
 test: ## all tests, each on a ground that has what it needs; needs root. RUN=Test...: what is called that
 	@exec test/setup.sh disk:8000 tmp:6000 go $(LAYERS) -- go run ./test/run -skip '$(SKIP)' -run '$(RUN)'
 
 test-quick: ## what tells most in a minute, while one works; needs root
-	@exec test/setup.sh root disk:3000 tmp:2000 usr:800 go $(PURE) $(BOXES) -- go run ./test/run -quick
+	@exec test/setup.sh root disk:3000 tmp:2000 usr:1100 go $(PURE) $(BOXES) -- go run ./test/run -quick
 
 test-all: ## all tests on every ground, for a release; takes hours and needs root
-	@exec test/setup.sh root disk:12000 tmp:12000 usr:2500 go $(LAYERS) $(EMULATION) -- test/all.sh
+	@exec test/setup.sh root disk:12000 tmp:12000 usr:2800 go $(LAYERS) $(EMULATION) -- test/all.sh
 
 lint: ## golangci-lint with the reasons of .golangci.yml, and go vet for the other architecture
 	go tool -modfile=packaging/tools/lint.mod golangci-lint run ./...
@@ -71,10 +72,10 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 	@test/fuzz.sh $(FUZZTIME)
 
 abuse: ## every case of test/abuse/cases.md, each on a ground that has what it needs; writes docs/abuse-report.md; needs root
-	 test/setup.sh root disk:8000 tmp:6000 usr:1500 go $(PURE) $(BOXES) $(MACHINE) -- go run ./test/run -abuse -skip '$(SKIP)'
+	 test/setup.sh root disk:8000 tmp:6000 usr:1800 go $(PURE) $(BOXES) $(MACHINE) -- go run ./test/run -abuse -skip '$(SKIP)'
 
 soak: ## hours: test/soak with 240 rounds and an hour of load, 200 kills of everything and 1,000 rounds in the machine; writes docs/soak-report.md
-	@exec test/setup.sh root disk:8000 tmp:6000 usr:1500 go $(BOXES) $(MACHINE) -- go run ./test/run -soak
+	@exec test/setup.sh root disk:8000 tmp:6000 usr:1800 go $(BOXES) $(MACHINE) -- go run ./test/run -soak
 
 bench: build ## boxd, its peers and the bare kernel in one run, into PAGE (docs/benchmark.md); AGAINST=rev: and the boxd of a commit
 	@exec test/setup.sh root disk:3000 tmp:3000 usr:800 go $(PEERS) -- \

@@ -162,6 +162,8 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"E2B by a domain with a path", "[e2b]\ndomain = \"localhost/x\"\n", []string{"e2b.domain", "localhost:5420"}},
 		{"E2B with a profile that is not there", "[e2b]\nprofile = \"gone\"\n", []string{"e2b.profile", "[profiles.NAME]"}},
 		{"a template of E2B with such a profile", "[e2b.templates.x]\nprofile = \"gone\"\n", []string{"e2b.templates.x.profile"}},
+		{"a kernel of Python that is none", "[e2b]\npython_kernel = \"jupyter\"\n", []string{"e2b.python_kernel", "auto, ipykernel or own"}},
+		{"a template with such a kernel", "[e2b.templates.x]\npython_kernel = \"jupyter\"\n", []string{"e2b.templates.x.python_kernel"}},
 		{"two templates of one name", "[e2b.templates.x]\naliases = [\"y\"]\n[e2b.templates.y]\n", []string{"e2b.templates.y", "e2b.templates.x"}},
 		{"TLS where clients speak none", "[e2b]\ntls_listen = \"127.0.0.1:5443\"\n", []string{"e2b.tls_listen", "127.0.0.2:5443"}},
 		{"TLS without a certificate", "[e2b]\ntls_listen = \"127.0.0.2:5443\"\n", []string{"e2b.certificate", "absolute path"}},

@@ -270,7 +270,7 @@ func (c *Contexts) kernel(ctx context.Context, sb *sandbox, x *codeContext) (p *
 		ID: idPrefix + x.ID, Managed: true, Stdin: true, Output: new(kernelOutput),
 		Stop:   &process.Stop{Signal: "SIGTERM", Grace: new(stopGrace)},
 		Labels: map[string]string{labelKernel: kernelVersion, labelContext: x.Language, labelMade: x.made},
-		Exec:   session.ExecRequest{Argv: k.start(rand.Text()), Dir: x.Dir},
+		Exec:   session.ExecRequest{Argv: k.start(rand.Text()), Dir: x.Dir, Env: c.kernelEnv(sb, x.Language)},
 	})
 	if err != nil {
 		return nil, false, err
@@ -280,6 +280,17 @@ func (c *Contexts) kernel(ctx context.Context, sb *sandbox, x *codeContext) (p *
 	}
 	c.server.cfg.Log.Debug("kernel started", "session", s.ID, "context", x.ID, "language", x.Language)
 	return p, true, nil
+}
+
+// envPythonKernel tells the kernel of Python which shell runs the code.
+const envPythonKernel = "BOXD_PYTHON_KERNEL"
+
+// kernelEnv is what the kernel of a language in a sandbox is told beyond the request.
+func (c *Contexts) kernelEnv(sb *sandbox, language string) map[string]string {
+	if language != languagePython {
+		return nil
+	}
+	return map[string]string{envPythonKernel: c.server.cfg.pythonKernel(sb.Current().Labels[labelTemplate])}
 }
 
 func hasEnded(p *process.Process) bool {

@@ -127,7 +127,7 @@ func FuzzFrames(f *testing.F) {
 // Of contexts that were made for one execution the one that was longest not used gives way, unless code runs in it; others do not.
 func TestOnlyImplicitContextsGiveWay(t *testing.T) {
 	t.Parallel()
-	c, sb := newContexts(nil), &sandbox{Session: &session.Session{}}
+	c, sb := newContexts(&Server{}), &sandbox{Session: &session.Session{}}
 	begin := time.Now().Add(-time.Hour)
 	var made []*codeContext
 	for n := range maxContexts - len(c.list(sb)) {
@@ -165,7 +165,7 @@ func TestOnlyImplicitContextsGiveWay(t *testing.T) {
 // Others find a context in the list while its kernel starts, and may not use it before.
 func TestAContextIsTakenUntilItsKernelHasStarted(t *testing.T) {
 	t.Parallel()
-	c, sb := newContexts(nil), &sandbox{Session: &session.Session{}} // which never starts
+	c, sb := newContexts(&Server{}), &sandbox{Session: &session.Session{}} // which never starts
 	known := len(c.list(sb))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

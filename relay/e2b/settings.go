@@ -26,6 +26,8 @@ type Settings struct {
 	Listen  string `toml:"listen"`  // an address of the loopback with a port; "": E2B's clients are not served
 	Domain  string `toml:"domain"`  // sandboxes' ports are PORT-ID.DOMAIN; "": localhost with the port of Listen
 	Profile string `toml:"profile"` // of sandboxes whose template names none
+	// PythonKernel runs the Python code of sandboxes whose template does not say: one of the values below.
+	PythonKernel string `toml:"python_kernel"`
 	// TLSListen is an address with a port that is served by TLS, which clients of Scalebox demand; "": none is.
 	TLSListen   string `toml:"tls_listen"`
 	Certificate string `toml:"certificate"` // the file of its certificate, and of those that have signed it (PEM)
@@ -37,13 +39,37 @@ type Settings struct {
 }
 
 // DefaultSettings is what holds where nothing is said.
-func DefaultSettings() Settings { return Settings{Profile: "e2b"} }
+func DefaultSettings() Settings { return Settings{Profile: "e2b", PythonKernel: pythonAuto} }
+
+// Values of PythonKernel.
+const (
+	pythonAuto      = "auto"      // ipykernel, if python3 of the sandbox can import it
+	pythonIPykernel = "ipykernel" // code fails without it
+	pythonOwn       = "own"       // boxd's
+)
+
+func checkPythonKernel(key, value string) error {
+	if known := []string{pythonAuto, pythonIPykernel, pythonOwn}; !slices.Contains(known, value) {
+		return fault.Field(key, value, fault.OneOf(known...))
+	}
+	return nil
+}
+
+// pythonKernel is the kernel of Python in sandboxes of a template, which may be gone.
+func (c *Settings) pythonKernel(template string) string {
+	if _, t, ok := c.template(template); ok && t.PythonKernel != "" {
+		return t.PythonKernel
+	}
+	return cmp.Or(c.PythonKernel, pythonAuto)
+}
 
 // Template is what a sandbox is made of that a client asks for by name.
 type Template struct {
 	Profile string   `toml:"profile"` // "": that of the table
 	Image   string   `toml:"image"`   // "": that of the profile
 	Aliases []string `toml:"aliases"` // other names of the template
+	// PythonKernel runs its Python code; "": that of the table.
+	PythonKernel string `toml:"python_kernel"`
 }
 
 // The templates that clients name by themselves.
@@ -83,6 +109,9 @@ func (c *Settings) Validate(has func(profile string) bool) error {
 		}
 	}
 	check("e2b.profile", c.Profile)
+	if err := checkPythonKernel("e2b.python_kernel", c.PythonKernel); err != nil {
+		errs = append(errs, err)
+	}
 	for _, uri := range slices.Sorted(maps.Keys(c.ObjectStorage)) {
 		if _, _, err := policy.DriveRef("e2b.object_storage."+strconv.Quote(uri), c.ObjectStorage[uri]); err != nil {
 			errs = append(errs, err)
@@ -93,6 +122,11 @@ func (c *Settings) Validate(has func(profile string) bool) error {
 		t := c.Templates[name]
 		key := "e2b.templates." + name
 		check(key+".profile", t.Profile)
+		if t.PythonKernel != "" {
+			if err := checkPythonKernel(key+".python_kernel", t.PythonKernel); err != nil {
+				errs = append(errs, err)
+			}
+		}
 		for _, n := range append([]string{name}, t.Aliases...) {
 			other, taken := names[n]
 			switch {

@@ -105,7 +105,7 @@ func (b *bench) e2bCases(ctx context.Context) error {
 	if err := os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"bench\"\nsha256 = %q\nprincipal = \"bench\"\n", hex.EncodeToString(sum[:])), 0o600); err != nil {
 		return err
 	}
-	if _, err := b.startDaemon(ctx, "e", 1, fmt.Sprintf("[access]\ntokens = %q\n[principals.bench]\nrole = \"user\"\n[profiles.e2b]\nnetwork = \"off\"\nwarm = 4\n[e2b]\nlisten = %q\n", tokens, e.address)); err != nil {
+	if _, err := b.startDaemon(ctx, "e", 1, fmt.Sprintf("[access]\ntokens = %q\n[principals.bench]\nrole = \"user\"\n[profiles.e2b]\nnetwork = \"off\"\nwarm = 4\n[e2b]\npython_kernel = \"own\"\nlisten = %q\n", tokens, e.address)); err != nil {
 		return err
 	}
 	sb, err := e.create(ctx)

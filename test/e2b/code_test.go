@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -514,5 +515,50 @@ func TestCodeThatWritesMuchWaitsForItsReader(t *testing.T) {
 	}
 	if after := boxtest.Memory(t, i.host.PID(), "VmRSS"); after-before > 64<<20 {
 		t.Errorf("boxd has %d bytes more", after-before)
+	}
+}
+
+// Where the operator lets ipykernel run the code of Python, a sandbox whose Python has it has IPython's shell, with its state over a
+// restart of boxd and of its own; one of a template that says otherwise has boxd's.
+func TestCodeRunsInIPykernel(t *testing.T) {
+	t.Parallel()
+	if exec.CommandContext(t.Context(), "/usr/bin/python3", "-c", "import ipykernel").Run() != nil {
+		boxtest.Missing(t, "ipykernel of /usr/bin/python3 (python3-ipykernel)")
+	}
+	i := startInterpreter(t, "python_kernel = \"auto\"", "[e2b.templates.plain]\npython_kernel = \"own\"", boxtest.Lasting)
+	const which = "get_ipython().__class__.__mro__[1].__module__"
+	if o := i.run(which); o.text != "ipykernel.zmqshell" {
+		t.Fatalf("%+v", o)
+	}
+	i.run("x = 'kept'")
+	if o := i.run("%pwd"); o.text != "/home/user" || o.count != 3 {
+		t.Errorf("%+v", o)
+	}
+	if o := i.run("import time\n1/0"); o.failed != "ZeroDivisionError: division by zero" {
+		t.Errorf("%+v", o)
+	}
+	r := i.begin(codeRequest{Code: "print('on')\nwhile True: print('much' * 1000)"})
+	r.await("stdout", "on")
+	i.host.Kill()
+	r.hangUp()
+	i.host.Restart()
+	if o := i.run("x"); o.text != "kept" || o.count != 6 {
+		t.Errorf("of the next boxd: %+v", o)
+	}
+	r = i.begin(codeRequest{Code: "print('on')\nwhile True: time.sleep(0.01)"})
+	r.await("stdout", "on")
+	r.hangUp() // which interrupts it
+	if o := i.run("!echo of $x"); o.out != "of kept\r\n" || o.failed != "" {
+		t.Errorf("after an interrupt: %+v", o)
+	}
+	if status, text := i.do("POST", "/contexts/python/restart", nil); status >= 300 {
+		t.Errorf("restarted: %d %s", status, text)
+	}
+	if o := i.run("x"); !strings.HasPrefix(o.failed, "NameError") || o.count != 1 {
+		t.Errorf("after a restart: %+v", o)
+	}
+	i.sandbox = i.host.create(t, "agent", `{"templateID":"plain"}`)
+	if o := i.run(which); o.text == "ipykernel.zmqshell" {
+		t.Errorf("of the template: %+v", o)
 	}
 }

@@ -39,7 +39,8 @@ func newKey(name, principal, more string) (key, entry string) {
 }
 
 // start starts a boxd with the principals agent and other, which have keys of their own, and viewer, which may only look. more
-// configures it after the table [e2b], and may begin with keys of that.
+// configures it after the table [e2b], and may begin with keys of that. Whether this host has ipykernel makes no difference but to tests
+// that ask for it.
 func start(t *testing.T, more ...string) *host {
 	t.Helper()
 	h := &host{address: boxtest.FreeAddress(t, "127.0.0.1"), tokens: filepath.Join(boxtest.TempDir(t), "tokens"), keys: map[string]string{}, entries: map[string]string{}}
@@ -47,7 +48,11 @@ func start(t *testing.T, more ...string) *host {
 		h.keys[who[0]], h.entries[who[0]] = newKey(who[0], who[1], who[2])
 	}
 	h.writeTokens(t)
-	h.Daemon = boxtest.Start(t, fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.other]\nrole = \"user\"\n[profiles.e2b]\nnetwork = \"off\"\n[e2b]\nlisten = %q\n%s", h.tokens, h.address, strings.Join(more, "\n")))
+	kernel := "python_kernel = \"own\"\n"
+	if strings.Contains(strings.Join(more, "\n"), "python_kernel") {
+		kernel = ""
+	}
+	h.Daemon = boxtest.Start(t, fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.other]\nrole = \"user\"\n[profiles.e2b]\nnetwork = \"off\"\n[e2b]\nlisten = %q\n%s%s", h.tokens, h.address, kernel, strings.Join(more, "\n")))
 	return h
 }
 

@@ -40,6 +40,7 @@ import traceback  # noqa: E402
 import types  # noqa: E402
 
 NONCE = sys.argv[1].encode()
+WANTED = os.environ.pop("BOXD_PYTHON_KERNEL", "own")  # own, ipykernel, or auto: ipykernel if Python has it
 PIECE = select.PIPE_BUF - len(NONCE) - 3
 MOST = 12 << 20  # bytes of one event
 LONG = 4 << 20  # characters of a text
@@ -427,6 +428,10 @@ def box(ax, number, stats):
 
 def patch_pyplot(pyplot):
     pyplot.show = show_figures
+    patch_boxes(pyplot)
+
+
+def patch_boxes(_):
     axes = sys.modules["matplotlib.axes"].Axes
     original = axes.bxp
 
@@ -795,6 +800,124 @@ def parsed(code, filename):
     raise problem
 
 
+# IPython, as ipykernel makes it for notebooks: its magics, shell lines, display functions and matplotlib backend. What it shows and
+# what fails goes to boxd as with the kernel's own shell.
+
+
+class Missing(Exception):
+    """ipykernel cannot be imported."""
+
+
+def notebook(names):
+    """The shell of ipykernel, with names as its namespace. Nothing of the other shell is left then."""
+    global display
+    import importlib.util
+
+    try:
+        if importlib.util.find_spec("ipykernel") is None:
+            raise ImportError("No module named 'ipykernel'")
+        from IPython.core.displayhook import DisplayHook
+        from IPython.core.displaypub import DisplayPublisher
+        from IPython.core.error import UsageError
+        from IPython.core.formatters import DisplayFormatter
+        from ipykernel.zmqshell import ZMQInteractiveShell
+        from traitlets import Type
+        from traitlets.config import Config
+    except Exception as problem:  # also of a package that does not fit this Python
+        raise Missing("%s: %s" % (type(problem).__name__, problem)) from problem
+
+    class Formatter(DisplayFormatter):
+        def format(self, value, include=None, exclude=None):
+            data, metadata = super().format(value, include=include, exclude=exclude)
+            if data:
+                data.update(extra(value))
+            return data, metadata
+
+    class Hook(DisplayHook):
+        def write_output_prompt(self):
+            pass
+
+        def write_format_data(self, format_dict, md_dict=None):
+            flush()
+            events.send(0, {"e": "result", "main": True, "data": {str(k): jsonable(v) for k, v in format_dict.items()}})
+
+        def finish_displayhook(self):
+            self._is_active = False
+
+    class Publisher(DisplayPublisher):
+        def publish(self, data, *_, **__):
+            flush()
+            events.send(0, {"e": "result", "main": False, "data": {str(k): jsonable(v) for k, v in data.items()}})
+
+        def clear_output(self, wait=False):
+            pass
+
+    class BoxShell(ZMQInteractiveShell):
+        displayhook_class = Type(Hook)
+        display_pub_class = Type(Publisher)
+        reported = None
+
+        def init_display_formatter(self):
+            self.display_formatter = Formatter(parent=self)
+            self.configurables.append(self.display_formatter)
+
+        def _showtraceback(self, etype, evalue, stb):
+            flush()
+            self.reported = evalue
+            text = self.InteractiveTB.stb2text(stb)
+            events.send(0, {"e": "error", "name": getattr(etype, "__name__", str(etype)), "value": shortened(said(evalue)), "traceback": shortened(text)})
+
+        def ask_exit(self):
+            raise SystemExit
+
+        def enable_gui(self, gui=None):
+            if gui not in (None, "inline", "agg"):
+                raise UsageError("a sandbox has no windows: %s" % gui)
+
+    import warnings
+
+    warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # which is about a terminal
+    config = Config()
+    config.HistoryManager.enabled = False  # no file, and no thread that writes it
+    config.InteractiveShell.colors = "NoColor"
+    config.InteractiveShell.banner1 = ""
+    PATCHES.clear()
+    PATCHES.update({"matplotlib.pyplot": patch_boxes, "PIL.Image": patch_image})
+    Stub.modules = ()
+    names.pop("display", None)
+    if importlib.util.find_spec("matplotlib_inline") is not None:
+        os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    found = BoxShell.instance(config=config, user_module=sys.modules["__main__"])
+    from IPython.display import display
+
+    return found
+
+
+def extra(value):
+    """What E2B's clients show of a value beyond what IPython makes of it."""
+    found, module = {}, sys.modules.get("pandas")
+    try:
+        if is_figure(value):
+            found["e2b/chart"] = jsonable(chart(value))
+        elif module is not None and isinstance(value, getattr(module, "DataFrame", ())):
+            found["e2b/data"] = {str(k): [jsonable(v) for v in column] for k, column in value.items()}
+    except Exception:
+        pass  # what IPython has made of it is what counts
+    return found
+
+
+def run_notebook(code):
+    """Run code in ipykernel's shell, which tells of results and errors itself."""
+    ipython.reported = None
+    done = ipython.run_cell(code, store_history=True)
+    flush()
+    error = done.error_in_exec or done.error_before_exec
+    if os.getpid() != PID and error is not None:
+        raise error  # the code has forked
+    if error is not None and ipython.reported is not error:
+        report(error)
+
+
 # Execution.
 
 FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
@@ -868,6 +991,13 @@ def clean(error, seen):
     clean(error.__context__, seen)
 
 
+def said(error):
+    try:
+        return str(error)
+    except Exception:
+        return "(it cannot be shown)"
+
+
 def report(error):
     """Tell of an error that has ended the code, without the frames of the kernel."""
     try:
@@ -875,11 +1005,7 @@ def report(error):
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     except Exception:
         text = "(its traceback cannot be shown)"
-    try:
-        value = str(error)
-    except Exception:
-        value = "(it cannot be shown)"
-    events.send(0, {"e": "error", "name": type(error).__name__, "value": shortened(value), "traceback": shortened(text)})
+    events.send(0, {"e": "error", "name": type(error).__name__, "value": shortened(said(error)), "traceback": shortened(text)})
 
 
 def prepare():
@@ -903,6 +1029,8 @@ def prepare():
 def run(request):
     global busy, late, count
     count += 1
+    if is_notebook:
+        count = ipython.execution_count
     filename, names = "<cell %d>" % count, main.__dict__
     prepare()
     events.both("begin", id=request["id"], count=count)
@@ -912,15 +1040,18 @@ def run(request):
         os.environ[name] = value
     try:
         try:
+            if missing is not None:
+                raise missing
             busy, late = True, False
-            value = execute(request["code"], filename, names)
+            value = run_notebook(request["code"]) if is_notebook else execute(request["code"], filename, names)
             flush()
             if value is not None:
                 builtins._ = names["_"] = value
                 if is_figure(value):
                     sys.modules["matplotlib.pyplot"].close(value) if "matplotlib.pyplot" in sys.modules else None
                 show(value, main=True)
-            show_figures()
+            if not is_notebook:
+                show_figures()
         finally:
             busy = False
     except BaseException as error:
@@ -965,6 +1096,14 @@ ipython = Shell(main.__dict__)
 main.get_ipython = lambda: ipython
 sys.modules["__main__"] = main
 sys.argv = [""]
+is_notebook, missing = False, None
+if WANTED != "own":
+    prepare()
+    try:
+        ipython, is_notebook = notebook(main.__dict__), True
+    except Missing as problem:
+        if WANTED != "auto":
+            missing = ImportError("the operator's python_kernel is ipykernel, and python3 of the sandbox cannot import it: %s" % problem)
 sys.path.insert(0, "")
 sys.meta_path.insert(0, Finder())
 os.environ.setdefault("MPLBACKEND", "Agg")

@@ -43,7 +43,7 @@ export function filesView(body, { box, signal }) {
             { title: _("Size"), value: (f) => f.type === "file" ? f.size : null, draw: (f) => f.type === "file" ? size(f.size) : "", class: "number" },
             { title: _("Mode"), value: (f) => f.mode, class: "tight mono" },
             { title: _("Owner"), value: (f) => f.user ?? f.uid },
-            { title: _("Changed"), value: (f) => f.modified_at, draw: (f) => when(f.modified_at) },
+            { title: _("Changed"), value: (f) => f.modified_at, draw: (f) => when(f.modified_at), class: "tight" },
             { title: "", version: (f) => f.path + f.type, draw: (f) => [f.type === "file" && button(_("Download"), () => attempt(() => download(f)), { class: "plain" }),
                 button(_("Delete"), () => confirm(fill(_("Delete $0?"), f.name), f.type === "directory" ? _("It and all that is in it are gone then.") : _("It is gone then."), _("Delete"), async () => {
                     await post(box.path("fs", "remove"), { ...place(f), recursive: f.type === "directory" }, box.who);

@@ -16,6 +16,9 @@ const kinds = () => [
 // What of the enforcement tells about a limit.
 const keeper = { memory: "memory", memory_high: "memory", swap: "memory", cpus: "cpu", cpu_weight: "cpu", pids: "pids", io_read: "io", io_write: "io", io_weight: "io", workspace_quota: "workspace", workspace_inodes: "workspace" };
 
+// Where 0 is no limit.
+const unlimited = ["memory_high", "io_read", "io_write"];
+
 /** written is a size as requests take it, without loss. */
 function written(bytes) {
     for (const [unit, n] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]])
@@ -32,7 +35,7 @@ export function limitsView(body, { box }) {
         const by = s.enforcement[keeper[name]];
         before[name] = value(name, kind);
         inputs[name] = h("input", { value: before[name], autocomplete: "off", spellcheck: "false" });
-        return field(label, inputs[name], by === "none" ? _("Not enforced on this host") : by ? fill(_("Enforced by $0"), by) : null);
+        return field(label, inputs[name], [unlimited.includes(name) ? _("0: no limit.") : null, by === "none" ? _("Not enforced on this host") : by ? fill(_("Enforced by $0"), by) : null].filter(Boolean).join(" "));
     });
     const form = h("form", { onsubmit: async (e) => {
         e.preventDefault();

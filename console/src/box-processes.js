@@ -108,17 +108,19 @@ function showLog(place, box, id, signal) {
             odd.has("sequences") && _("Sequences for terminals are left out."), odd.has("bytes") && _("Bytes that are not UTF-8 are shown as �."), left > 0 && _("Older output is left out."),
         ].filter(Boolean).join(" ");
     };
-    const line = (p) => p.gap ? h("span", { class: "gap" }, fill(_("[$0 are not kept]"), size(p.gap)) + "\n")
+    const line = (p) => p.end ? h("span", { class: "gap" }, _("[the end]") + "\n") : p.gap ? h("span", { class: "gap" }, fill(_("[$0 are not kept]"), size(p.gap)) + "\n")
         : h("span", { class: p.stream }, times.checked ? precise(p.time) + "  " : "", p.text);
     const scroll = () => bottom.checked && (out.scrollTop = out.scrollHeight);
+    const wanted = (p) => p.end || !stream.value || p.stream === stream.value;
+    let queue = [], frame = null;
     const draw = () => {
-        show(out, pieces.filter((p) => !stream.value || p.stream === stream.value).map(line));
+        queue = []; // which pieces have too
+        show(out, pieces.filter(wanted).map(line));
         scroll();
     };
-    let queue = [], frame = null;
     const flush = () => {
         frame = null;
-        out.append(...queue.filter((p) => !stream.value || p.stream === stream.value).map(line));
+        out.append(...queue.filter(wanted).map(line));
         queue = [];
         while (out.childNodes.length > kept) {
             out.firstChild.remove();
@@ -128,6 +130,11 @@ function showLog(place, box, id, signal) {
             pieces.splice(0, pieces.length - kept);
         notes();
         scroll();
+    };
+    const append = (p) => {
+        pieces.push(p);
+        queue.push(p);
+        frame ??= requestAnimationFrame(flush);
     };
     const add = (l) => {
         if (l.gap) {
@@ -146,9 +153,7 @@ function showLog(place, box, id, signal) {
                 odd.add("sequences");
             l.text = plain(raw);
         }
-        pieces.push(l);
-        queue.push(l);
-        frame ??= requestAnimationFrame(flush);
+        append(l);
     };
     let begun = false, over = false, timer = null;
     const open = () => {
@@ -169,7 +174,7 @@ function showLog(place, box, id, signal) {
                 timer = setTimeout(open, 2000); // boxd was restarted: the output goes on where it was
             else if (!over) {
                 over = true;
-                out.append(h("span", { class: "gap" }, _("[the end]") + "\n"));
+                append({ end: true });
             }
         });
     };

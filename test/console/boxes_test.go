@@ -35,6 +35,10 @@ func manage(t *testing.T, d *boxtest.Daemon) acts {
 			id, line, _ := strings.Cut(line, " ")
 			return d.NewProcess(t, id, "web", boxtest.ShellProcess(line)).ID
 		},
+		"run": func(line string) string {
+			id, line, _ := strings.Cut(line, " ")
+			return d.NewProcess(t, "work", id, boxtest.ShellProcess(line)).ID
+		},
 		"used": func(id string) string {
 			s, err := d.Session(t.Context(), id)
 			if err != nil {

@@ -3,7 +3,6 @@
 package console_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
@@ -23,10 +22,6 @@ func TestTheUseOfABoxIsSeen(t *testing.T) {
 	}})
 	do := manage(t, d)
 	do["kernel"] = func(name string) string { return boxtest.GroupFile(t, s.Group, "work/"+name) }
-	do["run"] = func(line string) string {
-		id, line, _ := strings.Cut(line, " ")
-		return d.NewProcess(t, "work", id, boxtest.ShellProcess(line)).ID
-	}
 	do["end"] = func(id string) string {
 		if _, err := d.StopProcess(t.Context(), "work", id); err != nil {
 			t.Error(err)

@@ -31,6 +31,22 @@ await step("a process is started, and its output followed", async () => {
     await page.getByRole("row").filter({ hasText: "steps" }).getByText("exit code 0").waitFor();
 });
 
+await step("output is shown once and in order, however the log is looked at while it comes", async () => {
+    await host("run", "many i=0; while [ $i -lt 400 ]; do echo line $i.; i=$((i+1)); [ $((i % 50)) != 0 ] || sleep .1; done; echo last >&2");
+    await page.getByRole("button", { name: "Show the output of many" }).click();
+    const log = page.getByRole("log", { name: "Output of many" });
+    await log.getByText("line 0.", { exact: false }).first().waitFor();
+    for (let i = 0; i < 6; i++)
+        await page.getByLabel("Times").click();
+    await log.getByText("[the end]").waitFor();
+    const text = await log.innerText();
+    is(text.match(/line \d+\./g).join(" "), Array.from({ length: 400 }, (_v, i) => `line ${i}.`).join(" "), "lines");
+    is(text.split("last").length, 2, "of the other stream");
+    is(text.trimEnd().split("\n").at(-1), "[the end]", "the end");
+    await page.getByLabel("Stream").selectOption("stderr");
+    is((await log.innerText()).trimEnd(), "last\n[the end]", "one stream");
+});
+
 await step("escape sequences and broken UTF-8 are shown as text, and that is said", async () => {
     await host("start", String.raw`work printf '\033[31mred\033[0m \033]0;title\007<b>bold</b> \377\376 gr\303\274n \000 bell\007\n'; echo warned >&2; until [ -e /tmp/go ]; do sleep .1; done; echo resumed; sleep 600`);
     await page.getByRole("button", { name: "Show the output of web" }).click();

@@ -13,7 +13,7 @@ word=$(sed 's/.*boxd\.word=\([a-z0-9]*\).*/\1/' /proc/cmdline)
 out=$(sed -n 's/.*boxd\.out=\([^ ]*\).*/\1/p' /proc/cmdline)
 number=$(sed 's/.*boxd\.number=\([0-9]*\).*/\1/' /proc/cmdline)
 if [ -n "$out" ]; then
-	mount -t hostfs -o "$out" none /out || exit 1
+	LIBMOUNT_FORCE_MOUNT2=always mount -t hostfs -o "$out" none /out || exit 1 # by the newer calls it has other options
 	exec >>"/out/stream.$number" 2>&1
 	journal=/out/journal.$number queue=/out/queue
 else

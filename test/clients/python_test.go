@@ -57,3 +57,13 @@ func TestTypesOfThePythonClient(t *testing.T) {
 		}
 	}
 }
+
+// pyright, which editors have, finds nothing in the Python client and its examples, for the oldest Python.
+func TestTypesOfThePythonClientByPyright(t *testing.T) {
+	pyright := filepath.Join(boxtest.NPM(t, "pyright@1.1.414"), "node_modules/pyright/index.js")
+	cmd := exec.CommandContext(t.Context(), "node", pyright, "--pythonversion", "3.9", "boxd", "examples")
+	cmd.Dir = python
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

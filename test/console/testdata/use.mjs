@@ -49,7 +49,7 @@ await step("a bar shows the processors that a program takes, which is no more th
 });
 
 await step("plots show the same", async () => {
-    await page.getByRole("img", { name: /^Memory over time, now (6[4-9]|[789]\d) MiB of 256 MiB$/ }).waitFor();
+    await page.getByRole("img", { name: /^Memory over time, now (6[4-9]|[789]\d|1\d\d) MiB of 256 MiB$/ }).waitFor();
     await page.getByRole("img", { name: /^Processes and threads over time, now (1[5-9]|2\d) of 40$/ }).waitFor();
     await page.getByRole("img", { name: /^CPUs over time, now 0\.\d+ of 0\.5$/ }).waitFor();
     await page.getByRole("img", { name: /^Pressure over time, now CPU [1-9]/ }).waitFor();

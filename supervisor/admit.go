@@ -37,7 +37,15 @@ func (v *Supervisor) admit(ctx context.Context, w *want) (s *session.Session, mi
 func (v *Supervisor) known(key string) *session.Session {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.sessions[key]
+	return v.knownLocked(key)
+}
+
+// knownLocked is the session that has a name, or one that has ended and whose end has yet to be told.
+func (v *Supervisor) knownLocked(key string) *session.Session {
+	if s := v.sessions[key]; s != nil {
+		return s
+	}
+	return v.leaving[key]
 }
 
 // claim finds the session or enters a new one that its caller must start. Nothing slow happens here. The error
@@ -55,7 +63,7 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if s := v.sessions[key]; s != nil {
+	if s := v.knownLocked(key); s != nil {
 		return s, false, nil
 	}
 	if err := v.roomLocked(w); err != nil {

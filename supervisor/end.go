@@ -84,12 +84,28 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	v.Spaces.Release(s.Key)
 	s.DropProcesses()
 	v.ledger.Stop(s.Key, last)
-	v.forget(s)
+	v.leave(s)
 	v.ended.Add(s.Key, reason, time.Now())
 	s.Emit(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Current().Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)}) // before whoever waits for the end asks for it
+	v.freeName(s)
 	s.FinishEnd()
 	v.line.Wake()
 	v.pool.Wake()
+}
+
+// leave takes a session off the list while its name is still its own: the next one of that name starts after its end is told.
+func (v *Supervisor) leave(s *session.Session) {
+	v.mu.Lock()
+	v.leaving[s.Key] = s
+	v.mu.Unlock()
+	v.forget(s)
+}
+
+// freeName lets another session have the name of one that has ended.
+func (v *Supervisor) freeName(s *session.Session) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.leaving, s.Key)
 }
 
 // endRetry is how often a box that does not die is tried again.

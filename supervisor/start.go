@@ -3,7 +3,6 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,8 +65,11 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 			v.forget(s)
 		}
 	}
-	if move := s.Launched(box, err); err != nil || move != nil {
-		return cmp.Or(err, move)
+	if move := s.Launched(box, err); err != nil {
+		return err
+	} else if move != nil {
+		s.FinishStart()
+		return move
 	}
 	told := events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)}
 	if is := s.Stopped(); is != nil {
@@ -80,7 +82,8 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	if warm {
 		told.Detail = "a box that was ahead of need"
 	}
-	s.Emit(ctx, told)
+	s.Emit(ctx, told) // counted and told before anybody can end it
+	s.FinishStart()
 	v.due(s, time.Time{})
 	if is := s.Stopped(); is != nil {
 		v.resume(ctx, s, &is.Again)

@@ -80,11 +80,12 @@ type Supervisor struct {
 	mu        sync.Mutex // guards the fields below
 	sessions  map[string]*session.Session
 	closed    bool
-	starting  int                       // boxes, for sessions
-	owned     map[string]int            // sessions, by the names of their owners
-	stopped   map[*session.Session]bool // those of sessions that have no box
-	held      map[*session.Session]bool // those of them that cannot be started now
-	nextLook  time.Time                 // when the reaper looks again
+	starting  int                         // boxes, for sessions
+	leaving   map[string]*session.Session // off the list, but their ends have yet to be told
+	owned     map[string]int              // sessions, by the names of their owners
+	stopped   map[*session.Session]bool   // those of sessions that have no box
+	held      map[*session.Session]bool   // those of them that cannot be started now
+	nextLook  time.Time                   // when the reaper looks again
 	deadlines deadlines
 	host      policy.Host
 }
@@ -118,7 +119,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	v := &Supervisor{
 		ledger: used, accounts: quota.NewAccounts(used, time.Now),
 		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: driver.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
-		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), resample: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
+		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), resample: make(chan struct{}, 1), sessions: map[string]*session.Session{}, leaving: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
 		held: map[*session.Session]bool{},
 	}
 	v.cfg.Store(&cfg)
@@ -223,8 +224,10 @@ func (v *Supervisor) Create(ctx context.Context, who access.Principal, req *poli
 
 // join waits for a session that exists. It reports false when that one has ended meanwhile.
 func (v *Supervisor) join(ctx context.Context, s *session.Session, req *policy.Request, asked *policy.Settings) (bool, error) {
-	if err := different(s, v.differences(s, req, asked)); err != nil {
-		return true, err
+	if !v.isLeaving(s) {
+		if err := different(s, v.differences(s, req, asked)); err != nil {
+			return true, err
+		}
 	}
 	select {
 	case <-s.Started():
@@ -249,6 +252,13 @@ func (v *Supervisor) join(ctx context.Context, s *session.Session, req *policy.R
 	case <-ctx.Done():
 		return true, ctx.Err()
 	}
+}
+
+// isLeaving reports whether a session is off the list already.
+func (v *Supervisor) isLeaving(s *session.Session) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.leaving[s.Key] == s
 }
 
 // differences names the fields that were asked for and that the session has otherwise.

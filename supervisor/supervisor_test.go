@@ -43,7 +43,7 @@ func bare(t *testing.T) *Supervisor {
 			t.Error(err)
 		}
 	})
-	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: policy.CgroupsLegacy, Attachments: newAttachments(nil, AttachmentStores{}, nil, nil)}
+	v := &Supervisor{ledger: used, accounts: quota.NewAccounts(used, time.Now), log: slog.New(slog.DiscardHandler), poke: make(chan struct{}, 1), sessions: map[string]*session.Session{}, leaving: map[string]*session.Session{}, owned: map[string]int{}, gate: &DrainSwitch{}, layout: policy.CgroupsLegacy, Attachments: newAttachments(nil, AttachmentStores{}, nil, nil)}
 	v.cfg.Store(new(policy.DefaultConfig()))
 	v.line, v.execs, v.pool, v.totals = quota.NewQueue(v.Queue), quota.NewQueue(v.Queue), v.newPool(), quota.NewOwnerLimits(nil, v.log)
 	v.pressed.Store(&verdict{at: time.Now().Add(time.Hour)}) // and the host has room
@@ -59,6 +59,7 @@ func ready(t *testing.T, v *Supervisor, id string, ttl time.Duration, now time.T
 		ID: id, Created: now, Settings: policy.Settings{Lifetime: limits.Lifetime{TTL: quantity.Duration(ttl)}}, Profile: new(policy.DefaultProfile()), Made: cfg,
 	})
 	v.enterLocked(s)
+	defer s.FinishStart()
 	if err := s.Launched(new(client.Box), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Launched tells a session what its start has come to, and everybody who waits for that.
+// Launched tells a session what its start has come to, and everybody who waits for that if it has failed; otherwise FinishStart
+// must follow.
 func (s *Session) Launched(box *client.Box, err error) error {
 	s.mu.Lock()
 	s.box, s.err, s.lastUsed = box, err, time.Now()
@@ -26,15 +27,18 @@ func (s *Session) Launched(box *client.Box, err error) error {
 	}
 	move := s.advanceLocked(next)
 	s.mu.Unlock()
-	if err == nil {
-		s.hooks.Work.Go(s.watch)
-	}
-	close(s.started)
 	if err != nil {
+		s.FinishStart()
 		close(s.ended)
+		return move
 	}
+	s.hooks.Work.Go(s.watch)
 	return move
 }
+
+// FinishStart tells everybody who waits for the start of a session that it is over. What others may do with the session, as
+// to end it, comes after that.
+func (s *Session) FinishStart() { close(s.started) }
 
 // Started is closed when the start is over, well or not.
 func (s *Session) Started() <-chan struct{} { return s.started }

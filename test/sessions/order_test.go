@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sessions_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// However fast sessions of one name follow each other, whoever makes and removes them: each is told to start before it is told
+// to end, and the next one only afterwards. What they have had is counted until their ends.
+func TestSessionsOfOneNameAreToldInOrder(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	const cycles = 60
+	ends := make(chan int)
+	go func() {
+		defer close(ends)
+		n, runs := 0, false
+		err := d.Events(ctx, client.EventOptions{Session: "one", Types: []string{"session.started", "session.ended"}, Follow: true}, func(e *api.Event) error {
+			if starts := e.Type == "session.started"; starts == runs {
+				t.Errorf("event %d is %s, and so was the one before", n, e.Type)
+			}
+			runs = e.Type == "session.started"
+			n++
+			if e.Type == "session.ended" {
+				select {
+				case ends <- n:
+				case <-ctx.Done():
+				}
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}()
+	for i := range 2 {
+		patience := time.Hour
+		if i > 0 { // so that new requests come at every moment of an end
+			patience = 50 * time.Millisecond
+		}
+		all.Go(func() {
+			for ctx.Err() == nil {
+				soon, stop := context.WithTimeout(ctx, patience)
+				_, _, _ = d.CreateSession(soon, &api.SessionRequest{ID: "one"}) // or it is ended meanwhile
+				stop()
+			}
+		})
+		all.Go(func() {
+			for ctx.Err() == nil {
+				_ = d.DeleteSession(ctx, "one") // or there is none
+			}
+		})
+	}
+	for range cycles {
+		<-ends
+	}
+	cancel()
+	for range ends {
+	}
+	all.Wait()
+	if err := d.DeleteSession(t.Context(), "one"); err != nil && !errors.Is(err, client.NotFound) {
+		t.Error(err)
+	}
+}

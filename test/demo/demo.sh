@@ -28,6 +28,11 @@ finish() {
 	# shellcheck disable=SC2046 # several processes are several words
 	kill $(jobs -p) 2>/dev/null || true # the daemon, and the command that a signal has come upon
 	wait
+	# The keeper ends after its boxd, and writes until then. The brackets keep grep from finding itself.
+	for _ in {1..400}; do
+		grep -qas "run=$dir/[r]un" /proc/[0-9]*/cmdline || break
+		sleep 0.1
+	done
 	case $status in
 	0) ;;
 	129 | 130 | 143) echo 'demo: interrupted' >&2 ;;

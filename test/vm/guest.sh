@@ -54,7 +54,7 @@ run() {
 		pkg=${args[0]}
 		unset TMPDIR
 		# Only the second disk keeps project quotas.
-		case $pkg in test/limits | test/console) export TMPDIR=/var/lib/boxd ;; esac
+		[ "$pkg" != test/limits ] || export TMPDIR=/var/lib/boxd
 		BOXD_TEST_PROMISED=
 		[ "${item##*/}" != "$again" ] || BOXD_TEST_PROMISED=$promised
 		tell "begin ${item##*/}"

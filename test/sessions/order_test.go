@@ -72,4 +72,19 @@ func TestSessionsOfOneNameAreToldInOrder(t *testing.T) {
 	if err := d.DeleteSession(t.Context(), "one"); err != nil && !errors.Is(err, client.NotFound) {
 		t.Error(err)
 	}
+	seconds := func() (n float64) {
+		u, err := d.Usage(t.Context(), 2, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, day := range u.Days {
+			n += day.SessionSeconds
+		}
+		return n
+	}
+	before := seconds()
+	<-time.After(100 * time.Millisecond)
+	if now := seconds(); now != before || now == 0 {
+		t.Errorf("none lives, and what they have had grows: %v, %v seconds", before, now)
+	}
 }

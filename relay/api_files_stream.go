@@ -70,8 +70,7 @@ func sendFile(c *Call) (any, error) {
 		return nil, err
 	}
 	req := &files.Get{Path: p}
-	asked := c.R.Header.Get("Range")
-	offset, length, part := ParseRange(asked)
+	offset, length, part := ParseRange(c.R.Header.Get("Range"))
 	if part {
 		req.Offset, req.Length = offset, length
 	}
@@ -79,28 +78,23 @@ func sendFile(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	modified := opening.File.Time.Truncate(time.Second).Format(http.TimeFormat)
-	if since := c.R.Header.Get("If-Range"); part && (since != "" && since != modified || opening.File.Size == 0) { // it is another one, or all of it is nothing
+	if since := c.R.Header.Get("If-Range"); part && (since != "" && !Unchanged(since, &opening.File) || opening.File.Size == 0) { // it is another one, or all of it is nothing
 		_ = r.Close() // cannot fail
 		part = false
 		if opening, r, err = sessionfiles.ReadStream(c.Context(), s, &files.Get{Path: p}); err != nil {
 			return nil, err
 		}
-		modified = opening.File.Time.Truncate(time.Second).Format(http.TimeFormat)
 	}
 	defer r.Close()
 	head := c.W.Header()
 	head.Set("Accept-Ranges", "bytes")
-	if part && opening.Length == 0 {
-		head.Set("Content-Range", fmt.Sprintf("bytes */%d", opening.File.Size))
-		problem := c.Problem(c.Context(), fault.Field("Range", asked, fmt.Sprintf("within the %d bytes of the file", opening.File.Size)))
-		problem.Status = http.StatusRequestedRangeNotSatisfiable
-		_ = c.send(problem.Status, problemMedia, problem) // a caller that has hung up needs no answer
-		return nil, nil                                   //nolint:nilnil // it has been sent
+	head.Set("Last-Modified", opening.File.Time.Truncate(time.Second).Format(http.TimeFormat))
+	head.Set("ETag", EntityTag(&opening.File))
+	if notSent(c, &opening.File, part && opening.Length == 0) {
+		return nil, nil //nolint:nilnil // it has been answered
 	}
 	head.Set("Content-Type", "application/octet-stream")
 	head.Set("X-Content-Type-Options", "nosniff")
-	head.Set("Last-Modified", modified)
 	head.Set("Content-Length", strconv.FormatInt(opening.Length, 10))
 	status := http.StatusOK
 	if part {
@@ -117,6 +111,30 @@ func sendFile(c *Call) (any, error) {
 		panic(http.ErrAbortHandler) // this alone tells a client that there is more
 	}
 	return nil, nil //nolint:nilnil // it has been sent
+}
+
+// notSent answers a request for a file that is not wanted as it is, or whose range is outside of it, and reports whether it has.
+func notSent(c *Call, file *files.Entry, outside bool) bool {
+	var err error
+	status := Precondition(c.R.Header, file)
+	switch {
+	case status == http.StatusNotModified:
+		c.W.WriteHeader(status)
+		return true
+	case status == http.StatusPreconditionFailed:
+		err = fault.Errorf(fault.Conflict, "the file has changed, its ETag is %s now", EntityTag(file)).
+			WithHint("read it without the condition, then use the new ETag")
+	case outside:
+		status = http.StatusRequestedRangeNotSatisfiable
+		c.W.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", file.Size))
+		err = fault.Field("Range", c.R.Header.Get("Range"), fmt.Sprintf("within the %d bytes of the file", file.Size))
+	default:
+		return false
+	}
+	problem := c.Problem(c.Context(), err)
+	problem.Status = status
+	_ = c.send(status, problemMedia, problem) // a caller that has hung up needs no answer
+	return true
 }
 
 // pieceWriter gives the caller a while for each piece of an answer.

@@ -117,7 +117,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 	}
 	h := w.Header()
 	tag := describe(h, at, file)
-	switch precondition(r.Header, tag, file.Time.Truncate(time.Second)) {
+	switch relay.Precondition(r.Header, file) {
 	case http.StatusPreconditionFailed:
 		return refusal(http.StatusPreconditionFailed, fmt.Sprintf("path %s: has changed, its ETag is %s now", fault.Show(at), tag))
 	case http.StatusNotModified:
@@ -167,7 +167,7 @@ func describe(h http.Header, at string, file *files.Entry) string {
 	h.Set("Last-Modified", file.Time.UTC().Format(http.TimeFormat))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox") // a page of a box is not to run with boxd's address
-	tag := entityTag(file)
+	tag := relay.EntityTag(file)
 	h.Set("ETag", tag)
 	return tag
 }
@@ -242,7 +242,7 @@ type byteRange struct{ from, length int64 }
 // (RFC 9110, section 14.2).
 func ranged(r *http.Request, file *files.Entry) (*byteRange, error) {
 	offset, length, ok := relay.ParseRange(r.Header.Get("Range"))
-	if since := r.Header.Get("If-Range"); !ok || since != "" && !unchanged(since, file) {
+	if since := r.Header.Get("If-Range"); !ok || since != "" && !relay.Unchanged(since, file) {
 		return nil, nil //nolint:nilnil // all of it
 	}
 	if offset < 0 { // so many at the end
@@ -255,44 +255,6 @@ func ranged(r *http.Request, file *files.Entry) (*byteRange, error) {
 		length = rest
 	}
 	return &byteRange{offset, length}, nil
-}
-
-// entityTag changes with each change of a file, also within a second.
-func entityTag(file *files.Entry) string {
-	return fmt.Sprintf(`"%x-%x"`, file.Time.UnixNano(), file.Size)
-}
-
-// precondition is the status of the answer to who wants a file only if it has changed, or only if it has not; 0: it is sent
-// (RFC 9110, section 13.2.2).
-func precondition(h http.Header, tag string, modified time.Time) int {
-	since, err := http.ParseTime(h.Get("If-Unmodified-Since"))
-	if match := h.Values("If-Match"); len(match) > 0 && !tagged(match, tag) || len(match) == 0 && err == nil && modified.After(since) {
-		return http.StatusPreconditionFailed
-	}
-	since, err = http.ParseTime(h.Get("If-Modified-Since"))
-	if match := h.Values("If-None-Match"); len(match) > 0 && (tagged(match, tag) || tagged(match, "W/"+tag)) || len(match) == 0 && err == nil && !modified.After(since) {
-		return http.StatusNotModified
-	}
-	return 0
-}
-
-// tagged reports whether lists of entity tags have one, or stand for all.
-func tagged(lists []string, tag string) bool {
-	for one := range strings.SplitSeq(strings.Join(lists, ","), ",") {
-		if one = strings.TrimSpace(one); one == "*" || one == tag {
-			return true
-		}
-	}
-	return false
-}
-
-// unchanged reports whether a file is the one that a client has seen, by its entity tag or at a time.
-func unchanged(since string, file *files.Entry) bool {
-	if strings.HasPrefix(since, `"`) {
-		return since == entityTag(file)
-	}
-	at, err := http.ParseTime(since)
-	return err == nil && file.Time.Truncate(time.Second).Equal(at)
 }
 
 // written describes a file that was written.

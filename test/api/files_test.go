@@ -73,6 +73,9 @@ func (c *contract) file() {
 	if got := c.gets(200, ask{route: get, s: "s", query: "path_base64=c3RyZWFtZWQ="}); string(got.Body) != "0123456789" {
 		c.t.Errorf("%q", got.Body)
 	}
+	tag := c.gets(200, ask{route: get, s: "s", query: "path=streamed"}).Header.Get("ETag")
+	c.gets(304, ask{route: get, s: "s", query: "path=streamed", head: http.Header{"If-None-Match": {tag}}})
+	c.gets(412, ask{route: get, s: "s", query: "path=streamed", head: http.Header{"If-Match": {`"other"`}}})
 	if got := c.gets(206, ask{route: get, s: "s", query: "path=streamed", head: http.Header{"Range": {"bytes=3-4"}}}); string(got.Body) != "34" {
 		c.t.Errorf("%q", got.Body)
 	}

@@ -166,6 +166,54 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// A file that a client has already is not sent again, and the rest of one that has changed meanwhile is sent whole.
+func TestAFileIsSentIfItHasChanged(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t)
+	d.NewSession(t, api.SessionRequest{ID: "s"})
+	d.Sh(t, "s", "printf 0123456789 > f; touch -d @1700000000.5 f")
+	const seen, before = "Tue, 14 Nov 2023 22:13:20 GMT", "Tue, 14 Nov 2023 22:13:19 GMT"
+	const tag, other, all = `"17979cfe53f76500-a"`, `"17979cfe53f76501-a"`, "0123456789"
+	for name, tc := range map[string]struct {
+		header []string
+		code   int
+		body   string
+	}{
+		"unchanged since":            {[]string{"If-Modified-Since", seen}, 304, ""},
+		"changed since":              {[]string{"If-Modified-Since", before}, 200, all},
+		"another tag":                {[]string{"If-None-Match", other, "If-Modified-Since", seen}, 200, all},
+		"its tag among others":       {[]string{"If-None-Match", other + ", " + tag}, 304, ""},
+		"a part of what is there":    {[]string{"If-None-Match", tag, "Range", "bytes=8-"}, 304, ""},
+		"unmodified since":           {[]string{"If-Unmodified-Since", seen}, 200, all},
+		"modified since":             {[]string{"If-Unmodified-Since", before}, 412, ""},
+		"only its tag":               {[]string{"If-Match", tag}, 200, all},
+		"only another tag":           {[]string{"If-Match", other}, 412, ""},
+		"the rest of its tag":        {[]string{"If-Range", tag, "Range", "bytes=8-"}, 206, "89"},
+		"the rest of another tag":    {[]string{"If-Range", other, "Range", "bytes=8-"}, 200, all},
+		"the rest of the same time":  {[]string{"If-Range", seen, "Range", "bytes=8-"}, 206, "89"},
+		"the rest of another time":   {[]string{"If-Range", before, "Range", "bytes=8-"}, 200, all},
+		"the rest, if it is another": {[]string{"If-None-Match", other, "Range", "bytes=8-"}, 206, "89"},
+	} {
+		var lines []string
+		for pair := range slices.Chunk(tc.header, 2) {
+			lines = append(lines, pair[0]+": "+pair[1])
+		}
+		a := d.Raw(t, "GET", "/v1/sessions/s/file?path=f", "", lines...)
+		body := string(a.Body)
+		if a.Code == http.StatusPreconditionFailed && strings.Contains(body, "the file has changed") {
+			body = ""
+		}
+		if a.Code != tc.code || body != tc.body || a.Header.Get("Last-Modified") != seen || a.Header.Get("ETag") != tag {
+			t.Errorf("%s: %d %q %v", name, a.Code, a.Body, a.Header)
+		}
+	}
+	nothingRuns(t, d)
+	d.Sh(t, "s", "printf 9876543210 > f")
+	if a := d.Raw(t, "GET", "/v1/sessions/s/file?path=f", "", "If-None-Match: "+tag); a.Code != 200 || string(a.Body) != "9876543210" {
+		t.Errorf("changed: %d %q", a.Code, a.Body)
+	}
+}
+
 func TestAFileIsReadInRanges(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

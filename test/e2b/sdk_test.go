@@ -95,7 +95,9 @@ func TestTheSDKOfScalebox(t *testing.T) {
 	if out, err := fill.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	h.runs(t, scalebox, "scalebox.mjs", "SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
+	boxctl := fmt.Sprintf("%s --socket %s --owner agent drives ", filepath.Join(boxtest.Programs(t), "boxctl"), h.Socket)
+	next := fmt.Sprintf("echo two >>%s/numbers; %s fill team/results %s; %s switch $1 team/results", results, boxctl, results, boxctl)
+	h.runs(t, scalebox, "scalebox.mjs", "NEXT_VERSION="+next, "SCALEBOX_API_KEY="+h.keys["agent"], "SCALEBOX_API_URL=http://"+h.address, "NODE_EXTRA_CA_CERTS="+filepath.Join(dir, "ca.pem"))
 }
 
 // The published SDK of the code interpreter runs code, and shows what it comes to.

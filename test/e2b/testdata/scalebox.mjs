@@ -2,6 +2,7 @@
 
 // What Refly does with the SDK of Scalebox. Each step prints "ok NAME", or "FAILED NAME" and why.
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import { Sandbox } from '@scalebox/sdk'
 
 const steps = []
@@ -62,6 +63,40 @@ step('objectStorage', async () => {
   await other.kill()
 })
 step('objectStorage of no drive', async () => assert.rejects(Sandbox.create('code-interpreter', bucket('s3://bucketful')), /object_storage.uri/))
+
+// What Refly does with a project: a sandbox of its pool gets the project's files and a directory for what it makes, executes, lists
+// the files that it made, and is used again with the next version of them.
+const files = '/drives/team/results'
+const versions = async (from, version) => {
+  await from.commands.run(`mkdir -p output/${version}`)
+  const r = await from.runCode(`import os\nn = len(open('${files}/numbers').readlines())\nopen('output/${version}/count', 'w').write(str(n))\nn`, { language: 'python' })
+  assert.equal(r.exitCode, 0, JSON.stringify(r.error))
+  assert.deepEqual((await from.files.list(`output/${version}`)).map(e => e.name), ['count'])
+  assert.equal(await from.files.read(`output/${version}/count`), r.text.trim())
+  return Number(r.text)
+}
+let pooled
+step('a sandbox of the pool with the files of a project', async () => {
+  pooled = (await Sandbox.create('code-interpreter', { ...bucket('s3://bucket/project'), timeoutMs: 300_000 })).sandboxId
+  assert.equal((await (await Sandbox.connect(pooled)).commands.run(`cat ${files}/numbers`)).stdout, 'one\n')
+})
+step('an execution with a version, and the files it made', async () => assert.equal(await versions(await Sandbox.connect(pooled), 'v1'), 1))
+step('the version is switched', async () => {
+  // which the operator's side does: boxctl drives fill and switch
+  execFileSync('/bin/sh', ['-ec', process.env.NEXT_VERSION, 'sh', pooled])
+  const again = await Sandbox.connect(pooled)
+  assert.equal((await again.commands.run(`cat ${files}/numbers`)).stdout, 'one\ntwo\n')
+})
+step('the pool gives it out again', async () => {
+  const again = await Sandbox.connect(pooled)
+  assert.equal(await again.isRunning(), true)
+  assert.ok((await again.getInfo()).timeoutAt > Date.now())
+  await again.setTimeout(600_000)
+  assert.equal(await versions(again, 'v2'), 2)
+  assert.deepEqual((await again.files.list('output')).map(e => e.name).sort(), ['v1', 'v2'])
+  await again.kill()
+  await assert.rejects(Sandbox.connect(pooled))
+})
 step('kill', async () => {
   await sbx.kill()
   assert.equal(await sbx.isRunning(), false)

@@ -16,6 +16,9 @@ import (
 //	4  SpawnSpooled
 const BoxVersion = 4
 
+// SpoolVersion is the first version whose boxd reads output on disk.
+const SpoolVersion = 4
+
 // The protocol between boxd and PID 1 of a box, over one SEQPACKET socket. The keeper sends the
 // first message and then passes its end to boxd, so no privileged process takes part in an exec.
 //

@@ -13,7 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// EntityTag changes with each change of a file, also within a second.
+// EntityTag changes with the size of a file and the time of its last change, which programs can set; two changes within a tick of
+// the kernel (4 ms) may have one.
 func EntityTag(file *files.Entry) string {
 	return fmt.Sprintf(`"%x-%x"`, file.Time.UnixNano(), file.Size)
 }

@@ -28,6 +28,7 @@ type Doctor struct {
 	State  string                                         // the state directory
 	Look   func(ctx context.Context) (policy.Host, error) // at what can be enforced
 	Spec   func(context.Context) (*isolation.Spec, error) // of a box as sessions have it
+	More   []isolation.Check                              // see Parts.Checks
 }
 
 // Examine looks for what a box needs, and what is enforced by what. A line is CheckFail exactly if no
@@ -47,7 +48,7 @@ func (d *Doctor) Examine(ctx context.Context) ([]isolation.Check, error) {
 	}
 	checks = append(checks, checkTotals(d.Config, host, d.Boxes.Scopes())...)
 	checks = append(checks, checkConnections(d.Config, trackedConnections())...)
-	return append(checks, d.checkDisk()), nil
+	return append(append(checks, d.checkDisk()), d.More...), nil
 }
 
 // checkTotals says what keeps that all sessions of an owner have no more than a policy allows together. boxd reserves

@@ -26,7 +26,7 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	d := Doctor{Boxes: v.boxes, Config: v.cfg.Load(), State: v.state, Look: v.lookAtHost, Spec: v.example}
+	d := Doctor{Boxes: v.boxes, Config: v.cfg.Load(), State: v.state, Look: v.lookAtHost, Spec: v.example, More: v.checks}
 	return d.Examine(ctx)
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/driver"
 	"github.com/boxd-dev/boxd/supervisor/quota"
@@ -39,6 +40,8 @@ type Parts struct {
 	// Keep makes Close leave the boxes to the next boxd.
 	Keep   bool
 	Events *events.Log // where everything that happens is noted; nil: nowhere
+	// Checks are what a doctor reports besides: of settings that the supervisor does not know.
+	Checks []isolation.Check
 }
 
 // Supervisor holds all sessions of one boxd.
@@ -51,6 +54,7 @@ type Supervisor struct {
 	secrets      *Secrets
 	pushes       *pusher
 	state        string
+	checks       []isolation.Check // see Parts
 	log          *slog.Logger
 	events       *events.Log
 	records      *Records
@@ -118,7 +122,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	}
 	v := &Supervisor{
 		ledger: used, accounts: quota.NewAccounts(used, time.Now),
-		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, log: parts.Log, events: parts.Events, records: found, layout: driver.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
+		gate: closed, boxes: parts.Boxes, secrets: parts.Secrets, state: parts.StateDir, checks: parts.Checks, log: parts.Log, events: parts.Events, records: found, layout: driver.HostLayout(), grace: parts.AdoptGrace, keep: parts.Keep, serving: ctx,
 		poke: make(chan struct{}, 1), exams: make(chan struct{}, 1), resample: make(chan struct{}, 1), sessions: map[string]*session.Session{}, leaving: map[string]*session.Session{}, owned: map[string]int{}, stopped: map[*session.Session]bool{},
 		held: map[*session.Session]bool{},
 	}

@@ -259,9 +259,6 @@ func (c *Config) Check(path string) error {
 	} else if n != 0 && n < leastXFS && c.Work.StoreFilesystem == isolation.StoreXFS {
 		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be at least %v with workspaces.store_filesystem = %q", n, leastXFS, isolation.StoreXFS))
 	}
-	if n, free := c.Work.StoreSize, c.Host.KeepFreeDisk; n != 0 && n >= leastStore && n <= free {
-		errs = append(errs, fmt.Errorf("workspaces.store_size = %v: must be 0, or more than host.keep_free_disk (%v): no box starts while less is free in the store", n, free))
-	}
 	if kind := c.Work.StoreFilesystem; kind != isolation.StoreExt4 && kind != isolation.StoreXFS {
 		errs = append(errs, fmt.Errorf("workspaces.store_filesystem = %q: must be %q or %q", kind, isolation.StoreExt4, isolation.StoreXFS))
 	}

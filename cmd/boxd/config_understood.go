@@ -46,6 +46,9 @@ func (c *Config) Understood() []string {
 		g := c.Fleet.Gateways[name]
 		lines = append(lines, fmt.Sprintf("fleet.gateways.%s: speaks for %s, role %s at most", name, cmp.Or(strings.Join(g.Principals, ", "), "nobody"), g.Role))
 	}
+	if public := c.E2B.Public(); public != "" {
+		lines = append(lines, "e2b: "+public+" need no token, only the id of the sandbox")
+	}
 	return append(lines, fmt.Sprintf("profiles: %s; default %s", strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", "), c.Sessions.DefaultProfile),
 		fmt.Sprintf("boxes: at most %d, %d per owner", c.Sessions.Max, c.Sessions.MaxPerOwner))
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay/e2b"
 
 	"github.com/boxd-dev/boxd/supervisor"
@@ -43,8 +44,23 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 			return err
 		}
 	}
+	if public := c.Public(); public != "" {
+		log.Warn("ports of sandboxes need no token (e2b.public_ports)", "detail", public)
+	}
 	log.Info("boxd serves E2B's protocol", "address", w.sockets.E2B[0].Addr().String(), "tls", c.TLSListen)
 	return nil
+}
+
+// checks are what doctor reports of what the front serves.
+func (w *front) checks(cfg *Config) []isolation.Check {
+	public := cfg.E2B.Public()
+	if public == "" || !cfg.E2B.On(len(w.sockets.E2B) > 0) {
+		return nil
+	}
+	return []isolation.Check{{
+		Name: "e2b ports", Level: isolation.CheckWarn, Detail: public + " need no token, only the id of the sandbox",
+		Hint: "set e2b.public_ports = false in box.toml, unless this is wanted",
+	}}
 }
 
 // e2b serves clients of E2B until ctx ends or stop is called, which waits for that. boxd goes on without it, should it fail.

@@ -33,7 +33,7 @@ func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.D
 	secrets := supervisor.OpenSecrets(supervisor.SecretsConfig{Dir: in.state, Credentials: access.Credentials(), Boxes: boxes, Log: seen.log})
 	sup, err = supervisor.New(ctx, cfg.Config, supervisor.Parts{
 		Boxes: boxes, Stores: supervisor.AttachmentStores{Skills: in.skills, Drives: in.drives, Images: store}, Secrets: secrets, Send: sender(cfg), Pack: pack, StateDir: cfg.Daemon.StateDir, Log: seen.log,
-		AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events,
+		AdoptGrace: time.Duration(cfg.Daemon.AdoptGrace), Keep: keep, Events: seen.Events, Checks: in.checks(cfg),
 	})
 	if err != nil {
 		store.Close()

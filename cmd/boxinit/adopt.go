@@ -61,11 +61,18 @@ func (s *server) accept() {
 	s.conn++
 }
 
-// adopt sends a newly connected boxd, which speaks that version, the state of every durable program.
+// adopt sends a newly connected boxd, which speaks that version, the state of every durable program. One that it could not read
+// ends.
 func (s *server) adopt(version uint32) {
 	s.stateSent = true
 	for id, p := range s.programs {
 		if !p.durable {
+			continue
+		}
+		if version < isolation.SpoolVersion && p.streams[0].ring.Spooled() { // it would take its descriptors for nonsense, and lose the box
+			if !p.finished {
+				s.end(p, isolation.ReasonCanceled)
+			}
 			continue
 		}
 		p.conn = s.conn

@@ -34,12 +34,16 @@ type networkProgram struct {
 	stop chan struct{}  // closed by close
 	work sync.WaitGroup // a goroutine for each process
 
-	mu     sync.Mutex // guards the fields below
-	now    *networkProcess
-	linked map[string]bool // boxes that may have a link
-	busy   int             // requests under way
-	idle   *time.Timer     // ends the process; nil: it has never been idle
-	closed bool
+	mu       sync.Mutex // guards the fields below
+	now      *networkProcess
+	linked   map[string]bool // boxes that may have a link
+	busy     int             // requests under way
+	failed   error           // why the last start failed, at failedAt; nil: it has not
+	said     string          // of that, in the log
+	failedAt time.Time
+	retrying bool        // a goroutine starts it again
+	idle     *time.Timer // ends the process; nil: it has never been idle
+	closed   bool
 }
 
 // networkProcess is one process of it.
@@ -47,8 +51,9 @@ type networkProcess struct {
 	conn   *fdpass.Conn
 	pidfd  int
 	ending atomic.Bool // it was asked to end
+	stop   <-chan struct{}
 
-	mu    sync.Mutex // guards the fields below
+	mu    sync.Mutex // guards the fields below, and pidfd against kill
 	last  uint32
 	asked map[uint32]chan<- networkReply
 	gone  bool
@@ -62,9 +67,9 @@ type networkReply struct {
 // Time limits for what takes milliseconds when all is well. An answer may have to wait for others that change the network of
 // the host.
 const (
-	networkPatience = 60 * time.Second
+	networkPatience = 20 * time.Second
 	networkEnd      = 10 * time.Second // for what it has begun, when it is to end
-	networkRestart  = time.Second      // pause before it is started again by itself
+	networkRestart  = time.Second      // pause before it is started again
 	networkIdle     = 3 * time.Second  // before it ends when no box needs it
 )
 
@@ -72,6 +77,7 @@ var (
 	errNetworkGone = errors.New("boxnet has died on this request")
 	errNetworkLate = errors.New("boxnet has not answered in time")
 	errNotSent     = errors.New("boxnet has ended")
+	errKeeperEnds  = errors.New("boxkeeper ends")
 )
 
 // openNetworkProgram opens the program; nothing is started yet.
@@ -89,13 +95,13 @@ func openNetworkProgram(cfg *config, keys func() []string) (*networkProgram, err
 
 // adopt takes over the links of living boxes and removes others.
 func (p *networkProgram) adopt() {
-	if len(p.keys()) == 0 && nothingLeft(p.run) {
+	if nothingLeft(p.run) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, err := p.started(); err != nil {
-		p.log.Printf("cannot adopt the networks of boxes: %v", err) // the next request tries again
+		p.log.Printf("cannot adopt the networks of boxes: %v", err)
 	}
 	p.rest()
 }
@@ -124,11 +130,33 @@ func (p *networkProgram) started() (*networkProcess, error) {
 		return p.now, nil
 	}
 	if p.closed {
-		return nil, errNotSent
+		return nil, errKeeperEnds
 	}
+	if p.failed != nil && time.Since(p.failedAt) < networkRestart { // many may wait for the same
+		return nil, p.failed
+	}
+	n, list, err := p.begin()
+	if err != nil {
+		p.failed, p.failedAt = fmt.Errorf("start boxnet: %w", err), time.Now()
+		for _, key := range p.keys() { // each may have a link
+			p.linked[key] = true
+		}
+		p.retry()
+		return nil, p.failed
+	}
+	clear(p.linked)
+	for _, key := range list.Keys {
+		p.linked[key] = true
+	}
+	p.now, p.failed = n, nil
+	return n, nil
+}
+
+// begin starts a process, and has it adopt what there is. p.mu is held.
+func (p *networkProgram) begin() (*networkProcess, *isolation.Listed, error) {
 	n, err := p.start()
 	if err != nil {
-		return nil, fmt.Errorf("start boxnet: %w", err)
+		return nil, nil, err
 	}
 	p.work.Go(func() {
 		n.receive(p.log)
@@ -136,19 +164,58 @@ func (p *networkProgram) started() (*networkProcess, error) {
 		p.ended(n)
 	})
 	reply, err := n.ask(&isolation.AdoptNetworks{Keys: p.keys()}, -1)
-	if err == nil {
-		if list, ok := reply.m.(*isolation.Listed); ok {
-			clear(p.linked)
-			for _, key := range list.Keys {
-				p.linked[key] = true
-			}
-			p.now = n
-			return n, nil
-		}
+	if err != nil {
+		n.end()
+		n.kill() // it may hang
+		return nil, nil, err
+	}
+	switch m := reply.m.(type) {
+	case *isolation.Listed:
+		return n, m, nil
+	case *isolation.StepError:
+		err = m
+	default:
 		err = unix.EPROTO
 	}
 	n.end()
-	return nil, fmt.Errorf("start boxnet: %w", err)
+	return nil, nil, err
+}
+
+// retry starts the process again until there is one, or no box has a link any more. p.mu is held.
+func (p *networkProgram) retry() {
+	if p.retrying || p.closed || len(p.linked) == 0 {
+		return
+	}
+	p.retrying = true
+	p.work.Go(func() {
+		for again := true; again; {
+			select {
+			case <-time.After(networkRestart):
+			case <-p.stop:
+				return
+			}
+			again = p.tryAgain()
+		}
+	})
+}
+
+// tryAgain reports whether there is a process, or none is needed; false ends the attempts.
+func (p *networkProgram) tryAgain() (again bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == nil && len(p.linked) > 0 {
+		if _, err := p.started(); err != nil && !errors.Is(err, errKeeperEnds) {
+			if said := err.Error(); said != p.said { // once, and not each second
+				p.log.Printf("cannot start boxnet again: %v", err)
+				p.said = said
+			}
+			return true
+		}
+		p.said = ""
+	}
+	p.retrying = false
+	p.rest()
+	return false
 }
 
 // start starts a process without environment, with no descriptor but its socket and the log.
@@ -177,7 +244,7 @@ func (p *networkProgram) start() (*networkProcess, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &networkProcess{conn: conn, pidfd: pidfd, asked: map[uint32]chan<- networkReply{}}, nil
+	return &networkProcess{conn: conn, pidfd: pidfd, stop: p.stop, asked: map[uint32]chan<- networkReply{}}, nil
 }
 
 // drop forgets a process.
@@ -189,26 +256,16 @@ func (p *networkProgram) drop(n *networkProcess) {
 	}
 }
 
-// ended follows the end of a process: if that was not asked to end, and boxes have links, another one is started.
+// ended follows the end of a process: if that was not asked to end, and boxes may have links, another one is started.
 func (p *networkProgram) ended(n *networkProcess) {
 	p.drop(n)
 	if n.ending.Load() {
 		return
 	}
 	p.log.Printf("boxnet has died")
-	select {
-	case <-time.After(networkRestart):
-	case <-p.stop:
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.linked) == 0 {
-		return
-	}
-	if _, err := p.started(); err != nil {
-		p.log.Printf("cannot start boxnet again: %v", err)
-	}
+	p.retry()
 }
 
 // ask has a request carried out. space is the network namespace of its box, -1 if it is about none; it stays the caller's. The
@@ -348,8 +405,14 @@ func (n *networkProcess) end() {
 	}
 }
 
-// kill ends the process at once.
-func (n *networkProcess) kill() { _ = unix.PidfdSendSignal(n.pidfd, unix.SIGKILL, nil, 0) }
+// kill ends the process at once, if it has not ended.
+func (n *networkProcess) kill() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pidfd >= 0 { // its number may be another descriptor's later
+		_ = unix.PidfdSendSignal(n.pidfd, unix.SIGKILL, nil, 0)
+	}
+}
 
 // await waits for the end of the process, whose connection has ended, and closes what this one has of it.
 func (n *networkProcess) await() {
@@ -360,7 +423,10 @@ func (n *networkProcess) await() {
 		n.kill()
 	}
 	n.conn.Close()
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	unix.Close(n.pidfd)
+	n.pidfd = -1
 }
 
 // diesWithin reports whether the process ends in time.
@@ -406,13 +472,27 @@ func (n *networkProcess) ask(req isolation.KeeperRequest, space int) (networkRep
 			return networkReply{}, errNetworkGone
 		}
 		return reply, nil
+	case <-n.stop:
+		return n.forgo(number, answer, errKeeperEnds)
 	case <-timer.C:
-		n.forget(number)
-		return networkReply{}, errNetworkLate
+		return n.forgo(number, answer, errNetworkLate)
 	}
 }
 
-// forget gives up waiting for a reply.
+// forgo gives up waiting for a reply, for a reason, unless that has just come.
+func (n *networkProcess) forgo(number uint32, answer <-chan networkReply, err error) (networkReply, error) {
+	n.forget(number)
+	select {
+	case reply := <-answer:
+		if reply.m != nil {
+			return reply, nil
+		}
+	default:
+	}
+	return networkReply{}, err
+}
+
+// forget removes a request from those that wait.
 func (n *networkProcess) forget(number uint32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -440,6 +520,7 @@ func (n *networkProcess) receive(l *log.Logger) {
 		}
 		n.deliver(number, networkReply{m, files})
 	}
+	n.conn.Shutdown() // or it would wait for more
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.gone = true

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -62,8 +63,17 @@ func newFakeNetwork(t *testing.T, keys ...string) *networkProgram {
 	if err != nil {
 		t.Fatal(err)
 	}
+	run := t.TempDir()
+	if len(keys) > 0 { // an earlier keeper has left something
+		if err := os.MkdirAll(filepath.Join(run, isolation.KeeperDir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(run, isolation.KeeperDir, isolation.NetworkLock), []byte("in use"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	p := &networkProgram{
-		exe: exe, run: t.TempDir(), args: []string{"boxnet"}, keys: func() []string { return keys }, log: log.New(io.Discard, "", 0),
+		exe: exe, run: run, args: []string{"boxnet"}, keys: func() []string { return keys }, log: log.New(io.Discard, "", 0),
 		stop: make(chan struct{}), linked: map[string]bool{},
 	}
 	return p
@@ -110,19 +120,6 @@ func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
 // A process that boxes need is started again by itself; one that nobody needs ends.
 func TestTheNetworkProgramRunsAsLongAsItIsNeeded(t *testing.T) {
 	t.Parallel()
-	running := func(p *networkProgram) *networkProcess {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.now
-	}
-	await := func(what string, f func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !f(); <-time.After(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("it has not come true that %s", what)
-			}
-		}
-	}
 	p := newFakeNetwork(t, "a")
 	p.adopt()
 	first := running(p)
@@ -130,9 +127,9 @@ func TestTheNetworkProgramRunsAsLongAsItIsNeeded(t *testing.T) {
 		t.Fatal("it does not run, and a box lives")
 	}
 	first.kill()
-	await("it runs again", func() bool { n := running(p); return n != nil && n != first })
+	await(t, "it runs again", func() bool { n := running(p); return n != nil && n != first })
 	p.detach("a")
-	await("it has ended", func() bool { return running(p) == nil })
+	await(t, "it has ended", func() bool { return running(p) == nil })
 	p.close()
 
 	idle := newFakeNetwork(t)
@@ -142,7 +139,8 @@ func TestTheNetworkProgramRunsAsLongAsItIsNeeded(t *testing.T) {
 	idle.close()
 }
 
-// A program that cannot be executed, or ends at once, is an error and nothing else.
+// A program that cannot be executed, or ends at once, is an error, and is tried again until it starts: boxes may have links that
+// have to be watched.
 func TestANetworkProgramThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	p := newFakeNetwork(t, "a")
@@ -155,12 +153,43 @@ func TestANetworkProgramThatDoesNotStart(t *testing.T) {
 	}
 	unix.Close(exe)
 	p.adopt()
+	if !p.linked["a"] {
+		t.Error("a box whose link nobody knows has none")
+	}
 	if _, err := p.attach("a", -1, &isolation.NetworkSpec{}); err == nil {
 		t.Error("no error")
 	}
 	if c := p.check(); c.Level != isolation.CheckWarn || !strings.Contains(c.Detail, "boxnet") {
 		t.Errorf("doctor says %+v", c)
 	}
+	if exe, err = unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	err = unix.Dup3(exe, p.exe, unix.O_CLOEXEC)
+	p.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(exe)
+	await(t, "it runs once it can", func() bool { return running(p) != nil })
 	p.detach("a")
 	p.close()
+}
+
+// running is the process that there is.
+func running(p *networkProgram) *networkProcess {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+// await waits until something is true.
+func await(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !f(); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it has not come true that %s", what)
+		}
+	}
 }

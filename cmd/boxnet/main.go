@@ -51,14 +51,14 @@ func run(args []string, logger *log.Logger) error {
 	}
 	// It ends with its socket, in order, and not by a signal that was meant for the keeper or boxd.
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGTERM)
-	if err := linux.KeepCapabilities(keptCapabilities); err != nil {
-		return err
-	}
-	lock, err := only(cfg.Run)
+	lock, err := only(cfg.Run) // with all of root's rights, as its directory may be in one of another user
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
+	if err := linux.KeepCapabilities(keptCapabilities); err != nil {
+		return err
+	}
 	h := network.New(cfg, logger)
 	err = serve(h)
 	if h.Close() {
@@ -94,8 +94,8 @@ func sweep(args []string, logger *log.Logger) error {
 	if len(args) != 1 || !filepath.IsAbs(args[0]) {
 		return errors.New("sweep takes the run directory of the keeper")
 	}
-	network.New(rule.Config{Run: args[0]}, logger).Adopt(nil)
-	return nil
+	_, err := network.New(rule.Config{Run: args[0]}, logger).Adopt(nil)
+	return err
 }
 
 // only waits until the process of an earlier keeper has ended, which may have a request to finish, and keeps later ones out. The

@@ -78,7 +78,8 @@ func handle(h *network.Host, req isolation.KeeperRequest, files []int) (isolatio
 func answer(h *network.Host, req isolation.KeeperRequest, space *os.File) (isolation.KeeperReply, []int, error) {
 	switch m := req.(type) {
 	case *isolation.AdoptNetworks:
-		return &isolation.Listed{Keys: h.Adopt(m.Keys)}, nil, nil
+		linked, err := h.Adopt(m.Keys)
+		return &isolation.Listed{Keys: linked}, nil, err
 	case *isolation.CheckNetwork:
 		return &isolation.Checked{Checks: []isolation.Check{h.Check()}}, nil, nil
 	case *isolation.DetachNetwork:

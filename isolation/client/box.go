@@ -195,7 +195,7 @@ func notKnown(cmd *isolation.Command, version uint32) *isolation.StepError {
 		return &isolation.StepError{Step: isolation.StepDirectory, Item: cmd.Dir, Errno: unix.EOPNOTSUPP}
 	case cmd.Merged && version < 3: // it would keep the streams apart
 		return &isolation.StepError{Step: isolation.StepStdio, Item: isolation.ItemMerged, Errno: unix.EOPNOTSUPP}
-	case cmd.Spool && version < 4: // it would keep all of it in memory, or refuse the message
+	case cmd.Spool && version < isolation.SpoolVersion: // it would keep all of it in memory, or refuse the message
 		return &isolation.StepError{Step: isolation.StepStdio, Item: isolation.ItemSpooled, Errno: unix.EOPNOTSUPP}
 	}
 	return nil

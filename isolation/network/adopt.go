@@ -12,12 +12,12 @@ import (
 )
 
 // Adopt takes over the links of the boxes with these keys, which an earlier keeper has left, and
-// removes all other links. It returns the keys of those that have a link. Errors are only logged: the boxes keep running.
-func (h *Host) Adopt(keys []string) (linked []string) {
+// removes all other links. It returns the keys of those that have a link. Errors about a single link are only logged: the boxes
+// keep running.
+func (h *Host) Adopt(keys []string) (linked []string, err error) {
 	all, err := links()
 	if err != nil {
-		h.log.Printf("cannot adopt the veth pairs of boxes: %v", err)
-		return nil
+		return nil, fmt.Errorf("adopt the veth pairs of boxes: %w", err)
 	}
 	names := map[string]string{}
 	for _, key := range keys {
@@ -50,13 +50,12 @@ func (h *Host) Adopt(keys []string) (linked []string) {
 	h.adopted = true
 	h.mu.Unlock()
 	if len(linked) == 0 {
-		h.removeTable()
-		return nil
+		return nil, h.removeTable()
 	}
 	if err := h.ensure(); err != nil {
-		h.log.Printf("cannot restore the nftables table of boxes: %v", err)
+		h.log.Printf("cannot restore the nftables table of boxes: %v", err) // watch tries again
 	}
-	return linked
+	return linked, nil
 }
 
 // reconcile applies to a link the settings that an earlier version of the keeper may not have

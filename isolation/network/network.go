@@ -136,10 +136,14 @@ func (h *Host) Close() (clean bool) {
 	h.mu.Lock()
 	idle := h.adopted && len(h.links) == 0
 	h.mu.Unlock()
-	if idle {
-		h.removeTable()
+	if !idle {
+		return false
 	}
-	return idle
+	if err := h.removeTable(); err != nil {
+		h.log.Printf("cannot remove the table of the host: %v", err)
+		return false
+	}
+	return true
 }
 
 // tableWatch is how often Host checks whether the host's table has been removed, as "nft flush

@@ -4,6 +4,7 @@ package network
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -73,17 +74,18 @@ func (h *Host) tryTable() error {
 }
 
 // removeTable removes the host's table, if it exists.
-func (h *Host) removeTable() {
+func (h *Host) removeTable() error {
 	h.tabling.Lock()
 	defer h.tabling.Unlock()
 	c, err := connect()
-	if err != nil || !h.hasTable(c) {
-		return
+	if err != nil || !h.hasTable(c) { // a kernel without nf_tables has none
+		return nil
 	}
 	c.DelTable(&nftables.Table{Name: h.table(), Family: tableFamily})
 	if err := c.Flush(); err != nil {
-		h.log.Printf("cannot remove the nftables table %s: %v", h.table(), err)
+		return fmt.Errorf("nftables table %s: %w", h.table(), err)
 	}
+	return nil
 }
 
 // writeTable replaces the host's table, in one transaction.

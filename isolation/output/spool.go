@@ -50,9 +50,12 @@ func (r *Ring) CreateIn(dir string) error {
 	return nil
 }
 
-// noSpace reports whether the disk takes no more, for want of room, by a limit, or as it is broken.
+// Spooled reports whether the file is on disk.
+func (r *Ring) Spooled() bool { return r.spooled }
+
+// noSpace reports whether the disk takes no more, for want of room or by a limit. One that is broken ends the stream.
 func noSpace(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG) || errors.Is(err, unix.EIO) || errors.Is(err, unix.EROFS)
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG)
 }
 
 // spoolChunk is how much one Fill moves to a disk: what that makes PID 1 wait for is bounded.
@@ -86,7 +89,7 @@ func (r *Ring) giveUp() bool {
 }
 
 // align ends the data with a whole page, as a part of one that is not written would read as zeros: what is in the last one is
-// given up.
+// given up, also if a reader waits for it.
 func (r *Ring) align() error {
 	if r.skipped || r.size%page == 0 {
 		return nil

@@ -278,6 +278,17 @@ func unsupported(field, why string) error {
 // everywhere is how clients write every address.
 var everywhere = netip.MustParsePrefix("0.0.0.0/0")
 
+// label notes whether the ports of the sandbox may be public.
+func (n *networkRequest) label(labels map[string]string) {
+	switch {
+	case n.AllowPublicTraffic == nil:
+	case *n.AllowPublicTraffic:
+		delete(labels, labelClosed)
+	default:
+		labels[labelClosed] = "true"
+	}
+}
+
 // apply has the sandbox use the network as it was asked for, or refuses what boxd would not keep.
 func (n *networkRequest) apply(req *policy.Request) error {
 	switch {
@@ -406,6 +417,7 @@ func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
 	if ask.AllowInternetAccess != nil {
 		network.AllowInternetAccess = ask.AllowInternetAccess
 	}
+	network.label(req.Labels)
 	if err := network.apply(req); err != nil {
 		return nil, err
 	}
@@ -612,6 +624,10 @@ func (c *controlCall) network() error {
 	}
 	if req.NetworkRules == nil {
 		req.NetworkRules = s.Profile().NetworkRules
+	}
+	if ask.AllowPublicTraffic != nil {
+		req.Labels = maps.Clone(s.Current().Labels)
+		ask.label(req.Labels)
 	}
 	if err := c.server.cfg.Sup.Update(c.r.Context(), s, req); err != nil {
 		return err

@@ -155,26 +155,34 @@ func TestANotebookShowsFigures(t *testing.T) {
 	}
 }
 
-// Where the operator wants ipykernel and Python cannot import it, code fails with that reason; where it may be either, boxd's own
-// kernel runs it.
+// Where the operator wants ipykernel and Python cannot use it, code fails with that reason; where it may be either, boxd's own
+// shell has all that it has otherwise: a package that cannot be imported, and one whose shell cannot be made, as where the home
+// directory is full.
 func TestWithoutIPykernel(t *testing.T) {
 	t.Parallel()
-	broken := t.TempDir() // a package of that name that cannot be imported
-	if err := os.Mkdir(filepath.Join(broken, "ipykernel"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(broken, "ipykernel", "__init__.py"), []byte("raise ImportError('broken')"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for wanted, fail := range map[string]string{pythonAuto: "", pythonOwn: "", pythonIPykernel: "ImportError: the operator's python_kernel is ipykernel, and python3 of the sandbox cannot import it: ImportError: broken"} {
-		n := startNative(t, languagePython, envPythonKernel+"="+wanted, "PYTHONPATH="+broken)
-		e := n.run("x = 6\nx * 7")
-		got := ""
-		if e.failed != nil {
-			got = e.failed.Name + ": " + e.failed.Value
+	for why, files := range map[string]map[string]string{
+		"ImportError: broken":    {"__init__.py": "raise ImportError('broken')"},
+		"OSError: no room there": {"__init__.py": "", "zmqshell.py": "class ZMQInteractiveShell:\n    @classmethod\n    def instance(cls, **_):\n        raise OSError('no room there')\n"},
+	} {
+		broken := t.TempDir()
+		if err := os.Mkdir(filepath.Join(broken, "ipykernel"), 0o755); err != nil {
+			t.Fatal(err)
 		}
-		if !strings.HasPrefix(got, fail) || fail == "" && (got != "" || e.text() != "42") {
-			t.Errorf("%s: %q, %q", wanted, e.text(), got)
+		for name, text := range files {
+			if err := os.WriteFile(filepath.Join(broken, "ipykernel", name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for wanted, fail := range map[string]string{pythonAuto: "", pythonOwn: "", pythonIPykernel: "ImportError: the operator's python_kernel is ipykernel, and python3 of the sandbox cannot use it: " + why} {
+			n := startNative(t, languagePython, envPythonKernel+"="+wanted, "PYTHONPATH="+broken)
+			e := n.run("display(1)\nx = 6\nx * 7")
+			got := ""
+			if e.failed != nil {
+				got = e.failed.Name + ": " + e.failed.Value
+			}
+			if !strings.HasPrefix(got, fail) || fail == "" && (got != "" || e.text() != "42") {
+				t.Errorf("%s, %s: %q, %q", why, wanted, e.text(), got)
+			}
 		}
 	}
 }

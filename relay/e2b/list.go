@@ -111,6 +111,7 @@ func (c *controlCall) get() error {
 	if set.Network == policy.NetworkEgress {
 		d.Network.AllowOut, d.Network.DenyOut = set.NetworkRules, []string{everywhere.String()}
 	}
+	d.Network.AllowPublicTraffic = c.server.cfg.publicPorts(set.Labels[labelTemplate]) && set.Labels[labelClosed] == ""
 	if _, ok := endOf(set.Labels); ok {
 		d.Lifecycle.OnTimeout = "pause"
 	}

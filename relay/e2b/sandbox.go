@@ -21,6 +21,7 @@ import (
 const (
 	labelTemplate = "e2b.template" // the name of its template
 	labelKey      = "e2b.key"      // the name of the token of boxd by which its bearers are held to be its owner
+	labelClosed   = "e2b.closed"   // "true": its client wants no public ports
 )
 
 // sandbox is a session on behalf of whoever has proven a right to it.
@@ -156,8 +157,17 @@ func (s *Server) named(r *http.Request, to destination) (of *session.Session, pr
 	return of, proven, nil
 }
 
+// isPublic reports whether a request for a port needs no token: it has none, and nobody else has a sandbox of that id.
+func (s *Server) isPublic(r *http.Request, of *session.Session, to destination) bool {
+	if of == nil || to.port == portEnvd || to.port == portCode || r.Header.Get(headerAccess) != "" || r.Header.Get(headerTraffic) != "" {
+		return false
+	}
+	labels := of.Current().Labels
+	return s.cfg.publicPorts(labels[labelTemplate]) && labels[labelClosed] == "" && len(s.index.find(to.sandbox)) == 1
+}
+
 // enter lets a request for a sandbox in. leave must follow, and the context ends when its bearer may not use it any more. A visitor
-// has proven itself by the traffic token alone, which the owner of a sandbox may give to others: what visitors have open and
+// has proven itself by the traffic token alone, which the owner of a sandbox may give to others, or needed no token: what visitors have open and
 // make boxd hold must not keep the owner out.
 func (s *Server) enter(r *http.Request, of *session.Session, visitor bool) (ctx context.Context, sb *sandbox, leave func(), err error) {
 	pass, err := s.holder(of)
@@ -235,7 +245,7 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to destination) {
 	case health && to.sandbox == "":
 		s.fail(w, r, gone("")) // a client of Scalebox shows its token, and it is of no sandbox any more
 		return
-	case !proven:
+	case !proven && !s.isPublic(r, found, to):
 		s.fail(w, r, unauthorized("missing or wrong access token of the sandbox: it is in the answer to create and connect"))
 		return
 	}

@@ -28,6 +28,9 @@ type Settings struct {
 	Profile string `toml:"profile"` // of sandboxes whose template names none
 	// PythonKernel runs the Python code of sandboxes whose template does not say: one of the values below.
 	PythonKernel string `toml:"python_kernel"`
+	// PublicPorts lets everybody who knows the id of a sandbox reach its ports without a token, unless its template says otherwise
+	// or its client has asked for none of that (network.allowPublicTraffic: false).
+	PublicPorts bool `toml:"public_ports"`
 	// TLSListen is an address with a port that is served by TLS, which clients of Scalebox demand; "": none is.
 	TLSListen   string `toml:"tls_listen"`
 	Certificate string `toml:"certificate"` // the file of its certificate, and of those that have signed it (PEM)
@@ -63,6 +66,37 @@ func (c *Settings) pythonKernel(template string) string {
 	return cmp.Or(c.PythonKernel, pythonAuto)
 }
 
+// publicPorts says whether ports of sandboxes of a template need no token. One that is gone opens nothing.
+func (c *Settings) publicPorts(template string) bool {
+	_, t, ok := c.template(template)
+	if ok && t.PublicPorts != nil {
+		return *t.PublicPorts
+	}
+	return ok && c.PublicPorts
+}
+
+// Public says for people which ports need no token, "" if all do.
+func (c *Settings) Public() string {
+	var open, closed []string
+	for _, name := range sortedNames(c.Templates) {
+		switch p := c.Templates[name].PublicPorts; {
+		case p != nil && *p && !c.PublicPorts:
+			open = append(open, name)
+		case p != nil && !*p && c.PublicPorts:
+			closed = append(closed, name)
+		}
+	}
+	switch {
+	case len(open) > 0:
+		return "ports of sandboxes of the templates " + strings.Join(open, ", ")
+	case c.PublicPorts && len(closed) > 0:
+		return "ports of all sandboxes but those of the templates " + strings.Join(closed, ", ")
+	case c.PublicPorts:
+		return "ports of all sandboxes"
+	}
+	return ""
+}
+
 // Template is what a sandbox is made of that a client asks for by name.
 type Template struct {
 	Profile string   `toml:"profile"` // "": that of the table
@@ -70,6 +104,7 @@ type Template struct {
 	Aliases []string `toml:"aliases"` // other names of the template
 	// PythonKernel runs its Python code; "": that of the table.
 	PythonKernel string `toml:"python_kernel"`
+	PublicPorts  *bool  `toml:"public_ports"` // left out: as the table says
 }
 
 // The templates that clients name by themselves.

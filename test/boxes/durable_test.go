@@ -509,6 +509,66 @@ func TestAParkedBoxLives(t *testing.T) {
 	}
 }
 
+// A boxd of an earlier version cannot read output on disk. It hears of no program that has it, and such a program ends: the box and
+// all other programs are adopted.
+func TestABoxdOfAnEarlierVersionHearsOfNoOutputOnDisk(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	box := k.launch(t)
+	durable(t, box, "sleep 1000", func(c *isolation.Command, _ *client.Files) { c.Spool = true })
+	durable(t, box, "sleep 1000", nil)
+	dir, err := os.Open(filepath.Join(k.cfg.RunDir, isolation.BoxesDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	programs := func(version uint32) (list []*isolation.ProgramState) {
+		fd, err := fdpass.Dial(int(dir.Fd()), bareKey+"/init")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := fdpass.FromFD(fd, isolation.MaxBoxReply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for _, req := range []*isolation.BoxRequest{{Times: &isolation.Times{Grace: time.Minute}}, {Adopt: version}} {
+			if err := conn.Send(req.Encode()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for {
+			body, files, err := conn.Recv(true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fdpass.CloseAll(files)
+			reply, err := isolation.DecodeBoxReply(body)
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case reply.Adopted != nil:
+				return list
+			case reply.Program != nil:
+				list = append(list, reply.Program)
+			}
+		}
+	}
+	if list := programs(isolation.SpoolVersion - 1); len(list) != 1 || list[0].Exited != nil {
+		t.Errorf("it hears of %d programs: %+v", len(list), list)
+	}
+	boxtest.Eventually(t, "the program whose output is on disk has ended", func() bool {
+		ended := 0
+		list := programs(isolation.SpoolVersion)
+		for _, p := range list {
+			if p.Exited != nil && p.Exited.Reason == isolation.ReasonCanceled {
+				ended++
+			}
+		}
+		return len(list) == 2 && ended == 1
+	})
+}
+
 // PID 1 answers a boxd of an earlier version in that version, so that one that has been replaced by an earlier one, after an
 // update that was taken back, adopts the box.
 func TestPID1SpeaksToABoxdOfAnEarlierVersion(t *testing.T) {

@@ -24,6 +24,7 @@ type detail struct {
 	SandboxID, TemplateID, State, Domain string
 	StartedAt, EndAt                     time.Time
 	Metadata                             map[string]string
+	Network                              struct{ AllowPublicTraffic bool }
 }
 
 func (h *host) detail(t *testing.T, id string) detail {
@@ -311,6 +312,57 @@ exec python3 s.py`))
 	if text != "/a?b=c[]" {
 		t.Errorf("%q", text)
 	}
+}
+
+// Ports are public where the operator says so, and nothing else is: not where a client or a template says otherwise, not with a
+// token that is wrong, not once the key of the sandbox holds no more.
+func TestPortsArePublicWhereTheOperatorSaysSo(t *testing.T) {
+	h := start(t, "public_ports = true\n[e2b.templates.closed]\npublic_ports = false\n")
+	serve := func(body string) *sandbox {
+		sb := h.create(t, "agent", body)
+		stream, err := sb.processes().Start(t.Context(), shell("echo served > index.html; exec python3 -m http.server 8000"))
+		if err != nil || !stream.Receive() {
+			t.Fatal(err, stream.Err())
+		}
+		t.Cleanup(func() { stream.Close() })
+		boxtest.Eventually(t, "its owner reaches the port", func() bool {
+			status, _, _ := h.sends(t, "GET", "/", "", "Host", "8000-"+sb.ID+".localhost", "E2b-Traffic-Access-Token", sb.Traffic)
+			return status == http.StatusOK
+		})
+		return sb
+	}
+	visit := func(sb *sandbox, port string, head ...string) int {
+		path := map[string]string{"8000": "/index.html", "49983": "/files?path=/etc/hostname", "49999": "/contexts"}[port]
+		status, _, _ := h.sends(t, "GET", path, "", append([]string{"Host", port + "-" + sb.ID + ".localhost"}, head...)...)
+		return status
+	}
+	open, closed, shut := serve(`{}`), serve(`{"templateID":"closed"}`), serve(`{"network":{"allowPublicTraffic":false}}`)
+	if status := visit(open, "8000"); status != http.StatusOK {
+		t.Errorf("a public port answers %d", status)
+	}
+	for what, status := range map[string]int{
+		"of a template that is not public": visit(closed, "8000"),
+		"whose client wants none":          visit(shut, "8000"),
+		"with a wrong token":               visit(open, "8000", "E2b-Traffic-Access-Token", closed.Traffic),
+		"with a wrong token of access":     visit(open, "8000", "X-Access-Token", closed.Token),
+		"of files and processes":           visit(open, "49983"),
+		"of code contexts":                 visit(open, "49999"),
+	} {
+		if status != http.StatusUnauthorized {
+			t.Errorf("a port %s answers %d", what, status)
+		}
+	}
+	if d := h.detail(t, shut.ID); d.Network.AllowPublicTraffic {
+		t.Error("it is said to be public")
+	}
+	if d := h.detail(t, open.ID); !d.Network.AllowPublicTraffic {
+		t.Error("it is not said to be public")
+	}
+	if text := string(h.Raw(t, "GET", "/v1/doctor", "").Body); !strings.Contains(text, "e2b ports") {
+		t.Errorf("doctor says nothing: %s", text)
+	}
+	h.withoutKey(t, "agent")
+	boxtest.Eventually(t, "the key holds no more", func() bool { return visit(open, "8000") == http.StatusUnauthorized })
 }
 
 // A sandbox is its owner's by the key that has made it, as long as that holds; another of its keys takes over by connecting.

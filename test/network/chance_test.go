@@ -64,9 +64,12 @@ func TestWhateverIsKilledABoxReachesWhatItMay(t *testing.T) {
 	victims := map[string]func(){
 		"boxnames": func() { must(t, unix.Kill(program(t, d, "boxnames"), unix.SIGKILL)) },
 		"boxnet": func() {
-			if pid, there := boxnet(t, d); there { // it may be between two
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
+			pid, there := 0, false
+			boxtest.Eventually(t, "boxnet runs", func() bool {
+				pid, there = boxnet(t, d)
+				return there
+			})
+			_ = unix.Kill(pid, unix.SIGKILL)
 		},
 		"the keeper": func() { must(t, unix.Kill(d.Keeper(), unix.SIGKILL)) },
 		"boxd": func() {

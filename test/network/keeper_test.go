@@ -146,7 +146,8 @@ func TestAChangeOfRulesCutsConnections(t *testing.T) {
 	// The next keeper knows the pins from the kernel. Of more than there may be the last ones count.
 	next := network.New(rule.Config{Run: "/test", Block4: netip.MustParsePrefix("10.77.0.0/24")}, log.New(io.Discard, "", 0))
 	defer next.Close()
-	next.Adopt([]string{"key"})
+	_, err = next.Adopt([]string{"key"})
+	must(t, err)
 	for i := range 40 {
 		pins := []isolation.Pin{pin(public4+":443", 1)}
 		for j := range isolation.MaxPins - 1 {

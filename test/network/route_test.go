@@ -73,7 +73,8 @@ func TestLinksTakeNoSourceRoutes(t *testing.T) {
 	// A keeper of before has left it otherwise.
 	must(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+w.links()[0]+"/accept_source_route", []byte("1"), 0))
 	next := network.New(cfg, log.New(io.Discard, "", 0))
-	next.Adopt([]string{"key"})
+	_, err = next.Adopt([]string{"key"})
+	must(t, err)
 	defer next.Close()
 	must(t, settled(w.links()[0], "1")())
 

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// numbered is a line for the shell that writes 300,000 numbers, of 2,288,895 bytes; numbersInLines is what that comes to.
+// numbered is a line for the shell that writes 300,000 numbers, of 2,100,000 bytes; numbersInLines is what that comes to.
 const numbered = `seq 100000 400000 | head -n 300000`
 
 func numbersInLines() string {

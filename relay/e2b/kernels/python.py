@@ -809,22 +809,27 @@ class Missing(Exception):
 
 
 def notebook(names):
-    """The shell of ipykernel, with names as its namespace. Nothing of the other shell is left then."""
+    """The shell of ipykernel, with names as its namespace. Nothing of the other shell is left then, unless it is Missing."""
+    try:
+        return notebook_shell(names)
+    except Exception as problem:  # also of a package that does not fit this Python, or of a home directory that is full
+        raise Missing("%s: %s" % (type(problem).__name__, problem)) from problem
+
+
+def notebook_shell(names):
     global display
     import importlib.util
 
-    try:
-        if importlib.util.find_spec("ipykernel") is None:
-            raise ImportError("No module named 'ipykernel'")
-        from IPython.core.displayhook import DisplayHook
-        from IPython.core.displaypub import DisplayPublisher
-        from IPython.core.error import UsageError
-        from IPython.core.formatters import DisplayFormatter
-        from ipykernel.zmqshell import ZMQInteractiveShell
-        from traitlets import Type
-        from traitlets.config import Config
-    except Exception as problem:  # also of a package that does not fit this Python
-        raise Missing("%s: %s" % (type(problem).__name__, problem)) from problem
+    if importlib.util.find_spec("ipykernel") is None:
+        raise ImportError("No module named 'ipykernel'")
+    from IPython.core.displayhook import DisplayHook
+    from IPython.core.displaypub import DisplayPublisher
+    from IPython.core.error import UsageError
+    from IPython.core.formatters import DisplayFormatter
+    from IPython.display import display as show
+    from ipykernel.zmqshell import ZMQInteractiveShell
+    from traitlets import Type
+    from traitlets.config import Config
 
     class Formatter(DisplayFormatter):
         def format(self, value, include=None, exclude=None):
@@ -881,15 +886,14 @@ def notebook(names):
     config.HistoryManager.enabled = False  # no file, and no thread that writes it
     config.InteractiveShell.colors = "NoColor"
     config.InteractiveShell.banner1 = ""
+    found = BoxShell.instance(config=config, user_module=sys.modules["__main__"])
     PATCHES.clear()
     PATCHES.update({"matplotlib.pyplot": patch_boxes, "PIL.Image": patch_image})
     Stub.modules = ()
     names.pop("display", None)
     if importlib.util.find_spec("matplotlib_inline") is not None:
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    found = BoxShell.instance(config=config, user_module=sys.modules["__main__"])
-    from IPython.display import display
-
+    display = show
     return found
 
 
@@ -1103,7 +1107,7 @@ if WANTED != "own":
         ipython, is_notebook = notebook(main.__dict__), True
     except Missing as problem:
         if WANTED != "auto":
-            missing = ImportError("the operator's python_kernel is ipykernel, and python3 of the sandbox cannot import it: %s" % problem)
+            missing = ImportError("the operator's python_kernel is ipykernel, and python3 of the sandbox cannot use it: %s" % problem)
 sys.path.insert(0, "")
 sys.meta_path.insert(0, Finder())
 os.environ.setdefault("MPLBACKEND", "Agg")

@@ -199,7 +199,7 @@ func (p *networkProgram) retry() {
 	})
 }
 
-// tryAgain reports whether there is a process, or none is needed; false ends the attempts.
+// tryAgain starts the process if one is needed, and reports whether that has failed.
 func (p *networkProgram) tryAgain() (again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

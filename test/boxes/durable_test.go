@@ -509,6 +509,25 @@ func TestAParkedBoxLives(t *testing.T) {
 	}
 }
 
+// dialInit connects to PID 1 of the box as another boxd. The connection is the caller's.
+func (k *bareKeeper) dialInit(t *testing.T) *fdpass.Conn {
+	t.Helper()
+	dir, err := os.Open(filepath.Join(k.cfg.RunDir, isolation.BoxesDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	fd, err := fdpass.Dial(int(dir.Fd()), bareKey+"/init")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := fdpass.FromFD(fd, isolation.MaxBoxReply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
 // A boxd of an earlier version cannot read output on disk. It hears of no program that has it, and such a program ends: the box and
 // all other programs are adopted.
 func TestABoxdOfAnEarlierVersionHearsOfNoOutputOnDisk(t *testing.T) {
@@ -517,20 +536,8 @@ func TestABoxdOfAnEarlierVersionHearsOfNoOutputOnDisk(t *testing.T) {
 	box := k.launch(t)
 	durable(t, box, "sleep 1000", func(c *isolation.Command, _ *client.Files) { c.Spool = true })
 	durable(t, box, "sleep 1000", nil)
-	dir, err := os.Open(filepath.Join(k.cfg.RunDir, isolation.BoxesDir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
 	programs := func(version uint32) (list []*isolation.ProgramState) {
-		fd, err := fdpass.Dial(int(dir.Fd()), bareKey+"/init")
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := fdpass.FromFD(fd, isolation.MaxBoxReply)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := k.dialInit(t)
 		defer conn.Close()
 		for _, req := range []*isolation.BoxRequest{{Times: &isolation.Times{Grace: time.Minute}}, {Adopt: version}} {
 			if err := conn.Send(req.Encode()); err != nil {
@@ -575,20 +582,8 @@ func TestPID1SpeaksToABoxdOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
 	k.launch(t)
-	dir, err := os.Open(filepath.Join(k.cfg.RunDir, isolation.BoxesDir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
 	for asked, want := range map[uint32]uint32{1: 1, isolation.BoxVersion: isolation.BoxVersion, isolation.BoxVersion + 1: isolation.BoxVersion} {
-		fd, err := fdpass.Dial(int(dir.Fd()), bareKey+"/init")
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := fdpass.FromFD(fd, isolation.MaxBoxReply)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := k.dialInit(t)
 		defer conn.Close()
 		if err := conn.Send((&isolation.BoxRequest{Times: &isolation.Times{Grace: time.Minute}}).Encode()); err != nil {
 			t.Fatal(err)

@@ -12,10 +12,7 @@ import (
 func TestJavaScriptRunsCode(t *testing.T) {
 	t.Parallel()
 	n := startNative(t, languageJavaScript)
-	for _, c := range []struct {
-		name, code           string
-		text, out, err, fail string // fail: name and value of the error
-	}{
+	n.runs([]codeCase{
 		{name: "the value of the last expression", code: "let x = 1; x", text: "1"},
 		{name: "the state is kept", code: "x += 1; x", text: "2"},
 		{name: "a declaration again", code: "let x = 5; x", text: "5"},
@@ -49,19 +46,7 @@ func TestJavaScriptRunsCode(t *testing.T) {
 		{name: "output is taken away", code: "process.stdout.end(); process.stdout.destroy(); console.log = null; undefined"},
 		{name: "and is there", code: "process.stderr.write('e'); require('child_process').execSync('echo out', {stdio: 'inherit'}); 0", text: "0", out: "out\n", err: "e"},
 		{name: "the kernel is nowhere", code: "typeof __boxd_kernel__ + Object.keys(globalThis).filter(k => k.includes('boxd'))", text: "'undefined'"},
-	} {
-		e := n.run(c.code)
-		if e.died {
-			t.Fatalf("%s: the kernel died: %s", c.name, e.err)
-		}
-		fail := ""
-		if e.failed != nil {
-			fail = e.failed.Name + ": " + e.failed.Value
-		}
-		if e.text() != c.text || e.out != c.out || e.err != c.err || !strings.HasPrefix(fail, c.fail) || (fail == "") != (c.fail == "") {
-			t.Errorf("%s: text %q, out %q, err %q, error %q", c.name, e.text(), e.out, e.err, fail)
-		}
-	}
+	})
 	if e := n.run("1"); e.count != 34 {
 		t.Errorf("%d executions", e.count)
 	}

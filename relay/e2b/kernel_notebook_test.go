@@ -29,10 +29,7 @@ func startNotebook(t *testing.T, env ...string) *native {
 // Code in ipykernel's shell has what users of notebooks expect, and comes to what it comes to in the own kernel.
 func TestANotebookRunsCode(t *testing.T) {
 	n := startNotebook(t)
-	for _, c := range []struct {
-		name, code           string
-		text, out, err, fail string // fail: name and value of the error
-	}{
+	n.runs([]codeCase{
 		{name: "the value of the last expression", code: "x = 1; x", text: "1"},
 		{name: "the state is kept", code: "x += 1; x", text: "2"},
 		{name: "the history of values", code: "Out[1], _, In[1]", text: "(1, 2, 'x = 1; x')"},
@@ -61,19 +58,7 @@ func TestANotebookRunsCode(t *testing.T) {
 		{name: "and are there again", code: "print('again', file=sys.stderr); os.system('echo out');", out: "out\n", err: "again\n"},
 		{name: "a fork that comes back", code: "p = os.fork()\nif p: os.waitpid(p, 0)\nprint('once' if p else 'child')\np > 0", out: "child\nonce\n", text: "True"},
 		{name: "a fork that exits", code: "p = os.fork()\nif not p: sys.exit(7)\nos.waitstatus_to_exitcode(os.waitpid(p, 0)[1])", text: "7"},
-	} {
-		e := n.run(c.code)
-		if e.died {
-			t.Fatalf("%s: the kernel died: %s", c.name, e.err)
-		}
-		fail := ""
-		if e.failed != nil {
-			fail = e.failed.Name + ": " + e.failed.Value
-		}
-		if !strings.HasPrefix(fail, c.fail) || c.fail == "" && fail != "" || e.text() != c.text || e.out != c.out || e.err != c.err {
-			t.Errorf("%s: %q, output %q and %q, failed with %q; want %q, %q, %q and %q", c.name, e.text(), e.out, e.err, fail, c.text, c.out, c.err, c.fail)
-		}
-	}
+	})
 	if e := n.run("def inner():\n    raise ValueError('why')\ninner()"); e.failed == nil || !strings.Contains(e.failed.Traceback, "----> 2     raise ValueError('why')") || strings.Contains(e.failed.Traceback, "\x1b") || e.count < 2 {
 		t.Errorf("traceback %+v, count %d", e.failed, e.count)
 	}

@@ -13,10 +13,7 @@ import (
 func TestPythonRunsCode(t *testing.T) {
 	t.Parallel()
 	n := startNative(t, languagePython)
-	for _, c := range []struct {
-		name, code           string
-		text, out, err, fail string // fail: name and value of the error
-	}{
+	n.runs([]codeCase{
 		{name: "the value of the last expression", code: "x = 1; x", text: "1"},
 		{name: "the state is kept", code: "x += 1; x", text: "2"},
 		{name: "nothing has no value", code: "None"},
@@ -52,19 +49,7 @@ func TestPythonRunsCode(t *testing.T) {
 		{name: "threads", code: "import threading\nt = threading.Thread(target=lambda: print('t'))\nt.start(); t.join()", out: "t\n"},
 		{name: "a fork that comes back", code: "p = os.fork()\nif p: os.waitpid(p, 0)\nprint('once' if p else 'child')\np > 0", out: "child\nonce\n", text: "True"},
 		{name: "processes", code: "import multiprocessing as m\ndef sq(x): return x * x\nwith m.get_context('fork').Pool(2) as pool: r = pool.map(sq, [1, 2])\nr", text: "[1, 4]"},
-	} {
-		e := n.run(c.code)
-		if e.died {
-			t.Fatalf("%s: the kernel died: %s", c.name, e.err)
-		}
-		fail := ""
-		if e.failed != nil {
-			fail = e.failed.Name + ": " + e.failed.Value
-		}
-		if e.text() != c.text || e.out != c.out || e.err != c.err || !strings.HasPrefix(fail, c.fail) || (fail == "") != (c.fail == "") {
-			t.Errorf("%s: text %q, out %q, err %q, error %q", c.name, e.text(), e.out, e.err, fail)
-		}
-	}
+	})
 }
 
 func TestPythonCountsExecutions(t *testing.T) {

@@ -245,3 +245,27 @@ func (n *native) awaitOutput(text string) {
 
 // tailOf is the end of a text, for a message.
 func tailOf(text string) string { return text[max(0, len(text)-1000):] }
+
+// codeCase is code that a kernel runs, and what it comes to.
+type codeCase struct {
+	name, code           string
+	text, out, err, fail string // fail: the beginning of the name and value of the error, "" if there is none
+}
+
+// runs has the kernel run one after the other.
+func (n *native) runs(cases []codeCase) {
+	n.t.Helper()
+	for _, c := range cases {
+		e := n.run(c.code)
+		if e.died {
+			n.t.Fatalf("%s: the kernel died: %s", c.name, e.err)
+		}
+		fail := ""
+		if e.failed != nil {
+			fail = e.failed.Name + ": " + e.failed.Value
+		}
+		if e.text() != c.text || e.out != c.out || e.err != c.err || !strings.HasPrefix(fail, c.fail) || (fail == "") != (c.fail == "") {
+			n.t.Errorf("%s: text %q, out %q, err %q, error %q; want %q, %q, %q and %q", c.name, e.text(), e.out, e.err, fail, c.text, c.out, c.err, c.fail)
+		}
+	}
+}

@@ -124,7 +124,10 @@ func (r *reader) send(c *Call) {
 		_, err := c.W.Write(text)
 		return err == nil && out.Flush() == nil
 	}
-	if !write([]byte(": boxd\n\n")) { // so that the caller knows that it is heard
+	// An id without data is no event, and where to go on after a lost connection (HTML, "Server-sent events"): a caller
+	// of the latest ones would miss what happens until it is back, if there was none before.
+	place := func() []byte { return []byte("id: " + r.at.String() + "\n\n") }
+	if !write(place()) {
 		return
 	}
 	beat := time.NewTicker(eventsHeartbeat)
@@ -142,20 +145,20 @@ func (r *reader) send(c *Call) {
 		case !r.follow:
 			return
 		}
-		if !wait(c.Context(), more, beat.C, write) {
+		if !wait(c.Context(), more, beat.C, func() bool { return write(place()) }) {
 			return
 		}
 	}
 }
 
 // wait returns when there is more, and says so from time to time that there is not.
-func wait(ctx context.Context, more <-chan struct{}, beat <-chan time.Time, write func([]byte) bool) bool {
+func wait(ctx context.Context, more <-chan struct{}, beat <-chan time.Time, sign func() bool) bool {
 	for {
 		select {
 		case <-more:
 			return true
 		case <-beat:
-			if !write([]byte(":\n\n")) {
+			if !sign() {
 				return false
 			}
 		case <-ctx.Done():

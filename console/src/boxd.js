@@ -175,7 +175,7 @@ export class Events extends EventTarget {
     #open() {
         this.#end();
         this.#alive();
-        let data = "", told = false;
+        let place = "", data = "", told = false;
         const close = lines("/v1/events", { after: this.#last }, (line) => {
             if (this.#close !== close)
                 return;
@@ -185,12 +185,16 @@ export class Events extends EventTarget {
                 told = true;
                 this.dispatchEvent(new CustomEvent("state", { detail: null }));
             }
-            if (line.startsWith("data:")) {
+            if (line.startsWith("id:")) {
+                place = line.slice(3).trim();
+            } else if (line.startsWith("data:")) {
                 data += line.slice(5).trim();
-            } else if (line === "" && data !== "") {
+            } else if (line === "") { // without data it is no event, and where to go on
+                this.#last = place || this.#last;
+                if (data === "")
+                    return;
                 const event = JSON.parse(data);
                 data = "";
-                this.#last = event.id || this.#last;
                 this.dispatchEvent(new CustomEvent("event", { detail: event }));
             }
         }, (failure) => {

@@ -129,8 +129,10 @@ type StreamAttached struct {
 	Process Process `json:"process"`
 	Stdout  int64   `json:"stdout"` // offset of the next byte of it that will come, or be in a gap
 	Stderr  int64   `json:"stderr"`
-	Stdin   int64   `json:"stdin"` // bytes of standard input the process has ever been given
-	Writer  bool    `json:"writer"`
+	// Stdin is how many bytes of standard input the process has ever been given. While another client writes, the last of
+	// its bytes may be missing.
+	Stdin  int64 `json:"stdin"`
+	Writer bool  `json:"writer"`
 }
 
 // StreamGap says that output is missing: the next byte of the stream is behind it.

@@ -5,6 +5,7 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,19 +75,29 @@ func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Even
 	defer body.Close()
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxEvent)
+	var id string
+	var e *api.Event
 	for lines.Scan() {
-		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
-		if !ok {
+		if place, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+			id = place
+		}
+		if data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: ")); ok {
+			e = &api.Event{}
+			if err := json.Unmarshal(data, e); err != nil {
+				return true, fmt.Errorf("event: %w", err)
+			}
+		}
+		if len(lines.Bytes()) > 0 {
+			continue // only the empty line makes it an event, or without data the place to go on
+		}
+		o.After = cmp.Or(id, o.After)
+		if e == nil {
 			continue
 		}
-		var e api.Event
-		if err := json.Unmarshal(data, &e); err != nil {
-			return true, fmt.Errorf("event: %w", err)
-		}
-		o.After = e.ID
-		if err := see(&e); err != nil {
+		if err := see(e); err != nil {
 			return true, &callbackError{err}
 		}
+		e = nil
 	}
 	return true, lines.Err()
 }

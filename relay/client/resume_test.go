@@ -670,3 +670,29 @@ func TestTheEndOfAProcessIsWaitedFor(t *testing.T) {
 		t.Errorf("without boxd: %v", err)
 	}
 }
+
+// Events go on behind the last one, or where boxd said before there was any, also when the connection is cut in the middle of one.
+func TestEventsGoOnWhereTheyWereCutOff(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Query().Get("after"))
+		_, _ = io.WriteString(w, []string{
+			"id: p1\n\n",
+			"id: p2\n\n:\n\nid: half\n",
+			"id: p2\n\nid: e3\nevent: oom\ndata: {\"id\":\"e3\",\"type\":\"oom\"}\n\nid: e4\ndata: {\"id\":\"e4\"}\n",
+			"id: e4\ndata: {\"id\":\"e4\",\"type\":\"last\"}\n\n",
+		}[len(asked)-1])
+	})
+	enough := errors.New("enough")
+	var got []string
+	err := c.Events(t.Context(), EventOptions{After: "latest", Follow: true}, func(e *api.Event) error {
+		if got = append(got, e.ID); e.Type == "last" {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) || !slices.Equal(got, []string{"e3", "e4"}) || !slices.Equal(asked, []string{"latest", "p1", "p2", "e3"}) {
+		t.Errorf("%v, %q, asked %q", err, got, asked)
+	}
+}

@@ -77,6 +77,10 @@ func (p *Process) Attach(ctx context.Context, o AttachOptions) (*Attachment, err
 		}
 		return nil, err
 	}
+	if err := a.takeTurn(ctx); err != nil {
+		a.Close()
+		return nil, err
+	}
 	p.wake()
 	if a.lossless {
 		p.pace(true)
@@ -85,6 +89,21 @@ func (p *Process) Attach(ctx context.Context, o AttachOptions) (*Attachment, err
 		}
 	}
 	return a, nil
+}
+
+// takeTurn waits until what the writer before has written is counted, since a new one begins behind it: bytes that are
+// counted later would be taken for the new writer's own, and passed over.
+func (a *Attachment) takeTurn(ctx context.Context) error {
+	if !a.Writer() {
+		return nil
+	}
+	select {
+	case a.p.typing <- struct{}{}:
+		<-a.p.typing
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // nowPatience is how long PID 1 may take to let a program wait for a reader that begins now.
@@ -162,7 +181,8 @@ func (a *Attachment) Close() {
 	}
 	delete(p.all, a)
 	if p.writer == a {
-		p.writer = nil
+		p.writer, a.writes = nil, false
+		p.cutLocked()
 	}
 	p.used = time.Now()
 	p.mu.Unlock()

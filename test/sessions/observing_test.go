@@ -253,6 +253,9 @@ func TestSeeingGoesOnOverAKill(t *testing.T) {
 	if more := happened(t, d, "&after="+place); len(more) != 0 {
 		t.Errorf("after the last there is %+v", more)
 	}
+	if _, text := fetch(t, d, http.MethodGet, "/v1/events?follow=false&after=latest&type=session.adopted", "", nil); text != "id: "+place+"\n\n" { // where to go on for who has had no event yet
+		t.Errorf("before the first event it says %q", text)
+	}
 	head := records(t, d, "n=1").Head
 	d.Kill()
 	d.Restart()

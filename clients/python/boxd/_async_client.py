@@ -1449,7 +1449,7 @@ class AsyncEvents:
 
     def __init__(self, client: AsyncClient, after: Optional[str], follow: bool, session: Optional[str], types: str) -> None:
         self._client, self._follow, self._session, self._types = client, follow, session, types
-        #: id of the last event: give it to events to go on here later
+        #: after=... to go on here later: the id of the last event, or where boxd says that it is
         self.last_id = after
         self._answer: Optional[_AsyncLines] = None
         self._came = self._closed = False
@@ -1505,15 +1505,21 @@ class AsyncEvents:
         self._answer, self._came = _AsyncLines(answer), True
 
     async def _next(self, lines: _AsyncLines) -> Optional[answers.Event]:
-        data = b""
+        place = data = b""
         while True:
             line = await lines.next()
             if line is None:
                 return None
-            if line.startswith(b"data:"):
+            if line.startswith(b"id:"):
+                place = line[3:].strip()
+            elif line.startswith(b"data:"):
                 data = line[5:].strip()
             elif not line and data:  # only the empty line makes it one
                 return decode(answers.Event, parse_json(data))
+            elif not line and place:  # and without data a place
+                self._pace.reset()
+                self.last_id = place.decode()
+                place = b""
 
 
 class AsyncWatch:

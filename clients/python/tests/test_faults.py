@@ -349,6 +349,11 @@ class StreamsTest(Quick):
                 self.assertEqual([next(events).id, next(events).id], ["e1", "e2"])
         self.assertEqual(seen[0], b"GET /v1/events?follow=true")
         self.assertEqual(seen[1:], [b"GET /v1/events?after=e1&follow=true"] * 2)
+        seen.clear()
+        with Server(serve(begin + chunk(b"id: p1\n\n")), serve(begin + chunk(b"id: p2\n\nid: half\n")), serve(begin + chunk(event % (3, 3)))) as server:
+            with Client(server.path).events(after="latest") as events:
+                self.assertEqual(next(events).id, "e3")
+        self.assertEqual(seen, [b"GET /v1/events?after=%b&follow=true" % after for after in (b"latest", b"p1", b"p2")])
 
     def test_a_watch_that_is_cut_is_an_error(self) -> None:
         line = b'{"event":"watching"}\n'

@@ -813,7 +813,7 @@ export class Logs extends Following<Output | Gap> {
 
 /** Events: an iterable, which goes on over lost connections and restarts of boxd. What is missing is an event of the type gap. */
 export class Events extends Following<types.Event> {
-  /** id of the last event: give it to events to go on here later */
+  /** `after`, to go on here later: the id of the last event, or where boxd says that it is */
   lastId: string | undefined;
   #client: Client;
   #options: EventOptions;
@@ -864,12 +864,18 @@ export class Events extends Following<types.Event> {
   }
 
   async #next(lines: Lines): Promise<types.Event | undefined> {
-    let data = "";
+    let place = "", data = "";
     for (let line = await lines.next(); line !== undefined; line = await lines.next()) {
-      if (line.startsWith("data:")) {
+      if (line.startsWith("id:")) {
+        place = line.slice(3).trim();
+      } else if (line.startsWith("data:")) {
         data = line.slice(5).trim();
       } else if (!line && data) { // only the empty line makes it one
         return parse(data) as types.Event;
+      } else if (!line && place) { // and without data a place
+        this.#pace.reset();
+        this.lastId = place;
+        place = "";
       }
     }
     return undefined;

@@ -255,6 +255,14 @@ test("events go on after the last one", async () => {
     assert.equal(events.lastId, "e2");
   });
   assert.deepEqual(seen, ["GET /v1/events?follow=true", "GET /v1/events?after=e1&follow=true", "GET /v1/events?after=e1&follow=true"]);
+  seen.length = 0;
+  await new Server(serve(begin + chunk("id: p1\n\n")), serve(begin + chunk("id: p2\n\nid: half\n")), serve(begin + chunk(event(3)))).with(async (server) => {
+    for await (const { id } of new Client(server.path).events({ after: "latest" })) {
+      assert.equal(id, "e3");
+      break;
+    }
+  });
+  assert.deepEqual(seen, ["latest", "p1", "p2"].map((after) => `GET /v1/events?after=${after}&follow=true`));
 });
 
 test("a watch that is cut is an error", () => new Server(says('HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n15\r\n{"event":"watching"}\n\r\n')).with(async (server) => {

@@ -41,7 +41,7 @@ func startAt(t *testing.T, state string, more ...string) *host {
 		t.Fatal(err)
 	}
 	d := boxtest.StartWith(t, state+fmt.Sprintf("http = %q\nhttps = %q\ncertificate = %q\nprivate_key = %q\nclient_ca = %q\n", address, byTLS, certificate, key, ca.File)+
-		boxtest.BestEffort+boxtest.MountSources+"[queue]\nwait = \"20s\"\n",
+		boxtest.BestEffort+boxtest.MountSources+"[queue]\nwait = \"5m\"\n",
 		fmt.Sprintf("[access]\ntokens = %q\n[principals.agent]\nrole = \"user\"\n[principals.known]\nrole = \"user\"\ncertificates = [\"CN:known\"]\n", tokens), strings.Join(more, "\n"))
 	source := d.MountSource(t, "data", 0)
 	return &host{Daemon: d, env: append(os.Environ(), "BOXD_SOCKET="+d.Socket, "BOXD_HTTP=http://"+address, "BOXD_HTTP_TOKEN="+token, "BOXD_TEST_SOURCE="+source, "NO_COLOR=1",

@@ -9,13 +9,15 @@ import { Client } from "boxd-client";
 
 const COUNT = "i=0; until [ -e stop ]; do echo $i; i=$((i+1)); sleep 0.002; done; exit 5";
 const client = new Client(), session = await client.createSession({ id: "restart" });
+const begun = new Set();
 let done = false;
 
-async function count(items) {
+async function count(items, name) {
   let text = "";
   for await (const item of items) {
     assert.equal(item.kind, "output");
     text += item.text;
+    begun.add(name);
   }
   const lines = text.trim().split("\n");
   assert.deepEqual(lines, lines.map((_, n) => String(n)));
@@ -24,7 +26,7 @@ async function count(items) {
 
 async function stream() {
   const out = await session.stream({ command: COUNT, timeout: "2m" });
-  const much = await count(out);
+  const much = await count(out, "stream");
   await out.close();
   return [out.result.exit_code, much];
 }
@@ -37,6 +39,7 @@ async function echo() {
     want += line;
     await out.write(line);
     got += (await out.next()).text;
+    begun.add("echo");
     await sleep(2);
   }
   await out.closeStdin();
@@ -47,8 +50,10 @@ async function echo() {
   return [got === want, total > 2];
 }
 
+const happened = client.events({ session: session.id, after: "latest", types: ["exec.started", "process.started"] });
+
 async function events() {
-  for await (const _ of client.events({ session: session.id, after: "latest", types: ["exec.started", "process.started"] })) {
+  for await (const _ of happened) {
     if (done) {
       return true;
     }
@@ -56,8 +61,11 @@ async function events() {
 }
 
 const process_ = await session.startProcess("count", { command: COUNT });
-const tasks = [stream(), echo(), session.exec({ id: "once", command: COUNT, timeout: "2m" }), count(process_.logs({ follow: true })), process_.wait(), events()];
-await sleep(500);
+const tasks = [stream(), echo(), session.exec({ id: "once", command: "touch once; " + COUNT, timeout: "2m" }), count(process_.logs({ follow: true }), "logs"), process_.wait(), events()];
+// Until each has something that it could lose; one that fails ends this.
+while (begun.size < 3 || happened.lastId === "latest" || !(await session.files.exists("once"))) {
+  await sleep(10);
+}
 console.log("ready");
 await once(process.stdin, "data");
 process.stdin.pause();

@@ -10,11 +10,12 @@ from boxd import AsyncClient, Client, Output
 COUNT = "i=0; until [ -e stop ]; do echo $i; i=$((i+1)); sleep 0.002; done; exit 5"
 
 
-async def count(items):
+async def count(items, name):
     data = b""
     async for item in items:
         assert isinstance(item, Output), item
         data += item.data
+        begun.add(name)
     lines = data.split()
     assert lines == [b"%d" % n for n in range(len(lines))], lines[:20]
     return len(lines)
@@ -22,7 +23,7 @@ async def count(items):
 
 async def stream(session):
     async with session.stream(command=COUNT, timeout="2m") as out:
-        n = await count(out)
+        n = await count(out, "stream")
         return out.result.exit_code, n > 2
 
 
@@ -34,6 +35,7 @@ async def echo(session):
             total += 1
             item = await out.__anext__()
             got += item.data
+            begun.add("echo")
             await asyncio.sleep(0.002)
         await out.close_stdin()
         async for item in out:
@@ -41,31 +43,42 @@ async def echo(session):
         return got == b"".join(b"%07d\n" % n for n in range(total)), total > 2
 
 
-async def events(client, session):
-    async with client.events(session=session.id, after="latest", types=["exec.started", "process.started"]) as happened:
+async def events(happened):
+    async with happened:
         async for _ in happened:
             if done.is_set():
                 return True
+
+
+async def all_go_on(tasks, session, happened):
+    """Waits until each task has something that it could lose, or one has failed."""
+    while begun != {"stream", "echo", "logs"} or happened.last_id == "latest" or not await session.files.exists("once"):
+        for task in tasks:
+            if task.done():
+                await task
+        await asyncio.sleep(0.01)
 
 
 async def main():
     client = AsyncClient()
     session = await client.create_session(id="restart")
     process = await session.start_process("count", command=COUNT)
+    happened = client.events(session=session.id, after="latest", types=["exec.started", "process.started"])
     tasks = [asyncio.create_task(task) for task in (
-        stream(session), echo(session), session.exec(id="once", command=COUNT, timeout="2m"), count(process.logs(follow=True)), process.wait(), events(client, session),
+        stream(session), echo(session), session.exec(id="once", command="touch once; " + COUNT, timeout="2m"), count(process.logs(follow=True), "logs"), process.wait(),
+        events(happened),
     )]
-    await asyncio.sleep(0.5)
+    await all_go_on(tasks, session, happened)
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     done.set()
     await session.files.write("stop", "")
     await session.start_process("after", "true")
-    streamed, echoed, result, logged, ended, heard = await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    streamed, echoed, result, logged, ended, heard = await asyncio.wait_for(asyncio.gather(*tasks), 600)
     print(streamed, echoed, result.exit_code, logged > 2, ended.result.exit_code, heard)
     await session.delete()
 
 
-done = asyncio.Event()
+begun, done = set(), asyncio.Event()
 asyncio.run(main())
 assert Client().sessions() == []

@@ -3,17 +3,46 @@
 package boxtest
 
 import (
+	"errors"
+	"math/rand/v2"
 	"net"
+	"net/netip"
+	"sync"
+	"syscall"
 	"testing"
 )
 
-// FreeAddress is an address of this host where nothing listens. Of two that a test needs at a time each has an IP address of its own.
+// The ports of FreeAddress are below those that Linux gives to whoever asks for none (ip_local_port_range): a connection, or another
+// listener, would take one of those until what is started listens there, or while it is restarted.
+const (
+	firstPort = 1 << 14
+	ports     = 1 << 14
+)
+
+// given are the ports that this program has been given.
+var given sync.Map
+
+// FreeAddress is an address of this host where nothing listens, and nothing else is going to.
 func FreeAddress(t testing.TB, ip string) string {
 	t.Helper()
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(ip, "0"))
+	addr, err := netip.ParseAddr(ip)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	for {
+		port := uint16(firstPort + rand.IntN(ports))
+		if _, again := given.LoadOrStore(port, true); again {
+			continue
+		}
+		at := netip.AddrPortFrom(addr, port).String()
+		ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", at)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln.Close()
+		return at
+	}
 }

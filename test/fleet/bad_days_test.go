@@ -158,7 +158,7 @@ func (p passing) Read(b []byte) (int, error) {
 func TestANodeIsCutOff(t *testing.T) {
 	t.Parallel()
 	h := &house{t: t, dir: boxtest.TempDir(t)}
-	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), -1, "")
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, "")
 	l := newLink(t, func() string { return h.nats.Addr().String() })
 	h.via = map[string]string{"n1": l.address}
 	h.fill(2)

@@ -28,12 +28,7 @@ import (
 // buckets connects to the server of NATS as its operator does.
 func (h *house) buckets() jetstream.JetStream {
 	h.t.Helper()
-	nc, err := nats.Connect(h.nats.ClientURL())
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(connect(h.t, h.nats.ClientURL()), jetstream.WithDefaultTimeout(natsPatience))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -251,13 +246,10 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 	refused := make(chan error, 8)
 	sees := func(user string) (nc *nats.Conn, seen *nats.Subscription) {
 		t.Helper()
-		nc, err := nats.Connect(h.login(user), nats.CustomInboxPrefix("_INBOX_node_"+user), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		if seen, err = nc.SubscribeSync(">"); err == nil {
-			err = nc.Flush()
+		nc = connect(t, h.login(user), nats.CustomInboxPrefix("_INBOX_node_"+user), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
+		seen, err := nc.SubscribeSync(">")
+		if err == nil {
+			err = nc.FlushTimeout(natsPatience)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -271,7 +263,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := node.Flush(); err != nil {
+	if err := node.FlushTimeout(natsPatience); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 { // to subscribe to all, and to publish twice
@@ -280,7 +272,7 @@ func TestAccountsKeepNodesApart(t *testing.T) {
 			if !strings.Contains(err.Error(), "ermissions") {
 				t.Error(err)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(natsPatience):
 			t.Fatal("the server refuses a node nothing")
 		}
 	}
@@ -301,11 +293,7 @@ func TestAStrangerOnNATS(t *testing.T) {
 	t.Parallel()
 	h := build(t, 1)
 	h.makes("s", "n1")
-	nc, err := nats.Connect(h.nats.ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := connect(t, h.nats.ClientURL())
 	answers, err := nc.SubscribeSync("fleet.g.stranger.s.*")
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +307,7 @@ func TestAStrangerOnNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said strings.Builder
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(said.String(), "\r\n\r\n") && time.Now().Before(end); {
+	for end := time.Now().Add(natsPatience); !strings.Contains(said.String(), "\r\n\r\n") && time.Now().Before(end); {
 		if m, err := answers.NextMsg(time.Second); err == nil && len(m.Data) > 25 {
 			said.Write(m.Data[25:])
 		}
@@ -338,11 +326,7 @@ func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
 	if _, _, err := boxd.CreateSession(t.Context(), &api.SessionRequest{ID: "own"}); err != nil { // of root
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(h.nats.ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
+	nc := connect(t, h.nats.ClientURL())
 	claims, err := h.buckets().KeyValue(t.Context(), "boxd_claims")
 	if err != nil {
 		t.Fatal(err)
@@ -350,7 +334,7 @@ func TestNobodyOnNATSEndsWhatIsNotOfTheFleet(t *testing.T) {
 	// attack has the node believe that it has a session of the fleet, and that another node has it now.
 	attack := func(owner, id string) (refused bool) {
 		t.Helper()
-		m, err := nc.Request("fleet.n.n1.fence", fmt.Appendf(nil, `{"owner":%q,"id":%q,"generation":7}`, owner, id), 30*time.Second)
+		m, err := nc.Request("fleet.n.n1.fence", fmt.Appendf(nil, `{"owner":%q,"id":%q,"generation":7}`, owner, id), natsPatience)
 		if err != nil {
 			t.Fatal(err)
 		}

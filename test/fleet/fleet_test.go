@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd-dev/boxd/internal/boxtest"
 	"github.com/boxd-dev/boxd/relay/api"
@@ -170,6 +172,21 @@ func TestALostSessionIsItsOwners(t *testing.T) {
 		}
 	}
 	attacks(api.FleetClaimLive)
+	const tried = 100
+	var took [2][]time.Duration
+	for range tried {
+		for i, path := range []string{"/v1/sessions/s", "/v1/sessions/nothing"} {
+			begin := time.Now()
+			if code := h.as(h.user, "GET", path, nil, nil); code != http.StatusNotFound {
+				t.Errorf("%s: %d", path, code)
+			}
+			took[i] = append(took[i], time.Since(begin))
+		}
+	}
+	for i := range took {
+		slices.Sort(took[i])
+	}
+	t.Logf("%d requests each: the median answer about a foreign session takes %v, about a missing one %v", tried, took[0][tried/2], took[1][tried/2])
 	h.nodes[0].agent.kill()
 	boxtest.Eventually(t, "the session is lost", func() bool { return h.where("s").State == api.FleetClaimLost })
 	attacks(api.FleetClaimLost)

@@ -34,7 +34,8 @@ type PoolSource struct {
 // PoolKind is one sort of box that is wanted ahead of need.
 type PoolKind struct {
 	Profile string
-	Count   int
+	Count   int            // as many always
+	Max     int            // up to so many, as sessions ask for them; no more than Count: not by use
 	Spec    isolation.Spec // without key and hostname
 }
 
@@ -60,11 +61,42 @@ const (
 	health       = 10 * time.Second      // between two looks at all of them
 	maxAge       = 10 * time.Minute      // of a box, which shows the host's /etc as it was when it was made
 	poolPatience = time.Minute           // for one box
+	together     = time.Second           // sessions that start within it want as many boxes
+	remembered   = 10 * time.Minute      // so long is how many did
 )
 
 type kind struct {
 	PoolKind
 	ready []*PoolMember // oldest first
+	use   use
+}
+
+// use is how many boxes of a kind sessions have asked for at once.
+type use struct {
+	most int       // of those that are remembered
+	at   time.Time // when it was so many, or the last of no more
+
+	begin time.Time // of those that are together now
+	n     int       // how many they are
+}
+
+// count notes that a session asks for a box.
+func (u *use) count(now time.Time) {
+	if now.Sub(u.begin) >= together {
+		u.begin, u.n = now, 0
+	}
+	u.n++
+	if u.n >= u.most || now.Sub(u.at) >= remembered {
+		u.most, u.at = u.n, now
+	}
+}
+
+// want is how many boxes there are to be.
+func (k *kind) want(now time.Time) int {
+	if now.Sub(k.use.at) >= remembered {
+		return k.Count
+	}
+	return max(k.Count, min(k.use.most, k.Max))
 }
 
 // Pool is all boxes ahead of need of one boxd.
@@ -90,13 +122,13 @@ func (p *Pool) Set(kinds []PoolKind) {
 	for _, k := range kinds {
 		made := &kind{PoolKind: k}
 		if old := p.kinds[k.Profile]; old != nil { // tidy ends those that are not as wanted now
-			made.Spec.Caller.UID, made.Spec.Owner, made.ready = old.Spec.Caller.UID, old.Spec.Owner, old.ready
+			made.Spec.Caller.UID, made.Spec.Owner, made.ready, made.use = old.Spec.Caller.UID, old.Spec.Owner, old.ready, old.use
 			delete(p.kinds, k.Profile)
 		}
 		next[k.Profile] = made
 	}
 	for name, old := range p.kinds {
-		old.Count = 0 // tidy ends them all
+		old.Count, old.Max = 0, 0 // tidy ends them all
 		next[name] = old
 	}
 	p.kinds = next
@@ -136,6 +168,7 @@ func (p *Pool) Take(profile string, spec *isolation.Spec) *PoolMember {
 	if k == nil || len(spec.Mounts) > 0 || !alike(&k.Spec, spec) {
 		return nil
 	}
+	k.use.count(time.Now())
 	if spec.Grouped && !sameOwner(&k.Spec, spec) {
 		k.Spec.Caller.UID, k.Spec.Owner = spec.Caller.UID, spec.Owner // Run replaces what there is
 		p.wake()
@@ -176,8 +209,8 @@ func (p *Pool) Counts() []PoolCount {
 	defer p.mu.Unlock()
 	var counts []PoolCount
 	for _, k := range p.kinds {
-		if k.Count > 0 {
-			counts = append(counts, PoolCount{k.Profile, len(k.ready), k.Count})
+		if want := k.want(time.Now()); want > 0 {
+			counts = append(counts, PoolCount{k.Profile, len(k.ready), want})
 		}
 	}
 	slices.SortFunc(counts, func(a, b PoolCount) int { return cmp.Compare(a.Profile, b.Profile) })
@@ -251,12 +284,12 @@ func (p *Pool) wanting() (*kind, *isolation.Spec, time.Duration) {
 	most := p.src.Most()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	there := 0
+	there, lacking := 0, 0
 	var of *kind
 	for _, k := range p.kinds {
 		there += len(k.ready)
-		if lack := k.Count - len(k.ready); lack > 0 && (of == nil || lack > of.Count-len(of.ready)) {
-			of = k
+		if lack := k.want(time.Now()) - len(k.ready); lack > lacking {
+			of, lacking = k, lack
 		}
 	}
 	if of == nil || there >= most {
@@ -306,10 +339,11 @@ func (p *Pool) tidy(ctx context.Context) {
 	most := p.src.Most()
 	var gone []*PoolMember
 	p.mu.Lock()
-	there := 0
+	there, now := 0, time.Now()
 	for name, k := range p.kinds {
+		want := k.want(now)
 		k.ready = slices.DeleteFunc(k.ready, func(m *PoolMember) bool {
-			keep := there < most && k.Count > 0 && p.src.Alive(m.Box) && time.Since(m.made) < maxAge && sameSpec(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
+			keep := there < most && want > 0 && p.src.Alive(m.Box) && now.Sub(m.made) < maxAge && sameSpec(&m.Spec, &k.Spec) && sameOwner(&m.Spec, &k.Spec)
 			if !keep {
 				gone = append(gone, m)
 				return true
@@ -317,12 +351,12 @@ func (p *Pool) tidy(ctx context.Context) {
 			there++
 			return false
 		})
-		if over := len(k.ready) - k.Count; over > 0 {
+		if over := len(k.ready) - want; over > 0 {
 			gone = append(gone, k.ready[:over]...)
 			k.ready = slices.Clone(k.ready[over:])
 			there -= over
 		}
-		if k.Count == 0 {
+		if k.Count == 0 && k.Max == 0 {
 			delete(p.kinds, name)
 		}
 	}

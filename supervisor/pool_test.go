@@ -129,7 +129,7 @@ func pass(d time.Duration) {
 func TestItIsFilledAndTakenFrom(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 10}
-	run(t, f, []supervisor.PoolKind{{"a", 3, plain()}, {"b", 1, plain()}}, func(t *testing.T, p *supervisor.Pool) {
+	run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 3, Spec: plain()}, {Profile: "b", Count: 1, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
 		if c := p.Counts(); len(c) != 2 || c[0] != (supervisor.PoolCount{Profile: "a", Ready: 3, Want: 3}) || c[1].Ready != 1 {
 			t.Fatalf("%+v", c)
 		}
@@ -170,7 +170,7 @@ func TestWhatFits(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			f := &factory{most: 1}
-			run(t, f, []supervisor.PoolKind{{"a", 1, plain()}}, func(t *testing.T, p *supervisor.Pool) {
+			run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 1, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
 				m := p.Take("a", asked(tc.do))
 				if (m != nil) != tc.fits {
 					t.Errorf("%+v", m)
@@ -195,7 +195,7 @@ func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
 			s.Grouped, s.Limits.Memory, s.Caller.UID, s.Owner = true, 2<<20, uid, cgroup.Owner{Name: other, Memory: 1 << 30}
 		})
 	}
-	run(t, f, []supervisor.PoolKind{{"a", 2, spec}}, func(t *testing.T, p *supervisor.Pool) {
+	run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 2, Spec: spec}}, func(t *testing.T, p *supervisor.Pool) {
 		for _, who := range []struct {
 			uid   uint32
 			other string
@@ -216,7 +216,7 @@ func TestBoxesInGroupsAreOfOneOwner(t *testing.T) {
 func TestItYieldsAndMends(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 3}
-	run(t, f, []supervisor.PoolKind{{"a", 3, plain()}}, func(t *testing.T, p *supervisor.Pool) {
+	run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 3, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
 		for _, step := range []struct {
 			name string
 			do   func()
@@ -260,18 +260,88 @@ func TestItYieldsAndMends(t *testing.T) {
 func TestAnotherConfigurationMakesThemAnew(t *testing.T) {
 	t.Parallel()
 	f := &factory{most: 9}
-	run(t, f, []supervisor.PoolKind{{"a", 2, plain()}, {"b", 2, plain()}}, func(t *testing.T, p *supervisor.Pool) {
+	run(t, f, []supervisor.PoolKind{{Profile: "a", Count: 2, Spec: plain()}, {Profile: "b", Count: 2, Spec: plain()}}, func(t *testing.T, p *supervisor.Pool) {
 		other := plain()
 		other.Scratch.Bytes *= 2
-		p.Set([]supervisor.PoolKind{{"a", 1, plain()}, {"c", 1, other}})
+		p.Set([]supervisor.PoolKind{{Profile: "a", Count: 1, Spec: plain()}, {Profile: "c", Count: 1, Spec: other}})
 		pass(time.Second)
 		if _, made := f.counts(); made != 5 || p.Len() != 2 {
 			t.Errorf("%d made, %d there: those of a are still good", made, p.Len())
 		}
-		p.Set([]supervisor.PoolKind{{"a", 1, other}})
+		p.Set([]supervisor.PoolKind{{Profile: "a", Count: 1, Spec: other}})
 		pass(time.Second)
 		if _, made := f.counts(); made != 6 || p.Len() != 1 {
 			t.Errorf("%d made, %d there", made, p.Len())
 		}
+	})
+}
+
+// Of a kind that is used as many are kept as sessions have asked for at once, and of one that is not any more none.
+func TestAsManyAsAreUsed(t *testing.T) {
+	t.Parallel()
+	f := &factory{most: 100}
+	kinds := []supervisor.PoolKind{{Profile: "a", Max: 4, Spec: plain()}, {Profile: "b", Count: 1, Max: 2, Spec: plain()}}
+	run(t, f, kinds, func(t *testing.T, p *supervisor.Pool) {
+		ask := func(profile string, n int) (warm int) {
+			for range n {
+				if m := p.Take(profile, asked(nil)); m != nil {
+					f.set(func() { delete(f.living, m.Box) })
+					warm++
+				}
+			}
+			return warm
+		}
+		has := func(when string, a, b int) {
+			t.Helper()
+			want := map[string]int{"a": a, "b": b}
+			for _, c := range p.Counts() {
+				if c.Ready != want[c.Profile] || c.Want != want[c.Profile] {
+					t.Errorf("%s: %+v, want %d", when, c, want[c.Profile])
+				}
+				delete(want, c.Profile)
+			}
+			if living, _ := f.counts(); living != a+b || want["a"]+want["b"] > 0 {
+				t.Errorf("%s: %d live, want %d and %d", when, living, a, b)
+			}
+		}
+		has("before any use", 0, 1)
+		if warm := ask("a", 3) + ask("b", 1); warm != 1 {
+			t.Errorf("%d were ahead of need", warm)
+		}
+		pass(time.Second)
+		has("after three at once", 3, 1)
+		if warm := ask("a", 3); warm != 3 {
+			t.Errorf("%d of 3 were ahead of need", warm)
+		}
+		for range 8 {
+			pass(time.Minute)
+			ask("a", 1)
+		}
+		pass(time.Second)
+		has("one at a time for eight minutes", 3, 1)
+		p.Set(kinds)
+		pass(time.Second)
+		has("after the configuration was read again", 3, 1)
+		for range 4 {
+			ask("a", 1)
+			pass(time.Minute)
+		}
+		has("and for four more", 1, 1)
+		ask("a", 50)
+		ask("b", 50)
+		pass(time.Second)
+		has("more at once than may be", 4, 2)
+		p.Take("a", asked(func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }))
+		pass(11 * time.Minute)
+		has("without use", 0, 1)
+		for range 20 { // which no box ahead of need would serve
+			p.Take("a", asked(func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }))
+		}
+		pass(time.Second)
+		has("for others", 0, 1)
+		ask("a", 2)
+		p.Set(nil)
+		pass(time.Second)
+		has("when none are wanted", 0, 0)
 	})
 }

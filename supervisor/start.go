@@ -200,7 +200,7 @@ func (v *Supervisor) SetWarm() {
 	host := v.found()
 	var kinds []PoolKind
 	for name, p := range cfg.Profiles {
-		if p.Warm == 0 {
+		if p.Warm == 0 && p.WarmMax == 0 {
 			continue
 		}
 		settings, _, err := cfg.Merge(&policy.Request{Profile: name})
@@ -215,7 +215,7 @@ func (v *Supervisor) SetWarm() {
 			v.log.Warn("cannot prefork boxes", "profile", name, "error", err)
 			continue
 		}
-		kinds = append(kinds, PoolKind{Profile: name, Count: p.Warm, Spec: *policy.BoxSpec(&settings, by, "")})
+		kinds = append(kinds, PoolKind{Profile: name, Count: p.Warm, Max: p.WarmMax, Spec: *policy.BoxSpec(&settings, by, "")})
 	}
 	v.pool.Set(kinds)
 }

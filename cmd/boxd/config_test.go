@@ -144,6 +144,8 @@ func TestBadConfigurationNamesFileLineAndWhatIsAllowed(t *testing.T) {
 		{"an end in a week", "[daemon]\nidle_exit = \"168h\"\n", []string{"daemon.idle_exit", "0s, or 1s to 24h"}},
 		{"unknown limit", "[limits]\nbest_effort = [\"luck\"]\n", []string{"limits.best_effort", "luck", "memory"}},
 		{"unknown locked field", "[profiles.x]\nlocked = [\"colour\"]\n", []string{"profiles.x", "locked", "colour", "network"}},
+		{"fewer by use than always", "[profiles.x]\nwarm = 4\nwarm_max = 3\n", []string{"profiles.x", "warm_max", "3", "0, or warm (4) to 64"}},
+		{"more by use than there may be", "[profiles.x]\nwarm_max = 65\n", []string{"profiles.x", "warm_max", "65", "0, or warm (0) to 64"}},
 		{"missing profile", "[sessions]\ndefault_profile = \"gone\"\n", []string{"sessions.default_profile", "gone", "offline_readonly"}},
 		{"ids", "[ids]\nbase = 1000\n", []string{"ids.base", "65536"}},
 		{"driver", "[cgroups]\ndriver = \"docker\"\n", []string{"cgroups.driver", "docker", "auto", "direct", "systemd"}},

@@ -26,6 +26,7 @@ type Profile struct {
 	Leftovers   string            `json:"leftovers"`
 	FreezeAfter quantity.Duration `json:"freeze_after"` // unused; 0 is never
 	Warm        int               `json:"warm"`         // boxes that are started ahead of need
+	WarmMax     int               `json:"warm_max"`     // up to so many, as they were used lately; 0 is no more than warm
 	Locked      []string          `json:"locked"`
 
 	NetworkConnections int           `json:"network_connections"` // 0 is that of all boxes

@@ -136,6 +136,7 @@ type Profile struct {
 	Leftovers   string            `toml:"leftovers"`
 	FreezeAfter quantity.Duration `toml:"freeze_after"` // unused; 0: never
 	Warm        int               `toml:"warm"`         // boxes that are started ahead of need
+	WarmMax     int               `toml:"warm_max"`     // up to so many, as they were used lately; 0: no more than warm
 	Locked      []string          `toml:"locked"`
 
 	NetworkConnections int           `toml:"network_connections"` // at a time; 0: that of everybody
@@ -373,6 +374,8 @@ func (p *Profile) validate() (errs []error) {
 	}
 	if p.Warm < 0 || p.Warm > mostWarm {
 		bad("warm", p.Warm, fmt.Sprintf("0 to %d", mostWarm))
+	} else if p.WarmMax != 0 && (p.WarmMax < p.Warm || p.WarmMax > mostWarm) {
+		bad("warm_max", p.WarmMax, fmt.Sprintf("0, or warm (%d) to %d", p.Warm, mostWarm))
 	}
 	if p.MaxTimeout > longestTimeout {
 		bad("max_timeout", p.MaxTimeout, "at most "+longestTimeout.String())

@@ -34,6 +34,21 @@ func warm(t *testing.T, d *boxtest.Daemon, n int) {
 // took is how many sessions have taken a box over.
 func took(d *boxtest.Daemon) int { return strings.Count(d.Log(), "a box that was ahead of need") }
 
+// Boxes of a profile are ahead of need once sessions have used it, where it says so.
+func TestBoxesAreAheadOfUse(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, "[profiles.default]\nwarm_max = 2\n")
+	if s, err := d.Status(t.Context()); err != nil || len(s.Warm) != 0 {
+		t.Errorf("before any use: %+v, %v", s, err)
+	}
+	d.NewSession(t, api.SessionRequest{ID: "first"})
+	warm(t, d, 1)
+	d.NewSession(t, api.SessionRequest{ID: "second"})
+	if took(d) != 1 {
+		t.Errorf("%d were taken over:\n%s", took(d), d.Log())
+	}
+}
+
 // numbers differ from box to box, however it was made.
 var numbers = regexp.MustCompile(`\d{5,}`)
 

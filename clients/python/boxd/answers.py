@@ -1173,6 +1173,9 @@ class Profile:
     #: number of boxes started in advance
     warm: int
 
+    #: up to this many, following how many were used at once in the last ten minutes; 0: no more than warm
+    warm_max: int
+
     #: fields that requests cannot change
     locked: List[str]
 

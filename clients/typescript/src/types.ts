@@ -1120,6 +1120,8 @@ export interface Profile extends Limits, Lifetime {
   freeze_after: DurationText;
   /** number of boxes started in advance */
   warm: number;
+  /** up to this many, following how many were used at once in the last ten minutes; 0: no more than warm */
+  warm_max: number;
   /** fields that requests cannot change */
   locked: string[];
 }

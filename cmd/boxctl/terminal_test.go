@@ -4,11 +4,13 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -325,24 +327,32 @@ func TestTopEndsWhileBoxdHangs(t *testing.T) {
 	term.ends(0)
 }
 
-// slowDown stops boxd again and again, so that what it is sent takes longer than a person waits without a word. What it
-// returns ends that.
+// slowDown stops boxd again and again, so that what it is sent takes longer than a person waits without a word. In between boxd gets
+// its time of the processors, however many want that. What it returns ends that.
 func slowDown(t *testing.T, d *boxtest.Daemon) (end func()) {
 	t.Helper()
 	stop, ended := make(chan struct{}), make(chan struct{})
+	over := func(after time.Duration) bool {
+		select {
+		case <-stop:
+			return true
+		case <-time.After(after):
+			return false
+		}
+	}
 	go func() { // ends with end
 		defer close(ended)
+		defer func() { _ = syscall.Kill(d.PID(), syscall.SIGCONT) }()
 		for {
-			for _, step := range []struct {
-				signal syscall.Signal
-				rest   time.Duration
-			}{{syscall.SIGSTOP, 600 * time.Millisecond}, {syscall.SIGCONT, 10 * time.Millisecond}} {
-				_ = syscall.Kill(d.PID(), step.signal)
-				select {
-				case <-stop:
-					_ = syscall.Kill(d.PID(), syscall.SIGCONT)
+			_ = syscall.Kill(d.PID(), syscall.SIGSTOP)
+			if over(600 * time.Millisecond) {
+				return
+			}
+			had := processorTicks(d.PID())
+			_ = syscall.Kill(d.PID(), syscall.SIGCONT)
+			for processorTicks(d.PID()) < had+2 {
+				if over(time.Millisecond) {
 					return
-				case <-time.After(step.rest):
 				}
 			}
 		}
@@ -353,6 +363,19 @@ func slowDown(t *testing.T, d *boxtest.Daemon) (end func()) {
 	})
 	t.Cleanup(end)
 	return end
+}
+
+// processorTicks is how long a process has had a processor, in hundredths of a second: utime and stime of proc_pid_stat(5).
+func processorTicks(pid int) (n int) {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // of one that has ended nothing waits
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	for i, field := range strings.Fields(rest) {
+		if i == 11 || i == 12 {
+			ticks, _ := strconv.Atoi(field)
+			n += ticks
+		}
+	}
+	return n
 }
 
 // A long copy shows a person how far it is, on one line that goes; a program that reads it hears nothing.

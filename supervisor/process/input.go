@@ -66,6 +66,8 @@ func (a *Attachment) Write(ctx context.Context, offset int64, b []byte) error {
 		defer func() { <-p.typing }()
 	case <-a.lost:
 		return p.notWriter()
+	case <-a.gone:
+		return p.notWriter()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -94,6 +96,8 @@ func (p *Process) give(ctx context.Context, a *Attachment, b []byte) (n int, err
 		case <-news:
 			return 0, nil
 		case <-a.lost:
+			return 0, p.notWriter()
+		case <-a.gone:
 			return 0, p.notWriter()
 		case <-ctx.Done():
 			return 0, ctx.Err()

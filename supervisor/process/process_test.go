@@ -548,6 +548,17 @@ func TestWhatIsBetweenTwoProgramsWaits(t *testing.T) {
 	if b.Taken() != 0 {
 		t.Errorf("%d bytes are taken", b.Taken())
 	}
+	go func() { done <- b.Write(t.Context(), 0, []byte("x")) }()
+	for len(f.typing) == 0 {
+		<-time.After(time.Millisecond)
+	}
+	b.Close()
+	if err := <-done; fault.KindOf(err) != fault.Conflict {
+		t.Errorf("%v", err)
+	}
+	if c := f.attach(AttachOptions{Write: true}); !c.Writer() || b.Writer() {
+		t.Error("who has left is the writer still")
+	}
 	f.end()
 }
 

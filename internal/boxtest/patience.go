@@ -46,3 +46,13 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
+
+// OneDay waits in the last minutes of a day of UTC until that is over, for a test that looks at what was used today.
+func OneDay(t testing.TB) {
+	t.Helper()
+	now := time.Now().UTC()
+	if left := now.Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now); left < 3*time.Minute {
+		t.Logf("it begins in %v: until then what is used today may not be all", left)
+		time.Sleep(left)
+	}
+}

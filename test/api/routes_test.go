@@ -56,6 +56,7 @@ func TestEveryAnswerIsAsDescribed(t *testing.T) {
 	small.fewSnapshots()
 	small.fewDrives()
 	small.fewImages()
+	boxtest.OneDay(t)
 	begin(t, seen, bounded).policies()
 	snapshotsElsewhere(t, seen)
 	// What depends on whether the kernel keeps limits here. The same test runs on hosts of both kinds.

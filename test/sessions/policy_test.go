@@ -82,6 +82,7 @@ func TestACallerAtItsLimitWhileAnotherWorks(t *testing.T) {
 // A policy holds a person however it is written there, and everybody finds the same person by every name.
 func TestAPersonIsOneHoweverWritten(t *testing.T) {
 	t.Parallel()
+	boxtest.OneDay(t)
 	d := boxtest.Start(t, "[principals.alice]\nuid = 4242\nrole = \"user\"\n[policy.a]\nprincipals = [\"uid:4242\"]\nsessions = 1\n[policy.b]\nprincipals = [\"daemon\"]\nsessions = 1\n")
 	const daemon = 1 // the uid of that user, on every Debian
 	for uid, rule := range map[uint32]string{boxtest.OtherUID: "policy.a.sessions", daemon: "policy.b.sessions"} {
@@ -142,6 +143,7 @@ func TestWhoIsShutOutHasNoProcesses(t *testing.T) {
 // What was used today is known to the next boxd, whatever became of this one.
 func TestADayOfExecutionsOutlivesAKilledBoxd(t *testing.T) {
 	t.Parallel()
+	boxtest.OneDay(t)
 	d := boxtest.Start(t, boxtest.Lasting, "[policy.ci]\nprincipals = [\"uid:4242\"]\nexecutions_per_day = 3\nsessions = 1\n")
 	all := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", `{"id":"s"}`), executing("s", "true"), executing("s", "true"), executing("s", "true"), executing("s", "true"))
 	if n := denied(t, all[4], http.StatusTooManyRequests, "quota", "policy.ci.executions_per_day"); n.Used != "3" || n.Allowed != "3" || n.RetryAfter < 1 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package trace says for which request something is done: its id, with the W3C trace it belongs to. Both travel in the
-// context, to every log line, event and audit record.
+// context, to every log line, event and audit record. Where the configuration names a collector, a Tracer sends it spans.
 package trace
 
 import (

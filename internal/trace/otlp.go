@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Spans are sent by OTLP over HTTP, as protobuf. The library of OpenTelemetry would make boxd a quarter larger: see
+// docs/design/fleet.md.
+
+package trace
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/boxd-dev/boxd/internal/durable"
+)
+
+// Config is the table [traces] of box.toml, and of the configuration of a gateway.
+type Config struct {
+	Endpoint    string  `toml:"endpoint"`     // of the collector; "": nothing is recorded
+	HeadersFile string  `toml:"headers_file"` // a secret; "": none
+	CA          string  `toml:"ca"`           // file of the authority of the collector's certificate; "": those of the host
+	Ratio       float64 `toml:"ratio"`        // of the requests whose callers have not decided
+}
+
+// DefaultConfig is the built-in configuration.
+func DefaultConfig() Config { return Config{Ratio: 1} }
+
+// Validate says what is not in order.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(key string, value any, allowed string) {
+		errs = append(errs, fmt.Errorf("traces.%s = %v: must be %s", key, value, allowed))
+	}
+	if c.Endpoint != "" {
+		u, err := url.Parse(c.Endpoint)
+		switch {
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+			bad("endpoint", quote(c.Endpoint), `an address such as "http://127.0.0.1:4318" or "https://otel.example.org:4318/v1/traces", or empty`)
+		case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+			bad("endpoint", quote(u.Scheme+"://"+u.Host+"…"), "an address without user, password, query and fragment; put secrets into traces.headers_file")
+		case u.Scheme == "http" && c.HeadersFile != "" && !isLoopback(u.Hostname()):
+			bad("endpoint", quote(c.Endpoint), "https:// for a collector on another host with traces.headers_file, whose secrets would be sent in the clear")
+		}
+	}
+	for _, f := range []struct{ key, path string }{{"headers_file", c.HeadersFile}, {"ca", c.CA}} {
+		if f.path != "" && !strings.HasPrefix(f.path, "/") {
+			bad(f.key, quote(f.path), "an absolute path, or empty")
+		}
+	}
+	if math.IsNaN(c.Ratio) || c.Ratio < 0 || c.Ratio > 1 {
+		bad("ratio", c.Ratio, "0.0 to 1.0")
+	}
+	return errors.Join(errs...)
+}
+
+// quote is what a person has written, as an error repeats it.
+func quote(text string) string {
+	const most = 200
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return fmt.Sprintf("%q", text)
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Bounds of what spans may take, and of how long a collector may.
+const (
+	maxQueue      = 2048 // spans that wait
+	maxBatch      = 512  // spans of one request to the collector
+	maxAnswer     = 64 << 10
+	maxHeaders    = 16 << 10 // bytes of the file of headers
+	sendEvery     = time.Second
+	sendPatience  = 10 * time.Second
+	flushPatience = 3 * time.Second // for what is left when boxd stops, and for what is under way then
+	tellEvery     = 10 * time.Minute
+)
+
+// Tracer records spans and sends them to a collector. A nil Tracer records none.
+type Tracer struct {
+	endpoint string
+	headers  http.Header
+	client   *http.Client
+	resource []byte // what all spans are of, as OTLP has it
+	version  string
+	below    uint64 // traces whose id is less are recorded
+	log      *slog.Logger
+	queue    chan *Span
+
+	sent, dropped, failed atomic.Uint64
+
+	// Of Run alone:
+	away bool      // the collector, since it took no spans the last time
+	told time.Time // when that was logged last
+}
+
+// Source is what spans are of.
+type Source struct {
+	Service  string // boxd or boxfleet
+	Version  string
+	Instance string // which of several: the name of the node or the gateway
+}
+
+// NewTracer returns what records spans, nil if the configuration says nothing of a collector. Run sends them.
+func NewTracer(c *Config, of Source, log *slog.Logger) (*Tracer, error) {
+	if c.Endpoint == "" {
+		return nil, nil //nolint:nilnil // a nil Tracer is one that records nothing
+	}
+	u, err := url.Parse(c.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("traces.endpoint: %w", err)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/traces"
+	}
+	t := &Tracer{endpoint: u.String(), headers: http.Header{}, version: of.Version, log: log, queue: make(chan *Span, maxQueue), below: uint64(c.Ratio * (1 << 63))}
+	if c.HeadersFile != "" {
+		text, err := durable.ReadSecret(c.HeadersFile, false, maxHeaders)
+		if err == nil {
+			t.headers, err = parseHeaders(string(text))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("traces.headers_file: %w", err)
+		}
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CA != "" {
+		text, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fmt.Errorf("traces.ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("traces.ca = %q: must be a file with certificates (PEM)", c.CA)
+		}
+	}
+	t.client = &http.Client{
+		Transport:     &http.Transport{TLSClientConfig: config, DisableCompression: true, MaxIdleConns: 1, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxAnswer},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // headers are for this address alone
+	}
+	host, _ := os.Hostname() // one that has none is not named
+	for _, a := range []attribute{{key: "service.name", text: of.Service}, {key: "service.version", text: of.Version}, {key: "service.instance.id", text: of.Instance}, {key: "host.name", text: host}} {
+		if a.text = bounded(a.text); a.text != "" {
+			t.resource = appendMessage(t.resource, 1, appendAttribute(nil, &a))
+		}
+	}
+	return t, nil
+}
+
+// parseHeaders reads lines as "Name: value"; empty ones, and those that begin with #, are nothing. Errors repeat no value.
+func parseHeaders(text string) (http.Header, error) {
+	headers := http.Header{}
+	for i, line := range strings.Split(text, "\n") {
+		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(line, ":")
+		name, value = http.CanonicalHeaderKey(name), strings.TrimSpace(value)
+		const token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+		switch {
+		case !ok || name == "" || strings.Trim(name, token) != "" || value == "" || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }):
+			return nil, fmt.Errorf("line %d: must be a header, such as \"Authorization: Bearer …\"", i+1)
+		case slices.Contains([]string{"Host", "Content-Length", "Content-Type", "Content-Encoding", "Transfer-Encoding", "Connection"}, name):
+			return nil, fmt.Errorf("line %d: must be another header than %s, which OTLP decides", i+1, name)
+		}
+		headers.Add(name, value)
+	}
+	return headers, nil
+}
+
+// Counts are spans since the start, by what has become of them.
+type Counts struct {
+	Sent    uint64 // the collector has taken them
+	Dropped uint64 // too many waited
+	Failed  uint64 // the collector was away or slow, or has refused them
+}
+
+// Counts tells how many spans there were; nil: none are recorded.
+func (t *Tracer) Counts() *Counts {
+	if t == nil {
+		return nil
+	}
+	return &Counts{Sent: t.sent.Load(), Dropped: t.dropped.Load(), Failed: t.failed.Load()}
+}
+
+// Run sends spans until ctx ends, and then those that are left if the collector takes them soon. Nobody who records a span
+// waits for it.
+func (t *Tracer) Run(ctx context.Context) {
+	if t == nil {
+		return
+	}
+	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(flushPatience, cancel) })()
+	defer t.client.CloseIdleConnections()
+	batch := make([]*Span, 0, maxBatch)
+	var due <-chan time.Time // nil: nothing waits
+	for {
+		select {
+		case s := <-t.queue:
+			if batch = append(batch, s); len(batch) == 1 {
+				due = time.After(sendEvery)
+			}
+			if len(batch) < maxBatch {
+				continue
+			}
+		case <-due:
+		case <-ctx.Done():
+			t.flush(sending, batch)
+			return
+		}
+		t.send(sending, batch)
+		batch, due = emptied(batch), nil
+	}
+}
+
+// flush sends what is left.
+func (t *Tracer) flush(ctx context.Context, batch []*Span) {
+	for {
+		for more := true; more && len(batch) < maxBatch; {
+			select {
+			case s := <-t.queue:
+				batch = append(batch, s)
+			default:
+				more = false
+			}
+		}
+		if len(batch) == 0 {
+			return
+		}
+		t.send(ctx, batch)
+		batch = emptied(batch)
+	}
+}
+
+// emptied lets go of spans that have been sent.
+func emptied(batch []*Span) []*Span {
+	clear(batch)
+	return batch[:0]
+}
+
+// send sends a batch once: one that the collector does not take is lost. That it takes none is logged when it begins.
+func (t *Tracer) send(ctx context.Context, batch []*Span) {
+	rejected, err := t.post(ctx, encode(t.resource, t.version, batch))
+	if err != nil {
+		rejected = len(batch)
+	}
+	rejected = min(rejected, len(batch))
+	t.failed.Add(uint64(rejected))
+	t.sent.Add(uint64(len(batch) - rejected))
+	switch now := time.Now(); {
+	case err == nil && rejected > 0:
+		err = fmt.Errorf("it has rejected %d of %d spans", rejected, len(batch))
+		fallthrough
+	case err != nil:
+		if !t.away && (t.told.IsZero() || now.Sub(t.told) >= tellEvery) {
+			t.told = now
+			t.log.Warn("the collector of traces does not take spans; they are lost until it does", "endpoint", t.endpoint, "error", err)
+		}
+		t.away = true
+	case t.away:
+		t.away = false
+		t.log.Info("the collector of traces takes spans again", "endpoint", t.endpoint, "lost", t.failed.Load())
+	}
+}
+
+// post makes one request, and returns how many of its spans the collector has rejected.
+func (t *Tracer) post(ctx context.Context, body []byte) (rejected int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sendPatience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.endpoint, bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	maps.Copy(req.Header, t.headers)
+	req.Header.Set("Content-Type", "application/x-protobuf")
+	resp, err := t.client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case resp.StatusCode/100 != 2:
+		return 0, fmt.Errorf("it answers %d", resp.StatusCode)
+	case err != nil:
+		return 0, err
+	case len(answer) > maxAnswer:
+		return 0, fmt.Errorf("its answer is longer than %d bytes", maxAnswer)
+	}
+	return decodeAnswer(answer)
+}
+
+// errForeign means that something answers that is no collector.
+var errForeign = errors.New("its answer is none of OTLP: is it a collector?")
+
+// decodeAnswer reads an ExportTraceServiceResponse: how many spans were rejected.
+func decodeAnswer(answer []byte) (rejected int, err error) {
+	err = eachField(answer, func(field protowire.Number, kind protowire.Type, partial []byte) error {
+		if field != 1 { // of a later version
+			return nil
+		}
+		if kind != protowire.BytesType {
+			return errForeign
+		}
+		message, n := protowire.ConsumeBytes(partial)
+		if n < 0 {
+			return errForeign
+		}
+		return eachField(message, func(field protowire.Number, kind protowire.Type, value []byte) error {
+			if field != 1 {
+				return nil
+			}
+			count, n := protowire.ConsumeVarint(value)
+			if kind != protowire.VarintType || n < 0 {
+				return errForeign
+			}
+			rejected = int(min(count, maxBatch))
+			return nil
+		})
+	})
+	return rejected, err
+}
+
+// eachField calls a function for each field of a message, with its value and what follows.
+func eachField(message []byte, read func(protowire.Number, protowire.Type, []byte) error) error {
+	for len(message) > 0 {
+		field, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return errForeign
+		}
+		message = message[n:]
+		if err := read(field, kind, message); err != nil {
+			return err
+		}
+		if n = protowire.ConsumeFieldValue(field, kind, message); n < 0 {
+			return errForeign
+		}
+		message = message[n:]
+	}
+	return nil
+}
+
+// encode is an ExportTraceServiceRequest: of one resource, whose attributes are encoded already, in one scope. The numbers are those of opentelemetry-proto 1.
+func encode(resource []byte, version string, spans []*Span) []byte {
+	scope := appendText(appendText(nil, 1, "boxd"), 2, version)
+	list := appendMessage(nil, 1, scope)
+	for _, s := range spans {
+		list = appendMessage(list, 2, appendSpan(nil, s))
+	}
+	return appendMessage(nil, 1, appendMessage(appendMessage(nil, 1, resource), 2, list))
+}
+
+func appendSpan(b []byte, s *Span) []byte {
+	const (
+		knowsRemote  = 1 << 8
+		remoteParent = 1 << 9
+		failed       = 2 // STATUS_CODE_ERROR
+	)
+	b = appendMessage(b, 1, s.trace[:])
+	b = appendMessage(b, 2, s.id[:])
+	if s.parent != [8]byte{} {
+		b = appendMessage(b, 4, s.parent[:])
+	}
+	b = appendText(b, 5, s.name)
+	b = protowire.AppendVarint(protowire.AppendTag(b, 6, protowire.VarintType), uint64(s.kind))
+	b = protowire.AppendFixed64(protowire.AppendTag(b, 7, protowire.Fixed64Type), uint64(s.begin.UnixNano()))
+	b = protowire.AppendFixed64(protowire.AppendTag(b, 8, protowire.Fixed64Type), uint64(s.end.UnixNano()))
+	for i := range s.attributes {
+		b = appendMessage(b, 9, appendAttribute(nil, &s.attributes[i]))
+	}
+	if s.failed {
+		status := appendText(nil, 2, s.why)
+		b = appendMessage(b, 15, protowire.AppendVarint(protowire.AppendTag(status, 3, protowire.VarintType), failed))
+	}
+	flags := uint32(s.flags) | knowsRemote
+	if s.remote {
+		flags |= remoteParent
+	}
+	return protowire.AppendFixed32(protowire.AppendTag(b, 16, protowire.Fixed32Type), flags)
+}
+
+func appendAttribute(b []byte, a *attribute) []byte {
+	b = appendText(b, 1, a.key)
+	if a.isNumber {
+		return appendMessage(b, 2, protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), uint64(a.number)))
+	}
+	return appendMessage(b, 2, appendText(nil, 1, a.text))
+}
+
+func appendMessage(b []byte, field protowire.Number, message []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), message)
+}
+
+func appendText(b []byte, field protowire.Number, text string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), text)
+}

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trace
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+const theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
+
+// tripper answers requests itself.
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// answers is an answer of a collector.
+func answers(status int, body string) (*http.Response, error) {
+	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body))}, nil
+}
+
+// tracing is a Tracer whose collector is a function, with its log.
+func tracing(t *testing.T, ratio float64, collector tripper) (*Tracer, *safeLog) {
+	t.Helper()
+	log := &safeLog{}
+	tr, err := NewTracer(&Config{Endpoint: "http://127.0.0.1:1", Ratio: ratio}, Source{Service: "boxd", Version: "1.2.3", Instance: "n1"}, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.client = &http.Client{Transport: collector}
+	return tr, log
+}
+
+type safeLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *safeLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *safeLog) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), what)
+}
+
+// decoded reads a request as OpenTelemetry's own types do.
+func decoded(t *testing.T, r *http.Request) *tracepb.ResourceSpans {
+	t.Helper()
+	body, err := io.ReadAll(r.Body)
+	var data tracepb.TracesData
+	if err == nil {
+		err = proto.Unmarshal(body, &data)
+	}
+	if err != nil || len(data.GetResourceSpans()) != 1 || len(data.GetResourceSpans()[0].GetScopeSpans()) != 1 {
+		t.Errorf("%v, %v", err, &data)
+		return &tracepb.ResourceSpans{}
+	}
+	return data.GetResourceSpans()[0]
+}
+
+// What is sent is what OpenTelemetry's own types read, with nothing that they do not know.
+func TestSpansAreThoseOfOTLP(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var got *tracepb.ResourceSpans
+		tr, _ := tracing(t, 1, func(r *http.Request) (*http.Response, error) {
+			if r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" {
+				t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
+			}
+			got = decoded(t, r)
+			return answers(200, "")
+		})
+		q := New("", theirs+"01")
+		s := tr.Begin(&q)
+		begin := time.Now()
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble, where it takes no time
+		s.Set("a", "text")
+		s.Set("empty", "")
+		s.SetNumber("zero", 0)
+		s.SetNumber("n", -3)
+		s.Fail("timed_out")
+		s.End("POST /x")
+		below := tr.Past(q.Parent, time.Second/2)
+		below.End("exec")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		tr.Run(ctx)
+		if n := len(got.ProtoReflect().GetUnknown()); n > 0 {
+			t.Errorf("%d bytes that OTLP does not know", n)
+		}
+		resource := map[string]string{}
+		for _, a := range got.GetResource().GetAttributes() {
+			resource[a.GetKey()] = a.GetValue().GetStringValue()
+		}
+		if host, _ := os.Hostname(); resource["service.name"] != "boxd" || resource["service.version"] != "1.2.3" || resource["service.instance.id"] != "n1" || resource["host.name"] != host {
+			t.Errorf("of %v", resource)
+		}
+		if scope := got.GetScopeSpans()[0].GetScope(); scope.GetName() != "boxd" || scope.GetVersion() != "1.2.3" {
+			t.Errorf("by %v", scope)
+		}
+		spans := got.GetScopeSpans()[0].GetSpans()
+		if len(spans) != 2 {
+			t.Fatal(spans)
+		}
+		first, second := spans[0], spans[1]
+		if hex.EncodeToString(first.GetTraceId()) != theirs[3:35] || hex.EncodeToString(first.GetParentSpanId()) != theirs[36:52] || len(first.GetSpanId()) != 8 {
+			t.Errorf("%v is not the child of %s", first, theirs)
+		}
+		if q.Parent != "00-"+theirs[3:35]+"-"+hex.EncodeToString(first.GetSpanId())+"-01" {
+			t.Errorf("who goes on is told of %s", q.Parent)
+		}
+		if !bytes.Equal(second.GetParentSpanId(), first.GetSpanId()) || !bytes.Equal(second.GetTraceId(), first.GetTraceId()) || bytes.Equal(second.GetSpanId(), first.GetSpanId()) {
+			t.Errorf("%v is not the child of %v", second, first)
+		}
+		if first.GetName() != "POST /x" || first.GetKind() != tracepb.Span_SPAN_KIND_SERVER || second.GetName() != "exec" || second.GetKind() != tracepb.Span_SPAN_KIND_INTERNAL {
+			t.Errorf("%v, %v", first, second)
+		}
+		if first.GetStatus().GetCode() != tracepb.Status_STATUS_CODE_ERROR || first.GetStatus().GetMessage() != "timed_out" || second.GetStatus().GetCode() != tracepb.Status_STATUS_CODE_UNSET {
+			t.Errorf("%v, %v", first.GetStatus(), second.GetStatus())
+		}
+		if first.GetStartTimeUnixNano() != uint64(begin.UnixNano()) || first.GetEndTimeUnixNano()-first.GetStartTimeUnixNano() != uint64(time.Second) || second.GetEndTimeUnixNano()-second.GetStartTimeUnixNano() != uint64(time.Second/2) {
+			t.Errorf("from %d to %d, and %d to %d", first.GetStartTimeUnixNano(), first.GetEndTimeUnixNano(), second.GetStartTimeUnixNano(), second.GetEndTimeUnixNano())
+		}
+		if first.GetFlags() != 0x301 || second.GetFlags() != 0x101 {
+			t.Errorf("flags %#x, %#x", first.GetFlags(), second.GetFlags())
+		}
+		has := first.GetAttributes()
+		if len(has) != 3 || has[0].GetKey() != "a" || has[0].GetValue().GetStringValue() != "text" || has[1].GetValue().GetIntValue() != 0 || has[2].GetValue().GetIntValue() != -3 {
+			t.Errorf("%v", has)
+		}
+		if c := tr.Counts(); *c != (Counts{Sent: 2}) {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestWhoDecidesWhatIsRecorded(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, parent string
+		ratio        float64
+		recorded     bool
+	}{
+		{"its caller records", theirs + "01", 0, true},
+		{"its caller does not", theirs + "00", 1, false},
+		{"nobody has said", "", 1, true},
+		{"nobody has said, and none is", "", 0, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			tr, _ := tracing(t, tc.ratio, nil)
+			q := New("", tc.parent)
+			s := tr.Begin(&q)
+			if (s != nil) != tc.recorded {
+				t.Errorf("recorded: %v", s != nil)
+			}
+			again, ok := ParseParent(q.Parent)
+			if !ok || again != q.Parent {
+				t.Errorf("who goes on is told of %q", q.Parent)
+			}
+			if tc.parent != "" && q.Parent[:35] != tc.parent[:35] {
+				t.Errorf("it is another trace: %q", q.Parent)
+			}
+			if below := tr.Past(q.Parent, 0); (below != nil) != tc.recorded {
+				t.Errorf("what is below it is recorded: %v", below != nil)
+			}
+		})
+	}
+	tr, _ := tracing(t, 0.25, nil)
+	n := 0
+	for range 4000 {
+		if q := New("", ""); tr.Begin(&q) != nil {
+			n++
+		}
+	}
+	if n < 700 || n > 1300 { // eleven standard deviations
+		t.Errorf("a quarter of 4000 is %d", n)
+	}
+	for _, parent := range []string{"", "nonsense", strings.Repeat("-", 55), strings.Repeat("z", 55)} {
+		if tr.Past(parent, 0) != nil {
+			t.Errorf("%q is a parent", parent)
+		}
+	}
+}
+
+// Without a collector nothing is recorded, and that costs nothing.
+func TestWhatIsOffCostsNothing(t *testing.T) {
+	tr, err := NewTracer(&Config{}, Source{}, nil)
+	if tr != nil || err != nil {
+		t.Fatalf("%v, %v", tr, err)
+	}
+	q := New("", theirs+"01")
+	if n := testing.AllocsPerRun(100, func() {
+		s := tr.Begin(&q)
+		s.Set("a", "b")
+		s.SetNumber("c", 1)
+		s.Fail("d")
+		s.End("e")
+		tr.Past(q.Parent, 0).End("f")
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if q.Parent != theirs+"01" || tr.Counts() != nil {
+		t.Errorf("%q, %v", q.Parent, tr.Counts())
+	}
+	tr.Run(t.Context()) // has nothing to do
+}
+
+func TestNoCallerMakesASpanLong(t *testing.T) {
+	t.Parallel()
+	tr, _ := tracing(t, 1, nil)
+	q := New("", "")
+	s := tr.Begin(&q)
+	for range 1000 {
+		s.Set("session", strings.Repeat("ä\xff\x00", 1<<16))
+		s.SetNumber("n", 1)
+	}
+	s.Fail(strings.Repeat("x", 1<<20))
+	s.End(strings.Repeat("y", 1<<20))
+	body := encode(tr.resource, tr.version, []*Span{<-tr.queue})
+	if len(body) > 8<<10 {
+		t.Errorf("it has %d bytes", len(body))
+	}
+	var data tracepb.TracesData
+	if err := proto.Unmarshal(body, &data); err != nil { // which refuses what is no UTF-8
+		t.Error(err)
+	}
+	if Method("GET") != "GET" || Method(strings.Repeat("X", 100)) != "_OTHER" {
+		t.Error("a caller's method is one of a few")
+	}
+}
+
+// A collector that hangs loses spans: nobody waits for it, what is too much is counted, and the end comes in time.
+func TestACollectorThatHangsHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr, log := tracing(t, 1, func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { tr.Run(ctx) })
+		record := func(n int) {
+			for range n {
+				q := New("", "")
+				tr.Begin(&q).End("x")
+			}
+		}
+		record(1)
+		time.Sleep(2 * sendEvery) //nolint:forbidigo // in a bubble, where it takes no time
+		synctest.Wait()           // it is being sent now
+		begin := time.Now()
+		record(maxQueue + 100)
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("who records has waited for %v", took)
+		}
+		if c := tr.Counts(); c.Dropped != 100 || c.Failed != 0 || c.Sent != 0 {
+			t.Errorf("%+v", c)
+		}
+		cancel()
+		running.Wait()
+		if took := time.Since(begin); took != flushPatience {
+			t.Errorf("it has ended after %v", took)
+		}
+		if c := tr.Counts(); c.Failed != maxQueue+1 || c.Sent != 0 {
+			t.Errorf("%+v", c)
+		}
+		if n := log.count("level=WARN"); n != 1 {
+			t.Errorf("%d lines of the log", n)
+		}
+	})
+}
+
+// What a collector answers that is away, refuses or talks of something else is logged once, until it takes spans again.
+func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]tripper{
+		"away":      func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
+		"refuses":   func(*http.Request) (*http.Response, error) { return answers(401, "who are you") },
+		"elsewhere": func(*http.Request) (*http.Response, error) { return answers(302, "") },
+		"a page":    func(*http.Request) (*http.Response, error) { return answers(200, "<!DOCTYPE html><html>") },
+		"JSON":      func(*http.Request) (*http.Response, error) { return answers(200, "{}") },
+		"endless": func(*http.Request) (*http.Response, error) {
+			return answers(200, "\x18\x80\x01"+strings.Repeat("\x18\x01", maxAnswer))
+		},
+		"takes none": func(*http.Request) (*http.Response, error) { return answers(200, "\x0a\x05\x08\xff\xff\xff\x01") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				well := false
+				tr, log := tracing(t, 1, func(r *http.Request) (*http.Response, error) {
+					if well {
+						return answers(200, "\x10\x05\x0a\x00") // as of a later version
+					}
+					return wrong(r)
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { tr.Run(ctx) })
+				once := func() {
+					q := New("", "")
+					tr.Begin(&q).End("x")
+					time.Sleep(2 * sendEvery) //nolint:forbidigo // in a bubble, where it takes no time
+					synctest.Wait()
+				}
+				for range 4 {
+					once()
+				}
+				time.Sleep(2 * tellEvery) //nolint:forbidigo // in a bubble, where it takes no time
+				once()
+				if c := tr.Counts(); *c != (Counts{Failed: 5}) || log.count("level=WARN") != 1 {
+					t.Errorf("%+v, %d lines", c, log.count("level=WARN"))
+				}
+				well = true
+				once()
+				if c := tr.Counts(); *c != (Counts{Failed: 5, Sent: 1}) || log.count("takes spans again") != 1 {
+					t.Errorf("%+v, %d lines", c, log.count("takes spans again"))
+				}
+				time.Sleep(2 * tellEvery) //nolint:forbidigo // in a bubble, where it takes no time
+				for range 20 {            // one that cannot decide does not fill the log
+					well = !well
+					once()
+				}
+				if n := log.count("level=WARN"); n != 2 {
+					t.Errorf("%d lines of the log", n)
+				}
+				cancel()
+				running.Wait()
+			})
+		})
+	}
+}
+
+// Spans are sent together, and those that are left at the end too.
+func TestSpansAreSentInBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var batches []int
+		tr, _ := tracing(t, 1, func(r *http.Request) (*http.Response, error) {
+			batches = append(batches, len(decoded(t, r).GetScopeSpans()[0].GetSpans()))
+			return answers(200, "")
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { tr.Run(ctx) })
+		record := func(n int) {
+			for range n {
+				q := New("", "")
+				tr.Begin(&q).End("x")
+			}
+			synctest.Wait()
+		}
+		record(maxBatch + 3)
+		if len(batches) != 1 || batches[0] != maxBatch {
+			t.Errorf("%v", batches)
+		}
+		time.Sleep(sendEvery) //nolint:forbidigo // in a bubble, where it takes no time
+		synctest.Wait()
+		record(7)
+		cancel()
+		running.Wait()
+		if len(batches) != 3 || batches[1] != 3 || batches[2] != 7 {
+			t.Errorf("%v", batches)
+		}
+	})
+}
+
+// Headers are sent to the collector, to nobody else, and are in no log.
+func TestHeadersOfTheFileAreSentAndNotTold(t *testing.T) {
+	t.Parallel()
+	heard := make(chan http.Header, 2)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		heard <- r.Header
+		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(s.Close)
+	file := filepath.Join(t.TempDir(), "headers")
+	if err := os.WriteFile(file, []byte("# mine\n\nAuthorization: Bearer hush\nx-scope-orgid: a b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := &safeLog{}
+	tr, err := NewTracer(&Config{Endpoint: s.URL + "/x", HeadersFile: file, Ratio: 1}, Source{}, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := New("", "")
+	tr.Begin(&q).End("x")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	tr.Run(ctx)
+	if h := <-heard; h.Get("Authorization") != "Bearer hush" || h.Get("X-Scope-Orgid") != "a b" || h.Get("Content-Type") != "application/x-protobuf" {
+		t.Errorf("%v", h)
+	}
+	if len(heard) > 0 || log.count("it answers 307") != 1 || log.count("hush") > 0 {
+		t.Errorf("%d more, %s", len(heard), log.text.String())
+	}
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewTracer(&Config{Endpoint: s.URL, HeadersFile: file}, Source{}, nil); err == nil || !strings.Contains(err.Error(), "traces.headers_file") || !strings.Contains(err.Error(), "0600") {
+		t.Errorf("a file that others can read: %v", err)
+	}
+	if _, err := NewTracer(&Config{Endpoint: s.URL, CA: file}, Source{}, nil); err == nil || !strings.Contains(err.Error(), "traces.ca") || strings.Contains(err.Error(), "hush") {
+		t.Errorf("a CA that is none: %v", err)
+	}
+	for _, text := range []string{"hush", "hush hush: x", "A: \x01hush", "A:", ": hush", "Content-Type: hush", "host: hush"} {
+		if _, err := parseHeaders(text); err == nil || strings.Contains(err.Error(), "hush") || !strings.Contains(err.Error(), "line 1") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestTracesThatAreWrong(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		c    Config
+		want []string
+	}{
+		{Config{Endpoint: "127.0.0.1:4318"}, []string{`traces.endpoint = "127.0.0.1:4318"`, "http://127.0.0.1:4318"}},
+		{Config{Endpoint: "grpc://127.0.0.1:4317"}, []string{"traces.endpoint", "grpc"}},
+		{Config{Endpoint: "http://"}, []string{"traces.endpoint"}},
+		{Config{Endpoint: "https://me:hush@otel.example.org"}, []string{"traces.endpoint", "traces.headers_file"}},
+		{Config{Endpoint: "https://otel.example.org/?key=hush"}, []string{"traces.endpoint", "query"}},
+		{Config{Endpoint: "http://otel.example.org", HeadersFile: "/x"}, []string{"traces.endpoint", "https://", "in the clear"}},
+		{Config{HeadersFile: "x"}, []string{`traces.headers_file = "x"`, "absolute path"}},
+		{Config{CA: "x"}, []string{`traces.ca = "x"`, "absolute path"}},
+		{Config{Ratio: 1.1}, []string{"traces.ratio = 1.1", "0.0 to 1.0"}},
+		{Config{Ratio: -1}, []string{"traces.ratio"}},
+		{Config{Ratio: math.NaN()}, []string{"traces.ratio"}},
+	} {
+		err := tc.c.Validate()
+		if err == nil || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%+v: %v", tc.c, err)
+			continue
+		}
+		for _, part := range tc.want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q lacks %q", err, part)
+			}
+		}
+	}
+	for _, c := range []Config{{}, DefaultConfig(), {Endpoint: "http://otel.example.org:4318"}, {Endpoint: "http://[::1]:4318/v1/traces", HeadersFile: "/x"}, {Endpoint: "https://otel.example.org", HeadersFile: "/x", CA: "/y", Ratio: 0.5}} {
+		if err := c.Validate(); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// FuzzAnswer reads whatever a collector answers.
+func FuzzAnswer(f *testing.F) {
+	for _, seed := range []string{"", "\x0a\x00", "\x0a\x05\x08\xff\xff\xff\x01", "\x0a\x06\x08\x02\x12\x02no", "<html>", "{}", "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		if n, err := decodeAnswer(answer); n < 0 || n > maxBatch || err != nil && !errors.Is(err, errForeign) {
+			t.Fatalf("%d, %v", n, err)
+		}
+	})
+}
+
+// FuzzHeaders reads whatever is in the file of headers: it is refused, or can be sent.
+func FuzzHeaders(f *testing.F) {
+	f.Add("Authorization: Bearer x\n# y\n\nA:b")
+	f.Fuzz(func(t *testing.T, text string) {
+		headers, err := parseHeaders(text)
+		if err != nil {
+			return
+		}
+		req := httptest.NewRequest(http.MethodPost, "http://x/", nil)
+		req.Header = headers
+		if err := req.Write(io.Discard); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// BenchmarkSpan is what a request pays for its span; sending is another goroutine's.
+func BenchmarkSpan(b *testing.B) {
+	tr, err := NewTracer(&Config{Endpoint: "http://127.0.0.1:1", Ratio: 1}, Source{Service: "boxd"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		q := Request{ID: "mine-17", Parent: theirs + "01"}
+		s := tr.Begin(&q)
+		s.Set("http.request.method", "POST")
+		s.Set("http.route", "/v1/sessions/{id}/exec")
+		s.SetNumber("http.response.status_code", 200)
+		s.Set("boxd.request", q.ID)
+		s.Set("boxd.principal", "ci")
+		s.Set("boxd.session", "s")
+		s.End("POST /v1/sessions/{id}/exec")
+		<-tr.queue
+	}
+}

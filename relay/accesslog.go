@@ -53,6 +53,7 @@ type accessLog struct {
 	late  *time.Timer
 
 	asked trace.Request
+	span  *trace.Span
 	gone  func() bool // the caller has, or boxd is about to
 	cut   bool        // what was to be sent was cut off
 	owner string      // of the session, where that is somebody else
@@ -69,9 +70,13 @@ const long = 5 * time.Second
 // beginAccessLog begins the trail of a call whose caller is known; End must follow.
 func beginAccessLog(c *Call, rt *Route, q trace.Request) *accessLog {
 	q.Principal = c.Caller.Name
+	var span *trace.Span
+	if recorded(c, rt) {
+		span = c.Traces.Begin(&q)
+	}
 	asked := c.R.Context() // that of the connection: what watches the call ends before its trail does
 	c.R = c.R.WithContext(trace.With(c.R.Context(), q))
-	t := &accessLog{call: c, route: rt.Pattern, alter: alters(rt.Pattern), ends: accessLogEnds(rt.Pattern), begin: time.Now(), asked: q, gone: func() bool { return asked.Err() != nil }}
+	t := &accessLog{call: c, route: rt.Pattern, alter: alters(rt.Pattern), ends: accessLogEnds(rt.Pattern), begin: time.Now(), asked: q, span: span, gone: func() bool { return asked.Err() != nil }}
 	if c.R.URL.RawQuery != "" {
 		if query, err := url.ParseQuery(c.R.URL.RawQuery); err == nil && query.Get("owner") != c.Caller.Name {
 			t.owner = query.Get("owner")
@@ -149,6 +154,7 @@ func (t *accessLog) End() {
 	if p := came.Problem; p != nil {
 		t.tell(p)
 	}
+	t.endSpan(&came)
 }
 
 // granted is what a call about a grant says of it, where the body does not.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/boxd-dev/boxd/internal/trace"
 )
 
 // MetricsSnapshot is how things are at one moment.
@@ -23,6 +25,7 @@ type MetricsSnapshot struct {
 	Waiting   *int                   // requests in the queue; nil: there is none
 	Pool      map[string]MetricsPool // by profile
 	Used      MetricsUsed
+	Spans     *trace.Counts // nil: none are recorded
 }
 
 // MetricsGroup is sessions of one state and profile.
@@ -53,7 +56,7 @@ type snapshots struct {
 
 	poolReady, poolWanted, auditRecords, auditFailures, auditLost, auditWaiting, auditBroken *prometheus.Desc
 
-	usedSessions, usedCPU, usedMemory, usedDisk *prometheus.Desc
+	usedSessions, usedCPU, usedMemory, usedDisk, spans *prometheus.Desc
 }
 
 func newSnapshots(version, goName string, look func() MetricsSnapshot) *snapshots {
@@ -84,6 +87,7 @@ func newSnapshots(version, goName string, look func() MetricsSnapshot) *snapshot
 		usedCPU:       desc("boxd_cpu_seconds_total", "Total CPU time of sessions."),
 		usedMemory:    desc("boxd_memory_byte_seconds_total", "Memory limits of sessions, multiplied by time."),
 		usedDisk:      desc("boxd_disk_byte_seconds_total", "Content of workspaces with a quota, multiplied by time."),
+		spans:         desc("boxd_spans_total", "Spans of traces, by outcome: sent, dropped (too many waited) or failed (the collector did not take them).", "outcome"),
 	}
 }
 
@@ -92,7 +96,7 @@ func (s *snapshots) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		s.build, s.started, s.ready, s.degraded, s.sessions, s.frozen, s.most, s.processes, s.running, s.leaks, s.waiting,
 		s.poolReady, s.poolWanted, s.auditRecords, s.auditFailures, s.auditLost, s.auditWaiting, s.auditBroken,
-		s.usedSessions, s.usedCPU, s.usedMemory, s.usedDisk,
+		s.usedSessions, s.usedCPU, s.usedMemory, s.usedDisk, s.spans,
 	} {
 		to <- d
 	}
@@ -104,8 +108,8 @@ func (s *snapshots) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	counter := func(d *prometheus.Desc, v float64) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v)
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
 	gauge(s.build, 1, s.version, s.goName)
 	gauge(s.started, float64(now.Started.UnixMilli())/1000)
@@ -137,6 +141,11 @@ func (s *snapshots) Collect(to chan<- prometheus.Metric) {
 	counter(s.usedCPU, now.Used.CPU.Seconds())
 	counter(s.usedMemory, now.Used.Memory)
 	counter(s.usedDisk, now.Used.Disk)
+	if n := now.Spans; n != nil {
+		counter(s.spans, float64(n.Sent), "sent")
+		counter(s.spans, float64(n.Dropped), "dropped")
+		counter(s.spans, float64(n.Failed), "failed")
+	}
 }
 
 func is(b bool) float64 {

@@ -50,7 +50,9 @@ func (m *Conversations) Serve(c *Call) (any, error) {
 		}
 		c.R.Body = io.NopCloser(bytes.NewReader(message))
 	}
-	c.R.Header.Set(requestHeader, trace.Of(c.Context()).ID) // that of the calls the tools make
+	asked := trace.Of(c.Context()) // the calls that the tools make belong to it
+	c.R.Header.Set(requestHeader, asked.ID)
+	c.R.Header.Set(TraceParent, asked.Parent)
 	w := &patient{c.W, c.Answers}
 	id, method := c.R.Header.Get(sessionHeader), methodOf(message)
 	switch {
@@ -151,7 +153,7 @@ func (v *conversation) around(next sdk.MethodHandler) sdk.MethodHandler {
 		defer cancel()
 		defer context.AfterFunc(v.ctx, cancel)() //nolint:contextcheck // the call ends with its conversation too
 		if extra := req.GetExtra(); extra != nil {
-			ctx = trace.With(ctx, trace.Request{ID: extra.Header.Get(requestHeader)})
+			ctx = trace.With(ctx, trace.New(extra.Header.Get(requestHeader), extra.Header.Get(TraceParent)))
 		}
 		if method == "tools/call" {
 			select {

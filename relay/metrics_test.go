@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
@@ -20,7 +21,7 @@ func metricsFull() MetricsSnapshot {
 		Started: time.Unix(1000, 0), Ready: true, Degraded: 2, Sessions: map[MetricsGroup]int{{"ready", "default"}: 3, {"ending", "default"}: 1},
 		Frozen: 1, Most: 64, Processes: 2, Running: 5, Leaks: map[string]int{"box": 0, "group": 1, "workspace": 0}, Waiting: new(4),
 		Audit: MetricsAudit{Written: 10, Failed: 1, Lost: 2, Waiting: 3, Broken: true}, Pool: map[string]MetricsPool{"default": {1, 2}},
-		Used: MetricsUsed{time.Minute, 1500 * time.Millisecond, 1 << 40, 12},
+		Used: MetricsUsed{time.Minute, 1500 * time.Millisecond, 1 << 40, 12}, Spans: &trace.Counts{Sent: 5, Dropped: 6, Failed: 7},
 	}
 }
 
@@ -67,7 +68,7 @@ func TestAScrapeTellsHowThingsAre(t *testing.T) {
 		`boxd_execs_total{status="why"} 1`, "boxd_exec_duration_seconds_count 1\n", "boxd_session_start_duration_seconds_count 1\n", `boxd_requests_total{code="200",route="GET /v1/status"} 1`,
 		"boxd_events_missed_total 7\n", "boxd_oom_kills_total 1\n", `boxd_quota_hits_total{quota="why"} 1`, `boxd_denials_total{layer="why"} 1`, "boxd_audit_broken 1\n",
 		"boxd_config_last_reload_successful 0\n", `boxd_pool_ready{profile="default"} 1`, "boxd_process_restarts_total 1\n", "boxd_session_seconds_total 60\n",
-		"boxd_cpu_seconds_total 1.5\n", "boxd_memory_byte_seconds_total 1.099511627776e+12\n", "boxd_disk_byte_seconds_total 12\n", "go_goroutines",
+		"boxd_cpu_seconds_total 1.5\n", "boxd_memory_byte_seconds_total 1.099511627776e+12\n", "boxd_disk_byte_seconds_total 12\n", `boxd_spans_total{outcome="dropped"} 6`, `boxd_spans_total{outcome="failed"} 7`, `boxd_spans_total{outcome="sent"} 5`, "go_goroutines",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the answer has no %q", want)

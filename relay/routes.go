@@ -16,6 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
 
+	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor"
 )
@@ -263,6 +264,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rt, ids := s.find(r)
+	if from.fleet && rt.Pattern != "" {
+		w.Header().Set(api.RouteHeader, rt.Pattern)
+	}
 	c := &Call{Deps: s.common, W: w, R: r, Limits: from.limits, Socket: socketOf(r.Context()), Within: from.within, pid: from.peer.PID, Path: ids, Others: rt.Others}
 	pass, err := s.admit(&from, known, nil, r, &rt)
 	c.Caller, c.Token = pass.Principal, pass.Token

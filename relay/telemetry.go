@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/api"
 
 	"github.com/boxd-dev/boxd/supervisor/audit"
@@ -17,6 +18,7 @@ type Telemetry struct {
 	Errors  *events.Recent
 	Audit   *audit.Log
 	Metrics *Metrics
+	Traces  *trace.Tracer
 	Waived  []string // what an operator has boxd do without, in words; status and doctor tell it
 }
 

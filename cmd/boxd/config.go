@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/cgroup"
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/actionrpc"
@@ -51,6 +52,7 @@ type Config struct {
 	LangBot    actionrpc.Settings     `toml:"langbot"`
 	E2B        e2b.Settings           `toml:"e2b"`
 	Fleet      access.Fleet           `toml:"fleet"`
+	Traces     trace.Config           `toml:"traces"`
 	Principals map[string]access.Rule `toml:"principals"`
 	// Origins says where each key comes from that has been set: a file and its line, or a variable.
 	Origins map[string]string `toml:"-"`
@@ -224,6 +226,7 @@ func DefaultConfig() Config {
 		LangBot: actionrpc.DefaultSettings(),
 		E2B:     e2b.DefaultSettings(),
 		Fleet:   access.DefaultFleet(),
+		Traces:  trace.DefaultConfig(),
 	}
 }
 
@@ -273,7 +276,7 @@ func (c *Config) Check(path string) error {
 	if a := c.Daemon.HTTP; a != "" && !isLoopback(a) {
 		errs = append(errs, fmt.Errorf("daemon.http = %q: must be a loopback address with a port, such as 127.0.0.1:5410, or empty", a))
 	}
-	errs = append(errs, c.Daemon.validateHTTPS(), c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.Fleet.Validate(), c.langbot(), c.E2B.Validate(func(name string) bool { _, ok := c.Profiles[name]; return ok }))
+	errs = append(errs, c.Daemon.validateHTTPS(), c.Groups.validate(), c.Network.validate(), c.Log.Validate(), c.Audit.Validate(), c.Skills.Validate(), c.Drives.Validate(), c.Images.Validate(), access.ValidateRules(c.Access, c.Principals), c.Fleet.Validate(), c.Traces.Validate(), c.langbot(), c.E2B.Validate(func(name string) bool { _, ok := c.Profiles[name]; return ok }))
 	if err := c.Validate(); err != nil {
 		errs = append(errs, err)
 	}

@@ -112,7 +112,16 @@ func run(ctx context.Context, args []string) error {
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a boxd that is starting
 	defer signal.Stop(reloads)
-	return serve(ctx, &cfg, openNotes(&cfg), load, reloads)
+	return start(ctx, &cfg, load, reloads)
+}
+
+// start opens what notes what happens, then serves.
+func start(ctx context.Context, cfg *Config, load func() (Config, error), reloads <-chan os.Signal) error {
+	seen, err := openNotes(cfg)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, cfg, seen, load, reloads)
 }
 
 // serve builds the parts from the bottom up, serves until ctx ends, and takes them down in reverse.
@@ -132,7 +141,7 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 		return err
 	}
 	defer in.Close()
-	if err := seen.openAudit(life, cfg, &beside); err != nil {
+	if err := seen.openRecords(life, cfg, &beside); err != nil {
 		return err
 	}
 	defer seen.Audit.Close()

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay"
 
 	"github.com/boxd-dev/boxd/supervisor"
@@ -33,16 +34,25 @@ type notes struct {
 }
 
 // openNotes opens the log, and what keeps the last errors and events.
-func openNotes(cfg *Config) *notes {
+func openNotes(cfg *Config) (*notes, error) {
 	n := &notes{Telemetry: relay.Telemetry{Errors: events.NewRecent()}}
 	n.log = slog.New(n.Errors.Watch(systemd.Open(cfg.Log, os.Stderr)))
 	n.Metrics = relay.NewMetrics(version, func() relay.MetricsSnapshot { return n.look() })
-	n.Events = events.New(maxEvents, events.Logged(n.log), n.Metrics.Watch)
-	return n
+	var err error
+	if n.Traces, err = trace.NewTracer(&cfg.Traces, trace.Source{Service: "boxd", Version: version, Instance: cfg.Fleet.NodeName()}, n.log); err != nil {
+		return nil, err
+	}
+	watchers := []func(context.Context, *events.Event){events.Logged(n.log), n.Metrics.Watch}
+	if n.Traces != nil {
+		watchers = append(watchers, relay.ExecSpans(n.Traces))
+	}
+	n.Events = events.New(maxEvents, watchers...)
+	return n, nil
 }
 
-// openAudit opens the audit log, once nobody else can have it, and looks after it until ctx ends.
-func (n *notes) openAudit(ctx context.Context, cfg *Config, beside *sync.WaitGroup) (err error) {
+// openRecords opens the audit log, once nobody else can have it, and looks after it until ctx ends, as after spans that are to
+// be sent.
+func (n *notes) openRecords(ctx context.Context, cfg *Config, beside *sync.WaitGroup) (err error) {
 	n.Audit, err = audit.Open(cfg.Daemon.StateDir, cfg.Audit, n.log, func(failed bool, detail string) {
 		what := events.AuditRecovered
 		if failed {
@@ -50,10 +60,14 @@ func (n *notes) openAudit(ctx context.Context, cfg *Config, beside *sync.WaitGro
 		}
 		n.Events.Add(context.WithoutCancel(ctx), events.Event{Type: what, Detail: detail})
 	})
-	if err == nil {
-		beside.Go(func() { n.Audit.Run(ctx) })
+	if err != nil {
+		return err
 	}
-	return err
+	beside.Go(func() { n.Audit.Run(ctx) })
+	if n.Traces != nil {
+		beside.Go(func() { n.Traces.Run(ctx) })
+	}
+	return nil
 }
 
 // known lists the keys of all boxes that somebody has.
@@ -89,6 +103,7 @@ func (n *notes) begin(ctx context.Context, cfg *Config, sup *supervisor.Supervis
 		}
 		u := sup.UsedInAll()
 		s.Used = relay.MetricsUsed{Sessions: u.Sessions, CPU: u.CPU, Memory: u.Memory * 3600, Disk: u.Disk * 3600}
+		s.Spans = n.Traces.Counts()
 		a := n.Audit.State()
 		s.Audit = relay.MetricsAudit{Written: a.Written, Failed: a.Failed, Lost: a.Lost, Waiting: a.Waiting, Broken: a.Trouble != nil}
 		return s

@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
@@ -35,6 +36,7 @@ type gatewayOptions struct {
 	Replicas int // of the buckets, if it has to make them
 	Version  string
 	Log      *slog.Logger
+	Traces   *trace.Tracer // nil: no requests are recorded
 }
 
 // gateway answers for all nodes of a fleet as one boxd does. It keeps nothing: any number of them may run.

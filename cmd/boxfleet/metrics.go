@@ -83,7 +83,7 @@ func (m *metrics) claimed(placed bool, err error, took time.Duration) {
 type snapshot struct {
 	g *gateway
 
-	build, connected, reconnects, ready, waiting, most, nodes *prometheus.Desc
+	build, connected, reconnects, ready, waiting, most, nodes, spans *prometheus.Desc
 
 	node []nodeMetric
 }
@@ -108,6 +108,7 @@ func newSnapshot(g *gateway) *snapshot {
 		waiting:    desc("queue_waiting", "Requests for sessions that wait for a node."),
 		most:       desc("queue_max", "Most requests that may wait."),
 		nodes:      desc("nodes", "Nodes, by state.", "state"),
+		spans:      desc("spans_total", "Spans of traces, by outcome: sent, dropped (too many waited) or failed (the collector did not take them).", "outcome"),
 	}
 	gauge := func(name, help string, of func(*seen) float64) {
 		s.node = append(s.node, nodeMetric{desc("node_"+name, help, "node"), prometheus.GaugeValue, of})
@@ -151,7 +152,7 @@ func one(yes bool) int {
 
 // Describe lists the metrics.
 func (s *snapshot) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.build, s.connected, s.reconnects, s.ready, s.waiting, s.most, s.nodes} {
+	for _, d := range []*prometheus.Desc{s.build, s.connected, s.reconnects, s.ready, s.waiting, s.most, s.nodes, s.spans} {
 		to <- d
 	}
 	for _, m := range s.node {
@@ -172,6 +173,11 @@ func (s *snapshot) Collect(to chan<- prometheus.Metric) {
 	gauge(s.ready, one(err == nil))
 	gauge(s.waiting, g.queue.len())
 	gauge(s.most, maxWaiting)
+	if n := g.cfg.Traces.Counts(); n != nil {
+		for outcome, count := range map[string]uint64{"sent": n.Sent, "dropped": n.Dropped, "failed": n.Failed} {
+			to <- prometheus.MustNewConstMetric(s.spans, prometheus.CounterValue, float64(count), outcome)
+		}
+	}
 	states := map[string]int{api.FleetNodeReady: 0, api.FleetNodeOff: 0, api.FleetNodeFailed: 0, api.FleetNodeLost: 0}
 	for _, n := range g.known() {
 		if _, ok := states[n.State]; ok { // another version may have others

@@ -175,6 +175,7 @@ func (g *gateway) create(c *call) error {
 			fields["id"], _ = json.Marshal(want.ID) // a string can be marshalled
 		}
 	}
+	c.past.about(want.ID)
 	return g.claim(c, place, &want, fields)
 }
 
@@ -265,6 +266,7 @@ func (g *gateway) ask(c *call, n *seen, method, target string, body []byte) (*ht
 	if err := g.speak(c, n, req); err != nil {
 		return nil, err
 	}
+	c.past.at(n.Name)
 	resp, err := g.transport.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusUnauthorized {
 		defer resp.Body.Close()

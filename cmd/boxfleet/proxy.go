@@ -33,13 +33,14 @@ type call struct {
 	w    http.ResponseWriter
 	r    *http.Request
 	pass access.Pass
+	past *passage
 }
 
 // ServeHTTP answers a request.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	id := trace.New(r.Header.Get("X-Request-Id"), r.Header.Get("Traceparent")).ID
-	r.Header.Set("X-Request-Id", id)
-	w.Header().Set("X-Request-Id", id)
+	asked := trace.New(r.Header.Get("X-Request-Id"), r.Header.Get("Traceparent"))
+	r.Header.Set("X-Request-Id", asked.ID)
+	w.Header().Set("X-Request-Id", asked.ID)
 	switch r.URL.Path {
 	case "/healthz":
 		reply(w, http.StatusOK, api.Health{Status: "ok"})
@@ -82,7 +83,13 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return again.Until, err
 	})
 	defer leave()
-	c := &call{w, r.WithContext(ctx), pass}
+	asked.Principal = pass.Name
+	past := g.begin(&asked, w, r)
+	defer past.end()
+	if past != nil {
+		w = past
+	}
+	c := &call{w, r.WithContext(ctx), pass, past}
 	if err := g.route(c); err != nil { //nolint:contextcheck // the call has its request, and that its context
 		fail(w, err)
 	}
@@ -91,6 +98,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // route finds out where a request belongs.
 func (g *gateway) route(c *call) error {
 	path := strings.Split(strings.TrimPrefix(c.r.URL.EscapedPath(), "/"), "/")
+	c.past.names(path)
 	switch {
 	case len(path) >= 2 && path[0] == "v1" && path[1] == "fleet":
 		return g.manage(c, path[2:])
@@ -211,11 +219,14 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 		Transport:     g.transport,
 		FlushInterval: -1, // streams are read as they are written
 		Rewrite: func(p *httputil.ProxyRequest) {
+			c.past.at(name)
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", name, "boxd"
 			p.Out.Header.Del(nodeHeader)
 			refused = g.speak(c, &n, p.Out)
 		},
 		ModifyResponse: func(resp *http.Response) error {
+			c.past.answered(resp)
+			resp.Header.Del(api.RouteHeader)
 			if resp.StatusCode == http.StatusUnauthorized {
 				return refusal(resp)
 			}

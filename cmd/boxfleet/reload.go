@@ -55,8 +55,8 @@ func (r *reloader) reload() error {
 	r.gate.Use(state)
 	was, is := r.started.Gateway, next.Gateway
 	was.Key, was.ClientCRL = is.Key, is.ClientCRL
-	if was != is || !reflect.DeepEqual(r.started.NATS, next.NATS) {
-		r.log.Warn("changed keys of [gateway] or [nats] take effect when boxfleet is restarted")
+	if was != is || !reflect.DeepEqual(r.started.NATS, next.NATS) || r.started.Traces != next.Traces {
+		r.log.Warn("changed keys of [gateway], [nats] or [traces] take effect when boxfleet is restarted")
 	}
 	return nil
 }

@@ -379,7 +379,7 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 		}
 	}
 	for name, values := range resp.Header {
-		if name != "Connection" && name != "X-Request-Id" {
+		if name != "Connection" && name != "X-Request-Id" && name != api.RouteHeader {
 			r.c.w.Header()[name] = values
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/boxd-dev/boxd/internal/durable"
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
@@ -44,6 +45,7 @@ type gatewayConfig struct {
 		CA          string   `toml:"ca"`
 		Replicas    int      `toml:"replicas"`
 	} `toml:"nats"`
+	Traces     trace.Config           `toml:"traces"`
 	Access     access.Config          `toml:"access"`
 	Principals map[string]access.Rule `toml:"principals"`
 }
@@ -57,7 +59,7 @@ const (
 )
 
 func readGateway(path string) (*gatewayConfig, error) {
-	cfg := &gatewayConfig{Access: access.Config{DefaultRole: access.User, Tokens: "/etc/boxfleet/tokens"}}
+	cfg := &gatewayConfig{Traces: trace.DefaultConfig(), Access: access.Config{DefaultRole: access.User, Tokens: "/etc/boxfleet/tokens"}}
 	cfg.Gateway.Name, cfg.Gateway.Key, cfg.Gateway.Listen, cfg.Gateway.State = "main", defaultKey, "127.0.0.1:5440", "/var/lib/boxfleet-gateway"
 	meta, err := toml.DecodeFile(path, cfg)
 	if parse, ok := errors.AsType[toml.ParseError](err); ok {
@@ -83,7 +85,7 @@ func readGateway(path string) (*gatewayConfig, error) {
 		return nil, fmt.Errorf("%s: nats.replicas = %d: must be 1 to 5, or 0: 3 if NATS is a cluster, otherwise 1", path, r)
 	}
 	nats := access.Fleet{Servers: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA}
-	if err := errors.Join(nats.Validate(), access.ValidateRules(cfg.Access, cfg.Principals)); err != nil {
+	if err := errors.Join(nats.Validate(), cfg.Traces.Validate(), access.ValidateRules(cfg.Access, cfg.Principals)); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return cfg, nil
@@ -128,8 +130,12 @@ func serve(ctx context.Context, args []string, log *slog.Logger) error {
 		return err
 	}
 	defer state.Close()
+	traces, err := trace.NewTracer(&cfg.Traces, trace.Source{Service: "boxfleet", Version: version, Instance: cfg.Gateway.Name}, log)
+	if err != nil {
+		return err
+	}
 	g, err := newGateway(ctx, &gatewayOptions{
-		Name: cfg.Gateway.Name, Key: key, Gate: gate, Replicas: cfg.NATS.Replicas, Version: version, Log: log,
+		Name: cfg.Gateway.Name, Key: key, Gate: gate, Replicas: cfg.NATS.Replicas, Version: version, Log: log, Traces: traces,
 		Servers: natsServers{Addresses: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA, Name: "gateway_" + cfg.Gateway.Name},
 	})
 	if err != nil {
@@ -146,6 +152,11 @@ func serve(ctx context.Context, args []string, log *slog.Logger) error {
 	again := &reloader{*path, cfg, gate, g, log}
 	beside.Go(func() { again.run(life, told) })
 	beside.Go(func() { g.Run(life) })
+	answered, over := context.WithCancel(context.WithoutCancel(ctx)) // requests under way have spans too
+	defer over()
+	if traces != nil {
+		beside.Go(func() { traces.Run(answered) })
+	}
 	return answer(ctx, cfg, g, log)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/relay"
 
 	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -23,6 +24,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	}
 	asked := trace.New("", "")
 	asked.Principal = who.Name
+	span := s.cfg.Traces.Begin(&asked)
 	ctx = trace.With(ctx, asked)
 	begin := time.Now()
 	var data any
@@ -39,6 +41,11 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	}
 	s.cfg.Metrics.Request(name, status)
 	session, process := c.asked()
+	failed := ""
+	if err != nil {
+		failed = fault.KindOf(err).String()
+	}
+	relay.AnswerSpan(span, &asked, name, "", session, status, failed)
 	if err != nil {
 		s.cfg.Errors.Add(ctx, events.RecentError{Principal: who.Name, Route: name, Session: session, Status: status, Kind: fault.KindOf(err).String(), Detail: inWords(err).Error()})
 	}

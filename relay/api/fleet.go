@@ -4,6 +4,9 @@ package api
 
 import "time"
 
+// RouteHeader is in answers to gateways: the pattern of the route that was asked for, as "GET /v1/sessions/{id}".
+const RouteHeader = "Boxd-Route"
+
 // FleetNode is what a node of a fleet says of itself. State is "ready" where it takes sessions, "off" where its boxd takes no new
 // ones, "failed", or "lost" where a gateway has not heard of it.
 type FleetNode struct {

@@ -126,8 +126,12 @@ func (c *Client) sign(req *http.Request) {
 	if c.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
 	}
-	if id := trace.Of(req.Context()).ID; id != "" {
-		req.Header.Set("X-Request-Id", id)
+	asked := trace.Of(req.Context())
+	if asked.ID != "" {
+		req.Header.Set("X-Request-Id", asked.ID)
+	}
+	if asked.Parent != "" {
+		req.Header.Set("Traceparent", asked.Parent)
 	}
 	if address, _, ok := overTCP(c.socket); ok {
 		req.Host = address

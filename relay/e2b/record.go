@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/audit"
 	"github.com/boxd-dev/boxd/supervisor/events"
@@ -64,6 +65,7 @@ func (n *noted) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pass, c call, do func(http.ResponseWriter, *http.Request) error) {
 	q := trace.Of(r.Context())
 	q.Principal = pass.Name
+	span := s.cfg.Traces.Begin(&q)
 	begin := time.Now()
 	n := &noted{ResponseWriter: w, session: c.session}
 	ctx := context.WithValue(trace.With(r.Context(), q), notedKey{}, n)
@@ -80,13 +82,16 @@ func (s *Server) recorded(w http.ResponseWriter, r *http.Request, pass access.Pa
 	}
 	name := via + " " + c.route
 	s.cfg.Metrics.Request(name, n.status)
+	failed := ""
 	if err != nil {
 		message, kind := s.inWords(ctx, err)
+		failed = kind.String()
 		s.cfg.Errors.Add(ctx, events.RecentError{Principal: pass.Name, Route: name, Session: n.session, Status: n.status, Kind: kind.String(), Detail: message})
 		if fault.DenialOf(err) != nil && s.cfg.Refused != nil {
 			s.cfg.Refused(pass.Name)
 		}
 	}
+	relay.AnswerSpan(span, &q, name, r.Method, n.session, n.status, failed)
 	if !c.alters || s.cfg.Audit == nil {
 		return
 	}

@@ -39,6 +39,7 @@ type Event struct {
 	Reason    string // one word of a closed set: why it ended, with which status, which limit
 	Detail    string // for a person
 	Took      time.Duration
+	ExitCode  int           // of a program whose reason is that it has exited
 	Request   trace.Request // set by Add, of the context
 }
 

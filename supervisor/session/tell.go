@@ -26,7 +26,7 @@ func (s *Session) emitResult(ctx context.Context, e events.Event, r *Result, err
 		e.Reason, e.Took = string(r.Status), r.Duration
 		switch r.Status {
 		case StatusExited:
-			e.Detail = fmt.Sprintf("exit code %d", r.ExitCode)
+			e.ExitCode, e.Detail = r.ExitCode, fmt.Sprintf("exit code %d", r.ExitCode)
 		case StatusSignaled:
 			e.Detail = r.Signal
 		case StatusStartFailed:

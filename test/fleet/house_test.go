@@ -42,6 +42,7 @@ type house struct {
 	issuer  *issuer                      // of credentials for NATS; nil: there are none
 	via     map[string]string            // addresses by which nodes reach NATS, where it is not its own
 	start   func(name, dir string) *host // another node, whose agent keeps its state in a directory of that name
+	traces  string                       // the table [traces] of all nodes and of the gateway; "": there is none
 	token   string                       // of the principal ci, an operator at the gateway and a user on nodes
 	// Other tokens: user of another principal; viewer and few of ci, one with a lower role and one for routes of /v1/fleet alone.
 	user, viewer, few string
@@ -253,7 +254,8 @@ zone = %q
 key = %q
 role = "user"
 principals = ["ci", "other"]
-`, name, at, h.secrets(name), name, strings.TrimSpace(string(public))))
+%s
+`, name, at, h.secrets(name), name, strings.TrimSpace(string(public)), h.traces))
 		return &host{name: name, boxd: d, log: filepath.Join(h.dir, dir+".log"), agent: startProgram(t, filepath.Join(h.dir, dir+".log"), "node", "-socket", d.Socket, "-state", filepath.Join(h.dir, dir))}
 	}
 	h.nodes = make([]*host, nodes)
@@ -295,7 +297,8 @@ role = "operator"
 %s
 [principals.other]
 role = "user"
-`, key, h.address, filepath.Join(h.dir, "gateway"), listener, servers("gateway"), h.secrets("gateway"), filepath.Join(h.dir, "tokens"), certificates))
+%s
+`, key, h.address, filepath.Join(h.dir, "gateway"), listener, servers("gateway"), h.secrets("gateway"), filepath.Join(h.dir, "tokens"), certificates, h.traces))
 	h.gate = startProgram(t, filepath.Join(h.dir, "gateway.log"), "serve", "-config", filepath.Join(h.dir, "fleet.toml"))
 	h.ready(nodes)
 	return h

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// maxRoute is the longest name of a route that a node may give, in bytes.
+const maxRoute = 128
+
+// passage is a request on its way through the gateway that is recorded, with what is seen of its answer. A nil passage is one
+// that is not.
+type passage struct {
+	http.ResponseWriter
+
+	span    *trace.Span
+	asked   *trace.Request
+	method  string
+	route   string
+	session string
+	node    string
+	status  int
+}
+
+// begin begins the span of a request, which the node is told of.
+func (g *gateway) begin(asked *trace.Request, w http.ResponseWriter, r *http.Request) *passage {
+	if g.cfg.Traces == nil {
+		return nil
+	}
+	before := asked.Parent
+	span := g.cfg.Traces.Begin(asked)
+	if asked.Parent != before {
+		r.Header.Set("Traceparent", asked.Parent)
+	}
+	if before == "" { // what it says is of a trace that there is not
+		r.Header.Del("Tracestate")
+	}
+	if span == nil {
+		return nil
+	}
+	return &passage{ResponseWriter: w, span: span, asked: asked, method: trace.Method(r.Method)}
+}
+
+// WriteHeader keeps the status of the answer.
+func (p *passage) WriteHeader(status int) {
+	if p.status == 0 && status >= http.StatusOK {
+		p.status = status
+	}
+	p.ResponseWriter.WriteHeader(status)
+}
+
+// Write writes a part of the answer.
+func (p *passage) Write(b []byte) (int, error) {
+	if p.status == 0 {
+		p.status = http.StatusOK
+	}
+	return p.ResponseWriter.Write(b)
+}
+
+// Unwrap is the connection's.
+func (p *passage) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// names says what the gateway knows of a route by its path. A node knows the rest.
+func (p *passage) names(path []string) {
+	if p == nil {
+		return
+	}
+	p.route = "none"
+	switch {
+	case len(path) >= 2 && path[0] == "v1" && path[1] == "fleet":
+		p.route = "/v1/fleet/" + fleetRoute(path[2:])
+	case len(path) == 2 && path[0] == "v1" && path[1] == "sessions", len(path) == 1 && (path[0] == "mcp" || path[0] == "metrics"), len(path) == 2 && path[0] == "v1" && path[1] == "exec":
+		p.route = "/" + strings.Join(path, "/")
+	case len(path) > 2 && path[0] == "v1" && path[1] == "sessions":
+		p.session, _ = url.PathUnescape(path[2]) // a wrong one is refused
+		p.route = "/v1/sessions/{id}"
+		if len(path) > 3 {
+			p.route += "/..."
+		}
+	}
+	if p.route != "none" {
+		p.route = p.method + " " + p.route
+	}
+}
+
+// fleetRoute is what of a route of the fleet itself may be in a name.
+func fleetRoute(path []string) string {
+	switch {
+	case len(path) == 1 && (path[0] == "nodes" || path[0] == "sessions" || path[0] == "owners" || path[0] == "events"):
+		return path[0]
+	case len(path) == 3 && path[0] == "nodes" && path[2] == "cordon":
+		return "nodes/{node}/cordon"
+	}
+	return "..."
+}
+
+// about notes the session that a request is to make.
+func (p *passage) about(session string) {
+	if p != nil {
+		p.session = session
+	}
+}
+
+// at notes the node that is asked; of several, the last.
+func (p *passage) at(node string) {
+	if p != nil {
+		p.node = node
+	}
+}
+
+// answered notes what a node has answered: a stream gets no header of ours.
+func (p *passage) answered(resp *http.Response) {
+	if p == nil {
+		return
+	}
+	p.status = resp.StatusCode
+	if route := resp.Header.Get(api.RouteHeader); route != "" && len(route) <= maxRoute && !strings.ContainsFunc(route, func(r rune) bool { return r < ' ' || r > '~' }) {
+		p.route = route
+	}
+}
+
+// end ends the span.
+func (p *passage) end() {
+	if p == nil {
+		return
+	}
+	s := p.span
+	s.Set("http.request.method", p.method)
+	if _, path, ok := strings.Cut(p.route, " "); ok {
+		s.Set("http.route", path)
+	}
+	s.Set("boxd.request", p.asked.ID)
+	s.Set("boxd.principal", p.asked.Principal)
+	s.Set("boxd.session", p.session)
+	s.Set("boxd.node", p.node)
+	switch {
+	case p.status == 0:
+		s.Fail("no answer") // who has asked has hung up
+	case p.status >= http.StatusInternalServerError:
+		s.Fail(http.StatusText(p.status))
+	}
+	if p.status != 0 {
+		s.SetNumber("http.response.status_code", p.status)
+	}
+	s.End(p.route)
+}

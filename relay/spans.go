@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Spans say when what has been done and what came of it, never what with: no arguments, no environment, no paths.
+
+package relay
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/supervisor/events"
+	"github.com/boxd-dev/boxd/supervisor/session"
+)
+
+// recorded reports whether a call is worth a span. Whoever is not known could send any number; how boxd is, is asked often.
+func recorded(c *Call, rt *Route) bool {
+	return c.Traces != nil && c.Caller.Name != "" && rt.Pattern != "GET /healthz" && rt.Pattern != "GET /readyz"
+}
+
+// endSpan ends the span of a call.
+func (t *accessLog) endSpan(came *Outcome) {
+	if t.span == nil {
+		return
+	}
+	c := t.call
+	t.mu.Lock()
+	named := t.named
+	t.mu.Unlock()
+	failed := ""
+	if p := came.Problem; p != nil {
+		failed = kind(p)
+	}
+	AnswerSpan(t.span, &t.asked, t.route, c.R.Method, cmp.Or(c.Path.Session, made(c), named), came.Status, failed)
+}
+
+// AnswerSpan ends the span of a request of a route that has been answered; failed is the name of the fault, "" for none. What
+// did not come as a request of HTTP has no method.
+func AnswerSpan(s *trace.Span, q *trace.Request, route, method, session string, status int, failed string) {
+	if s == nil {
+		return
+	}
+	if method != "" {
+		s.Set("http.request.method", trace.Method(method))
+	}
+	if path := route[strings.LastIndexByte(route, ' ')+1:]; strings.HasPrefix(path, "/") {
+		s.Set("http.route", path)
+	}
+	s.SetNumber("http.response.status_code", status)
+	s.Set("error.type", failed)
+	s.Set("boxd.request", q.ID)
+	s.Set("boxd.principal", q.Principal)
+	s.Set("boxd.session", session)
+	if status >= http.StatusInternalServerError {
+		s.Fail(failed)
+	}
+	s.End(route)
+}
+
+// ExecSpans returns a watcher of events that records each execution as a child of the request that has asked for it. Of one that
+// outlives boxd the next boxd does not know the request.
+func ExecSpans(t *trace.Tracer) func(context.Context, *events.Event) {
+	return func(_ context.Context, e *events.Event) {
+		if e.Type != events.ExecEnded {
+			return
+		}
+		s := t.Past(e.Request.Parent, e.Took)
+		if s == nil {
+			return
+		}
+		s.Set("boxd.session", e.Session)
+		s.Set("boxd.principal", e.Owner)
+		s.Set("boxd.exec.status", e.Reason)
+		if e.Reason == string(session.StatusExited) {
+			s.SetNumber("process.exit.code", e.ExitCode)
+		}
+		if e.Reason != string(session.StatusExited) || e.ExitCode != 0 {
+			s.Fail(e.Reason) // not the detail, which may have something of the command in it
+		}
+		s.End("exec")
+	}
+}

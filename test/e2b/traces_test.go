@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2b_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+)
+
+// Requests of E2B's clients begin traces of their own.
+func TestRequestsLeaveSpans(t *testing.T) {
+	t.Parallel()
+	spans := boxtest.NewCollector(t)
+	h := start(t, fmt.Sprintf("[traces]\nendpoint = %q", spans.URL))
+	h.create(t, "agent", `{"templateID":"base"}`)
+	s := spans.Find(t, "boxd", "e2b POST /v2/sandboxes")
+	if s.Parent != "" || s.Kind != "SPAN_KIND_SERVER" || s.Failed || s.Has["http.response.status_code"] != 201 || s.Has["boxd.principal"] != "agent" || s.Has["boxd.session"] == nil {
+		t.Errorf("%+v", s)
+	}
+	if status, text, _ := h.asks(t, "agent", "GET", "/sandboxes/none", ""); status != 404 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if s := spans.Find(t, "boxd", "e2b GET /sandboxes/{id}"); s.Has["http.response.status_code"] != 404 || s.Has["error.type"] != "not_found" {
+		t.Errorf("%+v", s)
+	}
+}

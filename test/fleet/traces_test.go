@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd-dev/boxd/internal/boxtest"
+	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/client"
+)
+
+// buildTraced is build with a table [traces] for all.
+func buildTraced(t testing.TB, nodes int, table string) *house {
+	t.Helper()
+	h := &house{t: t, dir: boxtest.TempDir(t), traces: "[traces]\n" + table}
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), -1, "")
+	return h.fill(nodes)
+}
+
+// traceOf is a trace of a caller, by its last digit, and the traceparent of it; flags are "01" where it is recorded.
+func traceOf(digit int, flags string) (id, parent string) {
+	id = fmt.Sprintf("0af7651916cd43dd8448eb211c80319%d", digit)
+	return id, "00-" + id + "-b7ad6b7169203331-" + flags
+}
+
+// within is a context of a request with a traceparent.
+func within(t testing.TB, parent string) context.Context {
+	t.Helper()
+	return trace.With(t.Context(), trace.Request{ID: "mine-17", Parent: parent})
+}
+
+// spansOf waits for spans of a trace that have these names, each once, and returns them in the same order.
+func spansOf(t testing.TB, c *boxtest.Collector, id string, names ...string) []boxtest.Span {
+	t.Helper()
+	var found []boxtest.Span
+	boxtest.Eventually(t, fmt.Sprintf("spans of %s are %q", id, names), func() bool {
+		all := slices.DeleteFunc(c.Spans(), func(s boxtest.Span) bool { return s.Trace != id })
+		found = nil
+		for _, name := range names {
+			i := slices.IndexFunc(all, func(s boxtest.Span) bool { return s.Service+": "+s.Name == name })
+			if i < 0 {
+				return false
+			}
+			found = append(found, all[i])
+			all = slices.Delete(all, i, i+1)
+		}
+		for _, s := range all { // of nodes that have refused there may be some
+			if status, _ := s.Has["http.response.status_code"].(int); s.Service != "boxd" || status < http.StatusBadRequest {
+				t.Errorf("%+v more", s)
+			}
+		}
+		return true
+	})
+	return found
+}
+
+const (
+	execRoute   = "POST /v1/sessions/{id}/exec"
+	streamRoute = "GET /v1/sessions/{id}/exec/stream"
+)
+
+// A caller's trace goes through the gateway and the node to the execution, by REST and by WebSocket. Nothing of what was run
+// is in it.
+func TestOneTraceThroughGatewayNodeAndExec(t *testing.T) {
+	t.Parallel()
+	spans := boxtest.NewCollector(t)
+	h := buildTraced(t, 2, fmt.Sprintf("endpoint = %q\nratio = 0.0", spans.URL))
+	c := h.client()
+	h.makes("s", "n2")
+	id, parent := traceOf(1, "01")
+	ask := &api.ExecRequest{Argv: []string{"sh", "-c", "echo hush-argv >hush-file; exit 3"}, Env: map[string]string{"A": "hush-env"}}
+	if r, err := c.Exec(within(t, parent), "s", ask); err != nil || r.ExitCode == nil || *r.ExitCode != 3 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	got := spansOf(t, spans, id, "boxfleet: "+execRoute, "boxd: "+execRoute, "boxd: exec")
+	gateway, node, exec := got[0], got[1], got[2]
+	if gateway.Parent != parent[36:52] || node.Parent != gateway.ID || exec.Parent != node.ID {
+		t.Errorf("the parents are wrong: %+v", got)
+	}
+	if gateway.Kind != "SPAN_KIND_SERVER" || node.Kind != "SPAN_KIND_SERVER" || exec.Kind != "SPAN_KIND_INTERNAL" || gateway.Instance != "main" || node.Instance != "n2" || exec.Instance != "n2" {
+		t.Errorf("%+v", got)
+	}
+	if gateway.Failed || node.Failed || !exec.Failed || exec.End <= exec.Begin || gateway.End <= gateway.Begin {
+		t.Errorf("%+v", got)
+	}
+	for _, tc := range []struct {
+		of  boxtest.Span
+		has map[string]any
+	}{
+		{gateway, map[string]any{"http.request.method": "POST", "http.route": "/v1/sessions/{id}/exec", "http.response.status_code": 200, "boxd.request": "mine-17", "boxd.principal": "ci", "boxd.session": "s", "boxd.node": "n2"}},
+		{node, map[string]any{"http.request.method": "POST", "http.route": "/v1/sessions/{id}/exec", "http.response.status_code": 200, "boxd.request": "mine-17", "boxd.principal": "ci", "boxd.session": "s"}},
+		{exec, map[string]any{"boxd.session": "s", "boxd.principal": "ci", "boxd.exec.status": "exited", "process.exit.code": 3}},
+	} {
+		if fmt.Sprint(tc.of.Has) != fmt.Sprint(tc.has) {
+			t.Errorf("%s of %s has %v, want %v", tc.of.Name, tc.of.Service, tc.of.Has, tc.has)
+		}
+	}
+	// A stream is a request that lasts as long as it.
+	id, parent = traceOf(2, "01")
+	var out strings.Builder
+	if r, err := c.ExecStream(within(t, parent), "s", &api.ExecRequest{Argv: []string{"cat"}}, client.Stdio{Stdin: strings.NewReader("hush-input"), Stdout: &out, Stderr: io.Discard}, nil); err != nil || out.String() != "hush-input" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	got = spansOf(t, spans, id, "boxfleet: "+streamRoute, "boxd: "+streamRoute, "boxd: exec")
+	if got[1].Parent != got[0].ID || got[2].Parent != got[1].ID || got[0].Failed || got[1].Failed || got[2].Failed || got[2].Has["process.exit.code"] != 0 {
+		t.Errorf("%+v", got)
+	}
+	// A session that is made is placed by the gateway, and named by it too.
+	id, parent = traceOf(3, "01")
+	made, _, err := c.CreateSession(within(t, parent), &api.SessionRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = spansOf(t, spans, id, "boxfleet: POST /v1/sessions", "boxd: POST /v1/sessions")
+	if got[1].Parent != got[0].ID || got[0].Has["boxd.session"] != made.ID || got[1].Has["boxd.session"] != made.ID || got[0].Has["boxd.node"] != got[1].Instance || got[0].Has["http.response.status_code"] != 201 {
+		t.Errorf("%+v", got)
+	}
+	if all := spans.Bytes(); bytes.Contains(all, []byte("hush")) {
+		t.Errorf("what was run is in the spans: %q", all)
+	}
+}
+
+// The calls that a tool of MCP makes belong to the request that has called it.
+func TestOneTraceThroughMCP(t *testing.T) {
+	t.Parallel()
+	spans := boxtest.NewCollector(t)
+	h := buildTraced(t, 1, fmt.Sprintf("endpoint = %q\nratio = 0.0", spans.URL))
+	h.makes("s", "n1")
+	session := ""
+	say := func(parent, path, message string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), "POST", h.base()+path, strings.NewReader(message))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{"Authorization": "Bearer " + h.token, "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Session-Id": session, "Traceparent": parent} {
+			if value != "" {
+				req.Header.Set(name, value)
+			}
+		}
+		resp, err := h.http().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode/100 != 2 {
+			t.Fatalf("%d %s, %v", resp.StatusCode, body, err)
+		}
+		session = cmp.Or(resp.Header.Get("Mcp-Session-Id"), session)
+	}
+	say("", "/mcp?session=s", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	say("", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	id, parent := traceOf(1, "01")
+	say(parent, "/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"box_exec","arguments":{"command":"echo hush"}}}`)
+	var line []string // from the execution up
+	boxtest.Eventually(t, "the execution is below the request of the gateway", func() bool {
+		line = nil
+		all := spans.Spans()
+		i := slices.IndexFunc(all, func(s boxtest.Span) bool { return s.Trace == id && s.Name == "exec" })
+		for i >= 0 {
+			line = append(line, all[i].Service+": "+all[i].Name)
+			above := all[i].Parent
+			if i = slices.IndexFunc(all, func(s boxtest.Span) bool { return s.Trace == id && s.ID == above }); i < 0 {
+				return above == parent[36:52]
+			}
+		}
+		return false
+	})
+	if len(line) < 4 || line[len(line)-1] != "boxfleet: POST /mcp" || line[len(line)-2] != "boxd: POST /mcp" || !strings.HasPrefix(line[1], "boxd: ") {
+		t.Errorf("%q", line)
+	}
+	for _, s := range spans.Spans() {
+		if s.Trace != id {
+			t.Errorf("it is recorded: %+v", s)
+		}
+	}
+}
+
+// Whose caller does not record, who is not known, and health checks leave no spans; ids of callers make none long, nor names.
+func TestWhatCallersCannotRecord(t *testing.T) {
+	t.Parallel()
+	spans := boxtest.NewCollector(t)
+	h := buildTraced(t, 1, fmt.Sprintf("endpoint = %q\nratio = 0.0", spans.URL))
+	c := h.client()
+	h.makes("s", "n1")
+	ask := func(token, parent, method, path string) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, h.base()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("Traceparent", parent)
+		resp, err := h.http().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	unrecorded, quiet := traceOf(1, "00")
+	if r, err := c.Exec(within(t, quiet), "s", &api.ExecRequest{Argv: []string{"true"}}); err != nil || r.Status != "exited" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	strangers, loud := traceOf(2, "01")
+	if code := ask("nobody's", loud, "GET", "/v1/sessions"); code != http.StatusUnauthorized {
+		t.Errorf("%d", code)
+	}
+	if code := ask(h.token, loud, "GET", "/healthz"); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+	long, parent := traceOf(3, "01")
+	if code := ask(h.token, parent, "GET", "/v1/sessions/"+strings.Repeat("%c3%a4", 5000)); code != http.StatusNotFound {
+		t.Errorf("%d", code)
+	}
+	if code := ask(h.token, parent, strings.Repeat("M", 2000), "/v1/"+strings.Repeat("x", 2000)); code != http.StatusNotImplemented {
+		t.Errorf("%d", code)
+	}
+	if code := ask(h.token, parent, "GET", "/v1/fleet/"+strings.Repeat("x", 2000)); code == http.StatusOK {
+		t.Errorf("%d", code)
+	}
+	got := spansOf(t, spans, long, "boxfleet: GET /v1/sessions/{id}", "boxfleet: none", "boxfleet: GET /v1/fleet/...")
+	if s := got[0].Has["boxd.session"].(string); len(s) > 256 || !strings.HasPrefix(s, "ää") || got[0].Has["http.response.status_code"] != 404 || got[0].Failed {
+		t.Errorf("%+v", got[0])
+	}
+	if got[1].Has["http.request.method"] != "_OTHER" || !got[1].Failed { // 501
+		t.Errorf("%+v", got[1])
+	}
+	// At the node itself it is the same: whoever comes to the socket of gateways without an identity is nobody.
+	d := h.nodes[0].boxd
+	if answer, err := boxtest.Ask(t.Context(), filepath.Join(d.Dir, "fleet"), boxtest.Request("GET", "/v1/sessions", "", "Traceparent: "+loud)); err != nil || answer.Code != http.StatusUnauthorized {
+		t.Errorf("%+v, %v", answer, err)
+	}
+	if answer := d.Raw(t, "GET", "/healthz", "", "Traceparent: "+loud); answer.Code != http.StatusOK {
+		t.Errorf("%+v", answer)
+	}
+	last, parent := traceOf(4, "01")
+	d.Owner = "ci"
+	if r, err := d.Exec(within(t, parent), "s", &api.ExecRequest{Argv: []string{"sh", "-c", "kill -KILL $$"}}); err != nil || r.Status != "signaled" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	got = spansOf(t, spans, last, "boxd: "+execRoute, "boxd: exec")
+	if !got[1].Failed || got[1].Has["boxd.exec.status"] != "signaled" || got[0].Has["boxd.principal"] != "uid:0" || got[1].Has["boxd.principal"] != "ci" {
+		t.Errorf("%+v", got)
+	}
+	for _, s := range spans.Spans() { // they come in order, so what was before would be there
+		if s.Trace != long && s.Trace != last {
+			t.Errorf("%s, or %s, is recorded: %+v", unrecorded, strangers, s)
+		}
+	}
+}
+
+// Without a collector the caller's traceparent goes on as it came, and there is nothing to count.
+func TestTracesAreOffByDefault(t *testing.T) {
+	t.Parallel()
+	h := build(t, 1)
+	h.makes("s", "n1")
+	_, parent := traceOf(1, "01")
+	if r, err := h.client().Exec(within(t, parent), "s", &api.ExecRequest{Argv: []string{"true"}}); err != nil || r.Status != "exited" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	d := h.nodes[0].boxd
+	if answer := d.Raw(t, "GET", "/v1/events?follow=false&owner=ci&session=s", ""); !strings.Contains(string(answer.Body), `"traceparent":"`+parent+`"`) {
+		t.Errorf("%s", answer.Body)
+	}
+	if n, ok := spansCounted(t, d); ok {
+		t.Errorf("spans are counted: %v", n)
+	}
+}
+
+// spansCounted is what boxd has counted of spans, by outcome.
+func spansCounted(t testing.TB, d *boxtest.Daemon) (map[string]int, bool) {
+	t.Helper()
+	counts := map[string]int{}
+	for line := range strings.Lines(string(d.Raw(t, "GET", "/metrics", "").Body)) {
+		var outcome string
+		var n float64
+		if _, err := fmt.Sscanf(line, `boxd_spans_total{outcome=%q} %g`, &outcome, &n); err == nil {
+			counts[outcome] = int(n)
+		}
+	}
+	return counts, len(counts) > 0
+}
+
+// A collector that hangs, and one that is away, lose spans and nothing else: executions go on, what is lost is counted and
+// logged once, and boxd stops.
+func TestExecutionsGoOnWithoutACollector(t *testing.T) {
+	t.Parallel()
+	hangs, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes connections, and nobody reads them
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	for name, address := range map[string]string{"hangs": hangs.Addr().String(), "away": boxtest.FreeAddress(t, "127.0.0.1")} {
+		t.Run(name, func(t *testing.T) {
+			d := boxtest.Start(t, fmt.Sprintf("[traces]\nendpoint = \"http://%s\"", address))
+			d.NewSession(t, api.SessionRequest{ID: "s"})
+			exec := func() {
+				t.Helper()
+				if out := d.Sh(t, "s", "echo on"); out != "on\n" {
+					t.Fatalf("%q", out)
+				}
+			}
+			exec()
+			ask := func(times int) {
+				t.Helper()
+				for range times {
+					if _, err := d.Sessions(t.Context(), false); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			ask(2048 + 2*512) // that wait, are being sent, and are about to
+			exec()
+			boxtest.Eventually(t, "lost spans are counted", func() bool {
+				ask(512) // faster than batches are given up
+				n, _ := spansCounted(t, d)
+				return n["sent"] == 0 && (name == "hangs" && n["dropped"] > 0 || name == "away" && n["failed"] > 0)
+			})
+			exec()
+			d.Stop()
+			if n := strings.Count(d.Log(), "the collector of traces does not take spans"); n != 1 {
+				t.Errorf("%d lines of the log are about it", n)
+			}
+		})
+	}
+}
+
+// What a gateway has not sent yet it sends when it stops.
+func TestAGatewaySendsItsLastSpans(t *testing.T) {
+	t.Parallel()
+	spans := boxtest.NewCollector(t)
+	h := buildTraced(t, 1, fmt.Sprintf("endpoint = %q", spans.URL))
+	id, parent := traceOf(1, "01")
+	if _, err := h.client().Sessions(within(t, parent), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.gate.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.gate.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	h.gate.cmd = nil
+	for _, s := range spans.Spans() {
+		if s.Trace == id && s.Service == "boxfleet" && s.Name == "GET /v1/sessions" {
+			return
+		}
+	}
+	t.Errorf("%+v", spans.Spans())
+}

@@ -123,13 +123,17 @@ func (p Ports) String() string {
 // Compare orders rules.
 func Compare(a, b Rule) int { return cmp.Compare(a.String(), b.String()) }
 
-// Parse parses what String has returned.
+// Parse parses what String has returned, and nothing else: another text for the same rule, as people may write it, is for Read.
 func Parse(text string) (Rule, error) {
 	parts := strings.Split(text, " ")
 	if len(parts) < 2 || parts[1] == "" {
 		return Rule{}, errors.New("not a rule")
 	}
-	return New(parts[0], parts[1], parts[2:])
+	r, err := New(parts[0], parts[1], parts[2:])
+	if err == nil && r.String() != text {
+		return Rule{}, fmt.Errorf("not as a rule is written: %q", r)
+	}
+	return r, err
 }
 
 // Read parses a rule as people write it: like String, with the defaults of New for what is left

@@ -62,7 +62,8 @@ const (
 	maxAge       = 10 * time.Minute      // of a box, which shows the host's /etc as it was when it was made
 	poolPatience = time.Minute           // for one box
 	together     = time.Second           // sessions that start within it want as many boxes
-	remembered   = 10 * time.Minute      // so long is how many did
+	remembered   = 11                    // minutes of which it is known how many did, that of now among them
+	mostTogether = 64                    // sessions that count at once, which is the most that a profile may have
 )
 
 type kind struct {
@@ -73,30 +74,32 @@ type kind struct {
 
 // use is how many boxes of a kind sessions have asked for at once.
 type use struct {
-	most int       // of those that are remembered
-	at   time.Time // when it was so many, or the last of no more
+	most   [remembered]int // in each minute, by its number
+	minute int64           // the last that is in most
+	last   []time.Time     // when the last ones asked, oldest first
+}
 
-	begin time.Time // of those that are together now
-	n     int       // how many they are
+// forget leaves out what was too long ago.
+func (u *use) forget(now time.Time) {
+	minute := now.Unix() / 60
+	for m := max(u.minute+1, minute-remembered+1); m <= minute; m++ {
+		u.most[m%remembered] = 0
+	}
+	u.minute = max(u.minute, minute)
 }
 
 // count notes that a session asks for a box.
 func (u *use) count(now time.Time) {
-	if now.Sub(u.begin) >= together {
-		u.begin, u.n = now, 0
-	}
-	u.n++
-	if u.n >= u.most || now.Sub(u.at) >= remembered {
-		u.most, u.at = u.n, now
-	}
+	u.forget(now)
+	u.last = append(slices.DeleteFunc(u.last, func(t time.Time) bool { return now.Sub(t) >= together }), now)
+	u.last = u.last[max(len(u.last)-mostTogether, 0):]
+	u.most[u.minute%remembered] = max(u.most[u.minute%remembered], len(u.last))
 }
 
 // want is how many boxes there are to be.
 func (k *kind) want(now time.Time) int {
-	if now.Sub(k.use.at) >= remembered {
-		return k.Count
-	}
-	return max(k.Count, min(k.use.most, k.Max))
+	k.use.forget(now)
+	return max(k.Count, min(slices.Max(k.use.most[:]), k.Max))
 }
 
 // Pool is all boxes ahead of need of one boxd.
@@ -168,12 +171,12 @@ func (p *Pool) Take(profile string, spec *isolation.Spec) *PoolMember {
 	if k == nil || len(spec.Mounts) > 0 || !alike(&k.Spec, spec) {
 		return nil
 	}
-	k.use.count(time.Now())
 	if spec.Grouped && !sameOwner(&k.Spec, spec) {
 		k.Spec.Caller.UID, k.Spec.Owner = spec.Caller.UID, spec.Owner // Run replaces what there is
 		p.wake()
 		return nil
 	}
+	k.use.count(time.Now())
 	k.Spec.Owner = spec.Owner // or its limits of before would be those of a group that is made anew
 	p.wake()
 	i := slices.IndexFunc(k.ready, func(m *PoolMember) bool { return p.src.Alive(m.Box) }) // Run ends the others
@@ -209,8 +212,8 @@ func (p *Pool) Counts() []PoolCount {
 	defer p.mu.Unlock()
 	var counts []PoolCount
 	for _, k := range p.kinds {
-		if want := k.want(time.Now()); want > 0 {
-			counts = append(counts, PoolCount{k.Profile, len(k.ready), want})
+		if k.Count > 0 || k.Max > 0 {
+			counts = append(counts, PoolCount{k.Profile, len(k.ready), k.want(time.Now())})
 		}
 	}
 	slices.SortFunc(counts, func(a, b PoolCount) int { return cmp.Compare(a.Profile, b.Profile) })
@@ -328,9 +331,16 @@ func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
 		}
 		return false
 	}
+	made := &PoolMember{Key: spec.Key, Spec: *spec, Box: box, made: time.Now()}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	k.ready = append(k.ready, &PoolMember{Key: spec.Key, Spec: *spec, Box: box, made: time.Now()}) // tidy ends it, if it is of no use any more
+	now := p.kinds[k.Profile] // the configuration may have been read again meanwhile
+	if now != nil {
+		now.ready = append(now.ready, made) // tidy ends it, if it is of no use any more
+	}
+	p.mu.Unlock()
+	if now == nil {
+		p.end(ctx, []*PoolMember{made})
+	}
 	return true
 }
 

@@ -26,6 +26,7 @@ type factory struct {
 	fails  bool
 	most   int
 	busy   bool
+	during func() // what happens while one is made
 }
 
 func (f *factory) source() supervisor.PoolSource {
@@ -35,6 +36,9 @@ func (f *factory) source() supervisor.PoolSource {
 	}
 	return supervisor.PoolSource{
 		Launch: func(_ context.Context, spec *isolation.Spec) (*client.Box, error) {
+			if f.during != nil {
+				f.during()
+			}
 			defer locked()()
 			if f.fails {
 				return nil, errors.New("no")
@@ -322,17 +326,33 @@ func TestAsManyAsAreUsed(t *testing.T) {
 		p.Set(kinds)
 		pass(time.Second)
 		has("after the configuration was read again", 3, 1)
-		for range 4 {
+		for range 5 {
 			ask("a", 1)
 			pass(time.Minute)
 		}
-		has("and for four more", 1, 1)
+		has("and for five more", 1, 1)
+		ask("a", 4)
+		for range 7 {
+			pass(2 * time.Minute)
+			ask("a", 3)
+			pass(time.Second)
+		}
+		has("three at once for fourteen minutes, after four", 3, 1)
+		ask("a", 1)
+		pass(900 * time.Millisecond) // no second of the clock is what counts
+		ask("a", 3)
+		pass(time.Second)
+		has("four within a second", 4, 1)
+		ask("a", 3)
+		pass(time.Second)
 		ask("a", 50)
 		ask("b", 50)
 		pass(time.Second)
 		has("more at once than may be", 4, 2)
 		p.Take("a", asked(func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }))
-		pass(11 * time.Minute)
+		pass(9 * time.Minute)
+		has("nine minutes without use", 4, 2)
+		pass(3 * time.Minute)
 		has("without use", 0, 1)
 		for range 20 { // which no box ahead of need would serve
 			p.Take("a", asked(func(s *isolation.Spec) { s.Mounts = []isolation.Mount{{Source: "/x", Target: "/mnt"}} }))
@@ -344,4 +364,26 @@ func TestAsManyAsAreUsed(t *testing.T) {
 		pass(time.Second)
 		has("when none are wanted", 0, 0)
 	})
+}
+
+// A box that is made while the configuration is read again is one of those that are wanted then, or ends.
+func TestAnotherConfigurationWhileABoxIsMade(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string][]supervisor.PoolKind{"the same": {{Profile: "a", Count: 1, Spec: plain()}}, "none": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &factory{most: 10}
+			run(t, f, nil, func(t *testing.T, p *supervisor.Pool) {
+				f.during = func() {
+					f.during = nil
+					p.Set(after)
+				}
+				p.Set([]supervisor.PoolKind{{Profile: "a", Count: 1, Spec: plain()}})
+				pass(time.Minute)
+				if living, made := f.counts(); living != len(after) || made != 1 || p.Len() != len(after) {
+					t.Errorf("%d live and %d were made, %d in the pool, want %d", living, made, p.Len(), len(after))
+				}
+			})
+		})
+	}
 }

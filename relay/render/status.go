@@ -71,6 +71,9 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	}
 	var warm []string
 	for _, w := range s.Warm {
+		if w.Want == 0 && w.Ready == 0 {
+			continue // nobody has used that profile lately
+		}
 		warm = append(warm, fmt.Sprintf("%d of %d for %s", w.Ready, w.Want, w.Profile))
 	}
 	if len(warm) > 0 {

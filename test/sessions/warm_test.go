@@ -38,7 +38,7 @@ func took(d *boxtest.Daemon) int { return strings.Count(d.Log(), "a box that was
 func TestBoxesAreAheadOfUse(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.default]\nwarm_max = 2\n")
-	if s, err := d.Status(t.Context()); err != nil || len(s.Warm) != 0 {
+	if s, err := d.Status(t.Context()); err != nil || len(s.Warm) != 1 || s.Warm[0].Want != 0 {
 		t.Errorf("before any use: %+v, %v", s, err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "first"})

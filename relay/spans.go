@@ -11,13 +11,15 @@ import (
 	"strings"
 
 	"github.com/boxd-dev/boxd/internal/trace"
+	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/events"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// recorded reports whether a call is worth a span. Whoever is not known could send any number; how boxd is, is asked often.
+// recorded reports whether a call is worth a span. Whoever may not see anything could send any number; how boxd is, is asked
+// often.
 func recorded(c *Call, rt *Route) bool {
-	return c.Traces != nil && c.Caller.Name != "" && rt.Pattern != "GET /healthz" && rt.Pattern != "GET /readyz"
+	return c.Traces != nil && c.Caller.Is(access.Viewer) && rt.Pattern != "GET /healthz" && rt.Pattern != "GET /readyz"
 }
 
 // endSpan ends the span of a call.
@@ -44,11 +46,11 @@ func AnswerSpan(s *trace.Span, q *trace.Request, route, method, session string, 
 	}
 	if method != "" {
 		s.Set("http.request.method", trace.Method(method))
+		s.SetNumber("http.response.status_code", status)
 	}
 	if path := route[strings.LastIndexByte(route, ' ')+1:]; strings.HasPrefix(path, "/") {
 		s.Set("http.route", path)
 	}
-	s.SetNumber("http.response.status_code", status)
 	s.Set("error.type", failed)
 	s.Set("boxd.request", q.ID)
 	s.Set("boxd.principal", q.Principal)

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd-dev/boxd/internal/linux"
+	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -90,7 +91,8 @@ func run(ctx context.Context, args []string) error {
 		// Without the credentials: systemd shows them to the service alone, not to what it runs at a reload.
 		var state *access.State
 		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
-			err = errors.Join(resolvePolicies(&cfg, state, refuse), fitsNobody(state))
+			_, files := trace.NewTracer(&cfg.Traces, trace.Source{}, slog.New(slog.DiscardHandler)) // whose files boxd reads at its start
+			err = errors.Join(resolvePolicies(&cfg, state, refuse), fitsNobody(state), files)
 		}
 		switch {
 		case err != nil:

@@ -266,7 +266,6 @@ func (g *gateway) ask(c *call, n *seen, method, target string, body []byte) (*ht
 	if err := g.speak(c, n, req); err != nil {
 		return nil, err
 	}
-	c.past.at(n.Name)
 	resp, err := g.transport.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusUnauthorized {
 		defer resp.Body.Close()

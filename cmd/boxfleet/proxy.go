@@ -225,11 +225,11 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			refused = g.speak(c, &n, p.Out)
 		},
 		ModifyResponse: func(resp *http.Response) error {
-			c.past.answered(resp)
-			resp.Header.Del(api.RouteHeader)
 			if resp.StatusCode == http.StatusUnauthorized {
 				return refusal(resp)
 			}
+			c.past.answered(resp)
+			resp.Header.Del(api.RouteHeader)
 			if id := resp.Header.Get(mcpHeader); id != "" {
 				resp.Header.Set(mcpHeader, name+"."+id)
 			}

@@ -152,7 +152,7 @@ func serve(ctx context.Context, args []string, log *slog.Logger) error {
 	again := &reloader{*path, cfg, gate, g, log}
 	beside.Go(func() { again.run(life, told) })
 	beside.Go(func() { g.Run(life) })
-	answered, over := context.WithCancel(context.WithoutCancel(ctx)) // requests under way have spans too
+	answered, over := context.WithCancel(context.WithoutCancel(ctx)) // requests under way have spans too, but for streams
 	defer over()
 	if traces != nil {
 		beside.Go(func() { traces.Run(answered) })
@@ -213,7 +213,9 @@ func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logge
 		Handler: g, ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withSlot,
 	}
+	ended := make(chan struct{}) // closed when no request is under way any more, but for streams
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopPatience)
 		defer cancel()
 		if server.Shutdown(late) != nil {
@@ -223,7 +225,9 @@ func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logge
 	log.Info("boxfleet serves", "version", version, "address", ln.Addr().String(), "tls", cfg.Gateway.Certificate != "", "client_certificates", cfg.Gateway.ClientCA != "")
 	ready(log)
 	err = server.Serve(ln)
-	stop()
+	if !stop() {
+		<-ended
+	}
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -26,7 +26,11 @@ type passage struct {
 	session string
 	node    string
 	status  int
+	gone    func() bool // whether who has asked still waits for an answer
 }
+
+// statusGone is what boxd says of a request whose caller has hung up before there was an answer.
+const statusGone = 499
 
 // begin begins the span of a request, which the node is told of.
 func (g *gateway) begin(asked *trace.Request, w http.ResponseWriter, r *http.Request) *passage {
@@ -44,12 +48,16 @@ func (g *gateway) begin(asked *trace.Request, w http.ResponseWriter, r *http.Req
 	if span == nil {
 		return nil
 	}
-	return &passage{ResponseWriter: w, span: span, asked: asked, method: trace.Method(r.Method)}
+	return &passage{ResponseWriter: w, span: span, asked: asked, method: trace.Method(r.Method), gone: func() bool { return r.Context().Err() != nil }}
 }
 
 // WriteHeader keeps the status of the answer.
 func (p *passage) WriteHeader(status int) {
-	if p.status == 0 && status >= http.StatusOK {
+	switch {
+	case p.status != 0 && p.status != http.StatusSwitchingProtocols || status < http.StatusOK:
+	case status >= http.StatusInternalServerError && p.gone():
+		p.status = statusGone // nobody reads what is written
+	default:
 		p.status = status
 	}
 	p.ResponseWriter.WriteHeader(status)
@@ -119,7 +127,9 @@ func (p *passage) answered(resp *http.Response) {
 	if p == nil {
 		return
 	}
-	p.status = resp.StatusCode
+	if resp.StatusCode == http.StatusSwitchingProtocols { // which is not written by WriteHeader
+		p.status = resp.StatusCode
+	}
 	if route := resp.Header.Get(api.RouteHeader); route != "" && len(route) <= maxRoute && !strings.ContainsFunc(route, func(r rune) bool { return r < ' ' || r > '~' }) {
 		p.route = route
 	}
@@ -140,8 +150,10 @@ func (p *passage) end() {
 	s.Set("boxd.session", p.session)
 	s.Set("boxd.node", p.node)
 	switch {
+	case p.status == 0 && p.gone():
+		p.status = statusGone
 	case p.status == 0:
-		s.Fail("no answer") // who has asked has hung up
+		s.Fail("no answer")
 	case p.status >= http.StatusInternalServerError:
 		s.Fail(http.StatusText(p.status))
 	}

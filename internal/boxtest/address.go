@@ -22,7 +22,8 @@ const (
 // given are the ports that this program has been given.
 var given sync.Map
 
-// FreeAddress is an address of this host where nothing listens, and nothing else is going to.
+// FreeAddress is an address of this host where nothing listens, and nothing is likely to: not unless another program of tests chooses
+// the same.
 func FreeAddress(t testing.TB, ip string) string {
 	t.Helper()
 	addr, err := netip.ParseAddr(ip)

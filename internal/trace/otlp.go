@@ -51,7 +51,7 @@ func (c *Config) Validate() error {
 		u, err := url.Parse(c.Endpoint)
 		switch {
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-			bad("endpoint", quote(c.Endpoint), `an address such as "http://127.0.0.1:4318" or "https://otel.example.org:4318/v1/traces", or empty`)
+			bad("endpoint", quote(withoutUser(c.Endpoint)), `an address such as "http://127.0.0.1:4318" or "https://otel.example.org:4318/v1/traces", or empty`)
 		case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 			bad("endpoint", quote(u.Scheme+"://"+u.Host+"…"), "an address without user, password, query and fragment; put secrets into traces.headers_file")
 		case u.Scheme == "http" && c.HeadersFile != "" && !isLoopback(u.Hostname()):
@@ -67,6 +67,14 @@ func (c *Config) Validate() error {
 		bad("ratio", c.Ratio, "0.0 to 1.0")
 	}
 	return errors.Join(errs...)
+}
+
+// withoutUser is an address without what may be a password in it.
+func withoutUser(address string) string {
+	if i := strings.LastIndexByte(address, '@'); i >= 0 {
+		return "…" + address[i:]
+	}
+	return address
 }
 
 // quote is what a person has written, as an error repeats it.
@@ -109,8 +117,10 @@ type Tracer struct {
 	sent, dropped, failed atomic.Uint64
 
 	// Of Run alone:
-	away bool      // the collector, since it took no spans the last time
-	told time.Time // when that was logged last
+	away   bool      // the collector, since it took no spans the last time
+	loud   bool      // that was logged
+	told   time.Time // when it was logged last
+	before uint64    // spans that were lost before it was away
 }
 
 // Source is what spans are of.
@@ -265,6 +275,7 @@ func (t *Tracer) send(ctx context.Context, batch []*Span) {
 		rejected = len(batch)
 	}
 	rejected = min(rejected, len(batch))
+	lost := t.failed.Load()
 	t.failed.Add(uint64(rejected))
 	t.sent.Add(uint64(len(batch) - rejected))
 	switch now := time.Now(); {
@@ -272,14 +283,18 @@ func (t *Tracer) send(ctx context.Context, batch []*Span) {
 		err = fmt.Errorf("it has rejected %d of %d spans", rejected, len(batch))
 		fallthrough
 	case err != nil:
-		if !t.away && (t.told.IsZero() || now.Sub(t.told) >= tellEvery) {
+		if t.away {
+			break
+		}
+		t.away, t.before = true, lost
+		if t.loud = t.told.IsZero() || now.Sub(t.told) >= tellEvery; t.loud {
 			t.told = now
 			t.log.Warn("the collector of traces does not take spans; they are lost until it does", "endpoint", t.endpoint, "error", err)
 		}
-		t.away = true
 	case t.away:
-		t.away = false
-		t.log.Info("the collector of traces takes spans again", "endpoint", t.endpoint, "lost", t.failed.Load())
+		if t.away = false; t.loud {
+			t.log.Info("the collector of traces takes spans again", "endpoint", t.endpoint, "lost", lost-t.before)
+		}
 	}
 }
 

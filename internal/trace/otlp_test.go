@@ -345,8 +345,8 @@ func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
 					well = !well
 					once()
 				}
-				if n := log.count("level=WARN"); n != 2 {
-					t.Errorf("%d lines of the log", n)
+				if warned, well := log.count("level=WARN"), log.count("takes spans again"); warned != 2 || well != 2 {
+					t.Errorf("%d and %d lines of the log", warned, well)
 				}
 				cancel()
 				running.Wait()
@@ -442,6 +442,8 @@ func TestTracesThatAreWrong(t *testing.T) {
 	}{
 		{Config{Endpoint: "127.0.0.1:4318"}, []string{`traces.endpoint = "127.0.0.1:4318"`, "http://127.0.0.1:4318"}},
 		{Config{Endpoint: "grpc://127.0.0.1:4317"}, []string{"traces.endpoint", "grpc"}},
+		{Config{Endpoint: "grpc://me:hush@otel.example.org"}, []string{"traces.endpoint", "…@otel.example.org"}},
+		{Config{Endpoint: "https://me:hush%ss@otel.example.org"}, []string{"traces.endpoint", "…@otel.example.org"}},
 		{Config{Endpoint: "http://"}, []string{"traces.endpoint"}},
 		{Config{Endpoint: "https://me:hush@otel.example.org"}, []string{"traces.endpoint", "traces.headers_file"}},
 		{Config{Endpoint: "https://otel.example.org/?key=hush"}, []string{"traces.endpoint", "query"}},

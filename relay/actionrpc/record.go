@@ -3,7 +3,9 @@
 package actionrpc
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -41,11 +43,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	}
 	s.cfg.Metrics.Request(name, status)
 	session, process := c.asked()
-	failed := ""
-	if err != nil {
-		failed = fault.KindOf(err).String()
-	}
-	relay.AnswerSpan(span, &asked, name, "", session, status, failed)
+	relay.AnswerSpan(span, &asked, name, "", session, status, errorType(err))
 	if err != nil {
 		s.cfg.Errors.Add(ctx, events.RecentError{Principal: who.Name, Route: name, Session: session, Status: status, Kind: fault.KindOf(err).String(), Detail: inWords(err).Error()})
 	}
@@ -65,4 +63,15 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	}
 	s.cfg.Audit.Append(r)
 	return data, err
+}
+
+// errorType is what a span has of an error: the class that LangBot is told, or the kind of what boxd itself refuses.
+func errorType(err error) string {
+	if err == nil {
+		return ""
+	}
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return cmp.Or(r.Class, "refused")
+	}
+	return fault.KindOf(err).String()
 }

@@ -101,6 +101,8 @@ func (a *Attachment) takeTurn(ctx context.Context) error {
 	case a.p.typing <- struct{}{}:
 		<-a.p.typing
 		return nil
+	case <-a.lost: // another one is the writer already
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -236,8 +236,13 @@ func (s *Session) processEnded(ctx context.Context, entry *slot) {
 	s.done()
 }
 
-// maxEnded is how many ended processes a session keeps.
-const maxEnded = 64
+// How many ended processes a session keeps. Those whose callers have not been told yet are more: they may have lost their
+// connections, or boxd may have been killed, and ask again.
+const (
+	maxEnded   = 64
+	maxUntold  = 256
+	untoldKeep = time.Minute // after that they are as the others
+)
 
 // retire gives an ended process the time it is kept for, and makes room if there are too many.
 func (s *Session) retire(entry *slot) {
@@ -260,7 +265,12 @@ func (s *Session) retire(entry *slot) {
 	}
 	s.mu.Unlock()
 	slices.SortFunc(ended, func(a, b *slot) int { return b.process.Info().EndedAt.Compare(a.process.Info().EndedAt) })
+	untold := 0
 	for _, old := range ended[min(len(ended), maxEnded):] {
+		if untold < maxUntold && old.process.Untold(untoldKeep) {
+			untold++
+			continue
+		}
 		s.dropProcess(old)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,7 +28,7 @@ import (
 func buildTraced(t testing.TB, nodes int, table string) *house {
 	t.Helper()
 	h := &house{t: t, dir: boxtest.TempDir(t), traces: "[traces]\n" + table}
-	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), -1, "")
+	h.nats = startNATS(t, filepath.Join(h.dir, "nats"), anyPort, "")
 	return h.fill(nodes)
 }
 
@@ -308,13 +310,13 @@ func TestExecutionsGoOnWithoutACollector(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := boxtest.Start(t, fmt.Sprintf("[traces]\nendpoint = \"http://%s\"", address))
 			d.NewSession(t, api.SessionRequest{ID: "s"})
-			exec := func() {
+			run := func() {
 				t.Helper()
 				if out := d.Sh(t, "s", "echo on"); out != "on\n" {
 					t.Fatalf("%q", out)
 				}
 			}
-			exec()
+			run()
 			ask := func(times int) {
 				t.Helper()
 				for range times {
@@ -324,18 +326,107 @@ func TestExecutionsGoOnWithoutACollector(t *testing.T) {
 				}
 			}
 			ask(2048 + 2*512) // that wait, are being sent, and are about to
-			exec()
+			run()
 			boxtest.Eventually(t, "lost spans are counted", func() bool {
 				ask(512) // faster than batches are given up
 				n, _ := spansCounted(t, d)
-				return n["sent"] == 0 && (name == "hangs" && n["dropped"] > 0 || name == "away" && n["failed"] > 0)
+				return n["sent"] == 0 && n["dropped"]+n["failed"] > 0 // a batch that hangs may have been given up already
 			})
-			exec()
+			run()
 			d.Stop()
 			if n := strings.Count(d.Log(), "the collector of traces does not take spans"); n != 1 {
 				t.Errorf("%d lines of the log are about it", n)
 			}
 		})
+	}
+}
+
+// A gateway's span has what its caller has got: a node that does not accept the gateway is a failure, who hangs up is none. What a
+// list asks of all nodes names none. What is under way when the gateway stops has a span, as what was not sent yet.
+func TestWhatBecameOfARequestIsInItsSpan(t *testing.T) {
+	t.Parallel()
+	spans := boxtest.NewCollector(t)
+	h := buildTraced(t, 2, fmt.Sprintf("endpoint = %q", spans.URL))
+	c := h.client()
+	h.makes("s", "n1")
+	id, parent := traceOf(1, "01")
+	if _, err := c.Sessions(within(t, parent), false); err != nil {
+		t.Fatal(err)
+	}
+	got := spansOf(t, spans, id, "boxfleet: GET /v1/sessions", "boxd: GET /v1/sessions", "boxd: GET /v1/sessions")
+	if got[0].Has["boxd.node"] != nil || got[0].Failed || got[1].Parent != got[0].ID || got[2].Parent != got[0].ID {
+		t.Errorf("%+v", got)
+	}
+	// gateway is the gateway's span of a trace.
+	gateway := func(id string) (found boxtest.Span) {
+		t.Helper()
+		boxtest.Eventually(t, "the gateway has sent its span", func() bool {
+			all := spans.Spans()
+			i := slices.IndexFunc(all, func(s boxtest.Span) bool { return s.Trace == id && s.Service == "boxfleet" })
+			if i >= 0 {
+				found = all[i]
+			}
+			return i >= 0
+		})
+		return found
+	}
+	// waits has an execution under way until its context ends.
+	waits := func(ctx context.Context) (over <-chan error) {
+		t.Helper()
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.Exec(ctx, "s", &api.ExecRequest{Argv: []string{"sleep", "1000"}})
+			done <- err
+		}()
+		boxtest.Eventually(t, "it is under way", func() bool {
+			s, err := h.nodes[0].boxd.Status(t.Context())
+			return err == nil && s.Running == 1
+		})
+		return done
+	}
+	id, parent = traceOf(2, "01")
+	ctx, hangUp := context.WithCancel(within(t, parent))
+	over := waits(ctx)
+	hangUp()
+	<-over
+	if s := gateway(id); s.Failed || s.Has["http.response.status_code"] != 499 {
+		t.Errorf("%+v", s)
+	}
+	boxtest.Eventually(t, "it has ended", func() bool {
+		s, err := h.nodes[0].boxd.Status(t.Context())
+		return err == nil && s.Running == 0
+	})
+	id, parent = traceOf(3, "01")
+	over = waits(within(t, parent))
+	if err := h.gate.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-over
+	if err := h.gate.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	h.gate.cmd = nil
+	if !slices.ContainsFunc(spans.Spans(), func(s boxtest.Span) bool { return s.Trace == id && s.Service == "boxfleet" }) {
+		t.Errorf("what was under way when the gateway stopped has no span: %+v", spans.Spans())
+	}
+	other := filepath.Join(h.dir, "other-key")
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(boxtest.Programs(t), "boxfleet"), "key", "-file", other).CombinedOutput(); err != nil {
+		t.Fatalf("%s, %v", out, err)
+	}
+	file := filepath.Join(h.dir, "fleet.toml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaceFile(t, file, []byte(strings.Replace(string(text), filepath.Join(h.dir, "key"), other, 1)))
+	h.gate.start()
+	h.ready(2)
+	id, parent = traceOf(4, "01")
+	if _, err := c.Session(within(t, parent), "s"); err == nil {
+		t.Error("a node accepts a gateway with another key")
+	}
+	if s := gateway(id); !s.Failed || s.Has["http.response.status_code"] != 503 || s.Has["boxd.node"] != "n1" {
+		t.Errorf("%+v", s)
 	}
 }
 

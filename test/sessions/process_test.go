@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -344,6 +345,39 @@ func TestOneWritesAndManyRead(t *testing.T) {
 		t.Errorf("%+v", state)
 	}
 	boxtest.Eventually(t, "the reader that wrote has gone too", func() bool { return d.Ended(t, "s1", "p").Readers == 0 })
+}
+
+// However many executions end after a process of whose end nobody has been told, its caller finds it: it may have lost its connection.
+// Of those whose results were answered the last are kept.
+func TestAnEndThatNobodyWasToldOfIsKept(t *testing.T) {
+	t.Parallel()
+	d := boxtest.Start(t, boxtest.Lasting)
+	d.NewSession(t, api.SessionRequest{ID: "s1"})
+	d.NewProcess(t, "s1", "ends alone", boxtest.ShellProcess("echo out; exit 3"))
+	d.NewProcess(t, "s1", "ends without boxd", boxtest.ShellProcess("until [ -e go ]; do sleep 0.02; done; echo out; exit 3"))
+	d.Ended(t, "s1", "ends alone")
+	d.NewProcess(t, "s1", "goes", boxtest.ShellProcess("sleep 1; touch go"))
+	d.Kill()
+	d.Restart()
+	boxtest.Eventually(t, "all have ended", func() bool { // a list has no results
+		list, err := d.Processes(t.Context(), "s1")
+		return err == nil && len(list) == 3 && !slices.ContainsFunc(list, func(p api.Process) bool { return p.State != "ended" })
+	})
+	for i := range 70 {
+		d.Result(t, "s1", api.ExecRequest{ID: fmt.Sprint("e", i), Argv: []string{"true"}})
+	}
+	for _, id := range []string{"ends alone", "ends without boxd"} {
+		var out strings.Builder
+		r, err := d.Attach(t.Context(), "s1", id, client.AttachOptions{Replay: true}, client.Stdio{Stdout: &out, Stderr: io.Discard}, nil)
+		if err != nil || out.String() != "out\n" || *r.ExitCode != 3 {
+			t.Errorf("%s: %q, %+v, %v", id, &out, r, err)
+		}
+	}
+	for id, there := range map[string]bool{"e0": false, "e69": true} {
+		if _, err := d.Process(t.Context(), "s1", id, 0); errors.Is(err, client.NotFound) == there {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
 }
 
 // A writer that takes over while another one's input waits for the program begins behind what of that the program gets.

@@ -1453,6 +1453,7 @@ class AsyncEvents:
         self.last_id = after
         self._answer: Optional[_AsyncLines] = None
         self._came = self._closed = False
+        self._since = 0.0  # when this connection was made
         self._pace = Pace()
 
     def __aiter__(self) -> AsyncEvents:
@@ -1502,7 +1503,7 @@ class AsyncEvents:
     async def _open(self) -> None:
         query: Query = [("after", self.last_id), ("follow", "true" if self._follow else "false"), ("session", self._session), ("type", self._types or None)]
         answer = await self._client._open("GET", _owned(self._client, "/v1/events", query), timeout=_EVENTS_SILENCE)
-        self._answer, self._came = _AsyncLines(answer), True
+        self._answer, self._came, self._since = _AsyncLines(answer), True, now()
 
     async def _next(self, lines: _AsyncLines) -> Optional[answers.Event]:
         place = data = b""
@@ -1517,7 +1518,8 @@ class AsyncEvents:
             elif not line and data:  # only the empty line makes it one
                 return decode(answers.Event, parse_json(data))
             elif not line and place:  # and without data a place
-                self._pace.reset()
+                if now() - self._since >= self._pace.most:  # boxd lives, and does not just answer
+                    self._pace.reset()
                 self.last_id = place.decode()
                 place = b""
 

@@ -1455,6 +1455,7 @@ class Events:
         self.last_id = after
         self._answer: Optional[_Lines] = None
         self._came = self._closed = False
+        self._since = 0.0  # when this connection was made
         self._pace = Pace()
 
     def __iter__(self) -> Events:
@@ -1504,7 +1505,7 @@ class Events:
     def _open(self) -> None:
         query: Query = [("after", self.last_id), ("follow", "true" if self._follow else "false"), ("session", self._session), ("type", self._types or None)]
         answer = self._client._open("GET", _owned(self._client, "/v1/events", query), timeout=_EVENTS_SILENCE)
-        self._answer, self._came = _Lines(answer), True
+        self._answer, self._came, self._since = _Lines(answer), True, now()
 
     def _next(self, lines: _Lines) -> Optional[answers.Event]:
         place = data = b""
@@ -1519,7 +1520,8 @@ class Events:
             elif not line and data:  # only the empty line makes it one
                 return decode(answers.Event, parse_json(data))
             elif not line and place:  # and without data a place
-                self._pace.reset()
+                if now() - self._since >= self._pace.most:  # boxd lives, and does not just answer
+                    self._pace.reset()
                 self.last_id = place.decode()
                 place = b""
 

@@ -391,8 +391,11 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
             task.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await task
-            while not ended:
+            for _ in range(30_000):
+                if ended:
+                    break
                 await asyncio.sleep(0.01)
+            self.assertEqual(ended, [True])
 
     async def test_a_timeout_of_the_caller_loses_no_byte(self) -> None:
         started = control({"started": {"session": "s"}})

@@ -818,6 +818,7 @@ export class Events extends Following<types.Event> {
   #client: Client;
   #options: EventOptions;
   #came = false;
+  #since = 0; // when this connection was made
   #pace = new Pace();
 
   constructor(client: Client, options: EventOptions) {
@@ -860,6 +861,7 @@ export class Events extends Following<types.Event> {
     const path = this.#client.owned("/v1/events", [["after", this.lastId], ["follow", String(follow)], ["session", session], ["type", types?.length ? types.join(",") : undefined]]);
     const answer = await this.#client.transport.open({ method: "GET", path, timeout: EVENTS_SILENCE, ...this.call });
     this.#came = true;
+    this.#since = Date.now();
     return new Lines(answer);
   }
 
@@ -873,7 +875,9 @@ export class Events extends Following<types.Event> {
       } else if (!line && data) { // only the empty line makes it one
         return parse(data) as types.Event;
       } else if (!line && place) { // and without data a place
-        this.#pace.reset();
+        if (Date.now() - this.#since >= Pace.most) { // boxd lives, and does not just answer
+          this.#pace.reset();
+        }
         this.lastId = place;
         place = "";
       }

@@ -66,7 +66,6 @@ func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *sessi
 	if err != nil {
 		return nil, err
 	}
-	p.Told()
 	res := execAnswer(s.ID, result, r.Encoding)
 	res.Changes = changesAnswer(w.EndProcess(c.Context(), p, isNew))
 	return res, nil

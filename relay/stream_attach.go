@@ -125,7 +125,6 @@ func (c *conn) relayToEnd(ctx context.Context, s *session.Session, p *process.Pr
 	if err != nil {
 		return nil, err
 	}
-	p.Told()
 	res := execAnswer(s.ID, r, "")
 	return &res, nil
 }

@@ -83,7 +83,6 @@ type Process struct {
 
 	pacing sync.Mutex      // held while the program is told how far its readers are
 	paced  *[2]int64       // guarded by pacing: what it has been told last
-	made   time.Time       // when this boxd has started or found it
 	typing chan struct{}   // has room for one who writes to the program
 	log    *output.Log     // set before up is closed; nil if it has never run
 	mu     sync.Mutex      // guards the fields below
@@ -103,7 +102,6 @@ type Process struct {
 	next   time.Time
 	used   time.Time // when the last attachment went, or somebody renewed the lease
 	seen   bool      // somebody has been attached
-	told   bool      // its caller has been given the result
 	users  int       // of log
 	closed bool      // nobody may begin to use it
 	all    map[*Attachment]struct{}
@@ -113,7 +111,7 @@ type Process struct {
 func newProcess(home Hooks, spec *Spec) *Process {
 	p := &Process{
 		spec: *spec, hooks: home, stop: make(chan struct{}), poke: make(chan struct{}, 1), done: make(chan struct{}), up: make(chan struct{}),
-		made: time.Now(), typing: make(chan struct{}, 1), state: StateStarting, news: make(chan struct{}), used: time.Now(), all: map[*Attachment]struct{}{}, found: spec.Command.Wait,
+		typing: make(chan struct{}, 1), state: StateStarting, news: make(chan struct{}), used: time.Now(), all: map[*Attachment]struct{}{}, found: spec.Command.Wait,
 	}
 	if t := spec.Command.Terminal; t != nil {
 		p.size = (*Size)(t)
@@ -311,28 +309,6 @@ func (p *Process) Wait(ctx context.Context) (*isolation.Exit, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// Told notes that the caller who waited for it has been given the result. Who just looks is nobody's caller.
-func (p *Process) Told() {
-	p.mu.Lock()
-	p.told = true
-	p.mu.Unlock()
-}
-
-// Untold reports whether its caller has not been given the result, and may still come: the process has ended, or this boxd has
-// found it, within that time.
-func (p *Process) Untold(within time.Duration) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.told && time.Since(later(p.made, p.at.Ended)) < within
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // Group is the name of the last program's cgroup in the box's.

@@ -236,13 +236,12 @@ func (s *Session) processEnded(ctx context.Context, entry *slot) {
 	s.done()
 }
 
-// How many ended processes a session keeps. Those whose callers have not been told yet are more: they may have lost their
-// connections, or boxd may have been killed, and ask again.
-const (
-	maxEnded   = 64
-	maxUntold  = 256
-	untoldKeep = time.Minute // after that they are as the others
-)
+// maxEnded is how many ended processes a session keeps, and how many ended executions: however many of these there are, who comes
+// back late to a process, or to the output of an execution, finds it.
+const maxEnded = 64
+
+// attached reports whether the process is one that callers attach to, and not an execution with its answer.
+func (entry *slot) attached() bool { return entry.managed || entry.process.Spec().Lease != nil }
 
 // retire gives an ended process the time it is kept for, and makes room if there are too many.
 func (s *Session) retire(entry *slot) {
@@ -259,18 +258,13 @@ func (s *Session) retire(entry *slot) {
 	entry.timer = time.AfterFunc(keep, func() { s.dropProcess(entry) })
 	var ended []*slot
 	for _, other := range s.processes {
-		if other.timer != nil {
+		if other.timer != nil && other.attached() == entry.attached() {
 			ended = append(ended, other)
 		}
 	}
 	s.mu.Unlock()
 	slices.SortFunc(ended, func(a, b *slot) int { return b.process.Info().EndedAt.Compare(a.process.Info().EndedAt) })
-	untold := 0
 	for _, old := range ended[min(len(ended), maxEnded):] {
-		if untold < maxUntold && old.process.Untold(untoldKeep) {
-			untold++
-			continue
-		}
 		s.dropProcess(old)
 	}
 }

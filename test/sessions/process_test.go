@@ -347,9 +347,8 @@ func TestOneWritesAndManyRead(t *testing.T) {
 	boxtest.Eventually(t, "the reader that wrote has gone too", func() bool { return d.Ended(t, "s1", "p").Readers == 0 })
 }
 
-// However many executions end after a process of whose end nobody has been told, its caller finds it: it may have lost its connection.
-// Of those whose results were answered the last are kept.
-func TestAnEndThatNobodyWasToldOfIsKept(t *testing.T) {
+// However many executions end after a process, its caller finds it, who may have lost its connection. Of executions the last are kept.
+func TestExecutionsForgetNoProcess(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})

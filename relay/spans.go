@@ -68,7 +68,7 @@ func ExecSpans(t *trace.Tracer) func(context.Context, *events.Event) {
 		if e.Type != events.ExecEnded {
 			return
 		}
-		s := t.Past(e.Request.Parent, e.Took)
+		s := t.Ended(e.Request.Parent, e.Took)
 		if s == nil {
 			return
 		}

@@ -50,8 +50,7 @@ func openNotes(cfg *Config) (*notes, error) {
 	return n, nil
 }
 
-// openRecords opens the audit log, once nobody else can have it, and looks after it until ctx ends, as after spans that are to
-// be sent.
+// openRecords opens the audit log, once nobody else can have it. Until ctx ends that is looked after, and spans are sent.
 func (n *notes) openRecords(ctx context.Context, cfg *Config, beside *sync.WaitGroup) (err error) {
 	n.Audit, err = audit.Open(cfg.Daemon.StateDir, cfg.Audit, n.log, func(failed bool, detail string) {
 		what := events.AuditRecovered

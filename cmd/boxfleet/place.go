@@ -175,7 +175,7 @@ func (g *gateway) create(c *call) error {
 			fields["id"], _ = json.Marshal(want.ID) // a string can be marshalled
 		}
 	}
-	c.past.about(want.ID)
+	c.span.setSession(want.ID)
 	return g.claim(c, place, &want, fields)
 }
 

@@ -33,7 +33,7 @@ type call struct {
 	w    http.ResponseWriter
 	r    *http.Request
 	pass access.Pass
-	past *passage
+	span *requestSpan
 }
 
 // ServeHTTP answers a request.
@@ -84,12 +84,12 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 	defer leave()
 	asked.Principal = pass.Name
-	past := g.begin(&asked, w, r)
-	defer past.end()
-	if past != nil {
-		w = past
+	span := g.begin(&asked, w, r)
+	defer span.end()
+	if span != nil {
+		w = span
 	}
-	c := &call{w, r.WithContext(ctx), pass, past}
+	c := &call{w, r.WithContext(ctx), pass, span}
 	if err := g.route(c); err != nil { //nolint:contextcheck // the call has its request, and that its context
 		fail(w, err)
 	}
@@ -98,7 +98,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // route finds out where a request belongs.
 func (g *gateway) route(c *call) error {
 	path := strings.Split(strings.TrimPrefix(c.r.URL.EscapedPath(), "/"), "/")
-	c.past.names(path)
+	c.span.setRoute(path)
 	switch {
 	case len(path) >= 2 && path[0] == "v1" && path[1] == "fleet":
 		return g.manage(c, path[2:])
@@ -219,7 +219,7 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 		Transport:     g.transport,
 		FlushInterval: -1, // streams are read as they are written
 		Rewrite: func(p *httputil.ProxyRequest) {
-			c.past.at(name)
+			c.span.setNode(name)
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", name, "boxd"
 			p.Out.Header.Del(nodeHeader)
 			refused = g.speak(c, &n, p.Out)
@@ -228,7 +228,7 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			if resp.StatusCode == http.StatusUnauthorized {
 				return refusal(resp)
 			}
-			c.past.answered(resp)
+			c.span.answered(resp)
 			resp.Header.Del(api.RouteHeader)
 			if id := resp.Header.Get(mcpHeader); id != "" {
 				resp.Header.Set(mcpHeader, name+"."+id)

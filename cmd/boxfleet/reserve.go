@@ -347,7 +347,7 @@ func (r *reservation) store(next *sessionClaim) (err error) {
 
 // make asks the node for the session.
 func (r *reservation) make(n *seen) (done bool, why string, err error) {
-	r.c.past.at(n.Name)
+	r.c.span.setNode(n.Name)
 	resp, err := r.g.ask(r.c, n, http.MethodPost, "/v1/sessions", r.body)
 	refused := &nodeRefusal{}
 	switch {

@@ -14,9 +14,8 @@ import (
 // maxRoute is the longest name of a route that a node may give, in bytes.
 const maxRoute = 128
 
-// passage is a request on its way through the gateway that is recorded, with what is seen of its answer. A nil passage is one
-// that is not.
-type passage struct {
+// requestSpan is the span of a request that is recorded, with what is seen of the answer. A nil requestSpan records nothing.
+type requestSpan struct {
 	http.ResponseWriter
 
 	span    *trace.Span
@@ -26,14 +25,14 @@ type passage struct {
 	session string
 	node    string
 	status  int
-	gone    func() bool // whether who has asked still waits for an answer
+	gone    func() bool // who has asked has hung up
 }
 
-// statusGone is what boxd says of a request whose caller has hung up before there was an answer.
-const statusGone = 499
+// statusCut is what boxd notes of a request whose caller has hung up before there was an answer.
+const statusCut = 499
 
 // begin begins the span of a request, which the node is told of.
-func (g *gateway) begin(asked *trace.Request, w http.ResponseWriter, r *http.Request) *passage {
+func (g *gateway) begin(asked *trace.Request, w http.ResponseWriter, r *http.Request) *requestSpan {
 	if g.cfg.Traces == nil {
 		return nil
 	}
@@ -48,15 +47,15 @@ func (g *gateway) begin(asked *trace.Request, w http.ResponseWriter, r *http.Req
 	if span == nil {
 		return nil
 	}
-	return &passage{ResponseWriter: w, span: span, asked: asked, method: trace.Method(r.Method), gone: func() bool { return r.Context().Err() != nil }}
+	return &requestSpan{ResponseWriter: w, span: span, asked: asked, method: trace.Method(r.Method), gone: func() bool { return r.Context().Err() != nil }}
 }
 
 // WriteHeader keeps the status of the answer.
-func (p *passage) WriteHeader(status int) {
+func (p *requestSpan) WriteHeader(status int) {
 	switch {
 	case p.status != 0 && p.status != http.StatusSwitchingProtocols || status < http.StatusOK:
 	case status >= http.StatusInternalServerError && p.gone():
-		p.status = statusGone // nobody reads what is written
+		p.status = statusCut // nobody reads what is written
 	default:
 		p.status = status
 	}
@@ -64,7 +63,7 @@ func (p *passage) WriteHeader(status int) {
 }
 
 // Write writes a part of the answer.
-func (p *passage) Write(b []byte) (int, error) {
+func (p *requestSpan) Write(b []byte) (int, error) {
 	if p.status == 0 {
 		p.status = http.StatusOK
 	}
@@ -72,10 +71,10 @@ func (p *passage) Write(b []byte) (int, error) {
 }
 
 // Unwrap is the connection's.
-func (p *passage) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+func (p *requestSpan) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// names says what the gateway knows of a route by its path. A node knows the rest.
-func (p *passage) names(path []string) {
+// setRoute says what the gateway knows of a route by its path. A node knows the rest.
+func (p *requestSpan) setRoute(path []string) {
 	if p == nil {
 		return
 	}
@@ -108,22 +107,22 @@ func fleetRoute(path []string) string {
 	return "..."
 }
 
-// about notes the session that a request is to make.
-func (p *passage) about(session string) {
+// setSession notes the session that a request is to make.
+func (p *requestSpan) setSession(session string) {
 	if p != nil {
 		p.session = session
 	}
 }
 
-// at notes the node that is asked; of several, the last.
-func (p *passage) at(node string) {
+// setNode notes the node that is asked; of several, the last.
+func (p *requestSpan) setNode(node string) {
 	if p != nil {
 		p.node = node
 	}
 }
 
 // answered notes what a node has answered: a stream gets no header of ours.
-func (p *passage) answered(resp *http.Response) {
+func (p *requestSpan) answered(resp *http.Response) {
 	if p == nil {
 		return
 	}
@@ -136,7 +135,7 @@ func (p *passage) answered(resp *http.Response) {
 }
 
 // end ends the span.
-func (p *passage) end() {
+func (p *requestSpan) end() {
 	if p == nil {
 		return
 	}
@@ -151,7 +150,7 @@ func (p *passage) end() {
 	s.Set("boxd.node", p.node)
 	switch {
 	case p.status == 0 && p.gone():
-		p.status = statusGone
+		p.status = statusCut
 	case p.status == 0:
 		s.Fail("no answer")
 	case p.status >= http.StatusInternalServerError:

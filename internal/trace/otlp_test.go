@@ -102,7 +102,7 @@ func TestSpansAreThoseOfOTLP(t *testing.T) {
 		s.SetNumber("n", -3)
 		s.Fail("timed_out")
 		s.End("POST /x")
-		below := tr.Past(q.Parent, time.Second/2)
+		below := tr.Ended(q.Parent, time.Second/2)
 		below.End("exec")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -183,7 +183,7 @@ func TestWhoDecidesWhatIsRecorded(t *testing.T) {
 			if tc.parent != "" && q.Parent[:35] != tc.parent[:35] {
 				t.Errorf("it is another trace: %q", q.Parent)
 			}
-			if below := tr.Past(q.Parent, 0); (below != nil) != tc.recorded {
+			if below := tr.Ended(q.Parent, 0); (below != nil) != tc.recorded {
 				t.Errorf("what is below it is recorded: %v", below != nil)
 			}
 		})
@@ -199,7 +199,7 @@ func TestWhoDecidesWhatIsRecorded(t *testing.T) {
 		t.Errorf("a quarter of 4000 is %d", n)
 	}
 	for _, parent := range []string{"", "nonsense", strings.Repeat("-", 55), strings.Repeat("z", 55)} {
-		if tr.Past(parent, 0) != nil {
+		if tr.Ended(parent, 0) != nil {
 			t.Errorf("%q is a parent", parent)
 		}
 	}
@@ -218,7 +218,7 @@ func TestWhatIsOffCostsNothing(t *testing.T) {
 		s.SetNumber("c", 1)
 		s.Fail("d")
 		s.End("e")
-		tr.Past(q.Parent, 0).End("f")
+		tr.Ended(q.Parent, 0).End("f")
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

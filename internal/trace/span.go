@@ -80,9 +80,9 @@ func (t *Tracer) Begin(r *Request) *Span {
 	return s
 }
 
-// Past records something that has ended now, in the trace of the request of a traceparent if that one is recorded, and returns
+// Ended records something that has ended now, in the trace of the request of a traceparent if that one is recorded, and returns
 // it so that more is said of it before End.
-func (t *Tracer) Past(parent string, took time.Duration) *Span {
+func (t *Tracer) Ended(parent string, took time.Duration) *Span {
 	if t == nil || parent == "" {
 		return nil
 	}

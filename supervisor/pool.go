@@ -63,7 +63,6 @@ const (
 	poolPatience = time.Minute           // for one box
 	together     = time.Second           // sessions that start within it want as many boxes
 	remembered   = 11                    // minutes of which it is known how many did, that of now among them
-	mostTogether = 64                    // sessions that count at once, which is the most that a profile may have
 )
 
 type kind struct {
@@ -88,11 +87,11 @@ func (u *use) forget(now time.Time) {
 	u.minute = max(u.minute, minute)
 }
 
-// count notes that a session asks for a box.
-func (u *use) count(now time.Time) {
+// count notes that a session asks for a box. More at once than most are as good as that many.
+func (u *use) count(now time.Time, most int) {
 	u.forget(now)
 	u.last = append(slices.DeleteFunc(u.last, func(t time.Time) bool { return now.Sub(t) >= together }), now)
-	u.last = u.last[max(len(u.last)-mostTogether, 0):]
+	u.last = u.last[max(len(u.last)-most, 0):]
 	u.most[u.minute%remembered] = max(u.most[u.minute%remembered], len(u.last))
 }
 
@@ -176,7 +175,7 @@ func (p *Pool) Take(profile string, spec *isolation.Spec) *PoolMember {
 		p.wake()
 		return nil
 	}
-	k.use.count(time.Now())
+	k.use.count(time.Now(), k.Max)
 	k.Spec.Owner = spec.Owner // or its limits of before would be those of a group that is made anew
 	p.wake()
 	i := slices.IndexFunc(k.ready, func(m *PoolMember) bool { return p.src.Alive(m.Box) }) // Run ends the others

@@ -166,8 +166,9 @@ func TestAPolicyThatHoldsNobodyIsRefused(t *testing.T) {
 		"[policy.a]\nprincipals = [\"no-such-user\"]\n": `policy.a.principals = "no-such-user": must be the name of a table [principals.NAME], uid:N, or a user of this host`,
 		"[policy.a]\nsessions = 1\n":                    "policy.a: must have principals, groups or roles",
 		"[principals.d]\nuser = \"daemon\"\n[policy.a]\nprincipals = [\"d\"]\n[policy.b]\nprincipals = [\"uid:1\"]\n": `policy.b.principals = "uid:1": must be in one table only, and is also in policy.a`,
-		"[principals.a]\nuser = \"no-such-user\"\n":                                   `principals.a matches no caller: `,
-		"[policy.a]\nprincipals = [\"daemon\", \"uid:7\"]\n[access]\ntokens = \"\"\n": "",
+		"[principals.a]\nuser = \"no-such-user\"\n":                                          `principals.a matches no caller: `,
+		"[traces]\nendpoint = \"http://127.0.0.1:4318\"\nheaders_file = \"/no/such/file\"\n": "traces.headers_file: ",
+		"[policy.a]\nprincipals = [\"daemon\", \"uid:7\"]\n[access]\ntokens = \"\"\n":        "",
 	} {
 		path := filepath.Join(t.TempDir(), "box.toml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -38,6 +38,7 @@ type slot struct {
 	release  func()        // gives back what was reserved; nil of one that is past
 	turn     func()        // gives back the turn in which it has begun; nil of one that was found
 	timer    *time.Timer   // guarded by the session's mu: forgets it; nil while it lives
+	ended    time.Time     // when it did, set before the timer is
 }
 
 // StartProcess returns the process of a session with the requested id, and starts it if there is none; the
@@ -255,7 +256,7 @@ func (s *Session) retire(entry *slot) {
 		s.mu.Unlock()
 		return
 	}
-	entry.timer = time.AfterFunc(keep, func() { s.dropProcess(entry) })
+	entry.ended, entry.timer = info.EndedAt, time.AfterFunc(keep, func() { s.dropProcess(entry) })
 	var ended []*slot
 	for _, other := range s.processes {
 		if other.timer != nil && other.attached() == entry.attached() {
@@ -263,7 +264,7 @@ func (s *Session) retire(entry *slot) {
 		}
 	}
 	s.mu.Unlock()
-	slices.SortFunc(ended, func(a, b *slot) int { return b.process.Info().EndedAt.Compare(a.process.Info().EndedAt) })
+	slices.SortFunc(ended, func(a, b *slot) int { return b.ended.Compare(a.ended) })
 	for _, old := range ended[min(len(ended), maxEnded):] {
 		s.dropProcess(old)
 	}

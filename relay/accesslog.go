@@ -146,15 +146,15 @@ func (t *accessLog) End() {
 		t.cut = true
 		defer panic(broken) // net/http does what it has to
 	}
-	came := t.outcome()
-	t.call.Metrics.Request(t.route, came.Status)
+	outcome := t.outcome()
+	t.call.Metrics.Request(t.route, outcome.Status)
 	if t.late != nil {
 		t.write()
 	}
-	if p := came.Problem; p != nil {
-		t.tell(p)
+	if p := outcome.Problem; p != nil {
+		t.describe(p)
 	}
-	t.endSpan(&came)
+	t.endSpan(&outcome)
 }
 
 // granted is what a call about a grant says of it, where the body does not.
@@ -167,14 +167,14 @@ func granted(c *Call) *audit.What {
 
 // outcome is what has come of the call.
 func (t *accessLog) outcome() Outcome {
-	came := t.call.Outcome()
+	outcome := t.call.Outcome()
 	switch {
-	case t.isCut(&came):
-		came.Status = statusCut
-	case came.Status == 0:
-		came.Status = http.StatusOK // a stream, or what a handler has sent itself
+	case t.isCut(&outcome):
+		outcome.Status = statusCut
+	case outcome.Status == 0:
+		outcome.Status = http.StatusOK // a stream, or what a handler has sent itself
 	}
-	return came
+	return outcome
 }
 
 // Of a call whose caller has not waited for its end, and that has none.
@@ -184,8 +184,8 @@ const (
 )
 
 // isCut reports whether a call has come to nothing because it was cut off.
-func (t *accessLog) isCut(came *Outcome) bool {
-	return came.Problem == nil && came.Body == nil && (t.cut || came.Status == 0 && t.gone())
+func (t *accessLog) isCut(outcome *Outcome) bool {
+	return outcome.Problem == nil && outcome.Body == nil && (t.cut || outcome.Status == 0 && t.gone())
 }
 
 // write writes the record of the call, before its caller has the answer.
@@ -206,8 +206,8 @@ func (t *accessLog) write() {
 	})
 }
 
-// tell notes what has gone wrong.
-func (t *accessLog) tell(p *api.Problem) {
+// describe notes what has gone wrong.
+func (t *accessLog) describe(p *api.Problem) {
 	c, ctx := t.call, t.call.R.Context()
 	who := c.Caller.Name
 	if who == "" {
@@ -237,8 +237,8 @@ func (t *accessLog) tell(p *api.Problem) {
 func kind(p *api.Problem) string { return strings.TrimPrefix(p.Type, api.ProblemType) }
 
 // outcome is what has come of a call, in a word.
-func outcome(came *Outcome) string {
-	switch body := came.Body.(type) {
+func outcome(outcome *Outcome) string {
+	switch body := outcome.Body.(type) {
 	case *api.ExecResult:
 		if body != nil {
 			return body.Status
@@ -247,9 +247,9 @@ func outcome(came *Outcome) string {
 		return body.Status
 	}
 	switch {
-	case came.Problem != nil:
+	case outcome.Problem != nil:
 		return "failed"
-	case came.Status == statusCut:
+	case outcome.Status == statusCut:
 		return outcomeCut
 	}
 	return "done"

@@ -84,15 +84,15 @@ func deleteImage(c *Call) (any, error) {
 // pruneImages removes the images that no session has and no profile names.
 func pruneImages(c *Call) (any, error) {
 	profiles, _ := c.Sup.Profiles()
-	var keep []string
+	var kept []string
 	for _, p := range profiles {
-		keep = append(keep, p.Image)
+		kept = append(kept, p.Image)
 	}
-	gone, err := c.Images.Prune(c.Context(), keep)
+	removed, err := c.Images.Prune(c.Context(), kept)
 	if err != nil {
 		return nil, err
 	}
-	return listed(gone), nil
+	return listed(removed), nil
 }
 
 func image(img *images.Image) api.Image {

@@ -74,9 +74,9 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *session.Po
 		caller.Close()
 		_ = box.Close()
 	})()
-	said := make(chan struct{})
+	sentAll := make(chan struct{})
 	go func() { // ends with either connection
-		defer close(said)
+		defer close(sentAll)
 		_, err := io.Copy(box, sent)
 		if up := (*net.OpError)(nil); err != nil && !errors.As(err, &up) {
 			caller.Close() // the box cannot be woken: nobody is to wait for it
@@ -88,18 +88,18 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *session.Po
 		_ = box.CloseWrite()
 		_ = box.SetReadDeadline(time.Now().Add(linger))
 	}()
-	_, _ = io.Copy(caller, struct{ io.Reader }{lingering{box, said}}) // how it ended is nobody's concern
+	_, _ = io.Copy(caller, struct{ io.Reader }{lingering{box, sentAll}}) // how it ended is nobody's concern
 	if half, ok := caller.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
 		caller.Close()
 	}
 	// The box has said all. What the caller has yet to say goes on as long as the box takes it.
 	select {
-	case <-said:
+	case <-sentAll:
 	case <-time.After(linger):
 	}
 	caller.Close()
 	_ = box.Close()
-	<-said
+	<-sentAll
 }
 
 // hungUp reports whether a caller that has ended one way does not receive either. Of a Unix socket the kernel knows at
@@ -125,14 +125,14 @@ func hungUp(caller net.Conn) bool {
 // lingering gives the box its time again with each thing that it says, once the caller has said all.
 type lingering struct {
 	*session.PortConn
-	said <-chan struct{}
+	sentAll <-chan struct{}
 }
 
 // Read reads from the box.
 func (l lingering) Read(p []byte) (int, error) {
 	n, err := l.PortConn.Read(p)
 	select {
-	case <-l.said:
+	case <-l.sentAll:
 		_ = l.SetReadDeadline(time.Now().Add(linger))
 	default:
 	}

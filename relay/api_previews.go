@@ -258,8 +258,8 @@ func ForwardToPort(w http.ResponseWriter, r *http.Request, to PortForward) error
 // outward takes from a request what is boxd's, before the box has it.
 func outward(r *http.Request) {
 	r.Header.Del(header)
-	if kept := without(r.Header.Values("Cookie"), cookie); kept != "" {
-		r.Header.Set("Cookie", kept)
+	if others := without(r.Header.Values("Cookie"), cookie); others != "" {
+		r.Header.Set("Cookie", others)
 	} else {
 		r.Header.Del("Cookie")
 	}
@@ -272,16 +272,16 @@ func outward(r *http.Request) {
 
 // without is what is left of headers Cookie when one name is taken out, as it was written.
 func without(headers []string, name string) string {
-	var kept []string
+	var others []string
 	for _, line := range headers {
 		for part := range strings.SplitSeq(line, ";") {
 			part = strings.TrimSpace(part)
 			if n, _, _ := strings.Cut(part, "="); part != "" && strings.TrimSpace(n) != name {
-				kept = append(kept, part)
+				others = append(others, part)
 			}
 		}
 	}
-	return strings.Join(kept, "; ")
+	return strings.Join(others, "; ")
 }
 
 var errUnasked = errors.New("the box changed the protocol without being asked")

@@ -86,7 +86,7 @@ type sessionPage struct {
 	created time.Time // of the last session that the caller knows
 	id      string    // of that; "": the list begins with the first
 	left    int       // sessions that there is room for
-	told    int       // sessions
+	listed  int       // sessions
 	bytes   int       // of metadata
 }
 
@@ -125,10 +125,10 @@ func (p *sessionPage) full(metadata map[string]string) bool {
 	for name, value := range metadata {
 		size += len(name) + len(value)
 	}
-	if p.left == 0 || p.told > 0 && p.bytes+size > maxPageMetadata {
+	if p.left == 0 || p.listed > 0 && p.bytes+size > maxPageMetadata {
 		return true
 	}
-	p.left, p.told, p.bytes = p.left-1, p.told+1, p.bytes+size
+	p.left, p.listed, p.bytes = p.left-1, p.listed+1, p.bytes+size
 	return false
 }
 

@@ -75,7 +75,7 @@ func (m *Conversations) Serve(c *Call) (any, error) {
 			return nil, err
 		}
 		v.handler.ServeHTTP(w, c.R)
-		m.keep(v)
+		m.store(v)
 	case method == "server/discover" || method != "" && c.R.Header.Get(versionHeader) >= stateless:
 		m.none.ServeHTTP(w, c.R)
 	default:

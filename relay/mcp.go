@@ -48,11 +48,11 @@ type Conversations struct {
 
 // newConversations has none yet. The version is that of boxd.
 func newConversations(version string, log *slog.Logger) *Conversations {
-	nobody := sdk.NewServer(&sdk.Implementation{Name: "boxd", Version: version}, &sdk.ServerOptions{GetSessionID: func() string { return "" }})
+	unauthenticated := sdk.NewServer(&sdk.Implementation{Name: "boxd", Version: version}, &sdk.ServerOptions{GetSessionID: func() string { return "" }})
 	quiet := slog.New(slog.DiscardHandler)
 	return &Conversations{
 		version: version, log: log, idle: idle, open: map[string]*conversation{},
-		none: sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return nobody }, options(quiet)),
+		none: sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return unauthenticated }, options(quiet)),
 	}
 }
 
@@ -129,8 +129,8 @@ func (m *Conversations) remove(v *conversation) {
 	v.client.Close()
 }
 
-// keep lets a conversation go on that has been begun, until its session ends; its boxes end then.
-func (m *Conversations) keep(v *conversation) {
+// store lets a conversation go on that has been begun, until its session ends; its boxes end then.
+func (m *Conversations) store(v *conversation) {
 	for session := range v.server.Sessions() {
 		v.last(m.idle, func() { _ = session.Close() })
 	}

@@ -103,7 +103,7 @@ func (c peerConn) Read(p []byte) (int, error) {
 	}
 	if errors.Is(err, io.EOF) {
 		if len(p) == 1 { // how net/http looks out for the end of a connection while a request is answered
-			err = c.gone()
+			err = c.closed()
 		}
 		if err == nil || errors.Is(err, io.EOF) {
 			err = &net.OpError{Op: "read", Net: "unix", Err: errHungUp}
@@ -112,9 +112,9 @@ func (c peerConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// gone waits until the caller has gone, or for the deadline of reads. A caller may end what it sends and wait for its answer
+// closed waits until the caller has gone, or for the deadline of reads. A caller may end what it sends and wait for its answer
 // (shutdown(2)): a Unix socket has POLLHUP only when both ways have ended (poll(2)).
-func (c peerConn) gone() error {
+func (c peerConn) closed() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return goneTCP(tcp)
 	}

@@ -23,7 +23,7 @@ func recorded(c *Call, rt *Route) bool {
 }
 
 // endSpan ends the span of a call.
-func (t *accessLog) endSpan(came *Outcome) {
+func (t *accessLog) endSpan(outcome *Outcome) {
 	if t.span == nil {
 		return
 	}
@@ -32,10 +32,10 @@ func (t *accessLog) endSpan(came *Outcome) {
 	named := t.named
 	t.mu.Unlock()
 	failed := ""
-	if p := came.Problem; p != nil {
+	if p := outcome.Problem; p != nil {
 		failed = kind(p)
 	}
-	AnswerSpan(t.span, &t.asked, t.route, c.R.Method, cmp.Or(c.Path.Session, made(c), named), came.Status, failed)
+	AnswerSpan(t.span, &t.asked, t.route, c.R.Method, cmp.Or(c.Path.Session, made(c), named), outcome.Status, failed)
 }
 
 // AnswerSpan ends the span of a request of a route that has been answered; failed is the name of the fault, "" for none. What

@@ -97,11 +97,11 @@ func (in *input) pump(confirm func(taken uint64)) {
 		return
 	}
 	read := true
-	taken, told := uint64(0), uint64(0)
+	taken, confirmed := uint64(0), uint64(0)
 	tell := func() {
-		if told < taken {
+		if confirmed < taken {
 			confirm(taken)
-			told = taken
+			confirmed = taken
 		}
 	}
 	late := time.NewTimer(confirmDelay)
@@ -128,7 +128,7 @@ func (in *input) pump(confirm func(taken uint64)) {
 				return
 			}
 			read = read && err == nil
-			if taken = in.taken.Add(uint64(len(m.data))); taken-told >= api.StdinWindow/4 {
+			if taken = in.taken.Add(uint64(len(m.data))); taken-confirmed >= api.StdinWindow/4 {
 				tell()
 			} else {
 				late.Reset(confirmDelay)

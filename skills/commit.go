@@ -102,9 +102,9 @@ func (s *Store) commitTo(key, who string, list []*incoming) ([]Skill, error) {
 			defer s.forget(old.path(sp))
 		}
 		made[i] = n.skill
-		kept := n.skill
-		kept.Instructions = ""
-		sp.skills[kept.Name] = &kept
+		stored := n.skill
+		stored.Instructions = ""
+		sp.skills[stored.Name] = &stored
 	}
 	return made, nil
 }

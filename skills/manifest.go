@@ -233,7 +233,7 @@ func (d *Manifest) put(key string, value *yaml.Node) {
 		d.header = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 		d.wrong = nil // what was wrong with it has gone with it
 	}
-	var kept []*yaml.Node
+	var fields []*yaml.Node
 	done := false
 	for i := 0; i+1 < len(d.header.Content); i += 2 {
 		k, v := d.header.Content[i], d.header.Content[i+1]
@@ -243,12 +243,12 @@ func (d *Manifest) put(key string, value *yaml.Node) {
 			}
 			v, done = value, true
 		}
-		kept = append(kept, k, v)
+		fields = append(fields, k, v)
 	}
 	if value != nil && !done {
-		kept = append(kept, yamlScalar(key), value)
+		fields = append(fields, yamlScalar(key), value)
 	}
-	d.header.Content = kept
+	d.header.Content = fields
 }
 
 // Bytes is the document as a file.

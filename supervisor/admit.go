@@ -22,16 +22,16 @@ func (v *Supervisor) Queue() quota.QueueLimits {
 
 // admit finds the session that is wanted, or enters a new one that its caller must start, as soon as there is
 // room for it.
-func (v *Supervisor) admit(ctx context.Context, w *want) (s *session.Session, mine bool, err error) {
+func (v *Supervisor) admit(ctx context.Context, w *want) (s *session.Session, isNew bool, err error) {
 	if s := v.known(policy.Key(w.who.Name, w.req.ID)); s != nil {
 		return s, false, nil
 	}
 	t := quota.Waiter{Caller: w.who.Name, What: w.req.ID, Wait: (*time.Duration)(w.req.Wait)}
 	err = v.line.Admit(ctx, t, func() (err error) {
-		s, mine, err = v.claim(w)
+		s, isNew, err = v.claim(w)
 		return err
 	})
-	return s, mine, err
+	return s, isNew, err
 }
 
 func (v *Supervisor) known(key string) *session.Session {
@@ -69,7 +69,7 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	if err := v.roomLocked(w); err != nil {
 		return nil, false, err
 	}
-	if err := v.accounts.Session(w.who.Name, &w.held, key, quota.SizeOf(&w.settings)); err != nil {
+	if err := v.accounts.Session(w.who.Name, &w.effective, key, quota.SizeOf(&w.settings)); err != nil {
 		return nil, false, v.laterLocked(w, err)
 	}
 	s := session.New(&v.sessionHooks, &session.Params{

@@ -243,8 +243,8 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 		}
 		return nil, err
 	}
-	held := v.cfg.Load().PolicyOf(s.Owner).For(r.Settings.Labels)
-	v.accounts.Restore(s.Owner.Name, &held, key, quota.SizeOf(&r.Settings))
+	effective := v.cfg.Load().PolicyOf(s.Owner).For(r.Settings.Labels)
+	v.accounts.Restore(s.Owner.Name, &effective, key, quota.SizeOf(&r.Settings))
 	v.Attachments.Adopted(ctx, s)
 	s.Restored(box, found.Frozen, env)
 	v.ledger.Resume(s.Owner.Name, key, v.reading(s))

@@ -19,21 +19,21 @@ import (
 
 // want is what a request for a session has come to.
 type want struct {
-	who      access.Principal
-	req      *policy.Request // its id is the one the session is to have
-	cfg      *policy.Config  // one for the whole of the request
-	held     policy.EffectivePolicy
-	settings policy.Settings
-	profile  *policy.Profile
-	enforced map[string]policy.Mechanism
+	who       access.Principal
+	req       *policy.Request // its id is the one the session is to have
+	cfg       *policy.Config  // one for the whole of the request
+	effective policy.EffectivePolicy
+	settings  policy.Settings
+	profile   *policy.Profile
+	enforced  map[string]policy.Mechanism
 }
 
 // want merges a request with its profile and holds it against the bounds of who asks. What it has found out
 // until a refusal is there too.
 func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy.Request) (*want, error) {
 	w := &want{who: who, req: req, cfg: v.cfg.Load()}
-	w.held = effectivePolicy(w.cfg, who)
-	id, err := w.cfg.SessionID(&w.held, req)
+	w.effective = effectivePolicy(w.cfg, who)
+	id, err := w.cfg.SessionID(&w.effective, req)
 	if err != nil {
 		return w, err
 	}
@@ -41,14 +41,14 @@ func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy
 	if w.settings, w.profile, err = w.cfg.Merge(req); err != nil {
 		return w, err
 	}
-	w.held = w.held.For(w.settings.Labels)
-	if err = w.held.Hold(&w.settings, req); err != nil {
+	w.effective = w.effective.For(w.settings.Labels)
+	if err = w.effective.Hold(&w.settings, req); err != nil {
 		return w, err
 	}
 	if w.settings.Root, err = v.Attachments.Root(w.settings.Image); err != nil {
 		return w, err
 	}
-	if err = resolveMounts(ctx, v.boxes, &w.held, who.UID, w.settings.Mounts); err != nil {
+	if err = resolveMounts(ctx, v.boxes, &w.effective, who.UID, w.settings.Mounts); err != nil {
 		return w, err
 	}
 	if err = req.Fits(v.machine, &w.settings); err != nil {
@@ -122,8 +122,8 @@ func (v *Supervisor) forget(s *session.Session) {
 
 // May refuses a tool that the owner of a session may not use in it: see policy.Tools.
 func (v *Supervisor) May(s *session.Session, tool string) error {
-	held := v.cfg.Load().PolicyOf(s.Owner)
-	return held.May(tool)
+	effective := v.cfg.Load().PolicyOf(s.Owner)
+	return effective.May(tool)
 }
 
 // reading is what a session has at the moment.
@@ -157,12 +157,12 @@ func (v *Supervisor) readings() map[string]quota.Reading {
 
 // CreateSpace makes a workspace that sessions of a principal can be lent.
 func (v *Supervisor) CreateSpace(ctx context.Context, who access.Principal, w volumes.WorkspaceRequest) (volumes.Workspace, error) {
-	held := v.cfg.Load().PolicyOf(who)
+	effective := v.cfg.Load().PolicyOf(who)
 	host, err := v.lookAtHost(ctx)
 	if err != nil {
 		return volumes.Workspace{}, err
 	}
-	return v.Spaces.Create(ctx, who.Name, &held, host, w)
+	return v.Spaces.Create(ctx, who.Name, &effective, host, w)
 }
 
 // Usage is what a principal, or everybody, has used on the last days that there are.
@@ -191,21 +191,21 @@ type Holding struct {
 
 // Holdings is what a principal has of all that its bounds count, and their name.
 func (v *Supervisor) Holdings(who access.Principal) (name string, list []Holding) {
-	held := v.cfg.Load().PolicyOf(who)
+	effective := v.cfg.Load().PolicyOf(who)
 	now := v.accounts.Standing(who.Name)
 	today, _ := v.ledger.Used(who.Name)
 	for _, h := range []Holding{
-		{"sessions", float64(now.Sessions), float64(held.Sessions)},
-		{"processes", float64(now.Processes), float64(held.Processes)},
-		{"executions", float64(now.Executions), float64(held.Executions)},
-		{"executions_per_day", float64(today), float64(held.PerDay)},
-		{"total_memory", float64(now.Memory), float64(held.Memory)},
-		{"total_cpus", now.CPUs, held.CPUs},
+		{"sessions", float64(now.Sessions), float64(effective.Sessions)},
+		{"processes", float64(now.Processes), float64(effective.Processes)},
+		{"executions", float64(now.Executions), float64(effective.Executions)},
+		{"executions_per_day", float64(today), float64(effective.PerDay)},
+		{"total_memory", float64(now.Memory), float64(effective.Memory)},
+		{"total_cpus", now.CPUs, effective.CPUs},
 	} {
 		if h.Allowed > 0 {
-			h.Rule = held.Rule(h.Rule)
+			h.Rule = effective.Rule(h.Rule)
 			list = append(list, h)
 		}
 	}
-	return held.Name, list
+	return effective.Name, list
 }

@@ -27,18 +27,18 @@ func (v *Supervisor) Update(ctx context.Context, s *session.Session, req *policy
 }
 
 // changed is what a session is to have after a request for a change, which its owner may have.
-func (v *Supervisor) changed(s *session.Session, now *policy.Settings, req *policy.Request) (next policy.Settings, held policy.EffectivePolicy, err error) {
+func (v *Supervisor) changed(s *session.Session, now *policy.Settings, req *policy.Request) (next policy.Settings, effective policy.EffectivePolicy, err error) {
 	if next, err = s.Profile().Change(now, req); err != nil {
-		return next, held, err
+		return next, effective, err
 	}
-	held = v.cfg.Load().PolicyOf(s.Owner).For(now.Labels)
-	if err := held.SameTenant(now.Labels, next.Labels); err != nil {
-		return next, held, err
+	effective = v.cfg.Load().PolicyOf(s.Owner).For(now.Labels)
+	if err := effective.SameTenant(now.Labels, next.Labels); err != nil {
+		return next, effective, err
 	}
-	if err := held.Limits(&next, req); err != nil {
-		return next, held, err
+	if err := effective.Limits(&next, req); err != nil {
+		return next, effective, err
 	}
-	return next, held, req.Fits(v.machine, &next)
+	return next, effective, req.Fits(v.machine, &next)
 }
 
 // updateStopped changes what a stopped session is started with. It reserves nothing, and no kernel has to hear of it: the next
@@ -79,12 +79,12 @@ func (v *Supervisor) setStopped(s *session.Session, settings *policy.Settings) e
 
 func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy.Request) error {
 	now := s.Current()
-	next, held, err := v.changed(s, &now, req)
+	next, effective, err := v.changed(s, &now, req)
 	if err != nil {
 		return err
 	}
-	if err := v.accounts.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(&next)); fault.KindOf(err) == fault.Exhausted {
-		return v.holders(&want{who: s.Owner, held: held}, &quota.Full{Reason: quota.Owner, Own: true, Err: err}).Refusal()
+	if err := v.accounts.Resize(s.Owner.Name, &effective, s.Key, quota.SizeOf(&next)); fault.KindOf(err) == fault.Exhausted {
+		return v.holders(&want{who: s.Owner, effective: effective}, &quota.Full{Reason: quota.Owner, Own: true, Err: err}).Refusal()
 	} else if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (v *Supervisor) changer(s *session.Session) *Updater {
 
 // unsize gives a session the size back that it had, whoever has taken it meanwhile.
 func (v *Supervisor) unsize(s *session.Session, was *policy.Settings) {
-	held := v.cfg.Load().PolicyOf(s.Owner).For(was.Labels)
-	held.Policy = policy.NoPolicy()
-	_ = v.accounts.Resize(s.Owner.Name, &held, s.Key, quota.SizeOf(was)) // nothing bounds it
+	effective := v.cfg.Load().PolicyOf(s.Owner).For(was.Labels)
+	effective.Policy = policy.NoPolicy()
+	_ = v.accounts.Resize(s.Owner.Name, &effective, s.Key, quota.SizeOf(was)) // nothing bounds it
 }

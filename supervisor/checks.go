@@ -17,8 +17,8 @@ import (
 // Create judges.
 func (v *Supervisor) CheckExec(who access.Principal, profile string, req *session.ExecRequest) error {
 	cfg := v.cfg.Load()
-	held := cfg.PolicyOf(who)
-	if err := held.May(policy.ToolExec); err != nil {
+	effective := cfg.PolicyOf(who)
+	if err := effective.May(policy.ToolExec); err != nil {
 		return err
 	}
 	if err := req.Validate(cfg); err != nil {
@@ -29,10 +29,10 @@ func (v *Supervisor) CheckExec(who access.Principal, profile string, req *sessio
 	if !ok {
 		return nil
 	}
-	if _, _, err := held.ExecTimeout(&p, profile, req.Timeout); err != nil {
+	if _, _, err := effective.ExecTimeout(&p, profile, req.Timeout); err != nil {
 		return err
 	}
-	err := v.accounts.TryExecution(who.Name, &held)
+	err := v.accounts.TryExecution(who.Name, &effective)
 	if d := fault.DenialOf(err); d != nil && d.After == 0 {
 		return nil // what others of its owner have now may be waited for
 	}

@@ -55,7 +55,7 @@ func (v *Supervisor) holders(w *want, full *quota.Full) *quota.Full {
 		case own: // each is one
 			amount = func(holder) string { return "" }
 		}
-		if own && w.held.Of != nil { // what one tenant has is for nobody else to know
+		if own && w.effective.Of != nil { // what one tenant has is for nobody else to know
 			return "", false
 		}
 		return listed(list(w.who), amount, by), v.futileLocked(w, own, reason, wait)

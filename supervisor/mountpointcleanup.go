@@ -28,19 +28,19 @@ type mounter interface {
 	ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error)
 }
 
-// lentAt is the directory of the host that a target of a session is in, for writing or not: whoever removes the target
+// mountAt is the directory of the host that a target of a session is in, for writing or not: whoever removes the target
 // takes the mount of the session off.
-func lentAt(made []policy.Mount, target string) (lent policy.Mount, found bool) {
+func mountAt(made []policy.Mount, target string) (mount policy.Mount, found bool) {
 	for _, m := range made {
-		if m.Target != target && isolation.Within(target, m.Target) && len(m.Target) > len(lent.Target) {
-			lent, found = m, true
+		if m.Target != target && isolation.Within(target, m.Target) && len(m.Target) > len(mount.Target) {
+			mount, found = m, true
 		}
 	}
-	return lent, found
+	return mount, found
 }
 
 // makesPlaces reports whether a target can be made in a directory that a session is lent.
-func makesPlaces(lent *policy.Mount) bool { return lent.Mode == policy.MountReadWrite }
+func makesPlaces(mount *policy.Mount) bool { return mount.Mode == policy.MountReadWrite }
 
 // targetsOf are those of the mounts that a session is made with.
 func targetsOf(settings *policy.Settings) (list []string) {
@@ -59,14 +59,14 @@ func (d *mountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool
 	d.Points.Begin(s.Key)
 	settings := s.Current()
 	for _, target := range targetsOf(&settings) {
-		lent, below := lentAt(settings.Mounts, target)
+		mount, below := mountAt(settings.Mounts, target)
 		if !below {
 			continue
 		}
 		err := d.enter(ctx, s, target)
 		found := &isolation.Mounted{}
-		if err == nil && makesPlaces(&lent) {
-			found, err = d.resolve(ctx, s, &lent, target)
+		if err == nil && makesPlaces(&mount) {
+			found, err = d.resolve(ctx, s, &mount, target)
 		}
 		if step, ok := errors.AsType[*isolation.StepError](err); ok && step.Step == isolation.StepMountSource {
 			continue // the box is refused for it, which says it better
@@ -75,7 +75,7 @@ func (d *mountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool
 			return false, err
 		}
 		if found.Made != "" {
-			d.Points.Own(s.Key, d.mountPoint(s.Key, s.Caller(), &lent, found.Made, target))
+			d.Points.Own(s.Key, d.mountPoint(s.Key, s.Caller(), &mount, found.Made, target))
 		}
 	}
 	return d.Points.Of(s.Key) != nil, nil
@@ -83,33 +83,33 @@ func (d *mountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool
 
 // enter notes that a session is about to have a mount on a target, if that is in a directory of the host.
 func (d *mountPointCleanup) enter(ctx context.Context, s *session.Session, target string) error {
-	lent, below := lentAt(s.Current().Mounts, target)
+	mount, below := mountAt(s.Current().Mounts, target)
 	if !below {
 		return nil
 	}
-	real := d.Points.Real(s.Key, lent.Source)
+	real := d.Points.Real(s.Key, mount.Source)
 	if real == "" {
-		real = lent.Source
-		found, err := d.real(ctx, s, &lent, target)
+		real = mount.Source
+		found, err := d.real(ctx, s, &mount, target)
 		if err == nil {
 			real = found
 		} else if _, answered := errors.AsType[*isolation.StepError](err); !answered { // else it is not lent any more
 			return err
 		}
 	}
-	return d.Points.Enter(ctx, s.Key, lent.Source, real, real+target[len(lent.Target):])
+	return d.Points.Enter(ctx, s.Key, mount.Source, real, real+target[len(mount.Target):])
 }
 
 // real asks the keeper where a directory of the host is that has a target in it.
-func (d *mountPointCleanup) real(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (string, error) {
-	if !makesPlaces(lent) { // what its owner may not write to has no answer about targets
-		at, err := d.Boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: s.Caller(), Mount: isolation.Mount{Source: lent.Source}})
+func (d *mountPointCleanup) real(ctx context.Context, s *session.Session, mount *policy.Mount, target string) (string, error) {
+	if !makesPlaces(mount) { // what its owner may not write to has no answer about targets
+		at, err := d.Boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: s.Caller(), Mount: isolation.Mount{Source: mount.Source}})
 		if err != nil {
 			return "", err
 		}
 		return at.Made, nil
 	}
-	found, err := d.resolve(ctx, s, lent, target)
+	found, err := d.resolve(ctx, s, mount, target)
 	if err != nil {
 		return "", err
 	}
@@ -117,16 +117,16 @@ func (d *mountPointCleanup) real(ctx context.Context, s *session.Session, lent *
 }
 
 // resolve asks the keeper what is missing of a target below a directory of the host.
-func (d *mountPointCleanup) resolve(ctx context.Context, s *session.Session, lent *policy.Mount, target string) (*isolation.Mounted, error) {
-	return d.Boxes.ChangeMount(ctx, hostRequest(isolation.MountMissing, s.Key, d.mountPoint(s.Key, s.Caller(), lent, target, target)))
+func (d *mountPointCleanup) resolve(ctx context.Context, s *session.Session, mount *policy.Mount, target string) (*isolation.Mounted, error) {
+	return d.Boxes.ChangeMount(ctx, hostRequest(isolation.MountMissing, s.Key, d.mountPoint(s.Key, s.Caller(), mount, target, target)))
 }
 
 // mountPoint is what was made of a target below a directory of the host. A session of an earlier boxd has not asked where
 // that is.
-func (d *mountPointCleanup) mountPoint(key string, caller isolation.Caller, lent *policy.Mount, made, target string) *mountPoint {
+func (d *mountPointCleanup) mountPoint(key string, caller isolation.Caller, mount *policy.Mount, made, target string) *mountPoint {
 	return &mountPoint{
-		UID: caller.UID, GID: caller.GID, Groups: caller.Groups, Source: lent.Source, Owner: lent.Owner, At: lent.Target,
-		Real: cmp.Or(d.Points.Real(key, lent.Source), lent.Source), Made: made, Target: target,
+		UID: caller.UID, GID: caller.GID, Groups: caller.Groups, Source: mount.Source, Owner: mount.Owner, At: mount.Target,
+		Real: cmp.Or(d.Points.Real(key, mount.Source), mount.Source), Made: made, Target: target,
 	}
 }
 
@@ -144,8 +144,8 @@ func hostRequest(op isolation.MountOp, key string, g *mountPoint) *isolation.Cha
 }
 
 // made is what was made for a mount in a directory of the host, if that is where it is.
-func (d *mountPointCleanup) made(key string, caller isolation.Caller, lent []policy.Mount, target, made string) *mountPoint {
-	l, below := lentAt(lent, target)
+func (d *mountPointCleanup) made(key string, caller isolation.Caller, mounts []policy.Mount, target, made string) *mountPoint {
+	l, below := mountAt(mounts, target)
 	if !below || !makesPlaces(&l) || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
 		return nil
 	}
@@ -181,7 +181,7 @@ func (d *mountPointCleanup) sweep(ctx context.Context, key string) (bool, error)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountPatience)
 	defer cancel()
 	found, err := d.Points.Sweep(ctx, key, func(r *removal) error {
-		d.tell(r)
+		d.notify(r)
 		if r.MountPoint.Made == "" {
 			return nil
 		}
@@ -200,8 +200,8 @@ func (d *mountPointCleanup) sweep(ctx context.Context, key string) (bool, error)
 	return found, err
 }
 
-// tell writes down who has been given something by a removal.
-func (d *mountPointCleanup) tell(r *removal) {
+// notify writes down who has been given something by a removal.
+func (d *mountPointCleanup) notify(r *removal) {
 	if r.Successor == "" {
 		return
 	}
@@ -232,7 +232,7 @@ func (c *MountChanger) take(ctx context.Context, req *isolation.ChangeMount) (*i
 			return nil, err
 		}
 		defer d.Points.Done(r)
-		d.tell(r)
+		d.notify(r)
 		req.Made = r.MountPoint.Made
 	}
 	return c.Boxes.ChangeMount(ctx, req)
@@ -248,7 +248,7 @@ func (c *MountChanger) only() {
 	}
 	var places []string
 	for _, t := range targets {
-		if l, below := lentAt(settings.Mounts, t); below {
+		if l, below := mountAt(settings.Mounts, t); below {
 			if real := c.MountPoints.Points.Real(c.Session.Key, l.Source); real != "" {
 				places = append(places, real+t[len(l.Target):])
 			}

@@ -158,7 +158,7 @@ func (c *MountChanger) add(ctx context.Context, m policy.Mount, replace bool) (i
 			}
 			list[i] = is
 		}
-		if err := c.keep(ctx, list, nil); err != nil {
+		if err := c.record(ctx, list, nil); err != nil {
 			if found { // the old one has gone; the next try replaces this one
 				return is, false, err
 			}
@@ -171,9 +171,9 @@ func (c *MountChanger) add(ctx context.Context, m policy.Mount, replace bool) (i
 	return is, !found, nil
 }
 
-// keep writes down what mounts there are, and which change of them has begun. A session that is ending has no record
+// record writes down what mounts there are, and which change of them has begun. A session that is ending has no record
 // any more.
-func (c *MountChanger) keep(ctx context.Context, list []policy.LiveMount, change *policy.MountChange) error {
+func (c *MountChanger) record(ctx context.Context, list []policy.LiveMount, change *policy.MountChange) error {
 	c.Session.SetMounting(slices.Clone(list), change)
 	c.only()
 	if err := c.Session.Await(ctx); err != nil {
@@ -229,12 +229,12 @@ func (c *MountChanger) Remove(ctx context.Context, target string, force bool) er
 				return err
 			}
 		case done.Busy:
-			if err := c.keep(ctx, list, nil); err != nil {
+			if err := c.record(ctx, list, nil); err != nil {
 				return err
 			}
 			return mountInUse("mount on "+fault.Show(m.Target), done.Users)
 		default:
-			err := c.keep(ctx, withoutMount(list, i), nil)
+			err := c.record(ctx, withoutMount(list, i), nil)
 			if err == nil {
 				err = c.sweep(ctx)
 			}
@@ -335,20 +335,20 @@ func mountAttributes(flags uint64) []string {
 
 // effectivePolicy are the bounds of a principal, with its home where they need that.
 func effectivePolicy(cfg *policy.Config, who access.Principal) policy.EffectivePolicy {
-	held := cfg.PolicyOf(who)
-	if slices.Contains(held.Mounts, policy.HomeRoot) {
+	effective := cfg.PolicyOf(who)
+	if slices.Contains(effective.Mounts, policy.HomeRoot) {
 		if u, err := user.LookupId(strconv.FormatUint(uint64(who.UID), 10)); err == nil && u.HomeDir != "/" {
-			held.Home = filepath.Clean(u.HomeDir)
+			effective.Home = filepath.Clean(u.HomeDir)
 		}
 	}
-	return held
+	return effective
 }
 
 // resolveMounts refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
 // asks mounts.allow of what it has opened in the end. It also is who follows them: they may be of a filesystem that does
 // not answer.
-func resolveMounts(ctx context.Context, boxes mounter, held *policy.EffectivePolicy, uid uint32, mounts []policy.Mount) error {
-	if slices.Contains(held.Mounts, policy.Any) {
+func resolveMounts(ctx context.Context, boxes mounter, effective *policy.EffectivePolicy, uid uint32, mounts []policy.Mount) error {
+	if slices.Contains(effective.Mounts, policy.Any) {
 		return nil
 	}
 	for i, m := range mounts {
@@ -358,14 +358,14 @@ func resolveMounts(ctx context.Context, boxes mounter, held *policy.EffectivePol
 		at, err := boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: isolation.Caller{UID: uid}, Mount: isolation.Mount{Source: m.Source}})
 		step, answered := errors.AsType[*isolation.StepError](err)
 		switch {
-		case err == nil && !held.AllowsMount(at.Made):
-			return held.MountDenied(i, m.Source)
+		case err == nil && !effective.AllowsMount(at.Made):
+			return effective.MountDenied(i, m.Source)
 		case answered && session.Unanswered(step):
 			return session.NoAnswerError("mounts["+strconv.Itoa(i)+"].source", step)
 		case answered && step.Step == isolation.StepMountSource && (step.Errno == unix.ENOENT || step.Errno == unix.ENOTDIR):
 			continue // so says the keeper, too
 		case answered && step.Step == isolation.StepMountSource: // where it leads is not known, also if its owner could tell
-			return held.MountDenied(i, m.Source)
+			return effective.MountDenied(i, m.Source)
 		case err != nil:
 			return fault.Errorf(fault.Unavailable, "cannot resolve %s now: %w", fault.Show(m.Source), err).WithHint("try again")
 		}

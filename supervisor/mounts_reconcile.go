@@ -31,7 +31,7 @@ func (c *MountChanger) begin(ctx context.Context, list []policy.LiveMount, m pol
 	if _, found := mountPosition(list, m.Target); !found {
 		change.Missing = now.Made
 	}
-	if err := c.keep(ctx, list, change); err != nil {
+	if err := c.record(ctx, list, change); err != nil {
 		c.Session.SetMounting(list, nil)
 		return nil, err
 	}
@@ -48,9 +48,9 @@ func (c *MountChanger) interrupted(ctx context.Context, m *policy.Mount, err err
 	step, answered := errors.AsType[*isolation.StepError](err)
 	if answered && !session.Unanswered(step) && step.Step != isolation.StepSetup { // what was made is removed by then, but for what was given up
 		list, change := c.Session.Mounting()
-		told := *change
-		told.Missing = ""
-		c.Session.SetMounting(list, &told)
+		reported := *change
+		reported.Missing = ""
+		c.Session.SetMounting(list, &reported)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settlePatience)
 	defer cancel()
@@ -100,7 +100,7 @@ func (c *MountChanger) reconcile(ctx context.Context) (finished bool, err error)
 	if err != nil {
 		return false, c.failure(&change.Mount, err)
 	}
-	if err := c.keep(ctx, list, nil); err != nil {
+	if err := c.record(ctx, list, nil); err != nil {
 		return finished, err
 	}
 	return finished, c.sweep(ctx)

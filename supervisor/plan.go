@@ -29,7 +29,7 @@ type Plan struct {
 // to mount is there, it does not know.
 func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req *policy.Request) *Plan {
 	w, err := v.want(ctx, who, req)
-	p := &Plan{Policy: w.held.Name, ID: req.ID, Enforced: w.enforced, Refused: err}
+	p := &Plan{Policy: w.effective.Name, ID: req.ID, Enforced: w.enforced, Refused: err}
 	if req.MadeUp { // another one the next time
 		p.ID = ""
 	}
@@ -51,7 +51,7 @@ func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req 
 		return p
 	}
 	if p.Refused == nil {
-		p.Refused = v.accounts.TrySession(who.Name, &w.held, quota.SizeOf(&w.settings))
+		p.Refused = v.accounts.TrySession(who.Name, &w.effective, quota.SizeOf(&w.settings))
 	}
 	if p.Refused == nil {
 		p.Refused = v.room(dir)
@@ -64,8 +64,8 @@ func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req 
 
 // PlanExec is Start that starts nothing, in a session that is there.
 func (v *Supervisor) PlanExec(s *session.Session, req *session.ExecRequest) *Plan {
-	held := v.cfg.Load().PolicyOf(s.Owner)
-	p := &Plan{Policy: held.Name, ID: s.ID, Exists: true}
+	effective := v.cfg.Load().PolicyOf(s.Owner)
+	p := &Plan{Policy: effective.Name, ID: s.ID, Exists: true}
 	p.Exec, p.Refused = s.Plan(req)
 	return p
 }
@@ -78,9 +78,9 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req 
 	}
 	cfg := v.cfg.Load()
 	profile := cfg.Profiles[p.Settings.Profile]
-	given := session.Context{Config: cfg, Policy: cfg.PolicyOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings, req.Env)}
-	if p.Exec, p.Refused = given.Plan(exec, false); p.Refused == nil {
-		p.Refused = v.accounts.TryExecution(who.Name, &given.Policy)
+	current := session.Context{Config: cfg, Policy: cfg.PolicyOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings, req.Env)}
+	if p.Exec, p.Refused = current.Plan(exec, false); p.Refused == nil {
+		p.Refused = v.accounts.TryExecution(who.Name, &current.Policy)
 	}
 	return p
 }

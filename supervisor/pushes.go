@@ -31,7 +31,7 @@ import (
 // old. Nobody who waits for an execution waits for that.
 
 // Sender sends an archive to a bucket, and says what has come of it. It has the network that boxd has not.
-type Sender func(ctx context.Context, to *driver.BucketTarget, archive func(io.Writer) error) (said string, err error)
+type Sender func(ctx context.Context, to *driver.BucketTarget, archive func(io.Writer) error) (summary string, err error)
 
 // Packer writes an archive of a directory of a session, made inside its box.
 type Packer func(ctx context.Context, s *session.Session, dir string, w io.Writer) error
@@ -332,7 +332,7 @@ func (p *pusher) release(one *volumes.Pending) {
 
 // try sends one version, once, and notes how that has gone.
 func (p *pusher) try(ctx context.Context, one *volumes.Pending) {
-	said, err := p.sendOne(ctx, one)
+	summary, err := p.sendOne(ctx, one)
 	if ctx.Err() != nil {
 		return // not its fault
 	}
@@ -342,15 +342,15 @@ func (p *pusher) try(ctx context.Context, one *volumes.Pending) {
 	where := "bucket " + t.Bucket + ", " + t.Prefix
 	if err == nil {
 		t.Done, t.Error, t.Next = now, "", time.Time{}
-		e.Type, e.Detail, e.Took = events.PushDone, where+": "+said, now.Sub(t.Since)
+		e.Type, e.Detail, e.Took = events.PushDone, where+": "+summary, now.Sub(t.Since)
 	} else {
-		told := t.Error == err.Error()
+		repeated := t.Error == err.Error()
 		t.Tries++
 		t.Error, t.Next = err.Error(), now.Add(backoff(t.Tries))
 		e.Type, e.Reason, e.Detail = events.PushFailed, pushRetries, where+": "+t.Error
 		if now.Sub(t.Since) > pushGivenUp {
 			t.GivenUp, e.Reason = now, pushGaveUp
-		} else if told {
+		} else if repeated {
 			e.Type = ""
 		}
 	}

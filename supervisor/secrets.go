@@ -36,9 +36,9 @@ type SecretsConfig struct {
 type Secrets struct {
 	cfg SecretsConfig
 
-	mu   sync.Mutex // guards the fields below
-	auth *authority // nil: none was needed yet
-	held map[string]*secretHolder
+	mu      sync.Mutex // guards the fields below
+	auth    *authority // nil: none was needed yet
+	holders map[string]*secretHolder
 }
 
 // secretHolder is a session that has secrets.
@@ -53,7 +53,7 @@ const bundleName = ".boxd/ca-certificates.crt"
 
 // OpenSecrets returns the secrets of a configuration.
 func OpenSecrets(cfg SecretsConfig) *Secrets {
-	return &Secrets{cfg: cfg, held: map[string]*secretHolder{}}
+	return &Secrets{cfg: cfg, holders: map[string]*secretHolder{}}
 }
 
 // Begin refuses a session with secrets that cannot be read, before anything is made for it.
@@ -103,7 +103,7 @@ func (d *Secrets) Restore(s *session.Session) {
 	}
 	d.mu.Lock()
 	h := &secretHolder{session: s}
-	d.held[s.Key] = h
+	d.holders[s.Key] = h
 	d.mu.Unlock()
 	d.give(h)
 }
@@ -115,7 +115,7 @@ func (d *Secrets) Forget(key string) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.held, key)
+	delete(d.holders, key)
 }
 
 // Review gives living sessions what the configuration and the files say now. What has changed is cut.
@@ -124,8 +124,8 @@ func (d *Secrets) Review() {
 		return
 	}
 	d.mu.Lock()
-	list := make([]*secretHolder, 0, len(d.held))
-	for _, h := range d.held {
+	list := make([]*secretHolder, 0, len(d.holders))
+	for _, h := range d.holders {
 		list = append(list, h)
 	}
 	d.mu.Unlock()
@@ -188,13 +188,13 @@ func (d *Secrets) give(h *secretHolder) {
 func (d *Secrets) holds(h *secretHolder) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.held[h.session.Key] == h
+	return d.holders[h.session.Key] == h
 }
 
 // list is what a session may have now, and the variables of its programs.
 func (d *Secrets) list(s *session.Session, auth *authority) (list []egress.Secret, env map[string]string) {
 	cfg, now := s.Config(), s.Current()
-	held := cfg.PolicyOf(s.Owner)
+	effective := cfg.PolicyOf(s.Owner)
 	env = map[string]string{}
 	for _, name := range policy.Trusting() {
 		if !slices.Contains(now.EnvNames, name) {
@@ -203,7 +203,7 @@ func (d *Secrets) list(s *session.Session, auth *authority) (list []egress.Secre
 	}
 	for _, name := range now.Secrets {
 		conf, ok := cfg.Secrets[name]
-		if !ok || !held.MayHave(name) {
+		if !ok || !effective.MayHave(name) {
 			d.cfg.Log.Warn("a session no longer has a secret", "session", s.ID, "secret", name)
 			continue
 		}

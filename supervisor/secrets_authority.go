@@ -46,14 +46,14 @@ type authority struct {
 
 // openAuthority reads the authority, and makes one (0600) if there is none, or its time is about to end.
 func openAuthority(dir *os.Root, now time.Time) (*authority, error) {
-	var kept struct {
+	var stored struct {
 		Key         []byte `json:"key"`         // PKCS 8
 		Certificate []byte `json:"certificate"` // DER
 		Mark        []byte `json:"mark"`
 	}
-	err := durable.ReadJSON(dir, secretsRecord, &kept)
+	err := durable.ReadJSON(dir, secretsRecord, &stored)
 	if err == nil {
-		a, err := parseAuthority(kept.Key, kept.Certificate, kept.Mark)
+		a, err := parseAuthority(stored.Key, stored.Certificate, stored.Mark)
 		if err != nil || now.Add(leafLife).Before(a.cert.NotAfter) {
 			return a, err
 		}
@@ -67,20 +67,20 @@ func openAuthority(dir *os.Root, now time.Time) (*authority, error) {
 	own := certificateTemplate(now, authorityLife)
 	own.Subject = pkix.Name{CommonName: "boxd, for hosts that secrets of boxes are for"}
 	own.IsCA, own.BasicConstraintsValid, own.MaxPathLenZero, own.KeyUsage = true, true, true, x509.KeyUsageCertSign
-	if kept.Certificate, err = x509.CreateCertificate(rand.Reader, own, own, key.Public(), key); err != nil {
+	if stored.Certificate, err = x509.CreateCertificate(rand.Reader, own, own, key.Public(), key); err != nil {
 		return nil, err
 	}
-	if kept.Key, err = x509.MarshalPKCS8PrivateKey(key); err != nil {
+	if stored.Key, err = x509.MarshalPKCS8PrivateKey(key); err != nil {
 		return nil, err
 	}
-	if len(kept.Mark) == 0 {
-		kept.Mark = make([]byte, sha256.Size)
-		_, _ = rand.Read(kept.Mark) // cannot fail
+	if len(stored.Mark) == 0 {
+		stored.Mark = make([]byte, sha256.Size)
+		_, _ = rand.Read(stored.Mark) // cannot fail
 	}
-	if err := durable.SyncJSON(dir, secretsRecord, &kept); err != nil {
+	if err := durable.SyncJSON(dir, secretsRecord, &stored); err != nil {
 		return nil, err
 	}
-	return parseAuthority(kept.Key, kept.Certificate, kept.Mark)
+	return parseAuthority(stored.Key, stored.Certificate, stored.Mark)
 }
 
 func parseAuthority(der, cert, mark []byte) (*authority, error) {

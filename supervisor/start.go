@@ -71,18 +71,18 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 		s.FinishStart()
 		return move
 	}
-	told := events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)}
+	event := events.Event{Type: events.SessionStarted, Profile: s.Current().Profile, Took: time.Since(begin)}
 	if is := s.Stopped(); is != nil {
 		v.ledger.Stop(s.Key, quota.Reading{Space: true})
 		v.ledger.Resume(s.Owner.Name, s.Key, v.reading(s))
-		told.Detail = fmt.Sprintf("again, after %v", time.Since(is.Since).Round(time.Second))
+		event.Detail = fmt.Sprintf("again, after %v", time.Since(is.Since).Round(time.Second))
 	} else {
 		v.ledger.Start(s.Owner.Name, s.Key, v.reading(s))
 	}
 	if warm {
-		told.Detail = "a box that was ahead of need"
+		event.Detail = "a box that was ahead of need"
 	}
-	s.Emit(ctx, told) // counted and told before anybody can end it
+	s.Emit(ctx, event) // counted and told before anybody can end it
 	s.FinishStart()
 	v.due(s, time.Time{})
 	if is := s.Stopped(); is != nil {

@@ -40,11 +40,11 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 			return s, nil
 		}
 		v.pushes.settle(ctx, s, "")
-		mine, err := v.beginStop(s)
+		first, err := v.beginStop(s)
 		if err != nil {
 			return nil, err
 		}
-		if mine {
+		if first {
 			v.work.Go(func() { v.finishStop(context.WithoutCancel(ctx), s) }) // goes on when its first caller has gone
 		}
 		select {
@@ -56,7 +56,7 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 		switch {
 		case next == nil:
 			return nil, v.gone(s.Owner, s.ID)
-		case mine || state == session.StateStopping:
+		case first || state == session.StateStopping:
 			return next, nil
 		}
 		s = next // it had been stopped, or could not be started again, before
@@ -65,7 +65,7 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 
 // beginStop writes down that a session is stopped, which is what another boxd goes by, and reports whether the rest is for
 // the caller to do.
-func (v *Supervisor) beginStop(s *session.Session) (mine bool, err error) {
+func (v *Supervisor) beginStop(s *session.Session) (first bool, err error) {
 	if s.OneShot {
 		return false, fault.Errorf(fault.Conflict, "session %s is for one execution and cannot be stopped", fault.Show(s.ID)).WithHint("create a session for programs that go on")
 	}
@@ -80,17 +80,17 @@ func (v *Supervisor) beginStop(s *session.Session) (mine bool, err error) {
 		for _, kv := range s.Environment() {
 			is.Env = append(is.Env, []byte(kv))
 		}
-		if mine = s.BeginStop(); !mine {
+		if first = s.BeginStop(); !first {
 			return nil
 		}
 		if err := v.record.Stopped(s, is); err != nil {
-			mine = false
+			first = false
 			s.CancelStop()
 			return fmt.Errorf("stop session %q: %w", s.ID, err)
 		}
 		return nil
 	})
-	return mine, err
+	return first, err
 }
 
 // finishStop ends what a session has that is stopping, and puts a stopped one in its place.
@@ -162,11 +162,11 @@ func (v *Supervisor) Start(ctx context.Context, s *session.Session, wait *time.D
 			s.Touch(time.Now())
 			return s, nil
 		case state == session.StateStopped:
-			next, mine, err := v.admitAgain(ctx, s, wait)
+			next, first, err := v.admitAgain(ctx, s, wait)
 			if err != nil {
 				return nil, err
 			}
-			if mine {
+			if first {
 				return next, v.start(ctx, next)
 			}
 			s = next
@@ -190,7 +190,7 @@ var errStale = errors.New("the session was changed")
 
 // admitAgain enters a session in the place of a stopped one, which its caller must start, as soon as there is room. It
 // returns the one that is there if somebody else was first.
-func (v *Supervisor) admitAgain(ctx context.Context, s *session.Session, wait *time.Duration) (next *session.Session, mine bool, err error) {
+func (v *Supervisor) admitAgain(ctx context.Context, s *session.Session, wait *time.Duration) (next *session.Session, first bool, err error) {
 	err = errStale
 	for errors.Is(err, errStale) {
 		changes := s.Changes()
@@ -199,14 +199,14 @@ func (v *Supervisor) admitAgain(ctx context.Context, s *session.Session, wait *t
 			return nil, false, werr
 		}
 		err = v.line.Admit(ctx, quota.Waiter{Caller: s.Owner.Name, What: s.ID, Wait: wait}, func() (err error) {
-			next, mine, err = v.claimAgain(s, w, changes)
+			next, first, err = v.claimAgain(s, w, changes)
 			return err
 		})
 	}
-	if mine { // whoever still has the other writes no record any more
+	if first { // whoever still has the other writes no record any more
 		retire(s)
 	}
-	return next, mine, err
+	return next, first, err
 }
 
 // retire sees to it that nothing is written any more of a session whose place another has taken.
@@ -219,11 +219,11 @@ func retire(s *session.Session) {
 // wantAgain holds a stopped session against the configuration and the bounds of its owner, as a request for it would be.
 func (v *Supervisor) wantAgain(ctx context.Context, s *session.Session) (*want, error) {
 	w := &want{who: s.Owner, req: &policy.Request{ID: s.ID}, cfg: v.cfg.Load(), settings: s.Current()}
-	w.held = effectivePolicy(w.cfg, w.who).For(w.settings.Labels)
-	if err := w.held.Hold(&w.settings, w.req); err != nil {
+	w.effective = effectivePolicy(w.cfg, w.who).For(w.settings.Labels)
+	if err := w.effective.Hold(&w.settings, w.req); err != nil {
 		return w, err
 	}
-	err := resolveMounts(ctx, v.boxes, &w.held, w.who.UID, w.settings.Mounts)
+	err := resolveMounts(ctx, v.boxes, &w.effective, w.who.UID, w.settings.Mounts)
 	if err == nil {
 		w.enforced, err = v.enforcement(ctx, w.cfg, &w.settings)
 	}
@@ -263,7 +263,7 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*sess
 		}
 		return nil, false, err
 	}
-	if err := v.accounts.Resize(w.who.Name, &w.held, s.Key, quota.SizeOf(&w.settings)); err != nil {
+	if err := v.accounts.Resize(w.who.Name, &w.effective, s.Key, quota.SizeOf(&w.settings)); err != nil {
 		return nil, false, v.laterLocked(w, err)
 	}
 	is := s.Stopped()
@@ -353,8 +353,8 @@ func (v *Supervisor) takeOverStopped(ctx context.Context, l *Left, box string) (
 func (v *Supervisor) enterStopped(ctx context.Context, s *session.Session) {
 	v.record.Unmounted(ctx, s)
 	v.keepRecord(s)
-	held := v.cfg.Load().PolicyOf(s.Owner).For(s.Settings.Labels)
-	v.accounts.Restore(s.Owner.Name, &held, s.Key, quota.Size{})
+	effective := v.cfg.Load().PolicyOf(s.Owner).For(s.Settings.Labels)
+	v.accounts.Restore(s.Owner.Name, &effective, s.Key, quota.Size{})
 	v.ledger.Resume(s.Owner.Name, s.Key, v.reading(s))
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -212,11 +212,11 @@ func (v *Supervisor) Create(ctx context.Context, who access.Principal, req *poli
 		return nil, false, err
 	}
 	for {
-		s, mine, err := v.admit(ctx, w)
+		s, isNew, err := v.admit(ctx, w)
 		if err != nil {
 			return nil, false, err
 		}
-		if mine {
+		if isNew {
 			return s, true, v.start(ctx, s)
 		}
 		joined, err := v.join(ctx, s, req, &w.settings)

@@ -161,7 +161,7 @@ func TestTheReaperLooksAtWhoIsDue(t *testing.T) {
 
 // wanted is a request for a session of which nothing but its id counts.
 func wanted(who access.Principal, req *policy.Request, cfg *policy.Config) *want {
-	return &want{who: who, req: req, cfg: cfg, held: cfg.PolicyOf(who), profile: &policy.Profile{}}
+	return &want{who: who, req: req, cfg: cfg, effective: cfg.PolicyOf(who), profile: &policy.Profile{}}
 }
 
 // Ten thousand creates at once make as many sessions as the policy allows, while another caller is not held up.

@@ -172,15 +172,15 @@ func stop(ctx context.Context, conn *sd.Conn, name string) error {
 		return err
 	}
 	// The job ends before the unit is dropped.
-	look := time.NewTicker(unitPollInterval)
-	defer look.Stop()
+	poll := time.NewTicker(unitPollInterval)
+	defer poll.Stop()
 	for {
-		left, err := loaded(ctx, conn, name)
-		if err != nil || len(left) == 0 {
+		remaining, err := loaded(ctx, conn, name)
+		if err != nil || len(remaining) == 0 {
 			return err
 		}
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -218,8 +218,8 @@ func loaded(ctx context.Context, conn *sd.Conn, pattern string) ([]string, error
 
 // await waits for a job that has been sent. The bus may end meanwhile without saying so.
 func await(ctx context.Context, conn *sd.Conn, name string, done <-chan string) error {
-	look := time.NewTicker(busPollInterval)
-	defer look.Stop()
+	poll := time.NewTicker(busPollInterval)
+	defer poll.Stop()
 	for {
 		select {
 		case result := <-done:
@@ -229,7 +229,7 @@ func await(ctx context.Context, conn *sd.Conn, name string, done <-chan string) 
 			return failure(ctx, conn, name, result)
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-look.C:
+		case <-poll.C:
 			if !conn.Connected() {
 				return fmt.Errorf("%w: the connection ended before the job did", ErrNoBus)
 			}
@@ -307,8 +307,8 @@ func explain(conn *sd.Conn, err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	if said, ok := errors.AsType[dbus.Error](err); ok {
-		if known := typed(said.Name); known != "" {
+	if reply, ok := errors.AsType[dbus.Error](err); ok {
+		if known := typed(reply.Name); known != "" {
 			return fmt.Errorf("%w: %w", known, err)
 		}
 		return err

@@ -154,9 +154,9 @@ directory TARGET. Either all of them are copied or none. Paths start at /workspa
 			}
 			defer archive.Close()
 			p := f.progress("received", 0)
-			left, err := unpack(root, base, true, false, io.TeeReader(archive, p))
+			skipped, err := unpack(root, base, true, false, io.TeeReader(archive, p))
 			p.end()
-			f.printLeftOut(left, err)
+			f.printLeftOut(skipped, err)
 			return err
 		}),
 	}

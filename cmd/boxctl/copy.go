@@ -217,15 +217,15 @@ func (f fileCommands) download(ctx context.Context, c *client.Client, from place
 		total = there.Size
 	}
 	p := f.progress("received", total)
-	left, err := unpack(root, name, there.Type == "directory", links, io.TeeReader(archive, p))
+	skipped, err := unpack(root, name, there.Type == "directory", links, io.TeeReader(archive, p))
 	p.end()
-	f.printLeftOut(left, err)
+	f.printLeftOut(skipped, err)
 	return err
 }
 
 // unpack makes what an archive has a directory, or the one file it has a file, of a name. A box says what modes files
 // have; the umask of the user holds for them.
-func unpack(root *os.Root, name string, directory, links bool, content io.Reader) (left []string, err error) {
+func unpack(root *os.Root, name string, directory, links bool, content io.Reader) (skipped []string, err error) {
 	stage := ".boxctl-" + name
 	if err := root.Mkdir(stage, 0o700); err != nil {
 		return nil, err

@@ -248,8 +248,8 @@ If the node is lost meanwhile, drain fails: its boxes can still be running.`,
 
 // untilEmpty waits until a node that has just been cordoned has no boxes, and says how many there are when that changes.
 func (f fleetCommands) untilEmpty(ctx context.Context, c *client.Client, name string) error {
-	for start, said := time.Now(), 0; ; {
-		left, n, err := f.left(ctx, c, name)
+	for start, printed := time.Now(), 0; ; {
+		remaining, n, err := f.remaining(ctx, c, name)
 		passed := time.Since(start)
 		switch {
 		case err != nil:
@@ -258,11 +258,11 @@ func (f fleetCommands) untilEmpty(ctx context.Context, c *client.Client, name st
 			return fmt.Errorf("it is lost, and its boxes can still be running: %s", n.Reason)
 		case passed > cordonReach && n.Cordon == nil:
 			return errors.New("it was uncordoned meanwhile")
-		case left != said:
-			f.say("boxctl", fmt.Sprintf("boxes left on node %s: %d", render.Printable(name), left))
-			said = left
+		case remaining != printed:
+			f.say("boxctl", fmt.Sprintf("boxes left on node %s: %d", render.Printable(name), remaining))
+			printed = remaining
 		// Another gateway may have placed a box there until it knew of the cordon, and what the node says of itself must be of after that.
-		case left == 0 && passed-time.Duration(n.SeenSeconds*float64(time.Second)) > cordonReach:
+		case remaining == 0 && passed-time.Duration(n.SeenSeconds*float64(time.Second)) > cordonReach:
 			return nil
 		}
 		select {
@@ -273,8 +273,8 @@ func (f fleetCommands) untilEmpty(ctx context.Context, c *client.Client, name st
 	}
 }
 
-// left counts the boxes of a node: those that the fleet has placed there, or all that its boxd has if that is more.
-func (f fleetCommands) left(ctx context.Context, c *client.Client, name string) (int, *api.FleetNodeState, error) {
+// remaining counts the boxes of a node: those that the fleet has placed there, or all that its boxd has if that is more.
+func (f fleetCommands) remaining(ctx context.Context, c *client.Client, name string) (int, *api.FleetNodeState, error) {
 	n, err := f.node(ctx, c, name)
 	if err != nil {
 		return 0, nil, err

@@ -94,8 +94,8 @@ func (s imageCommands) prune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "prune", Short: "Remove images that no box and no profile uses", Args: usage(cobra.NoArgs),
 		RunE: s.call(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			gone, err := c.PruneImages(cmd.Context())
-			return l.print(gone, api.ImageList{Images: gone}, err, func() error { return s.print(gone) })
+			removed, err := c.PruneImages(cmd.Context())
+			return l.print(removed, api.ImageList{Images: removed}, err, func() error { return s.print(removed) })
 		}),
 	}
 	l = newListing(s.app, cmd, "names", func(img *api.Image) string { return img.Name })

@@ -153,8 +153,8 @@ func (t typed) refusal(p *api.Problem) string {
 	if p.Field == programFields { // an image that names none either
 		return oneProgram
 	}
-	if said, ok := strings.CutSuffix(p.Detail, p.Field); ok && p.Field != "" && p.Type == api.ProblemType+"conflict" {
-		return t.words(said) + t.names(p.Field) // in which what is there differs from what was asked for
+	if text, ok := strings.CutSuffix(p.Detail, p.Field); ok && p.Field != "" && p.Type == api.ProblemType+"conflict" {
+		return t.words(text) + t.names(p.Field) // in which what is there differs from what was asked for
 	}
 	rest, ok := strings.CutPrefix(p.Detail, p.Field)
 	if p.Field == "" || !ok || rest == "" || rest[0] != ' ' && rest[0] != ':' {

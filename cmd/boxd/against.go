@@ -69,7 +69,7 @@ func changed(was []api.Setting, is []ConfigValue) (lines []string) {
 		delete(values, v.Key)
 	}
 	for _, s := range was {
-		if _, left := values[s.Key]; left {
+		if _, stays := values[s.Key]; stays {
 			lines = append(lines, fmt.Sprintf("gone: %s = %s", s.Key, s.Value))
 		}
 	}

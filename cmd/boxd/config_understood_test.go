@@ -48,7 +48,7 @@ func TestABoxdThatStopsSaysWhatItLeaves(t *testing.T) {
 		{1, true, `1 box and the keeper keep running for the next boxd (daemon.on_stop = "keep"); ` + end},
 		{2, true, `2 boxes and the keeper keep running for the next boxd (daemon.on_stop = "keep"); ` + end},
 	} {
-		if got := left(tc.boxes, tc.keep); got != tc.want {
+		if got := leftBehind(tc.boxes, tc.keep); got != tc.want {
 			t.Errorf("%d, %v: %q, want %q", tc.boxes, tc.keep, got, tc.want)
 		}
 	}

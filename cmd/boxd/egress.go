@@ -27,32 +27,32 @@ import (
 const namesSocket = "names.sock"
 
 // openBoxes opens the driver, which has names of boxes resolved. told is set to whom denials of theirs are told.
-func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, told *atomic.Pointer[supervisor.Supervisor], end func()) {
+func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, supervising *atomic.Pointer[supervisor.Supervisor], end func()) {
 	boxes, end = driver.Direct(keeper), func() {}
 	if cfg.Groups.Driver == driverSystemd {
 		var scopes driver.DialScopes
 		scopes, end = openScopes(ctx, cfg, keeper.Program, seen.log)
 		boxes = driver.Scoped(keeper, scopes, seen.log)
 	}
-	told = &atomic.Pointer[supervisor.Supervisor]{}
+	supervising = &atomic.Pointer[supervisor.Supervisor]{}
 	boxes.Resolve(namesProgram(cfg), cfg.Resolvers(), func(d *egress.Denied) { //nolint:contextcheck // it ends with StopResolving
-		if v := told.Load(); v != nil {
+		if v := supervising.Load(); v != nil {
 			tellDenied(context.WithoutCancel(ctx), v, seen.Events, d)
 		}
 	}, seen.log)
 	boxes.Watch(func(key string, r driver.Refused, name egress.Name) { //nolint:contextcheck // the same
-		if v := told.Load(); v != nil {
-			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *session.Info) string {
+		if v := supervising.Load(); v != nil {
+			emitFor(context.WithoutCancel(ctx), v, seen.Events, key, func(i *session.Info) string {
 				return r.Text(i.Settings.NetworkRules, name, i.Settings.NetworkStrict)
 			})
 		}
 	}, func(key string, packets uint64) {
-		if v := told.Load(); v != nil {
-			tell(context.WithoutCancel(ctx), v, seen.Events, key, func(i *session.Info) string { return crowded(i, packets) })
+		if v := supervising.Load(); v != nil {
+			emitFor(context.WithoutCancel(ctx), v, seen.Events, key, func(i *session.Info) string { return crowded(i, packets) })
 		}
 	})
 	closeScopes := end
-	return boxes, told, func() { boxes.StopResolving(); closeScopes() }
+	return boxes, supervising, func() { boxes.StopResolving(); closeScopes() }
 }
 
 // namesProgram leads to boxnames: by the socket of its unit, or, where boxd starts its keeper too, to one of its own.
@@ -79,17 +79,17 @@ func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, 
 		}
 		detail = "the name " + d.Asked + " leads to " + strings.Join(list, ", ") + ", not public"
 	}
-	if text, ok := looked(d); ok {
+	if text, ok := describeDenied(d); ok {
 		detail = text
 	}
 	if d.Setting != "" {
 		detail += "; network_rules with " + d.Setting + " would allow it"
 	}
-	tell(ctx, v, log, d.Key, func(*session.Info) string { return detail })
+	emitFor(ctx, v, log, d.Key, func(*session.Info) string { return detail })
 }
 
-// looked says what a connection was refused that was looked at.
-func looked(d *egress.Denied) (text string, ok bool) {
+// describeDenied says what a connection was refused that was looked at.
+func describeDenied(d *egress.Denied) (text string, ok bool) {
 	if d.Port == 0 || len(d.Addresses) != 1 {
 		return "", false
 	}
@@ -119,8 +119,8 @@ func crowded(i *session.Info, packets uint64) string {
 	return c.Text()
 }
 
-// tell makes an event for the session of a box.
-func tell(ctx context.Context, v *supervisor.Supervisor, log *events.Log, key string, detail func(*session.Info) string) {
+// emitFor makes an event for the session of a box.
+func emitFor(ctx context.Context, v *supervisor.Supervisor, log *events.Log, key string, detail func(*session.Info) string) {
 	for _, i := range v.Sessions(access.Principal{}, true) {
 		if i.Box == key {
 			log.Add(ctx, events.Event{Type: events.Denied, Session: i.ID, Owner: i.Owner, Reason: string(fault.LayerNetwork), Detail: detail(&i)})

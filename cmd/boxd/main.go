@@ -156,22 +156,22 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	if err != nil {
 		return err
 	}
-	keep := cfg.Daemon.OnStop == onStopKeep
+	keepBoxes := cfg.Daemon.OnStop == onStopKeep
 	defer func() { //nolint:contextcheck // boxes end after ctx
-		if keep {
+		if keepBoxes {
 			keeper.Detach()
 		} else if err := keeper.Close(); err != nil {
 			log.Warn("cannot end the keeper", "error", err)
 		}
 	}()
-	boxes, told, closeBoxes := openBoxes(ctx, cfg, keeper, seen)
+	boxes, supervising, closeBoxes := openBoxes(ctx, cfg, keeper, seen)
 	defer closeBoxes()
-	store, sup, end, err := openSupervisor(ctx, cfg, in, boxes, seen, keep)
+	store, sup, end, err := openSupervisor(ctx, cfg, in, boxes, seen, keepBoxes)
 	if err != nil {
-		keep = true // what lives is an earlier boxd's, and for one that comes up
+		keepBoxes = true // what lives is an earlier boxd's, and for one that comes up
 		return err
 	}
-	told.Store(sup)
+	supervising.Store(sup)
 	defer end()
 	sweep(ctx, in, store, log) // sessions that live on have theirs
 	seen.begin(ctx, cfg, sup, store, boxes)
@@ -187,13 +187,13 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	leave := in.others(ctx, cfg, seen, sup)
 	err = server.Serve(ctx, in.sockets.API, in.sockets.HTTP...)
 	leave()
-	seen.Events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping, Detail: left(len(sup.Sessions(access.Principal{}, true)), keep)})
+	seen.Events.Add(context.WithoutCancel(ctx), events.Event{Type: events.DaemonStopping, Detail: leftBehind(len(sup.Sessions(access.Principal{}, true)), keepBoxes)})
 	return errors.Join(err, systemd.Stopping())
 }
 
-// left says what a boxd that stops leaves behind, and how to end it: whoever has started it by hand sees no unit.
-func left(boxes int, keep bool) string {
-	if !keep {
+// leftBehind says what a boxd that stops leaves behind, and how to end it: whoever has started it by hand sees no unit.
+func leftBehind(boxes int, keepBoxes bool) string {
+	if !keepBoxes {
 		return ""
 	}
 	const rest = `the keeper keep running for the next boxd (daemon.on_stop = "keep"); to end them, start it with on_stop = "end" and stop it`

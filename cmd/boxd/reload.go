@@ -63,10 +63,10 @@ func (r *reloader) settings() ([]api.Setting, error) {
 }
 
 // run reads the configuration again whenever it is told to, until ctx ends.
-func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
+func (r *reloader) run(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
-		case <-told:
+		case <-hangups:
 		case <-ctx.Done():
 			return
 		}

@@ -82,13 +82,13 @@ func known(sup *supervisor.Supervisor, imgs *images.Store) func() map[string]boo
 
 // begin notes that boxd serves, and makes metrics of its supervisor.
 func (n *notes) begin(ctx context.Context, cfg *Config, sup *supervisor.Supervisor, imgs *images.Store, boxes *driver.Driver) {
-	left := &supervisor.LeakCheck{List: boxes.List, Known: known(sup, imgs), Workspaces: sup.Workspaces, Groups: cfg.Groups.Path()}
+	leaks := &supervisor.LeakCheck{List: boxes.List, Known: known(sup, imgs), Workspaces: sup.Workspaces, Groups: cfg.Groups.Path()}
 	started := time.Now()
 	n.look = func() relay.MetricsSnapshot {
 		o := sup.Overview()
 		s := relay.MetricsSnapshot{
 			Started: started, Ready: sup.Ready() == nil, Degraded: len(o.Degraded), Sessions: map[relay.MetricsGroup]int{}, Most: o.MaxSessions,
-			Processes: o.Processes, Running: o.Running, Leaks: left.Count(ctx),
+			Processes: o.Processes, Running: o.Running, Leaks: leaks.Count(ctx),
 		}
 		for _, i := range sup.Sessions(access.Principal{}, true) {
 			s.Sessions[relay.MetricsGroup{State: string(i.State), Profile: i.Settings.Profile}]++

@@ -52,7 +52,7 @@ func (s *survey) run(path []byte, exclude []string, most int) error {
 		return err
 	}
 	s.mount = st.Mnt_id
-	s.left, s.depth, s.visit = most, files.MaxDepth, s.look
+	s.left, s.depth, s.visit = most, files.MaxDepth, s.compare
 	closed := s.closed
 	s.closed = func(path string) {
 		s.unread++
@@ -70,7 +70,7 @@ func (s *survey) run(path []byte, exclude []string, most int) error {
 	return err
 }
 
-func (s *survey) look(dir int, path, name string, kind byte) error {
+func (s *survey) compare(dir int, path, name string, kind byte) error {
 	if !s.out.wants(path) {
 		return errPass
 	}

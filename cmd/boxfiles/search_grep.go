@@ -192,7 +192,7 @@ func readAll(fd int, b []byte) ([]byte, error) {
 
 // find finds the matching lines of a file.
 func (g *grepRun) find(j *job, content, scratch []byte) []byte {
-	t, scratch := g.m.look(content, scratch)
+	t, scratch := g.m.match(content, scratch)
 	s := &shown{g: g, content: content, line: 1}
 	for pos := 0; j.hits < g.req.Limit; {
 		begin, end, column := t.next(pos)

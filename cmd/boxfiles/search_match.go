@@ -174,7 +174,7 @@ type grepText struct {
 	ahead   []int // offset of the next occurrence of each needle, -1 for none
 }
 
-func (m *matcher) look(content, scratch []byte) (t *grepText, grown []byte) {
+func (m *matcher) match(content, scratch []byte) (t *grepText, grown []byte) {
 	t = &grepText{content: content, m: m}
 	if len(m.needles) == 0 {
 		return t, scratch

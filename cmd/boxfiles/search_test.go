@@ -293,7 +293,7 @@ func FuzzPatterns(f *testing.F) {
 		if err != nil || bytes.IndexByte(text, 0) >= 0 || len(text) > 4096 {
 			return
 		}
-		look, _ := m.look(text, nil)
+		look, _ := m.match(text, nil)
 		pos := 0
 		for n := 1; ; n++ {
 			begin, end, column := look.next(pos)

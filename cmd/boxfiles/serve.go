@@ -40,8 +40,8 @@ type output struct {
 	to *bufio.Writer
 }
 
-// tell writes a notice at once: whoever has asked waits for it.
-func (o *output) tell(n *files.Notice) error {
+// notify writes a notice at once: whoever has asked waits for it.
+func (o *output) notify(n *files.Notice) error {
 	if err := o.Notice(n); err != nil {
 		return err
 	}
@@ -78,11 +78,11 @@ func answer(req *files.Request, body io.Reader, w *output, a *files.Answer) (err
 	case req.Mkdir != nil:
 		a.Write, err = makeDir(req.Mkdir)
 	case req.Get != nil:
-		err = done(getFile(req.Get, w.tell, w))
+		err = done(getFile(req.Get, w.notify, w))
 	case req.Put != nil:
 		a.Write, err = putFile(req.Put, body)
 	case req.Watch != nil:
-		err = done(watchDir(req.Watch, w.tell))
+		err = done(watchDir(req.Watch, w.notify))
 	case req.Prune != nil:
 		err = done(pruneDir(req.Prune))
 	case req.Sweep != nil:

@@ -349,7 +349,7 @@ func (w *watcher) scan(path string, first bool) error {
 		if err == nil && w.req.Recursive && !seen[wd] {
 			seen[wd] = true
 			var below []string
-			if below, err = w.look(fd, path, isNew && !first); err == nil {
+			if below, err = w.readDir(fd, path, isNew && !first); err == nil {
 				list = append(list, below...)
 			}
 		}
@@ -415,8 +415,8 @@ func (w *watcher) watch(fd int, path string) (wd int, isNew bool, err error) {
 	return wd, isNew, nil
 }
 
-// look returns the directories in a directory, and tells of what is in it if that is wanted.
-func (w *watcher) look(fd int, path string, told bool) (below []string, err error) {
+// readDir returns the directories in a directory, and tells of what is in it if that is wanted.
+func (w *watcher) readDir(fd int, path string, report bool) (below []string, err error) {
 	open, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -433,7 +433,7 @@ func (w *watcher) look(fd int, path string, told bool) (below []string, err erro
 			if e.IsDir() {
 				below, kind = append(below, at), files.TypeDirectory
 			}
-			if !told {
+			if !report {
 				continue
 			}
 			w.looked[at] = true

@@ -34,16 +34,16 @@ type networkProgram struct {
 	stop chan struct{}  // closed by close
 	work sync.WaitGroup // a goroutine for each process
 
-	mu       sync.Mutex // guards the fields below
-	now      *networkProcess
-	linked   map[string]bool // boxes that may have a link
-	busy     int             // requests under way
-	failed   error           // why the last start failed, at failedAt; nil: it has not
-	said     string          // of that, in the log
-	failedAt time.Time
-	retrying bool        // a goroutine starts it again
-	idle     *time.Timer // ends the process; nil: it has never been idle
-	closed   bool
+	mu        sync.Mutex // guards the fields below
+	now       *networkProcess
+	linked    map[string]bool // boxes that may have a link
+	busy      int             // requests under way
+	failed    error           // why the last start failed, at failedAt; nil: it has not
+	lastError string          // of that, in the log
+	failedAt  time.Time
+	retrying  bool        // a goroutine starts it again
+	idle      *time.Timer // ends the process; nil: it has never been idle
+	closed    bool
 }
 
 // networkProcess is one process of it.
@@ -163,7 +163,7 @@ func (p *networkProgram) begin() (*networkProcess, *isolation.Listed, error) {
 		n.await()
 		p.ended(n)
 	})
-	reply, err := n.ask(&isolation.AdoptNetworks{Keys: p.keys()}, -1)
+	reply, err := n.request(&isolation.AdoptNetworks{Keys: p.keys()}, -1)
 	if err != nil {
 		n.end()
 		n.kill() // it may hang
@@ -205,13 +205,13 @@ func (p *networkProgram) tryAgain() (again bool) {
 	defer p.mu.Unlock()
 	if p.now == nil && len(p.linked) > 0 {
 		if _, err := p.started(); err != nil && !errors.Is(err, errKeeperEnds) {
-			if said := err.Error(); said != p.said { // once, and not each second
+			if lastError := err.Error(); lastError != p.lastError { // once, and not each second
 				p.log.Printf("cannot start boxnet again: %v", err)
-				p.said = said
+				p.lastError = lastError
 			}
 			return true
 		}
-		p.said = ""
+		p.lastError = ""
 	}
 	p.retrying = false
 	p.rest()
@@ -268,9 +268,9 @@ func (p *networkProgram) ended(n *networkProcess) {
 	p.retry()
 }
 
-// ask has a request carried out. space is the network namespace of its box, -1 if it is about none; it stays the caller's. The
+// request has a request carried out. space is the network namespace of its box, -1 if it is about none; it stays the caller's. The
 // descriptors of the reply are the caller's. An error is a StepError if boxnet has refused.
-func (p *networkProgram) ask(req isolation.KeeperRequest, space int) (isolation.KeeperReply, []int, error) {
+func (p *networkProgram) request(req isolation.KeeperRequest, space int) (isolation.KeeperReply, []int, error) {
 	p.mu.Lock()
 	p.busy++
 	p.mu.Unlock()
@@ -287,7 +287,7 @@ func (p *networkProgram) ask(req isolation.KeeperRequest, space int) (isolation.
 		if err != nil {
 			return nil, nil, err
 		}
-		reply, err := n.ask(req, space)
+		reply, err := n.request(req, space)
 		if errors.Is(err, errNotSent) { // it has died since it was last used
 			p.drop(n)
 			continue
@@ -340,7 +340,7 @@ func (p *networkProgram) attach(key string, space int, spec *isolation.NetworkSp
 
 // attached asks for something whose reply is the text of a resolv.conf(5).
 func (p *networkProgram) attached(req isolation.KeeperRequest, space int) (string, error) {
-	reply, files, err := p.ask(req, space)
+	reply, files, err := p.request(req, space)
 	if err != nil {
 		return "", err
 	}
@@ -360,7 +360,7 @@ func (p *networkProgram) detach(key string) {
 	if !linked {
 		return
 	}
-	_, files, err := p.ask(&isolation.DetachNetwork{Key: key}, -1)
+	_, files, err := p.request(&isolation.DetachNetwork{Key: key}, -1)
 	fdpass.CloseAll(files)
 	if err != nil {
 		p.log.Printf("cannot remove the network of box %s: %v", key, err) // the kernel removes the link with the box
@@ -373,7 +373,7 @@ func (p *networkProgram) detach(key string) {
 
 // check returns what doctor reports about the network of this host.
 func (p *networkProgram) check() isolation.Check {
-	reply, files, err := p.ask(&isolation.CheckNetwork{}, -1)
+	reply, files, err := p.request(&isolation.CheckNetwork{}, -1)
 	fdpass.CloseAll(files)
 	if m, ok := reply.(*isolation.Checked); ok && len(m.Checks) == 1 {
 		return m.Checks[0]
@@ -441,8 +441,8 @@ func (n *networkProcess) diesWithin(patience time.Duration) bool {
 	}
 }
 
-// ask sends a request and waits for the reply to it.
-func (n *networkProcess) ask(req isolation.KeeperRequest, space int) (networkReply, error) {
+// request sends a request and waits for the reply to it.
+func (n *networkProcess) request(req isolation.KeeperRequest, space int) (networkReply, error) {
 	answer := make(chan networkReply, 1)
 	n.mu.Lock()
 	if n.gone {

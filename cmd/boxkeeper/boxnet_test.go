@@ -102,7 +102,7 @@ func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
 		})
 	}
 	for range 20 {
-		if _, _, err := p.ask(&isolation.DetachNetwork{Key: "die"}, -1); !errors.Is(err, errNetworkGone) {
+		if _, _, err := p.request(&isolation.DetachNetwork{Key: "die"}, -1); !errors.Is(err, errNetworkGone) {
 			t.Errorf("a process that has died: %v", err)
 		}
 	}
@@ -112,7 +112,7 @@ func TestRequestsAboutNetworksOutliveTheirProgram(t *testing.T) {
 		t.Errorf("a request without its descriptor: %v", err)
 	}
 	p.close()
-	if _, _, err := p.ask(&isolation.CheckNetwork{}, -1); err == nil {
+	if _, _, err := p.request(&isolation.CheckNetwork{}, -1); err == nil {
 		t.Error("a request is answered after the end")
 	}
 }

@@ -320,8 +320,8 @@ func (l *launching) mapMounts() (string, error) {
 			FD: dir, Mount: isolation.Mount{Target: l.spec.HomeDir(), Writable: true}, Owner: mounts.WorkOwner(),
 		})
 	}
-	for _, lent := range l.spec.Lent {
-		key, target := lent[:isolation.KeyLen], lent[isolation.KeyLen:]
+	for _, shared := range l.spec.Lent {
+		key, target := shared[:isolation.KeyLen], shared[isolation.KeyLen:]
 		dir, err := l.k.work.Spaces.OpenPath(key)
 		if err != nil {
 			return target, err

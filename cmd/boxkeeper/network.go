@@ -125,7 +125,7 @@ func (k *keeper) handleNetwork(req isolation.KeeperRequest) (reply isolation.Kee
 		return isolation.NewStepError(isolation.StepSetup, "request", unix.ENOSYS), nil // no other request reaches this
 	}
 	failed := k.inNetwork(key, func(_ *box, space int) (err error) {
-		reply, files, err = k.net.ask(req, space)
+		reply, files, err = k.net.request(req, space)
 		return err
 	})
 	if failed != nil {

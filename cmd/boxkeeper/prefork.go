@@ -193,7 +193,7 @@ type pendingClone struct {
 	group int
 	share bool
 	clone *cloning
-	again bool // it has been asked for once more
+	retry bool // it has been asked for once more
 }
 
 // requestPrefork asks the zygote of an image for a PID 1 with an id range, which it takes over.
@@ -220,15 +220,15 @@ func (c *pendingClone) await() (*preforkedBox, error) {
 	if err != nil {
 		unix.Close(c.e.control)
 	}
-	if errors.Is(err, errZygoteGone) && !c.again {
+	if errors.Is(err, errZygoteGone) && !c.retry {
 		// The zygote has died since it was last used, or in the middle of it. A PID 1 that it may have cloned exits
 		// when its socket is closed.
-		again, err := c.k.requestPrefork(c.image, c.e.ids, c.group, c.share)
+		next, err := c.k.requestPrefork(c.image, c.e.ids, c.group, c.share)
 		if err != nil {
 			return nil, err
 		}
-		*c = *again
-		c.again = true
+		*c = *next
+		c.retry = true
 		return c.await()
 	}
 	if err != nil {

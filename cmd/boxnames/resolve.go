@@ -153,7 +153,7 @@ func (s *dnsServer) resolve(ctx context.Context, q *query) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Total)
 	defer cancel()
-	found, err := s.ask(ctx, name, q.q.Type)
+	found, err := s.query(ctx, name, q.q.Type)
 	if err != nil {
 		q.code = dnsmessage.RCodeServerFailure
 		return

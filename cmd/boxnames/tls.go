@@ -33,11 +33,11 @@ func (s *proxyServer) tls(ctx context.Context, c *client) (taken bool) {
 	}
 	t, ok := proxyTarget{}, false
 	if err != nil {
-		said := ""
+		detail := ""
 		if errors.Is(err, errEncrypted) {
-			said = err.Error()
+			detail = err.Error()
 		}
-		s.denyNameless(said, c.to)
+		s.denyNameless(detail, c.to)
 	} else {
 		t, ok = s.permit(server, c.to)
 	}

@@ -45,8 +45,8 @@ type found struct {
 	ttl       time.Duration // the shortest of all records in the chain
 }
 
-// ask queries one resolver after the other, twice, until one answers.
-func (r *resolver) ask(ctx context.Context, name egress.Name, kind dnsmessage.Type) (*found, error) {
+// query queries one resolver after the other, twice, until one answers.
+func (r *resolver) query(ctx context.Context, name egress.Name, kind dnsmessage.Type) (*found, error) {
 	last := errNoAnswer
 	for range rounds {
 		for _, at := range r.cfg.Upstreams() {

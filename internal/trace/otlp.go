@@ -100,7 +100,7 @@ const (
 	sendEvery     = time.Second
 	sendPatience  = 10 * time.Second
 	flushPatience = 3 * time.Second // for what is left when boxd stops, and for what is under way then
-	tellEvery     = 10 * time.Minute
+	logEvery      = 10 * time.Minute
 )
 
 // Tracer records spans and sends them to a collector. A nil Tracer records none.
@@ -119,7 +119,7 @@ type Tracer struct {
 	// Of Run alone:
 	away   bool      // the collector, since it took no spans the last time
 	loud   bool      // that was logged
-	told   time.Time // when it was logged last
+	logged time.Time // when it was logged last
 	before uint64    // spans that were lost before it was away
 }
 
@@ -287,8 +287,8 @@ func (t *Tracer) send(ctx context.Context, batch []*Span) {
 			break
 		}
 		t.away, t.before = true, lost
-		if t.loud = t.told.IsZero() || now.Sub(t.told) >= tellEvery; t.loud {
-			t.told = now
+		if t.loud = t.logged.IsZero() || now.Sub(t.logged) >= logEvery; t.loud {
+			t.logged = now
 			t.log.Warn("the collector of traces does not take spans; they are lost until it does", "endpoint", t.endpoint, "error", err)
 		}
 	case t.away:

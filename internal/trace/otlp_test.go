@@ -330,7 +330,7 @@ func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
 				for range 4 {
 					once()
 				}
-				time.Sleep(2 * tellEvery) //nolint:forbidigo // in a bubble, where it takes no time
+				time.Sleep(2 * logEvery) //nolint:forbidigo // in a bubble, where it takes no time
 				once()
 				if c := tr.Counts(); *c != (Counts{Failed: 5}) || log.count("level=WARN") != 1 {
 					t.Errorf("%+v, %d lines", c, log.count("level=WARN"))
@@ -340,8 +340,8 @@ func TestACollectorThatRefusesIsLoggedOnce(t *testing.T) {
 				if c := tr.Counts(); *c != (Counts{Failed: 5, Sent: 1}) || log.count("takes spans again") != 1 {
 					t.Errorf("%+v, %d lines", c, log.count("takes spans again"))
 				}
-				time.Sleep(2 * tellEvery) //nolint:forbidigo // in a bubble, where it takes no time
-				for range 20 {            // one that cannot decide does not fill the log
+				time.Sleep(2 * logEvery) //nolint:forbidigo // in a bubble, where it takes no time
+				for range 20 {           // one that cannot decide does not fill the log
 					well = !well
 					once()
 				}

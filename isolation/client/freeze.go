@@ -32,7 +32,7 @@ func (b *Box) Freeze(on bool) error {
 			return ErrBoxLost
 		}
 	}
-	err := b.ask(on, late.C, nil)
+	err := b.request(on, late.C, nil)
 	if errors.Is(err, ErrSilent) {
 		b.conn.Close() // PID 1 hangs
 		return ErrBoxLost
@@ -58,7 +58,7 @@ func (b *Box) Ping(ctx context.Context) error {
 	if b.unanswered.Load() { // the answer to the last Ping
 		err = b.answered(nil, ctx.Done())
 	} else {
-		err = b.ask(false, nil, ctx.Done())
+		err = b.request(false, nil, ctx.Done())
 	}
 	if errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
 		return err
@@ -80,14 +80,14 @@ func (b *Box) Sync(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := b.ask(false, nil, ctx.Done()); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
+	if err := b.request(false, nil, ctx.Done()); errors.Is(err, ErrSilent) || errors.Is(err, ErrBoxLost) {
 		return err
 	}
 	return nil
 }
 
-// ask sends a Freeze and waits for the answer.
-func (b *Box) ask(on bool, late <-chan time.Time, done <-chan struct{}) error {
+// request sends a Freeze and waits for the answer.
+func (b *Box) request(on bool, late <-chan time.Time, done <-chan struct{}) error {
 	b.unanswered.Store(true)
 	if err := b.send(&isolation.BoxRequest{Freeze: &isolation.Freeze{On: on}}); err != nil {
 		return ErrBoxLost

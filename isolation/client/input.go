@@ -189,7 +189,7 @@ func (i *Input) CloseWrite() error {
 		return nil
 	}
 	i.err = ErrInputClosed
-	return errors.Join(i.pipe.Close(), i.program.tell(&isolation.BoxRequest{ID: i.program.id, CloseInput: true}))
+	return errors.Join(i.pipe.Close(), i.program.send(&isolation.BoxRequest{ID: i.program.id, CloseInput: true}))
 }
 
 // Deaf reports whether no process is left that could read the input.

@@ -71,12 +71,12 @@ func StartKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	life, stop := context.WithCancel(context.Background())
 	k.stop = stop
 	k.set(l)
-	go k.keep(life, l) //nolint:contextcheck // it outlives the start
+	go k.maintain(life, l) //nolint:contextcheck // it outlives the start
 	return k, nil
 }
 
-// keep receives from one keeper after the other, until Close or Detach.
-func (k *Keeper) keep(ctx context.Context, l *link) {
+// maintain receives from one keeper after the other, until Close or Detach.
+func (k *Keeper) maintain(ctx context.Context, l *link) {
 	defer close(k.done)
 	for l != nil {
 		l.receive()

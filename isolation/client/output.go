@@ -54,7 +54,7 @@ func (p *Program) RetainedWithin(stream int, within *isolation.Output) (head, ta
 		return nil, nil, nil
 	}
 	end := p.exit.Streams[stream]
-	if kept := &p.output; p.log != nil && (p.log.Spooled() || kept.Head > isolation.MaxOutput || kept.Tail > isolation.MaxOutput) {
+	if limits := &p.output; p.log != nil && (p.log.Spooled() || limits.Head > isolation.MaxOutput || limits.Tail > isolation.MaxOutput) {
 		if end, err = p.ends(stream, end, within); err != nil {
 			return nil, nil, err
 		}

@@ -210,7 +210,7 @@ func (p *Program) Group() string { return isolation.ProgramGroup(p.id) }
 
 // Signal sends a signal to the program's process group.
 func (p *Program) Signal(sig syscall.Signal) error {
-	return p.tell(&isolation.BoxRequest{ID: p.id, Signal: int(sig)})
+	return p.send(&isolation.BoxRequest{ID: p.id, Signal: int(sig)})
 }
 
 // Resize changes the size of the program's terminal. Without a terminal it does nothing.
@@ -222,7 +222,7 @@ func (p *Program) Resize(rows, cols uint16) error {
 }
 
 // Kill ends the program and everything it has started. Wait returns when that is done.
-func (p *Program) Kill() error { return p.tell(&isolation.BoxRequest{ID: p.id, Kill: true}) }
+func (p *Program) Kill() error { return p.send(&isolation.BoxRequest{ID: p.id, Kill: true}) }
 
 // Pace makes a durable program wait when it is Output.Tail bytes of a stream ahead of taken. With
 // nil it never waits.
@@ -231,14 +231,14 @@ func (p *Program) Pace(taken *[2]int64) error {
 	if taken != nil {
 		pace = isolation.Pace{Wait: true, Taken: [2]uint64{uint64(taken[0]), uint64(taken[1])}}
 	}
-	return p.tell(&isolation.BoxRequest{ID: p.id, Pace: &pace})
+	return p.send(&isolation.BoxRequest{ID: p.id, Pace: &pace})
 }
 
 // Forget makes PID 1 drop what it holds of a durable program that has ended. What this boxd has
 // of it stays until Close.
-func (p *Program) Forget() error { return p.tell(&isolation.BoxRequest{ID: p.id, Forget: true}) }
+func (p *Program) Forget() error { return p.send(&isolation.BoxRequest{ID: p.id, Forget: true}) }
 
-func (p *Program) tell(req *isolation.BoxRequest) error {
+func (p *Program) send(req *isolation.BoxRequest) error {
 	if err := p.box.send(req); err != nil {
 		return ErrBoxLost
 	}

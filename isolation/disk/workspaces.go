@@ -96,18 +96,18 @@ func (w *Workspaces) openStore(state, kind string, size uint64) error {
 	if err != nil {
 		return err
 	}
-	own, lent := w.Place, w.Spaces
+	own, shared := w.Place, w.Spaces
 	if err = w.open(store.Root().Name()); err == nil {
 		if w.quotas, err = OpenQuotas(w.root); err != nil {
 			w.closePlaces()
-			w.Place, w.Spaces = own, lent
+			w.Place, w.Spaces = own, shared
 		}
 	}
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}
 	own.root.Close()
-	lent.root.Close()
+	shared.root.Close()
 	w.store, w.kind, w.why = store, isolation.QuotaStore, nil
 	return nil
 }

@@ -134,7 +134,7 @@ func (b *Box) users(id uint64) []isolation.MountUser {
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
-	looks := maxExamined
+	budget := maxExamined
 	for _, name := range names {
 		var st unix.Stat_t
 		if _, err := strconv.Atoi(name); err != nil || len(list) >= isolation.MaxMountUsers {
@@ -143,7 +143,7 @@ func (b *Box) users(id uint64) []isolation.MountUser {
 		if unix.Stat("/proc/"+name+"/ns/pid", &st) != nil || st.Ino != own.Ino || st.Dev != own.Dev {
 			continue
 		}
-		if u, uses := usesOf("/proc/"+name, id, &looks); uses {
+		if u, uses := usesOf("/proc/"+name, id, &budget); uses {
 			list = append(list, u)
 		}
 	}
@@ -152,23 +152,23 @@ func (b *Box) users(id uint64) []isolation.MountUser {
 
 // usesOf looks for the first use that a process makes of a mount, as long as looks is not used
 // up.
-func usesOf(proc string, id uint64, looks *int) (isolation.MountUser, bool) {
+func usesOf(proc string, id uint64, budget *int) (isolation.MountUser, bool) {
 	for _, how := range []string{"cwd", "root", "exe"} {
 		if now, err := mountIDOf(proc + "/" + how); err == nil && now == id {
 			return mountUser(proc, how, proc+"/"+how), true
 		}
 	}
 	for _, dir := range []string{"fd", "map_files"} {
-		if *looks <= 0 {
+		if *budget <= 0 {
 			break
 		}
 		f, err := os.Open(proc + "/" + dir)
 		if err != nil {
 			continue
 		}
-		names, _ := f.Readdirnames(*looks)
+		names, _ := f.Readdirnames(*budget)
 		f.Close()
-		*looks -= len(names)
+		*budget -= len(names)
 		for _, name := range names {
 			link := proc + "/" + dir + "/" + name
 			if now, err := mountIDOf(link); err != nil || now != id {

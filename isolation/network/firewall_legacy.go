@@ -70,7 +70,7 @@ func findLegacy(tag string, six bool) (blocking []blockingChain, err error) {
 			return blocking, err
 		}
 		for name := range strings.FieldsSeq(string(names)) {
-			info, entries, err := l.ask(name)
+			info, entries, err := l.query(name)
 			if err != nil {
 				return blocking, fmt.Errorf("table %s of %s: %w", name, l.program, err)
 			}
@@ -112,9 +112,9 @@ func (t *firewallTable) legacyHint(l *legacyLayout, name, tag string) string {
 	return letThrough(ip, chain, tag)
 }
 
-// ask reads an existing table from the kernel. It repeats if the table changes before its entries
+// query reads an existing table from the kernel. It repeats if the table changes before its entries
 // are read.
-func (l *legacyLayout) ask(name string) (info, entries []byte, err error) {
+func (l *legacyLayout) query(name string) (info, entries []byte, err error) {
 	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socket", err)

@@ -48,11 +48,11 @@ func findSyscall(name string) (syscallRow, bool) {
 	return syscalls[i], true
 }
 
-// kept says which bits of an argument the kernel uses. The filter sees all 64 bits of the
+// usedBits says which bits of an argument the kernel uses. The filter sees all 64 bits of the
 // register, but a call that declares an int drops the upper half: comparing that would let
 // ioctl(fd, 1<<32|TIOCSTI) through, which still does what TIOCSTI does. Arguments that are not
 // listed are pointers, longs, or not needed yet, and cannot be tested.
-type kept struct {
+type usedBits struct {
 	name string
 	arg  uint32
 	bits uint32
@@ -63,9 +63,9 @@ const (
 	asMode = 0xffff     // umode_t is an unsigned short
 )
 
-// keptBits follows the SYSCALL_DEFINE lines of the kernel. clone declares a long but uses
+// usedArgBits follows the SYSCALL_DEFINE lines of the kernel. clone declares a long but uses
 // lower_32_bits() of it.
-var keptBits = [...]kept{
+var usedArgBits = [...]usedBits{
 	{"chmod", 1, asMode},
 	{"clone", 0, asInt},
 	{"creat", 1, asMode},
@@ -95,7 +95,7 @@ var keptBits = [...]kept{
 }
 
 func findKept(name string, arg uint32) (bits uint32, ok bool) {
-	for _, k := range keptBits {
+	for _, k := range usedArgBits {
 		if k.name == name && k.arg == arg {
 			return k.bits, true
 		}

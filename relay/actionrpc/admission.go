@@ -15,43 +15,43 @@ import (
 func denied(text string) error { return refusalf("BoxAdmissionError", "%s", text) }
 
 // enforced refuses what is about grants where LangBot's own admission is not required.
-func enforced(told *InitConfig) error {
-	if told.Required {
+func enforced(initConfig *InitConfig) error {
+	if initConfig.Required {
 		return nil
 	}
 	return denied("Sandbox admission enforcement is not enabled")
 }
 
 // unbroken refuses everything while it is not known what LangBot's admission is to be.
-func unbroken(told *InitConfig) error {
-	if told.Broken == "" {
+func unbroken(initConfig *InitConfig) error {
+	if initConfig.Broken == "" {
 		return nil
 	}
-	return refusalf("BoxReadinessError", "Invalid sandbox admission configuration: %s", told.Broken)
+	return refusalf("BoxReadinessError", "Invalid sandbox admission configuration: %s", initConfig.Broken)
 }
 
 // grant installs a grant. What it ends has ended when it is in force.
 func (s *Server) grant(ctx context.Context, c *call) (any, error) {
-	told := s.initConfig.Load()
+	initConfig := s.initConfig.Load()
 	g, err := ReadGrant(c.Data)
 	switch {
 	case g.Instance != "" && g.Instance != c.conn.instance: // whatever else is wrong
 		return nil, refusalf("PermissionError", "Sandbox admission grant does not match the trusted instance")
-	case enforced(told) != nil:
-		return nil, enforced(told)
-	case unbroken(told) != nil:
-		return nil, unbroken(told)
+	case enforced(initConfig) != nil:
+		return nil, enforced(initConfig)
+	case unbroken(initConfig) != nil:
+		return nil, unbroken(initConfig)
 	case err != nil:
 		return nil, err
 	}
 	key := FenceKey{Instance: g.Instance, Workspace: g.Workspace}
-	namespace, most := Namespace(g.Instance, g.Workspace), int(told.Limits.MaxAdmissionRecords)
+	namespace, most := Namespace(g.Instance, g.Workspace), int(initConfig.Limits.MaxAdmissionRecords)
 	done, err := s.grants.Turn(ctx, namespace)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	have, drop, err := s.grants.Weigh(namespace, g, &told.Policy, most)
+	have, drop, err := s.grants.Weigh(namespace, g, &initConfig.Policy, most)
 	if err != nil {
 		return nil, err
 	}
@@ -98,18 +98,18 @@ func (s *Server) invalidate() {
 
 // revoke takes a grant away at once, whoever else has the turn, and ends what it has admitted.
 func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
-	told := s.initConfig.Load()
+	initConfig := s.initConfig.Load()
 	v, err := ReadRevocation(c.Data)
 	switch {
 	case v.Instance != "" && v.Instance != c.conn.instance: // whatever else is wrong
 		return nil, refusalf("PermissionError", "Sandbox admission revocation does not match the trusted instance")
-	case enforced(told) != nil:
-		return nil, enforced(told)
+	case enforced(initConfig) != nil:
+		return nil, enforced(initConfig)
 	case err != nil:
 		return nil, err
 	}
 	namespace := Namespace(v.Instance, v.Workspace)
-	if err := s.grants.Revoke(namespace, v, int(told.Limits.MaxAdmissionRecords)); err != nil {
+	if err := s.grants.Revoke(namespace, v, int(initConfig.Limits.MaxAdmissionRecords)); err != nil {
 		return nil, err
 	}
 	err = s.clear(context.WithoutCancel(ctx), func(id string) bool {
@@ -126,8 +126,8 @@ func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 // requireAdmission holds a call against the grant of its Workspace, where LangBot's own admission is required: first that boxes
 // are what it demands, then that there is a grant, then what the call is about.
 func (s *Server) requireAdmission(ctx context.Context, c *call) error {
-	told := s.initConfig.Load()
-	if !told.Required {
+	initConfig := s.initConfig.Load()
+	if !initConfig.Required {
 		c.tenant.Still = func() error { // an INIT may come meanwhile
 			if s.initConfig.Load().Required {
 				return denied("Sandbox admission grant is missing")
@@ -136,11 +136,11 @@ func (s *Server) requireAdmission(ctx context.Context, c *call) error {
 		}
 		return nil
 	}
-	pass, err := s.pass(ctx, told, c.namespace, c.Context.Generation)
+	pass, err := s.pass(ctx, initConfig, c.namespace, c.Context.Generation)
 	if err != nil {
 		return err
 	}
-	c.tenant.Admitted = &Admitted{Most: pass.Grant.MaxSessions, Namespace: c.namespace, Work: told.Work, Soft: s.cfg.AllowSoftStorage}
+	c.tenant.Admitted = &Admitted{Most: pass.Grant.MaxSessions, Namespace: c.namespace, Work: initConfig.Work, Soft: s.cfg.AllowSoftStorage}
 	generation := c.Context.Generation
 	namespace := c.namespace
 	c.tenant.Still = func() error {
@@ -167,14 +167,14 @@ func (s *Server) requireAdmission(ctx context.Context, c *call) error {
 }
 
 // pass admits a Workspace, or says why not.
-func (s *Server) pass(ctx context.Context, told *InitConfig, namespace string, generation int64) (*Pass, error) {
-	if err := unbroken(told); err != nil {
+func (s *Server) pass(ctx context.Context, initConfig *InitConfig, namespace string, generation int64) (*Pass, error) {
+	if err := unbroken(initConfig); err != nil {
 		return nil, err
 	}
 	if r := s.readiness(ctx, false); !r.Ready {
 		return nil, refusalf("BoxReadinessError", "Managed sandbox isolation is not ready (failed checks: %s)", strings.Join(r.failed(), ", "))
 	}
-	return s.grants.Admit(namespace, generation, &told.Policy)
+	return s.grants.Admit(namespace, generation, &initConfig.Policy)
 }
 
 // shape is what every admitted session has, whatever is asked for.
@@ -231,9 +231,9 @@ func (s *Server) sweeps(ctx context.Context) {
 		case <-timer.C:
 		}
 		some, next := s.grants.Expire()
-		if told := s.initConfig.Load(); told.Required && (some || time.Since(last) >= sweepEvery || s.invalid.Swap(false)) {
+		if initConfig := s.initConfig.Load(); initConfig.Required && (some || time.Since(last) >= sweepEvery || s.invalid.Swap(false)) {
 			last = time.Now()
-			if !s.sweep(ctx, told) {
+			if !s.sweep(ctx, initConfig) {
 				s.invalid.Store(true)
 				next = time.Second
 			}
@@ -246,13 +246,13 @@ func (s *Server) sweeps(ctx context.Context) {
 }
 
 // sweep ends every session of LangBot that no grant admits, and reports whether all of them have ended.
-func (s *Server) sweep(ctx context.Context, told *InitConfig) bool {
+func (s *Server) sweep(ctx context.Context, initConfig *InitConfig) bool {
 	err := s.clear(ctx, func(id string) bool {
 		namespace, generation, logical, ok := splitID(id)
 		if !ok {
 			return false
 		}
-		_, refused := s.grants.Admit(namespace, generation, &told.Policy)
+		_, refused := s.grants.Admit(namespace, generation, &initConfig.Policy)
 		if refused == nil && logical == Logical {
 			return false
 		}

@@ -36,17 +36,17 @@ const (
 // attached is one client of one process.
 type attached struct {
 	*Relay
-	ws   *websocket.Conn
-	log  *slog.Logger
-	mu   sync.Mutex // of the use of the session
-	room *MessageBudget
-	said chan said
-	held *semaphore.Weighted // by what was said
-	full atomic.Bool         // nothing is read, as there is no room for it
+	ws       *websocket.Conn
+	log      *slog.Logger
+	mu       sync.Mutex // of the use of the session
+	room     *MessageBudget
+	incoming chan incoming
+	held     *semaphore.Weighted // by what was said
+	full     atomic.Bool         // nothing is read, as there is no room for it
 }
 
-// said is what a client has said.
-type said struct {
+// incoming is what a client has said.
+type incoming struct {
 	*Message
 	size int64 // of what it holds of the relay
 }
@@ -61,7 +61,7 @@ type AttachConfig struct {
 // serveAttach relays until the process has ended, the client has gone, or ctx ends. The process goes on when the client goes.
 func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachConfig) {
 	ctx, hangUp := context.WithCancel(ctx)
-	r := &attached{Relay: to, ws: ws, log: cfg.Log, room: cfg.Room, said: make(chan said, waiting), held: semaphore.NewWeighted(weight)}
+	r := &attached{Relay: to, ws: ws, log: cfg.Log, room: cfg.Room, incoming: make(chan incoming, waiting), held: semaphore.NewWeighted(weight)}
 	var tasks sync.WaitGroup
 	defer r.forget()
 	defer tasks.Wait()
@@ -136,7 +136,7 @@ func (r *attached) listen(ctx context.Context) {
 			return
 		}
 		select {
-		case r.said <- said{m, size}:
+		case r.incoming <- incoming{m, size}:
 		case <-ctx.Done():
 			m.Free()
 			return
@@ -148,7 +148,7 @@ func (r *attached) listen(ctx context.Context) {
 func (r *attached) forget() {
 	for {
 		select {
-		case m := <-r.said:
+		case m := <-r.incoming:
 			m.Free()
 		default:
 			return
@@ -190,7 +190,7 @@ func (r *attached) watch(ctx context.Context, every, patience time.Duration) {
 func (r *attached) write(ctx context.Context, a *process.Attachment) {
 	for {
 		select {
-		case m := <-r.said:
+		case m := <-r.incoming:
 			r.touch()
 			if err := a.Write(ctx, a.Taken(), m.Data); err != nil && ctx.Err() == nil {
 				r.log.Debug("cannot write standard input", "error", err)

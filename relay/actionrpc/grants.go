@@ -63,10 +63,10 @@ func revoked() error { return refuse("Sandbox admission grant revision was revok
 
 // over reports whether a grant has ended: by the clock of the host, or by the time that has gone by since it came,
 // should that clock be set back.
-func (b *Grants) over(r *record) bool { return b.left(r) <= 0 }
+func (b *Grants) over(r *record) bool { return b.remaining(r) <= 0 }
 
-// left is how long a grant is in force yet.
-func (b *Grants) left(r *record) time.Duration {
+// remaining is how long a grant is in force yet.
+func (b *Grants) remaining(r *record) time.Duration {
 	return min(r.until-time.Since(b.begin), r.grant.Expires.Sub(b.now().Round(0)))
 }
 
@@ -153,7 +153,7 @@ func (b *Grants) Install(namespace string, g *Grant, drop Drop) error {
 	}
 	r.grant, r.until = g, time.Since(b.begin)+g.Expires.Sub(b.now().Round(0))
 	r.revision, r.generation, r.sessions, r.processes, r.limits = g.Revision, g.Generation, g.MaxSessions, g.MaxProcesses, true
-	b.tell()
+	b.notify()
 	return nil
 }
 
@@ -216,11 +216,11 @@ func (b *Grants) Expire() (some bool, next time.Duration) {
 		if r.grant == nil {
 			continue
 		}
-		switch left := b.left(r); {
-		case left <= 0:
+		switch remaining := b.remaining(r); {
+		case remaining <= 0:
 			r.grant, some = nil, true
-		case next == 0 || left < next:
-			next = left
+		case next == 0 || remaining < next:
+			next = remaining
 		}
 	}
 	return some, next
@@ -230,9 +230,9 @@ func (b *Grants) Expire() (some bool, next time.Duration) {
 func (b *Grants) Changed() <-chan struct{} { return b.changed }
 
 // Lookup has whoever waits for Changed look again.
-func (b *Grants) Lookup() { b.tell() }
+func (b *Grants) Lookup() { b.notify() }
 
-func (b *Grants) tell() {
+func (b *Grants) notify() {
 	select {
 	case b.changed <- struct{}{}:
 	default: // it is said already

@@ -270,7 +270,7 @@ func preview(ctx context.Context, p *process.Process, info *process.Info) string
 		return ""
 	}
 	defer a.Close()
-	var kept []byte
+	var tail []byte
 	for a.Position()[1] < end {
 		c, err := a.Next(ctx)
 		if err != nil {
@@ -280,8 +280,8 @@ func preview(ctx context.Context, p *process.Process, info *process.Info) string
 			break
 		}
 		if c.Stream == 1 {
-			kept = append(kept, c.Data...)
+			tail = append(tail, c.Data...)
 		}
 	}
-	return previewText(kept)
+	return previewText(tail)
 }

@@ -56,24 +56,24 @@ type evidence struct {
 }
 
 // recent is what was seen not longer ago than that.
-func (e *evidence) recent(told *InitConfig, since time.Time) (Proof, bool) {
+func (e *evidence) recent(initConfig *InitConfig, since time.Time) (Proof, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.proof, e.init == told && !e.at.Before(since)
+	return e.proof, e.init == initConfig && !e.at.Before(since)
 }
 
 // leastCache is how long anybody's questions are answered by what was seen before: each look is a box.
 const leastCache = 5 * time.Second
 
 // prove looks at a real box, or has looked not long ago. Who asks while somebody looks has the same answer.
-func (s *Server) prove(ctx context.Context, told *InitConfig, anybody bool) Proof {
-	cache := told.Policy.ReadinessCache
+func (s *Server) prove(ctx context.Context, initConfig *InitConfig, anybody bool) Proof {
+	cache := initConfig.Policy.ReadinessCache
 	if anybody {
 		cache = max(cache, leastCache)
 	}
 	e := &s.seen
 	asked := time.Now()
-	if p, ok := e.recent(told, asked.Add(-cache)); ok {
+	if p, ok := e.recent(initConfig, asked.Add(-cache)); ok {
 		return p
 	}
 	select {
@@ -82,11 +82,11 @@ func (s *Server) prove(ctx context.Context, told *InitConfig, anybody bool) Proo
 	case <-ctx.Done():
 		return Proof{Error: context.Cause(ctx).Error()}
 	}
-	if p, ok := e.recent(told, asked.Add(-cache)); ok { // somebody has looked meanwhile
+	if p, ok := e.recent(initConfig, asked.Add(-cache)); ok { // somebody has looked meanwhile
 		return p
 	}
 	begin := time.Now()
-	p := s.attest(context.WithoutCancel(ctx), shape(&told.Policy), told.Work) // others wait for it
+	p := s.attest(context.WithoutCancel(ctx), shape(&initConfig.Policy), initConfig.Work) // others wait for it
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -94,42 +94,42 @@ func (s *Server) prove(ctx context.Context, told *InitConfig, anybody bool) Proo
 		if p.Available {
 			e.good = new(p)
 		}
-	case e.good != nil && e.init != nil && e.init.Work == told.Work: // all room is taken by boxes such as were seen
+	case e.good != nil && e.init != nil && e.init.Work == initConfig.Work: // all room is taken by boxes such as were seen
 		p = *e.good
 	}
-	e.init, e.at, e.proof = told, begin, p
+	e.init, e.at, e.proof = initConfig, begin, p
 	return p
 }
 
 // readiness says what is so. Nothing in it is true that was not found out, but what the operator does without.
 func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
-	told := s.initConfig.Load()
-	if !told.Required {
-		return s.plainly(told)
+	initConfig := s.initConfig.Load()
+	if !initConfig.Required {
+		return s.plainly(initConfig)
 	}
-	p := s.prove(ctx, told, anybody)
-	r := readiness{Mode: "grant_enforced", Backend: backend{Name: new(required), Available: p.Available && told.Ours(), Details: details(&p)}, Unsafe: new(s.cfg.AllowSoftStorage)}
+	p := s.prove(ctx, initConfig, anybody)
+	r := readiness{Mode: "grant_enforced", Backend: backend{Name: new(required), Available: p.Available && initConfig.Ours(), Details: details(&p)}, Unsafe: new(s.cfg.AllowSoftStorage)}
 	r.Checks = map[string]bool{
-		"configuration": told.Broken == "", "required_backend": told.Ours(), "workspace_mount": p.Work, "backend_available": r.Backend.Available,
+		"configuration": initConfig.Broken == "", "required_backend": initConfig.Ours(), "workspace_mount": p.Work, "backend_available": r.Backend.Available,
 		"cgroup_v2": p.Groups, "namespace_isolation": p.Namespaces, "mount_isolation": p.Mounts, "network_isolation": p.Network,
 		"hard_workspace_quota": p.Bounded, "inode_quota": p.Bounded, "bounded_ephemeral_storage": p.Ephemeral,
 		"hard_skill_storage_quota": false, // boxd counts before it writes, and no kernel does
-		"session_cap":              told.Policy.MaxSessions <= 1, "managed_process_cap": told.Policy.MaxProcesses == 0,
+		"session_cap":              initConfig.Policy.MaxSessions <= 1, "managed_process_cap": initConfig.Policy.MaxProcesses == 0,
 	}
 	if s.cfg.AllowSoftStorage {
 		for _, name := range storage {
 			r.Checks[name] = true
 		}
 	}
-	r.Error = cmp.Or(told.Broken, noWork(told), p.Error)
+	r.Error = cmp.Or(initConfig.Broken, noWork(initConfig), p.Error)
 	r.Ready = len(r.failed()) == 0
 	return r
 }
 
 // plainly says what is so where LangBot's own admission is not required, or nobody has said yet whether it is.
-func (s *Server) plainly(told *InitConfig) readiness {
-	r := readiness{Ready: s.available(), Mode: standard, Backend: backend{Name: &told.Backend}}
-	if told.Ours() {
+func (s *Server) plainly(initConfig *InitConfig) readiness {
+	r := readiness{Ready: s.available(), Mode: standard, Backend: backend{Name: &initConfig.Backend}}
+	if initConfig.Ours() {
 		r.Backend.Name = new(Backend)
 	}
 	r.Backend.Available, r.Checks = r.Ready, map[string]bool{"backend_available": r.Ready}
@@ -137,11 +137,11 @@ func (s *Server) plainly(told *InitConfig) readiness {
 }
 
 // noWork is why there is no directory for Workspaces, "" if there is one.
-func noWork(told *InitConfig) string {
+func noWork(initConfig *InitConfig) string {
 	switch {
-	case told.Work != "":
+	case initConfig.Work != "":
 		return ""
-	case told.NoWork != "":
+	case initConfig.NoWork != "":
 		return "Managed sandbox workspace is outside box.local.allowed_mount_roots"
 	}
 	return "Managed sandbox admission requires box.local.default_workspace"
@@ -170,14 +170,14 @@ var probe = regexp.MustCompile(`^\.langbot-box-volume-probe-[a-f0-9]{32}$`)
 // verify has a box read a file that cloud LangBot has put into its workspace, to know that both see one directory.
 func (s *Server) verify(ctx context.Context, c *call) (any, error) {
 	name, err := c.text("marker_name")
-	told := s.initConfig.Load()
+	initConfig := s.initConfig.Load()
 	switch {
 	case err != nil || !probe.MatchString(name):
 		return nil, refusalf("BoxReadinessError", "Invalid Box shared Workspace probe basename")
-	case told.Work == "":
-		return nil, refusalf("BoxReadinessError", "%s", noWork(told))
+	case initConfig.Work == "":
+		return nil, refusalf("BoxReadinessError", "%s", noWork(initConfig))
 	}
-	data, err := s.boxes.Probe(ctx, told.Work, name)
+	data, err := s.boxes.Probe(ctx, initConfig.Work, name)
 	if err != nil {
 		return nil, err
 	}

@@ -215,8 +215,8 @@ func (s *Server) resources() map[string]any {
 
 func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
 	var r readiness
-	if told := s.initConfig.Load(); told.FromBefore() { // LangBot waits for 200 before it says anything; nobody is admitted yet
-		r = s.plainly(told)
+	if initConfig := s.initConfig.Load(); initConfig.FromBefore() { // LangBot waits for 200 before it says anything; nobody is admitted yet
+		r = s.plainly(initConfig)
 	} else {
 		r = s.readiness(ctx, true)
 	}
@@ -313,8 +313,8 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	}
 	defer call.Leave() //nolint:errcheck // a relay has no answer
 	tenant := Tenant{Prefix: Prefix(Namespace(instance, workspace), generation)}
-	if told := s.initConfig.Load(); told.Required {
-		pass, err := s.pass(ctx, told, Namespace(instance, workspace), generation)
+	if initConfig := s.initConfig.Load(); initConfig.Required {
+		pass, err := s.pass(ctx, initConfig, Namespace(instance, workspace), generation)
 		if err == nil && pass.Grant.MaxProcesses <= 0 {
 			err = denied("Sandbox admission grant does not permit managed process relay")
 		}

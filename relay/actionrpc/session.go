@@ -29,16 +29,16 @@ func (b *Boxes) Create(ctx context.Context, t Tenant, spec *boxSpec) (*sessionIn
 	if err != nil {
 		return nil, err
 	}
-	s, kept, err := b.session(ctx, &t, physical, spec)
+	s, snapshot, err := b.session(ctx, &t, physical, spec)
 	if err != nil {
 		return nil, err
 	}
-	return about(t, s.Info(), kept), nil
+	return about(t, s.Info(), snapshot), nil
 }
 
 // about is the info of a session.
-func about(t Tenant, info session.Info, kept *specSnapshot) *sessionInfo {
-	m := kept.Info(t.logical(info.ID))
+func about(t Tenant, info session.Info, snapshot *specSnapshot) *sessionInfo {
+	m := snapshot.Info(t.logical(info.ID))
 	m.BackendName, m.BackendSessionID = Backend, policy.Key(info.Owner, info.ID)
 	m.CreatedAt, m.LastUsedAt = wireTime(info.Created), wireTime(info.LastUsed)
 	return m
@@ -70,12 +70,12 @@ func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *b
 			s, err := b.create(ctx, t, who, physical, spec, asked)
 			return s, asked, err
 		}
-		kept, err := b.reuse(ctx, s, asked)
-		if kept != nil && err == nil {
+		snapshot, err := b.reuse(ctx, s, asked)
+		if snapshot != nil && err == nil {
 			err = b.syncMounts(ctx, s, spec)
 		}
-		if kept != nil || err != nil {
-			return s, kept, mountError(err, physical)
+		if snapshot != nil || err != nil {
+			return s, snapshot, mountError(err, physical)
 		}
 	}
 }
@@ -116,28 +116,28 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *specSnapsh
 		}
 	}
 	info := s.Info()
-	kept, err := readLabels(info.Settings.Labels)
+	snapshot, err := readLabels(info.Settings.Labels)
 	if err != nil {
 		return nil, refusalf("BoxSessionConflictError", "Box session %s already exists: %v", s.ID, err)
 	}
-	if field, has, differs := kept.Conflict(asked); differs {
+	if field, has, differs := snapshot.Conflict(asked); differs {
 		return nil, refusalf("BoxSessionConflictError", "Box session %s already exists with %s=%s", s.ID, field, has)
 	}
-	if kept.Mounts != asked.Mounts {
+	if snapshot.Mounts != asked.Mounts {
 		if info.Processes == 0 {
 			return nil, b.Sup.End(ctx, s, session.EndDeleted)
 		}
 		b.Log.Warn("LangBot asks for other mounts; the session keeps its own while processes run in it", "session", s.ID)
 	}
-	return kept, s.Use()
+	return snapshot, s.Use()
 }
 
 // create makes a session, if there is room for one more.
-func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, physical string, spec *boxSpec, kept *specSnapshot) (*session.Session, error) {
+func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, physical string, spec *boxSpec, snapshot *specSnapshot) (*session.Session, error) {
 	if !b.Init().Ours() {
 		return nil, refusalf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
 	}
-	req, err := b.request(physical, spec, kept)
+	req, err := b.request(physical, spec, snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, phy
 }
 
 // request is what the supervisor is asked for.
-func (b *Boxes) request(physical string, spec *boxSpec, kept *specSnapshot) (*policy.Request, error) {
+func (b *Boxes) request(physical string, spec *boxSpec, snapshot *specSnapshot) (*policy.Request, error) {
 	network := policy.NetworkOff
 	if spec.Network == networkOn {
 		network = policy.NetworkEgress
@@ -191,7 +191,7 @@ func (b *Boxes) request(physical string, spec *boxSpec, kept *specSnapshot) (*po
 		return nil, explain(err, physical)
 	}
 	req := &policy.Request{
-		ID: physical, Profile: b.Profile, Image: image, Network: &network, Labels: kept.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's own runtime
+		ID: physical, Profile: b.Profile, Image: image, Network: &network, Labels: snapshot.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's own runtime
 		// More than the host has is no limit, and a profile of LangBot's is the same on every host.
 		Patch: limits.Patch{
 			CPUs: new(min(spec.CPUs, float64(has.CPUs))), Memory: new(min(mib(spec.MemoryMB), has.Memory)),
@@ -394,11 +394,11 @@ func (b *Boxes) Get(ctx context.Context, t Tenant, logical string) (*sessionInfo
 		return nil, err
 	}
 	info := s.Info()
-	kept, err := readLabels(info.Settings.Labels)
+	snapshot, err := readLabels(info.Settings.Labels)
 	if err != nil {
 		return nil, notFound(physical)
 	}
-	m := about(t, info, kept)
+	m := about(t, info, snapshot)
 	for _, p := range b.known(s) {
 		if m.Processes == nil {
 			m.Processes = map[string]*processInfo{}
@@ -413,11 +413,11 @@ func (b *Boxes) Get(ctx context.Context, t Tenant, logical string) (*sessionInfo
 func (b *Boxes) List(t Tenant) []*sessionInfo {
 	list := []*sessionInfo{}
 	for _, info := range b.list() {
-		kept, err := readLabels(info.Settings.Labels)
+		snapshot, err := readLabels(info.Settings.Labels)
 		if err != nil || !strings.HasPrefix(info.ID, t.Prefix) || info.State != session.StateReady {
 			continue
 		}
-		list = append(list, about(t, info, kept))
+		list = append(list, about(t, info, snapshot))
 	}
 	return list
 }

@@ -245,8 +245,8 @@ func (c *Client) session(id, rest string, query url.Values) target {
 	return c.owned(about("/v1/sessions", id, rest), query)
 }
 
-// given makes a query of names and values, and leaves empty values out.
-func given(pairs ...string) url.Values {
+// queryOf makes a query of names and values, and leaves empty values out.
+func queryOf(pairs ...string) url.Values {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {

@@ -49,7 +49,7 @@ func (c *Client) Undrain(ctx context.Context) error {
 // Usage tells what the caller, or the owner that it names, has used on the last days, or with all every owner; 0 days are as many as
 // boxd finds usual.
 func (c *Client) Usage(ctx context.Context, days int, all bool) (api.UsageList, error) {
-	to := c.owned(target{path: "/v1/usage"}, given("days", positive(days), "all", yes(all)))
+	to := c.owned(target{path: "/v1/usage"}, queryOf("days", positive(days), "all", yes(all)))
 	return ask[api.UsageList](ctx, c, http.MethodGet, to, nil)
 }
 

@@ -55,7 +55,7 @@ type DriveFilling struct {
 // FillDrive makes the next version of a drive, and the drive if there is none. isNew is false if that would be what the
 // newest version is.
 func (c *Client) FillDrive(ctx context.Context, name string, f *DriveFilling) (v api.DriveVersion, isNew bool, err error) {
-	query := given("session", f.Session, "path", f.Path, "output_version", f.Output, "into", f.Into, "add", yes(f.Add))
+	query := queryOf("session", f.Session, "path", f.Path, "output_version", f.Output, "into", f.Into, "add", yes(f.Add))
 	if f.IfVersion != nil {
 		query.Set("if_version", strconv.Itoa(*f.IfVersion))
 	}
@@ -99,14 +99,14 @@ func (c *Client) DriveArchive(ctx context.Context, name string, version int) (io
 
 // SwitchDrive gives a session a version of a drive, 0 the newest; isNew is false if it had one.
 func (c *Client) SwitchDrive(ctx context.Context, session, name string, version int) (k api.SessionDrive, isNew bool, err error) {
-	to := c.session(session, "/drives/"+segment(name), given("version", positive(version)))
+	to := c.session(session, "/drives/"+segment(name), queryOf("version", positive(version)))
 	return askNew[api.SessionDrive](ctx, c, http.MethodPut, to, nil)
 }
 
 // DetachDrive takes a drive from a session. One in use is refused, and MountUsersOf tells who uses it; with force, what is
 // open of it stays open.
 func (c *Client) DetachDrive(ctx context.Context, session, name string, force bool) error {
-	return c.unmount(ctx, session, "/drives/"+segment(name), given("force", yes(force)))
+	return c.unmount(ctx, session, "/drives/"+segment(name), queryOf("force", yes(force)))
 }
 
 // driveVersion names a version in a query; 0, the newest, goes without.

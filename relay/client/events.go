@@ -66,7 +66,7 @@ type callbackError struct{ error }
 
 // events is one connection. It reports whether that was answered.
 func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Event) error) (answered bool, err error) {
-	query := given("after", o.After, "session", o.Session, "type", strings.Join(o.Types, ","))
+	query := queryOf("after", o.After, "session", o.Session, "type", strings.Join(o.Types, ","))
 	query.Set("follow", strconv.FormatBool(o.Follow))
 	body, err := c.open(ctx, http.MethodGet, c.owned(target{path: "/v1/events"}, query), nil)
 	if err != nil {
@@ -115,6 +115,6 @@ type AuditOptions struct {
 
 // Audit returns the last records of the audit log that match. It is for operators.
 func (c *Client) Audit(ctx context.Context, o AuditOptions) (api.AuditList, error) {
-	query := given("n", positive(o.N), "session", o.Session, "principal", o.Principal, "request", o.Request)
+	query := queryOf("n", positive(o.N), "session", o.Session, "principal", o.Principal, "request", o.Request)
 	return ask[api.AuditList](ctx, c, http.MethodGet, target{path: "/v1/audit"}.with(query), nil)
 }

@@ -119,7 +119,7 @@ type PutFile struct {
 // PutFile writes what content has to a file as it comes, of any length. A file that is there is truncated in its place, and what
 // was written before an error stays.
 func (c *Client) PutFile(ctx context.Context, id string, to PutFile, content io.Reader) (done api.FileWritten, err error) {
-	query := given("path", to.Path, "permissions", to.Permissions, "xattrs_prefix", to.XattrsPrefix)
+	query := queryOf("path", to.Path, "permissions", to.Permissions, "xattrs_prefix", to.XattrsPrefix)
 	if len(to.Xattrs) > 0 {
 		text, err := json.Marshal(to.Xattrs)
 		if err != nil {
@@ -140,7 +140,7 @@ type WatchFiles struct {
 // WatchFiles hands what happens in a directory to see until that is gone, see fails or ctx ends. The first event says that it has
 // begun; an *Error may end it.
 func (c *Client) WatchFiles(ctx context.Context, id string, o WatchFiles, see func(*api.FileEvent) error) error {
-	body, err := c.open(ctx, http.MethodGet, c.session(id, "/fs/watch", given("path", o.Path, "recursive", yes(o.Recursive), "entries", yes(o.Entries))), nil)
+	body, err := c.open(ctx, http.MethodGet, c.session(id, "/fs/watch", queryOf("path", o.Path, "recursive", yes(o.Recursive), "entries", yes(o.Entries))), nil)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func (c *Client) Image(ctx context.Context, name string) (api.Image, error) {
 // ImportImage makes an image of an archive. name is what it is called, "" what the archive says; form says what the
 // archive is, "" what it looks like.
 func (c *Client) ImportImage(ctx context.Context, archive io.Reader, name, form string) (api.Image, error) {
-	to := target{path: "/v1/images"}.with(given("name", name, "form", form))
+	to := target{path: "/v1/images"}.with(queryOf("name", name, "form", form))
 	return ask[api.Image](ctx, c, http.MethodPost, to, archive)
 }
 

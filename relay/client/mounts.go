@@ -25,7 +25,7 @@ func (c *Client) Mounts(ctx context.Context, session string) ([]api.SessionMount
 // RemoveMount takes a mount from a session that it was given. One in use is refused, and MountUsersOf tells who uses it;
 // with force, what is open of it stays open.
 func (c *Client) RemoveMount(ctx context.Context, session, target string, force bool) error {
-	query := given("force", yes(force))
+	query := queryOf("force", yes(force))
 	query.Set("target", target)
 	return c.unmount(ctx, session, "/mounts", query)
 }

@@ -103,7 +103,7 @@ type LogOptions struct {
 
 // Logs returns the output of a process.
 func (c *Client) Logs(ctx context.Context, id, p string, o LogOptions) (io.ReadCloser, error) {
-	query := given("follow", yes(o.Follow), "tail", positive(o.Tail), "stream", o.Stream, "format", o.Format)
+	query := queryOf("follow", yes(o.Follow), "tail", positive(o.Tail), "stream", o.Stream, "format", o.Format)
 	if o.From != nil {
 		query.Set("stdout", strconv.FormatInt(o.From[0], 10))
 		query.Set("stderr", strconv.FormatInt(o.From[1], 10))

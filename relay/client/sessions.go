@@ -45,7 +45,7 @@ type SessionFilter struct {
 
 // FindSessions lists the sessions of the caller, or of Owner if that is set, that have what is asked for.
 func (c *Client) FindSessions(ctx context.Context, f *SessionFilter) ([]api.Session, error) {
-	query := given("all", yes(f.All && c.Owner == ""), "metadata", yes(f.WithMetadata), "usage", yes(f.WithUsage))
+	query := queryOf("all", yes(f.All && c.Owner == ""), "metadata", yes(f.WithMetadata), "usage", yes(f.WithUsage))
 	for name, value := range f.Labels {
 		query.Add("label", name+"="+value)
 	}
@@ -133,7 +133,7 @@ func (c *Client) PlanRun(ctx context.Context, req *api.OneShotRequest) (api.Plan
 
 // Instructions are what a model is told of a session, or without an id of one of a profile that would be made.
 func (c *Client) Instructions(ctx context.Context, id, profile string) (api.Instructions, error) {
-	to := target{path: "/v1/instructions"}.with(given("profile", profile))
+	to := target{path: "/v1/instructions"}.with(queryOf("profile", profile))
 	if id != "" {
 		to = c.session(id, "/instructions", nil)
 	}

@@ -75,7 +75,7 @@ func (c *Client) WriteSkillFile(ctx context.Context, name string, req *api.Skill
 
 // RemoveSkillFile removes a file or directory of a skill. ifMatch is the digest that it must have, "" any.
 func (c *Client) RemoveSkillFile(ctx context.Context, name, path, ifMatch string) (api.Skill, error) {
-	query := given("if_match", ifMatch)
+	query := queryOf("if_match", ifMatch)
 	query.Set("path", path)
 	return ask[api.Skill](ctx, c, http.MethodDelete, c.skill(name, "/file", query), nil)
 }
@@ -92,7 +92,7 @@ type SkillImport struct {
 }
 
 func (i *SkillImport) query() url.Values {
-	return given("url", i.URL, "session", i.Session, "path", i.Path, "subdir", i.Subdir, "select", strings.Join(i.Select, ","),
+	return queryOf("url", i.URL, "session", i.Session, "path", i.Path, "subdir", i.Subdir, "select", strings.Join(i.Select, ","),
 		"digest", i.Digest, "replace", yes(i.Replace))
 }
 
@@ -116,7 +116,7 @@ func (c *Client) ActivateSkill(ctx context.Context, session, name string) (k api
 // DeactivateSkill takes a skill from a session. One in use is refused, and MountUsersOf tells who uses it; with force,
 // what is open of it stays open.
 func (c *Client) DeactivateSkill(ctx context.Context, session, name string, force bool) error {
-	return c.unmount(ctx, session, "/skills/"+segment(name), given("force", yes(force)))
+	return c.unmount(ctx, session, "/skills/"+segment(name), queryOf("force", yes(force)))
 }
 
 // MakeSkillEnvironment makes the virtual environment of a skill that a session has, unless it is there: programs of the

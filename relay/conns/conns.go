@@ -125,14 +125,14 @@ func New(each, all int) *Limiter {
 // Enter admits a connection of a principal whom the kernel knows; Leave must follow.
 func (c *Limiter) Enter(name string) (*Limits, *Refusal) {
 	c.mu.Lock()
-	var gone *Slot
+	var evicted *Slot
 	if name != root && c.others >= c.all && c.ofLocked(name).conns < c.each {
-		gone = c.evictAnonymousLocked() // who are the first to go, but not for somebody who is refused all the same
+		evicted = c.evictAnonymousLocked() // who are the first to go, but not for somebody who is refused all the same
 	}
 	l, refused := c.enterLocked(name)
 	c.mu.Unlock()
-	if gone != nil {
-		gone.end()
+	if evicted != nil {
+		evicted.end()
 	}
 	return l, refused
 }

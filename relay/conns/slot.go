@@ -23,9 +23,9 @@ type Slot struct {
 // must follow.
 func (c *Limiter) Admit(end func()) (*Slot, *Refusal) {
 	c.mu.Lock()
-	var gone *Slot
+	var evicted *Slot
 	if c.anonymous.Len() >= Unknown || c.others >= c.all {
-		if gone = c.evictAnonymousLocked(); gone == nil {
+		if evicted = c.evictAnonymousLocked(); evicted == nil {
 			c.mu.Unlock()
 			return nil, c.allFull
 		}
@@ -34,8 +34,8 @@ func (c *Limiter) Admit(end func()) (*Slot, *Refusal) {
 	s.place = c.anonymous.PushBack(s)
 	c.others++
 	c.mu.Unlock()
-	if gone != nil {
-		gone.end()
+	if evicted != nil {
+		evicted.end()
 	}
 	return s, nil
 }
@@ -46,9 +46,9 @@ func (c *Limiter) evictAnonymousLocked() *Slot {
 	if first == nil {
 		return nil
 	}
-	gone := first.Value.(*Slot) //nolint:forcetypeassert // nothing else is in there
-	gone.leaveLocked()
-	return gone
+	evicted := first.Value.(*Slot) //nolint:forcetypeassert // nothing else is in there
+	evicted.leaveLocked()
+	return evicted
 }
 
 // Leave ends what Admit began, once.

@@ -65,9 +65,9 @@ func Prepare(c *GateConfig, host HostLookup, credentials string) (*State, error)
 		}
 	}
 	if credentials != "" {
-		lent, err := ReadTokens(filepath.Join(credentials, Credential), true)
+		fromCredential, err := ReadTokens(filepath.Join(credentials, Credential), true)
 		if err == nil {
-			set, err = JoinTokens(set, lent)
+			set, err = JoinTokens(set, fromCredential)
 		}
 		if err != nil {
 			return nil, err
@@ -373,7 +373,7 @@ func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, e
 	v.wait(pass.Until)
 	v.mu.Unlock()
 	if g.reviews.Load() != pass.count { // that one did not know of this call
-		v.ask()
+		v.check()
 	}
 	return ctx, func() {
 		g.mu.Lock()
@@ -389,8 +389,8 @@ func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, e
 	}
 }
 
-// ask asks about a call.
-func (v *visit) ask() {
+// check asks about a call.
+func (v *visit) check() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.left {
@@ -410,7 +410,7 @@ func (v *visit) wait(until time.Time) {
 		v.timer.Stop()
 	}
 	if !until.IsZero() {
-		v.timer = time.AfterFunc(time.Until(until)+time.Millisecond, v.ask)
+		v.timer = time.AfterFunc(time.Until(until)+time.Millisecond, v.check)
 	}
 }
 
@@ -424,7 +424,7 @@ func (g *Gate) review() {
 	}
 	g.mu.Unlock()
 	for _, v := range list {
-		v.ask()
+		v.check()
 	}
 }
 

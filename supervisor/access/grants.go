@@ -113,7 +113,7 @@ func (s *Grants) Give(principal string, role Role, last time.Duration, by string
 	}
 	next = append(next, g)
 	slices.SortFunc(next, func(a, b Grant) int { return strings.Compare(a.Principal, b.Principal) })
-	err := s.keep(next)
+	err := s.store(next)
 	s.mu.Unlock()
 	if err != nil {
 		return Grant{}, err
@@ -131,7 +131,7 @@ func (s *Grants) Revoke(principal string) error {
 		s.mu.Unlock()
 		return fault.Errorf(fault.NotFound, "%s has no grant", fault.Show(principal)).WithHint("list grants: boxctl grant ls")
 	}
-	err := s.keep(next)
+	err := s.store(next)
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -140,8 +140,8 @@ func (s *Grants) Revoke(principal string) error {
 	return nil
 }
 
-// keep writes the grants and waits for the disk: one that was revoked must not come back after a loss of power.
-func (s *Grants) keep(next []Grant) error {
+// store writes the grants and waits for the disk: one that was revoked must not come back after a loss of power.
+func (s *Grants) store(next []Grant) error {
 	if err := durable.WriteJSON(s.dir, file, next); err != nil {
 		return fmt.Errorf("grants: %w", err)
 	}

@@ -68,14 +68,14 @@ func ValidateRules(c Config, rules map[string]Rule) error {
 			bad(key, "a table", fmt.Sprintf("named with at most %d letters, digits, and . _ @ - after the first", maxName))
 		}
 		validateCertificates(key, name, r.Certificates, certificates, bad)
-		said := 0
+		forms := 0
 		for _, yes := range []bool{r.User != "", r.UID != nil, r.Group != "", r.GID != nil} {
 			if yes {
-				said++
+				forms++
 			}
 		}
 		switch {
-		case said > 1:
+		case forms > 1:
 			bad(key, "of several", "one of user, uid, group and gid")
 		case r.Shared && r.Group == "" && r.GID == nil:
 			bad(key+".shared", true, "false without group or gid")

@@ -32,7 +32,7 @@ type TLSFiles struct {
 // before hold.
 func (f TLSFiles) Config(log *slog.Logger) (*tls.Config, error) {
 	c := &certificates{files: f, log: log}
-	c.stamp = c.look()
+	c.stamp = c.stat()
 	var err error
 	if c.current, err = f.read(); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ type fileStamp struct {
 	written, changed unix.Timespec
 }
 
-func (c *certificates) look() (stamp [3]fileStamp) {
+func (c *certificates) stat() (stamp [3]fileStamp) {
 	for i, path := range []string{c.files.Certificate, c.files.PrivateKey, c.files.ClientCA} {
 		stamp[i] = stampOf(path)
 	}
@@ -78,7 +78,7 @@ func stampOf(path string) fileStamp {
 func (c *certificates) now() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stamp := c.look()
+	stamp := c.stat()
 	if stamp == c.stamp {
 		return c.current
 	}

@@ -110,8 +110,8 @@ func (t *Token) validate() error {
 
 // ReadTokens reads a file. One that does not exist has no tokens. lent is how a file of systemd's credentials is
 // looked at: its group may read it.
-func ReadTokens(path string, lent bool) (*Tokens, error) {
-	data, err := durable.ReadSecret(path, lent, maxFile)
+func ReadTokens(path string, isCredential bool) (*Tokens, error) {
+	data, err := durable.ReadSecret(path, isCredential, maxFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return &Tokens{}, nil
 	}

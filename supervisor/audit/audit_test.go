@@ -212,7 +212,7 @@ func TestADiskThatIsFull(t *testing.T) {
 		}
 		inOrder(t, dir, nil) // half a record is not left behind
 		mend()
-		l.again()
+		l.retry()
 		if st := l.State(); st.Waiting != 0 || st.Lost != 0 || st.Trouble != nil {
 			t.Errorf("%s, mended: %+v", policy, st)
 		}

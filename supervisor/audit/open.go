@@ -145,7 +145,7 @@ const (
 func (l *Log) Run(ctx context.Context) {
 	tick := time.NewTicker(syncEvery)
 	defer tick.Stop()
-	said, at := time.Now(), hashchain.Link{}
+	logged, at := time.Now(), hashchain.Link{}
 	for {
 		select {
 		case <-tick.C:
@@ -155,16 +155,16 @@ func (l *Log) Run(ctx context.Context) {
 		if err := l.sync(); err != nil {
 			l.log.Error("cannot sync the audit log to disk", "error", err)
 		}
-		l.again()
-		if head := l.Head(); time.Since(said) >= headEvery && head != at {
-			said, at = time.Now(), head
+		l.retry()
+		if head := l.Head(); time.Since(logged) >= headEvery && head != at {
+			logged, at = time.Now(), head
 			l.log.Info("audit log", "head", head.String())
 		}
 	}
 }
 
-// again tries to write what waits.
-func (l *Log) again() {
+// retry tries to write what waits.
+func (l *Log) retry() {
 	l.mu.Lock()
 	before := l.broken
 	if before == nil {

@@ -30,12 +30,12 @@ type Driver struct {
 	watched *watcher  // nil: nobody is told what boxes are refused
 
 	mu     sync.Mutex // guards the fields below
-	limits map[string]kept
+	limits map[string]applied
 	left   map[string]bool // keys of scopes without a box, which could not be stopped
 }
 
-// kept is what a box in a scope is limited to now.
-type kept struct {
+// applied is what a box in a scope is limited to now.
+type applied struct {
 	limits cgroup.Limits
 	work   isolation.Quota
 }
@@ -48,7 +48,7 @@ type DialScopes func(ctx context.Context) (*fdpass.Conn, error)
 
 // Scoped returns the driver that puts every box into a scope of its own.
 func Scoped(k *client.Keeper, scopes DialScopes, log *slog.Logger) *Driver {
-	return &Driver{Keeper: k, scopes: scopes, log: log, limits: map[string]kept{}, left: map[string]bool{}}
+	return &Driver{Keeper: k, scopes: scopes, log: log, limits: map[string]applied{}, left: map[string]bool{}}
 }
 
 // patience bounds one conversation with systemd, which takes a tenth of a second. It does not answer while
@@ -77,7 +77,7 @@ func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 		return nil, err
 	}
 	d.mu.Lock()
-	d.limits[spec.Key] = kept{spec.Limits, spec.Work}
+	d.limits[spec.Key] = applied{spec.Limits, spec.Work}
 	d.mu.Unlock()
 	return box, nil
 }
@@ -87,7 +87,7 @@ func (d *Driver) Adopt(ctx context.Context, spec *isolation.Spec) (*client.Box, 
 	box, found, err := d.Keeper.Adopt(ctx, spec.Key)
 	if err == nil && d.scopes != nil && filepath.Base(box.Group) == isolation.ScopeOf(spec.Key) {
 		d.mu.Lock()
-		d.limits[spec.Key] = kept{spec.Limits, spec.Work}
+		d.limits[spec.Key] = applied{spec.Limits, spec.Work}
 		d.mu.Unlock()
 	}
 	if err == nil {
@@ -134,7 +134,7 @@ func (d *Driver) SetLimits(ctx context.Context, key string, limits *cgroup.Limit
 		}
 	}
 	d.mu.Lock()
-	d.limits[key] = kept{*limits, work}
+	d.limits[key] = applied{*limits, work}
 	d.mu.Unlock()
 	return nil
 }

@@ -27,11 +27,11 @@ func ChildResolver(program string, stderr *os.File) func(context.Context) (*fdpa
 			return nil, err
 		}
 		defer exe.Close()
-		conn, theirs, err := fdpass.Pair(fdpass.MaxInline)
+		conn, peer, err := fdpass.Pair(fdpass.MaxInline)
 		if err != nil {
 			return nil, err
 		}
-		far := os.NewFile(uintptr(theirs), "boxd")
+		far := os.NewFile(uintptr(peer), "boxd")
 		defer far.Close()
 		// It ends with its connection, not with a context.
 		cmd := exec.Command("/proc/self/fd/4") //nolint:noctx // see above

@@ -95,9 +95,9 @@ func ChildStream(program string, stderr *os.File, args ...string) func(context.C
 		if err != nil {
 			return nil, os.NewSyscallError("socketpair", err)
 		}
-		ours, theirs := os.NewFile(uintptr(fds[0]), "push"), os.NewFile(uintptr(fds[1]), "push")
+		ours, peer := os.NewFile(uintptr(fds[0]), "push"), os.NewFile(uintptr(fds[1]), "push")
 		defer ours.Close()
-		defer theirs.Close()
+		defer peer.Close()
 		exe, err := os.OpenFile(program, unix.O_PATH, 0) // by its descriptor: nobody need not be able to go where it lies
 		if err != nil {
 			return nil, err
@@ -106,7 +106,7 @@ func ChildStream(program string, stderr *os.File, args ...string) func(context.C
 		cmd := exec.Command("/proc/self/fd/3") //nolint:noctx // it ends with its connection, not with a context
 		cmd.Args = append([]string{program}, args...)
 		cmd.ExtraFiles = []*os.File{exe}
-		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env, cmd.Dir = theirs, theirs, stderr, []string{}, "/"
+		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env, cmd.Dir = peer, peer, stderr, []string{}, "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if os.Geteuid() == 0 {
 			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: Nobody, Gid: Nobody}

@@ -104,7 +104,7 @@ func OpenResolver(cfg ResolverConfig) *Resolver {
 	d.all.Go(func() {
 		select {
 		case <-first:
-			d.keep(life)
+			d.maintain(life)
 		case <-life.Done():
 		}
 	})
@@ -117,8 +117,8 @@ func (d *Resolver) Close() {
 	d.all.Wait()
 }
 
-// keep talks to one program after the other until ctx ends.
-func (d *Resolver) keep(ctx context.Context) {
+// maintain talks to one program after the other until ctx ends.
+func (d *Resolver) maintain(ctx context.Context) {
 	for pause := retryFirst; ctx.Err() == nil; {
 		conn, err := d.cfg.Connect(ctx)
 		if err == nil {

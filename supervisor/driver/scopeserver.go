@@ -124,11 +124,11 @@ func (s *ScopeServer) ServeConn(ctx context.Context, fd int) {
 		s.Log.Warn("malformed request", "error", err)
 		return
 	}
-	held, err := s.do(ctx, &req)
+	holder, err := s.do(ctx, &req)
 	reply := scopeReply{}
-	if held != nil {
-		reply.Group = held.group
-		defer held.letGo()
+	if holder != nil {
+		reply.Group = holder.group
+		defer holder.letGo()
 	}
 	if err != nil {
 		reply.Error = err.Error()
@@ -141,7 +141,7 @@ func (s *ScopeServer) ServeConn(ctx context.Context, fd int) {
 	if body, err = json.Marshal(&reply); err == nil {
 		err = conn.Send(body)
 	}
-	if err != nil || held == nil {
+	if err != nil || holder == nil {
 		return
 	}
 	_, files, _ = conn.Recv(true) // it has been let go, or who has asked is gone
@@ -170,16 +170,16 @@ func (s *ScopeServer) do(ctx context.Context, req *scopeRequest) (*heldScope, er
 
 // start makes a scope. After an error there is none.
 func (s *ScopeServer) start(ctx context.Context, name string, limits systemd.ScopeLimits) (*heldScope, error) {
-	held, err := hold(s.Program())
+	holder, err := hold(s.Program())
 	if err != nil {
 		return nil, err
 	}
-	path, err := s.Scopes.Start(ctx, name, held.cmd.Process.Pid, limits)
+	path, err := s.Scopes.Start(ctx, name, holder.cmd.Process.Pid, limits)
 	if err == nil {
-		held.group = filepath.Join(cgroup.Mount, path)
-		return held, nil
+		holder.group = filepath.Join(cgroup.Mount, path)
+		return holder, nil
 	}
-	held.letGo()
+	holder.letGo()
 	if !errors.Is(err, systemd.ErrScopeExists) && !errors.Is(err, systemd.ErrNoBus) {
 		if serr := s.stop(context.WithoutCancel(ctx), name); serr != nil {
 			s.Log.Warn("cannot stop a scope", "error", serr) // it has lost its only process, and ends by that

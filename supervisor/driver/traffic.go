@@ -107,11 +107,11 @@ const (
 // TrafficTally knows what was told of one box.
 type TrafficTally struct {
 	mu       sync.Mutex
-	reported map[destination]said
+	reported map[destination]report
 	since    time.Time // when the count of those that were told began
 	count    int
 
-	crowded said // what was told of connections that were too many
+	crowded report // what was told of connections that were too many
 }
 
 type destination struct {
@@ -119,7 +119,7 @@ type destination struct {
 	protocol string
 }
 
-type said struct {
+type report struct {
 	at      time.Time
 	packets uint64
 }
@@ -133,7 +133,7 @@ func (t *TrafficTally) Crowded(packets uint64, now time.Time) (more uint64) {
 		return 0
 	}
 	more = packets - t.crowded.packets
-	t.crowded = said{now, packets}
+	t.crowded = report{now, packets}
 	return more
 }
 
@@ -143,7 +143,7 @@ func (t *TrafficTally) News(list []Refused, now time.Time) (tell []Refused) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.reported == nil {
-		t.reported = map[destination]said{}
+		t.reported = map[destination]report{}
 	}
 	if now.Sub(t.since) >= reportInterval {
 		t.since, t.count = now, 0
@@ -160,7 +160,7 @@ func (t *TrafficTally) News(list []Refused, now time.Time) (tell []Refused) {
 			continue
 		}
 		t.count++
-		t.reported[d] = said{now, r.Packets}
+		t.reported[d] = report{now, r.Packets}
 		tell = append(tell, r)
 	}
 	for d, last := range t.reported { // what the keeper does not know any more begins anew, after its minute

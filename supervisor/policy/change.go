@@ -140,9 +140,9 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 		return nil, err
 	}
 	for _, name := range []string{LimitMemory, LimitCPU, LimitPids, LimitIO, LimitWorkspace} {
-		m, kept := by[name]
+		m, present := by[name]
 		needed := name != LimitIO && name != LimitWorkspace || name == LimitIO && s.IORead+s.IOWrite > 0 || name == LimitWorkspace && s.OwnDisk() && s.WorkspaceQuota > 0
-		if loose := !kept || m == MechanismNone || m == MechanismRlimit; loose && needed && !slices.Contains(c.Limits.BestEffort, name) {
+		if loose := !present || m == MechanismNone || m == MechanismRlimit; loose && needed && !slices.Contains(c.Limits.BestEffort, name) {
 			return nil, fault.Field("enforcement."+name, string(m), "enforced, as limits.best_effort does not list it")
 		}
 	}

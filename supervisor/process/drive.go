@@ -74,8 +74,8 @@ func (p *Process) attend() *ending {
 		late.Reset(KillPatience)
 		_ = now.Kill() // without a box it has ended
 	}
-	look, grace := time.NewTimer(0), time.NewTimer(time.Hour)
-	defer look.Stop()
+	poll, grace := time.NewTimer(0), time.NewTimer(time.Hour)
+	defer poll.Stop()
 	defer grace.Stop()
 	grace.Stop()
 	stop, isReady := p.stop, ready
@@ -104,9 +104,9 @@ func (p *Process) attend() *ending {
 				kill()
 			}
 		case <-p.poke:
-			look.Reset(p.checkReady(time.Now()))
-		case <-look.C:
-			look.Reset(p.checkReady(time.Now()))
+			poll.Reset(p.checkReady(time.Now()))
+		case <-poll.C:
+			poll.Reset(p.checkReady(time.Now()))
 		}
 	}
 }
@@ -134,7 +134,7 @@ func (p *Process) begun(now *client.Program) {
 		closeFile(file)
 	}
 	if p.spec.Command.Direct {
-		p.stdio.keep(now.Far())
+		p.stdio.hold(now.Far())
 	}
 	first := p.log == nil
 	if first {
@@ -221,9 +221,9 @@ func (p *Process) setWaiting(delay time.Duration) {
 
 // sleep waits for the next start. It reports false if there is to be none.
 func (p *Process) sleep(delay time.Duration) bool {
-	timer, look := time.NewTimer(delay), time.NewTimer(0)
+	timer, poll := time.NewTimer(delay), time.NewTimer(0)
 	defer timer.Stop()
-	defer look.Stop()
+	defer poll.Stop()
 	for {
 		select {
 		case <-timer.C:
@@ -233,9 +233,9 @@ func (p *Process) sleep(delay time.Duration) bool {
 		case <-p.hooks.Box.Done():
 			return true // launch fails
 		case <-p.poke:
-			look.Reset(p.checkReady(time.Now()))
-		case <-look.C:
-			look.Reset(p.checkReady(time.Now()))
+			poll.Reset(p.checkReady(time.Now()))
+		case <-poll.C:
+			poll.Reset(p.checkReady(time.Now()))
 		}
 	}
 }

@@ -36,16 +36,16 @@ type progress struct {
 
 // newPrivate makes one. A Spec that starts once does not need what it starts with any more.
 func newPrivate(spec *Spec, at *progress) (*os.File, error) {
-	kept := *spec
-	if kept.Restart.Policy == RestartNo {
-		kept.Script, kept.Input = nil, nil
+	stored := *spec
+	if stored.Restart.Policy == RestartNo {
+		stored.Script, stored.Input = nil, nil
 	}
 	fd, err := unix.MemfdCreate("process", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("process: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "process")
-	if err := errors.Join(appendLine(f, &kept), appendLine(f, at)); err != nil {
+	if err := errors.Join(appendLine(f, &stored), appendLine(f, at)); err != nil {
 		f.Close()
 		return nil, err
 	}

@@ -32,8 +32,8 @@ type stdio struct {
 	timer *time.Timer
 }
 
-// keep takes the files of a program that has started. There are none of a program that an earlier boxd has.
-func (s *stdio) keep(files []*os.File) {
+// hold takes the files of a program that has started. There are none of a program that an earlier boxd has.
+func (s *stdio) hold(files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(files) == 0 {

@@ -51,7 +51,7 @@ func direct(t *testing.T) (*Process, []*os.File) {
 	t.Helper()
 	far, _ := ends(t)
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Direct, s.Lease = true, new(time.Second) }))
-	p.stdio.keep(far)
+	p.stdio.hold(far)
 	close(p.up)
 	return p, far
 }
@@ -120,7 +120,7 @@ func TestDescriptorsEndWithTheProgram(t *testing.T) {
 func TestDescriptorsOfAnEarlierBoxdAreGone(t *testing.T) {
 	t.Parallel()
 	p := newProcess(Hooks{}, resolved(t, func(s *Spec) { s.Command.Direct = true }))
-	p.stdio.keep(nil)
+	p.stdio.hold(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.TakeStdio(ctx); !errors.Is(err, context.Canceled) {

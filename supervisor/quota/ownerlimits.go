@@ -51,16 +51,16 @@ const again = 10 * time.Second
 // OwnerLimits tells the keeper of totals that have changed. A box brings its owner's with it, and they are written where it
 // is the first one; all that comes later is told here.
 type OwnerLimits struct {
-	set  func(ctx context.Context, owner *cgroup.Owner) error
-	log  *slog.Logger
-	poke chan struct{}
-	told map[string]cgroup.Owner // by their names: what is in force, of owners that have sessions; Run's alone
-	late map[string]bool         // of whom it has been said that they use more than they may
+	set     func(ctx context.Context, owner *cgroup.Owner) error
+	log     *slog.Logger
+	poke    chan struct{}
+	applied map[string]cgroup.Owner // by their names: what is in force, of owners that have sessions; Run's alone
+	late    map[string]bool         // of whom it has been said that they use more than they may
 }
 
 // NewOwnerLimits returns the limits of no owner yet; set is a keeper's.
 func NewOwnerLimits(set func(ctx context.Context, owner *cgroup.Owner) error, log *slog.Logger) *OwnerLimits {
-	return &OwnerLimits{set: set, log: log, poke: make(chan struct{}, 1), told: map[string]cgroup.Owner{}, late: map[string]bool{}}
+	return &OwnerLimits{set: set, log: log, poke: make(chan struct{}, 1), applied: map[string]cgroup.Owner{}, late: map[string]bool{}}
 }
 
 // Wake has it look now: the configuration has changed.
@@ -94,20 +94,20 @@ func (d *OwnerLimits) apply(ctx context.Context, list []Total) {
 		owner.Name = cgroup.OwnerName(t.UID, t.Name)
 		now[owner.Name] = owner
 	}
-	for name := range d.told {
+	for name := range d.applied {
 		if _, ok := now[name]; !ok { // its group goes with its last box
-			delete(d.told, name)
+			delete(d.applied, name)
 			delete(d.late, name)
 		}
 	}
 	for name, want := range now {
-		if was, ok := d.told[name]; ok && was == want {
+		if was, ok := d.applied[name]; ok && was == want {
 			continue
 		}
 		err := d.set(ctx, &want)
 		switch {
 		case err == nil:
-			d.told[name] = want
+			d.applied[name] = want
 			delete(d.late, name)
 		case ctx.Err() != nil || errors.Is(err, unix.ESRCH): // its boxes are older than groups of owners, or have just ended
 		case !d.late[name]:

@@ -37,8 +37,8 @@ type name struct {
 
 // turn is one of a principal's, or a place in its line.
 type turn struct {
-	came  chan struct{} // closed when it has come, of one that has waited
-	since time.Time
+	changed chan struct{} // closed when it has come, of one that has waited
+	since   time.Time
 }
 
 // NewStartLimiter returns Turns of which each principal has so many at a time, at least 1. One that is not given back is over by
@@ -57,31 +57,31 @@ func (t *StartLimiter) Begin(ctx context.Context, who string) (end func(), err e
 		n = &name{}
 		t.names[who] = n
 	}
-	mine := &turn{}
+	own := &turn{}
 	if t.passLocked(n); len(n.begun) < t.each {
-		n.begin(mine)
+		n.begin(own)
 		t.mu.Unlock()
-		return func() { t.leave(who, n, mine) }, nil
+		return func() { t.leave(who, n, own) }, nil
 	}
-	mine.came = make(chan struct{})
-	if n.line = append(n.line, mine); len(n.line) == 1 {
+	own.changed = make(chan struct{})
+	if n.line = append(n.line, own); len(n.line) == 1 {
 		t.watchLocked(n)
 	}
 	t.mu.Unlock()
 	select {
-	case <-mine.came:
-		return func() { t.leave(who, n, mine) }, nil
+	case <-own.changed:
+		return func() { t.leave(who, n, own) }, nil
 	case <-ctx.Done():
-		t.leave(who, n, mine)
+		t.leave(who, n, own)
 		return nil, ctx.Err()
 	}
 }
 
 // leave gives back a turn, if it is not over yet, or a place in the line.
-func (t *StartLimiter) leave(who string, n *name, mine *turn) {
+func (t *StartLimiter) leave(who string, n *name, own *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	same := func(other *turn) bool { return other == mine }
+	same := func(other *turn) bool { return other == own }
 	n.begun = slices.DeleteFunc(n.begun, same)
 	n.line = slices.DeleteFunc(n.line, same)
 	t.passLocked(n)
@@ -100,7 +100,7 @@ func (t *StartLimiter) passLocked(n *name) {
 		next := n.line[0]
 		n.line = n.line[1:]
 		n.begin(next)
-		close(next.came)
+		close(next.changed)
 	}
 	switch {
 	case len(n.line) > 0:
@@ -124,7 +124,7 @@ func (t *StartLimiter) watchLocked(n *name) {
 	})
 }
 
-func (n *name) begin(mine *turn) {
-	mine.since = time.Now()
-	n.begun = append(n.begun, mine)
+func (n *name) begin(own *turn) {
+	own.since = time.Now()
+	n.begun = append(n.begun, own)
 }

@@ -51,7 +51,7 @@ func (s *Session) adoptProgram(ctx context.Context, program *client.Program, log
 
 // enter gives a process its place in the session, if no other has that.
 func (s *Session) enter(p *process.Process) bool {
-	spec, given := p.Spec(), s.context()
+	spec, current := p.Spec(), s.context()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.processes[spec.ID] != nil {
@@ -62,7 +62,7 @@ func (s *Session) enter(p *process.Process) bool {
 	s.execs++
 	if entry.past = p.Past(); !entry.past {
 		s.running++
-		entry.release = s.hooks.Accounts.Running(s.Owner.Name, &given.Policy, spec.Managed)
+		entry.release = s.hooks.Accounts.Running(s.Owner.Name, &current.Policy, spec.Managed)
 		if entry.managed {
 			s.lives++
 		}

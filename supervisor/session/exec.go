@@ -41,15 +41,15 @@ func (s *Session) context() *Context {
 // Plan says what an execution would be, and why not. It starts nothing and takes nothing of what its owner may
 // have.
 func (s *Session) Plan(req *ExecRequest) (*process.Spec, error) {
-	given := s.context()
-	spec, err := given.Plan(req, false)
+	current := s.context()
+	spec, err := current.Plan(req, false)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkSlot(given.Config.Exec.MaxPerSession); err != nil {
+	if err := s.checkSlot(current.Config.Exec.MaxPerSession); err != nil {
 		return spec, err
 	}
-	return spec, s.hooks.Accounts.TryExecution(s.Owner.Name, &given.Policy)
+	return spec, s.hooks.Accounts.TryExecution(s.Owner.Name, &current.Policy)
 }
 
 // Exec starts a program in a session, once that has started itself, and waits for it. If ctx ends, so does the program.
@@ -63,8 +63,8 @@ func (s *Session) Exec(ctx context.Context, req *ExecRequest) (*Result, error) {
 }
 
 func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, error) {
-	given := s.context()
-	spec, err := given.Plan(req, false)
+	current := s.context()
+	spec, err := current.Plan(req, false)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 	var box *client.Box
 	var release func()
 	err = s.admit(ctx, req.Wait, func() (err error) {
-		box, release, err = s.take(given)
+		box, release, err = s.take(current)
 		return err
 	})
 	if err != nil {
@@ -113,12 +113,12 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 
 // take admits one execution, as long as its session has room and its owner may; release gives back what was
 // reserved.
-func (s *Session) take(given *Context) (box *client.Box, release func(), err error) {
-	limit := given.Config.Exec.MaxPerSession
+func (s *Session) take(current *Context) (box *client.Box, release func(), err error) {
+	limit := current.Config.Exec.MaxPerSession
 	if err := s.checkSlot(limit); err != nil { // which takes nothing of the owner's day
 		return nil, nil, err
 	}
-	if release, err = s.hooks.Accounts.Execution(s.Owner.Name, &given.Policy); err != nil {
+	if release, err = s.hooks.Accounts.Execution(s.Owner.Name, &current.Policy); err != nil {
 		return nil, nil, err
 	}
 	if box, err = s.begin(limit, time.Now()); err != nil {

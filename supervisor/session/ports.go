@@ -63,8 +63,8 @@ func ParsePort(text string) (uint16, error) {
 
 // May refuses who has the session where its owner may not use ports.
 func (b *Ports) May(s *Session) error {
-	held := b.cfg().PolicyOf(s.Owner)
-	return held.May(policy.ToolPorts)
+	effective := b.cfg().PolicyOf(s.Owner)
+	return effective.May(policy.ToolPorts)
 }
 
 // MaxPreview is how long the token of a preview may hold; 0: there are none.

@@ -48,12 +48,12 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 	if err := s.Await(ctx); err != nil {
 		return nil, false, err
 	}
-	given := s.context()
-	spec, err := given.Process(req)
+	current := s.context()
+	spec, err := current.Process(req)
 	if err != nil {
 		return nil, false, err
 	}
-	entry, mine, err := s.place(ctx, spec, given, req.Exec.Wait)
+	entry, mine, err := s.place(ctx, spec, current, req.Exec.Wait)
 	if err != nil {
 		return nil, false, err
 	}
@@ -90,7 +90,7 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 
 // reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
 // here.
-func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slot, mine bool, err error) {
+func (s *Session) reserveProcess(spec *process.Spec, current *Context) (entry *slot, isNew bool, err error) {
 	crowded := !spec.Unlisted && s.hooks.Line.Waits(s.Key) // before the lock: the line takes it
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,17 +103,17 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 		}
 		return entry, false, nil
 	}
-	if err := s.checkSpoolLocked(spec, given.Config.Processes.MaxSpool); err != nil {
+	if err := s.checkSpoolLocked(spec, current.Config.Processes.MaxSpool); err != nil {
 		return nil, false, err
 	}
 	if !spec.Managed {
 		if crowded { // they come first
 			return nil, false, &quota.Full{Reason: quota.Executions, Own: true}
 		}
-		if err := s.checkSlotLocked(given.Config.Exec.MaxPerSession); err != nil {
+		if err := s.checkSlotLocked(current.Config.Exec.MaxPerSession); err != nil {
 			return nil, false, err
 		}
-	} else if most := given.Config.Processes.Max; s.lives >= most {
+	} else if most := current.Config.Processes.Max; s.lives >= most {
 		return nil, false, fault.Errorf(fault.Exhausted, "session %s has %d processes, its limit (processes.max)", fault.Show(s.ID), s.lives).
 			WithHint("stop one of them").
 			By(fault.Denial{Layer: fault.LayerQuota, Rule: "processes.max", Used: strconv.Itoa(s.lives), Allowed: strconv.Itoa(most), Setting: "a larger processes.max"})
@@ -125,7 +125,7 @@ func (s *Session) reserveProcess(spec *process.Spec, given *Context) (entry *slo
 	if err := s.openLocked(); err != nil {
 		return nil, false, err
 	}
-	release, err := reserve(s.Owner.Name, &given.Policy)
+	release, err := reserve(s.Owner.Name, &current.Policy)
 	if err != nil {
 		return nil, false, err
 	}
@@ -396,12 +396,12 @@ func (s *Session) ProcessEnd(ctx context.Context, p *process.Process) (*Result, 
 	return s.processResult(ctx, p, nil)
 }
 
-func (s *Session) processResult(ctx context.Context, p *process.Process, kept output) (*Result, error) {
+func (s *Session) processResult(ctx context.Context, p *process.Process, out output) (*Result, error) {
 	exit, err := p.Wait(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, err
 	}
-	r, err := s.result(p.Spec(), exit, err, p.Group(), kept, false)
+	r, err := s.result(p.Spec(), exit, err, p.Group(), out, false)
 	if r != nil && r.Failed == nil {
 		r.PID = p.Info().PID
 	}

@@ -118,11 +118,11 @@ func (s *Session) IdleSince() (time.Time, bool) {
 	if s.state != StateReady || s.running > 0 {
 		return time.Time{}, false
 	}
-	kept, quiet := s.box.LeftRunning()
+	busy, quiet := s.box.LeftRunning()
 	if quiet.Before(s.lastUsed) {
 		quiet = s.lastUsed
 	}
-	return quiet, !kept
+	return quiet, !busy
 }
 
 // BoxKey names the box of the session on the host.

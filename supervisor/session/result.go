@@ -77,7 +77,7 @@ type output func(stream int) (head, tail []byte, err error)
 
 // result says what a program of that spec has come to: exit, or err instead. group is the name of its cgroup in
 // the box's. Without kept its caller has had the output. canceled says that somebody wanted it to end.
-func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, group string, kept output, canceled bool) (*Result, error) {
+func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, group string, out output, canceled bool) (*Result, error) {
 	r := &Result{Timeout: spec.Command.Timeout, Clamped: spec.Clamped}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		r.Status, r.Failed = StatusStartFailed, step
@@ -99,7 +99,7 @@ func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, gr
 	r.MaxRSS, r.Leftovers = quantity.Size(exit.MaxRSS), int(exit.Leftovers)
 	settings := s.Current()
 	s.addUse(r, &settings, &spec.Command.Limits, exit, group)
-	if err := s.addOutput(r, exit, kept, spec.Command.Durable); err != nil {
+	if err := s.addOutput(r, exit, out, spec.Command.Durable); err != nil {
 		return nil, err
 	}
 	if s.enforced[policy.LimitMemory] == policy.MechanismRlimit {
@@ -128,13 +128,13 @@ func statusOf(reason isolation.Reason) Status {
 }
 
 // addOutput adds the output. What is kept of a durable program may be more than goes into one answer.
-func (s *Session) addOutput(r *Result, exit *isolation.Exit, kept output, durable bool) error {
+func (s *Session) addOutput(r *Result, exit *isolation.Exit, out output, durable bool) error {
 	for i, end := range exit.Streams {
-		if kept == nil {
+		if out == nil {
 			r.Streams[i].Total = end.Total
 			continue
 		}
-		head, tail, err := kept(i)
+		head, tail, err := out(i)
 		if err != nil {
 			return fmt.Errorf("session %q: %w", s.ID, err)
 		}
@@ -165,10 +165,10 @@ func (r *Result) memorySign(limit quantity.Size) string {
 	case r.MaxRSS > limit/4*3 && slices.Contains([]string{"SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGTRAP", "SIGILL"}, r.Signal):
 		return r.Signal
 	}
-	said := r.Streams[1].Data
-	said = said[max(0, len(said)-lastWords):]
+	stderr := r.Streams[1].Data
+	stderr = stderr[max(0, len(stderr)-lastWords):]
 	for _, sign := range []string{"MemoryError", "OutOfMemoryError", "std::bad_alloc", "Cannot allocate memory", "heap out of memory", "runtime: out of memory", "virtual memory exhausted", "memory allocation of"} {
-		if bytes.Contains(said, []byte(sign)) {
+		if bytes.Contains(stderr, []byte(sign)) {
 			return sign
 		}
 	}

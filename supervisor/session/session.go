@@ -205,8 +205,8 @@ func (s *Session) expiryLocked() (time.Time, EndReason) {
 	}
 	idle, since := s.running == 0, s.lastUsed
 	if s.box != nil && idle {
-		kept, quiet := s.box.LeftRunning()
-		idle = !kept
+		busy, quiet := s.box.LeftRunning()
+		idle = !busy
 		if quiet.After(since) {
 			since = quiet
 		}

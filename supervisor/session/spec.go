@@ -24,8 +24,8 @@ func (s *Session) Spec() *isolation.Spec {
 
 // Total is what all sessions of the owner may have together, as the configuration has it now.
 func (s *Session) Total() cgroup.Owner {
-	held := s.hooks.Config().PolicyOf(s.Owner)
-	return quota.OwnerOf(s.Owner, &held.Policy)
+	effective := s.hooks.Config().PolicyOf(s.Owner)
+	return quota.OwnerOf(s.Owner, &effective.Policy)
 }
 
 // Totals are those of the owners of sessions, the one of the latest session where its owner has several.

@@ -219,12 +219,12 @@ func (s *Session) StartAgain(ctx context.Context, list []*process.Spec, log *slo
 	for _, given := range list {
 		spec := new(*given) // a process from before the stop may still read its own
 		var entry *slot
-		var mine bool
+		var first bool
 		err := spec.Resolve() // it is from a file
 		if err == nil {
-			entry, mine, err = s.reserveProcess(spec, s.context())
+			entry, first, err = s.reserveProcess(spec, s.context())
 		}
-		if err == nil && mine {
+		if err == nil && first {
 			s.launchProcess(context.WithoutCancel(ctx), entry, spec)
 			err = entry.err
 		}

@@ -28,16 +28,16 @@ const (
 
 // place finds the place of a process, or makes one: to be filled by the caller, or by itself when there is
 // room in the session. For one that is unlisted its caller waits.
-func (s *Session) place(ctx context.Context, spec *process.Spec, given *Context, wait *time.Duration) (entry *slot, mine bool, err error) {
+func (s *Session) place(ctx context.Context, spec *process.Spec, current *Context, wait *time.Duration) (entry *slot, mine bool, err error) {
 	if spec.Unlisted {
 		err = s.admit(ctx, wait, func() error {
-			entry, mine, err = s.reserveProcess(spec, given)
+			entry, mine, err = s.reserveProcess(spec, current)
 			return err
 		})
 		return entry, mine, err
 	}
 	for {
-		entry, mine, err = s.reserveProcess(spec, given)
+		entry, mine, err = s.reserveProcess(spec, current)
 		if errors.Is(err, errAsleep) {
 			if err := s.Use(); err != nil {
 				return nil, false, err
@@ -95,13 +95,13 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 // await fills a place when the session has room. It ends with the session, or by the limit of the line.
 func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 	err := s.admit(ctx, wait, func() error {
-		given := s.context()
+		current := s.context()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if err := cmp.Or(s.checkSlotLocked(given.Config.Exec.MaxPerSession), s.openLocked()); err != nil {
+		if err := cmp.Or(s.checkSlotLocked(current.Config.Exec.MaxPerSession), s.openLocked()); err != nil {
 			return err
 		}
-		release, err := s.hooks.Accounts.Execution(s.Owner.Name, &given.Policy)
+		release, err := s.hooks.Accounts.Execution(s.Owner.Name, &current.Policy)
 		if err != nil {
 			return err
 		}

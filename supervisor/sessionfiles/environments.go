@@ -95,7 +95,7 @@ const (
 
 // failure is why there is no environment, nil if there is one.
 func failure(id, skill, network string, r *session.Result) error {
-	said := words(r.Streams[1].Data)
+	stderr := words(r.Streams[1].Data)
 	switch r.Status {
 	case session.StatusTimedOut:
 		return fault.Errorf(fault.Exhausted, "creating the environment of skill %s took longer than %v", fault.Show(skill), r.Timeout).WithHint("try again with a longer timeout")
@@ -115,7 +115,7 @@ func failure(id, skill, network string, r *session.Result) error {
 	if r.Status == session.StatusExited && r.ExitCode == 0 {
 		return nil
 	}
-	f := fault.Errorf(fault.Conflict, "cannot create the environment of skill %s: %s", fault.Show(skill), said)
+	f := fault.Errorf(fault.Conflict, "cannot create the environment of skill %s: %s", fault.Show(skill), stderr)
 	f.Field, f.Value = "skill", skill
 	switch r.ExitCode {
 	case codeNothing:
@@ -132,16 +132,16 @@ func failure(id, skill, network string, r *session.Result) error {
 }
 
 // words are the last of a program of a box, as one text that no terminal obeys.
-func words(said []byte) string {
-	if len(said) > lastWords {
-		said = said[len(said)-lastWords:]
+func words(stderr []byte) string {
+	if len(stderr) > lastWords {
+		stderr = stderr[len(stderr)-lastWords:]
 	}
 	text := strings.Map(func(c rune) rune {
 		if c != '\n' && unicode.IsControl(c) {
 			return utf8.RuneError
 		}
 		return c
-	}, strings.ToValidUTF8(string(said), "\uFFFD"))
+	}, strings.ToValidUTF8(string(stderr), "\uFFFD"))
 	if text = strings.TrimSpace(text); text == "" {
 		return "it has not said why"
 	}
@@ -149,8 +149,8 @@ func words(said []byte) string {
 }
 
 // parse reads what the program says, which is the box's word: nothing is done with it but to tell it.
-func parse(said []byte) (*Environment, error) {
-	lines := bytes.Split(bytes.TrimSpace(said), []byte("\n"))
+func parse(stdout []byte) (*Environment, error) {
+	lines := bytes.Split(bytes.TrimSpace(stdout), []byte("\n"))
 	e := &Environment{}
 	err := json.Unmarshal(lines[len(lines)-1], e)
 	version := regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]{1,5}){2}$`)

@@ -45,15 +45,15 @@ func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte
 	if err != nil {
 		return nil, nil, err
 	}
-	var said bytes.Buffer
-	a, err = files.Receive(bytes.NewReader(r.Streams[0].Data), &said, int64(limits.MaxContent))
+	var content bytes.Buffer
+	a, err = files.Receive(bytes.NewReader(r.Streams[0].Data), &content, int64(limits.MaxContent))
 	if err != nil {
 		return nil, nil, ended(s, r, limits.Timeout.String(), "files.timeout", err)
 	}
 	if a.Failure != nil {
 		return nil, nil, refusal(a.Failure)
 	}
-	return a, said.Bytes(), nil
+	return a, content.Bytes(), nil
 }
 
 func encode(req *files.Request, body []byte) ([]byte, error) {
@@ -148,13 +148,13 @@ func bounds(l *policy.FileLimits) files.Bounds {
 
 // conversation is a program whose input and output are had as they come.
 type conversation struct {
-	s     *session.Session
-	p     *process.Process
-	a     *process.Attachment
-	ctx   context.Context //nolint:containedctx // ends with close
-	close func()          // ends the program if it still runs
-	sent  int64           // bytes of its standard input
-	said  []byte          // of its standard output: what Read has not returned yet
+	s       *session.Session
+	p       *process.Process
+	a       *process.Attachment
+	ctx     context.Context //nolint:containedctx // ends with close
+	close   func()          // ends the program if it still runs
+	sent    int64           // bytes of its standard input
+	content []byte          // of its standard output: what Read has not returned yet
 }
 
 // start starts the program for so long; 0: for as long as it is wanted.
@@ -184,7 +184,7 @@ func start(ctx context.Context, s *session.Session, timeout time.Duration, req *
 
 // Read reads what the program writes to its standard output; that waits while nobody reads.
 func (c *conversation) Read(b []byte) (int, error) {
-	for len(c.said) == 0 {
+	for len(c.content) == 0 {
 		chunk, err := c.a.Next(c.ctx)
 		switch {
 		case err != nil:
@@ -192,11 +192,11 @@ func (c *conversation) Read(b []byte) (int, error) {
 		case chunk.Gap > 0: // nothing is dropped before a lossless reader has it
 			return 0, files.ErrMalformed
 		case chunk.Stream == 0:
-			c.said = chunk.Data
+			c.content = chunk.Data
 		}
 	}
-	n := copy(b, c.said)
-	c.said = c.said[n:]
+	n := copy(b, c.content)
+	c.content = c.content[n:]
 	return n, nil
 }
 
@@ -216,9 +216,9 @@ func (c *conversation) Write(b []byte) (int, error) {
 
 // send hands a request and the data that follows to the program, and says in told what was wrong with the data, which what
 // names. The program's standard input ends in any case, and the data only if all of it has come.
-func (c *conversation) send(head []byte, r io.Reader, what string, told chan<- error) {
-	told <- c.pass(head, r, what) // first: once its input has ended, the program says something less
-	_ = c.a.CloseWrite()          // an ended one has none
+func (c *conversation) send(head []byte, r io.Reader, what string, sendErr chan<- error) {
+	sendErr <- c.pass(head, r, what) // first: once its input has ended, the program says something less
+	_ = c.a.CloseWrite()             // an ended one has none
 }
 
 // pass is send until the data ends.

@@ -85,15 +85,15 @@ const idle = 10 * time.Second
 
 // shortLived is the request for a box that ends soon after its client has gone without a word.
 func shortLived(ctx context.Context, o *Options) api.SessionRequest {
-	ask := o.Ask
-	if ask.TTL != nil {
-		return ask
+	req := o.Ask
+	if req.TTL != nil {
+		return req
 	}
-	ask.TTL = new(quantity.Duration(idle))
-	if plan, err := o.Client.PlanSession(ctx, &ask); err != nil || plan.Refused != nil {
+	req.TTL = new(quantity.Duration(idle))
+	if plan, err := o.Client.PlanSession(ctx, &req); err != nil || plan.Refused != nil {
 		return o.Ask
 	}
-	return ask
+	return req
 }
 
 // Run makes a box, brings the project in, runs the server and connects the three streams with it, until it has ended or

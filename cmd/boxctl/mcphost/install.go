@@ -71,16 +71,16 @@ func (r *runner) copy(ctx context.Context, id string) error {
 }
 
 // retry does something that may fail for a while, once more after a pause if it says so: what boxd refuses it refuses
-// again. Each attempt at what has a name is said, and recorded with the last words of the one before it.
-func (r *runner) retry(ctx context.Context, phase, what string, attempt func() (output string, again bool, err error)) error {
+// retry. Each attempt at what has a name is said, and recorded with the last words of the one before it.
+func (r *runner) retry(ctx context.Context, phase, what string, attempt func() (output string, retry bool, err error)) error {
 	pause, words := firstPause, ""
 	for n := 1; ; n++ {
 		if what != "" || n > 1 {
 			fmt.Fprintf(r.Stderr, "boxctl: %s, attempt %d of %d\n", strings.TrimSuffix(phase+": "+what, ": "), n, attempts)
 		}
 		r.record.phase(ctx, phase, n, words)
-		output, again, err := attempt()
-		if err == nil || !again || n == attempts {
+		output, retry, err := attempt()
+		if err == nil || !retry || n == attempts {
 			return err
 		}
 		if words = output; words == "" {
@@ -105,22 +105,22 @@ func transient(err error) bool {
 func (r *runner) install(ctx context.Context, id string, what *install) error {
 	return r.retry(ctx, "dependencies", what.file, func() (string, bool, error) {
 		r.output.text = nil
-		again, err := r.installOnce(ctx, id, what, r.output)
-		return r.output.String(), again, err
+		retry, err := r.installOnce(ctx, id, what, r.output)
+		return r.output.String(), retry, err
 	})
 }
 
-func (r *runner) installOnce(ctx context.Context, id string, what *install, said *tail) (again bool, err error) {
-	left := r.Within
+func (r *runner) installOnce(ctx context.Context, id string, what *install, output *tail) (retry bool, err error) {
+	timeout := r.Within
 	if end, ok := ctx.Deadline(); ok {
-		left = time.Until(end)
+		timeout = time.Until(end)
 	}
 	env := map[string]string{}
 	maps.Copy(env, r.Plan.InstallEnv)
 	maps.Copy(env, r.Plan.Server.Env)
 	result, err := r.Client.ExecStream(ctx, id, &api.ExecRequest{
-		Argv: what.argv, Cwd: projectDir, Env: env, Timeout: new(quantity.Duration(left)),
-	}, client.Stdio{Stdout: said, Stderr: said}, nil)
+		Argv: what.argv, Cwd: projectDir, Env: env, Timeout: new(quantity.Duration(timeout)),
+	}, client.Stdio{Stdout: output, Stderr: output}, nil)
 	if _, ok := errors.AsType[*client.Error](err); ok {
 		return transient(err), fmt.Errorf("%s: %w", what.file, err)
 	}
@@ -130,11 +130,11 @@ func (r *runner) installOnce(ctx context.Context, id string, what *install, said
 	case result.Status == "exited" && *result.ExitCode == 0:
 		return false, nil
 	case result.Status == "timed_out":
-		return false, fmt.Errorf("%s: not finished within %v%s", what.file, left.Round(time.Second), said)
+		return false, fmt.Errorf("%s: not finished within %v%s", what.file, timeout.Round(time.Second), output)
 	case result.Failure != nil:
 		return false, fmt.Errorf("%s: %s does not start: %s", what.file, what.argv[0], result.Failure.Text)
 	}
-	return true, fmt.Errorf("%s: %s failed%s%s", what.file, what.argv[0], said, r.offline(ctx, id))
+	return true, fmt.Errorf("%s: %s failed%s%s", what.file, what.argv[0], output, r.offline(ctx, id))
 }
 
 // offline says so where there is no network, which is most often why.

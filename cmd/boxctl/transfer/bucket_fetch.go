@@ -66,7 +66,7 @@ func (b *Bucket) List(ctx context.Context, most int64) (list []Object, total int
 func (b *Bucket) named(list []Object) error {
 	var wrong []string
 	seen := map[string]string{} // by their small letters: names, directories with / at their end
-	kept := list[:0]
+	wanted := list[:0]
 	for _, o := range list {
 		key := o.Name
 		name, below := strings.CutPrefix(key, b.prefix)
@@ -82,7 +82,7 @@ func (b *Bucket) named(list []Object) error {
 			continue
 		}
 		o.Name = name
-		kept = append(kept, o)
+		wanted = append(wanted, o)
 	}
 	const most = 5
 	switch n := len(wrong); {
@@ -90,10 +90,10 @@ func (b *Bucket) named(list []Object) error {
 		return b.refused("", fmt.Errorf("%d objects cannot be files: %s, …", n, strings.Join(wrong[:most], "; ")))
 	case n > 0:
 		return b.refused("", fmt.Errorf("%d objects cannot be files: %s", n, strings.Join(wrong, "; ")))
-	case len(kept) == 0:
+	case len(wanted) == 0:
 		return b.refused("", errors.New("there is nothing"))
 	}
-	clear(list[len(kept):])
+	clear(list[len(wanted):])
 	return nil
 }
 

@@ -55,7 +55,7 @@ func (b *Bucket) Push(ctx context.Context, files []File, overwrite bool, progres
 	if err := b.exists(ctx); err != nil {
 		return done, err
 	}
-	there, err := b.look(ctx, files)
+	there, err := b.present(ctx, files)
 	if err != nil {
 		return done, err
 	}
@@ -131,8 +131,8 @@ const (
 	same
 )
 
-// look asks for each file whether it is there.
-func (b *Bucket) look(ctx context.Context, files []File) ([]presence, error) {
+// present asks for each file whether it is there.
+func (b *Bucket) present(ctx context.Context, files []File) ([]presence, error) {
 	there := make([]presence, len(files))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)

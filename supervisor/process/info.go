@@ -82,6 +82,30 @@ func (p *Process) Info() Info {
 	return info
 }
 
+// FirstStart is when the process was started for the first time, zero before that. It and the next two read no output, as Info does.
+func (p *Process) FirstStart() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.at.First
+}
+
+// PID is that of the last program of the process that has run, in the box; 0: none has.
+func (p *Process) PID() uint32 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.holder == nil {
+		return 0
+	}
+	return p.holder.PID()
+}
+
+// Attached reports whether the process lives and a client reads or writes its streams, or may do so without boxd's knowledge.
+func (p *Process) Attached() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.at.Ended.IsZero() && (len(p.all) > 0 || p.spec.Command.Direct)
+}
+
 // Keep is how long the process is to be kept when it has ended, if others are for so long. With a lease of
 // nothing it was for one client: that has gone, or removes it when it has the result, or comes back for that
 // where boxd was lost.

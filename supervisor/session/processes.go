@@ -342,8 +342,7 @@ func (s *Session) Processes() []*process.Process {
 		}
 	}
 	slices.SortFunc(list, func(a, b *process.Process) int {
-		x, y := a.Info(), b.Info()
-		return cmp.Or(x.StartedAt.Compare(y.StartedAt), cmp.Compare(x.ID, y.ID))
+		return cmp.Or(a.FirstStart().Compare(b.FirstStart()), cmp.Compare(a.Spec().ID, b.Spec().ID))
 	})
 	return list
 }
@@ -403,7 +402,7 @@ func (s *Session) processResult(ctx context.Context, p *process.Process, out out
 	}
 	r, err := s.result(p.Spec(), exit, err, p.Group(), out, false)
 	if r != nil && r.Failed == nil {
-		r.PID = p.Info().PID
+		r.PID = p.PID()
 	}
 	return r, err
 }

@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/boxd-dev/boxd/isolation/client"
+	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
@@ -72,12 +74,7 @@ func (s *Session) IdleAt() time.Time {
 
 // attached reports whether somebody is, or may be without boxd's knowledge.
 func (s *Session) attached() bool {
-	for _, p := range s.Processes() {
-		if info := p.Info(); info.EndedAt.IsZero() && (info.Readers > 0 || info.Direct) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Processes(), (*process.Process).Attached)
 }
 
 // FreezeIdle stops the programs of a session that nobody has used, after what memory they do not need was taken

@@ -11,18 +11,18 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Role is what a principal may do at all; each may do what those before it may.
+// Role is what a principal may do. Each role includes those before it.
 type Role uint8
 
 // The roles. The zero Role may do nothing.
 const (
-	Viewer   Role = iota + 1 // see what is its own
-	User                     // use what is its own
-	Operator                 // see and end what is anybody's, and read what happened
+	Viewer   Role = iota + 1 // see its own resources
+	User                     // use its own resources
+	Operator                 // see and end everyone's, and read events and logs
 	Admin                    // everything
 )
 
-// String returns the name that box.toml and the API have for it.
+// String returns the role's name in box.toml and the API.
 func (r Role) String() string {
 	switch r {
 	case Viewer:
@@ -38,7 +38,7 @@ func (r Role) String() string {
 	}
 }
 
-// Roles lists the names of the roles, the least first.
+// Roles lists the names of the roles, the least privileged first.
 func Roles() []string {
 	var list []string
 	for r := Viewer; r <= Admin; r++ {
@@ -61,27 +61,27 @@ func (r *Role) UnmarshalText(text []byte) error {
 // MarshalText writes what UnmarshalText reads.
 func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// NoUser is the uid and gid of a principal that is no user of the host: the one that owns nothing.
+// NoUser is the uid and gid of a principal that is no host user. It owns no files.
 const NoUser = 65534
 
-// Principal is who is calling. Ids of sessions belong to it: two principals may both have "s1".
+// Principal identifies a caller. Session ids belong to it: two principals may both have "s1".
 type Principal struct {
-	Name   string // "uid:1000", or as box.toml names it
-	UID    uint32 // for whom mounts are checked
+	Name   string // "uid:1000", or the name in box.toml
+	UID    uint32 // mounts are checked against it
 	GID    uint32
 	Groups []uint32
 	Role   Role
-	// Rule is where the role is from: a key of box.toml, or "grant".
+	// Rule is where the role comes from: a key of box.toml, or "grant".
 	Rule string
 }
 
-// Is reports whether the principal has at least a role.
+// Is reports whether the principal has at least the given role.
 func (p Principal) Is(least Role) bool { return least > 0 && p.Role >= least }
 
-// OfUser names the principal of a user of the host.
+// OfUser returns the principal name of a host user.
 func OfUser(uid uint32) string { return "uid:" + strconv.FormatUint(uint64(uid), 10) }
 
-// UserOf returns the uid of a name that OfUser has made.
+// UserOf returns the uid of a name that OfUser made.
 func UserOf(name string) (uid uint32, ok bool) {
 	digits, ok := strings.CutPrefix(name, "uid:")
 	n, err := strconv.ParseUint(digits, 10, 32)
@@ -91,7 +91,7 @@ func UserOf(name string) (uid uint32, ok bool) {
 	return uint32(n), true
 }
 
-// RoleOfUser is that of a user of the host of whom nothing else is said.
+// RoleOfUser returns the role of a host user that no rule mentions.
 func RoleOfUser(uid uint32) Role {
 	if uid == 0 {
 		return Admin

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A gateway of a fleet makes requests for callers it has authenticated. With each it sends an assertion of who that is,
-// signed with its key: for one request, on one node, for a few seconds.
+// A fleet gateway makes requests for callers that it has authenticated. With each request it sends an assertion of the caller's
+// identity, signed with its key: valid for one request, on one node, for a few seconds.
 
 package access
 
@@ -16,32 +16,32 @@ import (
 	"time"
 )
 
-// AssertionScheme begins the value of the header Authorization that has an assertion.
+// AssertionScheme begins the value of an Authorization header that carries an assertion.
 const AssertionScheme = "Boxd-Caller "
 
 // Bounds of an assertion.
 const (
-	// AssertionLife is how long a gateway's assertion holds.
+	// AssertionLife is how long a gateway's assertion is valid.
 	AssertionLife = 30 * time.Second
-	// maxAssertionLife is the longest that a node accepts, and so how long it remembers one.
+	// maxAssertionLife is the longest validity that a node accepts, and so how long it remembers a nonce.
 	maxAssertionLife = 2 * time.Minute
-	// assertionSkew is how much earlier than the gateway's the node's clock may be.
+	// assertionSkew is how far the node's clock may be behind the gateway's.
 	assertionSkew = 5 * time.Second
 	maxAssertion  = 16 << 10
 )
 
-// signedAs begins what is signed, so that a signature for something else is none for an assertion.
+// signedAs begins the signed text, so that a signature made for another purpose is not valid for an assertion.
 const signedAs = "boxd caller 1\n"
 
-// Assertion says who makes one request, in the words of the gateway that has authenticated the caller. The times are of
-// the node's clock, which the gateway knows from what the node announces.
+// Assertion says who makes one request, according to the gateway that authenticated the caller. The times are by the node's
+// clock, which the gateway knows from the node's announcements.
 type Assertion struct {
 	Gateway   string    `json:"gateway"`   // a table [fleet.gateways.NAME] of the node
 	Node      string    `json:"node"`      // fleet.name of the node
 	Principal string    `json:"principal"` // a table [principals.NAME] of the node
-	Role      Role      `json:"role"`      // the most the caller is, by the gateway
+	Role      Role      `json:"role"`      // the highest the gateway gives the caller
 	Token     string    `json:"token,omitempty"`
-	Routes    []string  `json:"routes,omitempty"` // what its token is for, as in Token
+	Routes    []string  `json:"routes,omitempty"` // that its token allows, as in Token
 	Method    string    `json:"method"`           // of the request
 	Target    string    `json:"target"`           // its path and query, as they are sent
 	Issued    time.Time `json:"issued"`
@@ -64,10 +64,10 @@ func (a Assertion) Sign(key ed25519.PrivateKey, now time.Time) (string, error) {
 	return value, nil
 }
 
-// errNoAssertion is for what is shown and is none.
+// errNoAssertion means that the header holds no assertion.
 var errNoAssertion = errors.New("what was shown is no signed caller identity")
 
-// readAssertion reads an assertion whose signature one of the gateways has made. Nothing else of it has been looked at.
+// readAssertion reads an assertion and verifies that one of the gateways signed it. It checks nothing else.
 func readAssertion(values []string, gateways map[string]Gateway) (*Assertion, error) {
 	value, ok := strings.CutPrefix(values[0], AssertionScheme)
 	first, second, two := strings.Cut(value, ".")
@@ -93,16 +93,16 @@ func readAssertion(values []string, gateways map[string]Gateway) (*Assertion, er
 	return &a, nil
 }
 
-// nonces are those of the assertions that still hold. An assertion is for one request.
+// nonces are those of the assertions still valid. An assertion is good for one request.
 type nonces struct {
 	until map[string]time.Time
 	swept time.Time
 }
 
-// maxNonces bounds them: a node answers no more requests of gateways in the life of an assertion.
+// maxNonces bounds them, and so the requests from gateways that a node answers within the life of an assertion.
 const maxNonces = 1 << 18
 
-// use remembers a nonce; false: it has been used, or there are too many.
+// use records a nonce. It returns false if the nonce was used before, or if there are too many.
 func (n *nonces) use(nonce string, until, now time.Time) bool {
 	if n.until == nil {
 		n.until = map[string]time.Time{}

@@ -12,16 +12,16 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// certificatePrefix begins what the pass of a caller with a certificate has for a token: no token of this host is called so.
+// certificatePrefix begins Pass.Token for a caller with a certificate. No token of this host has such a name.
 const certificatePrefix = "certificate:"
 
-// maxCertificateName is how long a name of a certificate may be, in bytes.
+// maxCertificateName is the longest name of a certificate, in bytes.
 const maxCertificateName = 512
 
-// certificateNameRule is what a name in certificates must be.
+// certificateNameRule describes a valid name in certificates.
 const certificateNameRule = "CN:, DNS:, email: or URI: and a name, such as DNS:ci.example.org"
 
-// readCertificateName reads a name that box.toml gives, written as openssl-x509(1) prints it. Names of hosts have no capitals.
+// readCertificateName reads a name from box.toml, written as openssl-x509(1) prints it. Host names become lower case.
 func readCertificateName(text string) (name string, ok bool) {
 	kind, value, _ := strings.Cut(text, ":")
 	if !slices.Contains([]string{"CN", "DNS", "email", "URI"}, kind) || value == "" || len(text) > maxCertificateName ||
@@ -34,7 +34,7 @@ func readCertificateName(text string) (name string, ok bool) {
 	return text, true
 }
 
-// certificateNames are those of a certificate, in the form of readCertificateName.
+// certificateNames returns the names of a certificate, in the form of readCertificateName.
 func certificateNames(c *x509.Certificate) []string {
 	var list []string
 	for _, u := range c.URIs {
@@ -52,8 +52,8 @@ func certificateNames(c *x509.Certificate) []string {
 	return list
 }
 
-// certified is who has shown a certificate that an authority of ours has signed. Its names are no secret to its bearer, who hears
-// why they do not do.
+// certified authenticates the bearer of a certificate that one of our CAs signed. The names are no secret to the bearer, so
+// errors say why they are not accepted.
 func (s *State) certified(chain []*x509.Certificate, lists []*revocationList, now time.Time) (Pass, error) {
 	c := chain[0]
 	names := certificateNames(c)
@@ -81,11 +81,11 @@ func (s *State) certified(chain []*x509.Certificate, lists []*revocationList, no
 		return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: no principal has a name of the client certificate, %s", all).
 			WithHint("the operator can add one of them to certificates in [principals.NAME]")
 	}
-	who, _ := s.rules.OfName(principal) // it has the table that named the certificate
+	who, _ := s.rules.OfName(principal) // it has the table that lists the certificate
 	return Pass{Principal: who, Token: certificatePrefix + by, Until: c.NotAfter}, nil
 }
 
-// recertified is who had a certificate of that name, as its pass has it for a token.
+// recertified authenticates again a caller that had a certificate of that name, given as Pass.Token has it.
 func (s *State) recertified(name string) (Pass, bool) {
 	name, ok := strings.CutPrefix(name, certificatePrefix)
 	if !ok {
@@ -95,7 +95,7 @@ func (s *State) recertified(name string) (Pass, bool) {
 	return Pass{Principal: who, Token: certificatePrefix + name}, ok
 }
 
-// Via is how somebody was let in who has shown what a pass calls Token, for the audit log.
+// Via returns how a caller with this Pass.Token was authenticated, for the audit log.
 func Via(token string) string {
 	if strings.HasPrefix(token, certificatePrefix) {
 		return token
@@ -103,8 +103,8 @@ func Via(token string) string {
 	return "token:" + token
 }
 
-// SameOrigin refuses a request by TLS for a host that a page of another origin has a browser send: the browser shows the certificate
-// of whoever sits before it. That the name of the host is ours the browser has made sure.
+// SameOrigin refuses a TLS request for a host when a page of another origin made the browser send it, since the browser presents
+// its user's certificate. The browser has verified that the host name is ours.
 func SameOrigin(origins []string, host string) error {
 	for _, origin := range origins {
 		if !strings.EqualFold(origin, "https://"+host) {
@@ -114,7 +114,7 @@ func SameOrigin(origins []string, host string) error {
 	return nil
 }
 
-// nameCertificates is the principal of each name that the rules give a certificate.
+// nameCertificates maps each certificate name in the rules to its principal.
 func nameCertificates(rules map[string]Rule) map[string]string {
 	all := map[string]string{}
 	for principal, r := range rules {
@@ -127,7 +127,7 @@ func nameCertificates(rules map[string]Rule) map[string]string {
 	return all
 }
 
-// validateCertificates says what is wrong with the names of certificates of a rule; seen are those of others.
+// validateCertificates reports invalid certificate names of a rule; seen has the names of other rules.
 func validateCertificates(key, principal string, list []string, seen map[string]string, bad func(key string, value any, allowed string)) {
 	for _, text := range list {
 		name, ok := readCertificateName(text)

@@ -18,14 +18,14 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Fleet is the table [fleet] of box.toml. boxd reads which gateways may speak for whom; where the fleet is, and what the
-// host is called in it, is for boxfleet, which asks boxd.
+// Fleet is the table [fleet] of box.toml. boxd reads which gateways may speak for which principals; the fleet's servers and this
+// host's name in it are for boxfleet, which asks boxd.
 type Fleet struct {
-	Socket      string             `toml:"socket"`      // for boxfleet: whoever comes there has to show an assertion; "": there is no fleet
+	Socket      string             `toml:"socket"`      // for boxfleet; its clients must send an assertion; "": no fleet
 	Name        string             `toml:"name"`        // of this node; "": the host's name
 	Servers     []string           `toml:"servers"`     // of NATS
 	Credentials string             `toml:"credentials"` // file for NATS
-	CA          string             `toml:"ca"`          // file of the authority of the servers' certificates; "": those of the host
+	CA          string             `toml:"ca"`          // CA file for the servers' certificates; "": the host's CAs
 	Labels      map[string]string  `toml:"labels,omitempty"`
 	Gateways    map[string]Gateway `toml:"gateways,omitempty"`
 }
@@ -33,8 +33,8 @@ type Fleet struct {
 // Gateway is a table [fleet.gateways.NAME]: what a gateway may do on this node.
 type Gateway struct {
 	Key        string   `toml:"key"`        // Ed25519, 32 bytes in base64: what boxfleet key prints
-	Role       Role     `toml:"role"`       // the most that its callers may be here
-	Principals []string `toml:"principals"` // whom it may speak for; * at the end matches the rest
+	Role       Role     `toml:"role"`       // the highest role of its callers here
+	Principals []string `toml:"principals"` // that it may speak for; a trailing * matches any suffix
 
 	public ed25519.PublicKey
 }
@@ -42,10 +42,10 @@ type Gateway struct {
 // DefaultFleet returns the built-in configuration.
 func DefaultFleet() Fleet { return Fleet{Servers: []string{}} }
 
-// maxNode is how long the name of a node may be, in bytes.
+// maxNode is the longest node name, in bytes.
 const maxNode = 63
 
-// NodeName is what this node is called in the fleet.
+// NodeName returns this node's name in the fleet.
 func (f *Fleet) NodeName() string {
 	if f.Name != "" {
 		return f.Name
@@ -58,15 +58,14 @@ func (f *Fleet) NodeName() string {
 	return strings.ToLower(name)
 }
 
-// ValidNode reports whether a node may be called so: as a host in the domain name system, since it becomes part of
-// subjects of NATS.
+// ValidNode reports whether a node may have this name: it must be a valid DNS label, since it becomes part of NATS subjects.
 func ValidNode(name string) bool {
 	return name != "" && len(name) <= maxNode && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
 	})
 }
 
-// Validate says what is not in order.
+// Validate reports everything that is wrong.
 func (f *Fleet) Validate() error {
 	var errs []error
 	bad := func(key string, value any, allowed string) {
@@ -128,7 +127,7 @@ func ParseFleetKey(text string) (ed25519.PublicKey, error) {
 	return key, nil
 }
 
-// FleetKey writes what ParseFleetKey reads.
+// FleetKey formats a key for ParseFleetKey.
 func FleetKey(key ed25519.PublicKey) string { return base64.StdEncoding.EncodeToString(key) }
 
 // speaksFor reports whether a gateway may speak for a principal.
@@ -149,7 +148,7 @@ func (f *Fleet) SpeaksFor(name string) bool {
 	return false
 }
 
-// readGateways reads their keys.
+// readGateways parses the keys of the gateways.
 func readGateways(tables map[string]Gateway) (map[string]Gateway, error) {
 	all := map[string]Gateway{}
 	for name, g := range tables {
@@ -162,10 +161,10 @@ func readGateways(tables map[string]Gateway) (map[string]Gateway, error) {
 	return all, nil
 }
 
-// fleetToken is what the pass of a caller of a gateway has for a token: no token of this host is called so.
+// fleetToken is Pass.Token for a caller of a gateway. No token of this host has such a name.
 func fleetToken(a *Assertion) string { return "fleet:" + a.Gateway + ":" + a.Token }
 
-// Routes are those that the token is for by which somebody was let in; none: all.
+// Routes returns the routes that the caller's token allows; nil: all.
 func (p *Pass) Routes() []string {
 	if p.scope == nil {
 		return nil
@@ -173,8 +172,8 @@ func (p *Pass) Routes() []string {
 	return p.scope.Routes
 }
 
-// IdentifyAsserted tells who makes a request that a gateway sends, by the values of its header Authorization. Without any
-// that is nobody, a pass without a name.
+// IdentifyAsserted authenticates a request from a gateway by the values of its Authorization header. Without any, the caller is
+// anonymous: a pass without a name.
 func (g *Gate) IdentifyAsserted(authorization []string, method, target string) (Pass, error) {
 	if len(authorization) == 0 {
 		return Pass{}, nil
@@ -186,17 +185,17 @@ func (g *Gate) IdentifyAsserted(authorization []string, method, target string) (
 		return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: this node does not know the gateway").
 			WithHint("the operator of the node can allow its key in [fleet.gateways.NAME] of box.toml")
 	}
-	if err := g.fits(a, s, method, target, now); err != nil { // the gateway may know why: it is who it says
+	if err := g.fits(a, s, method, target, now); err != nil { // the gateway may see why: its signature is valid
 		g.refusals.note(g.log, now, err.Error())
 		return Pass{}, err
 	}
 	return g.asserted(a, s, count)
 }
 
-// ReassertedPass tells who somebody is now who was let in by an assertion before. That it has expired meanwhile does not end
-// what began in time, but a gateway that may no longer speak for its caller does.
+// ReassertedPass authenticates again a caller that an assertion let in. An expired assertion does not end a call that began in
+// time; a gateway that may no longer speak for its caller does.
 func (g *Gate) ReassertedPass(before *Pass) (Pass, error) {
-	if before.assertion == nil { // nobody has been asserted
+	if before.assertion == nil { // no assertion was made
 		return Pass{}, nil
 	}
 	count, s := g.reviews.Load(), g.state.Load()
@@ -207,7 +206,7 @@ func (g *Gate) ReassertedPass(before *Pass) (Pass, error) {
 	return g.asserted(before.assertion, s, count)
 }
 
-// fits looks whether an assertion is for this request, here and now.
+// fits checks that an assertion is for this request, node and time.
 func (g *Gate) fits(a *Assertion, s *State, method, target string, now time.Time) error {
 	wrong := func(field, value, allowed string) error {
 		return fault.Field(field, value, allowed).Of(fault.Unauthenticated)
@@ -234,8 +233,8 @@ func (g *Gate) fits(a *Assertion, s *State, method, target string, now time.Time
 	return nil
 }
 
-// asserted is the pass of who an assertion speaks for: with the least of the roles that the principal has here, that the
-// gateway may give, and that it has given.
+// asserted returns the pass of the principal that an assertion names, with the lowest of three roles: the principal's here, the
+// highest that the gateway may give, and the one it gave.
 func (g *Gate) asserted(a *Assertion, s *State, count uint64) (Pass, error) {
 	gateway := s.gateways[a.Gateway]
 	who, ok := s.rules.OfName(a.Principal)

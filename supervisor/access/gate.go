@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The gate authenticates every call, and ends calls whose caller loses its role while they run: by a reload, or
-// when a token or grant expires.
+// The gate authenticates every call, and ends a running call when its caller loses its role: by a reload, or when a token or
+// grant expires.
 
 package access
 
@@ -19,39 +19,39 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// GateConfig is what the gate reads from box.toml.
+// GateConfig is the gate's part of box.toml.
 type GateConfig struct {
 	Access     Config
 	Principals map[string]Rule
-	// Open lets in callers that come over TCP without a token, as the principal Guest with the default role.
+	// Open lets in TCP callers without a token, as the principal Guest with the default role.
 	Open bool
-	// Fleet says which gateways may speak for whom.
+	// Fleet says which gateways may speak for which principals.
 	Fleet Fleet
-	// Revoked is a file of lists of revoked certificates (PEM); "": none is.
+	// Revoked is a file of certificate revocation lists (PEM); "": none.
 	Revoked string
 }
 
-// Guest is the principal of who comes over TCP without a token, where that is allowed.
+// Guest is the principal of TCP callers without a token, where they are allowed.
 const Guest = "http:guest"
 
-// Credential is the name of the file of tokens among the credentials that systemd lends boxd (systemd.exec(5)).
+// Credential is the name of the token file among the credentials that systemd passes to boxd (systemd.exec(5)).
 const Credential = "boxd.tokens"
 
-// State is a configuration that is in order.
+// State is a validated configuration.
 type State struct {
 	rules  *Table
 	tokens *Tokens
 	open   bool
-	Loud   []string // what an operator should hear about it
+	Loud   []string // warnings for the operator
 
-	node     string             // what this node is called in its fleet
+	node     string             // this node's name in its fleet
 	gateways map[string]Gateway // that may speak for others
 
 	revoked *revocations
 }
 
-// Prepare reads what a configuration names: users, groups and tokens. credentials is the directory systemd has
-// lent, "" if it has none.
+// Prepare resolves the users, groups and tokens that a configuration names. credentials is systemd's credentials directory, "" if
+// there is none.
 func Prepare(c *GateConfig, host HostLookup, credentials string) (*State, error) {
 	if err := ValidateRules(c.Access, c.Principals); err != nil {
 		return nil, err
@@ -93,8 +93,8 @@ func Prepare(c *GateConfig, host HostLookup, credentials string) (*State, error)
 	return &State{rules: table, tokens: set, open: c.Open, Loud: loud, node: c.Fleet.NodeName(), gateways: gateways, revoked: lists}, nil
 }
 
-// Person finds whom somebody has written: as a table [principals.NAME] is called, as "uid:N", or as a user of this host is.
-// uid is NoUser if that is no user.
+// Person resolves a name as a person writes it: the NAME of a table [principals.NAME], "uid:N", or a user name of this host. uid
+// is NoUser if the principal is no host user.
 func (s *State) Person(written string) (name string, uid uint32, ok bool) {
 	if written == Guest {
 		return Guest, NoUser, true
@@ -105,13 +105,13 @@ func (s *State) Person(written string) (name string, uid uint32, ok bool) {
 // Credentials is the directory of systemd's credentials, "" if there is none.
 func Credentials() string { return os.Getenv("CREDENTIALS_DIRECTORY") }
 
-// Gate knows who may come in.
+// Gate authenticates callers.
 type Gate struct {
 	state  atomic.Pointer[State]
 	grants *Grants
 	log    *slog.Logger
 	now    func() time.Time
-	since  time.Time // when it was made: what was asserted before may have been used
+	since  time.Time // when it was made: earlier assertions may have been used
 
 	mu      sync.Mutex
 	visits  map[*visit]struct{}
@@ -121,7 +121,7 @@ type Gate struct {
 	refusals refusals
 }
 
-// NewGate returns a gate. The grants tell it of their changes.
+// NewGate returns a gate, which store notifies of changes to grants.
 func NewGate(state *State, store *Grants, log *slog.Logger) *Gate {
 	g := &Gate{grants: store, log: log, now: time.Now, since: time.Now(), visits: map[*visit]struct{}{}}
 	g.state.Store(state)
@@ -129,19 +129,19 @@ func NewGate(state *State, store *Grants, log *slog.Logger) *Gate {
 	return g
 }
 
-// Use puts another configuration in force, for calls that are under way too.
+// Use puts another configuration in force, also for running calls.
 func (g *Gate) Use(state *State) {
 	g.state.Store(state)
 	g.review()
 }
 
-// Grants are the roles that somebody has for a time.
+// Grants returns the temporary roles of principals.
 func (g *Gate) Grants() *Grants { return g.grants }
 
-// Knows reports whether somebody may be called so.
+// Knows reports whether a principal may have this name.
 func (g *Gate) Knows(name string) bool { return g.state.Load().rules.Knows(name) }
 
-// Person is the name of the principal that somebody has written, see State.Person, or what was written if that is nobody.
+// Person returns the principal's name for what a person wrote (see State.Person), or the text itself if it names none.
 func (g *Gate) Person(written string) string {
 	if name, _, ok := g.state.Load().Person(written); ok {
 		return name
@@ -151,46 +151,45 @@ func (g *Gate) Person(written string) string {
 
 // Peer is the other end of a connection, as the kernel knows it.
 type Peer struct {
-	Local    bool // it has come over the Unix socket, and so has ids
+	Local    bool // over the Unix socket, so uid and groups are known
 	UID, GID uint32
 	Groups   []uint32
-	PID      int // the process that has connected; another may have its id since
-	// TLS says that it has come by TLS, and so from any host; Certificates are the one it has shown and those that have signed it, up
-	// to an authority of ours, nil if it has shown none.
+	PID      int // the process that connected; its pid may have been reused since
+	// TLS says that the connection uses TLS, so the peer may be any host. Certificates is the chain it presented, up to one of
+	// our CAs, nil without one.
 	TLS          bool
 	Certificates []*x509.Certificate
 }
 
-// Pass is who makes a call.
+// Pass is the identity of a call's caller.
 type Pass struct {
 	Principal
-	Token string    // the name of the token or certificate it has shown; "": none
-	Until time.Time // when it may be somebody else; zero: not by itself
+	Token string    // name of its token or certificate; "": none
+	Until time.Time // when to authenticate again; zero: only after a change
 	scope *Token
-	count uint64 // of reviews, when it was made
+	count uint64 // of reviews when it was made
 
-	assertion *Assertion // by which it was let in; nil: by none
+	assertion *Assertion // that let it in; nil: none
 }
 
-// Allows reports whether the pass is for a route at all. That is no question of roles: a token may be for some
-// routes alone.
+// Allows reports whether the pass covers a route at all. This is independent of the role: a token may be limited to some routes.
 func (p *Pass) Allows(pattern string) bool { return p.scope == nil || p.scope.Allows(pattern) }
 
-// Anonymous reports whether who calls has said nothing of itself.
+// Anonymous reports whether the caller has presented no identity.
 func (p *Pass) Anonymous() bool { return p.Name == "" }
 
 // scheme begins the value of the header Authorization, in any case (RFC 9110).
 const scheme = "bearer "
 
-// unknown is what everybody hears whose credentials do not hold, whatever is wrong with them.
+// unknown is the error for any invalid credentials, whatever is wrong with them.
 func unknown() error {
 	return fault.Errorf(fault.Unauthenticated, "authentication failed: missing, unknown, expired or revoked token").
 		WithHint("pass it with --token, BOXD_TOKEN or BOXD_TOKEN_FILE; the Unix socket of boxd needs no token")
 }
 
-// Identify tells who makes a call over a connection with these values of the header Authorization. Without any,
-// who has come over the Unix socket is who the kernel says, who has shown a certificate is whom that names, and who has come over
-// TCP is nobody: a pass without a name and role, unless the gate is open, which is for the loopback.
+// Identify authenticates a call by its connection and the values of its Authorization header. Without a header, a caller on the
+// Unix socket is the user the kernel reports, and a caller with a certificate is whom that names. A caller on TCP is anonymous, a
+// pass without name and role, unless the gate is open, which is for loopback.
 func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 	count := g.reviews.Load()
 	s := g.state.Load()
@@ -213,7 +212,7 @@ func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 	case len(peer.Certificates) > 0:
 		lists, changed := s.revoked.now(g.log)
 		if changed {
-			time.AfterFunc(0, g.review) // not here: a review may be what asks
+			time.AfterFunc(0, g.review) // not here: a review may be the caller
 		}
 		var err error
 		if p, err = s.certified(peer.Certificates, lists, g.now()); err != nil {
@@ -228,13 +227,12 @@ func (g *Gate) Identify(peer *Peer, authorization []string) (Pass, error) {
 	return g.raise(p, count), nil
 }
 
-// User is the name of the principal of who has come over the Unix socket, whatever that may do.
+// User returns the principal name of a caller on the Unix socket, whatever its role.
 func (g *Gate) User(peer *Peer) string {
 	return g.state.Load().rules.OfUser(peer.UID, peer.GID, peer.Groups).Name
 }
 
-// IsOut reports whether somebody who had something once may not do anything any more. Who has no name any more, as a table
-// is gone, is out too, unless a user of the host.
+// IsOut reports whether a former owner has lost all access. A principal whose table is gone is out too, unless it is a host user.
 func (g *Gate) IsOut(who Principal) bool {
 	now, ok := g.state.Load().now(who)
 	if grant, given := g.grants.Of(who.Name); given && grant.Role > now.Role {
@@ -243,20 +241,20 @@ func (g *Gate) IsOut(who Principal) bool {
 	return !ok || now.Role == 0
 }
 
-// IsOut reports the same of a state that is in force nowhere, as if there were no grants.
+// IsOut reports the same for a state that is not in force, ignoring grants.
 func (s *State) IsOut(who Principal) bool {
 	now, ok := s.now(who)
 	return !ok || now.Role == 0
 }
 
-// Renamed reports by which name a user of the host would come who had something under another, as a table of [principals] is
-// about it, or no more.
+// Renamed returns a host user's current principal name if it differs from the one in who, because a table of [principals] now
+// applies to that user, or no longer does.
 func (s *State) Renamed(who Principal) (name string, ok bool) {
 	now, ok := s.now(who)
 	return now.Name, ok && now.Name != who.Name
 }
 
-// now is who somebody is now who had something once. Without ok it is nobody any more.
+// now returns the current principal for a former one; ok is false if there is none any more.
 func (s *State) now(who Principal) (now Principal, ok bool) {
 	rules := s.rules
 	now, ok = rules.OfName(who.Name)
@@ -271,8 +269,8 @@ func (s *State) now(who Principal) (now Principal, ok bool) {
 	return now, ok
 }
 
-// Reauthenticate tells who somebody is now who was let in before, by the name of the token or certificate that was shown, or with
-// "" as the user the kernel knew. Somebody who would not be let in now is nobody.
+// Reauthenticate identifies again a caller that was let in before, by the name of the token or certificate it presented, or with
+// "" as the user the kernel reported. A caller that would not be let in now gets an empty pass.
 func (g *Gate) Reauthenticate(peer *Peer, token string) Pass {
 	if token == "" && peer.Local {
 		p, err := g.Identify(peer, nil)
@@ -300,7 +298,7 @@ func (g *Gate) Reauthenticate(peer *Peer, token string) Pass {
 	return g.raise(p, count)
 }
 
-// raise gives a pass the role that was granted for a time, and takes what its token does not have.
+// raise adds the role of a temporary grant to a pass, and then reduces it to what its token allows.
 func (g *Gate) raise(p Pass, count uint64) Pass {
 	if grant, ok := g.grants.Of(p.Name); ok && grant.Role > p.Role {
 		p.Role, p.Rule = grant.Role, "grant"
@@ -315,10 +313,10 @@ func (g *Gate) raise(p Pass, count uint64) Pass {
 	return p
 }
 
-// Unknown is the refusal of who has to be somebody and is nobody.
+// Unknown returns the error for a caller that must authenticate and has not.
 func (g *Gate) Unknown() error { return unknown() }
 
-// token is the one that was shown, or why there is none.
+// token returns the presented token, or why there is none.
 func (s *State) token(authorization []string, now time.Time) (*Token, string) {
 	value := authorization[0]
 	if len(authorization) > 1 || len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
@@ -334,7 +332,7 @@ func (s *State) token(authorization []string, now time.Time) (*Token, string) {
 	return t, ""
 }
 
-// refusals keeps a flood of refusals out of the log: one line a second, with the number of those before it.
+// refusals limits a flood of refusals to one log line a second, which has the number of those before it.
 type refusals struct {
 	mu     sync.Mutex
 	last   time.Time
@@ -361,8 +359,8 @@ type visit struct {
 	left           bool
 }
 
-// Watch asks again about a call whenever it may have another answer: after a change, and when the time of its pass
-// is over. The context ends with the error of that question. leave must be called when the call has ended.
+// Watch checks a running call again whenever the result may differ: after a change, and when its pass expires. The context is
+// cancelled with the error of that check. leave must be called when the call has ended.
 func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, error)) (watched context.Context, leave func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	v := &visit{reauthenticate: again, end: end}
@@ -372,7 +370,7 @@ func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, e
 	v.mu.Lock()
 	v.wait(pass.Until)
 	v.mu.Unlock()
-	if g.reviews.Load() != pass.count { // that one did not know of this call
+	if g.reviews.Load() != pass.count { // that review missed this call
 		v.check()
 	}
 	return ctx, func() {
@@ -389,7 +387,7 @@ func (g *Gate) Watch(ctx context.Context, pass *Pass, again func() (time.Time, e
 	}
 }
 
-// check asks about a call.
+// check authenticates a call again.
 func (v *visit) check() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -404,7 +402,7 @@ func (v *visit) check() {
 	v.wait(until)
 }
 
-// wait asks again at a time. Where the clock jumps, a new pass is asked for soon enough: every request is.
+// wait schedules a check. A clock jump does no harm: every new request is authenticated anyway.
 func (v *visit) wait(until time.Time) {
 	if v.timer != nil {
 		v.timer.Stop()
@@ -414,7 +412,7 @@ func (v *visit) wait(until time.Time) {
 	}
 }
 
-// review asks about all calls.
+// review checks all calls.
 func (g *Gate) review() {
 	g.reviews.Add(1)
 	g.mu.Lock()
@@ -428,7 +426,7 @@ func (g *Gate) review() {
 	}
 }
 
-// Named is the principal of a table [principals.NAME], with the role it has now.
+// Named returns the principal of a table [principals.NAME], with its present role.
 func (g *Gate) Named(name string) (p Principal, ok bool) {
 	if p, ok = g.state.Load().rules.OfName(name); !ok {
 		return p, false

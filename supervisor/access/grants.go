@@ -20,32 +20,32 @@ import (
 
 // Bounds of grants.
 const (
-	// Longest is how long a grant may last.
+	// LongestGrant is the longest that a grant may last.
 	LongestGrant = 7 * 24 * time.Hour
-	// Shortest is how long it lasts at least.
+	// Shortest is the shortest that a grant may last.
 	Shortest = time.Second
 
 	maxGrants = 256
 )
 
-// Grant is a role for a time.
+// Grant gives a principal a role for a time.
 type Grant struct {
 	Principal string    `json:"principal"`
 	Role      Role      `json:"role"`
-	By        string    `json:"by"` // who has given it
+	By        string    `json:"by"` // who gave it
 	Created   time.Time `json:"created"`
 	Until     time.Time `json:"until"`
 }
 
-// over reports whether its time is over. A clock that was set back behind the beginning of a grant ends it: it
-// would last longer than it was given for.
+// over reports whether the grant has expired. A clock set back behind its beginning ends it too: it would last longer than it was
+// given for.
 func (g *Grant) over(now time.Time) bool {
 	return !now.Before(g.Until) || now.Before(g.Created.Add(-time.Minute))
 }
 
 const file = "grants.json"
 
-// Grants has the grants there are, on disk too: they survive boxd. The zero Store has none, and takes none.
+// Grants stores the grants, on disk too: they survive boxd. The zero Grants has none, and accepts none.
 type Grants struct {
 	mu      sync.Mutex
 	dir     *os.Root
@@ -54,8 +54,8 @@ type Grants struct {
 	changed func()
 }
 
-// OpenGrants reads the grants in a directory. One that cannot be read is an error: without it nobody has a role for a
-// time.
+// OpenGrants reads the grants in a directory. A file that cannot be read is an error: without it no temporary role would be
+// known.
 func OpenGrants(dir *os.Root, now func() time.Time) (*Grants, error) {
 	s := &Grants{dir: dir, now: now, changed: func() {}}
 	err := durable.ReadJSON(dir, file, &s.list)
@@ -68,10 +68,10 @@ func OpenGrants(dir *os.Root, now func() time.Time) (*Grants, error) {
 	return s, err
 }
 
-// OnChange sets what is called after each change. It is called once, before anything else.
+// OnChange sets the function to call after each change. It is called once, before anything else.
 func (s *Grants) OnChange(f func()) { s.changed = f }
 
-// List returns those whose time is not over, by principal.
+// List returns the grants that have not expired, by principal.
 func (s *Grants) List() []Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,7 @@ func (s *Grants) List() []Grant {
 	return slices.Clone(s.list)
 }
 
-// forget drops those whose time is over.
+// forget drops expired grants.
 func (s *Grants) forget() {
 	now := s.now()
 	s.list = slices.DeleteFunc(s.list, func(g Grant) bool { return g.over(now) })
@@ -97,7 +97,7 @@ func (s *Grants) Of(principal string) (Grant, bool) {
 	return Grant{}, false
 }
 
-// Give gives a principal a role for a time; an earlier grant of it ends.
+// Give grants a principal a role for a time, and replaces its earlier grant.
 func (s *Grants) Give(principal string, role Role, last time.Duration, by string) (Grant, error) {
 	if last < Shortest || last > LongestGrant {
 		return Grant{}, fault.Field("for", last, fmt.Sprintf("%v to %v", Shortest, LongestGrant))
@@ -140,7 +140,7 @@ func (s *Grants) Revoke(principal string) error {
 	return nil
 }
 
-// store writes the grants and waits for the disk: one that was revoked must not come back after a loss of power.
+// store writes the grants and waits for the disk: a revoked grant must not come back after a power failure.
 func (s *Grants) store(next []Grant) error {
 	if err := durable.WriteJSON(s.dir, file, next); err != nil {
 		return fmt.Errorf("grants: %w", err)

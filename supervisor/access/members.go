@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// shutOut notes the members of a group that is shut out. A process can leave a group (setgroups(2) in a user namespace,
-// newgrp(1)), and would have another role by that.
+// shutOut notes the members of a group whose role is none. A process can drop a group (setgroups(2) in a user namespace,
+// newgrp(1)), and would have another role without it.
 func (t *Table) shutOut(r *named, host HostLookup) error {
 	if r.Role != 0 || r.fits || r.gid == NoUser || host.Members == nil {
 		return nil
@@ -26,7 +26,7 @@ func (t *Table) shutOut(r *named, host HostLookup) error {
 	return nil
 }
 
-// members finds the users of groups in passwd(5) and group(5).
+// members looks up the users of groups in passwd(5) and group(5).
 func members(etc fs.FS) func(gid uint32) ([]uint32, error) {
 	return func(gid uint32) ([]uint32, error) {
 		passwd, err := fs.ReadFile(etc, "passwd")
@@ -41,7 +41,7 @@ func members(etc fs.FS) func(gid uint32) ([]uint32, error) {
 	}
 }
 
-// membersOf reads the texts of both files. Lines that are none of theirs are passed over.
+// membersOf parses the text of both files, and ignores malformed lines.
 func membersOf(passwd, groups string, gid uint32) (list []uint32) {
 	var names []string
 	for line := range strings.Lines(groups) { // name:password:gid:user,user

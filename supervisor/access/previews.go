@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A preview token lets its bearer reach one port of one session for a time, and nothing else. boxd stores only the
-// key that signs them.
+// A preview token lets its bearer reach one port of one session for a time, and nothing else. boxd stores only the signing key.
 
 package access
 
@@ -23,39 +22,39 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 )
 
-// previewFile is where the key is, in the state directory of boxd.
+// previewFile holds the key, in boxd's state directory.
 const previewFile = "previews.json"
 
 // Bounds of tokens.
 const (
 	keySize   = 32
-	maxGroups = 32      // of the maker; others do not count
-	maxText   = 1 << 10 // bytes of a name in it
+	maxGroups = 32      // of the maker; the rest are ignored
+	maxText   = 1 << 10 // bytes of a name
 	maxToken  = 6 << 10
 )
 
-// PreviewToken is what one says.
+// PreviewToken is the content of a preview token.
 type PreviewToken struct {
 	Owner   string // of the session
 	Session string // its id
-	Made    int64  // when it was, in nanoseconds: another of that id is another
+	Made    int64  // when it was created, in nanoseconds: tells sessions of one id apart
 	Port    uint16
 	Expires int64 // in seconds
 	By      PreviewMaker
 }
 
-// PreviewMaker is who has made a token, for whom it holds as long as he may use the session himself.
+// PreviewMaker is who created a token, which is valid as long as the maker may use the session.
 type PreviewMaker struct {
 	Name     string // of the principal
-	Token    string // the name of the bearer token that was shown; "": the kernel knows who it was
+	Token    string // name of the bearer token used; "": known by the kernel
 	UID, GID uint32
 	Groups   []uint32
 }
 
-// PreviewKey signs tokens of previews, and makes those of sandboxes.
+// PreviewKey signs preview tokens, and derives sandbox tokens.
 type PreviewKey struct{ key []byte }
 
-// OpenPreviewKey reads the key in the state directory, and makes one (0600) if there is none.
+// OpenPreviewKey reads the key in the state directory, and creates it (0600) if there is none.
 func OpenPreviewKey(dir *os.Root) (*PreviewKey, error) {
 	var record struct {
 		Key []byte `json:"key"`
@@ -75,13 +74,13 @@ func OpenPreviewKey(dir *os.Root) (*PreviewKey, error) {
 	return &PreviewKey{record.Key}, nil
 }
 
-// errToken is what is wrong with every token that is not one of ours, whatever it is.
+// errToken is the error for any text that is no token of ours, whatever is wrong with it.
 var errToken = errors.New("not a preview link of this boxd")
 
-// ErrPreviewOver means that the time of a token is over.
+// ErrPreviewOver means that a token has expired.
 var ErrPreviewOver = errors.New("this preview link has expired")
 
-// Sign makes the text of a token.
+// Sign returns the text of a token.
 func (k *PreviewKey) Sign(t *PreviewToken) (string, error) {
 	b := []byte{version}
 	for _, text := range []string{t.Owner, t.Session, t.By.Name, t.By.Token} {
@@ -104,9 +103,9 @@ func (k *PreviewKey) Sign(t *PreviewToken) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(append(b, k.mac(domainToken, b)...)), nil
 }
 
-// Read knows a token again. It says nothing of one that is not ours.
+// Read verifies and decodes a token. Its error reveals nothing about an invalid one.
 func (k *PreviewKey) Read(text string, now time.Time) (*PreviewToken, error) {
-	if len(text) > maxToken || strings.ContainsAny(text, "\r\n") { // which base64 passes over
+	if len(text) > maxToken || strings.ContainsAny(text, "\r\n") { // which base64 ignores
 		return nil, errToken
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
@@ -127,10 +126,10 @@ func (k *PreviewKey) Read(text string, now time.Time) (*PreviewToken, error) {
 	return t, nil
 }
 
-// version is the first byte of what is signed.
+// version is the first byte of the signed data.
 const version = 1
 
-// parse reads what was signed.
+// parse decodes the signed data.
 func parse(b []byte) (*PreviewToken, bool) {
 	r := reader{b: b}
 	t := &PreviewToken{}
@@ -170,7 +169,7 @@ func (r *reader) number(size int) (n uint64) {
 	return n
 }
 
-// What the key signs, so that nothing that was signed as one is another.
+// Domains of the key, so that what was signed for one purpose is not valid for another.
 const (
 	domainToken   = "boxd preview token\x00"
 	domainSandbox = "boxd sandbox token\x00"
@@ -184,8 +183,8 @@ func (k *PreviewKey) mac(domain string, b []byte) []byte {
 	return h.Sum(nil)
 }
 
-// SandboxToken returns the secret by which programs prove a right to a session, made at a time in nanoseconds, and to nothing
-// else: what right, the purpose says. It is the same whenever it is asked for, so it need not be stored.
+// SandboxToken returns the secret by which programs prove a right to one session, created at made (nanoseconds). purpose says
+// which right. The result is always the same, so it need not be stored.
 func (k *PreviewKey) SandboxToken(purpose, owner, session string, made int64) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(made))
 	for _, text := range []string{purpose, owner, session} {
@@ -195,12 +194,12 @@ func (k *PreviewKey) SandboxToken(purpose, owner, session string, made int64) st
 	return hex.EncodeToString(k.mac(domainSandbox, b))
 }
 
-// hostPrefix begins the names of all previews, and hostSuffix ends them: browsers take such names for this host, and
-// each for a site of its own.
+// hostPrefix and hostSuffix enclose the names of all previews: browsers resolve them to this host, and treat each as a site of
+// its own.
 const hostPrefix, hostSuffix = "bx-", ".localhost"
 
-// Host is the name under which a browser knows the preview of a token: a port of a session has its own, so that pages
-// of others, and boxd itself, are strangers to its pages.
+// Host returns the host name of a token's preview in a browser. Each port of a session has its own, so that its pages are of
+// another origin than those of other ports and of boxd itself.
 func (k *PreviewKey) Host(t *PreviewToken) string {
 	b := binary.BigEndian.AppendUint16(nil, uint16(len(t.Owner)))
 	b = append(b, t.Owner+t.Session...)
@@ -209,7 +208,7 @@ func (k *PreviewKey) Host(t *PreviewToken) string {
 	return hostPrefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(k.mac(domainHost, b)[:20])) + hostSuffix
 }
 
-// IsPreviewHost reports whether a request for this host is one for a preview, and never one for the API.
+// IsPreviewHost reports whether a request for this host is for a preview, and so never for the API.
 func IsPreviewHost(host string) bool {
 	name, port, with := strings.Cut(host, ":")
 	if with && (port == "" || len(port) > 5 || strings.Trim(port, "0123456789") != "") {

@@ -18,13 +18,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Bounds of the file of revoked certificates.
+// Bounds of the file of revocation lists.
 const (
 	maxRevocationFile  = 64 << 20 // bytes
 	maxRevocationLists = 64
 )
 
-// revocations are the lists of revoked certificates (RFC 5280) of a file, which is read again when it has changed.
+// revocations are the revocation lists (RFC 5280) of a file, which is read again when it has changed.
 type revocations struct {
 	path string // "": there is none
 
@@ -33,16 +33,16 @@ type revocations struct {
 	lists []*revocationList
 }
 
-// revocationList is one of them, of one authority.
+// revocationList is the list of one CA.
 type revocationList struct {
 	*x509.RevocationList
 	since map[string]time.Time // by serial number
 
 	mu     sync.Mutex
-	signed *x509.Certificate // the authority that is known to have signed it; nil: nobody has looked yet
+	signed *x509.Certificate // the CA known to have signed it; nil: not checked yet
 }
 
-// readRevocations reads a file; a path that is "" has no lists.
+// readRevocations reads a file; path "" has no lists.
 func readRevocations(path string) (*revocations, error) {
 	r := &revocations{path: path}
 	if path == "" {
@@ -56,8 +56,8 @@ func readRevocations(path string) (*revocations, error) {
 	return r, nil
 }
 
-// now returns the lists as the file has them; changed: they are others than before. What cannot be read is logged once, and those
-// of before hold.
+// now returns the current lists of the file; changed: they differ from the last ones. An unreadable file is logged once, and the
+// previous lists stay in force.
 func (r *revocations) now(log *slog.Logger) (lists []*revocationList, changed bool) {
 	if r.path == "" {
 		return nil, false
@@ -79,7 +79,7 @@ func (r *revocations) now(log *slog.Logger) (lists []*revocationList, changed bo
 	return next, true
 }
 
-// readRevocationLists reads a file of lists (PEM).
+// readRevocationLists reads a PEM file of lists.
 func readRevocationLists(path string) ([]*revocationList, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -114,7 +114,7 @@ func parseRevocationLists(data []byte) ([]*revocationList, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range l.Extensions { // as of a list that has only the changes to another
+		for _, e := range l.Extensions { // such as those of a delta CRL
 			if e.Critical {
 				return nil, fmt.Errorf("the list of %s has the critical extension %v: must be a complete list", l.Issuer, e.Id)
 			}
@@ -132,13 +132,13 @@ func parseRevocationLists(data []byte) ([]*revocationList, error) {
 	return lists, nil
 }
 
-// of reports whether the list is of an authority, by name and key.
+// of reports whether the list is from a CA, by name and key.
 func (l *revocationList) of(authority *x509.Certificate) bool {
 	return bytes.Equal(l.RawIssuer, authority.RawSubject) &&
 		(len(l.AuthorityKeyId) == 0 || len(authority.SubjectKeyId) == 0 || bytes.Equal(l.AuthorityKeyId, authority.SubjectKeyId))
 }
 
-// signedBy looks whether an authority has signed the list.
+// signedBy verifies that a CA has signed the list.
 func (l *revocationList) signedBy(authority *x509.Certificate) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,8 +152,8 @@ func (l *revocationList) signedBy(authority *x509.Certificate) error {
 	return nil
 }
 
-// revoked refuses a chain of certificates of which an authority has revoked one, and one for which nobody knows: whose list is too
-// old, or not signed by the authority it is of. An authority without a list has revoked none.
+// revoked refuses a certificate chain if its CA has revoked one of the certificates, or if that is unknown: if the list is too
+// old, or not signed by its CA. A CA without a list has revoked none.
 func revoked(lists []*revocationList, chain []*x509.Certificate, now time.Time) error {
 	for i := range len(chain) - 1 {
 		c, authority := chain[i], chain[i+1]

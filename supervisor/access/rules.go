@@ -23,8 +23,8 @@ type Config struct {
 // DefaultConfig returns the built-in configuration.
 func DefaultConfig() Config { return Config{DefaultRole: User, Tokens: "/etc/boxd/tokens"} }
 
-// Rule is a table [principals.NAME]: who that is, and with which role. Of User, UID, Group and GID at most one
-// is set; with none, only tokens and certificates make somebody this principal.
+// Rule is a table [principals.NAME]: who the principal is, and its role. At most one of User, UID, Group and GID is set; with
+// none, only tokens and certificates identify it.
 type Rule struct {
 	Role   Role    `toml:"role"`
 	User   string  `toml:"user,omitempty"`
@@ -32,15 +32,14 @@ type Rule struct {
 	Group  string  `toml:"group,omitempty"`
 	GID    *uint32 `toml:"gid,omitempty"`
 	Shared bool    `toml:"shared,omitempty"` // the members of a group are one principal
-	// Certificates are names of certificates by which callers over TLS are this principal, as in "DNS:ci.example.org".
+	// Certificates are the certificate names by which TLS callers are this principal, as in "DNS:ci.example.org".
 	Certificates []string `toml:"certificates,omitempty"`
 }
 
-// maxName is how long the name of a principal may be, in bytes.
+// maxName is the longest name of a principal, in bytes.
 const maxName = 64
 
-// validName reports whether a principal may be called so. A name has no colon: those that have one are made
-// by boxd, as uid:1000 is.
+// validName reports whether a principal may have this name. Names with a colon, such as uid:1000, are reserved for boxd.
 func validName(name string) bool {
 	if name == "" || len(name) > maxName || !isWord(rune(name[0])) {
 		return false
@@ -52,7 +51,7 @@ func isWord(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 }
 
-// ValidateRules says what is not in order with the rules by themselves, whatever users the host has.
+// ValidateRules reports what is wrong with the rules themselves, whatever users the host has.
 func ValidateRules(c Config, rules map[string]Rule) error {
 	var errs []error
 	bad := func(key string, value any, allowed string) {
@@ -90,14 +89,14 @@ func ValidateRules(c Config, rules map[string]Rule) error {
 	return errors.Join(errs...)
 }
 
-// Table is the rules as they hold on this host.
+// Table is the rules resolved on this host.
 type Table struct {
 	usual  Role
 	users  map[uint32]named
-	gids   []named          // the one that counts first
-	shut   map[uint32]named // members of groups that are shut out, by the user database
+	gids   []named          // in order of precedence
+	shut   map[uint32]named // members of groups with the role none, by the user database
 	byName map[string]named
-	// certificates are the principals of names of certificates.
+	// certificates maps certificate names to principals.
 	certificates map[string]string
 	user         func(name string) (*user.User, error)
 }
@@ -106,25 +105,24 @@ type named struct {
 	name string
 	Rule
 	uid, gid uint32
-	fits     bool // its user
+	fits     bool // names one user, who exists
 }
 
-// HostLookup finds users and groups of the host by name.
+// HostLookup looks up users and groups of the host by name.
 type HostLookup struct {
 	User  func(name string) (*user.User, error)
 	Group func(name string) (*user.Group, error)
-	// Members are the users of a group, those that have it as their own included; nil: nobody knows.
+	// Members returns the users of a group, those with it as primary group included; nil: not available.
 	Members func(gid uint32) ([]uint32, error)
 }
 
-// LookupHost is the Lookup of /etc/passwd and /etc/group. Users that only another service knows have to be given by
-// number.
+// LookupHost returns the HostLookup of /etc/passwd and /etc/group. Users known only to another service must be given by number.
 func LookupHost() HostLookup {
 	return HostLookup{User: user.Lookup, Group: user.LookupGroup, Members: members(os.DirFS("/etc"))}
 }
 
-// ResolveRules makes the table of rules that Validate has found in order. A rule about a user or group that the host
-// does not have, or about one that another rule has under another name, matches no caller: loud says which those are.
+// ResolveRules builds the table from rules that ValidateRules accepted. A rule about a user or group that the host lacks, or that
+// another rule already has under another name, matches no caller; loud lists those.
 func ResolveRules(c Config, rules map[string]Rule, host HostLookup) (t *Table, loud []string) {
 	t = &Table{usual: c.DefaultRole, users: map[uint32]named{}, byName: map[string]named{}, shut: map[uint32]named{}, certificates: nameCertificates(rules), user: host.User}
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
@@ -138,13 +136,13 @@ func ResolveRules(c Config, rules map[string]Rule, host HostLookup) (t *Table, l
 		}
 		t.byName[name] = r
 	}
-	slices.SortStableFunc(t.gids, func(a, b named) int { // "none" shuts out, and then the most counts
+	slices.SortStableFunc(t.gids, func(a, b named) int { // "none" wins, then the highest role
 		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.name, b.name))
 	})
 	return t, loud
 }
 
-// rank orders rules about groups, the one that counts first.
+// rank orders rules about groups by precedence.
 func (r *named) rank() int {
 	if r.Role == 0 {
 		return 0
@@ -181,7 +179,7 @@ func (t *Table) add(r *named, host HostLookup) error {
 			return err
 		}
 	default:
-		return nil // for tokens alone
+		return nil // for tokens only
 	}
 	if !r.fits {
 		t.gids = append(t.gids, *r)
@@ -202,9 +200,9 @@ func number(text string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// OfUser is the principal that a user of the host is. A rule about the user goes before those about its groups;
-// of several about groups the highest role counts, but "none" before all. A process has the groups that it was started
-// with, or less: who is shut out as a member of one is so by the user database too.
+// OfUser returns the principal of a host user. A rule about the user takes precedence over those about its groups; among several
+// groups the highest role wins, but "none" beats all. A process has the groups it was started with, or fewer, so "none" applies
+// to members by the user database too.
 func (t *Table) OfUser(uid, gid uint32, groups []uint32) Principal {
 	p := Principal{Name: OfUser(uid), UID: uid, GID: gid, Groups: groups, Role: t.usual, Rule: "access.default_role"}
 	if uid == 0 {
@@ -236,7 +234,7 @@ func (t *Table) OfUser(uid, gid uint32, groups []uint32) Principal {
 	return p
 }
 
-// OfName is the principal of a table [principals.NAME], for whom a token or certificate speaks; ok is false if there is none.
+// OfName returns the principal of a table [principals.NAME], for a token or certificate; ok is false if there is none.
 func (t *Table) OfName(name string) (p Principal, ok bool) {
 	r, ok := t.byName[name]
 	if !ok {
@@ -245,12 +243,11 @@ func (t *Table) OfName(name string) (p Principal, ok bool) {
 	return Principal{Name: name, UID: r.uid, GID: r.gid, Role: r.Role, Rule: "principals." + name}, true
 }
 
-// Person finds whom somebody has written: as a table [principals.NAME] is called, as "uid:N", or as a user of this host is.
-// However it is written, it is the same person, of which these are the name and, NoUser if it is no user, the uid. Nobody
-// may be called so.
+// Person resolves a name as a person writes it: the NAME of a table [principals.NAME], "uid:N", or a user name of this host.
+// Every spelling yields the same name and uid, NoUser if it is no host user. ok is false if none matches.
 func (t *Table) Person(written string) (name string, uid uint32, ok bool) {
 	if r, ok := t.byName[written]; ok {
-		if t.users[r.uid].name != written { // it is for tokens, of a group, or matches no caller
+		if t.users[r.uid].name != written { // for tokens, for a group, or matches no caller
 			return written, NoUser, true
 		}
 		return written, r.uid, true
@@ -272,10 +269,10 @@ func (t *Table) Person(written string) (name string, uid uint32, ok bool) {
 	return OfUser(uid), uid, true
 }
 
-// Usual is the role of whom no rule is about.
+// Usual returns the role of principals without a rule.
 func (t *Table) Usual() Role { return t.usual }
 
-// Knows reports whether somebody may be called so: a table [principals.NAME], or a user of the host.
+// Knows reports whether a principal may have this name: a table [principals.NAME], or a host user.
 func (t *Table) Knows(name string) bool {
 	_, user := UserOf(name)
 	_, named := t.byName[name]

@@ -17,19 +17,19 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 )
 
-// maxPEM bounds each of the files of a listener by TLS, in bytes.
+// maxPEM is the largest size of each file of a TLS listener, in bytes.
 const maxPEM = 1 << 20
 
-// TLSFiles are what a listener by TLS needs (PEM).
+// TLSFiles are the files of a TLS listener (PEM).
 type TLSFiles struct {
-	Certificate string // with those of the authorities between it and the root
-	PrivateKey  string // which only root may read
-	KeyName     string // of PrivateKey in box.toml, for errors; "": private_key
-	ClientCA    string // of the authorities that sign certificates of callers; "": callers show none
+	Certificate string // with the intermediate CAs
+	PrivateKey  string // readable by root only
+	KeyName     string // PrivateKey's key in box.toml, for errors; "": private_key
+	ClientCA    string // CAs that sign callers' certificates; "": callers present none
 }
 
-// Config reads the files. Later they are read again whenever they have changed; what cannot be read then is logged, and those of
-// before hold.
+// Config reads the files. They are read again whenever they have changed; if that fails, the error is logged and the previous
+// configuration stays in force.
 func (f TLSFiles) Config(log *slog.Logger) (*tls.Config, error) {
 	c := &certificates{files: f, log: log}
 	c.stamp = c.stat()
@@ -40,7 +40,7 @@ func (f TLSFiles) Config(log *slog.Logger) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.now(), nil }}, nil
 }
 
-// certificates is a configuration and the files it is from.
+// certificates is a TLS configuration with the files it was read from.
 type certificates struct {
 	files TLSFiles
 	log   *slog.Logger
@@ -50,8 +50,8 @@ type certificates struct {
 	current *tls.Config
 }
 
-// fileStamp tells a file from what was there before. Its times are as coarse as the kernel's clock ticks (inode(7)), within which a file
-// may be replaced.
+// fileStamp detects that a file was replaced or changed. Its times are only as fine as the kernel's clock tick (inode(7)), and a
+// file may be replaced within one.
 type fileStamp struct {
 	device, inode    uint64
 	size             int64
@@ -65,7 +65,7 @@ func (c *certificates) stat() (stamp [3]fileStamp) {
 	return stamp
 }
 
-// stampOf is that of a file as it is now; that of one that is missing is zero.
+// stampOf returns the stamp of a file as it is now; that of a missing file is zero.
 func stampOf(path string) fileStamp {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -74,7 +74,7 @@ func stampOf(path string) fileStamp {
 	return fileStamp{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
 }
 
-// now is the configuration for the next connection.
+// now returns the configuration for the next connection.
 func (c *certificates) now() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *certificates) now() *tls.Config {
 	if stamp == c.stamp {
 		return c.current
 	}
-	c.stamp = stamp // what is wrong is said once
+	c.stamp = stamp // errors are logged once
 	next, err := c.files.read()
 	if err != nil {
 		c.log.Error("a certificate has changed and cannot be used; the one of before holds", "error", err)
@@ -93,7 +93,7 @@ func (c *certificates) now() *tls.Config {
 	return next
 }
 
-// read reads the files. Nothing of a connection is taken up in another: what a client has shown is looked at each time.
+// read reads the files. It disables session resumption, so that each connection's certificate is checked.
 func (f *TLSFiles) read() (*tls.Config, error) {
 	certificate, err := os.ReadFile(f.Certificate)
 	if err != nil {
@@ -122,8 +122,7 @@ func (f *TLSFiles) read() (*tls.Config, error) {
 	return c, nil
 }
 
-// Shown is the certificate that the other end of a connection has proved to have, and those that have signed it, up to an authority
-// of ours; nil: it has shown none.
+// Shown returns the verified certificate chain that a peer presented, up to one of our CAs; nil: it presented none.
 func Shown(state *tls.ConnectionState) []*x509.Certificate {
 	if state == nil || len(state.VerifiedChains) == 0 {
 		return nil

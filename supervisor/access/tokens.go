@@ -26,35 +26,35 @@ const (
 	maxTokens = 4096
 )
 
-// TokenPrefix begins every token, so that one is recognised where it should not be.
+// TokenPrefix begins every token, so that a leaked one is recognised.
 const TokenPrefix = "boxd_"
 
 // Token is a table [[token]] of the file.
 type Token struct {
-	Name      string    `toml:"name"`      // what it is called where it is mentioned: never the token itself
+	Name      string    `toml:"name"`      // shown in its place: never the token itself
 	SHA256    string    `toml:"sha256"`    // of the token, 64 hexadecimal digits
 	Principal string    `toml:"principal"` // a table [principals.NAME] of box.toml
-	Role      Role      `toml:"role"`      // the most that its bearer may be; left out: what the principal is
-	Routes    []string  `toml:"routes"`    // patterns of routes, "GET /v1/sessions/*"; left out: all
+	Role      Role      `toml:"role"`      // the highest role of its bearer; left out: the principal's
+	Routes    []string  `toml:"routes"`    // route patterns, "GET /v1/sessions/*"; left out: all
 	Expires   time.Time `toml:"expires"`   // left out: never
 
 	hash [sha256.Size]byte
 }
 
-// NewToken makes a token and its hash, as the file has it.
+// NewToken returns a new token, and its hash for the file.
 func NewToken() (secret, hash string) {
 	secret = TokenPrefix + rand.Text() + rand.Text()
 	sum := sha256.Sum256([]byte(secret))
 	return secret, hex.EncodeToString(sum[:])
 }
 
-// Tokens is the tokens there are. The zero Set has none.
+// Tokens is a set of tokens. The zero Tokens is empty.
 type Tokens struct{ list []Token }
 
-// Len is how many there are.
+// Len returns the number of tokens.
 func (s *Tokens) Len() int { return len(s.list) }
 
-// ParseTokens reads the text of a file.
+// ParseTokens parses the text of a token file.
 func ParseTokens(text string) (*Tokens, error) {
 	var file struct {
 		Token []Token `toml:"token"`
@@ -108,8 +108,8 @@ func (t *Token) validate() error {
 	return nil
 }
 
-// ReadTokens reads a file. One that does not exist has no tokens. lent is how a file of systemd's credentials is
-// looked at: its group may read it.
+// ReadTokens reads a token file. A missing file has no tokens. isCredential says that it is one of systemd's credentials, which
+// its group may read.
 func ReadTokens(path string, isCredential bool) (*Tokens, error) {
 	data, err := durable.ReadSecret(path, isCredential, maxFile)
 	if errors.Is(err, os.ErrNotExist) {
@@ -125,7 +125,7 @@ func ReadTokens(path string, isCredential bool) (*Tokens, error) {
 	return s, nil
 }
 
-// JoinTokens returns a set with the tokens of both.
+// JoinTokens returns the tokens of both sets.
 func JoinTokens(a, b *Tokens) (*Tokens, error) {
 	all := &Tokens{append(append([]Token{}, a.list...), b.list...)}
 	names := map[string]bool{}
@@ -138,11 +138,10 @@ func JoinTokens(a, b *Tokens) (*Tokens, error) {
 	return all, nil
 }
 
-// Find returns the token that was shown; nil: there is none like it. It takes the same time whichever of them it
-// is, and whether it is one.
+// Find returns the token for a secret; nil: there is none. It takes the same time whichever token matches, and if none does.
 func (s *Tokens) Find(secret string) *Token {
 	sum := sha256.Sum256([]byte(secret))
-	found := 0 // one more than its place
+	found := 0 // index plus one
 	for i := range s.list {
 		same := subtle.ConstantTimeCompare(s.list[i].hash[:], sum[:])
 		found = subtle.ConstantTimeSelect(same, i+1, found)
@@ -153,17 +152,17 @@ func (s *Tokens) Find(secret string) *Token {
 	return &s.list[found-1]
 }
 
-// Each calls f with each of them.
+// Each calls f for each token.
 func (s *Tokens) Each(f func(*Token)) {
 	for i := range s.list {
 		f(&s.list[i])
 	}
 }
 
-// Over reports whether the time of the token is over.
+// Over reports whether the token has expired.
 func (t *Token) Over(now time.Time) bool { return !t.Expires.IsZero() && !now.Before(t.Expires) }
 
-// Allows reports whether the token is for a route, which is named by its pattern in the table.
+// Allows reports whether the token covers a route, given by its pattern in the route table.
 func (t *Token) Allows(pattern string) bool {
 	if len(t.Routes) == 0 {
 		return true

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit writes who has changed what: a record for each call that changes something, each with the hash of
-// the one before. A record is with the kernel before its call is answered, so that it survives the death of boxd;
-// once a second it is on the disk. Nothing is written twice, and what cannot be written is counted and said.
+// Package audit records who changed what: a record for each call that changes something, each with the hash of the previous one.
+// The kernel has a record before its call is answered, so that it survives the death of boxd; the disk is synced once a second.
+// No record is written twice, and records that cannot be written are counted and reported.
 package audit
 
 import (
@@ -23,47 +23,47 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
-// dirName is the name of the directory in the state directory.
+// dirName is the log's directory in the state directory.
 const dirName = "audit"
 
-// Log is the audit log of one boxd. A nil Log takes everything and writes nothing.
+// Log is the audit log of one boxd. A nil Log accepts everything and writes nothing.
 type Log struct {
 	cfg  Config
 	dir  *os.Root
 	log  *slog.Logger
 	tell func(failed bool, detail string)
-	// write is what writes; tests have one for which the disk is full.
+	// write writes a record; tests replace it to simulate a full disk.
 	write func(f *os.File, p []byte, at int64) (int, error)
 
 	mu      sync.Mutex // guards the fields below
-	file    *os.File   // the last, nil until something can be written
+	file    *os.File   // the newest, nil until one can be opened
 	size    int64
-	files   []string // all of them, the last is file
+	files   []string // all, oldest first; the last is file
 	head    hashchain.Link
-	dirty   bool     // something is not on the disk yet
-	pending [][]byte // records that could not be written yet
-	held    int      // bytes of them
-	lost    uint64   // records that could not be kept either
-	broken  error    // why nothing can be written
+	dirty   bool     // not everything is synced yet
+	pending [][]byte // records not written yet
+	held    int      // bytes in pending
+	lost    uint64   // records dropped for lack of memory or space in a line
+	broken  error    // why writing fails
 	written uint64
-	failed  uint64 // times that a record could not be written at once
+	failed  uint64 // times a record could not be written at once
 
-	anonymousAt time.Time // when the last call of somebody unknown had its record
-	anonymous   uint64    // such calls since, without one
+	anonymousAt time.Time // time of the last record of an anonymous call
+	anonymous   uint64    // anonymous calls since, without a record
 }
 
-// anonymousEvery is how often a call of somebody unknown has a record. They change nothing, and whoever can connect
-// can make as many as it takes to push all other records out of the log.
+// anonymousEvery is the least time between records of anonymous calls. They change nothing, and any client that can connect could
+// make enough of them to push all other records out of the log.
 const anonymousEvery = time.Second
 
-// How much is kept in memory while nothing can be written.
+// Bounds of what is kept in memory while writing fails.
 const (
 	maxPending = 4096
 	maxHeld    = 16 << 20 // bytes
 )
 
-// Open returns the log in a state directory. A disk that takes nothing is no error of Open: see Admit. The function
-// tell hears when records cannot be written, and when they can be again.
+// Open returns the log in a state directory. A disk that cannot be written is no error of Open: see Admit. tell is called when
+// writing begins to fail, and when it works again.
 func Open(stateDir string, cfg Config, log *slog.Logger, tell func(failed bool, detail string)) (*Log, error) {
 	dir, err := durable.Directory(filepath.Join(stateDir, dirName))
 	if err != nil {
@@ -74,7 +74,7 @@ func Open(stateDir string, cfg Config, log *slog.Logger, tell func(failed bool, 
 	return l, nil
 }
 
-// Append writes a record, and waits until the kernel has it. One that cannot be written is kept for later.
+// Append writes a record, and waits until the kernel has it. A record that cannot be written is kept for later.
 func (l *Log) Append(r *Record) {
 	if l == nil {
 		return
@@ -85,7 +85,7 @@ func (l *Log) Append(r *Record) {
 		r.Time = time.Now()
 	}
 	data, err := json.Marshal(l.cfg.shaped(r))
-	if err != nil { // not of plain data
+	if err != nil { // r is plain data, so unexpected
 		l.lost++
 		l.log.Error("cannot encode an audit record", "error", err)
 	} else if len(l.pending) < maxPending && l.held+len(data) < maxHeld {
@@ -103,8 +103,8 @@ func (l *Log) Append(r *Record) {
 	l.report(before, err, waiting, lost)
 }
 
-// AppendAnonymous is Append for a call that was refused as nobody knows who has made it. One a second has a record, which
-// says how many before it have none.
+// AppendAnonymous is Append for a refused call of an unauthenticated caller. It writes one record a second, with the number of
+// calls before it that have none.
 func (l *Log) AppendAnonymous(r *Record) {
 	if l == nil {
 		return
@@ -125,7 +125,7 @@ func (l *Log) AppendAnonymous(r *Record) {
 	l.Append(r)
 }
 
-// report says it once when writing begins to fail, and once when it works again.
+// report notifies once when writing begins to fail, and once when it works again.
 func (l *Log) report(before, now error, waiting int, lost uint64) {
 	switch {
 	case before == nil && now != nil:
@@ -135,8 +135,8 @@ func (l *Log) report(before, now error, waiting int, lost uint64) {
 	}
 }
 
-// Admit refuses a call that must not happen without a record, while none can be written. A call that only ends
-// things is always admitted: it may be what makes room on the disk.
+// Admit refuses a call that must not happen without a record, while none can be written. A call that only ends things is always
+// admitted: it may be what frees space on the disk.
 func (l *Log) Admit(ends bool) error {
 	if l == nil {
 		return nil
@@ -158,7 +158,7 @@ func (l *Log) Admit(ends bool) error {
 		WithHint("free space on the disk of the state directory; boxctl rm still works")
 }
 
-// flushLocked writes what waits, in its order.
+// flushLocked writes the pending records in order.
 func (l *Log) flushLocked() (err error) {
 	defer func() { l.broken = err }()
 	if l.file == nil {
@@ -188,16 +188,16 @@ func (l *Log) flushLocked() (err error) {
 	return err
 }
 
-// writeLocked adds one record to the last file, or leaves the file as it was.
+// writeLocked appends one record to the newest file, or leaves the file as it was.
 func (l *Log) writeLocked(record []byte) error {
 	line, link, err := hashchain.Seal(l.head, record)
-	if err != nil { // shaped has seen to it that it fits
+	if err != nil { // shaped limits records so that they fit
 		l.lost++
 		l.log.Error("audit record dropped", "error", err)
 		return nil
 	}
 	if _, err := l.write(l.file, line, l.size); err != nil {
-		if terr := l.file.Truncate(l.size); terr != nil { // half a line may be there: look at the file anew
+		if terr := l.file.Truncate(l.size); terr != nil { // a partial line may remain: examine the file again
 			l.file.Close()
 			l.file = nil
 		}
@@ -209,7 +209,7 @@ func (l *Log) writeLocked(record []byte) error {
 	return nil
 }
 
-// noteLocked writes a record of the log itself.
+// noteLocked writes a record about the log itself.
 func (l *Log) noteLocked(r *Record) error {
 	r.Time = time.Now()
 	data, err := json.Marshal(r)
@@ -219,8 +219,8 @@ func (l *Log) noteLocked(r *Record) error {
 	return l.writeLocked(data)
 }
 
-// rotateLocked begins another file if a record does not fit, and removes the oldest if there are too many. What is
-// removed is said in the log before.
+// rotateLocked begins another file if a record does not fit, and removes the oldest if there are too many. A record of the
+// removal is written first.
 func (l *Log) rotateLocked(more int) error {
 	if l.size > 0 && l.size+int64(more) > int64(l.cfg.MaxSize) {
 		if err := l.syncLocked(); err != nil {
@@ -239,7 +239,7 @@ func (l *Log) rotateLocked(more int) error {
 	return nil
 }
 
-// beginLocked makes the next file.
+// beginLocked creates the next file.
 func (l *Log) beginLocked() error {
 	name := hashchain.FileName(l.head.Seq + 1)
 	f, err := l.dir.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
@@ -254,7 +254,7 @@ func (l *Log) beginLocked() error {
 	return nil
 }
 
-// dropLocked removes a file; the next begins with the hash of its last record.
+// dropLocked removes a file, after recording the hash of its last record, which the next file begins with.
 func (l *Log) dropLocked(name, next string) error {
 	last := hashchain.FirstOf(next) - 1
 	hash := ""

@@ -17,17 +17,17 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
-// found is what the log has at its end.
+// found describes the end of the log.
 type found struct {
-	head    hashchain.Link // of the last record that is in order, counted on over those that are not
-	damaged int            // lines at the end that are no records
-	size    int64          // of the last file, up to its last whole line
-	torn    string         // hash of what is behind it, "" if there is nothing
+	head    hashchain.Link // of the last valid record, counted on over invalid ones
+	damaged int            // lines at the end that are no valid records
+	size    int64          // of the last file, up to its last complete line
+	torn    string         // hash of the partial line after it, "" if there is none
 	tornLen int64
 }
 
-// prepareLocked finds the end of the log and goes on there. What an earlier boxd died in is cut off, and that is said
-// in the log.
+// prepareLocked finds the end of the log and continues there. A partial line that an earlier boxd left is cut off, which is
+// recorded in the log.
 func (l *Log) prepareLocked() error {
 	files, err := hashchain.Files(l.dir.FS())
 	if err != nil {
@@ -52,7 +52,7 @@ func (l *Log) prepareLocked() error {
 			break
 		}
 	}
-	if l.head = end.head; l.head.Seq == 0 { // nothing is in order: go on behind what was there
+	if l.head = end.head; l.head.Seq == 0 { // no valid record: continue after the existing lines
 		l.head.Seq = hashchain.FirstOf(files[0]) - 1
 	}
 	l.head.Seq += uint64(end.damaged) //nolint:gosec // it counts
@@ -117,7 +117,7 @@ func (l *Log) syncLocked() error {
 	return unix.Fdatasync(int(l.file.Fd()))
 }
 
-// sync waits for the disk, and nobody waits for it.
+// sync waits for the disk without holding the lock.
 func (l *Log) sync() error {
 	l.mu.Lock()
 	if !l.dirty || l.file == nil {
@@ -134,14 +134,13 @@ func (l *Log) sync() error {
 	return unix.Fdatasync(fd)
 }
 
-// How often records are put on the disk, and how often the log says where the end of the audit log is.
+// How often records are synced, and how often the daemon's log notes the end of the audit log.
 const (
 	syncEvery = time.Second
 	headEvery = 10 * time.Minute
 )
 
-// Run puts records on the disk, tries again what could not be written, and says from time to time in the log where
-// the end is, until ctx ends.
+// Run syncs records, retries those that could not be written, and from time to time logs the position of the end, until ctx ends.
 func (l *Log) Run(ctx context.Context) {
 	tick := time.NewTicker(syncEvery)
 	defer tick.Stop()
@@ -163,7 +162,7 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// retry tries to write what waits.
+// retry tries to write the pending records.
 func (l *Log) retry() {
 	l.mu.Lock()
 	before := l.broken
@@ -177,23 +176,23 @@ func (l *Log) retry() {
 	l.report(before, err, waiting, lost)
 }
 
-// Head is the place of the last record.
+// Head returns the position of the last record.
 func (l *Log) Head() hashchain.Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.head
 }
 
-// State is the log in figures, and why it cannot be written, if so.
+// State has the counters of the log, and why it cannot be written, if so.
 type State struct {
 	Written uint64 // by this boxd
-	Failed  uint64 // times that a record could not be written at once
+	Failed  uint64 // times a record could not be written at once
 	Waiting int    // in memory
 	Lost    uint64
 	Trouble error
 }
 
-// State returns it as it is now.
+// State returns the present state.
 func (l *Log) State() State {
 	if l == nil {
 		return State{}
@@ -203,7 +202,7 @@ func (l *Log) State() State {
 	return State{l.written, l.failed, len(l.pending), l.lost, l.broken}
 }
 
-// Close puts all on the disk, and says where the end is.
+// Close writes and syncs everything, and logs the position of the end.
 func (l *Log) Close() {
 	if l == nil {
 		return

@@ -12,18 +12,18 @@ import (
 	"github.com/boxd-dev/boxd/internal/hashchain"
 )
 
-// Bounds of what Last returns.
+// Bounds of the result of Last.
 const (
 	MostRead  = 10000    // records
-	MostBytes = 16 << 20 // of them in the log; more of memory while they are sent
+	MostBytes = 16 << 20 // as in the log; more in memory while they are sent
 )
 
-// tail is the last records that match.
+// tail has the last records that match.
 type tail struct {
 	list  []sized
 	n     int
 	bytes int64 // of those in the list
-	cut   bool  // one was left out for its size
+	cut   bool  // one was left out because of its size
 }
 
 type sized struct {
@@ -31,19 +31,19 @@ type sized struct {
 	size int64
 }
 
-// add adds a record that comes after those that are there, and lets go of what is too much.
+// add appends a record, and drops the oldest that exceed the bounds.
 func (t *tail) add(r *Record, size int64) {
 	t.list, t.bytes = append(t.list, sized{r, size}), t.bytes+size
 	drop := 0
 	for ; len(t.list)-drop > t.n || t.bytes > MostBytes; drop++ {
 		t.cut = t.cut || len(t.list)-drop <= t.n
 		t.bytes -= t.list[drop].size
-		t.list[drop].Record = nil // or it stays until the list moves
+		t.list[drop].Record = nil // free it even though the slice still has its slot
 	}
 	t.list = t.list[drop:]
 }
 
-// before puts those of an earlier file before, as far as they fit.
+// before prepends the records of an earlier file, as many as fit.
 func (t *tail) before(earlier *tail) {
 	from := len(earlier.list)
 	for ; from > 0 && t.bytes+earlier.list[from-1].size <= MostBytes; from-- {
@@ -53,8 +53,8 @@ func (t *tail) before(earlier *tail) {
 	t.list = append(slices.Clone(earlier.list[from:]), t.list...)
 }
 
-// Last returns the last n records that match, the oldest first, or less if they are more than MostBytes: then cut is
-// true. Lines that are no records are passed over: Verify finds them.
+// Last returns the last n matching records, oldest first, or fewer if they exceed MostBytes: then cut is true. Invalid lines are
+// skipped: Verify finds them.
 func (l *Log) Last(ctx context.Context, n int, match func(*Record) bool) (list []*Record, cut bool, err error) {
 	if l == nil || n <= 0 {
 		return nil, false, nil
@@ -67,7 +67,7 @@ func (l *Log) Last(ctx context.Context, n int, match func(*Record) bool) (list [
 	for i := len(files) - 1; i >= 0 && len(all.list) < n && !all.cut && ctx.Err() == nil; i-- {
 		earlier, err := l.lastOf(ctx, files[i], n-len(all.list), match)
 		if errors.Is(err, fs.ErrNotExist) {
-			break // it was removed meanwhile, and those before it too
+			break // removed meanwhile, with the files before it
 		}
 		if err != nil {
 			return nil, false, fmt.Errorf("audit log: %w", err)

@@ -27,14 +27,14 @@ type Config struct {
 // How much of a command is recorded.
 const (
 	argvFull   = "full"
-	argvDigest = "digest" // its SHA-256: who knows the command can prove that it was this one
+	argvDigest = "digest" // its SHA-256: proves which command it was to one who knows it
 	argvNone   = "none"
 )
 
-// What becomes of calls while no record can be written.
+// What happens to calls while no record can be written.
 const (
-	onErrorRefuse   = "refuse"   // they are refused, but for what only ends things
-	onErrorContinue = "continue" // they are served, and records that do not fit into memory are lost
+	onErrorRefuse   = "refuse"   // refused, except those that only end things
+	onErrorContinue = "continue" // served; records that exceed the memory bound are lost
 )
 
 // Bounds of the files.
@@ -44,12 +44,12 @@ const (
 	mostFiles = 10000
 )
 
-// DefaultConfig is what holds where nothing is said.
+// DefaultConfig returns the built-in configuration.
 func DefaultConfig() Config {
 	return Config{Argv: argvFull, OnError: onErrorRefuse, MaxSize: 16 * quantity.MiB, MaxFiles: 16}
 }
 
-// Validate names the key that is wrong, and what is allowed.
+// Validate names the invalid key and what is allowed.
 func (c *Config) Validate() error {
 	switch {
 	case !slices.Contains([]string{argvFull, argvDigest, argvNone}, c.Argv):
@@ -64,16 +64,16 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// The kinds of records, but for those that package chain has of the log itself.
+// The kinds of records, except those of package hashchain about the log itself.
 const (
-	KindCall    = "call"    // a request that has been answered
-	KindUnder   = "running" // one that has not, and takes long; its call follows under the same request
-	kindStarted = "started" // a boxd that has begun to write
+	KindCall    = "call"    // an answered request
+	KindUnder   = "running" // a long request, not answered yet; its call record follows with the same request id
+	kindStarted = "started" // a boxd began to write
 )
 
-// Record is one of them. What is empty does not apply. Values of environment variables are in none.
+// Record is one audit record. Empty fields do not apply. No record has values of environment variables.
 type Record struct {
-	Seq       uint64    `json:"seq,omitempty"` // set where it is read
+	Seq       uint64    `json:"seq,omitempty"` // set when it is read
 	Kind      string    `json:"kind"`
 	Time      time.Time `json:"time"`
 	Request   string    `json:"request,omitempty"`
@@ -97,7 +97,7 @@ type Record struct {
 	Records   uint64    `json:"records,omitempty"` // see hashchain.Note
 }
 
-// What is what was asked for.
+// What describes what a request asked for.
 type What struct {
 	Argv    []string `json:"argv,omitempty"`
 	SHA256  string   `json:"argv_sha256,omitempty"`
@@ -108,18 +108,18 @@ type What struct {
 	Changes []string `json:"changes,omitempty"` // names of the fields given
 }
 
-// mostNames and mostArgv bound a record, which must fit into a line however it is escaped.
+// mostNames, mostName and mostArgv bound a record, which must fit into a line however it is escaped.
 const (
 	mostNames = 256
 	mostName  = 256
 	mostArgv  = 64 << 10
 )
 
-// shaped is the record as the configuration wants it, within its bounds.
+// shaped returns the record as configured and within its bounds.
 func (c *Config) shaped(r *Record) *Record {
 	copied := *r
 	for _, text := range []*string{&copied.Detail, &copied.Session, &copied.Owner, &copied.Process} {
-		*text = cut(*text) // of a call that was refused they are whatever its caller has sent
+		*text = cut(*text) // in a refused call these are arbitrary text from the caller
 	}
 	if r.What == nil {
 		return &copied
@@ -128,7 +128,7 @@ func (c *Config) shaped(r *Record) *Record {
 	return &copied
 }
 
-// Shape is what of a request a record will have. It refers to nothing of the request that is long.
+// Shape returns the part of a request that its record will have, without references to long data of the request.
 func (l *Log) Shape(w *What) *What {
 	if l == nil || w == nil {
 		return nil
@@ -139,7 +139,7 @@ func (l *Log) Shape(w *What) *What {
 func (c *Config) shape(asked *What) *What {
 	w := *asked
 	w.Env, w.Mounts, w.Changes, w.Profile = names(w.Env), names(w.Mounts), names(w.Changes), cut(w.Profile)
-	if len(w.Argv) > 0 { // or that has been done
+	if len(w.Argv) > 0 { // not shaped yet
 		w.Argc = len(w.Argv)
 		total := 0
 		for _, a := range w.Argv {
@@ -148,18 +148,18 @@ func (c *Config) shape(asked *What) *What {
 		switch {
 		case c.Argv == argvNone:
 			w.Argv = nil
-		case c.Argv == argvDigest || total > mostArgv || w.Argc > mostArgv/64 || slices.ContainsFunc(w.Argv, func(a string) bool { return !utf8.ValidString(a) }): // a record is text
+		case c.Argv == argvDigest || total > mostArgv || w.Argc > mostArgv/64 || slices.ContainsFunc(w.Argv, func(a string) bool { return !utf8.ValidString(a) }): // records are text
 			w.SHA256, w.Argv = Digest(w.Argv), nil
 		}
 	}
 	return &w
 }
 
-// Digest is the SHA-256 of a command: of its arguments, each with a zero byte behind it.
+// Digest is the SHA-256 of a command's arguments, each followed by a zero byte.
 func Digest(argv []string) string {
 	h := sha256.New()
 	for _, a := range argv {
-		_, _ = h.Write(append([]byte(a), 0)) // a hash takes everything
+		_, _ = h.Write(append([]byte(a), 0)) // a hash accepts everything
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -179,7 +179,7 @@ func cut(s string) string {
 	return s
 }
 
-// parse reads the record of a line.
+// parse decodes the record of a line.
 func parse(line *hashchain.Line) (*Record, error) {
 	var r Record
 	if err := json.Unmarshal(line.Text, &r); err != nil {

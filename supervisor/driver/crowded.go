@@ -4,15 +4,15 @@ package driver
 
 import "fmt"
 
-// Crowded is a box that has met its cap on connections.
+// Crowded describes a box that has reached its connection limit.
 type Crowded struct {
-	Packets uint64 // that would have begun one more
-	Most    int    // connections at a time; 0: nobody knows here
-	By      string // the key of box.toml that has cut what was asked for; "": none has
+	Packets uint64 // that would have opened another connection
+	Most    int    // concurrent connections; 0: unknown here
+	By      string // the key of box.toml that reduced the requested limit; "": none
 	Profile string
 }
 
-// Setting is what would let the box have more.
+// Setting returns the setting that would allow the box more connections.
 func (c *Crowded) Setting() string {
 	if c.By != "" {
 		return fmt.Sprintf("%s of more than %d", c.By, c.Most)

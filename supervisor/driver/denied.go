@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// watcher looks what boxes with a network were refused.
+// watcher polls what boxes with a network were refused.
 type watcher struct {
 	report func(key string, r Refused, name egress.Name)
 	full   func(key string, packets uint64)
@@ -24,15 +24,14 @@ type watcher struct {
 	boxes map[string]*TrafficTally
 }
 
-// lookEvery is how often is looked, and lookMost how long one look may take: what waits for it goes on without.
+// pollInterval is the time between polls, and lookMost the longest that one may take: its callers go on without the result.
 const (
 	pollInterval = 5 * time.Second
 	lookMost     = 2 * time.Second
 )
 
-// Watch has refused told of the connections that boxes were refused: where to, and the name that has led there, if
-// that is known; and crowded of boxes that have met their cap on connections. It is called once, before the first box;
-// StopResolving ends it.
+// Watch reports refused connections of boxes: their destination, with the name that resolved to it if known. crowded is called
+// for boxes that have reached their connection limit. Call it once, before the first box; StopResolving ends it.
 func (d *Driver) Watch(refused func(key string, r Refused, name egress.Name), crowded func(key string, packets uint64)) {
 	ctx, stop := context.WithCancel(context.Background())
 	d.watched = &watcher{report: refused, full: crowded, stop: stop, boxes: map[string]*TrafficTally{}}
@@ -58,7 +57,7 @@ func (w *watcher) keys() []string {
 	return slices.Collect(maps.Keys(w.boxes))
 }
 
-// watch begins to look at a box, if it has a network.
+// watch begins to poll a box, if it has a network.
 func (d *Driver) watch(spec *isolation.Spec) {
 	if d.watched == nil || spec.Network.Kind != isolation.NetworkEgress {
 		return
@@ -68,7 +67,7 @@ func (d *Driver) watch(spec *isolation.Spec) {
 	d.watched.boxes[spec.Key] = &TrafficTally{}
 }
 
-// unwatch looks at a box for the last time.
+// unwatch polls a box for the last time.
 func (d *Driver) unwatch(ctx context.Context, key string) {
 	if d.watched == nil {
 		return
@@ -79,7 +78,7 @@ func (d *Driver) unwatch(ctx context.Context, key string) {
 	delete(d.watched.boxes, key)
 }
 
-// Refusals tells what a box was refused since it was looked at. A box that is gone was refused nothing.
+// Refusals reports what a box was refused since the last poll. A box that is gone has no refusals.
 func (d *Driver) Refusals(ctx context.Context, key string) {
 	if d.watched == nil {
 		return
@@ -116,7 +115,7 @@ func (d *Driver) refused(ctx context.Context, key string) (*Refusals, error) {
 	return refusalsOf(r), nil
 }
 
-// Traffic is what has gone over the network of a living box.
+// Traffic returns the network usage of a running box.
 func (d *Driver) Traffic(ctx context.Context, key string) (*TrafficUse, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookMost)
 	defer cancel()

@@ -14,16 +14,16 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// ledTo is an address that a name has led to.
+// ledTo is an address that a name resolved to.
 type ledTo struct {
 	name egress.Name
 	addr netip.Addr
 }
 
-// errNotLed says that a name has not led a box to an address.
+// errNotLed means that the box did not get this address for the name.
 var errNotLed = errors.New("the name does not resolve to this address")
 
-// dial begins a connection for a box whose connections are looked at, and hands it to the program.
+// dial opens a connection for a box with a strict network, and passes it to the proxy.
 func (d *Resolver) dial(ctx context.Context, conn *fdpass.Conn, m *egress.Dial) {
 	ctx, cancel := context.WithTimeout(ctx, pinMost)
 	defer cancel()
@@ -31,7 +31,7 @@ func (d *Resolver) dial(ctx context.Context, conn *fdpass.Conn, m *egress.Dial) 
 	d.mu.Lock()
 	e := d.boxes[m.Key]
 	d.mu.Unlock()
-	if e != nil { // or it could be by rules of before
+	if e != nil { // or the rules from before a change could still allow it
 		e.pinning.RLock()
 		defer e.pinning.RUnlock()
 	}
@@ -52,8 +52,8 @@ func (d *Resolver) dial(ctx context.Context, conn *fdpass.Conn, m *egress.Dial) 
 	}
 }
 
-// mayDial holds a connection against the rules of the box, and what its names have led to: the program may be wrong,
-// and has spoken with strangers.
+// mayDial checks a connection against the rules of the box and what its names resolved to: the proxy may be wrong, since it
+// handles untrusted traffic.
 func (d *Resolver) mayDial(m *egress.Dial) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

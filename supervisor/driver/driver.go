@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driver makes boxes together with the cgroup that their limits are on: one that the keeper makes for itself
-// (the direct driver), or a scope that systemd makes, shows, limits.
+// Package driver makes boxes together with the cgroup that their limits are set on: one that the keeper makes itself (the direct
+// driver), or a systemd scope, which systemd can show and limit.
 package driver
 
 import (
@@ -21,20 +21,20 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// Driver is the keeper, and systemd beside it where boxes are to be in scopes. It owns neither.
+// Driver is the keeper, with systemd where boxes run in scopes. It owns neither.
 type Driver struct {
 	*client.Keeper
-	scopes  DialScopes // nil: the keeper makes all groups
+	scopes  DialScopes // nil: the keeper makes all cgroups
 	log     *slog.Logger
 	names   *Resolver // nil: no names are resolved
-	watched *watcher  // nil: nobody is told what boxes are refused
+	watched *watcher  // nil: refusals are not reported
 
 	mu     sync.Mutex // guards the fields below
 	limits map[string]applied
-	left   map[string]bool // keys of scopes without a box, which could not be stopped
+	left   map[string]bool // keys of scopes without a box that could not be stopped
 }
 
-// applied is what a box in a scope is limited to now.
+// applied is the current limits of a box in a scope.
 type applied struct {
 	limits cgroup.Limits
 	work   isolation.Quota
@@ -51,12 +51,11 @@ func Scoped(k *client.Keeper, scopes DialScopes, log *slog.Logger) *Driver {
 	return &Driver{Keeper: k, scopes: scopes, log: log, limits: map[string]applied{}, left: map[string]bool{}}
 }
 
-// patience bounds one conversation with systemd, which takes a tenth of a second. It does not answer while
-// it reloads.
+// patience bounds one conversation with systemd, which normally takes a tenth of a second. systemd does not answer while it
+// reloads.
 const patience = 20 * time.Second
 
-// Launch starts a box, as client.Keeper.Launch does, in a scope if that is how boxes are to be. After an
-// error there is neither.
+// Launch starts a box, as client.Keeper.Launch does, in a scope where configured. After an error neither box nor scope remains.
 func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box, error) {
 	if d.scopes == nil || !spec.Grouped {
 		return d.launch(ctx, spec)
@@ -82,7 +81,7 @@ func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 	return box, nil
 }
 
-// Adopt takes over a living box, as client.Keeper.Adopt does; spec is what it was made of.
+// Adopt takes over a running box, as client.Keeper.Adopt does; spec is what it was made from.
 func (d *Driver) Adopt(ctx context.Context, spec *isolation.Spec) (*client.Box, *client.Adopted, error) {
 	box, found, err := d.Keeper.Adopt(ctx, spec.Key)
 	if err == nil && d.scopes != nil && filepath.Base(box.Group) == isolation.ScopeOf(spec.Key) {
@@ -96,8 +95,7 @@ func (d *Driver) Adopt(ctx context.Context, spec *isolation.Spec) (*client.Box, 
 	return box, found, err
 }
 
-// End ends a box, as client.Keeper.End does, and its scope. Of a box that has ended it removes a scope
-// that is left.
+// End ends a box, as client.Keeper.End does, and its scope. For a box that has already ended it removes a leftover scope.
 func (d *Driver) End(ctx context.Context, key string, removeWork bool) error {
 	d.unwatch(ctx, key)
 	d.forget(key)
@@ -114,8 +112,8 @@ func (d *Driver) End(ctx context.Context, key string, removeWork bool) error {
 	return nil
 }
 
-// SetLimits changes all limits of a living box, or none. The keeper comes first: it refuses what the box
-// already exceeds, and a lower cap on the whole box would kill for that.
+// SetLimits changes all limits of a running box, or none. The keeper comes first: it refuses limits that the box already exceeds,
+// where a lower cap on the whole box would kill.
 func (d *Driver) SetLimits(ctx context.Context, key string, limits *cgroup.Limits, work isolation.Quota) error {
 	d.mu.Lock()
 	old, scoped := d.limits[key]
@@ -124,10 +122,10 @@ func (d *Driver) SetLimits(ctx context.Context, key string, limits *cgroup.Limit
 		return err
 	}
 	if properties(limits) != properties(&old.limits) {
-		ctx = context.WithoutCancel(ctx) // what is half done is done, or undone
+		ctx = context.WithoutCancel(ctx) // either completed or undone
 		if err := d.set(ctx, key, limits); err != nil {
 			undo := d.Keeper.SetLimits(ctx, key, &old.limits, old.work)
-			if !errors.Is(err, systemd.ErrNoBus) { // it may have been done all the same
+			if !errors.Is(err, systemd.ErrNoBus) { // the change may have been made all the same
 				undo = errors.Join(undo, d.set(ctx, key, &old.limits))
 			}
 			return errors.Join(unavailable(err), undo)
@@ -139,10 +137,10 @@ func (d *Driver) SetLimits(ctx context.Context, key string, limits *cgroup.Limit
 	return nil
 }
 
-// Scopes reports whether boxes are in scopes of systemd.
+// Scopes reports whether boxes run in systemd scopes.
 func (d *Driver) Scopes() bool { return d.scopes != nil }
 
-// SetOwnerLimits changes what all boxes of an owner's group may have together. Boxes in scopes are in no such group.
+// SetOwnerLimits changes the limits of an owner's cgroup, which all its boxes share. Boxes in scopes are in no such cgroup.
 func (d *Driver) SetOwnerLimits(ctx context.Context, owner *cgroup.Owner) error {
 	if d.scopes != nil {
 		return syscall.ESRCH

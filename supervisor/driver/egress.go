@@ -20,9 +20,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// Resolve has the names of boxes with rules by name resolved, by the program that connect leads to, which asks the
-// resolvers, or those of the host if there are none. denied is told what
-// they are refused. It is called once, before the first box; StopResolving ends it.
+// Resolve resolves names for boxes with rules by name, through the proxy that connect reaches. It asks the given resolvers, or
+// the host's if there are none. denied is called for refused names. Call it once, before the first box; StopResolving ends it.
 func (d *Driver) Resolve(connect func(context.Context) (*fdpass.Conn, error), resolvers []netip.Addr, denied func(*egress.Denied), log *slog.Logger) {
 	d.names = OpenResolver(ResolverConfig{
 		Connect: connect, Resolvers: resolvers, Denied: denied, Log: log, Gone: isGone, Sockets: d.OpenSockets, Dial: d.Dial, Pin: d.pin,
@@ -45,10 +44,10 @@ func (d *Driver) pin(ctx context.Context, key string, to []netip.Addr, at []egre
 	return nil
 }
 
-// isGone reports whether an error says that a box has ended, or has no network.
+// isGone reports whether an error means that a box has ended, or has no network.
 func isGone(err error) bool { return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENONET) }
 
-// StopResolving ends what Resolve and Watch have begun.
+// StopResolving stops what Resolve and Watch began.
 func (d *Driver) StopResolving() {
 	if d.watched != nil {
 		d.watched.stop()
@@ -59,8 +58,8 @@ func (d *Driver) StopResolving() {
 	}
 }
 
-// split takes the rules by name out of what a box is to have: the keeper is told that there are some, and no more. byName
-// is nil if there are none, and NamesOnly does not say that names are boxd's to resolve all the same.
+// split separates the rules by name from a network: the keeper only learns that there are some. byName is nil if there are none,
+// unless NamesOnly says that boxd resolves names all the same.
 func split(network *isolation.NetworkSpec) (in isolation.NetworkSpec, byName *ResolverBox, err error) {
 	in, byName = *network, &ResolverBox{Strict: network.Strict}
 	in.Rules = nil
@@ -76,7 +75,7 @@ func split(network *isolation.NetworkSpec) (in isolation.NetworkSpec, byName *Re
 		}
 	}
 	if len(names) == 0 && !network.NamesOnly {
-		in.Strict = false // there is nothing to look at
+		in.Strict = false // there is nothing to filter
 		return in, nil, nil
 	}
 	if byName.Rules, err = egress.ReadRules("network_rules", names); err != nil {
@@ -86,7 +85,7 @@ func split(network *isolation.NetworkSpec) (in isolation.NetworkSpec, byName *Re
 	return in, byName, nil
 }
 
-// launch starts a box by the keeper, and has its names resolved.
+// launch starts a box through the keeper, and begins to resolve its names.
 func (d *Driver) launch(ctx context.Context, spec *isolation.Spec) (*client.Box, error) {
 	network, byName, err := split(&spec.Network)
 	if err != nil {
@@ -116,8 +115,9 @@ func (d *Driver) launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 	return box, nil
 }
 
-// SetNetwork gives a living box the rules of network, as isolation.Spec.Network has them, instead of those it has: the
-// kernel cuts what they do not let through, and forgets where it has refused the box to go, see Refusals. After an error it may have either: whoever has to know calls it again.
+// SetNetwork replaces the rules of a running box with those of network, as in isolation.Spec.Network: the kernel cuts connections
+// that they do not allow, and forgets earlier refusals, see Refusals. After an error either rules may be in force; a caller that
+// must know calls it again.
 func (d *Driver) SetNetwork(ctx context.Context, key string, network *isolation.NetworkSpec) error {
 	in, byName, err := split(network)
 	switch {
@@ -127,7 +127,7 @@ func (d *Driver) SetNetwork(ctx context.Context, key string, network *isolation.
 		return errNoNames()
 	}
 	known := false
-	if d.names != nil { // first: what a name leads to from here on is held against the new rules
+	if d.names != nil { // first: from here on names are checked against the new rules
 		box := ResolverBox{}
 		if byName != nil {
 			box = *byName
@@ -150,7 +150,7 @@ func errNoNames() error {
 	return fault.Errorf(fault.Unsupported, "rules with host names need boxnames, which this boxd has switched off").WithHint("use rules with networks (CIDR) instead")
 }
 
-// resume has the names of a box resolved that was taken over. It lives without them until the program is there.
+// resume resolves names for a box that was taken over. Until the proxy is there, the box has no name resolution.
 func (d *Driver) resume(spec *isolation.Spec) {
 	d.watch(spec)
 	if _, byName, err := split(&spec.Network); err == nil && byName != nil && d.names != nil {
@@ -158,14 +158,14 @@ func (d *Driver) resume(spec *isolation.Spec) {
 	}
 }
 
-// SetSecrets gives a box the secrets that are put into its requests, in the place of those that it has.
+// SetSecrets replaces the secrets that are put into a box's requests.
 func (d *Driver) SetSecrets(m *egress.Secrets) {
 	if d.names != nil {
 		d.names.Secrets(m)
 	}
 }
 
-// forget has the names of a box resolved no more.
+// forget stops resolving names for a box.
 func (d *Driver) forget(key string) {
 	d.SetSecrets(&egress.Secrets{Key: key})
 	if d.names != nil {

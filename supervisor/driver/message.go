@@ -7,10 +7,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// Secrets gives a box the secrets that the program puts into its requests, in the place of those that it has. They are
-// kept here, for the next program, until they are replaced: without a list the box has none.
+// Secrets replaces the secrets that the proxy puts into a box's requests. They are kept here for the next proxy, until they are
+// replaced; an empty list means none.
 func (d *Resolver) Secrets(m *egress.Secrets) {
-	d.handing.Lock() // or it could come before what it replaces
+	d.handing.Lock() // or it could be sent before the one it replaces
 	defer d.handing.Unlock()
 	d.mu.Lock()
 	had := d.puts[m.Key] != nil
@@ -24,7 +24,7 @@ func (d *Resolver) Secrets(m *egress.Secrets) {
 	}
 	d.mu.Unlock()
 	if at != nil && (had || len(m.List) > 0) {
-		_ = sendSecrets(at, m) // a program that does not get it is gone, and the next one begins with it
+		_ = sendSecrets(at, m) // a proxy that misses it is gone, and the next one gets it at the start
 	}
 }
 
@@ -39,7 +39,7 @@ func sendSecrets(conn *fdpass.Conn, m *egress.Secrets) error {
 	return conn.Send(body)
 }
 
-// sendRemove takes a box from a program. One that does not hear it is gone.
+// sendRemove removes a box from a proxy. A proxy that misses it is gone.
 func sendRemove(conn *fdpass.Conn, key string) {
 	if body, err := egress.Encode(&egress.Request{Remove: key}); err == nil {
 		_ = conn.Send(body)

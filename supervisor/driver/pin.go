@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// pin makes addresses reachable that a rule's name has led to, and says so.
+// pin makes addresses reachable that a rule's name resolved to, and answers the proxy.
 func (d *Resolver) pin(ctx context.Context, conn *fdpass.Conn, p *egress.Pin) {
 	ctx, cancel := context.WithTimeout(ctx, pinMost)
 	defer cancel()
@@ -43,7 +43,7 @@ func (d *Resolver) pin(ctx context.Context, conn *fdpass.Conn, p *egress.Pin) {
 	}
 }
 
-// remember keeps what has led to addresses. When it is too much all of it is forgotten.
+// remember notes which name resolved to which addresses. When there are too many, all are forgotten.
 func (d *Resolver) remember(e *entry, p *egress.Pin) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,7 +68,7 @@ func (d *Resolver) remember(e *entry, p *egress.Pin) {
 	}
 }
 
-// NameOf is the last name that has led a box to an address, "" if none is known.
+// NameOf returns the last name that resolved to an address for a box, "" if none is known.
 func (d *Resolver) NameOf(key string, a netip.Addr) egress.Name {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,7 +78,7 @@ func (d *Resolver) NameOf(key string, a netip.Addr) egress.Name {
 	return ""
 }
 
-// check holds a pin against the rules of the box: the program may be wrong, and has spoken with strangers.
+// check checks a pin against the rules of the box: the proxy may be wrong, since it handles untrusted traffic.
 func (d *Resolver) check(p *egress.Pin) ([]egress.Opening, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,13 +15,13 @@ import (
 	"github.com/boxd-dev/boxd/internal/fdpass"
 )
 
-// Nobody is the user and group that the program runs as where boxd starts it.
+// Nobody is the uid and gid of the proxy where boxd starts it.
 const Nobody = 65534
 
-// ChildResolver starts the program, which ends with the connection. As root it runs as nobody.
+// ChildResolver starts the proxy, which ends with the connection. As root it runs it as nobody.
 func ChildResolver(program string, stderr *os.File) func(context.Context) (*fdpass.Conn, error) {
 	return func(context.Context) (*fdpass.Conn, error) {
-		// By its descriptor: nobody need not be able to go where it lies.
+		// By descriptor: the user nobody need not have access to its directory.
 		exe, err := os.OpenFile(program, unix.O_PATH, 0)
 		if err != nil {
 			return nil, err
@@ -51,7 +51,7 @@ func ChildResolver(program string, stderr *os.File) func(context.Context) (*fdpa
 	}
 }
 
-// DialUnit connects to the socket of a program's unit.
+// DialUnit connects to the socket of a systemd unit.
 func DialUnit(path string) func(context.Context) (*fdpass.Conn, error) {
 	return func(context.Context) (*fdpass.Conn, error) {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -20,18 +20,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BucketTarget is where an archive is to go, and with whose name. It goes to the program that sends, and nowhere else.
+// BucketTarget is where to send an archive, and with which credentials. It is passed only to the program that sends.
 type BucketTarget struct {
 	Address, Endpoint, Region string
 	Insecure                  bool
-	Credentials               []byte // a file of them, as Amazon's tools write it
+	Credentials               []byte // a file in the format of AWS tools
 }
 
-// mostSaid is how much a program that sends may say, in bytes.
+// mostSaid bounds the answer of the sending program, in bytes.
 const mostSaid = 4 << 10
 
-// SendTo has the program at the other end of a connection send an archive to a bucket, and returns what it says. The head is lines of
-// NAME: value and an empty one, the archive is the rest; the answer is one line that begins with "ok " or "error ".
+// SendTo has the program at the other end of a connection send an archive to a bucket, and returns its answer. The head is lines
+// of NAME: value and an empty one, followed by the archive; the answer is one line that begins with "ok " or "error ".
 func SendTo(ctx context.Context, dial func(context.Context) (*net.UnixConn, error), to *BucketTarget, archive func(io.Writer) error) (string, error) {
 	conn, err := dial(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func SendTo(ctx context.Context, dial func(context.Context) (*net.UnixConn, erro
 	} {
 		fmt.Fprintf(out, "%s: %s\r\n", line[0], line[1])
 	}
-	_, _ = out.WriteString("\r\n") // Flush tells
+	_, _ = out.WriteString("\r\n") // Flush reports errors
 	sent := make(chan error, 1)
 	go func() { // ends with the connection
 		err := archive(out)
@@ -58,7 +58,7 @@ func SendTo(ctx context.Context, dial func(context.Context) (*net.UnixConn, erro
 		if err == nil {
 			err = conn.CloseWrite()
 		} else {
-			_ = conn.Close() // half an archive must not be taken for one
+			_ = conn.Close() // a partial archive must not pass for a whole one
 		}
 		sent <- err
 	}()
@@ -76,7 +76,7 @@ func SendTo(ctx context.Context, dial func(context.Context) (*net.UnixConn, erro
 	return "", fmt.Errorf("the program that sends has ended: %w", errors.Join(err, wrote))
 }
 
-// DialStream connects to the socket of a unit that has a process for each connection.
+// DialStream connects to the socket of a unit that starts a process for each connection.
 func DialStream(path string) func(context.Context) (*net.UnixConn, error) {
 	return func(ctx context.Context) (*net.UnixConn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", path)
@@ -87,8 +87,8 @@ func DialStream(path string) func(context.Context) (*net.UnixConn, error) {
 	}
 }
 
-// ChildStream starts a program with a connection as its input and output, which it ends with. It has neither our environment nor, where
-// we are root, our user.
+// ChildStream starts a program with a connection as its stdin and stdout, which it ends with. It gets neither our environment
+// nor, where we are root, our user.
 func ChildStream(program string, stderr *os.File, args ...string) func(context.Context) (*net.UnixConn, error) {
 	return func(context.Context) (*net.UnixConn, error) {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -98,7 +98,7 @@ func ChildStream(program string, stderr *os.File, args ...string) func(context.C
 		ours, peer := os.NewFile(uintptr(fds[0]), "push"), os.NewFile(uintptr(fds[1]), "push")
 		defer ours.Close()
 		defer peer.Close()
-		exe, err := os.OpenFile(program, unix.O_PATH, 0) // by its descriptor: nobody need not be able to go where it lies
+		exe, err := os.OpenFile(program, unix.O_PATH, 0) // by descriptor: the user nobody need not have access to its directory
 		if err != nil {
 			return nil, err
 		}

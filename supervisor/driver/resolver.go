@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The egress proxy (boxnames) resolves names for boxes without any privilege. boxd hands it each box with sockets
-// in the box's netns, and checks every address that the proxy wants to make reachable against the rules of the
-// session.
+// The egress proxy (boxnames) resolves names for boxes without any privilege. boxd gives it each box with sockets in the box's
+// netns, and checks every address that the proxy wants to make reachable against the rules of the session.
 
 package driver
 
@@ -25,42 +24,42 @@ import (
 
 // ResolverConfig is what a Resolver works with.
 type ResolverConfig struct {
-	// Connect connects to the program, and starts it where that is boxd's to do.
+	// Connect connects to the proxy, and starts it where that is boxd's job.
 	Connect func(context.Context) (*fdpass.Conn, error)
-	// Resolvers are asked for all boxes; none: those of the host.
+	// Resolvers are asked for all boxes; none: the host's.
 	Resolvers []netip.Addr
-	// Sockets opens the two sockets that a box asks at, for packets and for connections, and of a strict one those
-	// whose connections are looked at. They are the caller's. six says that it has addresses of IPv6.
+	// Sockets opens the UDP and TCP sockets for a box's DNS queries, and for a strict box those that its filtered connections are
+	// redirected to. The caller owns them. six says that the box has IPv6 addresses.
 	Sockets func(ctx context.Context, key string, strict bool) (files []int, six bool, err error)
-	// Gone tells an error of Sockets that says that there is no such box any more.
+	// Gone reports whether an error of Sockets means that the box no longer exists.
 	Gone func(error) bool
-	// Pin lets a box connect to addresses, at the ports, for a time.
+	// Pin lets a box connect to addresses, at these ports, for a time.
 	Pin func(ctx context.Context, key string, to []netip.Addr, at []egress.Opening, life time.Duration) error
-	// Dial begins a connection out of a box. The descriptor is the caller's.
+	// Dial opens a connection out of a box. The caller owns the descriptor.
 	Dial func(ctx context.Context, key string, to netip.AddrPort) (fd int, err error)
-	// Denied is told what a box was refused. It must not block.
+	// Denied is called for what a box was refused. It must not block.
 	Denied func(*egress.Denied)
 	Log    *slog.Logger
 }
 
-// ResolverBox is what the program is told of a box.
+// ResolverBox is what the proxy knows of a box.
 type ResolverBox struct {
 	Rules *egress.Rules
-	Reach []netip.Prefix // networks that it may connect to by rules of their own
-	// Strict says that connections by a name to the ports of HTTP and TLS are looked at. It does not change.
+	Reach []netip.Prefix // networks that address rules allow
+	// Strict says that the proxy filters connections by name to the ports of HTTP and TLS. It does not change.
 	Strict bool
 }
 
-// Resolver is boxd's end of the conversation with the program.
+// Resolver is boxd's end of the conversation with the proxy.
 type Resolver struct {
 	cfg   ResolverConfig
 	life  func() context.Context // ends with Close
 	stop  context.CancelFunc
-	begin func() // connects, the first time
+	begin func() // connects the first time
 	all   sync.WaitGroup
-	pins  chan struct{} // those that are made
+	pins  chan struct{} // limits concurrent pins
 
-	handing sync.Mutex // held while a box is handed in: its sockets can be open once
+	handing sync.Mutex // held while a box is handed over: its sockets can be open only once
 
 	mu    sync.Mutex // guards the fields below
 	conn  *fdpass.Conn
@@ -71,29 +70,29 @@ type Resolver struct {
 
 type entry struct {
 	ResolverBox
-	at      *fdpass.Conn               // by which it was handed in; nil: by none
-	since   time.Time                  // when that was
-	pause   time.Duration              // before it is handed in once more, where the program gives it back
-	again   time.Time                  // until when that is waited for, by whom givenBack has told the pause
-	led     map[netip.Addr]egress.Name // which name has led to an address
-	strict  map[ledTo]time.Time        // of a strict one: until when a name leads to an address
-	pinning sync.RWMutex               // held for reading while a pin of it is checked and made
+	at      *fdpass.Conn               // connection it was handed over on; nil: none
+	since   time.Time                  // when it was
+	pause   time.Duration              // before it is handed over again after the proxy gave it back
+	again   time.Time                  // until when givenBack has asked to wait
+	led     map[netip.Addr]egress.Name // which name resolved to an address
+	strict  map[ledTo]time.Time        // of a strict box: until when a name resolves to an address
+	pinning sync.RWMutex               // read-locked while one of its pins is checked and made
 }
 
 // Times of the Resolver, and bounds.
 const (
 	retryFirst       = 50 * time.Millisecond
 	retryMost        = 5 * time.Second
-	resolverPatience = 20 * time.Second // for the program to be there
+	resolverPatience = 20 * time.Second // waiting for the proxy
 	pinMost          = 5 * time.Second
 	longestPin       = time.Hour
-	maxAtOnce        = 16   // pins that are made at a time
+	maxAtOnce        = 16   // concurrent pins
 	maxPinned        = 32   // addresses of one pin
-	maxLed           = 1024 // addresses of a box of which is known what has led there
-	maxStrict        = 4096 // names and addresses of a strict one
+	maxLed           = 1024 // addresses of a box whose names are remembered
+	maxStrict        = 4096 // names and addresses of a strict box
 )
 
-// OpenResolver returns a Resolver that connects when the first box is handed in.
+// OpenResolver returns a Resolver that connects when the first box is added.
 func OpenResolver(cfg ResolverConfig) *Resolver {
 	life, stop := context.WithCancel(context.Background())
 	first := make(chan struct{})
@@ -111,13 +110,13 @@ func OpenResolver(cfg ResolverConfig) *Resolver {
 	return d
 }
 
-// Close ends the conversation. No name of any box is resolved any more.
+// Close ends the conversation. No names of any box are resolved any more.
 func (d *Resolver) Close() {
 	d.stop()
 	d.all.Wait()
 }
 
-// maintain talks to one program after the other until ctx ends.
+// maintain connects to one proxy after the other until ctx ends.
 func (d *Resolver) maintain(ctx context.Context) {
 	for pause := retryFirst; ctx.Err() == nil; {
 		conn, err := d.cfg.Connect(ctx)
@@ -137,7 +136,7 @@ func (d *Resolver) maintain(ctx context.Context) {
 	}
 }
 
-// converse hands in all boxes, and does what the program asks for until it is gone.
+// converse hands over all boxes, and serves the proxy's requests until it is gone.
 func (d *Resolver) converse(ctx context.Context, conn *fdpass.Conn) {
 	conn.Patience = pinMost
 	defer conn.Close()
@@ -154,7 +153,7 @@ func (d *Resolver) converse(ctx context.Context, conn *fdpass.Conn) {
 	}
 	for {
 		body, files, err := conn.RecvContext(ctx, true)
-		fdpass.CloseAll(files) // there are none to be had
+		fdpass.CloseAll(files) // none are expected
 		var m *egress.Report
 		if err == nil {
 			m, err = egress.Decode[egress.Report](body)
@@ -187,7 +186,7 @@ func (d *Resolver) receive(ctx context.Context, conn *fdpass.Conn, m *egress.Rep
 	}
 }
 
-// apart does something beside, and not too much of it.
+// apart runs do in a goroutine, as soon as fewer than maxAtOnce run.
 func (d *Resolver) apart(ctx context.Context, do func()) {
 	select {
 	case d.pins <- struct{}{}:
@@ -199,8 +198,8 @@ func (d *Resolver) apart(ctx context.Context, do func()) {
 	}
 }
 
-// givenBack takes a box back from a program, and returns how long to wait before it gets it again: twice as long each
-// time, unless it has had it for a while. It is not ok if the program has no such box.
+// givenBack takes a box back from a proxy, and returns how long to wait before handing it over again: twice as long each time,
+// unless the proxy has had it for a while. ok is false if the proxy has no such box.
 func (d *Resolver) givenBack(conn *fdpass.Conn, key string) (pause time.Duration, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -217,7 +216,7 @@ func (d *Resolver) givenBack(conn *fdpass.Conn, key string) (pause time.Duration
 	return e.pause, true
 }
 
-// sane says that what was denied can be told: it is as short as names are, and in letters.
+// sane reports whether a denial can be reported: it is short and printable ASCII.
 func sane(m *egress.Denied) bool {
 	odd := func(text string) bool {
 		return len(text) > 1024 || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
@@ -225,7 +224,7 @@ func sane(m *egress.Denied) bool {
 	return !odd(m.Asked) && !odd(m.Setting) && !odd(m.Reason) && len(m.Addresses) <= 8
 }
 
-// handOverAgain hands in a box whose sockets may be open in a program that is just ending, after a pause.
+// handOverAgain hands over, after a pause, a box whose sockets may still be open in a proxy that is ending.
 func (d *Resolver) handOverAgain(ctx context.Context, key string, pause time.Duration) {
 	for ; ; pause = min(max(2*pause, retryFirst), retryMost) {
 		select {
@@ -241,13 +240,13 @@ func (d *Resolver) handOverAgain(ctx context.Context, key string, pause time.Dur
 	}
 }
 
-// Why a box is not handed in.
+// Why a box is not handed over.
 var (
 	errNone    = errors.New("boxnames is not running")
 	errRemoved = errors.New("the box has ended")
 )
 
-// hand gives the program a box with two sockets, if it neither has it nor has just given it back.
+// hand gives the proxy a box with two sockets, unless it has the box or has just given it back.
 func (d *Resolver) hand(ctx context.Context, key string) error {
 	d.handing.Lock()
 	defer d.handing.Unlock()
@@ -274,14 +273,14 @@ func (d *Resolver) hand(ctx context.Context, key string) error {
 		return errRemoved
 	}
 	m, put := e.message(key), d.puts[key]
-	e.at, e.since = conn, time.Now() // what changes from here on is sent behind it
+	e.at, e.since = conn, time.Now() // later changes are sent after it
 	d.mu.Unlock()
 	m.V6 = six
 	body, err := egress.Encode(&egress.Request{Add: m})
 	if err != nil {
 		return err
 	}
-	err = sendSecrets(conn, put) // first: no connection of the box goes on without
+	err = sendSecrets(conn, put) // first: no connection of the box goes on without them
 	if err == nil {
 		err = conn.Send(body, files...)
 	}
@@ -294,14 +293,14 @@ func (d *Resolver) hand(ctx context.Context, key string) error {
 	d.mu.Lock()
 	removed := d.boxes[key] != e
 	d.mu.Unlock()
-	if removed { // meanwhile, and the program may have been told so before it had the box
+	if removed { // meanwhile, and the proxy may have been told so before it had the box
 		sendRemove(conn, key)
 		return errRemoved
 	}
 	return nil
 }
 
-// Add has the names of a box resolved from now on, also by the next programs. It waits until the program has it.
+// Add resolves names for a box from now on, also by later proxies. It waits until the proxy has the box.
 func (d *Resolver) Add(ctx context.Context, key string, box ResolverBox) error {
 	d.begin()
 	d.mu.Lock()
@@ -332,7 +331,7 @@ func (d *Resolver) Add(ctx context.Context, key string, box ResolverBox) error {
 	}
 }
 
-// Restore is Add for a box that lives already: it does not wait.
+// Restore is Add for a box that already runs: it does not wait.
 func (d *Resolver) Restore(key string, box ResolverBox) {
 	d.mu.Lock()
 	d.boxes[key] = &entry{ResolverBox: box}
@@ -344,20 +343,20 @@ func (d *Resolver) Restore(key string, box ResolverBox) {
 	}
 }
 
-// Change gives a box other rules, and reports whether there is such a box. When it returns no pin is made any more by
-// the rules of before. What was pinned by them is the keeper's to forget.
+// Change gives a box other rules, and reports whether there is such a box. When it returns, no pin is made by the old rules any
+// more. Pins already made are the keeper's to remove.
 func (d *Resolver) Change(key string, box ResolverBox) bool {
 	e := d.change(key, box)
 	if e == nil {
 		return false
 	}
-	e.pinning.Lock() // those that are made have ended then, and the next see the new rules
+	e.pinning.Lock() // pins in progress have ended then, and later ones see the new rules
 	defer e.pinning.Unlock()
 	return true
 }
 
 func (d *Resolver) change(key string, box ResolverBox) *entry {
-	d.handing.Lock() // or it could come before what it changes
+	d.handing.Lock() // or it could be sent before the box itself
 	defer d.handing.Unlock()
 	d.mu.Lock()
 	e := d.boxes[key]
@@ -365,18 +364,18 @@ func (d *Resolver) change(key string, box ResolverBox) *entry {
 		d.mu.Unlock()
 		return nil
 	}
-	box.Strict = box.Strict || e.Strict // it has the sockets that it has
+	box.Strict = box.Strict || e.Strict // its sockets do not change
 	e.ResolverBox, e.strict = box, nil  // nothing is pinned any more
 	body, err := egress.Encode(&egress.Request{Change: e.message(key)})
 	at := e.at
 	d.mu.Unlock()
 	if err == nil && at != nil {
-		_ = at.Send(body) // a program that does not get it is gone, and the next one begins with it
+		_ = at.Send(body) // a proxy that misses it is gone, and the next one gets it at the start
 	}
 	return e
 }
 
-// Remove has the names of a box resolved no more.
+// Remove stops resolving names for a box.
 func (d *Resolver) Remove(key string) {
 	d.mu.Lock()
 	var at *fdpass.Conn

@@ -24,20 +24,20 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// heldScope is one that has been started and is held by a process of its own: systemd makes none around nothing,
-// and PID 1 of a box can only be put into it by the keeper.
+// heldScope is a started scope, kept by a process of its own: systemd makes no empty scope, and only the keeper can put PID 1 of
+// a box into it.
 type heldScope struct {
 	group string // absolute path
 	stdin io.Closer
-	cmd   *exec.Cmd // nil: let go
+	cmd   *exec.Cmd // nil: released
 }
 
-// hold starts the process that a scope can be made around; program is boxkeeper.
+// hold starts the process that a scope is made around; program is boxkeeper.
 func hold(program string) (*heldScope, error) {
-	// Not CommandContext: the holder ends with its standard input, which ends with this process at the latest.
+	// Not CommandContext: the holder ends when its stdin closes, at the latest when this process ends.
 	cmd := exec.Command(program, isolation.HoldCommand) //nolint:noctx // see above
 	cmd.Env = []string{}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C meant for boxd is not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // not affected by a Ctrl-C meant for boxd
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("process that holds the scope: %w", err)
@@ -59,13 +59,13 @@ func (s *heldScope) letGo() {
 	s.cmd = nil
 }
 
-// scope is one that a server has started and holds for a box, until it is let go.
+// scope is a scope that a server has started and holds for a box, until it is released.
 type scope struct {
 	group string // absolute path
 	conn  *fdpass.Conn
 }
 
-// letGo has the server let go the scope, and waits until it has. Without any other process the scope ends.
+// letGo has the server release the scope, and waits for that. A scope without any other process ends.
 func (s *scope) letGo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
@@ -76,7 +76,7 @@ func (s *scope) letGo(ctx context.Context) {
 	s.conn.Close()
 }
 
-// askScope asks the server. The connection is the caller's, who waits no longer than ctx lasts.
+// askScope sends a request to the server. The caller owns the connection and waits no longer than ctx.
 func (d *Driver) askScope(ctx context.Context, req *scopeRequest) (*scope, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
@@ -116,7 +116,7 @@ func (d *Driver) askScope(ctx context.Context, req *scopeRequest) (*scope, error
 	return &scope{group: reply.Group, conn: conn}, nil
 }
 
-// changeScope asks the server for something after which it holds nothing.
+// changeScope makes a request after which the server holds nothing.
 func (d *Driver) changeScope(ctx context.Context, req *scopeRequest) error {
 	s, err := d.askScope(ctx, req)
 	if err != nil {
@@ -126,13 +126,13 @@ func (d *Driver) changeScope(ctx context.Context, req *scopeRequest) error {
 	return nil
 }
 
-// start makes the scope of a box. After an error there is none.
+// start makes the scope of a box. After an error none remains.
 func (d *Driver) start(ctx context.Context, key string, limits *cgroup.Limits) (*scope, error) {
 	d.stopLeft(ctx)
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	s, err := d.askScope(within, &scopeRequest{Do: scopeStart, Key: key, Limits: properties(limits)})
-	if errors.Is(err, systemd.ErrScopeExists) { // it is another's, or what is left of one is just going
+	if errors.Is(err, systemd.ErrScopeExists) { // of another boxd, or still being removed
 		return nil, fault.Errorf(fault.Unavailable, "%w", err).WithHint("try again; another boxd on this host may use the same name")
 	}
 	if err != nil {
@@ -141,8 +141,8 @@ func (d *Driver) start(ctx context.Context, key string, limits *cgroup.Limits) (
 	return s, nil
 }
 
-// stop ends the scope of a box that is dead. Without a way to systemd that is put off until there is one: a
-// scope without a process holds nothing, and most end by themselves.
+// stop ends the scope of a dead box. If systemd cannot be reached, that is deferred until it can: a scope without a process holds
+// nothing, and most end by themselves.
 func (d *Driver) stop(ctx context.Context, key string) error {
 	err := d.stopScope(ctx, key)
 	if errors.Is(err, systemd.ErrNoBus) {
@@ -155,7 +155,7 @@ func (d *Driver) stop(ctx context.Context, key string) error {
 	return err
 }
 
-// stopLeft stops what stop had to leave.
+// stopLeft stops the scopes that stop deferred.
 func (d *Driver) stopLeft(ctx context.Context) {
 	d.mu.Lock()
 	keys := slices.Collect(maps.Keys(d.left))
@@ -177,7 +177,7 @@ func (d *Driver) stopScope(ctx context.Context, key string) error {
 	return d.changeScope(ctx, &scopeRequest{Do: scopeStop, Key: key})
 }
 
-// populated reports whether a group has a living process.
+// populated reports whether a cgroup has a living process.
 func populated(path string) (bool, error) {
 	g, err := cgroup.Open(path)
 	if err != nil {
@@ -187,14 +187,14 @@ func populated(path string) (bool, error) {
 	return g.Populated()
 }
 
-// removeGroup removes a group, and those below it, that has no process.
+// removeGroup removes a cgroup without processes, and its children.
 func removeGroup(path string) error {
 	err := syscall.Rmdir(path)
 	if errors.Is(err, syscall.EBUSY) {
-		list, _ := os.ReadDir(path) // or it goes just now
+		list, _ := os.ReadDir(path) // or it is being removed just now
 		for _, e := range list {
 			if e.IsDir() {
-				_ = removeGroup(filepath.Join(path, e.Name())) // the second try tells
+				_ = removeGroup(filepath.Join(path, e.Name())) // the second try reports errors
 			}
 		}
 		err = syscall.Rmdir(path)
@@ -205,15 +205,15 @@ func removeGroup(path string) error {
 	return nil
 }
 
-// set gives a box's scope other limits.
+// set changes the limits of a box's scope.
 func (d *Driver) set(ctx context.Context, key string, limits *cgroup.Limits) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return d.changeScope(ctx, &scopeRequest{Do: scopeSet, Key: key, Limits: properties(limits)})
 }
 
-// properties are the limits of the box as a whole, those that cgroup.Limits.Box writes where there is no
-// scope. Swap is bounded with the programs.
+// properties are the limits of the box as a whole, those that cgroup.Limits.Box writes where there is no scope. Swap is limited
+// with the programs.
 func properties(l *cgroup.Limits) systemd.ScopeLimits {
 	memory, pids := l.Cap()
 	return systemd.ScopeLimits{
@@ -221,7 +221,7 @@ func properties(l *cgroup.Limits) systemd.ScopeLimits {
 	}
 }
 
-// unavailable makes a refusal of what systemd does not do.
+// unavailable turns an error of systemd into a refusal.
 func unavailable(err error) error {
 	if errors.Is(err, systemd.ErrNoScope) {
 		return fmt.Errorf("%w: %w", syscall.ESRCH, err)
@@ -233,7 +233,7 @@ func unavailable(err error) error {
 		WithHint("check that D-Bus is running, or set cgroups.driver = \"direct\" in box.toml")
 }
 
-// Check examines the host, as client.Keeper.Check does, and whether scopes can be made.
+// Check examines the host, as client.Keeper.Check does, and whether scopes can be created.
 func (d *Driver) Check(ctx context.Context) ([]isolation.Check, error) {
 	checks, err := d.Keeper.Check(ctx)
 	if err != nil || d.scopes == nil {

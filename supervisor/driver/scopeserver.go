@@ -20,10 +20,9 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// Whoever may speak to the service manager as root can start any program as root. So boxd cannot,
-// where it has a unit: it asks a ScopeServer in a unit of its own, which makes, changes and stops
-// scopes of boxes and nothing else. Elsewhere the server is a part of boxd, and is asked in the
-// same way.
+// A client that may talk to the service manager as root can start any program as root. So boxd may not, where it runs as a unit:
+// it asks a ScopeServer in a separate unit, which creates, changes and stops scopes of boxes and nothing else. Elsewhere the
+// server is part of boxd, and is asked in the same way.
 //
 // A connection is for one request:
 //
@@ -46,17 +45,17 @@ type scopeRequest struct {
 	Limits systemd.ScopeLimits `json:"limits"`
 }
 
-// scopeReply says how it went.
+// scopeReply is the result of a request.
 type scopeReply struct {
 	Group string        `json:"group,omitempty"` // absolute path, after a start
 	Error string        `json:"error,omitempty"`
-	Kind  systemd.Error `json:"kind,omitempty"` // what kind of error it is, if a caller can act on it
+	Kind  systemd.Error `json:"kind,omitempty"` // kind of error, if a caller can act on it
 }
 
-// maxScopeRequests is how many connections a server serves at the same time; others wait.
+// maxScopeRequests is how many connections a server serves at once; others wait.
 const maxScopeRequests = 64
 
-// serverPatience bounds one request. It is longer than that of who asks.
+// serverPatience bounds one request. It is longer than the client's patience.
 const serverPatience = patience + 5*time.Second
 
 // ScopeServer makes, changes and stops scopes of boxes for a Driver.
@@ -66,7 +65,7 @@ type ScopeServer struct {
 	Log     *slog.Logger
 }
 
-// Serve serves connections of our own user until ctx ends.
+// Serve serves connections of the server's own user until ctx ends.
 func (s *ScopeServer) Serve(ctx context.Context, l *fdpass.Listener) error {
 	defer context.AfterFunc(ctx, l.Close)()
 	var all sync.WaitGroup
@@ -117,7 +116,7 @@ func (s *ScopeServer) ServeConn(ctx context.Context, fd int) {
 	body, files, err := conn.Recv(true)
 	fdpass.CloseAll(files)
 	if err != nil {
-		return // who has connected is gone
+		return // the client is gone
 	}
 	var req scopeRequest
 	if err := json.Unmarshal(body, &req); err != nil {
@@ -144,12 +143,11 @@ func (s *ScopeServer) ServeConn(ctx context.Context, fd int) {
 	if err != nil || holder == nil {
 		return
 	}
-	_, files, _ = conn.Recv(true) // it has been let go, or who has asked is gone
+	_, files, _ = conn.Recv(true) // released, or the client is gone
 	fdpass.CloseAll(files)
 }
 
-// do carries out a request. The name of a scope is made here, of a key that can only be that of a
-// box.
+// do carries out a request. The scope's name is made here, from a key that can only be a box's.
 func (s *ScopeServer) do(ctx context.Context, req *scopeRequest) (*heldScope, error) {
 	if !isolation.ValidKey(req.Key) {
 		return nil, fmt.Errorf("key of a box %q: %w", req.Key, unix.EINVAL)
@@ -168,7 +166,7 @@ func (s *ScopeServer) do(ctx context.Context, req *scopeRequest) (*heldScope, er
 	return nil, fmt.Errorf("request %q: must be one of %q, %q and %q", req.Do, scopeStart, scopeSet, scopeStop)
 }
 
-// start makes a scope. After an error there is none.
+// start creates a scope. After an error none remains.
 func (s *ScopeServer) start(ctx context.Context, name string, limits systemd.ScopeLimits) (*heldScope, error) {
 	holder, err := hold(s.Program())
 	if err != nil {
@@ -192,14 +190,14 @@ func (s *ScopeServer) stop(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
 	group := filepath.Join(cgroup.Mount, systemd.Slice, name)
-	// The box is dead. Who lives in a scope of that name is another boxd's; and one whose last process is just
-	// going ends by itself.
+	// The box is dead. A process in a scope of that name belongs to another boxd, and a scope whose last process is just exiting
+	// ends by itself.
 	if living, err := populated(group); err == nil && living {
 		return nil
 	}
 	if err := s.Scopes.Stop(ctx, name); err != nil {
 		return err
 	}
-	// systemd gives up on a group that the keeper tidies at the same moment, and then nobody knows of it.
+	// systemd gives up on a cgroup that the keeper tidies at the same moment, and then no one else removes it.
 	return removeGroup(group)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Traffic counters of the boxes' networks and refused connections, reported as often as somebody reads them.
+// Traffic counters of the boxes' networks and refused connections, reported as often as they are read.
 
 package driver
 
@@ -17,21 +17,21 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// TrafficUse is what has gone over the network of a box since it was made.
+// TrafficUse is the network usage of a box since it was made.
 type TrafficUse struct {
 	Addresses       []netip.Addr     // of the box
 	Received, Sent  isolation.Amount // by the box
-	PacketsRejected uint64           // that no rule let through
+	PacketsRejected uint64           // that no rule allowed
 }
 
-// Refused is a destination that a box may not connect to, and how many packets have tried.
+// Refused is a destination that a box may not connect to, and how many packets were sent to it.
 type Refused struct {
 	To       netip.AddrPort
 	Protocol string // rule.TCP or rule.UDP
 	Packets  uint64
 }
 
-// trafficUse is what the keeper says of a network.
+// trafficUse converts the keeper's counters of a network.
 func trafficUse(t *isolation.Traffic, r *isolation.Refusals) *TrafficUse {
 	u := &TrafficUse{Received: t.Received, Sent: t.Sent, PacketsRejected: r.Packets}
 	for _, b := range t.Addresses {
@@ -42,14 +42,14 @@ func trafficUse(t *isolation.Traffic, r *isolation.Refusals) *TrafficUse {
 	return u
 }
 
-// Refusals are all that a box was refused since it was made.
+// Refusals has all refusals of a box since it was made.
 type Refusals struct {
 	Packets uint64
-	Crowded uint64    // of them: packets that would have begun one connection more than the box may have
-	Lately  []Refused // where to
+	Crowded uint64    // of them: packets that would have exceeded the connection limit
+	Lately  []Refused // recent destinations
 }
 
-// refusalsOf is what the keeper says of refusals.
+// refusalsOf converts the keeper's refusals.
 func refusalsOf(r *isolation.Refusals) *Refusals {
 	all := &Refusals{Packets: r.Packets, Crowded: r.Crowded}
 	for i := range r.Lately {
@@ -64,15 +64,15 @@ func refusalsOf(r *isolation.Refusals) *Refusals {
 	return all
 }
 
-// Setting is what would allow a destination to a box that has these rules: "" where nothing would. name is what has
-// led there, "" if that is not known.
+// Setting returns what would allow a destination to a box with these rules: "" if nothing would. name is the one that resolved to
+// the destination, "" if not known.
 func (r *Refused) Setting(rules []string, name egress.Name, strict bool) string {
 	port := strconv.Itoa(int(r.To.Port()))
 	byName := slices.ContainsFunc(rules, egress.Written)
 	if byName && (r.To.Port() == 53 || r.To.Port() == 853) {
-		return "" // such a box has one resolver
+		return "" // such a box has only one resolver
 	}
-	unseen := strict && r.Protocol == rule.UDP && (r.To.Port() == 80 || r.To.Port() == 443) // QUIC, which no rule by name lets through
+	unseen := strict && r.Protocol == rule.UDP && (r.To.Port() == 80 || r.To.Port() == 443) // QUIC, which rules by name never allow
 	if name != "" && !unseen {
 		return "network_rules with " + strconv.Quote(string(name)+" "+r.Protocol+" "+port)
 	}
@@ -86,7 +86,7 @@ func (r *Refused) Setting(rules []string, name egress.Name, strict bool) string 
 	return "network_rules with " + strconv.Quote(one.String())
 }
 
-// Text says of a refusal what it was. name is what has led there, "" if that is not known.
+// Text describes a refusal. name is the one that resolved to the destination, "" if not known.
 func (r *Refused) Text(rules []string, name egress.Name, strict bool) string {
 	text := fmt.Sprintf("a connection to %s port %d by %s", r.To.Addr(), r.To.Port(), r.Protocol)
 	if name != "" {
@@ -98,20 +98,20 @@ func (r *Refused) Text(rules []string, name egress.Name, strict bool) string {
 	return text + " is allowed by no rule, and none would allow it"
 }
 
-// Bounds of what is told of one box.
+// Bounds of what is reported of one box.
 const (
 	reportInterval = time.Minute // of one destination
 	maxReported    = 30          // destinations in that time
 )
 
-// TrafficTally knows what was told of one box.
+// TrafficTally tracks what was reported of one box.
 type TrafficTally struct {
 	mu       sync.Mutex
 	reported map[destination]report
-	since    time.Time // when the count of those that were told began
+	since    time.Time // when counting of the reported ones began
 	count    int
 
-	crowded report // what was told of connections that were too many
+	crowded report // what was reported of connections over the limit
 }
 
 type destination struct {
@@ -124,8 +124,8 @@ type report struct {
 	packets uint64
 }
 
-// Crowded says how many packets there were since it was last told that the box has met its cap on connections; 0: none,
-// or that was in the last minute. What an earlier boxd may have told is told once more.
+// Crowded returns how many packets exceeded the connection limit since the last report; 0: none, or the last report is less than
+// a minute old. What an earlier boxd reported may be reported again.
 func (t *TrafficTally) Crowded(packets uint64, now time.Time) (more uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,8 +137,8 @@ func (t *TrafficTally) Crowded(packets uint64, now time.Time) (more uint64) {
 	return more
 }
 
-// News returns those of the refusals that are to be told now: that were not told in the last minute, or have not
-// happened since. Of more than 30 in a minute nothing is told: whoever tries so many is known by then.
+// News returns the refusals to report now: those not reported in the last minute, or that have happened since. More than 30 in a
+// minute are not reported: by then such a box is conspicuous enough.
 func (t *TrafficTally) News(list []Refused, now time.Time) (tell []Refused) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,7 +163,7 @@ func (t *TrafficTally) News(list []Refused, now time.Time) (tell []Refused) {
 		t.reported[d] = report{now, r.Packets}
 		tell = append(tell, r)
 	}
-	for d, last := range t.reported { // what the keeper does not know any more begins anew, after its minute
+	for d, last := range t.reported { // what the keeper no longer knows starts anew, after its minute
 		if !there[d] && now.Sub(last.at) >= reportInterval {
 			delete(t.reported, d)
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events is what has happened: a bounded row of events with numbers, which readers go on in where they
-// stopped. Whoever adds one waits for no reader; a reader that is too late is told how much it has missed.
+// Package events keeps what has happened: a bounded, numbered log of events, which readers resume where they stopped. A writer
+// never waits for readers; a slow reader is told how many events it has missed.
 package events
 
 import (
@@ -22,37 +22,37 @@ import (
 // MaxDetail is how much of a detail is kept, in bytes.
 const MaxDetail = 1024
 
-// maxName is how much of an id is kept, in bytes; none that there is is longer.
+// maxName is how much of an id is kept, in bytes; no valid id is longer.
 const maxName = 256
 
-// Event is one thing that has happened. What is empty does not apply.
+// Event is one event. Empty fields do not apply.
 type Event struct {
-	Seq       uint64 // from 1 on, one more for each; set by Add
+	Seq       uint64 // from 1, consecutive; set by Add
 	Time      time.Time
 	Type      Type
 	Session   string
-	Owner     string // principal the session belongs to
-	Principal string // who asked, if anybody; by Add, of the context
+	Owner     string // principal that owns the session
+	Principal string // the caller, if any; set by Add from the context
 	Process   string // id of a process
 	Exec      string // id of an execution that has one
 	Profile   string
-	Reason    string // one word of a closed set: why it ended, with which status, which limit
-	Detail    string // for a person
+	Reason    string // one word of a closed set: why it ended, its status, or which limit
+	Detail    string // for people
 	Took      time.Duration
-	ExitCode  int           // of a program whose reason is that it has exited
-	Request   trace.Request // set by Add, of the context
+	ExitCode  int           // of a program that has exited, if that is the reason
+	Request   trace.Request // set by Add, from the context
 }
 
-// Position is a place between two events: after the one of the number, in the life of one boxd.
+// Position is a place after the event of the number, in the life of one boxd.
 type Position struct {
 	Epoch string
 	Seq   uint64
 }
 
-// String is the form ParsePosition reads.
+// String returns the form that ParsePosition reads.
 func (p Position) String() string { return p.Epoch + "-" + strconv.FormatUint(p.Seq, 10) }
 
-// ParsePosition reads the id of an event, after which a reader wants to go on.
+// ParsePosition parses the id of an event, after which a reader wants to continue.
 func ParsePosition(s string) (Position, error) {
 	epoch, number, ok := strings.Cut(s, "-")
 	seq, err := strconv.ParseUint(number, 10, 64)
@@ -62,16 +62,16 @@ func ParsePosition(s string) (Position, error) {
 	return Position{epoch, seq}, nil
 }
 
-// An epoch is some letters that no other boxd has.
+// An epoch is a random string that no other boxd has.
 const (
 	epochLen     = 12
 	epochLetters = "abcdefghijklmnopqrstuvwxyz234567"
 )
 
-// Filter says which events a reader may and wants to see. The zero Filter is all of them.
+// Filter selects the events that a reader may and wants to see. The zero Filter passes none.
 type Filter struct {
-	Everybody bool   // not only those of Owner
-	Owner     string // principal whose sessions, or whose requests, they are of
+	Everybody bool   // of all owners
+	Owner     string // principal that owns the session, or made the request
 	Session   string // "": any
 	Types     []Type // nil: any
 }
@@ -81,7 +81,7 @@ func (f *Filter) wants(e *Event) bool {
 		(f.Session == "" || e.Session == f.Session) && (f.Types == nil || slices.Contains(f.Types, e.Type))
 }
 
-// Log keeps the last events. A nil Log takes them and keeps none.
+// Log keeps the latest events. A nil Log accepts events and keeps none.
 type Log struct {
 	epoch    string
 	watchers []func(context.Context, *Event)
@@ -89,29 +89,29 @@ type Log struct {
 	mu      sync.Mutex // guards the fields below
 	ring    []Event
 	next    uint64        // number of the next event
-	waiting chan struct{} // closed with the next event; nil if nobody waits
+	waiting chan struct{} // closed with the next event; nil if no reader waits
 }
 
-// New returns a Log of the last size events. The watchers see each of them as it comes, on the goroutine of who
-// adds it, and in no order among those that come at once; they must not add any.
+// New returns a Log of the last size events. The watchers are called for each event, on the goroutine that adds it, in no order
+// among concurrent ones; they must not add events.
 func New(size int, watchers ...func(context.Context, *Event)) *Log {
 	return &Log{epoch: strings.ToLower(rand.Text())[:epochLen], watchers: watchers, ring: make([]Event, 0, size), next: 1}
 }
 
-// Add notes what has happened, now, on behalf of the context's request.
+// Add records an event, now, on behalf of the context's request.
 func (l *Log) Add(ctx context.Context, e Event) {
 	if l == nil {
 		return
 	}
 	e.Request, e.Detail = trace.Of(ctx), shorten(e.Detail, MaxDetail)
 	for _, name := range []*string{&e.Session, &e.Process, &e.Exec, &e.Profile} {
-		*name = shorten(*name, maxName) // of a call that was denied they are whatever its caller has sent
+		*name = shorten(*name, maxName) // in a denied call these are arbitrary text from the caller
 	}
 	if e.Principal == "" {
 		e.Principal = e.Request.Principal
 	}
 	l.mu.Lock()
-	e.Time = time.Now() // under the lock: times go up with numbers
+	e.Time = time.Now() // under the lock: times increase with numbers
 	e.Seq = l.next
 	l.next++
 	if len(l.ring) < cap(l.ring) {
@@ -129,7 +129,7 @@ func (l *Log) Add(ctx context.Context, e Event) {
 	}
 }
 
-// shorten keeps one long error from being the whole log.
+// shorten keeps one long error from filling the log.
 func shorten(s string, most int) string {
 	if len(s) <= most {
 		return strings.ToValidUTF8(s, "�")
@@ -144,37 +144,37 @@ func shorten(s string, most int) string {
 // Batch is what a reader gets at once.
 type Batch struct {
 	Events []Event
-	Next   Position // where to go on
-	// Restarted says that the reader's place is in the life of another boxd: what came between is not known.
+	Next   Position // where to continue
+	// Restarted says that the reader's position is from another boxd: the events in between are not known.
 	Restarted bool
-	Missed    uint64 // events, of anybody, that are no longer kept and came after the reader's place
+	Missed    uint64 // events of any owner after the reader's position that are no longer kept
 }
 
-// maxBatch bounds what one reader makes boxd copy at once.
+// maxBatch bounds what boxd copies for one reader at once.
 const maxBatch = 256
 
-// Start is the place before the oldest event that is kept.
+// Start returns the position before the oldest event kept.
 func (l *Log) Start() Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Position{l.epoch, l.next - 1 - uint64(len(l.ring))}
 }
 
-// End is the place after the last event.
+// End returns the position after the last event.
 func (l *Log) End() Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Position{l.epoch, l.next - 1}
 }
 
-// Read returns what came after a place and passes the filter, and a channel that is closed when there is more; it
-// is nil if there is more at once.
+// Read returns the events after a position that pass the filter, and a channel that is closed when there are more; it is nil if
+// there are more already.
 func (l *Log) Read(after Position, f *Filter) (Batch, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	oldest := l.next - uint64(len(l.ring))
 	b := Batch{Next: after}
-	if after.Epoch != l.epoch || after.Seq >= l.next { // a number that has not been is no place of this life either
+	if after.Epoch != l.epoch || after.Seq >= l.next { // a future number is no position of this boxd either
 		b.Restarted = true
 		b.Next = Position{l.epoch, oldest - 1}
 	}
@@ -197,7 +197,7 @@ func (l *Log) Read(after Position, f *Filter) (Batch, <-chan struct{}) {
 	return b, l.waiting
 }
 
-// Describe is the event in words, for a log of text.
+// Describe returns the event in words, for a text log.
 func (e *Event) Describe() string {
 	if e.Reason == "" {
 		return e.Type.Text()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// messageID is the attribute that holds the class of a line, for the journal.
+// messageID is the attribute with the MESSAGE_ID of a line, for the journal.
 const messageID = "message_id"
 
 // Logged returns a watcher that writes each event to a log.
@@ -18,7 +18,7 @@ func Logged(log *slog.Logger) func(context.Context, *Event) {
 		if !log.Enabled(ctx, level) {
 			return
 		}
-		var room [10]slog.Attr // none of it is kept
+		var room [10]slog.Attr // on the stack: handlers do not keep it
 		attrs := room[:0]
 		for _, a := range [...]slog.Attr{
 			slog.String("session", e.Session), slog.String("owner", e.Owner), slog.String("reason", e.Reason), slog.String("process", e.Process), slog.String("exec", e.Exec),
@@ -38,7 +38,7 @@ func Logged(log *slog.Logger) func(context.Context, *Event) {
 	}
 }
 
-// Level is that of the type's lines in the log.
+// Level is the level of the type's log lines.
 func (t Type) Level() slog.Level {
 	//nolint:exhaustive // all others are ordinary
 	switch t {
@@ -46,7 +46,7 @@ func (t Type) Level() slog.Level {
 		return slog.LevelError
 	case SessionFailed, SessionUnhealthy, Denied, OOM, Quota, AuditRecovered, GrantChanged:
 		return slog.LevelWarn
-	case ExecStarted: // the end says it too
+	case ExecStarted: // the end is logged too
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The latest errors, of requests and of boxd itself, where people look first. Errors of one principal, however
-// many, displace none of another's.
+// The latest errors, of requests and of boxd itself, where people look first. Errors of one principal, however many, never
+// displace another's.
 
 package events
 
@@ -16,14 +16,14 @@ import (
 	"github.com/boxd-dev/boxd/internal/trace"
 )
 
-// RecentError is one of them. What is empty does not apply.
+// RecentError is one error. Empty fields do not apply.
 type RecentError struct {
 	Time      time.Time
-	Principal string // who asked; "": boxd itself
+	Principal string // the caller; "": boxd itself
 	Route     string // "POST /v1/sessions/{id}/exec"
 	Session   string
 	Status    int    // of the answer
-	Kind      string // the name of the fault, as the end of a problem's type
+	Kind      string // name of the fault, the end of a problem's type
 	Detail    string
 	Request   trace.Request
 }
@@ -33,19 +33,19 @@ const (
 	maxEach       = 64 // of each principal, and of boxd itself
 	maxPrincipals = 64
 	maxText       = 1024 // bytes of a detail
-	maxID         = 256  // bytes of the id of a session, which may be one that nobody can have
+	maxID         = 256  // bytes of a session id, which may be an invalid one
 )
 
-// Recent is the last errors. A nil List takes them and keeps none.
+// Recent keeps the latest errors. A nil Recent accepts errors and keeps none.
 type Recent struct {
 	mu   sync.Mutex
 	rows map[string][]RecentError // by principal, oldest first
 }
 
-// NewRecent returns an empty List.
+// NewRecent returns an empty Recent.
 func NewRecent() *Recent { return &Recent{rows: map[string][]RecentError{}} }
 
-// Add keeps an error, of the context's request; it happened now.
+// Add records an error, now, for the context's request.
 func (l *Recent) Add(ctx context.Context, e RecentError) {
 	if l == nil {
 		return
@@ -64,7 +64,7 @@ func (l *Recent) Add(ctx context.Context, e RecentError) {
 	l.rows[e.Principal] = append(row, e)
 }
 
-// cut keeps so many bytes of a text, and does not hold on to the rest.
+// cut truncates a text to this many bytes, and does not retain the rest.
 func cut(s string, most int) string {
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most], "") + "…"
@@ -72,7 +72,7 @@ func cut(s string, most int) string {
 	return s
 }
 
-// forgetLocked drops whose last error is the longest ago.
+// forgetLocked drops the principal whose last error is the oldest.
 func (l *Recent) forgetLocked() {
 	var oldest string
 	var at time.Time
@@ -84,7 +84,7 @@ func (l *Recent) forgetLocked() {
 	delete(l.rows, oldest)
 }
 
-// Of returns the errors of a principal, oldest first, or everybody's and boxd's own.
+// Of returns the errors of a principal, oldest first, or with everybody those of all and of boxd itself.
 func (l *Recent) Of(principal string, everybody bool) []RecentError {
 	if l == nil {
 		return nil
@@ -105,7 +105,7 @@ func (l *Recent) Of(principal string, everybody bool) []RecentError {
 	return all
 }
 
-// Watch returns a handler that keeps what boxd itself logs as an error or a warning, and passes all on to next.
+// Watch returns a handler that keeps warnings and errors of boxd itself, and passes everything on to next.
 func (l *Recent) Watch(next slog.Handler) slog.Handler { return &handler{Handler: next, list: l} }
 
 type handler struct {
@@ -114,7 +114,7 @@ type handler struct {
 	session string // from WithAttrs
 }
 
-// Handle keeps what was not on behalf of a request: the answer of a request tells its errors.
+// Handle keeps what was not logged for a request: errors of requests are added with their answer.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelWarn && trace.Of(ctx).ID == "" {
 		e := RecentError{Session: h.session, Kind: strings.ToLower(r.Level.String())}
@@ -132,7 +132,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs is that of next.
+// WithAttrs wraps that of next.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	copied := *h
 	copied.Handler = h.Handler.WithAttrs(attrs)
@@ -144,7 +144,7 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &copied
 }
 
-// WithGroup is that of next.
+// WithGroup wraps that of next.
 func (h *handler) WithGroup(name string) slog.Handler {
 	copied := *h
 	copied.Handler = h.Handler.WithGroup(name)

@@ -2,7 +2,7 @@
 
 package events
 
-// Type is what has happened. The set is closed: a client may know them all.
+// Type is the type of an event. The set is closed: a client may know them all.
 type Type string
 
 // The types.
@@ -12,7 +12,7 @@ const (
 	SessionEnded     Type = "session.ended"  // the reason says why
 	SessionFrozen    Type = "session.frozen"
 	SessionThawed    Type = "session.thawed"
-	SessionStopped   Type = "session.stopped" // it has no box, and keeps what it has on disk
+	SessionStopped   Type = "session.stopped" // it has no box any more, and keeps its files on disk
 	SessionChanged   Type = "session.changed" // its limits or labels
 	SessionAdopted   Type = "session.adopted" // by this boxd, from the one before
 	SessionUnhealthy Type = "session.unhealthy"
@@ -36,11 +36,11 @@ const (
 	PushFailed       Type = "push.failed"     // they are not; the reason says whether that is tried again
 )
 
-// class is what is fixed of a type: the MESSAGE_ID of its lines in the journal, which
-// systemd/catalog/boxd.catalog explains, and the words of the line.
+// class is the fixed part of a type: the MESSAGE_ID of its journal lines, which systemd/catalog/boxd.catalog explains, and the
+// text of the line.
 type class struct{ id, text string }
 
-// class is that of a type, the zero one of what is none. It is asked for with every event, so nothing is made for it.
+// class returns that of a type, zero if t is not valid. It runs for every event, so it allocates nothing.
 func (t Type) class() class { //nolint:funlen // a row for each type
 	switch t {
 	case SessionStarted:
@@ -101,7 +101,7 @@ func (t Type) class() class { //nolint:funlen // a row for each type
 	return class{}
 }
 
-// Types lists all of them.
+// Types lists all types.
 func Types() []Type {
 	return []Type{
 		SessionStarted, SessionFailed, SessionEnded, SessionFrozen, SessionThawed, SessionStopped, SessionChanged, SessionAdopted, SessionUnhealthy,
@@ -110,11 +110,11 @@ func Types() []Type {
 	}
 }
 
-// Valid reports whether t is one of them.
+// Valid reports whether t is a known type.
 func (t Type) Valid() bool { return t.class() != class{} }
 
-// MessageID is the MESSAGE_ID of the type's lines in the journal.
+// MessageID is the MESSAGE_ID of the type's journal lines.
 func (t Type) MessageID() string { return t.class().id }
 
-// Text is what the log says of an event of the type.
+// Text is the log message of the type's events.
 func (t Type) Text() string { return t.class().text }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Images arrive as an OCI image layout, as what "docker save" writes, or as a plain tar archive of a root
-// directory. Every digest that the archive states is verified; layers are unpacked in a box and not looked at here.
+// Images arrive as an OCI image layout, as the output of "docker save", or as a plain tar archive of a root directory. Every
+// digest in the archive is verified; layers are unpacked in a box and not examined here.
 
 package images
 
@@ -32,21 +32,21 @@ const (
 	OCI    = "oci"
 	Docker = "docker"
 	Rootfs = "rootfs"
-	// Commit is what a session has made of an image: its root, and a configuration that nobody has packed.
+	// Commit is an image made from a session: its root, and a configuration that boxd makes.
 	Commit = "commit"
 )
 
-// ArchiveLimits are what an archive may come to.
+// ArchiveLimits bound an archive.
 type ArchiveLimits struct {
-	Bytes   int64 // of all layers together, as tar archives
+	Bytes   int64 // of all layers together, unpacked as tar archives
 	Entries int   // of the archive itself
 }
 
 // ArchiveImage is one image of an archive. Its layers are read from the archive, which must stay open.
 type ArchiveImage struct {
 	Form   string
-	Digest string   // "sha256:…": of the manifest, or of what stands for it
-	Names  []string // that the archive gives it
+	Digest string   // "sha256:…": of the manifest, or of its substitute
+	Names  []string // from the archive
 	Config ImageConfig
 	Layers []Layer
 }
@@ -63,30 +63,30 @@ type ImageConfig struct {
 
 // Layer is a part of an image.
 type Layer struct {
-	Digest string // of the bytes in the archive; "": nobody has said
-	DiffID string // of the tar archive that they are; "": nobody has said
+	Digest string // of the bytes in the archive; "": not stated
+	DiffID string // of the uncompressed tar archive; "": not stated
 	from   io.ReaderAt
 	at     int64
 	size   int64
 }
 
-// Bounds of what is not a layer.
+// Bounds of everything but layers.
 const (
 	maxDocument = 4 << 20
 	maxLayers   = 512
 	maxIndexed  = 4096
 	maxNesting  = 4
-	maxReads    = 256      // of documents: indexes may name each other again and again
+	maxReads    = 256      // of documents: indexes may refer to each other repeatedly
 	maxRead     = 32 << 20 // bytes of them
 )
 
-// file is where one of an archive is.
+// file is the place of a file in an archive.
 type file struct {
 	at, size int64
-	link     string // it is another one
+	link     string // name of the file it links to
 }
 
-// opened is an archive that is being looked through.
+// opened is an archive being read.
 type opened struct {
 	from  *os.File
 	files map[string]file
@@ -100,8 +100,8 @@ func bad(format string, args ...any) *fault.Error {
 	return f
 }
 
-// openArchive finds the image of an archive that is for an architecture, of the names that it has the one that is asked for;
-// "" if there is but one. plain is an empty file for what a compressed archive is.
+// openArchive finds the archive's image for an architecture with the given name; "" will do if there is only one. plain is an
+// empty file for the decompressed archive.
 func openArchive(ctx context.Context, from, plain *os.File, form, name, arch string, l ArchiveLimits) (*ArchiveImage, error) {
 	if err := inflateInto(ctx, from, plain, l.Bytes); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func inflateInto(ctx context.Context, from, plain *os.File, most int64) error {
 	return copyBounded(ctx, plain, r, most)
 }
 
-// index finds the files that say what the others are.
+// index finds the files that describe the others.
 func (o *opened) index(ctx context.Context, most int) error {
 	if _, err := o.from.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (o *opened) index(ctx context.Context, most int) error {
 			return bad("it is empty")
 		case errors.Is(err, io.ErrUnexpectedEOF):
 			return bad("it is truncated")
-		case errors.Is(err, tar.ErrInsecurePath): // of no file that is looked for
+		case errors.Is(err, tar.ErrInsecurePath): // not a file we look for
 		case err != nil:
 			return bad("not a tar archive, or damaged: %v", err)
 		}
@@ -184,7 +184,7 @@ func (o *opened) index(ctx context.Context, most int) error {
 					return bad("%s is sparse", fault.Show(name))
 				}
 			}
-		case tar.TypeSymlink: // of older versions of docker save
+		case tar.TypeSymlink: // from older versions of docker save
 			f.link = path.Join(path.Dir(name), h.Linkname)
 		default:
 			continue
@@ -193,7 +193,7 @@ func (o *opened) index(ctx context.Context, most int) error {
 	}
 }
 
-// known reports whether a name can be that of a file which belongs to the form of an archive.
+// known reports whether a file of this name can belong to one of the forms.
 func known(name string) bool {
 	switch name {
 	case "oci-layout", "index.json", "manifest.json":
@@ -230,7 +230,7 @@ func (o *opened) find(name string) (file, error) {
 	return f, nil
 }
 
-// document reads a JSON file into v. want is what that has to be, "" anything.
+// document decodes a JSON file into v. want is its expected digest, "" for none.
 func (o *opened) document(name, want string, v any) error {
 	f, err := o.find(name)
 	if err != nil {
@@ -258,7 +258,7 @@ func (o *opened) document(name, want string, v any) error {
 	return nil
 }
 
-// wanted is a reader that ends when nobody wants it any more.
+// wanted is a reader that stops when its caller has given up.
 type wanted struct {
 	io.Reader
 	gone func() error
@@ -271,7 +271,7 @@ func (w wanted) Read(p []byte) (int, error) {
 	return w.Reader.Read(p)
 }
 
-// copyBounded copies at most so many bytes, and refuses more.
+// copyBounded copies at most this many bytes, and refuses more.
 func copyBounded(ctx context.Context, w io.Writer, r io.Reader, most int64) error {
 	n, err := io.Copy(w, io.LimitReader(wanted{r, ctx.Err}, most+1))
 	switch {
@@ -285,12 +285,12 @@ func copyBounded(ctx context.Context, w io.Writer, r io.Reader, most int64) erro
 
 // Bounds of decompression.
 const (
-	freeBytes = 64 << 20  // that may be of nothing but zeros, see archive.Inflated
+	freeBytes = 64 << 20  // that may be all zeros, see archive.Inflated
 	maxWindow = 128 << 20 // of zstd, in memory
 )
 
-// decompress reads what may be compressed with gzip or zstd; compressed tells whether it is. Errors of the reader name
-// what is wrong.
+// decompress reads data that may be compressed with gzip or zstd; compressed says whether it is. Errors of the reader name what
+// is wrong.
 func decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
 	in := &archive.Counter{R: r}
 	b := bufio.NewReaderSize(in, 256<<10)
@@ -312,7 +312,7 @@ func decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
 	return io.NopCloser(b), false, nil
 }
 
-// inflated says of what was compressed what is wrong with it.
+// inflated reads compressed data, with errors that say what is wrong with it.
 type inflated struct {
 	from  *archive.Inflated
 	close func()
@@ -334,7 +334,7 @@ func (i *inflated) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write writes a layer as a tar archive of at most so many bytes, and holds it against its digests.
+// Write writes a layer as a tar archive of at most this many bytes, and verifies its digests.
 func (l *Layer) Write(ctx context.Context, w io.Writer, most int64) error {
 	packed, plain := sha256.New(), sha256.New()
 	section := io.TeeReader(io.NewSectionReader(l.from, l.at, l.size), packed)
@@ -346,7 +346,7 @@ func (l *Layer) Write(ctx context.Context, w io.Writer, most int64) error {
 	if err := copyBounded(ctx, io.MultiWriter(w, plain), r, most); err != nil {
 		return err
 	}
-	if _, err := io.Copy(io.Discard, wanted{section, ctx.Err}); err != nil { // what the compression did not need
+	if _, err := io.Copy(io.Discard, wanted{section, ctx.Err}); err != nil { // bytes after the compressed data
 		return err
 	}
 	for _, d := range []struct {
@@ -369,7 +369,7 @@ func digestName(digest string) (string, error) {
 	return "blobs/sha256/" + sum, nil
 }
 
-// rootfs takes the whole archive for one layer.
+// rootfs treats the whole archive as one layer.
 func (o *opened) rootfs(ctx context.Context) (*ArchiveImage, error) {
 	size, err := o.from.Seek(0, io.SeekEnd)
 	if err != nil {

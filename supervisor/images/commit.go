@@ -18,17 +18,17 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Commitment is what an image is to be that a session has made: what is nil is as in the image it was made from.
+// Commitment describes an image to be made from a session: nil fields are as in the session's image.
 type Commitment struct {
 	Name       string
-	Env        map[string]string // beside what there is, or instead of one of the same name
+	Env        map[string]string // added to, or replacing, the existing ones
 	WorkingDir *string
 	Entrypoint []string
 	Cmd        []string
 }
 
-// Commit makes an image of what a session has made of its own: pack writes an archive of the root, within bounds. Nobody
-// vouches for that, and it comes in as any other archive.
+// Commit makes an image of a session's root: pack writes an archive of it, within bounds. The archive is not trusted, and is
+// imported like any other.
 func (s *Store) Commit(ctx context.Context, is *policy.ImageRoot, to *Commitment, pack func(ctx context.Context, b files.Bounds, w io.Writer) error) (Image, error) {
 	if err := validName(to.Name); err != nil {
 		return Image{}, err
@@ -48,9 +48,9 @@ func (s *Store) Commit(ctx context.Context, is *policy.ImageRoot, to *Commitment
 	})
 }
 
-// configOf is the configuration of an image that is made of another one.
+// configOf returns the configuration of an image made from another one.
 func (s *Store) configOf(is *policy.ImageRoot, to *Commitment) (*ImageConfig, error) {
-	c := &ImageConfig{WorkingDir: is.Dir, Cmd: is.Command} // as the session knows it, if the image is not there any more
+	c := &ImageConfig{WorkingDir: is.Dir, Cmd: is.Command} // as the session has it, if the image has been removed
 	for _, name := range slices.Sorted(maps.Keys(is.Env)) {
 		c.Env = append(c.Env, name+"="+is.Env[name])
 	}

@@ -25,14 +25,14 @@ const (
 	mostImages  = 1000
 )
 
-// DefaultConfig is what holds where nothing is said.
+// DefaultConfig returns the built-in configuration.
 func DefaultConfig() Config {
 	return Config{
 		MaxArchive: 4 * quantity.GiB, MaxBytes: 8 * quantity.GiB, MaxEntries: 500_000, Max: 100, Timeout: quantity.Duration(10 * time.Minute),
 	}
 }
 
-// Validate names the key that is wrong, and what is allowed.
+// Validate names the invalid key and what is allowed.
 func (c *Config) Validate() error {
 	for _, b := range []struct {
 		key  string

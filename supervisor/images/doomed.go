@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Trees that nobody wants are removed by one goroutine of the store: nobody waits for it, not the end of a session and
-// not the start of boxd. The keeper refuses while a box has the tree, which may be one ahead of need that ends later, so
-// what could not be removed is tried again whenever somebody has let go of something.
+// Unused trees are removed by one goroutine of the store, so that neither the end of a session nor the start of boxd waits for
+// it. The keeper refuses while a box has the tree, which may be a preforked one that ends later, so a failed removal is tried
+// again whenever something is released.
 
 // dropPatience bounds the removal of a tree.
 const dropPatience = 5 * time.Minute
 
-// Release gives back what Hold has held for a session, whose box has ended or has never been.
+// Release gives back what Hold acquired for a session, whose box has ended or was never made.
 func (s *Store) Release(session string) {
 	s.mu.Lock()
 	tree := s.holding[session]
@@ -29,15 +29,15 @@ func (s *Store) Release(session string) {
 	s.Restore()
 }
 
-// Restore tries once more to remove what could not be removed, in the background: a box has ended.
+// Restore retries failed removals in the background, since a box has ended.
 func (s *Store) Restore() {
 	select {
 	case s.poke <- struct{}{}:
-	default: // it has been told
+	default: // already notified
 	}
 }
 
-// drop has a tree removed as soon as nobody has it.
+// drop removes a tree as soon as it is unused.
 func (s *Store) drop(tree string) {
 	s.mu.Lock()
 	if !s.namedLocked(tree) {
@@ -47,7 +47,7 @@ func (s *Store) drop(tree string) {
 	s.Restore()
 }
 
-// removeDoomed removes what nobody has any more, until ctx ends.
+// removeDoomed removes unused trees until ctx ends.
 func (s *Store) removeDoomed(ctx context.Context) {
 	for {
 		select {
@@ -68,11 +68,11 @@ func (s *Store) removeFree(ctx context.Context) {
 	}
 }
 
-// free are the trees that can be removed. Nobody can come to have one of them: no name leads there.
+// free returns the trees that can be removed. None of them can come into use again: no image refers to them.
 func (s *Store) free() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.doomed, func(tree string, _ bool) bool { return s.namedLocked(tree) }) // somebody has imported the same
+	maps.DeleteFunc(s.doomed, func(tree string, _ bool) bool { return s.namedLocked(tree) }) // the same image was imported again
 	var trees []string
 	for _, tree := range slices.Sorted(maps.Keys(s.doomed)) {
 		if len(s.leases[tree]) == 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// What is read of the documents of an image (OCI image specification; "docker image save").
+// The parts of an image's documents that are read (OCI image specification; "docker image save").
 type (
 	descriptor struct {
 		MediaType   string            `json:"mediaType"`
@@ -63,7 +63,7 @@ const (
 	containerName = "io.containerd.image.name"
 )
 
-// candidate is an image that an index leads to.
+// candidate is an image that an index refers to.
 type candidate struct {
 	descriptor
 	names []string
@@ -133,7 +133,7 @@ func (o *opened) collect(ctx context.Context, in *index, names []string, arch st
 	return nil
 }
 
-// blob returns the name of the file that a descriptor is about.
+// blob returns the name of the file that a descriptor describes.
 func (o *opened) blob(d *descriptor) (string, error) {
 	name, err := digestName(d.Digest)
 	if err != nil {
@@ -149,7 +149,7 @@ func (o *opened) blob(d *descriptor) (string, error) {
 	return name, nil
 }
 
-// choose finds the one image that is meant.
+// choose finds the one image that the caller means.
 func choose(found []candidate, name, arch string) (*candidate, error) {
 	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.Digest, b.Digest) })
 	found = slices.CompactFunc(found, func(a, b candidate) bool { return a.Digest == b.Digest && slices.Equal(a.names, b.names) })
@@ -207,7 +207,7 @@ func (o *opened) manifest(c *candidate, arch string) (*ArchiveImage, error) {
 	return img, o.configure(img, at, m.Config.Digest, arch)
 }
 
-// configure reads the configuration of an image, which knows what its layers are.
+// configure reads the configuration of an image, which lists its layers.
 func (o *opened) configure(img *ArchiveImage, at, digest, arch string) error {
 	var d document
 	if err := o.document(at, digest, &d); err != nil {
@@ -233,7 +233,7 @@ func (o *opened) configure(img *ArchiveImage, at, digest, arch string) error {
 	return nil
 }
 
-// sane reports whether programs could be started as the configuration says.
+// sane reports whether programs could be started with the configuration.
 func (d *document) sane() bool {
 	const most = 128 << 10
 	size := 0
@@ -279,7 +279,7 @@ func (o *opened) docker(name, arch string) (*ArchiveImage, error) {
 	return img, o.configure(img, s.Config, digest, arch)
 }
 
-// Committed takes an archive of a root directory and a configuration for an image. Its digest is that of both.
+// Committed makes an image of an archive of a root directory and a configuration. Its digest covers both.
 func Committed(ctx context.Context, from *os.File, config *ImageConfig) (*ArchiveImage, error) {
 	img, err := (&opened{from: from}).rootfs(ctx)
 	if err != nil {

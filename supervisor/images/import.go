@@ -27,14 +27,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Source says what an archive is.
+// Source describes an archive.
 type Source struct {
-	Name string // of the image; "": what the archive says
-	Form string // of archive's; "": what it looks like
+	Name string // of the image; "": from the archive
+	Form string // one of the forms; "": detected
 }
 
-// Import makes an image of an archive: all of it or nothing. One of the same name gives way. It waits while another
-// one is on its way in.
+// Import makes an image of an archive: all of it or nothing. It replaces an image of the same name. It waits while another import
+// runs.
 func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, error) {
 	forms := []string{Auto, OCI, Docker, Rootfs}
 	if from.Form == "" {
@@ -58,10 +58,10 @@ func (s *Store) Import(ctx context.Context, r io.Reader, from Source) (Image, er
 	})
 }
 
-// incoming is what becomes an image.
+// incoming is an image on its way in.
 type incoming struct {
 	name string                 // "": what open finds
-	fill func(f *os.File) error // writes the archive, in the caller's time
+	fill func(f *os.File) error // writes the archive, while the caller sends it
 	open func(ctx context.Context, packed, plain *os.File) (*ArchiveImage, error)
 }
 
@@ -84,10 +84,10 @@ func (s *Store) take(ctx context.Context, in *incoming) (Image, error) {
 	return s.importFrom(ctx, dir, in)
 }
 
-// maxReceiving is how many archives may be on the disk at a time, whole or in part.
+// maxReceiving is how many archives may be on disk at a time, complete or not.
 const maxReceiving = 4
 
-// waitFor waits for room. done gives it back.
+// waitFor waits for a free slot. done releases it.
 func waitFor(ctx context.Context, room chan struct{}) (done func(), err error) {
 	select {
 	case room <- struct{}{}:
@@ -97,7 +97,7 @@ func waitFor(ctx context.Context, room chan struct{}) (done func(), err error) {
 	}
 }
 
-// importing holds a tree that an import has in hand; there is one at a time, and no session has such a key.
+// importing holds the tree of the running import; there is one at a time, and no session has such a key.
 const importing = "import"
 
 func (s *Store) importFrom(ctx context.Context, dir string, in *incoming) (Image, error) {
@@ -113,7 +113,7 @@ func (s *Store) importFrom(ctx context.Context, dir string, in *incoming) (Image
 	if err := in.fill(all[0]); err != nil {
 		return Image{}, err
 	}
-	done, err := waitFor(ctx, s.busy) // only now: who sends slowly keeps nobody else waiting
+	done, err := waitFor(ctx, s.busy) // only now: a slow sender delays no other import
 	if err != nil {
 		return Image{}, err
 	}
@@ -129,7 +129,7 @@ func (s *Store) importFrom(ctx context.Context, dir string, in *incoming) (Image
 	img := &Image{Name: name, Digest: found.Digest, Form: found.Form, Layers: len(found.Layers), Config: found.Config, Created: time.Now()}
 	s.mu.Lock()
 	old, count, same := s.images[name], len(s.images), s.findLocked(found.Digest)
-	if same != nil { // of the same content there is a tree, which stays whoever removes its image meanwhile
+	if same != nil { // the same content has a tree, held in case its image is removed meanwhile
 		s.holdLocked(importing, same.Tree)
 		img.Tree, img.Bytes, img.Entries, img.LeftOut = same.Tree, same.Bytes, same.Entries, same.LeftOut
 	}
@@ -152,10 +152,10 @@ func (s *Store) importFrom(ctx context.Context, dir string, in *incoming) (Image
 	return *img, nil
 }
 
-// plain is how long the archives of layers may be that come to so many bytes: their headers count.
+// plain is the longest that layer archives with this much content may be, headers included.
 func (s *Store) plain(content int64) int64 { return content + int64(s.cfg.MaxEntries)*2048 }
 
-// receive writes an archive to the disk.
+// receive writes an archive to disk.
 func receive(f *os.File, r io.Reader, most int64) error {
 	n, err := io.Copy(f, io.LimitReader(r, most+1))
 	switch {
@@ -169,7 +169,7 @@ func receive(f *os.File, r io.Reader, most int64) error {
 	return nil
 }
 
-// unpack has a box make the tree of an image, which is then thrown away.
+// unpack makes the tree of an image in a box, which is then thrown away.
 func (s *Store) unpack(ctx context.Context, img *Image, layers []Layer, scratch *os.File) error {
 	spec, err := s.spec(ctx)
 	if err != nil {
@@ -206,15 +206,14 @@ func (s *Store) unpack(ctx context.Context, img *Image, layers []Layer, scratch 
 	return err
 }
 
-// spec is the box in which layers are unpacked: the host's programs, no network, nothing of the host but an empty
-// workspace.
+// spec is the box in which layers are unpacked: the host's programs, no network, and nothing of the host but an empty workspace.
 func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
 	usual := policy.DefaultConfig()
 	settings, _, err := usual.Merge(&policy.Request{Profile: usual.Sessions.DefaultProfile})
 	if err != nil {
 		return nil, err
 	}
-	settings.WorkspaceQuota = quantity.Size(s.plain(int64(s.cfg.MaxBytes))) + quantity.Size(s.cfg.MaxEntries)*2048 // and blocks that are not full
+	settings.WorkspaceQuota = quantity.Size(s.plain(int64(s.cfg.MaxBytes))) + quantity.Size(s.cfg.MaxEntries)*2048 // and partly filled blocks
 	settings.WorkspaceInodes = 2*s.cfg.MaxEntries + 64
 	found, err := s.in.Boxes.ProbeHost(ctx)
 	if err != nil {
@@ -229,10 +228,10 @@ func (s *Store) spec(ctx context.Context) (*isolation.Spec, error) {
 	return spec, nil
 }
 
-// kept is how much is read of what the program in the box says, which is not believed.
+// kept is how much output of the program in the box is read. It is not trusted.
 const kept = 1 << 10
 
-// layer has one layer unpacked.
+// layer unpacks one layer.
 func (s *Store) layer(ctx context.Context, box *client.Box, img *Image, l *Layer, scratch *os.File, last bool) error {
 	if err := errors.Join(scratch.Truncate(0), rewind(scratch)); err != nil {
 		return err
@@ -244,7 +243,7 @@ func (s *Store) layer(ctx context.Context, box *client.Box, img *Image, l *Layer
 	if last {
 		argv = append(argv, files.LastLayer, img.Config.WorkingDir)
 	}
-	// Another open file of it, which nothing can be written through.
+	// Another open file description, which is read-only.
 	in, err := os.Open("/proc/self/fd/" + strconv.FormatUint(uint64(scratch.Fd()), 10))
 	if err != nil {
 		return err
@@ -260,7 +259,7 @@ func (s *Store) layer(ctx context.Context, box *client.Box, img *Image, l *Layer
 	defer p.Close()
 	exit, err := p.Wait(ctx)
 	if err != nil {
-		return err // the box ends with it
+		return err // the box ends with the context
 	}
 	return s.count(p, exit, img)
 }
@@ -270,7 +269,7 @@ func rewind(f *os.File) error {
 	return err
 }
 
-// count takes what the program says, in the bounds of what it may.
+// count adds the counts that the program reports, within bounds.
 func (s *Store) count(p *client.Program, exit *isolation.Exit, img *Image) error {
 	said, _, err := p.Retained(0)
 	if err != nil {

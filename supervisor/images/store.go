@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package images keeps the images that boxes are made from. They are the operator's, and every session whose profile
-// lets it may have them. An image is a tree of files that never changes, made in a box of its own by the keeper's
-// hand, and a record that says under which name it is known.
+// Package images stores the images that boxes are made from. They belong to the operator, and every session whose profile allows
+// it may use them. An image is an immutable file tree, which the keeper makes in a box of its own, and a record of the image's
+// name.
 package images
 
 import (
@@ -31,18 +31,18 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Directories of the store, in that of the state.
+// Directories of the store, in the state directory.
 const (
 	storeDir   = "images"
 	scratchDir = "scratch"
 	namesDir   = "names"
 )
 
-// Image is one of the store.
+// Image is an image of the store.
 type Image struct {
 	Name    string      `json:"name"`
-	Digest  string      `json:"digest"` // "sha256:…": of its manifest, or of what stands for it
-	Form    string      `json:"form"`   // of the archive it came in
+	Digest  string      `json:"digest"` // "sha256:…": of its manifest, or of its substitute
+	Form    string      `json:"form"`   // of its archive
 	Tree    string      `json:"tree"`
 	Bytes   int64       `json:"bytes"`
 	Entries int         `json:"entries"`
@@ -57,10 +57,10 @@ type Image struct {
 type Parts struct {
 	StateDir string
 	Boxes    *driver.Driver
-	Policy   func() *policy.Config // what keeps the limits of the box in which layers are unpacked
-	Changed  func()                // called after a name stands for something else, or for nothing
+	Policy   func() *policy.Config // limits of the box in which layers are unpacked
+	Changed  func()                // called after a name refers to another image, or to none
 	Log      *slog.Logger
-	// Life is that of boxd: what nobody wants any more is removed in it, whoever did not want it.
+	// Life is boxd's lifetime: unused trees are removed under it, whichever request dropped them.
 	Life context.Context //nolint:containedctx // never a request's
 }
 
@@ -69,11 +69,11 @@ type Store struct {
 	cfg  Config
 	in   Parts
 	root *os.Root
-	// remove removes a tree, not in the name of who happens to be the last to let go of it.
+	// remove removes a tree, independently of the request that released it last.
 	remove    func(ctx context.Context, tree string) error
-	receiving chan struct{} // has room for so many archives on their way
-	busy      chan struct{} // has room for one import: each has what is in its archive on disk
-	poke      chan struct{} // tells the remover to look
+	receiving chan struct{} // slots for archives being received
+	busy      chan struct{} // slot for one import: each has an unpacked copy of its archive on disk
+	poke      chan struct{} // wakes the remover
 	work      sync.WaitGroup
 	stop      context.CancelFunc // ends the remover
 
@@ -81,11 +81,11 @@ type Store struct {
 	images  map[string]*Image
 	leases  map[string]map[string]bool // by tree, of sessions
 	holding map[string]string          // by session, the tree
-	doomed  map[string]bool            // trees that nobody may have any more, and that are still there
+	doomed  map[string]bool            // unused trees that still exist
 	key     string                     // of the box in which layers are unpacked
 }
 
-// Open opens the store, or makes it. What is not in order there is logged and left alone.
+// Open opens the store, or creates it. Invalid entries are logged and left alone.
 func Open(cfg Config, in Parts) (*Store, error) {
 	root, err := durable.Directory(filepath.Join(in.StateDir, storeDir))
 	if err != nil {
@@ -113,7 +113,7 @@ func Open(cfg Config, in Parts) (*Store, error) {
 	return s, nil
 }
 
-// Close ends the use of the store. Imports must have ended. A tree that is not removed yet is left to the next boxd.
+// Close closes the store. Imports must have ended. A tree that is not removed yet is left to the next boxd.
 func (s *Store) Close() {
 	s.stop()
 	s.work.Wait()
@@ -145,13 +145,13 @@ func (s *Store) load() error {
 	return nil
 }
 
-// recordFile is where the record of an image is: its name is in no path.
+// recordFile is the file of an image's record: the name itself is in no path.
 func recordFile(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:16]) + ".json"
 }
 
-// validName checks the name of an image, as registries have them.
+// validName checks the name of an image, in the form of registries.
 func validName(name string) error {
 	if name == policy.ImageHost || !policy.ValidImageName(name) || strings.HasPrefix(name, "sha256:") {
 		return fault.Field("name", name, "a name such as python:3.12 or registry.example/team/tools:1, other than host")
@@ -159,7 +159,7 @@ func validName(name string) error {
 	return nil
 }
 
-// notFound is the answer where there is no image of a name.
+// notFound is the error for an unknown image name.
 func notFound(name string) error {
 	f := fault.Errorf(fault.NotFound, "no image %s", fault.Show(name)).WithHint("list images: boxctl images ls")
 	f.Field, f.Value = "image", name
@@ -206,7 +206,7 @@ func (s *Store) findLocked(name string) *Image {
 	return nil
 }
 
-// Root is what a session of an image is made from; nil: of the image "host".
+// Root returns what a session of an image is made from; nil for the image "host".
 func (s *Store) Root(name string) (*policy.ImageRoot, error) {
 	if name == policy.ImageHost {
 		return nil, nil //nolint:nilnil // the host needs nothing
@@ -221,7 +221,7 @@ func (s *Store) Root(name string) (*policy.ImageRoot, error) {
 	}
 	is := &policy.ImageRoot{Digest: img.Digest, Tree: img.Tree, Env: map[string]string{}}
 	for _, kv := range img.Config.Env {
-		// Where the box user is at home the image does not know.
+		// The image does not know the home directory of the box user.
 		if name, value, ok := strings.Cut(kv, "="); ok && name != "HOME" {
 			is.Env[name] = value
 		}
@@ -236,7 +236,7 @@ func (s *Store) Root(name string) (*policy.ImageRoot, error) {
 	return is, nil
 }
 
-// Take keeps the tree of a new session's image until Release. Where the image was removed since Root it is NotFound.
+// Take keeps the tree of a new session's image until Release. If the image was removed since Root, the error is NotFound.
 func (s *Store) Take(session string, is *policy.ImageRoot) error {
 	if is == nil {
 		return nil
@@ -250,7 +250,7 @@ func (s *Store) Take(session string, is *policy.ImageRoot) error {
 	return nil
 }
 
-// Hold is Take for a session of an earlier boxd, which has the tree whatever became of the image.
+// Hold is Take for a session of an earlier boxd, which has the tree even if the image was removed.
 func (s *Store) Hold(session string, is *policy.ImageRoot) {
 	if is == nil {
 		return
@@ -277,7 +277,7 @@ func (s *Store) namedLocked(tree string) bool {
 	return false
 }
 
-// Remove removes an image by its name. Sessions that have it keep it.
+// Remove removes an image by its name. Sessions that use it keep it.
 func (s *Store) Remove(name string) error {
 	s.mu.Lock()
 	img := s.findLocked(name)
@@ -309,7 +309,7 @@ func (s *Store) Keys() []string {
 	return []string{s.key}
 }
 
-// enter puts an image into the store, and what had its name before out of it.
+// enter puts an image into the store, replacing one of the same name.
 func (s *Store) enter(img *Image) error {
 	s.mu.Lock()
 	old := s.images[img.Name]
@@ -332,11 +332,11 @@ func (s *Store) enter(img *Image) error {
 	return nil
 }
 
-// nameOf is the name of an image that is imported: what was asked for, or the only one the archive gives it.
+// nameOf is the name of an imported image: the requested one, or the longest in the archive.
 func nameOf(asked string, given []string) (string, error) {
 	name := asked
 	if name == "" && len(given) > 0 {
-		name = slices.MaxFunc(given, func(a, b string) int { return cmp.Compare(len(a), len(b)) }) // with its registry
+		name = slices.MaxFunc(given, func(a, b string) int { return cmp.Compare(len(a), len(b)) }) // the one with its registry
 	}
 	if name == "" {
 		return "", fault.Field("name", fault.Word("missing"), "a name such as team/tools:1").WithText("the archive has no image name").WithHint("give it a name with --name")

@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
-// Prune removes the images that no session has, but for those of these names and digests; it returns what is gone.
+// Prune removes the images that no session uses, except those with these names and digests; it returns the removed ones.
 func (s *Store) Prune(ctx context.Context, keep []string) ([]Image, error) {
 	var gone []Image
 	for _, img := range s.List() {
@@ -32,9 +32,9 @@ func (s *Store) Prune(ctx context.Context, keep []string) ([]Image, error) {
 	return gone, s.Sweep(ctx)
 }
 
-// Sweep removes the trees that no image and no session has. Sessions of an earlier boxd must hold theirs before.
+// Sweep removes the trees that no image and no session uses. Sessions of an earlier boxd must hold theirs before.
 func (s *Store) Sweep(ctx context.Context) error {
-	done, err := waitFor(ctx, s.busy) // no tree is on its way in
+	done, err := waitFor(ctx, s.busy) // no tree is being imported
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	for _, e := range entries {
 		name := e.Name()
 		there[name] = true
-		if !isolation.ValidTree(name) { // a removal that did not come to its end: with any tree the keeper removes it
+		if !isolation.ValidTree(name) { // of an interrupted removal: the keeper removes it together with any tree
 			name = strings.ToLower(rand.Text())
 		}
 		s.drop(name)

@@ -18,7 +18,7 @@ type Role uint8
 const (
 	Viewer   Role = iota + 1 // see its own resources
 	User                     // use its own resources
-	Operator                 // see and end everyone's, and read events and logs
+	Operator                 // see and end everyone's, and read what happened
 	Admin                    // everything
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// bound notes which directories of the host the quota of the workspace is for: those that are lent for writing, where the
-// operator has the kernel count.
+// bound records the host directories that the workspace's quota applies to: those mounted for writing below the operator's quota
+// roots.
 func (s *Settings) bound(where QuotaRoots) {
 	for _, m := range s.Mounts {
 		if s.WorkspaceQuota > 0 && m.Mode == MountReadWrite && where.Of(m.Source) != "" {
@@ -19,7 +19,7 @@ func (s *Settings) bound(where QuotaRoots) {
 	}
 }
 
-// limitOf is the limit that a quota of a directory of the host is told as.
+// limitOf returns the limit under which a quota of a host directory is reported.
 func (s *Settings) limitOf(target string) string {
 	if target == isolation.Workspace && !s.OwnDisk() {
 		return LimitWorkspace
@@ -27,13 +27,13 @@ func (s *Settings) limitOf(target string) string {
 	return LimitMounts
 }
 
-// Bounds reports whether a mount is of a directory that gets a quota, by what keeps the limits of the session.
+// Bounds reports whether a mount is of a directory that gets a quota, given what enforces the session's limits.
 func (s *Settings) Bounds(m *Mount, by map[string]Mechanism) bool {
 	return slices.Contains(s.Bounded, m.Target) && by[s.limitOf(m.Target)] == MechanismProject
 }
 
-// hostQuotas says what keeps the quotas of directories of the host. There is one of a session, for each of them and for its own
-// workspace: where one of them can have none, none of those has one, and the operator must have let that go.
+// hostQuotas determines what enforces the quotas of host directories. A session has one quota, for each of them and for its own
+// workspace: if one of them cannot have it, none has, which the operator must have accepted.
 func (c *Config) hostQuotas(s *Settings, by map[string]Mechanism, host Host) error {
 	how := MechanismProject
 	if s.OwnDisk() && by[LimitWorkspace] == MechanismNone {
@@ -60,7 +60,7 @@ func (c *Config) hostQuotas(s *Settings, by map[string]Mechanism, host Host) err
 	return nil
 }
 
-// still refuses to change the quota of a living session that is for directories of the host too.
+// still refuses to change the quota of a running session if it covers host directories too.
 func (s *Settings) still(now *Settings) error {
 	if len(s.Bounded) == 0 || s.WorkspaceQuota == now.WorkspaceQuota && s.WorkspaceInodes == now.WorkspaceInodes {
 		return nil

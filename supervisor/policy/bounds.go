@@ -18,15 +18,15 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Policy are one table [policy.NAME]: what some principals may have, whatever their profiles and requests say.
-// A number of 0 is no bound. The zero Bounds allow nothing; see NoBounds.
+// Policy is a table [policy.NAME]: what some principals may have, whatever their profiles and requests say. A number of 0 is no
+// limit. The zero Policy allows nothing; see NoPolicy.
 type Policy struct {
-	// Whose they are. Nobody is named in two tables of a kind; see Config.BoundsOf.
-	Principals []string `toml:"principals"` // as people write them, see Config.Settle
+	// Whom it applies to. No principal is named in two tables of a kind; see Config.PolicyOf.
+	Principals []string `toml:"principals"` // as people write them, see Config.ResolvePrincipals
 	Groups     []string `toml:"groups"`     // of the host, by name or number
 	Roles      []string `toml:"roles"`
 	GroupIDs   []uint32 `toml:"-"` // of Groups
-	Names      []string `toml:"-"` // of Principals, as they are called
+	Names      []string `toml:"-"` // of Principals, their resolved names
 	UIDs       []uint32 `toml:"-"` // of Principals that are users
 
 	Profiles []string `toml:"profiles"` // Any: all
@@ -54,30 +54,30 @@ type Policy struct {
 	Force    bool   `toml:"force_template"`
 }
 
-// Tenant bounds what each of those may have whom a principal serves. Whose a session is, a label of it says; those without it are
-// together one tenant. Zero is no bound.
+// Tenant limits what each tenant of a principal may have. A label of a session names its tenant; sessions without it together
+// form one tenant. 0 is no limit.
 type Tenant struct {
 	Label      string        `toml:"label"`        // its name; "": there are no tenants
 	Sessions   int           `toml:"sessions"`     // at a time
 	Processes  int           `toml:"processes"`    // living, of all its sessions together
-	Executions int           `toml:"executions"`   // under way, of all its sessions together
+	Executions int           `toml:"executions"`   // running, of all its sessions together
 	Memory     quantity.Size `toml:"total_memory"` // of all its sessions together, reserved
-	CPUs       float64       `toml:"total_cpus"`   // the same
+	CPUs       float64       `toml:"total_cpus"`   // likewise
 }
 
-// Any stands for all there are in Profiles and Mounts.
+// Any stands for all, in Profiles and Mounts.
 const Any = "*"
 
-// HomeRoot is the root of Mounts that is the caller's home, as in mounts.allow.
+// HomeRoot in Mounts is the caller's home, as in mounts.allow.
 const HomeRoot = "{home}"
 
-// Values of Bounds.Excess.
+// Values of Policy.Excess.
 const (
-	ExcessClamp  = "clamp"  // the ceiling is given, and the answer says so
+	ExcessClamp  = "clamp"  // the request is reduced to the ceiling, and the answer says so
 	ExcessRefuse = "refuse" // the request is refused
 )
 
-// Tools of Bounds.Tools: what can be done in a session.
+// Tools of Policy.Tools: what can be done in a session.
 const (
 	ToolExec      = "exec"
 	ToolFiles     = "files"
@@ -92,11 +92,10 @@ func Tools() []string {
 	return []string{ToolExec, ToolFiles, ToolProcesses, ToolSkills, ToolNetwork, ToolPorts}
 }
 
-// DefaultPolicyName is the name of the table of everybody whom no other names, admins excepted.
+// DefaultPolicyName is the table for all principals that no other table names, admins excepted.
 const DefaultPolicyName = "default"
 
-// NoPolicy are the built-in ones, and the base of every table: all is allowed that profiles, limits and
-// mounts.allow do.
+// NoPolicy returns the built-in policy, the base of every table: it allows everything that profiles, limits and mounts.allow do.
 func NoPolicy() Policy {
 	return Policy{
 		Principals: []string{}, Groups: []string{}, Roles: []string{},
@@ -104,16 +103,16 @@ func NoPolicy() Policy {
 	}
 }
 
-// EffectivePolicy are the bounds of one principal, with the name of their table, "" if it has none.
+// EffectivePolicy is the policy of one principal, with the name of its table, "" if it has none.
 type EffectivePolicy struct {
 	Policy
 	Name string
 	Home string // of the principal, where Mounts has HomeRoot; "": it has none
-	// Of is the tenant whose session it is about; nil: it is about none.
+	// Of is the tenant of the session in question; nil: none.
 	Of *string
 }
 
-// For is what holds a session with these labels: its tenant too, if there are such.
+// For returns the policy for a session with these labels, with its tenant if there are tenants.
 func (h EffectivePolicy) For(labels map[string]string) EffectivePolicy {
 	if h.Tenant.Label != "" {
 		h.Of = new(labels[h.Tenant.Label])
@@ -121,7 +120,7 @@ func (h EffectivePolicy) For(labels map[string]string) EffectivePolicy {
 	return h
 }
 
-// Tenants are the bounds of the tenant it is about, nil if it is about none.
+// Tenants returns the policy of the tenant in question, nil if there is none.
 func (h *EffectivePolicy) Tenants() *EffectivePolicy {
 	if h.Of == nil {
 		return nil
@@ -130,7 +129,7 @@ func (h *EffectivePolicy) Tenants() *EffectivePolicy {
 	return &EffectivePolicy{Name: h.Name + ".tenant", Policy: Policy{Sessions: t.Sessions, Processes: t.Processes, Executions: t.Executions, Memory: t.Memory, CPUs: t.CPUs}}
 }
 
-// SameTenant refuses labels by which a session would become another tenant's: what it has would not be that one's.
+// SameTenant refuses labels that would move a session to another tenant, whose accounts it is not in.
 func (h *EffectivePolicy) SameTenant(was, is map[string]string) error {
 	label := h.Tenant.Label
 	if label == "" || was[label] == is[label] {
@@ -140,11 +139,11 @@ func (h *EffectivePolicy) SameTenant(was, is map[string]string) error {
 		By(fault.Denial{Layer: fault.LayerPolicy, Rule: h.Rule("tenant.label"), Setting: "a new session"})
 }
 
-// Rule is the name of a key of the table.
+// Rule returns the full name of a key of the table.
 func (h *EffectivePolicy) Rule(key string) string { return "policy." + h.Name + "." + key }
 
-// PolicyOf finds the bounds of a principal: of the table that names it, or the user that it is; else its group, the first by name if
-// there are several; else its role; else "default", which admins are not held by. Without any there are none.
+// PolicyOf returns the policy of a principal: from the table that names it or its user; else its group, the first by name if
+// there are several; else its role; else "default", which does not apply to admins. Without any it is unlimited.
 func (c *Config) PolicyOf(who access.Principal) EffectivePolicy {
 	for _, names := range []func(*Policy) bool{
 		func(b *Policy) bool { return who.UID != access.NoUser && slices.Contains(b.UIDs, who.UID) },
@@ -168,7 +167,7 @@ func (c *Config) PolicyOf(who access.Principal) EffectivePolicy {
 	return EffectivePolicy{Policy: NoPolicy()}
 }
 
-// May refuses a tool that the bounds do not list.
+// May refuses a tool that the policy does not list.
 func (h *EffectivePolicy) May(tool string) error {
 	if slices.Contains(h.Tools, tool) {
 		return nil
@@ -183,7 +182,7 @@ func (h *EffectivePolicy) May(tool string) error {
 		By(fault.Denial{Layer: layer, Rule: h.Rule("tools"), Allowed: list, Setting: fmt.Sprintf("%s with %q", h.Rule("tools"), tool)})
 }
 
-// refuse is the refusal of a value of a field by a list of the table.
+// refuse returns the refusal of a field's value by a list of the table.
 func (h *EffectivePolicy) refuse(layer fault.Layer, field, value, key string, list []string) error {
 	allowed := cmp.Or(fault.OneOf(list...), "none")
 	denied := fault.Field(field, value, allowed)
@@ -194,12 +193,12 @@ func (h *EffectivePolicy) refuse(layer fault.Layer, field, value, key string, li
 		By(fault.Denial{Layer: layer, Rule: h.Rule(key), Allowed: allowed, Setting: fmt.Sprintf("%s with %q", h.Rule(key), value)})
 }
 
-// MayHave reports whether a secret may be had. Whom no table is about may have all.
+// MayHave reports whether a secret is allowed. Without a table all are.
 func (h *EffectivePolicy) MayHave(name string) bool {
 	return h.Name == "" || SecretAllowed(h.Secrets, name)
 }
 
-// AllowsMount reports whether a directory is at or below one of the roots of Mounts, as its path says.
+// AllowsMount reports whether a path is at or below one of the roots of Mounts.
 func (h *EffectivePolicy) AllowsMount(source string) bool {
 	for _, root := range h.Mounts {
 		if root == Any {
@@ -217,14 +216,14 @@ func (h *EffectivePolicy) AllowsMount(source string) bool {
 	return false
 }
 
-// MountDenied is the refusal of a mount that Lends does not allow.
+// MountDenied returns the refusal of a mount that AllowsMount does not allow.
 func (h *EffectivePolicy) MountDenied(i int, source string) error {
 	return h.refuse(fault.LayerMount, fmt.Sprintf("mounts[%d].source", i), source, "mounts", h.Mounts)
 }
 
-// ResolvePrincipals finds out whom the tables are about: person tells of a name as somebody has written it who that is, and which user
-// of the host, NoUser if it is none. nobody names what holds nobody; err is for somebody whom two tables name: nobody could
-// say which holds.
+// ResolvePrincipals resolves the principals that the tables name: person maps a name as written to the principal and its uid,
+// NoUser if it is no host user. nobody lists what matches no principal; err is for a principal named in two tables, where it
+// would be unclear which applies.
 func (c *Config) ResolvePrincipals(person func(written string) (name string, uid uint32, ok bool)) (nobody, err error) {
 	seen := map[string]string{}
 	var none, twice []error
@@ -255,7 +254,7 @@ func inTwo(table, key, who, other string) error {
 	return fmt.Errorf("policy.%s.%s = %q: must be in one table only, and is also in policy.%s", table, key, who, other)
 }
 
-// named refuses roles that are in two tables, and tables that are about nobody.
+// named refuses roles that are in two tables, and tables that apply to no one.
 func (c *Config) named() (errs []error) {
 	seen := map[string]string{}
 	for _, table := range slices.Sorted(maps.Keys(c.Policies)) {
@@ -273,7 +272,7 @@ func (c *Config) named() (errs []error) {
 	return errs
 }
 
-// validate names every key that is wrong.
+// validate reports every invalid key.
 func (b *Policy) validate(c *Config) error {
 	var errs []error
 	bad := func(key string, value any, allowed string) {
@@ -318,7 +317,7 @@ func (b *Policy) validate(c *Config) error {
 	return errors.Join(errs...)
 }
 
-// validateTotals checks what is of all sessions together.
+// validateTotals checks the limits on all sessions together.
 func (b *Policy) validateTotals(bad func(key string, value any, allowed string)) {
 	for _, t := range []struct {
 		prefix string
@@ -346,10 +345,10 @@ func (b *Policy) validateTotals(bad func(key string, value any, allowed string))
 	}
 }
 
-// maxCount is far more than anybody has of anything.
+// maxCount is more than any realistic count.
 const maxCount = 1 << 30
 
-// validateCeilings holds what the ceilings leave of the largest session against what a session must have.
+// validateCeilings checks that the largest session within the ceilings still has what a session must have.
 func validateCeilings(c *limits.Ceilings) error {
 	p := DefaultProfile()
 	s := Settings{Image: p.Image, Network: p.Network, Limits: p.Limits}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which bucket the results of a session go to: what the operator has named, and who may have it. Credentials are not known
-// here.
+// Which bucket the results of a session go to, of those that the operator has named, and whether its owner may use it.
+// Credentials are not known here.
 
 package policy
 
@@ -18,15 +18,15 @@ import (
 
 // Bucket is a table [buckets.NAME] of box.toml.
 type Bucket struct {
-	Address    string `toml:"address"`    // s3://BUCKET/PREFIX, above what sessions ask for
-	Endpoint   string `toml:"endpoint"`   // its URL; "": Amazon's of the region
+	Address    string `toml:"address"`    // s3://BUCKET/PREFIX, prepended to what sessions ask for
+	Endpoint   string `toml:"endpoint"`   // URL; "": Amazon's for the region
 	Region     string `toml:"region"`     // "": us-east-1
-	Insecure   bool   `toml:"insecure"`   // it may be asked without TLS
-	Credential string `toml:"credential"` // the name of a file among the credentials that systemd lends boxd
-	File       string `toml:"file"`       // or a path, of a file of mode 0600 that is root's
+	Insecure   bool   `toml:"insecure"`   // plain HTTP is allowed
+	Credential string `toml:"credential"` // name of a systemd credential of boxd
+	File       string `toml:"file"`       // or the path of a file of mode 0600 owned by root
 }
 
-// FieldPush is where a session says which bucket its results go to.
+// FieldPush is the field of a session that names the bucket for its results.
 const FieldPush = "push"
 
 // Bounds of what a session asks for.
@@ -35,7 +35,7 @@ const (
 	maxBuckets    = 64
 )
 
-// ValidateBuckets names every key that is wrong.
+// ValidateBuckets reports every invalid key.
 func ValidateBuckets(all map[string]Bucket) (errs []error) {
 	if len(all) > maxBuckets {
 		errs = append(errs, fmt.Errorf("buckets: %d tables are too many, at most %d are allowed", len(all), maxBuckets))
@@ -67,7 +67,7 @@ func ValidateBuckets(all map[string]Bucket) (errs []error) {
 
 func unprintable(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }
 
-// ReadPush takes apart what a session asks for: the name of a table [buckets.NAME], and what its results are below there.
+// ReadPush splits the value of push: the NAME of a table [buckets.NAME], and the prefix of the results below it.
 func ReadPush(push string) (bucket, prefix string, err error) {
 	bucket, prefix, _ = strings.Cut(push, "/")
 	bad := len(prefix) > maxPushPrefix || !utf8.ValidString(prefix) || strings.ContainsFunc(prefix, unprintable)
@@ -82,7 +82,7 @@ func ReadPush(push string) (bucket, prefix string, err error) {
 	return bucket, prefix, nil
 }
 
-// mergePush settles where the results of a session go.
+// mergePush sets where the results of a session go.
 func (s *Settings) mergePush(c *Config, req *Request) error {
 	if req.Push == "" {
 		return nil
@@ -98,7 +98,7 @@ func (s *Settings) mergePush(c *Config, req *Request) error {
 	return nil
 }
 
-// holdPush refuses a bucket that the principal may not have. Whom no table is about may have all.
+// holdPush refuses a bucket that the principal may not use. Without a table all are allowed.
 func (h *EffectivePolicy) holdPush(s *Settings) error {
 	bucket, _, _ := strings.Cut(s.Push, "/")
 	if s.Push == "" || h.MayPush(bucket) {
@@ -107,10 +107,10 @@ func (h *EffectivePolicy) holdPush(s *Settings) error {
 	return h.refuse(fault.LayerPolicy, FieldPush, s.Push, "buckets", h.Buckets)
 }
 
-// MayPush reports whether a bucket may be had. Whom no table is about may have all.
+// MayPush reports whether a bucket is allowed. Without a table all are.
 func (h *EffectivePolicy) MayPush(bucket string) bool {
 	return h.Name == "" || slices.Contains(h.Buckets, bucket) || slices.Contains(h.Buckets, Any)
 }
 
-// DriveForPush is where results are until they have been pushed.
+// DriveForPush is the drive that holds results until they have been pushed.
 func DriveForPush(bucket string) string { return "push/" + bucket }

@@ -13,23 +13,23 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// What caps are called in profiles and requests.
+// Names of the caps in profiles and requests.
 const (
 	FieldConnections = "network_connections"
 	FieldBandwidth   = "network_bandwidth"
 )
 
-// NetworkCaps are the most of the network that a box may use: connections at a time, and bytes a second in each direction. 0
-// is what everybody has, or any.
+// NetworkCaps limit a box's use of the network: concurrent connections, and bytes per second in each direction. 0 is the default
+// number of connections, or any bandwidth.
 type NetworkCaps struct {
 	Connections int
 	Bandwidth   quantity.Size
 }
 
-// DefaultConnections is how many every box has unless the operator says otherwise.
+// DefaultConnections is every box's limit unless the operator sets another.
 const DefaultConnections = 1024
 
-// Check refuses what the kernel cannot keep.
+// Check refuses what the kernel cannot enforce.
 func (c NetworkCaps) Check() error {
 	switch {
 	case c.Connections < 0 || c.Connections > rule.MaxConnections:
@@ -40,25 +40,25 @@ func (c NetworkCaps) Check() error {
 	return nil
 }
 
-// NetworkRequest is what a request makes of the caps of a session.
+// NetworkRequest is what Resolve needs to determine the caps of a session.
 type NetworkRequest struct {
 	Network, Profile string
 	Most             NetworkCaps // the profile's
-	Now              NetworkCaps // what the session has if it asks for nothing
+	Now              NetworkCaps // for fields that are not asked for
 	Connections      *int
 	Bandwidth        *quantity.Size
 	Locked           []string // fields of the profile's
 }
 
-// Cut says that less was given than asked for, and by which key of box.toml.
+// Cut says that less was given than requested, and which key of box.toml reduced it.
 type Cut struct{ Field, Asked, Got, By string }
 
-// Asks reports whether a field is asked for.
+// Asks reports whether a field was requested.
 func (w *NetworkRequest) Asks(field string) bool {
 	return field == FieldConnections && w.Connections != nil || field == FieldBandwidth && w.Bandwidth != nil
 }
 
-// Resolve returns the caps of the session. What is asked for above the profile's is cut to that.
+// Resolve returns the caps of the session. Requests above the profile's caps are reduced to them.
 func (w *NetworkRequest) Resolve() (got NetworkCaps, cuts []Cut, err error) {
 	got = w.Now
 	if w.Connections != nil {
@@ -81,7 +81,7 @@ func (w *NetworkRequest) Resolve() (got NetworkCaps, cuts []Cut, err error) {
 	return got, cuts, nil
 }
 
-// shut refuses what is asked for where there are no caps, or the profile locks them.
+// shut refuses a requested cap where the network has none, or the profile locks it.
 func (w *NetworkRequest) shut(field string, asked bool, value, now any) error {
 	switch {
 	case !asked:
@@ -102,7 +102,7 @@ func (w *NetworkRequest) cut(field string, asked, got any) Cut {
 	return Cut{field, fmt.Sprint(asked), fmt.Sprint(got), "profiles." + w.Profile + "." + field}
 }
 
-// above reports whether a value is more than the most there may be; 0 is more than all others.
+// above reports whether a value exceeds the maximum; 0 is more than any other value.
 func above[T cmp.Ordered](value, most T) bool {
 	var endless T
 	return most != endless && (value == endless || value > most)

@@ -12,9 +12,9 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// Hold holds what a request has come to against the bounds of its principal. What is above a ceiling is cut to
-// it where the bounds say so, and is in Settings.Clamped; anything else that they do not allow is refused.
-// asked tells what the request has said itself: a default that is too much is always cut.
+// Hold applies the policy to merged settings. What exceeds a ceiling is reduced to it where the policy says so, and listed in
+// Settings.Clamped; anything else not allowed is refused. asked is the original request: a default that exceeds a ceiling is
+// always reduced.
 func (h *EffectivePolicy) Hold(s *Settings, asked *Request) error {
 	if !slices.Contains(h.Profiles, Any) && !slices.Contains(h.Profiles, s.Profile) {
 		return h.refuse(fault.LayerPolicy, "profile", s.Profile, "profiles", h.Profiles)
@@ -50,15 +50,15 @@ func (h *EffectivePolicy) network(s *Settings) error {
 	return h.May(ToolNetwork)
 }
 
-// Limits holds what a living session is changed to: its limits and, where it is asked for, its network. What is cut
-// is in Settings.Clamped.
+// Limits applies the policy to a change of a running session: its limits and, if requested, its network. Reductions are in
+// Settings.Clamped.
 func (h *EffectivePolicy) Limits(s *Settings, asked *Request) error {
 	if asked.NetworkRules != nil || asked.NetworkConnections != nil || asked.NetworkBandwidth != nil {
 		if err := h.network(s); err != nil {
 			return err
 		}
 	}
-	clamped, err := h.cut(s, asked, len(s.Bounded) > 0) // the kernel keeps that of directories of the host as it is
+	clamped, err := h.cut(s, asked, len(s.Bounded) > 0) // the quota of host directories stays as it is
 	if err != nil {
 		return err
 	}
@@ -66,35 +66,35 @@ func (h *EffectivePolicy) Limits(s *Settings, asked *Request) error {
 	return nil
 }
 
-// joined are clamps of before and of now, each field once.
+// joined merges the clamps of before and now, each field once.
 func joined(was, now []Clamp) []Clamp {
 	was = slices.DeleteFunc(slices.Clone(was), func(c Clamp) bool {
 		i := slices.IndexFunc(now, func(n Clamp) bool { return n.Field == c.Field })
-		if i >= 0 && (c.Field == FieldConnections || c.Field == FieldBandwidth) { // the profile has cut it first
+		if i >= 0 && (c.Field == FieldConnections || c.Field == FieldBandwidth) { // the profile reduced it first
 			now[i].Asked = c.Asked
 		}
 		return i >= 0
 	})
 	if len(was)+len(now) == 0 {
-		return nil // as it is where there never was any
+		return nil // as in settings that never had any
 	}
 	return append(was, now...)
 }
 
-// names reports whether a request has said a limit itself.
+// names reports whether a request gives a limit explicitly.
 func (req *Request) names(field string) bool {
-	if field == "memory_high" && req.Memory != nil { // which has cut it
+	if field == "memory_high" && req.Memory != nil { // which reduced it
 		return true
 	}
 	return slices.ContainsFunc(limitTable(), func(l limit) bool { return l.name() == field && l.how() == always && l.given(req) })
 }
 
-// cut cuts every limit to its ceiling, but for a quota that stays.
+// cut reduces every limit to its ceiling, except a quota that stays.
 func (h *EffectivePolicy) cut(s *Settings, asked *Request, stays bool) ([]Clamp, error) {
 	t := cutter{policy: h, stays: stays}
 	for _, l := range limitTable() {
 		l.cut(&t, s, asked)
-		if l.name() == "memory" && s.MemoryHigh > s.Memory && s.Memory == h.Ceilings.Memory { // where programs are slowed down is below what they may have
+		if l.name() == "memory" && s.MemoryHigh > s.Memory && s.Memory == h.Ceilings.Memory { // memory_high must not exceed memory
 			t.clamped = append(t.clamped, Clamp{"memory_high", s.MemoryHigh.String(), s.Memory.String(), h.Rule("ceilings.memory")})
 			s.MemoryHigh = s.Memory
 		}
@@ -102,27 +102,27 @@ func (h *EffectivePolicy) cut(s *Settings, asked *Request, stays bool) ([]Clamp,
 	return t.clamped, t.err
 }
 
-// ExecTimeout is that of the profile, held.
+// ExecTimeout is the profile's ExecTimeout, with the policy applied.
 func (h *EffectivePolicy) ExecTimeout(p *Profile, name string, asked *quantity.Duration) (time.Duration, []Clamp, error) {
 	d, clamped, err := p.ExecTimeout(name, asked)
 	if err != nil {
 		return 0, nil, err
 	}
 	d, more, err := h.Timeout(d, asked != nil)
-	if len(more) > 0 && len(clamped) > 0 { // once is enough: what was asked for, and what it came to
+	if len(more) > 0 && len(clamped) > 0 { // report one clamp: the original request and the final value
 		more[0].Asked, clamped = clamped[0].Asked, nil
 	}
 	return d, append(clamped, more...), err
 }
 
-// Timeout holds the time of one execution. More than a managed process has asked for is 0, which is none.
+// Timeout applies the policy to the timeout of one execution. 0, the largest request of a managed process, is none.
 func (h *EffectivePolicy) Timeout(d time.Duration, explicit bool) (time.Duration, []Clamp, error) {
 	t := cutter{policy: h}
 	got := ceiling(&t, "timeout", quantity.Duration(d), h.Ceilings.Timeout, explicit, true)
 	return time.Duration(got), t.clamped, t.err
 }
 
-// cutter collects what was cut, and the first refusal.
+// cutter collects the reductions, and the first refusal.
 type cutter struct {
 	policy  *EffectivePolicy
 	stays   bool // the quota of what is on disk
@@ -130,8 +130,8 @@ type cutter struct {
 	err     error
 }
 
-// ceiling is the value or its ceiling, whichever is less. explicit says that a caller has asked for the value;
-// endless that 0 is the most there is.
+// ceiling returns the value or its ceiling, whichever is less. explicit says that a caller asked for the value; endless that 0
+// means unlimited.
 func ceiling[T cmp.Ordered](t *cutter, field string, value, most T, explicit, endless bool) T {
 	var none T
 	if most == none || value <= most && (value != none || !endless) {

@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// Change applies a request to a living session: what the request leaves out stays. It takes the fields
-// of which a session can have others while it lives. What the profile locks is locked here too.
+// Change applies a request to a running session: what the request leaves out stays. It accepts the fields that can change while a
+// session runs. What the profile locks is locked here too.
 func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 	s := *now
 	s.Labels = maps.Clone(now.Labels)
@@ -55,8 +55,7 @@ func (p *Profile) Change(now *Settings, req *Request) (Settings, error) {
 // Unchanged reports whether two settings are the same.
 func (s *Settings) Unchanged(other *Settings) bool { return reflect.DeepEqual(s, other) }
 
-// Fits refuses limits that were asked for, as far as they are given, and are above what the machine has: they
-// would be none.
+// Fits refuses requested limits that exceed what the machine has, since they would limit nothing.
 func (req *Request) Fits(has Machine, s *Settings) error {
 	switch {
 	case req.CPUs != nil && s.CPUs > float64(has.CPUs):
@@ -69,14 +68,14 @@ func (req *Request) Fits(has Machine, s *Settings) error {
 	return nil
 }
 
-// ProgramLimits are the limits an execution may have of its own, within its session's. Nil: none.
+// ProgramLimits are an execution's own limits, within its session's. Nil: none.
 type ProgramLimits struct {
 	CPUs   *float64
 	Memory *quantity.Size
 	Pids   *int
 }
 
-// Groups checks the limits of one program and returns them for its cgroup.
+// Groups validates the limits of one program and converts them for its cgroup.
 func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Limits, error) {
 	limits := cgroup.Limits{OOM: oomOf(s.OOM)}
 	for _, f := range []struct {
@@ -110,11 +109,11 @@ func (l *ProgramLimits) Groups(s *Settings, by map[string]Mechanism) (cgroup.Lim
 	return limits, nil
 }
 
-// minProgramMemory is what the smallest programs need to be loaded.
+// minProgramMemory is what the smallest programs need to load.
 const minProgramMemory = quantity.MiB
 
-// Recheck holds the settings of a session that an earlier boxd has made against this configuration, as if
-// they were asked for now, and returns their profile. by is what keeps its limits.
+// Recheck validates the settings of an earlier boxd's session against this configuration, as if requested now, and returns their
+// profile. by is what enforces its limits.
 func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error) {
 	req := &Request{
 		Profile: s.Profile, Image: &s.Image, Network: &s.Network, NetworkRules: s.rules(), NetworkStrict: &s.NetworkStrict, ReadOnlyRoot: &s.ReadOnlyRoot, HomeOnDisk: &s.HomeOnDisk,
@@ -129,7 +128,7 @@ func (c *Config) Recheck(s *Settings, by map[string]Mechanism) (*Profile, error)
 	if lent {
 		req.WorkspaceInodes = nil
 	}
-	if lent || !s.OwnDisk() { // that of another workspace is a word of the profile's
+	if lent || !s.OwnDisk() { // that of another workspace comes from the profile
 		req.WorkspaceQuota = nil
 	}
 	if s.Profile == "" {

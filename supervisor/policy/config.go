@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy says what a session may be: profiles, what a request makes of one, what keeps its limits on this host.
-// It looks at nothing but its arguments.
+// Package policy determines what a session may be: profiles, how a request changes one, what enforces its limits on this host. It
+// depends only on its arguments.
 package policy
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// Config is the part of box.toml that is about sessions. Every key is explained there.
+// Config is the part of box.toml about sessions. Every key is explained there.
 type Config struct {
 	Enabled     bool                `toml:"enabled"` // new sessions may start
 	Limits      Limits              `toml:"limits"`
@@ -42,22 +42,22 @@ type Config struct {
 // Limits says which limits may be missing on a host that cannot enforce them.
 type Limits struct {
 	BestEffort []string `toml:"best_effort"`
-	AIO        bool     `toml:"aio"`        // programs may have asynchronous I/O of the kernel, whose amount is one for the host
-	FileLocks  int      `toml:"file_locks"` // that the programs of a session may hold; one with more is ended; 0: any number
+	AIO        bool     `toml:"aio"`        // programs may use kernel AIO, whose total is a single limit of the host
+	FileLocks  int      `toml:"file_locks"` // that a session's programs may hold; one with more is ended; 0: any number
 }
 
-// Bounds of limits.file_locks: a few programs have some hundred, and the memory of each is the host's.
+// Bounds of limits.file_locks: a few programs need some hundred, and each lock takes memory of the host.
 const (
 	leastFileLocks = 100
 	mostFileLocks  = 10_000_000
 	mostSessions   = 16384 // of sessions.max
 )
 
-// HostReserve is what of the host no new session may take.
+// HostReserve is what new sessions must leave free on the host.
 type HostReserve struct {
 	KeepFreeDisk   quantity.Size `toml:"keep_free_disk"`
 	KeepFreeMemory quantity.Size `toml:"keep_free_memory"`
-	PressureCPU    float64       `toml:"pressure_cpu"` // percent of the last ten seconds; 0: any
+	PressureCPU    float64       `toml:"pressure_cpu"` // percent over the last ten seconds; 0: any
 	PressureMemory float64       `toml:"pressure_memory"`
 	PressureIO     float64       `toml:"pressure_io"`
 }
@@ -65,12 +65,12 @@ type HostReserve struct {
 // SessionLimits bounds sessions.
 type SessionLimits struct {
 	Max            int               `toml:"max"`
-	MaxPerOwner    int               `toml:"max_per_owner"`  // of everybody but root
-	MaxWorkspaces  int               `toml:"max_workspaces"` // with a name, of anybody
+	MaxPerOwner    int               `toml:"max_per_owner"`  // except root
+	MaxWorkspaces  int               `toml:"max_workspaces"` // named ones, of each owner
 	MaxSnapshots   int               `toml:"max_snapshots"`  // of one session
 	DefaultProfile string            `toml:"default_profile"`
-	StoppedAge     quantity.Duration `toml:"stopped_age"` // after which one that is stopped is removed; 0: never
-	Evict          bool              `toml:"evict"`       // the least recently used idle one makes room for another of its owner
+	StoppedAge     quantity.Duration `toml:"stopped_age"` // after which a stopped session is removed; 0: never
+	Evict          bool              `toml:"evict"`       // the owner's least recently used idle session is ended to make room
 	Ping           quantity.Duration `toml:"ping"`        // how often PID 1 of each is asked for a sign of life; 0: never
 	Unhealthy      string            `toml:"unhealthy"`   // what becomes of one that gives none
 	Template       string            `toml:"template"`    // of the ids of sessions whose request names none; "": they are made up
@@ -78,7 +78,7 @@ type SessionLimits struct {
 	PreviewMax     quantity.Duration `toml:"preview_max"` // how long the token of a preview may hold; 0: there are none
 }
 
-// MaxPreview is the longest that sessions.preview_max may be.
+// MaxPreview bounds sessions.preview_max.
 const MaxPreview = 24 * time.Hour
 
 func (l *SessionLimits) checkPreviews(bad func(key string, value any, allowed string)) {
@@ -93,38 +93,38 @@ type ExecLimits struct {
 	OutputLimit   quantity.Size `toml:"output_limit"`
 	MaxCommand    quantity.Size `toml:"max_command"`
 	MaxStdin      quantity.Size `toml:"max_stdin"`
-	// MaxInteractive ends a program in a terminal that has run for so long; 0: none.
+	// MaxInteractive ends a program on a terminal after this time; 0: never.
 	MaxInteractive quantity.Duration `toml:"max_interactive"`
 }
 
 // ProcessLimits bounds processes.
 type ProcessLimits struct {
-	Max  int               `toml:"max"`  // of a session, living
-	Keep quantity.Duration `toml:"keep"` // how long one that has ended is known
+	Max  int               `toml:"max"`  // running, per session
+	Keep quantity.Duration `toml:"keep"` // how long an ended one is remembered
 	// MaxSpool is how much output of its processes and executions a session may keep on disk; 0: none
 	MaxSpool quantity.Size `toml:"max_spool"`
 }
 
-// maxHistory bounds what boxd needs for the samples of one session: 6 hours are 370 KiB.
+// maxHistory bounds the memory for samples of one session: 6 hours are 370 KiB.
 const maxHistory = 6 * time.Hour
 
-// MinSpool is the least output of a stream that is kept on disk.
+// MinSpool is the least output of a stream to keep on disk.
 const MinSpool = 64 * quantity.KiB
 
-// UsageKeep is about what is known of what everybody has used.
+// UsageKeep says how long usage records are kept.
 type UsageKeep struct {
 	KeepDays int               `toml:"keep_days"`
-	History  quantity.Duration `toml:"history"` // how long samples of what sessions use are kept; 0: none are taken
+	History  quantity.Duration `toml:"history"` // how long samples of sessions' usage are kept; 0: none are taken
 }
 
 // Profile is a set of defaults, and of fields that requests cannot change.
 type Profile struct {
 	Image         string   `toml:"image"`
 	Network       string   `toml:"network"`
-	NetworkRules  []string `toml:"network_rules"`  // of an egress network; none: nothing
-	NetworkStrict bool     `toml:"network_strict"` // what connects to names is looked at, see cmd/boxnames
+	NetworkRules  []string `toml:"network_rules"`  // of an egress network; empty: nothing is allowed
+	NetworkStrict bool     `toml:"network_strict"` // connections by name are filtered, see cmd/boxnames
 	ReadOnlyRoot  bool     `toml:"read_only_root"`
-	HomeOnDisk    bool     `toml:"home_on_disk"` // within the quota of the workspace, and not in memory
+	HomeOnDisk    bool     `toml:"home_on_disk"` // within the workspace's quota, not in memory
 	UserName      string   `toml:"user_name"`    // of programs
 	Home          string   `toml:"home"`         // of that user, in the box
 	Mounts        string   `toml:"mounts"`
@@ -165,7 +165,7 @@ const (
 	FieldHome = "home"
 )
 
-// lockable are the fields of a request that a profile can lock, in the spelling of both.
+// lockable returns the fields that a profile can lock, as spelled in both.
 func lockable() []string {
 	names := []string{"image", "network", "network_rules", "network_strict", FieldConnections, FieldBandwidth, "read_only_root", "home_on_disk", FieldUser, FieldHome, "mounts", "skills"}
 	for _, l := range limitTable() {
@@ -199,7 +199,7 @@ func DefaultProfile() Profile {
 
 func seconds(n int) quantity.Duration { return quantity.Duration(time.Duration(n) * time.Second) }
 
-// DefaultConfig returns the built-in configuration; box.toml spells it out.
+// DefaultConfig returns the built-in configuration; box.toml documents it.
 func DefaultConfig() Config {
 	return Config{
 		Enabled:  true,
@@ -220,8 +220,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// defaultProfiles have the numbers of LangBot's profiles of the same names. That of MCP servers lends directories to be read, stays, and
-// leaves time to start in.
+// defaultProfiles have the values of LangBot's profiles of the same names. The one for MCP servers mounts directories read-only,
+// does not expire, and allows time for starting.
 func defaultProfiles() map[string]Profile {
 	readonly := DefaultProfile()
 	readonly.Mounts, readonly.CPUs, readonly.Memory, readonly.Pids = MountReadOnly, 0.5, 256*quantity.MiB, 64
@@ -236,7 +236,7 @@ func defaultProfiles() map[string]Profile {
 	mcp.Network, mcp.Mounts, mcp.Memory, mcp.Tmp, mcp.Pids = NetworkEgress, MountReadOnly, 1536*quantity.MiB, 512*quantity.MiB, 256
 	mcp.ReadOnlyRoot = false
 	mcp.Timeout, mcp.MaxTimeout, mcp.TTL, mcp.MaxLifetime = seconds(120), seconds(600), 0, 0
-	e2b := DefaultProfile() // what programs written for E2B expect to find
+	e2b := DefaultProfile() // as programs written for E2B expect
 	e2b.Network, e2b.CPUs, e2b.Memory, e2b.Tmp, e2b.Pids = NetworkEgress, 2, quantity.GiB, 512*quantity.MiB, 512
 	e2b.ReadOnlyRoot, e2b.HomeOnDisk, e2b.UserName, e2b.Home, e2b.Leftovers = false, true, "user", "/home/user", LeftoversKeep
 	e2b.WorkspaceQuota, e2b.WorkspaceInodes = 4*quantity.GiB, 400_000
@@ -246,7 +246,7 @@ func defaultProfiles() map[string]Profile {
 	}
 }
 
-// Validate checks the configuration. The error names every key that is wrong.
+// Validate checks the configuration. The error names every invalid key.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(key string, value any, allowed string) {
@@ -388,5 +388,5 @@ func (p *Profile) validate() (errs []error) {
 	return errs
 }
 
-// longestTimeout leaves room for the times that are added to one.
+// longestTimeout leaves room for times that are added to it.
 const longestTimeout = quantity.Duration(365 * 24 * time.Hour)

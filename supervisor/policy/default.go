@@ -8,12 +8,12 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// DefaultVariables is the environment of programs where the operator says nothing.
+// DefaultVariables returns the environment of programs where the operator sets none.
 func DefaultVariables() map[string]string {
 	return variablesOf(isolation.BoxUser, isolation.Home)
 }
 
-// variablesOf is the same for a user of another name and home.
+// variablesOf returns the same for another user name and home.
 func variablesOf(user, home string) map[string]string {
 	return map[string]string{
 		"HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/sh", "LANG": "C.UTF-8",
@@ -23,8 +23,8 @@ func variablesOf(user, home string) map[string]string {
 	}
 }
 
-// VariablesFor is the configured environment of programs whose user has that name and home: what the operator has
-// left as it is built in follows them, and what he has set otherwise stays.
+// VariablesFor returns the configured environment for a user with that name and home: variables with their built-in value follow
+// them, others stay as the operator set them.
 func (c *Config) VariablesFor(user, home string) map[string]string {
 	all := maps.Clone(c.Env)
 	builtIn := DefaultVariables()

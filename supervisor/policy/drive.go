@@ -13,26 +13,26 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// ActiveDrive is a version of a drive that a session has.
+// ActiveDrive is the version of a drive that a session uses.
 type ActiveDrive struct {
 	Name    string    `json:"name"` // "owner/project"
 	Version int       `json:"version"`
 	Since   time.Time `json:"since"`
 	Digest  string    `json:"digest"`
-	Tree    string    `json:"tree"` // of its files, below the store
+	Tree    string    `json:"tree"` // its files, relative to the store
 	Attrs   []string  `json:"attributes,omitempty"`
-	// Earlier are the trees that the session had before, and that its programs may still use. They stay until it ends.
+	// Earlier are the trees mounted before, which programs may still use. They are kept until the session ends.
 	Earlier []string `json:"earlier,omitempty"`
-	Gone    bool     `json:"gone,omitempty"` // it is not mounted any more: only what was is held
+	Gone    bool     `json:"gone,omitempty"` // no longer mounted, only its trees are held
 }
 
 // Bounds of the drives of a session.
 const (
-	MaxDrives  = 16 // at a time
-	MaxEarlier = 64 // versions of one drive that a session has had before
+	MaxDrives  = 16 // at once
+	MaxEarlier = 64 // earlier versions of one drive in a session
 )
 
-// ValidDriveName refuses what is not the name of a drive.
+// ValidDriveName refuses an invalid name of a drive.
 func ValidDriveName(field, name string) error {
 	if isolation.ValidDrive(name) {
 		return nil
@@ -40,7 +40,7 @@ func ValidDriveName(field, name string) error {
 	return fault.Field(field, name, `OWNER/PROJECT, each 1 to 64 of a-z, 0-9, "-", "_" and ".", a letter or digit first`)
 }
 
-// DriveRef reads NAME[@VERSION]; version 0 is the latest.
+// DriveRef parses NAME[@VERSION]; version 0 is the latest.
 func DriveRef(field, text string) (name string, version int, err error) {
 	name, number, pinned := strings.Cut(text, "@")
 	if err := ValidDriveName(field, name); err != nil {
@@ -54,7 +54,7 @@ func DriveRef(field, text string) (name string, version int, err error) {
 	return name, version, nil
 }
 
-// ReadDrives are the drives that are asked for, each once. Whether they are there is not asked here.
+// ReadDrives parses the requested drives, each once. It does not check that they exist.
 func ReadDrives(asked []string) ([]string, error) {
 	if len(asked) > MaxDrives {
 		return nil, fault.Field("drives", len(asked), fmt.Sprintf("at most %d", MaxDrives))

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/limits"
 )
 
-// Limits by the names they have in best_effort and in a session's record.
+// Limits by their names in best_effort and in a session's record.
 const (
 	LimitMemory    = "memory"
 	LimitCPU       = "cpu"
@@ -20,7 +20,7 @@ const (
 	LimitIO        = "io"
 	LimitTmp       = "tmp"
 	LimitWorkspace = "workspace"
-	LimitMounts    = "mounts" // in a record alone: the workspace's, of other directories of the host
+	LimitMounts    = "mounts" // in records only: the workspace's quota on other host directories
 )
 
 // Mechanism is what enforces a limit.
@@ -28,24 +28,24 @@ type Mechanism string
 
 // The mechanisms.
 const (
-	MechanismGroup  Mechanism = "cgroup2" // cgroups: all of the box together, exact
+	MechanismGroup  Mechanism = "cgroup2" // cgroups: the whole box, exact
 	MechanismTmpfs  Mechanism = "tmpfs"   // the size of a tmpfs: exact
-	MechanismRlimit Mechanism = "rlimit"  // RLIMIT_NPROC for the whole box; RLIMIT_DATA for each process alone
+	MechanismRlimit Mechanism = "rlimit"  // RLIMIT_NPROC for the whole box; RLIMIT_DATA for each process
 	MechanismNone   Mechanism = "none"    // nothing
 	// MechanismProject and MechanismStore are project quotas of a filesystem: exact, in bytes and inodes.
 	MechanismProject Mechanism = isolation.QuotaProject
 	MechanismStore   Mechanism = isolation.QuotaStore
-	// MechanismHost is said of a workspace that is a directory of the host: its own filesystem bounds it.
+	// MechanismHost marks a workspace that is a host directory: its own filesystem limits it.
 	MechanismHost Mechanism = "host"
 )
 
-// CgroupLayout is how a host has its cgroups mounted.
+// CgroupLayout is how the host mounts its cgroups.
 type CgroupLayout string
 
 // The layouts. Only CgroupsUnified lets boxd limit memory, CPU and processes.
 const (
 	CgroupsUnified CgroupLayout = "unified" // v2 only
-	CgroupsHybrid  CgroupLayout = "hybrid"  // v1 with the controllers, and v2 beside it without any
+	CgroupsHybrid  CgroupLayout = "hybrid"  // v1 with the controllers, and v2 without any
 	CgroupsLegacy  CgroupLayout = "legacy"  // v1
 	CgroupsAbsent  CgroupLayout = "absent"
 )
@@ -56,14 +56,13 @@ type Host struct {
 	isolation.Host
 }
 
-// Enforcement decides how the limits of a session are kept on this host, or that they cannot be:
-// a limit that is not kept by the kernel as a whole must have been named as best effort by the
-// operator. Doctor and every start ask the same function.
+// Enforcement determines what enforces the limits of a session on this host, or refuses: a limit that the kernel does not enforce
+// as a whole must be listed as best effort by the operator. Doctor and every start use this function.
 func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, error) {
 	by := map[string]Mechanism{LimitTmp: MechanismTmpfs}
 	without := map[string]Mechanism{LimitMemory: MechanismRlimit, LimitPids: MechanismRlimit}
 	need := []string{LimitMemory, LimitCPU, LimitPids}
-	if s.IORead > 0 || s.IOWrite > 0 || slices.Contains(host.Controllers, LimitIO) { // with it, weights count too
+	if s.IORead > 0 || s.IOWrite > 0 || slices.Contains(host.Controllers, LimitIO) { // with it, weights apply too
 		need = append(need, LimitIO)
 	}
 	switch {
@@ -77,7 +76,7 @@ func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, erro
 	}
 	for _, name := range need {
 		switch {
-		case slices.Contains(host.Controllers, name): // the limits have the controllers' names
+		case slices.Contains(host.Controllers, name): // limits have the names of controllers
 			by[name] = MechanismGroup
 		case !slices.Contains(c.Limits.BestEffort, name):
 			return nil, unenforced(name, host)
@@ -94,7 +93,7 @@ func (c *Config) Enforcement(s *Settings, host Host) (map[string]Mechanism, erro
 	return by, nil
 }
 
-// Groups is a word or two on what the limits of boxes rest on.
+// Groups describes in a few words the cgroups available to boxes.
 func (h *Host) Groups() string {
 	if h.Layout == CgroupsUnified && h.NoGroups != "" {
 		return string(h.Layout) + ", none for boxes"
@@ -102,22 +101,22 @@ func (h *Host) Groups() string {
 	return string(h.Layout)
 }
 
-// EnforcedBy says what keeps each limit on this host, the operator's choices apart.
+// EnforcedBy returns what enforces each limit on this host, regardless of the operator's best_effort.
 func (c *Config) EnforcedBy(host Host) map[string]Mechanism {
 	all := *c
 	all.Limits.BestEffort = LimitNames()
-	by, _ := all.Enforcement(&Settings{Limits: limits.Limits{IORead: 1, WorkspaceQuota: 1}}, host) // where all may be missing, nothing is refused
+	by, _ := all.Enforcement(&Settings{Limits: limits.Limits{IORead: 1, WorkspaceQuota: 1}}, host) // with everything as best effort, nothing is refused
 	return by
 }
 
-// Unenforced are the limits that the operator lets go and that the kernel does not keep as a whole.
+// Unenforced returns the limits listed as best effort that the kernel does not enforce as a whole.
 func (c *Config) Unenforced(kept map[string]Mechanism) []string {
 	return slices.DeleteFunc(slices.Clone(c.Limits.BestEffort), func(name string) bool {
 		return kept[name] != MechanismRlimit && kept[name] != MechanismNone
 	})
 }
 
-// Grouped reports whether any limit is kept by cgroups: then the box has some.
+// Grouped reports whether cgroups enforce any limit: then the box needs cgroups.
 func Grouped(by map[string]Mechanism) bool {
 	for _, m := range by {
 		if m == MechanismGroup {
@@ -150,7 +149,7 @@ func whyNot(name string, host Host) string {
 	return "the cgroups of boxes have no controller " + name
 }
 
-// Work is the quota of what a session has on disk of its own, if one is kept: its workspace, what it changes of its root, its home.
+// Work returns the quota of a session's own files on disk, if it is enforced: its workspace, changes to its root, its home.
 func Work(s *Settings, by map[string]Mechanism) isolation.Quota {
 	if m := by[LimitWorkspace]; s.Workspace != "" && !s.OwnDir() || m != MechanismProject && m != MechanismStore && by[LimitMounts] != MechanismProject {
 		return isolation.Quota{}
@@ -158,7 +157,7 @@ func Work(s *Settings, by map[string]Mechanism) isolation.Quota {
 	return isolation.Quota{Bytes: uint64(s.WorkspaceQuota), Inodes: uint64(s.WorkspaceInodes)}
 }
 
-// Groups are the limits of a session for its cgroups.
+// Groups returns the limits of a session for its cgroups.
 func Groups(s *Settings) (g cgroup.Limits) {
 	for _, l := range limitTable() {
 		l.toGroup(s, &g)

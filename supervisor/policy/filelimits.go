@@ -9,13 +9,13 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// FileLimits bounds what is done to files of a box for a caller.
+// FileLimits bound file operations in boxes.
 type FileLimits struct {
 	Timeout        quantity.Duration `toml:"timeout"`         // of one request
-	ArchiveTimeout quantity.Duration `toml:"archive_timeout"` // of an archive, either way
-	MaxContent     quantity.Size     `toml:"max_content"`     // of a file that is read, written or edited
-	MaxEntries     int               `toml:"max_entries"`     // that one search looks at
-	MaxSearch      quantity.Size     `toml:"max_search"`      // that one search reads
+	ArchiveTimeout quantity.Duration `toml:"archive_timeout"` // of an archive, in or out
+	MaxContent     quantity.Size     `toml:"max_content"`     // of a file read, written or edited
+	MaxEntries     int               `toml:"max_entries"`     // visited by one search
+	MaxSearch      quantity.Size     `toml:"max_search"`      // read by one search
 	ArchiveBytes   quantity.Size     `toml:"archive_bytes"`   // of all contents of an archive
 	ArchiveFile    quantity.Size     `toml:"archive_file"`    // of one of them
 	ArchiveEntries int               `toml:"archive_entries"`
@@ -23,7 +23,7 @@ type FileLimits struct {
 	OutputAge      quantity.Duration `toml:"output_age"`      // after which one is removed; 0: never
 }
 
-// DefaultFileLimits are the built-in ones.
+// DefaultFileLimits returns the built-in limits.
 func DefaultFileLimits() FileLimits {
 	return FileLimits{
 		Timeout: fileSeconds(60), ArchiveTimeout: fileSeconds(600), MaxContent: 8 * quantity.MiB, MaxEntries: 500_000, MaxSearch: 4 * quantity.GiB,
@@ -31,7 +31,7 @@ func DefaultFileLimits() FileLimits {
 	}
 }
 
-// Validate tells bad of every key that is wrong.
+// Validate calls bad for every invalid key.
 func (f *FileLimits) Validate(bad func(key string, value any, allowed string)) {
 	const hour = 3600
 	for _, d := range []struct {
@@ -74,5 +74,5 @@ func (f *FileLimits) Validate(bad func(key string, value any, allowed string)) {
 
 func fileSeconds(n int) quantity.Duration { return quantity.Duration(time.Duration(n) * time.Second) }
 
-// maxFileSize is far beyond any machine.
+// maxFileSize is larger than any machine has.
 const maxFileSize = 1024 * quantity.TiB

@@ -4,7 +4,7 @@ package policy
 
 import "strings"
 
-// ValidTemplate refuses what is no template; nothing is one too.
+// ValidTemplate refuses an invalid template; "" is valid.
 func ValidTemplate(text string) error {
 	if text == "" {
 		return nil
@@ -13,7 +13,7 @@ func ValidTemplate(text string) error {
 	return err
 }
 
-// Hostname makes a DNS label of an id, of so many bytes at most.
+// Hostname makes a DNS label of at most this many bytes from an id.
 func Hostname(id string, most int) string {
 	label := strings.Map(func(r rune) rune {
 		switch {

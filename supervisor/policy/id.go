@@ -13,10 +13,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// maxID is the length of a session id in bytes.
+// maxID is the longest session id in bytes.
 const maxID = 256
 
-// ValidateID accepts any UTF-8 text without control characters. No id is ever a path: the key is.
+// ValidateID accepts any UTF-8 text without control characters. An id is never used as a path: the key is.
 func ValidateID(id string) error {
 	if id == "" || len(id) > maxID || !Printable(id) {
 		return fault.Field("id", id, "1 to 256 bytes of UTF-8 without control characters")
@@ -24,11 +24,11 @@ func ValidateID(id string) error {
 	return nil
 }
 
-// NewID makes an id nobody can guess, short enough to type.
+// NewID makes an unguessable id, short enough to type.
 func NewID() string { return strings.ToLower(rand.Text()[:12]) }
 
-// SessionID is the id that a request means: its own, or one that the template makes of its variables, or one
-// that is made up where neither is said. A template that the operator forces makes every id.
+// SessionID returns the id for a request: its own, one made from the template and its variables, or a random one if it gives
+// neither. A template that the operator forces makes every id.
 func (c *Config) SessionID(h *EffectivePolicy, req *Request) (string, error) {
 	text, force, rule := c.Sessions.Template, c.Sessions.ForceTemplate, "sessions.force_template"
 	if h.Template != "" {
@@ -70,7 +70,7 @@ func (c *Config) SessionID(h *EffectivePolicy, req *Request) (string, error) {
 	return id, ValidateID(id)
 }
 
-// maxVariables is how many a request may have.
+// maxVariables is how many a request may give.
 const maxVariables = 64
 
 func forced(field, value, allowed, rule string) error {
@@ -78,7 +78,7 @@ func forced(field, value, allowed, rule string) error {
 		By(fault.Denial{Layer: fault.LayerPolicy, Rule: rule, Allowed: allowed, Setting: rule + " = false"})
 }
 
-// Key names a session on the host. Principals have no NUL in their names, so no two pairs are one.
+// Key names a session on the host. Names of principals have no NUL, so distinct pairs have distinct keys.
 func Key(principal, id string) string {
 	sum := sha256.Sum256([]byte(principal + "\x00" + id))
 	return hex.EncodeToString(sum[:isolation.KeyLen/2])

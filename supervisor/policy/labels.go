@@ -18,7 +18,7 @@ const (
 	maxLabelSize = 256
 )
 
-// Bounds of metadata, in bytes where they are no numbers of entries.
+// Bounds of metadata: entries, and bytes.
 const (
 	MaxMetadata     = 1024
 	maxMetadataName = 256
@@ -43,7 +43,7 @@ func CheckLabels(labels map[string]string) error {
 	return nil
 }
 
-// CheckMetadata checks the metadata of a request, which boxd keeps and does not look at: texts by name.
+// CheckMetadata checks the metadata of a request, which boxd stores and does not interpret: text by name.
 func CheckMetadata(metadata map[string]string) error {
 	if len(metadata) > MaxMetadata {
 		return fault.Field("metadata", len(metadata), fmt.Sprintf("at most %d", MaxMetadata))
@@ -61,7 +61,7 @@ func CheckMetadata(metadata map[string]string) error {
 	return nil
 }
 
-// Has reports whether pairs are all in a map.
+// Has reports whether a map contains all pairs.
 func Has(all, pairs map[string]string) bool {
 	for name, value := range pairs {
 		if there, ok := all[name]; !ok || there != value {

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// Language is how code of a language is run. In both forms exactly one argument is the placeholder:
-// {code} for the code itself, {file} for a file holding it, used when the code is longer than one
-// argument may be.
+// Language says how to run code of a language. Exactly one argument of each form is the placeholder: {code} for the code itself,
+// {file} for a file with code that is longer than one argument may be.
 type Language struct {
 	Inline []string `toml:"inline"`
 	File   []string `toml:"file"`
@@ -25,8 +24,8 @@ const (
 // MaxArg is the longest argument the kernel takes, without its NUL (MAX_ARG_STRLEN, execve(2)).
 const MaxArg = 128<<10 - 1
 
-// Command returns the arguments that run code. Code that is too long to be one of them has to be in a
-// file: then script is the index of the argument that becomes its path, otherwise -1.
+// Command returns the arguments that run code. Code too long for an argument must be in a file: then script is the index of the
+// argument for its path, otherwise -1.
 func (l Language) Command(code string) (argv []string, script int) {
 	if len(code) <= MaxArg {
 		argv = slices.Clone(l.Inline)
@@ -36,7 +35,7 @@ func (l Language) Command(code string) (argv []string, script int) {
 	return slices.Clone(l.File), slices.Index(l.File, filePlaceholder)
 }
 
-// typescript is a script that runs its argument by what there is that can, with the flags of each.
+// typescript returns a script that runs its argument with the first available runtime, with the flags of each.
 func typescript(script, deno, node string) string {
 	return `has() { command -v "$1" >/dev/null; }
 if has tsx; then exec tsx ` + script + `"$1"; fi
@@ -49,7 +48,7 @@ exit 127
 `
 }
 
-// FindLanguage returns a language by its name, or by another that people have for it and no language has.
+// FindLanguage returns a language by its name, or by a common alias that is no other language's name.
 func FindLanguage(all map[string]Language, name string) (Language, bool) {
 	l, ok := all[name]
 	if ok {
@@ -61,7 +60,7 @@ func FindLanguage(all map[string]Language, name string) (Language, bool) {
 	return l, ok
 }
 
-// Lacks is what the forms of a language would have to be, "" if they are.
+// Lacks returns what the forms of a language must be, "" if they are valid.
 func (l *Language) Lacks() string {
 	if count(l.Inline, codePlaceholder) != 1 || count(l.File, filePlaceholder) != 1 || strings.ContainsAny(l.Suffix, "/\x00") {
 		return "inline with one " + codePlaceholder + ", file with one " + filePlaceholder + ", a suffix without /"
@@ -78,7 +77,7 @@ func count(list []string, s string) (n int) {
 	return n
 }
 
-// DefaultLanguages are the languages that box.toml names.
+// DefaultLanguages are the built-in languages of box.toml.
 func DefaultLanguages() map[string]Language {
 	return map[string]Language{
 		"sh":     {Inline: []string{"/bin/sh", "-c", "{code}"}, File: []string{"/bin/sh", "{file}"}, Suffix: ".sh"},

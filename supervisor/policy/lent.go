@@ -16,10 +16,10 @@ import (
 // maxSpaceName bounds the name of a workspace, in bytes.
 const maxSpaceName = 64
 
-// mostSpaces is the most that sessions.max_workspaces can be.
+// mostSpaces bounds sessions.max_workspaces.
 const mostSpaces = 10_000
 
-// ValidSpaceName refuses what cannot be the name of a workspace.
+// ValidSpaceName refuses an invalid name of a workspace.
 func ValidSpaceName(field, name string) error {
 	const chars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	if name == "" || len(name) > maxSpaceName || strings.Trim(name, chars) != "" || strings.ContainsAny(name[:1], ".-") {
@@ -28,10 +28,10 @@ func ValidSpaceName(field, name string) error {
 	return nil
 }
 
-// SpaceKey names a workspace on the host. No session has that key, as no principal has a NUL in its name.
+// SpaceKey names a workspace on the host. It is never a session's key, as names of principals have no NUL.
 func SpaceKey(owner, name string) string { return Key("workspace\x00"+owner, name) }
 
-// quotaFor refuses a quota of a workspace that is the host's, or that has its own.
+// quotaFor refuses a quota for a workspace that is a host directory, or that has its own.
 func (s *Settings) quotaFor(req *Request) error {
 	if s.Workspace != "" {
 		return s.lent(req)
@@ -43,13 +43,13 @@ func (s *Settings) quotaFor(req *Request) error {
 		WithHint("leave the mount out, or mount a directory below one of " + QuotaRootsKey)
 }
 
-// lent refuses what does not go with a workspace that is lent by name.
+// lent refuses what cannot be combined with a named workspace.
 func (s *Settings) lent(req *Request) error {
 	if err := ValidSpaceName("workspace", s.Workspace); err != nil {
 		return err
 	}
 	for field, given := range map[string]bool{"workspace_quota": req.WorkspaceQuota != nil, "workspace_inodes": req.WorkspaceInodes != nil} {
-		if given && !s.OwnDir() { // or it is of what the session changes of its root, and of its home
+		if given && !s.OwnDir() { // with OwnDir the quota is for the changes to its root and its home
 			return fault.Field(field, fault.Word("given"), "left out with a named workspace").WithText("%s: workspace %s has its own quota, which all its sessions share", field, fault.Show(s.Workspace)).
 				WithHint("set its quota: boxctl workspaces set %s --quota SIZE", s.Workspace)
 		}
@@ -60,12 +60,12 @@ func (s *Settings) lent(req *Request) error {
 	return nil
 }
 
-// SpaceQuota is what a workspace may hold that a principal makes: what is asked for, or what its sessions usually
-// have, as far as the policy goes. A nil is not asked for; 0 bytes are no quota.
+// SpaceQuota returns the quota of a new workspace: what is requested (nil: not), or the usual quota of the principal's sessions,
+// within the policy. 0 bytes are no quota.
 func (c *Config) SpaceQuota(held *EffectivePolicy, asked *quantity.Size, inodes *int) (quantity.Size, int, error) {
 	name := c.Sessions.DefaultProfile
 	if len(held.Profiles) > 0 && !slices.Contains(held.Profiles, Any) && !slices.Contains(held.Profiles, name) {
-		name = held.Profiles[0] // the other is not this principal's
+		name = held.Profiles[0] // the principal may not use the default one
 	}
 	p, m := c.Profiles[name], merger{profile: name, locked: c.Profiles[name].Locked}
 	size, files := pick(&m, "workspace_quota", p.WorkspaceQuota, asked), pick(&m, "workspace_inodes", p.WorkspaceInodes, inodes)
@@ -86,7 +86,7 @@ func (c *Config) SpaceQuota(held *EffectivePolicy, asked *quantity.Size, inodes 
 	return size, files, t.err
 }
 
-// KeptWork says what keeps the quota of a workspace here, or that nothing does and the operator has not let it go.
+// KeptWork returns what enforces a workspace's quota here, or an error if nothing does and the operator has not accepted that.
 func (c *Config) KeptWork(host Host) (Mechanism, error) {
 	switch {
 	case host.Quota != "":
@@ -97,14 +97,14 @@ func (c *Config) KeptWork(host Host) (Mechanism, error) {
 	return "", unenforced(LimitWorkspace, host)
 }
 
-// Input is a workspace with a name that a session may read, and no more.
+// Input is a named workspace that a session has read-only.
 type Input struct {
 	Workspace string `json:"workspace"`
 	Target    string `json:"target"`
 }
 
-// inputs are those that are asked for, each with a target; that is not in the workspace, nor in a directory of the host,
-// where something would be left of it.
+// inputs validates the requested inputs and gives each a target, which is neither in the workspace nor in a host directory, where
+// a mount point would be left behind.
 func (s *Settings) inputs(asked []Input) ([]Input, error) {
 	if len(asked) > isolation.MaxLent || len(asked) > 0 && len(asked)+len(s.Mounts) > isolation.MaxMounts {
 		return nil, fault.Field("inputs", len(asked), fmt.Sprintf("at most %d, and with mounts at most %d", isolation.MaxLent, isolation.MaxMounts))
@@ -131,7 +131,7 @@ func (s *Settings) inputs(asked []Input) ([]Input, error) {
 	return list, nil
 }
 
-// Lends are the names of the workspaces that are lent to a session.
+// Lends returns the names of the workspaces that a session uses.
 func (s *Settings) Lends() []string {
 	var names []string
 	if s.Workspace != "" {

@@ -10,16 +10,16 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// What becomes of a session whose PID 1 does not answer.
+// What happens to a session whose PID 1 does not respond.
 const (
 	UnhealthyEnd  = "end"
 	UnhealthyKeep = "keep"
 )
 
-// mostWarm is how many boxes of one profile may be ahead of need.
+// mostWarm is how many boxes of one profile may be preforked.
 const mostWarm = 64
 
-// validateLife checks what is about the beginning and the end of sessions.
+// validateLife checks the settings about the start and end of sessions.
 func (c *Config) validateLife(bad func(key string, value any, allowed string)) {
 	for _, d := range []struct {
 		key   string

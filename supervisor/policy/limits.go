@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The table of limits. Whatever is done with every limit of a session goes over it: a request is merged into a
-// profile, cut to ceilings, checked, compared with a session, and handed to the cgroups.
+// The table of limits. Everything that handles all limits of a session uses it: merging a request into a profile, applying
+// ceilings, validation, comparison with a session, and conversion to cgroup limits.
 
 package policy
 
@@ -18,34 +18,34 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// row is what there is to know of one limit.
+// row describes one limit.
 type row[T cmp.Ordered] struct {
-	key   string // in JSON, and in box.toml
+	key   string // in JSON and box.toml
 	when  when
 	value func(*Settings) *T
 	asked func(*Request) **T
 	most  func(*limits.Ceilings) *T // nil: it has no ceiling of its own
-	// endless says that 0 is more than any other value.
+	// endless says that 0 means unlimited.
 	endless bool
-	// counts says whether a ceiling counts for a session. Nil: always.
+	// counts says whether a ceiling applies to a session. Nil: always.
 	counts func(*cutter, *Settings) bool
-	// allowed says what may be in the place of a value, "" where that may be itself. Nil: any value may.
+	// allowed returns which values are allowed, "" if this one is. Nil: any.
 	allowed func(T, *Settings) string
-	// group hands the value to the cgroups. Nil: something else enforces it, which by names.
+	// group sets the limit for the cgroups. Nil: something else enforces it, named in by.
 	group func(*cgroup.Limits, T)
 	by    string
 }
 
-// when says how a session gets a limit.
+// when says when a session gets a limit.
 type when uint8
 
 const (
-	always    when = iota // when it is made, and while it lives
-	atStart               // when it is made alone
+	always    when = iota // at creation, and while it runs
+	atStart               // only at creation
 	ofNetwork             // with its network, see mergeCaps
 )
 
-// limit is a row, of whatever type its values are.
+// limit is a row of any value type.
 type limit interface { //nolint:interfacebloat // one implementation, which differs by the type of a value alone
 	name() string
 	how() when
@@ -60,7 +60,7 @@ type limit interface { //nolint:interfacebloat // one implementation, which diff
 	elsewhere() string
 }
 
-// limitTable has the limits in the order in which people are told of them.
+// limitTable returns the limits in the order in which they are shown.
 func limitTable() []limit {
 	return slices.Concat(memoryAndCPU(), diskAndNetwork())
 }
@@ -174,7 +174,7 @@ func diskAndNetwork() []limit {
 	}
 }
 
-// unless allows what is in order, and words for anything else.
+// unless allows values for which inOrder holds; the words say what is allowed.
 func unless[T any](inOrder func(T) bool, format string, words ...any) func(T, *Settings) string {
 	return func(value T, _ *Settings) string {
 		if inOrder(value) {
@@ -184,7 +184,7 @@ func unless[T any](inOrder func(T) bool, format string, words ...any) func(T, *S
 	}
 }
 
-// between allows values from the least to the most.
+// between allows values from least to most.
 func between[T cmp.Ordered](least, most T) func(T, *Settings) string {
 	return unless(func(value T) bool { return value >= least && value <= most }, "%v to %v", least, most)
 }
@@ -196,7 +196,7 @@ func allowedMemoryHigh(n quantity.Size, s *Settings) string {
 	return fmt.Sprintf("0, or %v to %v (memory)", minMemory, s.Memory)
 }
 
-// allowedInodes is about sessions with a quota: nothing counts files without one.
+// allowedInodes applies to sessions with a quota: without one, inodes are not counted.
 func allowedInodes(n int, s *Settings) string {
 	if s.WorkspaceQuota == 0 || n >= minInodes && n <= maxInodes {
 		return ""
@@ -208,19 +208,19 @@ func (l row[T]) name() string { return l.key }
 
 func (l row[T]) how() when { return l.when }
 
-// given reports whether a request says the limit.
+// given reports whether a request gives the limit.
 func (l row[T]) given(req *Request) bool { return *l.asked(req) != nil }
 
-// ask has a request say what a session has.
+// ask makes a request ask for what a session has.
 func (l row[T]) ask(req *Request, s *Settings) { *l.asked(req) = l.value(s) }
 
-// pick takes the value of a request, unless the profile locks what is there.
+// pick takes the value of a request, unless the profile locks the limit.
 func (l row[T]) pick(m *merger, s *Settings, req *Request) {
 	value := l.value(s)
 	*value = pick(m, l.key, *value, *l.asked(req))
 }
 
-// cut cuts what a session has to the ceiling.
+// cut reduces a session's limit to the ceiling.
 func (l row[T]) cut(t *cutter, s *Settings, req *Request) {
 	if l.most == nil || l.counts != nil && !l.counts(t, s) {
 		return
@@ -229,7 +229,7 @@ func (l row[T]) cut(t *cutter, s *Settings, req *Request) {
 	*value = ceiling(t, l.key, *value, *l.most(&t.policy.Ceilings), l.given(req), l.endless)
 }
 
-// raise gives a session as much as the ceiling allows, where there is one.
+// raise sets a session's limit to its ceiling, if there is one.
 func (l row[T]) raise(s *Settings, to *limits.Ceilings) {
 	var none T
 	if l.most != nil && *l.most(to) != none {
@@ -237,10 +237,10 @@ func (l row[T]) raise(s *Settings, to *limits.Ceilings) {
 	}
 }
 
-// same reports whether two sessions have the same.
+// same reports whether two sessions have the same limit.
 func (l row[T]) same(a, b *Settings) bool { return *l.value(a) == *l.value(b) }
 
-// check refuses a value that nobody may have.
+// check refuses an invalid value.
 func (l row[T]) check(s *Settings) error {
 	if l.allowed == nil {
 		return nil
@@ -252,10 +252,10 @@ func (l row[T]) check(s *Settings) error {
 	return nil
 }
 
-// elsewhere is what enforces the limit, "" if the cgroups do.
+// elsewhere names what enforces the limit, "" if cgroups do.
 func (l row[T]) elsewhere() string { return l.by }
 
-// toGroup hands the limit to the cgroups, if they are what enforces it.
+// toGroup sets the limit for the cgroups, if they enforce it.
 func (l row[T]) toGroup(s *Settings, g *cgroup.Limits) {
 	if l.group != nil {
 		l.group(g, *l.value(s))

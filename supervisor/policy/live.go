@@ -11,35 +11,35 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Mount asks for a host directory in the box.
+// Mount requests a host directory in the box.
 type Mount struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
 	Mode   string `json:"mode"`            // MountReadOnly, MountReadWrite or MountNone; "": the profile's
 	Owner  uint32 `json:"owner,omitempty"` // see isolation.Mount
-	// NoSymlinks has the kernel follow no symbolic link of the directory.
+	// NoSymlinks makes the kernel follow no symbolic link on the mount.
 	NoSymlinks bool `json:"nosymfollow,omitempty"`
 }
 
-// LiveMount is a mount that a living session has been given.
+// LiveMount is a mount that was added to a running session.
 type LiveMount struct {
 	Mount
 	Since time.Time `json:"since"`
-	Attrs []string  `json:"attributes"` // as the kernel has them
-	// IDs are the numbers of the mounts on the target, the uppermost first; there are more than one where one that
-	// was replaced could not be taken away from below.
+	Attrs []string  `json:"attributes"` // as the kernel reports them
+	// IDs are the ids of the mounts on the target, topmost first; there are several if a replaced one could not be removed from
+	// below.
 	IDs  []uint64 `json:"ids"`
-	Made string   `json:"made,omitempty"` // the first of the directories that were made for the target
+	Made string   `json:"made,omitempty"` // the topmost of the directories made for the target
 }
 
-// MountChange is a change of a mount that has begun, and of which nobody has said yet what has come of it.
+// MountChange is a change of a mount that has begun and whose result is not known yet.
 type MountChange struct {
-	Mount            // what is added, or takes the place of what is on its target; without a source that is removed
-	Known   []uint64 `json:"known,omitempty"`   // the numbers of the mounts that there were before
-	Missing string   `json:"missing,omitempty"` // the first of the directories of a new target that were not there
+	Mount            // the mount to add or to replace the target's with; without a source it is removed
+	Known   []uint64 `json:"known,omitempty"`   // ids of the mounts before
+	Missing string   `json:"missing,omitempty"` // the topmost directory of a new target that did not exist
 }
 
-// Leftovers are, after the end of a box, the mounts for which directories may have been made.
+// Leftovers returns the mounts for which directories may have been made, once the box has ended.
 func (c *MountChange) Leftovers(live []LiveMount) []LiveMount {
 	if c == nil {
 		return live
@@ -47,23 +47,23 @@ func (c *MountChange) Leftovers(live []LiveMount) []LiveMount {
 	return append(slices.Clip(live), LiveMount{Mount: c.Mount, Made: c.Missing})
 }
 
-// ActiveSkill is a skill that a session has.
+// ActiveSkill is a skill that a session uses.
 type ActiveSkill struct {
 	Name   string    `json:"name"`
 	Since  time.Time `json:"since"`
-	Digest string    `json:"digest,omitempty"` // of the version that it has
-	Tree   string    `json:"tree,omitempty"`   // of its files, below the store
+	Digest string    `json:"digest,omitempty"` // of its version
+	Tree   string    `json:"tree,omitempty"`   // its files, relative to the store
 	Attrs  []string  `json:"attributes,omitempty"`
-	// Of is whose it is in the store, where that is not the session's owner but a Workspace of LangBot's.
+	// Of is its owner in the store if that is not the session's owner: a Workspace of LangBot's.
 	Of string `json:"of,omitempty"`
-	// Missing says that it was asked for and was not there.
+	// Missing says that it was requested and did not exist.
 	Missing bool `json:"missing,omitempty"`
 }
 
 // MaxSkills is how many a session can have.
 const MaxSkills = 128
 
-// mergeSkills are the skills of a session: those it asks for, or those of its profile if it asks for none.
+// mergeSkills returns the skills of a session: those requested, or those of its profile if the request gives none.
 func mergeSkills(name string, p *Profile, asked []string) ([]string, error) {
 	usual, err := ReadSkillNames(p.Skills, MaxSkills)
 	if err != nil || asked == nil {
@@ -76,8 +76,7 @@ func mergeSkills(name string, p *Profile, asked []string) ([]string, error) {
 	return list, err
 }
 
-// LiveMount gives a mount that is asked for of a living session its mode, under the rules of one that is asked for
-// when it is made.
+// LiveMount sets the mode of a mount for a running session, by the same rules as for a new session.
 func (p *Profile) LiveMount(name string, m Mount) (Mount, error) {
 	list, err := mergeMounts(name, p, []Mount{m})
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// Machine is what a machine has.
+// Machine is the size of a machine.
 type Machine struct {
 	CPUs   int
 	Memory quantity.Size
@@ -38,7 +38,7 @@ func ReadMachine() (Machine, error) {
 	return Machine{CPUs: runtime.NumCPU(), Memory: quantity.Size(info.Totalram) * quantity.Size(info.Unit), Pids: pids}, nil
 }
 
-// FreeDisk is what users may still write to the filesystem of a directory.
+// FreeDisk returns how much unprivileged users may still write to the filesystem of a directory.
 func FreeDisk(dir string) (quantity.Size, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
@@ -47,15 +47,15 @@ func FreeDisk(dir string) (quantity.Size, error) {
 	return quantity.Size(fs.Bavail) * quantity.Size(fs.Bsize), nil
 }
 
-// FreeMemory is what the kernel thinks it could give without swapping (proc(5), /proc/meminfo). Every start of a
-// session asks, so it is the three system calls that it takes: the runtime's poller has no business with that file.
+// FreeMemory returns the kernel's estimate of memory available without swapping (proc(5), /proc/meminfo). Every start of a
+// session calls it, so it makes three plain system calls: the runtime's poller is of no use for that file.
 func FreeMemory() (quantity.Size, error) {
 	fd, err := unix.Open("/proc/meminfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, fmt.Errorf("open /proc/meminfo: %w", err)
 	}
 	defer unix.Close(fd)
-	var buf [512]byte // it is in the third line
+	var buf [512]byte // MemAvailable is the third line
 	n, err := unix.Read(fd, buf[:])
 	if err != nil {
 		return 0, fmt.Errorf("read /proc/meminfo: %w", err)
@@ -63,7 +63,7 @@ func FreeMemory() (quantity.Size, error) {
 	return availableIn(string(buf[:n]))
 }
 
-// availableIn finds MemAvailable in the beginning of /proc/meminfo.
+// availableIn parses MemAvailable in the first lines of /proc/meminfo.
 func availableIn(text string) (quantity.Size, error) {
 	_, rest, _ := strings.Cut(text, "\nMemAvailable:")
 	number, _, whole := strings.Cut(strings.TrimLeft(rest, " "), " kB\n")

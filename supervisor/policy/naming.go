@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Session ids are made of templates and of what callers say about themselves. Two different sets of values never
-// make the same id, whatever is in them.
+// Session ids are made from templates and from values that callers give. Different values never make the same id, whatever they
+// contain.
 
 package policy
 
@@ -19,15 +19,15 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Bounds of a template and of what it is filled with, in bytes.
+// Bounds of a template and its values, in bytes.
 const (
 	maxTemplate     = 512
 	maxTemplateName = 64
 	MaxValue        = 4096
-	MaxID           = 256 // of what comes out
+	MaxID           = 256 // of the result
 )
 
-// TemplatePresets are templates with a name, for what chats are made of.
+// TemplatePresets are named templates, for chat bots.
 func TemplatePresets() map[string]string {
 	return map[string]string{
 		"per_chat":         "{launcher_type}_{launcher_id}",
@@ -38,23 +38,22 @@ func TemplatePresets() map[string]string {
 	}
 }
 
-// Template is a text with variables in braces: "{name}", or "{name:default}" where a caller may leave it out.
-// {{ and }} are braces.
+// Template is a text with variables in braces: "{name}", or "{name:default}" for an optional one. {{ and }} are literal braces.
 type Template struct {
 	parts []part
-	// apart are the characters of the text between variables, except letters and digits: in a value they are
-	// written as %XX, and so is %.
+	// apart has the characters of the text between variables, except letters and digits: in a value they are written as %XX, and
+	// so is %.
 	apart string
 }
 
-// part is a text, or a variable.
+// part is literal text, or a variable.
 type part struct {
 	text     string // or the default
 	variable string
 	optional bool
 }
 
-// ParseTemplate reads a template, or the name of a preset.
+// ParseTemplate parses a template, or the name of a preset.
 func ParseTemplate(text string) (*Template, error) {
 	if preset, ok := TemplatePresets()[text]; ok {
 		text = preset
@@ -112,7 +111,7 @@ func ValidTemplateName(name string) bool {
 	}) < 0
 }
 
-// separate refuses variables of which nobody could say where one ends and the next begins.
+// separate refuses variables whose boundary would be ambiguous.
 func (t *Template) separate() error {
 	for i, p := range t.parts {
 		if p.variable != "" {
@@ -141,7 +140,7 @@ func (t *Template) separate() error {
 	return nil
 }
 
-// Variables lists the names that must be given.
+// Variables lists the required variables.
 func (t *Template) Variables() (names []string) {
 	for _, p := range t.parts {
 		if p.variable != "" && !p.optional && !slices.Contains(names, p.variable) {
@@ -151,8 +150,8 @@ func (t *Template) Variables() (names []string) {
 	return names
 }
 
-// Fill makes the id. Variables that the template has not are of no matter. An id that would be longer than MaxID
-// is cut, and ends with a digest of all of it instead.
+// Fill makes the id. Variables that the template does not use are ignored. An id longer than MaxID is cut, and ends with a digest
+// of all of it instead.
 func (t *Template) Fill(values map[string]string) (string, error) {
 	var id strings.Builder
 	for _, p := range t.parts {
@@ -179,7 +178,7 @@ func (t *Template) Fill(values map[string]string) (string, error) {
 	return bounded(id.String()), nil
 }
 
-// write writes a value so that it has none of what separates it from the next.
+// write writes a value with the characters of the separators escaped.
 func (t *Template) write(id *strings.Builder, value string) {
 	for _, r := range value {
 		if r != '%' && !strings.ContainsRune(t.apart, r) {
@@ -192,10 +191,10 @@ func (t *Template) write(id *strings.Builder, value string) {
 	}
 }
 
-// digestMark is in no id that was not cut: a % there has two hexadecimal digits after it.
+// digestMark occurs in no id that was not cut: there a % is followed by two hexadecimal digits.
 const digestMark = "%#"
 
-// bounded cuts a long id to MaxID, with what tells it from others that begin alike.
+// bounded cuts a long id to MaxID, with a digest that tells it from others with the same beginning.
 func bounded(id string) string {
 	if len(id) <= MaxID {
 		return id

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// mergeNetwork settles where programs may connect to.
+// mergeNetwork sets where programs may connect to.
 func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
 	if err := CheckHostNetwork(s.Network, s.Profile, p.Network); err != nil {
 		return err
@@ -17,7 +17,7 @@ func (s *Settings) mergeNetwork(p *Profile, asked []string) (err error) {
 	return err
 }
 
-// mergeCaps settles how much of the network the session may use.
+// mergeCaps sets how much of the network the session may use.
 func (s *Settings) mergeCaps(p *Profile, req *Request) error {
 	w := NetworkRequest{
 		Network: s.Network, Profile: s.Profile, Most: NetworkCaps{Connections: p.NetworkConnections, Bandwidth: p.NetworkBandwidth}, Now: NetworkCaps{Connections: s.NetworkConnections, Bandwidth: s.NetworkBandwidth},
@@ -32,7 +32,7 @@ func (s *Settings) mergeCaps(p *Profile, req *Request) error {
 	return err
 }
 
-// mergeSecrets settles which secrets go with that.
+// mergeSecrets sets the secrets of the session, and whether its network is strict.
 func (s *Settings) mergeSecrets(c *Config, p *Profile, req *Request) (err error) {
 	s.Secrets, s.NetworkStrict, err = ResolveSecrets(c.Secrets, &SecretRequest{
 		Secrets: req.Secrets, Egress: s.Network == NetworkEgress, Strict: req.NetworkStrict, Locked: slices.Contains(p.Locked, FieldStrict), Rules: s.NetworkRules, Env: req.Env,
@@ -40,15 +40,15 @@ func (s *Settings) mergeSecrets(c *Config, p *Profile, req *Request) (err error)
 	return err
 }
 
-// rules are those of an egress network, nil if there is none.
+// rules returns the rules of an egress network, nil for another network.
 func (s *Settings) rules() []string {
 	if s.Network != NetworkEgress {
 		return nil
 	}
-	return append([]string{}, s.NetworkRules...) // none at all are rules too
+	return append([]string{}, s.NetworkRules...) // an empty list is a valid set of rules
 }
 
-// KeeperNetwork is what the driver of boxes is asked for.
+// KeeperNetwork returns the network to request from the driver.
 func (s *Settings) KeeperNetwork() isolation.NetworkSpec {
 	switch s.Network {
 	case NetworkHost:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Where the programs of a session may connect to: its profile's rules and those of its request.
+// Where the programs of a session may connect to: the rules of its profile and of its request.
 
 package policy
 
@@ -15,14 +15,14 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// FieldRules is what the rules are called in profiles and requests.
+// FieldRules is the field of the rules in profiles and requests.
 const FieldRules = "network_rules"
 
-// FieldStrict is what is called there that has connections to names looked at.
+// FieldStrict is the field there that has connections by name filtered.
 const FieldStrict = "network_strict"
 
-// CheckStrict refuses rules of which nothing would be looked at: it is not what whoever asks for it means. None at all are
-// good, and let nothing through.
+// CheckStrict refuses strict rules without a host name, of which nothing would be filtered: that cannot be intended. An empty
+// list is accepted, and allows nothing.
 func CheckStrict(strict bool, rules []string) error {
 	if !strict || len(rules) == 0 || RulesByName(rules) {
 		return nil
@@ -31,16 +31,16 @@ func CheckStrict(strict bool, rules []string) error {
 		WithHint("add a host name to %s, for example \"pypi.org\"", FieldRules)
 }
 
-// PublicRules are the rules of a profile that has none of its own: connections by TCP to what is not blocked.
+// PublicRules are the rules of a profile without its own: TCP connections to all addresses that are not blocked.
 func PublicRules() []string { return []string{"0.0.0.0/0 tcp", "::/0 tcp"} }
 
-// NetworkRule is one by cidr, or by name.
+// NetworkRule is a rule by CIDR or by host name.
 type NetworkRule struct {
 	rule.Rule
-	ByName *egress.Rule // nil: by cidr
+	ByName *egress.Rule // nil: by CIDR
 }
 
-// String is the form in which it is kept.
+// String returns the stored form.
 func (r NetworkRule) String() string {
 	if r.ByName != nil {
 		return r.ByName.String()
@@ -48,11 +48,10 @@ func (r NetworkRule) String() string {
 	return r.Rule.String()
 }
 
-// Named reports whether the rule names what is blocked otherwise, which no rule by name does.
+// Named reports whether the rule names an address that is blocked by default. A rule by host name never does.
 func (r NetworkRule) Named() bool { return r.ByName == nil && r.Rule.Named() }
 
-// within reports whether everything that r lets through, one of the rules of a profile does too. Where they lead
-// everywhere, a name leads nowhere else.
+// within reports whether a profile's rules allow everything that r allows. Rules by CIDR for everywhere include any host name.
 func (r NetworkRule) within(most []NetworkRule) bool {
 	if r.ByName == nil {
 		return slices.ContainsFunc(most, func(m NetworkRule) bool {
@@ -68,7 +67,7 @@ func (r NetworkRule) within(most []NetworkRule) bool {
 	})
 }
 
-// ReadRules reads rules, see isolation/network/rule and isolation/egress.
+// ReadRules parses rules, see isolation/network/rule and isolation/egress.
 func ReadRules(texts []string) ([]NetworkRule, error) {
 	if len(texts) > rule.Max {
 		return nil, fault.Field(FieldRules, len(texts), fmt.Sprintf("at most %d", rule.Max))
@@ -95,9 +94,9 @@ func ReadRules(texts []string) ([]NetworkRule, error) {
 	return rules, nil
 }
 
-// MergeRules returns the rules of a session, in their one form. profile names whose rules its are; a request that asks for
-// nil takes them. It may name what is blocked otherwise only as far as they do; where they are locked it may have
-// fewer, not others. Of strict ones see Strict.
+// MergeRules returns the rules of a session in canonical form. its are the rules of the profile, which a request with nil takes.
+// A request may name addresses blocked by default only as far as the profile does; locked rules may be reduced, not replaced. For
+// strict, see CheckStrict.
 func MergeRules(profile string, its, asked []string, locked, strict bool) ([]string, error) {
 	most, err := ReadRules(its)
 	if err != nil {
@@ -128,8 +127,8 @@ func MergeRules(profile string, its, asked []string, locked, strict bool) ([]str
 	return texts, CheckStrict(strict, texts)
 }
 
-// ResolveRules is Merge for a network that may be another than egress, which has no rules. namesOnly says that boxd alone is
-// to resolve names, or fewer rules would open a way to other resolvers.
+// ResolveRules is MergeRules for any network; only egress has rules. namesOnly says that only boxd may resolve names, since fewer
+// rules would otherwise open a way to other resolvers.
 func ResolveRules(network, profile string, its, asked []string, locked, strict bool) (namesOnly bool, rules []string, err error) {
 	if network == rule.Egress {
 		rules, err = MergeRules(profile, its, asked, locked, strict)
@@ -141,13 +140,13 @@ func ResolveRules(network, profile string, its, asked []string, locked, strict b
 	return false, nil, err
 }
 
-// RulesByName reports whether a rule is by name.
+// RulesByName reports whether any rule is by host name.
 func RulesByName(texts []string) bool { return slices.ContainsFunc(texts, egress.Written) }
 
-// NamedRules are those of rules that name what is blocked otherwise, each once and in order: the keeper's flags are compared.
+// NamedRules returns the rules that name addresses blocked by default, sorted and unique: the keeper's flags are compared.
 func NamedRules(texts []string) (named []rule.Rule) {
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(texts))) {
-		r, err := rule.Read(text) // an error: who reads the configuration has said so
+		r, err := rule.Read(text) // errors were reported when the configuration was read
 		if err == nil && r.Named() && !slices.ContainsFunc(named, func(n rule.Rule) bool { return rule.Compare(n, r) == 0 }) {
 			named = append(named, r)
 		}
@@ -155,7 +154,7 @@ func NamedRules(texts []string) (named []rule.Rule) {
 	return named
 }
 
-// CheckHostNetwork refuses the network of the host to a session whose profile, with another network, does not have it.
+// CheckHostNetwork refuses the host network to a session whose profile has another network.
 func CheckHostNetwork(network, profile, its string) error {
 	if network != NetworkHost || its == NetworkHost {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pressure is for how much of the last ten seconds some task waited for a resource, in percent (the
-// kernel's Documentation/accounting/psi.rst). All are zero where the kernel does not measure it.
+// Pressure is the share of the last ten seconds in which some task waited for a resource, in percent (the kernel's
+// Documentation/accounting/psi.rst). All are zero where the kernel does not measure it.
 type Pressure struct{ CPU, Memory, IO float64 }
 
 // ReadPressure reads the pressure on this machine.
@@ -23,7 +23,7 @@ func ReadPressure() (Pressure, error) {
 	for name, to := range map[string]*float64{"cpu": &p.CPU, "memory": &p.Memory, "io": &p.IO} {
 		text, err := os.ReadFile("/proc/pressure/" + name)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
-			continue // not built in, or switched off by psi=0
+			continue // not built in, or disabled by psi=0
 		}
 		if err == nil {
 			*to, err = parsePressure(string(text))
@@ -37,7 +37,7 @@ func ReadPressure() (Pressure, error) {
 
 var errPressure = errors.New("no avg10 from 0 to 100 in the line that begins with some")
 
-// parsePressure takes "some avg10=" from a file of /proc/pressure.
+// parsePressure parses "some avg10=" of a file of /proc/pressure.
 func parsePressure(text string) (float64, error) {
 	for line := range strings.Lines(text) {
 		rest, ok := strings.CutPrefix(line, "some avg10=")

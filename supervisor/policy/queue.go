@@ -9,14 +9,14 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// QueueLimits bound the line in which starts wait.
+// QueueLimits bound the queue of starts.
 type QueueLimits struct {
 	Length int               `toml:"length"`
 	Wait   quantity.Duration `toml:"wait"`
-	Starts int               `toml:"starts"` // boxes that start at a time; 0: as many as suit the processors
+	Starts int               `toml:"starts"` // concurrent starts; 0: depends on the CPUs
 }
 
-// AtOnce is how many boxes start at a time.
+// AtOnce is the number of concurrent starts.
 func (q *QueueLimits) AtOnce() int {
 	if q.Starts > 0 {
 		return q.Starts
@@ -24,18 +24,18 @@ func (q *QueueLimits) AtOnce() int {
 	return max(startsPerCPU*runtime.NumCPU(), leastStarts)
 }
 
-// A start is on a processor for about half of its time; the rest it waits for the kernel.
+// A start uses a CPU for about half of its time; the rest it waits for the kernel.
 const (
 	startsPerCPU = 4
 	leastStarts  = 8
 )
 
-// DefaultQueue is what box.toml says.
+// DefaultQueue returns the built-in configuration.
 func DefaultQueue() QueueLimits {
 	return QueueLimits{Length: 1024, Wait: quantity.Duration(10 * time.Second)}
 }
 
-// Validate tells bad of every value that is not in order.
+// Validate calls bad for every invalid value.
 func (q *QueueLimits) Validate(bad func(key string, value any, allowed string)) {
 	if q.Length < 0 || q.Length > 100_000 {
 		bad("queue.length", q.Length, "0 to 100000")

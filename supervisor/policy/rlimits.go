@@ -22,20 +22,20 @@ import (
 type rlimit struct {
 	resource   int
 	isSize     bool
-	least      uint64 // or PID 1 of the box, which has the limit too, could not do its work
-	soft, hard uint64 // as built in
-	ofPrograms bool   // PID 1 could not do its work with any: each program is given it by itself
-	most       uint64 // that means anything; 0: there is no such number
+	least      uint64 // or PID 1 of the box, which has the limit too, could not work
+	soft, hard uint64 // built-in
+	ofPrograms bool   // PID 1 could not work with it: only programs get it
+	most       uint64 // meaningful maximum; 0: none
 }
 
-// mostNice is where nice(1) reaches -20: the limit is 20 minus the nice value that programs may go down to.
+// mostNice lets nice(1) reach -20: the limit is 20 minus the lowest nice value of programs.
 const mostNice = 40
 
-// Address space is never limited: it says nothing about memory, and Go and Node reserve far more of it than they use.
-// The stack is memory, which has a limit of its own.
+// Address space is never limited by default: it says nothing about memory, and Go and Node reserve far more of it than they use.
+// The stack is memory, which has its own limit.
 //
-// The kernel counts sigpending and msgqueue for each user of a box, and so for the box: signals that wait, timers among
-// them, and bytes of POSIX message queues (timer_create(2), mq_overview(7)).
+// The kernel counts sigpending and msgqueue for each user of a box, and so for the box: pending signals, including timers, and
+// bytes of POSIX message queues (timer_create(2), mq_overview(7)).
 func rlimits() map[string]rlimit {
 	return map[string]rlimit{
 		"as":         {unix.RLIMIT_AS, true, 1 << 20, unix.RLIM_INFINITY, unix.RLIM_INFINITY, true, 0},
@@ -53,7 +53,7 @@ func rlimits() map[string]rlimit {
 	}
 }
 
-// Those of getrlimit(2) that are not among them, and why.
+// The limits of getrlimit(2) that are missing there, and why.
 func noRlimits() map[string]string {
 	const realtime = "a program of a real-time class is not bound by the CPU limits of its box, and boxes have none"
 	const nothing = "the kernel no longer has this limit"
@@ -64,7 +64,7 @@ func noRlimits() map[string]string {
 
 const unlimited = "unlimited"
 
-// readRlimit reads "SOFT:HARD", or one of them for both. The soft one is no more than the hard one.
+// readRlimit parses "SOFT:HARD", or one value for both. soft is at most hard.
 func readRlimit(field, text string, of rlimit) (soft, hard uint64, err error) {
 	first, second, both := strings.Cut(text, ":")
 	if !both {
@@ -116,7 +116,7 @@ func (r rlimit) show(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// rlimitsOf reads a table of them, on top of those that are built in.
+// rlimitsOf applies a table of limits to the built-in ones.
 func rlimitsOf(table map[string]string) (map[string]rlimit, error) {
 	all := rlimits()
 	for _, name := range slices.Sorted(maps.Keys(table)) {
@@ -136,7 +136,7 @@ func rlimitsOf(table map[string]string) (map[string]rlimit, error) {
 	return all, nil
 }
 
-// mergeRlimits puts what is asked for in the place of what the profile has, whose hard limits are the most that may be asked for.
+// mergeRlimits overrides the profile's limits with the requested ones, which may not exceed the profile's hard limits.
 func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string) error {
 	most, err := rlimitsOf(p.Rlimits)
 	if err != nil {
@@ -172,14 +172,14 @@ func (s *Settings) mergeRlimits(name string, p *Profile, asked map[string]string
 	return nil
 }
 
-// ProgramRlimits are the resource limits that a program of a session is given by itself: those that PID 1 of the box cannot have, and
-// those that are asked for it, which are within those of the session.
+// ProgramRlimits returns the resource limits that are set for one program: those that PID 1 of the box cannot have, and those
+// requested for the program, within the session's.
 func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlimit, err error) {
-	if len(s.Rlimits) == 0 && len(asked) == 0 { // none that is built in is of programs: most executions need no table
+	if len(s.Rlimits) == 0 && len(asked) == 0 { // no built-in limit is for programs: most executions need no table
 		return nil, nil
 	}
 	all, err := rlimitsOf(s.Rlimits)
-	if err != nil { // which Merge has refused
+	if err != nil { // Merge has refused this
 		all = rlimits()
 	}
 	if _, err := rlimitsOf(asked); err != nil {
@@ -207,14 +207,14 @@ func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlim
 	return list, nil
 }
 
-// ownData is the least limit of data where that stands in for one of memory: what does boxd's file operations in a box has it
-// too, and takes 72 MiB before it has begun. Most of that is of the Go runtime and its standard library, and is never touched.
+// ownData is the least limit of data where it stands in for a memory limit: boxd's file helper in the box has it too, and maps 72
+// MiB before it begins. Most of that is the Go runtime and standard library, and is never touched.
 const ownData = 96 << 20
 
-// Rlimits are the resource limits of every process of a session: its own, and those that stand in for cgroups.
+// Rlimits returns the resource limits of every process of a session: its own, and those that stand in for cgroups.
 func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 	all, err := rlimitsOf(s.Rlimits)
-	if err != nil { // which Merge has refused
+	if err != nil { // Merge has refused this
 		all = rlimits()
 	}
 	bound := func(name string, limit uint64) {
@@ -235,5 +235,5 @@ func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 			list = append(list, isolation.Rlimit{Resource: uint32(r.resource), Soft: r.soft, Hard: r.hard})
 		}
 	}
-	return append(list, isolation.Rlimit{Resource: unix.RLIMIT_RTPRIO}) // whatever the host lets its services have
+	return append(list, isolation.Rlimit{Resource: unix.RLIMIT_RTPRIO}) // whatever limit the host gives its services
 }

@@ -4,13 +4,13 @@ package policy
 
 import "strings"
 
-// ImageRoot is an image as a session has it, whatever becomes of the name.
+// ImageRoot is the image of a session, even if the image's name is reused or removed.
 type ImageRoot struct {
 	Digest string            `json:"digest"`
 	Tree   string            `json:"tree"`
-	Env    map[string]string `json:"env,omitempty"` // of its own, below the configured and the session's
-	Dir    string            `json:"dir,omitempty"` // in which programs start that name none
-	// Command is what runs where nobody says what.
+	Env    map[string]string `json:"env,omitempty"` // overridden by the configured and the session's
+	Dir    string            `json:"dir,omitempty"` // working directory of programs that give none
+	// Command is what runs where no command is given.
 	Command []string `json:"command,omitempty"`
 }
 

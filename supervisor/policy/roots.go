@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Below some directories of the host the kernel can keep a project quota.
+// On some host directories the kernel can enforce a project quota.
 
 package policy
 
@@ -11,13 +11,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// QuotaRootsKey is the key of box.toml that lists the directories.
+// QuotaRootsKey is the key of box.toml that lists those directories.
 const QuotaRootsKey = "mounts.quota_roots"
 
-// QuotaRoots are the directories that the operator has listed.
+// QuotaRoots are the directories listed by the operator.
 type QuotaRoots []string
 
-// Of is the one that a directory of the host is in, "" if there is none.
+// Of returns the one that contains a host directory, "" if there is none.
 func (l QuotaRoots) Of(path string) string {
 	i := slices.IndexFunc(l, func(root string) bool { return isolation.Within(path, root) })
 	if i < 0 {
@@ -26,8 +26,8 @@ func (l QuotaRoots) Of(path string) string {
 	return l[i]
 }
 
-// Can says why the kernel cannot keep a quota of a directory of the host, nil if it can. found is what the keeper has found out
-// about each of the list: its path, and what it lacks.
+// Can says why the kernel cannot enforce a quota on a host directory, nil if it can. found has the keeper's result for each root:
+// its path, and what it lacks.
 func (l QuotaRoots) Can(found []string, path string) error {
 	root := l.Of(path)
 	if root == "" {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which secrets a session has: what the operator has named, who may have it, and whether the session could use it
-// at all. Values are not known here.
+// Which secrets a session has: those that the operator has named, whether its owner may use them, and whether the session could
+// use them at all. Values are not known here.
 
 package policy
 
@@ -18,11 +18,11 @@ import (
 
 // Secret is a table [secrets.NAME] of box.toml.
 type Secret struct {
-	Credential  string   `toml:"credential"`  // the name of a file among the credentials that systemd lends boxd
-	File        string   `toml:"file"`        // or a path, of a file of mode 0600 that is root's
-	Hosts       []string `toml:"hosts"`       // whose requests it is put into, by their exact names
-	Env         string   `toml:"env"`         // the variable that has the placeholder
-	Authorities string   `toml:"authorities"` // a file of certificates, of who may have made those of the hosts; "": the host's
+	Credential  string   `toml:"credential"`  // name of a systemd credential of boxd
+	File        string   `toml:"file"`        // or the path of a file of mode 0600 owned by root
+	Hosts       []string `toml:"hosts"`       // exact host names whose requests get it
+	Env         string   `toml:"env"`         // the variable with the placeholder
+	Authorities string   `toml:"authorities"` // CA file for the hosts; "": the host's CAs
 }
 
 // Bounds of secrets.
@@ -33,13 +33,13 @@ const (
 	maxSecretName = 64
 )
 
-// FieldSecrets is what they are called in requests.
+// FieldSecrets is their field in requests.
 const FieldSecrets = "secrets"
 
-// AnySecret stands for all there are in a list of who may have which.
+// AnySecret in a list of allowed secrets stands for all.
 const AnySecret = "*"
 
-// ValidateSecrets names every key that is wrong.
+// ValidateSecrets reports every invalid key.
 func ValidateSecrets(all map[string]Secret) (errs []error) {
 	if len(all) > maxNames {
 		errs = append(errs, fmt.Errorf("secrets: %d tables are too many, at most %d are allowed", len(all), maxNames))
@@ -71,7 +71,7 @@ func ValidateSecrets(all map[string]Secret) (errs []error) {
 	return errs
 }
 
-// validateSource names what is wrong with where a table has its secret: a credential of systemd, or a file.
+// validateSource reports errors in the source of a secret: a systemd credential, or a file.
 func validateSource(table, credential, file string) (errs []error) {
 	if (credential == "") == (file == "") {
 		errs = append(errs, fmt.Errorf("%s: must have either credential or file", table))
@@ -85,50 +85,50 @@ func validateSource(table, credential, file string) (errs []error) {
 	return errs
 }
 
-// absolute reports whether a path is absolute, or none.
+// absolute reports whether a path is absolute or empty.
 func absolute(path string) bool {
 	return path == "" || strings.HasPrefix(path, "/") && !strings.Contains(path, "\x00")
 }
 
-// plain reports whether a text has letters, digits and _, and what else there may be.
+// plain reports whether a text has only letters, digits, _ and the characters of more.
 func plain(text, more string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && !strings.ContainsRune(more, r)
 	})
 }
 
-// Names are the hosts in their one form.
+// Names returns the hosts in canonical form.
 func (s *Secret) Names() (list []egress.Name) {
 	for _, h := range s.Hosts {
-		if n, err := egress.ParseName("hosts", h); err == nil { // Validate has read them
+		if n, err := egress.ParseName("hosts", h); err == nil { // ValidateSecrets has checked them
 			list = append(list, n)
 		}
 	}
 	return list
 }
 
-// Trusting are the variables by which programs are told which certificates to trust.
+// Trusting lists the variables that tell programs which certificates to trust.
 func Trusting() []string {
 	return []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO"}
 }
 
-// SecretAllowed reports whether a list of who may have which allows one.
+// SecretAllowed reports whether a list of allowed secrets includes one.
 func SecretAllowed(list []string, name string) bool {
 	return slices.Contains(list, name) || slices.Contains(list, AnySecret)
 }
 
-// SecretRequest is what a session asks for that is of importance here.
+// SecretRequest is the part of a session's request that matters here.
 type SecretRequest struct {
 	Secrets []string
-	Egress  bool  // its network is that
-	Strict  *bool // nil: it does not say
-	Locked  bool  // its profile decides whether it is strict
+	Egress  bool  // its network is egress
+	Strict  *bool // nil: not given
+	Locked  bool  // the profile decides whether it is strict
 	Rules   []string
 	Env     map[string]string
 }
 
-// ResolveSecrets returns the secrets of a session, each once and in order. It refuses those that the session could not use, by
-// the rules that it has. strict is whether it is so by its profile and its request; one with secrets always is.
+// ResolveSecrets returns the secrets of a session, sorted and unique. It refuses secrets that the session could not use with its
+// rules. strict is the setting of profile and request; a session with secrets always is.
 func ResolveSecrets(all map[string]Secret, w *SecretRequest, strict bool) (list []string, is bool, err error) {
 	if len(w.Secrets) == 0 {
 		return nil, strict, nil

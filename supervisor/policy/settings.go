@@ -19,15 +19,15 @@ import (
 
 // Request asks for a session. A nil field was not given: it takes the profile's value.
 type Request struct {
-	ID            string // "": one is made of Template, or up
+	ID            string // "": from Template, or random
 	Template      string // of the id; "": the configured one
 	Variables     map[string]string
-	MadeUp        bool   // set where the id was: nobody could ask for the session who does not learn it
-	OneShot       bool   // it ends with the call that asks for it: nobody else could come for it, nor the next boxd
+	MadeUp        bool   // the id is random: only the recipient of the answer knows it
+	OneShot       bool   // it ends with the call that creates it: no other client and no later boxd needs it
 	Profile       string // "": the configured default
 	Image         *string
 	Network       *string
-	NetworkRules  []string // nil: the profile's; none: nothing
+	NetworkRules  []string // nil: the profile's; empty: none
 	NetworkStrict *bool
 	Secrets       []string // their names
 	Push          string   // where results go: BUCKET/PREFIX; "": nowhere
@@ -38,7 +38,7 @@ type Request struct {
 	limits.Patch
 	Rlimits   map[string]string // name of a resource, and SOFT:HARD
 	Tmp       *quantity.Size
-	Workspace string // that is lent to it by name; "": one of its own
+	Workspace string // named workspace; "": its own
 	Inputs    []Input
 	Mounts    []Mount
 	Skills    []string // their names
@@ -46,16 +46,16 @@ type Request struct {
 	Env       map[string]string
 	Labels    map[string]string
 	Metadata  map[string]string
-	Wait      *quantity.Duration // for room, at most; nil: as long as the configuration lets it
+	Wait      *quantity.Duration // longest wait for room; nil: the configured one
 }
 
-// Settings are what a session was made with, after the profile has been applied.
+// Settings are what a session was created with, after the profile was applied.
 type Settings struct {
 	Profile       string   `json:"profile"`
 	Image         string   `json:"image"`
 	Network       string   `json:"network"`
 	NetworkRules  []string `json:"network_rules,omitempty"` // where programs may connect to, see isolation/network/rule
-	NamesOnly     bool     `json:"names_only,omitempty"`    // boxd alone resolves names for it, whatever rules it has
+	NamesOnly     bool     `json:"names_only,omitempty"`    // only boxd resolves names for it, whatever its rules
 	NetworkStrict bool     `json:"network_strict,omitempty"`
 	Secrets       []string `json:"secrets,omitempty"`   // their names, see supervisor/policy
 	Push          string   `json:"push,omitempty"`      // where results of executions go, see ReadPush
@@ -90,11 +90,11 @@ const (
 	maxInodes = 1 << 31
 	minCPUs   = 0.01 // cgroup.MinCPU
 	maxCPUs   = 1024
-	minIO     = 64 * quantity.KiB // per second; with less, programs cannot even be loaded
+	minIO     = 64 * quantity.KiB // per second; with less, programs cannot even load
 	maxPids   = 1 << 22           // PID_MAX_LIMIT
 )
 
-// Merge applies a request to its profile: defaults, then what was asked for, then what is locked.
+// Merge applies a request to its profile: defaults, then the requested values, then locks.
 func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	name := req.Profile
 	if name == "" {
@@ -121,7 +121,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 		Metadata:      req.Metadata,
 		EnvNames:      slices.Sorted(maps.Keys(req.Env)),
 	}
-	s.Rlimits = nil // which are merged one by one
+	s.Rlimits = nil // merged one by one
 	for _, l := range limitTable() {
 		if l.how() != ofNetwork {
 			l.pick(&m, &s, req)
@@ -157,7 +157,7 @@ func (c *Config) Merge(req *Request) (Settings, *Profile, error) {
 	return s, &p, nil
 }
 
-// validUser checks what is new of a user: an earlier boxd has left nothing of it.
+// validUser checks the user name and home. Settings of an earlier boxd may lack them.
 func (s *Settings) validUser() error {
 	switch {
 	case !isolation.ValidUserName(s.User):
@@ -168,14 +168,14 @@ func (s *Settings) validUser() error {
 	return nil
 }
 
-// UserName is the name of the user of the session's programs. Of a session that an earlier boxd has made nothing is known
-// of it, as it had the built-in one.
+// UserName returns the user name of the session's programs. Settings of an earlier boxd may lack it: its sessions had the
+// built-in one.
 func (s *Settings) UserName() string { return cmp.Or(s.User, isolation.BoxUser) }
 
 // HomeDir is the home directory of that user.
 func (s *Settings) HomeDir() string { return cmp.Or(s.Home, isolation.Home) }
 
-// ManagedWork reports whether /workspace is boxd's own directory and not one of the host.
+// ManagedWork reports whether /workspace is boxd's own directory and not a host directory.
 func (s *Settings) ManagedWork() bool {
 	return !slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Target == isolation.Workspace })
 }
@@ -187,8 +187,7 @@ type merger struct {
 	err     error
 }
 
-// pick returns the profile's value or the request's, and refuses a request for another value of a
-// locked field.
+// pick returns the profile's value or the request's, and refuses another value for a locked field.
 func pick[T comparable](m *merger, field string, profile T, asked *T) T {
 	if asked == nil || *asked == profile {
 		return profile
@@ -202,15 +201,15 @@ func pick[T comparable](m *merger, field string, profile T, asked *T) T {
 	return *asked
 }
 
-// Clamp says that less was given than asked for.
+// Clamp says that less was given than requested.
 type Clamp struct {
 	Field string `json:"field"`
 	Asked string `json:"asked"` // or what the profile has
 	Got   string `json:"got"`
-	By    string `json:"by"` // the key of box.toml that says so
+	By    string `json:"by"` // the key of box.toml that reduced it
 }
 
-// ExecTimeout is how long an execution may take: the profile's, or the request's as far as the profile goes.
+// ExecTimeout returns the timeout of an execution: the profile's, or the request's, at most the profile's maximum.
 func (p *Profile) ExecTimeout(name string, asked *quantity.Duration) (time.Duration, []Clamp, error) {
 	if asked == nil {
 		return time.Duration(p.Timeout), nil, nil
@@ -233,8 +232,7 @@ func locked(field string, value any, allowed, profile string) error {
 		By(fault.Denial{Layer: fault.LayerPolicy, Rule: "profiles." + profile + ".locked", Allowed: allowed, Setting: "profiles." + profile + ".locked without " + strconv.Quote(field)})
 }
 
-// mergeMounts gives every mount its mode. Where the profile locks "mounts", its mode is the most a
-// mount may have.
+// mergeMounts sets the mode of every mount. If the profile locks "mounts", its mode is the most that a mount may have.
 func mergeMounts(name string, p *Profile, asked []Mount) ([]Mount, error) {
 	if len(asked) > isolation.MaxMounts {
 		return nil, fault.Field("mounts", len(asked), fmt.Sprintf("at most %d", isolation.MaxMounts))
@@ -274,19 +272,18 @@ func (s *Settings) validate() error {
 	return nil
 }
 
-// maxSize is far beyond any machine and leaves room for sums.
+// maxSize is larger than any machine has, and leaves room for sums.
 const maxSize = 1024 * quantity.TiB
 
-// OwnDisk reports whether the session has something on disk of its own, which the quota of its workspace is for: that, or
-// what it changes of a root it can write to, or its home.
+// OwnDisk reports whether the session has files of its own on disk, which the workspace's quota is for: its workspace, changes to
+// a writable root, or its home.
 func (s *Settings) OwnDisk() bool { return s.ManagedWork() || s.OwnDir() }
 
-// OwnDir reports whether the session has more on disk than a workspace: what it changes of its root, or its home. Beside a
-// workspace that is lent to it by name, its quota is for these.
+// OwnDir reports whether the session has more on disk than a workspace: changes to its root, or its home. With a named workspace,
+// the session's quota is for these.
 func (s *Settings) OwnDir() bool { return !s.ReadOnlyRoot || s.HomeOnDisk }
 
-// Differences names the fields that were asked for and that a session has otherwise. It does not know
-// the values of env.
+// Differences names the requested fields that differ in a session. It cannot compare the values of env.
 func (s *Settings) Differences(req *Request, asked *Settings) []string {
 	var names []string
 	check := func(name string, given, same bool) {

@@ -9,10 +9,10 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// LongestSkillNames is more bytes than the name of any skill has.
+// LongestSkillNames is longer than the name of any skill, in bytes.
 const LongestSkillNames = 1024
 
-// ReadSkillNames returns the names, each once; at most is how many there may be. Whether they are there is not asked here.
+// ReadSkillNames returns the names, each once; at most is their maximum number. It does not check that they exist.
 func ReadSkillNames(names []string, most int) ([]string, error) {
 	list := slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(list) > most {

@@ -4,12 +4,11 @@ package policy
 
 import "github.com/boxd-dev/boxd/isolation"
 
-// scratchBytesPerInode relates the two bounds of a box's tmpfs: one file for every 4 KiB page of it.
+// scratchBytesPerInode relates the two bounds of a box's tmpfs: one inode per 4 KiB page.
 const scratchBytesPerInode = 4096
 
-// BoxSpec is the box that the keeper is asked for, of a session with these settings whose limits are enforced so.
-// It has no key, hostname, caller or limits of its owner: pooled boxes and those that unpack images are nobody's.
-// Workspaces are those of owner.
+// BoxSpec returns the spec of a box for a session with these settings and enforcement. It has no key, hostname, caller or owner
+// limits: pooled boxes and those that unpack images have no owner. Workspaces are those of owner.
 func BoxSpec(s *Settings, enforced map[string]Mechanism, owner string) *isolation.Spec {
 	spec := &isolation.Spec{
 		Scratch:     isolation.Scratch{Bytes: uint64(s.Tmp), Inodes: max(uint64(s.Tmp)/scratchBytesPerInode, 1024)},

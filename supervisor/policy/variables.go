@@ -16,7 +16,7 @@ const (
 	MaxSize      = 32 * quantity.KiB // of all
 )
 
-// CheckVariables checks the variables of a request.
+// CheckVariables validates the variables of a request.
 func CheckVariables(env map[string]string) error {
 	if len(env) > MaxVariables {
 		return fault.Field("env", len(env), fmt.Sprintf("at most %d variables", MaxVariables))
@@ -34,7 +34,7 @@ func CheckVariables(env map[string]string) error {
 	return nil
 }
 
-// CheckVariable checks one variable; its value never appears in the error.
+// CheckVariable validates one variable; its value never appears in the error.
 func CheckVariable(name, value string) error {
 	if name == "" || strings.ContainsAny(name, "=\x00") {
 		return fault.Field("env", name, "a name without = and NUL")

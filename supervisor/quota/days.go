@@ -15,20 +15,20 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 )
 
-// metered is what a file says of a meter.
+// metered is the stored state of a meter.
 type metered struct {
 	Principal string        `json:"principal"`
 	CPU       time.Duration `json:"cpu,omitempty"`
 	Counted   bool          `json:"counted,omitempty"`
 }
 
-// file is one day on disk. A later boxd may write more into it.
+// file is one day on disk. A later boxd may add fields.
 type file struct {
 	Day  string             `json:"day"`
 	Use  map[string]*Use    `json:"use"`
-	Boot string             `json:"boot"` // the four below are of the time it was written
+	Boot string             `json:"boot"` // the fields below are as of when it was written
 	At   time.Duration      `json:"at"`
-	Open map[string]metered `json:"open,omitempty"` // sessions that lived
+	Open map[string]metered `json:"open,omitempty"` // running sessions
 }
 
 const (
@@ -36,7 +36,7 @@ const (
 	suffix    = ".json"
 )
 
-// days lists those on disk, oldest first.
+// days lists the stored days, oldest first.
 func (l *Ledger) days() ([]string, error) {
 	names, err := durable.Names(l.dir)
 	if err != nil {
@@ -69,7 +69,7 @@ func (l *Ledger) read(day string) (*file, error) {
 	return f, nil
 }
 
-// turnLocked begins another day if it is one. A clock that has been set back goes on with the day of then.
+// turnLocked begins a new day if it is one. After the clock was set back it continues that earlier day.
 func (l *Ledger) turnLocked() {
 	today := l.today()
 	if today == l.day {
@@ -83,7 +83,7 @@ func (l *Ledger) turnLocked() {
 	}
 	switch delete(l.done, today); {
 	case err == nil:
-		for name, u := range f.Use { // copied: Flush may be writing that one
+		for name, u := range f.Use { // copied: Flush may be writing it
 			l.use[name] = new(*u)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -93,8 +93,8 @@ func (l *Ledger) turnLocked() {
 	l.pruneLocked()
 }
 
-// pruneLocked removes the oldest days beyond those that are kept. They are counted and not compared with the clock:
-// one that is wrong for a moment must not cost the others.
+// pruneLocked removes the oldest days beyond the number kept. Days are counted, not compared with the clock: a clock that is
+// wrong for a moment must not cost the others.
 func (l *Ledger) pruneLocked() {
 	days, err := l.days()
 	for i := 0; err == nil && i < len(days)-l.keep; i++ {
@@ -137,7 +137,7 @@ func (l *Ledger) Flush() error {
 	return nil
 }
 
-// fileLocked is a picture of the day.
+// fileLocked returns a snapshot of the day.
 func (l *Ledger) fileLocked() *file {
 	f := &file{Day: l.day, Use: make(map[string]*Use, len(l.use)), Boot: l.clock.Boot, At: l.clock.Since(), Open: map[string]metered{}}
 	for name, u := range l.use {
@@ -149,15 +149,14 @@ func (l *Ledger) fileLocked() *file {
 	return f
 }
 
-// Row is what one principal has used on one day.
+// Row is the usage of one principal on one day.
 type Row struct {
 	Day       string // 2026-11-22
 	Principal string
 	Use       Use
 }
 
-// Rows are those of the last days that there are, newest first and by name; principal "" is everybody. It
-// counts until now.
+// Rows returns the usage of the last days stored, newest first, then by name; principal "" is all. It includes usage up to now.
 func (l *Ledger) Rows(principal string, last int) ([]Row, error) {
 	l.Count(nil)
 	l.mu.Lock()
@@ -177,7 +176,7 @@ func (l *Ledger) Rows(principal string, last int) ([]Row, error) {
 		f := known[day]
 		if f == nil {
 			if f, err = l.read(day); errors.Is(err, fs.ErrNotExist) {
-				continue // its time was just over
+				continue // just expired
 			} else if err != nil {
 				return nil, err
 			}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The ledger keeps what every principal has used on every day (UTC), for plans and bills. It is written every few
-// seconds: that much is lost when boxd dies. Time in which sessions lived without a boxd is added by the next one.
+// The ledger records the daily usage (UTC) of every principal, for plans and bills. It is written every few seconds: at most that
+// much is lost when boxd dies. Time that sessions ran without a boxd is added by the next one.
 
 package quota
 
@@ -23,34 +23,34 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// Use is what a principal has used on a day.
+// Use is the usage of a principal on one day.
 type Use struct {
 	Executions uint64        `json:"executions"`
-	Sessions   time.Duration `json:"sessions"`   // the time of all its sessions, added up
-	CPU        time.Duration `json:"cpu"`        // of processors
-	Memory     float64       `json:"memory_bh"`  // byte-hours, of what its sessions had reserved
-	Disk       float64       `json:"disk_bh"`    // byte-hours, of what their workspaces held, where a quota counts that
+	Sessions   time.Duration `json:"sessions"`   // total time of all its sessions
+	CPU        time.Duration `json:"cpu"`        // CPU time
+	Memory     float64       `json:"memory_bh"`  // byte-hours reserved by its sessions
+	Disk       float64       `json:"disk_bh"`    // byte-hours used by their workspaces, where a quota counts them
 	Started    uint64        `json:"started"`    // sessions
-	Denied     uint64        `json:"over_a_day"` // requests that a rule has refused
+	Denied     uint64        `json:"over_a_day"` // requests refused by a rule
 }
 
-// Reading is what a session has at the moment.
+// Reading is a session's usage at the moment.
 type Reading struct {
 	Memory, Disk quantity.Size
 	CPU          time.Duration // since its start, if Counted
-	Counted      bool          // by cgroups; else its executions tell what they have used when they end
-	Space        bool          // it is no session, but a workspace that sessions are lent: only what it holds counts
+	Counted      bool          // by cgroups; otherwise executions report their CPU time when they end
+	Space        bool          // not a session, but a named workspace: only its disk usage counts
 }
 
-// Clock tells time. Wall decides which day it is, and may jump; Since only grows, with the time the host
-// sleeps, from one boot on, whose name is Boot.
+// Clock tells time. Wall determines the day, and may jump; Since only grows, including time the host sleeps, within one boot,
+// identified by Boot.
 type Clock struct {
 	Wall  func() time.Time
 	Since func() time.Duration
 	Boot  string
 }
 
-// HostClock is that of this host.
+// HostClock returns the clock of this host.
 func HostClock() (Clock, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -63,10 +63,10 @@ func HostClock() (Clock, error) {
 	}}, nil
 }
 
-// Every is how often the ledger is written, if anything has changed: no more is lost with boxd.
+// Every is how often the ledger is written if it has changed: at most this much is lost when boxd dies.
 const Every = 5 * time.Second
 
-// Ledger counts. Its methods may be called by many at once.
+// Ledger records usage. It is safe for concurrent use.
 type Ledger struct {
 	clock Clock
 	dir   *os.Root
@@ -76,24 +76,24 @@ type Ledger struct {
 
 	mu     sync.Mutex // guards the fields below
 	keep   int        // days
-	day    string     // that is counted
+	day    string     // being counted
 	use    map[string]*Use
-	total  Use               // of all together since Open, without Executions and Started
+	total  Use               // of all since Open, without Executions and Started
 	meters map[string]*meter // of sessions, by their keys
-	done   map[string]*file  // days that are over and not written yet
+	done   map[string]*file  // finished days not written yet
 	left   map[string]metered
 	leftAt time.Duration
 	dirty  bool
 }
 
-// meter is a session that is counted.
+// meter is a session being counted.
 type meter struct {
 	principal string
-	at        time.Duration // when it was counted last
+	at        time.Duration // when it was last counted
 	last      Reading
 }
 
-// OpenLedger opens the ledger in a state directory, and makes it if there is none. It keeps that many days.
+// OpenLedger opens the ledger in a state directory, or creates it. It keeps that many days.
 func OpenLedger(state string, keep int, clock Clock, log *slog.Logger) (*Ledger, error) {
 	path := filepath.Join(state, "usage")
 	dir, err := durable.Directory(path)
@@ -108,7 +108,7 @@ func OpenLedger(state string, keep int, clock Clock, log *slog.Logger) (*Ledger,
 	return l, nil
 }
 
-// load goes on where the last boxd has stopped.
+// load continues where the last boxd stopped.
 func (l *Ledger) load() error {
 	l.day = l.today()
 	days, err := l.days()
@@ -141,7 +141,7 @@ func (l *Ledger) load() error {
 
 func (l *Ledger) today() string { return l.clock.Wall().UTC().Format(dayLayout) }
 
-// Close writes what is not written yet.
+// Close writes what is still unwritten.
 func (l *Ledger) Close() error {
 	err := l.Flush()
 	l.dir.Close()
@@ -158,8 +158,8 @@ func (l *Ledger) ofLocked(principal string) *Use {
 	return u
 }
 
-// Begin counts an execution that begins, unless its principal has had most of them today; 0 is any number. It
-// returns how many there were before, and how long the day still is.
+// Begin counts a new execution, unless its principal has reached most today; 0 is any number. It returns how many there were
+// before, and how much of the day is left.
 func (l *Ledger) Begin(principal string, most int) (ok bool, used int, rest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,7 +173,7 @@ func (l *Ledger) Begin(principal string, most int) (ok bool, used int, rest time
 	return true, used, rest
 }
 
-// Refuse counts a request that a rule has refused.
+// Refuse counts a request refused by a rule.
 func (l *Ledger) Refuse(principal string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,7 +181,7 @@ func (l *Ledger) Refuse(principal string) {
 	l.ofLocked(principal).Denied++
 }
 
-// Used is how many executions of a principal have begun today, and how long the day still is.
+// Used returns how many executions of a principal have begun today, and how much of the day is left.
 func (l *Ledger) Used(principal string) (used int, rest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,13 +192,13 @@ func (l *Ledger) Used(principal string) (used int, rest time.Duration) {
 	return used, l.rest()
 }
 
-// rest is how long the day still is.
+// rest returns how much of the day is left.
 func (l *Ledger) rest() time.Duration {
 	now := l.clock.Wall().UTC()
 	return now.Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now)
 }
 
-// AddCPU counts the processor time of an execution that has ended, in a session whose readings do not.
+// AddCPU adds the CPU time of an ended execution, in a session whose readings have none.
 func (l *Ledger) AddCPU(principal string, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,7 +216,7 @@ func (l *Ledger) Start(principal, key string, r Reading) {
 	l.meters[key] = &meter{principal, l.clock.Since(), r}
 }
 
-// Resume goes on with a session that an earlier boxd has counted, and makes up for the time since.
+// Resume continues to count a session of an earlier boxd, and makes up for the time since.
 func (l *Ledger) Resume(principal, key string, r Reading) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,7 +244,7 @@ func (l *Ledger) Stop(key string, r Reading) {
 	}
 }
 
-// Count counts all sessions until now. Those without a reading have what they had.
+// Count counts all sessions until now. Those without a reading keep their last one.
 func (l *Ledger) Count(readings map[string]Reading) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -258,7 +258,7 @@ func (l *Ledger) Count(readings map[string]Reading) {
 	}
 }
 
-// countLocked counts the time since the last, with what the session had then.
+// countLocked counts the time since the last reading, with the values of that reading.
 func (l *Ledger) countLocked(m *meter, r Reading) {
 	now := l.clock.Since()
 	since := max(now-m.at, 0)
@@ -272,13 +272,13 @@ func (l *Ledger) countLocked(m *meter, r Reading) {
 			u.CPU += r.CPU - m.last.CPU
 		}
 	}
-	if r.CPU < m.last.CPU { // nobody could read it
+	if r.CPU < m.last.CPU { // it could not be read
 		r.CPU = m.last.CPU
 	}
 	m.at, m.last = now, r
 }
 
-// Run counts and writes until ctx ends. read looks at all sessions.
+// Run counts and writes until ctx ends. read returns readings of all sessions.
 func (l *Ledger) Run(ctx context.Context, read func() map[string]Reading) {
 	tick := time.NewTicker(Every)
 	defer tick.Stop()
@@ -306,7 +306,7 @@ func (l *Ledger) SetKeep(days int) {
 	l.pruneLocked()
 }
 
-// Today is what everybody has used on the day that is counted, from memory alone.
+// Today returns all principals' usage of the day being counted, from memory only.
 func (l *Ledger) Today() []Row {
 	l.Count(nil)
 	l.mu.Lock()
@@ -318,7 +318,7 @@ func (l *Ledger) Today() []Row {
 	return rows
 }
 
-// Total is what everybody together has used since Open, as the Sessions, CPU, Memory and Disk of a Use: it only grows.
+// Total returns the usage of all principals since OpenLedger: the Sessions, CPU, Memory and Disk of a Use. It only grows.
 func (l *Ledger) Total() Use {
 	l.Count(nil)
 	l.mu.Lock()

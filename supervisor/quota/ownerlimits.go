@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Owner limits are cgroup limits of the group that all boxes of one owner are in: the kernel enforces what the
-// accounts only reserve.
+// Owner limits are the limits of the cgroup that contains all boxes of one owner: the kernel enforces what the accounts only
+// reserve.
 
 package quota
 
@@ -21,13 +21,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Total is what the sessions of one owner may have together.
+// Total is what the sessions of one owner may use together.
 type Total struct {
-	UID uint32 // of the user that they are made for
+	UID uint32 // of the user they run for
 	cgroup.Owner
 }
 
-// OwnerOf is that of a principal who is held by bounds.
+// OwnerOf returns the owner limits of a principal with this policy.
 func OwnerOf(who access.Principal, held *policy.Policy) cgroup.Owner {
 	o := cgroup.Owner{Name: other(who), Memory: uint64(held.Memory), CPU: uint64(math.Round(held.CPUs * cgroup.CPUPeriod))}
 	if o.CPU > 0 || held.CPUs > 0 {
@@ -36,7 +36,7 @@ func OwnerOf(who access.Principal, held *policy.Policy) cgroup.Owner {
 	return o
 }
 
-// other is what tells a principal from others that are the same user of the host: "" if it is that user itself.
+// other distinguishes principals that are the same host user: "" for the user itself.
 func other(who access.Principal) string {
 	if who.Name == access.OfUser(who.UID) {
 		return ""
@@ -45,33 +45,33 @@ func other(who access.Principal) string {
 	return hex.EncodeToString(sum[:])[:cgroup.OtherLen]
 }
 
-// again is when is looked once more whether all is as it should be.
+// again is the interval between checks.
 const again = 10 * time.Second
 
-// OwnerLimits tells the keeper of totals that have changed. A box brings its owner's with it, and they are written where it
-// is the first one; all that comes later is told here.
+// OwnerLimits passes changed totals to the keeper. A box carries its owner's limits, which are written with the owner's first
+// box; later changes come from here.
 type OwnerLimits struct {
 	set     func(ctx context.Context, owner *cgroup.Owner) error
 	log     *slog.Logger
 	poke    chan struct{}
-	applied map[string]cgroup.Owner // by their names: what is in force, of owners that have sessions; Run's alone
-	late    map[string]bool         // of whom it has been said that they use more than they may
+	applied map[string]cgroup.Owner // by name: limits in force, of owners with sessions; only Run uses it
+	late    map[string]bool         // owners already reported as using more than their limit
 }
 
-// NewOwnerLimits returns the limits of no owner yet; set is a keeper's.
+// NewOwnerLimits returns the limits of no owner yet; set is the keeper's.
 func NewOwnerLimits(set func(ctx context.Context, owner *cgroup.Owner) error, log *slog.Logger) *OwnerLimits {
 	return &OwnerLimits{set: set, log: log, poke: make(chan struct{}, 1), applied: map[string]cgroup.Owner{}, late: map[string]bool{}}
 }
 
-// Wake has it look now: the configuration has changed.
+// Wake triggers a check now, after a change of the configuration.
 func (d *OwnerLimits) Wake() {
 	select {
 	case d.poke <- struct{}{}:
-	default: // it has been told
+	default: // already notified
 	}
 }
 
-// Run keeps totals as they should be, those of the owners of living sessions, until ctx ends.
+// Run keeps the limits of owners of running sessions current, until ctx ends.
 func (d *OwnerLimits) Run(ctx context.Context, living func() []Total) {
 	tick := time.NewTicker(again)
 	defer tick.Stop()
@@ -86,7 +86,7 @@ func (d *OwnerLimits) Run(ctx context.Context, living func() []Total) {
 	}
 }
 
-// apply tells what is not in force. Of an owner that is in the list twice the last holds.
+// apply sets limits that are not in force. If an owner is in the list twice, the last counts.
 func (d *OwnerLimits) apply(ctx context.Context, list []Total) {
 	now := map[string]cgroup.Owner{}
 	for _, t := range list {
@@ -95,7 +95,7 @@ func (d *OwnerLimits) apply(ctx context.Context, list []Total) {
 		now[owner.Name] = owner
 	}
 	for name := range d.applied {
-		if _, ok := now[name]; !ok { // its group goes with its last box
+		if _, ok := now[name]; !ok { // its cgroup is removed with its last box
 			delete(d.applied, name)
 			delete(d.late, name)
 		}
@@ -109,7 +109,7 @@ func (d *OwnerLimits) apply(ctx context.Context, list []Total) {
 		case err == nil:
 			d.applied[name] = want
 			delete(d.late, name)
-		case ctx.Err() != nil || errors.Is(err, unix.ESRCH): // its boxes are older than groups of owners, or have just ended
+		case ctx.Err() != nil || errors.Is(err, unix.ESRCH): // its boxes predate owner cgroups, or have just ended
 		case !d.late[name]:
 			d.late[name] = true
 			d.log.Warn("cannot set the total limits of an owner yet", "group", cgroup.OwnerPrefix+name, "error", err)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The queue in which starts and executions wait for their turn. It is bounded in length and time, and fair between
-// principals.
+// The queue in which starts and executions wait. It is bounded in length and time, and fair between principals.
 
 package quota
 
@@ -22,45 +21,45 @@ type Reason string
 
 // The reasons.
 const (
-	Sessions   Reason = "sessions"   // there are as many as the host may have
-	Owner      Reason = "owner"      // there are as many as this principal may have
-	Starts     Reason = "starts"     // as many are being started as may be at a time
-	Executions Reason = "executions" // the session has as many under way as it may
-	Disk       Reason = "disk"       // less is free than is to be kept
-	Memory     Reason = "memory"     // less is free than is to be kept
-	Pressure   Reason = "pressure"   // the host is busier than a new session may find it
+	Sessions   Reason = "sessions"   // the host has its maximum
+	Owner      Reason = "owner"      // the principal has its maximum
+	Starts     Reason = "starts"     // the maximum of concurrent starts is reached
+	Executions Reason = "executions" // the session runs its maximum
+	Disk       Reason = "disk"       // less is free than the reserve
+	Memory     Reason = "memory"     // less is free than the reserve
+	Pressure   Reason = "pressure"   // the host is too busy for a new session
 )
 
 // Full is the error of an attempt that may succeed later.
 type Full struct {
 	Reason Reason
-	Own    bool  // it stands in the way of this one's principal alone
-	Soon   bool  // it passes by itself in a moment, and is waited for whoever cannot wait for more
-	Err    error // what a caller is told who does not wait any longer
-	// Holders says who holds what is asked for, and whether it is of no use to wait for them as long as that, as far as is known.
-	// It is called once where somebody begins to wait, and once where that is refused. nil: nobody.
+	Own    bool  // it blocks only this caller's principal
+	Soon   bool  // it passes by itself in a moment, and even callers that cannot wait otherwise wait for it
+	Err    error // for a caller that does not wait any longer
+	// Holders names the holders of the resource, and says whether waiting this long for them is futile, as far as is known. It is
+	// called once when a caller begins to wait, and once when that is refused. nil: none.
 	Holders func(wait time.Duration) (names string, futile bool)
 }
 
 func (f *Full) Error() string { return f.Err.Error() }
 
-// Unwrap returns what a caller is told.
+// Unwrap returns the error for the caller.
 func (f *Full) Unwrap() error { return f.Err }
 
-// QueueLimits bound the line.
+// QueueLimits bound the queue.
 type QueueLimits struct {
-	Length int           // of all who wait
-	Wait   time.Duration // the longest that anybody waits
+	Length int           // of all waiters
+	Wait   time.Duration // the longest wait
 }
 
-// Waiter says who waits, and for what.
+// Waiter identifies a waiting request.
 type Waiter struct {
-	Caller string         // those of one name wait in order, and take turns with the others
-	What   string         // shown to whoever looks at the line
-	Wait   *time.Duration // nil: as long as the limits allow, which are not exceeded anyway
+	Caller string         // waiters of one caller stay in order, and callers take turns
+	What   string         // shown when the queue is listed
+	Wait   *time.Duration // nil: as long as the limits allow; never longer
 }
 
-// Position is one that waits, as it stands now.
+// Position is a waiting request in the queue.
 type Position struct {
 	Caller, What string
 	Position     int // 1 is next
@@ -68,16 +67,16 @@ type Position struct {
 	Since        time.Time
 }
 
-// soonest is how long is waited for what passes by itself.
+// soonest is how long to wait for a Full that is Soon.
 const soonest = time.Minute
 
-// Queue is where starts wait. Its zero value is not of use: see New.
+// Queue is where starts wait. Use NewQueue: the zero value is not usable.
 type Queue struct {
 	limits func() QueueLimits
-	some   chan struct{} // has a word when somebody has begun to wait
+	some   chan struct{} // signalled when a request begins to wait
 
-	mu    sync.Mutex // guards the fields below, and is held while somebody tries
-	order []string   // the names of those who wait, in the order of their turns
+	mu    sync.Mutex // guards the fields below, also during an attempt
+	order []string   // callers with waiting requests, in order of their turns
 	lines map[string][]*waiter
 	count int
 }
@@ -86,20 +85,19 @@ type waiter struct {
 	Waiter
 	try   func() error
 	since time.Time
-	full  *Full         // what the last attempt has come to
+	full  *Full         // result of the last attempt
 	done  chan struct{} // closed with err
 	err   error
 }
 
-// NewQueue returns an empty line. limits is asked whenever somebody comes.
+// NewQueue returns an empty queue. limits is called for every request.
 func NewQueue(limits func() QueueLimits) *Queue {
 	return &Queue{limits: limits, some: make(chan struct{}, 1), lines: map[string][]*waiter{}}
 }
 
-// Admit calls try, in turn, until that returns anything but a *Full, which is then the result. try must not
-// block; it is called by whoever wakes the line, one at a time. When it has succeeded, Admit does, even if ctx
-// has ended meanwhile. Otherwise the result is the error of ctx, or what Full says when the time or the line
-// is up.
+// Admit calls try, in turn, until that returns anything but a *Full, which is then the result. try must not block; it is called
+// by any goroutine that wakes the queue, one at a time. When it has succeeded, Admit does, even if ctx has ended meanwhile.
+// Otherwise the result is the error of ctx, or that of the Full when the time is up or the queue is full.
 func (l *Queue) Admit(ctx context.Context, t Waiter, try func() error) error {
 	if done, err := l.passThrough(try); done {
 		return err
@@ -119,7 +117,7 @@ func (l *Queue) Admit(ctx context.Context, t Waiter, try func() error) error {
 		return w.err
 	default:
 	}
-	if w.full == nil { // it has not come to it, as somebody is in the way of all
+	if w.full == nil { // not tried yet, as another request blocks all
 		w.full = l.blockerLocked(w)
 	}
 	var refusal error
@@ -136,12 +134,12 @@ func (l *Queue) Admit(ctx context.Context, t Waiter, try func() error) error {
 	l.mu.Unlock()
 	select {
 	case l.some <- struct{}{}:
-	default: // Run knows
+	default: // Run already knows
 	}
 	return l.await(ctx, w, wait)
 }
 
-// passThrough lets somebody try at once where nobody waits. What says Full takes a place in the line, and tries there again.
+// passThrough tries at once if no request waits. After a Full the request queues, and tries again there.
 func (l *Queue) passThrough(try func() error) (done bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +151,7 @@ func (l *Queue) passThrough(try func() error) (done bool, err error) {
 	return !full, err
 }
 
-// await waits for the turn of one that stands in the line.
+// await waits for the turn of a queued request.
 func (l *Queue) await(ctx context.Context, w *waiter, wait time.Duration) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -170,7 +168,7 @@ func (l *Queue) await(ctx context.Context, w *waiter, wait time.Duration) error 
 		}
 		l.mu.Lock()
 		select {
-		case <-w.done: // just now
+		case <-w.done: // just finished
 			l.mu.Unlock()
 			return w.err
 		default:
@@ -185,13 +183,13 @@ func (l *Queue) await(ctx context.Context, w *waiter, wait time.Duration) error 
 			err = refuse(w.full, "gave up after %v", waited(time.Since(w.since)))
 		}
 		l.dropLocked(w)
-		l.turnLocked() // it may have stood in the way of others
+		l.turnLocked() // it may have blocked others
 		l.mu.Unlock()
 		return err
 	}
 }
 
-// Refusal is what a caller is told at once, with who holds what was asked for.
+// Refusal returns the immediate error, with the holders of the resource.
 func (f *Full) Refusal() error { return refuse(f, "") }
 
 func (f *Full) futile(wait time.Duration) bool {
@@ -202,7 +200,7 @@ func (f *Full) futile(wait time.Duration) bool {
 	return futile
 }
 
-// refuse says of a refusal who holds what was asked for, and how it came about; "": at once.
+// refuse adds to a refusal who holds the resource, and the circumstances; "": refused at once.
 func refuse(full *Full, format string, args ...any) error {
 	f, ok := errors.AsType[*fault.Error](full.Err)
 	if !ok {
@@ -220,17 +218,17 @@ func refuse(full *Full, format string, args ...any) error {
 	return &g
 }
 
-// Wake lets all try whose turn it is. It is to be called when there may be room again.
+// Wake lets all requests try whose turn it is. Call it when there may be room again.
 func (l *Queue) Wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.turnLocked()
 }
 
-// look is how often those who wait try without being told of anything: what they wait for may be the host's.
+// look is how often waiting requests retry without notification: the resource may be the host's.
 const look = 250 * time.Millisecond
 
-// Run sees to those who wait for something that nobody tells of. It returns when ctx ends.
+// Run retries requests that wait for something without notification. It returns when ctx ends.
 func (l *Queue) Run(ctx context.Context) {
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
@@ -251,21 +249,21 @@ func (l *Queue) Run(ctx context.Context) {
 	}
 }
 
-// Len is how many wait.
+// Len returns how many requests wait.
 func (l *Queue) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count
 }
 
-// Waits reports whether anybody of a name does.
+// Waits reports whether requests of a caller wait.
 func (l *Queue) Waits(who string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.lines[who]) > 0
 }
 
-// Waiting lists those who wait, in the order in which they would be let in if nothing but the line kept them.
+// Waiting lists the waiting requests, in the order of admission if only the queue held them back.
 func (l *Queue) Waiting() []Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -295,7 +293,7 @@ func (l *Queue) pushLocked(w *waiter) {
 	l.count++
 }
 
-// dropLocked takes one out of the line that still stands there.
+// dropLocked removes a request that is still queued.
 func (l *Queue) dropLocked(w *waiter) {
 	line := l.lines[w.Caller]
 	i := slices.Index(line, w)
@@ -312,8 +310,7 @@ func (l *Queue) dropLocked(w *waiter) {
 	l.order = slices.Delete(l.order, at, at+1)
 }
 
-// turnLocked lets one after the other try: the first of each name, in turns, until something stands in the
-// way of all.
+// turnLocked lets requests try: the first of each caller, in turns, until something blocks all.
 func (l *Queue) turnLocked() {
 	for i := 0; i < len(l.order); {
 		who := l.order[i]
@@ -331,14 +328,14 @@ func (l *Queue) turnLocked() {
 			w.err = err
 			l.dropLocked(w)
 			close(w.done)
-			if len(l.lines[who]) > 0 { // the others come first now
+			if len(l.lines[who]) > 0 { // other callers come first now
 				l.order = append(slices.Delete(l.order, i, i+1), who)
 			}
 		}
 	}
 }
 
-// blockerLocked is what keeps one that has not tried: what the first of its name waits for, or of all.
+// blockerLocked returns what blocks a request that has not tried: what the first of its caller waits for, or of all.
 func (l *Queue) blockerLocked(w *waiter) *Full {
 	if head := l.lines[w.Caller][0].full; head != nil {
 		return head
@@ -351,7 +348,7 @@ func (l *Queue) blockerLocked(w *waiter) *Full {
 	return &Full{Reason: Starts, Soon: true, Err: fault.Errorf(fault.Unavailable, "others are waiting longer").WithHint("try again")}
 }
 
-// waited is how long a request has waited, in as many digits as a person reads.
+// waited rounds a waiting time for people.
 func waited(d time.Duration) quantity.Duration {
 	if d < time.Second {
 		return quantity.Duration(max(d.Round(time.Millisecond), time.Millisecond))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quota counts what principals have, refusing what would be one too many. A boxd has one Accounts; every
-// reservation is made and given back under its one lock, so none is ever counted half.
+// Package quota counts what principals use, and refuses what would exceed their limits. A boxd has one Accounts; every
+// reservation is made and released under its one lock, so none is ever counted in part.
 package quota
 
 import (
@@ -17,12 +17,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Day counts executions of the day; the ledger does.
+// Day counts executions per day; the ledger implements it.
 type Day interface {
-	// Begin counts one more execution of a principal, unless it has had that many today; most 0 is any number.
-	// It returns how many there were before, and how long the day still is.
+	// Begin counts one more execution of a principal, unless it has reached most today; 0 is any number. It returns how many
+	// there were before, and how much of the day is left.
 	Begin(principal string, most int) (ok bool, used int, rest time.Duration)
-	// Used is how many there were, and counts none.
+	// Used returns how many there were, and counts none.
 	Used(principal string) (used int, rest time.Duration)
 }
 
@@ -33,17 +33,17 @@ type Accounts struct {
 
 	mu       sync.Mutex // guards the fields below
 	accounts map[string]*account
-	tenants  map[string]string // accounts of tenants, by the keys of their sessions
+	tenants  map[string]string // accounts of tenants, by session keys
 }
 
-// part is an account that something counts for, with its bounds: the principal's, and that of its tenant.
+// part is one account to charge, with its limits: the principal's, or its tenant's.
 type part struct {
 	name string
 	*account
 	held *policy.EffectivePolicy
 }
 
-// parts are those of a principal, and of the tenant that held is about.
+// parts returns the accounts of a principal, and of its tenant in held.
 func (b *Accounts) parts(principal string, held *policy.EffectivePolicy) []part {
 	list := []part{{principal, b.of(principal), held}}
 	if tenant := held.Tenants(); tenant != nil {
@@ -59,16 +59,16 @@ func (b *Accounts) forgetAll(list []part) {
 	}
 }
 
-// account is what one principal has.
+// account is what one principal has reserved.
 type account struct {
 	sessions   map[string]Size // by their keys
 	processes  int
 	executions int
 	memory     quantity.Size
-	cpus       int64 // billionths of a processor: what is added to and taken from it for a year is right at its end
+	cpus       int64 // billionths of a CPU: integers stay exact however often they are added and subtracted
 
 	tokens float64   // executions that may begin now
-	filled time.Time // when that was true; zero: never, and the bucket is full
+	filled time.Time // when tokens was computed; zero: never, and the bucket is full
 	again  time.Time // when it is full again
 }
 
@@ -78,15 +78,15 @@ type Size struct {
 	CPUs   float64
 }
 
-// SizeOf is that of a session with these settings.
+// SizeOf returns the size of a session with these settings.
 func SizeOf(s *policy.Settings) Size { return Size{s.Memory, s.CPUs} }
 
-// NewAccounts returns accounts of nobody. now is the clock that rates go by; it must not jump.
+// NewAccounts returns empty accounts. now is the clock for rates; it must not jump.
 func NewAccounts(day Day, now func() time.Time) *Accounts {
 	return &Accounts{day: day, now: now, accounts: map[string]*account{}, tenants: map[string]string{}}
 }
 
-// of is the account of a principal.
+// of returns the account of a principal.
 func (b *Accounts) of(principal string) *account {
 	a := b.accounts[principal]
 	if a == nil {
@@ -96,14 +96,14 @@ func (b *Accounts) of(principal string) *account {
 	return a
 }
 
-// forget drops an account that says nothing any more, or names would be kept for ever.
+// forget drops an account without content, so that names are not kept for ever.
 func (b *Accounts) forget(principal string) {
 	if a := b.accounts[principal]; a != nil && len(a.sessions) == 0 && a.processes == 0 && a.executions == 0 && !b.now().Before(a.again) {
 		delete(b.accounts, principal)
 	}
 }
 
-// Session reserves a session of a principal under a key that it has none of.
+// Session reserves a session of a principal under a new key.
 func (b *Accounts) Session(principal string, held *policy.EffectivePolicy, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,7 +128,7 @@ func (b *Accounts) addAll(list []part, key string, size Size) {
 	}
 }
 
-// another refuses a session that would be one too many.
+// another refuses a session beyond the limit.
 func (a *account) another(held *policy.EffectivePolicy, size Size) error {
 	if most := held.Sessions; most > 0 && len(a.sessions) >= most {
 		return full(held, "sessions", fmt.Sprintf("%s %d of %d sessions", whose(held, "have"), len(a.sessions), most), strconv.Itoa(len(a.sessions)), strconv.Itoa(most), "remove one with boxctl rm, or wait for an idle one to end")
@@ -136,7 +136,7 @@ func (a *account) another(held *policy.EffectivePolicy, size Size) error {
 	return a.fits(held, Size{}, size)
 }
 
-// TrySession says whether Session would be refused now, and reserves nothing.
+// TrySession returns the error that Session would return now, and reserves nothing.
 func (b *Accounts) TrySession(principal string, held *policy.EffectivePolicy, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,7 +150,7 @@ func (b *Accounts) TrySession(principal string, held *policy.EffectivePolicy, si
 	return nil
 }
 
-// TryExecution says whether Execution would be refused now, and takes nothing.
+// TryExecution returns the error that Execution would return now, and takes nothing.
 func (b *Accounts) TryExecution(principal string, held *policy.EffectivePolicy) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,10 +174,10 @@ func (a *account) add(key string, size Size) {
 	a.memory += size.Memory
 }
 
-// billionths of a processor is far less than the kernel divides.
+// billionths converts CPUs; it is much finer than what the kernel can divide.
 func billionths(cpus float64) int64 { return int64(math.Round(cpus * 1e9)) }
 
-// fits refuses a session that would be of another size than it was where that is too much.
+// fits refuses a change of a session's size if it would exceed the limits.
 func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
 	const hint = "ask for less, or remove a box: boxctl ls"
 	if most := held.Memory; most > 0 && size.Memory > was.Memory && a.memory-was.Memory+size.Memory > most {
@@ -195,10 +195,10 @@ func (a *account) fits(held *policy.EffectivePolicy, was, size Size) error {
 	return nil
 }
 
-// number is a number of processors as people write it.
+// number formats a number of CPUs for people.
 func number(n float64) string { return strconv.FormatFloat(n, 'g', 6, 64) }
 
-// Resize reserves another size for a session; it is refused where that is more and too much.
+// Resize reserves another size for a session; only an increase can be refused.
 func (b *Accounts) Resize(principal string, held *policy.EffectivePolicy, key string, size Size) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,7 +206,7 @@ func (b *Accounts) Resize(principal string, held *policy.EffectivePolicy, key st
 	defer b.forgetAll(list)
 	was, ok := list[0].sessions[key]
 	if !ok {
-		return nil // it has ended meanwhile
+		return nil // it has ended
 	}
 	for _, p := range list {
 		if err := p.fits(p.held, was, size); err != nil {
@@ -222,7 +222,7 @@ func (b *Accounts) Resize(principal string, held *policy.EffectivePolicy, key st
 	return nil
 }
 
-// Restore counts a session that is there already, whatever anybody may have.
+// Restore counts a session that already exists, whatever the limits.
 func (b *Accounts) Restore(principal string, held *policy.EffectivePolicy, key string, size Size) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -231,7 +231,7 @@ func (b *Accounts) Restore(principal string, held *policy.EffectivePolicy, key s
 	}
 }
 
-// Release gives a session back; one that is not reserved is of no matter.
+// Release releases a session; one that is not reserved is ignored.
 func (b *Accounts) Release(principal, key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -250,8 +250,8 @@ func (b *Accounts) Release(principal, key string) {
 	delete(b.tenants, key)
 }
 
-// Execution reserves an execution that begins now, of the number under way, of the rate and of the day. What it
-// returns gives back the first, once.
+// Execution reserves an execution that begins now: it counts for the running ones, the rate and the day. release gives back the
+// first, once.
 func (b *Accounts) Execution(principal string, held *policy.EffectivePolicy) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -268,7 +268,7 @@ func (b *Accounts) Execution(principal string, held *policy.EffectivePolicy) (re
 	return b.count(list, func(a *account, n int) { a.executions += n }), nil
 }
 
-// Process does the same for a process that stays: its start is an execution of the rate and of the day.
+// Process does the same for a managed process: its start is an execution for the rate and the day.
 func (b *Accounts) Process(principal string, held *policy.EffectivePolicy) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -285,7 +285,7 @@ func (b *Accounts) Process(principal string, held *policy.EffectivePolicy) (rele
 	return b.count(list, func(a *account, n int) { a.processes += n }), nil
 }
 
-// Running counts what runs already, whatever anybody may have. What it returns gives it back, once.
+// Running counts what already runs, whatever the limits. release gives it back, once.
 func (b *Accounts) Running(principal string, held *policy.EffectivePolicy, process bool) (release func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -298,7 +298,7 @@ func (b *Accounts) Running(principal string, held *policy.EffectivePolicy, proce
 	})
 }
 
-// count adds one to each account. What it returns takes it away, once.
+// count adds one to each account. release subtracts it, once.
 func (b *Accounts) count(list []part, add func(a *account, n int)) (release func()) {
 	for _, p := range list {
 		add(p.account, 1)
@@ -313,7 +313,7 @@ func (b *Accounts) count(list []part, add func(a *account, n int)) (release func
 	})
 }
 
-// oneMore refuses an execution that would be one too many at a time.
+// oneMore refuses an execution beyond the limit of concurrent ones.
 func (a *account) oneMore(held *policy.EffectivePolicy) error {
 	if most := held.Executions; most > 0 && a.executions >= most {
 		return full(held, "executions", fmt.Sprintf("%s %d of %d executions running", whose(held, "have"), a.executions, most), strconv.Itoa(a.executions), strconv.Itoa(most), "wait for one of them to end")
@@ -321,7 +321,7 @@ func (a *account) oneMore(held *policy.EffectivePolicy) error {
 	return nil
 }
 
-// begin takes an execution from the rate and from the day, or neither.
+// begin takes an execution from the rate and from the day, or from neither.
 func (b *Accounts) begin(principal string, a *account, held *policy.EffectivePolicy) error {
 	now := b.now()
 	if err := a.inRate(held, now); err != nil {
@@ -337,7 +337,7 @@ func (b *Accounts) begin(principal string, a *account, held *policy.EffectivePol
 	return nil
 }
 
-// inRate refuses an execution that comes too fast.
+// inRate refuses an execution that exceeds the rate.
 func (a *account) inRate(held *policy.EffectivePolicy, now time.Time) error {
 	wait := a.fill(held, now)
 	if wait == 0 {
@@ -349,7 +349,7 @@ func (a *account) inRate(held *policy.EffectivePolicy, now time.Time) error {
 	return err
 }
 
-// inDay refuses an execution where there have been as many today as there may be.
+// inDay refuses an execution beyond the daily limit.
 func inDay(held *policy.EffectivePolicy, used int, rest time.Duration) error {
 	if held.PerDay == 0 || used < held.PerDay {
 		return nil
@@ -359,7 +359,7 @@ func inDay(held *policy.EffectivePolicy, used int, rest time.Duration) error {
 	return err
 }
 
-// fill puts into the bucket what the time since has brought, and returns how long it takes until there is one.
+// fill refills the token bucket for the elapsed time, and returns how long until it has a token.
 func (a *account) fill(held *policy.EffectivePolicy, now time.Time) time.Duration {
 	if held.PerMinute == 0 {
 		a.filled, a.again = time.Time{}, time.Time{}
@@ -378,14 +378,14 @@ func (a *account) fill(held *policy.EffectivePolicy, now time.Time) time.Duratio
 	return time.Duration((1-a.tokens)/rate) + 1
 }
 
-// rate is executions a nanosecond.
+// rate is in executions per nanosecond.
 func rate(held *policy.EffectivePolicy) float64 {
 	return float64(held.PerMinute) / float64(time.Minute)
 }
 
 func burst(held *policy.EffectivePolicy) float64 { return float64(cmp.Or(held.Burst, held.PerMinute)) }
 
-// whose begins the sentence on what has used a limit up: of a principal, or of one of the tenants it serves.
+// whose begins the sentence that says who has used up a limit: a principal, or one of its tenants.
 func whose(held *policy.EffectivePolicy, verb string) string {
 	switch {
 	case held.Of != nil:
@@ -396,28 +396,28 @@ func whose(held *policy.EffectivePolicy, verb string) string {
 	return "your boxes " + verb
 }
 
-// never refuses what no end of another session makes room for, so that nobody waits for it.
+// never refuses what would not fit even if other sessions ended, so that no caller waits for it.
 func never(held *policy.EffectivePolicy, key, field, value, allowed string) *fault.Error {
 	rule := held.Rule(key)
 	return fault.Field(field, value, "at most "+allowed).Of(fault.Denied).WithText("%s = %s: all your boxes together may have %s (%s)", field, value, allowed, rule).WithHint("ask for less").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Allowed: allowed, Setting: "a larger " + rule})
 }
 
-// full is the refusal of one too many, or of more than is left.
+// full returns the refusal of a request beyond a limit.
 func full(held *policy.EffectivePolicy, key, words, used, allowed, hint string) *fault.Error {
 	rule := held.Rule(key)
 	return fault.Errorf(fault.Exhausted, "%s (%s)", words, rule).WithHint("%s", hint).
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: rule, Used: used, Allowed: allowed, Setting: "a larger " + rule})
 }
 
-// Standing is what a principal has now.
+// Standing is what a principal uses now.
 type Standing struct {
 	Sessions, Processes, Executions int
 	Memory                          quantity.Size
 	CPUs                            float64
 }
 
-// Standing tells what a principal has now.
+// Standing returns what a principal uses now.
 func (b *Accounts) Standing(principal string) Standing {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The start limiter keeps one principal's new programs from delaying everybody else's: each principal may start
-// only so many at a time, the rest wait in order. A program that has just started wants a core and is often over in
-// a millisecond; one that lasts is limited by its cgroup and does not count here.
+// The start limiter keeps one principal's new programs from delaying those of others: each principal may start only so many at a
+// time, the rest wait in order. A program that has just started wants a core and is often over in a millisecond; one that lasts
+// is limited by its cgroup and does not count here.
 
 package quota
 
@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// What boxd gives: more at a time and others wait for a core, fewer and cores wait (docs/design/pool.md).
+// boxd's values: with more, others wait for a core; with fewer, cores idle (docs/design/pool.md).
 const (
-	PerCore = 2                     // of a principal, at a time
-	Hold    = 10 * time.Millisecond // after which what has begun is in nobody's way any more
+	PerCore = 2                     // concurrent starts of a principal
+	Hold    = 10 * time.Millisecond // after which a start no longer counts
 )
 
-// StartLimiter is who begins something. Its zero value is not of use: see New.
+// StartLimiter limits concurrent starts per principal. Use NewStartLimiter: the zero value is not usable.
 type StartLimiter struct {
 	each int
 	hold time.Duration
@@ -28,28 +28,27 @@ type StartLimiter struct {
 	names map[string]*name
 }
 
-// name is a principal, of whom something begins or waits.
+// name is a principal with turns or waiters.
 type name struct {
-	begun []*turn // the oldest first; some may be over, if nobody waits
+	begun []*turn // oldest first; some may have expired, if none waits
 	line  []*turn
-	late  *time.Timer // gives the turns that are over to who waits; nil before anybody has
+	late  *time.Timer // passes expired turns to waiters; nil before the first waiter
 }
 
-// turn is one of a principal's, or a place in its line.
+// turn is a principal's turn, or a place in its queue.
 type turn struct {
-	changed chan struct{} // closed when it has come, of one that has waited
+	changed chan struct{} // closed when a waiter gets its turn
 	since   time.Time
 }
 
-// NewStartLimiter returns Turns of which each principal has so many at a time, at least 1. One that is not given back is over by
-// itself after hold.
+// NewStartLimiter returns a StartLimiter that gives each principal each turns at a time, at least 1. A turn that is not given
+// back expires after hold.
 func NewStartLimiter(each int, hold time.Duration) *StartLimiter {
 	return &StartLimiter{each: max(each, 1), hold: hold, names: map[string]*name{}}
 }
 
-// Begin waits for a turn of a principal. The caller must call end when what it has begun is over; once is as good
-// as often. The error is that of ctx. While nobody waits no timer runs: a turn that is over by itself is found to be
-// by the next that asks for one, and almost all are given back first.
+// Begin waits for a turn of a principal. The caller must call end when the start is over; further calls do nothing. The error is
+// that of ctx. While none waits no timer runs: the next caller notices an expired turn, and almost all are given back first.
 func (t *StartLimiter) Begin(ctx context.Context, who string) (end func(), err error) {
 	t.mu.Lock()
 	n := t.names[who]
@@ -77,7 +76,7 @@ func (t *StartLimiter) Begin(ctx context.Context, who string) (end func(), err e
 	}
 }
 
-// leave gives back a turn, if it is not over yet, or a place in the line.
+// leave gives back a turn, if it has not expired, or a place in the queue.
 func (t *StartLimiter) leave(who string, n *name, own *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,7 +89,7 @@ func (t *StartLimiter) leave(who string, n *name, own *turn) {
 	}
 }
 
-// passLocked gives the turns that are over, or have been given back, to who waits.
+// passLocked passes turns that have expired or were given back to waiters.
 func (t *StartLimiter) passLocked(n *name) {
 	now := time.Now()
 	for len(n.begun) > 0 && now.Sub(n.begun[0].since) >= t.hold {
@@ -110,7 +109,7 @@ func (t *StartLimiter) passLocked(n *name) {
 	}
 }
 
-// watchLocked sees to it that who waits has the turn that is over first.
+// watchLocked sets the timer that passes the turn that expires first to a waiter.
 func (t *StartLimiter) watchLocked(n *name) {
 	left := t.hold - time.Since(n.begun[0].since)
 	if n.late != nil {

@@ -14,15 +14,15 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// busyNow is the refusal of a second change of a workspace.
+// busyNow returns the refusal of a concurrent change of a workspace.
 func busyNow(name string) error {
 	f := fault.Errorf(fault.Conflict, "workspace %s is being changed by another request", fault.Show(name)).WithHint("try again")
 	f.Field, f.Value = "name", name
 	return f
 }
 
-// Change gives a workspace another quota, for all sessions that have it; nil leaves a part of it as it is. One that was
-// made with a quota keeps one, and one that was made without never has one: the kernel counts its files or does not.
+// Change sets the quota of a workspace, for all sessions that use it; nil leaves a value as it is. A workspace made with a quota
+// keeps one, and one made without never gets one: the kernel either counts its files or does not.
 func (s *Workspaces) Change(ctx context.Context, owner, name string, held *policy.EffectivePolicy, quota *quantity.Size, inodes *int) (Workspace, error) {
 	key := policy.SpaceKey(owner, name)
 	s.mu.Lock()
@@ -49,7 +49,7 @@ func (s *Workspaces) Change(ctx context.Context, owner, name string, held *polic
 		s.mu.Unlock()
 		return Workspace{}, err
 	}
-	sp.busy = true // nobody removes it meanwhile, or the keeper would make it again
+	sp.busy = true // so that it is not removed meanwhile, or the keeper would make it again
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
@@ -73,7 +73,7 @@ func (s *Workspaces) Change(ctx context.Context, owner, name string, held *polic
 	return s.used(info), nil
 }
 
-// apply has the kernel keep the quota of a record, and notes that it does.
+// apply has the kernel enforce a record's quota, and then records that.
 func (s *Workspaces) apply(ctx context.Context, key string, r *WorkspaceRecord) error {
 	if quotaOf(r) != (isolation.Quota{}) {
 		if err := s.Boxes.ChangeSpace(ctx, &isolation.ChangeSpace{Key: key, Quota: quotaOf(r)}); err != nil {
@@ -84,7 +84,7 @@ func (s *Workspaces) apply(ctx context.Context, key string, r *WorkspaceRecord) 
 	return s.write(key, r)
 }
 
-// resume does what an earlier boxd has begun.
+// resume completes a change that an earlier boxd began.
 func (s *Workspaces) resume(ctx context.Context, key string, sp *workspace) {
 	if !sp.Changing || sp.lost {
 		return

@@ -29,7 +29,7 @@ const (
 	mostVersions = 1000
 )
 
-// DefaultConfig is what holds where nothing is said.
+// DefaultConfig returns the built-in configuration.
 func DefaultConfig() Config {
 	return Config{
 		MaxArchive: quantity.GiB, MaxBytes: quantity.GiB, MaxFile: 512 * quantity.MiB, MaxEntries: 20_000, Max: 100, MaxTotal: 8 * quantity.GiB,
@@ -37,7 +37,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate names the key that is wrong, and what is allowed.
+// Validate names the invalid key and what is allowed.
 func (c *Config) Validate() error {
 	for _, b := range []struct {
 		key  string

@@ -26,15 +26,15 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Filling says what becomes of an archive.
+// Filling says what to do with an archive.
 type Filling struct {
-	Into   string // the directory of the drive that it is put into; "": its top
-	Add    bool   // what else the newest version has stays; otherwise the archive is all there is
-	IfLast *int   // the number that the newest version must have, 0: there is none; nil: any
+	Into   string // directory of the drive to put it into; "": its top
+	Add    bool   // keep the rest of the newest version; otherwise the archive is everything
+	IfLast *int   // expected number of the newest version, 0: there is none; nil: any
 	Origin string
 }
 
-// into is a directory of a drive in its shortest form.
+// into returns the target directory in its shortest form.
 func (f *Filling) into() (string, error) {
 	clean := path.Clean(cmp.Or(f.Into, "."))
 	if strings.HasPrefix(f.Into, "/") || clean == ".." || strings.HasPrefix(clean, "../") || archive.CheckName(clean) != nil {
@@ -43,8 +43,8 @@ func (f *Filling) into() (string, error) {
 	return clean, nil
 }
 
-// Fill makes the next version of a drive of an archive, and the drive if it is not there: all of it or nothing. If that
-// would be what the newest version is, there is no other; isNew tells.
+// Fill makes the next version of a drive from an archive, and the drive if it does not exist: all of it or nothing. If that would
+// equal the newest version, none is made; isNew tells.
 func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io.Reader) (v Version, isNew bool, err error) {
 	if err := policy.ValidDriveName("drive", name); err != nil {
 		return v, false, err
@@ -84,7 +84,7 @@ func (s *Drives) Fill(ctx context.Context, who, name string, f *Filling, body io
 	return s.commit(who, name, at, last, n)
 }
 
-// unpack reads an archive to its end and makes what is in it, in a directory.
+// unpack reads an archive to its end and unpacks it into a directory.
 func (s *Drives) unpack(scratch, to string, body io.Reader) error {
 	f, err := s.root.OpenFile(scratch+"/archive", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -113,8 +113,7 @@ func (s *Drives) unpack(scratch, to string, body io.Reader) error {
 	return errors.Join(err, s.root.Remove(scratch+"/archive"))
 }
 
-// keepRest adds what the newest version has to what has come, where that has nothing of the name, and says which
-// version that was.
+// keepRest adds the files of the newest version that the archive does not replace, and returns that version's number.
 func (s *Drives) keepRest(who, name string, f *Filling, content string) (last int, err error) {
 	v, tree, err := s.Take(who, name, 0)
 	switch {
@@ -151,7 +150,7 @@ func (s *Drives) keepRest(who, name string, f *Filling, content string) (last in
 		case e.IsDir():
 			return s.root.Mkdir(to, 0o755)
 		}
-		return s.root.Link(path.Join(tree, at), to) // files of trees are never written to
+		return s.root.Link(path.Join(tree, at), to) // files of trees are never modified
 	})
 }
 
@@ -161,8 +160,8 @@ func changed(name string, last int) error {
 	return f
 }
 
-// seal gives a tree the modes that it is mounted with, sees that it is within the limits and nothing but files and
-// directories, waits for the disk, and writes the index.
+// seal sets the modes with which a tree is mounted, checks that it is within the limits and has nothing but files and
+// directories, syncs it, and writes the index.
 func (s *Drives) seal(at, index string) (v Version, err error) {
 	dir, err := s.root.OpenRoot(at)
 	if err != nil {
@@ -202,7 +201,7 @@ func (s *Drives) seal(at, index string) (v Version, err error) {
 	return v, err
 }
 
-// sealEntry is one of a tree, which it gives its mode.
+// sealEntry sets the mode of one entry of a tree and describes it.
 func sealEntry(dir *os.Root, name string, e fs.DirEntry) (x Entry, err error) {
 	x.Path = name
 	info, err := e.Info()
@@ -219,7 +218,7 @@ func sealEntry(dir *os.Root, name string, e fs.DirEntry) (x Entry, err error) {
 	if x.Program = info.Mode()&0o111 != 0; x.Program {
 		mode = 0o755
 	}
-	if err := dir.Chmod(name, mode); err != nil { // first: an archive can take away our own right to read it
+	if err := dir.Chmod(name, mode); err != nil { // first: an archive's mode may keep us from reading it
 		return x, err
 	}
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -242,7 +241,7 @@ func tooMuch(key, most, of string) error {
 	return f
 }
 
-// commit makes a tree the next version of a drive whose newest version is still the one of that number.
+// commit makes a tree the next version of a drive if last is still its newest version.
 func (s *Drives) commit(who, name, at string, last int, n Version) (Version, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +286,7 @@ func (s *Drives) commit(who, name, at string, last int, n Version) (Version, boo
 	return n, true, nil
 }
 
-// sync waits until the disk has the names in a directory.
+// sync syncs a directory.
 func (s *Drives) sync(dir string) error {
 	f, err := s.root.Open(dir)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// Bounds of what is told of a version at once.
+// Bounds of what is shown of a version at once.
 const (
 	maxListed = 1000     // entries
 	MinText   = 1024     // bytes
@@ -31,10 +31,10 @@ type Entry struct {
 	Dir     bool   `json:"dir,omitempty"`
 	Size    int64  `json:"size,omitempty"`
 	SHA256  string `json:"sha256,omitempty"`
-	Program bool   `json:"program,omitempty"` // may be executed
+	Program bool   `json:"program,omitempty"` // executable
 }
 
-// each reads the index of a version, which stays meanwhile; 0 is the newest.
+// each reads the index of a version, which it holds meanwhile; 0 is the newest.
 func (s *Drives) each(who, name string, number int, f func(*Entry)) (v Version, err error) {
 	v, tree, err := s.Take(who, name, number)
 	if err != nil {
@@ -58,8 +58,8 @@ func (s *Drives) each(who, name string, number int, f func(*Entry)) (v Version, 
 	}
 }
 
-// Index lists at most limit entries of a version whose paths begin with prefix, after the first offset of them. next is
-// the offset of the following ones; 0: there are none.
+// Index lists at most limit entries of a version whose paths begin with prefix, skipping the first offset of them. next is the
+// offset of the following ones; 0: there are none.
 func (s *Drives) Index(who, name string, number int, prefix string, offset, limit int) (v Version, list []Entry, next int, err error) {
 	switch {
 	case limit < 1 || limit > maxListed:
@@ -99,9 +99,9 @@ func (s *Drives) Archive(who, name string, number int, w io.Writer) (Version, er
 	return v, err
 }
 
-// Text tells a model what a version has, in at most so many bytes: as many levels of directories as fit, and for what
-// is deeper how much there is. at is where the drive is mounted; "": nowhere. The names are somebody's who may be
-// anybody, so nothing in them can end the element they are in.
+// Text describes the content of a version to a model, in at most this many bytes: as many levels of directories as fit, and
+// totals for deeper ones. at is where the drive is mounted; "": nowhere. Names are untrusted, so nothing in them can end the
+// element they are in.
 func (s *Drives) Text(who, name string, number, most int, at string) (v Version, text string, err error) {
 	if most < MinText || most > maxText {
 		return v, "", fault.Field("bytes", most, fmt.Sprintf("%d to %d", MinText, maxText))
@@ -130,7 +130,7 @@ func (s *Drives) Text(who, name string, number, most int, at string) (v Version,
 	}
 }
 
-// level is the index with nothing deeper than that: directories of that depth have what is in them counted.
+// level returns the index down to a depth: directories of that depth show the totals of their content.
 func level(all []Entry, depth int) (lines []string, deeper bool) {
 	var dir string
 	files, bytes := 0, int64(0)
@@ -162,7 +162,7 @@ func level(all []Entry, depth int) (lines []string, deeper bool) {
 	return lines, deeper
 }
 
-// fit joins lines as far as there is room, and says whether that was all.
+// fit joins as many lines as fit, and says whether that was all.
 func fit(lines []string, room int) (string, bool) {
 	const more = "... and %d more\n"
 	var b strings.Builder
@@ -180,10 +180,10 @@ func fit(lines []string, room int) (string, bool) {
 	return b.String(), true
 }
 
-// shown is a name for a model: on one line, and of no element.
+// shown returns a name for a model: on one line, with markup escaped.
 func shown(name string) string { return html.EscapeString(strings.Join(strings.Fields(name), " ")) }
 
-// size is a number of bytes for a reader.
+// size formats a number of bytes for people.
 func size(n int64) string {
 	for _, unit := range []struct {
 		of   quantity.Size

@@ -14,10 +14,10 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// lookAtLeast is how often Run looks where nothing is due, so that a jump of the clock is noticed.
+// lookAtLeast is the longest time between checks of Run, so that a jump of the clock is noticed.
 const lookAtLeast = 10 * time.Minute
 
-// Take holds a version of a drive for a session, until Release of its tree, which is a path below the store.
+// Take holds a version of a drive for a session, until Release of its tree, a path relative to the store.
 func (s *Drives) Take(who, name string, number int) (v Version, tree string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,7 +34,7 @@ func (s *Drives) Take(who, name string, number int) (v Version, tree string, err
 	return *is, tree, nil
 }
 
-// Restore holds what a session of an earlier boxd has. It must be called before Sweep.
+// Restore holds the trees of an earlier boxd's sessions. Call it before Sweep.
 func (s *Drives) Restore(trees ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *Drives) Restore(trees ...string) {
 	}
 }
 
-// Release gives trees back.
+// Release releases trees.
 func (s *Drives) Release(trees ...string) {
 	if len(trees) == 0 {
 		return
@@ -58,15 +58,15 @@ func (s *Drives) Release(trees ...string) {
 	s.wakeSweeper()
 }
 
-// wakeSweeper makes Run look.
+// wakeSweeper makes Run check now.
 func (s *Drives) wakeSweeper() {
 	select {
 	case s.poke <- struct{}{}:
-	default: // it has been told
+	default: // already notified
 	}
 }
 
-// Remove removes a version of a drive, or all of it if number is 0. What a session has is not removed.
+// Remove removes a version of a drive, or all if number is 0. It refuses versions that a session uses.
 func (s *Drives) Remove(who, name string, number int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +102,7 @@ func (s *Drives) Remove(who, name string, number int) error {
 	return s.drop(sp, d, func(v *Version) bool { return v.Number == number })
 }
 
-// drop removes versions of a drive: their record first, so that none is there without its files. The lock is held.
+// drop removes versions of a drive: their record first, so that no record is without its files. The lock is held.
 func (s *Drives) drop(sp *driveSpace, d *Drive, which func(*Version) bool) error {
 	next, gone := *d, []Version{}
 	next.Versions = nil
@@ -133,7 +133,7 @@ func (s *Drives) removeTrees(sp *driveSpace, gone []Version) {
 	}
 }
 
-// Run removes versions when their time is over, until ctx ends.
+// Run removes versions that have expired, until ctx ends.
 func (s *Drives) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -148,7 +148,7 @@ func (s *Drives) Run(ctx context.Context) {
 	}
 }
 
-// retain removes all versions that need not be kept, and says how long until that is to be done again.
+// retain removes all versions that need not be kept, and returns when to do that again.
 func (s *Drives) retain(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *Drives) retain(now time.Time) time.Duration {
 	return max(wait, time.Second)
 }
 
-// retainOne never removes the newest version, one that a session has, nor one that is to be pushed before it goes.
+// retainOne never removes the newest version, one that a session uses, or one that must be pushed first.
 func (s *Drives) retainOne(sp *driveSpace, d *Drive, now time.Time) (next time.Duration, err error) {
 	count, age := s.cfg.KeepVersions, s.cfg.KeepAge
 	if d.KeepVersions != nil {
@@ -181,7 +181,7 @@ func (s *Drives) retainOne(sp *driveSpace, d *Drive, now time.Time) (next time.D
 	}
 	behind := len(d.Versions)
 	return next, s.drop(sp, d, func(v *Version) bool {
-		behind-- // how many are newer
+		behind-- // counts the newer ones
 		if v.Number == newest || s.held[treePath(sp, v)] > 0 || d.Push && v.Pushed.IsZero() || v.waits() {
 			return false
 		}
@@ -193,13 +193,13 @@ func (s *Drives) retainOne(sp *driveSpace, d *Drive, now time.Time) (next time.D
 	})
 }
 
-// Sweep removes what an earlier boxd has left on disk that no record names. What sessions have must be held again.
+// Sweep removes files of an earlier boxd that no record names. Trees of sessions must be held again before.
 func (s *Drives) Sweep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
 	for key, sp := range s.spaces {
-		if sp.broken { // they may be those of a record that nobody can read
+		if sp.broken { // they may belong to an unreadable record
 			continue
 		}
 		known := map[string]bool{}
@@ -221,7 +221,7 @@ func (s *Drives) Sweep() error {
 	return errors.Join(errs...)
 }
 
-// total is how much a principal has on disk, in bytes. The lock is held.
+// total returns how many bytes a principal has on disk. The lock is held.
 func (sp *driveSpace) total() (n int64) {
 	for _, d := range sp.drives {
 		for i := range d.Versions {
@@ -231,7 +231,7 @@ func (sp *driveSpace) total() (n int64) {
 	return n
 }
 
-// full is the refusal of more than a principal may have.
+// full returns the refusal of what exceeds a principal's limit.
 func full(key, used, most string) error {
 	f := fault.Errorf(fault.Exhausted, "your drives are full: %s of %s used", used, most).WithHint("remove a drive, or old versions: boxctl drives rm").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: key, Used: used, Allowed: most, Setting: key + " in box.toml"})
@@ -239,7 +239,7 @@ func full(key, used, most string) error {
 	return f
 }
 
-// allow holds what comes against what is there and what may be. The lock is held.
+// allow checks new content against the limits. The lock is held.
 func (s *Drives) allow(sp *driveSpace, name string, bytes int64) error {
 	if n := len(sp.drives); sp.drives[name] == nil && n >= s.cfg.Max {
 		return full("drives.max", fmt.Sprint(n), fmt.Sprint(s.cfg.Max))

@@ -14,8 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// Validate gives the settings of a session that is to be made the quota of the workspace it asks for, and says what keeps
-// that.
+// Validate gives the settings of a new session the quota of the workspace it asks for, and sets what enforces it.
 func (s *Workspaces) Validate(owner string, settings *policy.Settings, by map[string]policy.Mechanism) error {
 	if len(settings.Lends()) == 0 {
 		return nil
@@ -46,7 +45,7 @@ func (s *Workspaces) Validate(owner string, settings *policy.Settings, by map[st
 	return nil
 }
 
-// lendLocked finds one that has its files.
+// lendLocked finds a workspace whose files exist.
 func (s *Workspaces) lendLocked(field, owner, name string) (*workspace, error) {
 	sp, err := s.findLocked(field, owner, name)
 	if err == nil && sp.lost {
@@ -55,7 +54,7 @@ func (s *Workspaces) lendLocked(field, owner, name string) (*workspace, error) {
 	return sp, err
 }
 
-// Hold lends a session what it asks for, until Release. It must be called before its box is started.
+// Hold reserves a session's workspaces, until Release. Call it before its box is started.
 func (s *Workspaces) Hold(key, id, owner string, settings *policy.Settings) error {
 	names := settings.Lends()
 	if len(names) == 0 {
@@ -77,7 +76,7 @@ func (s *Workspaces) Hold(key, id, owner string, settings *policy.Settings) erro
 	return nil
 }
 
-// Restore lends a session of an earlier boxd what it had. What is not there any more is told, and the rest held.
+// Restore reserves the workspaces of an earlier boxd's session. Missing ones are logged, the others reserved.
 func (s *Workspaces) Restore(key, id, owner string, settings *policy.Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +90,7 @@ func (s *Workspaces) Restore(key, id, owner string, settings *policy.Settings) {
 	}
 }
 
-// Release takes back what a session has, whose box has ended or has never been.
+// Release releases a session's workspaces; its box has ended or was never made.
 func (s *Workspaces) Release(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +99,7 @@ func (s *Workspaces) Release(key string) {
 	}
 }
 
-// reading is what the ledger counts of a workspace.
+// reading is what the ledger counts for a workspace.
 func (s *Workspaces) reading(key string, of *WorkspaceRecord) quota.Reading {
 	r := quota.Reading{Space: true}
 	if d := s.disk(key, of); d != nil {
@@ -109,7 +108,7 @@ func (s *Workspaces) reading(key string, of *WorkspaceRecord) quota.Reading {
 	return r
 }
 
-// Readings adds what all workspaces hold to what sessions have.
+// Readings adds the disk usage of all workspaces to the readings of sessions.
 func (s *Workspaces) Readings(list map[string]quota.Reading) map[string]quota.Reading {
 	all := map[string]WorkspaceRecord{}
 	s.mu.Lock()
@@ -117,13 +116,13 @@ func (s *Workspaces) Readings(list map[string]quota.Reading) map[string]quota.Re
 		all[key] = sp.WorkspaceRecord // which Change replaces
 	}
 	s.mu.Unlock()
-	for key, r := range all { // the disk is asked, which may take its time
+	for key, r := range all { // asks the disk, which may take time
 		list[key] = s.reading(key, &r)
 	}
 	return list
 }
 
-// users names some of the sessions that have a workspace.
+// users names some of the sessions that use a workspace.
 func users(sp *workspace) string {
 	const most = 5
 	ids := slices.Sorted(maps.Values(sp.users))

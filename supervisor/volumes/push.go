@@ -10,29 +10,29 @@ import (
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
-// Target is a place in a bucket that a version is pushed to by boxd itself. The version stays until it is there, or given up.
+// Target is a place in a bucket that boxd pushes a version to. The version is kept until it is there, or given up.
 type Target struct {
 	Owner   string    `json:"owner"`   // principal
-	Session string    `json:"session"` // whose results they are
+	Session string    `json:"session"` // whose results these are
 	Bucket  string    `json:"bucket"`  // a table [buckets.NAME]
-	Prefix  string    `json:"prefix"`  // below the address of that
+	Prefix  string    `json:"prefix"`  // below the bucket's address
 	Since   time.Time `json:"since"`
 	Tries   int       `json:"tries,omitempty"`
-	Next    time.Time `json:"next,omitzero"`   // when it is tried again
+	Next    time.Time `json:"next,omitzero"`   // next try
 	Error   string    `json:"error,omitempty"` // of the last try
 	Done    time.Time `json:"done,omitzero"`   // when it was there
 	GivenUp time.Time `json:"given_up,omitzero"`
 }
 
-// Waits reports whether a version is still to be pushed there.
+// Waits reports whether the version is still to be pushed there.
 func (t *Target) Waits() bool { return t.Done.IsZero() && t.GivenUp.IsZero() }
 
-// same reports whether two are one place, for one session.
+// same reports whether two targets are the same place, for the same session.
 func (t *Target) same(o *Target) bool {
 	return t.Owner == o.Owner && t.Session == o.Session && t.Bucket == o.Bucket && t.Prefix == o.Prefix
 }
 
-// Pending is a version that waits to be pushed.
+// Pending is a version waiting to be pushed.
 type Pending struct {
 	Target
 
@@ -40,17 +40,17 @@ type Pending struct {
 	Version int
 }
 
-// mostTargets of one version are remembered. Sessions with equal results share versions.
+// mostTargets is how many targets of one version are remembered. Sessions with equal results share versions.
 const mostTargets = 64
 
-// SetTarget notes where a version is to be pushed, or how that has gone.
+// SetTarget records where a version is to be pushed, or the outcome.
 func (s *Drives) SetTarget(who, name string, number int, t *Target) error {
 	_, err := s.change(who, name, func(d *Drive) error {
 		v, err := d.version(number)
 		if err != nil {
 			return err
 		}
-		v.Targets = slices.Clone(v.Targets) // the lists of two records must not be one
+		v.Targets = slices.Clone(v.Targets) // two records must not share a list
 		i := slices.IndexFunc(v.Targets, func(o Target) bool { return o.same(t) })
 		switch {
 		case i >= 0:
@@ -70,12 +70,12 @@ func (s *Drives) SetTarget(who, name string, number int, t *Target) error {
 	return err
 }
 
-// waits reports whether boxd is still to push a version somewhere.
+// waits reports whether boxd has yet to push a version somewhere.
 func (v *Version) waits() bool {
 	return slices.ContainsFunc(v.Targets, func(t Target) bool { return t.Waits() })
 }
 
-// Pending lists what waits to be pushed, what is due first.
+// Pending lists the versions waiting to be pushed, by due time.
 func (s *Drives) Pending() (list []Pending) {
 	s.targets("", func(d *Drive, v *Version, t *Target) {
 		if t.Waits() {
@@ -86,7 +86,7 @@ func (s *Drives) Pending() (list []Pending) {
 	return list
 }
 
-// TargetsOf lists where results of a session of a principal are pushed, the oldest first.
+// TargetsOf lists where the results of a principal's session are pushed, oldest first.
 func (s *Drives) TargetsOf(who, session string) (list []Target) {
 	s.targets(who, func(_ *Drive, _ *Version, t *Target) {
 		if t.Session == session && t.Owner == who {
@@ -97,7 +97,7 @@ func (s *Drives) TargetsOf(who, session string) (list []Target) {
 	return list
 }
 
-// targets goes through those of a principal, or of all.
+// targets visits the targets of a principal, or of all.
 func (s *Drives) targets(who string, each func(d *Drive, v *Version, t *Target)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Drives are directories that sessions read. Each is a row of versions; a version is a tree of files that never
-// changes. Filling a drive creates the next version beside the others, which are kept by number and age.
+// Drives are directories that sessions read. Each has versions; a version is an immutable file tree. Filling a drive adds a
+// version to the existing ones, which are kept by number and age.
 
 package volumes
 
@@ -28,7 +28,7 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// Directories of the store: scratch for what is on its way in, and one for each principal with these in it.
+// Directories of the store: scratch for incoming archives, and one for each principal with the others in it.
 const (
 	scratchDir = "scratch"
 	namesDir   = "names"
@@ -36,15 +36,15 @@ const (
 	treesDir   = statedir.StoreTrees
 )
 
-// maxStages is how many fillings are under way at once: each holds an archive and what is in it on disk.
+// maxStages is how many drives are filled at once: each filling has an archive and its content on disk.
 const maxStages = 4
 
-// Version is what a drive was at a time.
+// Version is one version of a drive.
 type Version struct {
 	Number  int       `json:"number"`
-	Tree    string    `json:"tree"` // its directory, below that of the principal's trees
+	Tree    string    `json:"tree"` // its directory, below the principal's trees
 	Digest  string    `json:"digest"`
-	Origin  string    `json:"origin,omitempty"` // where it is from, as far as boxd knows
+	Origin  string    `json:"origin,omitempty"` // where it comes from, as far as boxd knows
 	Bytes   int64     `json:"bytes"`
 	Entries int       `json:"entries"`
 	Created time.Time `json:"created"`
@@ -53,22 +53,22 @@ type Version struct {
 	Held    int       `json:"-"` // by how many sessions
 }
 
-// Drive is one with its versions, the newest last.
+// Drive is a drive with its versions, the newest last.
 type Drive struct {
 	Name         string             `json:"name"`
 	Created      time.Time          `json:"created"`
-	Last         int                `json:"last"`                    // number that a version had
-	KeepVersions *int               `json:"keep_versions,omitempty"` // nil: as the configuration says
-	KeepAge      *quantity.Duration `json:"keep_age,omitempty"`      // as above
-	Push         bool               `json:"push,omitempty"`          // no version goes before it is pushed
+	Last         int                `json:"last"`                    // highest number of any version so far
+	KeepVersions *int               `json:"keep_versions,omitempty"` // nil: as configured
+	KeepAge      *quantity.Duration `json:"keep_age,omitempty"`      // nil: as configured
+	Push         bool               `json:"push,omitempty"`          // no version is removed before it is pushed
 	Versions     []Version          `json:"versions"`
 }
 
-// driveSpace is what one principal has.
+// driveSpace has the drives of one principal.
 type driveSpace struct {
 	key    string
 	drives map[string]*Drive
-	broken bool // not all records could be read: nothing is swept
+	broken bool // some records are unreadable: nothing is swept
 }
 
 // Drives is the store. It is safe for concurrent use.
@@ -78,14 +78,14 @@ type Drives struct {
 	root   *os.Root
 	now    func() time.Time
 	stages chan struct{}
-	poke   chan struct{} // tells Run of something that may go now
+	poke   chan struct{} // wakes Run when something may be removable
 
 	mu     sync.Mutex // guards what follows, and the records
 	spaces map[string]*driveSpace
 	held   map[string]int // trees, by their path below the store
 }
 
-// OpenDrives opens the store in a state directory, or makes it. What is not in order there is logged and left alone.
+// OpenDrives opens the store in a state directory, or creates it. Invalid entries are logged and left alone.
 func OpenDrives(state string, cfg Config, log *slog.Logger) (*Drives, error) {
 	root, err := durable.Directory(filepath.Join(state, statedir.DriveStore))
 	if err != nil {
@@ -102,11 +102,11 @@ func OpenDrives(state string, cfg Config, log *slog.Logger) (*Drives, error) {
 	return s, nil
 }
 
-// Close ends the use of the store.
+// Close closes the store.
 func (s *Drives) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.spaces = nil // Run may look once more
+	s.spaces = nil // Run may check once more
 	s.root.Close()
 }
 
@@ -152,7 +152,7 @@ func (s *Drives) loadSpace(sp *driveSpace) error {
 	return errors.Join(errs...)
 }
 
-// valid reports whether a record says what it stands for, and leads nowhere else.
+// valid reports whether a record is consistent, and refers to nothing else.
 func (d *Drive) valid(file string) bool {
 	last := 0
 	for i := range d.Versions {
@@ -172,7 +172,7 @@ func recordFile(name string) string {
 
 func treePath(sp *driveSpace, v *Version) string { return path.Join(sp.key, treesDir, v.Tree) }
 
-// driveNotFound is the refusal of a drive that is not there, or that is another's.
+// driveNotFound returns the error for a drive that does not exist, or is another principal's.
 func driveNotFound(name string) error {
 	f := fault.Errorf(fault.NotFound, "no drive %s", fault.Show(name)).WithHint("list your drives: boxctl drives ls")
 	f.Field, f.Value = "drive", name
@@ -187,7 +187,7 @@ func (s *Drives) find(who, name string) (*driveSpace, *Drive, error) {
 	return nil, nil, driveNotFound(name)
 }
 
-// version returns one of a drive; 0 is the newest.
+// version returns a version of a drive; 0 is the newest.
 func (d *Drive) version(number int) (*Version, error) {
 	if n := len(d.Versions); number == 0 && n > 0 {
 		return &d.Versions[n-1], nil
@@ -201,7 +201,7 @@ func (d *Drive) version(number int) (*Version, error) {
 	return &d.Versions[i], nil
 }
 
-// copied is a drive for somebody who has no lock.
+// copied returns a copy of a drive for callers without the lock.
 func (s *Drives) copied(sp *driveSpace, d *Drive) Drive {
 	c := *d
 	c.Versions = slices.Clone(d.Versions)
@@ -236,7 +236,7 @@ func (s *Drives) Get(who, name string) (Drive, error) {
 	return s.copied(sp, d), nil
 }
 
-// RetentionChange are changes of how a drive is kept; nil leaves it as it is.
+// RetentionChange changes how a drive is kept; nil leaves a field as it is.
 type RetentionChange struct {
 	Versions *int
 	Age      *quantity.Duration
@@ -262,7 +262,7 @@ func (s *Drives) Keep(who, name string, k RetentionChange) (Drive, error) {
 	return d, err
 }
 
-// Pushed notes that a version is elsewhere too.
+// Pushed records that a version is stored elsewhere too.
 func (s *Drives) Pushed(who, name string, number int) (Drive, error) {
 	d, err := s.change(who, name, func(d *Drive) error {
 		v, err := d.version(number)
@@ -275,7 +275,7 @@ func (s *Drives) Pushed(who, name string, number int) (Drive, error) {
 	return d, err
 }
 
-// change makes another record of a drive: all of the change or none.
+// change replaces the record of a drive: all of the change or none.
 func (s *Drives) change(who, name string, do func(d *Drive) error) (Drive, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Named workspaces belong to a principal, are mounted in as many of its sessions as ask for them, and outlive
-// those. The kernel counts what is written to one against a quota of its own.
+// Named workspaces belong to a principal, are mounted in as many of its sessions as ask for them, and outlive those. The kernel
+// enforces a quota for each.
 
 package volumes
 
@@ -32,45 +32,45 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// WorkspaceRecord is a workspace as it is on disk. A later boxd may write more into it.
+// WorkspaceRecord is a workspace as it is on disk. A later boxd may add fields.
 type WorkspaceRecord struct {
 	Name    string           `json:"name"`
 	Owner   string           `json:"owner"` // the name of the principal
 	Created time.Time        `json:"created"`
 	Quota   quantity.Size    `json:"quota"` // 0: none
 	Inodes  int              `json:"inodes"`
-	KeptBy  policy.Mechanism `json:"kept_by,omitempty"` // the quota, as it was found when it was made
-	State   string           `json:"state,omitempty"`   // "": it is there
-	// Changing says that the kernel may still keep the quota before this one.
+	KeptBy  policy.Mechanism `json:"kept_by,omitempty"` // what enforces the quota, as found at creation
+	State   string           `json:"state,omitempty"`   // "": complete
+	// Changing says that the kernel may still enforce the previous quota.
 	Changing bool `json:"changing,omitempty"`
-	// From is the box whose workspace it becomes.
+	// From is the box whose workspace becomes this one.
 	From string `json:"from,omitempty"`
 }
 
-// States of a record that boxd may die in: what has been begun is undone, or done, by the next.
+// States of an operation that boxd may die in: the next boxd undoes it, or completes it.
 const (
 	making   = "making"
 	removing = "removing"
-	keeping  = "keeping" // done by the next: nothing of it is removed
-	unread   = "unread"  // never on disk: what is there of it could not be read, and is left alone
+	keeping  = "keeping" // completed by the next boxd: nothing is removed
+	unread   = "unread"  // never on disk: the record is unreadable, and left alone
 )
 
-// Workspace is a workspace, and who has it.
+// Workspace is a workspace with its users.
 type Workspace struct {
 	WorkspaceRecord
-	Used     *isolation.Disk // nil: nobody counts it
+	Used     *isolation.Disk // nil: not counted
 	Sessions []string        // their ids
 }
 
-// workspace is one of all.
+// workspace is a workspace in memory.
 type workspace struct {
 	WorkspaceRecord
-	users map[string]string // ids of sessions by their keys
-	busy  bool              // it is being made or removed
-	lost  bool              // it has a record and no files
+	users map[string]string // session ids by their keys
+	busy  bool              // being made or removed
+	lost  bool              // has a record but no files
 }
 
-// WorkspaceParts are what a Store works with. It owns none of them.
+// WorkspaceParts are what Workspaces work with. They own none of them.
 type WorkspaceParts struct {
 	Boxes  *driver.Driver
 	Ledger *quota.Ledger
@@ -78,12 +78,12 @@ type WorkspaceParts struct {
 	Config func() *policy.Config
 }
 
-// Workspaces knows all of them. It is safe for concurrent use.
+// Workspaces has all named workspaces. It is safe for concurrent use.
 type Workspaces struct {
 	WorkspaceParts
 	dir   *os.Root
-	own   string // where those of sessions are
-	place string // of their files
+	own   string // directory of sessions' own workspaces
+	place string // directory of the named ones' files
 
 	mu  sync.Mutex // guards the fields below
 	all map[string]*workspace
@@ -91,11 +91,11 @@ type Workspaces struct {
 
 const suffix = ".json"
 
-// patience bounds one change. What has begun is not left half done because its caller has gone.
+// patience bounds one change. A change that has begun is completed even if its caller is gone.
 const patience = 10 * time.Minute
 
-// OpenWorkspaces reads what there is, and finishes what an earlier boxd has begun; workspaces is where those of sessions are. Who
-// has which is told by Again, before anything is asked.
+// OpenWorkspaces reads the records, and completes what an earlier boxd began; workspaces is the directory of sessions' own ones.
+// Restore tells which session uses which, before any request.
 func OpenWorkspaces(ctx context.Context, state, workspaces string, parts WorkspaceParts) (*Workspaces, error) {
 	dir, err := durable.Directory(filepath.Join(state, "named-workspaces"))
 	if err != nil {
@@ -109,9 +109,9 @@ func OpenWorkspaces(ctx context.Context, state, workspaces string, parts Workspa
 	return s, nil
 }
 
-// Close lets go of the records.
+// Close closes the records.
 func (s *Workspaces) Close() {
-	if s != nil { // it could not be opened
+	if s != nil { // nil: it could not be opened
 		s.dir.Close()
 	}
 }
@@ -132,12 +132,12 @@ func (s *Workspaces) load(ctx context.Context) error {
 	for _, name := range names {
 		key, is := strings.CutSuffix(name, suffix)
 		if !is || len(key) != isolation.KeyLen {
-			continue // nothing of ours
+			continue // not ours
 		}
 		sp, err := s.read(name)
 		if err != nil {
 			s.Log.Error("cannot read the record of a workspace; the record and its files stay as they are", "error", err)
-			s.all[key] = &workspace{WorkspaceRecord: WorkspaceRecord{State: unread}, busy: true} // nobody gets its name
+			s.all[key] = &workspace{WorkspaceRecord: WorkspaceRecord{State: unread}, busy: true} // so that its name is taken
 			delete(there, key)
 			continue
 		}
@@ -160,7 +160,7 @@ func (s *Workspaces) load(ctx context.Context) error {
 		s.resume(ctx, key, sp)
 		s.Ledger.Resume(sp.Owner, key, s.reading(key, &sp.WorkspaceRecord))
 	}
-	for name := range there { // who has removed the record knows why
+	for name := range there { // they may have been removed on purpose
 		s.Log.Error("files of a workspace without a record stay as they are", "path", filepath.Join(s.place, name))
 	}
 	return nil
@@ -181,7 +181,7 @@ func (s *Workspaces) write(key string, r *WorkspaceRecord) error {
 	return durable.SyncJSON(s.dir, key+suffix, r)
 }
 
-// drop removes the files of a workspace that nobody has, and then its record.
+// drop removes the files of an unused workspace, and then its record.
 func (s *Workspaces) drop(ctx context.Context, key string) error {
 	if err := s.Boxes.ChangeSpace(ctx, &isolation.ChangeSpace{Key: key, Remove: true}); err != nil {
 		return err
@@ -195,14 +195,14 @@ func (s *Workspaces) drop(ctx context.Context, key string) error {
 	return nil
 }
 
-// WorkspaceRequest is a workspace that is to be made; a nil field takes what sessions usually have.
+// WorkspaceRequest asks for a new workspace; a nil field takes the usual value of sessions.
 type WorkspaceRequest struct {
 	Name   string
 	Quota  *quantity.Size
 	Inodes *int
 }
 
-// Create makes a workspace of a principal, which has most at most; host is what this host can keep.
+// Create makes a workspace of a principal within its policy; host is what this host can enforce.
 func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.EffectivePolicy, host policy.Host, w WorkspaceRequest) (Workspace, error) {
 	if err := policy.ValidSpaceName("name", w.Name); err != nil {
 		return Workspace{}, err
@@ -228,11 +228,11 @@ func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.Effe
 	if err = s.make(ctx, key, r); err != nil {
 		err = errors.Join(err, s.drop(ctx, key))
 		s.mu.Lock()
-		sp.busy = false // if it could not be dropped, it can be removed
+		sp.busy = false // so that a failed drop can be retried with Remove
 		s.mu.Unlock()
 		return Workspace{}, fmt.Errorf("workspace %q: %w", w.Name, err)
 	}
-	s.Ledger.Resume(owner, key, s.reading(key, &sp.WorkspaceRecord)) // before anybody can remove it, who stops that
+	s.Ledger.Resume(owner, key, s.reading(key, &sp.WorkspaceRecord)) // before it can be removed, which stops the count
 	s.mu.Lock()
 	sp.busy, sp.State = false, ""
 	info := s.infoLocked(sp)
@@ -240,7 +240,7 @@ func (s *Workspaces) Create(ctx context.Context, owner string, held *policy.Effe
 	return s.used(info), nil
 }
 
-// enter takes a name.
+// enter claims a name.
 func (s *Workspaces) enter(key string, sp *workspace, most int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +278,7 @@ func (s *Workspaces) make(ctx context.Context, key string, r WorkspaceRecord) er
 	return err
 }
 
-// quotaOf is what the kernel is asked to keep.
+// quotaOf returns the quota for the kernel to enforce.
 func quotaOf(r *WorkspaceRecord) isolation.Quota {
 	if r.KeptBy == "" || r.KeptBy == policy.MechanismNone {
 		return isolation.Quota{}
@@ -286,14 +286,14 @@ func quotaOf(r *WorkspaceRecord) isolation.Quota {
 	return isolation.Quota{Bytes: uint64(r.Quota), Inodes: uint64(r.Inodes)}
 }
 
-// workspaceNotFound is the answer about a workspace that there is not, or that is another's.
+// workspaceNotFound returns the error for a workspace that does not exist, or is another principal's.
 func workspaceNotFound(field, name string) error {
 	f := fault.Errorf(fault.NotFound, "no workspace %s", fault.Show(name)).WithHint("list your workspaces: boxctl workspaces ls")
 	f.Field, f.Value = field, name
 	return f
 }
 
-// findLocked finds one that is there.
+// findLocked finds a complete workspace.
 func (s *Workspaces) findLocked(field, owner, name string) (*workspace, error) {
 	sp := s.all[policy.SpaceKey(owner, name)]
 	if sp == nil || sp.State != "" {
@@ -315,7 +315,7 @@ func (s *Workspaces) Get(owner, name string) (Workspace, error) {
 	return s.used(info), nil
 }
 
-// List describes those of a principal, by name.
+// List describes the workspaces of a principal, by name.
 func (s *Workspaces) List(owner string) []Workspace {
 	s.mu.Lock()
 	list := []Workspace{}
@@ -336,18 +336,18 @@ func (s *Workspaces) infoLocked(sp *workspace) Workspace {
 	return Workspace{WorkspaceRecord: sp.WorkspaceRecord, Sessions: slices.Sorted(maps.Values(sp.users))}
 }
 
-// used adds how full it is, which the disk is asked for.
+// used adds the disk usage, which it asks the disk for.
 func (s *Workspaces) used(i Workspace) Workspace {
 	i.Used = s.disk(policy.SpaceKey(i.Owner, i.Name), &i.WorkspaceRecord)
 	return i
 }
 
-// disk is how full a workspace is, nil if nobody counts it.
+// disk returns a workspace's disk usage, nil if it is not counted.
 func (s *Workspaces) disk(key string, r *WorkspaceRecord) *isolation.Disk {
 	if quotaOf(r) == (isolation.Quota{}) {
 		return nil
 	}
-	// What the filesystem says of a directory with a project is about that (statfs(2), quotas of ext4 and xfs).
+	// statfs on a directory with a project reports that project's usage (statfs(2), quotas of ext4 and xfs).
 	var at unix.Statfs_t
 	if unix.Statfs(filepath.Join(s.place, key), &at) != nil {
 		return nil
@@ -355,7 +355,7 @@ func (s *Workspaces) disk(key string, r *WorkspaceRecord) *isolation.Disk {
 	return new(isolation.DiskOf(&at))
 }
 
-// Remove removes a workspace that no session has, with all that is in it.
+// Remove removes a workspace that no session uses, with its files.
 func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
 	key := policy.SpaceKey(owner, name)
 	s.mu.Lock()
@@ -371,7 +371,7 @@ func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
 		f.Field, f.Value = "name", name
 		err = f
 	default:
-		sp.busy, sp.State = true, removing // nobody is lent it from here on
+		sp.busy, sp.State = true, removing // no session gets it from here on
 	}
 	if err != nil {
 		s.mu.Unlock()
@@ -386,7 +386,7 @@ func (s *Workspaces) Remove(ctx context.Context, owner, name string) error {
 	}
 	if err != nil {
 		s.mu.Lock()
-		sp.busy = false // it can be tried again; the next boxd does
+		sp.busy = false // it can be retried; the next boxd does
 		s.mu.Unlock()
 		return fmt.Errorf("remove workspace %q: %w", name, err)
 	}

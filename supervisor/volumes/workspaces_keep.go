@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Keep begins to make the workspace of a box one with a name, with the quota it has: when the box ends, EndBox does it. From here
-// on no boxd removes it.
+// Keep begins to turn the workspace of a box into a named one, with its quota: EndBox does it when the box ends. From here on no
+// boxd removes it.
 func (s *Workspaces) Keep(owner, name, box string, settings *policy.Settings, by policy.Mechanism) error {
 	if err := policy.ValidSpaceName("workspace", name); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (s *Workspaces) Keep(owner, name, box string, settings *policy.Settings, by
 		s.mu.Lock()
 		known := s.all[key] != nil
 		s.mu.Unlock()
-		if !known { // the log tells of it; enter refuses a known one
+		if !known { // load has logged it; enter refuses a known one
 			return fault.Errorf(fault.Conflict, "files of a workspace %s without a record exist", fault.Show(name)).WithHint("choose another name")
 		}
 	}
@@ -52,7 +52,7 @@ func (s *Workspaces) Keep(owner, name, box string, settings *policy.Settings, by
 	return nil
 }
 
-// forget removes a record that has no files, and gives its name back.
+// forget removes a record without files, and frees its name.
 func (s *Workspaces) forget(key string) error {
 	err := s.dir.Remove(key + suffix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,7 +64,7 @@ func (s *Workspaces) forget(key string) error {
 	return err
 }
 
-// keptAs is the key of the workspace that a box's is to become; "": none.
+// keptAs returns the key of the workspace that a box's will become; "": none.
 func (s *Workspaces) keptAs(box string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *Workspaces) keptAs(box string) string {
 	return ""
 }
 
-// EndBox ends a box, and removes its workspace, or gives it the name it was promised. It may be called again.
+// EndBox ends a box, and removes its workspace or gives it the name from Keep. It may be called again.
 func (s *Workspaces) EndBox(ctx context.Context, box string) error {
 	key := s.keptAs(box)
 	if key == "" {
@@ -100,7 +100,7 @@ func (s *Workspaces) EndBox(ctx context.Context, box string) error {
 	return s.Boxes.End(ctx, box, true)
 }
 
-// Snapshot describes what Keep has begun, once its box has ended. A box that had ended before has left nothing.
+// Snapshot describes a workspace from Keep, once its box has ended. A box that had ended before has left nothing.
 func (s *Workspaces) Snapshot(owner, name string) (Workspace, error) {
 	key := policy.SpaceKey(owner, name)
 	s.mu.Lock()
@@ -120,13 +120,13 @@ func (s *Workspaces) Snapshot(owner, name string) (Workspace, error) {
 	return s.Get(owner, name)
 }
 
-// expired reports whether the workspace of a box is no more.
+// expired reports whether the workspace of a box is gone.
 func (s *Workspaces) expired(box string) bool {
 	_, err := os.Lstat(filepath.Join(s.own, box))
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// resumeKeeping does what an earlier boxd has begun: the box may live yet, its workspace may have its new name.
+// resumeKeeping completes what an earlier boxd began: the box may still run, or its workspace may already have its new name.
 func (s *Workspaces) resumeKeeping(ctx context.Context, key string, sp *workspace) {
 	s.mu.Lock()
 	sp.busy = true

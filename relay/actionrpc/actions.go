@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// action is one of the protocol.
+// action is one action of the protocol.
 type action struct {
-	host    bool // it is about LangBot, not about a Workspace
-	sandbox bool // it needs what LangBot's admission may refuse
-	skill   bool // it is about what a Workspace has in all its generations
-	alters  bool // it has a record
-	ends    bool // it only ends something
+	host    bool // is about LangBot itself, not about a Workspace
+	sandbox bool // needs what LangBot's admission may refuse
+	skill   bool // is about data that a Workspace has across all its generations
+	alters  bool // is recorded
+	ends    bool // only ends something
 	do      func(ctx context.Context, c *call) (any, error)
 }
 
-// table is all actions there are.
+// table returns all actions.
 func (s *Server) table() map[string]action {
 	t := map[string]action{
 		"__ping":                             {host: true, do: func(context.Context, *call) (any, error) { return struct{}{}, nil }},
@@ -74,12 +74,12 @@ func (s *Server) table() map[string]action {
 	return t
 }
 
-// upload takes a piece of a file.
+// upload takes one piece of a file.
 func (s *Server) upload(_ context.Context, c *call) (any, error) {
 	return struct{}{}, c.conn.files.Put(c.Data, s.initConfig.Load().Limits.MaxRPCFileBytes)
 }
 
-// text is a key of the payload that has to be there.
+// text returns a required key of the payload.
 func (c *call) text(name string) (string, error) {
 	raw, given := c.Data[name]
 	if !given {
@@ -92,7 +92,7 @@ func (c *call) text(name string) (string, error) {
 	return s, nil
 }
 
-// processID is that of the payload, or the one that is meant where it is left out.
+// processID returns the process id of the payload, or the default id if it has none.
 func (c *call) processID() (string, error) {
 	if isNull(c.Data["process_id"]) {
 		return defaultProcess, nil
@@ -100,7 +100,7 @@ func (c *call) processID() (string, error) {
 	return c.text("process_id")
 }
 
-// backend is what LangBot asks before it offers any tool.
+// backend answers what LangBot asks before it offers any tool.
 func (s *Server) backend(ctx context.Context) any {
 	r := s.readiness(ctx, false)
 	if r.Mode == standard {
@@ -127,14 +127,14 @@ func (s *Server) init(ctx context.Context, c *call) (any, error) {
 	if next == nil {
 		return nil, err
 	}
-	s.initConfig.Store(next) // also where it is refused: what it says of the admission holds
+	s.initConfig.Store(next) // also if the INIT is refused: what it says about the admission holds
 	s.invalid.Store(true)
 	s.grants.Lookup()
 	if err := errors.Join(err, s.cfg.Marker.Set(next.Required)); err != nil {
 		return nil, err
 	}
 	if next.Work != "" {
-		if err := s.boxes.MakeWork(ctx, next.Work); err != nil { // which readiness tells, if it lasts
+		if err := s.boxes.MakeWork(ctx, next.Work); err != nil { // readiness reports this if it lasts
 			s.cfg.Log.Warn("cannot create LangBot's default workspace", "directory", next.Work, "error", err)
 		}
 	}
@@ -240,7 +240,7 @@ func (s *Server) stop(ctx context.Context, c *call) (any, error) {
 	return map[string]any{"stopped": p}, s.boxes.Stop(ctx, c.tenant, id, p)
 }
 
-// asked is the session and process that a request names, for its record.
+// asked returns the session and process that a request names, for its record.
 func (c *call) asked() (session, process string) {
 	id, _ := stringOf(c.Data["session_id"])
 	if physical, err := physicalID(c.tenant.Prefix, id); err == nil && c.tenant.Prefix != "" {
@@ -253,7 +253,7 @@ func (c *call) asked() (session, process string) {
 	return session, process
 }
 
-// changes are what else a request of a Workspace names, for its record.
+// changes returns what else a request of a Workspace names, for its record.
 func (c *call) changes(a *action) []string {
 	if !a.skill {
 		return nil
@@ -265,7 +265,7 @@ func (c *call) changes(a *action) []string {
 	return []string{"workspace=" + c.namespace, "skill=" + name}
 }
 
-// argv is the command that a request has, for its record, and the names of its environment.
+// argv returns the command of a request and the names of its environment variables, for its record.
 func (c *call) argv() (argv, env []string) {
 	names := func(raw json.RawMessage) (list []string) {
 		object, _ := objectOf(raw)
@@ -277,7 +277,7 @@ func (c *call) argv() (argv, env []string) {
 	if spec, ok := objectOf(c.Data["spec"]); ok {
 		command, _ := stringOf(spec["command"])
 		var args []string
-		_ = json.Unmarshal(spec["args"], &args) // or it is refused
+		_ = json.Unmarshal(spec["args"], &args) // if this fails, the request is refused
 		return append([]string{command}, args...), names(spec["env"])
 	}
 	if cmd, ok := stringOf(c.Data["cmd"]); ok && strings.TrimSpace(cmd) != "" {

@@ -14,7 +14,7 @@ import (
 
 func denied(text string) error { return refusalf("BoxAdmissionError", "%s", text) }
 
-// enforced refuses what is about grants where LangBot's own admission is not required.
+// enforced refuses actions about grants if LangBot's own admission is not required.
 func enforced(initConfig *InitConfig) error {
 	if initConfig.Required {
 		return nil
@@ -22,7 +22,7 @@ func enforced(initConfig *InitConfig) error {
 	return denied("Sandbox admission enforcement is not enabled")
 }
 
-// unbroken refuses everything while it is not known what LangBot's admission is to be.
+// unbroken refuses everything while the configuration of LangBot's admission is invalid.
 func unbroken(initConfig *InitConfig) error {
 	if initConfig.Broken == "" {
 		return nil
@@ -30,12 +30,12 @@ func unbroken(initConfig *InitConfig) error {
 	return refusalf("BoxReadinessError", "Invalid sandbox admission configuration: %s", initConfig.Broken)
 }
 
-// grant installs a grant. What it ends has ended when it is in force.
+// grant installs a grant. The sessions that it ends have ended before it comes into force.
 func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	initConfig := s.initConfig.Load()
 	g, err := ReadGrant(c.Data)
 	switch {
-	case g.Instance != "" && g.Instance != c.conn.instance: // whatever else is wrong
+	case g.Instance != "" && g.Instance != c.conn.instance: // checked before all other errors
 		return nil, refusalf("PermissionError", "Sandbox admission grant does not match the trusted instance")
 	case enforced(initConfig) != nil:
 		return nil, enforced(initConfig)
@@ -78,8 +78,8 @@ func (s *Server) grant(ctx context.Context, c *call) (any, error) {
 	return g.Receipt(), err
 }
 
-// clear ends sessions for a grant, a revocation or a sweep. One that does not end is not waited for without an end: all
-// others wait meanwhile.
+// clear ends sessions for a grant, a revocation or a sweep. It waits at most Patience for a session that does not end,
+// since all others wait meanwhile.
 func (s *Server) clear(ctx context.Context, which func(id string) bool) error {
 	late, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
@@ -90,18 +90,18 @@ func (s *Server) clear(ctx context.Context, which func(id string) bool) error {
 	return err
 }
 
-// invalidate has what has not ended, and is not admitted any more, be ended by a sweep.
+// invalidate makes the next sweep end the sessions that have not ended and are not admitted any more.
 func (s *Server) invalidate() {
 	s.invalid.Store(true)
 	s.grants.Lookup()
 }
 
-// revoke takes a grant away at once, whoever else has the turn, and ends what it has admitted.
+// revoke withdraws a grant at once, without waiting for its turn, and ends what the grant has admitted.
 func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 	initConfig := s.initConfig.Load()
 	v, err := ReadRevocation(c.Data)
 	switch {
-	case v.Instance != "" && v.Instance != c.conn.instance: // whatever else is wrong
+	case v.Instance != "" && v.Instance != c.conn.instance: // checked before all other errors
 		return nil, refusalf("PermissionError", "Sandbox admission revocation does not match the trusted instance")
 	case enforced(initConfig) != nil:
 		return nil, enforced(initConfig)
@@ -117,14 +117,14 @@ func (s *Server) revoke(ctx context.Context, c *call) (any, error) {
 		return ok && of == namespace
 	})
 	if err != nil {
-		s.invalidate() // what has not ended is ended later; the revocation holds
+		s.invalidate() // the rest is ended later; the revocation holds
 		s.cfg.Log.Warn("sessions of a revoked LangBot grant have not ended yet", "error", err)
 	}
 	return map[string]any{"revoked": true, "workspace_uuid": v.Workspace, "entitlement_revision": v.Revision}, nil
 }
 
-// requireAdmission holds a call against the grant of its Workspace, where LangBot's own admission is required: first that boxes
-// are what it demands, then that there is a grant, then what the call is about.
+// requireAdmission checks a call against the grant of its Workspace if LangBot's own admission is required: first that
+// boxes meet its demands, then that there is a grant, then what the call is about.
 func (s *Server) requireAdmission(ctx context.Context, c *call) error {
 	initConfig := s.initConfig.Load()
 	if !initConfig.Required {
@@ -152,7 +152,7 @@ func (s *Server) requireAdmission(ctx context.Context, c *call) error {
 	}
 	switch c.Action {
 	case "box_exec", "box_create_session", "box_get_sessions":
-		return nil // which session that is, they do not choose
+		return nil // they do not choose the session
 	case "box_start_managed_process":
 		if pass.Grant.MaxProcesses <= 0 {
 			return denied("Sandbox admission grant does not permit managed processes")
@@ -166,7 +166,7 @@ func (s *Server) requireAdmission(ctx context.Context, c *call) error {
 	return nil
 }
 
-// pass admits a Workspace, or says why not.
+// pass admits a Workspace, or returns why it is refused.
 func (s *Server) pass(ctx context.Context, initConfig *InitConfig, namespace string, generation int64) (*Pass, error) {
 	if err := unbroken(initConfig); err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (s *Server) pass(ctx context.Context, initConfig *InitConfig, namespace str
 	return s.grants.Admit(namespace, generation, &initConfig.Policy)
 }
 
-// shape is what every admitted session has, whatever is asked for.
+// shape returns the spec that every admitted session has, whatever the request asks for.
 func shape(p *Policy) *boxSpec {
 	return &boxSpec{
 		SessionID: Logical, Workdir: workspacePath, Network: networkOff, Image: defaultImage, HostPathMode: modeReadWrite, MountPath: workspacePath,
@@ -185,8 +185,8 @@ func shape(p *Policy) *boxSpec {
 	}
 }
 
-// admitted makes of a spec the one that an admitted Workspace may have: it refuses what that must not ask for, and
-// replaces what is not its own to say.
+// admitted turns a spec into the one that an admitted Workspace may have: it refuses what the Workspace must not ask
+// for, and overwrites what the Workspace does not decide.
 func (s *Server) admitted(c *call, spec *boxSpec, p *Policy) (*boxSpec, error) {
 	home := c.tenant.Admitted.Home()
 	switch {
@@ -212,13 +212,13 @@ func (s *Server) admitted(c *call, spec *boxSpec, p *Policy) (*boxSpec, error) {
 	return n, nil
 }
 
-// How often all sessions are held against the grants there are, and how often at the most.
+// Longest and shortest interval between sweeps, which check all sessions against the grants.
 const (
 	sweepEvery = 30 * time.Second
 	sweepLeast = 250 * time.Millisecond
 )
 
-// sweeps ends what no grant admits, as soon as one has expired, until ctx ends. Calls are refused before that.
+// sweeps ends what no grant admits, as soon as a grant has expired, until ctx ends. Calls are refused even before that.
 func (s *Server) sweeps(ctx context.Context) {
 	var last time.Time
 	timer := time.NewTimer(0)

@@ -18,19 +18,19 @@ import (
 
 // Admitted is what LangBot's own admission allows a tenant.
 type Admitted struct {
-	Most      int64  // sessions of the Workspace, whatever their generation
+	Most      int64  // sessions of the Workspace, in all its generations
 	Namespace string // of the Workspace
-	Work      string // the directory of the host in which all Workspaces have theirs
-	Soft      bool   // a quota that cannot be kept here is none
+	Work      string // the host directory that contains the directories of all Workspaces
+	Soft      bool   // drop a quota that cannot be enforced here
 }
 
-// Home is the directory of the host that a Workspace has for its own.
+// Home is the host directory of the Workspace.
 func (a *Admitted) Home() string { return path.Join(a.Work, tenants, a.Namespace) }
 
-// tenants is where the Workspaces are in LangBot's own directory.
+// tenants is the directory of the Workspaces in LangBot's own directory.
 const tenants = "tenants"
 
-// still refuses what was allowed when a call began, and is so no longer.
+// still refuses a call if what was allowed when it began is not allowed any more.
 func (t Tenant) still() error {
 	if t.Still == nil {
 		return nil
@@ -38,7 +38,7 @@ func (t Tenant) still() error {
 	return t.Still()
 }
 
-// admit refuses a session that a tenant may not have, or not have one more.
+// admit refuses a session that a tenant may not have, or that exceeds its maximum.
 func (b *Boxes) admit(t *Tenant, another bool) error {
 	if err := t.still(); err != nil || t.Admitted == nil {
 		return err
@@ -46,7 +46,7 @@ func (b *Boxes) admit(t *Tenant, another bool) error {
 	var has int64
 	for _, info := range b.list() {
 		if namespace, _, _, ok := splitID(info.ID); ok && namespace == t.Admitted.Namespace {
-			if _, err := b.find(info.ID); err == nil { // or it is ending
+			if _, err := b.find(info.ID); err == nil { // otherwise it is ending
 				has++
 			}
 		}
@@ -60,16 +60,15 @@ func (b *Boxes) admit(t *Tenant, another bool) error {
 	return nil
 }
 
-// home makes the directory of a Workspace, where no link leads out of LangBot's own: whoever makes one there decides
-// whose files a Workspace has.
+// home makes the directory of a Workspace without following a link out of LangBot's own directory: a link there would
+// decide whose files the Workspace gets.
 const home = `cd /workspace || exit 22
 for d in tenants "tenants/$1"; do
   [ ! -L "$d" ] || exit 24
   [ -d "$d" ] || mkdir -- "$d" || [ -d "$d" ] || exit 22
 done`
 
-// MakeWork makes LangBot's own directory of the host, if there is none: LangBot looks for it as soon as it has said which
-// that is.
+// MakeWork makes LangBot's own host directory if it is missing: LangBot looks for it as soon as it has sent its path.
 func (b *Boxes) MakeWork(ctx context.Context, work string) error {
 	who, err := b.Owner()
 	if err != nil {
@@ -84,8 +83,8 @@ func (b *Boxes) MakeWork(ctx context.Context, work string) error {
 	return b.Sup.End(context.WithoutCancel(ctx), s, session.EndOneShot)
 }
 
-// prepare sees to the directory of an admitted tenant, in a box that has LangBot's own directory alone, as who may write
-// there.
+// prepare makes the directory of an admitted tenant, in a box that has only LangBot's own directory, as a user who may
+// write there.
 func (b *Boxes) prepare(ctx context.Context, who access.Principal, a *Admitted) error {
 	s, err := b.withWork(ctx, who, &policy.Request{
 		ID: "langbot-home-" + policy.NewID(), Profile: b.Profile, Network: new(policy.NetworkOff), ReadOnlyRoot: new(true), OneShot: true,
@@ -106,7 +105,7 @@ func (b *Boxes) prepare(ctx context.Context, who access.Principal, a *Admitted) 
 	return refusalf("BoxAdmissionError", "Managed sandbox host_path cannot be made")
 }
 
-// withWork makes a session that has LangBot's own directory to write to, which is made if it is missing.
+// withWork makes a session with write access to LangBot's own directory, which is made if it is missing.
 func (b *Boxes) withWork(ctx context.Context, who access.Principal, req *policy.Request, work string) (*session.Session, error) {
 	mount, err := mountOf(mountSpec{HostPath: work, MountPath: isolation.Workspace, Mode: modeReadWrite})
 	if err != nil {
@@ -124,8 +123,8 @@ func (b *Boxes) withWork(ctx context.Context, who access.Principal, req *policy.
 	return s, err
 }
 
-// unbound has boxes that see to directories of many Workspaces give those no quota: it would be one of all of them
-// together, or one that the kernel cannot keep.
+// unbound removes the quota of boxes that maintain directories of many Workspaces: it would apply to all of those
+// together, or be one that the kernel cannot enforce.
 func (b *Boxes) unbound(req *policy.Request) {
 	unbound(req, b.locked(), b.Sup.CanBound)
 }
@@ -134,13 +133,13 @@ func unbound(req *policy.Request, locked bool, can func(dir string) error) {
 	noQuota(req, locked && !slices.ContainsFunc(req.Mounts, func(m policy.Mount) bool { return can(m.Source) == nil }))
 }
 
-// locked reports whether nobody may ask for another quota than the profile's.
+// locked reports whether the profile forbids a request for another quota.
 func (b *Boxes) locked() bool {
 	profiles, _ := b.Sup.Profiles()
 	return slices.Contains(profiles[b.Profile].Locked, "workspace_quota")
 }
 
-// noQuota asks for none, where nothing asked for is the profile's. Where that is locked it can only be left out.
+// noQuota requests no quota. Leaving it out means the profile's quota; if that is locked, it can only be left out.
 func noQuota(req *policy.Request, locked bool) {
 	req.WorkspaceQuota = nil
 	if !locked {
@@ -148,8 +147,7 @@ func noQuota(req *policy.Request, locked bool) {
 	}
 }
 
-// soften takes a quota away that cannot be kept, also that of the profile, where the operator has said that none needs
-// to be.
+// soften removes a quota that cannot be enforced, also that of the profile, if the operator allows sessions without one.
 func (b *Boxes) soften(t *Tenant, req *policy.Request) {
 	err := t.Admitted.soften(req, b.locked, b.Sup.CanBound)
 	if t.Admitted == nil && b.Soft && req.WorkspaceQuota != nil {
@@ -166,7 +164,7 @@ func (b *Boxes) soften(t *Tenant, req *policy.Request) {
 	}
 }
 
-// soften says why there is no quota any more, nil if nothing was taken away.
+// soften returns why the quota was removed, nil if it was not.
 func (a *Admitted) soften(req *policy.Request, locked func() bool, can func(dir string) error) error {
 	if a == nil || !a.Soft {
 		return nil

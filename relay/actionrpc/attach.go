@@ -19,18 +19,18 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// Times of a relay.
+// Timeouts of a relay.
 const (
 	pingEvery    = 30 * time.Second
 	pongPatience = 15 * time.Second
-	idle         = 200 * time.Millisecond // after which what has no end of line goes out too
+	idle         = 200 * time.Millisecond // after this, text without a line end is sent too
 	lastWords    = time.Second
 )
 
-// What waits for the relay before this one to end, or for a process that does not read.
+// Limits of what waits for the previous relay to end, or for a process that does not read.
 const (
 	waiting = 64        // messages
-	weight  = 256 << 10 // bytes of short ones; a long one is alone
+	weight  = 256 << 10 // bytes of short messages; a long message waits alone
 )
 
 // attached is one client of one process.
@@ -38,27 +38,27 @@ type attached struct {
 	*Relay
 	ws       *websocket.Conn
 	log      *slog.Logger
-	mu       sync.Mutex // of the use of the session
+	mu       sync.Mutex // serializes Touch
 	room     *MessageBudget
 	incoming chan incoming
-	held     *semaphore.Weighted // by what was said
-	full     atomic.Bool         // nothing is read, as there is no room for it
+	held     *semaphore.Weighted // bytes of unwritten messages
+	full     atomic.Bool         // nothing is read, for want of room
 }
 
-// incoming is what a client has said.
+// incoming is one message of a client.
 type incoming struct {
 	*Message
-	size int64 // of what it holds of the relay
+	size int64 // its share of the relay's semaphore
 }
 
-// AttachConfig is what a relay needs.
+// AttachConfig configures a relay.
 type AttachConfig struct {
-	Started time.Time      // when this boxd has
-	Room    *MessageBudget // for what the clients of the Workspace say
+	Started time.Time      // of this boxd
+	Room    *MessageBudget // for messages of the clients of the Workspace
 	Log     *slog.Logger
 }
 
-// serveAttach relays until the process has ended, the client has gone, or ctx ends. The process goes on when the client goes.
+// serveAttach relays until the process has ended, the client has gone, or ctx ends. The process outlives the client.
 func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachConfig) {
 	ctx, hangUp := context.WithCancel(ctx)
 	r := &attached{Relay: to, ws: ws, log: cfg.Log, room: cfg.Room, incoming: make(chan incoming, waiting), held: semaphore.NewWeighted(weight)}
@@ -85,7 +85,7 @@ func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachC
 		at = *from
 	}
 	var writing sync.WaitGroup
-	defer func() { // what this client has said is counted before the next one's is
+	defer func() { // this client's input is counted before the next client's
 		hangUp()
 		writing.Wait()
 		to.Leave(at)
@@ -104,14 +104,14 @@ func serveAttach(ctx context.Context, ws *websocket.Conn, to *Relay, cfg AttachC
 	}
 }
 
-// touch notes traffic, either way.
+// touch records traffic in either direction as a use of the session.
 func (r *attached) touch() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Touch()
 }
 
-// listen takes what the client says. What is not text is passed over.
+// listen reads the client's messages and ignores those that are not text.
 func (r *attached) listen(ctx context.Context) {
 	for {
 		m, err := r.room.Read(ctx, r.ws, &r.full)
@@ -144,7 +144,7 @@ func (r *attached) listen(ctx context.Context) {
 	}
 }
 
-// forget gives back the room of what nobody writes any more.
+// forget frees the messages that will not be written any more.
 func (r *attached) forget() {
 	for {
 		select {
@@ -156,16 +156,16 @@ func (r *attached) forget() {
 	}
 }
 
-// drain waits until what a client has said before it went is written. Nobody waits long for a process that does not
-// read.
+// drain waits until the messages that a client sent before it left are written, for a short time only: the process may
+// not read.
 func (r *attached) drain(ctx context.Context) {
 	late, cancel := context.WithTimeout(ctx, lastWords)
 	defer cancel()
-	_ = r.held.Acquire(late, weight) // it has all of it when nothing waits
+	_ = r.held.Acquire(late, weight) // all of it is free when nothing waits
 }
 
-// watch drops a client that is not there any more. One whose pongs are not read cannot show that it is: of it the
-// kernel says when it has gone, as pings are not received any more.
+// watch drops a client that is gone. While the relay is full it reads no pongs, so a timeout proves nothing: then the
+// kernel reports when the peer has gone, as pings are not acknowledged any more.
 func (r *attached) watch(ctx context.Context, every, patience time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -186,7 +186,7 @@ func (r *attached) watch(ctx context.Context, every, patience time.Duration) {
 	}
 }
 
-// write gives the process what the client has said.
+// write writes the client's messages to the process.
 func (r *attached) write(ctx context.Context, a *process.Attachment) {
 	for {
 		select {
@@ -203,7 +203,7 @@ func (r *attached) write(ctx context.Context, a *process.Attachment) {
 	}
 }
 
-// read sends what the process writes to standard output, until it has ended; at is how far that has come.
+// read sends the standard output of the process until that has ended; at is the position reached.
 func (r *attached) read(ctx context.Context, a *process.Attachment, at *[2]int64) error {
 	var out lines
 	emit := func(text string) error {

@@ -22,20 +22,20 @@ import (
 // Backend is the name by which LangBot knows boxd.
 const Backend = "boxd"
 
-// TTL is how long a session lives that nobody uses and that is not persistent; LangBot cannot change it.
+// TTL is how long an unused session lives that is not persistent; LangBot cannot change it.
 const TTL = 300 * time.Second
 
-// BoxesConfig is what Boxes needs.
+// BoxesConfig configures Boxes.
 type BoxesConfig struct {
 	Sup     *supervisor.Supervisor
 	Profile string // of all sessions
-	// NeedImage refuses a session whose image is not there, rather than to give it that of the profile.
+	// NeedImage refuses a session whose image is missing, instead of using the image of the profile.
 	NeedImage bool
-	// Soft lets a quota of a directory of the host be that cannot be kept here.
+	// Soft drops a quota on a host directory that cannot be enforced here.
 	Soft bool
-	// Who is the principal whose all sessions are, as it is now.
+	// Owner returns the current principal that owns all sessions.
 	Owner func() (access.Principal, error)
-	// Told is what LangBot has said with its last INIT.
+	// Init returns the configuration of LangBot's last INIT.
 	Init func() *InitConfig
 	Log  *slog.Logger
 }
@@ -44,9 +44,9 @@ type BoxesConfig struct {
 type Boxes struct {
 	BoxesConfig
 
-	making locks // by the physical id: who finds, makes or replaces a session
-	execs  locks // by the physical id: one command at a time
-	starts locks // by the physical id: one process is started at a time
+	making locks // by physical id: finding, making or replacing a session
+	execs  locks // by physical id: one command at a time
+	starts locks // by physical id: one process start at a time
 
 	mu       sync.Mutex // guards the fields below
 	reserved map[string]struct{}
@@ -55,7 +55,7 @@ type Boxes struct {
 	closing  bool // box_shutdown is under way
 }
 
-// newBoxes returns the sessions that LangBot has.
+// newBoxes returns the sessions of LangBot.
 func newBoxes(c BoxesConfig) *Boxes {
 	return &Boxes{BoxesConfig: c, reserved: map[string]struct{}{}, starting: map[processKey]struct{}{}, slots: map[processKey]*slot{}}
 }
@@ -63,22 +63,22 @@ func newBoxes(c BoxesConfig) *Boxes {
 // Tenant is a Workspace in one generation.
 type Tenant struct {
 	Prefix string
-	// Admitted is what it is held to by LangBot's own admission; nil: that is not required.
+	// Admitted is what LangBot's own admission allows the tenant; nil: the admission is not required.
 	Admitted *Admitted
-	// Still refuses what is not allowed any more; nil: it always is.
+	// Still refuses what is not allowed any more; nil: it always is allowed.
 	Still func() error
 }
 
-// begins every session of LangBot's.
+// ours is the prefix of every session id of LangBot.
 const ours = "ws-"
 
-// physical is the id of a session that was asked for.
+// physical returns the boxd session id for a requested one.
 func (t Tenant) physical(logical string) (string, error) { return physicalID(t.Prefix, logical) }
 
-// logical is the id that LangBot knows a session by.
+// logical returns the id by which LangBot knows a session.
 func (t Tenant) logical(physical string) string { return strings.TrimPrefix(physical, t.Prefix) }
 
-// explain puts what the supervisor refuses into the words of the protocol.
+// explain translates a refusal of the supervisor to the protocol.
 func explain(err error, physical string) error {
 	if _, ok := errors.AsType[*refusal](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -112,7 +112,7 @@ func beingDeleted(physical string) error {
 	return refusalf("BoxSessionNotFoundError", "session %s is being deleted", physical)
 }
 
-// find is the living session of a physical id.
+// find returns the living session of a physical id.
 func (b *Boxes) find(physical string) (*session.Session, error) {
 	who, err := b.Owner()
 	if err != nil {
@@ -125,7 +125,7 @@ func (b *Boxes) find(physical string) (*session.Session, error) {
 	return s, nil
 }
 
-// list are all sessions of LangBot, of all Workspaces.
+// list returns all sessions of LangBot, of all Workspaces.
 func (b *Boxes) list() []session.Info {
 	who, err := b.Owner()
 	if err != nil {
@@ -143,16 +143,16 @@ func (b *Boxes) list() []session.Info {
 // Available reports whether sessions can start.
 func (b *Boxes) Available() bool { return b.Init().Ours() && b.Sup.Ready() == nil }
 
-// Counts are what LangBot has altogether.
+// Counts are the totals of all Workspaces.
 type Counts struct {
 	Sessions  int
 	Running   int // processes
-	Completed int // processes that have ended and are known
+	Completed int // ended processes that are still known
 	Starting  int
 	Ending    int
 }
 
-// Counts counts.
+// Counts returns the totals.
 func (b *Boxes) Counts() (c Counts) {
 	for _, info := range b.list() {
 		c.Sessions++
@@ -169,7 +169,7 @@ func (b *Boxes) Counts() (c Counts) {
 	return c
 }
 
-// Status counts what one tenant has: sessions, and processes that run.
+// Status counts the sessions and the running processes of one tenant.
 func (b *Boxes) Status(t Tenant) (sessions, processes int) {
 	for _, info := range b.list() {
 		if strings.HasPrefix(info.ID, t.Prefix) {
@@ -180,7 +180,7 @@ func (b *Boxes) Status(t Tenant) (sessions, processes int) {
 	return sessions, processes
 }
 
-// Highest is the highest generation that a session of a Workspace has, 0 if it has none.
+// Highest returns the highest generation that a session of a Workspace has, 0 if it has none.
 func (b *Boxes) Highest(namespace string) (highest int64) {
 	for _, info := range b.list() {
 		if n, ok := generationOf(namespace, info.ID); ok {
@@ -198,7 +198,7 @@ func (b *Boxes) Retire(ctx context.Context, namespace string, generation int64) 
 	})
 }
 
-// Shutdown ends all sessions of LangBot, and of nobody else. It goes on being served.
+// Shutdown ends all sessions of LangBot and no others. LangBot is served afterwards too.
 func (b *Boxes) Shutdown(ctx context.Context) error {
 	b.mu.Lock()
 	b.closing = true
@@ -211,7 +211,7 @@ func (b *Boxes) Shutdown(ctx context.Context) error {
 	return b.EndAll(ctx, func(string) bool { return true })
 }
 
-// EndAll ends some sessions at once, of all Workspaces, and waits until they have ended.
+// EndAll ends the chosen sessions of all Workspaces at once, and waits until they have ended.
 func (b *Boxes) EndAll(ctx context.Context, which func(id string) bool) error {
 	who, err := b.Owner()
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/boxd-dev/boxd/skills"
 )
 
-// depth is how deep below a directory packages are looked for.
+// depth is how many levels below a directory are searched for packages.
 const depth = 2
 
-// Preview tells what an uploaded archive has.
+// Preview describes the skills in an uploaded archive.
 func (s *Skills) Preview(ctx context.Context, r *SkillRequest) (any, error) {
 	return s.archive(ctx, r, func(st *skills.Stage, c *skills.Choice) (any, error) {
 		found, err := st.Candidates(c)
@@ -40,7 +40,7 @@ func (s *Skills) Preview(ctx context.Context, r *SkillRequest) (any, error) {
 	})
 }
 
-// candidate is a skill that is not installed yet, as it will be.
+// candidate returns a skill as it will be once it is installed.
 func (r *SkillRequest) candidate(x *skills.Candidate) (*Skill, error) {
 	if len(x.Problems) > 0 {
 		return nil, errors.New(x.Problems[0].Text)
@@ -49,7 +49,7 @@ func (r *SkillRequest) candidate(x *skills.Candidate) (*Skill, error) {
 	return r.skill(&x.Skill), nil
 }
 
-// Install makes skills of an uploaded archive: all that are chosen, or none.
+// Install installs skills of an uploaded archive: all that are chosen, or none.
 func (s *Skills) Install(ctx context.Context, r *SkillRequest) (any, error) {
 	return s.archive(ctx, r, func(st *skills.Stage, c *skills.Choice) (any, error) {
 		var err error
@@ -75,7 +75,7 @@ func (s *Skills) Install(ctx context.Context, r *SkillRequest) (any, error) {
 	})
 }
 
-// archive does something with an uploaded archive, which is used up by that.
+// archive runs do on an uploaded archive, which is consumed by that.
 func (s *Skills) archive(ctx context.Context, r *SkillRequest, do func(*skills.Stage, *skills.Choice) (any, error)) (any, error) {
 	key, err := r.text("file_key")
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Skills) archive(ctx context.Context, r *SkillRequest, do func(*skills.S
 	return out, nil
 }
 
-// stem is what a file's name makes of the name of a skill that has none.
+// stem makes a skill name of a file name, for a skill that has no name.
 func stem(filename string) string {
 	base := path.Base(strings.ReplaceAll(filename, `\`, "/"))
 	base = strings.TrimSuffix(base, path.Ext(base))
@@ -192,7 +192,7 @@ func several(p string, found []string) error {
 	return refuseSkill("Multiple skill directories found in %s. Please choose a more specific path: %s", p, strings.Join(found, ", "))
 }
 
-// own is the directory of the host that the Workspace has for its own, "" if that is not known.
+// own returns the Workspace's own host directory, "" if it is unknown.
 func (r *SkillRequest) own() string {
 	if r.Work == "" {
 		return ""
@@ -200,7 +200,7 @@ func (r *SkillRequest) own() string {
 	return path.Join(r.Work, "tenants", r.Namespace)
 }
 
-// below is where in the Workspace's own directory a path is. That it lies there in truth, the box sees to.
+// below returns the position of a path in the Workspace's own directory. The box checks that it really lies there.
 func (r *SkillRequest) below(p string) (string, bool) {
 	own := r.own()
 	if own == "" || !within(p, own) {
@@ -209,7 +209,7 @@ func (r *SkillRequest) below(p string) (string, bool) {
 	return strings.TrimPrefix(strings.TrimPrefix(p, own), "/"), true
 }
 
-// register makes a skill of a package in a directory. One in the root of the skills is one already.
+// register makes a skill of a package in a directory. A package below the root of the skills is a skill already.
 func (s *Skills) register(ctx context.Context, r *SkillRequest, p string, as *skills.As) (made skills.Skill, err error) {
 	p = path.Clean(p)
 	below, ok := r.below(p)
@@ -243,7 +243,7 @@ func (s *Skills) register(ctx context.Context, r *SkillRequest, p string, as *sk
 
 var errUnread = errors.New("the reader has gone")
 
-// directory does something with a directory of the Workspace's own, of which it has a copy that nobody changes.
+// directory runs do on a copy of a directory of the Workspace, which nothing changes meanwhile.
 func (s *Skills) directory(ctx context.Context, r *SkillRequest, p, below string, do func(*skills.Stage, *skills.Choice) error) error {
 	st, err := s.Store.Stage(ctx)
 	if err != nil {
@@ -261,7 +261,7 @@ func (s *Skills) directory(ctx context.Context, r *SkillRequest, p, below string
 	}()
 	err = st.Fill(from, "")
 	from.CloseWithError(errUnread)
-	cancel() // whoever still packs is done
+	cancel() // stops a packer that still runs
 	failed := <-packed
 	if fault.KindOf(failed) == fault.NotFound {
 		return refuseSkill("Directory does not exist: %s", p)

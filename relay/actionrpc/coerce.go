@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// isNull reports whether a value is not there, or null.
+// isNull reports whether a value is missing or null.
 func isNull(raw json.RawMessage) bool {
 	return len(raw) == 0 || bytes.Equal(bytes.TrimSpace(raw), []byte("null"))
 }
 
-// stringOf reads a string; nothing else is one.
+// stringOf reads a string and accepts nothing else.
 func stringOf(raw json.RawMessage) (string, bool) {
 	var s *string
 	if json.Unmarshal(raw, &s) != nil || s == nil {
@@ -26,10 +26,10 @@ func stringOf(raw json.RawMessage) (string, bool) {
 	return *s, true
 }
 
-// exact is the largest whole number up to which every float is one.
+// exact is the largest integer up to which a float64 represents every integer exactly.
 const exact = 1 << 53
 
-// coerceInt reads a whole number: also one of a string, a truth value, and a float without a fraction.
+// coerceInt reads an integer; a numeric string, a boolean and a float without a fraction are accepted too.
 func coerceInt(raw json.RawMessage) (int64, bool) {
 	if b, ok := truth(raw); ok {
 		if b {
@@ -52,13 +52,13 @@ func coerceInt(raw json.RawMessage) (int64, bool) {
 	return int64(f), true
 }
 
-// strictInt reads a whole number that is written as one.
+// strictInt reads an integer that is written as one.
 func strictInt(raw json.RawMessage) (int64, bool) {
 	n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 64)
 	return n, err == nil
 }
 
-// coerceFloat reads a finite number, also of a string or a truth value.
+// coerceFloat reads a finite number; a numeric string and a boolean are accepted too.
 func coerceFloat(raw json.RawMessage) (float64, bool) {
 	if n, ok := coerceInt(raw); ok {
 		return float64(n), true
@@ -74,7 +74,7 @@ func coerceFloat(raw json.RawMessage) (float64, bool) {
 	return f, true
 }
 
-// coerceBool reads a truth value, also as 0, 1, or one of the usual words.
+// coerceBool reads a boolean, also written as 0, 1, or one of the usual words.
 func coerceBool(raw json.RawMessage) (value, ok bool) {
 	if b, ok := truth(raw); ok {
 		return b, true
@@ -102,7 +102,7 @@ func truth(raw json.RawMessage) (value, ok bool) {
 	return false, false
 }
 
-// objectOf reads an object; nothing else is one.
+// objectOf reads an object and accepts nothing else.
 func objectOf(raw json.RawMessage) (map[string]json.RawMessage, bool) {
 	var m map[string]json.RawMessage
 	if json.Unmarshal(raw, &m) != nil || m == nil {

@@ -20,39 +20,39 @@ import (
 
 // Settings is the table [langbot].
 type Settings struct {
-	Listen    string `toml:"listen"`     // a TCP address; "": the dialect is off
-	Principal string `toml:"principal"`  // whose all sessions are, by its name in [principals]
+	Listen    string `toml:"listen"`     // a TCP address; "": the protocol is off
+	Principal string `toml:"principal"`  // name in [principals] of the owner of all sessions
 	Profile   string `toml:"profile"`    // of the sessions
 	TokenFile string `toml:"token_file"` // of the control token; "": there is none
-	Insecure  bool   `toml:"insecure"`   // none is needed
-	Instance  string `toml:"instance"`   // the one LangBot that is served; "": whoever comes first
-	// MissingImage is what a session has whose image is not on this host: "profile", that of its profile, or "refuse".
+	Insecure  bool   `toml:"insecure"`   // no token is needed
+	Instance  string `toml:"instance"`   // the only LangBot that is served; "": the first that connects
+	// MissingImage is what a session gets whose image is not on this host: "profile", the profile's image, or "refuse".
 	MissingImage string `toml:"missing_image"`
-	// AllowSoftStorage has LangBot's own admission be ready where no kernel keeps what Workspaces may hold.
+	// AllowSoftStorage reports LangBot's own admission as ready even if the kernel does not limit the storage of Workspaces.
 	AllowSoftStorage bool `toml:"allow_soft_storage_limits"`
 }
 
-// Values of Config.MissingImage.
+// Values of Settings.MissingImage.
 const (
 	profileImage = "profile"
 	refuseImage  = "refuse"
 )
 
-// DefaultSettings is what holds where nothing is said.
+// DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
 	return Settings{Principal: "langbot", Profile: "network_extended", MissingImage: profileImage}
 }
 
-// instance is what an instance id looks like.
+// instance matches an instance id.
 var instance = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 
 // validInstance reports whether a text is an instance id.
 func validInstance(id string) bool { return instance.MatchString(id) }
 
-// On reports whether the dialect is served; held says that the service manager has its socket.
+// On reports whether the protocol is served; held says that the service manager has its socket.
 func (c *Settings) On(held bool) bool { return held || c.Listen != "" }
 
-// Validate names the key that is wrong, and what is allowed.
+// Validate names the wrong key and what is allowed.
 func (c *Settings) Validate() error {
 	var errs []error
 	if c.Listen != "" {
@@ -81,7 +81,7 @@ func (c *Settings) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Closed refuses an address that anybody could use.
+// Closed refuses an address that anybody could connect to.
 func (c *Settings) Closed(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
@@ -97,13 +97,13 @@ func (c *Settings) Closed(address string) error {
 	return nil
 }
 
-// leastToken is how long a control token is, at least; the reference wants as much.
+// leastToken is the minimum length of a control token; the reference demands the same.
 const leastToken = 32
 
-// mostToken is more than any token has.
+// mostToken is more than the length of any token.
 const mostToken = 4096
 
-// ReadToken reads the control token. It must be a secret of who runs boxd. "" is none.
+// ReadToken reads the control token, "" if there is none. The file must be a secret of the user that runs boxd.
 func (c *Settings) ReadToken() (string, error) {
 	if c.TokenFile == "" {
 		return "", nil

@@ -12,14 +12,14 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of the protocol.
+// Limits of the protocol.
 const (
-	MaxMessage   = 16 << 20 // bytes of a message, either way
-	maxCalls     = 128      // of one connection that are under way
+	MaxMessage   = 16 << 20 // bytes of a message, in either direction
+	maxCalls     = 128      // concurrent calls of one connection
 	maxErrorText = 4096     // characters of an error
 )
 
-// unknownSeq is the number of a request that has none.
+// unknownSeq is the sequence number of a request that has none.
 const unknownSeq = -1
 
 // request is what a client asks for.
@@ -27,20 +27,20 @@ type request struct {
 	Seq     int64
 	Action  string
 	Data    map[string]json.RawMessage
-	Context *actionContext // nil: it came without
+	Context *actionContext // nil: the request has none
 }
 
-// actionContext says for which Workspace an action is.
+// actionContext names the Workspace that an action is for.
 type actionContext struct {
 	Instance   string
 	Workspace  string
-	Generation int64 // of its placement, 1 or more
+	Generation int64 // of its placement, at least 1
 }
 
-// maxValues is how many values a message has at the most, names with them: reading one takes more memory than its text.
+// maxValues is how many values a message may have, keys included: decoding takes more memory than the text itself.
 const maxValues = 200_000
 
-// fewValues reports whether a message has no more values than that. What is no JSON may be.
+// fewValues reports whether a message has at most maxValues values. Invalid JSON may pass.
 func fewValues(text []byte) bool {
 	values := 1
 	for i := 0; i < len(text); i++ {
@@ -60,14 +60,14 @@ func fewValues(text []byte) bool {
 	return true
 }
 
-// parseRequest reads a message. A request of nil without an error is nothing that is answered. With an error, seq is the
-// number that the answer has.
+// parseRequest reads a message. A nil request without an error is ignored. With an error, seq is the sequence number of
+// the answer.
 func parseRequest(text []byte) (req *request, seq int64, err error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(text, &fields) != nil || fields == nil {
 		return nil, 0, nil //nolint:nilerr // what is no object is passed over, as the protocol has it
 	}
-	_, answer := fields["code"] // nobody has asked for it
+	_, answer := fields["code"] // an answer to no request
 	if _, is := fields["action"]; !is || answer {
 		return nil, 0, nil
 	}
@@ -96,8 +96,8 @@ func parseRequest(text []byte) (req *request, seq int64, err error) {
 
 var digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// parseContext reads either form of a context: the second one is that of an installation, whose own fields mean
-// nothing here.
+// parseContext reads either form of a context: the second one describes an installation, whose own fields are ignored
+// here.
 func parseContext(raw json.RawMessage, bad *problems) *actionContext {
 	fields, ok := objectOf(raw)
 	if !ok {
@@ -146,7 +146,7 @@ func parseContext(raw json.RawMessage, bad *problems) *actionContext {
 	return c
 }
 
-// problems are what is wrong with a message.
+// problems are the errors in a message.
 type problems []string
 
 func (p *problems) add(field, what string) { *p = append(*p, field+"\n  "+what) }
@@ -158,7 +158,7 @@ func (p problems) error(model string) error {
 	return refusalf("ValidationError", "%s", problemText(model, p))
 }
 
-// problemText is the text about what is wrong with the fields of a model.
+// problemText formats the errors in the fields of a model.
 func problemText(model string, wrong []string) string {
 	s := "s"
 	if len(wrong) == 1 {
@@ -167,7 +167,7 @@ func problemText(model string, wrong []string) string {
 	return fmt.Sprintf("%d validation error%s for %s\n%s", len(wrong), s, model, strings.Join(wrong, "\n"))
 }
 
-// refusal is an error in the words of the protocol: clients look for the class.
+// refusal is an error as the protocol has it: clients look for the class.
 type refusal struct {
 	Class string // "BoxValidationError"; "": none
 	Text  string
@@ -178,7 +178,7 @@ func refusalf(class, format string, args ...any) *refusal {
 	return &refusal{Class: class, Text: fmt.Sprintf(format, args...)}
 }
 
-// Error is the text of an answer: the class first, whatever stands in the rest.
+// Error returns the text of an answer, which begins with the class in any case.
 func (e *refusal) Error() string {
 	text := e.Text
 	if utf8.RuneCountInString(text) > maxErrorText {
@@ -190,12 +190,12 @@ func (e *refusal) Error() string {
 	return e.Class + ": " + text
 }
 
-// tooManyCalls is the refusal of one call too many on a connection.
+// tooManyCalls refuses one call too many on a connection.
 func tooManyCalls() error {
 	return refusalf("", "Runtime connection is busy (max %d concurrent actions)", maxCalls)
 }
 
-// answer is what a client gets; the order of its fields is that of the reference.
+// answer is what a client receives; its fields are in the order of the reference.
 type answer struct {
 	Seq     int64  `json:"seq_id"`
 	Code    int    `json:"code"`
@@ -204,7 +204,7 @@ type answer struct {
 	Chunk   string `json:"chunk_status"`
 }
 
-// success is the answer to a request that has come to something; one that would be too long becomes an error.
+// success returns the answer to a request that has succeeded; an answer that would be too long becomes an error.
 func success(seq int64, data any) []byte {
 	text, err := json.Marshal(answer{seq, 0, "success", data, "continue"})
 	if err != nil {
@@ -216,7 +216,7 @@ func success(seq int64, data any) []byte {
 	return text
 }
 
-// failure is the answer to a request that has failed.
+// failure returns the answer to a request that has failed.
 func failure(seq int64, err error) []byte {
 	text, _ := json.Marshal(answer{seq, 1, err.Error(), struct{}{}, "continue"}) // plain data: cannot fail
 	return text

@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Exec runs a command in a session, which is made if there is none. Two of one session never run at once. Where ctx
-// ends, so does the command.
+// Exec runs a command in a session, which is made if there is none. One session never runs two commands at once. When
+// ctx ends, so does the command.
 func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *boxSpec) (*executionResult, error) {
 	if spec.Cmd == "" {
 		return nil, refusalf("BoxValidationError", "cmd must not be empty")
@@ -65,20 +65,20 @@ func (b *Boxes) Exec(ctx context.Context, t Tenant, spec *boxSpec) (*executionRe
 	if m.Stderr == "" {
 		m.Stderr = fmt.Sprintf("Command timed out after %d seconds.", int64(r.Timeout/time.Second))
 	}
-	if s.Info().Processes == 0 { // or they would go with it
+	if s.Info().Processes == 0 { // processes would end with the session
 		err = b.Sup.End(ctx, s, session.EndDeleted)
 	}
 	return m, explain(err, physical)
 }
 
-// maxSeconds keeps a time within what a duration can be; the profile bounds it anyway.
+// maxSeconds keeps a timeout in the range of time.Duration; the profile limits it anyway.
 const maxSeconds = 1 << 30
 
-// command is what the supervisor is asked to run, and how much is kept of each stream.
+// command returns the request for the supervisor, and how many bytes of each stream are kept.
 func command(s *session.Session, spec *boxSpec) (*session.ExecRequest, int) {
 	limit := min(quantity.Size(maxOutput), s.Config().Exec.OutputLimit)
 	cmd, dir := spec.Cmd, inSkill(spec, path.Clean(spec.Workdir))
-	if !isolation.UnderRoots(dir) && !isolation.Within(dir, isolation.SkillsDir) { // boxd makes no directory there, and a program may go there itself
+	if !isolation.UnderRoots(dir) && !isolation.Within(dir, isolation.SkillsDir) { // boxd makes no directory there, but the shell can cd to it
 		cmd, dir = "cd "+quoted(dir)+" && "+cmd, isolation.Workspace
 	}
 	return &session.ExecRequest{
@@ -87,10 +87,10 @@ func command(s *session.Session, spec *boxSpec) (*session.ExecRequest, int) {
 	}, int(limit)
 }
 
-// quoted is a word of the shell.
+// quoted quotes a word for the shell.
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// text is what LangBot gets of a stream: what follows its beginning is left out.
+// text returns what LangBot gets of a stream: its beginning, without what follows.
 func text(s *session.Stream, limit int) string {
 	data := s.Data
 	if s.Omitted > 0 {
@@ -99,7 +99,7 @@ func text(s *session.Stream, limit int) string {
 	return outputText(data, s.Total, limit)
 }
 
-// exitCode is that of a shell: 128 and the number of the signal that has ended a program.
+// exitCode returns the exit code as a shell has it: 128 plus the number of the signal that ended a program.
 func exitCode(code int, signal string) int {
 	if n := unix.SignalNum(signal); signal != "" && n > 0 {
 		return 128 + int(n)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Generation fencing: for every Workspace the highest placement generation that was seen counts, and what runs for
-// an earlier one is ended.
+// Generation fencing: of every Workspace only the highest placement generation seen so far is served; what runs for an
+// earlier one is ended.
 
 package actionrpc
 
@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// FenceKey is a Workspace of an instance.
+// FenceKey names a Workspace of an instance.
 type FenceKey struct{ Instance, Workspace string }
 
-// Workspaces is what the fence needs to know of, and do with, what a Workspace has.
+// Workspaces is how the fence inspects and ends what a Workspace has.
 type Workspaces struct {
-	// Highest is the highest generation that something living has, 0 if nothing does.
+	// Highest returns the highest generation of a living session, 0 if there is none.
 	Highest func(FenceKey) int64
-	// Retire ends all that is of an earlier generation, and waits until it has ended.
+	// Retire ends everything of earlier generations, and waits until it has ended.
 	Retire func(ctx context.Context, k FenceKey, generation int64) error
 }
 
-// Fence is that of all Workspaces.
+// Fence fences all Workspaces.
 type Fence struct {
 	has Workspaces
 
@@ -34,29 +34,29 @@ type Fence struct {
 // space is one Workspace. The fence's lock guards it.
 type space struct {
 	current int64
-	retired chan struct{} // closed when all that is older has ended, or could not be ended
-	failed  bool          // it could not: the next one tries again
+	retired chan struct{} // closed when everything older has ended, or could not be ended
+	failed  bool          // something could not be ended: the next call tries again
 	calls   map[*Call]struct{}
 }
 
-// NewFence returns a fence that has seen nothing.
+// NewFence returns a fence that has seen no Workspace.
 func NewFence(has Workspaces) *Fence { return &Fence{has: has, spaces: map[FenceKey]*space{}} }
 
-// Call is something under way for one generation.
+// Call is work in progress for one generation.
 type Call struct {
 	fence *Fence
 	space *space
 	gen   int64
 	end   context.CancelCauseFunc
-	done  chan struct{} // closed by Leave; nil of what nobody waits for
+	done  chan struct{} // closed by Leave; nil if nothing waits for its end
 }
 
-// Stale is the refusal of what was placed before.
+// Stale is the refusal of an earlier placement.
 func Stale() error { return refusalf("PermissionError", "Stale Box placement generation") }
 
-// Enter lets a call of a generation in, as one of at most so many Workspaces. A generation that is higher than all
-// before becomes the current one: what is older is canceled and retired before Enter returns. The context that it
-// returns ends when the generation is not the current one any more. Leave must follow.
+// Enter admits a call of a generation, for at most so many Workspaces. A generation higher than all before becomes the
+// current one: older calls are canceled and retired before Enter returns. The returned context ends when the generation
+// is no longer the current one. Leave must follow.
 func (f *Fence) Enter(ctx context.Context, k FenceKey, generation int64, most int) (context.Context, *Call, error) {
 	for {
 		e, err := f.enter(ctx, k, generation, most)
@@ -79,13 +79,13 @@ func (f *Fence) Enter(ctx context.Context, k FenceKey, generation int64, most in
 	}
 }
 
-// entry is what comes of an attempt to enter: a call, or something to wait for, or to do.
+// entry is the result of an attempt to enter: a call, something to wait for, or something to do.
 type entry struct {
 	call    *Call
 	watched context.Context //nolint:containedctx // for the caller of Enter, who gets it at once
 	wait    <-chan struct{}
-	retire  chan struct{} // to be closed when all that is older has ended
-	older   []*Call       // that were canceled
+	retire  chan struct{} // to be closed when everything older has ended
+	older   []*Call       // canceled calls
 }
 
 // enter is Enter without waiting.
@@ -130,15 +130,15 @@ func (f *Fence) enter(ctx context.Context, k FenceKey, generation int64, most in
 	return entry{call: c, watched: watched}, nil
 }
 
-// Patience is how long what is older may take to end: others wait for it.
+// Patience is how long older work may take to end: other calls wait for it.
 const Patience = 20 * time.Second
 
-// retire waits for the calls that were canceled, and ends what is older. It goes on when its caller has gone: others
-// wait for it.
+// retire waits for the canceled calls, and ends what is older. It continues when its caller has gone, since others wait
+// for it.
 func (f *Fence) retire(ctx context.Context, k FenceKey, generation int64, e entry) error {
 	defer close(e.retire)
 	for _, c := range e.older {
-		<-c.done // soon: it was canceled
+		<-c.done // soon, as it was canceled
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Patience)
 	defer cancel()
@@ -146,7 +146,7 @@ func (f *Fence) retire(ctx context.Context, k FenceKey, generation int64, e entr
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = refusalf("BoxError", "sessions of an earlier placement generation have not ended within %v", Patience)
 	}
-	if err != nil { // the next call of it tries again
+	if err != nil { // the next call of this generation tries again
 		f.mu.Lock()
 		if s := f.spaces[k]; s.current == generation {
 			s.failed = true
@@ -156,8 +156,8 @@ func (f *Fence) retire(ctx context.Context, k FenceKey, generation int64, e entr
 	return err
 }
 
-// Join lets something in that goes on by itself, as a relay does, if its generation is the current one of a
-// Workspace that was seen. Nobody waits for its end.
+// Join admits something that runs on its own, such as a relay, if its generation is the current one of a known
+// Workspace. Nothing waits for its end.
 func (f *Fence) Join(ctx context.Context, k FenceKey, generation int64) (context.Context, *Call, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +172,7 @@ func (f *Fence) Join(ctx context.Context, k FenceKey, generation int64) (context
 	return watched, c, true
 }
 
-// Leave ends a call, and refuses what has come of it if its generation is not the current one any more.
+// Leave ends a call, and refuses its result if its generation is no longer the current one.
 func (c *Call) Leave() error {
 	c.fence.mu.Lock()
 	defer c.fence.mu.Unlock()

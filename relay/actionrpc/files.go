@@ -10,18 +10,18 @@ import (
 	"github.com/boxd-dev/boxd/skills"
 )
 
-// usual is how many entries of a directory are listed where nothing is said.
+// usual is how many entries of a directory are listed by default.
 const usual = 200
 
-// skillEntry is one of a directory.
+// skillEntry is one entry of a directory.
 type skillEntry struct {
 	Path string `json:"path"`
 	Name string `json:"name"`
 	Dir  bool   `json:"is_dir"`
-	Size *int64 `json:"size"` // nil of a directory
+	Size *int64 `json:"size"` // nil for a directory
 }
 
-// named is how answers about files name the skill.
+// named returns the skill's name as answers about files have it.
 func named(name string) map[string]string { return map[string]string{"name": name} }
 
 // Files lists a directory of a skill.
@@ -80,7 +80,7 @@ func (s *Skills) ReadFile(_ context.Context, r *SkillRequest) (any, error) {
 	return map[string]any{"skill": named(name), "path": f.Path, "content": string(f.Data)}, nil
 }
 
-// WriteFile makes a text that of a file of a skill. A program stays one.
+// WriteFile writes a text file of a skill. An executable file stays executable.
 func (s *Skills) WriteFile(_ context.Context, r *SkillRequest) (any, error) {
 	name, at, err := s.file(r)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Skills) WriteFile(_ context.Context, r *SkillRequest) (any, error) {
 	return map[string]any{"skill": named(name), "path": path.Clean(at), "bytes_written": len(text)}, nil
 }
 
-// file is which file of which skill is meant.
+// file returns the skill and the file that a request names.
 func (s *Skills) file(r *SkillRequest) (name, at string, err error) {
 	if name, err = r.name(); err != nil {
 		return "", "", err

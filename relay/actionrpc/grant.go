@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// LangBot's own admission: its policy, grants and revocations, and who may have a session by them.
+// LangBot's own admission: its policy, grants and revocations, which decide who may have a session.
 
 package actionrpc
 
@@ -13,28 +13,28 @@ import (
 	"unicode/utf8"
 )
 
-// Grant allows one Workspace its sandbox, for a while.
+// Grant allows one Workspace its sandbox until it expires.
 type Grant struct {
 	Instance     string
 	Workspace    string
 	Generation   int64 // of its placement
-	Revision     int64 // of what the Workspace is entitled to
+	Revision     int64 // of the Workspace's entitlement
 	Expires      time.Time
 	MaxSessions  int64
 	MaxProcesses int64
 }
 
-// Revocation takes away what was granted up to a revision.
+// Revocation withdraws all grants up to a revision.
 type Revocation struct {
 	Instance  string
 	Workspace string
 	Revision  int64
 }
 
-// maxID is how many characters the id of a Workspace has, at most, as on the relay.
+// maxID is the maximum length of a Workspace id in characters, the same as on the relay.
 const maxID = 256
 
-// reader reads the fields of a model and remembers what is wrong with them. Here nothing is read forgivingly.
+// reader reads the fields of a model and collects what is wrong with them. It coerces nothing.
 type reader struct {
 	fields map[string]json.RawMessage
 	known  []string
@@ -43,7 +43,7 @@ type reader struct {
 
 func (r *reader) bad(field, what string) { r.wrong = append(r.wrong, field+"\n  "+what) }
 
-// field is the value of one that has to be there.
+// field returns a required field.
 func (r *reader) field(name string) (json.RawMessage, bool) {
 	r.known = append(r.known, name)
 	raw, given := r.fields[name]
@@ -71,7 +71,7 @@ func (r *reader) id(name string) string {
 	return s
 }
 
-// integer is a number of JSON without a fraction.
+// integer matches a JSON number without a fraction.
 var integer = regexp.MustCompile(`^-?[0-9]+$`)
 
 func (r *reader) whole(name string, least int64) int64 {
@@ -91,13 +91,13 @@ func (r *reader) whole(name string, least int64) int64 {
 	return n
 }
 
-// Forms of a time: with where it is from, and without, which is refused by another word.
+// Layouts of a time: with a zone, and without, which has an error message of its own.
 var (
 	zoned = []string{"2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00"}
 	naive = []string{"2006-01-02T15:04:05", "2006-01-02T15:04", time.DateOnly}
 )
 
-// longestTime is more than any of these has.
+// longestTime is longer than any of these layouts.
 const longestTime = 64
 
 func (r *reader) time(name string) time.Time {
@@ -118,7 +118,7 @@ func (r *reader) time(name string) time.Time {
 		s = s[:last] + "Z"
 	}
 	for _, form := range zoned {
-		if at, err := time.Parse(form, s); err == nil { // a fraction of a second is read too
+		if at, err := time.Parse(form, s); err == nil { // this also accepts fractional seconds
 			return at
 		}
 	}
@@ -130,10 +130,10 @@ func (r *reader) time(name string) time.Time {
 	return time.Time{}
 }
 
-// printable is a name of a key that is repeated: no class of an error, by which clients would take it for another.
+// printable matches a key that may be repeated in an error: it does not look like an error class to clients.
 var printable = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
-// error is what was wrong.
+// error returns what was wrong.
 func (r *reader) error(model string) error {
 	for name := range r.fields {
 		switch {
@@ -168,7 +168,7 @@ func ReadRevocation(fields map[string]json.RawMessage) (*Revocation, error) {
 	return v, r.error("SandboxAdmissionRevocation")
 }
 
-// Receipt is the answer to a grant that is in force. LangBot compares it with what it has sent.
+// Receipt is the answer to an installed grant. LangBot compares it with the grant that it sent.
 func (g *Grant) Receipt() map[string]any {
 	form := "2006-01-02T15:04:05.000000-07:00"
 	if g.Expires.Nanosecond()/int(time.Microsecond) == 0 {

@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// Grants has the grants of all Workspaces, which it knows by their namespaces, and what was ever seen of each: a grant of
-// an earlier revision or generation is none. It is in memory alone: a boxd that starts admits nobody.
+// Grants has the grants of all Workspaces by namespace, and the highest revision and generation seen of each: a grant of
+// an earlier revision or generation is refused. It is in memory only: a boxd that starts admits no Workspace.
 type Grants struct {
-	now     func() time.Time // the clock of the host, which may be set
-	begin   time.Time        // from where time is counted that goes by
-	changed chan struct{}    // has room for a word that there is another expiry
+	now     func() time.Time // the wall clock, which may be set
+	begin   time.Time        // start of the monotonic time
+	changed chan struct{}    // buffers one notice of a changed expiry
 	turns   [256]chan struct{}
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	records map[string]*record
-	epoch   uint64 // counts what was admitted anew
+	epoch   uint64 // incremented by each new admission
 }
 
-// record is what is known of one Workspace. It stays.
+// record is what is known of one Workspace. It is never removed.
 type record struct {
 	revision, revoked, generation int64
-	sessions, processes           int64 // of the last grant, if limits
+	sessions, processes           int64 // of the last grant, if limits is true
 	limits                        bool
 	grant                         *Grant        // nil: none
 	until                         time.Duration // since begin
-	epoch                         uint64        // of what the grant has admitted: one that is renewed admits the same
+	epoch                         uint64        // of the admission; a renewed grant keeps it
 }
 
-// NewGrants returns Grants of no Workspace.
+// NewGrants returns Grants without any.
 func NewGrants(now func() time.Time) *Grants {
 	b := &Grants{now: now, begin: time.Now(), changed: make(chan struct{}, 1), records: map[string]*record{}}
 	for i := range b.turns {
@@ -41,7 +41,7 @@ func NewGrants(now func() time.Time) *Grants {
 	return b
 }
 
-// Turn waits until nobody else changes what is known of a Workspace. done must follow.
+// Turn waits for the exclusive right to change a Workspace's grant. done must follow.
 func (b *Grants) Turn(ctx context.Context, namespace string) (done func(), err error) {
 	turn := b.turns[0]
 	if len(namespace) >= 5 { // ws- and a digest
@@ -61,16 +61,16 @@ func refuse(text string) error { return refusalf("BoxAdmissionError", "%s", text
 
 func revoked() error { return refuse("Sandbox admission grant revision was revoked") }
 
-// over reports whether a grant has ended: by the clock of the host, or by the time that has gone by since it came,
-// should that clock be set back.
+// over reports whether a grant has expired: by the wall clock, or by the monotonic time since it came, in case that
+// clock is set back.
 func (b *Grants) over(r *record) bool { return b.remaining(r) <= 0 }
 
-// remaining is how long a grant is in force yet.
+// remaining returns how long a grant is still in force.
 func (b *Grants) remaining(r *record) time.Duration {
 	return min(r.until-time.Since(b.begin), r.grant.Expires.Sub(b.now().Round(0)))
 }
 
-// find is the record of a Workspace, which is made if there is room for one more.
+// find returns the record of a Workspace, which is made if there is room for another one.
 func (b *Grants) find(namespace string, most int) (*record, error) {
 	r := b.records[namespace]
 	if r == nil {
@@ -83,18 +83,18 @@ func (b *Grants) find(namespace string, most int) (*record, error) {
 	return r, nil
 }
 
-// Drop is what of a Workspace's sessions a grant ends.
+// Drop is which sessions of a Workspace a grant ends.
 type Drop int
 
-// What may be ended.
+// Sessions that may be ended.
 const (
-	DropOthers Drop = iota // but not the one that a Workspace may have
+	DropOthers Drop = iota // all but the one that a Workspace may have
 	DropAll
 	DropNone
 )
 
-// Weigh says whether a grant may be installed, and what it ends. What there was is in force no longer if all ends.
-// With have, that is in force already and longer: nothing changes.
+// Weigh reports whether a grant may be installed, and what it ends. If all sessions end, the old grant is no longer in
+// force. A grant returned as have is in force already and lasts longer: nothing changes.
 func (b *Grants) Weigh(namespace string, g *Grant, p *Policy, most int) (have *Grant, drop Drop, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,8 +157,8 @@ func (b *Grants) Install(namespace string, g *Grant, drop Drop) error {
 	return nil
 }
 
-// Revoke takes a grant out of force, and remembers that. It needs no turn: a grant that is weighed and not in force yet
-// will not be.
+// Revoke withdraws a grant and remembers that. It needs no turn: a grant that was weighed but is not in force yet will
+// not be installed.
 func (b *Grants) Revoke(namespace string, v *Revocation, most int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,13 +173,13 @@ func (b *Grants) Revoke(namespace string, v *Revocation, most int) error {
 	return nil
 }
 
-// Pass is that a Workspace is admitted.
+// Pass is the admission of a Workspace.
 type Pass struct {
 	Grant Grant
 	epoch uint64
 }
 
-// Admit says whether a Workspace may have a session in a generation.
+// Admit decides whether a Workspace may have a session in a generation.
 func (b *Grants) Admit(namespace string, generation int64, p *Policy) (*Pass, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,7 +199,7 @@ func (b *Grants) Admit(namespace string, generation int64, p *Policy) (*Pass, er
 	return &Pass{Grant: *r.grant, epoch: r.epoch}, nil
 }
 
-// Still refuses what was admitted and is so no longer, also if it would be admitted anew.
+// Still refuses what was admitted and no longer is, even if it would be admitted again.
 func (b *Grants) Still(namespace string, generation int64, p *Policy, pass *Pass) error {
 	now, err := b.Admit(namespace, generation, p)
 	if err == nil && now.epoch != pass.epoch {
@@ -208,7 +208,7 @@ func (b *Grants) Still(namespace string, generation int64, p *Policy, pass *Pass
 	return err
 }
 
-// Expire takes what has expired out of force, and says when to look again: 0 is that nothing will expire.
+// Expire removes expired grants, and returns when to look again: 0 if none is left to expire.
 func (b *Grants) Expire() (some bool, next time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,15 +226,15 @@ func (b *Grants) Expire() (some bool, next time.Duration) {
 	return some, next
 }
 
-// Changed has a word when something new will expire, or was to be looked at.
+// Changed receives a notice when there is a new expiry, or after Lookup.
 func (b *Grants) Changed() <-chan struct{} { return b.changed }
 
-// Lookup has whoever waits for Changed look again.
+// Lookup makes the receiver of Changed look again.
 func (b *Grants) Lookup() { b.notify() }
 
 func (b *Grants) notify() {
 	select {
 	case b.changed <- struct{}{}:
-	default: // it is said already
+	default: // a notice is pending already
 	}
 }

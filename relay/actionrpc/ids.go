@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the payloads of LangBot's Box actions mean: sessions, processes, results, and their ids.
+// The payloads of LangBot's Box actions: sessions, processes, results, and their ids.
 
 package actionrpc
 
@@ -12,18 +12,18 @@ import (
 	"strings"
 )
 
-// Namespace is that of a Workspace: what it has whatever its generation.
+// Namespace returns the namespace of a Workspace, which is the same for all its generations.
 func Namespace(instance, workspace string) string {
 	sum := sha256.Sum256([]byte(instance + "\x00" + workspace))
 	return "ws-" + hex.EncodeToString(sum[:])[:24]
 }
 
-// Prefix begins the physical ids of all sessions of a Workspace in one generation.
+// Prefix returns the prefix of the physical ids of all sessions of a Workspace in one generation.
 func Prefix(namespace string, generation int64) string {
 	return namespace + "-g" + strconv.FormatInt(generation, 10) + "-"
 }
 
-// generationOf is that of a session of a namespace, by its physical id.
+// generationOf returns the generation of a session of a namespace, from its physical id.
 func generationOf(namespace, physical string) (int64, bool) {
 	rest, ok := strings.CutPrefix(physical, namespace+"-g")
 	digits, _, more := strings.Cut(rest, "-")
@@ -34,7 +34,7 @@ func generationOf(namespace, physical string) (int64, bool) {
 // namespaceLen is the length of a namespace: ws- and the digits of its digest.
 const namespaceLen = 3 + 24
 
-// splitID returns what a physical id is made of.
+// splitID splits a physical id into its parts.
 func splitID(physical string) (namespace string, generation int64, logical string, ok bool) {
 	if len(physical) < namespaceLen {
 		return "", 0, "", false
@@ -49,7 +49,7 @@ func splitID(physical string) (namespace string, generation int64, logical strin
 
 var notInID = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// physicalID is the id that a session has in boxd.
+// physicalID returns the id that a session has in boxd.
 func physicalID(prefix, logical string) (string, error) {
 	logical = strings.TrimSpace(logical)
 	if logical == "" {

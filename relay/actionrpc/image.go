@@ -9,8 +9,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// image is the image of the store that LangBot means; nil: the profile's own, since that is locked, or since there is
-// none of the name and the operator lets such sessions go on without.
+// image returns the stored image that LangBot means; nil: the profile's own, since the profile locks it, or since there
+// is none of the name and the operator accepts the profile's instead.
 func (b *Boxes) image(asked string) (*string, error) {
 	profiles, _ := b.Sup.Profiles()
 	if asked == "" || slices.Contains(profiles[b.Profile].Locked, "image") {
@@ -29,8 +29,8 @@ func (b *Boxes) image(asked string) (*string, error) {
 	return nil, nil //nolint:nilnil // the profile's
 }
 
-// calledHere are the names that an image may have in the store: as LangBot says it, and, where it leaves out what Docker
-// does, as podman save says it.
+// calledHere returns the names that an image may have in the store: as LangBot writes it, and, if it leaves out what
+// Docker leaves out, as podman save writes it.
 func calledHere(image string) []string {
 	names := []string{image}
 	first, rest, several := strings.Cut(image, "/")

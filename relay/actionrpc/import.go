@@ -18,17 +18,17 @@ import (
 	"github.com/boxd-dev/boxd/skills"
 )
 
-// Earlier are the skills that LangBot's own runtime has kept in its directory before boxd: those of each Workspace are taken into
-// the store once, when LangBot first asks for the list. The directory stays as it is.
+// Earlier imports the skills that LangBot's own runtime kept in its directory before boxd: those of each Workspace are
+// imported into the store once, when LangBot first asks for the list. The directory is not changed.
 type Earlier struct {
-	Dir string // where it is noted which Workspaces have theirs; made when it is needed
+	Dir string // records which Workspaces were imported; made when it is needed
 	Log *slog.Logger
 
-	mu    sync.Mutex      // held while skills of a Workspace are taken
+	mu    sync.Mutex      // held during an import
 	tried map[string]bool // by this boxd
 }
 
-// take takes the skills of a Workspace that are not taken yet. That some cannot be had fails nothing: the log says which.
+// take imports the skills of a Workspace unless it has done so. A skill that cannot be imported fails nothing; the log names it.
 func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 	if e == nil || r.Old == "" {
 		return
@@ -43,7 +43,7 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 	}
 	e.tried[r.Namespace] = true
 	if _, err := os.Lstat(path.Join(e.Dir, r.Namespace)); !errors.Is(err, fs.ErrNotExist) {
-		return // taken, or nobody knows
+		return // imported already, or unknown
 	}
 	from := path.Join(r.Old, "tenants", r.Namespace)
 	taken := 0
@@ -57,7 +57,7 @@ func (e *Earlier) take(ctx context.Context, s *Skills, r *SkillRequest) {
 		return nil
 	})
 	switch {
-	case fault.KindOf(err) == fault.NotFound || fault.KindOf(err) == fault.Invalid: // there is no such directory, as a rule
+	case fault.KindOf(err) == fault.NotFound || fault.KindOf(err) == fault.Invalid: // usually because there is no such directory
 	case err != nil:
 		e.Log.Warn("cannot import skills from LangBot's directory; trying again when boxd starts", "directory", from, "error", err)
 		return
@@ -82,7 +82,7 @@ func (e *Earlier) note(namespace string) error {
 	return durable.SyncJSON(dir, namespace, struct{}{})
 }
 
-// takeOne makes a skill of the archive of a package, unless there is one of its name.
+// takeOne makes a skill of a package archive, unless there is one of that name.
 func (s *Skills) takeOne(ctx context.Context, r *SkillRequest, at string, archive io.Reader) ([]skills.Skill, error) {
 	st, err := s.Store.Stage(ctx)
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 	"unicode/utf16"
 )
 
-// specSnapshot is what is remembered of the spec that has made a session: what its info repeats, and what a later spec is
-// compared with.
+// specSnapshot is what is stored of the spec of a session: its info repeats it, and later specs are compared with it.
 type specSnapshot struct {
 	Network          string  `json:"network"`
 	Image            string  `json:"image"`
@@ -29,10 +28,10 @@ type specSnapshot struct {
 	PidsLimit        int64   `json:"pids_limit"`
 	ReadOnlyRootfs   bool    `json:"read_only_rootfs"`
 	WorkspaceQuotaMB int64   `json:"workspace_quota_mb"`
-	Mounts           string  `json:"mounts,omitempty"` // the digest of the extra ones that can be written to
+	Mounts           string  `json:"mounts,omitempty"` // digest of the writable extra mounts
 }
 
-// Keep is what of a spec is remembered.
+// Keep returns what is stored of a spec.
 func (s *boxSpec) Keep() *specSnapshot {
 	k := &specSnapshot{
 		Network: s.Network, Image: s.Image, HostPath: s.HostPath, HostPathMode: s.HostPathMode, MountPath: s.MountPath, Persistent: s.Persistent, CPUs: s.CPUs,
@@ -46,7 +45,7 @@ func (s *boxSpec) Keep() *specSnapshot {
 	return k
 }
 
-// Conflict is the first field in which a session differs from what is asked for, and what it has, as Python prints it.
+// Conflict returns the first field in which a session differs from the requested one, and the session's value as Python prints it.
 func (k *specSnapshot) Conflict(asked *specSnapshot) (field, has string, differs bool) {
 	path := func(p *string) string {
 		if p == nil {
@@ -81,7 +80,7 @@ func pyBool(b bool) string {
 	return "False"
 }
 
-// pyFloat prints a number as Python does.
+// pyFloat formats a number as Python does.
 func pyFloat(f float64) string {
 	if math.Abs(f) >= 1e16 || f != 0 && math.Abs(f) < 1e-4 {
 		return strconv.FormatFloat(f, 'e', -1, 64)
@@ -93,13 +92,13 @@ func pyFloat(f float64) string {
 	return s
 }
 
-// Labels of a session have what is kept, in pieces: a label has room for so much.
+// Session labels hold the snapshot in pieces, since the length of a label is limited.
 const (
 	labelName  = "langbot."
 	labelPiece = 230
 )
 
-// Labels is what a session is labeled with.
+// Labels returns the labels that hold the snapshot.
 func (k *specSnapshot) Labels() map[string]string {
 	text, _ := json.Marshal(k) // plain data: cannot fail
 	all := ascii(string(text))
@@ -111,7 +110,7 @@ func (k *specSnapshot) Labels() map[string]string {
 	return labels
 }
 
-// errNotOurs is said of a session that somebody else has made.
+// errNotOurs is the error for a session that another client made.
 var errNotOurs = errors.New("the session was not made by LangBot")
 
 // readLabels reads what Labels has written.
@@ -131,7 +130,7 @@ func readLabels(labels map[string]string) (*specSnapshot, error) {
 	return k, nil
 }
 
-// ascii escapes what a label cannot have, in JSON.
+// ascii escapes, in JSON, the characters that a label cannot have.
 func ascii(s string) string {
 	var out strings.Builder
 	for _, r := range s {
@@ -169,7 +168,7 @@ type sessionInfo struct {
 	Default   *processInfo            `json:"managed_process,omitempty"`
 }
 
-// Info is that of a session of which this is kept.
+// Info returns the info of a session from its snapshot.
 func (k *specSnapshot) Info(logical string) *sessionInfo {
 	return &sessionInfo{
 		SessionID: logical, Image: k.Image, Network: k.Network, HostPath: k.HostPath, HostPathMode: k.HostPathMode, MountPath: k.MountPath, Persistent: k.Persistent,
@@ -216,10 +215,10 @@ const (
 	statusTimedOut  = "timed_out"
 )
 
-// wireTime is a time as LangBot writes it: UTC, to the microsecond.
+// wireTime is a time in LangBot's format: UTC, to the microsecond.
 type wireTime time.Time
 
-// MarshalJSON writes it.
+// MarshalJSON formats it.
 func (t wireTime) MarshalJSON() ([]byte, error) {
 	return []byte(time.Time(t).UTC().Format(`"2006-01-02T15:04:05.000000Z"`)), nil
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Limits are those that LangBot sets.
+// Limits are the limits that LangBot sets.
 type Limits struct {
 	MaxSessions           int64 `json:"max_sessions"`
 	MaxManagedProcesses   int64 `json:"max_managed_processes"`
@@ -20,34 +20,34 @@ type Limits struct {
 	MaxAdmissionRecords   int64 `json:"max_admission_records"`
 	MaxRPCFileBytes       int64 `json:"max_rpc_file_bytes"`
 
-	// Retention is how long a process that has ended is known.
+	// Retention is how long a process that has ended stays known.
 	Retention time.Duration `json:"-"`
 }
 
-// InitConfig is what LangBot has told so far. It does not change: each INIT makes another.
+// InitConfig is what LangBot has configured so far. It is immutable: each INIT makes another one.
 type InitConfig struct {
 	Limits  Limits
 	Backend string // "": any
-	Work    string // LangBot's default workspace on this host, "" if it has not said
-	Skills  string // where its own runtime has kept skills, "" if it has not said
-	NoWork  string // why that is not used; "": it has not said
-	// Required is whether LangBot's own admission is: then Broken says why it cannot be had, "" if nothing is wrong with
-	// what was asked for.
+	Work    string // LangBot's default workspace on this host, "" if not sent
+	Skills  string // where its own runtime kept skills, "" if not sent
+	NoWork  string // why Work is not used; "": it was not sent
+	// Required is whether LangBot's own admission is required: then Broken says why its configuration is invalid, "" if
+	// it is valid.
 	Required bool
 	Broken   string
 	Policy   Policy // of the admission
 
 	all  map[string]json.RawMessage
-	left bool // it is what an earlier boxd was told
+	left bool // it was sent to an earlier boxd
 }
 
-// DefaultInit is what holds before LangBot has told anything.
+// DefaultInit returns the configuration before the first INIT.
 func DefaultInit() *InitConfig {
 	return &InitConfig{Limits: Limits{64, 64, 256, 100_000, 20 << 20, 5 * time.Minute}, Policy: DefaultPolicy()}
 }
 
-// Merge is what holds after an INIT with these keys. Where that is nil all is as it was. With an error beside it the
-// INIT is refused for LangBot's own directories, and all else holds: its admission above all.
+// Merge returns the configuration after an INIT with these keys. If that is nil, nothing changes. If there is also an
+// error, the INIT is refused because of LangBot's own directories, and everything else holds, the admission above all.
 func (t *InitConfig) Merge(fields map[string]json.RawMessage) (*InitConfig, error) {
 	n := &InitConfig{all: maps.Clone(t.all), Limits: t.Limits}
 	if n.all == nil {
@@ -67,18 +67,18 @@ func (t *InitConfig) Merge(fields map[string]json.RawMessage) (*InitConfig, erro
 	return n, nil
 }
 
-// RequiredInit is what holds before LangBot has told this boxd anything, where it has told the one before that its admission is
-// required: nobody is admitted until the first INIT, which decides anew.
+// RequiredInit is the configuration before the first INIT if LangBot required its admission of the boxd before this one:
+// no Workspace is admitted until that INIT, which decides anew.
 func RequiredInit() *InitConfig {
 	t := DefaultInit()
 	t.Required, t.left = true, true
 	return t
 }
 
-// FromBefore reports whether it is what an earlier boxd was told, and LangBot has told this one nothing yet.
+// FromBefore reports whether the configuration is that of an earlier boxd, and LangBot has sent none to this one yet.
 func (t *InitConfig) FromBefore() bool { return t.left }
 
-// Ours reports whether the backend that LangBot wants is one that boxd stands in for.
+// Ours reports whether boxd stands in for the backend that LangBot wants.
 func (t *InitConfig) Ours() bool {
 	return slices.Contains([]string{"", "local", "docker", "nsjail", "boxd"}, t.Backend)
 }
@@ -123,8 +123,8 @@ func (t *InitConfig) limits() error {
 	return nil
 }
 
-// local checks what LangBot says of its own directories. boxd makes nothing of them: a session has what mounts.allow
-// lends, and a directory that is missing is made with the first session that has it.
+// local checks what LangBot sends about its own directories. boxd makes none of them here: mounts.allow decides what a
+// session may mount, and a missing directory is made with the first session that mounts it.
 func (t *InitConfig) local() error {
 	fields, ok := objectOf(t.all["local"])
 	if !ok {
@@ -162,7 +162,7 @@ func (t *InitConfig) local() error {
 		allowed = []string{root}
 	}
 	if !path.IsAbs(work) || slices.ContainsFunc(allowed, func(s string) bool { return !path.IsAbs(strings.TrimSpace(s)) }) {
-		return nil // it is relative to a directory of LangBot's that boxd does not know: what is lent decides later
+		return nil // relative to a LangBot directory that boxd does not know: mounts.allow decides later
 	}
 	if len(allowed) == 0 {
 		return refusalf("BoxValidationError", "box.local.default_workspace cannot be created because no allowed_mount_roots are configured")
@@ -177,8 +177,8 @@ func (t *InitConfig) local() error {
 	return refusalf("BoxValidationError", "box.local.default_workspace is outside allowed_mount_roots: %s", strings.Join(allowed, ", "))
 }
 
-// admission reads LangBot's own admission. Once it is required it stays so while boxd runs, and what cannot be read
-// requires it too.
+// admission reads LangBot's own admission. Once required it stays so while boxd runs; an unreadable one counts as
+// required.
 func (t *InitConfig) admission(before bool) {
 	policy, required, wrong := ReadPolicy(t.all["admission"])
 	_, given := t.all["admission"]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Messages of LangBot's clients are read into a memory budget that all connections share. A short one has room of
-// its own; a longer one is read only when there is room for the longest that it can be.
+// Messages of LangBot's clients are read into a memory budget that all connections share. A short message needs none of
+// it; a longer one is read only when there is room for one of maximum length.
 
 package actionrpc
 
@@ -17,29 +17,29 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Bounds of messages.
+// Limits of messages.
 const (
 	Short = 64 << 10 // bytes that a connection can send without waiting for room
-	Tiny  = 1 << 10  // bytes of a message that is never counted: one that asks for a sign of life waits for nobody
-	// weight is what a byte of a message stands for: its text, what is read of it, and what grows meanwhile.
+	Tiny  = 1 << 10  // bytes of a message that is never counted: a ping waits for nothing
+	// messageWeight is the memory per byte of a message: its text, what is decoded from it, and buffer growth meanwhile.
 	messageWeight = 3
-	// most is what the longest message stands for.
+	// most is the memory that a message of maximum length stands for.
 	most = messageWeight * MaxMessage
 )
 
-// MessageBudget is what messages of many connections take together. It is safe for concurrent use.
+// MessageBudget is the memory for messages of many connections. It is safe for concurrent use.
 type MessageBudget struct {
-	pools []*semaphore.Weighted // that of a part before that of all
-	// Patience is how long a message may take that has begun and is not short.
+	pools []*semaphore.Weighted // that of a part before the shared one
+	// Patience is how long a message that is not short may take to arrive once it has begun.
 	Patience time.Duration
 }
 
-// NewMessageBudget returns room for so many of the longest messages at once.
+// NewMessageBudget returns a budget for so many messages of maximum length at once.
 func NewMessageBudget(longest int64) *MessageBudget {
 	return &MessageBudget{pools: []*semaphore.Weighted{semaphore.NewWeighted(longest * most)}, Patience: time.Minute}
 }
 
-// take waits for room for so many bytes.
+// take waits for room for n bytes.
 func (r *MessageBudget) take(ctx context.Context, n int64) error {
 	for i, pool := range r.pools {
 		if err := pool.Acquire(ctx, n); err != nil {
@@ -58,7 +58,7 @@ func (r *MessageBudget) give(n int64) {
 	}
 }
 
-// Message is one that was read. Free must follow.
+// Message is a message that was read. Free must follow.
 type Message struct {
 	Kind websocket.MessageType
 	Data []byte
@@ -67,10 +67,10 @@ type Message struct {
 	held int64
 }
 
-// Long reports whether a message has room of all.
+// Long reports whether a message takes room of the shared budget.
 func (m *Message) Long() bool { return m.held > 0 }
 
-// Free gives back what a message takes.
+// Free returns the room of a message.
 func (m *Message) Free() {
 	if m.held > 0 {
 		m.room.give(m.held)
@@ -78,8 +78,7 @@ func (m *Message) Free() {
 	m.held = 0
 }
 
-// Keep gives back what only the reading of a message takes: it has room for so many times its own length, at most
-// what it had.
+// Keep returns the room that only reading a message needs: it keeps so many times its length, at most what it had.
 func (m *Message) Keep(times, length int) {
 	if left := m.held - int64(times)*int64(length); left > 0 && m.held > 0 {
 		m.room.give(left)
@@ -87,7 +86,7 @@ func (m *Message) Keep(times, length int) {
 	}
 }
 
-// Count waits for room for a short message too, for who keeps many of them. A tiny one is not counted.
+// Count waits for room for a short message too, for a caller that keeps many of them. A tiny message is not counted.
 func (m *Message) Count(ctx context.Context) error {
 	if n := messageWeight * int64(len(m.Data)); m.held == 0 && len(m.Data) > Tiny {
 		if err := m.room.take(ctx, n); err != nil {
@@ -98,8 +97,8 @@ func (m *Message) Count(ctx context.Context) error {
 	return nil
 }
 
-// Read reads the next message of a connection, whose read limit must be that of the protocol. An error is the end of
-// the connection. waits is true while nothing is read for want of room, and no word of the client's life is heard.
+// Read reads the next message of a connection, whose read limit must be that of the protocol. An error ends the
+// connection. waits is true while nothing is read for want of room, so that no pong of the client is read either.
 func (r *MessageBudget) Read(ctx context.Context, ws *websocket.Conn, waits *atomic.Bool) (_ *Message, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -113,12 +112,12 @@ func (r *MessageBudget) Read(ctx context.Context, ws *websocket.Conn, waits *ato
 			m.Free()
 		}
 	}()
-	late := time.AfterFunc(r.Patience, cancel) // cuts off who begins and does not end
+	late := time.AfterFunc(r.Patience, cancel) // cuts off a client that begins a message and does not end it
 	defer late.Stop()
 	if m.Data, err = io.ReadAll(io.LimitReader(from, Short)); err != nil || len(m.Data) < Short {
 		return m, err //nolint:wrapcheck // as above
 	}
-	late.Stop() // that there is no room is not the client's doing
+	late.Stop() // the client does not cause the lack of room
 	waits.Store(true)
 	err = r.take(ctx, most)
 	waits.Store(false)

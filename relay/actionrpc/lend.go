@@ -13,14 +13,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// put has skills where LangBot wants them, as the user of the box: for each its mode, where it is, and where it is
-// wanted. A skill that may be written to is copied there, as LangBot mounts it and tells models to work there: what
-// programs have written stays when the skill changes in the store, and what they have not is then as it is there. A file
-// beside the copies says of which tree each is; whatever is newer than that file is the programs'. One that
-// may only be read is a link. What is not wanted any more goes, unless something was written to it. It prints where it
-// has failed.
+// put installs skills where LangBot wants them, as the user of the box: for each its mode, its source, and its target. A
+// writable skill is copied, as LangBot mounts it at the target and tells models to work there: files that programs have
+// written stay when the skill changes in the store, all others are updated. A stamp file beside the copies names the
+// tree of each; whatever is newer than that file was written by programs. A read-only skill is a link. A skill that is
+// not wanted any more is removed, unless something was written to it. put prints where it has failed.
 //
-// A directory that LangBot's own runtime has left there, for its mounts, gives way if it is empty; any other is somebody's.
+// An empty directory that LangBot's own runtime left there for its mounts is replaced; any other is kept.
 const put = `free() { [ ! -L "$1" ] || rm -f -- "$1"; [ ! -e "$1" ] || rmdir -- "$1" 2>/dev/null; }
 fresh() { # FROM AT STAMP TREE
   mkdir -p -- "${3%/*}" && rm -rf -- "$3.new" && cp -R -- "$1" "$3.new" && chmod -R u+w -- "$3.new" && mv -- "$3.new" "$2" && printf '%s' "$4" >"$3"
@@ -58,9 +57,9 @@ for stamp in /workspace/.skills/.boxd/*; do
 done
 exit 0`
 
-// mountSkills gives a session the skills of a spec, each as it is now, and takes away those it has of earlier ones. They are
-// mounted where no program of the box can put anything else, and put from there to where LangBot wants them, in
-// /workspace, which is the user's. What is not there is named in the log and in the session, and never fails it.
+// mountSkills gives a session the skills of a spec in their current version, and removes those of earlier specs. They
+// are mounted where no program of the box can replace them, and put from there to where LangBot wants them, in
+// /workspace, which is the user's. A missing skill is named in the log and in the session, and never fails the call.
 func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *boxSpec) error {
 	var names []string
 	for i, k := range spec.Skills {
@@ -95,7 +94,7 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *boxSp
 	if len(wanted) == 0 && !changed {
 		return nil
 	}
-	// Also where nothing has changed: programs of the box remove what is there, and LangBot wants a skill elsewhere.
+	// Also if nothing has changed: programs of the box may remove it, and LangBot may want it elsewhere.
 	r, err := s.Exec(ctx, &session.ExecRequest{Argv: append([]string{"/bin/sh", "-c", put, "sh"}, wanted...), Dir: s.Home()})
 	if err == nil {
 		failed := strings.Split(string(r.Streams[0].Data), "\x00")
@@ -114,7 +113,7 @@ func (b *Boxes) mountSkills(ctx context.Context, s *session.Session, spec *boxSp
 	return err
 }
 
-// inSkill is a directory of the box as one of a skill's own, if LangBot means one that is not where it wants it.
+// inSkill maps a directory of the box into the skill's own directory, if the skill could not be put where LangBot wants it.
 func inSkill(spec *boxSpec, dir string) string {
 	for _, k := range spec.Skills {
 		if rest, ok := strings.CutPrefix(dir+"/", k.At+"/"); ok && k.Elsewhere {

@@ -7,20 +7,20 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what a client takes.
+// Limits of what a client accepts.
 const (
-	maxFrame = 1 << 20  // a longer one makes it hang up
-	piece    = 64 << 10 // of a line that is too long for it
+	maxFrame = 1 << 20  // a longer frame makes the client hang up
+	piece    = 64 << 10 // of a line that is too long
 )
 
-// lines makes messages of output: each is a line with its end. A line that is too long for any client comes in
-// pieces, which it passes over.
+// lines turns output into messages: each is a line with its line end. A line that is too long for any client comes in
+// pieces, which clients ignore.
 type lines struct {
-	rest    []byte // of a line that has no end yet
-	tooLong bool   // pieces of it have been sent
+	rest    []byte // of the unfinished line
+	tooLong bool   // pieces of the line have been sent
 }
 
-// add takes output, and hands on what is whole.
+// add takes output, and emits complete lines.
 func (l *lines) add(data []byte, emit func(text string) error) error {
 	for len(data) > 0 {
 		end := bytes.IndexByte(data, '\n') + 1
@@ -44,10 +44,10 @@ func (l *lines) add(data []byte, emit func(text string) error) error {
 	return nil
 }
 
-// waits reports whether there is something without an end.
+// waits reports whether there is an unfinished line.
 func (l *lines) waits() bool { return len(l.rest) > 0 }
 
-// flush hands on what there is; all says that no more of a character that has begun will come.
+// flush emits the buffered text; all says that no more bytes of an incomplete character will come.
 func (l *lines) flush(all bool, emit func(text string) error) error {
 	ready := l.rest
 	if !all {
@@ -70,7 +70,7 @@ func (l *lines) flush(all bool, emit func(text string) error) error {
 	return nil
 }
 
-// cut hands on pieces until less than so much is left. No piece has half of a character, and each bad byte in it
+// cut emits pieces until fewer than least bytes are left. No piece ends inside a character, and each invalid byte
 // becomes three.
 func (l *lines) cut(least int, emit func(text string) error) error {
 	for len(l.rest) >= least {
@@ -86,7 +86,7 @@ func (l *lines) cut(least int, emit func(text string) error) error {
 	return nil
 }
 
-// unfinished is how many bytes at the end have begun a character.
+// unfinished returns how many bytes of an incomplete character are at the end.
 func unfinished(b []byte) int {
 	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
 		if tail := b[len(b)-i:]; utf8.RuneStart(tail[0]) {

@@ -7,19 +7,19 @@ import (
 	"sync"
 )
 
-// locks are one for each name that somebody holds or waits for.
+// locks has one lock for each name that a caller holds or waits for.
 type locks struct {
 	mu    sync.Mutex
 	names map[string]*lock
 }
 
 type lock struct {
-	held  chan struct{} // has room for who holds it
-	users int           // who holds it, or waits
-	cut   int           // how often those who wait were to give up
+	held  chan struct{} // full while the lock is held
+	users int           // its holder and waiters
+	cut   int           // how often waiters were told to give up
 }
 
-// take waits for the lock of a name. It reports whether those who wait were told to give up meanwhile.
+// take waits for the lock of a name. It reports whether waiters were told to give up meanwhile.
 func (l *locks) take(ctx context.Context, name string) (release func(), cut bool, err error) {
 	l.mu.Lock()
 	if l.names == nil {
@@ -55,7 +55,7 @@ func (l *locks) take(ctx context.Context, name string) (release func(), cut bool
 	}, cut, nil
 }
 
-// cutOff tells everybody who waits for a name to give up.
+// cutOff tells all waiters for a name to give up.
 func (l *locks) cutOff(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,14 +12,14 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 )
 
-// Marker is a file that is there while LangBot's own admission is required: a boxd that starts admits nobody then, until
-// LangBot has told it anew. "" is none.
+// Marker is the path of a file that exists while LangBot's own admission is required: then a boxd that starts admits no
+// Workspace until LangBot's next INIT. "" is none.
 type Marker string
 
 // MarkerFile is its name in the state directory.
 const MarkerFile = "langbot-admission"
 
-// Set makes the file be there, or not.
+// Set creates or removes the file.
 func (m Marker) Set(required bool) error {
 	if m == "" {
 		return nil
@@ -32,7 +32,7 @@ func (m Marker) Set(required bool) error {
 	}
 	dir, err := os.OpenRoot(filepath.Dir(string(m)))
 	if err == nil {
-		err = durable.SyncJSON(dir, filepath.Base(string(m)), struct{}{}) // a loss of power is not to admit anybody
+		err = durable.SyncJSON(dir, filepath.Base(string(m)), struct{}{}) // a power failure must not admit anything
 		dir.Close()
 	}
 	if err != nil {
@@ -41,7 +41,7 @@ func (m Marker) Set(required bool) error {
 	return nil
 }
 
-// Init is what holds before the first INIT. What cannot be looked at is taken to be there.
+// Init returns the configuration before the first INIT. A file that cannot be checked counts as present.
 func (m Marker) Init() *InitConfig {
 	if m == "" {
 		return DefaultInit()

@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// reading makes a box of an id that has a directory of the host as its workspace, read-only, and nothing else of it: no link leads
-// out of that. end ends it.
+// reading makes a box whose workspace is a host directory, read-only, and that has nothing else of the host: no link
+// leads out of it. end ends it.
 func (b *Boxes) reading(ctx context.Context, id, root string) (s *session.Session, end func() error, err error) {
 	who, err := b.Owner()
 	if err != nil {
@@ -37,7 +37,7 @@ func (b *Boxes) reading(ctx context.Context, id, root string) (s *session.Sessio
 
 func readingID() string { return "langbot-read-" + policy.NewID() }
 
-// Pack writes an archive of a directory below one of the host, out of which no link leads, whatever is in the way to it.
+// Pack writes an archive of a directory below root. No link leads out of root, wherever in the path it is.
 func (b *Boxes) Pack(ctx context.Context, root, below string, w io.Writer) error {
 	id := readingID()
 	s, end, err := b.reading(ctx, id, root)

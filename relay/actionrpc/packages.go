@@ -15,13 +15,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// Depth of packages below a Workspace's skills, and most of them, as LangBot's own runtime has it.
+// Maximum depth of packages below a Workspace's skills, and their maximum number, as in LangBot's own runtime.
 const (
 	packageDepth = 6
 	mostPackages = 1000
 )
 
-// packagesIn are the directories that have a document of a skill, and are in no other such, from isolation.Workspace on.
+// packagesIn returns the outermost directories that have a skill document, relative to isolation.Workspace.
 func packagesIn(entries []files.Entry) (packages []string) {
 	var dirs []string
 	for _, e := range entries {
@@ -40,9 +40,9 @@ func packagesIn(entries []files.Entry) (packages []string) {
 	return packages
 }
 
-// Packages hands over an archive of each package of skills at or below a directory of the host: of the directories that have a
-// SKILL.md, those that are in none. As with Pack, no link leads out of root. Where root is not there the error is a fault of its kind, not
-// LangBot's.
+// Packages passes an archive of each package of skills at or below a host directory to take: of the directories with a
+// SKILL.md those that are inside no other. As with Pack, no link leads out of root. If root does not exist, the error is
+// a fault of that kind, not LangBot's.
 func (b *Boxes) Packages(ctx context.Context, root string, take func(below string, archive io.Reader) error) (err error) {
 	s, end, err := b.reading(ctx, readingID(), root)
 	if err != nil {
@@ -65,7 +65,7 @@ func (b *Boxes) Packages(ctx context.Context, root string, take func(below strin
 		}()
 		err := take(dir, r)
 		_ = r.Close()                                                               // cannot fail
-		if failed := <-packed; err == nil && !errors.Is(failed, io.ErrClosedPipe) { // which is a reader that wants no more
+		if failed := <-packed; err == nil && !errors.Is(failed, io.ErrClosedPipe) { // the reader wants no more
 			err = failed
 		}
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// PartBudget divides a message budget: each Workspace has a part and cannot use more. It is safe for concurrent use.
+// PartBudget divides a message budget: each Workspace has a part and cannot exceed it. It is safe for concurrent use.
 type PartBudget struct {
 	all *MessageBudget
 
@@ -21,12 +21,12 @@ type part struct {
 	users int
 }
 
-// NewPartBudget returns room for so many of the longest messages at once, of which nobody has more than one.
+// NewPartBudget returns a budget for so many messages of maximum length at once, at most one of them per Workspace.
 func NewPartBudget(longest int64) *PartBudget {
 	return &PartBudget{all: NewMessageBudget(longest), of: map[string]*part{}}
 }
 
-// Enter returns the room of somebody, until leave is called, once.
+// Enter returns the part of who, until leave is called, once.
 func (p *PartBudget) Enter(who string) (room *MessageBudget, leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// text is a key of the payload that has to be there.
+// text returns a required key of the payload.
 func (r *SkillRequest) text(key string) (string, error) {
 	text, given, err := r.optional(key, "")
 	if err == nil && !given {
@@ -16,13 +16,13 @@ func (r *SkillRequest) text(key string) (string, error) {
 	return text, err
 }
 
-// name is the skill that is meant.
+// name returns the skill that the request names.
 func (r *SkillRequest) name() (string, error) {
 	name, err := r.text("name")
 	return strings.TrimSpace(name), err
 }
 
-// optional is a key that can be left out, or be null.
+// optional returns a key that may be missing or null.
 func (r *SkillRequest) optional(key, otherwise string) (text string, given bool, err error) {
 	raw := r.Data[key]
 	if isNull(raw) {
@@ -35,7 +35,7 @@ func (r *SkillRequest) optional(key, otherwise string) (text string, given bool,
 	return text, true, nil
 }
 
-// list is a list of texts that can be left out, or be null.
+// list returns a list of strings that may be missing or null.
 func (r *SkillRequest) list(key string) (texts []string, err error) {
 	raw := r.Data[key]
 	if isNull(raw) {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Logical is the id of the one session that a Workspace may have.
+// Logical is the id of the only session that a Workspace may have.
 const Logical = "global"
 
-// Policy is what every admitted session has and every grant is held to: the admission of an INIT.
+// Policy applies to every admitted session and every grant: the admission of an INIT.
 type Policy struct {
 	MaxSessions      int64
 	MaxProcesses     int64
-	MaxGrant         time.Duration // how long a grant may be for
+	MaxGrant         time.Duration // maximum lifetime of a grant
 	MaxTimeoutSec    int64         // of a command
 	CPUs             float64
 	MemoryMB         int64
@@ -27,18 +27,18 @@ type Policy struct {
 	ReadinessCache   time.Duration
 }
 
-// DefaultPolicy is what holds where nothing is said.
+// DefaultPolicy returns the defaults.
 func DefaultPolicy() Policy {
 	return Policy{MaxSessions: 1, MaxGrant: 300 * time.Second, MaxTimeoutSec: 120, CPUs: 1, MemoryMB: 512, PidsLimit: 128, ReadOnlyRootfs: true, ReadinessCache: 15 * time.Second}
 }
 
-// longest is where times end that are too long to count.
+// longest is the cap for durations, in seconds.
 const longest = 1 << 32
 
 func seconds(n float64) time.Duration { return time.Duration(min(n, longest) * float64(time.Second)) }
 
-// ReadPolicy reads the section of an INIT, and whether the admission is required. What is wrong with it is said in
-// words, of which "" is nothing.
+// ReadPolicy reads the section of an INIT, and whether the admission is required. wrong describes an error, "" if there
+// is none.
 func ReadPolicy(raw json.RawMessage) (p Policy, required bool, wrong string) {
 	p = DefaultPolicy()
 	if isNull(raw) {
@@ -66,7 +66,7 @@ func ReadPolicy(raw json.RawMessage) (p Policy, required bool, wrong string) {
 	return p, required, ""
 }
 
-// keys put a value into a policy, and report whether it is allowed.
+// keys set a value of a policy, and report whether it is allowed.
 var keys = map[string]func(p *Policy, raw json.RawMessage) bool{
 	"required":              func(*Policy, json.RawMessage) bool { return true },
 	"logical_session_id":    grantsOnly(Logical),
@@ -100,7 +100,7 @@ func grantsOnly(word string) func(*Policy, json.RawMessage) bool {
 	}
 }
 
-// whole reads a number from least to most; -1 is no bound.
+// whole reads an integer from least to most; a most of -1 is no upper bound.
 func whole(set func(*Policy, int64), least, most int64) func(*Policy, json.RawMessage) bool {
 	return func(p *Policy, raw json.RawMessage) bool {
 		n, ok := coerceInt(raw)

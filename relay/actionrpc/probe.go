@@ -13,17 +13,17 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// maxProbe is how long a file may be that LangBot has a box read, in bytes.
+// maxProbe is the maximum length in bytes of a file that LangBot has a box read.
 const maxProbe = 1024
 
-// reads prints a file of the workspace twice, and says by its exit code why it does not.
+// reads prints a file of the workspace twice; its exit code tells why it cannot.
 const reads = `cd /workspace && [ -w . ] || exit 21
 [ -e "./$1" ] && [ ! -L "./$1" ] || exit 22
 [ -f "./$1" ] || exit 23
 head -c 1025 "./$1" && head -c 1025 "./$1" || exit 22`
 
-// Probe reads a file of a directory of the host as boxes have that: in a box with the directory to write to, and with
-// nothing else of the host. What is wrong is in the words of the protocol.
+// Probe reads a file of a host directory as boxes see it: in a box that has the directory, writable, and nothing else of
+// the host. Errors are those of the protocol.
 func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
 	unready := func(text string) error { return refusalf("BoxReadinessError", "%s", text) }
 	const unread = "Box Runtime cannot read the Core shared Workspace probe"
@@ -71,7 +71,7 @@ func (b *Boxes) Probe(ctx context.Context, dir, name string) ([]byte, error) {
 	return once, nil
 }
 
-// halves are the two that a text is made of; of one that has none they differ.
+// halves splits a text into halves; they differ if the text is not the same thing twice.
 func halves(text []byte) (one, other []byte) {
 	n := len(text) / 2
 	return text[:n], text[n:]

@@ -19,19 +19,19 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Of a managed process.
+// Limits of a managed process.
 const (
-	keptOutput = 4 * quantity.MiB // of each stream, for who attaches later
+	keptOutput = 4 * quantity.MiB // of each stream, for a later attach
 	stopGrace  = 5 * time.Second
-	// previewBytes is enough for the characters of a preview, whatever they are.
+	// previewBytes is enough for a preview, however many bytes each character has.
 	previewBytes    = 16 << 10
 	previewPatience = 2 * time.Second
 )
 
-// processKey names a process among all.
+// processKey names a process of a session.
 type processKey struct{ session, process string }
 
-// Start starts a process; one of the same id is stopped first.
+// Start starts a process; a process of the same id is stopped first.
 func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *processSpec) (*processInfo, error) {
 	physical, err := t.physical(logical)
 	if err != nil {
@@ -67,7 +67,7 @@ func (b *Boxes) Start(ctx context.Context, t Tenant, logical string, spec *proce
 
 func (b *Boxes) launch(ctx context.Context, s *session.Session, spec *processSpec) (*process.Process, error) {
 	argv, dir := append([]string{spec.Command}, spec.Args...), clean(spec.Cwd)
-	if !isolation.UnderRoots(dir) { // boxd makes no directory there, and a program may go there itself
+	if !isolation.UnderRoots(dir) { // boxd makes no directory there, but the shell can cd to it
 		argv, dir = append([]string{shell, "-c", enter, dir}, argv...), isolation.Workspace
 	}
 	req := &session.ProcessRequest{
@@ -82,13 +82,13 @@ func (b *Boxes) launch(ctx context.Context, s *session.Session, spec *processSpe
 	return p, err
 }
 
-// What goes to a directory of the image before it becomes the program that was asked for.
+// A shell that changes to a directory of the image and then executes the requested program.
 const (
 	shell = "/bin/sh"
 	enter = `cd -- "$0" && exec "$@"`
 )
 
-// asked is the program that LangBot has asked for, and where.
+// asked returns the program and directory that LangBot has requested.
 func asked(argv []string, dir string) (program []string, cwd string) {
 	if len(argv) > 4 && argv[0] == shell && argv[2] == enter {
 		return argv[4:], argv[3]
@@ -96,7 +96,7 @@ func asked(argv []string, dir string) (program []string, cwd string) {
 	return argv, dir
 }
 
-// reserveProcess admits one process more, of as many as LangBot wants in all. One of the same id makes room for it.
+// reserveProcess admits one more process, within LangBot's maximum. One of the same id is replaced and not counted.
 func (b *Boxes) reserveProcess(k processKey) (release func(), err error) {
 	most := b.Init().Limits.MaxManagedProcesses
 	b.mu.Lock()
@@ -136,17 +136,17 @@ func over(p *process.Process) bool {
 	}
 }
 
-// expired reports whether a process has ended so long ago that it is not known any more.
+// expired reports whether a process ended so long ago that it is forgotten.
 func (b *Boxes) expired(p *process.Process) bool {
 	return over(p) && time.Since(p.Info().EndedAt) > b.Init().Limits.Retention
 }
 
-// known are the managed processes of a session that LangBot may see.
+// known returns the managed processes of a session that LangBot may see.
 func (b *Boxes) known(s *session.Session) []*process.Process {
 	return slices.DeleteFunc(s.Processes(), func(p *process.Process) bool { return !p.Spec().Managed || b.expired(p) })
 }
 
-// reap forgets processes that ended long ago, and the first to end of too many.
+// reap forgets processes that ended long ago, and those that ended first if there are too many.
 func (b *Boxes) reap(ctx context.Context) {
 	type one struct {
 		s  *session.Session
@@ -212,7 +212,7 @@ func (b *Boxes) Stop(ctx context.Context, t Tenant, logical, id string) error {
 	return explain(err, s.ID)
 }
 
-// process is the info of a process. What has ended is told at once, with its code and time.
+// process returns the info of a process. An ended process is reported at once, with its exit code and time.
 func (b *Boxes) process(ctx context.Context, t Tenant, s *session.Session, p *process.Process) *processInfo {
 	ended := over(p)
 	info := p.Info()
@@ -225,7 +225,7 @@ func (b *Boxes) process(ctx context.Context, t Tenant, s *session.Session, p *pr
 		m.Command, m.Args = argv[0], append(m.Args, argv[1:]...)
 	}
 	if ended {
-		exit, err := p.Wait(context.WithoutCancel(ctx)) // does not wait
+		exit, err := p.Wait(context.WithoutCancel(ctx)) // does not block
 		m.Status, m.ExitedAt, m.ExitCode = statusExited, new(wireTime(info.EndedAt)), new(codeOf(exit, err))
 		if m.StderrPreview == "" && exit == nil && err != nil {
 			m.StderrPreview = err.Error()
@@ -234,7 +234,7 @@ func (b *Boxes) process(ctx context.Context, t Tenant, s *session.Session, p *pr
 	return m
 }
 
-// Codes of a program that could not be started, as a shell has them.
+// Exit codes of a program that could not be started, as in a shell.
 const (
 	notExecutable = 126
 	noProgram     = 127
@@ -249,7 +249,7 @@ func codeOf(exit *isolation.Exit, err error) int {
 		return exit.Code
 	}
 	if _, ok := errors.AsType[*isolation.StepError](err); !ok {
-		return killed // with its box
+		return killed // together with its box
 	}
 	if errors.Is(err, unix.ENOENT) {
 		return noProgram
@@ -257,7 +257,7 @@ func codeOf(exit *isolation.Exit, err error) int {
 	return notExecutable
 }
 
-// preview is the end of what a process has written to standard error.
+// preview returns the end of what a process has written to standard error.
 func preview(ctx context.Context, p *process.Process, info *process.Info) string {
 	end, from := info.Output[1].Bytes, max(info.Output[1].From, info.Output[1].Bytes-previewBytes)
 	if end <= from {

@@ -18,34 +18,34 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Proof is what was seen of a real box.
+// Proof is what an inspection of a real box has found.
 type Proof struct {
 	Available  bool  // a box starts, and runs a program
-	Groups     bool  // the kernel keeps memory, processors and processes of it, all together
+	Groups     bool  // the kernel limits memory, processors and processes of the box as a whole
 	Namespaces bool  // it has namespaces of its own
-	Mounts     bool  // of mounts too, and / cannot be written to
+	Mounts     bool  // it has a mount namespace too, and / is read-only
 	Network    bool  // it has no network but its own loopback
-	Ephemeral  bool  // what it can write to, but for its workspace, has a size and a number of files
-	Work       bool  // LangBot's own directory is there, and boxes can write to it
-	Bounded    bool  // what is in a directory there can be bounded by the kernel, in bytes and in files
+	Ephemeral  bool  // everything writable but its workspace is limited in bytes and files
+	Work       bool  // LangBot's own directory exists, and boxes can write to it
+	Bounded    bool  // the kernel can limit a directory there in bytes and in files
 	Unbounded  error // why it cannot
-	// Full says that there was no room for it, or no time: nothing is known.
+	// Full says that there was no room or no time for the box: nothing is known.
 	Full  bool
-	Error string // why something of it is not so
+	Error string // why a check has failed
 }
 
-// looks prints what a box is, by words of the shell where it can.
+// looks prints the properties of a box, with shell builtins where possible.
 const looks = `for n in ipc mnt net pid user uts; do echo "ns $n $(readlink /proc/self/ns/$n)"; done
 while IFS= read -r l; do echo "dev $l"; done </proc/net/dev
 while IFS= read -r l; do echo "mnt $l"; done </proc/self/mountinfo
 [ -w /workspace ] && echo work
 echo end`
 
-// proofPatience is how long a box may take to tell what it is.
+// proofPatience is how long the inspection of a box may take.
 const proofPatience = 10 * time.Second
 
-// Attest starts a box as an admitted Workspace has it, by its spec but with LangBot's own directory in the place of the
-// Workspace's, and looks at it from within. work is "" if that is not known.
+// Attest starts a box like that of an admitted Workspace, by its spec but with LangBot's own directory in place of the
+// Workspace's, and inspects it from within. work is "" if that directory is unknown.
 func (b *Boxes) Attest(ctx context.Context, spec *boxSpec, work string) Proof {
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
@@ -71,18 +71,18 @@ func (b *Boxes) Attest(ctx context.Context, spec *boxSpec, work string) Proof {
 	return p
 }
 
-// full reports whether an error is that there is no room now, on the host or in time, and says nothing of what boxes are.
+// full reports whether an error is a lack of room or time, which proves nothing about boxes.
 func full(err error) bool {
 	kind := fault.KindOf(err)
 	return kind == fault.Exhausted || kind == fault.Unavailable || errors.Is(err, context.DeadlineExceeded)
 }
 
-// tried starts a box with LangBot's own directory, or without it where it is not to be had. Where there is none, the proof
-// says why.
+// tried starts a box with LangBot's own directory, or without it if it is unusable. If no box starts, the proof says
+// why.
 func tried(work string, start func(work string) (*session.Session, error)) (*session.Session, Proof) {
 	s, err := start(work)
 	var p Proof
-	if err != nil && work != "" && !full(err) { // of that directory, or of all boxes?
+	if err != nil && work != "" && !full(err) { // is it that directory, or do all boxes fail?
 		p.Error = mountError(err, "").Error()
 		s, err = start("")
 	}
@@ -92,8 +92,8 @@ func tried(work string, start func(work string) (*session.Session, error)) (*ses
 	return s, p
 }
 
-// specimen is a box to be looked at. It has no quota, which the directory of all Workspaces would get; so its home is in memory, where
-// that of a session is on disk if it is bounded there.
+// specimen makes a box to inspect. It has no quota, which would apply to the directory of all Workspaces; so its home is
+// in memory, while that of a session is on disk if it is limited there.
 func (b *Boxes) specimen(ctx context.Context, spec *boxSpec, work string) (*session.Session, error) {
 	who, err := b.Owner()
 	if err != nil {
@@ -113,7 +113,7 @@ func (b *Boxes) specimen(ctx context.Context, spec *boxSpec, work string) (*sess
 	return s, err
 }
 
-// passing has a box be there for a moment, and wait for no room: who asks for it needs an answer.
+// passing makes a box short-lived, without waiting for room: the caller needs an answer.
 func passing(req *policy.Request) {
 	req.OneShot, req.Wait = true, new(quantity.Duration(0))
 }
@@ -126,7 +126,7 @@ func ownNamespace(kind string) string {
 	return name
 }
 
-// judge reads what a box has printed. own is the namespace of a kind that boxd itself is in.
+// judge reads what a box has printed. own returns boxd's own namespace of a kind.
 func (p *Proof) judge(out string, own func(kind string) string) {
 	apart, foreign, devices := map[string]bool{}, false, 0
 	root, open := false, false
@@ -184,7 +184,7 @@ func mountLine(line string) (m mount, ok bool) {
 	return mount{at: fields[4], kind: more[0], options: more[2], writable: slices.Contains(strings.Split(fields[5], ","), "rw")}, true
 }
 
-// bounded reports whether what is written to a mount has an end. The workspace has a quota of its own, or none.
+// bounded reports whether writes to a mount are limited. The workspace has a quota of its own, or none.
 func (m *mount) bounded() bool {
 	options := strings.Split(m.options, ",")
 	has := func(name string) bool {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// backend is what LangBot knows boxd as.
+// backend describes boxd as LangBot knows it.
 type backend struct {
 	Name      *string `json:"name"`
 	Available bool    `json:"available"`
@@ -33,39 +33,39 @@ type readiness struct {
 // standard is the mode without LangBot's own admission.
 const standard = "standard"
 
-// required is the backend that LangBot's own admission asks for by name.
+// required is the name of the backend that LangBot's own admission demands.
 const required = "nsjail"
 
-// checks are those of an admission that is required, in the order in which they are named.
+// checks are those of a required admission, in the order in which errors name them.
 var checks = []string{
 	"configuration", "required_backend", "workspace_mount", "backend_available", "cgroup_v2", "namespace_isolation", "mount_isolation", "network_isolation",
 	"hard_workspace_quota", "hard_skill_storage_quota", "bounded_ephemeral_storage", "inode_quota", "session_cap", "managed_process_cap",
 }
 
-// storage are those of them that an operator may do without.
+// storage are the checks that an operator may waive.
 var storage = []string{"hard_workspace_quota", "hard_skill_storage_quota", "bounded_ephemeral_storage", "inode_quota"}
 
-// evidence is what was last seen of a real box, and for what LangBot had told.
+// evidence is the last inspection of a real box, and the configuration that it was made for.
 type evidence struct {
-	turn  chan struct{} // has room for who looks
+	turn  chan struct{} // full during an inspection
 	mu    sync.Mutex
-	init  *InitConfig // guarded by mu, as all below
+	init  *InitConfig // guarded by mu, as are the fields below
 	at    time.Time
 	proof Proof
-	good  *Proof // the last one of a box that was there
+	good  *Proof // the last one of a box that started
 }
 
-// recent is what was seen not longer ago than that.
+// recent returns the last proof, and whether it is for this configuration and not older than since.
 func (e *evidence) recent(initConfig *InitConfig, since time.Time) (Proof, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.proof, e.init == initConfig && !e.at.Before(since)
 }
 
-// leastCache is how long anybody's questions are answered by what was seen before: each look is a box.
+// leastCache is the minimum age up to which unauthenticated requests are answered from the cache: each inspection starts a box.
 const leastCache = 5 * time.Second
 
-// prove looks at a real box, or has looked not long ago. Who asks while somebody looks has the same answer.
+// prove inspects a real box, or returns a recent proof. Callers that ask during an inspection get its result.
 func (s *Server) prove(ctx context.Context, initConfig *InitConfig, anybody bool) Proof {
 	cache := initConfig.Policy.ReadinessCache
 	if anybody {
@@ -82,7 +82,7 @@ func (s *Server) prove(ctx context.Context, initConfig *InitConfig, anybody bool
 	case <-ctx.Done():
 		return Proof{Error: context.Cause(ctx).Error()}
 	}
-	if p, ok := e.recent(initConfig, asked.Add(-cache)); ok { // somebody has looked meanwhile
+	if p, ok := e.recent(initConfig, asked.Add(-cache)); ok { // another caller has inspected a box meanwhile
 		return p
 	}
 	begin := time.Now()
@@ -94,14 +94,14 @@ func (s *Server) prove(ctx context.Context, initConfig *InitConfig, anybody bool
 		if p.Available {
 			e.good = new(p)
 		}
-	case e.good != nil && e.init != nil && e.init.Work == initConfig.Work: // all room is taken by boxes such as were seen
+	case e.good != nil && e.init != nil && e.init.Work == initConfig.Work: // boxes like the inspected one take all room
 		p = *e.good
 	}
 	e.init, e.at, e.proof = initConfig, begin, p
 	return p
 }
 
-// readiness says what is so. Nothing in it is true that was not found out, but what the operator does without.
+// readiness returns the state of all checks. A check is true only if it was verified, or if the operator has waived it.
 func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
 	initConfig := s.initConfig.Load()
 	if !initConfig.Required {
@@ -113,7 +113,7 @@ func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
 		"configuration": initConfig.Broken == "", "required_backend": initConfig.Ours(), "workspace_mount": p.Work, "backend_available": r.Backend.Available,
 		"cgroup_v2": p.Groups, "namespace_isolation": p.Namespaces, "mount_isolation": p.Mounts, "network_isolation": p.Network,
 		"hard_workspace_quota": p.Bounded, "inode_quota": p.Bounded, "bounded_ephemeral_storage": p.Ephemeral,
-		"hard_skill_storage_quota": false, // boxd counts before it writes, and no kernel does
+		"hard_skill_storage_quota": false, // boxd counts before it writes; the kernel enforces nothing
 		"session_cap":              initConfig.Policy.MaxSessions <= 1, "managed_process_cap": initConfig.Policy.MaxProcesses == 0,
 	}
 	if s.cfg.AllowSoftStorage {
@@ -126,7 +126,7 @@ func (s *Server) readiness(ctx context.Context, anybody bool) readiness {
 	return r
 }
 
-// plainly says what is so where LangBot's own admission is not required, or nobody has said yet whether it is.
+// plainly is readiness while LangBot's own admission is not required, or LangBot has not said yet whether it is.
 func (s *Server) plainly(initConfig *InitConfig) readiness {
 	r := readiness{Ready: s.available(), Mode: standard, Backend: backend{Name: &initConfig.Backend}}
 	if initConfig.Ours() {
@@ -136,7 +136,7 @@ func (s *Server) plainly(initConfig *InitConfig) readiness {
 	return r
 }
 
-// noWork is why there is no directory for Workspaces, "" if there is one.
+// noWork returns why there is no directory for Workspaces, "" if there is one.
 func noWork(initConfig *InitConfig) string {
 	switch {
 	case initConfig.Work != "":
@@ -147,7 +147,7 @@ func noWork(initConfig *InitConfig) string {
 	return "Managed sandbox admission requires box.local.default_workspace"
 }
 
-// details are what was seen, whatever the operator does without.
+// details returns what was found, whatever the operator has waived.
 func details(p *Proof) any {
 	seen := map[string]any{
 		"available": p.Available, "cgroup_v2": p.Groups, "namespace_isolation": p.Namespaces, "mount_isolation": p.Mounts, "network_isolation": p.Network,
@@ -159,15 +159,15 @@ func details(p *Proof) any {
 	return seen
 }
 
-// failed are the checks that are not so.
+// failed returns the checks that are false.
 func (r *readiness) failed() []string {
 	return slices.DeleteFunc(slices.Clone(checks), func(name string) bool { return r.Checks[name] })
 }
 
-// probe is a name of a file that cloud LangBot wants to be read.
+// probe matches the name of a file that cloud LangBot wants a box to read.
 var probe = regexp.MustCompile(`^\.langbot-box-volume-probe-[a-f0-9]{32}$`)
 
-// verify has a box read a file that cloud LangBot has put into its workspace, to know that both see one directory.
+// verify has a box read a file that cloud LangBot has put into its workspace, to prove that both see the same directory.
 func (s *Server) verify(ctx context.Context, c *call) (any, error) {
 	name, err := c.text("marker_name")
 	initConfig := s.initConfig.Load()

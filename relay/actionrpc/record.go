@@ -17,8 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
-// recorded does what a request asks for, counts it, and writes down what was to change something: it is not done
-// where no record of it can be written.
+// recorded performs and counts a request, and audits it if it changes something: such a request is not performed if no
+// audit record can be written.
 func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) {
 	who, err := s.owner()
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *Server) recorded(ctx context.Context, c *call, a *action) (any, error) 
 	return data, err
 }
 
-// errorType is what a span has of an error: the class that LangBot is told, or the kind of what boxd itself refuses.
+// errorType is the error type in a span: the class that LangBot receives, or the kind of an error of boxd itself.
 func errorType(err error) string {
 	if err == nil {
 		return ""

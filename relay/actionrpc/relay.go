@@ -14,16 +14,16 @@ import (
 
 func clean(dir string) string { return path.Clean(dir) }
 
-// slot is where one relay of a process sits, and how far those before it have come.
+// slot serializes the relays of a process, and keeps the position that the last one has reached.
 type slot struct {
-	taken chan struct{} // has room for one
+	taken chan struct{} // full while a relay runs
 	of    *process.Process
 	users int // guarded by the lock of Boxes
 	at    [2]int64
-	known bool // at is where the next one begins
+	known bool // at is where the next relay begins
 }
 
-// Relay is a process that somebody wants to speak to.
+// Relay is a connection to a process.
 type Relay struct {
 	Process *process.Process
 
@@ -34,7 +34,7 @@ type Relay struct {
 	since   time.Time
 }
 
-// Relay finds a process that runs, by the physical id of its session.
+// Relay finds a running process, by the physical id of its session.
 func (b *Boxes) Relay(t Tenant, physical, id string) (*Relay, error) {
 	if !strings.HasPrefix(physical, t.Prefix) || physical == t.Prefix {
 		return nil, notFound(physical)
@@ -49,13 +49,13 @@ func (b *Boxes) Relay(t Tenant, physical, id string) (*Relay, error) {
 	return &Relay{Process: p, boxes: b, session: s, key: processKey{physical, id}}, nil
 }
 
-// Sit waits until no other relay has the process. It returns where the output goes on, nil being what comes from now
-// on. Leave must follow if there is no error.
+// Sit waits until no other relay has the process. It returns the position where the output continues; nil: from now on.
+// Leave must follow if there is no error.
 func (r *Relay) Sit(ctx context.Context, started time.Time) (*[2]int64, error) {
 	b := r.boxes
 	b.mu.Lock()
 	if old := b.slots[r.key]; old == nil || old.of != r.Process {
-		// What a boxd before this one has delivered of an older process, nobody knows.
+		// It is unknown what an earlier boxd has delivered of an older process.
 		fresh := r.Process.Info().StartedAt.After(started)
 		b.slots[r.key] = &slot{taken: make(chan struct{}, 1), of: r.Process, known: fresh}
 	}
@@ -66,7 +66,7 @@ func (r *Relay) Sit(ctx context.Context, started time.Time) (*[2]int64, error) {
 	case r.slot.taken <- struct{}{}:
 	case <-r.Process.Done():
 		select {
-		case r.slot.taken <- struct{}{}: // the rest of its output may be nobody's yet
+		case r.slot.taken <- struct{}{}: // the rest of its output may be undelivered
 		case <-ctx.Done():
 			r.rise()
 			return nil, context.Cause(ctx)
@@ -81,7 +81,7 @@ func (r *Relay) Sit(ctx context.Context, started time.Time) (*[2]int64, error) {
 	return new(r.slot.at), nil
 }
 
-// Leave lets the next relay go on where this one has come to.
+// Leave lets the next relay continue at this position.
 func (r *Relay) Leave(at [2]int64) {
 	r.slot.at, r.slot.known = at, true
 	<-r.slot.taken
@@ -94,10 +94,10 @@ func (r *Relay) rise() {
 	r.slot.users--
 }
 
-// touchEvery is how often traffic is noted as a use of the session.
+// touchEvery is how often traffic is recorded as a use of the session.
 const touchEvery = time.Second
 
-// Touch notes traffic. It is for one goroutine.
+// Touch records traffic. It must be called by one goroutine only.
 func (r *Relay) Touch() {
 	if now := time.Now(); now.Sub(r.since) >= touchEvery {
 		r.since = now
@@ -105,7 +105,7 @@ func (r *Relay) Touch() {
 	}
 }
 
-// dropSlots forgets where relays of processes were that are over.
+// dropSlots forgets the slots of processes that have ended.
 func (b *Boxes) dropSlots() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,20 +22,20 @@ type conn struct {
 	instance string
 	ws       *websocket.Conn
 	calls    sync.WaitGroup
-	room     chan struct{} // holds a word for each call under way
-	owed     chan struct{} // and for each whose answer the client has not taken
+	room     chan struct{} // one entry for each call in progress
+	owed     chan struct{} // and one for each answer that the client has not received
 	files    *Uploads
 }
 
-// call is one request under way.
+// call is one request in progress.
 type call struct {
 	*request
 	conn      *conn
-	namespace string // of the Workspace, if it is for one
+	namespace string // of the Workspace, if the call is for one
 	tenant    Tenant // in its generation
 }
 
-// rpc is a connection from its handshake to its end.
+// rpc serves a connection from its handshake to its end.
 func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 	instance, why := s.admit(r, true)
 	if why != "" {
@@ -55,14 +55,14 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request) {
 	c := &conn{server: s, instance: instance, ws: ws, room: make(chan struct{}, maxCalls), owed: make(chan struct{}, maxOwed), files: NewUploads(s.uploads)}
 	defer c.files.Close()
 	c.serve(ctx)
-	cancel() // what is under way ends with its client
+	cancel() // calls in progress end with their client
 	c.calls.Wait()
 }
 
-// serve takes requests until the client has gone. What is no text ends the connection. A client that takes no answers
-// is not listened to until it does.
+// serve reads requests until the client has gone. A message that is not text ends the connection. While a client does
+// not receive its answers, its requests are not read.
 func (c *conn) serve(ctx context.Context) {
-	var waits atomic.Bool // nobody asks for signs of life here
+	var waits atomic.Bool // unused: this connection sends no pings
 	for {
 		m, err := c.server.held.Read(ctx, c.ws, &waits)
 		if err != nil {
@@ -82,13 +82,13 @@ func (c *conn) serve(ctx context.Context) {
 			return
 		}
 		req, seq, err := parseRequest(m.Data)
-		m.Keep(2, len(m.Data)) // the copy of it that was parsed, and what an action makes of that
+		m.Keep(2, len(m.Data)) // the parsed copy, and what an action makes of it
 		m.Data = nil
 		if err == nil && req == nil {
 			m.Free()
 			continue
 		}
-		c.owed <- struct{}{} // there is room soon: no answer is sent for longer than that may take
+		c.owed <- struct{}{} // soon frees up: sending is bounded by sendPatience
 		if err == nil {
 			select {
 			case c.room <- struct{}{}:
@@ -108,7 +108,7 @@ func (c *conn) serve(ctx context.Context) {
 	}
 }
 
-// send sends an answer. If it does not arrive the client has gone: serve sees that.
+// send sends an answer. If that fails, the client has gone, which serve notices.
 func (c *conn) send(ctx context.Context, answer []byte) {
 	defer func() { <-c.owed }()
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.server.cfg.Patience, sendPatience))
@@ -118,7 +118,7 @@ func (c *conn) send(ctx context.Context, answer []byte) {
 	}
 }
 
-// answer does what a request asks for.
+// answer performs a request.
 func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 	defer func() {
 		if what := recover(); what != nil {
@@ -135,14 +135,13 @@ func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 	return success(c.Seq, data)
 }
 
-// broken tells the log of a defect of boxd that a request has met, as net/http does for all other requests: the rest of
-// boxd goes on.
+// broken logs a panic of a request, as net/http does for all other requests: the rest of boxd goes on.
 func (s *Server) broken(c *call, what any) error {
 	s.cfg.Log.Error("an action of LangBot failed because of a bug in boxd", "action", c.Action, "panic", what, "stack", string(debug.Stack()))
 	return refusalf("RuntimeError", "boxd failed because of a bug; details are in its log")
 }
 
-// safely does what an action is for. What it breaks is its own call, which has a record all the same.
+// safely performs an action. A panic fails only its own call, which is recorded all the same.
 func (s *Server) safely(ctx context.Context, c *call, a *action) (data any, err error) {
 	defer func() {
 		if what := recover(); what != nil {
@@ -160,7 +159,7 @@ func inWords(err error) error {
 	return refusalf("BoxError", "%s", err.Error())
 }
 
-// do checks whose a request is, and does it.
+// do checks whose request it is, and performs it.
 func (s *Server) do(ctx context.Context, c *call) (any, error) {
 	a, ok := s.actions[c.Action]
 	if !ok {
@@ -183,7 +182,7 @@ func (s *Server) do(ctx context.Context, c *call) (any, error) {
 	}
 	left := false
 	defer func() {
-		if !left { // it has broken: nobody is to wait for it
+		if !left { // it has panicked: nothing must wait for it
 			_ = entered.Leave()
 		}
 	}()

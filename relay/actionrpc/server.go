@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package actionrpc is LangBot's dialect: its action RPC, with the relay of its managed processes, by WebSocket, on a
-// socket of their own. Everything that it does the one supervisor does.
+// Package actionrpc serves LangBot's protocol: its action RPC, with the relay of its managed processes, over WebSocket
+// on a socket of its own. The supervisor does all the work.
 package actionrpc
 
 import (
@@ -41,20 +41,20 @@ const (
 	headerGeneration = "X-LangBot-Placement-Generation"
 )
 
-// Bounds of what clients can make boxd hold.
+// Limits of what clients can make boxd hold.
 const (
-	maxConnections  = 512 // of who has been let in
-	maxLongest      = 4   // messages of the longest kind that are read, or under way, at once; and as many of relays
+	maxConnections  = 512 // admitted connections
+	maxLongest      = 4   // messages of maximum length that are read or in progress at once; as many of relays
 	maxWorkspace    = 256
 	requestPatience = 10 * time.Second // for a request that is no WebSocket
-	maxOwed         = 2 * maxCalls     // answers of a connection that its client has not taken, or that are to come
-	sendPatience    = time.Minute      // for an answer, which may have 16 MiB, unless Config has another
+	maxOwed         = 2 * maxCalls     // pending and unreceived answers of a connection
+	sendPatience    = time.Minute      // for an answer of up to 16 MiB, unless Config has another timeout
 )
 
-// goodbye is why connections end with boxd.
+// goodbye is the reason of connections that end because boxd does.
 const goodbye = "Box runtime shutting down"
 
-// Config is what the dialect needs.
+// Config configures the server.
 type Config struct {
 	Settings
 	relay.Telemetry
@@ -63,11 +63,11 @@ type Config struct {
 	Sup    *supervisor.Supervisor
 	Skills *skills.Store
 	Log    *slog.Logger
-	// Mark is where it is noted that LangBot's own admission is required.
+	// Marker records that LangBot's own admission is required.
 	Marker Marker
-	// Taken is the directory where it is noted whose earlier skills are in the store; "": they are left where they are.
+	// Taken is the directory that records which Workspaces' earlier skills are in the store; "": they are not imported.
 	Taken string
-	// Patience is how long a client may take to take an answer before it is cut off. 0 is a minute.
+	// Patience is how long a client may take to receive an answer before it is cut off. 0 is a minute.
 	Patience time.Duration
 }
 
@@ -76,28 +76,28 @@ type Server struct {
 	cfg          Config
 	started      time.Time
 	initConfig   atomic.Pointer[InitConfig]
-	initializing sync.Mutex // held by an INIT
+	initializing sync.Mutex // serializes INITs
 	boxes        *Boxes
 	fence        *Fence
-	held         *MessageBudget // by requests
-	relayed      *PartBudget    // by what is said to processes, of each Workspace
+	held         *MessageBudget // memory of requests
+	relayed      *PartBudget    // memory of input to processes, for each Workspace
 	uploads      *UploadBudget
-	live         sync.WaitGroup // WebSockets, which http.Server does not know
+	live         sync.WaitGroup // WebSockets, which http.Server does not track
 	actions      map[string]action
 	grants       *Grants     // of LangBot's own admission
-	seen         evidence    // that boxes are what it demands
-	invalid      atomic.Bool // all sessions are to be held against the grants
+	seen         evidence    // that boxes meet its demands
+	invalid      atomic.Bool // all sessions are to be checked against the grants
 
-	// What is done with boxes for the admission, which tests do without.
+	// What the admission does with boxes, which tests replace.
 	attest    func(ctx context.Context, spec *boxSpec, work string) Proof
 	end       func(ctx context.Context, which func(id string) bool) error
 	available func() bool
 
 	mu       sync.Mutex
-	instance string // that is served; "": none has come yet
+	instance string // the one that is served; "": none yet
 }
 
-// New returns a server; Serve makes it work.
+// New returns a server; Serve runs it.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, started: time.Now(), instance: cfg.Instance, held: NewMessageBudget(maxLongest), relayed: NewPartBudget(maxLongest), uploads: NewUploadBudget(), grants: NewGrants(time.Now)}
 	s.seen.turn = make(chan struct{}, 1)
@@ -115,7 +115,7 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// owner is whose all sessions are, as the configuration that is in force says.
+// owner returns the principal that owns all sessions, by the current configuration.
 func (s *Server) owner() (access.Principal, error) {
 	p, ok := s.cfg.Gate.Named(s.cfg.Principal)
 	if !ok || !p.Is(access.User) {
@@ -125,7 +125,7 @@ func (s *Server) owner() (access.Principal, error) {
 	return p, nil
 }
 
-// Serve answers until ctx ends, and returns when every connection has ended too.
+// Serve serves until ctx ends, and returns when all connections have ended.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	front := relay.NewFront(ctx, relay.FrontConfig{
 		Handler: s, Log: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), Callers: conns.New(maxConnections, conns.All), Name: s.cfg.Gate.User, Patience: requestPatience,
@@ -153,7 +153,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return errors.Join(errs...)
 }
 
-// ServeHTTP answers a request.
+// ServeHTTP serves a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := fromHere(r); err != nil {
 		s.cfg.Log.Warn("connection of LangBot refused", "reason", err)
@@ -192,11 +192,11 @@ func reply(w http.ResponseWriter, status int, body any) {
 	text, _ := json.Marshal(body) // plain data: cannot fail
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(text) // who has hung up needs no answer
+	_, _ = w.Write(text) // the client may have gone
 }
 
-// fromHere refuses, at an address of the loopback, what a page of the web may have had a browser send. At another one
-// whoever comes has the token.
+// fromHere refuses, at a loopback address, requests that a web page may have made a browser send. At any other address
+// the client must have the token.
 func fromHere(r *http.Request) error {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !at.IP.IsLoopback() {
 		return nil
@@ -204,7 +204,7 @@ func fromHere(r *http.Request) error {
 	return relay.FromHere(r)
 }
 
-// resources are the counters of the two routes that anybody may ask.
+// resources returns the counters of the two unauthenticated routes.
 func (s *Server) resources() map[string]any {
 	c := s.boxes.Counts()
 	return map[string]any{
@@ -215,7 +215,7 @@ func (s *Server) resources() map[string]any {
 
 func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
 	var r readiness
-	if initConfig := s.initConfig.Load(); initConfig.FromBefore() { // LangBot waits for 200 before it says anything; nobody is admitted yet
+	if initConfig := s.initConfig.Load(); initConfig.FromBefore() { // LangBot waits for 200 before it sends anything; no Workspace is admitted yet
 		r = s.plainly(initConfig)
 	} else {
 		r = s.readiness(ctx, true)
@@ -230,7 +230,7 @@ func (s *Server) ready(ctx context.Context, w http.ResponseWriter) {
 	}{r, s.resources()})
 }
 
-// only is a header that is there once.
+// only returns a header that occurs exactly once.
 func only(r *http.Request, name string) string {
 	if v := r.Header.Values(name); len(v) == 1 {
 		return strings.TrimSpace(v[0])
@@ -238,15 +238,15 @@ func only(r *http.Request, name string) string {
 	return ""
 }
 
-// refuse is the one answer to whoever is not let in; the log says why.
+// refuse sends the one answer to every refused client; the log says why.
 func (s *Server) refuse(w http.ResponseWriter, why string) {
 	s.cfg.Log.Warn("connection of LangBot refused", "reason", why)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusUnauthorized)
-	_, _ = w.Write([]byte("Unauthorized")) // who has hung up needs no answer
+	_, _ = w.Write([]byte("Unauthorized")) // the client may have gone
 }
 
-// admit says why a handshake is refused, "" if it is not. The first instance that comes by RPC is the only one that is
+// admit returns why a handshake is refused, "" if it is not. The first instance that connects by RPC is the only one
 // served from then on.
 func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 	if s.cfg.Token != "" && subtle.ConstantTimeCompare([]byte(only(r, headerToken)), []byte(s.cfg.Token)) != 1 {
@@ -260,7 +260,7 @@ func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 	defer s.mu.Unlock()
 	switch {
 	case s.instance == "" && pin:
-		if upgrades(r) { // who only asks pins nothing
+		if upgrades(r) { // a plain request pins nothing
 			s.instance = instance
 		}
 	case s.instance != instance:
@@ -274,7 +274,7 @@ func (s *Server) admit(r *http.Request, pin bool) (instance, why string) {
 
 func upgrades(r *http.Request) bool { return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") }
 
-// upgrade makes a WebSocket of a request that was let in; nil: it has its answer.
+// upgrade makes a WebSocket of an admitted request; nil: it has been answered.
 func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, o *websocket.AcceptOptions) *websocket.Conn {
 	if !upgrades(r) {
 		http.Error(w, "this route needs a WebSocket", http.StatusBadRequest)
@@ -289,7 +289,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, o *websocket.Ac
 	return ws
 }
 
-// relay is the standard input and output of a managed process.
+// relay serves the standard input and output of a managed process.
 func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id string) {
 	instance, why := s.admit(r, false)
 	workspace, text := only(r, headerWorkspace), only(r, headerGeneration)
@@ -351,7 +351,7 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, physical, id stri
 	serveAttach(context.WithoutCancel(ctx), ws, to, AttachConfig{Started: s.started, Room: room, Log: s.cfg.Log})
 }
 
-// refuseRelay answers who was let in, and for whom there is nothing.
+// refuseRelay answers an admitted client that asks for something that is not there.
 func (s *Server) refuseRelay(w http.ResponseWriter, err error) {
 	body := struct {
 		Code    string `json:"code"`

@@ -36,7 +36,7 @@ func (b *Boxes) Create(ctx context.Context, t Tenant, spec *boxSpec) (*sessionIn
 	return about(t, s.Info(), snapshot), nil
 }
 
-// about is the info of a session.
+// about returns the info of a session.
 func about(t Tenant, info session.Info, snapshot *specSnapshot) *sessionInfo {
 	m := snapshot.Info(t.logical(info.ID))
 	m.BackendName, m.BackendSessionID = Backend, policy.Key(info.Owner, info.ID)
@@ -44,9 +44,9 @@ func about(t Tenant, info session.Info, snapshot *specSnapshot) *sessionInfo {
 	return m
 }
 
-// session finds the session of a physical id, or makes it. One that exists must not differ in what is compared. Its
-// read-only extra mounts are those of the last spec: they come and go while it lives. Where others differ it makes room
-// for another session, unless a process runs in it: that one goes on, and with it the mounts there are.
+// session finds the session of a physical id, or makes it. An existing session must match in the compared fields. Its
+// read-only extra mounts are those of the last spec and change while it lives. If other mounts differ, it is replaced by
+// another session, unless a process runs in it: then it is kept, with its mounts.
 func (b *Boxes) session(ctx context.Context, t *Tenant, physical string, spec *boxSpec) (*session.Session, *specSnapshot, error) {
 	asked := spec.Keep()
 	release, _, err := b.making.take(ctx, physical)
@@ -86,7 +86,7 @@ func (b *Boxes) shuttingDown() bool {
 	return b.closing
 }
 
-// reuse decides about a session that exists. With neither a result nor an error it has ended.
+// reuse decides about an existing session. If it returns neither a result nor an error, that session has ended.
 func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *specSnapshot) (*specSnapshot, error) {
 	state, lost, err := s.State()
 	switch {
@@ -94,7 +94,7 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *specSnapsh
 		return nil, nil //nolint:nilerr // the next one may not
 	case lost:
 		return nil, b.Sup.End(ctx, s, session.EndLost)
-	case state == session.StateStopped || state == session.StateStopping: // somebody else has stopped it, and it is to be used
+	case state == session.StateStopped || state == session.StateStopping: // another client has stopped it
 		_, err := b.Sup.Start(ctx, s, nil)
 		return nil, err
 	case s.Reason() != "" || state != session.StateReady:
@@ -132,7 +132,7 @@ func (b *Boxes) reuse(ctx context.Context, s *session.Session, asked *specSnapsh
 	return snapshot, s.Use()
 }
 
-// create makes a session, if there is room for one more.
+// create makes a session, if there is room for another one.
 func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, physical string, spec *boxSpec, snapshot *specSnapshot) (*session.Session, error) {
 	if !b.Init().Ours() {
 		return nil, refusalf("BoxBackendUnavailableError", "LangBot Box backend unavailable. Install and start Docker or nsjail before using exec.")
@@ -166,7 +166,7 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, phy
 	if err = b.bootstrap(ctx, s); err == nil {
 		err = b.syncMounts(ctx, s, spec)
 	}
-	if err == nil { // what it was admitted by may have ended before it was there to be ended with that
+	if err == nil { // its admission may have ended too early to end this session with it
 		err = t.still()
 	}
 	if err != nil {
@@ -175,7 +175,7 @@ func (b *Boxes) create(ctx context.Context, t *Tenant, who access.Principal, phy
 	return s, nil
 }
 
-// request is what the supervisor is asked for.
+// request returns the request for the supervisor.
 func (b *Boxes) request(physical string, spec *boxSpec, snapshot *specSnapshot) (*policy.Request, error) {
 	network := policy.NetworkOff
 	if spec.Network == networkOn {
@@ -191,14 +191,14 @@ func (b *Boxes) request(physical string, spec *boxSpec, snapshot *specSnapshot) 
 		return nil, explain(err, physical)
 	}
 	req := &policy.Request{
-		ID: physical, Profile: b.Profile, Image: image, Network: &network, Labels: snapshot.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's own runtime
-		// More than the host has is no limit, and a profile of LangBot's is the same on every host.
+		ID: physical, Profile: b.Profile, Image: image, Network: &network, Labels: snapshot.Labels(), Env: map[string]string{"PYTHONUNBUFFERED": "1"}, // as LangBot's runtime
+		// Limits above what the host has are no limits; so a profile of LangBot's works on every host.
 		Patch: limits.Patch{
 			CPUs: new(min(spec.CPUs, float64(has.CPUs))), Memory: new(min(mib(spec.MemoryMB), has.Memory)),
 			Pids: new(int(max(min(spec.PidsLimit, int64(has.Pids)), isolation.MinPids))), // PID 1 of a box has threads of its own
 			TTL:  new(quantity.Duration(TTL)),
 		},
-		// A root that can be written to is not to be had, in LangBot's own runtime neither.
+		// A writable root is not available; nor is it in LangBot's own runtime.
 		ReadOnlyRoot: new(true),
 	}
 	if spec.HostPath == nil || spec.HostPathMode == modeReadWrite && path.Clean(spec.MountPath) == isolation.Workspace {
@@ -217,7 +217,7 @@ func (b *Boxes) request(physical string, spec *boxSpec, snapshot *specSnapshot) 
 		}
 		req.Mounts = append(req.Mounts, m)
 	}
-	for _, m := range spec.Mounts(modeReadWrite) { // which a living box is not given
+	for _, m := range spec.Mounts(modeReadWrite) { // a living box cannot get these
 		mount, err := mountOf(m)
 		if err != nil {
 			return nil, err
@@ -227,9 +227,9 @@ func (b *Boxes) request(physical string, spec *boxSpec, snapshot *specSnapshot) 
 	return req, nil
 }
 
-// homeOnDisk puts the home directory on disk if the kernel bounds it there, by the quota of the session: what programs install there
-// is larger than tmp may be, which is memory. A quota that was asked for a directory of the host that cannot have one is refused
-// as before, since that of the home is not the one that was meant.
+// homeOnDisk puts the home directory on disk if the kernel limits it there, by the quota of the session: what programs
+// install there is larger than tmp, which is memory. A requested quota for a host directory that cannot have one is
+// still refused, since a quota for the home is not what was requested.
 func (b *Boxes) homeOnDisk(req *policy.Request) {
 	profiles, _ := b.Sup.Profiles()
 	p := profiles[b.Profile]
@@ -246,14 +246,14 @@ func (b *Boxes) homeOnDisk(req *policy.Request) {
 	}
 }
 
-// caches is where npx, uvx and pip keep what they fetch: in the workspace, on disk and within its quota. The home directory may be
-// memory, and too small for them.
+// caches is where npx, uvx and pip keep their downloads: in the workspace, on disk and within its quota. The home
+// directory may be memory, and too small for them.
 func caches() map[string]string {
 	const dir = isolation.Workspace + "/.cache"
 	return map[string]string{"XDG_CACHE_HOME": dir, "npm_config_cache": dir + "/npm", "UV_CACHE_DIR": dir + "/uv", "PIP_CACHE_DIR": dir + "/pip"}
 }
 
-// mountOf is a mount in the words of the supervisor.
+// mountOf converts a mount for the supervisor.
 func mountOf(m mountSpec) (policy.Mount, error) {
 	source := path.Clean(m.HostPath)
 	if blockedPath(source) {
@@ -262,8 +262,8 @@ func mountOf(m mountSpec) (policy.Mount, error) {
 	return policy.Mount{Source: source, Target: path.Clean(m.MountPath), Mode: m.Mode}, nil
 }
 
-// syncMounts gives a living session the read-only extra mounts of a spec, and takes away all others. What is open of those
-// stays so.
+// syncMounts gives a living session the read-only extra mounts of a spec, and removes all others. Files that are open
+// there stay open.
 func (b *Boxes) syncMounts(ctx context.Context, s *session.Session, spec *boxSpec) error {
 	wanted := map[string]policy.Mount{}
 	var order []string
@@ -279,7 +279,7 @@ func (b *Boxes) syncMounts(ctx context.Context, s *session.Session, spec *boxSpe
 	}
 	change, has := b.Sup.Mounts(s), map[string]bool{}
 	live := s.Live()
-	slices.Reverse(live) // what is on top of another goes first
+	slices.Reverse(live) // upper mounts go first
 	for _, m := range live {
 		w, ok := wanted[m.Target]
 		switch {
@@ -302,7 +302,7 @@ func (b *Boxes) syncMounts(ctx context.Context, s *session.Session, spec *boxSpe
 	return b.mountSkills(ctx, s, spec)
 }
 
-// reserve admits one session more, of as many as LangBot wants in all.
+// reserve admits one more session, within LangBot's maximum.
 func (b *Boxes) reserve(physical string) (release func(), err error) {
 	most := b.Init().Limits.MaxSessions
 	b.mu.Lock()
@@ -324,13 +324,13 @@ func (b *Boxes) reserve(physical string) (release func(), err error) {
 	}, nil
 }
 
-// isMissing reports whether a session did not start for want of a directory to mount.
+// isMissing reports whether a session failed to start because a directory to mount does not exist.
 func isMissing(err error) bool {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	return ok && step.Step == isolation.StepMountSource && errors.Is(step, unix.ENOENT)
 }
 
-// mountError explains a refusal; one about a directory says what an operator of LangBot has to know.
+// mountError translates an error; one about a directory tells an operator of LangBot what to configure.
 func mountError(err error, physical string) error {
 	if d := fault.DenialOf(err); d == nil || d.Layer != fault.LayerMount {
 		return explain(err, physical)
@@ -339,11 +339,10 @@ func mountError(err error, physical string) error {
 		"give LangBot an absolute box.local.host_root, since a relative one is relative to LangBot's own directory)", err)
 }
 
-// deepest is how many directories are made at a time.
+// deepest is how many nested directories are made at a time.
 const deepest = 16
 
-// makeDirectory makes a directory of the host, and those above it: in a box, as who may write there. boxd itself has
-// no right to.
+// makeDirectory makes a host directory and its parents: in a box, as a user who may write there. boxd itself may not.
 func (b *Boxes) makeDirectory(ctx context.Context, who access.Principal, dir string) error {
 	above := dir
 	for range deepest {
@@ -371,7 +370,7 @@ func (b *Boxes) makeDirectory(ctx context.Context, who access.Principal, dir str
 	return fault.Field("host_path", dir, fmt.Sprintf("a path of which at most %d directories are missing", deepest))
 }
 
-// python gives a box whose image has python3 alone the name that LangBot uses.
+// python adds the name python, which LangBot uses, to a box whose image has only python3.
 const python = `command -v python >/dev/null || { p=$(command -v python3) && mkdir -p "$HOME/.local/bin" && ln -sf "$p" "$HOME/.local/bin/python"; } || :`
 
 // bootstrap puts what LangBot expects into a new session.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// LangBot's actions on skills, in the one store: each Workspace has its own there, whatever its generation.
+// LangBot's actions on skills, in the shared store: each Workspace has its own there, for all its generations.
 
 package actionrpc
 
@@ -18,12 +18,12 @@ import (
 	"github.com/boxd-dev/boxd/skills"
 )
 
-// root is where LangBot is told that skills are. Nothing is there: a path says which skill is meant, and stays the same
-// while its tree in the store does not. It is in a directory that is never lent.
+// root is where LangBot is told that skills are. Nothing exists there: a path names a skill, and stays the same while
+// its tree in the store changes. It is in a directory that is never mounted.
 const root = "/run/boxd/langbot-skills/tenants"
 
-// Lend takes the mounts of a Workspace's skills out of what a session is to have besides, and says which skills they
-// are: boxd mounts those itself. A path of another Workspace's is refused, and so is one that is below a skill.
+// Lend takes the mounts of a Workspace's skills out of a session's extra mounts, and records which skills they are: boxd
+// mounts those itself. A path of another Workspace is refused, and so is one below a skill.
 func Lend(spec *boxSpec, principal, namespace string) error {
 	r := &SkillRequest{Principal: principal, Namespace: namespace}
 	spec.SkillsOf = r.owner()
@@ -47,8 +47,8 @@ func Lend(spec *boxSpec, principal, namespace string) error {
 	return nil
 }
 
-// lendNamed gives a session the one skill that it names, where LangBot wants that; without a name there is nothing to
-// give. It reports whether the Workspace has it.
+// lendNamed gives a session the one skill that it names, where LangBot wants it; without a name there is nothing to
+// give. It reports whether the Workspace has the skill.
 func lendNamed(spec *boxSpec, from *skills.Store, principal, namespace string) bool {
 	r := &SkillRequest{Principal: principal, Namespace: namespace}
 	spec.SkillsOf = r.owner()
@@ -64,31 +64,31 @@ func lendNamed(spec *boxSpec, from *skills.Store, principal, namespace string) b
 
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// Skills are those of all Workspaces.
+// Skills serves the skills of all Workspaces.
 type Skills struct {
 	Store *skills.Store
 	Boxes *Boxes
-	// Earlier are those that there were before boxd; nil: there are none.
+	// Earlier imports those from before boxd; nil: there are none.
 	Earlier *Earlier
 }
 
-// SkillRequest is one of a Workspace.
+// SkillRequest is a request of a Workspace.
 type SkillRequest struct {
 	Data      map[string]json.RawMessage
-	Principal string // whose LangBot is
+	Principal string // LangBot's principal
 	Namespace string // of the Workspace
-	Work      string // LangBot's default workspace, "" if it is not known
-	Old       string // where LangBot's own runtime has kept skills, "" if it is not known
+	Work      string // LangBot's default workspace, "" if unknown
+	Old       string // where LangBot's own runtime kept skills, "" if unknown
 	Files     *Uploads
 }
 
-// owner is whose the skills are in the store. No principal has such a name.
+// owner is the owner of the skills in the store. No principal has such a name.
 func (r *SkillRequest) owner() string { return r.Principal + "/" + r.Namespace }
 
 // root is the directory of the Workspace's skills, as LangBot is told.
 func (r *SkillRequest) root() string { return root + "/" + r.Namespace }
 
-// maxText is how much text a list has.
+// maxText is the maximum total of text in a list, in bytes.
 const maxText = 16 << 20
 
 // Skill is LangBot's Skill.
@@ -103,13 +103,13 @@ type Skill struct {
 	CreatedAt     stamp  `json:"created_at"`
 	UpdatedAt     stamp  `json:"updated_at"`
 
-	SourcePath *string `json:"source_path,omitempty"` // of one that is not installed yet
+	SourcePath *string `json:"source_path,omitempty"` // of a skill that is not installed yet
 }
 
-// stamp is a time as LangBot writes it in skills.
+// stamp is a time in LangBot's format for skills.
 type stamp time.Time
 
-// MarshalJSON writes it.
+// MarshalJSON formats it.
 func (s stamp) MarshalJSON() ([]byte, error) {
 	return []byte(time.Time(s).UTC().Format(`"2006-01-02T15:04:05.000000+00:00"`)), nil
 }
@@ -121,7 +121,7 @@ func (r *SkillRequest) skill(k *skills.Skill) *Skill {
 	}
 }
 
-// refused is every failure of the actions that LangBot's runtime catches itself.
+// refused is every failure of the actions whose errors LangBot's own runtime catches.
 func refused(err error) error {
 	if e, ok := errors.AsType[*refusal](err); ok {
 		return refusalf("BoxValidationError", "%s", e.Text)
@@ -133,7 +133,7 @@ func refuseSkill(text string, args ...any) error {
 	return refusalf("BoxValidationError", text, args...)
 }
 
-// get is a skill of the Workspace's own: those that boxd brings are not LangBot's.
+// get returns a skill of the Workspace's own; boxd's built-in skills are hidden from LangBot.
 func (s *Skills) get(r *SkillRequest, name string) (*skills.Skill, error) {
 	k, err := s.Store.Get(r.owner(), name)
 	if err == nil && k.BuiltIn {
@@ -146,7 +146,7 @@ func skillNotFound(name string) error {
 	return fault.Errorf(fault.NotFound, "Skill %q not found", name).WithHint("list skills with list_skills")
 }
 
-// List lists all, the newest first.
+// List lists all skills, the newest first.
 func (s *Skills) List(ctx context.Context, r *SkillRequest) (any, error) {
 	s.Earlier.take(ctx, s, r)
 	list, size := []*Skill{}, 0
@@ -156,7 +156,7 @@ func (s *Skills) List(ctx context.Context, r *SkillRequest) (any, error) {
 		}
 		whole, err := s.get(r, k.Name)
 		if err != nil {
-			continue // it has gone meanwhile, or cannot be read: the others can
+			continue // removed meanwhile, or unreadable: the others are not
 		}
 		if size += len(whole.Instructions) + len(whole.Description) + len(whole.DisplayName); size > maxText {
 			return nil, refusalf("ValueError", "Skill listing exceeds the configured text limit")
@@ -166,7 +166,7 @@ func (s *Skills) List(ctx context.Context, r *SkillRequest) (any, error) {
 	return map[string]any{"skills": list}, nil
 }
 
-// Get describes one, or says that there is none.
+// Get describes a skill, or reports that there is none.
 func (s *Skills) Get(_ context.Context, r *SkillRequest) (any, error) {
 	name, err := r.text("name")
 	if err != nil {
@@ -182,7 +182,7 @@ func (s *Skills) Get(_ context.Context, r *SkillRequest) (any, error) {
 	return map[string]any{"skill": r.skill(k)}, nil
 }
 
-// asked is what a request says of a skill.
+// asked returns what a request says about a skill.
 func (r *SkillRequest) asked() (*SkillRequest, error) {
 	raw, given := r.Data["skill"]
 	fields, ok := objectOf(raw)
@@ -195,7 +195,7 @@ func (r *SkillRequest) asked() (*SkillRequest, error) {
 	return &SkillRequest{Data: fields}, nil
 }
 
-// texts are those that a skill is to have. With empty ones it keeps what it has.
+// texts returns the texts that a skill is to have. With empty false, empty texts leave it as it is.
 func (r *SkillRequest) texts(empty bool) (t skills.Texts, err error) {
 	for name, to := range map[string]**string{"display_name": &t.DisplayName, "description": &t.Description, "instructions": &t.Instructions} {
 		text, given, err := r.optional(name, "")
@@ -243,7 +243,7 @@ func (s *Skills) Create(ctx context.Context, r *SkillRequest) (any, error) {
 	return map[string]any{"skill": r.skill(&k)}, nil
 }
 
-// Update gives a skill other texts.
+// Update replaces texts of a skill.
 func (s *Skills) Update(_ context.Context, r *SkillRequest) (any, error) {
 	name, err := r.name()
 	if err != nil {

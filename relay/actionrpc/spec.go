@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// Words of the payloads.
+// Values of the payloads.
 const (
 	networkOn       = "on"
 	networkOff      = "off"
@@ -33,14 +33,14 @@ const (
 	longestHostPath = 4096
 )
 
-// mountSpec is a directory of the host in a session.
+// mountSpec is a host directory mounted in a session.
 type mountSpec struct {
 	HostPath  string `json:"host_path"`
 	MountPath string `json:"mount_path"`
 	Mode      string `json:"mode"`
 }
 
-// boxSpec asks for a session, and maybe for a command in it. Its fields are those of LangBot's BoxSpec.
+// boxSpec requests a session, and optionally a command in it. Its fields are those of LangBot's BoxSpec.
 type boxSpec struct {
 	Cmd              string
 	Workdir          string
@@ -61,12 +61,12 @@ type boxSpec struct {
 	ReadOnlyRootfs   bool
 	WorkspaceQuotaMB int64
 
-	// Skills are those of ExtraMounts that are skills of the Workspace, which is SkillsOf in the store.
+	// Skills are the skills of the Workspace among ExtraMounts; SkillsOf is the Workspace in the store.
 	Skills   []skillMount
 	SkillsOf string
 }
 
-// skillMount is a skill that a session is to have.
+// skillMount is a skill for a session.
 type skillMount struct {
 	Name string
 	At   string // where LangBot wants it in the box
@@ -75,24 +75,24 @@ type skillMount struct {
 	Elsewhere bool // it could not be put there, and is at its own place
 }
 
-// payloadReader reads the fields of a model, and remembers what is wrong with them.
+// payloadReader reads the fields of a model, and collects what is wrong with them.
 type payloadReader struct {
 	fields map[string]json.RawMessage
-	at     string // what the names of fields begin with
+	at     string // prefix of field names
 	wrong  []string
 }
 
 func (r *payloadReader) bad(field, what string) { r.wrong = append(r.wrong, r.at+field+"\n  "+what) }
 
-// rule refuses a value in the words of LangBot.
+// rule refuses a value with LangBot's message.
 func (r *payloadReader) rule(field string, ok bool, message string) {
 	if !ok {
 		r.bad(field, "Value error, "+message)
 	}
 }
 
-// value reads a field as LangBot's runtime coerces it. It is usual where it is left out, and wrong, which is noted, where it
-// is of another kind.
+// value reads a field as LangBot's runtime coerces it. It returns usual if the field is missing, and wrong, with an
+// error recorded, if it is of another kind.
 func value[T any](r *payloadReader, field string, usual, wrong T, coerce func(json.RawMessage) (T, bool), kind string) T {
 	raw, given := r.fields[field]
 	if !given {
@@ -110,7 +110,7 @@ func (r *payloadReader) text(field, otherwise string) string {
 	return value(r, field, otherwise, "", stringOf, "string")
 }
 
-// optional reads a text that may be null.
+// optional reads a string that may be null.
 func (r *payloadReader) optional(field string) *string {
 	if isNull(r.fields[field]) {
 		return nil
@@ -165,7 +165,7 @@ func (r *payloadReader) list(field string) (items []json.RawMessage) {
 	return items
 }
 
-// error is what was wrong, of the class that clients look for.
+// error returns what was wrong, in the class that clients look for.
 func (r *payloadReader) error(model string) error {
 	if len(r.wrong) == 0 {
 		return nil
@@ -176,14 +176,14 @@ func (r *payloadReader) error(model string) error {
 
 var windows = regexp.MustCompile(`^[A-Za-z]:[\\/]|^\\\\`)
 
-// absoluteHost reports whether a path is absolute, here or on a host of Windows.
+// absoluteHost reports whether a path is absolute, here or on Windows.
 func absoluteHost(path string) bool {
 	return len(path) <= longestHostPath && (strings.HasPrefix(path, "/") || windows.MatchString(path))
 }
 
 func absolute(path string) bool { return strings.HasPrefix(path, "/") }
 
-// readSpec reads a BoxSpec. Fields that it does not know are ignored.
+// readSpec reads a BoxSpec. Unknown fields are ignored.
 func readSpec(fields map[string]json.RawMessage) (*boxSpec, error) {
 	r := &payloadReader{fields: fields}
 	s := &boxSpec{
@@ -241,7 +241,7 @@ func skillName(s string) bool {
 	}) < 0
 }
 
-// Mounts are the extra mounts of a mode, in an order of their own.
+// Mounts returns the extra mounts of a mode, sorted.
 func (s *boxSpec) Mounts(mode string) []mountSpec {
 	var list []mountSpec
 	for _, m := range s.ExtraMounts {
@@ -255,8 +255,8 @@ func (s *boxSpec) Mounts(mode string) []mountSpec {
 	return list
 }
 
-// blockedPath reports whether a directory of the host is one that LangBot's runtime never lends, by its name alone. What
-// it really is, the keeper finds out.
+// blockedPath reports whether LangBot's runtime never mounts a host directory, by its name alone. The keeper checks what
+// it really is.
 func blockedPath(path string) bool {
 	for _, dir := range []string{"/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/var/run"} {
 		if path == dir || strings.HasPrefix(path, dir+"/") {
@@ -266,7 +266,7 @@ func blockedPath(path string) bool {
 	return strings.Trim(path, "/") == ""
 }
 
-// processSpec asks for a managed process. Its fields are those of LangBot's BoxManagedProcessSpec.
+// processSpec requests a managed process. Its fields are those of LangBot's BoxManagedProcessSpec.
 type processSpec struct {
 	ID       string
 	Command  string

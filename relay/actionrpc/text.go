@@ -11,8 +11,8 @@ import (
 // maxOutput is how many bytes of a stream an execution keeps.
 const maxOutput = 1 << 20
 
-// outputText is what LangBot gets of a stream: text without blanks around it, and a word about what was left out of it.
-// At most limit bytes of it were kept.
+// outputText is what LangBot gets of a stream: text without surrounding whitespace, with a note about what was left out.
+// At most limit bytes were kept.
 func outputText(kept []byte, total uint64, limit int) string {
 	text := strings.TrimSpace(validText(kept))
 	if total > uint64(limit) {
@@ -21,7 +21,7 @@ func outputText(kept []byte, total uint64, limit int) string {
 	return text
 }
 
-// validText makes text of bytes; each that is no UTF-8 becomes U+FFFD.
+// validText converts bytes to text; each invalid UTF-8 byte becomes U+FFFD.
 func validText(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
@@ -29,10 +29,10 @@ func validText(b []byte) string {
 	return string([]rune(string(b)))
 }
 
-// maxPreview is how many characters of standard error a preview has.
+// maxPreview is the maximum length of a preview of standard error, in characters.
 const maxPreview = 4000
 
-// previewText is the end of what a process has written to standard error; kept may begin in the middle of a character.
+// previewText returns the end of what a process has written to standard error; kept may begin inside a character.
 func previewText(kept []byte) string {
 	for len(kept) > 0 && !utf8.RuneStart(kept[0]) {
 		kept = kept[1:]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// LangBot sends files in pieces before the action that uses them. They have no name in any filesystem and are gone
-// with the connection.
+// LangBot sends files in pieces before the action that uses them. They have no name in any filesystem and end with the
+// connection.
 
 package actionrpc
 
@@ -18,23 +18,23 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Bounds of the protocol.
+// Limits of the protocol.
 const (
 	uploadPiece = 16 << 10 // bytes
 	maxPiece    = (uploadPiece + 2) / 3 * 4
 	maxOpen     = 128 // files of one connection
 )
 
-// Bounds of all connections together, which a client can have as many of as it likes.
+// Limits of all connections together, since a client can open as many as it likes.
 const (
 	allOpen  = 512
 	allBytes = 1 << 30
 )
 
-// UploadBudget is that of all connections.
+// UploadBudget is shared by all connections.
 type UploadBudget struct{ files, bytes *semaphore.Weighted }
 
-// NewUploadBudget returns one that is empty.
+// NewUploadBudget returns an unused budget.
 func NewUploadBudget() *UploadBudget {
 	return &UploadBudget{semaphore.NewWeighted(allOpen), semaphore.NewWeighted(allBytes)}
 }
@@ -48,13 +48,13 @@ type Uploads struct {
 	closed bool
 }
 
-// file is one of them, as far as it has come.
+// file is an upload, as far as it has come.
 type file struct {
 	*os.File
 	size int64
 }
 
-// NewUploads returns a store of nothing. Close must follow.
+// NewUploads returns an empty store. Close must follow.
 func NewUploads(room *UploadBudget) *Uploads { return &Uploads{room: room, files: map[string]*file{}} }
 
 var key = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
@@ -101,7 +101,7 @@ func read(fields map[string]json.RawMessage) (*chunk, error) {
 	return c, nil
 }
 
-// Put adds a piece to a file of at most so many bytes. The first piece begins the file anew.
+// Put adds a piece to a file of at most most bytes. The first piece starts the file over.
 func (s *Uploads) Put(fields map[string]json.RawMessage, most int64) error {
 	c, err := read(fields)
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Uploads) drop(key string) {
 	}
 }
 
-// forget makes room, without closing the file. s.mu is held.
+// forget releases the budget of a file, without closing it. s.mu is held.
 func (s *Uploads) forget(key string) *os.File {
 	f := s.files[key]
 	if f == nil {
@@ -178,7 +178,7 @@ func (s *Uploads) forget(key string) *os.File {
 	return f.File
 }
 
-// Take hands a file out, once; its caller must close it. It reports false if there is none.
+// Take hands a file out, once; the caller must close it. It returns false if there is none.
 func (s *Uploads) Take(key string) (*os.File, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *Uploads) Take(key string) (*os.File, bool) {
 	return f, true
 }
 
-// Close forgets all of them.
+// Close drops all files.
 func (s *Uploads) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -103,7 +103,7 @@ func existing(root *os.Root, paths [][]byte) ([]string, error) {
 	}), nil
 }
 
-// asFailure says what is wrong with an archive.
+// asFailure turns an error of an archive into a Failure.
 func asFailure(err error) error {
 	r, ok := errors.AsType[*archive.Refusal](err)
 	switch {
@@ -117,9 +117,8 @@ func asFailure(err error) error {
 	return err
 }
 
-// unpackTree unpacks an archive into a directory. Everything is unpacked beside what is there before
-// anything of that changes; then it is moved into place, and back again if something is in the
-// way.
+// unpackTree unpacks an archive into a directory. Everything is unpacked beside the existing files before any of them changes;
+// then it is moved into place, and back again if something is in the way.
 func unpackTree(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
@@ -171,13 +170,13 @@ func unpackTree(req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	return &a, err
 }
 
-// movedEntry is what undoes one step of a merge.
+// movedEntry says how to undo one step of a merge.
 type movedEntry struct {
 	from, to string
 	flags    uint
 }
 
-// mergeStaged moves what is in one directory into another: all of it, or nothing.
+// mergeStaged moves the content of one directory into another: all of it, or nothing.
 func mergeStaged(stage *os.Root, from, to string, overwrite bool) error {
 	var done []movedEntry
 	err := mergeDir(stage, ".", from, to, overwrite, &done)
@@ -185,7 +184,7 @@ func mergeStaged(stage *os.Root, from, to string, overwrite bool) error {
 		return nil
 	}
 	for _, m := range slices.Backward(done) {
-		_ = unix.Renameat2(unix.AT_FDCWD, m.to, unix.AT_FDCWD, m.from, m.flags) // if somebody else has moved it meanwhile, it stays there
+		_ = unix.Renameat2(unix.AT_FDCWD, m.to, unix.AT_FDCWD, m.from, m.flags) // if another process has moved it meanwhile, it stays there
 	}
 	return err
 }

@@ -15,17 +15,17 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// describer describes files with what needs more than their status: names of owners, where links lead, attributes. It reads the
-// lists of users and groups once.
+// describer describes files with more than their status: names of owners, link targets, extended attributes. It reads the lists
+// of users and groups once.
 type describer struct {
-	Xattrs bool // tell extended attributes too
+	Xattrs bool // include extended attributes
 
 	users, groups map[uint32]string // nil: not read yet
 	owners        map[[2]uint32]*files.Owner
 }
 
-// Describe describes what has a name in a directory (or unix.AT_FDCWD), and the status that lstat(2) or, for what a link leads to,
-// stat(2) has returned. In the answer it is at path.
+// Describe describes a name in a directory (or unix.AT_FDCWD), given its status from lstat(2) or, to describe what a link leads
+// to, from stat(2). The result has the given path.
 func (d *describer) Describe(dir int, name, path string, st *unix.Stat_t) files.Entry {
 	e := entryOf(path, st)
 	e.Owner = d.ownerOf(st)
@@ -52,11 +52,11 @@ func (d *describer) ownerOf(st *unix.Stat_t) *files.Owner {
 	return d.owners[id]
 }
 
-// maxNamesFile bounds what is read of /etc/passwd and /etc/group, in bytes: an image may bring anything.
+// maxNamesFile bounds what is read of /etc/passwd and /etc/group, in bytes: an image may contain anything.
 const maxNamesFile = 1 << 20
 
-// readNames reads names by number from a file in the format of /etc/passwd (passwd(5)) or /etc/group (group(5)). As for all
-// programs, the first of several names of a number counts.
+// readNames reads names by number from a file in the format of passwd(5) or group(5). As in all programs, the first of several
+// names of a number counts.
 func readNames(path string) map[uint32]string {
 	names := map[uint32]string{}
 	f, _, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
@@ -81,8 +81,8 @@ func readNames(path string) map[uint32]string {
 	return names
 }
 
-// followLink describes what a link leads to, by a descriptor, so that all of it is about the same file. Nothing is opened for more
-// than its name.
+// followLink describes the target of a link through a descriptor, so that all of it is about the same file. The target is opened
+// only with O_PATH.
 func followLink(dir int, name string, e *files.Entry) {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -99,13 +99,13 @@ func followLink(dir int, name string, e *files.Entry) {
 	}
 }
 
-// byDescriptor is a path of what is open.
+// byDescriptor returns a path for a descriptor.
 func byDescriptor(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// userPrefix begins the names of the attributes that a box user may have.
+// userPrefix begins the names of the attributes that the box user may set.
 const userPrefix = "user."
 
-// xattrsOf returns the attributes of a file or directory as far as there is room for them. One that cannot be read has none.
+// xattrsOf returns the extended attributes of a file or directory, as many as fit. A file that cannot be read has none.
 func xattrsOf(dir int, name string) (set map[string][]byte, cut bool) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|openFlags, 0)
 	if err != nil {
@@ -119,7 +119,7 @@ func xattrsOf(dir int, name string) (set map[string][]byte, cut bool) {
 		}
 		value, err := xattr(fd, attr)
 		if err != nil {
-			continue // it is gone
+			continue // removed meanwhile
 		}
 		if room -= len(attr) + len(value); room < 0 {
 			return set, true
@@ -159,7 +159,7 @@ func xattr(fd int, name string) ([]byte, error) {
 	return value[:max(n, 0)], err
 }
 
-// checkXattrs refuses what is no replacement of attributes.
+// checkXattrs refuses an invalid replacement of attributes.
 func checkXattrs(x *files.Xattrs) error {
 	if x == nil {
 		return nil
@@ -184,11 +184,11 @@ func checkXattrs(x *files.Xattrs) error {
 	return nil
 }
 
-// aclXattr has the access control list of a file beyond its mode (acl(5)).
+// aclXattr is the attribute with the access control list beyond the mode (acl(5)).
 const aclXattr = "system.posix_acl_access"
 
-// copyXattrs gives an open file the attributes that programs have given to another: those of users and its access control list. What
-// cannot be read of a file that nobody may read is not copied.
+// copyXattrs copies to an open file the attributes that programs set on another: user attributes and the access control list.
+// Those of an unreadable file are not copied.
 func copyXattrs(from string, fd int) error {
 	if from == "" {
 		return nil
@@ -196,7 +196,7 @@ func copyXattrs(from string, fd int) error {
 	names := make([]byte, 64<<10) // XATTR_LIST_MAX
 	n, err := unix.Llistxattr(from, names)
 	if err != nil {
-		return nil // it has none, or is gone, which is seen later
+		return nil // none, or the file is gone, which is noticed later
 	}
 	for name := range strings.SplitSeq(string(names[:n]), "\x00") {
 		if !strings.HasPrefix(name, userPrefix) && name != aclXattr {
@@ -217,12 +217,12 @@ func copyXattrs(from string, fd int) error {
 	return nil
 }
 
-// replaceXattrs sets the attributes of an open file that begin with a prefix.
+// replaceXattrs replaces the attributes of an open file that begin with a prefix.
 func replaceXattrs(fd int, x *files.Xattrs) error {
 	if x == nil {
 		return nil
 	}
-	for name, value := range x.Values { // before anything is removed: a filesystem may have no room for them
+	for name, value := range x.Values { // before any is removed: the filesystem may have no room for them
 		switch err := unix.Fsetxattr(fd, name, value, 0); {
 		case errors.Is(err, unix.ENOTSUP):
 			return &files.Failure{Kind: files.Unsupported, Text: "its filesystem has no extended attributes", Hint: "write it to /workspace, or without attributes"}

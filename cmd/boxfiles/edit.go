@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// editFile replaces texts in a file: all that is asked for, or nothing.
+// editFile replaces texts in a file: all requested edits, or none.
 func editFile(req *files.Edit) (*files.EditAnswer, error) {
 	asked, err := checkPath(req.Path)
 	if err != nil {
@@ -108,7 +108,7 @@ func placesOf(content, text []byte) string {
 	}
 }
 
-// suggest says what may be wrong with a text that does not occur.
+// suggest says why a text may not have been found.
 func suggest(content, text []byte) string {
 	switch {
 	case bytes.Contains(content, []byte("\r\n")) && !bytes.Contains(text, []byte("\r\n")) && bytes.Contains(bytes.ReplaceAll(content, []byte("\r\n"), []byte("\n")), text):

@@ -60,9 +60,9 @@ const (
 	maxDepth = 200
 )
 
-// runLayer unpacks one layer and returns the exit status. The arguments are the limits, and with the
-// last layer files.LastLayer and the directory in which programs of the image start. The answer
-// is a line of numbers; the reason of a failure goes to standard error.
+// runLayer unpacks one layer and returns the exit status. The arguments are the limits and, with the last layer, files.LastLayer
+// and the directory in which programs of the image start. The answer is a line of numbers; the reason of a failure goes to
+// stderr.
 func runLayer(args []string, in *os.File, out, problems io.Writer) int {
 	unix.Umask(0)
 	t, err := applyArgs(args, in)
@@ -100,9 +100,9 @@ func applyArgs(args []string, in *os.File) (layerTotals, error) {
 	return t, err
 }
 
-// applyLayer applies a layer to a directory with the layers before it. A layer is an untrusted tar archive: it is
-// checked before anything is made of it, and all its paths are resolved below that directory (openat2,
-// RESOLVE_IN_ROOT). After an error the directory is of no use any more.
+// applyLayer applies a layer to a directory with the layers before it. A layer is an untrusted tar archive: it is checked before
+// anything is unpacked, and all its paths are resolved below that directory (openat2, RESOLVE_IN_ROOT). After an error the
+// directory is unusable.
 func applyLayer(root int, in io.ReadSeeker, l layerLimits) (layerTotals, error) {
 	t := &layerTree{root: root, limits: l}
 	// Whiteouts remove entries of earlier layers only, wherever in the archive they are: so they
@@ -158,7 +158,7 @@ func (t *layerTree) each(in io.Reader, do func(*tar.Header, string, io.Reader) e
 	}
 }
 
-// describeErrno returns a Refusal for an errno about an entry.
+// describeErrno returns a layerRefusal for an errno about an entry.
 func describeErrno(name string, errno unix.Errno) error {
 	if errno == unix.ENOSPC || errno == unix.EDQUOT {
 		return &layerRefusal{Entry: name, Why: "no room for it: " + errno.Error()}
@@ -283,9 +283,8 @@ func (t *layerTree) add(h *tar.Header, name string, r io.Reader) error {
 	return t.addFile(parent, base, h, r)
 }
 
-// modeOf returns the permissions of an entry in a box. Programs there do not run as the owners that
-// the image means, above all not as root, so everybody may read and execute what the owner may.
-// setuid and setgid bits are dropped.
+// modeOf returns the permissions of an entry in a box. Programs there do not run as the owners meant by the image, above all not
+// as root, so everyone may read and execute what the owner may. setuid and setgid bits are dropped.
 func modeOf(h *tar.Header, least uint32) uint32 {
 	m := uint32(h.Mode)&0o1777 | least
 	return m | m>>6&0o5
@@ -308,7 +307,7 @@ func (t *layerTree) addDir(parent int, base string, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	return unix.Fchmodat(parent, base, modeOf(h, 0o700), 0) // it was checked to be a directory, and nobody else is here to change that
+	return unix.Fchmodat(parent, base, modeOf(h, 0o700), 0) // it was checked to be a directory, and no other process can change that here
 }
 
 func (t *layerTree) addLink(parent int, base string, h *tar.Header) error {

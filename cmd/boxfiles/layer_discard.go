@@ -180,7 +180,7 @@ func (u *discarding) missing(image, at int, name string, was *unix.Stat_t) error
 	return u.restore(image, at, name, was)
 }
 
-// all restores what a directory lacks of that of the image.
+// all restores what a directory lacks compared with the image's.
 func (u *discarding) all(image, at int, prefix string) error {
 	names, err := namesOf(image, u.left)
 	if err != nil {

@@ -75,18 +75,16 @@ func lstatAt(dir int, name string) (*unix.Stat_t, error) {
 func isDir(st *unix.Stat_t) bool     { return st != nil && st.Mode&unix.S_IFMT == unix.S_IFDIR }
 func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// isWhiteout reports whether this is a whiteout, by which overlayfs marks something removed of the
-// image (overlayfs.rst of the kernel).
+// isWhiteout reports whether this is a whiteout, by which overlayfs marks something as removed from the image (overlayfs.rst of
+// the kernel).
 func isWhiteout(st *unix.Stat_t) bool {
 	return st != nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }
 
-// isOwn reports whether this belongs to what every box has, which PID 1 has put there: only that
-// belongs to in-box root.
+// isOwn reports whether this is part of what PID 1 puts into every box: only that belongs to in-box root.
 func isOwn(st *unix.Stat_t) bool { return st != nil && st.Uid == 0 && !isWhiteout(st) }
 
-// isOpaque reports whether a directory hides everything that the image has in the directory of its
-// name.
+// isOpaque reports whether a directory hides everything that the image has in its directory of that name.
 func isOpaque(dir int, name string) bool {
 	fd, err := openLayerDir(dir, name)
 	if err != nil {
@@ -164,7 +162,7 @@ func holdsVisible(dir int, name string, depth int) (bool, error) {
 // origin says which layers a name of the root comes from.
 type origin struct {
 	st             *unix.Stat_t // what it is; nil: nothing
-	image, changed bool         // the layers that its entries come from, or the content of what is no directory
+	image, changed bool         // layers that its entries come from, or its content if it is no directory
 	implied        bool         // a directory that an image need not contain
 }
 
@@ -189,7 +187,7 @@ func (l overlayDirs) find(name string) (o origin, err error) {
 			return origin{st: was, image: true, changed: true}, nil
 		}
 		used, err := holdsVisible(l.changed, name, 0)
-		if !used { // boxes hide whatever the image has there
+		if !used { // boxes hide what the image has there
 			return old, err
 		}
 		return origin{st: is, changed: true, implied: true}, err

@@ -26,10 +26,9 @@ type commitPacker struct {
 
 type inode struct{ dev, ino uint64 }
 
-// packCommit writes an archive of a root, as a layer of an image: the image with the changes to it.
-// What is no file, directory or link is left out and counted, and so is what every box has. A
-// file that changes while it is read is a Failure: each file is as it was at one moment, but not
-// all at the same.
+// packCommit writes an archive of a root, as a layer of an image: the image with its changes. Everything but files, directories
+// and links is left out and counted, and so is what every box has. A file that changes while it is read is a Failure: each file
+// is as it was at one moment, but not all at the same moment.
 func packCommit(req *files.Commit, w io.Writer) (*files.Archived, error) {
 	l, err := openOverlay(req.Image, req.Changed)
 	if err != nil {

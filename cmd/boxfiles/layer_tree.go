@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// open opens a directory of the tree. Symbolic links on the way lead where they would in the
-// image.
+// open opens a directory of the tree. Symbolic links on the path are resolved as within the image.
 func (t *layerTree) open(dir string) (int, error) {
 	fd, err := openat2(t.root, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 	if !errors.Is(err, unix.ELOOP) {
@@ -146,8 +145,7 @@ func (t *layerTree) finish(dir string) error {
 	return errors.Join(addLine(etc, "passwd", rootUser, boxUser), addLine(etc, "group", rootGroup, boxGroup))
 }
 
-// addLine adds a line to a file of users or groups that has no entry with its number. What is no
-// regular file is left alone.
+// addLine adds a line to passwd or group if it has no entry with that number. Anything but a regular file is left alone.
 func addLine(etc int, name, first, line string) error {
 	fd, err := openat2(etc, name, unix.O_RDONLY|unix.O_NONBLOCK, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 	old := []byte(first)
@@ -162,7 +160,7 @@ func addLine(etc int, name, first, line string) error {
 		old, err = io.ReadAll(io.LimitReader(f, maxLookup+1))
 		f.Close()
 		if err != nil || len(old) > maxLookup {
-			return nil // a directory, or something in which nobody looks up users
+			return nil // a directory, or of no use for looking up users
 		}
 	}
 	for l := range bytes.Lines(old) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// It is started for each request, so it reads nothing it can do without.
+// It is started for each request, so its runtime skips reading cgroup limits.
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 

@@ -85,8 +85,7 @@ func checkPath(path []byte) (string, error) {
 	}
 }
 
-// openFlags are used for every file that is opened: none blocks, or becomes our controlling
-// terminal.
+// openFlags are used for every file that is opened: opening never blocks, and never makes a terminal our controlling terminal.
 const openFlags = unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 
 // openRegular opens a regular file for reading, relative to a directory or unix.AT_FDCWD.
@@ -156,7 +155,7 @@ func typeOf(mode uint32) string {
 // entryOf describes a file or directory by its status.
 func entryOf(path string, st *unix.Stat_t) files.Entry {
 	at := time.Unix(st.Mtim.Unix()).UTC()
-	if at.Year() < 0 || at.Year() > 9999 { // anybody may set it to anything, and JSON has no other years
+	if at.Year() < 0 || at.Year() > 9999 { // any program may set any time, and JSON has no other years
 		at = time.Unix(0, 0).UTC()
 	}
 	return files.Entry{Path: []byte(path), Type: typeOf(st.Mode), Size: max(st.Size, 0), Mode: st.Mode & 0o7777, Time: at}
@@ -167,9 +166,8 @@ func isSame(a, b *unix.Stat_t) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino && a.Size == b.Size && a.Mtim == b.Mtim && a.Ctim == b.Ctim
 }
 
-// resolveFinal follows the symbolic links at the end of a path, so that replacing the file leaves them
-// as they are. A dangling link is not followed: the caller did not ask for the file that it
-// names.
+// resolveFinal follows the symbolic links at the end of a path, so that replacing the file leaves them as they are. A dangling
+// link is not followed: the caller did not ask for the file that it names.
 func resolveFinal(path string) (string, error) {
 	const most = 40 // as many as the kernel follows
 	for i := 0; ; i++ {

@@ -16,9 +16,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// pruneDir removes subdirectories of a directory: it keeps so many of the newest, and none that is
-// too old. One that a program uses, as its working directory or by a variable of its environment,
-// stays. A symbolic link in place of the directory is not followed.
+// pruneDir removes subdirectories of a directory: it keeps this many of the newest, and none that is too old. It never removes
+// one that a process uses, as its working directory or in an environment variable. A symbolic link in place of the directory is
+// not followed.
 func pruneDir(req *files.Prune) error {
 	dir, err := checkPath(req.Path)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// fileState is what tells whether an entry has changed. No program in a box can set an inode's change
-// time: it is the clock's at the last change of content, size, permissions or links.
+// fileState detects changes of an entry. No program in a box can set an inode's change time: it is the time of the last change of
+// content, size, permissions or links.
 type fileState struct {
 	path    string
 	mode    uint32 // including the type
@@ -76,7 +76,7 @@ func (s *survey) compare(dir int, path, name string, kind byte) error {
 	}
 	var st unix.Statx_t
 	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, lookFor, &st)
-	if err != nil || st.Mnt_id != s.mount && !s.across { // it was removed, or it is on something else that is mounted there
+	if err != nil || st.Mnt_id != s.mount && !s.across { // it was removed, or is on another mount
 		return errPass
 	}
 	e := &fileState{path: path, mode: uint32(st.Mode), inode: st.Ino, size: int64(min(st.Size, 1<<62)), changed: st.Ctime.Sec*int64(time.Second) + int64(st.Ctime.Nsec)}

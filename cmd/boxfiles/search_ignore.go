@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leftOut returns directories that a search does not enter if it ignores files: programs generate
-// what is in them.
+// leftOut returns directories that a search with ignore does not enter: programs generate their content.
 func leftOut() []string {
 	return []string{".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", "dist", "build"}
 }

@@ -21,7 +21,7 @@ type collector struct {
 	entries  []files.Entry
 	limit    int
 	names    int
-	describe *describer // nil: what its status and the link itself say is enough
+	describe *describer // nil: the status and the link itself are enough
 }
 
 func (c *collector) add(dir int, path, name string) error {
@@ -112,8 +112,7 @@ func globFiles(req *files.Glob) (*files.ListAnswer, error) {
 	return a, nil
 }
 
-// literalDir returns the directory in which the first wildcard of a pattern is: nothing elsewhere
-// can match.
+// literalDir returns the directory that contains the first wildcard of a pattern: nothing outside it can match.
 func literalDir(at []byte, pattern string) (dir []byte, prefix string) {
 	i := strings.IndexAny(pattern, `*?[{\`)
 	if i < 0 {

@@ -12,9 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// matcher finds matching lines. Regular expressions of Go are slow compared to the search for a
-// text, so as many lines as possible are skipped because they lack a text that every match
-// contains.
+// matcher finds matching lines. Go's regular expressions are slow compared to a plain text search, so as many lines as possible
+// are skipped because they lack a text that every match contains.
 type matcher struct {
 	re      *regexp.Regexp // for one line
 	across  bool           // re can be used on many lines at once, to find the next that may match

@@ -57,8 +57,7 @@ func (d *difference) same(dir int, name string, is *fileState, st *unix.Statx_t,
 	return sameFile(above, was, dir, &unix.Stat_t{Mode: is.mode, Size: is.size, Mtim: unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}}, name)
 }
 
-// hidden reports what the image has in a directory that was removed and made again, as far as it
-// does not exist any more.
+// hidden reports the image's entries in a directory that was removed and made again, as far as they no longer exist.
 func (d *difference) hidden(dir int, name, at string) {
 	now, err := openat(dir, name)
 	if err != nil {
@@ -105,7 +104,7 @@ func (d *difference) found(dir int, name string, is *fileState, st *unix.Statx_t
 	}
 	removed := is.mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev_major == 0 && st.Rdev_minor == 0
 	switch {
-	case st.Uid == 0 && !removed: // it belongs to what every box has
+	case st.Uid == 0 && !removed: // part of what every box has
 	case removed && there:
 		d.a.Removed++
 		d.list(files.WasRemoved, files.Entry{Path: []byte("/" + is.path), Type: typeOf(was.Mode), Size: was.Size, Mode: was.Mode & 0o7777, Time: time.Unix(0, 0).UTC()})

@@ -12,9 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// A snapshot is a sequence of states in the order of a walk, compressed. Each state is stored as
-// its difference from the one before it: what the path does not share, and the distance of
-// numbers that are often close to each other.
+// A snapshot is a sequence of states in the order of a walk, compressed. Each state is stored as its difference from the previous
+// one: the part of the path that differs, and the distances of numbers that are often close to each other.
 
 // Bounds of one state.
 const (

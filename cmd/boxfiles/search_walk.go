@@ -19,9 +19,8 @@ var errEnough = errors.New("enough")
 // errPass means that the content of a directory is skipped.
 var errPass = errors.New("pass it by")
 
-// walk is a walk through directories. It goes from descriptor to descriptor, so that replacing a
-// directory does not lead it elsewhere, and no path is too long. Symbolic links are visited and
-// not followed.
+// walk is a walk through directories. It goes from descriptor to descriptor, so that replacing a directory does not lead it
+// elsewhere, and no path is too long. Symbolic links are visited, not followed.
 type walk struct {
 	left   int  // entries that may still be visited
 	ignore bool // apply rules

@@ -14,9 +14,8 @@ import (
 // Main serves one request and returns the exit status: 0 if it has been answered, even with a
 // Failure.
 func Main(in io.Reader, out io.Writer) int {
-	// Other programs of the box run as the same user. The kernel makes this process non-dumpable
-	// from its first instruction on, since nobody in a box may read the program (execve(2)); this
-	// is for a kernel where that has been changed.
+	// Other programs of the box run as the same user. The kernel makes this process non-dumpable from its first instruction on,
+	// since no user in a box may read the program (execve(2)); this is for a kernel where that has been changed.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	unix.Umask(0o022)
 	from, to := bufio.NewReaderSize(in, 64<<10), bufio.NewWriterSize(out, 64<<10)
@@ -34,13 +33,13 @@ func Main(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// output takes what comes before an answer.
+// output writes what comes before an answer.
 type output struct {
 	*files.Writer
 	to *bufio.Writer
 }
 
-// notify writes a notice at once: whoever has asked waits for it.
+// notify writes a notice and flushes it: the client waits for it.
 func (o *output) notify(n *files.Notice) error {
 	if err := o.Notice(n); err != nil {
 		return err

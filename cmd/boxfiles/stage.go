@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// stagePrefix begins the names of stages and of all else that is not complete; markFile and contentDir are names in one.
+// stagePrefix begins the names of stages and of other incomplete files; markFile and contentDir are names in a stage.
 const (
 	stagePrefix     = ".boxd-"
 	temporaryLength = 26 // of what rand.Text returns, after the prefix
@@ -23,10 +23,9 @@ const (
 	contentDir      = "content"
 )
 
-// stage is a directory beside the one that an archive will change, where the archive is unpacked
-// first. Its mark file says which directory it is, by name and inode, and is locked as long as
-// the process that made it lives. So a later process can tell which stages are left over, and
-// does not take a copy of one, or something of a user's, for one.
+// stage is a directory beside the one that an archive will change, where the archive is unpacked first. Its mark file names that
+// directory, by name and inode, and is locked while the process that made it lives. So a later process can tell which stages are
+// left over, and does not mistake a copy of one, or a user's file, for one.
 type stage struct {
 	in      *os.Root // its parent directory
 	name    string   // its name there
@@ -35,7 +34,7 @@ type stage struct {
 	mark    *os.File
 }
 
-// isTemporary reports whether a name is one that boxfiles gives to what is not complete: a stage, or a file that will replace
+// isTemporary reports whether a name is one that boxfiles gives to incomplete files: a stage, or a file that will replace
 // another.
 func isTemporary(name string) bool {
 	rest, ok := strings.CutPrefix(name, stagePrefix)
@@ -54,7 +53,7 @@ func newStage(in *os.Root) (*stage, error) {
 		s.mark, err = s.dir.OpenFile(markFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	}
 	if err == nil {
-		_ = unix.Flock(int(s.mark.Fd()), unix.LOCK_EX|unix.LOCK_NB) // nobody else has it; without support for locks nothing is swept either
+		_ = unix.Flock(int(s.mark.Fd()), unix.LOCK_EX|unix.LOCK_NB) // no other process has it; where locks are not supported, nothing is swept either
 		var text string
 		if text, err = markText(s.dir, s.name); err == nil {
 			_, err = s.mark.WriteString(text)
@@ -87,8 +86,7 @@ func markText(dir *os.Root, name string) (string, error) {
 	return fmt.Sprintf("boxd: an archive that is being unpacked, in %s, inode %d\n", name, st.Ino), nil
 }
 
-// keep makes sure that the stage is not taken for left over: files of the user's will be moved
-// into it.
+// keep makes sure that the stage is not treated as left over: the user's files will be moved into it.
 func (s *stage) keep() error { return s.dir.Remove(markFile) }
 
 // end removes the stage, with everything that has not been moved.
@@ -165,8 +163,7 @@ func sweepOne(in *os.Root, name string) {
 	if said, err := io.ReadAll(io.LimitReader(mark, int64(len(want))+1)); err != nil || string(said) != want {
 		return
 	}
-	// Through the directory that was opened, whatever has its name by now; the mark file goes
-	// last.
+	// Through the open directory, whatever has its name by now; the mark file goes last.
 	if dir.RemoveAll(contentDir) == nil && dir.Remove(markFile) == nil {
 		_ = in.Remove(name) // fails if it contains something that is not ours
 	}

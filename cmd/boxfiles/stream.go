@@ -43,7 +43,7 @@ func makeDir(req *files.Mkdir) (*files.WriteAnswer, error) {
 	case err != nil:
 		return nil, err
 	default:
-		if mode&0o022 != 0 { // which the umask has taken away
+		if mode&0o022 != 0 { // the umask has removed these
 			if err := unix.Fchmodat(unix.AT_FDCWD, path, mode, 0); err != nil {
 				return nil, err
 			}
@@ -55,7 +55,7 @@ func makeDir(req *files.Mkdir) (*files.WriteAnswer, error) {
 	return &files.WriteAnswer{File: new(describer).Describe(unix.AT_FDCWD, path, path, &st), Created: err == nil}, nil
 }
 
-// getFile writes a part of a file to w, after having told what it will be.
+// getFile writes a part of a file to w, after a notice of what it will be.
 func getFile(req *files.Get, tell func(*files.Notice) error, w io.Writer) error {
 	path, err := checkPath(req.Path)
 	if err != nil {
@@ -80,7 +80,7 @@ func getFile(req *files.Get, tell func(*files.Notice) error, w io.Writer) error 
 	return err
 }
 
-// putFile writes what r contains to a file as it comes.
+// putFile writes the content of r to a file as it comes.
 func putFile(req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
 	asked, err := checkPath(req.Path)
 	if err != nil {
@@ -123,9 +123,9 @@ func putFile(req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
 	return &files.WriteAnswer{File: d.Describe(unix.AT_FDCWD, byDescriptor(int(f.Fd())), asked, st), Created: created}, nil
 }
 
-// openInPlace opens a file for writing, or makes it. It is not truncated yet.
+// openInPlace opens a file for writing, or creates it. It does not truncate it yet.
 func openInPlace(path string, mode *uint32) (f *os.File, created bool, err error) {
-	const tries = 10 // somebody may make and remove it all the time
+	const tries = 10 // another process may create and remove it all the time
 	for range tries {
 		f, _, err = openRegular(unix.AT_FDCWD, path, unix.O_WRONLY|unix.O_NOFOLLOW)
 		if !errors.Is(err, unix.ENOENT) {
@@ -144,7 +144,7 @@ func openInPlace(path string, mode *uint32) (f *os.File, created bool, err error
 			return nil, false, err
 		}
 		f = os.NewFile(uintptr(fd), path)
-		if permissions&0o022 != 0 { // which the umask has taken away
+		if permissions&0o022 != 0 { // the umask has removed these
 			err = f.Chmod(os.FileMode(permissions))
 		}
 		if err != nil {

@@ -33,14 +33,14 @@ func statFile(req *files.Stat) (*files.Entry, error) {
 	}
 	f, now, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if err != nil {
-		return &e, nil // a file that cannot be read has no digest, but the rest can be told
+		return &e, nil // an unreadable file has no digest, but the rest is known
 	}
 	defer f.Close()
 	e.Digest, err = digestOf(f, now, req.Digest)
 	return &e, err
 }
 
-// targetOf reads a symbolic link; nil if it is none any more.
+// targetOf reads a symbolic link; nil if it is no longer one.
 func targetOf(dir int, path string) []byte {
 	buf := make([]byte, files.MaxPath+1)
 	n, err := unix.Readlinkat(dir, path, buf)
@@ -109,7 +109,7 @@ func removePath(req *files.Remove) error {
 }
 
 func removeAt(dir, name string, mustBeDirectory, recursive bool) error {
-	root, err := os.OpenRoot(dir) // the directory is resolved once; nothing below it is followed out of it
+	root, err := os.OpenRoot(dir) // the directory is resolved once; nothing below it leads out of it
 	if err != nil {
 		return err
 	}

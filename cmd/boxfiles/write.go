@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// writeFile writes what r contains to a file.
+// writeFile writes the content of r to a file.
 func writeFile(req *files.Write, r io.Reader) (*files.WriteAnswer, error) {
 	path, err := checkPath(req.Path)
 	if err != nil {
@@ -82,8 +82,8 @@ func overwriteFile(path string, req *files.Write, content []byte) (*files.WriteA
 	return a, nil
 }
 
-// statTarget returns the status of what is to be replaced at a path, nil if there is nothing. It must
-// be a regular file that may be written to, with the requested digest.
+// statTarget returns the status of the file to be replaced at a path, nil if there is none. It must be a regular file that may be
+// written to, with the requested digest.
 func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
 	f, st, err := openRegular(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
@@ -118,8 +118,8 @@ func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
 	return st, err
 }
 
-// replaceFile puts a content at a path by renaming, so that nobody sees a part of it. The file that
-// was examined must still be there unchanged.
+// replaceFile puts content at a path by renaming, so that no process sees a part of it. The file that was examined must still be
+// there unchanged.
 func replaceFile(path string, content []byte, mode uint32, old *unix.Stat_t, x *files.Xattrs, fresh bool) (*unix.Stat_t, error) {
 	temp := parentOf(path) + "/" + stagePrefix + rand.Text()
 	fd, err := unix.Open(temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -151,7 +151,7 @@ func replaceFile(path string, content []byte, mode uint32, old *unix.Stat_t, x *
 	return st, nil
 }
 
-// fillFile gives a new file what it is to have. from is the file whose place it takes, which has extended attributes that stay; "": none.
+// fillFile fills a new file. from is the file that it replaces, whose extended attributes stay; "": none.
 func fillFile(f *os.File, content []byte, mode uint32, from string, x *files.Xattrs) (*unix.Stat_t, error) {
 	st := &unix.Stat_t{}
 	err := copyXattrs(from, int(f.Fd()))

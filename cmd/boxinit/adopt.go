@@ -10,8 +10,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// orphan lets the box go on after boxd has gone. Programs that only a connected caller could want
-// are ended; durable ones keep running for the next boxd.
+// orphan lets the box continue after boxd has gone. Programs that only a connected caller could use are killed; durable ones keep
+// running for the next boxd.
 func (s *server) orphan() {
 	s.unwatch(s.control, s.token)
 	s.control, s.stateSent = -1, false
@@ -28,7 +28,7 @@ func (s *server) orphan() {
 	}
 }
 
-// outlived reports whether the time of a box without boxd is up.
+// outlived reports whether a box without boxd has reached its end.
 func (s *server) outlived() bool {
 	end := s.endAt()
 	return end > 0 && end <= monotonic()
@@ -40,12 +40,12 @@ func (s *server) endAt() time.Duration {
 	return s.life.End(s.listener >= 0)
 }
 
-// accept takes a connection of another boxd, which replaces the one before: the last to connect
-// is boxd. Only root of the host can reach the socket.
+// accept takes a connection of another boxd, which replaces the one before: the last to connect is boxd. Only the host's root can
+// reach the socket.
 func (s *server) accept() {
 	fd, _, err := unix.Accept4(s.listener, unix.SOCK_CLOEXEC)
 	if err != nil {
-		return // the client has given up meanwhile
+		return // the client has given up
 	}
 	if s.control >= 0 {
 		s.finishRequests()
@@ -61,15 +61,15 @@ func (s *server) accept() {
 	s.conn++
 }
 
-// adopt sends a newly connected boxd, which speaks that version, the state of every durable program. One that it could not read
-// ends.
+// adopt sends a newly connected boxd, which speaks that version, the state of every durable program. A program that this boxd
+// could not read is ended.
 func (s *server) adopt(version uint32) {
 	s.stateSent = true
 	for id, p := range s.programs {
 		if !p.durable {
 			continue
 		}
-		if version < isolation.SpoolVersion && p.streams[0].ring.Spooled() { // it would take its descriptors for nonsense, and lose the box
+		if version < isolation.SpoolVersion && p.streams[0].ring.Spooled() { // it would reject the descriptors and lose the box
 			if !p.finished {
 				s.end(p, isolation.ReasonCanceled)
 			}
@@ -100,8 +100,8 @@ func (s *server) adopt(version uint32) {
 // maxPending is more requests than a boxd has sent when it ends.
 const maxPending = 4096
 
-// finishRequests serves what the boxd before has sent and PID 1 has not read yet. Its last request says that the box lives on
-// without it: dropped, the box would end with the next boxd that goes before it has said the same.
+// finishRequests handles what the previous boxd sent and PID 1 has not read yet. Its last request says that the box lives on
+// without it: if that were dropped, the box would end with the next boxd that goes before it has said the same.
 func (s *server) finishRequests() {
 	for range maxPending {
 		pending := []unix.PollFd{{Fd: int32(s.control), Events: unix.POLLIN}}

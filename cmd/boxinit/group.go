@@ -105,8 +105,8 @@ func (s *server) killHeadless(p *program) {
 	}
 }
 
-// dyingPatience bounds the wait for the killed processes of a cgroup. Other programs of the box
-// do not wait meanwhile. After it, judge decides.
+// dyingPatience bounds the wait for the killed processes of a cgroup. Other programs of the box do not wait meanwhile. After it,
+// checkUnkillable decides.
 const (
 	dyingPatience = 30 * time.Second
 	dyingAtOnce   = 2 * time.Millisecond

@@ -49,8 +49,8 @@ func (b *box) writeFiles() (string, error) {
 	return writeAll(append(isolation.HostnameFiles(b.setup.Hostname), isolation.BoxFile{Name: "resolv.conf", Text: b.setup.Resolv}))
 }
 
-// showUser shows passwd and group with the name and the home directory of the box user in place of
-// those of the image, if they are others. An image that has no such file has no users to look up.
+// showUser replaces the image's passwd and group with ones for the name and home directory of the box user, if these differ. If
+// the image has no such file, there are no users to look up.
 func (b *box) showUser() (string, error) {
 	if b.setup.User == (isolation.User{}) {
 		return "", nil
@@ -79,8 +79,8 @@ func (b *box) showUser() (string, error) {
 	return "", nil
 }
 
-// readUsers reads a file of users of the image, which comes from somebody else: EINVAL is anything
-// but a regular file of moderate size, in which nobody looks up users.
+// readUsers reads passwd or group of the image, which is untrusted. EINVAL: not a regular file of moderate size, so of no use for
+// looking up users.
 func (b *box) readUsers(name string) (string, error) {
 	fd, err := linux.OpenBeneath(b.root, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {

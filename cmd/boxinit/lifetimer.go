@@ -37,8 +37,8 @@ func (l *lifeTimer) Running(is bool) { l.running = is }
 // MarkLost records that boxd has gone.
 func (l *lifeTimer) MarkLost(now time.Duration) { l.orphan = now }
 
-// Find records that another boxd has connected. The times that an earlier one has set hold until
-// this one sets others: it may go before it does.
+// Find records that another boxd has connected. The times that an earlier one set stay in force until this one sets others, as it
+// may go before it does.
 func (l *lifeTimer) Find() { l.orphan = 0 }
 
 // End returns when the box ends unless boxd connects before: 0 while boxd is connected, or if

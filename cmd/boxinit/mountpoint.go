@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Mount points that the image does not have. Its tree is read-only and one for all boxes, and only an overlay of the whole tree
-// could add a directory to it: but overlayfs takes no layer with locked mounts below it, which the tree is full of. So a
-// directory that lacks a mount point is covered with a tmpfs that has the same entries, each bind-mounted from what it covers.
+// Mount points that the image does not have. Its tree is read-only and shared by all boxes. Only an overlay of the whole tree
+// could add a directory to it, but overlayfs takes no layer with locked mounts below it, which the tree is full of. So a
+// directory that lacks a mount point is covered with a tmpfs that has the same entries, each bind-mounted from the covered one.
 // Only a box that asks for such a mount pays for that.
 
 package main
@@ -61,7 +61,7 @@ func (b *box) open(dir string, flags uint64) (int, error) {
 	return linux.OpenBeneath(b.root, path.Join(".", dir), flags|unix.O_DIRECTORY)
 }
 
-// deepest returns the longest path above a missing directory that is there.
+// deepest returns the longest existing directory on the path to a missing one.
 func (b *box) deepest(target string) (string, error) {
 	for dir := path.Dir(target); ; dir = path.Dir(dir) { // ends at "/"
 		fd, err := b.open(dir, unix.O_PATH)
@@ -75,7 +75,7 @@ func (b *box) deepest(target string) (string, error) {
 	}
 }
 
-// makeMountDirs makes the directories below one that is there, as far as a target.
+// makeMountDirs makes the directories from an existing one down to a target.
 func makeMountDirs(root int, there, target string) error {
 	for end := len(strings.TrimSuffix(there, "/")); end < len(target); {
 		next := strings.IndexByte(target[end+1:], '/')
@@ -90,9 +90,9 @@ func makeMountDirs(root int, there, target string) error {
 	return nil
 }
 
-// makeWritable has directories made in one that is there. own: by PID 1, in a cover; otherwise by the box user, who owns what is
-// mounted there, or a writable root. An empty directory at the top becomes a part of the scratch tmpfs that is the box user's, as
-// a live box is given mounts there.
+// makeWritable makes an existing directory ready for new directories in it. own: PID 1 makes them, in a cover; otherwise the box
+// user, who owns what is mounted there, or a writable root. An empty directory at the top becomes a part of the scratch tmpfs
+// that belongs to the box user, since a live box can get mounts there.
 func (b *box) makeWritable(dir string) (own bool, err error) {
 	if b.writable {
 		return false, nil
@@ -126,14 +126,14 @@ func (b *box) makeWritable(dir string) (own bool, err error) {
 	return own, b.isCover(dir, own)
 }
 
-// isUsers reports whether a directory is the box user's: a part of the scratch tmpfs, or of a mount that is attached.
+// isUsers reports whether a directory belongs to the box user: a part of the scratch tmpfs, or of an attached mount.
 func (b *box) isUsers(dir string) bool {
 	return slices.ContainsFunc(b.scratchDirs(), func(d scratchDir) bool { return isolation.Within(dir, d.target) }) ||
 		// What is at or above a target that is being attached has a shorter one.
 		slices.ContainsFunc(b.setup.Mounts, func(m isolation.SetupMount) bool { return isolation.Within(dir, m.Target) })
 }
 
-// isCover notes what is mounted on a directory.
+// isCover records what is mounted on a directory.
 func (b *box) isCover(dir string, own bool) error {
 	id, err := b.mountID(dir)
 	if b.covers == nil {
@@ -168,7 +168,7 @@ func (b *box) entries(dir string) (list []string, err error) {
 	}
 }
 
-// cover mounts a tmpfs on a directory that has the same entries.
+// cover covers a directory with a tmpfs that has the same entries.
 func (b *box) cover(dir string, list []string) error {
 	from, err := b.open(dir, unix.O_PATH)
 	if err != nil {
@@ -195,7 +195,7 @@ func newCover() (int, error) {
 	return linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, "mode", "0755", "size", coverSize, "nr_inodes", coverInodes)
 }
 
-// closeCovers makes covers read-only when all mount points are made, as what they cover is.
+// closeCovers makes covers read-only, as the covered directories are, once all mount points are made.
 func (b *box) closeCovers() error {
 	var errs error
 	for _, fd := range b.filled {
@@ -209,7 +209,7 @@ func closeCover(fd int) error { // without AT_RECURSIVE: this mount only
 	return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
-// showEntry shows an entry of one directory in another, with all that is mounted there.
+// showEntry shows an entry of one directory in another, with everything mounted there.
 func showEntry(from, to int, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -240,8 +240,8 @@ func showEntry(from, to int, name string) error {
 	return linux.AttachMount(tree, to, name)
 }
 
-// coverRoot gives the box a root of its own if one of its mounts is in a directory at the top that the image does not have: what
-// is covered there is all of the tree. It comes before anything of the box's own is mounted, so that the root may be another.
+// coverRoot gives the box a root of its own if one of its mounts is in a top-level directory that the image lacks: then the whole
+// tree has to be covered. It runs before anything of the box's own is mounted, so that the root can still be replaced.
 func (b *box) coverRoot() (item string, err error) {
 	var missing []string
 	for _, m := range b.setup.Mounts {
@@ -288,7 +288,7 @@ func (b *box) coverRoot() (item string, err error) {
 	return "/", err
 }
 
-// there reports whether a directory is.
+// there reports whether a directory exists.
 func (b *box) there(dir string) bool {
 	fd, err := b.open(dir, unix.O_PATH)
 	if err == nil {

@@ -71,8 +71,8 @@ type scratchDir struct {
 	owner        int
 }
 
-// mountScratch mounts the box's one tmpfs and bind-mounts parts of it in their places. The root
-// of it is attached only during that, since a tree can be cloned only from an attached mount.
+// mountScratch mounts the box's one tmpfs and bind-mounts parts of it in their places. Its root is attached only meanwhile, since
+// a tree can be cloned only from an attached mount.
 func (b *box) mountScratch() (string, error) {
 	const staging = "/tmp"
 	m, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "mode", "0755",
@@ -102,9 +102,9 @@ func (b *box) mountScratch() (string, error) {
 	return staging, b.showScratch(b.scratchDirs()[0])
 }
 
-// makeHome makes the mount point of another home directory than the image has. Programs cannot
-// remove or rename it: it belongs to PID 1, in a directory that belongs to PID 1 too. Under a
-// read-only root that is a part of the scratch tmpfs, which covers /home.
+// makeHome makes the mount point of a home directory other than the image's. Programs cannot remove or rename it: it belongs to
+// PID 1, in a directory that belongs to PID 1 too. Under a read-only root that is a part of the scratch tmpfs, which covers
+// /home.
 func (b *box) makeHome() error {
 	home := b.setup.User.Home
 	if home == "" {

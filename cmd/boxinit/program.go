@@ -18,8 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// program is one running program and everything it has started. A durable program is remembered
-// until boxd has it forgotten.
+// program is one running program and everything it has started. A durable program is remembered until boxd sends Forget.
 type program struct {
 	id       uint32
 	pid      int
@@ -145,7 +144,7 @@ func attachments(cmd *isolation.Command, files []int) (script, stdin, private in
 // outside of it but those of its cgroups. To PID 1, however, /proc/self is PID 1, which programs
 // cannot see: so no program is started in a procfs, nor where a descriptor of PID 1 leads.
 //
-// A dir that is missing is made, unless it has to be existing.
+// A missing dir is made, unless it must exist.
 func (s *server) enter(dir string, existing bool) error {
 	fd, err := openDir(dir)
 	if errors.Is(err, unix.ENOENT) && !existing {

@@ -53,9 +53,8 @@ type watch struct {
 	listener bool
 }
 
-// A timer that ticks while programs run reaps the orphans that are reparented to PID 1: their end
-// wakes nobody, since SIGCHLD is not caught (a handler would cost every exec a good part of its
-// time).
+// A timer that ticks while programs run reaps the orphans that are reparented to PID 1: nothing else wakes the loop for their
+// end, since SIGCHLD is not caught (a handler would cost every exec a good part of its time).
 const reapInterval = 100 * time.Millisecond
 
 func newServer(b *box, buf *fdpass.Buffer) (*server, error) {
@@ -166,7 +165,7 @@ func (s *server) timeout() int {
 	now := monotonic()
 	for _, p := range s.programs {
 		if p.deadline > 0 {
-			wait = min(wait, max(p.deadline-now, 0)) // a program that runs is a child, so childful is set
+			wait = min(wait, max(p.deadline-now, 0)) // a running program is a child, so mayHaveChildren is set
 		}
 	}
 	if end := s.endAt(); end > 0 {
@@ -216,7 +215,7 @@ func (s *server) request() bool {
 			s.send(&isolation.BoxReply{ID: req.ID, Failed: serr})
 		}
 		return true // spawn has closed the files
-	case p == nil: // it has just ended, and boxd will hear of that
+	case p == nil: // it has just ended, and boxd will be notified
 	case req.Pace != nil:
 		s.setPace(p, req.Pace)
 	case req.Forget && p.finished:
@@ -239,8 +238,8 @@ func (s *server) request() bool {
 // recovers within it has lost nothing.
 const sendPatience = 40 * time.Second
 
-// send sends a message to boxd. A boxd that does not receive, or for which there is no memory, is
-// treated as gone: the next one finds out what this one has missed.
+// send sends a message to boxd. A boxd that does not receive, or for which there is no memory, is treated as gone: the next one
+// learns what this one missed.
 func (s *server) send(reply *isolation.BoxReply, files ...int) {
 	if s.control < 0 || !s.stateSent {
 		return

@@ -27,7 +27,7 @@ type box struct {
 	shared   bool            // it shares the network of the host
 	proc     int             // the box's own procfs
 	work     int             // the scratch tmpfs, source of every writable directory
-	covers   map[uint64]bool // by id, the mounts in which mount points are made; true: by PID 1, false: by the box user
+	covers   map[uint64]bool // mounts, by id, in which mount points are made; true: by PID 1, false: by the box user
 	filled   []int           // those of PID 1, until they are read-only
 
 	listener int // where another boxd connects, -1 if the box cannot be adopted
@@ -44,7 +44,7 @@ func (b *box) common() []step {
 	return []step{
 		{isolation.StepRoot, b.openRoot},
 		{isolation.StepProc, b.mountProc},
-		// Once CAP_SYS_RESOURCE is dropped nobody in the box can raise these limits again.
+		// Once CAP_SYS_RESOURCE is dropped, nothing in the box can raise these limits again.
 		{isolation.StepSysctl, b.boundKernelObjects},
 		{isolation.StepDevpts, b.mountDevpts},
 		{isolation.StepLoopback, b.raiseLoopback},
@@ -81,10 +81,9 @@ func run(steps []step) error {
 	return nil
 }
 
-// openRoot also closes every descriptor that PID 1 was not meant to have. A descriptor of a host
-// directory would be a way out of the box: symbolic links in the box may lead PID 1 to
-// /proc/self/fd. The Go runtime has opened none yet, as the number of threads is given to it and
-// it need not look it up.
+// openRoot also closes every descriptor that PID 1 was not meant to have. A descriptor of a host directory would be a way out of
+// the box: symbolic links in the box may lead PID 1 to /proc/self/fd. The Go runtime has opened none yet: the number of threads
+// is given to it, so it need not look it up.
 func (b *box) openRoot() (string, error) {
 	unix.Umask(0o022)
 	err := unix.CloseRange(idLockFD+1, math.MaxUint32, 0)
@@ -95,7 +94,7 @@ func (b *box) openRoot() (string, error) {
 	return "/", err
 }
 
-// enterRoot sets up the root that programs can write to, or one with more mount points, if the box is to have one.
+// enterRoot sets up a writable root, or one with more mount points, if the box needs it.
 func (b *box) enterRoot() (item string, err error) {
 	b.writable, item, err = overlay.Enter(b.setup, &b.trees, &b.root, b.proc)
 	if err != nil || b.writable {

@@ -85,14 +85,14 @@ func (s *server) openStdio(p *program, cmd *isolation.Command, stdin int) (stdio
 			io[1+i] = s.null
 			return io, stepError(isolation.StepStdio, "output", err)
 		}
-		if !p.durable { // nobody is told that its output is over but by its end, so PID 1 need not wake for the hang-up of each pipe
+		if !p.durable { // boxd learns of the end of output only from the program's end, so PID 1 need not wake for the hang-up of each pipe
 			p.streams[i].writer = io[1+i]
 		}
 	}
 	return io, nil
 }
 
-// openDirect makes pipes whose other ends go to boxd.
+// openDirect makes pipes whose other ends are sent to boxd.
 func (p *program) openDirect(io stdio) (stdio, error) {
 	for i := range io {
 		reading, writing, err := pipe()
@@ -115,8 +115,8 @@ func pipe() (reading, writing int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// openRings makes the rings that hold the output of a durable program, or takes over those of the
-// program it continues, and sets up its input. With an error comes what it is about.
+// openRings makes the rings that hold the output of a durable program, or takes over those of the program it continues, and sets
+// up its input. item says what an error is about.
 func (s *server) openRings(p *program, cmd *isolation.Command) (item string, err error) {
 	const rings = "rings"
 	if cmd.Stdin == isolation.StdinPipe {

@@ -13,10 +13,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// child is a program that is to begin, laid out for the kernel: a child that shares its parent's memory must not allocate.
+// child is a program to start, laid out for the kernel: a child that shares its parent's memory must not allocate.
 //
-// syscall.ForkExec would do the same with some 60 system calls more: the child takes back every signal handler of the Go
-// runtime one by one, and an error of its exec travels through a pipe, for whose end the parent goes to sleep again.
+// syscall.ForkExec would do the same with some 60 system calls more: its child resets every signal handler of the Go runtime one
+// by one, and an exec error travels through a pipe on whose end the parent sleeps again.
 type child struct {
 	path     *byte
 	argv     []*byte
@@ -24,7 +24,7 @@ type child struct {
 	io       stdio
 	terminal bool // descriptor 0 becomes its controlling terminal
 	groups   []uint32
-	mask     uint64 // the signals that it blocks
+	mask     uint64 // signals that it blocks
 	clone    cloneArgs
 	pidfd    int32
 	failed   syscall.Errno // why there was no exec; the child writes it
@@ -35,7 +35,7 @@ type cloneArgs struct {
 	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
 }
 
-// newChild lays out a program. It starts in a cgroup, unless that is negative.
+// newChild lays out a program. It starts in the cgroup, unless group is negative.
 func newChild(path string, cmd *isolation.Command, io stdio, terminal bool, group int, groups []uint32) (*child, error) {
 	for _, fd := range io {
 		if fd < len(io) { // it would be overwritten before it is copied
@@ -60,7 +60,7 @@ func newChild(path string, cmd *isolation.Command, io stdio, terminal bool, grou
 	return c, err
 }
 
-// start starts the program and returns when it runs, or has not come to that. pidfd is the caller's.
+// start starts the program and returns when it runs or has failed to. pidfd is the caller's.
 func (c *child) start() (pid, pidfd int, err error) {
 	c.clone.pidFD = uint64(uintptr(unsafe.Pointer(&c.pidfd)))
 	// The child must not run a handler of the Go runtime, nor this thread be preempted.
@@ -70,7 +70,7 @@ func (c *child) start() (pid, pidfd int, err error) {
 	}
 	got, errno := c.vfork()
 	_ = signalMask(&c.mask, nil)
-	runtime.KeepAlive(c) // its addresses are numbers in calls
+	runtime.KeepAlive(c) // its addresses are passed to system calls as numbers
 	if errno != 0 {
 		return 0, -1, errno
 	}
@@ -112,7 +112,7 @@ func (c *child) vfork() (pid uintptr, errno syscall.Errno) {
 	}
 }
 
-// exec makes the child the program; it returns if that fails. It runs in the memory of the parent, see vfork.
+// exec turns the child into the program; it returns if that fails. It runs in the memory of the parent, see vfork.
 //
 //go:nosplit
 //go:norace

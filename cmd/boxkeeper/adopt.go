@@ -91,7 +91,7 @@ func (k *keeper) adoptBoxes() error {
 	}
 	k.hostQuotas.Reconcile(func(key string) bool { return alive[key] })
 	k.net.adopt()
-	for key, b := range maps.Clone(k.boxes) { // only now: when a box ends, its network link is removed, which must be known by then
+	for key, b := range maps.Clone(k.boxes) { // only now: a box that ends removes its network link, which must be known by then
 		go k.watch(key, b)
 	}
 	return err
@@ -129,12 +129,12 @@ func (k *keeper) register(r *record, pidfd int) error {
 			k.cfg.Log.Printf("cannot change the limits of box %s any more; it keeps running: %v", r.Key, err)
 		}
 	}
-	k.boxes[r.Key] = b // no lock: nobody else uses the keeper yet
+	k.boxes[r.Key] = b // no lock: the keeper is not in use yet
 	return nil
 }
 
-// removeDead removes what is left of a box that is dead or was never started. A cgroup that it does
-// not find is removed when the tree of cgroups is opened.
+// removeDead removes what is left of a box that is dead or was never started. A cgroup that it does not find is removed when the
+// cgroup tree is opened.
 func (k *keeper) removeDead(key string, r *record) {
 	if k.cfg.Group != "" {
 		if _, err := k.groups.open(k); err != nil {

@@ -62,10 +62,9 @@ func (r *record) Living() (pidfd int, err error) {
 	return pidfd, nil
 }
 
-// isBox asks the kernel whether a record's process is in the user namespace of a box with those
-// ids: only somebody with CAP_SETUID can decide which ids a namespace maps and who owns it
-// (user_namespaces(7)), whereas a record is a file that may say anything. The namespaces of boxes
-// that an earlier version started as root are owned by root.
+// isBox asks the kernel whether a record's process is in the user namespace of a box with those ids: only CAP_SETUID allows to
+// decide which ids a namespace maps and who owns it (user_namespaces(7)), whereas a record is a file that may say anything. The
+// namespaces of boxes that an earlier version started as root are owned by root.
 func (r *record) isBox() error {
 	dir := "/proc/" + strconv.Itoa(r.PID)
 	for _, name := range []string{"/uid_map", "/gid_map"} {

@@ -136,8 +136,7 @@ func refuse(req isolation.KeeperRequest) error {
 	return nil
 }
 
-// answerLaunch starts a box. If the reply does not reach boxd the box is killed: nobody would
-// know of it.
+// answerLaunch starts a box. If the reply does not reach boxd the box is killed, as boxd would not know of it.
 func (k *keeper) answerLaunch(ctx context.Context, conn *fdpass.Conn, number uint32, req *isolation.Launch) {
 	l := k.launch(ctx, &req.Spec)
 	if l.failed != nil {

@@ -17,16 +17,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// box is a box from the reservation of its key to its removal. It is watched once it has a pidfd;
-// until then the first fields are guarded by Keeper.mu, and after that they do not change any
-// more.
+// box is a box from the reservation of its key to its removal. It is watched once it has a pidfd; until then the first fields are
+// guarded by keeper.mu, and after that they do not change any more.
 type box struct {
 	pid        int
 	pidfd      *os.File
 	ids        idRange
 	groups     *boxCgroups   // nil: it has no cgroups
 	done       chan struct{} // closed when all its processes are dead and everything is released
-	handedOver bool          // boxd knows the box; guarded by Keeper.mu
+	handedOver bool          // boxd knows the box; guarded by keeper.mu
 	image      string        // tree of its image in the store; "": the image host
 
 	mounting   sync.Mutex // held while its mounts are changed
@@ -36,9 +35,8 @@ type box struct {
 	released   bool
 }
 
-// end kills a box if it is alive, waits until everything of it is released, and removes what it has
-// on disk if asked. Otherwise that is on disk even if the host loses power after this. It is no error
-// if the box is not known: then there is nothing to end.
+// end kills a box if it is alive, waits until everything of it is released, and removes its files on disk if asked. Otherwise
+// they are synced, and survive a power failure after this. It is no error if the box is not known: then there is nothing to end.
 func (k *keeper) end(req *isolation.EndBox) error {
 	if err := k.killBox(req.Key); err != nil {
 		return err

@@ -22,9 +22,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation/network/rule"
 )
 
-// networkProgram is the child that has the network of boxes (cmd/boxnet). It is started when it is needed, and again when it
-// has died: everything that it has to know is in the kernel. It keeps running while a box has a link, because it also
-// watches the firewall table of the host, and ends soon after the last one.
+// networkProgram is the child that handles the network of boxes (cmd/boxnet). It is started when needed, and again after it has
+// died: all its state is in the kernel. It keeps running while a box has a link, because it also watches the firewall table of
+// the host, and ends soon after the last one.
 type networkProgram struct {
 	exe  int    // descriptor of the program
 	run  string // the run directory
@@ -37,16 +37,16 @@ type networkProgram struct {
 	mu        sync.Mutex // guards the fields below
 	now       *networkProcess
 	linked    map[string]bool // boxes that may have a link
-	busy      int             // requests under way
-	failed    error           // why the last start failed, at failedAt; nil: it has not
-	lastError string          // of that, in the log
+	busy      int             // requests in progress
+	failed    error           // why the last start failed, at failedAt; nil: it did not
+	lastError string          // its last logged text
 	failedAt  time.Time
 	retrying  bool        // a goroutine starts it again
 	idle      *time.Timer // ends the process; nil: it has never been idle
 	closed    bool
 }
 
-// networkProcess is one process of it.
+// networkProcess is one run of boxnet.
 type networkProcess struct {
 	conn   *fdpass.Conn
 	pidfd  int
@@ -64,11 +64,10 @@ type networkReply struct {
 	files []int
 }
 
-// Time limits for what takes milliseconds when all is well. An answer may have to wait for others that change the network of
-// the host.
+// Time limits for what normally takes milliseconds. An answer may have to wait for other changes of the host's network.
 const (
 	networkPatience = 20 * time.Second
-	networkEnd      = 10 * time.Second // for what it has begun, when it is to end
+	networkEnd      = 10 * time.Second // for finishing what it has begun, when it is told to end
 	networkRestart  = time.Second      // pause before it is started again
 	networkIdle     = 3 * time.Second  // before it ends when no box needs it
 )
@@ -93,7 +92,7 @@ func openNetworkProgram(cfg *config, keys func() []string) (*networkProgram, err
 	return p, nil
 }
 
-// adopt takes over the links of living boxes and removes others.
+// adopt takes over the links of living boxes and removes other links.
 func (p *networkProgram) adopt() {
 	if nothingLeft(p.run) {
 		return
@@ -106,8 +105,8 @@ func (p *networkProgram) adopt() {
 	p.rest()
 }
 
-// nothingLeft reports whether an earlier keeper with this run directory has left nothing in the network of the host: no link,
-// and no table. A table that a keeper without boxnet has left may stay until boxnet is started.
+// nothingLeft reports whether an earlier keeper with this run directory has left nothing in the host's network: no link, and no
+// table. A table left by a keeper without boxnet may stay until boxnet is started.
 func nothingLeft(run string) bool {
 	if mark, err := os.Stat(filepath.Join(run, isolation.KeeperDir, isolation.NetworkLock)); err == nil && mark.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -124,7 +123,7 @@ func nothingLeft(run string) bool {
 	return true
 }
 
-// started returns the process, which it starts if there is none. p.mu is held.
+// started returns the process, after starting it if there is none. p.mu is held.
 func (p *networkProgram) started() (*networkProcess, error) {
 	if p.now != nil {
 		return p.now, nil
@@ -132,7 +131,7 @@ func (p *networkProgram) started() (*networkProcess, error) {
 	if p.closed {
 		return nil, errKeeperEnds
 	}
-	if p.failed != nil && time.Since(p.failedAt) < networkRestart { // many may wait for the same
+	if p.failed != nil && time.Since(p.failedAt) < networkRestart { // many callers may need it at once
 		return nil, p.failed
 	}
 	n, list, err := p.begin()
@@ -152,7 +151,7 @@ func (p *networkProgram) started() (*networkProcess, error) {
 	return n, nil
 }
 
-// begin starts a process, and has it adopt what there is. p.mu is held.
+// begin starts a process, and has it adopt the existing links. p.mu is held.
 func (p *networkProgram) begin() (*networkProcess, *isolation.Listed, error) {
 	n, err := p.start()
 	if err != nil {
@@ -181,7 +180,7 @@ func (p *networkProgram) begin() (*networkProcess, *isolation.Listed, error) {
 	return nil, nil, err
 }
 
-// retry starts the process again until there is one, or no box has a link any more. p.mu is held.
+// retry starts the process again until there is one, or no box has a link. p.mu is held.
 func (p *networkProgram) retry() {
 	if p.retrying || p.closed || len(p.linked) == 0 {
 		return
@@ -199,7 +198,7 @@ func (p *networkProgram) retry() {
 	})
 }
 
-// tryAgain starts the process if one is needed, and reports whether that has failed.
+// tryAgain starts the process if one is needed, and reports whether that failed.
 func (p *networkProgram) tryAgain() (again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,7 +217,7 @@ func (p *networkProgram) tryAgain() (again bool) {
 	return false
 }
 
-// start starts a process without environment, with no descriptor but its socket and the log.
+// start starts a process without environment, and with no descriptors but its socket and the log.
 func (p *networkProgram) start() (*networkProcess, error) {
 	conn, child, err := fdpass.Pair(fdpass.MaxInline)
 	if err != nil {
@@ -256,7 +255,7 @@ func (p *networkProgram) drop(n *networkProcess) {
 	}
 }
 
-// ended follows the end of a process: if that was not asked to end, and boxes may have links, another one is started.
+// ended handles the end of a process: if it was unexpected, and boxes may have links, another one is started.
 func (p *networkProgram) ended(n *networkProcess) {
 	p.drop(n)
 	if n.ending.Load() {
@@ -268,8 +267,8 @@ func (p *networkProgram) ended(n *networkProcess) {
 	p.retry()
 }
 
-// request has a request carried out. space is the network namespace of its box, -1 if it is about none; it stays the caller's. The
-// descriptors of the reply are the caller's. An error is a StepError if boxnet has refused.
+// request has boxnet carry out a request. space is the network namespace of its box, -1 for none; it stays the caller's. The
+// descriptors of the reply are the caller's. The error is a StepError if boxnet refused.
 func (p *networkProgram) request(req isolation.KeeperRequest, space int) (isolation.KeeperReply, []int, error) {
 	p.mu.Lock()
 	p.busy++
@@ -338,7 +337,7 @@ func (p *networkProgram) attach(key string, space int, spec *isolation.NetworkSp
 	return resolv, err
 }
 
-// attached asks for something whose reply is the text of a resolv.conf(5).
+// attached makes a request whose reply is the text of a resolv.conf(5).
 func (p *networkProgram) attached(req isolation.KeeperRequest, space int) (string, error) {
 	reply, files, err := p.request(req, space)
 	if err != nil {
@@ -381,7 +380,7 @@ func (p *networkProgram) check() isolation.Check {
 	return isolation.Check{Name: "box network", Level: isolation.CheckWarn, Detail: fmt.Sprintf("boxes cannot have a network: %v", err)}
 }
 
-// close ends the process and waits for that, so that the next keeper finds nothing half done.
+// close ends the process and waits for it, so that the next keeper finds nothing half done.
 func (p *networkProgram) close() {
 	close(p.stop)
 	p.mu.Lock()
@@ -398,7 +397,7 @@ func (p *networkProgram) close() {
 	unix.Close(p.exe)
 }
 
-// end lets the process finish what it has begun, and end.
+// end lets the process finish what it has begun, and then end.
 func (n *networkProcess) end() {
 	if n.ending.CompareAndSwap(false, true) {
 		n.conn.Shutdown()
@@ -409,12 +408,12 @@ func (n *networkProcess) end() {
 func (n *networkProcess) kill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.pidfd >= 0 { // its number may be another descriptor's later
+	if n.pidfd >= 0 { // its number may be reused for another descriptor later
 		_ = unix.PidfdSendSignal(n.pidfd, unix.SIGKILL, nil, 0)
 	}
 }
 
-// await waits for the end of the process, whose connection has ended, and closes what this one has of it.
+// await waits for the end of the process, whose connection has ended, and closes the keeper's descriptors of it.
 func (n *networkProcess) await() {
 	for _, patience := range []time.Duration{networkEnd, networkEnd} {
 		if n.diesWithin(patience) {
@@ -479,7 +478,7 @@ func (n *networkProcess) request(req isolation.KeeperRequest, space int) (networ
 	}
 }
 
-// forgo gives up waiting for a reply, for a reason, unless that has just come.
+// forgo stops waiting for a reply, because of err, unless it has just come.
 func (n *networkProcess) forgo(number uint32, answer <-chan networkReply, err error) (networkReply, error) {
 	n.forget(number)
 	select {
@@ -492,14 +491,14 @@ func (n *networkProcess) forgo(number uint32, answer <-chan networkReply, err er
 	return networkReply{}, err
 }
 
-// forget removes a request from those that wait.
+// forget removes a request from the waiting ones.
 func (n *networkProcess) forget(number uint32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.asked, number)
 }
 
-// receive hands replies to who waits for them, until the process has ended.
+// receive delivers replies to the waiting requests, until the process has ended.
 func (n *networkProcess) receive(l *log.Logger) {
 	for {
 		body, files, err := n.conn.Recv(false)
@@ -530,14 +529,14 @@ func (n *networkProcess) receive(l *log.Logger) {
 	}
 }
 
-// deliver hands one reply over.
+// deliver delivers one reply.
 func (n *networkProcess) deliver(number uint32, reply networkReply) {
 	n.mu.Lock()
 	answer := n.asked[number]
 	delete(n.asked, number)
 	n.mu.Unlock()
 	if answer == nil {
-		fdpass.CloseAll(reply.files) // nobody waits for it any more
+		fdpass.CloseAll(reply.files) // the request was given up
 		return
 	}
 	answer <- reply

@@ -43,7 +43,7 @@ type cgroupTree struct {
 	controllers []string
 	device      string // "major:minor" of the disk of the state directory
 
-	mu sync.Mutex // no owner's cgroup is removed while one of a box is made in it; nothing slow is done under it
+	mu sync.Mutex // no owner's cgroup is removed while a box's is made in it; nothing slow runs under it
 }
 
 // openTree takes over the cgroup at a path; io limits apply to the disk that holds state. If keep is

@@ -119,9 +119,8 @@ func wholeDisk(device, number string) string {
 	return strings.TrimSpace(string(whole))
 }
 
-// Reclaim reclaims memory that the programs of the box do not need, as far as the kernel can:
-// otherwise it would have to do so when somebody else needs memory. ErrUnsupported before Linux
-// 5.19.
+// Reclaim reclaims memory that the programs of the box do not need, as far as the kernel can: otherwise it would have to do so
+// when another process needs memory. ErrUnsupported before Linux 5.19.
 func (b *boxCgroups) Reclaim() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

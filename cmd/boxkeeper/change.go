@@ -99,8 +99,8 @@ func (k *keeper) removeTree(tree string) error {
 	return remove()
 }
 
-// changeSnapshots changes or lists the snapshots of a box. While one is made or restored the key is reserved, so that no box starts on
-// what is being read or replaced. EBUSY: there is a box.
+// changeSnapshots changes or lists the snapshots of a box. While one is made or restored the key is reserved, so that no box
+// starts on files that are being read or replaced. EBUSY: there is a box.
 func (k *keeper) changeSnapshots(ctx context.Context, req *isolation.ChangeSnapshots) (*isolation.Snapshots, error) {
 	if req.Op == isolation.SnapshotMake || req.Op == isolation.SnapshotRestore {
 		k.mu.Lock()

@@ -24,10 +24,9 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// packagesEntry stands, in a list of what of /etc boxes see, for the configuration files that packages
-// have installed and nobody has changed since: programs of /usr do not work without them, and
-// anybody can read them in the package. A changed one may be a secret or tell which host this is,
-// so boxes see it only if it is listed itself.
+// packagesEntry stands, in the list of what boxes see of /etc, for the configuration files that packages installed and that are
+// unmodified: programs of /usr do not work without them, and every user can read them in the package. A modified one may be a
+// secret or reveal which host this is, so boxes see it only if it is listed itself.
 const packagesEntry = "@packages"
 
 // Bounds on the configuration files of packages, which are copied.
@@ -102,7 +101,7 @@ func resolved(name, target string) string {
 	return path.Clean(target)[1:]
 }
 
-// isUnchanged reports whether a file has this sum, of MD5 or SHA-256, and everybody may read it.
+// isUnchanged reports whether a file has this MD5 or SHA-256 sum and is world-readable.
 func (b *rootBuilder) isUnchanged(name, sum string) (same bool, size int64, err error) {
 	fd, err := linux.OpenBeneath(b.host, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -200,8 +199,8 @@ func rpmDatabases() []string {
 	return []string{"usr/lib/sysimage/rpm/rpmdb.sqlite", "usr/lib/sysimage/rpm/Packages.db", "var/lib/rpm/rpmdb.sqlite", "var/lib/rpm/Packages.db", "var/lib/rpm/Packages"}
 }
 
-// rpmFiles is what the host's rpm(8) tells of all configuration files. Its database has a form of its own, which is read by nobody else;
-// where it cannot be read, no file is of a package.
+// rpmFiles returns what the host's rpm(8) reports of all configuration files. Only rpm itself can read the format of its
+// database; where it cannot, no file counts as a package's.
 func (b *rootBuilder) rpmFiles() []byte {
 	i := slices.IndexFunc(rpmDatabases(), func(name string) bool {
 		var st unix.Stat_t
@@ -215,7 +214,7 @@ func (b *rootBuilder) rpmFiles() []byte {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/usr/bin/rpm", "--dbpath", path.Join(root, path.Dir(rpmDatabases()[i])), "-qa", "--configfiles", "--dump")
 	cmd.Env, cmd.Dir = []string{"LC_ALL=C"}, "/"
-	if os.Geteuid() == 0 { // it needs to read what anybody may
+	if os.Geteuid() == 0 { // it only needs to read world-readable files
 		const nobody = 65534
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}

@@ -30,9 +30,9 @@ func checkHost(base, count uint32) []isolation.Check {
 	return checks
 }
 
-// checkHugePages checks whether files in memory, which hold output, may have huge pages: where
-// the kernel cannot split one, it frees a part of it by writing zeros there, which no reader can
-// tell from output (transhuge.rst of the kernel: "shmem_enabled").
+// checkHugePages checks whether shared memory, which holds output, may use huge pages: where the kernel cannot split one, it
+// frees a part of it by writing zeros there, which readers cannot tell from output (transhuge.rst of the kernel:
+// "shmem_enabled").
 func checkHugePages(setting string) (c isolation.Check, bad bool) {
 	_, rest, _ := strings.Cut(setting, "[")
 	chosen, _, _ := strings.Cut(rest, "]")
@@ -52,7 +52,7 @@ func checkFileLocks(most int) isolation.Check {
 	switch {
 	case most == 0:
 		return warn(name, "set limits.file_locks in box.toml", "a box can fill the host's memory with file locks: limits.file_locks is 0")
-	case err == nil && effective&(1<<unix.CAP_SYS_PTRACE) == 0: // by which descriptors of other users are seen
+	case err == nil && effective&(1<<unix.CAP_SYS_PTRACE) == 0: // needed to see descriptors of other users
 		return warn(name, "give the unit of boxkeeper CAP_SYS_PTRACE", "a box can fill the host's memory with file locks: boxkeeper cannot count them without CAP_SYS_PTRACE")
 	case !known:
 		return ok(name, "a box with more than %d is ended; the kernel does not tell their number (CONFIG_SLUB_DEBUG), so those of boxes are counted all the time", most)
@@ -60,8 +60,8 @@ func checkFileLocks(most int) isolation.Check {
 	return ok(name, "a box with more than %d is ended", most)
 }
 
-// checkStore says that the store of workspaces is of another filesystem than is configured for a new one; bad is false if it
-// is not. kind is "" if there is no store.
+// checkStore warns if the store of workspaces has another filesystem than the one configured for a new store; bad is false if it
+// does not. kind is "" if there is no store.
 func checkStore(kind, configured string) (c isolation.Check, bad bool) {
 	if kind == "" || kind == configured {
 		return c, false

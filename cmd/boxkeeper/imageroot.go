@@ -17,14 +17,12 @@ const (
 	resultPlace = "media"
 )
 
-// enterImageRoot makes the tree of an image of the store the root of the calling thread's mount
-// namespace, as enterRoot does with the host's. tree is a detached mount of it, files a
-// descriptor of the program that serves files in boxes.
+// enterImageRoot makes the tree of an image of the store the root of the calling thread's mount namespace, as enterRoot does with
+// the host's. tree is a detached mount of it, files a descriptor of the program that serves files in boxes.
 //
-// Nothing is looked up in the image, which comes from somebody else: what every box has is in a
-// skeleton of our own, which is the upper of two read-only layers (overlayfs). A directory of the
-// skeleton is merged with one of the image, and hides anything else of that name, so that a
-// symbolic link or a file there leads nowhere.
+// Nothing is looked up in the image, which is untrusted: what every box has is in a skeleton of our own, the upper of two
+// read-only layers (overlayfs). A directory of the skeleton is merged with one of the image, and hides anything else of that
+// name, so that a symbolic link or a file there leads nowhere.
 func enterImageRoot(tree, files int) error {
 	b, err := beginRoot() // the skeleton
 	if err != nil {

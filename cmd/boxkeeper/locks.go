@@ -19,20 +19,19 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// No Linux charges the memory of file locks to a cgroup, and no rlimit bounds them. So the keeper
-// looks how much memory the kernel has for locks, which costs microseconds. Once that is more than
-// a box may have, it counts the locks of each box, and ends the boxes that have too many.
+// Linux charges the memory of file locks to no cgroup, and no rlimit bounds them. So the keeper checks how much memory the kernel
+// has for locks, which costs microseconds. Once that is more than a box may have, it counts the locks of each box, and ends the
+// boxes with too many.
 //
-// Whose a lock is, only a descriptor tells (fdinfo of proc(5)). The seccomp policy refuses locks
-// of open files (F_OFD_SETLK), which live on where no process has a descriptor. A lock of a
-// process ends with the first descriptor that it closes of that file; of the other kinds (flock(2),
-// leases) an open file has one each, and the memory of open files is charged.
+// Only a descriptor shows which process has a lock (fdinfo of proc(5)). The seccomp policy refuses locks of open file
+// descriptions (F_OFD_SETLK), which outlive the descriptors of a process. A process's lock ends when it closes any descriptor of
+// that file; of the other kinds (flock(2), leases) an open file has at most one each, and the memory of open files is charged.
 
 // lockWatch decides when locks have to be counted.
 type lockWatch struct {
 	most    uint64    // locks that a box may have
 	base    uint64    // locks of the host at the last count, or fewer if there have been fewer since
-	largest uint64    // locks of the box that had most at the last count
+	largest uint64    // locks of the box with the most at the last count
 	last    time.Time // when that ended
 	after   time.Time // no count before this
 }
@@ -47,12 +46,11 @@ type lockCount struct {
 // Pace of the watch. A program makes up to 200,000 locks a second, of 192 bytes each.
 const (
 	lockInterval = 500 * time.Millisecond
-	lockRest     = 20               // a count that ended nothing is followed by a pause of so many times its duration
-	lockAnyway   = 10 * time.Second // new locks may be in memory that the kernel has kept of earlier ones
+	lockRest     = 20               // after a count that ended nothing, pause for this many times its duration
+	lockAnyway   = 10 * time.Second // new locks may reuse memory that the kernel kept from earlier ones
 )
 
-// due reports whether a box may have too many locks by now; known is false where the kernel does
-// not tell how many locks there are.
+// due reports whether a box may have too many locks by now; known is false where the kernel does not report the number of locks.
 func (w *lockWatch) due(total uint64, known bool, now time.Time) bool {
 	w.base = min(w.base, total)
 	switch {
@@ -96,9 +94,8 @@ func (k *keeper) watchLocks(ctx context.Context) {
 	}
 }
 
-// hostLocks returns for how many file locks the kernel has memory: at least as many as there are,
-// as the kernel may have merged their cache with others of the same size. known is false where it
-// does not tell.
+// hostLocks returns for how many file locks the kernel has memory: at least as many as there are, as the kernel may have merged
+// their cache with others of the same size. known is false where the kernel does not report it.
 func hostLocks() (n uint64, known bool) {
 	if text, err := os.ReadFile("/sys/kernel/slab/file_lock_cache/total_objects"); err == nil {
 		first, _, _ := strings.Cut(string(text), " ")
@@ -149,9 +146,8 @@ func (k *keeper) endLockHoarders(ctx context.Context, most uint64) (c lockCount)
 	return c
 }
 
-// lockHolders returns the boxes with their processes, the smallest first: a box that is slow to
-// count, having many processes, delays only those like it. A process belongs to the box whose pid
-// namespace it is in, as nobody in a box can make another one.
+// lockHolders returns the boxes with their processes, smallest first: a box that is slow to count, having many processes, delays
+// only others like it. A process belongs to the box whose pid namespace it is in, as nothing in a box can make another namespace.
 func (k *keeper) lockHolders() []*lockHolder {
 	bySpace := map[uint64]*lockHolder{}
 	k.mu.Lock()
@@ -324,8 +320,8 @@ func lockLines(path string, most uint64) (n uint64) {
 	return n
 }
 
-// lockHoarders are the boxes that were ended lately for their file locks, by their keys: boxd asks,
-// which may not be there at the moment. Its zero value is empty.
+// lockHoarders are the boxes recently ended for their file locks, by key, for boxd to ask later, as it may not be connected at
+// the moment. Its zero value is empty.
 type lockHoarders struct {
 	keys  map[string]bool
 	order []string // oldest first

@@ -71,8 +71,8 @@ func (n *preforkPool) enter(fresh bool, from *idRanges) *preforkedBox {
 	return n.takeLocked(from)
 }
 
-// await waits for a preforked box that is being made and returns one, nil if there is none. The
-// caller is between enter and leave, and meanwhile no other is begun.
+// await waits for a preforked box in progress and returns one, nil if there is none. The caller is between enter and leave, and
+// no other prefork begins meanwhile.
 func (n *preforkPool) await(from *idRanges) *preforkedBox {
 	n.work.Wait()
 	n.mu.Lock()
@@ -193,13 +193,12 @@ type pendingClone struct {
 	group int
 	share bool
 	clone *cloning
-	retry bool // it has been asked for once more
+	retry bool // it has been requested again
 }
 
-// requestPrefork asks the zygote of an image for a PID 1 with an id range, which it takes over.
-// The PID 1 is cloned into the cgroup of a descriptor, if that is not NoGroup, and has a network
-// of its own unless it is to share the host's. The caller must call await, and may do other
-// things before that.
+// requestPrefork asks the zygote of an image for a PID 1 with an id range, which it takes over. The PID 1 is cloned into the
+// cgroup of descriptor group, if that is not noGroup, and has a network of its own unless it is to share the host's. The caller
+// must call await, and may do other things before that.
 func (k *keeper) requestPrefork(image string, ids idRange, group int, share bool) (*pendingClone, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

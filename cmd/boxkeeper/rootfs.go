@@ -41,8 +41,8 @@ const treeSize = "16m"
 // mount namespace is ours alone.
 const staging = "/proc"
 
-// builder makes one tree. It uses descriptors throughout, so that no path of the host is resolved
-// in the half-built tree, and no path of the tree on the host.
+// rootBuilder makes one tree. It uses descriptors throughout, so that no path of the host is resolved in the half-built tree, and
+// no path of the tree on the host.
 type rootBuilder struct {
 	root int // the new tree
 	host int // the host's /
@@ -219,9 +219,9 @@ func (b *rootBuilder) devices() error {
 	return nil
 }
 
-// filesProgram copies the program that serves files, so that nothing a box might do to it affects
-// the host's file. The box user may execute it but not read it: then the kernel lets nobody in
-// the box trace it or read its memory from its first instruction on (execve(2), ptrace(2)).
+// filesProgram copies the program that serves files, so that nothing a box might do to it affects the host's file. The box user
+// may execute it but not read it: so the kernel lets no process in the box trace it or read its memory, from its first
+// instruction on (execve(2), ptrace(2)).
 func (b *rootBuilder) filesProgram(program int) error {
 	name := isolation.FilesProgram[1:]
 	if err := b.parents(name); err != nil {

@@ -158,7 +158,7 @@ func (k *keeper) admit(fd int) (*fdpass.Conn, error) {
 // connection stays the caller's.
 func (k *keeper) converse(ctx context.Context, conn *fdpass.Conn) (number uint32, last isolation.KeeperRequest) {
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	wanted, cancel := context.WithCancel(ctx) // nobody waits for filesystems once boxd is gone
+	wanted, cancel := context.WithCancel(ctx) // waits for filesystems end once boxd is gone
 	defer cancel()
 	var requests sync.WaitGroup
 	defer requests.Wait()

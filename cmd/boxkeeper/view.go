@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// processors returns those that boxes run on: the keeper's own affinity.
+// processors returns the CPUs that boxes run on: the keeper's own affinity.
 func processors() (list []int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

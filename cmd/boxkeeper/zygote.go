@@ -42,8 +42,7 @@ const (
 	zygoteImageCommand = "zygote-image" // for an image of the store, whose tree is passed as a descriptor
 )
 
-// patience is how long the keeper waits for an answer of a zygote, which takes milliseconds when
-// all is well.
+// zygotePatience is how long the keeper waits for an answer of a zygote, which normally takes milliseconds.
 const zygotePatience = 20 * time.Second
 
 // Descriptors that a zygote is started with.
@@ -69,7 +68,7 @@ type zygote struct {
 	stamp string
 }
 
-// cloning is a request in progress. Whoever has made it must call Await.
+// cloning is a request in progress. Its caller must call Await.
 type cloning struct {
 	z       *zygote
 	ids     idRange
@@ -229,8 +228,8 @@ func (z *zygote) closeLocked() {
 	}
 }
 
-// stampNow returns a text that changes when the files change that the zygote has copied into its
-// tree. Trees of the store never change.
+// stampNow returns a text that changes when the files that the zygote copied into its tree change. Trees of the store never
+// change.
 func (z *zygote) stampNow() string {
 	if z.Tree != nil {
 		return ""
@@ -238,8 +237,8 @@ func (z *zygote) stampNow() string {
 	return hostStamp()
 }
 
-// hostStamp returns a text that changes when something a zygote has copied from the host changes,
-// as after an installation of libraries: then boxes need a new tree.
+// hostStamp returns a text that changes when something a zygote copied from the host changes, as after an installation of
+// libraries: then boxes need a new tree.
 func hostStamp() string {
 	var stamp []byte
 	for _, path := range []string{"/etc/ld.so.cache", "/etc/localtime", "/etc", "/var/lib/dpkg/status", "/var/lib/pacman/local", "/usr/lib/sysimage/rpm", "/var/lib/rpm/rpmdb.sqlite", "/var/lib/rpm/Packages"} {
@@ -336,7 +335,7 @@ func serveClones(enter func() error) error {
 		err = fdpass.Send(zygoteSocket, answer[:], rights...)
 		fdpass.CloseAll(rights)
 		if errors.Is(err, unix.EPIPE) {
-			return nil // the clone exits too, as nobody has the other end of its socket
+			return nil // the clone exits too, as the other end of its socket is closed
 		}
 		if err != nil {
 			return err
@@ -395,7 +394,7 @@ func cloneBox(boxInit, null int, base uint32, control, lock, group int, share bo
 			Credential:                 &syscall.Credential{Uid: 0, Gid: 0},
 		},
 	})
-	if back := setEUID(0); back != nil { // then this zygote is of no use any more; the clone exits when its socket is closed
+	if back := setEUID(0); back != nil { // then this zygote is unusable; the clone exits when its socket is closed
 		unix.Close(pidfd)
 		return 0, -1, back
 	}

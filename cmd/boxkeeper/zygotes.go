@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// maxImages is how many zygotes of images of the store live at a time: each has a mounted tree,
-// and some memory.
+// maxZygotes is how many zygotes of store images live at once: each has a mounted tree, and some memory.
 const maxZygotes = 16
 
 // zygoteSet holds the zygotes of one keeper: that of the image "host", and those of the images of the

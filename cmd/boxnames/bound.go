@@ -23,8 +23,8 @@ import (
 // handshakeTimeout is how long the TLS handshake with the real host may take.
 const handshakeTimeout = 20 * time.Second
 
-// terminateTLS takes over a connection if it is to a host that has secrets: the TLS of the box then
-// ends here. records are what was read of it so far.
+// terminateTLS takes over a connection if it is to a host that has secrets: the TLS of the box then ends here. records are what
+// was read of it so far.
 func (s *proxyServer) terminateTLS(ctx context.Context, c *client, r *bufio.Reader, records []byte, t proxyTarget) bool {
 	if s.box.Secrets == nil {
 		return false

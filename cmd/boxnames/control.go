@@ -178,7 +178,7 @@ func (c *control) newResolverBox(b *egress.Box, served *servedBox) *resolverBox 
 func (c *control) change(b *egress.Box) error {
 	rules, err := b.Compile()
 	if err != nil {
-		rules = nil // rather no rules than old ones
+		rules = nil // better no rules than old ones
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -55,7 +55,7 @@ func (c *control) dial(ctx context.Context, key string, t proxyTarget) (net.Conn
 	_, waits := c.dials[id]
 	delete(c.dials, id)
 	c.mu.Unlock()
-	if !waits { // the answer came meanwhile, and nobody else closes it
+	if !waits { // the answer came meanwhile, and must be closed here
 		if d := <-answer; d.conn != nil {
 			d.conn.Close()
 		}

@@ -39,8 +39,7 @@ func main() {
 	}
 }
 
-// run serves boxd. Where boxd configures no resolvers, those in resolv.conf(5) at that time are
-// used.
+// run serves boxd. Where boxd configures no resolvers, those in resolv.conf(5) at that time are used.
 func run(ctx context.Context, l *log.Logger) error {
 	cfg := resolverConfig{Upstreams: func() []netip.AddrPort { return readResolvConf("/etc/resolv.conf") }}
 	listens, err := unix.GetsockoptInt(controlFD, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
@@ -57,7 +56,7 @@ func run(ctx context.Context, l *log.Logger) error {
 	return accept(ctx, cfg, l)
 }
 
-// accept serves everybody who may connect to the unit's socket, which is only root.
+// accept serves every peer that may connect to the unit's socket, which is only root.
 func accept(ctx context.Context, cfg resolverConfig, l *log.Logger) error {
 	listener, err := fdpass.NewListener(controlFD)
 	if err != nil {

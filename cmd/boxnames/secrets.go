@@ -12,7 +12,7 @@ func (c *control) secrets(m *egress.Secrets) error {
 	var set *secretSet
 	var err error
 	if len(m.List) > 0 {
-		set, err = newSecretSet(m) // rather no secrets than old ones
+		set, err = newSecretSet(m) // better no secrets than old ones
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,14 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Queue is what the configuration says about the lines in which starts and executions wait.
+// Queue returns the configured limits of the queues in which starts and executions wait.
 func (v *Supervisor) Queue() quota.QueueLimits {
 	q := v.cfg.Load().Queue
 	return quota.QueueLimits{Length: q.Length, Wait: time.Duration(q.Wait)}
 }
 
-// admit finds the session that is wanted, or enters a new one that its caller must start, as soon as there is
-// room for it.
+// admit finds the wanted session, or enters a new one, which the caller must then start, as soon as there is room for it.
 func (v *Supervisor) admit(ctx context.Context, w *want) (s *session.Session, isNew bool, err error) {
 	if s := v.known(policy.Key(w.who.Name, w.req.ID)); s != nil {
 		return s, false, nil
@@ -40,7 +39,7 @@ func (v *Supervisor) known(key string) *session.Session {
 	return v.knownLocked(key)
 }
 
-// knownLocked is the session that has a name, or one that has ended and whose end has yet to be told.
+// knownLocked returns the session of a key: a listed one, or one that has ended but whose end is not yet reported.
 func (v *Supervisor) knownLocked(key string) *session.Session {
 	if s := v.sessions[key]; s != nil {
 		return s
@@ -48,8 +47,8 @@ func (v *Supervisor) knownLocked(key string) *session.Session {
 	return v.leaving[key]
 }
 
-// claim finds the session or enters a new one that its caller must start. Nothing slow happens here. The error
-// is an *quota.Full if there may be room later.
+// claim finds the session or enters a new one that its caller must start. It does nothing slow. The error is a *quota.Full if
+// there may be room later.
 func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	key := policy.Key(w.who.Name, w.req.ID)
 	if s := v.known(key); s != nil {
@@ -80,8 +79,8 @@ func (v *Supervisor) claim(w *want) (*session.Session, bool, error) {
 	return s, true, nil
 }
 
-// laterLocked makes something to wait for of a refusal, if it is about what the principal has, and not about
-// what it has had.
+// laterLocked turns a refusal into a *quota.Full, which can be waited for, if it is about what the principal holds now and not
+// about what it has used up.
 func (v *Supervisor) laterLocked(w *want, err error) error {
 	if d := fault.DenialOf(err); fault.KindOf(err) != fault.Exhausted || d == nil || d.After > 0 {
 		return err
@@ -89,7 +88,7 @@ func (v *Supervisor) laterLocked(w *want, err error) error {
 	return v.evictedLocked(w, &quota.Full{Reason: quota.Owner, Own: true, Err: err})
 }
 
-// evictedLocked makes room for what is wanted, where the operator lets sessions be evicted, and says who holds it.
+// evictedLocked evicts a session to make room, if the operator allows that, and says who holds the resource.
 func (v *Supervisor) evictedLocked(w *want, full *quota.Full) error {
 	if w.cfg.Sessions.Evict {
 		full.Soon = v.evictLocked(w.who)
@@ -97,8 +96,8 @@ func (v *Supervisor) evictedLocked(w *want, full *quota.Full) error {
 	return v.holders(w, full)
 }
 
-// evictLocked ends the session of a principal that was not used for the longest time, if there is one in
-// which nothing runs and none is ending already. It reports whether one is.
+// evictLocked ends the principal's session that has been unused longest and has nothing running, unless one is ending already.
+// It reports whether one is ending.
 func (v *Supervisor) evictLocked(who access.Principal) bool {
 	var oldest *session.Session
 	var since time.Time
@@ -116,11 +115,11 @@ func (v *Supervisor) evictLocked(who access.Principal) bool {
 	if oldest == nil {
 		return false
 	}
-	v.work.Go(func() { _ = v.End(v.life, oldest, session.EndEvicted) }) // logged where it fails
+	v.work.Go(func() { _ = v.End(v.life, oldest, session.EndEvicted) }) // End logs failures
 	return true
 }
 
-// started notes that a start is over, well or not.
+// started notes that a start is over, successful or not.
 func (v *Supervisor) started() {
 	v.mu.Lock()
 	v.starting--
@@ -129,7 +128,7 @@ func (v *Supervisor) started() {
 	v.pool.Wake()
 }
 
-// gone is the answer where there is no session of an id: its owner is told how it has ended, for a while.
+// gone is the error for an id without a session. For a while it tells the owner how the session ended.
 func (v *Supervisor) gone(who access.Principal, id string) error {
 	now := time.Now()
 	end, ok := v.ended.Get(policy.Key(who.Name, id), now)
@@ -140,7 +139,7 @@ func (v *Supervisor) gone(who access.Principal, id string) error {
 		WithHint("create another one with boxctl create")
 }
 
-// Drain refuses new sessions until Undrain, whatever becomes of boxd. Those that live go on.
+// Drain refuses new sessions until Undrain, across restarts of boxd. Existing sessions go on.
 func (v *Supervisor) Drain(who access.Principal, reason string) (Drained, error) {
 	d, err := v.gate.Drain(who.Name, reason, time.Now())
 	if err == nil {
@@ -162,7 +161,7 @@ func (v *Supervisor) Undrain(who access.Principal) error {
 	return err
 }
 
-// Waiting lists who waits for room: for a session, and within sessions.
+// Waiting lists the requests that wait for room: starts of sessions, and executions within sessions.
 func (v *Supervisor) Waiting() (starts, executions []quota.Position) {
 	return v.line.Waiting(), v.execs.Waiting()
 }

@@ -21,10 +21,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// handOver tells the box of a session how long to live without this boxd, and gives it what the next needs.
-// The record is there by then.
+// handOver tells a session's box how long to live without this boxd, and gives it what the next boxd needs. The record has been
+// written by then.
 func (v *Supervisor) handOver(s *session.Session, box *client.Box, env []string, waiting []json.RawMessage) error {
-	if v.grace == 0 && !v.keep { // it ends with this boxd, whatever an earlier one has told it
+	if v.grace == 0 && !v.keep { // the box ends with this boxd, whatever an earlier one has set
 		return box.SetTimes(isolation.Times{})
 	}
 	file, err := EnvironmentFile(env, waiting)
@@ -38,7 +38,7 @@ func (v *Supervisor) handOver(s *session.Session, box *client.Box, env []string,
 	return box.SetTimes(v.times(s, time.Now()))
 }
 
-// times are how long the box of a session lives without a boxd.
+// times returns how long the box of a session lives without a boxd.
 func (v *Supervisor) times(s *session.Session, now time.Time) isolation.Times {
 	settings := s.Current()
 	t := isolation.Times{Grace: v.grace, Idle: time.Duration(settings.TTL)}
@@ -48,24 +48,24 @@ func (v *Supervisor) times(s *session.Session, now time.Time) isolation.Times {
 	return t
 }
 
-// park leaves a session to the next boxd.
+// park leaves a session running for the next boxd.
 func (v *Supervisor) park(s *session.Session) {
 	<-s.Started()
 	if !s.BeginEnd(session.EndShutdown) {
-		<-s.Ended() // or it does not end, and this boxd is given up
+		<-s.Ended() // or it does not end, and Close gives up
 		return
 	}
 	times := v.times(s, time.Now())
 	times.Parked = true
 	box := s.Box()
-	_ = box.SetTimes(times) // a box that is lost is found to be by the next boxd
+	_ = box.SetTimes(times) // if the box is lost, the next boxd finds out
 	box.Close()
 	s.DropProcesses()
 	s.FinishEnd()
 }
 
-// takeOver takes over the boxes of the sessions that an earlier boxd has left, and cleans up what is left of
-// all others: a session lives if it has a record and a box. A workspace may be there without either.
+// takeOver adopts the boxes of sessions that an earlier boxd has left, and cleans up after all others: a session lives if it
+// has a record and a box. A workspace may exist without either.
 func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	l, err := v.records.All(session.Transient)
 	if err != nil {
@@ -122,7 +122,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	if err != nil {
 		return err
 	}
-	// From here on sessions hand on to each other what they have made in directories that they share.
+	// From here on sessions hand over to each other the directories they have created in shared host directories.
 	v.record.Lost(l, rest)
 	for _, s := range stopped {
 		v.enterStopped(ctx, s)
@@ -131,7 +131,7 @@ func (v *Supervisor) takeOver(ctx context.Context, workspaces string) error {
 	return AtOnce(rest, func(box string) error { return v.cleanUp(ctx, l, box) })
 }
 
-// takeOverOne takes over the session of a living box; nil: it is lost.
+// takeOverOne adopts the session of a living box; nil: it is lost.
 func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*session.Session, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -141,28 +141,28 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*session.Sess
 	case err == nil:
 		s.Emit(ctx, events.Event{Type: events.SessionAdopted, Profile: s.Current().Profile, Detail: fmt.Sprintf("%d processes", len(s.Processes()))})
 		return s, nil
-	case ctx.Err() != nil || session.Transient(err): // another boxd may have more luck
+	case ctx.Err() != nil || session.Transient(err): // the next boxd may succeed
 		return nil, fmt.Errorf("restore session %s (the next boxd tries again): %w", key, err)
 	}
 	v.log.Error("session cannot be restored and is lost", "record", v.records.Path(key), "error", err)
 	return nil, nil //nolint:nilnil // it is cleaned up after
 }
 
-// cleanUp removes what is left of a box that no session has any more.
+// cleanUp removes what is left of a box that belongs to no session any more.
 func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	key := l.Sessions[box]
 	err := v.Spaces.EndBox(ctx, box)
-	if errors.Is(err, syscall.EUCLEAN) { // the others need not wait until somebody has seen to this one
+	if errors.Is(err, syscall.EUCLEAN) { // an administrator has to repair it; the other sessions need not wait for that
 		v.log.Error("session is not restored: the keeper cannot read its record", "key", box, "error", err)
 		return nil
 	}
 	if err != nil && (ctx.Err() != nil || session.Transient(err)) {
 		return fmt.Errorf("clean up session %s: %w", box, err)
 	}
-	if err != nil { // a process that sleeps in the kernel, or a mount in a workspace: all others can be served
+	if err != nil { // a process in uninterruptible sleep, or a mount in a workspace: all others can be served
 		v.log.Error("cannot clean up a box of an earlier boxd; the next boxd tries again", "key", box, "error", err)
 		return nil
 	}
@@ -170,7 +170,7 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	switch {
 	case key == "", r != nil && r.Over():
 		v.log.Info("cleaned up a box of an earlier boxd", "key", box)
-	case r == nil && !slices.Contains(l.Living, box): // the box may have another name, if it was a warm one: the record would say
+	case r == nil && !slices.Contains(l.Living, box): // the key of the box may differ if it came from the pool: only the record would say
 		_, err := v.records.Read(key)
 		v.log.Error("session cannot be restored and is lost", "record", v.records.Path(key), "error", err)
 	case !slices.Contains(l.Living, box):
@@ -179,7 +179,7 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	if key == "" {
 		return nil
 	}
-	if v.record.MountPoints.End(ctx, key) == nil { // else the record is for the next boxd, which has that done
+	if v.record.MountPoints.End(ctx, key) == nil { // otherwise the record stays, and the next boxd removes them
 		if err := v.records.Remove(key); err != nil {
 			return fmt.Errorf("record of session %s: %w", key, err)
 		}
@@ -192,8 +192,8 @@ func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	return nil
 }
 
-// tellLost tells of a session whose box has ended while there was no boxd, as when the host was started anew: whoever asks
-// for it hears why it is gone.
+// tellLost reports a session whose box ended while no boxd ran, such as after a reboot: a caller that asks for it learns why it
+// is gone.
 func (v *Supervisor) tellLost(ctx context.Context, key string, r *Record) {
 	v.events.Add(ctx, events.Event{
 		Type: events.SessionEnded, Session: r.ID, Owner: r.Owner.Name, Profile: r.Settings.Profile, Reason: string(session.EndLost),
@@ -202,8 +202,8 @@ func (v *Supervisor) tellLost(ctx context.Context, key string, r *Record) {
 	v.ended.Add(key, session.EndLost, time.Now())
 }
 
-// adopt makes a session of a record and a living box. The record is held against the configuration as a
-// request is; the box has what it was given, and mounts nothing anew.
+// adopt makes a session from a record and a living box. The record is checked against the configuration as a request is; the
+// box keeps what it has, and nothing is mounted anew.
 func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, error) {
 	r, err := v.records.Read(key)
 	if err != nil {
@@ -235,7 +235,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	}
 	if err != nil {
 		box.Close()
-		for _, p := range found.Programs { // which go on in the box, if that does
+		for _, p := range found.Programs { // they go on in the box, if it does
 			p.Close()
 			if f := p.Private(); f != nil {
 				f.Close()
@@ -251,7 +251,7 @@ func (v *Supervisor) adopt(ctx context.Context, key string) (*session.Session, e
 	if r.Asleep {
 		s.SetAsleep()
 	}
-	s.Programs(context.WithoutCancel(ctx), found.Programs, v.log) // they go on when New has returned
+	s.Programs(context.WithoutCancel(ctx), found.Programs, v.log) // they go on after New returns
 	s.Resume(context.WithoutCancel(ctx), waiting, v.log)
 	v.mu.Lock()
 	v.enterLocked(s)

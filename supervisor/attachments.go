@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Skills, drives and images are attached to sessions: mounted read-only, and held in their store for as long. The
-// record of a session lists them, so that the next boxd holds them too.
+// Skills, drives and images are attached to sessions: mounted read-only, and leased in their store meanwhile. The record of a
+// session lists them, so that the next boxd leases them too.
 
 package supervisor
 
@@ -34,7 +34,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Attachments is where sessions get skills. It is safe for concurrent use.
+// Attachments gives skills, drives and images to sessions. It is safe for concurrent use.
 type Attachments struct {
 	boxes *driver.Driver
 	store *skills.Store
@@ -43,24 +43,24 @@ type Attachments struct {
 	keep  func(*session.Session) error // writes the record of a session
 	log   *slog.Logger
 
-	mu   sync.Mutex // guards the field below
+	mu   sync.Mutex // guards the fields below
 	held map[string]map[string]*skills.Lease
-	kept map[string][]string // trees of drives, by the keys of sessions
+	kept map[string][]string // trees of drives, by session key
 }
 
-// AttachmentStores are where it all is. They stay the caller's.
+// AttachmentStores are the stores that Attachments uses. They remain the caller's.
 type AttachmentStores struct {
 	Skills *skills.Store
 	Drives *volumes.Drives
-	Images *images.Store // nil: there are none
+	Images *images.Store // nil: only the image "host"
 }
 
-// newAttachments returns those of sessions, from these stores.
+// newAttachments returns the attachments of sessions, taken from these stores.
 func newAttachments(boxes *driver.Driver, in AttachmentStores, keep func(*session.Session) error, log *slog.Logger) *Attachments {
 	return &Attachments{boxes: boxes, store: in.Skills, drv: in.Drives, imgs: in.Images, keep: keep, log: log, held: map[string]map[string]*skills.Lease{}, kept: map[string][]string{}}
 }
 
-// Root is what a session of an image is made from; nil: of the image "host".
+// Root returns the root of an image for a new session; nil: it is that of the image "host".
 func (d *Attachments) Root(image string) (*policy.ImageRoot, error) {
 	if d.imgs == nil {
 		return nil, nil //nolint:nilnil // there are no others
@@ -68,18 +68,18 @@ func (d *Attachments) Root(image string) (*policy.ImageRoot, error) {
 	return d.imgs.Root(image)
 }
 
-// Ended has the trees of images removed that only a box without a session had: it has ended.
+// Ended removes the trees of images that only a box without a session used, which has ended.
 func (d *Attachments) Ended() {
 	if d.imgs != nil {
 		d.imgs.Restore()
 	}
 }
 
-// attachPatience bounds one change. What has begun is not left half done because its caller has gone.
+// attachPatience bounds one change. A change that has begun is not abandoned half done when its caller hangs up.
 const attachPatience = time.Minute
 
-// Begin holds the skills that a session is to be made with, before its record is written. Those that are not there are
-// named, and nothing else: a session that could do without them is not to fail for them. It fails without its image.
+// Begin leases the skills that a session is created with, before its record is written. Missing ones are only listed as such: a
+// session that could do without them must not fail for them. A missing image is an error.
 func (d *Attachments) Begin(s *session.Session) error {
 	if d.imgs != nil {
 		if err := d.imgs.Take(s.Key, s.Settings.Root); err != nil {
@@ -96,8 +96,8 @@ func (d *Attachments) Begin(s *session.Session) error {
 	return d.beginDrives(s)
 }
 
-// lease holds a skill as it is now; nil: it is not there. It is the session's owner's, or that of whom of names: then
-// none that boxd brings takes its place.
+// lease leases the current version of a skill; nil: it does not exist. The skill is the session owner's, or, if of is set, that
+// owner's: then no built-in skill stands in for it.
 func (d *Attachments) lease(s *session.Session, of, name string) (policy.ActiveSkill, *skills.Lease) {
 	k := policy.ActiveSkill{Name: name, Since: time.Now(), Of: of}
 	l, missing := d.store.Lease(cmp.Or(of, s.Owner.Name), []string{name})
@@ -113,7 +113,7 @@ func (d *Attachments) lease(s *session.Session, of, name string) (policy.ActiveS
 	return k, l
 }
 
-// set puts a lease into the place of another, which is given back; nil: none.
+// set replaces the lease of a skill and releases the old one; nil: there is none any more.
 func (d *Attachments) set(key, name string, l *skills.Lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,7 +132,7 @@ func (d *Attachments) set(key, name string, l *skills.Lease) {
 	}
 }
 
-// Mount mounts the skills of Begin in the box of a session, which nobody else has yet.
+// Mount mounts the skills of Begin in the box of a session that no other caller can use yet.
 func (d *Attachments) Mount(ctx context.Context, s *session.Session, box *client.Box) error {
 	found, err := d.mountDrives(ctx, s)
 	if err != nil {
@@ -162,7 +162,7 @@ func (d *Attachments) Mount(ctx context.Context, s *session.Session, box *client
 	return d.keep(s)
 }
 
-// Restore holds what a session of an earlier boxd has, until Release. The store must not be swept before.
+// Restore leases what a session of an earlier boxd has, until Release. The store must not be swept before.
 func (d *Attachments) Restore(key string, image *policy.ImageRoot, list []policy.ActiveSkill) {
 	if d.imgs != nil {
 		d.imgs.Hold(key, image)
@@ -174,7 +174,7 @@ func (d *Attachments) Restore(key string, image *policy.ImageRoot, list []policy
 	}
 }
 
-// Adopted mounts what the record of a session has and its box may not: the earlier boxd may have died in between.
+// Adopted mounts what a session's record lists and its box may lack: the earlier boxd may have died in between.
 func (d *Attachments) Adopted(ctx context.Context, s *session.Session) {
 	d.adoptedDrives(ctx, s)
 	for _, k := range s.Skills() {
@@ -187,7 +187,7 @@ func (d *Attachments) Adopted(ctx context.Context, s *session.Session) {
 	}
 }
 
-// Release gives back all that a session has, whose box has ended or has never been.
+// Release releases everything a session has attached. Its box has ended or never existed.
 func (d *Attachments) Release(key string) {
 	if d.imgs != nil {
 		d.imgs.Release(key)
@@ -202,7 +202,7 @@ func (d *Attachments) Release(key string) {
 	delete(d.kept, key)
 }
 
-// exclusively does something while a session lives and nobody else changes it.
+// exclusively calls do while a session lives and nothing else changes it.
 func (d *Attachments) exclusively(ctx context.Context, s *session.Session, do func(context.Context) error) error {
 	if err := s.Await(ctx); err != nil {
 		return err
@@ -217,8 +217,8 @@ func (d *Attachments) exclusively(ctx context.Context, s *session.Session, do fu
 	})
 }
 
-// Activate gives a living session a skill as it is now, or the one that it has already if that is the same; isNew tells
-// whether it had none of that name. An earlier version gives way, so that nobody finds neither.
+// Activate gives a living session the current version of a skill, or returns the one it has if that is the same; isNew tells
+// whether it had none of that name. It replaces an older version so that a program always finds one of the two.
 func (d *Attachments) Activate(ctx context.Context, s *session.Session, name string) (is policy.ActiveSkill, isNew bool, err error) {
 	err = d.exclusively(ctx, s, func(ctx context.Context) error {
 		is, isNew, err = d.activate(ctx, s, "", name)
@@ -246,7 +246,7 @@ func (d *Attachments) activate(ctx context.Context, s *session.Session, of, name
 		now = slices.Insert(now, i, is)
 	}
 	now[i] = is
-	// The record first: what it does not have would be swept away below a mount if boxd died in between.
+	// Write the record first: a tree that no record lists would be swept away under its mount if boxd died in between.
 	s.SetSkills(now)
 	if err = d.keep(s); err == nil {
 		err = d.mount(ctx, s, &is)
@@ -265,8 +265,8 @@ func (d *Attachments) activate(ctx context.Context, s *session.Session, of, name
 	return is, !found || was[i].Missing, d.keep(s)
 }
 
-// Deactivate takes a skill from a living session. One in use is refused, with a Busy, unless force is set: what
-// is open of it then stays so, and nothing else can be opened.
+// Deactivate removes a skill from a living session. One in use is refused with a MountBusyError, unless force is set: then open
+// files stay open, and no others can be opened.
 func (d *Attachments) Deactivate(ctx context.Context, s *session.Session, name string, force bool) error {
 	return d.exclusively(ctx, s, func(ctx context.Context) error { return d.deactivate(ctx, s, name, force) })
 }
@@ -292,7 +292,7 @@ func (d *Attachments) deactivate(ctx context.Context, s *session.Session, name s
 	}
 	s.SetSkills(slices.Delete(list, i, i+1))
 	if err := d.keep(s); err != nil {
-		return err // it is mounted again by the next boxd, which has it in the record
+		return err // the record still lists it, so the next boxd mounts it again
 	}
 	d.set(s.Key, name, nil)
 	s.Emit(ctx, events.Event{Type: events.SessionChanged, Detail: "skill " + name + " is not active any more"})
@@ -303,7 +303,7 @@ func attachPosition(list []policy.ActiveSkill, name string) (int, bool) {
 	return slices.BinarySearchFunc(list, name, func(k policy.ActiveSkill, n string) int { return cmp.Compare(k.Name, n) })
 }
 
-// mount has a skill mounted, if it is not, and notes what the kernel has made of it.
+// mount mounts a skill, if it is not mounted yet, and notes the mount attributes that it got.
 func (d *Attachments) mount(ctx context.Context, s *session.Session, k *policy.ActiveSkill) error {
 	done, err := d.boxes.ChangeMount(ctx, attachRequest(s, k))
 	if err != nil {
@@ -313,7 +313,7 @@ func (d *Attachments) mount(ctx context.Context, s *session.Session, k *policy.A
 	return nil
 }
 
-// attachRequest asks for the mount of a skill.
+// attachRequest is the keeper request to mount a skill.
 func attachRequest(s *session.Session, k *policy.ActiveSkill) *isolation.ChangeMount {
 	space, tree, _ := strings.Cut(k.Tree, "/"+statedir.StoreTrees+"/")
 	return &isolation.ChangeMount{
@@ -322,13 +322,13 @@ func attachRequest(s *session.Session, k *policy.ActiveSkill) *isolation.ChangeM
 	}
 }
 
-// SkillTarget is where a skill is in a box.
+// SkillTarget is the path of a skill in a box.
 func SkillTarget(name string) string { return path.Join(isolation.SkillsDir, name) }
 
-// errVanished means that the files of a skill are not where the store has them.
+// errVanished means that the files of a skill or drive are not where the store has them.
 var errVanished = errors.New("its files are missing")
 
-// attachFailure is what the keeper says of a change that is about a skill, or a drive.
+// attachFailure translates a keeper error of a change to a skill or drive.
 func attachFailure(s *session.Session, kind, name string, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {

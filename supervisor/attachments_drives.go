@@ -20,13 +20,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// maxGone is how many drives of a session are remembered that it has not any more.
+// maxGone is how many removed drives of a session are remembered.
 const maxGone = 64
 
-// DriveTarget is where a drive is in a box.
+// DriveTarget is the path of a drive in a box.
 func DriveTarget(name string) string { return isolation.DriveTarget(name) }
 
-// beginDrives holds the drives that a session is to be made with. Without one of them it is not made: it is its input.
+// beginDrives leases the drives that a session is created with. A missing one is an error: drives are its input.
 func (d *Attachments) beginDrives(s *session.Session) error {
 	var list []policy.ActiveDrive
 	for _, text := range s.Current().Drives {
@@ -49,7 +49,7 @@ func activeDrive(name string, v *volumes.Version, tree string) policy.ActiveDriv
 	return policy.ActiveDrive{Name: name, Version: v.Number, Since: time.Now(), Digest: v.Digest, Tree: tree}
 }
 
-// hold notes that a session holds a tree, which it does once.
+// hold notes that a session uses a tree, which counts once.
 func (d *Attachments) hold(key, tree string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,7 +60,7 @@ func (d *Attachments) hold(key, tree string) {
 	d.kept[key] = append(d.kept[key], tree)
 }
 
-// letGo gives back a tree that no program of a session can use.
+// letGo releases a tree that no program of a session can use any more.
 func (d *Attachments) letGo(key, tree string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,7 +70,7 @@ func (d *Attachments) letGo(key, tree string) {
 	}
 }
 
-// RestoreDrives holds what a session of an earlier boxd has, until Release. The store must not be swept before.
+// RestoreDrives leases what a session of an earlier boxd has, until Release. The store must not be swept before.
 func (d *Attachments) RestoreDrives(key string, list []policy.ActiveDrive) {
 	for i := range list {
 		for _, tree := range slices.Concat([]string{list[i].Tree}, list[i].Earlier) {
@@ -80,7 +80,7 @@ func (d *Attachments) RestoreDrives(key string, list []policy.ActiveDrive) {
 	}
 }
 
-// mountDrives mounts the drives of a session, which nobody else has yet.
+// mountDrives mounts the drives of a session that no other caller can use yet.
 func (d *Attachments) mountDrives(ctx context.Context, s *session.Session) (found bool, err error) {
 	list := s.Drives()
 	for i := range list {
@@ -123,8 +123,8 @@ func driveAt(list []policy.ActiveDrive, name string) (int, bool) {
 	return slices.BinarySearchFunc(list, name, func(k policy.ActiveDrive, n string) int { return cmp.Compare(k.Name, n) })
 }
 
-// Switch gives a living session a version of a drive, 0 the newest, in the place of the one that it has. What its
-// programs have open of that stays, and its files are kept until the session ends. isNew tells whether it had none.
+// Switch gives a living session a version of a drive, 0 for the newest, in place of the one it has. Open files of that one stay
+// open, and its files are kept until the session ends. isNew tells whether it had none.
 func (d *Attachments) Switch(ctx context.Context, s *session.Session, name string, version int) (is policy.ActiveDrive, isNew bool, err error) {
 	err = d.exclusively(ctx, s, func(ctx context.Context) error {
 		is, isNew, err = d.switchTo(ctx, s, name, version)
@@ -160,12 +160,12 @@ func (d *Attachments) switchTo(ctx context.Context, s *session.Session, name str
 	}
 	now[i] = is
 	d.hold(s.Key, tree)
-	// The record first: what it does not have would be swept away below a mount if boxd died in between.
+	// Write the record first: a tree that no record lists would be swept away under its mount if boxd died in between.
 	s.SetDrives(now)
 	if err = d.keep(s); err == nil {
 		err = d.mountDrive(ctx, s, &is)
 	}
-	if err != nil { // the tree stays held: nobody knows how far the keeper has come
+	if err != nil { // the tree stays leased: the keeper may have mounted it
 		s.SetDrives(was)
 		return is, false, errors.Join(err, d.keep(s))
 	}
@@ -176,7 +176,7 @@ func (d *Attachments) switchTo(ctx context.Context, s *session.Session, name str
 	return is, isNew, d.keep(s)
 }
 
-// allowDrive bounds what a session has of drives, and what it holds of them.
+// allowDrive limits how many drives a session has, and how many old versions are kept for it.
 func allowDrive(s *session.Session, was []policy.ActiveDrive, is *policy.ActiveDrive, isNew, found bool) error {
 	n := 0
 	for i := range was {
@@ -193,8 +193,8 @@ func allowDrive(s *session.Session, was []policy.ActiveDrive, is *policy.ActiveD
 	return nil
 }
 
-// Detach takes a drive from a living session. One in use is refused, with a Busy, unless force is set: what is
-// open of it then stays so, and nothing else can be opened.
+// Detach removes a drive from a living session. One in use is refused with a MountBusyError, unless force is set: then open
+// files stay open, and no others can be opened.
 func (d *Attachments) Detach(ctx context.Context, s *session.Session, name string, force bool) error {
 	return d.exclusively(ctx, s, func(ctx context.Context) error {
 		list := s.Drives()
@@ -221,7 +221,7 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 		}
 		s.SetDrives(list)
 		if err := d.keep(s); err != nil {
-			return err // it is mounted again by the next boxd, which has it in the record
+			return err // the record still lists it, so the next boxd mounts it again
 		}
 		if unused {
 			d.letGo(s.Key, tree)
@@ -231,8 +231,8 @@ func (d *Attachments) Detach(ctx context.Context, s *session.Session, name strin
 	})
 }
 
-// ReleaseUnused lets go of what only the programs of a session could still use, which has no box any more: drives that it has not
-// any more, and earlier versions. What it has it keeps, for when it is started again.
+// ReleaseUnused releases what only running programs of a session could still use, now that its box is gone: removed drives and
+// earlier versions. It keeps the current ones for the next start.
 func (d *Attachments) ReleaseUnused(s *session.Session) {
 	list := s.Drives()
 	for i := range list {

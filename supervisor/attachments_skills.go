@@ -14,10 +14,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// SetSkills gives a living session exactly these skills of somebody who is not its owner, each in the version of now, and
-// leaves its others alone. One that is not there is named among the skills of the session and nothing else; one that it
-// is to lose and that is in use stays until the next time. A session that can do without its skills does not fail for
-// them: only that they cannot be changed at all is an error. It reports whether there was something to do.
+// SetSkills gives a living session exactly the named skills of an owner other than its own, in their current versions, and
+// leaves its other skills alone. A missing skill is only listed as such; one to be removed that is in use stays until the next
+// call. A session must not fail for skills it can do without: it is an error only if they cannot be changed at all. It reports
+// whether anything had to be changed.
 func (d *Attachments) SetSkills(ctx context.Context, s *session.Session, of string, names []string) (changed bool, err error) {
 	if d.current(s, of, names) {
 		return false, nil
@@ -40,7 +40,7 @@ func (d *Attachments) SetSkills(ctx context.Context, s *session.Session, of stri
 	})
 }
 
-// current reports whether a session has what it is to have, so that nothing is to be done.
+// current reports whether a session already has these skills in their current versions.
 func (d *Attachments) current(s *session.Session, of string, names []string) bool {
 	list, count := s.Skills(), 0
 	for _, k := range list {
@@ -68,7 +68,7 @@ func (d *Attachments) have(ctx context.Context, s *session.Session, of, name str
 		return nil
 	}
 	_, _, err := d.activate(ctx, s, of, name)
-	if found && fault.KindOf(err) == fault.Conflict { // the kernel keeps no more versions on each other
+	if found && fault.KindOf(err) == fault.Conflict { // the kernel cannot stack any more versions
 		if err = d.deactivate(ctx, s, name, true); err == nil {
 			_, _, err = d.activate(ctx, s, of, name)
 		}
@@ -76,7 +76,7 @@ func (d *Attachments) have(ctx context.Context, s *session.Session, of, name str
 	switch kind := fault.KindOf(err); {
 	case kind == fault.NotFound, errors.Is(err, errVanished):
 		return d.miss(ctx, s, of, name)
-	case kind == fault.Conflict, isStep(err): // it is about this one alone
+	case kind == fault.Conflict, isStep(err): // it concerns only this skill
 		d.log.Warn("cannot give a session a skill", "session", s.ID, "skill", name, "error", err)
 		return nil
 	default:
@@ -84,17 +84,17 @@ func (d *Attachments) have(ctx context.Context, s *session.Session, of, name str
 	}
 }
 
-// isStep reports whether the keeper could not do something that it was asked to.
+// isStep reports whether the keeper failed at a step of a request.
 func isStep(err error) bool {
 	_, is := errors.AsType[*isolation.StepError](err)
 	return is
 }
 
-// miss names a skill that a session was to have, and takes away what it had of that name.
+// miss lists a skill of a session as missing, and removes the one of that name that it had.
 func (d *Attachments) miss(ctx context.Context, s *session.Session, of, name string) error {
 	if list := s.Skills(); slices.ContainsFunc(list, func(k policy.ActiveSkill) bool { return k.Name == name && !k.Missing }) {
 		if err := d.deactivate(ctx, s, name, false); err != nil {
-			if fault.KindOf(err) == fault.Conflict { // in use: what is open of it goes on
+			if fault.KindOf(err) == fault.Conflict { // in use: its open files stay open
 				return nil
 			}
 			return err

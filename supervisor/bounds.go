@@ -17,19 +17,19 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// want is what a request for a session has come to.
+// want is a validated request for a session.
 type want struct {
 	who       access.Principal
-	req       *policy.Request // its id is the one the session is to have
-	cfg       *policy.Config  // one for the whole of the request
+	req       *policy.Request // its id is the one the session will have
+	cfg       *policy.Config  // the same for the whole request
 	effective policy.EffectivePolicy
 	settings  policy.Settings
 	profile   *policy.Profile
 	enforced  map[string]policy.Mechanism
 }
 
-// want merges a request with its profile and holds it against the bounds of who asks. What it has found out
-// until a refusal is there too.
+// want merges a request with its profile and checks it against the policy of the caller. On a refusal it returns what it has
+// found out so far too.
 func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy.Request) (*want, error) {
 	w := &want{who: who, req: req, cfg: v.cfg.Load()}
 	w.effective = effectivePolicy(w.cfg, who)
@@ -60,8 +60,7 @@ func (v *Supervisor) want(ctx context.Context, who access.Principal, req *policy
 	return w, v.Spaces.Validate(who.Name, &w.settings, w.enforced)
 }
 
-// roomLocked refuses a session that would be one too many, whoever asks: an *quota.Full, but for a boxd that
-// stops.
+// roomLocked refuses a session beyond the limits, with a *quota.Full, unless boxd is stopping.
 func (v *Supervisor) roomLocked(w *want) error {
 	err := v.fullLocked(w)
 	if full, ok := errors.AsType[*quota.Full](err); ok && full.Reason != quota.Starts {
@@ -70,7 +69,7 @@ func (v *Supervisor) roomLocked(w *want) error {
 	return err
 }
 
-// fullLocked is roomLocked that makes no room.
+// fullLocked is roomLocked without eviction.
 func (v *Supervisor) fullLocked(w *want) error {
 	const hint = "remove one with boxctl rm, or wait for an idle one to end"
 	limits := w.cfg.Sessions
@@ -84,7 +83,7 @@ func (v *Supervisor) fullLocked(w *want) error {
 	return v.spaceLocked(w)
 }
 
-// spaceLocked refuses a box that would be one too many. A session that is stopped has none.
+// spaceLocked refuses a box beyond the limit. A stopped session has no box.
 func (v *Supervisor) spaceLocked(w *want) error {
 	const hint = "remove or stop one (boxctl rm, boxctl stop), or wait for an idle one to end"
 	if v.closed {
@@ -101,7 +100,7 @@ func (v *Supervisor) spaceLocked(w *want) error {
 	return nil
 }
 
-// ownLivingLocked is how many of an owner's sessions have a box.
+// ownLivingLocked returns how many of an owner's sessions have a box.
 func (v *Supervisor) ownLivingLocked(owner string) int {
 	n := v.owned[owner]
 	for s := range v.stopped {
@@ -126,13 +125,13 @@ func (v *Supervisor) May(s *session.Session, tool string) error {
 	return effective.May(tool)
 }
 
-// reading is what a session has at the moment.
+// reading returns the present usage of a session.
 func (v *Supervisor) reading(s *session.Session) quota.Reading {
 	r := quota.Reading{Memory: s.Current().Memory, Counted: s.Grouped()}
-	if s.Box() == nil { // what it holds on disk is all
+	if s.Box() == nil { // only its disk usage is left
 		r = quota.Reading{Space: true}
 	}
-	if d := s.Work(v.Workspaces()); d != nil && s.Current().Workspace == "" { // one that is lent is counted once
+	if d := s.Work(v.Workspaces()); d != nil && s.Current().Workspace == "" { // a named workspace is counted once, elsewhere
 		r.Disk = quantity.Size(d.Used)
 	}
 	if u := s.Usage(); u != nil {
@@ -141,7 +140,7 @@ func (v *Supervisor) reading(s *session.Session) quota.Reading {
 	return r
 }
 
-// readings are those of all sessions.
+// readings returns the present usage of all sessions.
 func (v *Supervisor) readings() map[string]quota.Reading {
 	all := v.all()
 	list := make(map[string]quota.Reading, len(all))
@@ -149,13 +148,13 @@ func (v *Supervisor) readings() map[string]quota.Reading {
 		select {
 		case <-s.Started():
 			list[s.Key] = v.reading(s)
-		default: // it is not counted yet
+		default: // not counted until it has started
 		}
 	}
 	return v.Spaces.Readings(list)
 }
 
-// CreateSpace makes a workspace that sessions of a principal can be lent.
+// CreateSpace creates a named workspace that sessions of the principal can use.
 func (v *Supervisor) CreateSpace(ctx context.Context, who access.Principal, w volumes.WorkspaceRequest) (volumes.Workspace, error) {
 	effective := v.cfg.Load().PolicyOf(who)
 	host, err := v.lookAtHost(ctx)
@@ -165,7 +164,7 @@ func (v *Supervisor) CreateSpace(ctx context.Context, who access.Principal, w vo
 	return v.Spaces.Create(ctx, who.Name, &effective, host, w)
 }
 
-// Usage is what a principal, or everybody, has used on the last days that there are.
+// Usage returns what a principal, or every principal, has used on the last recorded days.
 func (v *Supervisor) Usage(who access.Principal, everybody bool, days int) ([]quota.Row, error) {
 	name := who.Name
 	if everybody {
@@ -177,19 +176,19 @@ func (v *Supervisor) Usage(who access.Principal, everybody bool, days int) ([]qu
 // Refused counts a request of a principal that a rule has refused.
 func (v *Supervisor) Refused(who string) { v.ledger.Refuse(who) }
 
-// UsedToday is what everybody has used on this day, from memory alone.
+// UsedToday returns what every principal has used today, from memory only.
 func (v *Supervisor) UsedToday() []quota.Row { return v.ledger.Today() }
 
-// UsedInAll is what all principals have used since this boxd began.
+// UsedInAll returns what all principals together have used since this boxd started.
 func (v *Supervisor) UsedInAll() quota.Use { return v.ledger.Total() }
 
-// Holding is what a principal has of something that a rule bounds.
+// Holding is how much of a limited resource a principal holds.
 type Holding struct {
 	Rule          string
 	Used, Allowed float64
 }
 
-// Holdings is what a principal has of all that its bounds count, and their name.
+// Holdings returns what a principal holds of each limited resource, and the name of its policy.
 func (v *Supervisor) Holdings(who access.Principal) (name string, list []Holding) {
 	effective := v.cfg.Load().PolicyOf(who)
 	now := v.accounts.Standing(who.Name)

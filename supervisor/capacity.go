@@ -9,8 +9,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// checkCapacity reports whether the host has as much left as the operator wants kept, and is not busier than new
-// sessions may find it: an *quota.Full. workspaces is where those are, which the state directory may be below.
+// checkCapacity refuses, with a *quota.Full, if the host has less left than the operator wants kept free, or is busier than new
+// sessions may find it. workspaces is their directory, which may be a store on the filesystem of the state directory.
 func checkCapacity(keep *policy.HostReserve, state, workspaces string) error {
 	free, err := policy.FreeDisk(workspaces)
 	if err == nil && workspaces != state { // the store has room only as long as the disk below it has

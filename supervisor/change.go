@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Update gives a session what a request asks for, all of it or nothing. Fields the request leaves out stay as they are.
+// Update changes a session as requested, completely or not at all. Fields the request leaves out stay as they are.
 func (v *Supervisor) Update(ctx context.Context, s *session.Session, req *policy.Request) error {
 	if state, _, _ := s.State(); state == session.StateStopped {
 		return s.Exclusive(func() error { return v.updateStopped(ctx, s, req) })
@@ -26,7 +26,7 @@ func (v *Supervisor) Update(ctx context.Context, s *session.Session, req *policy
 	return s.Exclusive(func() error { return v.update(ctx, s, req) })
 }
 
-// changed is what a session is to have after a request for a change, which its owner may have.
+// changed returns the settings of a session after a requested change, if its owner may have them.
 func (v *Supervisor) changed(s *session.Session, now *policy.Settings, req *policy.Request) (next policy.Settings, effective policy.EffectivePolicy, err error) {
 	if next, err = s.Profile().Change(now, req); err != nil {
 		return next, effective, err
@@ -41,8 +41,8 @@ func (v *Supervisor) changed(s *session.Session, now *policy.Settings, req *poli
 	return next, effective, req.Fits(v.machine, &next)
 }
 
-// updateStopped changes what a stopped session is started with. It reserves nothing, and no kernel has to hear of it: the next
-// start is held against the bounds of then.
+// updateStopped changes what a stopped session is started with. It reserves nothing and changes nothing in the kernel: the next
+// start is checked against the limits of that time.
 func (v *Supervisor) updateStopped(ctx context.Context, s *session.Session, req *policy.Request) error {
 	now := s.Current()
 	next, _, err := v.changed(s, &now, req)
@@ -66,7 +66,7 @@ func (v *Supervisor) updateStopped(ctx context.Context, s *session.Session, req 
 	return nil
 }
 
-// setStopped gives a session settings that is still stopped. A start that is being decided on takes place before, or sees them.
+// setStopped changes the settings of a session that is still stopped. A start being decided on comes before, or sees them.
 func (v *Supervisor) setStopped(s *session.Session, settings *policy.Settings) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -93,10 +93,10 @@ func (v *Supervisor) update(ctx context.Context, s *session.Session, req *policy
 		return err
 	}
 	if v.grace > 0 {
-		_ = s.Box().SetTimes(v.times(s, time.Now())) // a box that is lost needs none
+		_ = s.Box().SetTimes(v.times(s, time.Now())) // not needed if the box is lost
 	}
-	defer v.due(s, time.Time{})                          // not before it is told: the change may be what ends it
-	if err = s.Await(ctx); err != nil && !s.TimeIsUp() { // it has ended, and not by what it was just given
+	defer v.due(s, time.Time{})                          // after the event: the change itself may end the session
+	if err = s.Await(ctx); err != nil && !s.TimeIsUp() { // ended, and not by the limits it was just given
 		return err
 	}
 	s.Emit(ctx, events.Event{Type: events.SessionChanged})
@@ -112,9 +112,9 @@ func (v *Supervisor) changer(s *session.Session) *Updater {
 	}
 }
 
-// unsize gives a session the size back that it had, whoever has taken it meanwhile.
+// unsize gives a session back what it had reserved, even if others have taken it meanwhile.
 func (v *Supervisor) unsize(s *session.Session, was *policy.Settings) {
 	effective := v.cfg.Load().PolicyOf(s.Owner).For(was.Labels)
 	effective.Policy = policy.NoPolicy()
-	_ = v.accounts.Resize(s.Owner.Name, &effective, s.Key, quota.SizeOf(was)) // nothing bounds it
+	_ = v.accounts.Resize(s.Owner.Name, &effective, s.Key, quota.SizeOf(was)) // no policy, so this cannot fail
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// CheckExec reports what is wrong with a request, before a session is made for it of the profile, which
-// Create judges.
+// CheckExec validates a request before a session of the given profile is created for it. Create checks the profile.
 func (v *Supervisor) CheckExec(who access.Principal, profile string, req *session.ExecRequest) error {
 	cfg := v.cfg.Load()
 	effective := cfg.PolicyOf(who)
@@ -34,12 +33,12 @@ func (v *Supervisor) CheckExec(who access.Principal, profile string, req *sessio
 	}
 	err := v.accounts.TryExecution(who.Name, &effective)
 	if d := fault.DenialOf(err); d != nil && d.After == 0 {
-		return nil // what others of its owner have now may be waited for
+		return nil // waiting may help: others of its owner hold it now
 	}
 	return err
 }
 
-// Revoke stops all processes of those who have been shut out. Their sessions stay: what is in them may be wanted again.
+// Revoke stops all processes of principals that have lost access. Their sessions stay, as their files may be needed again.
 func (v *Supervisor) Revoke(isOut func(access.Principal) bool) {
 	for _, s := range v.all() {
 		if !isOut(s.Owner) {
@@ -51,20 +50,20 @@ func (v *Supervisor) Revoke(isOut func(access.Principal) bool) {
 	}
 }
 
-// Work is how full a session's workspace is, nil if it has no quota.
+// Work returns how full a session's workspace is, nil if it has no quota.
 func (v *Supervisor) Work(ctx context.Context, s *session.Session) *isolation.Disk {
 	if source := s.HostWork(); source != "" {
-		d, _ := v.boxes.HostQuota(ctx, s.BoxKey(), source) // nil of one that is ending
+		d, _ := v.boxes.HostQuota(ctx, s.BoxKey(), source) // nil if the session is ending
 		return d
 	}
 	return s.Work(v.Workspaces())
 }
 
-// BoundsOwnDisk reports whether the kernel keeps the quota of what a session has on disk of its own.
+// BoundsOwnDisk reports whether the kernel enforces a quota on what a session has on its own disk.
 func (v *Supervisor) BoundsOwnDisk() bool { return v.found().Quota != "" }
 
-// CanBound says why the kernel cannot keep a quota of a directory of the host, in bytes and files, nil if it can. It goes by
-// the path and by what the keeper has found out; a start finds out about the directory itself.
+// CanBound says why the kernel cannot enforce a quota, in bytes and files, on a host directory; nil if it can. It goes by the
+// path and by what the keeper has found; only a start examines the directory itself.
 func (v *Supervisor) CanBound(path string) error {
 	return v.cfg.Load().Roots.Can(v.found().Bounds, path)
 }

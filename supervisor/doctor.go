@@ -26,13 +26,13 @@ type Doctor struct {
 	Boxes  *driver.Driver
 	Config *policy.Config
 	State  string                                         // the state directory
-	Look   func(ctx context.Context) (policy.Host, error) // at what can be enforced
-	Spec   func(context.Context) (*isolation.Spec, error) // of a box as sessions have it
+	Look   func(ctx context.Context) (policy.Host, error) // returns what can be enforced
+	Spec   func(context.Context) (*isolation.Spec, error) // spec of a typical session's box
 	More   []isolation.Check                              // see Parts.Checks
 }
 
-// Examine looks for what a box needs, and what is enforced by what. A line is CheckFail exactly if no
-// session of the default profile can start because of it.
+// Examine checks for what a box needs, and what enforces each limit. A line is CheckFail exactly if no session of the default
+// profile can start because of it.
 func (d *Doctor) Examine(ctx context.Context) ([]isolation.Check, error) {
 	checks, err := d.Boxes.Check(ctx)
 	if err != nil {
@@ -51,8 +51,8 @@ func (d *Doctor) Examine(ctx context.Context) ([]isolation.Check, error) {
 	return append(append(checks, d.checkDisk()), d.More...), nil
 }
 
-// checkTotals says what keeps that all sessions of an owner have no more than a policy allows together. boxd reserves
-// it everywhere; nothing is refused where the kernel does not keep it too.
+// checkTotals reports what enforces a policy's total_memory and total_cpus over all sessions of an owner. boxd always accounts
+// for them; nothing is refused where the kernel does not enforce them too.
 func checkTotals(cfg *policy.Config, host policy.Host, scopes bool) []isolation.Check {
 	some := false
 	for _, b := range cfg.Policies {
@@ -74,12 +74,12 @@ func checkTotals(cfg *policy.Config, host policy.Host, scopes bool) []isolation.
 	return []isolation.Check{c}
 }
 
-// fewSessions is how many sessions at their limit of connections a host should have room for. A small host has room for 64 with
-// the defaults of the kernel and of box.toml.
+// fewSessions is for how many sessions at their connection limit a host should have room. A small host has room for 64 with the
+// defaults of the kernel and of box.toml.
 const fewSessions = 32
 
-// checkConnections says whether all sessions together could fill the host's table of connections, without which the host
-// itself makes none. tracked is how many that holds; 0: the host has none.
+// checkConnections reports whether all sessions together could fill the host's connection tracking table, without which the
+// host itself gets no connections. tracked is the size of that table; 0: the host has none.
 func checkConnections(cfg *policy.Config, tracked int) []isolation.Check {
 	some, most := false, 0
 	for _, p := range cfg.Profiles {
@@ -118,8 +118,8 @@ func trackedConnections() int {
 	return n
 }
 
-// checkBox starts a box as a session of the default profile would have it, and ends it: a host that
-// passes has done what it will be asked to do.
+// checkBox starts and ends a box as a session of the default profile would have it: a host that passes has done what it will be
+// asked to do.
 func (d *Doctor) checkBox(ctx context.Context) isolation.Check {
 	c := isolation.Check{Name: "test box"}
 	spec, err := d.Spec(ctx)
@@ -161,7 +161,7 @@ func checkControlGroups(host policy.Host) isolation.Check {
 	return c
 }
 
-// checkLimit asks what a start would be told about one limit.
+// checkLimit reports what a start would be told about one limit.
 func (d *Doctor) checkLimit(name string, host policy.Host) isolation.Check {
 	c := isolation.Check{Name: name + " limit"}
 	profile := d.Config.Profiles[d.Config.Sessions.DefaultProfile]
@@ -201,7 +201,7 @@ func (d *Doctor) checkLimit(name string, host policy.Host) isolation.Check {
 	return c
 }
 
-// lowDisk is where doctor begins to worry about the state directory.
+// lowDisk is the free space below which doctor warns about the state directory.
 const lowDisk = quantity.GiB
 
 func (d *Doctor) checkDisk() isolation.Check {

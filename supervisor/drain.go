@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// An operator drains boxd: no new session starts. The switch is on disk, so it holds when boxd ends and starts
-// again.
+// An operator can drain boxd: no new session starts. The switch is on disk, so it survives restarts of boxd.
 
 package supervisor
 
@@ -18,28 +17,28 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Drained says who has closed the gate.
+// Drained says who has drained boxd, and why.
 type Drained struct {
 	By     string    `json:"by"`
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`
 }
 
-// MaxDrainReason is how long the words of an operator may be, in bytes.
+// MaxDrainReason is the maximum length of an operator's reason, in bytes.
 const MaxDrainReason = 256
 
-// name is that of the record in the state directory.
+// name is the file name of the record in the state directory.
 const name = "drained.json"
 
-// DrainSwitch is open or closed.
+// DrainSwitch decides whether new sessions may start.
 type DrainSwitch struct {
 	root *os.Root
 
 	mu     sync.Mutex // guards the field below, and is held while the record is written
-	closed *Drained   // what it points to does not change
+	closed *Drained   // nil: boxd is not drained; the value is never modified
 }
 
-// OpenDrainSwitch finds the gate as it was left in a state directory.
+// OpenDrainSwitch reads the switch as it was left in a state directory.
 func OpenDrainSwitch(state string) (*DrainSwitch, error) {
 	root, err := os.OpenRoot(state)
 	if err != nil {
@@ -57,10 +56,10 @@ func OpenDrainSwitch(state string) (*DrainSwitch, error) {
 	return g, nil
 }
 
-// Close lets go of the state directory.
+// Close closes the state directory.
 func (g *DrainSwitch) Close() { g.root.Close() }
 
-// Drain closes the gate. One that is closed already stays as it is.
+// Drain refuses new sessions from now on. If boxd is drained already, that stays as it is.
 func (g *DrainSwitch) Drain(by, reason string, now time.Time) (Drained, error) {
 	if len(reason) > MaxDrainReason {
 		return Drained{}, fault.Field("reason", reason, fmt.Sprintf("at most %d bytes", MaxDrainReason))
@@ -78,7 +77,7 @@ func (g *DrainSwitch) Drain(by, reason string, now time.Time) (Drained, error) {
 	return *d, nil
 }
 
-// Undrain opens the gate.
+// Undrain lets sessions start again.
 func (g *DrainSwitch) Undrain() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,7 +91,7 @@ func (g *DrainSwitch) Undrain() error {
 	return nil
 }
 
-// Check refuses a new session while the gate is closed. enabled is what the configuration says.
+// Check refuses a new session while boxd is drained, or if enabled, the configuration's setting, is false.
 func (g *DrainSwitch) Check(enabled bool) error {
 	g.mu.Lock()
 	d := g.closed

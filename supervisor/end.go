@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway.
-// Ending one that is ending already only waits.
+// End ends a session and waits until nothing is left of it, or ctx ends; the ending goes on anyway. A session that is ending
+// already is only waited for.
 func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session.EndReason) error {
 	for {
 		select {
@@ -26,15 +26,15 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 		}
 		v.pushes.settle(ctx, s, reason)
 		if s.BeginEnd(reason) {
-			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // goes on when its first caller has gone
+			v.work.Go(func() { v.release(context.WithoutCancel(ctx), s) }) // continues after its first caller hangs up
 		}
 		select {
 		case <-s.Ended():
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		// What was to end because of its box, or of its time, has ended. Whoever wants the session gone means the one that
-		// has taken its place too.
+		// An end for the box or a deadline concerns this session only. A caller that removes the session means its successor
+		// too.
 		next := s.Next()
 		if next == nil || reason != session.EndDeleted && reason != session.EndUnclaimed {
 			return nil
@@ -43,7 +43,7 @@ func (v *Supervisor) End(ctx context.Context, s *session.Session, reason session
 	}
 }
 
-// causePatience bounds the wait for the keeper's word about a box that is gone.
+// causePatience bounds the wait for the keeper to say why a box is gone.
 const causePatience = 2 * time.Second
 
 // whyLost returns why the box of a session is gone: the keeper may have ended it.
@@ -53,22 +53,22 @@ func (v *Supervisor) whyLost(ctx context.Context, s *session.Session) session.En
 	if cause, err := v.boxes.WhyEnded(ctx, s.BoxKey()); err == nil && cause == isolation.CauseFileLocks {
 		return session.EndFileLocks
 	}
-	return session.EndLost // also where there is no keeper to ask
+	return session.EndLost // also if there is no keeper to ask
 }
 
-// release ends the box and forgets the session. While the box resists it stays in the list.
+// release ends the box and forgets the session. It stays listed until the box has ended.
 func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	box, reason, last := s.Box(), s.Reason(), v.reading(s)
 	if box != nil && (reason == session.EndLost || reason == session.EndFileLocks || reason == session.EndUnhealthy) {
-		box.Close() // whoever waits for a program of it need not wait for the kernel too
+		box.Close() // callers that wait for a program need not wait for the kernel too
 	}
 	forgotten := make(chan struct{})
-	go func() { // waited for below; without a record, or with one that says so, the next boxd goes on with this
+	go func() { // waited for below; with no record, or one marked as ending, the next boxd carries on
 		defer close(forgotten)
 		v.record.Ending(s)
 	}()
 	if box == nil {
-		_ = s.Exclusive(func() error { return nil }) // a snapshot of it that is being taken or restored is waited for
+		_ = s.Exclusive(func() error { return nil }) // wait for a snapshot that is being taken or restored
 	}
 	v.endBox(s, func(ctx context.Context) error { return v.Spaces.EndBox(ctx, s.BoxKey()) }) //nolint:contextcheck // the caller is for what is told of it alone
 	if box != nil {
@@ -76,7 +76,7 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	}
 	<-forgotten
 	_ = s.Exclusive(func() error {
-		v.record.Ending(s) // and with what was still being mounted
+		v.record.Ending(s) // again, with mounts that were in progress
 		v.record.End(caller, s)
 		v.giveBack(s.Key)
 		return nil
@@ -86,14 +86,14 @@ func (v *Supervisor) release(caller context.Context, s *session.Session) {
 	v.ledger.Stop(s.Key, last)
 	v.leave(s)
 	v.ended.Add(s.Key, reason, time.Now())
-	s.Emit(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Current().Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)}) // before whoever waits for the end asks for it
+	s.Emit(caller, events.Event{Type: events.SessionEnded, Reason: string(reason), Profile: s.Current().Profile, Took: time.Since(s.Created), Detail: fmt.Sprintf("%d executions", s.Info().Executions)}) // before callers waiting for the end look for it
 	v.freeName(s)
 	s.FinishEnd()
 	v.line.Wake()
 	v.pool.Wake()
 }
 
-// leave takes a session off the list while its name is still its own: the next one of that name starts after its end is told.
+// leave takes a session off the list but keeps its name reserved: a new session of that name starts after the end is reported.
 func (v *Supervisor) leave(s *session.Session) {
 	v.mu.Lock()
 	v.leaving[s.Key] = s
@@ -101,17 +101,17 @@ func (v *Supervisor) leave(s *session.Session) {
 	v.forget(s)
 }
 
-// freeName lets another session have the name of one that has ended.
+// freeName lets a new session have the name of one that has ended.
 func (v *Supervisor) freeName(s *session.Session) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.leaving, s.Key)
 }
 
-// endRetry is how often a box that does not die is tried again.
+// endRetry is the interval between attempts to end a box that does not die.
 const endRetry = time.Second
 
-// giveBack returns what a session has of secrets, skills, drives and images, whose box has ended or has never been.
+// giveBack releases the secrets, skills, drives and images of a session whose box has ended or never existed.
 func (v *Supervisor) giveBack(key string) {
 	v.secrets.Forget(key)
 	v.Attachments.Release(key)

@@ -17,11 +17,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// EnvironmentFile returns a memory file with the values that no record has, for PID 1 of the box to keep: the
-// environment, and behind it the executions that wait.
+// EnvironmentFile returns a memory file with values that are in no record, for PID 1 of the box to keep: the environment,
+// followed by the waiting executions.
 func EnvironmentFile(env []string, waiting []json.RawMessage) (*os.File, error) {
 	var text any = env
-	if slices.ContainsFunc(env, func(kv string) bool { return !utf8.ValidString(kv) }) { // which JSON cannot carry
+	if slices.ContainsFunc(env, func(kv string) bool { return !utf8.ValidString(kv) }) { // JSON cannot carry it
 		list := make([][]byte, len(env))
 		for i, kv := range env {
 			list[i] = []byte(kv)
@@ -44,16 +44,15 @@ func EnvironmentFile(env []string, waiting []json.RawMessage) (*os.File, error) 
 	return os.NewFile(uintptr(fd), "environment"), nil
 }
 
-// inBytes is an environment with something that is no UTF-8.
+// inBytes is an environment that is not all valid UTF-8.
 type inBytes struct {
 	Env [][]byte `json:"env"`
 }
 
-// maxEnvironment bounds what is read of PID 1, which is not trusted.
+// maxEnvironment bounds what is read from PID 1, which is not trusted.
 const maxEnvironment = 64 << 20
 
-// ReadEnvironment reads what EnvironmentFile has written, of this version or an earlier one, or a hostile PID
-// 1, and closes it.
+// ReadEnvironment reads what EnvironmentFile of this or an earlier version, or a hostile PID 1, has written, and closes f.
 func ReadEnvironment(f *os.File) (env []string, waiting []json.RawMessage, err error) {
 	if f == nil {
 		return nil, nil, errors.New("the environment of the session is missing")

@@ -15,13 +15,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// pingAtOnce is how many boxes are asked for a sign of life at a time.
+// pingAtOnce is how many boxes are pinged at a time.
 const pingAtOnce = 32
 
-// pingOff is how often it is looked whether boxes are to be asked again.
+// pingOff is the interval at which examine checks whether pings have been enabled.
 const pingOff = 10 * time.Second
 
-// examine asks the box of every session for a sign of life, again and again until ctx ends.
+// examine pings the box of every session, repeatedly, until ctx ends.
 func (v *Supervisor) examine(ctx context.Context) {
 	for {
 		every := time.Duration(v.cfg.Load().Sessions.Ping)
@@ -53,7 +53,7 @@ func (v *Supervisor) pingAll(ctx context.Context, patience time.Duration) {
 	all.Wait()
 }
 
-// ping asks one box. Who does not answer for too long is ended, if the operator wants that.
+// ping pings one box. One that has not answered for too long is ended, if the operator wants that.
 func (v *Supervisor) ping(ctx context.Context, s *session.Session, patience time.Duration) {
 	if state, lost, _ := s.State(); state != session.StateReady || lost {
 		return
@@ -72,11 +72,11 @@ func (v *Supervisor) ping(ctx context.Context, s *session.Session, patience time
 		v.log.Error("session is unhealthy: its PID 1 does not answer", "session", s.ID, "owner", s.Owner.Name)
 	}
 	if v.cfg.Load().Sessions.Unhealthy == policy.UnhealthyEnd {
-		v.work.Go(func() { _ = v.End(v.life, s, session.EndUnhealthy) }) // logged where it fails
+		v.work.Go(func() { _ = v.End(v.life, s, session.EndUnhealthy) }) // End logs failures
 	}
 }
 
-// all are the sessions there are.
+// all returns all listed sessions.
 func (v *Supervisor) all() []*session.Session {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -92,24 +92,24 @@ func (v *Supervisor) enterLocked(s *session.Session) {
 	v.restLocked(s)
 }
 
-// restLocked notes that a session has no box, if that is so.
+// restLocked marks a session as stopped if it is.
 func (v *Supervisor) restLocked(s *session.Session) {
 	if state, _, _ := s.State(); state == session.StateStopped {
 		v.stopped[s] = true
 	}
 }
 
-// replaceLocked puts a session on the list in the place of another of its key.
+// replaceLocked replaces a listed session by another of the same key.
 func (v *Supervisor) replaceLocked(was, is *session.Session) {
 	delete(v.stopped, was)
 	v.sessions[is.Key] = is
 	v.restLocked(is)
 }
 
-// livingLocked is how many sessions have a box, or are to have one.
+// livingLocked returns how many sessions have a box, or will have one.
 func (v *Supervisor) livingLocked() int { return len(v.sessions) - len(v.stopped) }
 
-// leaveLocked takes a session off the list; one that is not on it is of no matter.
+// leaveLocked takes a session off the list, if it is on it.
 func (v *Supervisor) leaveLocked(s *session.Session) {
 	if v.sessions[s.Key] != s {
 		return
@@ -117,11 +117,11 @@ func (v *Supervisor) leaveLocked(s *session.Session) {
 	delete(v.sessions, s.Key)
 	delete(v.stopped, s)
 	if v.owned[s.Owner.Name]--; v.owned[s.Owner.Name] == 0 {
-		delete(v.owned, s.Owner.Name) // or names would be kept for ever
+		delete(v.owned, s.Owner.Name) // so that the names of owners do not accumulate
 	}
 }
 
-// Renew begins the idle time of a session anew.
+// Renew restarts the idle time of a session.
 func (v *Supervisor) Renew(ctx context.Context, s *session.Session) error {
 	if err := s.Await(ctx); err != nil {
 		return err
@@ -131,28 +131,28 @@ func (v *Supervisor) Renew(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// freezeIdle stops the programs of a session that nobody has used, if that is still so.
+// freezeIdle freezes a session that is still idle.
 func (v *Supervisor) freezeIdle(s *session.Session) {
 	if err := s.FreezeIdle(); err != nil && !errors.Is(err, client.ErrBoxLost) {
 		v.log.Warn("cannot freeze session", "session", s.ID, "error", err)
 	}
 }
 
-// keepRecord writes the record of a session anew.
+// keepRecord rewrites the record of a session.
 func (v *Supervisor) keepRecord(s *session.Session) {
 	if err := v.record.Write(s); err != nil {
 		v.log.Error("cannot write record", "session", s.ID, "error", err)
 	}
 }
 
-// handOverAgain gives the box of a session what the next boxd needs, as it is now.
+// handOverAgain gives the box of a session the current state of what the next boxd needs.
 func (v *Supervisor) handOverAgain(s *session.Session) {
 	if err := v.handOver(s, s.Box(), s.Environment(), s.Waiting()); err != nil && !errors.Is(err, client.ErrBoxLost) {
 		v.log.Error("cannot record waiting executions; the next boxd will not know them", "session", s.ID, "error", err)
 	}
 }
 
-// reclaim takes memory back that the programs of a session do not need.
+// reclaim takes back memory that the programs of a session do not need.
 func (v *Supervisor) reclaim(s *session.Session) {
 	ctx, cancel := context.WithTimeout(v.life, startPatience)
 	defer cancel()

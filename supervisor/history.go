@@ -9,10 +9,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// SampleEvery is how often it is noted what each session uses.
+// SampleEvery is the interval between usage samples of a session.
 const SampleEvery = 5 * time.Second
 
-// takeSamples notes again and again what each session uses, until ctx ends. It does nothing while usage.history is 0.
+// takeSamples samples the usage of each session until ctx ends. It does nothing while usage.history is 0.
 func (v *Supervisor) takeSamples(ctx context.Context) {
 	for {
 		keep := v.HistoryKept()
@@ -23,7 +23,7 @@ func (v *Supervisor) takeSamples(ctx context.Context) {
 		select {
 		case <-due:
 			v.sampleAll(ctx)
-		case <-v.resample: // it may have to keep more or less
+		case <-v.resample: // the time to keep samples may have changed
 		case <-ctx.Done():
 			return
 		}
@@ -31,12 +31,12 @@ func (v *Supervisor) takeSamples(ctx context.Context) {
 	}
 }
 
-// HistoryKept is how long samples of what sessions use are kept; 0: there are none.
+// HistoryKept returns how long usage samples are kept; 0: none are taken.
 func (v *Supervisor) HistoryKept() time.Duration { return time.Duration(v.cfg.Load().Usage.History) }
 
-// sampleAll notes what every session with a box uses.
+// sampleAll samples the usage of every session with a box.
 func (v *Supervisor) sampleAll(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, SampleEvery) // the keeper may be asked, which may hang
+	ctx, cancel := context.WithTimeout(ctx, SampleEvery) // it may ask the keeper, which may hang
 	defer cancel()
 	for _, s := range v.all() {
 		if state, lost, _ := s.State(); state != session.StateReady || lost {
@@ -48,7 +48,7 @@ func (v *Supervisor) sampleAll(ctx context.Context) {
 	}
 }
 
-// dropSamples forgets what is not to be kept any more.
+// dropSamples drops samples that are too old.
 func (v *Supervisor) dropSamples() {
 	keep := v.HistoryKept()
 	for _, s := range v.all() {
@@ -56,7 +56,7 @@ func (v *Supervisor) dropSamples() {
 	}
 }
 
-// Sample is what a session uses now. It is not added to the history.
+// Sample returns the present usage of a session. It is not added to the history.
 func (v *Supervisor) Sample(ctx context.Context, s *session.Session) session.Sample {
 	return s.NewSample(time.Now(), s.Usage(), v.Work(ctx, s))
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// mostHolders is how many a refusal lists of those who hold what is asked for.
+// mostHolders is how many holders of a resource a refusal lists.
 const mostHolders = 3
 
-// holder is who holds a part of what there is no more of: a session, or all of an owner.
+// holder holds a part of an exhausted resource: a session, or all sessions of an owner.
 type holder struct {
 	name   string
 	memory quantity.Size
@@ -30,8 +30,8 @@ type holder struct {
 	n      int
 }
 
-// holders has a refusal say who holds what is asked for, as far as the caller may know: its own sessions by id, and for an
-// operator other owners by name.
+// holders adds to a refusal who holds the resource, as far as the caller may know: its own sessions by id, and for an operator
+// other owners by name.
 func (v *Supervisor) holders(w *want, full *quota.Full) *quota.Full {
 	rule := ""
 	if d := fault.DenialOf(full.Err); d != nil {
@@ -52,10 +52,10 @@ func (v *Supervisor) holders(w *want, full *quota.Full) *quota.Full {
 			amount, by = func(h holder) string { return h.memory.Short() }, func(h holder) float64 { return float64(h.memory) }
 		case strings.HasSuffix(rule, ".total_cpus"):
 			amount, by = func(h holder) string { return strconv.FormatFloat(h.cpus, 'g', 6, 64) }, func(h holder) float64 { return h.cpus }
-		case own: // each is one
+		case own: // each holder is one session
 			amount = func(holder) string { return "" }
 		}
-		if own && w.effective.Of != nil { // what one tenant has is for nobody else to know
+		if own && w.effective.Of != nil { // what one tenant has is not disclosed to others
 			return "", false
 		}
 		return listed(list(w.who), amount, by), v.futileLocked(w, own, reason, wait)
@@ -63,7 +63,7 @@ func (v *Supervisor) holders(w *want, full *quota.Full) *quota.Full {
 	return full
 }
 
-// hostFull adds to a refusal for want of memory how much was asked for, and who holds it. Other refusals stay as they are.
+// hostFull adds to a refusal for lack of memory how much was requested, and who holds it. It leaves other refusals as they are.
 func (v *Supervisor) hostFull(w *want, err error) error {
 	full, ok := errors.AsType[*quota.Full](err)
 	if !ok || full.Reason != quota.Memory {
@@ -79,7 +79,7 @@ func (v *Supervisor) hostFull(w *want, err error) error {
 	return v.holders(w, &is)
 }
 
-// listed names those who hold most, and counts the others.
+// listed names the largest holders, and counts the others.
 func listed(list []holder, amount func(holder) string, by func(holder) float64) string {
 	slices.SortFunc(list, func(a, b holder) int { return cmp.Or(cmp.Compare(by(b), by(a)), cmp.Compare(a.name, b.name)) })
 	var words []string
@@ -96,7 +96,7 @@ func listed(list []holder, amount func(holder) string, by func(holder) float64) 
 	return strings.Join(words, ", ")
 }
 
-// holdersLocked are the sessions of the caller.
+// holdersLocked lists the sessions of the caller.
 func (v *Supervisor) holdersLocked(who access.Principal) (list []holder) {
 	for _, s := range v.sessions {
 		if s.Owner.Name == who.Name {
@@ -107,7 +107,7 @@ func (v *Supervisor) holdersLocked(who access.Principal) (list []holder) {
 	return list
 }
 
-// ownersLocked are the owners of all sessions that have a box; to one who may not know them they are all others together.
+// ownersLocked lists the owners of all sessions that have a box. A caller who may not know the others gets one total for them.
 func (v *Supervisor) ownersLocked(who access.Principal) []holder {
 	all := map[string]holder{}
 	for _, s := range v.sessions {
@@ -127,9 +127,9 @@ func (v *Supervisor) ownersLocked(who access.Principal) []holder {
 	return slices.Collect(maps.Values(all))
 }
 
-// futileLocked reports whether waiting cannot help, as far as boxd can know: none of the sessions in question is of a client at
-// work, as each is ready, has nothing running in it, was not used for as long as would be waited, and does not end by itself in
-// that time.
+// futileLocked reports whether, as far as boxd can know, waiting cannot help: none of the sessions in question belongs to a
+// client at work, as each is ready, runs nothing, was unused for as long as the wait would be, and does not expire in that
+// time.
 func (v *Supervisor) futileLocked(w *want, own bool, reason quota.Reason, wait time.Duration) bool {
 	if wait < time.Second || reason != quota.Owner && reason != quota.Sessions {
 		return false

@@ -13,33 +13,33 @@ import (
 	"time"
 )
 
-// The kinds of what can be left.
+// Kinds of leftovers.
 const (
 	Boxes      = "box"
 	Groups     = "group"
 	Workspaces = "workspace"
 )
 
-// Bounds of a look.
+// Limits of a check.
 const (
-	rest         = 5 * time.Second // between two looks: who asks more often gets the count of the last
+	rest         = 5 * time.Second // between two checks: a caller that asks more often gets the last result
 	leakPatience = 2 * time.Second // for the keeper
 )
 
-// LeakCheck looks. What is being made or removed at the moment is no leak: one is what two looks in a row have found.
+// LeakCheck looks for leaks: what two checks in a row have found. What is just being created or removed is none.
 type LeakCheck struct {
-	List       func(context.Context) ([]string, error) // keys of the boxes that live
-	Known      func() map[string]bool                  // keys that somebody has
-	Workspaces func() string                           // the directory of all workspaces, whose names are keys; "": there is none
-	Groups     string                                  // the group below which boxes have theirs; "": they have none
+	List       func(context.Context) ([]string, error) // keys of living boxes
+	Known      func() map[string]bool                  // keys that are in use
+	Workspaces func() string                           // the directory of all workspaces, named by their keys; "": there is none
+	Groups     string                                  // the cgroup below which boxes have theirs; "": they have none
 
-	mu     sync.Mutex // guards the fields below, and is held while it looks
+	mu     sync.Mutex // guards the fields below, and is held during a check
 	at     time.Time
 	before map[string]bool
 	counts map[string]int
 }
 
-// Count returns how many there are of each kind, as of the last look.
+// Count returns the number of leaks of each kind, as of the last check.
 func (l *LeakCheck) Count(ctx context.Context) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,12 +57,12 @@ func (l *LeakCheck) Count(ctx context.Context) map[string]int {
 	return counts
 }
 
-// count names what nobody has.
+// count returns what is in use by nothing.
 func (l *LeakCheck) count(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, leakPatience)
 	defer cancel()
 	all := map[string][]string{}
-	all[Boxes], _ = l.List(ctx) // without a keeper nobody knows of any
+	all[Boxes], _ = l.List(ctx) // without a keeper none are known
 	if dir := l.Workspaces(); dir != "" {
 		all[Workspaces] = names(dir, "")
 	}
@@ -71,7 +71,7 @@ func (l *LeakCheck) count(ctx context.Context) map[string]bool {
 			all[Groups] = append(all[Groups], names(filepath.Join(l.Groups, "owner-"+owner), "box-")...)
 		}
 	}
-	known := l.Known() // after the rest: what has been made meanwhile is known by now
+	known := l.Known() // after the listings: what was created meanwhile is known by now
 	found := map[string]bool{}
 	for kind, keys := range all {
 		for _, key := range keys {
@@ -83,7 +83,7 @@ func (l *LeakCheck) count(ctx context.Context) map[string]bool {
 	return found
 }
 
-// names lists what in a directory begins with a prefix, without that.
+// names lists the directories in dir whose names begin with prefix, without the prefix.
 func names(dir, prefix string) (list []string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

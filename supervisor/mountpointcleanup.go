@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// mountPointCleanup sees to it that no directory stays in directories of the host that was made for a mount, and that none is
-// removed that another session has a mount on.
+// mountPointCleanup removes the directories that were created for mounts in host directories, except those on which another
+// session has a mount.
 type mountPointCleanup struct {
 	Boxes  mounter
 	Points *mountPoints
@@ -23,13 +23,13 @@ type mountPointCleanup struct {
 	Log    *slog.Logger
 }
 
-// mounter is who changes mounts, and what is made for them.
+// mounter changes mounts, and the directories created for them.
 type mounter interface {
 	ChangeMount(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error)
 }
 
-// mountAt is the directory of the host that a target of a session is in, for writing or not: whoever removes the target
-// takes the mount of the session off.
+// mountAt returns the mount of a host directory, writable or not, that contains target: removing the target there detaches the
+// session's mount.
 func mountAt(made []policy.Mount, target string) (mount policy.Mount, found bool) {
 	for _, m := range made {
 		if m.Target != target && isolation.Within(target, m.Target) && len(m.Target) > len(mount.Target) {
@@ -39,10 +39,10 @@ func mountAt(made []policy.Mount, target string) (mount policy.Mount, found bool
 	return mount, found
 }
 
-// makesPlaces reports whether a target can be made in a directory that a session is lent.
+// makesPlaces reports whether targets can be created in a host directory mounted like this.
 func makesPlaces(mount *policy.Mount) bool { return mount.Mode == policy.MountReadWrite }
 
-// targetsOf are those of the mounts that a session is made with.
+// targetsOf lists the targets of the mounts that a session is created with.
 func targetsOf(settings *policy.Settings) (list []string) {
 	for _, m := range settings.Mounts {
 		list = append(list, m.Target)
@@ -53,8 +53,8 @@ func targetsOf(settings *policy.Settings) (list []string) {
 	return list
 }
 
-// Begin finds out, before a session gets its box, which directories will be made in directories of the host for its
-// mounts. It reports whether that is to be written down before.
+// Begin finds out, before a session gets its box, which directories will be created in host directories for its mounts. It
+// reports whether the record must be written before that.
 func (d *mountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool, error) {
 	d.Points.Begin(s.Key)
 	settings := s.Current()
@@ -69,7 +69,7 @@ func (d *mountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool
 			found, err = d.resolve(ctx, s, &mount, target)
 		}
 		if step, ok := errors.AsType[*isolation.StepError](err); ok && step.Step == isolation.StepMountSource {
-			continue // the box is refused for it, which says it better
+			continue // creating the box is refused for the same, with a better message
 		}
 		if err != nil {
 			return false, err
@@ -81,7 +81,7 @@ func (d *mountPointCleanup) Begin(ctx context.Context, s *session.Session) (bool
 	return d.Points.Of(s.Key) != nil, nil
 }
 
-// enter notes that a session is about to have a mount on a target, if that is in a directory of the host.
+// enter notes that a session is about to mount on target, if that lies in a host directory.
 func (d *mountPointCleanup) enter(ctx context.Context, s *session.Session, target string) error {
 	mount, below := mountAt(s.Current().Mounts, target)
 	if !below {
@@ -93,16 +93,16 @@ func (d *mountPointCleanup) enter(ctx context.Context, s *session.Session, targe
 		found, err := d.real(ctx, s, &mount, target)
 		if err == nil {
 			real = found
-		} else if _, answered := errors.AsType[*isolation.StepError](err); !answered { // else it is not lent any more
+		} else if _, answered := errors.AsType[*isolation.StepError](err); !answered { // otherwise the directory is not allowed any more
 			return err
 		}
 	}
 	return d.Points.Enter(ctx, s.Key, mount.Source, real, real+target[len(mount.Target):])
 }
 
-// real asks the keeper where a directory of the host is that has a target in it.
+// real asks the keeper for the resolved path of a host directory that contains target.
 func (d *mountPointCleanup) real(ctx context.Context, s *session.Session, mount *policy.Mount, target string) (string, error) {
-	if !makesPlaces(mount) { // what its owner may not write to has no answer about targets
+	if !makesPlaces(mount) { // the keeper answers nothing about targets where the owner may not write
 		at, err := d.Boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: s.Caller(), Mount: isolation.Mount{Source: mount.Source}})
 		if err != nil {
 			return "", err
@@ -116,13 +116,13 @@ func (d *mountPointCleanup) real(ctx context.Context, s *session.Session, mount 
 	return found.Source, nil
 }
 
-// resolve asks the keeper what is missing of a target below a directory of the host.
+// resolve asks the keeper what part of a target below a host directory is missing.
 func (d *mountPointCleanup) resolve(ctx context.Context, s *session.Session, mount *policy.Mount, target string) (*isolation.Mounted, error) {
 	return d.Boxes.ChangeMount(ctx, hostRequest(isolation.MountMissing, s.Key, d.mountPoint(s.Key, s.Caller(), mount, target, target)))
 }
 
-// mountPoint is what was made of a target below a directory of the host. A session of an earlier boxd has not asked where
-// that is.
+// mountPoint describes what was created of a target below a host directory. A session of an earlier boxd has not asked for the
+// resolved path; then it is the source.
 func (d *mountPointCleanup) mountPoint(key string, caller isolation.Caller, mount *policy.Mount, made, target string) *mountPoint {
 	return &mountPoint{
 		UID: caller.UID, GID: caller.GID, Groups: caller.Groups, Source: mount.Source, Owner: mount.Owner, At: mount.Target,
@@ -130,8 +130,8 @@ func (d *mountPointCleanup) mountPoint(key string, caller isolation.Caller, moun
 	}
 }
 
-// hostRequest asks for something about directories of the host, without a box. What is removed is where it was made: a link
-// may lead elsewhere by then.
+// hostRequest is a keeper request about host directories, without a box. What is removed is where it was created: a symbolic
+// link may lead elsewhere by then.
 func hostRequest(op isolation.MountOp, key string, g *mountPoint) *isolation.ChangeMount {
 	source := g.Source
 	if op == isolation.MountTidy {
@@ -143,7 +143,7 @@ func hostRequest(op isolation.MountOp, key string, g *mountPoint) *isolation.Cha
 	}
 }
 
-// made is what was made for a mount in a directory of the host, if that is where it is.
+// made describes what was created for a mount, nil if that is not in a host directory.
 func (d *mountPointCleanup) made(key string, caller isolation.Caller, mounts []policy.Mount, target, made string) *mountPoint {
 	l, below := mountAt(mounts, target)
 	if !below || !makesPlaces(&l) || made == "" || made == l.Target || !isolation.Within(made, l.Target) {
@@ -152,8 +152,8 @@ func (d *mountPointCleanup) made(key string, caller isolation.Caller, mounts []p
 	return d.mountPoint(key, caller, &l, made, target)
 }
 
-// Ending notes that a session ends, which has or may have mounts besides those it was made with. It reports whether
-// there are directories to be removed after its box.
+// Ending notes that a session is ending; live are the mounts that it has, or may have, besides those it was created with. It
+// reports whether there are directories to remove after its box.
 func (d *mountPointCleanup) Ending(key string, caller isolation.Caller, settings *policy.Settings, live []policy.LiveMount) bool {
 	var list []mountPoint
 	for _, m := range live {
@@ -164,9 +164,9 @@ func (d *mountPointCleanup) Ending(key string, caller isolation.Caller, settings
 	return d.Points.Ending(key, list)
 }
 
-// End removes what was made for the mounts of a session that is Ending and has no box any more, and forgets it. What
-// cannot be removed is left, and told. After an error nobody has answered, and it is still to be removed: its record stays,
-// by which the next boxd does that, or the next session of its key.
+// End removes what was created for the mounts of a session that is Ending and has no box any more, and forgets it. What cannot
+// be removed is left and logged. An error means that there was no answer and it is still to be removed: the record stays, for
+// the next boxd or the next session of its key.
 func (d *mountPointCleanup) End(ctx context.Context, key string) error {
 	_, err := d.sweep(ctx, key)
 	if err == nil {
@@ -175,8 +175,8 @@ func (d *mountPointCleanup) End(ctx context.Context, key string) error {
 	return err
 }
 
-// sweep removes what a session has to remove and does not need any more, and reports whether there was anything. After
-// an error nobody has answered.
+// sweep removes what a session has to remove and does not need any more, and reports whether there was anything. An error means
+// that there was no answer.
 func (d *mountPointCleanup) sweep(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountPatience)
 	defer cancel()
@@ -200,7 +200,7 @@ func (d *mountPointCleanup) sweep(ctx context.Context, key string) (bool, error)
 	return found, err
 }
 
-// notify writes down who has been given something by a removal.
+// notify writes the record of the session that a removal has handed directories to.
 func (d *mountPointCleanup) notify(r *removal) {
 	if r.Successor == "" {
 		return
@@ -210,9 +210,9 @@ func (d *mountPointCleanup) notify(r *removal) {
 	}
 }
 
-// enter notes that the session is about to have a mount on a target.
+// enter notes that the session is about to mount on a target.
 func (c *MountChanger) enter(ctx context.Context, m *policy.Mount) error {
-	if err := c.Session.Await(ctx); err != nil { // nobody would drop it
+	if err := c.Session.Await(ctx); err != nil { // nothing would drop the entry again
 		return err
 	}
 	if err := c.MountPoints.enter(ctx, c.Session, m.Target); err != nil {
@@ -221,8 +221,8 @@ func (c *MountChanger) enter(ctx context.Context, m *policy.Mount) error {
 	return nil
 }
 
-// take removes mounts of the session, and what was made for them and no other session needs. What is not empty then, as
-// another mount of the session is there, goes in a sweep after that or when the session ends.
+// take removes mounts of the session, and what was created for them and no other session needs. What is not empty because
+// another mount of the session is there is removed by a later sweep, or when the session ends.
 func (c *MountChanger) take(ctx context.Context, req *isolation.ChangeMount) (*isolation.Mounted, error) {
 	d, s := c.MountPoints, c.Session
 	if g := d.made(s.Key, s.Caller(), s.Current().Mounts, req.Mount.Target, req.Made); g != nil {
@@ -238,7 +238,7 @@ func (c *MountChanger) take(ctx context.Context, req *isolation.ChangeMount) (*i
 	return c.Boxes.ChangeMount(ctx, req)
 }
 
-// only has others see the mounts alone that there are now, and those that may be there.
+// only drops the session's entries but for the mounts that exist now or may exist.
 func (c *MountChanger) only() {
 	settings := c.Session.Current()
 	targets := targetsOf(&settings)
@@ -257,9 +257,9 @@ func (c *MountChanger) only() {
 	c.MountPoints.Points.Only(c.Session.Key, places)
 }
 
-// sweep removes what the session had been given to remove, and does not need any more.
+// sweep removes what the session had been handed to remove and does not need any more.
 func (c *MountChanger) sweep(ctx context.Context) error {
-	if found, _ := c.MountPoints.sweep(ctx, c.Session.Key); !found { // what nobody has answered to, the session has still
+	if found, _ := c.MountPoints.sweep(ctx, c.Session.Key); !found { // without an answer, the session still has it to remove
 		return nil
 	}
 	return c.Keep()

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Mounts inside a writable directory of the host need a mount point there. Several sessions may use the same one:
-// the last that needs a mount point removes it, and none before, because removing a directory would take the mounts
-// of others with it.
+// Mounts inside a writable host directory need a mount point there. Several sessions may share one: the last that needs it
+// removes it, and none before, because removing a directory would detach the mounts of the others.
 
 package supervisor
 
@@ -17,41 +16,41 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// mountPoint is directories of the host that were made for the target of a mount, or may have been, and all that it takes
-// to remove them, whoever does that.
+// mountPoint is directories of the host that were, or may have been, created for the target of a mount, with everything needed
+// to remove them.
 type mountPoint struct {
-	UID    uint32   `json:"uid"` // of whose session they were made for
+	UID    uint32   `json:"uid"` // of the session they were created for
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"`
-	Source string   `json:"source"`          // the directory that was lent
-	Owner  uint32   `json:"owner,omitempty"` // of it, see isolation.Mount
-	Real   string   `json:"real"`            // it without links
-	At     string   `json:"at"`              // where it was in the box
-	Made   string   `json:"made"`            // the first that was made, in the box
-	Target string   `json:"target"`          // the last
+	Source string   `json:"source"`          // the mounted host directory
+	Owner  uint32   `json:"owner,omitempty"` // of the source, see isolation.Mount
+	Real   string   `json:"real"`            // the source without symbolic links
+	At     string   `json:"at"`              // where it was mounted in the box
+	Made   string   `json:"made"`            // the first created directory, as a path in the box
+	Target string   `json:"target"`          // the last one
 }
 
-// Host is where a path of the box is on the host, at or below the directory that was lent.
+// Host returns the host path of a path in the box, at or below the mounted directory.
 func (g *mountPoint) Host(name string) string { return path.Join(g.Real, name[len(g.At):]) }
 
-// valid reports whether a created mount point of a record can be one.
+// valid reports whether a mount point from a record is plausible.
 func (g *mountPoint) valid() bool {
 	return isolation.CleanAbsolute(g.Real) && isolation.CleanAbsolute(g.At) && g.Made != g.At && isolation.Within(g.Made, g.At) && isolation.Within(g.Target, g.Made)
 }
 
-// same reports whether two are the same directories.
+// same reports whether two mount points are the same directories.
 func (g *mountPoint) same(o mountPoint) bool {
 	return g.Host(g.Made) == o.Host(o.Made) && g.Host(g.Target) == o.Host(o.Target)
 }
 
-// hostMounts is what a session has, for its record.
+// hostMounts is what the record of a session contains about its mounts in host directories.
 type hostMounts struct {
-	Real    map[string]string `json:"real,omitempty"`   // by source: the directories that it is lent, without links
-	Places  []string          `json:"places,omitempty"` // where it has mounts in directories of the host
-	Created []mountPoint      `json:"ghosts,omitempty"` // to be removed when it has ended
+	Real    map[string]string `json:"real,omitempty"`   // by source: the mounted host directories without symbolic links
+	Places  []string          `json:"places,omitempty"` // host paths on which it has mounts
+	Created []mountPoint      `json:"ghosts,omitempty"` // to be removed when the session has ended
 }
 
-// mountPoints knows them of all sessions of one boxd. It is safe for concurrent use.
+// mountPoints tracks the mount points of all sessions of one boxd. It is safe for concurrent use.
 type mountPoints struct {
 	mu    sync.Mutex // guards the fields below
 	all   map[string]*mountEntry
@@ -60,10 +59,10 @@ type mountPoints struct {
 
 type mountEntry struct {
 	hostMounts
-	ending bool // what it has mounted goes: nobody keeps anything for it
+	ending bool // its mounts are going away: nothing is kept for it
 }
 
-// newMountPoints returns what knows of none.
+// newMountPoints returns an empty set.
 func newMountPoints() *mountPoints { return &mountPoints{all: map[string]*mountEntry{}} }
 
 func (b *mountPoints) entryLocked(key string) *mountEntry {
@@ -75,7 +74,7 @@ func (b *mountPoints) entryLocked(key string) *mountEntry {
 	return e
 }
 
-// Restore enters a session that an earlier boxd has left, as its record has it.
+// Restore enters a session of an earlier boxd from its record.
 func (b *mountPoints) Restore(key string, has *hostMounts) {
 	if has == nil {
 		return
@@ -88,7 +87,7 @@ func (b *mountPoints) Restore(key string, has *hostMounts) {
 	e.Created = slices.DeleteFunc(slices.Clone(has.Created), func(g mountPoint) bool { return !g.valid() })
 }
 
-// Of is what a session has, for its record; nil: nothing.
+// Of returns the mount points of a session for its record; nil: it has none.
 func (b *mountPoints) Of(key string) *hostMounts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,7 +98,7 @@ func (b *mountPoints) Of(key string) *hostMounts {
 	return &hostMounts{Real: maps.Clone(e.Real), Places: slices.Clone(e.Places), Created: slices.Clone(e.Created)}
 }
 
-// Real is where a directory is that a session is lent, "" if nobody has asked yet.
+// Real returns the resolved path of a mounted host directory, "" if it is not known yet.
 func (b *mountPoints) Real(key, source string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,8 +108,8 @@ func (b *mountPoints) Real(key, source string) string {
 	return ""
 }
 
-// Enter notes that a session is about to have a mount on a place. Who looks afterwards whether that is there sees what
-// stays: it waits until nobody is removing it.
+// Enter notes that a session is about to mount on a place. It first waits for removals there, so whether the place exists does
+// not change any more.
 func (b *mountPoints) Enter(ctx context.Context, key, source, real, place string) error {
 	return b.afterRemovals(ctx, func(r *removal) bool { return isolation.Within(place, r.top) }, func() {
 		e := b.entryLocked(key)
@@ -121,7 +120,7 @@ func (b *mountPoints) Enter(ctx context.Context, key, source, real, place string
 	})
 }
 
-// afterRemovals does something as soon as no removal is under way that it has to wait for.
+// afterRemovals calls do, under the lock, once no removal that hinders it is under way.
 func (b *mountPoints) afterRemovals(ctx context.Context, hinders func(*removal) bool, do func()) error {
 	for {
 		b.mu.Lock()
@@ -141,7 +140,7 @@ func (b *mountPoints) afterRemovals(ctx context.Context, hinders func(*removal) 
 	}
 }
 
-// Only drops the places of a session that are not among these.
+// Only drops the places of a session that are not among places.
 func (b *mountPoints) Only(key string, places []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,7 +149,7 @@ func (b *mountPoints) Only(key string, places []string) {
 	}
 }
 
-// Own notes that a session is to remove directories when it ends.
+// Own notes directories that a session must remove when it ends.
 func (b *mountPoints) Own(key string, g *mountPoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +162,7 @@ func (e *mountEntry) own(g *mountPoint) {
 	}
 }
 
-// Begin notes that a session begins. What one of the same key could not have removed, it has removed when it ends.
+// Begin notes that a session begins. It inherits what an earlier one of its key could not remove, and removes it when it ends.
 func (b *mountPoints) Begin(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,7 +171,7 @@ func (b *mountPoints) Begin(key string) {
 	}
 }
 
-// Ending notes that a session ends, with directories that it has to remove besides. It reports whether there are any.
+// Ending notes that a session is ending, with more directories to remove. It reports whether there are any at all.
 func (b *mountPoints) Ending(key string, more []mountPoint) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,16 +193,16 @@ func (b *mountPoints) Forget(key string) {
 	delete(b.all, key)
 }
 
-// removal is directories that are being removed.
+// removal is a removal of directories that is under way.
 type removal struct {
 	MountPoint mountPoint // what to remove, as far as it is empty; nothing if its Made is ""
-	Successor  string     // the session that was given the rest, "": nobody. Its record is written first
-	top        string     // nobody else removes anything at or below, or enters there, until it is over
+	Successor  string     // the session that the rest was handed to, "": none. Its record is written first
+	top        string     // no other removal at, above or below it, and no Enter, until this is over
 	over       chan struct{}
 }
 
-// Leave begins to remove directories that were made for a session which does not need them any more, and hands on those
-// that others need. Nobody begins to need them meanwhile. Who gets a Removal calls Done.
+// Leave begins to remove directories created for a session that does not need them any more, and hands those that others need
+// over to one of them. No other session can begin to need them meanwhile. The caller must call Done.
 func (b *mountPoints) Leave(ctx context.Context, key string, g *mountPoint) (r *removal, err error) {
 	top := g.Host(g.Made)
 	err = b.afterRemovals(ctx, func(r *removal) bool { return isolation.Within(r.top, top) || isolation.Within(top, r.top) }, func() {
@@ -213,7 +212,7 @@ func (b *mountPoints) Leave(ctx context.Context, key string, g *mountPoint) (r *
 		if r.MountPoint.Made, rest.Target = cutMountPoint(g, b.neededLocked(key, top)); rest.Target == "" {
 			return
 		}
-		// To one that needs the last of them: when that ends, there may be more to remove.
+		// To a session that needs the last of them: when that one ends, there may be more to remove.
 		for _, heir := range slices.Sorted(maps.Keys(b.all)) {
 			if e := b.all[heir]; heir != key && !e.ending && e.needs(g.Host(rest.Target)) {
 				e.own(&rest)
@@ -225,7 +224,7 @@ func (b *mountPoints) Leave(ctx context.Context, key string, g *mountPoint) (r *
 	return r, err
 }
 
-// neededLocked lists where sessions other than one have mounts at or below a directory, those aside that end.
+// neededLocked lists the places at or below a directory of all sessions but key's and those that are ending.
 func (b *mountPoints) neededLocked(key, top string) (list []string) {
 	for other, e := range b.all {
 		if other != key && !e.ending {
@@ -240,7 +239,7 @@ func (e *mountEntry) needs(dir string) bool {
 	return slices.ContainsFunc(e.Places, func(p string) bool { return isolation.Within(p, dir) })
 }
 
-// cutMountPoint divides directories into those that nobody needs, of which it returns the first, and those above, of which it
+// cutMountPoint splits directories into those that are not needed, of which it returns the first, and those above, of which it
 // returns the last; "": there are none.
 func cutMountPoint(g *mountPoint, needed []string) (free, last string) {
 	for dir := g.Target; ; dir = path.Dir(dir) {
@@ -261,8 +260,8 @@ func (b *mountPoints) Done(r *removal) {
 	close(r.over)
 }
 
-// Sweep has what a session has removed, as far as it does not need it itself any more, and hands on what others need.
-// It reports whether there was anything. After an error of remove, which says that nobody knows, the session has it still.
+// Sweep calls remove for what a session must remove and does not need any more itself, and hands over what others need. It
+// reports whether there was anything. If remove fails, there was no answer, and the session still has it to remove.
 func (b *mountPoints) Sweep(ctx context.Context, key string, remove func(*removal) error) (bool, error) {
 	list := b.free(key)
 	for i := range list {
@@ -281,8 +280,8 @@ func (b *mountPoints) Sweep(ctx context.Context, key string, remove func(*remova
 	return len(list) > 0, nil
 }
 
-// free lists what a session has to remove and does not need any more. The deepest come first: what is below another
-// has to go before that.
+// free lists what a session must remove and does not need any more, deepest first: a directory can go only after those below
+// it.
 func (b *mountPoints) free(key string) (list []mountPoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

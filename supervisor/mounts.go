@@ -28,17 +28,17 @@ import (
 // MountChanger changes the mounts of one session.
 type MountChanger struct {
 	Boxes       mounter
-	Held        policy.EffectivePolicy // the bounds of the session's owner
+	Held        policy.EffectivePolicy // of the session's owner
 	Session     *session.Session
 	Keep        func() error // writes the record of the session
 	MountPoints *mountPointCleanup
 }
 
-// mountPatience bounds one change. What has begun is not left half done because its caller has gone.
+// mountPatience bounds one change. A change that has begun is not abandoned half done when its caller hangs up.
 const mountPatience = time.Minute
 
-// Add gives the session a mount, or the one that it has already if that is the same; isNew tells which. With
-// replace, another one on the target gives way, so that nobody finds the target without either.
+// Add gives the session a mount, or returns the one it has if that is the same; isNew tells which. With replace, it replaces
+// another mount on the target so that a program always finds one of the two.
 func (c *MountChanger) Add(ctx context.Context, m policy.Mount, replace bool) (is policy.LiveMount, isNew bool, err error) {
 	if m, err = c.allowed(ctx, m); err != nil {
 		return is, false, err
@@ -50,7 +50,7 @@ func (c *MountChanger) Add(ctx context.Context, m policy.Mount, replace bool) (i
 	return is, isNew, err
 }
 
-// allowed holds a mount against all rules but those of the host itself, which are the keeper's.
+// allowed checks a mount against all rules but those of the host itself, which the keeper checks.
 func (c *MountChanger) allowed(ctx context.Context, m policy.Mount) (policy.Mount, error) {
 	s := c.Session
 	m, err := s.Profile().LiveMount(s.Current().Profile, m)
@@ -66,8 +66,8 @@ func (c *MountChanger) allowed(ctx context.Context, m policy.Mount) (policy.Moun
 	return m, mountField(err)
 }
 
-// checkMountFree refuses targets that are those of mounts the session is made with, or above one, and one mount more than a
-// session can have. What is live must not change meanwhile.
+// checkMountFree refuses a target at or above a mount the session was created with, or above a live one, and one mount more
+// than a session can have. live must not change meanwhile.
 func checkMountFree(made []policy.Mount, live []policy.LiveMount, target string) error {
 	for _, m := range made {
 		if isolation.Within(m.Target, target) {
@@ -94,7 +94,7 @@ func (c *MountChanger) request(op isolation.MountOp, m policy.Mount) *isolation.
 	}
 }
 
-// exclusively does something while the session lives and nobody else changes it.
+// exclusively calls do while the session lives and nothing else changes it.
 func (c *MountChanger) exclusively(ctx context.Context, do func(context.Context) error) error {
 	if err := c.Session.Await(ctx); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (c *MountChanger) add(ctx context.Context, m policy.Mount, replace bool) (i
 			list[i] = is
 		}
 		if err := c.record(ctx, list, nil); err != nil {
-			if found { // the old one has gone; the next try replaces this one
+			if found { // the old mount is gone; the next attempt replaces this one
 				return is, false, err
 			}
 			c.Session.SetMounting(slices.Delete(list, i, i+1), change)
@@ -171,8 +171,8 @@ func (c *MountChanger) add(ctx context.Context, m policy.Mount, replace bool) (i
 	return is, !found, nil
 }
 
-// record writes down what mounts there are, and which change of them has begun. A session that is ending has no record
-// any more.
+// record writes down the mounts there are, and the change of them that has begun. A session that is ending has no record any
+// more.
 func (c *MountChanger) record(ctx context.Context, list []policy.LiveMount, change *policy.MountChange) error {
 	c.Session.SetMounting(slices.Clone(list), change)
 	c.only()
@@ -192,7 +192,7 @@ func (c *MountChanger) removal(m *policy.LiveMount, force bool) *isolation.Chang
 	return req
 }
 
-// MountBusyError is the refusal to remove a mount that somebody uses.
+// MountBusyError is the refusal to remove a mount that is in use.
 type MountBusyError struct {
 	Err   error
 	Users []isolation.MountUser
@@ -200,11 +200,11 @@ type MountBusyError struct {
 
 func (b *MountBusyError) Error() string { return b.Err.Error() }
 
-// Unwrap leads to what the refusal says.
+// Unwrap returns the refusal.
 func (b *MountBusyError) Unwrap() error { return b.Err }
 
-// Remove takes a mount from the session, and the directories that were made for it. One in use is refused, with a
-// MountBusyError, unless force is set: what is open of it then stays so, and nothing else can be opened.
+// Remove removes a mount from the session, and the directories created for it. One in use is refused with a MountBusyError,
+// unless force is set: then open files stay open, and no others can be opened.
 func (c *MountChanger) Remove(ctx context.Context, target string, force bool) error {
 	return c.exclusively(ctx, func(ctx context.Context) error {
 		list := c.Session.Live()
@@ -247,7 +247,7 @@ func (c *MountChanger) Remove(ctx context.Context, target string, force bool) er
 	})
 }
 
-// mountInUse is a MountBusyError: the refusal to remove something that is mounted.
+// mountInUse returns a MountBusyError: the refusal to remove something that is in use.
 func mountInUse(what string, users []isolation.MountUser) error {
 	var who []string
 	for _, u := range users {
@@ -262,7 +262,7 @@ func mountInUse(what string, users []isolation.MountUser) error {
 		WithHint("end what uses it, or unmount with --force (files that are open stay open)")}
 }
 
-// failure is what the keeper says of a change.
+// failure translates a keeper error of a change.
 func (c *MountChanger) failure(m *policy.Mount, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
@@ -304,7 +304,7 @@ func isPlaceStep(step *isolation.StepError) bool {
 	return slices.Contains([]error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENAMETOOLONG, unix.EDQUOT, unix.ENOSPC}, error(step.Errno))
 }
 
-// mountField names the field of a refusal as a request for one mount does.
+// mountField names the field of a refusal as in a request for a single mount.
 func mountField(err error) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		f.Field = strings.TrimPrefix(f.Field, "mounts[0].")
@@ -316,7 +316,7 @@ func mountField(err error) error {
 	return err
 }
 
-// mountAttributes are the words of mount(8) for ST_ flags.
+// mountAttributes returns the mount(8) names of ST_ flags.
 func mountAttributes(flags uint64) []string {
 	list := []string{"rw"}
 	if flags&unix.ST_RDONLY != 0 {
@@ -333,7 +333,7 @@ func mountAttributes(flags uint64) []string {
 	return list
 }
 
-// effectivePolicy are the bounds of a principal, with its home where they need that.
+// effectivePolicy is the policy of a principal, with its home directory if the policy refers to that.
 func effectivePolicy(cfg *policy.Config, who access.Principal) policy.EffectivePolicy {
 	effective := cfg.PolicyOf(who)
 	if slices.Contains(effective.Mounts, policy.HomeRoot) {
@@ -344,16 +344,16 @@ func effectivePolicy(cfg *policy.Config, who access.Principal) policy.EffectiveP
 	return effective
 }
 
-// resolveMounts refuses directories that a link leads to, out of what is lent. What is not there the keeper refuses, and it
-// asks mounts.allow of what it has opened in the end. It also is who follows them: they may be of a filesystem that does
-// not answer.
+// resolveMounts refuses sources from which symbolic links lead out of the allowed directories. Missing ones are left to the
+// keeper, which also checks mounts.allow against what it has finally opened. The keeper follows the links too: their filesystem
+// may not answer.
 func resolveMounts(ctx context.Context, boxes mounter, effective *policy.EffectivePolicy, uid uint32, mounts []policy.Mount) error {
 	if slices.Contains(effective.Mounts, policy.Any) {
 		return nil
 	}
 	for i, m := range mounts {
 		if !isolation.CleanAbsolute(m.Source) {
-			continue // refused as such
+			continue // refused elsewhere for that
 		}
 		at, err := boxes.ChangeMount(ctx, &isolation.ChangeMount{Op: isolation.MountFollow, Caller: isolation.Caller{UID: uid}, Mount: isolation.Mount{Source: m.Source}})
 		step, answered := errors.AsType[*isolation.StepError](err)
@@ -363,8 +363,8 @@ func resolveMounts(ctx context.Context, boxes mounter, effective *policy.Effecti
 		case answered && session.Unanswered(step):
 			return session.NoAnswerError("mounts["+strconv.Itoa(i)+"].source", step)
 		case answered && step.Step == isolation.StepMountSource && (step.Errno == unix.ENOENT || step.Errno == unix.ENOTDIR):
-			continue // so says the keeper, too
-		case answered && step.Step == isolation.StepMountSource: // where it leads is not known, also if its owner could tell
+			continue // the keeper refuses it
+		case answered && step.Step == isolation.StepMountSource: // its target is unknown, even if the owner could resolve it
 			return effective.MountDenied(i, m.Source)
 		case err != nil:
 			return fault.Errorf(fault.Unavailable, "cannot resolve %s now: %w", fault.Show(m.Source), err).WithHint("try again")

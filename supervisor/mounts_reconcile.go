@@ -16,12 +16,11 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// settlePatience bounds how long it takes to find out what has come of a change. What is not known then is found out
-// before the next.
+// settlePatience bounds an attempt to determine the outcome of a change. If it is not known then, the next change determines it
+// first.
 const settlePatience = 15 * time.Second
 
-// begin writes down which change follows, and what there is before it: whoever dies over it, the next one knows what
-// has come of it.
+// begin writes down which change follows, and what there is before it, so that its outcome can be determined after a crash.
 func (c *MountChanger) begin(ctx context.Context, list []policy.LiveMount, m policy.Mount) (*policy.MountChange, error) {
 	now, err := c.list(ctx, m.Target)
 	if err != nil {
@@ -42,11 +41,10 @@ func (c *MountChanger) list(ctx context.Context, target string) (*isolation.Moun
 	return c.Boxes.ChangeMount(ctx, c.request(isolation.MountLook, policy.Mount{Target: target}))
 }
 
-// interrupted is what follows when a change has failed, of which nobody knows whether it was done: it may be finished
-// all the same.
+// interrupted handles a change that has failed with unknown outcome: it may have been finished all the same.
 func (c *MountChanger) interrupted(ctx context.Context, m *policy.Mount, err error) (finished bool, _ error) {
 	step, answered := errors.AsType[*isolation.StepError](err)
-	if answered && !session.Unanswered(step) && step.Step != isolation.StepSetup { // what was made is removed by then, but for what was given up
+	if answered && !session.Unanswered(step) && step.Step != isolation.StepSetup { // what was created is removed by then, except by a step that was given up
 		list, change := c.Session.Mounting()
 		reported := *change
 		reported.Missing = ""
@@ -60,8 +58,8 @@ func (c *MountChanger) interrupted(ctx context.Context, m *policy.Mount, err err
 	return false, c.failure(m, err)
 }
 
-// Reconcile finds out what has come of a change that was interrupted, with whoever made it: what was added without a word
-// is removed, and what was begun else is finished. Afterwards the list is what there is.
+// Reconcile determines the outcome of a change that was interrupted, whichever process did that: an addition that was not
+// confirmed is undone, any other change that was begun is finished. Afterwards the list is what is mounted.
 func (c *MountChanger) Reconcile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
@@ -81,7 +79,7 @@ func (c *MountChanger) reconcile(ctx context.Context) (finished bool, err error)
 		return false, c.failure(&change.Mount, err)
 	}
 	fresh := slices.DeleteFunc(slices.Clone(now.IDs), func(id uint64) bool { return slices.Contains(change.Known, id) })
-	if len(fresh) > 1 { // one change makes one
+	if len(fresh) > 1 { // one change makes one mount
 		return false, fault.Errorf(fault.Unavailable, "cannot change the mounts of session %s now: an interrupted change left them in an unknown state", fault.Show(c.Session.ID)).
 			WithHint("try again; if it fails again, remove the session")
 	}
@@ -106,7 +104,7 @@ func (c *MountChanger) reconcile(ctx context.Context) (finished bool, err error)
 	return finished, c.sweep(ctx)
 }
 
-// undo takes away what was added, wherever it is, and what was made for it.
+// undo removes a mount that was added, wherever it is now, and what was created for it.
 func (c *MountChanger) undo(ctx context.Context, change *policy.MountChange, fresh []uint64) error {
 	if len(fresh) == 0 && change.Missing == "" {
 		return nil
@@ -115,7 +113,7 @@ func (c *MountChanger) undo(ctx context.Context, change *policy.MountChange, fre
 	return err
 }
 
-// finishRemoval removes what is left of a mount of which something has gone. One that is whole stays.
+// finishRemoval removes the rest of a mount that is partly gone. A complete one stays.
 func (c *MountChanger) finishRemoval(ctx context.Context, list []policy.LiveMount, i int, now []uint64) (_ []policy.LiveMount, gone bool, err error) {
 	m := list[i]
 	left := slices.DeleteFunc(slices.Clone(m.IDs), func(id uint64) bool { return !slices.Contains(now, id) })
@@ -130,8 +128,7 @@ func (c *MountChanger) finishRemoval(ctx context.Context, list []policy.LiveMoun
 	return withoutMount(list, i), true, nil
 }
 
-// finishReplacing takes what is left of the old mount off the new one, if that is below it, and says what is there
-// then.
+// finishReplacing detaches what is left of the old mount on top of the new one, and returns the mount that is there then.
 func (c *MountChanger) finishReplacing(ctx context.Context, change *policy.MountChange, old *policy.LiveMount, id uint64, now []uint64) (is policy.LiveMount, err error) {
 	is = policy.LiveMount{Mount: change.Mount, Since: time.Now(), IDs: []uint64{id}, Made: old.Made}
 	var above []uint64
@@ -155,21 +152,21 @@ func (c *MountChanger) finishReplacing(ctx context.Context, change *policy.Mount
 	if err != nil {
 		return is, err
 	}
-	if there.ID != id { // a program of the box has moved it; it has what none is attached without
+	if there.ID != id { // a program in the box has moved it; every mount has these
 		there.Attrs = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV
 	}
 	is.Attrs = mountAttributes(there.Attrs)
 	return is, nil
 }
 
-// withoutMount is a list without one of its mounts. Another one that needs the directories that were made for that has them
-// made for itself from then on.
+// withoutMount returns a list without mount i. If another one needs the directories created for that, they count as created for
+// the other from then on.
 func withoutMount(list []policy.LiveMount, i int) []policy.LiveMount {
 	made := list[i].Made
 	list = slices.Delete(list, i, i+1)
 	heir := slices.IndexFunc(list, func(o policy.LiveMount) bool { return made != "" && isolation.Within(o.Target, made) })
 	if heir >= 0 {
-		list[heir].Made = made // which goes with it
+		list[heir].Made = made // which removes them with it
 	}
 	return list
 }

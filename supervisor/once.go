@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// atOnce is how many sessions of an earlier boxd are seen to at a time.
+// atOnce is how many sessions of an earlier boxd are handled at a time.
 const atOnce = 16
 
-// AtOnce does something with each of a list, several at a time.
+// AtOnce calls do for each element of list, up to atOnce at a time.
 func AtOnce[T any](list []T, do func(T) error) error {
 	errs := make([]error, len(list))
 	room := make(chan struct{}, atOnce)

@@ -18,9 +18,9 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Doctor examines the host, see the room of that name.
+// Doctor examines the host, see the type Doctor.
 func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
-	select { // each examination starts a box, which no limit on sessions counts
+	select { // each examination starts a box that no session limit counts
 	case v.exams <- struct{}{}:
 		defer func() { <-v.exams }()
 	case <-ctx.Done():
@@ -30,7 +30,7 @@ func (v *Supervisor) Doctor(ctx context.Context) ([]isolation.Check, error) {
 	return d.Examine(ctx)
 }
 
-// example is a box as a session of the default profile would have it.
+// example returns the spec of a box of the default profile.
 func (v *Supervisor) example(ctx context.Context) (*isolation.Spec, error) {
 	cfg := v.cfg.Load()
 	settings, profile, err := cfg.Merge(&policy.Request{})
@@ -39,16 +39,16 @@ func (v *Supervisor) example(ctx context.Context) (*isolation.Spec, error) {
 	}
 	by, err := v.enforcement(ctx, cfg, &settings)
 	if err != nil {
-		by = nil // doctor says so elsewhere; this is about the box
+		by = nil // another check reports that; this one is about the box
 	}
 	s := session.New(&v.sessionHooks, &session.Params{ID: "doctor", Settings: settings, Profile: profile, Made: cfg, Enforced: by})
 	s.Key = policy.Key("", rand.Text())
 	return s.Spec(), nil
 }
 
-// Overview is the daemon in figures.
+// Overview is the state of the daemon in numbers.
 type Overview struct {
-	Sessions      int // without those that are stopped
+	Sessions      int // without stopped ones
 	Stopped       int
 	MaxSessions   int
 	Processes     int // of all sessions
@@ -56,28 +56,28 @@ type Overview struct {
 	Running       int
 	Executed      uint64
 	ControlGroups string
-	BestEffort    []string                    // limits that may be missing
-	Unenforced    []string                    // of them, those that are not kept here
-	Enforced      map[string]policy.Mechanism // what keeps each limit here
-	Degraded      []string                    // what is not as it should be, in words
+	BestEffort    []string                    // limits that need not be enforced
+	Unenforced    []string                    // those of them that are not enforced here
+	Enforced      map[string]policy.Mechanism // what enforces each limit here
+	Degraded      []string                    // what is wrong, as text
 	State         Condition
-	Off           string      // why new sessions are not taken, if boxd is switched off
-	Warm          []PoolCount // boxes ahead of need
+	Off           string      // why no new sessions are accepted, if they are not
+	Warm          []PoolCount // preforked boxes
 	Waiting       int         // requests in the queues
 }
 
-// Condition is how boxd is as a whole.
+// Condition is the state of boxd as a whole.
 type Condition string
 
-// The conditions, the worst that is true counting.
+// The conditions. Of those that apply, the worst counts.
 const (
 	ConditionOK       Condition = "ok"
-	ConditionDegraded Condition = "degraded" // it works, and not all is as it should be
-	ConditionOff      Condition = "off"      // somebody has switched it off: it takes no new sessions
+	ConditionDegraded Condition = "degraded" // works, but something is wrong
+	ConditionOff      Condition = "off"      // switched off: accepts no new sessions
 	ConditionFailed   Condition = "failed"   // no session can start
 )
 
-// Overview returns the daemon in figures.
+// Overview returns the state of the daemon in numbers.
 func (v *Supervisor) Overview() Overview {
 	cfg := v.cfg.Load()
 	v.mu.Lock()
@@ -122,7 +122,7 @@ func (v *Supervisor) Overview() Overview {
 	return o
 }
 
-// Keys are those of all boxes that somebody has, or will have.
+// Keys returns the keys of all boxes that belong, or will belong, to the pool or a session.
 func (v *Supervisor) Keys() map[string]bool {
 	keys := map[string]bool{}
 	for _, key := range v.pool.Keys() {
@@ -135,7 +135,7 @@ func (v *Supervisor) Keys() map[string]bool {
 		select {
 		case <-s.Started():
 			keys[s.BoxKey()] = true
-		default: // it is not settled which box that will be
+		default: // its box is not decided yet
 		}
 	}
 	return keys
@@ -144,14 +144,14 @@ func (v *Supervisor) Keys() map[string]bool {
 // Workspaces is the directory of all managed workspaces, "" if there is none.
 func (v *Supervisor) Workspaces() string { return v.found().Workspaces }
 
-// Profiles returns the configured profiles by name, and the name of the one a session has that names none.
+// Profiles returns the configured profiles by name, and the name of the default one.
 func (v *Supervisor) Profiles() (all map[string]policy.Profile, usual string) {
 	cfg := v.cfg.Load()
 	return cfg.Profiles, cfg.Sessions.DefaultProfile
 }
 
-// SetConfig puts another configuration in force, for what begins from now on. Living sessions keep what
-// they were made with, but for secrets.
+// SetConfig puts another configuration in force for everything that begins from now on. Living sessions keep what they were
+// created with, except for secrets.
 func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -170,18 +170,17 @@ func (v *Supervisor) SetConfig(cfg policy.Config) error {
 	return nil
 }
 
-// Idle reports whether no session has a box. One that is stopped needs no boxd. Who waits for one has a connection, which is for others to count.
+// Idle reports whether no session has a box. A stopped one needs no boxd. Callers waiting for one are counted as connections.
 func (v *Supervisor) Idle() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.livingLocked() == 0
 }
 
-// Alive reports whether the supervisor still does its work: its locks can be had, and the reaper has looked
-// when it had to. It waits for those locks. Of keeper and disk it asks nothing: a new boxd would find them
-// as they are.
+// Alive reports whether the supervisor still works: its locks can be taken, for which it waits, and the reaper has run when it
+// had to. It does not check keeper and disk: a new boxd would find them the same.
 func (v *Supervisor) Alive() error {
-	v.Sessions(access.Principal{}, true) // which takes every lock
+	v.Sessions(access.Principal{}, true) // takes every lock
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if late := time.Since(v.nextLook); !v.nextLook.IsZero() && late > reapLate {
@@ -191,7 +190,7 @@ func (v *Supervisor) Alive() error {
 	return nil
 }
 
-// Stopping is the answer of a boxd that is about to end: the next one has what this has let go of.
+// Stopping is the error of a boxd that is about to exit: the next one adopts what this one has left.
 func Stopping() error {
 	return fault.Errorf(fault.Unavailable, "boxd is stopping").WithHint("try again when it has restarted")
 }

@@ -14,23 +14,23 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Plan is what a request would come to. Nothing of it has been started or reserved, and what it says is true now.
+// Plan is what a request would result in. Nothing has been started or reserved, and it is true only for now.
 type Plan struct {
-	Policy   string // the name of the bounds that hold, "" if none do
+	Policy   string // the name of the policy that applies, "" if none does
 	ID       string // of the session
-	Exists   bool   // it does, and the request would get it
+	Exists   bool   // it exists already, and the request would get it
 	Settings *policy.Settings
 	Enforced map[string]policy.Mechanism
 	Exec     *process.Spec // of an execution
 	Refused  error
 }
 
-// PlanSession is Create that makes nothing. What only the start of a box finds out, such as whether a directory
-// to mount is there, it does not know.
+// PlanSession is Create as a dry run. It does not know what only the start of a box finds out, such as whether a directory to
+// mount exists.
 func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req *policy.Request) *Plan {
 	w, err := v.want(ctx, who, req)
 	p := &Plan{Policy: w.effective.Name, ID: req.ID, Enforced: w.enforced, Refused: err}
-	if req.MadeUp { // another one the next time
+	if req.MadeUp { // the next one will differ
 		p.ID = ""
 	}
 	if w.profile != nil {
@@ -62,7 +62,7 @@ func (v *Supervisor) PlanSession(ctx context.Context, who access.Principal, req 
 	return p
 }
 
-// PlanExec is Start that starts nothing, in a session that is there.
+// PlanExec is a dry run of an execution in an existing session.
 func (v *Supervisor) PlanExec(s *session.Session, req *session.ExecRequest) *Plan {
 	effective := v.cfg.Load().PolicyOf(s.Owner)
 	p := &Plan{Policy: effective.Name, ID: s.ID, Exists: true}
@@ -70,7 +70,7 @@ func (v *Supervisor) PlanExec(s *session.Session, req *session.ExecRequest) *Pla
 	return p
 }
 
-// PlanOneShot is both, of an execution in a session of its own.
+// PlanOneShot is a dry run of an execution in a session of its own.
 func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req *policy.Request, exec *session.ExecRequest) *Plan {
 	p := v.PlanSession(ctx, who, req)
 	if p.Refused != nil {
@@ -85,7 +85,7 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req 
 	return p
 }
 
-// different is the refusal of a session that exists and differs, nil if it does not.
+// different is the refusal if an existing session differs from the request, nil if it does not.
 func different(s *session.Session, fields []string) error {
 	if len(fields) == 0 {
 		return nil

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The pool holds boxes that were started before anybody asked for them. Each is complete but for its name, and
-// becomes the box of a session when it is taken.
+// The pool holds preforked boxes, started before a session needs them. Each is complete but for its name, and becomes the box
+// of a session when it is taken.
 
 package supervisor
 
@@ -20,49 +20,49 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 )
 
-// PoolSource is what a pool gets its boxes from, and what it asks before it makes one.
+// PoolSource creates and ends the boxes of a pool, and tells it when it may.
 type PoolSource struct {
 	Launch func(ctx context.Context, spec *isolation.Spec) (*client.Box, error)
 	End    func(ctx context.Context, key string, box *client.Box)
 	Ping   func(ctx context.Context, box *client.Box) error
 	Alive  func(box *client.Box) bool
-	Most   func() int  // boxes that may be there at present: those that are more end
-	Quiet  func() bool // nothing else is to be done, and the host has room: one may be made
+	Most   func() int  // boxes allowed at present: any beyond that are ended
+	Quiet  func() bool // nothing else is starting or waiting, and the host has room
 	Log    *slog.Logger
 }
 
-// PoolKind is one sort of box that is wanted ahead of need.
+// PoolKind is one kind of box to prefork.
 type PoolKind struct {
 	Profile string
-	Count   int            // as many always
-	Max     int            // up to so many, as sessions ask for them; no more than Count: not by use
+	Count   int            // always this many
+	Max     int            // up to this many, as sessions ask for them; if not above Count, demand does not matter
 	Spec    isolation.Spec // without key and hostname
 }
 
 // PoolMember is a box of the pool.
 type PoolMember struct {
 	Key  string
-	Spec isolation.Spec // as it was made
+	Spec isolation.Spec // as it was created
 	Box  *client.Box
 	made time.Time
 }
 
-// PoolCount is how the pool stands with a profile.
+// PoolCount is the state of the pool for one profile.
 type PoolCount struct {
 	Profile     string
 	Ready, Want int
 }
 
-// Times of a pool.
+// Intervals and limits of a pool.
 const (
-	quiet        = 20 * time.Millisecond // since the last start, before a box is made ahead of need
-	again        = time.Second           // until a box is made after one could not be
-	mostLate     = time.Minute           // after that has gone on
-	health       = 10 * time.Second      // between two looks at all of them
-	maxAge       = 10 * time.Minute      // of a box, which shows the host's /etc as it was when it was made
-	poolPatience = time.Minute           // for one box
-	together     = time.Second           // sessions that start within it want as many boxes
-	remembered   = 11                    // minutes of which it is known how many did, that of now among them
+	quiet        = 20 * time.Millisecond // since the last start, before a box is preforked
+	again        = time.Second           // between attempts after a failure
+	mostLate     = time.Minute           // the longest such interval, after repeated failures
+	health       = 10 * time.Second      // between two health checks of all boxes
+	maxAge       = 10 * time.Minute      // of a box: it shows the host's /etc as of its creation
+	poolPatience = time.Minute           // for creating or ending boxes
+	together     = time.Second           // starts within it count as simultaneous
+	remembered   = 11                    // minutes of demand that are remembered, including the current one
 )
 
 type kind struct {
@@ -71,14 +71,14 @@ type kind struct {
 	use   use
 }
 
-// use is how many boxes of a kind sessions have asked for at once.
+// use is how many boxes of a kind sessions have asked for at the same time.
 type use struct {
-	most   [remembered]int // in each minute, by its number
-	minute int64           // the last that is in most
-	last   []time.Time     // when the last ones asked, oldest first
+	most   [remembered]int // of each minute, at minute%remembered
+	minute int64           // the latest minute in most
+	last   []time.Time     // times of the latest requests, oldest first
 }
 
-// forget leaves out what was too long ago.
+// forget clears the minutes that are too long ago.
 func (u *use) forget(now time.Time) {
 	minute := now.Unix() / 60
 	for m := max(u.minute+1, minute-remembered+1); m <= minute; m++ {
@@ -87,7 +87,7 @@ func (u *use) forget(now time.Time) {
 	u.minute = max(u.minute, minute)
 }
 
-// count notes that a session asks for a box. More at once than most are as good as that many.
+// count notes that a session asks for a box. No more than most simultaneous requests are counted.
 func (u *use) count(now time.Time, most int) {
 	u.forget(now)
 	u.last = append(slices.DeleteFunc(u.last, func(t time.Time) bool { return now.Sub(t) >= together }), now)
@@ -95,35 +95,35 @@ func (u *use) count(now time.Time, most int) {
 	u.most[u.minute%remembered] = max(u.most[u.minute%remembered], len(u.last))
 }
 
-// want is how many boxes there are to be.
+// want returns how many boxes there should be.
 func (k *kind) want(now time.Time) int {
 	k.use.forget(now)
 	return max(k.Count, min(slices.Max(k.use.most[:]), k.Max))
 }
 
-// Pool is all boxes ahead of need of one boxd.
+// Pool is the preforked boxes of one boxd.
 type Pool struct {
 	src  PoolSource
-	poke chan struct{} // tells Run to look
+	poke chan struct{} // wakes Run
 
 	mu    sync.Mutex // guards the fields below
 	kinds map[string]*kind
-	used  time.Time // when the last start was
+	used  time.Time // time of the last start
 }
 
-// NewPool returns a pool that wants nothing yet. Run fills it.
+// NewPool returns a pool that wants no boxes yet. Run fills it.
 func NewPool(src PoolSource) *Pool {
 	return &Pool{src: src, poke: make(chan struct{}, 1), kinds: map[string]*kind{}}
 }
 
-// Set says what is wanted from now on. What is there and not wanted any more ends.
+// Set says which boxes are wanted from now on. Others are ended.
 func (p *Pool) Set(kinds []PoolKind) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next := map[string]*kind{}
 	for _, k := range kinds {
 		made := &kind{PoolKind: k}
-		if old := p.kinds[k.Profile]; old != nil { // tidy ends those that are not as wanted now
+		if old := p.kinds[k.Profile]; old != nil { // tidy ends those that do not match any more
 			made.Spec.Caller.UID, made.Spec.Owner, made.ready, made.use = old.Spec.Caller.UID, old.Spec.Owner, old.ready, old.use
 			delete(p.kinds, k.Profile)
 		}
@@ -137,14 +137,13 @@ func (p *Pool) Set(kinds []PoolKind) {
 	p.wake()
 }
 
-// sameSpec reports whether two boxes differ in nothing but what a box has of its session, or whose it is: key,
-// hostname and caller.
+// sameSpec reports whether two boxes differ in nothing but what depends on the session or its owner: key, hostname and caller.
 func sameSpec(a, b *isolation.Spec) bool {
 	return a.Limits == b.Limits && a.View == b.View && a.Work == b.Work && alike(a, b)
 }
 
-// alike reports whether one box can be made the other: in limits of cgroups and of the workspace
-// they may differ, which living boxes can get others of.
+// alike reports whether one box can be turned into the other: they may differ in limits of cgroups and of the workspace, which
+// can be changed in living boxes.
 func alike(a, b *isolation.Spec) bool {
 	x, y := *a, *b
 	for _, s := range []*isolation.Spec{&x, &y} {
@@ -156,13 +155,13 @@ func alike(a, b *isolation.Spec) bool {
 	return reflect.DeepEqual(x, y) && (a.Work.Bytes == 0) == (b.Work.Bytes == 0) && (a.Grouped || a.Limits == b.Limits && a.View == b.View)
 }
 
-// sameOwner reports whether the groups of two boxes are together.
+// sameOwner reports whether the cgroups of two boxes have the same parent.
 func sameOwner(a, b *isolation.Spec) bool {
 	return a.Caller.UID == b.Caller.UID && a.Owner.Name == b.Owner.Name
 }
 
-// Take returns a box that can be made that of spec, nil if there is none. It is the caller's then. A box whose
-// cgroups would be among another owner's is none; that owner's are made from now on.
+// Take returns a box that can be turned into that of spec, which is then the caller's; nil: there is none. Boxes with cgroups
+// below another owner's do not match; boxes of this owner are made from now on.
 func (p *Pool) Take(profile string, spec *isolation.Spec) *PoolMember {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,12 +170,12 @@ func (p *Pool) Take(profile string, spec *isolation.Spec) *PoolMember {
 		return nil
 	}
 	if spec.Grouped && !sameOwner(&k.Spec, spec) {
-		k.Spec.Caller.UID, k.Spec.Owner = spec.Caller.UID, spec.Owner // Run replaces what there is
+		k.Spec.Caller.UID, k.Spec.Owner = spec.Caller.UID, spec.Owner // Run replaces the existing ones
 		p.wake()
 		return nil
 	}
 	k.use.count(time.Now(), k.Max)
-	k.Spec.Owner = spec.Owner // or its limits of before would be those of a group that is made anew
+	k.Spec.Owner = spec.Owner // otherwise a new cgroup of the owner would get outdated limits
 	p.wake()
 	i := slices.IndexFunc(k.ready, func(m *PoolMember) bool { return p.src.Alive(m.Box) }) // Run ends the others
 	if i < 0 {
@@ -188,24 +187,24 @@ func (p *Pool) Take(profile string, spec *isolation.Spec) *PoolMember {
 	return m
 }
 
-// Used notes a start that has nothing to do with the pool: it comes first.
+// Used notes a start without the pool, which takes precedence over preforking.
 func (p *Pool) Used() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.used = time.Now()
 }
 
-// Wake makes the pool look whether it has what is wanted.
+// Wake makes the pool check whether it has what is wanted.
 func (p *Pool) Wake() { p.wake() }
 
 func (p *Pool) wake() {
 	select {
 	case p.poke <- struct{}{}:
-	default: // it has been told
+	default: // it is already pending
 	}
 }
 
-// Counts returns how the pool stands, by profile.
+// Counts returns the state of the pool, by profile.
 func (p *Pool) Counts() []PoolCount {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +218,7 @@ func (p *Pool) Counts() []PoolCount {
 	return counts
 }
 
-// Keys are those of the boxes that wait.
+// Keys returns the keys of the boxes in the pool.
 func (p *Pool) Keys() (keys []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,7 +230,7 @@ func (p *Pool) Keys() (keys []string) {
 	return keys
 }
 
-// Len is how many boxes there are.
+// Len returns how many boxes the pool has.
 func (p *Pool) Len() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -241,13 +240,12 @@ func (p *Pool) Len() (n int) {
 	return n
 }
 
-// Run fills the pool, one box at a time, and keeps it as it should be, until ctx ends. Then it ends all its
-// boxes.
+// Run keeps the pool filled, creating one box at a time, until ctx ends. Then it ends all its boxes.
 func (p *Pool) Run(ctx context.Context) {
 	timer := time.NewTimer(health)
 	defer timer.Stop()
 	pause := again
-	var after, looked time.Time // no box is made before, and none looked at
+	var after, looked time.Time // no box is created before after; looked is the last health check
 	for {
 		p.tidy(ctx)
 		if time.Since(looked) >= health {
@@ -281,7 +279,7 @@ func (p *Pool) Run(ctx context.Context) {
 	}
 }
 
-// wanting returns a kind of which there are too few, what to make, and how long not to.
+// wanting returns a kind that has too few boxes, the spec of one, and how long to wait before making it.
 func (p *Pool) wanting() (*kind, *isolation.Spec, time.Duration) {
 	most := p.src.Most()
 	p.mu.Lock()
@@ -303,7 +301,7 @@ func (p *Pool) wanting() (*kind, *isolation.Spec, time.Duration) {
 	return of, &spec, quiet - time.Since(p.used)
 }
 
-// Yield ends one box, for a session that lacks what it has; false if there is none.
+// Yield ends one box to free its resources for a session; false if there is none.
 func (p *Pool) Yield(ctx context.Context) bool {
 	p.mu.Lock()
 	var gone []*PoolMember
@@ -319,7 +317,7 @@ func (p *Pool) Yield(ctx context.Context) bool {
 	return len(gone) > 0
 }
 
-// make makes one box, and reports whether it has.
+// make creates one box, and reports whether it has.
 func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
 	within, cancel := context.WithTimeout(ctx, poolPatience)
 	defer cancel()
@@ -332,9 +330,9 @@ func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
 	}
 	made := &PoolMember{Key: spec.Key, Spec: *spec, Box: box, made: time.Now()}
 	p.mu.Lock()
-	now := p.kinds[k.Profile] // the configuration may have been read again meanwhile
+	now := p.kinds[k.Profile] // the configuration may have changed meanwhile
 	if now != nil {
-		now.ready = append(now.ready, made) // tidy ends it, if it is of no use any more
+		now.ready = append(now.ready, made) // tidy ends it if it is not wanted any more
 	}
 	p.mu.Unlock()
 	if now == nil {
@@ -343,7 +341,7 @@ func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
 	return true
 }
 
-// tidy ends what is dead, too old, too many, or not wanted any more.
+// tidy ends boxes that are dead, too old, too many, or not wanted any more.
 func (p *Pool) tidy(ctx context.Context) {
 	most := p.src.Most()
 	var gone []*PoolMember
@@ -373,7 +371,7 @@ func (p *Pool) tidy(ctx context.Context) {
 	p.end(ctx, gone)
 }
 
-// end ends boxes of the pool, whatever becomes of ctx.
+// end ends boxes of the pool, even if ctx has ended.
 func (p *Pool) end(ctx context.Context, gone []*PoolMember) {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolPatience)
 	defer cancel()
@@ -402,7 +400,7 @@ func (p *Pool) examine(ctx context.Context) {
 		p.mu.Lock()
 		var gone []*PoolMember
 		for _, k := range p.kinds {
-			if i := slices.Index(k.ready, m); i >= 0 { // nobody has taken it
+			if i := slices.Index(k.ready, m); i >= 0 { // it was not taken meanwhile
 				k.ready = slices.Delete(k.ready, i, i+1)
 				gone = append(gone, m)
 			}

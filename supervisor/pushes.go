@@ -26,37 +26,37 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// Results of executions go to a bucket by themselves where their session says so. First they are taken out of the box, as a
-// version of a drive of the owner, which is what outlives box and boxd; then they are sent, until they are there or too
-// old. Nobody who waits for an execution waits for that.
+// Results of executions are pushed to a bucket if their session is configured so. First they are copied out of the box, as a
+// version of one of the owner's drives, which outlives box and boxd; then they are sent, with retries, until that succeeds or
+// they are too old. No caller that waits for an execution waits for that.
 
-// Sender sends an archive to a bucket, and says what has come of it. It has the network that boxd has not.
+// Sender sends an archive to a bucket and returns a summary. It has network access, which boxd has not.
 type Sender func(ctx context.Context, to *driver.BucketTarget, archive func(io.Writer) error) (summary string, err error)
 
 // Packer writes an archive of a directory of a session, made inside its box.
 type Packer func(ctx context.Context, s *session.Session, dir string, w io.Writer) error
 
-// How results are sent.
+// Limits and intervals of pushes.
 const (
-	pushGivenUp   = 72 * time.Hour // after which nobody tries any more
-	pushFirst     = time.Second    // between the first two tries
+	pushGivenUp   = 72 * time.Hour // after which it is not tried any more
+	pushFirst     = time.Second    // between the first two attempts
 	pushSlowest   = 10 * time.Minute
-	pushAtOnce    = 2                      // of one bucket
-	pushPatience  = time.Hour              // of one try
-	takeTries     = 8                      // of taking results out of a box
+	pushAtOnce    = 2                      // to one bucket
+	pushPatience  = time.Hour              // of one attempt
+	takeTries     = 8                      // attempts to copy results out of a box
 	takeFirst     = 200 * time.Millisecond // between the first two
-	takePatience  = 30 * time.Second       // that the end of a session waits for results that are being taken
-	mostBucketKey = 64 << 10               // bytes of a file of credentials
+	takePatience  = 30 * time.Second       // that the end of a session waits for results that are being copied
+	mostBucketKey = 64 << 10               // bytes of a credential file
 )
 
-// Reasons of an event about results that were not pushed.
+// Reasons in events about results that were not pushed.
 const (
 	pushRetries = "retry"
 	pushGaveUp  = "given_up"
 	pushLost    = "lost"
 )
 
-// pusher takes results and sends them. It is safe for concurrent use.
+// pusher copies results out of boxes and sends them. It is safe for concurrent use.
 type pusher struct {
 	drives      *volumes.Drives
 	send        Sender
@@ -67,13 +67,13 @@ type pusher struct {
 	events      *events.Log
 	log         *slog.Logger
 	work        *sync.WaitGroup
-	poke        chan struct{} // holds a word when there may be something to send
+	poke        chan struct{} // signaled when there may be something to send
 	life        func() context.Context
 	leaving     func() bool // the boxes are about to be left to the next boxd
 
 	mu      sync.Mutex                   // guards the fields below
-	taking  map[string][]*taking         // by the key of the session
-	sending map[string]map[string]string // what is on its way, by its bucket and then its place
+	taking  map[string][]*taking         // by session key
+	sending map[string]map[string]string // the sessions of pushes under way, by bucket and then by place
 }
 
 func newPusher(v *Supervisor, parts *Parts) *pusher {
@@ -84,8 +84,8 @@ func newPusher(v *Supervisor, parts *Parts) *pusher {
 }
 
 // ExpectOutput notes, before an execution begins, that its results are to be pushed, if its session says so. id is that of the
-// execution, if it has one. ended is called when it has ended, or when it goes on as a process whose end is waited for then; if it
-// has not begun, or is one that had begun before, it is called with false.
+// execution, if it has one. The caller then calls ended: with true when it has ended, or goes on as process p, whose end is
+// waited for; with false if it did not begin, or had begun earlier.
 func (v *Supervisor) ExpectOutput(s *session.Session, version, id string) (ended func(began bool, p *process.Process)) {
 	settings := s.Current()
 	if settings.Push == "" || version == "" {
@@ -97,7 +97,7 @@ func (v *Supervisor) ExpectOutput(s *session.Session, version, id string) (ended
 		switch {
 		case !began && isNew:
 			v.pushes.drop(s, is)
-		case !began: // it was noted by the execution that has begun
+		case !began: // noted by the call that began the execution
 		case p == nil:
 			v.pushes.take(s, is, nil)
 		default:
@@ -106,7 +106,7 @@ func (v *Supervisor) ExpectOutput(s *session.Session, version, id string) (ended
 	}
 }
 
-// resumePushes goes on with what an earlier boxd has not taken.
+// resumePushes continues with the results that an earlier boxd has not copied.
 func (v *Supervisor) resumePushes(s *session.Session) {
 	for _, p := range s.Pushes() {
 		var ended <-chan struct{}
@@ -117,7 +117,7 @@ func (v *Supervisor) resumePushes(s *session.Session) {
 	}
 }
 
-// note writes down that results are to be taken. It reports whether that was new.
+// note records that results are to be copied. It reports whether that was new.
 func (p *pusher) note(s *session.Session, is session.Push) bool {
 	isNew := s.AddPush(is)
 	if isNew {
@@ -137,13 +137,13 @@ func (p *pusher) write(s *session.Session) {
 	}
 }
 
-// taking is what is being taken out of a box, or will be.
+// taking is a copy of results out of a box that is pending or under way.
 type taking struct {
-	ended <-chan struct{} // closed when the execution has ended; nil: it has
-	over  chan struct{}   // closed when nobody takes it any more
+	ended <-chan struct{} // closed when the execution has ended; nil: it had before
+	over  chan struct{}   // closed when the copy has succeeded or was given up
 }
 
-// take takes results out of a box, once the execution has ended, and has them sent.
+// take copies results out of a box once the execution has ended, and has them sent.
 func (p *pusher) take(s *session.Session, is session.Push, ended <-chan struct{}) {
 	t := &taking{ended, make(chan struct{})}
 	p.mu.Lock()
@@ -154,7 +154,7 @@ func (p *pusher) take(s *session.Session, is session.Push, ended <-chan struct{}
 		ctx := p.life()
 		if ended != nil {
 			select {
-			case <-ended: // what there is goes to the bucket however it has ended
+			case <-ended: // the results are pushed however it ended
 			case <-ctx.Done():
 			}
 		}
@@ -178,7 +178,7 @@ func (p *pusher) taken(key string, t *taking) {
 	}
 }
 
-// settle waits, for a while, until the results of executions that have ended are out of a box that is about to end.
+// settle waits, for a limited time, until the results of executions that have ended are out of a box that is about to end.
 func (p *pusher) settle(ctx context.Context, s *session.Session, reason session.EndReason) {
 	p.mu.Lock()
 	list := p.taking[s.Key]
@@ -193,7 +193,7 @@ func (p *pusher) settle(ctx context.Context, s *session.Session, reason session.
 		case <-t.ended:
 		default:
 			if t.ended != nil {
-				continue // it ends with its box, and nobody waits for that
+				continue // still running: it ends with its box, without a wait
 			}
 		}
 		select {
@@ -206,7 +206,7 @@ func (p *pusher) settle(ctx context.Context, s *session.Session, reason session.
 	}
 }
 
-// takeNow makes a version of a drive of results. It tries again where others fill that drive, or it is full for now.
+// takeNow makes a version of a drive from results. It retries while others are filling that drive, or it is full.
 func (p *pusher) takeNow(ctx context.Context, s *session.Session, version string) error {
 	settings := s.Current()
 	bucket, prefix, err := policy.ReadPush(settings.Push)
@@ -228,13 +228,13 @@ func (p *pusher) takeNow(ctx context.Context, s *session.Session, version string
 	}
 }
 
-// retriable reports whether what has failed may go well later.
+// retriable reports whether an operation that failed may succeed later.
 func retriable(err error) bool {
 	kind := fault.KindOf(err)
 	return kind == fault.Conflict || kind == fault.Exhausted || kind == fault.Unavailable
 }
 
-// fill has the results packed inside their box.
+// fill packs the results inside their box into a version of a drive.
 func (p *pusher) fill(ctx context.Context, s *session.Session, bucket, prefix, version string) error {
 	dir := path.Join(isolation.Workspace, "output", version)
 	ctx, cancel := context.WithCancel(ctx)
@@ -249,7 +249,7 @@ func (p *pusher) fill(ctx context.Context, s *session.Session, bucket, prefix, v
 	drive := policy.DriveForPush(bucket)
 	v, _, err := p.drives.Fill(ctx, s.Owner.Name, drive, &volumes.Filling{Origin: "session " + s.ID + ", " + dir}, r)
 	r.CloseWithError(io.ErrClosedPipe)
-	cancel() // whoever still packs is done
+	cancel() // stop a packer that still runs
 	if failed := <-packed; failed != nil && !errors.Is(failed, io.ErrClosedPipe) && !errors.Is(failed, context.Canceled) {
 		return failed
 	}
@@ -264,11 +264,11 @@ func (p *pusher) fill(ctx context.Context, s *session.Session, bucket, prefix, v
 func (p *pusher) wake() {
 	select {
 	case p.poke <- struct{}{}:
-	default: // it has been told
+	default: // it is already pending
 	}
 }
 
-// run sends what is due until ctx ends.
+// run sends pushes that are due until ctx ends.
 func (p *pusher) run(ctx context.Context) {
 	if p.send == nil || p.drives == nil {
 		return
@@ -284,7 +284,7 @@ func (p *pusher) run(ctx context.Context) {
 	}
 }
 
-// begin begins to send what is due, and says when to look again.
+// begin starts the pushes that are due, and returns when to check again.
 func (p *pusher) begin(ctx context.Context) time.Duration {
 	now, next := time.Now(), pushSlowest
 	for _, one := range p.drives.Pending() {
@@ -293,7 +293,7 @@ func (p *pusher) begin(ctx context.Context) time.Duration {
 			continue
 		}
 		if !p.reserve(&one) {
-			continue // whoever is on its way wakes us
+			continue // one of those under way wakes us
 		}
 		p.work.Go(func() {
 			defer p.wake()
@@ -308,7 +308,7 @@ func place(one *volumes.Pending) string {
 	return fmt.Sprintf("%s\x00%s\x00%d\x00%s\x00%s", one.Owner, one.Drive, one.Version, one.Prefix, one.Session)
 }
 
-// reserve takes one of the few turns that a bucket has, so that one which does not answer keeps none from another.
+// reserve takes one of the few slots of a bucket, so that a bucket that does not answer does not block others.
 func (p *pusher) reserve(one *volumes.Pending) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -330,11 +330,11 @@ func (p *pusher) release(one *volumes.Pending) {
 	delete(p.sending[one.Bucket], place(one))
 }
 
-// try sends one version, once, and notes how that has gone.
+// try makes one attempt to send a version, and records the outcome.
 func (p *pusher) try(ctx context.Context, one *volumes.Pending) {
 	summary, err := p.sendOne(ctx, one)
 	if ctx.Err() != nil {
-		return // not its fault
+		return // interrupted: not an attempt
 	}
 	t := one.Target
 	now := time.Now().UTC()
@@ -355,7 +355,7 @@ func (p *pusher) try(ctx context.Context, one *volumes.Pending) {
 		}
 	}
 	if err := p.drives.SetTarget(t.Owner, one.Drive, one.Version, &t); err != nil {
-		if fault.KindOf(err) != fault.NotFound { // its owner has removed it
+		if fault.KindOf(err) != fault.NotFound { // otherwise its owner has removed it
 			p.log.Error("cannot note that results were pushed", "session", t.Session, "error", err)
 		}
 		return
@@ -365,7 +365,7 @@ func (p *pusher) try(ctx context.Context, one *volumes.Pending) {
 	}
 }
 
-// backoff is how long to wait after so many tries.
+// backoff is the delay after that many attempts.
 func backoff(tries int) time.Duration {
 	return min(pushFirst<<min(tries-1, 20), pushSlowest)
 }
@@ -391,13 +391,13 @@ func (p *pusher) sendOne(ctx context.Context, one *volumes.Pending) (string, err
 	})
 }
 
-// PushState is what has become of the results of a session.
+// PushState counts the pushes of a session by state.
 type PushState struct {
 	Waiting, Done, GivenUp int
-	Error                  string // the last there was of those that are not there
+	Error                  string // the latest of a push that has not succeeded
 }
 
-// PushState says what has become of the results of a session.
+// PushState counts the pushes of a session by state.
 func (v *Supervisor) PushState(s *session.Session) PushState {
 	st := PushState{Waiting: len(s.Pushes())}
 	if v.pushes.drives == nil {
@@ -418,7 +418,7 @@ func (v *Supervisor) PushState(s *session.Session) PushState {
 	return st
 }
 
-// failing names buckets that results do not reach, for whoever asks how boxd is.
+// failing lists buckets that results do not reach, for the status of boxd.
 func (p *pusher) failing() (list []string) {
 	if p.drives == nil {
 		return nil

@@ -10,29 +10,29 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// reapAtLeast bounds the sleep of the reaper. After so long it looks at every session: a jump of the wall clock is
-// noticed, and an end that has failed is tried again.
+// reapAtLeast bounds the sleep of the reaper. After that time it examines every session: that catches jumps of the wall clock,
+// and retries ends that have failed.
 const reapAtLeast = 30 * time.Second
 
 // reapLate is how late the reaper may be on a host that is busy.
 const reapLate = time.Minute
 
-// deadline is when a session has to be looked at. A session that was used meanwhile has a later one by then, and is
-// looked at for nothing, once.
+// deadline is when a session must be examined. If the session was used meanwhile its deadline has moved, and it is examined
+// once for nothing.
 type deadline struct {
 	at      time.Time
 	session *session.Session
 }
 
-// deadlines are those of all sessions, so that to look at one costs the same however many there are. Of a session only
-// the earliest counts (of); others that are left in the heap are passed over.
+// deadlines holds those of all sessions, so that examining one costs the same however many there are. Only the earliest
+// deadline of a session counts (of); others left in the heap are skipped.
 type deadlines struct {
 	heap deadlineHeap
 	of   map[*session.Session]time.Time
-	full time.Time // when all sessions are looked at
+	full time.Time // when all sessions are examined
 }
 
-// add notes a deadline, unless the session has one that is not later.
+// add adds a deadline, unless the session has one at that time or earlier.
 func (d *deadlines) add(s *session.Session, at time.Time) {
 	if known, ok := d.of[s]; ok && !at.Before(known) {
 		return
@@ -44,7 +44,7 @@ func (d *deadlines) add(s *session.Session, at time.Time) {
 	heap.Push(&d.heap, deadline{at, s})
 }
 
-// due takes out the sessions that have to be looked at.
+// due removes and returns the sessions that must be examined.
 func (d *deadlines) due(now time.Time) (list []*session.Session) {
 	for len(d.heap) > 0 && !d.heap[0].at.After(now) {
 		next, _ := heap.Pop(&d.heap).(deadline)
@@ -56,7 +56,7 @@ func (d *deadlines) due(now time.Time) (list []*session.Session) {
 	return list
 }
 
-// next is when the reaper has to look again.
+// next is when the reaper must run again.
 func (d *deadlines) next() time.Time {
 	if len(d.heap) > 0 && d.heap[0].at.Before(d.full) {
 		return d.heap[0].at
@@ -64,20 +64,20 @@ func (d *deadlines) next() time.Time {
 	return d.full
 }
 
-// deadlineHeap has the earliest first (container/heap).
+// deadlineHeap is a container/heap with the earliest deadline first.
 type deadlineHeap []deadline
 
 func (h deadlineHeap) Len() int           { return len(h) }
 func (h deadlineHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
 func (h deadlineHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 
-// Push is container/heap's.
+// Push implements heap.Interface.
 func (h *deadlineHeap) Push(x any) {
 	d, _ := x.(deadline)
 	*h = append(*h, d)
 }
 
-// Pop is container/heap's.
+// Pop implements heap.Interface.
 func (h *deadlineHeap) Pop() any {
 	last := len(*h) - 1
 	d := (*h)[last]
@@ -86,8 +86,7 @@ func (h *deadlineHeap) Pop() any {
 	return d
 }
 
-// reap ends sessions when their time is over. It is a timer of its own: nothing has to be called for
-// a session to end.
+// reap ends sessions when their time is over. It has its own timer: no call is needed for a session to end.
 func (v *Supervisor) reap(ctx context.Context) {
 	timer := time.NewTimer(reapAtLeast)
 	defer timer.Stop()
@@ -127,8 +126,8 @@ func (v *Supervisor) endDue(now time.Time) time.Duration {
 	return max(v.nextLook.Sub(now), 0)
 }
 
-// examineEnd begins the end of a session, or freezes it, if it is time for that, and returns when it is; zero: not
-// before something happens that is told to due.
+// examineEnd ends or freezes a session if it is time for that, and returns when it must be examined again; zero: not before an
+// event that is reported to due.
 func (v *Supervisor) examineEnd(s *session.Session, now time.Time) (next time.Time) {
 	at, why := s.Expiry()
 	switch {
@@ -136,7 +135,7 @@ func (v *Supervisor) examineEnd(s *session.Session, now time.Time) (next time.Ti
 	case at.After(now):
 		next = at
 	default:
-		v.work.Go(func() { _ = v.End(v.life, s, why) }) // logged where it fails
+		v.work.Go(func() { _ = v.End(v.life, s, why) }) // End logs failures
 		return time.Time{}
 	}
 	idle := s.IdleAt()
@@ -152,15 +151,15 @@ func (v *Supervisor) examineEnd(s *session.Session, now time.Time) (next time.Ti
 	return next
 }
 
-// wakeReaper makes the reaper look at once.
+// wakeReaper makes the reaper run at once.
 func (v *Supervisor) wakeReaper() {
 	select {
 	case v.poke <- struct{}{}:
-	default: // it has been told
+	default: // it is already pending
 	}
 }
 
-// due tells the reaper when a session has to be looked at, if it does not know of an earlier time; a zero time is now.
+// due tells the reaper when a session must be examined, unless it knows an earlier time; a zero time means now.
 func (v *Supervisor) due(s *session.Session, at time.Time) {
 	v.mu.Lock()
 	v.deadlines.add(s, at)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The record of a session is what the next boxd restores it from. Records of one session are written one at a time,
-// and none after its end.
+// The record of a session is what the next boxd restores it from. Records of one session are written one at a time, and none
+// after its end.
 
 package supervisor
 
@@ -14,15 +14,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Recorder writes the records of sessions, and has what is named in them removed from directories of the host before
-// they go.
+// Recorder writes the records of sessions, and removes what they name in host directories before it removes the record.
 type Recorder struct {
 	Dir         *Records
 	MountPoints mountPointCleanup
 	Log         *slog.Logger
 }
 
-// Begin writes down what will be made for mounts of a session in directories of the host, before it is made.
+// Begin records what will be created in host directories for mounts of a session, before it is created.
 func (r *Recorder) Begin(ctx context.Context, s *session.Session) error {
 	if some, err := r.MountPoints.Begin(ctx, s); err != nil || !some {
 		return err
@@ -30,7 +29,7 @@ func (r *Recorder) Begin(ctx context.Context, s *session.Session) error {
 	return r.Write(s)
 }
 
-// Write writes the record of a session anew. One that was removed stays so.
+// Write rewrites the record of a session. One that was removed stays removed.
 func (r *Recorder) Write(s *session.Session) error {
 	s.Record.Lock()
 	defer s.Record.Unlock()
@@ -46,7 +45,7 @@ func (r *Recorder) Write(s *session.Session) error {
 	})
 }
 
-// Stopped writes down that a session is stopped, before anything of it is ended. After an error it is not.
+// Stopped records that a session is stopped, before anything of it is ended. After an error it is not stopped.
 func (r *Recorder) Stopped(s *session.Session, is *session.Stopped) error {
 	s.Record.Lock()
 	s.Record.Stopped = is
@@ -60,8 +59,7 @@ func (r *Recorder) Stopped(s *session.Session, is *session.Stopped) error {
 	return err
 }
 
-// Restarted writes down that a session which was stopped has its box, and what it is still to be given. After an error it
-// is stopped.
+// Restarted records that a stopped session has its box, and what it is yet to be given. After an error it is still stopped.
 func (r *Recorder) Restarted(s *session.Session) error {
 	s.Record.Lock()
 	is := s.Record.Stopped
@@ -76,26 +74,26 @@ func (r *Recorder) Restarted(s *session.Session) error {
 	return err
 }
 
-// Resumed writes down that a session has what it was to be given.
+// Resumed records that a session has everything it was to be given.
 func (r *Recorder) Resumed(s *session.Session) {
 	s.Record.Lock()
 	s.Record.Again = nil
 	s.Record.Unlock()
-	if err := r.Write(s); err != nil { // the next boxd gives it to the session once more
+	if err := r.Write(s); err != nil { // the next boxd gives it to the session again
 		r.Log.Error("cannot write record", "session", s.ID, "error", err)
 	}
 }
 
-// Unmounted removes what was made for the mounts of a session that is stopped and has no box any more. What nobody has
-// answered for is removed when the session ends.
+// Unmounted removes what was created for the mounts of a stopped session that has no box any more. Without an answer, it is
+// removed when the session ends.
 func (r *Recorder) Unmounted(ctx context.Context, s *session.Session) {
 	live, change := s.Mounting()
 	settings := s.Current()
 	r.MountPoints.Ending(s.Key, s.Caller(), &settings, change.Leftovers(live))
-	_ = r.MountPoints.End(ctx, s.Key) // told; the record has it
+	_ = r.MountPoints.End(ctx, s.Key) // logged; the record still has it
 }
 
-// boxOf is what a record has of the key of the box.
+// boxOf is the box key for the record, "" if it is the session's own key.
 func boxOf(s *session.Session) string {
 	if s.BoxKey() == s.Key {
 		return ""
@@ -103,8 +101,8 @@ func boxOf(s *session.Session) string {
 	return s.BoxKey()
 }
 
-// Ending notes that a session ends, or does not begin. Its record goes, or says so from now on if there is something to
-// remove after its box.
+// Ending notes that a session is ending, or does not begin. Its record is removed, or marked as ending if something must be
+// removed after its box.
 func (r *Recorder) Ending(s *session.Session) {
 	live, change := s.Mounting()
 	settings := s.Current()
@@ -115,13 +113,13 @@ func (r *Recorder) Ending(s *session.Session) {
 	s.Record.Lock()
 	s.Record.Ending = true
 	s.Record.Unlock()
-	if err := r.Write(s); err != nil { // the next boxd takes over what is left of it
+	if err := r.Write(s); err != nil { // the next boxd adopts what is left of it
 		r.Log.Error("cannot write record", "session", s.ID, "error", err)
 	}
 }
 
-// End removes what was made for the mounts of a session that is Ending and has no box any more, and its record.
-// That stays where nobody has answered, for the next boxd.
+// End removes what was created for the mounts of a session that is Ending and has no box any more, and then its record. Without
+// an answer the record stays, for the next boxd.
 func (r *Recorder) End(ctx context.Context, s *session.Session) {
 	if r.MountPoints.End(ctx, s.Key) == nil {
 		r.remove(s)
@@ -132,14 +130,14 @@ func (r *Recorder) End(ctx context.Context, s *session.Session) {
 	s.Record.Unlock()
 }
 
-// Left has the directories ready that sessions of an earlier boxd have made, and need.
+// Left restores the mount points that sessions of an earlier boxd have created, and need.
 func (r *Recorder) Left(l *Left) {
 	for key, rec := range l.Records {
 		r.MountPoints.Points.Restore(key, rec.Shared)
 	}
 }
 
-// Lost notes that sessions of an earlier boxd end, by their boxes: nothing is kept for them.
+// Lost notes, by their boxes, that sessions of an earlier boxd are ending: nothing is kept for them.
 func (r *Recorder) Lost(l *Left, boxes []string) {
 	for _, box := range boxes {
 		if rec := l.Of(box); rec != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A session's record on disk: enough for the next boxd to restore it or to clean up after it, and for a person to
-// see what was running.
+// A session's record on disk lets the next boxd restore the session or clean up after it, and an administrator see what was
+// running.
 
 package supervisor
 
@@ -21,8 +21,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Record is one session that is to live: it is written before anybody hears of the session, and its end
-// begins with the end of the record. No value of its environment is in it, unless it is stopped.
+// Record describes a session that must survive boxd: it is written before any caller learns of the session, and ending it
+// begins with removing or marking the record. It has no values of the environment, unless the session is stopped.
 type Record struct {
 	ID       string                      `json:"id"`
 	Key      string                      `json:"key"`
@@ -30,48 +30,48 @@ type Record struct {
 	Created  time.Time                   `json:"created"`
 	Settings policy.Settings             `json:"settings"`
 	Enforced map[string]policy.Mechanism `json:"enforcement"`
-	Box      string                      `json:"box,omitempty"`    // key of the box, if that was made ahead of need
-	Asleep   bool                        `json:"asleep,omitempty"` // it is frozen because nobody uses it
-	// OneShot says that it ends with the call that has made it, and so with the boxd that served that.
+	Box      string                      `json:"box,omitempty"`    // key of the box, if that came from the pool
+	Asleep   bool                        `json:"asleep,omitempty"` // frozen because it is idle
+	// OneShot says that it ends with the call that created it, and so with the boxd that served that call.
 	OneShot bool `json:"one_shot,omitempty"`
-	// Live are the mounts it was given while it lived.
+	// Live are the mounts added while it lived.
 	Live []policy.LiveMount `json:"live_mounts,omitempty"`
-	// Mounting is the change of them that has begun.
+	// Mounting is the change of Live that has begun.
 	Mounting *policy.MountChange `json:"mounting,omitempty"`
-	// Skills are those it has, and those it was to have.
+	// Skills are those it has, and the missing ones it should have.
 	Skills []policy.ActiveSkill `json:"skills,omitempty"`
-	// Drives are those it has, and the versions of them that its programs may use.
+	// Drives are those it has, and the versions of them that its programs may still use.
 	Drives []policy.ActiveDrive `json:"drives,omitempty"`
-	// Pushes are results of executions that are still to be taken for a bucket.
+	// Pushes are results of executions that are yet to be copied for a bucket.
 	Pushes []session.Push `json:"pushes,omitempty"`
-	// Shared is where it has mounts in directories of the host, and what was made there for them.
+	// Shared lists its mounts in host directories, and what was created there for them.
 	Shared *hostMounts `json:"shared,omitempty"`
-	// Rested is how long it was stopped in all, but for now.
+	// Rested is how long it was stopped in all, not counting the present stop.
 	Rested time.Duration `json:"rested,omitempty"`
-	// Stopped says that it has no box, or is to have none, and what it is started again from.
+	// Stopped says that it has no box, or is about to lose it, and what it will be started from.
 	Stopped *session.Stopped `json:"stopped,omitempty"`
-	// Again is what it is still to be given, since it was started again.
+	// Again is what it is yet to be given after it was started again.
 	Again *session.Again `json:"again,omitempty"`
-	// Ending says that it is not taken over: its end has begun, and what is Shared is removed after its box.
+	// Ending says that it must not be adopted: its end has begun, and what is Shared is removed after its box.
 	Ending bool `json:"ending,omitempty"`
 }
 
-// RecordOwner is whose session it is.
+// RecordOwner is the owner of a session.
 type RecordOwner struct {
 	Name   string   `json:"name"`
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"`
 	Admin  bool     `json:"admin,omitempty"`
-	Role   string   `json:"role,omitempty"` // "": an earlier boxd has written it, and Admin tells
+	Role   string   `json:"role,omitempty"` // "": written by an earlier boxd, where Admin decides
 }
 
-// RecordOwnerOf is what a record has of a principal.
+// RecordOwnerOf converts a principal for a record.
 func RecordOwnerOf(p access.Principal) RecordOwner {
 	return RecordOwner{Name: p.Name, UID: p.UID, GID: p.GID, Groups: p.Groups, Admin: p.Is(access.Admin), Role: p.Role.String()}
 }
 
-// Principal is who a record has. A role that nobody knows is that of a user.
+// Principal returns the owner as a principal. An unknown role becomes that of a user.
 func (o *RecordOwner) Principal() access.Principal {
 	p := access.Principal{Name: o.Name, UID: o.UID, GID: o.GID, Groups: o.Groups, Role: access.User}
 	var role access.Role
@@ -89,7 +89,7 @@ type Records struct{ root *os.Root }
 
 const suffix = ".json"
 
-// OpenRecords opens the directory of records in a state directory, and makes it if it is not there.
+// OpenRecords opens the directory of records in a state directory, and creates it if needed.
 func OpenRecords(state string) (*Records, error) {
 	root, err := durable.Directory(filepath.Join(state, "sessions"))
 	if err != nil {
@@ -101,10 +101,10 @@ func OpenRecords(state string) (*Records, error) {
 // Close closes the directory.
 func (d *Records) Close() { d.root.Close() }
 
-// Write puts a record into the place of the one of the same session.
+// Write replaces the record of a session.
 func (d *Records) Write(r *Record) error { return durable.WriteJSON(d.root, r.Key+suffix, r) }
 
-// Remove removes the record of a session; none is no error.
+// Remove removes the record of a session; a missing one is no error.
 func (d *Records) Remove(key string) error {
 	if err := d.root.Remove(key + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -112,7 +112,7 @@ func (d *Records) Remove(key string) error {
 	return nil
 }
 
-// Keys lists the sessions that have a record. What is no record of boxd's is an error that names it.
+// Keys lists the sessions that have a record. A foreign file is an error that names it.
 func (d *Records) Keys() ([]string, error) {
 	names, err := durable.Names(d.root)
 	if err != nil {
@@ -129,7 +129,7 @@ func (d *Records) Keys() ([]string, error) {
 	return keys, nil
 }
 
-// Path is where the record of a session is.
+// Path is the path of a session's record.
 func (d *Records) Path(key string) string { return filepath.Join(d.root.Name(), key+suffix) }
 
 // Read reads the record of a session. The error names its file.
@@ -144,7 +144,7 @@ func (d *Records) Read(key string) (*Record, error) {
 	return r, nil
 }
 
-// BoxKey names the box of the session.
+// BoxKey is the key of the session's box.
 func (r *Record) BoxKey() string {
 	if r.Box != "" {
 		return r.Box
@@ -152,7 +152,7 @@ func (r *Record) BoxKey() string {
 	return r.Key
 }
 
-// isKey reports whether a text can be the key of a box.
+// isKey reports whether a text can be a box key.
 func isKey(key string) bool {
 	return len(key) == isolation.KeyLen && strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }

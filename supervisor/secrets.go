@@ -22,41 +22,41 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// SecretsConfig is what Secrets work with.
+// SecretsConfig is the configuration of Secrets.
 type SecretsConfig struct {
-	Dir         *os.Root // boxd's state, where the authority is kept
-	Credentials string   // the directory of systemd's; "": none
+	Dir         *os.Root // boxd's state directory, where the authority is kept
+	Credentials string   // systemd's credentials directory; "": none
 	Boxes       *driver.Driver
 	Log         *slog.Logger
 }
 
-// Secrets gives sessions secrets that they never see: their programs have placeholders, and boxnames puts the values into
-// requests to the hosts that they are for. No value is on a disk, in a record or in an error. It is safe for concurrent
-// use. The nil Secrets has none.
+// Secrets gives sessions secrets that they never see: their programs have placeholders, and boxnames substitutes the values in
+// requests to the hosts they are meant for. No value is on disk, in a record or in an error. It is safe for concurrent use. A
+// nil Secrets has none.
 type Secrets struct {
 	cfg SecretsConfig
 
 	mu      sync.Mutex // guards the fields below
-	auth    *authority // nil: none was needed yet
+	auth    *authority // nil: not needed yet
 	holders map[string]*secretHolder
 }
 
-// secretHolder is a session that has secrets.
+// secretHolder is a session with secrets.
 type secretHolder struct {
 	session *session.Session
 	giving  sync.Mutex        // guards the field below
-	given   [sha256.Size]byte // of what its box was given
+	given   [sha256.Size]byte // hash of what its box was given
 }
 
-// bundleName is the file of certificates that programs of a box with secrets are told to trust, in their home.
+// bundleName is the CA bundle, relative to their home, that programs of a box with secrets are told to trust.
 const bundleName = ".boxd/ca-certificates.crt"
 
-// OpenSecrets returns the secrets of a configuration.
+// OpenSecrets returns the Secrets of a configuration.
 func OpenSecrets(cfg SecretsConfig) *Secrets {
 	return &Secrets{cfg: cfg, holders: map[string]*secretHolder{}}
 }
 
-// Begin refuses a session with secrets that cannot be read, before anything is made for it.
+// Begin refuses a session whose secrets cannot be read, before anything is created for it.
 func (d *Secrets) Begin(s *session.Session) error {
 	list := s.Current().Secrets
 	if len(list) == 0 || d == nil {
@@ -66,7 +66,7 @@ func (d *Secrets) Begin(s *session.Session) error {
 	for _, name := range list {
 		conf, ok := all[name]
 		if !ok {
-			continue // removed meanwhile
+			continue // removed from the configuration meanwhile
 		}
 		_, err := d.value(&conf)
 		if err == nil {
@@ -83,7 +83,7 @@ func (d *Secrets) Begin(s *session.Session) error {
 	return err
 }
 
-// Give gives a session its secrets. Nothing has run yet in its box.
+// Give gives a session its secrets, before anything has run in its box.
 func (d *Secrets) Give(ctx context.Context, s *session.Session, box *client.Box) error {
 	if len(s.Current().Secrets) == 0 || d == nil {
 		return nil
@@ -96,7 +96,7 @@ func (d *Secrets) Give(ctx context.Context, s *session.Session, box *client.Box)
 	return writeBundle(ctx, box, path.Join(s.Home(), bundleName), auth.pem())
 }
 
-// Restore gives a session its secrets that an earlier boxd has made, before anything else is done about its box.
+// Restore gives an adopted session its secrets, before anything else is done with its box.
 func (d *Secrets) Restore(s *session.Session) {
 	if len(s.Current().Secrets) == 0 || d == nil {
 		return
@@ -108,7 +108,7 @@ func (d *Secrets) Restore(s *session.Session) {
 	d.give(h)
 }
 
-// Forget is about a session that has ended.
+// Forget drops the secrets of a session that has ended.
 func (d *Secrets) Forget(key string) {
 	if d == nil {
 		return
@@ -118,7 +118,7 @@ func (d *Secrets) Forget(key string) {
 	delete(d.holders, key)
 }
 
-// Review gives living sessions what the configuration and the files say now. What has changed is cut.
+// Review gives living sessions what the configuration and the files say now. What uses an old value is cut.
 func (d *Secrets) Review() {
 	if d == nil {
 		return
@@ -145,8 +145,8 @@ func (d *Secrets) authority() (*authority, error) {
 	return d.auth, err
 }
 
-// give gives the box of a session what it may have now. What it may not have any more, or cannot be read, it loses:
-// its placeholder goes on as it is.
+// give gives the box of a session the secrets it may have now. It loses those that it may not have any more, or that cannot be
+// read: then the placeholder is sent unchanged.
 func (d *Secrets) give(h *secretHolder) {
 	h.giving.Lock()
 	defer h.giving.Unlock()
@@ -191,7 +191,7 @@ func (d *Secrets) holds(h *secretHolder) bool {
 	return d.holders[h.session.Key] == h
 }
 
-// list is what a session may have now, and the variables of its programs.
+// list returns the secrets a session may have now, and the environment variables of its programs.
 func (d *Secrets) list(s *session.Session, auth *authority) (list []egress.Secret, env map[string]string) {
 	cfg, now := s.Config(), s.Current()
 	effective := cfg.PolicyOf(s.Owner)

@@ -25,10 +25,10 @@ import (
 	"github.com/boxd-dev/boxd/isolation/egress"
 )
 
-// secretsRecord is where the authority is kept, in the state directory of boxd.
+// secretsRecord is the file of the authority in boxd's state directory.
 const secretsRecord = "secrets.json"
 
-// Times of certificates. Boxes trust the authority for as long as they live.
+// Lifetimes of certificates. Boxes trust the authority for as long as they live.
 const (
 	authorityLife = 30 * year
 	leafLife      = 10 * year
@@ -36,15 +36,15 @@ const (
 	year          = 365 * 24 * time.Hour
 )
 
-// authority makes the certificates that boxes with secrets trust, and placeholders. Its key is boxd's alone: boxnames
-// has keys of certificates for the hosts of a box.
+// authority issues the certificates that boxes with secrets trust, and placeholders. Its key never leaves boxd: boxnames gets
+// the keys of certificates for the hosts of a box.
 type authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
-	mark []byte // what placeholders are made of
+	mark []byte // HMAC key of placeholders
 }
 
-// openAuthority reads the authority, and makes one (0600) if there is none, or its time is about to end.
+// openAuthority reads the authority, and creates one (0600) if there is none or it is about to expire.
 func openAuthority(dir *os.Root, now time.Time) (*authority, error) {
 	var stored struct {
 		Key         []byte `json:"key"`         // PKCS 8
@@ -99,7 +99,7 @@ func parseAuthority(der, cert, mark []byte) (*authority, error) {
 	return &authority{key, own, mark}, nil
 }
 
-// certificateTemplate has what all certificates have.
+// certificateTemplate has what all certificates have in common.
 func certificateTemplate(now time.Time, life time.Duration) *x509.Certificate {
 	serial := make([]byte, 16)
 	_, _ = rand.Read(serial) // cannot fail
@@ -107,7 +107,7 @@ func certificateTemplate(now time.Time, life time.Duration) *x509.Certificate {
 	return &x509.Certificate{SerialNumber: new(big.Int).SetBytes(serial), NotBefore: now.Add(-clocksDiffer), NotAfter: now.Add(life)}
 }
 
-// leaf makes a certificate for hosts, in DER, and its key in PKCS 8.
+// leaf issues a certificate for hosts, in DER, and its key in PKCS 8.
 func (a *authority) leaf(hosts []egress.Name, now time.Time) (cert, key []byte, err error) {
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -125,15 +125,15 @@ func (a *authority) leaf(hosts []egress.Name, now time.Time) (cert, key []byte, 
 	return cert, key, err
 }
 
-// pem is the certificate of the authority as programs read it.
+// pem is the certificate of the authority in PEM.
 func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// placeholderPrefix begins every placeholder, so that one is recognised where it should not be.
+// placeholderPrefix begins every placeholder, so that one is recognized where it should not be.
 const placeholderPrefix = "boxd-secret-"
 
-// placeholder is what a session has in the place of a secret: the same for every boxd, and another for every session.
+// placeholder stands for a secret in a session: it is the same for every boxd, and differs for every session.
 func (a *authority) placeholder(session string, created time.Time, name string) string {
 	h := hmac.New(sha256.New, a.mark)
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(created.UnixNano())))

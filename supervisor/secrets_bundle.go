@@ -20,7 +20,7 @@ import (
 // bundlePatience bounds the writing of one file.
 const bundlePatience = 30 * time.Second
 
-// writeBundle writes the certificates that programs are to trust into a file of a box. Its user may change them, and harm nobody else.
+// writeBundle writes the CA certificates that programs should trust into a file of a box. Its user can change it for itself only.
 func writeBundle(ctx context.Context, box *client.Box, to string, own []byte) error {
 	text, err := bundle(own)
 	if err != nil {

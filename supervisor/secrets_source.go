@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Bounds of what is read, in bytes. A short secret would be found in answers where it is none.
+// Limits of what is read, in bytes. A value that is too short would be found in responses by chance.
 const (
 	leastValue     = 8
 	mostValue      = 4 << 10
@@ -23,7 +23,7 @@ const (
 	mostCertifying = 4 << 20
 )
 
-// value reads a secret. An end of line behind it is none of it. No error has anything of it.
+// value reads a secret, without a trailing newline. No error contains any of it.
 func (d *Secrets) value(s *policy.Secret) (string, error) {
 	data, path, err := readSource(d.cfg.Credentials, s.Credential, s.File, mostValue+2)
 	if err != nil {
@@ -41,7 +41,7 @@ func (d *Secrets) value(s *policy.Secret) (string, error) {
 	return text, nil
 }
 
-// readSource reads a secret of at most that many bytes: a credential, of those that systemd has passed in a directory, or a file.
+// readSource reads a secret of at most most bytes: a credential from the directory that systemd has passed, or a file.
 func readSource(credentials, credential, file string, most int64) (data []byte, path string, err error) {
 	path = file
 	if credential != "" {
@@ -54,7 +54,7 @@ func readSource(credentials, credential, file string, most int64) (data []byte, 
 	return data, path, err
 }
 
-// authorities reads the certificates of a secret's own authorities; "": it has none.
+// authorities reads the CA certificates configured for a secret; "": it has none.
 func authorities(s *policy.Secret) (string, error) {
 	if s.Authorities == "" {
 		return "", nil
@@ -82,7 +82,7 @@ func readMost(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// bundles are where systems have the certificates that they trust, in one file.
+// bundles lists where systems keep the CA certificates that they trust, in one file.
 func bundles() []string {
 	return []string{
 		"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -90,7 +90,7 @@ func bundles() []string {
 	}
 }
 
-// bundle is what programs of a box are to trust: whom the host trusts, and own.
+// bundle is the CA certificates that programs of a box should trust: those of the host, and own.
 func bundle(own []byte) ([]byte, error) {
 	for _, path := range bundles() {
 		data, err := readMost(path, mostCertifying)

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Snapshots of a session are directories that the keeper lists: there is no record of them, so none can say otherwise.
+// Snapshots of a session are directories that the keeper lists: there is no record that could disagree with them.
 
 // Snapshots lists the snapshots of a session, the oldest first.
 func (v *Supervisor) Snapshots(ctx context.Context, s *session.Session) ([]isolation.Snapshot, error) {
@@ -26,7 +26,7 @@ func (v *Supervisor) Snapshots(ctx context.Context, s *session.Session) ([]isola
 	return list, snapshotError(s, err)
 }
 
-// CreateSnapshot makes a snapshot of what a stopped session has on disk. It goes on if ctx ends.
+// CreateSnapshot takes a snapshot of what a stopped session has on disk. It continues if ctx ends.
 func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, name string) (made isolation.Snapshot, err error) {
 	if !isolation.ValidSnapshotName(name) {
 		return made, fault.Field("name", name, fmt.Sprintf("1 to %d of a-z, A-Z, 0-9, ., _ and -, the first a letter, a digit or _", isolation.MaxSnapshotName))
@@ -51,7 +51,7 @@ func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, nam
 				By(fault.Denial{Layer: fault.LayerQuota, Rule: "sessions.max_snapshots", Used: strconv.Itoa(len(list)), Allowed: strconv.Itoa(most), Setting: "a larger sessions.max_snapshots"})
 		}
 		list, err = v.boxes.Snapshots(ctx, &isolation.ChangeSnapshots{Key: s.BoxKey(), Op: isolation.SnapshotMake, Name: name})
-		if errors.Is(err, unix.EEXIST) { // a keeper that has ended before it could say so has made it
+		if errors.Is(err, unix.EEXIST) { // a keeper that exited before it could answer has made it
 			list, err = v.Snapshots(ctx, s)
 		}
 		if err != nil {
@@ -66,21 +66,20 @@ func (v *Supervisor) CreateSnapshot(ctx context.Context, s *session.Session, nam
 	return made, err
 }
 
-// RestoreSnapshot gives a stopped session what it had on disk when a snapshot was made, in the place of what it has. It goes on if ctx
-// ends.
+// RestoreSnapshot replaces what a stopped session has on disk by a snapshot. It continues if ctx ends.
 func (v *Supervisor) RestoreSnapshot(ctx context.Context, s *session.Session, name string) error {
 	return v.whileStopped(ctx, s, func(ctx context.Context) error {
 		return v.changeSnapshot(ctx, s, isolation.SnapshotRestore, name, "restored")
 	})
 }
 
-// RemoveSnapshot removes a snapshot. The session may run.
+// RemoveSnapshot removes a snapshot. The session may be running.
 func (v *Supervisor) RemoveSnapshot(ctx context.Context, s *session.Session, name string) error {
 	ctx = context.WithoutCancel(ctx)
 	return s.Exclusive(func() error { return v.changeSnapshot(ctx, s, isolation.SnapshotRemove, name, "removed") })
 }
 
-// changeSnapshot does something with a snapshot that must exist. Who calls it has the session exclusively.
+// changeSnapshot applies op to a snapshot, which must exist. The caller holds the session exclusively.
 func (v *Supervisor) changeSnapshot(ctx context.Context, s *session.Session, op isolation.SnapshotOp, name, done string) error {
 	none := fault.Errorf(fault.NotFound, "session %s has no snapshot %s", fault.Show(s.ID), fault.Show(name)).WithHint("list its snapshots: boxctl snapshots ls BOX")
 	if !isolation.ValidSnapshotName(name) {
@@ -92,7 +91,7 @@ func (v *Supervisor) changeSnapshot(ctx context.Context, s *session.Session, op 
 	}
 	_, err = v.boxes.Snapshots(ctx, &isolation.ChangeSnapshots{Key: s.BoxKey(), Op: op, Name: name})
 	switch there := find(list, name) != nil; {
-	case there && op == isolation.SnapshotRemove && errors.Is(err, unix.ENOENT): // a keeper that has ended before it could say so has removed it
+	case there && op == isolation.SnapshotRemove && errors.Is(err, unix.ENOENT): // a keeper that exited before it could answer has removed it
 	case !there && errors.Is(err, unix.ENOENT):
 		return none
 	case err != nil:
@@ -110,8 +109,8 @@ func find(list []isolation.Snapshot, name string) *isolation.Snapshot {
 	return &list[i]
 }
 
-// whileStopped calls f for a stopped session, which can neither be started nor changed meanwhile. What f does goes on if ctx ends, and is
-// given up with the supervisor.
+// whileStopped calls f for a stopped session, which can be neither started nor changed meanwhile. f continues if ctx ends, and
+// is canceled with the supervisor.
 func (v *Supervisor) whileStopped(ctx context.Context, s *session.Session, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -129,7 +128,7 @@ func (v *Supervisor) whileStopped(ctx context.Context, s *session.Session, f fun
 	})
 }
 
-// hold keeps a stopped session from being started.
+// hold prevents a stopped session from being started.
 func (v *Supervisor) hold(s *session.Session) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -149,7 +148,7 @@ func heldError(id string) error {
 	return fault.Errorf(fault.Conflict, "a snapshot of session %s is being taken or restored", fault.Show(id)).WithHint("try again")
 }
 
-// snapshotError is what the keeper says about the snapshots of a session.
+// snapshotError translates a keeper error about the snapshots of a session.
 func snapshotError(s *session.Session, err error) error {
 	if err == nil || fault.KindOf(err) != fault.Internal {
 		return err

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// start gives a claimed session its box, outside any lock, and undoes the claim if it fails.
+// start gives a claimed session its box, without holding a lock, and undoes the claim if it fails.
 func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	defer v.started()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
@@ -25,7 +25,7 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	var box *client.Box
 	var warm bool
 	err := v.secrets.Begin(s)
-	if err == nil && s.Stopped() == nil { // or it has held them all the time
+	if err == nil && s.Stopped() == nil { // a stopped session still has them
 		err = v.Attachments.Begin(s) // before its record
 	}
 	if err == nil {
@@ -82,7 +82,7 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	if warm {
 		event.Detail = "a box that was ahead of need"
 	}
-	s.Emit(ctx, event) // counted and told before anybody can end it
+	s.Emit(ctx, event) // counted and reported before another caller can end it
 	s.FinishStart()
 	v.due(s, time.Time{})
 	if is := s.Stopped(); is != nil {
@@ -91,11 +91,11 @@ func (v *Supervisor) start(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// box takes the box of a session from the pool, or makes it, and writes the record of the session. After an
-// error there is no box.
+// box takes the box of a session from the pool, or creates it, and writes the record of the session. After an error there is no
+// box.
 func (v *Supervisor) box(ctx context.Context, s *session.Session) (box *client.Box, warm bool, err error) {
 	spec := s.Spec()
-	if spec.Resume { // its record says that it is stopped until it has all that it needs
+	if spec.Resume { // its record says it is stopped until it has all it needs
 		v.pool.Used()
 		if box, err = v.boxes.Launch(ctx, spec); isNoRange(err) && v.pool.Yield(ctx) {
 			box, err = v.boxes.Launch(ctx, spec)
@@ -119,14 +119,14 @@ func (v *Supervisor) box(ctx context.Context, s *session.Session) (box *client.B
 		}
 		return err
 	})
-	if err != nil && box != nil { // it is the record that has failed
+	if err != nil && box != nil { // only writing the record has failed
 		err = errors.Join(err, v.boxes.End(ctx, s.BoxKey(), true))
 		box.Close()
 	}
 	return box, false, err
 }
 
-// beside does something while the record of the session is written.
+// beside calls do while the record of the session is written.
 func (v *Supervisor) beside(s *session.Session, do func() error) error {
 	written := make(chan error, 1)
 	go func() { written <- v.record.Write(s) }() // waited for below
@@ -137,13 +137,13 @@ func (v *Supervisor) beside(s *session.Session, do func() error) error {
 	return err
 }
 
-// isNoRange reports whether a box could not be made because all ids are in use, maybe by the pool.
+// isNoRange reports whether a box could not be created because all id ranges are in use, maybe by the pool.
 func isNoRange(err error) bool {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	return ok && step.Step == isolation.StepIDRange
 }
 
-// dress makes a box of the pool that of a session.
+// dress turns a box of the pool into that of a session.
 func (v *Supervisor) dress(ctx context.Context, m *PoolMember, spec *isolation.Spec) error {
 	if err := v.boxes.SetHostname(ctx, m.Key, spec.Hostname); err != nil {
 		return fmt.Errorf("name the box: %w", err)
@@ -155,7 +155,7 @@ func (v *Supervisor) dress(ctx context.Context, m *PoolMember, spec *isolation.S
 	return v.boxes.SetLimits(ctx, m.Key, &limits, spec.Work)
 }
 
-// newPool makes a pool that gets its boxes from the keeper.
+// newPool returns a pool that gets its boxes from the keeper.
 func (v *Supervisor) newPool() *Pool {
 	return NewPool(PoolSource{
 		Launch: v.boxes.Launch, End: v.endWarm, Most: v.mostWarm, Quiet: v.quiet, Log: v.log,
@@ -164,7 +164,7 @@ func (v *Supervisor) newPool() *Pool {
 	})
 }
 
-// endWarm ends a box that no session has.
+// endWarm ends a box of the pool.
 func (v *Supervisor) endWarm(ctx context.Context, key string, box *client.Box) {
 	err := v.boxes.End(ctx, key, true)
 	box.Close()
@@ -174,8 +174,7 @@ func (v *Supervisor) endWarm(ctx context.Context, key string, box *client.Box) {
 	}
 }
 
-// mostWarm is how many boxes may be ahead of need: real sessions come first, and none is needed where none
-// can start.
+// mostWarm is how many preforked boxes are allowed: sessions take precedence, and none is needed while none can start.
 func (v *Supervisor) mostWarm() int {
 	cfg := v.cfg.Load()
 	v.mu.Lock()
@@ -186,7 +185,7 @@ func (v *Supervisor) mostWarm() int {
 	return max(cfg.Sessions.Max-v.livingLocked(), 0)
 }
 
-// quiet reports whether a box may be made ahead of need now.
+// quiet reports whether a box may be preforked now.
 func (v *Supervisor) quiet() bool {
 	v.mu.Lock()
 	starting := v.starting
@@ -194,7 +193,7 @@ func (v *Supervisor) quiet() bool {
 	return starting == 0 && v.line.Len() == 0 && v.hostRoom() == nil && v.boxes.Present()
 }
 
-// SetWarm tells the pool what is wanted ahead of need.
+// SetWarm tells the pool which boxes to prefork.
 func (v *Supervisor) SetWarm() {
 	cfg := v.cfg.Load()
 	host := v.found()

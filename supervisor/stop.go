@@ -21,13 +21,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// A stopped session has a record that says so and what it has on disk, and nothing else: no box, no memory, nothing in the
-// runtime directory. The record says so before anything is ended, and until a box is there again, so a boxd that is killed
-// in between leaves a session that runs or one that is stopped: the next ends what is left of a box of the latter.
+// A stopped session has its files on disk and a record that says so, and nothing else: no box, no memory, nothing in the
+// runtime directory. The record says so before anything is ended, and until a box exists again. So a boxd that is killed in
+// between leaves a running session or a stopped one, and the next boxd ends what is left of a stopped one's box.
 
-// Stop ends the programs of a session, each in its own way, and its box, and keeps what it has on disk, until Start or for
-// as long as sessions.stopped_age says. It returns the session as it is stopped. Stopping goes on if ctx ends. One that is
-// stopped already is returned as it is.
+// Stop ends the programs of a session, each by its own stop settings, and its box, and keeps its files on disk until Start, or
+// for as long as sessions.stopped_age says. It returns the stopped session, also if it was stopped already. Stopping continues
+// if ctx ends.
 func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Session, error) {
 	for {
 		select {
@@ -45,7 +45,7 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 			return nil, err
 		}
 		if first {
-			v.work.Go(func() { v.finishStop(context.WithoutCancel(ctx), s) }) // goes on when its first caller has gone
+			v.work.Go(func() { v.finishStop(context.WithoutCancel(ctx), s) }) // continues after its first caller hangs up
 		}
 		select {
 		case <-s.Ended():
@@ -59,21 +59,21 @@ func (v *Supervisor) Stop(ctx context.Context, s *session.Session) (*session.Ses
 		case first || state == session.StateStopping:
 			return next, nil
 		}
-		s = next // it had been stopped, or could not be started again, before
+		s = next // it had been stopped, or failed to start again, before
 	}
 }
 
-// beginStop writes down that a session is stopped, which is what another boxd goes by, and reports whether the rest is for
-// the caller to do.
+// beginStop records that a session is stopped, which is what the next boxd goes by, and reports whether the caller must do the
+// rest.
 func (v *Supervisor) beginStop(s *session.Session) (first bool, err error) {
 	if s.OneShot {
 		return false, fault.Errorf(fault.Conflict, "session %s is for one execution and cannot be stopped", fault.Show(s.ID)).WithHint("create a session for programs that go on")
 	}
 	err = s.Exclusive(func() error {
 		if state, lost, _ := s.State(); state != session.StateReady || lost {
-			return nil // whoever has come first, or finds it lost, sees to it
+			return nil // another caller stops it, or handles its loss
 		}
-		if err := s.Awake(); err != nil { // a program that is frozen hears of no signal
+		if err := s.Awake(); err != nil { // frozen programs handle no signal
 			return err
 		}
 		is := &session.Stopped{Since: time.Now(), Rested: s.Rested(), Again: s.ToHaveAgain()}
@@ -93,7 +93,7 @@ func (v *Supervisor) beginStop(s *session.Session) (first bool, err error) {
 	return first, err
 }
 
-// finishStop ends what a session has that is stopping, and puts a stopped one in its place.
+// finishStop ends the programs and box of a stopping session, and puts a stopped one in its place.
 func (v *Supervisor) finishStop(caller context.Context, s *session.Session) {
 	begin, last := time.Now(), v.reading(s)
 	s.StopProcesses(v.life)                                                                     //nolint:contextcheck // the caller is for what is told of it alone
@@ -111,18 +111,18 @@ func (v *Supervisor) finishStop(caller context.Context, s *session.Session) {
 	v.secrets.Forget(s.Key)
 	v.ledger.Stop(s.Key, last)
 	v.place(s, next)
-	next.Emit(caller, events.Event{Type: events.SessionStopped, Profile: next.Current().Profile, Took: time.Since(begin)}) // before whoever waits for it asks for it
+	next.Emit(caller, events.Event{Type: events.SessionStopped, Profile: next.Current().Profile, Took: time.Since(begin)}) // before callers waiting for it look for it
 	s.Succeed(next)
 	v.line.Wake()
 	v.pool.Wake()
 	v.due(next, time.Time{})
 }
 
-// rest returns the stopped session that a session becomes which has lost its box.
+// rest returns the stopped session that replaces one that has lost its box.
 func (v *Supervisor) rest(s *session.Session) *session.Session {
 	is := s.Record.Stopped
 	settings := s.Current()
-	settings.Unsettled = false // it gets its rules anew
+	settings.Unsettled = false // its rules are set anew at the next start
 	v.Attachments.ReleaseUnused(s)
 	next := session.NewStopped(&v.sessionHooks, &session.Params{
 		ID: s.ID, Owner: s.Owner, Created: s.Created, Settings: settings, Profile: s.Profile(), Made: s.Made(), Env: is.Environment(), Enforced: s.Enforced(),
@@ -135,7 +135,7 @@ func (v *Supervisor) rest(s *session.Session) *session.Session {
 	return next
 }
 
-// place puts a stopped session into the place of another. It reserves neither memory nor processors.
+// place replaces a session by a stopped one, which reserves neither memory nor CPU.
 func (v *Supervisor) place(was, is *session.Session) {
 	v.unsize(was, &policy.Settings{Labels: is.Settings.Labels})
 	v.ledger.Resume(is.Owner.Name, is.Key, v.reading(is))
@@ -144,9 +144,8 @@ func (v *Supervisor) place(was, is *session.Session) {
 	v.replaceLocked(was, is)
 }
 
-// Start starts a stopped session again: with its id, settings, environment and what it has on disk, as soon as there is
-// room for it, as for a new one. wait bounds that; nil: the configuration does. It returns the session that runs. One that
-// runs already is returned as it is.
+// Start starts a stopped session again with its id, settings, environment and files, as soon as there is room, as for a new
+// one. wait bounds the wait; nil: the configuration does. It returns the running session, also if it was running already.
 func (v *Supervisor) Start(ctx context.Context, s *session.Session, wait *time.Duration) (*session.Session, error) {
 	for {
 		select {
@@ -157,7 +156,7 @@ func (v *Supervisor) Start(ctx context.Context, s *session.Session, wait *time.D
 		state, lost, err := s.State()
 		switch {
 		case err != nil:
-			return nil, err // of the start of another caller, which this one has waited for
+			return nil, err // from the start by another caller that this one has waited for
 		case state == session.StateReady && !lost:
 			s.Touch(time.Now())
 			return s, nil
@@ -172,7 +171,7 @@ func (v *Supervisor) Start(ctx context.Context, s *session.Session, wait *time.D
 			s = next
 			continue
 		}
-		select { // it ends, or stops
+		select { // it is ending or stopping
 		case <-s.Ended():
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -185,11 +184,11 @@ func (v *Supervisor) Start(ctx context.Context, s *session.Session, wait *time.D
 	}
 }
 
-// errStale says that a stopped session has got other settings than those that its start was decided by.
+// errStale says that the settings of a stopped session have changed while its start was being decided on.
 var errStale = errors.New("the session was changed")
 
-// admitAgain enters a session in the place of a stopped one, which its caller must start, as soon as there is room. It
-// returns the one that is there if somebody else was first.
+// admitAgain replaces a stopped session by one that the caller must start, as soon as there is room. If another caller was
+// first, it returns that one's.
 func (v *Supervisor) admitAgain(ctx context.Context, s *session.Session, wait *time.Duration) (next *session.Session, first bool, err error) {
 	err = errStale
 	for errors.Is(err, errStale) {
@@ -203,20 +202,20 @@ func (v *Supervisor) admitAgain(ctx context.Context, s *session.Session, wait *t
 			return err
 		})
 	}
-	if first { // whoever still has the other writes no record any more
+	if first { // whatever still refers to the old one writes no record any more
 		retire(s)
 	}
 	return next, first, err
 }
 
-// retire sees to it that nothing is written any more of a session whose place another has taken.
+// retire prevents further writes to the record by a session that has been replaced.
 func retire(s *session.Session) {
 	s.Record.Lock()
 	defer s.Record.Unlock()
 	s.Record.Gone = true
 }
 
-// wantAgain holds a stopped session against the configuration and the bounds of its owner, as a request for it would be.
+// wantAgain checks a stopped session against the configuration and the policy of its owner, as a request for it would be.
 func (v *Supervisor) wantAgain(ctx context.Context, s *session.Session) (*want, error) {
 	w := &want{who: s.Owner, req: &policy.Request{ID: s.ID}, cfg: v.cfg.Load(), settings: s.Current()}
 	w.effective = effectivePolicy(w.cfg, w.who).For(w.settings.Labels)
@@ -236,8 +235,8 @@ func (v *Supervisor) wantAgain(ctx context.Context, s *session.Session) (*want, 
 	return w, err
 }
 
-// claimAgain enters a session that its caller must start. Nothing slow happens here. The error is an *quota.Full if there may
-// be room later.
+// claimAgain enters a session that its caller must start. It does nothing slow. The error is a *quota.Full if there may be room
+// later.
 func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*session.Session, bool, error) {
 	if err := v.gate.Check(v.cfg.Load().Enabled); err != nil {
 		return nil, false, err
@@ -284,7 +283,7 @@ func (v *Supervisor) claimAgain(s *session.Session, w *want, changes int) (*sess
 	return next, true, nil
 }
 
-// startFailed puts a stopped session back into the place of one that could not be started again.
+// startFailed puts a stopped session back in place of one that could not be started again.
 func (v *Supervisor) startFailed(ctx context.Context, s *session.Session) {
 	v.secrets.Forget(s.Key)
 	v.record.Unmounted(ctx, s)
@@ -296,7 +295,7 @@ func (v *Supervisor) startFailed(ctx context.Context, s *session.Session) {
 	v.due(back, time.Time{})
 }
 
-// startedAgain writes down that a session which was stopped has its box.
+// startedAgain records that a stopped session has its box.
 func (v *Supervisor) startedAgain(s *session.Session) error {
 	if s.Stopped() == nil {
 		return nil
@@ -304,8 +303,8 @@ func (v *Supervisor) startedAgain(s *session.Session) error {
 	return v.record.Restarted(s)
 }
 
-// resume gives a session that was started again what it had besides: mounts that it was given while it lived, and
-// processes. What it cannot have again is told, and left out.
+// resume restores what a session had when it was stopped, besides its box: mounts that were added while it lived, and
+// processes. What cannot be restored is logged and left out.
 func (v *Supervisor) resume(ctx context.Context, s *session.Session, again *session.Again) {
 	for _, m := range again.Mounts {
 		if _, _, err := v.Mounts(s).Add(ctx, m, false); err != nil {
@@ -318,8 +317,8 @@ func (v *Supervisor) resume(ctx context.Context, s *session.Session, again *sess
 	v.resumePushes(s) //nolint:contextcheck // results are taken in the life of boxd
 }
 
-// takeOverStopped enters a session that an earlier boxd has stopped, or has begun to stop or to start again, and ends what
-// is left of its box. It reports whether there is one: without its files there is not.
+// takeOverStopped enters a session that an earlier boxd has stopped, or had begun to stop or start, and ends what is left of
+// its box. It returns nil if the files of the session are missing.
 func (v *Supervisor) takeOverStopped(ctx context.Context, l *Left, box string) (*session.Session, error) {
 	r := l.Of(box)
 	if r.Settings.OwnDisk() && (r.Settings.Workspace == "" || r.Settings.OwnDir()) {
@@ -349,7 +348,7 @@ func (v *Supervisor) takeOverStopped(ctx context.Context, l *Left, box string) (
 	return s, nil
 }
 
-// enterStopped puts a session of takeOverStopped on the list.
+// enterStopped puts a session from takeOverStopped on the list.
 func (v *Supervisor) enterStopped(ctx context.Context, s *session.Session) {
 	v.record.Unmounted(ctx, s)
 	v.keepRecord(s)
@@ -361,7 +360,7 @@ func (v *Supervisor) enterStopped(ctx context.Context, s *session.Session) {
 	v.enterLocked(s)
 }
 
-// endBox does what ends a box, again and again until it is done, or boxd is given up: the next one does it then.
+// endBox retries end until it succeeds or boxd gives up: then the next boxd does it.
 func (v *Supervisor) endBox(s *session.Session, end func(context.Context) error) {
 	for {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.life), startPatience)
@@ -379,7 +378,7 @@ func (v *Supervisor) endBox(s *session.Session, end func(context.Context) error)
 	}
 }
 
-// resumeAdopted gives a session what the boxd that has started it again has not come to.
+// resumeAdopted finishes what the boxd that started the session again had not come to.
 func (v *Supervisor) resumeAdopted(ctx context.Context, l *Left, s *session.Session) {
 	if r := l.Records[s.Key]; r != nil && r.Again != nil {
 		v.resume(context.WithoutCancel(ctx), s, r.Again)

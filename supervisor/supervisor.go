@@ -26,30 +26,30 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// Parts are what a Supervisor works with. It owns none of them.
+// Parts are the components a Supervisor works with. It owns none of them.
 type Parts struct {
 	Boxes    *driver.Driver
 	Stores   AttachmentStores
-	Secrets  *Secrets // nil: there are none
-	Send     Sender   // of results to buckets; nil: none are sent
-	Pack     Packer   // of results; there where Send is
+	Secrets  *Secrets // nil: no secrets
+	Send     Sender   // sends results to buckets; nil: none are sent
+	Pack     Packer   // packs results; set if Send is
 	StateDir string
 	Log      *slog.Logger
-	// AdoptGrace is how long boxes live when boxd has gone without a word; 0: they end with it.
+	// AdoptGrace is how long boxes live after boxd has gone without notice; 0: they end with it.
 	AdoptGrace time.Duration
 	// Keep makes Close leave the boxes to the next boxd.
 	Keep   bool
-	Events *events.Log // where everything that happens is noted; nil: nowhere
-	// Checks are what a doctor reports besides: of settings that the supervisor does not know.
+	Events *events.Log // receives all events; nil: none are logged
+	// Checks are further checks for doctor, of settings that the supervisor does not know.
 	Checks []isolation.Check
 }
 
 // Supervisor holds all sessions of one boxd.
 type Supervisor struct {
 	Attachments  *Attachments                  // skills, drives and images of sessions
-	Spaces       *volumes.Workspaces           // the workspaces that have a name
+	Spaces       *volumes.Workspaces           // named workspaces
 	Ports        *session.Ports                // connections into boxes
-	cfg          atomic.Pointer[policy.Config] // what it points to does not change
+	cfg          atomic.Pointer[policy.Config] // the value is never modified
 	boxes        *driver.Driver
 	secrets      *Secrets
 	pushes       *pusher
@@ -65,7 +65,7 @@ type Supervisor struct {
 	keep         bool
 	serving      context.Context //nolint:containedctx // what New was called with: when it ends, boxd is about to
 	poke         chan struct{}   // tells the reaper of a new deadline
-	exams        chan struct{}   // has room for one examination
+	exams        chan struct{}   // semaphore: one examination at a time
 	resample     chan struct{}   // tells takeSamples that the configuration has changed
 	work         sync.WaitGroup
 	stop         context.CancelFunc
@@ -78,27 +78,26 @@ type Supervisor struct {
 	pool         *Pool
 	totals       *quota.OwnerLimits
 	ended        session.EndedSessions
-	pressed      atomic.Pointer[verdict] // what the host last had to say
+	pressed      atomic.Pointer[verdict] // result of the last capacity check
 	life         context.Context         //nolint:containedctx // the supervisor's own: ends its background work, never a request's
 
 	mu        sync.Mutex // guards the fields below
 	sessions  map[string]*session.Session
 	closed    bool
-	starting  int                         // boxes, for sessions
-	leaving   map[string]*session.Session // off the list, but their ends have yet to be told
-	owned     map[string]int              // sessions, by the names of their owners
+	starting  int                         // boxes of sessions that are starting
+	leaving   map[string]*session.Session // not listed any more, but their end is not yet reported
+	owned     map[string]int              // number of sessions, by owner
 	stopped   map[*session.Session]bool   // those of sessions that have no box
-	held      map[*session.Session]bool   // those of them that cannot be started now
-	nextLook  time.Time                   // when the reaper looks again
+	held      map[*session.Session]bool   // those of stopped that cannot be started now
+	nextLook  time.Time                   // when the reaper runs next
 	deadlines deadlines
 	host      policy.Host
 }
 
-// startPatience bounds a start. It runs on after its caller has gone, for others may wait for it.
+// startPatience bounds a start. The start continues after its caller hangs up, as others may wait for it.
 const startPatience = time.Minute
 
-// New takes over the sessions that an earlier boxd has left, cleans up what is left of the others, and
-// starts the reaper.
+// New adopts the sessions that an earlier boxd has left, cleans up after the others, and starts the reaper.
 func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -153,7 +152,7 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 		err = v.takeOver(ctx, host.Workspaces)
 	}
 	if err != nil {
-		v.keep = true // what has been taken over is not ours to end
+		v.keep = true // adopted sessions must survive
 		v.Close()
 		return nil, err
 	}
@@ -170,17 +169,17 @@ func New(ctx context.Context, cfg policy.Config, parts Parts) (*Supervisor, erro
 	return v, nil
 }
 
-// Close ends all sessions and waits until nothing of them is left, or leaves them to the next boxd. A box
-// that does not die is given up after a while: it must not keep boxd from ending.
+// Close ends all sessions and waits until nothing is left of them, or leaves them to the next boxd. It gives up on a box that
+// does not die after startPatience: that must not keep boxd from exiting.
 func (v *Supervisor) Close() {
 	v.mu.Lock()
 	v.closed = true
 	all := v.allLocked()
 	v.mu.Unlock()
-	v.line.Wake() // who waits for room hears of it
+	v.line.Wake() // callers waiting for room get an error
 	var ends sync.WaitGroup
 	for _, s := range all {
-		if state, _, _ := s.State(); state == session.StateStopped { // it has no box, and is the next boxd's
+		if state, _, _ := s.State(); state == session.StateStopped { // it has no box, and is left to the next boxd
 			continue
 		}
 		ends.Go(func() {
@@ -188,7 +187,7 @@ func (v *Supervisor) Close() {
 				v.park(s)
 				return
 			}
-			_ = v.End(v.life, s, session.EndShutdown) // logged where it fails
+			_ = v.End(v.life, s, session.EndShutdown) // End logs failures
 		})
 	}
 	late := time.AfterFunc(startPatience, v.stop)
@@ -204,8 +203,8 @@ func (v *Supervisor) Close() {
 	v.gate.Close()
 }
 
-// Create returns the principal's session of the requested id, and makes it if there is none; the
-// second result tells which. A session that exists must not differ in what was asked for.
+// Create returns the principal's session of the requested id, and creates it if there is none; the second result tells which.
+// An existing session must match the request.
 func (v *Supervisor) Create(ctx context.Context, who access.Principal, req *policy.Request) (*session.Session, bool, error) {
 	w, err := v.want(ctx, who, req)
 	if err != nil {
@@ -226,7 +225,7 @@ func (v *Supervisor) Create(ctx context.Context, who access.Principal, req *poli
 	}
 }
 
-// join waits for a session that exists. It reports false when that one has ended meanwhile.
+// join waits for an existing session. It returns false if that has ended meanwhile.
 func (v *Supervisor) join(ctx context.Context, s *session.Session, req *policy.Request, asked *policy.Settings) (bool, error) {
 	if !v.isLeaving(s) {
 		if err := different(s, v.differences(s, req, asked)); err != nil {
@@ -242,7 +241,7 @@ func (v *Supervisor) join(ctx context.Context, s *session.Session, req *policy.R
 	switch {
 	case err != nil:
 		return true, err
-	case lost: // and nobody has seen to it yet
+	case lost: // and not handled yet
 		return false, v.End(ctx, s, session.EndLost)
 	case state == session.StateReady:
 		s.Touch(time.Now())
@@ -265,12 +264,12 @@ func (v *Supervisor) isLeaving(s *session.Session) bool {
 	return v.leaving[s.Key] == s
 }
 
-// differences names the fields that were asked for and that the session has otherwise.
+// differences names the requested fields in which the session differs.
 func (v *Supervisor) differences(s *session.Session, req *policy.Request, asked *policy.Settings) []string {
 	settings := s.Current()
 	names := settings.Differences(req, asked)
 	if req.Env != nil && !slices.Equal(s.Environment(), session.Environment(s.Made(), &settings, req.Env)) {
-		names = append(names, "env") // by the values, which no record has
+		names = append(names, "env") // compared by value; no record has them
 	}
 	return names
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Live sessions can be given other limits and network rules.
+// Limits and network rules of live sessions can be changed.
 
 package supervisor
 
@@ -20,20 +20,20 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Updater changes one session. Its caller has it for itself.
+// Updater changes one session, which its caller holds exclusively.
 type Updater struct {
 	Boxes   *driver.Driver
 	Session *session.Session
 	Keep    func() error // writes the record of the session
-	// Enforcement is what would keep the limits of a session with these settings.
+	// Enforcement returns what would enforce the limits of a session with these settings.
 	Enforcement func(context.Context, *policy.Settings) (map[string]policy.Mechanism, error)
 }
 
-// patience bounds a change of rules. What has begun is not left half done because its caller has gone.
+// patience bounds a change of rules. A change that has begun is not abandoned half done when its caller hangs up.
 const patience = time.Minute
 
-// Apply changes what the kernel keeps of a session from now to next, all of it or nothing. The session has next then,
-// and so has its record.
+// Apply changes what the kernel enforces for a session from now to next, completely or not at all. Afterwards next is in the
+// session and its record.
 func (c *Updater) Apply(ctx context.Context, now, next *policy.Settings) error {
 	if err := c.limit(ctx, now, next); err != nil {
 		return err
@@ -45,8 +45,8 @@ func (c *Updater) Apply(ctx context.Context, now, next *policy.Settings) error {
 	return errors.Join(err, c.limit(context.WithoutCancel(ctx), next, now))
 }
 
-// rules changes the rules of the network, if they are others, and the record in any case. That is before the kernel
-// in such a change: whoever finds it there half done gives the box the rules once more, see Settle.
+// rules changes the network rules, if they differ, and the record in any case. The record is written before the kernel is
+// changed: if that is interrupted, the box is given the rules again, see Reconcile.
 func (c *Updater) rules(ctx context.Context, now, next *policy.Settings) error {
 	before, after := now.KeeperNetwork(), next.KeeperNetwork()
 	if before.Equal(&after) && !now.Unsettled {
@@ -55,7 +55,7 @@ func (c *Updater) rules(ctx context.Context, now, next *policy.Settings) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	c.Boxes.Refusals(ctx, c.Session.BoxKey()) // while the session has what has refused it
+	c.Boxes.Refusals(ctx, c.Session.BoxKey()) // count refusals while the session still has the old rules
 	begun := *next
 	begun.Unsettled = true
 	if err := c.set(&begun, now); err != nil {
@@ -64,18 +64,18 @@ func (c *Updater) rules(ctx context.Context, now, next *policy.Settings) error {
 	err := c.Boxes.SetNetwork(ctx, c.Session.BoxKey(), &after)
 	if err == nil {
 		next.Unsettled = false
-		_ = c.set(next, &begun) // or the record has them, and they are settled once more than they have to be
+		_ = c.set(next, &begun) // if this fails, they are only set once more than needed
 		return nil
 	}
 	back := *now
 	if uerr := c.Boxes.SetNetwork(ctx, c.Session.BoxKey(), &before); uerr != nil {
 		err = errors.Join(err, uerr)
-		back.Unsettled = true // some change after this one, or the next boxd, settles it
+		back.Unsettled = true // a later change, or the next boxd, sets them again
 	}
 	return errors.Join(refusal(c.Session.ID, err), c.set(&back, &back))
 }
 
-// set gives the session settings and writes its record. Without a record it has those of before.
+// set changes the settings of the session and writes its record. If that fails, it restores the old settings.
 func (c *Updater) set(next, before *policy.Settings) error {
 	c.Session.Set(*next)
 	err := c.Keep()
@@ -85,7 +85,7 @@ func (c *Updater) set(next, before *policy.Settings) error {
 	return err
 }
 
-// refusal is an error of a change of rules in the words of who has asked for it.
+// refusal translates an error of a change of rules for the caller.
 func refusal(id string, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	switch {
@@ -102,7 +102,7 @@ func refusal(id string, err error) error {
 	return fmt.Errorf("set the rules of session %q: %w", id, err)
 }
 
-// Reconcile ends a change of rules that an earlier boxd had begun.
+// Reconcile finishes a change of rules that an earlier boxd had begun.
 func (c *Updater) Reconcile(ctx context.Context) error {
 	now := c.Session.Current()
 	if !now.Unsettled {
@@ -112,13 +112,13 @@ func (c *Updater) Reconcile(ctx context.Context) error {
 	return c.rules(ctx, &now, &next)
 }
 
-// limit changes what the kernel keeps. What it does not keep cannot be changed while programs run that have started
-// under the old limit.
+// limit changes the limits that the kernel enforces. A limit that it does not enforce cannot be changed while programs run that
+// were started under the old one.
 func (c *Updater) limit(ctx context.Context, now, next *policy.Settings) error {
 	s := c.Session
 	old, limits := policy.Groups(now), policy.Groups(next)
 	work := policy.Work(next, s.Enforced())
-	if !next.OwnDisk() { // that of a directory of the host stays as it is
+	if !next.OwnDisk() { // the quota of a host directory stays as it is
 		work = isolation.Quota{}
 	}
 	if old == limits && (!next.OwnDisk() || work == policy.Work(now, s.Enforced())) && (now.WorkspaceQuota == next.WorkspaceQuota || work.Bytes > 0) {

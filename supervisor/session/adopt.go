@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// Restored makes a session whole that an earlier boxd has left: its box, whether that is frozen, and the
-// environment that was found in it. Programs tells of what runs in it.
+// Restored completes a session that an earlier boxd has left: its box, whether that is frozen, and the environment found in it.
+// Programs adds what runs in it.
 func (s *Session) Restored(box *client.Box, frozen bool, env []string) {
 	s.mu.Lock()
 	s.box, s.frozen, s.env, s.state = box, frozen, env, StateReady
@@ -22,8 +22,8 @@ func (s *Session) Restored(box *client.Box, frozen bool, env []string) {
 	close(s.started)
 }
 
-// Programs makes processes of what an earlier boxd has left running. What is no process was for somebody who
-// is gone, and ends.
+// Programs makes processes of the programs that an earlier boxd has left running. One that is no process was for a caller that
+// is gone, and is ended.
 func (s *Session) Programs(ctx context.Context, found []*client.Program, log *slog.Logger) {
 	for _, p := range found {
 		s.adoptProgram(ctx, p, log)
@@ -49,7 +49,7 @@ func (s *Session) adoptProgram(ctx context.Context, program *client.Program, log
 	s.drive(ctx, entry)
 }
 
-// enter gives a process its place in the session, if no other has that.
+// enter adds a process to the session, unless it has one of that id.
 func (s *Session) enter(p *process.Process) bool {
 	spec, current := p.Spec(), s.context()
 	s.mu.Lock()
@@ -74,12 +74,12 @@ func (s *Session) enter(p *process.Process) bool {
 	return true
 }
 
-// EndUnnamed ends a program nobody can ask for.
+// EndUnnamed ends a program that no client can ask for.
 func (s *Session) EndUnnamed(program *client.Program) {
 	s.hooks.Work.Go(func() {
 		late := process.After(process.KillPatience, s.markLost)
 		defer late.Stop()
-		_ = program.Kill() // without a box it has ended
+		_ = program.Kill() // fails without a box: then it has ended
 		<-program.Exited()
 		_ = program.Forget()
 		program.Close()

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup2/stats"
 )
 
-// CgroupUsage is what the programs of a box use and have used, all together.
+// CgroupUsage is what all programs of a box together use and have used.
 type CgroupUsage struct {
 	CPU           time.Duration
 	Memory        uint64 // bytes now
@@ -20,7 +20,7 @@ type CgroupUsage struct {
 	Pids          uint64 // number now
 	Read, Written uint64 // bytes, of all devices together
 	OOMKills      uint64 // processes killed because memory was used up
-	// Throttled is how long programs had to wait because of the limit of processor time.
+	// Throttled is how long programs had to wait because of the CPU limit.
 	Throttled time.Duration
 	// Pressure is the percentage of the last ten seconds in which some program waited for each
 	// resource (Documentation/accounting/psi.rst). Zero also if the kernel does not report it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What callers ask to run becomes what PID 1 of a box is told.
+// Requests to run something become commands for PID 1 of a box.
 
 package session
 
@@ -21,10 +21,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// Share of the kept output that is its beginning; the rest is its end.
+// headShare is the share of the kept output that is its beginning; the rest is its end.
 const headShare = 0.6
 
-// followWindow is how far a program may be ahead of who follows its output before it waits.
+// followWindow is how far a program may be ahead of the reader of its output before it blocks.
 const followWindow = quantity.MiB
 
 // ExecRequest asks for one execution: exactly one of Argv, Command and Code.
@@ -35,45 +35,45 @@ type ExecRequest struct {
 	Language string
 	Env      map[string]string
 	Dir      string // "": the workspace
-	// Existing refuses a Dir that is missing (StatusStartFailed). Otherwise one is made where that can be: below
+	// Existing refuses a Dir that is missing (StatusStartFailed). Otherwise it is created where that is possible: below
 	// isolation.Roots and the home of the box user.
 	Existing    bool
 	Stdin       []byte // what the program reads
 	MergeOutput bool   // standard error is the pipe of standard output
-	// Spool is how much of each stream of a process, or of an execution that is one, is kept on disk; nil: it is kept in memory.
+	// Spool is how much of each stream of a process, or of an execution with an id, is kept on disk; nil: it is kept in memory.
 	Spool       *quantity.Size
 	Timeout     *quantity.Duration
 	Limits      policy.ProgramLimits
-	Rlimits     map[string]string // of this program alone, SOFT:HARD by name
+	Rlimits     map[string]string // of this program only, SOFT:HARD by name
 	OutputLimit *quantity.Size    // per stream; "": the configured one
 
-	// Usual lets nothing be asked for: the session is of an image, which may say what runs in it.
+	// Usual allows a request without a program: the image of the session may name one.
 	Usual bool
-	// Beginning keeps the beginning of each stream alone.
+	// Beginning keeps only the beginning of each stream.
 	Beginning bool
-	// Own makes it a program of boxd's own: of the rest only Argv and Stdin count.
+	// Internal makes it a program of boxd itself: of the rest only Argv, Dir, Stdin and Wait count.
 	Internal *InternalExec
-	// Wait is how long it may wait for room in its session; nil: as long as the configuration lets it.
+	// Wait is how long it may wait for room in its session; nil: as long as the configuration allows.
 	Wait *time.Duration
 }
 
-// Context is what a session gives to all that runs in it.
+// Context is what a session provides to everything that runs in it.
 type Context struct {
 	Config   *policy.Config
-	Policy   policy.EffectivePolicy // the bounds of whose session it is
+	Policy   policy.EffectivePolicy // policy of the session's owner
 	Profile  *policy.Profile
 	Settings policy.Settings
 	Enforced map[string]policy.Mechanism
-	Env      []string // NAME=value of a program that adds nothing
+	Env      []string // NAME=value, without variables of a single program
 }
 
-// Plan validates a request and merges it with what its session has. A managed program has no timeout that
-// it does not ask for, and may ask for any. What makes it a process is left out of the Spec.
+// Plan validates a request and merges it with the settings of its session. A managed program has a timeout only if the request
+// has one, which may be any. What makes it a process is not in the Spec.
 func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	if req.Internal != nil {
 		return c.own(req)
 	}
-	asked := *req // of which the caller keeps his own
+	asked := *req // a copy: the caller's stays unchanged
 	asked.Usual = false
 	if root := c.Settings.Root; root != nil && req.Argv == nil && req.Command == nil && req.Code == nil {
 		asked.Argv = root.Command
@@ -136,7 +136,7 @@ func (c *Context) Plan(req *ExecRequest, managed bool) (*process.Spec, error) {
 	return spec, nil
 }
 
-// kept divides what is kept of a stream into its beginning and its end.
+// kept splits the limit of a stream into its beginning and its end.
 func kept(limit quantity.Size, beginning bool) isolation.Output {
 	if beginning {
 		return isolation.Output{Head: uint64(limit)}
@@ -145,12 +145,12 @@ func kept(limit quantity.Size, beginning bool) isolation.Output {
 	return isolation.Output{Head: head, Tail: uint64(limit) - head}
 }
 
-// makes reports whether a working directory is made if it is missing. Elsewhere a box has what its image has.
+// makes reports whether a missing working directory is created. Elsewhere a box has what its image has.
 func (c *Context) makes(dir string) bool {
 	return dir == "/" || isolation.UnderRoots(dir) || isolation.Within(dir, c.Settings.HomeDir()) || isolation.Within(dir, isolation.SkillsDir) || isolation.Within(dir, isolation.DrivesDir)
 }
 
-// longestTimeout leaves room for the times that are added to one.
+// longestTimeout leaves room for the durations that are added to a timeout.
 const longestTimeout = quantity.Duration(365 * 24 * time.Hour)
 
 func (c *Context) timeout(asked *quantity.Duration, managed bool) (time.Duration, []policy.Clamp, error) {
@@ -165,7 +165,7 @@ func (c *Context) timeout(asked *quantity.Duration, managed bool) (time.Duration
 	return c.Policy.Timeout(time.Duration(*asked), true)
 }
 
-// argv sets the arguments. It returns the code if that is too long to be one of them.
+// argv sets the arguments. It returns the code if that is too long for an argument.
 func argv(cfg *policy.Config, cmd *isolation.Command, req *ExecRequest) []byte {
 	if req.Argv != nil {
 		cmd.Argv = req.Argv
@@ -193,7 +193,7 @@ func (req *ExecRequest) Validate(cfg *policy.Config) error {
 		}
 	}
 	switch {
-	case given == 0 && req.Usual: // its session knows
+	case given == 0 && req.Usual: // the image of its session may name a program
 	case given != 1:
 		err := fault.Errorf(fault.Invalid, "give one of argv, command and code; the request has %d", given).
 			WithHint("give one of argv (program and arguments), command (a shell line) and code (with language)")
@@ -273,7 +273,7 @@ func validateCode(cfg *policy.Config, field, code string) error {
 	return nil
 }
 
-// Environment is the configured one with that of a session's image, and then its own, on top.
+// Environment returns the configured variables, overridden by those of the session's image, and then by env.
 func Environment(cfg *policy.Config, settings *policy.Settings, env map[string]string) []string {
 	all := cfg.VariablesFor(settings.UserName(), settings.HomeDir())
 	if image := settings.Root; image != nil {
@@ -287,7 +287,7 @@ func Environment(cfg *policy.Config, settings *policy.Settings, env map[string]s
 	return list
 }
 
-// WithEnv is a session's environment with an execution's on top.
+// WithEnv returns a session's environment overridden by that of an execution.
 func WithEnv(base []string, env map[string]string) []string {
 	if len(env) == 0 {
 		return base

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Why sessions end, and which have ended lately: a caller who asks for one of those hears why it is gone.
+// Why sessions end, and which have ended lately: a caller that asks for one of those is told why it is gone.
 
 package session
 
@@ -12,28 +12,28 @@ import (
 // EndReason is why a session has ended. The set is closed.
 type EndReason string
 
-// The reasons.
+// Reasons for the end of a session.
 const (
-	EndDeleted     EndReason = "deleted"      // asked for
+	EndDeleted     EndReason = "deleted"      // requested
 	EndIdle        EndReason = "idle"         // unused for its ttl
 	EndLifetime    EndReason = "lifetime"     // max_lifetime is over
 	EndEvicted     EndReason = "evicted"      // its owner's least recently used, when there was no room for another
 	EndUnhealthy   EndReason = "unhealthy"    // PID 1 of the box has not answered
-	EndLost        EndReason = "lost"         // PID 1 of the box was gone, or did not end a program when it was due
+	EndLost        EndReason = "lost"         // PID 1 of the box was gone, or did not end a program in time
 	EndFileLocks   EndReason = "file_locks"   // its programs held more file locks than limits.file_locks
 	EndOneShot     EndReason = "one-shot"     // the one execution it was for is over
-	EndStoppedAge  EndReason = "stopped_age"  // stopped for as long as one may be
-	EndUnclaimed   EndReason = "unclaimed"    // its maker has gone without learning its id
-	EndStartFailed EndReason = "start_failed" // there never was a box
+	EndStoppedAge  EndReason = "stopped_age"  // for longer than sessions.stopped_age
+	EndUnclaimed   EndReason = "unclaimed"    // its creator hung up before it got the id
+	EndStartFailed EndReason = "start_failed" // there was never a box
 	EndShutdown    EndReason = "shutdown"     // boxd stopped
 )
 
-// EndReasons returns all of them.
+// EndReasons returns all reasons.
 func EndReasons() []EndReason {
 	return []EndReason{EndDeleted, EndIdle, EndLifetime, EndEvicted, EndUnhealthy, EndLost, EndFileLocks, EndOneShot, EndStoppedAge, EndUnclaimed, EndStartFailed, EndShutdown}
 }
 
-// Text says it to the owner of the session, as the rest of a sentence that begins with "it".
+// Text is the reason as the rest of a sentence that begins with "it", for the owner of the session.
 func (r EndReason) Text() string {
 	switch r {
 	case EndDeleted:
@@ -64,26 +64,26 @@ func (r EndReason) Text() string {
 	return "ended"
 }
 
-// EndedSession is one that has ended.
+// EndedSession is a session that has ended.
 type EndedSession struct {
 	Reason EndReason
 	At     time.Time
 }
 
-// Bounds of what is remembered.
+// Limits of what is remembered.
 const (
 	MostEnded = 1024             // sessions
 	KeepEnded = 10 * time.Minute // each
 )
 
-// EndedSessions is what is remembered of sessions that have ended, by their keys. Its zero value is empty.
+// EndedSessions remembers sessions that have ended, by their keys. Its zero value is empty.
 type EndedSessions struct {
 	mu    sync.Mutex // guards the fields below
 	byKey map[string]EndedSession
-	order []endedKey // oldest first; one that has ended again is there twice
+	order []endedKey // oldest first; a key that has ended twice is in it twice
 }
 
-// endedKey is the key of a session that ended at a time.
+// endedKey is the key of a session, and when it ended.
 type endedKey struct {
 	key string
 	at  time.Time
@@ -103,7 +103,7 @@ func (m *EndedSessions) Add(key string, reason EndReason, now time.Time) {
 	}
 }
 
-// Get returns the last end of a session of this key, if that is not too long ago.
+// Get returns the last end of a session of this key, unless that was KeepEnded or more ago.
 func (m *EndedSessions) Get(key string, now time.Time) (EndedSession, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,7 +114,7 @@ func (m *EndedSessions) Get(key string, now time.Time) (EndedSession, bool) {
 	return s, ok
 }
 
-// Expire forgets what is too old.
+// Expire forgets sessions that ended too long ago.
 func (m *EndedSessions) Expire(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,7 +126,7 @@ func (m *EndedSessions) Expire(now time.Time) {
 	}
 }
 
-// forgetLocked drops the oldest entry. A session of that key that has ended again since is remembered by its own.
+// forgetLocked drops the oldest entry. If its key has ended again since, that later end is still remembered.
 func (m *EndedSessions) forgetLocked() {
 	if oldest := m.order[0]; m.byKey[oldest.key].At.Equal(oldest.at) {
 		delete(m.byKey, oldest.key)

@@ -14,19 +14,19 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// execution is a program under way that its caller waits for.
+// execution is a running program whose caller waits for it.
 type execution struct {
 	session *Session
 	caller  context.Context //nolint:containedctx // whose request it is of, for what is told of it; nothing waits for it
 	spec    *process.Spec
 	program *client.Program
 	release func()         // gives back what was reserved
-	over    func()         // gives back its turn
+	over    func()         // gives back its start turn
 	late    *process.Timer // ends the session
 }
 
-// context is what a session gives to its programs. It is made once for each configuration and change of the session: to find
-// the policy of an owner takes longer than to begin a program. Nobody changes it.
+// context returns what the session provides to its programs. It is cached until the configuration or the session changes:
+// finding the policy of an owner takes longer than starting a program. It is never modified.
 func (s *Session) context() *Context {
 	cfg := s.hooks.Config()
 	s.mu.Lock()
@@ -38,8 +38,7 @@ func (s *Session) context() *Context {
 	return s.gives
 }
 
-// Plan says what an execution would be, and why not. It starts nothing and takes nothing of what its owner may
-// have.
+// Plan returns what an execution would be, or why it is refused. It starts nothing and uses up nothing of its owner's limits.
 func (s *Session) Plan(req *ExecRequest) (*process.Spec, error) {
 	current := s.context()
 	spec, err := current.Plan(req, false)
@@ -52,7 +51,7 @@ func (s *Session) Plan(req *ExecRequest) (*process.Spec, error) {
 	return spec, s.hooks.Accounts.TryExecution(s.Owner.Name, &current.Policy)
 }
 
-// Exec starts a program in a session, once that has started itself, and waits for it. If ctx ends, so does the program.
+// Exec waits for a session to start, starts a program in it, and waits for that. If ctx ends, so does the program.
 func (s *Session) Exec(ctx context.Context, req *ExecRequest) (*Result, error) {
 	e, err := s.start(ctx, req)
 	if err != nil {
@@ -73,7 +72,7 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 		return nil, err
 	}
 	defer process.CloseFiles(&files)
-	spec.Script, spec.Input = nil, nil // they may be long
+	spec.Script, spec.Input = nil, nil // free them, as they may be long
 	select {
 	case <-s.started:
 	case <-ctx.Done():
@@ -111,11 +110,10 @@ func (s *Session) start(ctx context.Context, req *ExecRequest) (*execution, erro
 	return e, nil
 }
 
-// take admits one execution, as long as its session has room and its owner may; release gives back what was
-// reserved.
+// take admits one execution, if its session and its owner's limits have room; release gives back what was reserved.
 func (s *Session) take(current *Context) (box *client.Box, release func(), err error) {
 	limit := current.Config.Exec.MaxPerSession
-	if err := s.checkSlot(limit); err != nil { // which takes nothing of the owner's day
+	if err := s.checkSlot(limit); err != nil { // before anything of the owner's day is used up
 		return nil, nil, err
 	}
 	if release, err = s.hooks.Accounts.Execution(s.Owner.Name, &current.Policy); err != nil {
@@ -127,12 +125,11 @@ func (s *Session) take(current *Context) (box *client.Box, release func(), err e
 	return box, release, err
 }
 
-// markLost ends the session of a program that is still there when it must have ended. Every deadline is PID
-// 1's; one that does not keep it serves nobody any more. With the session the program ends too, so
-// whoever waits for it waits no longer than that.
+// markLost ends the session of a program that exists past its deadline. All deadlines are kept by PID 1; one that misses them
+// is unusable. The program ends with the session, so a caller that waits for it does not wait longer.
 func (e *execution) markLost() {
 	select {
-	case <-e.program.Exited(): // its output may not have been taken yet
+	case <-e.program.Exited(): // its output may not have been read yet
 	default:
 		e.session.markLost()
 	}
@@ -151,14 +148,14 @@ func (e *execution) wait(ctx context.Context) (*Result, error) {
 			if e.late.Left() > process.KillPatience {
 				e.late.Reset(process.KillPatience)
 			}
-			_ = e.program.Kill() // if the box is gone, Exited tells
+			_ = e.program.Kill() // if the box is gone, Exited is closed
 		}
 	}
 }
 
-// result says what the program has come to, to its caller and to those who watch boxd.
+// result reports the outcome of the program, to its caller and as an event.
 func (e *execution) result(canceled bool) (*Result, error) {
-	exit, err := e.program.Wait(e.caller) // does not wait
+	exit, err := e.program.Wait(e.caller) // returns at once
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		if err := e.session.limitHit(step); err != nil {
 			e.session.Emit(e.caller, events.Event{Type: events.ExecEnded, Reason: string(StatusStartFailed), Detail: err.Error()})
@@ -174,7 +171,7 @@ func (e *execution) result(canceled bool) (*Result, error) {
 func (e *execution) close() {
 	e.over()
 	e.late.Stop()
-	if exit, err := e.program.Wait(e.caller); err == nil { // does not wait
+	if exit, err := e.program.Wait(e.caller); err == nil { // returns at once
 		e.session.used(exit)
 	}
 	e.program.Close()
@@ -182,14 +179,14 @@ func (e *execution) close() {
 	e.session.done()
 }
 
-// used tells what a program has used, where the groups of the box do not.
+// used accounts for a program's CPU time if the box has no cgroups that do.
 func (s *Session) used(exit *isolation.Exit) {
 	if !s.Grouped() {
 		s.hooks.Used(s.Owner.Name, exit.UserTime+exit.SystemTime)
 	}
 }
 
-// done ends an execution, and tells the reaper if it may not know when the session ends now.
+// done ends an execution, and tells the reaper when the session expires now.
 func (s *Session) done() {
 	if at := s.finish(time.Now()); !at.IsZero() {
 		s.hooks.Due(s, at)

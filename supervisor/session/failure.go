@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Failures of keeper and PID 1 become errors that a caller can act on.
+// Failures of the keeper and of PID 1 become errors that a caller can act on.
 
 package session
 
@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// StartError is what the keeper says of a session that does not start.
+// StartError translates a keeper error for a session that could not start.
 func StartError(id string, settings *policy.Settings, err error) error {
 	step, ok := errors.AsType[*isolation.StepError](err)
 	if errors.Is(err, client.ErrNoKeeper) || errors.Is(err, client.ErrKeeperGone) {
@@ -32,7 +32,7 @@ func StartError(id string, settings *policy.Settings, err error) error {
 			WithHint("try again; if it fails again, see boxctl doctor")
 	}
 	if errno, is := errors.AsType[syscall.Errno](err); is && isShortage(errno) {
-		if err = errno; ok { // what else is around the reason is for the log
+		if err = errno; ok { // the context of the errno is only logged
 			err = step
 		}
 		return fault.Errorf(fault.Unavailable, "session %s cannot start now: %w", fault.Show(id), err).
@@ -46,7 +46,7 @@ func StartError(id string, settings *policy.Settings, err error) error {
 		return NoAnswerError(step.Refused.Field, step)
 	case step.Refused != nil && step.Step == isolation.StepMountSource:
 		r := step.Refused
-		if r.Allowed == isolation.NotRootsDirectory { // which no key of box.toml changes
+		if r.Allowed == isolation.NotRootsDirectory { // no key of box.toml can change it
 			return fault.Field(r.Field, r.Value, r.Allowed).Of(fault.Denied).
 				WithHint("mount it read-only (:ro, or --here=ro), or give it to a user with chown").
 				By(fault.Denial{Layer: fault.LayerMount, Rule: "mounts.allow", Allowed: r.Allowed})
@@ -84,7 +84,7 @@ func StartError(id string, settings *policy.Settings, err error) error {
 	return fmt.Errorf("start session %q: %w", id, err)
 }
 
-// noQuota is the refusal of a directory of the host that cannot have the quota of the session.
+// noQuota is the refusal of a host directory that cannot have the quota of the session.
 func noQuota(step *isolation.StepError) error {
 	r := step.Refused
 	f := fault.Field(r.Field, r.Value, r.Allowed)
@@ -99,12 +99,12 @@ func noQuota(step *isolation.StepError) error {
 	return f
 }
 
-// Unanswered reports whether a filesystem that the caller has named has not answered in time.
+// Unanswered reports whether a filesystem that the caller has named did not respond in time.
 func Unanswered(step *isolation.StepError) bool {
 	return step.Refused != nil && step.Errno == unix.ETIMEDOUT
 }
 
-// NoAnswerError is the refusal of a directory, given in a field, whose filesystem has not answered in time.
+// NoAnswerError is the refusal of a directory, named by a field, whose filesystem did not respond in time.
 func NoAnswerError(field string, step *isolation.StepError) error {
 	f := fault.Field(field, step.Refused.Value, step.Refused.Allowed).Of(fault.Unavailable).
 		WithHint("check that its server is up; boxd waits as long as mounts.patience in box.toml says")
@@ -112,7 +112,7 @@ func NoAnswerError(field string, step *isolation.StepError) error {
 	return f
 }
 
-// noNetwork is the refusal of a session that cannot have its network here, by the keeper's own words.
+// noNetwork is the refusal of a session that cannot have its network here, with the keeper's reason.
 func noNetwork(id string, step *isolation.StepError) error {
 	kind := fault.Unavailable
 	switch step.Errno { //nolint:exhaustive // of a hundred
@@ -130,25 +130,24 @@ func noNetwork(id string, step *isolation.StepError) error {
 	return f
 }
 
-// isShortage reports whether the host lacks something that it may have again later. ENOLCK and ENOBUFS are want of memory too, for a lock
-// (flock(2)) and for a message (unix(7)).
+// isShortage reports a lack of something that the host may have again later. ENOLCK and ENOBUFS mean lack of memory too, for a
+// lock (flock(2)) and for a message (unix(7)).
 func isShortage(errno syscall.Errno) bool {
 	return slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.ENOMEM, unix.EAGAIN, unix.ENOLCK, unix.ENOBUFS}, errno)
 }
 
-// isItem reports whether a step has failed about a text, of which it names the beginning.
+// isItem reports whether a step failed for a text, the beginning of which is the step's item.
 func isItem(text string, step *isolation.StepError) bool {
 	return text[:min(len(text), isolation.MaxItem)] == step.Item
 }
 
-// isPlaceError reports whether a mount has failed because of what is at its target already, in another
-// mount of the same session.
+// isPlaceError reports whether a mount failed because of what is already at its target, in another mount of the same session.
 func isPlaceError(errno syscall.Errno) bool {
 	return slices.Contains([]syscall.Errno{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES, unix.EROFS, unix.ENAMETOOLONG}, errno)
 }
 
-// LimitError is the refusal of a program that could not be started because the session has as much as it may, nil
-// if it was something else. pids is how many processes the cgroups allow, 0 if there are none.
+// LimitError is the refusal of a program because the session has reached a limit, nil for other causes. pids is the process
+// limit of the cgroup, 0 if there is none.
 func LimitError(id string, pids int, step *isolation.StepError) error {
 	switch {
 	case step.Step == isolation.StepFreeze:
@@ -169,8 +168,8 @@ func FrozenError(id string) error {
 	return fault.Errorf(fault.Conflict, "session %s is frozen", fault.Show(id)).WithHint("resume it: boxctl thaw BOX")
 }
 
-// Transient reports whether the keeper, or this process, failed at something for want of what it may have again: a
-// keeper, descriptors, memory. What was asked for is not to blame.
+// Transient reports whether the keeper, or this process, failed for lack of something that may be available later: a keeper,
+// descriptors, memory. The request is not to blame.
 func Transient(err error) bool {
 	causes := []error{client.ErrNoKeeper, client.ErrKeeperGone, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ETOOMANYREFS}
 	return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })

@@ -10,21 +10,21 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Sample is what a session used at a time. There are hundreds of each session, so it is small: 88 bytes.
+// Sample is the usage of a session at one time. Each session has hundreds, so it is small: 88 bytes.
 type Sample struct {
 	At                                      int64         // Unix time in milliseconds
-	CPU                                     time.Duration // since its box has started
+	CPU                                     time.Duration // since its box was started
 	Memory, Swap                            uint64        // bytes
-	Read, Written                           uint64        // bytes since its box has started
-	Used, Files                             uint64        // of its workspace: bytes and number
+	Read, Written                           uint64        // bytes since its box was started
+	Used, Files                             uint64        // of its workspace: bytes and number of files
 	Pids                                    uint32
-	CPUPercent                              float32 // of one processor, since the sample before or, in the first, since the session was created
+	CPUPercent                              float32 // of one CPU, since the previous sample or, for the first, since the session was created
 	CPUPressure, MemoryPressure, IOPressure float32
-	Counted                                 bool // there are cgroups; without them only Used and Files are known
-	Quota                                   bool // there is a quota of the workspace; without it Used and Files are not known
+	Counted                                 bool // there are cgroups; otherwise only Used and Files are known
+	Quota                                   bool // the workspace has a quota; otherwise Used and Files are not known
 }
 
-// NewSample is what a session uses now: usage of its cgroups and of its workspace, of which nil is not known.
+// NewSample is the usage of a session now: of its cgroups and of its workspace, each nil if not known.
 func (s *Session) NewSample(now time.Time, usage *CgroupUsage, work *isolation.Disk) Sample {
 	m := Sample{At: now.UnixMilli()}
 	if work != nil {
@@ -39,7 +39,7 @@ func (s *Session) NewSample(now time.Time, usage *CgroupUsage, work *isolation.D
 	if last, ok := s.history.last(); ok {
 		before = last
 	}
-	if before.CPU > m.CPU { // it was stopped meanwhile, and its box is another
+	if before.CPU > m.CPU { // the session was stopped in between: this is another box
 		before.CPU = 0
 	}
 	if took := time.Duration(m.At-before.At) * time.Millisecond; took > 0 {
@@ -48,7 +48,7 @@ func (s *Session) NewSample(now time.Time, usage *CgroupUsage, work *isolation.D
 	return m
 }
 
-// history is what a session has used lately.
+// history is the recent usage of a session.
 type history struct {
 	mu   sync.Mutex
 	list []Sample // oldest first
@@ -70,8 +70,8 @@ func (s *Session) Remember(m Sample) {
 	s.history.list = append(s.history.list, m)
 }
 
-// ForgetBefore drops the samples of a session that are older, and of the others all but the last most: a clock that is
-// set back must not make them many.
+// ForgetBefore drops the older samples of a session, and all but the last most of the others, so that setting the clock back
+// does not make them accumulate.
 func (s *Session) ForgetBefore(at time.Time, most int) {
 	h := s.history
 	h.mu.Lock()
@@ -81,7 +81,7 @@ func (s *Session) ForgetBefore(at time.Time, most int) {
 		old++
 	}
 	if old = max(old, len(h.list)-most); old == len(h.list) {
-		h.list = nil // with what it has room for
+		h.list = nil // frees its capacity too
 		return
 	}
 	h.list = slices.Delete(h.list, 0, old)
@@ -98,5 +98,5 @@ func (s *Session) History(after time.Time) []Sample {
 	return slices.Clone(s.history.list[begin:])
 }
 
-// TakeHistory gives a session that nobody knows yet the history of the one whose place it takes.
+// TakeHistory gives a session that no caller knows yet the history of the one it replaces.
 func (s *Session) TakeHistory(from *Session) { s.history = from.history }

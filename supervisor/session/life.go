@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Launched tells a session what its start has come to, and everybody who waits for that if it has failed; otherwise FinishStart
+// Launched tells a session the outcome of its start. If that failed it also wakes those who wait for it; otherwise FinishStart
 // must follow.
 func (s *Session) Launched(box *client.Box, err error) error {
 	s.mu.Lock()
@@ -36,45 +36,45 @@ func (s *Session) Launched(box *client.Box, err error) error {
 	return move
 }
 
-// FinishStart tells everybody who waits for the start of a session that it is over. What others may do with the session, as
-// to end it, comes after that.
+// FinishStart wakes the callers that wait for the start of a session. What other callers may do with it, such as ending it,
+// happens after that.
 func (s *Session) FinishStart() { close(s.started) }
 
-// Started is closed when the start is over, well or not.
+// Started is closed when the start is over, successful or not.
 func (s *Session) Started() <-chan struct{} { return s.started }
 
 // Ended is closed when nothing is left of the session.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
-// Box is the box of a session that has started well.
+// Box is the box of a session that has started successfully.
 func (s *Session) Box() *client.Box {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.box
 }
 
-// State is where the session is in its life, and why its start failed. One that is ready and whose box is gone,
-// which nobody has seen to yet, is lost.
+// State is the state of the session, and why its start failed. A session is lost if it is ready and its box is gone, which has
+// not been handled yet.
 func (s *Session) State() (state State, lost bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state, s.state == StateReady && s.box.Gone(), s.err
 }
 
-// BeginEnd takes a session that is ready or stopped to its end, and reports whether that was for the caller to do.
+// BeginEnd begins the end of a session that is ready or stopped, and reports whether the caller must carry it out.
 func (s *Session) BeginEnd(reason EndReason) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != StateReady && s.state != StateStopped {
 		return false
 	}
-	_ = s.advanceLocked(StateEnding) // legal from both; nothing is begun in it any more
+	_ = s.advanceLocked(StateEnding) // legal from both; nothing can be started any more
 	s.reason = reason
-	s.hooks.Work.Go(s.hooks.Line.Wake) // who waits for room need not any more; not under this lock
+	s.hooks.Work.Go(s.hooks.Line.Wake) // callers waiting for room get an error; not under this lock
 	return true
 }
 
-// FinishEnd says that nothing is left of a session whose end has begun.
+// FinishEnd says that nothing is left of a session that was ending.
 func (s *Session) FinishEnd() {
 	s.mu.Lock()
 	_ = s.advanceLocked(StateEnded) // legal from ending
@@ -82,7 +82,7 @@ func (s *Session) FinishEnd() {
 	close(s.ended)
 }
 
-// watch ends the session when its box goes by itself, and returns when it ends.
+// watch ends the session when its box goes by itself, and returns when the session ends.
 func (s *Session) watch() {
 	for {
 		select {
@@ -97,12 +97,12 @@ func (s *Session) watch() {
 	}
 }
 
-// markLost ends a session whose PID 1 does not do what it must.
+// markLost ends a session whose PID 1 does not work.
 func (s *Session) markLost() {
 	s.hooks.Work.Go(func() { s.hooks.End(s, EndLost) })
 }
 
-// Expiry returns when the session ends by itself and why, if it is ready or stopped; a zero time is never.
+// Expiry returns when and why the session ends by itself, if it is ready or stopped; a zero time means never.
 func (s *Session) Expiry() (at time.Time, why EndReason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,34 +112,33 @@ func (s *Session) Expiry() (at time.Time, why EndReason) {
 	return s.expiryLocked()
 }
 
-// Enforced says what keeps each of the limits.
+// Enforced returns what enforces each of the limits.
 func (s *Session) Enforced() map[string]policy.Mechanism { return s.enforced }
 
-// Environment is NAME=value of every program that adds nothing.
+// Environment is NAME=value, without variables of a single program.
 func (s *Session) Environment() []string { return s.env }
 
-// SetGiven gives all programs from now on variables that take the place of those of Environment. What a program has of
-// its own goes before.
+// SetGiven sets variables that override those of Environment for all programs from now on. A program's own take precedence.
 func (s *Session) SetGiven(env map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.given, s.gives = env, nil
 }
 
-// Made is the configuration the session was made, or taken over, under.
+// Made is the configuration under which the session was created or adopted.
 func (s *Session) Made() *policy.Config { return s.made }
 
-// Profile is what the session was made by.
+// Profile is the profile of the session.
 func (s *Session) Profile() *policy.Profile { return &s.profile }
 
-// Exclusive calls f while nobody else changes the session or freezes it.
+// Exclusive calls f while nothing else changes the session or freezes it.
 func (s *Session) Exclusive(f func() error) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	return f()
 }
 
-// Set gives the session other settings.
+// Set replaces the settings of the session.
 func (s *Session) Set(settings policy.Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +146,7 @@ func (s *Session) Set(settings policy.Settings) {
 	s.changes++
 }
 
-// Changes is how often the session was given other settings.
+// Changes is how often the settings of the session were replaced.
 func (s *Session) Changes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,15 +168,15 @@ func (s *Session) Await(ctx context.Context) error {
 	return nil
 }
 
-// TimeIsUp reports whether the session ends, or has ended, for a time of its own: its ttl or its max_lifetime.
+// TimeIsUp reports whether the session is ending, or has ended, because of its ttl or its max_lifetime.
 func (s *Session) TimeIsUp() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reason == EndIdle || s.reason == EndLifetime
 }
 
-// Freeze stops all programs of a session where they are, or lets them go on, and returns when that is
-// true. Nothing can be started in a frozen session; timeouts and the session's own times go on.
+// Freeze stops all programs of a session, or lets them continue, and returns when that is done. Nothing can be started in a
+// frozen session; timeouts and the lifetime of the session go on.
 func (s *Session) Freeze(ctx context.Context, on bool) error {
 	if err := s.Await(ctx); err != nil {
 		return err
@@ -200,13 +199,13 @@ func (s *Session) Freeze(ctx context.Context, on bool) error {
 func (s *Session) freeze(on bool) error {
 	s.mu.Lock()
 	before := s.frozen
-	s.frozen = true // until it is known that nothing is: no program may be started meanwhile
+	s.frozen = true // until it is known not to be: no program may be started meanwhile
 	slept := s.asleep
-	s.asleep = s.asleep && !on // whoever comes meanwhile waits for the thaw
+	s.asleep = s.asleep && !on // callers that come meanwhile wait for the thaw
 	s.lastUsed = time.Now()
 	s.mu.Unlock()
 	if slept && on {
-		s.hooks.Keep(s) // or the next boxd wakes what a caller has frozen
+		s.hooks.Keep(s) // otherwise the next boxd would thaw what a caller has frozen
 	}
 	err := s.setFrozen(on, before)
 	if slept {
@@ -221,7 +220,7 @@ func (s *Session) freeze(on bool) error {
 	return err
 }
 
-// setFrozen does it, and says what has come of it.
+// setFrozen freezes or thaws the box, and records the outcome.
 func (s *Session) setFrozen(on, before bool) error {
 	err := s.box.Freeze(on)
 	s.mu.Lock()

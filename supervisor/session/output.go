@@ -9,14 +9,14 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// Stream is what is kept of one output of an execution.
+// Stream is what is kept of one output stream of an execution.
 type Stream struct {
 	Data    []byte // the beginning, a line that marks the cut if there is one, and the end
 	Total   uint64 // bytes the program wrote
 	Omitted uint64 // bytes of them that are not in Data
 }
 
-// newStream joins what was kept. A cut never leaves half of a UTF-8 character on either side.
+// newStream joins what was kept. It drops parts of UTF-8 characters on either side of a cut.
 func newStream(head, tail []byte, end isolation.StreamEnd) Stream {
 	s := Stream{Data: head, Total: end.Total}
 	if end.CutTo == end.CutFrom {
@@ -29,10 +29,10 @@ func newStream(head, tail []byte, end isolation.StreamEnd) Stream {
 	return s
 }
 
-// Mark is the line that stands for what was left out.
+// Mark is the line that stands for the omitted output.
 func (s *Stream) Mark() []byte { return fmt.Appendf(nil, "\n... [%d bytes omitted] ...\n", s.Omitted) }
 
-// trimEnd drops an unfinished character at the end.
+// trimEnd drops an incomplete character at the end.
 func trimEnd(b []byte) []byte {
 	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
 		if c := b[len(b)-i]; utf8.RuneStart(c) {
@@ -45,7 +45,7 @@ func trimEnd(b []byte) []byte {
 	return b
 }
 
-// trimStart drops the rest of a character at the beginning: at most three bytes that begin none.
+// trimStart drops the rest of a character at the beginning: at most three bytes that do not start one.
 func trimStart(b []byte) []byte {
 	rest := min(utf8.UTFMax, len(b))
 	for i := range rest {

@@ -12,16 +12,16 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// InternalExec are the terms of a program of boxd's own, which does in a box what a caller has asked boxd for. The caller's
-// environment, directory and limits are nothing to it.
+// InternalExec describes a program of boxd itself, which does in a box what a caller has asked boxd for. It does not use the
+// caller's environment, directory and limits.
 type InternalExec struct {
-	Tool    string // of policy.Tools: what the owner of the session must be allowed
+	Tool    string // of policy.Tools: the owner of the session must be allowed to use it
 	Timeout time.Duration
-	Output  uint64 // bytes of the beginning of each stream that are kept
-	Single  bool   // it has one processor at a time, and so few threads: it stays, and the session has a limit of these
+	Output  uint64 // how many bytes of the beginning of each stream are kept
+	Single  bool   // one CPU at a time, and so few threads, which the session limits: it runs for long
 }
 
-// most processors for a program of boxd's own: it is there for moments.
+// ownProcessors is the most CPUs for a program of boxd itself: it runs only briefly.
 const ownProcessors = 4
 
 func (c *Context) own(req *ExecRequest) (*process.Spec, error) {

@@ -28,16 +28,16 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Most connections into the boxes of one owner, and into one of them.
+// Maximum connections into the boxes of one session and of one owner.
 const (
 	MaxOfSession = 64
 	MaxOfOwner   = 256
 )
 
-// patience is how long a connection may take to be there: a program whose queue is full does not answer.
+// patience bounds connecting: a program whose accept queue is full does not answer.
 const patience = 10 * time.Second
 
-// Ports knows how many connections into boxes there are.
+// Ports counts the connections into boxes.
 type Ports struct {
 	boxes *driver.Driver
 	cfg   func() *policy.Config
@@ -47,12 +47,12 @@ type Ports struct {
 	owners   map[string]int
 }
 
-// NewPorts returns Ports of which none is taken. cfg is the configuration that is in force.
+// NewPorts returns Ports without connections. cfg returns the configuration in force.
 func NewPorts(boxes *driver.Driver, cfg func() *policy.Config) *Ports {
 	return &Ports{boxes: boxes, cfg: cfg, sessions: map[string]int{}, owners: map[string]int{}}
 }
 
-// ParsePort reads the number of a port.
+// ParsePort parses a port number.
 func ParsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 || strconv.FormatUint(n, 10) != text {
@@ -61,17 +61,17 @@ func ParsePort(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// May refuses who has the session where its owner may not use ports.
+// May refuses ports of a session whose owner may not use ports.
 func (b *Ports) May(s *Session) error {
 	effective := b.cfg().PolicyOf(s.Owner)
 	return effective.May(policy.ToolPorts)
 }
 
-// MaxPreview is how long the token of a preview may hold; 0: there are none.
+// MaxPreview is the longest validity of a preview token; 0: there are no previews.
 func (b *Ports) MaxPreview() time.Duration { return time.Duration(b.cfg().Sessions.PreviewMax) }
 
-// Open connects to a port at the loopback of a session's box, whatever its network is. The connection ends with the
-// session; whoever writes to it uses the session.
+// Open connects to a port on the loopback interface of a session's box, whatever network that has. The connection ends with the
+// session; writing to it counts as use of the session.
 func (b *Ports) Open(ctx context.Context, s *Session, port uint16) (*PortConn, error) {
 	if err := b.May(s); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (b *Ports) Open(ctx context.Context, s *Session, port uint16) (*PortConn, e
 	return c, nil
 }
 
-// enter counts a connection; leave must follow.
+// enter counts a connection; the caller must call leave.
 func (b *Ports) enter(s *Session) (leave func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,12 +136,12 @@ func (b *Ports) connect(ctx context.Context, s *Session, port uint16) (*net.TCPC
 	defer cancel()
 	var conn *net.TCPConn
 	var err error
-	for _, at := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} { // some listen at one alone
+	for _, at := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} { // some programs listen on one only
 		if conn, err = b.connectTo(ctx, s.BoxKey(), netip.AddrPortFrom(at, port)); !errors.Is(err, unix.ECONNREFUSED) {
 			break
 		}
 	}
-	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) { // there is no IPv6
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) { // the box has no IPv6
 		err = unix.ECONNREFUSED
 	}
 	switch {
@@ -176,7 +176,7 @@ func (b *Ports) connectTo(ctx context.Context, key string, to netip.AddrPort) (*
 	return conn, nil
 }
 
-// connOf takes the descriptor over that the keeper has sent.
+// connOf takes over the descriptor that the keeper has sent.
 func connOf(fd int) (*net.TCPConn, error) {
 	f := os.NewFile(uintptr(fd), "port")
 	defer f.Close()
@@ -192,7 +192,7 @@ func connOf(fd int) (*net.TCPConn, error) {
 	return tcp, nil
 }
 
-// ready waits until a connection is there.
+// ready waits until conn is connected.
 func ready(ctx context.Context, conn *net.TCPConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -207,7 +207,7 @@ func ready(ctx context.Context, conn *net.TCPConn) error {
 	return errors.Join(err, errno)
 }
 
-// state is nil for a connection that is there, EINPROGRESS for one that may be, and otherwise why it is not.
+// state is nil for an established connection, EINPROGRESS for a pending one, and otherwise why it failed.
 func state(fd int) error {
 	n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err == nil && n != 0 {
@@ -231,16 +231,16 @@ type PortConn struct {
 	leave   func()
 }
 
-// watch ends the connection with the session: as long as somebody has it, the network of the box is there.
+// watch closes the connection when the session ends: an open one would keep the network of the box alive.
 func (c *PortConn) watch() {
 	select {
 	case <-c.session.Ended():
-		_ = c.Close() // and whoever reads from it sees that
+		_ = c.Close() // its reader gets an error
 	case <-c.over:
 	}
 }
 
-// Write writes into the box, and wakes one that is asleep.
+// Write writes into the box, and wakes it if it is asleep.
 func (c *PortConn) Write(p []byte) (int, error) {
 	if err := c.session.Use(); err != nil {
 		return 0, err
@@ -248,10 +248,10 @@ func (c *PortConn) Write(p []byte) (int, error) {
 	return c.TCPConn.Write(p)
 }
 
-// ReadFrom hides that of the connection below, which would not call Write.
+// ReadFrom hides TCPConn's, which would bypass Write.
 func (c *PortConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{c}, r) }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *PortConn) Close() error {
 	err := net.ErrClosed
 	c.once.Do(func() {

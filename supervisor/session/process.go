@@ -26,13 +26,13 @@ type ProcessRequest struct {
 	Exec      ExecRequest
 	Terminal  *process.Size
 	Stdin     bool
-	Direct    bool // its standard input, output and error are handed out, see process.TakeStdio
+	Direct    bool // its stdin, stdout and stderr are handed out, see process.TakeStdio
 	StdinData []byte
-	// Unlisted makes it its caller's alone: it has no ID, and no list shows it. It ends with the ctx of StartProcess or by
-	// RemoveProcess, which its caller must call. Its output is handed over as it comes, with nothing cut.
+	// Unlisted makes it private to its caller: it has no ID, and is in no list. It ends with the ctx of StartProcess or by
+	// RemoveProcess, which the caller must call. Its output is streamed to the caller, with nothing omitted.
 	Unlisted bool
-	Awaited  bool // from its first byte on the program waits for its caller, who is going to attach as a lossless reader
-	Managed  bool // it has no timeout of its own, and its output is as Output says
+	Awaited  bool // from its first byte on it waits for its caller to attach as a lossless reader
+	Managed  bool // it has no default timeout, and Output says how much output is kept
 	Restart  *process.Restart
 	Ready    *process.Ready
 	Stop     *process.Stop
@@ -41,14 +41,14 @@ type ProcessRequest struct {
 	Labels   map[string]string
 }
 
-// Bounds of what is kept of each stream of a managed process.
+// Limits of what is kept of each stream of a managed process.
 const (
 	defaultOutput = quantity.MiB
 	minOutput     = 4 * quantity.KiB
 	maxOutput     = 16 * quantity.MiB
 )
 
-// Process merges a request with what its session has, as Plan does for every execution.
+// Process validates a request and merges it with the settings of its session, as Plan does for every execution.
 func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 	id := req.ID
 	if req.Unlisted {
@@ -103,7 +103,7 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 	}
 	spec.ID, spec.EnvNames, spec.Lease, spec.Labels = id, slices.Sorted(maps.Keys(exec.Env)), req.Lease, req.Labels
 	spec.Managed, spec.Unlisted, spec.Ready = req.Managed, req.Unlisted, req.Ready
-	if !req.Unlisted { // which nobody asks for again
+	if !req.Unlisted { // those are never requested again
 		spec.Request = requestFields(req, &exec, pipe)
 	}
 	if req.Restart != nil {
@@ -115,8 +115,8 @@ func (c *Context) Process(req *ProcessRequest) (*process.Spec, error) {
 	return spec, spec.Resolve()
 }
 
-// requestFields are the fields of a request as they are compared with those of another: by what was asked
-// for, not by what came of it. A terminal may have another size each time.
+// requestFields returns the fields of a request for comparison with another: as requested, not as resolved. The size of a
+// terminal does not matter.
 func requestFields(req *ProcessRequest, exec *ExecRequest, pipe bool) map[string]string {
 	fields := map[string]string{}
 	for name, value := range map[string]any{
@@ -126,16 +126,16 @@ func requestFields(req *ProcessRequest, exec *ExecRequest, pipe bool) map[string
 		"lease": req.Lease, "output": req.Output, "labels": req.Labels, "managed": req.Managed,
 	} {
 		if text, ok := value.(string); ok {
-			value = []byte(text) // or what is no UTF-8 would all be the same
+			value = []byte(text) // otherwise all invalid UTF-8 would compare equal
 		}
 		if v := reflect.ValueOf(value); !v.IsValid() || v.IsZero() || (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.Len() == 0 {
 			continue
 		}
 		text, err := json.Marshal(value)
-		if bytes.Contains(text, []byte(`\ufffd`)) { // or what is no UTF-8 would all be the same
+		if bytes.Contains(text, []byte(`\ufffd`)) { // otherwise all invalid UTF-8 would compare equal
 			text = fmt.Appendf(nil, "%q", reflect.Indirect(reflect.ValueOf(value)).Interface())
 		}
-		if err != nil { // of such values there is none
+		if err != nil { // no such value exists
 			text = []byte(fmt.Sprint(value))
 		}
 		sum := sha256.Sum256(text)

@@ -22,28 +22,28 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// slot is the place of a process in its session: whoever makes it starts the process, all others wait.
+// slot is the entry of a process in its session: the caller that creates it starts the process, all others wait.
 type slot struct {
 	request  map[string]string
-	managed  bool          // it counts as a process, any other as an execution
-	unlisted bool          // whoever has started it removes it
-	waiting  bool          // for room in the session; guarded by its mu
-	spec     *process.Spec // of one that waits
+	managed  bool          // it counts as a process; otherwise as an execution
+	unlisted bool          // the caller that has started it removes it
+	waiting  bool          // for room in the session; guarded by the session's mu
+	spec     *process.Spec // set while it waits
 	spool    quantity.Size // how much of its output may be on disk
-	past     bool          // it had ended when it was found, and does not count at all
-	known    chan struct{} // closed when the two below are
+	past     bool          // it had ended when it was adopted, and is not counted
+	known    chan struct{} // closed when process or err is set
 	process  *process.Process
 	err      error
-	over     chan struct{} // closed when the process has ended and counts no more
-	release  func()        // gives back what was reserved; nil of one that is past
-	turn     func()        // gives back the turn in which it has begun; nil of one that was found
-	timer    *time.Timer   // guarded by the session's mu: forgets it; nil while it lives
-	ended    time.Time     // when it did, set before the timer is
+	over     chan struct{} // closed when the process has ended and is not counted any more
+	release  func()        // gives back what was reserved; nil if past
+	turn     func()        // gives back its start turn; nil if it was adopted
+	timer    *time.Timer   // guarded by the session's mu: drops the process; nil while it lives
+	ended    time.Time     // when it ended, set before the timer is
 }
 
-// StartProcess returns the process of a session with the requested id, and starts it if there is none; the
-// second result tells which. It waits until the program runs, or has failed to: the process tells. One that
-// exists must have been asked for in the same words, and may have ended.
+// StartProcess returns the process of a session with the requested id, and starts it if there is none; the second result tells
+// which. It waits until the program runs or has failed to start, which the process reports. An existing process must match the
+// request, and may have ended.
 func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *process.Process, isNew bool, err error) {
 	if err := s.Await(ctx); err != nil {
 		return nil, false, err
@@ -59,7 +59,7 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 	}
 	if mine && entry.spec == nil {
 		starting := ctx
-		if !spec.Unlisted { // it goes on when its first caller has gone
+		if !spec.Unlisted { // continues after its first caller hangs up
 			starting = context.WithoutCancel(ctx)
 		}
 		s.launchProcess(starting, entry, spec)
@@ -75,7 +75,7 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 	err = entry.process.Started(ctx)
 	if ctx.Err() != nil {
 		if spec.Unlisted {
-			_ = s.RemoveProcess(context.WithoutCancel(ctx), entry.process) // which fails with ctx alone
+			_ = s.RemoveProcess(context.WithoutCancel(ctx), entry.process) // it can fail only because ctx ends
 		}
 		return nil, false, ctx.Err()
 	}
@@ -88,10 +88,9 @@ func (s *Session) StartProcess(ctx context.Context, req *ProcessRequest) (p *pro
 	return entry.process, mine, nil
 }
 
-// reserveProcess finds the place of a process, or makes one that its caller must fill. Nothing slow happens
-// here.
+// reserveProcess finds the slot of a process, or makes one that its caller must fill. It does nothing slow.
 func (s *Session) reserveProcess(spec *process.Spec, current *Context) (entry *slot, isNew bool, err error) {
-	crowded := !spec.Unlisted && s.hooks.Line.Waits(s.Key) // before the lock: the line takes it
+	crowded := !spec.Unlisted && s.hooks.Line.Waits(s.Key) // before taking mu: the queue calls back with its own lock held
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if entry := s.processes[spec.ID]; entry != nil {
@@ -107,7 +106,7 @@ func (s *Session) reserveProcess(spec *process.Spec, current *Context) (entry *s
 		return nil, false, err
 	}
 	if !spec.Managed {
-		if crowded { // they come first
+		if crowded { // those waiting come first
 			return nil, false, &quota.Full{Reason: quota.Executions, Own: true}
 		}
 		if err := s.checkSlotLocked(current.Config.Exec.MaxPerSession); err != nil {
@@ -144,8 +143,8 @@ func (s *Session) reserveProcess(spec *process.Spec, current *Context) (entry *s
 	return entry, true, nil
 }
 
-// checkSpoolLocked refuses a process whose output on disk, with that of all others that the session still knows, may be more
-// than most. What they have written counts in the quota of the workspace as well.
+// checkSpoolLocked refuses a process if its output on disk, with that of all others the session still has, could exceed most.
+// What they have written also counts toward the workspace quota.
 func (s *Session) checkSpoolLocked(spec *process.Spec, most quantity.Size) error {
 	more := spec.Spooled()
 	if more == 0 {
@@ -165,7 +164,7 @@ func (s *Session) checkSpoolLocked(spec *process.Spec, most quantity.Size) error
 	return err
 }
 
-// launchProcess starts the process of a place, outside any lock, unless ctx ends before its owner's turn has come.
+// launchProcess starts the process of a slot, without holding a lock, unless ctx ends before its owner's turn comes.
 func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.Spec) {
 	defer close(entry.known)
 	turn, err := s.hooks.Turns.Begin(ctx, s.Owner.Name)
@@ -189,7 +188,7 @@ func (s *Session) launchProcess(ctx context.Context, entry *slot, spec *process.
 	s.drive(ctx, entry)
 }
 
-// processHooks is what processes get from their session.
+// processHooks are the callbacks of processes into their session.
 func (s *Session) processHooks(ctx context.Context) process.Hooks {
 	return process.Hooks{
 		Tell: func(id string, ready bool) {
@@ -205,7 +204,7 @@ func (s *Session) processHooks(ctx context.Context) process.Hooks {
 	}
 }
 
-// drive sees a process through, and keeps it for a while when it has ended.
+// drive runs a process to its end, and keeps it for a while after that.
 func (s *Session) drive(ctx context.Context, entry *slot) {
 	s.hooks.Work.Go(func() {
 		entry.process.Drive() //nolint:contextcheck // the context is for what is told of it alone
@@ -221,7 +220,7 @@ func (s *Session) drive(ctx context.Context, entry *slot) {
 	})
 }
 
-// processEnded lets go of a session.
+// processEnded gives back what a process has used of the session.
 func (s *Session) processEnded(ctx context.Context, entry *slot) {
 	s.mu.Lock()
 	if entry.managed {
@@ -237,14 +236,14 @@ func (s *Session) processEnded(ctx context.Context, entry *slot) {
 	s.done()
 }
 
-// maxEnded is how many ended processes a session keeps, and how many ended executions: however many of these there are, who comes
-// back late to a process, or to the output of an execution, finds it.
+// maxEnded is how many ended processes a session keeps, and how many ended executions: they are counted separately, so that a
+// client that returns late to a process, or to the output of an execution, finds it.
 const maxEnded = 64
 
-// attached reports whether the process is one that callers attach to, and not an execution with its answer.
+// attached reports whether clients attach to the process, as opposed to an execution with a result.
 func (entry *slot) attached() bool { return entry.managed || entry.process.Spec().Lease != nil }
 
-// retire gives an ended process the time it is kept for, and makes room if there are too many.
+// retire starts the time for which an ended process is kept, and drops the oldest if there are too many.
 func (s *Session) retire(entry *slot) {
 	if entry.unlisted {
 		return
@@ -270,7 +269,7 @@ func (s *Session) retire(entry *slot) {
 	}
 }
 
-// dropProcess forgets a process that has ended, or has never been.
+// dropProcess drops a process that has ended or never started.
 func (s *Session) dropProcess(entry *slot) {
 	s.mu.Lock()
 	for id, other := range s.processes {
@@ -287,12 +286,12 @@ func (s *Session) dropProcess(entry *slot) {
 	}
 }
 
-// DropProcesses forgets all processes of a session whose box is gone.
+// DropProcesses drops all processes of a session whose box is gone.
 func (s *Session) DropProcesses() {
 	for _, entry := range s.slots() {
 		<-entry.known
 		if entry.process != nil {
-			<-entry.over // soon, without a box
+			<-entry.over // soon, as the box is gone
 		}
 		s.dropProcess(entry)
 	}
@@ -308,7 +307,7 @@ func (s *Session) slots() []*slot {
 	return list
 }
 
-// Process returns the process of an id.
+// Process returns the process with an id.
 func (s *Session) Process(id string) (*process.Process, error) {
 	if err := policy.ValidateID(id); err != nil {
 		return nil, err
@@ -322,7 +321,7 @@ func (s *Session) Process(id string) (*process.Process, error) {
 			if entry.process != nil {
 				return entry.process, nil
 			}
-		default: // it is just being started
+		default: // it is being started
 		}
 	}
 	return nil, fault.Errorf(fault.NotFound, "no process %s in session %s", fault.Show(id), fault.Show(s.ID)).
@@ -347,7 +346,7 @@ func (s *Session) Processes() []*process.Process {
 	return list
 }
 
-// RemoveProcess stops a process and forgets it.
+// RemoveProcess stops a process and drops it.
 func (s *Session) RemoveProcess(ctx context.Context, p *process.Process) error {
 	if err := p.Stop(ctx); err != nil {
 		return err
@@ -359,13 +358,13 @@ func (s *Session) RemoveProcess(ctx context.Context, p *process.Process) error {
 	return err
 }
 
-// AwaitReleased waits until a process that has ended is not counted as one that runs any more.
+// AwaitReleased waits until a process that has ended does not count as running any more.
 func (s *Session) AwaitReleased(ctx context.Context, p *process.Process) error {
 	_, err := s.awaitReleased(ctx, p)
 	return err
 }
 
-// awaitReleased is the place of a process that is over, nil if it has none any more.
+// awaitReleased returns the slot of a process that is over, nil if it has none any more.
 func (s *Session) awaitReleased(ctx context.Context, p *process.Process) (*slot, error) {
 	for _, entry := range s.slots() {
 		select {
@@ -385,12 +384,12 @@ func (s *Session) awaitReleased(ctx context.Context, p *process.Process) (*slot,
 	return nil, nil
 }
 
-// ProcessResult waits for the end of a process and says what its last program has come to.
+// ProcessResult waits for the end of a process and returns the result of its last program.
 func (s *Session) ProcessResult(ctx context.Context, p *process.Process) (*Result, error) {
 	return s.processResult(ctx, p, p.Retained)
 }
 
-// ProcessEnd does the same without the output.
+// ProcessEnd is ProcessResult without the output.
 func (s *Session) ProcessEnd(ctx context.Context, p *process.Process) (*Result, error) {
 	return s.processResult(ctx, p, nil)
 }

@@ -4,20 +4,20 @@ package session
 
 import "slices"
 
-// Push is the output of an execution that is to go to the bucket of its session, and has not been taken yet.
+// Push is the output of an execution that is to be pushed to the bucket of its session, and has not been copied yet.
 type Push struct {
 	Version string `json:"version"`           // of the output
-	Process string `json:"process,omitempty"` // the execution's, if it has an id: it may not have ended
+	Process string `json:"process,omitempty"` // of the execution, if it has an id: it may still be running
 }
 
-// Pushes lists the outputs that are still to be taken.
+// Pushes lists the outputs that are yet to be copied.
 func (s *Session) Pushes() []Push {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.pushes)
 }
 
-// AddPush notes an output that is to be taken. It reports whether that was new.
+// AddPush notes an output to be copied. It reports whether that was new.
 func (s *Session) AddPush(p Push) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,7 +28,7 @@ func (s *Session) AddPush(p Push) bool {
 	return true
 }
 
-// RemovePush notes that one has been taken, or never will be.
+// RemovePush notes that an output has been copied, or never will be.
 func (s *Session) RemovePush(p Push) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,11 +14,11 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// errAsleep means that the session has to be woken first.
+// errAsleep means that the session must be woken first.
 var errAsleep = errors.New("the session is suspended")
 
-// admit waits until the session has room for one more, and wakes it if it is asleep. try is called under no
-// lock, maybe more than once.
+// admit waits until the session has room for one more, and wakes it if it is asleep. try is called without a lock of the
+// session, possibly more than once.
 func (s *Session) admit(ctx context.Context, wait *time.Duration, try func() error) error {
 	for {
 		err := s.hooks.Line.Admit(ctx, quota.Waiter{Caller: s.Key, What: s.ID, Wait: wait}, try)
@@ -31,8 +31,7 @@ func (s *Session) admit(ctx context.Context, wait *time.Duration, try func() err
 	}
 }
 
-// Use notes that somebody uses the session, and lets its programs go on if they were stopped because nobody
-// did.
+// Use notes a use of the session, and thaws it if it was frozen because it was idle.
 func (s *Session) Use() error {
 	s.mu.Lock()
 	s.lastUsed = time.Now()
@@ -45,16 +44,16 @@ func (s *Session) Use() error {
 		s.mu.Lock()
 		asleep := s.asleep && s.state == StateReady
 		s.mu.Unlock()
-		if !asleep { // somebody else was first
+		if !asleep { // another caller was first
 			return nil
 		}
 		return s.freeze(false)
 	})
 }
 
-// IdleAt is when the programs of the session are to be stopped if nobody uses it until then; zero: never, or
-// they are stopped, and thawing them calls Due. A session is used while a program runs that is waited for and
-// while a client is attached: no event tells when that is over, so it is then the time to look again.
+// IdleAt is when the session is to be frozen if it is not used until then; zero: never, or it is frozen, and thawing calls Due.
+// A session is in use while an execution runs or a client is attached: as no event reports the end of that, the result is then
+// the time to check again.
 func (s *Session) IdleAt() time.Time {
 	after := time.Duration(s.profile.FreezeAfter)
 	if after == 0 || !s.Grouped() {
@@ -72,13 +71,13 @@ func (s *Session) IdleAt() time.Time {
 	return s.lastUsed.Add(after)
 }
 
-// attached reports whether somebody is, or may be without boxd's knowledge.
+// attached reports whether a client is attached to a process, or may be without boxd's knowledge.
 func (s *Session) attached() bool {
 	return slices.ContainsFunc(s.Processes(), (*process.Process).Attached)
 }
 
-// FreezeIdle stops the programs of a session that nobody has used, after what memory they do not need was taken
-// back. It does nothing if somebody uses it by now.
+// FreezeIdle reclaims memory that the programs of an idle session do not need, and freezes it. It does nothing if the session
+// is in use by then.
 func (s *Session) FreezeIdle() error {
 	return s.Exclusive(func() error {
 		if at := s.IdleAt(); at.IsZero() || time.Now().Before(at) {
@@ -95,12 +94,12 @@ func (s *Session) FreezeIdle() error {
 		}
 		s.frozen, s.asleep = true, true
 		s.mu.Unlock()
-		s.hooks.Keep(s) // first: to a boxd that finds the box frozen without that, a caller has frozen it
+		s.hooks.Keep(s) // before freezing: the next boxd would take the box for frozen by a caller
 		err := s.setFrozen(true, false)
 		if err != nil {
 			s.mu.Lock()
 			s.asleep = false
-			s.lastUsed = time.Now() // not so soon again
+			s.lastUsed = time.Now() // delays the next attempt
 			s.mu.Unlock()
 			s.hooks.Keep(s)
 		}
@@ -108,7 +107,7 @@ func (s *Session) FreezeIdle() error {
 	})
 }
 
-// IdleSince is since when nothing runs in the session; false if something does, or it is not ready.
+// IdleSince is since when nothing runs in the session; false if something does, or the session is not ready.
 func (s *Session) IdleSince() (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,22 +121,21 @@ func (s *Session) IdleSince() (time.Time, bool) {
 	return quiet, !busy
 }
 
-// BoxKey names the box of the session on the host.
+// BoxKey is the key of the session's box on the host.
 func (s *Session) BoxKey() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.boxKey, s.Key)
 }
 
-// SetBoxKey gives the session a box of another name, or with "" one of its own. It has not started yet.
+// SetBoxKey gives the session a box of another key, or with "" of its own. It has not started yet.
 func (s *Session) SetBoxKey(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.boxKey = key
 }
 
-// Pinged notes whether PID 1 has given the sign of life it was asked for, and returns how many it has not
-// given in a row.
+// Pinged records the outcome of a ping of PID 1, and returns how many pings in a row were not answered.
 func (s *Session) Pinged(err error) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,17 +145,17 @@ func (s *Session) Pinged(err error) int {
 	return s.missedPings
 }
 
-// Unhealthy is how many signs of life in a row a PID 1 owes that is given up.
+// Unhealthy is the number of unanswered pings in a row after which PID 1 is given up.
 const Unhealthy = 3
 
-// Asleep reports whether the programs are stopped because nobody has used the session.
+// Asleep reports whether the session is frozen because it was idle.
 func (s *Session) Asleep() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asleep
 }
 
-// SetAsleep says so of a session that an earlier boxd has left frozen.
+// SetAsleep says that of a session that an earlier boxd has left frozen.
 func (s *Session) SetAsleep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 // Status is how an execution ended.
 type Status string
 
-// The statuses; the set is closed.
+// The statuses. The set is closed.
 const (
 	StatusExited      Status = "exited"
 	StatusSignaled    Status = "signaled"
@@ -35,48 +35,48 @@ const (
 	StatusStartFailed Status = "start_failed"
 )
 
-// Result is what an execution came to.
+// Result is the outcome of an execution.
 type Result struct {
 	Status   Status
 	ExitCode int    // for StatusExited
-	Signal   string // "SIGKILL", whenever a signal ended it
+	Signal   string // such as "SIGKILL", whenever a signal ended it
 	Streams  [2]Stream
 	Duration time.Duration
 	UserTime time.Duration
 	SysTime  time.Duration
 	MaxRSS   quantity.Size
-	// Grouped says that the command had a cgroup: then the times are of all its processes, and
-	// the four fields below are known.
+	// Grouped says that the command had a cgroup: then the times are those of all its processes, and the four fields below are
+	// known.
 	Grouped    bool
 	MemoryPeak quantity.Size
 	PidsPeak   int
 	Read       quantity.Size // from devices
 	Written    quantity.Size // to devices
 	Full       []Full
-	OOM        *OOM // nil: none of its processes was killed for want of memory, as far as that can be told
-	// Leftovers is how many processes the command had left running; they have been killed.
+	OOM        *OOM // nil: as far as is known, none of its processes was killed for lack of memory
+	// Leftovers is how many processes the command left running; they have been killed.
 	Leftovers int
 	Timeout   time.Duration
 	Clamped   []policy.Clamp
 	Failed    *isolation.StepError // for StatusStartFailed
-	PID       uint32               // in the box, of what was a process; 0: not known, or it has not run
+	PID       uint32               // in the box, of a process; 0: not known, or it did not run
 }
 
-// OOM tells of processes that the kernel has killed for want of memory.
+// OOM describes processes that the kernel killed for lack of memory.
 type OOM struct {
-	Kills   int           // processes
-	Limit   quantity.Size // that was reached
+	Kills   int           // number of killed processes
+	Limit   quantity.Size // the limit that was reached
 	Own     bool          // the limit was the execution's own, not the session's
-	Shared  bool          // it was that of all sessions of their owner together
-	Victims []string      // names of the processes the kernel chose, as far as its log still knows
-	Sign    string        // where a limit of each process stands in for that of all, nobody is killed: what looks like it
+	Shared  bool          // the limit was that of all sessions of the owner together
+	Victims []string      // names of the killed processes, as far as the kernel log still has them
+	Sign    string        // nothing is killed where only each process has a limit (rlimit): this suggests that it was reached
 }
 
 // output returns what is kept of a stream of a program that has ended.
 type output func(stream int) (head, tail []byte, err error)
 
-// result says what a program of that spec has come to: exit, or err instead. group is the name of its cgroup in
-// the box's. Without kept its caller has had the output. canceled says that somebody wanted it to end.
+// result is the outcome of a program with that spec: exit, or err instead. group is the name of its cgroup in the box's. out is
+// nil if the caller has had the output. canceled says that the program was ended on request.
 func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, group string, out output, canceled bool) (*Result, error) {
 	r := &Result{Timeout: spec.Command.Timeout, Clamped: spec.Clamped}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
@@ -110,7 +110,7 @@ func (s *Session) result(spec *process.Spec, exit *isolation.Exit, err error, gr
 	return r, nil
 }
 
-// statusOf is the status of a program that has run and ended.
+// statusOf returns the status of a program that ran and has ended.
 func statusOf(reason isolation.Reason) Status {
 	switch reason {
 	case isolation.ReasonExited:
@@ -127,7 +127,7 @@ func statusOf(reason isolation.Reason) Status {
 	return ""
 }
 
-// addOutput adds the output. What is kept of a durable program may be more than goes into one answer.
+// addOutput adds the output. Of a durable program more may be kept than fits into one response.
 func (s *Session) addOutput(r *Result, exit *isolation.Exit, out output, durable bool) error {
 	for i, end := range exit.Streams {
 		if out == nil {
@@ -138,7 +138,7 @@ func (s *Session) addOutput(r *Result, exit *isolation.Exit, out output, durable
 		if err != nil {
 			return fmt.Errorf("session %q: %w", s.ID, err)
 		}
-		if there := uint64(len(head) + len(tail)); end.CutFrom == end.CutTo && there < end.Total { // as there is more on disk
+		if there := uint64(len(head) + len(tail)); end.CutFrom == end.CutTo && there < end.Total { // the rest is on disk
 			end.CutFrom, end.CutTo = uint64(len(head)), end.Total-uint64(len(tail))
 		}
 		if durable {
@@ -153,11 +153,11 @@ func (s *Session) addOutput(r *Result, exit *isolation.Exit, out output, durable
 	return nil
 }
 
-// lastWords is how much of the end of standard error is looked at.
+// lastWords is how much of the end of standard error is searched.
 const lastWords = 4 << 10
 
-// memorySign is what looks like want of memory in a program that had a limit of data (RLIMIT_DATA), which makes its calls
-// fail: what C, C++, Go, Python, Java and Node say then, or a signal after it has used most of what it may.
+// memorySign returns a sign of lack of memory in a program under RLIMIT_DATA, which makes its allocations fail: what C, C++,
+// Go, Python, Java and Node print then, or a fatal signal when it has used most of its limit.
 func (r *Result) memorySign(limit quantity.Size) string {
 	switch {
 	case r.Status == StatusExited && r.ExitCode == 0 || r.Status != StatusExited && r.Status != StatusSignaled:
@@ -175,7 +175,7 @@ func (r *Result) memorySign(limit quantity.Size) string {
 	return ""
 }
 
-// addUse adds what the cgroup of an execution has told; own are its own limits.
+// addUse adds what the cgroup of an execution has reported; own are its own limits.
 func (s *Session) addUse(r *Result, settings *policy.Settings, own *cgroup.Limits, exit *isolation.Exit, group string) {
 	if by := s.enforced[policy.LimitWorkspace]; by == policy.MechanismProject || by == policy.MechanismStore {
 		r.addFull(policy.LimitWorkspace, exit.Disks[0])
@@ -188,7 +188,7 @@ func (s *Session) addUse(r *Result, settings *policy.Settings, own *cgroup.Limit
 	r.Grouped = true
 	r.UserTime, r.SysTime = u.User, u.System
 	r.MemoryPeak = quantity.Size(u.MemoryPeak)
-	// The kernel counts attempts that it has then refused as well (kernel/cgroup/pids.c, pids_try_charge).
+	// The kernel also counts attempts that it then refuses (kernel/cgroup/pids.c, pids_try_charge).
 	pids := int(own.Pids)
 	if pids == 0 {
 		pids = settings.Pids
@@ -209,15 +209,15 @@ func (s *Session) addUse(r *Result, settings *policy.Settings, own *cgroup.Limit
 	}
 }
 
-// share notes that the limit was that of an owner's group, if it was. The one that it has now is the one it had, but for
-// a change just then.
+// share notes that the limit was that of the owner's cgroup, if it was. Its present limit is the one it had, unless that has
+// just been changed.
 func (o *OOM) share(limited string) {
 	if !strings.HasPrefix(filepath.Base(limited), cgroup.OwnerPrefix) {
 		return
 	}
 	g, err := cgroup.Open(limited)
 	if err != nil {
-		return // its last box has ended meanwhile
+		return // the owner's last box has ended meanwhile
 	}
 	defer g.Close()
 	if most, err := g.Number("memory.max"); err == nil {
@@ -225,8 +225,8 @@ func (o *OOM) share(limited string) {
 	}
 }
 
-// Full is a place in a box that is full: an execution has left it so. One that has removed what did not fit
-// any more is not known.
+// Full is a filesystem of a box that an execution has left full. If the execution has removed what did not fit, that is not
+// known.
 type Full struct {
 	Kind        string // policy.LimitWorkspace or policy.LimitTmp
 	Used, Limit quantity.Size
@@ -237,7 +237,7 @@ type Full struct {
 // roomForOne is less than any file needs.
 const roomForOne = 4 * quantity.KiB
 
-// IsFull reports whether nothing more fits.
+// IsFull reports whether nothing more fits on a disk.
 func IsFull(d isolation.Disk) bool {
 	return d.Limit > 0 && (quantity.Size(d.Used)+roomForOne > quantity.Size(d.Limit) || d.Files >= d.FilesLimit)
 }

@@ -23,44 +23,44 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Hooks is what all sessions of one boxd share, and what a session tells of itself. All of it is set.
+// Hooks are what all sessions of one boxd share, and their callbacks. All fields are set, unless nil is allowed below.
 type Hooks struct {
-	Config   func() *policy.Config // that is in force; what it points to does not change
+	Config   func() *policy.Config // returns the configuration in force, which is never modified
 	Executed *atomic.Uint64        // programs ever started
-	Work     *sync.WaitGroup       // owns what goes on in the background
+	Work     *sync.WaitGroup       // tracks background work
 	End      func(*Session, EndReason)
-	Due      func(*Session, time.Time) // it has to be looked at by then: it may be over or idle; zero: now
+	Due      func(*Session, time.Time) // the reaper must examine it by then: it may be over or idle; zero: now
 	Leaving  func() bool               // the boxes are about to be left to the next boxd
-	Events   *events.Log               // nil: what happens is not noted
-	Accounts *quota.Accounts           // what owners have
+	Events   *events.Log               // nil: events are not logged
+	Accounts *quota.Accounts           // what owners hold
 	Used     func(owner string, cpu time.Duration)
 	Line     *quota.Queue        // where executions wait for room in their session
-	Turns    *quota.StartLimiter // of which owner how many programs begin at a time
-	HandOver func(*Session)      // gives PID 1 what the next boxd needs, anew
-	Keep     func(*Session)      // writes down what has changed of the session
-	Reclaim  func(*Session)      // takes back memory that nothing needs, as far as that can be
+	Turns    *quota.StartLimiter // limits how many programs of an owner start at a time
+	HandOver func(*Session)      // gives PID 1 the current state of what the next boxd needs
+	Keep     func(*Session)      // writes the record of the session
+	Reclaim  func(*Session)      // reclaims unused memory, as far as possible
 }
 
-// Params are what a session is made of.
+// Params are the parameters of a new session.
 type Params struct {
 	ID       string
 	Owner    access.Principal
 	Created  time.Time
 	Settings policy.Settings
 	Profile  *policy.Profile
-	Made     *policy.Config // the configuration it is made or taken over under
-	Env      []string       // NAME=value of every program that adds nothing
+	Made     *policy.Config // the configuration under which it is created or adopted
+	Env      []string       // NAME=value, without variables of a single program
 	Enforced map[string]policy.Mechanism
-	OneShot  bool // no later boxd takes it over
+	OneShot  bool // it is not adopted by a later boxd
 	Live     []policy.LiveMount
 	Skills   []policy.ActiveSkill
 	Drives   []policy.ActiveDrive
 	Pushes   []Push
-	Rested   time.Duration // how long it was stopped, in all
+	Rested   time.Duration // how long it was stopped in all
 	Stopped  *Stopped      // what it is started again from; nil: it has not been stopped
 }
 
-// New returns a session that is starting; Launched tells it what has come of that.
+// New returns a session that is starting; Launched tells it the outcome.
 func New(host *Hooks, p *Params) *Session {
 	s := &Session{
 		ID: p.ID, Key: policy.Key(p.Owner.Name, p.ID), Owner: p.Owner, Hostname: policy.Hostname(p.ID, isolation.MaxHostname), Settings: p.Settings, Created: p.Created,
@@ -71,7 +71,7 @@ func New(host *Hooks, p *Params) *Session {
 	return s
 }
 
-// Session is one box and what is known of it.
+// Session is one box and its state.
 type Session struct {
 	ID       string
 	Key      string
@@ -79,62 +79,62 @@ type Session struct {
 	Hostname string
 	Settings policy.Settings // guarded by mu once the session has started
 	Created  time.Time
-	OneShot  bool   // no later boxd takes it over
-	Record   Record // what is on disk of it
+	OneShot  bool   // it is not adopted by a later boxd
+	Record   Record // state of its record on disk
 	hooks    *Hooks
 	profile  policy.Profile
-	made     *policy.Config // the configuration it was made or taken over under
-	env      []string       // NAME=value of every program that adds nothing
+	made     *policy.Config // the configuration under which it was created or adopted
+	env      []string       // NAME=value, without variables of a single program
 	enforced map[string]policy.Mechanism
 
-	rested      time.Duration // how long it was stopped, in all
+	rested      time.Duration // how long it was stopped in all
 	stopped     *Stopped      // what it is, or was, started again from; nil: it has not been stopped
 	changing    sync.Mutex    // held while the session is changed or frozen
 	handingOver sync.Mutex    // held while the box is given what the next boxd needs
-	history     *history      // has a lock of its own; does not change once others know the session
+	history     *history      // has its own lock; not replaced once the session is visible to others
 
-	started chan struct{} // closed when the start is over, well or not
+	started chan struct{} // closed when the start is over, successful or not
 	ended   chan struct{} // closed when nothing is left of the session
 
 	mu          sync.Mutex // guards the fields below
 	state       State
-	changes     int // of Settings
+	changes     int // number of changes of Settings
 	box         *client.Box
-	boxKey      string // of its box, if that is not Key; does not change once it has started
+	boxKey      string // key of its box, if that is not Key; fixed once it has started
 	lastUsed    time.Time
 	running     int // executions under way, and processes
-	lives       int // processes among them
-	watches     int // of directories
-	execs       int // executions ever
+	lives       int // managed processes among them
+	watches     int // watches of directories
+	execs       int // executions so far
 	frozen      bool
-	asleep      bool // frozen because nobody has used it: the next use thaws it
-	missedPings int  // signs of life in a row that its PID 1 has not given
+	asleep      bool // frozen because it was idle: the next use thaws it
+	missedPings int  // pings in a row that its PID 1 has not answered
 	reason      EndReason
-	live        []policy.LiveMount  // mounts it was given, by target
+	live        []policy.LiveMount  // mounts added while it lived, by target
 	mounting    *policy.MountChange // the change of them that is under way
 	skills      []policy.ActiveSkill
 	drives      []policy.ActiveDrive
-	pushes      []Push            // results that are still to be taken
+	pushes      []Push            // results that are yet to be copied
 	given       map[string]string // variables that boxd adds to env: placeholders of secrets
-	gives       *Context          // what context has made last; nil: nothing, or what it was made of has changed
+	gives       *Context          // what context returned last; nil: nothing, or it is outdated
 
 	processes map[string]*slot
 	err       error    // why the start failed
-	next      *Session // that has taken its place: this one was stopped, or started again
+	next      *Session // the session that has replaced it: this one was stopped, or started again
 }
 
-// Record is how the record of a session stands, for who writes it, which is done one at a time.
+// Record is the state of a session's record, for its writer. Records are written one at a time.
 type Record struct {
 	sync.Mutex
-	Ending bool // the session is not to be taken over
-	Gone   bool // there is none any more
-	// Stopped is what the session is started again from; nil: it has, or is to have, a box.
+	Ending bool // the session must not be adopted
+	Gone   bool // the record was removed
+	// Stopped is what the session is started again from; nil: it has a box, or will have one.
 	Stopped *Stopped
-	// Again is what the session is still to be given, after it was started again; nil: nothing.
+	// Again is what the session is yet to be given after it was started again; nil: nothing.
 	Again *Again
 }
 
-// Info is a consistent picture of a session.
+// Info is a consistent view of a session.
 type Info struct {
 	ID         string
 	Box        string // the key of its box
@@ -149,19 +149,19 @@ type Info struct {
 	Created    time.Time
 	LastUsed   time.Time
 	Running    int
-	Processes  int // among those that run
+	Processes  int // managed processes among Running
 	Executions int
-	// Expires is when the session ends if nobody uses it; zero if only deletion ends it or a
-	// running program holds it and it has no absolute end.
+	// Expires is when the session ends if it is not used; zero if only a deletion ends it, or if a running program keeps it
+	// alive and it has no absolute end.
 	Expires     time.Time
-	LeftRunning bool // processes go on that a program has left
+	LeftRunning bool // processes continue that an ended program has left
 	Frozen      bool
-	Asleep      bool      // frozen because nobody has used it
-	MissedPings int       // signs of life in a row that PID 1 has not given
+	Asleep      bool      // frozen because it was idle
+	MissedPings int       // pings in a row that PID 1 has not answered
 	Group       string    // path of the box's cgroup, "" if it has none
 	PID         uint32    // of the box's PID 1, on the host
 	IDBase      uint32    // first of the box's host ids
-	Stopped     time.Time // since when it is stopped; zero: it is not
+	Stopped     time.Time // when it was stopped; zero: it is not
 }
 
 // Info returns the session as it is now.
@@ -183,7 +183,7 @@ func (s *Session) Info() Info {
 	return info
 }
 
-// advanceLocked makes a move of the table in state.go.
+// advanceLocked makes a transition of the table in state.go.
 func (s *Session) advanceLocked(to State) error {
 	if !slices.Contains(moves()[s.state], to) {
 		return fmt.Errorf("session %q: no way from %s to %s", s.ID, s.state, to)
@@ -192,8 +192,8 @@ func (s *Session) advanceLocked(to State) error {
 	return nil
 }
 
-// expiryLocked returns when the session ends by itself and why; a zero time is never. A session with
-// a running program is not idle, nor one in which processes go on that a program has left.
+// expiryLocked returns when and why the session ends by itself; a zero time means never. A session is not idle while a program
+// runs, nor while processes continue that a program has left.
 func (s *Session) expiryLocked() (time.Time, EndReason) {
 	var at time.Time
 	var why EndReason
@@ -239,17 +239,17 @@ func (s *Session) checkSlot(limit int) error {
 	return cmp.Or(s.checkSlotLocked(limit), s.openLocked())
 }
 
-// checkSlotLocked refuses an execution that would be one too many.
+// checkSlotLocked refuses an execution beyond the limit.
 func (s *Session) checkSlotLocked(limit int) error {
 	if s.running-s.lives < limit || s.state != StateReady || s.frozen {
-		return nil // or beginLocked refuses it
+		return nil // beginLocked refuses it
 	}
 	return &quota.Full{Reason: quota.Executions, Own: true, Err: fault.Errorf(fault.Exhausted, "session %s has %d executions running, its limit (exec.max_per_session)", fault.Show(s.ID), limit).
 		WithHint("wait for one of them to end").
 		By(fault.Denial{Layer: fault.LayerQuota, Rule: "exec.max_per_session", Used: strconv.Itoa(limit), Allowed: strconv.Itoa(limit), Setting: "a larger exec.max_per_session"})}
 }
 
-// openLocked refuses a session in which nothing can begin.
+// openLocked refuses a session in which nothing can be started.
 func (s *Session) openLocked() error {
 	if s.state != StateReady {
 		return s.closedLocked()
@@ -263,7 +263,7 @@ func (s *Session) openLocked() error {
 	return nil
 }
 
-// beginLocked is begin for whoever counts for himself.
+// beginLocked is begin for a caller that checks the limit itself.
 func (s *Session) beginLocked(now time.Time) error {
 	if err := s.openLocked(); err != nil {
 		return err
@@ -281,7 +281,7 @@ func (s *Session) Current() policy.Settings {
 	return s.Settings
 }
 
-// Home is the home directory of the user of its programs. It does not change.
+// Home is the home directory of the box user. It does not change.
 func (s *Session) Home() string {
 	settings := s.Current()
 	return settings.HomeDir()
@@ -290,7 +290,7 @@ func (s *Session) Home() string {
 // Grouped reports whether the box has cgroups.
 func (s *Session) Grouped() bool { return policy.Grouped(s.enforced) }
 
-// limitHit is the refusal of a program for which there was no room in the session.
+// limitHit is the refusal of a program because of a limit of the session.
 func (s *Session) limitHit(step *isolation.StepError) error {
 	pids := 0
 	if s.Grouped() {
@@ -299,7 +299,7 @@ func (s *Session) limitHit(step *isolation.StepError) error {
 	return LimitError(s.ID, pids, step)
 }
 
-// finish ends an execution and returns when the session ends if it was the last use.
+// finish ends an execution and returns when the session expires if that was its last use.
 func (s *Session) finish(now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,7 +309,7 @@ func (s *Session) finish(now time.Time) time.Time {
 	return at
 }
 
-// Touch notes a use, so that the idle time begins anew.
+// Touch notes a use, which restarts the idle time.
 func (s *Session) Touch(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,11 +323,11 @@ func (s *Session) Reason() EndReason {
 	return s.reason
 }
 
-// NotFoundError is the answer where there is no session of an id.
+// NotFoundError is the error for an id without a session.
 func NotFoundError(id string) error {
 	return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).
 		WithHint("list sessions: boxctl ls")
 }
 
-// Config is the configuration that is in force.
+// Config is the configuration in force.
 func (s *Session) Config() *policy.Config { return s.hooks.Config() }

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/quota"
 )
 
-// Spec is what the keeper is asked for.
+// Spec is the specification of the box for the keeper.
 func (s *Session) Spec() *isolation.Spec {
 	spec := policy.BoxSpec(&s.Settings, s.enforced, s.Owner.Name)
 	spec.Key, spec.Hostname, spec.Caller = s.BoxKey(), s.Hostname, s.Caller()
@@ -22,13 +22,13 @@ func (s *Session) Spec() *isolation.Spec {
 	return spec
 }
 
-// Total is what all sessions of the owner may have together, as the configuration has it now.
+// Total is what all sessions of the owner may use together, by the present configuration.
 func (s *Session) Total() cgroup.Owner {
 	effective := s.hooks.Config().PolicyOf(s.Owner)
 	return quota.OwnerOf(s.Owner, &effective.Policy)
 }
 
-// Totals are those of the owners of sessions, the one of the latest session where its owner has several.
+// Totals returns those of the owners of sessions. If an owner has several, that of the latest session comes last, and holds.
 func Totals(all []*Session) []quota.Total {
 	slices.SortFunc(all, func(a, b *Session) int { return a.Created.Compare(b.Created) })
 	var list []quota.Total

@@ -2,14 +2,14 @@
 
 package session
 
-// State is where a session is in its life.
+// State is the state of a session in its life cycle.
 type State string
 
 // The states of a session.
 const (
 	StateStarting State = "starting"
 	StateReady    State = "ready"
-	StateStopping State = "stopping" // its programs end, and what it has on disk stays
+	StateStopping State = "stopping" // its programs are ending, and its files stay
 	StateStopped  State = "stopped"  // it has no box
 	StateEnding   State = "ending"
 	StateEnded    State = "ended"

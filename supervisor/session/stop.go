@@ -15,28 +15,28 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// A session can be stopped: then it has no box, and keeps its id and settings, and what it has on disk. A Session has one box
-// in its life or none, so whoever waits for the end of one need not know which: where a session is stopped or started
-// again, another Session of the same key takes its place.
+// A session can be stopped: then it has no box, and keeps its id, settings and files. A Session has at most one box in its
+// life, so a caller that waits for its end need not know which: when a session is stopped or started again, another Session of
+// the same key replaces it.
 
-// Stopped is what a session is started again from, beside its settings. It is in the record of one that is stopped alone.
+// Stopped is what a session is started again from, besides its settings. Only the record of a stopped session has it.
 type Stopped struct {
 	Since  time.Time     `json:"since"`
 	Rested time.Duration `json:"rested,omitempty"` // how long it was stopped before that, in all
-	// Env is NAME=value of every program that adds nothing, in bytes: not all of it need be UTF-8. The values of a living
-	// session are with PID 1 of its box alone.
+	// Env is NAME=value, without variables of a single program, as bytes: it may be invalid UTF-8. The values of a living
+	// session are only with PID 1 of its box.
 	Env [][]byte `json:"env_values,omitempty"`
 	Again
 }
 
-// Again is what a session that is started again is to have besides what New makes of it.
+// Again is what a session that is started again is to be given besides what New gives it.
 type Again struct {
-	Mounts []policy.Mount `json:"mounts,omitempty"` // that it was given while it lived
-	// Processes are those that were to be restarted always.
+	Mounts []policy.Mount `json:"mounts,omitempty"` // added while it lived
+	// Processes are those with the restart policy "always".
 	Processes []*process.Spec `json:"processes,omitempty"`
 }
 
-// NewStopped returns a session that is stopped.
+// NewStopped returns a stopped session.
 func NewStopped(host *Hooks, p *Params) *Session {
 	s := New(host, p)
 	s.state, s.lastUsed = StateStopped, p.Stopped.Since
@@ -44,7 +44,7 @@ func NewStopped(host *Hooks, p *Params) *Session {
 	return s
 }
 
-// Valid reports whether the environment is one, which a file that is damaged may not have.
+// Valid reports whether the record has a time and a valid environment, which a damaged file may not have.
 func (r *Stopped) Valid() bool {
 	return !slices.ContainsFunc(r.Env, func(kv []byte) bool {
 		name, _, ok := bytes.Cut(kv, []byte("="))
@@ -52,7 +52,7 @@ func (r *Stopped) Valid() bool {
 	}) && !r.Since.IsZero()
 }
 
-// Environment is NAME=value of every program that adds nothing.
+// Environment is NAME=value, without variables of a single program.
 func (r *Stopped) Environment() []string {
 	list := make([]string, len(r.Env))
 	for i, kv := range r.Env {
@@ -61,12 +61,12 @@ func (r *Stopped) Environment() []string {
 	return list
 }
 
-// StoppedError is the refusal of something that needs the box of a stopped session.
+// StoppedError is the refusal of an operation that needs the box of a stopped session.
 func StoppedError(id string) error {
 	return fault.Errorf(fault.Conflict, "session %s is stopped", fault.Show(id)).WithHint("start it again: boxctl start BOX")
 }
 
-// closedLocked is the refusal of a session that is not ready: it is, or is about to be, stopped, or is no more.
+// closedLocked is the refusal of a session that is not ready: it is stopping or stopped, or does not exist any more.
 func (s *Session) closedLocked() error {
 	if s.state == StateStopping || s.state == StateStopped || s.next != nil {
 		return StoppedError(s.ID)
@@ -80,27 +80,27 @@ func (s *Session) closed() error {
 	return s.closedLocked()
 }
 
-// endsOnPurpose reports whether somebody has the session end or stop, so that its programs are not lost but ended.
+// endsOnPurpose reports whether the session is ended or stopped on purpose, so that its programs are not lost but canceled.
 func (s *Session) endsOnPurpose() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reason != "" && s.reason != EndLost && s.reason != EndFileLocks || s.state == StateStopping || s.next != nil
 }
 
-// Rested is how long the session was stopped in all, which its lifetime does not count.
+// Rested is how long the session was stopped in all, which does not count toward its lifetime.
 func (s *Session) Rested() time.Duration { return s.rested }
 
 // Stopped is what the session is started again from; nil: it has not been stopped.
 func (s *Session) Stopped() *Stopped { return s.stopped }
 
-// Next is the session that has taken the place of this one, nil if none has. It is there before Ended is closed.
+// Next is the session that has replaced this one, nil if none has. It is set before Ended is closed.
 func (s *Session) Next() *Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.next
 }
 
-// Awake lets the programs of a session go on that are frozen. Only who has the session exclusively may call it.
+// Awake thaws a frozen session. The caller must hold the session exclusively.
 func (s *Session) Awake() error {
 	s.mu.Lock()
 	frozen := s.frozen
@@ -111,8 +111,8 @@ func (s *Session) Awake() error {
 	return s.freeze(false)
 }
 
-// BeginStop takes a session that is ready to where nothing is begun in it any more, and reports whether that was for the
-// caller to do. CancelStop takes it back, and Succeed ends it.
+// BeginStop makes a ready session one in which nothing can be started, and reports whether the caller must stop it. CancelStop
+// undoes that, and Succeed completes it.
 func (s *Session) BeginStop() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,19 +120,19 @@ func (s *Session) BeginStop() bool {
 		return false
 	}
 	_ = s.advanceLocked(StateStopping) // legal from ready
-	s.hooks.Work.Go(s.hooks.Line.Wake) // who waits for room need not any more; not under this lock
+	s.hooks.Work.Go(s.hooks.Line.Wake) // callers waiting for room get an error; not under this lock
 	return true
 }
 
-// CancelStop makes a session ready again whose stop has not come so far that anything was ended.
+// CancelStop makes a session ready again whose stop has not ended anything yet.
 func (s *Session) CancelStop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.advanceLocked(StateReady) // legal from stopping
 }
 
-// Succeed ends a session that is stopping or stopped, as another is to take its place, and reports whether it was in that
-// state: it may be ending.
+// Succeed ends a session that is stopping or stopped, as next replaces it, and reports whether it was in such a state: it may
+// be ending.
 func (s *Session) Succeed(next *Session) bool {
 	s.mu.Lock()
 	ok := s.state == StateStopping || s.state == StateStopped
@@ -147,20 +147,20 @@ func (s *Session) Succeed(next *Session) bool {
 	return ok
 }
 
-// Fail says, before Launched does, that a start has failed and which stopped session is there instead.
+// Fail says, before Launched is called, that a start has failed and which stopped session replaces this one.
 func (s *Session) Fail(back *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next = back
 }
 
-// ToHaveAgain is what the session, stopped now, is to have when it is started again: its live mounts, the processes that are to be there
-// again, and what it was itself still to be given.
+// ToHaveAgain returns what the session, which is being stopped, is to be given when it is started again: its live mounts, its
+// processes with the restart policy "always", and what it was itself yet to be given.
 func (s *Session) ToHaveAgain() Again {
 	s.Record.Lock()
 	pending := s.Record.Again
 	s.Record.Unlock()
-	known := s.Processes() // before those that come back are looked for, since pending ones are just being started
+	known := s.Processes() // before restarting, since pending processes are just being started
 	is := Again{Processes: s.restarting()}
 	for _, m := range s.Live() {
 		is.Mounts = append(is.Mounts, m.Mount)
@@ -182,8 +182,8 @@ func (s *Session) ToHaveAgain() Again {
 	return is
 }
 
-// restarting are the processes that are to be there again when the session is started again: those that are restarted
-// always and that nobody has stopped.
+// restarting lists the processes to start when the session is started again: those with the restart policy "always" that were
+// not stopped.
 func (s *Session) restarting() []*process.Spec {
 	var list []*process.Spec
 	for _, p := range s.Processes() {
@@ -195,7 +195,7 @@ func (s *Session) restarting() []*process.Spec {
 	return list
 }
 
-// StopProcesses asks all processes of a session to end, each in its way, and returns when they have or ctx ends.
+// StopProcesses asks all processes of a session to end, each by its own stop settings, and returns when they have or ctx ends.
 func (s *Session) StopProcesses(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, entry := range s.slots() {
@@ -206,21 +206,20 @@ func (s *Session) StopProcesses(ctx context.Context) {
 				return
 			}
 			if entry.process != nil {
-				_ = entry.process.Stop(ctx) // what has not ended ends with the box
+				_ = entry.process.Stop(ctx) // one that has not ended ends with the box
 			}
 		})
 	}
 	all.Wait()
 }
 
-// StartAgain starts processes that the session had when it was stopped, and that it has not. One that cannot start is told
-// and left out.
+// StartAgain starts processes that the session had when it was stopped, unless it has them already. Failures are logged.
 func (s *Session) StartAgain(ctx context.Context, list []*process.Spec, log *slog.Logger) {
 	for _, given := range list {
 		spec := new(*given) // a process from before the stop may still read its own
 		var entry *slot
 		var first bool
-		err := spec.Resolve() // it is from a file
+		err := spec.Resolve() // it comes from a file
 		if err == nil {
 			entry, first, err = s.reserveProcess(spec, s.context())
 		}

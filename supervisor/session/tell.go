@@ -13,13 +13,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// Emit notes what has happened to the session.
+// Emit logs an event of the session.
 func (s *Session) Emit(ctx context.Context, e events.Event) {
 	e.Session, e.Owner = s.ID, s.Owner.Name
 	s.hooks.Events.Add(ctx, e)
 }
 
-// emitResult notes the end of a program, and which limits it has come to.
+// emitResult logs the end of a program, and the limits it has reached.
 func (s *Session) emitResult(ctx context.Context, e events.Event, r *Result, err error) {
 	e.Reason = string(StatusLost)
 	if err == nil {
@@ -70,7 +70,7 @@ func happened(spec *process.Spec, ofProcess, ofExec events.Type) events.Event {
 	return events.Event{Type: ofExec, Exec: spec.ID}
 }
 
-// emitEnd notes the end of a process, unless another boxd will see it.
+// emitEnd logs the end of a process, unless the next boxd will see it.
 func (s *Session) emitEnd(ctx context.Context, p *process.Process) {
 	if _, err := p.Wait(ctx); errors.Is(err, client.ErrBoxLost) && s.hooks.Leaving() { // does not wait: it has ended
 		return

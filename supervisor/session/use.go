@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Work is how full a session's workspace is, nil if it has no quota; dir is where all workspaces are.
+// Work returns how full a session's workspace is, nil if it has no quota; dir is the directory of all workspaces.
 func (s *Session) Work(dir string) *isolation.Disk {
 	if policy.Work(&policy.Settings{Limits: limits.Limits{WorkspaceQuota: 1}}, s.enforced).Bytes == 0 {
 		return nil
@@ -22,18 +22,18 @@ func (s *Session) Work(dir string) *isolation.Disk {
 	if name := s.Current().Workspace; name != "" {
 		at = filepath.Join(filepath.Dir(dir), isolation.SpacesDir, policy.SpaceKey(s.Owner.Name, name))
 	}
-	// What the filesystem says of a directory with a project is about that (statfs(2), quotas of ext4 and xfs).
+	// For a directory with a project, statfs(2) reports the usage and limit of that project (quotas of ext4 and xfs).
 	var fs unix.Statfs_t
 	if unix.Statfs(at, &fs) != nil {
-		return nil // it is ending
+		return nil // the session is ending
 	}
 	return new(isolation.DiskOf(&fs))
 }
 
-// MaxWatches is how many watches of directories a session may have at a time: each is a program of several threads in its box.
+// MaxWatches is how many directory watches a session may have at a time: each is a program with several threads in its box.
 const MaxWatches = 16
 
-// ReserveWatch counts a watch of a directory; release must follow.
+// ReserveWatch counts a directory watch; the caller must call release.
 func (s *Session) ReserveWatch() (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *Session) ReserveWatch() (release func(), err error) {
 	}, nil
 }
 
-// HostWork is the directory of the host that is the session's workspace, if that has a quota; else "".
+// HostWork is the host directory that is the session's workspace, if that has a quota; else "".
 func (s *Session) HostWork() string {
 	now := s.Current()
 	for _, m := range now.Mounts {
@@ -60,12 +60,12 @@ func (s *Session) HostWork() string {
 	return ""
 }
 
-// Usage is what the programs of a session use, nil if it has no cgroups or is gone.
+// Usage returns what the programs of a session use, nil if it has no cgroups or is gone.
 func (s *Session) Usage() *CgroupUsage {
 	info := s.Info()
 	if info.Group == "" || info.State != StateReady {
 		return nil
 	}
-	b, _ := readCgroup(filepath.Join(info.Group, "work")) // nil of one that is ending
+	b, _ := readCgroup(filepath.Join(info.Group, "work")) // nil if the session is ending
 	return b
 }

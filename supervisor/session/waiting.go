@@ -16,18 +16,18 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// An execution that has an id outlives its client, and so does its wait for room in its session: it has its
-// place from when it was asked for, and PID 1 keeps its Spec for the next boxd until it has started. What has
-// started PID 1 keeps as a program, so that it never starts again.
+// An execution with an id outlives its client, and so does its wait for room in its session: it has its slot from the request
+// on, and until it starts PID 1 keeps its Spec for the next boxd. Once it has started, PID 1 keeps it as a program, so that it
+// never starts twice.
 
-// Bounds of the executions of one session that wait.
+// Limits of the waiting executions of one session.
 const (
 	maxWaiting = 64
 	maxSpecs   = 16 << 20 // bytes of all their Specs
 )
 
-// place finds the place of a process, or makes one: to be filled by the caller, or by itself when there is
-// room in the session. For one that is unlisted its caller waits.
+// place finds the slot of a process, or makes one: to be filled by the caller, or by a goroutine once there is room in the
+// session. For an unlisted process the caller waits.
 func (s *Session) place(ctx context.Context, spec *process.Spec, current *Context, wait *time.Duration) (entry *slot, mine bool, err error) {
 	if spec.Unlisted {
 		err = s.admit(ctx, wait, func() error {
@@ -50,15 +50,15 @@ func (s *Session) place(ctx context.Context, spec *process.Spec, current *Contex
 		if entry, err = s.enqueue(spec); err != nil {
 			return nil, false, err
 		}
-		if entry != nil { // or somebody else has made the place meanwhile
+		if entry != nil { // nil: another caller has made it meanwhile
 			s.handOver()
-			s.hooks.Work.Go(func() { s.await(context.WithoutCancel(ctx), entry, wait) }) // whoever has asked for it may go
+			s.hooks.Work.Go(func() { s.await(context.WithoutCancel(ctx), entry, wait) }) // continues after the caller hangs up
 			return entry, true, nil
 		}
 	}
 }
 
-// enqueue makes a place that waits, nil if there is one of that id by now.
+// enqueue makes a slot that waits, nil if there is one of that id by now.
 func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *Session) enqueue(spec *process.Spec) (*slot, error) {
 	return entry, nil
 }
 
-// await fills a place when the session has room. It ends with the session, or by the limit of the line.
+// await fills a slot when the session has room. It ends with the session, or at the limits of the queue.
 func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 	err := s.admit(ctx, wait, func() error {
 		current := s.context()
@@ -123,27 +123,27 @@ func (s *Session) await(ctx context.Context, entry *slot, wait *time.Duration) {
 	entry.waiting = false
 	ready := s.state == StateReady
 	s.mu.Unlock()
-	if ready { // or the next boxd is to find it
+	if ready { // otherwise the next boxd must find it
 		s.handOver()
 	}
 }
 
-// handOver gives the box what waits, as it is now: an earlier look that is told later would lose what has come since,
-// and begin again what has begun.
+// handOver gives the box the executions that wait. It is serialized: an older list that arrived later would lose newer ones,
+// and start again what has been started.
 func (s *Session) handOver() {
 	s.handingOver.Lock()
 	defer s.handingOver.Unlock()
 	s.hooks.HandOver(s)
 }
 
-// Waiting are the executions that wait, for Resume of the next boxd.
+// Waiting returns the executions that wait, for Resume of the next boxd.
 func (s *Session) Waiting() []json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []json.RawMessage
 	for _, entry := range s.processes {
 		if entry.waiting {
-			if text, err := json.Marshal(entry.spec); err == nil { // always of a Spec
+			if text, err := json.Marshal(entry.spec); err == nil { // a Spec can always be marshaled
 				list = append(list, text)
 			}
 		}
@@ -151,8 +151,8 @@ func (s *Session) Waiting() []json.RawMessage {
 	return list
 }
 
-// Resume lets executions wait again that an earlier boxd has left waiting, but for those that have started.
-// They are from PID 1, which is not trusted.
+// Resume queues again the executions that an earlier boxd has left waiting, except those that have started. They come from PID
+// 1, which is not trusted.
 func (s *Session) Resume(ctx context.Context, found []json.RawMessage, log *slog.Logger) {
 	for _, text := range found[:min(len(found), maxWaiting)] {
 		spec := &process.Spec{}

@@ -14,24 +14,24 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// Bounds of attachments.
+// Limits of attachments.
 const (
 	maxReaders = 64
 	bufferSize = 256 << 10
-	stall      = 10 * time.Minute // after which a lossless reader that takes nothing does not count
+	stall      = 10 * time.Minute // after which a lossless reader that reads nothing is ignored
 )
 
-// AttachOptions say what an attachment is to be.
+// AttachOptions are the options of an attachment.
 type AttachOptions struct {
-	From     *[2]int64 // the position in the output where it begins; nil: what comes from now on
-	Write    bool      // it wants to be the one writer
-	TakeOver bool      // and to take the place of another
-	WriterID string    // and of one that has the same, as that is its own lost connection; "": of none
-	Lossless bool      // the program waits for it
-	Timed    bool      // it wants to know when output was written
+	From     *[2]int64 // the output position to start from; nil: the present end
+	Write    bool      // wants to be the writer, of which there is one
+	TakeOver bool      // and to replace another writer
+	WriterID string    // and to replace one with the same id: its own lost connection; "": none
+	Lossless bool      // the program blocks until its output is read
+	Timed    bool      // chunks have the time when they were written
 }
 
-// Attachment is one client of a process. Next is for one goroutine, Write and CloseWrite for another.
+// Attachment is one client of a process. Next may be called by one goroutine, and Write and CloseWrite by another.
 type Attachment struct {
 	p        *Process
 	lossless bool
@@ -39,18 +39,18 @@ type Attachment struct {
 	log      *output.Log // nil: the process has never run
 	reader   *output.Reader
 	buf      []byte
-	lost     chan struct{} // closed when another writes instead
+	lost     chan struct{} // closed when another client has become the writer
 	gone     chan struct{} // closed by Close
 
 	// Guarded by p.mu.
-	at     [2]int64  // where the reader is
-	taken  [2]int64  // where its client has asked for more
-	busy   time.Time // since when it has not; zero while it waits for output
+	at     [2]int64  // position of the reader
+	taken  [2]int64  // position at which its client has asked for more
+	busy   time.Time // since when the client has had a chunk; zero while it waits for output
 	writes bool
-	again  bool // the writer instead is its own client
+	again  bool // the new writer is the same client
 }
 
-// Attach attaches a client, once the program has been started.
+// Attach attaches a client, once the program has started.
 func (p *Process) Attach(ctx context.Context, o AttachOptions) (*Attachment, error) {
 	if err := p.Attachable(); err != nil {
 		return nil, err
@@ -91,8 +91,8 @@ func (p *Process) Attach(ctx context.Context, o AttachOptions) (*Attachment, err
 	return a, nil
 }
 
-// takeTurn waits until what the writer before has written is counted, since a new one begins behind it: bytes that are
-// counted later would be taken for the new writer's own, and passed over.
+// takeTurn waits until the previous writer's bytes are counted, since the new writer starts after them: bytes counted later
+// would be taken for the new writer's own, and skipped.
 func (a *Attachment) takeTurn(ctx context.Context) error {
 	if !a.Writer() {
 		return nil
@@ -101,17 +101,17 @@ func (a *Attachment) takeTurn(ctx context.Context) error {
 	case a.p.typing <- struct{}{}:
 		<-a.p.typing
 		return nil
-	case <-a.lost: // another one is the writer already
+	case <-a.lost: // there is a new writer already
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// nowPatience is how long PID 1 may take to let a program wait for a reader that begins now.
+// nowPatience is how long PID 1 may take to make a program block for a reader that starts now.
 const nowPatience = 5 * time.Second
 
-// beginNow moves the beginning of a lossless attachment to where the output is once the program waits for it. Until then
+// beginNow moves the start of a lossless attachment to the end of the output as of when the program blocks for it. Until then
 // the program may have written more than is kept, which would be a gap.
 func (a *Attachment) beginNow(ctx context.Context, o *AttachOptions) {
 	p := a.p
@@ -124,7 +124,7 @@ func (a *Attachment) beginNow(ctx context.Context, o *AttachOptions) {
 	within, cancel := context.WithTimeout(ctx, nowPatience)
 	defer cancel()
 	if p.hooks.Box.Sync(within) != nil {
-		return // what gap there is, the client is told
+		return // the client is told of any gap
 	}
 	end, err := a.log.End()
 	if err != nil {
@@ -137,7 +137,7 @@ func (a *Attachment) beginNow(ctx context.Context, o *AttachOptions) {
 	p.pace(true)
 }
 
-// begin sets where the attachment begins.
+// begin sets the position where the attachment starts.
 func (a *Attachment) begin(o *AttachOptions, end [2]int64) error {
 	a.at = end
 	if o.From != nil {
@@ -173,7 +173,7 @@ func (p *Process) enter(a *Attachment, o *AttachOptions) error {
 	return nil
 }
 
-// Close ends the attachment. The process goes on. Nobody may be in Next.
+// Close ends the attachment. The process continues. No call of Next may be under way.
 func (a *Attachment) Close() {
 	p := a.p
 	p.mu.Lock()
@@ -198,15 +198,15 @@ func (a *Attachment) Close() {
 	}
 }
 
-// Position is where the next chunk begins.
+// Position is the position of the next chunk.
 func (a *Attachment) Position() [2]int64 {
 	a.p.mu.Lock()
 	defer a.p.mu.Unlock()
 	return a.at
 }
 
-// Next returns the next chunk, once there is one; its data is good until the call after that. io.EOF means
-// that the process has ended and all of its output has been read.
+// Next waits for the next chunk and returns it; its data is valid until the next call. io.EOF means that the process has ended
+// and all of its output has been read.
 func (a *Attachment) Next(ctx context.Context) (output.Chunk, error) {
 	if a.log == nil {
 		select {
@@ -221,7 +221,7 @@ func (a *Attachment) Next(ctx context.Context) (output.Chunk, error) {
 		changed, over := a.log.Changed(), false
 		select {
 		case <-a.p.done:
-			over = true // what there is now is all
+			over = true // there will be no more output
 		default:
 		}
 		c, err := a.reader.Next(a.buf)
@@ -245,8 +245,7 @@ func (a *Attachment) Next(ctx context.Context) (output.Chunk, error) {
 	}
 }
 
-// mark notes how far the attachment has come. While its client has something to do, since is when it got
-// that.
+// mark records the position of the attachment. While its client handles a chunk, since is when it got that.
 func (a *Attachment) mark(since time.Time) {
 	a.p.mu.Lock()
 	if since.IsZero() {

@@ -13,14 +13,13 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 )
 
-// KillPatience is what PID 1 gets to report an end that is due; after that, and another look, the box is given up.
+// KillPatience is how long PID 1 may take to report an end that is due; after that, and a second check, the box is given up.
 const KillPatience = 40 * time.Second
 
-// thawInterval is how often a program is tried that cannot start in a frozen box.
+// thawInterval is the interval between attempts to start a program in a frozen box.
 const thawInterval = time.Second
 
-// Drive starts the program again as often as it should be, ends it when it should end, and returns when the
-// process has ended.
+// Drive restarts the program as its policy says, stops it when requested, and returns when the process has ended.
 func (p *Process) Drive() {
 	for {
 		end := p.attend()
@@ -49,13 +48,13 @@ func (p *Process) Drive() {
 	}
 }
 
-// attend stays with one program until that has ended.
+// attend follows one program until that has ended.
 func (p *Process) attend() *ending {
 	end := &ending{}
 	late := After(KillPatience, p.hooks.Lose)
 	defer late.Stop()
-	now := p.now                          // nobody else sets it
-	_ = now.Started(context.Background()) // ends: Lose sees to it
+	now := p.now                          // only this goroutine sets it
+	_ = now.Started(context.Background()) // returns: otherwise Lose ends the box
 	p.begun(now)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, waits := p.awaitReady(ctx)
@@ -72,7 +71,7 @@ func (p *Process) attend() *ending {
 	}
 	kill := func() {
 		late.Reset(KillPatience)
-		_ = now.Kill() // without a box it has ended
+		_ = now.Kill() // fails without a box: then it has ended
 	}
 	poll, grace := time.NewTimer(0), time.NewTimer(time.Hour)
 	defer poll.Stop()
@@ -111,11 +110,11 @@ func (p *Process) attend() *ending {
 	}
 }
 
-// patience is what a program with a timeout gets from now on. When it began may be by the word of an earlier boxd, and
-// clocks are set, and stand still while a host sleeps: PID 1 has counted the time, which is what ends it.
+// patience is how long a program with a timeout gets from now on, at most. When it began may be known only from an earlier
+// boxd, and clocks can be set, and stop while a host is suspended: PID 1 counts the time and enforces the timeout.
 func (p *Process) patience() time.Duration { return p.spec.Command.Timeout + KillPatience }
 
-// begun takes the files of a program that has started. One that could not leaves the output where it was.
+// begun takes over the files of a program that has started. One that could not start leaves the output where it was.
 func (p *Process) begun(now *client.Program) {
 	log := now.Output()
 	if log == nil {
@@ -130,7 +129,7 @@ func (p *Process) begun(now *client.Program) {
 	}
 	p.mu.Unlock()
 	if before != nil {
-		before.Close() // without the output, which the next one has
+		before.Close() // but not its output, which the next program continues
 		closeFile(file)
 	}
 	if p.spec.Command.Direct {
@@ -142,7 +141,7 @@ func (p *Process) begun(now *client.Program) {
 	}
 	p.setState(StateRunning)
 	if first {
-		close(p.up) // whoever waits for the start hears that it runs
+		close(p.up) // wakes callers that wait for the start
 	}
 	p.pace(false)
 }
@@ -157,9 +156,9 @@ func (p *Process) setReady() {
 	p.hooks.Tell(p.spec.ID, true)
 }
 
-// ended notes what a program has come to.
+// ended records the outcome of a program.
 func (p *Process) ended(now *client.Program, end *ending) {
-	end.exit, end.err = now.Wait(context.Background()) // does not wait
+	end.exit, end.err = now.Wait(context.Background()) // returns at once
 	p.stdio.drop(goneEnded)
 	if end.exit != nil {
 		end.ran = end.exit.Duration
@@ -183,13 +182,13 @@ func (p *Process) ended(now *client.Program, end *ending) {
 func (p *Process) judge(end *ending, now time.Time) (delay time.Duration, reason string, again bool) {
 	step, _ := errors.AsType[*isolation.StepError](end.err)
 	switch reason = p.stopReason(); {
-	case !p.at.Ended.IsZero(): // before this boxd came
+	case !p.at.Ended.IsZero(): // before this boxd started
 		return 0, p.at.Reason, false
 	case reason != "":
 		return 0, reason, false
 	case errors.Is(end.err, client.ErrBoxLost):
 		return 0, ReasonShutdown, false
-	case p.log == nil: // what has never started is wrong, not broken
+	case p.log == nil: // a program that has never started is misconfigured: a restart would not help
 		return 0, "", false
 	case step != nil && step.Step == isolation.StepFreeze:
 		return thawInterval, "", true
@@ -219,7 +218,7 @@ func (p *Process) setWaiting(delay time.Duration) {
 	p.setState(StateWaiting)
 }
 
-// sleep waits for the next start. It reports false if there is to be none.
+// sleep waits for the next start. It returns false if there is to be none.
 func (p *Process) sleep(delay time.Duration) bool {
 	timer, poll := time.NewTimer(delay), time.NewTimer(0)
 	defer timer.Stop()
@@ -231,7 +230,7 @@ func (p *Process) sleep(delay time.Duration) bool {
 		case <-p.stop:
 			return false
 		case <-p.hooks.Box.Done():
-			return true // launch fails
+			return true // launch will fail
 		case <-p.poke:
 			poll.Reset(p.checkReady(time.Now()))
 		case <-poll.C:
@@ -243,7 +242,7 @@ func (p *Process) sleep(delay time.Duration) bool {
 // rarely is how long Drive sleeps when nothing is due.
 const rarely = time.Hour
 
-// checkReady does what is due by time, and returns how long until it should look again.
+// checkReady does what is due, and returns how long until the next check.
 func (p *Process) checkReady(now time.Time) time.Duration {
 	wait := rarely
 	p.mu.Lock()
@@ -272,17 +271,17 @@ func (p *Process) checkReady(now time.Time) time.Duration {
 	return rarely
 }
 
-// finish is the end.
+// finish marks the process as ended.
 func (p *Process) finish(reason string) {
 	p.mu.Lock()
 	if p.at.Ended.IsZero() {
 		p.at.Ended, p.at.Reason = time.Now(), reason
-		if !errors.Is(p.err, client.ErrBoxLost) { // or it may live on for another boxd
+		if !errors.Is(p.err, client.ErrBoxLost) { // otherwise it may live on under the next boxd
 			p.noteLocked()
 		}
 	}
 	if p.log == nil {
-		close(p.up) // which nobody has: begun has not
+		close(p.up) // begun has not done so
 	}
 	p.mu.Unlock()
 	p.setState(StateEnded)

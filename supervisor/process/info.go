@@ -12,10 +12,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// StreamState is how far a stream has come and from where on it is kept.
+// StreamState is how many bytes a stream has had, and from which on they are kept.
 type StreamState struct{ Bytes, From int64 }
 
-// Info is a consistent picture of a process. It has no value of the environment.
+// Info is a consistent view of a process. It has no values of the environment.
 type Info struct {
 	ID        string
 	State     State
@@ -73,7 +73,7 @@ func (p *Process) Info() Info {
 	p.mu.Unlock()
 	if log := p.use(); log != nil {
 		defer p.leave()
-		end, _ := log.End() // of files that are there
+		end, _ := log.End() // the files exist, so no error
 		from, _ := log.Oldest()
 		for i := range end {
 			info.Output[i] = StreamState{Bytes: end[i], From: min(from[i], end[i])}
@@ -82,14 +82,14 @@ func (p *Process) Info() Info {
 	return info
 }
 
-// FirstStart is when the process was started for the first time, zero before that. It and the next two read no output, as Info does.
+// FirstStart is when the process was first started, zero before that. Unlike Info, it, PID and Attached do not read the output.
 func (p *Process) FirstStart() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.at.First
 }
 
-// PID is that of the last program of the process that has run, in the box; 0: none has.
+// PID is the PID in the box of the last program of the process that has run; 0: none has.
 func (p *Process) PID() uint32 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,16 +99,15 @@ func (p *Process) PID() uint32 {
 	return p.holder.PID()
 }
 
-// Attached reports whether the process lives and a client reads or writes its streams, or may do so without boxd's knowledge.
+// Attached reports whether the process lives and a client is attached, or may use its streams without boxd's knowledge.
 func (p *Process) Attached() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.at.Ended.IsZero() && (len(p.all) > 0 || p.spec.Command.Direct)
 }
 
-// Keep is how long the process is to be kept when it has ended, if others are for so long. With a lease of
-// nothing it was for one client: that has gone, or removes it when it has the result, or comes back for that
-// where boxd was lost.
+// Keep is how long the process is kept after its end, if others are kept for so long. With a lease of 0 it was for one client,
+// which has left, or removes the process when it has the result, or comes back for that after a restart of boxd.
 func (p *Process) Keep(others time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

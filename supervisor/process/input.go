@@ -13,32 +13,32 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 )
 
-// Writer reports whether what the attachment writes is what the program reads.
+// Writer reports whether the attachment is the one that writes to the program.
 func (a *Attachment) Writer() bool {
 	a.p.mu.Lock()
 	defer a.p.mu.Unlock()
 	return a.writes
 }
 
-// Lost is closed when another client has become the writer instead.
+// Lost is closed when another client has become the writer.
 func (a *Attachment) Lost() <-chan struct{} { return a.lost }
 
-// Again reports whether that other client is its own, which has lost this connection.
+// Again reports whether the new writer is the same client, which has lost this connection.
 func (a *Attachment) Again() bool {
 	a.p.mu.Lock()
 	defer a.p.mu.Unlock()
 	return a.again
 }
 
-// Taken is how many bytes of standard input the process has ever been given.
+// Taken is how many bytes of standard input the process has taken in all.
 func (a *Attachment) Taken() int64 {
 	a.p.mu.Lock()
 	defer a.p.mu.Unlock()
 	return a.p.given
 }
 
-// Resume says that the client has sent so many bytes before, to any boxd. Of what a program does not read any
-// more an earlier boxd may have dropped some, which nobody else knows of.
+// Resume says how many bytes the client has sent so far, to any boxd. If the program does not read any more, an earlier boxd
+// may have dropped some, which only the client knows.
 func (a *Attachment) Resume(sent int64) {
 	p := a.p
 	p.mu.Lock()
@@ -53,9 +53,9 @@ func (a *Attachment) Resume(sent int64) {
 	p.mu.Unlock()
 }
 
-// Write gives the program standard input, and waits while it does not read. offset is the number of bytes
-// the process was given before, by this client's count: what it has already is passed over. What a program
-// does not read any more is dropped and counts as taken; between two programs, Write waits for the next.
+// Write writes to the program's standard input, and blocks while that does not read. offset is how many bytes the client has
+// written to the process before: bytes it already has are skipped. What a program does not read any more is dropped and counts
+// as taken; between two programs, Write waits for the next.
 func (a *Attachment) Write(ctx context.Context, offset int64, b []byte) error {
 	p := a.p
 	if !a.Writer() {
@@ -85,7 +85,7 @@ func (a *Attachment) Write(ctx context.Context, offset int64, b []byte) error {
 	return nil
 }
 
-// give gives some bytes to the program that runs, or waits for the next.
+// give writes to the program that runs, or waits for the next.
 func (p *Process) give(ctx context.Context, a *Attachment, b []byte) (n int, err error) {
 	now, news, err := p.reading(a)
 	if err != nil {
@@ -122,7 +122,7 @@ func (p *Process) give(ctx context.Context, a *Attachment, b []byte) (n int, err
 	}
 	p.mu.Lock()
 	p.given += int64(n + dropped)
-	p.at.Input += int64(dropped) // so that it is what of given the file of the input does not tell
+	p.at.Input += int64(dropped) // an adopting boxd adds to it only what the program has taken
 	p.mu.Unlock()
 	switch {
 	case err == nil:
@@ -135,7 +135,7 @@ func (p *Process) give(ctx context.Context, a *Attachment, b []byte) (n int, err
 	return n, fmt.Errorf("process %q: %w", p.spec.ID, err)
 }
 
-// reading is the program that reads what a writer writes, or what to wait for while there is none.
+// reading returns the program that reads what a writer writes, or what to wait for while there is none.
 func (p *Process) reading(a *Attachment) (now *client.Program, news <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,7 +158,7 @@ func over(p *client.Program) bool {
 	}
 }
 
-// cutLocked ends the Write that is under way.
+// cutLocked cancels the Write that is under way.
 func (p *Process) cutLocked() {
 	if p.cut != nil {
 		p.cut()
@@ -170,7 +170,7 @@ func (p *Process) notWriter() error {
 		WithHint("attach with take_over to write in its place")
 }
 
-// CloseWrite is the end of the program's standard input. To one with a terminal it means nothing.
+// CloseWrite closes the program's standard input. With a terminal it does nothing.
 func (a *Attachment) CloseWrite() error {
 	p := a.p
 	p.mu.Lock()

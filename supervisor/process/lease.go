@@ -4,7 +4,7 @@ package process
 
 import "time"
 
-// Renew begins the lease anew.
+// Renew restarts the lease.
 func (p *Process) Renew() {
 	p.mu.Lock()
 	p.used = time.Now()
@@ -12,18 +12,18 @@ func (p *Process) Renew() {
 	p.wake()
 }
 
-// wake makes Drive look at what is due.
+// wake makes Drive check what is due.
 func (p *Process) wake() {
 	select {
 	case p.poke <- struct{}{}:
-	default: // it has been told
+	default: // it is already pending
 	}
 }
 
-// firstLease is the least lease of a process nobody has been attached to, or that a new boxd has found.
+// firstLease is the minimum lease of a process that no client has attached to yet, or that a new boxd has adopted.
 const firstLease = 30 * time.Second
 
-// leaseEndLocked is when the lease ends, if nobody comes. Whose connection ends because boxd does has not gone.
+// leaseEndLocked is when the lease ends if no client attaches. One disconnected by the exit of boxd has not left.
 func (p *Process) leaseEndLocked() (time.Time, bool) {
 	if p.spec.Lease == nil || len(p.all) > 0 || p.leaving() {
 		return time.Time{}, false
@@ -35,5 +35,5 @@ func (p *Process) leaseEndLocked() (time.Time, bool) {
 	return p.used.Add(lease), true
 }
 
-// leaving reports whether whoever goes will be back.
+// leaving reports whether clients that disconnect now will be back.
 func (p *Process) leaving() bool { return p.hooks.Leaving != nil && p.hooks.Leaving() }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A watchdog says when something should have happened and has not. A boxd that was stopped by a signal, or starved
-// of CPU, has not read yet what happened meanwhile, and its timers are due before it has read a word. So the
-// watchdog looks again a little later, in time that boxd has really run.
+// A watchdog reports that something should have happened and has not. A boxd that was stopped by a signal, or starved of CPU,
+// finds its timers expired before it has read what happened meanwhile. So the watchdog checks a second time, a little later, in
+// time that boxd has really run.
 
 package process
 
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// again is how long after the first look the second one is: enough to read what has come.
+// again is the delay of the second check: enough to read what has arrived.
 const again = 5 * time.Second
 
 // Timer calls a function when it is overdue.
@@ -24,7 +24,7 @@ type Timer struct {
 	second bool      // it has been due once
 }
 
-// After returns a Timer that calls late, in a goroutine of its own, when d has passed and a few seconds more.
+// After returns a Timer that calls late in its own goroutine, a few seconds after d has passed.
 func After(d time.Duration, late func()) *Timer {
 	t := &Timer{late: late, due: time.Now().Add(d)}
 	t.mu.Lock()
@@ -33,14 +33,14 @@ func After(d time.Duration, late func()) *Timer {
 	return t
 }
 
-// Reset lets d begin anew, also of a Timer that was stopped or has called its function.
+// Reset restarts a Timer with d, even one that was stopped or has called its function.
 func (t *Timer) Reset(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.set(d, false)
 }
 
-// Stop keeps the function from being called, but for a call that has begun.
+// Stop prevents the call of the function, unless that has begun.
 func (t *Timer) Stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,7 +48,7 @@ func (t *Timer) Stop() {
 	t.due = time.Time{}
 }
 
-// Left is how long it is until the Timer is due, negative when it has been or is stopped.
+// Left is how long it is until the Timer is due, negative if it was due or is stopped.
 func (t *Timer) Left() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *Timer) check() {
 	}
 }
 
-// overdue reports whether this is the second look. A Timer may have been set anew while a look began.
+// overdue reports whether this is the second check. The Timer may have been reset since a check began.
 func (t *Timer) overdue() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -4,10 +4,10 @@ package process
 
 import "time"
 
-// paceStep is how far readers come between two words about it to PID 1, where that keeps enough.
+// paceStep is how far readers advance between two reports to PID 1, if that keeps enough output.
 const paceStep = 256 << 10
 
-// slowestLocked is what all lossless readers have taken, nil if there are none.
+// slowestLocked is the position that all lossless readers have reached, nil if there are none.
 func (p *Process) slowestLocked(now time.Time) *[2]int64 {
 	var least *[2]int64
 	for a := range p.all {
@@ -24,7 +24,7 @@ func (p *Process) slowestLocked(now time.Time) *[2]int64 {
 	return least
 }
 
-// pace tells PID 1 how far the slowest lossless reader is, if that is news enough.
+// pace tells PID 1 the position of the slowest lossless reader, if it has moved far enough, or if anyway is set.
 func (p *Process) pace(anyway bool) {
 	p.pacing.Lock()
 	defer p.pacing.Unlock()
@@ -33,7 +33,7 @@ func (p *Process) pace(anyway bool) {
 	running := p.running()
 	if to != nil {
 		p.found = false
-	} else if p.found { // whoever the program has waited for may come back
+	} else if p.found { // the readers that the program waits for may come back
 		running = false
 	}
 	p.mu.Unlock()
@@ -44,16 +44,16 @@ func (p *Process) pace(anyway bool) {
 		return
 	}
 	p.paced = to
-	_ = program.Pace(to) // without a box there is nothing to wait for
+	_ = program.Pace(to) // fails without a box, where no program waits
 }
 
-// farther reports whether PID 1 should hear that readers have come from one position to another.
+// farther reports whether PID 1 must be told that readers have moved from one position to another.
 func farther(from, to [2]int64, tail uint64) bool {
 	step := max(min(int64(paceStep), int64(tail)/4), 1)
 	return to[0]-from[0] >= step || to[1]-from[1] >= step
 }
 
-// moved reports whether a program has to hear how far its readers are.
+// moved reports whether PID 1 must be told the position of the readers.
 func (p *Process) moved(to *[2]int64) bool {
 	if to == nil || p.paced == nil {
 		return to != p.paced

@@ -17,24 +17,24 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// progress is how far a process has come: what the next boxd has to know beside its Spec.
+// progress is what the next boxd must know about a process besides its Spec.
 type progress struct {
 	Starts   int
-	First    time.Time // start of all
-	Began    time.Time // this start
-	From     [2]int64  // where this start's output begins
+	First    time.Time // the first start
+	Began    time.Time // the latest start
+	From     [2]int64  // where its output begins
 	Ready    bool      `json:",omitempty"`
-	Input    int64     // bytes of standard input that were there for the programs before this one
+	Input    int64     // bytes of standard input taken before this program
 	Restarts restarts
-	Stopping string    `json:",omitempty"` // the reason of a stop
+	Stopping string    `json:",omitempty"` // the reason for a stop
 	Ended    time.Time `json:",omitzero"`
-	Reason   string    `json:",omitempty"` // of the end
+	Reason   string    `json:",omitempty"` // for the end
 }
 
-// A private file is a memory file that PID 1 of the box keeps for the next boxd: the Spec and, line by line,
-// progress, of which the last is the one that counts. This boxd and PID 1 have the same file.
+// A private file is a memory file that PID 1 of the box keeps for the next boxd: the Spec, and then lines of progress, of which
+// the last one counts. boxd and PID 1 share the file.
 
-// newPrivate makes one. A Spec that starts once does not need what it starts with any more.
+// newPrivate creates a private file. A Spec that starts only once does not need its script and input any more.
 func newPrivate(spec *Spec, at *progress) (*os.File, error) {
 	stored := *spec
 	if stored.Restart.Policy == RestartNo {
@@ -67,7 +67,7 @@ func appendLine(f *os.File, v any) error {
 	return nil
 }
 
-// maxPrivate bounds what is read: PID 1 may have written it.
+// maxPrivate bounds what is read: PID 1 may have written the file.
 const maxPrivate = 256 << 20
 
 // readPrivate reads what an earlier boxd has left with PID 1, which is not trusted.
@@ -90,7 +90,7 @@ func readPrivate(f *os.File) (*Spec, *progress, error) {
 	}
 	for {
 		next := &progress{}
-		if d.Decode(next) != nil { // the end, or half a line
+		if d.Decode(next) != nil { // the end, or an incomplete line
 			break
 		}
 		at = next

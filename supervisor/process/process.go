@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package process holds programs that have a name. One is started once, whoever asks how often, and may be read and
-// written to by clients that come and go, started again when it ends, and found by the next boxd.
+// Package process holds programs that have a name. A process is started once, however many callers ask for it. Clients may
+// attach to its streams and detach, it is restarted by its policy, and the next boxd adopts it.
 package process
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// State is where a process is in its life.
+// State is the state of a process in its life cycle.
 type State string
 
 // The states of a process.
@@ -47,63 +47,63 @@ func moves() map[State][]State {
 	}
 }
 
-// Reasons of an end that is not the program's own doing.
+// Reasons for the end of a process, other than that its program has ended.
 const (
 	ReasonStopped   = "stopped"
 	ReasonLease     = "lease"
-	ReasonRevoked   = "revoked" // its owner has been shut out
+	ReasonRevoked   = "revoked" // its owner has lost access
 	ReasonCrashLoop = "crash loop"
 	ReasonNotReady  = "not ready"
 	ReasonShutdown  = "shutdown" // of its session
 )
 
-// Hooks is what a process gets from its session.
+// Hooks are the callbacks of a process into its session.
 type Hooks struct {
 	Box *client.Box
-	// Lose gives the box up: it does not do its work.
+	// Lose gives the box up, as it does not work.
 	Lose func()
-	// Leaving reports whether this boxd is about to leave the box to the next: readers that go then will be
-	// back, and the program waits for them.
+	// Leaving reports whether this boxd is about to leave the box to the next: readers that disconnect then will be back, and
+	// the program waits for them.
 	Leaving func() bool
-	// Tell hears that the process of an id is ready, or else that its program was started again.
+	// Tell is called when the process with an id is ready, or else when its program was restarted.
 	Tell func(id string, ready bool)
 }
 
-// Process is one process. Drive sees it through.
+// Process is one process. Drive runs it to its end.
 type Process struct {
 	spec  Spec
 	hooks Hooks
-	stop  chan struct{} // closed when it is to end
-	poke  chan struct{} // tells Drive of another time at which something is due
+	stop  chan struct{} // closed to request its end
+	poke  chan struct{} // tells Drive that something else is due
 	done  chan struct{} // closed when it has ended
-	up    chan struct{} // closed when the first start is over, well or not
+	up    chan struct{} // closed when the first start is over, successful or not
 
-	adopted bool // Drive has not seen it yet
+	adopted bool // and not seen by Drive yet
 	stdio   stdio
 
-	pacing sync.Mutex      // held while the program is told how far its readers are
-	paced  *[2]int64       // guarded by pacing: what it has been told last
-	typing chan struct{}   // has room for one who writes to the program
+	pacing sync.Mutex      // held while PID 1 is told the position of readers
+	paced  *[2]int64       // guarded by pacing: the position that PID 1 was told last
+	typing chan struct{}   // semaphore: one writer at a time
 	log    *output.Log     // set before up is closed; nil if it has never run
 	mu     sync.Mutex      // guards the fields below
-	now    *client.Program // the last one started
-	holder *client.Program // who has the output: the last one that has run
-	file   *os.File        // of holder, see private.go
-	fresh  *os.File        // of now, until that runs
-	cut    func()          // ends the Write that is under way
-	found  bool            // the program waits for lossless readers who are to come, or whom an earlier boxd had
+	now    *client.Program // the latest program started
+	holder *client.Program // the program whose output is read: the latest one that has run
+	file   *os.File        // private file of holder, see private.go
+	fresh  *os.File        // private file of now, until that runs
+	cut    func()          // cancels the Write that is under way
+	found  bool            // the program waits for lossless readers that are yet to attach, or that an earlier boxd had
 	at     progress
 	state  State
 	news   chan struct{} // closed at the next change of state
 	size   *Size
-	given  int64 // bytes of standard input ever taken
+	given  int64 // bytes of standard input taken in all
 	exit   *isolation.Exit
 	err    error // why the last start failed, or client.ErrBoxLost
 	next   time.Time
-	used   time.Time // when the last attachment went, or somebody renewed the lease
-	seen   bool      // somebody has been attached
-	users  int       // of log
-	closed bool      // nobody may begin to use it
+	used   time.Time // when the last attachment ended or the lease was renewed
+	seen   bool      // a client has attached
+	users  int       // number of users of log
+	closed bool      // released: no new users
 	all    map[*Attachment]struct{}
 	writer *Attachment
 }
@@ -119,7 +119,7 @@ func newProcess(home Hooks, spec *Spec) *Process {
 	return p
 }
 
-// Start starts a process of a resolved Spec. Drive has to be called if there is no error.
+// Start starts a process from a resolved Spec. If there is no error, the caller must call Drive.
 func Start(home Hooks, spec *Spec) (*Process, error) {
 	p := newProcess(home, spec)
 	p.at.First = time.Now()
@@ -132,8 +132,8 @@ func Start(home Hooks, spec *Spec) (*Process, error) {
 // ErrNotProcess means that a program was not started as a process.
 var ErrNotProcess = errors.New("the program is not a process")
 
-// Adopt makes a process of a program that an earlier boxd has left. What that has written down comes from
-// PID 1 of the box, and is checked as a request is. Drive has to be called if there is no error.
+// Adopt makes a process of a program that an earlier boxd has left. What that boxd has recorded comes from PID 1 of the box,
+// and is validated as a request is. If there is no error, the caller must call Drive.
 func Adopt(home Hooks, now *client.Program) (*Process, error) {
 	file := now.Private()
 	if file == nil {
@@ -169,7 +169,7 @@ func (p *Process) launch() error {
 	if p.size != nil {
 		cmd.Terminal = new(isolation.Terminal(*p.size))
 	}
-	cmd.Wait = cmd.Wait && old == nil // the next one waits as the last did
+	cmd.Wait = cmd.Wait && old == nil // the next program waits as the last did
 	at.Starts++
 	at.Began, at.Input, at.Ready = time.Now(), p.given, false
 	p.mu.Unlock()
@@ -194,19 +194,19 @@ func (p *Process) launch() error {
 	return nil
 }
 
-// launched takes a program that PID 1 has been told to start. What others have done meanwhile stays: a Write may have dropped
-// something, and somebody may have asked for the end.
+// launched takes over a program that PID 1 was told to start. It keeps what has happened meanwhile: a Write may have dropped
+// bytes, and a stop may have been requested.
 func (p *Process) launched(now *client.Program, at *progress, file *os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at.Input, at.Stopping = p.given, p.at.Stopping
 	p.now, p.at, p.fresh, p.exit, p.err = now, *at, file, nil, nil
 	if p.at.Stopping != "" {
-		p.noteLocked() // the file of this start does not have it
+		p.noteLocked() // the private file of this start does not have it
 	}
 }
 
-// setState makes a move, and notes what the next boxd must know.
+// setState makes a transition, if it is legal, and announces it on news.
 func (p *Process) setState(to State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,11 +218,11 @@ func (p *Process) setState(to State) {
 	p.news = make(chan struct{})
 }
 
-// running reports whether there is a program. p.mu is held.
+// running reports whether a program runs. p.mu is held.
 func (p *Process) running() bool { return p.state == StateRunning || p.state == StateStopping }
 
-// noteLocked tells the next boxd how far the process has come, also of a program that has not begun yet. Without memory for
-// that, it knows less.
+// noteLocked records the progress of the process for the next boxd, also of a program that has not started yet. If memory is
+// short, the next boxd knows less.
 func (p *Process) noteLocked() {
 	for _, file := range []*os.File{p.file, p.fresh} {
 		if file != nil {
@@ -231,7 +231,7 @@ func (p *Process) noteLocked() {
 	}
 }
 
-// use keeps the output from being closed until leave. It returns nil if there is none.
+// use keeps the output open until leave. It returns nil if there is none.
 func (p *Process) use() *output.Log {
 	select {
 	case <-p.up:
@@ -257,8 +257,7 @@ func (p *Process) leave() {
 	}
 }
 
-// Release forgets a process that has ended: PID 1 drops what it keeps, and so does boxd when its last
-// reader has gone.
+// Release drops a process that has ended: PID 1 drops what it keeps, and so does boxd when the last reader has left.
 func (p *Process) Release() {
 	p.mu.Lock()
 	first := !p.closed
@@ -273,20 +272,20 @@ func (p *Process) Release() {
 func (p *Process) free() {
 	p.stdio.drop(goneEnded)
 	if p.holder != nil {
-		_ = p.holder.Forget() // without PID 1 there is nothing to forget
+		_ = p.holder.Forget() // fails without PID 1, which kept it
 		p.holder.Close()
 	}
 	closeFile(p.file)
 	closeFile(p.fresh)
 }
 
-// Spec is what the process was made with. It must not be changed.
+// Spec is the Spec of the process. It must not be modified.
 func (p *Process) Spec() *Spec { return &p.spec }
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Started waits until the first start is over, and returns why it has failed.
+// Started waits until the first start is over, and returns why it failed.
 func (p *Process) Started(ctx context.Context) error {
 	select {
 	case <-p.up:
@@ -300,8 +299,8 @@ func (p *Process) Started(ctx context.Context) error {
 	return err
 }
 
-// Wait waits for the end of the process and returns what its last program has come to. The error is a
-// *isolation.StepError if that could not start, client.ErrBoxLost, or ctx's.
+// Wait waits for the end of the process and returns the outcome of its last program. The error is a *isolation.StepError if
+// that could not start, client.ErrBoxLost, or ctx's.
 func (p *Process) Wait(ctx context.Context) (*isolation.Exit, error) {
 	select {
 	case <-p.done:
@@ -318,7 +317,7 @@ func (p *Process) Group() string {
 	return p.now.Group()
 }
 
-// Retained returns what is kept of a stream of a process that has ended, or as much of that as goes into an answer, see
+// Retained returns what is kept of a stream of a process that has ended, or as much of it as fits into a response, see
 // client.Program.RetainedWithin.
 func (p *Process) Retained(stream int) (head, tail []byte, err error) {
 	if p.use() == nil {
@@ -328,7 +327,7 @@ func (p *Process) Retained(stream int) (head, tail []byte, err error) {
 	return p.holder.RetainedWithin(stream, p.spec.Answer)
 }
 
-// Stop asks the program to end, kills it if it does not, and returns when the process has ended.
+// Stop asks the program to end, kills it if it does not, and waits for the end of the process.
 func (p *Process) Stop(ctx context.Context) error {
 	p.RequestStop()
 	_, err := p.Wait(ctx)
@@ -341,7 +340,7 @@ func (p *Process) Stop(ctx context.Context) error {
 // RequestStop is Stop that does not wait.
 func (p *Process) RequestStop() { p.requestStop(ReasonStopped) }
 
-// Revoke asks the program to end, and kills it if it does not: its owner may not have it any more.
+// Revoke asks the program to end, and kills it if it does not, because its owner has lost access.
 func (p *Process) Revoke() { p.requestStop(ReasonRevoked) }
 
 func (p *Process) requestStop(reason string) {
@@ -366,7 +365,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return p.orNotRunning(now.Signal(sig))
 }
 
-// Resize gives the terminal another size, also for the next start.
+// Resize changes the size of the terminal, also for the next start.
 func (p *Process) Resize(rows, cols uint16) error {
 	p.mu.Lock()
 	if p.size != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 )
 
-// How often a port is looked at and a command tried, and how long one try may take.
+// Intervals between checks of a port and runs of a command, and the timeout of one run.
 const (
 	portInterval    = 100 * time.Millisecond
 	commandInterval = time.Second
 	commandTimeout  = 30 * time.Second
 )
 
-// awaitReady finds out whether the program that runs becomes ready in time. waits is false if there is
-// nothing to wait for; otherwise there will be one word, after the end of ctx too.
+// awaitReady checks whether the program that runs becomes ready in time. waits is false if there is nothing to check; otherwise
+// exactly one result comes from word, even after the end of ctx.
 func (p *Process) awaitReady(ctx context.Context) (word <-chan bool, waits bool) {
 	r := p.spec.Ready
 	p.mu.Lock()
@@ -34,7 +34,7 @@ func (p *Process) awaitReady(ctx context.Context) (word <-chan bool, waits bool)
 		return nil, false
 	}
 	ready := make(chan bool, 1)
-	go func() { // ends with ctx; attend waits for its word
+	go func() { // ends with ctx; attend receives the result
 		in, cancel := context.WithDeadline(ctx, at.Began.Add(*r.Timeout))
 		defer cancel()
 		var is bool
@@ -51,7 +51,7 @@ func (p *Process) awaitReady(ctx context.Context) (word <-chan bool, waits bool)
 	return ready, true
 }
 
-// every calls a function until it is true, or ctx ends.
+// every calls is until it returns true, or ctx ends.
 func every(ctx context.Context, interval time.Duration, is func() bool) bool {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -67,7 +67,7 @@ func every(ctx context.Context, interval time.Duration, is func() bool) bool {
 	}
 }
 
-// maxLine is how much of a line is looked at.
+// maxLine is how much of a line is examined.
 const maxLine = 64 << 10
 
 // awaitLine reads output until a line matches.
@@ -95,15 +95,15 @@ func awaitLine(ctx context.Context, log *output.Log, from [2]int64, pattern *reg
 	}
 }
 
-// line puts pieces of a stream together to lines.
+// line assembles lines from pieces of a stream.
 type line struct {
 	text []byte
-	skip bool // up to its end: it is too long, or its beginning is missing
+	skip bool // until the end of the line: it is too long, or its beginning is missing
 }
 
 func (l *line) reset() { l.text, l.skip = l.text[:0], true }
 
-// add reports whether a line has become complete that matches.
+// add reports whether data completes a line that matches.
 func (l *line) add(data []byte, pattern *regexp.Regexp) bool {
 	for len(data) > 0 {
 		piece, rest, whole := bytes.Cut(data, []byte("\n"))
@@ -121,9 +121,8 @@ func (l *line) add(data []byte, pattern *regexp.Regexp) bool {
 	return false
 }
 
-// listens reports whether somebody in the box of that PID 1 accepts TCP connections on a port. A connection
-// would tell more, and boxd cannot make one: the box has a network of its own. The kernel's list of its
-// sockets is as good (proc(5), /proc/net/tcp).
+// listens reports whether a program in the box with that PID 1 listens on a TCP port. A connection would tell more, but boxd
+// cannot make one, as the box has its own network. The kernel's list of its sockets is as good (proc(5), /proc/net/tcp).
 func listens(pid uint32, port int) bool {
 	for _, list := range []string{"tcp", "tcp6"} {
 		text, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/net/" + list)
@@ -134,7 +133,7 @@ func listens(pid uint32, port int) bool {
 	return false
 }
 
-// listening looks for a socket in state LISTEN, 0A, of a port.
+// listening looks for a socket of a port in state LISTEN (0A).
 func listening(text string, port int) bool {
 	for l := range strings.Lines(text) {
 		fields := strings.Fields(l)
@@ -149,7 +148,7 @@ func listening(text string, port int) bool {
 	return false
 }
 
-// try runs a command in the box and reports whether it has ended with 0.
+// try runs a command in the box and reports whether it exited with 0.
 func (p *Process) try(ctx context.Context, argv []string) bool {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -163,7 +162,7 @@ func (p *Process) try(ctx context.Context, argv []string) bool {
 	if err == nil {
 		return exit.Reason == isolation.ReasonExited && exit.Code == 0
 	}
-	_ = t.Kill() // without a box it has ended
-	<-t.Exited() // or else the box is given up
+	_ = t.Kill() // fails without a box: then it has ended
+	<-t.Exited() // returns: otherwise the box is given up
 	return false
 }

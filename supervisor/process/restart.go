@@ -9,11 +9,11 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// ending is how one start of a process's program has ended.
+// ending is the outcome of one start of a program.
 type ending struct {
 	exit    *isolation.Exit
 	err     error // of a program that could not start, or whose box is gone
-	unready bool  // it was ended for not being ready in time
+	unready bool  // it was ended because it was not ready in time
 	ran     time.Duration
 }
 
@@ -21,14 +21,13 @@ func (e *ending) failed() bool {
 	return e.err != nil || e.unready || e.exit.Reason != isolation.ReasonExited || e.exit.Code != 0
 }
 
-// restarts are those that a policy has to know of.
+// restarts are the restarts that count for a policy.
 type restarts struct {
-	Recent []time.Time   `json:",omitempty"` // within the window
-	Delay  time.Duration `json:",omitempty"` // before the last
+	Recent []time.Time   `json:",omitempty"` // within Window
+	Delay  time.Duration `json:",omitempty"` // before the last one
 }
 
-// next decides what follows an ending at some time: another start after a delay, or none, because of a
-// crash loop or because the policy wants none.
+// next decides what follows an ending: another start after a delay, or none, because of a crash loop or the policy.
 func (r *restarts) next(policy *Restart, e *ending, now time.Time) (delay time.Duration, again, looping bool) {
 	if policy.Policy == RestartNo || policy.Policy == RestartOnFailure && !e.failed() {
 		return 0, false, false
@@ -37,7 +36,7 @@ func (r *restarts) next(policy *Restart, e *ending, now time.Time) (delay time.D
 	if *policy.Limit > 0 && len(r.Recent) >= *policy.Limit {
 		return 0, false, true
 	}
-	if *policy.Limit > 0 { // or nobody counts them
+	if *policy.Limit > 0 { // without a limit they are not counted
 		r.Recent = append(r.Recent, now)
 	}
 	r.Delay = min(2*r.Delay, *policy.MaxDelay)

@@ -23,14 +23,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Size is that of a terminal, in characters.
+// Size is the size of a terminal, in characters.
 type Size struct{ Rows, Cols uint16 }
 
-// Restart says what follows the end of a program. Nil takes the built-in value, and is nowhere once a Spec
-// has been resolved.
+// Restart is a restart policy. Nil stands for the default; a resolved Spec has no nil.
 type Restart struct {
 	Policy          string
-	Delay, MaxDelay *time.Duration // before the first restart; it doubles up to the second
+	Delay, MaxDelay *time.Duration // before the first restart; it doubles up to MaxDelay
 	Limit           *int           // restarts within Window; 0: any number
 	Window          *time.Duration
 }
@@ -42,25 +41,25 @@ const (
 	RestartAlways    = "always"
 )
 
-// Ready says how a process shows that it is ready: one of the first three.
+// Ready is how a process shows that it is ready: one of the first three.
 type Ready struct {
-	Line    *string  // RE2, of a line of its output
-	Port    *int     // TCP, on the box's loopback
-	Command []string // ends with 0
+	Line    *string  // a line of its output matches (RE2)
+	Port    *int     // something listens on it (TCP, loopback of the box)
+	Command []string // exits with 0
 	Timeout *time.Duration
 }
 
-// Stop says how a process is asked to end.
+// Stop is how a process is asked to end.
 type Stop struct {
-	Signal string // to its process group
+	Signal string // sent to its process group
 	Grace  *time.Duration
 }
 
-// Spec is what a process is, all its life. It is in no record and no log: Command has the environment.
+// Spec is what a process is made from. Its Command has the environment, so no log has it, and only a stopped session's record.
 type Spec struct {
 	ID       string
-	Command  isolation.Command // of every start
-	Script   []byte            `json:",omitempty"` // what Command.ScriptArg stands for
+	Command  isolation.Command // for every start
+	Script   []byte            `json:",omitempty"` // the contents that Command.ScriptArg refers to
 	Input    []byte            `json:",omitempty"` // with isolation.StdinFile
 	EnvNames []string
 	Restart  Restart
@@ -69,13 +68,13 @@ type Spec struct {
 	Lease    *time.Duration // nil: none
 	Labels   map[string]string
 	Clamped  []policy.Clamp
-	Managed  bool // it counts as a process, any other as an execution
-	// Unlisted makes it its caller's alone, who ends it by RequestStop: at once, whatever Stop says. It waits for its
-	// lossless readers as long as they are there, and no later boxd takes it over.
+	Managed  bool // it counts as a process; otherwise as an execution
+	// Unlisted makes it private to its caller, which ends it with RequestStop: at once, whatever Stop says. It waits for its
+	// lossless readers as long as they are attached, and is not adopted by a later boxd.
 	Unlisted bool `json:"-"`
-	// Answer is how much of each stream goes into an answer about it, if more is kept since that is on disk.
+	// Answer is how much of each stream goes into a response, if more is kept because that is on disk.
 	Answer *isolation.Output `json:",omitempty"`
-	// Request is the fields of the request, as something that can be compared.
+	// Request is the fields of the request, in a form that can be compared.
 	Request map[string]string
 }
 
@@ -91,7 +90,7 @@ func (s *Spec) Spooled() quantity.Size {
 	return quantity.Size(2 * (c.Output.Head + c.Output.Tail))
 }
 
-// Built-in values of a Spec.
+// Defaults of a Spec.
 const (
 	defaultDelay    = 100 * time.Millisecond
 	defaultMaxDelay = 30 * time.Second
@@ -101,14 +100,14 @@ const (
 	defaultGrace    = 10 * time.Second
 )
 
-// Bounds of a Spec.
+// Limits of a Spec.
 const (
 	maxLimit   = 10_000
 	maxPattern = 1 << 10
 	longest    = 365 * 24 * time.Hour
 )
 
-// Resolve fills in what the request has left out, and refuses what cannot be.
+// Resolve fills in defaults, and validates the Spec.
 func (s *Spec) Resolve() error {
 	r := &s.Restart
 	r.Policy = cmp.Or(r.Policy, RestartNo)
@@ -208,7 +207,7 @@ func (r *Ready) validate() error {
 	return nil
 }
 
-// Differences names the fields in which two Requests are not the same.
+// Differences names the fields in which two Requests differ.
 func Differences(a, b map[string]string) (names []string) {
 	for _, name := range sortedKeys(a, b) {
 		if a[name] != b[name] {
@@ -218,7 +217,7 @@ func Differences(a, b map[string]string) (names []string) {
 	return names
 }
 
-// Files are the memory files of one start that travel with the command. Close them with CloseFiles.
+// Files creates the memory files that are passed with the command of one start. Close them with CloseFiles.
 func (s *Spec) Files() (f client.Files, err error) {
 	if s.Command.ScriptArg >= 0 {
 		if f.Script, err = MemoryFile("script", s.Script); err != nil {
@@ -234,13 +233,13 @@ func (s *Spec) Files() (f client.Files, err error) {
 	return f, nil
 }
 
-// CloseFiles closes what Files has opened.
+// CloseFiles closes the files that Files has created.
 func CloseFiles(f *client.Files) {
 	closeFile(f.Script)
 	closeFile(f.Stdin)
 }
 
-// MemoryFile returns a file that has data and never changes.
+// MemoryFile returns a memory file with data that cannot be modified.
 func MemoryFile(name string, data []byte) (*os.File, error) {
 	fd, err := fdpass.BytesFile(name, data)
 	if err != nil {
@@ -255,13 +254,13 @@ func closeFile(f *os.File) {
 	}
 }
 
-// inBytes has what of a Spec may be no UTF-8, which JSON cannot carry.
+// inBytes has the parts of a Spec that may be invalid UTF-8, which JSON cannot carry.
 type inBytes struct {
 	Argv, Env [][]byte
 	Dir       []byte
 }
 
-// MarshalJSON writes what is no UTF-8 as bytes beside what it would be as text.
+// MarshalJSON writes those parts as bytes too, if one of them is invalid UTF-8.
 func (s Spec) MarshalJSON() ([]byte, error) {
 	type plain Spec
 	invalid := func(text string) bool { return !utf8.ValidString(text) }

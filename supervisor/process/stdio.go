@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// stdioPatience is how long the descriptors of a direct program wait for somebody who takes them.
+// stdioPatience is how long the descriptors of a direct program are kept for a caller to take.
 const stdioPatience = 30 * time.Second
 
 // Why there are no descriptors to take.
@@ -23,16 +23,16 @@ const (
 	goneEarlier = "were an earlier boxd's to hand out"
 )
 
-// stdio is the far ends of a direct program's standard input, output and error until somebody takes them, or
-// nobody has. The program finds those that are closed as it does any pipe whose other end is gone.
+// stdio holds the far ends of a direct program's stdin, stdout and stderr until they are taken or time out. When they are
+// closed, the program sees pipes whose other end is closed.
 type stdio struct {
 	mu    sync.Mutex
 	files []*os.File
-	gone  string // why there are none; "": there may yet be
+	gone  string // why there are none; "": there are, or will be
 	timer *time.Timer
 }
 
-// hold takes the files of a program that has started. There are none of a program that an earlier boxd has.
+// hold takes over the files of a program that has started. There are none for a program of an earlier boxd.
 func (s *stdio) hold(files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *stdio) hold(files []*os.File) {
 	s.timer = time.AfterFunc(stdioPatience, func() { s.drop(goneLate) })
 }
 
-// take hands the files out, once, or says why not.
+// take returns the files, once, or says why there are none.
 func (s *stdio) take() (files []*os.File, gone string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *stdio) take() (files []*os.File, gone string) {
 	return files, ""
 }
 
-// drop closes what has not been taken.
+// drop closes files that were not taken.
 func (s *stdio) drop(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +72,8 @@ func (s *stdio) drop(why string) {
 	s.files, s.gone = nil, why
 }
 
-// TakeStdio hands out the far ends of a direct process's standard input, output and error, once: they are the
-// caller's, and nothing that goes through them is boxd's any more. It counts as a renewal of the lease.
+// TakeStdio hands out the far ends of a direct process's stdin, stdout and stderr, once: the caller owns them, and boxd sees
+// nothing of what goes through them. It renews the lease.
 func (p *Process) TakeStdio(ctx context.Context) ([]*os.File, error) {
 	if !p.spec.Command.Direct {
 		return nil, fault.Errorf(fault.Conflict, "process %s was not started with stdio = \"direct\"", fault.Show(p.spec.ID)).
@@ -96,7 +96,7 @@ func (p *Process) TakeStdio(ctx context.Context) ([]*os.File, error) {
 	return files, nil
 }
 
-// Attachable refuses a process that has nothing to attach to.
+// Attachable refuses a process that cannot be attached to.
 func (p *Process) Attachable() error {
 	if !p.spec.Command.Direct {
 		return nil
@@ -105,7 +105,7 @@ func (p *Process) Attachable() error {
 		WithHint("use the descriptors taken from it; signal, stop and wait still work")
 }
 
-// validateDirect refuses what boxd would have to keep, or see, of a direct process.
+// validateDirect refuses options of a direct process that require boxd to see or keep its streams.
 func (s *Spec) validateDirect() error {
 	switch allowed := "left out with stdio = \"direct\""; {
 	case !s.Command.Direct:

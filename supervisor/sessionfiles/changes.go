@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What an execution has created, changed and removed in the workspace, found by comparing the whole of it before
-// and after.
+// Changes that an execution has made to the workspace: files created, changed and removed, found by comparing the whole
+// workspace before and after.
 
 package sessionfiles
 
@@ -18,27 +18,27 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// maxSnapshot bounds what boxd holds for an execution while it runs, in bytes. Ten thousand files take about 100,000.
+// maxSnapshot bounds the memory that boxd uses for an execution while it runs, in bytes. Ten thousand files take about 100,000.
 const maxSnapshot = 4 << 20
 
-// ChangesRequest says what of the changes is wanted.
+// ChangesRequest says which changes to report.
 type ChangesRequest struct {
-	Include, Exclude []string // globs, of paths from the workspace
-	MaxSize          int64    // bytes of a file that is listed; 0: of any size
-	Limit            int      // of changes that are listed; all are counted
-	Digest           bool     // of the files that are listed
+	Include, Exclude []string // globs, matched against paths relative to the workspace
+	MaxSize          int64    // bytes of a listed file; 0: any size
+	Limit            int      // of listed changes; all are counted
+	Digest           bool     // list digests of files
 }
 
-// ChangesReport is what has become of the workspace.
+// ChangesReport is what has changed in the workspace.
 type ChangesReport struct {
-	files.ChangesAnswer        // nothing, if Unknown is set
-	Unknown             string // why nobody can tell
-	// Exact means that nothing else of the session ran between the two looks, and nobody else can write to the workspace:
-	// all of it is the execution's.
+	files.ChangesAnswer        // empty if Unknown is set
+	Unknown             string // why the changes are not known
+	// Exact means that nothing else of the session ran between the two scans, and nothing outside it can write to the
+	// workspace: all changes are the execution's.
 	Exact bool
 }
 
-// ChangesWatch is a look at a workspace before an execution.
+// ChangesWatch is the state of a workspace before an execution.
 type ChangesWatch struct {
 	s        *session.Session
 	asked    *ChangesRequest
@@ -48,11 +48,11 @@ type ChangesWatch struct {
 	unknown  string
 }
 
-// programs are what begins between Begin and the end of End if nothing else does: the two looks and the execution.
+// programs is how many programs start between BeginChanges and End if nothing else does: two scans and the execution.
 const programs = 3
 
-// BeginChanges looks at the workspace. That there is more in it than can be remembered is for the Report; any other error
-// means that the execution should not begin. For nothing that is asked there is no Watch, and no look.
+// BeginChanges scans the workspace. If there is too much in it, the report will say so; any other error means that the
+// execution should not begin. If nothing is asked, it returns nil and does not scan.
 func BeginChanges(ctx context.Context, s *session.Session, asked *ChangesRequest) (*ChangesWatch, error) {
 	if asked == nil {
 		return nil, nil
@@ -76,7 +76,7 @@ func BeginChanges(ctx context.Context, s *session.Session, asked *ChangesRequest
 	return w, nil
 }
 
-// End looks again, when the execution has ended. What that has come to counts even if this fails.
+// End scans again after the execution, whose result counts even if this fails.
 func (w *ChangesWatch) End(ctx context.Context) *ChangesReport {
 	if w == nil {
 		return nil
@@ -103,8 +103,7 @@ func (w *ChangesWatch) End(ctx context.Context) *ChangesReport {
 	return r
 }
 
-// EndProcess is End of an execution that has an id. Of one that another request has begun nobody knows what was there
-// before it.
+// EndProcess is End of an execution with an id. If another request has begun that, the state before it is not known.
 func (w *ChangesWatch) EndProcess(ctx context.Context, p *process.Process, mine bool) *ChangesReport {
 	if w == nil {
 		return nil
@@ -118,8 +117,8 @@ func (w *ChangesWatch) EndProcess(ctx context.Context, p *process.Process, mine 
 	return w.End(ctx)
 }
 
-// exact reports whether nothing else can have written between two pictures of a session. What was running then may
-// have, whether or not it still is.
+// exact reports whether nothing else can have written between before and after. What ran at before may have, even if it has
+// ended since.
 func exact(before, after *session.Info) bool {
 	for _, i := range []*session.Info{before, after} {
 		if i.Running > 0 || i.LeftRunning || i.Settings.Workspace != "" || slices.ContainsFunc(i.Settings.Mounts, lent) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Virtual environments of Python for the skills of a session. They are created inside its box, as its user, in its
-// workspace, where every session with the same workspace finds them. See docs/design/skills.md.
+// Python virtual environments for the skills of a session. They are created inside its box, as the box user, in its workspace,
+// where every session with the same workspace finds them. See docs/design/skills.md.
 
 package sessionfiles
 
 import (
 	"bytes"
 	"context"
-	_ "embed" // the program
+	_ "embed" // for environment.py
 	"encoding/json"
 	"errors"
 	"path"
@@ -30,32 +30,32 @@ import (
 //go:embed environment.py
 var program string
 
-// EnvironmentRequest asks for an environment.
+// EnvironmentRequest is a request for an environment.
 type EnvironmentRequest struct {
-	Env     map[string]string  // of pip, beside that of the session; PIP_INDEX_URL says where packages come from
-	Timeout *quantity.Duration // nil: as long as the profile lets an execution run
+	Env     map[string]string  // for pip, besides that of the session; PIP_INDEX_URL says where packages come from
+	Timeout *quantity.Duration // nil: the maximum that the profile allows
 }
 
-// Environment is one that is there, as its box says.
+// Environment is an existing environment, as reported by the box.
 type Environment struct {
 	Path   string `json:"path"`   // in the box; bin/python is below it
 	Python string `json:"python"` // its version
-	Made   bool   `json:"made"`   // now; else it was there
+	Made   bool   `json:"made"`   // now; otherwise it existed
 }
 
-// Bounds of what the program says.
+// Limits of the program's output.
 const (
 	maxAnswer = 8 << 10
-	lastWords = 2 << 10 // of what it has written, in an error
+	lastWords = 2 << 10 // of its stderr, in an error
 )
 
-// pipInstalls says what pip is told about a directory that has a file, in the order in which that is done, and the options
-// of every "pip install" where nobody is there to ask or to read. Of the files that install "." only the first counts.
+// pipInstalls says how pip installs a directory that has one of the files, in this order, and the options of every "pip
+// install" without a user at a terminal. Of the files that install "." only the first found counts.
 const pipInstalls = `{"installs":[{"file":"requirements.txt","args":["-r","requirements.txt"]},{"file":"pyproject.toml","args":["."]},` +
 	`{"file":"setup.py","args":["."]}],"options":["--no-input","--disable-pip-version-check","--no-warn-script-location"]}`
 
-// MakeEnvironment makes the environment of an active skill of a session, unless the workspace has it. Of several who ask at a time
-// one makes it, and the others wait.
+// MakeEnvironment creates the environment of an active skill of a session, unless the workspace has it. Of several callers at
+// the same time one creates it, and the others wait.
 func MakeEnvironment(ctx context.Context, s *session.Session, skill string, req *EnvironmentRequest) (*Environment, error) {
 	i := slices.IndexFunc(s.Skills(), func(k policy.ActiveSkill) bool { return k.Name == skill && !k.Missing })
 	if i < 0 {
@@ -84,7 +84,7 @@ func MakeEnvironment(ctx context.Context, s *session.Session, skill string, req 
 	return parse(r.Streams[0].Data)
 }
 
-// codes are the ends of the program that it knows itself.
+// Exit codes that the program uses itself.
 const (
 	codeNothing = 81 + iota
 	codeNoVenv
@@ -131,7 +131,7 @@ func failure(id, skill, network string, r *session.Result) error {
 	return f.WithHint("pip reads PIP_INDEX_URL and its other variables from env")
 }
 
-// words are the last of a program of a box, as one text that no terminal obeys.
+// words returns the end of a program's stderr as text without control characters.
 func words(stderr []byte) string {
 	if len(stderr) > lastWords {
 		stderr = stderr[len(stderr)-lastWords:]
@@ -148,7 +148,7 @@ func words(stderr []byte) string {
 	return text
 }
 
-// parse reads what the program says, which is the box's word: nothing is done with it but to tell it.
+// parse reads the program's output. As it comes from the box it is not trusted, and only passed on.
 func parse(stdout []byte) (*Environment, error) {
 	lines := bytes.Split(bytes.TrimSpace(stdout), []byte("\n"))
 	e := &Environment{}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sessionfiles does to files of a box what callers ask for, by a program in the box: see isolation/files.
+// Package sessionfiles performs file operations in a box, by a program that runs inside it: see isolation/files.
 package sessionfiles
 
 import (
@@ -26,17 +26,17 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Do asks for one thing. body is what belongs to the request, data what came before the answer. A Failure is an
-// error of a kind of its own, and wraps the *files.Failure.
+// Do performs one operation. body is the data of the request, data that of the answer. A failure of the operation is a
+// fault.Error of a matching kind, and wraps a *Failure.
 func Do(ctx context.Context, s *session.Session, req *files.Request, body []byte) (a *files.Answer, data []byte, err error) {
 	limits := &s.Config().Files
 	in, err := encode(req, body)
 	if err != nil {
 		return nil, nil, err
 	}
-	dir := "" // what paths are from
+	dir := "" // that paths are relative to; "": the workspace
 	if req.Chmod != nil && path.IsAbs(string(req.Chmod.Path)) {
-		dir = "/" // which nobody in the box can close
+		dir = "/" // no program in the box can make that inaccessible
 	}
 	r, err := s.Exec(ctx, &session.ExecRequest{
 		Argv: []string{isolation.FilesProgram}, Stdin: in, Dir: dir,
@@ -68,7 +68,7 @@ func encode(req *files.Request, body []byte) ([]byte, error) {
 	return in.Bytes(), err
 }
 
-// Pack writes an archive to w as it is made. What was written before an error is a part of one, without an end.
+// Pack writes an archive to w as it is created. After an error, w has an incomplete archive without an end.
 func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer) (*files.Archived, error) {
 	limits := &s.Config().Files
 	req.Bounds = bounds(limits)
@@ -81,13 +81,12 @@ func Pack(ctx context.Context, s *session.Session, req *files.Pack, w io.Writer)
 		return nil, err
 	}
 	defer c.close()
-	// Every entry has a header, and some have a second for their names.
+	// Every entry has a header, and some have a second one for long names.
 	a, err := files.Receive(c, w, 2*int64(limits.ArchiveBytes)+int64(limits.ArchiveEntries)*64<<10)
 	return c.archived(ctx, a, err)
 }
 
-// Commit writes an archive of the root of a session that can write to it, as Pack does: see files.Commit. The bounds are
-// the caller's.
+// Commit writes an archive of a session's writable root, as Pack does: see files.Commit. The bounds are the caller's.
 func Commit(ctx context.Context, s *session.Session, b files.Bounds, w io.Writer) (*files.Archived, error) {
 	in, err := encode(&files.Request{Commit: &files.Commit{Image: []byte(isolation.RootImage), Changed: []byte(isolation.RootChanged), Bounds: b}}, nil)
 	if err != nil {
@@ -102,14 +101,14 @@ func Commit(ctx context.Context, s *session.Session, b files.Bounds, w io.Writer
 	return c.archived(ctx, a, err)
 }
 
-// headers is what the headers of an entry come to at most, on average.
+// headers is the most that the headers of an entry take, on average.
 const headers = 2 << 10
 
-// Unpack makes a directory's content of the archive that r has: all of it or nothing.
+// Unpack unpacks the archive from r into a directory: completely or not at all.
 func Unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Reader) (*files.Archived, error) {
 	a, err := unpack(ctx, s, req, r)
 	if _, answered := errors.AsType[*Failure](err); err != nil && !answered {
-		// It was cut off, and has left what it had made. That goes now, or with the next archive that comes there.
+		// It was interrupted and has left what it had created. That is removed now, or by the next archive unpacked there.
 		_, _, _ = Do(context.WithoutCancel(ctx), s, &files.Request{Sweep: &files.Sweep{Path: req.Path}}, nil)
 	}
 	return a, err
@@ -121,7 +120,7 @@ func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Rea
 	if err != nil {
 		return nil, fault.Errorf(fault.Invalid, "%w", err).WithHint("request less at once")
 	}
-	// Who hangs up does not kill the program: it finds that the archive has no end, and takes back what it has made.
+	// A caller that hangs up does not kill the program: finding the archive incomplete, that removes what it has created.
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	c, err := start(after, s, time.Duration(s.Config().Files.ArchiveTimeout), &session.ProcessRequest{Stdin: true})
@@ -133,7 +132,7 @@ func unpack(ctx context.Context, s *session.Session, req *files.Unpack, r io.Rea
 	go c.send(head, r, "the archive", sent) // ends with the program, by close
 	a, err := files.Receive(c, io.Discard, 0)
 	select {
-	case broken := <-sent: // what the caller did is the reason of what the program says
+	case broken := <-sent: // the caller's error is the cause of the program's
 		if broken != nil {
 			err = broken
 		}
@@ -146,18 +145,18 @@ func bounds(l *policy.FileLimits) files.Bounds {
 	return files.Bounds{Bytes: int64(l.ArchiveBytes), Entries: l.ArchiveEntries, File: int64(l.ArchiveFile)}
 }
 
-// conversation is a program whose input and output are had as they come.
+// conversation is a program with streamed input and output.
 type conversation struct {
 	s       *session.Session
 	p       *process.Process
 	a       *process.Attachment
 	ctx     context.Context //nolint:containedctx // ends with close
 	close   func()          // ends the program if it still runs
-	sent    int64           // bytes of its standard input
-	content []byte          // of its standard output: what Read has not returned yet
+	sent    int64           // bytes written to its stdin
+	content []byte          // of its stdout: what Read has not returned yet
 }
 
-// start starts the program for so long; 0: for as long as it is wanted.
+// start starts the program with a timeout; 0: none.
 func start(ctx context.Context, s *session.Session, timeout time.Duration, req *session.ProcessRequest) (*conversation, error) {
 	req.Unlisted, req.Exec.Argv = true, []string{isolation.FilesProgram}
 	req.Exec.Internal = &session.InternalExec{Tool: policy.ToolFiles, Timeout: timeout, Single: timeout == 0}
@@ -168,7 +167,7 @@ func start(ctx context.Context, s *session.Session, timeout time.Duration, req *
 	ctx, end := context.WithCancel(ctx)
 	remove := func() {
 		end()
-		_ = s.RemoveProcess(context.WithoutCancel(ctx), p) // which fails with its context alone
+		_ = s.RemoveProcess(context.WithoutCancel(ctx), p) // it can fail only because its context ends
 	}
 	a, err := p.Attach(ctx, process.AttachOptions{From: new([2]int64), Write: req.Stdin, Lossless: true})
 	if err != nil {
@@ -182,14 +181,14 @@ func start(ctx context.Context, s *session.Session, timeout time.Duration, req *
 	}}, nil
 }
 
-// Read reads what the program writes to its standard output; that waits while nobody reads.
+// Read reads the program's standard output; the program blocks while nothing reads.
 func (c *conversation) Read(b []byte) (int, error) {
 	for len(c.content) == 0 {
 		chunk, err := c.a.Next(c.ctx)
 		switch {
 		case err != nil:
 			return 0, err
-		case chunk.Gap > 0: // nothing is dropped before a lossless reader has it
+		case chunk.Gap > 0: // impossible: nothing is dropped before a lossless reader has it
 			return 0, files.ErrMalformed
 		case chunk.Stream == 0:
 			c.content = chunk.Data
@@ -200,7 +199,7 @@ func (c *conversation) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Write writes to the program, and waits while that does not read. EPIPE means that it has ended.
+// Write writes to the program's standard input, and blocks while that does not read. EPIPE means that it has ended.
 func (c *conversation) Write(b []byte) (int, error) {
 	select {
 	case <-c.p.Done():
@@ -214,14 +213,14 @@ func (c *conversation) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send hands a request and the data that follows to the program, and says in told what was wrong with the data, which what
-// names. The program's standard input ends in any case, and the data only if all of it has come.
+// send passes a request and the data that follows to the program, and sends to sendErr what was wrong with the data, which what
+// names. It always closes the program's standard input, but marks the end of the data only if that was complete.
 func (c *conversation) send(head []byte, r io.Reader, what string, sendErr chan<- error) {
-	sendErr <- c.pass(head, r, what) // first: once its input has ended, the program says something less
-	_ = c.a.CloseWrite()             // an ended one has none
+	sendErr <- c.pass(head, r, what) // first: once its input is closed, the program's error is less specific
+	_ = c.a.CloseWrite()             // fails if it has ended
 }
 
-// pass is send until the data ends.
+// pass is send without the end of the input.
 func (c *conversation) pass(head []byte, r io.Reader, what string) error {
 	if _, err := c.Write(head); err != nil {
 		return nil //nolint:nilerr // it has ended, and has said why
@@ -247,7 +246,7 @@ func (c *conversation) pass(head []byte, r io.Reader, what string) error {
 	}
 }
 
-// archived is what has come of an archive.
+// archived returns the result of an archive operation.
 func (c *conversation) archived(ctx context.Context, a *files.Answer, err error) (*files.Archived, error) {
 	a, err = c.outcome(ctx, a, err)
 	if err == nil && a.Archive == nil {
@@ -259,7 +258,7 @@ func (c *conversation) archived(ctx context.Context, a *files.Answer, err error)
 	return a.Archive, nil
 }
 
-// outcome is the answer of the program, or why there is none: as the program says, or what has become of it.
+// outcome is the answer of the program, or why there is none: the program's failure, or how it ended.
 func (c *conversation) outcome(ctx context.Context, a *files.Answer, err error) (*files.Answer, error) {
 	if err == nil && a.Failure != nil {
 		return nil, refusal(a.Failure)
@@ -267,7 +266,7 @@ func (c *conversation) outcome(ctx context.Context, a *files.Answer, err error) 
 	if err == nil || !errors.Is(err, files.ErrMalformed) {
 		return a, err
 	}
-	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) { // it talks nonsense, and may go on
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) { // the answer is malformed, and the program may still run
 		return nil, fmt.Errorf("session %q: %w", c.s.ID, err)
 	}
 	r, werr := c.s.ProcessEnd(ctx, c.p)
@@ -277,7 +276,7 @@ func (c *conversation) outcome(ctx context.Context, a *files.Answer, err error) 
 	return nil, ended(c.s, r, c.s.Config().Files.ArchiveTimeout.String(), "files.archive_timeout", err)
 }
 
-// ended says why a program has not answered, or not so that it makes sense.
+// ended says why a program has not answered, or not in a valid way.
 func ended(s *session.Session, r *session.Result, timeout, key string, err error) error {
 	switch r.Status {
 	case session.StatusTimedOut:
@@ -297,17 +296,17 @@ func ended(s *session.Session, r *session.Result, timeout, key string, err error
 				WithHint("make it accessible: boxctl fs chmod %s 755 %s", s.ID, r.Failed.Item)
 		}
 		return fault.Errorf(fault.Unavailable, "cannot start the helper for file operations: %w", r.Failed).WithHint("try again; if it fails again, see boxctl doctor")
-	case session.StatusSignaled: // by a program of the box, or by a kernel that has no memory for it
+	case session.StatusSignaled: // by a program of the box, or by the kernel for lack of memory
 		return fault.Errorf(fault.Unavailable, "the helper for file operations was ended by %s", r.Signal).WithHint("try again; a program of the box ends it, or a limit of the session: boxctl inspect BOX")
 	case session.StatusExited:
 	}
-	if r.Streams[1].Total > 0 && r.Status == session.StatusExited && r.ExitCode != 0 { // the runtime's last words
+	if r.Streams[1].Total > 0 && r.Status == session.StatusExited && r.ExitCode != 0 { // the Go runtime has written to stderr
 		return fault.Errorf(fault.Exhausted, "the helper for file operations failed").WithHint("the session may be at its limit of processes or memory: boxctl inspect BOX")
 	}
 	return fmt.Errorf("session %q: %s: %w", s.ID, r.Status, err)
 }
 
-// refusal makes a Failure an error that a caller can act on. Its texts have come from a box.
+// refusal turns a Failure into an error that a caller can act on. Its texts come from a box.
 func refusal(f *files.Failure) error {
 	f.Text = plain(f.Text)
 	e := fault.Errorf(kindOf(f.Kind), "%w", &Failure{f}).WithHint("%s", cmp.Or(plain(f.Hint), hints()[f.Kind]))
@@ -315,7 +314,7 @@ func refusal(f *files.Failure) error {
 	return e
 }
 
-// hints are what can be done where boxfiles knows nothing better.
+// hints are the hints where boxfiles gives none.
 func hints() map[files.Kind]string {
 	return map[files.Kind]string{
 		files.NotFound: "list or glob show what there is", files.Exists: "overwrite replaces what may be replaced; or choose another name",
@@ -328,7 +327,7 @@ func hints() map[files.Kind]string {
 	}
 }
 
-// Failure is what boxfiles could not do, as text for people.
+// Failure is an operation that boxfiles could not perform, as readable text.
 type Failure struct{ *files.Failure }
 
 func (f *Failure) Error() string {
@@ -338,7 +337,7 @@ func (f *Failure) Error() string {
 	return fault.Show(plain(string(f.Path))) + ": " + f.Text
 }
 
-// plain leaves out what a terminal might obey.
+// plain replaces control characters, which a terminal might interpret.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Executions get an output directory of their own, one for each version, below the workspace. It is created inside
-// the box as the box user, who may as well have put something else there.
+// Executions can have an output directory, one for each version, below the workspace. It is created inside the box as the box
+// user, which may have put something else there.
 
 package sessionfiles
 
@@ -21,14 +21,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// OutputVariable is the name of the environment variable that has the directory of an execution.
+// OutputVariable is the environment variable with the output directory of an execution.
 const OutputVariable = "OUTPUT_DIR"
 
-// OutputDir is where a version is in a box.
+// OutputDir is the path of a version's directory in a box.
 func OutputDir(version string) string { return path.Join(isolation.Workspace, "output", version) }
 
-// OutputEnvironment adds the directory of a version to the environment of an execution, which stays as it is; "": there is no
-// version.
+// OutputEnvironment returns env with the output directory of a version, without modifying env; "": there is no version.
 func OutputEnvironment(version string, env map[string]string) (map[string]string, error) {
 	if version == "" {
 		return env, nil
@@ -44,7 +43,7 @@ func OutputEnvironment(version string, env map[string]string) (map[string]string
 	return with, nil
 }
 
-// WorkingDirectory is the working directory that a request names: "output" is the directory of its version.
+// WorkingDirectory resolves the working directory of a request: "output" is the output directory of its version.
 func WorkingDirectory(cwd, version string) string {
 	if cwd == "output" && version != "" {
 		return OutputDir(version)
@@ -52,8 +51,8 @@ func WorkingDirectory(cwd, version string) string {
 	return cwd
 }
 
-// PrepareOutputs makes the directory of a version in a session, if it is not there. What is in one that is there stays. Versions that
-// are too many or too old then are removed, unless a program of the session uses them.
+// PrepareOutputs creates the output directory of a version in a session. An existing one keeps its content. Then it removes
+// versions that are too many or too old, unless a program of the session uses them.
 func PrepareOutputs(ctx context.Context, s *session.Session, version string) error {
 	if version == "" {
 		return nil
@@ -75,5 +74,5 @@ func PrepareOutputs(ctx context.Context, s *session.Session, version string) err
 	if ctx.Err() != nil {
 		return err
 	}
-	return nil // what cannot be removed, as a program has closed it, is in nobody's way
+	return nil // what a program has made inaccessible cannot be removed, and does no harm
 }

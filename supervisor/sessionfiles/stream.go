@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Files of any size as they come, and what happens in directories.
+// Streaming of files of any size, and events in directories.
 
 package sessionfiles
 
@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// ReadStream returns a regular file or a part of it as it is read, of any size. What is known of the file comes first; the reader
-// ends with io.EOF only after all of it, and must be closed. Both end with ctx, or after files.archive_timeout.
+// ReadStream streams a regular file of any size, or a part of it. What is known of the file is returned at once; the reader
+// returns io.EOF only after all of it, and must be closed. Both end with ctx, or after files.archive_timeout.
 func ReadStream(ctx context.Context, s *session.Session, req *files.Get) (*files.Opening, io.ReadCloser, error) {
 	in, err := encode(&files.Request{Get: req}, nil)
 	if err != nil {
@@ -42,14 +42,14 @@ func ReadStream(ctx context.Context, s *session.Session, req *files.Get) (*files
 	return p.Notice.Opening, r, nil
 }
 
-// fileReader reads what ReadStream has begun.
+// fileReader is the reader of ReadStream.
 type fileReader struct {
 	c    *conversation
 	ctx  context.Context //nolint:containedctx // that of its ReadStream
 	in   *files.Incoming
-	left int64  // bytes that are still to come
-	data []byte // that have come and not been read
-	err  error  // that ends it
+	left int64  // bytes yet to come
+	data []byte // received, but not returned yet
+	err  error  // returned after data
 }
 
 func (r *fileReader) Read(b []byte) (int, error) {
@@ -85,14 +85,14 @@ func (r *fileReader) next() {
 	}
 }
 
-// Close ends the reading, and the program if it still runs. Nobody may be in Read.
+// Close ends the stream, and the program if it still runs. No call of Read may be under way.
 func (r *fileReader) Close() error {
 	r.c.close()
 	return nil
 }
 
-// WriteStream writes what r has to a file as it comes, see files.Put. If r fails or ctx ends, what was written stays. A file
-// operation that has failed is a *Failure, of kind files.NoSpace if there was no room. r may be read once more after the return.
+// WriteStream writes what r has to a file as it comes, see files.Put. If r fails or ctx ends, what was written stays. A failed
+// file operation is a *Failure, of kind files.NoSpace if there is no space. r may be read once more after the return.
 func WriteStream(ctx context.Context, s *session.Session, req *files.Put, r io.Reader) (*files.WriteAnswer, error) {
 	head, err := (&files.Request{Put: req}).Encode()
 	if err != nil {
@@ -107,7 +107,7 @@ func WriteStream(ctx context.Context, s *session.Session, req *files.Put, r io.R
 	go c.send(head, r, "the content", sent) // ends with the program, by close
 	a, err := files.Receive(c, io.Discard, 0)
 	select {
-	case broken := <-sent: // what the caller did is the reason of what the program says
+	case broken := <-sent: // the caller's error is the cause of the program's
 		if broken != nil {
 			err = broken
 		}
@@ -122,13 +122,13 @@ func WriteStream(ctx context.Context, s *session.Session, req *files.Put, r io.R
 	return a.Write, nil
 }
 
-// MaxWatched is how many directories one watch may have.
+// MaxWatched is how many directories one watch may cover.
 const MaxWatched = 8192
 
-// Watch calls each for what happens in a directory of a session, in order, beginning with files.Watching once it is watched. While
-// each does not return, the kernel keeps some 16,000 events; of more there is files.Overflow. It returns nil when the directory
-// is gone or renamed, what each has returned, or another error: that of ctx, or a *Failure of kind files.TooMany if there are more
-// than MaxWatched directories. It counts as an execution of the session, and keeps that in use.
+// Watch calls each for every event in a directory of a session, in order, starting with files.Watching once the watch is set
+// up. While each has not returned, the kernel queues some 16,000 events; if there are more, files.Overflow follows. Watch
+// returns nil when the directory is gone or renamed, what each has returned, or another error: that of ctx, or a *Failure of
+// kind files.TooMany if there are more than MaxWatched directories. It counts as an execution, and keeps the session in use.
 func Watch(ctx context.Context, s *session.Session, req *files.Watch, each func(*files.Event) error) error {
 	release, err := s.ReserveWatch()
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conns bounds what each caller holds open, so that nobody keeps the others out: connections, streams, memory
-// of requests.
+// Package conns limits what each caller holds open, so that none of them locks out the others: connections, streams,
+// memory of requests.
 package conns
 
 import (
@@ -24,30 +24,30 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Bounds for one caller. Root has its own share of connections.
+// Limits for one caller. Root has its own share of connections.
 const (
-	All     = 1024 // connections of root, and of all others together
-	Each    = 256  // connections of each of the others
-	Unknown = 64   // of all together of whom nobody knows whose they are
+	All     = 1024 // connections of root, and of all other callers together
+	Each    = 256  // connections of each caller but root
+	Unknown = 64   // connections of unidentified callers, all together
 	Bytes   = 64 << 20
 	Streams = 256 // WebSockets and logs
 
-	// BodyPatience is how long a body may take to arrive, and to wait for its room.
+	// BodyPatience is how long a body may take to arrive, and to wait for memory.
 	BodyPatience = time.Minute
 )
 
-// Limits is what one caller makes boxd hold at the moment.
+// Limits is what one caller holds open at the moment.
 type Limits struct {
 	conns  int                 // guarded by Limiter.mu, as are the next two
-	visits int                 // of these, those of visitors of ports
-	calls  int                 // that are answered on connections that are not counted for the caller
+	visits int                 // of these, connections of visitors to the caller's ports
+	calls  int                 // answered on connections that do not count for the caller
 	bytes  *semaphore.Weighted // of requests that are being read
-	lines  *semaphore.Weighted // bytes of long lines of output: what a box writes is in the way of no request
+	lines  *semaphore.Weighted // bytes of long lines of output, which must not block requests
 
 	streams atomic.Int32
 }
 
-// NewLimits returns the load of a caller who has none.
+// NewLimits returns the limits of a caller that holds nothing.
 func NewLimits() *Limits {
 	return &Limits{bytes: semaphore.NewWeighted(Bytes), lines: semaphore.NewWeighted(Bytes)}
 }
@@ -62,19 +62,19 @@ func (l *Limits) Stream() (leave func(), err error) {
 	return leave, nil
 }
 
-// Reserve waits until the user may have boxd read n bytes more. The caller must release them.
+// Reserve waits until boxd may read n more bytes for the caller, which must call release.
 func (l *Limits) Reserve(ctx context.Context, n int64) (release func(), err error) {
 	return reserve(ctx, l.bytes, n, "requests under way")
 }
 
-// ReserveLine does the same for a line of output.
+// ReserveLine is Reserve for a line of output.
 func (l *Limits) ReserveLine(ctx context.Context, n int64) (release func(), err error) {
 	return reserve(ctx, l.lines, n, "unfinished lines of output")
 }
 
 func reserve(ctx context.Context, of *semaphore.Weighted, n int64, what string) (release func(), err error) {
 	release = func() { of.Release(n) }
-	if of.TryAcquire(n) { // as almost always: nobody waits
+	if of.TryAcquire(n) { // the usual case: no wait
 		return release, nil
 	}
 	// A caller that has hung up is not noticed before its body is read.
@@ -90,31 +90,30 @@ func reserve(ctx context.Context, of *semaphore.Weighted, n int64, what string) 
 	return release, nil
 }
 
-// Limiter counts connections by the principals they are of, whichever way they have come: over the Unix socket, by a token,
-// to a preview.
+// Limiter counts connections by principal, however they have come: over the Unix socket, with a token, or to a preview.
 type Limiter struct {
-	each, all int // connections of one of them, and of all but root together
+	each, all int // connections of one caller, and of all but root together
 
 	mu        sync.Mutex
-	people    map[string]*Limits // of those who have a connection or a call, by their names
+	people    map[string]*Limits // callers with a connection or a call, by name
 	others    int                // connections of all but root
-	anonymous list.List          // of *Slot, those first that have been there for longest
+	anonymous list.List          // of *Slot, the oldest first
 
-	leaving chan struct{} // holds a word for each connection that is turned away and still listened to
+	leaving chan struct{} // one entry for each refused connection that is still being read
 
 	rootFull, userFull, visitsFull, allFull *Refusal
 }
 
-// root has connections of its own.
+// root has its own share of connections.
 var root = access.OfUser(0)
 
-// How many connections that are turned away are listened to, and for how long.
+// How many refused connections are still read, and for how long.
 const (
 	maxLeaving    = 64
 	leavePatience = time.Second
 )
 
-// New returns a count of none. Each caller but root may have that many connections, and so many all together.
+// New returns a Limiter without connections. Each caller but root may have each of them, and those together all.
 func New(each, all int) *Limiter {
 	return &Limiter{
 		each: each, all: all, people: map[string]*Limits{}, leaving: make(chan struct{}, maxLeaving),
@@ -122,12 +121,12 @@ func New(each, all int) *Limiter {
 	}
 }
 
-// Enter admits a connection of a principal whom the kernel knows; Leave must follow.
+// Enter admits a connection of a principal known from the kernel; Leave must follow.
 func (c *Limiter) Enter(name string) (*Limits, *Refusal) {
 	c.mu.Lock()
 	var evicted *Slot
 	if name != root && c.others >= c.all && c.ofLocked(name).conns < c.each {
-		evicted = c.evictAnonymousLocked() // who are the first to go, but not for somebody who is refused all the same
+		evicted = c.evictAnonymousLocked() // anonymous connections go first, but not for a caller that is refused anyway
 	}
 	l, refused := c.enterLocked(name)
 	c.mu.Unlock()
@@ -160,7 +159,7 @@ func (c *Limiter) most(name string) int {
 	return c.each
 }
 
-// full refuses a principal one connection more than that.
+// full is the refusal of one connection too many of a principal.
 func (c *Limiter) full(name string) *Refusal {
 	if name == root {
 		return c.rootFull
@@ -168,7 +167,7 @@ func (c *Limiter) full(name string) *Refusal {
 	return c.userFull
 }
 
-// ofLocked is the load of a principal, which is not kept yet if it is new.
+// ofLocked returns the limits of a principal; new ones are not stored yet.
 func (c *Limiter) ofLocked(name string) *Limits {
 	if l := c.people[name]; l != nil {
 		return l
@@ -176,15 +175,15 @@ func (c *Limiter) ofLocked(name string) *Limits {
 	return NewLimits()
 }
 
-// forgetLocked lets go of a load that is none any more: ids are cheap to come by.
+// forgetLocked drops limits that are unused: principal names are cheap to make.
 func (c *Limiter) forgetLocked(name string) {
 	if l := c.people[name]; l != nil && l.conns == 0 && l.calls == 0 {
 		delete(c.people, name)
 	}
 }
 
-// Refusal is why somebody may not have a connection, and the whole answer that says so: whoever makes a flood of
-// them makes little work.
+// Refusal is why a connection is refused, with the complete response, made in advance so that a flood of connections
+// costs little.
 type Refusal struct {
 	Err    error
 	answer []byte
@@ -200,18 +199,18 @@ func full(who string, limit int) *Refusal {
 		Header: http.Header{"Content-Type": {"application/problem+json"}, "Retry-After": {"1"}},
 	}
 	var text bytes.Buffer
-	_ = resp.Write(&text) // into memory
+	_ = resp.Write(&text) // to memory
 	return &Refusal{err, text.Bytes()}
 }
 
-// None reports whether there is no connection.
+// None reports whether there are no connections.
 func (c *Limiter) None() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.people) == 0 && c.anonymous.Len() == 0 && len(c.leaving) == 0
 }
 
-// Leave ends what Enter began.
+// Leave undoes Enter.
 func (c *Limiter) Leave(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,15 +221,15 @@ func (c *Limiter) Leave(name string) {
 	c.forgetLocked(name)
 }
 
-// TurnAway answers a connection that its caller may not have, and ends it. It keeps Accept waiting for
-// nobody: in the background it lets the caller begin with a request, as a client takes no answer before,
-// and have its say, or it would hear of a broken pipe instead. If too many are being heard, it does.
+// TurnAway answers a refused connection and closes it. It does not block Accept: a goroutine lets the caller begin its
+// request, as a client reads no response before, and finish sending it, or the caller would get a broken pipe instead.
+// If too many connections are being read already, it does get that.
 func (c *Limiter) TurnAway(conn net.Conn, r *Refusal) {
 	_ = conn.SetDeadline(time.Now().Add(leavePatience))
 	select {
 	case c.leaving <- struct{}{}:
 	default:
-		_, _ = conn.Write(r.answer) // a new socket has room for it
+		_, _ = conn.Write(r.answer) // a new socket has buffer space for it
 		conn.Close()
 		return
 	}
@@ -239,14 +238,14 @@ func (c *Limiter) TurnAway(conn net.Conn, r *Refusal) {
 		defer conn.Close()
 		_, _ = conn.Read(make([]byte, 1))
 		_ = conn.SetDeadline(time.Now().Add(leavePatience))
-		_, _ = conn.Write(r.answer) // a caller that has hung up needs no answer
+		_, _ = conn.Write(r.answer) // the caller may have gone
 		if half, ok := conn.(*net.UnixConn); ok && half.CloseWrite() == nil {
 			_, _ = io.Copy(io.Discard, conn)
 		}
 	}()
 }
 
-// Share returns the load of a principal whose connections the kernel does not know; leave must follow.
+// Share returns the limits of a principal whose connections the kernel does not identify; leave must follow.
 func (c *Limiter) Share(name string) (l *Limits, leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,7 +260,7 @@ func (c *Limiter) Share(name string) (l *Limits, leave func()) {
 	}
 }
 
-// Connections is how many connections a principal has.
+// Connections returns how many connections a principal has.
 func (c *Limiter) Connections(name string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

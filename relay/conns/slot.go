@@ -7,20 +7,20 @@ import (
 	"context"
 )
 
-// Slot is that of a connection whose caller the kernel does not know. It is anonymous until a request on it is authenticated.
-// There are Unknown anonymous connections at a time; one more, or a connection of a known caller when all slots are taken, closes
-// the oldest of them. So silent connections keep no caller out.
+// Slot is the place of a connection whose caller the kernel does not identify. It is anonymous until a request on it is
+// authenticated. There are at most Unknown anonymous connections; one more, or a connection of a known caller when all
+// places are taken, closes the oldest of them. So silent connections lock no caller out.
 type Slot struct {
 	callers *Limiter
-	end     func()        // ends the connection
-	place   *list.Element // among the anonymous; nil: the caller is known, or has left
-	name    string        // of the caller, where that is known
-	visit   bool          // of the caller's previews
+	end     func()        // closes the connection
+	place   *list.Element // in the list of anonymous slots; nil: the caller is known, or has left
+	name    string        // of the caller, once known
+	visit   bool          // to a preview of the caller
 	left    bool
 }
 
-// Admit admits a connection whose caller the kernel does not know; end ends it, and may be called from elsewhere. Leave
-// must follow.
+// Admit admits a connection whose caller the kernel does not identify; end closes it, and may be called from another
+// goroutine. Leave must follow.
 func (c *Limiter) Admit(end func()) (*Slot, *Refusal) {
 	c.mu.Lock()
 	var evicted *Slot
@@ -40,7 +40,7 @@ func (c *Limiter) Admit(end func()) (*Slot, *Refusal) {
 	return s, nil
 }
 
-// evictAnonymousLocked takes the slot of the oldest anonymous connection; nil: there is none.
+// evictAnonymousLocked removes the slot of the oldest anonymous connection, and returns it; nil: there is none.
 func (c *Limiter) evictAnonymousLocked() *Slot {
 	first := c.anonymous.Front()
 	if first == nil {
@@ -51,7 +51,7 @@ func (c *Limiter) evictAnonymousLocked() *Slot {
 	return evicted
 }
 
-// Leave ends what Admit began, once.
+// Leave undoes Admit, once.
 func (s *Slot) Leave() {
 	s.callers.mu.Lock()
 	defer s.callers.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *Slot) leaveLocked() {
 	s.uncountLocked()
 }
 
-// uncountLocked takes the slot off the count of its caller, or of the anonymous.
+// uncountLocked subtracts the slot from the count of its caller, or from the anonymous ones.
 func (s *Slot) uncountLocked() {
 	if s.place != nil {
 		s.callers.anonymous.Remove(s.place)
@@ -82,7 +82,7 @@ func (s *Slot) uncountLocked() {
 	s.callers.forgetLocked(s.name)
 }
 
-// known counts the connection for a caller from now on, unless that has as many as one may have.
+// known counts the connection for a caller from now on, unless the caller has reached its maximum.
 func (s *Slot) known(name string, visit bool) error {
 	c := s.callers
 	c.mu.Lock()
@@ -100,7 +100,7 @@ func (s *Slot) known(name string, visit bool) error {
 	case visit && l.visits >= c.each/2:
 		return c.visitsFull.Err
 	}
-	l.conns++ // before the slot is given up, which may be the last of the same caller
+	l.conns++ // before the slot is given up, which may be the caller's last
 	if visit {
 		l.visits++
 	}
@@ -118,12 +118,12 @@ func WithSlot(ctx context.Context, s *Slot) context.Context {
 	return context.WithValue(ctx, slotKey{}, s)
 }
 
-// Identify counts the connection of a request for a caller who has said who that is, where the kernel does not; a name
-// that is "" says nothing. The error is the refusal of one connection too many.
+// Identify counts the connection of a request for the authenticated caller, if the kernel does not identify it; a name
+// of "" is ignored. The error is the refusal of one connection too many.
 func Identify(ctx context.Context, name string) error { return identify(ctx, name, false) }
 
-// IdentifyVisitor counts the connection of a request for a port for who has given its bearer the right to that, of whose connections
-// visitors have half at most: so they do not keep their host out.
+// IdentifyVisitor counts the connection of a request to a port for the principal that shared the port. Visitors may have
+// at most half of that principal's connections, so they do not lock it out.
 func IdentifyVisitor(ctx context.Context, name string) error { return identify(ctx, name, true) }
 
 func identify(ctx context.Context, name string, visit bool) error {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Every request leaves behind its id and trace, a count, an error among the latest ones, an event if it was denied,
-// and a record in the audit log if it was to change something.
+// Every request leaves its id and trace, a count, an entry in the latest errors if it failed, an event if it was denied,
+// and an audit record if it was to change something.
 
 package relay
 
@@ -22,20 +22,20 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
-// Headers of requests; the first is in every answer too.
+// Headers of requests; the first is in every response too.
 const (
 	RequestID   = "X-Request-Id"
 	TraceParent = "Traceparent"
 )
 
-// nameRequest gives a request its id: its caller's if that is legal and one, otherwise a new one.
+// nameRequest gives a request its id: the caller's if that is valid and unique, otherwise a new one.
 func nameRequest(w http.ResponseWriter, r *http.Request) trace.Request {
 	q := trace.New(only(r.Header, RequestID), only(r.Header, TraceParent))
 	w.Header().Set(RequestID, q.ID)
 	return q
 }
 
-// only is the value of a header that is there once.
+// only returns a header that occurs exactly once.
 func only(h http.Header, name string) string {
 	if v := h.Values(name); len(v) == 1 {
 		return v[0]
@@ -43,38 +43,38 @@ func only(h http.Header, name string) string {
 	return ""
 }
 
-// accessLog is that of one request.
+// accessLog is the access log of one request.
 type accessLog struct {
 	call  *Call
 	route string
-	alter bool // it is to change something
-	ends  bool // it only ends something
+	alter bool // changes something
+	ends  bool // only ends something
 	begin time.Time
 	late  *time.Timer
 
 	asked trace.Request
 	span  *trace.Span
-	gone  func() bool // the caller has, or boxd is about to
-	cut   bool        // what was to be sent was cut off
-	owner string      // of the session, where that is somebody else
+	gone  func() bool // the caller has gone, or boxd stops
+	cut   bool        // the response was cut off
+	owner string      // of the session, if it is not the caller
 	once  sync.Once
 
 	mu    sync.Mutex // guards the fields below
 	what  *audit.What
-	named string // the session that is to be made
+	named string // the session to create
 }
 
-// long is how long a call may take before it has a record that it is under way: should boxd die, that one is there.
+// long is how long a call may take before it is recorded as in progress, in case boxd dies before its end.
 const long = 5 * time.Second
 
-// beginAccessLog begins the trail of a call whose caller is known; End must follow.
+// beginAccessLog begins the access log of a call whose caller is known; End must follow.
 func beginAccessLog(c *Call, rt *Route, q trace.Request) *accessLog {
 	q.Principal = c.Caller.Name
 	var span *trace.Span
 	if recorded(c, rt) {
 		span = c.Traces.Begin(&q)
 	}
-	asked := c.R.Context() // that of the connection: what watches the call ends before its trail does
+	asked := c.R.Context() // that of the connection: the call's own ends before its log does
 	c.R = c.R.WithContext(trace.With(c.R.Context(), q))
 	t := &accessLog{call: c, route: rt.Pattern, alter: alters(rt.Pattern), ends: accessLogEnds(rt.Pattern), begin: time.Now(), asked: q, span: span, gone: func() bool { return asked.Err() != nil }}
 	if c.R.URL.RawQuery != "" {
@@ -92,7 +92,7 @@ func beginAccessLog(c *Call, rt *Route, q trace.Request) *accessLog {
 	return t
 }
 
-// observe keeps of what is asked for what a record will have. The rest may be long.
+// observe keeps what a record needs of the request, which may be long.
 func (t *accessLog) observe(asked any) {
 	w := t.call.Audit.Shape(what(asked))
 	t.mu.Lock()
@@ -110,17 +110,17 @@ func (t *accessLog) observe(asked any) {
 	}
 }
 
-// alters reports whether a route is there to change something: its calls have a record.
+// alters reports whether a route changes something, so that its calls are audited.
 func alters(pattern string) bool {
 	method, path, _ := strings.Cut(pattern, " ")
 	if path == "/mcp" {
-		return false // the calls have one that are made for it
+		return false // the API calls made for it are audited
 	}
 	switch method {
 	case "":
 		return false
 	case http.MethodGet:
-		return strings.HasSuffix(path, "/stream") || strings.HasSuffix(path, "/stdio") // where programs are started, and written to
+		return strings.HasSuffix(path, "/stream") || strings.HasSuffix(path, "/stdio") // these start programs, or write to them
 	}
 	return true
 }
@@ -131,7 +131,7 @@ func accessLogEnds(pattern string) bool {
 	return method == http.MethodDelete || strings.HasSuffix(path, "/stop")
 }
 
-// Admit refuses a call that would have no record.
+// Admit refuses a call that cannot be audited.
 func (t *accessLog) Admit() error {
 	if !t.alter {
 		return nil
@@ -139,12 +139,11 @@ func (t *accessLog) Admit() error {
 	return t.call.Audit.Admit(t.ends)
 }
 
-// End is called, as a deferred function, when a request has its answer, or will never have all of it: a handler has
-// cut that off.
+// End must be deferred. It runs when a request has been answered, or a handler has cut its response off.
 func (t *accessLog) End() {
 	if broken := recover(); broken != nil {
 		t.cut = true
-		defer panic(broken) // net/http does what it has to
+		defer panic(broken) // net/http handles it
 	}
 	outcome := t.outcome()
 	t.call.Metrics.Request(t.route, outcome.Status)
@@ -157,7 +156,7 @@ func (t *accessLog) End() {
 	t.endSpan(&outcome)
 }
 
-// granted is what a call about a grant says of it, where the body does not.
+// granted describes a call about a grant if its body does not.
 func granted(c *Call) *audit.What {
 	if c.Path.Principal == "" {
 		return nil
@@ -165,7 +164,7 @@ func granted(c *Call) *audit.What {
 	return &audit.What{Changes: []string{"principal=" + c.Path.Principal}}
 }
 
-// outcome is what has come of the call.
+// outcome returns the outcome of the call.
 func (t *accessLog) outcome() Outcome {
 	outcome := t.call.Outcome()
 	switch {
@@ -177,18 +176,18 @@ func (t *accessLog) outcome() Outcome {
 	return outcome
 }
 
-// Of a call whose caller has not waited for its end, and that has none.
+// For a call whose caller has gone before it had an outcome.
 const (
-	statusCut  = 499 // no status of HTTP's, and never sent: the one that others note for it
+	statusCut  = 499 // not an HTTP status and never sent; other servers log it too
 	outcomeCut = "cut_off"
 )
 
-// isCut reports whether a call has come to nothing because it was cut off.
+// isCut reports whether a call was cut off before it had an outcome.
 func (t *accessLog) isCut(outcome *Outcome) bool {
 	return outcome.Problem == nil && outcome.Body == nil && (t.cut || outcome.Status == 0 && t.gone())
 }
 
-// write writes the record of the call, before its caller has the answer.
+// write writes the audit record of the call, before its caller has the response.
 func (t *accessLog) write() {
 	t.once.Do(func() {
 		t.late.Stop()
@@ -206,7 +205,7 @@ func (t *accessLog) write() {
 	})
 }
 
-// describe notes what has gone wrong.
+// describe records an error.
 func (t *accessLog) describe(p *api.Problem) {
 	c, ctx := t.call, t.call.R.Context()
 	who := c.Caller.Name
@@ -233,10 +232,10 @@ func (t *accessLog) describe(p *api.Problem) {
 	c.Events.Add(ctx, e)
 }
 
-// kind is the name of a fault, as the end of a problem's type.
+// kind returns the name of a fault, which ends the type of a problem.
 func kind(p *api.Problem) string { return strings.TrimPrefix(p.Type, api.ProblemType) }
 
-// outcome is what has come of a call, in a word.
+// outcome returns the outcome of a call in a word.
 func outcome(outcome *Outcome) string {
 	switch body := outcome.Body.(type) {
 	case *api.ExecResult:
@@ -255,7 +254,7 @@ func outcome(outcome *Outcome) string {
 	return "done"
 }
 
-// record is what the audit log has of the call.
+// record returns the audit record of the call.
 func (t *accessLog) record(kind string) *audit.Record {
 	c := t.call
 	uid := c.Caller.UID
@@ -285,7 +284,7 @@ func (t *accessLog) record(kind string) *audit.Record {
 	return r
 }
 
-// made is the id of the session that a call without one in its path has made.
+// made returns the id of the session created by a call that has none in its path.
 func made(c *Call) string {
 	switch body := c.Outcome().Body.(type) {
 	case api.Session:

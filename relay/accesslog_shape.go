@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/audit"
 )
 
-// what is what a body asks for, in the words of the audit log: commands, and names. No values of environment
-// variables, no input, and nothing of what a program prints.
+// what returns what a body asks for, for the audit log: commands and names. It has no values of environment variables,
+// no input, and no output of programs.
 func what(asked any) *audit.What {
 	switch r := asked.(type) {
 	case *api.ExecRequest:
@@ -45,7 +45,7 @@ func what(asked any) *audit.What {
 	return &audit.What{Changes: fields(asked)}
 }
 
-// program is a command. One for the shell, and code, are an argument behind what they are for.
+// program describes a command. A shell command or code is an argument after its interpreter.
 func program(argv []string, command, code *string, language string, env map[string]string) *audit.What {
 	w := &audit.What{Argv: argv, Env: names(env)}
 	switch {
@@ -57,7 +57,7 @@ func program(argv []string, command, code *string, language string, env map[stri
 	return w
 }
 
-// box adds what a session was to have.
+// box adds the requested properties of a session.
 func box(r *api.SessionRequest, w *audit.What) *audit.What {
 	w.Profile = r.Profile
 	for _, m := range r.Mounts {
@@ -70,7 +70,7 @@ func box(r *api.SessionRequest, w *audit.What) *audit.What {
 	return w
 }
 
-// limitsAsked are what a session was to have from then on, with the values; of labels there are the names.
+// limitsAsked returns the requested changes of a session with their values; of labels only the names.
 func limitsAsked(r *api.SessionChange) []string {
 	copied := *r
 	copied.Labels, copied.Metadata = nil, nil
@@ -95,7 +95,7 @@ func limitsAsked(r *api.SessionChange) []string {
 
 func names(env map[string]string) []string { return slices.Sorted(maps.Keys(env)) }
 
-// fields are the names of what a body has.
+// fields returns the names of the fields that a body has.
 func fields(asked any) []string {
 	data, err := json.Marshal(asked)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/audit"
 )
 
-// usualRecords is how many records are sent where nothing is said.
+// usualRecords is how many records are sent by default.
 const usualRecords = 100
 
 // getAudit lists the last records of the audit log.
@@ -25,7 +25,7 @@ func getAudit(c *Call) (any, error) {
 		}
 	}
 	session, who, request := query.Get("session"), c.Person(query.Get("principal")), query.Get("request")
-	release, err := c.Limits.Reserve(c.Context(), audit.MostBytes) // while they are looked for
+	release, err := c.Limits.Reserve(c.Context(), audit.MostBytes) // during the search
 	if err != nil {
 		return nil, err
 	}

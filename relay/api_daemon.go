@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
-// getHealth answers whether boxd is alive.
+// getHealth reports whether boxd is alive.
 func getHealth(c *Call) (any, error) {
 	if err := c.Sup.Alive(); err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func getHealth(c *Call) (any, error) {
 	return api.Health{Status: "ok"}, nil
 }
 
-// getReady answers whether boxd takes work.
+// getReady reports whether boxd accepts work.
 func getReady(c *Call) (any, error) {
 	if err := c.Sup.Ready(); err != nil {
 		return nil, err
@@ -29,10 +29,10 @@ func getReady(c *Call) (any, error) {
 	return api.Health{Status: "ok"}, nil
 }
 
-// getDescription is the API in a form that programs read.
+// getDescription returns the API description in machine-readable form.
 func getDescription(*Call) (any, error) { return json.RawMessage(openAPI()), nil }
 
-// getStatus tells how boxd is.
+// getStatus returns the state of boxd.
 func getStatus(c *Call) (any, error) {
 	o := c.Sup.Overview()
 	if err := c.Audit.State().Trouble; err != nil {
@@ -53,13 +53,13 @@ func getStatus(c *Call) (any, error) {
 	}, nil
 }
 
-// getConfiguration tells what is in force of box.toml.
+// getConfiguration returns the effective settings of box.toml.
 func getConfiguration(c *Call) (any, error) {
 	settings, err := c.Settings()
 	return api.Configuration{Settings: settings}, err
 }
 
-// queue tells who waits. What others wait for is not the caller's to know, but how many are before it.
+// queue describes the wait queue. A caller does not see what others wait for, only how many are before it.
 func queue(c *Call) api.Queue {
 	limits := c.Sup.Queue()
 	starts, executions := c.Sup.Waiting()
@@ -80,7 +80,7 @@ func warm(o supervisor.Overview) []api.Warm {
 	return list
 }
 
-// drain has boxd take no new sessions.
+// drain makes boxd refuse new sessions.
 func drain(c *Call) (any, error) {
 	var r api.DrainRequest
 	if c.R.ContentLength != 0 {
@@ -95,7 +95,7 @@ func drain(c *Call) (any, error) {
 	return api.Drain(d), nil
 }
 
-// undrain has it take them again.
+// undrain makes boxd accept them again.
 func undrain(c *Call) (any, error) { return NoContent{}, c.Sup.Undrain(c.Caller) }
 
 // listProfiles lists the profiles.
@@ -108,7 +108,7 @@ func listProfiles(c *Call) (any, error) {
 	return list, nil
 }
 
-// getDoctor tells what this host can do.
+// getDoctor returns what this host supports.
 func getDoctor(c *Call) (any, error) {
 	checks, err := c.Sup.Doctor(c.Context())
 	if err != nil {

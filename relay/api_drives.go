@@ -21,13 +21,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Usual sizes of what is told at once.
+// Default sizes of answers.
 const (
 	usualEntries = 200
 	usualText    = 4096
 )
 
-// listDrives lists those of the caller.
+// listDrives lists the caller's drives.
 func listDrives(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -40,7 +40,7 @@ func listDrives(c *Call) (any, error) {
 	return out, nil
 }
 
-// getDrive describes one.
+// getDrive describes a drive.
 func getDrive(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -53,7 +53,7 @@ func getDrive(c *Call) (any, error) {
 	return drive(&d), nil
 }
 
-// changeDrive changes how one is kept.
+// changeDrive changes how a drive is kept.
 func changeDrive(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -70,7 +70,7 @@ func changeDrive(c *Call) (any, error) {
 	return drive(&d), nil
 }
 
-// drivePushed notes that a version is elsewhere too.
+// drivePushed records that a version is stored elsewhere too.
 func drivePushed(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -90,7 +90,7 @@ func drivePushed(c *Call) (any, error) {
 	return drive(&d), nil
 }
 
-// deleteDrive removes one, or a version of it.
+// deleteDrive removes a drive, or a version of it.
 func deleteDrive(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -103,7 +103,7 @@ func deleteDrive(c *Call) (any, error) {
 	return NoContent{}, c.Drives.Remove(who.Name, c.Path.Drive, version)
 }
 
-// fillDrive makes the next version of what comes with the request, or of a directory of a session.
+// fillDrive makes the next version of the request body, or of a directory of a session.
 func fillDrive(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -141,7 +141,7 @@ func fillDrive(c *Call) (any, error) {
 	return version(&v), nil
 }
 
-// promoted is the directory of a session that is to be filled from; "": the request has an archive.
+// promoted returns the directory of a session to fill from; "": the request has an archive.
 func promoted(query url.Values) (string, error) {
 	path, output := query.Get("path"), query.Get("output_version")
 	switch {
@@ -160,7 +160,7 @@ func promoted(query url.Values) (string, error) {
 	return sessionfiles.OutputDir(output), policy.ValidSpaceName("output_version", output)
 }
 
-// fromSession has a directory of a session packed inside its box.
+// fromSession fills a drive with a directory of a session, which is packed inside its box.
 func fromSession(c *Call, who string, f *volumes.Filling, path string) (v volumes.Version, isNew bool, err error) {
 	owner, err := c.Owner()
 	if err != nil {
@@ -183,14 +183,14 @@ func fromSession(c *Call, who string, f *volumes.Filling, path string) (v volume
 	}()
 	v, isNew, err = c.Drives.Fill(ctx, who, c.Path.Drive, f, r)
 	r.CloseWithError(errNotRead)
-	cancel() // whoever still packs is done
+	cancel() // stops a packer that still runs
 	if failed := <-packed; failed != nil && !errors.Is(failed, errNotRead) && !errors.Is(failed, context.Canceled) {
 		return v, false, failed
 	}
 	return v, isNew, err
 }
 
-// indexDrive lists what a version has, page by page.
+// indexDrive lists the content of a version, page by page.
 func indexDrive(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -218,7 +218,7 @@ func indexDrive(c *Call) (any, error) {
 	return out, nil
 }
 
-// driveText is a text for a prompt.
+// driveText returns a description for a prompt.
 func driveText(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -237,7 +237,7 @@ func driveText(c *Call) (any, error) {
 	return api.DriveText{Version: is.Number, Text: text}, nil
 }
 
-// archiveDrive sends a version as a tar archive. One that fails on its way has no end.
+// archiveDrive sends a version as a tar archive. A failure after the first byte cuts the response off.
 func archiveDrive(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -258,7 +258,7 @@ func archiveDrive(c *Call) (any, error) {
 		return nil, err
 	}
 	if _, err = c.Drives.Archive(who.Name, c.Path.Drive, v, to); err != nil && to.begun {
-		panic(http.ErrAbortHandler) // net/http's way to cut an answer off
+		panic(http.ErrAbortHandler) // makes net/http cut the response off
 	}
 	return nil, err
 }
@@ -283,7 +283,7 @@ func switchDrive(c *Call) (any, error) {
 	return driveAnswer(&k), nil
 }
 
-// detachDrive takes a drive from a session.
+// detachDrive removes a drive from a session.
 func detachDrive(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {

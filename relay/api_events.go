@@ -19,10 +19,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
-// eventsHeartbeat is how often a reader hears from us when nothing happens.
+// eventsHeartbeat is how often a client gets a heartbeat when nothing happens.
 const eventsHeartbeat = 15 * time.Second
 
-// afterLatest asks for what comes from now on alone.
+// afterLatest asks only for events from now on.
 const afterLatest = "latest"
 
 // reader is a request for events.
@@ -32,7 +32,7 @@ type reader struct {
 	follow bool
 }
 
-// streamEvents sends what has happened, and what happens, as server-sent events.
+// streamEvents sends past and future events as server-sent events.
 func streamEvents(c *Call) (any, error) {
 	r, err := readEvents(c)
 	if err != nil {
@@ -55,7 +55,7 @@ func streamEvents(c *Call) (any, error) {
 	return nil, nil //nolint:nilnil // it has been sent
 }
 
-// readEvents reads what a request asks for, and holds it against what its caller may see.
+// readEvents reads a request, and checks it against what its caller may see.
 func readEvents(c *Call) (*reader, error) {
 	query := c.R.URL.Query()
 	r := &reader{follow: true, filter: events.Filter{Session: query.Get("session")}}
@@ -99,8 +99,8 @@ func knownEvents() string {
 	return fault.OneOf(list...)
 }
 
-// whose tells of whom the caller may and wants to see something: an operator of everybody, or of one; others of
-// themselves.
+// whose returns whose events the caller may see and asks for: an operator those of all or of one, any other caller its
+// own.
 func whose(c *Call, query url.Values) (owner string, everybody bool, err error) {
 	owner = c.Person(query.Get("owner"))
 	operator := c.Caller.Is(access.Operator)
@@ -116,16 +116,16 @@ func whose(c *Call, query url.Values) (owner string, everybody bool, err error) 
 	return owner, false, nil
 }
 
-// send sends events until there are no more, or the caller has gone.
+// send sends events until there are no more, or the client has gone.
 func (r *reader) send(c *Call) {
 	out := http.NewResponseController(c.W)
 	write := func(text []byte) bool {
-		_ = out.SetWriteDeadline(time.Now().Add(c.Answers)) // every connection of ours has deadlines
+		_ = out.SetWriteDeadline(time.Now().Add(c.Answers)) // every connection has deadlines
 		_, err := c.W.Write(text)
 		return err == nil && out.Flush() == nil
 	}
-	// An id without data is no event, and where to go on after a lost connection (HTML, "Server-sent events"): a caller
-	// of the latest ones would miss what happens until it is back, if there was none before.
+	// An id without data is no event, but the position to resume from (HTML, "Server-sent events"): without it a client
+	// of afterLatest that has had no event yet would miss what happens while it reconnects.
 	place := func() []byte { return []byte("id: " + r.at.String() + "\n\n") }
 	if !write(place()) {
 		return
@@ -151,7 +151,7 @@ func (r *reader) send(c *Call) {
 	}
 }
 
-// wait returns when there is more, and says so from time to time that there is not.
+// wait returns when there is more, and sends heartbeats meanwhile.
 func wait(ctx context.Context, more <-chan struct{}, beat <-chan time.Time, sign func() bool) bool {
 	for {
 		select {
@@ -167,7 +167,7 @@ func wait(ctx context.Context, more <-chan struct{}, beat <-chan time.Time, sign
 	}
 }
 
-// render writes a batch in the format of server-sent events.
+// render formats a batch as server-sent events.
 func (r *reader) render(c *Call, b *events.Batch) ([]byte, error) {
 	var text bytes.Buffer
 	put := func(e *api.Event) error {
@@ -208,7 +208,7 @@ func event(epoch string, e *events.Event) *api.Event {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// getErrors lists the last errors.
+// getErrors lists the latest errors.
 func getErrors(c *Call) (any, error) {
 	owner, everybody, err := whose(c, c.R.URL.Query())
 	if err != nil {
@@ -224,7 +224,7 @@ func getErrors(c *Call) (any, error) {
 	return list, nil
 }
 
-// getMetrics answers a scrape. The figures are of the whole host, and name nobody.
+// getMetrics answers a scrape. The metrics are of the whole host, and name no principal.
 func getMetrics(c *Call) (any, error) {
 	c.ExpectReader()
 	c.Metrics.ServeHTTP(c.W, c.R)

@@ -14,7 +14,7 @@ import (
 
 // execSession runs a program in a session, and waits for it unless it has an id and is detached.
 func execSession(c *Call) (any, error) {
-	s, err := c.Session() // before the body: what is for no session need not be read
+	s, err := c.Session() // before the body, which need not be read if there is no session
 	if err != nil {
 		return nil, err
 	}
@@ -43,8 +43,8 @@ func execSession(c *Call) (any, error) {
 	return execute(c, s, &req, exec, asked)
 }
 
-// executeProcess runs a program that has an id, or joins the one of that id. Whoever has asked for it may
-// go: it goes on.
+// executeProcess runs a program that has an id, or joins the running one of that id. The program continues when the
+// caller goes.
 func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *session.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
 	if err := sessionfiles.PrepareOutputs(c.Context(), s, r.OutputVersion); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *sessi
 	return res, nil
 }
 
-// run makes a session, runs one thing in it and removes it, whatever happens.
+// run makes a session, runs one program in it and always removes it.
 func run(c *Call) (any, error) {
 	var req api.OneShotRequest
 	if err := c.DecodeBody(&req, MaxBody); err != nil {
@@ -98,7 +98,7 @@ func run(c *Call) (any, error) {
 	return execute(c, s, &req.Exec, exec, asked)
 }
 
-// oneShotRequest is the request of an execution that ends with its session.
+// oneShotRequest returns the request for an execution that ends with its session.
 func oneShotRequest(r *api.ExecRequest) (*session.ExecRequest, error) {
 	switch {
 	case r.ID != "":

@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// Defaults and bounds of requests.
+// Defaults and limits of requests.
 const (
 	maxBody     = 24 << 20 // files.max_content of at most 16 MiB, in base64
 	usualLines  = 2000
@@ -32,7 +32,7 @@ const (
 	mostDepth   = 4096
 )
 
-// ask finds the session, reads the body and has a request carried out.
+// ask finds the session, reads the body and carries out a request.
 func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Request, []byte, error)) (*files.Answer, []byte, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -49,7 +49,7 @@ func ask[In any](c *Call, translate func(in *In, s *session.Session) (*files.Req
 	return sessionfiles.Do(c.Context(), s, req, body)
 }
 
-// requestPath reads the two forms of a path. missing is what an absent one stands for; "": it must be there.
+// requestPath reads either form of a path. missing is the default; "": a path is required.
 func requestPath(field, text, encoded, missing string) ([]byte, error) {
 	switch {
 	case text != "" && encoded != "":
@@ -70,7 +70,7 @@ func requestPath(field, text, encoded, missing string) ([]byte, error) {
 
 const workspace = "/workspace"
 
-// bounded holds a number against its bounds; 0 stands for the usual one.
+// bounded checks a number against its maximum; 0 stands for the default.
 func bounded(field string, n, usual, most int) (int, error) {
 	switch {
 	case n < 0 || n > most:
@@ -97,7 +97,7 @@ func isBase64(encoding string) (bool, error) {
 	return false, fault.Field("encoding", encoding, utf8Encoding+", "+base64Encoding)
 }
 
-// readFile answers with a part of a file.
+// readFile returns a part of a file.
 func readFile(c *Call) (any, error) {
 	var raw bool
 	a, data, err := ask(c, func(in *api.FileRead, s *session.Session) (*files.Request, []byte, error) {
@@ -160,7 +160,7 @@ func content(a *files.ReadAnswer, data []byte, raw bool) *api.FileContent {
 	return f
 }
 
-// digests are what if_match may be.
+// checkDigest checks an if_match.
 func checkDigest(d string) error {
 	if d != "" && !regexp.MustCompile(`\A`+files.DigestPrefix+`[0-9a-f]{64}\z`).MatchString(d) {
 		return fault.Field("if_match", d, "a digest as it comes in answers: sha256: and 64 hexadecimal digits")
@@ -168,7 +168,7 @@ func checkDigest(d string) error {
 	return nil
 }
 
-// writeFile makes a content that of a file.
+// writeFile writes a file.
 func writeFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileWrite, s *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, "")
@@ -210,7 +210,7 @@ func writeFile(c *Call) (any, error) {
 	return written(a, err)
 }
 
-// editFile replaces texts in a file.
+// editFile replaces text in a file.
 func editFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileEdit, s *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, "")

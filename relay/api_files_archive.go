@@ -21,8 +21,8 @@ import (
 // Media is the type of an archive.
 const Media = "application/x-tar"
 
-// downloadFile sends an archive of a directory or file. One that fails on its way has no end, neither as an archive nor
-// as an answer.
+// downloadFile sends an archive of a directory or file. A failure on the way leaves both the archive and the response
+// without an end.
 func downloadFile(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -46,7 +46,7 @@ func downloadFile(c *Call) (any, error) {
 	return send(c, s, &files.Pack{Path: p, LeaveOut: leave})
 }
 
-// collectOutputs sends an archive of some files and directories, in the way of Download.
+// collectOutputs sends an archive of some files and directories, as downloadFile does.
 func collectOutputs(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -80,13 +80,13 @@ func send(c *Call, s *session.Session, req *files.Pack) (any, error) {
 	to := &archiveSender{c: c}
 	_, err := sessionfiles.Pack(c.Context(), s, req, to)
 	if err != nil && to.begun {
-		panic(http.ErrAbortHandler) // net/http's way to cut an answer off
+		panic(http.ErrAbortHandler) // makes net/http cut the response off
 	}
 	return nil, err
 }
 
-// feeder reads the body of a request as it comes, until the request has its answer: whoever still waits for a piece
-// then must not touch the deadlines of the next request.
+// feeder streams the body of a request until the request is answered: a reader that is still blocked after that must not
+// change the deadlines of the next request.
 type feeder struct {
 	c    *Call
 	mu   sync.Mutex
@@ -110,7 +110,7 @@ func (f *feeder) end() {
 	f.over = true
 }
 
-// uploadFile makes a directory's content of the archive in the body.
+// uploadFile extracts the archive in the body into a directory.
 func uploadFile(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -131,7 +131,7 @@ func uploadFile(c *Call) (any, error) {
 		}
 	}
 	if query.Has("case_twins") {
-		req.CaseTwins = !req.CaseTwins // the query says whether they may be
+		req.CaseTwins = !req.CaseTwins // the query says whether they are allowed
 	}
 	body := &feeder{c: c}
 	defer body.end()

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// diffFiles says what the programs of a session have changed of its image.
+// diffFiles returns what the programs of a session have changed in its image.
 func diffFiles(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.RootDiff, s *session.Session) (*files.Request, []byte, error) {
 		if err := writable(s); err != nil {
@@ -30,7 +30,7 @@ func diffFiles(c *Call) (any, error) {
 	return changesAnswer(&sessionfiles.ChangesReport{ChangesAnswer: *a.Changes, Exact: true}), nil
 }
 
-// discardOutputs undoes what the programs of a session have changed of its image.
+// discardOutputs reverts what the programs of a session have changed in its image.
 func discardOutputs(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.RootDiscard, s *session.Session) (*files.Request, []byte, error) {
 		if err := writable(s); err != nil {
@@ -51,7 +51,7 @@ func discardOutputs(c *Call) (any, error) {
 	return &api.RootDiscarded{Removed: a.Discarded.Removed, Restored: a.Discarded.Restored}, nil
 }
 
-// writable refuses what is about changes of a root where there can be none.
+// writable refuses requests about changes of the root if that is read-only.
 func writable(s *session.Session) error {
 	if !s.Settings.ReadOnlyRoot {
 		return nil

@@ -45,7 +45,7 @@ func globFiles(c *Call) (any, error) {
 	return entries(a, err)
 }
 
-// listFiles answers with what is in a directory.
+// listFiles lists a directory.
 func listFiles(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileList, _ *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, workspace)
@@ -61,7 +61,7 @@ func listFiles(c *Call) (any, error) {
 	return entries(a, err)
 }
 
-// grepFiles finds lines.
+// grepFiles finds matching lines.
 func grepFiles(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileGrep, s *session.Session) (*files.Request, []byte, error) {
 		limits := s.Config().Files
@@ -107,7 +107,7 @@ func grepFiles(c *Call) (any, error) {
 	return out, nil
 }
 
-// statFile describes what is at a path.
+// statFile describes the file at a path.
 func statFile(c *Call) (any, error) {
 	a, _, err := ask(c, func(in *api.FileStat, s *session.Session) (*files.Request, []byte, error) {
 		p, err := requestPath("path", in.Path, in.PathBase64, "")

@@ -58,7 +58,7 @@ func written(a *files.Answer, err error) (any, error) {
 	return &api.FileWritten{File: fileAnswer(&a.Write.File), Created: a.Write.Created}, nil
 }
 
-// sendFile sends a regular file or a range of it as it is read. An answer that fails on its way is cut off.
+// sendFile streams a regular file or a range of it. A failure on the way cuts the response off.
 func sendFile(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -78,7 +78,7 @@ func sendFile(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if since := c.R.Header.Get("If-Range"); part && (since != "" && !Unchanged(since, &opening.File) || opening.File.Size == 0) { // it is another one, or all of it is nothing
+	if since := c.R.Header.Get("If-Range"); part && (since != "" && !Unchanged(since, &opening.File) || opening.File.Size == 0) { // the file has changed, or is empty
 		_ = r.Close() // cannot fail
 		part = false
 		if opening, r, err = sessionfiles.ReadStream(c.Context(), s, &files.Get{Path: p}); err != nil {
@@ -108,12 +108,12 @@ func sendFile(c *Call) (any, error) {
 	}
 	if _, err := io.CopyBuffer(pieceWriter{c.W}, r, make([]byte, files.MaxData)); err != nil {
 		c.Log.Debug("a file was not sent to its end", "error", err)
-		panic(http.ErrAbortHandler) // this alone tells a client that there is more
+		panic(http.ErrAbortHandler) // only this tells a client that there is more
 	}
 	return nil, nil //nolint:nilnil // it has been sent
 }
 
-// notSent answers a request for a file that is not wanted as it is, or whose range is outside of it, and reports whether it has.
+// notSent answers a conditional request that needs no content, or a range outside of the file, and reports whether it has.
 func notSent(c *Call, file *files.Entry, outside bool) bool {
 	var err error
 	status := Precondition(c.R.Header, file)
@@ -133,19 +133,19 @@ func notSent(c *Call, file *files.Entry, outside bool) bool {
 	}
 	problem := c.Problem(c.Context(), err)
 	problem.Status = status
-	_ = c.send(status, problemMedia, problem) // a caller that has hung up needs no answer
+	_ = c.send(status, problemMedia, problem) // the caller may have gone
 	return true
 }
 
-// pieceWriter gives the caller a while for each piece of an answer.
+// pieceWriter gives the caller a new write deadline for each piece of a response.
 type pieceWriter struct{ w http.ResponseWriter }
 
 func (p pieceWriter) Write(b []byte) (int, error) {
-	_ = http.NewResponseController(p.w).SetWriteDeadline(time.Now().Add(transferPatience)) // every connection of ours has deadlines
+	_ = http.NewResponseController(p.w).SetWriteDeadline(time.Now().Add(transferPatience)) // every connection has deadlines
 	return p.w.Write(b)
 }
 
-// takeFile writes the body of a request to a file as it comes.
+// takeFile streams the body of a request to a file.
 func takeFile(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -177,7 +177,7 @@ func takeFile(c *Call) (any, error) {
 	return written(&files.Answer{Write: a}, err)
 }
 
-// queryXattrs reads the attributes that a file is to have, nil if they are to stay as they are.
+// queryXattrs reads the extended attributes for a file, nil to leave them as they are.
 func queryXattrs(query url.Values) (*files.Xattrs, error) {
 	var values map[string]string
 	if text := query.Get("xattrs"); text != "" && json.Unmarshal([]byte(text), &values) != nil {
@@ -186,10 +186,10 @@ func queryXattrs(query url.Values) (*files.Xattrs, error) {
 	return xattrsOf(query.Get("xattrs_prefix"), values)
 }
 
-// watchHeartbeat is how often a reader of events hears from us when nothing happens.
+// watchHeartbeat is how often a reader of events gets a heartbeat when nothing happens.
 const watchHeartbeat = 15 * time.Second
 
-// watchFiles sends what happens in a directory, as lines of JSON.
+// watchFiles streams the events of a directory as JSON lines.
 func watchFiles(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -227,16 +227,16 @@ func watchFiles(c *Call) (any, error) {
 	return nil, nil //nolint:nilnil // it has been sent
 }
 
-// linesMedia is the type of an answer of lines of JSON.
+// linesMedia is the media type of JSON lines.
 const linesMedia = "application/x-ndjson"
 
-// eventLines is an answer of events, which begins with the first.
+// eventLines is a response of events; begun is set by the first one.
 type eventLines struct {
 	c     *Call
 	begun bool
 }
 
-// watch sends events until there are no more. An error after the first is a line as well, unless nobody takes that.
+// watch sends events until there are no more. An error after the first event is a line as well, if the client still reads.
 func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.Watch) error {
 	ctx, cancel := context.WithCancel(ctx)
 	events, over := make(chan *files.Event), make(chan error, 1)
@@ -253,7 +253,7 @@ func (w *eventLines) watch(ctx context.Context, s *session.Session, req *files.W
 	ended := false
 	defer func() {
 		if cancel(); !ended {
-			w.c.Log.Debug("nobody listens to a watch any more", "error", <-over) // its program is gone then
+			w.c.Log.Debug("nobody listens to a watch any more", "error", <-over) // its program has gone then
 		}
 	}()
 	beat := time.NewTicker(watchHeartbeat)
@@ -297,7 +297,7 @@ func (w *eventLines) line(e *api.FileEvent) error {
 
 func (w *eventLines) write(text []byte) error {
 	out := http.NewResponseController(w.c.W)
-	_ = out.SetWriteDeadline(time.Now().Add(stallPatience)) // every connection of ours has deadlines
+	_ = out.SetWriteDeadline(time.Now().Add(stallPatience)) // every connection has deadlines
 	if _, err := w.c.W.Write(text); err != nil {
 		return err
 	}

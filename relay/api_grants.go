@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
-// listGrants answers with those there are.
+// listGrants lists the grants.
 func listGrants(c *Call) (any, error) {
 	list := api.GrantList{Grants: []api.Grant{}}
 	for _, g := range c.Gate.Grants().List() {
@@ -44,7 +44,7 @@ func giveGrant(c *Call) (any, error) {
 	return Created{Body: grant(&g)}, nil
 }
 
-// revokeGrant ends the grant of a principal, and what it has under way that needs it.
+// revokeGrant ends the grant of a principal, and its calls in progress that need it.
 func revokeGrant(c *Call) (any, error) {
 	principal := c.Person(c.Path.Principal)
 	if err := c.Gate.Grants().Revoke(principal); err != nil {

@@ -34,7 +34,7 @@ func getImage(c *Call) (any, error) {
 	return image(&img), nil
 }
 
-// importImage makes an image of the archive that the body is.
+// importImage makes an image of the archive in the body.
 func importImage(c *Call) (any, error) {
 	query := c.R.URL.Query()
 	img, err := c.Images.Import(c.Context(), body{c}, images.Source{Name: query.Get("name"), Form: query.Get("form")})
@@ -44,8 +44,8 @@ func importImage(c *Call) (any, error) {
 	return Created{Body: image(&img)}, nil
 }
 
-// commitImage makes an image of what programs of a session have made of its own. Who may import images may do that: it is the
-// operator's then, and everybody's to use.
+// commitImage makes an image of the session's image with the changes of its programs. It takes the role for importing
+// images: the result belongs to the operator, and all may use it.
 func commitImage(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -73,7 +73,7 @@ func commitImage(c *Call) (any, error) {
 	return Created{Body: image(&img)}, nil
 }
 
-// deleteImage removes an image. Sessions that have it keep it.
+// deleteImage removes an image. Sessions that use it keep it.
 func deleteImage(c *Call) (any, error) {
 	if err := c.Images.Remove(c.Path.Image); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func deleteImage(c *Call) (any, error) {
 	return NoContent{}, nil
 }
 
-// pruneImages removes the images that no session has and no profile names.
+// pruneImages removes the images that no session uses and no profile names.
 func pruneImages(c *Call) (any, error) {
 	profiles, _ := c.Sup.Profiles()
 	var kept []string

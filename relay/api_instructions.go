@@ -7,7 +7,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/mcp"
 )
 
-// getInstructions tell a model what a session offers and forbids.
+// getInstructions returns the instructions for a model: what a session offers and forbids.
 func getInstructions(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -18,7 +18,7 @@ func getInstructions(c *Call) (any, error) {
 	return api.Instructions{Session: session.ID, Profile: session.Profile, Instructions: mcp.WriteInstructions(mcp.FactsOf(&session, &profile))}, nil
 }
 
-// plannedInstructions tell what a session of a profile would offer and forbid, made for the caller.
+// plannedInstructions returns what a session of a profile, made for the caller, would offer and forbid.
 func plannedInstructions(c *Call) (any, error) {
 	want := sessionRequestOf(&api.SessionRequest{Profile: c.R.URL.Query().Get("profile")})
 	made := c.Sup.PlanSession(c.Context(), c.Caller, want)
@@ -30,7 +30,7 @@ func plannedInstructions(c *Call) (any, error) {
 	return api.Instructions{Profile: plan.Session.Profile, Instructions: mcp.WriteInstructions(facts)}, nil
 }
 
-// profileOf is a profile of now; what has none any more has no times to tell.
+// profileOf returns the current profile of a name; a zero one, without times, if it no longer exists.
 func profileOf(c *Call, name string) api.Profile {
 	all, _ := c.Sup.Profiles()
 	return api.Profile(all[name])

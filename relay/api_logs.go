@@ -27,25 +27,25 @@ type logs struct {
 	follow, timestamps bool
 
 	format  string        // "text", "ndjson" or "sse"
-	only    int           // one stream; -1: both
-	from    [2]int64      // where it begins, unless tail or lines says so
-	resumed bool          // from is where an EventSource has come to
-	tail    quantity.Size // bytes of the end of each stream; 0: all
-	lines   int           // of the end; -1: all
-	since   time.Time     // nothing written before it; zero: all
-	end     [2]int64      // of what was there at the beginning
+	only    int           // the one stream to send; -1: both
+	from    [2]int64      // where it begins, unless tail or lines decides
+	resumed bool          // from is the position of an EventSource
+	tail    quantity.Size // bytes at the end of each stream; 0: all
+	lines   int           // lines at the end; -1: all
+	since   time.Time     // skip what was written before; zero: nothing
+	end     [2]int64      // of the output at the time of the request
 }
 
-// maxTailLines is how many lines of the end can be asked for.
+// maxTailLines is how many lines of the end may be requested.
 const maxTailLines = 10000
 
-// lastEvent is the header with which an EventSource says what it has.
+// lastEvent is the header in which an EventSource sends its position.
 const lastEvent = "Last-Event-ID"
 
-// heartbeat is how often an EventSource hears from us when a process is silent.
+// heartbeat is how often an EventSource gets a heartbeat when a process writes nothing.
 const heartbeat = 30 * time.Second
 
-// sendLogs sends the output of a process as it is kept and, if it is to follow, as it comes.
+// sendLogs sends the stored output of a process and, with follow, new output as it comes.
 func sendLogs(c *Call) (any, error) {
 	_, p, err := c.Process()
 	if err == nil {
@@ -54,7 +54,7 @@ func sendLogs(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.Started(c.Context()); c.Context().Err() != nil { // before, nobody knows how much output there is
+	if err := p.Started(c.Context()); c.Context().Err() != nil { // before that, the amount of output is unknown
 		return nil, err
 	}
 	info := p.Info()
@@ -68,7 +68,7 @@ func sendLogs(c *Call) (any, error) {
 	}
 	defer leave()
 	if l.resumed && l.from == l.end && info.State == process.StateEnded {
-		return NoContent{}, nil // or an EventSource would come again and again
+		return NoContent{}, nil // otherwise an EventSource would reconnect forever
 	}
 	if l.lines >= 0 || !l.since.IsZero() {
 		if l.from, err = l.findBegin(c.Context(), p); err != nil {
@@ -82,12 +82,12 @@ func sendLogs(c *Call) (any, error) {
 	defer a.Close()
 	if err := l.send(c, a); err != nil {
 		c.Log.Debug("logs ended early", "process", info.ID, "error", err)
-		panic(http.ErrAbortHandler) // this alone tells a client that there is more
+		panic(http.ErrAbortHandler) // only this tells a client that there is more
 	}
 	return nil, nil //nolint:nilnil // it has been sent
 }
 
-// readLogs reads the query of a request for output, of which there is so much.
+// readLogs reads the query of a request for output, which ends at end.
 func readLogs(query url.Values, last string, end [2]int64) (*logs, error) {
 	l := &logs{format: cmp.Or(query.Get("format"), "text"), only: -1, lines: -1, end: end}
 	for name, v := range map[string]*bool{"follow": &l.follow, "timestamps": &l.timestamps} {
@@ -151,7 +151,7 @@ func (l *logs) readBegin(query url.Values, last string) error {
 		if err != nil || at.IsZero() {
 			return fault.Field("since", text, "a time such as 2026-11-21T09:30:00Z")
 		}
-		if l.since = at; l.lines < 0 { // together with lines it is the last of those written since
+		if l.since = at; l.lines < 0 { // together with lines: the last of those written since
 			begins++
 		}
 	}
@@ -173,10 +173,10 @@ func (l *logs) readBegin(query url.Values, last string) error {
 	return nil
 }
 
-// wants reports whether pieces of a stream are to be sent.
+// wants reports whether to send pieces of a stream.
 func (l *logs) wants(stream int) bool { return l.only < 0 || l.only == stream }
 
-// before reports whether there was more at the beginning than what lies before a position.
+// before reports whether a position is before the end of the output at the time of the request.
 func (l *logs) before(at [2]int64) bool { return at[0] < l.end[0] || at[1] < l.end[1] }
 
 // findBegin finds where the last lines begin, or what was written since a time.
@@ -206,16 +206,16 @@ func (l *logs) findBegin(ctx context.Context, p *process.Process) ([2]int64, err
 	return t.begin(l.end), nil
 }
 
-// tail remembers where the last lines began, which it is shown one piece after the other.
+// tail records where the last lines begin, from pieces in order.
 type tail struct {
 	lines  int
-	since  time.Time  // what was written before does not count; zero: all counts
+	since  time.Time  // skip what was written before; zero: nothing
 	starts [][2]int64 // the oldest first
 	inside [2]bool    // a line of the stream has begun
 }
 
-// late reports whether a piece was written since the time that was asked for. What is not kept any more was not, and what has
-// no time comes after something that has.
+// late reports whether a piece was written since the requested time. Discarded output was not, and a piece without a
+// time follows one that has a time.
 func (t *tail) late(c *output.Chunk) bool {
 	return t.since.IsZero() || c.Gap == 0 && !c.Time.IsZero() && !c.Time.Before(t.since)
 }
@@ -238,7 +238,7 @@ func (t *tail) add(at [2]int64, c *output.Chunk) {
 	}
 }
 
-// begin is where the last lines begin, in an output that ends there.
+// begin returns where the last lines begin in an output with this end.
 func (t *tail) begin(end [2]int64) [2]int64 {
 	if t.lines == 0 || len(t.starts) == 0 {
 		return end
@@ -256,7 +256,7 @@ func (l *logs) send(c *Call, a *process.Attachment) error {
 	c.ExpectReader()
 	c.W.WriteHeader(http.StatusOK)
 	write := func(data []byte) error {
-		_ = out.SetWriteDeadline(time.Now().Add(stallPatience)) // every connection of ours has deadlines
+		_ = out.SetWriteDeadline(time.Now().Add(stallPatience)) // every connection has deadlines
 		if len(data) > 0 {
 			if _, err := c.W.Write(data); err != nil {
 				return err
@@ -288,7 +288,7 @@ func (l *logs) send(c *Call, a *process.Attachment) error {
 	return write(f.rest())
 }
 
-// next waits for the next piece; nil is time for a heartbeat.
+// next waits for the next piece; nil means that a heartbeat is due.
 func (l *logs) next(ctx context.Context, a *process.Attachment) (*output.Chunk, error) {
 	late, cancel := ctx, func() {}
 	if l.format == "sse" {

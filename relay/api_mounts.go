@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// listMounts answers with the mounts of a session.
+// listMounts lists the mounts of a session.
 func listMounts(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -35,7 +35,7 @@ func live(m *policy.LiveMount) api.SessionMount {
 	return w
 }
 
-// addMount gives a session a mount.
+// addMount adds a mount to a session.
 func addMount(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -56,7 +56,7 @@ func addMount(c *Call) (any, error) {
 	return live(&is), nil
 }
 
-// removeMount takes a mount from a session.
+// removeMount removes a mount from a session.
 func removeMount(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {

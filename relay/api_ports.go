@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// streamPort makes the connection of a request one to a port of a box.
+// streamPort turns the connection of a request into a connection to a port of a box.
 func streamPort(c *Call) (any, error) {
 	port, err := session.ParsePort(c.Path.Port)
 	if err != nil {
@@ -56,19 +56,19 @@ func streamPort(c *Call) (any, error) {
 	if _, err := caller.Write([]byte(portHead)); err != nil {
 		return nil, nil //nolint:nilnil // the caller has gone
 	}
-	// Not by the reader of net/http: its end is the end of the request.
-	first, _ := sent.Peek(sent.Reader.Buffered()) // they are there
+	// Not with the reader of net/http, which ends with the request.
+	first, _ := sent.Peek(sent.Reader.Buffered()) // they are buffered
 	carry(c.Context(), caller, io.MultiReader(bytes.NewReader(first), caller), box)
 	return nil, nil //nolint:nilnil // it has been sent
 }
 
-// portHead is that of the answer which the bytes of the box come after.
+// portHead is the response head that precedes the bytes of the box.
 const portHead = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + api.PortProtocol + "\r\n\r\n"
 
-// linger is how long the box may say nothing once the caller has said all.
+// linger is how long the box may be silent once the caller has sent everything.
 const linger = time.Minute
 
-// carry copies both ways until both have ended, or ctx has. A caller that has ended one way may still receive.
+// carry copies in both directions until both have ended, or ctx has. A caller that has closed its sending side may still receive.
 func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *session.PortConn) {
 	defer context.AfterFunc(ctx, func() {
 		caller.Close()
@@ -79,7 +79,7 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *session.Po
 		defer close(sentAll)
 		_, err := io.Copy(box, sent)
 		if up := (*net.OpError)(nil); err != nil && !errors.As(err, &up) {
-			caller.Close() // the box cannot be woken: nobody is to wait for it
+			caller.Close() // the box cannot be woken: nothing must wait for it
 		}
 		if hungUp(caller) {
 			_ = box.Close()
@@ -88,11 +88,11 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *session.Po
 		_ = box.CloseWrite()
 		_ = box.SetReadDeadline(time.Now().Add(linger))
 	}()
-	_, _ = io.Copy(caller, struct{ io.Reader }{lingering{box, sentAll}}) // how it ended is nobody's concern
+	_, _ = io.Copy(caller, struct{ io.Reader }{lingering{box, sentAll}}) // errors do not matter here
 	if half, ok := caller.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
 		caller.Close()
 	}
-	// The box has said all. What the caller has yet to say goes on as long as the box takes it.
+	// The box has sent everything. What the caller still sends is delivered as long as the box reads.
 	select {
 	case <-sentAll:
 	case <-time.After(linger):
@@ -102,8 +102,8 @@ func carry(ctx context.Context, caller net.Conn, sent io.Reader, box *session.Po
 	<-sentAll
 }
 
-// hungUp reports whether a caller that has ended one way does not receive either. Of a Unix socket the kernel knows at
-// once, of others when something is sent.
+// hungUp reports whether a caller that has closed its sending side does not receive either. For a Unix socket the kernel
+// knows at once, for others only when something is sent.
 func hungUp(caller net.Conn) bool {
 	conn, ok := caller.(syscall.Conn)
 	if !ok {
@@ -114,7 +114,7 @@ func hungUp(caller net.Conn) bool {
 		return true
 	}
 	over := true
-	_ = raw.Control(func(fd uintptr) { // of a closed one: it is over
+	_ = raw.Control(func(fd uintptr) { // if it is closed, over stays true
 		poll := []unix.PollFd{{Fd: int32(fd)}}
 		_, err := unix.Poll(poll, 0)
 		over = err == nil && poll[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
@@ -122,7 +122,7 @@ func hungUp(caller net.Conn) bool {
 	return over
 }
 
-// lingering gives the box its time again with each thing that it says, once the caller has said all.
+// lingering renews the read deadline with everything that the box sends, once the caller has sent everything.
 type lingering struct {
 	*session.PortConn
 	sentAll <-chan struct{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Previews show ports of boxes to browsers, each under a host name of its own, to whoever has a token. What arrives
-// for such a name never reaches the API, and no right on the API counts here.
+// Previews show ports of boxes to browsers, each under a host name of its own, to every visitor with a token. Requests
+// for such a name never reach the API, and roles of the API do not count here.
 
 package relay
 
@@ -26,14 +26,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Where a token is: in the address that is opened first, and in what the browser is given for it.
+// Where a token is: in the URL that is opened first, and in the cookie that the browser gets.
 const (
 	Query  = "boxd_token"
 	cookie = "boxd_preview"
 	header = "Boxd-Preview" // for programs
 )
 
-// Bounds of what a box answers.
+// Limits of the response of a box.
 const (
 	headPatience = time.Minute // for the head
 	maxHead      = 64 << 10
@@ -88,7 +88,7 @@ func why(err error) string {
 	return "this preview is for who has its token"
 }
 
-// shown is the token of a request, and whether it is in the address.
+// shown returns the token of a request, and whether it is in the URL.
 func shown(r *http.Request) (text string, first bool) {
 	if query := r.URL.Query(); query.Has(Query) {
 		return query.Get(Query), true
@@ -102,8 +102,8 @@ func shown(r *http.Request) (text string, first bool) {
 	return "", false
 }
 
-// enterPreview gives a browser the token to keep, for this name alone, and takes it out of the address: pages tell others
-// where they are. Scripts of the page do not get it.
+// enterPreview stores the token in a cookie for this host name alone, and redirects to the URL without it: pages pass
+// their URL on to others. Scripts cannot read the cookie.
 func enterPreview(w http.ResponseWriter, r *http.Request, text string, t *access.PreviewToken) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return fault.Field("method", r.Method, "GET for an address with a token")
@@ -119,13 +119,13 @@ func enterPreview(w http.ResponseWriter, r *http.Request, text string, t *access
 	return nil
 }
 
-// visit is one request with a token that is ours.
+// visit is a request with a valid token.
 type visit struct {
 	c     *Deps
 	token *access.PreviewToken
 }
 
-// admit holds a token against what is now: its maker must be somebody who could make it, and the session the same one.
+// admit checks a token against the current state: its maker must still be allowed to make it, and the session be the same one.
 func (v visit) admit() (*session.Session, access.Pass, error) {
 	t := v.token
 	by := &t.By
@@ -143,7 +143,7 @@ func (v visit) admit() (*session.Session, access.Pass, error) {
 	return s, pass, err
 }
 
-// previewRoute is the route by which tokens are made.
+// previewRoute is the route that makes tokens.
 const previewRoute = "POST /v1/sessions/{id}/ports/{port}/token"
 
 // makePreview makes a token.
@@ -183,10 +183,10 @@ func makePreview(c *Call) (any, error) {
 	return Created{Body: made}, nil
 }
 
-// usual is how long a token holds that says nothing of it.
+// usual is the default lifetime of a token.
 const usual = 15 * time.Minute
 
-// lifetime is how long a token holds, at least a second.
+// lifetime returns how long a token is valid, at least a second.
 func lifetime(asked string, most time.Duration) (time.Duration, error) {
 	if most == 0 {
 		return 0, fault.Errorf(fault.Denied, "previews are switched off (sessions.preview_max = \"0s\")").
@@ -203,22 +203,22 @@ func lifetime(asked string, most time.Duration) (time.Duration, error) {
 	return time.Duration(life), nil
 }
 
-// proxy hands the request on to the box.
+// proxy forwards the request to the box.
 func (v visit) proxy(w http.ResponseWriter, r *http.Request, s *session.Session) error {
 	return ForwardToPort(w, r, PortForward{Ports: v.c.Sup.Ports, Session: s, Port: v.token.Port, Log: v.c.Log, Hide: outward})
 }
 
-// PortForward is where ForwardToPort hands a request on to.
+// PortForward is the target of ForwardToPort.
 type PortForward struct {
 	Ports   *session.Ports
 	Session *session.Session
 	Port    uint16
 	Log     *slog.Logger
-	Hide    func(*http.Request) // takes from the request what the box must not see
+	Hide    func(*http.Request) // removes from the request what the box must not see
 }
 
-// ForwardToPort hands a request on to a program that listens on a port of a box. Each has a connection of its own: what one
-// leaves behind in it is nobody's. An error was not answered.
+// ForwardToPort forwards a request to a program that listens on a port of a box. Each request has a connection of its
+// own, so that no bytes left in one reach another. A returned error has not been answered.
 func ForwardToPort(w http.ResponseWriter, r *http.Request, to PortForward) error {
 	var failed error
 	transport := &http.Transport{
@@ -255,7 +255,7 @@ func ForwardToPort(w http.ResponseWriter, r *http.Request, to PortForward) error
 	return fault.Errorf(fault.Unavailable, "the program on port %d did not answer with HTTP", to.Port).WithHint("%v", failed)
 }
 
-// outward takes from a request what is boxd's, before the box has it.
+// outward removes boxd's own cookie, header and tokens from a request before the box gets it.
 func outward(r *http.Request) {
 	r.Header.Del(header)
 	if others := without(r.Header.Values("Cookie"), cookie); others != "" {
@@ -264,13 +264,13 @@ func outward(r *http.Request) {
 		r.Header.Del("Cookie")
 	}
 	for _, value := range r.Header.Values("Authorization") {
-		if strings.Contains(value, access.TokenPrefix) { // of the API, shown by mistake
+		if strings.Contains(value, access.TokenPrefix) { // a token of the API, sent by mistake
 			r.Header.Del("Authorization")
 		}
 	}
 }
 
-// without is what is left of headers Cookie when one name is taken out, as it was written.
+// without returns the Cookie headers without one name, otherwise as they were.
 func without(headers []string, name string) string {
 	var others []string
 	for _, line := range headers {
@@ -286,19 +286,19 @@ func without(headers []string, name string) string {
 
 var errUnasked = errors.New("the box changed the protocol without being asked")
 
-// inward holds what the box answers against what it may say to a browser.
+// inward checks and filters what the box may send to a browser.
 func inward(r *http.Request, resp *http.Response) error {
 	if resp.StatusCode == http.StatusSwitchingProtocols && (!strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket")) {
 		return errUnasked
 	}
 	set := resp.Header.Values("Set-Cookie")
 	resp.Header.Del("Set-Cookie")
-	for _, line := range set { // for this name alone, and not ours
+	for _, line := range set { // for this host name alone, and not boxd's own
 		c, err := http.ParseSetCookie(line)
 		if err == nil && c.Domain == "" && c.Name != cookie {
 			resp.Header.Add("Set-Cookie", line)
 		}
 	}
-	resp.Header.Del("Alt-Svc") // it would lead around boxd
+	resp.Header.Del("Alt-Svc") // would bypass boxd
 	return nil
 }

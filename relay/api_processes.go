@@ -17,10 +17,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// MaxWait is how long an answer about a process may wait for its end.
+// MaxWait is how long a request may wait for the end of a process.
 const MaxWait = 10 * time.Minute
 
-// listProcesses answers with the processes of a session.
+// listProcesses lists the processes of a session.
 func listProcesses(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -57,7 +57,7 @@ func startProcess(c *Call) (any, error) {
 	return describeProcess(c, s, p), nil
 }
 
-// getProcess describes a process, at its end if that is waited for.
+// getProcess describes a process, after its end if the request waits for that.
 func getProcess(c *Call) (any, error) {
 	s, p, err := c.Process()
 	if err != nil {
@@ -73,7 +73,7 @@ func getProcess(c *Call) (any, error) {
 	}
 	late, cancel := context.WithTimeout(c.Context(), time.Duration(wait))
 	defer cancel()
-	_, _ = p.Wait(late) // the answer says how far it has come
+	_, _ = p.Wait(late) // the answer has the state
 	if err := c.Context().Err(); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func deleteProcess(c *Call) (any, error) {
 	return NoContent{}, s.RemoveProcess(c.Context(), p)
 }
 
-// stopProcess ends a process the way its request says.
+// stopProcess ends a process with its configured signal and grace.
 func stopProcess(c *Call) (any, error) {
 	s, p, err := c.UsedProcess()
 	if err != nil {
@@ -140,7 +140,7 @@ func resizeProcess(c *Call) (any, error) {
 	return NoContent{}, p.Resize(size.Rows, size.Cols)
 }
 
-// renewProcess begins the lease of a process again.
+// renewProcess renews the lease of a process.
 func renewProcess(c *Call) (any, error) {
 	s, p, err := c.Process()
 	if err != nil {
@@ -159,7 +159,7 @@ func describeProcess(c *Call, s *session.Session, p *process.Process) api.Proces
 	return a
 }
 
-// detailed describes a process with the output of one that has ended.
+// detailed describes a process, with its output if it has ended.
 func detailed(c *Call, s *session.Session, p *process.Process) (any, error) {
 	return describeWith(c, s, p, s.ProcessResult)
 }
@@ -169,7 +169,7 @@ func describeWith(c *Call, s *session.Session, p *process.Process, end func(cont
 	if info.State != process.StateEnded {
 		return processAnswer(s.ID, info, nil), nil
 	}
-	r, err := end(c.Context(), p) // does not wait
+	r, err := end(c.Context(), p) // does not block
 	if err != nil {
 		return processAnswer(s.ID, info, nil), err
 	}
@@ -181,7 +181,7 @@ func describeWith(c *Call, s *session.Session, p *process.Process, end func(cont
 func streamProcess(c *Call) (any, error) {
 	s, p, err := c.UsedProcess()
 	if err == nil {
-		err = p.Attachable() // before the upgrade, so that it is an ordinary answer
+		err = p.Attachable() // before the upgrade, for an ordinary response
 	}
 	if err != nil {
 		return nil, err

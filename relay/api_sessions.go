@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// listSessions answers with the sessions of the caller, of the owner that the query names, or of everybody.
+// listSessions lists the sessions of the caller, of the owner in the query, or of all.
 func listSessions(c *Call) (any, error) {
 	all := c.R.URL.Query().Get("all")
 	everybody := all == "true"
@@ -75,17 +75,17 @@ func listSessions(c *Call) (any, error) {
 	return list, nil
 }
 
-// Bounds of a page of a list.
+// Limits of a page of a list.
 const (
 	maxPage         = 10_000
-	maxPageMetadata = 16 << 20 // bytes, but for the first session of a page
+	maxPageMetadata = 16 << 20 // bytes, except for the first session of a page
 )
 
-// sessionPage is how much of a list is told, and where it begins.
+// sessionPage is the position in a list, and the room left on the page.
 type sessionPage struct {
-	created time.Time // of the last session that the caller knows
-	id      string    // of that; "": the list begins with the first
-	left    int       // sessions that there is room for
+	created time.Time // of the last session on the previous page
+	id      string    // of that session; "": this is the first page
+	left    int       // sessions that still fit
 	listed  int       // sessions
 	bytes   int       // of metadata
 }
@@ -109,17 +109,17 @@ func readPage(query url.Values) (p sessionPage, err error) {
 	return p, nil
 }
 
-// cursorOf is where the list goes on that has ended with a session.
+// cursorOf returns the cursor after a session.
 func cursorOf(s *session.Session) string {
 	return strconv.FormatInt(s.Created.UnixNano(), 10) + "." + s.ID
 }
 
-// reached reports whether a session comes after those that the caller knows.
+// reached reports whether a session comes after those of earlier pages.
 func (p *sessionPage) reached(s *session.Session) bool {
 	return p.id == "" || cmp.Or(s.Created.Compare(p.created), cmp.Compare(s.ID, p.id)) > 0
 }
 
-// full reports whether there is no room for a session more, of which so much is told, and counts it otherwise.
+// full reports whether there is no room for another session with this metadata, and counts it otherwise.
 func (p *sessionPage) full(metadata map[string]string) bool {
 	size := 0
 	for name, value := range metadata {
@@ -132,8 +132,8 @@ func (p *sessionPage) full(metadata map[string]string) bool {
 	return false
 }
 
-// pairs reads what sessions of a list are to have: NAME=value, each time the query has it. With a flag it may be true or
-// false too.
+// pairs reads conditions on the sessions of a list: NAME=value, repeatable. If flag is set, the value may also be true
+// or false.
 func pairs(field string, values []string, flag bool) (all map[string]string, on bool, err error) {
 	all = map[string]string{}
 	for _, text := range values {
@@ -173,7 +173,7 @@ func createSession(c *Call) (any, error) {
 		return sessionAnswer(s.Info()), nil
 	}
 	answer := Created{Body: sessionAnswer(s.Info())}
-	if want.MadeUp { // nobody could use it who does not learn its id
+	if want.MadeUp { // useless to a caller that does not learn its id
 		answer.Undo = func() { c.End(s, session.EndUnclaimed) }
 	}
 	return answer, nil
@@ -188,7 +188,7 @@ func getSession(c *Call) (any, error) {
 	return detailedSession(c, s), nil
 }
 
-// detailedSession describes a session with what it uses.
+// detailedSession describes a session with its resource usage.
 func detailedSession(c *Call, s *session.Session) api.Session {
 	answer := sessionAnswer(s.Info())
 	addUsage(c, s, &answer)
@@ -201,7 +201,7 @@ func detailedSession(c *Call, s *session.Session) api.Session {
 	return answer
 }
 
-// addUsage adds what a session uses of what cgroups and quotas count.
+// addUsage adds what cgroups and quotas count of a session.
 func addUsage(c *Call, s *session.Session, answer *api.Session) {
 	if w := c.Sup.Work(c.Context(), s); w != nil {
 		full := session.IsFull(*w)
@@ -218,7 +218,7 @@ func addUsage(c *Call, s *session.Session, answer *api.Session) {
 	}
 }
 
-// getUsageHistory answers with what a session has used lately.
+// getUsageHistory returns the recent resource usage of a session.
 func getUsageHistory(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -255,10 +255,10 @@ func sampleAnswer(m *session.Sample) api.UsageSample {
 	return answer
 }
 
-// hundredths is a percentage with the two decimals that it has in the files of the kernel.
+// hundredths rounds a percentage to the two decimals of the kernel's files.
 func hundredths(n float32) float64 { return math.Round(float64(n)*100) / 100 }
 
-// changeSession changes a living session, all of it or nothing.
+// changeSession changes a living session, completely or not at all.
 func changeSession(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -275,10 +275,10 @@ func changeSession(c *Call) (any, error) {
 	return detailedSession(c, s), nil
 }
 
-// freezeSession stops every program of a session.
+// freezeSession freezes all programs of a session.
 func freezeSession(c *Call) (any, error) { return setFrozen(c, true) }
 
-// thawSession lets them go on.
+// thawSession thaws them.
 func thawSession(c *Call) (any, error) { return setFrozen(c, false) }
 
 func setFrozen(c *Call, on bool) (any, error) {
@@ -292,7 +292,7 @@ func setFrozen(c *Call, on bool) (any, error) {
 	return sessionAnswer(s.Info()), nil
 }
 
-// stopSession ends the programs and the box of a session, which keeps what it has on disk.
+// stopSession ends the programs and the box of a session, which keeps its data on disk.
 func stopSession(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -311,7 +311,7 @@ func startSession(c *Call) (any, error) {
 		return nil, err
 	}
 	var in api.SessionStart
-	if c.R.ContentLength != 0 { // it may be left out
+	if c.R.ContentLength != 0 { // the body is optional
 		if err := c.DecodeBody(&in, maxSessionBody); err != nil {
 			return nil, err
 		}
@@ -322,7 +322,7 @@ func startSession(c *Call) (any, error) {
 	return sessionAnswer(s.Info()), nil
 }
 
-// renewSession begins the idle time of a session anew.
+// renewSession restarts the idle time of a session.
 func renewSession(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"github.com/boxd-dev/boxd/skills"
 )
 
-// Bounds of bodies, in bytes: a content of 1 MiB may be longer as JSON.
+// Limit of bodies, in bytes: a content of 1 MiB may be longer as JSON.
 const maxSkillBody = 8 << 20
 
 const usualSkillEntries = 200
 
-// listSkills lists the caller's skills and those of boxd.
+// listSkills lists the caller's skills and the built-in ones.
 func listSkills(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -66,7 +66,7 @@ func createSkill(c *Call) (any, error) {
 	return Created{Body: skill(&k)}, nil
 }
 
-// changeSkill gives a skill other texts.
+// changeSkill replaces texts of a skill.
 func changeSkill(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -98,7 +98,7 @@ func deleteSkill(c *Call) (any, error) {
 	return NoContent{}, nil
 }
 
-// indexSkills is a text for a prompt.
+// indexSkills returns a skill index for a prompt.
 func indexSkills(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -162,7 +162,7 @@ func listSkillFiles(c *Call) (any, error) {
 	return out, nil
 }
 
-// readSkillFile answers with a file of a skill.
+// readSkillFile returns a file of a skill.
 func readSkillFile(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -179,7 +179,7 @@ func readSkillFile(c *Call) (any, error) {
 	return out, nil
 }
 
-// writeSkillFile makes a content that of a file of a skill.
+// writeSkillFile writes a file of a skill.
 func writeSkillFile(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {

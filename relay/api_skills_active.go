@@ -6,7 +6,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// activateSkill gives a session a skill.
+// activateSkill adds a skill to a session.
 func activateSkill(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -22,7 +22,7 @@ func activateSkill(c *Call) (any, error) {
 	return skillAnswer(&k), nil
 }
 
-// deactivateSkill takes a skill from a session.
+// deactivateSkill removes a skill from a session.
 func deactivateSkill(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// skillEnvironment makes the virtual environment of a skill that a session has, unless it is there.
+// skillEnvironment makes the virtual environment of an active skill, unless it exists.
 func skillEnvironment(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {

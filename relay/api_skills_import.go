@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// staged brings in the archive of a request and does something with it.
+// staged unpacks the archive of a request and runs do on it.
 func staged(c *Call, do func(st *skills.Stage, who string, choice *skills.Choice) (any, error)) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -44,7 +44,7 @@ func staged(c *Call, do func(st *skills.Stage, who string, choice *skills.Choice
 	return do(st, who.Name, choice)
 }
 
-// fill takes the archive from where the request says.
+// fill gets the archive from the source that the request names.
 func fill(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice) error {
 	query := c.R.URL.Query()
 	from, session := query.Get("url"), query.Get("session")
@@ -75,7 +75,7 @@ func fill(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice
 	return skills.Fetch(c.Context(), hosts, a, func(r io.Reader) error { return st.Fill(r, below) })
 }
 
-// fillFromSession has a directory of a session packed inside its box.
+// fillFromSession fills a stage with a directory of a session, which is packed inside its box.
 func fillFromSession(c *Call, who access.Principal, st *skills.Stage, choice *skills.Choice, id, path string) error {
 	if path == "" {
 		return fault.Field("path", fault.Word("missing"), "a directory of the session")
@@ -96,14 +96,14 @@ func fillFromSession(c *Call, who access.Principal, st *skills.Stage, choice *sk
 	}()
 	err = st.Fill(r, "")
 	r.CloseWithError(errNotRead)
-	cancel() // whoever still packs is done
+	cancel() // stops a packer that still runs
 	if failed := <-packed; failed != nil && !errors.Is(failed, errNotRead) && !errors.Is(failed, context.Canceled) {
 		return failed
 	}
 	return err
 }
 
-// previewSkills tells what could be installed, and what is wrong with it.
+// previewSkills returns what could be installed, and what is wrong with it.
 func previewSkills(c *Call) (any, error) {
 	return staged(c, func(st *skills.Stage, _ string, choice *skills.Choice) (any, error) {
 		found, err := st.Candidates(choice)
@@ -125,7 +125,7 @@ func previewSkills(c *Call) (any, error) {
 	})
 }
 
-// installSkills makes skills of what is chosen: all of it or nothing.
+// installSkills installs the chosen skills: all or none.
 func installSkills(c *Call) (any, error) {
 	return staged(c, func(st *skills.Stage, who string, choice *skills.Choice) (any, error) {
 		made, err := st.Install(who, choice)

@@ -10,44 +10,44 @@ import (
 	"github.com/boxd-dev/boxd/internal/trace"
 )
 
-// MetricsSnapshot is how things are at one moment.
+// MetricsSnapshot is the state for metrics at one moment.
 type MetricsSnapshot struct {
-	Started   time.Time // when boxd was
+	Started   time.Time // start of boxd
 	Ready     bool      // sessions can start
-	Degraded  int       // things that are not as they should be
+	Degraded  int       // number of degraded components
 	Sessions  map[MetricsGroup]int
 	Frozen    int
-	Most      int // sessions that may be
+	Most      int // maximum number of sessions
 	Processes int
 	Running   int            // executions and processes
-	Leaks     map[string]int // what exists on the host and no session has, by what it is
+	Leaks     map[string]int // leaked host objects without a session, by kind
 	Audit     MetricsAudit
 	Waiting   *int                   // requests in the queue; nil: there is none
 	Pool      map[string]MetricsPool // by profile
 	Used      MetricsUsed
-	Spans     *trace.Counts // nil: none are recorded
+	Spans     *trace.Counts // nil: tracing is off
 }
 
-// MetricsGroup is sessions of one state and profile.
+// MetricsGroup is the sessions of one state and profile.
 type MetricsGroup struct{ State, Profile string }
 
-// MetricsPool is the boxes of a profile that wait for a session.
+// MetricsPool is the pre-started boxes of a profile.
 type MetricsPool struct{ Ready, Wanted int }
 
-// MetricsUsed is what all sessions together have used since this boxd began.
+// MetricsUsed is the usage of all sessions together since this boxd started.
 type MetricsUsed struct {
 	Sessions, CPU time.Duration
-	Memory, Disk  float64 // byte-seconds: of the limits of memory, and of what was in workspaces with a quota
+	Memory, Disk  float64 // byte-seconds: of memory limits, and of data in workspaces with a quota
 }
 
-// MetricsAudit is how the audit log is.
+// MetricsAudit is the state of the audit log.
 type MetricsAudit struct {
 	Written, Failed, Lost uint64
 	Waiting               int
 	Broken                bool
 }
 
-// snapshots makes metrics of snapshots, as they are asked for: nothing has to be deleted when a session ends.
+// snapshots makes metrics from a snapshot at each scrape: nothing has to be deleted when a session ends.
 type snapshots struct {
 	look            func() MetricsSnapshot
 	version, goName string
@@ -102,7 +102,7 @@ func (s *snapshots) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect looks, once for all of them.
+// Collect takes one snapshot for all metrics.
 func (s *snapshots) Collect(to chan<- prometheus.Metric) {
 	now := s.look()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {

@@ -28,7 +28,7 @@ func listSnapshots(c *Call) (any, error) {
 	return answer, nil
 }
 
-// createSnapshot makes one of a stopped session.
+// createSnapshot makes a snapshot of a stopped session.
 func createSnapshot(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -45,7 +45,7 @@ func createSnapshot(c *Call) (any, error) {
 	return Created{Body: snapshotAnswer(&made)}, nil
 }
 
-// restoreSnapshot gives a stopped session what one has.
+// restoreSnapshot restores a stopped session from a snapshot.
 func restoreSnapshot(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -57,7 +57,7 @@ func restoreSnapshot(c *Call) (any, error) {
 	return sessionAnswer(s.Info()), nil
 }
 
-// deleteSnapshot removes one.
+// deleteSnapshot removes a snapshot.
 func deleteSnapshot(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {

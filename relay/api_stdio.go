@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// stdioProcess hands the descriptors of a direct process over: the connection is for them alone, and ends with
-// them.
+// stdioProcess passes the descriptors of a direct process to the caller: the connection serves only that, and ends
+// afterwards.
 func stdioProcess(c *Call) (any, error) {
 	_, p, err := c.UsedProcess()
 	if err != nil {
@@ -35,7 +35,7 @@ func stdioProcess(c *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { // ours: the caller has its own by then, or the program sees that nobody has
+	defer func() { // boxd's copies: the caller has its own, or the program sees them closed
 		for _, f := range files {
 			f.Close()
 		}
@@ -53,10 +53,10 @@ func stdioProcess(c *Call) (any, error) {
 	return nil, nil //nolint:nilnil // it has been sent
 }
 
-// stdioHead is the head of the answer that descriptors come after.
+// stdioHead is the response head that precedes the descriptors.
 const stdioHead = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + api.StdioProtocol + "\r\n\r\n"
 
-// sendStdio answers, and sends the descriptors with one byte.
+// sendStdio sends the response head, and the descriptors with one byte.
 func sendStdio(conn *net.UnixConn, files []*os.File, until time.Time) error {
 	fds := make([]int, len(files))
 	for i, f := range files {

@@ -12,7 +12,7 @@ import (
 func execStream(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
-		return nil, err // before the upgrade, so that it is an ordinary answer
+		return nil, err // before the upgrade, for an ordinary response
 	}
 	return nil, c.Stream(func(o *streamOpening) error {
 		return o.Exec(c.Context(), func(start *api.StreamStart, _ *session.ExecRequest) (*session.Session, func(), error) {
@@ -24,7 +24,7 @@ func execStream(c *Call) (any, error) {
 	})
 }
 
-// runStream does the same in a session that lives as long as the stream.
+// runStream is execStream in a session that lives as long as the stream.
 func runStream(c *Call) (any, error) {
 	return nil, c.Stream(func(o *streamOpening) error {
 		return o.Exec(c.Context(), func(start *api.StreamStart, req *session.ExecRequest) (*session.Session, func(), error) {

@@ -10,13 +10,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Bounds of the days that are asked for.
+// Limits of the requested number of days.
 const (
 	usualDays = 30
 	mostDays  = 10_000
 )
 
-// getUsage answers with what the caller, somebody else or everybody has used, and with what the caller or that other one has.
+// getUsage returns the usage of the caller, of another owner or of all, and what the caller or that owner has now.
 func getUsage(c *Call) (any, error) {
 	query := c.R.URL.Query()
 	all, days := query.Get("all"), usualDays

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// listWorkspaces lists those of the caller.
+// listWorkspaces lists the caller's workspaces.
 func listWorkspaces(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -27,7 +27,7 @@ func listWorkspaces(c *Call) (any, error) {
 	return list, nil
 }
 
-// createWorkspace makes one.
+// createWorkspace makes a workspace.
 func createWorkspace(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -44,10 +44,10 @@ func createWorkspace(c *Call) (any, error) {
 	return Created{Body: wireWorkspace(&i)}, nil
 }
 
-// keepPatience bounds the end of a session whose workspace is kept; it goes on when its caller has gone.
+// keepPatience limits the end of a session whose workspace is kept; it continues when its caller has gone.
 const keepPatience = 10 * time.Minute
 
-// keepWorkspace ends a session and makes its own workspace one with a name.
+// keepWorkspace ends a session and turns its own workspace into a named one.
 func keepWorkspace(c *Call) (any, error) {
 	s, err := c.Session()
 	if err != nil {
@@ -78,7 +78,7 @@ func keepWorkspace(c *Call) (any, error) {
 	return Created{Body: wireWorkspace(&i)}, nil
 }
 
-// getWorkspace describes one.
+// getWorkspace describes a workspace.
 func getWorkspace(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -91,7 +91,7 @@ func getWorkspace(c *Call) (any, error) {
 	return wireWorkspace(&i), nil
 }
 
-// changeWorkspace gives one another quota.
+// changeWorkspace changes the quota of a workspace.
 func changeWorkspace(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -109,7 +109,7 @@ func changeWorkspace(c *Call) (any, error) {
 	return wireWorkspace(&i), nil
 }
 
-// deleteWorkspace removes one that no session has.
+// deleteWorkspace removes a workspace that no session uses.
 func deleteWorkspace(c *Call) (any, error) {
 	who, err := c.Owner()
 	if err == nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/boxd-dev/boxd/relay/conns"
 )
 
-// Bounds of bodies, in bytes.
+// Limits of bodies, in bytes.
 const (
-	MaxBody        = 16 << 20 // of an execution: its code and its input come in it
+	MaxBody        = 16 << 20 // of an execution, with its code and input
 	maxSessionBody = 1 << 20
 	maxSmallBody   = 4 << 10 // of a field or two
 )
 
-// DecodeBody reads the JSON body of a request, of at most so many bytes, into v.
+// DecodeBody decodes the JSON body of a request, of at most most bytes, into v.
 func (c *Call) DecodeBody(v any, most int64) error {
-	length := c.R.ContentLength // -1: not said
+	length := c.R.ContentLength // -1: unknown
 	if length > most {
 		return tooLong(quantity.Size(length), most)
 	}
@@ -37,7 +37,7 @@ func (c *Call) DecodeBody(v any, most int64) error {
 	}
 	defer release()
 	conn := http.NewResponseController(c.W)
-	_ = conn.SetReadDeadline(time.Now().Add(conns.BodyPatience)) // every connection of ours has deadlines
+	_ = conn.SetReadDeadline(time.Now().Add(conns.BodyPatience)) // every connection has deadlines
 	data := bytes.NewBuffer(make([]byte, 0, max(length, 0)+bytes.MinRead))
 	_, err = data.ReadFrom(http.MaxBytesReader(c.W, c.R.Body, most))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {

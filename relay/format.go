@@ -14,13 +14,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// logFormat writes pieces of output the way they were asked for.
+// logFormat formats pieces of output as the request wants them.
 type logFormat struct {
 	kind       string // "text", "ndjson" or "sse"
 	timestamps bool   // in text
 	inside     [2]bool
-	at         [2]int64  // up to where output has been written
-	held       [2][]byte // the beginning of a character of which the rest has not come
+	at         [2]int64  // how far output has been written
+	held       [2][]byte // the beginning of an incomplete character
 	times      [2]time.Time
 	buf        bytes.Buffer
 }
@@ -35,7 +35,7 @@ func (f *logFormat) contentType() string {
 	return "text/plain; charset=utf-8"
 }
 
-// piece is the next piece as it goes to the client. It is valid until the next call.
+// piece formats the next piece. The result is valid until the next call.
 func (f *logFormat) piece(c *output.Chunk) []byte {
 	f.buf.Reset()
 	switch {
@@ -52,7 +52,7 @@ func (f *logFormat) piece(c *output.Chunk) []byte {
 	return f.buf.Bytes()
 }
 
-// lines writes a piece with the time at the beginning of every line.
+// lines writes a piece with the time at the start of every line.
 func (f *logFormat) lines(c *output.Chunk) {
 	for line := range bytes.Lines(c.Data) {
 		if !f.inside[c.Stream] {
@@ -63,7 +63,7 @@ func (f *logFormat) lines(c *output.Chunk) {
 	}
 }
 
-// json writes a piece as an api.LogLine. A character that is not whole waits for its rest.
+// json writes a piece as an api.LogLine. An incomplete character waits for its rest.
 func (f *logFormat) json(c *output.Chunk) {
 	if c.Gap > 0 {
 		f.flush(c.Stream)
@@ -81,7 +81,7 @@ func (f *logFormat) json(c *output.Chunk) {
 	f.held[c.Stream], f.times[c.Stream] = bytes.Clone(data[whole:]), c.Time
 }
 
-// unfinished is how many bytes of a character are at the end of data that is not whole.
+// unfinished returns how many bytes of an incomplete character are at the end of data.
 func unfinished(data []byte) int {
 	for i := 1; i < utf8.UTFMax && i <= len(data); i++ {
 		if tail := data[len(data)-i:]; utf8.RuneStart(tail[0]) {
@@ -116,7 +116,7 @@ func (f *logFormat) line(l api.LogLine, stream int, n int64) {
 	}
 }
 
-// flush writes what has waited for the rest of a character.
+// flush writes an incomplete character that has waited for its rest.
 func (f *logFormat) flush(stream int) {
 	if held := f.held[stream]; len(held) > 0 {
 		f.text(stream, f.times[stream], held)
@@ -124,10 +124,10 @@ func (f *logFormat) flush(stream int) {
 	}
 }
 
-// pass counts a piece of a stream that was not asked for.
+// pass counts a piece of a stream that is not sent.
 func (f *logFormat) pass(c *output.Chunk) { f.at[c.Stream] += c.Len() }
 
-// rest is what is left to be written at the end of all there is at the moment.
+// rest formats what is left at the end of the present output.
 func (f *logFormat) rest() []byte {
 	f.buf.Reset()
 	f.flush(0)
@@ -135,7 +135,7 @@ func (f *logFormat) rest() []byte {
 	return f.buf.Bytes()
 }
 
-// end is the same at the end of the process, after which an EventSource need not come again.
+// end is rest at the end of the process, after which an EventSource need not reconnect.
 func (f *logFormat) end() []byte {
 	f.rest()
 	if f.kind == "sse" {

@@ -16,34 +16,34 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Bounds of what a peer can make boxd hold.
+// Limits of what a peer can make boxd hold.
 const (
 	maxHeader      = 64 << 10
 	headerPatience = 10 * time.Second
-	answerPatience = time.Minute // for an answer to be taken
+	answerPatience = time.Minute // for the caller to read a response
 	idlePatience   = 2 * time.Minute
 	stopPatience   = 5 * time.Second
 )
 
-// FrontConfig is what differs between the protocols that boxd speaks.
+// FrontConfig is what differs between boxd's protocols.
 type FrontConfig struct {
 	Handler http.Handler
-	Log     *log.Logger    // what net/http has to say
+	Log     *log.Logger    // for messages of net/http
 	Callers *conns.Limiter // counts their connections
-	// Name is the principal of who connects over a Unix socket. Over TCP each request says who it is: see Known.
+	// Name returns the principal of a Unix socket's peer. Over TCP each request authenticates itself: see conns.Identify.
 	Name func(*access.Peer) string
-	// Patience bounds reading a request, and as well taking its answer, unless it becomes a WebSocket. 0: the handler does.
+	// Patience limits reading a request, and writing its response, unless it becomes a WebSocket. 0: the handler does.
 	Patience time.Duration
 }
 
-// Front is where connections come in: it counts them for each caller, bounds what one may send before its request is
-// known, and when boxd stops lets requests under way have their answers.
+// Front accepts connections: it counts them for each caller, limits what a peer may send before its request is known,
+// and lets requests in progress finish when boxd stops.
 type Front struct {
 	server  *http.Server
 	callers *conns.Limiter
 	name    func(*access.Peer) string
 	stop    func() bool
-	stopped chan struct{} // closed when every request has its answer
+	stopped chan struct{} // closed when every request has been answered
 }
 
 // NewFront returns a front whose Serve methods return when ctx ends. End must follow.
@@ -60,7 +60,7 @@ func NewFront(ctx context.Context, c FrontConfig) *Front {
 		IdleTimeout:       idlePatience,
 		MaxHeaderBytes:    maxHeader,
 
-		DisableGeneralOptionsHandler: true, // every answer is ours
+		DisableGeneralOptionsHandler: true, // boxd answers all requests itself
 	}}
 	f.stop = context.AfterFunc(ctx, func() {
 		defer close(f.stopped)
@@ -69,7 +69,7 @@ func NewFront(ctx context.Context, c FrontConfig) *Front {
 	return f
 }
 
-// shutdown waits a while for requests under way, then ends what does not end by itself.
+// shutdown waits a while for requests in progress, then closes the connections that are left.
 func (f *Front) shutdown(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stopPatience)
 	defer cancel()
@@ -78,22 +78,22 @@ func (f *Front) shutdown(ctx context.Context) {
 	}
 }
 
-// Serve answers who connects, until the front ends; nil then.
+// Serve serves connections until the front ends, and returns nil then.
 func (f *Front) Serve(ln net.Listener) error {
 	return f.serveUncounted(peerListener{Listener: ln, callers: f.callers, name: f.name})
 }
 
-// serveFleet answers gateways, which say with each request for whom it is.
+// serveFleet serves gateways, which name the principal of each request.
 func (f *Front) serveFleet(ln net.Listener) error {
 	return f.serveUncounted(peerListener{Listener: ln, callers: f.callers, fleet: true})
 }
 
-// ServeTLS does the same by TLS, and HTTP/1.1.
+// ServeTLS is Serve over TLS, with HTTP/1.1.
 func (f *Front) ServeTLS(ln net.Listener, config *tls.Config) error {
 	return f.serveUncounted(tls.NewListener(peerListener{Listener: ln, callers: f.callers, name: f.name, tls: true}, config))
 }
 
-// ListensAt reports whether a listener is the one of an address with a port, which may be written in another way, as :: for
+// ListensAt reports whether a listener has this address and port, which may be written differently, such as :: for
 // 0.0.0.0.
 func ListensAt(ln net.Listener, address string) bool {
 	want, err := netip.ParseAddrPort(address)
@@ -105,7 +105,7 @@ func ListensAt(ln net.Listener, address string) bool {
 	return is.Port() == want.Port() && (is.Addr().Unmap() == want.Addr().Unmap() || is.Addr().IsUnspecified() && want.Addr().IsUnspecified())
 }
 
-// serveUncounted answers on connections that boxd makes itself.
+// serveUncounted serves connections that boxd makes itself.
 func (f *Front) serveUncounted(ln net.Listener) error {
 	if err := f.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -113,8 +113,8 @@ func (f *Front) serveUncounted(ln net.Listener) error {
 	return nil
 }
 
-// End waits until every ordinary request has its answer, and has it stop if ctx has not: a listener has failed, or nobody
-// needs boxd. Streams are hijacked connections, which whoever made them waits for.
+// End waits until every ordinary request has been answered, and stops the front if ctx has not done so: a listener has
+// failed, or boxd is idle. Streams are hijacked connections, which their handlers wait for.
 func (f *Front) End(ctx context.Context) {
 	if f.stop() {
 		f.shutdown(context.WithoutCancel(ctx))

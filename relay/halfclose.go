@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerLook is how often it is looked whether a client is there that has ended what it sends.
+// peerLook is the interval of checks whether a client that has closed its sending side still exists.
 const peerLook = 250 * time.Millisecond
 
-// goneTCP waits until a client that has ended what it sends has gone, or for the deadline of reads. TCP tells no difference: it
-// is looked whether somebody still has the other end open, which is of this host, as boxd serves TCP on the loopback alone.
-// Whose end cannot be found, as it is in another network namespace, has gone.
+// goneTCP waits until a client that has closed its sending side has gone, or for the read deadline. TCP does not tell
+// these apart, so it checks whether a process still has the other end open, which is on this host, as boxd serves TCP on
+// the loopback only. An end that cannot be found, as it is in another network namespace, counts as gone.
 func goneTCP(socket *net.TCPConn) error {
 	raw, err := socket.SyscallConn()
 	if err != nil {
@@ -58,8 +58,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// isOpen reports whether a process of this network namespace has the socket of a connection: one that nobody has any more is of
-// no inode (Documentation/networking/proc_net_tcp.rst of the kernel).
+// isOpen reports whether a process of this network namespace has the socket of a connection: a socket that no process
+// has any more shows no inode (Documentation/networking/proc_net_tcp.rst of the kernel).
 func isOpen(local, remote netip.AddrPort) bool {
 	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, err := os.ReadFile(name)
@@ -76,7 +76,7 @@ func isOpen(local, remote netip.AddrPort) bool {
 	return false
 }
 
-// procAddr reads an address as /proc/net/tcp has it: words of the host's byte order, and the port.
+// procAddr parses an address of /proc/net/tcp: words in the host's byte order, and the port.
 func procAddr(text []byte) netip.AddrPort {
 	address, port, _ := bytes.Cut(text, []byte(":"))
 	data := make([]byte, hex.DecodedLen(len(address)))
@@ -84,7 +84,7 @@ func procAddr(text []byte) netip.AddrPort {
 	if _, herr := hex.Decode(data, address); err != nil || herr != nil || len(data)%4 != 0 {
 		return netip.AddrPort{}
 	}
-	for i := 0; i+4 <= len(data); i += 4 { // both architectures of boxd have the least first
+	for i := 0; i+4 <= len(data); i += 4 { // both architectures of boxd are little-endian
 		data[i], data[i+1], data[i+2], data[i+3] = data[i+3], data[i+2], data[i+1], data[i]
 	}
 	addr, _ := netip.AddrFromSlice(data)

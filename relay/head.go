@@ -11,18 +11,18 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// head is what has come of the header of a request, as it was sent: net/http keeps nothing of a Content-Length beside a
-// Transfer-Encoding. A request that has both is an attempt at smuggling another one past somebody who believes the other of
+// head is the header of a request as far as it has come, as it was sent: net/http drops a Content-Length beside a
+// Transfer-Encoding. A request that has both is an attempt to smuggle another one past a proxy that goes by the other of
 // the two (RFC 9112, section 6.1): it is refused.
 type head struct {
 	mu   sync.Mutex // guards the fields below
 	sent []byte
-	over bool // the rest is no header of it
+	over bool // the header is complete
 }
 
 var headerEnd = []byte("\r\n\r\n")
 
-// note takes what has been read.
+// note records bytes that have been read.
 func (h *head) note(data []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -37,15 +37,15 @@ func (h *head) note(data []byte) {
 	h.over = h.over || len(h.sent) > maxHeader
 }
 
-// next is told that another request may come.
+// next prepares for another request.
 func (h *head) next() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sent, h.over = h.sent[:0], false
 }
 
-// twoLengths reports whether a request whose body is chunked may have had a Content-Length too. Of one that came together with the
-// one before it nothing is known.
+// twoLengths reports whether a request with a chunked body may have had a Content-Length too. For a request that arrived
+// together with the one before it this is unknown.
 func (h *head) twoLengths() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,10 +60,10 @@ func (h *head) twoLengths() bool {
 	return len(lines) < 2
 }
 
-// OneLength refuses a request whose body has two lengths, which is an attempt at smuggling another: see head. What follows it
-// on its connection is not to be believed.
+// OneLength refuses a request whose body has two lengths, which is an attempt to smuggle another: see head. What follows
+// on its connection is not to be trusted.
 func OneLength(w http.ResponseWriter, r *http.Request) error {
-	// Of what was encrypted nobody but us knows where it ends.
+	// Under TLS only boxd knows where a request ends.
 	if from, _ := caller(r.Context()); r.TLS == nil && len(r.TransferEncoding) > 0 && from.head != nil && from.head.twoLengths() {
 		w.Header().Set("Connection", "close")
 		return fault.Field("Content-Length", fault.Word("given"), "left out with Transfer-Encoding")
@@ -71,7 +71,7 @@ func OneLength(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// watchHeads has connections forget a request that has its answer.
+// watchHeads resets the head of a connection when a request has been answered.
 func watchHeads(conn net.Conn, state http.ConnState) {
 	if c, ok := conn.(peerConn); ok && c.peer.head != nil && state == http.StateIdle {
 		c.peer.head.next()

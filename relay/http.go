@@ -22,17 +22,17 @@ import (
 	"github.com/boxd-dev/boxd/relay/mcp"
 )
 
-// Headers of the protocol, and of ours.
+// Headers of MCP, and of boxd.
 const (
 	sessionHeader = "Mcp-Session-Id"
 	versionHeader = "Mcp-Protocol-Version"
 	requestHeader = "X-Request-Id"
 )
 
-// stateless is the first version of the protocol whose requests stand alone. Over HTTP we speak those before it.
+// stateless is the first version of MCP with stateless requests. Over HTTP boxd speaks the versions before it.
 const stateless = "2026-07-28"
 
-// Serve answers a request: a message, the stream of what the server says by itself, or the end of a conversation.
+// Serve answers a request: a message, the stream of server messages, or the end of a conversation.
 func (m *Conversations) Serve(c *Call) (any, error) {
 	leave, err := c.Limits.Stream()
 	if err != nil {
@@ -50,7 +50,7 @@ func (m *Conversations) Serve(c *Call) (any, error) {
 		}
 		c.R.Body = io.NopCloser(bytes.NewReader(message))
 	}
-	asked := trace.Of(c.Context()) // the calls that the tools make belong to it
+	asked := trace.Of(c.Context()) // the API calls of the tools belong to it
 	c.R.Header.Set(requestHeader, asked.ID)
 	c.R.Header.Set(TraceParent, asked.Parent)
 	w := &patient{c.W, c.Answers}
@@ -84,7 +84,7 @@ func (m *Conversations) Serve(c *Call) (any, error) {
 	return nil, nil //nolint:nilnil // it has been answered
 }
 
-// methodOf is that of a message; "" if it is none, or several.
+// methodOf returns the method of a message; "" if it is invalid or a batch.
 func methodOf(message []byte) string {
 	var m struct {
 		Method string `json:"method"`
@@ -95,7 +95,7 @@ func methodOf(message []byte) string {
 	return m.Method
 }
 
-// mcpAsked is which box the conversation is to have, by the query of its address.
+// mcpAsked reads from the query which box the conversation is to have.
 func mcpAsked(query url.Values) (*mcp.SessionsOptions, error) {
 	o := &mcp.SessionsOptions{Ask: api.SessionRequest{ID: query.Get("session"), Template: query.Get("template"), Profile: query.Get("profile")}}
 	if text := query.Get("variables"); text != "" {
@@ -111,7 +111,7 @@ func mcpAsked(query url.Values) (*mcp.SessionsOptions, error) {
 	return o, nil
 }
 
-// bearer is the token of a request, "" if it has none.
+// bearer returns the token of a request, "" if it has none.
 func bearer(h http.Header) string {
 	if scheme, token, ok := strings.Cut(h.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "bearer") {
 		return strings.TrimSpace(token)
@@ -119,26 +119,26 @@ func bearer(h http.Header) string {
 	return ""
 }
 
-// conversation is one, with its boxes.
+// conversation is an MCP session with its boxes.
 type conversation struct {
 	id      string
 	owner   owner
-	client  *client.Client // calls boxd in the owner's name
+	client  *client.Client // calls boxd as the owner
 	server  *mcp.Server
 	handler http.Handler
-	calls   chan struct{}   // holds a word for each tool that works
+	calls   chan struct{}   // one entry for each running tool
 	ctx     context.Context //nolint:containedctx // of all its tools
 	cancel  context.CancelFunc
-	gone    chan struct{} // closed when nothing is left of it
+	gone    chan struct{} // closed when everything has ended
 
-	mu       sync.Mutex // guards what follows
-	requests int        // under way
+	mu       sync.Mutex // guards the fields below
+	requests int        // in progress
 	unused   *time.Timer
 	patience time.Duration
 	close    func()
 }
 
-// wait returns when nothing is left of the conversation.
+// wait returns when the conversation has ended completely, or ctx has.
 func (v *conversation) wait(ctx context.Context) {
 	select {
 	case <-v.gone:
@@ -146,7 +146,7 @@ func (v *conversation) wait(ctx context.Context) {
 	}
 }
 
-// around is what all calls of tools have in common.
+// around wraps all calls of tools.
 func (v *conversation) around(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -167,8 +167,7 @@ func (v *conversation) around(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// enter is about a request that begins; what it returns is about its end. Between the last and the next the
-// conversation is unused.
+// enter counts a request; leave ends it. Without requests the conversation is unused.
 func (v *conversation) enter() (leave func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -185,7 +184,7 @@ func (v *conversation) enter() (leave func()) {
 	}
 }
 
-// last ends the conversation by end when it has not been used for so long.
+// last makes end close the conversation when it has been unused for that long.
 func (v *conversation) last(patience time.Duration, end func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -196,7 +195,7 @@ func (v *conversation) last(patience time.Duration, end func()) {
 	}
 }
 
-// still is about a conversation that has ended.
+// still stops the idle timer of a conversation that has ended.
 func (v *conversation) still() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -206,7 +205,7 @@ func (v *conversation) still() {
 	}
 }
 
-// end ends its session, if it has one.
+// end closes its MCP session, if it has one.
 func (v *conversation) end() {
 	v.mu.Lock()
 	end := v.close
@@ -216,7 +215,7 @@ func (v *conversation) end() {
 	}
 }
 
-// patient gives a caller a while to take each piece of an answer.
+// patient gives the client a new write deadline for each piece of a response.
 type patient struct {
 	http.ResponseWriter
 
@@ -224,7 +223,7 @@ type patient struct {
 }
 
 func (p *patient) expect() {
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(p.patience)) // every connection of ours has deadlines
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(p.patience)) // every connection has deadlines
 }
 
 // Write writes a piece.
@@ -236,8 +235,8 @@ func (p *patient) Write(b []byte) (int, error) {
 // Flush sends what was written.
 func (p *patient) Flush() {
 	p.expect()
-	_ = http.NewResponseController(p.ResponseWriter).Flush() // the next Write says what is wrong
+	_ = http.NewResponseController(p.ResponseWriter).Flush() // the next Write returns the error
 }
 
-// Unwrap is the connection's.
+// Unwrap returns the underlying writer.
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }

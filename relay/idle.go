@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// errIdle is the end of a listener that nobody needs.
+// errIdle is the error of a listener that stops because its server is idle.
 var errIdle = errors.New("nobody needs it")
 
-// IdleListener gives up when its server has been idle for long enough. It decides when it accepts nothing, so a
-// connection that comes in that moment is not taken: it waits in the socket for the next boxd.
+// IdleListener stops when its server has been idle for long enough. It decides that between calls of accept, so a
+// connection that comes at that moment is not lost: it waits in the socket for the next boxd.
 type IdleListener struct {
 	*net.UnixListener
-	Idle  func() bool   // with all connections counted that Accept has returned
-	After time.Duration // of being idle
-	since time.Time     // of Accept alone: when it was first seen that the server is idle; zero: it is not
+	Idle  func() bool   // counts all connections that Accept has returned
+	After time.Duration // idle time
+	since time.Time     // for Accept only: when the server was first seen idle; zero: it is not
 }
 
-// looks is how often in that time it looks.
+// looks is how often it checks within After.
 const looks = 4
 
-// Accept returns the next connection, or ErrIdle.
+// Accept returns the next connection, or errIdle.
 func (l *IdleListener) Accept() (net.Conn, error) {
 	for {
 		if err := l.SetDeadline(time.Now().Add(l.After / looks)); err != nil {

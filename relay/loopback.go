@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// FromHere refuses requests that a page of the web has had a browser send: they come from this host too. A name
-// that is not this host's own may lead here because somebody wants it to (DNS rebinding).
+// FromHere refuses requests that a web page has made a browser send: they come from this host too. A name that is not
+// this host's own may resolve to it by an attacker's choice (DNS rebinding).
 func FromHere(r *http.Request) error {
 	name := r.Host
 	if h, _, err := net.SplitHostPort(name); err == nil {

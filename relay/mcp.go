@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The Model Context Protocol over HTTP: each client that opens an MCP session has boxes and tools of its own, as
-// with boxctl mcp. Its tools call the API in the caller's name, so roles, policies, quotas and the audit log hold.
+// The Model Context Protocol over HTTP: each client that opens an MCP session has boxes and tools of its own, as with
+// boxctl mcp. Its tools call the API as the caller, so roles, policies, quotas and the audit log apply.
 
 package relay
 
@@ -21,19 +21,19 @@ import (
 	"github.com/boxd-dev/boxd/relay/mcp"
 )
 
-// Bounds of conversations.
+// Limits of conversations.
 const (
 	maxOwn = 8  // of one principal
-	maxAll = 64 // of all of them together
-	// maxCalls is how many tools of one conversation work at a time; others wait.
+	maxAll = 64 // of all principals together
+	// maxCalls is how many tools of one conversation run at a time; others wait.
 	maxCalls = 16
-	// idle is how long a conversation goes on without a request.
+	// idle is how long a conversation lives without a request.
 	idle = 10 * time.Minute
-	// What is held of long output for one.
+	// Limits of stored long output for one conversation.
 	maxStream, maxHeld = 1 << 20, 4 << 20
 )
 
-// Conversations are all there are. Close ends them.
+// Conversations has all conversations. Close ends them.
 type Conversations struct {
 	version string
 	log     *slog.Logger
@@ -41,12 +41,12 @@ type Conversations struct {
 	none    http.Handler // answers requests that belong to no conversation
 	all     sync.WaitGroup
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	open map[string]*conversation
 	over bool
 }
 
-// newConversations has none yet. The version is that of boxd.
+// newConversations returns Conversations without any. The version is that of boxd.
 func newConversations(version string, log *slog.Logger) *Conversations {
 	unauthenticated := sdk.NewServer(&sdk.Implementation{Name: "boxd", Version: version}, &sdk.ServerOptions{GetSessionID: func() string { return "" }})
 	quiet := slog.New(slog.DiscardHandler)
@@ -56,17 +56,17 @@ func newConversations(version string, log *slog.Logger) *Conversations {
 	}
 }
 
-// options of what serves one: who calls, and how long its messages are, has been looked at before.
+// options returns those of an SDK handler: its requests are already authenticated and limited in length.
 func options(log *slog.Logger) *sdk.StreamableHTTPOptions {
 	return &sdk.StreamableHTTPOptions{DisableLocalhostProtection: true, MaxRequestBodyBytes: MaxBody, Logger: log}
 }
 
-// owner is whose a conversation is: a token may be for less than its principal may do.
+// owner is the owner of a conversation: a token may permit less than its principal may do.
 type owner struct{ principal, token string }
 
 func ownerOf(c *Call) owner { return owner{c.Caller.Name, c.Token} }
 
-// find returns a conversation of the caller. Those of others are not there.
+// find returns a conversation of the caller. Those of others do not exist for it.
 func (m *Conversations) find(c *Call, id string) (*conversation, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +78,7 @@ func (m *Conversations) find(c *Call, id string) (*conversation, error) {
 	return v, nil
 }
 
-// begin makes a conversation, which has no session yet.
+// begin makes a conversation, which has no MCP session yet.
 func (m *Conversations) begin(c *Call, ask *mcp.SessionsOptions) (*conversation, error) {
 	v := &conversation{owner: ownerOf(c), id: rand.Text(), gone: make(chan struct{}), client: client.Over("boxd", c.Dial)}
 	v.client.Token = bearer(c.R.Header)
@@ -129,7 +129,7 @@ func (m *Conversations) remove(v *conversation) {
 	v.client.Close()
 }
 
-// store lets a conversation go on that has been begun, until its session ends; its boxes end then.
+// store keeps a new conversation until its MCP session ends; its boxes end then.
 func (m *Conversations) store(v *conversation) {
 	for session := range v.server.Sessions() {
 		v.last(m.idle, func() { _ = session.Close() })
@@ -139,7 +139,7 @@ func (m *Conversations) store(v *conversation) {
 			_ = session.Wait()
 		}
 		v.still()
-		// A box that cannot be ended now, as boxd itself ends, does so by its ttl.
+		// A box that cannot be ended now, as boxd itself ends, is ended by its ttl.
 		if err := v.server.Boxes.Close(v.ctx); err != nil && !m.ending() {
 			m.log.Warn("cannot end the boxes of a connection to /mcp", "principal", v.owner.principal, "error", err)
 		}
@@ -154,7 +154,7 @@ func (m *Conversations) ending() bool {
 	return m.over
 }
 
-// Close ends all conversations. Boxes stay for as long as their ttl says: nobody can be asked to end them any more.
+// Close ends all conversations. Their boxes live until their ttl: nothing is left that can end them now.
 func (m *Conversations) Close() {
 	m.mu.Lock()
 	m.over = true
@@ -170,7 +170,7 @@ func (m *Conversations) Close() {
 	m.all.Wait()
 }
 
-// mcpRefused is what boxd has said to a call that was made in somebody's name, as it is said to somebody.
+// mcpRefused turns boxd's answer to an internal call back into an error for the client.
 func mcpRefused(err error) error {
 	p, ok := errors.AsType[*client.Error](err)
 	if !ok {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Metrics for Prometheus. Counters are fed by events; gauges are looked up when they are scraped. No metric has the
-// id of a session or principal as a label: their number has no bound.
+// Metrics for Prometheus. Counters are fed by events; gauges are read at each scrape. No metric has a session id or
+// principal as a label: their number is unbounded.
 
 package relay
 
@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
-// Metrics are those of one boxd.
+// Metrics are the metrics of one boxd.
 type Metrics struct {
 	registry *prometheus.Registry
 	handler  http.Handler
@@ -32,13 +32,13 @@ type Metrics struct {
 	reloaded, reloadOK  prometheus.Gauge
 }
 
-// Bounds of a scrape.
+// Limits of scrapes.
 const (
 	maxScrapes     = 2 // at once
 	scrapePatience = 5 * time.Second
 )
 
-// NewMetrics returns the metrics of a boxd of a version; look is asked at each scrape how things are.
+// NewMetrics returns the metrics of a boxd of a version; look returns the current state at each scrape.
 func NewMetrics(version string, look func() MetricsSnapshot) *Metrics {
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -84,7 +84,7 @@ func NewMetrics(version string, look func() MetricsSnapshot) *Metrics {
 	return m
 }
 
-// begin makes the rows that an alert asks for exist before they first count.
+// begin creates the series that alerts query, before they first count.
 func (m *Metrics) begin() {
 	for _, outcome := range []string{started, failed} {
 		m.starts.WithLabelValues(outcome)
@@ -94,7 +94,7 @@ func (m *Metrics) begin() {
 	}
 }
 
-// What came of something.
+// Outcomes, as label values.
 const (
 	started = "ok"
 	failed  = "failed"
@@ -134,7 +134,7 @@ func (m *Metrics) Watch(_ context.Context, e *events.Event) {
 	}
 }
 
-// Request counts an answer; route is the pattern of a route, never a path.
+// Request counts a response; route is the pattern of a route, never a path.
 func (m *Metrics) Request(route string, code int) {
 	if m == nil {
 		return
@@ -142,7 +142,7 @@ func (m *Metrics) Request(route string, code int) {
 	m.requests.WithLabelValues(route, strconv.Itoa(code)).Inc()
 }
 
-// Missed counts events that a reader was too late for.
+// Missed counts events that a slow reader has missed.
 func (m *Metrics) Missed(n uint64) {
 	if m != nil {
 		m.missed.Add(float64(n))

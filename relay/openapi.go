@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The description of the API that boxd serves is openapi.yaml, which people write and read, as JSON.
+// The API description that boxd serves is openapi.yaml, which people edit, converted to JSON.
 
 package relay
 

@@ -22,14 +22,14 @@ import (
 // peerKey is the context key of the caller.
 type peerKey struct{}
 
-// peerListener accepts connections, as many as each caller may have; any other is closed before its first byte is
-// read. Whose a Unix socket is, the kernel says. Whoever comes over TCP has to say so with each request.
+// peerListener accepts connections, up to the limit of each caller; any other is closed before its first byte is read.
+// The kernel identifies the peer of a Unix socket. A client over TCP authenticates itself with each request.
 type peerListener struct {
 	net.Listener
 	callers *conns.Limiter
-	name    func(*access.Peer) string // of who has come over the Unix socket
-	fleet   bool                      // gateways come here: what the kernel says of their agent counts for nothing
-	tls     bool                      // TLS is spoken over its connections, and they come from any host
+	name    func(*access.Peer) string // of the peer of a Unix socket
+	fleet   bool                      // for gateways: the credentials of their agent do not count
+	tls     bool                      // its connections speak TLS, and come from any host
 }
 
 // Accept returns the next connection; its remote address is the caller.
@@ -81,11 +81,11 @@ func (l peerListener) enter(from *peerAddr, conn net.Conn) (leave func(), refuse
 	return sync.OnceFunc(func() { l.callers.Leave(name) }), nil
 }
 
-// anonymous is the uid of callers whom the kernel does not know; their connections have slots.
+// anonymous is the uid of callers that the kernel does not identify; their connections have slots.
 const anonymous = ^uint32(0)
 
-// peerConn is a connection that knows its caller. The caller travels as the remote address, which
-// reaches ConnContext through whatever else wraps the connection.
+// peerConn is a connection that knows its caller, which it passes as the remote address: that reaches ConnContext
+// through any other wrapper of the connection.
 type peerConn struct {
 	net.Conn
 	peer  peerAddr
@@ -94,15 +94,15 @@ type peerConn struct {
 
 var errHungUp = errors.New("the caller has hung up")
 
-// Read has an error of the network for the end of the connection. The WebSocket library takes io.EOF in the
-// middle of a message for the end of that message: half a line, or nothing, which is the end of the input.
+// Read returns a network error at the end of the connection. The WebSocket library takes an io.EOF inside a message for
+// the end of that message: half a line, or nothing, which would mean the end of the input.
 func (c peerConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.peer.head != nil {
 		c.peer.head.note(p[:n])
 	}
 	if errors.Is(err, io.EOF) {
-		if len(p) == 1 { // how net/http looks out for the end of a connection while a request is answered
+		if len(p) == 1 { // how net/http detects the end of a connection while a request is handled
 			err = c.closed()
 		}
 		if err == nil || errors.Is(err, io.EOF) {
@@ -112,8 +112,8 @@ func (c peerConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// closed waits until the caller has gone, or for the deadline of reads. A caller may end what it sends and wait for its answer
-// (shutdown(2)): a Unix socket has POLLHUP only when both ways have ended (poll(2)).
+// closed waits until the caller has gone, or for the read deadline. A caller may close its sending side and wait for its
+// response (shutdown(2)): a Unix socket has POLLHUP only when both directions are closed (poll(2)).
 func (c peerConn) closed() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return goneTCP(tcp)
@@ -126,14 +126,14 @@ func (c peerConn) closed() error {
 	if err != nil {
 		return err
 	}
-	return raw.Read(func(fd uintptr) bool { // is called again when the state of the socket has changed
+	return raw.Read(func(fd uintptr) bool { // called again when the socket's state changes
 		state := []unix.PollFd{{Fd: int32(fd)}}
 		n, err := unix.Poll(state, 0)
 		return n > 0 && state[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0 || err != nil && !errors.Is(err, unix.EINTR)
 	})
 }
 
-// SyscallConn is that of the connection, if it has one.
+// SyscallConn returns that of the connection, if it has one.
 func (c peerConn) SyscallConn() (syscall.RawConn, error) {
 	if raw, ok := c.Conn.(syscall.Conn); ok {
 		return raw.SyscallConn()
@@ -141,7 +141,7 @@ func (c peerConn) SyscallConn() (syscall.RawConn, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// CloseWrite ends what is sent, and goes on receiving.
+// CloseWrite closes the sending side and keeps receiving.
 func (c peerConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -160,19 +160,19 @@ func (c peerConn) Close() error {
 
 type peerAddr struct {
 	peer   access.Peer
-	limits *conns.Limits     // nil: each request has that of its principal
-	slot   *conns.Slot       // of who has come over TCP
-	head   *head             // of the request that is under way; nil: boxd calls itself
-	self   *access.Principal // where boxd has called itself
-	// within says that boxd calls itself in the name of the peer.
+	limits *conns.Limits     // nil: each request has the limits of its principal
+	slot   *conns.Slot       // of a TCP client
+	head   *head             // of the request in progress; nil: boxd calls itself
+	self   *access.Principal // set if boxd calls itself
+	// within says that boxd calls itself as the peer.
 	within bool
-	fleet  bool         // a gateway has connected: each request says for whom it is
-	pass   *access.Pass // by which the peer was let in where it calls within, if a gateway spoke for it; nil: none did
+	fleet  bool         // from a gateway: each request names its principal
+	pass   *access.Pass // how a gateway's caller was admitted that boxd calls itself as; nil: no gateway
 }
 
-// dialAs opens a connection to ourselves on which calls are those of somebody who has connected.
+// dialAs opens a connection to boxd itself on which calls are those of the peer.
 func (s *Server) dialAs(from *peerAddr) func(context.Context) (net.Conn, error) {
-	as := peerAddr{peer: from.peer, self: from.self, within: true, pass: from.pass} // each call has the load of its principal
+	as := peerAddr{peer: from.peer, self: from.self, within: true, pass: from.pass} // each call has the limits of its principal
 	return func(ctx context.Context) (net.Conn, error) {
 		near, far, err := socketPair()
 		if err != nil {
@@ -187,7 +187,7 @@ func (s *Server) dialAs(from *peerAddr) func(context.Context) (net.Conn, error) 
 	}
 }
 
-// socketPair returns both ends of a connection. It is a real one: streams look at what the kernel holds of it.
+// socketPair returns both ends of a connection. It is a real socket: streams query its send buffer.
 func socketPair() (near, far net.Conn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -206,7 +206,7 @@ func socketPair() (near, far net.Conn, err error) {
 	return near, far, nil
 }
 
-// Network is the kind of the way in.
+// Network returns the kind of socket.
 func (a peerAddr) Network() string {
 	if a.peer.Local || a.fleet {
 		return "unix"
@@ -238,7 +238,7 @@ func withPeer(ctx context.Context, conn net.Conn) context.Context {
 // connKey is the context key of the connection.
 type connKey struct{}
 
-// socketOf is the Unix socket that a request has come on, nil if it is none.
+// socketOf returns the Unix socket of a request, nil if it has come another way.
 func socketOf(ctx context.Context) *net.UnixConn {
 	conn, ok := ctx.Value(connKey{}).(peerConn)
 	if !ok {
@@ -248,13 +248,13 @@ func socketOf(ctx context.Context) *net.UnixConn {
 	return socket
 }
 
-// caller returns who has connected.
+// caller returns the connected peer.
 func caller(ctx context.Context) (peerAddr, bool) {
 	peer, ok := ctx.Value(peerKey{}).(peerAddr)
 	return peer, ok
 }
 
-// peerOf reads the credentials the peer had when it connected (SO_PEERCRED, unix(7)).
+// peerOf reads the credentials that the peer had when it connected (SO_PEERCRED, unix(7)).
 func peerOf(conn syscall.Conn) (access.Peer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -280,14 +280,14 @@ func peerOf(conn syscall.Conn) (access.Peer, error) {
 	return access.Peer{Local: true, UID: cred.Uid, GID: cred.Gid, Groups: groups, PID: int(cred.Pid)}, nil
 }
 
-// nobody is the uid of a peer without one: the kernel's word on a socket that is not a Unix socket.
+// nobody is the uid of a peer without one: what the kernel returns for a socket that is not a Unix socket.
 const nobody = ^uint32(0)
 
-// maxGroups is the most supplementary groups that are looked at; the kernel allows 65536.
+// maxGroups is the maximum number of supplementary groups that are read; the kernel allows 65536.
 const maxGroups = 256
 
-// peerGroups reads the supplementary groups (SO_PEERGROUPS). A user of more groups than we look at
-// has none of them here, which can only deny.
+// peerGroups reads the supplementary groups (SO_PEERGROUPS). A user with more groups than maxGroups has none of them
+// here, which can only deny.
 func peerGroups(fd uintptr) ([]uint32, error) {
 	groups := make([]uint32, maxGroups)
 	size := uint32(len(groups) * 4)

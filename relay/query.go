@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// queryNumber reads a number of the query, least or more; usual where it is left out.
+// queryNumber reads a number of at least least from the query, or returns usual if it is missing.
 func queryNumber(query url.Values, name string, usual, least int) (int, error) {
 	if !query.Has(name) {
 		return usual, nil
@@ -21,7 +21,7 @@ func queryNumber(query url.Values, name string, usual, least int) (int, error) {
 	return n, nil
 }
 
-// queryFlag reads true or false of the query; false where it is left out.
+// queryFlag reads true or false from the query; false if it is missing.
 func queryFlag(query url.Values, name string) (bool, error) {
 	switch value := query.Get(name); {
 	case !query.Has(name) || value == "false":

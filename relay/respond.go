@@ -14,17 +14,17 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
-// Created makes the answer 201 instead of 200. What was made is undone if the caller cannot be told of it.
+// Created makes the status 201 instead of 200. What was made is undone if the caller cannot be told.
 type Created struct {
 	Body any
-	Undo func() // nil: nothing is
+	Undo func() // nil: nothing is undone
 }
 
 // Reply sends a handler's answer.
 func (c *Call) Reply(body any) {
 	switch b := body.(type) {
 	case Created:
-		if c.Context().Err() != nil && b.Undo != nil { // the caller has gone, or boxd does
+		if c.Context().Err() != nil && b.Undo != nil { // the caller has gone, or boxd stops
 			b.Undo()
 			c.Fail(c.Context(), supervisor.Stopping())
 			return
@@ -39,20 +39,20 @@ func (c *Call) Reply(body any) {
 		c.ExpectReader()
 		c.W.WriteHeader(http.StatusNoContent)
 	default:
-		_ = c.send(http.StatusOK, "application/json", body) // a caller that has hung up needs no answer
+		_ = c.send(http.StatusOK, "application/json", body) // the caller may have gone
 	}
 }
 
-// Answer is one with a status of its own.
+// Answer is a response with a status of its own.
 type Answer struct {
 	Status int
 	Body   any
 }
 
-// NoContent is the answer of a deletion.
+// NoContent is the response to a deletion.
 type NoContent struct{}
 
-// Fail sends the problem that an error is.
+// Fail sends an error as a problem.
 func (c *Call) Fail(ctx context.Context, err error) {
 	p := c.Problem(ctx, err)
 	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
@@ -70,7 +70,7 @@ func (c *Call) Fail(ctx context.Context, err error) {
 	_ = c.send(p.Status, problemMedia, p) // as in Reply
 }
 
-// send writes an answer, and reports whether the caller's socket has taken it.
+// send writes a response, and reports whether the caller's socket has taken it.
 func (c *Call) send(code int, contentType string, body any) error {
 	c.sent(code, body)
 	w := answerWriter{call: c, code: code, contentType: contentType}
@@ -85,8 +85,8 @@ func (c *Call) send(code int, contentType string, body any) error {
 	return http.NewResponseController(c.W).Flush()
 }
 
-// answerWriter sends what an Encoder of JSON writes, which is a whole answer at once and with a newline. So nothing copies
-// one that may have megabytes of output.
+// answerWriter sends what a JSON Encoder writes, which is a whole response at once with a newline. So a response with
+// megabytes of output is not copied.
 type answerWriter struct {
 	call        *Call
 	code        int
@@ -94,7 +94,7 @@ type answerWriter struct {
 	begun       bool
 }
 
-// Write sends the header, and an answer.
+// Write sends the header and the response.
 func (w *answerWriter) Write(data []byte) (int, error) {
 	c := w.call
 	if !w.begun {
@@ -108,17 +108,16 @@ func (w *answerWriter) Write(data []byte) (int, error) {
 	return c.W.Write(data)
 }
 
-// ExpectReader gives the caller a while to take the answer, which is memory of ours meanwhile, and before
-// that to send what it has announced: net/http wants the rest of a body first. The next request on the
-// connection starts without a deadline.
+// ExpectReader limits the time for the caller to read the response, which takes memory until then, and before that to
+// send the rest of its body, which net/http reads first. The next request on the connection starts without a deadline.
 func (c *Call) ExpectReader() {
 	if c.R.ContentLength != 0 && !c.read {
 		_ = http.NewResponseController(c.W).SetReadDeadline(time.Now().Add(c.Answers))
 	}
-	_ = http.NewResponseController(c.W).SetWriteDeadline(time.Now().Add(c.Answers)) // every connection of ours has deadlines
+	_ = http.NewResponseController(c.W).SetWriteDeadline(time.Now().Add(c.Answers)) // every connection has deadlines
 }
 
-// Problem is what an answer says about an error.
+// Problem returns the problem for an error.
 func (c *Deps) Problem(ctx context.Context, err error) *api.Problem {
 	p := problemAnswer(ctx, c.Log, err)
 	if _, ok := errors.AsType[*MethodError](err); ok {

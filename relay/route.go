@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A route is a line of the table in routes.go; a Call is a request on its way to the handler of that line and back.
+// A route is a line of the table in routes.go; a Call is one request to it.
 
 package relay
 
@@ -29,27 +29,26 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// Anyone is the role of a route for whoever can connect.
+// Anyone is the role of a route that is open to every client that can connect.
 const Anyone = ^access.Role(0)
 
-// Route is one way in. The zero role matches no caller, so a line without one is closed.
+// Route is an entry of the route table. The zero role matches no caller, so an entry without a role is closed.
 type Route struct {
 	Pattern string // "GET /v1/sessions/{id}"
 	method  string
 	path    []string // of the pattern, in segments
 	Role    access.Role
-	Others  access.Role // the role of who may take it for what belongs to somebody else
-	Query   string      // the query parameters it knows
-	Repeats string      // those of them that may be given several times
-	// Handle answers: what is to be sent as JSON, a Created, an Answer, a NoContent, or nil where it has
-	// sent an answer itself.
+	Others  access.Role // the role needed to use it on what others own
+	Query   string      // the known query parameters
+	Repeats string      // those of them that may be repeated
+	// Handle returns what to send as JSON, a Created, an Answer, a NoContent, or nil if it has sent a response itself.
 	Handle func(c *Call) (any, error)
 }
 
 // Path are the ids in the path of a request. An id is one segment whatever is in it.
 type Path struct{ Session, Process, Principal, Skill, Workspace, Snapshot, Image, Drive, Port string }
 
-// Deps is what all calls have.
+// Deps is what all calls share.
 type Deps struct {
 	Gate *access.Gate
 	Telemetry
@@ -59,47 +58,47 @@ type Deps struct {
 	Images  *images.Store
 	Log     *slog.Logger
 	Version string // of boxd
-	// Settings tells what is in force of the configuration.
+	// Settings returns the effective configuration.
 	Settings func() ([]api.Setting, error)
-	Started  time.Time          // when boxd was
+	Started  time.Time          // start of boxd
 	Previews *access.PreviewKey // signs tokens of previews
-	HTTP     string             // the address of boxd over TCP; "": none
-	Answers  time.Duration      // patience with who does not read an answer
+	HTTP     string             // boxd's TCP address; "": none
+	Answers  time.Duration      // how long a client may take to read a response
 	Streams  sync.WaitGroup     // http.Server does not know hijacked connections
 }
 
-// Call is one request on its way through.
+// Call is one request.
 type Call struct {
 	*Deps
 	W      http.ResponseWriter
 	R      *http.Request
 	Caller access.Principal
-	Limits *conns.Limits // of Who
-	Socket *net.UnixConn // that the request has come on; nil: it is none
+	Limits *conns.Limits // of Caller
+	Socket *net.UnixConn // of the request; nil: it came another way
 	Path   Path
-	Others access.Role // that of the route
-	Token  string      // the name of the token by which the caller is known; "": none
-	Within bool        // boxd itself makes the call, in its caller's name
+	Others access.Role // of the route
+	Token  string      // name of the token that the caller used; "": none
+	Within bool        // boxd itself makes the call as its caller
 
-	// Dial opens a connection to boxd on which calls are made in the name of the caller, with its token if it has one.
+	// Dial opens a connection to boxd on which calls are made as the caller, with its token if it has one.
 	Dial func(context.Context) (net.Conn, error)
-	read bool // the body, to its end
-	pid  int  // the process that has connected, if the kernel knows it
+	read bool // the body was read to its end
+	pid  int  // of the connected process, if the kernel knows it
 
-	// Hear is told what the body of the request, or the first message of its stream, asks for; nil: nobody is.
+	// Observe is called with the decoded body, or the first message of a stream; it may be nil.
 	Observe func(any)
-	// Sending is called before an answer goes out, or the last message of a stream; nil: nothing is.
+	// Sending is called before a response is sent, or the last message of a stream; it may be nil.
 	Sending func()
 
-	noting  sync.Mutex // guards came
+	noting  sync.Mutex // guards outcome
 	outcome Outcome
 }
 
 // Context ends when the caller hangs up or boxd stops.
 func (c *Call) Context() context.Context { return c.R.Context() }
 
-// Session finds the session of the path. Who has the role for that may name another owner; for everybody else a
-// session of somebody else and one that does not exist are the same.
+// Session finds the session of the path. A caller with the role for that may name another owner; for all others a
+// session of another owner looks as if it did not exist.
 func (c *Call) Session() (*session.Session, error) {
 	who, err := c.Owner()
 	if err != nil {
@@ -118,7 +117,7 @@ func (c *Call) Process() (*session.Session, *process.Process, error) {
 	return s, p, err
 }
 
-// UsedProcess is Process for what needs its programs to run: it wakes a session that is asleep.
+// UsedProcess is Process for calls that need running programs: it wakes a sleeping session.
 func (c *Call) UsedProcess() (*session.Session, *process.Process, error) {
 	s, p, err := c.Process()
 	if err == nil {
@@ -127,8 +126,8 @@ func (c *Call) UsedProcess() (*session.Session, *process.Process, error) {
 	return s, p, err
 }
 
-// Person is the name of the principal that somebody has written in a query: "uid:N", the name of a principal, or that of a
-// user of the host. uid:N stays what it is where that user has a name by now: it is how what the user had before is found.
+// Person returns the principal that a query names: "uid:N", the name of a principal, or that of a host user. uid:N is
+// kept even if that user has a name by now: what the user had before is found by it.
 func (c *Call) Person(written string) string {
 	if _, ok := access.UserOf(written); ok || written == "" || written == c.Caller.Name {
 		return written
@@ -136,7 +135,7 @@ func (c *Call) Person(written string) string {
 	return c.Gate.Person(written)
 }
 
-// Owner is whose sessions the request is about: the caller's, unless the query names somebody else.
+// Owner returns whose sessions the request is about: the caller, unless the query names another owner.
 func (c *Call) Owner() (access.Principal, error) {
 	if c.R.URL.RawQuery == "" {
 		return c.Caller, nil
@@ -161,17 +160,17 @@ func (c *Call) Owner() (access.Principal, error) {
 	return access.Principal{Name: name, UID: who.UID}, nil
 }
 
-// endPatience is how long an answer waits for the end of a box; the end goes on after it.
+// endPatience is how long a response waits for the end of a box, which continues afterwards.
 const endPatience = 10 * time.Second
 
-// End ends a session that nobody is going to end who knows of it.
+// End ends a session that no client knows of, so that none would end it.
 func (c *Deps) End(session *session.Session, reason session.EndReason) {
 	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 	defer cancel()
-	_ = c.Sup.End(ctx, session, reason) // it goes on ending, and logs what resists
+	_ = c.Sup.End(ctx, session, reason) // continues in the background, and logs what fails
 }
 
-// Stream opens a stream, if its caller may have one more.
+// Stream opens a stream, if its caller may have another one.
 func (c *Call) Stream(open func(*streamOpening) error) error {
 	leave, err := c.Limits.Stream()
 	if err != nil {
@@ -186,7 +185,7 @@ func (c *Call) Stream(open func(*streamOpening) error) error {
 	})
 }
 
-// unsent is how many bytes the connection of a request has taken that its peer has not (SIOCOUTQ, unix(7)).
+// unsent returns how many bytes the socket of a request holds that the peer has not received (SIOCOUTQ, unix(7)).
 func (c *Call) unsent() int {
 	if c.Socket == nil {
 		return 0
@@ -196,17 +195,17 @@ func (c *Call) unsent() int {
 		return 0
 	}
 	n := 0
-	_ = control.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }) // of a closed one nothing
+	_ = control.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }) // 0 if it is closed
 	return n
 }
 
-// MethodError is the refusal of a method on a path that has others.
+// MethodError is the refusal of a method on a path that has other methods.
 type MethodError struct {
 	err     error
 	allowed string
 }
 
-// wrongMethod returns the refusal of a method where these are allowed.
+// wrongMethod returns the refusal of a method that is not among the allowed ones.
 func wrongMethod(method string, allowed []string) error {
 	list := strings.Join(allowed, ", ")
 	return &MethodError{fault.Field("method", method, list), list}
@@ -214,5 +213,5 @@ func wrongMethod(method string, allowed []string) error {
 
 func (e *MethodError) Error() string { return e.err.Error() }
 
-// Unwrap leads to what the refusal says.
+// Unwrap returns the refusal itself.
 func (e *MethodError) Unwrap() error { return e.err }

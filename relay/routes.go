@@ -21,8 +21,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
-// routes is the whole API. What viewers may see of their own, operators may see of anybody, and end it; for all
-// else in somebody's name it takes an admin.
+// routes is the whole API. What viewers may see of their own, operators may see of all owners, and end; anything else on
+// behalf of another owner takes an admin.
 func routes(m *Conversations) []Route {
 	return slices.Concat(hostRoutes(), sessionRoutes(), []Route{
 		line("POST /mcp", access.User, "profile session template variables", m.Serve),
@@ -31,7 +31,7 @@ func routes(m *Conversations) []Route {
 	})
 }
 
-// hostRoutes are those of the host and of what outlives sessions.
+// hostRoutes are those of the host and of everything that outlives sessions.
 func hostRoutes() []Route {
 	return []Route{
 		line("GET /healthz", Anyone, "", getHealth),
@@ -162,20 +162,20 @@ func line(pattern string, role access.Role, query string, handle func(*Call) (an
 	return r
 }
 
-// repeating lets query parameters be given several times.
+// repeating allows query parameters to be repeated.
 func (r Route) repeating(names string) Route {
 	r.Repeats = names
 	return r
 }
 
-// ends is the line of a route by which something ends.
+// ends is the line of a route that ends something.
 func ends(pattern string, handle func(*Call) (any, error)) Route {
 	r := line(pattern, access.User, "owner", handle)
 	r.Others = access.Operator
 	return r
 }
 
-// Patterns lists the routes, for who has to try or describe every one of them.
+// Patterns lists the patterns of all routes, for tests and documents.
 func Patterns() []string {
 	var list []string
 	for _, r := range routes(nil) {
@@ -184,8 +184,8 @@ func Patterns() []string {
 	return list
 }
 
-// find returns the route of a request, and the ids in its path. ServeMux will not do: it redirects from
-// paths that look unclean to it, and takes an id that is a slash for the end of the path.
+// find returns the route of a request, and the ids in its path. ServeMux does not fit: it redirects from paths that it
+// considers unclean, and takes an id that is a slash for the end of the path.
 func (s *Server) find(r *http.Request) (Route, Path) {
 	asked := strings.Split(r.URL.EscapedPath(), "/")
 	var methods []string // that the path has
@@ -209,7 +209,7 @@ func (s *Server) find(r *http.Request) (Route, Path) {
 	return Route{Role: Anyone, Handle: noRoute}, Path{}
 }
 
-// match reads the ids out of a path of as many segments as the pattern has.
+// match reads the ids from a path that has as many segments as the pattern.
 func match(pattern, asked []string) (p Path, ok bool) {
 	for i, want := range pattern {
 		var id *string
@@ -251,7 +251,7 @@ func match(pattern, asked []string) (p Path, ok bool) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	named := nameRequest(w, r)
 	from, known := caller(r.Context())
-	if r.TLS != nil { // what calls itself within has that of the peer
+	if r.TLS != nil { // connections of boxd to itself have those of the peer
 		from.peer.Certificates = access.Shown(r.TLS)
 	}
 	if err := OneLength(w, r); err != nil {
@@ -259,7 +259,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.Fail(trace.With(r.Context(), named), err)
 		return
 	}
-	if access.IsPreviewHost(r.Host) { // which is never for the API
+	if access.IsPreviewHost(r.Host) { // such a host name is never for the API
 		showPreview(s.common, w, r.WithContext(trace.With(r.Context(), named)))
 		return
 	}
@@ -302,11 +302,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if made, ok := body.(Created); ok && made.Undo != nil {
 			made.Undo()
 		}
-		err = ended // who may not any more, and no wonder what became of it
+		err = ended // the caller lost its permission, whatever the handler returned
 	}
 	switch {
 	case err != nil && fault.KindOf(err) == fault.NotFound && r.Context().Err() != nil:
-		c.Fail(r.Context(), supervisor.Stopping()) // what is left to the next boxd is not there any more, but it will be again
+		c.Fail(r.Context(), supervisor.Stopping()) // what is handed over to the next boxd will exist again
 	case err != nil:
 		c.Fail(r.Context(), err)
 	case body != nil:
@@ -314,7 +314,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit is the one place where a caller's right to a route is decided; before is the pass that the request has already.
+// admit is the only place that decides whether a caller may use a route; before is the pass that the request has already.
 func (s *Server) admit(from *peerAddr, known bool, before *access.Pass, r *http.Request, rt *Route) (access.Pass, error) {
 	if !known {
 		return access.Pass{}, fault.Errorf(fault.Denied, "permission denied: this route is not open to this connection").WithHint("use the Unix socket of boxd")
@@ -334,7 +334,7 @@ func (s *Server) admit(from *peerAddr, known bool, before *access.Pass, r *http.
 	return pass, nil
 }
 
-// identify tells who makes a request.
+// identify returns who makes a request.
 func (s *Server) identify(from *peerAddr, before *access.Pass, r *http.Request) (access.Pass, error) {
 	switch {
 	case from.self != nil:
@@ -360,7 +360,7 @@ func (s *Server) identify(from *peerAddr, before *access.Pass, r *http.Request) 
 	return s.gate.Identify(&from.peer, r.Header.Values("Authorization"))
 }
 
-// tooLow refuses a route to a caller, who may know of itself.
+// tooLow refuses a route to a caller, which may know its own role.
 func tooLow(pass *access.Pass, needed access.Role) error {
 	role := needed.String()
 	f := fault.Field("role", pass.Role.String(), role+" or more").Of(fault.Denied)
@@ -374,7 +374,7 @@ func tooLow(pass *access.Pass, needed access.Role) error {
 	return f.By(fault.Denial{Layer: fault.LayerPolicy, Rule: pass.Rule, Used: pass.Role.String(), Allowed: role, Setting: "role in [principals.NAME] of box.toml, or boxctl grant"})
 }
 
-// still asks whether a call may go on that was let in with a pass.
+// still checks whether an admitted call may continue.
 func (s *Server) still(pass *access.Pass, from *peerAddr, r *http.Request, rt *Route) (time.Time, error) {
 	now, err := s.admit(from, true, pass, r, rt)
 	if err == nil && now.Name != pass.Name {
@@ -383,7 +383,7 @@ func (s *Server) still(pass *access.Pass, from *peerAddr, r *http.Request, rt *R
 	return now.Until, err
 }
 
-// unknownQuery refuses a query parameter that the route has not, or that is given several times.
+// unknownQuery refuses a query parameter that the route does not have, or that is repeated.
 func unknownQuery(name string, known []string, times int) error {
 	f := fault.Field("query", name, cmp.Or(strings.Join(known, ", "), "nothing")+", each once")
 	switch {
@@ -395,7 +395,7 @@ func unknownQuery(name string, known []string, times int) error {
 	return f.WithText("unknown query parameter %s (known: %s)", fault.Show(name), strings.Join(known, ", "))
 }
 
-// answer calls the handler, if the request has nothing that would be passed over in silence.
+// answer calls the handler, unless the query has anything that would be silently ignored.
 func answer(rt *Route, c *Call) (any, error) {
 	if c.R.URL.RawQuery == "" {
 		return rt.Handle(c)

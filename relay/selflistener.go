@@ -13,16 +13,16 @@ import (
 	"sync"
 )
 
-// SelfListener is a listener whose only caller is the program itself. What comes in there is served as any
-// connection is, and takes no descriptor: a full table is no reason to start boxd anew, since the next one
-// would fill it with the same.
+// SelfListener is a listener that only the program itself connects to. Its connections are served like any others, and
+// take no descriptor: a full descriptor table is no reason to restart boxd, since the next one would fill it in the same
+// way.
 type SelfListener struct {
 	conns chan net.Conn
 	over  chan struct{}
 	end   func()
 }
 
-// newSelfListener returns one. Close ends what waits for it.
+// newSelfListener returns a SelfListener. Close ends all its callers' waits.
 func newSelfListener() *SelfListener {
 	m := &SelfListener{conns: make(chan net.Conn), over: make(chan struct{})}
 	m.end = sync.OnceFunc(func() { close(m.over) })
@@ -45,10 +45,10 @@ func (m *SelfListener) Close() error {
 	return nil
 }
 
-// Addr is the address of a pipe: that of nothing.
+// Addr returns a placeholder address.
 func (m *SelfListener) Addr() net.Addr { return &net.UnixAddr{Name: "mirror", Net: "unix"} }
 
-// Hand has Accept return the far end of a connection to ourselves.
+// Hand makes Accept return the far end of a connection.
 func (m *SelfListener) Hand(ctx context.Context, far net.Conn) error {
 	select {
 	case m.conns <- far:
@@ -60,10 +60,10 @@ func (m *SelfListener) Hand(ctx context.Context, far net.Conn) error {
 	}
 }
 
-// maxAnswer is how much of an answer is read.
+// maxAnswer is how much of a response is read.
 const maxAnswer = 64 << 10
 
-// Check asks the server that accepts from the mirror for a path, the way a caller does.
+// Check requests a path from the server that accepts from m, as any client does.
 func (m *SelfListener) Check(ctx context.Context, path string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://boxd"+path, nil)
 	if err != nil {

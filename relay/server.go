@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay is every way into boxd: routes, who may take them, streams.
+// Package relay is boxd's HTTP server: routes, authorization, streams.
 package relay
 
 import (
@@ -24,28 +24,28 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/volumes"
 )
 
-// Config is what the relay needs to know.
+// Config configures the server.
 type Config struct {
 	Version string
 	Telemetry
-	// Gate knows who calls.
+	// Gate authenticates callers.
 	Gate *access.Gate
 	// Previews signs tokens of previews.
 	Previews *access.PreviewKey
-	// Skills keeps skills.
+	// Skills stores skills.
 	Skills *skills.Store
-	// Drives keeps drives.
+	// Drives stores drives.
 	Drives *volumes.Drives
-	// Images keeps images.
+	// Images stores images.
 	Images *images.Store
-	// Settings tells what is in force of the configuration.
+	// Settings returns the effective configuration.
 	Settings func() ([]api.Setting, error)
-	// IdleExit is how long there is no session and no connection before Serve returns by itself; 0: it does
-	// not. It needs a *net.UnixListener that somebody else keeps open, or the next caller finds nobody.
+	// IdleExit is how long there must be no session and no connection before Serve returns; 0: it does not. It needs a
+	// *net.UnixListener that another process keeps open, or the next client cannot connect.
 	IdleExit time.Duration
 	// Fleet is the Unix socket of gateways; nil: there is none.
 	Fleet net.Listener
-	// HTTPS are listeners for callers of other hosts, and TLS how they are served.
+	// HTTPS are listeners for clients on other hosts, and TLS is their configuration.
 	HTTPS []net.Listener
 	TLS   *tls.Config
 }
@@ -55,14 +55,14 @@ type Server struct {
 	cfg     Config
 	common  *Deps
 	routes  []Route
-	self    *SelfListener // where it looks at itself
-	within  *SelfListener // where it calls itself in somebody's name
+	self    *SelfListener // for its self-checks
+	within  *SelfListener // for its calls as another caller
 	mcp     *Conversations
 	gate    *access.Gate
 	callers *conns.Limiter
 }
 
-// New returns a server; Serve makes it work.
+// New returns a server; Serve runs it.
 func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 	common := &Deps{Gate: cfg.Gate, Sup: sup, Skills: cfg.Skills, Drives: cfg.Drives, Images: cfg.Images, Log: log, Version: cfg.Version, Settings: cfg.Settings, Started: time.Now(), Previews: cfg.Previews, Answers: answerPatience, Telemetry: cfg.Telemetry}
 	talks := newConversations(cfg.Version, log)
@@ -71,8 +71,8 @@ func New(cfg Config, sup *supervisor.Supervisor, log *slog.Logger) *Server {
 	}
 }
 
-// Serve answers on a Unix socket, and on others of the loopback, until ctx ends or boxd is idle, and returns when
-// every stream has ended too.
+// Serve serves a Unix socket, and loopback listeners, until ctx ends or boxd is idle, and returns when every stream has
+// ended too.
 func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Listener) error {
 	if len(others) > 0 {
 		s.common.HTTP = others[0].Addr().String()
@@ -81,7 +81,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 		Handler: s, Log: slog.NewLogLogger(s.common.Log.Handler(), slog.LevelWarn), Callers: s.callers, Name: s.gate.User,
 	})
 	var itself sync.WaitGroup
-	itself.Go(func() { _ = front.serveUncounted(ownListener{s.self}) }) // ends with the mirror
+	itself.Go(func() { _ = front.serveUncounted(ownListener{s.self}) }) // ends with s.self
 	itself.Go(func() { _ = front.serveUncounted(s.within) })
 	if s.cfg.Fleet != nil {
 		itself.Go(func() { _ = front.serveFleet(s.cfg.Fleet) }) // ends with the front
@@ -111,10 +111,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 	return nil
 }
 
-// Check asks the server that serves whether it is well.
+// Check asks the running server whether it is healthy.
 func (s *Server) Check(ctx context.Context) error { return s.self.Check(ctx, "/healthz") }
 
-// ownListener is where boxd calls itself. That counts as nobody's connection.
+// ownListener is for calls of boxd to itself, which count for no caller.
 type ownListener struct{ *SelfListener }
 
 // Accept returns the next connection; its remote address is the caller.

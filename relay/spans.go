@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Spans say when what has been done and what came of it, never what with: no arguments, no environment, no paths.
+// Spans record when what was done and its outcome, never with what data: no arguments, no environment, no paths.
 
 package relay
 
@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// recorded reports whether a call is worth a span. Whoever may not see anything could send any number; how boxd is, is asked
-// often.
+// recorded reports whether a call gets a span. An unauthorized client could send any number of calls, and the health
+// routes are called often.
 func recorded(c *Call, rt *Route) bool {
 	return c.Traces != nil && c.Caller.Is(access.Viewer) && rt.Pattern != "GET /healthz" && rt.Pattern != "GET /readyz"
 }
@@ -38,8 +38,8 @@ func (t *accessLog) endSpan(outcome *Outcome) {
 	AnswerSpan(t.span, &t.asked, t.route, c.R.Method, cmp.Or(c.Path.Session, made(c), named), outcome.Status, failed)
 }
 
-// AnswerSpan ends the span of a request of a route that has been answered; failed is the name of the fault, "" for none. What
-// did not come as a request of HTTP has no method.
+// AnswerSpan ends the span of an answered request of a route; failed is the name of the fault, "" for none. method is ""
+// for a request that did not come over HTTP.
 func AnswerSpan(s *trace.Span, q *trace.Request, route, method, session string, status int, failed string) {
 	if s == nil {
 		return
@@ -61,8 +61,8 @@ func AnswerSpan(s *trace.Span, q *trace.Request, route, method, session string, 
 	s.End(route)
 }
 
-// ExecSpans returns a watcher of events that records each execution as a child of the request that has asked for it. Of one that
-// outlives boxd the next boxd does not know the request.
+// ExecSpans returns an event watcher that records each execution as a child of the request that started it. For an
+// execution that outlives boxd, the next boxd does not know the request.
 func ExecSpans(t *trace.Tracer) func(context.Context, *events.Event) {
 	return func(_ context.Context, e *events.Event) {
 		if e.Type != events.ExecEnded {
@@ -79,7 +79,7 @@ func ExecSpans(t *trace.Tracer) func(context.Context, *events.Event) {
 			s.SetNumber("process.exit.code", e.ExitCode)
 		}
 		if e.Reason != string(session.StatusExited) || e.ExitCode != 0 {
-			s.Fail(e.Reason) // not the detail, which may have something of the command in it
+			s.Fail(e.Reason) // not the detail, which may contain parts of the command
 		}
 		s.End("exec")
 	}

@@ -19,8 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Process attaches a client to a process, which goes on when the client goes. An error is for an answer in
-// plain HTTP.
+// Process attaches a client to a process, which continues when the client goes. An error is for a plain HTTP response.
 func (o *streamOpening) Process(ctx context.Context, s *session.Session, p *process.Process) error {
 	return o.serve(ctx, func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, error) {
 		first, err := c.first(ctx)
@@ -38,10 +37,10 @@ func (o *streamOpening) Process(ctx context.Context, s *session.Session, p *proc
 	})
 }
 
-// attend relays between a process and its client until one of them has ended. Its first message is started, or where
-// that is nil what the client is attached to.
+// attend relays between a process and its client until one of them has ended. Its first message is started, or if that
+// is nil, what the client is attached to.
 func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p *process.Process, asked *api.StreamAttach, started *api.StreamStarted) (*api.ExecResult, error) {
-	if err := p.Started(ctx); ctx.Err() != nil { // before, nobody knows how much output there is
+	if err := p.Started(ctx); ctx.Err() != nil { // before that, the amount of output is unknown
 		return nil, err
 	}
 	options, err := attachOptions(p.Info(), asked)
@@ -54,7 +53,7 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	}
 	defer a.Close()
 	out := newOutput(c, asked, options.From, a.Position())
-	sent := a.Taken() // by whoever has written before
+	sent := a.Taken() // by earlier writers
 	if asked.Stdin != nil {
 		sent = *asked.Stdin
 		a.Resume(sent)
@@ -102,13 +101,13 @@ func (c *conn) attend(ctx context.Context, hangUp func(), s *session.Session, p 
 	return c.relayToEnd(ctx, s, p, a, out)
 }
 
-// relayToEnd relays the output of a process, and returns what has become of that.
+// relayToEnd relays the output of a process, and returns its result.
 func (c *conn) relayToEnd(ctx context.Context, s *session.Session, p *process.Process, a *process.Attachment, out *attachedOutput) (_ *api.ExecResult, err error) {
 	waiting := ctx
 	if p.Spec().Unlisted {
 		err = c.relayUnlisted(ctx, p, a, out)
 		if ctx.Err() != nil {
-			err, waiting = nil, context.WithoutCancel(ctx) // what has come of it is for those who watch boxd
+			err, waiting = nil, context.WithoutCancel(ctx) // the result is for the observers of boxd
 		}
 	} else {
 		err = out.relay(ctx, a)
@@ -117,7 +116,7 @@ func (c *conn) relayToEnd(ctx context.Context, s *session.Session, p *process.Pr
 		return nil, err
 	}
 	select {
-	case <-a.Lost(): // before the exit, also where the program has ended by what the other one has sent
+	case <-a.Lost(): // before the exit, even if the program has ended by what the other writer sent
 		c.tellReplaced(waiting)
 	default:
 	}
@@ -129,8 +128,8 @@ func (c *conn) relayToEnd(ctx context.Context, s *session.Session, p *process.Pr
 	return &res, nil
 }
 
-// relayUnlisted is relay for a client who has the process alone, which ends when the client does not take its output
-// to its end. That of an ended process is not kept for ever.
+// relayUnlisted relays for a client that alone has the process, which ends when the client does not read all its output.
+// The output of an ended process is not kept forever.
 func (c *conn) relayUnlisted(ctx context.Context, p *process.Process, a *process.Attachment, out *attachedOutput) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -156,8 +155,8 @@ func (c *conn) relayUnlisted(ctx context.Context, p *process.Process, a *process
 	return nil
 }
 
-// forget removes a process whose client has read its end. Nothing that comes behind that is read before it is done,
-// so that a client whose stream is closed knows it.
+// forget removes a process whose client has read its end. Nothing that follows is read before that is done, so that a
+// client whose stream is closed knows it.
 func (c *conn) forget(ctx context.Context, s *session.Session, p *process.Process) error {
 	select {
 	case <-p.Done():
@@ -179,7 +178,7 @@ func (c *conn) forget(ctx context.Context, s *session.Session, p *process.Proces
 	return nil
 }
 
-// attachOptions is what a client asks of a process.
+// attachOptions converts a client's attach request.
 func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOptions, error) {
 	o := process.AttachOptions{Write: asked.Write, TakeOver: asked.TakeOver, WriterID: asked.WriterID, Lossless: asked.Write}
 	if asked.Lossless != nil {
@@ -213,7 +212,7 @@ func attachOptions(info process.Info, asked *api.StreamAttach) (process.AttachOp
 	return o, nil
 }
 
-// writer gives the process what its client sends, which has sent so many bytes before.
+// writer writes the client's input to the process; sent is how many bytes the client has sent before.
 func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) writer {
 	return writer{
 		write: func(data []byte) error {
@@ -225,16 +224,15 @@ func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) wr
 			c.Log.Debug("cannot write standard input", "error", err)
 			return errNotOurs
 		},
-		end: func() { _ = a.CloseWrite() }, // an ended process has none
+		end: func() { _ = a.CloseWrite() }, // an ended process has no input
 	}
 }
 
-// watchWriter tells a client that another one has taken its place. What it sends after that, knowing or
-// not, is nobody's.
+// watchWriter tells a client that another one has replaced it as the writer. What it sends after that is discarded.
 func (c *conn) watchWriter(ctx context.Context, hangUp func(), a *process.Attachment) {
 	select {
 	case <-a.Lost():
-		if a.Again() { // nobody is at the other end, and the program must not wait for that
+		if a.Again() { // the writer's connection is gone, and the program must not wait for that
 			hangUp()
 			return
 		}
@@ -243,7 +241,7 @@ func (c *conn) watchWriter(ctx context.Context, hangUp func(), a *process.Attach
 	}
 }
 
-// tellReplaced says it once. It returns when it has been said.
+// tellReplaced tells it once, and returns when the message has been sent.
 func (c *conn) tellReplaced(ctx context.Context) {
 	c.replaced.Do(func() {
 		c.in.deaf.Store(true)
@@ -251,7 +249,7 @@ func (c *conn) tellReplaced(ctx context.Context) {
 	})
 }
 
-// steer does what a control message asks of a process. One that has ended needs neither.
+// steer resizes or signals a process as a control message asks. An ended process is left alone.
 func steer(p *process.Process, msg *api.ClientControl) error {
 	sig, err := signalOf(msg)
 	if err != nil {
@@ -271,15 +269,15 @@ func steer(p *process.Process, msg *api.ClientControl) error {
 	return nil
 }
 
-// attachedOutput is what a client gets of a process.
+// attachedOutput is the output of a process for one client.
 type attachedOutput struct {
 	c     *conn
-	begin [2]int64 // where the client believes that it begins
-	moved [2]int64 // how much later it does
+	begin [2]int64 // where the client expects it to begin
+	moved [2]int64 // how many bytes later it begins
 	lines *cutter  // nil: pieces as they come
 }
 
-// newOutput begins an output that was asked for from some position, nil being any, at the one it has.
+// newOutput begins an output at the position that it has; from is the requested one, nil if any will do.
 func newOutput(c *conn, asked *api.StreamAttach, from *[2]int64, at [2]int64) *attachedOutput {
 	o := &attachedOutput{c: c, begin: at}
 	if asked.Stdout != nil || asked.Stderr != nil {
@@ -300,7 +298,7 @@ func newOutput(c *conn, asked *api.StreamAttach, from *[2]int64, at [2]int64) *a
 	return o
 }
 
-// relay sends all there is and will be; no error is the end of it.
+// relay sends all present and future output; nil means that it has ended.
 func (o *attachedOutput) relay(ctx context.Context, a *process.Attachment) error {
 	defer o.lines.drop()
 	for i, n := range o.moved {
@@ -338,10 +336,10 @@ func (o *attachedOutput) line(ctx context.Context, data []byte) error {
 	return o.c.send(ctx, api.ChannelStdout, data)
 }
 
-// missing passes over bytes that are not kept any more.
+// missing skips bytes that are no longer stored.
 func (o *attachedOutput) missing(ctx context.Context, stream int, n int64) error {
 	if stream == 0 && o.lines != nil && n > 0 {
-		o.lines.skip(n) // and tells at the next line
+		o.lines.skip(n) // reported at the next line
 		return nil
 	}
 	return o.gap(ctx, stream, n, "")

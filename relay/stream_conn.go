@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The WebSocket protocol of boxd: a program with its input and output as they come, and a process that clients
-// attach to and leave. relay/api has the messages.
+// The WebSocket protocol of boxd: programs with live input and output, and processes that clients attach to and leave.
+// relay/api has the messages.
 
 package relay
 
@@ -25,14 +25,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
-// Times of a stream.
+// Timeouts of a stream.
 const (
 	startPatience = 10 * time.Second // for the first message
 	drainPatience = time.Minute      // for a client to take the rest of the output of an ended program
 
 	pingEvery     = 30 * time.Second
 	pongPatience  = time.Minute      // for the answer to a ping
-	stallPatience = 10 * time.Minute // for a client to take anything at all of what waits for it
+	stallPatience = 10 * time.Minute // for a client to take anything at all of the pending output
 )
 
 // streamOpening is a request for a stream.
@@ -41,16 +41,16 @@ type streamOpening struct {
 	R   *http.Request
 	Sup *supervisor.Supervisor
 	Log *slog.Logger
-	// Reserve waits for room for n bytes from the caller, and Lines for n bytes of a line for it.
+	// Reserve waits for memory for n bytes from the caller, and Lines for n bytes of a line to it.
 	Reserve, Lines memoryReserver
-	// Unsent is how much the caller's socket holds that it has not taken.
+	// Unsent returns how many bytes the caller's socket holds that the caller has not received.
 	Unsent func() int
-	// Asked hears what the first message asks for, and Ended what has come of it; both may be nil.
+	// Observe is called with the first message's request, and Ended with the outcome; both may be nil.
 	Observe func(any)
 	Ended   func(*api.ExecResult, *api.Problem)
 }
 
-// memoryReserver waits until so many bytes more may be held for a caller; release gives them back.
+// memoryReserver waits until n more bytes may be held for a caller; release returns them.
 type memoryReserver func(ctx context.Context, n int64) (release func(), err error)
 
 // conn is one WebSocket.
@@ -58,21 +58,21 @@ type conn struct {
 	*streamOpening
 	ws       *websocket.Conn // to read from
 	frames   *frames         // to write to
-	in       *input          // nil before there may be any
-	noInput  error           // why there is none that was not asked for
+	in       *input          // nil as long as input is impossible
+	noInput  error           // the error for input that the client did not announce
 	tasks    sync.WaitGroup
-	cutOff   atomic.Bool  // the client has broken the rules
-	replaced sync.Once    // that another client writes now has been said
-	writing  atomic.Int32 // messages that wait to be taken
-	taken    atomic.Int64 // when the client last took one, in Unix nanoseconds
+	cutOff   atomic.Bool  // the client has violated the protocol
+	replaced sync.Once    // the client was told that another one writes now
+	writing  atomic.Int32 // messages that are being sent
+	taken    atomic.Int64 // when the last message was sent, in Unix nanoseconds
 
-	forgotten chan struct{} // closed when the client has let its process be forgotten; nil: it cannot
+	forgotten chan struct{} // closed when the client has its process forgotten; nil: it cannot
 }
 
 // server runs one stream; hangUp ends its ctx, and so does the end of the connection.
 type server func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, error)
 
-// serve is a WebSocket from its upgrade to its end. An error is for an answer in plain HTTP.
+// serve runs a WebSocket from its upgrade to its end. An error is for a plain HTTP response.
 func (o *streamOpening) serve(ctx context.Context, run server) error {
 	if !strings.EqualFold(o.R.Header.Get("Upgrade"), "websocket") {
 		return fault.Field("Upgrade", o.R.Header.Get("Upgrade"), "websocket (RFC 6455)")
@@ -93,10 +93,10 @@ func (o *streamOpening) serve(ctx context.Context, run server) error {
 	if o.Ended != nil {
 		o.Ended(result, end.Error)
 	}
-	if !c.cutOff.Load() { // or else receive closes, and says why
+	if !c.cutOff.Load() { // otherwise receive closes, with the reason
 		late, stop := context.WithTimeout(ctx, drainPatience)
 		c.control(late, end)
-		if result != nil && c.forgotten != nil { // its client has one thing more to say
+		if result != nil && c.forgotten != nil { // the client may still send forget
 			select {
 			case <-c.forgotten:
 			case <-late.Done():
@@ -123,7 +123,7 @@ func (c *conn) send(ctx context.Context, channel byte, data []byte) error {
 	return err
 }
 
-// control sends a control message. If it does not arrive the client is gone, which receive sees.
+// control sends a control message. If that fails, the client is gone, which receive notices.
 func (c *conn) control(ctx context.Context, msg api.ServerControl) {
 	data, err := json.Marshal(msg)
 	if err != nil {
@@ -133,7 +133,7 @@ func (c *conn) control(ctx context.Context, msg api.ServerControl) {
 	_ = c.send(ctx, api.ChannelControl, data)
 }
 
-// first is the first message of the client.
+// first reads the first message of the client.
 func (c *conn) first(ctx context.Context) (*api.ClientControl, error) {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
@@ -161,8 +161,8 @@ func (c *conn) first(ctx context.Context) (*api.ClientControl, error) {
 	return &msg, nil
 }
 
-// read reads a message, whose length nobody knows before its end: a long one waits for room for the
-// longest, which release gives back.
+// read reads a message, whose length is unknown until its end: a long one waits for memory for the longest, which
+// release returns.
 func (c *conn) read(ctx context.Context) (kind websocket.MessageType, data []byte, release func(), err error) {
 	kind, r, err := c.ws.Reader(ctx)
 	if err != nil {
@@ -183,8 +183,8 @@ func (c *conn) read(ctx context.Context) (kind websocket.MessageType, data []byt
 	return kind, append(data, rest...), release, nil
 }
 
-// receive takes the client's messages until it hangs up or breaks the rules; broken is called at once
-// then, as the peer may take its time to answer the close.
+// receive reads the client's messages until it hangs up or violates the protocol; then broken is called at once, as the
+// peer may take its time to answer the close.
 func (c *conn) receive(ctx context.Context, control func(*api.ClientControl) error, broken func()) {
 	for {
 		kind, data, release, err := c.read(ctx)
@@ -196,7 +196,7 @@ func (c *conn) receive(ctx context.Context, control func(*api.ClientControl) err
 			switch data[0] {
 			case api.ChannelStdin:
 				err = c.in.add(data[1:], release)
-				release = func() {} // the input's now
+				release = func() {} // now owned by the input
 			case api.ChannelControl:
 				var msg api.ClientControl
 				if err = decodeStrictly(data[1:], &msg); err == nil {
@@ -216,7 +216,7 @@ func (c *conn) receive(ctx context.Context, control func(*api.ClientControl) err
 
 var errBadFrame = errors.New("only binary messages on the stdin or control channel are accepted")
 
-// maxCloseReason is what of a reason fits into a close frame, in bytes (RFC 6455, 5.5).
+// maxCloseReason is how many bytes of a reason fit into a close frame (RFC 6455, 5.5).
 const maxCloseReason = 123
 
 func closeReason(err error) string {
@@ -224,9 +224,9 @@ func closeReason(err error) string {
 	return strings.ToValidUTF8(reason[:min(len(reason), maxCloseReason)], "")
 }
 
-// watch drops a client that is not there any more, so that nothing lives on for it: one that does not
-// answer a ping, or takes nothing at all for long. One that has not taken all it was sent is behind, not
-// gone, and a ping would only be one thing more that it has to read first.
+// watch drops a client that is gone, so that nothing is kept alive for it: one that does not answer a ping, or reads
+// nothing at all for long. A client that has not read all it was sent is behind, not gone, and a ping would only be one
+// more thing to read first.
 func (c *conn) watch(ctx context.Context, hangUp func(), every, patience time.Duration) {
 	defer hangUp()
 	tick := time.NewTicker(every)

@@ -19,11 +19,11 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// execOpener finds the session of a start, and says how to let go of it.
+// execOpener finds the session of a start, and returns how to release it.
 type execOpener func(*api.StreamStart, *session.ExecRequest) (*session.Session, func(), error)
 
-// Exec runs a program and relays its input and output. When the client goes, so does the program, unless
-// it has an id. An error is for an answer in plain HTTP.
+// Exec runs a program and relays its input and output. The program ends with the client, unless it has an id. An error
+// is for a plain HTTP response.
 func (o *streamOpening) Exec(ctx context.Context, open execOpener) error {
 	return o.serve(ctx, func(ctx context.Context, hangUp func(), c *conn) (*api.ExecResult, error) {
 		first, err := c.first(ctx)
@@ -62,7 +62,7 @@ func (o *streamOpening) Exec(ctx context.Context, open execOpener) error {
 	})
 }
 
-// streamRequest is the request of a start.
+// streamRequest returns the execution request of a start.
 func streamRequest(start *api.StreamStart) (*session.ExecRequest, error) {
 	x := &start.Exec
 	for field, given := range map[string]bool{
@@ -83,7 +83,7 @@ func streamRequest(start *api.StreamStart) (*session.ExecRequest, error) {
 
 var errNoInput = errors.New("start.stdin was not set")
 
-// signalOf is the signal of a control message that has either that or a size.
+// signalOf returns the signal of a control message, which has either a signal or a size.
 func signalOf(msg *api.ClientControl) (unix.Signal, error) {
 	sig := unix.SignalNum(msg.Signal)
 	switch {
@@ -99,11 +99,11 @@ func signalOf(msg *api.ClientControl) (unix.Signal, error) {
 	return sig, nil
 }
 
-// hangUpGrace is what the programs of a terminal get that nobody can attach to again.
+// hangUpGrace is the grace period for programs of a terminal that no client can attach to again.
 const hangUpGrace = 2 * time.Second
 
-// exec runs a program as a process: one with an id goes on when its client goes, and a second start of the same
-// id joins it; one without is hung up then if it has a terminal, or else ends at once.
+// exec runs a program as a process: one with an id continues when its client goes, and a second start of the same id
+// joins it; one without is hung up then if it has a terminal, and killed otherwise.
 func (c *conn) exec(ctx context.Context, hangUp func(), s *session.Session, start *api.StreamStart, exec *session.ExecRequest, looked *sessionfiles.ChangesWatch) (*api.ExecResult, error) {
 	req := &session.ProcessRequest{ID: start.Exec.ID, Exec: *exec, Terminal: terminalSize(start.Terminal), Stdin: start.Stdin, Awaited: true}
 	if start.Lease != nil {
@@ -116,7 +116,7 @@ func (c *conn) exec(ctx context.Context, hangUp func(), s *session.Session, star
 	default:
 		req.ID = policy.NewID()
 		req.Stop = &process.Stop{Signal: "SIGHUP", Grace: new(hangUpGrace)}
-		req.Lease = new(drainPatience) // in case that boxd dies meanwhile
+		req.Lease = new(drainPatience) // in case boxd dies meanwhile
 	}
 	ended := c.Sup.ExpectOutput(s, start.Exec.OutputVersion, req.ID) //nolint:contextcheck // results are taken in the life of boxd
 	p, isNew, err := s.StartProcess(ctx, req)
@@ -127,8 +127,8 @@ func (c *conn) exec(ctx context.Context, hangUp func(), s *session.Session, star
 	if start.Exec.ID == "" {
 		defer func() { _ = s.RemoveProcess(context.WithoutCancel(ctx), p) }() // logged where it fails
 	}
-	// The client has nothing yet: neither of the output, nor has it sent any input. Of a process that it
-	// joins it gets what there was, and input that this has taken is not given to it again.
+	// The client has no output yet and has sent no input. If it joins a process, it gets the earlier output, and input
+	// that the process has taken is not delivered again.
 	r, err := c.attend(ctx, hangUp, s, p, &api.StreamAttach{
 		Stdout: new(int64), Stderr: new(int64), Stdin: new(int64), Write: start.Stdin, TakeOver: start.Stdin, Lossless: new(true),
 	}, &api.StreamStarted{Session: s.ID, Clamped: clampsAnswer(p.Spec().Clamped)})

@@ -20,26 +20,26 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// frames is the connection below a WebSocket. The library reads from it, and writes pings, pongs and closes.
-// Messages go past it: what a server sends is a header and the payload as it is (RFC 6455, 5.2), and written in
-// one call it is copied once less, and its reader woken once less.
+// frames is the connection below a WebSocket. The library reads from it, and writes pings, pongs and closes. Messages
+// bypass the library: a server's message is a header and the plain payload (RFC 6455, 5.2); written in one call it saves
+// a copy, and a wake-up of its reader.
 type frames struct {
 	net.Conn
-	raw syscall.RawConn // nil: of something that is no descriptor
+	raw syscall.RawConn // nil: it has no descriptor
 
 	mu   sync.Mutex // one frame at a time
-	torn error      // one was not written to its end, so none can follow
+	torn error      // a frame was not written completely, so none can follow
 }
 
-// accept is websocket.Accept, with the connection below it.
+// accept is websocket.Accept that also returns the connection below it.
 func accept(w http.ResponseWriter, r *http.Request) (*websocket.Conn, *frames, error) {
 	u := &upgrade{ResponseWriter: w}
-	// A browser on the host cannot reach a Unix socket; on any other the Origin must be the host.
+	// A browser cannot reach a Unix socket of the host; on any other socket the Origin must be the host.
 	ws, err := websocket.Accept(u, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled, Subprotocols: []string{api.StreamForget}})
 	return ws, u.conn, err
 }
 
-// upgrade puts frames below what it answers to.
+// upgrade inserts frames below the hijacked connection.
 type upgrade struct {
 	http.ResponseWriter
 	conn *frames
@@ -48,7 +48,7 @@ type upgrade struct {
 // maxControl is the longest control frame of a server.
 const maxControl = 2 + 125
 
-// Hijack is for the library.
+// Hijack is called by the library.
 func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
 	if err != nil {
@@ -61,7 +61,7 @@ func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 			return nil, nil, err
 		}
 	}
-	rw.Writer = bufio.NewWriterSize(u.conn, maxControl) // so each is one Write
+	rw.Writer = bufio.NewWriterSize(u.conn, maxControl) // so that each frame is one Write
 	return u.conn, rw, nil
 }
 
@@ -77,7 +77,7 @@ func (f *frames) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Read has an error of the network for the end of the connection, as peerConn has, also where TLS has told of it.
+// Read returns a network error at the end of the connection, as peerConn does, also if TLS has reported the end.
 func (f *frames) Read(p []byte) (int, error) {
 	n, err := f.Conn.Read(p)
 	if errors.Is(err, io.EOF) {
@@ -86,8 +86,8 @@ func (f *frames) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// send writes a binary message of some parts, and waits until the socket has room for it. Cut short by ctx, it
-// was the last.
+// send writes a binary message of several parts, and waits until the socket has room for it. If ctx cuts it short, no
+// message can follow.
 func (f *frames) send(ctx context.Context, parts ...[]byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (f *frames) send(ctx context.Context, parts ...[]byte) error {
 	return f.torn
 }
 
-// frameHeader begins a binary message of one frame that is not masked.
+// frameHeader returns the header of an unmasked binary message of one frame.
 func frameHeader(size int) []byte {
 	h := []byte{0x82, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	switch {
@@ -128,7 +128,7 @@ func frameHeader(size int) []byte {
 	}
 }
 
-// write writes all of some buffers, in one call where the socket takes them.
+// write writes all buffers, in one call if the socket takes them.
 func (f *frames) write(bufs net.Buffers) error {
 	if f.raw == nil {
 		_, err := bufs.WriteTo(f.Conn)
@@ -157,7 +157,7 @@ func (f *frames) write(bufs net.Buffers) error {
 	return failed
 }
 
-// rest is what is left of buffers after n bytes.
+// rest returns what is left of buffers after n bytes.
 func rest(bufs net.Buffers, n int) net.Buffers {
 	for len(bufs) > 0 && n >= len(bufs[0]) {
 		n -= len(bufs[0])

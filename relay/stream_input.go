@@ -12,45 +12,45 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// input carries standard input from the connection to the program, so that a program that does not
-// read holds up neither signals nor the notice that the client is gone. The window bounds it.
+// input carries standard input from the connection to the program, so that a program that does not read delays neither
+// signals nor the notice that the client is gone. The window limits it.
 type input struct {
-	refusal  error // of all input; nil: there may be some
-	lines    bool  // every message is a line without its end
+	refusal  error // why all input is refused; nil: input is allowed
+	lines    bool  // every message is a line without its line end
 	program  writer
 	queue    chan message
 	done     chan struct{}
-	deaf     atomic.Bool // what comes is nobody's
-	repeated uint64      // bytes the client sends again, which the program has and the client knows of
-	received uint64      // bytes from the client; add's, and so is ended
+	deaf     atomic.Bool // input is discarded
+	repeated uint64      // bytes that the client sends again although the program has them, as the client knows
+	received uint64      // bytes from the client; only add uses this and ended
 	ended    bool
-	taken    atomic.Uint64 // bytes the program has, or will not read
+	taken    atomic.Uint64 // bytes that the program has read, or never will
 }
 
 // writer is the standard input of a program.
 type writer struct {
-	write func(data []byte) error // nil: there is no program to read it
+	write func(data []byte) error // nil: no program reads it
 	end   func()
 }
 
-// errNotOurs is a writer's word that somebody else writes now, or nobody. Any other error says that the
-// program does not read any more.
+// errNotOurs is returned by a writer if another client writes now, or none. Any other error means that the program no
+// longer reads.
 var errNotOurs = errors.New("this client no longer writes")
 
-// message is a piece of standard input; no data is its end.
+// message is a piece of standard input; without data it is the end.
 type message struct {
 	data    []byte
 	release func()
 }
 
-// inputQueue bounds the messages under way, as the window bounds their bytes.
+// inputQueue limits the queued messages, as the window limits their bytes.
 const inputQueue = 1024
 
 func newInput(refusal error, lines bool, program writer) *input {
 	return &input{refusal: refusal, lines: lines, program: program, queue: make(chan message, inputQueue), done: make(chan struct{})}
 }
 
-// add queues bytes; none is the end of the input. One message may be longer than the window, alone.
+// add queues bytes; none means the end of the input. A single message may be longer than the window.
 func (in *input) add(data []byte, release func()) error {
 	if in.lines && len(data) > 0 {
 		if bytes.IndexByte(data, '\n') >= 0 {
@@ -64,7 +64,7 @@ func (in *input) add(data []byte, release func()) error {
 	switch {
 	case in.refusal != nil:
 		err = in.refusal
-	case in.program.write == nil || in.deaf.Load(): // it could not start, or is another client's
+	case in.program.write == nil || in.deaf.Load(): // the program did not start, or another client writes
 		release()
 		return nil
 	case in.ended:
@@ -86,12 +86,12 @@ func (in *input) add(data []byte, release func()) error {
 	return err
 }
 
-// confirmDelay is how long the word that a little input has been taken may wait for more: it is only there for
-// the window, and would be a message for every line that is typed.
+// confirmDelay is how long the confirmation of a little input may wait for more: it only serves the window, and would be
+// a message for every typed line.
 const confirmDelay = 10 * time.Millisecond
 
-// pump writes to the program until the end of the input or of the stream. What a program does not
-// read any more is dropped and confirmed: whether to go on sending is the client's to decide.
+// pump writes to the program until the end of the input or of the stream. What a program does not read any more is
+// dropped and confirmed: the client decides whether to continue sending.
 func (in *input) pump(confirm func(taken uint64)) {
 	if in.program.write == nil {
 		return
@@ -140,7 +140,7 @@ func (in *input) pump(confirm func(taken uint64)) {
 // close ends pump.
 func (in *input) close() { close(in.done) }
 
-// drain drops what was not written, after add and pump.
+// drain drops unwritten messages, after add and pump have ended.
 func (in *input) drain() {
 	for {
 		select {

@@ -9,19 +9,19 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// cutter makes messages of whole lines of a stream that comes in pieces. What is no whole line, because
-// its beginning is not kept any more or it is too long, is counted and left out, and told with the reason.
+// cutter makes messages of whole lines from a stream of pieces. A line that is incomplete, because its beginning is no
+// longer stored, or too long is left out, counted and reported with the reason.
 type cutter struct {
 	reserve  memoryReserver
-	release  func() // of the line, if that is long
+	release  func() // of the line, if it is long
 	line     []byte // so far
-	skipping bool   // to the end of a line
+	skipping bool   // up to the end of a line
 	lost     int64  // bytes left out since the last line
-	why      string // they are: "", or api.GapLongLine
+	why      string // the reason: "", or api.GapLongLine
 }
 
-// add takes the next piece. It calls emit with every line that this completes, and missing with the number
-// of bytes that lie before it and are left out, and why.
+// add takes the next piece. It calls emit with every completed line, and missing with the number of bytes left out
+// before it, and the reason.
 func (k *cutter) add(ctx context.Context, data []byte, emit func(context.Context, []byte) error, missing func(n int64, why string) error) error {
 	for len(data) > 0 {
 		piece, whole := data, false
@@ -55,10 +55,10 @@ func (k *cutter) add(ctx context.Context, data []byte, emit func(context.Context
 	return nil
 }
 
-// grow adds a piece to the line, or begins to skip what has become too long.
+// grow adds a piece to the line, or starts to skip a line that has become too long.
 func (k *cutter) grow(ctx context.Context, piece []byte) error {
 	size := len(k.line) + len(piece)
-	if size > api.MaxLine+1 { // with the end
+	if size > api.MaxLine+1 { // with the line end
 		k.skip(0)
 		k.why = api.GapLongLine
 		return nil
@@ -74,17 +74,17 @@ func (k *cutter) grow(ctx context.Context, piece []byte) error {
 	return nil
 }
 
-// skip leaves out the line so far, n bytes that nobody has any more, and what follows up to the next line.
+// skip leaves out the line so far, n bytes that are no longer stored, and the rest up to the next line.
 func (k *cutter) skip(n int64) {
 	k.lost += k.begun() + n
 	k.skipping = true
 	k.drop()
 }
 
-// begun is the length of the line so far.
+// begun returns the length of the line so far.
 func (k *cutter) begun() int64 { return int64(len(k.line)) }
 
-// unfinished is how much is left out at the end, and why: a line without an end is none.
+// unfinished returns how many bytes are left out at the end, and why: a line without a line end is incomplete.
 func (k *cutter) unfinished() (n int64, why string) {
 	switch {
 	case k == nil:
@@ -95,7 +95,7 @@ func (k *cutter) unfinished() (n int64, why string) {
 	return k.begun(), api.GapHalfLine
 }
 
-// drop forgets the line so far.
+// drop discards the line so far.
 func (k *cutter) drop() {
 	switch {
 	case k == nil:

@@ -10,26 +10,26 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
-// Telemetry is where what happens is noted. Each may be nil, and then is not.
+// Telemetry is where calls are recorded. Each field may be nil, and then records nothing.
 type Telemetry struct {
-	// Refused counts a request of a principal that a rule has refused; nil: nobody counts.
+	// Refused counts a request of a principal that a rule has refused; it may be nil.
 	Refused func(principal string)
 	Events  *events.Log
 	Errors  *events.Recent
 	Audit   *audit.Log
 	Metrics *Metrics
 	Traces  *trace.Tracer
-	Waived  []string // what an operator has boxd do without, in words; status and doctor tell it
+	Waived  []string // what an operator waives, in words; shown by status and doctor
 }
 
-// Outcome is what has come of a call.
+// Outcome is the outcome of a call.
 type Outcome struct {
-	Status  int          // of the answer; 0: none was sent by Reply or Fail
+	Status  int          // of the response; 0: Reply and Fail have sent none
 	Body    any          // that was sent, or the result of a stream
 	Problem *api.Problem // nil: none
 }
 
-// Outcome is what has come of the call so far.
+// Outcome returns the outcome of the call so far.
 func (c *Call) Outcome() Outcome {
 	c.noting.Lock()
 	defer c.noting.Unlock()
@@ -42,7 +42,7 @@ func (c *Call) observe(v any) {
 	}
 }
 
-// ended notes how a stream has ended.
+// ended records how a stream has ended.
 func (c *Call) ended(result *api.ExecResult, p *api.Problem) {
 	c.noting.Lock()
 	c.outcome.Problem = p
@@ -59,7 +59,7 @@ func (c *Call) sending() {
 	}
 }
 
-// sent notes an answer.
+// sent records a response.
 func (c *Call) sent(code int, body any) {
 	c.noting.Lock()
 	c.outcome.Status, c.outcome.Body = code, body

@@ -14,10 +14,10 @@ import (
 // transferPatience is how long a caller may take to send or read a piece of an archive: every connection has deadlines.
 const transferPatience = time.Minute
 
-// errNotRead ends the packing of an archive that nobody reads any more.
+// errNotRead stops packing an archive that is no longer read.
 var errNotRead = errors.New("the reader has gone")
 
-// body reads the body of a request as it comes.
+// body streams the body of a request.
 type body struct{ c *Call }
 
 func (b body) Read(p []byte) (int, error) {
@@ -25,7 +25,7 @@ func (b body) Read(p []byte) (int, error) {
 	return b.c.R.Body.Read(p)
 }
 
-// archiveSender writes an answer that is an archive as it comes; its first write is the beginning of the answer.
+// archiveSender streams an archive as the response, which begins with its first write.
 type archiveSender struct {
 	c     *Call
 	begun bool
@@ -45,7 +45,7 @@ func (s *archiveSender) Write(p []byte) (int, error) {
 	return s.c.W.Write(p)
 }
 
-// wantsUpgrade refuses a request that does not ask its connection to become one of protocol (RFC 9110, section 7.8).
+// wantsUpgrade refuses a request that does not ask to upgrade its connection to protocol (RFC 9110, section 7.8).
 func wantsUpgrade(r *http.Request, protocol string) error {
 	asked := false
 	for _, list := range r.Header.Values("Connection") {

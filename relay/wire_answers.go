@@ -21,7 +21,7 @@ import (
 // stateFrozen is shown instead of ready.
 const stateFrozen = "frozen"
 
-// stateUnhealthy is shown instead of ready of one whose PID 1 does not answer.
+// stateUnhealthy is shown instead of ready if PID 1 of the box does not answer.
 const stateUnhealthy = "unhealthy"
 
 // sessionAnswer describes a session.
@@ -62,7 +62,7 @@ func sessionAnswer(i session.Info) api.Session {
 	return s
 }
 
-// pushedAnswer describes what has become of the results of a session.
+// pushedAnswer describes the pushed results of a session.
 func pushedAnswer(c *Call, s *session.Session) *api.Pushed {
 	st := c.Sup.PushState(s)
 	return &api.Pushed{Waiting: st.Waiting, Done: st.Done, GivenUp: st.GivenUp, Error: st.Error}
@@ -84,7 +84,7 @@ func driveAnswer(k *policy.ActiveDrive) api.SessionDrive {
 	}
 }
 
-// enforcedAnswer says what keeps each limit.
+// enforcedAnswer returns what enforces each limit.
 func enforcedAnswer(by map[string]policy.Mechanism) map[string]string {
 	texts := make(map[string]string, len(by))
 	for limit, mechanism := range by {
@@ -93,7 +93,7 @@ func enforcedAnswer(by map[string]policy.Mechanism) map[string]string {
 	return texts
 }
 
-// execAnswer describes what an execution in a session came to.
+// execAnswer describes the result of an execution in a session.
 func execAnswer(id string, r *session.Result, encoding string) api.ExecResult {
 	res := api.ExecResult{
 		Session: id, Status: string(r.Status), Signal: r.Signal, PID: r.PID,
@@ -131,7 +131,7 @@ func execAnswer(id string, r *session.Result, encoding string) api.ExecResult {
 	return res
 }
 
-// encode is output as an answer has it. Text is not copied, so nobody may change data afterwards.
+// encode encodes output for a response. Text is not copied, so data must not change afterwards.
 func encode(data []byte, encoding string) string {
 	switch {
 	case encoding == encodingBase64:
@@ -142,7 +142,7 @@ func encode(data []byte, encoding string) string {
 	return strings.ToValidUTF8(string(data), "�")
 }
 
-// clampsAnswer lists what was given less of than asked for.
+// clampsAnswer lists the limits that were set lower than requested.
 func clampsAnswer(list []policy.Clamp) []api.Clamp {
 	var out []api.Clamp
 	for _, c := range list {
@@ -151,10 +151,10 @@ func clampsAnswer(list []policy.Clamp) []api.Clamp {
 	return out
 }
 
-// inMilliseconds is a time as answers have it.
+// inMilliseconds converts a duration for a response.
 func inMilliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// trafficAnswer describes what has gone over a network.
+// trafficAnswer describes the traffic of a network.
 func trafficAnswer(u *driver.TrafficUse) *api.Traffic {
 	t := &api.Traffic{
 		Addresses: []string{}, Received: quantity.Size(u.Received.Bytes), ReceivedPackets: u.Received.Packets,

@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// decodeBase64Into puts what a request has in base64 in the place of what it stands for: from there on a text is bytes, as the kernel
-// takes them.
+// decodeBase64Into replaces the base64 fields of a request by what they encode: from there on a string holds bytes, as
+// the kernel takes them.
 func decodeBase64Into(v any) error {
 	switch r := v.(type) {
 	case *api.ExecRequest:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Requests for files that have changed, or have not (RFC 9110, section 13).
+// Conditional requests for files (RFC 9110, section 13).
 
 package relay
 
@@ -13,14 +13,14 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 )
 
-// EntityTag changes with the size of a file and the time of its last change, which programs can set; two changes within a tick of
-// the kernel (4 ms) may have one.
+// EntityTag returns a tag that changes with the size of a file and its modification time, which programs can set; two
+// changes within a tick of the kernel (4 ms) may have the same tag.
 func EntityTag(file *files.Entry) string {
 	return fmt.Sprintf(`"%x-%x"`, file.Time.UnixNano(), file.Size)
 }
 
-// Precondition is the status of the answer to who wants a file only if it has changed, or only if it has not; 0: it is sent
-// (RFC 9110, section 13.2.2).
+// Precondition returns the status for a conditional request whose condition is false; 0: the file is sent (RFC 9110,
+// section 13.2.2).
 func Precondition(h http.Header, file *files.Entry) int {
 	tag, modified := EntityTag(file), file.Time.Truncate(time.Second)
 	since, err := http.ParseTime(h.Get("If-Unmodified-Since"))
@@ -34,7 +34,7 @@ func Precondition(h http.Header, file *files.Entry) int {
 	return 0
 }
 
-// tagged reports whether lists of entity tags have one, or stand for all.
+// tagged reports whether lists of entity tags contain a tag, or match any.
 func tagged(lists []string, tag string) bool {
 	for one := range strings.SplitSeq(strings.Join(lists, ","), ",") {
 		if one = strings.TrimSpace(one); one == "*" || one == tag {
@@ -44,7 +44,7 @@ func tagged(lists []string, tag string) bool {
 	return false
 }
 
-// Unchanged reports whether a file is the one that a client has seen, by its entity tag or at a time.
+// Unchanged reports whether a file is the one that a client has seen, by its entity tag or time.
 func Unchanged(since string, file *files.Entry) bool {
 	if strings.HasPrefix(since, `"`) {
 		return since == EntityTag(file)

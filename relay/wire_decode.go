@@ -17,16 +17,16 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// decodeStrictly reads one JSON object into the struct v points to. encoding/json alone is too lenient for a
-// control plane: it takes keys in any case, the last of several equal ones, null for anything, and text
-// that is no UTF-8, of which it makes other text; and its errors name no field. Here every key must be
-// known, spelt exactly and given once, and every error says which field it is about. Lists and maps are
-// counted before anything is made of them: an element of three bytes may become a hundred.
+// decodeStrictly reads one JSON object into the struct v points to. encoding/json alone is too lenient for a control
+// plane: it accepts keys in any case, the last of several equal ones, null for anything, and text that is not UTF-8,
+// which it changes; and its errors name no field. Here every key must be known, spelt exactly and given once, and every
+// error names its field. Lists and maps are counted before they are allocated: an element of three bytes may take a
+// hundred.
 //
-// Fields have two tags: max is how many elements a list or map may have, and of one with show:"never" no
-// error shows the value.
+// Fields have two tags: max is the maximum number of elements of a list or map, and show:"never" keeps the value out of
+// errors.
 func decodeStrictly(data []byte, v any) error {
-	data = bytes.Trim(data, " \t\r\n") // what JSON knows as space
+	data = bytes.Trim(data, " \t\r\n") // JSON's white space
 	if len(data) == 0 {
 		return fault.Field("body", fault.Word("empty"), "a JSON object")
 	}
@@ -39,20 +39,20 @@ func decodeStrictly(data []byte, v any) error {
 	if err := decodeValue(data, reflect.ValueOf(v).Elem(), "", 0); err != nil {
 		return err
 	}
-	if !isText(data) { // in a key: decodeValue knows the values
+	if !isText(data) { // in a key: decodeValue checks the values
 		return fault.Field("body", somethingElse, "text in UTF-8")
 	}
 	return nil
 }
 
-// isText reports whether every string in valid JSON is text: encoding/json replaces what is not, and a
-// request would mean something that nobody has sent.
+// isText reports whether every string in valid JSON is text: encoding/json replaces what is not, and a request would
+// mean something that the client has not sent.
 func isText(raw []byte) bool {
 	if !utf8.Valid(raw) {
 		return false
 	}
 	for {
-		i := bytes.IndexByte(raw, '\\') // escapes are in strings alone
+		i := bytes.IndexByte(raw, '\\') // escapes occur only in strings
 		if i < 0 {
 			return true
 		}
@@ -73,7 +73,7 @@ func isText(raw []byte) bool {
 	}
 }
 
-// escaped is the number of an escape, after its backslash.
+// escaped returns the code of a \u escape, from after its backslash.
 func escaped(raw []byte) rune {
 	n, err := strconv.ParseUint(string(raw[1:5]), 16, 16)
 	if err != nil {
@@ -82,7 +82,7 @@ func escaped(raw []byte) rune {
 	return rune(n)
 }
 
-// decodeValue reads valid JSON into v, which may have most elements; path names the field in errors.
+// decodeValue decodes valid JSON into v, which may have at most most elements; path names the field in errors.
 func decodeValue(raw []byte, v reflect.Value, path string, most int) error {
 	_, custom := reflect.TypeAssert[json.Unmarshaler](v.Addr())
 	switch {
@@ -111,7 +111,7 @@ func decodeValue(raw []byte, v reflect.Value, path string, most int) error {
 	if err := json.Unmarshal(raw, v.Addr().Interface()); err != nil {
 		allowed := article(v.Kind())
 		if custom {
-			allowed = strings.TrimPrefix(err.Error(), "must be ") // which fault.Field says
+			allowed = strings.TrimPrefix(err.Error(), "must be ") // fault.Field adds that itself
 		}
 		return fault.Field(path, given(raw), allowed)
 	}
@@ -131,7 +131,7 @@ func decodeField(raw []byte, v reflect.Value, key, path string) error {
 	return err
 }
 
-// fieldNamed finds the field of a key. Those of an embedded struct are the struct's own, as for encoding/json.
+// fieldNamed finds the field of a key. Fields of an embedded struct belong to the outer one, as in encoding/json.
 func fieldNamed(t reflect.Type, key string) (f reflect.StructField, known bool) {
 	for f = range t.Fields() {
 		if f.Anonymous {
@@ -148,7 +148,7 @@ func fieldNamed(t reflect.Type, key string) (f reflect.StructField, known bool) 
 	return f, false
 }
 
-// mostOf is how many elements a field may have. A list without the tag takes none.
+// mostOf returns how many elements a field may have. A list without the tag may have none.
 func mostOf(f reflect.StructField) int {
 	most, _ := strconv.Atoi(f.Tag.Get("max"))
 	return most
@@ -196,14 +196,14 @@ func tooMany(path string, n, most int) error {
 	return fault.Field(path, fault.Word(strconv.Itoa(n)+" elements"), fmt.Sprintf("at most %d", most)).WithText("%s has %d elements: must have at most %d", path, n, most)
 }
 
-// object calls f for every key of a JSON object, each of which may come once. What f refuses ends it, so
-// that the keys it remembers are no more than f accepts.
+// object calls f for every key of a JSON object, each of which may occur once. An error of f ends it, so that it
+// remembers no more keys than f accepts.
 func object(raw []byte, path string, f func(key, field string, value []byte) error) error {
 	if raw[0] != '{' {
 		return fault.Field(cmp.Or(path, "body"), given(raw), "a JSON object")
 	}
 	seen := map[string]bool{}
-	var name []byte // of the value that comes next
+	var name []byte // of the next value
 	for part := range parts(raw) {
 		if name == nil {
 			name = part

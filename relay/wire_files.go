@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// nameAnswer is a name of a file as JSON carries it: as text, and where it is none as bytes in base64 besides.
+// nameAnswer returns a file name for JSON: as text, and if it is not UTF-8 also its bytes in base64.
 func nameAnswer(name []byte) (text, encoded string) {
 	if utf8.Valid(name) {
 		return string(name), ""
@@ -52,7 +52,7 @@ func fileAnswer(e *files.Entry) api.File {
 	return f
 }
 
-// xattrsOf reads the extended attributes that a file is to have; nil: they stay as they are.
+// xattrsOf reads extended attributes for a file; nil: leave them as they are.
 func xattrsOf(prefix string, values map[string]string) (*files.Xattrs, error) {
 	if prefix == "" && len(values) == 0 {
 		return nil, nil //nolint:nilnil // as said
@@ -82,8 +82,8 @@ func fileEventAnswer(e *files.Event) *api.FileEvent {
 	return out
 }
 
-// ParseRange reads the header Range of a request as what files.Get takes: one range of bytes. All else is not ok, and to be
-// ignored, as that header may always be (RFC 9110, section 14.2).
+// ParseRange parses the Range header of a request for files.Get: one range of bytes. Anything else is not ok and to be
+// ignored, which is always allowed for that header (RFC 9110, section 14.2).
 func ParseRange(header string) (offset, length int64, ok bool) {
 	text, ok := strings.CutPrefix(header, "bytes=")
 	first, last, dash := strings.Cut(text, "-")
@@ -94,10 +94,10 @@ func ParseRange(header string) (offset, length int64, ok bool) {
 		n, err := strconv.ParseInt(text, 10, 64)
 		return n, err == nil && text[0] >= '0' && text[0] <= '9'
 	}
-	if first == "" { // so many at the end
+	if first == "" { // the last n bytes
 		n, ok := number(last)
 		if n == 0 {
-			return math.MaxInt64, 0, ok // which is in no file
+			return math.MaxInt64, 0, ok // outside of every file
 		}
 		return -n, 0, ok
 	}
@@ -115,13 +115,13 @@ func ParseRange(header string) (offset, length int64, ok bool) {
 	return offset, end - offset + 1, true
 }
 
-// How many changes are listed.
+// Numbers of listed changes.
 const (
 	usualChanges = 1000
 	mostChanges  = 20_000
 )
 
-// changesRequest is what a request for an execution asks of the changes in the workspace; nil: nothing.
+// changesRequest returns what an execution request wants to know about changes in the workspace; nil: nothing.
 func changesRequest(r *api.ExecRequest) (*sessionfiles.ChangesRequest, error) {
 	w := r.ChangesWith
 	switch {
@@ -146,7 +146,7 @@ func changesRequest(r *api.ExecRequest) (*sessionfiles.ChangesRequest, error) {
 	return asked, nil
 }
 
-// changesAnswer describes what an execution has done to the workspace; nil if nobody has looked.
+// changesAnswer describes what an execution has changed in the workspace; nil if that was not checked.
 func changesAnswer(r *sessionfiles.ChangesReport) *api.Changes {
 	if r == nil {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/process"
 )
 
-// planAnswer describes what a request would come to.
+// planAnswer describes the plan for a request.
 func planAnswer(ctx context.Context, log *slog.Logger, p *supervisor.Plan) api.Plan {
 	answer := api.Plan{DryRun: true, Policy: p.Policy, Exists: p.Exists}
 	if p.Enforced != nil {

@@ -21,13 +21,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// Parts of every answer that is a problem.
+// Parts of every problem response.
 const (
 	problemMedia = "application/problem+json"
-	RetryAfter   = "1" // seconds, where later may work
+	RetryAfter   = "1" // seconds, if a retry may succeed
 )
 
-// statusOf is the only place that knows HTTP's numbers for our kinds of fault.
+// statusOf is the only place that maps kinds of faults to HTTP statuses.
 func statusOf(kind fault.Kind) int {
 	switch kind {
 	case fault.Invalid:
@@ -52,8 +52,8 @@ func statusOf(kind fault.Kind) int {
 	return http.StatusInternalServerError
 }
 
-// problemAnswer makes the body of an error. What is not meant for callers is logged and not shown; the
-// step at which a box failed to start is.
+// problemAnswer makes the response body of an error. Internal errors are logged and not shown; the step at which a box
+// failed to start is shown.
 func problemAnswer(ctx context.Context, log *slog.Logger, err error) *api.Problem {
 	kind := fault.KindOf(err)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -74,7 +74,7 @@ func problemAnswer(ctx context.Context, log *slog.Logger, err error) *api.Proble
 	return p
 }
 
-// RefusalProblem is what a refusal says by itself.
+// RefusalProblem returns the problem for a refusal, from the error alone.
 func RefusalProblem(err error) *api.Problem {
 	kind := fault.KindOf(err)
 	p := &api.Problem{
@@ -100,7 +100,7 @@ func RefusalProblem(err error) *api.Problem {
 	return p
 }
 
-// later is Retry-After of a problem: when the rule that refused lets something through again, if it knows.
+// later returns Retry-After for a problem: when the rule that refused will allow a request again, if it knows.
 func later(p *api.Problem) string {
 	if p.Denial != nil && p.Denial.RetryAfter > 0 {
 		return strconv.FormatInt(p.Denial.RetryAfter, 10)
@@ -117,7 +117,7 @@ func titles() map[fault.Kind]string {
 	}
 }
 
-// newPID1 is what to do where PID 1 of a box, which is that of the boxd that has started it, does not know of what is asked.
+// newPID1 is the hint if PID 1 of a box, which has the version of the boxd that started it, does not support a request.
 const newPID1 = "stop the box and start it again: boxctl stop BOX, boxctl start BOX"
 
 func startFailure(s *isolation.StepError) *api.StartFailure {

@@ -13,10 +13,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// stdioDirect is the one value of the field stdio.
+// stdioDirect is the only value of the field stdio.
 const stdioDirect = "direct"
 
-// processRequestOf is what a request for a process of that id means.
+// processRequestOf converts a request for a process of that id.
 func processRequestOf(id string, r *api.ProcessRequest) (*session.ProcessRequest, error) {
 	if err := checkTerminal("terminal.", r.Terminal); err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func processRequestOf(id string, r *api.ProcessRequest) (*session.ProcessRequest
 	return req, nil
 }
 
-// checkTerminal refuses a terminal without room for a character; prefix comes before the names of its fields.
+// checkTerminal refuses a terminal without rows or columns; prefix precedes the field names.
 func checkTerminal(prefix string, t *api.Terminal) error {
 	switch {
 	case t != nil && t.Rows == 0:
@@ -56,10 +56,10 @@ func checkTerminal(prefix string, t *api.Terminal) error {
 	return nil
 }
 
-// terminalSize is the size of a terminal, if there is one.
+// terminalSize returns the size of a terminal, nil without one.
 func terminalSize(t *api.Terminal) *process.Size { return (*process.Size)(t) }
 
-// processAnswer describes a process of a session. A result is shown if there is one.
+// processAnswer describes a process of a session, with a result if there is one.
 func processAnswer(session string, i process.Info, result *api.ExecResult) api.Process {
 	p := api.Process{
 		ID: i.ID, Session: session, State: string(i.State), Ready: i.Ready, PID: i.PID, Starts: i.Starts, Argv: i.Argv, Cwd: i.Dir,
@@ -88,7 +88,7 @@ func processAnswer(session string, i process.Info, result *api.ExecResult) api.P
 
 func duration(d *time.Duration) *quantity.Duration { return (*quantity.Duration)(d) }
 
-// moment is a time, nil if there is none.
+// moment returns a time, nil if it is zero.
 func moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -96,5 +96,5 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-// streamName is "stdout" or "stderr".
+// streamName returns "stdout" or "stderr".
 func streamName(stream int) string { return [2]string{"stdout", "stderr"}[stream] }

@@ -19,7 +19,7 @@ const (
 	encodingBase64 = "base64"
 )
 
-// sessionRequestOf is what a request for a session means.
+// sessionRequestOf converts a request for a session.
 func sessionRequestOf(r *api.SessionRequest) *policy.Request {
 	req := &policy.Request{
 		ID: r.ID, Template: r.Template, Variables: r.Variables, Profile: r.Profile, Image: r.Image, Network: r.Network, NetworkRules: r.NetworkRules, NetworkStrict: r.NetworkStrict,
@@ -35,7 +35,7 @@ func sessionRequestOf(r *api.SessionRequest) *policy.Request {
 	return req
 }
 
-// execRequestOf is what a request for an execution means.
+// execRequestOf converts a request for an execution.
 func execRequestOf(r *api.ExecRequest) (*session.ExecRequest, error) {
 	if r.DryRun {
 		return nil, fault.Field("dry_run", "true", "false in a stream")

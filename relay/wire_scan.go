@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// parts are the elements of a list, or the keys and values of an object in turn, of valid JSON. Nothing
-// is copied, and nothing allocated however many there are.
+// parts returns the elements of a list, or the keys and values of an object in turn, from valid JSON. It copies and
+// allocates nothing, however many there are.
 func parts(raw []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		rest := raw[1 : len(raw)-1]
@@ -37,7 +37,7 @@ func count(raw []byte) (n int) {
 	return n
 }
 
-// lengthOf is the length of the value that valid JSON begins with.
+// lengthOf returns the length of the value at the start of valid JSON.
 func lengthOf(raw []byte) int {
 	depth := 0
 	for i := 0; i < len(raw); i++ {
@@ -50,7 +50,7 @@ func lengthOf(raw []byte) int {
 			depth--
 		case ' ', '\t', '\r', '\n', ',', ':':
 			if depth == 0 {
-				return i // of a number, true, false or null
+				return i // after a number, true, false or null
 			}
 			continue
 		default:
@@ -63,7 +63,7 @@ func lengthOf(raw []byte) int {
 	return len(raw)
 }
 
-// lengthOfText is the length of the string that valid JSON begins with, with its quotes.
+// lengthOfText returns the length of the string at the start of valid JSON, with its quotes.
 func lengthOfText(raw []byte) int {
 	for i := 1; i < len(raw); i++ {
 		switch raw[i] {
@@ -79,7 +79,7 @@ func lengthOfText(raw []byte) int {
 // somethingElse stands for a value that no error shows.
 const somethingElse = fault.Word("something else")
 
-// given is a JSON value as an error text shows it: a text by what it says, anything else as it was sent.
+// given returns a JSON value as an error shows it: a string by its content, anything else as it was sent.
 func given(raw []byte) any {
 	var s string
 	if json.Unmarshal(raw, &s) == nil && raw[0] == '"' {
@@ -88,7 +88,7 @@ func given(raw []byte) any {
 	return cut(string(raw[:min(len(raw), 2*maxShown)]))
 }
 
-// maxShown is how many bytes of a value or a key an error text shows.
+// maxShown is how many bytes of a value or a key an error shows.
 const maxShown = 64
 
 func cut(s string) fault.Word {

@@ -148,7 +148,7 @@ func (v *Supervisor) takeOverOne(ctx context.Context, key string) (*session.Sess
 	return nil, nil //nolint:nilnil // it is cleaned up after
 }
 
-// cleanUp removes what is left of a box that belongs to no session any more.
+// cleanUp removes what is left of a box that no longer belongs to a session.
 func (v *Supervisor) cleanUp(ctx context.Context, l *Left, box string) error {
 	if err := ctx.Err(); err != nil {
 		return err

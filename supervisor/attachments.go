@@ -113,7 +113,7 @@ func (d *Attachments) lease(s *session.Session, of, name string) (policy.ActiveS
 	return k, l
 }
 
-// set replaces the lease of a skill and releases the old one; nil: there is none any more.
+// set replaces the lease of a skill and releases the old one; nil: there is no new one.
 func (d *Attachments) set(key, name string, l *skills.Lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

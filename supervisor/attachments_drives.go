@@ -60,7 +60,7 @@ func (d *Attachments) hold(key, tree string) {
 	d.kept[key] = append(d.kept[key], tree)
 }
 
-// letGo releases a tree that no program of a session can use any more.
+// letGo releases a tree that programs of a session can no longer use.
 func (d *Attachments) letGo(key, tree string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -68,7 +68,7 @@ func (d *Attachments) have(ctx context.Context, s *session.Session, of, name str
 		return nil
 	}
 	_, _, err := d.activate(ctx, s, of, name)
-	if found && fault.KindOf(err) == fault.Conflict { // the kernel cannot stack any more versions
+	if found && fault.KindOf(err) == fault.Conflict { // the kernel cannot stack more versions
 		if err = d.deactivate(ctx, s, name, true); err == nil {
 			_, _, err = d.activate(ctx, s, of, name)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The leak check counts what exists on the host for boxes that nothing refers to any more. It should find nothing.
+// The leak check counts what exists on the host for boxes that nothing refers to. It should find nothing.
 
 package supervisor
 

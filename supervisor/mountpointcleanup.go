@@ -93,7 +93,7 @@ func (d *mountPointCleanup) enter(ctx context.Context, s *session.Session, targe
 		found, err := d.real(ctx, s, &mount, target)
 		if err == nil {
 			real = found
-		} else if _, answered := errors.AsType[*isolation.StepError](err); !answered { // otherwise the directory is not allowed any more
+		} else if _, answered := errors.AsType[*isolation.StepError](err); !answered { // otherwise the directory is no longer allowed
 			return err
 		}
 	}
@@ -164,9 +164,9 @@ func (d *mountPointCleanup) Ending(key string, caller isolation.Caller, settings
 	return d.Points.Ending(key, list)
 }
 
-// End removes what was created for the mounts of a session that is Ending and has no box any more, and forgets it. What cannot
-// be removed is left and logged. An error means that there was no answer and it is still to be removed: the record stays, for
-// the next boxd or the next session of its key.
+// End removes what was created for the mounts of a session that is Ending and whose box is gone, and forgets it. What cannot be
+// removed is left and logged. An error means that there was no answer and it is still to be removed: the record stays, for the
+// next boxd or the next session of its key.
 func (d *mountPointCleanup) End(ctx context.Context, key string) error {
 	_, err := d.sweep(ctx, key)
 	if err == nil {
@@ -175,8 +175,8 @@ func (d *mountPointCleanup) End(ctx context.Context, key string) error {
 	return err
 }
 
-// sweep removes what a session has to remove and does not need any more, and reports whether there was anything. An error means
-// that there was no answer.
+// sweep removes what a session has to remove and no longer needs, and reports whether there was anything. An error means that
+// there was no answer.
 func (d *mountPointCleanup) sweep(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountPatience)
 	defer cancel()
@@ -257,7 +257,7 @@ func (c *MountChanger) only() {
 	c.MountPoints.Points.Only(c.Session.Key, places)
 }
 
-// sweep removes what the session had been handed to remove and does not need any more.
+// sweep removes what the session had been handed to remove and no longer needs.
 func (c *MountChanger) sweep(ctx context.Context) error {
 	if found, _ := c.MountPoints.sweep(ctx, c.Session.Key); !found { // without an answer, the session still has it to remove
 		return nil

@@ -108,8 +108,8 @@ func (b *mountPoints) Real(key, source string) string {
 	return ""
 }
 
-// Enter notes that a session is about to mount on a place. It first waits for removals there, so whether the place exists does
-// not change any more.
+// Enter notes that a session is about to mount on a place. It first waits for removals there, so whether the place exists no
+// longer changes.
 func (b *mountPoints) Enter(ctx context.Context, key, source, real, place string) error {
 	return b.afterRemovals(ctx, func(r *removal) bool { return isolation.Within(place, r.top) }, func() {
 		e := b.entryLocked(key)
@@ -201,8 +201,8 @@ type removal struct {
 	over       chan struct{}
 }
 
-// Leave begins to remove directories created for a session that does not need them any more, and hands those that others need
-// over to one of them. No other session can begin to need them meanwhile. The caller must call Done.
+// Leave begins to remove directories created for a session that no longer needs them, and hands those that others need over to
+// one of them. No other session can begin to need them meanwhile. The caller must call Done.
 func (b *mountPoints) Leave(ctx context.Context, key string, g *mountPoint) (r *removal, err error) {
 	top := g.Host(g.Made)
 	err = b.afterRemovals(ctx, func(r *removal) bool { return isolation.Within(r.top, top) || isolation.Within(top, r.top) }, func() {
@@ -260,8 +260,8 @@ func (b *mountPoints) Done(r *removal) {
 	close(r.over)
 }
 
-// Sweep calls remove for what a session must remove and does not need any more itself, and hands over what others need. It
-// reports whether there was anything. If remove fails, there was no answer, and the session still has it to remove.
+// Sweep calls remove for what a session must remove and no longer needs itself, and hands over what others need. It reports
+// whether there was anything. If remove fails, there was no answer, and the session still has it to remove.
 func (b *mountPoints) Sweep(ctx context.Context, key string, remove func(*removal) error) (bool, error) {
 	list := b.free(key)
 	for i := range list {
@@ -280,8 +280,7 @@ func (b *mountPoints) Sweep(ctx context.Context, key string, remove func(*remova
 	return len(list) > 0, nil
 }
 
-// free lists what a session must remove and does not need any more, deepest first: a directory can go only after those below
-// it.
+// free lists what a session must remove and no longer needs, deepest first: a directory can go only after those below it.
 func (b *mountPoints) free(key string) (list []mountPoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

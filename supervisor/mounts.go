@@ -171,8 +171,7 @@ func (c *MountChanger) add(ctx context.Context, m policy.Mount, replace bool) (i
 	return is, !found, nil
 }
 
-// record writes down the mounts there are, and the change of them that has begun. A session that is ending has no record any
-// more.
+// record writes the mounts there are, and the change of them that has begun, unless the session is ending: then it has no record.
 func (c *MountChanger) record(ctx context.Context, list []policy.LiveMount, change *policy.MountChange) error {
 	c.Session.SetMounting(slices.Clone(list), change)
 	c.only()

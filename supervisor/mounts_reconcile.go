@@ -44,7 +44,7 @@ func (c *MountChanger) list(ctx context.Context, target string) (*isolation.Moun
 // interrupted handles a change that has failed with unknown outcome: it may have been finished all the same.
 func (c *MountChanger) interrupted(ctx context.Context, m *policy.Mount, err error) (finished bool, _ error) {
 	step, answered := errors.AsType[*isolation.StepError](err)
-	if answered && !session.Unanswered(step) && step.Step != isolation.StepSetup { // what was created is removed by then, except by a step that was given up
+	if answered && !session.Unanswered(step) && step.Step != isolation.StepSetup { // what was created is removed by then, unless a step was given up
 		list, change := c.Session.Mounting()
 		reported := *change
 		reported.Missing = ""

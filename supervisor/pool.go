@@ -123,7 +123,7 @@ func (p *Pool) Set(kinds []PoolKind) {
 	next := map[string]*kind{}
 	for _, k := range kinds {
 		made := &kind{PoolKind: k}
-		if old := p.kinds[k.Profile]; old != nil { // tidy ends those that do not match any more
+		if old := p.kinds[k.Profile]; old != nil { // tidy ends those that no longer match
 			made.Spec.Caller.UID, made.Spec.Owner, made.ready, made.use = old.Spec.Caller.UID, old.Spec.Owner, old.ready, old.use
 			delete(p.kinds, k.Profile)
 		}
@@ -332,7 +332,7 @@ func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
 	p.mu.Lock()
 	now := p.kinds[k.Profile] // the configuration may have changed meanwhile
 	if now != nil {
-		now.ready = append(now.ready, made) // tidy ends it if it is not wanted any more
+		now.ready = append(now.ready, made) // tidy ends it if it is no longer wanted
 	}
 	p.mu.Unlock()
 	if now == nil {
@@ -341,7 +341,7 @@ func (p *Pool) make(ctx context.Context, k *kind, spec *isolation.Spec) bool {
 	return true
 }
 
-// tidy ends boxes that are dead, too old, too many, or not wanted any more.
+// tidy ends boxes that are dead, too old, too many, or no longer wanted.
 func (p *Pool) tidy(ctx context.Context) {
 	most := p.src.Most()
 	var gone []*PoolMember

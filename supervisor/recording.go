@@ -84,8 +84,8 @@ func (r *Recorder) Resumed(s *session.Session) {
 	}
 }
 
-// Unmounted removes what was created for the mounts of a stopped session that has no box any more. Without an answer, it is
-// removed when the session ends.
+// Unmounted removes what was created for the mounts of a stopped session whose box is gone. Without an answer, it is removed
+// when the session ends.
 func (r *Recorder) Unmounted(ctx context.Context, s *session.Session) {
 	live, change := s.Mounting()
 	settings := s.Current()
@@ -118,7 +118,7 @@ func (r *Recorder) Ending(s *session.Session) {
 	}
 }
 
-// End removes what was created for the mounts of a session that is Ending and has no box any more, and then its record. Without
+// End removes what was created for the mounts of a session that is Ending and whose box is gone, and then its record. Without
 // an answer the record stays, for the next boxd.
 func (r *Recorder) End(ctx context.Context, s *session.Session) {
 	if r.MountPoints.End(ctx, s.Key) == nil {

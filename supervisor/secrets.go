@@ -118,7 +118,7 @@ func (d *Secrets) Forget(key string) {
 	delete(d.holders, key)
 }
 
-// Review gives living sessions what the configuration and the files say now. What uses an old value is cut.
+// Review gives living sessions what the configuration and the files say now. Of a box whose secrets differ, connections are cut.
 func (d *Secrets) Review() {
 	if d == nil {
 		return
@@ -145,7 +145,7 @@ func (d *Secrets) authority() (*authority, error) {
 	return d.auth, err
 }
 
-// give gives the box of a session the secrets it may have now. It loses those that it may not have any more, or that cannot be
+// give gives the box of a session the secrets it may have now. It loses those that it may no longer have, or that cannot be
 // read: then the placeholder is sent unchanged.
 func (d *Secrets) give(h *secretHolder) {
 	h.giving.Lock()

@@ -202,7 +202,7 @@ func (v *Supervisor) admitAgain(ctx context.Context, s *session.Session, wait *t
 			return err
 		})
 	}
-	if first { // whatever still refers to the old one writes no record any more
+	if first { // whatever still refers to the old one no longer writes records
 		retire(s)
 	}
 	return next, first, err
@@ -378,7 +378,7 @@ func (v *Supervisor) endBox(s *session.Session, end func(context.Context) error)
 	}
 }
 
-// resumeAdopted finishes what the boxd that started the session again had not come to.
+// resumeAdopted finishes what the boxd that started the session again had left undone.
 func (v *Supervisor) resumeAdopted(ctx context.Context, l *Left, s *session.Session) {
 	if r := l.Records[s.Key]; r != nil && r.Again != nil {
 		v.resume(context.WithoutCancel(ctx), s, r.Again)

@@ -85,7 +85,7 @@ type Supervisor struct {
 	sessions  map[string]*session.Session
 	closed    bool
 	starting  int                         // boxes of sessions that are starting
-	leaving   map[string]*session.Session // not listed any more, but their end is not yet reported
+	leaving   map[string]*session.Session // no longer listed, but their end is not yet reported
 	owned     map[string]int              // number of sessions, by owner
 	stopped   map[*session.Session]bool   // those of sessions that have no box
 	held      map[*session.Session]bool   // those of stopped that cannot be started now

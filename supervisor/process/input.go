@@ -37,8 +37,8 @@ func (a *Attachment) Taken() int64 {
 	return a.p.given
 }
 
-// Resume says how many bytes the client has sent so far, to any boxd. If the program does not read any more, an earlier boxd
-// may have dropped some, which only the client knows.
+// Resume says how many bytes the client has sent so far, to any boxd. If the program no longer reads, an earlier boxd may have
+// dropped some, which only the client knows.
 func (a *Attachment) Resume(sent int64) {
 	p := a.p
 	p.mu.Lock()
@@ -54,8 +54,8 @@ func (a *Attachment) Resume(sent int64) {
 }
 
 // Write writes to the program's standard input, and blocks while that does not read. offset is how many bytes the client has
-// written to the process before: bytes it already has are skipped. What a program does not read any more is dropped and counts
-// as taken; between two programs, Write waits for the next.
+// written to the process before: bytes it already has are skipped. What a program no longer reads is dropped and counts as
+// taken; between two programs, Write waits for the next.
 func (a *Attachment) Write(ctx context.Context, offset int64, b []byte) error {
 	p := a.p
 	if !a.Writer() {

@@ -34,7 +34,7 @@ type progress struct {
 // A private file is a memory file that PID 1 of the box keeps for the next boxd: the Spec, and then lines of progress, of which
 // the last one counts. boxd and PID 1 share the file.
 
-// newPrivate creates a private file. A Spec that starts only once does not need its script and input any more.
+// newPrivate creates a private file. A Spec that starts only once no longer needs its script and input.
 func newPrivate(spec *Spec, at *progress) (*os.File, error) {
 	stored := *spec
 	if stored.Restart.Policy == RestartNo {

@@ -24,7 +24,7 @@ const (
 )
 
 // awaitReady checks whether the program that runs becomes ready in time. waits is false if there is nothing to check; otherwise
-// exactly one result comes from word, even after the end of ctx.
+// exactly one result is sent on word, even after the end of ctx.
 func (p *Process) awaitReady(ctx context.Context) (word <-chan bool, waits bool) {
 	r := p.spec.Ready
 	p.mu.Lock()

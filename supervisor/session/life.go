@@ -68,7 +68,7 @@ func (s *Session) BeginEnd(reason EndReason) bool {
 	if s.state != StateReady && s.state != StateStopped {
 		return false
 	}
-	_ = s.advanceLocked(StateEnding) // legal from both; nothing can be started any more
+	_ = s.advanceLocked(StateEnding) // legal from both; nothing can be started now
 	s.reason = reason
 	s.hooks.Work.Go(s.hooks.Line.Wake) // callers waiting for room get an error; not under this lock
 	return true

@@ -34,7 +34,7 @@ type slot struct {
 	known    chan struct{} // closed when process or err is set
 	process  *process.Process
 	err      error
-	over     chan struct{} // closed when the process has ended and is not counted any more
+	over     chan struct{} // closed when the process has ended and is no longer counted
 	release  func()        // gives back what was reserved; nil if past
 	turn     func()        // gives back its start turn; nil if it was adopted
 	timer    *time.Timer   // guarded by the session's mu: drops the process; nil while it lives
@@ -358,13 +358,13 @@ func (s *Session) RemoveProcess(ctx context.Context, p *process.Process) error {
 	return err
 }
 
-// AwaitReleased waits until a process that has ended does not count as running any more.
+// AwaitReleased waits until a process that has ended no longer counts as running.
 func (s *Session) AwaitReleased(ctx context.Context, p *process.Process) error {
 	_, err := s.awaitReleased(ctx, p)
 	return err
 }
 
-// awaitReleased returns the slot of a process that is over, nil if it has none any more.
+// awaitReleased returns the slot of a process that is over, nil if it no longer has one.
 func (s *Session) awaitReleased(ctx context.Context, p *process.Process) (*slot, error) {
 	for _, entry := range s.slots() {
 		select {

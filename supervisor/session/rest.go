@@ -94,7 +94,7 @@ func (s *Session) FreezeIdle() error {
 		}
 		s.frozen, s.asleep = true, true
 		s.mu.Unlock()
-		s.hooks.Keep(s) // before freezing: the next boxd would take the box for frozen by a caller
+		s.hooks.Keep(s) // before freezing: otherwise the next boxd would think that a caller has frozen the box
 		err := s.setFrozen(true, false)
 		if err != nil {
 			s.mu.Lock()

@@ -29,7 +29,7 @@ type Stopped struct {
 	Again
 }
 
-// Again is what a session that is started again is to be given besides what New gives it.
+// Again is what a session that is started again gets besides what New gives it.
 type Again struct {
 	Mounts []policy.Mount `json:"mounts,omitempty"` // added while it lived
 	// Processes are those with the restart policy "always".
@@ -66,7 +66,7 @@ func StoppedError(id string) error {
 	return fault.Errorf(fault.Conflict, "session %s is stopped", fault.Show(id)).WithHint("start it again: boxctl start BOX")
 }
 
-// closedLocked is the refusal of a session that is not ready: it is stopping or stopped, or does not exist any more.
+// closedLocked is the refusal of a session that is not ready: it is stopping or stopped, or no longer exists.
 func (s *Session) closedLocked() error {
 	if s.state == StateStopping || s.state == StateStopped || s.next != nil {
 		return StoppedError(s.ID)
@@ -154,7 +154,7 @@ func (s *Session) Fail(back *Session) {
 	s.next = back
 }
 
-// ToHaveAgain returns what the session, which is being stopped, is to be given when it is started again: its live mounts, its
+// ToHaveAgain returns what the session, which is being stopped, will be given when it is started again: its live mounts, its
 // processes with the restart policy "always", and what it was itself yet to be given.
 func (s *Session) ToHaveAgain() Again {
 	s.Record.Lock()

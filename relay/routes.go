@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/conns"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
@@ -247,6 +248,16 @@ func match(pattern, asked []string) (p Path, ok bool) {
 	return p, true
 }
 
+// dialects answers requests of the API, and those of E2B's protocol that gateways forward. Without a handler for the latter, the API
+// refuses them, as they have no caller identity for it.
+func (s *Server) dialects(w http.ResponseWriter, r *http.Request) {
+	if from, _ := caller(r.Context()); from.fleet && r.Header.Get(wire.HeaderGateway) != "" && s.cfg.E2B != nil {
+		s.cfg.E2B.ServeHTTP(w, r)
+		return
+	}
+	s.ServeHTTP(w, r)
+}
+
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	named := nameRequest(w, r)
@@ -353,7 +364,7 @@ func (s *Server) identify(from *peerAddr, before *access.Pass, r *http.Request) 
 			return access.Pass{}, err
 		}
 	default:
-		if err := FromHere(r); err != nil {
+		if err := access.FromHere(r.Header.Values("Origin"), r.Host); err != nil {
 			return access.Pass{}, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -45,6 +46,8 @@ type Config struct {
 	IdleExit time.Duration
 	// Fleet is the Unix socket of gateways; nil: there is none.
 	Fleet net.Listener
+	// E2B handles requests of E2B's protocol from gateways; nil: they are refused.
+	E2B http.Handler
 	// HTTPS are listeners for clients on other hosts, and TLS is their configuration.
 	HTTPS []net.Listener
 	TLS   *tls.Config
@@ -78,7 +81,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener, others ...net.Liste
 		s.common.HTTP = others[0].Addr().String()
 	}
 	front := NewFront(ctx, FrontConfig{
-		Handler: s, Log: slog.NewLogLogger(s.common.Log.Handler(), slog.LevelWarn), Callers: s.callers, Name: s.gate.User,
+		Handler: http.HandlerFunc(s.dialects), Log: slog.NewLogLogger(s.common.Log.Handler(), slog.LevelWarn), Callers: s.callers, Name: s.gate.User,
 	})
 	var itself sync.WaitGroup
 	itself.Go(func() { _ = front.serveUncounted(ownListener{s.self}) }) // ends with s.self

@@ -32,6 +32,9 @@ func (c *Config) Understood() []string {
 	if c.E2B.Listen != "" {
 		listens += ", E2B " + c.E2B.Listen
 	}
+	if c.E2B.Fleet {
+		listens += ", E2B for gateways"
+	}
 	if c.Fleet.Socket != "" {
 		listens += ", gateways of the fleet " + c.Fleet.Socket + " as node " + c.Fleet.NodeName()
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"slices"
 	"sync"
 
@@ -21,7 +22,7 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 		return nil
 	}
 	var err error
-	if len(w.sockets.E2B) == 0 {
+	if len(w.sockets.E2B) == 0 && c.Listen != "" {
 		if w.sockets.E2B, err = listenTCP(ctx, "e2b.listen", c.Listen, "enable boxd-e2b.socket instead, and leave e2b.listen out"); err != nil {
 			return err
 		}
@@ -47,7 +48,11 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 	if public := c.Public(); public != "" {
 		log.Warn("ports of sandboxes need no token (e2b.public_ports)", "detail", public)
 	}
-	log.Info("boxd serves E2B's protocol", "address", w.sockets.E2B[0].Addr().String(), "tls", c.TLSListen)
+	address := ""
+	if len(w.sockets.E2B) > 0 {
+		address = w.sockets.E2B[0].Addr().String()
+	}
+	log.Info("boxd serves E2B's protocol", "address", address, "tls", c.TLSListen, "gateways", c.Fleet)
 	return nil
 }
 
@@ -63,10 +68,11 @@ func (w *front) checks(cfg *Config) []isolation.Check {
 	}}
 }
 
-// e2b serves clients of E2B until ctx ends or stop is called, which waits for that. boxd goes on without it, should it fail.
-func (w *front) e2b(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
-	if len(w.sockets.E2B) == 0 {
-		return func() {}
+// makeE2B makes the server for clients of E2B, if it is enabled. gateways is its handler for requests on the socket of gateways, nil if
+// e2b.fleet is false.
+func (w *front) makeE2B(cfg *Config, seen *notes, sup *supervisor.Supervisor) (gateways http.Handler) {
+	if !cfg.E2B.On(len(w.sockets.E2B) > 0) {
+		return nil
 	}
 	settings := cfg.E2B
 	for _, ln := range w.sockets.E2B {
@@ -74,11 +80,22 @@ func (w *front) e2b(ctx context.Context, cfg *Config, seen *notes, sup *supervis
 			settings.Listen = ln.Addr().String()
 		}
 	}
-	server := e2b.New(e2b.Config{Settings: settings, Telemetry: seen.Telemetry, Gate: w.gate, Tokens: w.previews, Sup: sup, Log: seen.log, TLS: w.tls})
+	w.sandbox = e2b.New(e2b.Config{Settings: settings, Telemetry: seen.Telemetry, Gate: w.gate, Tokens: w.previews, Sup: sup, Log: seen.log, TLS: w.tls})
+	if !settings.Fleet {
+		return nil
+	}
+	return http.HandlerFunc(w.sandbox.ServeGateway)
+}
+
+// serveE2B serves clients of E2B until ctx ends or stop is called, which waits for that. boxd goes on without it, should it fail.
+func (w *front) serveE2B(ctx context.Context, seen *notes) (stop func()) {
+	if w.sandbox == nil {
+		return func() {}
+	}
 	ctx, end := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		if err := server.Serve(ctx, w.sockets.E2B...); err != nil {
+		if err := w.sandbox.Serve(ctx, w.sockets.E2B...); err != nil {
 			seen.log.Error("E2B's protocol is no longer served", "error", err)
 		}
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/e2b"
 	"github.com/boxd-dev/boxd/skills"
 	"github.com/boxd-dev/boxd/supervisor"
 	"github.com/boxd-dev/boxd/supervisor/volumes"
@@ -39,6 +40,7 @@ type front struct {
 	held     bool               // by the service manager, which starts boxd for the next caller
 	token    string             // that LangBot shows; "": none
 	tls      *tls.Config        // of clients of E2B that come by TLS; nil: none do
+	sandbox  *e2b.Server        // serves clients of E2B; nil: none are
 	https    []net.Listener     // for callers of other hosts
 	ours     *tls.Config        // of https
 }
@@ -163,7 +165,7 @@ func listenTCP(ctx context.Context, key, address, instead string) ([]net.Listene
 
 // others serves the protocols of others until ctx ends or stop is called, which waits for that.
 func (w *front) others(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
-	leaveLangBot, leaveE2B := w.langBot(ctx, cfg, seen, sup), w.e2b(ctx, cfg, seen, sup)
+	leaveLangBot, leaveE2B := w.langBot(ctx, cfg, seen, sup), w.serveE2B(ctx, seen)
 	return func() {
 		leaveLangBot()
 		leaveE2B()

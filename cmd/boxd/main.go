@@ -177,7 +177,7 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	seen.begin(ctx, cfg, sup, store, boxes)
 	reload := newReloader(load, applyTo(sup, in.gate, cfg, log), cfg, log, seen.Events)
 	seen.Waived, seen.Refused = in.waived(cfg), sup.Refused
-	server := relay.New(relay.Config{Version: version, Telemetry: seen.Telemetry, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Fleet: in.sockets.Fleet, HTTPS: in.https, TLS: in.ours, Settings: reload.settings}, sup, log)
+	server := relay.New(relay.Config{Version: version, Telemetry: seen.Telemetry, Gate: in.gate, Skills: in.skills, Drives: in.drives, Previews: in.previews, Images: store, IdleExit: in.idleExit(cfg), Fleet: in.sockets.Fleet, E2B: in.makeE2B(cfg, seen, sup), HTTPS: in.https, TLS: in.ours, Settings: reload.settings}, sup, log)
 	if err := systemd.Ready(); err != nil {
 		return err
 	}

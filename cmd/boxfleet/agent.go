@@ -33,6 +33,7 @@ type agentOptions struct {
 	State    string                                      // directory of its own, where it remembers generations
 	Disk     string                                      // a path on the disk of boxes
 	IDRanges int                                         // that boxd has for boxes
+	E2B      bool                                        // boxd speaks E2B's protocol with gateways
 	Replicas int                                         // of the buckets, if it has to make them
 	Log      *slog.Logger
 }

@@ -89,7 +89,7 @@ func (n named) Key() string { return n.name }
 func (h *claiming) create() error {
 	h.t.Helper()
 	r := httptest.NewRequestWithContext(h.t.Context(), http.MethodPost, "/v1/sessions", nil)
-	c := &call{httptest.NewRecorder(), r, access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}, nil}
+	c := &call{w: httptest.NewRecorder(), r: r, pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
 	return h.g.claim(c, &placement{}, &wanted{ID: "s", Wait: new(quantity.Duration)}, map[string]json.RawMessage{"id": json.RawMessage(`"s"`)})
 }
 

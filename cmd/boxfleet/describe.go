@@ -122,10 +122,16 @@ func (a *agent) examine(ctx context.Context) {
 	}
 }
 
-// capabilities are the checks of doctor that are in order; none before it has answered.
+// canE2B is the capability of a node that serves E2B's protocol to gateways. No check of doctor has this name.
+const canE2B = "e2b"
+
+// capabilities are the checks of doctor that are in order, none before it has answered, and what is configured.
 func (a *agent) capabilities() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.cfg.E2B {
+		return append(slices.Clone(a.can), canE2B)
+	}
 	return a.can
 }
 

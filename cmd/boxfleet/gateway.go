@@ -37,6 +37,7 @@ type gatewayOptions struct {
 	Version  string
 	Log      *slog.Logger
 	Traces   *trace.Tracer // nil: no requests are recorded
+	E2B      bool          // clients of E2B are served
 }
 
 // gateway answers for all nodes of a fleet as one boxd does. It keeps nothing: any number of them may run.
@@ -59,6 +60,7 @@ type gateway struct {
 	opened time.Time          // when this gateway has seen that bucket first
 	nodes  map[string]*seen
 	starts map[string]start // claims of others that are starting, by key
+	byID   *claimIndex      // of sessions, where requests do not name owners; nil: nobody needs it
 
 	cordoned map[string]*api.FleetCordon // nodes
 }
@@ -160,6 +162,11 @@ func (g *gateway) follow(ctx context.Context) error {
 		return fmt.Errorf("hear of nodes: %w", err)
 	}
 	defer func() { _ = w.Stop() }() // of a bucket that may be gone
+	heard, err := g.hearClaims(ctx, claims, id)
+	if err != nil {
+		return err
+	}
+	defer heard.stop()
 	look := time.NewTicker(renewEvery)
 	defer look.Stop()
 	for {
@@ -171,6 +178,11 @@ func (g *gateway) follow(ctx context.Context) error {
 			if entry != nil && entry.Operation() == jetstream.KeyValuePut {
 				g.heard(entry)
 			}
+		case entry, ok := <-heard.told():
+			if !ok {
+				return errors.New("no longer told of claims")
+			}
+			g.heardClaim(heard, entry)
 		case <-look.C:
 			if err := g.look(ctx, nodesID, id); err != nil {
 				return err

@@ -225,7 +225,10 @@ func (g *gateway) name(c *call, place *placement, fields map[string]json.RawMess
 
 // asFault is the problem of a node, as an error.
 func asFault(resp *http.Response) error {
-	var p api.Problem
+	var p struct {
+		api.Problem
+		Message string `json:"message"` // as answers of E2B have it
+	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxRequest)).Decode(&p); err != nil {
 		return fault.Errorf(fault.Unavailable, "a node has answered %s", resp.Status).WithHint("see the log of its boxd")
 	}
@@ -237,7 +240,7 @@ func asFault(resp *http.Response) error {
 	if !ok {
 		kind = fault.Unavailable
 	}
-	return &fault.Error{Kind: kind, Field: p.Field, Value: p.Value, Allowed: p.Allowed, Hint: p.Hint, Err: errors.New(p.Detail)}
+	return &fault.Error{Kind: kind, Field: p.Field, Value: p.Value, Allowed: p.Allowed, Hint: p.Hint, Err: errors.New(cmp.Or(p.Detail, p.Message))}
 }
 
 func (c *call) setBody(body []byte) {
@@ -267,7 +270,7 @@ func (g *gateway) ask(c *call, n *seen, method, target string, body []byte) (*ht
 		return nil, err
 	}
 	resp, err := g.transport.RoundTrip(req)
-	if err == nil && resp.StatusCode == http.StatusUnauthorized {
+	if err == nil && c.refused(resp) {
 		defer resp.Body.Close()
 		return nil, refusal(resp)
 	}

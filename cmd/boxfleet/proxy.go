@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/conns"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -34,6 +35,16 @@ type call struct {
 	r    *http.Request
 	pass access.Pass
 	span *requestSpan
+	e2b  *e2bCall // nil: the request is one of boxd's API
+}
+
+// fail answers with an error as the caller's protocol has it.
+func (c *call) fail(w http.ResponseWriter, err error) {
+	if c.e2b != nil {
+		failE2B(w, err)
+		return
+	}
+	fail(w, err)
 }
 
 // ServeHTTP answers a request.
@@ -89,7 +100,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if span != nil {
 		w = span
 	}
-	c := &call{w, r.WithContext(ctx), pass, span}
+	c := &call{w: w, r: r.WithContext(ctx), pass: pass, span: span}
 	if err := g.route(c); err != nil { //nolint:contextcheck // the call has its request, and that its context
 		fail(w, err)
 	}
@@ -113,7 +124,11 @@ func (g *gateway) route(c *call) error {
 		if err != nil {
 			return fault.Field("path", c.r.URL.EscapedPath(), "percent-encoded")
 		}
-		return g.session(c, id, len(path) == 3)
+		owner, err := c.owner()
+		if err != nil {
+			return err
+		}
+		return g.session(c, owner, id, len(path) == 3)
 	case len(path) >= 2 && path[0] == "v1" && path[1] == "exec":
 		return g.once(c)
 	case path[0] == "mcp":
@@ -152,11 +167,7 @@ func (c *call) may(route string, least access.Role) error {
 }
 
 // session passes a request for a session on to the node that has it.
-func (g *gateway) session(c *call, id string, itself bool) error {
-	owner, err := c.owner()
-	if err != nil {
-		return err
-	}
+func (g *gateway) session(c *call, owner, id string, itself bool) error {
 	claims, _, err := g.table()
 	if err != nil {
 		return err
@@ -222,15 +233,16 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			c.span.setNode(name)
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", name, "boxd"
 			p.Out.Header.Del(nodeHeader)
+			p.Out.Header.Del(wire.HeaderGateway) // by which a node would take it for one of E2B's
 			refused = g.speak(c, &n, p.Out)
 		},
 		ModifyResponse: func(resp *http.Response) error {
-			if resp.StatusCode == http.StatusUnauthorized {
+			if c.refused(resp) {
 				return refusal(resp)
 			}
 			c.span.answered(resp)
 			resp.Header.Del(api.RouteHeader)
-			if id := resp.Header.Get(mcpHeader); id != "" {
+			if id := resp.Header.Get(mcpHeader); id != "" && c.e2b == nil {
 				resp.Header.Set(mcpHeader, name+"."+id)
 			}
 			if then != nil {
@@ -239,7 +251,7 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			fail(w, unreached(name, errors.Join(refused, err)))
+			c.fail(w, unreached(name, errors.Join(refused, err)))
 		},
 	}
 	proxy.ServeHTTP(c.w, c.r)
@@ -251,15 +263,28 @@ func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
 	g.mu.Lock()
 	key := g.cfg.Key
 	g.mu.Unlock()
-	value, err := access.Assertion{
+	a := access.Assertion{
 		Gateway: g.cfg.Name, Node: n.Name, Principal: c.pass.Name, Role: c.pass.Role, Token: c.pass.Token, Routes: c.pass.Routes(),
 		Method: out.Method, Target: out.URL.RequestURI(),
-	}.Sign(key, time.Now().Add(n.offset))
+	}
+	now := time.Now().Add(n.offset)
+	if c.e2b != nil {
+		return c.e2b.speak(&a, key, now, out)
+	}
+	value, err := a.Sign(key, now)
 	if err != nil {
 		return err
 	}
 	out.Header.Set("Authorization", value)
 	return nil
+}
+
+// refused reports whether a node refuses the gateway, which is not about its caller.
+func (c *call) refused(resp *http.Response) bool {
+	if c.e2b != nil {
+		return c.e2b.refused(resp)
+	}
+	return resp.StatusCode == http.StatusUnauthorized
 }
 
 // nodeRefusal is what a node says of the gateway, not of its caller.
@@ -268,11 +293,14 @@ type nodeRefusal struct{ detail string }
 func (e *nodeRefusal) Error() string { return e.detail }
 
 func refusal(resp *http.Response) error {
-	var p api.Problem
+	var p struct {
+		Detail  string `json:"detail"`
+		Message string `json:"message"` // as answers of E2B have it
+	}
 	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<16)).Decode(&p); err != nil {
 		return &nodeRefusal{resp.Status}
 	}
-	return &nodeRefusal{p.Detail}
+	return &nodeRefusal{cmp.Or(p.Detail, p.Message)}
 }
 
 // unreached is what a caller hears of a node that has not answered.
@@ -298,14 +326,22 @@ func (g *gateway) mcp(c *call) error {
 		return g.pass(c, node, nil)
 	}
 	if s := c.r.URL.Query().Get("session"); s != "" {
-		return g.session(c, s, false)
+		owner, err := c.owner()
+		if err != nil {
+			return err
+		}
+		return g.session(c, owner, s, false)
 	}
 	return g.once(c)
 }
 
 // once places what leaves no session behind.
 func (g *gateway) once(c *call) error {
-	list, reason := choose(&placement{}, g.known(), "", nil)
+	place := &placement{}
+	if c.e2b != nil {
+		place.Can = []string{canE2B}
+	}
+	list, reason := choose(place, g.known(), "", nil)
 	if len(list) == 0 {
 		return full(reason)
 	}
@@ -331,14 +367,19 @@ func reply(w http.ResponseWriter, code int, body any) {
 	_, _ = w.Write(data) // who has hung up needs no answer
 }
 
-// fail answers with the problem that an error is.
-func fail(w http.ResponseWriter, err error) {
-	kind := fault.KindOf(err)
-	status := map[fault.Kind]int{
+// statusOf is how HTTP calls a kind of error.
+func statusOf(kind fault.Kind) int {
+	return map[fault.Kind]int{
 		fault.Internal: http.StatusInternalServerError, fault.Invalid: http.StatusBadRequest, fault.NotFound: http.StatusNotFound, fault.Conflict: http.StatusConflict,
 		fault.Denied: http.StatusForbidden, fault.Exhausted: http.StatusTooManyRequests, fault.Unsupported: http.StatusNotImplemented,
 		fault.Unavailable: http.StatusServiceUnavailable, fault.Unauthenticated: http.StatusUnauthorized,
 	}[kind]
+}
+
+// fail answers with the problem that an error is.
+func fail(w http.ResponseWriter, err error) {
+	kind := fault.KindOf(err)
+	status := statusOf(kind)
 	p := &api.Problem{Type: api.ProblemType + kind.String(), Title: strings.ReplaceAll(kind.String(), "_", " "), Status: status, Detail: err.Error()}
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		p.Field, p.Value, p.Allowed, p.Hint = f.Field, f.Value, f.Allowed, f.Hint

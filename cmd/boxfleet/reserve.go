@@ -101,7 +101,7 @@ func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[stri
 	if err != nil {
 		return err
 	}
-	r := &reservation{g: g, c: c, claims: claims, bucket: bucket, place: place, want: want, key: claimKey(c.pass.Name, want.ID)}
+	r := &reservation{g: g, c: c, claims: claims, bucket: bucket, place: place, want: want, key: claimKey(c.pass.Name, want.ID), target: "/v1/sessions"}
 	ctx, cancel := context.WithTimeout(c.r.Context(), requestPatience)
 	defer cancel()
 	if r.claim, err = getClaim(ctx, claims, r.key); err != nil {
@@ -130,9 +130,14 @@ func (g *gateway) claim(c *call, place *placement, want *wanted, fields map[stri
 	if r.body, err = json.Marshal(fields); err != nil {
 		return err
 	}
+	return r.begin()
+}
+
+// begin has a node make the session, and counts that.
+func (r *reservation) begin() error {
 	began := time.Now()
-	err = r.run()
-	g.metrics.claimed(r.placed, err, time.Since(began))
+	err := r.run()
+	r.g.metrics.claimed(r.placed, err, time.Since(began))
 	return err
 }
 
@@ -189,6 +194,7 @@ type reservation struct {
 	want   *wanted
 	key    string
 	claim  *sessionClaim // as it is in the bucket; nil: there is none
+	target string        // of the request that a node is sent
 	body   []byte
 	why    string // nobody has taken it so far
 	placed bool   // a node has it
@@ -348,7 +354,7 @@ func (r *reservation) store(next *sessionClaim) (err error) {
 // make asks the node for the session.
 func (r *reservation) make(n *seen) (done bool, why string, err error) {
 	r.c.span.setNode(n.Name)
-	resp, err := r.g.ask(r.c, n, http.MethodPost, "/v1/sessions", r.body)
+	resp, err := r.g.ask(r.c, n, http.MethodPost, r.target, r.body)
 	refused := &nodeRefusal{}
 	switch {
 	case errors.Is(err, errNobody):

@@ -24,6 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 	"github.com/boxd-dev/boxd/internal/trace"
 	"github.com/boxd-dev/boxd/relay/conns"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -45,6 +46,10 @@ type gatewayConfig struct {
 		CA          string   `toml:"ca"`
 		Replicas    int      `toml:"replicas"`
 	} `toml:"nats"`
+	E2B struct {
+		Listen string `toml:"listen"` // address; "": clients of E2B are not served
+		Domain string `toml:"domain"` // sandboxes' ports are PORT-ID.DOMAIN; "": localhost with the port of Listen
+	} `toml:"e2b"`
 	Traces     trace.Config           `toml:"traces"`
 	Access     access.Config          `toml:"access"`
 	Principals map[string]access.Rule `toml:"principals"`
@@ -71,12 +76,11 @@ func readGateway(path string) (*gatewayConfig, error) {
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		return nil, fmt.Errorf("%s: unknown key %q", path, unknown[0].String())
 	}
-	host, _, err := net.SplitHostPort(cfg.Gateway.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("%s: gateway.listen = %q: must be an address with a port", path, cfg.Gateway.Listen)
+	if err := cfg.validateListen("gateway.listen", cfg.Gateway.Listen); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if ip := net.ParseIP(host); cfg.Gateway.Certificate == "" && (ip == nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("%s: gateway.listen = %q: must be a loopback address without gateway.certificate, since tokens would be sent in the clear", path, cfg.Gateway.Listen)
+	if err := cfg.validateE2B(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := cfg.validateTLS(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -89,6 +93,28 @@ func readGateway(path string) (*gatewayConfig, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return cfg, nil
+}
+
+// validateListen looks at an address of the gateway.
+func (c *gatewayConfig) validateListen(key, address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%s = %q: must be an address with a port", key, address)
+	}
+	if ip := net.ParseIP(host); c.Gateway.Certificate == "" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("%s = %q: must be a loopback address without gateway.certificate, since tokens would be sent in the clear", key, address)
+	}
+	return nil
+}
+
+func (c *gatewayConfig) validateE2B() error {
+	if d := c.E2B.Domain; d != "" && !wire.ValidDomain(d) {
+		return fmt.Errorf("e2b.domain = %q: must be a host name, with a port if it is not 80 or 443, such as localhost:5441", d)
+	}
+	if c.E2B.Listen == "" {
+		return nil
+	}
+	return c.validateListen("e2b.listen", c.E2B.Listen)
 }
 
 // validateTLS looks at the files of the listener, whose errors are about this file's keys.
@@ -135,7 +161,7 @@ func serve(ctx context.Context, args []string, log *slog.Logger) error {
 		return err
 	}
 	g, err := newGateway(ctx, &gatewayOptions{
-		Name: cfg.Gateway.Name, Key: key, Gate: gate, Replicas: cfg.NATS.Replicas, Version: version, Log: log, Traces: traces,
+		Name: cfg.Gateway.Name, Key: key, Gate: gate, Replicas: cfg.NATS.Replicas, Version: version, Log: log, Traces: traces, E2B: cfg.E2B.Listen != "",
 		Servers: natsServers{Addresses: cfg.NATS.Servers, Credentials: cfg.NATS.Credentials, CA: cfg.NATS.CA, Name: "gateway_" + cfg.Gateway.Name},
 	})
 	if err != nil {
@@ -193,11 +219,17 @@ func openGate(cfg *gatewayConfig, log *slog.Logger) (*access.Gate, *os.Root, err
 	return access.NewGate(known, grants, log), dir, nil
 }
 
-// answer serves callers until ctx ends.
-func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logger) error {
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Gateway.Listen)
+// listener is an address of the gateway, and who answers there.
+type listener struct {
+	net.Listener
+	handler http.Handler
+}
+
+// openListener opens an address. Its connections are counted apart from those of others.
+func openListener(ctx context.Context, cfg *gatewayConfig, key, address string, handler http.Handler, log *slog.Logger) (*listener, error) {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("gateway.listen: %w", err)
+		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	ln = counted{ln, conns.New(callerConnections, allConnections)}
 	if cfg.Gateway.Certificate != "" {
@@ -205,12 +237,48 @@ func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logge
 		config, err := files.Config(log)
 		if err != nil {
 			ln.Close()
-			return fmt.Errorf("gateway.%w", err)
+			return nil, fmt.Errorf("gateway.%w", err)
 		}
 		ln = tls.NewListener(ln, config)
 	}
+	return &listener{ln, handler}, nil
+}
+
+// answer serves callers until ctx ends.
+func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logger) error {
+	own, err := openListener(ctx, cfg, "gateway.listen", cfg.Gateway.Listen, g, log)
+	if err != nil {
+		return err
+	}
+	all, clients := []*listener{own}, ""
+	if cfg.E2B.Listen != "" {
+		ln, err := openListener(ctx, cfg, "e2b.listen", cfg.E2B.Listen, newE2BFront(g, cfg), log)
+		if err != nil {
+			own.Close()
+			return err
+		}
+		all, clients = append(all, ln), ln.Addr().String()
+	}
+	log.Info("boxfleet serves", "version", version, "address", own.Addr().String(), "tls", cfg.Gateway.Certificate != "", "client_certificates", cfg.Gateway.ClientCA != "", "sandboxes", clients)
+	ready(log)
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	errs := make([]error, len(all))
+	var serving sync.WaitGroup
+	for i, ln := range all {
+		serving.Go(func() {
+			defer end() // one that fails ends the other
+			errs[i] = ln.serve(ctx, log)
+		})
+	}
+	serving.Wait()
+	return errors.Join(errs...)
+}
+
+// serve answers who connects until ctx ends.
+func (l *listener) serve(ctx context.Context, log *slog.Logger) error {
 	server := &http.Server{
-		Handler: g, ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeader,
+		Handler: l.handler, ReadHeaderTimeout: headerPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withSlot,
 	}
 	ended := make(chan struct{}) // closed when no request is under way any more, but for streams
@@ -222,9 +290,7 @@ func answer(ctx context.Context, cfg *gatewayConfig, g *gateway, log *slog.Logge
 			_ = server.Close() // what it has to say helps nobody any more
 		}
 	})
-	log.Info("boxfleet serves", "version", version, "address", ln.Addr().String(), "tls", cfg.Gateway.Certificate != "", "client_certificates", cfg.Gateway.ClientCA != "")
-	ready(log)
-	err = server.Serve(ln)
+	err := server.Serve(l)
 	if !stop() {
 		<-ended
 	}

@@ -194,7 +194,7 @@ func (h *manyNodes) place() {
 	h.made++
 	id := fmt.Sprint("made-", h.made)
 	r := httptest.NewRequestWithContext(h.b.Context(), http.MethodPost, "/v1/sessions", nil)
-	c := &call{httptest.NewRecorder(), r, access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}, nil}
+	c := &call{w: httptest.NewRecorder(), r: r, pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
 	if err := h.g.claim(c, &placement{}, &wanted{ID: id, Wait: new(quantity.Duration)}, map[string]json.RawMessage{"id": json.RawMessage(`"` + id + `"`)}); err != nil {
 		h.b.Fatal(err)
 	}

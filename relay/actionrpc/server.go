@@ -201,7 +201,7 @@ func fromHere(r *http.Request) error {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !at.IP.IsLoopback() {
 		return nil
 	}
-	return relay.FromHere(r)
+	return access.FromHere(r.Header.Values("Origin"), r.Host)
 }
 
 // resources returns the counters of the two unauthenticated routes.

@@ -28,6 +28,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/conns"
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 )
 
 // onePipe is a listener of one connection.
@@ -329,7 +330,7 @@ func FuzzSignedAddress(f *testing.F) {
 		if method == http.MethodPost {
 			operation = "write"
 		}
-		if rest, ok := strings.CutPrefix(at, downloadPath); ok {
+		if rest, ok := strings.CutPrefix(at, wire.DownloadPath); ok {
 			path = "/" + rest
 		}
 		q.Set(parameterSignature, sign(path, operation, user, token, expires))
@@ -382,8 +383,8 @@ func FuzzRoute(f *testing.F) {
 	f.Fuzz(func(t *testing.T, host, path, id, port string) {
 		s := &Server{}
 		r := &http.Request{Method: http.MethodPost, Host: host, URL: &url.URL{Path: path}, Header: http.Header{}}
-		r.Header.Set(headerSandbox, id)
-		r.Header.Set(headerPort, port)
+		r.Header.Set(wire.HeaderSandbox, id)
+		r.Header.Set(wire.HeaderPort, port)
 		to, err := s.route(r)
 		name, _, splits := net.SplitHostPort(host)
 		if splits != nil {
@@ -392,15 +393,15 @@ func FuzzRoute(f *testing.F) {
 		local := strings.EqualFold(name, "localhost") || net.ParseIP(strings.Trim(name, "[]")) != nil && net.ParseIP(strings.Trim(name, "[]")).IsLoopback()
 		switch {
 		case err != nil:
-		case !to.host && !local:
+		case !to.Host && !local:
 			t.Errorf("%q is taken for this host", host)
-		case to.host && !strings.HasSuffix(strings.ToLower(name), ".localhost"):
+		case to.Host && !strings.HasSuffix(strings.ToLower(name), ".localhost"):
 			t.Errorf("%q is taken for a sandbox", host)
-		case to.control && (to.sandbox != "" || to.port != 0 || id != "" || port != ""):
+		case to.Control && (to.Sandbox != "" || to.Port != 0 || id != "" || port != ""):
 			t.Errorf("%q, %q, %q: %+v", host, id, port, to)
-		case !to.control && (to.port < 1 || to.port > 65535):
+		case !to.Control && (to.Port < 1 || to.Port > 65535):
 			t.Errorf("%+v", to)
-		case to.sandbox != "" && strings.Trim(to.sandbox, "abcdefghijklmnopqrstuvwxyz0123456789") != "":
+		case to.Sandbox != "" && strings.Trim(to.Sandbox, "abcdefghijklmnopqrstuvwxyz0123456789") != "":
 			t.Errorf("%+v", to)
 		}
 	})

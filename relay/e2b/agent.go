@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 )
 
 // agentService is the code of a sandbox as clients of Scalebox ask for it.
@@ -23,7 +24,7 @@ type agentService struct{ server *Server }
 // codeError is an error of contexts as RPCs have it.
 func (a *agentService) codeError(ctx context.Context, err error) error {
 	if lost(of(ctx).Session, err) {
-		return connect.NewError(connect.CodeUnavailable, errors.New(strings.ToLower(goneMessage)))
+		return connect.NewError(connect.CodeUnavailable, errors.New(strings.ToLower(wire.GoneMessage)))
 	}
 	return a.server.rpcError(ctx, err)
 }

@@ -6,7 +6,6 @@ package e2b
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/limits"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/conns"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -115,7 +115,7 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op, id, known := find(r)
-	pass, err := s.caller(r, &op)
+	pass, err := s.caller(w, r, &op, nil)
 	if err == nil && !known {
 		err = refusal(http.StatusNotImplemented, fmt.Sprintf("%s %s is not served by boxd: see docs/guide/e2b.md for what is", r.Method, fault.Show(r.URL.Path)))
 	}
@@ -127,7 +127,7 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	defer leave()
 	asked := r
 	ctx, unwatch := s.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
-		now, err := s.caller(asked, &op)
+		now, err := s.caller(w, asked, &op, &pass)
 		return now.Until, err
 	})
 	defer unwatch()
@@ -162,16 +162,23 @@ func find(r *http.Request) (operation, string, bool) {
 	return operation{role: access.Viewer}, "", false
 }
 
-// caller is who has sent a request to the control plane.
-func (s *Server) caller(r *http.Request, op *operation) (access.Pass, error) {
-	text := key(r)
-	if text == "" {
-		return access.Pass{}, unauthorized("missing API key: set E2B_API_KEY to a token of boxd (boxctl token new)")
+// caller is who has sent a request to the control plane; before is who that was when it came, nil when it comes.
+func (s *Server) caller(w http.ResponseWriter, r *http.Request, op *operation, before *access.Pass) (pass access.Pass, err error) {
+	switch g, text := through(r.Context()), wire.Key(r); {
+	case g != nil && before != nil:
+		pass, err = s.cfg.Gate.ReassertedPass(before)
+	case g != nil:
+		pass, err = g.caller(s.cfg.Gate, w)
+	case text == "":
+		err = unauthorized("missing API key: set E2B_API_KEY to a token of boxd (boxctl token new)")
+	default:
+		if pass, err = s.cfg.Gate.Identify(&access.Peer{}, []string{"Bearer " + text}); err != nil {
+			err = unauthorized("unknown, expired or revoked API key: E2B_API_KEY has to be a token of boxd (boxctl token new)")
+		}
 	}
-	pass, err := s.cfg.Gate.Identify(&access.Peer{}, []string{"Bearer " + text})
 	switch {
 	case err != nil:
-		return pass, unauthorized("unknown, expired or revoked API key: E2B_API_KEY has to be a token of boxd (boxctl token new)")
+		return pass, err
 	case !pass.Is(op.role):
 		return pass, refusal(http.StatusForbidden, fmt.Sprintf("permission denied: this needs the %s role, you have %q (%s)", op.role, pass.Role, pass.Rule))
 	case op.route != "" && !pass.Allows(op.route):
@@ -225,7 +232,7 @@ func (c *controlCall) body(into any) error {
 func (c *controlCall) session() (*session.Session, error) {
 	s, err := c.server.cfg.Sup.Session(c.pass.Principal, c.id)
 	if err != nil || s.Current().Labels[labelTemplate] == "" {
-		return nil, refusal(http.StatusNotFound, fmt.Sprintf("sandbox %s was not found", fault.Show(c.id)))
+		return nil, wire.Missing(c.id)
 	}
 	return s, nil
 }
@@ -326,9 +333,6 @@ func lifetime(age time.Duration, seconds int64) (*quantity.Duration, error) {
 	return &d, nil
 }
 
-// newID makes the id of a sandbox: one label of a host name, and nobody can guess it.
-func newID() string { return "i" + strings.ToLower(rand.Text()[:19]) }
-
 // create makes a sandbox.
 func (c *controlCall) create() error {
 	if err := c.getsTokens(); err != nil {
@@ -342,7 +346,7 @@ func (c *controlCall) create() error {
 	if err != nil {
 		return err
 	}
-	reply(c.w, http.StatusCreated, c.server.answer(of))
+	reply(c.w, http.StatusCreated, c.answer(of))
 	return nil
 }
 
@@ -386,7 +390,13 @@ func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
 		return nil, refusal(http.StatusNotFound, fmt.Sprintf("template %s was not found; this host has %s", fault.Show(ask.TemplateID), strings.Join(c.server.cfg.names(), ", ")))
 	}
 	req := c.server.cfg.request(template)
-	req.ID = newID()
+	req.ID = wire.NewID()
+	if g := through(c.r.Context()); g != nil { // which asks the next node where there is no room
+		if req.ID = g.create; !wire.ValidID(req.ID) {
+			return nil, fault.Field(wire.HeaderNew, req.ID, "the id of a sandbox: lower-case letters and digits")
+		}
+		req.Wait = new(quantity.Duration)
+	}
 	req.Env = ask.EnvVars
 	req.Metadata = ask.Metadata
 	req.Labels = map[string]string{labelTemplate: name, labelKey: c.pass.Token}
@@ -436,8 +446,9 @@ type sandboxAnswer struct {
 	Domain             *string `json:"domain"`
 }
 
-func (s *Server) answer(of *session.Session) *sandboxAnswer {
-	domain := s.domain()
+func (c *controlCall) answer(of *session.Session) *sandboxAnswer {
+	s := c.server
+	domain := s.domain(c.r.Context())
 	return &sandboxAnswer{
 		TemplateID: of.Current().Labels[labelTemplate], SandboxID: of.ID, ClientID: clientID, EnvdVersion: envdVersion,
 		EnvdAccessToken: s.token(purposeAccess, of), TrafficAccessToken: s.token(purposeTraffic, of), Domain: &domain,
@@ -460,7 +471,7 @@ func (c *controlCall) connect() error {
 	if resumed {
 		status = http.StatusCreated
 	}
-	reply(c.w, status, c.server.answer(of))
+	reply(c.w, status, c.answer(of))
 	return nil
 }
 

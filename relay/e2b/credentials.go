@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
-	"encoding/hex"
 	"hash"
 	"io"
 	"net/http"
@@ -14,51 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/boxd-dev/boxd/supervisor/access"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
-
-// Headers by which requests say what they are about, and prove that they may.
-const (
-	headerKey     = "X-Api-Key"
-	headerAccess  = "X-Access-Token"
-	headerTraffic = "E2b-Traffic-Access-Token"
-	headerSandbox = "E2b-Sandbox-Id"
-	headerPort    = "E2b-Sandbox-Port"
-)
-
-// keyPrefix begins API keys in the form that older clients insist on: e2b_ and hexadecimal digits. The digits are those of
-// a token of boxd.
-const keyPrefix = "e2b_"
-
-// hexPrefix begins such keys: it is how tokens of boxd begin.
-var hexPrefix = keyPrefix + hex.EncodeToString([]byte(access.TokenPrefix))
-
-// bearer is the token of boxd that an API key is.
-func bearer(key string) string {
-	if digits, ok := strings.CutPrefix(key, keyPrefix); ok {
-		if text, err := hex.DecodeString(digits); err == nil && strings.HasPrefix(string(text), access.TokenPrefix) {
-			return string(text)
-		}
-	}
-	return key
-}
-
-// key is the API key of a request, "" if it has none, or several.
-func key(r *http.Request) string {
-	list := r.Header.Values(headerKey)
-	if len(list) == 1 {
-		return bearer(strings.TrimSpace(list[0]))
-	}
-	authorization := r.Header.Values("Authorization")
-	if len(list) > 1 || len(authorization) != 1 {
-		return ""
-	}
-	if scheme, text, ok := strings.Cut(authorization[0], " "); ok && strings.EqualFold(scheme, "bearer") {
-		return bearer(strings.TrimSpace(text))
-	}
-	return ""
-}
 
 // Purposes of the tokens of a sandbox.
 const (
@@ -91,13 +48,6 @@ type signed struct {
 	begun hash.Cloner // what is hashed before a token
 }
 
-// Paths of files. The last two are those of clients of Scalebox.
-const (
-	filesPath    = "/files"
-	uploadPath   = "/upload"
-	downloadPath = "/download/"
-)
-
 // maxSigned is how long an address with a signature may be, in bytes: where it names no sandbox it is held against each.
 const maxSigned = 16 << 10
 
@@ -113,8 +63,8 @@ const (
 // signedAddress reads the signature of a request for a file; nil: it has none.
 func signedAddress(r *http.Request) *signed {
 	query := r.URL.Query()
-	download, isDownload := strings.CutPrefix(r.URL.Path, downloadPath)
-	if !query.Has(parameterSignature) || r.URL.Path != filesPath && r.URL.Path != uploadPath && !isDownload {
+	download, isDownload := strings.CutPrefix(r.URL.Path, wire.DownloadPath)
+	if !query.Has(parameterSignature) || r.URL.Path != wire.FilesPath && r.URL.Path != wire.UploadPath && !isDownload {
 		return nil
 	}
 	if len(r.URL.RawQuery)+len(download) > maxSigned {

@@ -13,21 +13,12 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation"
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// answerError is the body of every error but those of RPCs. Clients read the code from here, not from the status line.
-type answerError struct {
-	Code      int    `json:"code"`
-	Message   string `json:"message"`
-	SandboxID string `json:"sandboxId,omitempty"`
-	Port      int    `json:"port,omitempty"`
-}
-
-func (e *answerError) Error() string { return e.Message }
-
-// kind is that of the error, as records have it.
-func (e *answerError) kind() fault.Kind {
+// kindOf is the kind of an answer, as records have it.
+func kindOf(e *wire.Error) fault.Kind {
 	switch e.Code {
 	case http.StatusUnauthorized:
 		return fault.Unauthenticated
@@ -50,32 +41,26 @@ func (e *answerError) kind() fault.Kind {
 }
 
 // refusal is an error with a status of its own.
-func refusal(status int, message string) *answerError {
-	return &answerError{Code: status, Message: message}
+func refusal(status int, message string) *wire.Error {
+	return &wire.Error{Code: status, Message: message}
 }
 
 // The sentences that clients know.
 const (
-	goneMessage    = "The sandbox was not found"
 	closedMessage  = "The sandbox is running but port is not open"
 	expiredMessage = "signature is already expired"
 )
 
-// gone is the answer for a sandbox that is no more, or somebody else's. Clients take status 502, and no other, for that.
-func gone(id string) *answerError {
-	return &answerError{Code: http.StatusBadGateway, Message: goneMessage, SandboxID: id}
-}
-
 // unauthorized is the one answer to whoever does not prove a right.
-func unauthorized(what string) *answerError {
+func unauthorized(what string) *wire.Error {
 	return refusal(http.StatusUnauthorized, what)
 }
 
 // inWords is what an error says to a client, with the hint if there is one. What is not meant for clients is in the log.
 func (s *Server) inWords(ctx context.Context, err error) (message string, kind fault.Kind) {
 	kind = fault.KindOf(err)
-	if e, ok := errors.AsType[*answerError](err); ok {
-		return e.Message, e.kind()
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		return e.Message, kindOf(e)
 	}
 	if e, ok := errors.AsType[*connect.Error](err); ok {
 		return e.Message(), fault.Invalid
@@ -99,7 +84,7 @@ func (s *Server) inWords(ctx context.Context, err error) (message string, kind f
 
 // fail answers with an error.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	e, ok := errors.AsType[*answerError](err)
+	e, ok := errors.AsType[*wire.Error](err)
 	if !ok {
 		message, _ := s.inWords(r.Context(), err)
 		e = refusal(relay.RefusalProblem(err).Status, message)

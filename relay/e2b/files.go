@@ -19,6 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
@@ -60,7 +61,7 @@ func (s *Server) files(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 // asked is the path that a request for a file names.
 func (sb *sandbox) asked(r *http.Request) (string, error) {
 	text := r.URL.Query().Get(parameterPath)
-	if rest, ok := strings.CutPrefix(r.URL.Path, downloadPath); ok {
+	if rest, ok := strings.CutPrefix(r.URL.Path, wire.DownloadPath); ok {
 		text = "/" + rest
 	}
 	if text == "" || len(text) > maxPathParameter {
@@ -72,7 +73,7 @@ func (sb *sandbox) asked(r *http.Request) (string, error) {
 // fileRefusal is a failure of a file operation as HTTP has it.
 func fileRefusal(sb *sandbox, at string, err error) error {
 	if lost(sb.Session, err) {
-		return gone(sb.ID)
+		return wire.Gone(sb.ID)
 	}
 	f, ok := errors.AsType[*sessionfiles.Failure](err)
 	if !ok {
@@ -107,7 +108,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, sb *sandbox) e
 		return err
 	}
 	file, err := sb.described(r.Context(), at)
-	if rest, ok := strings.CutPrefix(r.URL.Path, downloadPath); ok && err != nil { // whose path may have begun at the home directory
+	if rest, ok := strings.CutPrefix(r.URL.Path, wire.DownloadPath); ok && err != nil { // whose path may have begun at the home directory
 		if other, otherErr := sb.described(r.Context(), sb.path(rest)); otherErr == nil {
 			at, file, err = sb.path(rest), other, nil
 		}
@@ -305,7 +306,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request, sb *sandbox) err
 	if err != nil {
 		return err
 	}
-	if r.URL.Path == uploadPath {
+	if r.URL.Path == wire.UploadPath {
 		reply(w, http.StatusOK, u.files[0])
 		return nil
 	}

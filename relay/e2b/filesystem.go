@@ -21,6 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/isolation/files"
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/session"
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
@@ -49,7 +50,7 @@ func (s *Server) fileError(ctx context.Context, sb *sandbox, err error) error {
 		return nil
 	}
 	if lost(sb.Session, err) {
-		return connect.NewError(connect.CodeUnavailable, errors.New(strings.ToLower(goneMessage)))
+		return connect.NewError(connect.CodeUnavailable, errors.New(strings.ToLower(wire.GoneMessage)))
 	}
 	f, ok := errors.AsType[*sessionfiles.Failure](err)
 	if !ok {

@@ -3,16 +3,14 @@
 package e2b
 
 import (
-	"encoding/base64"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -25,9 +23,8 @@ const (
 
 // Pages of the list of sandboxes.
 const (
-	usualPage   = 100
-	maxPage     = 1000
-	headerToken = "X-Next-Token" //nolint:gosec // the name of a header
+	usualPage = wire.UsualPage
+	maxPage   = 1000
 )
 
 // listedSandbox describes a sandbox in a list.
@@ -102,7 +99,7 @@ func (c *controlCall) get() error {
 	info := s.Info()
 	set := &info.Settings
 	d := sandboxDetail{
-		listedSandbox: c.server.listed(&info), Domain: c.server.domain(),
+		listedSandbox: c.server.listed(&info), Domain: c.server.domain(c.r.Context()),
 		AllowInternetAccess: set.Network != policy.NetworkOff && (set.Network != policy.NetworkEgress || len(set.NetworkRules) > 0), Lifecycle: lifecycle{OnTimeout: "kill"},
 	}
 	if allows(&c.pass) {
@@ -200,24 +197,10 @@ func (f *filter) has(l *listedSandbox) bool {
 		(f.after.IsZero() || !l.StartedAt.Truncate(time.Millisecond).Before(f.after.Truncate(time.Millisecond)))
 }
 
-// mark is where a page ends: the sandbox that it ends with, which may be gone when the next is asked for.
-func mark(l *listedSandbox) string {
-	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", l.StartedAt.UnixNano(), l.SandboxID))
-}
-
 // past reports whether a sandbox comes after a mark.
 func past(l *listedSandbox, at int64, id string, asc bool) bool {
-	order := compare(l.StartedAt.UnixNano(), l.SandboxID, at, id)
+	order := wire.Compare(l.StartedAt.UnixNano(), l.SandboxID, at, id)
 	return asc && order > 0 || !asc && order < 0
-}
-
-func compare(at int64, id string, other int64, otherID string) int {
-	switch {
-	case at != other:
-		return map[bool]int{true: -1, false: 1}[at < other]
-	default:
-		return strings.Compare(id, otherID)
-	}
 }
 
 // list answers with the sandboxes of the caller, a page at a time.
@@ -236,24 +219,23 @@ func (c *controlCall) list() error {
 		}
 	}
 	slices.SortFunc(all, func(a, b listedSandbox) int {
-		order := compare(a.StartedAt.UnixNano(), a.SandboxID, b.StartedAt.UnixNano(), b.SandboxID)
+		order := wire.Compare(a.StartedAt.UnixNano(), a.SandboxID, b.StartedAt.UnixNano(), b.SandboxID)
 		if !f.asc {
 			order = -order
 		}
 		return order
 	})
 	if f.next != "" {
-		text, err := base64.RawURLEncoding.DecodeString(f.next)
-		at, id, ok := strings.Cut(string(text), " ")
-		nanos, bad := strconv.ParseInt(at, 10, 64)
-		if err != nil || !ok || bad != nil {
-			return fault.Field("nextToken", f.next, "that of the answer before, in its header "+headerToken)
+		nanos, id, ok := wire.ReadMark(f.next)
+		if !ok {
+			return fault.Field("nextToken", f.next, "that of the answer before, in its header "+wire.HeaderNext)
 		}
 		all = slices.DeleteFunc(all, func(l listedSandbox) bool { return !past(&l, nanos, id, f.asc) })
 	}
 	if int64(len(all)) > f.limit {
 		all = all[:f.limit]
-		c.w.Header().Set(headerToken, mark(&all[len(all)-1]))
+		last := &all[len(all)-1]
+		c.w.Header().Set(wire.HeaderNext, wire.Mark(last.StartedAt, last.SandboxID))
 	}
 	if all == nil {
 		all = []listedSandbox{}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/events"
 )
 
@@ -68,7 +69,7 @@ func (c *controlCall) events(wants func(*logEntry) bool) ([]logEntry, error) {
 	_, missing := c.session()
 	list := []logEntry{}
 	if missing != nil {
-		if _, err := c.server.cfg.Sup.Session(c.pass.Principal, c.id); err == nil || !sandboxID.MatchString(c.id) { // a session that is no sandbox
+		if _, err := c.server.cfg.Sup.Session(c.pass.Principal, c.id); err == nil || !wire.ValidID(c.id) { // a session that is no sandbox
 			return nil, missing
 		}
 	}

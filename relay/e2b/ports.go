@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
@@ -25,11 +26,11 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, sb *sandbox, port 
 	}
 	r.Body = &timedBody{ReadCloser: r.Body, conn: http.NewResponseController(w), end: func() {}}
 	err = relay.ForwardToPort(w, r, relay.PortForward{Ports: s.cfg.Sup.Ports, Session: sb.Session, Port: uint16(port), Log: s.cfg.Log, Hide: func(out *http.Request) {
-		for _, name := range []string{headerAccess, headerTraffic, headerSandbox, headerPort, headerKey} {
+		for _, name := range []string{wire.HeaderAccess, wire.HeaderTraffic, wire.HeaderSandbox, wire.HeaderPort, wire.HeaderKey} {
 			out.Header.Del(name)
 		}
 		for _, value := range out.Header.Values("Authorization") {
-			if strings.Contains(value, access.TokenPrefix) || strings.Contains(strings.ToLower(value), hexPrefix) { // of the control plane, shown by mistake
+			if strings.Contains(value, access.TokenPrefix) || strings.Contains(strings.ToLower(value), wire.HexPrefix) { // of the control plane, shown by mistake
 				out.Header.Del("Authorization")
 			}
 		}
@@ -38,7 +39,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, sb *sandbox, port 
 		return
 	}
 	if kind := fault.KindOf(err); kind == fault.Unavailable || kind == fault.Conflict { // nothing listens
-		err = &answerError{Code: http.StatusBadGateway, Message: closedMessage, SandboxID: sb.ID, Port: port}
+		err = &wire.Error{Code: http.StatusBadGateway, Message: closedMessage, SandboxID: sb.ID, Port: port}
 	}
 	s.fail(w, r, err)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/boxd-dev/boxd/isolation/output"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/e2b/protocol"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -262,7 +263,7 @@ func terminal(size *protocol.PTY_Size) (*process.Size, error) {
 // startError is why a process was not started. What is wrong with the program is wrong with the request.
 func (s *Server) startError(ctx context.Context, sb *sandbox, err error) error {
 	if lost(sb.Session, err) {
-		return connect.NewError(connect.CodeUnavailable, errors.New(strings.ToLower(goneMessage)))
+		return connect.NewError(connect.CodeUnavailable, errors.New(strings.ToLower(wire.GoneMessage)))
 	}
 	if step, ok := errors.AsType[*isolation.StepError](err); ok {
 		return connect.NewError(connect.CodeInvalidArgument, step)

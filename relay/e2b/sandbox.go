@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/conns"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -47,7 +48,7 @@ func newIndex(s *Server) *index { return &index{server: s, owners: map[string][]
 func (x *index) fill() {
 	x.once.Do(func() {
 		for _, info := range x.server.cfg.Sup.Sessions(access.Principal{}, true) {
-			if info.Settings.Labels[labelTemplate] != "" && sandboxID.MatchString(info.ID) {
+			if info.Settings.Labels[labelTemplate] != "" && wire.ValidID(info.ID) {
 				x.add(info.ID, info.Owner)
 			}
 		}
@@ -118,13 +119,13 @@ func (x *index) which(fits func(*session.Session) bool) *session.Session {
 }
 
 // named finds the sandbox that a request is for, by what it says, and tells whether it has proven a right to that.
-func (s *Server) named(r *http.Request, to destination) (of *session.Session, proven bool, err error) {
-	access, traffic := r.Header.Get(headerAccess), ""
-	if to.port != portEnvd && (to.port != portCode || r.URL.Path != "/execute") {
-		traffic = r.Header.Get(headerTraffic)
+func (s *Server) named(r *http.Request, to wire.Destination) (of *session.Session, proven bool, err error) {
+	access, traffic := r.Header.Get(wire.HeaderAccess), ""
+	if to.Port != wire.PortEnvd && (to.Port != wire.PortCode || r.URL.Path != "/execute") {
+		traffic = r.Header.Get(wire.HeaderTraffic)
 	}
 	var signature *signed
-	if to.port == portEnvd && access == "" {
+	if to.Port == wire.PortEnvd && access == "" {
 		signature = signedAddress(r)
 	}
 	fits := func(of *session.Session) bool {
@@ -136,8 +137,8 @@ func (s *Server) named(r *http.Request, to destination) (of *session.Session, pr
 		}
 		return signature != nil && signature.fits(s.token(purposeAccess, of))
 	}
-	if to.sandbox != "" {
-		for _, one := range s.index.find(to.sandbox) {
+	if to.Sandbox != "" {
+		for _, one := range s.index.find(to.Sandbox) {
 			if proven = fits(one); of == nil || proven {
 				of = one
 			}
@@ -146,7 +147,7 @@ func (s *Server) named(r *http.Request, to destination) (of *session.Session, pr
 			}
 		}
 		if of == nil {
-			return nil, false, gone(to.sandbox)
+			return nil, false, wire.Gone(to.Sandbox)
 		}
 	} else if of = s.index.which(fits); of != nil {
 		proven = true
@@ -158,19 +159,27 @@ func (s *Server) named(r *http.Request, to destination) (of *session.Session, pr
 }
 
 // isPublic reports whether a request for a port needs no token: it has none, and nobody else has a sandbox of that id.
-func (s *Server) isPublic(r *http.Request, of *session.Session, to destination) bool {
-	if of == nil || to.port == portEnvd || to.port == portCode || r.Header.Get(headerAccess) != "" || r.Header.Get(headerTraffic) != "" {
+func (s *Server) isPublic(r *http.Request, of *session.Session, to wire.Destination) bool {
+	if of == nil || to.Port == wire.PortEnvd || to.Port == wire.PortCode || r.Header.Get(wire.HeaderAccess) != "" || r.Header.Get(wire.HeaderTraffic) != "" {
 		return false
 	}
 	labels := of.Current().Labels
-	return s.cfg.publicPorts(labels[labelTemplate]) && labels[labelClosed] == "" && len(s.index.find(to.sandbox)) == 1
+	return s.cfg.publicPorts(labels[labelTemplate]) && labels[labelClosed] == "" && len(s.index.find(to.Sandbox)) == 1
 }
 
 // enter lets a request for a sandbox in. leave must follow, and the context ends when its bearer may not use it any more. A visitor
 // has proven itself by the traffic token alone, which the owner of a sandbox may give to others, or needed no token: what visitors have open and
 // make boxd hold must not keep the owner out.
-func (s *Server) enter(r *http.Request, of *session.Session, visitor bool) (ctx context.Context, sb *sandbox, leave func(), err error) {
-	pass, err := s.holder(of)
+func (s *Server) enter(r *http.Request, of *session.Session, said *access.Pass, visitor bool) (ctx context.Context, sb *sandbox, leave func(), err error) {
+	pass, again := access.Pass{}, func() (time.Time, error) {
+		now, err := s.holder(of)
+		return now.Until, err
+	}
+	if said != nil {
+		pass, again, err = *said, func() (time.Time, error) { return s.reasserted(said, of) }, stands(said, of)
+	} else {
+		pass, err = s.holder(of)
+	}
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -182,10 +191,7 @@ func (s *Server) enter(r *http.Request, of *session.Session, visitor bool) (ctx 
 		return nil, nil, nil, err
 	}
 	limits, unshare := callers.Share(pass.Name)
-	ctx, unwatch := s.cfg.Gate.Watch(r.Context(), &pass, func() (time.Time, error) {
-		now, err := s.holder(of)
-		return now.Until, err
-	})
+	ctx, unwatch := s.cfg.Gate.Watch(r.Context(), &pass, again)
 	leave = sync.OnceFunc(func() { unwatch(); unshare() })
 	return ctx, &sandbox{of, pass, limits}, leave, nil
 }
@@ -195,10 +201,13 @@ func (s *Server) enter(r *http.Request, of *session.Session, visitor bool) (ctx 
 func (s *Server) holder(of *session.Session) (access.Pass, error) {
 	pass := s.cfg.Gate.Reauthenticate(&access.Peer{}, of.Current().Labels[labelKey])
 	if pass.Name != of.Owner.Name || !allows(&pass) {
-		return pass, unauthorized("the API key by which this sandbox was created or connected does not hold any more; connect to it with another key of its owner")
+		return pass, keyless()
 	}
 	return pass, nil
 }
+
+// keyless refuses the tokens of a sandbox whose key does not hold.
+func keyless() error { return unauthorized(wire.KeylessMessage) }
 
 // dataRoutes are the routes of boxd's API that do what the tokens of a sandbox lead to.
 func dataRoutes() []string {
@@ -225,48 +234,65 @@ func of(ctx context.Context) *sandbox {
 }
 
 // data answers a request for a sandbox.
-func (s *Server) data(w http.ResponseWriter, r *http.Request, to destination) {
+func (s *Server) data(w http.ResponseWriter, r *http.Request, to wire.Destination) {
+	var said *access.Pass // of the key that a gateway states to be valid
+	by := through(r.Context())
+	if by != nil {
+		pass, err := by.holder(s.cfg.Gate, w)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		said = &pass
+	}
 	found, proven, err := s.named(r, to)
+	if by != nil && found == nil {
+		by.lacks(w, err)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	if found != nil {
 		if info := found.Info(); isPaused(&info) && (!proven || found.Current().Labels[labelResume] == "") {
-			s.fail(w, r, gone(found.ID)) // clients connect to it, which has it go on
+			s.fail(w, r, wire.Gone(found.ID)) // clients connect to it, which has it go on
 			return
 		}
 	}
-	health := r.URL.Path == "/health" && (to.port == portEnvd || to.port == portCode)
+	health := r.URL.Path == "/health" && (to.Port == wire.PortEnvd || to.Port == wire.PortCode)
 	switch {
 	case found != nil && health:
-		w.WriteHeader(map[int]int{portEnvd: http.StatusNoContent, portCode: http.StatusOK}[to.port])
+		w.WriteHeader(map[int]int{wire.PortEnvd: http.StatusNoContent, wire.PortCode: http.StatusOK}[to.Port])
 		return
-	case health && to.sandbox == "":
-		s.fail(w, r, gone("")) // a client of Scalebox shows its token, and it is of no sandbox any more
+	case health && to.Sandbox == "":
+		s.fail(w, r, wire.Gone("")) // a client of Scalebox shows its token, and it is of no sandbox any more
 		return
 	case !proven && !s.isPublic(r, found, to):
-		s.fail(w, r, unauthorized("missing or wrong access token of the sandbox: it is in the answer to create and connect"))
+		s.fail(w, r, unauthorized(wire.UnprovenMessage))
 		return
 	}
-	ctx, sb, leave, err := s.enter(r, found, to.port != portEnvd && r.Header.Get(headerAccess) == "")
+	if by != nil && by.ask {
+		tell(w, found)
+		return
+	}
+	ctx, sb, leave, err := s.enter(r, found, said, to.Port != wire.PortEnvd && r.Header.Get(wire.HeaderAccess) == "")
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	defer leave()
-	if err := s.awaken(ctx, sb); err != nil {
+	if err := s.awaken(ctx, sb); err != nil { //nolint:contextcheck // it is that of the request
 		s.fail(w, r, err)
 		return
 	}
-	r = r.WithContext(context.WithValue(ctx, sandboxKey{}, sb))
-	switch to.port {
-	case portEnvd:
+	r = r.WithContext(context.WithValue(ctx, sandboxKey{}, sb)) //nolint:contextcheck // the same
+	switch to.Port {
+	case wire.PortEnvd:
 		s.envd(w, r, sb)
-	case portCode:
+	case wire.PortCode:
 		s.code.serve(w, r, sb)
 	default:
-		s.port(w, r, sb, to.port)
+		s.port(w, r, sb, to.Port)
 	}
 }
 
@@ -282,16 +308,16 @@ func (s *Server) awaken(ctx context.Context, sb *sandbox) error {
 
 // envd answers a request for the processes and files of a sandbox.
 func (s *Server) envd(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	if path := agentPath(r.URL.Path); path != r.URL.Path {
+	if path := wire.AgentPath(r.URL.Path); path != r.URL.Path {
 		r = r.Clone(r.Context())
 		r.URL.Path = path
 	}
 	switch path := r.URL.Path; {
-	case strings.HasPrefix(path, "/process.Process/"), strings.HasPrefix(path, "/filesystem.Filesystem/"), strings.HasPrefix(path, agentPackage):
+	case strings.HasPrefix(path, "/process.Process/"), strings.HasPrefix(path, "/filesystem.Filesystem/"), strings.HasPrefix(path, wire.AgentPackage):
 		s.rpcs(w, r, sb)
-	case path == filesPath:
+	case path == wire.FilesPath:
 		s.files(w, r, sb)
-	case path == uploadPath, strings.HasPrefix(path, downloadPath):
+	case path == wire.UploadPath, strings.HasPrefix(path, wire.DownloadPath):
 		s.files(w, r, sb)
 	case path == "/envs" && r.Method == http.MethodGet:
 		reply(w, http.StatusOK, sb.envs())

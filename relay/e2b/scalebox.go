@@ -5,10 +5,10 @@
 package e2b
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/boxd-dev/boxd/internal/fault"
@@ -17,9 +17,6 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
-
-// agentPackage is the package of Scalebox's RPCs, of which the services Process and Filesystem are E2B's.
-const agentPackage = "/sandboxagent."
 
 // scaleboxOperations are Scalebox's control plane.
 func scaleboxOperations() []operation {
@@ -94,18 +91,18 @@ func (c *controlCall) scalebox(of *session.Session) *scaleboxSandbox {
 		env[name] = "" // values are nobody's to read here
 	}
 	return &scaleboxSandbox{
-		SandboxID: l.SandboxID, TemplateID: l.TemplateID, Status: l.State, SandboxDomain: s.scaleboxDomain(), EnvdAccessToken: token,
+		SandboxID: l.SandboxID, TemplateID: l.TemplateID, Status: l.State, SandboxDomain: s.scaleboxDomain(c.r.Context()), EnvdAccessToken: token,
 		StartedAt: l.StartedAt, CreatedAt: l.StartedAt, TimeoutAt: l.EndAt, Timeout: int64(time.Until(l.EndAt).Round(time.Second) / time.Second),
 		CPUCount: l.CPUCount, MemoryMB: l.MemoryMB, StorageGB: l.DiskSizeMB >> 10, Metadata: l.Metadata, EnvVars: env,
 	}
 }
 
 // scaleboxDomain is where the data plane of Scalebox's sandboxes is, which its clients reach by TLS alone.
-func (s *Server) scaleboxDomain() string {
+func (s *Server) scaleboxDomain(ctx context.Context) string {
 	if s.cfg.TLSListen != "" {
 		return s.cfg.TLSListen
 	}
-	return s.domain()
+	return s.domain(ctx)
 }
 
 func (c *controlCall) createScalebox() error {
@@ -232,19 +229,4 @@ func (c *controlCall) metricsScalebox() error {
 		"timestamp": m.Timestamp, "cpu_used_pct": m.CPUUsedPct, "cpu_count": m.CPUCount, "mem_used": m.MemUsed, "mem_total": m.MemTotal, "disk_used": m.DiskUsed, "disk_total": m.DiskTotal,
 	}})
 	return nil
-}
-
-// agentPath turns the path of a request of Scalebox into that of E2B, where both have the same.
-func agentPath(path string) string {
-	for _, service := range []string{"Process/", "Filesystem/"} {
-		if method, ok := strings.CutPrefix(path, agentPackage+service); ok {
-			return "/" + map[string]string{"Process/": "process.Process/", "Filesystem/": "filesystem.Filesystem/"}[service] + method
-		}
-	}
-	return path
-}
-
-// isAgent reports whether a path is one of Scalebox's sandboxes that E2B's do not have.
-func isAgent(path string) bool {
-	return strings.HasPrefix(path, agentPackage) || path == uploadPath || strings.HasPrefix(path, downloadPath)
 }

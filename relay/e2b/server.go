@@ -89,6 +89,9 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
+	if len(listeners) == 0 { // all come by gateways
+		all.Go(func() { <-ctx.Done() })
+	}
 	for _, ln := range listeners {
 		all.Go(func() { // ends with the front
 			var err error
@@ -141,9 +144,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	if to.control {
+	if to.Control {
 		s.control(w, r)
 		return
 	}
-	s.data(w, r, to) //nolint:contextcheck // it has that of the request
+	s.data(w, r, to)
 }

@@ -17,13 +17,16 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
 // Settings is the table [e2b] of box.toml.
 type Settings struct {
-	Listen  string `toml:"listen"`  // an address of the loopback with a port; "": E2B's clients are not served
+	Listen string `toml:"listen"` // an address of the loopback with a port; "": E2B's clients are not served
+	// Fleet lets gateways of the fleet speak the protocol for their callers, over fleet.socket.
+	Fleet   bool   `toml:"fleet"`
 	Domain  string `toml:"domain"`  // sandboxes' ports are PORT-ID.DOMAIN; "": localhost with the port of Listen
 	Profile string `toml:"profile"` // of sandboxes whose template names none
 	// PythonKernel runs the Python code of sandboxes whose template does not say: one of the values below.
@@ -122,7 +125,7 @@ func builtin() map[string]Template {
 const maxName = 128
 
 // On reports whether the dialect is served; held says that the service manager has its socket.
-func (c *Settings) On(held bool) bool { return held || c.Listen != "" }
+func (c *Settings) On(held bool) bool { return held || c.Listen != "" || c.Fleet }
 
 // Validate names each key that is wrong, and what it must be. has tells whether there is a profile of a name.
 func (c *Settings) Validate(has func(profile string) bool) error {
@@ -132,7 +135,7 @@ func (c *Settings) Validate(has func(profile string) bool) error {
 			errs = append(errs, err)
 		}
 	}
-	if c.Domain != "" && !validDomain(c.Domain) {
+	if c.Domain != "" && !wire.ValidDomain(c.Domain) {
 		errs = append(errs, fault.Field("e2b.domain", c.Domain, "a host name, with a port if it is not 80 or 443, such as localhost:5420"))
 	}
 	if err := c.validateTLS(); err != nil {
@@ -230,22 +233,6 @@ func Loopback(key, address string) error {
 		return fault.Field(key, address, "a loopback address with a port, such as 127.0.0.1:5420, since keys are sent in the clear")
 	}
 	return nil
-}
-
-// validDomain reports whether a text is a host name with or without a port.
-func validDomain(text string) bool {
-	host, _, err := net.SplitHostPort(text)
-	if err != nil {
-		host = text
-	}
-	for label := range strings.SplitSeq(host, ".") {
-		if label == "" || len(label) > 63 || strings.ContainsFunc(label, func(r rune) bool {
-			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
-		}) {
-			return false
-		}
-	}
-	return !strings.Contains(text, "/")
 }
 
 // template finds a template by its name or another of its names; base, if none is given.

@@ -19,6 +19,10 @@ import (
 // AssertionScheme begins the value of an Authorization header that carries an assertion.
 const AssertionScheme = "Boxd-Caller "
 
+// holderScheme begins a statement about a token instead of a caller: the token belongs to the principal and is valid. It does not authenticate
+// the caller, who needs another credential, such as the access token of a sandbox.
+const holderScheme = "Boxd-Holder "
+
 // Bounds of an assertion.
 const (
 	// AssertionLife is how long a gateway's assertion is valid.
@@ -30,8 +34,14 @@ const (
 	maxAssertion  = 16 << 10
 )
 
-// signedAs begins the signed text, so that a signature made for another purpose is not valid for an assertion.
-const signedAs = "boxd caller 1\n"
+// signedAs begins the signed text, so that a signature made for another purpose is not valid for an assertion, and a statement about a
+// token is not valid as the identity of a caller.
+func signedAs(scheme string) string {
+	if scheme == holderScheme {
+		return "boxd holder 1\n"
+	}
+	return "boxd caller 1\n"
+}
 
 // Assertion says who makes one request, according to the gateway that authenticated the caller. The times are by the node's
 // clock, which the gateway knows from the node's announcements.
@@ -51,13 +61,23 @@ type Assertion struct {
 
 // Sign fills in nonce and times, and returns the value of the header Authorization. now is the node's clock.
 func (a Assertion) Sign(key ed25519.PrivateKey, now time.Time) (string, error) {
+	return a.sign(AssertionScheme, key, now)
+}
+
+// SignHolder signs a statement about a token, which does not authenticate a caller. Without a principal it only identifies the
+// gateway.
+func (a Assertion) SignHolder(key ed25519.PrivateKey, now time.Time) (string, error) {
+	return a.sign(holderScheme, key, now)
+}
+
+func (a Assertion) sign(scheme string, key ed25519.PrivateKey, now time.Time) (string, error) {
 	a.Nonce, a.Issued, a.Expires = rand.Text(), now.UTC(), now.UTC().Add(AssertionLife)
 	text, err := json.Marshal(a)
 	if err != nil {
 		return "", fmt.Errorf("sign the caller's identity: %w", err)
 	}
-	signature := ed25519.Sign(key, append([]byte(signedAs), text...))
-	value := AssertionScheme + base64.RawURLEncoding.EncodeToString(text) + "." + base64.RawURLEncoding.EncodeToString(signature)
+	signature := ed25519.Sign(key, append([]byte(signedAs(scheme)), text...))
+	value := scheme + base64.RawURLEncoding.EncodeToString(text) + "." + base64.RawURLEncoding.EncodeToString(signature)
 	if len(value) > maxAssertion {
 		return "", fmt.Errorf("sign the caller's identity: it has %d bytes, more than %d: the path, or the routes of the token, are too long", len(value), maxAssertion)
 	}
@@ -68,8 +88,8 @@ func (a Assertion) Sign(key ed25519.PrivateKey, now time.Time) (string, error) {
 var errNoAssertion = errors.New("what was shown is no signed caller identity")
 
 // readAssertion reads an assertion and verifies that one of the gateways signed it. It checks nothing else.
-func readAssertion(values []string, gateways map[string]Gateway) (*Assertion, error) {
-	value, ok := strings.CutPrefix(values[0], AssertionScheme)
+func readAssertion(scheme string, values []string, gateways map[string]Gateway) (*Assertion, error) {
+	value, ok := strings.CutPrefix(values[0], scheme)
 	first, second, two := strings.Cut(value, ".")
 	if len(values) > 1 || !ok || !two || len(value) > maxAssertion {
 		return nil, errNoAssertion
@@ -87,7 +107,7 @@ func readAssertion(values []string, gateways map[string]Gateway) (*Assertion, er
 	if !ok {
 		return nil, fmt.Errorf("the gateway %q has no table in [fleet.gateways]", a.Gateway)
 	}
-	if !ed25519.Verify(g.public, append([]byte(signedAs), text...), signature) {
+	if !ed25519.Verify(g.public, append([]byte(signedAs(scheme)), text...), signature) {
 		return nil, fmt.Errorf("it is not signed with the key of the gateway %q", a.Gateway)
 	}
 	return &a, nil

@@ -162,7 +162,10 @@ func readGateways(tables map[string]Gateway) (map[string]Gateway, error) {
 }
 
 // fleetToken is Pass.Token for a caller of a gateway. No token of this host has such a name.
-func fleetToken(a *Assertion) string { return "fleet:" + a.Gateway + ":" + a.Token }
+func fleetToken(a *Assertion) string { return FleetToken(a.Gateway, a.Token) }
+
+// FleetToken is the name that a node uses for a token of a gateway.
+func FleetToken(gateway, token string) string { return "fleet:" + gateway + ":" + token }
 
 // Routes returns the routes that the caller's token allows; nil: all.
 func (p *Pass) Routes() []string {
@@ -175,11 +178,24 @@ func (p *Pass) Routes() []string {
 // IdentifyAsserted authenticates a request from a gateway by the values of its Authorization header. Without any, the caller is
 // anonymous: a pass without a name.
 func (g *Gate) IdentifyAsserted(authorization []string, method, target string) (Pass, error) {
-	if len(authorization) == 0 {
+	return g.identifyAsserted(AssertionScheme, authorization, method, target)
+}
+
+// IdentifyHolder verifies a gateway's statement that one of its tokens is valid, and returns the pass of that token. It does not
+// authenticate the caller of the request. The pass has no name if the statement only identifies the gateway.
+func (g *Gate) IdentifyHolder(values []string, method, target string) (Pass, error) {
+	if len(values) == 0 {
+		return Pass{}, unknown()
+	}
+	return g.identifyAsserted(holderScheme, values, method, target)
+}
+
+func (g *Gate) identifyAsserted(scheme string, values []string, method, target string) (Pass, error) {
+	if len(values) == 0 {
 		return Pass{}, nil
 	}
 	count, s, now := g.reviews.Load(), g.state.Load(), g.now()
-	a, err := readAssertion(authorization, s.gateways)
+	a, err := readAssertion(scheme, values, s.gateways)
 	if err != nil {
 		g.refusals.note(g.log, now, err.Error())
 		return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: this node does not know the gateway").
@@ -188,6 +204,9 @@ func (g *Gate) IdentifyAsserted(authorization []string, method, target string) (
 	if err := g.fits(a, s, method, target, now); err != nil { // the gateway may see why: its signature is valid
 		g.refusals.note(g.log, now, err.Error())
 		return Pass{}, err
+	}
+	if scheme == holderScheme && a.Principal == "" {
+		return Pass{}, nil
 	}
 	return g.asserted(a, s, count)
 }

@@ -121,6 +121,55 @@ func TestAnIdentityThatDoesNotHold(t *testing.T) {
 	}
 }
 
+// What a gateway says of a token is about that token and nobody who calls, and what it says of who calls is about no token.
+func TestTheWordOnAKeyLetsNobodyIn(t *testing.T) {
+	t.Parallel()
+	h, key := node(t)
+	const target = "/v1/sessions?all=true"
+	word := func(a access.Assertion) []string {
+		value, err := a.SignHolder(key, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []string{value}
+	}
+	a := asks()
+	a.Token = "night"
+	if p, err := h.asserted(word(a)); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" || p.Role != 0 {
+		t.Errorf("as who calls: %+v, %v", p, err)
+	}
+	if p, err := h.asserted([]string{access.AssertionScheme + strings.SplitN(word(a)[0], " ", 2)[1]}); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
+		t.Errorf("under the other name: %+v, %v", p, err)
+	}
+	if p, err := h.gate.IdentifyHolder(shown(t, a, key, time.Now()), "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
+		t.Errorf("who calls, as a word on a key: %+v, %v", p, err)
+	}
+	if p, err := h.gate.IdentifyHolder(nil, "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
+		t.Errorf("no word: %+v, %v", p, err)
+	}
+	once := word(a)
+	if p, err := h.gate.IdentifyHolder(once, "GET", target); err != nil || p.Name != "ci" || p.Token != access.FleetToken("main", "night") || p.Role != access.User {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := h.gate.IdentifyHolder(once, "GET", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
+		t.Errorf("twice: %+v, %v", p, err)
+	}
+	if p, err := h.gate.IdentifyHolder(word(a), "POST", target); fault.KindOf(err) != fault.Unauthenticated || p.Name != "" {
+		t.Errorf("another request: %+v, %v", p, err)
+	}
+	a.Principal = "out"
+	if p, err := h.gate.IdentifyHolder(word(a), "GET", target); fault.KindOf(err) != fault.Denied || p.Name != "" {
+		t.Errorf("somebody it has not: %+v, %v", p, err)
+	}
+	a.Principal = "" // it only asks
+	if p, err := h.gate.IdentifyHolder(word(a), "GET", target); err != nil || !p.Anonymous() || p.Role != 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := h.asserted(shown(t, a, key, time.Now())); fault.KindOf(err) != fault.Denied || p.Name != "" {
+		t.Errorf("nobody, as who calls: %+v, %v", p, err)
+	}
+}
+
 // What began in time goes on, until the configuration takes it away; a new request needs a new identity.
 func TestAnIdentityIsForTheBeginningOfARequest(t *testing.T) {
 	t.Parallel()
@@ -167,6 +216,9 @@ func FuzzAssertion(f *testing.F) {
 		for _, values := range [][]string{{one}, {one, two}} {
 			if p, err := h.asserted(values); err == nil || p.Role != 0 || p.Name != "" {
 				t.Errorf("%q is %+v, %v", values, p, err)
+			}
+			if p, err := h.gate.IdentifyHolder(values, "GET", "/"); err == nil || p.Role != 0 || p.Name != "" {
+				t.Errorf("%q is the word on the key of %+v, %v", values, p, err)
 			}
 		}
 	})

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 // Bounds of the tree: how many packages one has to know, and how far one may have to read down.
 const (
-	maxPackages = 55
+	maxPackages = 56
 	maxDepth    = 9
 )
 
@@ -57,11 +57,13 @@ func areas() []area {
 		{"relay/client", "relay/api internal limits quantity"},
 		{"relay/render", "relay/client relay/api internal limits quantity"},
 		{"relay/conns", "relay/api supervisor/access internal limits quantity"},
+		// What of E2B's protocol a gateway reads too.
+		{"relay/e2b/wire", "supervisor/access internal limits quantity"},
 		{"relay/mcp", "relay/render relay/client relay/api internal limits quantity"},
-		{"relay", "relay/conns relay/mcp relay/render relay/client relay/api supervisor supervisor/access skills isolation cgroup internal limits quantity"},
+		{"relay", "relay/conns relay/e2b/wire relay/mcp relay/render relay/client relay/api supervisor supervisor/access skills isolation cgroup internal limits quantity"},
 		{"cmd/boxctl", "relay/mcp relay/render relay/client relay/api internal limits quantity"},
 		// A gateway authenticates its callers as boxd does; nothing else of the server is in it.
-		{"cmd/boxfleet", "relay/conns relay/client relay/api supervisor/access internal limits quantity"},
+		{"cmd/boxfleet", "relay/conns relay/e2b/wire relay/client relay/api supervisor/access internal limits quantity"},
 		{"cmd/boxinit", "isolation cgroup internal"},
 		{"cmd/boxfiles", "isolation internal"},
 		{"cmd/boxkeeper", "isolation cgroup internal"},

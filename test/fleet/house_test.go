@@ -42,7 +42,9 @@ type house struct {
 	issuer  *issuer                      // of credentials for NATS; nil: there are none
 	via     map[string]string            // addresses by which nodes reach NATS, where it is not its own
 	start   func(name, dir string) *host // another node, whose agent keeps its state in a directory of that name
+	e2b     string                       // address of the gateway for clients of E2B, whom all nodes serve then; "": there is none
 	traces  string                       // the table [traces] of all nodes and of the gateway; "": there is none
+	tokens  string                       // the file of tokens
 	token   string                       // of the principal ci, an operator at the gateway and a user on nodes
 	// Other tokens: user of another principal; viewer and few of ci, one with a lower role and one for routes of /v1/fleet alone.
 	user, viewer, few string
@@ -233,6 +235,11 @@ func (h *house) fill(nodes int) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sandboxes, clients := "", ""
+	if h.e2b != "" {
+		sandboxes = "[e2b]\nfleet = true\npython_kernel = \"own\"\n[profiles.e2b]\nnetwork = \"off\""
+		clients = fmt.Sprintf("[e2b]\nlisten = %q", h.e2b)
+	}
 	h.start = func(name, dir string) *host {
 		at := servers(name)
 		if via := h.via[name]; via != "" {
@@ -255,7 +262,8 @@ key = %q
 role = "user"
 principals = ["ci", "other"]
 %s
-`, name, at, h.secrets(name), name, strings.TrimSpace(string(public)), h.traces))
+%s
+`, name, at, h.secrets(name), name, strings.TrimSpace(string(public)), h.traces, sandboxes))
 		return &host{name: name, boxd: d, log: filepath.Join(h.dir, dir+".log"), agent: startProgram(t, filepath.Join(h.dir, dir+".log"), "node", "-socket", d.Socket, "-state", filepath.Join(h.dir, dir))}
 	}
 	h.nodes = make([]*host, nodes)
@@ -272,7 +280,8 @@ principals = ["ci", "other"]
 		*secret, hash = access.NewToken()
 		fmt.Fprintf(&tokens, "[[token]]\nname = %q\nsha256 = %q\n%s\n", hash[:8], hash, has)
 	}
-	h.write("tokens", tokens.String())
+	h.tokens = tokens.String()
+	h.write("tokens", h.tokens)
 	h.address = boxtest.FreeAddress(t, "127.0.0.1")
 	listener, certificates := "", ""
 	if h.ca != nil {
@@ -298,7 +307,8 @@ role = "operator"
 [principals.other]
 role = "user"
 %s
-`, key, h.address, filepath.Join(h.dir, "gateway"), listener, servers("gateway"), h.secrets("gateway"), filepath.Join(h.dir, "tokens"), certificates, h.traces))
+%s
+`, key, h.address, filepath.Join(h.dir, "gateway"), listener, servers("gateway"), h.secrets("gateway"), filepath.Join(h.dir, "tokens"), certificates, h.traces, clients))
 	h.gate = startProgram(t, filepath.Join(h.dir, "gateway.log"), "serve", "-config", filepath.Join(h.dir, "fleet.toml"))
 	h.ready(nodes)
 	return h

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/boxd-dev/boxd/internal/fault"
+	"github.com/boxd-dev/boxd/relay/api"
+)
+
+// A request that names no owner finds its claims, and never hears that there is none only because that has not been told yet.
+func TestAClaimIsFoundByItsID(t *testing.T) {
+	t.Parallel()
+	js := startServer(t)
+	claims, bucket, err := openBucket(t.Context(), js, claimsConfig(0), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := aGateway(js, &clock{t: time.Unix(1e9, 0)})
+	g.cfg.E2B, g.claims, g.bucket = true, claims, bucket
+	put := func(owner, id, node string) *sessionClaim {
+		t.Helper()
+		c := &sessionClaim{FleetClaim: api.FleetClaim{Owner: owner, ID: id, Node: node, Generation: 1, State: api.FleetClaimLive}, key: claimKey(owner, id)}
+		if c.revision, err = putClaim(t.Context(), claims, c); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	put("ci", "ione", "n1")
+	theirs := put("other", "ione", "n2")
+	put("ci", "no id of a sandbox", "n1")
+	heard, err := g.hearClaims(t.Context(), claims, bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer heard.stop()
+	hears := func(until func() bool) {
+		t.Helper()
+		for !until() {
+			g.heardClaim(heard, <-heard.told())
+		}
+	}
+	found := func(id string) (list []string) {
+		t.Helper()
+		all, err := g.located(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range all {
+			list = append(list, c.Owner+" "+c.Node)
+		}
+		return list
+	}
+	soon := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*lookAgain)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	if list, err := g.located(soon(), "ione"); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("before all was told: %v, %v", list, err)
+	}
+	hears(func() bool { return g.index() != nil })
+	for id, want := range map[string][]string{"ione": {"ci n1", "other n2"}, "itwo": nil, "no id of a sandbox": nil} {
+		if diff := cmp.Diff(want, found(id)); diff != "" {
+			t.Errorf("%s: %s", id, diff)
+		}
+	}
+	if diff := cmp.Diff(map[string]bool{"n1": true}, g.index().nodesOf("ci")); diff != "" {
+		t.Error(diff)
+	}
+	two := put("ci", "itwo", "n2")
+	if list, err := g.located(soon(), "itwo"); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("that is there and was not told: %v, %v", list, err)
+	}
+	seen := func() bool { list, _, _ := g.index().find("itwo"); return len(list) > 0 }
+	hears(seen)
+	if diff := cmp.Diff([]string{"ci n2"}, found("itwo")); diff != "" {
+		t.Error(diff)
+	}
+	if err := g.drop(t.Context(), two); err != nil {
+		t.Fatal(err)
+	}
+	hears(func() bool { return !seen() })
+	if list := found("itwo"); list != nil {
+		t.Errorf("%v", list)
+	}
+	if diff := cmp.Diff([]string{"ci n1", "other n2"}, found("ione")); diff != "" {
+		t.Error(diff)
+	}
+	if err := g.drop(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	hears(func() bool { list, _, _ := g.index().find("ione"); return len(list) < 2 })
+	if diff := cmp.Diff([]string{"ci n1"}, found("ione")); diff != "" {
+		t.Error(diff)
+	}
+	g.bucket = "another"
+	if list, err := g.located(soon(), "ione"); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("of another bucket: %v, %v", list, err)
+	}
+}
+
+// Keys are not sent in the clear to other hosts, and a domain is one.
+func TestAddressesForE2B(t *testing.T) {
+	t.Parallel()
+	for table, says := range map[string]string{
+		`listen = "0.0.0.0:5441"`:   `e2b.listen = "0.0.0.0:5441": must be a loopback address without gateway.certificate`,
+		`listen = "127.0.0.1"`:      `e2b.listen = "127.0.0.1": must be an address with a port`,
+		`domain = "a/b"`:            `e2b.domain = "a/b": must be a host name`,
+		`domain = "a..b:80"`:        `e2b.domain = "a..b:80": must be a host name`,
+		`fleet = true`:              `unknown key "e2b.fleet"`,
+		`listen = "127.0.0.1:5441"`: "",
+		"listen = \"[::1]:5441\"\ndomain = \"boxes.example.org:5441\"": "",
+	} {
+		file := filepath.Join(t.TempDir(), "gateway.toml")
+		if err := os.WriteFile(file, []byte("[nats]\nservers = [\"nats://127.0.0.1:4222\"]\n[e2b]\n"+table+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := readGateway(file)
+		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%s: %v, want %q", table, err, says)
+		}
+	}
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// People give the address of a page: a repository, a directory in it, a SKILL.md or a release at GitHub, GitLab or
-// Gitea, or an archive itself. This finds out which archive they mean, without connecting to anybody.
+// People give the address of a web page: a repository, a directory in it, a SKILL.md or a release at GitHub, GitLab or Gitea, or
+// an archive itself. This finds out which archive they mean, without any connection.
 
 package skills
 
@@ -17,22 +17,22 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Kinds of hosts: whose addresses they have.
+// Kinds of hosts, by the form of their addresses.
 const (
 	GitHub = "github"
 	GitLab = "gitlab"
 	Gitea  = "gitea"
 )
 
-// SourceHost is one that archives may come from.
+// SourceHost is a host that archives may come from.
 type SourceHost struct {
 	Name  string // with a port if it is not the usual one
-	Plain bool   // by HTTP, without TLS
-	Kind  string // "": it has archives alone
+	Plain bool   // over HTTP, without TLS
+	Kind  string // "": plain archives only
 }
 
-// ParseHost reads an entry of skills.hosts: a name, in front of it http:// if there is no TLS, behind it =github,
-// =gitlab or =gitea if it is one of these and not known by name.
+// ParseHost parses an entry of skills.hosts: a name, with http:// before it if there is no TLS, and =github, =gitlab or =gitea
+// after it if it is one of these and not known by name.
 func ParseHost(text string) (SourceHost, error) {
 	rest, plain := strings.CutPrefix(text, "http://")
 	name, kind, given := strings.Cut(rest, "=")
@@ -53,10 +53,10 @@ func ParseHost(text string) (SourceHost, error) {
 	return h, nil
 }
 
-// Hosts are those that archives may come from.
+// Hosts are the hosts that archives may come from.
 type Hosts []SourceHost
 
-// Allows finds the host of a URL. The hosts to which GitHub sends for its archives are in with it.
+// Allows finds the host of a URL. GitHub's hosts for archives are included with it.
 func (h Hosts) Allows(u *url.URL) (SourceHost, bool) {
 	name := strings.ToLower(u.Host)
 	if u.Scheme == "https" && slices.Contains([]string{"codeload.github.com", "objects.githubusercontent.com", "release-assets.githubusercontent.com"}, name) {
@@ -71,15 +71,15 @@ func (h Hosts) Allows(u *url.URL) (SourceHost, bool) {
 	return h[i], true
 }
 
-// Archive is where to get what somebody has asked for.
+// Archive is where to get what the caller asked for.
 type Archive struct {
 	URL   *url.URL
-	Below string // the directory of it that is meant; "": all of it
-	// Repository: its only directory has the name of a repository and a version, which is no skill's.
+	Below string // directory of it to use; "": all of it
+	// Repository says that its only directory is named after a repository and version, not after a skill.
 	Repository bool
 }
 
-// FindArchive tells what an address means. It is an error to ask for a host that is not among these.
+// FindArchive determines the archive of an address. Hosts that are not listed are refused.
 func FindArchive(hosts Hosts, text string) (*Archive, error) {
 	u, err := url.Parse(text)
 	if err != nil || len(text) > 2048 || u.Host == "" || u.User != nil || u.Opaque != "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -136,8 +136,8 @@ func isArchive(name string) bool {
 	return slices.ContainsFunc([]string{".zip", ".tar", ".tar.gz", ".tgz"}, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
-// of is an archive of a version of a repository, and where in it to look. A branch whose name has a slash cannot be
-// told from a directory: its first part is taken for it.
+// of returns the archive of a version of a repository, and where in it to look. A branch whose name has a slash cannot be told
+// from a directory: its first part is taken for the branch.
 func of(where string, in []string) *Archive {
 	below := strings.Join(in, "/")
 	if n := len(in); n > 0 && strings.EqualFold(in[n-1], "SKILL.md") {
@@ -213,8 +213,8 @@ func gitea(p []string) *Archive {
 	return nil
 }
 
-// Within reports whether an address of the network may be connected to for a host. A name must not lead to this host
-// or to what is beside it on the link, such as the metadata of a cloud: only who names an address itself means that.
+// Within reports whether this address may be connected to for a host. A name must not resolve to this host or its link, such as a
+// cloud's metadata service; that is allowed only for an address written as such.
 func (h SourceHost) Within(ip net.IP) bool {
 	u := url.URL{Host: h.Name}
 	if name := u.Hostname(); net.ParseIP(name) != nil || name == "localhost" {

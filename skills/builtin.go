@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// ours are the skills that boxd brings, by name.
+// ours are the skills that come with boxd, by name.
 //
 //go:embed builtin
 var ours embed.FS
 
-// bringBuiltIn sees to it that the skills of this boxd are in the store.
+// bringBuiltIn makes sure that the skills of this boxd are in the store.
 func (s *Store) bringBuiltIn() error {
 	dirs, err := ours.ReadDir("builtin")
 	if err != nil {

@@ -17,22 +17,22 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// Texts are what a skill says of itself. In a change nil leaves a text as it is, and "" takes it away.
+// Texts are the descriptive texts of a skill. In a change nil leaves a text as it is, and "" removes it.
 type Texts struct {
 	DisplayName, Description, Instructions, License, Needs, AllowedTools *string
 	Metadata                                                             map[string]string // nil: as it is
 }
 
-// Rules say what a document may be like that is written.
+// Rules say what a written document must satisfy.
 type Rules uint8
 
 // The rules.
 const (
 	Strict Rules = iota // those of agentskills.io
-	Loose               // those of clients that take names of any script, and documents that say nothing of themselves
+	Loose               // those of clients that allow names of any script, and documents without front matter
 )
 
-// check holds a document against the rules; dir is the name of the skill.
+// check checks a document against the rules; dir is the name of the skill.
 func (r Rules) check(doc *Manifest, dir string) []Problem {
 	if r == Strict {
 		return doc.Check(dir)
@@ -43,7 +43,7 @@ func (r Rules) check(doc *Manifest, dir string) []Problem {
 	return nil
 }
 
-// wrong is the refusal of a document, with everything that is wrong with it.
+// wrong returns the refusal of a document, with all its problems.
 func wrong(where string, list []Problem) error {
 	if len(list) == 0 {
 		return nil
@@ -74,18 +74,18 @@ func (t *Texts) apply(doc *Manifest) {
 	}
 }
 
-// Create makes a skill of texts alone.
+// Create makes a skill from texts only.
 func (s *Store) Create(who, name string, t *Texts, r Rules) (Skill, error) {
 	var doc Manifest
 	doc.Set(keyName, name)
 	if t.Description != nil {
-		doc.Set(keyDescription, *t.Description) // in this order, whatever else follows
+		doc.Set(keyDescription, *t.Description) // in this order, whatever follows
 	}
 	t.apply(&doc)
 	if err := wrong(ManifestFile, r.check(&doc, name)); err != nil {
 		return Skill{}, err
 	}
-	if err := s.free(who, name); err != nil { // early; commit looks again
+	if err := s.free(who, name); err != nil { // early; commit checks again
 		return Skill{}, err
 	}
 	return s.build(who, name, nil, func(dir *os.Root) error { return writeDocument(dir, &doc) })
@@ -110,7 +110,7 @@ func writeDocument(dir *os.Root, doc *Manifest) error {
 	return replaceFile(dir, ManifestFile, data, false)
 }
 
-// replaceFile makes a file anew: the one that was there may be another tree's too.
+// replaceFile replaces a file: the old one may be shared with another tree.
 func replaceFile(dir *os.Root, name string, data []byte, program bool) error {
 	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -127,13 +127,13 @@ func replaceFile(dir *os.Root, name string, data []byte, program bool) error {
 	return cmp.Or(err, f.Close())
 }
 
-// build makes another tree of a skill's, or of nothing where there is none, and makes it the skill.
+// build makes a new tree for a skill, from its old one if there is one, and commits it.
 func (s *Store) build(who, name string, from *Skill, change func(dir *os.Root) error) (Skill, error) {
 	at := path.Join(scratchDir, strings.ToLower(rand.Text()))
 	if err := s.root.Mkdir(at, 0o700); err != nil {
 		return Skill{}, err
 	}
-	defer func() { _ = s.root.RemoveAll(at) }() // it is not there any more if it has become the skill
+	defer func() { _ = s.root.RemoveAll(at) }() // it is gone if it has become the skill
 	if from != nil {
 		if err := s.link(path.Join(Key(who), treesDir, from.tree), at); err != nil {
 			return Skill{}, err
@@ -153,7 +153,7 @@ func (s *Store) build(who, name string, from *Skill, change func(dir *os.Root) e
 	return made[0], nil
 }
 
-// own finds a skill of the principal's that may be changed.
+// own finds a skill of the principal that may be changed.
 func (s *Store) own(who, name string) (*Skill, func(), error) {
 	_, k, done, err := s.use(who, name)
 	if err != nil {
@@ -177,19 +177,19 @@ func matches(k *Skill, digest string) error {
 	return f
 }
 
-// Update changes what a skill says of itself. ifMatch is the digest that it must have, "" any. Keys of its front
-// matter that are not named stay as they are.
+// Update changes the texts of a skill. ifMatch is the digest that it must have, "" any. Other keys of its front matter stay as
+// they are.
 func (s *Store) Update(who, name string, t *Texts, ifMatch string, r Rules) (Skill, error) {
 	return s.edit(who, name, ifMatch, func(dir *os.Root, _ *Skill) error { return restate(dir, name, t, r) })
 }
 
-// restate writes the document of a tree again, with other texts.
+// restate rewrites the document of a tree with other texts.
 func restate(dir *os.Root, name string, t *Texts, r Rules) error {
 	doc, entry, err := document(dir)
 	if err != nil {
 		return err
 	}
-	if r == Loose && doc.Text(keyName) != name { // which may have been that of its directory
+	if r == Loose && doc.Text(keyName) != name { // the directory's name may have been the name so far
 		doc.Set(keyName, name)
 	}
 	t.apply(doc)
@@ -204,7 +204,7 @@ func restate(dir *os.Root, name string, t *Texts, r Rules) error {
 	return writeDocument(dir, doc)
 }
 
-// edit makes another tree of a skill.
+// edit makes a new tree of a skill.
 func (s *Store) edit(who, name, ifMatch string, change func(dir *os.Root, k *Skill) error) (Skill, error) {
 	k, done, err := s.own(who, name)
 	if err != nil {
@@ -228,7 +228,7 @@ func (s *Store) Delete(who, name string) error {
 	defer s.mu.Unlock()
 	sp, k, err := s.find(who, name)
 	if err != nil || k.BuiltIn {
-		return err // somebody else was first
+		return err // another request was first
 	}
 	if err := s.root.Remove(path.Join(sp.key, namesDir, recordFile(name))); err != nil {
 		return fmt.Errorf("delete skill %s: %w", name, err)

@@ -16,15 +16,15 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// incoming is a tree that is to become a skill.
+// incoming is a tree that will become a skill.
 type incoming struct {
-	at       string // where it is, below the store
+	at       string // path relative to the store
 	skill    Skill
-	replaces string // the tree that the skill must have now; "": it must not exist
-	any      bool   // whatever it has
+	replaces string // the tree that the skill must have; "": it must not exist
+	any      bool   // whatever tree it has
 }
 
-// prepare makes the last change to a tree and finds out what it is.
+// prepare applies the last change to a tree and describes it.
 func (s *Store) prepare(at, name string, change func(dir *os.Root) error) (*incoming, error) {
 	dir, err := s.root.OpenRoot(at)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *Store) prepare(at, name string, change func(dir *os.Root) error) (*inco
 	return n, nil
 }
 
-// commit makes trees the skills of a principal: all of them or none.
+// commit makes trees the skills of a principal: all or none.
 func (s *Store) commit(who string, list []*incoming) ([]Skill, error) {
 	return s.commitTo(Key(who), who, list)
 }
@@ -72,7 +72,7 @@ func (s *Store) commitTo(key, who string, list []*incoming) ([]Skill, error) {
 	now := s.now().UTC()
 	undo := func(done []*incoming) {
 		for _, n := range done {
-			_ = s.root.RemoveAll(n.skill.path(sp)) // as far as it goes: what is left is swept
+			_ = s.root.RemoveAll(n.skill.path(sp)) // as far as possible: Sweep removes the rest
 		}
 	}
 	for i, n := range list {
@@ -109,7 +109,7 @@ func (s *Store) commitTo(key, who string, list []*incoming) ([]Skill, error) {
 	return made, nil
 }
 
-// allow holds what comes against what is there and what may be.
+// allow checks new skills against the limits.
 func (s *Store) allow(sp *space, list []*incoming) error {
 	count, total := len(sp.skills), int64(0)
 	for _, k := range sp.skills {
@@ -195,12 +195,12 @@ func (s *Store) reconcile(sp *space, who string) error {
 	return nil
 }
 
-// ownerRecord says whose a directory is.
+// ownerRecord says who owns a directory.
 type ownerRecord struct {
 	Principal string `json:"principal"`
 }
 
-// groupOf is the LangBot whose Workspace an owner of skills is, "" if it is none: no principal has a / in its name.
+// groupOf returns the LangBot of an owner that is one of its Workspaces, "" if it is none: names of principals have no /.
 func groupOf(who string) string {
 	group, _, is := strings.Cut(who, "/")
 	if !is {
@@ -209,7 +209,7 @@ func groupOf(who string) string {
 	return group
 }
 
-// dissolve removes the directory of a Workspace that has nothing any more. The lock is held.
+// dissolve removes the directory of a Workspace that has no skills left. The lock is held.
 func (s *Store) dissolve(key string) {
 	sp := s.spaces[key]
 	if sp == nil || sp.group == "" || sp.broken || len(sp.skills) > 0 {
@@ -220,7 +220,7 @@ func (s *Store) dissolve(key string) {
 			return
 		}
 	}
-	// At once, or the next boxd finds half of it.
+	// In one step, or the next boxd finds half of it.
 	away := path.Join(scratchDir, key+"-"+strings.ToLower(rand.Text()))
 	err := s.root.Rename(key, away)
 	if err == nil {
@@ -244,7 +244,7 @@ func (s *Store) write(sp *space, k *Skill) error {
 	})
 }
 
-// restore writes the record again that a skill had, or removes the one it did not have.
+// restore writes the old record of a skill again, or removes the record if there was none.
 func (s *Store) restore(sp *space, name string) {
 	var err error
 	if old := sp.skills[name]; old != nil {

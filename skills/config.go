@@ -30,7 +30,7 @@ const (
 	mostLangBot = 1_000_000
 )
 
-// DefaultConfig is what holds where nothing is said.
+// DefaultConfig returns the built-in configuration.
 func DefaultConfig() Config {
 	return Config{
 		Hosts:      []string{},
@@ -39,7 +39,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// hosts are those that archives may come from.
+// hosts parses the hosts that archives may come from.
 func (c *Config) hosts() (list Hosts, err error) {
 	for _, text := range c.Hosts {
 		h, err := ParseHost(text)
@@ -51,10 +51,10 @@ func (c *Config) hosts() (list Hosts, err error) {
 	return list, nil
 }
 
-// Hosts are those that archives may come from.
+// Hosts returns the hosts that archives may come from.
 func (s *Store) Hosts() (Hosts, error) { return s.cfg.hosts() }
 
-// Validate names the key that is wrong, and what is allowed.
+// Validate names the invalid key and what is allowed.
 func (c *Config) Validate() error {
 	if _, err := c.hosts(); err != nil {
 		return err

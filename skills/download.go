@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Archives are fetched from hosts that the operator has named and from nowhere else: neither a redirect nor a DNS
-// answer leads anywhere else.
+// Archives are fetched only from hosts that the operator has named: neither a redirect nor a DNS answer can lead elsewhere.
 
 package skills
 
@@ -25,7 +24,7 @@ const (
 	maxRedirects = 5
 )
 
-// Fetch hands an archive to take, as it comes.
+// Fetch passes an archive to take while it arrives.
 func Fetch(ctx context.Context, hosts Hosts, a *Archive, take func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -54,7 +53,7 @@ func Fetch(ctx context.Context, hosts Hosts, a *Archive, take func(io.Reader) er
 	return take(&body{resp.Body, a.URL})
 }
 
-// body tells what the network has done wrong from what the archive has.
+// body distinguishes errors of the network from errors of the archive.
 type body struct {
 	io.Reader
 	from *url.URL
@@ -70,7 +69,7 @@ func (b *body) Read(p []byte) (int, error) {
 
 func failed(u *url.URL, err error) error {
 	if fault.KindOf(err) != fault.Internal {
-		return err // it says itself what is wrong
+		return err // it already says what is wrong
 	}
 	f := fault.Errorf(fault.Unavailable, "fetch from %s: %w", u.Host, err).WithHint("allow boxd.service to use the network with a drop-in: see boxd-skills(7)")
 	f.Field, f.Value = "url", u.String()
@@ -87,7 +86,7 @@ func follow(hosts Hosts, to *url.URL, times int) error {
 	return nil
 }
 
-// dial connects to hosts that are allowed, where their names lead to what they may lead to.
+// dial connects to allowed hosts, where their names resolve to permitted addresses.
 func dial(hosts Hosts) func(ctx context.Context, network, to string) (net.Conn, error) {
 	return func(ctx context.Context, network, to string) (net.Conn, error) {
 		d := net.Dialer{Control: func(_, ip string, _ syscall.RawConn) error { return permit(hosts, to, ip) }}

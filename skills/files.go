@@ -21,20 +21,20 @@ import (
 const (
 	MaxContent = 1 << 20 // bytes of a file that is read or written
 	MaxListed  = 1000
-	maxDir     = 10_000 // entries of a directory that is listed
+	maxDir     = 10_000 // entries of a listed directory
 	maxPath    = 1024
 	maxDepth   = 32
 )
 
-// Entry is one of a directory of a skill.
+// Entry is an entry of a skill's directory.
 type Entry struct {
-	Path, Name string // Path is from the top of the skill
+	Path, Name string // Path is relative to the skill
 	Dir        bool
 	Size       int64
-	Program    bool // may be executed
+	Program    bool // executable
 }
 
-// within returns a path from the top of a skill in its shortest form.
+// within returns a path in a skill in its shortest form.
 func within(name string) (string, error) {
 	bad := func(format string) (string, error) {
 		f := fault.Errorf(fault.Invalid, "%s", format)
@@ -55,7 +55,7 @@ func within(name string) (string, error) {
 	return clean, nil
 }
 
-// inTree opens the tree of a skill.
+// inTree calls f with the tree of a skill.
 func (s *Store) inTree(who, name string, f func(dir *os.Root, k *Skill) error) error {
 	sp, k, done, err := s.use(who, name)
 	if err != nil {
@@ -76,7 +76,7 @@ func noFile(what, name string) error {
 	return f
 }
 
-// Files lists a directory of a skill, by name; most is from 1 to MaxListed. more says that there are others.
+// Files lists a directory of a skill, by name; most is from 1 to MaxListed. more says that there are more.
 func (s *Store) Files(who, name, at string, hidden bool, most int) (list []Entry, more bool, err error) {
 	at, err = within(at)
 	if err != nil {
@@ -178,8 +178,8 @@ func tooLong(name string) error {
 	return f
 }
 
-// WriteFile makes a content that of a file of a skill, with the directories it needs. What it makes of the document
-// has to be one. ifMatch is the digest that the skill must have, "" any.
+// WriteFile replaces the content of a skill's file, and makes the directories it needs. The skill's document must stay valid.
+// ifMatch is the digest that the skill must have, "" any.
 func (s *Store) WriteFile(who, name string, file *File, ifMatch string, r Rules) (Skill, error) {
 	at, err := within(file.Path)
 	if err != nil {
@@ -217,7 +217,7 @@ func inTheWay(at string, err error) error {
 	return f
 }
 
-// RemoveFile removes a file or directory of a skill, but not the document that makes it one.
+// RemoveFile removes a file or directory of a skill, except its document.
 func (s *Store) RemoveFile(who, name, at, ifMatch string) (Skill, error) {
 	at, err := within(at)
 	if err != nil {

@@ -11,12 +11,11 @@ import (
 	"sync"
 )
 
-// Leased is a skill as it was when somebody asked for it to be mounted. Whatever becomes of the skill, its tree is
-// there as long as the lease.
+// Leased is a skill as it was when it was mounted. Its tree exists as long as the lease, even if the skill changes.
 type Leased struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"`
-	Tree   string `json:"tree"` // below the store
+	Tree   string `json:"tree"` // relative to the store
 }
 
 // Lease holds trees of skills.
@@ -27,8 +26,8 @@ type Lease struct {
 	once  sync.Once
 }
 
-// Lease holds the skills of these names. Those that are not there, or not any more, are listed and nothing else: a
-// session that could do without them is not to fail for them.
+// Lease holds the skills of these names. Names that do not exist are only returned as missing: a session that can do without them
+// must not fail.
 func (s *Store) Lease(who string, names []string) (l *Lease, missing []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +44,7 @@ func (s *Store) Lease(who string, names []string) (l *Lease, missing []string) {
 	return l, missing
 }
 
-// Restore holds trees that an earlier boxd has leased, before Sweep is called.
+// Restore holds trees that an earlier boxd leased. Call it before Sweep.
 func (s *Store) Restore(list []Leased) *Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +54,7 @@ func (s *Store) Restore(list []Leased) *Lease {
 	return &Lease{Skills: list, store: s}
 }
 
-// Release gives the trees back. It may be called again.
+// Release releases the trees. It may be called again.
 func (l *Lease) Release() {
 	l.once.Do(func() {
 		for _, k := range l.Skills {
@@ -75,7 +74,7 @@ func (s *Store) release(at string) {
 	}
 }
 
-// forget removes a tree that no record names and nobody holds. The lock is held.
+// forget removes a tree that no record names and no lease holds. The lock is held.
 func (s *Store) forget(at string) {
 	if s.leases[at] > 0 || s.named(at) {
 		return
@@ -89,7 +88,7 @@ func (s *Store) named(at string) bool {
 	key, tree, _ := strings.Cut(at, "/"+treesDir+"/")
 	if sp := s.spaces[key]; sp != nil {
 		if sp.broken {
-			return true // by a record that could not be read, for all we know
+			return true // possibly by an unreadable record
 		}
 		for _, k := range sp.skills {
 			if k.tree == tree {
@@ -100,8 +99,7 @@ func (s *Store) named(at string) bool {
 	return false
 }
 
-// Sweep removes the trees that an earlier boxd has left and that nobody has a use for. Sessions that live on must have
-// their leases again.
+// Sweep removes unused trees of an earlier boxd. Sessions that continue must have their leases again.
 func (s *Store) Sweep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

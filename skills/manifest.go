@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Files that make a directory a skill, in the order in which they are looked for. Only the first is ever written.
+// Files that make a directory a skill, in search order. Only the first is ever written.
 const (
 	ManifestFile      = "SKILL.md"
 	otherManifestFile = "skill.md"
@@ -24,7 +24,7 @@ const (
 	maxHeader   = 64 << 10
 )
 
-// Keys of the front matter that mean something to boxd. Others are kept as they are.
+// Keys of the front matter that boxd uses. Others are kept as they are.
 const (
 	keyName          = "name"
 	keyDisplayName   = "display_name"
@@ -35,23 +35,23 @@ const (
 	keyAllowedTools  = "allowed-tools"
 )
 
-// Manifest is one SKILL.md: front matter in YAML, then Markdown. Reading takes what it can and says what is wrong with
-// the rest; Check is what it must pass to be written, and finds everything at once. The zero value is empty.
+// Manifest is one SKILL.md: front matter in YAML, then Markdown. Reading accepts what it can and notes what is wrong with the
+// rest; Check is what a document must pass to be written, and finds all problems at once. The zero value is empty.
 type Manifest struct {
-	// Body is the instructions: what comes after the front matter, without empty lines in front.
+	// Body has the instructions: the text after the front matter, without leading empty lines.
 	Body string
 
-	header *yaml.Node // a mapping; nil: there is none
-	wrong  []Problem  // that reading has found
+	header *yaml.Node // a mapping; nil: none
+	wrong  []Problem  // problems found by reading
 }
 
-// Problem is one thing that is wrong with a document.
+// Problem is one problem of a document.
 type Problem struct {
-	Key  string // of the front matter; "": the whole
+	Key  string // of the front matter; "": the whole document
 	Text string // what is wrong, and what is allowed
 }
 
-// String is a line for people.
+// String returns a line for people.
 func (p Problem) String() string {
 	if p.Key == "" {
 		return p.Text
@@ -59,11 +59,11 @@ func (p Problem) String() string {
 	return p.Key + ": " + p.Text
 }
 
-// errNotText means that a file is no document at all.
+// errNotText means that a file cannot be a document.
 var errNotText = errors.New("not a text in UTF-8 of at most 1048576 bytes")
 
-// readManifest reads a document. It fails only where there is no text; whatever else is wrong is among what Check says.
-// Front matter that cannot be read counts as missing.
+// readManifest reads a document. It fails only if it is not text; Check reports any other problem. Unreadable front matter counts
+// as missing.
 func readManifest(data []byte) (*Manifest, error) {
 	if len(data) > maxManifest || !utf8.Valid(data) {
 		return nil, errNotText
@@ -85,7 +85,7 @@ func (d *Manifest) fault(key, format string, args ...any) {
 	d.wrong = append(d.wrong, Problem{key, fmt.Sprintf(format, args...)})
 }
 
-// splitFrontMatter finds the front matter. Without its end all of the text is the body.
+// splitFrontMatter finds the front matter. Without an end mark all of the text is the body.
 func splitFrontMatter(text string) (header, body string, found bool) {
 	first, rest, more := strings.Cut(text, "\n")
 	if !isFence(first) || !more {
@@ -107,7 +107,7 @@ func splitFrontMatter(text string) (header, body string, found bool) {
 
 func isFence(line string) bool { return strings.TrimRight(line, " \t\r") == "---" }
 
-// parse reads the front matter. Aliases are never followed: what one stands for can be made enormous.
+// parse reads the front matter. Aliases are never followed: they can expand to enormous values.
 func (d *Manifest) parse(text string) {
 	var top yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &top); err != nil {
@@ -135,7 +135,7 @@ func joinComments(a, b string) string {
 	return a + "\n" + b
 }
 
-// walk finds what a front matter must not have anywhere; what makes it unreadable is returned.
+// walk finds what a front matter must not have anywhere; it returns what makes it unreadable.
 func (d *Manifest) walk(n *yaml.Node, key string) string {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		return "the front matter has anchors or aliases, which are not taken"
@@ -159,7 +159,7 @@ func (d *Manifest) walk(n *yaml.Node, key string) string {
 	return ""
 }
 
-// find returns the value of a key, the last one if it is there twice.
+// find returns the value of a key, the last one if the key occurs twice.
 func (d *Manifest) find(key string) *yaml.Node {
 	if d.header == nil {
 		return nil
@@ -172,7 +172,7 @@ func (d *Manifest) find(key string) *yaml.Node {
 	return nil
 }
 
-// Text is the value of a key as text, "" if there is none or it is none.
+// Text returns the value of a key as text, "" if there is none or it is no scalar.
 func (d *Manifest) Text(key string) string {
 	n := d.find(key)
 	if n == nil || n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null" {
@@ -181,7 +181,7 @@ func (d *Manifest) Text(key string) string {
 	return strings.TrimSpace(n.Value)
 }
 
-// Metadata is what stands under the key metadata, as texts.
+// Metadata returns the mapping under the key metadata, as texts.
 func (d *Manifest) Metadata() map[string]string {
 	n := d.find(keyMetadata)
 	if n == nil || n.Kind != yaml.MappingNode {
@@ -196,7 +196,7 @@ func (d *Manifest) Metadata() map[string]string {
 	return m
 }
 
-// Set gives a key a text; "" takes the key away.
+// Set sets a key to a text; "" removes the key.
 func (d *Manifest) Set(key, text string) {
 	if text == "" {
 		d.put(key, nil)
@@ -205,7 +205,7 @@ func (d *Manifest) Set(key, text string) {
 	d.put(key, yamlScalar(text))
 }
 
-// SetMetadata replaces what stands under the key metadata; nothing takes the key away.
+// SetMetadata replaces the mapping under the key metadata; an empty one removes the key.
 func (d *Manifest) SetMetadata(m map[string]string, order []string) {
 	if len(m) == 0 {
 		d.put(keyMetadata, nil)
@@ -218,20 +218,20 @@ func (d *Manifest) SetMetadata(m map[string]string, order []string) {
 	d.put(keyMetadata, n)
 }
 
-// yamlScalar is a text, in quotes where a reader of any version of YAML could take it for something else.
+// yamlScalar returns a text, quoted where a reader of any YAML version could mistake it for something else.
 func yamlScalar(text string) *yaml.Node {
 	n := new(yaml.Node)
-	if n.Encode(text) != nil { // it has no way to
+	if n.Encode(text) != nil { // cannot fail
 		n.SetString(text)
 	}
 	return n
 }
 
-// put replaces a value where it stands, or adds it at the end: what else there is stays, in its order.
+// put replaces a value in place, or appends it: everything else stays, in its order.
 func (d *Manifest) put(key string, value *yaml.Node) {
 	if d.header == nil {
 		d.header = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-		d.wrong = nil // what was wrong with it has gone with it
+		d.wrong = nil // its problems are gone with it
 	}
 	var fields []*yaml.Node
 	done := false
@@ -251,7 +251,7 @@ func (d *Manifest) put(key string, value *yaml.Node) {
 	d.header.Content = fields
 }
 
-// Bytes is the document as a file.
+// Bytes returns the document as a file.
 func (d *Manifest) Bytes() ([]byte, error) {
 	var b bytes.Buffer
 	if d.header != nil && len(d.header.Content) > 0 {

@@ -19,14 +19,14 @@ const (
 	maxCompatibility = 500
 )
 
-// maxBytes is what a name may take, as directories are called by it.
+// maxBytes bounds a name in bytes, as directories have that name.
 const maxBytes = 255
 
 // What a body should not exceed, in lines.
 const fineLines = 500
 
-// Check lists everything that keeps a document from being written as the skill in a directory of the name dir; ""
-// is one that has no name yet. These are the rules of agentskills.io.
+// Check lists everything that prevents a document from being written as the skill in a directory named dir; "" for a skill
+// without a name yet. These are the rules of agentskills.io.
 func (d *Manifest) Check(dir string) []Problem {
 	list := append([]Problem(nil), d.wrong...)
 	add := func(key, format string, args ...any) {
@@ -89,7 +89,7 @@ func (d *Manifest) checkMetadata(add func(key, format string, args ...any)) {
 
 func isControl(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 
-// Advice is what is allowed and not recommended.
+// Advice lists what is allowed but not recommended.
 func (d *Manifest) Advice() []string {
 	var list []string
 	if n := strings.Count(d.Body, "\n"); n > fineLines {
@@ -101,7 +101,7 @@ func (d *Manifest) Advice() []string {
 	return list
 }
 
-// checkName says why a name is none for a skill that is written, nil if it is one.
+// checkName says why a name is invalid for a skill to write, nil if it is valid.
 func checkName(name string) error {
 	switch n := utf8.RuneCountInString(name); {
 	case n == 0:
@@ -121,7 +121,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// CheckLooseName says why a name is none for a skill that is read, nil if it is one. It is what others allow: letters and
+// CheckLooseName says why a name is invalid for a skill to read, nil if it is valid. It accepts what others allow: letters and
 // digits of any script, hyphens and underscores.
 func CheckLooseName(name string) error {
 	letters := 0
@@ -130,7 +130,7 @@ func CheckLooseName(name string) error {
 		case unicode.IsLetter(r) || unicode.IsNumber(r):
 			letters++
 		case r != '-' && r != '_':
-			return errors.New("Skill name can only contain letters, numbers, hyphens and underscores") // clients know it so
+			return errors.New("Skill name can only contain letters, numbers, hyphens and underscores") // clients know this text
 		}
 	}
 	switch {

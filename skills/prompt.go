@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Prompt is a text that tells a model which skills there are and where it finds them: their names and descriptions
-// alone, as agentskills.io recommends. at is the directory under which they are mounted. The texts are somebody's
-// who may be anybody, so nothing in them can end the element they are in.
+// Prompt returns a text that tells a model which skills exist and where they are mounted: only names and descriptions, as
+// agentskills.io recommends. at is the directory of the mounts. The texts are untrusted, so nothing in them can end the element
+// they are in.
 func Prompt(list []Skill, at string) string {
 	if len(list) == 0 {
 		return ""

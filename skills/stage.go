@@ -25,18 +25,18 @@ const (
 	contentName = "content"
 )
 
-// candidateDepth is how deep below its root skills of an archive are looked for.
+// candidateDepth is how deep below an archive's root skills are searched for.
 const candidateDepth = 2
 
-// Stage is an archive on its way in: it is unpacked, looked through, and installed or forgotten.
+// Stage is an archive being imported: it is unpacked, searched, and installed or dropped.
 type Stage struct {
 	store *Store
 	at    string
-	root  string // of the content, below the store: that of the archive, or its only directory
-	top   string // the name of that only directory, "" if there is none
+	root  string // of the content, relative to the store: the archive's root, or its only directory
+	top   string // name of that only directory, "" if there is none
 }
 
-// Stage makes room for an archive. It waits while too many others are on their way in.
+// Stage makes room for an archive. It waits while too many other imports run.
 func (s *Store) Stage(ctx context.Context) (*Stage, error) {
 	select {
 	case s.stages <- struct{}{}:
@@ -52,7 +52,7 @@ func (s *Store) Stage(ctx context.Context) (*Stage, error) {
 	return st, nil
 }
 
-// Close forgets what was not installed.
+// Close drops what was not installed.
 func (st *Stage) Close() {
 	if err := st.store.root.RemoveAll(st.at); err != nil {
 		st.store.log.Warn("cannot clean up after an import", "error", err)
@@ -60,8 +60,7 @@ func (st *Stage) Close() {
 	<-st.store.stages
 }
 
-// Fill reads the archive, unpacks it, and finds its root. below is a directory of the archive to which it is limited
-// where it is a tar archive; "": all of it.
+// Fill reads the archive, unpacks it, and finds its root. below limits a tar archive to one directory; "": all of it.
 func (st *Stage) Fill(content io.Reader, below string) error {
 	s := st.store
 	f, err := s.root.OpenFile(path.Join(st.at, archiveName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -85,7 +84,7 @@ func (st *Stage) Fill(content io.Reader, below string) error {
 	if err := archive.Extract(f, dir, below, limits); err != nil {
 		return err
 	}
-	if _, err := s.seal(dir); err != nil { // its modes are the archive's until then
+	if _, err := s.seal(dir); err != nil { // until then it has the archive's modes
 		return err
 	}
 	entries, err := readDir(dir, ".")
@@ -96,33 +95,33 @@ func (st *Stage) Fill(content io.Reader, below string) error {
 	return err
 }
 
-// Top is the only directory of the archive, "" if it has not one alone: then that is its root.
+// Top returns the archive's only directory, "" if it has not exactly one: then the archive itself is the root.
 func (st *Stage) Top() string { return st.top }
 
-// Candidate is a skill that an archive has.
+// Candidate is a skill found in an archive.
 type Candidate struct {
 	Path     string // from the root of the archive; "": the root itself
 	Skill    Skill
-	Problems []Problem // what keeps it from being installed
+	Problems []Problem // what prevents its installation
 
-	at string // below the store
+	at string // relative to the store
 }
 
-// Choice says what to make of an archive.
+// Choice says what to install from an archive.
 type Choice struct {
 	Subdir string // where in the archive to look, "": everywhere
-	// Paths are those of the candidates to install; none: the only one there is.
+	// Paths are the candidates to install; empty: the only one there is.
 	Paths   []string
 	Replace bool   // skills of the same names
 	Digest  string // that the skill must have; "": any
-	Origin  string // where the archive is from
-	Dir     string // the name of its root where the archive does not say it
-	AnyTop  bool   // the name of the archive's only directory says nothing, as in that of a repository
+	Origin  string // where the archive comes from
+	Dir     string // name of its root if the archive gives none
+	AnyTop  bool   // the name of the archive's only directory is meaningless, as in a repository's
 	Rules   Rules
-	As      *As // what becomes of the one skill that is chosen; nil: what it says of itself
+	As      *As // changes to the one chosen skill; nil: as in its document
 }
 
-// As is another name, and other texts, for a skill that is installed.
+// As gives an installed skill another name and other texts.
 type As struct {
 	Name  string
 	Texts Texts
@@ -158,7 +157,7 @@ func (st *Stage) Candidates(c *Choice) ([]Candidate, error) {
 	return found, nil
 }
 
-// scan finds packages at a directory and below it; there is none in a package.
+// scan finds packages in a directory and below it; a package contains no other packages.
 func (st *Stage) scan(dir *os.Root, at, sub string, c *Choice, depth int, found *[]Candidate) error {
 	in, err := dir.OpenRoot(at)
 	if err != nil {
@@ -194,7 +193,7 @@ func (st *Stage) scan(dir *os.Root, at, sub string, c *Choice, depth int, found 
 	return nil
 }
 
-// candidate describes a package. unread is why it has no document that can be read.
+// candidate describes a package. unread says why its document cannot be read.
 func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *Manifest, unread string) (Candidate, error) {
 	x := Candidate{at: path.Join(st.root, at)}
 	if x.Path = strings.TrimPrefix(strings.TrimPrefix(at, sub), "/"); at == sub {
@@ -227,7 +226,7 @@ func (st *Stage) candidate(in *os.Root, at, sub string, c *Choice, doc *Manifest
 	return x, nil
 }
 
-// Install makes candidates skills of a principal: all that are chosen or none.
+// Install makes candidates skills of a principal: all that are chosen, or none.
 func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
 	found, err := st.Candidates(c)
 	if err != nil {
@@ -272,7 +271,7 @@ func (st *Stage) Install(who string, c *Choice) ([]Skill, error) {
 	return st.store.commit(who, list)
 }
 
-// together is one refusal of several.
+// together joins several refusals.
 func together(errs []error) error {
 	if len(errs) == 1 {
 		return errs[0]
@@ -286,7 +285,7 @@ func together(errs []error) error {
 	return f
 }
 
-// choose returns the candidates that were asked for.
+// choose returns the requested candidates.
 func choose(found []Candidate, paths []string) ([]Candidate, error) {
 	shown := make([]string, len(found))
 	for i, x := range found {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package skills keeps packages of instructions that agents load (agentskills.io): each principal's own, beside those
-// that boxd brings. A package is a tree of files that never changes; what changes a skill makes another tree, and a
-// record that is replaced at once says which of them it is. Nothing of a package is ever executed here.
+// Package skills stores packages of instructions that agents load (agentskills.io): each principal's own, beside those that come
+// with boxd. A package is an immutable file tree; a change of a skill makes another tree, and atomically replaces the record that
+// names it. Nothing of a package is ever executed here.
 package skills
 
 import (
@@ -31,7 +31,7 @@ import (
 // Dir is the directory of the store, in the state directory.
 const Dir = statedir.SkillStore
 
-// Directories of the store: scratch for what is on its way in, and one for each principal with records and trees.
+// Directories of the store: scratch for incoming archives, and one for each principal with records and trees.
 const (
 	scratchDir = "scratch"
 	namesDir   = "names"
@@ -39,10 +39,10 @@ const (
 	ownerFile  = "owner.json"
 )
 
-// builtinKey is the directory of the skills that boxd brings; no principal's has this name.
+// builtinKey is the directory of the skills that come with boxd; no principal's directory has this name.
 const builtinKey = statedir.BuiltInOwner
 
-// maxStages is how many imports are under way at once: each holds an archive and what is in it on disk.
+// maxStages is how many imports run at once: each has an archive and its content on disk.
 const maxStages = 4
 
 // Store is the store. It is safe for concurrent use.
@@ -53,16 +53,16 @@ type Store struct {
 	now    func() time.Time
 	stages chan struct{}
 
-	mu     sync.Mutex        // guards what follows, and what is at the names of records
+	mu     sync.Mutex        // guards the fields below, and the records
 	spaces map[string]*space // by key
-	leases map[string]int    // of trees, by their path below the store
+	leases map[string]int    // of trees, by their path relative to the store
 }
 
-// space is what one principal has.
+// space has the skills of one principal.
 type space struct {
 	key    string
-	group  string // whose LangBot it is a Workspace of; "": it is none
-	broken bool   // not all of it could be read: nothing of it is removed
+	group  string // the LangBot that it is a Workspace of; "": none
+	broken bool   // some of it is unreadable: nothing of it is removed
 	skills map[string]*Skill
 }
 
@@ -75,19 +75,19 @@ type Skill struct {
 	Needs        string // compatibility: what it needs of its surroundings
 	AllowedTools string
 	Metadata     map[string]string
-	Instructions string // of Get alone
-	Entry        string // the file with the instructions: SKILL.md, or skill.md of one that somebody else has made
+	Instructions string // set by Get only
+	Entry        string // file with the instructions: SKILL.md, or skill.md if made elsewhere
 	Digest       string // of all files: "sha256:…"
 	Origin       string // where it was imported from, "" if it was made here
 	Bytes        int64
 	Entries      int
-	Python       bool // it has a Python project's files at its top
+	Python       bool // a Python project's files are at its top
 	BuiltIn      bool
 	Created      time.Time
 	Updated      time.Time
-	Advice       []string // what is allowed, and not recommended
+	Advice       []string // allowed but not recommended
 
-	tree string // its directory, below that of the principal's trees
+	tree string // its directory, below the principal's trees
 }
 
 // record is a skill on disk.
@@ -102,7 +102,7 @@ type record struct {
 	Updated time.Time `json:"updated"`
 }
 
-// Open opens the store in a state directory, or makes it. What is not in order there is logged and left alone.
+// Open opens the store in a state directory, or creates it. Invalid entries are logged and left alone.
 func Open(state string, cfg Config, log *slog.Logger) (*Store, error) {
 	root, err := durable.Directory(filepath.Join(state, Dir))
 	if err != nil {
@@ -122,7 +122,7 @@ func Open(state string, cfg Config, log *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
-// Close ends the use of the store. Leases and stages must have ended.
+// Close closes the store. Leases and stages must have ended.
 func (s *Store) Close() { s.root.Close() }
 
 func (s *Store) load() error {
@@ -165,7 +165,7 @@ func (s *Store) loadSpace(sp *space) error {
 	return errors.Join(errs...)
 }
 
-// loadOwner finds out whether a space is that of a Workspace of LangBot.
+// loadOwner determines whether a space belongs to a Workspace of LangBot.
 func (s *Store) loadOwner(sp *space) error {
 	dir, err := s.root.OpenRoot(sp.key)
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *Store) loadSkill(sp *space, r *record, file string) error {
 	return nil
 }
 
-// describe reads the document of a skill, and finds out which file it is.
+// describe reads the document of a skill, and determines its file.
 func (s *Store) describe(sp *space, k *Skill) (*Manifest, error) {
 	dir, err := s.root.OpenRoot(k.path(sp))
 	if err != nil {
@@ -209,7 +209,7 @@ func (s *Store) describe(sp *space, k *Skill) (*Manifest, error) {
 	return doc, err
 }
 
-// learn takes over what a document says.
+// learn copies the texts of a document.
 func (k *Skill) learn(doc *Manifest) {
 	k.DisplayName = cmp.Or(doc.Text(keyDisplayName), k.Name)
 	k.Description, k.License = doc.Text(keyDescription), doc.Text(keyLicense)
@@ -217,10 +217,10 @@ func (k *Skill) learn(doc *Manifest) {
 	k.Metadata, k.Advice = doc.Metadata(), doc.Advice()
 }
 
-// path is the directory of a skill, below the store.
+// path returns the directory of a skill, relative to the store.
 func (k *Skill) path(sp *space) string { return path.Join(sp.key, treesDir, k.tree) }
 
-// Key is the name of a principal's directory: no name of anybody is in a path.
+// Key returns the name of a principal's directory: no principal's name is in a path.
 func Key(who string) string { return statedir.OwnerDir(who) }
 
 func recordFile(name string) string {
@@ -228,7 +228,7 @@ func recordFile(name string) string {
 	return hex.EncodeToString(sum[:16]) + ".json"
 }
 
-// find returns a skill that a principal can use, with where it is. The lock is held.
+// find returns a skill that a principal can use, and its space. The lock is held.
 func (s *Store) find(who, name string) (*space, *Skill, error) {
 	for _, key := range []string{Key(who), builtinKey} {
 		if sp := s.spaces[key]; sp != nil && sp.skills[name] != nil {
@@ -238,7 +238,7 @@ func (s *Store) find(who, name string) (*space, *Skill, error) {
 	return nil, nil, NotFound(name)
 }
 
-// NotFound is the refusal of a skill that is not there.
+// NotFound returns the error for a skill that does not exist.
 func NotFound(name string) error {
 	f := fault.Errorf(fault.NotFound, "Skill %q not found", shorten(name)).WithHint("list skills: boxctl skills ls")
 	f.Field, f.Value = "skill", shorten(name)
@@ -253,7 +253,7 @@ func shorten(name string) string {
 	return name
 }
 
-// List lists what a principal can use, the newest first. The instructions are left out.
+// List lists the skills that a principal can use, newest first, without instructions.
 func (s *Store) List(who string) []Skill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,7 +285,7 @@ func (s *Store) Get(who, name string) (Skill, error) {
 	return k, nil
 }
 
-// use finds a skill and sees to it that its tree stays until done is called.
+// use finds a skill and keeps its tree until done is called.
 func (s *Store) use(who, name string) (sp *space, k Skill, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

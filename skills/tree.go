@@ -16,15 +16,15 @@ import (
 	"github.com/boxd-dev/boxd/internal/fault"
 )
 
-// weight is what a tree comes to.
+// weight is the size of a tree.
 type weight struct {
 	digest  string
 	bytes   int64
 	entries int
 }
 
-// seal gives a tree the modes that it is mounted with, sees that it is within the limits and nothing but files and
-// directories, waits for the disk, and returns its digest: of all names, contents, and which of them are programs.
+// seal sets the modes with which a tree is mounted, checks that it is within the limits and has nothing but files and
+// directories, syncs it, and returns its digest: of all names, contents, and which files are programs.
 func (s *Store) seal(dir *os.Root) (w weight, err error) {
 	all := sha256.New()
 	fmt.Fprintln(all, "boxd-skill-1")
@@ -57,7 +57,7 @@ func (s *Store) seal(dir *os.Root) (w weight, err error) {
 		if info.Mode()&0o111 != 0 {
 			mode, letter = 0o755, "x"
 		}
-		if err := dir.Chmod(name, mode); err != nil { // first: an archive can take away our own right to read it
+		if err := dir.Chmod(name, mode); err != nil { // first: an archive's mode may keep us from reading it
 			return err
 		}
 		sum, err := digest(dir, name)
@@ -91,7 +91,7 @@ func digest(dir *os.Root, name string) ([]byte, error) {
 	return sum.Sum(nil), f.Sync()
 }
 
-// link makes a tree of the same files as another. Files of trees are never written to, so they can be shared.
+// link makes a tree of the same files as another. Files of trees are never modified, so they can be shared.
 func (s *Store) link(from, to string) error {
 	src, err := s.root.OpenRoot(from)
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Store) link(from, to string) error {
 	})
 }
 
-// document reads the document at the top of a directory, and says which file it was.
+// document reads the document at the top of a directory, and returns which file it was.
 func document(dir *os.Root) (*Manifest, string, error) {
 	for _, entry := range []string{ManifestFile, otherManifestFile} {
 		data, err := readFile(dir, entry, maxManifest)
@@ -125,10 +125,10 @@ func document(dir *os.Root) (*Manifest, string, error) {
 	return nil, "", fs.ErrNotExist
 }
 
-// errTooLarge means that a file is larger than whoever reads it takes.
+// errTooLarge means that a file is larger than its reader accepts.
 var errTooLarge = errors.New("too large")
 
-// readFile reads a regular file whole. Whatever else has the name is neither followed nor waited for.
+// readFile reads a whole regular file. It neither follows nor waits for anything else of that name.
 func readFile(dir *os.Root, name string, most int64) ([]byte, error) {
 	info, err := dir.Lstat(name)
 	if err != nil {

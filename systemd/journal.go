@@ -164,7 +164,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &copied
 }
 
-// put adds an attribute to the fields and to the text that a person reads.
+// put adds an attribute to the fields and to the text for people.
 func put(fields map[string]string, words *strings.Builder, prefix string, a slog.Attr) {
 	value := a.Value.Resolve()
 	if value.Kind() == slog.KindGroup {

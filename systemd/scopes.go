@@ -106,7 +106,7 @@ func (s *Scopes) Start(ctx context.Context, name string, pid int, limits ScopeLi
 	if err != nil {
 		return "", fmt.Errorf("start %s: %w", name, err)
 	}
-	done := make(chan string, 1) // one for each job: a channel that nobody reads would block all others
+	done := make(chan string, 1) // one for each job: an unread channel would block all others
 	if _, err := conn.StartTransientUnitContext(ctx, name, "fail", properties, done); err != nil {
 		return "", fmt.Errorf("start %s: %w", name, explain(conn, err))
 	}
@@ -187,8 +187,8 @@ func stop(ctx context.Context, conn *sd.Conn, name string) error {
 	}
 }
 
-// List returns the names of all scopes that begin with prefix, whoever made them: if the caller
-// has none of its own, they are left over from an earlier run.
+// List returns the names of all scopes that begin with prefix, whichever program made them: if the caller has none of its own,
+// they are left over from an earlier run.
 func (s *Scopes) List(ctx context.Context, prefix string) ([]string, error) {
 	if err := checkScopeName(prefix + scopeSuffix); err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func loaded(ctx context.Context, conn *sd.Conn, pattern string) ([]string, error
 	}
 	var names []string
 	for _, u := range units {
-		if u.LoadState != "not-found" { // otherwise somebody has only asked for it
+		if u.LoadState != "not-found" { // otherwise a client has only queried it
 			names = append(names, u.Name)
 		}
 	}

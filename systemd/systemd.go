@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package systemd is how boxd talks to the service manager that started it, if one did.
+// Package systemd talks to the service manager that started boxd, if one did.
 package systemd
 
 import (
@@ -26,16 +26,16 @@ const (
 	fleetName   = "boxd-fleet"   // boxd-fleet.socket: a Unix socket for gateways of a fleet
 )
 
-// Sockets are those that systemd holds for boxd.
+// Sockets are the sockets that systemd holds for boxd.
 type Sockets struct {
 	API     net.Listener   // the Unix socket; nil: there is none
-	HTTP    []net.Listener // over TCP, as the next two
+	HTTP    []net.Listener // over TCP, like the next two
 	LangBot []net.Listener
 	E2B     []net.Listener
 	Fleet   net.Listener // a Unix socket; nil: there is none
 }
 
-// Close closes all of them.
+// Close closes all sockets.
 func (s *Sockets) Close() {
 	for _, ln := range []net.Listener{s.API, s.Fleet} {
 		if ln != nil {

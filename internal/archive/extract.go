@@ -34,8 +34,8 @@ const (
 	extractMaxDepth = 32  // components of a name
 )
 
-// maxRatio is how many times longer content may be than it is in the archive. The first bytes of
-// a tar archive are exempt, since small archives are mostly padding.
+// extractMaxRatio is how many times longer content may be than it is in the archive. The first bytes of a tar archive are exempt,
+// since small archives are mostly padding.
 const (
 	extractMaxRatio  = 100
 	extractFreeBytes = 1 << 20
@@ -45,9 +45,8 @@ const (
 // multiple of Limits.Bytes.
 const maxStream = 8
 
-// Extract unpacks an archive into an empty directory. After an error, what it has made until then
-// is left to the caller. below names a directory of the archive, from its root (see Root):
-// nothing else of a tar archive is unpacked; "": everything is.
+// Extract unpacks an archive into an empty directory. After an error, what it has created is left to the caller. below names a
+// directory of the archive, from its root (see Root): nothing else of a tar archive is unpacked; "": everything is.
 func Extract(f *os.File, dir *os.Root, below string, l Limits) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -121,7 +120,7 @@ func (i *inflated) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// untar unpacks a tar archive. What it leaves out costs only time, which stream bounds.
+// untar unpacks a tar archive. Entries that it leaves out cost only time, which stream bounds.
 func untar(in io.Reader, dir *os.Root, below string, l Limits) error {
 	rules := Rules{
 		Bounds:    Bounds{Bytes: l.Bytes, File: l.File, Entries: l.Entries},

@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// maxRatio is how many times longer compressed content may become. Nothing real becomes longer
-// than that: gzip reaches about a thousand with nothing but zeros.
+// maxRatio is how many times longer content may become when decompressed. Real content stays below that: gzip reaches about a
+// thousand only with all zeros.
 const maxRatio = 200
 
 // freeBytes of any archive are exempt, since small archives are mostly padding.
@@ -43,8 +43,7 @@ func (c *Counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Inflated reads decompressed content, as long as it is not more than 200 times longer than the
-// compressed one.
+// Inflated reads decompressed content, as long as it is at most 200 times longer than the compressed content.
 type Inflated struct {
 	Z    io.Reader // the decompressor
 	In   *Counter  // what that reads

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package archive packs directories into tar archives, or unpacks archives that nobody trusts.
+// Package archive packs directories into tar archives, or unpacks untrusted archives.
 package archive
 
 import (
@@ -27,10 +27,10 @@ type Stats struct {
 	Entries int
 	Bytes   int64
 	Skipped int      // number of entries that are neither file, directory nor link
-	LeftOut []string // what was left out, where that is allowed: names with the reason, at most maxLeftOut
+	LeftOut []string // what was left out, where allowed: names with the reason, at most maxLeftOut
 }
 
-// maxLeftOut bounds how many names are remembered that were left out.
+// maxLeftOut bounds how many names of left-out entries are remembered.
 const maxLeftOut = 1000
 
 func (s *Stats) leaveOut(text string) {
@@ -39,15 +39,14 @@ func (s *Stats) leaveOut(text string) {
 	}
 }
 
-// leftOut begins the comment in an archive that says what has been left out of it. Other programs
-// ignore comments (pax(1)).
+// leftOut begins the comment in an archive that names what was left out. Other programs ignore comments (pax(1)).
 const leftOut = "left out: "
 
-// Refusal says what in an archive or directory is not acceptable.
+// Refusal says what is unacceptable in an archive or directory.
 type Refusal struct {
 	Name    string // of the entry; "" for the archive as a whole
 	Reason  string
-	TooMuch bool // a bound was reached; otherwise it is wrong whatever the bounds
+	TooMuch bool // a bound was exceeded; otherwise it is wrong whatever the bounds
 }
 
 func (r *Refusal) Error() string {
@@ -68,22 +67,22 @@ const maxDepth = 4096
 type packer struct {
 	out    *tar.Writer
 	bounds Bounds
-	leave  bool // leave out what cannot be read, and say so in the archive
+	leave  bool // leave out what cannot be read, with a comment in the archive
 	stats  Stats
 }
 
-// leaveOut records that something is not in the archive.
+// leaveOut records in the archive that something is missing.
 func (p *packer) leaveOut(name, why string) error {
 	text := fmt.Sprintf("%q: %s", name, why)
 	p.stats.leaveOut(text)
 	return p.out.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "left_out", PAXRecords: map[string]string{"comment": leftOut + text}})
 }
 
-// PackDir writes the content of a directory, with names relative to it, or below a directory
-// called as if that is given. Links are packed, not followed; what is neither file, directory nor
-// link is left out and counted. A file that changes meanwhile has the length it had first.
+// PackDir writes the content of a directory, with names relative to it, or below a directory named as if that is given. Links are
+// packed, not followed; anything but files, directories and links is left out and counted. A file that changes meanwhile keeps
+// the length it had first.
 //
-// With leave, what may not be read is left out too, and the archive says so.
+// With leave, unreadable entries are left out too, and the archive says so.
 func PackDir(w io.Writer, dir *os.Root, as string, b Bounds, leave bool) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b, leave: leave}
 	if as != "" {
@@ -102,8 +101,8 @@ func PackDir(w io.Writer, dir *os.Root, as string, b Bounds, leave bool) (Stats,
 	return p.stats, p.out.Close()
 }
 
-// PackSome writes the entries of a directory with these names, directories with everything in
-// them. What does not exist any more is left out and counted.
+// PackSome writes the entries of a directory with these names, directories with everything in them. Names that no longer exist
+// are left out and counted.
 func PackSome(w io.Writer, dir *os.Root, names []string, b Bounds) (Stats, error) {
 	p := &packer{out: tar.NewWriter(w), bounds: b}
 	for _, name := range names {
@@ -207,7 +206,7 @@ func (p *packer) entry(dir *os.Root, name, prefix string, info fs.FileInfo, dept
 	return nil
 }
 
-// unreadable records that something may not be read, where that is allowed.
+// unreadable records that something cannot be read, where that is allowed.
 func (p *packer) unreadable(name string, err error) error {
 	if p.leave && errors.Is(err, fs.ErrPermission) {
 		return p.leaveOut(name, "may not be read")

@@ -23,7 +23,7 @@ type Rules struct {
 	OutwardLinks bool // accept symbolic links that lead out of the directory
 	NoLinks      bool // refuse links of both kinds
 	LeaveOut     bool // leave out links and special files that are refused, and report them
-	// Umask are bits that no file or directory gets, whatever the archive says (umask(2)).
+	// Umask has bits that no file or directory gets, whatever the archive says (umask(2)).
 	Umask fs.FileMode
 	// Take is called with the name of each entry, and may refuse it; an entry for which it
 	// returns false is left out and not counted. nil: all are unpacked.
@@ -45,8 +45,8 @@ type unpacker struct {
 	later  []*tar.Header // directories, whose modes and times are set last
 }
 
-// Unpack unpacks a tar archive, which may be compressed by gzip, into an empty directory. After
-// an error, what it has made until then is left to the caller.
+// Unpack unpacks a tar archive, which may be compressed by gzip, into an empty directory. After an error, what it has created is
+// left to the caller.
 //
 // It refuses names that are absolute or contain .., duplicate names, entries below something that
 // is no directory, links out of the directory, and anything that is neither file, directory nor
@@ -137,7 +137,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	return nil // unwanted has refused it already
 }
 
-// unwanted says why an entry is left out, wherever it is; "": it is not.
+// unwanted says why an entry is refused or left out; "": it is not.
 func (u *unpacker) unwanted(h *tar.Header, name string) string {
 	switch h.Typeflag {
 	case tar.TypeDir, tar.TypeReg, tar.TypeGNUSparse, tar.TypeLink:

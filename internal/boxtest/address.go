@@ -12,18 +12,18 @@ import (
 	"testing"
 )
 
-// The ports of FreeAddress are below those that Linux gives to whoever asks for none (ip_local_port_range): a connection, or another
-// listener, would take one of those until what is started listens there, or while it is restarted.
+// The ports of FreeAddress are below the ephemeral ports of Linux (ip_local_port_range): a connection, or another listener, could
+// take one of those before the tested program listens there, or while it is restarted.
 const (
 	firstPort = 1 << 14
 	ports     = 1 << 14
 )
 
-// given are the ports that this program has been given.
+// given are the ports that this process has used.
 var given sync.Map
 
-// FreeAddress is an address of this host where nothing listens, and nothing is likely to: not unless another program of tests chooses
-// the same.
+// FreeAddress returns an address of this host where nothing listens, and nothing is likely to, unless another test process
+// chooses the same.
 func FreeAddress(t testing.TB, ip string) string {
 	t.Helper()
 	addr, err := netip.ParseAddr(ip)

@@ -38,14 +38,14 @@ func NewAuthority(t testing.TB) *Authority {
 	return a
 }
 
-// Roots are the authorities that a client trusts: this one.
+// Roots returns the CAs that a client trusts: this one.
 func (a *Authority) Roots() *x509.CertPool {
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)
 	return roots
 }
 
-// Revoked is a list (PEM) of certificates that the authority has revoked, by their files, which holds for a time.
+// Revoked returns a PEM list of certificates, by their files, that the CA has revoked; it is valid for a time.
 func (a *Authority) Revoked(life time.Duration, certificates ...string) []byte {
 	a.t.Helper()
 	a.made++
@@ -69,7 +69,7 @@ func (a *Authority) Revoked(life time.Duration, certificates ...string) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
-// Server makes a certificate of servers of this host, and the file of its key.
+// Server makes a certificate for servers on this host, and the file of its key.
 func (a *Authority) Server() (certificate, key string) {
 	a.t.Helper()
 	return a.write(&x509.Certificate{
@@ -77,7 +77,7 @@ func (a *Authority) Server() (certificate, key string) {
 	}, time.Hour)
 }
 
-// Client makes a certificate of a client that holds for a time, and the file of its key. Names are written as openssl prints them.
+// Client makes a client certificate that is valid for a time, and the file of its key. Names are written as openssl prints them.
 func (a *Authority) Client(life time.Duration, names ...string) (certificate, key string) {
 	a.t.Helper()
 	c := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}

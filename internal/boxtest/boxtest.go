@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boxtest starts real daemons with real boxes for tests, and has what those tests share.
+// Package boxtest starts real daemons with real boxes for tests, and has helpers for them.
 package boxtest
 
 import (
@@ -147,7 +147,7 @@ type Daemon struct {
 	ids idRange
 
 	canary  canary
-	foreign []string // what there was of boxes with its ids before it: of a test that was killed
+	foreign []string // traces of boxes with its ids from before, of a killed test
 	manager *Manager // nil: there is none
 }
 
@@ -318,8 +318,8 @@ func (d *Daemon) Kill() {
 	d.cmd = nil
 }
 
-// Warm makes everything that a daemon makes once and then keeps: the zygote and the preforked
-// boxes. What Look finds afterwards is what it finds whenever nothing is in use.
+// Warm makes everything that a daemon makes once and keeps: the zygote and the preforked boxes. What Look finds afterwards is
+// what it finds whenever nothing is in use.
 func (d *Daemon) Warm() {
 	d.t.Helper()
 	req := api.OneShotRequest{Exec: api.ExecRequest{Argv: []string{"true"}}}

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Collector takes spans by OTLP, as it is described by the types of OpenTelemetry.
+// Collector receives spans by OTLP, using OpenTelemetry's own types.
 type Collector struct {
 	URL string
 
@@ -24,7 +24,7 @@ type Collector struct {
 	all   []byte // every request
 }
 
-// Span is one that a collector has got. Ids are in hexadecimal; the parent of the first of a trace is "".
+// Span is a span that a collector received. Ids are hexadecimal; the parent of a trace's first span is "".
 type Span struct {
 	Service, Instance string
 	Trace, ID, Parent string
@@ -41,7 +41,7 @@ func NewCollector(t testing.TB) *Collector {
 	c := &Collector{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		// An ExportTraceServiceRequest has the one field of this, whose package does not bring gRPC.
+		// An ExportTraceServiceRequest has the same single field, but its package brings in gRPC.
 		var data tracepb.TracesData
 		if err == nil {
 			err = proto.Unmarshal(body, &data)
@@ -90,21 +90,21 @@ func (c *Collector) take(data *tracepb.TracesData, body []byte) {
 	}
 }
 
-// Spans are those that have come so far.
+// Spans returns the spans received so far.
 func (c *Collector) Spans() []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.spans)
 }
 
-// Bytes is all that has come so far, as it came.
+// Bytes returns everything received so far.
 func (c *Collector) Bytes() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.all)
 }
 
-// Find waits for a span of a service, with a name.
+// Find waits for a span of a service by its name.
 func (c *Collector) Find(t testing.TB, service, name string) (found Span) {
 	t.Helper()
 	Eventually(t, "a span "+name+" of "+service, func() bool {

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasFilesystem reports whether NewFilesystem can make one of this kind, for a test that does without where it cannot.
+// HasFilesystem reports whether NewFilesystem can make this kind, for a test that can do without.
 func HasFilesystem(kind string) bool {
 	known, err := os.ReadFile("/proc/filesystems")
 	_, missing := exec.LookPath("mkfs." + kind)
 	return os.Geteuid() == 0 && err == nil && missing == nil && strings.Contains(string(known), "\t"+kind+"\n")
 }
 
-// NewFilesystem makes a filesystem of this kind in a sparse file, of 2 GiB, and mounts it until the test ends. The test is left to another
-// ground where that cannot be done.
+// NewFilesystem makes a filesystem of this kind in a sparse file of 2 GiB, and mounts it until the test ends. Where that is not
+// possible, the test is left to another ground.
 func NewFilesystem(t testing.TB, kind string) (dir string) {
 	t.Helper()
 	RequireRoot(t)

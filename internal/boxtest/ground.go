@@ -7,23 +7,22 @@ import (
 	"testing"
 )
 
-// groundVariable names the machine that tests run on: this host, or a virtual machine. If it is
-// set, a test that lacks something here is left to another machine, and whoever has set it makes
-// sure that the test runs on one; see test/run.
+// groundVariable names the machine that tests run on: this host, or a virtual machine. If it is set, a test that lacks something
+// here is left to another machine, and the program that set it makes sure that the test runs on one; see test/run.
 const groundVariable = "BOXD_TEST_GROUND"
 
-// LogOfBoxd begins the log of a daemon behind what a failed test has said itself.
+// LogOfBoxd begins the log of a daemon after the output of a failed test.
 const LogOfBoxd = "log of boxd:"
 
 // LeftTo begins the message of a test that is left to another machine.
 const LeftTo = "left to another ground, for it needs "
 
-// OwnKernel is what a test needs that no kernel of a distribution has, such as allocations that fail (CONFIG_FAILSLAB). Where the
-// machine has a kernel of a distribution, because it can have one, such a test runs nowhere, and the summary says so.
+// OwnKernel is what a test needs that distribution kernels lack, such as failing allocations (CONFIG_FAILSLAB). Where the machine
+// runs a distribution kernel, because it can, such a test runs nowhere, and the summary says so.
 const OwnKernel = "the kernel of test/vm/kernel.config"
 
-// NotEmulated is what a test needs that an emulated processor is too slow for. Where the machine has no other processor, such a test
-// runs nowhere, and the summary says so.
+// NotEmulated is what a test needs for which an emulated processor is too slow. Where the machine has no other processor, such a
+// test runs nowhere, and the summary says so.
 const NotEmulated = "a processor that is not emulated"
 
 // Emulation is the ground of a machine whose processor is emulated.

@@ -50,8 +50,7 @@ func examples(page string) (list []example) {
 	return slices.DeleteFunc(list, func(e example) bool { return e.command == "" })
 }
 
-// asked reports whether a command needs what a test does not have: a person at a terminal, a
-// network, or somebody who presses Ctrl-C.
+// asked reports whether a command needs what a test does not have: a person at a terminal, a network, or a Ctrl-C.
 func asked(command string) bool {
 	for _, word := range []string{"-it ", "logs -f", "npm", " files"} {
 		if strings.Contains(command, word) {

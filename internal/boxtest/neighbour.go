@@ -12,8 +12,8 @@ import (
 // neighbour is the id of the session that Beside makes.
 const neighbour = "neighbour"
 
-// Beside is Start for a test that attacks: it runs beside a box, which at the end of the test has what
-// it had, and whose process is the one that it was. A daemon that the test has stopped or killed is not asked.
+// Beside is Start for a test that attacks: it runs beside a box that must be unharmed at the end of the test, with the same files
+// and the same process. A daemon that the test has stopped or killed is not checked.
 func Beside(t testing.TB, configuration ...string) *Daemon {
 	t.Helper()
 	d := Start(t, configuration...)

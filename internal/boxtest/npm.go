@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// NPM is a directory with packages of npm, which are fetched once.
+// NPM returns a directory with npm packages, which are fetched once.
 func NPM(t testing.TB, packages string) string {
 	t.Helper()
 	for _, name := range []string{"node", "npm"} {

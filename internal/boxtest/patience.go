@@ -23,10 +23,9 @@ func BePatient() {
 	}
 }
 
-// patience is how long Eventually waits. It decides no test: what it waits for either comes, or
-// the test has failed. It is less than Longest, so that a program that should have been killed
-// but runs to its timeout is noticed; such a program must be given that timeout. Hosts with
-// cgroups are emulated machines here: they need longer, and do not notice that.
+// patience is how long Eventually waits. It decides no test: what it waits for either comes, or the test has failed. It is less
+// than Longest, so that a program that should have been killed but runs to its timeout is noticed; such a program must be given
+// that timeout. Hosts with cgroups are emulated machines here: they need longer, and do not notice that.
 func patience() time.Duration {
 	if Grouped() {
 		return 5 * time.Minute
@@ -47,7 +46,7 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// OneDay waits in the last minutes of a day of UTC until that is over, for a test that looks at what was used today.
+// OneDay waits for the end of the UTC day in its last minutes, for a test that checks today's usage.
 func OneDay(t testing.TB) {
 	t.Helper()
 	now := time.Now().UTC()

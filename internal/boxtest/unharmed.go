@@ -13,10 +13,10 @@ import (
 	"testing"
 )
 
-// canaryName is a file beside those of the daemon, which nobody has any business with.
+// canaryName is a file beside those of the daemon, which nothing may touch.
 const canaryName = "untouched"
 
-// canary is what a file was when the daemon began.
+// canary is the state of a file when the daemon began.
 type canary struct{ path, was string }
 
 // setCanary makes the file.
@@ -30,7 +30,7 @@ func setCanary(t testing.TB, dir string) canary {
 	return c
 }
 
-// look is all that can be seen of the file.
+// look returns everything observable of the file.
 func (c *canary) look() string {
 	text, err := os.ReadFile(c.path)
 	info, failed := os.Lstat(c.path)
@@ -41,15 +41,15 @@ func (c *canary) look() string {
 	return fmt.Sprintf("%s inode %d mode %o owner %d:%d links %d changed %v", text, st.Ino, st.Mode, st.Uid, st.Gid, st.Nlink, st.Ctim)
 }
 
-// unharmed fails the test if the host is not as it was before the daemon, whatever the test was about: its canary has
-// changed, a process with ids of its boxes is there although boxd was stopped in order, something is mounted in its
-// directory, or the kernel counts something for ids of its boxes: keys, or System V objects outside of every box.
+// unharmed fails the test if the host is not as it was before the daemon, whatever the test was about: its canary has changed, a
+// process with ids of its boxes exists although boxd was stopped in order, something is mounted in its directory, or the kernel
+// has keys or System V objects of its boxes' ids outside of every box.
 func (d *Daemon) unharmed(inOrder bool) {
 	d.t.Helper()
 	if now := d.canary.look(); now != d.canary.was {
 		d.t.Errorf("a file that nobody may touch is %s, was %s", now, d.canary.was)
 	}
-	if !inOrder || d.ids == allIDs() { // boxes of a boxd that was killed end when their time is over
+	if !inOrder || d.ids == allIDs() { // boxes of a killed boxd end when their time is over
 		return
 	}
 	var left []string
@@ -64,7 +64,7 @@ func (d *Daemon) unharmed(inOrder bool) {
 	})
 }
 
-// remains are what the host has of boxes of the daemon.
+// remains lists what is left on the host of the daemon's boxes.
 func (d *Daemon) remains() (list []string) {
 	for _, p := range processes(d.t) {
 		if d.ofBoxes(p.uid) {
@@ -83,7 +83,7 @@ func (d *Daemon) remains() (list []string) {
 		}
 	}
 	for _, kind := range []string{"shm", "sem", "msg"} {
-		owner := -1 // the column of it
+		owner := -1 // its column
 		for line := range strings.Lines(readText("/proc/sysvipc/" + kind)) {
 			for i, field := range strings.Fields(line) {
 				if uid, err := strconv.ParseUint(field, 10, 32); field == "uid" {

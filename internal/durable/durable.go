@@ -125,7 +125,7 @@ func read(dir *os.Root, name string) ([]byte, error) {
 	return data, err
 }
 
-// Names lists the records in dir and removes what a dead writer has left unfinished.
+// Names lists the records in dir and removes unfinished files of a dead writer.
 func Names(dir *os.Root) ([]string, error) {
 	entries, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {

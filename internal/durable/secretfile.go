@@ -14,8 +14,8 @@ import (
 // errExposed means that users other than the owner could read or change a file.
 var errExposed = errors.New("users other than root can read or change it: must have mode 0600 and owner root")
 
-// ReadSecret reads a file of at most most bytes. lent is for files of systemd's credentials,
-// which their group may read. If the file does not exist the error is os.ErrNotExist.
+// ReadSecret reads a file of at most most bytes. credential is for files of systemd's credentials, which their group may read. If
+// the file does not exist the error is os.ErrNotExist.
 func ReadSecret(path string, credential bool, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Layer is the part of boxd that has refused something: to change that, look there.
+// Layer is the part of boxd that refused something: it has to be changed there.
 type Layer string
 
 // The layers. They may be extended, never renamed.
@@ -20,8 +20,8 @@ const (
 	LayerLimit   Layer = "limit"   // what a session has, or what this host can enforce
 )
 
-// Denial says which rule has refused something, and which setting would allow it. It appears in
-// the answer and in the log, so it contains no value of anybody but the caller.
+// Denial says which rule refused something, and which setting would allow it. It appears in the answer and in the log, so it
+// contains no values of other principals.
 type Denial struct {
 	Layer   Layer
 	Rule    string // the key that refused, as in box.toml: "policy.ci.sessions"

@@ -79,8 +79,8 @@ func (e *Error) WithHint(format string, args ...any) *Error {
 	return e
 }
 
-// WithText returns e with another text, for a field of which "must be" does not say what is wrong: what failed,
-// and why. Field, Value and Allowed stay for programs that read them.
+// WithText returns e with another text, for a field where "must be" does not say what is wrong: what failed, and why. Field,
+// Value and Allowed stay for programs that read them.
 func (e *Error) WithText(format string, args ...any) *Error {
 	e.Err = fmt.Errorf(format, args...)
 	return e

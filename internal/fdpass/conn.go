@@ -16,15 +16,15 @@ import (
 // Conn is one end of a connection, driven by the Go poller. One goroutine may receive while any
 // number send.
 //
-// The poller does not know the socket itself: it always asks for room to write as well, and would be
-// woken whenever the peer takes a message. It knows an epoll instance that has the socket for input.
+// The poller does not watch the socket itself: it always asks for writability too, and would wake whenever the peer takes a
+// message. It watches an epoll instance that has the socket for input only.
 type Conn struct {
 	// Patience is how long Send waits for a peer that does not receive; 0 is without limit. Set
 	// it before the first Send.
 	Patience time.Duration
 
 	fd int    // the socket, until Close
-	in *input // of who receives
+	in *input // for receivers
 
 	sendMu sync.Mutex // serializes senders; a message is one system call, so it guards no field
 
@@ -92,7 +92,7 @@ func FromFD(fd, size int) (*Conn, error) {
 	return &Conn{fd: fd, in: in, size: size}, nil
 }
 
-// How often a sender looks whether there is room again. Messages are short and few: there is, unless the peer hangs.
+// How often a sender checks whether there is room again. Messages are short and few, so there is room unless the peer hangs.
 const (
 	firstLook = time.Millisecond
 	lastLook  = 20 * time.Millisecond
@@ -111,7 +111,7 @@ func (c *Conn) Send(body []byte, files ...int) error {
 			if !errors.Is(serr, unix.EAGAIN) {
 				return true
 			}
-			_ = c.in.file.SetWriteDeadline(time.Now().Add(look)) // nobody tells of room
+			_ = c.in.file.SetWriteDeadline(time.Now().Add(look)) // there is no event for room
 			return false
 		})
 		if err == nil {
@@ -135,7 +135,7 @@ func (c *Conn) Send(body []byte, files ...int) error {
 	}
 }
 
-// ended says why the poller does not wait: the deadline has passed, or the file is closed.
+// ended returns why the poller does not wait: the deadline has passed, or the file is closed.
 func ended(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -174,12 +174,12 @@ func (c *Conn) RecvContext(ctx context.Context, inlineOnly bool) (body []byte, f
 	return body, files, err
 }
 
-// Handler is given what the function Recv returns, but no EAGAIN; the body is valid until it returns. It must not close
-// the connection: see Shutdown.
+// Handler gets what the function Recv returns, except EAGAIN; the body is valid until it returns. again asks for more messages.
+// It must not close the connection: see Shutdown.
 type Handler func(body []byte, files []int, err error) (again bool)
 
-// Receive gives message after message to handle until that has had enough, or the connection is closed. Only one goroutine
-// may call it. It takes a buffer while there are messages, since thousands of boxes are silent most of the time.
+// Receive passes messages to handle until that returns false, or the connection is closed. Only one goroutine may call it. It
+// holds a buffer only while there are messages, since thousands of boxes are silent most of the time.
 func (c *Conn) Receive(inlineOnly bool, buffers *Buffers, handle Handler) {
 	_ = c.in.raw.Read(func(uintptr) bool { // an error: it was closed
 		b := buffers.take()
@@ -188,7 +188,7 @@ func (c *Conn) Receive(inlineOnly bool, buffers *Buffers, handle Handler) {
 	})
 }
 
-// handle gives on what has come; over says that handle has had enough.
+// handle passes on the available messages; over says that handle wants no more.
 func (c *Conn) handle(inlineOnly bool, b *Buffer, handle Handler) (over bool) {
 	for {
 		body, files, err := Recv(c.fd, b, inlineOnly)
@@ -217,14 +217,14 @@ func (c *Conn) Take() (int, error) {
 	return dup, c.Close()
 }
 
-// Shutdown ends the connection for both ends; whoever receives finds its end. Close must follow.
+// Shutdown ends the connection for both ends; receivers find its end. Close must follow.
 func (c *Conn) Shutdown() {
-	_ = c.in.raw.Control(func(uintptr) { _ = unix.Shutdown(c.fd, unix.SHUT_RDWR) }) // of a closed one nothing
+	_ = c.in.raw.Control(func(uintptr) { _ = unix.Shutdown(c.fd, unix.SHUT_RDWR) }) // nothing to do if it is closed
 }
 
-// Close ends the connection and wakes whoever waits on it. It waits for a Handler that is at work.
+// Close closes the connection and wakes all waiters. It waits for a running Handler.
 func (c *Conn) Close() error {
-	err := c.in.file.Close() // waits until nobody uses the socket
+	err := c.in.file.Close() // waits until the socket is not in use
 	if err == nil {
 		err = unix.Close(c.fd)
 	}

@@ -34,8 +34,7 @@ const (
 	bodyMemfd  byte = 'm' // the first descriptor is a memfd with the body
 )
 
-// Errors of a malformed or oversized message. After one of them the connection is of no use any
-// more.
+// Errors of a malformed or oversized message. After one of them the connection is unusable.
 var (
 	ErrTooLarge  = errors.New("message too large")
 	ErrMalformed = errors.New("malformed message")
@@ -47,17 +46,17 @@ var ErrNoRoom = errors.New("no room for descriptors")
 
 const memfdSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 
-// Send sends one message on socket fd. Descriptors stay the caller's. With a non-blocking socket it
-// returns EAGAIN when the peer's queue is full; nothing was sent then. Where the kernel has no memory
-// for the message it tries again for a second, since the peer would wait for what is lost.
+// Send sends one message on socket fd. Descriptors stay the caller's. With a non-blocking socket it returns EAGAIN when the
+// peer's queue is full; nothing was sent then. If the kernel lacks memory for the message it retries for a second, since the peer
+// would wait for a lost message.
 func Send(fd int, body []byte, files ...int) error {
 	return persist(func() error { return send(fd, 0, body, files) })
 }
 
-// How often, and how long, a message is tried again for which there is no memory: 1, 2, 4… ms, and a second in all.
+// How often a message is retried for lack of memory: after 1, 2, 4… ms, a second in all.
 const tries = 10
 
-// persist calls f again while it fails for want of memory in the kernel. There is no event to wait for.
+// persist calls f again while it fails for lack of kernel memory. There is no event to wait for.
 func persist(f func() error) error {
 	for wait, left := 1, tries; ; wait, left = 2*wait, left-1 {
 		err := f()
@@ -114,7 +113,7 @@ func NewBuffer(size int) *Buffer {
 	}
 }
 
-// Buffers are those of many connections, of which few receive at a time.
+// Buffers is a pool for many connections, of which few receive at a time.
 type Buffers struct{ pool sync.Pool }
 
 // NewBuffers returns buffers for bodies of up to size bytes.
@@ -153,7 +152,7 @@ func recvmsg(fd int, b *Buffer) (n, oobn, flags int, err error) {
 			continue
 		}
 		if errors.Is(err, unix.ECONNRESET) {
-			return 0, 0, 0, nil // the peer closed without reading our bytes: it is gone all the same
+			return 0, 0, 0, nil // the peer closed without reading our bytes: it is gone
 		}
 		return n, oobn, flags, err
 	}

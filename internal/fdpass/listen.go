@@ -35,9 +35,8 @@ func Bind(dir int, name string) (int, error) {
 	return fd, nil
 }
 
-// Dial connects to the socket at a name in an open directory. EAGAIN: too many connections are
-// waiting there. ECONNREFUSED: nobody listens any more. The descriptor is the caller's, and
-// non-blocking.
+// Dial connects to the socket at a name in an open directory. EAGAIN: too many connections are waiting there. ECONNREFUSED: no
+// process listens any more. The descriptor is the caller's, and non-blocking.
 func Dial(dir int, name string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

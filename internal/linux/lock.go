@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartPatience is how long a program that was just being started may hold on to a lock of the one that started it.
+// StartPatience is how long a program that is just being started may still hold a lock of its dead parent.
 const StartPatience = 5 * time.Second
 
-// Lock takes an exclusive lock (flock(2)) for as long as the descriptor is open, and waits for another holder to let go, for
-// StartPatience at least where that is to be one that is no more: a lock belongs to what was opened and not to a process, so
-// that of a process that is killed while it starts a program is held by the child until that calls execve(2).
-// EWOULDBLOCK: the other one has kept it.
+// Lock takes an exclusive lock (flock(2)) for as long as the descriptor is open, and waits for another holder to release it. Use
+// at least StartPatience where the holder may have died: a lock belongs to the open file description, not to a process, so if a
+// process is killed while it starts a program, the child holds its lock until it calls execve(2). EWOULDBLOCK: the other holder
+// kept it.
 func Lock(fd int, patience time.Duration) error {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Spans are sent by OTLP over HTTP, as protobuf. The library of OpenTelemetry would make boxd a quarter larger: see
+// Spans are sent by OTLP over HTTP, as protobuf. OpenTelemetry's library would make boxd a quarter larger: see
 // docs/design/fleet.md.
 
 package trace
@@ -30,18 +30,18 @@ import (
 	"github.com/boxd-dev/boxd/internal/durable"
 )
 
-// Config is the table [traces] of box.toml, and of the configuration of a gateway.
+// Config is the table [traces] of box.toml, and of a gateway's configuration.
 type Config struct {
 	Endpoint    string  `toml:"endpoint"`     // of the collector; "": nothing is recorded
 	HeadersFile string  `toml:"headers_file"` // a secret; "": none
-	CA          string  `toml:"ca"`           // file of the authority of the collector's certificate; "": those of the host
-	Ratio       float64 `toml:"ratio"`        // of the requests whose callers have not decided
+	CA          string  `toml:"ca"`           // CA file for the collector's certificate; "": the host's CAs
+	Ratio       float64 `toml:"ratio"`        // of requests whose callers have not decided
 }
 
-// DefaultConfig is the built-in configuration.
+// DefaultConfig returns the built-in configuration.
 func DefaultConfig() Config { return Config{Ratio: 1} }
 
-// Validate says what is not in order.
+// Validate reports everything that is wrong.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(key string, value any, allowed string) {
@@ -69,7 +69,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// withoutUser is an address without what may be a password in it.
+// withoutUser removes what may be a password from an address.
 func withoutUser(address string) string {
 	if i := strings.LastIndexByte(address, '@'); i >= 0 {
 		return "…" + address[i:]
@@ -77,7 +77,7 @@ func withoutUser(address string) string {
 	return address
 }
 
-// quote is what a person has written, as an error repeats it.
+// quote shortens and quotes a text for an error.
 func quote(text string) string {
 	const most = 200
 	if len(text) > most {
@@ -91,15 +91,15 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Bounds of what spans may take, and of how long a collector may.
+// Bounds of the resources of spans, and of the time for a collector.
 const (
-	maxQueue      = 2048 // spans that wait
+	maxQueue      = 2048 // waiting spans
 	maxBatch      = 512  // spans of one request to the collector
 	maxAnswer     = 64 << 10
 	maxHeaders    = 16 << 10 // bytes of the file of headers
 	sendEvery     = time.Second
 	sendPatience  = 10 * time.Second
-	flushPatience = 3 * time.Second // for what is left when boxd stops, and for what is under way then
+	flushPatience = 3 * time.Second // for the remaining spans and a request in progress when boxd stops
 	logEvery      = 10 * time.Minute
 )
 
@@ -108,29 +108,29 @@ type Tracer struct {
 	endpoint string
 	headers  http.Header
 	client   *http.Client
-	resource []byte // what all spans are of, as OTLP has it
+	resource []byte // OTLP resource of all spans
 	version  string
-	below    uint64 // traces whose id is less are recorded
+	below    uint64 // traces with a lower id are recorded
 	log      *slog.Logger
 	queue    chan *Span
 
 	sent, dropped, failed atomic.Uint64
 
-	// Of Run alone:
-	away   bool      // the collector, since it took no spans the last time
+	// Only for Run:
+	away   bool      // the collector took no spans the last time
 	loud   bool      // that was logged
-	logged time.Time // when it was logged last
-	before uint64    // spans that were lost before it was away
+	logged time.Time // when it was last logged
+	before uint64    // spans lost before it was away
 }
 
-// Source is what spans are of.
+// Source is what spans come from.
 type Source struct {
 	Service  string // boxd or boxfleet
 	Version  string
-	Instance string // which of several: the name of the node or the gateway
+	Instance string // the name of the node or gateway
 }
 
-// NewTracer returns what records spans, nil if the configuration says nothing of a collector. Run sends them.
+// NewTracer returns a Tracer, nil if the configuration names no collector. Run sends its spans.
 func NewTracer(c *Config, of Source, log *slog.Logger) (*Tracer, error) {
 	if c.Endpoint == "" {
 		return nil, nil //nolint:nilnil // a nil Tracer is one that records nothing
@@ -165,9 +165,9 @@ func NewTracer(c *Config, of Source, log *slog.Logger) (*Tracer, error) {
 	}
 	t.client = &http.Client{
 		Transport:     &http.Transport{TLSClientConfig: config, DisableCompression: true, MaxIdleConns: 1, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxAnswer},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // headers are for this address alone
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // headers are for this address only
 	}
-	host, _ := os.Hostname() // one that has none is not named
+	host, _ := os.Hostname() // a host without a name is not named
 	for _, a := range []attribute{{key: "service.name", text: of.Service}, {key: "service.version", text: of.Version}, {key: "service.instance.id", text: of.Instance}, {key: "host.name", text: host}} {
 		if a.text = bounded(a.text); a.text != "" {
 			t.resource = appendMessage(t.resource, 1, appendAttribute(nil, &a))
@@ -176,7 +176,7 @@ func NewTracer(c *Config, of Source, log *slog.Logger) (*Tracer, error) {
 	return t, nil
 }
 
-// parseHeaders reads lines as "Name: value"; empty ones, and those that begin with #, are nothing. Errors repeat no value.
+// parseHeaders parses lines of "Name: value", and ignores empty lines and those that begin with #. Errors contain no values.
 func parseHeaders(text string) (http.Header, error) {
 	headers := http.Header{}
 	for i, line := range strings.Split(text, "\n") {
@@ -197,14 +197,14 @@ func parseHeaders(text string) (http.Header, error) {
 	return headers, nil
 }
 
-// Counts are spans since the start, by what has become of them.
+// Counts counts spans since the start by their outcome.
 type Counts struct {
-	Sent    uint64 // the collector has taken them
-	Dropped uint64 // too many waited
-	Failed  uint64 // the collector was away or slow, or has refused them
+	Sent    uint64 // accepted by the collector
+	Dropped uint64 // too many were waiting
+	Failed  uint64 // the collector was unreachable or slow, or refused them
 }
 
-// Counts tells how many spans there were; nil: none are recorded.
+// Counts returns the counts; nil: no spans are recorded.
 func (t *Tracer) Counts() *Counts {
 	if t == nil {
 		return nil
@@ -212,8 +212,8 @@ func (t *Tracer) Counts() *Counts {
 	return &Counts{Sent: t.sent.Load(), Dropped: t.dropped.Load(), Failed: t.failed.Load()}
 }
 
-// Run sends spans until ctx ends, and then those that are left if the collector takes them soon. Nobody who records a span
-// waits for it.
+// Run sends spans until ctx ends, and then the remaining ones if the collector accepts them soon. Recording a span never waits
+// for it.
 func (t *Tracer) Run(ctx context.Context) {
 	if t == nil {
 		return
@@ -223,7 +223,7 @@ func (t *Tracer) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(flushPatience, cancel) })()
 	defer t.client.CloseIdleConnections()
 	batch := make([]*Span, 0, maxBatch)
-	var due <-chan time.Time // nil: nothing waits
+	var due <-chan time.Time // nil: no spans wait
 	for {
 		select {
 		case s := <-t.queue:
@@ -243,7 +243,7 @@ func (t *Tracer) Run(ctx context.Context) {
 	}
 }
 
-// flush sends what is left.
+// flush sends the remaining spans.
 func (t *Tracer) flush(ctx context.Context, batch []*Span) {
 	for {
 		for more := true; more && len(batch) < maxBatch; {
@@ -262,13 +262,13 @@ func (t *Tracer) flush(ctx context.Context, batch []*Span) {
 	}
 }
 
-// emptied lets go of spans that have been sent.
+// emptied releases spans that have been sent.
 func emptied(batch []*Span) []*Span {
 	clear(batch)
 	return batch[:0]
 }
 
-// send sends a batch once: one that the collector does not take is lost. That it takes none is logged when it begins.
+// send sends a batch once: spans that the collector does not accept are lost. A failure is logged when it begins.
 func (t *Tracer) send(ctx context.Context, batch []*Span) {
 	rejected, err := t.post(ctx, encode(t.resource, t.version, batch))
 	if err != nil {
@@ -298,7 +298,7 @@ func (t *Tracer) send(ctx context.Context, batch []*Span) {
 	}
 }
 
-// post makes one request, and returns how many of its spans the collector has rejected.
+// post makes one request, and returns how many of its spans the collector rejected.
 func (t *Tracer) post(ctx context.Context, body []byte) (rejected int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendPatience)
 	defer cancel()
@@ -325,13 +325,13 @@ func (t *Tracer) post(ctx context.Context, body []byte) (rejected int, err error
 	return decodeAnswer(answer)
 }
 
-// errForeign means that something answers that is no collector.
+// errForeign means that the answer is not a collector's.
 var errForeign = errors.New("its answer is none of OTLP: is it a collector?")
 
-// decodeAnswer reads an ExportTraceServiceResponse: how many spans were rejected.
+// decodeAnswer decodes an ExportTraceServiceResponse: the number of rejected spans.
 func decodeAnswer(answer []byte) (rejected int, err error) {
 	err = eachField(answer, func(field protowire.Number, kind protowire.Type, partial []byte) error {
-		if field != 1 { // of a later version
+		if field != 1 { // from a later version
 			return nil
 		}
 		if kind != protowire.BytesType {
@@ -356,7 +356,7 @@ func decodeAnswer(answer []byte) (rejected int, err error) {
 	return rejected, err
 }
 
-// eachField calls a function for each field of a message, with its value and what follows.
+// eachField calls read for each field of a message, with its value and the rest.
 func eachField(message []byte, read func(protowire.Number, protowire.Type, []byte) error) error {
 	for len(message) > 0 {
 		field, kind, n := protowire.ConsumeTag(message)
@@ -375,7 +375,8 @@ func eachField(message []byte, read func(protowire.Number, protowire.Type, []byt
 	return nil
 }
 
-// encode is an ExportTraceServiceRequest: of one resource, whose attributes are encoded already, in one scope. The numbers are those of opentelemetry-proto 1.
+// encode returns an ExportTraceServiceRequest: one resource, whose attributes are already encoded, with one scope. The numbers
+// are those of opentelemetry-proto 1.
 func encode(resource []byte, version string, spans []*Span) []byte {
 	scope := appendText(appendText(nil, 1, "boxd"), 2, version)
 	list := appendMessage(nil, 1, scope)

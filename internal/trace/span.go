@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// What a span may have, so that no caller makes it long.
+// Bounds of a span, so that no caller makes it long.
 const (
 	maxAttributes = 16
 	usual         = 8   // attributes
 	maxValue      = 256 // bytes of a value, and of a name
 )
 
-// Kind is where a span is seen from, by its number in OTLP.
+// Kind is the kind of a span, by its number in OTLP.
 type Kind int
 
 // Kinds of spans.
@@ -27,36 +27,36 @@ const (
 	Server   Kind = 2 // it answers a request
 )
 
-// Span is something that has a beginning, an end and a trace it belongs to. A nil Span is one that is not recorded: its
-// methods do nothing. One goroutine at a time may use it.
+// Span is an operation with a beginning, an end and a trace. A nil Span is not recorded: its methods do nothing. Only one
+// goroutine may use it at a time.
 type Span struct {
 	tracer *Tracer
 
 	trace      [16]byte
-	id, parent [8]byte // the parent is 0 in the first of a trace
+	id, parent [8]byte // parent is 0 in the first span of a trace
 	flags      byte
-	remote     bool // the parent is another program's
+	remote     bool // the parent is in another program
 	kind       Kind
 	name       string
 	begin, end time.Time
 	attributes []attribute
 	failed     bool
-	why        string // it has failed, in a word or two
+	why        string // why it failed, in a word or two
 }
 
-// attribute is a number, or a text.
+// attribute is a number or a text.
 type attribute struct {
 	key, text string
 	number    int64
 	isNumber  bool
 }
 
-// flagSampled says that a trace is recorded.
+// flagSampled marks a trace as recorded.
 const flagSampled = 1
 
-// Begin begins the span of a request if it is recorded: a caller that sends a traceparent has decided that, of all others the
-// ratio does. The traceparent of the request becomes that of the span, for whoever goes on with it. A nil Tracer records
-// nothing and leaves the request as it is.
+// Begin begins the span of a request if it is recorded: for a caller that sends a traceparent that flag decides, for others the
+// ratio. The request's traceparent becomes that of the span, for further calls. A nil Tracer records nothing and leaves the
+// request as it is.
 func (t *Tracer) Begin(r *Request) *Span {
 	if t == nil {
 		return nil
@@ -80,8 +80,8 @@ func (t *Tracer) Begin(r *Request) *Span {
 	return s
 }
 
-// Ended records something that has ended now, in the trace of the request of a traceparent if that one is recorded, and returns
-// it so that more is said of it before End.
+// Ended records an operation that has just ended, in the trace of a request's traceparent if that is recorded, and returns its
+// span for more attributes before End.
 func (t *Tracer) Ended(parent string, took time.Duration) *Span {
 	if t == nil || parent == "" {
 		return nil
@@ -95,7 +95,7 @@ func (t *Tracer) Ended(parent string, took time.Duration) *Span {
 	return s
 }
 
-// join makes a span the child of a traceparent that is in the form of version 00, and reports whether that one is recorded.
+// join makes a span the child of a traceparent in the form of version 00, and reports whether its trace is recorded.
 func (s *Span) join(parent string) bool {
 	if len(parent) != parentLen {
 		return false
@@ -110,7 +110,7 @@ func (s *Span) join(parent string) bool {
 	return flags&flagSampled != 0
 }
 
-// parentText is the traceparent of what a span is the parent of.
+// parentText returns the traceparent for children of the span.
 func (s *Span) parentText() string {
 	text := make([]byte, 0, parentLen)
 	text = append(text, "00-"...)
@@ -121,35 +121,35 @@ func (s *Span) parentText() string {
 	return string(hex.AppendEncode(text, []byte{s.flags}))
 }
 
-// Set says something of a span. What is empty is not said; of what is long its beginning is.
+// Set adds an attribute. An empty text is not added; a long one is cut.
 func (s *Span) Set(key, text string) {
 	if s != nil && text != "" && len(s.attributes) < maxAttributes {
 		s.attributes = append(s.attributes, attribute{key: key, text: bounded(text)})
 	}
 }
 
-// SetNumber says a number.
+// SetNumber adds a numeric attribute.
 func (s *Span) SetNumber(key string, n int) {
 	if s != nil && len(s.attributes) < maxAttributes {
 		s.attributes = append(s.attributes, attribute{key: key, number: int64(n), isNumber: true})
 	}
 }
 
-// Fail says that it has failed, and why in a word or two, which are of a closed set.
+// Fail marks the span as failed, with the reason in a word or two of a closed set.
 func (s *Span) Fail(why string) {
 	if s != nil {
 		s.failed, s.why = true, bounded(why)
 	}
 }
 
-// End ends a span and gives it to who sends it, without waiting for anybody. The name is one of few: no id is in it.
+// End ends a span and queues it for sending, without waiting. The name is one of few: it contains no id.
 func (s *Span) End(name string) {
 	if s == nil {
 		return
 	}
 	s.name = bounded(name)
 	if s.end.IsZero() {
-		s.end = s.begin.Add(time.Since(s.begin)) // by the clock that only goes forward
+		s.end = s.begin.Add(time.Since(s.begin)) // by the monotonic clock
 	}
 	select {
 	case s.tracer.queue <- s:
@@ -158,7 +158,7 @@ func (s *Span) End(name string) {
 	}
 }
 
-// bounded is a text as a message may have it: UTF-8, and not long.
+// bounded returns a text that is valid in a message: UTF-8, and short.
 func bounded(text string) string {
 	if len(text) > maxValue {
 		text = text[:maxValue]
@@ -166,7 +166,7 @@ func bounded(text string) string {
 	return strings.ToValidUTF8(text, "")
 }
 
-// Method is that of a request, as a span may have it: a caller can send any word.
+// Method returns the method of a request for a span: a caller can send any word.
 func Method(method string) string {
 	switch method {
 	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":

@@ -16,7 +16,7 @@ const MaxID = 128
 // parentLen is the length of a traceparent of version 00.
 const parentLen = 55
 
-// Request identifies one request. The zero Request is none: boxd does something by itself.
+// Request identifies one request. The zero Request means none: boxd acts by itself.
 type Request struct {
 	ID     string // at most MaxID bytes of letters, digits and -._:/+=@
 	Parent string // its traceparent, "" if it has none

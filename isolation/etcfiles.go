@@ -26,12 +26,11 @@ func HostnameFiles(hostname string) []BoxFile {
 	}
 }
 
-// MaxUsers is the largest /etc/passwd or /etc/group that a box with another user gets one in place
-// of, in bytes.
+// MaxUsers is the largest /etc/passwd or /etc/group that is replaced for a box with another user, in bytes.
 const MaxUsers = 1 << 20
 
-// UserFiles returns passwd and group of a box whose user has another name or home than the image
-// says, made of those of the image: its entries of other ids and names stay.
+// UserFiles returns passwd and group for a box whose user has another name or home than in the image, based on the image's: entries
+// with other ids and names stay.
 func (u *User) UserFiles(passwd, group string) []BoxFile {
 	id := strconv.Itoa(BoxUID)
 	return []BoxFile{

@@ -68,8 +68,8 @@ func ScopeSockets(host bool) (item string, err error) {
 	return scope(unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
 }
 
-// ScopeAll is ScopeSockets for whoever shall not send signals to other processes either. All threads
-// of a process must be of one scope, so the thread that calls it executes a program next.
+// ScopeAll is ScopeSockets for processes that must not send signals to other processes either. All threads of a process must have
+// the same scope, so the calling thread must execute a program next.
 func ScopeAll() error {
 	_, err := scope(unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL)
 	return err

@@ -72,7 +72,7 @@ type Adopt struct{ Key string }
 // EndBox ends a box.
 type EndBox struct {
 	Key        string
-	RemoveWork bool // remove what it has on disk too; otherwise that is written to the disk, for a Spec with Resume
+	RemoveWork bool // remove its files on disk too; otherwise they are synced, for a Spec with Resume
 }
 
 // KeepTree ends a box, and turns its workspace into the tree of an image with this name, or into

@@ -7,12 +7,11 @@ import (
 	"strings"
 )
 
-// LimitedCommand is the first argument of boxfiles that makes it execute a program with resource limits of its own:
-// programs inherit theirs from PID 1 of the box, which cannot give one program others than it has itself. The limits
-// follow, and then the program.
+// LimitedCommand is the first argument that makes boxfiles execute a program with resource limits of its own: programs inherit
+// theirs from PID 1 of the box, which cannot give one program others than it has itself. The limits follow, and then the program.
 const LimitedCommand = "limited"
 
-// LimitedAhead is how many arguments come before those of the program.
+// LimitedAhead is how many arguments precede the program's.
 const LimitedAhead = 3
 
 // LimitedArgv returns what to execute for a program with limits.

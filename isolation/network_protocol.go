@@ -125,18 +125,18 @@ type DialLoopback struct {
 // receiver has to wait for that.
 type Dialed struct{}
 
-// The protocol between the keeper and boxnet, its child that has the network, over their socket: the keeper passes requests
-// about the network of a live box on, with a descriptor of the box's network namespace, and has these of its own. Replies
-// are those to boxd, except as below; each request has a number, as there.
+// The protocol between the keeper and boxnet, its child for the network, over their socket: the keeper forwards requests about
+// the network of a running box, with a descriptor of the box's network namespace, and has these of its own. Replies are those to
+// boxd, except as below; each request has a number, as there.
 //
 //	AttachNetwork, SetNetwork   Attached
 //	DetachNetwork               Done
 //	AdoptNetworks               Listed: which of the boxes have a link
 //	CheckNetwork                Checked
 //
-// Both are of one version: the keeper executes the program that it has opened at its start.
+// Both have the same version: the keeper executes the program that it opened at its start.
 
-// NetworkLock is the file in KeeperDir that boxnet locks. It is empty while nothing of boxes is in the network of the host.
+// NetworkLock is the file in KeeperDir that boxnet locks. It is empty while the host's network has nothing of boxes.
 const NetworkLock = "network-lock"
 
 // AttachNetwork makes the link of a box in which no program runs yet. The descriptor of its network namespace comes with

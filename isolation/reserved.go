@@ -14,7 +14,7 @@ const Targets = "a path that the box does not need itself (nothing in /bin, /dev
 // programs and libraries, what PID 1 mounts, the directories above those, and links that every box has.
 func Reserved(at string) bool {
 	whole := []string{"/dev", "/proc", "/run", "/sys", SkillsDir, DrivesDir, path.Dir(FilesProgram), "/var/run", "/var/tmp"}
-	for _, dir := range HostDirs()[1:] { // all but /usr, in which much is an image's own
+	for _, dir := range HostDirs()[1:] { // all but /usr, most of which may be an image's own
 		whole = append(whole, "/"+dir)
 		if at == "/usr/"+dir {
 			return true

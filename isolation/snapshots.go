@@ -24,19 +24,19 @@ const (
 	MaxSnapshotName = 64 // bytes
 )
 
-// ChangeSnapshots lists, makes, restores or removes snapshots of what a box has on disk. A snapshot is made and restored only
-// while there is no box. Its reply lists the snapshots that there are afterwards.
+// ChangeSnapshots lists, makes, restores or removes snapshots of a box's files on disk. A snapshot is made and restored only
+// while the box does not run. The reply lists the snapshots afterwards.
 type ChangeSnapshots struct {
 	Key  string
 	Op   SnapshotOp
 	Name string // "" with SnapshotList
 }
 
-// Snapshot is a snapshot of what a box has on disk.
+// Snapshot is a snapshot of a box's files on disk.
 type Snapshot struct {
 	Name    string
 	Created uint64 // nanoseconds since 1970
-	Bytes   uint64 // what it takes up of the quota of the box
+	Bytes   uint64 // its share of the box's quota
 	Files   uint64 // files and directories
 }
 

@@ -89,7 +89,7 @@ type Spec struct {
 // BoxUser is the name of the box user and of its group, where a Spec names no other.
 const BoxUser = "box"
 
-// User is what the box user is called and where it is at home.
+// User is the name and home directory of the box user.
 type User struct{ Name, Home string }
 
 // Validate checks a user other than the zero one.
@@ -133,7 +133,7 @@ func (s *Spec) OwnDir() bool { return s.Writable || s.DiskHome }
 // Quota bounds a directory on disk and everything below it. Both numbers are zero, or neither.
 type Quota struct{ Bytes, Inodes uint64 }
 
-// Caller is who asks for the box; host directories are opened with this identity.
+// Caller is the user that requests the box; host directories are opened with this identity.
 type Caller struct {
 	UID, GID uint32
 	Groups   []uint32
@@ -166,7 +166,7 @@ type Mount struct {
 	Bound      bool // Spec.Work is a quota on this directory
 }
 
-// NotRootsDirectory is what the source of a mount must be that programs may write to.
+// NotRootsDirectory is what the source of a writable mount must be.
 const NotRootsDirectory = "a directory of a user other than root: nothing in a box ever writes as root of the host"
 
 // Refusal says which field of a Spec or request is not acceptable, and what would be.
@@ -247,7 +247,7 @@ func (s *Spec) validScope() bool {
 	return ok && CleanAbsolute(s.Scope) && Within(dir, cgroup.Mount)
 }
 
-// validate checks a mount that a box starts with. A live one is given mounts in fewer places (ValidTarget).
+// validate checks a mount that a box starts with. A running box can get mounts in fewer places (ValidTarget).
 func (m *Mount) validate(field string, caller uint32) error {
 	if !CleanAbsolute(m.Source) {
 		return &Refusal{field + "source", m.Source, "an absolute path without . and .., NUL or a trailing slash"}
@@ -264,9 +264,9 @@ func (m *Mount) validate(field string, caller uint32) error {
 	return nil
 }
 
-// Roots returns the directories of a box in which a live one may be given mounts, and in which a working
-// directory is made that is missing. Everything else of its tree is read-only and the same for all
-// boxes of an image, unless the box is Writable or starts with a mount there.
+// Roots returns the directories in which a running box can get mounts, and in which a missing working directory is made.
+// Everything else of its tree is read-only and the same for all boxes of an image, unless the box is Writable or starts with a
+// mount there.
 func Roots() []string {
 	return []string{Workspace, Home, "/tmp", "/mnt", "/data", "/srv", "/opt", "/media", "/app", "/work", "/src", "/code"}
 }
@@ -348,8 +348,8 @@ type Command struct {
 	// Merged makes standard error the pipe of standard output; neither with Terminal, which is one
 	// stream anyway, nor with Direct. PID 1 knows it since version 3 of its protocol.
 	Merged bool `json:",omitempty"`
-	// Spool keeps the output of a durable program that is not Direct on the disk of the workspace, within the quota of
-	// that, and not in memory. PID 1 knows it since version 4 of its protocol.
+	// Spool keeps the output of a durable program that is not Direct on the disk of the workspace, within its quota, and not in
+	// memory. PID 1 knows it since version 4 of its protocol.
 	Spool bool `json:",omitempty"`
 	// Wait makes a durable program wait for its readers from the start, until a Pace says
 	// otherwise.
@@ -372,10 +372,10 @@ const (
 	StdinPipe              // for a durable program: what boxd writes, see Started in box_protocol.go
 )
 
-// MaxOutput is the most that can be retained in memory of either end of a stream, in bytes.
+// MaxOutput is the most that can be retained in memory of each end of a stream, in bytes.
 const MaxOutput = 256 << 20
 
-// MaxSpool is the same of output that is kept on disk.
+// MaxSpool is the same for output on disk.
 const MaxSpool = 1 << 40
 
 // Output says what is retained of each of the two streams: the first Head bytes and the last

@@ -69,10 +69,10 @@ func (s Step) String() string {
 	return "step " + strconv.Itoa(int(s))
 }
 
-// ItemMerged is what StepStdio was about where a PID 1 cannot make one pipe of both outputs.
+// ItemMerged is the item of StepStdio if a PID 1 cannot make one pipe of both outputs.
 const ItemMerged = "merged output"
 
-// Items of StepStdio about output on disk: of a PID 1 that does not know of it, and of a workspace that cannot hold it.
+// Items of StepStdio about output on disk: of a PID 1 that does not support it, and of a workspace that cannot hold it.
 const (
 	ItemSpooled = "spooled output"
 	ItemSpool   = "output in " + Workspace
@@ -106,8 +106,8 @@ func (e *StepError) Unwrap() error {
 	return e.Errno
 }
 
-// NewStepError says that a step failed about an item. An err that is a StepError already stays what it is; one without an Errno
-// is EPROTO.
+// NewStepError says that a step failed with an item. An err that is already a StepError stays as it is; one without an Errno
+// becomes EPROTO.
 func NewStepError(step Step, item string, err error) *StepError {
 	if s, ok := errors.AsType[*StepError](err); ok {
 		return s

@@ -19,8 +19,7 @@ type View struct {
 	Possible string
 }
 
-// Directories with the files of a View, below Dir: MemInfo is mounted on /proc/meminfo, Sys on
-// /sys.
+// Directories with the files of a View, below RunDir: ViewMemInfo is mounted on /proc/meminfo, ViewSys on /sys.
 const (
 	ViewMemInfo = "meminfo"
 	ViewSys     = "sys"
@@ -31,10 +30,9 @@ func ViewDirs() []string {
 	return []string{ViewSys, ViewSys + "/fs", ViewSys + "/fs/cgroup", ViewSys + "/devices", ViewSys + "/devices/system", ViewSys + "/devices/system/cpu"}
 }
 
-// ViewFiles returns the files that show a View, below Dir. Those of Sys/fs/cgroup have the names
-// and format of cgroup v2, and say the same whether cgroups or something else enforces the limits
-// (cgroup-v2.rst of the kernel). MemInfo has what does not change: all memory is free
-// (proc_meminfo(5)).
+// ViewFiles returns the files that show a View, below RunDir. Those of ViewSys/fs/cgroup have the names and format of cgroup v2,
+// and say the same whether cgroups or something else enforces the limits (cgroup-v2.rst of the kernel). ViewMemInfo has what does
+// not change: all memory is free (proc_meminfo(5)).
 func ViewFiles(v *View) []BoxFile {
 	kib := func(n uint64) string {
 		text := strconv.FormatUint(n>>10, 10)

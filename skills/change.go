@@ -29,7 +29,7 @@ type Rules uint8
 // The rules.
 const (
 	Strict Rules = iota // those of agentskills.io
-	Loose               // those of clients that allow names of any script, and documents without front matter
+	Loose               // those of clients that allow names of any script, and little or no front matter
 )
 
 // check checks a document against the rules; dir is the name of the skill.

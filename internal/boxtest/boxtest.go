@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boxtest starts real daemons with real boxes for tests, and has helpers for them.
+// Package boxtest starts real daemons with real boxes for tests, with helpers for them.
 package boxtest
 
 import (

@@ -39,7 +39,7 @@ type Adopted struct {
 	Frozen   bool
 }
 
-// maxFound is more durable programs than any session can have.
+// maxFound exceeds the durable programs that any session can have.
 const maxFound = 1024
 
 // adoptPatience is how long PID 1 may take to report its programs. It may first have to kill

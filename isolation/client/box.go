@@ -19,13 +19,13 @@ import (
 // ErrBoxLost means that PID 1 of the box is gone, and every process of the box with it.
 var ErrBoxLost = errors.New("the box is gone")
 
-// Box is a living box. Messages of PID 1 are checked as if a program of the box had sent them.
+// Box is a running box. Messages of PID 1 are checked as if a program of the box had sent them.
 type Box struct {
 	isolation.Launched
 	conn   *fdpass.Conn
 	recv   *fdpass.Buffers
 	pidfd  *os.File
-	broken bool          // a message was malformed, or the last; belongs to who handles messages
+	broken bool          // a message was malformed, or the last one; used only by the message handler
 	ready  chan error    // receives the outcome of the set-up, or is closed with the connection
 	done   chan struct{} // closed when the connection to PID 1 has ended
 	quiet  chan struct{} // receives a value when kept has become false
@@ -64,9 +64,8 @@ func newBox(l isolation.Launched, control, pidfd int, recv *fdpass.Buffers) (*Bo
 	return b, nil
 }
 
-// sendPatience is how long a message may wait for a PID 1 that does not receive. The only thing
-// it does that takes long is to kill, a few seconds for each program; one that a hostile program
-// has brought to a halt is given up.
+// sendPatience is how long a message may wait for a PID 1 that does not receive. The only slow thing it does is to kill, a few
+// seconds for each program; a PID 1 that a hostile program has stopped is given up.
 const sendPatience = 10 * time.Second
 
 // setupPatience is how long PID 1 may take to set the box up, which takes it less than a
@@ -132,8 +131,8 @@ type Files struct {
 	Old *Program
 }
 
-// Start starts a program. It returns once the command is sent; if the program cannot be started,
-// Wait returns the error, and so does Started if the program is durable.
+// Start starts a program. It returns once the command is sent; if the program cannot be started, Wait returns the error, and so
+// does Started if the program is durable.
 func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	p := b.newProgram(cmd)
 	if old := files.Old; old != nil {
@@ -188,7 +187,7 @@ func (b *Box) Start(cmd *isolation.Command, files Files) (*Program, error) {
 	return p, nil
 }
 
-// notKnown is what a PID 1 that speaks a version would not do as a command says, nil if it knows all of it.
+// notKnown returns the part of a command that a PID 1 of this version does not support, nil if it supports all of it.
 func notKnown(cmd *isolation.Command, version uint32) *isolation.StepError {
 	switch {
 	case cmd.Existing && version < 2: // it would make the directory
@@ -220,13 +219,13 @@ func (b *Box) receive() {
 	b.programs = nil
 	b.mu.Unlock()
 	close(b.ready)
-	close(b.done) // before the programs end: whoever is woken by that finds the box gone
+	close(b.done) // before the programs end: their waiters then find the box gone
 	for _, p := range lost {
 		p.end(nil, ErrBoxLost)
 	}
 }
 
-// handle handles one message of PID 1. It says no more to the connection after one that is malformed, or none.
+// handle handles one message of PID 1. After a malformed message, or none, it stops using the connection.
 func (b *Box) handle(body []byte, files []int, err error) (again bool) {
 	if b.broken {
 		fdpass.CloseAll(files)
@@ -245,13 +244,13 @@ func (b *Box) handle(body []byte, files []int, err error) (again bool) {
 	if err != nil {
 		fdpass.CloseAll(files)
 		b.broken = true
-		b.conn.Shutdown() // so that receive finds the end, whoever has had this message
+		b.conn.Shutdown() // so that receive finds the end, whichever goroutine handled this message
 	}
 	return err == nil
 }
 
-// miss handles a message for whose files this process had no descriptors left: its program is of
-// no use to its caller any more, and the others are not affected.
+// miss handles a message for whose files this process had no descriptors left: its program is of no more use to its caller, and
+// the others are not affected.
 func (b *Box) miss(reply *isolation.BoxReply) error {
 	b.mu.Lock()
 	if b.adopting { // all or nothing: another boxd may have descriptors left

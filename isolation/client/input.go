@@ -25,7 +25,7 @@ type Input struct {
 	terminal bool
 	taken    atomic.Int64 // the offset of memory
 
-	turn  chan struct{} // holds one element; whoever has taken it may use memory and the fields below
+	turn  chan struct{} // holds one element; its taker may use memory and the fields below
 	holed int64
 	clean bool  // nothing is in the file after its offset
 	err   error // why nothing can be written any more

@@ -277,9 +277,8 @@ func (k *Keeper) Launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	}
 }
 
-// undo ends a box whose start a lost keeper has begun: the next keeper may find it, or its
-// workspace, and nobody would know of either. If that keeper is lost too, undo goes on with the
-// one after it.
+// undo ends a box whose start a lost keeper has begun: the next keeper may find it, or its workspace, and boxd would know of
+// neither. If that keeper is lost too, undo continues with the one after it.
 func (k *Keeper) undo(ctx context.Context, spec *isolation.Spec) error {
 	ctx, cancel := context.WithTimeout(ctx, undoPatience)
 	defer cancel()
@@ -309,8 +308,7 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	a, err := l.do(ctx, &isolation.Launch{Spec: *spec}, spec.Key)
 	if errors.Is(err, ErrKeeperGone) {
 		<-l.over
-		// The start may have come so far that the next keeper finds the box, which nobody would
-		// know of.
+		// The start may have come so far that the next keeper finds the box, of which boxd would not know.
 		if eerr := k.undo(context.WithoutCancel(ctx), spec); eerr != nil {
 			return nil, fmt.Errorf("%w; after that: %w", ErrNoKeeper, eerr)
 		}
@@ -341,8 +339,8 @@ func (k *Keeper) launch(ctx context.Context, spec *isolation.Spec) (*Box, error)
 	return nil, errors.Join(err, k.undo(context.WithoutCancel(ctx), spec))
 }
 
-// End kills a box and waits until nothing of it is left but what it has on disk, and not even that with
-// removeWork. Without that, it is written to the disk. It is no error if the box does not exist.
+// End kills a box and waits until nothing of it is left but its files on disk, or not even those with removeWork. Without that,
+// they are synced. It is no error if the box does not exist.
 func (k *Keeper) End(ctx context.Context, key string, removeWork bool) error {
 	return k.order(ctx, &isolation.EndBox{Key: key, RemoveWork: removeWork})
 }

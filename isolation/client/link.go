@@ -159,7 +159,7 @@ func (k *Keeper) greet(ctx context.Context, conn *fdpass.Conn) error {
 // wanted returns the greeting of a keeper that suits this boxd.
 func (k *Keeper) wanted() (*isolation.Greeting, error) {
 	g := &isolation.Greeting{Version: isolation.KeeperVersion, Flags: k.cfg.Flags()}
-	if k.cfg.External { // whoever updates its program restarts its unit
+	if k.cfg.External { // an update of the program restarts the unit
 		return g, nil
 	}
 	var program, boxInit, boxFiles, boxNet unix.Stat_t

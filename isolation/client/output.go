@@ -48,7 +48,7 @@ func (p *Program) Retained(stream int) (head, tail []byte, err error) {
 	return p.RetainedWithin(stream, nil)
 }
 
-// RetainedWithin is Retained of output that may be on disk: of that it returns no more than within, nil for the usual.
+// RetainedWithin is Retained for output that may be on disk: of that it returns at most within, nil for the usual amount.
 func (p *Program) RetainedWithin(stream int, within *isolation.Output) (head, tail []byte, err error) {
 	if p.exit == nil {
 		return nil, nil, nil
@@ -74,10 +74,10 @@ func (p *Program) RetainedWithin(stream int, within *isolation.Output) (head, ta
 	return head, tail, p.readAt(stream, tail, int64(end.CutTo))
 }
 
-// usualAnswer is how much of the end of a stream goes into an answer if nothing says more.
+// usualAnswer is how much of the end of a stream goes into an answer by default.
 const usualAnswer = 1 << 20
 
-// ends is what goes into an answer of a stream that is on disk, where it may have gaps anywhere.
+// ends returns what goes into an answer of a stream on disk, where it may have gaps anywhere.
 func (p *Program) ends(stream int, end isolation.StreamEnd, within *isolation.Output) (isolation.StreamEnd, error) {
 	beginning, err := p.log.Beginning(stream)
 	if err != nil {
@@ -92,7 +92,7 @@ func (p *Program) ends(stream int, end isolation.StreamEnd, within *isolation.Ou
 		head, tail = min(head, end.CutFrom), max(tail, end.CutTo)
 	}
 	most := isolation.Output{Tail: usualAnswer}
-	if within != nil { // which PID 1 has had, too
+	if within != nil { // these were PID 1's limits too
 		most = isolation.Output{Head: min(within.Head, isolation.MaxOutput), Tail: min(within.Tail, isolation.MaxOutput)}
 	}
 	if head < end.Total || end.Total > most.Head+most.Tail {

@@ -138,7 +138,7 @@ func (p *Program) end(exit *isolation.Exit, err error) {
 	}
 	log := p.log // another program may continue it as soon as this one has ended
 	close(p.exited)
-	if early { // after exited is closed: whoever waits for the start finds the end
+	if early { // after exited is closed: callers waiting for the start find the end
 		close(p.started)
 	}
 	if p.terminal && p.input != nil {
@@ -189,8 +189,8 @@ func (p *Program) Wait(ctx context.Context) (*isolation.Exit, error) {
 // is valid after Started.
 func (p *Program) Input() *Input { return p.input }
 
-// Far returns boxd's ends of a direct program's standard input, output and error. They are the
-// caller's, who may ask once, after Started. An adopted program has none.
+// Far returns boxd's ends of a direct program's standard input, output and error. The caller owns them, and may call it once,
+// after Started. An adopted program has none.
 func (p *Program) Far() []*os.File {
 	far := p.far
 	p.far = nil

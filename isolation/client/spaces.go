@@ -19,8 +19,8 @@ func (k *Keeper) HostQuota(ctx context.Context, key, source string) (*isolation.
 	return askPlain[*isolation.Disk](ctx, k, &isolation.ReadQuota{Key: key, Source: source})
 }
 
-// Snapshots changes the snapshots of what a box has on disk, and returns those that it has afterwards. If a keeper goes meanwhile the next
-// one is asked again: EEXIST may be about what the first has done.
+// Snapshots changes the snapshots of a box's files on disk, and returns those that it has afterwards. If the keeper goes
+// meanwhile, the next one is asked again: EEXIST may then result from what the first one did.
 func (k *Keeper) Snapshots(ctx context.Context, m *isolation.ChangeSnapshots) ([]isolation.Snapshot, error) {
 	reply, err := askPlain[*isolation.Snapshots](ctx, k, m)
 	if err != nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// copyTree copies what is in a directory, and its own attributes, to one that is empty. Files share their blocks with the copy;
-// owners, modes, times, extended attributes, hard links and special files are as in the original. It looks up nothing but names in
+// copyTree copies the content of a directory, and its own attributes, to an empty one. Files share their blocks with the copy;
+// owners, modes, times, extended attributes, hard links and special files are as in the original. It looks up only names in
 // directories that it has opened, follows no symbolic link and enters no mount. links is an empty directory on the same
-// filesystem; what is in it afterwards is of no use. Nobody may change the tree meanwhile. A *ReachError: it is too large.
+// filesystem; its content afterwards is of no use. Nothing may change the tree meanwhile. A *ReachError: it is too large.
 //
-// It returns what the tree takes up; with to = -1 that is all it does.
+// It returns the size of the tree; with to = -1 that is all it does.
 func copyTree(ctx context.Context, from, to, links int) (Limits, error) {
 	fd, err := unix.Openat(from, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -49,7 +49,7 @@ type treeCopy struct {
 	entries int
 	size    Limits
 	links   int             // has the first name of each inode with several
-	seen    map[uint64]bool // those of which one was met
+	seen    map[uint64]bool // inodes of which one name was met
 }
 
 // named is a name in an open directory.
@@ -58,7 +58,7 @@ type named struct {
 	name string
 }
 
-// path is for calls that take no descriptor and, if the name is that of a symbolic link, do not follow it.
+// path is for calls that take no descriptor; they must not follow a symbolic link at the end.
 func (n named) path() string { return "/proc/self/fd/" + strconv.Itoa(n.dir) + "/" + n.name }
 
 func (c *treeCopy) add(st *unix.Stat_t) {
@@ -66,7 +66,7 @@ func (c *treeCopy) add(st *unix.Stat_t) {
 	c.size.Inodes++
 }
 
-// content copies what is in a directory, which is the depth'th one on its path.
+// content copies the content of a directory at this depth.
 func (c *treeCopy) content(ctx context.Context, dir *os.File, to, depth int) error {
 	if depth > c.Depth {
 		return &ReachError{dir.Name(), strconv.Itoa(c.Depth) + " directories one in the other"}
@@ -164,7 +164,7 @@ func openPlain(n named, flags uint64) (int, error) {
 	})
 }
 
-// copyEntry makes an entry that is no directory, without its attributes.
+// copyEntry creates an entry other than a directory, without its attributes.
 func copyEntry(from, to named, st *unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -194,8 +194,8 @@ func cloneFile(from, to named) error {
 	return unix.IoctlFileClone(dst, src)
 }
 
-// copyAttributes gives a copy the owner, the extended attributes, the mode and the times of the original, in this order: a change of
-// owner takes away bits of the mode and attributes, and all of them change times.
+// copyAttributes copies owner, extended attributes, mode and times, in this order: a change of owner clears bits of the mode and
+// attributes, and all of them change times.
 func copyAttributes(from, to named, st *unix.Stat_t) error {
 	if err := unix.Fchownat(to.dir, to.name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -230,7 +230,7 @@ func copyXattrs(from, to string) error {
 			return err
 		}
 		if m, err := unix.Lgetxattr(to, string(name), has); err == nil && bytes.Equal(has[:m], value[:n]) {
-			continue // the label of SELinux, which not everybody may set
+			continue // the SELinux label, which not every process may set
 		}
 		if err := unix.Lsetxattr(to, string(name), value[:n], 0); err != nil {
 			return err

@@ -25,7 +25,7 @@ const (
 	lockName    = "host-quotas.lock"
 )
 
-// States of an entry. All but bound are undone by whoever finds them.
+// States of an entry. An entry found in any state but bound is undone.
 const (
 	claiming = "claiming" // the directory may have the id, and so may a directory of another keeper
 	making   = "making"   // part of what is in the directory has the id

@@ -3,9 +3,9 @@
 // Package disk limits what is written below a directory: with project quota of its filesystem, or
 // in a store, which is a filesystem in a file that has project quota.
 //
-// No list of project ids is kept: the filesystem's own accounting says which are taken. An id
-// belongs to whoever has put an inode into its project and then found no other inode there; the
-// kernel counts them atomically, for all keepers on the filesystem and across their crashes.
+// No list of project ids is kept: the filesystem's own accounting says which are taken. An id belongs to the keeper that has put
+// an inode into its project and then found no other inode there; the kernel counts them atomically, for all keepers on the
+// filesystem and across their crashes.
 package disk
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// These project ids are ours unless somebody else has used one first: far from those that
-// /etc/projid and other runtimes count up from, and as many as there are id ranges for boxes.
+// These project ids are ours unless another program has used one first: far from those that /etc/projid and other runtimes count
+// up from, and as many as there are id ranges for boxes.
 const (
 	FirstID = 0x62000000
 	IDCount = 1 << 16
@@ -191,9 +191,8 @@ func firstFree(first, count, from uint32, entry func(id uint32) (*dqblk, error))
 	return 0, errNoID
 }
 
-// claim puts an inode into a project and returns whether it is alone there. Whoever finds another
-// one takes its own out again, so that two may both fail but never both succeed. undo takes the
-// inode out.
+// claim puts an inode into a project and returns whether it is alone there. A claimant that finds another one takes its own out
+// again, so that two may both fail but never both succeed. undo takes the inode out.
 func (q *Quotas) claim(fd int, id uint32, inherit bool) (undo func() error, ours bool, err error) {
 	before, handed, err := project(fd)
 	if err != nil {
@@ -332,8 +331,8 @@ func (q *Quotas) Remove(id uint32) error {
 	if u.Limits == (Limits{}) {
 		return nil
 	}
-	// Limits are removed by whoever has the only inode of the project: then no other keeper,
-	// which may also have found it unused, can be giving it to a new directory.
+	// Limits are removed by the claimant with the project's only inode: then no other keeper, which may also have found it
+	// unused, can be giving it to a new directory.
 	token, err := unix.Openat(q.fd(), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("take back project %d: %w", id, err)
@@ -349,8 +348,7 @@ func (q *Quotas) Remove(id uint32) error {
 	return q.limit(id, Limits{})
 }
 
-// Sweep takes back all project ids that have limits and whose directories are gone, whichever
-// keeper set them.
+// Sweep takes back all project ids that have limits and whose directories are gone, whichever keeper set them.
 func (q *Quotas) Sweep() error {
 	ids, err := leftOver(q.first, q.count, q.entry)
 	if err != nil {

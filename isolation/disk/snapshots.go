@@ -24,16 +24,16 @@ import (
 	"github.com/boxd-dev/boxd/isolation/statedir"
 )
 
-// Snapshots of what a box has on disk are clones of its directory whose files share their blocks with it (FICLONE), in
-// snapshots/KEY beside the workspaces. What is known of one is in its name, CREATED-BYTES-FILES-NAME, so it is there whole or not at
-// all. They belong to the project of the box, and count in its quota. A box that is being snapshotted is dead, so nothing
-// in its directory changes meanwhile; what is in there is as hostile as ever.
+// Snapshots of a box's files on disk are clones of its directory whose files share their blocks with it (FICLONE), in
+// snapshots/KEY beside the workspaces. All metadata is in the name, CREATED-BYTES-FILES-NAME, so a snapshot exists completely or
+// not at all. They belong to the project of the box, and count in its quota. A box is dead while it is snapshotted, so its
+// directory does not change meanwhile; its content is as hostile as ever.
 
-// partial is the prefix of what is being made or removed. No snapshot has such a name.
+// partial is the prefix of incomplete or removed snapshots. No snapshot has such a name.
 const partial = ".partial-"
 
-// ChangeSnapshots does what is asked, and returns the snapshots that the box has afterwards. There must be no box while one is made
-// or restored, and it must not be called twice at a time for one box. EEXIST and ENOENT are about the name.
+// ChangeSnapshots carries out a request, and returns the snapshots that the box has afterwards. The box must not run while one is
+// made or restored, and calls for one box must not overlap. EEXIST and ENOENT are about the name.
 func (w *Workspaces) ChangeSnapshots(ctx context.Context, m *isolation.ChangeSnapshots) (*isolation.Snapshots, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (w *Workspaces) ChangeSnapshots(ctx context.Context, m *isolation.ChangeSna
 func (w *Workspaces) DropSnapshots(key string) error {
 	dir := filepath.Join(filepath.Dir(w.root.Name()), statedir.Snapshots)
 	if _, err := os.Lstat(filepath.Join(dir, key)); errors.Is(err, fs.ErrNotExist) || !isolation.ValidKey(key) {
-		return nil // most boxes have none
+		return nil // most boxes have no snapshots
 	}
 	all, err := openWork(filepath.Dir(dir), statedir.Snapshots)
 	if err != nil {
@@ -74,8 +74,8 @@ func (w *Workspaces) DropSnapshots(key string) error {
 	return removeAll(all, key)
 }
 
-// SweepSnapshots removes what an earlier keeper has not finished making or removing, and the snapshots of boxes that have nothing on
-// disk any more. Nobody may be changing snapshots meanwhile.
+// SweepSnapshots removes snapshots that an earlier keeper has not finished making or removing, and those of boxes whose files are
+// gone. No snapshots may be changed meanwhile.
 func (w *Workspaces) SweepSnapshots() error {
 	if _, err := os.Lstat(filepath.Join(filepath.Dir(w.root.Name()), statedir.Snapshots)); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -101,15 +101,15 @@ func (w *Workspaces) SweepSnapshots() error {
 	return errors.Join(errs...)
 }
 
-// snapshots are those of one box.
+// snapshots are the snapshots of one box.
 type snapshots struct {
 	w   *Workspaces
 	all *os.Root // of all boxes
 	key string
-	dir *os.Root // of this one; with inside alone
+	dir *os.Root // of this one; only during inside
 }
 
-// inside calls f with the directory of the snapshots of the box, which it makes, and removes if it is empty then.
+// inside calls f with the box's directory of snapshots, which it makes, and removes afterwards if empty.
 func (s *snapshots) inside(f func() error) (err error) {
 	if err = s.all.Mkdir(s.key, 0o700); err == nil {
 		err = s.count()
@@ -129,7 +129,7 @@ func (s *snapshots) inside(f func() error) (err error) {
 	return err
 }
 
-// count puts a new directory of snapshots, and so all that will be in it, into the project of the box, if that has one.
+// count puts a new directory of snapshots, and so its future content, into the box's project, if the box has one.
 func (s *snapshots) count() error {
 	id, limited := s.w.idOf(s.key)
 	if !limited {
@@ -238,13 +238,13 @@ func (s *snapshots) create(ctx context.Context, name string) error {
 	return dir.Sync()
 }
 
-// restore puts a copy of a snapshot into the place of what the box has on disk, in one step.
+// restore replaces the box's files on disk with a copy of a snapshot, in one step.
 func (s *snapshots) restore(ctx context.Context, name string) error {
 	snapshot, list, err := s.find(name)
 	if err != nil {
-		return cmp.Or(s.cloneable(), err) // why there is none may be more than that
+		return cmp.Or(s.cloneable(), err) // a filesystem that cannot clone explains why there is none
 	}
-	if err := s.sweep(); err != nil { // what counts must be the snapshots and what the box has, and nothing else
+	if err := s.sweep(); err != nil { // only the snapshots and the box's files must count
 		return err
 	}
 	leave, err := s.makeRoom(snapshot, list)
@@ -278,7 +278,7 @@ func (s *snapshots) replace(ctx context.Context, entry string) error {
 	if err := unix.Renameat2(int(dir.Fd()), temporary, int(work.Fd()), s.key, unix.RENAME_EXCHANGE); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
-	var st unix.Stat_t // its time of modification is another now on xfs, which has changed ".." in it
+	var st unix.Stat_t // its mtime is changed on xfs, by the change of ".." in it
 	err = unix.Fstat(from, &st)
 	if err == nil {
 		err = unix.UtimesNanoAt(int(work.Fd()), s.key, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
@@ -286,7 +286,7 @@ func (s *snapshots) replace(ctx context.Context, entry string) error {
 	return errors.Join(err, work.Sync(), dir.Sync())
 }
 
-// clone copies a directory, writes the copy to the disk, and returns its name.
+// clone copies a directory, syncs the copy, and returns its name.
 func (s *snapshots) clone(ctx context.Context, from int) (temporary string, err error) {
 	var dirs [2]*os.File
 	for i := range dirs {
@@ -309,7 +309,7 @@ func (s *snapshots) clone(ctx context.Context, from int) (temporary string, err 
 	return temporary, unix.Syncfs(int(to.Fd()))
 }
 
-// remove removes a snapshot. It is out of the list before anything in it is gone.
+// remove removes a snapshot. It leaves the list before any of its content is removed.
 func (s *snapshots) remove(name string) error {
 	snapshot, _, err := s.find(name)
 	if err != nil {
@@ -321,7 +321,7 @@ func (s *snapshots) remove(name string) error {
 	return s.sweep()
 }
 
-// sweep removes what was not finished.
+// sweep removes unfinished snapshots.
 func (s *snapshots) sweep() error {
 	entries, err := fs.ReadDir(s.dir.FS(), ".")
 	if err != nil {
@@ -336,7 +336,7 @@ func (s *snapshots) sweep() error {
 	return errors.Join(errs...)
 }
 
-// cloneable refuses a filesystem whose files cannot share blocks, by trying with two that have no name.
+// cloneable refuses a filesystem whose files cannot share blocks, by trying with two unnamed files.
 func (s *snapshots) cloneable() error {
 	dir, err := s.dir.Open(".")
 	if err != nil {
@@ -384,7 +384,7 @@ func (s *snapshots) quota() (quotas *Quotas, id uint32, u Usage, err error) {
 	return quotas, id, u, err
 }
 
-// roomFor refuses something for which a limit leaves no room beside what is used.
+// roomFor refuses an operation if the limits leave no room beside the present usage.
 func roomFor(size, used, most Limits) error {
 	if used.Bytes+size.Bytes <= most.Bytes && used.Inodes+size.Inodes <= most.Inodes {
 		return nil
@@ -394,8 +394,8 @@ func roomFor(size, used, most Limits) error {
 			(used.Bytes+size.Bytes+1<<20-1)>>20, used.Inodes+size.Inodes, (used.Bytes+1<<20-1)>>20, used.Inodes))
 }
 
-// makeRoom lets the project of a box hold what it has, its snapshots and a copy of one of them, until leave is called. If a
-// keeper dies before, the next start of the box sets its limits. What the box has afterwards must fit.
+// makeRoom raises the limits of a box's project to what it has, its snapshots and a copy of one of them, until leave is called.
+// If the keeper dies before, the next start of the box sets its limits. What the box has afterwards must fit.
 func (s *snapshots) makeRoom(snapshot *isolation.Snapshot, list []isolation.Snapshot) (leave func() error, err error) {
 	quotas, id, u, err := s.quota()
 	if err != nil || quotas == nil {
@@ -411,8 +411,8 @@ func (s *snapshots) makeRoom(snapshot *isolation.Snapshot, list []isolation.Snap
 	return quotas.widen(id, u.Limits)
 }
 
-// widen doubles the limits of a project, and more, and returns what sets them again, however much is used then: xfs counts deleted files
-// for a while.
+// widen more than doubles the limits of a project, and returns a function that restores them, however much is used then: xfs
+// counts deleted files for a while.
 func (q *Quotas) widen(id uint32, l Limits) (leave func() error, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

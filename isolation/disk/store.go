@@ -114,7 +114,7 @@ func (s *Store) openImage(ctx context.Context, state *os.Root, bytes uint64) err
 	return s.recognize()
 }
 
-// recognize finds out what the image has: it may be of a time with another configuration.
+// recognize determines the image's filesystem: it may predate the present configuration.
 func (s *Store) recognize() error {
 	var magic [4]byte // XFS_SB_MAGIC, at the beginning of an xfs; the first block of an ext4 is not its own
 	if _, err := s.image.ReadAt(magic[:], 0); err != nil {
@@ -156,7 +156,7 @@ func (s *Store) makeImage(ctx context.Context, state *os.Root, bytes uint64) (*o
 	return f, nil
 }
 
-// findProgram looks where distributions install what makes filesystems; the PATH of a service often lacks /sbin.
+// findProgram searches where distributions install mkfs programs; the PATH of a service often lacks /sbin.
 func findProgram(name string) (string, error) {
 	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"} {
 		path := filepath.Join(dir, name)

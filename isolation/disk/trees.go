@@ -76,9 +76,8 @@ func (w *Workspaces) Keep(key, tree string) error {
 	return errors.Join(unix.Fsync(trees), unix.Fsync(int(work.Fd())))
 }
 
-// keepNamed turns the workspace of a box that has ended into a named one, with the quota it has. For a
-// box with a writable root or a home on disk, what lies beside it is left for Remove, and stays in the quota until
-// then.
+// keepNamed turns the workspace of an ended box into a named one, with its quota. If the box had a writable root or a home on
+// disk, these are left for Remove, and count in the quota until then.
 func (w *Workspaces) keepNamed(key, space string) error {
 	if (&isolation.ChangeSpace{Key: key}).Validate() != nil || (&isolation.ChangeSpace{Key: space}).Validate() != nil {
 		return unix.EINVAL
@@ -110,8 +109,8 @@ func (w *Workspaces) keepNamed(key, space string) error {
 	return errors.Join(named.Sync(), work.Sync())
 }
 
-// hasOwnDir reports whether the directory of a box holds its workspace beside the changes to its
-// root and its home. The directories for those belong to root, and nothing that a program has made does.
+// hasOwnDir reports whether the directory of a box holds its workspace beside the changes to its root and its home. The
+// directories for those belong to root, which nothing made by a program does.
 func hasOwnDir(work int, key string) bool {
 	fd, err := linux.OpenBeneath(work, key+"/"+overlay.Upper, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {

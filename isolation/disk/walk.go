@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/linux"
 )
 
-// Reach bounds a walk through a tree that others have made and may change meanwhile.
+// Reach bounds a walk through a tree that other programs made and may change meanwhile.
 type Reach struct {
 	Entries int
 	Depth   int // each level holds a descriptor
@@ -171,7 +171,7 @@ func openEntry(dir int, name string) (fd int, directory bool, err error) {
 	if err := unix.Fstat(at, &st); err != nil {
 		return -1, false, err
 	}
-	flags := unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOATIME // O_NONBLOCK: does not wait for a lease to be broken
+	flags := unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOATIME // O_NONBLOCK: do not wait for a lease to be broken
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		directory = true

@@ -362,7 +362,7 @@ func (w *Workspaces) Resume(spec *isolation.Spec) error {
 		return errors.Join(err, unix.ENOENT)
 	}
 	if spec.Work != (isolation.Quota{}) {
-		if _, err := w.SetQuota(spec.Key, spec.Work); err != nil { // ESRCH: it was made without one, which nobody can count any more
+		if _, err := w.SetQuota(spec.Key, spec.Work); err != nil { // ESRCH: made without a quota, so that its usage cannot be counted any more
 			return err
 		}
 	}

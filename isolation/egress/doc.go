@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package egress is which DNS names a box may reach, in the form in which boxd tells the egress proxy.
+// Package egress defines which DNS names a box may reach, in the form that boxd passes to the egress proxy.
 package egress

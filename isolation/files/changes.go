@@ -2,8 +2,8 @@
 
 package files
 
-// Snapshot asks for the state of everything in a directory. It comes before the answer as data,
-// which only Changes of the same program reads.
+// Snapshot asks for the state of everything in a directory. It comes before the answer as data, which only Changes of the same
+// program can read.
 type Snapshot struct {
 	Path    []byte
 	Exclude []string // globs; matching entries and everything below them are left out

@@ -122,11 +122,11 @@ type Write struct {
 	Xattrs  *Xattrs // nil: a replaced file keeps those it had
 }
 
-// Xattrs replaces the extended attributes of a file whose names begin with a prefix: those are set, all others with it are
-// removed. A filesystem that has none refuses values (Unsupported).
+// Xattrs replaces the extended attributes of a file whose names begin with a prefix: the given ones are set, all others with it
+// are removed. On a filesystem without attributes values are refused (Unsupported).
 type Xattrs struct {
 	Prefix string            // begins with "user."
-	Values map[string][]byte // by whole name; empty: there are none afterwards
+	Values map[string][]byte // by full name; empty: all are removed
 }
 
 // WriteAnswer describes the file or directory.
@@ -135,30 +135,30 @@ type WriteAnswer struct {
 	Created bool
 }
 
-// Mkdir asks for a directory. If one is there already that is Exists, and anything else there is NotDirectory.
+// Mkdir asks for a directory. If it exists the failure is Exists, and if something else exists there NotDirectory.
 type Mkdir struct {
 	Path     []byte
 	Mode     uint32 // permission bits of the directory; parents get 0755
 	Parents  bool   // create missing directories
-	Existing bool   // succeed if the directory is there, as it is
+	Existing bool   // succeed if the directory exists, and leave it as it is
 }
 
 // Get asks for a regular file or a part of it, of any size. A notice with Opening comes before the data. The answer is Done, even
-// if the file has become shorter meanwhile and there is less data than Opening says.
+// if the file became shorter meanwhile and there is less data than Opening says.
 type Get struct {
 	Path   []byte
 	Offset int64 // the first byte; negative: from the end of the file
 	Length int64 // bytes, at most; 0: to the end
 }
 
-// Opening says what of a file follows.
+// Opening says which part of a file follows.
 type Opening struct {
 	File           Entry // as it was before the first byte was read
 	Offset, Length int64 // Offset is beyond the end of the file, and Length 0, if that was asked for
 }
 
-// Put asks to write the data that follows to a file as it comes, of whatever length. A file that is there is truncated in its
-// place: it keeps its inode, its permissions and other names. What was written before a failure stays.
+// Put asks to write the data that follows to a file as it arrives, of any length. An existing file is truncated in place: it
+// keeps its inode, its permissions and other names. What was written before a failure stays.
 type Put struct {
 	Path    []byte
 	Parents bool    // create missing directories
@@ -166,40 +166,40 @@ type Put struct {
 	Xattrs  *Xattrs // nil: those of the file stay
 }
 
-// Watch asks what happens in a directory, from the Watching event on until the directory is gone, or nobody listens.
+// Watch asks for events in a directory, beginning with a Watching event, until the directory is gone or the reader closes.
 type Watch struct {
 	Path      []byte
-	Recursive bool // also in the directories below, and in those that come later
+	Recursive bool // also in directories below, including later ones
 	Entries   bool // describe what was created, written to or changed
 	Limit     int  // bound on watched directories; more are a Failure
 }
 
-// Event is something that has happened in a watched directory.
+// Event is an event in a watched directory.
 type Event struct {
 	What  string
 	Path  []byte `json:",omitempty"` // relative to the directory; "." is the directory itself
-	From  []byte `json:",omitempty"` // of Created: its former path, if it was renamed within what is watched
-	Type  string `json:",omitempty"` // "" if that is not known: of what is gone and was no directory
-	Entry *Entry `json:",omitempty"` // of Created, Written and Chmod, if it was asked for and is still there
+	From  []byte `json:",omitempty"` // of Created: its former path, if it was renamed within the watched tree
+	Type  string `json:",omitempty"` // "" if unknown: for what is gone and was no directory
+	Entry *Entry `json:",omitempty"` // of Created, Written and Chmodded, if requested and still there
 }
 
-// What an event tells. What is moved is Renamed by its old name, and then Created by its new one.
+// Kinds of events. A rename is Renamed with the old name, followed by Created with the new one.
 const (
-	Watching = "watching" // the first: what happens from now on is told
+	Watching = "watching" // the first event: later changes are reported
 	Created  = "create"
 	Written  = "write"
 	Removed  = "remove"
 	Renamed  = "rename"
 	Chmodded = "chmod"    // permissions, owner, times or attributes
-	Overflow = "overflow" // events were lost; with Path only those of a directory there, whose path is too long to be watched
+	Overflow = "overflow" // events were lost; with Path only those of that directory, whose path is too long to watch
 )
 
-// Happenings lists what events tell.
+// Happenings lists the kinds of events.
 func Happenings() []string {
 	return []string{Watching, Created, Written, Removed, Renamed, Chmodded, Overflow}
 }
 
-// Notice is what comes before an answer, and before the data of Get.
+// Notice is sent before an answer, and before the data of Get.
 type Notice struct {
 	Opening *Opening `json:",omitempty"`
 	Events  []Event  `json:",omitempty"`
@@ -302,7 +302,7 @@ type Stat struct {
 	Path   []byte
 	Follow bool  // follow a symbolic link at the end of the path
 	Digest int64 // as in Read
-	Xattrs bool  // tell the extended attributes of files and directories too
+	Xattrs bool  // include the extended attributes of files and directories
 }
 
 // Entry describes a file or directory.
@@ -315,24 +315,24 @@ type Entry struct {
 	Target []byte `json:",omitempty"` // of a symbolic link
 	Digest string `json:",omitempty"` // sha256: and 64 hexadecimal digits
 
-	// The rest is told for Stat, List, Mkdir, Get, Put and Watch.
+	// The rest is set for Stat, List, Mkdir, Get, Put and Watch.
 	Owner *Owner `json:",omitempty"`
-	// What a symbolic link leads to, without any link; all three are missing if that is nothing, or out of reach.
+	// The target of a symbolic link, fully resolved; all three are missing if it does not exist or cannot be reached.
 	Resolved   []byte `json:",omitempty"` // absolute; nil if it has no path
 	TargetType string `json:",omitempty"`
 	TargetMode uint32 `json:",omitempty"` // permissions
 
-	Xattrs    map[string][]byte `json:",omitempty"` // those of the box user (user.*) with UTF-8 names, if they were asked for
+	Xattrs    map[string][]byte `json:",omitempty"` // those of the box user (user.*) with UTF-8 names, if requested
 	XattrsCut bool              `json:",omitempty"` // there are more than MaxXattrs
 }
 
-// Owner is the owner of a file. Names are those of the box's own /etc/passwd and /etc/group; "": they have none.
+// Owner is the owner of a file. Names are from the box's own /etc/passwd and /etc/group; "": none.
 type Owner struct {
 	UID, GID    uint32
 	User, Group string
 }
 
-// MaxXattrs bounds the names and values of the attributes of one file that are told, in bytes.
+// MaxXattrs bounds the names and values of the attributes reported of one file, in bytes.
 const MaxXattrs = 64 << 10
 
 // Types of an Entry.
@@ -391,7 +391,7 @@ type Pack struct {
 	Path   []byte
 	Some   [][]byte // paths relative to Path, which is a directory: only these, with everything below those that are directories
 	Bounds Bounds
-	// LeaveOut skips what may not be read in a directory, and says so in the archive.
+	// LeaveOut skips unreadable entries of a directory, and notes that in the archive.
 	LeaveOut bool `json:",omitempty"`
 }
 
@@ -405,7 +405,7 @@ type Unpack struct {
 	Overwrite    bool // replace existing files
 }
 
-// Sweep removes what an Unpack has left behind that was killed, and nothing else.
+// Sweep removes leftovers of a killed Unpack, and nothing else.
 type Sweep struct {
 	Path []byte // that of the Unpack
 }

@@ -22,10 +22,10 @@ const (
 	headerSize        = 5
 )
 
-// ErrMalformed means that boxfiles, or what runs in its place, has sent nonsense.
+// ErrMalformed means that boxfiles, or a program in its place, sent malformed frames.
 var ErrMalformed = errors.New("malformed answer of boxfiles")
 
-// ErrTooMuch means that it has sent more than was asked for.
+// ErrTooMuch means that it sent more than was requested.
 var ErrTooMuch = errors.New("boxfiles answered more than was asked for")
 
 func frame(kind byte, payload []byte) []byte {
@@ -196,11 +196,11 @@ type Incoming struct {
 // NewIncoming returns an Incoming that reads from r.
 func NewIncoming(r io.Reader) *Incoming { return &Incoming{from: r, buf: make([]byte, MaxData)} }
 
-// Piece is one of what a program sends: exactly one of the first two is set, or it is data.
+// Piece is one part of what a program sends: Answer or Notice is set, or it is data.
 type Piece struct {
 	Answer *Answer // the last one
 	Notice *Notice
-	Data   []byte // good until the next call of Next
+	Data   []byte // valid until the next call of Next
 }
 
 // Next returns the next piece. Anything malformed is ErrMalformed.

@@ -138,9 +138,8 @@ func (p *nsThread) add(tree int, m *isolation.Mount, done *isolation.Mounted) er
 	return p.checkAttached(tree, m, done)
 }
 
-// checkAttached checks a mount that has just been attached, and detaches it if its attributes or its
-// nsThread are not as they should be. Programs of the box may have used it in between, but it holds
-// nothing they may not have.
+// checkAttached checks a mount that has just been attached, and detaches it if its attributes or its place are wrong. Programs of
+// the box may have used it in between, but it holds nothing they may not have.
 func (p *nsThread) checkAttached(tree int, m *isolation.Mount, done *isolation.Mounted) error {
 	err := readBack(tree, m, done)
 	if err == nil {

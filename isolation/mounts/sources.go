@@ -22,7 +22,7 @@ import (
 
 // AllowRule allows host directories as mount sources.
 type AllowRule struct {
-	// Path is an absolute directory, which is allowed with everything below it; or HomePath.
+	// Path is an absolute directory, which is allowed with everything below it; or homePath.
 	Path string
 	// UID and GID own what boxes create there, whoever the caller is; 0: the caller owns it.
 	UID, GID uint32

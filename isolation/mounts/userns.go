@@ -27,9 +27,8 @@ type idMap struct {
 	base  uint32
 }
 
-// maxOpen bounds the cache; every entry is one descriptor and one namespace. A new box always
-// gets the lowest free id range, so a few entries serve a caller who runs one box after the
-// other.
+// maxOpen bounds the cache; every entry is one descriptor and one namespace. A new box always gets the lowest free id range, so a
+// few entries serve a caller that runs one box after the other.
 const maxOpen = 16
 
 // Get returns a user namespace for the map. The descriptor is the caller's.
@@ -65,8 +64,7 @@ func (u *UserNamespaces) closeLocked() {
 	u.open = map[idMap]int{}
 }
 
-// strangerGID is what a box sees as the group of a mounted directory whose group is not its
-// owner's. No program is ever in it.
+// strangerGID is the group that a box sees on a mounted directory whose group is not its owner's. No program is ever in it.
 const strangerGID = isolation.BoxGID + 1
 
 // maps returns the id maps: ContainerID is the id on disk, and HostID the one of the box.

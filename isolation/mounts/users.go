@@ -150,8 +150,7 @@ func (b *Box) users(id uint64) []isolation.MountUser {
 	return list
 }
 
-// usesOf looks for the first use that a process makes of a mount, as long as looks is not used
-// up.
+// usesOf looks for the first use that a process makes of a mount, until budget is used up.
 func usesOf(proc string, id uint64, budget *int) (isolation.MountUser, bool) {
 	for _, how := range []string{"cwd", "root", "exe"} {
 		if now, err := mountIDOf(proc + "/" + how); err == nil && now == id {

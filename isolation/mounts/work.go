@@ -17,13 +17,12 @@ import (
 // workerArgs returns the arguments of a worker with these rules.
 func workerArgs(state string, allow []string) []string { return append([]string{state}, allow...) }
 
-// keptCapabilities are what a worker needs: to look at paths as the caller (SETUID, SETGID), as root
-// where that is the caller (DAC_OVERRIDE), to make and attach mounts (SYS_ADMIN), and to enter the
-// mount namespace of a box (SYS_CHROOT, SYS_PTRACE). It is the process of root's that meets the
-// filesystems of users.
+// keptCapabilities are what a worker needs: to access paths as the caller (SETUID, SETGID), as root if that is the caller
+// (DAC_OVERRIDE), to make and attach mounts (SYS_ADMIN), and to enter the mount namespace of a box (SYS_CHROOT, SYS_PTRACE). It
+// is the root process that faces the filesystems of users.
 const keptCapabilities = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE
 
-// RunWorker runs a worker with Args until the keeper closes its socket.
+// RunWorker runs a worker with the arguments of workerArgs until the keeper closes its socket.
 func RunWorker(args []string) error {
 	if err := linux.KeepCapabilities(keptCapabilities); err != nil {
 		return err

@@ -36,7 +36,7 @@ var (
 
 // PoolConfig configures a WorkerPool.
 type PoolConfig struct {
-	Args     []string      // arguments of the worker, after Command
+	Args     []string      // arguments of the worker, after WorkerCommand
 	Patience time.Duration // time limit of one job, including the wait for its turn
 	Most     int           // jobs at a time, including abandoned ones whose worker has not ended yet
 	Each     int           // of these, for one user
@@ -244,7 +244,7 @@ func (p *WorkerPool) awaitDeath(w *worker, user uint32) {
 	p.endTurnLocked(user)
 }
 
-// Close ends all workers; jobs in progress end as ErrCanceled.
+// Close ends all workers; jobs in progress end with errCanceled.
 func (p *WorkerPool) Close() {
 	p.mu.Lock()
 	p.down = true
@@ -303,8 +303,7 @@ func (w *worker) kill() {
 	}
 }
 
-// dies waits until a worker has ended, or until nobody waits for it any more. A patience of 0 is
-// without limit.
+// dies waits until a worker has ended, or until the wait is cancelled. A patience of 0 is without limit.
 func (w *worker) dies(patience time.Duration) bool {
 	var late time.Time
 	if patience > 0 {

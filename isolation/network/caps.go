@@ -50,10 +50,9 @@ func (w *writer) forgetLoopback(as dnsMode) {
 // endedTimeouts is the object of the host's table that forgetEnded makes.
 const endedTimeouts = "ended"
 
-// forgetEnded has the host's connection tracking remember ended TCP connections for a second or
-// two, not for two minutes. The limit of a box does not count them, so that one that begins and
-// ends connections all the time would fill the table of the host. All other timeouts are the
-// kernel's own, for which the library has another.
+// forgetEnded makes the host's connection tracking remember ended TCP connections for a second or two, not for two minutes. The
+// limit of a box does not count them, so a box that begins and ends connections all the time would fill the table of the host.
+// All other timeouts are the kernel's own, although the library has another default.
 func (w *writer) forgetEnded(parts ...[]expr.Any) {
 	const established = 5 * 24 * 60 * 60
 	w.c.AddObj(&nftables.NamedObj{Table: w.table, Name: endedTimeouts, Type: nftables.ObjTypeCtTimeout, Obj: &expr.CtTimeout{

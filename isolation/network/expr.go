@@ -84,8 +84,8 @@ func (w *writer) neighbours(parts ...[]expr.Any) {
 	}
 }
 
-// through drops what would not go to a gateway. A program can send as if its destinations were neighbours (SO_DONTROUTE),
-// and the kernel keeps the neighbours of all networks in one table, which would be full for the host and all boxes.
+// through drops packets that would not go to a gateway. A program can send as if its destinations were neighbours (SO_DONTROUTE),
+// and the kernel keeps the neighbours of all networks in one table, which would fill up for the host and all boxes.
 func (w *writer) through(gateways []netip.Addr) {
 	for _, a := range gateways {
 		family, key := byte(unix.NFPROTO_IPV4), expr.RtNexthop4

@@ -82,7 +82,7 @@ func (h *Host) reserve(key string) (*Link, error) {
 	return l, nil
 }
 
-// notOurs refuses the network namespace of the host: what is written there would apply to everything.
+// notOurs refuses the network namespace of the host: a table written there would apply to everything.
 func (h *Host) notOurs(space *os.File) error {
 	var box unix.Stat_t
 	if err := unix.Fstat(int(space.Fd()), &box); err != nil {
@@ -255,8 +255,8 @@ func (h *Host) Dial(b *Box, to *isolation.Endpoint) (int, error) {
 	return dialOut(b.Space, to)
 }
 
-// DialLoopback starts a connection to a port of the loopback of a live box with this network namespace, which boxes without
-// a link have too. It may still be connecting: the receiver of the descriptor has to wait for that.
+// DialLoopback starts a connection to a loopback port of a running box with this network namespace, which boxes without a link
+// have too. It may still be connecting: the receiver of the descriptor has to wait for that.
 func (h *Host) DialLoopback(space *os.File, to *isolation.Endpoint) (int, error) {
 	if err := h.notOurs(space); err != nil {
 		return -1, err

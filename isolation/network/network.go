@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package network gives boxes a way to other hosts: a veth pair, addresses for its ends, rules of what the kernel lets
-// through. It runs in boxnet, a child of the keeper.
+// Package network gives boxes a way to other hosts: a veth pair, addresses for its ends, rules for what the kernel allows. It
+// runs in boxnet, a child of the keeper.
 //
 // What a box may reach is decided in its own network namespace, by a table that nothing in the
 // box has the capability to change and that ends with it. The host has one small table for all
@@ -128,8 +128,8 @@ func pairAddresses(block netip.Prefix, n uint32) (host, box netip.Addr) {
 	return host, host.Next()
 }
 
-// Close ends the keeper's use of the network. The table is removed unless there may be links of
-// living boxes, which stay: it keeps those from the host and from each other. It reports whether nothing is left.
+// Close ends the keeper's use of the network. The table is removed unless links of running boxes may remain: it keeps those from
+// the host and from each other. It reports whether nothing is left.
 func (h *Host) Close() (clean bool) {
 	close(h.stop)
 	h.done.Wait()

@@ -151,7 +151,7 @@ func (h *Host) writeTable(c *nftables.Conn, name string, forget bool) error {
 	return nil
 }
 
-// earlyPriority comes before the tables of others, so that our own table refuses what is refused.
+// earlyPriority comes before the tables of other programs, so that our own table makes the refusals.
 func earlyPriority() *nftables.ChainPriority { return nftables.ChainPriorityRef(-10) }
 
 // ordered are the rules of a box: first those for networks that are blocked otherwise.
@@ -191,7 +191,7 @@ func (h *Host) writeBoxTable(space int, rules ordered, resolvers []netip.Addr, a
 		}
 	}
 	t := c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
-	if again { // to delete one takes the kernel a grace period of many milliseconds
+	if again { // deleting one takes the kernel a grace period of many milliseconds
 		c.DelTable(t)
 		t = c.AddTable(&nftables.Table{Name: boxTable, Family: tableFamily})
 	}

@@ -17,15 +17,14 @@ import (
 type Log struct {
 	rings   [2]int
 	journal int
-	tail    int64 // 0: not even the last bytes are kept for sure
+	tail    int64 // 0: not even the last bytes are sure to be kept
 	spooled bool
 
 	mu      sync.Mutex // guards the field below
 	changed chan struct{}
 }
 
-// ErrNotMemory means that a descriptor is neither a memory file nor one of a ring on disk: reading it might block or have side
-// effects.
+// ErrNotMemory means that a descriptor is neither a memory file nor a ring on disk: reading it might block or have side effects.
 var ErrNotMemory = errors.New("output: not a memory file")
 
 // NewLog takes over the descriptors of two rings and a journal, if they can be those. The writer
@@ -36,7 +35,7 @@ func NewLog(ring0, ring1, journal int, tail uint64) (*Log, error) {
 		return nil, ErrNotMemory
 	}
 	for _, fd := range l.rings {
-		if IsMemory(fd) && sameDevice(fd, journal) { // files of a tmpfs that is mounted have seals as well
+		if IsMemory(fd) && sameDevice(fd, journal) { // files of a mounted tmpfs have seals as well
 			continue
 		}
 		if !IsSpool(fd) {
@@ -47,7 +46,7 @@ func NewLog(ring0, ring1, journal int, tail uint64) (*Log, error) {
 	return l, nil
 }
 
-// Spooled reports whether the output is on disk. What is kept of it may have gaps then, wherever the disk was full.
+// Spooled reports whether the output is on disk. It may then have gaps wherever the disk was full.
 func (l *Log) Spooled() bool { return l.spooled }
 
 // IsMemory reports whether fd is a file in memory: only those support seals (fcntl(2),
@@ -97,7 +96,7 @@ func (l *Log) Oldest() (from [2]int64, err error) {
 			if from[i], err = unix.Seek(fd, hole, unix.SEEK_DATA); err != nil {
 				from[i] = end[i]
 			}
-			if !l.spooled { // there is one at most
+			if !l.spooled { // there is at most one
 				break
 			}
 		}
@@ -105,7 +104,7 @@ func (l *Log) Oldest() (from [2]int64, err error) {
 	return from, nil
 }
 
-// maxGaps bounds how many gaps Oldest looks for. Of one that is on disk and has more, it is not the last that is found.
+// maxGaps bounds how many gaps Oldest looks for. If a ring on disk has more, its result is not the last gap.
 const maxGaps = 10_000
 
 // Beginning returns how many bytes at the beginning of a stream are all kept.

@@ -33,8 +33,8 @@ func sameDevice(a, b int) bool {
 // NoSpool is the error of CreateIn where the filesystem of the directory cannot hold a ring.
 const NoSpool = unix.EMEDIUMTYPE
 
-// CreateIn creates the file on disk, without a name, in a directory: it is gone with its last descriptor, whoever dies, and
-// counts in the quota of that directory.
+// CreateIn creates the file on disk, without a name, in a directory: it is gone with its last descriptor, whichever process dies,
+// and counts in the quota of that directory.
 func (r *Ring) CreateIn(dir string) error {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || err == nil && !IsSpool(fd) {
@@ -53,17 +53,17 @@ func (r *Ring) CreateIn(dir string) error {
 // Spooled reports whether the file is on disk.
 func (r *Ring) Spooled() bool { return r.spooled }
 
-// noSpace reports whether the disk takes no more, for want of room or by a limit. One that is broken ends the stream.
+// noSpace reports whether the disk is full or over a limit. A broken disk ends the stream instead.
 func noSpace(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG)
 }
 
-// spoolChunk is how much one Fill moves to a disk: what that makes PID 1 wait for is bounded.
+// spoolChunk is how much one Fill moves to a disk, to bound how long PID 1 waits for it.
 const spoolChunk = 64 << 10
 
-// noRoom does what is to be done where the disk takes no more of a stream. The program neither waits nor fails: the oldest
-// output of the stream that nobody waits for is given up, and where there is none, what it writes now. Readers are told of
-// both as of all that is dropped. next is what the program has written meanwhile, in a pipe, or else in data.
+// noRoom handles a full disk. The program neither waits nor fails: the oldest output that no reader waits for is dropped, and if
+// there is none, what the program writes now. To readers both look like any dropped output. The next output is in a pipe, or else
+// in data.
 func (r *Ring) noRoom(pipe int, data []byte) (int64, error) {
 	if r.giveUp() {
 		return 0, unix.EINTR // try again
@@ -74,7 +74,7 @@ func (r *Ring) noRoom(pipe int, data []byte) (int64, error) {
 	return r.skip(pipe, data, spoolChunk)
 }
 
-// giveUp frees the older half of what is kept beside the beginning, if that is anything.
+// giveUp frees the older half of the kept output after the beginning, if there is any.
 func (r *Ring) giveUp() bool {
 	start, end := max((r.Head+page-1)&^(page-1), r.holeTo), r.size
 	if r.held >= 0 {
@@ -88,8 +88,8 @@ func (r *Ring) giveUp() bool {
 	return true
 }
 
-// align ends the data with a whole page, as a part of one that is not written would read as zeros: what is in the last one is
-// given up, also if a reader waits for it.
+// align ends the data with a whole page, as the unwritten part of one would read as zeros: the content of the last page is
+// dropped, even if a reader waits for it.
 func (r *Ring) align() error {
 	if r.skipped || r.size%page == 0 {
 		return nil
@@ -97,7 +97,7 @@ func (r *Ring) align() error {
 	return unix.Fallocate(r.FD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, r.size&^(page-1), page)
 }
 
-// skip drops the next bytes of the stream, most at most. They are a hole.
+// skip drops the next bytes of the stream, at most most. They become a hole.
 func (r *Ring) skip(pipe int, data []byte, most int64) (n int64, err error) {
 	if data != nil {
 		n = min(int64(len(data)), most)
@@ -118,7 +118,7 @@ func (r *Ring) skip(pipe int, data []byte, most int64) (n int64, err error) {
 	return n, nil
 }
 
-// rest is how much more of a page that begins with a hole has to be dropped, 0 if the next bytes can be kept.
+// rest returns how much more of a page that begins with a hole has to be dropped, 0 if the next bytes can be kept.
 func (r *Ring) rest() int64 {
 	if !r.skipped || r.size%page == 0 {
 		r.skipped = false

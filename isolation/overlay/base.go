@@ -15,10 +15,9 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// base makes the lower layer for everything outside the trees of the host: a copy of /etc and of
-// the symbolic links at the top of the read-only root that PID 1 starts in, as files of the box
-// user. It is made as that user, who has no rights on the host, so what programs could not read
-// there is not in it.
+// base makes the lower layer for everything outside the trees of the host: a copy of /etc and of the symbolic links at the top of
+// the read-only root that PID 1 starts in, as files of the box user. It is made as that user, who has no rights on the host, so
+// that it contains nothing that programs could not read there.
 //
 // It is a single overlay for some hundred small files. The parts of /etc that are directories of
 // the host would need two overlays each, and each of those costs more than all the copies.
@@ -53,7 +52,7 @@ func (h *host) base() (item string, err error) {
 			return t.name, err
 		}
 	}
-	// The home of root, which programs expect; that of the host is nobody's to see.
+	// The home of root, which programs expect; the host's is not to be seen in boxes.
 	if err := unix.Mkdirat(m, "root", 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return "/root", err
 	}

@@ -15,21 +15,19 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// A root made of the host's own programs consists of several overlays: one for the part of the
-// read-only root that is boxd's own, including /etc, and one for each tree of the host, above all
-// /usr. The files of a tree belong to root of the host. The id map of its mount makes them the
-// box user's, or no program could change them; but then the box user could read what only root
-// may read. So between the tree and the box there is another, read-only overlay, whose mounter
-// has no right over any file: overlayfs asks for each file whether its mounter may read it as
-// well (overlayfs.rst of the kernel, "permission model"). So what is visible there, and what is
-// copied up from there to be changed, is what everybody may read on the host.
+// A root made of the host's own programs consists of several overlays: one for the part of the read-only root that is boxd's own,
+// including /etc, and one for each tree of the host, above all /usr. The files of a tree belong to root of the host. The id map
+// of its mount makes them the box user's, or no program could change them; but then the box user could read what only root may
+// read. So between the tree and the box there is another, read-only overlay, whose mounter has no right over any file: overlayfs
+// checks for each file whether its mounter may read it as well (overlayfs.rst of the kernel, "permission model"). So only
+// world-readable files of the host are visible there, and can be copied up to be changed.
 //
 // The box reaches the tree only through that overlay.
 
 // More places in the tree that PID 1 starts in.
 const (
 	treePlace   = "data" // the tree of the host, mapped to the box user: only the kernel reads it
-	nobodyPlace = "app"  // the overlay of it that shows what everybody may read
+	nobodyPlace = "app"  // its overlay that shows only world-readable files
 	emptyPlace  = "opt"  // the lowest layer of that, since overlayfs wants two
 )
 
@@ -48,7 +46,7 @@ const (
 type tree struct {
 	name   string // at the top of the root
 	mount  int
-	nobody int // overlay that shows what everybody may read of it
+	nobody int // overlay that shows its world-readable files
 	top    int // overlay of that which the box can write to
 }
 

@@ -153,9 +153,8 @@ func skeleton(upper int) (item string, err error) {
 	return file, unix.Close(fd)
 }
 
-// ownEntry refuses what is in the upper layer already unless an earlier PID 1 of the same session has
-// made it (isolation.Spec.Resume): it belongs to PID 1 and is of that type. Programs cannot make such
-// an entry, nor remove or replace one.
+// ownEntry refuses an entry that the upper layer already has, unless an earlier PID 1 of the same session made it
+// (isolation.Spec.Resume): it belongs to PID 1 and has that type. Programs cannot make such an entry, nor remove or replace one.
 func ownEntry(upper int, name string, kind uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(upper, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {

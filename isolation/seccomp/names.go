@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tables below are arrays, not maps, so that the linker lays them out: nothing runs at start
-// and nobody can write to them by accident.
+// The tables below are arrays, not maps, so that the linker lays them out: nothing runs at start, and no code can write to them
+// by accident.
 
 // An arch is an architecture that filters can be compiled for.
 type arch struct {

@@ -203,7 +203,7 @@ func parseComparison(t *test, op string, words []string) error {
 		if err != nil {
 			return err
 		}
-		// Such a test would be always true or always false, which nobody wants.
+		// Such a test would be always true or always false, which cannot be intended.
 		if v&^t.mask != 0 {
 			return fmt.Errorf("value %q has bits the mask takes away", w)
 		}

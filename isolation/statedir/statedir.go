@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statedir says where in boxd's state directory a tree of files is (a skill, a drive, an image): at
-// Store/<owner>/Trees/<tree>. boxd puts them there, and the keeper mounts nothing else as a skill. PID 1 of a box
-// neither knows this nor links this package.
+// Package statedir defines where boxd's state directory has a file tree (a skill, a drive, an image): at STORE/OWNER/trees/TREE.
+// boxd puts trees there, and the keeper mounts nothing else as a skill. PID 1 of a box neither knows this nor links this package.
 package statedir
 
 import (
@@ -31,7 +30,7 @@ const (
 // Snapshots holds, beside the workspaces, the snapshots of each box, in a directory of its key.
 const Snapshots = "snapshots"
 
-// OwnerDir returns the directory name of a principal: no path contains anybody's name.
+// OwnerDir returns the directory name of a principal: no path contains a principal's name.
 func OwnerDir(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return "u-" + hex.EncodeToString(sum[:16])

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package driver makes boxes together with the cgroup that their limits are set on: one that the keeper makes itself (the direct
-// driver), or a systemd scope, which systemd can show and limit.
+// driver), or a scope that systemd makes, shows, limits.
 package driver
 
 import (

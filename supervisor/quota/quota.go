@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quota counts what principals use, and refuses what would exceed their limits. A boxd has one Accounts; every
+// Package quota counts what principals use, refusing what would exceed their limits. A boxd has one Accounts; every
 // reservation is made and released under its one lock, so none is ever counted in part.
 package quota
 

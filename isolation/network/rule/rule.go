@@ -123,7 +123,7 @@ func (p Ports) String() string {
 // Compare orders rules.
 func Compare(a, b Rule) int { return cmp.Compare(a.String(), b.String()) }
 
-// Parse parses what String has returned, and nothing else: another text for the same rule, as people may write it, is for Read.
+// Parse parses only what String returns; Read accepts other texts for the same rule, as people may write it.
 func Parse(text string) (Rule, error) {
 	parts := strings.Split(text, " ")
 	if len(parts) < 2 || parts[1] == "" {

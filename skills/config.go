@@ -19,7 +19,7 @@ type Config struct {
 	MaxTotal   quantity.Size `toml:"max_total"`
 
 	LangBotMax      int           `toml:"langbot_max"`       // of all Workspaces of a LangBot together
-	LangBotMaxTotal quantity.Size `toml:"langbot_max_total"` // as above
+	LangBotMaxTotal quantity.Size `toml:"langbot_max_total"` // likewise
 }
 
 // Bounds of the limits.

@@ -70,7 +70,7 @@ func Listeners() (*Sockets, error) {
 		case overTCP:
 			*list = append(*list, ln)
 			continue
-		case ln.Addr().Network() != "unix": // only for a Unix socket the kernel tells who the callers are
+		case ln.Addr().Network() != "unix": // only Unix sockets have callers' credentials from the kernel
 			err = fmt.Errorf("socket activation: %q is %v, want a Unix socket", f.Name(), ln.Addr())
 		default:
 			*one = ln

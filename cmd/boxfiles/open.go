@@ -187,7 +187,7 @@ func resolveFinal(path string) (string, error) {
 		}
 		target := string(buf[:n])
 		if !strings.HasPrefix(target, "/") {
-			target = parentOf(path) + "/" + target // not cleaned: what comes before .. may be a link itself
+			target = parentOf(path) + "/" + target // not cleaned: the part before .. may be a link
 		}
 		if len(target) > files.MaxPath {
 			return "", unix.ENAMETOOLONG

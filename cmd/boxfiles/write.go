@@ -92,7 +92,7 @@ func statTarget(path, match string, most int64) (*unix.Stat_t, error) {
 		}
 		return nil, nil
 	}
-	if errors.Is(err, unix.EACCES) && match == "" { // it need not be readable
+	if errors.Is(err, unix.EACCES) && match == "" { // the old file need not be readable
 		st = &unix.Stat_t{}
 		if err := unix.Lstat(path, st); err != nil {
 			return nil, err

@@ -207,7 +207,7 @@ func (k *keeper) setLimits(req *isolation.SetLimits) error {
 	if err == nil {
 		b.record.Limits = req.Limits
 		if werr := k.records.Write(b.record); werr != nil {
-			k.cfg.Log.Printf("cannot record the limits of box %s: %v", req.Key, werr) // this only means that the next keeper, if a change fails, goes back to older limits
+			k.cfg.Log.Printf("cannot record the limits of box %s: %v", req.Key, werr) // this only means that a later keeper whose change fails restores older limits
 		}
 		if verr := b.show(&req.Limits); verr != nil {
 			k.cfg.Log.Printf("cannot show box %s its new limits: %v", req.Key, verr)

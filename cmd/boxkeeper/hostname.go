@@ -75,7 +75,7 @@ func setView(pid int, alive func() bool, v *isolation.View) error {
 		return unix.ESRCH
 	}
 	for _, f := range isolation.ViewFiles(v) {
-		if err := rewrite(root, isolation.RunDir[1:]+"/"+f.Name, f.Text); err != nil && !errors.Is(err, unix.ENOENT) { // a box that an earlier version has made may lack the file
+		if err := rewrite(root, isolation.RunDir[1:]+"/"+f.Name, f.Text); err != nil && !errors.Is(err, unix.ENOENT) { // a box of an earlier version may lack the file
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
 	}

@@ -102,7 +102,7 @@ func hostLocks() (n uint64, known bool) {
 		n, err := strconv.ParseUint(strings.TrimSpace(first), 10, 64)
 		return n, err == nil
 	}
-	text, _ := os.ReadFile("/proc/slabinfo") // which some kernels do not have either
+	text, _ := os.ReadFile("/proc/slabinfo") // some kernels lack this too
 	return slabObjects(string(text), "file_lock_cache")
 }
 

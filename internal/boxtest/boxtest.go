@@ -25,7 +25,7 @@ import (
 const (
 	strictVariable = "BOXD_TEST_STRICT" // if not empty, tests that would be skipped fail instead
 	groupVariable  = "BOXD_TEST_CGROUP" // a delegated cgroup, relative to /sys/fs/cgroup; "": there is none
-	binVariable    = "BOXD_TEST_BIN"    // directory of programs that have been built already
+	binVariable    = "BOXD_TEST_BIN"    // directory of prebuilt programs
 )
 
 // RequireRoot skips a test that needs root, or fails it where skipping is not allowed.

@@ -15,9 +15,9 @@ const (
 	LayerPolicy  Layer = "policy"  // who may do what: tools, profiles, locked fields, ids
 	LayerMount   Layer = "mount"   // which directories of the host may be mounted
 	LayerNetwork Layer = "network" // which networks a box may have
-	LayerQuota   Layer = "quota"   // how many and how much of something a principal, or all principals, may have
-	LayerSeccomp Layer = "seccomp" // what programs may ask of the kernel
-	LayerLimit   Layer = "limit"   // what a session has, or what this host can enforce
+	LayerQuota   Layer = "quota"   // how much a principal, or all together, may have
+	LayerSeccomp Layer = "seccomp" // what system calls programs may make
+	LayerLimit   Layer = "limit"   // a session's limits, or what this host can enforce
 )
 
 // Denial says which rule refused something, and which setting would allow it. It appears in the answer and in the log, so it

@@ -17,7 +17,7 @@ type Kind string
 const (
 	Edited    Kind = "edited"    // a record is not what was written
 	Missing   Kind = "missing"   // records are gone
-	Reordered Kind = "reordered" // a record is in another place than it was written
+	Reordered Kind = "reordered" // a record is not where it was written
 	Repeated  Kind = "repeated"  // a record occurs twice
 	Torn      Kind = "torn"      // the last record is incomplete: its writer has died, or the file was cut off
 	Truncated Kind = "truncated" // the expected last record does not exist
@@ -39,7 +39,7 @@ type Report struct {
 	Records  uint64    `json:"records"` // number of those that are intact
 	First    uint64    `json:"first"`   // number of the first record
 	Head     string    `json:"head"`    // NUMBER:HASH of the last record; keep it elsewhere to be able to check later that it still exists
-	Repairs  int       `json:"repairs"` // how often boxd has cut off a record during which it had died
+	Repairs  int       `json:"repairs"` // how often boxd cut off a record that it died while writing
 	Lost     uint64    `json:"lost"`    // number of records that boxd itself reports as not written
 	Problems []Problem `json:"problems"`
 }

@@ -218,7 +218,7 @@ func (s *Store) attach(state *os.Root) error {
 		s.root, err = state.OpenRoot(StoreDir)
 	}
 	if err == nil {
-		err = s.root.Chmod(".", 0o700) // it is made open to everybody
+		err = s.root.Chmod(".", 0o700) // it is made open to all users
 	}
 	if err != nil {
 		return fmt.Errorf("directory of the store: %w", err)

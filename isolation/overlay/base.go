@@ -80,7 +80,7 @@ func setfs(uid, gid uintptr) {
 func copyDir(from, to int, name, at string, depth int) (item string, err error) {
 	in, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EACCES) || depth < baseDepth && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)) {
-		return "", nil // or it has just been replaced by something else
+		return "", nil // it is unreadable, or has just been replaced
 	}
 	if err != nil {
 		return at, err

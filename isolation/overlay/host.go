@@ -28,7 +28,7 @@ import (
 const (
 	treePlace   = "data" // the tree of the host, mapped to the box user: only the kernel reads it
 	nobodyPlace = "app"  // its overlay that shows only world-readable files
-	emptyPlace  = "opt"  // the lowest layer of that, since overlayfs wants two
+	emptyPlace  = "opt"  // its lowest layer, since overlayfs needs two
 )
 
 // rootName is the directory, among the changes of the box, of the part of a root that is no tree

@@ -272,7 +272,7 @@ func (l *Log) dropLocked(name, next string) error {
 		return err
 	}
 	note := &Record{Kind: hashchain.NoteDropped, Last: last, LastAt: hash, Detail: name + " was removed: there were more than audit.max_files"}
-	if hash == "" { // as the next file was edited
+	if hash == "" { // the next file was edited
 		note.LastAt = "unknown"
 	}
 	if err := l.noteLocked(note); err != nil {

@@ -81,14 +81,14 @@ type Record struct {
 	Principal string    `json:"principal,omitempty"`
 	UID       *uint32   `json:"uid,omitempty"`
 	PID       int       `json:"pid,omitempty"`
-	Via       string    `json:"via,omitempty"` // "socket", or "token:" and its name
+	Via       string    `json:"via,omitempty"` // such as "socket", "tcp", "token:NAME" or "certificate:NAME"
 	Route     string    `json:"route,omitempty"`
 	Session   string    `json:"session,omitempty"`
-	Owner     string    `json:"owner,omitempty"` // of the session, where that is another
+	Owner     string    `json:"owner,omitempty"` // of the session, if not the caller
 	Process   string    `json:"process,omitempty"`
 	What      *What     `json:"what,omitempty"`
 	Status    int       `json:"status,omitempty"`  // of the answer
-	Outcome   string    `json:"outcome,omitempty"` // "done", "failed", or the status of what was run
+	Outcome   string    `json:"outcome,omitempty"` // "done", "failed", or the status of the program
 	Error     string    `json:"error,omitempty"`   // the end of the problem's type
 	Detail    string    `json:"detail,omitempty"`
 	TookMS    float64   `json:"took_ms,omitempty"`

@@ -71,7 +71,7 @@ func (d *Driver) Launch(ctx context.Context, spec *isolation.Spec) (*client.Box,
 	if err != nil {
 		scope.letGo(ctx)
 		if serr := d.stop(ctx, spec.Key); serr != nil {
-			d.log.Warn("cannot stop a scope", "error", serr) // it has no process, and ends by that
+			d.log.Warn("cannot stop a scope", "error", serr) // it has no process, so it ends by itself
 		}
 		return nil, err
 	}

@@ -180,7 +180,7 @@ func (s *ScopeServer) start(ctx context.Context, name string, limits systemd.Sco
 	holder.letGo()
 	if !errors.Is(err, systemd.ErrScopeExists) && !errors.Is(err, systemd.ErrNoBus) {
 		if serr := s.stop(context.WithoutCancel(ctx), name); serr != nil {
-			s.Log.Warn("cannot stop a scope", "error", serr) // it has lost its only process, and ends by that
+			s.Log.Warn("cannot stop a scope", "error", serr) // its only process has ended, so it ends by itself
 		}
 	}
 	return nil, err

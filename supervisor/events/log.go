@@ -28,7 +28,7 @@ func Logged(log *slog.Logger) func(context.Context, *Event) {
 				attrs = append(attrs, a)
 			}
 		}
-		if e.Request.ID == "" && e.Principal != "" { // or the log says it of the request
+		if e.Request.ID == "" && e.Principal != "" { // otherwise the log has it from the request
 			attrs = append(attrs, slog.String("principal", e.Principal))
 		}
 		if e.Took > 0 {

@@ -14,7 +14,7 @@ const (
 	SessionThawed    Type = "session.thawed"
 	SessionStopped   Type = "session.stopped" // it has no box any more, and keeps its files on disk
 	SessionChanged   Type = "session.changed" // its limits or labels
-	SessionAdopted   Type = "session.adopted" // by this boxd, from the one before
+	SessionAdopted   Type = "session.adopted" // by this boxd, from the previous one
 	SessionUnhealthy Type = "session.unhealthy"
 	ExecStarted      Type = "exec.started"
 	ExecEnded        Type = "exec.ended" // the reason is its status
@@ -22,18 +22,18 @@ const (
 	ProcessReady     Type = "process.ready"
 	ProcessRestarted Type = "process.restarted"
 	ProcessEnded     Type = "process.ended" // the reason is its status
-	Denied           Type = "denied"        // a layer has refused something; the reason names it
-	OOM              Type = "oom"           // memory was used up and the kernel has killed
+	Denied           Type = "denied"        // a layer refused something; the reason names it
+	OOM              Type = "oom"           // memory was used up, and the kernel killed a process
 	Quota            Type = "quota"         // a quota was hit; the reason names it
 	ConfigReloaded   Type = "config.reloaded"
-	ConfigRefused    Type = "config.refused" // the one before stays in force
+	ConfigRefused    Type = "config.refused" // the previous one stays in force
 	DaemonStarted    Type = "daemon.started"
 	DaemonStopping   Type = "daemon.stopping"
 	AuditFailed      Type = "audit.failed"    // a record could not be written
-	AuditRecovered   Type = "audit.recovered" // they are written again
-	GrantChanged     Type = "grant.changed"   // somebody may do more for a time, or no longer
+	AuditRecovered   Type = "audit.recovered" // records are written again
+	GrantChanged     Type = "grant.changed"   // a principal got a temporary role, or lost it
 	PushDone         Type = "push.done"       // results are in their bucket
-	PushFailed       Type = "push.failed"     // they are not; the reason says whether that is tried again
+	PushFailed       Type = "push.failed"     // they are not; the reason says whether boxd retries
 )
 
 // class is the fixed part of a type: the MESSAGE_ID of its journal lines, which systemd/catalog/boxd.catalog explains, and the

@@ -50,7 +50,7 @@ type Image struct {
 	Layers  int         `json:"layers"`
 	Config  ImageConfig `json:"config"`
 	Created time.Time   `json:"created"`
-	Used    int         `json:"-"` // by how many sessions
+	Used    int         `json:"-"` // number of sessions that use it
 }
 
 // Parts are what a store works with. It owns none of them.

@@ -34,20 +34,20 @@ type Policy struct {
 	Networks []string `toml:"networks"`
 	Secrets  []string `toml:"secrets"` // of tables [secrets.NAME]; Any: all
 	Buckets  []string `toml:"buckets"` // of tables [buckets.NAME]; Any: all
-	Mounts   []string `toml:"mounts"`  // roots, of what mounts.allow lends; Any: all of that
+	Mounts   []string `toml:"mounts"`  // roots, within mounts.allow; Any: all of that
 
 	Sessions   int           `toml:"sessions"`   // at a time
-	Processes  int           `toml:"processes"`  // living, of all sessions together
-	Executions int           `toml:"executions"` // under way, of all sessions together
+	Processes  int           `toml:"processes"`  // running, of all sessions together
+	Executions int           `toml:"executions"` // running, of all sessions together
 	PerDay     int           `toml:"executions_per_day"`
 	PerMinute  int           `toml:"executions_per_minute"`
-	Burst      int           `toml:"burst"`        // of executions at once, of those of a minute; 0: PerMinute
+	Burst      int           `toml:"burst"`        // executions at once, of those per minute; 0: PerMinute
 	Memory     quantity.Size `toml:"total_memory"` // of all sessions together, reserved
-	CPUs       float64       `toml:"total_cpus"`   // the same
+	CPUs       float64       `toml:"total_cpus"`   // likewise
 
-	Tenant Tenant `toml:"tenant"` // of each of those that the principal serves
+	Tenant Tenant `toml:"tenant"` // for each tenant of the principal
 
-	Excess   string          `toml:"excess"` // what becomes of a request for more than a ceiling
+	Excess   string          `toml:"excess"` // what to do with a request above a ceiling
 	Ceilings limits.Ceilings `toml:"ceilings"`
 
 	Template string `toml:"session_template"` // "": that of [sessions]
@@ -59,7 +59,7 @@ type Policy struct {
 type Tenant struct {
 	Label      string        `toml:"label"`        // its name; "": there are no tenants
 	Sessions   int           `toml:"sessions"`     // at a time
-	Processes  int           `toml:"processes"`    // living, of all its sessions together
+	Processes  int           `toml:"processes"`    // running, of all its sessions together
 	Executions int           `toml:"executions"`   // running, of all its sessions together
 	Memory     quantity.Size `toml:"total_memory"` // of all its sessions together, reserved
 	CPUs       float64       `toml:"total_cpus"`   // likewise

@@ -34,8 +34,8 @@ type Config struct {
 	Secrets     map[string]Secret   `toml:"secrets"`
 	Buckets     map[string]Bucket   `toml:"buckets"`
 	Profiles    map[string]Profile  `toml:"-"` // [profiles.x], each on top of the built-in default
-	Policies    map[string]Policy   `toml:"-"` // [policy.x], each on top of NoBounds
-	DefaultCaps NetworkCaps         `toml:"-"` // of profiles that have none of their own
+	Policies    map[string]Policy   `toml:"-"` // [policy.x], each on top of NoPolicy
+	DefaultCaps NetworkCaps         `toml:"-"` // of profiles without their own
 	Roots       QuotaRoots          `toml:"-"` // mounts.quota_roots
 }
 
@@ -71,11 +71,11 @@ type SessionLimits struct {
 	DefaultProfile string            `toml:"default_profile"`
 	StoppedAge     quantity.Duration `toml:"stopped_age"` // after which a stopped session is removed; 0: never
 	Evict          bool              `toml:"evict"`       // the owner's least recently used idle session is ended to make room
-	Ping           quantity.Duration `toml:"ping"`        // how often PID 1 of each is asked for a sign of life; 0: never
-	Unhealthy      string            `toml:"unhealthy"`   // what becomes of one that gives none
-	Template       string            `toml:"template"`    // of the ids of sessions whose request names none; "": they are made up
+	Ping           quantity.Duration `toml:"ping"`        // how often PID 1 is pinged; 0: never
+	Unhealthy      string            `toml:"unhealthy"`   // what to do if it does not answer
+	Template       string            `toml:"template"`    // for ids of sessions whose request gives none; "": random ids
 	ForceTemplate  bool              `toml:"force_template"`
-	PreviewMax     quantity.Duration `toml:"preview_max"` // how long the token of a preview may hold; 0: there are none
+	PreviewMax     quantity.Duration `toml:"preview_max"` // longest validity of a preview token; 0: no previews
 }
 
 // MaxPreview bounds sessions.preview_max.
@@ -128,19 +128,19 @@ type Profile struct {
 	UserName      string   `toml:"user_name"`    // of programs
 	Home          string   `toml:"home"`         // of that user, in the box
 	Mounts        string   `toml:"mounts"`
-	Skills        []string `toml:"skills"` // names, of a session that asks for none; one that is not there is told
+	Skills        []string `toml:"skills"` // names, for sessions that request none; missing ones are reported
 	limits.Limits
 	Timeout    quantity.Duration `toml:"timeout"`
 	MaxTimeout quantity.Duration `toml:"max_timeout"`
 	limits.Lifetime
 	Leftovers   string            `toml:"leftovers"`
 	FreezeAfter quantity.Duration `toml:"freeze_after"` // unused; 0: never
-	Warm        int               `toml:"warm"`         // boxes that are started ahead of need
-	WarmMax     int               `toml:"warm_max"`     // up to so many, as they were used lately; 0: no more than warm
+	Warm        int               `toml:"warm"`         // number of pre-started boxes
+	WarmMax     int               `toml:"warm_max"`     // at most this many, by recent use; 0: no more than warm
 	Locked      []string          `toml:"locked"`
 
-	NetworkConnections int           `toml:"network_connections"` // at a time; 0: that of everybody
-	NetworkBandwidth   quantity.Size `toml:"network_bandwidth"`   // a second, in each direction; 0: that of everybody
+	NetworkConnections int           `toml:"network_connections"` // concurrent; 0: the default
+	NetworkBandwidth   quantity.Size `toml:"network_bandwidth"`   // per second, in each direction; 0: the default
 }
 
 // Values of the word-valued profile fields.

@@ -19,8 +19,8 @@ type FileLimits struct {
 	ArchiveBytes   quantity.Size     `toml:"archive_bytes"`   // of all contents of an archive
 	ArchiveFile    quantity.Size     `toml:"archive_file"`    // of one of them
 	ArchiveEntries int               `toml:"archive_entries"`
-	OutputVersions int               `toml:"output_versions"` // that are kept in a workspace, the newest; 0: all
-	OutputAge      quantity.Duration `toml:"output_age"`      // after which one is removed; 0: never
+	OutputVersions int               `toml:"output_versions"` // newest ones kept in a workspace; 0: all
+	OutputAge      quantity.Duration `toml:"output_age"`      // after which a version is removed; 0: never
 }
 
 // DefaultFileLimits returns the built-in limits.

@@ -70,7 +70,7 @@ func memoryAndCPU() []limit {
 		row[float64]{
 			key: "cpus", value: func(s *Settings) *float64 { return &s.CPUs }, asked: func(r *Request) **float64 { return &r.CPUs },
 			most:    func(c *limits.Ceilings) *float64 { return &c.CPUs },
-			allowed: unless(func(n float64) bool { return n >= minCPUs && n <= maxCPUs }, "%g to %d", minCPUs, maxCPUs), // which NaN is not
+			allowed: unless(func(n float64) bool { return n >= minCPUs && n <= maxCPUs }, "%g to %d", minCPUs, maxCPUs), // excludes NaN
 			group:   func(g *cgroup.Limits, n float64) { g.CPU = uint64(math.Round(n * cgroup.CPUPeriod)) },
 		},
 		row[quantity.Size]{

@@ -201,7 +201,7 @@ func ProgramRlimits(s *Settings, asked map[string]string) (list []isolation.Rlim
 			list = append(list, isolation.Rlimit{Resource: uint32(r.resource), Soft: r.soft, Hard: r.hard})
 		}
 	}
-	if files := all["nofile"]; len(list) > 0 && asked["nofile"] == "" { // what gives a program its limits has raised that, as each program of Go's
+	if files := all["nofile"]; len(list) > 0 && asked["nofile"] == "" { // the helper that sets the limits is a Go program, which raises this one
 		list = append(list, isolation.Rlimit{Resource: unix.RLIMIT_NOFILE, Soft: files.soft, Hard: files.hard})
 	}
 	return list, nil
@@ -224,7 +224,7 @@ func Rlimits(s *Settings, by map[string]Mechanism) []isolation.Rlimit {
 	}
 	if by[LimitMemory] == MechanismRlimit {
 		bound("data", max(uint64(s.Memory), ownData))
-		bound("stack", max(uint64(s.Memory), 8<<20)) // which is no data
+		bound("stack", max(uint64(s.Memory), 8<<20)) // the stack does not count as data
 	}
 	if by[LimitPids] == MechanismRlimit {
 		bound("nproc", uint64(s.Pids))

@@ -59,27 +59,27 @@ type Settings struct {
 	NetworkStrict bool     `json:"network_strict,omitempty"`
 	Secrets       []string `json:"secrets,omitempty"`   // their names, see supervisor/policy
 	Push          string   `json:"push,omitempty"`      // where results of executions go, see ReadPush
-	Unsettled     bool     `json:"unsettled,omitempty"` // the box may have other rules: a change of them is under way
+	Unsettled     bool     `json:"unsettled,omitempty"` // the box may have other rules: they are being changed
 	ReadOnlyRoot  bool     `json:"read_only_root"`
 	HomeOnDisk    bool     `json:"home_on_disk,omitempty"`
 	User          string   `json:"user_name,omitempty"` // see UserName
 	Home          string   `json:"home,omitempty"`      // see HomeDir
 	limits.Limits
-	Bounded []string `json:"bounded,omitempty"` // targets of directories of the host that the quota is for too
+	Bounded []string `json:"bounded,omitempty"` // targets of host directories that the quota covers too
 	limits.Lifetime
-	Workspace string            `json:"workspace,omitempty"` // that is lent to it by name, with the quota of that
+	Workspace string            `json:"workspace,omitempty"` // named workspace, with its own quota
 	Inputs    []Input           `json:"inputs,omitempty"`
 	Mounts    []Mount           `json:"mounts,omitempty"`
-	Skills    []string          `json:"skills,omitempty"` // that were asked for; it may have others by now
+	Skills    []string          `json:"skills,omitempty"` // as requested; they may have changed since
 	Drives    []string          `json:"drives,omitempty"` // as above
 	Labels    map[string]string `json:"labels,omitempty"`
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	EnvNames  []string          `json:"env,omitempty"`     // names only; the values are in no record
-	Clamped   []Clamp           `json:"clamped,omitempty"` // what there is less of than asked for
-	Root      *ImageRoot        `json:"root,omitempty"`    // what the image was when the session was made; nil: the host's programs
+	Clamped   []Clamp           `json:"clamped,omitempty"` // what is less than requested
+	Root      *ImageRoot        `json:"root,omitempty"`    // the image when the session was made; nil: the host's programs
 
-	NetworkConnections int           `json:"network_connections,omitempty"` // at a time; 0: as the keeper says
-	NetworkBandwidth   quantity.Size `json:"network_bandwidth,omitempty"`   // a second, in each direction; 0: as the keeper says
+	NetworkConnections int           `json:"network_connections,omitempty"` // concurrent; 0: the keeper's default
+	NetworkBandwidth   quantity.Size `json:"network_bandwidth,omitempty"`   // per second, in each direction; 0: the keeper's default
 }
 
 // Bounds of a session's fields.

@@ -88,7 +88,7 @@ func (l *Ledger) turnLocked() {
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		l.log.Error("cannot read the usage record of a day; it was moved aside and counting starts again", "error", err)
-		_ = l.dir.Rename(today+suffix, today+".unreadable") // or it is written over
+		_ = l.dir.Rename(today+suffix, today+".unreadable") // or it would be overwritten
 	}
 	l.pruneLocked()
 }

@@ -27,7 +27,7 @@ const (
 
 // Entry is a file or directory of a version.
 type Entry struct {
-	Path    string `json:"path"` // from the top of the drive
+	Path    string `json:"path"` // relative to the drive
 	Dir     bool   `json:"dir,omitempty"`
 	Size    int64  `json:"size,omitempty"`
 	SHA256  string `json:"sha256,omitempty"`

@@ -20,7 +20,7 @@ type Target struct {
 	Tries   int       `json:"tries,omitempty"`
 	Next    time.Time `json:"next,omitzero"`   // next try
 	Error   string    `json:"error,omitempty"` // of the last try
-	Done    time.Time `json:"done,omitzero"`   // when it was there
+	Done    time.Time `json:"done,omitzero"`   // when it had arrived
 	GivenUp time.Time `json:"given_up,omitzero"`
 }
 

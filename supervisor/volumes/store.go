@@ -48,9 +48,9 @@ type Version struct {
 	Bytes   int64     `json:"bytes"`
 	Entries int       `json:"entries"`
 	Created time.Time `json:"created"`
-	Pushed  time.Time `json:"pushed,omitzero"` // when somebody has said that it is elsewhere too
+	Pushed  time.Time `json:"pushed,omitzero"` // when it was reported as stored elsewhere too
 	Targets []Target  `json:"targets,omitempty"`
-	Held    int       `json:"-"` // by how many sessions
+	Held    int       `json:"-"` // number of sessions that use it
 }
 
 // Drive is a drive with its versions, the newest last.

@@ -104,8 +104,9 @@ func TestATerminalShowsProgress(t *testing.T) {
 	before := d.Look()
 	slow := func(command string) string {
 		t.Helper()
-		// An archive that takes its time: what reads it has some of it, and the rest when half a second has gone by.
-		cmd := commandOf(t, d, "/bin/sh", "-c", `(printf hello >f; tar -cf - f; sleep 0.7; head -c 100000 /dev/zero) | "$0" `+command+`; echo done`, boxtest.Programs(t)+"/boxctl")
+		// An archive that takes its time: more of it than a pipe holds, so that it is being read, and the rest when more than
+		// half a second has gone by since.
+		cmd := commandOf(t, d, "/bin/sh", "-c", `(printf hello >f; tar -cf - f; head -c 1000000 /dev/zero; sleep 0.7; head -c 100000 /dev/zero) | "$0" `+command+`; echo done`, boxtest.Programs(t)+"/boxctl")
 		cmd.Dir = t.TempDir()
 		term := onTerminal(t, cmd)
 		term.shows("done")

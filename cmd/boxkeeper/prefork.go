@@ -47,7 +47,7 @@ type preforkPool struct {
 
 	mu       sync.Mutex // guards the fields below
 	ready    []*preforkedBox
-	stamp    string // HostStamp of the zygote that cloned them
+	stamp    string // hostStamp of the zygote that cloned them
 	starting int    // number of starts in progress, which take precedence
 	timer    *time.Timer
 	closed   bool

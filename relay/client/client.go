@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package client talks to boxd.
+// Package client is the Go client of boxd's API.
 package client
 
 import (
@@ -25,10 +25,10 @@ import (
 // DefaultSocket is where an installed boxd listens.
 const DefaultSocket = "/run/boxd/boxd.sock"
 
-// maxAnswer bounds an answer that is read into memory, in bytes.
+// maxAnswer is the maximum size of a response that is read into memory, in bytes.
 const maxAnswer = 512 << 20
 
-// maxProblem bounds the problem that is the answer where something else was to come, in bytes.
+// maxProblem is the maximum size of an error response, in bytes.
 const maxProblem = 1 << 20
 
 // Error is an error that boxd reported.
@@ -45,7 +45,7 @@ func (e *Error) Is(target error) bool {
 // NotFound matches the error of a session that does not exist, with errors.Is.
 var NotFound = &Error{api.Problem{Type: api.ProblemType + "not_found"}}
 
-// ConnectError means that boxd could not be reached at all.
+// ConnectError means that the connection to boxd failed.
 type ConnectError struct {
 	Socket string
 	Err    error
@@ -61,24 +61,24 @@ type Client struct {
 	socket  string
 	http    *http.Client
 	streams *http.Client   // for WebSockets
-	pace    reconnectTimes // of connections that are made again
-	// Owner, as in "uid:1000", makes session calls about sessions of that principal. Only some may.
+	pace    reconnectTimes // of reconnects
+	// Owner, such as "uid:1000", makes calls about sessions apply to those of that principal. Only some callers may.
 	Owner string
-	// Token is sent with every request, if it is set: boxd takes its bearer for who it says.
+	// Token is sent with every request, if it is set: it authenticates the client to boxd.
 	Token string
-	// TLS is for an https address.
+	// TLS is for https addresses.
 	TLS TLS
 }
 
-// New returns a client of the boxd, or gateway of a fleet, at a Unix socket, at an address of the loopback,
-// "http://127.0.0.1:5410", or by TLS, "https://boxd.example.org:5411". It does not connect yet.
+// New returns a client of the boxd or fleet gateway at a Unix socket, at a loopback address, "http://127.0.0.1:5410", or
+// over TLS, "https://boxd.example.org:5411". It does not connect yet.
 func New(socket string) *Client {
 	var c *Client
 	c = Over(socket, func(ctx context.Context) (net.Conn, error) { return c.dial(ctx) })
 	return c
 }
 
-// Over returns a client of the boxd that dial connects with; name is what errors call it.
+// Over returns a client of the boxd that connect connects to; errors call it by name.
 func Over(name string, connect func(context.Context) (net.Conn, error)) *Client {
 	c := &Client{socket: name, pace: defaultReconnectTimes()}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx) }
@@ -93,7 +93,7 @@ func Over(name string, connect func(context.Context) (net.Conn, error)) *Client 
 	return c
 }
 
-// overTCP is the address of a boxd that is not at a Unix socket, and whether TLS is spoken there.
+// overTCP returns the address of a boxd that is not at a Unix socket, and whether it speaks TLS.
 func overTCP(socket string) (address string, byTLS, ok bool) {
 	if address, ok = strings.CutPrefix(socket, "http://"); !ok {
 		address, ok = strings.CutPrefix(socket, "https://")
@@ -102,7 +102,7 @@ func overTCP(socket string) (address string, byTLS, ok bool) {
 	return strings.TrimSuffix(address, "/"), byTLS, ok
 }
 
-// bearer shows a token with every request, and names the host that is asked where that matters.
+// bearer adds the token to every request, and the Host header if the address needs one.
 type bearer struct {
 	client *Client
 	next   http.RoundTripper
@@ -115,7 +115,7 @@ func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(req)
 }
 
-// CloseIdleConnections is that of what makes the requests.
+// CloseIdleConnections closes those of the underlying transport.
 func (b bearer) CloseIdleConnections() {
 	if t, ok := b.next.(*http.Transport); ok {
 		t.CloseIdleConnections()
@@ -138,7 +138,7 @@ func (c *Client) sign(req *http.Request) {
 	}
 }
 
-// Where others have filled the queue of a listener, connect(2) does not wait for room in it (EAGAIN).
+// If the backlog of a listener is full, a non-blocking connect(2) does not wait for room in it (EAGAIN).
 const queuePatience, queuePause = 10 * time.Second, 10 * time.Millisecond
 
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
@@ -159,7 +159,7 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		conn, err = new(net.Dialer).DialContext(ctx, network, address)
 	}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		err = errno // what is around it names the socket again
+		err = errno // its wrappers name the socket again
 	}
 	if err != nil {
 		return nil, &ConnectError{Socket: socket, Err: err}
@@ -174,12 +174,12 @@ func (c *Client) httpClient(t *http.Transport) *http.Client {
 	t.DisableCompression = true
 	return &http.Client{
 		Transport:     bearer{c, t},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // boxd has none
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // boxd sends no redirects
 	}
 }
 
-// streamConn is the connection of a stream. The WebSocket library takes io.EOF in the middle of a message
-// for the end of the message; here it is an error like others.
+// streamConn is the connection of a stream. The WebSocket library takes io.EOF inside a message for the end of the
+// message; here it is an ordinary error.
 type streamConn struct{ net.Conn }
 
 var errHungUp = errors.New("the other end has hung up")
@@ -195,16 +195,16 @@ func (c streamConn) Read(p []byte) (int, error) {
 // Close ends idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// ErrNoID means that a call about a session was given the empty id, which no session has.
+// ErrNoID means that a call about a session got the empty id, which no session has.
 var ErrNoID = errors.New("the id of the session is empty")
 
-// target is where a request goes: a path with its query, or the reason why there is none.
+// target is the path and query of a request, or the reason why it cannot be sent.
 type target struct {
 	path string
 	err  error
 }
 
-// about is the route of one thing of a collection: base is the path of the collection, rest what follows the id.
+// about returns the route of one item of a collection: base is the path of the collection, rest follows the id.
 func about(base, id, rest string) target {
 	if id == "" {
 		return target{err: ErrNoID}
@@ -212,8 +212,7 @@ func about(base, id, rest string) target {
 	return target{path: base + "/" + segment(id) + rest}
 }
 
-// segment is an id as one segment of a path whatever is in it: a slash travels as %2F, and "." and "..",
-// which would be taken for steps in the path, as %2E.
+// segment encodes an id as one path segment: a slash becomes %2F, and "." and "..", which would change the path, %2E.
 func segment(id string) string {
 	if strings.Trim(id, ".") == "" {
 		return strings.ReplaceAll(id, ".", "%2E")
@@ -229,7 +228,7 @@ func (to target) with(query url.Values) target {
 	return to
 }
 
-// owned adds a query, in which the owner is named if the client acts for one.
+// owned adds a query, with the owner if the client acts for one.
 func (c *Client) owned(to target, query url.Values) target {
 	if c.Owner != "" {
 		if query == nil {
@@ -245,7 +244,7 @@ func (c *Client) session(id, rest string, query url.Values) target {
 	return c.owned(about("/v1/sessions", id, rest), query)
 }
 
-// queryOf makes a query of names and values, and leaves empty values out.
+// queryOf makes a query of pairs of name and value, and omits empty values.
 func queryOf(pairs ...string) url.Values {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -256,7 +255,7 @@ func queryOf(pairs ...string) url.Values {
 	return query
 }
 
-// yes is a value of given: "true", or nothing.
+// yes returns a value for queryOf: "true", or nothing.
 func yes(on bool) string {
 	if on {
 		return "true"
@@ -264,7 +263,7 @@ func yes(on bool) string {
 	return ""
 }
 
-// positive is a value of given: a number above 0, or nothing.
+// positive returns a value for queryOf: a number above 0, or nothing.
 func positive[N int | int64](n N) string {
 	if n > 0 {
 		return strconv.FormatInt(int64(n), 10)
@@ -272,20 +271,20 @@ func positive[N int | int64](n N) string {
 	return ""
 }
 
-// ask makes a request and reads its answer.
+// ask sends a request and decodes its response.
 func ask[Out any](ctx context.Context, c *Client, method string, to target, in any) (out Out, err error) {
 	_, err = c.do(ctx, method, to, in, &out)
 	return out, err
 }
 
-// askNew does the same for what makes something: isNew is false where that was there already.
+// askNew is ask for a request that creates something: isNew is false if it existed already.
 func askNew[Out any](ctx context.Context, c *Client, method string, to target, in any) (out Out, isNew bool, err error) {
 	code, err := c.do(ctx, method, to, in, &out)
 	return out, code == http.StatusCreated, err
 }
 
-// do makes one request: in is sent as JSON, or as it is if it is an io.Reader. The answer goes to out if that is not nil;
-// an error answer becomes an *Error.
+// do sends one request: in is sent as JSON, or unchanged if it is an io.Reader. The response is decoded into out if that
+// is not nil; an error response becomes an *Error.
 func (c *Client) do(ctx context.Context, method string, to target, in, out any) (int, error) {
 	body, _ := in.(io.Reader)
 	if in != nil && body == nil && to.err == nil {
@@ -316,7 +315,7 @@ func (c *Client) do(ctx context.Context, method string, to target, in, out any) 
 	return resp.StatusCode, nil
 }
 
-// open makes a request whose answer is a stream, which the caller must close. Names and values of headers go with it.
+// open sends a request whose response is a stream, which the caller must close. header has pairs of name and value.
 func (c *Client) open(ctx context.Context, method string, to target, body io.Reader, header ...string) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, method, to, body, header...)
 	if err != nil {
@@ -329,7 +328,7 @@ func (c *Client) open(ctx context.Context, method string, to target, body io.Rea
 	return nil, refusal(resp)
 }
 
-// send makes a request and returns the answer, whatever it is.
+// send sends a request and returns the response, whatever its status.
 func (c *Client) send(ctx context.Context, method string, to target, body io.Reader, header ...string) (*http.Response, error) {
 	if to.err != nil {
 		return nil, to.err
@@ -343,7 +342,7 @@ func (c *Client) send(ctx context.Context, method string, to target, body io.Rea
 	}
 	resp, err := c.http.Do(req)
 	if c, ok := errors.AsType[*ConnectError](err); ok {
-		return nil, c // what is around it is of net/http, and so
+		return nil, c // its wrappers are net/http's
 	}
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return nil, u.Err // its URL is made up and says nothing
@@ -351,7 +350,7 @@ func (c *Client) send(ctx context.Context, method string, to target, body io.Rea
 	return resp, err
 }
 
-// refusal reads the error that is the answer where something else was to come.
+// refusal reads an error response.
 func refusal(resp *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	if err != nil {

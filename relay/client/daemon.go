@@ -20,7 +20,7 @@ func (c *Client) Status(ctx context.Context) (api.Status, error) {
 	return ask[api.Status](ctx, c, http.MethodGet, target{path: "/v1/status"}, nil)
 }
 
-// Configuration returns what is in force of box.toml. It is for operators.
+// Configuration returns the effective settings of box.toml. It is for operators.
 func (c *Client) Configuration(ctx context.Context) (api.Configuration, error) {
 	return ask[api.Configuration](ctx, c, http.MethodGet, target{path: "/v1/config"}, nil)
 }
@@ -35,31 +35,31 @@ func (c *Client) Profiles(ctx context.Context) (api.ProfileList, error) {
 	return ask[api.ProfileList](ctx, c, http.MethodGet, target{path: "/v1/profiles"}, nil)
 }
 
-// Drain has boxd take no new sessions, until Undrain; only root may.
+// Drain makes boxd refuse new sessions, until Undrain; only root may.
 func (c *Client) Drain(ctx context.Context, req *api.DrainRequest) (api.Drain, error) {
 	return ask[api.Drain](ctx, c, http.MethodPost, target{path: "/v1/drain"}, req)
 }
 
-// Undrain has boxd take new sessions again; only root may.
+// Undrain makes boxd accept new sessions again; only root may.
 func (c *Client) Undrain(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodDelete, target{path: "/v1/drain"}, nil, nil)
 	return err
 }
 
-// Usage tells what the caller, or the owner that it names, has used on the last days, or with all every owner; 0 days are as many as
-// boxd finds usual.
+// Usage returns the usage of the caller, or of Owner, over the last days, or with all that of every owner; 0 days means
+// boxd's default.
 func (c *Client) Usage(ctx context.Context, days int, all bool) (api.UsageList, error) {
 	to := c.owned(target{path: "/v1/usage"}, queryOf("days", positive(days), "all", yes(all)))
 	return ask[api.UsageList](ctx, c, http.MethodGet, to, nil)
 }
 
-// Grants lists the roles that principals have for a time. Only admins may ask about grants.
+// Grants lists the temporary roles of principals. Only admins may use grants.
 func (c *Client) Grants(ctx context.Context) ([]api.Grant, error) {
 	list, err := ask[api.GrantList](ctx, c, http.MethodGet, target{path: "/v1/grants"}, nil)
 	return list.Grants, err
 }
 
-// Grant gives a principal a role for a time.
+// Grant gives a principal a temporary role.
 func (c *Client) Grant(ctx context.Context, req *api.GrantRequest) (api.Grant, error) {
 	return ask[api.Grant](ctx, c, http.MethodPost, target{path: "/v1/grants"}, req)
 }

@@ -32,28 +32,28 @@ func (c *Client) ChangeDrive(ctx context.Context, name string, req *api.DriveCha
 	return ask[api.Drive](ctx, c, http.MethodPatch, c.drive(name, "", nil), req)
 }
 
-// MarkDrivePushed says that a version is elsewhere too.
+// MarkDrivePushed records that a version is stored elsewhere too.
 func (c *Client) MarkDrivePushed(ctx context.Context, name string, version int) (api.Drive, error) {
 	return ask[api.Drive](ctx, c, http.MethodPost, c.drive(name, "/pushed", nil), &api.DrivePushed{Version: version})
 }
 
-// DeleteDrive removes a version of a drive, or all of it if version is 0. One that a session has is refused.
+// DeleteDrive removes a version of a drive, or the drive if version is 0. A version that a session uses is refused.
 func (c *Client) DeleteDrive(ctx context.Context, name string, version int) error {
 	_, err := c.do(ctx, http.MethodDelete, c.drive(name, "", driveVersion(version)), nil, nil)
 	return err
 }
 
-// DriveFilling says what the next version of a drive is made of.
+// DriveFilling is the content of the next version of a drive.
 type DriveFilling struct {
-	Archive               io.Reader // zip, or tar that may be compressed by gzip; nil: from a session
+	Archive               io.Reader // zip, or tar, optionally with gzip; nil: from a session
 	Session, Path, Output string    // a directory of a session, or a version of its outputs
 	Into                  string    // the directory of the drive
-	Add                   bool      // what else the newest version has stays
-	IfVersion             *int      // the number that the newest version must have, 0: none; nil: any
+	Add                   bool      // keep the other content of the newest version
+	IfVersion             *int      // number that the newest version must have, 0: none; nil: any
 }
 
-// FillDrive makes the next version of a drive, and the drive if there is none. isNew is false if that would be what the
-// newest version is.
+// FillDrive makes the next version of a drive, and the drive if there is none. isNew is false if it would equal the
+// newest version.
 func (c *Client) FillDrive(ctx context.Context, name string, f *DriveFilling) (v api.DriveVersion, isNew bool, err error) {
 	query := queryOf("session", f.Session, "path", f.Path, "output_version", f.Output, "into", f.Into, "add", yes(f.Add))
 	if f.IfVersion != nil {
@@ -62,7 +62,7 @@ func (c *Client) FillDrive(ctx context.Context, name string, f *DriveFilling) (v
 	return askNew[api.DriveVersion](ctx, c, http.MethodPost, c.drive(name, "/versions", query), archiveBody(f.Archive))
 }
 
-// archiveBody is the body of a request that has an archive, or has none.
+// archiveBody returns the body of a request with an optional archive.
 func archiveBody(archive io.Reader) any {
 	if archive == nil {
 		return nil
@@ -70,8 +70,8 @@ func archiveBody(archive io.Reader) any {
 	return archive
 }
 
-// DriveIndex lists what a version has, 0 the newest, whose paths begin with prefix, from an offset on; limit 0 is the
-// usual one.
+// DriveIndex lists the paths of a version, 0 the newest, that begin with prefix, starting at offset; limit 0 means the
+// default.
 func (c *Client) DriveIndex(ctx context.Context, name string, version int, prefix string, offset, limit int) (api.DriveIndex, error) {
 	query := driveVersion(version)
 	query.Set("prefix", prefix)
@@ -82,7 +82,7 @@ func (c *Client) DriveIndex(ctx context.Context, name string, version int, prefi
 	return ask[api.DriveIndex](ctx, c, http.MethodGet, c.drive(name, "/index", query), nil)
 }
 
-// DriveText is a text for a prompt, of at most so many bytes; 0 is the usual bound.
+// DriveText returns a description for a prompt, of at most so many bytes; 0 means the default.
 func (c *Client) DriveText(ctx context.Context, name string, version, bytes int) (api.DriveText, error) {
 	query := driveVersion(version)
 	if bytes > 0 {
@@ -91,25 +91,25 @@ func (c *Client) DriveText(ctx context.Context, name string, version, bytes int)
 	return ask[api.DriveText](ctx, c, http.MethodGet, c.drive(name, "/text", query), nil)
 }
 
-// DriveArchive returns a tar archive of a version, 0 the newest, which the caller must close. It is whole if it is read to
-// io.EOF.
+// DriveArchive returns a tar archive of a version, 0 the newest, which the caller must close. It is complete if it is
+// read to io.EOF.
 func (c *Client) DriveArchive(ctx context.Context, name string, version int) (io.ReadCloser, error) {
 	return c.open(ctx, http.MethodGet, c.drive(name, "/archive", driveVersion(version)), nil)
 }
 
-// SwitchDrive gives a session a version of a drive, 0 the newest; isNew is false if it had one.
+// SwitchDrive gives a session a version of a drive, 0 the newest; isNew is false if it had the drive already.
 func (c *Client) SwitchDrive(ctx context.Context, session, name string, version int) (k api.SessionDrive, isNew bool, err error) {
 	to := c.session(session, "/drives/"+segment(name), queryOf("version", positive(version)))
 	return askNew[api.SessionDrive](ctx, c, http.MethodPut, to, nil)
 }
 
-// DetachDrive takes a drive from a session. One in use is refused, and MountUsersOf tells who uses it; with force, what is
-// open of it stays open.
+// DetachDrive removes a drive from a session. One in use is refused, and MountUsersOf lists its users; with force, files
+// that are open in it stay open.
 func (c *Client) DetachDrive(ctx context.Context, session, name string, force bool) error {
 	return c.unmount(ctx, session, "/drives/"+segment(name), queryOf("force", yes(force)))
 }
 
-// driveVersion names a version in a query; 0, the newest, goes without.
+// driveVersion names a version in a query; 0, the newest, is omitted.
 func driveVersion(version int) url.Values {
 	if version == 0 {
 		return url.Values{}

@@ -15,12 +15,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// ErrNotText means that a request has text that is not UTF-8, which JSON cannot carry.
+// ErrNotText means that a request has a string that is not UTF-8, which JSON cannot carry.
 var ErrNotText = errors.New("the request has text that is not UTF-8")
 
-// encode makes the JSON of a request. For a byte that is no UTF-8 encoding/json writes the escape
-// \ufffd, and boxd would see something that was not sent; the character itself it writes as it is. What may be bytes goes
-// in base64 then.
+// encode encodes a request as JSON. For a byte that is not UTF-8 encoding/json writes the escape \ufffd, which would
+// change the request; a real U+FFFD it writes literally. Fields that may hold bytes are sent in base64 then.
 func encode(v any) ([]byte, error) {
 	data, err := encodeText(v)
 	if errors.Is(err, ErrNotText) {
@@ -44,11 +43,11 @@ func encodeText(v any) ([]byte, error) {
 		if bytes.HasPrefix(rest[i:], []byte(`\ufffd`)) {
 			return nil, ErrNotText
 		}
-		rest = rest[i+2:] // past what is escaped: it may be a backslash
+		rest = rest[i+2:] // past the escaped character: it may be a backslash
 	}
 }
 
-// inBase64 is a request with what of it is no UTF-8 in base64; nil: that is not to be had for it.
+// inBase64 returns a request with its non-UTF-8 strings in base64; nil: it has no fields for that.
 func inBase64(v any) any {
 	switch r := v.(type) {
 	case *api.ExecRequest:
@@ -88,7 +87,7 @@ func sessionInBase64(r *api.SessionRequest) *api.SessionRequest {
 	return &c
 }
 
-// convert takes what is no UTF-8 out of fields.
+// convert moves non-UTF-8 strings from fields to base64.
 func convert(argv *[]string, command, code **string, cwd *string, env *map[string]string) *api.InBase64 {
 	var b api.InBase64
 	if argv != nil && slices.ContainsFunc(*argv, func(arg string) bool { return !utf8.ValidString(arg) }) {
@@ -126,8 +125,8 @@ func convert(argv *[]string, command, code **string, cwd *string, env *map[strin
 
 func encoded(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 
-// pathsInBase64 has the paths of a request about files in the fields that are for such, which have the same names and Base64
-// behind.
+// pathsInBase64 moves the paths of a file request to the fields for base64, which have the same names with Base64
+// appended.
 func pathsInBase64(v any) any {
 	from := reflect.Indirect(reflect.ValueOf(v))
 	if from.Kind() != reflect.Struct {

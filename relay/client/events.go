@@ -18,21 +18,21 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// EventOptions say which events are wanted. The zero value is all that are kept and the caller may see.
+// EventOptions select events. The zero value selects all stored events that the caller may see.
 type EventOptions struct {
 	After   string // the id of an event, or "latest"
 	Session string
 	Types   []string
-	Follow  bool // what happens from now on too
+	Follow  bool // future events too
 }
 
-// maxEvent bounds the line of an event, in bytes.
+// maxEvent is the maximum length of the line of an event, in bytes.
 const maxEvent = 1 << 20
 
-// Events hands what has happened to see, and with Follow what happens, until see fails or ctx ends. Over a restart of
-// boxd it goes on, with an event of the type "gap".
+// Events passes past events to see, and with Follow future ones, until see fails or ctx ends. It continues over a
+// restart of boxd, with an event of the type "gap".
 func (c *Client) Events(ctx context.Context, o EventOptions, see func(*api.Event) error) error {
-	var last time.Time // that boxd has answered
+	var last time.Time // when boxd last answered
 	for {
 		answered, err := c.events(ctx, &o, see)
 		if answered {
@@ -55,16 +55,16 @@ func (c *Client) Events(ctx context.Context, o EventOptions, see func(*api.Event
 	}
 }
 
-// How long a boxd that has answered before may take to answer again, and how often it is asked.
+// How long a restarting boxd may take to answer again, and how often to try.
 const (
 	restartPatience = time.Minute
 	restartPause    = 200 * time.Millisecond
 )
 
-// callbackError is an error of the function that is given the events.
+// callbackError is an error of the callback that gets the events.
 type callbackError struct{ error }
 
-// events is one connection. It reports whether that was answered.
+// events uses one connection. It reports whether boxd answered.
 func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Event) error) (answered bool, err error) {
 	query := queryOf("after", o.After, "session", o.Session, "type", strings.Join(o.Types, ","))
 	query.Set("follow", strconv.FormatBool(o.Follow))
@@ -88,7 +88,7 @@ func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Even
 			}
 		}
 		if len(lines.Bytes()) > 0 {
-			continue // only the empty line makes it an event, or without data the place to go on
+			continue // only an empty line completes the event, or without data the resume position
 		}
 		o.After = cmp.Or(id, o.After)
 		if e == nil {
@@ -102,18 +102,18 @@ func (c *Client) events(ctx context.Context, o *EventOptions, see func(*api.Even
 	return true, lines.Err()
 }
 
-// Errors returns the last errors: the caller's own, or for operators those of all callers.
+// Errors returns the latest errors: the caller's own, or for operators those of all callers.
 func (c *Client) Errors(ctx context.Context) (api.ErrorList, error) {
 	return ask[api.ErrorList](ctx, c, http.MethodGet, c.owned(target{path: "/v1/errors"}, nil), nil)
 }
 
-// AuditOptions say which records are wanted. The zero value is the last hundred.
+// AuditOptions select audit records. The zero value selects the last hundred.
 type AuditOptions struct {
 	N                           int // at most; 0: 100
 	Session, Principal, Request string
 }
 
-// Audit returns the last records of the audit log that match. It is for operators.
+// Audit returns the latest matching records of the audit log. It is for operators.
 func (c *Client) Audit(ctx context.Context, o AuditOptions) (api.AuditList, error) {
 	query := queryOf("n", positive(o.N), "session", o.Session, "principal", o.Principal, "request", o.Request)
 	return ask[api.AuditList](ctx, c, http.MethodGet, target{path: "/v1/audit"}.with(query), nil)

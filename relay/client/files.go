@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// file makes a request about files of a session.
+// file sends a request about files of a session.
 func file[Out any](ctx context.Context, c *Client, id, operation string, in any) (Out, error) {
 	return ask[Out](ctx, c, http.MethodPost, c.session(id, "/fs/"+operation, nil), in)
 }
@@ -27,12 +27,12 @@ func (c *Client) ReadFile(ctx context.Context, id string, req *api.FileRead) (ap
 	return file[api.FileContent](ctx, c, id, "read", req)
 }
 
-// WriteFile makes a content that of a file.
+// WriteFile writes a file.
 func (c *Client) WriteFile(ctx context.Context, id string, req *api.FileWrite) (api.FileWritten, error) {
 	return file[api.FileWritten](ctx, c, id, "write", req)
 }
 
-// EditFile replaces texts in a file: all that it is asked for, or none.
+// EditFile replaces text in a file: all requested edits, or none.
 func (c *Client) EditFile(ctx context.Context, id string, req *api.FileEdit) (api.FileEdited, error) {
 	return file[api.FileEdited](ctx, c, id, "edit", req)
 }
@@ -52,7 +52,7 @@ func (c *Client) ListFiles(ctx context.Context, id string, req *api.FileList) (a
 	return file[api.FileEntries](ctx, c, id, "list", req)
 }
 
-// StatFile describes what is at a path.
+// StatFile describes the file at a path.
 func (c *Client) StatFile(ctx context.Context, id string, req *api.FileStat) (api.File, error) {
 	return file[api.File](ctx, c, id, "stat", req)
 }
@@ -80,15 +80,15 @@ func (c *Client) MakeDirectory(ctx context.Context, id string, req *api.FileMkdi
 	return file[api.FileWritten](ctx, c, id, "mkdir", req)
 }
 
-// FilePart is a regular file or a part of it, which the caller must close. It is whole if it is read to io.EOF.
+// FilePart is a regular file or a part of it, which the caller must close. It is complete if it is read to io.EOF.
 type FilePart struct {
 	io.ReadCloser
-	Length     int64 // bytes that are read
+	Length     int64 // bytes to read
 	ModifiedAt time.Time
 }
 
-// OpenFile returns a file from offset on, of any size; negative: so many bytes of its end. An offset beyond the end is an *Error of
-// status 416.
+// OpenFile returns a file of any size from offset on; a negative offset means so many bytes at its end. An offset beyond
+// the end is an *Error of status 416.
 func (c *Client) OpenFile(ctx context.Context, id, path string, offset int64) (*FilePart, error) {
 	var header []string
 	if offset > 0 {
@@ -112,12 +112,12 @@ func (c *Client) OpenFile(ctx context.Context, id, path string, offset int64) (*
 type PutFile struct {
 	Path         string
 	Permissions  string            // octal, of a new file; default "0644"
-	XattrsPrefix string            // attributes with this prefix become those below; "": they stay
-	Xattrs       map[string]string // by whole name, values in base64
+	XattrsPrefix string            // replaces attributes with this prefix; "": keep all
+	Xattrs       map[string]string // by full name, values in base64
 }
 
-// PutFile writes what content has to a file as it comes, of any length. A file that is there is truncated in its place, and what
-// was written before an error stays.
+// PutFile streams content of any length to a file. An existing file is truncated in place, and what was written before
+// an error stays.
 func (c *Client) PutFile(ctx context.Context, id string, to PutFile, content io.Reader) (done api.FileWritten, err error) {
 	query := queryOf("path", to.Path, "permissions", to.Permissions, "xattrs_prefix", to.XattrsPrefix)
 	if len(to.Xattrs) > 0 {
@@ -137,8 +137,8 @@ type WatchFiles struct {
 	Entries   bool   // describe files in events
 }
 
-// WatchFiles hands what happens in a directory to see until that is gone, see fails or ctx ends. The first event says that it has
-// begun; an *Error may end it.
+// WatchFiles passes events of a directory to see until the directory is gone, see fails or ctx ends. The first event
+// says that the watch has begun; an *Error may end it.
 func (c *Client) WatchFiles(ctx context.Context, id string, o WatchFiles, see func(*api.FileEvent) error) error {
 	body, err := c.open(ctx, http.MethodGet, c.session(id, "/fs/watch", queryOf("path", o.Path, "recursive", yes(o.Recursive), "entries", yes(o.Entries))), nil)
 	if err != nil {
@@ -148,7 +148,7 @@ func (c *Client) WatchFiles(ctx context.Context, id string, o WatchFiles, see fu
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxEvent)
 	for lines.Scan() {
-		if len(lines.Bytes()) == 0 { // so that both ends know of each other
+		if len(lines.Bytes()) == 0 { // a heartbeat
 			continue
 		}
 		var e api.FileEvent
@@ -165,14 +165,14 @@ func (c *Client) WatchFiles(ctx context.Context, id string, o WatchFiles, see fu
 	return lines.Err()
 }
 
-// Upload says how an archive comes into a session.
+// Upload configures the extraction of an archive in a session.
 type Upload struct {
 	Path         string // directory; made if missing
-	Overwrite    bool   // replace files that are there
-	OutwardLinks bool   // take symbolic links that lead out of the directory
+	Overwrite    bool   // replace existing files
+	OutwardLinks bool   // accept symbolic links that lead out of the directory
 }
 
-// UploadArchive makes a directory's content of a tar archive, which may be compressed by gzip: all of it or nothing.
+// UploadArchive extracts a tar archive, which may be compressed by gzip, into a directory: all of it or nothing.
 func (c *Client) UploadArchive(ctx context.Context, id string, to Upload, archive io.Reader) (done api.ArchiveDone, err error) {
 	query := url.Values{"path": {to.Path}, "overwrite": {strconv.FormatBool(to.Overwrite)}, "outward_links": {strconv.FormatBool(to.OutwardLinks)}}
 	answer, err := c.archive(ctx, http.MethodPut, id, query, archive, "Content-Type", "application/x-tar")
@@ -187,12 +187,12 @@ func (c *Client) UploadArchive(ctx context.Context, id string, to Upload, archiv
 }
 
 // DownloadArchive returns a tar archive of a directory's content or of a file, which the caller must close. It is
-// whole if it is read to io.EOF. With leave, what may not be read is left out, and the archive says so.
+// complete if it is read to io.EOF. With leave, unreadable files are left out, and the archive says so.
 func (c *Client) DownloadArchive(ctx context.Context, id, path string, leave bool) (io.ReadCloser, error) {
 	return c.archive(ctx, http.MethodGet, id, url.Values{"path": {path}, "leave_out": {strconv.FormatBool(leave)}}, nil)
 }
 
-// DownloadFiles does the same for some of what is in a directory.
+// DownloadFiles is DownloadArchive for some files of a directory.
 func (c *Client) DownloadFiles(ctx context.Context, id string, req *api.ArchiveRequest) (io.ReadCloser, error) {
 	body, err := encode(req)
 	if err != nil {

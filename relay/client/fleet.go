@@ -9,25 +9,25 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// FleetNodes lists the nodes of the fleet, by name. It asks a gateway, as all of this file do; one boxd has no such route.
+// FleetNodes lists the nodes of the fleet, by name. All calls of this file need a gateway; a single boxd has no such routes.
 func (c *Client) FleetNodes(ctx context.Context) ([]api.FleetNodeState, error) {
 	list, err := ask[api.FleetNodeList](ctx, c, http.MethodGet, target{path: "/v1/fleet/nodes"}, nil)
 	return list.Nodes, err
 }
 
-// FleetSessions lists which session of whom is on which node.
+// FleetSessions lists which session of which owner is on which node.
 func (c *Client) FleetSessions(ctx context.Context) ([]api.FleetClaim, error) {
 	list, err := ask[api.FleetClaimList](ctx, c, http.MethodGet, target{path: "/v1/fleet/sessions"}, nil)
 	return list.Sessions, err
 }
 
-// FleetOwners lists what owners have in the whole fleet, those with most sessions first.
+// FleetOwners lists the usage of owners in the whole fleet, those with most sessions first.
 func (c *Client) FleetOwners(ctx context.Context) ([]api.FleetOwner, error) {
 	list, err := ask[api.FleetOwnerList](ctx, c, http.MethodGet, target{path: "/v1/fleet/owners"}, nil)
 	return list.Owners, err
 }
 
-// FleetEvents lists what the gateway has seen happen since it was started, the oldest first.
+// FleetEvents lists the events that the gateway has seen since its start, the oldest first.
 func (c *Client) FleetEvents(ctx context.Context) ([]api.FleetEvent, error) {
 	list, err := ask[api.FleetEventList](ctx, c, http.MethodGet, target{path: "/v1/fleet/events"}, nil)
 	return list.Events, err
@@ -38,7 +38,7 @@ func (c *Client) Cordon(ctx context.Context, node string, req *api.FleetCordonRe
 	return ask[api.FleetCordon](ctx, c, http.MethodPut, about("/v1/fleet/nodes", node, "/cordon"), req)
 }
 
-// Uncordon has a node take new sessions again.
+// Uncordon makes a node accept new sessions again.
 func (c *Client) Uncordon(ctx context.Context, node string) error {
 	_, err := c.do(ctx, http.MethodDelete, about("/v1/fleet/nodes", node, "/cordon"), nil, nil)
 	return err

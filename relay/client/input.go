@@ -16,42 +16,41 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// maxInFlight bounds the messages of standard input that boxd has not confirmed; it has a bound of its
+// maxInFlight is the maximum number of messages of standard input that boxd has not confirmed; boxd has a limit of its
 // own.
 const maxInFlight = 512
 
-// detachPatience is for boxd to confirm the input before ErrDetached.
+// detachPatience is how long ErrDetached waits for boxd to confirm the input.
 const detachPatience = time.Second
 
-// outbox is what is to be sent: standard input until boxd has confirmed it, so that it can be sent
-// again, and control messages. Offsets are those of the process.
+// outbox has what is to be sent: standard input until boxd has confirmed it, so that it can be sent again, and control
+// messages. Offsets are those of the process.
 type outbox struct {
 	lines bool
-	ready bool // boxd takes input on this connection
+	ready bool // boxd accepts input on this connection
 	lost  bool // but not from this client any more, or not at all
-	eof   bool // there is no more of it than pending
+	eof   bool // no input follows pending
 
 	base    int64  // offset of pending
-	pending []byte // read, and sent or not, and not confirmed
-	sent    int64  // up to here, on this connection
+	pending []byte // read but not confirmed, sent or not
+	sent    int64  // end of what was sent on this connection
 	eofSent bool
-	taken   int64   // confirmed
-	flight  []int64 // ends of the messages that are not confirmed
+	taken   int64   // confirmed by boxd
+	flight  []int64 // ends of the unconfirmed messages
 
 	signals []string
-	size    *api.Terminal // wanted
-	sized   bool          // and sent
+	size    *api.Terminal // the requested size
+	sized   bool          // it was sent
 }
 
 func (b *outbox) end() int64 { return b.base + int64(len(b.pending)) }
 
-// renew begins a new connection: all that is not confirmed is sent again.
+// renew prepares for a new connection: everything unconfirmed is sent again.
 func (b *outbox) renew() {
 	b.ready, b.eofSent, b.sent, b.flight, b.sized = false, false, b.base, nil, false
 }
 
-// confirm forgets what boxd has taken. Of lines the one that it has begun stays: only whole ones can be
-// sent again.
+// confirm drops what boxd has taken. In lines mode a partly taken line is kept: only whole lines can be sent again.
 func (b *outbox) confirm(taken int64) {
 	b.taken = max(b.taken, min(taken, b.end()))
 	for len(b.flight) > 0 && b.flight[0] <= b.taken {
@@ -72,8 +71,7 @@ func (b *outbox) trim() {
 	b.base += n
 }
 
-// next makes the next message in frame, nil if there is none now; done is to be called when it has
-// been sent.
+// next builds the next message in frame, nil if there is none now; done must be called when it has been sent.
 func (b *outbox) next(frame []byte) (message []byte, done func(), err error) {
 	switch {
 	case len(b.signals) > 0:
@@ -89,7 +87,7 @@ func (b *outbox) next(frame []byte) (message []byte, done func(), err error) {
 		length := min(len(data), api.MaxFrame-1)
 		end := b.sent + int64(length)
 		if b.lines {
-			length = bytes.IndexByte(data, '\n') // pump sees to it that there is one in time
+			length = bytes.IndexByte(data, '\n') // pump guarantees that there is one
 			end = b.sent + int64(length) + 1
 		}
 		frame = append(append(frame[:0], api.ChannelStdin), data[:length]...)
@@ -111,7 +109,7 @@ func controlMessage(msg api.ClientControl) ([]byte, error) {
 	return append([]byte{api.ChannelControl}, data...), err
 }
 
-// send sends what there is until the connection ends.
+// send sends messages until the connection ends.
 func (s *stream) send(ctx context.Context, ws *websocket.Conn) {
 	frame := make([]byte, 0, api.MaxFrame)
 	for {
@@ -123,7 +121,7 @@ func (s *stream) send(ctx context.Context, ws *websocket.Conn) {
 		}
 		s.mu.Unlock()
 		if err != nil || ctx.Err() != nil || ws.Write(ctx, websocket.MessageBinary, message) != nil {
-			return // receive sees it too
+			return // receive notices it too
 		}
 		s.mu.Lock()
 		done()
@@ -132,8 +130,8 @@ func (s *stream) send(ctx context.Context, ws *websocket.Conn) {
 	}
 }
 
-// startInput begins to read standard input, of which the process has had taken bytes from others. It is
-// sent if writes.
+// startInput begins to read standard input, of which the process has already taken some bytes from others. It is sent
+// only if writes is set.
 func (s *stream) startInput(taken int64, writes bool) {
 	if s.stdio.Stdin == nil {
 		return
@@ -142,10 +140,10 @@ func (s *stream) startInput(taken int64, writes bool) {
 	s.in.lines, s.in.ready, s.in.lost = s.options.Lines, writes, !writes
 	s.in.base, s.in.sent, s.in.taken = taken, taken, taken
 	s.mu.Unlock()
-	s.pumps.Do(func() { go s.pump() }) // ends with the input or the stream, except for a Read that nothing can interrupt
+	s.pumps.Do(func() { go s.pump() }) // ends with the input or the stream, except for an uninterruptible Read
 }
 
-// pump reads standard input, never more of it than the window allows.
+// pump reads standard input, at most as much as the window allows.
 func (s *stream) pump() {
 	err := s.pumpAll()
 	switch {
@@ -157,12 +155,12 @@ func (s *stream) pump() {
 	case errors.Is(err, ErrDetached):
 		s.settle()
 		s.fail(ErrDetached)
-	case err != nil: // half of an input is not to be taken for all of it
+	case err != nil: // part of an input must not pass for all of it
 		s.fail(fmt.Errorf("read standard input: %w", err))
 	}
 }
 
-// pumpAll returns why there is no more of it, nil if none is wanted.
+// pumpAll returns why the input has ended, nil if no more is wanted.
 func (s *stream) pumpAll() error {
 	if s.options.Lines {
 		return s.pumpLines()
@@ -179,8 +177,8 @@ func (s *stream) pumpAll() error {
 	}
 }
 
-// pumpLines makes sure that the last one has an end too. Empty ones cannot be sent: an empty message is
-// the end of the input.
+// pumpLines ensures that the last line has a line end too. Empty lines cannot be sent: an empty message is the end of
+// the input.
 func (s *stream) pumpLines() error {
 	r := bufio.NewReaderSize(s.stdio.Stdin, api.MaxFrame)
 	var line []byte
@@ -206,15 +204,14 @@ func (s *stream) pumpLines() error {
 	}
 }
 
-// queue waits until data fits into the window, which what is longer has for itself; false means that it
-// is not wanted any more.
+// queue waits until data fits into the window, which longer data gets alone; false means that it is not wanted any more.
 func (s *stream) queue(data []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.in.end() > s.in.taken && s.in.end()+int64(len(data))-s.in.taken > api.StdinWindow && !s.over && !s.in.lost {
 		s.changed.Wait()
 	}
-	if s.over || s.in.lost { // what is lost is read on, for ErrDetached
+	if s.over || s.in.lost { // after lost, input is still read, for ErrDetached
 		return !s.over
 	}
 	s.in.pending = append(s.in.pending, data...)
@@ -222,7 +219,7 @@ func (s *stream) queue(data []byte) bool {
 	return true
 }
 
-// settle waits until boxd has confirmed all input, but not for long.
+// settle waits a short time until boxd has confirmed all input.
 func (s *stream) settle() {
 	late := false
 	timer := time.AfterFunc(detachPatience, func() {
@@ -239,7 +236,7 @@ func (s *stream) settle() {
 	}
 }
 
-// forward queues signals and sizes, so that those that come while there is no connection wait for one.
+// forward queues signals and sizes, so that they wait for a connection if there is none.
 func (s *stream) forward(signals <-chan string, sizes <-chan api.Terminal) {
 	for signals != nil || sizes != nil {
 		var name string

@@ -17,11 +17,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// ErrNoName means that a call about a process was given the empty id, which no process has.
+// ErrNoName means that a call about a process got the empty id, which no process has.
 var ErrNoName = errors.New("the process id is empty")
 
-// StartProcess makes a process, or returns the one of that id if it was asked for with the same request,
-// running or ended; isNew tells which.
+// StartProcess starts a process, or returns the one of that id, running or ended, if it was started with the same
+// request; isNew tells which.
 func (c *Client) StartProcess(ctx context.Context, id, p string, req *api.ProcessRequest) (state api.Process, isNew bool, err error) {
 	return askNew[api.Process](ctx, c, http.MethodPut, c.process(id, p, "", nil), req)
 }
@@ -32,7 +32,7 @@ func (c *Client) Processes(ctx context.Context, id string) ([]api.Process, error
 	return list.Processes, err
 }
 
-// Process describes a process: as soon as it has ended, but at the latest after wait.
+// Process describes a process as soon as it has ended, but at the latest after wait.
 func (c *Client) Process(ctx context.Context, id, p string, wait time.Duration) (api.Process, error) {
 	query := url.Values{}
 	if wait > 0 {
@@ -41,13 +41,13 @@ func (c *Client) Process(ctx context.Context, id, p string, wait time.Duration) 
 	return ask[api.Process](ctx, c, http.MethodGet, c.process(id, p, "", query), nil)
 }
 
-// endPatience is how long boxd is asked to wait for an end in one request.
+// endPatience is how long one request asks boxd to wait for an end.
 const endPatience = time.Minute
 
-// ProcessEnd waits for the end of a process and describes it then. When the connection is lost meanwhile, as when boxd is
-// restarted, it goes on with a new one.
+// ProcessEnd waits for the end of a process and describes it then. If the connection is lost meanwhile, as when boxd
+// restarts, it reconnects.
 func (c *Client) ProcessEnd(ctx context.Context, id, p string) (api.Process, error) {
-	state, err := c.Process(ctx, id, p, 0) // where there is no boxd, or no process, that is said at once
+	state, err := c.Process(ctx, id, p, 0) // fails at once if there is no boxd, or no process
 	var tries retries
 	for err == nil && state.State != "ended" {
 		state, err = c.Process(ctx, id, p, endPatience)
@@ -61,8 +61,7 @@ func (c *Client) ProcessEnd(ctx context.Context, id, p string) (api.Process, err
 	return state, err
 }
 
-// StopProcess asks a process to end as its request says, kills it if it does not, and returns when it has
-// ended.
+// StopProcess makes a process end as its request says, kills it if it does not, and returns when it has ended.
 func (c *Client) StopProcess(ctx context.Context, id, p string) (api.Process, error) {
 	return ask[api.Process](ctx, c, http.MethodPost, c.process(id, p, "/stop", nil), nil)
 }
@@ -85,18 +84,18 @@ func (c *Client) ResizeProcess(ctx context.Context, id, p string, size api.Termi
 	return err
 }
 
-// RenewProcess begins the lease of a process anew.
+// RenewProcess renews the lease of a process.
 func (c *Client) RenewProcess(ctx context.Context, id, p string) (api.Process, error) {
 	return ask[api.Process](ctx, c, http.MethodPost, c.process(id, p, "/renew", nil), nil)
 }
 
-// LogOptions say what of the output of a process is wanted. Without any it is all that is kept.
+// LogOptions select output of a process. Without any it is all that is stored.
 type LogOptions struct {
-	Follow bool      // go on until the process has ended
+	Follow bool      // continue until the process has ended
 	Stream string    // only "stdout" or "stderr"
 	From   *[2]int64 // begin at these bytes of stdout and stderr
-	Tail   int64     // only so many bytes of the end of each stream
-	Lines  *int      // only so many lines of the end
+	Tail   int64     // only so many bytes at the end of each stream
+	Lines  *int      // only so many lines at the end
 	Since  time.Time // only what was written since; zero: all
 	Format string    // "text" (the default), "ndjson" (of api.LogLine) or "sse"
 }
@@ -117,15 +116,15 @@ func (c *Client) Logs(ctx context.Context, id, p string, o LogOptions) (io.ReadC
 	return c.open(ctx, http.MethodGet, c.process(id, p, "/logs", query), nil)
 }
 
-// LogLines hands the output of a process to each, piece by piece. When it follows and the connection is
-// lost it goes on with a new one at the byte it has come to, as Attach does.
+// LogLines passes the output of a process to each, piece by piece. If it follows and the connection is lost, it
+// reconnects and continues at the same byte, as Attach does.
 func (c *Client) LogLines(ctx context.Context, id, p string, o LogOptions, each func(*api.LogLine) error) error {
 	o.Format = "ndjson"
 	at := [2]int64{}
 	switch {
 	case o.From != nil:
 		at = *o.From
-	case o.Follow && (o.Tail > 0 || o.Lines != nil || !o.Since.IsZero()): // a stream may have nothing in it, and is not to come whole later
+	case o.Follow && (o.Tail > 0 || o.Lines != nil || !o.Since.IsZero()): // an empty stream must not be sent from its beginning later
 		state, err := c.Process(ctx, id, p, 0)
 		if err != nil {
 			return err
@@ -150,7 +149,7 @@ func (c *Client) LogLines(ctx context.Context, id, p string, o LogOptions, each 
 	}
 }
 
-// logsOver reports whether a process has ended and its output has been read to the end.
+// logsOver reports whether a process has ended and its output was read to the end.
 func (c *Client) logsOver(ctx context.Context, id, p string, at [2]int64) bool {
 	state, err := c.Process(ctx, id, p, 0)
 	if err != nil {
@@ -159,7 +158,7 @@ func (c *Client) logsOver(ctx context.Context, id, p string, at [2]int64) bool {
 	return state.State == "ended" && at[0] >= state.Output[0].Bytes && at[1] >= state.Output[1].Bytes
 }
 
-// logLines is one connection of LogLines. It counts in at; lost says that another may go on.
+// logLines uses one connection. It advances at; lost says that another connection may continue.
 func (c *Client) logLines(ctx context.Context, id, p string, o LogOptions, at *[2]int64, each func(*api.LogLine) error) (lost, began bool, err error) {
 	body, err := c.Logs(ctx, id, p, o)
 	if err != nil {
@@ -193,7 +192,7 @@ func (c *Client) logLines(ctx context.Context, id, p string, o LogOptions, at *[
 	}
 }
 
-// logData is what was written.
+// logData returns the output in a line.
 func logData(line *api.LogLine) ([]byte, error) {
 	if !line.Base64 {
 		return []byte(line.Data), nil
@@ -205,7 +204,7 @@ func logData(line *api.LogLine) ([]byte, error) {
 	return data, nil
 }
 
-// process is the route of a process.
+// process returns the route of a process.
 func (c *Client) process(id, p, rest string, query url.Values) target {
 	if p == "" {
 		return target{err: ErrNoName}

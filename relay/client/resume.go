@@ -18,11 +18,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// reconnectTimes say how a lost connection is made again.
+// reconnectTimes are the times of reconnects.
 type reconnectTimes struct {
-	first, most time.Duration // between tries; it doubles from one to the other
-	total       time.Duration // after which it is given up
-	writer      time.Duration // for boxd to notice that we are not there twice
+	first, most time.Duration // between tries; doubled after each
+	total       time.Duration // after which it gives up
+	writer      time.Duration // for boxd to notice that the old connection has ended
 }
 
 func defaultReconnectTimes() reconnectTimes {
@@ -35,7 +35,7 @@ type retries struct {
 	delay time.Duration
 }
 
-// wait waits before the next try. An error is why there is none.
+// wait waits before the next try. An error means that there is none.
 func (r *retries) wait(ctx context.Context, p *reconnectTimes, why error) error {
 	if r.delay == 0 {
 		r.since, r.delay = time.Now(), p.first
@@ -60,12 +60,12 @@ func (r *retries) wait(ctx context.Context, p *reconnectTimes, why error) error 
 	}
 }
 
-// lostError is a connection that has ended as no connection should.
+// lostError is a connection that has ended unexpectedly.
 type lostError struct{ error }
 
 func (e lostError) Unwrap() error { return e.error }
 
-// retryable reports whether another connection may do better.
+// retryable reports whether another connection may succeed.
 func retryable(err error) bool {
 	if errors.As(err, new(lostError)) {
 		return true
@@ -86,24 +86,24 @@ type stream struct {
 
 	to     target             // of the first connection
 	first  *api.ClientControl // its first message
-	again  target             // of those that follow; without a path there are none
-	attach api.StreamAttach   // how those begin
+	again  target             // of later connections; without a path there are none
+	attach api.StreamAttach   // first message of those
 
-	forget    bool // boxd is to forget the process when its end has been read
+	forget    bool // boxd must forget the process when its end was read
 	forgotten bool // it has
 
-	sent     bool     // boxd may have had the first message
-	begun    bool     // the program runs, or did
+	sent     bool     // boxd may have received the first message
+	begun    bool     // the program has started
 	at       [2]int64 // bytes of stdout and stderr that have been delivered
-	skip     [2]int64 // bytes that come a second time
-	progress bool     // the connection has been of use
+	skip     [2]int64 // bytes that are delivered again
+	progress bool     // the connection has delivered something
 	forwards sync.Once
 	pumps    sync.Once
-	cancel   context.CancelFunc // of all of it
-	done     <-chan struct{}    // closed by it
+	cancel   context.CancelFunc // of the whole stream
+	done     <-chan struct{}    // closed by cancel
 
-	mu      sync.Mutex // guards what follows
-	changed *sync.Cond // signaled when some of that changes
+	mu      sync.Mutex // guards the fields below
+	changed *sync.Cond // signaled when one of them changes
 	in      outbox
 	over    bool
 	failed  error // why the stream must end
@@ -125,7 +125,7 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 	defer s.cancel()
 	r, err := s.connection(ctx, s.to, s.first)
 	var tries retries
-	// Where boxd has answered that it starts nothing there is nothing to go on with.
+	// If boxd has answered that it starts nothing, there is nothing to resume.
 	unanswered := s.sent && errors.As(err, new(lostError))
 	for err != nil && (s.begun || unanswered) && s.again.path != "" && retryable(err) && ctx.Err() == nil {
 		if s.begun && s.progress {
@@ -140,10 +140,10 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 		case !errors.Is(err, NotFound):
 		case s.begun:
 			err = ErrProcessGone
-		case s.first.Start != nil: // boxd has had no start, or nothing has come of it
+		case s.first.Start != nil: // boxd did not get the start, or nothing came of it
 			err = ErrStreamEnded
 		}
-		if s.attach.Write && notWriter(err) { // boxd may not have noticed yet that our last connection has ended
+		if s.attach.Write && notWriter(err) { // boxd may not have noticed yet that the last connection has ended
 			if time.Since(tries.since) > s.client.pace.writer {
 				s.loseWriter()
 			}
@@ -153,7 +153,7 @@ func (s *stream) run(ctx context.Context) (*api.ExecResult, error) {
 	return s.end(ctx, r, err)
 }
 
-// errNotWriter means that boxd takes standard input from another client.
+// errNotWriter means that boxd accepts standard input from another client.
 var errNotWriter = errors.New("another client writes to the process")
 
 func notWriter(err error) bool {
@@ -161,7 +161,7 @@ func notWriter(err error) bool {
 	return ok && e.Status == http.StatusConflict || errors.Is(err, errNotWriter)
 }
 
-// end stops what the stream has under way, and says what has come of it.
+// end stops the stream's goroutines, and returns its outcome.
 func (s *stream) end(ctx context.Context, r *api.ExecResult, err error) (*api.ExecResult, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *stream) end(ctx context.Context, r *api.ExecResult, err error) (*api.Ex
 	return r, nil
 }
 
-// fail ends the stream because of something on this side.
+// fail ends the stream because of an error on this side.
 func (s *stream) fail(err error) {
 	s.mu.Lock()
 	s.failed = err
@@ -189,7 +189,7 @@ func (s *stream) fail(err error) {
 	s.cancel()
 }
 
-// next is the first message of a connection that goes on where the last one was lost.
+// next returns the first message of a connection that resumes where the last one was lost.
 func (s *stream) next() *api.ClientControl {
 	if !s.begun && s.first.Attach != nil {
 		return s.first
@@ -202,7 +202,7 @@ func (s *stream) next() *api.ClientControl {
 	return &api.ClientControl{Attach: &a}
 }
 
-// connection is one of them. A lostError is one that others may follow.
+// connection uses one connection. After a lostError another one may follow.
 func (s *stream) connection(ctx context.Context, to target, first *api.ClientControl) (*api.ExecResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -216,7 +216,7 @@ func (s *stream) connection(ctx context.Context, to target, first *api.ClientCon
 		return nil, dialError(resp, err)
 	}
 	defer ws.CloseNow() //nolint:errcheck // a closed one is fine
-	ws.SetReadLimit(-1) // boxd is trusted; its frames are small, its last one holds no output
+	ws.SetReadLimit(-1) // boxd is trusted; its frames are small, and the last one holds no output
 	data, err := encode(first)
 	if err != nil {
 		return nil, err
@@ -236,7 +236,7 @@ func (s *stream) connection(ctx context.Context, to target, first *api.ClientCon
 	defer wake()
 	var sending sync.WaitGroup
 	defer sending.Wait()
-	defer cancel() // before that, and while wake can tell
+	defer cancel() // before that, and while wake can signal
 	sending.Go(func() { s.send(ctx, ws) })
 	s.forwards.Do(func() { go s.forward(s.signals, s.stdio.Resize) }) // ends with the stream
 	r, err := s.receive(ctx, ws)
@@ -246,8 +246,8 @@ func (s *stream) connection(ctx context.Context, to target, first *api.ClientCon
 	return r, err
 }
 
-// close closes a connection by which the result has come. A boxd that knows StreamForget closes it when it has
-// forgotten the process, and not before.
+// close closes a connection that has delivered the result. A boxd that knows StreamForget closes it only after it has
+// forgotten the process.
 func (s *stream) close(ctx context.Context, ws *websocket.Conn) {
 	asked := false
 	if ws.Subprotocol() == api.StreamForget {
@@ -296,8 +296,8 @@ func (s *stream) receive(ctx context.Context, ws *websocket.Conn) (*api.ExecResu
 	}
 }
 
-// streamEnd is the error of a stream that has ended without result: lost, unless boxd says that its
-// client has broken the rules.
+// streamEnd returns the error of a stream that has ended without a result: lost, unless boxd reports that its client has
+// violated the protocol.
 func streamEnd(err error) error {
 	e, ok := errors.AsType[websocket.CloseError](err)
 	if ok && (e.Code == websocket.StatusPolicyViolation || e.Code == websocket.StatusMessageTooBig) {
@@ -306,7 +306,7 @@ func streamEnd(err error) error {
 	return lostError{ErrStreamEnded}
 }
 
-// deliver writes output, and counts it.
+// deliver writes and counts output.
 func (s *stream) deliver(stream int, to io.Writer, data []byte) error {
 	s.progress = true
 	if s.options.Lines && stream == 0 {
@@ -324,7 +324,7 @@ func (s *stream) deliver(stream int, to io.Writer, data []byte) error {
 	return err
 }
 
-// handle takes a control message.
+// handle processes a control message.
 func (s *stream) handle(data []byte) (*api.ExecResult, error) {
 	var msg api.ServerControl
 	if err := json.Unmarshal(data, &msg); err != nil {
@@ -369,12 +369,12 @@ func (s *stream) gap(stream int, bytes int64, reason string) {
 	}
 }
 
-// attached begins a connection to a process, or goes on with one.
+// attached begins or resumes a connection to a process.
 func (s *stream) attached(a *api.StreamAttached) error {
 	from := [2]int64{a.Stdout, a.Stderr}
 	switch {
 	case s.begun:
-	case s.first.Start != nil: // whose answer was lost: nothing has been delivered
+	case s.first.Start != nil: // its answer was lost: nothing has been delivered
 		s.begun = true
 		s.startInput(0, s.attach.Write)
 	default:
@@ -416,7 +416,7 @@ func (s *stream) attached(a *api.StreamAttached) error {
 	return nil
 }
 
-// loseWriter goes on without sending standard input.
+// loseWriter continues without sending standard input.
 func (s *stream) loseWriter() {
 	if !s.attach.Write {
 		return

@@ -11,13 +11,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// CreateSession makes a session, or returns the one of that id if it does not differ in what req asks for;
-// isNew tells which.
+// CreateSession makes a session, or returns the one of that id if it matches the request; isNew tells which.
 func (c *Client) CreateSession(ctx context.Context, req *api.SessionRequest) (s api.Session, isNew bool, err error) {
 	return askNew[api.Session](ctx, c, http.MethodPost, target{path: "/v1/sessions"}, req)
 }
 
-// PlanSession says what CreateSession would make, and makes nothing.
+// PlanSession returns what CreateSession would make, and makes nothing.
 func (c *Client) PlanSession(ctx context.Context, req *api.SessionRequest) (api.Plan, error) {
 	dry := *req
 	dry.DryRun = true
@@ -34,16 +33,16 @@ func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) 
 	return c.FindSessions(ctx, &SessionFilter{All: all})
 }
 
-// SessionFilter says which sessions a list is to have.
+// SessionFilter selects the sessions of a list.
 type SessionFilter struct {
 	All          bool              // of every owner, unless Owner is set
-	Labels       map[string]string // that each has
-	Metadata     map[string]string // that each has
-	WithMetadata bool              // tell it
-	WithUsage    bool              // tell what each uses
+	Labels       map[string]string // that each must have
+	Metadata     map[string]string // that each must have
+	WithMetadata bool              // include metadata
+	WithUsage    bool              // include resource usage
 }
 
-// FindSessions lists the sessions of the caller, or of Owner if that is set, that have what is asked for.
+// FindSessions lists the sessions of the caller, or of Owner if that is set, that match the filter.
 func (c *Client) FindSessions(ctx context.Context, f *SessionFilter) ([]api.Session, error) {
 	query := queryOf("all", yes(f.All && c.Owner == ""), "metadata", yes(f.WithMetadata), "usage", yes(f.WithUsage))
 	for name, value := range f.Labels {
@@ -62,7 +61,7 @@ func (c *Client) FindSessions(ctx context.Context, f *SessionFilter) ([]api.Sess
 	}
 }
 
-// UsageHistory tells what a session has used lately: the samples taken after a time, or with a zero time all there are.
+// UsageHistory returns the recent resource usage of a session: the samples since a time, or all if that is zero.
 func (c *Client) UsageHistory(ctx context.Context, id string, after time.Time) (api.UsageHistory, error) {
 	query := url.Values{}
 	if !after.IsZero() {
@@ -71,32 +70,32 @@ func (c *Client) UsageHistory(ctx context.Context, id string, after time.Time) (
 	return ask[api.UsageHistory](ctx, c, http.MethodGet, c.session(id, "/usage/history", query), nil)
 }
 
-// ChangeSession gives a living session other limits or times, all that change asks for or nothing.
+// ChangeSession changes limits or times of a living session, completely or not at all.
 func (c *Client) ChangeSession(ctx context.Context, id string, change *api.SessionChange) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPatch, c.session(id, "", nil), change)
 }
 
-// FreezeSession stops all programs of a session where they are, and returns when that is true.
+// FreezeSession freezes all programs of a session, and returns when they are frozen.
 func (c *Client) FreezeSession(ctx context.Context, id string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/freeze", nil), nil)
 }
 
-// ThawSession lets the programs of a frozen session go on.
+// ThawSession thaws the programs of a frozen session.
 func (c *Client) ThawSession(ctx context.Context, id string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/thaw", nil), nil)
 }
 
-// StopSession ends all programs of a session and keeps what it has on disk, until StartSession.
+// StopSession ends all programs of a session and keeps its data on disk, until StartSession.
 func (c *Client) StopSession(ctx context.Context, id string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/stop", nil), nil)
 }
 
-// StartSession starts a stopped session again, as soon as there is room for it. One that runs is returned as it is.
+// StartSession starts a stopped session again, as soon as there is room for it. A running one is returned unchanged.
 func (c *Client) StartSession(ctx context.Context, id string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/start", nil), nil)
 }
 
-// RenewSession begins the idle time of a session anew.
+// RenewSession restarts the idle time of a session.
 func (c *Client) RenewSession(ctx context.Context, id string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPost, c.session(id, "/renew", nil), nil)
 }
@@ -112,7 +111,7 @@ func (c *Client) Exec(ctx context.Context, id string, req *api.ExecRequest) (api
 	return ask[api.ExecResult](ctx, c, http.MethodPost, c.session(id, "/exec", nil), req)
 }
 
-// PlanExec says what Exec would run, and runs nothing.
+// PlanExec returns what Exec would run, and runs nothing.
 func (c *Client) PlanExec(ctx context.Context, id string, req *api.ExecRequest) (api.Plan, error) {
 	dry := *req
 	dry.DryRun = true
@@ -124,14 +123,14 @@ func (c *Client) Run(ctx context.Context, req *api.OneShotRequest) (api.ExecResu
 	return ask[api.ExecResult](ctx, c, http.MethodPost, target{path: "/v1/exec"}, req)
 }
 
-// PlanRun says what Run would do, and does nothing.
+// PlanRun returns what Run would do, and does nothing.
 func (c *Client) PlanRun(ctx context.Context, req *api.OneShotRequest) (api.Plan, error) {
 	dry := *req
 	dry.Exec.DryRun = true
 	return ask[api.Plan](ctx, c, http.MethodPost, target{path: "/v1/exec"}, &dry)
 }
 
-// Instructions are what a model is told of a session, or without an id of one of a profile that would be made.
+// Instructions returns a model's instructions for a session, or without an id for a new one of a profile.
 func (c *Client) Instructions(ctx context.Context, id, profile string) (api.Instructions, error) {
 	to := target{path: "/v1/instructions"}.with(queryOf("profile", profile))
 	if id != "" {

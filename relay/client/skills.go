@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// skills is a route about no skill that is named.
+// skills returns a route that names no skill.
 func (c *Client) skills(rest string, query url.Values) target {
 	return c.owned(target{path: "/v1/skills" + rest}, query)
 }
@@ -38,7 +38,7 @@ func (c *Client) CreateSkill(ctx context.Context, req *api.SkillRequest) (api.Sk
 	return ask[api.Skill](ctx, c, http.MethodPost, c.skills("", nil), req)
 }
 
-// ChangeSkill gives a skill other texts.
+// ChangeSkill replaces texts of a skill.
 func (c *Client) ChangeSkill(ctx context.Context, name string, req *api.SkillChange) (api.Skill, error) {
 	return ask[api.Skill](ctx, c, http.MethodPatch, c.skill(name, "", nil), req)
 }
@@ -49,12 +49,12 @@ func (c *Client) DeleteSkill(ctx context.Context, name string) error {
 	return err
 }
 
-// SkillIndex is a text for a prompt.
+// SkillIndex returns a skill index for a prompt.
 func (c *Client) SkillIndex(ctx context.Context, req *api.SkillIndexRequest) (api.SkillIndex, error) {
 	return ask[api.SkillIndex](ctx, c, http.MethodPost, c.skills("/index", nil), req)
 }
 
-// SkillFiles lists a directory of a skill; limit 0 is the usual one.
+// SkillFiles lists a directory of a skill; limit 0 means the default.
 func (c *Client) SkillFiles(ctx context.Context, name, path string, hidden bool, limit int) (api.SkillEntries, error) {
 	query := url.Values{"path": {path}, "hidden": {strconv.FormatBool(hidden)}}
 	if limit > 0 {
@@ -68,26 +68,26 @@ func (c *Client) ReadSkillFile(ctx context.Context, name, path string) (api.Skil
 	return ask[api.SkillFile](ctx, c, http.MethodGet, c.skill(name, "/file", url.Values{"path": {path}}), nil)
 }
 
-// WriteSkillFile makes a content that of a file of a skill.
+// WriteSkillFile writes a file of a skill.
 func (c *Client) WriteSkillFile(ctx context.Context, name string, req *api.SkillFileWrite) (api.Skill, error) {
 	return ask[api.Skill](ctx, c, http.MethodPut, c.skill(name, "/file", nil), req)
 }
 
-// RemoveSkillFile removes a file or directory of a skill. ifMatch is the digest that it must have, "" any.
+// RemoveSkillFile removes a file or directory of a skill. ifMatch is the digest that it must have, "" for any.
 func (c *Client) RemoveSkillFile(ctx context.Context, name, path, ifMatch string) (api.Skill, error) {
 	query := queryOf("if_match", ifMatch)
 	query.Set("path", path)
 	return ask[api.Skill](ctx, c, http.MethodDelete, c.skill(name, "/file", query), nil)
 }
 
-// SkillImport says where skills come from and which of them are meant.
+// SkillImport is a source of skills, and the selection of them.
 type SkillImport struct {
-	Archive       io.Reader // zip, or tar that may be compressed by gzip; nil: one of the others
+	Archive       io.Reader // zip, or tar, optionally with gzip; nil: another source
 	URL           string    // of an archive, or of a page at GitHub, GitLab or Gitea
 	Session, Path string    // a directory of a session
-	Subdir        string    // where in it to look
-	Select        []string  // paths of those that are meant; none: the only one there is
-	Replace       bool      // skills of the same names
+	Subdir        string    // where to look in it
+	Select        []string  // paths of the chosen skills; none: the only one there is
+	Replace       bool      // existing skills of the same names
 	Digest        string    // that the skill must have; "": any
 }
 
@@ -96,31 +96,31 @@ func (i *SkillImport) query() url.Values {
 		"digest", i.Digest, "replace", yes(i.Replace))
 }
 
-// PreviewSkills tells what could be installed, and what is wrong with it.
+// PreviewSkills returns what could be installed, and what is wrong with it.
 func (c *Client) PreviewSkills(ctx context.Context, from *SkillImport) ([]api.SkillCandidate, error) {
 	list, err := ask[api.SkillCandidates](ctx, c, http.MethodPost, c.skills("/preview", from.query()), archiveBody(from.Archive))
 	return list.Candidates, err
 }
 
-// InstallSkills makes skills of what is chosen: all of it or nothing.
+// InstallSkills installs the chosen skills: all or none.
 func (c *Client) InstallSkills(ctx context.Context, from *SkillImport) ([]api.Skill, error) {
 	list, err := ask[api.SkillList](ctx, c, http.MethodPost, c.skills("/install", from.query()), archiveBody(from.Archive))
 	return list.Skills, err
 }
 
-// ActivateSkill gives a session a skill, as it is now; isNew is false if it had one of that name.
+// ActivateSkill adds the current version of a skill to a session; isNew is false if it had one of that name.
 func (c *Client) ActivateSkill(ctx context.Context, session, name string) (k api.SessionSkill, isNew bool, err error) {
 	return askNew[api.SessionSkill](ctx, c, http.MethodPut, c.session(session, "/skills/"+segment(name), nil), nil)
 }
 
-// DeactivateSkill takes a skill from a session. One in use is refused, and MountUsersOf tells who uses it; with force,
-// what is open of it stays open.
+// DeactivateSkill removes a skill from a session. One in use is refused, and MountUsersOf lists its users; with force,
+// files that are open in it stay open.
 func (c *Client) DeactivateSkill(ctx context.Context, session, name string, force bool) error {
 	return c.unmount(ctx, session, "/skills/"+segment(name), queryOf("force", yes(force)))
 }
 
-// MakeSkillEnvironment makes the virtual environment of a skill that a session has, unless it is there: programs of the
-// session find it at its path. nil asks for nothing more.
+// MakeSkillEnvironment makes the virtual environment of a skill of a session, unless it exists: programs of the session
+// find it at its path. A nil request means the defaults.
 func (c *Client) MakeSkillEnvironment(ctx context.Context, session, name string, req *api.SkillEnvironmentRequest) (api.SkillEnvironment, error) {
 	if req == nil {
 		req = &api.SkillEnvironmentRequest{}

@@ -19,12 +19,12 @@ func (c *Client) Snapshots(ctx context.Context, session string) ([]api.Snapshot,
 	return list.Snapshots, err
 }
 
-// CreateSnapshot makes a snapshot of what a stopped session has on disk.
+// CreateSnapshot makes a snapshot of a stopped session's data on disk.
 func (c *Client) CreateSnapshot(ctx context.Context, session, name string) (api.Snapshot, error) {
 	return ask[api.Snapshot](ctx, c, http.MethodPost, c.session(session, "/snapshots", nil), &api.SnapshotRequest{Name: name})
 }
 
-// RestoreSnapshot gives a stopped session what it had on disk when a snapshot was made, in the place of what it has.
+// RestoreSnapshot replaces a stopped session's data on disk by that of a snapshot.
 func (c *Client) RestoreSnapshot(ctx context.Context, session, name string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPost, c.snapshot(session, name, "/restore"), nil)
 }

@@ -19,15 +19,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// maxHead bounds the head of an answer that is read here, in bytes.
+// maxHead is the maximum size of the head of a response, in bytes.
 const maxHead = 16 << 10
 
-// ErrNoStdio means that boxd has answered a request for descriptors with something else.
+// ErrNoStdio means that boxd did not pass the requested descriptors.
 var ErrNoStdio = errors.New("boxd did not pass the three descriptors")
 
-// Stdio takes the descriptors of a process that was started with stdio "direct": the first is written to for
-// its standard input, the others are read for its output and its error. They are the caller's to close. boxd
-// hands them out once.
+// Stdio returns the descriptors of a process that was started with stdio "direct": the first one is to write its
+// standard input, the others are to read its output and its error. The caller must close them. boxd passes them once.
 func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, err error) {
 	to := c.process(id, p, "/stdio", nil)
 	if to.err != nil {
@@ -53,7 +52,7 @@ func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, er
 	in := &fdReader{conn: socket}
 	defer in.close()
 	unsent := req.Write(conn)
-	err = in.receive(req) // who is turned away has an answer, sent or not
+	err = in.receive(req) // a refused client has an answer, whether its request was sent or not
 	if _, ok := errors.AsType[*Error](err); !ok && err != nil {
 		err = errors.Join(ctx.Err(), unsent, err)
 	}
@@ -63,21 +62,20 @@ func (c *Client) Stdio(ctx context.Context, id, p string) (files [3]*os.File, er
 	return in.files()
 }
 
-// fdReader reads from a socket, and collects the descriptors that come with what is read. All reading is done by
-// it: a plain read would drop them.
+// fdReader reads from a socket, and collects the descriptors that come with the data. All reads must use it: a plain
+// read would drop them.
 type fdReader struct {
 	conn *net.UnixConn
 	fds  []int
 }
 
-// Read reads from the socket. It is an error if there are more descriptors than are wanted, or no room for
-// them.
+// Read reads from the socket. It fails if there are more descriptors than wanted, or no room for them.
 func (r *fdReader) Read(b []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(3*4))
 	n, oobn, flags, _, err := r.conn.ReadMsgUnix(b, oob) // close-on-exec
 	switch {
 	case errors.Is(err, io.EOF):
-		return 0, io.EOF // as readers have it, without what is around it
+		return 0, io.EOF // as io.Reader wants it, without the wrapper
 	case err != nil:
 		return 0, err
 	}
@@ -103,7 +101,7 @@ func (r *fdReader) close() {
 	r.fds = nil
 }
 
-// receive reads the answer to its end.
+// receive reads the response to its end.
 func (r *fdReader) receive(req *http.Request) error {
 	bound := &io.LimitedReader{R: r, N: maxHead}
 	in := bufio.NewReader(bound)
@@ -119,7 +117,7 @@ func (r *fdReader) receive(req *http.Request) error {
 	if resp.StatusCode != http.StatusSwitchingProtocols || !strings.EqualFold(resp.Header.Get("Upgrade"), api.StdioProtocol) {
 		return fmt.Errorf("%w: it is %s", ErrNoStdio, resp.Status)
 	}
-	// One byte, with which the descriptors come, and the end.
+	// One byte, which carries the descriptors, and the end.
 	switch rest, err := io.ReadAll(io.LimitReader(in, 2)); {
 	case err != nil:
 		return fmt.Errorf("read the answer: %w", err)
@@ -129,12 +127,12 @@ func (r *fdReader) receive(req *http.Request) error {
 	return nil
 }
 
-// files are the descriptors, of which there must be as many as a program has.
+// files returns the descriptors, exactly three of them.
 func (r *fdReader) files() (files [3]*os.File, err error) {
 	if len(r.fds) != len(files) {
 		return files, fmt.Errorf("%w, but %d", ErrNoStdio, len(r.fds))
 	}
-	for _, fd := range r.fds { // so that a Close ends a Read
+	for _, fd := range r.fds { // so that Close interrupts Read
 		if err := unix.SetNonblock(fd, true); err != nil {
 			return files, fmt.Errorf("stdio: %w", err)
 		}

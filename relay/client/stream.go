@@ -20,24 +20,23 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Stdio is what a streamed program is connected to. A nil Stdin is an empty one.
+// Stdio is the standard input and output of a streamed program. A nil Stdin is empty.
 type Stdio struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
-	// Terminal gives a program that ExecStream and RunStream start a terminal; its output is all Stdout.
+	// Terminal gives a program of ExecStream or RunStream a terminal; all its output goes to Stdout.
 	Terminal *api.Terminal
-	// Resize brings new sizes of the terminal.
+	// Resize receives new sizes of the terminal.
 	Resize <-chan api.Terminal
 }
 
-// ErrStreamEnded means that a stream ended before the program's result came: what became of the
-// program is not known.
+// ErrStreamEnded means that a stream ended before the program's result came: the fate of the program is unknown.
 var ErrStreamEnded = errors.New("the connection to boxd ended before the program did")
 
-// ExecStream runs a program in a session with its output as it comes. Signals from the channel go to
-// the program; ending ctx ends it. A connection that is lost once the program has started, as when boxd
-// is restarted, is made again without a byte more or less.
+// ExecStream runs a program in a session and streams its output. Signals from the channel go to the program; ending ctx
+// ends it. A connection that is lost once the program has started, as when boxd restarts, is made again without losing
+// or repeating a byte.
 func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
 	start := &api.StreamStart{Exec: *req, Stdin: stdio.Stdin != nil, Terminal: stdio.Terminal}
 	if start.Exec.ID == "" { // no other client knows it
@@ -56,11 +55,11 @@ func (c *Client) ExecStream(ctx context.Context, id string, req *api.ExecRequest
 	return r, err
 }
 
-// forgetPatience is for boxd to end and forget a program that has lost its caller.
+// forgetPatience is how long boxd may take to end and forget a program whose caller has gone.
 const forgetPatience = 5 * time.Second
 
-// forget removes what an execution has left with a boxd that has not forgotten it at the end of its stream. What is not
-// removed here is by its lease.
+// forget removes an execution from a boxd that has not forgotten it at the end of its stream. If that fails, its lease
+// does it.
 func (c *Client) forget(ctx context.Context, id, p string, kill bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 	defer cancel()
@@ -70,8 +69,8 @@ func (c *Client) forget(ctx context.Context, id, p string, kill bool) {
 	_ = c.DeleteProcess(ctx, id, p)
 }
 
-// RunStream does the same in a session made for the purpose and removed before it returns. A connection
-// that is lost is not made again.
+// RunStream is ExecStream in a session made for the purpose and removed before it returns. A lost connection is not made
+// again.
 func (c *Client) RunStream(ctx context.Context, req *api.OneShotRequest, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
 	s := newStream(c, stdio, signals)
 	s.to = target{path: "/v1/exec/stream"}
@@ -81,8 +80,8 @@ func (c *Client) RunStream(ctx context.Context, req *api.OneShotRequest, stdio S
 	return s.run(ctx)
 }
 
-// ErrProcessGone means that boxd no longer knew a process when its stream was to go on. It is an
-// ErrStreamEnded too.
+// ErrProcessGone means that boxd no longer knew a process when its stream was to be resumed. It is an ErrStreamEnded
+// too.
 var ErrProcessGone error = processGone{}
 
 type processGone struct{}
@@ -92,32 +91,30 @@ func (processGone) Error() string { return ErrStreamEnded.Error() + ", and now b
 // Is makes it an ErrStreamEnded too.
 func (processGone) Is(target error) bool { return target == ErrStreamEnded }
 
-// ErrDetached is what the Stdin of Attach returns from Read to end the stream and leave the process
-// alone; Attach then returns it too.
+// ErrDetached is returned by Read of Attach's Stdin to end the stream and leave the process running; Attach returns it
+// too.
 var ErrDetached = errors.New("detached")
 
-// AttachOptions say how to join a process. Without any one reads what it writes from now on.
+// AttachOptions are options of Attach. Without any it reads only new output.
 type AttachOptions struct {
 	From   *[2]int64 // begin at these bytes of stdout and stderr
-	Replay bool      // begin with the oldest output that is kept
-	// Write asks to be the one that sends standard input; TakeOver, to be it instead of another.
+	Replay bool      // begin with the oldest stored output
+	// Write requests to send standard input; TakeOver, to do so in place of another client.
 	Write, TakeOver bool
-	Lossless        bool // the process waits when its output is not read
-	// Lines makes every Write to Stdout one whole line, and sends Stdin line by line without empty ones:
-	// what MCP needs.
+	Lossless        bool // the process waits for the client to read its output
+	// Lines makes every Write to Stdout one whole line, and sends Stdin line by line without empty lines, as MCP needs.
 	Lines bool
 	// Attached is called once, when the stream has begun.
 	Attached func(*api.StreamAttached)
-	// Gap is called between Writes where output is missing, as it is not kept any more, or, in lines, is no line of at most
-	// api.MaxLine bytes.
+	// Gap is called between Writes where output is missing, as it is no longer stored or, in lines mode, is no line of
+	// at most api.MaxLine bytes.
 	Gap func(api.StreamGap)
-	// WriterLost is called when another has become the one that sends standard input.
+	// WriterLost is called when another client has become the writer of standard input.
 	WriterLost func()
 }
 
-// Attach joins a process until it ends, and returns its result. A connection that is lost, as when boxd
-// is restarted, is made again without a byte more or less in either direction. Ending ctx leaves the
-// process alone.
+// Attach joins a process until it ends, and returns its result. A connection that is lost, as when boxd restarts, is
+// made again without losing or repeating a byte in either direction. Ending ctx leaves the process running.
 func (c *Client) Attach(ctx context.Context, id, p string, o AttachOptions, stdio Stdio, signals <-chan string) (*api.ExecResult, error) {
 	if !o.Write {
 		stdio.Stdin = nil
@@ -126,7 +123,7 @@ func (c *Client) Attach(ctx context.Context, id, p string, o AttachOptions, stdi
 	s.options, s.to = o, c.process(id, p, "/stream", nil)
 	s.again = s.to
 	s.attach = api.StreamAttach{Write: o.Write, Lossless: &o.Lossless, Lines: o.Lines}
-	if o.Write { // to go on after a lost connection, which boxd may notice later
+	if o.Write { // to resume after a lost connection before boxd notices the loss
 		s.attach.WriterID = rand.Text()
 	}
 	first := s.attach
@@ -138,7 +135,7 @@ func (c *Client) Attach(ctx context.Context, id, p string, o AttachOptions, stdi
 	return s.run(ctx)
 }
 
-// nextMessage reads the next message into buf, or into something larger if it has to.
+// nextMessage reads the next message into buf, or a larger buffer if needed.
 func nextMessage(ctx context.Context, ws *websocket.Conn, buf []byte) ([]byte, error) {
 	_, r, err := ws.Reader(ctx)
 	if err != nil {

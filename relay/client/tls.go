@@ -12,14 +12,14 @@ import (
 	"os"
 )
 
-// TLS is how a server by TLS proves who it is, and how the client does. Its files (PEM) are read for each connection.
+// TLS configures how server and client are authenticated over TLS. Its files (PEM) are read for each connection.
 type TLS struct {
-	CA          string // of authorities that sign certificates of servers; "": those that the host trusts
-	Certificate string // of the client; "": it shows none
+	CA          string // of authorities for server certificates; "": those of the host
+	Certificate string // of the client; "": none
 	Key         string // of the certificate; "": it is in the same file
 }
 
-// withPort adds the port of https to an address without one.
+// withPort adds the port of https to an address without a port.
 func withPort(address string) string {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return net.JoinHostPort(address, "443")
@@ -27,7 +27,7 @@ func withPort(address string) string {
 	return address
 }
 
-// over speaks TLS over a connection.
+// over starts TLS on a connection.
 func (t *TLS) over(ctx context.Context, conn net.Conn, socket, address string) (net.Conn, error) {
 	config, err := t.config(address)
 	if err != nil {
@@ -72,7 +72,7 @@ func (t *TLS) config(address string) (*tls.Config, error) {
 	return c, nil
 }
 
-// explain says what is wrong with what an end has shown.
+// explain says what is wrong with a certificate of either end.
 func (t *TLS) explain(err error) error {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return errors.New("the server does not speak TLS: the address must begin with http://")
@@ -93,14 +93,14 @@ func (t *TLS) explain(err error) error {
 	return err
 }
 
-// tlsConn is a connection by TLS. A client hears that its certificate is refused only after it has sent its request.
+// tlsConn is a TLS connection. A client learns that its certificate is refused only after it has sent its request.
 type tlsConn struct {
 	*tls.Conn
 	files  *TLS
 	socket string
 }
 
-// Read reads, and explains what the server has against the client.
+// Read reads, and explains why the server has refused the client.
 func (c tlsConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if alert := (*net.OpError)(nil); errors.As(err, &alert) && alert.Op == "remote error" {

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// answerLimit is how much of a stream is in an answer, in bytes: what is longer is cut in the middle.
+// answerLimit is the maximum size of a stream in an answer, in bytes: a longer one is cut in the middle.
 const answerLimit = 16 << 10
 
 type execArgs struct {
@@ -25,7 +25,7 @@ type execArgs struct {
 	TimeoutSeconds *float64 `json:"timeout_seconds,omitempty" jsonschema:"timeout in seconds; default and maximum depend on the profile"`
 }
 
-// programArgs says what to run.
+// programArgs are the arguments that say what to run.
 type programArgs struct {
 	Command  *string           `json:"command,omitempty" jsonschema:"shell command; set exactly one of command, argv and code"`
 	Argv     []string          `json:"argv,omitempty" jsonschema:"program and arguments, run without a shell"`
@@ -35,12 +35,12 @@ type programArgs struct {
 	Env      map[string]string `json:"env,omitempty" jsonschema:"environment variables"`
 }
 
-// seconds are a duration of a request, nil if there is none.
+// seconds returns a duration for a request, nil if there is none.
 func seconds(n *float64) *quantity.Duration {
 	if n == nil {
 		return nil
 	}
-	const most = 100 * 365 * 24 * 3600 // what is longer is no time
+	const most = 100 * 365 * 24 * 3600 // a cap that fits a duration
 	return new(quantity.Duration(min(max(*n, -1), most) * float64(time.Second)))
 }
 
@@ -69,7 +69,7 @@ func (t *tools) exec(ctx context.Context, req *mcp.CallToolRequest, id string, i
 	return t.outcome(r, out, errs), nil
 }
 
-// report tells the client how a command is getting on, if it wants to know, until the function is called that it returns.
+// report sends progress notifications about a command, if the client wants them, until done is called.
 func (t *tools) report(ctx context.Context, req *mcp.CallToolRequest, out, errs *outputStream) (done func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
@@ -104,11 +104,11 @@ func (t *tools) report(ctx context.Context, req *mcp.CallToolRequest, out, errs 
 	}()
 	return func() {
 		cancel()
-		<-ended // nothing about a call comes after its answer
+		<-ended // nothing about a call may follow its answer
 	}
 }
 
-// outcome is the answer about an execution.
+// outcome returns the answer about an execution.
 func (t *tools) outcome(r *api.ExecResult, out, errs *outputStream) *mcp.CallToolResult {
 	var head strings.Builder
 	head.WriteString(ending(r))
@@ -152,7 +152,7 @@ func (t *tools) outcome(r *api.ExecResult, out, errs *outputStream) *mcp.CallToo
 	return result
 }
 
-// ending says how a program has ended.
+// ending describes how a program has ended.
 func ending(r *api.ExecResult) string {
 	took := (time.Duration(r.DurationMS*1e6) * time.Nanosecond).Round(time.Millisecond)
 	switch r.Status {
@@ -177,7 +177,7 @@ func ending(r *api.ExecResult) string {
 	return r.Status
 }
 
-// addOutputs makes output that was cut a resource.
+// addOutputs makes truncated output available as a resource.
 func (t *tools) addOutputs() {
 	t.server.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "output", Title: "Output of a command", MIMEType: "text/plain", URITemplate: outputTemplate,

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// usualLines are read unless the call says how many, as boxd does it.
+// usualLines is how many lines are read by default, the same as in boxd.
 const usualLines = 2000
 
 type readArgs struct {
@@ -83,7 +83,7 @@ type statArgs struct {
 	Digest   bool   `json:"digest,omitempty" jsonschema:"include the SHA-256 of the content"`
 }
 
-// encoding names that of contents.
+// encoding returns the name of the encoding of file contents.
 func encoding(base64 bool) string {
 	if base64 {
 		return "base64"
@@ -124,7 +124,7 @@ func (t *tools) read(ctx context.Context, _ *mcp.CallToolRequest, in readArgs) (
 	return result, nil, nil
 }
 
-// readOutput reads output that is held here, by lines.
+// readOutput reads stored output by lines.
 func (t *tools) readOutput(in *readArgs) (*mcp.CallToolResult, error) {
 	stream := t.outputs.get(in.Path)
 	if stream == nil {
@@ -177,7 +177,7 @@ func (t *tools) edit(ctx context.Context, _ *mcp.CallToolRequest, id string, in 
 	return text("%s", out.String()), nil
 }
 
-// more says that an answer does not have all.
+// more adds a note to an incomplete answer.
 func more(out *strings.Builder, truncated bool) {
 	if truncated {
 		out.WriteString("[truncated: raise limit or narrow the search]\n")
@@ -197,7 +197,7 @@ func (t *tools) glob(ctx context.Context, _ *mcp.CallToolRequest, id string, in 
 	return orNothing(&out), nil
 }
 
-// orNothing says that nothing was found: an empty text would look like a defect.
+// orNothing reports that nothing was found: an empty text would look like a defect.
 func orNothing(out *strings.Builder) *mcp.CallToolResult {
 	if out.Len() == 0 {
 		return text("nothing found")
@@ -243,7 +243,7 @@ func (t *tools) list(ctx context.Context, _ *mcp.CallToolRequest, id string, in 
 	return orNothing(&out), nil
 }
 
-// entry is a line about a file.
+// entry formats a line about a file.
 func entry(f *api.File) string {
 	target := ""
 	if f.Type == "symlink" {

@@ -11,17 +11,17 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Facts are what there is to tell.
+// Facts are what the instructions are made from.
 type Facts struct {
 	Box         api.PlannedSession
-	Profile     api.Profile       // the times of executions; zero: not known
-	Enforcement map[string]string // what keeps each limit, as in api.Plan
-	Refused     *api.Problem      // why there would be no box now
-	Named       string            // id of a box that stays; "" is one that ends with the connection
-	Any         bool              // the caller's other sessions may be named
+	Profile     api.Profile       // the timeouts of executions; zero: unknown
+	Enforcement map[string]string // what enforces each limit, as in api.Plan
+	Refused     *api.Problem      // why no box could be made now
+	Named       string            // id of a permanent box; "": it ends with the connection
+	Any         bool              // the caller's other sessions may be used
 }
 
-// network says what the network is, as seen from inside.
+// network describes the network as seen from inside.
 func (f *Facts) network() string {
 	rules := f.Box.NetworkRules
 	switch name := f.Box.Network; name {
@@ -42,7 +42,7 @@ func (f *Facts) network() string {
 	}
 }
 
-// FactsOf are the facts of a session that is there.
+// FactsOf returns the facts of an existing session.
 func FactsOf(s *api.Session, p *api.Profile) *Facts {
 	f := &Facts{Enforcement: s.Enforcement, Named: s.ID, Profile: *p, Box: api.PlannedSession{
 		ID: s.ID, Profile: s.Profile, Network: s.Network, NetworkRules: s.NetworkRules, NetworkStrict: s.NetworkStrict, ReadOnlyRoot: s.ReadOnlyRoot, HomeOnDisk: s.HomeOnDisk,
@@ -54,8 +54,8 @@ func FactsOf(s *api.Session, p *api.Profile) *Facts {
 	return f
 }
 
-// WriteInstructions says in a few lines what a box offers and forbids, for a model that is to work in it, one fact a line. All
-// of it comes from what boxd says: the profile, what was asked of it, and what the policy has made of that.
+// WriteInstructions returns for a model that works in a box what the box offers and forbids, one fact a line. All of it
+// comes from boxd: the profile, the request, and the result of the policy.
 func WriteInstructions(f *Facts) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }

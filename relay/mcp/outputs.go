@@ -9,32 +9,32 @@ import (
 	"sync"
 )
 
-// OutputLimits bound what is held, in bytes.
+// OutputLimits limit the stored output, in bytes.
 type OutputLimits struct {
-	Stream int // of one stream: its beginning and its end
-	Total  int // of all that is held; the oldest goes first
+	Stream int // of one stream: its beginning and its end are stored
+	Total  int // of all streams; the oldest is dropped first
 }
 
-// DefaultOutputLimits are the limits where one client has a program to itself.
+// DefaultOutputLimits are the limits of a server for a single client.
 func DefaultOutputLimits() OutputLimits { return OutputLimits{Stream: 8 << 20, Total: 32 << 20} }
 
-// outputScheme is that of the URIs.
+// outputScheme is the scheme of output URIs.
 const outputScheme = "boxd"
 
-// outputTemplate is that of the URIs, by RFC 6570.
+// outputTemplate is the template of output URIs (RFC 6570).
 const outputTemplate = outputScheme + "://output/{exec}/{stream}"
 
-// outputStream collects one stream of a program, of so many bytes. It may be written to and read at once.
+// outputStream collects one stream of a program, up to a maximum size. It is safe for concurrent use.
 type outputStream struct {
 	max int
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	head  []byte
 	tail  []byte // what follows head, or its end
 	total int64
 }
 
-// Write takes a piece, all of it or of too much the end.
+// Write stores a piece, or of too much output the end.
 func (s *outputStream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,20 +42,20 @@ func (s *outputStream) Write(p []byte) (int, error) {
 	n := min(len(p), s.max/2-len(s.head))
 	s.head = append(s.head, p[:n]...)
 	s.tail = append(s.tail, p[n:]...)
-	if len(s.tail) > s.max { // it is half of that at least then
+	if len(s.tail) > s.max { // keeps at least half of max
 		s.tail = append(s.tail[:0], s.tail[len(s.tail)-s.max/2:]...)
 	}
 	return len(p), nil
 }
 
-// written is how many bytes were ever written.
+// written returns how many bytes were ever written.
 func (s *outputStream) written() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.total
 }
 
-// lastLine returns the last line that is not empty, of 200 bytes at most.
+// lastLine returns the last non-empty line, at most 200 bytes of it.
 func (s *outputStream) lastLine() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +69,8 @@ func (s *outputStream) lastLine() string {
 	return strings.ToValidUTF8(text[:min(len(text), 200)], "\uFFFD")
 }
 
-// text returns what is held of at most limit bytes: beginning and end of more, whole lines where there are any. cut says
-// that it is not all that was written. What is no UTF-8 becomes U+FFFD.
+// text returns at most limit bytes of the stored output: beginning and end of longer output, in whole lines if possible.
+// cut says that it is not all that was written. Invalid UTF-8 becomes U+FFFD.
 func (s *outputStream) text(limit int) (text string, cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *outputStream) text(limit int) (text string, cut bool) {
 	return strings.ToValidUTF8(fmt.Sprintf("%s%s[… %d bytes omitted …]\n%s", head, between, missing, tail), "\uFFFD"), true
 }
 
-// wholeStart leaves out the line that a piece ends in, if it is not most of it.
+// wholeStart drops an incomplete line at the end, unless that is most of the piece.
 func wholeStart(b []byte) []byte {
 	if i := strings.LastIndexByte(string(b), '\n'); i > len(b)/2 {
 		return b[:i+1]
@@ -101,7 +101,7 @@ func wholeStart(b []byte) []byte {
 	return b
 }
 
-// wholeEnd leaves out the line that a piece begins in, if it is not most of it.
+// wholeEnd drops an incomplete line at the beginning, unless that is most of the piece.
 func wholeEnd(b []byte) []byte {
 	if i := strings.IndexByte(string(b), '\n'); i >= 0 && i < len(b)/2 {
 		return b[i+1:]
@@ -109,38 +109,38 @@ func wholeEnd(b []byte) []byte {
 	return b
 }
 
-// size is how many bytes are held.
+// size returns how many bytes are stored.
 func (s *outputStream) size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.head) + len(s.tail)
 }
 
-// outputs holds output that was too long for an answer, by its URI and for as long as there is room.
+// outputs stores output that was too long for an answer, by URI and as long as there is room.
 type outputs struct {
 	limits OutputLimits
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	next    int
 	streams map[string]*outputStream
 	order   []string // the oldest first
 }
 
-// newOutputs holds nothing.
+// newOutputs returns an empty store.
 func newOutputs(l OutputLimits) *outputs {
 	return &outputs{limits: l, streams: map[string]*outputStream{}}
 }
 
-// newStream is an empty stream, for add to hold later.
+// newStream returns an empty stream, to be stored later with add.
 func (s *outputs) newStream() *outputStream { return &outputStream{max: s.limits.Stream} }
 
-// whole is the text of all that is held of a stream.
+// whole returns all stored text of a stream.
 func (s *outputs) whole(of *outputStream) string {
 	text, _ := of.text(s.limits.Stream)
 	return text
 }
 
-// add holds streams of one execution, and returns their URIs.
+// add stores the streams of one execution, and returns their URIs.
 func (s *outputs) add(streams map[string]*outputStream) map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,15 +167,15 @@ func (s *outputs) add(streams map[string]*outputStream) map[string]string {
 	return uris
 }
 
-// get returns the stream of a URI, nil if it is not held.
+// get returns the stream of a URI, nil if it is not stored.
 func (s *outputs) get(uri string) *outputStream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.streams[uri]
 }
 
-// linesFrom returns lines of a text from the first on, counted from 1, and the number of the line that follows, 0 if none
-// does.
+// linesFrom returns count lines of a text from line first on, counted from 1, and the number of the next line, 0 if
+// there is none.
 func linesFrom(text string, first, count int) (lines string, next int) {
 	n := 0
 	var out strings.Builder

@@ -67,7 +67,7 @@ func (t *tools) addStart() {
 	add(t, &mcp.Tool{Name: "process_stop", Description: "Stop a process: SIGTERM, then SIGKILL after ten seconds.", Annotations: changes("Stop a process", true, true, false)}, t.stop)
 }
 
-// readyLook is how long boxd is asked to wait for a process at once.
+// readyLook is how long one request waits for a process.
 const readyLook = 200 * time.Millisecond
 
 func (t *tools) start(ctx context.Context, req *mcp.CallToolRequest, id string, in *startArgs) (*mcp.CallToolResult, error) {
@@ -97,7 +97,7 @@ func (t *tools) start(ctx context.Context, req *mcp.CallToolRequest, id string, 
 	return process(&p), nil
 }
 
-// process describes one; one that has ended otherwise than by itself or with 0 is an error.
+// process describes a process; an end other than by itself with status 0 is an error.
 func process(p *api.Process) *mcp.CallToolResult {
 	line := fmt.Sprintf("process %s: %s", p.ID, p.State)
 	if p.State == "running" && p.Ready {
@@ -127,7 +127,7 @@ func (t *tools) processes(ctx context.Context, _ *mcp.CallToolRequest, id string
 			return nil, err
 		}
 		result := process(&p)
-		result.IsError = false // it was asked about, not for
+		result.IsError = false // the question about it has succeeded
 		return result, nil
 	}
 	list, err := t.client.Processes(ctx, id)
@@ -167,7 +167,7 @@ func (t *tools) output(ctx context.Context, _ *mcp.CallToolRequest, id string, i
 	return text("%s", shown), nil
 }
 
-// typing is standard input that ends the stream some time after its text, or with it the input.
+// typing is standard input that ends after its text: at once, or when the stream ends.
 type typing struct {
 	text  *strings.Reader
 	end   bool
@@ -186,7 +186,7 @@ func (y *typing) Read(p []byte) (int, error) {
 	return 0, client.ErrDetached
 }
 
-// Times that process_write collects output, in seconds.
+// How long process_write collects output, in seconds.
 const (
 	usualWait = 1
 	mostWait  = 60

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mcp is the MCP server of boxd: its tools, the sessions of a client, what they have answered.
+// Package mcp is the MCP server of boxd: its tools, the sessions of a client, their stored output.
 package mcp
 
 import (
@@ -13,21 +13,21 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// Options say what a server is.
+// Options configure a server.
 type Options struct {
 	Version  string
 	Sessions SessionsOptions
 	Outputs  OutputLimits
-	ID       func() string // of its sessions; nil: the transport has none, or makes them up
+	ID       func() string // session ids; nil: the transport has none, or makes them
 }
 
-// Server is the MCP server of one client. Boxes are the sessions of boxd that it has, to be closed when the client is gone.
+// Server is the MCP server of one client. Boxes has the client's sessions of boxd, and must be closed when the client has gone.
 type Server struct {
 	*mcp.Server
 	Boxes *Sessions
 }
 
-// NewServer asks boxd what a box would be, and makes none yet. What boxd refuses is the error.
+// NewServer asks boxd what a box would be, and makes none yet. The error is boxd's refusal.
 func NewServer(ctx context.Context, c *client.Client, o *Options) (*Server, error) {
 	facts, err := learn(ctx, c, &o.Sessions)
 	if err != nil {

@@ -18,54 +18,54 @@ import (
 
 // Times of sessions.
 const (
-	// orphaned is how long a session lives on without its client where the profile lets it live for ever.
+	// orphanTTL is how long a session outlives its client if the profile sets no ttl.
 	orphanTTL = 10 * time.Minute
-	// renewals are how often a session is used within its ttl by being there.
+	// renewalsPerTTL is how often a session is renewed within its ttl.
 	renewalsPerTTL = 3
-	// farewell is how long boxd may take to end all of them.
+	// closeTimeout is how long boxd may take to end all of them.
 	closeTimeout = time.Minute
 )
 
-// Sessions are the sessions that one MCP client has: one that is made when it is needed first, and those it asks for. They
-// live as long as the client is there, and Close ends them; if that cannot be, their ttl does.
+// Sessions are the sessions of one MCP client: the default one, made when it is first needed, and those that it creates.
+// They live as long as the client, and Close ends them; if that fails, their ttl does.
 type Sessions struct {
 	client *client.Client
-	ask    api.SessionRequest // for the default one
-	stays  bool               // the default one has a name, and is not ended
-	any    bool               // all sessions of the caller may be named
+	ask    api.SessionRequest // for the default session
+	stays  bool               // the default session has an id, and is not ended
+	any    bool               // all sessions of the caller may be used
 
 	ctx    context.Context //nolint:containedctx // of the renewals, which Close ends
 	cancel context.CancelFunc
-	all    sync.WaitGroup // of the renewals
+	all    sync.WaitGroup // the renewals
 
-	making sync.Mutex // held while the default one is made
-	mu     sync.Mutex // guards what follows
-	closed bool       // none is made any more
-	own    string     // id of the default one, "" if there is none now
-	made   []string   // that end with the client
+	making sync.Mutex // held while the default session is made
+	mu     sync.Mutex // guards the fields below
+	closed bool       // no more sessions are made
+	own    string     // id of the default session, "" if there is none now
+	made   []string   // sessions that end with the client
 	leases map[string]*leases
 }
 
-// leases are what keeps a session that was made here, and processes in it, until the client goes.
+// leases keep a session that was made here, and its processes, alive until the client goes.
 type leases struct {
 	ttl       time.Duration
 	processes []string
 }
 
-// SessionsOptions say which sessions a client has.
+// SessionsOptions configure the sessions of a client.
 type SessionsOptions struct {
-	Ask api.SessionRequest // for the default one; with an id, it stays
-	Any bool               // let the client name every session of its caller, not only its own
+	Ask api.SessionRequest // for the default session; with an id, it is permanent
+	Any bool               // let the client use all sessions of its caller, not only its own
 }
 
-// NewSessions has no session yet.
+// NewSessions returns Sessions without any.
 func NewSessions(c *client.Client, o SessionsOptions) *Sessions {
 	b := &Sessions{client: c, ask: o.Ask, stays: o.Ask.ID != "" || o.Ask.Template != "", any: o.Any, leases: map[string]*leases{}}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
 
-// ID returns the session that a call is about: the default one if name is empty, which is made if it is not there.
+// ID returns the session of a call: the default one if name is empty, which is made if it does not exist.
 func (b *Sessions) ID(ctx context.Context, name string) (string, error) {
 	if name != "" {
 		b.mu.Lock()
@@ -95,7 +95,7 @@ func (b *Sessions) ID(ctx context.Context, name string) (string, error) {
 	return s.ID, nil
 }
 
-// createOther makes another session, which ends with the client as its own does.
+// createOther makes another session, which ends with the client as the default one does.
 func (b *Sessions) createOther(ctx context.Context, req *api.SessionRequest) (api.Session, error) {
 	s, isNew, err := b.create(ctx, *req, false)
 	if err == nil && !isNew && !b.any && !b.has(s.ID) {
@@ -110,7 +110,7 @@ func (b *Sessions) has(id string) bool {
 	return id == b.own || slices.Contains(b.made, id)
 }
 
-// create makes a session and keeps it alive. One that stays is not ended, and keeps its own ttl.
+// create makes a session and keeps it alive. A permanent session is not ended, and keeps its own ttl.
 func (b *Sessions) create(ctx context.Context, req api.SessionRequest, stays bool) (api.Session, bool, error) {
 	if !stays && req.TTL == nil {
 		plan, err := b.client.PlanSession(ctx, &req)
@@ -128,15 +128,15 @@ func (b *Sessions) create(ctx context.Context, req api.SessionRequest, stays boo
 	if b.enter(&s, isNew, stays) {
 		return s, isNew, nil
 	}
-	if isNew && !stays { // Close does not know of it
+	if isNew && !stays { // Close does not know it
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		_ = b.client.DeleteSession(late, s.ID) // or its ttl ends it
+		_ = b.client.DeleteSession(late, s.ID) // otherwise its ttl ends it
 	}
 	return s, false, fault.Errorf(fault.Unavailable, "this connection has ended").WithHint("connect again")
 }
 
-// enter keeps a session alive from now on, and reports false after Close.
+// enter keeps a session alive from now on, and returns false after Close.
 func (b *Sessions) enter(s *api.Session, isNew, stays bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,7 +153,7 @@ func (b *Sessions) enter(s *api.Session, isNew, stays bool) bool {
 	return true
 }
 
-// renew keeps a session alive until Close, or until it is gone.
+// renew keeps a session alive until Close, or until it has ended.
 func (b *Sessions) renew(id string, every time.Duration) {
 	tick := time.NewTicker(max(every, time.Second/10))
 	defer tick.Stop()
@@ -167,13 +167,13 @@ func (b *Sessions) renew(id string, every time.Duration) {
 			return
 		}
 		for _, p := range b.processes(id) {
-			_, _ = b.client.RenewProcess(b.ctx, id, p) // one that has ended has no lease
+			_, _ = b.client.RenewProcess(b.ctx, id, p) // an ended process has no lease
 		}
 	}
 }
 
-// Lease is that of a process which is to be started in a session: one in a session that ends with the client must not
-// keep it when the client is gone, which boxd may not hear of. It is renewed from now on. nil is no lease.
+// Lease returns the lease for a process to be started in a session, and renews it from now on: in a session that ends with the
+// client, the process must not keep the session alive when the client is gone, which boxd may not notice. nil means no lease.
 func (b *Sessions) Lease(id, process string) *quantity.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -196,14 +196,14 @@ func (b *Sessions) processes(id string) []string {
 	return nil
 }
 
-// forget is about a session that has ended. b.mu is held.
+// forget removes a session that has ended. b.mu is held.
 func (b *Sessions) forget(id string) {
 	b.made = slices.DeleteFunc(b.made, func(m string) bool { return m == id })
 	delete(b.leases, id)
 }
 
-// Why explains an error about a session: one that is gone is said to be, and the default one is made anew by the next
-// call that needs it.
+// explain explains an error about a session: it reports one that has ended, and the next call that needs the default
+// session makes a new one.
 func (b *Sessions) explain(ctx context.Context, id string, err error) error {
 	if !errors.Is(err, client.NotFound) {
 		return err
@@ -247,7 +247,7 @@ func (b *Sessions) remove(ctx context.Context, name string) (string, error) {
 	return id, nil
 }
 
-// list describes the sessions that there are: the default one first.
+// list describes the sessions, the default one first.
 func (b *Sessions) list(ctx context.Context) ([]api.Session, error) {
 	b.mu.Lock()
 	ids := slices.Clone(b.made)

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// skillScheme begins the URIs of skills: skill://NAME/SKILL.md, and their other files.
+// skillScheme is the prefix of skill URIs: skill://NAME/SKILL.md, and other files.
 const skillScheme = "skill://"
 
 // manifest is the file of a skill that has its instructions.
@@ -30,7 +30,7 @@ type activateArgs struct {
 	Environment bool   `json:"environment,omitempty" jsonschema:"also install its Python requirements in a virtual environment"`
 }
 
-// addActivate adds the tool by which a box gets a skill.
+// addActivate adds the tool that adds a skill to a box.
 func (t *tools) addActivate() {
 	add(t, &mcp.Tool{
 		Name:        "skill_activate",
@@ -60,7 +60,7 @@ func (t *tools) activate(ctx context.Context, _ *mcp.CallToolRequest, id string,
 	return text("%s\n\n%s", where, s.Instructions), nil
 }
 
-// addSkillResources makes the files of skills resources. Which there are is looked up whenever a client lists them.
+// addSkillResources makes the files of skills resources. The skills are looked up whenever a client lists resources.
 func (t *tools) addSkillResources() {
 	t.server.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "skill", Title: "File of a skill", URITemplate: skillScheme + "{name}/{+path}",
@@ -78,7 +78,7 @@ func (t *tools) addSkillResources() {
 	})
 }
 
-// listSkills has the server list the skills of now.
+// listSkills updates the server's list of skills.
 func (t *tools) listSkills(ctx context.Context) error {
 	list, err := t.client.Skills(ctx)
 	if err != nil {
@@ -113,7 +113,7 @@ func (t *tools) skillResource(ctx context.Context, req *mcp.ReadResourceRequest)
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
 	file, err := t.client.ReadSkillFile(ctx, name, path)
-	if p, ok := errors.AsType[*client.Error](err); ok && p.Status < 500 { // it is not there, or cannot be
+	if p, ok := errors.AsType[*client.Error](err); ok && p.Status < 500 { // it does not exist, or is an invalid name
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
 	if err != nil {
@@ -126,7 +126,7 @@ func (t *tools) skillResource(ctx context.Context, req *mcp.ReadResourceRequest)
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{content}}, nil
 }
 
-// skillOf is the skill of a URI, and the file in it.
+// skillOf returns the skill and the file that a URI names.
 func skillOf(uri string) (name, path string, ok bool) {
 	rest, ok := strings.CutPrefix(uri, skillScheme)
 	if !ok {

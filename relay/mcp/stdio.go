@@ -17,43 +17,43 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// maxLine bounds a message that comes in, in bytes.
+// maxLine is the maximum length of an incoming message, in bytes.
 const maxLine = 16 << 20
 
-// lastAnswers is how long requests that are under way at the end of the input may take for their answers: most
-// often they are not waited for any more, but a client may have sent all of them at once.
+// lastAnswers is how long requests in progress at the end of the input may take: usually the client does not wait for
+// their answers any more, but it may have sent all requests at once.
 const lastAnswers = 3 * time.Second
 
-// Stdio is the transport of MCP over a pair of streams: messages of JSON-RPC, one a line. What is no message is answered as the
-// specification says, and does not end the connection. Closing a connection does not close the streams.
+// Stdio is the MCP transport over a pair of streams: JSON-RPC messages, one a line. An invalid message is answered as
+// the specification says, and does not end the connection. Closing a connection does not close the streams.
 type Stdio struct {
 	In  io.Reader
 	Out io.Writer
 }
 
-// Connect begins to read. What reads ends with its input, except for a Read that nothing can interrupt.
+// Connect begins to read. The reading goroutine ends with its input, except for an uninterruptible Read.
 func (s *Stdio) Connect(context.Context) (mcp.Connection, error) {
 	c := &connection{out: s.Out, incoming: make(chan jsonrpc.Message), answered: make(chan struct{}, 1), closed: make(chan struct{})}
 	go c.receive(bufio.NewReaderSize(s.In, 64<<10))
 	return c, nil
 }
 
-// connection is one conversation.
+// connection is one MCP session.
 type connection struct {
 	incoming chan jsonrpc.Message // closed at the end of the input
-	answered chan struct{}        // has something when a call has been
+	answered chan struct{}        // signals that a call has been answered
 	closed   chan struct{}
 	closing  sync.Once
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	out    io.Writer
-	greets jsonrpc.ID // the client's initialize
-	ready  bool       // and it has been answered
-	calls  int        // that have no answer yet
+	greets jsonrpc.ID // id of the client's initialize
+	ready  bool       // initialize has been answered
+	calls  int        // unanswered calls
 }
 
-// receive reads messages until the input ends. Batches are of the protocol's versions before 2025-06-18: the client
-// says at first which it speaks.
+// receive reads messages until the input ends. Batches exist only in protocol versions before 2025-06-18: the client's
+// initialize names its version.
 func (c *connection) receive(in *bufio.Reader) {
 	defer close(c.incoming)
 	batches := false
@@ -88,7 +88,7 @@ func (c *connection) receive(in *bufio.Reader) {
 
 var errTooLong = errors.New("a line is too long")
 
-// readLine reads a line without its end. One that is too long is read past.
+// readLine reads a line without its line end. A line that is too long is skipped.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	var line []byte
 	tooLong := false
@@ -109,9 +109,9 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// refusal is what a client is told of what is no message.
+// refusal is the answer to an invalid message.
 type refusal struct {
-	ID      json.RawMessage // that it gave, if that can be known and is one; or nil
+	ID      json.RawMessage // the message's id, if it has a valid one; otherwise nil
 	Code    int64
 	Message string
 }
@@ -127,7 +127,7 @@ func invalid(line []byte, text string) *refusal {
 	return r
 }
 
-// parseMessages reads a line: no message if it is empty, several if it is a batch and there may be some.
+// parseMessages parses a line: no message if it is empty, several if it is a batch and batches are allowed.
 func parseMessages(line []byte, batches bool) ([]jsonrpc.Message, *refusal) {
 	switch {
 	case len(line) == 0:
@@ -158,7 +158,7 @@ func parseMessages(line []byte, batches bool) ([]jsonrpc.Message, *refusal) {
 	return messages, nil
 }
 
-// initializes returns the request that begins a conversation, and the version that it asks for.
+// initializes returns the initialize request, and the protocol version that it asks for.
 func initializes(m jsonrpc.Message) (*jsonrpc.Request, string) {
 	r, ok := m.(*jsonrpc.Request)
 	if !ok || r.Method != "initialize" || !r.IsCall() {
@@ -173,11 +173,11 @@ func initializes(m jsonrpc.Message) (*jsonrpc.Request, string) {
 	return r, params.ProtocolVersion
 }
 
-// refuse answers what is no message.
+// refuse answers an invalid message.
 func (c *connection) refuse(r *refusal) {
 	data, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": r.ID, "error": jsonrpc.Error{Code: r.Code, Message: r.Message}})
 	if err == nil {
-		_ = c.write(data) // a client that does not read any more has its end seen by the next Write
+		_ = c.write(data) // the next Write fails if the client has stopped reading
 	}
 }
 
@@ -188,7 +188,7 @@ func (c *connection) write(line []byte) error {
 	return err
 }
 
-// Read returns the next message, io.EOF when there is no other.
+// Read returns the next message, io.EOF when there are no more.
 func (c *connection) Read(ctx context.Context) (jsonrpc.Message, error) {
 	select {
 	case <-ctx.Done():
@@ -214,7 +214,7 @@ func (c *connection) count(n int) (calls int) {
 	return c.calls
 }
 
-// awaitAnswers waits until all calls have been answered, but not for long.
+// awaitAnswers waits until all calls have been answered, at most lastAnswers.
 func (c *connection) awaitAnswers(ctx context.Context) {
 	late := time.NewTimer(lastAnswers)
 	defer late.Stop()
@@ -231,7 +231,7 @@ func (c *connection) awaitAnswers(ctx context.Context) {
 	}
 }
 
-// Write sends a message. An error without a code gets one: every error of JSON-RPC has one.
+// Write sends a message. An error without a code gets one, which JSON-RPC requires.
 func (c *connection) Write(ctx context.Context, m jsonrpc.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -276,5 +276,5 @@ func (c *connection) Close() error {
 	return nil
 }
 
-// SessionID is empty: there is one conversation.
+// SessionID is empty: there is only one session.
 func (c *connection) SessionID() string { return "" }

@@ -18,20 +18,20 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// tools are the tools of one MCP server: what an agent does in boxes.
+// tools are the tools of one MCP server, with which an agent works in boxes.
 type tools struct {
 	server        *mcp.Server
 	client        *client.Client
 	sessions      *Sessions
 	outputs       *outputs
-	progressEvery time.Duration // between two reports of progress; 0: a second
+	progressEvery time.Duration // between progress reports; 0: a second
 
-	mu     sync.Mutex        // guards what follows
-	open   bool              // programs reach others over a network, in some box
-	listed map[string]string // descriptions of the skills that are resources, by URI
+	mu     sync.Mutex        // guards the fields below
+	open   bool              // programs of some box have network access
+	listed map[string]string // descriptions of skill resources, by URI
 }
 
-// register adds all tools to the server. open says whether programs of the connection's own box reach others over a network.
+// register adds all tools to the server. open says whether programs of the connection's own box have network access.
 func (t *tools) register(open bool) {
 	t.open = open
 	t.addFiles()
@@ -43,7 +43,7 @@ func (t *tools) register(open bool) {
 	t.addSkillResources()
 }
 
-// announceNetwork tells the client that programs of some box reach others over a network now. Tools that are added again are announced.
+// announceNetwork tells the client that programs of some box now have network access, by adding the tools again, which is announced.
 func (t *tools) announceNetwork() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,31 +53,31 @@ func (t *tools) announceNetwork() {
 	}
 }
 
-// addRunning adds the tools that run programs: what they reach is the box's.
+// addRunning adds the tools that run programs, whose annotations depend on network access.
 func (t *tools) addRunning() {
 	t.addExec()
 	t.addStart()
 }
 
-// reads annotates a tool that changes nothing.
+// reads annotates a read-only tool.
 func reads(title string) *mcp.ToolAnnotations {
 	return &mcp.ToolAnnotations{Title: title, ReadOnlyHint: true, IdempotentHint: true, DestructiveHint: new(false), OpenWorldHint: new(false)}
 }
 
-// changes annotates a tool that may do so.
+// changes annotates a tool that may change something.
 func changes(title string, destructive, idempotent, open bool) *mcp.ToolAnnotations {
 	return &mcp.ToolAnnotations{Title: title, DestructiveHint: &destructive, IdempotentHint: idempotent, OpenWorldHint: &open}
 }
 
-// sessionArg is the argument that all tools have.
+// sessionArg is the argument common to all tools.
 type sessionArg struct {
 	Session string `json:"session,omitempty" jsonschema:"id of a box from box_create (default: the box of this connection)"`
 }
 
-// about is the session of a call.
+// about returns the session of a call.
 func (i sessionArg) about() string { return i.Session }
 
-// add makes a tool of a function that does something in a session. What it returns is the text of the answer.
+// add registers a tool whose function works in a session. Its result is the answer.
 func add[Args interface{ about() string }](t *tools, tool *mcp.Tool, do func(ctx context.Context, req *mcp.CallToolRequest, session string, in *Args) (*mcp.CallToolResult, error)) {
 	mcp.AddTool(t.server, tool, func(ctx context.Context, req *mcp.CallToolRequest, in Args) (*mcp.CallToolResult, any, error) {
 		id, err := t.sessions.ID(ctx, in.about())
@@ -92,12 +92,12 @@ func add[Args interface{ about() string }](t *tools, tool *mcp.Tool, do func(ctx
 	})
 }
 
-// text is an answer.
+// text returns an answer of text.
 func text(format string, args ...any) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}}
 }
 
-// asJSON is an answer of facts.
+// asJSON returns an answer of JSON.
 func asJSON(v any) (*mcp.CallToolResult, error) {
 	data, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
@@ -106,12 +106,12 @@ func asJSON(v any) (*mcp.CallToolResult, error) {
 	return text("%s", data), nil
 }
 
-// hintedError is an error with all that helps to do better.
+// hintedError adds to an error what helps to resolve it.
 type hintedError struct{ error }
 
 func (e hintedError) Unwrap() error { return e.error }
 
-// Error is the reason, and what to do, and which rule it was.
+// Error returns the reason, the hint and the rule.
 func (e hintedError) Error() string {
 	lines := []string{e.error.Error()}
 	if f, ok := errors.AsType[*fault.Error](e.error); ok && f.Hint != "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Configuration prints a key a line: where it comes from, and its value, which may be long.
+// Configuration prints one setting a line: key, origin, and value, which may be long.
 func Configuration(out io.Writer, c *api.Configuration) error {
 	w, style := newTable(), styleOf(out)
 	fmt.Fprintln(w, "KEY\tSOURCE\tVALUE")

@@ -14,7 +14,7 @@ import (
 // Doctor prints a line for each check.
 func Doctor(out io.Writer, d *api.Doctor) error {
 	style := styleOf(out)
-	t, line := newTable(), strings.NewReplacer("\n", "; ", "\t", " ") // a cell is one
+	t, line := newTable(), strings.NewReplacer("\n", "; ", "\t", " ") // a cell is a single line
 	for _, c := range d.Checks {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", strings.ToUpper(c.Level), c.Name, line.Replace(c.Detail))
 		if c.Hint != "" {
@@ -32,7 +32,7 @@ func Doctor(out io.Writer, d *api.Doctor) error {
 	})
 }
 
-// Family is the kind of a distribution, as far as commands differ.
+// Family is a family of distributions that share commands.
 type Family string
 
 // The families.
@@ -41,7 +41,7 @@ const (
 	familyFedora Family = "fedora"
 )
 
-// FamilyOf reads os-release(5). What is not like Fedora is taken for Debian.
+// FamilyOf reads os-release(5). A distribution that is not like Fedora is taken for Debian.
 func FamilyOf(release string) Family {
 	for line := range strings.Lines(release) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -57,17 +57,17 @@ func FamilyOf(release string) Family {
 	return familyDebian
 }
 
-// Fix has the commands for a finding, for a root shell, with comments where a person has to choose.
+// Fix has the commands that fix a finding, for a root shell, with comments where a person has to choose.
 type Fix struct {
 	Name     string   `json:"name"`
 	Commands []string `json:"commands"`
 }
 
-// Fixes are for the checks that did not end well. What is mended by the same commands is so at once.
+// Fixes returns fixes for all checks that are not ok. Findings with the same commands share a fix.
 func Fixes(d *api.Doctor, family Family) []Fix {
 	fixes := []Fix{}
-	var groups []string  // the commands for cgroups, on which limits rest
-	var without []string // limits that boxes go without, or would have to
+	var groups []string  // the commands for cgroups, which limits need
+	var without []string // limits that boxes lack, or would lack
 	refused := false
 	for _, c := range d.Checks {
 		if c.Level == "ok" {
@@ -100,7 +100,7 @@ func Fixes(d *api.Doctor, family Family) []Fix {
 	return fixes
 }
 
-// PrintFixes prints them so that they can be read, and pasted.
+// PrintFixes prints fixes for reading and pasting.
 func PrintFixes(out io.Writer, fixes []Fix) error {
 	style := styleOf(out)
 	var text strings.Builder
@@ -119,12 +119,12 @@ func PrintFixes(out io.Writer, fixes []Fix) error {
 
 const restartAll = "systemctl restart boxd-keeper.service boxd.service"
 
-// dropIn writes a file beside the configuration.
+// dropIn returns a command that writes a file to box.toml.d.
 func dropIn(name, table, line string) string {
 	return fmt.Sprintf(`mkdir -p /etc/boxd/box.toml.d && printf '%%s\n' '[%s]' '%s' >/etc/boxd/box.toml.d/60-%s.toml`, table, line, name)
 }
 
-// either chooses the command of a family.
+// either returns the command of a family.
 func either(family Family, debian, fedora string) string {
 	if family == familyFedora {
 		return fedora

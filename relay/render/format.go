@@ -15,24 +15,24 @@ import (
 	"text/template/parse"
 )
 
-// Format prints rows with a template of the caller's. Its fields are those of the rows as JSON: {{.id}} is what "id" is
-// there. They may be written in any case and without _, as {{.ID}} and {{.CreatedAt}}. One that a row leaves out is empty.
+// Format prints rows with a template of the user's. Its fields are those of the rows' JSON: {{.id}} is the value of
+// "id". They may be written in any case and without _, as {{.ID}} and {{.CreatedAt}}. A field that a row omits is empty.
 type Format struct {
 	of    reflect.Type
-	table bool // with a header, the columns set apart by tabs
+	table bool // with a header, and columns separated by tabs
 	trees map[string]*parse.Tree
-	keys  map[string]any // of maps, as the header has them
+	keys  map[string]any // of maps, for the header
 }
 
 const (
-	// tablePrefix before a template asks for a header and aligned columns.
+	// tablePrefix before a template requests a header and aligned columns.
 	tablePrefix = "table "
-	// formatName is the template itself, among those that it defines.
+	// formatName is the name of the template itself, among those that it defines.
 	formatName = "format"
 )
 
-// ParseFormat reads a template for rows of a type. An error says what is wrong with the template, a field that rows of the
-// type do not have among it.
+// ParseFormat parses a template for rows of a type. An error says what is wrong with the template, for example a field
+// that rows of the type do not have.
 func ParseFormat(text string, of reflect.Type) (*Format, error) {
 	f := &Format{of: of}
 	text, f.table = strings.CutPrefix(text, tablePrefix)
@@ -89,7 +89,7 @@ func (f *Format) line(text *bytes.Buffer, data any) error {
 	return nil
 }
 
-// data is a row as its JSON has it, with what that leaves out.
+// data returns a row as its JSON has it, with the omitted fields added.
 func (f *Format) data(row any) (any, error) {
 	text, err := json.Marshal(row)
 	if err != nil {
@@ -104,7 +104,7 @@ func (f *Format) data(row any) (any, error) {
 	return fill(v, f.of), nil
 }
 
-// fill adds what JSON leaves out. t is the type that v was, nil if that is not known.
+// fill adds fields that JSON omits. t is the original type of v, nil if unknown.
 func fill(v any, t reflect.Type) any {
 	if t != nil && t.Kind() == reflect.Pointer {
 		if v == nil {
@@ -147,7 +147,7 @@ func fill(v any, t reflect.Type) any {
 	return v
 }
 
-// empty is a value that JSON leaves out: a number is 0 and a flag is false, all else is nothing.
+// empty returns the value of an omitted field: 0 for a number, false for a flag, otherwise nil.
 func empty(t reflect.Type) any {
 	if t == nil || opaque(t) {
 		return nil
@@ -161,7 +161,7 @@ func empty(t reflect.Type) any {
 	return nil
 }
 
-// number is what a template compares and prints as a number.
+// number converts a number for comparing and printing.
 func number(n json.Number) any {
 	if i, err := n.Int64(); err == nil {
 		return i
@@ -170,7 +170,7 @@ func number(n json.Number) any {
 	return d
 }
 
-// opaque reports whether values of a type are text or a number in JSON, whatever is in them.
+// opaque reports whether values of a type are a string or a number in JSON, whatever their fields.
 func opaque(t reflect.Type) bool {
 	for _, way := range []reflect.Type{reflect.TypeFor[json.Marshaler](), reflect.TypeFor[encoding.TextMarshaler]()} {
 		if t.Implements(way) || reflect.PointerTo(t).Implements(way) {
@@ -180,7 +180,7 @@ func opaque(t reflect.Type) bool {
 	return false
 }
 
-// jsonFields are the fields of a struct by their names in JSON.
+// jsonFields returns the fields of a struct by their JSON names.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	all := map[string]reflect.Type{}
 	for field := range t.Fields() {
@@ -203,7 +203,7 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return all
 }
 
-// header has the name of each field in its place.
+// header returns a row that has the name of each field as its value.
 func (f *Format) header(t reflect.Type, name string) any {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -222,14 +222,14 @@ func (f *Format) header(t reflect.Type, name string) any {
 	return o
 }
 
-// formatCheck goes through a template, gives each field the name that it has in JSON, and finds those that there are not.
+// formatCheck walks a template, replaces field names by their JSON names, and finds unknown fields.
 type formatCheck struct {
 	variables map[string]reflect.Type
 	keys      map[string]any
 	err       error
 }
 
-// node checks a part of a template where . has a type; nil is one that is not known.
+// node checks a part of a template where . has the type dot, nil if unknown.
 func (c *formatCheck) node(n parse.Node, dot reflect.Type) {
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -271,7 +271,7 @@ func (c *formatCheck) node(n parse.Node, dot reflect.Type) {
 	}
 }
 
-// pipe checks a pipeline and returns the type of its value, nil if that is not known.
+// pipe checks a pipeline and returns the type of its value, nil if unknown.
 func (c *formatCheck) pipe(p *parse.PipeNode, dot reflect.Type) (value reflect.Type) {
 	if p == nil {
 		return nil
@@ -306,7 +306,7 @@ func (c *formatCheck) operand(n parse.Node, dot reflect.Type) reflect.Type {
 	return nil
 }
 
-// fields checks fields of a value, one inside the other, and returns the type of the last.
+// fields checks a chain of fields of a value, and returns the type of the last.
 func (c *formatCheck) fields(names []string, of reflect.Type) reflect.Type {
 	for i := range names {
 		for of != nil && of.Kind() == reflect.Pointer {
@@ -339,5 +339,5 @@ func (c *formatCheck) fields(names []string, of reflect.Type) reflect.Type {
 	return of
 }
 
-// spelling is what names that mean the same field have in common.
+// spelling normalizes a name, so that all spellings of a field are equal.
 func spelling(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }

@@ -16,9 +16,9 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// ConnectHint says what to do where boxd cannot be reached, "" if that is not known.
+// ConnectHint suggests what to do if boxd cannot be reached, "" if unknown.
 func ConnectHint(e *client.ConnectError) string {
-	_, file := errors.AsType[*fs.PathError](e.Err) // of a certificate, and not the socket
+	_, file := errors.AsType[*fs.PathError](e.Err) // a certificate file, not the socket
 	switch {
 	case file:
 	case strings.HasPrefix(e.Socket, "https://") && errors.Is(e, syscall.ECONNREFUSED):
@@ -36,8 +36,8 @@ func ConnectHint(e *client.ConnectError) string {
 type deniedSocket struct {
 	socket string
 	user   string
-	group  string // "": it is root's alone
-	member bool   // as the user will be from the next login on
+	group  string // "": only root may open it
+	member bool   // the user is a member, but only from the next login on
 }
 
 func denySocket(socket string) deniedSocket {
@@ -59,7 +59,7 @@ func denySocket(socket string) deniedSocket {
 	if g, err := user.LookupGroup(c.group); err == nil {
 		ids, err := u.GroupIds()
 		now, nerr := os.Getgroups()
-		gid, _ := strconv.Atoi(g.Gid) // a number, by the system's own word
+		gid, _ := strconv.Atoi(g.Gid) // always a number on Unix
 		c.member = err == nil && nerr == nil && slices.Contains(ids, g.Gid) && gid != os.Getegid() && !slices.Contains(now, gid)
 	}
 	return c

@@ -13,16 +13,16 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// sampleEvery is the time between two samples.
+// sampleEvery is the interval of samples.
 const sampleEvery = time.Second
 
-// Keys that end a live picture.
+// Keys that end the live display.
 const (
 	keyQuit  = 'q'
 	keyCtrlC = 3
 )
 
-// SampleAgain takes a second sample a moment after the first, so that there are rates.
+// SampleAgain takes a second sample after sampleEvery, so that rates are known.
 func (t *Sampler) SampleAgain(ctx context.Context, first *Top) (*Top, error) {
 	timer := time.NewTimer(sampleEvery)
 	defer timer.Stop()
@@ -44,8 +44,7 @@ func (v *Top) Print(out io.Writer) error {
 	return nil
 }
 
-// Live draws on the terminal out until a key or a signal, which is returned, ends it. The terminal is then as
-// it was.
+// Live draws on the terminal out until a key or a signal, which is returned, ends it. It restores the terminal then.
 func (t *Sampler) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top, signals <-chan os.Signal) (os.Signal, error) {
 	screen, err := newScreen(in, out)
 	if err != nil {
@@ -82,7 +81,7 @@ func (t *Sampler) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top,
 			return sig, nil
 		case <-resized:
 		case <-tick.C:
-			if !sampling { // keys are obeyed meanwhile, whatever boxd does
+			if !sampling { // keys work meanwhile, even if boxd does not answer
 				sampling = true
 				go func(before *Top) { // ends with ctx
 					next, err := t.Sample(ctx, before)
@@ -103,7 +102,7 @@ func (t *Sampler) Live(ctx context.Context, in io.Reader, out io.Writer, v *Top,
 	}
 }
 
-// sample is what a Sample has come to.
+// sample is the result of a Sample.
 type sample struct {
 	top *Top
 	err error

@@ -15,11 +15,11 @@ import (
 type Logs struct {
 	timestamps bool
 	to         [2]io.Writer
-	inLine     [2]bool // what was printed last has no end yet
+	inLine     [2]bool // the last printed line has no line end yet
 	notes      io.Writer
 }
 
-// NewLogs returns one for output and errors. Control characters reach a terminal only if raw.
+// NewLogs returns Logs for output and errors. Control characters reach a terminal only if raw is set.
 func NewLogs(stdout, stderr io.Writer, timestamps, raw bool) *Logs {
 	p := &Logs{timestamps: timestamps, to: [2]io.Writer{stdout, stderr}, notes: stderr}
 	for i, w := range p.to {

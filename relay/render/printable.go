@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package render shows people what boxd answers, as text or on their terminal: tables, output, the picture of top.
+// Package render formats boxd's responses for people, as text or on their terminal: tables, output, the display of top.
 package render
 
 import (
@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// Printable shows an id without letting it speak to the terminal.
+// Printable returns an id without control characters for the terminal.
 func Printable(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == '\t' }) {
 		return strconv.Quote(s)
@@ -18,7 +18,7 @@ func Printable(s string) string {
 	return s
 }
 
-// Plain shows a text of several lines without letting it speak to the terminal.
+// Plain returns a text of several lines without control characters for the terminal.
 func Plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && unicode.IsControl(r) {
@@ -28,7 +28,7 @@ func Plain(s string) string {
 	}, strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\r\n", "\n"))
 }
 
-// Roughly is a duration as people say it: its largest unit alone.
+// Roughly formats a duration for people: its largest unit only.
 func Roughly(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -43,7 +43,7 @@ func Roughly(d time.Duration) string {
 	return strconv.Itoa(int(d/(24*time.Hour))) + "d"
 }
 
-// ShellWord is a word as it can be typed.
+// ShellWord quotes a word for the shell.
 func ShellWord(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:@%+,") == "" {
 		return s

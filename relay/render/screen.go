@@ -64,7 +64,7 @@ func (s *screen) Close() {
 	s.restore()
 }
 
-// cutColumns returns the beginning of a line that fits into so many columns.
+// cutColumns returns the beginning of a line that fits into cols columns.
 func cutColumns(line string, cols int) string {
 	for i, r := range line {
 		if cols -= width(r); cols < 0 {
@@ -74,7 +74,7 @@ func cutColumns(line string, cols int) string {
 	return line
 }
 
-// fitColumns returns text in exactly so many columns, with a mark if it is cut off.
+// fitColumns returns text in exactly cols columns, with a mark if it is cut off.
 func fitColumns(text string, cols int) string {
 	if n := columns(text); n <= cols {
 		return text + strings.Repeat(" ", cols-n)

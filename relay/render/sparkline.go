@@ -10,13 +10,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// sparkColumns is how wide a sparkline is at most.
+// sparkColumns is the maximum width of a sparkline.
 const sparkColumns = 50
 
-// sparks are the heights of a column of a sparkline, the lowest first.
+// sparks are the heights of a sparkline's columns, the lowest first.
 const sparks = "▁▂▃▄▅▆▇█"
 
-// charts are the sparklines of what a session has used lately: one for each figure that is known, with its last and its highest value.
+// charts returns the sparklines of a session's recent usage: one for each known figure, with its last and its highest value.
 func (v *Top) charts() []topLine {
 	samples := v.history.Samples
 	if len(samples) == 0 {
@@ -58,12 +58,12 @@ func usedOf(value func(*api.SampledUsage) float64) func(m *api.UsageSample) (flo
 	}
 }
 
-// sparkline draws a figure of samples, the earliest first, with the last and the highest value: a column for each sample, or
-// if they are many for the highest of each of equal spans of time. A column without a sample is blank. It is empty if no sample has
-// the figure.
+// sparkline draws a figure of samples, the earliest first, and returns its last and highest value: a column for each
+// sample, or if there are many, for the highest of equal spans of time. A column without a sample is blank. The line is
+// empty if no sample has the figure.
 func sparkline(samples []api.UsageSample, of func(*api.UsageSample) (float64, bool)) (line string, last, most float64) {
 	columns, many := len(samples), len(samples) > sparkColumns
-	if many { // at least two to a column, for they do not come to the second
+	if many { // at least two per column, as samples do not come exactly every second
 		columns = min(len(samples)/2, sparkColumns)
 	}
 	begin, span := samples[0].At, samples[len(samples)-1].At.Sub(samples[0].At)
@@ -98,7 +98,7 @@ func sparkline(samples []api.UsageSample, of func(*api.UsageSample) (float64, bo
 	return b.String(), last, most
 }
 
-// columnOf is the column of a moment, of so many that stand for a span. A clock that was set back makes moments before the first.
+// columnOf returns the column of a moment in a span. After a clock was set back, moments may precede the first.
 func columnOf(at, span time.Duration, columns int) int {
 	if span <= 0 {
 		return 0

@@ -11,14 +11,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Columns of the picture of a status.
+// Columns of the status display.
 const (
 	statusLabel = 16
 	statusText  = 80 - statusLabel
 	placesShown = 10
 )
 
-// boxCount is how many boxes there are.
+// boxCount says how many boxes there are.
 func boxCount(s *api.Status) string {
 	if s.Stopped > 0 {
 		return fmt.Sprintf("%d of %d, and %d stopped", s.Sessions, s.MaxSessions, s.Stopped)
@@ -72,7 +72,7 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	var warm []string
 	for _, w := range s.Warm {
 		if w.Want == 0 && w.Ready == 0 {
-			continue // nobody has used that profile lately
+			continue // the profile was not used lately
 		}
 		warm = append(warm, fmt.Sprintf("%d of %d for %s", w.Ready, w.Want, w.Profile))
 	}
@@ -94,7 +94,7 @@ func Status(out io.Writer, s *api.Status, now time.Time) error {
 	return err
 }
 
-// fold breaks text at spaces into lines of at most so many characters, unless a word is longer.
+// fold breaks text at spaces into lines of at most most characters, unless a word is longer.
 func fold(text string, most int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {

@@ -11,17 +11,17 @@ import (
 	"text/tabwriter"
 )
 
-// palette is how words stand out; the zero palette leaves them as they are.
+// palette paints words; the zero palette leaves them as they are.
 type palette struct{ on bool }
 
-// styleOf is that of what is written to out: with colours on a terminal that has some, whose person has
-// nothing against them (NO_COLOR, see no-color.org).
+// styleOf returns the palette for out: colours on a terminal that supports them, unless the user has disabled them
+// (NO_COLOR, see no-color.org).
 func styleOf(out any) palette {
 	term := os.Getenv("TERM")
 	return palette{on: IsTerminal(out) && os.Getenv("NO_COLOR") == "" && term != "" && term != "dumb"}
 }
 
-// Sequences of ECMA-48.
+// Escape sequences of ECMA-48.
 const (
 	sgrBold   = "\x1b[1m"
 	sgrRed    = "\x1b[31m"
@@ -32,10 +32,10 @@ const (
 // bold is for headings.
 func (s palette) bold(text string) string { return s.with(sgrBold, text) }
 
-// bad is for what has failed.
+// bad is for failures.
 func (s palette) bad(text string) string { return s.with(sgrRed, text) }
 
-// warn is for what is not as it should be.
+// warn is for problems that are no failures.
 func (s palette) warn(text string) string { return s.with(sgrYellow, text) }
 
 func (s palette) with(sequence, text string) string {
@@ -45,7 +45,7 @@ func (s palette) with(sequence, text string) string {
 	return sequence + text + sgrReset
 }
 
-// table is text in columns. It is painted when it is laid out: a tabwriter counts sequences as columns.
+// table is text in columns. It is painted after the layout, as a tabwriter counts escape sequences as columns.
 type table struct {
 	text bytes.Buffer
 	*tabwriter.Writer
@@ -57,7 +57,7 @@ func newTable() *table {
 	return t
 }
 
-// print writes the table, each line as paint makes it.
+// print writes the table, each line painted by paint.
 func (t *table) print(out io.Writer, paint func(i int, line string) string) error {
 	if err := t.Flush(); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (t *table) print(out io.Writer, paint func(i int, line string) string) erro
 	return nil
 }
 
-// headed paints a table whose first line is its heading, and the words of its column that stand for some trouble.
+// headed paints a table with a heading, and the cells of column in the lines that trouble lists.
 func (s palette) headed(column string, trouble map[int]func(string) string) func(i int, line string) string {
 	at := 0
 	return func(i int, line string) string {
@@ -84,9 +84,9 @@ func (s palette) headed(column string, trouble map[int]func(string) string) func
 		if !ok {
 			return line
 		}
-		cells := []rune(line) // a heading has one byte for each
+		cells := []rune(line) // a heading has one byte per column
 		end := at
-		for end < len(cells) && (cells[end] != ' ' || end+1 < len(cells) && cells[end+1] != ' ') { // two end a cell
+		for end < len(cells) && (cells[end] != ' ' || end+1 < len(cells) && cells[end+1] != ' ') { // two spaces end a cell
 			end++
 		}
 		return string(cells[:at]) + paint(string(cells[at:end])) + string(cells[end:])

@@ -41,7 +41,7 @@ func ownerName(s api.Session) string {
 	return s.Owner
 }
 
-// Person is how a person calls a principal: the name of the user, if uid:N is one of this host.
+// Person returns a readable name of a principal: the user name, if uid:N is a user of this host.
 func Person(principal string) string {
 	if uid, ok := strings.CutPrefix(principal, "uid:"); ok {
 		if u, err := user.LookupId(uid); err == nil {
@@ -74,7 +74,7 @@ func Processes(out io.Writer, list []api.Process, now time.Time) error {
 	return w.print(out, style.headed("STATE", trouble))
 }
 
-// failed reports whether a process has ended without being asked to.
+// failed reports whether a process has ended unintentionally.
 func failed(p *api.Process) bool {
 	if p.State != "ended" || p.Reason == "stopped" || p.Reason == "shutdown" {
 		return false
@@ -83,7 +83,7 @@ func failed(p *api.Process) bool {
 	return p.Reason != "" || r != nil && (r.Status != "exited" || r.ExitCode == nil || *r.ExitCode != 0)
 }
 
-// how is how a program has ended, in a word or two.
+// how describes how a program has ended, in a word or two.
 func how(r *api.ExecResult) string {
 	switch {
 	case r.Status == "exited" && r.ExitCode != nil:
@@ -101,7 +101,7 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// pidOf is the PID of a program that runs: that of one that has ended may be another's.
+// pidOf returns the PID of a running program, 0 for an ended one: its PID may be another's by now.
 func pidOf(p *api.Process) uint32 {
 	if p.State == "ended" || p.State == "waiting" {
 		return 0
@@ -116,7 +116,7 @@ func orDash(n uint32) string {
 	return fmt.Sprint(n)
 }
 
-// uptime is how long a process has lived.
+// uptime returns how long a process has lived.
 func uptime(p *api.Process, now time.Time) string {
 	if p.EndedAt != nil {
 		now = *p.EndedAt
@@ -124,7 +124,7 @@ func uptime(p *api.Process, now time.Time) string {
 	return Roughly(now.Sub(p.StartedAt))
 }
 
-// commandLine shows a program with its arguments, on one line and not for ever.
+// commandLine formats a program with its arguments on one line, cut if it is long.
 func commandLine(argv []string) string {
 	const most = 60
 	line := []rune(Printable(strings.Join(argv, " ")))

@@ -16,21 +16,21 @@ import (
 	"github.com/boxd-dev/boxd/quantity"
 )
 
-// Templates are those of text/template, which is not used itself: it calls methods by name, for which the linker would keep
-// every method of every type, and boxctl would be half as large again. Here values are only what JSON has: nil, bool, int64,
-// float64, string, []any and object.
+// Templates have the syntax of text/template, which is not used for execution: it calls methods by name, for which the
+// linker would keep every method of every type, and boxctl would grow by half. Here values are only what JSON has: nil,
+// bool, int64, float64, string, []any and object.
 
-// object is a JSON object, with fields added that it leaves out.
+// object is a JSON object, with omitted fields added.
 type object struct {
 	fields map[string]any
-	raw    any    // without these, for the function json
-	title  string // what it prints as in a header
+	raw    any    // without the added fields, for the function json
+	title  string // how it prints in a header
 }
 
-// maxTemplates bounds templates that call one another.
+// maxTemplates limits nested template calls.
 const maxTemplates = 64
 
-// execution is a template at work.
+// execution is a running template.
 type execution struct {
 	trees     map[string]*parse.Tree
 	out       *bytes.Buffer
@@ -48,7 +48,7 @@ var (
 	errContinue = errors.New("continue")
 )
 
-// execute prints a template of a value.
+// execute runs a template on a value.
 func (x *execution) execute(tree *parse.Tree, dot any) error {
 	outer := x.variables
 	defer func() { x.variables = outer }()
@@ -93,7 +93,7 @@ func (x *execution) walk(n parse.Node, dot any) error {
 	return fmt.Errorf("%s: not supported", n)
 }
 
-// branch is if and with, which differ in what . is inside.
+// branch runs if and with, which differ in the value of . inside.
 func (x *execution) branch(n *parse.BranchNode, dot any, inside func(any) any) error {
 	defer x.leave(len(x.variables))
 	v, err := x.pipe(n.Pipe, dot)
@@ -108,7 +108,7 @@ func (x *execution) branch(n *parse.BranchNode, dot any, inside func(any) any) e
 	return nil
 }
 
-// leave forgets the variables of a block.
+// leave drops the variables of a block.
 func (x *execution) leave(n int) { x.variables = x.variables[:n] }
 
 func (x *execution) each(n *parse.RangeNode, dot any) error {
@@ -172,7 +172,7 @@ func (x *execution) call(n *parse.TemplateNode, dot any) error {
 	return x.execute(tree, v)
 }
 
-// set gives the newest variable of a name a value.
+// set assigns to the innermost variable of a name.
 func (x *execution) set(name string, v any) {
 	for i := len(x.variables) - 1; i >= 0; i-- {
 		if x.variables[i].name == name {
@@ -182,7 +182,7 @@ func (x *execution) set(name string, v any) {
 	}
 }
 
-// pipe is the value of a pipeline, which is also that of the variable that it declares or sets.
+// pipe returns the value of a pipeline, and assigns it to the variable that the pipeline declares or sets.
 func (x *execution) pipe(p *parse.PipeNode, dot any) (v any, err error) {
 	if p == nil {
 		return nil, nil
@@ -206,7 +206,7 @@ func (x *execution) pipe(p *parse.PipeNode, dot any) (v any, err error) {
 	return v, nil
 }
 
-// command is the value of one part of a pipeline; last is that of the part before.
+// command returns the value of one command of a pipeline; last is the value of the previous one.
 func (x *execution) command(n *parse.CommandNode, dot any, last []any) (any, error) {
 	name, ok := n.Args[0].(*parse.IdentifierNode)
 	if !ok {
@@ -267,7 +267,7 @@ func (x *execution) operand(n parse.Node, dot any) (any, error) {
 	return nil, fmt.Errorf("%s: not supported", n)
 }
 
-// inside is a field of a field of a value. What is not there has no fields, and is not there either.
+// inside returns a nested field of a value. A missing value has missing fields.
 func inside(v any, names []string) (any, error) {
 	for _, name := range names {
 		switch o := v.(type) {
@@ -282,7 +282,7 @@ func inside(v any, names []string) (any, error) {
 	return v, nil
 }
 
-// truth is what if and with go by.
+// truth reports whether if and with take a value as true.
 func truth(v any) bool {
 	switch v := v.(type) {
 	case bool:
@@ -301,7 +301,7 @@ func truth(v any) bool {
 	return false
 }
 
-// kind is what messages call a value.
+// kind names the kind of a value in messages.
 func kind(v any) string {
 	switch v.(type) {
 	case nil:
@@ -318,7 +318,7 @@ func kind(v any) string {
 	return "an object"
 }
 
-// printed is how a value appears.
+// printed formats a value.
 func printed(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -342,7 +342,7 @@ func printed(v any) string {
 	return fmt.Sprint(v)
 }
 
-// functionNames are the functions that templates may call.
+// functionNames returns the functions that templates may call.
 func functionNames() map[string]any {
 	all := map[string]any{}
 	for _, name := range []string{
@@ -396,7 +396,7 @@ func apply(name string, args []any) (any, error) {
 	return textFunction(name, args)
 }
 
-// textFunction calls a function of texts.
+// textFunction calls a function on texts.
 func textFunction(name string, args []any) (any, error) {
 	switch name {
 	case "print":
@@ -441,7 +441,7 @@ func textFunction(name string, args []any) (any, error) {
 	return nil, fmt.Errorf("no function %s", name)
 }
 
-// printable are values as fmt prints them: numbers and texts as they are, all else as a template prints it.
+// printable prepares values for fmt: numbers and strings unchanged, all else as a template prints it.
 func printable(list []any) []any {
 	list = slices.Clone(list)
 	for i, v := range list {
@@ -454,7 +454,7 @@ func printable(list []any) []any {
 	return list
 }
 
-// join is the elements of a list with something between them. A header is no list.
+// join joins the elements of a list. A header is returned unchanged.
 func join(list, between any) (any, error) {
 	separator, ok := between.(string)
 	if !ok {
@@ -473,7 +473,7 @@ func join(list, between any) (any, error) {
 	return nil, fmt.Errorf("join needs a list, not %s", kind(list))
 }
 
-// index is an element of a value.
+// index returns an element of a value.
 func index(v any, keys []any) (any, error) {
 	for _, key := range keys {
 		switch o := v.(type) {
@@ -500,7 +500,7 @@ func index(v any, keys []any) (any, error) {
 	return v, nil
 }
 
-// compare is one of the functions that compare. What is not there is as the empty value of the other.
+// compare runs a comparison function. A missing value equals the zero value of the other one.
 func compare(name string, args []any) (any, error) {
 	if name == "eq" && len(args) > 2 {
 		for _, other := range args[1:] {
@@ -568,7 +568,7 @@ func asFloat(v any) (float64, bool) {
 	return 0, false
 }
 
-// asJSON is a value as JSON, without what was added to it.
+// asJSON returns a value as JSON, without added fields.
 func asJSON(v any) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

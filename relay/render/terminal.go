@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The terminal that a person sits at: raw mode, its size, the keys that are pressed.
+// The user's terminal: raw mode, its size, the keys that are pressed.
 
 package render
 
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/term"
 )
 
-// TerminalSize is that of a terminal in characters.
+// TerminalSize is the size of a terminal in characters.
 type TerminalSize struct{ Rows, Cols uint16 }
 
 // IsTerminal reports whether v, a reader or a writer, is a terminal.
@@ -82,8 +82,8 @@ func RawMode(in *os.File) (restore func(), err error) {
 	}), nil
 }
 
-// WatchSize calls tell with the size of the first of the given readers and writers that is a
-// terminal, now and whenever it changes, until ctx ends.
+// WatchSize calls tell with the size of the first of the given readers and writers that is a terminal, now and after
+// each change, until ctx ends.
 func WatchSize(ctx context.Context, tell func(TerminalSize), list ...any) {
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, unix.SIGWINCH)

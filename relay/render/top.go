@@ -15,35 +15,35 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// topSession is a session and what it uses at the moment.
+// topSession is a session with its current usage.
 type topSession struct {
 	api.Session
 	CPUPercent float64   `json:"cpu_percent"` // of one processor
 	ReadRate   float64   `json:"io_read_per_second"`
 	WriteRate  float64   `json:"io_write_per_second"`
-	sampled    time.Time // when Session was asked for
+	sampled    time.Time // when Session was requested
 	rates      bool      // there is an earlier sample
 }
 
-// Top is all that one picture shows.
+// Top is the content of one picture.
 type Top struct {
 	Status    api.Status       `json:"status"`
 	Sessions  []topSession     `json:"sessions"`
-	Processes []api.Process    `json:"processes,omitempty"` // of the one session that was asked for
-	history   api.UsageHistory // of that one
+	Processes []api.Process    `json:"processes,omitempty"` // of the requested session
+	history   api.UsageHistory // of that session
 	now       time.Time
 	one       bool
 }
 
-// Sampler samples what sessions use.
+// Sampler samples the usage of sessions.
 type Sampler struct {
 	Client *client.Client
-	ID     string // of the only one; empty: all of them
-	All    bool   // those of every owner
-	Owner  string // whose alone; empty: anybody's
+	ID     string // of the only session; empty: all sessions
+	All    bool   // sessions of every owner
+	Owner  string // the only owner; empty: any
 }
 
-// Sample takes one sample. Rates are since the sample before, if there is one.
+// Sample takes one sample. Rates are relative to the previous sample, if there is one.
 func (t *Sampler) Sample(ctx context.Context, before *Top) (*Top, error) {
 	v := &Top{one: t.ID != "", Sessions: []topSession{}}
 	var err error
@@ -80,7 +80,7 @@ func (t *Sampler) Sample(ctx context.Context, before *Top) (*Top, error) {
 	return v, nil
 }
 
-// sessions describes all sessions, or the one that is asked for, with what is in the picture of that alone.
+// sessions describes all sessions, or the requested one with the details that only its own picture shows.
 func (t *Sampler) sessions(ctx context.Context, v, before *Top) ([]api.Session, error) {
 	if !v.one {
 		return t.Client.FindSessions(ctx, &client.SessionFilter{All: t.All, WithUsage: true})
@@ -95,7 +95,7 @@ func (t *Sampler) sessions(ctx context.Context, v, before *Top) ([]api.Session, 
 	return []api.Session{s}, t.extend(ctx, v, before)
 }
 
-// extend gives a picture the history of its session: that of the picture before, and what has come since.
+// extend adds the usage history of the session to a picture: the history of the previous picture and the newer samples.
 func (t *Sampler) extend(ctx context.Context, v, before *Top) error {
 	var known []api.UsageSample
 	var after time.Time
@@ -113,7 +113,7 @@ func (t *Sampler) extend(ctx context.Context, v, before *Top) error {
 	return nil
 }
 
-// compare computes what has been used since an earlier sample of the same session.
+// compare computes the usage since an earlier sample of the same session.
 func (s *topSession) compare(e *topSession) {
 	seconds := s.sampled.Sub(e.sampled).Seconds()
 	if s.Usage == nil || e.Usage == nil || seconds <= 0 || !s.CreatedAt.Equal(e.CreatedAt) {
@@ -125,7 +125,7 @@ func (s *topSession) compare(e *topSession) {
 	s.WriteRate = max(float64(s.Usage.Written)-float64(e.Usage.Written), 0) / seconds
 }
 
-// nameColumns is how wide names are.
+// nameColumns is the width of names.
 const nameColumns = 18
 
 // topLine is a line of the picture.
@@ -135,7 +135,7 @@ type topLine struct {
 	Bad     bool
 }
 
-// in is the line as it is shown in a style, in at most so many columns.
+// in returns the painted line, cut to cols columns.
 func (l topLine) in(style palette, cols int) string {
 	text := strings.TrimRight(cutColumns(l.Text, cols), " ")
 	switch {
@@ -147,10 +147,10 @@ func (l topLine) in(style palette, cols int) string {
 	return text
 }
 
-// topColumns is how wide a picture is at most.
+// topColumns is the maximum width of a picture.
 const topColumns = 80
 
-// lines is the picture.
+// lines returns the picture.
 func (v *Top) lines() []topLine {
 	lines := []topLine{
 		{Text: fmt.Sprintf("boxd %s, up %s: %d of %d boxes, %d programs running, %d executions", v.Status.Version, Roughly(v.now.Sub(v.Status.StartedAt)),
@@ -186,7 +186,7 @@ func (s *topSession) line() string {
 	return fmt.Sprintf("%s  %-8s %6s %6s %6s %5s %6s %7s %4d", fitColumns(Printable(s.ID), nameColumns), s.State, percent, memory, shortSize(float64(s.Memory)), pids, read, written, s.Running)
 }
 
-// shortSize is a number of bytes in at most five columns.
+// shortSize formats a number of bytes in at most five columns.
 func shortSize(n float64) string {
 	for _, unit := range []struct {
 		size quantity.Size

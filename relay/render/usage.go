@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// Usage prints what has been used by days, and what is held now of what a policy counts.
+// Usage prints the usage by day, and the current values of what a policy counts.
 func Usage(out io.Writer, list *api.UsageList, now time.Time) error {
 	style, t := styleOf(out), newTable()
 	fmt.Fprintln(t, "DAY\tOWNER\tBOXES\tBOX TIME\tEXECUTIONS\tDENIED\tCPU TIME\tMEMORY\tDISK")
@@ -42,7 +42,7 @@ func Usage(out io.Writer, list *api.UsageList, now time.Time) error {
 	return h.print(out, style.headed("LIMIT", nil))
 }
 
-// seconds is a length of time, short.
+// seconds formats a duration briefly.
 func seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	switch {
@@ -61,7 +61,7 @@ func gibibyteHours(n float64) string {
 	return strconv.FormatFloat(n/float64(quantity.GiB), 'f', 2, 64) + " GiBh"
 }
 
-// amount is a number of what a rule counts.
+// amount formats a value that a rule counts.
 func amount(rule string, n float64) string {
 	if strings.HasSuffix(rule, "memory") {
 		return quantity.Size(n).String()
@@ -69,8 +69,8 @@ func amount(rule string, n float64) string {
 	return strconv.FormatFloat(n, 'g', 6, 64)
 }
 
-// Denial is one line on the rule that has refused something, "" if nobody can change what it allows, or the refusal or its
-// hint has named the rule already.
+// Denial returns one line on the rule that has refused something, "" if no setting changes what it allows, or if the
+// refusal or its hint names the rule already.
 func Denial(p *api.Problem) string {
 	d := p.Denial
 	if d == nil || d.Setting == "" || strings.Contains(p.Detail+p.Hint, d.Rule) {

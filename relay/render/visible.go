@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// visible writes text to a terminal without letting it control the terminal: characters that are
-// not printable are shown as \x1b, \u202e and the like, except for newline and tab. An incomplete
+// visible writes text to a terminal that cannot control the terminal: unprintable characters are shown as \x1b, \u202e
+// and the like, except for newline and tab. An incomplete character at the end of a Write waits for its rest.
 // character at the end of a Write waits for its rest.
 type visible struct {
 	to   io.Writer

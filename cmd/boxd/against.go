@@ -18,13 +18,13 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// running is what a boxd that runs has said of itself: its configuration and all its sessions.
+// running is what a running boxd has reported: its configuration and all its sessions.
 type running struct {
 	Settings []api.Setting     `json:"settings"`
 	Sessions []json.RawMessage `json:"sessions"`
 }
 
-// againstFile is against, of a file, with its lines on standard output.
+// againstFile is against for a file, with its output on standard output.
 func againstFile(cfg *Config, state *access.State, name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -34,7 +34,7 @@ func againstFile(cfg *Config, state *access.State, name string) error {
 	return against(cfg, state, f, os.Stdout)
 }
 
-// against says on out what a configuration would change for a boxd that runs, and take away from those who have sessions there.
+// against writes to out what a configuration would change for a running boxd, and take away from owners of sessions there.
 func against(cfg *Config, state *access.State, in io.Reader, out io.Writer) error {
 	var now running
 	if err := json.NewDecoder(in).Decode(&now); err != nil {
@@ -76,7 +76,7 @@ func changed(was []api.Setting, is []ConfigValue) (lines []string) {
 	return lines
 }
 
-// takenAway says who would be shut out or come by another name, at a reload, and which sessions would end when boxd restarts.
+// takenAway returns which owners a reload would shut out or rename, and which sessions would end when boxd restarts.
 func takenAway(cfg *Config, state *access.State, sessions []json.RawMessage) (lines []string, err error) {
 	var seen []string
 	for _, text := range sessions {
@@ -101,7 +101,7 @@ func takenAway(cfg *Config, state *access.State, sessions []json.RawMessage) (li
 	return lines, nil
 }
 
-// ofOwner says what becomes of somebody who has a session.
+// ofOwner returns what happens to the owner of a session.
 func ofOwner(state *access.State, who access.Principal) (lines []string) {
 	if state.IsOut(who) {
 		lines = append(lines, fmt.Sprintf("shut out: %s, whose processes end", who.Name))
@@ -112,7 +112,7 @@ func ofOwner(state *access.State, who access.Principal) (lines []string) {
 	return lines
 }
 
-// principal is whose a session is, with the groups that the user has on this host.
+// principal returns the owner of a session, with the groups that the user has on this host.
 func principal(s *api.Session) access.Principal {
 	p := access.Principal{Name: s.Owner, UID: s.OwnerUID}
 	u, err := user.LookupId(strconv.FormatUint(uint64(s.OwnerUID), 10))

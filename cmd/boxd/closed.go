@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// closed refuses a file that others than its owner could write or replace: whoever can, says what boxd allows.
+// closed refuses a file that users other than its owner can write or replace: its content decides what boxd allows.
 func closed(path string) error {
 	for _, p := range []string{path, filepath.Dir(path)} {
 		info, err := os.Stat(p)
@@ -20,7 +20,7 @@ func closed(path string) error {
 		if err != nil {
 			return fmt.Errorf("configuration: %w", err)
 		}
-		shared := info.Mode()&fs.ModeSticky != 0 // as /tmp is: nobody replaces a file of somebody else
+		shared := info.Mode()&fs.ModeSticky != 0 // like /tmp: no user can replace another's file
 		if info.Mode().Perm()&0o022 != 0 && !shared {
 			return fmt.Errorf("configuration: users other than its owner can write %s (mode %#o): must be a mode such as %#o", p, info.Mode().Perm(), info.Mode().Perm()&^0o022)
 		}

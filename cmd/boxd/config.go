@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// box.toml is read here: the file, its drop-ins, and the environment.
+// Reading box.toml: the file, its drop-ins, and the environment.
 
 package main
 
@@ -31,8 +31,8 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// Config is box.toml. Every key is explained there, and a test proves that the file at the root of
-// the repository says what Default does.
+// Config is box.toml. Every key is explained there, and a test proves that the file at the root of the repository equals
+// DefaultConfig.
 type Config struct {
 	Daemon Daemon     `toml:"daemon"`
 	IDs    IDs        `toml:"ids"`
@@ -54,11 +54,11 @@ type Config struct {
 	Fleet      access.Fleet           `toml:"fleet"`
 	Traces     trace.Config           `toml:"traces"`
 	Principals map[string]access.Rule `toml:"principals"`
-	// Origins says where each key comes from that has been set: a file and its line, or a variable.
+	// Origins says where each set key comes from: a file and its line, or a variable.
 	Origins map[string]string `toml:"-"`
 }
 
-// Daemon is the table of what boxd itself needs: where it listens and keeps things, who starts its keeper.
+// Daemon is the table of boxd's own settings: where it listens and stores data, and how its keeper is started.
 type Daemon struct {
 	Socket      string            `toml:"socket"`
 	SocketGroup string            `toml:"socket_group"`
@@ -72,7 +72,7 @@ type Daemon struct {
 
 	HTTP         string `toml:"http"`
 	HTTPInsecure bool   `toml:"http_insecure"`
-	// For callers of other hosts. The last four are files (PEM).
+	// For callers on other hosts. The last four are files (PEM).
 	HTTPS       string `toml:"https"`
 	Certificate string `toml:"certificate"`
 	PrivateKey  string `toml:"private_key"`
@@ -80,38 +80,38 @@ type Daemon struct {
 	ClientCRL   string `toml:"client_crl"`
 }
 
-// mostIdle is the longest that boxd may wait, idle, for somebody who needs it.
+// mostIdle is the maximum idle time before boxd exits.
 const mostIdle = 24 * time.Hour
 
-// Who starts the keeper.
+// How the keeper is started.
 const (
 	keeperAuto     = "auto"     // as the command line says
-	keeperOwn      = "own"      // boxd, where none lives
-	keeperExternal = "external" // somebody else, as its own unit
+	keeperOwn      = "own"      // by boxd, if none runs
+	keeperExternal = "external" // as a unit of its own
 )
 
-// What becomes of boxes when boxd is stopped.
+// What happens to boxes when boxd is stopped.
 const (
 	onStopKeep = "keep"
 	onStopEnd  = "end"
 )
 
-// IDs is the range of host ids of the boxes.
+// IDs is the range of host ids for boxes.
 type IDs struct {
 	Base  uint32 `toml:"base"`
 	Count uint32 `toml:"count"`
 	Lock  string `toml:"lock"`
 }
 
-// Groups says who makes the cgroups of boxes, and where.
+// Groups says which program makes the cgroups of boxes, and where.
 type Groups struct {
 	Driver string `toml:"driver"`
 	Parent string `toml:"parent"`
 }
 
-// Who makes the cgroups of boxes.
+// Which program makes the cgroups of boxes.
 const (
-	driverAuto    = "auto"    // what is best here: the keeper
+	driverAuto    = "auto"    // the best one here: the keeper
 	driverDirect  = "direct"  // the keeper, below the parent
 	driverSystemd = "systemd" // systemd, as scopes
 )
@@ -129,7 +129,7 @@ func (c *Groups) validate() error {
 	return nil
 }
 
-// Path is where the parent is, "" if there is none.
+// Path returns the directory of the parent cgroup, "" if there is none.
 func (c *Groups) Path() string {
 	if c.Parent == "" {
 		return ""
@@ -137,20 +137,20 @@ func (c *Groups) Path() string {
 	return filepath.Join(cgroup.Mount, c.Parent)
 }
 
-// Workspaces bounds the store of workspaces.
+// Workspaces configures the store of workspaces.
 type Workspaces struct {
 	StoreSize       quantity.Size `toml:"store_size"`
-	StoreFilesystem string        `toml:"store_filesystem"` // of a store that has yet to be made
+	StoreFilesystem string        `toml:"store_filesystem"` // for a store that has yet to be made
 }
 
-// Bounds of the store: a filesystem has to fit, and to be one that ext4 can be.
+// Limits of the store: it must hold a filesystem, and be within the maximum of ext4.
 const (
 	leastStore = 64 * quantity.MiB
 	leastXFS   = 300 * quantity.MiB // mkfs.xfs(8)
 	mostStore  = 16 * quantity.TiB
 )
 
-// Bounds of how long a filesystem may take to answer. What waits for one goes on for so long when boxd or its keeper stop.
+// Limits of how long a filesystem may take to answer. A pending wait continues for so long while boxd or its keeper stops.
 const (
 	leastPatience = 100 * time.Millisecond
 	mostPatience  = 15 * time.Second
@@ -163,7 +163,7 @@ type Mounts struct {
 	QuotaRoots []string          `toml:"quota_roots"`
 }
 
-// Image says what boxes see of the host's files.
+// Image says which of the host's files boxes see.
 type Image struct {
 	Etc []string `toml:"etc"`
 }
@@ -191,7 +191,7 @@ func (r *Rule) UnmarshalTOML(v any) error {
 	return errors.New(`want "/path" or {path = "/path", owner = "uid:gid"}`)
 }
 
-// String is the form of the keeper's flag.
+// String returns the form of the keeper's flag.
 func (r Rule) String() string {
 	if r.Owner == "" {
 		return r.Path
@@ -202,7 +202,7 @@ func (r Rule) String() string {
 // defaultIDs is the default of ids.count.
 const defaultIDs = 4096
 
-// DefaultConfig is the built-in configuration.
+// DefaultConfig returns the built-in configuration.
 func DefaultConfig() Config {
 	return Config{
 		Daemon: Daemon{Socket: "/run/boxd/boxd.sock", SocketGroup: "boxd", StateDir: "/var/lib/boxd", RuntimeDir: "/run/boxd", Keeper: keeperAuto, AdoptGrace: quantity.Duration(10 * time.Minute), OnStop: onStopKeep, Ahead: 1, IdleExit: quantity.Duration(5 * time.Minute)},
@@ -230,7 +230,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Check reports everything that is not in order; path names the file in its errors.
+// Check reports all errors; path names the file in them.
 func (c *Config) Check(path string) error {
 	var errs []error
 	for key, value := range map[string]string{"daemon.socket": c.Daemon.Socket, "daemon.state_dir": c.Daemon.StateDir, "daemon.runtime_dir": c.Daemon.RuntimeDir, "ids.lock": c.IDs.Lock} {
@@ -254,7 +254,7 @@ func (c *Config) Check(path string) error {
 		uint64(c.IDs.Base)+uint64(c.IDs.Count)*isolation.IDRange > 1<<32-isolation.IDRange {
 		errs = append(errs, fmt.Errorf("ids.base = %d, ids.count = %d: must be a multiple of %d, and all below 2³²", c.IDs.Base, c.IDs.Count, isolation.IDRange))
 	}
-	if n := c.Sessions.Max; n > defaultIDs && n > int(c.IDs.Count) { // fewer than the default always were sessions that may find no ids
+	if n := c.Sessions.Max; n > defaultIDs && n > int(c.IDs.Count) { // up to the default it was always allowed, even if sessions find no ids
 		errs = append(errs, fmt.Errorf("sessions.max = %d: must be 1 to %d, the number of id ranges (ids.count)", n, max(defaultIDs, c.IDs.Count)))
 	}
 	if n := c.Work.StoreSize; n != 0 && (n < leastStore || n > mostStore) {
@@ -286,7 +286,7 @@ func (c *Config) Check(path string) error {
 	return nil
 }
 
-// validateHTTPS looks at what the listener for other hosts needs.
+// validateHTTPS checks the settings of the listener for other hosts.
 func (d *Daemon) validateHTTPS() error {
 	files := []struct{ key, path string }{{"daemon.certificate", d.Certificate}, {"daemon.private_key", d.PrivateKey}, {"daemon.client_ca", d.ClientCA}, {"daemon.client_crl", d.ClientCRL}}
 	if d.HTTPS == "" {
@@ -312,7 +312,7 @@ func (d *Daemon) validateHTTPS() error {
 	return errors.Join(errs...)
 }
 
-// isLoopback reports whether an address with a port is one of the loopback.
+// isLoopback reports whether an address with a port is a loopback address.
 func isLoopback(address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -323,7 +323,7 @@ func isLoopback(address string) bool {
 	return err == nil && ip != nil && ip.IsLoopback()
 }
 
-// Allow lists the rules of mounts as the keeper takes them.
+// Allow returns the mount rules in the form of the keeper's flags.
 func (c *Config) Allow() []string {
 	var list []string
 	for _, r := range c.Mounts.Allow {
@@ -332,7 +332,7 @@ func (c *Config) Allow() []string {
 	return list
 }
 
-// Describe returns a line for the log.
+// Describe returns a summary for the log.
 func (c *Config) Describe() string {
 	return "profiles " + strings.Join(slices.Sorted(maps.Keys(c.Profiles)), ", ") + "; sessions.max " + strconv.Itoa(c.Sessions.Max)
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// variablePrefix begins the name of every variable that sets a key: BOXD__SESSIONS__MAX is sessions.max.
+// variablePrefix is the prefix of all variables that set keys: BOXD__SESSIONS__MAX is sessions.max.
 const variablePrefix = "BOXD__"
 
-// decodeEnvironment puts the settings of an environment on top of what is there, in order of their names.
+// decodeEnvironment applies the settings of an environment, sorted by name.
 func (c *Config) decodeEnvironment(environ []string) error {
 	var list []string
 	for _, v := range environ {
@@ -31,8 +31,8 @@ func (c *Config) decodeEnvironment(environ []string) error {
 	return nil
 }
 
-// decodeVariable sets one key. A value is read as one of TOML, and as the text it is where it is none that the key
-// takes: 7, true and ["a"] need no quotes, and neither does 512MiB.
+// decodeVariable sets one key. A value is parsed as TOML, or taken as a string if it is no TOML value that the key
+// accepts: 7, true and ["a"] need no quotes, and neither does 512MiB.
 func (c *Config) decodeVariable(name, value string) error {
 	key, err := keyOf(name)
 	if err != nil {
@@ -53,7 +53,7 @@ func (c *Config) decodeVariable(name, value string) error {
 	return err
 }
 
-// within reports whether a document sets nothing but a key: a value may not bring lines of its own.
+// within reports whether a document sets only this key: a value must not add lines of its own.
 func within(meta toml.MetaData, key toml.Key) bool {
 	for _, k := range meta.Keys() {
 		if n := min(len(k), len(key)); !slices.Equal(k[:n], key[:n]) {
@@ -63,8 +63,8 @@ func within(meta toml.MetaData, key toml.Key) bool {
 	return true
 }
 
-// keyOf is the key that a variable sets. All are in lower case, but for the variables of programs, whose names are
-// the operator's.
+// keyOf returns the key that a variable sets, in lower case, except for the variables of programs, whose names the
+// operator chooses.
 func keyOf(name string) (toml.Key, error) {
 	parts := strings.Split(strings.TrimPrefix(name, variablePrefix), "__")
 	if len(parts) < 2 || slices.Contains(parts, "") {
@@ -78,7 +78,7 @@ func keyOf(name string) (toml.Key, error) {
 	return parts, nil
 }
 
-// assignment is a line of TOML; every part of the key is quoted, whatever is in it.
+// assignment returns a line of TOML; every part of the key is quoted, so that it may contain anything.
 func assignment(key toml.Key, value string) string {
 	quoted := make([]string, len(key))
 	for i, part := range key {
@@ -87,7 +87,7 @@ func assignment(key toml.Key, value string) string {
 	return strings.Join(quoted, ".") + " = " + value + "\n"
 }
 
-// quote makes a basic string of TOML of any text.
+// quote makes a TOML basic string of any text.
 func quote(text string) string {
 	var out strings.Builder
 	out.WriteByte('"')

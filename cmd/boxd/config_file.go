@@ -20,11 +20,11 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// loadConfig reads a file, the drop-ins beside it and the settings in an environment (os.Environ), each on top of what came
-// before it, and all of it on top of the built-in configuration. A missing file is an error only if required.
+// loadConfig reads a file, its drop-ins and the settings in an environment (os.Environ), each overriding what came
+// before, and all of them the built-in configuration. A missing file is an error only if required.
 //
-// The drop-ins of Path are Path.d/*.toml and those of the vendor and of this boot, in order of their names; of two with
-// one name the administrator's counts, then that of this boot, as systemd does it (systemd.unit(5)).
+// The drop-ins of path are path.d/*.toml and those of the vendor and of this boot, sorted by name; of several with one
+// name the administrator's wins, then that of this boot, as in systemd (systemd.unit(5)).
 func loadConfig(path string, required bool, environ []string) (Config, error) {
 	cfg := DefaultConfig()
 	cfg.Origins = map[string]string{}
@@ -49,7 +49,7 @@ func loadConfig(path string, required bool, environ []string) (Config, error) {
 	if err := cfg.decodeEnvironment(environ); err != nil {
 		return cfg, err
 	}
-	if cfg.Sessions.MaxPerOwner == unsaid { // a file needs only what it changes, here sessions.max
+	if cfg.Sessions.MaxPerOwner == unsaid { // a file may set only sessions.max
 		cfg.Sessions.MaxPerOwner = min(perOwner, cfg.Sessions.Max)
 	}
 	if len(cfg.Mounts.QuotaRoots) > 0 {
@@ -59,14 +59,14 @@ func loadConfig(path string, required bool, environ []string) (Config, error) {
 	return cfg, cfg.Check(path)
 }
 
-// Where the packaged boxd reads its configuration, and what comes with packages and for this boot alone.
+// Where the packaged boxd reads its configuration, and drop-ins of packages and of this boot.
 const (
 	defaultPath = "/etc/boxd/box.toml"
 	vendorDir   = "/usr/lib/boxd/box.toml.d"
 	bootDir     = "/run/boxd/box.toml.d"
 )
 
-// dropInDirs are the directories of drop-ins, the strongest last.
+// dropInDirs returns the directories of drop-ins, the one with the highest precedence last.
 func dropInDirs(path string) []string {
 	if path == defaultPath {
 		return []string{vendorDir, bootDir, path + ".d"}
@@ -74,8 +74,8 @@ func dropInDirs(path string) []string {
 	return []string{path + ".d"}
 }
 
-// dropIns lists the files of directories in the order of their names. A name in a later directory hides the same name
-// in an earlier one.
+// dropIns lists the files of directories, sorted by name. A name in a later directory hides the same name in an earlier
+// one.
 func dropIns(dirs []string) ([]string, error) {
 	byName := map[string]string{}
 	for _, dir := range dirs {
@@ -94,13 +94,13 @@ func dropIns(dirs []string) ([]string, error) {
 	return list, nil
 }
 
-// unsaid is a number that stands for none; who writes it into a file gets what it stands for.
+// unsaid stands for an unset number; written in a file it means unset too.
 const unsaid = math.MinInt
 
-// decodeFile puts one file on top of what is there. Unlike the rest, a profile starts from the
-// built-in one of its name or from "default", so that a file names only what it changes.
+// decodeFile applies one file. Unlike the rest, a profile starts from the built-in one of its name or from "default", so
+// that a file sets only what it changes.
 func (c *Config) decodeFile(path string) error {
-	if os.Geteuid() == 0 { // what another user reads for itself is its own matter
+	if os.Geteuid() == 0 { // for other users it is their own matter
 		if err := closed(path); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (c *Config) decode(name, text string) error {
 	return nil
 }
 
-// decodePolicies puts the tables of a file on top of those there are, each on top of one that bounds nothing.
+// decodePolicies applies the policy tables of a file, each to the existing one or to a policy without limits.
 func (c *Config) decodePolicies(name string, meta toml.MetaData, tables map[string]toml.Primitive) error {
 	for policyName, primitive := range tables {
 		base, ok := c.Policies[policyName]
@@ -158,7 +158,7 @@ func (c *Config) decodePolicies(name string, meta toml.MetaData, tables map[stri
 		base.GroupIDs = nil
 		for _, group := range base.Groups {
 			gid, err := groupID(group)
-			if err != nil { // nobody would be held by it
+			if err != nil { // the policy would apply to no user
 				return fmt.Errorf("%s: policy.%s.groups = %q: must be a group of this host, or its number: %w", name, policyName, group, err)
 			}
 			base.GroupIDs = append(base.GroupIDs, gid)
@@ -168,7 +168,7 @@ func (c *Config) decodePolicies(name string, meta toml.MetaData, tables map[stri
 	return nil
 }
 
-// groupID reads a group of the host: a number, or a name.
+// groupID returns the id of a host group, from a number or a name.
 func groupID(group string) (uint32, error) {
 	if n, err := strconv.ParseUint(group, 10, 32); err == nil {
 		return uint32(n), nil
@@ -181,14 +181,14 @@ func groupID(group string) (uint32, error) {
 	return uint32(n), err
 }
 
-// unknownKeys refuses what nothing reads: a misspelt limit would otherwise be no limit.
+// unknownKeys refuses unknown keys: a misspelt limit would otherwise be no limit.
 func unknownKeys(name, text string, meta toml.MetaData) error {
 	var errs []error
 	for _, key := range meta.Undecoded() {
 		line := lineOf(text, key)
 		errs = append(errs, fmt.Errorf("%s: line %d: unknown key %s; did you mean %s?", name, line, key, suggestion(key)))
 	}
-	for _, key := range meta.Keys() { // the library matches keys in any case
+	for _, key := range meta.Keys() { // the library ignores the case of keys
 		if isFree(key) {
 			continue
 		}
@@ -199,13 +199,13 @@ func unknownKeys(name, text string, meta toml.MetaData) error {
 	return errors.Join(errs...)
 }
 
-// isFree reports whether the operator invents the last part of a key.
+// isFree reports whether the operator chooses the last part of a key.
 func isFree(key toml.Key) bool {
 	return len(key) > 0 && slices.Contains([]string{"env", "languages", "profiles", "policy", "principals", "fleet"}, key[0])
 }
 
-// lineOf finds the line of a key. The library does not say, so this looks for it as people write
-// TOML: the table's header, then the key.
+// lineOf finds the line of a key. The library does not report it, so this searches for the usual TOML form: the table's
+// header, then the key.
 func lineOf(text string, key toml.Key) int {
 	table, last := strings.Join(key[:len(key)-1], "."), key[len(key)-1]
 	inTable := table == ""
@@ -227,7 +227,7 @@ func lineOf(text string, key toml.Key) int {
 	return line
 }
 
-// knownKeys are the keys of box.toml, with the built-in profiles and languages as examples.
+// knownKeys returns the keys of box.toml, with the built-in profiles and languages as examples.
 func knownKeys() []string {
 	var text strings.Builder
 	cfg := DefaultConfig()

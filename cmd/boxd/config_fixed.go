@@ -15,8 +15,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// fixedSettings are the keys that differ and that boxd, or its keeper, reads at the start alone: all but those
-// of the policy, and of who may come in.
+// fixedSettings returns the changed keys that boxd or its keeper reads only at startup: all but those of policy and
+// access.
 func fixedSettings(before, after *Config) ([]string, error) {
 	var tables [2]map[string]map[string]any
 	for i, c := range []Config{*before, *after} {
@@ -42,7 +42,7 @@ func fixedSettings(before, after *Config) ([]string, error) {
 	return list, nil
 }
 
-// joined has the keys of both: an empty list is left out where a table is written.
+// joined returns the keys of both tables: an empty list is omitted from an encoded table.
 func joined(a, b map[string]any) map[string]any {
 	all := maps.Clone(a)
 	maps.Copy(all, b)

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// langbot checks the table [langbot], and that what it names is there.
+// langbot checks the table [langbot], and that the names in it exist.
 func (c *Config) langbot() error {
 	l := &c.LangBot
 	errs := []error{l.Validate()}

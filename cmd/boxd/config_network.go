@@ -14,14 +14,14 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// Network is the table of how boxes with an egress network are connected.
+// Network is the table for boxes with an egress network.
 type Network struct {
 	IPv4      string   `toml:"ipv4"` // a block of addresses
 	IPv6      string   `toml:"ipv6"`
 	Resolvers []string `toml:"resolvers"`
 
-	Connections int           `toml:"connections"` // of one box at a time; 0: any number
-	Bandwidth   quantity.Size `toml:"bandwidth"`   // of one box in each direction, a second; 0: any
+	Connections int           `toml:"connections"` // concurrent, of one box; 0: unlimited
+	Bandwidth   quantity.Size `toml:"bandwidth"`   // of one box in each direction, per second; 0: unlimited
 }
 
 func defaultNetwork() Network {
@@ -55,10 +55,10 @@ func (n *Network) validate() error {
 	return errors.Join(errs...)
 }
 
-// mostResolvers is how many name servers programs look at (MAXNS, resolv.conf(5)).
+// mostResolvers is the maximum number of name servers that programs use (MAXNS, resolv.conf(5)).
 const mostResolvers = 3
 
-// NetworkWords are what the keeper is told.
+// NetworkWords returns the network settings for the keeper's flags.
 func (c *Config) NetworkWords() []string {
 	usual := rule.Caps{Connections: c.Network.Connections, Bandwidth: uint64(c.Network.Bandwidth)}
 	k := rule.Config{Caps: usual, Most: usual}
@@ -72,7 +72,7 @@ func (c *Config) NetworkWords() []string {
 	}
 	slices.Sort(k.Shared) // the keeper's flags are compared
 	k.Named = policy.NamedRules(all)
-	k.Block4, _ = rule.Block(c.Network.IPv4, true) // Check has read them
+	k.Block4, _ = rule.Block(c.Network.IPv4, true) // Check has parsed them
 	k.Block6, _ = rule.Block(c.Network.IPv6, false)
 	k.Resolvers = make([]netip.Addr, len(c.Network.Resolvers))
 	for i, r := range c.Network.Resolvers {
@@ -81,7 +81,7 @@ func (c *Config) NetworkWords() []string {
 	return k.Words()
 }
 
-// most is the larger of what boxes may have; 0 is the most there is.
+// most returns the larger of two limits; 0 is unlimited.
 func most[T cmp.Ordered](usual, its T) T {
 	var any T
 	if usual == any {
@@ -90,15 +90,15 @@ func most[T cmp.Ordered](usual, its T) T {
 	return max(usual, its)
 }
 
-// usualCaps tells profiles what their boxes have where they do not say.
+// usualCaps sets the limits of profiles that set none.
 func (c *Config) usualCaps() {
 	c.DefaultCaps = policy.NetworkCaps{Connections: c.Network.Connections, Bandwidth: c.Network.Bandwidth}
 }
 
-// Resolvers are those that are named for boxes.
+// Resolvers returns the configured name servers of boxes.
 func (c *Config) Resolvers() (list []netip.Addr) {
 	for _, text := range c.Network.Resolvers {
-		if a, err := rule.Resolver(text); err == nil { // Check has read them
+		if a, err := rule.Resolver(text); err == nil { // Check has parsed them
 			list = append(list, a)
 		}
 	}

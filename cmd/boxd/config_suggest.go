@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// meant is what people write for a key of a table [policy.NAME], and the key that does it.
+// meant maps common wrong keys of a table [policy.NAME] to the right ones.
 func meant() map[string]string {
 	const principals, sessions = `"principals" (whom it applies to)`, `"sessions" (boxes at a time)`
 	const memory, cpus = `"total_memory" (of all boxes; of one: ceilings.memory)`, `"total_cpus" (of all boxes; of one: ceilings.cpus)`
@@ -26,8 +26,8 @@ func meant() map[string]string {
 	}
 }
 
-// suggestion says which key somebody may have meant by one that nothing reads: by a table of what people write, or the nearest of
-// the same table, or else of all.
+// suggestion returns the key that was probably meant by an unknown one: from a table of common mistakes, or the nearest
+// key of the same table, or else of all.
 func suggestion(key toml.Key) string {
 	last := key[len(key)-1]
 	if len(key) == 3 && key[0] == "policy" {
@@ -43,7 +43,7 @@ func suggestion(key toml.Key) string {
 	return fmt.Sprintf("%q", nearest(key.String(), knownKeys()))
 }
 
-// namesOf are the keys of the table of a key.
+// namesOf returns the keys of the table that a key is in.
 func namesOf(key toml.Key) (names []string) {
 	if len(key) == 3 {
 		switch key[0] {
@@ -69,7 +69,7 @@ func cutLast(key string) (table, name string, ok bool) {
 	return key[:max(i, 0)], key[i+1:], i >= 0
 }
 
-// tagsOf are the keys by which a table is read into a type.
+// tagsOf returns the TOML keys of a struct type.
 func tagsOf(t reflect.Type) (names []string) {
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(cmp.Or(f.Tag.Get("toml"), "-"), ",")

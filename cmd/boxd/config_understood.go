@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
-// Understood says in a few lines what the configuration comes to: where boxd listens, who is whom, whom each policy applies to,
-// and how many boxes there may be.
+// Understood summarizes the configuration in a few lines: where boxd listens, the principals, whom each policy applies
+// to, and how many boxes are allowed.
 func (c *Config) Understood() []string {
 	listens := c.Daemon.Socket
 	if c.Daemon.SocketGroup != "" {
@@ -77,7 +77,7 @@ func ruleText(r access.Rule) string {
 	return who + ", role " + r.Role.String()
 }
 
-// policyText says whom a policy applies to, and the limits it sets for all their boxes together.
+// policyText says whom a policy applies to, and its limits for all boxes of an owner together.
 func (c *Config) policyText(name string) string {
 	p := c.Policies[name]
 	var whom, limits []string

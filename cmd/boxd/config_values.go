@@ -14,24 +14,24 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/policy"
 )
 
-// builtIn is the origin of what nobody has set.
+// builtIn is the origin of an unset key.
 const builtIn = "built-in"
 
-// ConfigValue is one key that is in force.
+// ConfigValue is an effective setting.
 type ConfigValue struct {
 	Key    string
-	Text   string // as box.toml would have it
-	Origin string // file and line, "variable NAME", or BuiltIn
+	Text   string // as in box.toml
+	Origin string // file and line, "variable NAME", or builtIn
 }
 
-// note remembers where keys have been set.
+// note records where keys were set.
 func (c *Config) note(name, text string, meta toml.MetaData) {
 	if c.Origins == nil {
-		return // nobody will ask
+		return // not needed
 	}
 	for _, key := range meta.Keys() {
 		if meta.Type(key...) == "Hash" {
-			continue // a table by itself says nothing
+			continue // a table itself is not a setting
 		}
 		origin := name
 		if !strings.HasPrefix(name, "variable ") {
@@ -41,7 +41,7 @@ func (c *Config) note(name, text string, meta toml.MetaData) {
 	}
 }
 
-// Values lists every key with its value, in order. What is set for programs ([env]) is named, and not told.
+// Values returns every key with its value, sorted. Variables for programs ([env]) are named without their values.
 func (c *Config) Values() ([]ConfigValue, error) {
 	var text strings.Builder
 	file := struct {
@@ -80,7 +80,7 @@ func (c *Config) collect(above toml.Key, table map[string]any, list *[]ConfigVal
 	}
 }
 
-// literal is a value as box.toml would have it.
+// literal formats a value as in box.toml.
 func literal(v any) string {
 	switch v := v.(type) {
 	case string:

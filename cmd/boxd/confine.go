@@ -12,15 +12,15 @@ import (
 	"github.com/boxd-dev/boxd/isolation"
 )
 
-// confinedVariable is set in the environment of a boxd that is confined.
+// confinedVariable is set in the environment of a confined boxd.
 const confinedVariable = "BOXD_CONFINED"
 
-// confine keeps boxd from sending signals to processes of others, which as root it might, and from their abstract Unix
-// sockets, where the kernel can do that (Landlock, Linux 6.12). It executes boxd again: all its threads have to be of
-// one scope, so that the runtime's own signals between them arrive.
+// confine prevents boxd from sending signals to processes outside of it, which as root it could, and from connecting to
+// their abstract Unix sockets, if the kernel supports that (Landlock, Linux 6.12). It executes boxd again: all its
+// threads must be in one scope, so that the runtime's own signals between them arrive.
 func confine() error {
 	if os.Getenv(confinedVariable) != "" {
-		return os.Unsetenv(confinedVariable) // nobody else is to believe it
+		return os.Unsetenv(confinedVariable) // no child may inherit it
 	}
 	if !isolation.CanScopeSockets() {
 		return nil
@@ -29,7 +29,7 @@ func confine() error {
 	if err != nil {
 		return fmt.Errorf("confine boxd: %w", err)
 	}
-	runtime.LockOSThread() // execve goes on in this thread
+	runtime.LockOSThread() // execve keeps the restrictions of this thread
 	err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	if err == nil {
 		err = isolation.ScopeAll()

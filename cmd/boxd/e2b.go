@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
-// openE2B opens the socket for clients of E2B, unless the service manager holds one.
+// openE2B opens the socket for E2B clients, unless the service manager holds one.
 func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	c := cfg.E2B
 	if !c.On(len(w.sockets.E2B) > 0) {
@@ -56,7 +56,7 @@ func (w *front) openE2B(ctx context.Context, cfg *Config, log *slog.Logger) erro
 	return nil
 }
 
-// checks are what doctor reports of what the front serves.
+// checks returns doctor's checks of the front.
 func (w *front) checks(cfg *Config) []isolation.Check {
 	public := cfg.E2B.Public()
 	if public == "" || !cfg.E2B.On(len(w.sockets.E2B) > 0) {
@@ -68,8 +68,8 @@ func (w *front) checks(cfg *Config) []isolation.Check {
 	}}
 }
 
-// makeE2B makes the server for clients of E2B, if it is enabled. gateways is its handler for requests on the socket of gateways, nil if
-// e2b.fleet is false.
+// makeE2B makes the server for E2B clients, if it is enabled. gateways is its handler for requests on the socket of
+// gateways, nil if e2b.fleet is false.
 func (w *front) makeE2B(cfg *Config, seen *notes, sup *supervisor.Supervisor) (gateways http.Handler) {
 	if !cfg.E2B.On(len(w.sockets.E2B) > 0) {
 		return nil

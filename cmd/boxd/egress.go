@@ -23,10 +23,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// namesSocket is that of boxnames.socket, in the runtime directory.
+// namesSocket is the name of boxnames.socket's socket in the runtime directory.
 const namesSocket = "names.sock"
 
-// openBoxes opens the driver, which has names of boxes resolved. told is set to whom denials of theirs are told.
+// openBoxes opens the driver, with name resolution for boxes. supervising is to be set to the supervisor that gets their denials.
 func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *notes) (boxes *driver.Driver, supervising *atomic.Pointer[supervisor.Supervisor], end func()) {
 	boxes, end = driver.Direct(keeper), func() {}
 	if cfg.Groups.Driver == driverSystemd {
@@ -55,7 +55,7 @@ func openBoxes(ctx context.Context, cfg *Config, keeper *client.Keeper, seen *no
 	return boxes, supervising, func() { boxes.StopResolving(); closeScopes() }
 }
 
-// namesProgram leads to boxnames: by the socket of its unit, or, where boxd starts its keeper too, to one of its own.
+// namesProgram returns how to connect to boxnames: by the socket of its unit, or, if boxd also starts its keeper, to its own.
 func namesProgram(cfg *Config) func(context.Context) (*fdpass.Conn, error) {
 	if cfg.Daemon.Keeper == keeperExternal {
 		return driver.DialUnit(filepath.Join(cfg.Daemon.RuntimeDir, namesSocket))
@@ -69,7 +69,7 @@ func namesProgram(cfg *Config) func(context.Context) (*fdpass.Conn, error) {
 	}
 }
 
-// tellDenied makes an event of what a box was refused.
+// tellDenied makes an event of a denial of a box.
 func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, d *egress.Denied) {
 	detail := "the name " + d.Asked + " is allowed by no rule"
 	if len(d.Addresses) > 0 {
@@ -88,7 +88,7 @@ func tellDenied(ctx context.Context, v *supervisor.Supervisor, log *events.Log, 
 	emitFor(ctx, v, log, d.Key, func(*session.Info) string { return detail })
 }
 
-// describeDenied says what a connection was refused that was looked at.
+// describeDenied describes a connection that the proxy has denied.
 func describeDenied(d *egress.Denied) (text string, ok bool) {
 	if d.Port == 0 || len(d.Addresses) != 1 {
 		return "", false
@@ -108,7 +108,7 @@ func describeDenied(d *egress.Denied) (text string, ok bool) {
 	return text + " does not say for which name it is", true
 }
 
-// crowded says that a session has met its cap on connections.
+// crowded says that a session has reached its connection limit.
 func crowded(i *session.Info, packets uint64) string {
 	c := driver.Crowded{Packets: packets, Most: i.Settings.NetworkConnections, Profile: i.Settings.Profile}
 	for _, cut := range i.Settings.Clamped {

@@ -29,23 +29,23 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// front is where callers come in: the sockets boxd serves, and who says who they are.
+// front is where clients connect: the sockets of boxd, and the gate that authenticates callers.
 type front struct {
 	gate     *access.Gate
-	state    *os.Root           // where the gate keeps grants
-	skills   *skills.Store      // what callers have brought
-	drives   *volumes.Drives    // as above
+	state    *os.Root           // where the gate stores grants
+	skills   *skills.Store      // skills of callers
+	drives   *volumes.Drives    // drives of callers
 	previews *access.PreviewKey // signs tokens of previews
-	sockets  *systemd.Sockets   // that boxd serves, whoever made them
-	held     bool               // by the service manager, which starts boxd for the next caller
-	token    string             // that LangBot shows; "": none
-	tls      *tls.Config        // of clients of E2B that come by TLS; nil: none do
-	sandbox  *e2b.Server        // serves clients of E2B; nil: none are
-	https    []net.Listener     // for callers of other hosts
+	sockets  *systemd.Sockets   // that boxd serves, its own or the service manager's
+	held     bool               // by the service manager, which starts boxd for the next client
+	token    string             // that LangBot must send; "": none
+	tls      *tls.Config        // for E2B clients over TLS; nil: there are none
+	sandbox  *e2b.Server        // serves E2B clients; nil: E2B is off
+	https    []net.Listener     // for callers on other hosts
 	ours     *tls.Config        // of https
 }
 
-// openFront opens all of it.
+// openFront opens all parts of the front.
 func openFront(ctx context.Context, cfg *Config, log *slog.Logger) (*front, error) {
 	f, err := openSockets(ctx, &cfg.Daemon, log)
 	if err != nil {
@@ -83,8 +83,8 @@ func openFront(ctx context.Context, cfg *Config, log *slog.Logger) (*front, erro
 	return f, nil
 }
 
-// idleExit is how long nobody needs boxd before it ends; 0: it stays. LangBot and the agent of a fleet stay connected, and
-// clients of E2B are nowhere counted.
+// idleExit returns how long boxd must be idle before it exits; 0: it does not. LangBot and the agent of a fleet stay
+// connected, and E2B clients are not counted.
 func (w *front) idleExit(cfg *Config) time.Duration {
 	if !w.held || len(w.sockets.LangBot)+len(w.sockets.E2B) > 0 || w.sockets.Fleet != nil {
 		return 0
@@ -92,7 +92,7 @@ func (w *front) idleExit(cfg *Config) time.Duration {
 	return time.Duration(cfg.Daemon.IdleExit)
 }
 
-// openSockets takes the sockets that the service manager holds, and makes what it does not.
+// openSockets takes the sockets that the service manager holds, and makes the others.
 func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, error) {
 	sockets, err := systemd.Listeners()
 	if err != nil {
@@ -125,7 +125,7 @@ func openSockets(ctx context.Context, cfg *Daemon, log *slog.Logger) (*front, er
 	return w, nil
 }
 
-// openHTTPS opens the listener for callers of other hosts, unless the service manager holds it among those for HTTP.
+// openHTTPS opens the listener for callers on other hosts, unless the service manager holds it among those for HTTP.
 func (w *front) openHTTPS(ctx context.Context, cfg *Daemon, log *slog.Logger) (err error) {
 	if cfg.HTTPS == "" {
 		return nil
@@ -145,13 +145,13 @@ func (w *front) openHTTPS(ctx context.Context, cfg *Daemon, log *slog.Logger) (e
 		if w.https, err = listenTCP(ctx, "daemon.https", cfg.HTTPS, "give boxd-http.socket another ListenStream="+cfg.HTTPS); err != nil {
 			return err
 		}
-		w.held = false // nobody would start boxd for who comes there
+		w.held = false // no service manager would start boxd for clients of this socket
 	}
 	log.Info("boxd serves HTTPS", "address", w.https[0].Addr().String(), "client_certificates", cfg.ClientCA != "")
 	return nil
 }
 
-// listenTCP opens the socket that a key names; instead says what does so where boxd's own unit may not.
+// listenTCP opens the socket that a key names; instead is the alternative if boxd's own unit may not.
 func listenTCP(ctx context.Context, key, address, instead string) ([]net.Listener, error) {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
@@ -163,7 +163,7 @@ func listenTCP(ctx context.Context, key, address, instead string) ([]net.Listene
 	return []net.Listener{ln}, nil
 }
 
-// others serves the protocols of others until ctx ends or stop is called, which waits for that.
+// others serves LangBot and E2B until ctx ends or stop is called, which waits for the end.
 func (w *front) others(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
 	leaveLangBot, leaveE2B := w.langBot(ctx, cfg, seen, sup), w.serveE2B(ctx, seen)
 	return func() {
@@ -172,7 +172,7 @@ func (w *front) others(ctx context.Context, cfg *Config, seen *notes, sup *super
 	}
 }
 
-// closedSocket refuses a socket that everybody of the host can open: its group is who may use boxd.
+// closedSocket refuses a socket that every user of the host can open: its group decides who may use boxd.
 func closedSocket(path string) error {
 	if !filepath.IsAbs(path) {
 		return nil // no file
@@ -187,7 +187,7 @@ func closedSocket(path string) error {
 	return nil
 }
 
-// Close closes all of them.
+// Close closes the front.
 func (w *front) Close() {
 	if w.drives != nil {
 		w.drives.Close()
@@ -204,7 +204,7 @@ func (w *front) Close() {
 	w.sockets.Close()
 }
 
-// openFleet opens the socket of gateways, unless the service manager holds one.
+// openFleet opens the socket for gateways, unless the service manager holds one.
 func (w *front) openFleet(ctx context.Context, cfg *Config, log *slog.Logger) (err error) {
 	f := &cfg.Fleet
 	if f.Socket != "" && w.sockets.Fleet == nil {
@@ -218,7 +218,7 @@ func (w *front) openFleet(ctx context.Context, cfg *Config, log *slog.Logger) (e
 	return nil
 }
 
-// listen makes a socket. Who can open the socket can use boxd, so it belongs to a group.
+// listen makes a socket. Every user who can open it can use boxd, so it belongs to a group.
 func listen(ctx context.Context, path, group string, log *slog.Logger) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
@@ -239,7 +239,7 @@ func listen(ctx context.Context, path, group string, log *slog.Logger) (net.List
 	return ln, nil
 }
 
-// removeOld removes the socket of a boxd that is no more. Another may live with another state directory.
+// removeOld removes the socket of a dead boxd. Another boxd may run with another state directory.
 func removeOld(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

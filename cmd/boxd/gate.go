@@ -17,12 +17,12 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/images"
 )
 
-// gateConfig is what the gate reads. Whether a token is needed is said at the start, with the socket.
+// gateConfig returns the gate's configuration. Whether a token is needed is fixed at startup, with the socket.
 func gateConfig(c *Config, started *Daemon) *access.GateConfig {
 	return &access.GateConfig{Access: c.Access, Principals: c.Principals, Open: started.HTTPInsecure, Fleet: c.Fleet, Revoked: started.ClientCRL}
 }
 
-// openGate makes the gate of a configuration; the directory is where it keeps grants.
+// openGate makes the gate; the directory is where it stores grants.
 func openGate(cfg *Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
 	state, err := prepareGate(cfg, &cfg.Daemon, access.Credentials(), log)
 	if err == nil {
@@ -39,7 +39,7 @@ func openGate(cfg *Config, log *slog.Logger) (*access.Gate, *os.Root, error) {
 		return nil, nil, fmt.Errorf("state directory: %w", err)
 	}
 	store, err := access.OpenGrants(dir, time.Now)
-	if err != nil { // nobody has a role for a time, then
+	if err != nil { // then there are no temporary roles
 		log.Error("all grants are lost: their record is damaged", "error", err)
 	}
 	return access.NewGate(state, store, log), dir, nil
@@ -56,9 +56,9 @@ func prepareGate(cfg *Config, started *Daemon, credentials string, log *slog.Log
 	return state, nil
 }
 
-// resolvePolicies finds out whom the policies are about. A policy that would hold somebody and holds nobody is refused where a
-// configuration is checked or read again. At the start it is told: an account that was removed is no reason to be of use to
-// nobody.
+// resolvePolicies resolves the users and groups of policies. A policy whose users do not exist is refused when a
+// configuration is checked or reloaded. At startup it is only logged: a removed account must not keep boxd from serving
+// all others.
 func resolvePolicies(cfg *Config, state *access.State, nobody func(error) error) error {
 	none, err := cfg.ResolvePrincipals(state.Person)
 	if none != nil {
@@ -67,8 +67,8 @@ func resolvePolicies(cfg *Config, state *access.State, nobody func(error) error)
 	return err
 }
 
-// fitsNobody is for rules about users and groups that this host does not have: a mistake where a configuration is checked, and
-// told where boxd starts.
+// fitsNobody returns an error for rules about users and groups that this host does not have: an error when a
+// configuration is checked, and a warning when boxd starts.
 func fitsNobody(state *access.State) (err error) {
 	for _, line := range state.Loud {
 		if strings.HasPrefix(line, "principals.") {
@@ -78,10 +78,10 @@ func fitsNobody(state *access.State) (err error) {
 	return err
 }
 
-// refuse is for settle where nobody is a mistake.
+// refuse is for resolvePolicies where a policy without users is an error.
 func refuse(err error) error { return err }
 
-// applyTo puts a configuration in force: all of it or nothing.
+// applyTo returns a function that applies a configuration: all of it or nothing.
 func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *Config, log *slog.Logger) func(*Config) error {
 	return func(next *Config) error {
 		tellIdle(next, log)
@@ -100,14 +100,14 @@ func applyTo(sup *supervisor.Supervisor, door *access.Gate, started *Config, log
 	}
 }
 
-// tellIdle says which settings have no effect.
+// tellIdle logs settings that have no effect.
 func tellIdle(cfg *Config, log *slog.Logger) {
 	for _, line := range cfg.Idle() {
 		log.Warn("a setting has no effect", "detail", line)
 	}
 }
 
-// sweep removes what an earlier boxd has left in the stores of skills, drives and images and nobody has any more.
+// sweep removes data of an earlier boxd from the stores of skills, drives and images that is no longer used.
 func sweep(ctx context.Context, in *front, imgs *images.Store, log *slog.Logger) {
 	if err := in.skills.Sweep(); err != nil {
 		log.Warn("cannot remove unused skills", "error", err)

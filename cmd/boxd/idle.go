@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// resolvePatience bounds the wait for all names together.
+// resolvePatience limits the wait for all names together.
 const resolvePatience = 3 * time.Second
 
-// Idle lists what of a configuration has no effect on this host, and so is likely a mistake: patterns that match nothing,
-// directories that are not there.
+// Idle lists settings that have no effect on this host, and so are probably mistakes: patterns that match nothing,
+// missing directories.
 func (c *Config) Idle() (list []string) {
 	usual := DefaultConfig().Image.Etc
 	for _, pattern := range c.Image.Etc {
 		if slices.Contains(usual, pattern) {
-			continue // not every host has all of those
+			continue // not every host has all of these
 		}
 		name := strings.TrimPrefix(pattern, "!")
 		if found, err := filepath.Glob("/etc/" + name); err == nil && len(found) == 0 {
@@ -51,8 +51,8 @@ func (c *Config) Idle() (list []string) {
 	return list
 }
 
-// Unresolved lists the hosts that are named and have no address. It takes as long as name servers do, three seconds at most;
-// boxd itself, which has no network, cannot ask them.
+// Unresolved lists the hosts in rules that have no address. It waits for name servers, at most three seconds; boxd
+// itself, which has no network, cannot ask them.
 func (c *Config) Unresolved(ctx context.Context) []string {
 	where := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Profiles)) {

@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/isolation/client"
 )
 
-// chooseKeeper settles what "auto" is. A boxd whose unit takes things away from it must not start a keeper: every
-// box would lack them too.
+// chooseKeeper decides what "auto" means. A boxd whose unit restricts it must not start a keeper: every box would be
+// restricted too.
 func chooseKeeper(c *Config, unit bool) error {
 	switch {
 	case unit && c.Daemon.Keeper == keeperOwn:
@@ -30,7 +30,7 @@ func chooseKeeper(c *Config, unit bool) error {
 	return nil
 }
 
-// keeperConfig is what the keeper is told, and the directory of the programs: it lies beside boxd's own.
+// keeperConfig returns the keeper's configuration, and the directory of the programs, which is boxd's own.
 func keeperConfig(c *Config) (k isolation.KeeperConfig, dir string, err error) {
 	own, err := os.Executable()
 	if err != nil {
@@ -45,7 +45,7 @@ func keeperConfig(c *Config) (k isolation.KeeperConfig, dir string, err error) {
 	}, dir, nil
 }
 
-// startKeeper connects to the keeper, and starts one where that is boxd's to do.
+// startKeeper connects to the keeper, and starts one if that is boxd's task.
 func startKeeper(ctx context.Context, cfg *Config, log *slog.Logger) (*client.Keeper, error) {
 	keeper, dir, err := keeperConfig(cfg)
 	if err != nil {
@@ -62,14 +62,14 @@ func startKeeper(ctx context.Context, cfg *Config, log *slog.Logger) (*client.Ke
 	})
 }
 
-// becomeKeeper makes this process the keeper of a unit of its own. The keeper cannot read the configuration itself:
-// it links nothing that parses it.
+// becomeKeeper turns this process into the keeper, as a unit of its own. The keeper cannot read the configuration
+// itself: no parser for it is linked in.
 func becomeKeeper(cfg *Config) error {
 	keeper, dir, err := keeperConfig(cfg)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cfg.Daemon.StateDir, 0o700); err != nil { // it may be first
+	if err := os.MkdirAll(cfg.Daemon.StateDir, 0o700); err != nil { // boxd may not have made it yet
 		return fmt.Errorf("state directory: %w", err)
 	}
 	program := filepath.Join(dir, "boxkeeper")

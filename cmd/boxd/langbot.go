@@ -14,7 +14,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor"
 )
 
-// openLangBot opens the socket for LangBot, unless the service manager holds one, and reads the token it shows.
+// openLangBot opens the socket for LangBot, unless the service manager holds one, and reads LangBot's token.
 func (w *front) openLangBot(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	c := cfg.LangBot
 	if !c.On(len(w.sockets.LangBot) > 0) {
@@ -44,7 +44,7 @@ func (w *front) openLangBot(ctx context.Context, cfg *Config, log *slog.Logger) 
 	return nil
 }
 
-// waived is what the operator has LangBot's sessions do without.
+// waived returns what the operator has waived for LangBot's sessions.
 func (w *front) waived(cfg *Config) []string {
 	if !cfg.LangBot.AllowSoftStorage || !cfg.LangBot.On(len(w.sockets.LangBot) > 0) {
 		return nil
@@ -52,8 +52,8 @@ func (w *front) waived(cfg *Config) []string {
 	return []string{"langbot.allow_soft_storage_limits = true: the kernel does not limit the storage of LangBot's workspaces and skills; one of them can fill the disk"}
 }
 
-// langBot serves LangBot until ctx ends or stop is called, which waits for that. boxd goes on without it, should it
-// fail.
+// langBot serves LangBot until ctx ends or stop is called, which waits for the end. If it fails, boxd continues without
+// it.
 func (w *front) langBot(ctx context.Context, cfg *Config, seen *notes, sup *supervisor.Supervisor) (stop func()) {
 	if len(w.sockets.LangBot) == 0 {
 		return func() {}

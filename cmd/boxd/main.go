@@ -34,12 +34,12 @@ import (
 var version = "devel"
 
 const (
-	// greetPatience covers an earlier keeper that has to end first, and the making of the store.
+	// greetPatience includes the end of an earlier keeper, and the making of the store.
 	greetPatience = time.Minute
 )
 
 func main() {
-	_ = linux.SetTimerSlack(linux.TimerSlack) // or it wakes more often
+	_ = linux.SetTimerSlack(linux.TimerSlack) // if it fails, boxd only wakes up more often
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println("boxd", version) //nolint:forbidigo // what was asked for
 		return nil
 	}
-	if *unit && !*check { // a keeper that it starts would be confined too, and its boxes
+	if *unit && !*check { // a keeper that it starts would be confined too, with its boxes
 		if err := confine(); err != nil {
 			return err
 		}
@@ -88,10 +88,10 @@ func run(ctx context.Context, args []string) error {
 	}
 	cfg, err := load()
 	if err == nil && *check {
-		// Without the credentials: systemd shows them to the service alone, not to what it runs at a reload.
+		// Without the credentials: systemd passes them to the service only, not to what it runs for a reload.
 		var state *access.State
 		if state, err = prepareGate(&cfg, &cfg.Daemon, "", slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
-			_, files := trace.NewTracer(&cfg.Traces, trace.Source{}, slog.New(slog.DiscardHandler)) // whose files boxd reads at its start
+			_, files := trace.NewTracer(&cfg.Traces, trace.Source{}, slog.New(slog.DiscardHandler)) // whose files boxd reads at startup
 			err = errors.Join(resolvePolicies(&cfg, state, refuse), fitsNobody(state), files)
 		}
 		switch {
@@ -112,12 +112,12 @@ func run(ctx context.Context, args []string) error {
 		return becomeKeeper(&cfg)
 	}
 	reloads := make(chan os.Signal, 1)
-	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a boxd that is starting
+	signal.Notify(reloads, syscall.SIGHUP) // from here on: it would end a starting boxd
 	defer signal.Stop(reloads)
 	return start(ctx, &cfg, load, reloads)
 }
 
-// start opens what notes what happens, then serves.
+// start opens the log and telemetry, then serves.
 func start(ctx context.Context, cfg *Config, load func() (Config, error), reloads <-chan os.Signal) error {
 	seen, err := openNotes(cfg)
 	if err != nil {
@@ -130,7 +130,7 @@ func start(ctx context.Context, cfg *Config, load func() (Config, error), reload
 func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, error), reloads <-chan os.Signal) error {
 	log := seen.log
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	var beside sync.WaitGroup // what goes on until all else is taken down
+	var beside sync.WaitGroup // continues until all else has ended
 	defer beside.Wait()
 	defer end()
 	lock, err := lockState(cfg.Daemon.StateDir, linux.StartPatience)
@@ -168,12 +168,12 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	defer closeBoxes()
 	store, sup, end, err := openSupervisor(ctx, cfg, in, boxes, seen, keepBoxes)
 	if err != nil {
-		keepBoxes = true // what lives is an earlier boxd's, and for one that comes up
+		keepBoxes = true // living boxes belong to an earlier boxd, for the next one
 		return err
 	}
 	supervising.Store(sup)
 	defer end()
-	sweep(ctx, in, store, log) // sessions that live on have theirs
+	sweep(ctx, in, store, log) // restored sessions keep theirs
 	seen.begin(ctx, cfg, sup, store, boxes)
 	reload := newReloader(load, applyTo(sup, in.gate, cfg, log), cfg, log, seen.Events)
 	seen.Waived, seen.Refused = in.waived(cfg), sup.Refused
@@ -191,7 +191,7 @@ func serve(ctx context.Context, cfg *Config, seen *notes, load func() (Config, e
 	return errors.Join(err, systemd.Stopping())
 }
 
-// leftBehind says what a boxd that stops leaves behind, and how to end it: whoever has started it by hand sees no unit.
+// leftBehind says what a stopping boxd leaves running, and how to end it: without a unit the user would not see it.
 func leftBehind(boxes int, keepBoxes bool) string {
 	if !keepBoxes {
 		return ""
@@ -207,8 +207,8 @@ func leftBehind(boxes int, keepBoxes bool) string {
 	}
 }
 
-// watch gives the service manager signs of life until ctx ends. An end of serving, which may take its time,
-// is not asked how it is: the service manager bounds it otherwise (TimeoutStopSec=).
+// watch notifies the service manager's watchdog until ctx ends. While serving ends, which may take long, health is not
+// checked: TimeoutStopSec= limits that.
 func watch(ctx, serving context.Context, check func(context.Context) error, log *slog.Logger) {
 	err := systemd.Watchdog(ctx, func(now context.Context) error {
 		if serving.Err() == nil {
@@ -221,7 +221,7 @@ func watch(ctx, serving context.Context, check func(context.Context) error, log 
 	}
 }
 
-// lockState makes the state directory and keeps every other boxd out of it, after waiting for one that is ending.
+// lockState makes the state directory and locks out every other boxd, after waiting for one that is ending.
 func lockState(dir string, patience time.Duration) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
@@ -261,7 +261,7 @@ func lockRun(dir string, patience time.Duration) (*os.File, error) {
 	if err = unix.Fstat(int(f.Fd()), &st); err == nil && (st.Mode&0o077 != 0 || int(st.Uid) != os.Geteuid()) {
 		err = fmt.Errorf("want mode 0700 and owner uid %d, have %#o and %d", os.Geteuid(), st.Mode&0o7777, st.Uid)
 	}
-	if err != nil { // who can write there could be the keeper
+	if err != nil { // a user who can write there could pose as the keeper
 		f.Close()
 		return nil, fmt.Errorf("runtime directory %s: %w", own, err)
 	}

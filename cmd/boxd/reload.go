@@ -15,23 +15,23 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// reloader puts a configuration that has been changed in force.
+// reloader applies changed configurations.
 type reloader struct {
 	load    func() (Config, error)
 	apply   func(*Config) error
-	started *Config // what boxd has started with
+	started *Config // the configuration at startup
 	log     *slog.Logger
 	events  *events.Log
 
 	mu    sync.Mutex
-	force Config // what is in force: guarded by mu
+	force Config // the effective configuration: guarded by mu
 }
 
 func newReloader(load func() (Config, error), apply func(*Config) error, started *Config, log *slog.Logger, events *events.Log) *reloader {
 	return &reloader{load: load, apply: apply, started: started, log: log, events: events, force: *started}
 }
 
-// settings tells what is in force, key by key.
+// settings returns the effective settings, key by key.
 func (r *reloader) settings() ([]api.Setting, error) {
 	r.mu.Lock()
 	force := r.force
@@ -62,7 +62,7 @@ func (r *reloader) settings() ([]api.Setting, error) {
 	return list, nil
 }
 
-// run reads the configuration again whenever it is told to, until ctx ends.
+// run reloads the configuration at every signal, until ctx ends.
 func (r *reloader) run(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
@@ -81,7 +81,7 @@ func (r *reloader) run(ctx context.Context, hangups <-chan os.Signal) {
 	}
 }
 
-// reload is all or nothing. Living sessions keep what they have, whatever comes of it.
+// reload applies a configuration: all of it or nothing. Living sessions keep their settings in any case.
 func (r *reloader) reload(ctx context.Context) {
 	next, err := r.load()
 	if err == nil {

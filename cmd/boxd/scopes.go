@@ -17,14 +17,14 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// scopesSocket is that of boxd-scopes.socket, in the runtime directory.
+// scopesSocket is the name of boxd-scopes.socket's socket in the runtime directory.
 const scopesSocket = "scopes.sock"
 
 // firstPassed is the descriptor of the only socket that systemd passes (sd_listen_fds(3)).
 const firstPassed = 3
 
-// openScopes leads to who makes scopes: by the socket of its unit, as boxd.service has no way to the service manager,
-// or, where boxd starts its keeper too, to a part of this process.
+// openScopes returns how to reach the maker of scopes: by the socket of its unit, as boxd.service has no access to the
+// service manager, or, if boxd also starts its keeper, a part of this process.
 func openScopes(ctx context.Context, cfg *Config, program func() string, log *slog.Logger) (dial driver.DialScopes, end func()) {
 	if cfg.Daemon.Keeper == keeperExternal {
 		path := filepath.Join(cfg.Daemon.RuntimeDir, scopesSocket)
@@ -47,7 +47,7 @@ func openScopes(ctx context.Context, cfg *Config, program func() string, log *sl
 	}
 }
 
-// serveScopes makes scopes for the boxd of boxd.service, until ctx ends: it is boxd-scopes.service.
+// serveScopes makes scopes for boxd.service, until ctx ends: it is boxd-scopes.service.
 func serveScopes(ctx context.Context) error {
 	if listens, err := unix.GetsockoptInt(firstPassed, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || listens == 0 {
 		return fmt.Errorf("descriptor %d is not the socket of boxd-scopes.socket: systemd starts boxd -scopes", firstPassed)

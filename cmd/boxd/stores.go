@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/sessionfiles"
 )
 
-// openSupervisor opens the store of images, and the supervisor, which holds what its sessions have of them. end ends both.
+// openSupervisor opens the store of images, and the supervisor, whose sessions use images. end closes both.
 func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.Driver, seen *notes, keep bool) (store *images.Store, sup *supervisor.Supervisor, end func(), err error) {
 	store, err = images.Open(cfg.Images, images.Parts{ //nolint:contextcheck // what nobody wants is removed in the life of boxd
 		StateDir: cfg.Daemon.StateDir, Boxes: boxes, Log: seen.log, Life: context.WithoutCancel(ctx), // sessions end after ctx
@@ -39,15 +39,15 @@ func openSupervisor(ctx context.Context, cfg *Config, in *front, boxes *driver.D
 		store.Close()
 		return nil, nil, nil, err
 	}
-	sup.Revoke(in.gate.IsOut) // of those whom the configuration has shut out meanwhile
+	sup.Revoke(in.gate.IsOut) // of owners that the configuration no longer admits
 	return store, sup, func() { sup.Close(); store.Close() }, nil
 }
 
-// pushSocket is that of boxd-push.socket, in the runtime directory.
+// pushSocket is the name of boxd-push.socket's socket in the runtime directory.
 const pushSocket = "push.sock"
 
-// sender leads to the program that sends results to buckets: by the socket of its unit, or, where boxd starts its keeper too, to one of
-// its own for each archive.
+// sender returns how to reach the program that sends results to buckets: by the socket of its unit, or, if boxd also
+// starts its keeper, by starting one for each archive.
 func sender(cfg *Config) supervisor.Sender {
 	unit := driver.DialStream(filepath.Join(cfg.Daemon.RuntimeDir, pushSocket))
 	dial := func(ctx context.Context) (*net.UnixConn, error) {
@@ -71,7 +71,7 @@ func sender(cfg *Config) supervisor.Sender {
 	}
 }
 
-// pack has a directory of a session packed inside its box.
+// pack packs a directory of a session inside its box.
 func pack(ctx context.Context, s *session.Session, dir string, w io.Writer) error {
 	_, err := sessionfiles.Pack(ctx, s, &files.Pack{Path: []byte(dir)}, w)
 	return err

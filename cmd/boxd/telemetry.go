@@ -23,17 +23,17 @@ import (
 	"github.com/boxd-dev/boxd/systemd"
 )
 
-// maxEvents is how many events are kept for readers; each is less than two KiB.
+// maxEvents is how many events are stored for readers; each is less than two KiB.
 const maxEvents = 8192
 
-// notes is where boxd notes what happens.
+// notes are boxd's log and telemetry.
 type notes struct {
 	relay.Telemetry
 	log  *slog.Logger
-	look func() relay.MetricsSnapshot // set before anybody asks
+	look func() relay.MetricsSnapshot // set before the first scrape
 }
 
-// openNotes opens the log, and what keeps the last errors and events.
+// openNotes opens the log, and the stores of the latest errors and events.
 func openNotes(cfg *Config) (*notes, error) {
 	n := &notes{Telemetry: relay.Telemetry{Errors: events.NewRecent()}}
 	n.log = slog.New(n.Errors.Watch(systemd.Open(cfg.Log, os.Stderr)))
@@ -50,7 +50,7 @@ func openNotes(cfg *Config) (*notes, error) {
 	return n, nil
 }
 
-// openRecords opens the audit log, once nobody else can have it. Until ctx ends that is looked after, and spans are sent.
+// openRecords opens the audit log, once no other boxd can have it. Until ctx ends the log is maintained, and spans are sent.
 func (n *notes) openRecords(ctx context.Context, cfg *Config, beside *sync.WaitGroup) (err error) {
 	n.Audit, err = audit.Open(cfg.Daemon.StateDir, cfg.Audit, n.log, func(failed bool, detail string) {
 		what := events.AuditRecovered
@@ -69,7 +69,7 @@ func (n *notes) openRecords(ctx context.Context, cfg *Config, beside *sync.WaitG
 	return nil
 }
 
-// known lists the keys of all boxes that somebody has.
+// known returns the keys of all boxes in use.
 func known(sup *supervisor.Supervisor, imgs *images.Store) func() map[string]bool {
 	return func() map[string]bool {
 		keys := sup.Keys()
@@ -80,7 +80,7 @@ func known(sup *supervisor.Supervisor, imgs *images.Store) func() map[string]boo
 	}
 }
 
-// begin notes that boxd serves, and makes metrics of its supervisor.
+// begin records that boxd serves, and makes metrics of its supervisor.
 func (n *notes) begin(ctx context.Context, cfg *Config, sup *supervisor.Supervisor, imgs *images.Store, boxes *driver.Driver) {
 	leaks := &supervisor.LeakCheck{List: boxes.List, Known: known(sup, imgs), Workspaces: sup.Workspaces, Groups: cfg.Groups.Path()}
 	started := time.Now()

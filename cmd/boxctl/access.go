@@ -22,8 +22,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// addTokenFlag adds the flag of the token. Where it is not given, the token is that of BOXD_TOKEN, or in the file that
-// BOXD_TOKEN_FILE names.
+// addTokenFlag adds the flag of the token. The default is BOXD_TOKEN, or the content of the file that BOXD_TOKEN_FILE
+// names.
 func (a *app) addTokenFlag(set *pflag.FlagSet) {
 	a.token = os.Getenv("BOXD_TOKEN")
 	if path := os.Getenv("BOXD_TOKEN_FILE"); path != "" && a.token == "" {
@@ -32,10 +32,10 @@ func (a *app) addTokenFlag(set *pflag.FlagSet) {
 	set.Var(tokenValue{&a.token}, "token", "`TOKEN` access token, or @FILE; also BOXD_TOKEN or BOXD_TOKEN_FILE")
 }
 
-// maxToken is more than any token has, in bytes.
+// maxToken is more than the length of any token, in bytes.
 const maxToken = 4096
 
-// readToken reads a token. What cannot be read is a token that holds nowhere: boxd says so.
+// readToken reads a token. An unreadable file yields a token that boxd refuses.
 func readToken(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -49,13 +49,13 @@ func readToken(path string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// tokenValue is the value of a flag that no help shows.
+// tokenValue is a flag value that help does not show.
 type tokenValue struct{ token *string }
 
 // String shows nothing.
 func (tokenValue) String() string { return "" }
 
-// Set takes a token, or the file that has it.
+// Set takes a token, or @FILE.
 func (h tokenValue) Set(text string) error {
 	if path, ok := strings.CutPrefix(text, "@"); ok {
 		if text = readToken(path); text == "unreadable" {
@@ -66,7 +66,7 @@ func (h tokenValue) Set(text string) error {
 	return nil
 }
 
-// Type is what help calls it.
+// Type is the placeholder in help.
 func (tokenValue) Type() string { return "TOKEN" }
 
 // tokenCommand makes tokens.
@@ -74,10 +74,10 @@ func (a *app) tokenCommand() *cobra.Command {
 	return group("token", "Create access tokens", "token manages the access tokens of boxd(8).", a.tokenNewCommand())
 }
 
-// token is what is printed of a new one.
+// token is the output for a new token.
 type token struct {
 	Token string `json:"token"`
-	E2B   string `json:"e2b_key"` // the same as older clients of E2B want their API keys
+	E2B   string `json:"e2b_key"` // in the form of API keys that older E2B clients want
 	Line  string `json:"line"`
 }
 
@@ -130,7 +130,7 @@ with at most its role.`,
 	return cmd
 }
 
-// parseUntil reads a time from now, or a point in time.
+// parseUntil reads a duration from now, or a point in time.
 func parseUntil(text string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		if !at.After(now) {
@@ -145,7 +145,7 @@ func parseUntil(text string, now time.Time) (time.Time, error) {
 	return now.Add(time.Duration(d)), nil
 }
 
-// grantCommand gives roles for a time.
+// grantCommand grants temporary roles.
 func (a *app) grantCommand() *cobra.Command {
 	var until string
 	cmd := &cobra.Command{

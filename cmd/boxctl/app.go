@@ -14,31 +14,31 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// app is what all commands share. Its fields are set when a command runs.
+// app is shared by all commands. Its fields are set when a command runs.
 type app struct {
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
 	socket string
-	owner  string     // whose sessions; "" is the caller's own
-	token  string     // that is shown; "" is none
-	tls    client.TLS // of an https address
+	owner  string     // whose sessions to use; "": the caller's own
+	token  string     // "": none
+	tls    client.TLS // for an https address
 	json   bool       // print JSON
-	typed  typed      // what is being run, when that has failed
-	// program is what run or exec is asked for; nil: something else is done. hinted is set when a hint about it was given.
+	typed  typed      // the command line, for error messages
+	// program is what run or exec runs; nil for other commands. hinted is set when a hint about it was printed.
 	program *program
 	hinted  bool
 	quiet   bool // show no progress
 }
 
-// client returns a client of the daemon that was asked for.
+// client returns a client of the selected daemon.
 func (a *app) client() *client.Client {
 	c := client.New(a.socket)
 	c.Owner, c.Token, c.TLS = a.owner, a.token, a.tls
 	return c
 }
 
-// printJSON prints an answer for programs.
+// printJSON prints an answer as JSON.
 func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.stdout)
 	e.SetIndent("", "  ")
@@ -46,17 +46,17 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// call is the RunE of a command that asks boxd: do has a client, which is closed when it returns.
+// call makes the RunE of a command that calls boxd: do gets a client, which is closed when it returns.
 func (a *app) call(do func(cmd *cobra.Command, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		a.typed.cmd = cmd // for what is said meanwhile
+		a.typed.cmd = cmd // for messages meanwhile
 		c := a.client()
 		defer c.Close()
 		return do(cmd, c, args)
 	}
 }
 
-// answer prints what boxd has answered, unless that is an error: v as JSON if that was asked for, or else what show prints.
+// answer prints boxd's answer, unless err is set: v as JSON with --json, otherwise what show prints.
 func (a *app) answer(v any, err error, show func() error) error {
 	switch {
 	case err != nil:
@@ -67,7 +67,7 @@ func (a *app) answer(v any, err error, show func() error) error {
 	return show()
 }
 
-// forEach does something for every name, and returns what has failed of that.
+// forEach calls do for every name, and returns all errors.
 func forEach(names []string, do func(name string) error) error {
 	errs := make([]error, 0, len(names))
 	for _, name := range names {
@@ -86,33 +86,33 @@ func table[T any](w io.Writer, header string, list []T, row func(*T) string) err
 	return t.Flush()
 }
 
-// exitError ends boxctl with a code and no further words.
+// exitError ends boxctl with an exit code and no message.
 type exitError int
 
-// Error names the code.
+// Error names the exit code.
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // usageError is a mistake on the command line.
 type usageError struct {
 	err     error
-	command string // whose help says how it is done, "" is boxctl's own
-	hint    string // what to type instead, "" is that help
+	command string // the command whose help to suggest, "": boxctl's own
+	hint    string // what to type instead, "": suggest that help
 }
 
-// Error is that of the mistake.
+// Error returns the text of the mistake.
 func (e *usageError) Error() string { return e.err.Error() }
 
-// Unwrap leads to the mistake.
+// Unwrap returns the mistake.
 func (e *usageError) Unwrap() error { return e.err }
 
-// usage makes what a check of arguments finds a mistake on the command line: a wrong number of them is answered with how
-// the command is called.
+// usage turns the error of an argument check into a usage mistake: for a wrong number of arguments it prints the usage
+// line.
 func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error { return usageMistake(cmd, args, check(cmd, args)) }
 }
 
-// usageMistake is what a check of arguments has found, as a mistake on the command line. It is not part of usage, of which
-// there is a copy for every command.
+// usageMistake turns the error of an argument check into a usage mistake. It is separate from usage, which is copied for
+// every command.
 func usageMistake(cmd *cobra.Command, args []string, err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*usageError)):
@@ -125,13 +125,13 @@ func usageMistake(cmd *cobra.Command, args []string, err error) error {
 	return &usageError{err: wrongArguments("usage: " + shortUse(cmd))}
 }
 
-// wrongArguments says how a command is called that has too few arguments or too many.
+// wrongArguments is the usage line of a command that got too few or too many arguments.
 type wrongArguments string
 
-// Error is that line.
+// Error returns that line.
 func (e wrongArguments) Error() string { return string(e) }
 
-// group is a command that has others below it, and says which when it is called by itself.
+// group returns a command that has only subcommands, and lists them when it is called by itself.
 func group(use, short, long string, below ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: usage(cobra.NoArgs),

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/internal/archive"
 )
 
-// source opens what is to be sent as an archive, see open. Of an archive here or a directory a person sees how far it is.
+// source opens what to send as an archive, see open. For local archives and directories it shows progress.
 func (a *app) source(source string, named bool) (r io.Reader, done func(), err error) {
 	if source == "-" {
 		return a.stdin, func() {}, nil
@@ -26,15 +26,14 @@ func (a *app) source(source string, named bool) (r io.Reader, done func(), err e
 		return nil, nil, err
 	}
 	p := a.progress("sent", size)
-	return &countedReader{from, p}, func() { // whoever sends it must not close it
+	return &countedReader{from, p}, func() { // the sender must not close it
 		p.end()
 		end()
 	}, nil
 }
 
-// open opens what is to be sent as an archive: standard input for "-", an archive here, or a directory, which is packed as
-// it is sent, under its own name if named is set. size is how large it is, 0 if that is not known. done ends what
-// it has begun.
+// open opens what to send as an archive: standard input for "-", a local archive, or a directory, which is packed while
+// it is sent, under its own name if named is set. size is its size, 0 if unknown. done releases it.
 func (a *app) open(path string, named bool) (r io.Reader, size int64, done func(), err error) {
 	if path == "-" {
 		return a.stdin, 0, func() {}, nil
@@ -74,13 +73,13 @@ func (a *app) open(path string, named bool) (r io.Reader, size int64, done func(
 
 var errUnread = errors.New("boxd does not read on")
 
-// countedReader reports to a progress what is read.
+// countedReader reports the bytes that are read to a progress.
 type countedReader struct {
 	from io.Reader
 	p    *Progress
 }
 
-// Read counts what is read. What is said of it later begins on a line of its own.
+// Read counts what is read. Messages after its end begin on a new line.
 func (w *countedReader) Read(b []byte) (int, error) {
 	n, err := w.from.Read(b)
 	switch w.p.add(int64(n)); {
@@ -92,7 +91,7 @@ func (w *countedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// sizeOf is how large the files of a directory are, or a file, in bytes; 0 where nobody sees it.
+// sizeOf returns the size of the files of a directory, or of a file, in bytes; 0 if no progress is shown.
 func (a *app) sizeOf(source string) (n int64) {
 	if !a.showsProgress() {
 		return 0

@@ -23,8 +23,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// joinHere makes "--here ro" one argument, as it is for the library of flags: a flag whose value may be left out takes none
-// from the next argument. What follows the name of a program is left alone.
+// joinHere makes "--here ro" one argument, as pflag needs it: a flag with an optional value does not take its value from
+// the next argument. Arguments after the name of a program are left alone.
 func joinHere(root *cobra.Command, args []string) []string {
 	if i := slices.Index(args, "--here"); i < 0 || i+1 == len(args) || args[i+1] != "ro" && args[i+1] != "rw" {
 		return args
@@ -33,7 +33,7 @@ func joinHere(root *cobra.Command, args []string) []string {
 	if err != nil || cmd.Flags().Lookup("here") == nil {
 		return args
 	}
-	cmd.InheritedFlags() // joins them with its own
+	cmd.InheritedFlags() // merges them with its own
 	joined := strings.Fields(cmd.CommandPath())[1:]
 	for i := 0; i < len(rest); i++ {
 		arg := rest[i]
@@ -53,13 +53,13 @@ func joinHere(root *cobra.Command, args []string) []string {
 	return joined
 }
 
-// takesNext reports whether the value of a flag is the next argument.
+// takesNext reports whether a flag takes the next argument as its value.
 func takesNext(cmd *cobra.Command, arg string) bool {
 	if name, long := strings.CutPrefix(arg, "--"); long {
-		f := cmd.Flags().Lookup(name) // nil where a value follows =
+		f := cmd.Flags().Lookup(name) // nil if a value follows =
 		return f != nil && f.NoOptDefVal == ""
 	}
-	for i := 1; i < len(arg); i++ { // -it is two flags, -m64MiB one and its value
+	for i := 1; i < len(arg); i++ { // -it is two flags, -m64MiB is one with its value
 		if f := cmd.Flags().ShorthandLookup(arg[i : i+1]); f == nil || f.NoOptDefVal == "" {
 			return f != nil && i+1 == len(arg)
 		}
@@ -67,8 +67,8 @@ func takesNext(cmd *cobra.Command, arg string) bool {
 	return false
 }
 
-// parseMount reads SOURCE:TARGET[:MODE[:OWNER]] of a flag, or of an argument where flag is "". A source that does not begin
-// with / begins at this directory. A z or Z of the mode, which docker has for SELinux, says nothing here.
+// parseMount reads SOURCE:TARGET[:MODE[:OWNER]] of a flag, or of an argument if flag is "". A source that does not begin
+// with / is relative to the current directory. A z or Z of the mode, which docker has for SELinux, is ignored.
 func parseMount(flag, text string) (m api.Mount, err error) {
 	typed := strings.TrimSpace(flag + " " + render.ShellWord(text))
 	part := strings.Split(text, ":")
@@ -99,8 +99,8 @@ func parseMount(flag, text string) (m api.Mount, err error) {
 	return m, nil
 }
 
-// sourceOf is the directory of a mount as boxd is asked for it. One that does not begin with / must be there: where it is not
-// most often a workspace is meant, as the volumes of docker have names.
+// sourceOf returns the source of a mount for boxd. A relative one must exist: if it does not, the user most often means
+// a workspace, as volumes of docker have names.
 func sourceOf(typed, source string) (string, error) {
 	if filepath.IsAbs(source) {
 		return filepath.Clean(source), nil
@@ -115,7 +115,7 @@ func sourceOf(typed, source string) (string, error) {
 	return abs, nil
 }
 
-// networkRule is a rule as boxd reads it. People also give the address of a page, or a host with a port.
+// networkRule converts a rule for boxd. URLs, and hosts with a port, are accepted too.
 func networkRule(text string) (string, error) {
 	host, port := text, ""
 	if scheme, _, isURL := strings.Cut(text, "://"); isURL {
@@ -140,7 +140,7 @@ func networkRule(text string) (string, error) {
 	return host + " tcp " + port, nil
 }
 
-// programName is a name for a process that says what runs in it.
+// programName makes a process name from its program.
 func programName(req *api.ProcessRequest) string {
 	word := "sh"
 	if len(req.Argv) > 0 {
@@ -152,7 +152,7 @@ func programName(req *api.ProcessRequest) string {
 	return cmp.Or(nameOf(word), "program")
 }
 
-// nameOf is what of a word may be in a name, at most 16 letters of it.
+// nameOf returns the characters of a word that are valid in a name, at most 16.
 func nameOf(word string) string {
 	word = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '.' || r == '_' {
@@ -163,7 +163,7 @@ func nameOf(word string) string {
 	return word[:min(len(word), 16)]
 }
 
-// freeName is the name of the program for a process of a box, with a number behind it if there is one of that name.
+// freeName returns the program's name for a process of a box, with a number appended if that name is taken.
 func freeName(ctx context.Context, c *client.Client, id string, req *api.ProcessRequest) (string, error) {
 	list, err := c.Processes(ctx, id)
 	if err != nil {
@@ -177,7 +177,7 @@ func freeName(ctx context.Context, c *client.Client, id string, req *api.Process
 	return name, nil
 }
 
-// onlyProcess is the name of the process of a box that has one, or of the only one that runs.
+// onlyProcess returns the name of the only process of a box, or of the only running one.
 func onlyProcess(ctx context.Context, c *client.Client, command, id string) (string, error) {
 	list, err := c.Processes(ctx, id)
 	if err != nil {
@@ -202,7 +202,7 @@ func onlyProcess(ctx context.Context, c *client.Client, command, id string) (str
 	return "", &usageError{err: fmt.Errorf("%s: box %s has several processes: %s", command, render.ShellWord(id), strings.Join(names, ", ")), hint: command + " " + render.ShellWord(id) + " " + names[0]}
 }
 
-// withProcess completes the arguments of a command about a process, which may be left out of a box that has one.
+// withProcess completes the arguments of a command about a process, which may be omitted if the box has only one.
 func withProcess(cmd *cobra.Command, c *client.Client, args []string) ([]string, error) {
 	if len(args) > 1 {
 		return args, nil
@@ -211,7 +211,7 @@ func withProcess(cmd *cobra.Command, c *client.Client, args []string) ([]string,
 	return []string{args[0], name}, err
 }
 
-// theName is the name that was given as an argument or by --name, and not as two.
+// theName returns the name from the argument or --name, and refuses two different names.
 func theName(argument, flag string) (string, error) {
 	if argument != "" && flag != "" && argument != flag {
 		return "", &usageError{err: errors.New("--name " + render.ShellWord(flag) + ": the name " + render.ShellWord(argument) + " is given too; give one of them")}

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// auditDir is where an installed boxd has its audit log.
+// auditDir is the audit log directory of an installed boxd.
 const auditDir = "/var/lib/boxd/audit"
 
 func (a *app) auditCommand() *cobra.Command {
@@ -56,7 +56,7 @@ changes to the log itself.`,
 	return cmd
 }
 
-// requested is what a call asked for, in words.
+// requested describes what a call asked for.
 func requested(r *api.AuditRecord) string {
 	if r.What == nil {
 		return r.Detail

@@ -16,10 +16,10 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// changesFlags are the flags about what a program changes in the workspace.
+// changesFlags are the flags about changes that a program makes in the workspace.
 type changesFlags struct {
 	changes bool
-	version string // of what it makes
+	version string // of its output
 	with    api.ChangesWith
 }
 
@@ -31,7 +31,7 @@ func (f *changesFlags) add(set *pflag.FlagSet) {
 	set.StringArrayVar(&f.with.Exclude, "changes-exclude", nil, "`GLOB` with --changes: leave out matching files and directories")
 }
 
-// request asks for what the flags say.
+// request sets the request's fields from the flags.
 func (f *changesFlags) request(req *api.ExecRequest, errs *[]error) {
 	req.OutputVersion = f.version
 	narrower := f.with.Include != nil || f.with.Exclude != nil
@@ -43,7 +43,7 @@ func (f *changesFlags) request(req *api.ExecRequest, errs *[]error) {
 	}
 }
 
-// checkTerminal refuses the flags beside a terminal.
+// checkTerminal refuses the flags together with a terminal.
 func (f *changesFlags) checkTerminal(terminal bool) error {
 	if f.changes && terminal {
 		return &usageError{err: errors.New("--changes and a terminal exclude each other: a terminal may be left before the program has ended")}
@@ -51,7 +51,7 @@ func (f *changesFlags) checkTerminal(terminal bool) error {
 	return nil
 }
 
-// showChanges prints what a program has changed; nil: that was not asked for.
+// showChanges prints what a program has changed; nil: not requested.
 func showChanges(w io.Writer, c *api.Changes) {
 	if c == nil {
 		return
@@ -82,7 +82,7 @@ func showChanges(w io.Writer, c *api.Changes) {
 	fmt.Fprintln(w)
 }
 
-// diff says what programs have changed of the image of a box.
+// diff lists what programs have changed in the image of a box.
 func (f fileCommands) diff() *cobra.Command {
 	var req api.RootDiff
 	cmd := &cobra.Command{
@@ -103,7 +103,7 @@ func (f fileCommands) diff() *cobra.Command {
 	return cmd
 }
 
-// discard undoes what programs have changed of the image of a box.
+// discard reverts what programs have changed in the image of a box.
 func (f fileCommands) discard() *cobra.Command {
 	return &cobra.Command{
 		Use:   "discard BOX [PATH...]",

@@ -19,11 +19,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// completionPatience is how long a completion waits for boxd. One that its socket unit has yet to start takes
-// longer: then there is nothing to offer until the next time.
+// completionPatience is how long a completion waits for boxd. A boxd that its socket unit has yet to start takes longer:
+// then nothing is offered until the next time.
 const completionPatience = 500 * time.Millisecond
 
-// completionCommand is the command that prints the script of a shell.
+// completionCommand prints the completion script of a shell.
 func completionCommand(out io.Writer) *cobra.Command {
 	scripts := map[string]func(root *cobra.Command) error{
 		"bash": func(root *cobra.Command) error { return root.GenBashCompletionV2(out, true) },
@@ -49,14 +49,14 @@ the names of your boxes and processes. The packages of boxd install the scripts 
 	}
 }
 
-// completer offers what boxd has, by a client that is made when the flags have been read.
+// completer offers names from boxd, with a client that is made after the flags were parsed.
 type completer struct{ client func() *client.Client }
 
-// source asks boxd for what fits at a place of the command line. args are the arguments before it.
+// source asks boxd for completions of one argument. args are the arguments before it.
 type source func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error)
 
-// addCompletion says for every command and flag what fits there when Tab is pressed; client is called once the flags have
-// been read. For what is not named here no file of this host would fit, so none is offered. A boxd that does not answer at once is not waited for.
+// addCompletion registers completions for all commands and flags; client is called once the flags have been parsed. Where nothing is
+// registered no local file would fit, so none is offered. A boxd that does not answer at once is not waited for.
 func addCompletion(root *cobra.Command, client func() *client.Client) {
 	a := completer{client}
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -73,17 +73,17 @@ func addCompletion(root *cobra.Command, client func() *client.Client) {
 				f, ok = flags["--"+flag.Name]
 			}
 			if ok {
-				_ = cmd.RegisterFlagCompletionFunc(flag.Name, f) // fails for a flag that is not there
+				_ = cmd.RegisterFlagCompletionFunc(flag.Name, f) // fails if there is no such flag
 			}
 		})
 	})
 }
 
-// arguments is what fits as arguments of commands. What runs in a box is not offered: boxctl does not look into it.
+// arguments returns completions of command arguments. Files in a box are not offered: boxctl does not look into it.
 func (a completer) arguments() map[string]cobra.CompletionFunc {
 	box := a.arg(boxes(""))
 	all := map[string]cobra.CompletionFunc{
-		"run": files, // of the directory that --here makes the workspace
+		"run": files, // in the directory that --here makes the workspace
 		"cp":  a.copied,
 
 		"rm":     a.args(boxes("")),
@@ -145,7 +145,7 @@ func (a completer) arguments() map[string]cobra.CompletionFunc {
 	return all
 }
 
-// flags is what fits as values of flags: of one command, or of all that have a flag of the name.
+// flags returns completions of flag values: of one command, or of all commands that have the flag.
 func (a completer) flags() map[string]cobra.CompletionFunc {
 	signals := a.value(words("TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2"))
 	roles := a.value(words("viewer", "user", "operator", "admin"))
@@ -183,7 +183,7 @@ func (a completer) arg(sources ...source) cobra.CompletionFunc {
 	}, sources...)
 }
 
-// args is arg with any number of arguments of the last source, each of them once.
+// args is arg, with any number of distinct arguments of the last source.
 func (a completer) args(sources ...source) cobra.CompletionFunc {
 	last := len(sources) - 1
 	return a.then(func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -191,7 +191,7 @@ func (a completer) args(sources ...source) cobra.CompletionFunc {
 	}, sources...)
 }
 
-// then is arg, and behind these arguments comes what rest offers.
+// then is arg, followed by what rest offers.
 func (a completer) then(rest cobra.CompletionFunc, sources ...source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) < len(sources) {
@@ -208,7 +208,7 @@ func (a completer) value(of source) cobra.CompletionFunc {
 	}
 }
 
-// copied offers boxes to copy from or to, and files of this host, but not what needs no box any more.
+// copied offers boxes to copy from or to, and local files; after one of each kind only what fits.
 func (a completer) copied(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 1 || len(args) == 1 && placeOf(args[0]).session != "" || strings.HasPrefix(word, "/") || strings.HasPrefix(word, ".") {
 		return files(cmd, args, word)
@@ -221,14 +221,14 @@ func (a completer) copied(cmd *cobra.Command, args []string, word string) ([]cob
 	return list, cobra.ShellCompDirectiveNoSpace
 }
 
-// offer asks boxd in the middle of a line that is being typed: quickly, and without a word when it cannot. What is given
-// already, or would speak to the terminal, is not offered.
+// offer asks boxd while a line is being typed: quickly, and silently if it cannot. Values that are given already, or
+// contain control characters, are not offered.
 func (a completer) offer(cmd *cobra.Command, of source, args, given []string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
 	defer cancel()
 	c := a.client()
 	defer c.Close()
-	all, _ := of(ctx, c, args) // what there is to say would stand in the middle of that line
+	all, _ := of(ctx, c, args) // an error message would appear in the middle of the line
 	for _, one := range all {
 		word, what, _ := strings.Cut(one, "\t")
 		if !slices.Contains(given, word) && render.Printable(word) == word {
@@ -238,12 +238,12 @@ func (a completer) offer(cmd *cobra.Command, of source, args, given []string) (l
 	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
-// words are always the same.
+// words always offers the same words.
 func words(list ...cobra.Completion) source {
 	return func(context.Context, *client.Client, []string) ([]cobra.Completion, error) { return list, nil }
 }
 
-// both is what two sources have.
+// both offers what two sources offer.
 func both(first, second source) source {
 	return func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
 		list, err := first(ctx, c, args)
@@ -255,7 +255,7 @@ func both(first, second source) source {
 	}
 }
 
-// each is what a list of boxd's offers, one after the other.
+// each makes completions from a list of boxd.
 func each[T any](list []T, err error, offer func(*T) (word, what string)) ([]cobra.Completion, error) {
 	all := make([]cobra.Completion, 0, len(list))
 	for i := range list {
@@ -266,7 +266,7 @@ func each[T any](list []T, err error, offer func(*T) (word, what string)) ([]cob
 	return all, err
 }
 
-// boxes are those in a state, or in any.
+// boxes offers boxes in a state, or in any.
 func boxes(state string) source {
 	return func(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 		list, err := c.Sessions(ctx, false)
@@ -279,7 +279,7 @@ func boxes(state string) source {
 	}
 }
 
-// processes are those of the box that is the first argument: those that live, or all.
+// processes offers the processes of the box that is the first argument: the living ones, or all.
 func processes(living bool) source {
 	return func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
 		list, err := c.Processes(ctx, args[0])
@@ -347,7 +347,7 @@ func grants(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completi
 	})
 }
 
-// nodes are those of a fleet that are wanted, or with nil all.
+// nodes offers the wanted nodes of a fleet, or with nil all.
 func nodes(wanted func(*api.FleetNodeState) bool) source {
 	return func(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 		list, err := c.FleetNodes(ctx)
@@ -360,7 +360,7 @@ func nodes(wanted func(*api.FleetNodeState) bool) source {
 	}
 }
 
-// mounts are those that can be taken from the box that is the first argument.
+// mounts offers the removable mounts of the box that is the first argument.
 func mounts(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
 	list, err := c.Mounts(ctx, args[0])
 	return each(list, err, func(m *api.SessionMount) (string, string) {
@@ -371,13 +371,13 @@ func mounts(ctx context.Context, c *client.Client, args []string) ([]cobra.Compl
 	})
 }
 
-// skillsOf are those of the box that is the first argument.
+// skillsOf offers the skills of the box that is the first argument.
 func skillsOf(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
 	s, err := c.Session(ctx, args[0])
 	return each(s.Skills, err, func(k *api.SessionSkill) (string, string) { return k.Name, k.Target })
 }
 
-// drivesOf are those of the box that is the first argument.
+// drivesOf offers the drives of the box that is the first argument.
 func drivesOf(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
 	s, err := c.Session(ctx, args[0])
 	return each(s.Drives, err, func(d *api.SessionDrive) (string, string) { return d.Name, fmt.Sprintf("version %d", d.Version) })

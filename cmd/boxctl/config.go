@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// configCommand returns boxctl config with what is below it.
+// configCommand returns boxctl config with its subcommands.
 func (a *app) configCommand() *cobra.Command {
 	return group("config", "Show or check the configuration", "config shows the configuration of boxd, or checks a file before boxd loads it. See box.toml(5).", a.configShowCommand(), a.configCheckCommand())
 }
@@ -88,7 +88,7 @@ would change, which users would lose access, and which boxes would end.`,
 			check.Stdout, check.Stderr = a.stdout, a.stderr
 			err = check.Run()
 			if ended, ok := errors.AsType[*exec.ExitError](err); ok && ended.Exited() {
-				return exitError(ended.ExitCode()) // it has said why
+				return exitError(ended.ExitCode()) // it has printed the reason
 			}
 			if err != nil {
 				return fmt.Errorf("run %s: %w", program, err)
@@ -100,7 +100,7 @@ would change, which users would lose access, and which boxes would end.`,
 	return cmd
 }
 
-// runningState is what boxd has now, as boxd -check -against reads it.
+// runningState returns the state of the running boxd, as boxd -check -against reads it.
 func runningState(ctx context.Context, c *client.Client) ([]byte, error) {
 	defer c.Close()
 	settings, err := c.Configuration(ctx)
@@ -114,10 +114,10 @@ func runningState(ctx context.Context, c *client.Client) ([]byte, error) {
 	return json.Marshal(map[string]any{"settings": settings.Settings, "sessions": sessions})
 }
 
-// installedDaemon is where the packages have it.
+// installedDaemon is where the packages install boxd.
 const installedDaemon = "/usr/lib/boxd/boxd"
 
-// daemonProgram is the boxd that belongs to this boxctl: beside it where both were built, else the installed one, else that of PATH.
+// daemonProgram returns the boxd of this boxctl: beside it if both were built, else the installed one, else that in PATH.
 func daemonProgram() (string, error) {
 	own, err := os.Executable()
 	if err != nil {

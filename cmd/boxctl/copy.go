@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// cat prints files whole, whatever they are.
+// cat prints whole files unchanged.
 func (f fileCommands) cat() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cat BOX PATH...",
@@ -51,10 +51,10 @@ func (f fileCommands) print(ctx context.Context, c *client.Client, session, p st
 	return err
 }
 
-// place is a path here, or in a session.
+// place is a local path, or a path in a session.
 type place struct{ session, path string }
 
-// placeOf tells them apart: here are what begins with / or ., and what has no colon.
+// placeOf tells them apart: a local path begins with / or ., or has no colon.
 func placeOf(arg string) place {
 	if strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, ".") {
 		return place{path: arg}
@@ -103,12 +103,12 @@ the end. So are symbolic links that point outside the directory when you copy ou
 	return cmd
 }
 
-// noBounds is what boxd bounds, or what is ours to read anyway.
+// noBounds is for archives that boxd limits, or that boxctl makes itself.
 func noBounds() archive.Bounds {
 	return archive.Bounds{Bytes: math.MaxInt64, Entries: math.MaxInt, File: math.MaxInt64}
 }
 
-// upload copies into a session. The archive has one entry at its top, with the name it gets there.
+// upload copies into a session. The archive has one top-level entry, with its name in the session.
 func (f fileCommands) upload(ctx context.Context, c *client.Client, from string, to place, overwrite, links bool) error {
 	source, err := filepath.Abs(from)
 	if err != nil {
@@ -145,7 +145,7 @@ func (f fileCommands) upload(ctx context.Context, c *client.Client, from string,
 	return err
 }
 
-// printLeftOut says what has not been copied.
+// printLeftOut prints what has not been copied.
 func (f fileCommands) printLeftOut(list []string, err error) {
 	if err != nil {
 		return
@@ -181,8 +181,8 @@ func pack(w io.Writer, source, base string, info fs.FileInfo) (stats archive.Sta
 	return archive.PackFile(w, root, filepath.Base(source), base, noBounds())
 }
 
-// download copies out of a session. What a box sends is taken as from a stranger: it is unpacked beside the target, with the
-// rules of every archive, and then moved.
+// download copies out of a session. The archive is untrusted: it is unpacked beside the target, by the rules for every
+// archive, and then moved.
 func (f fileCommands) download(ctx context.Context, c *client.Client, from place, to string, overwrite, links bool) error {
 	there, err := c.StatFile(ctx, from.session, &api.FileStat{Path: from.path})
 	if err != nil {
@@ -223,20 +223,20 @@ func (f fileCommands) download(ctx context.Context, c *client.Client, from place
 	return err
 }
 
-// unpack makes what an archive has a directory, or the one file it has a file, of a name. A box says what modes files
-// have; the umask of the user holds for them.
+// unpack unpacks an archive to a directory, or its only file to a file, of a name. The archive's file modes are subject
+// to the user's umask.
 func unpack(root *os.Root, name string, directory, links bool, content io.Reader) (skipped []string, err error) {
 	stage := ".boxctl-" + name
 	if err := root.Mkdir(stage, 0o700); err != nil {
 		return nil, err
 	}
-	defer func() { _ = root.RemoveAll(stage) }() // what has been moved is not in it any more
+	defer func() { _ = root.RemoveAll(stage) }() // what was moved is not in it any more
 	in, err := root.OpenRoot(stage)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	mask := unix.Umask(0o077) // it can only be read by setting it
+	mask := unix.Umask(0o077) // the umask can only be read by setting it
 	unix.Umask(mask)
 	umask := fs.FileMode(mask)
 	stats, err := archive.Unpack(content, in, archive.Rules{

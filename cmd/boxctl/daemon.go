@@ -55,14 +55,14 @@ them: read them, and paste the ones you want into a root shell.`,
 	}
 	cmd.Flags().BoolVar(&fixes, "fix", false, "print the commands that fix the problems found, and run none")
 	cmd.Flags().BoolVar(&fixes, "fix-hints", false, "the old name of --fix")
-	_ = cmd.Flags().MarkHidden("fix-hints") // fails for a flag that is not there
+	_ = cmd.Flags().MarkHidden("fix-hints") // fails if there is no such flag
 	return cmd
 }
 
 func (a *app) printDoctor(d *api.Doctor, withFixes bool) error {
 	var fixes []render.Fix
 	if withFixes {
-		release, _ := os.ReadFile("/etc/os-release") // without it, see FamilyOf
+		release, _ := os.ReadFile("/etc/os-release") // if it is missing, see FamilyOf
 		fixes = render.Fixes(d, render.FamilyOf(string(release)))
 	}
 	switch {
@@ -104,7 +104,7 @@ differ.`,
 	}
 }
 
-// correctHelp makes help about what is no command a mistake like any other.
+// correctHelp makes help for an unknown command a usage mistake.
 func correctHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	help, _, err := root.Find([]string{"help"})

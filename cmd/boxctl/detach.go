@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// detachable is the process that a program is which nobody waits for. What only the end of a program can tell goes not with it.
+// detachable returns the process for a detached program. Options that need the program's end are refused.
 func (a *app) detachable(exec *api.ExecRequest, f *terminalFlags, dry bool) (*api.ProcessRequest, error) {
 	switch {
 	case exec.Changes:
@@ -50,7 +50,7 @@ func (a *app) execDetached(ctx context.Context, c *client.Client, id string, exe
 	})
 }
 
-// runDetached makes a box and starts a program in it. The box goes again if that does not run.
+// runDetached makes a box and starts a program in it. If that fails, the box is removed.
 func (a *app) runDetached(ctx context.Context, c *client.Client, session *api.SessionRequest, exec *api.ExecRequest, f *terminalFlags, dry bool) error {
 	req, err := a.detachable(exec, f, dry)
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *app) startDetached(ctx context.Context, c *client.Client, id, name stri
 	}
 	a.showClamped(p.Clamped)
 	if p.Result != nil && p.Result.Status == "start_failed" {
-		p.Result.Clamped = nil // has been said
+		p.Result.Clamped = nil // printed already
 		return p, a.conclude(p.Result, nil, 0)
 	}
 	return p, nil

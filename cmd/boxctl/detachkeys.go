@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// parseKeys parses a key sequence such as "ctrl-p,ctrl-q": characters, or ctrl- and one of a to z
-// and @[\]^_, separated by commas. The empty sequence is none.
+// parseKeys parses a key sequence such as "ctrl-p,ctrl-q": characters, or ctrl- and one of a to z and @[\]^_, separated
+// by commas. The empty sequence has no keys.
 func parseKeys(text string) ([]byte, error) {
 	if text == "" {
 		return nil, nil
@@ -31,8 +31,8 @@ func parseKeys(text string) ([]byte, error) {
 	return keys, nil
 }
 
-// detacher reads what is typed until the keys have been pressed one after the other; then it
-// returns end. What may be the beginning of the keys is held back until it cannot be any more.
+// detacher reads typed input until the detach keys have been pressed in order; then it returns end. A possible beginning
+// of the sequence is held back until it cannot be one any more.
 type detacher struct {
 	in   io.Reader
 	keys []byte
@@ -47,7 +47,7 @@ func newDetacher(in io.Reader, keys []byte, end error) *detacher {
 	return &detacher{in: in, keys: keys, end: end}
 }
 
-// Read returns what has been typed.
+// Read returns typed input.
 func (d *detacher) Read(p []byte) (int, error) {
 	if len(d.keys) == 0 {
 		return d.in.Read(p)
@@ -72,7 +72,7 @@ func (d *detacher) Read(p []byte) (int, error) {
 // press handles a key, and reports whether it completes the sequence.
 func (d *detacher) press(b byte) bool {
 	pressed := append(bytes.Clone(d.keys[:d.held]), b)
-	for !bytes.HasPrefix(d.keys, pressed) { // drop what can be no part of the sequence any more
+	for !bytes.HasPrefix(d.keys, pressed) { // drop what cannot be part of the sequence
 		d.out = append(d.out, pressed[0])
 		pressed = pressed[1:]
 	}

@@ -24,7 +24,7 @@ import (
 
 type driveCommands struct{ *app }
 
-// driveCommand is that with all others below it.
+// driveCommand returns boxctl drives with its subcommands.
 func (a *app) driveCommand() *cobra.Command {
 	s := driveCommands{a}
 	return group("drives", "Manage drives: versioned, read-only directories", `A drive has a name of two parts, OWNER/PROJECT, and versions that never change. Boxes read one
@@ -94,7 +94,7 @@ func (s driveCommands) printVersions(d *api.Drive, err error) error {
 	})
 }
 
-// printVersion prints the version that a filling has come to.
+// printVersion prints the version that was made.
 func (s driveCommands) printVersion(v *api.DriveVersion, err error) error {
 	return s.answer(v, err, func() error {
 		_, err := fmt.Fprintf(s.stdout, "%d %s\n", v.Version, v.Digest)
@@ -102,7 +102,7 @@ func (s driveCommands) printVersion(v *api.DriveVersion, err error) error {
 	})
 }
 
-// driveFlags are those of whatever makes a version.
+// driveFlags adds the flags of commands that make a version.
 func driveFlags(cmd *cobra.Command, f *client.DriveFilling) {
 	cmd.Flags().StringVar(&f.Into, "into", "", "`DIRECTORY` put the files into this directory of the drive")
 	cmd.Flags().BoolVar(&f.Add, "add", false, "also take over the files of the newest version")
@@ -146,7 +146,7 @@ push for the credentials.`,
 	return cmd
 }
 
-// content opens what fills a drive: a bucket, or what app.source takes. done ends it.
+// content opens the content of a drive: a bucket, or what app.source takes. done releases it.
 func (s driveCommands) content(ctx context.Context, from string, o *transfer.BucketOptions, most string) (r io.Reader, done func(), err error) {
 	if !transfer.IsBucket(from) {
 		return s.source(from, false)
@@ -182,7 +182,7 @@ boxctl drives push continues it.`,
 				v, _, err := c.FillDrive(cmd.Context(), args[0], &f)
 				return s.printVersion(&v, err)
 			}
-			b, err := transfer.OpenBucket(&o) // who gets that wrong has made nothing
+			b, err := transfer.OpenBucket(&o) // a mistake here must make nothing
 			if err != nil {
 				return &usageError{err: err}
 			}
@@ -232,7 +232,7 @@ func (s driveCommands) index() *cobra.Command {
 	return cmd
 }
 
-// driveIndex lists all that a version has.
+// driveIndex lists all entries of a version.
 func driveIndex(ctx context.Context, c *client.Client, name string, version int, prefix string) (api.DriveIndex, error) {
 	all := api.DriveIndex{Entries: []api.DriveEntry{}}
 	for offset := 0; ; {
@@ -240,7 +240,7 @@ func driveIndex(ctx context.Context, c *client.Client, name string, version int,
 		if err != nil {
 			return all, err
 		}
-		version, all.Version = page.Version.Version, page.Version // the following pages are of the same
+		version, all.Version = page.Version.Version, page.Version // the following pages are of the same version
 		all.Entries = append(all.Entries, page.Entries...)
 		if offset = page.Next; offset == 0 {
 			return all, nil

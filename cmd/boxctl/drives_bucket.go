@@ -58,7 +58,7 @@ systemd credential boxctl-s3.`,
 	return cmd
 }
 
-// pushed is what a push has come to, for programs.
+// pushed is the result of a push, as JSON.
 type pushed struct {
 	Drive   string `json:"drive"`
 	Version int    `json:"version"`
@@ -67,7 +67,7 @@ type pushed struct {
 	transfer.Pushed
 }
 
-// pushTo puts a version into a bucket, and tells boxd.
+// pushTo copies a version to a bucket, and tells boxd.
 func (s driveCommands) pushTo(ctx context.Context, b *transfer.Bucket, name string, version int, overwrite bool) error {
 	c := s.client()
 	defer c.Close()
@@ -101,8 +101,8 @@ func (s driveCommands) pushTo(ctx context.Context, b *transfer.Bucket, name stri
 	return err
 }
 
-// newSpool is a file for what is on its way, which no other process can open and which needs no removal: a bucket may be slower
-// than boxd's patience, and a part is sent again if need be.
+// newSpool makes a temporary file without a name, which needs no removal: a bucket may be slower than boxd's timeouts,
+// and a part may have to be sent again.
 func newSpool() (*os.File, error) {
 	f, err := os.CreateTemp("", "boxctl-")
 	if err != nil {
@@ -115,7 +115,7 @@ func newSpool() (*os.File, error) {
 	return f, nil
 }
 
-// versionFiles gets a version from boxd, and says what is where in the spool. Each file is what the index says.
+// versionFiles fetches a version into the spool, and returns its files with their positions. Each file is checked against the index.
 func versionFiles(ctx context.Context, c *client.Client, name string, all *api.DriveIndex, spool *os.File) ([]transfer.File, error) {
 	r, err := c.DriveArchive(ctx, name, all.Version.Version)
 	if err != nil {
@@ -152,7 +152,7 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 		case e == nil || e.Size != h.Size:
 			return nil, fmt.Errorf("drive %s: boxd sends %.200q, which its index has not", name, h.Name)
 		case e.Type != "directory":
-			from, err := spool.Seek(0, io.SeekCurrent) // a tar.Reader reads no further than it must
+			from, err := spool.Seek(0, io.SeekCurrent) // a tar.Reader does not read ahead
 			if err != nil {
 				return nil, err
 			}
@@ -164,7 +164,7 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 				return nil, fmt.Errorf("drive %s: %.200q is not what the index says: its digest is another", name, h.Name)
 			}
 			files = append(files, transfer.File{Path: path, Size: h.Size, SHA256: hex.EncodeToString(sum.Sum(nil)), Program: e.Executable, Content: io.NewSectionReader(spool, from, h.Size)})
-		case !above[path]: // a bucket has directories only by what is in them, or by this
+		case !above[path]: // a bucket has no empty directories without such an object
 			files = append(files, transfer.File{Path: path + "/", SHA256: hex.EncodeToString(sha256.New().Sum(nil)), Content: strings.NewReader("")})
 		}
 	}
@@ -174,7 +174,7 @@ func versionFiles(ctx context.Context, c *client.Client, name string, all *api.D
 	return files, nil
 }
 
-// fromBucket fetches what is below a prefix, all of it before boxd hears of any. done ends its use.
+// fromBucket fetches everything below a prefix before boxd gets any of it. done releases it.
 func (s driveCommands) fromBucket(ctx context.Context, o *transfer.BucketOptions, most quantity.Size) (r io.Reader, done func(), err error) {
 	b, err := transfer.OpenBucket(o)
 	if err != nil {
@@ -198,5 +198,5 @@ func (s driveCommands) fromBucket(ctx context.Context, o *transfer.BucketOptions
 		spool.Close()
 		return nil, nil, err
 	}
-	return struct{ io.Reader }{spool}, func() { spool.Close() }, nil // whoever sends it must not close it
+	return struct{ io.Reader }{spool}, func() { spool.Close() }, nil // the sender must not close it
 }

@@ -22,10 +22,10 @@ import (
 	"github.com/boxd-dev/boxd/cmd/boxctl/transfer"
 )
 
-// sendPause is the longest pause between two attempts at one request: boxd tries again later.
+// sendPause is the maximum pause between attempts at one request: boxd retries later.
 const sendPause = time.Second
 
-// send is what boxd-push.socket starts for each archive that boxd has for a bucket.
+// send is run by boxd-push.socket for each archive that boxd has for a bucket.
 func (s driveCommands) send() *cobra.Command {
 	return &cobra.Command{
 		Use: "send", Short: "Push an archive from boxd to a bucket", Hidden: true, Args: usage(cobra.NoArgs),
@@ -41,7 +41,7 @@ func (s driveCommands) send() *cobra.Command {
 	}
 }
 
-// sendArchive reads a head, which says where to and with whose name, and an archive; see supervisor/driver.SendTo.
+// sendArchive reads a head, with the target and its credentials, and an archive; see supervisor/driver.SendTo.
 func sendArchive(ctx context.Context, in io.Reader) (done transfer.Pushed, err error) {
 	spool, err := newSpool()
 	if err != nil {
@@ -75,10 +75,10 @@ func sendArchive(ctx context.Context, in io.Reader) (done transfer.Pushed, err e
 	return b.Push(ctx, files, true, func(int64) {})
 }
 
-// headOf reads up to the empty line that ends a head, a byte at a time: what follows is the archive's.
+// headOf reads up to the empty line that ends a head, byte by byte: what follows belongs to the archive.
 type headOf struct{ r *bufio.Reader }
 
-// Read reads no further than a line.
+// Read reads at most one line.
 func (h headOf) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -91,7 +91,7 @@ func (h headOf) Read(p []byte) (int, error) {
 	return 1, nil
 }
 
-// archivedFiles says what is where in an archive.
+// archivedFiles returns the files of an archive with their positions.
 func archivedFiles(spool *os.File) (files []transfer.File, err error) {
 	if _, err := spool.Seek(0, io.SeekStart); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func archivedFiles(spool *os.File) (files []transfer.File, err error) {
 			empty = append(empty, path)
 			continue
 		}
-		from, err := spool.Seek(0, io.SeekCurrent) // a tar.Reader reads no further than it must
+		from, err := spool.Seek(0, io.SeekCurrent) // a tar.Reader does not read ahead
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +125,7 @@ func archivedFiles(spool *os.File) (files []transfer.File, err error) {
 		files = append(files, transfer.File{Path: path, Size: h.Size, SHA256: hex.EncodeToString(sum.Sum(nil)), Program: h.Mode&0o111 != 0, Content: io.NewSectionReader(spool, from, h.Size)})
 	}
 	for _, path := range empty {
-		if !above[path] { // a bucket has directories only by what is in them, or by this
+		if !above[path] { // a bucket has no empty directories without such an object
 			files = append(files, transfer.File{Path: path + "/", SHA256: hex.EncodeToString(sha256.New().Sum(nil)), Content: strings.NewReader("")})
 		}
 	}

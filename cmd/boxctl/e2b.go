@@ -26,7 +26,7 @@ func (a *app) e2bCommand() *cobra.Command {
 	return group("e2b", "Create what programs written for E2B or Scalebox need", "e2b prepares boxd to serve programs that were written for E2B or Scalebox, see [e2b] in box.toml(5).", a.e2bCertificateCommand())
 }
 
-// certificateLife is how long a certificate holds unless somebody says otherwise: what clients of today accept at most.
+// certificateLife is the default lifetime of a certificate: the maximum that today's clients accept.
 const certificateLife = 397 * 24 * time.Hour
 
 // Files of a certificate.
@@ -110,7 +110,7 @@ func newCertificate(names []string, now time.Time) (map[string][]byte, error) {
 	return map[string][]byte{fileAuthority: block("CERTIFICATE", top), fileCertificate: block("CERTIFICATE", signed), fileKey: block("PRIVATE KEY", secret)}, nil
 }
 
-// writeCertificate writes the files, of which none may be there: a key in use is not replaced by mistake.
+// writeCertificate writes the files, none of which may exist: a key in use must not be replaced by mistake.
 func writeCertificate(dir string, files map[string][]byte) error {
 	for _, name := range []string{fileKey, fileCertificate, fileAuthority} {
 		mode := os.FileMode(0o644)

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// timeLayout is that of the columns.
+// timeLayout is the time format of the columns.
 const timeLayout = "2006-01-02 15:04:05"
 
 func (a *app) eventsCommand() *cobra.Command {
@@ -58,7 +58,7 @@ With -f it follows new events, also when boxd restarts. Missing events are repor
 				return err
 			})
 			if errors.Is(err, context.Canceled) {
-				return nil // who follows ends it
+				return nil // the user has stopped following
 			}
 			return err
 		}),
@@ -74,7 +74,7 @@ With -f it follows new events, also when boxd restarts. Missing events are repor
 	return cmd
 }
 
-// eventLine is an event in a line.
+// eventLine formats an event as a line.
 func eventLine(e *api.Event) string {
 	words := []string{e.Time.Local().Format(timeLayout), fmt.Sprintf("%-17s", e.Type)}
 	for _, part := range []struct{ name, value string }{
@@ -96,7 +96,7 @@ func eventLine(e *api.Event) string {
 	return strings.Join(words, " ") + "\n"
 }
 
-// by is who asked, where that is not the owner.
+// by returns the principal of an event, "" if it is the owner.
 func by(e *api.Event) string {
 	if e.Principal == e.Owner {
 		return ""
@@ -132,7 +132,7 @@ func orElse(s, otherwise string) string {
 	return visible(s)
 }
 
-// visible keeps what others have written from moving about on a terminal.
+// visible replaces unprintable characters, which could control the terminal.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

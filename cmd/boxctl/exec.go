@@ -40,7 +40,7 @@ type execFlags struct {
 
 func (f *execFlags) add(cmd *cobra.Command) {
 	f.set = cmd.Flags()
-	f.set.SetInterspersed(false) // what follows the program's name is the program's
+	f.set.SetInterspersed(false) // flags after the program's name are the program's
 	f.set.StringVarP(&f.command, "command", "c", "", "`LINE` run this shell command line")
 	f.set.StringVar(&f.code, "code", "", "`CODE` run this source code, in --language")
 	f.set.StringVarP(&f.language, "language", "l", "", "`LANGUAGE` language of --code, for example python")
@@ -50,13 +50,13 @@ func (f *execFlags) add(cmd *cobra.Command) {
 	f.set.StringVar(&f.timeout, "timeout", "", "`TIME` end the program after this time, for example 90s")
 }
 
-// oneProgram is what is said where there is nothing to run, or more than one thing.
+// oneProgram is the error for no program, or for more than one.
 const oneProgram = "give one of: a program with its arguments, --command, --code with --language"
 
 // addChanges is for commands that wait for the program.
 func (f *execFlags) addChanges() { f.changes.add(f.set) }
 
-// addOwn is for commands whose session has no flags of these names.
+// addOwn is for commands whose session has no flags of the same names.
 func (f *execFlags) addOwn() {
 	f.set.StringVar(&f.spool, "spool", "", "`SIZE` store up to this much output per stream on disk, in the workspace's quota, for example 256MiB")
 	f.set.StringArrayVar(&f.rlimits, "ulimit", nil, "`NAME=SOFT:HARD` resource limit within the box's own, for example cpu=10 (seconds)")
@@ -86,7 +86,7 @@ func (f *execFlags) request(argv []string) (*api.ExecRequest, error) {
 		req.Code = &f.code
 		given++
 	}
-	if given != 1 && (given > 0 || !f.set.Changed("image")) { // which may say what runs
+	if given != 1 && (given > 0 || !f.set.Changed("image")) { // an image may define the program
 		errs = append(errs, errors.New(oneProgram))
 	}
 	if f.env != nil {
@@ -234,7 +234,7 @@ exec.max_interactive of box.toml.`,
 	return cmd
 }
 
-// requestAfter is request for a program that follows arguments of ours, the last of which is named.
+// requestAfter is request for a program that follows boxctl's own arguments; last names the last of those.
 func (f *execFlags) requestAfter(last string, argv []string) (*api.ExecRequest, error) {
 	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
@@ -250,10 +250,10 @@ type execution struct {
 	stream func(context.Context, client.Stdio, <-chan string) (*api.ExecResult, error)
 }
 
-// maxJSONStdin bounds the standard input that travels in a request; boxd has its own limit.
+// maxJSONStdin is the maximum standard input in a request; boxd has its own limit.
 const maxJSONStdin = 64 << 20
 
-// execute runs a program with its output as it comes, or with --json waits and prints the answer.
+// execute runs a program and streams its output, or with --json waits and prints the answer.
 func (a *app) execute(ctx context.Context, req *api.ExecRequest, in io.Reader, e execution) error {
 	if a.json {
 		return a.await(ctx, req, in, e)
@@ -296,7 +296,7 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 		select {
 		case sig := <-signals:
 			caught, _ = sig.(syscall.Signal)
-			cancel() // without a caller boxd ends the program
+			cancel() // boxd ends the program when its caller goes
 		case <-ctx.Done():
 		}
 	})
@@ -315,8 +315,8 @@ func (a *app) await(ctx context.Context, req *api.ExecRequest, in io.Reader, e e
 	return resultCode(&r, caught)
 }
 
-// input is standard input, unless that is a terminal and -i is not given: without a terminal in
-// the box, typing into it would only look like one.
+// input returns standard input, unless that is a terminal and -i is not given: without a terminal in the box it would
+// only look interactive.
 func (a *app) input(f *terminalFlags) io.Reader {
 	if f.noStdin || !f.interactive && render.IsTerminal(a.stdin) {
 		return nil
@@ -324,8 +324,8 @@ func (a *app) input(f *terminalFlags) io.Reader {
 	return a.stdin
 }
 
-// absent is a hint for a program that has failed as it would for want of a file of the directory that boxctl is
-// in. Interpreters and tools that cannot open a file end with 1 or 2; other codes are the program's own.
+// absent returns a hint for a program that probably failed because a file of the current directory is not in the box.
+// Interpreters and tools that cannot open a file exit with 1 or 2; other codes are the program's own.
 func absent(session *api.SessionRequest, args []string, err error) string {
 	code, ok := errors.AsType[exitError](err)
 	if !ok || len(args) == 0 {
@@ -399,7 +399,7 @@ func (a *app) showClamped(list []api.Clamp) {
 	}
 }
 
-// resultCode is the exit code of a program's result, nil if that is 0.
+// resultCode returns the exit code of a program's result, nil if that is 0.
 func resultCode(r *api.ExecResult, caught syscall.Signal) error {
 	code := exitBoxd
 	switch r.Status {
@@ -424,7 +424,7 @@ func resultCode(r *api.ExecResult, caught syscall.Signal) error {
 	return exitError(code)
 }
 
-// failureCode is a shell's word on a program that did not start, if it is the program's fault.
+// failureCode returns a shell's exit code for a program that did not start, if that is the program's fault.
 func failureCode(f *api.StartFailure) int {
 	switch {
 	case f.Step != "directory" && f.Step != "lookup" && f.Step != "exec":
@@ -435,7 +435,7 @@ func failureCode(f *api.StartFailure) int {
 	return exitCannotRun
 }
 
-// outOfMemory says whose limit was reached, and who was killed.
+// outOfMemory says which limit was reached, and what was killed.
 func outOfMemory(o *api.OOM) string {
 	if o == nil {
 		return "out of memory"

@@ -21,15 +21,15 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// cordonReach is how long a cordon takes to hold at all gateways: they read the cordons every two seconds.
+// cordonReach is how long a cordon takes to reach all gateways, which read cordons every two seconds.
 const cordonReach = 5 * time.Second
 
-// drainPause is between two looks at a node that is drained.
+// drainPause is the interval of checks of a node that is being drained.
 const drainPause = time.Second
 
 type fleetCommands struct{ *app }
 
-// fleetCommand is that with all others below it.
+// fleetCommand returns boxctl fleet with its subcommands.
 func (a *app) fleetCommand() *cobra.Command {
 	f := fleetCommands{a}
 	cmd := group("fleet", "Manage the hosts of a fleet", `fleet manages the nodes of a fleet: the hosts on which a gateway, boxfleet serve, places boxes.
@@ -76,7 +76,7 @@ events. boxctl events shows the events of a boxd.`,
 	return cmd
 }
 
-// fleetList is a command that prints a list of the gateway.
+// fleetList makes a command that prints a list of the gateway.
 func fleetList[T any](f fleetCommands, cmd *cobra.Command, what string, name func(*T) string, list func(*client.Client, context.Context) ([]T, error), whole func([]T) any, show func([]T) error) *cobra.Command {
 	cmd.Args = usage(cobra.NoArgs)
 	l := newListing(f.app, cmd, what, name)
@@ -87,7 +87,7 @@ func fleetList[T any](f fleetCommands, cmd *cobra.Command, what string, name fun
 	return cmd
 }
 
-// noGateway says in plain words that one boxd has answered, which knows no fleet.
+// noGateway replaces the error of a single boxd, which has no fleet routes, by a clear one.
 func (f fleetCommands) noGateway(err error) error {
 	e, ok := errors.AsType[*client.Error](err)
 	if !ok || e.Type != client.NotFound.Type || !strings.HasPrefix(e.Detail, "no route ") {
@@ -122,7 +122,7 @@ func (f fleetCommands) printNodes(list []api.FleetNodeState) error {
 	})
 }
 
-// availableOf is what is left of something, "-" where nobody knows.
+// availableOf formats what is left of a resource, "-" if unknown.
 func availableOf(available, all uint64) string {
 	if all == 0 {
 		return "-"
@@ -148,7 +148,7 @@ func (f fleetCommands) printEvents(list []api.FleetEvent) error {
 	})
 }
 
-// node is one of the fleet. The gateway would cordon any name, so a name that was mistyped is found here.
+// node finds a node of the fleet. The gateway would cordon any name, so a mistyped name is detected here.
 func (f fleetCommands) node(ctx context.Context, c *client.Client, name string) (*api.FleetNodeState, error) {
 	if name == "" {
 		return nil, &usageError{err: errors.New("the name of the node is empty"), hint: "boxctl fleet nodes"}
@@ -192,7 +192,7 @@ func (f fleetCommands) uncordon() *cobra.Command {
 			if unknown != nil && !errors.Is(unknown, client.NotFound) {
 				return unknown
 			}
-			// A node that is gone may have a cordon, which would be there again with it.
+			// A lost node may have a cordon, which would apply again when it returns.
 			if err := c.Uncordon(cmd.Context(), args[0]); err != nil {
 				return f.noGateway(err)
 			}
@@ -218,7 +218,7 @@ If the node is lost meanwhile, drain fails: its boxes can still be running.`,
 			if err != nil {
 				return err
 			}
-			if n.Cordon == nil || reason != "" { // or it keeps the reason that it has
+			if n.Cordon == nil || reason != "" { // otherwise it keeps its reason
 				if _, err := c.Cordon(cmd.Context(), name, &api.FleetCordonRequest{Reason: reason}); err != nil {
 					return err
 				}
@@ -246,7 +246,7 @@ If the node is lost meanwhile, drain fails: its boxes can still be running.`,
 	return cmd
 }
 
-// untilEmpty waits until a node that has just been cordoned has no boxes, and says how many there are when that changes.
+// untilEmpty waits until a newly cordoned node has no boxes, and prints their number when it changes.
 func (f fleetCommands) untilEmpty(ctx context.Context, c *client.Client, name string) error {
 	for start, printed := time.Now(), 0; ; {
 		remaining, n, err := f.remaining(ctx, c, name)
@@ -261,7 +261,7 @@ func (f fleetCommands) untilEmpty(ctx context.Context, c *client.Client, name st
 		case remaining != printed:
 			f.say("boxctl", fmt.Sprintf("boxes left on node %s: %d", render.Printable(name), remaining))
 			printed = remaining
-		// Another gateway may have placed a box there until it knew of the cordon, and what the node says of itself must be of after that.
+		// Another gateway may have placed a box until it knew the cordon, so the node's report must be newer than that.
 		case remaining == 0 && passed-time.Duration(n.SeenSeconds*float64(time.Second)) > cordonReach:
 			return nil
 		}
@@ -273,7 +273,7 @@ func (f fleetCommands) untilEmpty(ctx context.Context, c *client.Client, name st
 	}
 }
 
-// remaining counts the boxes of a node: those that the fleet has placed there, or all that its boxd has if that is more.
+// remaining counts the boxes of a node: those that the fleet has placed there, or all of its boxd if that is more.
 func (f fleetCommands) remaining(ctx context.Context, c *client.Client, name string) (int, *api.FleetNodeState, error) {
 	n, err := f.node(ctx, c, name)
 	if err != nil {

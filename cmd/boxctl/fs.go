@@ -26,7 +26,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// filesCommands returns the commands.
+// filesCommands returns the commands about files.
 func (a *app) filesCommands() []*cobra.Command {
 	f := fileCommands{a}
 	fs := &cobra.Command{
@@ -44,7 +44,7 @@ not begin with / start at /workspace. BOX:/PATH, as cp takes it, is BOX and /PAT
 	return []*cobra.Command{f.copy(), takesPlaces(f.cat()), f.diff(), fs}
 }
 
-// takesPlaces has a command of BOX and paths take BOX:/PATH too, as cp does.
+// takesPlaces makes a command of BOX and paths accept BOX:/PATH too, as cp does.
 func takesPlaces(cmd *cobra.Command) *cobra.Command {
 	check, run := cmd.Args, cmd.RunE
 	cmd.Args = func(cmd *cobra.Command, args []string) error { return check(cmd, apart(args)) }
@@ -52,8 +52,8 @@ func takesPlaces(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// apart makes BOX and PATH... of BOX:/PATH... of one box. An id may have a colon in it, and may be a URL: those stay as they are, and
-// so does an id before paths without it.
+// apart splits BOX:/PATH... of one box into BOX and PATH.... An id may contain a colon, and may be a URL: those stay
+// unchanged, and so does an id before paths without it.
 func apart(args []string) []string {
 	if len(args) == 0 {
 		return args
@@ -76,7 +76,7 @@ func apart(args []string) []string {
 
 type fileCommands struct{ *app }
 
-// fileName shows a name of a file. One that a terminal might obey, or that is no text, is quoted.
+// fileName formats a file name. One with control characters, or that is not UTF-8, is quoted.
 func fileName(text string) string {
 	if strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }) {
 		return strconv.Quote(text)
@@ -231,7 +231,7 @@ excludes are skipped, as are .git, node_modules, dist and similar directories.`,
 	return cmd
 }
 
-// more says that there was more.
+// more prints a note if the result is incomplete.
 func (f fileCommands) more(is bool) error {
 	if is {
 		fmt.Fprintln(f.stderr, "boxctl: there is more: raise --limit, or narrow it down")
@@ -286,7 +286,7 @@ same files as glob, and exits with 1 if nothing matches.`,
 	return cmd
 }
 
-// printable leaves out what a terminal might obey.
+// printable replaces control characters.
 func printable(r rune) rune {
 	if unicode.IsControl(r) && r != '\t' {
 		return utf8.RuneError
@@ -356,7 +356,7 @@ func (f fileCommands) stat() *cobra.Command {
 	return cmd
 }
 
-// details prints what is known of one file and has no place in a table.
+// details prints attributes of a file that are not in the table.
 func (f fileCommands) details(e *api.File) error {
 	if e.UID != nil && e.GID != nil {
 		fmt.Fprintf(f.stdout, "owner %s, group %s\n", named(e.User, *e.UID), named(e.Group, *e.GID))
@@ -373,7 +373,7 @@ func (f fileCommands) details(e *api.File) error {
 	return nil
 }
 
-// named shows a user or group of a box.
+// named formats a user or group of a box.
 func named(name string, id uint32) string {
 	if name == "" {
 		return strconv.FormatUint(uint64(id), 10)
@@ -445,7 +445,7 @@ line, watching, says that it has begun.`,
 				return err
 			})
 			if errors.Is(err, context.Canceled) {
-				return nil // who watches ends it
+				return nil // the user has stopped watching
 			}
 			return err
 		}),

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// helpWidth is the number of columns that help has at most.
+	// helpWidth is the maximum width of help, in columns.
 	helpWidth = 100
-	// manyFlags is the number of flags from which on they are shown in groups.
+	// manyFlags is the number of flags from which they are shown in groups.
 	manyFlags = 16
-	// valueAnnotation holds the name of a flag's value, which setHelp takes out of the usage text.
+	// valueAnnotation holds the name of a flag's value, which setHelp removes from the usage text.
 	valueAnnotation = "boxctl_value"
 )
 
-// topic is a heading of help, with the commands or flags below it in the order they are shown in.
+// topic is a heading of help, with its commands or flags in order.
 type topic struct {
 	title string
 	names []string
 }
 
-// commandTopics order the commands of boxctl. A command that is in none of them is shown at the end.
+// commandTopics orders the commands of boxctl. Commands in no topic are shown at the end.
 func commandTopics() []topic {
 	return []topic{
 		{"Boxes", []string{"run", "shell", "create", "ls", "inspect", "set", "renew", "freeze", "thaw", "rm", "top"}},
@@ -45,7 +45,7 @@ func commandTopics() []topic {
 	}
 }
 
-// flagTopics order the flags of commands that have many. A flag of one name has one place, whatever command it is of.
+// flagTopics orders the flags of commands that have many. A flag has the same place in all commands.
 func flagTopics() []topic {
 	return []topic{
 		{"Program", []string{"command", "code", "language", "cwd", "cwd-must-exist", "env", "user-name", "home"}},
@@ -79,7 +79,7 @@ func setHelp(root *cobra.Command) {
 	})
 }
 
-// eachCommand calls do for a command and all below it.
+// eachCommand calls do for a command and all its subcommands.
 func eachCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 	do(cmd)
 	for _, sub := range cmd.Commands() {
@@ -87,8 +87,8 @@ func eachCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// nameValue takes the name of a flag's value, which its usage text has in back quotes, out of the text. That is shown
-// beside the flag, and in the offers of completion, where the name would only be in the way.
+// nameValue moves the name of a flag's value, in back quotes in the usage text, to an annotation. Help shows it beside
+// the flag; in completions it would only disturb.
 func nameValue(f *pflag.Flag) {
 	rest, ok := strings.CutPrefix(f.Usage, "`")
 	if !ok {
@@ -104,7 +104,7 @@ func nameValue(f *pflag.Flag) {
 	f.Annotations[valueAnnotation], f.Usage = []string{name}, text
 }
 
-// valueName is what help calls the value of a flag, "" for one that takes none.
+// valueName returns the name of a flag's value, "" for a flag without one.
 func valueName(f *pflag.Flag) string {
 	if name := f.Annotations[valueAnnotation]; len(name) > 0 {
 		return name[0]
@@ -112,7 +112,7 @@ func valueName(f *pflag.Flag) string {
 	return ""
 }
 
-// flagName is a flag as it is typed, with what stands for its value.
+// flagName returns a flag as it is typed, with the name of its value.
 func flagName(f *pflag.Flag) string {
 	name := "--" + f.Name
 	if f.Shorthand != "" {
@@ -128,7 +128,7 @@ func flagName(f *pflag.Flag) string {
 	}
 }
 
-// flagText says what a flag does, and what holds without it.
+// flagText describes a flag and its default.
 func flagText(f *pflag.Flag) string {
 	text := f.Usage
 	if kind := f.Value.Type(); kind == "stringArray" {
@@ -142,7 +142,7 @@ func flagText(f *pflag.Flag) string {
 	return text
 }
 
-// defaultOf is the default of a flag, as a person writes it.
+// defaultOf returns the default of a flag, as a user would type it.
 func defaultOf(f *pflag.Flag) string {
 	if d, err := time.ParseDuration(f.DefValue); err == nil && f.Value.Type() == "duration" {
 		return quantity.Duration(d).String()
@@ -150,8 +150,8 @@ func defaultOf(f *pflag.Flag) string {
 	return f.DefValue
 }
 
-// flagsByTopic are the flags of a set in the order help has them, but --help, which all commands have. Few of them are
-// one topic without a title, by name.
+// flagsByTopic returns the flags of a set in the order of help, without --help, which all commands have. A small set is
+// one topic without a title, sorted by name.
 func flagsByTopic(set *pflag.FlagSet) (titles []string, flags [][]*pflag.Flag) {
 	var all []*pflag.Flag
 	set.VisitAll(func(f *pflag.Flag) {
@@ -172,7 +172,7 @@ func flagsByTopic(set *pflag.FlagSet) (titles []string, flags [][]*pflag.Flag) {
 				placed[name] = true
 			}
 		}
-		if i == len(topics)-1 { // with what no topic has
+		if i == len(topics)-1 { // with the flags that no topic has
 			for _, f := range all {
 				if !placed[f.Name] {
 					list = append(list, f)
@@ -186,7 +186,7 @@ func flagsByTopic(set *pflag.FlagSet) (titles []string, flags [][]*pflag.Flag) {
 	return titles, flags
 }
 
-// useLine is how a command is called.
+// useLine returns the usage line of a command.
 func useLine(cmd *cobra.Command) string {
 	own := false
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { own = own || f.Name != "help" && !f.Hidden })
@@ -200,7 +200,7 @@ func useLine(cmd *cobra.Command) string {
 	return strings.TrimSpace(name + " " + rest)
 }
 
-// shortUse is how a command is called without flags.
+// shortUse returns the usage line without flags.
 func shortUse(cmd *cobra.Command) string { return strings.Replace(useLine(cmd), " [flags]", "", 1) }
 
 func printHelp(w io.Writer, cmd *cobra.Command) {
@@ -210,7 +210,7 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	}
 	fmt.Fprintf(w, "%s\n\nUsage:\n", strings.TrimSpace(text))
 	use, above := useLine(cmd), cmd.HasAvailableSubCommands()
-	if cmd.HasParent() && (!above || use != cmd.CommandPath()) { // or it does no more than show this help
+	if cmd.HasParent() && (!above || use != cmd.CommandPath()) { // otherwise it only shows this help
 		fmt.Fprintf(w, "  %s\n", use)
 	}
 	if above {
@@ -229,7 +229,7 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	}
 }
 
-// commandsByTopic are the commands below one in the order help has them.
+// commandsByTopic returns the subcommands of a command in the order of help.
 func commandsByTopic(cmd *cobra.Command) (titles []string, commands [][]*cobra.Command) {
 	var all []*cobra.Command
 	byName := map[string]*cobra.Command{}
@@ -306,7 +306,7 @@ func printFlags(w io.Writer, cmd *cobra.Command) {
 	}
 	if cmd.HasParent() {
 		fmt.Fprintln(w, "\nFlags of all commands (see boxctl --help):")
-		const joint = "\x00" // between words of one line
+		const joint = "\x00" // joins the words of one line
 		names := []string{"-h," + joint + "--help"}
 		cmd.Root().PersistentFlags().VisitAll(func(f *pflag.Flag) { names = append(names, strings.ReplaceAll(flagName(f), " ", joint)) })
 		for _, line := range wrap(strings.Join(names, ", "), helpWidth-2) {
@@ -315,7 +315,7 @@ func printFlags(w io.Writer, cmd *cobra.Command) {
 	}
 }
 
-// margin is what stands before a flag, so that the long names begin in one column.
+// margin returns the indentation of a flag, so that the long names are aligned.
 func margin(f *pflag.Flag) string {
 	if f.Shorthand == "" {
 		return "      "

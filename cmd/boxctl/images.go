@@ -15,7 +15,7 @@ import (
 
 type imageCommands struct{ *app }
 
-// imageCommand is that with all others below it.
+// imageCommand returns boxctl images with its subcommands.
 func (a *app) imageCommand() *cobra.Command {
 	s := imageCommands{a}
 	return group("images", "Manage images: root filesystems for boxes", `Without an image, boxes use the programs of the host. An image is another root filesystem, for
@@ -35,7 +35,7 @@ func (s imageCommands) print(list []api.Image) error {
 	})
 }
 
-// shortDigest is the beginning of a digest, as people tell them apart.
+// shortDigest returns the beginning of a digest, long enough to tell digests apart.
 func shortDigest(digest string) string {
 	const algorithm, enough = "sha256:", 12
 	if sum, ok := strings.CutPrefix(digest, algorithm); ok && len(sum) > enough {
@@ -45,9 +45,9 @@ func shortDigest(digest string) string {
 }
 
 const (
-	// unpacking is what happens to an image that has been sent.
+	// unpacking is shown after an image has been sent.
 	unpacking = "unpacking"
-	// quietImage says what --quiet does to commands that make an image.
+	// quietImage is the help of --quiet in commands that make an image.
 	quietImage = "print only the name of the image, and no progress"
 )
 

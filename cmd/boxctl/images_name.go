@@ -16,14 +16,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// maxNaming bounds a document that names images.
+// maxNaming is the maximum size of a document that names images.
 const maxNaming = 4 << 20
 
-// errNameless says that an archive gives its image no name, as boxd would when all of it was sent.
+// errNameless says that an archive does not name its image, as boxd would after the whole upload.
 var errNameless = errors.New("the archive has no image name")
 
-// checkNamed looks into the source of an image for its name, so that a missing one is asked for before anything is sent. What it
-// cannot read it leaves to boxd: standard input, other compressions than gzip, a damaged archive.
+// checkNamed looks for the name of an image in its source, so that a missing one is reported before the upload. What it
+// cannot read it leaves to boxd: standard input, compressions other than gzip, a damaged archive.
 func checkNamed(source, form string) error {
 	if form == "rootfs" {
 		return nameless(source)
@@ -40,7 +40,7 @@ func checkNamed(source, form string) error {
 	}
 	f, err := os.Open(source)
 	if err != nil {
-		return nil // which opening it for boxd says again
+		return nil // opening it for boxd fails again
 	}
 	defer f.Close()
 	if named, ok := namedTar(f); ok && !named {
@@ -62,7 +62,7 @@ func readSome(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxNaming))
 }
 
-// namedTar reports whether a tar archive names an image. ok is false of what is none, or none that can be read here.
+// namedTar reports whether a tar archive names an image. ok is false if it is not a tar archive, or unreadable here.
 func namedTar(f *os.File) (named, ok bool) {
 	var r io.Reader = f // tar seeks in it
 	start, err := bufio.NewReader(io.NewSectionReader(f, 0, 2)).Peek(2)
@@ -98,8 +98,8 @@ func namedTar(f *os.File) (named, ok bool) {
 	}
 }
 
-// namesImage reports whether a document may name an image: the index of an image layout, or the manifest of "docker save". An index of
-// indexes may have names that this does not see.
+// namesImage reports whether a document may name an image: the index of an image layout, or the manifest of "docker
+// save". Names in nested indexes are not seen.
 func namesImage(document []byte) bool {
 	var index struct {
 		Manifests []struct {
@@ -117,7 +117,7 @@ func namesImage(document []byte) bool {
 	}
 	var saved []struct{ RepoTags []string }
 	if json.Unmarshal(document, &saved) != nil {
-		return true // boxd says what is wrong with it
+		return true // boxd reports what is wrong with it
 	}
 	for _, s := range saved {
 		if len(s.RepoTags) > 0 {

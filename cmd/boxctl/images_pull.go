@@ -58,7 +58,7 @@ and no credential helpers are run.`,
 	return cmd
 }
 
-// maxSecret bounds a password or token.
+// maxSecret is the maximum length of a password or token.
 const maxSecret = 64 << 10
 
 func readSecret(r io.Reader) (string, error) {
@@ -86,7 +86,7 @@ func (s imageCommands) pullFrom(ctx context.Context, o *transfer.PullOptions, na
 	}
 	c := s.client()
 	defer c.Close()
-	// What is there already need not be fetched again; whatever else that question comes to, the import will say.
+	// An existing image need not be fetched again; other errors of this query the import will report.
 	if there, err := c.Image(ctx, name); err == nil && there.Digest == found.Digest {
 		return s.printMade(&there)
 	}
@@ -100,7 +100,7 @@ func (s imageCommands) pullFrom(ctx context.Context, o *transfer.PullOptions, na
 	return s.printMade(&img)
 }
 
-// fetch hands an image to boxd while it comes. cancel ends what comes.
+// fetch streams an image to boxd. cancel stops the transfer from the registry.
 func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Client, found *transfer.Image, name string) (api.Image, error) {
 	from, to := io.Pipe()
 	written := make(chan error, 1)
@@ -116,7 +116,7 @@ func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Clien
 	select {
 	case failed := <-written:
 		if failed != nil && ctx.Err() == nil {
-			err = failed // what boxd says of that is that it got half an archive
+			err = failed // boxd only reports an incomplete archive
 		}
 	default: // boxd does not want it
 		cancel()
@@ -128,7 +128,7 @@ func (s imageCommands) fetch(ctx context.Context, cancel func(), c *client.Clien
 	return img, err
 }
 
-// printMade says what image there is now.
+// printMade prints the image that was made or found.
 func (s imageCommands) printMade(img *api.Image) error {
 	if s.json {
 		return s.printJSON(img)

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// terminalFlags are the flags of run and exec that connect a person with the program.
+// terminalFlags are the flags of run and exec that connect the user with the program.
 type terminalFlags struct {
 	noStdin, interactive, terminal bool
 	detachKeys                     string
@@ -41,7 +41,7 @@ func addDetachKeys(cmd *cobra.Command, keys *string) {
 	cmd.Flags().StringVar(keys, "detach-keys", "ctrl-p,ctrl-q", "`KEYS` key sequence to detach from the terminal; \"\" disables it")
 }
 
-// checkTerminal says whether the flags fit together and to what boxctl was started on.
+// checkTerminal checks that the flags fit together, and fit boxctl's standard input and output.
 func (a *app) checkTerminal(f *terminalFlags) (err error) {
 	f.keys, err = parseKeys(f.detachKeys)
 	switch {
@@ -57,19 +57,19 @@ func (a *app) checkTerminal(f *terminalFlags) (err error) {
 	return nil
 }
 
-// processRequest asks for a process that runs what an execution would.
+// processRequest converts an execution request to a process request.
 func processRequest(x *api.ExecRequest) *api.ProcessRequest {
 	return &api.ProcessRequest{Argv: x.Argv, Command: x.Command, Code: x.Code, Language: x.Language, Env: x.Env, Cwd: x.Cwd, CwdMustExist: x.CwdMustExist, Timeout: x.Timeout, Rlimits: x.Rlimits, MergeOutput: x.MergeOutput, Spool: x.Spool}
 }
 
 // Times of a program in a terminal.
 const (
-	detachedLease   = 10 * time.Minute // that it lives without a client
-	interactiveStop = 2 * time.Second  // for it to end when it is hung up
+	detachedLease   = 10 * time.Minute // how long it lives without a client
+	interactiveStop = 2 * time.Second  // for it to end after SIGHUP
 	forgetPatience  = 15 * time.Second // for boxd to end it
 )
 
-// setTerminal gives a program a terminal like the one boxctl is on, if it is.
+// setTerminal gives a program a terminal of the size and type of boxctl's, if boxctl has one.
 func (a *app) setTerminal(req *api.ProcessRequest) {
 	size, ok := render.SizeOfTerminal(a.stdout, a.stdin)
 	if !ok {
@@ -85,7 +85,7 @@ func (a *app) setTerminal(req *api.ProcessRequest) {
 	}
 }
 
-// interact runs a program in a terminal. It is a process, so that it can be left and attached to again.
+// interact runs a program in a terminal, as a process, so that the user can detach and attach again.
 func (a *app) interact(ctx context.Context, c *client.Client, id string, req *api.ProcessRequest, f *terminalFlags) error {
 	a.setTerminal(req)
 	req.Stdin = f.interactive
@@ -110,21 +110,21 @@ func (a *app) interact(ctx context.Context, c *client.Client, id string, req *ap
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 	defer cancel()
-	gone := c.DeleteProcess(late, id, name) // its lease does it too
+	gone := c.DeleteProcess(late, id, name) // otherwise its lease ends it
 	ended := err != nil && gone == nil
 	switch {
 	case ended && caught == 0:
 		err = fmt.Errorf("%w; the program that ran in the terminal was ended", err)
-	case caught == syscall.SIGHUP && (ended || r != nil && r.Signal == "SIGKILL"): // it has not ended by that itself
+	case caught == syscall.SIGHUP && (ended || r != nil && r.Signal == "SIGKILL"): // SIGHUP did not end it
 		fmt.Fprintln(a.stderr, "boxctl: the terminal is gone; the program that ran in the terminal was ended")
 	}
 	if r != nil {
-		r.Clamped = nil // has been said
+		r.Clamped = nil // printed already
 	}
 	return a.conclude(r, err, caught)
 }
 
-// outliveTerminal keeps a terminal that dies from ending boxctl, until release, before it has ended what ran in it.
+// outliveTerminal keeps SIGHUP from ending boxctl, until release, before it has ended the program in the terminal.
 func outliveTerminal() (release func()) {
 	if signal.Ignored(syscall.SIGHUP) { // as with nohup(1)
 		return func() {}
@@ -134,14 +134,14 @@ func outliveTerminal() (release func()) {
 	return func() { signal.Stop(hungUp) }
 }
 
-// terminalName is an id that says what runs in the terminal.
+// terminalName makes a process id from the program in the terminal.
 func terminalName(req *api.ProcessRequest) string {
 	return programName(req) + "-" + strings.ToLower(rand.Text()[:5])
 }
 
-// runInteractive does the same in a session of its own, which stays if the terminal is left.
+// runInteractive is interact in a new session, which is kept if the user detaches.
 func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api.SessionRequest, exec *api.ExecRequest, f *terminalFlags) error {
-	defer outliveTerminal()() // the box goes too
+	defer outliveTerminal()() // also until the box is removed
 	s, _, err := c.CreateSession(ctx, session)
 	if err != nil {
 		return programError{err}
@@ -159,17 +159,17 @@ func (a *app) runInteractive(ctx context.Context, c *client.Client, session *api
 	return err
 }
 
-// attachment is how to attach to a process.
+// attachment says how to attach to a process.
 type attachment struct {
 	id, name    string
 	options     client.AttachOptions
-	input       bool   // from standard input
+	input       bool   // send standard input
 	terminal    bool   // the process has one
-	keys        []byte // that detach
-	passSignals bool   // or else they detach
+	keys        []byte // the detach keys
+	passSignals bool   // otherwise signals detach
 }
 
-// attachTo connects boxctl with a process until that ends or is left. The terminal is as it was when it
+// attachTo connects boxctl with a process until that ends or the user detaches. It restores the terminal before it
 // returns.
 func (a *app) attachTo(ctx context.Context, c *client.Client, v *attachment) (*api.ExecResult, syscall.Signal, error) {
 	ctx, cancel := context.WithCancel(ctx)

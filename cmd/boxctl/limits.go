@@ -18,12 +18,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// limitFlags are the flags of run, create and set: what a living session can be given too. Each limit has one of its name.
+// limitFlags are the flags of run, create and set: settings that a living session can change too. Each limit has a flag of its name.
 type limitFlags struct {
-	limits limits.Patch // of the flags that were given
+	limits limits.Patch // of the given flags
 	reads  []func(errs *[]error)
 	labels []string
-	// metadata is kept for whoever has made the box.
+	// metadata is stored for the client that made the box.
 	metadata []string
 	set      *pflag.FlagSet
 }
@@ -51,7 +51,7 @@ func (f *limitFlags) add(cmd *cobra.Command) {
 	f.set.StringArrayVar(&f.metadata, "metadata", nil, "`NAME=value` metadata: any text that is kept with the box")
 }
 
-// numberFlag adds a flag, and asks for its number if the flag was given.
+// numberFlag adds a flag, and sets to if the flag was given.
 func numberFlag[T int | float64](f *limitFlags, to **T, define func(name string, value T, usage string) *T, name, usage string) {
 	value := define(name, 0, usage)
 	f.reads = append(f.reads, func(*[]error) {
@@ -61,22 +61,22 @@ func numberFlag[T int | float64](f *limitFlags, to **T, define func(name string,
 	})
 }
 
-// textFlag adds a flag, and asks for what its text says if the flag was given.
+// textFlag adds a flag, and sets to to its parsed text if the flag was given.
 func textFlag[T any](f *limitFlags, to **T, parse func(string) (T, error), name, short, usage string) {
 	text := f.set.StringP(name, short, "", usage)
 	f.reads = append(f.reads, func(errs *[]error) { *to = parseFlag(errs, f.set, name, *text, parse) })
 }
 
-// timeValue is the value of a flag that has a time as its default.
+// timeValue is a flag value with a duration as its default.
 type timeValue struct{ to *time.Duration }
 
-// addTime adds one.
+// addTime adds a duration flag.
 func addTime(cmd *cobra.Command, to *time.Duration, name string, usual time.Duration, usage string) {
 	*to = usual
 	cmd.Flags().Var(timeValue{to}, name, usage)
 }
 
-// String is the time.
+// String formats the duration.
 func (v timeValue) String() string {
 	if v.to == nil {
 		return ""
@@ -84,19 +84,19 @@ func (v timeValue) String() string {
 	return v.to.String()
 }
 
-// Set reads it as people type it.
+// Set parses the duration.
 func (v timeValue) Set(text string) error {
 	d, err := quantity.ParseDuration(text)
 	*v.to = time.Duration(d)
 	return err
 }
 
-// Type is what defaultOf knows it by.
+// Type is how defaultOf recognizes it.
 func (timeValue) Type() string { return "duration" }
 
 func anyText(text string) (string, error) { return text, nil }
 
-// change makes a request of the flags that were given.
+// change makes a request from the given flags.
 func (f *limitFlags) change() (c api.SessionChange, errs []error) {
 	for _, read := range f.reads {
 		read(&errs)
@@ -155,7 +155,7 @@ not allow. The rule "none" allows no connection.`,
 	return cmd
 }
 
-// networkRules are those of the flags; the one word none is no rule at all.
+// networkRules returns the rules of the flags; the single word none means no rules.
 func networkRules(flags []string) (rules []string, err error) {
 	if len(flags) == 1 && flags[0] == "none" {
 		return []string{}, nil
@@ -184,7 +184,7 @@ func (a *app) renewCommand() *cobra.Command {
 does not change; use boxctl set --max-lifetime for that.`, cobra.MinimumNArgs(1), (*client.Client).RenewSession)
 }
 
-// eachSession makes a command that does something to every session that is named.
+// eachSession makes a command that does something to every named session.
 func (a *app) eachSession(use, short, long string, args cobra.PositionalArgs, do func(*client.Client, context.Context, string) (api.Session, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: long,

@@ -16,21 +16,21 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// formatFlag is the value of --format: a template for what a command prints of some type. A bad one is a mistake on the
-// command line, so boxd is not asked.
+// formatFlag is the value of --format: a template for output of some type. An invalid template is a usage mistake, so
+// boxd is not called.
 type formatFlag struct {
 	of     reflect.Type
 	text   string
 	parsed *render.Format
 }
 
-// String is the template.
+// String returns the template.
 func (f *formatFlag) String() string { return f.text }
 
-// Type is what help calls it.
+// Type is the placeholder in help.
 func (*formatFlag) Type() string { return "TEMPLATE" }
 
-// Set reads the template.
+// Set parses the template.
 func (f *formatFlag) Set(text string) (err error) {
 	f.text = text
 	f.parsed, err = render.ParseFormat(text, f.of)
@@ -42,7 +42,7 @@ func (f *formatFlag) add(cmd *cobra.Command, shorthand string) {
 	cmd.Flags().VarP(f, "format", shorthand, "`TEMPLATE` format with a Go template over the fields of --json")
 }
 
-// print prints rows. On a terminal nothing of them speaks to it.
+// print prints rows, without control characters on a terminal.
 func (f *formatFlag) print(a *app, rows ...any) error {
 	var text bytes.Buffer
 	if err := f.parsed.Print(&text, rows...); err != nil {
@@ -56,21 +56,21 @@ func (f *formatFlag) print(a *app, rows ...any) error {
 	return err
 }
 
-// listing is how a command prints a list: as a table, or as --format, --json or --quiet say.
+// listing prints a list: as a table, or as --format, --json or --quiet say.
 type listing[T any] struct {
 	listFlags
-	name func(*T) string // of an element, which --quiet prints
+	name func(*T) string // of an element, for --quiet
 }
 
-// listFlags is what listings of all types share, so that there is one copy of it in the program.
+// listFlags is the part of listing that does not depend on its type, so that there is one copy of it in the program.
 type listFlags struct {
 	app    *app
 	format formatFlag
 	quiet  bool
 }
 
-// newListing gives a command that prints a list the flags for that. name is what --quiet prints of an element, and what is what
-// that is called, such as "ids"; without a name there is no such flag.
+// newListing adds the flags of a list to a command. name returns what --quiet prints of an element, and what is its
+// plural, such as "ids"; without a name there is no such flag.
 func newListing[T any](a *app, cmd *cobra.Command, what string, name func(*T) string) *listing[T] {
 	l := &listing[T]{name: name, listFlags: listFlags{app: a, format: formatFlag{of: reflect.TypeFor[T]()}}}
 	if name == nil {
@@ -88,7 +88,7 @@ func (l *listFlags) add(cmd *cobra.Command, what string) {
 	cmd.PreRunE = func(*cobra.Command, []string) error { return l.app.oneForm(l.format.parsed != nil, l.quiet) }
 }
 
-// oneForm refuses two answers to the question in which form something is printed.
+// oneForm refuses more than one output format.
 func (a *app) oneForm(format, quiet bool) error {
 	given := 0
 	for _, is := range []bool{format, quiet, a.json} {
@@ -102,7 +102,7 @@ func (a *app) oneForm(format, quiet bool) error {
 	return nil
 }
 
-// print prints the list that boxd has answered with, unless that is an error: whole is it as JSON, and show prints the table.
+// print prints boxd's list, unless err is set: whole is it as JSON, and show prints the table.
 func (l *listing[T]) print(list []T, whole any, err error, show func() error) error {
 	switch {
 	case err != nil:
@@ -119,7 +119,7 @@ func (l *listing[T]) print(list []T, whole any, err error, show func() error) er
 	return l.app.answer(whole, nil, show)
 }
 
-// printNames prints some names, one a line.
+// printNames prints n names, one a line.
 func (l *listFlags) printNames(n int, name func(int) string) error {
 	for i := range n {
 		text := name(i)
@@ -133,7 +133,7 @@ func (l *listFlags) printNames(n int, name func(int) string) error {
 	return nil
 }
 
-// inspecting makes cmd print what it gets, as JSON or with --format.
+// inspecting makes cmd print an object, as JSON or with --format.
 func inspecting[T any](a *app, cmd *cobra.Command, get func(context.Context, *client.Client, string) (T, error)) *cobra.Command {
 	f := formatFlag{of: reflect.TypeFor[T]()}
 	f.add(cmd, "f")

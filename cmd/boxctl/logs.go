@@ -73,7 +73,7 @@ out if the box has one process.`,
 	return cmd
 }
 
-// parseSince reads how long ago something was, or when. A time without a zone is local.
+// parseSince reads a duration before now, or a time. A time without a zone is local.
 func parseSince(text string, now time.Time) (time.Time, error) {
 	if d, err := quantity.ParseDuration(text); err == nil && d >= 0 {
 		return now.Add(-time.Duration(d)), nil
@@ -86,7 +86,7 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	return now, fmt.Errorf("--since %q: must be how long ago, such as 10m, or a time, such as 2026-11-21T09:30:00Z", text)
 }
 
-// logLines prints the pieces as they come, one JSON value a line.
+// logLines prints the output as it comes, one JSON value a line.
 func (a *app) logLines(ctx context.Context, c *client.Client, id, name string, o client.LogOptions) error {
 	to := json.NewEncoder(a.stdout)
 	to.SetEscapeHTML(false)

@@ -21,8 +21,8 @@ import (
 // version is set by the linker.
 var version = "devel"
 
-// Exit codes that are not a program's own. For run and exec exitBoxd is boxd's failure, as 126 and
-// 127 are a shell's for a program that cannot be run or is not there.
+// Exit codes that are not a program's own. For run and exec exitBoxd is boxd's failure, while 126 and 127 are a shell's
+// for a program that cannot be run or does not exist.
 const (
 	exitFailure    = 1
 	exitUsage      = 2
@@ -78,7 +78,7 @@ run and exec exit with the exit code of the program. Other exit codes: 2 wrong u
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.Args = cobra.ArbitraryArgs // so that a command that is not there is a mistake like any other
+	root.Args = cobra.ArbitraryArgs // so that an unknown command is a usage mistake
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return unknownCommand(cmd, args[0])
@@ -123,7 +123,7 @@ type programError struct{ error }
 
 func (e programError) Unwrap() error { return e.error }
 
-// report says what went wrong and returns the exit code.
+// report prints an error and returns the exit code.
 func (a *app) report(err error) int {
 	if err == nil {
 		return 0
@@ -132,7 +132,7 @@ func (a *app) report(err error) int {
 		return int(e)
 	}
 	if errors.Is(err, client.ErrDetached) {
-		return 0 // and all has been said
+		return 0 // everything was printed
 	}
 	if e, ok := errors.AsType[wrongArguments](err); ok {
 		fmt.Fprintln(a.stderr, e)
@@ -156,7 +156,7 @@ func (a *app) report(err error) int {
 	return exitFailure
 }
 
-// hint says what to do next, where that can be known.
+// hint suggests what to do next, if known.
 func (t typed) hint(err error) string {
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		if e.Field == programFields && t.cmd != nil {

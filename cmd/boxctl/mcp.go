@@ -61,7 +61,7 @@ func (a *app) serveMCP(ctx context.Context, o mcp.SessionsOptions) error {
 		return err
 	}
 	err = server.Run(ctx, &mcp.Stdio{In: a.stdin, Out: a.stdout})
-	if errors.Is(err, io.EOF) || ctx.Err() != nil { // the client has gone, or told us to
+	if errors.Is(err, io.EOF) || ctx.Err() != nil { // the client has gone, or has asked boxctl to end
 		err = nil
 	}
 	return errors.Join(err, server.Boxes.Close(ctx))

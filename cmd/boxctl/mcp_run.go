@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// signals are those by which hosts end a server.
+// signals are those that hosts end a server with.
 func signals() []os.Signal { return []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} }
 
 // mcpRunCommand returns boxctl mcp run.
@@ -80,7 +80,7 @@ source of a -v mount is used in place, and nothing is installed.`,
 		}),
 	}
 	f.add(cmd)
-	cmd.Flags().SetInterspersed(false) // what follows the name is the server's
+	cmd.Flags().SetInterspersed(false) // arguments after the name are the server's
 	cmd.Flags().BoolVar(&asIs, "as-is", false, "copy no project and rewrite no paths")
 	addTime(cmd, &within, "install-timeout", 2*time.Minute, "`TIME` limit for installing dependencies, all attempts together")
 	addTime(cmd, &greeting, "start-timeout", 2*time.Minute, "`TIME` limit for the server's answer to the handshake")
@@ -89,7 +89,7 @@ source of a -v mount is used in place, and nothing is installed.`,
 	return cmd
 }
 
-// recordEnd keeps how a server has failed, or forgets how it did before.
+// recordEnd stores how a server has failed, or deletes its earlier failures.
 func (a *app) recordEnd(name string) func(*mcphost.LastState, error) {
 	return func(was *mcphost.LastState, failed error) {
 		dir := mcphost.HistoryDir(os.Getenv)
@@ -109,7 +109,7 @@ func (a *app) recordEnd(name string) func(*mcphost.LastState, error) {
 	}
 }
 
-// planned prints what would be made, if that is all that is wanted.
+// planned prints what would be made, with --dry-run.
 func (a *app) planned(cmd *cobra.Command, req *api.SessionRequest) (dry bool, err error) {
 	if dry, err = cmd.Flags().GetBool("dry-run"); err != nil || !dry {
 		return dry, err
@@ -121,7 +121,7 @@ func (a *app) planned(cmd *cobra.Command, req *api.SessionRequest) (dry bool, er
 	return true, a.printJSON(plan)
 }
 
-// serverOf is what the arguments, or an entry of a file, say is to be run.
+// serverOf returns the server to run, from the arguments or an entry of a file.
 func serverOf(from string, args []string) (*mcphost.Server, error) {
 	argv := slices.Clone(args[1:])
 	if len(argv) > 0 && argv[0] == "--" {
@@ -149,7 +149,7 @@ func serverOf(from string, args []string) (*mcphost.Server, error) {
 	return server, nil
 }
 
-// planOf says how the server runs in its box.
+// planOf returns how the server runs in its box.
 func planOf(server *mcphost.Server, req *api.SessionRequest, asIs bool) (*mcphost.Plan, error) {
 	if asIs {
 		return &mcphost.Plan{Server: *server}, nil
@@ -158,7 +158,7 @@ func planOf(server *mcphost.Server, req *api.SessionRequest, asIs bool) (*mcphos
 	if err != nil {
 		return nil, fmt.Errorf("the directory of boxctl: %w", err)
 	}
-	home, _ := os.UserHomeDir() // none: "/" alone is no project
+	home, _ := os.UserHomeDir() // if unknown: "/" alone is no project
 	plan := mcphost.MakePlan(&mcphost.ProjectHost{Root: os.DirFS("/"), Cwd: cwd, Home: home}, server, req.Mounts)
 	given := maps.Clone(req.Env)
 	if given == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// mcpServer is one that boxctl mcp run has in a box, or had in one until it failed, as status --json prints it.
+// mcpServer is a server that boxctl mcp run runs in a box, or ran until it failed, as in status --json.
 type mcpServer struct {
 	Name    string `json:"name"`
 	Session string `json:"session"`
@@ -27,9 +27,9 @@ type mcpServer struct {
 	Attempt string `json:"attempt"`
 	Since   string `json:"since"`            // RFC 3339
 	Health  string `json:"health,omitempty"` // since the handshake
-	Stderr  string `json:"stderr,omitempty"` // the last line of it
-	Failed  string `json:"failed,omitempty"` // what boxctl has said of its end
-	Ended   string `json:"ended,omitempty"`  // when that was, RFC 3339
+	Stderr  string `json:"stderr,omitempty"` // its last line
+	Failed  string `json:"failed,omitempty"` // boxctl's message about its end
+	Ended   string `json:"ended,omitempty"`  // time of its end, RFC 3339
 }
 
 // mcpStatusCommand returns boxctl mcp status.
@@ -75,7 +75,7 @@ was killed together with boxctl.`,
 	return cmd
 }
 
-// serverIn is what the labels of a session say, and the server's process.
+// serverIn returns a server from the labels of its session and its process.
 func serverIn(ctx context.Context, c *client.Client, s *api.Session) mcpServer {
 	l := s.Labels
 	server := mcpServer{

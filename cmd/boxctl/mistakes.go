@@ -16,7 +16,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// flagMistake says what is wrong with a flag. What the library says of one names types of Go.
+// flagMistake describes a wrong flag. The messages of pflag name Go types.
 func flagMistake(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := "--" + e.GetSpecifiedName()
@@ -38,7 +38,7 @@ func flagMistake(cmd *cobra.Command, err error) error {
 	return &usageError{err: err}
 }
 
-// unknownCommand says of a command that is not there which one a person may have meant.
+// unknownCommand refuses an unknown command, and suggests the one that was probably meant.
 func unknownCommand(parent *cobra.Command, name string) error {
 	err := &usageError{err: fmt.Errorf("unknown command %q", strings.TrimSpace(strings.TrimPrefix(parent.CommandPath()+" ", parent.Root().Name()+" ")+name))}
 	err.command = parent.CommandPath()
@@ -68,7 +68,7 @@ func commandNames(parent *cobra.Command) []string {
 	return names
 }
 
-// flagHint says which flag a person may have meant by one that a command does not have, "" if that is not known.
+// flagHint suggests a flag for one that a command does not have, "" if none is known.
 func flagHint(cmd *cobra.Command, name string) string {
 	if hint := habits(cmd.CommandPath() + " " + name); hint != "" {
 		return hint
@@ -87,8 +87,8 @@ func flagHint(cmd *cobra.Command, name string) string {
 	return habits(name)
 }
 
-// habits says what does here what people type who know docker, podman, systemctl or git: a whole command, one with a flag, or a
-// flag of any command. It is "" where that is not known.
+// habits suggests what replaces a habit from docker, podman, systemctl or git: a command, a command with a flag, or a
+// flag of any command. It returns "" if none is known.
 func habits(typed string) string { return cmp.Or(commandHabits()[typed], flagHabits()[typed]) }
 
 func commandHabits() map[string]string {
@@ -182,7 +182,7 @@ func flagHabits() map[string]string {
 	}
 }
 
-// nearest is the one of some names that has the fewest letters other than the one that was typed, "" if none is near.
+// nearest returns the name with the smallest edit distance, "" if none is near.
 func nearest(typed string, names []string) string {
 	best, least := "", max(1, len(typed)/3)+1
 	for _, name := range slices.Sorted(slices.Values(names)) {
@@ -198,7 +198,7 @@ func nearest(typed string, names []string) string {
 	return best
 }
 
-// distance is how many letters have to be put in, left out, changed or swapped with the next to make one word of another.
+// distance returns how many letters must be inserted, deleted, changed or swapped with the next to turn one word into the other.
 func distance(a, b string) int {
 	s, t := []rune(a), []rune(b)
 	var before []int

@@ -64,7 +64,7 @@ mount on the target in one step; files that are open in the old one stay open.`,
 	return cmd
 }
 
-// parse reads SOURCE:TARGET[:MODE[:OWNER]]. Left out, the mode is ro.
+// parse reads SOURCE:TARGET[:MODE[:OWNER]]. The default mode is ro.
 func parse(text string, m api.MountRequest) (api.MountRequest, error) {
 	one, err := parseMount("", text)
 	m.Source, m.Target, m.Mode, m.Owner = one.Source, one.Target, cmp.Or(one.Mode, "ro"), one.Owner
@@ -112,7 +112,7 @@ func printUsers(w io.Writer, list []api.MountUser) {
 	if len(list) == 0 {
 		return
 	}
-	_ = table(w, "PID\tPROGRAM\tUSED AS\tPATH", list, func(u *api.MountUser) string { // it is said once more in the error
+	_ = table(w, "PID\tPROGRAM\tUSED AS\tPATH", list, func(u *api.MountUser) string { // the error repeats it
 		pid := "-"
 		if u.PID > 0 {
 			pid = strconv.FormatUint(uint64(u.PID), 10)

@@ -18,17 +18,17 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// program is what a person has asked run or exec for, to say what is missing where it does not run.
+// program is what run or exec runs, to explain what is missing if it fails.
 type program struct {
 	argv []string
-	id   string                             // of the box; "": one of its own
-	full bool                               // of that: it has files from elsewhere
-	has  func(context.Context, string) bool // whether a box that was there has a file
+	id   string                             // of the box; "": a new one
+	full bool                               // the box has files from elsewhere
+	has  func(context.Context, string) bool // whether an existing box has a file
 }
 
 var imageWord = regexp.MustCompile(`^[a-z0-9][a-z0-9./_-]*:[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 
-// noProgram is what is said where there is no such program in the box, with a hint that is "" if nothing is known.
+// noProgram describes a program that the box lacks, with a hint that is "" if none is known.
 func (p *program) noProgram(name string) (text, hint string) {
 	text = fmt.Sprintf("no program %q in the box", name)
 	if p == nil || len(p.argv) == 0 || p.argv[0] != name {
@@ -54,7 +54,7 @@ func (p *program) noProgram(name string) (text, hint string) {
 	return text, p.hereHint(name)
 }
 
-// hereHint says of a file of this directory how it comes into the box, "" if there is no such file.
+// hereHint says how a file of the current directory gets into the box, "" if there is no such file.
 func (p *program) hereHint(name string) string {
 	if info, err := os.Stat(name); p.full || err != nil || info.IsDir() || filepath.IsAbs(name) || strings.HasPrefix(path.Clean(name), "..") {
 		return ""
@@ -66,8 +66,8 @@ func (p *program) hereHint(name string) string {
 	return fmt.Sprintf("the box does not have the file %s of this directory: %s", render.Printable(name), how)
 }
 
-// missingFile says what a program that has failed was most likely asked to read, "" if that is not known: the first argument
-// of an interpreter that is a file here, and none in the box.
+// missingFile returns a hint about the file that a failed program was most likely to read, "" if none is known: the
+// first argument of an interpreter that is a local file and not in the box.
 func (p *program) missingFile(ctx context.Context) string {
 	if p == nil || len(p.argv) < 2 {
 		return ""
@@ -91,19 +91,19 @@ func (p *program) missingFile(ctx context.Context) string {
 	return ""
 }
 
-// programOf is what exec runs in a box, where it may ask for files.
+// programOf returns what exec runs in an existing box, whose files it can list.
 func programOf(c *client.Client, id, cwd string, argv []string) *program {
 	return &program{argv: argv, id: id, has: func(ctx context.Context, name string) bool {
 		if path.Base(name) != path.Clean(name) {
-			return true // who knows
+			return true // unknown
 		}
-		// A list of the directory, which is there: to ask for a file that is not would be one more error of boxctl errors.
+		// It lists the directory, which exists: a query for a missing file would be one more error in boxctl errors.
 		list, err := c.ListFiles(ctx, id, &api.FileList{Path: cwd})
 		return err != nil || list.Truncated || slices.ContainsFunc(list.Entries, func(e api.File) bool { return path.Base(e.Path) == path.Base(name) })
 	}}
 }
 
-// explain gives a hint where a program has failed, most likely for want of a file of this directory.
+// explain prints a hint if a program has failed, most likely for want of a file of the current directory.
 func (a *app) explain(ctx context.Context, err error) error {
 	if code, ok := errors.AsType[exitError](err); ok && !a.json && !a.hinted && (code == 1 || code == 2 || code == exitNotFound) {
 		if hint := a.program.missingFile(ctx); hint != "" {

@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// forwardCommand is the command that leads connections here to a port of a box.
+// forwardCommand forwards local connections to a port of a box.
 func (a *app) forwardCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "forward BOX WHERE:PORT", Short: "Forward a local port or socket to a port in a box", Args: usage(cobra.ExactArgs(2)),
@@ -45,7 +45,7 @@ All users of this host can connect to a loopback port. Only you can connect to a
 	}
 }
 
-// previewCommand is the command that makes the address of a preview.
+// previewCommand makes the URL of a preview.
 func (a *app) previewCommand() *cobra.Command {
 	var lifetime string
 	cmd := &cobra.Command{
@@ -126,7 +126,7 @@ func cutLast(text string) (before, after string, found bool) {
 func (a *app) forward(ctx context.Context, id string, where portPlace, port uint16) error {
 	c := a.client()
 	defer c.Close()
-	if _, err := c.Session(ctx, id); err != nil { // it is not to listen for one that is not there
+	if _, err := c.Session(ctx, id); err != nil { // do not listen for a box that does not exist
 		return err
 	}
 	ln, err := listen(ctx, where)
@@ -171,7 +171,7 @@ func (a *app) forward(ctx context.Context, id string, where portPlace, port uint
 	}
 }
 
-// listen makes a Unix socket its maker's alone.
+// listen listens; a Unix socket is accessible to its user only.
 func listen(ctx context.Context, at portPlace) (net.Listener, error) {
 	ln, err := new(net.ListenConfig).Listen(ctx, at.network, at.address)
 	if err != nil || at.network != "unix" {
@@ -184,10 +184,10 @@ func listen(ctx context.Context, at portPlace) (net.Listener, error) {
 	return ln, nil
 }
 
-// linger is how long the end of one direction is waited for after that of the other.
+// linger is how long one direction may stay open after the other has ended.
 const linger = 2 * time.Minute
 
-// relayPort copies both ways until both have ended, or ctx has.
+// relayPort copies in both directions until both have ended, or ctx has.
 func relayPort(ctx context.Context, near net.Conn, far client.PortConn) {
 	defer context.AfterFunc(ctx, func() {
 		near.Close()

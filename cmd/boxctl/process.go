@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// startFlags are the flags of start beside those that say what to run.
+// startFlags are the flags of start besides those that say what to run.
 type startFlags struct {
 	execFlags
 	memory, output                     string
@@ -32,7 +32,7 @@ type startFlags struct {
 	stdin, terminal, wait              bool
 	labels                             []string
 	name                               string
-	detach                             bool // what it does anyway
+	detach                             bool // the default anyway
 }
 
 func (f *startFlags) add(cmd *cobra.Command) {
@@ -60,7 +60,7 @@ func (f *startFlags) add(cmd *cobra.Command) {
 	f.set.BoolVarP(&f.detach, "detach", "d", false, "no effect: start never waits for the process to end")
 }
 
-// split divides what follows the box into the name of the process, "" if none was given, and the program.
+// split divides the arguments after the box into the name of the process, "" if none was given, and the program.
 func (f *startFlags) split(args []string) (name string, program []string) {
 	if f.set.Changed("name") || len(args) == 0 || args[0] == "--" {
 		return f.name, args
@@ -68,8 +68,7 @@ func (f *startFlags) split(args []string) (name string, program []string) {
 	return args[0], args[1:]
 }
 
-// request makes a request of the flags that were given, for a process of a box that is to have a name, or is named after
-// what runs.
+// request makes a request from the given flags, for a process of a box; its name is given, or made from the program.
 func (f *startFlags) request(id, name string, argv []string) (*api.ProcessRequest, error) {
 	last := "the process's name"
 	if name == "" || f.set.Changed("name") {
@@ -125,7 +124,7 @@ func (f *startFlags) anyGiven(cmd *cobra.Command) (given bool) {
 	return given
 }
 
-// ready is when the process is, nil if no flag says so.
+// ready returns the readiness condition, nil if no flag sets one.
 func (f *startFlags) ready(errs *[]error) *api.Ready {
 	var ready api.Ready
 	ways := 0
@@ -153,7 +152,7 @@ func (f *startFlags) ready(errs *[]error) *api.Ready {
 	return &ready
 }
 
-// signalName is the name of a signal, which may be given without SIG.
+// signalName returns the name of a signal, which may be given without SIG.
 func signalName(name string) string {
 	name = strings.ToUpper(name)
 	if full := "SIG" + name; unix.SignalNum(name) == 0 && unix.SignalNum(full) != 0 {
@@ -229,7 +228,7 @@ create does.`,
 	return cmd
 }
 
-// readyPatience is between two looks at whether a process is ready.
+// readyPatience is how long one request waits for a process to be ready.
 const readyPatience = 200 * time.Millisecond
 
 func awaitReady(ctx context.Context, c *client.Client, id, name string) (api.Process, error) {
@@ -241,7 +240,7 @@ func awaitReady(ctx context.Context, c *client.Client, id, name string) (api.Pro
 	}
 }
 
-// printEnded says why a process is not there any more, with its exit code.
+// printEnded says why a process has ended, and returns its exit code.
 func (a *app) printEnded(p *api.Process) error {
 	why := p.Reason
 	if why == "" && p.Result != nil {
@@ -346,7 +345,7 @@ func (a *app) stopBox(cmd *cobra.Command, c *client.Client, id string) error {
 	return nil
 }
 
-// stopProcess ends a process, its own way unless a signal or a time says otherwise.
+// stopProcess ends a process, in its configured way unless a signal or a grace period is given.
 func stopProcess(ctx context.Context, c *client.Client, id, name, signal string, grace *quantity.Duration) (api.Process, error) {
 	if signal == "" && grace == nil {
 		return c.StopProcess(ctx, id, name)
@@ -367,7 +366,7 @@ func stopProcess(ctx context.Context, c *client.Client, id, name, signal string,
 		}
 	}
 	if grace != nil {
-		const most = time.Minute // that boxd is asked to wait at once
+		const most = time.Minute // per request
 		for end := time.Now().Add(time.Duration(*grace)); p.State != "ended" && time.Now().Before(end); {
 			if p, err = c.Process(ctx, id, name, min(time.Until(end), most)); err != nil {
 				return p, err
@@ -375,12 +374,12 @@ func stopProcess(ctx context.Context, c *client.Client, id, name, signal string,
 		}
 	}
 	if grace != nil && p.State != "ended" {
-		_ = c.SignalProcess(ctx, id, name, unix.SignalName(unix.SIGKILL)) // StopProcess does what that could not
+		_ = c.SignalProcess(ctx, id, name, unix.SignalName(unix.SIGKILL)) // if it fails, StopProcess kills it
 	}
-	return c.StopProcess(ctx, id, name) // or it may be started again
+	return c.StopProcess(ctx, id, name) // otherwise it may be restarted
 }
 
-// names is ids for commands whose arguments are a session and processes of it.
+// names is ids for commands whose arguments are a session and its processes.
 func names(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {

@@ -15,26 +15,26 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// Progress shows on standard error how much of a long transfer is through, on a terminal. It has no colours
-// and no cursor movement but back to the beginning of its line. It is safe for concurrent use.
+// Progress shows the progress of a long transfer on standard error, if that is a terminal. It uses no colours, and as
+// cursor movement only the return to the beginning of its line. It is safe for concurrent use.
 type Progress struct {
-	to    io.Writer // nil: standard error is no terminal, or nobody wants to see it
-	cols  int       // of the terminal; 0: not known
+	to    io.Writer // nil: standard error is no terminal, or progress is off
+	cols  int       // of the terminal; 0: unknown
 	word  string    // what happens to the bytes
-	after string    // what happens when all of them are through, "" if that is all
-	of    int64     // how many there will be; 0: not known
+	after string    // what happens after the last byte, "": nothing
+	of    int64     // total number; 0: unknown
 	now   func() time.Time
 
 	mu    sync.Mutex // guards the fields below
 	began time.Time
-	shown time.Time // zero: it has not been yet
+	shown time.Time // zero: not yet
 	n     int64
-	width int // of the line that is there
+	width int // of the present line
 	over  bool
 }
 
 const (
-	progressDelay = 500 * time.Millisecond // before the first line: what takes no time says nothing
+	progressDelay = 500 * time.Millisecond // before the first line: short transfers print nothing
 	progressPace  = 200 * time.Millisecond // between two lines
 )
 
@@ -43,10 +43,10 @@ func (a *app) addQuiet(cmd *cobra.Command, what string) {
 	cmd.Flags().BoolVarP(&a.quiet, "quiet", "q", false, what)
 }
 
-// showsProgress says whether somebody looks on.
+// showsProgress reports whether progress is shown.
 func (a *app) showsProgress() bool { return !a.quiet && !a.json && render.IsTerminal(a.stderr) }
 
-// progress begins one: word is what happens to the bytes, of how many there will be; 0: not known.
+// progress starts a Progress: word is what happens to the bytes, of is their number, 0: unknown.
 func (a *app) progress(word string, of int64) *Progress {
 	p := &Progress{word: word, of: of, now: time.Now, began: time.Now()}
 	if a.showsProgress() {
@@ -57,7 +57,7 @@ func (a *app) progress(word string, of int64) *Progress {
 	return p
 }
 
-// Write counts what goes through.
+// Write counts bytes.
 func (p *Progress) Write(b []byte) (int, error) {
 	p.add(int64(len(b)))
 	return len(b), nil
@@ -79,7 +79,7 @@ func (p *Progress) add(n int64) {
 	p.show(p.line(now.Sub(p.began)))
 }
 
-// through says that all bytes are: what happens now takes as long as it takes.
+// through marks the end of the bytes: the time of what follows is unknown.
 func (p *Progress) through() {
 	if p.after == "" {
 		p.end()
@@ -92,7 +92,7 @@ func (p *Progress) through() {
 	}
 }
 
-// line is what is shown after some time.
+// line returns the line to show after some time.
 func (p *Progress) line(after time.Duration) string {
 	const cells = 20
 	rate, speed := float64(p.n)/after.Seconds(), ""
@@ -111,7 +111,7 @@ func (p *Progress) line(after time.Duration) string {
 	return line
 }
 
-// roundSize is a size in as few digits as a person reads.
+// roundSize rounds a size to few digits.
 func roundSize(n int64) quantity.Size {
 	for unit := int64(1 << 40); unit > 1; unit >>= 10 {
 		if n > 4*unit {
@@ -129,7 +129,7 @@ func (p *Progress) show(line string) {
 	p.width = len(line)
 }
 
-// end takes the line back. It may be called more than once.
+// end erases the line. It may be called more than once.
 func (p *Progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

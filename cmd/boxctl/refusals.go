@@ -19,14 +19,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// typed is the command line that is being run. boxd names the field of a request that it refuses; a person has typed a flag
-// or an argument, and is answered with that.
+// typed is the command line that is being run. boxd names the request field that it refuses; the message for the user
+// names the flag or argument instead.
 type typed struct {
-	cmd  *cobra.Command // nil: not known
-	args []string       // all of boxctl's
+	cmd  *cobra.Command // nil: unknown
+	args []string       // of boxctl
 }
 
-// flagsOfFields has the flag of every field of a request that is not its name with hyphens.
+// flagsOfFields maps request fields to flags, where the flag is not the field's name with hyphens.
 func flagsOfFields() map[string]string {
 	return map[string]string{
 		"mounts": "mount", "network_rules": "network-rule", "env": "env", "labels": "label", "variables": "var",
@@ -39,7 +39,7 @@ func flagsOfFields() map[string]string {
 	}
 }
 
-// wordsOfFields has what a person would call a field that is given by an argument, or not by a flag of its own.
+// wordsOfFields maps fields to words for the user, where an argument, or no flag of its own, sets the field.
 func wordsOfFields() map[string]string {
 	return map[string]string{
 		"id": "box", "argv": "program", "stdin": "standard input", "stdin_encoding": "standard input", "session": "box",
@@ -50,7 +50,7 @@ func wordsOfFields() map[string]string {
 
 var indexedField = regexp.MustCompile(`^([a-z_]+)\[(\d+)\]\.?(.*)$`)
 
-// flag is what a flag was typed as, "" if the command has none of the name.
+// flag returns a flag as it was typed, "" if the command has none of the name.
 func (t typed) flag(name string) string {
 	if t.cmd == nil {
 		return ""
@@ -71,7 +71,7 @@ func (t typed) flag(name string) string {
 	return "-" + f.Shorthand
 }
 
-// flagOfCreate is a flag of boxctl create, "" if it has none of the name: a box may lack what it was not created with.
+// flagOfCreate returns a flag of boxctl create, "" if it has none of the name: a box may lack what it was not created with.
 func (t typed) flagOfCreate(name string) string {
 	if t.cmd == nil {
 		return ""
@@ -83,7 +83,7 @@ func (t typed) flagOfCreate(name string) string {
 	return "--" + name
 }
 
-// list is what was given to a flag that may be repeated.
+// list returns the values of a repeatable flag.
 func (t typed) list(name string) []string {
 	if t.cmd != nil {
 		if f := t.cmd.Flags().Lookup(name); f != nil {
@@ -95,8 +95,8 @@ func (t typed) list(name string) []string {
 	return nil
 }
 
-// name says what a person typed for a field. With whole it has the value too, and part is what of that the field is about,
-// "" for all of it.
+// name returns what the user typed for a field. If whole is set, name includes the value, and part is the part of it
+// that the field is about, "" for all of it.
 func (t typed) name(field string) (name, part string, whole bool) {
 	field = strings.TrimPrefix(strings.TrimPrefix(field, "session."), "exec.")
 	if m := indexedField.FindStringSubmatch(field); m != nil {
@@ -124,7 +124,7 @@ func (t typed) name(field string) (name, part string, whole bool) {
 	return strings.NewReplacer("_", " ", ".", " ").Replace(field), "", false
 }
 
-// names says what a person typed for each of several fields.
+// names returns what the user typed for each of several fields.
 func (t typed) names(fields string) string {
 	list := strings.Split(fields, ", ")
 	for i := range list {
@@ -133,7 +133,7 @@ func (t typed) names(fields string) string {
 	return strings.Join(list, ", ")
 }
 
-// flagOf is the flag of a field, without hyphens before it.
+// flagOf returns the flag of a field, without leading hyphens.
 func flagOf(field string) string {
 	if name, ok := flagsOfFields()[field]; ok {
 		return name
@@ -144,17 +144,17 @@ func flagOf(field string) string {
 const (
 	mustBe  = ": must be "
 	leftOut = "left out"
-	// programFields are the fields that boxd names where there is nothing to run.
+	// programFields are the fields that boxd names if there is nothing to run.
 	programFields = "argv, command, code"
 )
 
-// refusal is what boxd has said of a request, about what was typed for it.
+// refusal returns boxd's message about a request, in terms of what was typed.
 func (t typed) refusal(p *api.Problem) string {
-	if p.Field == programFields { // an image that names none either
+	if p.Field == programFields { // nor does the image name a program
 		return oneProgram
 	}
 	if text, ok := strings.CutSuffix(p.Detail, p.Field); ok && p.Field != "" && p.Type == api.ProblemType+"conflict" {
-		return t.words(text) + t.names(p.Field) // in which what is there differs from what was asked for
+		return t.words(text) + t.names(p.Field) // in which the existing one differs from the request
 	}
 	rest, ok := strings.CutPrefix(p.Detail, p.Field)
 	if p.Field == "" || !ok || rest == "" || rest[0] != ' ' && rest[0] != ':' {
@@ -190,14 +190,14 @@ func (t typed) refusal(p *api.Problem) string {
 	return name + t.words(allowed)
 }
 
-// A name of a request in running text: none that is a part of a longer one, such as a key of box.toml.
+// Request names in running text, but not parts of longer names such as keys of box.toml.
 var (
 	wireName      = regexp.MustCompile(`(^|[^\w.\[-])([a-z]+(?:_[a-z]+)+)($|[^\w.\]])`)
 	wireValue     = regexp.MustCompile(`(^|[^\w.-])([a-z_]+) = ("[a-z_.]+"|false\b)`)
 	sessionInText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|(^|[^\w./\[-])([Ss])ession(s?)($|[^\w.\]/])`)
 )
 
-// words has the flags of this command where a text has fields of a request, and calls a session a box, as boxctl does.
+// words replaces request fields in a text by flags of this command, and "session" by "box", as boxctl says.
 func (t typed) words(text string) string {
 	text = sessionInText.ReplaceAllStringFunc(text, func(s string) string {
 		m := sessionInText.FindStringSubmatch(s)
@@ -215,7 +215,7 @@ func (t typed) words(text string) string {
 		switch {
 		case flag == "":
 			return s
-		case m[3] == "false": // read_only_root, the only flag that says the opposite
+		case m[3] == "false": // read_only_root, the only flag with the opposite meaning
 			return m[1] + flag
 		}
 		return m[1] + flag + " " + strings.Trim(m[3], `"`)
@@ -229,7 +229,7 @@ func (t typed) words(text string) string {
 	})
 }
 
-// otherTarget is a mount that boxd would take in the place of one whose target it refuses, "" if that is not what it refuses.
+// otherTarget suggests a mount that boxd would accept instead of one whose target it refuses, "" if it refuses something else.
 func (t typed) otherTarget(p *api.Problem) string {
 	m := indexedField.FindStringSubmatch(p.Field)
 	if m == nil || m[1] != "mounts" || m[3] != "target" {
@@ -241,11 +241,11 @@ func (t typed) otherTarget(p *api.Problem) string {
 		return ""
 	}
 	part := strings.Split(list[i], ":")
-	part[1] = path.Join("/mnt", path.Base(part[1])) // a mount that was read has a source and a target
+	part[1] = path.Join("/mnt", path.Base(part[1])) // a parsed mount has a source and a target
 	return t.flag("mount") + " " + render.ShellWord(strings.Join(part, ":"))
 }
 
-// sentence is the text of an error, with what was typed in the place of what boxd calls it.
+// sentence returns the text of an error, with typed words in place of boxd's.
 func (t typed) sentence(err error) string {
 	text := err.Error()
 	for _, e := range answers(err) {
@@ -256,7 +256,7 @@ func (t typed) sentence(err error) string {
 	return text
 }
 
-// answers are those of boxd that an error has in it.
+// answers returns boxd's errors inside an error.
 func answers(err error) []*client.Error {
 	switch e := err.(type) { //nolint:errorlint // each link is looked at, and not the first that fits
 	case nil:
@@ -273,7 +273,7 @@ func answers(err error) []*client.Error {
 	return answers(errors.Unwrap(err))
 }
 
-// say prints a message, each line of which begins with a word and a colon. On a terminal it is folded at the width.
+// say prints a message, with a word and a colon before each line. On a terminal it wraps at the width.
 func (a *app) say(word, text string) {
 	lines := strings.Split(render.Plain(text), "\n")
 	size, terminal := render.SizeOfTerminal(a.stderr)
@@ -286,8 +286,8 @@ func (a *app) say(word, text string) {
 	}
 }
 
-// fold breaks a line at spaces so that no part is wider than the width, if its words are not. What follows the first part is
-// two columns in.
+// fold wraps a line at spaces, so that no part is wider than width unless a word is. All parts but the first are
+// indented by two columns.
 func fold(line string, width int) string {
 	const indent = "  "
 	var out strings.Builder

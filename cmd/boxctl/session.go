@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// sessionFlags are the flags of run and create; only those given become part of a request.
+// sessionFlags are the flags of run and create; only given flags become part of a request.
 type sessionFlags struct {
 	limitFlags
 	profile, image, network string
@@ -70,12 +70,12 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 	f.set.BoolVar(&f.dry, "dry-run", false, "print what would be created, as JSON, and create nothing")
 }
 
-// addName is for commands that make a box which a person names.
+// addName is for commands that make a box with a name.
 func (f *sessionFlags) addName() {
 	f.set.StringVar(&f.name, "name", "", "`NAME` name of the box (default: made up)")
 }
 
-// request makes a request of the flags that were given.
+// request makes a request from the given flags.
 func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	req := &api.SessionRequest{ID: id, Profile: f.profile, Template: f.template, Workspace: f.workspace, Inputs: workspaceInputs(f.inputs), Skills: f.skills, Drives: f.drives, Secrets: f.secrets, Push: f.push}
 	given := f.set.Changed
@@ -94,7 +94,7 @@ func (f *sessionFlags) request(id string) (*api.SessionRequest, error) {
 	if given("home") {
 		req.Home = &f.home
 	}
-	if given("network") && strings.ContainsAny(f.network, ".:/*") { // of docker's habits: a host or network, where a mode is wanted
+	if given("network") && strings.ContainsAny(f.network, ".:/*") { // docker habit: a host or network instead of a mode
 		return nil, &usageError{err: fmt.Errorf("--network %s: must be off, egress or host", render.ShellWord(f.network)), hint: "--network-rule " + render.ShellWord(f.network) + " allows connections to it"}
 	}
 	if given("network") {
@@ -181,7 +181,7 @@ func parsePairs(flag string, list []string) (map[string]string, error) {
 	return pairs, nil
 }
 
-// printPlan prints what would be, and fails where that is a refusal.
+// printPlan prints a plan, and fails if that is a refusal.
 func (a *app) printPlan(p *api.Plan, err error) error {
 	if err == nil {
 		err = a.printJSON(p)
@@ -338,7 +338,7 @@ terminal it asks first.`,
 	return cmd
 }
 
-// allBoxes are the names of the caller's boxes, or of those of --owner, once a person has agreed to have them removed.
+// allBoxes returns the names of the caller's boxes, or of those of --owner, once the user has confirmed their removal.
 func (a *app) allBoxes(ctx context.Context, c *client.Client, force bool) ([]string, error) {
 	list, err := c.Sessions(ctx, a.owner != "")
 	if err != nil {
@@ -368,11 +368,10 @@ func (a *app) allBoxes(ctx context.Context, c *client.Client, force bool) ([]str
 	return names, nil
 }
 
-// maxAnswer is more than a person types for yes or no, in bytes.
+// maxAnswer is the maximum length of an answer to yes or no, in bytes.
 const maxAnswer = 64
 
-// ids makes an empty id a mistake too: it is most often a variable that is, and create would make a
-// session that was not asked for.
+// ids refuses an empty id too: it is most often an empty variable, and create would make an unwanted session.
 func ids(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {

@@ -19,12 +19,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// shellCommand opens a shell: in a new box on the current directory, or in a box that is there.
+// shellCommand opens a shell: in a new box on the current directory, or in an existing box.
 func (a *app) shellCommand() *cobra.Command {
 	var sf sessionFlags
 	var tf terminalFlags
 	var cwd, timeout string
-	var newOnly []string // flags that say how a new box is made
+	var newOnly []string // flags for a new box
 	cmd := &cobra.Command{
 		Use:   "shell [flags] [BOX]",
 		Short: "Open a shell in a new box, or in BOX",
@@ -86,7 +86,7 @@ input is not a terminal, the shell reads its commands from there.`,
 	return cmd
 }
 
-// newShell runs a shell in a box of its own.
+// newShell runs a shell in a new box.
 func (a *app) newShell(ctx context.Context, c *client.Client, sf *sessionFlags, exec *api.ExecRequest, tf *terminalFlags) error {
 	if !sf.set.Changed("here") && sf.workspace == "" && !slices.ContainsFunc(sf.mounts, isWorkspaceMount) {
 		sf.here = "rw"
@@ -111,14 +111,14 @@ func (a *app) newShell(ctx context.Context, c *client.Client, sf *sessionFlags, 
 	})
 }
 
-// isWorkspaceMount reports whether a mount takes the place of the current directory in the box.
+// isWorkspaceMount reports whether a mount replaces the current directory in the box.
 func isWorkspaceMount(text string) bool {
 	_, rest, _ := strings.Cut(text, ":")
 	target, _, _ := strings.Cut(rest, ":")
 	return path.Clean(target) == "/workspace"
 }
 
-// userShell is the name of the user's shell, "bash" if it is none to type commands into, such as nologin.
+// userShell returns the name of the user's shell, "bash" if that is not interactive, such as nologin.
 func userShell(shell string) string {
 	name := path.Base(shell)
 	if slices.Contains([]string{"bash", "zsh", "fish", "ksh", "mksh", "dash", "ash", "tcsh", "csh", "sh"}, name) {
@@ -127,7 +127,7 @@ func userShell(shell string) string {
 	return "bash"
 }
 
-// shellArgv runs the first of some shells that the box has, bash and sh being the last.
+// shellArgv runs the first of the shells that the box has; the last ones are bash and sh.
 func shellArgv(first ...string) []string {
 	const choose = `for s; do p=$(command -v "$s") && exec "$p"; done; exec sh`
 	return append(append([]string{"/bin/sh", "-c", choose, "sh"}, first...), "bash")

@@ -12,31 +12,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// catchSignals takes the signals by which a person or a service manager ends a program, from here to
-// release. Commands that start none leave them alone, and end by them.
+// catchSignals catches the signals with which a user or a service manager ends a program, until release. Commands that
+// start no program do not call it, and end by these signals.
 func catchSignals() (signals <-chan os.Signal, release func()) {
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	return ch, func() { signal.Stop(ch) }
 }
 
-// signalPasser hands the signals boxctl gets to the program: the first as it is, and if the program
-// has not ended some time after that, or at the second, SIGKILL.
+// signalPasser passes boxctl's signals to the program: the first one unchanged, then SIGKILL, if the program does not
+// end for some time or at the second signal.
 type signalPasser struct {
 	from   <-chan os.Signal
 	to     chan<- string
 	signal syscall.Signal // the first one; valid after run
 }
 
-// Times of a signalPasser.
+// Timeouts of a signalPasser.
 const (
-	passPatience = time.Second      // for a stream to take a signal: it is up, or there is no program yet
+	passPatience = time.Second      // for a stream to take a signal, if there is a program yet
 	signalGrace  = 5 * time.Second  // for a program to end after the first signal
 	killGrace    = 10 * time.Second // for boxd to report the end after SIGKILL
 )
 
-// run returns with ctx. It calls hangUp, which ends the program and its box too, where the
-// stream does not take the signals.
+// run returns with ctx. If the stream does not take the signals, it calls hangUp, which ends the program and its box
+// too.
 func (p *signalPasser) run(ctx context.Context, hangUp func()) {
 	select {
 	case sig := <-p.from:
@@ -75,7 +75,7 @@ func (p *signalPasser) hangUp(ctx context.Context, leave func()) {
 	}
 }
 
-// send hands a signal to the stream; false means that it was not taken.
+// send passes a signal to the stream; false means that it was not taken.
 func (p *signalPasser) send(ctx context.Context, sig syscall.Signal) bool {
 	select {
 	case p.to <- unix.SignalName(sig):

@@ -20,7 +20,7 @@ import (
 
 type skillCommands struct{ *app }
 
-// skillCommand is that with all others below it.
+// skillCommand returns boxctl skills with its subcommands.
 func (a *app) skillCommand() *cobra.Command {
 	s := skillCommands{a}
 	return group("skills", "Manage skills: instructions for AI agents", `A skill is a directory with a file SKILL.md. It tells an AI agent what the skill does, when to use
@@ -39,7 +39,7 @@ func (s skillCommands) print(list []api.Skill) error {
 	})
 }
 
-// oneLine is the beginning of a text, as one line. Others have written what is in a skill.
+// oneLine returns the beginning of a text as one line, without control characters, since the text of a skill is untrusted.
 func oneLine(text string) string {
 	const most = 72
 	r := []rune(render.Plain(strings.Join(strings.Fields(text), " ")))
@@ -81,7 +81,7 @@ func (s skillCommands) show() *cobra.Command {
 	}
 }
 
-// text reads what a flag names: a file, or - for standard input.
+// text reads the file that a flag names, - for standard input.
 func (s skillCommands) text(name string) (string, error) {
 	const most = 1 << 20
 	in := s.stdin
@@ -153,7 +153,7 @@ func (s skillCommands) update() *cobra.Command {
 	return cmd
 }
 
-// printDone prints what has become of skills.
+// printDone prints the changed skills.
 func (s skillCommands) printDone(err error, list ...api.Skill) error {
 	return s.answer(api.SkillList{Skills: list}, err, func() error {
 		for i := range list {

@@ -51,7 +51,7 @@ for all boxes that share the workspace, and removed with it.`,
 	return cmd
 }
 
-// activateAll gives a session skills, with environments if req is not nil.
+// activateAll adds skills to a session, with environments if req is not nil.
 func (s skillCommands) activateAll(ctx context.Context, session string, names []string, req *api.SkillEnvironmentRequest) error {
 	type active struct {
 		api.SessionSkill

@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// openSource finds out what a source is: the address of something, standard input, an archive here, or a directory, which is
-// packed as it is sent. done ends what it has begun.
+// openSource opens a source: a URL, standard input, a local archive, or a directory, which is packed while it is sent.
+// done releases it.
 func (s skillCommands) openSource(source string, i *client.SkillImport) (done func(), err error) {
 	if strings.Contains(source, "://") {
 		i.URL = source
@@ -24,7 +24,7 @@ func (s skillCommands) openSource(source string, i *client.SkillImport) (done fu
 	return done, err
 }
 
-// skillFlags are those of every import.
+// skillFlags adds the flags of every import.
 func skillFlags(cmd *cobra.Command, i *client.SkillImport) {
 	cmd.Flags().StringVar(&i.Subdir, "subdir", "", "`DIRECTORY` search only this directory of the source")
 	cmd.Flags().StringSliceVar(&i.Select, "select", nil, "`PATHS` install only the skills at these paths, separated by commas")
@@ -54,7 +54,7 @@ func (s skillCommands) preview() *cobra.Command {
 	return cmd
 }
 
-// printCandidates prints candidates; it is an error if one could not be installed.
+// printCandidates prints candidates; it fails if one cannot be installed.
 func (s skillCommands) printCandidates(cmd *cobra.Command, i *client.SkillImport) error {
 	c := s.client()
 	defer c.Close()

@@ -17,7 +17,7 @@ import (
 
 type snapshotCommands struct{ *app }
 
-// snapshotCommand is that with all others below it.
+// snapshotCommand returns boxctl snapshots with its subcommands.
 func (a *app) snapshotCommand() *cobra.Command {
 	s := snapshotCommands{a}
 	return group("snapshots", "Manage snapshots of what stopped boxes have on disk", `A snapshot has the workspace of a stopped box, its changes to the root filesystem and, with

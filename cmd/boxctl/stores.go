@@ -13,11 +13,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// Images, workspaces, skills and drives are stores: boxd keeps things by name, and boxctl lists, shows, makes and removes
-// them. What the commands of all stores have in common is here.
+// Images, workspaces, skills and drives are stores: boxd keeps objects by name, and boxctl lists, shows, makes and
+// removes them. This file has what the commands of all stores share.
 
-// lsCommand lists what a store has: list asks boxd, whole is the answer as JSON, show prints it for people, and name is what
-// an element is called.
+// lsCommand lists a store: list asks boxd, whole is the answer as JSON, show prints it as text, and name returns the
+// name of an element.
 func lsCommand[T any](a *app, short string, list func(*client.Client, context.Context) ([]T, error), whole func([]T) any, show func([]T) error, name func(*T) string) *cobra.Command {
 	cmd := &cobra.Command{Use: "ls", Short: short, Args: usage(cobra.NoArgs)}
 	l := newListing(a, cmd, "names", name)
@@ -28,13 +28,13 @@ func lsCommand[T any](a *app, short string, list func(*client.Client, context.Co
 	return cmd
 }
 
-// inspectOneCommand prints all that is known of one thing of a store, as JSON.
+// inspectOneCommand prints all details of an object of a store, as JSON.
 func inspectOneCommand[T any](a *app, short string, get func(*client.Client, context.Context, string) (T, error)) *cobra.Command {
 	cmd := &cobra.Command{Use: "inspect NAME", Short: short, Args: usage(cobra.ExactArgs(1))}
 	return inspecting(a, cmd, func(ctx context.Context, c *client.Client, name string) (T, error) { return get(c, ctx, name) })
 }
 
-// rmEachCommand removes things of a store by their names: all that can be, and what cannot is told.
+// rmEachCommand removes objects of a store by name: as many as possible, and reports the others.
 func (a *app) rmEachCommand(use, short string, remove func(c *client.Client, ctx context.Context, name string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: usage(cobra.MinimumNArgs(1)),
@@ -44,7 +44,7 @@ func (a *app) rmEachCommand(use, short string, remove func(c *client.Client, ctx
 	}
 }
 
-// takeCommand takes things of a store from a living session.
+// takeCommand removes objects of a store from a living session.
 func (a *app) takeCommand(use, short, long string, take func(c *client.Client, ctx context.Context, session, name string, force bool) error) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
@@ -69,7 +69,7 @@ type entry struct {
 	path       string
 }
 
-// printEntries prints what a directory of a store has.
+// printEntries prints the entries of a directory of a store.
 func (a *app) printEntries(list []entry) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, e := range list {

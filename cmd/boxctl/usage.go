@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/render"
 )
 
-// usageCommand is the command of that name.
+// usageCommand returns boxctl usage.
 func (a *app) usageCommand() *cobra.Command {
 	var all bool
 	var days int

@@ -63,7 +63,7 @@ func processesOf(ctx context.Context, c *client.Client, id string) ([]api.Proces
 	return list, err
 }
 
-// endCode is the exit code of a process that has ended, as exec would exit with it.
+// endCode returns the exit code of a process that has ended, as exec would exit with it.
 func endCode(p *api.Process) int {
 	if p.Result == nil {
 		return exitBoxd

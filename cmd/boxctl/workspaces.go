@@ -17,7 +17,7 @@ import (
 
 type workspaceCommands struct{ *app }
 
-// workspaceCommand is that with all others below it.
+// workspaceCommand returns boxctl workspaces with its subcommands.
 func (a *app) workspaceCommand() *cobra.Command {
 	s := workspaceCommands{a}
 	return group("workspaces", "Manage workspaces that outlive boxes", `A box has a workspace of its own, which is removed with it, or a named one: run and create take
@@ -50,7 +50,7 @@ func (s workspaceCommands) print(list []api.Workspace) error {
 	})
 }
 
-// printOne prints what has become of a workspace.
+// printOne prints a changed workspace.
 func (s workspaceCommands) printOne(k api.Workspace, err error) error {
 	return s.answer(k, err, func() error { return s.print([]api.Workspace{k}) })
 }
@@ -66,7 +66,7 @@ func (f *workspaceFlags) add(cmd *cobra.Command, quota string) {
 	cmd.Flags().IntVar(&f.inodes, "inodes", 0, "`N` maximum number of files and directories")
 }
 
-// limits are those of the flags that were given.
+// limits returns the given quota and inode limit.
 func (f *workspaceFlags) limits(cmd *cobra.Command) (quota *quantity.Size, inodes *int, err error) {
 	var errs []error
 	quota = parseFlag(&errs, cmd.Flags(), "quota", f.quota, quantity.ParseSize)

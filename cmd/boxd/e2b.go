@@ -87,7 +87,7 @@ func (w *front) makeE2B(cfg *Config, seen *notes, sup *supervisor.Supervisor) (g
 	return http.HandlerFunc(w.sandbox.ServeGateway)
 }
 
-// serveE2B serves clients of E2B until ctx ends or stop is called, which waits for that. boxd goes on without it, should it fail.
+// serveE2B serves E2B clients until ctx ends or stop is called, which waits for the end. If it fails, boxd continues without it.
 func (w *front) serveE2B(ctx context.Context, seen *notes) (stop func()) {
 	if w.sandbox == nil {
 		return func() {}

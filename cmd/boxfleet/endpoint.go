@@ -38,6 +38,8 @@ var (
 	errNobody = errors.New("it is not connected to NATS")
 	// errSilent means that the other end has not been heard of for too long.
 	errSilent = errors.New("the other end has not been heard of for " + streamTimeout.String())
+	// errWindow means that the other end sends more than it may, or acknowledges what was not sent.
+	errWindow = errors.New("the other end does not keep to its window")
 	// errEndpointClosed means that the endpoint has been closed.
 	errEndpointClosed = errors.New("the endpoint of streams is closed")
 )

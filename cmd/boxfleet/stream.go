@@ -223,7 +223,7 @@ func (c *stream) take(f *frame) {
 	c.mu.Unlock()
 	switch {
 	case !ok:
-		c.fail(errors.New("the other end does not keep to its window"), true)
+		c.fail(errWindow, true)
 	case done:
 		c.e.forget(c)
 	}

@@ -354,9 +354,10 @@ func TestFramesThatDoNotBelong(t *testing.T) {
 		send(near.id, near.reply, (&frame{offset: i * maxFrame, bytes: make([]byte, maxFrame)}).encode())
 	}
 	eventually(t, "it is over", func() bool { return far.e.Open() == 0 })
+	// near hears of that, or before it of bytes that it has not sent, which far acknowledges if the frames take longer than ackDelay.
 	_, err = io.Copy(io.Discard, near)
-	if r, ok := errors.AsType[*resetError](err); !ok {
-		t.Errorf("%v", r)
+	if _, ok := errors.AsType[*resetError](err); !ok && !errors.Is(err, errWindow) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -92,7 +92,7 @@ func Tools() []string {
 	return []string{ToolExec, ToolFiles, ToolProcesses, ToolSkills, ToolNetwork, ToolPorts}
 }
 
-// DefaultPolicyName is the table for all principals that no other table names, admins excepted.
+// DefaultPolicyName names the table for all principals that no other table names, admins excepted.
 const DefaultPolicyName = "default"
 
 // NoPolicy returns the built-in policy, the base of every table: it allows everything that profiles, limits and mounts.allow do.

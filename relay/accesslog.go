@@ -28,7 +28,7 @@ const (
 	TraceParent = "Traceparent"
 )
 
-// nameRequest gives a request its id: the caller's if that is valid and unique, otherwise a new one.
+// nameRequest gives a request its id: the caller's if it sends exactly one that is valid, otherwise a new one.
 func nameRequest(w http.ResponseWriter, r *http.Request) trace.Request {
 	q := trace.New(only(r.Header, RequestID), only(r.Header, TraceParent))
 	w.Header().Set(RequestID, q.ID)

@@ -167,7 +167,7 @@ type peerAddr struct {
 	// within says that boxd calls itself as the peer.
 	within bool
 	fleet  bool         // from a gateway: each request names its principal
-	pass   *access.Pass // how a gateway's caller was admitted that boxd calls itself as; nil: no gateway
+	pass   *access.Pass // of the peer in a call within, if a gateway vouched for it; nil: none did
 }
 
 // dialAs opens a connection to boxd itself on which calls are those of the peer.

@@ -78,7 +78,7 @@ type Call struct {
 	Path   Path
 	Others access.Role // of the route
 	Token  string      // name of the token that the caller used; "": none
-	Within bool        // boxd itself makes the call as its caller
+	Within bool        // boxd itself makes the call on behalf of its caller
 
 	// Dial opens a connection to boxd on which calls are made as the caller, with its token if it has one.
 	Dial func(context.Context) (net.Conn, error)

@@ -248,8 +248,8 @@ func match(pattern, asked []string) (p Path, ok bool) {
 	return p, true
 }
 
-// dialects answers requests of the API, and those of E2B's protocol that gateways forward. Without a handler for the latter, the API
-// refuses them, as they have no caller identity for it.
+// dialects serves requests of the API, and those of E2B's protocol that gateways forward. Without a handler for the
+// latter, the API refuses them, as they have no caller identity for it.
 func (s *Server) dialects(w http.ResponseWriter, r *http.Request) {
 	if from, _ := caller(r.Context()); from.fleet && r.Header.Get(wire.HeaderGateway) != "" && s.cfg.E2B != nil {
 		s.cfg.E2B.ServeHTTP(w, r)

@@ -232,7 +232,7 @@ func (c *conn) writer(ctx context.Context, a *process.Attachment, sent int64) wr
 func (c *conn) watchWriter(ctx context.Context, hangUp func(), a *process.Attachment) {
 	select {
 	case <-a.Lost():
-		if a.Again() { // the writer's connection is gone, and the program must not wait for that
+		if a.Again() { // this connection's peer is gone, and the program must not wait for it
 			hangUp()
 			return
 		}

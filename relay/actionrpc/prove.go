@@ -163,7 +163,7 @@ func (p *Proof) judge(out string, own func(kind string) string) {
 
 // idleTunnel reports whether a device is one of those that the kernel makes in every network namespace where their module is
 // loaded, unless net.core.fb_tunnels_only_for_init_net says otherwise (Documentation/admin-guide/sysctl/net.rst), and
-// nothing has gone through it: nobody in a box can bring it up.
+// nothing has gone through it: no program in a box can bring it up.
 func idleTunnel(name, counts string) bool {
 	known := []string{"tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "sit0", "ip6tnl0", "ip6gre0", "ip6_vti0"}
 	return slices.Contains(known, name) && !strings.ContainsAny(counts, "123456789")

@@ -135,7 +135,7 @@ func (s *Server) answer(ctx context.Context, c *call) (text []byte) {
 	return success(c.Seq, data)
 }
 
-// broken logs a panic of a request, as net/http does for all other requests: the rest of boxd goes on.
+// broken logs a panic of a request, as net/http does for all other requests: the rest of boxd continues.
 func (s *Server) broken(c *call, what any) error {
 	s.cfg.Log.Error("an action of LangBot failed because of a bug in boxd", "action", c.Action, "panic", what, "stack", string(debug.Stack()))
 	return refusalf("RuntimeError", "boxd failed because of a bug; details are in its log")

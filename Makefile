@@ -42,7 +42,7 @@ BOXES := /usr/bin/python3:python3 /usr/bin/gcc:gcc+libc6-dev /usr/bin/git:git /u
 # Of them, what the console is looked at with.
 CONSOLE := npm:npm /usr/bin/chromium:chromium /usr/lib/cockpit/cockpit-ws:cockpit-ws /usr/bin/cockpit-bridge:cockpit-bridge dbus-run-session:dbus-daemon
 MACHINE := mke2fs:e2fsprogs bc:bc bison:bison flex:flex xz:xz-utils mmdebstrap:mmdebstrap $(if $(wildcard /dev/kvm),qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils)
-EMULATION := qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm qemu-img:qemu-utils
+EMULATION := qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm qemu-img:qemu-utils cpio:cpio
 
 # What the layers that are not left out need. Only pure tests can do without root, and then leave out some.
 unless = $(if $(filter $(1),$(SKIP)),,$(2))

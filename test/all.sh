@@ -18,6 +18,7 @@ step 'this host, and all in the machine too' go run ./test/run -whole
 step 'Debian 13 in the machine' machine -whole -system trixie
 step 'SELinux in the machine' machine -selinux
 step 'an emulated processor' machine -ground emulation
+step 'an emulated arm64' machine -arch arm64
 step 'a bare host' env BOXD_TEST_STRICT=1 CGO_ENABLED=0 go test -count=1 -v -timeout 3h ./test/bare
 step 'fuzzing' test/fuzz.sh 30s
 step 'known vulnerabilities' test/vuln.sh

@@ -129,12 +129,12 @@ func callsSkip(f *ast.FuncDecl) bool {
 	return skips
 }
 
-// Which tests test/run leaves out of its machine, and which it runs there with SELinux, are lists of names; one that
+// Which tests test/run leaves out of its machine, and which it runs there with SELinux or on arm64, are lists of names; one that
 // names nothing would be silence.
 func TestListsOfTheMachineNameTests(t *testing.T) {
 	t.Parallel()
 	tests := declaredTests(t)
-	for _, list := range []string{"test/vm/elsewhere", "test/vm/selinux"} {
+	for _, list := range []string{"test/vm/elsewhere", "test/vm/selinux", "test/vm/arm64"} {
 		text, err := os.ReadFile(list)
 		if err != nil {
 			t.Fatal(err)

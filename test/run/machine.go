@@ -216,6 +216,14 @@ func (m *machine) suites(ctx context.Context) error {
 	return err
 }
 
+// testPackages are the suites, and on another architecture pure packages, too, that ask its kernel.
+func (m *machine) testPackages() []suite {
+	if m.arch == runtime.GOARCH {
+		return suites
+	}
+	return slices.Concat(suites, foreignSuites)
+}
+
 // work is an item of the queue: tests of one suite.
 type work struct {
 	name, pkg string
@@ -234,7 +242,7 @@ func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
 		return nil, err
 	}
 	var items []work
-	for _, s := range suites {
+	for _, s := range m.testPackages() {
 		if s.machine == 0 || !m.defines(s.pkg) {
 			continue
 		}
@@ -299,16 +307,19 @@ func deal(names []string, parts int) [][]string {
 	return dealt
 }
 
-// names returns which tests run in the machine: with -selinux those of a list, with -abuse those that have not passed on this
-// host, otherwise all but those of a list.
+// names returns which tests run in the machine: with -selinux and on another architecture those of a list, with -abuse those that
+// have not passed on this host, otherwise all but those of a list.
 func (m *machine) names() (func(pkg, name string) bool, error) {
 	file, in := "test/vm/elsewhere", false
-	if m.selinux {
+	switch {
+	case m.selinux:
 		file, in = "test/vm/selinux", true
-	} else if m.abuse && !m.whole {
+	case m.abuse && !m.whole:
 		return func(pkg, name string) bool { return !m.hasPassed(test{pkg, name}) }, nil
-	} else if m.whole || m.only != nil {
+	case m.whole || m.only != nil:
 		return func(string, string) bool { return true }, nil
+	case m.arch != "amd64":
+		file, in = "test/vm/arm64", true
 	}
 	list, err := lines(file)
 	return func(pkg, name string) bool { return slices.Contains(list, pkg+"/"+name) == in }, err
@@ -342,17 +353,25 @@ func (m *machine) fillQueue(suite string, items []work) error {
 // picks reports whether only some tests are run, for which not everything has to be there.
 func (r *runner) picks() bool { return r.only != nil || r.chosen != nil }
 
+// installs reports whether tests of test/install are run that need more than the package under test.
+func (m *machine) installs() bool {
+	if m.picks() {
+		return m.defines("test/install")
+	}
+	return m.arch == runtime.GOARCH // the list of another architecture has none
+}
+
 // fillPrograms puts in what is no test: the package under test and one that came before it, and files that tests read.
 func (m *machine) fillPrograms(ctx context.Context, suite string) error {
-	formats := []string{"deb", "rpm"}
-	if m.picks() && !m.defines("test/install") {
+	formats, installs := []string{"deb", "rpm"}, m.installs()
+	if !installs {
 		formats = formats[:1]
 	}
 	for _, format := range formats {
 		for _, name := range []string{"boxd", "boxd-previous"} {
 			var env []string
 			if name != "boxd" {
-				if m.picks() && !m.defines("test/install") {
+				if !installs {
 					continue
 				}
 				env = []string{"VERSION=0.0.1~previous"}
@@ -366,7 +385,7 @@ func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 			}
 		}
 	}
-	if !m.picks() || m.defines("test/install") {
+	if installs {
 		path, err := m.do(ctx, nil, "packaging/fleet.sh", "deb", m.arch, filepath.Join(suite, "packages"))
 		if err == nil {
 			err = os.Rename(path, filepath.Join(suite, "packages", "boxd-fleet.deb"))
@@ -673,7 +692,11 @@ func (m *machine) userModeLinux(ctx context.Context, words string, n int) *exec.
 
 // kernelArgs are those of qemu for a machine that boots the system, with disks as -drive has files.
 func (m *machine) kernelArgs(words string, disks []string) []string {
-	args := []string{"-machine", m.board(), "-smp", "2", "-m", "2048", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot"}
+	processors := "2"
+	if m.arch == "arm64" { // whose second one nobody has tried
+		processors = "1"
+	}
+	args := []string{"-machine", m.board(), "-smp", processors, "-m", "2048", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot"}
 	line, console := words+" root=/dev/vda rw panic=-1", "ttyS0"
 	if m.arch == "arm64" {
 		console = "ttyAMA0"

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -228,6 +229,37 @@ func TestFlagsAreRefusedByName(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), program, tc.args).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), tc.want) {
 			t.Errorf("%s: %v, %s", tc.args, err, out)
+		}
+	}
+}
+
+// A machine of another architecture runs the tests of its list, and of packages that are pure here.
+func TestAnotherArchitectureHasAListOfItsOwn(t *testing.T) {
+	t.Chdir("../..")
+	m := &machine{runner: newRunner(t)}
+	for _, tc := range []struct {
+		arch, pkg, name string
+		want            bool
+	}{
+		{"amd64", "test/host", "TestDiskRoundsLeaveNothing", true}, // which no list names
+		{"arm64", "test/host", "TestDiskRoundsLeaveNothing", false},
+		{"arm64", "test/boxes", "TestT43EveryCallOfEveryABI", true},
+		{"arm64", "isolation/seccomp", "TestKernel", true},
+	} {
+		m.arch = tc.arch
+		wanted, err := m.names()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := wanted(tc.pkg, tc.name); got != tc.want {
+			t.Errorf("%s runs %s of %s: %v", tc.arch, tc.name, tc.pkg, got)
+		}
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		m.arch = arch
+		asksKernel := slices.ContainsFunc(m.testPackages(), func(s suite) bool { return s.pkg == "isolation/seccomp" })
+		if want := arch != runtime.GOARCH; asksKernel != want {
+			t.Errorf("%s runs what is pure on this host: %v", arch, asksKernel)
 		}
 	}
 }

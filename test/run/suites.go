@@ -49,6 +49,11 @@ var suites = []suite{
 	{"test/clients", 2, 0, 0},
 }
 
+// foreignSuites are pure packages whose tests ask the kernel, for a machine of another architecture.
+var foreignSuites = []suite{
+	{"isolation/seccomp", 0, 3, 1},
+}
+
 // quickTests tell most in a minute: a box is closed, a session lives, a program's end is told, a process is kept alive.
 var quickTests = map[string]*regexp.Regexp{
 	"test/boxes":    regexp.MustCompile(`^TestT0[1-68]`),

@@ -5,8 +5,9 @@
 # on; for qemu also vmlinuz and initrd. Usage: image.sh SYSTEM FOR CACHE
 #
 # SYSTEM is bookworm (systemd 252) or trixie (systemd 257). FOR is uml or qemu, or selinux: for qemu, and it enforces the
-# policy of Debian for SELinux. ARCH=arm64 is a machine of that kind, for which mmdebstrap needs qemu-user-static
-# and its entry in binfmt_misc. A system of the same recipe that is in CACHE is used as it is.
+# policy of Debian for SELinux. ARCH=arm64 is a machine of that kind. Where this host runs no program of arm64, the packages
+# are extracted here, and an emulated machine configures them at its first start: neither qemu-user nor binfmt_misc is needed.
+# A system of the same recipe that is in CACHE is used as it is.
 set -euo pipefail
 usage='usage: image.sh SYSTEM FOR CACHE'
 system=${1:?$usage} for=${2:?$usage} cache=${3:?$usage} arch=${ARCH:-amd64}
@@ -34,12 +35,18 @@ packages=systemd,systemd-sysv,dbus,udev,iproute2,procps,python3-minimal,python3,
 # The console is looked at in a browser, where no list names the tests (selinux) and test/run has a node for it (amd64).
 [ "$for" = selinux ] || [ "$arch" != amd64 ] || packages+=,chromium-headless-shell,cockpit
 [ "$for" != selinux ] || packages+=,selinux-policy-default,policycoreutils,checkpolicy,semodule-utils
+foreign=
+[ "$arch" != arm64 ] || [ "$(uname -m)" = aarch64 ] || foreign=1
+# What takes long to configure, or is for tests of firewalls and rpm alone, is left out of it.
+[ -z "$foreign" ] || packages=$(printf %s "$packages" | sed 's/,rpm\|,firewalld\|,ufw//g'),apt,busybox-static
 
 PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$cache"
 name=$system-$for-$arch
 base=$cache/$name-$(printf '%s\n' "$system" "$packages" v3 | sha256sum | cut -c1-16).tar
-out=$cache/$name-$(cat <(printf "%s\n" "$base") "$here/image.sh" | sha256sum | cut -c1-16)
+scripts=("$here/image.sh")
+[ -z "$foreign" ] || scripts+=("$here/foreign.sh")
+out=$cache/$name-$(cat <(printf "%s\n" "$base") "${scripts[@]}" | sha256sum | cut -c1-16)
 if [ -d "$out" ]; then
 	echo "$out"
 	exit
@@ -50,7 +57,12 @@ trap 'exit 130' INT TERM HUP # and EXIT is run then
 free=$(($(df --output=avail -B1M "$dir" | tail -n 1)))
 [ "$free" -ge 5120 ] || fail "$cache must have 5120 MiB for a system to be made and has $free MiB: free some, or set BOXD_VM_CACHE to a directory elsewhere"
 if [ ! -s "$base" ]; then
-	mmdebstrap --quiet --format=tar --arch="$arch" --variant=minbase --include="$packages" "$system" "$dir/base.tar" >&2 || fail "mmdebstrap $system"
+	if [ -n "$foreign" ]; then
+		how=(--variant=extract --skip=cleanup/apt/cache --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include="$packages,?essential")
+	else
+		how=(--variant=minbase --include="$packages")
+	fi
+	mmdebstrap --quiet --format=tar --arch="$arch" "${how[@]}" "$system" "$dir/base.tar" >&2 || fail "mmdebstrap $system"
 	mv "$dir/base.tar" "$base" # whole, or not at all
 fi
 mkdir "$dir/root" "$dir/out"
@@ -98,10 +110,19 @@ if [ "$for" = selinux ]; then
 	# By descriptors in /proc, and in spite of it: this host keeps no labels (-m). mke2fs takes them over.
 	unshare -m bash -c 'mount --bind /proc "$1/proc" && chroot "$1" setfiles -m -F -e /proc /etc/selinux/default/contexts/files/file_contexts /' _ "$root" || fail 'setfiles'
 fi
-if [ "$for" != uml ]; then
+if [ -n "$foreign" ]; then
+	"$here/foreign.sh" "$root" "$arch" "$dir/out/initrd"
+	mv "$root"/boot/vmlinuz-* "$dir/out/vmlinuz"
+elif [ "$for" != uml ]; then
 	mv "$root"/boot/vmlinuz-* "$dir/out/vmlinuz" && mv "$root"/boot/initrd.img-* "$dir/out/initrd"
 fi
 mke2fs -qF -t ext4 -d "$root" -L boxd-root "$dir/out/root.img" 4G >/dev/null
+if [ -n "$foreign" ]; then
+	timeout 3h qemu-system-aarch64 -machine virt -accel tcg -cpu max,pauth-impdef=on -m 2048 -nodefaults -display none -no-reboot -serial stdio \
+		-kernel "$dir/out/vmlinuz" -initrd "$dir/out/initrd" -append 'console=ttyAMA0 quiet root=/dev/vda init=/configure panic=-1' \
+		-drive "if=virtio,format=raw,file=$dir/out/root.img" </dev/null >"$dir/console" 2>&1 || true
+	grep -q '^boxd-vm is configured' "$dir/console" || { tail -n 50 "$dir/console" >&2; fail "the packages of $arch cannot be configured"; }
+fi
 mke2fs -qF -t ext4 -L boxd-data -O quota,project -E quotatype=usrquota:grpquota:prjquota "$dir/out/data.img" 2G >/dev/null
 mv -T "$dir/out" "$out"
 echo "$out"

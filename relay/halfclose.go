@@ -18,8 +18,8 @@ import (
 const peerLook = 250 * time.Millisecond
 
 // goneTCP waits until a client that has closed its sending side has gone, or for the read deadline. TCP does not tell
-// these apart, so it checks whether a process still has the other end open, which is on this host, as boxd serves TCP on
-// the loopback only. An end that cannot be found, as it is in another network namespace, counts as gone.
+// these apart, so it checks whether a process still has the other end open, which is on this host but for LangBot's port, which
+// may be open to others. An end that cannot be found, on another host or in another network namespace, counts as gone.
 func goneTCP(socket *net.TCPConn) error {
 	raw, err := socket.SyscallConn()
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 )
 
 // Record describes a session that must survive boxd: it is written before any caller learns of the session, and ending it
-// begins with removing or marking the record. It has no values of the environment, unless the session is stopped.
+// begins with removing or marking the record. It has values of the environment only while the session is stopped or is being
+// started again.
 type Record struct {
 	ID       string                      `json:"id"`
 	Key      string                      `json:"key"`

@@ -217,8 +217,8 @@ func (m *machine) suites(ctx context.Context) error {
 }
 
 // testPackages are the suites, and on another architecture pure packages, too, that ask its kernel.
-func (m *machine) testPackages() []suite {
-	if m.arch == runtime.GOARCH {
+func (r *runner) testPackages() []suite {
+	if r.arch == runtime.GOARCH {
 		return suites
 	}
 	return slices.Concat(suites, foreignSuites)

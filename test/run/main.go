@@ -184,7 +184,7 @@ func (r *runner) some(ctx context.Context) error {
 	}
 	r.layer(ctx, layerPure, hostGround, r.pure)
 	if r.skips(layerBoxes) { // which is what notes the tests of suites
-		for _, s := range suites {
+		for _, s := range r.testPackages() {
 			if err := r.list(ctx, s.pkg); err != nil {
 				return err
 			}

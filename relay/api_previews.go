@@ -299,6 +299,11 @@ func inward(r *http.Request, resp *http.Response) error {
 			resp.Header.Add("Set-Cookie", line)
 		}
 	}
+	for name := range resp.Header {
+		if strings.HasPrefix(name, "Boxd-") { // only boxd and gateways of a fleet set those
+			delete(resp.Header, name)
+		}
+	}
 	resp.Header.Del("Alt-Svc") // would bypass boxd
 	return nil
 }

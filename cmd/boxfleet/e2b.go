@@ -36,6 +36,7 @@ const e2bProfile = "e2b"
 const (
 	maxSearches = 16 // at once, of requests that do not name their sandbox: all nodes are asked
 	maxRefusal  = 64 << 10
+	maxListed   = 64 << 20 // bytes of a page of one node
 )
 
 // e2bFront is the HTTP handler for clients of E2B.
@@ -61,6 +62,11 @@ type e2bCall struct {
 
 // speak adds the signed statement and the headers for the node, and removes the client's API key.
 func (e *e2bCall) speak(a *access.Assertion, key ed25519.PrivateKey, now time.Time, out *http.Request) error {
+	out.Header.Del(wire.HeaderKey)
+	shown := out.Header.Values("Authorization")
+	if !e.data || slices.ContainsFunc(shown, isKey) { // a key sent to a sandbox by mistake
+		out.Header.Del("Authorization")
+	}
 	sign := a.Sign
 	if e.data {
 		sign = a.SignHolder
@@ -77,11 +83,6 @@ func (e *e2bCall) speak(a *access.Assertion, key ed25519.PrivateKey, now time.Ti
 	}
 	if e.ask {
 		out.Header.Set(wire.HeaderAsk, "true")
-	}
-	out.Header.Del(wire.HeaderKey)
-	shown := out.Header.Values("Authorization")
-	if !e.data || slices.ContainsFunc(shown, isKey) { // a key sent to a sandbox by mistake
-		out.Header.Del("Authorization")
 	}
 	return nil
 }
@@ -163,7 +164,7 @@ func (f *e2bFront) control(w http.ResponseWriter, r *http.Request) error {
 		shown = []string{""}
 	}
 	identify := func() (access.Pass, error) {
-		pass, err := gate.Identify(&access.Peer{TLS: r.TLS != nil, Certificates: access.Shown(r.TLS)}, shown)
+		pass, err := gate.Identify(&access.Peer{TLS: r.TLS != nil}, shown) // a certificate is no key, on which a sandbox could depend
 		if err != nil || pass.Anonymous() || pass.Role == 0 {
 			return pass, &wire.Error{Code: http.StatusUnauthorized, Message: "missing, unknown, expired or revoked API key: E2B_API_KEY has to be a token of the gateway (boxctl token new)"}
 		}
@@ -232,7 +233,7 @@ func (g *gateway) unsettled() error {
 	g.mu.Unlock()
 	for _, n := range g.known() {
 		if young && !n.lost && n.Claims != bucket && (n.State == api.FleetNodeReady || n.State == api.FleetNodeOff) {
-			return fault.Errorf(fault.Unavailable, "node %s has not said yet which sessions it has", n.Name).WithHint("try again")
+			return fault.Errorf(fault.Unavailable, "a node has not said yet which sessions it has").WithHint("try again")
 		}
 	}
 	return nil
@@ -307,7 +308,7 @@ func (f *e2bFront) list(c *call) error {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case fault.KindOf(err) == fault.Invalid || fault.KindOf(err) == fault.Denied:
+			case fault.KindOf(err) == fault.Invalid:
 				refused = err
 			case err != nil:
 				missing = append(missing, n.Name)
@@ -353,7 +354,11 @@ func (f *e2bFront) list(c *call) error {
 
 // page asks a node for its part of a page. more: it has further sandboxes.
 func (f *e2bFront) page(c *call, n *seen) (list []listed, more bool, err error) {
-	resp, err := f.g.ask(c, n, http.MethodGet, c.r.URL.RequestURI(), nil)
+	ctx, cancel := context.WithTimeout(c.r.Context(), streamTimeout)
+	defer cancel()
+	one := *c
+	one.r = c.r.WithContext(ctx)
+	resp, err := f.g.ask(&one, n, http.MethodGet, c.r.URL.RequestURI(), nil)
 	if err != nil {
 		return nil, false, err
 	}
@@ -362,7 +367,7 @@ func (f *e2bFront) page(c *call, n *seen) (list []listed, more bool, err error) 
 		return nil, false, asFault(resp)
 	}
 	var texts []json.RawMessage
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 512<<20)).Decode(&texts); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxListed)).Decode(&texts); err != nil {
 		return nil, false, err
 	}
 	for _, text := range texts {
@@ -427,8 +432,13 @@ func (f *e2bFront) data(w http.ResponseWriter, r *http.Request, to wire.Destinat
 func (f *e2bFront) candidates(r *http.Request, to wire.Destination) (nodes []seen, leave func(), err error) {
 	leave = func() {}
 	if to.Sandbox == "" {
+		if !r.URL.Query().Has("signature") { // any node would see the token of a sandbox that need not be its own
+			return nil, leave, &wire.Error{Code: http.StatusUnauthorized, Message: wire.UnprovenMessage}
+		}
 		select {
 		case f.searches <- struct{}{}:
+		case <-time.After(requestPatience):
+			return nil, leave, fault.Errorf(fault.Unavailable, "too many signed addresses are looked up").WithHint("try again")
 		case <-r.Context().Done():
 			return nil, leave, r.Context().Err()
 		}
@@ -460,8 +470,7 @@ func (f *e2bFront) candidates(r *http.Request, to wire.Destination) (nodes []see
 		case !there:
 			return nil, leave, wire.Gone(to.Sandbox)
 		}
-		// Node and reason in the claim are for the owner only.
-		return nil, leave, fault.Errorf(fault.Unavailable, "the sandbox cannot be reached: its host is lost to the fleet").WithHint("it is back when its host is back")
+		return nil, leave, errSandboxUnreached() // node and reason in the claim are for the owner only
 	}
 	return nodes, leave, nil
 }
@@ -486,6 +495,11 @@ func (g *gateway) stillClaimed(ctx context.Context, list []api.FleetClaim) (bool
 	return false, nil
 }
 
+// errSandboxUnreached is the answer to requests for a sandbox whose node does not answer: which that is, is not for strangers.
+func errSandboxUnreached() error {
+	return fault.Errorf(fault.Unavailable, "the sandbox cannot be reached: its host does not answer").WithHint("it is back when its host is back; try again")
+}
+
 // sandboxOf says where a sandbox is, who owns it and which key it depends on.
 type sandboxOf struct{ node, key, owner string }
 
@@ -508,19 +522,25 @@ func (d *refusedData) write(w http.ResponseWriter) {
 // search asks nodes which of them has the sandbox that the token of a request is for. If none has, it returns one of their answers,
 // preferably of a node that has a sandbox of this id.
 func (f *e2bFront) search(r *http.Request, nodes []seen) (of *sandboxOf, other *refusedData, err error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, n := range nodes {
 		all.Go(func() {
-			found, answer, failed := f.ask(r, &n)
+			found, answer, failed := f.ask(ctx, r, &n)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
+			case failed != nil && of != nil: // nobody waits for the others
+			case fault.KindOf(failed) == fault.Invalid:
+				err = failed
 			case failed != nil:
 				f.g.log.Debug("a node does not say whose sandbox a request is for", "node", n.Name, "error", failed)
-				err = fault.Errorf(fault.Unavailable, "the sandbox cannot be reached: its host has not answered").WithHint("try again")
+				err = errSandboxUnreached()
 			case found != nil:
 				of = found
+				cancel()
 			case other == nil || other.none:
 				other = answer
 			}
@@ -539,8 +559,8 @@ func (f *e2bFront) search(r *http.Request, nodes []seen) (of *sandboxOf, other *
 }
 
 // ask asks a node whether the token of a request is for one of its sandboxes, and which key that depends on.
-func (f *e2bFront) ask(r *http.Request, n *seen) (*sandboxOf, *refusedData, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), streamTimeout)
+func (f *e2bFront) ask(ctx context.Context, r *http.Request, n *seen) (*sandboxOf, *refusedData, error) {
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
 	u := &url.URL{Scheme: "http", Host: n.Name, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
 	out, err := http.NewRequestWithContext(ctx, r.Method, u.String(), nil)

@@ -4,6 +4,10 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +18,8 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/relay/api"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
+	"github.com/boxd-dev/boxd/supervisor/access"
 )
 
 // A request that names no owner finds its claims, and never hears that there is none only because that has not been told yet.
@@ -28,7 +34,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	g.cfg.E2B, g.claims, g.bucket = true, claims, bucket
 	put := func(owner, id, node string) *sessionClaim {
 		t.Helper()
-		c := &sessionClaim{FleetClaim: api.FleetClaim{Owner: owner, ID: id, Node: node, Generation: 1, State: api.FleetClaimLive}, key: claimKey(owner, id)}
+		c := &sessionClaim{FleetClaim: api.FleetClaim{Owner: owner, ID: id, Node: node, Generation: 1, State: api.FleetClaimLive}, Sandbox: true, key: claimKey(owner, id)}
 		if c.revision, err = putClaim(t.Context(), claims, c); err != nil {
 			t.Fatal(err)
 		}
@@ -128,5 +134,44 @@ func TestAddressesForE2B(t *testing.T) {
 		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("%s: %v, want %q", table, err, says)
 		}
+	}
+}
+
+// A request that is too long to be signed is refused, and a node gets nothing of it: least of all the key of its caller.
+func TestNothingIsSentThatIsNotSigned(t *testing.T) {
+	t.Parallel()
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, e := range map[string]*e2bCall{"API": nil, "control plane of E2B": {}, "sandbox": {data: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := aGateway(startServer(t), &clock{t: time.Unix(1e9, 0)})
+			g.cfg.Key, g.cfg.Name = key, "main"
+			g.heard(named{announced{value: []byte(`{"name":"n1","state":"ready"}`)}, "n1"})
+			dialed := false
+			g.transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+				dialed = true
+				return nil, errNobody
+			}}
+			for _, length := range []int{100, 13000} {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x?y="+strings.Repeat("z", length), nil)
+				r.Header.Set(wire.HeaderKey, "boxd_secret")
+				r.Header.Set("Authorization", "Bearer boxd_secret")
+				w := httptest.NewRecorder()
+				dialed = false
+				if err := g.pass(&call{w: w, r: r, pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}, e2b: e}, "n1", nil); err != nil {
+					t.Fatal(err)
+				}
+				want := http.StatusServiceUnavailable
+				if length > 10000 {
+					want = http.StatusBadRequest
+				}
+				if w.Code != want || dialed != (length < 10000) {
+					t.Errorf("%d bytes: %d %s, sent: %v", length, w.Code, w.Body, dialed)
+				}
+			}
+		})
 	}
 }

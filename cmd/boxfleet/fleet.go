@@ -144,6 +144,7 @@ func (s *natsServers) explain(err error) error {
 // sessionClaim says where a session is.
 type sessionClaim struct {
 	api.FleetClaim
+	Sandbox  bool `json:"sandbox,omitempty"` // clients of E2B may use it
 	key      string
 	revision uint64
 }

@@ -49,6 +49,7 @@ type gateway struct {
 	ends      *endpoint
 	transport *http.Transport
 	queue     queue
+	lookups   chan struct{} // see askLastChange
 	turns     chan struct{} // one for each of those who wait that asks nodes just now
 	events    events
 	now       func() time.Time
@@ -76,7 +77,7 @@ type seen struct {
 
 // newGateway connects to NATS. Close must follow.
 func newGateway(ctx context.Context, cfg *gatewayOptions) (*gateway, error) {
-	g := &gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries)}
+	g := &gateway{cfg: *cfg, log: cfg.Log, nodes: map[string]*seen{}, starts: map[string]start{}, now: time.Now, turns: make(chan struct{}, retries), lookups: make(chan struct{}, maxLookups)}
 	g.metrics = newMetrics(g)
 	var err error
 	if g.nc, err = connectNATS(&cfg.Servers, cfg.Log); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/e2b/wire"
 )
 
-// claimIndex finds claims by the id of a session, for requests that do not name the owner. JetStream delivers changes to it, so it can
+// claimIndex finds claims of sandboxes by id, for requests that do not name the owner. JetStream delivers changes to it, so it can
 // be late: see gateway.located.
 type claimIndex struct {
 	bucket string // of the claims
@@ -50,7 +50,7 @@ func (x *claimIndex) note(entry jetstream.KeyValueEntry) {
 		}
 	}
 	if entry.Operation() == jetstream.KeyValuePut {
-		if c, err := readClaim(entry); err == nil && wire.ValidID(c.ID) && claimKey(c.Owner, c.ID) == entry.Key() {
+		if c, err := readClaim(entry); err == nil && c.Sandbox && wire.ValidID(c.ID) && claimKey(c.Owner, c.ID) == entry.Key() {
 			x.keys[entry.Key()] = c.FleetClaim
 			x.ids[c.ID] = append(slices.Clip(x.ids[c.ID]), c.FleetClaim)
 		}
@@ -140,6 +140,20 @@ func lastChange(ctx context.Context, claims jetstream.KeyValue) (uint64, error) 
 	return of.StreamInfo().State.LastSeq, nil
 }
 
+// maxLookups bounds questions to JetStream about ids that no claim has, which cost a stranger nothing to send.
+const maxLookups = 16
+
+// askLastChange is lastChange for a request that anybody can make.
+func (g *gateway) askLastChange(ctx context.Context, claims jetstream.KeyValue) (uint64, error) {
+	select {
+	case g.lookups <- struct{}{}:
+		defer func() { <-g.lookups }()
+		return lastChange(ctx, claims)
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
 // index is the index of the current bucket of claims; nil: it is not complete yet.
 func (g *gateway) index() *claimIndex {
 	g.mu.Lock()
@@ -174,7 +188,7 @@ func (g *gateway) located(ctx context.Context, id string) ([]api.FleetClaim, err
 				return list, nil
 			}
 			if !known {
-				if last, err = lastChange(ctx, claims); err != nil {
+				if last, err = g.askLastChange(ctx, claims); err != nil {
 					return nil, unread(err)
 				}
 				known = true

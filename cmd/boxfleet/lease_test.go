@@ -48,7 +48,7 @@ func (c *clock) pass(d time.Duration) {
 
 // aGateway is one that knows nothing yet, of a server of NATS.
 func aGateway(js jetstream.JetStream, c *clock) *gateway {
-	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now}
+	g := &gateway{cfg: gatewayOptions{Version: "1.2"}, log: slog.New(slog.DiscardHandler), nodes: map[string]*seen{}, now: c.now, lookups: make(chan struct{}, maxLookups)}
 	g.metrics = newMetrics(g)
 	g.nc, g.js = js.Conn(), js
 	return g

@@ -178,7 +178,7 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 	switch {
 	case err != nil:
 		return unread(err)
-	case claim == nil:
+	case claim == nil || c.e2b != nil && !claim.Sandbox:
 		return fault.Errorf(fault.NotFound, "no session %s", fault.Show(id)).WithHint("boxctl ps lists them")
 	}
 	remove := itself && c.r.Method == http.MethodDelete
@@ -198,7 +198,8 @@ func (g *gateway) session(c *call, owner, id string, itself bool) error {
 	var then func(*http.Response)
 	if remove {
 		then = func(resp *http.Response) {
-			if resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotFound {
+			// In E2B's protocol 404 can also mean that the session is none of a sandbox any more.
+			if resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotFound && c.e2b == nil {
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), requestPatience)
 				defer cancel()
 				if err := g.drop(ctx, claim); err != nil {
@@ -220,6 +221,8 @@ func lost(claim *sessionClaim) error {
 func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 	n, ok := g.node(name)
 	switch {
+	case c.anonymous() && (!ok || n.lost):
+		return errSandboxUnreached()
 	case !ok:
 		return fault.Errorf(fault.Unavailable, "node %s of the fleet is not known to this gateway", fault.Show(name)).WithHint("GET /v1/fleet/nodes lists them")
 	case n.lost:
@@ -227,7 +230,12 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 	}
 	var refused error
 	proxy := &httputil.ReverseProxy{
-		Transport:     g.transport,
+		Transport: roundTrip(func(out *http.Request) (*http.Response, error) {
+			if refused != nil { // nothing is sent that is not signed
+				return nil, refused
+			}
+			return g.transport.RoundTrip(out)
+		}),
 		FlushInterval: -1, // streams are read as they are written
 		Rewrite: func(p *httputil.ProxyRequest) {
 			c.span.setNode(name)
@@ -251,12 +259,29 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			c.fail(w, unreached(name, errors.Join(refused, err)))
+			switch {
+			case refused != nil:
+				c.fail(w, refused)
+			case c.anonymous():
+				g.log.Warn("a sandbox cannot be reached", "node", name, "error", err)
+				c.fail(w, errSandboxUnreached())
+			default:
+				c.fail(w, unreached(name, err))
+			}
 		},
 	}
 	proxy.ServeHTTP(c.w, c.r)
 	return nil
 }
+
+// roundTrip is an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// anonymous reports whether a request comes from somebody who is no caller of the gateway: nodes and owners are not named to them.
+func (c *call) anonymous() bool { return c.e2b != nil && c.e2b.data }
 
 // speak signs for whom a request is.
 func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
@@ -271,6 +296,7 @@ func (g *gateway) speak(c *call, n *seen, out *http.Request) error {
 	if c.e2b != nil {
 		return c.e2b.speak(&a, key, now, out)
 	}
+	out.Header.Del("Authorization")
 	value, err := a.Sign(key, now)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 )
 
 // startingFor is how long a node may take to have a session that it was asked for.
@@ -26,9 +27,9 @@ const readAnyway = 15
 // reconcile makes the sessions of this node and the claims agree: whose claim is gone or another's ends here, whose claim was
 // lost is found, and a bucket that is new has its claims again.
 func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket string, sessions []api.Session) error {
-	live := map[string]bool{}
+	live := map[string]*api.Session{}
 	for i := range sessions {
-		live[claimKey(sessions[i].Owner, sessions[i].ID)] = true
+		live[claimKey(sessions[i].Owner, sessions[i].ID)] = &sessions[i]
 	}
 	all, err := a.fences.list()
 	if err != nil {
@@ -37,7 +38,7 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 	a.round++
 	for i, key := range slices.Sorted(maps.Keys(all)) {
 		h := all[key]
-		if live[key] && h.Bucket == bucket && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
+		if live[key] != nil && h.Bucket == bucket && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
 			continue // as before
 		}
 		if err := a.reconcileOne(ctx, claims, bucket, key, &h, live[key]); err != nil {
@@ -47,11 +48,13 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 	return nil
 }
 
-func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, lives bool) error {
+// reconcileOne is reconcile for one that this node remembers; of is its session in boxd, nil if there is none.
+func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, of *api.Session) error {
 	claim, err := getClaim(ctx, claims, key)
 	if err != nil {
 		return err
 	}
+	lives := of != nil
 	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation
 	young := time.Since(h.Since) < startingFor
 	switch {
@@ -78,7 +81,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		}
 	case mine:
 	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
-		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, key: key}); err != nil {
+		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: of.Labels[wire.LabelTemplate] != "", key: key}); err != nil {
 			if conflict(err) {
 				return nil // somebody has claimed it: it is looked at again
 			}

@@ -330,7 +330,7 @@ func (r *reservation) ask(n *seen) (done bool, why string, err error) {
 
 // put claims the session for a node, in a generation that is at least so high.
 func (r *reservation) put(node string, least uint64) error {
-	next := sessionClaim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: api.FleetClaimStarting, Since: time.Now()}, key: r.key}
+	next := sessionClaim{FleetClaim: api.FleetClaim{Owner: r.c.pass.Name, ID: r.want.ID, Node: node, Generation: least, State: api.FleetClaimStarting, Since: time.Now()}, Sandbox: r.c.e2b != nil, key: r.key}
 	if r.claim != nil {
 		next.revision, next.Generation = r.claim.revision, max(least, r.claim.Generation+1)
 	}

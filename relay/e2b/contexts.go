@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/process"
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
@@ -290,7 +291,7 @@ func (c *Contexts) kernelEnv(sb *sandbox, language string) map[string]string {
 	if language != languagePython {
 		return nil
 	}
-	return map[string]string{envPythonKernel: c.server.cfg.pythonKernel(sb.Current().Labels[labelTemplate])}
+	return map[string]string{envPythonKernel: c.server.cfg.pythonKernel(sb.Current().Labels[wire.LabelTemplate])}
 }
 
 func hasEnded(p *process.Process) bool {

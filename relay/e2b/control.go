@@ -231,7 +231,7 @@ func (c *controlCall) body(into any) error {
 // session is the sandbox in the path. One of somebody else and none are the same.
 func (c *controlCall) session() (*session.Session, error) {
 	s, err := c.server.cfg.Sup.Session(c.pass.Principal, c.id)
-	if err != nil || s.Current().Labels[labelTemplate] == "" {
+	if err != nil || s.Current().Labels[wire.LabelTemplate] == "" {
 		return nil, wire.Missing(c.id)
 	}
 	return s, nil
@@ -399,7 +399,7 @@ func (c *controlCall) request(ask *createRequest) (*policy.Request, error) {
 	}
 	req.Env = ask.EnvVars
 	req.Metadata = ask.Metadata
-	req.Labels = map[string]string{labelTemplate: name, labelKey: c.pass.Token}
+	req.Labels = map[string]string{wire.LabelTemplate: name, labelKey: c.pass.Token}
 	seconds := int64(defaultTimeout)
 	if ask.Timeout != nil {
 		seconds = *ask.Timeout
@@ -450,7 +450,7 @@ func (c *controlCall) answer(of *session.Session) *sandboxAnswer {
 	s := c.server
 	domain := s.domain(c.r.Context())
 	return &sandboxAnswer{
-		TemplateID: of.Current().Labels[labelTemplate], SandboxID: of.ID, ClientID: clientID, EnvdVersion: envdVersion,
+		TemplateID: of.Current().Labels[wire.LabelTemplate], SandboxID: of.ID, ClientID: clientID, EnvdVersion: envdVersion,
 		EnvdAccessToken: s.token(purposeAccess, of), TrafficAccessToken: s.token(purposeTraffic, of), Domain: &domain,
 	}
 }

@@ -71,7 +71,7 @@ const far = 100 * 365 * 24 * time.Hour
 func (s *Server) listed(info *session.Info) listedSandbox {
 	set := &info.Settings
 	l := listedSandbox{
-		SandboxID: info.ID, TemplateID: set.Labels[labelTemplate], ClientID: clientID, StartedAt: info.Created.UTC(), EndAt: info.Expires.UTC(), State: stateRunning,
+		SandboxID: info.ID, TemplateID: set.Labels[wire.LabelTemplate], ClientID: clientID, StartedAt: info.Created.UTC(), EndAt: info.Expires.UTC(), State: stateRunning,
 		CPUCount: max(1, int(set.CPUs+0.999)), MemoryMB: int64(set.Memory >> 20), DiskSizeMB: int64(set.WorkspaceQuota >> 20),
 		Metadata: set.Metadata, EnvdVersion: envdVersion,
 	}
@@ -108,7 +108,7 @@ func (c *controlCall) get() error {
 	if set.Network == policy.NetworkEgress {
 		d.Network.AllowOut, d.Network.DenyOut = set.NetworkRules, []string{everywhere.String()}
 	}
-	d.Network.AllowPublicTraffic = c.server.cfg.publicPorts(set.Labels[labelTemplate]) && set.Labels[labelClosed] == ""
+	d.Network.AllowPublicTraffic = c.server.cfg.publicPorts(set.Labels[wire.LabelTemplate]) && set.Labels[labelClosed] == ""
 	if _, ok := endOf(set.Labels); ok {
 		d.Lifecycle.OnTimeout = "pause"
 	}
@@ -211,7 +211,7 @@ func (c *controlCall) list() error {
 	}
 	var all []listedSandbox
 	for _, info := range c.server.cfg.Sup.Sessions(c.pass.Principal, false) {
-		if info.Settings.Labels[labelTemplate] == "" || info.State == session.StateEnding || info.State == session.StateEnded {
+		if info.Settings.Labels[wire.LabelTemplate] == "" || info.State == session.StateEnding || info.State == session.StateEnded {
 			continue
 		}
 		if l := c.server.listed(&info); f.has(&l) {

@@ -18,11 +18,10 @@ import (
 	"github.com/boxd-dev/boxd/supervisor/session"
 )
 
-// Labels of the sessions that are sandboxes. boxctl shows them too.
+// Labels of the sessions that are sandboxes, beside wire.LabelTemplate. boxctl shows them too.
 const (
-	labelTemplate = "e2b.template" // the name of its template
-	labelKey      = "e2b.key"      // the name of the token of boxd by which its bearers are held to be its owner
-	labelClosed   = "e2b.closed"   // "true": its client wants no public ports
+	labelKey    = "e2b.key"    // the name of the token of boxd by which its bearers are held to be its owner
+	labelClosed = "e2b.closed" // "true": its client wants no public ports
 )
 
 // sandbox is a session on behalf of whoever has proven a right to it.
@@ -48,7 +47,7 @@ func newIndex(s *Server) *index { return &index{server: s, owners: map[string][]
 func (x *index) fill() {
 	x.once.Do(func() {
 		for _, info := range x.server.cfg.Sup.Sessions(access.Principal{}, true) {
-			if info.Settings.Labels[labelTemplate] != "" && wire.ValidID(info.ID) {
+			if info.Settings.Labels[wire.LabelTemplate] != "" && wire.ValidID(info.ID) {
 				x.add(info.ID, info.Owner)
 			}
 		}
@@ -164,7 +163,7 @@ func (s *Server) isPublic(r *http.Request, of *session.Session, to wire.Destinat
 		return false
 	}
 	labels := of.Current().Labels
-	return s.cfg.publicPorts(labels[labelTemplate]) && labels[labelClosed] == "" && len(s.index.find(to.Sandbox)) == 1
+	return s.cfg.publicPorts(labels[wire.LabelTemplate]) && labels[labelClosed] == "" && len(s.index.find(to.Sandbox)) == 1
 }
 
 // enter lets a request for a sandbox in. leave must follow, and the context ends when its bearer may not use it any more. A visitor

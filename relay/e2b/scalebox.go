@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/quantity"
+	"github.com/boxd-dev/boxd/relay/e2b/wire"
 	"github.com/boxd-dev/boxd/supervisor/access"
 	"github.com/boxd-dev/boxd/supervisor/policy"
 	"github.com/boxd-dev/boxd/supervisor/session"
@@ -166,7 +167,7 @@ func (c *controlCall) listScalebox() error {
 	list := []*scaleboxSandbox{}
 	for _, info := range slices.Backward(c.server.cfg.Sup.Sessions(c.pass.Principal, false)) {
 		of, err := c.server.cfg.Sup.Session(c.pass.Principal, info.ID)
-		if err != nil || info.Settings.Labels[labelTemplate] == "" {
+		if err != nil || info.Settings.Labels[wire.LabelTemplate] == "" {
 			continue
 		}
 		if one := c.scalebox(of); status == "" || one.Status == status {

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/boxd-dev/boxd/internal/fault"
 )
 
 // AssertionScheme begins the value of an Authorization header that carries an assertion.
@@ -59,7 +61,8 @@ type Assertion struct {
 	Nonce     string    `json:"nonce"`
 }
 
-// Sign fills in nonce and times, and returns the value of the header Authorization. now is the node's clock.
+// Sign fills in nonce and times, and returns the value of the header Authorization. now is the node's clock. It fails with
+// fault.Invalid if the target is too long.
 func (a Assertion) Sign(key ed25519.PrivateKey, now time.Time) (string, error) {
 	return a.sign(AssertionScheme, key, now)
 }
@@ -79,7 +82,8 @@ func (a Assertion) sign(scheme string, key ed25519.PrivateKey, now time.Time) (s
 	signature := ed25519.Sign(key, append([]byte(signedAs(scheme)), text...))
 	value := scheme + base64.RawURLEncoding.EncodeToString(text) + "." + base64.RawURLEncoding.EncodeToString(signature)
 	if len(value) > maxAssertion {
-		return "", fmt.Errorf("sign the caller's identity: it has %d bytes, more than %d: the path, or the routes of the token, are too long", len(value), maxAssertion)
+		return "", fault.Errorf(fault.Invalid, "the signed identity of the caller has %d bytes, more than %d: the path with its query, or the routes of the token, are too long", len(value), maxAssertion).
+			WithHint("send a shorter address")
 	}
 	return value, nil
 }

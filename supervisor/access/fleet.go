@@ -201,11 +201,12 @@ func (g *Gate) identifyAsserted(scheme string, values []string, method, target s
 		return Pass{}, fault.Errorf(fault.Unauthenticated, "authentication failed: this node does not know the gateway").
 			WithHint("the operator of the node can allow its key in [fleet.gateways.NAME] of box.toml")
 	}
-	if err := g.fits(a, s, method, target, now); err != nil { // the gateway may see why: its signature is valid
+	bare := scheme == holderScheme && a.Principal == ""              // gains nothing when it is shown again, and any stranger makes a gateway sign one
+	if err := g.fits(a, s, method, target, now, !bare); err != nil { // the gateway may see why: its signature is valid
 		g.refusals.note(g.log, now, err.Error())
 		return Pass{}, err
 	}
-	if scheme == holderScheme && a.Principal == "" {
+	if bare {
 		return Pass{}, nil
 	}
 	return g.asserted(a, s, count)
@@ -225,8 +226,8 @@ func (g *Gate) ReassertedPass(before *Pass) (Pass, error) {
 	return g.asserted(before.assertion, s, count)
 }
 
-// fits checks that an assertion is for this request, node and time.
-func (g *Gate) fits(a *Assertion, s *State, method, target string, now time.Time) error {
+// fits checks that an assertion is for this request, node and time, and with once that it was not used before.
+func (g *Gate) fits(a *Assertion, s *State, method, target string, now time.Time, once bool) error {
 	wrong := func(field, value, allowed string) error {
 		return fault.Field(field, value, allowed).Of(fault.Unauthenticated)
 	}
@@ -246,7 +247,7 @@ func (g *Gate) fits(a *Assertion, s *State, method, target string, now time.Time
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.nonces.use(a.Nonce, a.Expires, now) {
+	if once && !g.nonces.use(a.Nonce, a.Expires, now) {
 		return wrong("nonce of the caller's identity", a.Nonce, "one that was not used before")
 	}
 	return nil

@@ -815,6 +815,39 @@ func TestSandboxesOfANodeThatIsLost(t *testing.T) {
 	})
 }
 
+// A session that no client of E2B has made is none of theirs: they neither see nor end it, also while its node is lost.
+func TestASessionOfTheFleetIsNoSandbox(t *testing.T) {
+	t.Parallel()
+	h := buildE2B(t, 1)
+	h.makes("plain", "n1")
+	none := func() {
+		t.Helper()
+		for _, ask := range [][2]string{{"GET", ""}, {"POST", "/pause"}, {"DELETE", ""}} {
+			a, missing := h.asks(h.token, ask[0], "/sandboxes/plain"+ask[1], ""), h.asks(h.token, ask[0], "/sandboxes/plainer"+ask[1], "")
+			if a.code != http.StatusNotFound || a.code != missing.code || a.text != strings.ReplaceAll(missing.text, "plainer", "plain") {
+				t.Errorf("%s%s: %+v, where there is none %+v", ask[0], ask[1], a, missing)
+			}
+		}
+		if a := h.sends("GET", "/health", "", "E2b-Sandbox-Id", "plain", "E2b-Sandbox-Port", "49983"); a.code != http.StatusBadGateway {
+			t.Errorf("%+v", a)
+		}
+	}
+	none()
+	if claim := h.where("plain"); claim.State != api.FleetClaimLive {
+		t.Errorf("%+v", claim)
+	}
+	h.runs("plain")
+	h.on("n1").agent.kill()
+	boxtest.Eventually(t, "it is lost", func() bool { return h.where("plain").State == api.FleetClaimLost })
+	none()
+	if claim := h.where("plain"); claim.State != api.FleetClaimLost {
+		t.Errorf("it was given up: %+v", claim)
+	}
+	h.on("n1").agent.start()
+	boxtest.Eventually(t, "it is found", func() bool { return h.where("plain").State == api.FleetClaimLive })
+	h.runs("plain")
+}
+
 // A node whose box.toml does not let gateways speak E2B gets no sandboxes, and answers none of its requests.
 func TestANodeServesE2BIfItsOperatorSaysSo(t *testing.T) {
 	t.Parallel()
@@ -833,7 +866,7 @@ func TestANodeServesE2BIfItsOperatorSaysSo(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	h.makes("s", "n1")
-	if a := h.sends("GET", "/health", "", "E2b-Sandbox-Id", "s", "E2b-Sandbox-Port", "49983"); a.code != http.StatusServiceUnavailable {
+	if a := h.sends("GET", "/health", "", "E2b-Sandbox-Id", "s", "E2b-Sandbox-Port", "49983"); a.code != http.StatusBadGateway { // as where there is none
 		t.Errorf("%+v", a)
 	}
 }

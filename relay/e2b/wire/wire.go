@@ -31,6 +31,9 @@ const (
 	HeaderNext    = "X-Next-Token"
 )
 
+// LabelTemplate is the label of sessions that are sandboxes: the name of the template.
+const LabelTemplate = "e2b.template"
+
 // Headers between a gateway of a fleet and a node, see Server.ServeGateway of package e2b. The gateway removes those of clients.
 const (
 	// Reserved begins the names of all of them.

@@ -43,7 +43,7 @@ func execSession(c *Call) (any, error) {
 	return execute(c, s, &req, exec, asked)
 }
 
-// executeProcess runs a program that has an id, or joins the running one of that id. The program continues when the
+// executeProcess runs a program that has an id, or joins the one of that id. The program continues when the
 // caller goes.
 func executeProcess(c *Call, s *session.Session, r *api.ExecRequest, exec *session.ExecRequest, asked *sessionfiles.ChangesRequest) (any, error) {
 	if err := sessionfiles.PrepareOutputs(c.Context(), s, r.OutputVersion); err != nil {

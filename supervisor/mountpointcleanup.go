@@ -181,7 +181,7 @@ func (d *mountPointCleanup) sweep(ctx context.Context, key string) (bool, error)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mountPatience)
 	defer cancel()
 	found, err := d.Points.Sweep(ctx, key, func(r *removal) error {
-		d.notify(r)
+		d.record(r)
 		if r.MountPoint.Made == "" {
 			return nil
 		}
@@ -200,8 +200,8 @@ func (d *mountPointCleanup) sweep(ctx context.Context, key string) (bool, error)
 	return found, err
 }
 
-// notify writes the record of the session that a removal has handed directories to.
-func (d *mountPointCleanup) notify(r *removal) {
+// record writes the record of the session that a removal has handed directories to.
+func (d *mountPointCleanup) record(r *removal) {
 	if r.Successor == "" {
 		return
 	}
@@ -232,7 +232,7 @@ func (c *MountChanger) take(ctx context.Context, req *isolation.ChangeMount) (*i
 			return nil, err
 		}
 		defer d.Points.Done(r)
-		d.notify(r)
+		d.record(r)
 		req.Made = r.MountPoint.Made
 	}
 	return c.Boxes.ChangeMount(ctx, req)

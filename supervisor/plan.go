@@ -78,9 +78,9 @@ func (v *Supervisor) PlanOneShot(ctx context.Context, who access.Principal, req 
 	}
 	cfg := v.cfg.Load()
 	profile := cfg.Profiles[p.Settings.Profile]
-	current := session.Context{Config: cfg, Policy: cfg.PolicyOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings, req.Env)}
-	if p.Exec, p.Refused = current.Plan(exec, false); p.Refused == nil {
-		p.Refused = v.accounts.TryExecution(who.Name, &current.Policy)
+	planned := session.Context{Config: cfg, Policy: cfg.PolicyOf(who).For(p.Settings.Labels), Profile: &profile, Settings: *p.Settings, Enforced: p.Enforced, Env: session.Environment(cfg, p.Settings, req.Env)}
+	if p.Exec, p.Refused = planned.Plan(exec, false); p.Refused == nil {
+		p.Refused = v.accounts.TryExecution(who.Name, &planned.Policy)
 	}
 	return p
 }

@@ -219,7 +219,7 @@ func (a *agent) fence(ctx context.Context, m *nats.Msg) {
 		}
 	}
 	if err == nil {
-		out.OK, out.Highest, err = a.fences.raise(f.Owner, f.ID, f.Generation, f.Bucket)
+		out.OK, out.Highest, err = a.fences.raise(&f)
 		if err == nil && !out.OK {
 			a.refused.Add(1)
 		}

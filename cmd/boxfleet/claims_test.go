@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/boxd-dev/boxd/internal/fault"
 	"github.com/boxd-dev/boxd/quantity"
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/supervisor/access"
@@ -160,5 +161,23 @@ func TestANodeWithOtherClaimsHoldsNobodyUpForLong(t *testing.T) {
 	h.hears("b", h.id)
 	if n, _ := h.g.node("b"); n.State != api.FleetNodeReady {
 		t.Errorf("it knows them now: %+v", n)
+	}
+}
+
+// A request for a session that is too long to be signed is refused as such, and leaves no claim behind.
+func TestWhatCannotBeSignedIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	h := newClaiming(t)
+	h.hears("a", h.id)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/sandboxes", nil)
+	c := &call{w: httptest.NewRecorder(), r: r, pass: access.Pass{Principal: access.Principal{Name: "ci", Role: access.User}}}
+	err := (&reservation{
+		g: h.g, c: c, claims: h.g.claims, bucket: h.id, place: &placement{}, want: &wanted{ID: "s"}, key: claimKey("ci", "s"), target: "/sandboxes?x=" + strings.Repeat("y", 13000),
+	}).begin()
+	if fault.KindOf(err) != fault.Invalid || h.made != 0 {
+		t.Errorf("%v, and %d were made", err, h.made)
+	}
+	if claim, err := getClaim(t.Context(), h.g.claims, claimKey("ci", "s")); claim != nil || err != nil {
+		t.Errorf("%+v, %v", claim, err)
 	}
 }

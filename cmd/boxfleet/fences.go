@@ -21,6 +21,7 @@ type held struct {
 	ID         string    `json:"id"`
 	Generation uint64    `json:"generation"`
 	Bucket     string    `json:"bucket,omitempty"` // of the claims in which it was seen
+	Sandbox    bool      `json:"sandbox,omitempty"`
 	Ended      bool      `json:"ended,omitempty"`
 	Since      time.Time `json:"since"`
 }
@@ -61,17 +62,17 @@ func openFences(dir *os.Root) (*fences, error) {
 func (f *fences) close() { f.dir.Close() }
 
 // raise remembers a generation on disk, if it is higher than the one there is.
-func (f *fences) raise(owner, id string, generation uint64, bucket string) (ok bool, highest uint64, err error) {
+func (f *fences) raise(to *fence) (ok bool, highest uint64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := claimKey(owner, id)
-	if before := f.all[key]; before.Generation >= generation {
+	key := claimKey(to.Owner, to.ID)
+	if before := f.all[key]; before.Generation >= to.Generation {
 		return false, before.Generation, nil
 	}
-	if err := f.writeLocked(key, &held{Owner: owner, ID: id, Generation: generation, Bucket: bucket, Since: time.Now()}); err != nil {
+	if err := f.writeLocked(key, &held{Owner: to.Owner, ID: to.ID, Generation: to.Generation, Bucket: to.Bucket, Sandbox: to.Sandbox, Since: time.Now()}); err != nil {
 		return false, 0, err
 	}
-	return true, generation, nil
+	return true, to.Generation, nil
 }
 
 func (f *fences) writeLocked(key string, h *held) error {

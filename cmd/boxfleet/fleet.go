@@ -211,6 +211,7 @@ type fence struct {
 	ID         string `json:"id"`
 	Generation uint64 `json:"generation"`
 	Bucket     string `json:"bucket"` // that the claim is in
+	Sandbox    bool   `json:"sandbox,omitempty"`
 }
 
 // fenced is the answer.

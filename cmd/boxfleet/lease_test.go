@@ -278,7 +278,7 @@ func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	a := anAgent(t, js, boxd)
 	a.now.Gateways = map[string]access.Gateway{"main": {Role: access.User, Principals: []string{"ci"}}}
 	for id, in := range map[string]string{"given-up": bucket, "of-before": "before"} {
-		if ok, _, err := a.fences.raise("ci", id, 1, in); err != nil || !ok {
+		if ok, _, err := a.fences.raise(&fence{Owner: "ci", ID: id, Generation: 1, Bucket: in, Sandbox: true}); err != nil || !ok {
 			t.Fatalf("%v, %v", ok, err)
 		}
 	}
@@ -288,7 +288,20 @@ func TestAYoungSessionThatIsGivenUpEnds(t *testing.T) {
 	if !slices.Equal(boxd.ended, []string{"given-up"}) {
 		t.Errorf("ended: %q", boxd.ended)
 	}
-	if c, err := getClaim(t.Context(), claims, claimKey("ci", "of-before")); err != nil || c == nil || c.State != api.FleetClaimLive {
+	c, err := getClaim(t.Context(), claims, claimKey("ci", "of-before"))
+	if err != nil || c == nil || c.State != api.FleetClaimLive || !c.Sandbox {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	c.Sandbox = false // as a gateway writes it that does not know of sandboxes
+	if _, err := putClaim(t.Context(), claims, c); err != nil {
+		t.Fatal(err)
+	}
+	for range readAnyway {
+		if err := a.beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c, err := getClaim(t.Context(), claims, claimKey("ci", "of-before")); err != nil || c == nil || !c.Sandbox {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

@@ -171,7 +171,7 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 	}
 	raise := func(f *fences, generation uint64, want bool, highest uint64) {
 		t.Helper()
-		if ok, high, err := f.raise("ci", "s", generation, "b"); err != nil || ok != want || high != highest {
+		if ok, high, err := f.raise(&fence{Owner: "ci", ID: "s", Generation: generation, Bucket: "b"}); err != nil || ok != want || high != highest {
 			t.Errorf("generation %d: %v, %d, %v", generation, ok, high, err)
 		}
 	}
@@ -182,7 +182,7 @@ func TestANodeRemembersTheHighestGeneration(t *testing.T) {
 	f = open()
 	raise(f, 2, false, 3)
 	raise(f, 4, true, 4)
-	if ok, _, err := f.raise("other", "s", 1, "b"); !ok || err != nil {
+	if ok, _, err := f.raise(&fence{Owner: "other", ID: "s", Generation: 1, Bucket: "b"}); !ok || err != nil {
 		t.Errorf("of another owner: %v, %v", ok, err)
 	}
 	key := claimKey("ci", "s")
@@ -229,7 +229,7 @@ func TestANodeForgetsTheOldestGenerations(t *testing.T) {
 	for i := range maxEnded + 20 {
 		f.all[claimKey("ci", strconv.Itoa(i))] = held{Owner: "ci", Generation: 1, Ended: true, Since: begin.Add(time.Duration(i))}
 	}
-	if _, _, err := f.raise("ci", "live", 1, "b"); err != nil {
+	if _, _, err := f.raise(&fence{Owner: "ci", ID: "live", Generation: 1, Bucket: "b"}); err != nil {
 		t.Fatal(err)
 	}
 	live, err := f.list()

@@ -260,13 +260,13 @@ func (g *gateway) pass(c *call, name string, then func(*http.Response)) error {
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			switch {
-			case refused != nil:
-				c.fail(w, refused)
-			case c.anonymous():
-				g.log.Warn("a sandbox cannot be reached", "node", name, "error", err)
+			case c.anonymous() && refused == nil:
+				if c.r.Context().Err() == nil { // or the client has gone
+					g.log.Warn("a sandbox cannot be reached", "node", name, "error", err)
+				}
 				c.fail(w, errSandboxUnreached())
 			default:
-				c.fail(w, unreached(name, err))
+				c.fail(w, unreached(name, cmp.Or(refused, err)))
 			}
 		},
 	}
@@ -329,8 +329,11 @@ func refusal(resp *http.Response) error {
 	return &nodeRefusal{cmp.Or(p.Detail, p.Message)}
 }
 
-// unreached is what a caller hears of a node that has not answered.
+// unreached is what a caller hears of a node that has not answered. A request that could not be signed has not been sent.
 func unreached(name string, err error) error {
+	if fault.KindOf(err) == fault.Invalid {
+		return err
+	}
 	if r, ok := errors.AsType[*nodeRefusal](err); ok {
 		return fault.Errorf(fault.Unavailable, "node %s does not accept this gateway: %s", name, r.detail).WithHint("[fleet.gateways] of the node's box.toml must have the key and name of this gateway")
 	}

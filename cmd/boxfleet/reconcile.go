@@ -15,7 +15,6 @@ import (
 
 	"github.com/boxd-dev/boxd/relay/api"
 	"github.com/boxd-dev/boxd/relay/client"
-	"github.com/boxd-dev/boxd/relay/e2b/wire"
 )
 
 // startingFor is how long a node may take to have a session that it was asked for.
@@ -27,9 +26,9 @@ const readAnyway = 15
 // reconcile makes the sessions of this node and the claims agree: whose claim is gone or another's ends here, whose claim was
 // lost is found, and a bucket that is new has its claims again.
 func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket string, sessions []api.Session) error {
-	live := map[string]*api.Session{}
+	live := map[string]bool{}
 	for i := range sessions {
-		live[claimKey(sessions[i].Owner, sessions[i].ID)] = &sessions[i]
+		live[claimKey(sessions[i].Owner, sessions[i].ID)] = true
 	}
 	all, err := a.fences.list()
 	if err != nil {
@@ -38,7 +37,7 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 	a.round++
 	for i, key := range slices.Sorted(maps.Keys(all)) {
 		h := all[key]
-		if live[key] != nil && h.Bucket == bucket && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
+		if live[key] && h.Bucket == bucket && a.view.has(key, h.Generation) && (i+a.round)%readAnyway != 0 {
 			continue // as before
 		}
 		if err := a.reconcileOne(ctx, claims, bucket, key, &h, live[key]); err != nil {
@@ -48,13 +47,11 @@ func (a *agent) reconcile(ctx context.Context, claims jetstream.KeyValue, bucket
 	return nil
 }
 
-// reconcileOne is reconcile for one that this node remembers; of is its session in boxd, nil if there is none.
-func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, of *api.Session) error {
+func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, bucket, key string, h *held, lives bool) error {
 	claim, err := getClaim(ctx, claims, key)
 	if err != nil {
 		return err
 	}
-	lives := of != nil
 	mine := claim != nil && claim.Node == a.name && claim.Generation == h.Generation
 	young := time.Since(h.Since) < startingFor
 	switch {
@@ -70,9 +67,9 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		return nil // it may be about to be made
 	case !lives:
 		return a.fences.change(key, h.Generation, func(h *held) { h.Ended = true })
-	case mine && claim.State != api.FleetClaimLive:
+	case mine && (claim.State != api.FleetClaimLive || claim.Sandbox != h.Sandbox): // a gateway of an older version rewrites claims without the mark
 		next := *claim
-		next.State, next.Since, next.Reason = api.FleetClaimLive, time.Now(), ""
+		next.State, next.Since, next.Reason, next.Sandbox = api.FleetClaimLive, time.Now(), "", h.Sandbox
 		if _, err := putClaim(ctx, claims, &next); err != nil && !conflict(err) {
 			return err
 		}
@@ -81,7 +78,7 @@ func (a *agent) reconcileOne(ctx context.Context, claims jetstream.KeyValue, buc
 		}
 	case mine:
 	case claim == nil && h.Bucket != bucket && !h.Since.After(time.Now()): // nobody has removed it: the bucket is new
-		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: of.Labels[wire.LabelTemplate] != "", key: key}); err != nil {
+		if _, err := putClaim(ctx, claims, &sessionClaim{FleetClaim: api.FleetClaim{Owner: h.Owner, ID: h.ID, Node: a.name, Generation: h.Generation, State: api.FleetClaimLive, Since: time.Now()}, Sandbox: h.Sandbox, key: key}); err != nil {
 			if conflict(err) {
 				return nil // somebody has claimed it: it is looked at again
 			}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,7 +172,7 @@ func (g *gateway) young(claim *sessionClaim) bool {
 // remind has a node remember the generation of its claim: it looks after no session of which it does not know one.
 func (g *gateway) remind(ctx context.Context, claim *sessionClaim, bucket string) error {
 	var answer fenced
-	err := request(ctx, g.nc, claim.Node, "fence", &fence{Owner: claim.Owner, ID: claim.ID, Generation: claim.Generation, Bucket: bucket}, &answer)
+	err := request(ctx, g.nc, claim.Node, "fence", &fence{Owner: claim.Owner, ID: claim.ID, Generation: claim.Generation, Bucket: bucket, Sandbox: claim.Sandbox}, &answer)
 	switch {
 	case err == nil && answer.Error != "":
 		err = errors.New(answer.Error)
@@ -311,7 +312,7 @@ func (r *reservation) ask(n *seen) (done bool, why string, err error) {
 	for range 2 { // a node that has had it in a later generation says which
 		ctx, cancel := context.WithTimeout(r.c.r.Context(), requestPatience)
 		var answer fenced
-		err := request(ctx, r.g.nc, n.Name, "fence", &fence{Owner: r.claim.Owner, ID: r.claim.ID, Generation: r.claim.Generation, Bucket: r.bucket}, &answer)
+		err := request(ctx, r.g.nc, n.Name, "fence", &fence{Owner: r.claim.Owner, ID: r.claim.ID, Generation: r.claim.Generation, Bucket: r.bucket, Sandbox: r.claim.Sandbox}, &answer)
 		cancel()
 		switch {
 		case err != nil:
@@ -361,6 +362,8 @@ func (r *reservation) make(n *seen) (done bool, why string, err error) {
 		return false, "it cannot be reached", nil
 	case errors.As(err, &refused):
 		return false, "it does not accept this gateway: " + refused.detail, nil
+	case fault.KindOf(err) == fault.Invalid: // it was not sent
+		return false, "", cmp.Or(r.giveUp(), err)
 	case err != nil: // it may have it, or not: the node will tell
 		return false, "", unreached(n.Name, err)
 	}

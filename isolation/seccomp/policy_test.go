@@ -199,7 +199,7 @@ func TestTablesAreSorted(t *testing.T) {
 	}
 	for _, k := range usedArgBits {
 		if _, ok := findSyscall(k.name); !ok {
-			t.Errorf("keptBits speaks of %s", k.name)
+			t.Errorf("usedArgBits speaks of %s", k.name)
 		}
 	}
 }

@@ -402,7 +402,7 @@ func (v *visit) check() {
 	v.wait(until)
 }
 
-// wait schedules a check. A clock jump does no harm: every new request is authenticated anyway.
+// wait schedules a check. Where the clock jumps ahead, a request under way may go on that much longer; every new one is authenticated.
 func (v *visit) wait(until time.Time) {
 	if v.timer != nil {
 		v.timer.Stop()

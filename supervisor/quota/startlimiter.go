@@ -37,7 +37,7 @@ type name struct {
 
 // turn is a principal's turn, or a place in its queue.
 type turn struct {
-	changed chan struct{} // closed when a waiter gets its turn
+	granted chan struct{} // closed when a waiter gets its turn
 	since   time.Time
 }
 
@@ -62,13 +62,13 @@ func (t *StartLimiter) Begin(ctx context.Context, who string) (end func(), err e
 		t.mu.Unlock()
 		return func() { t.leave(who, n, own) }, nil
 	}
-	own.changed = make(chan struct{})
+	own.granted = make(chan struct{})
 	if n.line = append(n.line, own); len(n.line) == 1 {
 		t.watchLocked(n)
 	}
 	t.mu.Unlock()
 	select {
-	case <-own.changed:
+	case <-own.granted:
 		return func() { t.leave(who, n, own) }, nil
 	case <-ctx.Done():
 		t.leave(who, n, own)
@@ -99,7 +99,7 @@ func (t *StartLimiter) passLocked(n *name) {
 		next := n.line[0]
 		n.line = n.line[1:]
 		n.begin(next)
-		close(next.changed)
+		close(next.granted)
 	}
 	switch {
 	case len(n.line) > 0:

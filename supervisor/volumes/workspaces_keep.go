@@ -109,7 +109,7 @@ func (s *Workspaces) Snapshot(owner, name string) (Workspace, error) {
 		late, box = true, sp.From
 	}
 	s.mu.Unlock()
-	if late && !s.expired(box) {
+	if late && !s.isMissing(box) {
 		return Workspace{}, fault.Errorf(fault.Unavailable, "the workspace is not kept yet").WithHint("boxd does it after its restart")
 	}
 	if late {
@@ -120,8 +120,8 @@ func (s *Workspaces) Snapshot(owner, name string) (Workspace, error) {
 	return s.Get(owner, name)
 }
 
-// expired reports whether the workspace of a box is gone.
-func (s *Workspaces) expired(box string) bool {
+// isMissing reports whether the workspace of a box is gone.
+func (s *Workspaces) isMissing(box string) bool {
 	_, err := os.Lstat(filepath.Join(s.own, box))
 	return errors.Is(err, fs.ErrNotExist)
 }
@@ -135,7 +135,7 @@ func (s *Workspaces) resumeKeeping(ctx context.Context, key string, sp *workspac
 	if err == nil {
 		return
 	}
-	if s.expired(sp.From) {
+	if s.isMissing(sp.From) {
 		s.Log.Error("a workspace that should be kept is missing", "workspace", sp.Name, "owner", sp.Owner, "error", errors.Join(err, s.forget(key)))
 		return
 	}

@@ -118,7 +118,7 @@ elif [ "$for" != uml ]; then
 fi
 mke2fs -qF -t ext4 -d "$root" -L boxd-root "$dir/out/root.img" 4G >/dev/null
 if [ -n "$foreign" ]; then
-	timeout 3h qemu-system-aarch64 -machine virt -accel tcg -cpu max,pauth-impdef=on -m 2048 -nodefaults -display none -no-reboot -serial stdio \
+	timeout --foreground 3h qemu-system-aarch64 -machine virt -accel tcg -cpu max,pauth-impdef=on -m 2048 -nodefaults -display none -no-reboot -serial stdio \
 		-kernel "$dir/out/vmlinuz" -initrd "$dir/out/initrd" -append 'console=ttyAMA0 quiet root=/dev/vda init=/configure panic=-1' \
 		-drive "if=virtio,format=raw,file=$dir/out/root.img" </dev/null >"$dir/console" 2>&1 || true
 	grep -q '^boxd-vm is configured' "$dir/console" || { tail -n 50 "$dir/console" >&2; fail "the packages of $arch cannot be configured"; }

@@ -71,7 +71,7 @@ func (r *runner) copy(ctx context.Context, id string) error {
 }
 
 // retry does something that may fail for a while, once more after a pause if it says so: what boxd refuses it refuses
-// retry. Each attempt at what has a name is said, and recorded with the last words of the one before it.
+// again. Each attempt at what has a name is said, and recorded with the last words of the one before it.
 func (r *runner) retry(ctx context.Context, phase, what string, attempt func() (output string, retry bool, err error)) error {
 	pause, words := firstPause, ""
 	for n := 1; ; n++ {

@@ -296,35 +296,19 @@ func (f *e2bFront) list(c *call) error {
 	case len(nodes) == 0:
 		return fault.Errorf(fault.Unavailable, "no node speaks E2B's protocol with gateways").WithHint("e2b.fleet of the box.toml of nodes lets them")
 	}
-	var missing []string
-	var mu sync.Mutex
-	var found []listed
-	var refused error
-	more := false
-	var all sync.WaitGroup
-	for _, n := range nodes {
-		all.Go(func() {
-			list, next, err := f.page(c, &n)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case fault.KindOf(err) == fault.Invalid:
-				refused = err
-			case err != nil:
-				missing = append(missing, n.Name)
-				f.g.log.Warn("a node does not list its sandboxes", "node", n.Name, "error", err)
-			}
-			found, more = append(found, list...), more || next
-		})
+	pages, missing, err := fromEach(f.g, nodes, func(n *seen) (*e2bPage, error) { return f.page(c, n) })
+	if err != nil {
+		return err
 	}
-	all.Wait()
+	var found []listed
+	more := false
+	for _, p := range pages {
+		found, more = append(found, p.list...), more || p.more
+	}
 	for name := range index.nodesOf(c.pass.Name) {
 		if !slices.ContainsFunc(nodes, func(n seen) bool { return n.Name == name }) {
 			missing = append(missing, name)
 		}
-	}
-	if refused != nil {
-		return refused
 	}
 	slices.SortFunc(found, func(a, b listed) int {
 		order := wire.Compare(a.started.UnixNano(), a.id, b.started.UnixNano(), b.id)
@@ -352,35 +336,42 @@ func (f *e2bFront) list(c *call) error {
 	return nil
 }
 
-// page asks a node for its part of a page. more: it has further sandboxes.
-func (f *e2bFront) page(c *call, n *seen) (list []listed, more bool, err error) {
+// e2bPage is what a node has for a page.
+type e2bPage struct {
+	list []listed
+	more bool // it has further sandboxes
+}
+
+// page asks a node for its part of a page.
+func (f *e2bFront) page(c *call, n *seen) (*e2bPage, error) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), streamTimeout)
 	defer cancel()
 	one := *c
 	one.r = c.r.WithContext(ctx)
 	resp, err := f.g.ask(&one, n, http.MethodGet, c.r.URL.RequestURI(), nil)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, false, asFault(resp)
+		return nil, asFault(resp)
 	}
 	var texts []json.RawMessage
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxListed)).Decode(&texts); err != nil {
-		return nil, false, err
+		return nil, err
 	}
+	page := &e2bPage{more: resp.Header.Get(wire.HeaderNext) != ""}
 	for _, text := range texts {
 		var one struct {
 			SandboxID string    `json:"sandboxID"`
 			StartedAt time.Time `json:"startedAt"`
 		}
 		if err := json.Unmarshal(text, &one); err != nil {
-			return nil, false, err
+			return nil, err
 		}
-		list = append(list, listed{text, one.SandboxID, one.StartedAt})
+		page.list = append(page.list, listed{text, one.SandboxID, one.StartedAt})
 	}
-	return list, resp.Header.Get(wire.HeaderNext) != "", nil
+	return page, nil
 }
 
 // data forwards a request for a sandbox to its node. The gateway does not know the caller: the node checks the token of the sandbox and says

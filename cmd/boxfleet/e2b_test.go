@@ -43,7 +43,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	put("ci", "ione", "n1")
 	theirs := put("other", "ione", "n2")
 	put("ci", "no id of a sandbox", "n1")
-	heard, err := g.hearClaims(t.Context(), claims, bucket)
+	heard, err := g.watchClaims(t.Context(), claims, bucket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestAClaimIsFoundByItsID(t *testing.T) {
 	hears := func(until func() bool) {
 		t.Helper()
 		for !until() {
-			g.heardClaim(heard, <-heard.told())
+			g.applyClaim(heard, <-heard.changes())
 		}
 	}
 	found := func(id string) (list []string) {

@@ -163,27 +163,27 @@ func (g *gateway) follow(ctx context.Context) error {
 		return fmt.Errorf("hear of nodes: %w", err)
 	}
 	defer func() { _ = w.Stop() }() // of a bucket that may be gone
-	heard, err := g.hearClaims(ctx, claims, id)
+	watch, err := g.watchClaims(ctx, claims, id)
 	if err != nil {
 		return err
 	}
-	defer heard.stop()
+	defer watch.stop()
 	look := time.NewTicker(renewEvery)
 	defer look.Stop()
 	for {
 		select {
 		case entry, ok := <-w.Updates():
 			if !ok {
-				return errors.New("no longer told of nodes")
+				return errors.New("the watch of nodes has ended")
 			}
 			if entry != nil && entry.Operation() == jetstream.KeyValuePut {
 				g.heard(entry)
 			}
-		case entry, ok := <-heard.told():
+		case entry, ok := <-watch.changes():
 			if !ok {
-				return errors.New("no longer told of claims")
+				return errors.New("the watch of claims has ended")
 			}
-			g.heardClaim(heard, entry)
+			g.applyClaim(watch, entry)
 		case <-look.C:
 			if err := g.look(ctx, nodesID, id); err != nil {
 				return err

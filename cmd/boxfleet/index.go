@@ -86,8 +86,8 @@ type claimWatch struct {
 	watch jetstream.KeyWatcher
 }
 
-// hearClaims starts to watch the claims of a bucket; nil: E2B is not served, so nothing needs the index. Only follow uses it.
-func (g *gateway) hearClaims(ctx context.Context, claims jetstream.KeyValue, bucket string) (*claimWatch, error) {
+// watchClaims starts to watch the claims of a bucket; nil: E2B is not served, so nothing needs the index. Only follow uses it.
+func (g *gateway) watchClaims(ctx context.Context, claims jetstream.KeyValue, bucket string) (*claimWatch, error) {
 	if !g.cfg.E2B {
 		return nil, nil //nolint:nilnil // as said
 	}
@@ -102,8 +102,8 @@ func (g *gateway) hearClaims(ctx context.Context, claims jetstream.KeyValue, buc
 	return &claimWatch{newClaimIndex(bucket, last), w}, nil
 }
 
-// told is the channel of changes, nil for a nil watch.
-func (w *claimWatch) told() <-chan jetstream.KeyValueEntry {
+// changes is the channel of changes, nil for a nil watch.
+func (w *claimWatch) changes() <-chan jetstream.KeyValueEntry {
 	if w == nil {
 		return nil
 	}
@@ -116,8 +116,8 @@ func (w *claimWatch) stop() {
 	}
 }
 
-// heardClaim applies a change. The index is used from when all existing claims have been delivered.
-func (g *gateway) heardClaim(w *claimWatch, entry jetstream.KeyValueEntry) {
+// applyClaim applies a change. The index is used from when all existing claims have been delivered.
+func (g *gateway) applyClaim(w *claimWatch, entry jetstream.KeyValueEntry) {
 	if entry != nil {
 		w.index.note(entry)
 		return

@@ -119,6 +119,31 @@ type sessionList struct {
 	Missing  []string         `json:"missing_nodes,omitempty"` // that have not answered
 }
 
+// fromEach asks nodes at the same time for a part of a list. missing are those that have not answered. A request that one of them
+// finds invalid is refused.
+func fromEach[T any](g *gateway, nodes []seen, ask func(*seen) (T, error)) (parts []T, missing []string, err error) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, n := range nodes {
+		all.Go(func() {
+			part, failed := ask(&n)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case fault.KindOf(failed) == fault.Invalid:
+				err = failed
+			case failed != nil:
+				missing = append(missing, n.Name)
+				g.log.Warn("a node does not list what it has", "node", n.Name, "error", failed)
+			default:
+				parts = append(parts, part)
+			}
+		})
+	}
+	all.Wait()
+	return parts, missing, err
+}
+
 // list asks every node for its sessions. Those that are lost are listed with what the claim says of them.
 func (g *gateway) list(c *call) error {
 	owner, err := c.owner()
@@ -133,32 +158,12 @@ func (g *gateway) list(c *call) error {
 			return fault.Field(name, query.Get(name), "left out, as a gateway lists all sessions at once")
 		}
 	}
-	var mu sync.Mutex
-	out := sessionList{Sessions: []map[string]any{}}
-	var refused error
-	var all sync.WaitGroup
-	for _, n := range g.known() {
-		if n.lost {
-			continue
-		}
-		all.Go(func() {
-			found, err := g.sessionsOf(c, &n)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case fault.KindOf(err) == fault.Invalid:
-				refused = err
-			case err != nil:
-				out.Missing = append(out.Missing, n.Name)
-				g.log.Warn("a node does not list its sessions", "node", n.Name, "error", err)
-			}
-			out.Sessions = append(out.Sessions, found...)
-		})
+	nodes := slices.DeleteFunc(g.known(), func(n seen) bool { return n.lost })
+	lists, missing, err := fromEach(g, nodes, func(n *seen) ([]map[string]any, error) { return g.sessionsOf(c, n) })
+	if err != nil {
+		return err
 	}
-	all.Wait()
-	if refused != nil {
-		return refused
-	}
+	out := sessionList{Sessions: append([]map[string]any{}, slices.Concat(lists...)...), Missing: missing}
 	claims, _, err := g.table()
 	if err != nil {
 		return err

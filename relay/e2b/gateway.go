@@ -70,23 +70,23 @@ func (g *gateway) holder(gate *access.Gate, w http.ResponseWriter) (access.Pass,
 	return pass, err
 }
 
-// stands returns an error unless the gateway's statement is about the key that the sandbox depends on.
-func stands(pass *access.Pass, of *session.Session) error {
+// checkHolder returns an error unless the gateway's statement is about the key that the sandbox depends on.
+func checkHolder(pass *access.Pass, of *session.Session) error {
 	if pass.Name != of.Owner.Name || pass.Token != of.Current().Labels[labelKey] || !allows(pass) {
 		return keyless()
 	}
 	return nil
 }
 
-// tell answers a gateway which key a sandbox depends on.
-func tell(w http.ResponseWriter, of *session.Session) {
+// writeHolder answers a gateway which key a sandbox depends on.
+func writeHolder(w http.ResponseWriter, of *session.Session) {
 	w.Header().Set(wire.HeaderHolds, url.QueryEscape(of.Current().Labels[labelKey]))
 	w.Header().Set(wire.HeaderOwner, url.QueryEscape(of.Owner.Name))
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// lacks tells a gateway that this node has no sandbox that the request could be for, unless the error is about one.
-func (g *gateway) lacks(w http.ResponseWriter, err error) {
+// markNone tells a gateway that this node has no sandbox that the request could be for, unless the error is about one.
+func (g *gateway) markNone(w http.ResponseWriter, err error) {
 	if e, ok := errors.AsType[*wire.Error](err); g.ask && (err == nil || ok && e.Code == http.StatusBadGateway) {
 		w.Header().Set(wire.HeaderNone, "true")
 	}

@@ -169,13 +169,13 @@ func (s *Server) isPublic(r *http.Request, of *session.Session, to wire.Destinat
 // enter lets a request for a sandbox in. leave must follow, and the context ends when its bearer may not use it any more. A visitor
 // has proven itself by the traffic token alone, which the owner of a sandbox may give to others, or needed no token: what visitors have open and
 // make boxd hold must not keep the owner out.
-func (s *Server) enter(r *http.Request, of *session.Session, said *access.Pass, visitor bool) (ctx context.Context, sb *sandbox, leave func(), err error) {
+func (s *Server) enter(r *http.Request, of *session.Session, stated *access.Pass, visitor bool) (ctx context.Context, sb *sandbox, leave func(), err error) {
 	pass, again := access.Pass{}, func() (time.Time, error) {
 		now, err := s.holder(of)
 		return now.Until, err
 	}
-	if said != nil {
-		pass, again, err = *said, func() (time.Time, error) { return s.reasserted(said, of) }, stands(said, of)
+	if stated != nil {
+		pass, again, err = *stated, func() (time.Time, error) { return s.reasserted(stated, of) }, checkHolder(stated, of)
 	} else {
 		pass, err = s.holder(of)
 	}
@@ -234,7 +234,7 @@ func of(ctx context.Context) *sandbox {
 
 // data answers a request for a sandbox.
 func (s *Server) data(w http.ResponseWriter, r *http.Request, to wire.Destination) {
-	var said *access.Pass // of the key that a gateway states to be valid
+	var stated *access.Pass // of the key that a gateway states to be valid
 	by := through(r.Context())
 	if by != nil {
 		pass, err := by.holder(s.cfg.Gate, w)
@@ -242,11 +242,11 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to wire.Destinatio
 			s.fail(w, r, err)
 			return
 		}
-		said = &pass
+		stated = &pass
 	}
 	found, proven, err := s.named(r, to)
 	if by != nil && found == nil {
-		by.lacks(w, err)
+		by.markNone(w, err)
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -271,10 +271,10 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, to wire.Destinatio
 		return
 	}
 	if by != nil && by.ask {
-		tell(w, found)
+		writeHolder(w, found)
 		return
 	}
-	ctx, sb, leave, err := s.enter(r, found, said, to.Port != wire.PortEnvd && r.Header.Get(wire.HeaderAccess) == "")
+	ctx, sb, leave, err := s.enter(r, found, stated, to.Port != wire.PortEnvd && r.Header.Get(wire.HeaderAccess) == "")
 	if err != nil {
 		s.fail(w, r, err)
 		return

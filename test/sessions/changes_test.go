@@ -16,14 +16,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// watched is a line for the shell whose changes are wanted.
+// watched is an execution of a shell line that asks for its changes.
 func watched(line string, with *api.ChangesWith) api.ExecRequest {
 	req := boxtest.Shell(line)
 	req.Changes, req.ChangesWith = true, with
 	return req
 }
 
-// paths are those of changes, with the first letter of what became of them.
+// paths lists changes, each path prefixed with a sign for its kind.
 func paths(t *testing.T, c *api.Changes) []string {
 	t.Helper()
 	if c == nil {
@@ -45,7 +45,7 @@ func paths(t *testing.T, c *api.Changes) []string {
 	return list
 }
 
-// namesIn lists an archive.
+// namesIn lists the names in an archive.
 func namesIn(t *testing.T, archive io.ReadCloser) (names []string) {
 	t.Helper()
 	defer archive.Close()
@@ -81,7 +81,7 @@ func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
 	if c.Changed[0].Digest == "" || c.Removed[0] != (api.RemovedFile{Path: "gone", Type: "file", Size: 2}) {
 		t.Errorf("changed %+v, removed %+v", c.Changed, c.Removed)
 	}
-	// All that was made comes in one stream, and no more than that.
+	// One archive request returns all the created files, and no others.
 	req := &api.ArchiveRequest{}
 	for _, f := range slices.Concat(c.Created, c.Changed) {
 		if f.PathBase64 != "" {
@@ -106,14 +106,14 @@ func TestAnExecutionTellsWhatItHasChanged(t *testing.T) {
 	if r := d.Result(t, "s", watched("true", nil)); len(paths(t, r.Changes)) != 0 {
 		t.Errorf("nothing was done: %+v", r.Changes)
 	}
-	// What cannot be read any more has not gone.
+	// A file that has become unreadable does not count as removed.
 	r = d.Result(t, "s", watched("chmod 0 secret; echo n >new.txt; echo n >new.md; exit 3", &api.ChangesWith{Include: []string{"*.md", "secret", "y"}}))
 	if got := paths(t, r.Changes); !slices.Equal(got, []string{"+new.md", "~secret"}) || r.Changes.Unreadable != 1 || *r.ExitCode != 3 {
 		t.Errorf("%s: %q, %+v", boxtest.Show(r), got, r.Changes)
 	}
 }
 
-// The answer of a stream has them too, and that of an execution in a session of its own.
+// The results of a stream and of a one-shot execution have the changes too.
 func TestEveryWayToRunTellsChanges(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -135,7 +135,7 @@ func TestEveryWayToRunTellsChanges(t *testing.T) {
 	}
 	req = watched("echo >>h", nil)
 	req.ID = "x"
-	for i, known := range []bool{true, false} { // the second one joins, and has not looked before it
+	for i, known := range []bool{true, false} { // the second joins, so it has no state from before
 		if r, err := d.Exec(t.Context(), "s", &req); err != nil || r.Changes == nil || (r.Changes.Unknown == "") != known || known && !slices.Equal(paths(t, r.Changes), []string{"+h"}) {
 			t.Errorf("with an id, %d: %+v, %v", i, r.Changes, err)
 		} else if r.Changes.Exact != known {
@@ -153,8 +153,8 @@ func TestEveryWayToRunTellsChanges(t *testing.T) {
 	}
 }
 
-// Whoever runs at the same time may have done some of it, and the answer says so. Nobody is asked who has not asked: an
-// execution without changes is one program.
+// Concurrent programs may have made some of the changes, and the answer says so. An execution that does not ask for changes costs
+// one program only.
 func TestChangesSayWhetherTheyAreOfOneAlone(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -176,7 +176,7 @@ func TestChangesSayWhetherTheyAreOfOneAlone(t *testing.T) {
 	}
 	other.says(t, "end\n")
 	other.ends(t)
-	// One that has come and gone meanwhile is not forgotten.
+	// A concurrent program that has started and ended meanwhile counts too.
 	mine = converse(t.Context(), d, "s", watched("echo begun; read end", nil))
 	mine.hears(t, "begun\n")
 	d.Result(t, "s", boxtest.Shell("echo >third"))
@@ -201,7 +201,7 @@ func TestTenThousandChangesHaveAnAnswer(t *testing.T) {
 	}
 }
 
-// A workspace may have more in it than can be remembered: the result of the program counts all the same.
+// If a workspace has too many entries to be compared, the program's result is still returned.
 func TestUnknownChangesLoseNoResult(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[files]\nmax_entries = 50\n")

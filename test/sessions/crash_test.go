@@ -27,8 +27,7 @@ func noBoxes(t *testing.T, d *boxtest.Daemon) {
 	boxtest.Eventually(t, "every box is dead", func() bool { return len(d.Look().Processes) == 0 })
 }
 
-// storm creates, uses and deletes sessions as fast as boxd goes, until it stops answering. done
-// counts what has been achieved.
+// storm creates, uses and deletes sessions as fast as boxd allows, until boxd stops answering. done counts the completed rounds.
 func storm(ctx context.Context, d *boxtest.Daemon, workers int, done *atomic.Int64) (wait func()) {
 	var all sync.WaitGroup
 	for w := range workers {
@@ -137,7 +136,7 @@ func TestAStopIsInOrder(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
-// A request that boxd has no descriptors for fails, and nothing else does.
+// A request for which boxd has no descriptors left fails; nothing else does.
 func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -156,7 +155,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 40 {
 			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // boxd may have no room for the connection
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // boxd may be unable to accept the connection
 				defer cancel()
 				var out strings.Builder
 				req := boxtest.Shell("cat; head -c 100000 /dev/zero | tr '\\0' x")
@@ -187,7 +186,7 @@ func TestBoxdOutOfDescriptorsFailsRequestsAlone(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// helpers are the keeper's children of its own program that carry out a command.
+// helpers are the children of the keeper that run its own program with the given command.
 func helpers(t *testing.T, d *boxtest.Daemon, command string) (list []int) {
 	t.Helper()
 	for _, pid := range boxtest.Children(t, d.Keeper()) {
@@ -199,8 +198,8 @@ func helpers(t *testing.T, d *boxtest.Daemon, command string) (list []int) {
 	return list
 }
 
-// What boxkeeper starts keeps of root's capabilities what its work needs, on each thread: a zygote, from which boxes are
-// cloned, and a worker, which meets the filesystems of users.
+// Each helper process of boxkeeper keeps only the capabilities of root that its work needs, on every thread: a zygote, from which
+// boxes are cloned, and a worker, which accesses users' filesystems.
 func TestHelpersOfTheKeeperKeepFewCapabilities(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -247,7 +246,7 @@ func TestADeadZygoteIsReplaced(t *testing.T) {
 		if err := syscall.Kill(zygotes[0], syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 3 { // one of them has been made ahead of the need
+		for i := range 3 { // one of them was preforked
 			id := fmt.Sprintf("s%d-%d", round, i)
 			d.NewSession(t, api.SessionRequest{ID: id})
 			d.Sh(t, id, "true")
@@ -279,7 +278,7 @@ func TestADeadBoxMadeAheadIsNotUsed(t *testing.T) {
 	}
 }
 
-// A session of one execution ends with the boxd that was to answer: nobody knows its id.
+// A one-shot session ends with the boxd that was to answer, since no client knows its id.
 func TestAOneShotEndsWithItsBoxd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)

@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// An archive that is cut off on its way leaves nothing: where its program is killed in a living box, at once; where the box
-// is, with the next archive that comes there, from whatever session has the workspace.
+// An interrupted archive upload leaves nothing: if its program is killed in a living box, it is cleaned up at once; if the box
+// has ended, with the next upload into that workspace, from whichever session.
 func TestAnArchiveThatIsCutOffLeavesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A range of ids of the tests' own that two daemons share, as all daemons of a host do by default.
+// A range of ids for tests only that two daemons share, as all daemons of a host do by default.
 const sharedIDs = "[ids]\nbase = 2130706432\ncount = 64\nlock = \"/run/boxd-test-shared-ids\"\n"
 
 func TestTwoDaemonsNeverTouchEachOthersBoxes(t *testing.T) {
@@ -55,7 +55,7 @@ func TestTwoDaemonsNeverTouchEachOthersBoxes(t *testing.T) {
 	for _, id := range []string{"a0", "a1", "a2"} {
 		for base, owner := range seen {
 			if owner == id {
-				delete(seen, base) // free again
+				delete(seen, base) // released
 			}
 		}
 	}
@@ -69,7 +69,7 @@ func TestTwoDaemonsNeverTouchEachOthersBoxes(t *testing.T) {
 	}
 }
 
-// boxd runs another boxd that must not come up, and returns what it says.
+// boxd runs another boxd that must fail to start, and returns its error output.
 func boxd(t *testing.T, configuration string) string {
 	t.Helper()
 	file := filepath.Join(boxtest.TempDir(t), "box.toml")
@@ -102,7 +102,7 @@ func TestASecondBoxdKeepsOutOfStateAndSocketOfTheFirst(t *testing.T) {
 	}
 }
 
-// The locks of a boxd that is killed while it starts a program are held by the child until that executes the program.
+// The locks of a boxd that is killed while it starts a program are held by the forked child until its execve.
 func TestABoxdWaitsForTheLocksOfOneThatWasKilled(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)

@@ -13,13 +13,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// descent makes directories in each other, more than the keeper may have descriptors.
+// descent creates nested directories, more levels than the keeper may have descriptors.
 const descent = `p=$(printf 'a/%.0s' $(seq 600)); mkdir -p $p && cd -P $p && mkdir -p $p`
 
 // immutable is FS_IMMUTABLE_FL (ioctl_iflags(2)).
 const immutable = 0x10
 
-// fewFiles lets the keeper have few descriptors.
+// fewFiles gives the keeper a low limit of descriptors.
 func fewFiles(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	if err := unix.Prlimit(d.Keeper(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 400, Max: 400}, nil); err != nil {
@@ -27,7 +27,7 @@ func fewFiles(t *testing.T, d *boxtest.Daemon) {
 	}
 }
 
-// However deep a box makes its directories, they are removed when it ends, by the next boxd, and with a workspace.
+// However deep a box nests its directories, they are removed when it ends, by the next boxd, and with a named workspace.
 func TestDeepWorkspacesAreRemoved(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -58,7 +58,7 @@ func TestDeepWorkspacesAreRemoved(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// What cannot be removed of one session keeps no boxd from starting, and the next one tries again.
+// Files of a session that cannot be removed do not prevent boxd from starting, and the next boxd tries again.
 func TestWhatCannotBeRemovedIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -89,6 +89,6 @@ func TestWhatCannotBeRemovedIsTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Stop()
-	d.Restart() // which tries at once
+	d.Restart() // which tries at startup
 	d.NewSession(t, api.SessionRequest{ID: "lost"})
 }

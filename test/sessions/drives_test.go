@@ -17,7 +17,7 @@ import (
 
 const drive = "me/data"
 
-// fillDrive makes the next version of a drive, of a file "text" and a directory with another.
+// fillDrive creates the next version of a drive, with a file "text" and a directory with another file.
 func fillDrive(t *testing.T, d *boxtest.Daemon, name, text string) api.DriveVersion {
 	t.Helper()
 	archive := bytes.NewReader(boxtest.Tar(0o644, map[string]string{"text": text, "dir/file": text}))
@@ -37,7 +37,7 @@ func switchDrive(t *testing.T, d *boxtest.Daemon, id, name string, version int, 
 	return k
 }
 
-// driveTrees are the versions of drives that are on the disk, of all users.
+// driveTrees are the drive versions on disk, of all users.
 func driveTrees(t *testing.T, d *boxtest.Daemon) int {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(d.State, "drives", "u-*", "trees", "*"))
@@ -47,8 +47,8 @@ func driveTrees(t *testing.T, d *boxtest.Daemon) int {
 	return len(list)
 }
 
-// A session reads a drive, and another version of it is put into the place of that while a program uses it: the program
-// goes on with what it has. What a session has, or has had, stays through the end of boxd and keeper, whatever is kept.
+// A session can read a drive, and be switched to another version while a program uses it: the program keeps the files that it has
+// open. Versions that a session has, or had, survive the end of boxd and keeper, whatever keep_versions says.
 func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting+"[drives]\nkeep_versions = 1\n")
@@ -74,7 +74,7 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	if k := switchDrive(t, d, "s", drive, 0, false); k.Earlier != 1 {
 		t.Errorf("the same again: %+v", k)
 	}
-	fillDrive(t, d, drive, "third") // it has no version 2 any more but for the session
+	fillDrive(t, d, drive, "third") // version 2 is only kept for the session
 	d.Kill()
 	d.Restart()
 	fillDrive(t, d, drive, "fourth")
@@ -114,8 +114,8 @@ func TestADriveIsSwitchedInALivingSession(t *testing.T) {
 	}
 }
 
-// What an execution has made becomes a version of a drive, packed in its box; what is no file there is refused. A drive
-// in use is told with who uses it; another's is as one that there is not.
+// The output of an execution becomes a version of a drive, packed in its box; entries that are no files are refused. Removing a
+// drive in use names its users; a foreign one is not found.
 func TestResultsBecomeADrive(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

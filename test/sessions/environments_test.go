@@ -12,7 +12,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// pythonSkill makes a skill with files.
+// pythonSkill creates a skill with files.
 func pythonSkill(t *testing.T, d *boxtest.Daemon, name string, files ...api.SkillFileWrite) {
 	t.Helper()
 	c := d.Client
@@ -27,8 +27,8 @@ func pythonSkill(t *testing.T, d *boxtest.Daemon, name string, files ...api.Skil
 	}
 }
 
-// Two sessions that share a workspace want the environment of a skill at once: one makes it, both have it. One that was
-// not made to its end is made anew, another version of the skill has another, and programs find what was installed.
+// Two sessions that share a workspace request the environment of a skill at once: one creates it, both get it. An incomplete one
+// is recreated, another version of the skill has another one, and programs find the installed packages.
 func TestASkillHasAnEnvironment(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -72,8 +72,8 @@ func TestASkillHasAnEnvironment(t *testing.T) {
 	}
 }
 
-// What a skill lists is installed by pip, which obeys its variables. Where the box has none that is said, and where there is
-// nothing to be installed; neither leaves anything.
+// The packages that a skill lists are installed by pip, which honors its environment variables. The answer says if the box has no
+// pip, or if nothing is to be installed; neither leaves files.
 func TestASkillsPackagesAreInstalled(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

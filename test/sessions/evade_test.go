@@ -12,8 +12,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// evade is a program that tries to outlive its execution, in the way its argument names. While it
-// lives it counts in a file.
+// evade is a program that tries to outlive its execution, in the way its argument names. While it lives it increments a counter
+// in a file.
 const evade = `#define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
 }
 `
 
-// counts reports whether something still counts in a session.
+// counts reports whether the counter in a session's file still increases.
 func counts(t *testing.T, d *boxtest.Daemon, id string) bool {
 	t.Helper()
 	f := strings.Fields(d.Sh(t, id, "cat alive; echo; sleep 0.5; cat alive"))
@@ -127,12 +127,12 @@ func TestNoTrickOutlivesAnExecution(t *testing.T) {
 	}
 }
 
-// All are stopped for a moment to find one that forks without end; the others do not notice.
+// PID 1 briefly stops all processes to find one that forks endlessly; the other programs do not notice.
 func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "gcc")
 	d := boxtest.Start(t)
-	pids := 2000 // the dead count until PID 1 has come to them
+	pids := 2000 // dead processes count until PID 1 has reaped them
 	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{Pids: &pids}})
 	build := boxtest.Shell("gcc -O1 -pthread -xc -o evade -")
 	build.Stdin, build.Timeout = evade, boxtest.Duration("2m")
@@ -156,14 +156,14 @@ func TestNeighboursOfAForkChainGoOn(t *testing.T) {
 		}
 	}
 	c.says(t, "on\n")
-	c.hears(t, "State:\tT (stopped)\non\n") // what had been stopped before still is
+	c.hears(t, "State:\tT (stopped)\non\n") // what was stopped before is still stopped
 	if r := c.ends(t); r.Status != "exited" {
 		t.Errorf("%s", boxtest.Show(*r))
 	}
 }
 
-// A program may stop one that is being started while it is already the box user's and not yet itself
-// (signal(7)): PID 1 then waits for it. That costs the session, in time, and nothing else.
+// A program can stop one that is being started once that has the box user's id and before its execve (signal(7)): PID 1 then
+// waits for it. That costs this session time, and affects nothing else.
 func TestAProgramThatStopsTheOthersEndsItsSessionAtMost(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "gcc")
@@ -179,7 +179,7 @@ func TestAProgramThatStopsTheOthersEndsItsSessionAtMost(t *testing.T) {
 	if r.Status != "timed_out" && r.Status != "lost" {
 		t.Errorf("%s", boxtest.Show(r))
 	}
-	// Streams end too, and so do those whose client does not wait.
+	// Streams end too, as do requests whose client does not wait.
 	stop := api.ExecRequest{Command: new("exec ./evade stop"), Timeout: boxtest.Duration("30s")}
 	if _, err := d.Session(t.Context(), "s1"); err == nil {
 		go func() { _, _ = d.Exec(t.Context(), "s1", &stop) }()
@@ -190,7 +190,7 @@ func TestAProgramThatStopsTheOthersEndsItsSessionAtMost(t *testing.T) {
 			}
 		}
 		d.Sh(t, "s2", "true")
-		_ = d.DeleteSession(t.Context(), "s1") // it may have been lost already
+		_ = d.DeleteSession(t.Context(), "s1") // it may be lost already
 	}
 	if err := d.DeleteSession(t.Context(), "s2"); err != nil {
 		t.Error(err)

@@ -25,7 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// outcome is what of a result is the same every time.
+// outcome is the part of a result that is the same every time.
 type outcome struct {
 	Status, Signal, Stdout, Stderr string
 	ExitCode                       int
@@ -90,7 +90,7 @@ func TestAMissingWorkingDirectoryIsMade(t *testing.T) {
 	}
 }
 
-// What programs leave behind in PID 1 of their box is collected: it does not grow with every one of them.
+// PID 1 of a box frees what it has allocated for a program: its memory does not grow with their number.
 func TestManyExecutionsTakeNoMemory(t *testing.T) {
 	t.Parallel()
 	const executions, most = 1200, 2560 << 10
@@ -131,8 +131,7 @@ func TestStandardInputArrivesWhole(t *testing.T) {
 	}
 }
 
-// A command may be longer than the kernel takes as one argument (MAX_ARG_STRLEN, 128 KiB), and the
-// program must not notice.
+// A command may be longer than the kernel accepts as one argument (MAX_ARG_STRLEN, 128 KiB), and the program must not notice.
 func TestACommandOfAnyAllowedLengthRuns(t *testing.T) {
 	t.Parallel()
 	boxtest.RequireProgram(t, "python3")
@@ -190,8 +189,8 @@ func TestLongOutputKeepsBeginningAndEnd(t *testing.T) {
 	}
 }
 
-// Whatever a command started dies with its time: children, orphans, those in sessions of their own,
-// the stopped ones. What other executions of the session run lives.
+// At its timeout everything that a command has started is killed: children, orphans, those in sessions of their own, and stopped
+// ones. Other executions of the session are not.
 func TestATimeoutKillsAllOfOneExecutionAndNothingElse(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -239,7 +238,7 @@ func TestWhatACommandLeavesRunningIsKilledAndCounted(t *testing.T) {
 		{"sleep 1000 & sleep 1000 & (setsid sleep 1000 &); echo on", 3},
 		{"sleep 1000 & kill $!; wait; echo on", 0},
 	} {
-		// Their ends of the pipes stay open: the answer does not wait for that.
+		// Leftovers hold the pipes open: the answer does not wait for them.
 		if r := d.Result(t, "kill", boxtest.Shell(tc.line)); r.Status != "exited" || r.LeftoversKilled != tc.count {
 			t.Errorf("%s: %s", tc.line, boxtest.Show(r))
 		}
@@ -251,7 +250,7 @@ func TestWhatACommandLeavesRunningIsKilledAndCounted(t *testing.T) {
 	if r := d.Result(t, "keep", boxtest.Shell("sleep 1000 & echo on")); r.LeftoversKilled != 0 {
 		t.Errorf("%s", boxtest.Show(r))
 	}
-	// It may still be the shell that becomes it.
+	// It may still be the shell before its execve.
 	if got := d.Sh(t, "keep", "until pgrep sleep >/dev/null; do :; done; pgrep -c sleep"); got != "1\n" {
 		t.Errorf("kept: %s", got)
 	}
@@ -265,7 +264,7 @@ func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			// Each waits for all: they cannot come one after the other.
+			// Each waits for all others: they cannot run one by one.
 			line := fmt.Sprintf("touch here.%d; until [ $(ls here.* | wc -l) = %d ]; do sleep 0.2; done; echo %d", i, n, i)
 			r, err := d.Exec(t.Context(), "s1", &api.ExecRequest{Command: &line, Timeout: boxtest.Duration("2m")})
 			if err != nil || r.Stdout != fmt.Sprintf("%d\n", i) {
@@ -276,7 +275,7 @@ func TestExecutionsOfASessionRunAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// A client that ends what it sends and waits for its answer has not gone; one that closes its connection then has.
+// A client that shuts down its sending side and waits for the answer still counts as connected, until it closes the connection.
 func TestAClientMayEndWhatItSends(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -356,7 +355,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	// One that is made for one program goes with its client too.
+	// A one-shot session ends with its client too.
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
@@ -371,7 +370,7 @@ func TestAClientThatGoesEndsItsProgram(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// Programs say so in many scripts: echo failed > /dev/stderr.
+// Many scripts rely on this: echo failed > /dev/stderr.
 func TestStandardStreamsCanBeOpenedByName(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -402,7 +401,7 @@ func TestOutputThatIsNoTextComesAsAsked(t *testing.T) {
 	}
 }
 
-// Nothing of what is in env is shown anywhere but to the programs.
+// Values in env are visible to the programs only.
 func TestValuesOfTheEnvironmentStaySecret(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// nothingRuns waits until no program of a session is under way.
+// nothingRuns waits until the session has no running program.
 func nothingRuns(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	boxtest.Eventually(t, "no program runs", func() bool {
@@ -70,12 +70,12 @@ func TestDirectoriesAreMadeAndDescribed(t *testing.T) {
 		}
 	}
 	root, err := d.StatFile(ctx, "s", &api.FileStat{Path: "/etc/passwd"})
-	if err != nil || root.User == "box" || root.UID == nil || *root.UID == 1000 { // of a user of the host, who is nobody here
+	if err != nil || root.User == "box" || root.UID == nil || *root.UID == 1000 { // owned by a host user, who is unmapped here
 		t.Errorf("/etc/passwd: %+v, %v", root, err)
 	}
 }
 
-// What an agent notes at a file stays with that, and programs of the box see it.
+// Extended attributes that an agent sets stay with their file, and programs in the box see them.
 func TestAttributesComeWithAFile(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -118,7 +118,7 @@ func fileKindOrNone(err error) string {
 	return ""
 }
 
-// A file goes through boxd in both directions, of which the daemon never holds much.
+// A file of any size is streamed through boxd in both directions, and boxd never buffers much of it.
 func TestAFileOfAnySizeIsStreamed(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -142,7 +142,7 @@ func TestAFileOfAnySizeIsStreamed(t *testing.T) {
 	}
 
 	const part = 64 << 20
-	done, err := d.PutFile(t.Context(), "s", client.PutFile{Path: "new/one"}, io.LimitReader(zeros{}, part)) // of a length that nobody says
+	done, err := d.PutFile(t.Context(), "s", client.PutFile{Path: "new/one"}, io.LimitReader(zeros{}, part)) // of undeclared length
 	if err != nil || !done.Created || done.File.Size != part || done.File.Mode != "0644" {
 		t.Errorf("wrote %+v, %v", done, err)
 	}
@@ -166,7 +166,7 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A file that a client has already is not sent again, and the rest of one that has changed meanwhile is sent whole.
+// A file that the client already has is not sent again; a range request for a file that has changed meanwhile gets the whole file.
 func TestAFileIsSentIfItHasChanged(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -256,7 +256,7 @@ func TestAFileIsReadInRanges(t *testing.T) {
 	nothingRuns(t, d)
 }
 
-// A client that goes in the middle leaves what it has sent, and no program.
+// A client that disconnects in mid-transfer leaves what it has sent, and no running program.
 func TestAClientThatVanishesLeavesNoProgram(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -287,7 +287,7 @@ func TestAClientThatVanishesLeavesNoProgram(t *testing.T) {
 	f.Close()
 	nothingRuns(t, d)
 
-	// The file that gets shorter is not taken for whole.
+	// A file that is truncated during a download is not reported as complete.
 	f, err = d.OpenFile(t.Context(), "s", "big", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -314,7 +314,7 @@ func TestAFullDiskIsTold(t *testing.T) {
 	nothingRuns(t, d)
 }
 
-// watcher is a watch of a directory of the session s.
+// watcher is a watch on a directory of session s.
 type watcher struct {
 	events chan api.FileEvent
 	over   chan error
@@ -347,7 +347,7 @@ func watch(t *testing.T, d *boxtest.Daemon, o client.WatchFiles) *watcher {
 	return w
 }
 
-// until returns what has happened before something is created at a path, in short.
+// until returns the events before the creation of the path mark, in short form.
 func (w *watcher) until(t *testing.T, mark string) (list []string) {
 	t.Helper()
 	for {
@@ -363,7 +363,7 @@ func (w *watcher) until(t *testing.T, mark string) (list []string) {
 	}
 }
 
-// What programs do is told, and what boxd does for callers, wherever in the tree.
+// A watch reports changes made by programs and by boxd on behalf of callers, anywhere in the tree.
 func TestADirectoryIsWatched(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -390,7 +390,7 @@ func TestADirectoryIsWatched(t *testing.T) {
 		t.Errorf("told %q, want %q", got, want)
 	}
 
-	// The writable root is an overlay; what is changed in it comes by another mount than the image.
+	// The writable root is an overlay; its changes arrive through another mount than those of the image.
 	root := watch(t, d, client.WatchFiles{Path: "/opt", Recursive: true})
 	d.Sh(t, "s", "mkdir /opt/tool; echo x >/opt/tool/run; mkdir /opt/m4")
 	if got := root.until(t, "m4"); !slices.Contains(got, "create tool/run file") {
@@ -401,7 +401,7 @@ func TestADirectoryIsWatched(t *testing.T) {
 	nothingRuns(t, d)
 }
 
-// Links lead nobody out, neither those that are there nor those that take the place of a directory.
+// A watch follows no link out of its directory, neither an existing link nor one that replaces a directory.
 func TestAWatchStaysInItsDirectory(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -426,7 +426,7 @@ func TestAWatchStaysInItsDirectory(t *testing.T) {
 	}
 }
 
-// A watch costs a program in the box, of which there are not many, and none for whom nobody listens to.
+// Each watch costs a program in the box, so their number is limited, and none is left once its client has gone.
 func TestWatchesAreBoundedAndEnd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -461,7 +461,7 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 	}
 	nothingRuns(t, d)
 
-	// More directories than it takes are an error in the middle as well.
+	// Too many directories are an error during the watch as well.
 	w := watch(t, d, client.WatchFiles{Recursive: true})
 	d.Sh(t, "s", "mkdir many; cd many; for i in $(seq 100); do mkdir $i; (cd $i; mkdir $(seq 82)); done")
 	for over := false; !over; {
@@ -475,7 +475,7 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 	}
 	nothingRuns(t, d)
 
-	// Whoever watches through a raw connection and goes is noticed.
+	// A client that watches over a raw connection and closes it is noticed.
 	conn, err := new(net.Dialer).DialContext(t.Context(), "unix", d.Socket)
 	if err != nil {
 		t.Fatal(err)
@@ -490,7 +490,7 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 	nothingRuns(t, d)
 }
 
-// A watch ends with the boxd that was asked for it: nobody listens any more, and no later one takes it over.
+// A watch ends with its boxd: it has no reader any more, and the next boxd does not adopt it.
 func TestAWatchEndsWithItsBoxd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -509,7 +509,7 @@ func TestAWatchEndsWithItsBoxd(t *testing.T) {
 	nothingRuns(t, d)
 }
 
-// What the host does to a directory that a box has mounted is told in the box.
+// What the host changes in a directory that is mounted into a box is reported by a watch in the box.
 func TestAWatchSeesWhatTheHostDoesToAMount(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources)

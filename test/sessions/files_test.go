@@ -17,7 +17,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// fileKind is what was wrong about a file, "" if nothing was.
+// fileKind is the kind of a file error, "" for none.
 func fileKind(t *testing.T, err error) string {
 	t.Helper()
 	if err == nil {
@@ -36,7 +36,7 @@ func readFile(t *testing.T, d *boxtest.Daemon, path string) (string, string) {
 	return got.Content, fileKind(t, err)
 }
 
-// An agent's day: a project comes in, is searched, edited and tested, and what has come of it is fetched.
+// A typical use by an agent: a project is uploaded, searched, edited and tested, and the results are downloaded.
 func TestAnAgentWorksOnFiles(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -68,7 +68,7 @@ func TestAnAgentWorksOnFiles(t *testing.T) {
 	if got, k := readFile(t, d, "project/result"); got != "passed\n" || k != "" {
 		t.Errorf("the result is %q (%s)", got, k)
 	}
-	// What was written belongs to the box user, and is what a program finds.
+	// A written file belongs to the box user, and is what programs find.
 	if _, err := c.WriteFile(ctx, "s", &api.FileWrite{Path: "project/deep/er/note", Content: "ü\n", Permission: "0600"}); err != nil {
 		t.Fatal(err)
 	}
@@ -89,13 +89,13 @@ func TestAnAgentWorksOnFiles(t *testing.T) {
 	if err != nil || len(list.Entries) != 5 {
 		t.Errorf("listed %+v, %v", list, err)
 	}
-	// Nothing goes on after it, and nothing is left.
+	// Afterwards no program runs and no file is left.
 	if s, err := c.Session(ctx, "s"); err != nil || s.Running != 0 {
 		t.Errorf("session %+v, %v", s, err)
 	}
 }
 
-// unpacked downloads an archive: names with what is in them, of directories with a slash and nothing.
+// unpacked downloads an archive and returns its entries with their content; directories end in a slash and have none.
 func unpacked(t *testing.T, d *boxtest.Daemon, path string) map[string]string {
 	t.Helper()
 	body, err := d.DownloadArchive(t.Context(), "s", path, false)
@@ -120,7 +120,7 @@ func unpacked(t *testing.T, d *boxtest.Daemon, path string) map[string]string {
 	}
 }
 
-// T18, T19: links lead where they lead a program of the box, and nowhere else.
+// T18, T19: links lead where they lead for a program of the box, and nowhere else.
 func TestFilesOfTheHostAreNotReached(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -145,7 +145,7 @@ func TestFilesOfTheHostAreNotReached(t *testing.T) {
 	if got, k := readFile(t, d, "link"); got != "x\n" || k != "" {
 		t.Errorf("a link within is %q %s", got, k)
 	}
-	// The image is nobody's in the box to change.
+	// No user in the box can change the image.
 	for _, path := range []string{"/etc/hostname2", "/usr/bin/sh2", "/var/lib/boxd/boxfiles", "/proc/sys/kernel/hostname", "/sys/x"} {
 		_, err := d.WriteFile(t.Context(), "s", &api.FileWrite{Path: path, Content: "x", NoParents: true})
 		if k := fileKind(t, err); k == "" {
@@ -154,7 +154,7 @@ func TestFilesOfTheHostAreNotReached(t *testing.T) {
 	}
 }
 
-// verbs tries what can be tried on a path without changing anything.
+// verbs tries every operation on a path that changes nothing.
 func verbs(t *testing.T, d *boxtest.Daemon, path string) map[string]string {
 	t.Helper()
 	ctx, c, got := t.Context(), d.Client, map[string]string{}
@@ -208,7 +208,7 @@ func TestStrangeFilesHaveDefinedAnswers(t *testing.T) {
 	}
 }
 
-// Nobody in the box can look into the program that serves its files, nor change or trace it.
+// No program in the box can read the program that serves its files, or change or trace it.
 func TestTheFilesProgramIsOutOfReach(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -217,13 +217,13 @@ func TestTheFilesProgramIsOutOfReach(t *testing.T) {
 	if !strings.HasPrefix(r.Stdout, "-rwx--x--x") || strings.Count(r.Stderr, "\n") != 5 {
 		t.Errorf("stdout %q, stderr %q: want it executable, and five refusals", r.Stdout, r.Stderr)
 	}
-	// Somebody who starts it himself cannot even see it: /proc shows a user what that may trace.
+	// Even a user that starts it cannot see it: /proc shows a user only processes it may trace.
 	if out := d.Sh(t, "s", "sleep 60 | /var/lib/boxd/boxfiles & p=$!; while [ -e /proc/$p ]; do :; done; kill $p && echo unseen"); out != "unseen\n" {
 		t.Errorf("it is not there: %q", out)
 	}
 }
 
-// T26, T27: an archive is taken whole or not at all.
+// T26, T27: an archive is unpacked completely or not at all.
 func TestArchivesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[files]\narchive_bytes = \"1MiB\"\narchive_file = \"64KiB\"\narchive_entries = 10\n")
@@ -246,7 +246,7 @@ func TestArchivesAreRefusedWhole(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, k, tc.want)
 		}
 	}
-	// Who hangs up halfway has sent nothing.
+	// An upload that is cut off halfway leaves nothing.
 	whole := boxtest.Tar(0o644, map[string]string{"a": strings.Repeat("x", 60<<10)})
 	hungUp := errors.New("hung up")
 	_, err := d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, io.MultiReader(bytes.NewReader(whole[:30<<10]), failing{hungUp}))
@@ -254,7 +254,7 @@ func TestArchivesAreRefusedWhole(t *testing.T) {
 		t.Error("half an archive was taken")
 	}
 	boxtest.Eventually(t, "nothing is left", func() bool { return d.Sh(t, "s", "ls -A /workspace; ls -d /tmp/b 2>/dev/null; true") == "" })
-	// What is there is not replaced unasked.
+	// Existing files are not overwritten unless requested.
 	d.Sh(t, "s", "echo mine >a")
 	_, err = d.UploadArchive(t.Context(), "s", client.Upload{Path: "/workspace"}, bytes.NewReader(boxtest.Tar(0o644, map[string]string{"a": "1", "b": "2"})))
 	if k := fileKind(t, err); k != "exists" {
@@ -275,7 +275,7 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// T20: a program that renames meanwhile gets nobody out of its box, and no call hangs.
+// T20: a program that renames concurrently leads no file operation out of the box, and none hangs.
 func TestARenamerGetsNobodyOut(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -296,7 +296,7 @@ func TestARenamerGetsNobodyOut(t *testing.T) {
 	}
 }
 
-// The limits of a session hold for what is done to its files, and are told.
+// The limits of a session apply to file operations, and the answers say so.
 func TestFilesObeyTheSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[files]\nmax_content = \"1MiB\"\n")
@@ -324,7 +324,7 @@ func TestFilesObeyTheSession(t *testing.T) {
 	}
 }
 
-// A program that closes the workspace to itself is told so, and there is a way back.
+// If a program makes the workspace inaccessible to itself, the answer says so, and this can be undone.
 func TestAClosedWorkspaceCanBeOpened(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

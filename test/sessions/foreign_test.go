@@ -110,7 +110,7 @@ func TestOthersDoNotActForRoot(t *testing.T) {
 			t.Errorf("request %d: %+v", i, p)
 		}
 	}
-	// To name oneself is no privilege.
+	// Naming oneself as the owner needs no privilege.
 	if a := d.AsUser(t, boxtest.OtherUID, boxtest.Request("GET", "/v1/sessions?all=false", ""), boxtest.Request("GET", "/v1/sessions/none?owner=uid:4242", "")); a[0].Code != http.StatusOK || a[1].Code != http.StatusNotFound {
 		t.Errorf("%s, %s", a[0].Body, a[1].Body)
 	}
@@ -119,8 +119,8 @@ func TestOthersDoNotActForRoot(t *testing.T) {
 	}
 }
 
-// A session of somebody else and one that does not exist are the same on every route: the answers
-// differ in the id alone, which is what the caller has sent.
+// A foreign session and a missing one get the same answer on every route: the answers differ only in the id, which the caller has
+// sent.
 func TestAForeignSessionIsLikeAMissingOne(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

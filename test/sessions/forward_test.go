@@ -17,8 +17,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// Bytes go through boxctl forward, both ways, and it ends when it is told to; the audit log has who has connected, and
-// who has made the address of a preview; neither is for whom a policy keeps from ports.
+// boxctl forward passes bytes both ways and ends on a signal; the audit log records who has connected and who has created a
+// preview address; callers whose policy excludes ports may do neither.
 func TestForwardingAPort(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[policy.ci]\nprincipals = [\"uid:4242\"]\ntools = [\"files\"]\n")

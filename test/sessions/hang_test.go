@@ -19,14 +19,14 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// hanging is a filesystem of a user that lets others in: an empty directory, as long as it answers.
+// hanging is a FUSE filesystem of a user with allow_other: an empty directory, for as long as it answers.
 type hanging struct {
 	at     string
 	dev    *os.File
-	silent atomic.Bool // it takes what it is asked and says nothing
+	silent atomic.Bool // it reads requests and answers none
 }
 
-// hang mounts one. One that is deaf does not even take what it is asked.
+// hang mounts a hanging filesystem. A deaf one does not even read requests.
 func hang(t *testing.T, at string, deaf bool) *hanging {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -45,13 +45,13 @@ func hang(t *testing.T, at string, deaf bool) *hanging {
 	return h
 }
 
-// end ends the filesystem, and all that waits for it.
+// end unmounts the filesystem and releases every process that waits for it.
 func (h *hanging) end() {
 	_ = unix.Unmount(h.at, unix.MNT_FORCE|unix.MNT_DETACH)
 	h.dev.Close()
 }
 
-// Requests of the kernel.
+// Opcodes of FUSE requests.
 const (
 	fuseGetattr = 3
 	fuseStatfs  = 17
@@ -94,9 +94,9 @@ func (h *hanging) serve() {
 	}
 }
 
-// A directory of which the filesystem does not answer is refused by its field, whether a session starts with it or is
-// given it, and nobody else waits for that: no other session, and not the next boxd. The kernel insists on an answer to
-// what was taken, so that the process which waits for that cannot even be killed.
+// A mount source on a filesystem that does not answer is refused by its field, for a new and for a running session, and holds up
+// neither other sessions nor the next boxd. Once a request was read, the kernel waits for its answer even if the waiting process
+// is killed.
 func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources+"patience = \"5s\"\n")
@@ -117,7 +117,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 			d.NewSession(t, api.SessionRequest{ID: id, Mounts: []api.Mount{{Source: ok, Target: "/mnt/x", Mode: "ro"}}})
 			d.Sh(t, id, "cat /mnt/x/name")
 			select {
-			case refused = <-starting: // on a slow host that may take longer than patience once
+			case refused = <-starting: // on a slow host this may take longer than patience once
 				if err := d.DeleteSession(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
@@ -144,7 +144,7 @@ func TestAFilesystemThatHangsHoldsUpNobody(t *testing.T) {
 	d.Restart()
 	d.Sh(t, "deaf", "cat /mnt/x/name")
 
-	// One that hangs later on can be taken away, by force, and does not keep its session.
+	// A mount that hangs later on can be removed by force, and does not keep its session from ending.
 	later := hang(t, filepath.Join(d.Dir, "lent", "ok"), false)
 	mount(t, d, "deaf", api.MountRequest{Source: later.at, Target: "/mnt/y"})
 	mount(t, d, "silent", api.MountRequest{Source: later.at, Target: "/mnt/y"})

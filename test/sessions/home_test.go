@@ -12,11 +12,11 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// look is what a program can see of who it is and where it is at home.
+// look prints what a program sees of its user and home directory.
 const look = `id -un; id -gn; id -u; echo "$HOME $USER $LOGNAME"; eval echo ~; cd && pwd; echo x > here && cat here; stat -c %U .; grep -c :1000: /etc/passwd`
 
-// The user of a session's programs is called and at home as its profile or its request says, under a read-only root and one
-// that can be written to, and no program can put something else in that place.
+// The user of a session's programs has the name and home of its profile or request, under a read-only and a writable root, and no
+// program can replace the home by something else.
 func TestAUserHasTheNameAndTheHomeOfItsProfile(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept, `
@@ -80,7 +80,7 @@ func TestAUserHasTheNameAndTheHomeOfItsProfile(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// No request has a home or a name that would be more than that.
+// A request cannot set a home or a name that gains it anything.
 func TestNamesAndHomesThatAreMoreAreRefused(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, `
@@ -100,14 +100,14 @@ func TestNamesAndHomesThatAreMoreAreRefused(t *testing.T) {
 	boxtest.Refused(t, err, http.StatusForbidden, "home")
 }
 
-// A program starts in every directory that the user of the box can enter. What is missing is made only where that has ever
-// been so, and nowhere if it is to exist; nothing on the host is looked up for it.
+// A program can start in any directory that the box user can enter. A missing one is created only under the paths where that has
+// always been done, and never with cwd_must_exist; no path is looked up on the host.
 func TestProgramsStartInAnyDirectoryOfTheBox(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s"})
 	d.NewSession(t, api.SessionRequest{ID: "w", ReadOnlyRoot: new(false)})
-	host := ofHost(t, "/var", nil) // there on the host, and not in the box
+	host := ofHost(t, "/var", nil) // exists on the host only, not in the box
 	for _, id := range []string{"s", "w"} {
 		d.Sh(t, id, "mkdir -m 0 shut; ln -s /usr/lib lib; ln -s nowhere dangling; ln -s /proc/1/root out; ln -s /etc etc; echo > file; ln -s loop loop")
 	}

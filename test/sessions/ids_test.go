@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// oddIDs are ordinary ids.
+// oddIDs are unusual but valid ids.
 func oddIDs() []string {
 	return []string{
 		"/", "//", ".", "..", "...", "a/../b", "../../etc/passwd", "%2f", "%2F", "%00", "%", "%zz", " ", "a b", " lead", "trail ", "a+b", "a?b=c", "a#b", "a;b",
@@ -64,7 +64,7 @@ func TestOddIDsReachExactlyOneSession(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// onlyKeysOnDisk holds every name below the state directory to what boxd names things: no id is one.
+// onlyKeysOnDisk checks that every name below the state directory is one that boxd generates: no id appears there.
 func onlyKeysOnDisk(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	ours := regexp.MustCompile(`^(lock|previews\.json|sessions|workspaces|sessions/[0-9a-f]{32}\.json|workspaces/[0-9a-f]{32}(/mine)?|usage|usage/[0-9-]{10}\.json|audit|audit/audit-[0-9]+\.log|spaces|named-workspaces|host-quotas(\.lock)?|images|images/names|images/scratch|drives|drives/scratch|skills|skills/scratch|skills/builtin(/.*)?)$`)
@@ -79,7 +79,7 @@ func onlyKeysOnDisk(t *testing.T, d *boxtest.Daemon) {
 	}
 }
 
-// notIDs are texts that no session can have for an id, as they are in JSON.
+// notIDs are invalid session ids, in JSON notation.
 func notIDs() map[string]string {
 	return map[string]string{
 		"NUL":            `"a\u0000b"`,
@@ -111,7 +111,7 @@ func TestWhatIsNoIDIsRefused(t *testing.T) {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
-	// In a path they are percent-encoded, and an id may also be missing there.
+	// In a path ids are percent-encoded, and an id may be missing altogether.
 	segments := []string{"", "a%00b", "%0a", "%1b%5b2J", "%7f", "%c2%85", "%ff", "a%c3", strings.Repeat("x", 257), url.PathEscape(strings.Repeat("é", 129))}
 	for _, s := range segments {
 		for _, tc := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/exec"}, {"GET", "/exec/stream"}} {
@@ -127,7 +127,7 @@ func TestWhatIsNoIDIsRefused(t *testing.T) {
 	}
 }
 
-// An id is what it is in the path too, whichever way it is written there.
+// An id in a path is the same in every valid percent-encoding.
 func TestOneIDHasManySpellingsInAPath(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A session reads the workspaces that are its inputs, at once what others write there, and can do nothing else with them:
-// not write, not follow a link, not gain by a setuid bit. It has them until it ends, through the end of boxd.
+// A session can read its input workspaces, including what others write there meanwhile, and can do nothing else with them: not
+// write, not follow a link, not gain by a setuid bit. It has them until it ends, across the end of boxd.
 func TestASessionReadsItsInputs(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)

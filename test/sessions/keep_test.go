@@ -13,7 +13,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A session's own workspace outlives it if that is asked: at once, with what is in it, its owner and its quota.
+// A session's own workspace is kept on request when the session ends: at once, with its content, owner and quota.
 func TestAWorkspaceIsKeptWhenItsSessionEnds(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -58,11 +58,11 @@ func TestAWorkspaceIsKeptWhenItsSessionEnds(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// What a boxd has died over the next one does: the box is ended, and its workspace has the name, wherever it was.
+// The next boxd finishes a keep that was interrupted: the box is ended, and its workspace gets the name, moved already or not.
 func TestWhatWasToBeKeptIsKept(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
-	promised := map[string]string{} // keys of boxes, by the names their workspaces are to get
+	promised := map[string]string{} // box keys, by the name that each workspace is to get
 	for _, name := range []string{"before", "after", "gone"} {
 		d.NewSession(t, api.SessionRequest{ID: name})
 		d.Sh(t, name, "echo "+name+" > file")
@@ -96,7 +96,7 @@ func TestWhatWasToBeKeptIsKept(t *testing.T) {
 		own, lent := filepath.Join(d.State, "workspaces", promised[name]), filepath.Join(d.State, "spaces", key)
 		err = os.Remove(lent)
 		switch name {
-		case "after": // the files were moved, and nobody has noted it
+		case "after": // the files were moved, but that was not recorded
 			err = errors.Join(err, os.Rename(own, lent))
 		case "gone":
 			err = errors.Join(err, os.RemoveAll(own))

@@ -25,7 +25,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// orphans are the keeper's own processes that have to end with it: its zygote, boxes ahead of need, and who does jobs.
+// orphans are the keeper's own processes that must end with it: its zygote, the preforked boxes, and the workers.
 func orphans(t *testing.T, keeper int, boxes ...int) (list []int) {
 	t.Helper()
 	boxtest.Eventually(t, "there are a zygote and a box ahead of need", func() bool {
@@ -110,7 +110,7 @@ func TestBoxesLiveWithoutTheirKeeper(t *testing.T) {
 	}
 }
 
-// Starts and ends that a dying keeper has interrupted are undone by the next one.
+// A launch or removal that is interrupted by the keeper's death is undone by the next keeper.
 func TestKeepersThatDieInTheMiddleLeaveNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -182,7 +182,7 @@ func TestAKeeperWithoutBoxdAndBoxesEnds(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 }
 
-// startKeeper starts a keeper as its own unit does.
+// startKeeper starts a keeper the way its systemd unit does.
 func startKeeper(t *testing.T, flags ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(boxtest.Programs(t), "boxkeeper"), append(flags, "-linger")...)
@@ -252,7 +252,7 @@ func TestAKeeperOfItsOwnUnit(t *testing.T) {
 	noBoxes(t, d)
 }
 
-// troupe is keepers that follow each other in one run directory.
+// troupe is a series of keepers that take over from each other in one run directory.
 type troupe struct {
 	t   *testing.T
 	cfg client.KeeperConfig
@@ -292,7 +292,7 @@ func (tr *troupe) enter() *client.Keeper {
 	return k
 }
 
-// update puts another file in the place of the keeper's program.
+// update replaces the keeper's program file with another one.
 func (tr *troupe) update() {
 	tr.t.Helper()
 	data, err := os.ReadFile(tr.cfg.Program)
@@ -362,14 +362,14 @@ func (tr *troupe) wantList(k *client.Keeper, letters ...string) {
 			tr.t.Logf("boxes: %q, want %q", got, want)
 		}
 	}()
-	boxtest.Eventually(tr.t, "the keeper has the boxes that live", func() bool { // what has died may just be cleaned up
+	boxtest.Eventually(tr.t, "the keeper has the boxes that live", func() bool { // dead boxes may still be in clean-up
 		var err error
 		got, err = k.List(tr.t.Context())
 		return err == nil && slices.Equal(got, want)
 	})
 }
 
-// A box has one keeper after the other, whichever way they go.
+// A box is adopted by one keeper after the other, however the previous keeper ended.
 func TestKeepersFollowEachOther(t *testing.T) {
 	t.Parallel()
 	tr := newTroupe(t)
@@ -383,20 +383,20 @@ func TestKeepersFollowEachOther(t *testing.T) {
 	}
 	tr.wantList(k, "a", "b")
 	kill(t, first, orphans(t, first, int(a.PID), int(b.PID))...)
-	tr.wantList(k, "a", "b") // from the next
+	tr.wantList(k, "a", "b") // from the next keeper
 	second := tr.pid()
 	c := tr.launch(k, "c")
 	if bases := []uint32{a.IDBase, b.IDBase}; second == first || slices.Contains(bases, c.IDBase) {
 		t.Errorf("the next keeper is %d and gives ids %d; %v are in use", second, c.IDBase, bases)
 	}
 	k.Detach()
-	tr.cfg.Ahead = 2 // another configuration
+	tr.cfg.Ahead = 2 // a different configuration
 	k = tr.enter()
 	third := tr.pid()
 	if third == second {
 		t.Errorf("the keeper is %d still, whatever the configuration", third)
 	}
-	boxtest.Eventually(t, "the second has ended", func() bool { return !boxtest.Lives(second) }) // it may have let go of its lock alone
+	boxtest.Eventually(t, "the second has ended", func() bool { return !boxtest.Lives(second) }) // maybe only its lock is released so far
 	k.Detach()
 	tr.update()
 	k = tr.enter()
@@ -436,7 +436,7 @@ func TestKeepersFollowEachOther(t *testing.T) {
 	}
 }
 
-// What a keeper finds of boxes that are dead, half started or not to be understood.
+// A new keeper cleans up boxes that are dead or half started, and leaves a box alone whose record it cannot parse.
 func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	tr := newTroupe(t)
@@ -446,7 +446,7 @@ func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 	kill(t, tr.pid())
 	kill(t, int(b.PID))
 	boxes := filepath.Join(tr.cfg.RunDir, "boxes")
-	if err := os.Mkdir(filepath.Join(boxes, key("d")), 0o700); err != nil { // a start that was interrupted
+	if err := os.Mkdir(filepath.Join(boxes, key("d")), 0o700); err != nil { // an interrupted start
 		t.Fatal(err)
 	}
 	damaged := filepath.Join(boxes, key("c"), "record")
@@ -469,7 +469,7 @@ func TestAKeeperFindsWhatIsLeft(t *testing.T) {
 		t.Errorf("a second box in its place: %v", err)
 	}
 	tr.works(a)
-	tr.works(c) // nobody has touched it
+	tr.works(c) // no keeper has touched it
 	d := tr.launch(k, "d")
 	if slices.Contains([]uint32{a.IDBase, c.IDBase}, d.IDBase) {
 		t.Errorf("a new box has the ids of one that lives: %d", d.IDBase)

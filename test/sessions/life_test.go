@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// ended waits until a session has ended, and checks why by the log.
+// ended waits until a session has ended, and checks the reason in the log.
 func ended(t *testing.T, d *boxtest.Daemon, id, reason string) {
 	t.Helper()
 	boxtest.Eventually(t, "session "+id+" is gone", func() bool {
@@ -51,7 +51,7 @@ func TestARunningProgramKeepsItsSession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: boxtest.Duration("4s")}})
-	// Had its time run while the program did, the program would have been canceled.
+	// If the TTL had counted while the program ran, the program would have been canceled.
 	if got := d.Sh(t, "s1", "sleep 9; echo done"); got != "done\n" {
 		t.Errorf("%q", got)
 	}
@@ -63,7 +63,7 @@ func TestProcessesThatWereKeptKeepTheirSession(t *testing.T) {
 	d := boxtest.Start(t, "[profiles.keeper]\nleftovers = \"keep\"\n")
 	d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "keeper", Patch: limits.Patch{TTL: boxtest.Duration("3s")}})
 	d.Sh(t, "s1", "sleep 1000 & sleep 1001 &")
-	for i := range 2 { // each of these has been idle for as long
+	for i := range 2 { // each of these is idle for that long
 		id := fmt.Sprint("other", i)
 		d.NewSession(t, api.SessionRequest{ID: id, Patch: limits.Patch{TTL: boxtest.Duration("4s")}})
 		ended(t, d, id, "idle")
@@ -93,7 +93,7 @@ func TestMaxLifetimeEndsEvenWhatIsUsed(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// A change that ends a session, as its time is over with it, has been made: it is not answered as one of a session that is missing.
+// A change that ends a session, because its time is then over, has succeeded: the answer is not that the session is missing.
 func TestAChangeMayEndASession(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -205,7 +205,7 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 		if r := <-results; r.Status != "lost" || r.ExitCode != nil {
 			t.Errorf("%s", boxtest.Show(r))
 		}
-		// At once, whatever boxd has seen to by now.
+		// Works at once, whether or not boxd has noticed the death.
 		again := d.NewSession(t, api.SessionRequest{ID: "s1"})
 		if again.PID == s.PID {
 			t.Errorf("the box of %+v is dead", again)
@@ -230,10 +230,10 @@ func TestABoxWhosePID1IsKilledIsLost(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// A session whose box ends while there is no boxd, as all do when the host is started anew, is not just gone: its owner is told.
+// A session whose box ends while no boxd runs, as at a reboot of the host, does not just vanish: its owner is told that it was lost.
 func TestABoxThatEndsWithoutABoxdIsLost(t *testing.T) {
 	t.Parallel()
-	d := boxtest.Start(t, boxtest.Lasting) // otherwise it ends by itself, maybe before the test can end it
+	d := boxtest.Start(t, boxtest.Lasting) // otherwise the box ends by itself, maybe before the test ends it
 	s := d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.Kill()
 	if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
@@ -257,7 +257,7 @@ func TestABoxThatEndsWithoutABoxdIsLost(t *testing.T) {
 	}
 }
 
-// A start that fails leaves nothing, wherever it fails.
+// A failed start leaves nothing behind, wherever it fails.
 func TestAStartThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources)
@@ -351,5 +351,5 @@ func TestIDsOfTheHostRunOut(t *testing.T) {
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
-	d.NewSession(t, api.SessionRequest{ID: "s3"}) // also while a box ahead of need is being made of it
+	d.NewSession(t, api.SessionRequest{ID: "s3"}) // even while a warm box is being preforked with these ids
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A body of three bytes an element became a hundred and more of them for each: more than two GiB here.
-// The bound has room for the race detector, which keeps a multiple of what a program looks at.
+// A body of three bytes per element once grew to over a hundred bytes for each: more than 2 GiB here. The bound leaves room for
+// the race detector, which needs a multiple of the memory.
 func TestABodyTakesHardlyMoreMemoryThanItsBytes(t *testing.T) {
 	t.Parallel()
 	const size, room = 16<<20 - 64, 1 << 30
@@ -58,7 +58,7 @@ func TestABodyTakesHardlyMoreMemoryThanItsBytes(t *testing.T) {
 	}
 }
 
-// The answer comes while the body is still being sent.
+// The answer is sent while the body is still being uploaded.
 func TestABodyThatWillNotBeUsedIsNotRead(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -100,7 +100,7 @@ func TestOneUserLeavesSessionsForOthers(t *testing.T) {
 	if third := d.AsUser(t, boxtest.ThirdUID, once, make("s1")); third[0].Code != http.StatusOK || third[1].Code != http.StatusCreated {
 		t.Errorf("a third user: %s, %s", third[0].Body, third[1].Body)
 	}
-	for i := range 2 { // to sessions.max
+	for i := range 2 { // up to sessions.max
 		d.NewSession(t, api.SessionRequest{ID: fmt.Sprint(i)})
 	}
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{})
@@ -120,11 +120,11 @@ func TestRootMayHaveMoreThanOneOwner(t *testing.T) {
 	}
 }
 
-// held are the connections of a caller.
+// held counts the connections of a client.
 type held struct{ Kept, TurnedAway int }
 
-// holdMany is the act of a caller that stays: it opens 300 connections, says what became of them, and keeps them until
-// its standard input ends.
+// holdMany is the client's part: it opens 300 connections, prints how many were accepted, and keeps them open until its standard
+// input ends.
 func holdMany(socket string, _ []string) error {
 	var got held
 	for range 300 {
@@ -133,7 +133,7 @@ func holdMany(socket string, _ []string) error {
 			return err
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: boxd\r\n\r\n") // one that is turned away may be closed by now
+		_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: boxd\r\n\r\n") // a rejected one may be closed already
 		a, err := boxtest.ReadAnswer(conn)
 		if err != nil {
 			return err
@@ -170,7 +170,7 @@ func TestOneUserLeavesConnectionsForOthers(t *testing.T) {
 	}
 }
 
-// A session without an id of its maker's is nobody's when its maker has gone.
+// A session without an id chosen by its client is ended if that client has disconnected before the answer.
 func TestASessionNobodyLearnsOfIsEnded(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -181,7 +181,7 @@ func TestASessionNobodyLearnsOfIsEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	send := func(body string) { // its maker has gone before boxd looks
+	send := func(body string) { // the client has disconnected before boxd reads the request
 		signal(syscall.SIGSTOP)
 		defer signal(syscall.SIGCONT)
 		conn, err := net.Dial("unix", d.Socket)
@@ -196,7 +196,7 @@ func TestASessionNobodyLearnsOfIsEnded(t *testing.T) {
 	send(`{"ttl":"0s"}`)
 	boxtest.Eventually(t, "the session has ended", func() bool { return strings.Contains(d.Log(), "reason=unclaimed") })
 	d.NothingLeft(before)
-	send(`{"id":"s1"}`) // its maker can ask for it again
+	send(`{"id":"s1"}`) // the client can ask for it again by its id
 	boxtest.Eventually(t, "the session is there", func() bool {
 		s, err := d.Session(t.Context(), "s1")
 		return err == nil && s.State == "ready"

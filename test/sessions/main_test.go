@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sessions_test tells stories of sessions to a real boxd with real boxes.
+// Package sessions_test tests sessions end to end, with a real boxd with real boxes.
 package sessions_test
 
 import (
@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sessions are the ids of all sessions there are.
+// sessions are the ids of all sessions.
 func sessions(t *testing.T, d *boxtest.Daemon) []string {
 	t.Helper()
 	list, err := d.Sessions(t.Context(), true)

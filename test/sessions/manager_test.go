@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// hears waits for a notification, past signs of life.
+// hears waits for a notification, skipping watchdog messages.
 func hears(t *testing.T, m *boxtest.Manager, want string) string {
 	t.Helper()
 	for {
@@ -51,7 +51,7 @@ func TestTheWatchdogHearsOfABoxdThatIsWell(t *testing.T) {
 		}
 	}
 	alive("at rest")
-	// What a new boxd would find as it is now must not end this one.
+	// A fault that a new boxd would meet as well must not end this one.
 	keeper := d.Keeper()
 	if err := syscall.Kill(keeper, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestTheWatchdogHearsOfABoxdThatIsWell(t *testing.T) {
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
-		_, _, _ = d.CreateSession(waits, &api.SessionRequest{ID: "s1"}) // waits for the keeper
+		_, _, _ = d.CreateSession(waits, &api.SessionRequest{ID: "s1"}) // blocks until the keeper answers
 	}()
 	alive("with a keeper that hangs")
 	if err := d.Ready(t.Context()); err != nil {
@@ -75,12 +75,12 @@ func TestTheWatchdogHearsOfABoxdThatIsWell(t *testing.T) {
 		t.Fatal(err)
 	}
 	alive("while another keeper is started")
-	// A boxd that does nothing at all says nothing.
+	// A boxd that is stopped sends no watchdog messages.
 	if err := syscall.Kill(d.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	boxtest.Eventually(t, "boxd is stopped", func() bool {
-		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.PID())) // each thread stops for itself
+		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.PID())) // each thread stops by itself
 		return len(stats) > 0 && !slices.ContainsFunc(stats, func(path string) bool {
 			stat, err := os.ReadFile(path)
 			return err != nil || !strings.Contains(string(stat), ") T ")
@@ -108,7 +108,7 @@ func TestAnIdleBoxdEndsAndTheNextCallerFindsAnother(t *testing.T) {
 	m := d.Managed(0)
 	hears(t, m, "READY=1")
 	d.NewSession(t, api.SessionRequest{ID: "s1", Patch: limits.Patch{TTL: length(1500 * time.Millisecond)}})
-	d.Close() // it is no caller any more
+	d.Close() // otherwise this client's connection counts
 	if err := d.Wait(); err != nil {
 		t.Fatalf("it ends with %v", err)
 	}
@@ -117,7 +117,7 @@ func TestAnIdleBoxdEndsAndTheNextCallerFindsAnother(t *testing.T) {
 	if !ended || !strings.Contains(after, "no sessions and no connections") {
 		t.Errorf("it has ended while there was a session:\n%s", d.Log())
 	}
-	// Nobody is there, and still the call is not lost.
+	// No boxd is running, and still the request is not lost.
 	conn, err := net.Dial("unix", d.Socket)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestAnIdleBoxdEndsAndTheNextCallerFindsAnother(t *testing.T) {
 	}
 }
 
-// rewrite changes a daemon's configuration; what is replaced must be there.
+// rewrite changes a daemon's configuration file; the text to be replaced must occur in it.
 func rewrite(t *testing.T, d *boxtest.Daemon, old, replacement string) {
 	t.Helper()
 	text, err := os.ReadFile(d.Config)
@@ -205,7 +205,7 @@ func TestAReloadIsForNewSessionsAndOnlyIfAllIsInOrder(t *testing.T) {
 		t.Errorf("the request that made it does not find it again: %v", err)
 	}
 
-	// A file that is wrong in one word changes nothing, also not what is right in it.
+	// A file with one invalid value changes nothing, not even by its valid ones.
 	rewrite(t, d, "80MiB", "64MiB")
 	drop := filepath.Join(d.Config+".d", "10-test.toml")
 	if err := os.Mkdir(filepath.Dir(drop), 0o755); err != nil {

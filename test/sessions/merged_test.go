@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// alternate is a line for the shell that writes to both streams in turn, a thousand times each, and stops halfway for a file;
-// alternated is what that comes to in order, and half of it what comes before the stop.
+// alternate is a shell line that writes to both streams in turn, a thousand times each, and halfway waits for a file; alternated
+// is the expected output in order, the first half being what precedes the wait.
 const alternate = `i=0; while [ $i -lt 1000 ]; do echo out $i; echo err $i >&2; i=$((i+1)); if [ $i = 500 ]; then until [ -e go ]; do sleep 0.01; done; fi; done`
 
 func alternated(from, to int) string {
@@ -28,7 +28,7 @@ func alternated(from, to int) string {
 	return all.String()
 }
 
-// An execution that asks for it writes both streams into one pipe, whichever way its output comes.
+// An execution with merged output writes both streams into one pipe, by whichever way its output is read.
 func TestBothStreamsComeInTheOrderOfTheWrites(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -68,7 +68,7 @@ func TestBothStreamsComeInTheOrderOfTheWrites(t *testing.T) {
 	}
 }
 
-// A process that asks for it does the same at each start, also of the next boxd, and is another than one that does not.
+// A process with merged output has it at each start, also under the next boxd, and differs from a process without it.
 func TestAProcessKeepsItsStreamsMerged(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -130,7 +130,7 @@ func TestAProcessKeepsItsStreamsMerged(t *testing.T) {
 	}
 }
 
-// What has no two streams to merge, or none that boxd makes, refuses it.
+// merge_output is refused for a process that does not have two streams made by boxd.
 func TestOneStreamIsNotMerged(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// What a caller has said of a session is told in answers about that one alone, or in lists where it is asked for; it finds sessions, and
-// is the same for the next boxd and after a stop.
+// The metadata of a session is in answers about it alone, and in lists on request; sessions can be found by it, and it survives a
+// restart of boxd and a stop of the session.
 func TestMetadataIsKeptAndFindsSessions(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -100,7 +100,7 @@ func TestMetadataIsKeptAndFindsSessions(t *testing.T) {
 	}
 }
 
-// As much metadata as may be is kept, and no more.
+// Metadata up to the limit is stored, and no more.
 func TestMetadataIsBounded(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -130,7 +130,7 @@ func TestMetadataIsBounded(t *testing.T) {
 	}
 }
 
-// A list is told in pages, in the order in which sessions were created, and a page has a bounded amount of metadata.
+// Lists are paged in order of creation, and a page has a bounded amount of metadata.
 func TestListsHavePages(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

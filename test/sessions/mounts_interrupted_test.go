@@ -25,8 +25,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// tableOf lists the mounts of a box below what it has of itself: the number of the lowest of each, by their paths. What
-// is on a path more than once is in over.
+// tableOf lists the mounts of a box except its own basic ones: the mount id of the lowest mount on each path. A path with more
+// than one mount is also in over.
 func tableOf(t *testing.T, pid uint32) (at map[string]uint64, over []string) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
@@ -52,7 +52,7 @@ func tableOf(t *testing.T, pid uint32) (at map[string]uint64, over []string) {
 	return at, over
 }
 
-// agree holds the list of a session against what is in its box.
+// agree compares a session's list of mounts with the mounts in its box.
 func agree(t *testing.T, d *boxtest.Daemon, s *api.Session, when string) (listed map[string]api.SessionMount) {
 	t.Helper()
 	list, err := d.Mounts(t.Context(), s.ID)
@@ -80,7 +80,7 @@ func agree(t *testing.T, d *boxtest.Daemon, s *api.Session, when string) (listed
 	return listed
 }
 
-// keepsReplaced reports whether this kernel leaves what was replaced below (before 6.5).
+// keepsReplaced reports whether this kernel (before 6.5) keeps a replaced mount below the new one.
 func keepsReplaced() bool {
 	var u syscall.Utsname
 	_ = syscall.Uname(&u) // does not fail
@@ -93,7 +93,7 @@ func keepsReplaced() bool {
 	return major < 6 || major == 6 && minor < 5
 }
 
-// changes makes changes of mounts until it is told to stop, and says when each begins.
+// changes changes mounts until stop is set, and signals the beginning of each change.
 func changes(t *testing.T, d *boxtest.Daemon, source string, targets []string, random *rand.Rand, stop *atomic.Bool, begins chan<- struct{}) {
 	two := filepath.Join(filepath.Dir(source), "two")
 	for !stop.Load() {
@@ -110,12 +110,12 @@ func changes(t *testing.T, d *boxtest.Daemon, source string, targets []string, r
 			_ = d.RemoveMount(t.Context(), "s", target, true)
 			continue
 		}
-		_, _, _ = d.AddMount(t.Context(), "s", &req) // what has come of it is looked at afterwards
+		_, _, _ = d.AddMount(t.Context(), "s", &req) // the result is checked afterwards
 	}
 }
 
-// boxd or its keeper is killed while mounts are added, replaced and removed, at any moment and as soon as the box has
-// changed. Afterwards there is what is listed, all of it can be removed, and nothing else is in the way.
+// boxd or its keeper is killed while mounts are added, replaced and removed, at a random moment or as soon as the box has
+// changed. Afterwards the mounts are those listed, all of them can be removed, and no others are in the way.
 func TestChangesOfMountsSurviveTheirMakers(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -185,8 +185,8 @@ func TestChangesOfMountsSurviveTheirMakers(t *testing.T) {
 	}
 }
 
-// putBelow puts a directory into a box below what is mounted on its target, as a keeper does first that replaces it; or
-// on top of that, as a keeper does on a kernel that cannot.
+// putBelow mounts a directory in a box below what is mounted on its target, as the first step of a keeper that replaces it; on a
+// kernel without MOVE_MOUNT_BENEATH it mounts on top, as the keeper does there.
 func putBelow(t *testing.T, pid uint32, source, target string) {
 	t.Helper()
 	const beneath = 0x200 // MOVE_MOUNT_BENEATH
@@ -216,7 +216,7 @@ func putBelow(t *testing.T, pid uint32, source, target string) {
 	}
 	done := make(chan error)
 	go func() { // waited for below
-		runtime.LockOSThread() // and never unlocked: the thread ends with it
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		done <- put()
 	}()
 	if err := <-done; err != nil {
@@ -224,7 +224,7 @@ func putBelow(t *testing.T, pid uint32, source, target string) {
 	}
 }
 
-// What boxd has done before it was killed, and not written down, is known from what it has written before that.
+// What a killed boxd has done and not recorded is recovered from what it has recorded before doing it.
 func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 	t.Parallel()
 	type record = map[string]json.RawMessage
@@ -245,10 +245,10 @@ func TestAChangeNobodyHeardOfIsSettled(t *testing.T) {
 	}
 	const target = "/workspace/in/deep"
 	for name, tc := range map[string]struct {
-		has    bool   // a mount is there before
-		change string // as recorded
+		has    bool   // whether there is a mount before
+		change string // the change as recorded
 		make   func(t *testing.T, d *boxtest.Daemon, s *api.Session, two string)
-		left   string // of what there is in the end
+		left   string // what is mounted in the end
 	}{
 		"added": {change: `{"source":%q,"target":%q,"mode":"ro","known":%s,"missing":"/workspace/in"}`, make: func(t *testing.T, d *boxtest.Daemon, _ *api.Session, two string) {
 			mount(t, d, "s", api.MountRequest{Source: two, Target: target})

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// mount gives a session a mount that it has not had.
+// mount adds a mount, which must be new, to a session.
 func mount(t *testing.T, d *boxtest.Daemon, id string, req api.MountRequest) api.SessionMount {
 	t.Helper()
 	if req.Mode == "" {
@@ -38,7 +38,7 @@ func unmount(t *testing.T, d *boxtest.Daemon, id, target string) {
 	}
 }
 
-// problemOf is what boxd says of a request it has refused.
+// problemOf is the problem of a refusal by boxd.
 func problemOf(t *testing.T, err error) *client.Error {
 	t.Helper()
 	e, ok := errors.AsType[*client.Error](err)
@@ -48,8 +48,8 @@ func problemOf(t *testing.T, err error) *client.Error {
 	return e
 }
 
-// A mount comes and goes while a program runs, which finds it at once and cannot write to it; what had to be made
-// for it goes with it, wherever it is.
+// A mount is added and removed while a program runs, which sees it at once and cannot write to it; directories that were created
+// as its mount point are removed with it, wherever they are.
 func TestALivingSessionIsGivenMounts(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources)
@@ -84,7 +84,7 @@ func TestALivingSessionIsGivenMounts(t *testing.T) {
 	}
 }
 
-// A program that reads all the while finds one directory or the other, and never none; one that sits in the old one
+// A program that reads during replacements always finds one of the two directories; one whose working directory is the old one
 // stays there.
 func TestAMountIsReplacedAtOnce(t *testing.T) {
 	t.Parallel()
@@ -104,7 +104,7 @@ func TestAMountIsReplacedAtOnce(t *testing.T) {
 	if _, _, err := d.AddMount(t.Context(), "s", &api.MountRequest{Source: two, Target: "/mnt/x", Mode: "ro"}); problemOf(t, err).Status != 409 {
 		t.Errorf("replaced without a word: %v", err)
 	}
-	const rounds = 50 // fewer than can be on each other on an old kernel
+	const rounds = 50 // fewer than can be stacked on an old kernel
 	for i := range rounds {
 		other.Source, other.Replace = []string{two, one}[i%2], true
 		if _, isNew, err := d.AddMount(t.Context(), "s", &other); err != nil || isNew {
@@ -121,15 +121,15 @@ func TestAMountIsReplacedAtOnce(t *testing.T) {
 	if got := d.Sh(t, "s", "cat /workspace/gaps 2>&1; ls /workspace"); !strings.Contains(got, "two\n") || strings.Contains(got, "gap\n") || strings.Contains(got, "\ngaps\n") {
 		t.Errorf("the reader has found %q", got)
 	}
-	// The one that sits in the first keeps it, and nobody else is in the way.
+	// The process in the first directory keeps it, and no process holds up the removal.
 	unmount(t, d, "s", "/mnt/x")
 	if got := d.Sh(t, "s", "grep -c /mnt/x /proc/self/mountinfo || ls -A /mnt"); got != "0\n" {
 		t.Errorf("left of all mounts: %q", got)
 	}
 }
 
-// A mount in use is not removed: the answer names who has what of it open. With force it goes, and what was open
-// stays open.
+// A mount in use is not removed: the answer names the processes and what they have open. With force it is removed, and what was
+// open stays open.
 func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources)
@@ -179,10 +179,10 @@ func TestABusyMountNamesWhoUsesIt(t *testing.T) {
 		}
 	}
 	mount(t, d, "s", api.MountRequest{Source: source, Target: "/mnt/x"})
-	unmount(t, d, "s", "/mnt/x") // with nobody left
+	unmount(t, d, "s", "/mnt/x") // with no user left
 }
 
-// Mounts are there after boxd, and after its keeper, were killed, and can be removed then.
+// Mounts survive the death of boxd and of its keeper, and can be removed afterwards.
 func TestLiveMountsOutliveBoxd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
@@ -225,8 +225,8 @@ func TestLiveMountsOutliveBoxd(t *testing.T) {
 	}
 }
 
-// Nothing that was made for a mount stays in a directory of the host: not when the mount goes, and not when the
-// session does, whichever way.
+// Nothing that was created as a mount point stays in a host directory: neither when the mount is removed nor when the session
+// ends, in any way.
 func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
@@ -259,7 +259,7 @@ func TestMountsLeaveNothingInDirectoriesOfTheHost(t *testing.T) {
 		if got := files(); !slices.Equal(got, []string{".in", "name"}) {
 			t.Errorf("%s: while it is mounted there is %q", name, got)
 		}
-		// The first has made what the second needs too.
+		// The first has created parents that the second needs too.
 		unmount(t, d, "s", "/workspace/.in/deep/a")
 		if got := d.Sh(t, "s", "cat /workspace/.in/deep/b/name; ls /workspace/.in/deep"); got != "oneb\n" {
 			t.Errorf("%s: left is %q", name, got)
@@ -285,8 +285,8 @@ func entriesOf(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// The same of mounts that a session is made with: what was there before stays, and what is missing of a target is made
-// and removed, however the session ends, and if it never begins.
+// The same for mounts that a session is created with: existing files stay, and missing parts of a target are created and removed
+// again, however the session ends, and even if its start fails.
 func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
@@ -349,7 +349,7 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 			return errors.Is(err, client.NotFound)
 		})
 	}
-	// The third fails when the first two are there.
+	// The third mount fails after the first two were made.
 	if err := os.WriteFile(work+"/file", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -362,8 +362,8 @@ func TestMountsOfTheBeginningLeaveNothing(t *testing.T) {
 	}
 }
 
-// Of sessions that share a directory, one that ends takes nothing from the others, whoever has made what they have mounts
-// on, and the last leaves nothing.
+// When sessions share a directory, the end of one removes nothing that another needs, no matter which of them created the mount
+// points, and the last leaves nothing.
 func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting, boxtest.MountSources)
@@ -388,7 +388,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	at("a", work, api.Mount{Source: source, Target: "/data/a/.in/x/y", Mode: "ro"}) // makes it all
+	at("a", work, api.Mount{Source: source, Target: "/data/a/.in/x/y", Mode: "ro"}) // creates all of it
 	at("b", link, api.Mount{Source: source, Target: "/data/b/.in/x", Mode: "ro"})
 	at("c", work)
 	mount(t, d, "c", api.MountRequest{Source: source, Target: "/data/c/.in/x"})
@@ -401,7 +401,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	}
 	has("b", ".in/x")
 	has("c", ".in/x")
-	unmount(t, d, "c", "/data/c/.in/z") // which it has made, and d needs
+	unmount(t, d, "c", "/data/c/.in/z") // created by c, and needed by d
 	has("d", ".in/z")
 	d.Kill()
 	d.Restart()
@@ -412,7 +412,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 		t.Errorf("there is %q when d alone is left", got)
 	}
 	has("d", ".in/z")
-	// Whoever was to remove it dies, without a boxd too.
+	// The box that was to remove it dies while no boxd runs.
 	s, err := d.Session(t.Context(), "c")
 	if err != nil {
 		t.Fatal(err)
@@ -427,7 +427,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	if got := entriesOf(t, work); !slices.Equal(got, []string{"name"}) {
 		t.Errorf("the last has left %q", got)
 	}
-	// One that may only read it needs what another has made as much.
+	// A session with a read-only mount of the directory depends on mount points of another just the same.
 	at("f", work, api.Mount{Source: source, Target: "/data/f/.in/x", Mode: "ro"})
 	d.NewSession(t, api.SessionRequest{ID: "e", Mounts: []api.Mount{{Source: link, Target: "/data/e", Mode: "ro"}, {Source: source, Target: "/data/e/.in/x", Mode: "ro"}}})
 	end("f")
@@ -438,7 +438,7 @@ func TestSessionsThatShareADirectoryKeepTheirMounts(t *testing.T) {
 	}
 }
 
-// A living session gets what a new one would, and nothing else.
+// Mounts of a running session follow the same rules as those of a new one.
 func TestLiveMountsObeyTheRules(t *testing.T) {
 	t.Parallel()
 	dir := boxtest.TempDir(t)
@@ -491,7 +491,7 @@ func TestLiveMountsObeyTheRules(t *testing.T) {
 			t.Errorf("%d: %+v: %+v", i, tc, p)
 		}
 	}
-	// A session of somebody else is none.
+	// A foreign session is not found.
 	if a := d.AsUser(t, 4343, add("s", dir+"/lent/ok", "/mnt/y"))[0]; a.Code != http.StatusNotFound {
 		t.Errorf("another caller: %s", a.Body)
 	}

@@ -20,13 +20,13 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// answered is what an answer has before its body.
+// answered is the status and head of an answer.
 type answered struct {
 	status int
 	head   http.Header
 }
 
-// fetch makes a request of a boxd, with headers, and returns its answer.
+// fetch makes a request to a boxd, with headers, and returns its answer.
 func fetch(t *testing.T, d *boxtest.Daemon, method, path, body string, head map[string]string) (answered, string) {
 	t.Helper()
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -52,7 +52,7 @@ func fetch(t *testing.T, d *boxtest.Daemon, method, path, body string, head map[
 	return answered{resp.StatusCode, resp.Header}, string(data)
 }
 
-// happened lists what a boxd says that has happened.
+// happened lists the events that a boxd reports.
 func happened(t *testing.T, d *boxtest.Daemon, query string) (list []api.Event) {
 	t.Helper()
 	_, text := fetch(t, d, http.MethodGet, "/v1/events?follow=false"+query, "", nil)
@@ -80,7 +80,7 @@ func records(t *testing.T, d *boxtest.Daemon, query string) api.AuditList {
 
 const someTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// The id of a request is in its answer, in the log, in what happens and in the audit log.
+// The id of a request is in its answer, in the log, in events and in the audit log.
 func TestARequestIsFoundAgainEverywhere(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[log]\nformat = \"json\"")
@@ -129,7 +129,7 @@ func TestARequestIsFoundAgainEverywhere(t *testing.T) {
 	}
 }
 
-// Whoever has been told that a session is stopped, or gone, finds that among what has happened, after what has ended with it.
+// When the stop or removal of a session is answered, its event can be read already, after the events of what ended with it.
 func TestAnEndHasHappenedWhenItIsAnswered(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -158,7 +158,7 @@ func TestAnEndHasHappenedWhenItIsAnswered(t *testing.T) {
 	}
 }
 
-// What is asked for, and not given, is in the audit log too, with why.
+// A refused call is in the audit log too, with the reason.
 func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[audit]\nargv = \"digest\"")
@@ -197,7 +197,7 @@ func TestEveryCallThatWouldChangeSomethingHasARecord(t *testing.T) {
 	}
 }
 
-// What a call has come to whose caller does not try again when that is done: never that it was done.
+// A call whose client disconnects is never recorded as done.
 func TestACallThatIsCutOffIsNotDone(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -220,7 +220,7 @@ func TestACallThatIsCutOffIsNotDone(t *testing.T) {
 		if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: boxd\r\nX-Request-Id: %s\r\nContent-Length: %d\r\n\r\n%s", method, path, id, len(body), body); err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasSuffix(path, "archive") { // it has begun, and waits for who reads
+		if strings.HasSuffix(path, "archive") { // it has begun, and waits for the reader
 			if _, err := conn.Read(make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
@@ -242,7 +242,7 @@ func TestACallThatIsCutOffIsNotDone(t *testing.T) {
 	}
 }
 
-// Who comes back after a restart is told that something may be missing, and the chain of the audit log goes on.
+// A client that reconnects after a restart is told that events may be missing, and the hash chain of the audit log continues.
 func TestSeeingGoesOnOverAKill(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -253,7 +253,7 @@ func TestSeeingGoesOnOverAKill(t *testing.T) {
 	if more := happened(t, d, "&after="+place); len(more) != 0 {
 		t.Errorf("after the last there is %+v", more)
 	}
-	if _, text := fetch(t, d, http.MethodGet, "/v1/events?follow=false&after=latest&type=session.adopted", "", nil); text != "id: "+place+"\n\n" { // where to go on for who has had no event yet
+	if _, text := fetch(t, d, http.MethodGet, "/v1/events?follow=false&after=latest&type=session.adopted", "", nil); text != "id: "+place+"\n\n" { // where to resume without any event yet
 		t.Errorf("before the first event it says %q", text)
 	}
 	head := records(t, d, "n=1").Head

@@ -14,8 +14,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// However fast sessions of one name follow each other, whoever makes and removes them: each is told to start before it is told
-// to end, and the next one only afterwards. What they have had is counted until their ends.
+// Events of sessions of one name are in order, however fast these follow each other: each start comes before its end, and the
+// next start after that. What a session uses is counted until its end.
 func TestSessionsOfOneNameAreToldInOrder(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -46,19 +46,19 @@ func TestSessionsOfOneNameAreToldInOrder(t *testing.T) {
 	}()
 	for i := range 2 {
 		patience := time.Hour
-		if i > 0 { // so that new requests come at every moment of an end
+		if i > 0 { // so that requests arrive at every moment of an end
 			patience = 50 * time.Millisecond
 		}
 		all.Go(func() {
 			for ctx.Err() == nil {
 				soon, stop := context.WithTimeout(ctx, patience)
-				_, _, _ = d.CreateSession(soon, &api.SessionRequest{ID: "one"}) // or it is ended meanwhile
+				_, _, _ = d.CreateSession(soon, &api.SessionRequest{ID: "one"}) // it may be ended meanwhile
 				stop()
 			}
 		})
 		all.Go(func() {
 			for ctx.Err() == nil {
-				_ = d.DeleteSession(ctx, "one") // or there is none
+				_ = d.DeleteSession(ctx, "one") // there may be none
 			}
 		})
 	}

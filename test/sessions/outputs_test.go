@@ -11,15 +11,15 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// versioned is a line for the shell that has a directory for what it makes.
+// versioned is an execution of a shell line with an output directory of the given version.
 func versioned(line, version string) api.ExecRequest {
 	req := boxtest.Shell(line)
 	req.OutputVersion = version
 	return req
 }
 
-// Each execution has the directory of its version; what runs with an earlier one goes on there. Versions are directories
-// of the workspace: they are listed, fetched and, in a workspace with a name, kept as that is.
+// Each execution has the output directory of its version; a program that runs with an earlier one keeps that. Versions are
+// directories of the workspace: they are listed, fetched and, in a named workspace, kept with it.
 func TestExecutionsHaveVersionsOfTheirOutput(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -67,7 +67,7 @@ func TestExecutionsHaveVersionsOfTheirOutput(t *testing.T) {
 	}
 }
 
-// Names that are none, and a place that is another's: nothing is made but by the box user, in the box.
+// Invalid version names, and output paths that lead elsewhere, are refused: output is only created by the box user, inside the box.
 func TestOutputsAreTheBoxsOwn(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -95,12 +95,12 @@ func TestOutputsAreTheBoxsOwn(t *testing.T) {
 		}
 	}
 	d.Sh(t, "s", "rm -rf output; mkdir /tmp/there; ln -s /tmp/there output")
-	if got := d.Output(t, "s", versioned("touch $OUTPUT_DIR/x; ls /tmp/there", "v")); got != "v\n" { // which is its own business
+	if got := d.Output(t, "s", versioned("touch $OUTPUT_DIR/x; ls /tmp/there", "v")); got != "v\n" { // the box's own business
 		t.Errorf("%s", got)
 	}
 }
 
-// Old versions go when another is made: all but the newest, and none that a program uses, and nothing behind a link.
+// Creating a version removes old ones, but keeps the newest and those that a program uses, and follows no link.
 func TestOldVersionsOfOutputsAreRemoved(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[files]\noutput_versions = 2\n")

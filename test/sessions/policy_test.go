@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// denied holds an answer to the rule that has refused.
+// denied checks which rule an answer names for the refusal.
 func denied(t *testing.T, a boxtest.Answer, status int, layer, rule string) *api.Denial {
 	t.Helper()
 	var p api.Problem
@@ -36,7 +36,7 @@ func executing(id, line string) string {
 	return boxtest.Request("POST", "/v1/sessions/"+id+"/exec", fmt.Sprintf(`{"command":%q}`, line))
 }
 
-// A caller at its limit is told which, and another goes on.
+// A caller at its limit is told which limit; another caller can go on.
 func TestACallerAtItsLimitWhileAnotherWorks(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[policy.ci]\nprincipals = [\"uid:4242\"]\nsessions = 2\nprocesses = 1\nexecutions_per_minute = 2\ntotal_cpus = 0.6\n[policy.ci.ceilings]\ncpus = 0.25\npids = 33\n")
@@ -79,7 +79,7 @@ func TestACallerAtItsLimitWhileAnotherWorks(t *testing.T) {
 	}
 }
 
-// A policy holds a person however it is written there, and everybody finds the same person by every name.
+// A policy applies to a principal in every notation, and callers find the same principal by each of its names.
 func TestAPersonIsOneHoweverWritten(t *testing.T) {
 	t.Parallel()
 	boxtest.OneDay(t)
@@ -108,7 +108,7 @@ func TestAPersonIsOneHoweverWritten(t *testing.T) {
 	}
 }
 
-// Who is shut out has no process any more; what is in the session stays.
+// A caller that is shut out has no process left; its session's files stay.
 func TestWhoIsShutOutHasNoProcesses(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[principals.alice]\nuid = 4242\nrole = \"user\"\n")
@@ -140,7 +140,7 @@ func TestWhoIsShutOutHasNoProcesses(t *testing.T) {
 	}
 }
 
-// What was used today is known to the next boxd, whatever became of this one.
+// The executions of the day are known to the next boxd, even if the previous one was killed.
 func TestADayOfExecutionsOutlivesAKilledBoxd(t *testing.T) {
 	t.Parallel()
 	boxtest.OneDay(t)
@@ -165,10 +165,10 @@ func TestADayOfExecutionsOutlivesAKilledBoxd(t *testing.T) {
 	if len(list.Days) != 1 || list.Days[0].Executions != 3 || list.Days[0].Refused < 1 || list.Days[0].Sessions != 1 || list.Days[0].SessionSeconds <= 0 || list.Days[0].MemoryByteHours <= 0 {
 		t.Errorf("%+v", list)
 	}
-	denied(t, all[2], http.StatusTooManyRequests, "quota", "policy.ci.sessions") // the one that was taken over counts
+	denied(t, all[2], http.StatusTooManyRequests, "quota", "policy.ci.sessions") // the adopted session counts
 }
 
-// A living session is held by what is in force when something begins in it.
+// A changed policy applies to running sessions when a program is started in them.
 func TestAPolicyThatChangesHoldsLivingSessions(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -192,10 +192,10 @@ func TestAPolicyThatChangesHoldsLivingSessions(t *testing.T) {
 	})
 	denied(t, last, http.StatusForbidden, "policy", "policy.ci.tools")
 	d.NewSession(t, api.SessionRequest{ID: "mine"})
-	d.Sh(t, "mine", "true") // root is in no table
+	d.Sh(t, "mine", "true") // root is in no policy
 }
 
-// A policy narrows what mounts.allow boxtest.MountSources, and links do not lead out of it.
+// A policy narrows mounts.allow for its principals, and symbolic links do not lead out of it.
 func TestAPolicyNarrowsWhatIsLent(t *testing.T) {
 	t.Parallel()
 	dir := boxtest.TempDir(t)
@@ -226,7 +226,7 @@ func TestAPolicyNarrowsWhatIsLent(t *testing.T) {
 	}
 }
 
-// Whom a caller serves has bounds of its own, and does not escape them: by no label, by another one, or by a restart of boxd.
+// A tenant of a caller has limits of its own, and cannot escape them: not by omitting or changing the label, nor by a restart of boxd.
 func TestTenantsOfACaller(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[policy.default]\nsessions = 10\n[policy.root]\nprincipals = [\"uid:0\"]\n[policy.root.tenant]\nlabel = \"of\"\nsessions = 2\nprocesses = 1\n", boxtest.Kept)

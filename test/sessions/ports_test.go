@@ -13,8 +13,8 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// upper answers each connection, when its other end has said all, with that in capitals. A connection that begins with
-// "hold" gets no answer.
+// upper answers each connection with its data in upper case, once the peer has sent EOF. A connection that begins with "hold"
+// gets no answer.
 const upper = `
 import socket, sys
 family, host = (socket.AF_INET6, "::1") if len(sys.argv) > 1 else (socket.AF_INET, "127.0.0.1")
@@ -32,7 +32,7 @@ while True:
     c.close()
 `
 
-// serving makes a session in which upper runs.
+// serving creates a session in which upper runs.
 func serving(t *testing.T, d *boxtest.Daemon, id string, args ...string) {
 	t.Helper()
 	boxtest.RequireProgram(t, "python3")
@@ -45,7 +45,7 @@ func serving(t *testing.T, d *boxtest.Daemon, id string, args ...string) {
 	})
 }
 
-// says sends a text to a port, and returns the answer to all of it.
+// says sends a text to a port and returns the whole answer.
 func says(t *testing.T, d *boxtest.Daemon, id, text string) string {
 	t.Helper()
 	conn, err := d.OpenPort(t.Context(), id, 8000)
@@ -66,8 +66,8 @@ func says(t *testing.T, d *boxtest.Daemon, id, text string) string {
 	return string(answer)
 }
 
-// A port of a box without a network is reached, by descriptor, and by nobody who could not see the session; connections
-// are counted, and end with the session.
+// A port of a box without a network can be reached, by descriptor, but only by callers that may see the session; connections are
+// limited in number, and end with the session.
 func TestAPortOfABoxIsReached(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -78,7 +78,7 @@ func TestAPortOfABoxIsReached(t *testing.T) {
 			t.Errorf("%d bytes come back of %d", len(got), len(text))
 		}
 	}
-	serving(t, d, "six", "six") // at ::1 alone
+	serving(t, d, "six", "six") // on ::1 only
 	if got := says(t, d, "six", "hello"); got != "HELLO" {
 		t.Errorf("%q", got)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// echo is an HTTP server that answers with the head of the request, as it came, and some headers that are not for everybody.
+// echo is an HTTP server that answers with the head of the request as received, and with some headers that must not get through.
 const echo = `
 import socket
 l = socket.socket(); l.bind(("127.0.0.1", 8000)); l.listen(128); print("ready", flush=True)
@@ -40,7 +40,7 @@ while True:
     c.close()
 `
 
-// visits makes a request on the socket of boxd, as a browser would that has the host for an address.
+// visits makes a request on boxd's socket as a browser would that was given this host.
 func visits(t *testing.T, d *boxtest.Daemon, host, path string, header ...string) boxtest.Answer {
 	t.Helper()
 	a, err := boxtest.Ask(t.Context(), d.Socket, "GET "+path+" HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n"+strings.Join(append(header, ""), "\r\n")+"\r\n")
@@ -50,7 +50,7 @@ func visits(t *testing.T, d *boxtest.Daemon, host, path string, header ...string
 	return a
 }
 
-// preview makes a session that serves, and a token for it.
+// preview creates a session with a server, and a token for its port.
 func preview(t *testing.T, d *boxtest.Daemon, id string) api.PortToken {
 	t.Helper()
 	boxtest.RequireProgram(t, "python3")
@@ -68,8 +68,8 @@ func preview(t *testing.T, d *boxtest.Daemon, id string) api.PortToken {
 	return token
 }
 
-// A preview is for who has its token, under its own name alone; the box gets nothing that is boxd's, and gives nothing
-// that is for others; a session of the same id is another.
+// A preview needs its token, and works only under its own host name; the box sees no credential of boxd, and cannot set headers
+// for other hosts; a new session of the same id has another preview.
 func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -86,7 +86,7 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 	}
 	cookie := "Cookie: mine=2; boxd_preview=" + p.Token
 	a = visits(t, d, p.Host, "/page?q=1", cookie, "Authorization: Bearer boxd_SECRET", "Boxd-Preview: x", "Connection: X-Hop", "X-Hop: 1", "X-Forwarded-For: 1.2.3.4")
-	if a.Code != 401 { // the header goes before the cookie
+	if a.Code != 401 { // the header takes precedence over the cookie
 		t.Errorf("%d %s", a.Code, a.Body)
 	}
 	a = visits(t, d, p.Host, "/page?q=1", cookie, "Authorization: Bearer boxd_SECRET", "Connection: X-Hop", "X-Hop: 1", "X-Forwarded-For: 1.2.3.4")
@@ -117,7 +117,7 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 			t.Errorf("%s: %d %s", name, a.Code, a.Body)
 		}
 	}
-	if a := visits(t, d, p.Host, "/v1/sessions", cookie); a.Header.Get("X-Request-Id") == "" || a.Code != 200 { // the box's page of that path
+	if a := visits(t, d, p.Host, "/v1/sessions", cookie); a.Header.Get("X-Request-Id") == "" || a.Code != 200 { // the page of the box
 		t.Errorf("%d", a.Code)
 	}
 	if a := visits(t, d, "boxd", "/v1/sessions/s1", "Authorization: Bearer "+p.Token); a.Code != 401 {
@@ -137,7 +137,7 @@ func TestAPreviewIsForWhoHasItsToken(t *testing.T) {
 	}
 }
 
-// A WebSocket goes on until its session ends.
+// A WebSocket stays open until its session ends.
 func TestAPreviewHasWebSockets(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

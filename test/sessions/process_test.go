@@ -89,7 +89,7 @@ func TestAnExecWithAnIDIsJoined(t *testing.T) {
 	if err := json.Unmarshal(a.Body, &state); err != nil || a.Code != http.StatusAccepted || state.ID != "e1" || state.State != "running" || state.Timeout == nil {
 		t.Fatalf("%d %s, %v", a.Code, a.Body, err)
 	}
-	conn, err := net.Dial("unix", d.Socket) // this one goes before it has its answer
+	conn, err := net.Dial("unix", d.Socket) // this client disconnects before it has its answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestAnExecWithAnIDIsJoined(t *testing.T) {
 	}
 }
 
-// A stream that is cut off again and again goes on at the byte where it was, in both directions.
+// A stream that is cut off repeatedly resumes at the byte where it was, in both directions.
 func TestAStreamGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -153,7 +153,7 @@ func TestAStreamGoesOnWhereItWas(t *testing.T) {
 			t.Fatalf("round %d begins with %+v", round, a)
 		}
 		begun := taken
-		for end := min(begun+3*40_000, int64(len(sent))); begun < end; begun += 40_000 { // 40,000 divides nothing here
+		for end := min(begun+3*40_000, int64(len(sent))); begun < end; begun += 40_000 { // 40,000 is no multiple of any size here
 			c.Send(api.ChannelStdin, sent[begun:min(begun+40_000, end)])
 		}
 		for budget := 100_000 + 10_007*round; budget > 0 && (len(got[0]) < len(sent) || len(got[1]) < len(sent)); {
@@ -167,7 +167,7 @@ func TestAStreamGoesOnWhereItWas(t *testing.T) {
 				got[m.Channel-api.ChannelStdout] = append(got[m.Channel-api.ChannelStdout], m.Data...)
 			}
 			if taken >= begun && min(int64(len(got[0])), int64(len(got[1]))) >= taken {
-				break // there is no more to come
+				break // the stream has ended
 			}
 			budget -= len(m.Data)
 		}
@@ -183,7 +183,7 @@ func TestAStreamGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-// That a writer has been replaced is said before anything that comes of it, also where that ends the program.
+// The replacement of a writer is reported before anything that results from it, even if that ends the program.
 func TestAReplacedWriterIsToldBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -206,8 +206,8 @@ func TestAReplacedWriterIsToldBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// A writer whose connection is lost goes on writing, also where boxd has not noticed: it has the same id, and others have none or
-// another.
+// A writer that has lost its connection can resume, even where boxd has not noticed the loss: it presents the same id, and other
+// clients have none or another.
 func TestAWriterGoesOnWhereBoxdStillHasItsLostConnection(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -225,7 +225,7 @@ func TestAWriterGoesOnWhereBoxdStillHasItsLostConnection(t *testing.T) {
 		ended <- err
 	}()
 	for _, text := range []string{"one", strings.Repeat("much", 1<<20), "three"} {
-		go func() { _, _ = io.WriteString(typing, text) }() // ends with what is read of it
+		go func() { _, _ = io.WriteString(typing, text) }() // ends when the input has been read
 		got := make([]byte, len(text))
 		if _, err := io.ReadFull(reading, got); err != nil || string(got) != text {
 			t.Fatalf("of %d bytes %d are the same, %v", len(text), commonPrefix(text, string(got)), err)
@@ -248,7 +248,7 @@ func commonPrefix(a, b string) (n int) {
 	return n
 }
 
-// halfCut is a socket that leads to another. cut ends what there is of connections for those who came by it, and for them alone.
+// halfCut is a socket that forwards to another. cut closes the connections of its clients, and leaves open those to the other socket.
 func halfCut(t *testing.T, to string) (socket string, cut func()) {
 	t.Helper()
 	socket = filepath.Join(boxtest.TempDir(t), "s")
@@ -311,7 +311,7 @@ func TestOneWritesAndManyRead(t *testing.T) {
 	first.Send(api.ChannelStdin, []byte("one\n"))
 	first.Hears("one\n")
 	second, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Write: true})
-	if a.Writer || a.Stdout != 7 || a.Stdin > 4 { // what the first has written is counted once boxd has heard that it was
+	if a.Writer || a.Stdout != 7 || a.Stdin > 4 { // input of the first counts once boxd knows that it was written
 		t.Errorf("%+v", a)
 	}
 	first.Send(api.ChannelStdin, []byte("two\n"))
@@ -324,7 +324,7 @@ func TestOneWritesAndManyRead(t *testing.T) {
 	if !first.Next().WriterLost {
 		t.Error("the first writer does not hear that it is none any more")
 	}
-	first.Send(api.ChannelStdin, []byte("late\n")) // nobody's
+	first.Send(api.ChannelStdin, []byte("late\n")) // from a writer that has been replaced
 	third.Send(api.ChannelStdin, []byte("three\n"))
 	for _, c := range []*boxtest.Peer{first, second, third} {
 		c.Hears("three\n")
@@ -347,7 +347,7 @@ func TestOneWritesAndManyRead(t *testing.T) {
 	boxtest.Eventually(t, "the reader that wrote has gone too", func() bool { return d.Ended(t, "s1", "p").Readers == 0 })
 }
 
-// However many executions end after a process, its caller finds it, who may have lost its connection. Of executions the last are kept.
+// However many executions end after a process, a caller that lost its connection finds it. Of executions only the last are kept.
 func TestExecutionsForgetNoProcess(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -375,13 +375,13 @@ func TestExecutionsForgetNoProcess(t *testing.T) {
 	if _, err := d.Process(t.Context(), "s1", "e69", 0); err != nil {
 		t.Error(err)
 	}
-	boxtest.Eventually(t, "the first execution is forgotten", func() bool { // which comes after the answer of the last
+	boxtest.Eventually(t, "the first execution is forgotten", func() bool { // this happens after the answer of the last
 		_, err := d.Process(t.Context(), "s1", "e0", 0)
 		return errors.Is(err, client.NotFound)
 	})
 }
 
-// A writer that takes over while another one's input waits for the program begins behind what of that the program gets.
+// A writer that takes over while input of the previous one is pending starts right after the part of it that the program gets.
 func TestWhoTakesOverLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -392,11 +392,11 @@ func TestWhoTakesOverLosesNothing(t *testing.T) {
 		req.Stdin = true
 		d.NewProcess(t, "s1", name, req)
 		first, _ := d.AttachPeer(t, "s1", name, api.StreamAttach{Write: true})
-		for range 2 { // more than a pipe holds
+		for range 2 { // more than the capacity of a pipe
 			first.Send(api.ChannelStdin, bytes.Repeat([]byte("a"), 60<<10))
 		}
 		first.Hears("a")
-		d.Sh(t, "s1", "true") // by now the second message waits for the program
+		d.Sh(t, "s1", "true") // by now the second message is pending
 		second, a := d.AttachPeer(t, "s1", name, api.StreamAttach{Write: true, TakeOver: true})
 		second.Send(api.ChannelStdin, []byte("second's\n"))
 		second.Send(api.ChannelStdin, nil)
@@ -408,7 +408,7 @@ func TestWhoTakesOverLosesNothing(t *testing.T) {
 	}
 }
 
-// Who comes too late is told how much is missing, and gets exactly the rest.
+// A reader that attaches too late is told how many bytes it missed, and gets exactly the rest.
 func TestAGapIsTold(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -469,7 +469,7 @@ func TestAGapIsTold(t *testing.T) {
 	}
 }
 
-// A reader that does not read costs neither the program its time nor boxd memory, and learns what it missed.
+// A reader that does not read neither slows the program down nor costs boxd memory, and is told what it missed.
 func TestASlowReaderHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -481,7 +481,7 @@ func TestASlowReaderHoldsUpNothing(t *testing.T) {
 	before := boxtest.Memory(t, d.PID(), "RssAnon")
 	d.Sh(t, "s1", "touch go")
 	var state api.Process
-	boxtest.Eventually(t, "it has ended", func() bool { // asked for without its output
+	boxtest.Eventually(t, "it has ended", func() bool { // requested without its output
 		list, err := d.Processes(t.Context(), "s1")
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%+v, %v", list, err)
@@ -544,7 +544,7 @@ func TestMessagesOfMCPAreLines(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	c.Send(api.ChannelStdin, []byte(long))
 	line("<" + long + ">")
-	late, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Lines: true}) // at the beginning of a line
+	late, a := d.AttachPeer(t, "s1", "p", api.StreamAttach{Lines: true}) // attached at the start of a line
 	c.Send(api.ChannelStdin, []byte("both"))
 	line("<both>")
 	if m := late.Hear(); string(m.Data) != "<both>" || a.Stdout == 0 {
@@ -632,7 +632,7 @@ func TestWhoBreaksTheRulesLeavesTheProcessAlone(t *testing.T) {
 	}
 }
 
-// A terminal is one for the program, has the size its clients say, and interrupts at a key.
+// A terminal is a real one for the program, has the size that its client sets, and sends an interrupt on a key.
 func TestAStreamWithATerminal(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -669,7 +669,7 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	d.NewProcess(t, "s1", "p", boxtest.ShellProcess(`goes() { until [ -e "$1" ]; do sleep 0.02; done; }
 		echo one; goes 1; sleep 0.3; echo two >&2; goes 2; sleep 0.3; echo thrée; goes go; echo four`))
-	for i, bytes := range [][2]int64{{4, 0}, {4, 4}, {11, 4}} { // or what a busy host reads at once has no order
+	for i, bytes := range [][2]int64{{4, 0}, {4, 4}, {11, 4}} { // a busy host might otherwise read both at once, in no order
 		boxtest.Eventually(t, fmt.Sprintf("it has written %d lines", i+1), func() bool {
 			s, err := d.Process(t.Context(), "s1", "p", 0)
 			return err == nil && [2]int64{s.Output[0].Bytes, s.Output[1].Bytes} == bytes
@@ -768,7 +768,7 @@ func TestLogsAreWhatWasWritten(t *testing.T) {
 	}
 }
 
-// What a program writes is read no faster than its reader takes it, through logs as well.
+// Logs, too, read output of a program no faster than their reader takes it.
 func TestLogsOfMuchTakeNoMemory(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -795,7 +795,7 @@ func TestLogsOfMuchTakeNoMemory(t *testing.T) {
 	}
 }
 
-// The pid that a program has had in its box is known when it has ended, to the next boxd too.
+// The pid that a program had in its box is still known after it has ended, to the next boxd too.
 func TestThePIDOfAProgramThatHasEndedIsKnown(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -830,8 +830,8 @@ func TestThePIDOfAProgramThatHasEndedIsKnown(t *testing.T) {
 	}
 }
 
-// A reader that comes late and asks for no beginning gets what comes from then on, and with lossless all of it, however little
-// is kept and however fast the program writes.
+// A reader that attaches late and requests no replay gets the output from then on, and with lossless all of it, however little is
+// retained and however fast the program writes.
 func TestALateReaderBeginsNowAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -852,7 +852,7 @@ func TestALateReaderBeginsNowAndLosesNothing(t *testing.T) {
 	}
 	c.Hears(want.String())
 
-	// One that never stops: each reader begins somewhere in the middle, and from there on every number follows the last.
+	// A program that never stops: each reader starts somewhere in the middle, and from there every number follows the previous one.
 	d.NewProcess(t, "s", "fast", &api.ProcessRequest{Argv: []string{"seq", "inf"}, Output: new(4 * quantity.KiB)})
 	for range 20 {
 		c, _ := d.AttachPeer(t, "s", "fast", api.StreamAttach{Lossless: new(true)})
@@ -866,7 +866,7 @@ func TestALateReaderBeginsNowAndLosesNothing(t *testing.T) {
 		}
 		_ = c.WS.CloseNow()
 		lines := strings.Split(string(got), "\n")
-		lines = lines[1 : len(lines)-1] // whole ones
+		lines = lines[1 : len(lines)-1] // complete lines
 		for i := 1; i < len(lines); i++ {
 			x, _ := strconv.Atoi(lines[i-1])
 			if y, err := strconv.Atoi(lines[i]); err != nil || y != x+1 {
@@ -876,9 +876,9 @@ func TestALateReaderBeginsNowAndLosesNothing(t *testing.T) {
 	}
 }
 
-// With leftovers = "keep" what a program has started in the background lives on when that program ends, be it an execution, one with an id, a
-// stream or a process; the next boxd leaves it alone too. What is stopped ends with its process group, and what has run too long takes all
-// that it has started with it.
+// With leftovers = "keep" the background processes of a program survive its end, be it an execution, one with an id, a stream or
+// a process; the next boxd leaves them alone too. A program that is stopped ends with its process group, and one that exceeds its
+// timeout ends with everything that it has started.
 func TestWhatRunsInTheBackgroundIsKept(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept, "[profiles.keeper]\nleftovers = \"keep\"\n")
@@ -894,7 +894,7 @@ func TestWhatRunsInTheBackgroundIsKept(t *testing.T) {
 	if p := d.Ended(t, "s", "p"); p.Result.Status != "exited" || p.Result.LeftoversKilled != 0 {
 		t.Errorf("a process: %+v", p.Result)
 	}
-	// The end of the shell hangs up what is still of its session.
+	// The end of the shell sends SIGHUP to what is left in its session.
 	d.NewProcess(t, "s", "terminal", &api.ProcessRequest{Command: new("setsid sleep 1004 & until pgrep -fx 'sleep 1004'; do :; done"), Terminal: &api.Terminal{Rows: 24, Cols: 80}})
 	if p := d.Ended(t, "s", "terminal"); p.Result.Status != "exited" || p.Result.LeftoversKilled != 0 {
 		t.Errorf("a process with a terminal: %+v", p.Result)
@@ -910,7 +910,7 @@ func TestWhatRunsInTheBackgroundIsKept(t *testing.T) {
 		}
 	}
 	const alive = "pgrep -fx 'sleep 10..' | wc -l"
-	boxtest.Eventually(t, "all five run", func() bool { return d.Sh(t, "s", alive) == "5\n" }) // it may still be the shell that becomes one
+	boxtest.Eventually(t, "all five run", func() bool { return d.Sh(t, "s", alive) == "5\n" }) // one may still be a shell before its execve
 	d.Kill()
 	d.Restart()
 	if got := d.Sh(t, "s", alive); got != "5\n" {

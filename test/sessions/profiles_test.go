@@ -102,7 +102,7 @@ func TestLockedFields(t *testing.T) {
 	if got := sessions(t, d); len(got) > 0 {
 		t.Errorf("sessions %q", got)
 	}
-	// The locked value may be asked for.
+	// Asking for exactly the locked value is allowed.
 	d.NewSession(t, api.SessionRequest{ID: "s1", Profile: "closed", Patch: limits.Patch{Memory: new(64 * quantity.MiB), Pids: new(128), TTL: boxtest.Duration("300s")}, Network: new("off")})
 	req := boxtest.Shell("true")
 	req.Timeout = boxtest.Duration("1s")
@@ -203,7 +203,7 @@ func TestDoctorLooksAtWhatBoxesNeed(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// Whatever is wrong with a request, its answer names it and nothing has been made.
+// A bad request gets an answer that names what is wrong, and has created nothing.
 func TestBadRequestsMakeNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[mounts]\nallow = [\"%DIR%/allowed\"]\n")

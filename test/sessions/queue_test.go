@@ -20,7 +20,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// waiting waits until so many wait for a session.
+// waiting waits until n requests are queued for a session.
 func waiting(t *testing.T, d *boxtest.Daemon, n int) (s api.Status) {
 	t.Helper()
 	boxtest.Eventually(t, fmt.Sprintf("%d wait", n), func() bool {
@@ -51,7 +51,7 @@ func TestAStartWaitsForRoom(t *testing.T) {
 	if len(s.Queue.Places) != 2 || s.Queue.Places[0].ID != "goes" || s.Queue.Places[0].Position != 1 || s.Queue.Places[1].ID != "s2" || s.Queue.Places[1].Position != 2 || s.Queue.Places[1].Reason != "sessions" {
 		t.Errorf("%+v", s.Queue)
 	}
-	// Who does not want to wait, and for whom the line has no room.
+	// A request that does not want to wait, and one that finds the queue full.
 	_, _, err := d.CreateSession(t.Context(), &api.SessionRequest{ID: "s3", Wait: boxtest.Duration("0s")})
 	if e := boxtest.Refused(t, err, http.StatusTooManyRequests, ""); !strings.Contains(e.Detail, "the queue of 2 is full") {
 		t.Errorf("%+v", e)
@@ -77,7 +77,7 @@ func TestAStartWaitsForRoom(t *testing.T) {
 	}
 }
 
-// T57: one who asks for more than there is keeps nobody else from getting theirs.
+// T57: an owner that asks for more than its limit does not hold up others.
 func TestOneAtItsLimitKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[sessions]\nmax = 5\nmax_per_owner = 1\n[queue]\nwait = \"1h\"\n")
@@ -130,7 +130,7 @@ func TestAnExecutionWaitsForOneToEnd(t *testing.T) {
 	}
 }
 
-// An execution with an id waits whatever becomes of who asked for it and of boxd, and runs once.
+// A queued execution with an id survives the disconnect of its client and the end of boxd, and runs once.
 func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*boxtest.Daemon){"killed": (*boxtest.Daemon).Kill, "stopped": (*boxtest.Daemon).Stop} {
@@ -164,7 +164,7 @@ func TestAWaitingExecutionOutlivesBoxd(t *testing.T) {
 				return err == nil && s.Queue.Executions == 1
 			})
 			succeedsIn := func(command string) {
-				if _, _, err := d.StartProcess(t.Context(), "s1", "p", &api.ProcessRequest{Command: &command}); err != nil { // which is no execution
+				if _, _, err := d.StartProcess(t.Context(), "s1", "p", &api.ProcessRequest{Command: &command}); err != nil { // no execution
 					t.Fatal(err)
 				}
 			}
@@ -190,7 +190,7 @@ func TestTheLeastRecentlyUsedMakesRoom(t *testing.T) {
 	d := boxtest.Start(t, "[sessions]\nmax = 2\nevict = true\n")
 	d.NewSession(t, api.SessionRequest{ID: "old"})
 	d.NewSession(t, api.SessionRequest{ID: "young"})
-	d.Sh(t, "old", "true") // and young is the one not used
+	d.Sh(t, "old", "true") // so young is the least recently used
 	d.NewSession(t, api.SessionRequest{ID: "more"})
 	if got := strings.Join(sessions(t, d), " "); got != "old more" && got != "more old" {
 		t.Errorf("there are %s", got)
@@ -201,9 +201,9 @@ func TestTheLeastRecentlyUsedMakesRoom(t *testing.T) {
 	}
 	defer d.Hold(t, "old", waits()).Release()
 	defer d.Hold(t, "more", waits()).Release()
-	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "yet more"}) // nothing that runs is evicted
+	_, _, err = d.CreateSession(t.Context(), &api.SessionRequest{ID: "yet more"}) // a session with a running program is not evicted
 	boxtest.Refused(t, err, http.StatusTooManyRequests, "")
-	// Nor what is another's.
+	// Nor is a session of another owner.
 	if theirs := d.AsUser(t, boxtest.OtherUID, boxtest.Request("POST", "/v1/sessions", "{}")); theirs[0].Code != http.StatusTooManyRequests {
 		t.Errorf("%s", theirs[0].Body)
 	}
@@ -261,7 +261,7 @@ func TestADrainedBoxdTakesNoNewSessions(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{})
 }
 
-// A PID 1 that does not answer is told from one that has ended.
+// A PID 1 that does not answer is distinguished from one that has ended.
 func TestASessionThatDoesNotAnswerIsUnhealthy(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{"keep", "end"} {
@@ -302,7 +302,7 @@ func TestASessionThatDoesNotAnswerIsUnhealthy(t *testing.T) {
 	}
 }
 
-// An owner is told how a session has ended; others are told what they are told of one that never was.
+// An owner is told how its session has ended; other callers get the answer for a session that never existed.
 func TestOwnersAreToldHowASessionHasEnded(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

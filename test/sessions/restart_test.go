@@ -16,7 +16,7 @@ import (
 
 func length(d time.Duration) *quantity.Duration { return new(quantity.Duration(d)) }
 
-// becomes waits until a process is in some state.
+// becomes waits until a process is in a certain state.
 func becomes(t *testing.T, d *boxtest.Daemon, p, what string, is func(api.Process) bool) (state api.Process) {
 	t.Helper()
 	boxtest.Eventually(t, p+" is "+what, func() bool {

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// ofHost makes a directory below one of the host's, with files in it by name and mode.
+// ofHost creates a directory below one of the host, with files of the given names and modes.
 func ofHost(t *testing.T, parent string, files map[string]fs.FileMode) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(parent, "boxd-test-") //nolint:usetesting // below a directory of the host
@@ -37,7 +37,7 @@ func ofHost(t *testing.T, parent string, files map[string]fs.FileMode) string {
 	return dir
 }
 
-// surface lists what is in a directory of the host, with contents, owners, modes, times and attributes.
+// surface lists a directory of the host, with contents, owners, modes, times and attributes.
 func surface(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -66,7 +66,7 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	warm(t, d, 1)
 	dir := ofHost(t, "/usr/local", map[string]fs.FileMode{"tool": 0o755, "lib/old": 0o644, "lib/other": 0o644})
 	was := surface(t, dir)
-	d.NewSession(t, api.SessionRequest{ID: "a", Profile: "ready"}) // ahead of need
+	d.NewSession(t, api.SessionRequest{ID: "a", Profile: "ready"}) // taken from the warm boxes
 	if took(d) != 1 {
 		t.Errorf("it was not: %s", d.Log())
 	}
@@ -135,8 +135,8 @@ func TestTheHostsProgramsInARootThatCanBeWrittenTo(t *testing.T) {
 	}
 }
 
-// What the box's user may not read of the host is not to be had by what a writable root lets that user do to it. The attacker
-// owns, as it looks, every file of the host.
+// A writable root does not let the box user read host files that it may not read otherwise. To the attacker every file of the
+// host seems to be its own.
 func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -149,7 +149,7 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "a", ReadOnlyRoot: new(false)})
-	// All end by printing what they have got of a file. A file that is copied to be changed has its text in what is kept.
+	// Every attack ends by printing what it got of a file. A file copied up by overlayfs leaves its text in the upper directory.
 	attacks := `
 		r=/var/lib/boxd/image
 		for f; do
@@ -186,12 +186,12 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 		t.Errorf("the host's secrets: %s", got)
 	}
 	d.NewSession(t, api.SessionRequest{ID: "b", ReadOnlyRoot: new(false)})
-	for _, f := range []string{dir + "/open", dir + "/blind/open", dir + "/suid"} { // they do find what may be found
+	for _, f := range []string{dir + "/open", dir + "/blind/open", dir + "/suid"} { // the attacks do find readable files
 		if got := attack("b", f); strings.Count(got, "text of") < 15 {
 			t.Errorf("%s: %s", f, got)
 		}
 	}
-	// The box's user has no right by a bit, and makes no device.
+	// Setuid bits give the box user nothing, and it cannot create a device.
 	if got := d.Sh(t, "a", `cp /bin/cat /usr/local/cat; chmod 6777 /usr/local/cat; /usr/local/cat /proc/self/status | grep -c '^Uid:.*1000.1000.1000.1000'; mknod /usr/local/null c 1 3 2>/dev/null; ls /usr/local/null 2>/dev/null; true`); got != "1\n" {
 		t.Errorf("bits: %q", got)
 	}
@@ -202,7 +202,7 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 			t.Errorf("mounted is %s", line)
 		}
 	}
-	// What overlayfs keeps of them has no text of theirs either.
+	// The upper directory of overlayfs has no secret text either.
 	err = filepath.WalkDir(filepath.Join(d.State, "workspaces"), func(name string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err
@@ -220,15 +220,15 @@ func TestSecretsOfTheHostStayInARootThatCanBeWrittenTo(t *testing.T) {
 	}
 }
 
-// A workspace that lies beside what was changed of the root becomes one with a name, and one with a name has what is changed
-// beside it.
+// The workspace of a session with a writable root can be kept under a name, without the root's changes; a session with a named
+// workspace has its root's changes beside it.
 func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
 	d.Warm()
 	before := d.Look()
 	own := d.NewSession(t, api.SessionRequest{ID: "own", ReadOnlyRoot: new(false), Patch: limits.Patch{WorkspaceQuota: new(16 * quantity.MiB)}})
-	fill := func(id string, s *api.Session) { // where the host keeps quotas, what is changed of the root has one
+	fill := func(id string, s *api.Session) { // with quotas on the host, the root's changes have one
 		if got := d.Result(t, id, boxtest.Shell("cd /usr/lib && head -c 64M /dev/zero > big; rm -f big")).Stderr; s.Enforcement["workspace"] != "none" && !strings.Contains(got, "quota") && !strings.Contains(got, "No space") {
 			t.Errorf("64 MiB in the root of %s: %q", id, got)
 		}
@@ -246,7 +246,7 @@ func TestAWorkspaceIsKeptBesideARootThatCanBeWrittenTo(t *testing.T) {
 	if got := d.Sh(t, "a", "ls; ls /usr/local/boxd-test 2>/dev/null; echo x > /usr/local/boxd-test; echo more >> file"); got != "file\nupper\nwork\n" {
 		t.Errorf("%q", got)
 	}
-	// One that can not write to its root and has made itself directories of those names is kept whole.
+	// The workspace of a session with a read-only root that happens to have directories of those names is kept whole.
 	d.NewSession(t, api.SessionRequest{ID: "plain"})
 	d.Sh(t, "plain", "mkdir upper work workspace; echo text > file")
 	if _, err := d.KeepWorkspace(t.Context(), "plain", "whole"); err != nil {

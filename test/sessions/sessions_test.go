@@ -185,7 +185,7 @@ func TestDeleteCancelsWhatRuns(t *testing.T) {
 	})
 	var deletes sync.WaitGroup
 	codes := make([]int, 5)
-	for i := range codes { // one of them ends it, the others wait for the same end or come late
+	for i := range codes { // one ends it, the others wait for that end or come late
 		deletes.Go(func() { codes[i] = d.Raw(t, "DELETE", "/v1/sessions/s1", "").Code })
 	}
 	deletes.Wait()

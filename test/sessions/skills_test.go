@@ -30,14 +30,14 @@ func skill(t *testing.T, d *boxtest.Daemon, name, text string) {
 	}
 }
 
-// reword gives a skill another text, and so another version.
+// reword changes the text of a skill, which creates another version.
 func reword(t *testing.T, d *boxtest.Daemon, name, text string) error {
 	t.Helper()
 	_, err := d.WriteSkillFile(t.Context(), name, &api.SkillFileWrite{Path: "text", Content: text})
 	return err
 }
 
-// activate gives a session a skill; isNew says whether it must have had none of that name.
+// activate activates a skill in a session; isNew says whether the session must not have had a skill of that name.
 func activate(t *testing.T, d *boxtest.Daemon, id, name string, isNew bool) api.SessionSkill {
 	t.Helper()
 	k, fresh, err := d.ActivateSkill(t.Context(), id, name)
@@ -52,7 +52,7 @@ func deactivate(t *testing.T, d *boxtest.Daemon, id, name string, force bool) er
 	return d.DeactivateSkill(t.Context(), id, name, force)
 }
 
-// trees are the versions of skills that are on the disk, of all users.
+// trees are the skill versions on disk, of all users.
 func trees(t *testing.T, d *boxtest.Daemon) int {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(d.State, "skills", "u-*", "trees", "*"))
@@ -62,8 +62,8 @@ func trees(t *testing.T, d *boxtest.Daemon) int {
 	return len(list)
 }
 
-// A session has the skills it was made with, read-only, and no other; one that is not there is named, and nothing
-// fails for it. Nothing of it is in the workspace.
+// A session has the skills it was created with, read-only, and no others; a missing skill is reported by name and is no failure.
+// Nothing of a skill is in the workspace.
 func TestASessionIsMadeWithSkills(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -96,7 +96,7 @@ func TestASessionIsMadeWithSkills(t *testing.T) {
 	}
 }
 
-// A profile has skills for those who ask for none, and can lock them.
+// A profile sets the skills of requests that name none, and can lock them.
 func TestAProfileHasSkills(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.writer]\nskills = [\"one\", \"none\"]\n[profiles.strict]\nskills = [\"one\"]\nlocked = [\"skills\"]\n")
@@ -119,7 +119,7 @@ func TestAProfileHasSkills(t *testing.T) {
 	}
 }
 
-// A box that was ahead of need is given the skills of its session too.
+// A preforked box gets the skills of its session too.
 func TestAWarmBoxIsGivenSkills(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.default]\nwarm = 1\n")
@@ -134,8 +134,8 @@ func TestAWarmBoxIsGivenSkills(t *testing.T) {
 	}
 }
 
-// Skills come and go while a program runs, which finds them at once; a workspace that nobody may write to is no matter.
-// What is in use is not taken away without force.
+// Skills can be added and removed while a program runs, which sees that at once; a read-only workspace does not matter. A skill
+// in use is removed only with force.
 func TestSkillsComeAndGo(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.MountSources)
@@ -177,8 +177,8 @@ func TestSkillsComeAndGo(t *testing.T) {
 	}
 }
 
-// A session keeps the version it has, whatever becomes of the skill; activated again it gets the one there is, and what
-// nobody has any more leaves the disk.
+// A session keeps its version of a skill, even if the skill is changed or removed; activated again it gets the current one, and a
+// version that no session uses is deleted from disk.
 func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -211,7 +211,7 @@ func TestASessionKeepsItsVersionOfASkill(t *testing.T) {
 	boxtest.Eventually(t, "nothing is left of it", func() bool { return trees(t, d) == 0 })
 }
 
-// What sessions have is held by the next boxd too, and found again by the next keeper; the rest is swept away.
+// Versions that sessions use are kept by the next boxd too, and recognized by the next keeper; all others are removed.
 func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -252,8 +252,7 @@ func TestSkillsOfSessionsOutliveBoxd(t *testing.T) {
 	boxtest.Eventually(t, "nothing is left of the others", func() bool { return trees(t, d) == 0 })
 }
 
-// A boxd that has died after it has written down what a session is to have, and before it was mounted, leaves that to
-// the next one.
+// If a boxd dies after it has recorded that a session is to have a skill, and before that is mounted, the next boxd mounts it.
 func TestWhatTheRecordHasIsMounted(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -290,7 +289,7 @@ func TestWhatTheRecordHasIsMounted(t *testing.T) {
 	}
 }
 
-// Nobody has the skills of others, not even by their names or by where they are.
+// No user has access to the skills of others, neither by name nor by path.
 func TestSkillsOfOthersAreNotThere(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

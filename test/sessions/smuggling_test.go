@@ -15,7 +15,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// A request that says its length in two ways is refused, and nothing that follows on its connection is believed.
+// A request that states its length in two ways is refused, and nothing that follows on its connection is read.
 func TestARequestHasOneLength(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -28,7 +28,7 @@ func TestARequestHasOneLength(t *testing.T) {
 	plain := head(fmt.Sprintf("Content-Length: %d\r\n", len(body))) + body
 	for name, tc := range map[string]struct {
 		pieces []string
-		want   []int // 0: the connection has ended
+		want   []int // 0: the connection is closed
 	}{
 		"chunked alone":         {[]string{head("Transfer-Encoding: chunked\r\n") + chunked}, []int{200}},
 		"one after the other":   {[]string{plain, head("Transfer-Encoding: chunked\r\n") + chunked, plain}, []int{200, 200, 200}},
@@ -61,7 +61,7 @@ func TestARequestHasOneLength(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if name == "in pieces" && i < len(tc.pieces)-1 {
-				continue // whether they are read together or each by itself
+				continue // whether they are read together or one by one
 			}
 			if answered < len(tc.want) {
 				if got := next(); got != tc.want[answered] {

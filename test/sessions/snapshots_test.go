@@ -18,7 +18,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// onFilesystem starts a boxd whose state directory is on a new filesystem of this kind.
+// onFilesystem starts a boxd whose state directory is on a new filesystem of the given kind.
 func onFilesystem(t *testing.T, kind string, configuration ...string) *boxtest.Daemon {
 	t.Helper()
 	state := filepath.Join(boxtest.NewFilesystem(t, kind), "state")
@@ -48,7 +48,7 @@ func snapshot(t *testing.T, d *boxtest.Daemon, id, name string) api.Snapshot {
 	return s
 }
 
-// nothingOfSnapshots fails the test if anything of a snapshot is on disk.
+// nothingOfSnapshots fails the test if any file of a snapshot is left on disk.
 func nothingOfSnapshots(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(d.State, "snapshots", "*"))
@@ -57,7 +57,7 @@ func nothingOfSnapshots(t *testing.T, d *boxtest.Daemon) {
 	}
 }
 
-// A stopped session goes back to what a snapshot has of its workspace, its root and its home, as often as it likes, and goes on from there.
+// A stopped session can be restored to a snapshot of its workspace, root and home any number of times, and continues from there.
 func TestAStoppedSessionGoesBackToASnapshot(t *testing.T) {
 	for _, kind := range []string{"xfs", "btrfs"} {
 		t.Run(kind, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestAStoppedSessionGoesBackToASnapshot(t *testing.T) {
 					}
 					stop(t, d, "s")
 					snapshot(t, d, "s", "two")
-					d.Stop() // the snapshots do not depend on who has made them
+					d.Stop() // snapshots do not depend on the boxd that took them
 					d.Restart()
 					for _, back := range []struct{ name, want string }{{"one", was}, {"two", is}, {"one", was}} {
 						if s, err := d.RestoreSnapshot(t.Context(), "s", back.name); err != nil || s.State != "stopped" || s.ID != "s" {
@@ -119,7 +119,7 @@ func TestAStoppedSessionGoesBackToASnapshot(t *testing.T) {
 	}
 }
 
-// Snapshots are taken and restored of stopped sessions alone, are bounded, and have names of their own; who does something else is told.
+// Snapshots are taken and restored only of stopped sessions, are limited in number, and have unique names; a refusal says what to do.
 func TestSnapshotsAreRefusedWithWhatToDo(t *testing.T) {
 	d := onFilesystem(t, "xfs", "[sessions]\nmax_snapshots = 2\n")
 	d.NewSession(t, api.SessionRequest{ID: "s"})
@@ -171,7 +171,7 @@ func TestSnapshotsAreRefusedWithWhatToDo(t *testing.T) {
 	nothingOfSnapshots(t, d)
 }
 
-// Where files cannot share blocks a snapshot is refused with the reason, and nothing is left of it.
+// On a filesystem without shared blocks (reflinks) a snapshot is refused with the reason, and leaves nothing behind.
 func TestASnapshotOnAnotherFilesystemIsRefused(t *testing.T) {
 	d := onFilesystem(t, "ext4")
 	d.NewSession(t, api.SessionRequest{ID: "s"})
@@ -191,7 +191,7 @@ func TestASnapshotOnAnotherFilesystemIsRefused(t *testing.T) {
 	}
 }
 
-// A keeper that is killed while it takes a snapshot leaves nothing of it; the next one takes it.
+// A keeper that is killed while it takes a snapshot leaves nothing partial; the next keeper takes the snapshot.
 func TestASnapshotOutlivesItsKeeper(t *testing.T) {
 	d := onFilesystem(t, "xfs", boxtest.Lasting)
 	d.NewSession(t, api.SessionRequest{ID: "s"})
@@ -228,7 +228,7 @@ func TestASnapshotOutlivesItsKeeper(t *testing.T) {
 	}
 }
 
-// Snapshots, restores, starts, stops and removals at once come to a session that is as one of them has left it, or to none.
+// Concurrent snapshots, restores, starts, stops and removals leave the session in the state that one of them produced.
 func TestSnapshotsAndStartsAtOnce(t *testing.T) {
 	d := onFilesystem(t, "xfs")
 	for range 3 {

@@ -21,7 +21,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// space makes a workspace with a name.
+// space creates a named workspace.
 func space(t *testing.T, d *boxtest.Daemon, name string) {
 	t.Helper()
 	if _, err := d.CreateWorkspace(t.Context(), &api.WorkspaceRequest{Name: name}); err != nil {
@@ -29,7 +29,7 @@ func space(t *testing.T, d *boxtest.Daemon, name string) {
 	}
 }
 
-// usersOf are the sessions that have a workspace.
+// usersOf are the sessions that use a workspace.
 func usersOf(t *testing.T, d *boxtest.Daemon, name string) []string {
 	t.Helper()
 	w, err := d.Workspace(t.Context(), name)
@@ -39,8 +39,8 @@ func usersOf(t *testing.T, d *boxtest.Daemon, name string) []string {
 	return w.Sessions
 }
 
-// Two sessions have one workspace at a time: what one makes the other reads, changes and removes as its own. It stays
-// when they end, for the next.
+// Two sessions share a workspace at the same time: files that one creates the other can read, change and remove as its own. The
+// workspace outlives them.
 func TestSessionsShareAWorkspace(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -93,10 +93,10 @@ func TestSessionsShareAWorkspace(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(d.State, "*", "*", "kept")); err != nil || len(left) > 0 {
 		t.Errorf("%v, %v", left, err)
 	}
-	space(t, d, "project") // and the name is free
+	space(t, d, "project") // the name is free
 }
 
-// A workspace outlives boxd and keeper, with those who have it.
+// A named workspace survives boxd and keeper, and stays in use by its sessions.
 func TestAWorkspaceOutlivesBoxd(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)
@@ -122,7 +122,7 @@ func TestAWorkspaceOutlivesBoxd(t *testing.T) {
 	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"joins", "lives"}) {
 		t.Errorf("%v", list)
 	}
-	d.Kill() // and this time the keeper lives on
+	d.Kill() // this time the keeper lives on
 	d.Restart()
 	if list := usersOf(t, d, "project"); !slices.Equal(list, []string{"joins", "lives"}) {
 		t.Errorf("%v", list)
@@ -140,7 +140,7 @@ func TestAWorkspaceOutlivesBoxd(t *testing.T) {
 	}
 }
 
-// Whoever wins, a workspace that is removed while sessions start has no session, and one that a session has is there.
+// Whichever of a removal and concurrent starts comes first, a removed workspace is in no session, and one in use exists.
 func TestAWorkspaceIsRemovedOrUsed(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -179,7 +179,7 @@ func TestAWorkspaceIsRemovedOrUsed(t *testing.T) {
 	}
 }
 
-// Nobody learns of another's workspace, uses it or removes it: the answer is the one about a workspace there is not.
+// A caller can neither learn of a foreign workspace nor use or remove it: it gets the answer for a workspace that does not exist.
 func TestWorkspacesOfOthersAreNotThere(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -215,7 +215,7 @@ func TestWorkspacesOfOthersAreNotThere(t *testing.T) {
 	}
 }
 
-// requestIDs are what differs between two answers that are one.
+// requestIDs are the ids that differ between two otherwise equal answers.
 var requestIDs = regexp.MustCompile(`"(request_id|instance|request)":"[^"]*"`)
 
 func TestWorkspacesAreRefusedByName(t *testing.T) {
@@ -252,8 +252,8 @@ func TestWorkspacesAreRefusedByName(t *testing.T) {
 	boxtest.Refused(t, err, 400, "workspace_quota")
 }
 
-// What a boxd has died over the next one undoes or finishes, by the record; files that have none stay, and a record that
-// has no files lends nothing.
+// The next boxd undoes or finishes by its record what a dead boxd has begun with a workspace; files without a record stay, and a
+// record without files lends nothing.
 func TestWhatWasBegunWithWorkspacesIsSettled(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Lasting)

@@ -22,7 +22,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// numbered is a line for the shell that writes 300,000 numbers, of 2,100,000 bytes; numbersInLines is what that comes to.
+// numbered is a shell line that writes 300,000 numbers, 2,100,000 bytes; numbersInLines is the same text.
 const numbered = `seq 100000 400000 | head -n 300000`
 
 func numbersInLines() string {
@@ -33,7 +33,7 @@ func numbersInLines() string {
 	return all.String()
 }
 
-// logsOf is what is kept of the standard output of a process, from an offset on.
+// logsOf is the retained standard output of a process, from an offset on.
 func logsOf(t *testing.T, d *boxtest.Daemon, process string, from int) string {
 	t.Helper()
 	a := d.Raw(t, "GET", "/v1/sessions/s1/processes/"+process+"/logs?stream=stdout&stderr=0&stdout="+strconv.Itoa(from), "")
@@ -43,8 +43,8 @@ func logsOf(t *testing.T, d *boxtest.Daemon, process string, from int) string {
 	return string(a.Body)
 }
 
-// An execution with an id and a process have all of their output, where that in memory would be cut: on disk, over a restart of
-// boxd and the starts of the process, and as long as they are known.
+// A spooled execution with an id, and a spooled process, keep all their output, where output in memory would be cut: on disk,
+// over restarts of boxd and of the process, for as long as they are known.
 func TestOutputIsSpooledToDisk(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -101,7 +101,7 @@ func TestOutputIsSpooledToDisk(t *testing.T) {
 	}
 }
 
-// openFiles counts the descriptors of a process whose target begins with something.
+// openFiles counts the descriptors of a process whose target begins with prefix.
 func openFiles(t *testing.T, pid uint32, prefix string) (n int) {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -117,7 +117,7 @@ func openFiles(t *testing.T, pid uint32, prefix string) (n int) {
 	return n
 }
 
-// More than was asked for is not kept, and the least useful goes: the middle of an execution, and the beginning of a process.
+// Only the requested size is kept, and the least useful part dropped: the middle of an execution, and the beginning of a process.
 func TestWhatIsSpooledIsBounded(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -130,7 +130,7 @@ func TestWhatIsSpooledIsBounded(t *testing.T) {
 	process.Spool = &size
 	d.NewProcess(t, "s1", "p", process)
 	d.Ended(t, "s1", "p")
-	const most = 600 << 10 // at least that of the middle is gone, as the disk is freed in steps
+	const most = 600 << 10 // at least this much of the middle is gone, as disk space is freed in steps
 	for id, head := range map[string]int{"e": int(size) * 6 / 10, "p": 0} {
 		got := logsOf(t, d, id, 0)
 		if tail := int(size) - head; len(got) > len(want)-most || got[:head] != want[:head] || !strings.HasSuffix(got, want[len(want)-tail:]) {
@@ -139,8 +139,8 @@ func TestWhatIsSpooledIsBounded(t *testing.T) {
 	}
 }
 
-// What cannot be kept on disk is refused with the field: what nobody could read, what is not seen, and more than the operator
-// allows, of all processes together, until others are removed.
+// A spool that makes no sense is refused with its field: output that could not be read, that boxd does not see, and more than the
+// operator allows for all processes together, until others are removed.
 func TestSpoolsAreRefusedByField(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[processes]\nmax_spool = \"4MiB\"\n")
@@ -189,10 +189,10 @@ func TestSpoolsAreRefusedByField(t *testing.T) {
 	d.Result(t, "s1", one)
 }
 
-// policyMinSpool is the least that is kept on disk.
+// policyMinSpool is the smallest allowed spool.
 const policyMinSpool = 64 * quantity.KiB
 
-// Where the disk is full the program is neither held up nor ended: it loses output of its own, and readers are told which.
+// On a full disk the program is neither blocked nor ended: part of its own output is lost, and readers are told which part.
 func TestAFullDiskDropsSpooledOutput(t *testing.T) {
 	disk := boxtest.TempDir(t)
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=64m,nr_inodes=20000,mode=755"); err != nil {
@@ -243,7 +243,7 @@ func TestAFullDiskDropsSpooledOutput(t *testing.T) {
 	}
 }
 
-// fill fills a filesystem with a file, but for some bytes.
+// fill fills a filesystem with a file, except for but bytes.
 func fill(t *testing.T, file string, but int64) {
 	t.Helper()
 	f, err := os.Create(file)
@@ -263,7 +263,7 @@ func fill(t *testing.T, file string, but int64) {
 	}
 }
 
-// Output on disk ends with its box, as that in memory does: what is stopped and started has none of before, and nothing is left of it.
+// Spooled output ends with its box, like output in memory: a session that is stopped and started has none of it, and no file is left.
 func TestSpooledOutputEndsWithItsBox(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)

@@ -19,12 +19,12 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// direct is a process of a line for the shell whose descriptors are its client's.
+// direct is a request for a process of a shell line whose stdio descriptors are passed to its client.
 func direct(line string) *api.ProcessRequest {
 	return &api.ProcessRequest{Command: &line, Stdio: "direct"}
 }
 
-// take takes the descriptors of a process.
+// take fetches the stdio descriptors of a process.
 func take(t *testing.T, d *boxtest.Daemon, p string) [3]*os.File {
 	t.Helper()
 	files, err := d.Stdio(t.Context(), "s1", p)
@@ -42,7 +42,7 @@ func take(t *testing.T, d *boxtest.Daemon, p string) [3]*os.File {
 // forStdio is the header of a request for descriptors.
 func forStdio() []string { return []string{"Upgrade: boxd-stdio", "Connection: Upgrade"} }
 
-// chat sends lines to a program that sends them back.
+// chat sends lines to a program that echoes them.
 func chat(t *testing.T, files [3]*os.File, out *bufio.Reader, lines int) {
 	t.Helper()
 	for i := range lines {
@@ -79,7 +79,7 @@ func TestStdioIsTheClientsAlone(t *testing.T) {
 	}
 	chat(t, files, out, 1)
 
-	// The program has these three and no other, and nobody else has their other ends.
+	// The program has these three descriptors and no others, and no other process has their other ends.
 	children := boxtest.Children(t, int(s.PID))
 	if len(children) != 1 {
 		t.Fatalf("PID 1 has %d children", len(children))
@@ -111,7 +111,7 @@ func TestStdioIsTheClientsAlone(t *testing.T) {
 	}
 }
 
-// descriptors are what a process has open.
+// descriptors are the open descriptors of a process, with their targets.
 func descriptors(t *testing.T, pid int) map[string]string {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -121,7 +121,7 @@ func descriptors(t *testing.T, pid int) map[string]string {
 	}
 	list := map[string]string{}
 	for _, e := range entries {
-		if link, err := os.Readlink(dir + "/" + e.Name()); err == nil { // or it is closed by now
+		if link, err := os.Readlink(dir + "/" + e.Name()); err == nil { // otherwise it has been closed meanwhile
 			list[e.Name()] = link
 		}
 	}
@@ -158,7 +158,7 @@ func TestStdioGoesOnWithoutBoxd(t *testing.T) {
 			t.Errorf("%s: %+v", p, e)
 		}
 	}
-	if end := d.Ended(t, "s1", "left"); *end.Result.ExitCode != 9 { // it has seen the end of its input
+	if end := d.Ended(t, "s1", "left"); *end.Result.ExitCode != 9 { // it has seen EOF on its input
 		t.Errorf("%+v", end)
 	}
 	if err := d.SignalProcess(t.Context(), "s1", "taken", "SIGCONT"); err != nil {
@@ -201,7 +201,7 @@ func TestStdioIsRefused(t *testing.T) {
 	_, err := d.Stdio(t.Context(), "none", "p")
 	boxtest.Refused(t, err, http.StatusNotFound, "")
 
-	// What does not ask for it rightly, or must not, has taken nothing.
+	// A request that is malformed, or not allowed, has taken no descriptors.
 	const path = "/v1/sessions/s1/processes/p/stdio"
 	ask := func(text string) boxtest.Answer {
 		t.Helper()
@@ -230,7 +230,7 @@ func TestStdioIsRefused(t *testing.T) {
 			t.Errorf("another user: %d %s", a[0].Code, a[0].Body)
 		}
 	}
-	// boxd has nothing to show of it.
+	// boxd has no output of it to show.
 	_, err = d.Logs(t.Context(), "s1", "p", client.LogOptions{})
 	boxtest.Refused(t, err, http.StatusConflict, "")
 	_, err = d.Attach(t.Context(), "s1", "p", client.AttachOptions{Write: true}, client.Stdio{Stdin: strings.NewReader("")}, nil)
@@ -243,7 +243,7 @@ func TestStdioIsRefused(t *testing.T) {
 	}
 }
 
-// A client may go at any moment: its program sees it, and boxd has nothing left of it.
+// A client may disconnect at any moment: its program sees that, and boxd keeps nothing of it.
 func TestStdioOfAClientThatGoes(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -267,7 +267,7 @@ func TestStdioOfAClientThatGoes(t *testing.T) {
 				}
 			}
 			conn.Close()
-			if read == 0 { // it may have gone before anybody has listened
+			if read == 0 { // it may have closed before boxd accepted the connection
 				files, err := d.Stdio(t.Context(), "s1", "p")
 				for _, f := range files {
 					if err == nil {
@@ -283,7 +283,7 @@ func TestStdioOfAClientThatGoes(t *testing.T) {
 			}
 		}
 	}
-	// Nor of one that nobody has ever come for.
+	// Nor does boxd keep anything of a process whose descriptors no client has ever fetched.
 	d.NewProcess(t, "s1", "p", direct("cat"))
 	if err := d.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// stop stops a session, which must then be without a process.
+// stop stops a session, which must have no process afterwards.
 func stop(t *testing.T, d *boxtest.Daemon, id string) api.Session {
 	t.Helper()
 	s, err := d.StopSession(t.Context(), id)
@@ -36,7 +36,7 @@ func stop(t *testing.T, d *boxtest.Daemon, id string) api.Session {
 	return s
 }
 
-// startAgain starts it again.
+// startAgain starts a stopped session.
 func startAgain(t *testing.T, d *boxtest.Daemon, id string) api.Session {
 	t.Helper()
 	s, err := d.StartSession(t.Context(), id)
@@ -49,8 +49,8 @@ func startAgain(t *testing.T, d *boxtest.Daemon, id string) api.Session {
 	return s
 }
 
-// A session that is stopped has no process and no memory. Started again it has its id, its settings, its environment, its
-// workspace, what it has changed of its root, a home on disk, and the processes that are always to run.
+// A stopped session has no process and no memory. Started again it has its id, its settings, its environment, its workspace, its
+// changes to the root, its home on disk, and the processes whose restart policy is always.
 func TestAStoppedSessionComesBackAsItWas(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
@@ -82,7 +82,7 @@ func TestAStoppedSessionComesBackAsItWas(t *testing.T) {
 			if boxtest.Lives(int(was.PID)) {
 				t.Error("PID 1 of its box lives")
 			}
-			boxtest.Eventually(t, "no process and no group of it is there", func() bool { // but of a box ahead of need, which may be made just now
+			boxtest.Eventually(t, "no process and no group of it is there", func() bool { // except of a preforked box that is being created now
 				now := d.Look()
 				return len(now.Processes) <= len(before.Processes) && len(now.Groups) <= len(before.Groups)
 			})
@@ -126,7 +126,7 @@ func TestAStoppedSessionComesBackAsItWas(t *testing.T) {
 			if _, err := d.Process(t.Context(), "s", "once", 0); boxtest.StatusOf(err) != http.StatusNotFound {
 				t.Errorf("the other process: %v", err)
 			}
-			// And once more: what a resumed box has made is as good as what the first has.
+			// A second time: what a resumed box has written is kept just as what the first one has.
 			stop(t, d, "s")
 			startAgain(t, d, "s")
 			if got := d.Sh(t, "s", "cat /workspace/f"); got != "work\n" {
@@ -158,7 +158,7 @@ func session(t *testing.T, d *boxtest.Daemon, id string) api.Session {
 	return s
 }
 
-// What needs the box of a stopped session is refused with what to do; what does not, works.
+// An operation that needs the box of a stopped session is refused with what to do; any other works.
 func TestAStoppedSessionSaysSo(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
@@ -166,7 +166,7 @@ func TestAStoppedSessionSaysSo(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s"})
 	d.NewProcess(t, "s", "p", &api.ProcessRequest{Argv: []string{"sleep", "1000"}})
 	stop(t, d, "s")
-	stop(t, d, "s") // comes to the same
+	stop(t, d, "s") // has the same result
 	ctx := t.Context()
 	for what, do := range map[string]func() error{
 		"exec": func() error { _, err := d.Exec(ctx, "s", &api.ExecRequest{Argv: []string{"true"}}); return err },
@@ -206,8 +206,8 @@ func TestAStoppedSessionSaysSo(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// A stopped session takes changes, which the next boxd knows and its next start has; one that comes together with a start is
-// there after it or is refused.
+// A stopped session can be changed: the next boxd knows the change and the next start applies it. A change concurrent with a
+// start is in effect after that start, or is refused.
 func TestAStoppedSessionIsChanged(t *testing.T) {
 	d := boxtest.Start(t, boxtest.Kept, "[profiles.default]\nlocked = [\"network\"]\n")
 	d.NewSession(t, api.SessionRequest{ID: "s", Labels: map[string]string{"n": "none"}})
@@ -251,7 +251,7 @@ func TestAStoppedSessionIsChanged(t *testing.T) {
 	}
 }
 
-// A session that is stopped while it is started again is still to have what it had not been given yet.
+// A session that is stopped while it is being started keeps the processes that had not been started yet.
 func TestAStopDuringAStartKeepsItsProcesses(t *testing.T) {
 	const processes = 6
 	d := boxtest.Start(t)
@@ -264,7 +264,7 @@ func TestAStopDuringAStartKeepsItsProcesses(t *testing.T) {
 		started := make(chan struct{})
 		go func() {
 			defer close(started)
-			_, _ = d.StartSession(context.WithoutCancel(t.Context()), "s") // it may hear of the stop
+			_, _ = d.StartSession(context.WithoutCancel(t.Context()), "s") // it may be refused because of the stop
 		}()
 		boxtest.Eventually(t, "it has a box", func() bool {
 			s, err := d.Session(t.Context(), "s")
@@ -284,8 +284,8 @@ func TestAStopDuringAStartKeepsItsProcesses(t *testing.T) {
 	})
 }
 
-// A process has its signal and its grace, and an execution ends at once and is told to be canceled, one that waits for room
-// too: none of them is lost.
+// On a stop a process gets its configured signal and grace period; a running execution ends at once as canceled, and one that
+// waits in the queue is refused: each gets an answer.
 func TestAStopEndsProgramsInTheirWay(t *testing.T) {
 	d := boxtest.Start(t, "[exec]\nmax_per_session = 2\n[queue]\nwait = \"1m\"\n")
 	d.NewSession(t, api.SessionRequest{ID: "s"})
@@ -328,7 +328,7 @@ func TestAStopEndsProgramsInTheirWay(t *testing.T) {
 	}
 }
 
-// Whoever stops, starts and removes a session at the same time as others leaves one, or none.
+// Concurrent stops, starts and removals leave one session or none.
 func TestStopsStartsAndRemovalsAtOnce(t *testing.T) {
 	d := boxtest.Start(t, "[queue]\nwait = \"1m\"\n")
 	d.Warm()
@@ -373,8 +373,8 @@ func TestStopsStartsAndRemovalsAtOnce(t *testing.T) {
 	d.NothingLeft(before)
 }
 
-// A stopped session counts for how many its owner has, and not for memory. To start it waits for room like a new one, and
-// stays stopped where there is none.
+// A stopped session counts against its owner's number of sessions, but not against memory. To start, it queues like a new
+// session, and stays stopped if there is no room.
 func TestAStoppedSessionReservesNoMemory(t *testing.T) {
 	d := boxtest.Start(t, "[policy.default]\nsessions = 2\ntotal_memory = \"300MiB\"\n[sessions]\nmax = 1\nmax_per_owner = 1\n")
 	most := api.SessionRequest{Patch: limits.Patch{Memory: new(200 * quantity.MiB)}}
@@ -402,7 +402,7 @@ func TestAStoppedSessionReservesNoMemory(t *testing.T) {
 	startAgain(t, d, "one")
 }
 
-// The time that a session is stopped is none of its lifetime, and is bounded by itself.
+// The time a session is stopped does not count towards its lifetime, and has a limit of its own.
 func TestAStoppedSessionHasATimeOfItsOwn(t *testing.T) {
 	d := boxtest.Start(t, "[sessions]\nstopped_age = \"12s\"\n")
 	s := d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{TTL: boxtest.Duration("4s"), MaxLifetime: boxtest.Duration("1h")}})
@@ -422,7 +422,7 @@ func TestAStoppedSessionHasATimeOfItsOwn(t *testing.T) {
 	})
 }
 
-// A session lives for as long as max_lifetime says, whatever it was stopped in between.
+// A session lives for as long as max_lifetime says, no matter how long it was stopped in between.
 func TestALifetimeDoesNotCountTheTimeStopped(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s", Patch: limits.Patch{TTL: boxtest.Duration("0s"), MaxLifetime: boxtest.Duration("1h")}})
@@ -435,10 +435,10 @@ func TestALifetimeDoesNotCountTheTimeStopped(t *testing.T) {
 	}
 }
 
-// Stopped sessions outlive boxd, its keeper and all that is in the runtime directory, and so the host; boxd may end its
-// boxes when it stops.
+// Stopped sessions survive boxd, its keeper and the loss of the runtime directory, and so a reboot of the host; also where boxd
+// ends its boxes on shutdown.
 func TestAStoppedSessionOutlivesTheHost(t *testing.T) {
-	d := boxtest.Start(t) // which ends its sessions when it stops
+	d := boxtest.Start(t) // which ends its sessions on shutdown
 	before := d.Look()
 	d.NewSession(t, api.SessionRequest{ID: "s", ReadOnlyRoot: new(false), HomeOnDisk: new(true), Env: map[string]string{"A": "value"}})
 	d.NewSession(t, api.SessionRequest{ID: "runs"})
@@ -484,8 +484,8 @@ func TestAStoppedSessionOutlivesTheHost(t *testing.T) {
 	}
 }
 
-// Mounts that a session was given while it lived are given to it again, and what was made for them on the host is there for
-// as long as it runs. One that cannot be is told and left out.
+// Mounts that were added to a running session are restored when it is started again, and their mount points on the host exist as
+// long as it runs. One that cannot be restored is reported and left out.
 func TestMountsComeBackWithASession(t *testing.T) {
 	d := boxtest.Start(t, boxtest.MountSources)
 	source, other := d.NamedMountSource(t, "a", 4242), d.NamedMountSource(t, "b", 4242)
@@ -514,7 +514,7 @@ func TestMountsComeBackWithASession(t *testing.T) {
 	}
 }
 
-// A start that fails leaves the session as it was, with its files.
+// A failed start leaves the session stopped, with its files.
 func TestAStartThatFailsLeavesTheSessionStopped(t *testing.T) {
 	d := boxtest.Start(t, boxtest.MountSources)
 	source := d.NamedMountSource(t, "a", 4242)
@@ -541,7 +541,7 @@ func TestAStartThatFailsLeavesTheSessionStopped(t *testing.T) {
 	}
 }
 
-// A boxd that is started by its first client ends when only stopped sessions are left, and the next one has them.
+// A boxd started by socket activation exits when only stopped sessions are left, and the next one still has them.
 func TestABoxdWithNothingButStoppedSessionsEnds(t *testing.T) {
 	d := boxtest.Start(t)
 	rewrite(t, d, "[daemon]\n", "[daemon]\nidle_exit = \"1s\"\n")
@@ -560,8 +560,8 @@ func TestABoxdWithNothingButStoppedSessionsEnds(t *testing.T) {
 	}
 }
 
-// A session that was stopped has the versions of skills and drives that it had, whatever has become of them, and those that it
-// was given while it lived; of others it holds nothing.
+// A session that is started again has the versions of skills and drives it had, even if those were changed or removed meanwhile,
+// including those attached while it ran; it pins no other versions.
 func TestSkillsAndDrivesComeBackWithASession(t *testing.T) {
 	d := boxtest.Start(t, "[drives]\nkeep_versions = 1\n")
 	skill(t, d, "one", "first")
@@ -595,7 +595,7 @@ func TestSkillsAndDrivesComeBackWithASession(t *testing.T) {
 	boxtest.Eventually(t, "only the newest version is there", func() bool { return driveTrees(t, d) == 1 })
 }
 
-// So does one that fails when the box is there already.
+// Neither does a start lose files that fails after the box has been created.
 func TestAStartThatFailsLateKeepsTheFiles(t *testing.T) {
 	d := boxtest.Start(t)
 	d.Warm()
@@ -612,7 +612,7 @@ func TestAStartThatFailsLateKeepsTheFiles(t *testing.T) {
 	if err := os.Rename(list[0], away); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(time.Second / 2) // so that it would show if it was counted twice
+	<-time.After(time.Second / 2) // long enough to show if it were counted twice
 	for range 2 {
 		if _, err := d.StartSession(t.Context(), "s"); err == nil {
 			t.Error("it has started without its drive")
@@ -629,7 +629,7 @@ func TestAStartThatFailsLateKeepsTheFiles(t *testing.T) {
 	if got := d.Sh(t, "s", "cat f /drives/me/data/text"); got != "f\ntext" {
 		t.Errorf("there is %q", got)
 	}
-	// The time of the starts that have failed is that of the one which has not.
+	// The failed starts do not change the stopped time that the successful one adds.
 	if rested, most := now.ExpiresAt.Sub(now.CreatedAt)-time.Hour, time.Since(*was.StoppedAt); rested < time.Second/2 || rested > most {
 		t.Errorf("it was stopped for %v of %v", rested, most)
 	}

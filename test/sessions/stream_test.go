@@ -24,7 +24,7 @@ import (
 	"github.com/boxd-dev/boxd/relay/client"
 )
 
-// talk is a program whose output and input the test takes part in.
+// talk is a program whose input and output the test controls.
 type talk struct {
 	in      *io.PipeWriter
 	out     *io.PipeReader
@@ -49,7 +49,7 @@ func converse(ctx context.Context, d *boxtest.Daemon, id string, req api.ExecReq
 	return c
 }
 
-// hears reads exactly what is expected.
+// hears reads exactly the expected text.
 func (c *talk) hears(t *testing.T, want string) {
 	t.Helper()
 	got := make([]byte, len(want))
@@ -80,7 +80,7 @@ func TestAStreamIsAConversation(t *testing.T) {
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
 	c := converse(t.Context(), d, "s1", boxtest.Shell("echo who are you; read name; echo hello $name; cat; echo; echo bye; exit 7"))
-	for range 2 { // the second one fails if the program waits for more than it has been sent
+	for range 2 { // the second fails if the program waits for more input than was sent
 		c.hears(t, "who are you\n")
 		c.says(t, "me\n")
 		c.hears(t, "hello me\n")
@@ -111,7 +111,7 @@ func TestAStreamWithoutInputIsAtItsEnd(t *testing.T) {
 	}
 }
 
-// An execution that nobody else knows of leaves nothing with boxd once its client has its end, and takes one request.
+// An execution without an id takes a single request, and boxd keeps nothing of it once its client has the result.
 func TestAnExecutionIsOneRequest(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -128,7 +128,7 @@ func TestAnExecutionIsOneRequest(t *testing.T) {
 	if n := strings.Count(metrics, `route="GET /v1/sessions/{id}/exec/stream"`); n == 0 || strings.Contains(metrics, `route="DELETE /v1/sessions/{id}/processes/{p}"`) {
 		t.Errorf("not by one request each:\n%s", metrics)
 	}
-	// It is not forgotten before its end, and not by a client that has not said that it would.
+	// It is not released before its end, nor for a client that did not announce this.
 	for name, message := range map[string]string{"early": "false before the program has exited", "unasked": "false without the subprotocol"} {
 		p, isNew, err := d.StartProcess(t.Context(), "s1", name, &api.ProcessRequest{Command: new(map[string]string{"early": "sleep 1000", "unasked": "true"}[name])})
 		if err != nil || !isNew {
@@ -154,7 +154,7 @@ func TestAnExecutionIsOneRequest(t *testing.T) {
 	}
 }
 
-// A program without an id is its client's alone: no list shows it, and it ends at once when its client goes, and with boxd.
+// A program without an id belongs to its client alone: no list shows it, and it ends as soon as its client disconnects, and with boxd.
 func TestAStreamWithoutAnIDEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept)
@@ -190,7 +190,7 @@ func TestSignalsReachTheProgramAndItsChildren(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
 	d.NewSession(t, api.SessionRequest{ID: "s1"})
-	// Not sh: dash catches SIGINT by itself, and forgets one that comes just before it becomes sleep.
+	// Not sh: dash catches SIGINT itself, and loses one that arrives just before its execve of sleep.
 	c := converse(t.Context(), d, "s1", api.ExecRequest{Language: "bash", Code: new(`exec 2>/dev/null; trap 'echo usr1' USR1; sh -c 'trap "echo child; exit" USR1; echo up; while :; do sleep 0.02; done' & wait; wait; echo on; exec sleep 1000`)})
 	c.hears(t, "up\n")
 	c.signals <- "SIGUSR1"
@@ -204,7 +204,7 @@ func TestSignalsReachTheProgramAndItsChildren(t *testing.T) {
 	}
 }
 
-// Nothing is cut from a stream, whatever its size, in neither direction.
+// A stream loses no byte, whatever its size, in either direction.
 func TestAStreamLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -233,7 +233,7 @@ func sum(data []byte) string {
 	return fmt.Sprintf("%d bytes %s", len(data), hex.EncodeToString(s[:4]))
 }
 
-// A program waits for a client that does not read, and boxd keeps a bounded part of its output.
+// A program blocks while its client does not read, and boxd buffers a bounded part of its output.
 func TestAProgramWaitsForASlowReader(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -246,7 +246,7 @@ func TestAProgramWaitsForASlowReader(t *testing.T) {
 		n, _ := strconv.Atoi(strings.TrimSpace(d.Result(t, "s1", boxtest.Shell("cat written")).Stdout))
 		return n
 	}
-	// It waits when it is asleep in a write, with as much written as before.
+	// It blocks when it sleeps in a write and has written no more than before.
 	waiting := boxtest.Shell("for p in $(pgrep -x head); do cat /proc/$p/stat; done")
 	boxtest.Eventually(t, "it waits", func() bool {
 		n, states := written(), d.Result(t, "s1", waiting).Stdout
@@ -264,8 +264,8 @@ func TestAProgramWaitsForASlowReader(t *testing.T) {
 	}
 }
 
-// What an ended program has written waits for its client, longer than the program itself could have
-// lasted; that costs nobody the session.
+// The output of a program that has ended waits for its client, longer than the program's own timeout; other clients can still use
+// the session.
 func TestTheEndOfAStreamWaitsForItsReader(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -273,7 +273,7 @@ func TestTheEndOfAStreamWaitsForItsReader(t *testing.T) {
 	d.NewSession(t, api.SessionRequest{ID: "s2"})
 	c := converse(t.Context(), d, "s1", api.ExecRequest{Command: new("seq 60000"), Timeout: boxtest.Duration("5s")})
 	c.hears(t, "1\n")
-	d.Sh(t, "s2", "sleep 27") // its five seconds, and what PID 1 gets to report the end
+	d.Sh(t, "s2", "sleep 27") // its five seconds, and the time PID 1 has to report the end
 	rest, err := io.ReadAll(c.out)
 	if r := <-c.result; err != nil || c.err != nil || r.Status != "exited" || len(rest) != int(r.Output[0].Bytes)-2 {
 		t.Errorf("%d bytes, %v, %v, %+v", len(rest), err, c.err, r)
@@ -281,7 +281,7 @@ func TestTheEndOfAStreamWaitsForItsReader(t *testing.T) {
 	d.Sh(t, "s1", "true")
 }
 
-// A program that does not read holds up neither its output nor signals.
+// A program that does not read its input blocks neither its output nor signals.
 func TestInputThatIsNotReadHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t)
@@ -294,7 +294,7 @@ func TestInputThatIsNotReadHoldsUpNothing(t *testing.T) {
 	if r := c.ends(t); r.Status != "exited" || *r.ExitCode != 3 {
 		t.Errorf("%s", boxtest.Show(*r))
 	}
-	// One that has closed its input is not killed for what comes late.
+	// A program that has closed its input is not killed by input that arrives later.
 	c = converse(t.Context(), d, "s1", boxtest.Shell("exec 0<&-; echo closed; until [ -e go ]; do sleep 0.02; done; echo done"))
 	c.hears(t, "closed\n")
 	c.says(t, strings.Repeat("x", 1<<20))
@@ -397,7 +397,7 @@ func TestWhoBreaksTheRulesOfAStreamIsCutOff(t *testing.T) {
 		}
 		for _, data := range tc.sends {
 			if ws.Write(t.Context(), tc.kind, data) != nil {
-				break // cut off already
+				break // already cut off
 			}
 		}
 		if _, err := last(t, ws); websocket.CloseStatus(err) != tc.close {

@@ -30,8 +30,8 @@ func process(t *testing.T, d *boxtest.Daemon, id, p string, req *api.ProcessRequ
 	return state
 }
 
-// A session is the same after boxd has been stopped and started, or killed: its box, its processes and what
-// they have come to, and the values that are in no file.
+// A session is the same after boxd was stopped and started, or killed: its box, its processes with their results, and the secret
+// values that are in no file.
 func TestSessionsOutliveBoxd(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*boxtest.Daemon){"killed": (*boxtest.Daemon).Kill, "stopped": (*boxtest.Daemon).Stop} {
@@ -92,12 +92,12 @@ func TestSessionsOutliveBoxd(t *testing.T) {
 	}
 }
 
-// holds fails if any file of a directory holds a text.
+// holds fails the test if any file below a directory contains a text.
 func holds(t *testing.T, dir, text string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
-			return nil //nolint:nilerr // it has just gone
+			return nil //nolint:nilerr // it has just been removed
 		}
 		if data, err := os.ReadFile(path); err == nil && bytes.Contains(data, []byte(text)) {
 			t.Errorf("%s has it", path)
@@ -109,8 +109,8 @@ func holds(t *testing.T, dir, text string) {
 	}
 }
 
-// What the next boxd finds is held against its configuration, and no record makes a session more than a
-// request could.
+// Records that the next boxd finds are validated against its configuration, and no record gives a session more than a request
+// could.
 func TestADamagedRecordIsNoSession(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(r map[string]any) string{
@@ -179,7 +179,7 @@ func TestADamagedRecordIsNoSession(t *testing.T) {
 	}
 }
 
-// A lossless reader goes on where it was, over the death of boxd, though the program writes more than is kept.
+// A lossless reader resumes where it was after the death of boxd, though the program writes more than is retained.
 func TestAReaderMissesNothingWhileBoxdIsStarted(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*boxtest.Daemon){"killed": (*boxtest.Daemon).Kill, "stopped": (*boxtest.Daemon).Stop} {

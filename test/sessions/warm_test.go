@@ -16,10 +16,10 @@ import (
 	"github.com/boxd-dev/boxd/relay/api"
 )
 
-// warmed keeps boxes of the profile of those who name none, and none of another that is the same.
+// warmed keeps warm boxes of the default profile, and none of another, otherwise equal profile.
 const warmed = "[profiles.default]\nwarm = 2\n[profiles.cold]\n"
 
-// warm waits until so many boxes are ahead of need.
+// warm waits until n warm boxes are ready.
 func warm(t *testing.T, d *boxtest.Daemon, n int) {
 	t.Helper()
 	boxtest.Eventually(t, fmt.Sprintf("%d boxes are ahead of need", n), func() bool {
@@ -31,10 +31,10 @@ func warm(t *testing.T, d *boxtest.Daemon, n int) {
 	})
 }
 
-// took is how many sessions have taken a box over.
+// took is how many sessions have taken a warm box.
 func took(d *boxtest.Daemon) int { return strings.Count(d.Log(), "a box that was ahead of need") }
 
-// Boxes of a profile are ahead of need once sessions have used it, where it says so.
+// With warm_max, boxes of a profile are preforked once sessions have used it.
 func TestBoxesAreAheadOfUse(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.default]\nwarm_max = 2\n")
@@ -49,10 +49,10 @@ func TestBoxesAreAheadOfUse(t *testing.T) {
 	}
 }
 
-// numbers differ from box to box, however it was made.
+// numbers differ from box to box, however it was created.
 var numbers = regexp.MustCompile(`\d{5,}`)
 
-// A program cannot tell a box that was there before its session from one that was not.
+// A program cannot tell whether its box was preforked.
 func TestABoxAheadOfNeedIsLikeAnyOther(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, boxtest.Kept, warmed)
@@ -90,7 +90,7 @@ func TestABoxAheadOfNeedIsLikeAnyOther(t *testing.T) {
 		}
 	}
 	warm(t, d, 2)
-	// What is left of all that, when boxd is stopped, although sessions outlive it.
+	// The warm boxes are removed when boxd stops, although sessions outlive it.
 	d.Stop()
 	d.NothingLeft(before)
 	d.Restart()
@@ -134,7 +134,7 @@ func TestBoxesAheadOfNeedGiveWay(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, warmed, "[sessions]\nmax = 3\n")
 	warm(t, d, 2)
-	// One that needs something else starts cold, and leaves room for less.
+	// A session with other settings starts cold, and leaves room for fewer warm boxes.
 	d.NewSession(t, api.SessionRequest{ID: "s1", Tmp: new(quantity.Size(64 << 20))})
 	d.NewSession(t, api.SessionRequest{ID: "s2", Profile: "cold"})
 	warm(t, d, 1)
@@ -153,7 +153,7 @@ func TestBoxesAheadOfNeedGiveWay(t *testing.T) {
 	warm(t, d, 0)
 }
 
-// One that has died is not given to anybody, and made again.
+// A warm box that has died is not given to a session, and is replaced.
 func TestADeadBoxAheadOfNeedIsMadeUpFor(t *testing.T) {
 	t.Parallel()
 	d := boxtest.Start(t, "[profiles.default]\nwarm = 1\n")
@@ -169,7 +169,7 @@ func TestADeadBoxAheadOfNeedIsMadeUpFor(t *testing.T) {
 	}
 }
 
-// killInits ends every PID 1 of a box that no session has.
+// killInits kills every PID 1 of a box without a session.
 func killInits(t *testing.T, d *boxtest.Daemon) {
 	t.Helper()
 	theirs := map[int]bool{}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files of the suite of abuse: its table, what it has found so far, and the report of a run.
+// Files of the abuse suite: its table of cases, the findings so far, and the report of a run.
 const (
 	casesFile    = "test/abuse/cases.md"
 	findingsFile = "test/abuse/findings.md"
@@ -60,7 +60,7 @@ func readCases() ([]abuseCase, error) {
 	return cases, nil
 }
 
-// testsOf are the tests of cases, by package.
+// testsOf are the tests of all cases, by package.
 func testsOf(cases []abuseCase) map[string][]string {
 	byPackage := map[string][]string{}
 	for _, c := range cases {
@@ -73,7 +73,7 @@ func testsOf(cases []abuseCase) map[string][]string {
 	return byPackage
 }
 
-// outcome is what came of a case: "passed", or why not.
+// outcome is the result of a case: "passed", or why it is not.
 func (r *runner) outcome(c *abuseCase) string {
 	switch {
 	case strings.Contains(c.shown, "*does not apply*"):
@@ -99,7 +99,7 @@ func (r *runner) outcome(c *abuseCase) string {
 	return word
 }
 
-// report writes what came of every case, for a person to read.
+// report writes a report of every case for human readers.
 func (r *runner) report(ctx context.Context, machineGround string) error {
 	version, err := r.do(ctx, nil, "packaging/version.sh")
 	if err != nil {
@@ -113,7 +113,7 @@ func (r *runner) report(ctx context.Context, machineGround string) error {
 	if err := unix.Uname(&host); err != nil {
 		return err
 	}
-	kernel := strings.Join(strings.SplitN(unix.ByteSliceToString(host.Release[:]), ".", 3)[:2], ".") // what comes behind says nothing to others
+	kernel := strings.Join(strings.SplitN(unix.ByteSliceToString(host.Release[:]), ".", 3)[:2], ".") // the rest is of no use elsewhere
 	grounds := []string{hostGround}
 	if machineGround != "" && !r.skips(layerMachine) {
 		grounds = append(grounds, machineGround)
@@ -184,7 +184,7 @@ func (r *runner) counts(b *strings.Builder, grounds []string) {
 	b.WriteString("\nA test may show several cases. A case counts as refused when each of its tests has passed on some ground, and none has failed on any.\n")
 }
 
-// calls writes what becomes of system calls, as T43 has seen it in boxes.
+// calls writes the results of system calls, as T43 has recorded them in boxes.
 func calls(b *strings.Builder) error {
 	list, err := lines(callsFile)
 	if err != nil {
@@ -201,7 +201,7 @@ func calls(b *strings.Builder) error {
 	return nil
 }
 
-// listed writes the cases of which this has come.
+// listed writes a list of the cases with this outcome.
 func (r *runner) listed(b *strings.Builder, word, title string) {
 	begun := false
 	for i := range r.cases {
@@ -224,7 +224,7 @@ func (r *runner) listed(b *strings.Builder, word, title string) {
 	}
 }
 
-// missingOf are the tests of a case that have not passed, and what they need.
+// missingOf are the tests of a case that have not passed, with what they lack.
 func (r *runner) missingOf(c *abuseCase) string {
 	var list []string
 	for _, t := range c.tests {
@@ -242,7 +242,7 @@ func (r *runner) missingOf(c *abuseCase) string {
 	return strings.Join(list, ", ")
 }
 
-// hasPassed reports whether a test has passed, and failed nowhere.
+// hasPassed reports whether a test has passed on some ground and failed on none.
 func (r *runner) hasPassed(t test) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,7 +252,7 @@ func (r *runner) hasPassed(t test) bool {
 	return slices.ContainsFunc(r.results[t], of("pass")) && !slices.ContainsFunc(r.results[t], of("fail"))
 }
 
-// reported writes the report of a run, whatever has come of it.
+// reported writes the report of a run, whether or not it succeeded.
 func (r *runner) reported(ctx context.Context, ran error, machineGround string) error {
 	if ctx.Err() != nil {
 		return ran

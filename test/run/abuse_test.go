@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The table of cases is read whole: every row of it is a case with tests, or says why it has none.
+// The whole table of cases is parsed: every row is a case with tests, or says why it has none.
 func TestTheTableOfCasesIsRead(t *testing.T) {
 	t.Chdir("../..")
 	cases, err := readCases()
@@ -34,7 +34,7 @@ func TestTheTableOfCasesIsRead(t *testing.T) {
 	}
 }
 
-// A case is refused when each of its tests has passed somewhere and none has failed anywhere.
+// A case counts as refused when each of its tests has passed on some ground and none has failed on any.
 func TestTheReportSaysWhatCameOfACase(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t)

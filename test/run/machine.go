@@ -25,7 +25,7 @@ import (
 // Grounds of a machine, from the fastest to the slowest.
 const (
 	groundKVM       = "kvm"
-	groundUML       = "uml"             // User-mode Linux, a kernel that is a program of this host
+	groundUML       = "uml"             // User-mode Linux, a kernel that is an ordinary program of this host
 	groundEmulation = boxtest.Emulation // qemu without KVM
 )
 
@@ -33,27 +33,27 @@ const (
 type machine struct {
 	*runner
 	ground string
-	kernel string // of uml
+	kernel string // for uml
 	image  string // directory of the system
 
-	word string // begins lines of test/vm/guest.sh
+	word string // prefix of the lines of test/vm/guest.sh
 }
 
-// Bounds of a machine.
+// Timeouts of a machine.
 const (
-	silence = 5 * time.Minute  // it says something three times a minute, so one that is silent as long has died
-	most    = 3 * time.Hour    // all of it
-	slowest = 10 * time.Hour   // all of it, where a processor is emulated
+	silence = 5 * time.Minute  // it prints something three times a minute, so one that is silent for this long is dead
+	most    = 3 * time.Hour    // the whole run
+	slowest = 10 * time.Hour   // the whole run on an emulated processor
 	item    = 30 * time.Minute // the tests of one item
 )
 
-// choose finds out what ground this host has for a machine.
+// choose determines which kind of machine this host can run.
 func (m *machine) choose(ctx context.Context) error {
 	if m.ground = m.options.ground; m.ground != "" {
 		return nil
 	}
 	if m.ground = m.withoutKVM(); m.kvmOpens(ctx) {
-		m.ground = groundKVM // unless prepare finds that it runs no kernel
+		m.ground = groundKVM // unless prepare finds that it cannot run a kernel
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func (m *machine) withoutKVM() string {
 	return groundUML
 }
 
-// kvmOpens tries it: a host may have the device and no right to it, or a processor that is lent without it.
+// kvmOpens tries to use KVM: a host may have the device without permission to it, or a virtual processor without nested virtualization.
 func (m *machine) kvmOpens(ctx context.Context) bool {
 	if _, err := os.Stat("/dev/kvm"); err != nil || m.arch != runtime.GOARCH {
 		return false
@@ -90,7 +90,7 @@ func (m *machine) board() string {
 	return "pc"
 }
 
-// count is how many machines share the work. User-mode Linux has one processor; in qemu one machine has two.
+// count is how many machines share the work. A machine of User-mode Linux has one processor, one of qemu has two.
 func (m *machine) count(items []work) int {
 	if m.ground == groundUML {
 		return min(2, len(items))
@@ -98,7 +98,7 @@ func (m *machine) count(items []work) int {
 	return 1
 }
 
-// make makes the kernel and the system, unless they are there from an earlier run.
+// make builds the kernel and the system, unless an earlier run has.
 func (m *machine) make(ctx context.Context) error {
 	cache := os.Getenv("BOXD_VM_CACHE")
 	if cache == "" {
@@ -125,9 +125,9 @@ func (m *machine) make(ctx context.Context) error {
 	return err
 }
 
-// prepare makes the kernel and the system. Where KVM does not run a kernel, the ground becomes another. Where User-mode
-// Linux cannot be built, or does not run, as where the calls of the system that it needs are forbidden, it becomes
-// emulation. A ground that was asked for stays.
+// prepare builds the kernel and the system. If KVM cannot run a kernel, the ground changes to the next best. If User-mode Linux
+// cannot be built or run, as where the system calls that it needs are forbidden, it changes to emulation. A ground that was
+// requested is kept.
 func (m *machine) prepare(ctx context.Context) error {
 	err := m.make(ctx)
 	if m.ground == groundKVM && m.options.ground == "" && err == nil {
@@ -152,8 +152,8 @@ func (m *machine) prepare(ctx context.Context) error {
 	return m.make(ctx)
 }
 
-// tryKVM boots the kernel of the system with a program that ends at once. Some hosts have a KVM that emulates a part of what
-// a kernel does, and stops in the middle of it.
+// tryKVM boots the system's kernel with a program that exits at once. Some hosts have an incomplete KVM, with which a kernel
+// stops halfway.
 func (m *machine) tryKVM(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -166,7 +166,7 @@ func (m *machine) tryKVM(ctx context.Context) error {
 	return nil
 }
 
-// tryUML starts a kernel whose only program ends at once, which is its end too.
+// tryUML starts a kernel whose only program exits at once, which ends the kernel too.
 func (m *machine) tryUML(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -183,8 +183,8 @@ func (m *machine) tryUML(ctx context.Context) error {
 	return nil
 }
 
-// umlCommand are arguments of unshare that start User-mode Linux. Its memory is a file, of a filesystem in memory that is
-// mounted in a directory for it alone.
+// umlCommand returns arguments of unshare that start User-mode Linux. Its memory is a file on a tmpfs that is mounted in a
+// directory for it alone.
 func umlCommand(dir, kernel string, args ...string) []string {
 	return append([]string{
 		"--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
@@ -193,7 +193,7 @@ func umlCommand(dir, kernel string, args ...string) []string {
 	}, args...)
 }
 
-// suites runs the tests of all suites in the machine, but for those that are named in test/vm/elsewhere.
+// suites runs the tests of all suites in the machine, except those named in test/vm/elsewhere.
 func (m *machine) suites(ctx context.Context) error {
 	begun := time.Now()
 	if err := m.converterProgram(ctx); err != nil {
@@ -216,7 +216,7 @@ func (m *machine) suites(ctx context.Context) error {
 	return err
 }
 
-// testPackages are the suites, and on another architecture pure packages, too, that ask its kernel.
+// testPackages are the suites, and on another architecture also the pure packages that depend on its kernel.
 func (r *runner) testPackages() []suite {
 	if r.arch == runtime.GOARCH {
 		return suites
@@ -224,13 +224,13 @@ func (r *runner) testPackages() []suite {
 	return slices.Concat(suites, foreignSuites)
 }
 
-// work is an item of the queue: tests of one suite.
+// work is an item of the queue: tests of a suite.
 type work struct {
 	name, pkg string
 	args      []string
 }
 
-// fill puts packages, programs, tests and the queue into a directory, and returns the items of the queue.
+// fill writes packages, programs, tests and the queue into a directory, and returns the items of the queue.
 func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
 	for _, dir := range []string{"bin", "packages", "queue", "packaging", "systemd"} {
 		if err := os.MkdirAll(filepath.Join(suite, dir), 0o755); err != nil {
@@ -281,8 +281,8 @@ func (m *machine) fill(ctx context.Context, suite string) ([]work, error) {
 	return items, errors.Join(m.fillQueue(suite, items), m.fillPrograms(ctx, suite), m.fillConsole(ctx, suite, items))
 }
 
-// fillConsole puts in what tests look at the console with, but for the browser, which the system of the machine has. Where this host
-// cannot build it, they say what is missing.
+// fillConsole adds what the console tests need except the browser, which is in the machine's system. If this host cannot build
+// it, the tests say what is missing.
 func (m *machine) fillConsole(ctx context.Context, suite string, items []work) error {
 	if m.ground == groundEmulation || m.arch != runtime.GOARCH || !slices.ContainsFunc(items, func(w work) bool { return w.pkg == "test/console" }) {
 		return nil
@@ -294,7 +294,7 @@ func (m *machine) fillConsole(ctx context.Context, suite string, items []work) e
 	return err
 }
 
-// deal makes parts of tests. Whoever has the machine cut off is alone: what has been done of a part is done again.
+// deal splits tests into parts. A test that cuts the machine's power is a part of its own, since an interrupted part starts over.
 func deal(names []string, parts int) [][]string {
 	dealt := make([][]string, parts)
 	for i, name := range names {
@@ -308,7 +308,7 @@ func deal(names []string, parts int) [][]string {
 }
 
 // names returns which tests run in the machine: with -selinux and on another architecture those of a list, with -abuse those that
-// have not passed on this host, otherwise all but those of a list.
+// have not passed on this host, otherwise all except those of a list.
 func (m *machine) names() (func(pkg, name string) bool, error) {
 	file, in := "test/vm/elsewhere", false
 	switch {
@@ -333,7 +333,7 @@ func (m *machine) fillQueue(suite string, items []work) error {
 		}
 	}
 	env := "export BOXD_TEST_GROUND=" + m.ground + " BOXD_TEST_BIN=/suite/bin BOXD_TEST_PACKAGES=/suite/packages BOXD_TEST_CONSOLE=/suite/console\n"
-	if m.ground != groundKVM { // processes take longer to start there
+	if m.ground != groundKVM { // processes start more slowly there
 		env += "export SURVIVAL_KILLS=8 ABUSE_FLOOD_SHARE=50\n"
 	}
 	if m.soak {
@@ -350,18 +350,18 @@ func (m *machine) fillQueue(suite string, items []work) error {
 	return os.WriteFile(filepath.Join(suite, "environment"), []byte(env), 0o644)
 }
 
-// picks reports whether only some tests are run, for which not everything has to be there.
+// picks reports whether only some tests are run, which do not need everything.
 func (r *runner) picks() bool { return r.only != nil || r.chosen != nil }
 
-// installs reports whether tests of test/install are run that need more than the package under test.
+// installs reports whether selected tests of test/install need more than the package under test.
 func (m *machine) installs() bool {
 	if m.picks() {
 		return m.defines("test/install")
 	}
-	return m.arch == runtime.GOARCH // the list of another architecture has none
+	return m.arch == runtime.GOARCH // the list for another architecture has none
 }
 
-// fillPrograms puts in what is no test: the package under test and one that came before it, and files that tests read.
+// fillPrograms adds other files: the package under test, an earlier version of it, and files that tests read.
 func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 	formats, installs := []string{"deb", "rpm"}, m.installs()
 	if !installs {
@@ -403,7 +403,7 @@ func (m *machine) fillPrograms(ctx context.Context, suite string) error {
 	return err
 }
 
-// disk makes a disk of the suite.
+// disk creates a disk image of the suite.
 func (m *machine) disk(ctx context.Context, suite string) error {
 	out, err := m.do(ctx, nil, "du", "-sm", suite)
 	if err != nil {
@@ -417,10 +417,10 @@ func (m *machine) disk(ctx context.Context, suite string) error {
 	return err
 }
 
-// errSilent says that a machine has said nothing for long.
+// errSilent says that a machine has printed nothing for too long.
 var errSilent = errors.New("the machine has said nothing for minutes")
 
-// boot starts the machines and returns when they have ended. Every item has to be done by one of them.
+// boot starts the machines and waits until they have ended. Every item must have been done by one of them.
 func (m *machine) boot(ctx context.Context, items []work) error {
 	limit := most
 	if m.ground == groundEmulation {
@@ -460,7 +460,7 @@ func (m *machine) boot(ctx context.Context, items []work) error {
 	return err
 }
 
-// keep leaves consoles and journals of failed machines behind.
+// keep saves consoles and journals of failed machines.
 func (m *machine) keep(out string) {
 	to, err := os.MkdirTemp("", "boxd-vm-failed.")
 	if err == nil {
@@ -473,7 +473,7 @@ func (m *machine) keep(out string) {
 	m.printf("streams, consoles and journals of the machines are in %s", filepath.Join(to, "out"))
 }
 
-// one runs one machine, and returns which items it has done. A machine whose power a test has cut off is started again.
+// one runs one machine and returns the items that it has done. A machine whose power a test has cut is started again.
 func (m *machine) one(ctx context.Context, n int, items []work) (map[string]bool, error) {
 	out := filepath.Join(m.dir, "out")
 	stream, err := os.OpenFile(filepath.Join(out, fmt.Sprintf("stream.%d", n)), os.O_RDWR|os.O_CREATE, 0o644)
@@ -496,10 +496,10 @@ func (m *machine) one(ctx context.Context, n int, items []work) (map[string]bool
 	return h.done, err
 }
 
-// errCut says that a test has asked to have the machine cut off.
+// errCut says that a test has requested a power cut.
 var errCut = errors.New("the machine has been cut off")
 
-// power runs a machine until it has ended, or is cut off.
+// power runs a machine until it ends or its power is cut.
 func (m *machine) power(all context.Context, n int, h *hearing, stream io.Reader, console io.Writer) error {
 	ctx, cancel := context.WithCancelCause(all)
 	defer cancel(nil)
@@ -518,30 +518,30 @@ func (m *machine) power(all context.Context, n int, h *hearing, stream io.Reader
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // its stream tells how it has ended
+		_ = cmd.Wait() // the stream says how it ended
 	}()
 	defer func() {
 		cancel(nil)
 		<-ended
 	}()
 	h.lines = bufio.NewReader(&tail{file: stream, ended: ended, silent: func() { cancel(errSilent) }})
-	err := h.hear(all)                   // what reads an item outlives the power
+	err := h.hear(all)                   // the reader of an item outlives the power cut
 	if context.Cause(ctx) == errSilent { //nolint:errorlint // it is that one
 		err = errors.Join(err, errSilent)
 	}
 	if errors.Is(err, errCut) {
 		cancel(nil)
-		_, _ = io.Copy(io.Discard, h.lines) // what it wrote meanwhile, until it has ended
+		_, _ = io.Copy(io.Discard, h.lines) // what it wrote until its end
 	}
 	return err
 }
 
-// tail reads a file that grows until the machine has ended that writes it.
+// tail reads a file that grows until the machine that writes it has ended.
 type tail struct {
-	file   io.Reader // which has more, later, where it is at its end
+	file   io.Reader // may grow after EOF
 	ended  chan struct{}
 	over   bool
-	silent func() // ends a machine that says nothing
+	silent func() // ends a machine that is silent for too long
 	last   time.Time
 }
 
@@ -560,24 +560,24 @@ func (t *tail) Read(p []byte) (int, error) {
 		}
 		select {
 		case <-t.ended:
-			t.over = true // and what it wrote at last is read
+			t.over = true // read on to the end of the file
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
-// hearing is what is heard of one machine.
+// hearing is the state of reading one machine's stream.
 type hearing struct {
 	*machine
 	lines *bufio.Reader
 	items []work
 	done  map[string]bool
 
-	in   io.WriteCloser // of the item that is being done; nil: none
+	in   io.WriteCloser // input of the converter for the current item; nil: none
 	wait func() error
 	item string // its name
 
-	promised string // what its test has promised before it had the machine cut off
+	promised string // what its test has promised before the power cut
 }
 
 // hear reads the stream of a machine to its end.
@@ -604,7 +604,7 @@ func (h *hearing) hear(ctx context.Context) (failed error) {
 				}
 			}
 		} else if h.in != nil {
-			_, _ = io.WriteString(h.in, line) // what cannot be read is told by its end
+			_, _ = io.WriteString(h.in, line) // a failed write shows when the item ends
 		} else if line = strings.TrimSpace(line); line != "" {
 			h.printf("%s: %s", h.ground, line)
 		}
@@ -626,7 +626,7 @@ func (h *hearing) hear(ctx context.Context) (failed error) {
 
 func (h *hearing) begin(ctx context.Context, name string) (err error) {
 	if h.in != nil && name == h.item {
-		return nil // it goes on after the machine was cut off
+		return nil // it continues after a power cut
 	}
 	i := slices.IndexFunc(h.items, func(w work) bool { return w.name == name })
 	if i < 0 {
@@ -651,15 +651,15 @@ func (h *hearing) end(name, status string) error {
 	return endItem(in, h.wait, err)
 }
 
-// changes is a directory for what a machine changes of its disks: in files of their own, which outlive its power.
+// changes is the directory of a machine's overlay files for its disks, which survive a power cut.
 func (m *machine) changes(n int) string { return filepath.Join(m.dir, fmt.Sprintf("machine.%d", n)) }
 
-// images are the disks of every machine.
+// images are the disk images of every machine.
 func (m *machine) images() []string {
 	return []string{filepath.Join(m.image, "root.img"), filepath.Join(m.image, "data.img"), filepath.Join(m.dir, "suite.img")}
 }
 
-// disks forgets the changes of a machine before. User-mode Linux makes the files of changes itself.
+// disks resets the overlay files of an earlier machine. User-mode Linux creates its own.
 func (m *machine) disks(ctx context.Context, n int) error {
 	dir := m.changes(n)
 	if err := os.RemoveAll(dir); err != nil || m.ground == groundUML {
@@ -676,7 +676,7 @@ func (m *machine) disks(ctx context.Context, n int) error {
 	return nil
 }
 
-// userModeLinux is a machine that is a program.
+// userModeLinux is a machine that runs as an ordinary process.
 func (m *machine) userModeLinux(ctx context.Context, words string, n int) *exec.Cmd {
 	dir := m.changes(n)
 	args := umlCommand(dir, m.kernel, "mem=2G", "rw", "quiet")
@@ -686,14 +686,14 @@ func (m *machine) userModeLinux(ctx context.Context, words string, n int) *exec.
 	args = append(args, strings.Fields(words)...)
 	args = append(args, "boxd.out="+filepath.Join(m.dir, "out"))
 	cmd := m.command(ctx, "unshare", args...)
-	cmd.Cancel = func() error { return cmd.Process.Kill() } // and with it, all that it has started
+	cmd.Cancel = func() error { return cmd.Process.Kill() } // which also ends everything it has started
 	return cmd
 }
 
-// kernelArgs are those of qemu for a machine that boots the system, with disks as -drive has files.
+// kernelArgs are the qemu arguments of a machine that boots the system, with disks in the format of -drive file=.
 func (m *machine) kernelArgs(words string, disks []string) []string {
 	processors := "2"
-	if m.arch == "arm64" { // whose second one nobody has tried
+	if m.arch == "arm64" { // a second one is untested
 		processors = "1"
 	}
 	args := []string{"-machine", m.board(), "-smp", processors, "-m", "2048", "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot"}
@@ -704,9 +704,9 @@ func (m *machine) kernelArgs(words string, disks []string) []string {
 	switch {
 	case m.ground == groundKVM:
 		args = append(args, "-accel", "kvm", "-cpu", "host")
-	case m.arch == "arm64": // the other way to sign pointers takes half the time of the machine
+	case m.arch == "arm64": // the default pointer authentication takes half the machine's time
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max,pauth-impdef=on")
-	default: // some versions emulate a 16-byte compare-and-exchange wrongly, and one boot in three dies
+	default: // some versions emulate cmpxchg16b wrongly, and one boot in three crashes
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max,cx16=off")
 	}
 	if m.ground == groundEmulation {
@@ -722,7 +722,7 @@ func (m *machine) kernelArgs(words string, disks []string) []string {
 	return args
 }
 
-// emulator is a machine of qemu.
+// emulator is a machine in qemu.
 func (m *machine) emulator(ctx context.Context, words string, n int) *exec.Cmd {
 	var disks []string
 	for i := range m.images() {

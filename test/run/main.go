@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command run runs the tests layer by layer, each on the ground that it needs, and says which have run where.
+// Command run runs the tests layer by layer, each on a ground that has what it needs, and reports which have run where.
 //
-// A ground is this host, or a machine with systemd, cgroup v2 and project quotas. A test that lacks something on one
-// ground is left to another; one that no ground has run has failed.
+// A ground is this host, or a machine with systemd, cgroup v2 and project quotas. A test that lacks something on one ground is
+// left to another; a test that ran on no ground counts as failed.
 package main
 
 import (
@@ -22,30 +22,30 @@ import (
 	"github.com/boxd-dev/boxd/internal/boxtest"
 )
 
-// Layers, in the order in which they begin.
+// Layers, in the order in which they start.
 const (
 	layerPure     = "pure"
 	layerPackages = "packages"
 	layerBoxes    = "boxes"
 	layerMachine  = "machine"
 	layerDemo     = "demo"
-	layerSoak     = "soak" // by -soak alone
+	layerSoak     = "soak" // with -soak only
 )
 
-// soakReport is what a run of test/soak writes, with a picture beside it.
+// soakReport is the report of test/soak; its picture is written beside it.
 const soakReport = "docs/soak-report.md"
 
 var allLayers = []string{layerPure, layerPackages, layerBoxes, layerMachine, layerDemo}
 
-// options are what the command line says.
+// options are those of the command line.
 type options struct {
 	skip    []string       // layers
 	only    *regexp.Regexp // tests; nil: all
-	quick   bool           // what tells most in a minute
-	soak    bool           // the long tests alone
-	abuse   bool           // the cases of test/abuse/cases.md alone, with a report
-	whole   bool           // the machine leaves no test to this host for its time
-	ground  string         // of the machine; "": the best that this host has
+	quick   bool           // only the most useful tests of a minute
+	soak    bool           // only the long tests
+	abuse   bool           // only the cases of test/abuse/cases.md, with a report
+	whole   bool           // the machine also runs the tests that this host runs to save time
+	ground  string         // of the machine; "": the best on this host
 	system  string         // of the machine
 	selinux bool
 	arch    string
@@ -93,7 +93,7 @@ func start(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	if err := os.Chmod(dir, 0o755); err != nil { // boxes and other users run what is built in it
+	if err := os.Chmod(dir, 0o755); err != nil { // boxes and other users run programs built in it
 		return err
 	}
 	r := &runner{options: o, dir: dir, begun: time.Now(), results: map[test][]result{}}
@@ -101,7 +101,7 @@ func start(ctx context.Context) error {
 		if r.cases, err = readCases(); err != nil {
 			return err
 		}
-		r.skip = append(r.skip, layerPackages, layerDemo) // which have no cases
+		r.skip = append(r.skip, layerPackages, layerDemo) // no case is in them
 		r.chosen = testsOf(r.cases)
 	}
 	err = r.all(ctx)
@@ -111,7 +111,7 @@ func start(ctx context.Context) error {
 	return err
 }
 
-// read reads what is in words, and refuses what cannot be.
+// read parses the options that are text, and refuses invalid ones.
 func (o *options) read(skip, only string) error {
 	o.skip = strings.Fields(skip)
 	for _, layer := range o.skip {
@@ -145,7 +145,7 @@ func (o *options) read(skip, only string) error {
 
 func (r *runner) skips(layer string) bool { return slices.Contains(r.skip, layer) }
 
-// all runs every layer. The machine's kernel and system are made while tests run here that leave a processor idle.
+// all runs every layer. Kernel and system of the machine are built while tests on this host leave a processor idle.
 func (r *runner) all(ctx context.Context) error {
 	if r.only != nil {
 		return r.some(ctx)
@@ -177,13 +177,13 @@ func (r *runner) all(ctx context.Context) error {
 	return r.summary()
 }
 
-// some runs the tests that are asked for, wherever they are: here first, and those that are left in the machine.
+// some runs the selected tests, wherever they are: here first, and what is left to others in the machine.
 func (r *runner) some(ctx context.Context) error {
 	if r.soak {
 		r.layer(ctx, layerSoak, hostGround, r.soaks)
 	}
 	r.layer(ctx, layerPure, hostGround, r.pure)
-	if r.skips(layerBoxes) { // which is what notes the tests of suites
+	if r.skips(layerBoxes) { // this layer records the tests of suites
 		for _, s := range r.testPackages() {
 			if err := r.list(ctx, s.pkg); err != nil {
 				return err

@@ -25,55 +25,55 @@ const hostGround = "this host"
 // test is a test function.
 type test struct{ pkg, name string }
 
-// result is what came of a test on one ground.
+// result is the result of a test on one ground.
 type result struct {
 	layer, ground string
 	action        string // "pass", "fail" or "skip"
-	why           string // of one that was left to another ground: what it needs
-	said          string // of one that has failed: what it has said, without the logs of daemons
+	why           string // if it was left to another ground: what it lacks
+	said          string // if it has failed: its output, without the logs of daemons
 }
 
-// mostSaid is how many bytes of what a failed test has said the summary repeats.
+// mostSaid is how many bytes of a failed test's output the summary repeats.
 const mostSaid = 4000
 
-// said is what a failed test has said, without the logs that it shows.
+// said is the output of a failed test without the logs that it shows.
 func said(text string) string {
 	text, _, _ = strings.Cut(text, boxtest.LogOfBoxd)
 	return strings.TrimRight(text[:min(len(text), mostSaid)], " \n")
 }
 
-// layer is what the summary says of one.
+// layer is an entry of the summary.
 type layer struct {
 	name, ground string
 	took         time.Duration
 	err          error
 }
 
-// runner runs layers and knows what came of each test.
+// runner runs layers and records the result of each test.
 type runner struct {
 	options
-	dir   string // for what is built; gone when the run has ended
+	dir   string // for build results; removed at the end of the run
 	begun time.Time
 
 	cases  []abuseCase         // with -abuse
-	chosen map[string][]string // by package, the tests to run and no others; nil: options say
+	chosen map[string][]string // by package, the only tests to run; nil: as the options say
 
-	built sync.Map // what has been built once, by name, as func() error
+	built sync.Map // results of builds, by name, as func() error
 
-	mu      sync.Mutex // guards the fields below, and what is printed
+	mu      sync.Mutex // guards the fields below, and output
 	results map[test][]result
-	wanted  []test // tests of suites, each of which has to pass on a ground
+	wanted  []test // tests of suites, each of which must pass on some ground
 	layers  []layer
 }
 
-// printf prints a line that no other one comes into.
+// printf prints a line without interleaving it with others.
 func (r *runner) printf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fmt.Printf(format+"\n", args...)
 }
 
-// layer runs one, unless it is left out.
+// layer runs a layer unless it is skipped.
 func (r *runner) layer(ctx context.Context, name, ground string, do func(context.Context) error) {
 	if r.skips(name) || ctx.Err() != nil {
 		return
@@ -89,16 +89,16 @@ func (r *runner) layer(ctx context.Context, name, ground string, do func(context
 	r.layers = append(r.layers, layer{name, ground, time.Since(begun), err})
 }
 
-// event is a line of test2json, see "go doc test2json".
+// event is an event of test2json, see "go doc test2json".
 type event struct {
 	Action, Package, Test, Output string
 	Elapsed                       float64
 }
 
-// errFailed says that tests have failed, which have been printed.
+// errFailed says that tests have failed, whose output has been printed.
 var errFailed = errors.New("tests have failed")
 
-// read takes the events of a layer and prints what has failed. It returns errFailed if anything has.
+// read reads the events of a layer and prints failures. It returns errFailed if there are any.
 func (r *runner) read(layer, ground string, from io.Reader) error {
 	output := map[test]*strings.Builder{}
 	ran, alone := map[string]int{}, map[string]bool{}
@@ -132,7 +132,7 @@ func (r *runner) read(layer, ground string, from io.Reader) error {
 			}
 			if name == "" {
 				if alone[key.pkg] {
-					text = "" // the tests that have failed have told it
+					text = "" // the failed tests have printed it
 				}
 				r.ended(key.pkg, &e, ran[key.pkg], text)
 				continue
@@ -142,7 +142,7 @@ func (r *runner) read(layer, ground string, from io.Reader) error {
 			if _, after, ok := strings.Cut(text, boxtest.LeftTo); ok {
 				res.why, _, _ = strings.Cut(after, "\n")
 				if e.Action == "pass" {
-					res.action = "skip" // a part of it was left, and so it has not been proven
+					res.action = "skip" // a subtest was skipped, so the test proves nothing
 				}
 			} else if _, after, ok := strings.Cut(text, boxtest.Lacks); ok && e.Action == "skip" {
 				res.why, _, _ = strings.Cut(after, "\n")
@@ -160,7 +160,7 @@ func (r *runner) read(layer, ground string, from io.Reader) error {
 	}
 }
 
-// ended tells of the end of a package's tests. What it printed itself is told where none of its tests has failed alone.
+// ended reports the end of a package. Its own output is shown unless a test of it has failed by itself.
 func (r *runner) ended(pkg string, e *event, ran int, text string) {
 	switch {
 	case e.Action == "fail":
@@ -178,7 +178,7 @@ func (r *runner) goTest(ctx context.Context, layer string, env []string, args ..
 	return r.follow(cmd, layer, hostGround)
 }
 
-// follow starts a command that prints events, and waits for its end.
+// follow starts a command that prints events, and waits until it exits.
 func (r *runner) follow(cmd *exec.Cmd, layer, ground string) error {
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -194,8 +194,8 @@ func (r *runner) follow(cmd *exec.Cmd, layer, ground string) error {
 	return err
 }
 
-// converter returns a writer of what a test program prints with -test.v=test2json. Its end is waited for by the
-// function, which returns errFailed if a test has failed.
+// converter returns a writer for the output of a test program with -test.v=test2json. The function waits for the conversion to
+// end, and returns errFailed if a test has failed.
 func (r *runner) converter(ctx context.Context, layer, ground, pkg string) (io.WriteCloser, func() error, error) {
 	convert := r.command(ctx, filepath.Join(r.dir, "test2json"), "-t", "-p", pkg)
 	in, err := convert.StdinPipe()
@@ -207,7 +207,7 @@ func (r *runner) converter(ctx context.Context, layer, ground, pkg string) (io.W
 	return in, func() error { return <-done }, nil
 }
 
-// unproven are the tests of suites that have passed nowhere.
+// unproven are the tests of suites that have passed on no ground.
 func (r *runner) unproven() (list []test) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,7 +215,7 @@ func (r *runner) unproven() (list []test) {
 		if slices.ContainsFunc(r.results[t], func(res result) bool { return res.action == "pass" }) {
 			continue
 		}
-		// The machine has begun it, and has no kernel of ours, or no processor.
+		// The machine has started it, and lacks our own kernel or an unemulated processor.
 		if slices.ContainsFunc(r.results[t], func(res result) bool {
 			return res.layer == layerMachine && (res.ground != groundUML && res.why == boxtest.OwnKernel || res.ground == groundEmulation && res.why == boxtest.NotEmulated)
 		}) {
@@ -226,7 +226,7 @@ func (r *runner) unproven() (list []test) {
 	return list
 }
 
-// summary says which layer ran on which ground, and what it left to others. It returns an error if anything has failed.
+// summary says which layer ran on which ground, and what it left to others. It returns an error if there was a failure.
 func (r *runner) summary() error {
 	unproven := r.unproven()
 	w := &strings.Builder{}
@@ -263,7 +263,7 @@ func (r *runner) summary() error {
 	if len(r.skip) > 0 {
 		fmt.Fprintf(w, "left out, as asked: %s\n", strings.Join(r.skip, " "))
 	}
-	for t, results := range r.results { // again, for who sees no more than the end of the output
+	for t, results := range r.results { // repeated for readers who only see the end of the output
 		for _, res := range results {
 			if res.said != "" {
 				fmt.Fprintf(w, "failed on %s: %s of %s\n%s\n", res.ground, t.name, t.pkg, res.said)

@@ -31,7 +31,7 @@ func newRunner(t *testing.T) *runner {
 	return &runner{dir: t.TempDir(), results: map[test][]result{}}
 }
 
-// What one ground leaves has to pass on another one.
+// A test that one ground skips must pass on another.
 func TestWhatNoGroundHasRunHasFailed(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t)
@@ -56,8 +56,8 @@ func TestWhatNoGroundHasRunHasFailed(t *testing.T) {
 	}
 }
 
-// What needs a kernel that only User-mode Linux has, or a processor that is not emulated, runs nowhere on a host whose machine is
-// another, once it was tried there.
+// A test that needs User-mode Linux or an unemulated processor may have run nowhere, on a host with another kind of machine that
+// has tried it.
 func TestWhatNoMachineOfTheHostHasMayRunNowhere(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -88,7 +88,7 @@ func TestWhatNoMachineOfTheHostHasMayRunNowhere(t *testing.T) {
 	}
 }
 
-// A test of which a part was left has not been proven, though it passes.
+// A test with a skipped subtest does not count as passed.
 func TestAPartThatIsLeftIsNotProven(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t)
@@ -102,7 +102,7 @@ func TestAPartThatIsLeftIsNotProven(t *testing.T) {
 	}
 }
 
-// A test that has failed on one ground has failed, even if another one comes to another end.
+// A test that has failed on one ground has failed, whatever its result on another.
 func TestOneFailureIsAFailure(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t)
@@ -116,11 +116,11 @@ func TestOneFailureIsAFailure(t *testing.T) {
 	}
 }
 
-// hearing reads a stream whose lines are a machine's where they begin with "W".
+// hearingOf reads a stream in which the lines of the machine begin with "W".
 func hearingOf(t *testing.T, stream string) (*hearing, error) {
 	t.Helper()
 	r := newRunner(t)
-	// In place of test2json: it turns nothing into events, and its end is that of what it reads.
+	// A stand-in for test2json: it passes events on unchanged, and ends with its input.
 	script := "#!/bin/sh\nwhile read -r line; do case $line in {*) echo \"$line\" ;; esac; done\n"
 	if err := os.WriteFile(filepath.Join(r.dir, "test2json"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func hearingOf(t *testing.T, stream string) (*hearing, error) {
 	return h, h.hear(t.Context())
 }
 
-// A machine has done well only what it says that it has ended, with no test that has failed, and if it says so at its end.
+// A machine has succeeded only in items that it reports as ended, without a failed test, and only if it reports its own end.
 func TestAMachineThatBreaksOffHasFailed(t *testing.T) {
 	t.Parallel()
 	pass, fail := strings.TrimSpace(of("pass", "TestGood")), strings.TrimSpace(of("fail", "TestBad"))
@@ -143,7 +143,7 @@ func TestAMachineThatBreaksOffHasFailed(t *testing.T) {
 		{"W begin 3-00-p-0; " + pass + "; W end 3-00-p-0 0; W all 1; ", "could not be set up"},
 		{"W begin elsewhere; ", "is no item"},
 		{"W end 3-00-p-0 0; ", "which it has not begun"},
-		{"W begin 3-00-p-0; " + pass + "; all 0; W beat; ", "in the middle"}, // without the word it is a test's
+		{"W begin 3-00-p-0; " + pass + "; all 0; W beat; ", "in the middle"}, // without the prefix it is output of a test
 		{"W cut 5; W all 0; ", "asked to be cut off"},
 		{"W begin 3-00-p-0; W cut; W end 3-00-p-0 0; W all 0; ", "asked to be cut off"},
 	} {
@@ -157,7 +157,7 @@ func TestAMachineThatBreaksOffHasFailed(t *testing.T) {
 	}
 }
 
-// What a machine does after it was cut off goes on with the item in which it was.
+// After a power cut a machine continues with the interrupted item.
 func TestAMachineThatIsCutOffGoesOn(t *testing.T) {
 	t.Parallel()
 	h, err := hearingOf(t, "W begin 3-00-p-0; W cut 5; W all 1; ")
@@ -177,7 +177,7 @@ func TestAMachineThatIsCutOffGoesOn(t *testing.T) {
 	}
 }
 
-// Whoever has the machine cut off is alone, so that nothing is run twice.
+// A test that has the power cut is a part of its own, so that no other test runs twice.
 func TestTestsAreDealt(t *testing.T) {
 	t.Parallel()
 	got := deal([]string{"TestA", "TestB", "TestCCutOff", "TestD"}, 2)
@@ -186,7 +186,7 @@ func TestTestsAreDealt(t *testing.T) {
 	}
 }
 
-// lastWords is a file that is empty when it is read first; then its machine writes to it, and ends.
+// lastWords is a file that is empty on the first read; then its machine writes to it and ends.
 type lastWords struct {
 	ended chan struct{}
 	text  *strings.Reader // nil: nothing is written yet
@@ -201,7 +201,7 @@ func (f *lastWords) Read(p []byte) (int, error) {
 	return f.text.Read(p)
 }
 
-// Everything that a machine has written is read before its end is told.
+// Everything that a machine has written is read before its end is reported.
 func TestTheLastWordsOfAMachineAreRead(t *testing.T) {
 	t.Parallel()
 	f := &lastWords{ended: make(chan struct{})}
@@ -211,7 +211,7 @@ func TestTheLastWordsOfAMachineAreRead(t *testing.T) {
 	}
 }
 
-// Bad values of the command line are refused by name, before anything is built.
+// Invalid values on the command line are refused by name, before anything is built.
 func TestFlagsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "run")
@@ -233,7 +233,7 @@ func TestFlagsAreRefusedByName(t *testing.T) {
 	}
 }
 
-// A machine of another architecture runs the tests of its list, and of packages that are pure here.
+// A machine of another architecture runs the tests of its list, and those of packages that are pure on this host.
 func TestAnotherArchitectureHasAListOfItsOwn(t *testing.T) {
 	t.Chdir("../..")
 	m := &machine{runner: newRunner(t)}
@@ -241,7 +241,7 @@ func TestAnotherArchitectureHasAListOfItsOwn(t *testing.T) {
 		arch, pkg, name string
 		want            bool
 	}{
-		{"amd64", "test/host", "TestDiskRoundsLeaveNothing", true}, // which no list names
+		{"amd64", "test/host", "TestDiskRoundsLeaveNothing", true}, // which is in no list
 		{"arm64", "test/host", "TestDiskRoundsLeaveNothing", false},
 		{"arm64", "test/boxes", "TestT43EveryCallOfEveryABI", true},
 		{"arm64", "isolation/seccomp", "TestKernel", true},

@@ -24,12 +24,12 @@ const modulePath = "github.com/boxd-dev/boxd"
 // suite is a package whose tests start real boxes.
 type suite struct {
 	pkg     string
-	here    int // the lane in which it runs on this host, 0: it needs a machine
-	machine int // the phase in which it runs in the machine, see test/vm/guest.sh; 0: it runs on this host alone
-	parts   int // into which its tests are dealt for machines that run side by side
+	here    int // the lane that runs it on this host; 0: it needs a machine
+	machine int // the phase in which a machine runs it, see test/vm/guest.sh; 0: only this host runs it
+	parts   int // into which its tests are split for machines that run in parallel
 }
 
-// suites are all of them; long ones are begun first. On this host two lanes run side by side.
+// suites are all suites; long ones are started first. On this host two lanes run in parallel.
 var suites = []suite{
 	{"test/install", 0, 1, 6},
 	{"test/host", 0, 2, 4},
@@ -49,12 +49,12 @@ var suites = []suite{
 	{"test/clients", 2, 0, 0},
 }
 
-// foreignSuites are pure packages whose tests ask the kernel, for a machine of another architecture.
+// foreignSuites are pure packages whose tests depend on the kernel, for a machine of another architecture.
 var foreignSuites = []suite{
 	{"isolation/seccomp", 0, 3, 1},
 }
 
-// quickTests tell most in a minute: a box is closed, a session lives, a program's end is told, a process is kept alive.
+// quickTests are the most useful tests of a minute: isolation of a box, life of a session, exit of a program, a process kept running.
 var quickTests = map[string]*regexp.Regexp{
 	"test/boxes":    regexp.MustCompile(`^TestT0[1-68]`),
 	"test/sessions": regexp.MustCompile(`^Test(EveryEndOfAProgramIsTold|CreateIsGetOrCreate|SessionsOutliveBoxd|AProcessIsStartedOnce|DeleteLeavesNothing)$`),
@@ -72,13 +72,13 @@ func (r *runner) asked(pkg, name string) bool {
 	return r.only == nil || r.only.MatchString(name)
 }
 
-// lanes is how many lanes of suites there are.
+// lanes is the number of lanes.
 const lanes = 2
 
-// apart are packages with tests that are neither pure nor start boxes in suites: layers of their own have them.
+// apart are packages whose tests are neither pure nor in a suite: they are in layers of their own.
 var apart = []string{"test/packages", "test/soak", "test/bare"}
 
-// command is one that ends with ctx, it and all that it has started.
+// command returns a command that is ended with ctx, along with everything it has started.
 func (r *runner) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = os.Environ()
@@ -88,7 +88,7 @@ func (r *runner) command(ctx context.Context, name string, args ...string) *exec
 	return cmd
 }
 
-// do runs a command whose output is told only if it fails.
+// do runs a command whose output is only reported if it fails.
 func (r *runner) do(ctx context.Context, env []string, name string, args ...string) (string, error) {
 	cmd := r.command(ctx, name, args...)
 	cmd.Env = append(cmd.Env, env...)
@@ -101,7 +101,7 @@ func (r *runner) do(ctx context.Context, env []string, name string, args ...stri
 	return strings.TrimSpace(string(out)), nil
 }
 
-// once does something the first time that it is called with a name, and returns then and later what came of it.
+// once runs do on the first call with a name, and returns its result then and on later calls.
 func (r *runner) once(name string, do func() error) error {
 	f, _ := r.built.LoadOrStore(name, sync.OnceValue(do))
 	return f.(func() error)() //nolint:forcetypeassert // all are
@@ -113,8 +113,8 @@ func (r *runner) packageFlags(ctx context.Context) ([]string, error) {
 	return []string{"-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=" + version + " -X " + modulePath + "/cmd/boxctl.version=" + version}, err
 }
 
-// programs builds boxd and all that belongs to it for this host, boxd with the race detector: boxinit and boxkeeper
-// make calls on all threads, which a program with cgo cannot (syscall.AllThreadsSyscall).
+// programs builds boxd and its other programs for this host, boxd with the race detector: boxinit and boxkeeper make calls on all
+// threads (syscall.AllThreadsSyscall), which a cgo program cannot.
 func (r *runner) programs(ctx context.Context) error {
 	return r.once("programs", func() error {
 		bin := filepath.Join(r.dir, "bin") + "/"
@@ -135,7 +135,7 @@ func (r *runner) programs(ctx context.Context) error {
 	})
 }
 
-// testProgram builds the tests of a suite, which this host and the machine run, and returns the path.
+// testProgram builds the test binary of a suite, for this host or a machine, and returns its path.
 func (r *runner) testProgram(ctx context.Context, pkg, arch string) (string, error) {
 	path := filepath.Join(r.dir, "tests", arch, pkg, "test")
 	return path, r.once(path, func() error {
@@ -148,7 +148,7 @@ func (r *runner) testProgram(ctx context.Context, pkg, arch string) (string, err
 	})
 }
 
-// converterProgram builds what makes events of what tests print.
+// converterProgram builds test2json, which turns the output of tests into events.
 func (r *runner) converterProgram(ctx context.Context) error {
 	return r.once("test2json", func() error {
 		_, err := r.do(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-o", filepath.Join(r.dir, "test2json"), "cmd/test2json")
@@ -156,7 +156,7 @@ func (r *runner) converterProgram(ctx context.Context) error {
 	})
 }
 
-// tests are the names of the tests of a suite that are asked for.
+// tests are the names of the selected tests of a suite.
 func (r *runner) tests(ctx context.Context, pkg string) ([]string, error) {
 	program, err := r.testProgram(ctx, pkg, runtime.GOARCH)
 	if err != nil {
@@ -177,7 +177,7 @@ func (r *runner) tests(ctx context.Context, pkg string) ([]string, error) {
 	return names, nil
 }
 
-// want notes that tests have to pass on some ground.
+// want records that tests must pass on some ground.
 func (r *runner) want(pkg string, names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,7 +190,7 @@ func (r *runner) want(pkg string, names []string) {
 
 func exactly(names []string) string { return "^(" + strings.Join(names, "|") + ")$" }
 
-// defines reports whether a file of a package has a test that is asked for.
+// defines reports whether a file of a package has a selected test.
 func (r *runner) defines(pkg string) bool {
 	isSuite := slices.ContainsFunc(suites, func(s suite) bool { return s.pkg == pkg })
 	switch {
@@ -201,7 +201,7 @@ func (r *runner) defines(pkg string) bool {
 	case r.only == nil:
 		return true
 	}
-	files, _ := filepath.Glob(filepath.Join(pkg, "*_test.go")) // the pattern is in order
+	files, _ := filepath.Glob(filepath.Join(pkg, "*_test.go")) // the pattern is valid
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -218,8 +218,7 @@ func (r *runner) defines(pkg string) bool {
 	return false
 }
 
-// pure runs tables, golden files, parsers with their fuzz seeds, and what holds the packages in order, with the race
-// detector.
+// pure runs tables, golden files, parsers with their fuzz seeds, and test/arch, with the race detector.
 func (r *runner) pure(ctx context.Context) error {
 	list, err := r.do(ctx, nil, "go", "list", "-f", `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}`, "./...")
 	if err != nil {
@@ -236,7 +235,7 @@ func (r *runner) pure(ctx context.Context) error {
 		return nil
 	}
 	env := []string{"CGO_ENABLED=1"}
-	if os.Geteuid() == 0 { // some of them need it, and are left out without
+	if os.Geteuid() == 0 { // some of them need root, and are skipped without it
 		env = append(env, "BOXD_TEST_STRICT=1")
 	}
 	switch {
@@ -254,12 +253,12 @@ func (r *runner) pure(ctx context.Context) error {
 	return r.goTest(ctx, layerPure, env, slices.Concat([]string{"-race", "-shuffle=on", "-timeout=10m"}, args)...)
 }
 
-// packages builds the packages, twice, and has them read by the tools of the distributions.
+// packages builds the packages twice, and checks them with the distributions' tools.
 func (r *runner) packages(ctx context.Context) error {
 	return r.goTest(ctx, layerPackages, []string{"BOXD_TEST_STRICT=1", "CGO_ENABLED=0"}, "-count=1", "-timeout=15m", "./test/packages")
 }
 
-// demo shows what README.md promises.
+// demo runs what README.md shows.
 func (r *runner) demo(ctx context.Context) error {
 	if err := r.programs(ctx); err != nil {
 		return err
@@ -272,7 +271,7 @@ func (r *runner) demo(ctx context.Context) error {
 	return nil
 }
 
-// boxes runs real boxes on this host by the real programs, in two lanes side by side.
+// boxes runs real boxes with the real programs on this host, in two parallel lanes.
 func (r *runner) boxes(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("missing: root, which starts the boxes")
@@ -305,7 +304,7 @@ func (r *runner) boxes(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// list wants the tests of a suite, and does not run them.
+// list records the tests of a suite as wanted without running them.
 func (r *runner) list(ctx context.Context, pkg string) error {
 	if !r.defines(pkg) {
 		return nil
@@ -315,7 +314,7 @@ func (r *runner) list(ctx context.Context, pkg string) error {
 	return err
 }
 
-// here runs a suite on this host, in a PID namespace of its own: whatever it leaves is gone when it has ended.
+// here runs a suite on this host, in a PID namespace of its own: what it leaves running ends with it.
 func (r *runner) here(ctx context.Context, pkg string) error {
 	names, err := r.tests(ctx, pkg)
 	if err != nil || len(names) == 0 {
@@ -346,7 +345,7 @@ func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, name
 	if err != nil {
 		return err
 	}
-	// The shell is PID 1 there, which has to wait for orphans.
+	// The shell is PID 1 of the namespace, and has to reap orphans.
 	args := []string{"--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", `"$@"; exit $?`, "sh", program, "-test.v=test2json", "-test.shuffle=on", "-test.timeout=" + limit, "-test.run", exactly(names)}
 	cmd := r.command(ctx, "unshare", args...)
 	cmd.Dir = pkg
@@ -356,7 +355,7 @@ func (r *runner) inNamespace(ctx context.Context, layer, pkg, limit string, name
 	return endItem(in, wait, err)
 }
 
-// endItem ends the conversion of what a test program has printed, and makes one error of its ends.
+// endItem ends the conversion of a test program's output, and joins the errors of both.
 func endItem(in io.Closer, wait func() error, err error) error {
 	closed := in.Close()
 	if failed := wait(); failed != nil {
@@ -365,7 +364,7 @@ func endItem(in io.Closer, wait func() error, err error) error {
 	return errors.Join(err, closed)
 }
 
-// lines are the lines of a file that are neither empty nor comments.
+// lines are the lines of a file except empty ones and comments.
 func lines(path string) (found []string, err error) {
 	text, err := os.ReadFile(path)
 	for line := range strings.Lines(string(text)) {
